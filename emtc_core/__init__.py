@@ -1,0 +1,3 @@
+"""EMTC: environments, episodic memory, gate, learners and the training loop. Importing this loads no torch."""
+
+__version__ = "0.1.0"

@@ -1,0 +1,135 @@
+"""Settings that only some backbones read."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from emtc_core.config.base import Section
+
+Width = Annotated[int, Field(ge=1, le=4096)]
+Weight = Annotated[float, Field(ge=0, le=1000)]
+
+
+class QmixConfig(Section):
+    """QMIX mixing network (also inside DMIX)."""
+
+    mixing_embed: Width = 32
+    """Width of the mixing layer [units]."""
+    hypernet_embed: Width = 64
+    """Hidden width of the hypernetworks [units]."""
+
+
+class QplexConfig(Section):
+    """QPLEX duplex dueling mixer."""
+
+    mixer: Literal["dmaq_qatten", "dmaq"] = "dmaq_qatten"
+    """dmaq_qatten: attention transformation (SMAC); dmaq: state-only transformation (matrix games)."""
+    num_kernel: Annotated[int, Field(ge=1, le=64)] = 4
+    """K: kernels of the importance weights lambda."""
+    adv_hypernet_layers: Annotated[int, Field(ge=1, le=3)] = 1
+    """Layers of each kernel network."""
+    adv_hypernet_embed: Width = 64
+    """Hidden width of the kernel networks [units]."""
+    hypernet_embed: Width = 64
+    """Hidden width of the transformation networks [units]."""
+    n_head: Annotated[int, Field(ge=1, le=64)] = 4
+    """Attention heads."""
+    attend_embed: Width = 32
+    """Query and key width [units]."""
+    state_bias_embed: Width = 32
+    """Hidden width of the state bias [units]."""
+    attend_reg: Weight = 1e-3
+    """Weight of the mean squared attention logits."""
+    weighted_head: bool = False
+    """Weigh the heads by a network of the state (MMM2 and 3s5z_vs_3s6z)."""
+    nonlinear: bool = False
+    """Append Q_i to the attention keys (MMM2); breaks strict monotonicity."""
+
+
+class CdsConfig(Section):
+    """CDS: diversity by private heads and an intrinsic reward."""
+
+    b1: Weight = 2.0
+    """Weight of log q against log p, and of the policy logits."""
+    b2: Weight = 1.0
+    """Weight of the policy divergence."""
+    beta: Weight = 0.0
+    """Weight of the intrinsic reward in the target; not the gate."""
+    anneal: Weight = 0.0
+    """Rate of the linear anneal after 1M env steps; 0 keeps the weight."""
+    l1: Weight = 0.1
+    """Weight of the L1 term on the private heads."""
+    policy_mixture: Literal["heads", "agents", "histories"] = "agents"
+    """What P averages over: heads (intended), agents (SMAC code) or histories (GRF code)."""
+    replay: Literal["uniform", "episode_per"] = "uniform"
+    """Episode sampling: uniform, or prioritised by TD error (GRF code)."""
+    per_alpha: Annotated[float, Field(ge=0, le=1)] = 0.6
+    """Priority exponent of episode_per."""
+    predictor_schedule: Literal["every_step", "periodic"] = "every_step"
+    """Train the predictors at each update (SMAC), or every 16 episodes for 25 epochs (GRF)."""
+    predictor_lr: Annotated[float, Field(gt=0, le=1)] = 1e-3
+    """Adam learning rate of the predictors."""
+
+
+class CuriosityConfig(Section):
+    """EMC's curiosity reward."""
+
+    scale: Weight = 0.0
+    """Weight of the intrinsic reward at step 0; 0 builds no curiosity networks."""
+    decay_rate: Annotated[float, Field(gt=0, le=1)] = 0.9
+    """Factor per decay cycle."""
+    decay_cycle: Annotated[int, Field(ge=1)] = 100_000
+    """Length of a decay cycle [env steps]."""
+    decay_stop: Weight = 0.0
+    """Floor of the scale."""
+    emulate_floor_bug: bool = False
+    """Let the floor raise a smaller scale, as EMU's code does. C17."""
+
+
+class EpisodicControlConfig(Section):
+    """EMC's conventional episodic control."""
+
+    enabled: bool = False
+    """Add the conventional episodic loss."""
+    weight: Weight = 0.1
+    """lambda: weight of the episodic loss."""
+
+
+class DmixConfig(Section):
+    """DMIX quantile mixture."""
+
+    n_quantiles: Annotated[int, Field(ge=1, le=512)] = 8
+    """Fractions per online evaluation."""
+    n_target_quantiles: Annotated[int, Field(ge=1, le=512)] = 8
+    """Fractions per target evaluation."""
+    n_act_quantiles: Annotated[int, Field(ge=1, le=512)] = 32
+    """Fractions averaged when acting."""
+    n_cos: Annotated[int, Field(ge=1, le=512)] = 64
+    """Cosine features of a fraction."""
+
+
+class MappoConfig(Section):
+    """MAPPO."""
+
+    impl: Literal["on_policy"] = "on_policy"
+    """Which published implementation is followed: the official on-policy code."""
+    rollout_steps: Annotated[int, Field(ge=1)] = 3200
+    """Transitions per update, all environments together [env steps]."""
+    epochs: Annotated[int, Field(ge=1, le=100)] = 5
+    """Passes over a rollout."""
+    minibatches: Annotated[int, Field(ge=1, le=1000)] = 1
+    """Parts of a rollout per pass."""
+    clip: Annotated[float, Field(gt=0, le=1)] = 0.2
+    """Clip of ratio and value."""
+    gae_lambda: Annotated[float, Field(ge=0, le=1)] = 0.95
+    """GAE lambda."""
+    entropy: Weight = 0.01
+    """Weight of the entropy bonus."""
+    huber_delta: Annotated[float, Field(gt=0)] = 10.0
+    """Transition point of the value loss."""
+    value_norm_beta: Annotated[float, Field(ge=0, lt=1)] = 0.99999
+    """Averaging factor of the value normalisation."""
+    head_gain: Annotated[float, Field(gt=0)] = 0.01
+    """Orthogonal gain of the policy head."""
+    stacked_frames: Annotated[int, Field(ge=1, le=64)] = 1
+    """Observations stacked as input."""

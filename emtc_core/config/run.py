@@ -1,0 +1,108 @@
+"""RunConfig: the whole tree of one run. `resolve.py` builds it; every part takes its own section."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from emtc_core.config.backbones import (
+    CdsConfig,
+    CuriosityConfig,
+    DmixConfig,
+    EpisodicControlConfig,
+    MappoConfig,
+    QmixConfig,
+    QplexConfig,
+)
+from emtc_core.config.base import Section
+from emtc_core.config.embed import EmbedConfig
+from emtc_core.config.env import EnvConfig
+from emtc_core.config.gate import GateConfig, IncentiveConfig
+from emtc_core.config.memory import MemoryConfig
+from emtc_core.config.train import CheckpointConfig, EvalConfig, RecordConfig, TrainConfig
+
+Backbone = Literal["vdn", "qmix", "qplex", "cds", "dmix", "mappo"]
+BACKBONES: tuple[Backbone, ...] = ("vdn", "qmix", "qplex", "cds", "dmix", "mappo")
+METHODS = ("emtc", "emu")
+
+
+def list_algos() -> list[str]:
+    """List every name that `--algo` takes, the paper's first."""
+    composed = [f"{m}-{b}" for b in ("qplex", "cds", "qmix", "vdn", "dmix") for m in METHODS]
+    return [*composed, *BACKBONES, "emc"]
+
+
+def split_algo(algo: str) -> tuple[Literal["emtc", "emu", "emc", "none"], Backbone]:
+    """Split "emtc-qplex" into method and backbone; "emc" is QPLEX with its own method.
+
+    Raises:
+        ValueError: If the name is not one of `list_algos()`.
+    """
+    if algo not in list_algos():
+        raise ValueError(f"algo must be one of {', '.join(list_algos())}, got {algo!r}")
+    if algo == "emc":
+        return "emc", "qplex"
+    method, _, backbone = algo.rpartition("-")
+    return (method or "none"), backbone  # type: ignore[return-value]  # both halves were just checked
+
+
+class RunConfig(Section):
+    """Everything that decides a run, resolved: no value is left to be looked up later."""
+
+    algo: str = "emtc-qplex"
+    """Method and backbone: emtc-qplex, emu-cds, qmix, …"""
+    seed: Annotated[int, Field(ge=0, lt=2**31)] = 1
+    """Seed of every random number of the run."""
+    preset: Literal["paper", "emu_code"] = "paper"
+    """Which column of the ambiguity index the defaults come from."""
+    env: EnvConfig = EnvConfig()
+    """Game and map."""
+    train: TrainConfig = TrainConfig()
+    """Collection and updates."""
+    memory: MemoryConfig = MemoryConfig()
+    """Episodic memory."""
+    embed: EmbedConfig = EmbedConfig()
+    """Semantic embedder."""
+    gate: GateConfig = GateConfig()
+    """Temporal-consistency gate."""
+    incentive: IncentiveConfig = IncentiveConfig()
+    """Episodic incentive."""
+    eval: EvalConfig = EvalConfig()
+    """Greedy evaluation."""
+    record: RecordConfig = RecordConfig()
+    """Telemetry."""
+    checkpoint: CheckpointConfig = CheckpointConfig()
+    """Checkpoints."""
+    qplex: QplexConfig = QplexConfig()
+    """QPLEX mixer."""
+    qmix: QmixConfig = QmixConfig()
+    """QMIX mixer."""
+    cds: CdsConfig = CdsConfig()
+    """CDS."""
+    curiosity: CuriosityConfig = CuriosityConfig()
+    """EMC's curiosity."""
+    ec: EpisodicControlConfig = EpisodicControlConfig()
+    """EMC's episodic control."""
+    dmix: DmixConfig = DmixConfig()
+    """DMIX."""
+    mappo: MappoConfig = MappoConfig()
+    """MAPPO."""
+
+    @model_validator(mode="after")
+    def _known_algo(self) -> "RunConfig":
+        split_algo(self.algo)
+        return self
+
+    @property
+    def backbone(self) -> Backbone:
+        """The value system or policy learner underneath."""
+        return split_algo(self.algo)[1]
+
+    @property
+    def uses_memory(self) -> bool:
+        """Whether an episodic memory is written at all."""
+        return split_algo(self.algo)[0] != "none"
+
+    @property
+    def uses_gate(self) -> bool:
+        """Whether transitions carry a beta."""
+        return self.uses_memory and self.incentive.enabled and self.gate.enabled

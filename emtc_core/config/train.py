@@ -1,0 +1,91 @@
+"""Settings of collection, the value learner, evaluation, telemetry and checkpoints."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from emtc_core.config.base import Section
+
+Steps = Annotated[int, Field(ge=1)]
+
+
+class TrainConfig(Section):
+    """Collection and gradient updates (values of the PyMARL code base)."""
+
+    t_max: Steps = 2_050_000
+    """Training length [env steps]."""
+    n_envs: Annotated[int, Field(ge=1, le=1024)] = 8
+    """Environments stepped together; episodes enter the memory one by one in a fixed order. 1 is PyMARL's collection."""
+    gamma: Annotated[float, Field(ge=0, le=1)] = 0.99
+    """Discount."""
+    reward_scale: Annotated[float, Field(gt=0, le=1e6)] = 1.0
+    """Factor on the environment's reward before anything is stored; 100 on football. C8."""
+    num_circle: Annotated[int, Field(ge=1, le=100)] = 1
+    """Gradient updates per collected episode. C15."""
+    batch: Annotated[int, Field(ge=1, le=4096)] = 32
+    """Episodes per update."""
+    replay: Annotated[int, Field(ge=1)] = 5000
+    """Episodes kept for replay."""
+    burn_in: Annotated[int, Field(ge=1)] = 32
+    """Episodes collected before the first update."""
+    lr: Annotated[float, Field(gt=0, le=1)] = 5e-4
+    """Learning rate."""
+    optimizer: Literal["rmsprop", "adam"] = "rmsprop"
+    """rmsprop (alpha 0.99, eps 1e-5; PyMARL) or adam (eps 1e-5; DMIX)."""
+    grad_clip: Annotated[float, Field(gt=0)] = 10.0
+    """Largest global gradient norm."""
+    target_interval: Annotated[int, Field(ge=1)] = 200
+    """Target networks are copied when this many episodes (times num_circle) have passed."""
+    double_q: bool = True
+    """Choose the next action with the online network, value it with the target network."""
+    bootstrap_on_timeout: bool = False
+    """Bootstrap past a time limit; PyMARL and every peer treat it as terminal."""
+    eps_start: Annotated[float, Field(ge=0, le=1)] = 1.0
+    """Exploration at step 0."""
+    eps_end: Annotated[float, Field(ge=0, le=1)] = 0.05
+    """Exploration from the end of the decay on."""
+    eps_steps: Steps = 50_000
+    """Length of the exploration decay [env steps]."""
+    hidden: Annotated[int, Field(ge=1, le=4096)] = 64
+    """Width of the agent network [units]."""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """Where the learner runs; auto takes CUDA when there is one."""
+    threads: Annotated[int, Field(ge=0, le=256)] = 0
+    """CPU threads of the learner; 0 chooses."""
+    mixed_precision: bool = False
+    """bfloat16 autocast in the learner's forward pass (CUDA only)."""
+
+
+class EvalConfig(Section):
+    """Greedy evaluation."""
+
+    interval: Steps = 10_000
+    """Env steps between evaluations; the first follows the first training round [env steps]."""
+    episodes: Annotated[int, Field(ge=1, le=10_000)] = 16
+    """Greedy episodes per evaluation. D2."""
+    report: Literal["mean_std", "median"] = "mean_std"
+    """How final numbers over seeds are quoted. D1."""
+    keep_playbacks: Annotated[int, Field(ge=0, le=1000)] = 2
+    """Greedy episodes per evaluation stored for the replay page."""
+
+
+class RecordConfig(Section):
+    """What is written to the database, and how often."""
+
+    gate_interval: Steps = 10_000
+    """Env steps between gate statistics over the whole memory; shortened to 1/200 of a short run [env steps]."""
+    metrics_interval: Steps = 1000
+    """Env steps between metric rows [env steps]."""
+    snapshots: Annotated[int, Field(ge=0, le=1000)] = 20
+    """Snapshots of the memory over the run, evenly spaced; the last step always has one."""
+    snapshot_states: Annotated[int, Field(ge=0)] = 20_000
+    """States stored inside a snapshot, stratified by return and time [nodes]."""
+
+
+class CheckpointConfig(Section):
+    """When the trainer saves itself."""
+
+    interval: Steps = 20_000
+    """Env steps between checkpoints; one more is written at each stop [env steps]."""
+    keep: Annotated[int, Field(ge=1, le=100)] = 2
+    """Checkpoints kept."""

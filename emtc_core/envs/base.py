@@ -1,0 +1,99 @@
+"""The environment interface: vectorised, framework-free, the same for every game.
+
+What lives here: the protocol, its values and the scene that a replay draws. What does not: any game.
+An environment that has ended is absorbing: it repeats its last observation with reward 0 until it is
+reset, so that a batch can run in step until its slowest episode ends.
+"""
+
+from dataclasses import dataclass, field
+from typing import Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+@dataclass(frozen=True)
+class EnvInfo:
+    """The sizes and bounds that learners and pages need; `agent_block` is d_u of the attention mixer."""
+
+    env: str
+    map: str
+    n_agents: int
+    n_actions: int
+    obs_dim: int
+    state_dim: int
+    episode_limit: int
+    reward_range: tuple[float, float]
+    agent_block: int = 0
+    """Width of one agent's own block; the first n_agents * agent_block state entries. 0: none, use obs."""
+    action_names: tuple[str, ...] = ()
+    enemy_names: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Observation:
+    """What B environments show after a reset or a step (fresh arrays, never views of internal buffers)."""
+
+    obs: NDArray[np.float32]  # [B, N, O]
+    state: NDArray[np.float32]  # [B, S]
+    avail: NDArray[np.bool_]  # [B, N, A]
+    reward: NDArray[np.float32]  # [B], 0 after a reset
+    terminated: NDArray[np.bool_]  # [B] the game itself ended (won, lost, drawn)
+    truncated: NDArray[np.bool_]  # [B] the time limit cut it; never true together with terminated
+    won: NDArray[np.bool_]  # [B] the episode ended in success
+
+
+@dataclass(frozen=True)
+class Scene:
+    """T drawable frames of one episode, rebuilt from stored states alone.
+
+    Positions are in field units, `health` and `shield` are fractions in [0, 1], units of team 0 are the
+    agents in agent order. A dead unit has `alive` False and keeps its last position.
+    """
+
+    position: NDArray[np.float32]  # [T, U, 2]
+    health: NDArray[np.float32]  # [T, U]
+    shield: NDArray[np.float32]  # [T, U]
+    alive: NDArray[np.bool_]  # [T, U]
+    team: NDArray[np.int8]  # [U] 0 = agents, 1 = opponents, 2 = neutral (a ball)
+    radius: NDArray[np.float32]  # [U] field units
+    kind: tuple[str, ...]  # [U] "marine", "zealot", "player", "ball"…
+    bounds: tuple[float, float, float, float]  # x0, y0, x1, y1 of the field
+    walkable: NDArray[np.bool_] | None = None  # [X, Y] unit cells from (0, 0), True where units may stand
+    title: str = ""
+    note: str = ""  # e.g. that this is a simulator, not StarCraft II
+    target: NDArray[np.int16] | None = field(default=None)  # [T, U] unit aimed at after frame t, -1 none
+
+
+@runtime_checkable
+class VectorEnv(Protocol):
+    """B copies of one game, stepped together."""
+
+    @property
+    def info(self) -> EnvInfo: ...
+
+    @property
+    def n_envs(self) -> int: ...
+
+    def reset(self, seed: int | None = None) -> Observation:
+        """Start a new episode in every copy; copy b's randomness depends on (seed, b) alone.
+
+        With None every copy goes on with its own generator.
+        """
+        ...
+
+    def step(self, actions: NDArray[np.integer]) -> Observation:
+        """Advance one step with actions [B, N].
+
+        Raises:
+            ValueError: If a running copy is given an action that its `avail` forbids.
+        """
+        ...
+
+    def scene(self, states: NDArray[np.float32]) -> Scene:
+        """Turn the stored states [T, S] of one episode into frames. Needs no engine."""
+        ...
+
+    def close(self) -> None:
+        """Release processes and engines; idempotent."""
+        ...

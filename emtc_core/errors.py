@@ -1,0 +1,55 @@
+"""Every error that EMTC Lab raises on purpose.
+
+    EmtcError
+    ├── ConfigError             a setting is unknown, out of bounds or contradicts another
+    ├── ShapeError              an array does not have the dimensions that its reader needs
+    ├── EnvUnavailableError     an environment or map is unknown here, or something it needs is missing
+    ├── CheckpointError         a checkpoint is missing, truncated or of another configuration
+    ├── NonFiniteLossError      training produced NaN or infinity
+    └── StorageError            the database cannot be opened, read or written
+        ├── RunNotFoundError    no run, or more than one, answers to an id
+        ├── RunStateError       the run is not in a state that allows what was asked
+        └── NewerDatabaseError  the database was written by a newer version
+
+A message reads: thing + rule + value. Next step.
+"""
+
+
+class EmtcError(Exception):
+    """Base of all deliberate errors; its text is one or two sentences fit for a user."""
+
+
+class ConfigError(EmtcError):
+    """A setting is unknown, out of bounds or contradicts another."""
+
+
+class ShapeError(EmtcError):
+    """An array does not have the dimensions that its reader needs."""
+
+
+class EnvUnavailableError(EmtcError):
+    """An environment or map is unknown here, or something that it needs is missing."""
+
+
+class CheckpointError(EmtcError):
+    """A checkpoint is missing, truncated or of another configuration."""
+
+
+class NonFiniteLossError(EmtcError):
+    """Training produced NaN or infinity; the offending batch is saved beside the checkpoint."""
+
+
+class StorageError(EmtcError):
+    """The database cannot be opened, read or written."""
+
+
+class RunNotFoundError(StorageError):
+    """No run, or more than one, answers to an id."""
+
+
+class RunStateError(StorageError):
+    """The run is not in a state that allows what was asked."""
+
+
+class NewerDatabaseError(StorageError):
+    """The database was written by a newer version of EMTC Lab."""

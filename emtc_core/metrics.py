@@ -1,0 +1,65 @@
+"""Registry of every logged number: `group/name` → what it means and its unit.
+
+The recorder refuses a name that is not here, so an undocumented number cannot reach a chart.
+"""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Metric:
+    """One logged number."""
+
+    name: str
+    unit: str
+    meaning: str
+
+
+def _registry(*rows: tuple[str, str, str]) -> dict[str, Metric]:
+    return {name: Metric(name, unit, meaning) for name, unit, meaning in rows}
+
+
+METRICS = _registry(
+    ("rollout/return", "env return", "mean undiscounted return of the training episodes since the last report"),
+    ("rollout/win_rate", "fraction", "share of won training episodes since the last report"),
+    ("rollout/length", "steps", "mean length of the training episodes since the last report"),
+    ("rollout/epsilon", "fraction", "probability of a random action"),
+    ("train/loss", "return²", "masked mean squared TD error plus the backbone's own terms"),
+    ("train/td_loss", "return²", "masked mean squared TD error alone"),
+    ("train/td_error_abs", "return", "masked mean absolute TD error"),
+    ("train/grad_norm", "1", "global gradient norm before clipping"),
+    ("train/q_taken", "return", "mean Q_tot of the actions taken"),
+    ("train/target", "return", "mean TD target"),
+    ("train/regularizer", "return²", "backbone's extra loss: attention, L1, prediction, entropy"),
+    ("train/updates", "1", "gradient updates so far"),
+    ("train/policy_loss", "1", "clipped PPO objective"),
+    ("train/value_loss", "1", "value loss in normalised units"),
+    ("train/entropy", "nats", "mean policy entropy"),
+    ("train/intrinsic_reward", "return", "mean intrinsic reward added to the target"),
+    ("train/episodic_loss", "return²", "conventional episodic-control loss (EMC)"),
+    ("incentive/r_p", "return", "mean episodic incentive r_p before the gate"),
+    ("incentive/gated_r_p", "return", "mean incentive after the gate, beta times r_p"),
+    ("incentive/rho", "fraction", "mean N_xi / N_call of the successors"),
+    ("gate/delta_mem_batch", "return", "mean consistency error of the sampled transitions"),
+    ("gate/beta_batch", "fraction", "mean gate of the sampled transitions"),
+    ("gate/tau", "return", "gate temperature"),
+    ("memory/size", "nodes", "stored nodes"),
+    ("memory/merge_rate", "fraction", "share of written states that merged into an existing node"),
+    ("memory/hit_rate", "fraction", "share of successor lookups that found a node within delta"),
+    ("memory/desirable_fraction", "fraction", "share of nodes with xi = 1"),
+    ("memory/evicted", "nodes", "nodes evicted so far"),
+    ("memory/write_ms", "ms", "time of Algorithm 2 per episode"),
+    ("memory/lookup_ms", "ms", "time of successor lookups per update"),
+    ("memory/reproject_ms", "ms", "time of one re-projection with index rebuild"),
+    ("embedder/loss", "return²", "mean total embedder loss of the last refit"),
+    ("embedder/return_loss", "return²", "mean squared return reconstruction error"),
+    ("embedder/state_loss", "1", "mean squared state reconstruction error, summed over coordinates"),
+    ("embedder/info_nce", "nats", "mean InfoNCE"),
+    ("embedder/info_nce_accuracy", "fraction", "share of anchors whose own view is their nearest candidate"),
+    ("embedder/fit_ms", "ms", "time of one refit"),
+    ("eval/overestimation", "return", "greedy Q_tot(s_0) minus the discounted return then obtained"),
+    ("eval/q_start", "return", "greedy Q_tot at the first step of the evaluation episodes"),
+    ("time/env_steps_per_second", "steps/s", "training env steps per second since the last report"),
+    ("time/update_ms", "ms", "time of one learner update"),
+    ("time/rollout_share", "fraction", "share of wall time spent stepping and acting"),
+)

@@ -1,0 +1,185 @@
+"""What a run tells the outside world: records, and the protocol that receives them.
+
+The core knows no database. `storage.recorder.DatabaseRecorder` implements the protocol; the two below
+serve tests and benchmarks. Everything observed goes one way: trainer → recorder.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float32]
+Slots = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class EpisodeRecord:
+    """One training episode with its gate verdict. Its transitions are first_env_step … +length-1.
+
+    Memory fields are None for an algorithm without a memory, gate fields None for one without a gate.
+    A lookup that found nothing is NaN in `h`, `h_next` and `delta_mem` and -1 in `slots`.
+    """
+
+    episode: int  # 1, 2, 3…
+    first_env_step: int  # counts from 1
+    episode_return: float
+    won: bool
+    epsilon: float
+    state: Floats  # [T+1, S]
+    action: NDArray[np.int64]  # [T, N]
+    reward: Floats  # [T] learner's unit
+    slots: Slots | None = None  # [T+1]; -1 where nothing is stored
+    h: NDArray[np.float64] | None = None  # [T]
+    h_next: NDArray[np.float64] | None = None  # [T]; 0 at a terminal step
+    delta_mem: NDArray[np.float64] | None = None  # [T]
+    beta: NDArray[np.float64] | None = None  # [T]
+    tau: float | None = None
+
+    @property
+    def length(self) -> int:
+        """Number of transitions T."""
+        return len(self.reward)
+
+
+@dataclass(frozen=True)
+class PlaybackRecord:
+    """One greedy evaluation episode kept for the replay page."""
+
+    state: Floats  # [T+1, S]
+    action: NDArray[np.int64]  # [T, N]
+    reward: Floats  # [T]
+    episode_return: float
+    won: bool
+
+
+@dataclass(frozen=True)
+class EvaluationRecord:
+    """Greedy test episodes at one moment; returns and lengths per episode, in the environment's unit."""
+
+    env_step: int
+    returns: Floats  # [E]
+    lengths: NDArray[np.int64]  # [E]
+    won: NDArray[np.bool_]  # [E]
+    playbacks: tuple[PlaybackRecord, ...] = ()
+
+
+@dataclass(frozen=True)
+class GateStatsRecord:
+    """Distribution of delta_mem and beta over the whole episodic memory at one moment.
+
+    Quantiles are at `QUANTILES`.
+    """
+
+    env_step: int
+    delta_mem_mean: float
+    delta_mem_quantiles: tuple[float, ...]
+    beta_mean: float
+    beta_quantiles: tuple[float, ...]
+    tau: float
+    memory_size: int
+    desirable_fraction: float
+
+
+QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
+
+
+@dataclass(frozen=True)
+class SnapshotRecord:
+    """The episodic memory at one moment, one row per stored node [M]."""
+
+    env_step: int
+    slot: Slots
+    embedding: Floats  # [M, 4]
+    h: Floats
+    xi: NDArray[np.bool_]
+    n_call: NDArray[np.int32]
+    n_xi: NDArray[np.int32]
+    t: NDArray[np.int32]
+    reward: Floats  # reward of the transition that last wrote the node; 0 at a terminal state
+    idx_next: Slots  # -1: none
+    episode: NDArray[np.int64]  # episode whose state stands in the node
+    delta_mem: Floats  # along idx_next; NaN where there is no successor
+    beta: Floats
+    state_rows: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))  # stratified sample
+    state: NDArray[np.float16] = field(default_factory=lambda: np.zeros((0, 0), np.float16))
+
+
+class Recorder(Protocol):
+    """Receives everything a run observes. May block when its queue is full; never drops."""
+
+    def record_episode(self, record: EpisodeRecord) -> None: ...
+
+    def record_metrics(self, env_step: int, values: Mapping[str, float]) -> None: ...
+
+    def record_evaluation(self, record: EvaluationRecord) -> None: ...
+
+    def record_gate_stats(self, record: GateStatsRecord) -> None: ...
+
+    def record_snapshot(self, record: SnapshotRecord) -> None: ...
+
+    def flush(self) -> None:
+        """Return when everything recorded so far is durable."""
+        ...
+
+    def close(self) -> None:
+        """Flush and release; idempotent."""
+        ...
+
+
+class NullRecorder:
+    """Forgets everything; the baseline that telemetry is measured against."""
+
+    def record_episode(self, record: EpisodeRecord) -> None:
+        """Forget the episode."""
+
+    def record_metrics(self, env_step: int, values: Mapping[str, float]) -> None:
+        """Forget the values."""
+
+    def record_evaluation(self, record: EvaluationRecord) -> None:
+        """Forget the evaluation."""
+
+    def record_gate_stats(self, record: GateStatsRecord) -> None:
+        """Forget the statistics."""
+
+    def record_snapshot(self, record: SnapshotRecord) -> None:
+        """Forget the snapshot."""
+
+    def flush(self) -> None:
+        """Nothing is pending."""
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+class ListRecorder(NullRecorder):
+    """Keeps every record in memory, for tests."""
+
+    def __init__(self) -> None:
+        self.episodes: list[EpisodeRecord] = []
+        self.metrics: list[tuple[int, dict[str, float]]] = []
+        self.evaluations: list[EvaluationRecord] = []
+        self.gate_stats: list[GateStatsRecord] = []
+        self.snapshots: list[SnapshotRecord] = []
+
+    def record_episode(self, record: EpisodeRecord) -> None:
+        """Keep the episode."""
+        self.episodes.append(record)
+
+    def record_metrics(self, env_step: int, values: Mapping[str, float]) -> None:
+        """Keep a copy of the values."""
+        self.metrics.append((env_step, dict(values)))
+
+    def record_evaluation(self, record: EvaluationRecord) -> None:
+        """Keep the evaluation."""
+        self.evaluations.append(record)
+
+    def record_gate_stats(self, record: GateStatsRecord) -> None:
+        """Keep the statistics."""
+        self.gate_stats.append(record)
+
+    def record_snapshot(self, record: SnapshotRecord) -> None:
+        """Keep the snapshot."""
+        self.snapshots.append(record)

@@ -1,0 +1,47 @@
+"""One finished episode as arrays. Made by the collector; read by memory, gate, replay buffer, recorder."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+@dataclass(frozen=True)
+class Episode:
+    """T transitions between T + 1 observed steps; nothing is padded.
+
+    `reward` is in the learner's unit (after `train.reward_scale`); `episode_return` is in the
+    environment's own unit and undiscounted.
+    """
+
+    obs: NDArray[np.float32]  # [T+1, N, O]
+    state: NDArray[np.float32]  # [T+1, S]
+    avail: NDArray[np.bool_]  # [T+1, N, A]
+    action: NDArray[np.int64]  # [T, N]
+    reward: NDArray[np.float32]  # [T]
+    terminated: bool
+    truncated: bool
+    won: bool
+    episode_return: float
+    epsilon: float = 0.0
+
+    @property
+    def length(self) -> int:
+        """Number of transitions T."""
+        return len(self.reward)
+
+
+def discounted_returns(reward: NDArray[np.float32], gamma: float) -> NDArray[np.float64]:
+    """Sum the discounted rewards from each step to the end.
+
+    Args:
+        reward: [T] rewards in the learner's unit.
+        gamma: Discount in [0, 1].
+
+    Returns:
+        [T + 1] returns; the last, at the terminal state, is 0.
+    """
+    returns = np.zeros(len(reward) + 1)
+    for t in range(len(reward) - 1, -1, -1):
+        returns[t] = float(reward[t]) + gamma * returns[t + 1]
+    return returns
