@@ -26,7 +26,10 @@ def check_shape(name: str, array: HasShape, expected: tuple[int | None, ...]) ->
     if len(shape) == len(expected) and all(e is None or e == s for e, s in zip(expected, shape, strict=True)):
         return
     wanted = ", ".join("any" if e is None else str(e) for e in expected)
-    hint = " Did you transpose it?" if len(shape) == len(expected) and sorted(shape) == sorted(
-        s if e is None else e for e, s in zip(expected, shape, strict=True)
-    ) else ""
+    hint = (
+        " Did you transpose it?"
+        if len(shape) == len(expected)
+        and sorted(shape) == sorted(s if e is None else e for e, s in zip(expected, shape, strict=True))
+        else ""
+    )
     raise ShapeError(f"{name} must have shape ({wanted}), got {shape}.{hint}")

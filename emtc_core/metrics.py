@@ -20,7 +20,11 @@ def _registry(*rows: tuple[str, str, str]) -> dict[str, Metric]:
 
 
 METRICS = _registry(
-    ("rollout/return", "env return", "mean undiscounted return of the training episodes since the last report"),
+    (
+        "rollout/return",
+        "env return",
+        "mean undiscounted return of the training episodes since the last report",
+    ),
     ("rollout/win_rate", "fraction", "share of won training episodes since the last report"),
     ("rollout/length", "steps", "mean length of the training episodes since the last report"),
     ("rollout/epsilon", "fraction", "probability of a random action"),

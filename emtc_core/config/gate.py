@@ -36,9 +36,7 @@ class GateConfig(Section):
     @model_validator(mode="after")
     def _cools(self) -> "GateConfig":
         if self.tau_end > self.tau_start:
-            raise ValueError(
-                f"gate.tau_end must not exceed gate.tau_start, got {self.tau_end:g} > {self.tau_start:g}"
-            )
+            raise ValueError(f"gate.tau_end must not exceed gate.tau_start, got {self.tau_end:g} > {self.tau_start:g}")
         return self
 
 

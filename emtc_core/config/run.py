@@ -52,8 +52,8 @@ class RunConfig(Section):
     """Method and backbone: emtc-qplex, emu-cds, qmix, …"""
     seed: Annotated[int, Field(ge=0, lt=2**31)] = 1
     """Seed of every random number of the run."""
-    preset: Literal["paper", "emu_code"] = "paper"
-    """Which column of the ambiguity index the defaults come from."""
+    preset: Literal["paper", "emu_code", "demo"] = "paper"
+    """paper: the recommended reading; emu_code: habits and bugs of EMU's repository; demo: a three-minute run."""
     env: EnvConfig = EnvConfig()
     """Game and map."""
     train: TrainConfig = TrainConfig()

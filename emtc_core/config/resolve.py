@@ -1,0 +1,247 @@
+"""Build a RunConfig: defaults < rules of the preset < TOML file < command line, faults told in sentences.
+
+What does not live here: the models and their bounds (beside this file), the rules (presets/*.toml).
+"""
+
+import difflib
+import tomllib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+from types import UnionType
+from typing import Any, Literal, Union, get_args, get_origin
+
+from annotated_types import Ge, Gt, Le, Lt
+from pydantic import BaseModel, ValidationError
+
+from emtc_core.config.run import RunConfig, list_algos, split_algo
+from emtc_core.errors import ConfigError
+
+PresetName = Literal["paper", "emu_code", "demo"]
+Value = str | int | float | bool | None
+
+
+@dataclass(frozen=True)
+class FieldInfo:
+    """One setting as a form or a help text shows it."""
+
+    key: str
+    type: Literal["int", "float", "bool", "str", "choice"]
+    default: Value
+    minimum: float | None
+    maximum: float | None
+    choices: tuple[str, ...]
+    unit: str
+    description: str
+    optional: bool
+    minimum_open: bool = False
+    """True when the minimum itself is not allowed."""
+
+
+def resolve(
+    *,
+    env: str = "skirmish",
+    map: str = "3m",
+    algo: str = "emtc-qplex",
+    steps: int | None = None,
+    seed: int = 1,
+    preset: str = "paper",
+    file: Path | None = None,
+    overrides: Mapping[str, Value] | Sequence[str] = (),
+) -> RunConfig:
+    """Resolve the full configuration of one run.
+
+    Args:
+        env: Environment name.
+        map: Map or scenario.
+        algo: One of `list_algos()`.
+        steps: Training length [env steps]; None keeps the task's own.
+        seed: Seed of the run, >= 0.
+        preset: "paper", "emu_code" or "demo".
+        file: TOML file with sections named as the models.
+        overrides: Dotted keys, as a mapping or as "key=value" texts; they win over everything.
+
+    Raises:
+        ConfigError: With one sentence per fault.
+    """
+    explicit = _parse_overrides(overrides)
+    from_file = _read_file(file) if file else {}
+    preset = str(explicit.get("preset", from_file.get("preset", preset)))
+    algo = str(explicit.get("algo", from_file.get("algo", algo)))
+    env = str(explicit.get("env.name", from_file.get("env.name", env)))
+    map = str(explicit.get("env.map", from_file.get("env.map", map)))
+    flat: dict[str, Any] = {"algo": algo, "seed": seed, "preset": preset, "env.name": env, "env.map": map}
+    flat |= _preset_values(preset, env=env, map=map, algo=algo) | from_file
+    if steps is not None:
+        flat["train.t_max"] = steps
+    flat |= explicit
+    _refuse_unknown_keys(flat)
+    config = _validate(flat)
+    if config.gate.tau_decay_steps is None:
+        flat["gate.tau_decay_steps"] = config.train.t_max // 2
+        config = _validate(flat)
+    return config
+
+
+def describe_fields() -> list[FieldInfo]:
+    """List every setting of the tree in declaration order."""
+    return list(_walk(RunConfig, ""))
+
+
+def flatten(config: RunConfig) -> dict[str, Value]:
+    """Turn a configuration into dotted keys and plain values."""
+    return dict(_flatten(config.model_dump(mode="json"), ""))
+
+
+def config_from_stored(stored: Mapping[str, Any]) -> RunConfig:
+    """Rebuild the configuration that a run stored.
+
+    Raises:
+        ConfigError: If this version knows other settings than the one that stored it.
+    """
+    return _validate(dict(_flatten(stored, "")))
+
+
+def _validate(flat: Mapping[str, Any]) -> RunConfig:
+    try:
+        return RunConfig.model_validate(_nest(flat))
+    except ValidationError as exc:
+        raise ConfigError("\n".join(_sentences(exc))) from exc
+
+
+def _sentences(exc: ValidationError) -> Iterable[str]:
+    for fault in exc.errors():
+        key = ".".join(str(part) for part in fault["loc"])
+        text = str(fault["msg"]).removeprefix("Value error, ")
+        if fault["type"] == "value_error":
+            yield text + "."
+        else:
+            yield f"{key}: {text[0].lower()}{text[1:]}, got {fault['input']!r}."
+
+
+def _refuse_unknown_keys(flat: Mapping[str, Any]) -> None:
+    known = {info.key for info in describe_fields()}
+    faults = []
+    for key in flat:
+        if key not in known:
+            close = difflib.get_close_matches(key, known, n=1, cutoff=0.5)
+            hint = f' Did you mean "{close[0]}"?' if close else " List them with: emtc train --help-keys"
+            faults.append(f'There is no setting "{key}".{hint}')
+    if faults:
+        raise ConfigError("\n".join(faults))
+
+
+def _parse_overrides(overrides: Mapping[str, Value] | Sequence[str]) -> dict[str, Any]:
+    if isinstance(overrides, Mapping):
+        return dict(overrides)
+    parsed = {}
+    for text in overrides:
+        key, sign, value = text.partition("=")
+        if not sign or not key.strip():
+            raise ConfigError(f'--set takes key=value, got "{text}".')
+        parsed[key.strip()] = _parse_value(value.strip())
+    return parsed
+
+
+def _parse_value(text: str) -> Any:
+    try:
+        value = tomllib.loads(f"x = {text}")["x"]
+    except tomllib.TOMLDecodeError:
+        return text
+    return value if isinstance(value, bool | int | float | str) else text
+
+
+def _read_file(path: Path) -> dict[str, Any]:
+    try:
+        return dict(_flatten(tomllib.loads(path.read_text(encoding="utf-8")), ""))
+    except OSError as exc:
+        raise ConfigError(f"The configuration file {path} cannot be read: {exc.strerror}.") from exc
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as exc:
+        raise ConfigError(f"The configuration file {path} is not valid TOML: {exc}.") from exc
+
+
+def _preset_values(preset: str, *, env: str, map: str, algo: str) -> dict[str, Any]:
+    if preset not in get_args(PresetName):
+        raise ConfigError(f"preset must be one of {', '.join(get_args(PresetName))}, got {preset!r}.")
+    try:
+        method, backbone = split_algo(algo)
+    except ValueError as exc:
+        raise ConfigError(f"{exc}.") from exc
+    facts = {"env": env, "map": map, "method": method, "backbone": backbone}
+    values: dict[str, Any] = {}
+    for name in dict.fromkeys(("paper", preset)):
+        for rule in _rules(name):
+            if all(facts[fact] in allowed for fact, allowed in rule["when"].items()):
+                values |= rule["set"]
+    return values
+
+
+def _rules(name: str) -> list[dict[str, Any]]:
+    text = files("emtc_core.config").joinpath("presets", f"{name}.toml").read_text(encoding="utf-8")
+    return tomllib.loads(text)["rule"]
+
+
+def _flatten(tree: Mapping[str, Any], prefix: str) -> Iterable[tuple[str, Any]]:
+    for key, value in tree.items():
+        if isinstance(value, Mapping):
+            yield from _flatten(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
+
+
+def _nest(flat: Mapping[str, Any]) -> dict[str, Any]:
+    tree: dict[str, Any] = {}
+    for key, value in flat.items():
+        *path, leaf = key.split(".")
+        node = tree
+        for part in path:
+            node = node.setdefault(part, {})
+        node[leaf] = value
+    return tree
+
+
+def _walk(model: type[BaseModel], prefix: str) -> Iterable[FieldInfo]:
+    for name, field in model.model_fields.items():
+        annotation = field.annotation
+        if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+            yield from _walk(annotation, f"{prefix}{name}.")
+        else:
+            yield _field_info(f"{prefix}{name}", field)
+
+
+def _field_info(key: str, field: Any) -> FieldInfo:
+    annotation, metadata, optional = _unwrap(field.annotation, list(field.metadata))
+    choices = tuple(str(c) for c in get_args(annotation)) if get_origin(annotation) is Literal else ()
+    if key == "algo":
+        choices = tuple(list_algos())
+    lows = [m.ge if isinstance(m, Ge) else m.gt for m in metadata if isinstance(m, Ge | Gt)]
+    highs = [m.le if isinstance(m, Le) else m.lt for m in metadata if isinstance(m, Le | Lt)]
+    text = field.description or ""
+    unit = text[text.rfind("[") + 1 : text.rfind("]")] if "[" in text else ""
+    kind = "choice" if choices else getattr(annotation, "__name__", "str")
+    return FieldInfo(
+        key=key,
+        type=kind if kind in ("int", "float", "bool", "str", "choice") else "str",
+        default=field.default,
+        minimum=float(lows[0]) if lows else None,  # type: ignore[arg-type]  # bounds here are numbers
+        maximum=float(highs[0]) if highs else None,  # type: ignore[arg-type]
+        choices=choices,
+        unit=unit,
+        description=text,
+        optional=optional,
+        minimum_open=any(isinstance(m, Gt) for m in metadata),
+    )
+
+
+def _unwrap(annotation: Any, metadata: list[Any]) -> tuple[Any, list[Any], bool]:
+    """Peel Optional and Annotated off a type; pydantic keeps outer metadata on the field itself."""
+    optional = False
+    if get_origin(annotation) in (Union, UnionType):
+        inner = [a for a in get_args(annotation) if a is not type(None)]
+        optional, annotation = len(inner) < len(get_args(annotation)), inner[0]
+    if hasattr(annotation, "__metadata__"):
+        for extra in annotation.__metadata__:
+            metadata.extend(getattr(extra, "metadata", [extra]))
+        annotation = annotation.__origin__
+    return annotation, metadata, optional
