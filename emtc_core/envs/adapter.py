@@ -1,0 +1,65 @@
+"""What the registry asks of an environment's module. One module per environment implements it.
+
+What lives here: the questions, and the sentences that every adapter answers unknown maps with. What does
+not: any game, and the list of environments (`registry.py`).
+"""
+
+from difflib import get_close_matches
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from emtc_core.config.env import EnvConfig
+from emtc_core.envs.base import EnvInfo, Scene, VectorEnv
+from emtc_core.errors import EnvUnavailableError
+
+
+class Adapter(Protocol):
+    """A module with these names at its top level; importing it must load no engine, torch or numba."""
+
+    HOW_TO_GET: str
+    """The steps that make the environment usable on a machine without it; one line."""
+
+    def list_maps(self) -> list[str]:
+        """List the maps that `--map` takes, in reading order."""
+        ...
+
+    def find_obstacle(self) -> str:
+        """Say in one sentence why the environment cannot run here, or "" when it can."""
+        ...
+
+    def find_info(self, config: EnvConfig) -> EnvInfo | None:
+        """Tell the sizes without starting an engine; None where only a started one knows."""
+        ...
+
+    def make_env(self, config: EnvConfig, *, n_envs: int) -> VectorEnv:
+        """Start `n_envs` copies of one map."""
+        ...
+
+    def make_scene(self, map: str, states: NDArray[np.float32]) -> Scene:
+        """Draw the stored states [T, S] of one episode; needs nothing installed."""
+        ...
+
+
+def refuse_unknown_map(env: str, map: str, maps: list[str]) -> None:
+    """Refuse a map that is not in the list, naming the closest one.
+
+    Raises:
+        EnvUnavailableError: If `map` is not in `maps`.
+    """
+    if map in maps:
+        return
+    close = get_close_matches(map, maps, n=1, cutoff=0.5)
+    hint = f" Did you mean {close[0]}?" if close else ""
+    raise EnvUnavailableError(f"{env} has no map {map!r}.{hint} List them with: emtc envs")
+
+
+def refuse_obstacle(env: str, obstacle: str, how_to_get: str) -> None:
+    """Refuse to start an environment that lacks something.
+
+    Raises:
+        EnvUnavailableError: If `obstacle` is not empty; its text also says how to get what is missing.
+    """
+    if obstacle:
+        raise EnvUnavailableError(f"{env} cannot run here: {obstacle} To get it: {how_to_get}")

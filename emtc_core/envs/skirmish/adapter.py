@@ -1,0 +1,43 @@
+"""Skirmish as the registry sees it. The simulator itself (and numba) is imported when one is made."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from emtc_core.config.env import EnvConfig
+from emtc_core.envs.adapter import refuse_unknown_map
+from emtc_core.envs.base import EnvInfo, Scene, VectorEnv
+from emtc_core.envs.smac_maps import SMAC_MAPS, make_info
+
+HOW_TO_GET = "It is part of EMTC Lab; nothing is to be installed."
+
+
+def list_maps() -> list[str]:
+    """List the simulator's maps."""
+    return list(SMAC_MAPS)
+
+
+def find_obstacle() -> str:
+    """Nothing can be missing."""
+    return ""
+
+
+def find_info(config: EnvConfig) -> EnvInfo:
+    """Tell a map's sizes from the layout arithmetic."""
+    refuse_unknown_map("skirmish", config.map, list_maps())
+    return make_info("skirmish", config.map)
+
+
+def make_env(config: EnvConfig, *, n_envs: int) -> VectorEnv:
+    """Start `n_envs` simulated battles."""
+    refuse_unknown_map("skirmish", config.map, list_maps())
+    from emtc_core.envs.skirmish.env import make_skirmish
+
+    return make_skirmish(config.map, n_envs=n_envs, config=config.skirmish)
+
+
+def make_scene(map: str, states: NDArray[np.float32]) -> Scene:
+    """Draw stored states."""
+    refuse_unknown_map("skirmish", map, list_maps())
+    from emtc_core.envs.skirmish.scene import make_scene as draw
+
+    return draw(map, states)
