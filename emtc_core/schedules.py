@@ -13,3 +13,18 @@ def linear_decay(env_step: int, *, start: float, end: float, steps: int) -> floa
     if env_step >= steps:
         return end
     return start + (end - start) * env_step / steps
+
+
+class Every:
+    """Fires when at least `interval` env steps have passed since it last fired (B9)."""
+
+    def __init__(self, interval: int, *, last: int = 0) -> None:
+        self.interval = interval
+        self.last = last
+
+    def due(self, env_step: int) -> bool:
+        """Tell whether it is time, and if so start counting anew."""
+        if env_step - self.last < self.interval:
+            return False
+        self.last = env_step
+        return True

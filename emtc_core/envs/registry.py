@@ -70,6 +70,19 @@ def get_env_info(config: EnvConfig) -> EnvInfo | None:
     return get_adapter(config.name).find_info(config)
 
 
+def check_available(config: EnvConfig) -> None:
+    """Refuse an environment or map that cannot run here, before anything is created.
+
+    Raises:
+        EnvUnavailableError: If it is unknown, or something that it needs is missing.
+    """
+    adapter = get_adapter(config.name)
+    adapter.find_info(config)
+    reason = adapter.find_obstacle()
+    if reason:
+        raise EnvUnavailableError(reason)
+
+
 def make_scene(env: str, map: str, states: NDArray[np.float32]) -> Scene:
     """Turn the stored states [T, S] of one episode into frames, with nothing of the game installed.
 

@@ -1,0 +1,45 @@
+"""`emtc bench`: the benchmarks of the performance budgets, each a figure with its budget."""
+
+import importlib
+import os
+import platform
+from typing import Annotated, Any
+
+import typer
+
+from app.cli.output import AsJson, print_json, print_table, say
+
+BENCHMARKS = ("learner", "memory", "embedder", "skirmish", "telemetry", "queries", "projection", "end_to_end")
+EXTRA = ("calibration",)
+
+
+def bench(
+    name: Annotated[str, typer.Argument(help=f"{', '.join((*BENCHMARKS, *EXTRA))} or all")],
+    json: AsJson = False,
+) -> None:
+    """Run one benchmark, or all of the performance budgets."""
+    if name not in (*BENCHMARKS, *EXTRA, "all"):
+        raise typer.BadParameter(f"NAME must be one of {', '.join((*BENCHMARKS, *EXTRA, 'all'))}, got {name!r}.")
+    figures: list[dict[str, Any]] = []
+    for one in BENCHMARKS if name == "all" else (name,):
+        say(f"bench {one} …")
+        figures += importlib.import_module(f"app.bench.{one}").run()
+    if json:
+        print_json({"machine": machine(), "figures": figures})
+    else:
+        print_table(figures, title=f"bench {name}", empty="No figure was measured.")
+
+
+def machine() -> dict[str, Any]:
+    """Describe the machine that the figures were measured on."""
+    import psutil
+    import torch
+
+    return {
+        "cpu": platform.processor() or platform.machine(),
+        "cores": os.cpu_count(),
+        "memory_gib": round(psutil.virtual_memory().total / 2**30, 1),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu",
+    }

@@ -1,0 +1,64 @@
+"""The `emtc` command. Exit codes: 0 done, 1 the run failed, 2 unusable arguments (one sentence, nothing created).
+
+Results go to stdout, everything else to stderr; with --json stdout holds one JSON value and nothing more.
+"""
+
+import sys
+
+import typer
+
+from app.cli import bench, doctor, envs, export, project, runs, train
+from emtc_core.errors import EmtcError
+
+UsageError = typer.BadParameter.__base__ or typer.BadParameter
+
+app = typer.Typer(
+    name="emtc",
+    help="Train, watch and export runs of Episodic Memory Temporal Consistency and its baselines.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+app.command("train")(train.train)
+app.command("train-worker", hidden=True)(train.train_worker)
+app.command("runs")(runs.runs)
+app.command("show")(runs.show)
+app.command("stop")(runs.stop)
+app.command("pause")(runs.pause)
+app.command("resume")(train.resume)
+app.command("delete")(runs.delete)
+app.command("project")(project.project)
+app.command("export")(export.export)
+app.command("envs")(envs.envs)
+app.command("bench")(bench.bench)
+app.command("doctor")(doctor.doctor)
+
+
+def main() -> None:
+    """Run the command line; every deliberate error becomes one sentence and an exit code."""
+    sys.exit(run(sys.argv[1:]))
+
+
+def run(arguments: list[str]) -> int:
+    """Run one command and return its exit code."""
+    try:
+        result = app(args=arguments, prog_name="emtc", standalone_mode=False)
+    except UsageError as exc:
+        return _complain(exc.format_message())  # type: ignore[attr-defined]  # typer's own usage errors have it
+    except EmtcError as exc:
+        return _complain(str(exc))
+    except (KeyboardInterrupt, typer.Abort):
+        return _complain("Interrupted.", code=1)
+    except BrokenPipeError:
+        return 1
+    return int(result) if isinstance(result, int) else 0
+
+
+def _complain(sentence: str, code: int = 2) -> int:
+    print(sentence, file=sys.stderr)  # noqa: T201  # only the command line prints
+    return code
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,83 @@
+"""`emtc runs | show | stop | pause | delete`: the same paths that the pages use."""
+
+import shutil
+from typing import Annotated, Any
+
+import typer
+
+from app.cli.output import DEFAULT_DATABASE, AsJson, DatabaseUrl, RunPrefix, print_json, print_table, say
+from emtc_core.control import Command
+from emtc_core.errors import RunStateError
+from storage.control import send_command
+from storage.engine import open_database, run_folder
+from storage.queries.runs import get_run, list_runs
+from storage.runs import delete_run, find_run
+
+COLUMNS = ("id", "name", "env", "map", "algo", "seed", "status", "env_steps", "target_steps", "win_rate", "device")
+
+
+def runs(db: DatabaseUrl = DEFAULT_DATABASE, json: AsJson = False) -> None:
+    """List runs with their live status, newest first."""
+    frame = list_runs(open_database(db, read_only=True))
+    rows = frame.astype(object).where(frame.notna(), None).to_dict("records")
+    if json:
+        print_json(rows)
+        return
+    print_table(
+        [{column: row[column] for column in COLUMNS} for row in rows],
+        title="Runs",
+        empty="No runs yet. Start one with: emtc train --set preset=demo",
+    )
+
+
+def show(run: RunPrefix, db: DatabaseUrl = DEFAULT_DATABASE, json: AsJson = False) -> None:
+    """Show one run: status, progress, configuration, versions."""
+    database = open_database(db, read_only=True)
+    row = get_run(database, find_run(database, run).id)
+    facts: dict[str, Any] = {**row.as_dict(), "folder": str(run_folder(database, row.id))}
+    facts["steps_note"] = (
+        f"Transitions are numbered 1 to {row.env_steps} without gaps. The run aims at {row.target_steps} "
+        "and ends with the episode that reaches it."
+    )
+    if json:
+        print_json(facts)
+        return
+    config = facts.pop("config")
+    print_table([{"field": k, "value": v} for k, v in facts.items()], title=f"Run {row.id}", empty="")
+    print_table([{"section": k, "values": v} for k, v in config.items()], title="Configuration", empty="")
+
+
+def stop(run: RunPrefix, db: DatabaseUrl = DEFAULT_DATABASE) -> None:
+    """Ask a run to stop gracefully; it leaves a checkpoint behind."""
+    _send(db, run, "stop", allowed=("running", "paused", "queued"))
+
+
+def pause(run: RunPrefix, db: DatabaseUrl = DEFAULT_DATABASE) -> None:
+    """Ask a run to pause after the round that it is in."""
+    _send(db, run, "pause", allowed=("running",))
+
+
+def delete(
+    run: RunPrefix,
+    db: DatabaseUrl = DEFAULT_DATABASE,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask")] = False,
+) -> None:
+    """Delete a run with everything that it recorded, and its folder."""
+    database = open_database(db)
+    row = get_run(database, find_run(database, run).id)
+    if row.live_status in ("running", "paused"):
+        raise RunStateError(f"Run {row.id} is {row.live_status}. Stop it first: emtc stop {row.id}")
+    if not yes:
+        typer.confirm(f"Delete run {row.id} with {row.env_steps} recorded transitions?", abort=True)
+    delete_run(database, row.id)
+    shutil.rmtree(run_folder(database, row.id), ignore_errors=True)
+    say(f"Deleted run {row.id}.")
+
+
+def _send(db: str, prefix: str, command: Command, *, allowed: tuple[str, ...]) -> None:
+    database = open_database(db)
+    row = get_run(database, find_run(database, prefix).id)
+    if row.live_status not in allowed:
+        raise RunStateError(f"Run {row.id} is {row.live_status}, so it cannot obey {command}. See: emtc show {row.id}")
+    send_command(database, row.id, command)
+    say(f"Asked run {row.id} to {command}.")

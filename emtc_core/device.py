@@ -1,0 +1,29 @@
+"""Where a run computes: CUDA when there is one, else the CPU with a sensible number of threads."""
+
+import os
+from typing import Literal
+
+import torch
+
+from emtc_core.errors import ConfigError
+
+MOST_USEFUL_THREADS = 4
+"""The networks are small; beyond this, threads wait for each other."""
+
+
+def choose_device(wanted: Literal["auto", "cpu", "cuda"]) -> torch.device:
+    """Choose the device of a run.
+
+    Raises:
+        ConfigError: If CUDA is wanted and there is none.
+    """
+    if wanted == "cuda" and not torch.cuda.is_available():
+        raise ConfigError("train.device is cuda, but torch sees no CUDA device here. Use auto or cpu; see: emtc doctor")
+    return torch.device("cuda" if wanted != "cpu" and torch.cuda.is_available() else "cpu")
+
+
+def configure_threads(threads: int) -> int:
+    """Set torch's CPU threads; 0 chooses. Returns the number in force."""
+    available = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    torch.set_num_threads(threads or min(MOST_USEFUL_THREADS, available))
+    return torch.get_num_threads()

@@ -1,0 +1,111 @@
+"""Algorithm 1: one refit of the embedder from a sample of memory nodes.
+
+One pass over the sample in mini-batches; the caller then re-projects the memory. Stage before: memory
+(`sample`); after: memory (`reproject`).
+"""
+
+import time
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from emtc_core.embedder.augment import augment
+from emtc_core.embedder.losses import info_nce, return_loss, state_loss
+from emtc_core.embedder.networks import Embedder
+from emtc_core.errors import NonFiniteLossError
+
+
+class Sample(Protocol):
+    """Nodes to learn from."""
+
+    @property
+    def state(self) -> NDArray[np.float32]: ...  # [M, S]
+    @property
+    def t(self) -> NDArray[np.int32]: ...  # [M]
+    @property
+    def h(self) -> NDArray[np.float64]: ...  # [M]
+
+
+@dataclass(frozen=True)
+class EmbedStats:
+    """Means over the mini-batches of one refit; NaN where a term does not exist."""
+
+    loss: float  # as minimised
+    return_loss: float  # return²
+    state_loss: float  # squared, summed over coordinates
+    info_nce: float  # nats
+    info_nce_accuracy: float  # fraction
+    updates: int
+    seconds: float
+
+
+NO_FIT = EmbedStats(*([float("nan")] * 5), updates=0, seconds=0.0)
+
+
+def fit(embedder: Embedder, sample: Sample) -> EmbedStats:
+    """Train for one pass over the sample, floor(N / B) updates, at least one (B10).
+
+    A sample smaller than the batch is one batch. The random projection learns nothing.
+
+    Raises:
+        NonFiniteLossError: If a loss is NaN or infinite.
+    """
+    if not embedder.is_trainable or len(sample.h) == 0:
+        return NO_FIT
+    started = time.perf_counter()
+    config = embedder.config
+    if config.reset_each_update:
+        embedder.initialize()
+    state_MS, time_M1 = embedder.to_inputs(sample.state, sample.t)
+    h_M = torch.as_tensor(sample.h).to(embedder.device, torch.float32)
+    B = min(config.batch, len(h_M))
+    rows = [slice(i, i + B) for i in range(0, len(h_M) - B + 1, B)]
+    terms_K5 = torch.stack([_update(embedder, state_MS[r], time_M1[r], h_M[r]) for r in rows])
+    means = terms_K5.double().mean(dim=0).tolist()
+    if not np.isfinite(means[0]):
+        raise NonFiniteLossError(f"The embedder's loss must be finite, got {means[0]}. Lower embed.lr.")
+    return EmbedStats(*means, updates=len(rows), seconds=time.perf_counter() - started)
+
+
+def _update(embedder: Embedder, state_BS: Tensor, time_B1: Tensor, h_B: Tensor) -> Tensor:
+    """Take one gradient step; return its loss terms without waiting for the device."""
+    terms_5 = compute_losses(embedder, state_BS, time_B1, h_B)
+    embedder.optimizer.zero_grad()
+    terms_5[0].backward()
+    torch.nn.utils.clip_grad_norm_(embedder.parameters, embedder.config.grad_clip)
+    embedder.optimizer.step()
+    return terms_5.detach()
+
+
+def compute_losses(embedder: Embedder, state_BS: Tensor, time_B1: Tensor, h_B: Tensor) -> Tensor:
+    """Stack total, return, state and InfoNCE losses and the InfoNCE accuracy of one mini-batch (Eq. 4).
+
+    Only the raw view is decoded. The reported parts are means per row whatever `reduction` minimises.
+    """
+    config = embedder.config
+    x_BX = embedder.encoder(state_BS, time_B1)
+    state_hat_BS, h_hat_B = embedder.decoder(x_BX, time_B1)
+    on_return = return_loss(h_B, h_hat_B, reduction=config.reduction)
+    on_state = state_loss(state_BS, state_hat_BS, reduction=config.reduction)
+    total = on_return + config.lambda_rcon * on_state
+    contrast, accuracy = _contrast(embedder, state_BS, time_B1, x_BX)
+    if contrast is not None:
+        total = total + config.lambda_cl * contrast
+    nan = torch.full((), float("nan"), device=total.device)
+    rows = len(h_B) if config.reduction == "sum" else 1
+    return torch.stack([total, on_return / rows, on_state / rows, nan if contrast is None else contrast, accuracy])
+
+
+def _contrast(embedder: Embedder, state_BS: Tensor, time_B1: Tensor, x_BX: Tensor) -> tuple[Tensor | None, Tensor]:
+    """InfoNCE between two views of each row (B4); nothing for dCAE or a weight of 0."""
+    config = embedder.config
+    if config.type != "tcse" or config.lambda_cl == 0:
+        return None, torch.full((), float("nan"), device=x_BX.device)
+    if config.cl_views == "aug_aug":
+        x_BX = embedder.encoder(augment(state_BS, config, embedder.generator), time_B1)
+    view_BX = embedder.encoder(augment(state_BS, config, embedder.generator), time_B1)
+    return info_nce(x_BX, view_BX, tau_cl=config.tau_cl, symmetric=config.cl_symmetric)

@@ -1,0 +1,184 @@
+"""Encoder and decoder of the semantic embedder, and the fixed random projection that replaces them.
+
+The encoder maps (state, t / T_lim) to a small embedding; the decoder maps it back to the state and the
+return. `Embedder` also owns the optimizer and the generator, so its state is one unit in a checkpoint.
+Nothing here knows the memory. Stage before: rollout; after: memory (embed) and fit (train).
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from emtc_core.arrays import check_shape
+from emtc_core.config.embed import EmbedConfig
+
+State = NDArray[np.float32] | Tensor
+Times = NDArray[np.integer[Any]] | Tensor
+
+RANDOM_PROJECTION_SEED = 123456  # EMU's and EMC's; B13
+MIN_ROWS = 64  # smaller products take another BLAS path whose last bit differs
+CHUNK_ROWS = 65_536
+
+
+class Encoder(nn.Module):
+    """(state, normalised time) → embedding."""
+
+    def __init__(self, state_dim: int, hidden: int, dim: int) -> None:
+        super().__init__()
+        self.trunk = _trunk(state_dim + 1, hidden)
+        self.out = nn.Linear(hidden, dim)
+
+    def forward(self, state_MS: Tensor, time_M1: Tensor) -> Tensor:
+        return self.out(self.trunk(torch.cat([state_MS, time_M1], dim=1)))
+
+
+class Decoder(nn.Module):
+    """(embedding, normalised time) → state and return."""
+
+    def __init__(self, state_dim: int, hidden: int, dim: int) -> None:
+        super().__init__()
+        self.trunk = _trunk(dim + 1, hidden)
+        self.state = nn.Linear(hidden, state_dim)
+        self.h = nn.Linear(hidden, 1)
+
+    def forward(self, x_MX: Tensor, time_M1: Tensor) -> tuple[Tensor, Tensor]:
+        hidden_MH = self.trunk(torch.cat([x_MX, time_M1], dim=1))
+        return self.state(hidden_MH), self.h(hidden_MH).squeeze(1)
+
+
+def _trunk(inputs: int, hidden: int) -> nn.Sequential:
+    return nn.Sequential(nn.Linear(inputs, hidden), nn.ReLU(), nn.Linear(hidden, hidden), nn.ReLU())
+
+
+def make_embedder(
+    config: EmbedConfig, *, state_dim: int, episode_limit: int, device: str | torch.device, seed: int
+) -> "Embedder":
+    """Make the embedder that `embed.type` names, with its own generator seeded by `seed`."""
+    return Embedder(config, state_dim=state_dim, episode_limit=episode_limit, device=device, seed=seed)
+
+
+class Embedder:
+    """Semantic embedder: `embed` for everyone, networks and optimizer for `fit` alone."""
+
+    def __init__(
+        self, config: EmbedConfig, *, state_dim: int, episode_limit: int, device: str | torch.device, seed: int
+    ) -> None:
+        self.config = config
+        self.state_dim = state_dim
+        self.episode_limit = episode_limit
+        self.device = torch.device(device)
+        self.generator = torch.Generator(self.device).manual_seed(seed)
+        self._init_generator = torch.Generator().manual_seed(seed)
+        if config.type == "random":
+            self.projection = _random_projection(state_dim, config.dim).to(self.device)
+        else:
+            with torch.random.fork_rng(devices=[]):  # the constructors' own draws are overwritten below
+                self.encoder = Encoder(state_dim, config.hidden, config.dim).to(self.device)
+                self.decoder = Decoder(state_dim, config.hidden, config.dim).to(self.device)
+            self.initialize()
+
+    @property
+    def dim(self) -> int:
+        """Number of embedding dimensions."""
+        return self.config.dim
+
+    @property
+    def is_trainable(self) -> bool:
+        """Whether `fit` changes anything."""
+        return self.config.type != "random"
+
+    @property
+    def parameters(self) -> list[nn.Parameter]:
+        """Weights of encoder and decoder."""
+        return [*self.encoder.parameters(), *self.decoder.parameters()]
+
+    def initialize(self) -> None:
+        """Draw fresh weights (PyTorch's default distribution) and forget the optimizer's moments. B1, B2."""
+        for part in (self.encoder, self.decoder):
+            for layer in part.modules():
+                if isinstance(layer, nn.Linear):
+                    _draw_linear(layer, self._init_generator)
+        self.optimizer = torch.optim.Adam(self.parameters, lr=self.config.lr)
+
+    @torch.no_grad()
+    def embed(self, state: State, t: Times, *, for_write: bool = False) -> Tensor:
+        """Embed states at their time steps.
+
+        The result of a row does not depend on its neighbours in the batch, so the same (state, t) written,
+        queried and re-projected by the same weights is at distance exactly 0 (on CPU).
+
+        Args:
+            state: [M, S] float32.
+            t: [M] step inside the episode; ignored by the random projection.
+            for_write: The embedding becomes a node's; differs only under `time_norm = "write_T_lim+1"`. A14.
+
+        Returns:
+            [M, dim] float32 on the embedder's device.
+        """
+        check_shape("state", state, (None, self.state_dim))
+        check_shape("t", t, (len(state),))
+        state_MS, time_M1 = self.to_inputs(state, t, for_write=for_write)
+        chunks = [
+            self._encode(s, c) for s, c in zip(state_MS.split(CHUNK_ROWS), time_M1.split(CHUNK_ROWS), strict=True)
+        ]
+        return torch.cat(chunks) if len(chunks) > 1 else chunks[0]
+
+    def to_inputs(self, state: State, t: Times, *, for_write: bool = False) -> tuple[Tensor, Tensor]:
+        """Move states to the device as float32 and normalise their time index to [M, 1]."""
+        state_MS = torch.as_tensor(state).to(self.device, torch.float32)
+        longer = for_write and self.config.time_norm == "write_T_lim+1"
+        time_M1 = torch.as_tensor(t).to(self.device, torch.float32).unsqueeze(1)
+        return state_MS, time_M1 / (self.episode_limit + longer)
+
+    def _encode(self, state_MS: Tensor, time_M1: Tensor) -> Tensor:
+        rows = len(state_MS)
+        if rows < MIN_ROWS:
+            state_MS = nn.functional.pad(state_MS, (0, 0, 0, MIN_ROWS - rows))
+            time_M1 = nn.functional.pad(time_M1, (0, 0, 0, MIN_ROWS - rows))
+        if self.config.type == "random":
+            return (state_MS @ self.projection)[:rows]
+        return self.encoder(state_MS, time_M1)[:rows]
+
+    def get_state(self) -> dict[str, Any]:
+        """Copy everything that decides future results: tensors, primitives and dictionaries of them."""
+        if not self.is_trainable:
+            return {}
+        return {
+            "encoder": _copy(self.encoder.state_dict()),
+            "decoder": _copy(self.decoder.state_dict()),
+            "optimizer": self.optimizer.state_dict(),
+            "generator": self.generator.get_state(),
+            "init_generator": self._init_generator.get_state(),
+        }
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Continue from `get_state`."""
+        if not self.is_trainable:
+            return
+        self.encoder.load_state_dict(state["encoder"])
+        self.decoder.load_state_dict(state["decoder"])
+        self.optimizer = torch.optim.Adam(self.parameters, lr=self.config.lr)
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.generator.set_state(state["generator"].cpu())
+        self._init_generator.set_state(state["init_generator"].cpu())
+
+
+def _random_projection(state_dim: int, dim: int) -> Tensor:
+    """W transposed, [S, dim]; std 1/sqrt(dim), not variance. B13."""
+    legacy = np.random.RandomState(RANDOM_PROJECTION_SEED)  # noqa: NPY002  the published baseline's generator
+    return torch.from_numpy(legacy.normal(0.0, 1.0 / np.sqrt(dim), (dim, state_dim)).T.astype(np.float32).copy())
+
+
+def _draw_linear(layer: nn.Linear, generator: torch.Generator) -> None:
+    bound = 1.0 / layer.in_features**0.5
+    for parameter in (layer.weight, layer.bias):
+        drawn = torch.empty(parameter.shape).uniform_(-bound, bound, generator=generator)
+        parameter.data.copy_(drawn)
+
+
+def _copy(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {name: tensor.detach().clone() for name, tensor in tensors.items()}

@@ -1,0 +1,287 @@
+"""The episodic part of a run: memory, embedder and gate behind one small interface.
+
+`EpisodicPart` serves EMTC, EMU and EMC; `NoEpisodicPart` is its null object for plain backbones. The
+stage before is an episode, the stage after the replay buffer. Values always come from the slots that
+Algorithm 2 assigned, so between two re-projections nothing is searched.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from emtc_core.config.run import RunConfig
+from emtc_core.embedder.fit import fit
+from emtc_core.embedder.networks import make_embedder
+from emtc_core.envs.base import EnvInfo
+from emtc_core.gate import GateVerdict, delta_mem, evaluate_gate, gate_coefficient
+from emtc_core.incentive import success_ratio
+from emtc_core.learner.learner import IncentiveInputs
+from emtc_core.memory.memory import EpisodicMemory
+from emtc_core.recorder import QUANTILES, GateStatsRecord, SnapshotRecord
+from emtc_core.replay_buffer import Batch, ReplayBuffer
+from emtc_core.rollout.episode import Episode
+from emtc_core.seeding import derive_seed, make_generator
+
+Slots = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Absorbed:
+    """What writing one episode into memory decided; all None without a memory."""
+
+    slots: Slots | None = None  # [T+1]
+    uids: Slots | None = None  # [T+1]
+    generation: int = 0
+    verdict: GateVerdict | None = None
+
+
+class EpisodicSystem(Protocol):
+    """What the trainer asks of memory, embedder and gate together."""
+
+    def absorb(self, episode: Episode, *, number: int, tau: float) -> Absorbed: ...
+
+    def recall(self, batch: Batch, buffer: ReplayBuffer, *, tau: float) -> tuple[Batch, IncentiveInputs | None]: ...
+
+    def refit(self) -> dict[str, float]: ...
+
+    def on_target_update(self) -> None: ...
+
+    def gate_stats(self, env_step: int, *, tau: float) -> GateStatsRecord | None: ...
+
+    def snapshot(self, env_step: int, *, tau: float, states: int) -> SnapshotRecord | None: ...
+
+    def metrics(self) -> dict[str, float]: ...
+
+    def get_state(self) -> dict[str, Any]: ...
+
+    def set_state(self, state: dict[str, Any]) -> None: ...
+
+
+class NoEpisodicPart:
+    """A plain backbone: nothing is remembered, nothing is gated."""
+
+    def absorb(self, episode: Episode, *, number: int, tau: float) -> Absorbed:
+        """Remember nothing."""
+        return Absorbed()
+
+    def recall(self, batch: Batch, buffer: ReplayBuffer, *, tau: float) -> tuple[Batch, IncentiveInputs | None]:
+        """Return the batch as it is."""
+        return batch, None
+
+    def refit(self) -> dict[str, float]:
+        """There is no embedder."""
+        return {}
+
+    def on_target_update(self) -> None:
+        """There is no index."""
+
+    def gate_stats(self, env_step: int, *, tau: float) -> GateStatsRecord | None:
+        """There is no gate."""
+        return None
+
+    def snapshot(self, env_step: int, *, tau: float, states: int) -> SnapshotRecord | None:
+        """There is no memory."""
+        return None
+
+    def metrics(self) -> dict[str, float]:
+        """There is nothing to report."""
+        return {}
+
+    def get_state(self) -> dict[str, Any]:
+        """There is nothing to save."""
+        return {}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """There is nothing to restore."""
+
+
+class EpisodicPart:
+    """Memory, embedder and gate of one run."""
+
+    def __init__(self, config: RunConfig, info: EnvInfo, *, device: torch.device) -> None:
+        self._config = config
+        self._gamma = config.train.gamma
+        self._embedder = make_embedder(
+            config.embed,
+            state_dim=info.state_dim,
+            episode_limit=info.episode_limit,
+            device=device,
+            seed=derive_seed(config.seed, "embedder"),
+        )
+        self.memory = EpisodicMemory(
+            config.memory,
+            state_dim=info.state_dim,
+            gamma=self._gamma,
+            embedder=self._embedder,
+            device=device,
+            seed=derive_seed(config.seed, "memory"),
+        )
+
+    def absorb(self, episode: Episode, *, number: int, tau: float) -> Absorbed:
+        """Write the episode (Algorithm 2), then judge its transitions (Algorithm 3, lines after it)."""
+        slots = self.memory.write(
+            state=episode.state,
+            reward=episode.reward,
+            won=episode.won,
+            episode=number,
+            episode_return=episode.episode_return,
+        )
+        verdict = evaluate_gate(
+            episode,
+            slots,
+            self.memory,
+            self._config.gate,
+            gamma=self._gamma,
+            tau=tau,
+            bootstrap_on_timeout=self._config.train.bootstrap_on_timeout,
+        )
+        return Absorbed(slots, self.memory.uids(slots), self.memory.generation, verdict)
+
+    def recall(self, batch: Batch, buffer: ReplayBuffer, *, tau: float) -> tuple[Batch, IncentiveInputs | None]:
+        """Gather the freshest H and rho of every successor; search only for episodes embedded anew."""
+        slots_BT = self._resolve(batch, buffer)
+        following = self.memory.recall(slots_BT[:, 1:])
+        xi_or_ratio = (
+            following.xi.astype(np.float64)
+            if self._config.incentive.type == "flag"
+            else success_ratio(following.n_xi, following.n_call, eps=self._config.incentive.ratio_eps)
+        )
+        device = batch.reward.device
+        inputs = IncentiveInputs(
+            h_next=_tensor(np.where(following.hit, following.h, 0.0), device),
+            rho_next=_tensor(np.where(following.hit, xi_or_ratio, 0.0), device),
+            hit=torch.as_tensor(following.hit, device=device),
+        )
+        if self._config.uses_gate and self._config.gate.mode == "recompute":
+            batch = replace(batch, beta=self._fresh_beta(batch, slots_BT, inputs, tau=tau))
+        return batch, inputs
+
+    def _fresh_beta(self, batch: Batch, slots_BT: Slots, inputs: IncentiveInputs, *, tau: float) -> torch.Tensor:
+        here = self.memory.recall(slots_BT[:, :-1])
+        device = batch.reward.device
+        h_next = torch.where(batch.terminated, 0.0, inputs.h_next)
+        error = delta_mem(batch.reward, _tensor(np.nan_to_num(here.h), device), h_next, gamma=self._gamma)
+        beta = gate_coefficient(error, tau=tau, scale=self._config.gate.delta_scale)
+        known = torch.as_tensor(here.hit, device=device) & (inputs.hit | batch.terminated)
+        return torch.where(known, beta, 1.0 if self._config.gate.on_miss == "pass" else 0.0).to(batch.beta.dtype)
+
+    def _resolve(self, batch: Batch, buffer: ReplayBuffer) -> Slots:
+        """Find the slots of sampled episodes again if the memory was re-embedded since they were stored."""
+        slots_BT = batch.slots.copy()
+        slots_BT[self.memory.uids(slots_BT) != batch.uids] = -1
+        stale = np.flatnonzero(batch.generation != self.memory.generation)
+        if not len(stale):
+            return slots_BT
+        real = np.arange(slots_BT.shape[1]) <= batch.length[stale, None]
+        rows, steps = np.nonzero(real)
+        state = batch.state[torch.as_tensor(stale[rows]), torch.as_tensor(steps)]
+        nearest = self._config.incentive.on_miss == "nearest"
+        found = np.full(real.shape, -1, np.int64)
+        found[rows, steps] = self.memory.find(state, steps, nearest=nearest)
+        slots_BT[stale] = found
+        buffer.set_slots(batch.indices[stale], found, self.memory.uids(found), self.memory.generation)
+        return slots_BT
+
+    def refit(self) -> dict[str, float]:
+        """Train the embedder on a sample of the memory, then embed every node anew (Algorithm 1)."""
+        if self._config.embed.type == "random" or self.memory.size < self._config.embed.min_entries:
+            return {}
+        stats = fit(self._embedder, self.memory.sample(self._config.embed.samples))
+        self.memory.reproject()
+        return {
+            "embedder/loss": stats.loss,
+            "embedder/return_loss": stats.return_loss,
+            "embedder/state_loss": stats.state_loss,
+            "embedder/info_nce": stats.info_nce,
+            "embedder/info_nce_accuracy": stats.info_nce_accuracy,
+            "embedder/fit_ms": stats.seconds * 1e3,
+        }
+
+    def on_target_update(self) -> None:
+        """Tell the index, which `memory.index = stale_target_update` rebuilds only now (A13)."""
+        self.memory.on_target_update()
+
+    def gate_stats(self, env_step: int, *, tau: float) -> GateStatsRecord | None:
+        """Summarise delta_mem and beta over the whole memory, along the stored links."""
+        error = self.memory.delta_mem()
+        error = error[np.isfinite(error)]
+        if not len(error):
+            return None
+        beta = gate_coefficient(error, tau=tau, scale=self._config.gate.delta_scale)
+        return GateStatsRecord(
+            env_step=env_step,
+            delta_mem_mean=float(error.mean()),
+            delta_mem_quantiles=tuple(np.quantile(error, QUANTILES).tolist()),
+            beta_mean=float(beta.mean()),
+            beta_quantiles=tuple(np.quantile(beta, QUANTILES).tolist()),
+            tau=tau,
+            memory_size=self.memory.size,
+            desirable_fraction=self.memory.desirable_fraction,
+        )
+
+    def snapshot(self, env_step: int, *, tau: float, states: int) -> SnapshotRecord | None:
+        """Copy the memory's columns, with the states of a sample stratified by return and time."""
+        if not self.memory.size:
+            return None
+        columns = self.memory.columns()
+        error = self.memory.delta_mem()
+        rng = make_generator(self._config.seed, "snapshot", env_step)
+        rows = _stratified(columns.h, columns.t, states, rng)
+        return SnapshotRecord(
+            env_step=env_step,
+            slot=columns.slot,
+            embedding=columns.embedding,
+            h=columns.h,
+            xi=columns.xi,
+            n_call=columns.n_call,
+            n_xi=columns.n_xi,
+            t=columns.t,
+            reward=columns.reward,
+            idx_next=columns.idx_next,
+            episode=columns.episode,
+            delta_mem=error.astype(np.float32),
+            beta=gate_coefficient(error, tau=tau, scale=self._config.gate.delta_scale).astype(np.float32),
+            state_rows=rows,
+            state=columns.state[rows].astype(np.float16),
+        )
+
+    def metrics(self) -> dict[str, float]:
+        """Report what the memory did since the last report."""
+        stats = self.memory.take_stats()
+        return {
+            "memory/size": self.memory.size,
+            "memory/merge_rate": stats.merged / max(1, stats.written),
+            "memory/hit_rate": stats.hits / max(1, stats.queried),
+            "memory/desirable_fraction": self.memory.desirable_fraction,
+            "memory/evicted": stats.evicted,
+        }
+
+    def get_state(self) -> dict[str, Any]:
+        """Collect memory and embedder for a checkpoint."""
+        return {"memory": self.memory.get_state(), "embedder": self._embedder.get_state()}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Restore memory and embedder from a checkpoint."""
+        self._embedder.set_state(state["embedder"])
+        self.memory.set_state(state["memory"])
+
+
+def make_episodic_system(config: RunConfig, info: EnvInfo, *, device: torch.device) -> EpisodicSystem:
+    """Make the episodic part that the algorithm asks for."""
+    return EpisodicPart(config, info, device=device) if config.uses_memory else NoEpisodicPart()
+
+
+def _tensor(values: NDArray[np.float64], device: torch.device) -> torch.Tensor:
+    return torch.as_tensor(values, dtype=torch.float32, device=device)
+
+
+def _stratified(h: NDArray[np.float32], t: NDArray[np.int32], n: int, rng: np.random.Generator) -> Slots:
+    """Choose at most n rows, spread evenly over the ranks of (return decile, time)."""
+    if len(h) <= n:
+        return np.arange(len(h))
+    decile = np.searchsorted(np.quantile(h, np.linspace(0, 1, 11)[1:-1]), h)
+    order = np.lexsort((rng.random(len(h)), t, decile))
+    return np.sort(order[np.linspace(0, len(h) - 1, n).astype(np.int64)])

@@ -1,0 +1,63 @@
+"""Averages what happened since the last report. Learner statistics stay tensors until they are read."""
+
+import time
+from collections import defaultdict
+from collections.abc import Mapping
+
+import torch
+
+from emtc_core.errors import NonFiniteLossError
+from emtc_core.rollout.episode import Episode
+
+Number = float | torch.Tensor
+
+
+class MetricsWindow:
+    """Collects numbers by metric name and hands over their means."""
+
+    def __init__(self) -> None:
+        self._values: dict[str, list[Number]] = defaultdict(list)
+        self._env_steps = 0
+        self._rollout_s = 0.0
+        self._started = time.monotonic()
+
+    def add(self, values: Mapping[str, Number]) -> None:
+        """Add one observation per name."""
+        for name, value in values.items():
+            self._values[name].append(value)
+
+    def add_episode(self, episode: Episode) -> None:
+        """Add one finished training episode."""
+        self._env_steps += episode.length
+        self.add(
+            {
+                "rollout/return": episode.episode_return,
+                "rollout/win_rate": float(episode.won),
+                "rollout/length": float(episode.length),
+                "rollout/epsilon": episode.epsilon,
+            }
+        )
+
+    def add_update(self, stats: Mapping[str, Number], *, lookup_s: float = 0.0, update_s: float = 0.0) -> None:
+        """Add one learner update with the time that it and its memory lookups took [s]."""
+        self.add({**stats, "memory/lookup_ms": lookup_s * 1e3, "time/update_ms": update_s * 1e3})
+
+    def add_rollout_time(self, seconds: float) -> None:
+        """Add the wall time of one round of stepping and acting [s]."""
+        self._rollout_s += seconds
+
+    def take(self) -> dict[str, float]:
+        """Return the mean of every name and start a new window.
+
+        Raises:
+            NonFiniteLossError: If the loss became NaN or infinite.
+        """
+        elapsed = max(time.monotonic() - self._started, 1e-9)
+        means = {name: sum(float(v) for v in values) / len(values) for name, values in self._values.items()}
+        means["time/env_steps_per_second"] = self._env_steps / elapsed
+        means["time/rollout_share"] = self._rollout_s / elapsed
+        self.__init__()
+        loss = means.get("train/loss", 0.0)
+        if loss != loss or loss in (float("inf"), float("-inf")):
+            raise NonFiniteLossError(f"The training loss became {loss}. Lower train.lr or train.reward_scale.")
+        return means

@@ -1,0 +1,309 @@
+"""Replay of whole episodes: ragged storage in pages of rows, sampled as padded and masked batches.
+
+What lives here: the storage, uniform and prioritised sampling, the padded batch. What does not: values that
+change after an episode was written (H, counts), which are recalled from the episodic memory by `slots`.
+Before: collector, memory and gate. After: the learner.
+
+Memory grows with real steps: an episode of T transitions holds T + 1 rows in pages of `PAGE_ROWS`, freed when
+the oldest episode leaves. Page 0 is the padding: zero everywhere, action 0 available, beta 1.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from emtc_core.arrays import check_shape
+from emtc_core.envs.base import EnvInfo
+from emtc_core.rollout.episode import Episode
+
+PAGE_ROWS = 16
+FIRST_PAGES = 64
+StateDict = dict[str, "Tensor | int | float | bool | str | None | StateDict"]
+Slots = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Batch:
+    """B episodes cut to the longest, T transitions; padding is False in `filled`.
+
+    Tensors are views of time-major storage, so that unrolling over time copies nothing.
+    """
+
+    obs: Tensor  # [B, T+1, N, O]
+    state: Tensor  # [B, T+1, S]
+    avail: Tensor  # [B, T+1, N, A] bool; padding offers action 0
+    action: Tensor  # [B, T, N] int64
+    reward: Tensor  # [B, T] learner's unit
+    terminated: Tensor  # [B, T] bool; True where nothing is bootstrapped (padding too)
+    filled: Tensor  # [B, T] bool; True on real transitions
+    beta: Tensor  # [B, T] gate stored with the transition; 1 where there is none
+    indices: NDArray[np.int64]  # [B] places in the buffer, for set_slots and set_priorities
+    slots: Slots  # [B, T+1] memory slots of the states; -1 padding or not stored
+    uids: Slots  # [B, T+1] identities of those slots when they were resolved
+    generation: NDArray[np.int64]  # [B] re-projection at which slots were resolved
+    length: NDArray[np.int64]  # [B] real transitions
+
+
+class ReplayBuffer:
+    """The last `capacity` episodes, first in, first out."""
+
+    def __init__(
+        self,
+        capacity: int,
+        info: EnvInfo,
+        *,
+        bootstrap_on_timeout: bool = False,
+        priority_alpha: float | None = None,
+        device: torch.device | str = "cpu",
+    ) -> None:
+        """Make an empty buffer.
+
+        Args:
+            capacity: Most episodes kept, >= 1.
+            info: Sizes of one step.
+            bootstrap_on_timeout: Whether an episode cut by the time limit is bootstrapped past its end.
+            priority_alpha: Exponent of episode priorities; None samples uniformly.
+            device: Where the rows live and batches are made.
+        """
+        self._info, self._capacity, self._device = info, capacity, torch.device(device)
+        self._bootstrap_on_timeout, self._alpha = bootstrap_on_timeout, priority_alpha
+        max_pages = -(-(info.episode_limit + 1) // PAGE_ROWS)
+        self._pages = np.zeros((capacity, max_pages), np.int64)
+        self._length = np.zeros(capacity, np.int64)
+        self._ends = np.zeros(capacity, np.bool_)
+        self._generation = np.zeros(capacity, np.int64)
+        self._priority = np.ones(capacity)
+        self._size = self._next = 0
+        self._free: list[int] = []
+        self._rows = self._empty_rows(1)
+        self._rows["avail"].view(PAGE_ROWS, info.n_agents, info.n_actions)[..., 0] = True
+        self._rows["beta"].fill_(1.0)
+        self._slots = np.full((PAGE_ROWS, 2), -1, np.int64)
+
+    def __len__(self) -> int:
+        return self._size
+
+    def can_sample(self, batch: int) -> bool:
+        """Tell whether `batch` different episodes are held."""
+        return self._size >= batch
+
+    def add(
+        self,
+        episode: Episode,
+        *,
+        slots: Slots | None = None,
+        uids: Slots | None = None,
+        generation: int = 0,
+        beta: NDArray[np.floating] | None = None,
+    ) -> int:
+        """Store one episode in place of the oldest when full.
+
+        Args:
+            episode: The finished episode.
+            slots: [T+1] memory slots of its states; -1 where not stored.
+            uids: [T+1] identities of those slots.
+            generation: Re-projection at which the slots were resolved.
+            beta: [T] gate of its transitions.
+
+        Returns:
+            The episode's place in the buffer.
+        """
+        self._check(episode)
+        place = self._next
+        self._release(place)
+        self._length[place] = episode.length
+        self._ends[place] = episode.terminated or (episode.truncated and not self._bootstrap_on_timeout)
+        self._priority[place] = 1.0
+        self._claim(place)
+        self._write(place, episode, beta)
+        self._next, self._size = (place + 1) % self._capacity, max(self._size, place + 1)
+        missing = np.full(episode.length + 1, -1, np.int64)
+        slots, uids = (missing if slots is None else slots), (missing if uids is None else uids)
+        self.set_slots(np.array([place]), slots[None], uids[None], generation)
+        return place
+
+    def sample(self, batch: int, rng: np.random.Generator) -> Batch:
+        """Draw `batch` different episodes, uniformly or by priority, cut to the longest.
+
+        Raises:
+            ValueError: If fewer episodes are held.
+        """
+        if not self.can_sample(batch):
+            raise ValueError(f"the replay buffer must hold {batch} episodes before sampling, holds {self._size}")
+        return self.take(self._draw(batch, rng))
+
+    def take(self, indices: NDArray[np.integer]) -> Batch:
+        """Return the episodes at these places as one padded batch."""
+        indices = np.asarray(indices, np.int64)
+        length = self._length[indices]
+        longest = int(length.max())
+        rows_TB = self._row_index(indices, longest)
+        steps = np.arange(longest)
+        inside_BT = steps < length[:, None]
+        ends_BT = ~inside_BT | ((steps == length[:, None] - 1) & self._ends[indices, None])
+        fields = self._gather(rows_TB)
+        slots_TB2 = self._slots[rows_TB]
+        return Batch(
+            **fields,
+            terminated=torch.from_numpy(ends_BT).to(self._device),
+            filled=torch.from_numpy(inside_BT).to(self._device),
+            indices=indices,
+            slots=np.ascontiguousarray(slots_TB2[..., 0].T),
+            uids=np.ascontiguousarray(slots_TB2[..., 1].T),
+            generation=self._generation[indices],
+            length=length,
+        )
+
+    def set_slots(self, indices: NDArray[np.integer], slots: Slots, uids: Slots, generation: int) -> None:
+        """Replace the slots of these episodes after a re-projection.
+
+        Args:
+            indices: [K] places in the buffer.
+            slots: [K, T+1] with T at least the longest of them; what lies past an episode's end is ignored.
+            uids: [K, T+1] identities of those slots.
+            generation: Re-projection at which they were resolved.
+        """
+        indices = np.asarray(indices, np.int64)
+        check_shape("uids", uids, slots.shape)
+        rows_TK = self._row_index(indices, slots.shape[1] - 1)
+        real = np.arange(slots.shape[1])[:, None] <= self._length[indices]
+        self._slots[rows_TK[real]] = np.stack([slots.T[real], uids.T[real]], axis=1)
+        self._generation[indices] = generation
+
+    def set_priorities(self, indices: NDArray[np.integer], priorities: NDArray[np.floating]) -> None:
+        """Set the sampling priorities (> 0) of these episodes; new episodes start at 1."""
+        self._priority[indices] = np.maximum(priorities, 1e-8)
+
+    def get_state(self) -> StateDict:
+        """Return everything as tensors and numbers; rows are stored without padding, in buffer order."""
+        size = self._size
+        rows = np.concatenate([self._episode_rows(i) for i in range(size)]) if size else np.zeros(0, np.int64)
+        index = torch.from_numpy(rows)
+        return {
+            "rows": {name: values[index.to(values.device)].cpu() for name, values in self._rows.items()},
+            "slots": torch.from_numpy(self._slots[rows]),
+            "length": torch.from_numpy(self._length[:size].copy()),
+            "ends": torch.from_numpy(self._ends[:size].copy()),
+            "generation": torch.from_numpy(self._generation[:size].copy()),
+            "priority": torch.from_numpy(self._priority[:size].copy()),
+            "next": self._next,
+        }
+
+    def set_state(self, state: StateDict) -> None:
+        """Restore what `get_state` returned; later samples equal those of the saved buffer."""
+        for place in range(self._size):
+            self._release(place)
+        columns = {name: _tensor(state[name]).numpy() for name in ("length", "ends", "generation", "priority")}
+        self._size = len(columns["length"])
+        self._length[: self._size], self._ends[: self._size] = columns["length"], columns["ends"]
+        self._generation[: self._size] = columns["generation"]
+        self._priority[: self._size] = columns["priority"]
+        for place in range(self._size):
+            self._claim(place)
+        rows = np.concatenate([self._episode_rows(i) for i in range(self._size)] or [np.zeros(0, np.int64)])
+        saved = state["rows"]
+        assert isinstance(saved, dict)
+        for name, values in self._rows.items():
+            values[torch.from_numpy(rows).to(self._device)] = _tensor(saved[name]).to(self._device)
+        self._slots[rows] = _tensor(state["slots"]).numpy()
+        self._next = int(state["next"])  # type: ignore[arg-type]  # written as an int above
+
+    def _empty_rows(self, pages: int) -> dict[str, Tensor]:
+        info, rows = self._info, pages * PAGE_ROWS
+        shapes: dict[str, tuple[int, torch.dtype]] = {
+            "obs": (info.n_agents * info.obs_dim, torch.float32),
+            "state": (info.state_dim, torch.float32),
+            "avail": (info.n_agents * info.n_actions, torch.bool),
+            "action": (info.n_agents, torch.int64),
+            "reward": (1, torch.float32),
+            "beta": (1, torch.float32),
+        }
+        return {k: torch.zeros((rows, w), dtype=d, device=self._device) for k, (w, d) in shapes.items()}
+
+    def _check(self, episode: Episode) -> None:
+        info, steps = self._info, episode.length
+        if not 1 <= steps <= info.episode_limit:
+            raise ValueError(f"an episode must have 1 to {info.episode_limit} transitions, got {steps}")
+        check_shape("obs", episode.obs, (steps + 1, info.n_agents, info.obs_dim))
+        check_shape("state", episode.state, (steps + 1, info.state_dim))
+        check_shape("avail", episode.avail, (steps + 1, info.n_agents, info.n_actions))
+        check_shape("action", episode.action, (steps, info.n_agents))
+
+    def _draw(self, batch: int, rng: np.random.Generator) -> NDArray[np.int64]:
+        if self._alpha is None:
+            return rng.choice(self._size, batch, replace=False)
+        weight = self._priority[: self._size] ** self._alpha
+        return rng.choice(self._size, batch, replace=False, p=weight / weight.sum())
+
+    def _row_index(self, indices: NDArray[np.int64], longest: int) -> NDArray[np.int64]:
+        steps_T1 = np.arange(longest + 1)[:, None]
+        rows = self._pages[indices][:, steps_T1[:, 0] // PAGE_ROWS].T * PAGE_ROWS + steps_T1 % PAGE_ROWS
+        return np.where(steps_T1 <= self._length[indices], rows, 0)
+
+    def _episode_rows(self, place: int) -> NDArray[np.int64]:
+        return self._row_index(np.array([place]), int(self._length[place]))[:, 0]
+
+    def _gather(self, rows_TB: NDArray[np.int64]) -> dict[str, Tensor]:
+        n_steps, n_batch = rows_TB.shape
+        info = self._info
+        index = torch.from_numpy(rows_TB).to(self._device).reshape(-1)
+        transitions = index[: (n_steps - 1) * n_batch]
+
+        def pick(name: str, at: Tensor, *shape: int) -> Tensor:
+            return self._rows[name].index_select(0, at).view(-1, n_batch, *shape).transpose(0, 1)
+
+        return {
+            "obs": pick("obs", index, info.n_agents, info.obs_dim),
+            "state": pick("state", index, info.state_dim),
+            "avail": pick("avail", index, info.n_agents, info.n_actions),
+            "action": pick("action", transitions, info.n_agents),
+            "reward": pick("reward", transitions),
+            "beta": pick("beta", transitions),
+        }
+
+    def _claim(self, place: int) -> None:
+        need = -(-(int(self._length[place]) + 1) // PAGE_ROWS)
+        if len(self._free) < need:
+            self._grow(need)
+        self._pages[place, :need] = [self._free.pop() for _ in range(need)]
+
+    def _release(self, place: int) -> None:
+        used = self._pages[place]
+        self._free.extend(int(page) for page in used[used > 0][::-1])
+        used[:] = 0
+
+    def _grow(self, need: int) -> None:
+        held = len(self._slots) // PAGE_ROWS
+        more = max(need, FIRST_PAGES, held // 2)
+        fresh = self._empty_rows(more)
+        self._rows = {name: torch.cat([values, fresh[name]]) for name, values in self._rows.items()}
+        self._slots = np.concatenate([self._slots, np.full((more * PAGE_ROWS, 2), -1, np.int64)])
+        self._free = [*range(held + more - 1, held - 1, -1), *self._free]
+
+    def _write(self, place: int, episode: Episode, beta: NDArray[np.floating] | None) -> None:
+        rows = torch.from_numpy(self._episode_rows(place)).to(self._device)
+        steps = episode.length
+        action = np.zeros((steps + 1, self._info.n_agents), np.int64)
+        reward, gate = np.zeros((steps + 1, 1), np.float32), np.ones((steps + 1, 1), np.float32)
+        action[:-1], reward[:-1, 0] = episode.action, episode.reward
+        if beta is not None:
+            gate[:-1, 0] = beta
+        values = {
+            "obs": episode.obs,
+            "state": episode.state,
+            "avail": episode.avail,
+            "action": action,
+            "reward": reward,
+            "beta": gate,
+        }
+        for name, array in values.items():
+            flat = torch.from_numpy(np.ascontiguousarray(array)).reshape(steps + 1, -1)
+            self._rows[name][rows] = flat.to(self._device)
+
+
+def _tensor(value: object) -> Tensor:
+    assert isinstance(value, Tensor), "a checkpoint field that should be a tensor is not"
+    return value

@@ -1,0 +1,87 @@
+"""Steps B environments with one forward per step and hands over their finished episodes.
+
+The stage before is the environment, the stage after the episodic memory. Each round starts from a seed
+that only the run's seed and the round decide, so a resumed run needs no environment state.
+"""
+
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from emtc_core.envs.base import Observation, VectorEnv
+from emtc_core.rollout.episode import Episode
+from emtc_core.seeding import derive_seed, make_generator
+
+
+class Actor(Protocol):
+    """What the collector needs of a learner."""
+
+    def begin(self, n_envs: int) -> None:
+        """Forget hidden states: every environment starts a new episode."""
+        ...
+
+    def act(
+        self, obs: NDArray[np.float32], avail: NDArray[np.bool_], *, epsilon: float, rng: np.random.Generator
+    ) -> NDArray[np.int64]:
+        """Choose actions [B, N] for observations [B, N, O]."""
+        ...
+
+
+class Collector:
+    """Rounds of one episode per environment, in a fixed order."""
+
+    def __init__(self, env: VectorEnv, *, reward_scale: float, seed: int, stream: str) -> None:
+        self._env = env
+        self._reward_scale = reward_scale
+        self._seed = seed
+        self._stream = stream
+
+    def collect(self, actor: Actor, *, epsilon: float, round: tuple[int, ...]) -> list[Episode]:
+        """Play one episode in every environment.
+
+        Args:
+            actor: Chooses the actions.
+            epsilon: Probability of a random action; 0 is greedy.
+            round: Numbers that select this round's random streams.
+
+        Returns:
+            B episodes in the order of the environments.
+        """
+        rng = make_generator(self._seed, f"{self._stream}-actions", *round)
+        observation = self._env.reset(derive_seed(self._seed, self._stream, *round))
+        actor.begin(self._env.n_envs)
+        frames, actions = [observation], []
+        running = np.ones(self._env.n_envs, bool)
+        while running.any():
+            action_BN = actor.act(observation.obs, observation.avail, epsilon=epsilon, rng=rng)
+            observation = self._env.step(action_BN)
+            frames.append(observation)
+            actions.append(action_BN)
+            running &= ~(observation.terminated | observation.truncated)
+        return self._cut(frames, actions, epsilon)
+
+    def _cut(self, frames: list[Observation], actions: list[NDArray[np.int64]], epsilon: float) -> list[Episode]:
+        obs = np.stack([f.obs for f in frames], axis=1)  # [B, T+1, N, O]
+        state = np.stack([f.state for f in frames], axis=1)  # [B, T+1, S]
+        avail = np.stack([f.avail for f in frames], axis=1)  # [B, T+1, N, A]
+        action = np.stack(actions, axis=1)  # [B, T, N]
+        reward = np.stack([f.reward for f in frames[1:]], axis=1)  # [B, T]
+        ended = np.stack([f.terminated | f.truncated for f in frames[1:]], axis=1)
+        length = ended.argmax(axis=1) + 1
+        last = frames[-1]
+        return [
+            Episode(
+                obs=obs[b, : T + 1].copy(),
+                state=state[b, : T + 1].copy(),
+                avail=avail[b, : T + 1].copy(),
+                action=action[b, :T].copy(),
+                reward=reward[b, :T] * np.float32(self._reward_scale),
+                terminated=bool(last.terminated[b]),
+                truncated=bool(last.truncated[b]),
+                won=bool(last.won[b]),
+                episode_return=float(reward[b, :T].sum(dtype=np.float64)),
+                epsilon=epsilon,
+            )
+            for b, T in enumerate(length.tolist())
+        ]

@@ -1,0 +1,322 @@
+"""The main loop (Algorithm 3).
+
+Glossary
+    run          one configuration trained once, with one seed
+    round        one episode in each of the B environments, acted by the same weights
+    episode      one game from reset to its end; numbered 1, 2, 3… in the order of entering the memory
+    env step     one transition of a training episode; evaluation steps are not counted
+    update       one gradient step of the learner on a batch of episodes
+    refit        one call of Algorithm 1: the embedder is trained on a sample of the memory
+    re-projection  every node is embedded anew after a refit, and the index rebuilt
+    snapshot     a copy of the memory's columns, recorded for the pages
+
+Nothing here prints or knows SQL: what is observed goes to the recorder, commands come from the control.
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+
+from emtc_core.checkpoint import CheckpointStore
+from emtc_core.config.run import RunConfig
+from emtc_core.control import Control
+from emtc_core.envs.base import VectorEnv
+from emtc_core.episodic import Absorbed, make_episodic_system
+from emtc_core.evaluation import Evaluator
+from emtc_core.learner.learner import make_learner
+from emtc_core.metrics_window import MetricsWindow
+from emtc_core.recorder import EpisodeRecord, Recorder
+from emtc_core.replay_buffer import ReplayBuffer
+from emtc_core.rollout.collector import Collector
+from emtc_core.rollout.episode import Episode
+from emtc_core.schedules import Every, linear_decay
+from emtc_core.seeding import derive_seed, make_generator
+
+PAUSE_POLL_S = 0.2
+
+
+@dataclass(frozen=True)
+class RunSummary:
+    """How a call of `Trainer.run` ended."""
+
+    status: Literal["finished", "stopped"]
+    env_steps: int
+    episodes: int
+    updates: int
+    win_rate: float | None
+    return_mean: float | None
+
+
+class Trainer:
+    """One run: environments, episodic part, replay buffer and learner, joined by Algorithm 3."""
+
+    def __init__(
+        self,
+        config: RunConfig,
+        *,
+        env: VectorEnv,
+        eval_env: VectorEnv,
+        recorder: Recorder,
+        control: Control,
+        checkpoints: CheckpointStore,
+        device: torch.device,
+        on_progress: Callable[[int], None] = lambda env_step: None,
+    ) -> None:
+        self._config = config
+        self._recorder = recorder
+        self._control = control
+        self.checkpoints = checkpoints
+        self._on_progress = on_progress
+        train = config.train
+        self._learner = make_learner(config, env.info, device=device, seed=derive_seed(config.seed, "learner"))
+        self._episodic = make_episodic_system(config, env.info, device=device)
+        self._replay_buffer = ReplayBuffer(train.replay, env.info, device=device)
+        self._collector = Collector(env, reward_scale=train.reward_scale, seed=config.seed, stream="rollout")
+        self._evaluator = Evaluator(
+            eval_env, config.eval, gamma=train.gamma, reward_scale=train.reward_scale, seed=config.seed
+        )
+        self._window = MetricsWindow()
+        self.env_step = 0
+        self._episode = 0
+        self._round = 0
+        self._updates = 0
+        self._last_evaluation: tuple[float, float] | None = None
+        self._duties = self._make_duties()
+
+    # ---- the loop ----
+
+    def run(self) -> RunSummary:
+        """Train until the budget is spent or somebody says stop; leave a checkpoint either way."""
+        budget = self._config.train.t_max
+        while self.env_step < budget:
+            if self._obey() == "stop":
+                self._save_checkpoint()
+                return self._summary("stopped")
+            self.step()
+            self._on_progress(self.env_step)
+            self._report()
+        self._finish()
+        return self._summary("finished")
+
+    def step(self) -> None:
+        """Play one round and learn from it (Algorithm 3, lines of the outer loop)."""
+        started = time.monotonic()
+        episodes = self._collector.collect(self._learner, epsilon=self._epsilon(), round=(self._round,))
+        self._window.add_rollout_time(time.monotonic() - started)
+        self._round += 1
+        for episode in episodes:
+            if self.env_step >= self._config.train.t_max:
+                break
+            self._take(episode)
+            self._learn()
+            if self._duties["refit"].due(self.env_step):
+                self._window.add(self._episodic.refit())
+        self._learn_on_policy()
+
+    def _take(self, episode: Episode) -> None:
+        """Count, remember, judge, store and record one episode."""
+        self._episode += 1
+        first = self.env_step + 1
+        self.env_step += episode.length
+        absorbed = self._episodic.absorb(episode, number=self._episode, tau=self._tau())
+        verdict = absorbed.verdict
+        gated = verdict.beta if verdict is not None and self._config.uses_gate else None
+        self._replay_buffer.add(
+            episode, slots=absorbed.slots, uids=absorbed.uids, generation=absorbed.generation, beta=gated
+        )
+        self._recorder.record_episode(self._episode_record(episode, absorbed, first))
+        self._window.add_episode(episode)
+
+    def _learn(self) -> None:
+        """Make `num_circle` updates, none while the buffer fills."""
+        if self._learner.on_policy:
+            return
+        train = self._config.train
+        for _ in range(train.num_circle):
+            if len(self._replay_buffer) < max(train.burn_in, train.batch):
+                break
+            rng = make_generator(self._config.seed, "replay", self._updates)
+            started = time.monotonic()
+            batch = self._replay_buffer.sample(train.batch, rng)
+            batch, inputs = self._episodic.recall(batch, self._replay_buffer, tau=self._tau())
+            recalled = time.monotonic()
+            stats = self._learner.update(batch, inputs, env_step=self.env_step)
+            self._updates += 1
+            self._window.add_update(stats, lookup_s=recalled - started, update_s=time.monotonic() - started)
+        if self._learner.on_episodes(self._episode * train.num_circle):
+            self._episodic.on_target_update()
+
+    def _learn_on_policy(self) -> None:
+        if self._learner.on_policy and len(self._replay_buffer):
+            batch = self._replay_buffer.take_all()
+            self._window.add_update(self._learner.update(batch, None, env_step=self.env_step))
+            self._updates += 1
+
+    # ---- duties ----
+
+    def _make_duties(self) -> dict[str, Every]:
+        config, budget = self._config, self._config.train.t_max
+        gate_interval = min(config.record.gate_interval, max(1, budget // 200))
+        return {
+            "refit": Every(config.embed.interval),
+            "evaluation": Every(config.eval.interval, last=-config.eval.interval),
+            "gate_stats": Every(gate_interval),
+            "snapshot": Every(max(1, budget // max(1, config.record.snapshots))),
+            "metrics": Every(min(config.record.metrics_interval, max(1, budget // 100))),
+            "checkpoint": Every(config.checkpoint.interval),
+        }
+
+    def _report(self) -> None:
+        """Do what is due between two rounds."""
+        step, duties = self.env_step, self._duties
+        if duties["gate_stats"].due(step):
+            self._record_gate_stats()
+        if duties["metrics"].due(step):
+            self._record_metrics()
+        if duties["evaluation"].due(step):
+            self._evaluate()
+        if self._config.record.snapshots and duties["snapshot"].due(step):
+            self._record_snapshot()
+        if duties["checkpoint"].due(step):
+            self._save_checkpoint()
+
+    def _finish(self) -> None:
+        """Leave the last state of everything behind, once."""
+        for name, act in (
+            ("gate_stats", self._record_gate_stats),
+            ("metrics", self._record_metrics),
+            ("evaluation", self._evaluate),
+            ("snapshot", self._record_snapshot),
+        ):
+            if self._duties[name].last < self.env_step:
+                self._duties[name].last = self.env_step
+                act()
+        self._save_checkpoint()
+
+    def _evaluate(self) -> None:
+        record, values = self._evaluator.evaluate(self._learner, self.env_step)
+        self._last_evaluation = (float(record.won.mean()), float(record.returns.mean()))
+        self._recorder.record_evaluation(record)
+        self._recorder.record_metrics(
+            self.env_step, {"eval/q_start": values.q_start, "eval/overestimation": values.overestimation}
+        )
+
+    def _record_gate_stats(self) -> None:
+        stats = self._episodic.gate_stats(self.env_step, tau=self._tau())
+        if stats is not None:
+            self._recorder.record_gate_stats(stats)
+
+    def _record_metrics(self) -> None:
+        values = self._window.take() | self._episodic.metrics() | {"train/updates": float(self._updates)}
+        if self._config.uses_gate:
+            values["gate/tau"] = self._tau()
+        self._recorder.record_metrics(self.env_step, values)
+
+    def _record_snapshot(self) -> None:
+        snapshot = self._episodic.snapshot(self.env_step, tau=self._tau(), states=self._config.record.snapshot_states)
+        if snapshot is not None:
+            self._recorder.record_snapshot(snapshot)
+
+    def _obey(self) -> Literal["stop", "go"]:
+        """Carry out commands; stay inside while paused."""
+        paused = False
+        while True:
+            command = self._control.poll()
+            if command == "stop":
+                return "stop"
+            if command == "evaluate":
+                self._evaluate_on_request()
+            if command == "pause" and not paused:
+                paused = True
+                self._recorder.flush()
+                self._control.set_status("paused")
+            if command == "resume" and paused:
+                paused = False
+                self._control.set_status("running")
+            if not paused:
+                return "go"
+            time.sleep(PAUSE_POLL_S)
+
+    def _evaluate_on_request(self) -> None:
+        """Evaluate now; an evaluation of this very step would only repeat itself."""
+        if self._duties["evaluation"].last != self.env_step:
+            self._duties["evaluation"].last = self.env_step
+            self._evaluate()
+
+    # ---- state ----
+
+    def _save_checkpoint(self) -> None:
+        """Make the rows durable first, so that the database is never behind a checkpoint."""
+        self._recorder.flush()
+        self.checkpoints.save(self.env_step, self.get_state())
+
+    def get_state(self) -> dict[str, Any]:
+        """Collect every stateful part, as tensors and plain values."""
+        return {
+            "env_step": self.env_step,
+            "episode": self._episode,
+            "round": self._round,
+            "updates": self._updates,
+            "last_evaluation": self._last_evaluation,
+            "duties": {name: duty.last for name, duty in self._duties.items()},
+            "learner": self._learner.get_state(),
+            "episodic": self._episodic.get_state(),
+            "replay_buffer": self._replay_buffer.get_state(),
+        }
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Restore what `get_state` collected; training goes on as if it had never stopped."""
+        self.env_step = state["env_step"]
+        self._episode = state["episode"]
+        self._round = state["round"]
+        self._updates = state["updates"]
+        self._last_evaluation = state["last_evaluation"]
+        for name, last in state["duties"].items():
+            self._duties[name].last = last
+        self._learner.set_state(state["learner"])
+        self._episodic.set_state(state["episodic"])
+        self._replay_buffer.set_state(state["replay_buffer"])
+
+    # ---- small parts ----
+
+    def _epsilon(self) -> float:
+        train = self._config.train
+        return linear_decay(self.env_step, start=train.eps_start, end=train.eps_end, steps=train.eps_steps)
+
+    def _tau(self) -> float:
+        gate = self._config.gate
+        steps = self._config.train.t_max // 2 if gate.tau_decay_steps is None else gate.tau_decay_steps
+        return linear_decay(self.env_step, start=gate.tau_start, end=gate.tau_end, steps=steps)
+
+    def _episode_record(self, episode: Episode, absorbed: Absorbed, first_env_step: int) -> EpisodeRecord:
+        verdict = absorbed.verdict
+        return EpisodeRecord(
+            episode=self._episode,
+            first_env_step=first_env_step,
+            episode_return=episode.episode_return,
+            won=episode.won,
+            epsilon=episode.epsilon,
+            state=episode.state,
+            action=episode.action,
+            reward=episode.reward,
+            slots=absorbed.slots,
+            h=verdict.h if verdict else None,
+            h_next=verdict.h_next if verdict else None,
+            delta_mem=verdict.delta_mem if verdict else None,
+            beta=verdict.beta if verdict and self._config.uses_gate else None,
+            tau=self._tau() if self._config.uses_gate else None,
+        )
+
+    def _summary(self, status: Literal["finished", "stopped"]) -> RunSummary:
+        win_rate, return_mean = self._last_evaluation or (None, None)
+        return RunSummary(
+            status=status,
+            env_steps=self.env_step,
+            episodes=self._episode,
+            updates=self._updates,
+            win_rate=win_rate,
+            return_mean=return_mean,
+        )
