@@ -7,7 +7,7 @@ from typing import Literal
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
+from torch.nn.functional import cross_entropy, normalize
 
 Reduction = Literal["mean", "sum"]
 
@@ -34,11 +34,11 @@ def info_nce(anchor: Tensor, candidate: Tensor, *, tau_cl: float, symmetric: boo
     Returns:
         (loss in nats, share of anchors whose own view is the most similar candidate).
     """
-    similarity_BB = F.normalize(anchor, dim=1) @ F.normalize(candidate, dim=1).T / tau_cl
+    similarity_BB = normalize(anchor, dim=1) @ normalize(candidate, dim=1).T / tau_cl
     own_B = torch.arange(len(anchor), device=anchor.device)
-    loss = F.cross_entropy(similarity_BB, own_B)
+    loss = cross_entropy(similarity_BB, own_B)
     if symmetric:
-        loss = 0.5 * (loss + F.cross_entropy(similarity_BB.T, own_B))
+        loss = 0.5 * (loss + cross_entropy(similarity_BB.T, own_B))
     accuracy = (similarity_BB.detach().argmax(dim=1) == own_B).float().mean()
     return loss, accuracy
 

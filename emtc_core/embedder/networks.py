@@ -5,6 +5,7 @@ return. `Embedder` also owns the optimizer and the generator, so its state is on
 Nothing here knows the memory. Stage before: rollout; after: memory (embed) and fit (train).
 """
 
+import copy
 from collections.abc import Mapping
 from typing import Any
 
@@ -150,7 +151,7 @@ class Embedder:
         return {
             "encoder": _copy(self.encoder.state_dict()),
             "decoder": _copy(self.decoder.state_dict()),
-            "optimizer": self.optimizer.state_dict(),
+            "optimizer": copy.deepcopy(self.optimizer.state_dict()),
             "generator": self.generator.get_state(),
             "init_generator": self._init_generator.get_state(),
         }
@@ -169,7 +170,7 @@ class Embedder:
 
 def _random_projection(state_dim: int, dim: int) -> Tensor:
     """W transposed, [S, dim]; std 1/sqrt(dim), not variance. B13."""
-    legacy = np.random.RandomState(RANDOM_PROJECTION_SEED)  # noqa: NPY002  the published baseline's generator
+    legacy = np.random.RandomState(RANDOM_PROJECTION_SEED)
     return torch.from_numpy(legacy.normal(0.0, 1.0 / np.sqrt(dim), (dim, state_dim)).T.astype(np.float32).copy())
 
 
