@@ -1,0 +1,100 @@
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from emtc_core.config.resolve import config_from_stored, describe_fields, flatten, resolve
+from emtc_core.config.run import list_algos, split_algo
+from emtc_core.errors import ConfigError
+
+
+def test_every_setting_has_a_description() -> None:
+    assert [field.key for field in describe_fields() if not field.description] == []
+
+
+def test_a_stored_configuration_comes_back_equal() -> None:
+    config = resolve(map="corridor", algo="emu-cds", steps=123, seed=9)
+    assert config_from_stored(config.model_dump(mode="json")) == config
+
+
+def test_the_temperature_decays_over_half_the_run_unless_told_otherwise() -> None:
+    assert resolve(steps=1000).gate.tau_decay_steps == 500
+    assert resolve(steps=1000, overrides=["gate.tau_decay_steps=77"]).gate.tau_decay_steps == 77
+
+
+@pytest.mark.parametrize("algo", list_algos())
+@pytest.mark.parametrize("preset", ["paper", "emu_code", "demo"])
+def test_every_algorithm_resolves_in_every_preset(algo: str, preset: str) -> None:
+    config = resolve(algo=algo, preset=preset)
+    assert config.backbone == split_algo(algo)[1]
+    assert config.uses_memory == (split_algo(algo)[0] != "none")
+
+
+def test_a_plain_backbone_has_neither_gate_nor_incentive() -> None:
+    config = resolve(algo="qplex")
+    assert not config.gate.enabled
+    assert not config.incentive.enabled
+    assert not config.uses_memory
+
+
+@pytest.mark.parametrize(
+    ("algo", "map", "delta"),
+    [
+        ("emtc-qplex", "3s_vs_5z", 1.8e-5),
+        ("emtc-qplex", "MMM2", 1.8e-3),
+        ("emtc-qplex", "corridor", 1.8e-5),
+        ("emtc-cds", "corridor", 1.8e-3),
+        ("emu-qplex", "corridor", 1.3e-3),
+        ("emu-cds", "corridor", 1.3e-5),
+        ("emu-qplex", "3s_vs_5z", 1.3e-5),
+    ],
+)
+def test_delta_follows_the_papers_table(algo: str, map: str, delta: float) -> None:
+    assert resolve(algo=algo, map=map).memory.delta == delta
+
+
+def test_football_is_learned_in_units_of_a_hundred() -> None:
+    config = resolve(env="grf", map="academy_3_vs_1_with_keeper")
+    assert config.train.reward_scale == 100
+    assert config.memory.delta == 1.8e-3
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        ({"overrides": ["gate.tau_endd=1"]}, 'There is no setting "gate.tau_endd". Did you mean "gate.tau_end"?'),
+        ({"overrides": ["gate.tau_end=1.5"]}, "gate.tau_end must not exceed gate.tau_start, got 1.5 > 1.2."),
+        ({"steps": -5}, "train.t_max: input should be greater than or equal to 1, got -5."),
+        ({"overrides": ["train.batch"]}, '--set takes key=value, got "train.batch".'),
+        ({"preset": "mine"}, "preset must be one of paper, emu_code, demo, got 'mine'."),
+    ],
+)
+def test_a_fault_is_one_sentence(arguments: dict, sentence: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        resolve(**arguments)
+    assert str(caught.value) == sentence
+
+
+def test_all_faults_are_told_together() -> None:
+    with pytest.raises(ConfigError) as caught:
+        resolve(overrides=["embed.dim=0", "train.batch=many"])
+    assert len(str(caught.value).splitlines()) == 2
+
+
+def test_the_command_line_wins_over_the_file(tmp_path: Path) -> None:
+    file = tmp_path / "run.toml"
+    file.write_text("[train]\nbatch = 7\nlr = 0.1\n")
+    config = resolve(file=file, overrides=["train.batch=9"])
+    assert (config.train.batch, config.train.lr) == (9, 0.1)
+
+
+@given(st.sampled_from([f for f in describe_fields() if f.type == "float" and not f.optional]), st.floats())
+def test_no_number_outside_its_bounds_is_accepted(field, value: float) -> None:
+    inside = (field.minimum is None or value >= field.minimum) and (field.maximum is None or value <= field.maximum)
+    try:
+        accepted = flatten(resolve(overrides={field.key: value}))[field.key]
+    except ConfigError:
+        return
+    assert inside
+    assert accepted == value

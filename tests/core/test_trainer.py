@@ -1,0 +1,156 @@
+"""The main loop on the real simulator, without a database."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from emtc_core.checkpoint import CheckpointStore
+from emtc_core.config.resolve import resolve
+from emtc_core.config.run import RunConfig
+from emtc_core.control import Command, NoControl
+from emtc_core.envs.registry import make_env
+from emtc_core.recorder import ListRecorder
+from emtc_core.schedules import linear_decay
+from emtc_core.trainer import Trainer
+
+SHORT = ["train.burn_in=4", "train.batch=4", "eval.episodes=4", "eval.interval=600", "checkpoint.interval=400"]
+
+
+class StopAfter(NoControl):
+    """Says stop at the n-th poll."""
+
+    def __init__(self, polls: int) -> None:
+        self.left = polls
+
+    def poll(self) -> Command | None:
+        self.left -= 1
+        return "stop" if self.left < 0 else None
+
+
+def make_trainer(config: RunConfig, folder: Path, control=None) -> tuple[Trainer, ListRecorder]:
+    torch.set_num_threads(1)
+    recorder = ListRecorder()
+    trainer = Trainer(
+        config,
+        env=make_env(config.env, n_envs=config.train.n_envs),
+        eval_env=make_env(config.env, n_envs=4),
+        recorder=recorder,
+        control=control or NoControl(),
+        checkpoints=CheckpointStore(folder, keep=2),
+        device=torch.device("cpu"),
+    )
+    return trainer, recorder
+
+
+def short_config(*extra: str, steps: int = 1500, algo: str = "emtc-qplex") -> RunConfig:
+    wide = ["memory.delta=0.05", "embed.min_entries=64", "embed.batch=64", "embed.interval=300"]
+    return resolve(map="3m", algo=algo, steps=steps, seed=3, overrides=[*SHORT, *wide, *extra])
+
+
+def assert_same_state(a, b, path: str = "") -> None:
+    assert type(a) is type(b), path
+    if isinstance(a, dict):
+        assert a.keys() == b.keys(), path
+        for key in a:
+            assert_same_state(a[key], b[key], f"{path}.{key}")
+    elif isinstance(a, list | tuple):
+        assert len(a) == len(b), path
+        for i, (x, y) in enumerate(zip(a, b, strict=True)):
+            assert_same_state(x, y, f"{path}[{i}]")
+    elif isinstance(a, torch.Tensor):
+        assert torch.equal(a.nan_to_num(), b.nan_to_num()), path
+    else:
+        assert a == b or (a != a and b != b), path
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory):
+    trainer, recorder = make_trainer(short_config(), tmp_path_factory.mktemp("run"))
+    summary = trainer.run()
+    return trainer, recorder, summary
+
+
+def test_env_steps_are_counted_without_gaps(finished) -> None:
+    _, recorder, summary = finished
+    expected = 1
+    for number, record in enumerate(recorder.episodes, start=1):
+        assert (record.episode, record.first_env_step) == (number, expected)
+        expected += record.length
+    assert expected - 1 == summary.env_steps
+    assert summary.env_steps >= 1500
+    assert recorder.episodes[-1].first_env_step <= 1500
+
+
+def test_gate_equations_hold_for_every_transition(finished) -> None:
+    _, recorder, _ = finished
+    for record in recorder.episodes:
+        error = np.abs(record.reward + 0.99 * record.h_next - record.h)
+        np.testing.assert_allclose(record.delta_mem, error, rtol=1e-6, atol=1e-6)
+        np.testing.assert_allclose(record.beta, np.exp(-(record.delta_mem**2) / (2 * record.tau**2)), atol=1e-6)
+
+
+def test_tau_is_the_schedule_at_the_last_step_of_the_episode(finished) -> None:
+    _, recorder, _ = finished
+    for record in recorder.episodes:
+        last = record.first_env_step + record.length - 1
+        assert record.tau == pytest.approx(linear_decay(last, start=1.2, end=0.6, steps=750))
+
+
+def test_every_part_of_a_run_is_observed(finished) -> None:
+    _, recorder, summary = finished
+    assert recorder.evaluations[-1].env_step == summary.env_steps
+    assert recorder.snapshots[-1].env_step == summary.env_steps
+    assert recorder.gate_stats
+    assert summary.updates > 0
+    names = {name for _, values in recorder.metrics for name in values}
+    assert {"train/loss", "memory/merge_rate", "embedder/info_nce", "incentive/r_p", "eval/overestimation"} <= names
+
+
+def test_a_clicked_point_always_finds_its_trajectory(finished) -> None:
+    _, recorder, _ = finished
+    episodes = {record.episode: record for record in recorder.episodes}
+    for snapshot in recorder.snapshots:
+        for row, i in enumerate(snapshot.state_rows):
+            record = episodes[int(snapshot.episode[i])]
+            state = record.state[int(snapshot.t[i])]
+            np.testing.assert_allclose(snapshot.state[row], state.astype(np.float16))
+
+
+@pytest.mark.parametrize("algo", ["emtc-qplex", "qmix"])
+def test_stopping_and_resuming_equals_never_having_stopped(tmp_path: Path, algo: str) -> None:
+    config = short_config(steps=1000, algo=algo)
+    whole, _ = make_trainer(config, tmp_path / "whole")
+    whole.run()
+    first, _ = make_trainer(config, tmp_path / "parts", StopAfter(3))
+    assert first.run().status == "stopped"
+    second, _ = make_trainer(config, tmp_path / "parts")
+    loaded = second.checkpoints.load_latest()
+    assert loaded is not None
+    assert 0 < loaded[0] < 1000
+    second.set_state(loaded[1])
+    assert second.run().status == "finished"
+    assert_same_state(whole.get_state(), second.get_state())
+
+
+def test_the_same_seed_gives_the_same_run(tmp_path: Path) -> None:
+    config = short_config(steps=600)
+    states = []
+    for name in ("a", "b"):
+        trainer, _ = make_trainer(config, tmp_path / name)
+        trainer.run()
+        states.append(trainer.get_state())
+    assert_same_state(*states)
+
+
+@pytest.mark.parametrize(
+    "change",
+    ["gate.enabled=false", "embed.type=dcae", "embed.type=random", "gate.mode=recompute", "gate.successor=link",
+     "gate.on_miss=nearest", "incentive.enabled=false", "memory.index=stale_target_update"],
+)  # fmt: skip
+def test_every_variant_is_configuration(tmp_path: Path, change: str) -> None:
+    trainer, recorder = make_trainer(short_config(change, steps=400), tmp_path)
+    assert trainer.run().status == "finished"
+    gated = change not in ("gate.enabled=false", "incentive.enabled=false")
+    assert all((record.beta is not None) == gated for record in recorder.episodes)
