@@ -1,0 +1,79 @@
+"""Bad input gets one sentence and exit code 2 before anything is created."""
+
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+EMTC = [sys.executable, "-m", "app.cli.main"]
+
+
+def emtc(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([*EMTC, *arguments], capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "fragment"),
+    [
+        (["--map", "4m"], "4m"),
+        (["--env", "starcraft"], "starcraft"),
+        (["--steps", "-5"], "train.t_max"),
+        (["--steps", "many"], "many"),
+        (["--seed", "-1"], "seed"),
+        (["--algo", "emtc-dqn"], "emtc-dqn"),
+        (["--set", "gate.tau_endd=1"], 'Did you mean "gate.tau_end"?'),
+        (["--set", "gate.tau_end=1.5"], "1.5 > 1.2"),
+        (["--config", "nowhere.toml"], "nowhere.toml"),
+        (["--no-such-flag"], "--no-such-flag"),
+    ],
+)
+def test_unusable_arguments_create_nothing(tmp_path: Path, arguments: list[str], fragment: str) -> None:
+    url = f"sqlite:///{tmp_path / 'x.db'}"
+    done = emtc("train", "--db", url, *arguments)
+    assert done.returncode == 2
+    assert fragment in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
+    assert done.stdout == ""
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_database_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
+    blocker = tmp_path / "file"
+    blocker.write_text("not a folder")
+    done = emtc("train", "--db", f"sqlite:///{blocker}/x.db")
+    assert done.returncode == 2
+    assert len(done.stderr.strip().splitlines()) == 1
+    assert [p.name for p in tmp_path.iterdir()] == ["file"]
+
+
+def test_a_file_that_is_no_database_is_refused_and_kept(tmp_path: Path) -> None:
+    path = tmp_path / "notes.db"
+    path.write_text("my notes, not a database; please do not overwrite " * 50)
+    before = path.read_bytes()
+    done = emtc("train", "--db", f"sqlite:///{path}")
+    assert done.returncode == 2
+    assert len(done.stderr.strip().splitlines()) == 1
+    assert path.read_bytes() == before
+
+
+def test_a_newer_database_is_refused_and_kept(tmp_path: Path) -> None:
+    path = tmp_path / "x.db"
+    assert emtc("runs", "--db", f"sqlite:///{path}").returncode in (0, 2)
+    with sqlite3.connect(path) as connection:
+        connection.execute("create table if not exists alembic_version (version_num varchar(32) not null)")
+        connection.execute("delete from alembic_version")
+        connection.execute("insert into alembic_version values ('9999_from_the_future')")
+    done = emtc("train", "--db", f"sqlite:///{path}")
+    assert done.returncode == 2
+    assert "newer" in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
+
+
+@pytest.mark.parametrize("command", ["show", "stop", "pause", "resume", "delete"])
+def test_an_unknown_run_is_one_sentence(tmp_path: Path, command: str) -> None:
+    done = emtc(command, "3f9zz", "--db", f"sqlite:///{tmp_path / 'x.db'}")
+    assert done.returncode == 2
+    assert "3f9zz" in done.stderr or "database" in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1

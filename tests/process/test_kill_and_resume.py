@@ -1,0 +1,66 @@
+"""A killed trainer: seen within ten seconds, resumed without a gap or a duplicate."""
+
+import json
+import random
+import signal
+from pathlib import Path
+
+from tests.process.trainers import breaches, emtc, read, recorded_steps, start, train, wait_until
+
+STEPS = 2500
+
+
+def status(url: str, run_id: str) -> str:
+    return json.loads(emtc("show", run_id, "--db", url, "--json").stdout)["live_status"]
+
+
+def test_a_killed_run_is_seen_and_resumed_to_the_same_end(tmp_path: Path) -> None:
+    path = tmp_path / "x.db"
+    url = f"sqlite:///{path}"
+    moment = random.Random().randint(300, 1800)
+    with start(url, steps=STEPS) as process:
+        wait_until(lambda: recorded_steps(path) > moment, timeout_s=120, what=f"step {moment}")
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    run_id = read(path, "select id from runs")[0][0]
+    assert breaches(path) == []
+    seen = wait_until(lambda: status(url, run_id) == "lost", timeout_s=10, what="seeing the death")
+    assert seen <= 10
+    done = emtc("resume", run_id, "--db", url, "--json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout.splitlines()[-1])["status"] == "finished"
+    assert breaches(path) == []
+    whole = tmp_path / "whole.db"
+    train(f"sqlite:///{whole}", steps=STEPS)
+    columns = "env_step, episode, t, reward, h, h_next, delta_mem, beta, tau, slot, next_slot"
+    assert read(path, f"select {columns} from transitions order by env_step") == read(
+        whole, f"select {columns} from transitions order by env_step"
+    )
+
+
+def test_a_stopped_run_leaves_a_checkpoint_and_goes_on(tmp_path: Path) -> None:
+    path = tmp_path / "x.db"
+    url = f"sqlite:///{path}"
+    with start(url, steps=STEPS) as process:
+        wait_until(lambda: recorded_steps(path) > 300, timeout_s=120, what="step 300")
+        run_id = read(path, "select id from runs")[0][0]
+        assert emtc("stop", run_id, "--db", url).returncode == 0
+        out, _ = process.communicate(timeout=60)
+    assert json.loads(out.splitlines()[-1])["status"] == "stopped"
+    assert status(url, run_id) == "stopped"
+    steps = recorded_steps(path)
+    assert steps < STEPS
+    assert breaches(path) == []
+    assert emtc("resume", run_id, "--db", url, "--json").returncode == 0
+    assert recorded_steps(path) >= STEPS
+    assert breaches(path) == []
+
+
+def test_sigterm_stops_gracefully(tmp_path: Path) -> None:
+    path = tmp_path / "x.db"
+    with start(f"sqlite:///{path}", steps=50_000) as process:
+        wait_until(lambda: recorded_steps(path) > 200, timeout_s=120, what="step 200")
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=60)
+    assert read(path, "select status from runs") == [("stopped",)]
+    assert breaches(path) == []
