@@ -103,6 +103,11 @@ class RunConfig(Section):
         return split_algo(self.algo)[0] != "none"
 
     @property
+    def uses_incentive(self) -> bool:
+        """Whether r_p is added to the TD target."""
+        return self.uses_memory and self.incentive.enabled
+
+    @property
     def uses_gate(self) -> bool:
         """Whether transitions carry a beta."""
-        return self.uses_memory and self.incentive.enabled and self.gate.enabled
+        return self.uses_incentive and self.gate.enabled

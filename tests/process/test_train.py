@@ -10,6 +10,9 @@ import pytest
 from storage.blobs import unpack
 from tests.process.trainers import breaches, emtc, read, train
 
+SNAPSHOT_COLUMNS = 'slot, "H", xi, n_call, n_xi, t, idx_next, episode'
+GATE_COLUMNS = "reward, h, h_next, delta_mem, beta, tau"
+
 
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict]:
@@ -74,9 +77,10 @@ def test_replaying_algorithm_2_from_the_recorded_trajectories_gives_what_was_rec
                     node["h"] = value
                 node["next"] = following
             else:
-                nodes[slot] = {"h": value, "xi": bool(won), "n_call": 1, "n_xi": int(won), "t": t, "episode": episode, "next": following}  # fmt: skip
+                nodes[slot] = {"h": value, "xi": bool(won), "n_call": 1, "n_xi": int(won)}
+                nodes[slot] |= {"t": t, "episode": episode, "next": following}
             following = slot
-        rows = read(path, "select reward, h, h_next, delta_mem, beta, tau from transitions where episode = ? order by t", episode)  # fmt: skip
+        rows = read(path, f"select {GATE_COLUMNS} from transitions where episode = ? order by t", episode)
         for t, (reward, h, h_next, delta_mem, beta, tau) in enumerate(rows):
             here = nodes[int(slots[t])]["h"]
             ahead = 0.0 if t == length - 1 else nodes[int(slots[t + 1])]["h"]
