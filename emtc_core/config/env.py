@@ -23,6 +23,20 @@ class GrfConfig(Section):
     """paper: +1 goal, -1 conceded, 0 otherwise; emu: +100 goal, -1 at any other end."""
     trimmed: bool = True
     """Counter-attack scenarios with the trimmed line-ups of the CDS authors."""
+    control: Literal["engine", "attackers"] = "engine"
+    """Who obeys agent i. engine: gfootball's own choice, as in every published result, which may be the
+    keeper or change during an episode; attackers: always the player whose observation agent i receives."""
+    workers: Annotated[int, Field(ge=0, le=256)] = 0
+    """Processes that share the engines; 0: one per core that this process may use, at most one per copy."""
+
+
+class PettingZooConfig(Section):
+    """Any PettingZoo parallel environment."""
+
+    team_reward: Literal["mean", "sum"] = "mean"
+    """How the agents' rewards become the team's."""
+    episode_limit: Annotated[int, Field(ge=1, le=1_000_000)] = 500
+    """Steps after which an episode is truncated if the environment has not ended it before."""
 
 
 class EnvConfig(Section):
@@ -36,3 +50,5 @@ class EnvConfig(Section):
     """The embedded simulator."""
     grf: GrfConfig = GrfConfig()
     """Google Research Football."""
+    pettingzoo: PettingZooConfig = PettingZooConfig()
+    """Any PettingZoo parallel environment."""

@@ -20,6 +20,7 @@ from emtc_core.errors import EnvUnavailableError
 
 ADAPTERS: dict[str, str] = {
     "skirmish": "emtc_core.envs.skirmish.adapter",
+    "grf": "emtc_core.envs.grf.adapter",
 }
 
 

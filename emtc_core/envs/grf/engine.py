@@ -1,0 +1,165 @@
+"""One football engine, driven without gfootball's Python layers.
+
+What lives here: starting, resetting and stepping the compiled engine, and reading the few numbers that the
+state holds. What does not: observations, rewards, time limits (`env.py`) and processes (`workers.py`).
+gfootball's own environment converts and deep-copies some forty fields per player and step and keeps a trace
+for its dumps; here a step costs the engine's own time and about forty attribute reads.
+"""
+
+import os
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from emtc_core.envs.grf.scenarios import ACTION_NAMES, Lineup
+
+RUNNING: Final = 0
+ENDED: Final = 1
+"""A goal, the ball out of play, or the other team in possession."""
+
+_DURATION = 400
+_PHYSICS_STEPS_PER_FRAME = 10
+_HEADLESS = {"SDL_VIDEODRIVER": "dummy", "SDL_AUDIODRIVER": "dummy"}
+_idle_engines: list[Any] = []  # the engine has no destructor worth calling; gfootball keeps them as well
+
+
+@dataclass(frozen=True)
+class Squad:
+    """What an engine must know of a scenario."""
+
+    lineup: Lineup
+    n_agents: int
+    n_opponents: int
+    keeper_obeys: bool = True
+    """Whether an agent may be given our keeper, as gfootball does; else every agent steers one attacker."""
+
+
+def load_engine() -> ModuleType:
+    """Import the compiled engine for drawing nothing.
+
+    Raises:
+        ImportError: If gfootball is not installed or its library cannot be loaded.
+    """
+    for name, value in _HEADLESS.items():
+        os.environ.setdefault(name, value)
+    import gfootball_engine
+
+    return gfootball_engine
+
+
+class Engine:
+    """One match at a time; reads go straight from the engine's structures into a state row."""
+
+    def __init__(self, squad: Squad) -> None:
+        self._lib: Any = load_engine()  # Any: a Boost.Python module has no types
+        self._squad = squad
+        self._normal_mode = int(self._lib.e_GameMode.e_GameMode_Normal)
+        self._actions = [getattr(self._lib.e_BackendAction, _backend_name(name)) for name in ACTION_NAMES]
+        self._game: Any = _idle_engines.pop() if _idle_engines else self._start()
+        self._mode = -1
+        self._owner = -1
+
+    def reset(self, seed: int, state: NDArray[np.float64]) -> None:
+        """Kick off with the engine's random numbers seeded by `seed`; fill `state` [S]."""
+        self._game.state = self._lib.GameState.game_running
+        self._game.reset(self._scenario(seed), False)
+        info = self._game.get_info()
+        while not info.is_in_play:
+            self._game.step()
+            info = self._game.get_info()
+        self._mode = -1
+        self._owner = -1
+        self._read(info, state)
+
+    def step(self, actions: list[int], state: NDArray[np.float64]) -> tuple[int, int]:
+        """Advance one step of a tenth of a second; fill `state` [S].
+
+        Returns:
+            Goal difference gained (+1, 0, -1) and RUNNING or ENDED.
+        """
+        game = self._game
+        for player, action in enumerate(actions):
+            game.perform_action(self._actions[action], True, player)
+        game.step()
+        info = game.get_info()
+        while not info.is_in_play:
+            game.step()
+            info = game.get_info()
+        self._read(info, state)
+        return info.left_goals - info.right_goals, self._judge(info)
+
+    def controlled_players(self) -> list[int]:
+        """List which left player each agent steers; right after a reset the engine has not settled it."""
+        controllers = self._game.get_info().left_controllers
+        return [controllers[i].controlled_player for i in range(self._squad.n_agents)]
+
+    def close(self) -> None:
+        """Hand the engine back for the next scenario of this process."""
+        if self._game is not None:
+            _idle_engines.append(self._game)
+            self._game = None
+
+    def _start(self) -> Any:
+        game = self._lib.GameEnv()
+        game.game_config.physics_steps_per_frame = _PHYSICS_STEPS_PER_FRAME
+        game.start_game()
+        return game
+
+    def _scenario(self, seed: int) -> Any:
+        """Build the engine's configuration anew: the engine scales the positions of the one it is given."""
+        lib, lineup = self._lib, self._squad.lineup
+        config = lib.ScenarioConfig.make()
+        config.game_duration = _DURATION
+        config.deterministic = False
+        config.offsides = False
+        config.real_time = False
+        config.end_episode_on_score = True
+        config.end_episode_on_out_of_play = True
+        config.end_episode_on_possession_change = True
+        config.left_agents = self._squad.n_agents
+        config.right_agents = 0
+        config.game_engine_random_seed = seed
+        config.reverse_team_processing = bool(seed % 2)  # gfootball's rule, so that seeds mean the same
+        config.ball_position[0], config.ball_position[1] = lineup.ball
+        for team, players in ((config.left_team, lineup.left), (config.right_team, lineup.right)):
+            for player in players:
+                role = getattr(lib.e_PlayerRole, f"e_PlayerRole_{player.role}")
+                controllable = self._squad.keeper_obeys or player.role != "GK"
+                team.append(lib.FormationEntry(player.x, player.y, role, False, controllable))
+        return config
+
+    def _judge(self, info: Any) -> int:
+        """Apply the three endings of the academy scenarios in gfootball's order."""
+        ended = info.left_goals > 0 or info.right_goals > 0
+        mode, owner = int(info.game_mode), info.ball_owned_team
+        ended |= mode != self._normal_mode and self._mode == self._normal_mode
+        self._mode = mode
+        if owner != -1:
+            ended |= self._owner not in (-1, owner)
+            self._owner = owner
+        return ENDED if ended else RUNNING
+
+    def _read(self, info: Any, state: NDArray[np.float64]) -> None:
+        n, m = self._squad.n_agents, self._squad.n_opponents
+        left, right = info.left_team, info.right_team
+        first = len(left) - n
+        agents = [left[first + i] for i in range(n)]
+        opponents = [right[j] for j in range(m)]
+        values: list[float] = []
+        for group in (agents, opponents):
+            directions: list[float] = []
+            for player in group:
+                position, direction = player.position, player.direction
+                values += (position[0], position[1])
+                directions += (direction[0], direction[1])
+            values += directions
+        ball, motion = info.ball_position, info.ball_direction
+        values += (ball[0], ball[1], ball[2], motion[0], motion[1], motion[2])
+        state[:] = values
+
+
+def _backend_name(action: str) -> str:
+    return action.replace(" ", "_")

@@ -1,0 +1,146 @@
+"""Google Research Football's academy scenarios as a vectorised environment.
+
+Description: n attackers against a keeper and one or two defenders; the real gfootball engine, one step per
+    tenth of a second. A scenario is `scenarios.SCENARIOS[map]`.
+Actions: gfootball's default set of 19; all are always available. Directions, sprint and dribble are sticky.
+Observations: own position, the others' relative to it, directions, ball; see `layout.py`.
+State: absolute positions and directions of the agents, the observed opponents and the ball.
+Rewards: `env.grf.reward` paper: +1 for our goal, -1 for theirs, 0 otherwise; emu: +100 for our goal and -1
+    at any other end.
+Episode end: terminated by a goal, the ball out of play, a change of possession, or the ball or an agent in
+    our own half; truncated after 150 steps.
+Arguments: `env.grf.*` of the configuration, see `config/env.py`.
+Differences from the original: the wrappers published with CDS and EMU call the time limit an end of the
+    game; here it is truncation, and `train.bootstrap_on_timeout` decides. Seeds are ours: the engine of
+    copy b gets `engine_seed(seed, b, episode)`.
+"""
+
+import secrets
+
+import numpy as np
+from numpy.typing import NDArray
+
+from emtc_core.arrays import check_shape
+from emtc_core.config.env import GrfConfig
+from emtc_core.envs.base import EnvInfo, Observation, Scene
+from emtc_core.envs.grf.engine import Squad
+from emtc_core.envs.grf.layout import Layout, ObservationMap, in_own_half
+from emtc_core.envs.grf.scenarios import ACTION_NAMES, EPISODE_LIMIT, N_ACTIONS, Scenario, get_scenario
+from emtc_core.envs.grf.scene import make_scene
+from emtc_core.envs.grf.team import make_group
+from emtc_core.seeding import derive_seed
+
+
+def engine_seed(seed: int, copy: int, episode: int = 0) -> int:
+    """Derive gfootball's `game_engine_random_seed` for the n-th episode of one copy since `reset(seed)`."""
+    return derive_seed(seed, "grf", copy, episode)
+
+
+def make_info(scenario: Scenario, config: GrfConfig) -> EnvInfo:
+    """Tell a scenario's sizes; needs no engine."""
+    defenders = tuple(f"defender {j}" for j in range(1, scenario.n_opponents))
+    return EnvInfo(
+        env="grf",
+        map=scenario.name,
+        n_agents=scenario.n_agents,
+        n_actions=N_ACTIONS,
+        obs_dim=scenario.dim,
+        state_dim=scenario.dim,
+        episode_limit=EPISODE_LIMIT,
+        reward_range=(-1.0, 1.0) if config.reward == "paper" else (-1.0, 100.0),
+        action_names=ACTION_NAMES,
+        enemy_names=("keeper", *defenders),
+    )
+
+
+class GrfEnv:
+    """B football matches stepped together."""
+
+    def __init__(self, map: str, *, n_envs: int, config: GrfConfig) -> None:
+        scenario = get_scenario(map)
+        self._config = config
+        self._info = make_info(scenario, config)
+        self._layout = Layout(scenario.n_agents, scenario.n_opponents)
+        self._observations = ObservationMap(self._layout)
+        lineup = scenario.trimmed if config.trimmed else scenario.full
+        squad = Squad(lineup, scenario.n_agents, scenario.n_opponents, config.control == "engine")
+        self._group = make_group(squad, n_envs=n_envs, workers=config.workers)
+        self._n_envs = n_envs
+        self._seed = secrets.randbits(31)
+        self._episode = -1
+        self._t = 0
+        self._terminated = np.ones(n_envs, bool)  # nothing runs before the first reset
+        self._truncated = np.zeros(n_envs, bool)
+        self._won = np.zeros(n_envs, bool)
+        self._avail = np.ones((n_envs, scenario.n_agents, N_ACTIONS), bool)
+
+    @property
+    def info(self) -> EnvInfo:
+        """The sizes."""
+        return self._info
+
+    @property
+    def n_envs(self) -> int:
+        """Number of matches."""
+        return self._n_envs
+
+    def reset(self, seed: int | None = None) -> Observation:
+        """Kick off everywhere."""
+        self._episode += 1
+        if seed is not None:
+            self._seed, self._episode = seed, 0
+        board = self._group.board
+        board.seed[:] = [engine_seed(self._seed, copy, self._episode) for copy in range(self._n_envs)]
+        self._group.reset()
+        self._t = 0
+        self._terminated[:] = False
+        self._truncated[:] = False
+        self._won[:] = False
+        return self._observe(np.zeros(self._n_envs, np.float32))
+
+    def step(self, actions: NDArray[np.integer]) -> Observation:
+        """Play a tenth of a second in every match that still runs."""
+        check_shape("actions", actions, (self._n_envs, self._info.n_agents))
+        board = self._group.board
+        running = ~(self._terminated | self._truncated)
+        if ((actions < 0) | (actions >= N_ACTIONS))[running].any():
+            raise ValueError(f"actions must lie in 0..{N_ACTIONS - 1}, got {actions[running].tolist()}")
+        board.action[:] = actions
+        board.running[:] = running
+        board.goal[:] = 0
+        self._group.step()
+        self._t += 1
+        return self._observe(self._settle(running))
+
+    def scene(self, states: NDArray[np.float32]) -> Scene:
+        """Draw stored states on a pitch."""
+        return make_scene(self._info.map, states)
+
+    def close(self) -> None:
+        """End the worker processes and hand the engines back."""
+        self._group.close()
+
+    def _settle(self, running: NDArray[np.bool_]) -> NDArray[np.float32]:
+        """Decide ends and rewards of the matches that have just played a step."""
+        board = self._group.board
+        ended = board.ended | in_own_half(self._layout, board.state)
+        self._terminated |= running & ended
+        self._truncated |= running & ~ended & (self._t >= EPISODE_LIMIT)
+        goal = np.where(running, board.goal, 0)
+        self._won |= goal > 0
+        if self._config.reward == "paper":
+            return np.sign(goal).astype(np.float32)
+        over = running & (self._terminated | self._truncated)
+        return np.where(goal > 0, 100.0, np.where(over, -1.0, 0.0)).astype(np.float32)
+
+    def _observe(self, reward: NDArray[np.float32]) -> Observation:
+        state = self._group.board.state
+        return Observation(
+            obs=self._observations.observe(state),
+            state=state.astype(np.float32),
+            avail=self._avail.copy(),
+            reward=reward,
+            terminated=self._terminated.copy(),
+            truncated=self._truncated.copy(),
+            won=self._won.copy(),
+        )

@@ -1,0 +1,168 @@
+"""Several engines behind one call: in this process, or spread over worker processes.
+
+What lives here: the group's interface, the group inside this process, and the one that starts workers. What
+does not: the worker's side (`worker.py`), observations and rewards (`env.py`).
+"""
+
+import os
+import subprocess
+import sys
+from dataclasses import asdict
+from itertools import pairwise
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+import orjson
+
+from emtc_core.envs.grf.engine import ENDED, Engine, Squad
+from emtc_core.envs.grf.shared import Board, make_board, memory_file
+from emtc_core.errors import EnvUnavailableError
+
+_ROOT = Path(__file__).resolve().parents[3]
+_CLOSE_TIMEOUT_S = 5.0
+
+
+class EngineGroup(Protocol):
+    """B engines whose states, goals and ends appear on `board`."""
+
+    board: Board
+
+    def reset(self) -> None:
+        """Kick off in every engine with the seeds on the board."""
+        ...
+
+    def step(self) -> None:
+        """Play the board's actions in every engine that the board marks as running."""
+        ...
+
+    def close(self) -> None:
+        """Release the engines; idempotent."""
+        ...
+
+
+class LocalGroup:
+    """All engines in this process, one after the other."""
+
+    def __init__(self, squad: Squad, board: Board, copies: range) -> None:
+        self.board = board
+        self._copies = copies
+        self._engines = [Engine(squad) for _ in copies]
+
+    def reset(self) -> None:
+        for engine, copy in zip(self._engines, self._copies, strict=True):
+            engine.reset(int(self.board.seed[copy]), self.board.state[copy])
+
+    def step(self) -> None:
+        board = self.board
+        for engine, copy in zip(self._engines, self._copies, strict=True):
+            if board.running[copy]:
+                goal, end = engine.step(board.action[copy].tolist(), board.state[copy])
+                board.goal[copy] = goal
+                board.ended[copy] = end == ENDED
+
+    def close(self) -> None:
+        for engine in self._engines:
+            engine.close()
+
+
+class WorkerGroup:
+    """Engines in worker processes; the board lies in memory that all of them map.
+
+    A worker is a fresh interpreter, never a fork, and needs nothing of the parent's main module. It waits on
+    a pipe; when this process goes, in whatever way, the pipe closes and the worker ends.
+    """
+
+    def __init__(self, squad: Squad, *, n_envs: int, n_workers: int) -> None:
+        self._memory = memory_file(n_envs, squad)
+        self.board = make_board(self._memory, n_envs, squad)
+        bounds = np.linspace(0, n_envs, n_workers + 1).astype(int).tolist()
+        shares = list(pairwise(bounds))
+        self._workers = [_Worker(squad, n_envs, share, self._memory) for share in shares]
+        self._call(b"h")
+
+    def reset(self) -> None:
+        self._call(b"r")
+
+    def step(self) -> None:
+        self._call(b"s")
+
+    def close(self) -> None:
+        for worker in self._workers:
+            worker.close()
+        self._workers = []
+        if self._memory >= 0:
+            os.close(self._memory)
+            self._memory = -1
+
+    def _call(self, command: bytes) -> None:
+        for worker in self._workers:
+            worker.send(command)
+        for worker in self._workers:
+            worker.wait()
+
+
+class _Worker:
+    def __init__(self, squad: Squad, n_envs: int, share: tuple[int, int], memory: int) -> None:
+        command_out, self._command = os.pipe()
+        self._reply, reply_in = os.pipe()
+        task = {"squad": asdict(squad), "n_envs": n_envs, "share": share}
+        fds = [memory, command_out, reply_in]
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "emtc_core.envs.grf.worker", *map(str, fds), orjson.dumps(task).decode()],
+            pass_fds=fds,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            env=_environment(),
+        )
+        os.close(command_out)
+        os.close(reply_in)
+        self._open = True
+
+    def send(self, command: bytes) -> None:
+        try:
+            os.write(self._command, command)
+        except BrokenPipeError:
+            self._fail()
+
+    def wait(self) -> None:
+        if not os.read(self._reply, 1):
+            self._fail()
+
+    def close(self) -> None:
+        if not self._open:
+            return
+        self._open = False
+        os.close(self._command)
+        try:
+            self._process.wait(timeout=_CLOSE_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        os.close(self._reply)
+
+    def _fail(self) -> None:
+        code = self._process.wait()
+        raise EnvUnavailableError(
+            f"A football engine's process ended with exit code {code}. Its message is in the log; see: emtc doctor"
+        )
+
+
+def _environment() -> dict[str, str]:
+    """Let the worker find this package, and keep numerical libraries from starting threads there."""
+    path = os.pathsep.join([str(_ROOT), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
+    return {**os.environ, "PYTHONPATH": path, "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
+
+
+def count_workers(n_envs: int, wanted: int) -> int:
+    """Choose how many processes share `n_envs` engines; `wanted` 0 asks for one per usable core."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return min(n_envs, wanted or cores)
+
+
+def make_group(squad: Squad, *, n_envs: int, workers: int) -> EngineGroup:
+    """Start the engines: one alone runs in this process, more share worker processes."""
+    if n_envs > 1:
+        return WorkerGroup(squad, n_envs=n_envs, n_workers=count_workers(n_envs, workers))
+    board = make_board(None, n_envs, squad)
+    return LocalGroup(squad, board, range(n_envs))
