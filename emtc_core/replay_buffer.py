@@ -21,7 +21,7 @@ from emtc_core.rollout.episode import Episode
 
 PAGE_ROWS = 16
 FIRST_PAGES = 64
-StateDict = dict[str, "Tensor | int | float | bool | str | None | StateDict"]
+StateDict = dict[str, "Tensor | int | float | bool | str | StateDict | None"]
 Slots = NDArray[np.int64]
 
 

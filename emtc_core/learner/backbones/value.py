@@ -1,0 +1,85 @@
+"""VDN, QMIX and QPLEX: recurrent utilities joined by a mixer. CDS adds private heads to the same system."""
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from emtc_core.learner.backbones.base import Backbone, Evaluation, TdLoss, Unrolled
+from emtc_core.learner.mixers.base import Mixed, MixInputs
+from emtc_core.learner.networks import DiverseAgent, Sequence, SharedAgent
+from emtc_core.learner.td import greedy
+
+
+class ValueBackbone(Backbone):
+    """Agents and one mixer; scalar values, squared error."""
+
+    def __init__(self, agent: SharedAgent, mixer: nn.Module, *, l1: float = 0.0) -> None:
+        """Join parts.
+
+        Args:
+            agent: Network shared by all agents.
+            mixer: A `Mixer`.
+            l1: Weight of the mean absolute private value (CDS); read only with a DiverseAgent.
+        """
+        super().__init__()
+        self.agent, self.mixer, self._l1 = agent, mixer, l1
+
+    def unroll(self, seq: Sequence, generator: torch.Generator) -> Unrolled:
+        """Run the agents over whole sequences; draws nothing."""
+        hidden = self.agent.unroll(seq.inputs)
+        q = self.agent.values(hidden)
+        best, action = greedy(q, seq.avail)
+        return Unrolled(hidden=hidden, q=q, best=best, greedy=action)
+
+    def taken(self, unrolled: Unrolled, seq: Sequence) -> Evaluation:
+        """Mix the values of the actions that were taken."""
+        q_taken = unrolled.q[:-1].gather(-1, seq.action.unsqueeze(-1)).squeeze(-1)
+        mixed = self._mix(q_taken, unrolled.best[:-1], seq.action, seq.state[:-1], seq.obs[:-1])
+        extra = _add(_like(mixed.regularizer, seq), self._private_l1(unrolled))
+        return Evaluation(q_tot=mixed.q_tot.view(seq.reward.shape), regularizer=extra)
+
+    def bootstrap(self, unrolled: Unrolled, action: Tensor, seq: Sequence) -> Evaluation:
+        """Mix the values of given actions one step later."""
+        q_taken = unrolled.q[1:].gather(-1, action.unsqueeze(-1)).squeeze(-1)
+        mixed = self._mix(q_taken, unrolled.best[1:], action, seq.state[1:], seq.obs[1:])
+        return Evaluation(q_tot=mixed.q_tot.view(seq.reward.shape))
+
+    def start(self, unrolled: Unrolled, seq: Sequence) -> Tensor:
+        """Mix the greedy values at step 0."""
+        best, action = unrolled.best[:1], unrolled.greedy[:1]
+        return self._mix(best, best, action, seq.state[:1], seq.obs[:1]).q_tot
+
+    def td_loss(self, taken: Evaluation, shift: Tensor, discount: Tensor, following: Evaluation) -> TdLoss:
+        """Square the TD error (Eq. 10)."""
+        error = taken.q_tot - (shift + discount * following.q_tot)
+        return TdLoss(loss=error.square(), error=error)
+
+    def act_values(self, hidden: Tensor, rng: np.random.Generator | None) -> Tensor:
+        """Return action values for acting."""
+        return self.agent.values(hidden)
+
+    def _mix(self, q: Tensor, best: Tensor, action: Tensor, state: Tensor, obs: Tensor) -> Mixed:
+        return self.mixer(
+            MixInputs(
+                q_taken=q.flatten(0, 1),
+                q_max=best.flatten(0, 1),
+                action=action.flatten(0, 1),
+                state=state.flatten(0, 1),
+                obs=obs.flatten(0, 1),
+            )
+        )
+
+    def _private_l1(self, unrolled: Unrolled) -> Tensor | None:
+        if not isinstance(self.agent, DiverseAgent) or not self._l1:
+            return None
+        return self._l1 * self.agent.private(unrolled.hidden[:-1]).abs().mean((-1, -2))
+
+
+def _like(per_row: Tensor | None, seq: Sequence) -> Tensor | None:
+    return None if per_row is None else per_row.view(seq.reward.shape)
+
+
+def _add(a: Tensor | None, b: Tensor | None) -> Tensor | None:
+    if a is None or b is None:
+        return b if a is None else a
+    return a + b

@@ -1,0 +1,79 @@
+"""Acting: hidden states of B environments, last actions, epsilon-greedy choice.
+
+What lives here: everything between an observation and an action. What does not: learning.
+"""
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from emtc_core.arrays import check_shape
+from emtc_core.envs.base import EnvInfo
+from emtc_core.learner.backbones.base import Backbone
+from emtc_core.learner.networks import input_width
+
+
+class Controller:
+    """Acts with a backbone's current weights; one hidden state per environment and agent."""
+
+    def __init__(self, backbone: Backbone, info: EnvInfo, *, agent_id: bool, device: torch.device) -> None:
+        self._backbone, self._info, self._device = backbone, info, device
+        self._agent_id = agent_id
+        self.begin(1)
+
+    def begin(self, n_envs: int) -> None:
+        """Forget the past: every environment starts a new episode."""
+        info = self._info
+        width = input_width(info.obs_dim, info.n_actions, info.n_agents, agent_id=self._agent_id)
+        self._inputs = np.zeros((n_envs, info.n_agents, width), np.float32)
+        if self._agent_id:
+            self._inputs[..., info.obs_dim + info.n_actions :] = np.eye(info.n_agents, dtype=np.float32)
+        hidden = self._backbone.agent.rnn.hidden_size
+        self._hidden = torch.zeros(n_envs * info.n_agents, hidden, device=self._device)
+
+    def act(
+        self,
+        obs: NDArray[np.float32],
+        avail: NDArray[np.bool_],
+        *,
+        epsilon: float,
+        rng: np.random.Generator,
+    ) -> NDArray[np.int64]:
+        """Choose actions [B, N] for observations [B, N, O] and availability [B, N, A]."""
+        check_shape("obs", obs, (len(self._inputs), self._info.n_agents, self._info.obs_dim))
+        q = self._values(obs, epsilon, rng)
+        action = epsilon_greedy(q, avail, epsilon=epsilon, rng=rng)
+        self._remember(action)
+        return action
+
+    @torch.inference_mode()
+    def _values(self, obs: NDArray[np.float32], epsilon: float, rng: np.random.Generator) -> NDArray[np.float32]:
+        self._inputs[..., : self._info.obs_dim] = obs
+        inputs = torch.from_numpy(self._inputs).to(self._device).flatten(0, 1)
+        self._hidden = self._backbone.agent.step(inputs, self._hidden)
+        hidden_BNH = self._hidden.view(*obs.shape[:2], -1)
+        return self._backbone.act_values(hidden_BNH, rng if epsilon > 0 else None).cpu().numpy()
+
+    def _remember(self, action: NDArray[np.int64]) -> None:
+        start = self._info.obs_dim
+        last = self._inputs[..., start : start + self._info.n_actions]
+        last[:] = 0.0
+        np.put_along_axis(last, action[..., None], 1.0, axis=-1)
+
+
+def epsilon_greedy(
+    q: NDArray[np.float32], avail: NDArray[np.bool_], *, epsilon: float, rng: np.random.Generator
+) -> NDArray[np.int64]:
+    """Take the best available action, or with probability epsilon any available one, per agent.
+
+    Args:
+        q: [B, N, A] values.
+        avail: [B, N, A] what may be done.
+        epsilon: Probability of a uniformly random available action.
+        rng: Draws B * N * (A + 1) numbers unless epsilon is 0, whatever the actions.
+    """
+    greedy = np.where(avail, q, -np.inf).argmax(-1)
+    if epsilon <= 0.0:
+        return greedy
+    anything = np.where(avail, rng.random(avail.shape, np.float32), -1.0).argmax(-1)
+    return np.where(rng.random(greedy.shape) < epsilon, anything, greedy)

@@ -1,0 +1,262 @@
+"""The value learner: one class for every value system, joined from parts.
+
+    Q_tot      backbone: vdn, qmix, qplex, cds, dmix            (backbones/, mixers/)
+    target     reward + intrinsic + beta * r_p + gamma Qbar      (td.py)
+    intrinsic  curiosity (EMC), diversity (CDS)                  (curiosity.py, backbones/cds.py)
+
+Before: the replay buffer and what the memory recalls. After: the recorder, by `LearnerStats`. MAPPO is the
+other learner behind the same interface (mappo.py).
+"""
+
+import contextlib
+import copy
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from emtc_core.config.run import RunConfig
+from emtc_core.envs.base import EnvInfo
+from emtc_core.learner.backbones.base import Evaluation, Unrolled
+from emtc_core.learner.controller import Controller
+from emtc_core.learner.factory import agent_sees_id, make_backbone, make_intrinsic, make_optimizer, uses_incentive
+from emtc_core.learner.networks import Sequence, agent_inputs, make_sequence
+from emtc_core.learner.stats import LearnerStats
+from emtc_core.learner.td import (
+    Incentive,
+    IncentiveInputs,
+    episodic_control_error,
+    episodic_incentive,
+    masked_mean,
+)
+from emtc_core.replay_buffer import Batch
+
+
+@dataclass(frozen=True)
+class LossTerms:
+    """Losses by metric name, with their graph, and the masked TD error [T, B]."""
+
+    values: dict[str, Tensor]
+    error: Tensor
+
+
+class ValueLearner:
+    """Online and target copies of a backbone, one optimiser, one gated TD loss."""
+
+    on_policy: Literal[False] = False
+
+    def __init__(self, config: RunConfig, info: EnvInfo, *, device: torch.device | str, seed: int) -> None:
+        """Build the networks from a seed; global randomness is left as it was."""
+        self._config, self._device = config, torch.device(device)
+        self._agent_id = agent_sees_id(config)
+        self._uses_incentive = uses_incentive(config)
+        self._generator = torch.Generator(self._device).manual_seed(seed)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            self.online = make_backbone(config, info).to(self._device)
+            self._intrinsic = make_intrinsic(config, info, device=self._device)
+        self.target = copy.deepcopy(self.online).requires_grad_(False)
+        self._parameters = list(self.online.parameters())
+        self._optimizer = make_optimizer(config.train, self._parameters)
+        self._controller = Controller(self.online, info, agent_id=self._agent_id, device=self._device)
+        self._last_copy = 0
+
+    # ---- acting ----
+
+    def begin(self, n_envs: int) -> None:
+        """Forget hidden states: every environment starts a new episode."""
+        self._controller.begin(n_envs)
+
+    def act(
+        self, obs: NDArray[np.float32], avail: NDArray[np.bool_], *, epsilon: float, rng: np.random.Generator
+    ) -> NDArray[np.int64]:
+        """Choose actions [B, N] for observations [B, N, O]; epsilon 0 is greedy and draws nothing."""
+        return self._controller.act(obs, avail, epsilon=epsilon, rng=rng)
+
+    @torch.no_grad()
+    def q_start(
+        self, obs: NDArray[np.float32], state: NDArray[np.float32], avail: NDArray[np.bool_]
+    ) -> NDArray[np.float32]:
+        """Estimate the greedy Q_tot of first steps: obs [B, N, O], state [B, S], avail [B, N, A] to [B]."""
+        seq = self._start_sequence(obs, state, avail)
+        generator = torch.Generator(self._device).manual_seed(0)
+        return self.online.start(self.online.unroll(seq, generator), seq).cpu().numpy()
+
+    # ---- learning ----
+
+    def update(self, batch: Batch, incentive: IncentiveInputs | None, *, env_step: int) -> LearnerStats:
+        """Make one gradient step on a batch of episodes.
+
+        Args:
+            batch: Padded episodes.
+            incentive: What the memory recalls of the successors; None without a memory.
+            env_step: Training env steps so far, for annealed weights.
+        """
+        with self._precision():
+            seq = make_sequence(batch, agent_id=self._agent_id)
+            online = self.online.unroll(seq, self._generator)
+            taken = self.online.taken(online, seq)
+            following = self._following(online, seq)
+        intrinsic = self._intrinsic_reward(seq, online, env_step)
+        gained = self._incentive(seq, following, incentive)
+        shift = seq.reward + (0.0 if gained is None else gained.gated)
+        shift = shift + (0.0 if intrinsic is None else intrinsic)
+        terms = self._terms(seq, taken, following, incentive, shift)
+        terms.values["train/grad_norm"] = self._step(terms.values["train/loss"])
+        for part in self._intrinsic:
+            part.train(seq, online, env_step=env_step, generator=self._generator)
+        if intrinsic is not None:
+            terms.values["train/intrinsic_reward"] = masked_mean(intrinsic, seq.mask)
+        return self._stats(seq, taken, terms, gained, incentive)
+
+    def on_episodes(self, episodes_total: int) -> bool:
+        """Copy the target networks when due.
+
+        Args:
+            episodes_total: Collected episodes times updates per episode, as PyMARL counts.
+
+        Returns:
+            Whether they were copied.
+        """
+        for part in self._intrinsic:
+            part.on_episodes(episodes_total)
+        if episodes_total - self._last_copy < self._config.train.target_interval:
+            return False
+        self._last_copy = episodes_total
+        self.target.load_state_dict(self.online.state_dict())
+        for part in self._intrinsic:
+            part.copy_target()
+        return True
+
+    # ---- state ----
+
+    def get_state(self) -> dict[str, Any]:
+        """Return networks, optimiser, generator and counters as tensors and plain values."""
+        return {
+            "online": self.online.state_dict(),
+            "target": self.target.state_dict(),
+            "optimizer": self._optimizer.state_dict(),
+            "generator": self._generator.get_state(),
+            "last_copy": self._last_copy,
+            "intrinsic": [part.get_state() for part in self._intrinsic],
+        }
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Restore what `get_state` returned; later updates equal those of the saved learner."""
+        self.online.load_state_dict(state["online"])
+        self.target.load_state_dict(state["target"])
+        self._optimizer.load_state_dict(state["optimizer"])
+        self._generator.set_state(state["generator"].cpu())
+        self._last_copy = state["last_copy"]
+        for part, saved in zip(self._intrinsic, state["intrinsic"], strict=True):
+            part.set_state(saved)
+
+    # ---- parts of an update ----
+
+    @torch.no_grad()
+    def _following(self, online: Unrolled, seq: Sequence) -> Evaluation:
+        """Value the next step with the target copy at the online copy's greedy action (double Q)."""
+        target = self.target.unroll(seq, self._generator)
+        chooser = online if self._config.train.double_q else target
+        return self.target.bootstrap(target, chooser.greedy[1:], seq)
+
+    def _terms(
+        self,
+        seq: Sequence,
+        taken: Evaluation,
+        following: Evaluation,
+        recalled: IncentiveInputs | None,
+        shift: Tensor,
+    ) -> LossTerms:
+        """Join the TD loss, the backbone's own term and EMC's episodic loss."""
+        gamma, ec = self._config.train.gamma, self._config.ec
+        td = self.online.td_loss(taken, shift, gamma * (1.0 - seq.terminated), following)
+        values = {"train/td_loss": masked_mean(td.loss, seq.mask)}
+        loss = values["train/td_loss"]
+        if taken.regularizer is not None:
+            values["train/regularizer"] = masked_mean(taken.regularizer, seq.mask)
+            loss = loss + values["train/regularizer"]
+        if ec.enabled and recalled is not None:
+            error = episodic_control_error(
+                taken.q_tot, recalled, reward=seq.reward, terminated=seq.terminated, gamma=gamma
+            )
+            values["train/episodic_loss"] = masked_mean(error.square(), seq.mask)
+            loss = loss + ec.weight * values["train/episodic_loss"]
+        return LossTerms(values=values | {"train/loss": loss}, error=td.error.detach() * seq.mask)
+
+    def _step(self, loss: Tensor) -> Tensor:
+        """Descend once; return the gradient norm before clipping."""
+        self._optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        norm = nn.utils.clip_grad_norm_(self._parameters, self._config.train.grad_clip)
+        self._optimizer.step()
+        return norm
+
+    def _intrinsic_reward(self, seq: Sequence, online: Unrolled, env_step: int) -> Tensor | None:
+        if not self._intrinsic:
+            return None
+        return torch.stack([part.reward(seq, online, env_step=env_step) for part in self._intrinsic]).sum(0)
+
+    def _incentive(self, seq: Sequence, following: Evaluation, recalled: IncentiveInputs | None) -> Incentive | None:
+        config = self._config.incentive
+        if recalled is None or not self._uses_incentive:
+            return None
+        return episodic_incentive(
+            recalled,
+            following.q_tot,
+            beta=seq.beta,
+            terminated=seq.terminated,
+            gamma=self._config.train.gamma,
+            clamp=config.clamp,
+            mask_terminal=config.mask_terminal,
+        )
+
+    @torch.no_grad()
+    def _stats(
+        self,
+        seq: Sequence,
+        taken: Evaluation,
+        terms: LossTerms,
+        gained: Incentive | None,
+        recalled: IncentiveInputs | None,
+    ) -> LearnerStats:
+        q_tot, mask = taken.q_tot.detach(), seq.mask
+        values = {name: value.detach() for name, value in terms.values.items()}
+        values["train/td_error_abs"] = masked_mean(terms.error.abs(), mask)
+        values["train/q_taken"] = masked_mean(q_tot, mask)
+        values["train/target"] = masked_mean(q_tot - terms.error, mask)
+        if gained is not None and recalled is not None:
+            values["incentive/r_p"] = masked_mean(gained.r_p, mask)
+            values["incentive/gated_r_p"] = masked_mean(gained.gated, mask)
+            values["incentive/rho"] = masked_mean(recalled.rho_next.transpose(0, 1), mask)
+            values["gate/beta_batch"] = masked_mean(seq.beta, mask)
+        return LearnerStats(values, episode_error=terms.error.square().sum(0) / mask.sum(0).clamp_min(1.0))
+
+    def _start_sequence(
+        self, obs: NDArray[np.float32], state: NDArray[np.float32], avail: NDArray[np.bool_]
+    ) -> Sequence:
+        """Lay B first steps out as sequences of length one, without transitions."""
+        obs_1BNO, state_1BS, avail_1BNA = (
+            torch.from_numpy(np.ascontiguousarray(x)).to(self._device)[None] for x in (obs, state, avail)
+        )
+        n_batch, n_agents, n_actions = avail.shape
+        action = torch.zeros((0, n_batch, n_agents), dtype=torch.int64, device=self._device)
+        nothing = torch.zeros((0, n_batch), device=self._device)
+        inputs = agent_inputs(obs_1BNO, action, n_actions=n_actions, agent_id=self._agent_id)
+        return Sequence(inputs, obs_1BNO, state_1BS, avail_1BNA, action, nothing, nothing, nothing, nothing)
+
+    def _precision(self) -> contextlib.AbstractContextManager[object]:
+        if self._config.train.mixed_precision and self._device.type == "cuda":
+            return torch.autocast("cuda", torch.bfloat16)
+        return contextlib.nullcontext()
+
+
+Learner = ValueLearner
+
+
+def make_learner(config: RunConfig, info: EnvInfo, *, device: torch.device | str, seed: int) -> Learner:
+    """Make the learner that the algorithm asks for."""
+    return ValueLearner(config, info, device=device, seed=seed)

@@ -1,0 +1,156 @@
+"""QPLEX: duplex dueling mixing, with an attention (dmaq_qatten) or a state-only (dmaq) transformation.
+
+Common part: Qh_i = w_i Q_i + c_i; A_i = stop_grad(w_i (Q_i - m_i)) <= 0 with m_i the largest available Q_i;
+Q_tot = sum_i Qh_i + sum_i (lambda_i - 1) A_i. Gradient reaches w_i through the first sum only.
+Source: wjh720/QPLEX, pymarl-master/src/modules/mixers/dmaq_general.py and dmaq_qatten.py.
+"""
+
+import itertools
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from emtc_core.config.backbones import QplexConfig
+from emtc_core.learner.mixers.base import Mixed, MixInputs
+from emtc_core.learner.networks import GroupedLinear, mlp
+
+FLOOR = 1e-10
+
+
+class Transform(NamedTuple):
+    """w and c of Qh_i = w_i Q_i + c_i, with an extra loss per row."""
+
+    weight: Tensor  # [R, N] > 0
+    bias: Tensor  # [R, N], or [R, 1] where shared
+    regularizer: Tensor | None  # [R]
+
+
+class QplexMixer(nn.Module):
+    """Q_tot from transformed utilities and importance weights of the advantages."""
+
+    def __init__(
+        self,
+        config: QplexConfig,
+        *,
+        n_agents: int,
+        n_actions: int,
+        state_dim: int,
+        obs_dim: int,
+        agent_block: int,
+    ) -> None:
+        super().__init__()
+        if config.mixer == "dmaq":
+            self.transform: nn.Module = StateTransform(config, n_agents=n_agents, state_dim=state_dim)
+        else:
+            self.transform = AttentionTransform(
+                config, n_agents=n_agents, state_dim=state_dim, obs_dim=obs_dim, agent_block=agent_block
+            )
+        self.importance = Importance(config, n_agents=n_agents, n_actions=n_actions, state_dim=state_dim)
+
+    def forward(self, inputs: MixInputs) -> Mixed:
+        """Mix [R, N] values into [R]."""
+        transform: Transform = self.transform(inputs)
+        lambda_RN = self.importance(inputs.state, inputs.action)
+        weight_RN = transform.weight
+        advantage_RN = (weight_RN * (inputs.q_taken - inputs.q_max)).detach()
+        terms_RN = weight_RN * inputs.q_taken + transform.bias + (lambda_RN - 1.0) * advantage_RN
+        return Mixed(terms_RN.sum(-1), transform.regularizer)
+
+
+class Importance(nn.Module):
+    """lambda_i(s, a) > 0: K kernels of key, agent and action factors."""
+
+    def __init__(self, config: QplexConfig, *, n_agents: int, n_actions: int, state_dim: int) -> None:
+        super().__init__()
+        self._n_actions, self._kernels = n_actions, config.num_kernel
+        layers, hidden = config.adv_hypernet_layers, config.adv_hypernet_embed
+        self.key = KernelMlp(config.num_kernel, state_dim, 1, layers=layers, hidden=hidden)
+        self.agents = KernelMlp(config.num_kernel, state_dim, n_agents, layers=layers, hidden=hidden)
+        self.action = KernelMlp(
+            config.num_kernel, state_dim + n_agents * n_actions, n_agents, layers=layers, hidden=hidden
+        )
+
+    def forward(self, state: Tensor, action: Tensor) -> Tensor:
+        """Weigh advantages: states [R, S] and actions [R, N] to [R, N]."""
+        onehot_RNA = state.new_zeros(*action.shape, self._n_actions).scatter_(-1, action.unsqueeze(-1), 1.0)
+        key_RK1 = self.key(state).abs() + FLOOR
+        agents_RKN = torch.sigmoid(self.agents(state))
+        action_RKN = torch.sigmoid(self.action(torch.cat([state, onehot_RNA.flatten(1)], dim=-1)))
+        return (key_RK1 * agents_RKN * action_RKN).sum(1)
+
+
+class KernelMlp(nn.Module):
+    """K separate networks of 1 to 3 layers on one input, evaluated together: [R, I] to [R, K, O]."""
+
+    def __init__(self, kernels: int, n_in: int, n_out: int, *, layers: int, hidden: int) -> None:
+        super().__init__()
+        self._kernels = kernels
+        # The first layers of the K networks read the same input, so they are one matrix.
+        self.first = nn.Linear(n_in, kernels * (hidden if layers > 1 else n_out))
+        widths = [*[hidden] * (layers - 1), n_out]
+        self.rest = nn.ModuleList(GroupedLinear(kernels, a, b) for a, b in itertools.pairwise(widths))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Evaluate every kernel."""
+        y = self.first(x).view(len(x), self._kernels, -1)
+        for layer in self.rest:
+            y = layer(torch.relu(y))
+        return y
+
+
+class StateTransform(nn.Module):
+    """dmaq: w and c from the state alone; the identity unless `weighted_head`."""
+
+    def __init__(self, config: QplexConfig, *, n_agents: int, state_dim: int) -> None:
+        super().__init__()
+        weighted, hidden = config.weighted_head, config.hypernet_embed
+        self.weight = mlp(state_dim, hidden, n_agents) if weighted else None
+        self.bias = mlp(state_dim, hidden, n_agents) if weighted else None
+
+    def forward(self, inputs: MixInputs) -> Transform:
+        """Return w [R, N] and c [R, N]."""
+        if self.weight is None or self.bias is None:
+            return Transform(torch.ones_like(inputs.q_taken), torch.zeros_like(inputs.q_taken), None)
+        return Transform(self.weight(inputs.state).abs() + FLOOR, self.bias(inputs.state), None)
+
+
+class AttentionTransform(nn.Module):
+    """dmaq_qatten: w by attention of the state over the agents' own features, c shared by the agents."""
+
+    def __init__(self, config: QplexConfig, *, n_agents: int, state_dim: int, obs_dim: int, agent_block: int) -> None:
+        super().__init__()
+        self._n_agents, self._block, self._config = n_agents, agent_block, config
+        heads, embed, hidden = config.n_head, config.attend_embed, config.hypernet_embed
+        width = (agent_block or obs_dim) + (1 if config.nonlinear else 0)
+        self.query_hidden = nn.Linear(state_dim, heads * hidden)
+        self.query = nn.Parameter(torch.empty(heads, hidden, embed).uniform_(-(hidden**-0.5), hidden**-0.5))
+        self.key = nn.Parameter(torch.empty(heads, width, embed).uniform_(-(width**-0.5), width**-0.5))
+        self.bias = mlp(state_dim, config.state_bias_embed, 1)
+        self.head_weight = mlp(state_dim, hidden, heads) if config.weighted_head else None
+
+    def forward(self, inputs: MixInputs) -> Transform:
+        """Return w [R, N], c [R, 1] and the squared logits [R]."""
+        logits_RHN = self._logits(inputs)
+        attention_RHN = torch.softmax(logits_RHN * self._config.attend_embed**-0.5, dim=-1)
+        if self.head_weight is not None:
+            attention_RHN = attention_RHN * self.head_weight(inputs.state).abs().unsqueeze(-1)
+        penalty_R = logits_RHN.square().sum(1).mean(-1) * self._config.attend_reg
+        return Transform(attention_RHN.sum(1) + FLOOR, self.bias(inputs.state) / self._n_agents, penalty_R)
+
+    def _logits(self, inputs: MixInputs) -> Tensor:
+        heads, hidden = self._config.n_head, self._config.hypernet_embed
+        hidden_RHD = torch.relu(self.query_hidden(inputs.state)).view(-1, heads, hidden)
+        query_HRE = torch.bmm(hidden_RHD.transpose(0, 1), self.query)
+        # query . (key u) = (query key^T) . u: projecting the query back costs R rows instead of R * N.
+        back_HRU = torch.bmm(query_HRE, self.key.transpose(1, 2))
+        return torch.einsum("hru,rnu->rhn", back_HRU, self._features(inputs))
+
+    def _features(self, inputs: MixInputs) -> Tensor:
+        block = self._block
+        own_RNU = inputs.obs
+        if block:
+            own_RNU = inputs.state[:, : self._n_agents * block].view(-1, self._n_agents, block)
+        if self._config.nonlinear:
+            own_RNU = torch.cat([own_RNU, inputs.q_taken.unsqueeze(-1)], dim=-1)
+        return own_RNU

@@ -1,0 +1,146 @@
+"""Per-agent networks with weights shared by all agents, and the sequence they read.
+
+What lives here: the recurrent agent, CDS's agent with private heads, small initialised layers. What does not:
+mixing, targets, acting (controller.py). Tensors are time-major: [T, B, N, ...].
+"""
+
+import itertools
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from emtc_core.replay_buffer import Batch
+
+
+@dataclass(frozen=True)
+class Sequence:
+    """A batch in time-major order, with the agents' input at each of its T + 1 steps."""
+
+    inputs: Tensor  # [T+1, B, N, I]
+    obs: Tensor  # [T+1, B, N, O]
+    state: Tensor  # [T+1, B, S]
+    avail: Tensor  # [T+1, B, N, A]
+    action: Tensor  # [T, B, N]
+    reward: Tensor  # [T, B]
+    terminated: Tensor  # [T, B] float: 1 where nothing is bootstrapped
+    mask: Tensor  # [T, B] float: 1 on real transitions
+    beta: Tensor  # [T, B]
+
+
+def make_sequence(batch: Batch, *, agent_id: bool) -> Sequence:
+    """Lay a batch out in time-major order and build the agents' inputs.
+
+    Args:
+        batch: Padded episodes.
+        agent_id: Append a one-hot agent id (all backbones but CDS).
+    """
+    obs, state, avail, action = (x.transpose(0, 1) for x in (batch.obs, batch.state, batch.avail, batch.action))
+    return Sequence(
+        inputs=agent_inputs(obs, action, n_actions=avail.shape[-1], agent_id=agent_id),
+        obs=obs,
+        state=state,
+        avail=avail,
+        action=action,
+        reward=batch.reward.transpose(0, 1),
+        terminated=batch.terminated.transpose(0, 1).float(),
+        mask=batch.filled.transpose(0, 1).float(),
+        beta=batch.beta.transpose(0, 1),
+    )
+
+
+def agent_inputs(obs: Tensor, action: Tensor, *, n_actions: int, agent_id: bool) -> Tensor:
+    """Concatenate observation, one-hot last action (zeros at t = 0) and one-hot agent id.
+
+    Args:
+        obs: [T+1, B, N, O].
+        action: [T, B, N] actions; the last action at step t is action t - 1.
+        n_actions: A.
+        agent_id: Append the id.
+
+    Returns:
+        [T+1, B, N, O + A (+ N)].
+    """
+    n_agents, obs_dim = obs.shape[-2:]
+    inputs = obs.new_zeros(*obs.shape[:-1], input_width(obs_dim, n_actions, n_agents, agent_id=agent_id))
+    inputs[..., :obs_dim] = obs
+    inputs[1:, ..., obs_dim : obs_dim + n_actions].scatter_(-1, action.unsqueeze(-1), 1.0)
+    if agent_id:
+        inputs[..., obs_dim + n_actions :] = torch.eye(n_agents, device=obs.device)
+    return inputs
+
+
+def input_width(obs_dim: int, n_actions: int, n_agents: int, *, agent_id: bool) -> int:
+    """Count the entries of one agent's input."""
+    return obs_dim + n_actions + (n_agents if agent_id else 0)
+
+
+class SharedAgent(nn.Module):
+    """Linear, ReLU, GRU, Linear: one network for all agents."""
+
+    def __init__(self, n_inputs: int, n_actions: int, hidden: int) -> None:
+        super().__init__()
+        self.fc1 = nn.Linear(n_inputs, hidden)
+        self.rnn = nn.GRU(hidden, hidden)
+        self.fc2 = nn.Linear(hidden, n_actions)
+
+    def unroll(self, inputs: Tensor) -> Tensor:
+        """Run whole sequences from a zero hidden state: [T, B, N, I] to [T, B, N, H]."""
+        n_steps, n_batch, n_agents, _ = inputs.shape
+        x_TMH = torch.relu(self.fc1(inputs)).view(n_steps, n_batch * n_agents, -1)
+        return self.rnn(x_TMH)[0].view(n_steps, n_batch, n_agents, -1)
+
+    def step(self, inputs: Tensor, hidden: Tensor) -> Tensor:
+        """Advance one step: [M, I] and [M, H] to the next hidden state [M, H]."""
+        w_ih, w_hh, b_ih, b_hh = self.rnn.all_weights[0]
+        return torch.gru_cell(torch.relu(self.fc1(inputs)), hidden, w_ih, w_hh, b_ih, b_hh)
+
+    def values(self, hidden: Tensor) -> Tensor:
+        """Return Q_i of every action: [..., N, H] to [..., N, A]."""
+        return self.fc2(hidden)
+
+
+class DiverseAgent(SharedAgent):
+    """CDS: the shared trunk plus one private linear head per agent; no agent id in the input."""
+
+    def __init__(self, n_inputs: int, n_actions: int, hidden: int, n_agents: int) -> None:
+        super().__init__(n_inputs, n_actions, hidden)
+        self.head = GroupedLinear(n_agents, hidden, n_actions)
+
+    def private(self, hidden: Tensor) -> Tensor:
+        """Return each agent's private part: [..., N, H] to [..., N, A]."""
+        return self.head(hidden)
+
+    def values(self, hidden: Tensor) -> Tensor:
+        """Return shared plus private values: [..., N, H] to [..., N, A]."""
+        return self.fc2(hidden) + self.head(hidden)
+
+    def swapped(self, hidden: Tensor) -> Tensor:
+        """Return the values of every history under every identity: [..., N, H] to [..., N, K, A]."""
+        private = torch.einsum("...nh,kha->...nka", hidden, self.head.weight) + self.head.bias
+        return self.fc2(hidden).unsqueeze(-2) + private
+
+
+class GroupedLinear(nn.Module):
+    """G independent linear layers applied to the G rows of [..., G, I]; PyTorch's default start."""
+
+    def __init__(self, groups: int, n_in: int, n_out: int) -> None:
+        super().__init__()
+        bound = n_in**-0.5
+        self.weight = nn.Parameter(torch.empty(groups, n_in, n_out).uniform_(-bound, bound))
+        self.bias = nn.Parameter(torch.empty(groups, n_out).uniform_(-bound, bound))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Apply layer g to row g: [..., G, I] to [..., G, O]."""
+        lead = x.shape[:-2]
+        x_GRI = x.reshape(-1, *x.shape[-2:]).transpose(0, 1)
+        y_GRO = torch.baddbmm(self.bias.unsqueeze(1), x_GRI, self.weight)
+        return y_GRO.transpose(0, 1).reshape(*lead, *self.bias.shape)
+
+
+def mlp(*widths: int) -> nn.Sequential:
+    """Stack linear layers of these widths with ReLU between them."""
+    layers: list[nn.Module] = []
+    for n_in, n_out in itertools.pairwise(widths):
+        layers += [nn.Linear(n_in, n_out), nn.ReLU()]
+    return nn.Sequential(*layers[:-1])

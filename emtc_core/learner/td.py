@@ -1,0 +1,109 @@
+"""Temporal-difference targets and losses of the value learner, one equation per function.
+
+What lives here: masked means, greedy choice, the gated target, squared and quantile losses, the episodic-control
+loss. What does not: networks, mixing, or where H and rho come from. All tensors are time-major [T, B].
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from emtc_core.incentive import incentive
+
+UNAVAILABLE_Q = -9_999_999.0
+
+
+@dataclass(frozen=True)
+class IncentiveInputs:
+    """What the episodic memory recalls about the successor of every transition of a batch."""
+
+    h_next: Tensor  # [B, T] H(s'); 0 at a miss
+    rho_next: Tensor  # [B, T] success ratio of s'; 0 at a miss, which makes r_p 0
+    hit: Tensor  # [B, T] bool; a node was found
+
+
+@dataclass(frozen=True)
+class Incentive:
+    """Episodic incentive of every transition, before and after the gate."""
+
+    r_p: Tensor  # [T, B]
+    gated: Tensor  # [T, B] beta * r_p
+
+
+def incentive_inputs(
+    h_next: NDArray[np.floating], rho_next: NDArray[np.floating], hit: NDArray[np.bool_], *, device: torch.device
+) -> IncentiveInputs:
+    """Make inputs from recalled arrays [B, T]; NaN at a miss becomes 0."""
+    return IncentiveInputs(
+        h_next=torch.from_numpy(np.where(hit, h_next, 0.0).astype(np.float32)).to(device),
+        rho_next=torch.from_numpy(np.where(hit, rho_next, 0.0).astype(np.float32)).to(device),
+        hit=torch.from_numpy(np.ascontiguousarray(hit)).to(device),
+    )
+
+
+def masked_mean(values: Tensor, mask: Tensor) -> Tensor:
+    """Average over real transitions: sum(mask * values) / sum(mask)."""
+    return (values * mask).sum() / mask.sum().clamp_min(1.0)
+
+
+def greedy(q: Tensor, avail: Tensor) -> tuple[Tensor, Tensor]:
+    """Find the largest available Q_i and its action; q [..., A] and avail [..., A] to [...] twice."""
+    best = q.detach().masked_fill(~avail, UNAVAILABLE_Q).max(-1)
+    return best.values, best.indices
+
+
+def episodic_incentive(
+    recalled: IncentiveInputs,
+    q_next: Tensor,
+    *,
+    beta: Tensor,
+    terminated: Tensor,
+    gamma: float,
+    clamp: Literal["none", "positive"],
+    mask_terminal: bool,
+) -> Incentive:
+    """Compute r_p = gamma rho(s') (H(s') - Qbar(s')) and weigh it by the gate (Eq. 2, 9).
+
+    Args:
+        recalled: H, rho and hits [B, T] of the successors.
+        q_next: [T, B] the very tensor that the target bootstraps, so that H -> V* cancels it (Proposition 2).
+        beta: [T, B] gate.
+        terminated: [T, B] 1 where nothing is bootstrapped.
+        gamma: Discount.
+        clamp: Keep only positive incentives, as EMU's code does. C9.
+        mask_terminal: No incentive on terminating transitions. C13.
+    """
+    h_next, rho = recalled.h_next.transpose(0, 1), recalled.rho_next.transpose(0, 1)
+    r_p = incentive(h_next, q_next, rho, gamma=gamma, clamp=clamp)
+    if mask_terminal:
+        r_p = r_p * (1.0 - terminated)
+    return Incentive(r_p=r_p, gated=beta * r_p)
+
+
+def episodic_control_error(
+    q_tot: Tensor, recalled: IncentiveInputs, *, reward: Tensor, terminated: Tensor, gamma: float
+) -> Tensor:
+    """Measure Q_EC - Q_tot with Q_EC = r + gamma H(s'); 0 where s' was not found (EMC). [T, B]."""
+    h_next = recalled.h_next.transpose(0, 1) * (1.0 - terminated)
+    return torch.where(recalled.hit.transpose(0, 1), reward + gamma * h_next - q_tot, torch.zeros_like(q_tot))
+
+
+def quantile_huber(quantiles: Tensor, fractions: Tensor, target: Tensor) -> Tensor:
+    """Regress quantiles at sampled fractions on target samples, kappa = 1 (IQN).
+
+    Args:
+        quantiles: [T, B, W] Z_tot(w_j).
+        fractions: [T, B, W] w_j.
+        target: [T, B, V] samples, detached.
+
+    Returns:
+        [T, B] sum over j of the mean over k.
+    """
+    error = target.unsqueeze(-2) - quantiles.unsqueeze(-1)
+    huber = torch.where(error.abs() <= 1.0, 0.5 * error.square(), error.abs() - 0.5)
+    weight = (fractions.unsqueeze(-1) - (error.detach() <= 0).float()).abs()
+    return (weight * huber).mean(-1).sum(-1)
