@@ -1,0 +1,97 @@
+"""B battles of one map as arrays: set up, give orders, advance.
+
+What lives here: ownership of the arrays that the kernels change. What does not: SMAC's interface
+(`env.py`). Scripted policies that order at any distance (the calibration) drive this class directly.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from emtc_core.config.env import SkirmishConfig
+from emtc_core.envs.skirmish import columns
+from emtc_core.envs.skirmish.chance import make_words, uniform_block
+from emtc_core.envs.skirmish.maps import MapSpec
+from emtc_core.envs.skirmish.simulate import advance
+from emtc_core.envs.skirmish.spawn import JITTER, make_places, order_within_types
+from emtc_core.envs.skirmish.terrain import get_choke, make_ground, make_walkable
+from emtc_core.envs.skirmish.units import ENERGY_START
+
+
+class Battle:
+    """The arrays of B battles; see `columns.py` for what stands where."""
+
+    def __init__(self, spec: MapSpec, *, n_envs: int, config: SkirmishConfig) -> None:
+        allies, enemies = spec.allies, spec.enemies(config.enemy_order)
+        self.n_allies = len(allies)
+        self.units = (*allies, *enemies)
+        bits = [_bit(unit.name, spec.type_bits) for unit in allies]
+        bits += [_bit(unit.name, spec.enemy_type_bits) for unit in enemies]
+        self.spec = columns.make_spec(self.units, bits)
+        self.walkable = make_walkable(spec.terrain)
+        self._ground = make_ground(self.walkable)
+        self._choke = np.array(get_choke(spec.terrain))
+        self._goal = np.array(spec.attack_point)
+        self._places = (
+            make_places(allies, spec.ally_point, self.walkable),
+            make_places(enemies, spec.enemy_point, self.walkable),
+        )
+        self._sorts_enemies = config.enemy_order == "sorted"
+        self.real = np.zeros((n_envs, len(self.units), columns.N_REAL))
+        self.whole = np.zeros((n_envs, len(self.units), columns.N_WHOLE), dtype=np.int64)
+        self.clock = np.zeros(n_envs, dtype=np.int64)
+        self.running = np.zeros(n_envs, dtype=np.bool_)
+        self._rng = make_words(0, n_envs)
+
+    def seed(self, seed: int) -> None:
+        """Set the generator of copy b from (seed, b)."""
+        self._rng = make_words(seed, len(self._rng))
+
+    def restart(self) -> None:
+        """Put every unit in place, whole and ready."""
+        self.real[:] = 0.0
+        self.whole[:] = -1
+        self.clock[:] = 0
+        self.running[:] = True
+        self.real[..., columns.X], self.real[..., columns.Y] = np.moveaxis(self._draw_places(), -1, 0)
+        self.real[..., columns.FACE_Y] = -1.0
+        self.real[..., columns.HEALTH] = self.spec[:, columns.S_HEALTH]
+        self.real[..., columns.SHIELD] = self.spec[:, columns.S_SHIELD]
+        self.real[..., columns.BEFORE] = self.spec[:, columns.S_HEALTH] + self.spec[:, columns.S_SHIELD]
+        self.real[..., columns.HURT] = 1e6
+        self.real[..., columns.ENERGY] = np.where(self.spec[:, columns.S_DELIVERY] == columns.MEND, ENERGY_START, 0.0)
+        self.whole[..., columns.ALIVE] = 1
+        self.whole[..., columns.ORDER] = columns.STAND
+        self.whole[..., columns.WINDING] = 0
+        self.whole[..., columns.SIDE] = 0
+        self.whole[..., columns.MOBILITY] = columns.IDLE
+
+    def advance(self, loops: int) -> None:
+        """Advance every running battle by some game loops."""
+        advance(
+            self.real,
+            self.whole,
+            self._rng,
+            self.clock,
+            self.running,
+            self.spec,
+            self._ground,
+            self._choke,
+            self._goal,
+            self.n_allies,
+            loops,
+        )
+
+    def _draw_places(self) -> NDArray[np.float64]:
+        shift = uniform_block(self._rng, len(self.units) * 2, -JITTER, JITTER)
+        shift_BU2 = shift.reshape(len(self._rng), len(self.units), 2)
+        ally, enemy = (places[None] for places in self._places)
+        n = self.n_allies
+        ally_BN2 = order_within_types(self.units[:n], ally + shift_BU2[:, :n])
+        enemy_BE2 = enemy + shift_BU2[:, n:]
+        if self._sorts_enemies:
+            enemy_BE2 = order_within_types(self.units[n:], enemy_BE2)
+        return np.concatenate([ally_BN2, enemy_BE2], axis=1)
+
+
+def _bit(name: str, type_bits: tuple[str, ...]) -> int:
+    return type_bits.index(name) if type_bits else -1

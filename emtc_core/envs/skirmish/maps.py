@@ -1,0 +1,180 @@
+"""The eleven maps: line-ups, spawn points, limits and the sizes that follow from SMAC's layouts.
+
+What lives here: data and the arithmetic of sizes. What does not: any simulation; this module loads no
+compiler, so that pages and tables can ask for sizes and draw replays cheaply.
+"""
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from emtc_core.config.env import SkirmishConfig
+from emtc_core.envs.base import EnvInfo
+from emtc_core.envs.skirmish.terrain import TerrainName
+from emtc_core.envs.skirmish.units import (
+    ALLY_MEDIVAC,
+    COLOSSUS,
+    ENEMY_MEDIVAC,
+    HYDRALISK,
+    MARAUDER,
+    MARINE,
+    STALKER,
+    ZEALOT,
+    ZERGLING,
+    UnitName,
+    UnitType,
+)
+from emtc_core.errors import EnvUnavailableError
+
+Group = tuple[tuple[UnitType, int], ...]
+Point = tuple[float, float]
+MOVES = ("no-op", "stop", "north", "south", "east", "west")
+N_MOVES = len(MOVES)
+WEST_POINT, EAST_POINT = (9.0, 16.0), (23.0, 16.0)
+_SPAWN_ORDER: tuple[UnitName, ...] = (
+    "colossus", "stalker", "zealot", "marine", "marauder", "medivac", "hydralisk", "zergling",
+)  # fmt: skip
+_AGENT_ORDER: tuple[UnitName, ...] = (
+    "colossus", "stalker", "zealot", "marauder", "marine", "medivac", "hydralisk", "zergling",
+)  # fmt: skip
+_ENEMY_BITS: dict[tuple[str, ...], tuple[UnitName, ...]] = {("stalker", "zealot"): ("zealot", "stalker")}
+
+
+@dataclass(frozen=True)
+class MapSpec:
+    """One map as SMAC registers it; groups are stated in the order of the map's script."""
+
+    name: str
+    ally_groups: Group
+    enemy_groups: Group
+    episode_limit: int
+    terrain: TerrainName = "plain"
+    ally_point: Point = WEST_POINT
+    enemy_point: Point = EAST_POINT
+    attack_point: Point = WEST_POINT
+    type_bits: tuple[UnitName, ...] = field(default=())
+    """Unit types of the one-hots of allies, in bit order; empty where one type fights."""
+
+    @property
+    def allies(self) -> tuple[UnitType, ...]:
+        """Agents in agent order: by the catalogue order of the map's own unit types."""
+        return _expand(self.ally_groups, _AGENT_ORDER)
+
+    def enemies(self, order: Literal["sorted", "official"]) -> tuple[UnitType, ...]:
+        """Enemies in slot order: by stock id, or as the map's script creates them."""
+        units = _expand(self.enemy_groups, _SPAWN_ORDER)
+        return tuple(sorted(units, key=lambda unit: unit.stock_id)) if order == "sorted" else units
+
+    @property
+    def enemy_type_bits(self) -> tuple[UnitName, ...]:
+        """Unit types of the one-hots of enemies; SMAC swaps the two on stalker and zealot maps."""
+        return _ENEMY_BITS.get(self.type_bits, self.type_bits)
+
+    @property
+    def ally_shield(self) -> int:
+        """1 where allies have shields, and so a shield entry in every row."""
+        return int(self.allies[0].shield > 0)
+
+    @property
+    def enemy_shield(self) -> int:
+        """1 where enemies have shields."""
+        return int(self.enemies("official")[0].shield > 0)
+
+    @property
+    def has_medivac(self) -> bool:
+        """Whether the battle is decided by the units that can fight, as on the MMM maps."""
+        return "medivac" in self.type_bits
+
+    @property
+    def max_reward(self) -> float:
+        """Undiscounted sum that a perfect battle earns before scaling."""
+        enemies = self.enemies("official")
+        return 10.0 * len(enemies) + 200.0 + sum(unit.health + unit.shield for unit in enemies)
+
+
+def _expand(groups: Group, order: tuple[UnitName, ...]) -> tuple[UnitType, ...]:
+    ranked = sorted(groups, key=lambda group: order.index(group[0].name))
+    return tuple(unit for unit, count in ranked for _ in range(count))
+
+
+def spawn_order(units: tuple[UnitType, ...]) -> list[int]:
+    """List the indices of units in the order in which the map's script creates them."""
+    return sorted(range(len(units)), key=lambda index: _SPAWN_ORDER.index(units[index].name))
+
+
+_TWO_TYPES: tuple[UnitName, ...] = ("stalker", "zealot")
+_SPECS = (
+    MapSpec("3m", ((MARINE, 3),), ((MARINE, 3),), 60),
+    MapSpec("8m", ((MARINE, 8),), ((MARINE, 8),), 120),
+    MapSpec("2s3z", ((STALKER, 2), (ZEALOT, 3)), ((STALKER, 2), (ZEALOT, 3)), 120, type_bits=_TWO_TYPES),
+    MapSpec(
+        "1c3s5z",
+        ((COLOSSUS, 1), (STALKER, 3), (ZEALOT, 5)),
+        ((COLOSSUS, 1), (STALKER, 3), (ZEALOT, 5)),
+        180,
+        type_bits=("colossus", "stalker", "zealot"),
+    ),
+    MapSpec("3s5z", ((STALKER, 3), (ZEALOT, 5)), ((STALKER, 3), (ZEALOT, 5)), 150, type_bits=_TWO_TYPES),
+    MapSpec("3s_vs_5z", ((STALKER, 3),), ((ZEALOT, 5),), 250, terrain="open"),
+    MapSpec("5m_vs_6m", ((MARINE, 5),), ((MARINE, 6),), 70),
+    MapSpec(
+        "MMM2",
+        ((MARINE, 7), (MARAUDER, 2), (ALLY_MEDIVAC, 1)),
+        ((MARINE, 8), (MARAUDER, 3), (ENEMY_MEDIVAC, 1)),
+        180,
+        type_bits=("marauder", "marine", "medivac"),
+    ),
+    MapSpec(
+        "6h_vs_8z",
+        ((HYDRALISK, 6),),
+        ((ZEALOT, 8),),
+        150,
+        terrain="arena",
+        ally_point=(14.60, 9.49),
+        enemy_point=(14.41, 16.76),
+        attack_point=(14.60, 9.49),
+    ),
+    MapSpec("3s5z_vs_3s6z", ((STALKER, 3), (ZEALOT, 5)), ((STALKER, 3), (ZEALOT, 6)), 170, type_bits=_TWO_TYPES),
+    MapSpec(
+        "corridor",
+        ((ZEALOT, 6),),
+        ((ZERGLING, 24),),
+        400,
+        terrain="corridor",
+        ally_point=(19.04, 19.12),
+        enemy_point=(27.91, 28.24),
+        attack_point=(4.47, 4.33),
+    ),
+)
+MAPS: dict[str, MapSpec] = {spec.name: spec for spec in _SPECS}
+
+
+def make_info(spec: MapSpec, config: SkirmishConfig) -> EnvInfo:
+    """Compute the sizes and bounds of a map; see `observe.py` for the layouts behind them."""
+    n, e, bits = len(spec.allies), len(spec.enemies("official")), len(spec.type_bits)
+    ally_row, enemy_row = 4 + spec.ally_shield + bits, 3 + spec.enemy_shield + bits
+    n_actions = N_MOVES + e
+    unit = 20.0 / spec.max_reward
+    return EnvInfo(
+        env="skirmish",
+        map=spec.name,
+        n_agents=n,
+        n_actions=n_actions,
+        obs_dim=4 + e * (enemy_row + 2) + (n - 1) * (ally_row + 1) + (ally_row - 3),
+        state_dim=n * ally_row + e * enemy_row + n * n_actions,
+        episode_limit=spec.episode_limit,
+        reward_range=(-unit, unit) if config.reward_sparse else (0.0, 20.0),
+        agent_block=ally_row,
+        action_names=(*MOVES, *(f"attack {k}" for k in range(e))),
+        enemy_names=tuple(f"{unit.name} {k}" for k, unit in enumerate(spec.enemies(config.enemy_order))),
+    )
+
+
+def get_map(name: str) -> MapSpec:
+    """Get a map by name.
+
+    Raises:
+        EnvUnavailableError: If there is no such map; names the ones that exist.
+    """
+    if name not in MAPS:
+        raise EnvUnavailableError(f'skirmish has no map "{name}". Maps: {", ".join(MAPS)}.')
+    return MAPS[name]

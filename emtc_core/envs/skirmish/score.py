@@ -1,0 +1,79 @@
+"""Rewards and ends at a step boundary, as SMAC computes them.
+
+The shaped reward is |enemy health and shield lost + 10 per kill|, +200 on a win, times 20 / max_reward.
+What regenerates counts negatively before the absolute value, so an episode may return more than 20.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from emtc_core.envs.skirmish.columns import ALIVE, BEFORE, HEALTH, MEND, S_DELIVERY, SHIELD
+from emtc_core.envs.skirmish.compiled import kernel
+
+KILL, WIN = 10.0, 200.0
+LOST, DRAWN, WON, OPEN = -1, 0, 1, 2
+
+
+@kernel
+def _take_losses(real: NDArray[np.float64], whole: NDArray[np.int64], n_allies: int, b: int) -> float:
+    """Sum what enemies lost since the last boundary, kills included, and remember where they stand."""
+    total = 0.0
+    for j in range(n_allies, whole.shape[1]):
+        before = real[b, j, BEFORE]
+        if before <= 0.0:
+            continue
+        now = real[b, j, HEALTH] + real[b, j, SHIELD] if whole[b, j, ALIVE] == 1 else 0.0
+        total += before - now + (KILL if whole[b, j, ALIVE] == 0 else 0.0)
+        real[b, j, BEFORE] = now
+    return total
+
+
+@kernel
+def _judge(whole: NDArray[np.int64], spec: NDArray[np.float64], n_allies: int, b: int) -> int:
+    allies, fighters, enemies, hostile = 0, 0, 0, 0
+    for i in range(whole.shape[1]):
+        if whole[b, i, ALIVE] == 0:
+            continue
+        armed = 0 if spec[i, S_DELIVERY] == MEND else 1
+        if i < n_allies:
+            allies, fighters = allies + 1, fighters + armed
+        else:
+            enemies, hostile = enemies + 1, hostile + armed
+    if (allies == 0 and enemies > 0) or (allies > 0 and fighters == 0):
+        return LOST
+    if allies > 0 and (enemies == 0 or (enemies == 1 and hostile == 0)):
+        return WON
+    return DRAWN if allies == 0 else OPEN
+
+
+@kernel
+def score(
+    real: NDArray[np.float64],
+    whole: NDArray[np.int64],
+    spec: NDArray[np.float64],
+    running: NDArray[np.bool_],
+    steps: NDArray[np.int64],
+    reward: NDArray[np.float32],
+    ends: NDArray[np.bool_],
+    n_allies: int,
+    limit: int,
+    sparse: bool,
+    scale: float,
+) -> None:
+    """Write the reward [B] of this step and the flags ends [B, 3]: terminated, truncated, won."""
+    for b in range(whole.shape[0]):
+        reward[b] = 0.0
+        if not running[b]:
+            continue
+        steps[b] += 1
+        points = abs(_take_losses(real, whole, n_allies, b))
+        verdict = _judge(whole, spec, n_allies, b)
+        if sparse:
+            points = 1.0 if verdict == WON else (-1.0 if verdict == LOST else 0.0)
+        elif verdict == WON:
+            points += WIN
+        reward[b] = points * scale
+        ends[b, 0] = verdict != OPEN
+        ends[b, 1] = verdict == OPEN and steps[b] >= limit
+        ends[b, 2] = verdict == WON
+        running[b] = not (ends[b, 0] or ends[b, 1])

@@ -1,0 +1,267 @@
+"""The eight unit types: StarCraft II 4.10 statistics in game loops and map cells.
+
+What lives here: numbers published in the game's catalogues, nothing tuned. One game loop is 1/16 s of
+"normal" game time; speeds are cells per loop, periods are loops. What does not: how units use them.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+UnitName = Literal["marine", "marauder", "medivac", "stalker", "zealot", "colossus", "hydralisk", "zergling"]
+Attribute = Literal["none", "light", "armored"]
+Delivery = Literal["instant", "missile", "blades", "line", "heal"]
+Layer = Literal["ground", "giant", "air"]
+
+LOOPS_PER_SECOND = 16.0
+SHIELD_DELAY = 160
+"""Loops without damage before a shield recharges."""
+SHIELD_RATE = 2.0 / LOOPS_PER_SECOND
+"""Shield points per loop."""
+ZERG_RATE = 0.2734 / LOOPS_PER_SECOND
+"""Health points per loop of every zerg unit."""
+ENERGY_START, ENERGY_MAX, ENERGY_RATE = 50.0, 200.0, 0.5625 / LOOPS_PER_SECOND
+HEAL_RATE = 9.0 / LOOPS_PER_SECOND
+"""Health points per loop that a medivac restores."""
+HEAL_COST = 0.33
+"""Energy per restored health point."""
+HEAL_START_ENERGY = 5.0
+"""Energy below which a medivac does not begin to heal by itself."""
+HEAL_SEARCH = 6.0
+"""Edge distance in which a medivac looks for the wounded by itself."""
+SECOND_BLADE = 4.5
+"""Loops between the two hits of a zealot."""
+MIN_DAMAGE = 0.5
+RANGE_SLOP = 1.0
+"""How far a target may drift beyond the range before the attacker walks again."""
+TURN_DEGREES = 62.5
+"""Turn per loop."""
+DELAY_LOW, DELAY_HIGH = -1.0, 2.0
+"""Bounds of the uniform random part of a weapon period, in loops."""
+BEAM_HALF_LENGTH, BEAM_HALF_WIDTH = 1.4, 0.15
+"""Footprint of the colossus: a bar across the firing direction, centred on the target."""
+
+
+@dataclass(frozen=True)
+class UnitType:
+    """One unit type. Distances in cells, times in loops, accelerations in cells per loop squared."""
+
+    name: UnitName
+    stock_id: int
+    health: float
+    speed: float
+    radius: float
+    separation: float
+    damage: float
+    bonus: float
+    bonus_against: Attribute
+    reach: float
+    scan: float
+    period: float
+    wind_up: float
+    delivery: Delivery
+    shown_cooldown: float
+    """The constant that normalises the cooldown in the state (SMAC's, not the true period)."""
+    shield: float = 0.0
+    armor: float = 0.0
+    attribute: Attribute = "none"
+    biological: bool = False
+    zerg: bool = False
+    missile_speed: float = 1.0
+    layer: Layer = "ground"
+    hits_air: bool = False
+    acceleration: float = 1000.0
+
+
+def _per_loop(speed: float) -> float:
+    return speed / LOOPS_PER_SECOND
+
+
+MARINE = UnitType(
+    "marine",
+    48,
+    45,
+    _per_loop(2.25),
+    0.375,
+    0.375,
+    6,
+    0,
+    "none",
+    5,
+    5.5,
+    13.77,
+    0.8,
+    "instant",
+    15,
+    attribute="light",
+    biological=True,
+    hits_air=True,
+)
+MARAUDER = UnitType(
+    "marauder",
+    51,
+    125,
+    _per_loop(2.25),
+    0.5625,
+    0.5,
+    10,
+    10,
+    "armored",
+    6,
+    6.5,
+    24,
+    0,
+    "missile",
+    25,
+    armor=1,
+    attribute="armored",
+    biological=True,
+    missile_speed=1.25,
+)
+ENEMY_MEDIVAC = UnitType(
+    "medivac",
+    54,
+    150,
+    _per_loop(2.5),
+    0.75,
+    0.75,
+    0,
+    0,
+    "none",
+    4,
+    6,
+    1,
+    0,
+    "heal",
+    200,
+    armor=1,
+    attribute="armored",
+    layer="air",
+    acceleration=2.25 / LOOPS_PER_SECOND**2,
+)
+ALLY_MEDIVAC = UnitType(
+    "medivac",
+    54,
+    150,
+    _per_loop(2.75),
+    0.75,
+    0.75,
+    0,
+    0,
+    "none",
+    4,
+    6,
+    1,
+    0,
+    "heal",
+    200,
+    armor=1,
+    attribute="armored",
+    layer="air",
+    acceleration=2.3125 / LOOPS_PER_SECOND**2,
+)
+STALKER = UnitType(
+    "stalker",
+    74,
+    80,
+    _per_loop(2.9531),
+    0.625,
+    0.625,
+    13,
+    5,
+    "armored",
+    6,
+    6.5,
+    29.92,
+    2.7,
+    "missile",
+    35,
+    shield=80,
+    armor=1,
+    attribute="armored",
+    missile_speed=1.17,
+    hits_air=True,
+)
+ZEALOT = UnitType(
+    "zealot",
+    73,
+    100,
+    _per_loop(2.25),
+    0.5,
+    0.375,
+    8,
+    0,
+    "none",
+    0.1,
+    5,
+    19.2,
+    0,
+    "blades",
+    22,
+    shield=50,
+    armor=1,
+    attribute="light",
+    biological=True,
+)
+COLOSSUS = UnitType(
+    "colossus",
+    4,
+    200,
+    _per_loop(2.25),
+    1.0,
+    0.75,
+    10,
+    5,
+    "light",
+    7,
+    7.5,
+    24,
+    1.3,
+    "line",
+    24,
+    shield=150,
+    armor=1,
+    attribute="armored",
+    layer="giant",
+)
+HYDRALISK = UnitType(
+    "hydralisk",
+    107,
+    80,
+    _per_loop(2.25),
+    0.625,
+    0.5,
+    12,
+    0,
+    "none",
+    5,
+    5.5,
+    13.2,
+    3.3,
+    "missile",
+    10,
+    attribute="light",
+    biological=True,
+    zerg=True,
+    missile_speed=2.5,
+    hits_air=True,
+)
+ZERGLING = UnitType(
+    "zergling",
+    105,
+    35,
+    _per_loop(2.9531),
+    0.375,
+    0.375,
+    5,
+    0,
+    "none",
+    0.1,
+    5,
+    11.14,
+    2.7,
+    "instant",
+    11,
+    attribute="light",
+    biological=True,
+    zerg=True,
+)
