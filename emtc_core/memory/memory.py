@@ -1,0 +1,307 @@
+"""EpisodicMemory: nodes, space and index as one thing; re-projection; state for a checkpoint.
+
+Stage before: rollout, embedder; after: gate, incentive, replay buffer. Two terms: a *write* is Algorithm 2
+on one episode; a *re-projection* recomputes every node's embedding after the embedder was refitted.
+
+When the scaling is refreshed (`norm_interval = "rebuild"`, A15): with every rebuild of the index, always
+before a write or in a re-projection, never inside an episode. The index is rebuilt
+
+  * at the first write, from that episode's own embeddings, for lack of anything else;
+  * at each re-projection, from all nodes;
+  * before a write, from all nodes, once the nodes appended since the last refresh number at least a quarter
+    of those it was measured on (amortised O(1) per node; the random projection never re-projects).
+
+`norm_interval = "200_steps"` adds one before a write whenever 200 env steps were written since the last.
+Each refresh moves all nodes at once, so two nodes are always compared in one space.
+
+`index = "stale_target_update"` keeps positions, scaling and identity of the nodes as they were when
+`on_target_update` was last called, and all lookups, Algorithm 2's too, see nothing else (A13). The slots
+that `write` returns can then be invisible to a lookup; so readers go through `resolve`.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from emtc_core.arrays import check_shape
+from emtc_core.config.memory import MemoryConfig
+from emtc_core.embedder.networks import Embedder
+from emtc_core.errors import NonFiniteLossError
+from emtc_core.memory.nodes import NodeTable, touch_all
+from emtc_core.memory.recall import NodeColumns, Recall, Slots, copy_columns, delta_along_links, recall
+from emtc_core.memory.scaling import identity_scaling, measure_scaling
+from emtc_core.memory.space import Space
+from emtc_core.memory.state import fill_table, list_table_faults, table_state
+from emtc_core.memory.write import Columns, Path, make_rules, write_backwards
+from emtc_core.seeding import make_generator
+
+GROWTH = 0.25  # share of new nodes at which the scaling is measured again
+EMU_NORM_STEPS = 200
+
+
+@dataclass(frozen=True)
+class NodeSample:
+    """Nodes for the embedder's refit."""
+
+    state: NDArray[np.float32]  # [M, S]
+    t: NDArray[np.int32]  # [M]
+    h: NDArray[np.float64]  # [M] return units
+
+
+@dataclass(frozen=True)
+class MemoryStats:
+    """What happened since the last `take_stats`, and evictions since the run began."""
+
+    written: int  # states stored, merged ones included
+    merged: int
+    queried: int  # states looked up by `find`
+    hits: int
+    evicted_total: int
+
+
+class EpisodicMemory:
+    """Best known returns by state, in at most `capacity` nodes (Algorithm 2)."""
+
+    def __init__(
+        self,
+        config: MemoryConfig,
+        *,
+        state_dim: int,
+        gamma: float,
+        embedder: Embedder,
+        device: str = "cpu",
+        seed: int = 0,
+    ) -> None:
+        self.config = config
+        self.generation = 0
+        self._embedder = embedder
+        self._gamma = gamma
+        self._seed = seed
+        self._rules = make_rules(config, gamma)
+        self._table = NodeTable(capacity=config.capacity, state_dim=state_dim, dim=embedder.dim)
+        self._space = Space(config, dim=embedder.dim, device=str(device))
+        self._measured = 0  # nodes the scaling was measured on
+        self._appended = 0  # nodes appended since
+        self._steps = 0  # env steps written since
+        self._samples = 0
+        self._evicted = 0
+        self._counts = dict.fromkeys(("written", "merged", "queried", "hits"), 0)
+
+    @property
+    def size(self) -> int:
+        """Number of nodes."""
+        return self._table.size
+
+    @property
+    def capacity(self) -> int:
+        """Most nodes kept."""
+        return self._table.capacity
+
+    @property
+    def desirable_fraction(self) -> float:
+        """Share of nodes with xi = 1; 0 in an empty memory."""
+        return float(self._table.nodes["xi"][: self.size].mean()) if self.size else 0.0
+
+    def write(
+        self, *, state: NDArray[np.float32], reward: NDArray[np.float32], won: bool, episode: int, episode_return: float
+    ) -> Slots:
+        """Store one episode, walking it backwards (Algorithm 2).
+
+        Args:
+            state: [T+1, S] states, the terminal one last.
+            reward: [T] extrinsic rewards in the learner's unit.
+            won: The environment's success flag.
+            episode: Number that the nodes remember.
+            episode_return: Undiscounted return in the environment's unit, for `success = "return_threshold"`.
+
+        Returns:
+            [T+1] slot of each state; -1 for a terminal state that is not stored, and for a state whose node
+            was evicted again within this very write.
+        """
+        steps = len(reward)
+        check_shape("state", state, (steps + 1, self._table.state.shape[1]))
+        x = self._embed(state, np.arange(steps + 1), for_write=True)
+        self._refresh_if_due(x, steps)
+        is_success = won if self.config.success == "flag" else episode_return >= self.config.success_threshold
+        path = self._make_path(state, x, reward, is_success=bool(is_success))
+        slots = self._walk(path, episode)
+        missing = np.full(steps + 1 - len(slots), -1)
+        return np.concatenate([slots, missing])
+
+    def _make_path(
+        self, state: NDArray[np.float32], x: NDArray[np.float32], reward: NDArray[np.float32], *, is_success: bool
+    ) -> Path:
+        rows = len(state) if self.config.store_terminal else len(reward)
+        xi = np.full(rows, is_success)
+        if self.config.store_terminal and self.config.terminal_xi == "zero":
+            xi[-1] = False
+        return Path(
+            state=np.ascontiguousarray(state[:rows], np.float32),
+            x=x[:rows],
+            z=self._space.scaling.apply(x[:rows]),
+            reward=np.append(reward.astype(np.float64), 0.0)[:rows],
+            xi=xi,
+        )
+
+    def _walk(self, path: Path, episode: int) -> Slots:
+        table, rows = self._table, len(path.reward)
+        table.reserve(rows)
+        self._space.follow(table)
+        columns = Columns(table.nodes, table.state, table.x, table.z, table.order, table.ends)
+        slots, size, next_uid, merged = write_backwards(
+            columns, self._space.visible(), path, self._rules, table.size, table.next_uid, episode
+        )
+        self._evicted += (rows - merged) - (size - table.size)
+        self._appended += rows - merged
+        table.size, table.next_uid = size, next_uid
+        self._counts["written"] += rows
+        self._counts["merged"] += merged
+        self._space.forget_nearest()
+        return slots
+
+    def _refresh_if_due(self, x: NDArray[np.float32], steps: int) -> None:
+        is_due = self._appended >= GROWTH * self._measured
+        if self.config.norm_interval == "200_steps":
+            is_due |= self._steps >= EMU_NORM_STEPS
+        if is_due and self.config.delta_space == "normalized":
+            self._refresh(x)
+        self._steps += steps
+
+    def _refresh(self, x_if_empty: NDArray[np.float32] | None = None) -> None:
+        """Measure the scaling on all nodes, move them all, rebuild the index."""
+        x = self._table.x[: self.size] if self.size or x_if_empty is None else x_if_empty
+        raw = self.config.delta_space == "raw"
+        self._space.rescale(self._table, identity_scaling(x.shape[1]) if raw else measure_scaling(x))
+        self._measured, self._appended, self._steps = len(x), 0, 0
+
+    def reproject(self) -> None:
+        """Recompute every embedding from its stored (state, t), then scaling and index, all at once (B11)."""
+        if not self.size:
+            return
+        table = self._table
+        table.x[: self.size] = self._embed(table.state[: self.size], table.nodes["t"][: self.size])
+        self._refresh()
+        self.generation += 1
+
+    def on_target_update(self) -> None:
+        """Let a stale index catch up with the nodes; a live one needs nothing."""
+        if self.config.index == "stale_target_update":
+            self._space.freeze(self._table)
+            self.generation += 1
+
+    def _embed(
+        self, state: NDArray[np.float32], t: NDArray[np.integer[Any]], *, for_write: bool = False
+    ) -> NDArray[np.float32]:
+        x = self._embedder.embed(state, np.ascontiguousarray(t), for_write=for_write).cpu().numpy()
+        if not np.isfinite(x).all():
+            raise NonFiniteLossError("Embeddings must be finite, got NaN or infinity. Lower embed.lr.")
+        return x
+
+    def find(self, state: NDArray[np.float32], t: NDArray[np.integer[Any]], *, nearest: bool = False) -> Slots:
+        """Look up states by nearest neighbour.
+
+        Args:
+            state: [Q, S] states.
+            t: [Q] their time steps.
+            nearest: Where nothing is within delta, take the nearest node at any distance.
+
+        Returns:
+            [Q] slots, -1 where nothing was found.
+        """
+        z = self._space.scaling_of_lookups.apply(self._embed(state, t))
+        slots = self._space.find(self._table, z)
+        self._counts["queried"] += len(slots)
+        self._counts["hits"] += int((slots >= 0).sum())
+        missed = slots < 0
+        if nearest and missed.any():
+            slots[missed] = self._space.find_nearest(self._table, z[missed])
+        return slots
+
+    def resolve(self, slots: Slots, state: NDArray[np.float32], *, nearest: bool = False) -> Slots:
+        """Turn the slots that `write` gave an episode into those that a reader sees.
+
+        The same slots for a live index; a lookup for a stale one. `nearest` fills what is missing.
+        """
+        steps = np.arange(len(state))
+        if self.config.index == "stale_target_update":
+            return self.find(state, steps, nearest=nearest)
+        missed = slots < 0
+        if not nearest or not missed.any():
+            return slots
+        resolved = slots.copy()
+        resolved[missed] = self.find(state[missed], steps[missed], nearest=True)
+        return resolved
+
+    def recall(self, slots: Slots, uids: Slots | None = None) -> Recall:
+        """Read nodes by slot, any shape; refreshes recency if `lru_touch_on_read`, changes nothing else.
+
+        A slot of -1, or one whose node no longer has the uid given, is a miss.
+        """
+        recalled = recall(self._table, slots, uids)
+        if self.config.lru_touch_on_read and self.config.evict == "lru":
+            touch_all(self._table.order, self._table.ends, np.where(recalled.hit, slots, -1).ravel())
+        return recalled
+
+    def uids(self, slots: Slots) -> Slots:
+        """Identity of the nodes in some slots, any shape; -1 for slot -1."""
+        return np.where(slots >= 0, self._table.nodes["uid"][np.maximum(slots, 0)], -1)
+
+    def successors(self, slots: Slots) -> Slots:
+        """Follow idx_next, any shape; -1 where there is no successor or its node is gone (A18)."""
+        return self._table.follow(slots)
+
+    def sample(self, n: int) -> NodeSample:
+        """Draw min(n, size) nodes without replacement."""
+        rng = make_generator(self._seed, "memory", self._samples)
+        self._samples += 1
+        rows = rng.choice(self.size, min(n, self.size), replace=False, shuffle=True)
+        node = self._table.nodes[rows]
+        return NodeSample(self._table.state[rows], np.ascontiguousarray(node["t"]), np.ascontiguousarray(node["h"]))
+
+    def delta_mem(self) -> NDArray[np.float64]:
+        """Consistency error of every node along its link, in slot order; NaN where it has no successor."""
+        return delta_along_links(self._table, self._gamma)
+
+    def columns(self) -> NodeColumns:
+        """Copy every node."""
+        return copy_columns(self._table)
+
+    def take_stats(self) -> MemoryStats:
+        """Read the counters and start them anew."""
+        stats = MemoryStats(**self._counts, evicted_total=self._evicted)
+        self._counts = dict.fromkeys(self._counts, 0)
+        return stats
+
+    def get_state(self) -> dict[str, Any]:
+        """Copy everything that decides future results: tensors, primitives and dictionaries of them."""
+        return {
+            "table": table_state(self._table),
+            "space": self._space.get_state(),
+            "generation": self.generation,
+            "measured": self._measured,
+            "appended": self._appended,
+            "steps": self._steps,
+            "samples": self._samples,
+            "evicted": self._evicted,
+            "counts": dict(self._counts),
+        }
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Continue from `get_state` as if never stopped.
+
+        Raises:
+            CheckpointError: If the nodes do not fit this memory.
+        """
+        fill_table(self._table, state["table"])
+        self._space.set_state(state["space"], self._table)
+        self.generation = state["generation"]
+        self._measured, self._appended, self._steps = state["measured"], state["appended"], state["steps"]
+        self._samples, self._evicted = state["samples"], state["evicted"]
+        self._counts = dict(state["counts"])
+
+    def check_valid(self) -> list[str]:
+        """List what is wrong with the memory, in words; empty when nothing is."""
+        return [*list_table_faults(self._table), *self._space.list_faults(self._table)]

@@ -1,0 +1,136 @@
+"""Columns of all nodes of the episodic memory, their identity, and the order in which they leave.
+
+A node lives in a slot; slots 0 … size-1 are always occupied. A uid names the node itself, so a slot that was
+evicted and reused is told apart from what it was. Columns grow geometrically up to the capacity. The order
+of eviction is a doubly linked list over slots: touching and evicting are O(1).
+
+`H` is float64, so that a recorded delta_mem can be recomputed from the recorded values alone.
+"""
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+NODE = np.dtype(
+    [
+        ("h", "f8"),  # highest discounted return, learner's unit
+        ("uid", "i8"),
+        ("next", "i8"),  # slot of the successor, -1: none
+        ("next_uid", "i8"),  # uid the successor had; another one there now means no successor (A18)
+        ("episode", "i8"),  # episode of the state that stands in the node
+        ("t", "i4"),  # its time step
+        ("n_call", "i4"),
+        ("n_xi", "i4"),
+        ("reward", "f4"),  # reward of the transition behind `next`
+        ("xi", "b1"),
+    ],
+    align=True,
+)
+FIRST_ROWS = 1024
+NONE = -1
+
+
+class NodeTable:
+    """Columns of all nodes; rows past `size` are unused room."""
+
+    def __init__(self, *, capacity: int, state_dim: int, dim: int) -> None:
+        self.capacity = capacity
+        self.size = 0
+        self.next_uid = 0
+        rows = min(FIRST_ROWS, capacity)
+        self.nodes = np.zeros(rows, NODE)
+        self.state = np.zeros((rows, state_dim), np.float32)
+        self.x = np.zeros((rows, dim), np.float32)  # as embedded
+        self.z = np.zeros((rows, dim))  # in the space where delta is tested
+        self.order = np.full((rows, 2), NONE, np.int32)  # neighbors towards the oldest, the newest
+        self.ends = np.full(2, NONE, np.int64)  # oldest, newest
+
+    def reserve(self, more: int) -> None:
+        """Make room for `more` further nodes, or up to the capacity."""
+        needed = min(self.size + more, self.capacity)
+        rows = len(self.nodes)
+        if needed <= rows:
+            return
+        rows = min(max(needed, rows + rows // 2), self.capacity)
+        self.nodes = _grown(self.nodes, rows)
+        self.state = _grown(self.state, rows)
+        self.x = _grown(self.x, rows)
+        self.z = _grown(self.z, rows)
+        self.order = _grown(self.order, rows)
+
+    def list_order(self) -> NDArray[np.int64]:
+        """List all slots from the next to be evicted to the last."""
+        return _walk_order(self.order, self.ends, self.size)
+
+    def set_order(self, slots: NDArray[np.int64]) -> None:
+        """Restore the order of eviction that `list_order` gave."""
+        self.ends[:] = NONE
+        _append_all(self.order, self.ends, slots)
+
+    def list_successors(self) -> NDArray[np.int64]:
+        """Follow every node's link [size]; NONE where there is none or its node is gone."""
+        return self.follow(np.arange(self.size))
+
+    def follow(self, slots: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Follow the links of some nodes, any shape; NONE stays NONE."""
+        link = np.where(slots >= 0, self.nodes["next"][slots], NONE)
+        intact = (link >= 0) & (self.nodes["uid"][link] == self.nodes["next_uid"][slots])
+        return np.where(intact, link, NONE)
+
+
+def _grown(column: NDArray[np.generic], rows: int) -> NDArray:
+    grown = np.zeros((rows, *column.shape[1:]), column.dtype)
+    grown[: len(column)] = column
+    return grown
+
+
+@njit(cache=True, nogil=True)
+def append_newest(order: NDArray, ends: NDArray, slot: int) -> None:  # pragma: no cover  # compiled
+    """Put a slot that is not in the list at its newest end."""
+    newest = ends[1]
+    order[slot, 0] = newest
+    order[slot, 1] = NONE
+    if newest >= 0:
+        order[newest, 1] = slot
+    else:
+        ends[0] = slot
+    ends[1] = slot
+
+
+@njit(cache=True, nogil=True)
+def remove(order: NDArray, ends: NDArray, slot: int) -> None:  # pragma: no cover  # compiled
+    """Take a slot out of the list."""
+    older, newer = order[slot, 0], order[slot, 1]
+    if older >= 0:
+        order[older, 1] = newer
+    else:
+        ends[0] = newer
+    if newer >= 0:
+        order[newer, 0] = older
+    else:
+        ends[1] = older
+
+
+@njit(cache=True, nogil=True)
+def touch_all(order: NDArray, ends: NDArray, slots: NDArray) -> None:  # pragma: no cover  # compiled
+    """Make slots the newest, one after the other; negative ones are skipped."""
+    for slot in slots:
+        if slot >= 0 and ends[1] != slot:
+            remove(order, ends, slot)
+            append_newest(order, ends, slot)
+
+
+@njit(cache=True, nogil=True)
+def _append_all(order: NDArray, ends: NDArray, slots: NDArray) -> None:  # pragma: no cover  # compiled
+    for slot in slots:
+        append_newest(order, ends, slot)
+
+
+@njit(cache=True, nogil=True)
+def _walk_order(order: NDArray, ends: NDArray, size: int) -> NDArray:  # pragma: no cover  # compiled
+    slots = np.empty(size, np.int64)
+    slot = ends[0]
+    for i in range(size):
+        slots[i] = slot
+        slot = order[slot, 1]
+    return slots

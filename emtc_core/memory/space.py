@@ -1,0 +1,146 @@
+"""The space where delta is tested: scaling, live grid, frozen grid, and the index for unlimited distance.
+
+Knows positions, not values. `EpisodicMemory` decides when anything here is refreshed.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from emtc_core.config.memory import MemoryConfig
+from emtc_core.memory.index.base import NeighborIndex, Points, Slots, make_nearest_index
+from emtc_core.memory.index.grid import GridIndex
+from emtc_core.memory.nodes import NodeTable
+from emtc_core.memory.scaling import Scaling, identity_scaling
+from emtc_core.memory.write import Index
+
+NO_UIDS = np.zeros(0, np.int64)
+
+
+@dataclass(frozen=True)
+class Frozen:
+    """Nodes as they stood at the last target update."""
+
+    scaling: Scaling
+    z: Points
+    uid: NDArray[np.int64]
+    grid: GridIndex
+
+
+class Space:
+    """Where nodes are, and who is near."""
+
+    def __init__(self, config: MemoryConfig, *, dim: int, device: str) -> None:
+        self._config = config
+        self._device = device
+        self.scaling = identity_scaling(dim)
+        self._grid = GridIndex(config.delta, config.delta_metric)
+        self._frozen: Frozen | None = None
+        if config.index == "stale_target_update":
+            self._frozen = self._freeze(self.scaling, np.zeros((0, dim)), NO_UIDS)
+        self._nearest: NeighborIndex | None = None
+
+    @property
+    def scaling_of_lookups(self) -> Scaling:
+        """Scaling that a query needs."""
+        return self._frozen.scaling if self._frozen else self.scaling
+
+    def visible(self) -> Index:
+        """Describe, for the walk of Algorithm 2, the grid that lookups see."""
+        frozen = self._frozen
+        grid = frozen.grid if frozen else self._grid
+        uid = frozen.uid if frozen else NO_UIDS
+        return Index(grid.buckets, grid.chain, grid.z, uid, grid.radius, grid.is_linf, frozen is None)
+
+    def follow(self, table: NodeTable) -> None:
+        """Keep up with a table that may have grown; call before a write."""
+        if self._frozen is None:
+            self._grid.reserve(table.z, table.size)
+
+    def rescale(self, table: NodeTable, scaling: Scaling) -> None:
+        """Move all nodes into a new scaling and rebuild the live index."""
+        self.scaling = scaling
+        table.z[: table.size] = scaling.apply(table.x[: table.size])
+        if self._frozen is None:
+            self._grid.build(table.z, table.size)
+        self.forget_nearest()
+
+    def freeze(self, table: NodeTable) -> None:
+        """Make the nodes as they stand now the only ones that lookups see."""
+        uid = table.nodes["uid"][: table.size].copy()
+        self._frozen = self._freeze(self.scaling, table.z[: table.size].copy(), uid)
+        self.forget_nearest()
+
+    def _freeze(self, scaling: Scaling, z: Points, uid: NDArray[np.int64]) -> Frozen:
+        grid = GridIndex(self._config.delta, self._config.delta_metric)
+        grid.build(z)
+        return Frozen(scaling, z, uid, grid)
+
+    def find(self, table: NodeTable, q: Points) -> Slots:
+        """Find the nearest visible node within delta, -1 where there is none."""
+        grid = self._frozen.grid if self._frozen else self._grid
+        return self._known(table, grid.query(q)[0])
+
+    def find_nearest(self, table: NodeTable, q: Points) -> Slots:
+        """Find the nearest visible node at any distance, -1 only where there are no nodes."""
+        if self._nearest is None:
+            self._nearest = make_nearest_index(self._config.delta_metric, device=self._device)
+            self._nearest.build(self._frozen.z if self._frozen else table.z[: table.size])
+        return self._known(table, self._nearest.query(q)[0])
+
+    def forget_nearest(self) -> None:
+        """Positions have changed."""
+        if self._frozen is None or self._nearest is None:
+            self._nearest = None
+
+    def _known(self, table: NodeTable, slots: Slots) -> Slots:
+        """Drop frozen nodes that have been evicted meanwhile."""
+        if self._frozen is None or not len(self._frozen.uid):
+            return slots
+        same = table.nodes["uid"][np.maximum(slots, 0)] == self._frozen.uid[np.maximum(slots, 0)]
+        return np.where((slots >= 0) & same, slots, -1)
+
+    def get_state(self) -> dict[str, Any]:
+        """Copy scaling and frozen nodes; grids are rebuilt from them."""
+        state: dict[str, Any] = {"scaling": _scaling_state(self.scaling), "frozen": None}
+        if self._frozen:
+            frozen = self._frozen
+            state["frozen"] = {
+                "scaling": _scaling_state(frozen.scaling),
+                "z": torch.from_numpy(frozen.z.copy()),
+                "uid": torch.from_numpy(frozen.uid.copy()),
+            }
+        return state
+
+    def set_state(self, state: Mapping[str, Any], table: NodeTable) -> None:
+        """Continue from `get_state`, the table being restored already."""
+        self.rescale(table, _make_scaling(state["scaling"]))
+        if state["frozen"] is not None:
+            frozen = state["frozen"]
+            self._frozen = self._freeze(_make_scaling(frozen["scaling"]), frozen["z"].numpy(), frozen["uid"].numpy())
+
+    def list_faults(self, table: NodeTable) -> list[str]:
+        """List what is wrong with positions and index."""
+        faults = []
+        z = table.z[: table.size]
+        if not np.array_equal(z, self.scaling.apply(table.x[: table.size])):
+            faults.append("a node stands elsewhere than its embedding says")
+        if self._frozen is None and table.size:
+            slots, distances = self._grid.query(z)
+            if (distances != 0).any() or (slots > np.arange(table.size)).any():
+                faults.append("a node cannot be found at its own place")
+            if self._grid.count() != table.size:
+                faults.append(f"the index holds {self._grid.count()} nodes, the table {table.size}")
+        return faults
+
+
+def _scaling_state(scaling: Scaling) -> dict[str, torch.Tensor]:
+    return {"mean": torch.from_numpy(scaling.mean.copy()), "divisor": torch.from_numpy(scaling.divisor.copy())}
+
+
+def _make_scaling(state: Mapping[str, torch.Tensor]) -> Scaling:
+    return Scaling(state["mean"].numpy().copy(), state["divisor"].numpy().copy())
