@@ -6,14 +6,15 @@ from numpy.typing import NDArray
 from emtc_core.config.env import EnvConfig
 from emtc_core.envs.adapter import refuse_unknown_map
 from emtc_core.envs.base import EnvInfo, Scene, VectorEnv
-from emtc_core.envs.smac_maps import SMAC_MAPS, make_info
+from emtc_core.envs.skirmish.maps import MAPS, make_info
+from emtc_core.envs.skirmish.scene import make_scene as draw
 
 HOW_TO_GET = "It is part of EMTC Lab; nothing is to be installed."
 
 
 def list_maps() -> list[str]:
     """List the simulator's maps."""
-    return list(SMAC_MAPS)
+    return list(MAPS)
 
 
 def find_obstacle() -> str:
@@ -22,9 +23,9 @@ def find_obstacle() -> str:
 
 
 def find_info(config: EnvConfig) -> EnvInfo:
-    """Tell a map's sizes from the layout arithmetic."""
+    """Tell a map's sizes."""
     refuse_unknown_map("skirmish", config.map, list_maps())
-    return make_info("skirmish", config.map)
+    return make_info(MAPS[config.map], config.skirmish)
 
 
 def make_env(config: EnvConfig, *, n_envs: int) -> VectorEnv:
@@ -38,6 +39,4 @@ def make_env(config: EnvConfig, *, n_envs: int) -> VectorEnv:
 def make_scene(map: str, states: NDArray[np.float32]) -> Scene:
     """Draw stored states."""
     refuse_unknown_map("skirmish", map, list_maps())
-    from emtc_core.envs.skirmish.scene import make_scene as draw
-
-    return draw(map, states)
+    return draw(MAPS[map], states)
