@@ -1,0 +1,217 @@
+"""Records → rows: what one flush writes, prepared before its transaction so that the lock is held briefly.
+
+Nothing here touches a database. The statements that take these rows are in `storage.statements`.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from itertools import repeat
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from emtc_core.recorder import (
+    EpisodeRecord,
+    EvaluationRecord,
+    GateStatsRecord,
+    PlaybackRecord,
+    SnapshotRecord,
+)
+from storage.blobs import pack
+from storage.summary import summarize
+
+Rows = list[tuple[Any, ...]]
+MetricsRecord = tuple[int, Mapping[str, float]]
+Record = EpisodeRecord | MetricsRecord | EvaluationRecord | GateStatsRecord | SnapshotRecord
+
+
+@dataclass
+class Batch:
+    """Rows of one flush by table; the run id leads each row."""
+
+    rows: dict[str, Rows] = field(default_factory=dict)
+    env_steps: int | None = None  # the run's new count, when transitions are among the rows
+    last_evaluation: tuple[float, float] | None = None  # win rate and mean return
+
+    def add(self, table: str, rows: Rows) -> None:
+        """Append rows of one table."""
+        self.rows.setdefault(table, []).extend(rows)
+
+
+def make_batch(run_id: str, records: Sequence[Record]) -> Batch:
+    """Turn records, in their order, into the rows of one flush."""
+    batch = Batch()
+    episodes = [record for record in records if isinstance(record, EpisodeRecord)]
+    if episodes:
+        _add_episodes(batch, run_id, episodes)
+    for record in records:
+        if isinstance(record, tuple):
+            env_step, values = record
+            rows = [(run_id, env_step, name, _finite(value)) for name, value in values.items()]
+            batch.add("metrics", rows)
+        elif isinstance(record, EvaluationRecord):
+            _add_evaluation(batch, run_id, record)
+        elif isinstance(record, GateStatsRecord):
+            batch.add("gate_stats", [_gate_stats_row(run_id, record)])
+        elif isinstance(record, SnapshotRecord):
+            batch.add("snapshots", [_snapshot_row(run_id, record)])
+    return batch
+
+
+def size_of(record: Record) -> int:
+    """Estimate what a waiting record holds in memory [bytes]."""
+    if isinstance(record, tuple):
+        return 200 * len(record[1])
+    if isinstance(record, EvaluationRecord):
+        return 200 + sum(playback.state.nbytes + playback.action.nbytes for playback in record.playbacks)
+    if isinstance(record, GateStatsRecord):
+        return 500
+    arrays = [value for value in vars(record).values() if isinstance(value, np.ndarray)]
+    return 500 + sum(array.nbytes for array in arrays)
+
+
+def _add_episodes(batch: Batch, run_id: str, episodes: Sequence[EpisodeRecord]) -> None:
+    batch.add("episodes", [_episode_row(run_id, record) for record in episodes])
+    first, lengths = episodes[0].first_env_step, [record.length for record in episodes]
+    steps = sum(lengths)
+    h, h_next = _joined(episodes, "h"), _joined(episodes, "h_next")
+    delta_mem, beta = _joined(episodes, "delta_mem"), _joined(episodes, "beta")
+    tau = np.repeat([np.nan if record.tau is None else record.tau for record in episodes], lengths)
+    slots = [_slots(record) for record in episodes]
+    columns = (
+        repeat(run_id, steps),
+        range(first, first + steps),
+        np.repeat([record.episode for record in episodes], lengths).tolist(),
+        np.concatenate([np.arange(length) for length in lengths]).tolist(),
+        np.concatenate([record.reward for record in episodes]).astype(np.float64).tolist(),
+        *(_nullable(values) for values in (h, h_next, delta_mem, beta, tau)),
+        _nullable_slots(np.concatenate([each[:-1] for each in slots])),
+        _nullable_slots(np.concatenate([each[1:] for each in slots])),
+    )
+    batch.add("transitions", list(zip(*columns, strict=True)))
+    summary = summarize(first, delta_mem, beta, tau)
+    batch.add("transition_summary", [(run_id, *row) for row in summary])
+    batch.env_steps = first + steps - 1
+
+
+def _episode_row(run_id: str, record: EpisodeRecord) -> tuple[Any, ...]:
+    arrays: dict[str, NDArray[Any]] = {
+        "state": np.asarray(record.state, np.float32),
+        "action": narrow(record.action),
+        "reward": np.asarray(record.reward, np.float32),
+    }
+    if record.slots is not None:
+        arrays["slots"] = narrow(record.slots)
+    outline = (record.episode, record.first_env_step, record.length, _finite(record.episode_return))
+    return (run_id, *outline, bool(record.won), float(record.epsilon), pack(arrays))
+
+
+def narrow(values: NDArray[np.integer[Any]]) -> NDArray[np.integer[Any]]:
+    """Store integers in the smallest type that holds them."""
+    if values.size == 0:
+        return values.astype(np.int8)
+    low, high = int(values.min()), int(values.max())
+    for dtype in (np.int8, np.int16, np.int32):
+        bounds = np.iinfo(dtype)
+        if bounds.min <= low and high <= bounds.max:
+            return values.astype(dtype)
+    return values.astype(np.int64)
+
+
+def _add_evaluation(batch: Batch, run_id: str, record: EvaluationRecord) -> None:
+    returns = np.asarray(record.returns, np.float64)
+    wins, episodes = int(np.sum(record.won)), len(returns)
+    win_rate, return_mean = wins / episodes, float(returns.mean())
+    spread, length = float(returns.std()), float(np.mean(record.lengths))
+    row = (run_id, record.env_step, episodes, wins, win_rate, return_mean, spread, length)
+    batch.add("evaluations", [row])
+    batch.last_evaluation = (win_rate, return_mean)
+    playbacks = [
+        _playback_row(run_id, record.env_step, episode, playback) for episode, playback in enumerate(record.playbacks)
+    ]
+    batch.add("eval_episodes", playbacks)
+
+
+def _playback_row(run_id: str, env_step: int, episode: int, record: PlaybackRecord) -> tuple[Any, ...]:
+    arrays = {
+        "state": np.asarray(record.state, np.float32),
+        "action": narrow(record.action),
+        "reward": np.asarray(record.reward, np.float32),
+    }
+    outcome = (len(record.reward), _finite(record.episode_return), bool(record.won))
+    return (run_id, env_step, episode, *outcome, pack(arrays))
+
+
+def _gate_stats_row(run_id: str, record: GateStatsRecord) -> tuple[Any, ...]:
+    numbers = (
+        record.delta_mem_mean,
+        *record.delta_mem_quantiles,
+        record.beta_mean,
+        *record.beta_quantiles,
+    )
+    tail = (float(record.tau), int(record.memory_size), _finite(record.desirable_fraction))
+    return (run_id, record.env_step, *(_finite(number) for number in numbers), *tail)
+
+
+def _snapshot_row(run_id: str, record: SnapshotRecord) -> tuple[Any, ...]:
+    order = np.argsort(record.slot, kind="stable")
+    columns = {
+        "slot": record.slot,
+        "embedding": record.embedding,
+        "H": record.h,
+        "xi": record.xi,
+        "n_call": record.n_call,
+        "n_xi": record.n_xi,
+        "t": record.t,
+        "reward": record.reward,
+        "idx_next": record.idx_next,
+        "episode": record.episode,
+        "delta_mem": record.delta_mem,
+        "beta": record.beta,
+    }
+    blobs = [pack({name: np.asarray(values)[order]}) for name, values in columns.items()]
+    rank = np.empty(len(order), np.int64)
+    rank[order] = np.arange(len(order))  # where each of the record's rows went
+    rows = rank[record.state_rows]
+    by_row = np.argsort(rows, kind="stable")
+    states = pack({"state_rows": rows[by_row], "state": np.asarray(record.state, np.float16)[by_row]})
+    return (run_id, record.env_step, len(order), datetime.now(UTC), *blobs, states)
+
+
+def _joined(episodes: Sequence[EpisodeRecord], name: str) -> NDArray[np.float64]:
+    missing = (getattr(record, name) for record in episodes)
+    parts = [
+        np.full(record.length, np.nan) if values is None else np.asarray(values, np.float64)
+        for record, values in zip(episodes, missing, strict=True)
+    ]
+    return np.concatenate(parts)
+
+
+def _slots(record: EpisodeRecord) -> NDArray[np.int64]:
+    return np.full(record.length + 1, -1, np.int64) if record.slots is None else record.slots
+
+
+def _nullable(values: NDArray[np.float64]) -> list[float | None]:
+    missing = np.isnan(values)
+    if not missing.any():
+        return values.tolist()
+    objects = values.astype(object)
+    objects[missing] = None
+    return objects.tolist()
+
+
+def _nullable_slots(slots: NDArray[np.int64]) -> list[int | None]:
+    missing = slots < 0
+    if not missing.any():
+        return slots.tolist()
+    objects = slots.astype(object)
+    objects[missing] = None
+    return objects.tolist()
+
+
+def _finite(value: float) -> float | None:
+    """NaN has no place in a table; infinity stays what it is."""
+    number = float(value)
+    return None if np.isnan(number) else number

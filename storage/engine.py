@@ -1,0 +1,226 @@
+"""Engines, pragmas, opening and upgrading a database, and the one scope that commits.
+
+`open_database` is the only way in. Readers get a connection that cannot write; writers get one transaction
+that is entirely done or entirely undone. The tables are in `models`, their history in `migrations`.
+"""
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+from platformdirs import user_data_path
+from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url
+from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError
+
+from emtc_core.errors import StorageError
+from storage.migrations import upgrade
+
+BUSY_TIMEOUT_S = 10.0
+PAGE_BYTES = 8192
+_NETWORK_FILESYSTEMS = frozenset({"nfs", "nfs4", "cifs", "smb3", "smbfs", "afs", "lustre", "fuse.sshfs", "beegfs"})
+
+
+@dataclass(frozen=True)
+class Database:
+    """An open database. Share it between threads, never across a fork."""
+
+    url: str  # absolute, so that another process may open it from any folder
+    path: Path | None  # of the SQLite file; None for a server
+    reader: Engine
+    writer: Engine | None  # None when opened read-only
+
+    @property
+    def dialect(self) -> str:
+        """`sqlite` or `postgresql`."""
+        return self.reader.dialect.name
+
+    @contextmanager
+    def read(self) -> Iterator[Connection]:
+        """Open a connection that sees one state of the database and cannot change it.
+
+        Raises:
+            StorageError: If the database cannot be read.
+        """
+        with _translated(self), self.reader.connect() as connection:
+            yield connection
+
+    @contextmanager
+    def transaction(self) -> Iterator[Connection]:
+        """Open the only scope that writes: committed at its end, rolled back on any exception.
+
+        Raises:
+            StorageError: If the database was opened read-only or cannot be written.
+        """
+        if self.writer is None:
+            raise StorageError(f"{self.url} was opened for reading only.")
+        with _translated(self), self.writer.begin() as connection:
+            yield connection
+
+    def dispose(self) -> None:
+        """Close every pooled connection."""
+        self.reader.dispose()
+        if self.writer is not None:
+            self.writer.dispose()
+
+
+def open_database(url: str, *, read_only: bool = False) -> Database:
+    """Open a database, creating or upgrading it where needed.
+
+    Args:
+        url: `sqlite:///folder/file.db` or `postgresql://…`. A relative path starts at the working directory.
+        read_only: Never write; then the database must exist and be of this version.
+
+    Returns:
+        The open database.
+
+    Raises:
+        StorageError: If the URL is unusable or the place cannot be written; nothing is created then.
+        NewerDatabaseError: If a newer version of EMTC Lab wrote it.
+    """
+    parsed = _parse(url)
+    if parsed.get_backend_name() == "sqlite":
+        return _open_sqlite(parsed, read_only=read_only)
+    shown = parsed.render_as_string(hide_password=False)
+    database = Database(shown, None, _server_engine(parsed), None if read_only else _server_engine(parsed))
+    _upgrade(database)
+    return database
+
+
+def run_folder(database: Database, run_id: str) -> Path:
+    """Name the folder of a run's log and checkpoints; it is not created here.
+
+    It stands beside a SQLite file and in the user's data folder for a server.
+    """
+    if database.path is not None:
+        return database.path.with_name(f"{database.path.stem}.files") / run_id
+    return user_data_path("emtc-lab") / run_id
+
+
+def _parse(url: str) -> URL:
+    try:
+        parsed = make_url(url)
+        backend = parsed.get_backend_name()
+    except (ArgumentError, NoSuchModuleError) as error:
+        raise StorageError(f'"{url}" is no database URL. Write sqlite:///file.db or postgresql://…') from error
+    if backend not in ("sqlite", "postgresql"):
+        raise StorageError(f"The database must be SQLite or PostgreSQL, got {backend}.")
+    if backend == "postgresql" and "+" not in parsed.drivername:
+        parsed = parsed.set(drivername="postgresql+psycopg")
+    return parsed
+
+
+def _open_sqlite(url: URL, *, read_only: bool) -> Database:
+    if not url.database or url.database == ":memory:" or url.database.startswith("file:"):
+        raise StorageError("The database must be a file: trainer and app meet in it. Write sqlite:///file.db")
+    path = Path(url.database).expanduser().absolute()
+    if read_only and not path.exists():
+        raise StorageError(f"There is no database at {path}.")
+    created = _prepare_place(path)
+    reader = _sqlite_engine(path, writes=False)
+    writer = None if read_only else _sqlite_engine(path, writes=True)
+    database = Database(f"sqlite:///{path}", path, reader, writer)
+    try:
+        _upgrade(database)
+    except BaseException:
+        database.dispose()
+        _remove(created)
+        raise
+    return database
+
+
+def _prepare_place(path: Path) -> list[Path]:
+    """Make the folder and the empty file; return what was made, innermost first."""
+    created: list[Path] = []
+    try:
+        _refuse_network_place(path)
+        for folder in reversed([parent for parent in path.parents if not parent.exists()]):
+            folder.mkdir()
+            created.insert(0, folder)
+        existed = path.exists()
+        with path.open("ab"):
+            pass
+        if not existed:
+            created.insert(0, path)
+    except OSError as error:
+        _remove(created)
+        reason = (error.strerror or str(error)).lower()
+        raise StorageError(f"The database {path} cannot be written: {reason}. Choose another with --db.") from error
+    return created
+
+
+def _remove(created: list[Path]) -> None:
+    for place in created:
+        if place.is_dir():
+            place.rmdir()
+            continue
+        for suffix in ("", "-wal", "-shm", "-journal"):
+            place.with_name(place.name + suffix).unlink(missing_ok=True)
+
+
+def _refuse_network_place(path: Path) -> None:
+    """SQLite's write-ahead log needs shared memory, which network file systems do not give."""
+    mounts = [part for part in psutil.disk_partitions(all=True) if path.is_relative_to(part.mountpoint)]
+    mount = max(mounts, key=lambda part: len(part.mountpoint), default=None)
+    if mount is not None and mount.fstype in _NETWORK_FILESYSTEMS:
+        raise StorageError(
+            f"{path} lies on a network file system ({mount.fstype}), where SQLite is not safe. "
+            "Choose a local disk or a PostgreSQL URL with --db."
+        )
+
+
+def _sqlite_engine(path: Path, *, writes: bool) -> Engine:
+    engine = create_engine(f"sqlite:///{path}", connect_args={"timeout": BUSY_TIMEOUT_S})
+
+    @event.listens_for(engine, "connect")
+    def _configure(connection: sqlite3.Connection, _record: object) -> None:
+        connection.isolation_level = None  # transactions are begun below, not guessed by the driver
+        pragmas = [f"busy_timeout={int(BUSY_TIMEOUT_S * 1000)}", "foreign_keys=ON", "cache_size=-32768"]
+        if writes:
+            pragmas += [f"page_size={PAGE_BYTES}", "journal_mode=WAL", "synchronous=NORMAL"]
+        else:
+            pragmas += ["query_only=ON"]
+        for pragma in pragmas:
+            connection.execute(f"PRAGMA {pragma}").close()
+
+    @event.listens_for(engine, "begin")
+    def _begin(connection: Connection) -> None:
+        connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
+
+    return engine
+
+
+def _server_engine(url: URL) -> Engine:
+    try:
+        return create_engine(url, pool_pre_ping=True)
+    except ModuleNotFoundError as error:
+        raise StorageError("PostgreSQL needs psycopg. Install it with: pip install 'emtc-lab[postgres]'") from error
+
+
+def _upgrade(database: Database) -> None:
+    with database.read() as connection:
+        if upgrade.is_current(connection, database.url):
+            return
+    if database.writer is None:
+        raise StorageError(f"{database.url} is of an older version. Open it once for writing to upgrade it.")
+    with database.transaction() as connection:
+        upgrade.to_head(connection, database.url)
+
+
+@contextmanager
+def _translated(database: Database) -> Iterator[None]:
+    """Turn a driver's error into one sentence, keeping it as the cause."""
+    driver = database.reader.dialect.loaded_dbapi
+    try:
+        yield
+    except DBAPIError as error:
+        raise StorageError(f"The database failed: {_first_line(error.orig)}.") from error.orig
+    except driver.Error as error:
+        raise StorageError(f"The database failed: {_first_line(error)}.") from error
+
+
+def _first_line(error: BaseException | None) -> str:
+    lines = str(error).strip().splitlines()
+    return lines[0].rstrip(".") if lines else type(error).__name__

@@ -1,0 +1,164 @@
+"""Projections: stored coordinates, and the background jobs that compute them."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from sqlalchemy import insert, select, update
+
+from emtc_core.errors import StorageError
+from storage.blobs import pack
+from storage.engine import Database
+from storage.liveness import is_process_gone
+from storage.models import Job, ProjectionRow, SnapshotRow
+
+JobStatus = Literal["queued", "running", "finished", "failed", "cancelled"]
+
+
+@dataclass(frozen=True)
+class JobRow:
+    """A background projection; a running one whose process is gone reads `lost`."""
+
+    id: int
+    snapshot_id: int
+    method: str
+    params: dict[str, Any]
+    status: Literal["queued", "running", "finished", "failed", "cancelled", "lost"]
+    progress: float  # in [0, 1]
+    pid: int | None
+    error: str | None
+    created_at: datetime
+
+
+def save_projection(
+    db: Database,
+    snapshot_id: int,
+    *,
+    method: str,
+    params: Mapping[str, Any],
+    coordinates: NDArray[np.floating[Any]],
+    seconds: float,
+) -> int:
+    """Store the coordinates of a snapshot's nodes, in the snapshot's order.
+
+    Args:
+        db: An open database.
+        snapshot_id: The snapshot.
+        method: `tsne`, `umap` or `pca`.
+        params: All that decides the picture: seed, versions, settings. `find_projection` compares them.
+        coordinates: [M, 2]; kept as float32.
+        seconds: How long it took.
+
+    Returns:
+        The id of the projection.
+
+    Raises:
+        StorageError: If there is no such snapshot or the number of rows differs.
+    """
+    values = {
+        "snapshot_id": snapshot_id,
+        "method": method,
+        "params": dict(params),
+        "coordinates": pack({"coordinates": np.asarray(coordinates, np.float32)}),
+        "seconds": float(seconds),
+        "created_at": datetime.now(UTC),
+    }
+    with db.transaction() as connection:
+        size = connection.execute(select(SnapshotRow.size).where(SnapshotRow.id == snapshot_id)).scalar_one_or_none()
+        if size is None or coordinates.shape != (size, 2):
+            raise StorageError(
+                f"Snapshot {snapshot_id} has {size or 0} nodes; coordinates have shape {coordinates.shape}."
+            )
+        return connection.execute(insert(ProjectionRow).returning(ProjectionRow.id), values).scalar_one()
+
+
+def create_job(db: Database, snapshot_id: int, *, method: str, params: Mapping[str, Any]) -> JobRow:
+    """Queue a projection, or return the one that is under way with the same parameters."""
+    now = datetime.now(UTC)
+    with db.transaction() as connection:
+        under_way = select(Job.__table__).where(
+            Job.snapshot_id == snapshot_id, Job.method == method, Job.status.in_(("queued", "running"))
+        )
+        for row in map(_make_row, connection.execute(under_way)):
+            if row.params == dict(params) and row.status != "lost":
+                return row
+        values = {
+            "snapshot_id": snapshot_id,
+            "method": method,
+            "params": dict(params),
+            "status": "queued",
+            "progress": 0.0,
+            "created_at": now,
+            "updated_at": now,
+        }
+        job_id = connection.execute(insert(Job).returning(Job.id), values).scalar_one()
+    return get_job(db, job_id)
+
+
+def update_job(
+    db: Database,
+    job_id: int,
+    *,
+    status: JobStatus | None = None,
+    progress: float | None = None,
+    pid: int | None = None,
+    pid_created_at: float | None = None,
+    host: str | None = None,
+    error: str | None = None,
+) -> None:
+    """Change what is known of a job; None leaves a field as it is. A cancelled job stays cancelled."""
+    fields = {
+        "status": status,
+        "progress": progress,
+        "pid": pid,
+        "pid_created_at": pid_created_at,
+        "host": host,
+        "error": error,
+    }
+    values = {name: value for name, value in fields.items() if value is not None}
+    with db.transaction() as connection:
+        connection.execute(
+            update(Job)
+            .where(Job.id == job_id, Job.status != "cancelled")
+            .values(**values, updated_at=datetime.now(UTC))
+        )
+
+
+def get_job(db: Database, job_id: int) -> JobRow:
+    """Get a job.
+
+    Raises:
+        StorageError: If there is none.
+    """
+    with db.read() as connection:
+        row = connection.execute(select(Job.__table__).where(Job.id == job_id)).one_or_none()
+    if row is None:
+        raise StorageError(f"There is no projection job {job_id}.")
+    return _make_row(row)
+
+
+def list_jobs(db: Database, snapshot_id: int) -> list[JobRow]:
+    """List the jobs of a snapshot, newest first."""
+    with db.read() as connection:
+        rows = connection.execute(
+            select(Job.__table__).where(Job.snapshot_id == snapshot_id).order_by(Job.id.desc())
+        ).all()
+    return [_make_row(row) for row in rows]
+
+
+def _make_row(row: Any) -> JobRow:
+    status = "lost" if row.status in ("queued", "running") and is_process_gone(row) else row.status
+    return JobRow(
+        row.id,
+        row.snapshot_id,
+        row.method,
+        row.params,
+        status,
+        row.progress,
+        row.pid,
+        row.error,
+        row.created_at,
+    )

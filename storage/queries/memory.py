@@ -1,0 +1,191 @@
+"""What does the episodic memory hold? Snapshots, single nodes, projections."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+from sqlalchemy import Connection, Row, select
+
+from emtc_core.errors import StorageError
+from storage.blobs import unpack, unpack_one
+from storage.engine import Database
+from storage.frames import read_frame
+from storage.models import ProjectionRow, SnapshotRow
+from storage.queries.episodes import Trajectory, read_trajectory
+
+_COLUMNS = (
+    *("slot", "embedding", "H", "xi", "n_call", "n_xi", "t", "reward", "idx_next", "episode"),
+    *("delta_mem", "beta"),
+)
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """The memory at one moment, one row per node [M], by slot."""
+
+    id: int
+    run_id: str
+    env_step: int
+    slot: NDArray[np.int64]
+    embedding: NDArray[np.float32]  # [M, 4]
+    h: NDArray[np.float32]
+    xi: NDArray[np.bool_]
+    n_call: NDArray[np.int32]
+    n_xi: NDArray[np.int32]
+    t: NDArray[np.int32]
+    reward: NDArray[np.float32]
+    idx_next: NDArray[np.int64]  # slot of the successor; -1: none
+    episode: NDArray[np.int64]  # whose state stands in the node
+    delta_mem: NDArray[np.float32]  # NaN where there is no successor
+    beta: NDArray[np.float32]
+    state_rows: NDArray[np.int64]  # rows whose state is stored here
+    state: NDArray[np.float16]  # [len(state_rows), S]
+
+    @property
+    def size(self) -> int:
+        """Number of nodes M."""
+        return len(self.slot)
+
+    def row_of(self, slot: int) -> int | None:
+        """Find the row of a slot, or None."""
+        row = int(np.searchsorted(self.slot, slot))
+        return row if row < len(self.slot) and self.slot[row] == slot else None
+
+
+@dataclass(frozen=True)
+class PointDetail:
+    """One node of a snapshot with the episode whose state stands in it."""
+
+    snapshot_id: int
+    run_id: str
+    env_step: int  # of the snapshot
+    row: int
+    slot: int
+    embedding: NDArray[np.float32]  # [4]
+    h: float
+    xi: bool
+    n_call: int
+    n_xi: int
+    t: int
+    reward: float
+    idx_next: int | None
+    episode: int
+    delta_mem: float | None
+    beta: float | None
+    trajectory: Trajectory
+
+    @property
+    def state(self) -> NDArray[np.float32]:
+        """The node's state [S]."""
+        return self.trajectory.state[self.t]
+
+
+@dataclass(frozen=True)
+class Projection:
+    """Two coordinates for every node of a snapshot, in the snapshot's order."""
+
+    id: int
+    snapshot_id: int
+    method: str
+    params: dict[str, Any]
+    seconds: float
+    coordinates: NDArray[np.float32]  # [M, 2]
+
+
+def list_snapshots(db: Database, run_id: str) -> pd.DataFrame:
+    """When was the memory kept? id, env_step, size, created_at; oldest first."""
+    columns = (SnapshotRow.id, SnapshotRow.env_step, SnapshotRow.size, SnapshotRow.created_at)
+    statement = select(*columns).where(SnapshotRow.run_id == run_id).order_by(SnapshotRow.env_step)
+    with db.read() as connection:
+        return read_frame(connection, statement)
+
+
+def get_snapshot(db: Database, snapshot_id: int) -> Snapshot:
+    """What did the memory hold at that moment?
+
+    Raises:
+        StorageError: If there is no such snapshot.
+    """
+    with db.read() as connection:
+        row = _snapshot_row(connection, snapshot_id)
+    columns: dict[str, NDArray[Any]] = {name: unpack_one(row._mapping[name]) for name in _COLUMNS}
+    columns["h"] = columns.pop("H")
+    return Snapshot(row.id, row.run_id, row.env_step, **columns, **unpack(row.state))
+
+
+def get_point(db: Database, snapshot_id: int, slot: int) -> PointDetail:
+    """What is this node, and which episode does its state come from?
+
+    Raises:
+        StorageError: If the snapshot has no such slot.
+    """
+    with db.read() as connection:
+        row = _snapshot_row(connection, snapshot_id)
+        slots = unpack_one(row.slot)
+        place = int(np.searchsorted(slots, slot))
+        if place >= len(slots) or slots[place] != slot:
+            raise StorageError(f"Snapshot {snapshot_id} has no node in slot {slot}.")
+        node = {name: unpack_one(row._mapping[name])[place] for name in _COLUMNS if name != "slot"}
+        trajectory = read_trajectory(connection, row.run_id, int(node["episode"]))
+    return PointDetail(
+        snapshot_id=snapshot_id,
+        run_id=row.run_id,
+        env_step=row.env_step,
+        row=place,
+        slot=slot,
+        embedding=node["embedding"],
+        h=float(node["H"]),
+        xi=bool(node["xi"]),
+        n_call=int(node["n_call"]),
+        n_xi=int(node["n_xi"]),
+        t=int(node["t"]),
+        reward=float(node["reward"]),
+        idx_next=int(node["idx_next"]) if node["idx_next"] >= 0 else None,
+        episode=int(node["episode"]),
+        delta_mem=_known(node["delta_mem"]),
+        beta=_known(node["beta"]),
+        trajectory=trajectory,
+    )
+
+
+def find_projection(db: Database, snapshot_id: int, method: str, params: Mapping[str, Any]) -> Projection | None:
+    """Was this projection computed before, with just these parameters?"""
+    wanted = json.dumps(params, sort_keys=True)
+    key = (ProjectionRow.snapshot_id == snapshot_id, ProjectionRow.method == method)
+    with db.read() as connection:
+        known = connection.execute(
+            select(ProjectionRow.id, ProjectionRow.params).where(*key).order_by(ProjectionRow.id.desc())
+        )
+        ids = [row.id for row in known if json.dumps(row.params, sort_keys=True) == wanted]
+        if not ids:
+            return None
+        row = connection.execute(select(ProjectionRow.__table__).where(ProjectionRow.id == ids[0])).one()
+    coordinates = unpack_one(row.coordinates)
+    return Projection(row.id, row.snapshot_id, row.method, row.params, row.seconds, coordinates)
+
+
+def list_projections(db: Database, snapshot_id: int) -> pd.DataFrame:
+    """Which projections of this snapshot exist? id, method, params, seconds, created_at; newest first."""
+    columns = (
+        *(ProjectionRow.id, ProjectionRow.method, ProjectionRow.params, ProjectionRow.seconds),
+        ProjectionRow.created_at,
+    )
+    statement = select(*columns).where(ProjectionRow.snapshot_id == snapshot_id)
+    with db.read() as connection:
+        return read_frame(connection, statement.order_by(ProjectionRow.id.desc()))
+
+
+def _snapshot_row(connection: Connection, snapshot_id: int) -> Row[Any]:
+    table = SnapshotRow.__table__
+    row = connection.execute(select(table).where(SnapshotRow.id == snapshot_id)).one_or_none()
+    if row is None:
+        raise StorageError(f"There is no snapshot {snapshot_id}.")
+    return row
+
+
+def _known(value: np.floating[Any]) -> float | None:
+    return None if np.isnan(value) else float(value)

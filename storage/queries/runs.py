@@ -1,0 +1,64 @@
+"""Which runs are there, and what is one of them?"""
+
+import pandas as pd
+from sqlalchemy import select
+
+from storage.engine import Database
+from storage.frames import read_frame
+from storage.models import Resume, Run
+from storage.runs import RunRow, find_run, observe
+
+__all__ = ["get_run", "latest_run_id", "list_resumes", "list_runs"]
+
+_LIST = (
+    *(Run.id, Run.name, Run.env, Run.map, Run.algo, Run.seed, Run.status, Run.env_steps, Run.target_steps),
+    *(Run.created_at, Run.started_at, Run.ended_at, Run.heartbeat_at, Run.device, Run.win_rate),
+    *(Run.return_mean, Run.tags, Run.notes, Run.error, Run.sweep_id, Run.pid, Run.pid_created_at, Run.host),
+)
+
+
+def list_runs(db: Database, limit: int = 200) -> pd.DataFrame:
+    """Which runs were made last?
+
+    Args:
+        db: An open database.
+        limit: Rows at most.
+
+    Returns:
+        Newest first: id, name, env, map, algo, seed, status (live: may be `lost`), env_steps, target_steps,
+        created_at, started_at, ended_at, heartbeat_at, device, win_rate and return_mean (of the last
+        evaluation), tags, notes, error, sweep_id, stall (why its recorder waits).
+    """
+    statement = select(*_LIST).order_by(Run.created_at.desc(), Run.id).limit(limit)
+    with db.read() as connection:
+        frame = read_frame(connection, statement)
+        pending = statement.where(Run.status.in_(("queued", "running", "paused")))
+        observed = {row.id: observe(db, row) for row in connection.execute(pending)}
+    ids, stored = frame["id"].tolist(), frame["status"].tolist()
+    known = [observed.get(run_id, (status, None)) for run_id, status in zip(ids, stored, strict=True)]
+    frame["status"] = pd.Series([status for status, _ in known], dtype="object")
+    frame["stall"] = pd.Series([stall for _, stall in known], dtype="object")
+    return frame.drop(columns=["pid", "pid_created_at", "host"])
+
+
+def get_run(db: Database, run_id: str) -> RunRow:
+    """What is this run? An unambiguous prefix of the id will do.
+
+    Raises:
+        RunNotFoundError: If no run, or more than one, answers to it.
+    """
+    return find_run(db, run_id)
+
+
+def latest_run_id(db: Database) -> str | None:
+    """Which run was made last?"""
+    with db.read() as connection:
+        newest = select(Run.id).order_by(Run.created_at.desc(), Run.id).limit(1)
+        return connection.execute(newest).scalar_one_or_none()
+
+
+def list_resumes(db: Database, run_id: str) -> pd.DataFrame:
+    """Where was this run resumed? env_step, reached_env_step (before), resumed_at."""
+    columns = (Resume.env_step, Resume.reached_env_step, Resume.resumed_at)
+    with db.read() as connection:
+        return read_frame(connection, select(*columns).where(Resume.run_id == run_id).order_by(Resume.id))

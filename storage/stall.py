@@ -1,0 +1,60 @@
+"""Why a recorder waits, told beside the database: a full disk or a locked database cannot hold the reason.
+
+The file is made while there is room and changed in place, which needs no new disk block.
+"""
+
+import logging
+
+from emtc_core.errors import StorageError
+from storage.engine import Database, run_folder
+
+_log = logging.getLogger(__name__)
+_BYTES = 512
+
+
+class StateFile:
+    """The file `recorder.state` in a run's folder; blank while all is well."""
+
+    def __init__(self, db: Database, run_id: str) -> None:
+        """Name the file; nothing is created yet."""
+        self._path = run_folder(db, run_id) / "recorder.state"
+
+    def prepare(self) -> None:
+        """Make the file while there is room.
+
+        Raises:
+            StorageError: If the run's folder cannot be written.
+        """
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            self._path.write_bytes(_padded(""))
+        except OSError as error:
+            raise StorageError(f"The run's folder {self._path.parent} cannot be written: {error.strerror}.") from error
+
+    def write(self, text: str) -> None:
+        """Replace the text; what cannot be written goes to the log."""
+        try:
+            with self._path.open("r+b") as file:
+                file.write(_padded(text))
+        except OSError as error:
+            _log.warning("cannot write %s: %s", self._path, error)
+
+    def read(self) -> str | None:
+        """Read the reason, or None while all is well."""
+        try:
+            return self._path.read_text(errors="replace").strip() or None
+        except OSError:
+            return None
+
+    def remove(self) -> None:
+        """Take the file away; idempotent."""
+        self._path.unlink(missing_ok=True)
+
+
+def stall_reason(db: Database, run_id: str) -> str | None:
+    """Say why a run's recorder waits, as far as this host can see, or None."""
+    return StateFile(db, run_id).read()
+
+
+def _padded(text: str) -> bytes:
+    return text.encode()[: _BYTES - 1].ljust(_BYTES - 1) + b"\n"

@@ -1,0 +1,104 @@
+"""Bulk statements through the driver itself, an order of magnitude faster than building each row in SQLAlchemy.
+
+They run inside the transaction of `engine.Database.transaction`, which alone commits.
+"""
+
+from datetime import UTC, datetime
+from functools import cache
+from typing import Any
+
+from sqlalchemy import Connection, Table, update
+
+from emtc_core.errors import RunNotFoundError
+from storage.batch import Batch, Rows
+from storage.models import Base, Run
+
+_PLAIN = ("episodes", "transitions")  # a second row of the same key is a fault, not a correction
+_ADDED = {"transition_summary": {"delta_mem_max": "max", "beta_min": "min"}}
+_CONFLICT = {"snapshots": ("run_id", "env_step")}
+_ORDER = (
+    *("episodes", "transitions", "transition_summary", "metrics", "evaluations", "eval_episodes"),
+    *("gate_stats", "snapshots"),
+)
+
+
+def write_batch(connection: Connection, run_id: str, batch: Batch) -> None:
+    """Write every row of a flush and move the run's counters with them.
+
+    Raises:
+        RunNotFoundError: If the run was deleted meanwhile.
+    """
+    values: dict[str, Any] = {}
+    if batch.env_steps is not None:
+        values["env_steps"] = batch.env_steps
+    if batch.last_evaluation is not None:
+        values["win_rate"], values["return_mean"] = batch.last_evaluation
+    if values:
+        result = connection.execute(update(Run).where(Run.id == run_id).values(**values))
+        if result.rowcount != 1:
+            raise RunNotFoundError(f"Run {run_id} was deleted while it was being recorded.")
+    for table in _ORDER:
+        if rows := batch.rows.get(table):
+            _write_rows(connection, table, rows)
+
+
+def _write_rows(connection: Connection, table: str, rows: Rows) -> None:
+    driver = connection.connection.driver_connection
+    if driver is None:
+        raise RuntimeError("the connection has no driver")
+    dialect = connection.dialect.name
+    cursor = driver.cursor()
+    try:
+        if dialect == "postgresql" and table in _PLAIN:
+            with cursor.copy(f"COPY {table} ({_columns(table)}) FROM STDIN") as copy:
+                for row in rows:
+                    copy.write_row(row)
+        else:
+            cursor.executemany(_statement(table, dialect), _adapted(rows, table, dialect))
+    finally:
+        cursor.close()
+
+
+def _adapted(rows: Rows, table: str, dialect: str) -> Rows:
+    if dialect != "sqlite" or table != "snapshots":
+        return rows
+    return [tuple(_sqlite_time(value) if isinstance(value, datetime) else value for value in row) for row in rows]
+
+
+def _sqlite_time(value: datetime) -> str:
+    return value.astimezone(UTC).replace(tzinfo=None).isoformat(sep=" ", timespec="microseconds")
+
+
+def _columns(table: str) -> str:
+    columns = Base.metadata.tables[table].columns
+    return ", ".join(f'"{column.name}"' for column in columns if not _is_serial(table, column.name))
+
+
+def _is_serial(table: str, column: str) -> bool:
+    return table == "snapshots" and column == "id"
+
+
+@cache
+def _statement(table: str, dialect: str) -> str:
+    columns = _columns(table)
+    mark = "?" if dialect == "sqlite" else "%s"
+    marks = ", ".join([mark] * len(columns.split(", ")))
+    insert = f"INSERT INTO {table} ({columns}) VALUES ({marks})"
+    if table in _PLAIN:
+        return insert
+    mapped = Base.metadata.tables[table]
+    keys = _CONFLICT.get(table) or tuple(column.name for column in mapped.primary_key)
+    changes = ", ".join(_change(mapped, name) for name in columns.replace('"', "").split(", ") if name not in keys)
+    return f"{insert} ON CONFLICT ({', '.join(keys)}) DO UPDATE SET {changes}"
+
+
+def _change(table: Table, column: str) -> str:
+    """Say how a second row of the same key changes the first: replaced, or summed up."""
+    new, old = f'excluded."{column}"', f'{table.name}."{column}"'
+    if table.name not in _ADDED:
+        return f'"{column}" = {new}'
+    how = _ADDED[table.name].get(column)
+    if how is None:
+        return f'"{column}" = {old} + {new}'
+    sign = ">" if how == "max" else "<"
+    return f'"{column}" = CASE WHEN {old} IS NULL OR {new} {sign} {old} THEN {new} ELSE {old} END'
