@@ -6,7 +6,7 @@ xorshift64* on one 64-bit word per battle; nothing here touches global randomnes
 import numpy as np
 from numpy.typing import NDArray
 
-from emtc_core.envs.skirmish.compiled import kernel
+from emtc_core.envs.skirmish.compiled import part
 
 _MASK = (1 << 64) - 1
 _S12, _S25, _S27, _S11 = np.uint64(12), np.uint64(25), np.uint64(27), np.uint64(11)
@@ -27,7 +27,7 @@ def _mix(value: int) -> int:
     return value ^ (value >> 31)
 
 
-@kernel
+@part
 def uniform(rng: NDArray[np.uint64], b: int, low: float, high: float) -> float:
     """Draw a float64 from [low, high) with the generator of battle b."""
     word = rng[b]

@@ -54,7 +54,7 @@ from emtc_core.envs.skirmish.columns import (
     X,
     Y,
 )
-from emtc_core.envs.skirmish.compiled import kernel
+from emtc_core.envs.skirmish.compiled import part
 from emtc_core.envs.skirmish.movement import stand, turn_to, walk
 from emtc_core.envs.skirmish.targeting import edge_distance
 from emtc_core.envs.skirmish.units import (
@@ -75,7 +75,7 @@ from emtc_core.envs.skirmish.units import (
 )
 
 
-@kernel
+@part
 def tick(real: NDArray[np.float64], whole: NDArray[np.int64], spec: NDArray[np.float64], b: int, i: int) -> None:
     """Advance the timers of unit i by one loop and regenerate it."""
     real[b, i, COOLDOWN] = max(real[b, i, COOLDOWN] - 1.0, 0.0)
@@ -88,7 +88,7 @@ def tick(real: NDArray[np.float64], whole: NDArray[np.int64], spec: NDArray[np.f
         real[b, i, ENERGY] = min(real[b, i, ENERGY] + ENERGY_RATE, ENERGY_MAX)
 
 
-@kernel
+@part
 def hit(real: NDArray[np.float64], whole: NDArray[np.int64], spec: NDArray[np.float64], b: int, i: int, j: int) -> None:
     """Let one hit of unit i's weapon take effect on unit j: shield first, then armor and health."""
     if whole[b, j, ALIVE] == 0:
@@ -107,7 +107,7 @@ def hit(real: NDArray[np.float64], whole: NDArray[np.int64], spec: NDArray[np.fl
         whole[b, j, ALIVE] = 0
 
 
-@kernel
+@part
 def _sweep(
     real: NDArray[np.float64],
     whole: NDArray[np.int64],
@@ -133,7 +133,7 @@ def _sweep(
             hit(real, whole, spec, b, i, j)
 
 
-@kernel
+@part
 def _launch(
     real: NDArray[np.float64],
     whole: NDArray[np.int64],
@@ -162,7 +162,7 @@ def _launch(
     whole[b, i, ENGAGED] = target
 
 
-@kernel
+@part
 def land_pending(
     real: NDArray[np.float64], whole: NDArray[np.int64], spec: NDArray[np.float64], b: int, i: int
 ) -> None:
@@ -178,7 +178,7 @@ def land_pending(
         hit(real, whole, spec, b, i, target)
 
 
-@kernel
+@part
 def _attack(
     real: NDArray[np.float64],
     whole: NDArray[np.int64],
@@ -211,7 +211,7 @@ def _attack(
     return True
 
 
-@kernel
+@part
 def _mend(
     real: NDArray[np.float64], whole: NDArray[np.int64], spec: NDArray[np.float64], b: int, i: int, target: int
 ) -> bool:
@@ -226,7 +226,7 @@ def _mend(
     return True
 
 
-@kernel
+@part
 def act(
     real: NDArray[np.float64],
     whole: NDArray[np.int64],

@@ -33,7 +33,7 @@ from emtc_core.envs.skirmish.columns import (
     X,
     Y,
 )
-from emtc_core.envs.skirmish.compiled import kernel
+from emtc_core.envs.skirmish.compiled import part
 from emtc_core.envs.skirmish.units import TURN_DEGREES
 
 CLEARANCE = 0.375
@@ -52,7 +52,7 @@ _COS_TURN = float(np.cos(np.radians(TURN_DEGREES)))
 _SIN_TURN = float(np.sin(np.radians(TURN_DEGREES)))
 
 
-@kernel
+@part
 def turn_to(real: NDArray[np.float64], b: int, i: int, dx: float, dy: float) -> bool:
     """Turn unit i towards the unit vector (dx, dy) by at most one loop's turn; say whether it faces it."""
     fx, fy = real[b, i, FACE_X], real[b, i, FACE_Y]
@@ -65,7 +65,7 @@ def turn_to(real: NDArray[np.float64], b: int, i: int, dx: float, dy: float) -> 
     return False
 
 
-@kernel
+@part
 def fits(ground: NDArray[np.int8], x: float, y: float) -> bool:
     """Say whether a body may stand with its centre at a point."""
     if x < 0.0 or y < 0.0 or x >= ground.shape[0] or y >= ground.shape[1]:
@@ -82,7 +82,7 @@ def fits(ground: NDArray[np.int8], x: float, y: float) -> bool:
     )
 
 
-@kernel
+@part
 def _around(
     real: NDArray[np.float64],
     whole: NDArray[np.int64],
@@ -121,7 +121,7 @@ def _around(
     return -ry / length * side, rx / length * side
 
 
-@kernel
+@part
 def stand(real: NDArray[np.float64], whole: NDArray[np.int64], b: int, i: int, mobility: int) -> None:
     """Let unit i stand in this loop: PLANTED while it attacks, else IDLE. Flyers drift to a halt."""
     whole[b, i, MOBILITY] = mobility
@@ -130,7 +130,7 @@ def stand(real: NDArray[np.float64], whole: NDArray[np.int64], b: int, i: int, m
     real[b, i, WANT_X], real[b, i, WANT_Y] = 0.0, 0.0
 
 
-@kernel
+@part
 def walk(
     real: NDArray[np.float64],
     whole: NDArray[np.int64],
@@ -164,7 +164,7 @@ def walk(
     real[b, i, WANT_X], real[b, i, WANT_Y] = dx * speed, dy * speed
 
 
-@kernel
+@part
 def _settle(real: NDArray[np.float64], ground: NDArray[np.int8], b: int, i: int) -> None:
     x, y = real[b, i, X], real[b, i, Y]
     if fits(ground, x, y):
@@ -178,7 +178,7 @@ def _settle(real: NDArray[np.float64], ground: NDArray[np.int8], b: int, i: int)
         real[b, i, X], real[b, i, Y] = old_x, old_y
 
 
-@kernel
+@part
 def _yields(whole: NDArray[np.int64], n_allies: int, b: int, i: int, j: int) -> float:
     mine, other = whole[b, i, MOBILITY], whole[b, j, MOBILITY]
     if mine == other:
@@ -191,7 +191,7 @@ def _yields(whole: NDArray[np.int64], n_allies: int, b: int, i: int, j: int) -> 
     return 1.0 if mine == IDLE and friends else 0.0
 
 
-@kernel
+@part
 def _push_apart(
     real: NDArray[np.float64], whole: NDArray[np.int64], spec: NDArray[np.float64], n_allies: int, b: int
 ) -> None:
@@ -216,7 +216,7 @@ def _push_apart(
             real[b, j, Y] += dy * push * second
 
 
-@kernel
+@part
 def move_all(
     real: NDArray[np.float64],
     whole: NDArray[np.int64],
@@ -247,7 +247,7 @@ def move_all(
         _count_headway(real, whole, spec, b, i)
 
 
-@kernel
+@part
 def _count_headway(
     real: NDArray[np.float64], whole: NDArray[np.int64], spec: NDArray[np.float64], b: int, i: int
 ) -> None:

@@ -28,7 +28,7 @@ from emtc_core.envs.skirmish.columns import (
     X,
     Y,
 )
-from emtc_core.envs.skirmish.compiled import kernel
+from emtc_core.envs.skirmish.compiled import kernel, part
 from emtc_core.envs.skirmish.orders import N_MOVES
 
 SIGHT, SHOOT_RANGE = 9.0, 6.0
@@ -37,13 +37,13 @@ LOOK = 1.0
 CENTRE, WIDTH = 16.0, 32.0
 
 
-@kernel
+@part
 def _walkable(walkable: NDArray[np.bool_], x: float, y: float) -> bool:
     cx, cy = int(x), int(y)
     return 0 <= cx < walkable.shape[0] and 0 <= cy < walkable.shape[1] and walkable[cx, cy]
 
 
-@kernel
+@part
 def _write_avail(
     real: NDArray[np.float64],
     whole: NDArray[np.int64],
@@ -72,7 +72,7 @@ def _write_avail(
         avail[b, i, N_MOVES + k] = np.sqrt(dx * dx + dy * dy) <= SHOOT_RANGE
 
 
-@kernel
+@part
 def _write_vitals(
     real: NDArray[np.float64],
     spec: NDArray[np.float64],
@@ -92,7 +92,7 @@ def _write_vitals(
     return at + n_bits
 
 
-@kernel
+@part
 def _write_obs(
     real: NDArray[np.float64],
     whole: NDArray[np.int64],
@@ -130,7 +130,7 @@ def _write_obs(
     _write_vitals(real, spec, obs, b, i, at + 1, i, n_bits)
 
 
-@kernel
+@part
 def _write_state(
     real: NDArray[np.float64],
     whole: NDArray[np.int64],

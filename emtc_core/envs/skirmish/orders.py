@@ -19,7 +19,7 @@ from emtc_core.envs.skirmish.columns import (
     X,
     Y,
 )
-from emtc_core.envs.skirmish.compiled import kernel
+from emtc_core.envs.skirmish.compiled import kernel, part
 from emtc_core.envs.skirmish.targeting import can_hit
 
 MOVE_AMOUNT = 2.0
@@ -54,7 +54,7 @@ def give_orders(
     return -1
 
 
-@kernel
+@part
 def _give_order(
     real: NDArray[np.float64],
     whole: NDArray[np.int64],

@@ -8,13 +8,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from emtc_core.envs.skirmish.columns import ALIVE, BEFORE, HEALTH, MEND, S_DELIVERY, SHIELD
-from emtc_core.envs.skirmish.compiled import kernel
+from emtc_core.envs.skirmish.compiled import kernel, part
 
 KILL, WIN = 10.0, 200.0
 LOST, DRAWN, WON, OPEN = -1, 0, 1, 2
 
 
-@kernel
+@part
 def _take_losses(real: NDArray[np.float64], whole: NDArray[np.int64], n_allies: int, b: int) -> float:
     """Sum what enemies lost since the last boundary, kills included, and remember where they stand."""
     total = 0.0
@@ -28,7 +28,7 @@ def _take_losses(real: NDArray[np.float64], whole: NDArray[np.int64], n_allies: 
     return total
 
 
-@kernel
+@part
 def _judge(whole: NDArray[np.int64], spec: NDArray[np.float64], n_allies: int, b: int) -> int:
     allies, fighters, enemies, hostile = 0, 0, 0, 0
     for i in range(whole.shape[1]):

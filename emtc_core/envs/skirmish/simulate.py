@@ -24,7 +24,7 @@ from emtc_core.envs.skirmish.columns import (
     Y,
 )
 from emtc_core.envs.skirmish.combat import act, land_pending, tick
-from emtc_core.envs.skirmish.compiled import kernel
+from emtc_core.envs.skirmish.compiled import kernel, part
 from emtc_core.envs.skirmish.movement import move_all
 from emtc_core.envs.skirmish.targeting import choose_target
 
@@ -32,7 +32,7 @@ ARRIVED = 1.5
 """Distance from the point of the attack-move at which an enemy is content (inference)."""
 
 
-@kernel
+@part
 def _command_enemy(
     real: NDArray[np.float64],
     whole: NDArray[np.int64],
@@ -59,7 +59,7 @@ def _command_enemy(
     real[b, i, ORDER_X], real[b, i, ORDER_Y] = goal_x, goal_y
 
 
-@kernel
+@part
 def _centre_of_friends(
     real: NDArray[np.float64],
     whole: NDArray[np.int64],

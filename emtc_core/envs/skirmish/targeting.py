@@ -29,7 +29,7 @@ from emtc_core.envs.skirmish.columns import (
     X,
     Y,
 )
-from emtc_core.envs.skirmish.compiled import kernel
+from emtc_core.envs.skirmish.compiled import part
 from emtc_core.envs.skirmish.units import HEAL_SEARCH, HEAL_START_ENERGY, RANGE_SLOP
 
 HELP_RADIUS = 4.0
@@ -44,7 +44,7 @@ PATIENCE = 12.0
 """Loops without headway after which a blocked unit takes the nearest target instead (inference)."""
 
 
-@kernel
+@part
 def edge_distance(real: NDArray[np.float64], spec: NDArray[np.float64], b: int, i: int, j: int) -> float:
     """Measure the gap between two bodies."""
     dx = real[b, j, X] - real[b, i, X]
@@ -52,13 +52,13 @@ def edge_distance(real: NDArray[np.float64], spec: NDArray[np.float64], b: int, 
     return np.sqrt(dx * dx + dy * dy) - spec[i, S_RADIUS] - spec[j, S_RADIUS]
 
 
-@kernel
+@part
 def can_hit(spec: NDArray[np.float64], i: int, j: int) -> bool:
     """Say whether the weapon of i reaches the plane of j."""
     return spec[i, S_DELIVERY] != MEND and (spec[j, S_LAYER] != AIR or spec[i, S_HITS_AIR] > 0.0)
 
 
-@kernel
+@part
 def _nearest(
     real: NDArray[np.float64],
     whole: NDArray[np.int64],
@@ -77,7 +77,7 @@ def _nearest(
     return best
 
 
-@kernel
+@part
 def _caller(
     real: NDArray[np.float64],
     whole: NDArray[np.int64],
@@ -99,7 +99,7 @@ def _caller(
     return best
 
 
-@kernel
+@part
 def _wounded(
     real: NDArray[np.float64],
     whole: NDArray[np.int64],
@@ -119,7 +119,7 @@ def _wounded(
     return best
 
 
-@kernel
+@part
 def choose_target(
     real: NDArray[np.float64],
     whole: NDArray[np.int64],
