@@ -7,6 +7,8 @@ of eviction is a doubly linked list over slots: touching and evicting are O(1).
 `H` is float64, so that a recorded delta_mem can be recomputed from the recorded values alone.
 """
 
+from typing import Any
+
 import numpy as np
 from numba import njit
 from numpy.typing import NDArray
@@ -26,6 +28,7 @@ NODE = np.dtype(
     ],
     align=True,
 )
+Int = int | np.signedinteger[Any]  # what compiled code takes for an integer
 FIRST_ROWS = 1024
 NONE = -1
 
@@ -85,7 +88,7 @@ def _grown(column: NDArray[np.generic], rows: int) -> NDArray:
 
 
 @njit(cache=True, nogil=True)
-def append_newest(order: NDArray, ends: NDArray, slot: int) -> None:  # pragma: no cover  # compiled
+def append_newest(order: NDArray, ends: NDArray, slot: Int) -> None:  # pragma: no cover  # compiled
     """Put a slot that is not in the list at its newest end."""
     newest = ends[1]
     order[slot, 0] = newest
@@ -98,7 +101,7 @@ def append_newest(order: NDArray, ends: NDArray, slot: int) -> None:  # pragma: 
 
 
 @njit(cache=True, nogil=True)
-def remove(order: NDArray, ends: NDArray, slot: int) -> None:  # pragma: no cover  # compiled
+def remove(order: NDArray, ends: NDArray, slot: Int) -> None:  # pragma: no cover  # compiled
     """Take a slot out of the list."""
     older, newer = order[slot, 0], order[slot, 1]
     if older >= 0:
@@ -127,7 +130,7 @@ def _append_all(order: NDArray, ends: NDArray, slots: NDArray) -> None:  # pragm
 
 
 @njit(cache=True, nogil=True)
-def _walk_order(order: NDArray, ends: NDArray, size: int) -> NDArray:  # pragma: no cover  # compiled
+def _walk_order(order: NDArray, ends: NDArray, size: Int) -> NDArray:  # pragma: no cover  # compiled
     slots = np.empty(size, np.int64)
     slot = ends[0]
     for i in range(size):

@@ -4,7 +4,7 @@ The walk is sequential by nature (a state may merge into the node its successor 
 is one compiled loop; every lookup in it is live. Stage before: rollout and embedder; after: gate.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numba import njit
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from emtc_core.config.memory import MemoryConfig
 from emtc_core.memory.index import grid
-from emtc_core.memory.nodes import append_newest
+from emtc_core.memory.nodes import Int, append_newest
 from emtc_core.memory.nodes import remove as remove_from_order
 
 NONE = -1
@@ -21,7 +21,7 @@ NONE = -1
 class Columns(NamedTuple):
     """The node table's arrays."""
 
-    nodes: NDArray
+    nodes: Any  # NDArray of NODE; compiled code reads fields as attributes
     state: NDArray
     x: NDArray
     z: NDArray
@@ -88,7 +88,8 @@ def write_backwards(
     rows = len(path.reward)
     slots = np.empty(rows, np.int64)
     uids = np.empty(rows, np.int64)
-    value, successor, successor_uid, merged = 0.0, NONE, NONE, 0
+    value, merged = 0.0, 0
+    successor = successor_uid = np.int64(NONE)
     is_desirable = False
     for row in range(rows - 1, -1, -1):
         value = path.reward[row] + rules.gamma * value
@@ -101,7 +102,7 @@ def write_backwards(
             _merge(columns, index, path, rules, slot, row, value, xi, episode, successor, successor_uid)
         else:
             slot = _claim(columns, index, size)
-            size = max(size, slot + 1)
+            size += slot == size
             _fill(columns, index, path, rules, slot, row, value, xi, episode, next_uid)
             _link(columns, slot, successor, successor_uid, path.reward[row])
             next_uid += 1
@@ -114,7 +115,7 @@ def write_backwards(
 
 
 @njit(cache=True, nogil=True)
-def _find(columns: Columns, index: Index, point: NDArray) -> int:  # pragma: no cover  # compiled
+def _find(columns: Columns, index: Index, point: NDArray) -> Int:  # pragma: no cover  # compiled
     slot, _ = grid.nearest(index.buckets, index.z, index.chain, point, index.radius, index.is_linf)
     if slot >= 0 and not index.is_live and columns.nodes[slot].uid != index.uid[slot]:
         return NONE
@@ -127,13 +128,13 @@ def _merge(
     index: Index,
     path: Path,
     rules: Rules,
-    slot: int,
-    row: int,
+    slot: Int,
+    row: Int,
     value: float,
     xi: bool,
-    episode: int,
-    successor: int,
-    successor_uid: int,
+    episode: Int,
+    successor: Int,
+    successor_uid: Int,
 ) -> None:  # pragma: no cover  # compiled
     node = columns.nodes[slot]
     node.n_call += 1
@@ -160,7 +161,7 @@ def _merge(
 
 
 @njit(cache=True, nogil=True)
-def _claim(columns: Columns, index: Index, size: int) -> int:  # pragma: no cover  # compiled
+def _claim(columns: Columns, index: Index, size: Int) -> Int:  # pragma: no cover  # compiled
     """Take the next free slot, or the one that is first to leave."""
     if size < len(columns.nodes):
         return size
@@ -177,12 +178,12 @@ def _fill(
     index: Index,
     path: Path,
     rules: Rules,
-    slot: int,
-    row: int,
+    slot: Int,
+    row: Int,
     value: float,
     xi: bool,
-    episode: int,
-    uid: int,
+    episode: Int,
+    uid: Int,
 ) -> None:  # pragma: no cover  # compiled
     node = columns.nodes[slot]
     node.h = value
@@ -197,18 +198,20 @@ def _fill(
 
 
 @njit(cache=True, nogil=True)
-def _stand(columns: Columns, path: Path, slot: int, row: int, episode: int) -> None:  # pragma: no cover  # compiled
+def _stand(columns: Columns, path: Path, slot: Int, row: Int, episode: Int) -> None:  # pragma: no cover  # compiled
     """Let the path's state stand in the node."""
     columns.nodes[slot].episode = episode
     columns.nodes[slot].t = row
-    columns.state[slot, :] = path.state[row]
-    columns.x[slot, :] = path.x[row]
-    columns.z[slot, :] = path.z[row]
+    for i in range(path.state.shape[1]):  # loops: a slice assignment compiles for seconds
+        columns.state[slot, i] = path.state[row, i]
+    for i in range(path.x.shape[1]):
+        columns.x[slot, i] = path.x[row, i]
+        columns.z[slot, i] = path.z[row, i]
 
 
 @njit(cache=True, nogil=True)
 def _link(
-    columns: Columns, slot: int, successor: int, successor_uid: int, reward: float
+    columns: Columns, slot: Int, successor: Int, successor_uid: Int, reward: float
 ) -> None:  # pragma: no cover  # compiled
     columns.nodes[slot].next = successor
     columns.nodes[slot].next_uid = successor_uid

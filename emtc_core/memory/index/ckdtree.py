@@ -2,7 +2,7 @@
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.spatial import cKDTree
+from scipy.spatial import KDTree  # cKDTree behind it
 
 from emtc_core.memory.index.base import Metric, Points, Slots
 
@@ -14,17 +14,17 @@ class CKDTreeIndex:
 
     def __init__(self, metric: Metric) -> None:
         self._p = 2.0 if metric == "l2" else np.inf
-        self._tree: cKDTree | None = None
+        self._tree: KDTree | None = None
 
     def build(self, z: Points) -> None:
         """Index a copy of all rows."""
-        self._tree = cKDTree(z, copy_data=True) if len(z) else None
+        self._tree = KDTree(z, copy_data=True) if len(z) else None
 
     def query(self, q: Points) -> tuple[Slots, NDArray[np.float64]]:
         """Find the nearest node of each query."""
         if self._tree is None:
             return np.full(len(q), -1), np.full(len(q), np.inf)
-        distances, slots = self._tree.query(q, k=[1, 2], p=self._p, workers=-1)
+        distances, slots = (np.asarray(a) for a in self._tree.query(q, k=2, p=self._p, workers=-1))
         is_tie = distances[:, 1] <= distances[:, 0] * (1 + TIE)
         nearest = slots[:, 0].astype(np.int64)
         for row in np.flatnonzero(is_tie):  # rare: two nodes in one place, or symmetric about the query

@@ -12,6 +12,7 @@ from numba import njit
 from numpy.typing import NDArray
 
 from emtc_core.memory.index.base import Metric, Points, Slots
+from emtc_core.memory.nodes import Int
 
 CELL_RADII = 4.0
 SLACK = 1.0 + 1e-6  # keeps a node on the rim of the ball inside the visited cells despite rounding
@@ -54,7 +55,7 @@ class GridIndex:
 
 
 @njit(cache=True, nogil=True)
-def _hash(a: int, b: int, c: int, d: int, buckets: int) -> int:  # pragma: no cover  # compiled
+def _hash(a: Int, b: Int, c: Int, d: Int, buckets: Int) -> Int:  # pragma: no cover  # compiled
     mixed = np.uint64(a) * np.uint64(0x9E3779B97F4A7C15)
     mixed ^= mixed >> np.uint64(29)
     mixed = (mixed + np.uint64(b)) * np.uint64(0xBF58476D1CE4E5B9)
@@ -67,12 +68,12 @@ def _hash(a: int, b: int, c: int, d: int, buckets: int) -> int:  # pragma: no co
 
 
 @njit(cache=True, nogil=True)
-def _cell(value: float, radius: float) -> int:  # pragma: no cover  # compiled
+def _cell(value: float, radius: float) -> Int:  # pragma: no cover  # compiled
     return np.int64(np.floor(value / (CELL_RADII * radius)))
 
 
 @njit(cache=True, nogil=True)
-def _bucket_of(point: NDArray, radius: float, buckets: int) -> int:  # pragma: no cover  # compiled
+def _bucket_of(point: NDArray, radius: float, buckets: Int) -> Int:  # pragma: no cover  # compiled
     dim = len(point)
     a = _cell(point[0], radius)
     b = _cell(point[1], radius) if dim > 1 else 0
@@ -82,7 +83,7 @@ def _bucket_of(point: NDArray, radius: float, buckets: int) -> int:  # pragma: n
 
 
 @njit(cache=True, nogil=True)
-def insert(buckets: NDArray, chain: NDArray, z: NDArray, slot: int, radius: float) -> None:  # pragma: no cover
+def insert(buckets: NDArray, chain: NDArray, z: NDArray, slot: Int, radius: float) -> None:  # pragma: no cover
     """Add the node whose coordinates stand in its row of `z`."""
     bucket = _bucket_of(z[slot], radius, len(buckets))
     first = buckets[bucket]
@@ -94,7 +95,7 @@ def insert(buckets: NDArray, chain: NDArray, z: NDArray, slot: int, radius: floa
 
 
 @njit(cache=True, nogil=True)
-def remove(buckets: NDArray, chain: NDArray, z: NDArray, slot: int, radius: float) -> None:  # pragma: no cover
+def remove(buckets: NDArray, chain: NDArray, z: NDArray, slot: Int, radius: float) -> None:  # pragma: no cover
     """Take out a node; its row of `z` must still hold the coordinates it was added with."""
     before, after = chain[slot, 0], chain[slot, 1]
     if before >= 0:
@@ -106,7 +107,7 @@ def remove(buckets: NDArray, chain: NDArray, z: NDArray, slot: int, radius: floa
 
 
 @njit(cache=True, nogil=True)
-def insert_rows(buckets: NDArray, chain: NDArray, z: NDArray, rows: int, radius: float) -> None:  # pragma: no cover
+def insert_rows(buckets: NDArray, chain: NDArray, z: NDArray, rows: Int, radius: float) -> None:  # pragma: no cover
     """Add the first `rows` nodes."""
     for slot in range(rows):
         insert(buckets, chain, z, slot, radius)
@@ -136,8 +137,8 @@ def distance(p: NDArray, q: NDArray, is_linf: bool) -> float:  # pragma: no cove
 
 @njit(cache=True, nogil=True)
 def _scan(
-    first: int, z: NDArray, chain: NDArray, q: NDArray, is_linf: bool, best: int, best_distance: float
-) -> tuple[int, float]:  # pragma: no cover  # compiled
+    first: Int, z: NDArray, chain: NDArray, q: NDArray, is_linf: bool, best: Int, best_distance: float
+) -> tuple[Int, float]:  # pragma: no cover  # compiled
     slot = first
     while slot >= 0:
         d = distance(z[slot], q, is_linf)
@@ -150,11 +151,11 @@ def _scan(
 @njit(cache=True, nogil=True)
 def nearest(
     buckets: NDArray, z: NDArray, chain: NDArray, q: NDArray, radius: float, is_linf: bool
-) -> tuple[int, float]:  # pragma: no cover  # compiled
+) -> tuple[Int, float]:  # pragma: no cover  # compiled
     """Find the nearest node of one query within the radius; (-1, inf) where there is none."""
     dim = len(q)
     reach = radius * SLACK
-    best, best_distance = NONE, np.inf
+    best, best_distance = np.int64(NONE), np.inf
     for a in range(_cell(q[0] - reach, radius), _cell(q[0] + reach, radius) + 1):
         b0, b1 = (_cell(q[1] - reach, radius), _cell(q[1] + reach, radius)) if dim > 1 else (0, 0)
         for b in range(b0, b1 + 1):
