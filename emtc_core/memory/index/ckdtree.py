@@ -24,9 +24,10 @@ class CKDTreeIndex:
         """Find the nearest node of each query."""
         if self._tree is None:
             return np.full(len(q), -1), np.full(len(q), np.inf)
-        distances, slots = (np.asarray(a) for a in self._tree.query(q, k=2, p=self._p, workers=-1))
+        found = self._tree.query(q, k=2, p=self._p, workers=-1)
+        distances, slots = np.asarray(found[0], np.float64), np.asarray(found[1], np.int64)
         is_tie = distances[:, 1] <= distances[:, 0] * (1 + TIE)
-        nearest = slots[:, 0].astype(np.int64)
+        nearest = slots[:, 0].copy()
         for row in np.flatnonzero(is_tie):  # rare: two nodes in one place, or symmetric about the query
             reach = distances[row, 0] * (1 + TIE)
             nearest[row] = min(self._tree.query_ball_point(q[row], reach, p=self._p))
