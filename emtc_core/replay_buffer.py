@@ -9,6 +9,7 @@ the oldest episode leaves. Page 0 is the padding: zero everywhere, action 0 avai
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -21,7 +22,7 @@ from emtc_core.rollout.episode import Episode
 
 PAGE_ROWS = 16
 FIRST_PAGES = 64
-StateDict = dict[str, "Tensor | int | float | bool | str | StateDict | None"]
+StateDict = dict[str, Any]  # tensors, numbers and further dictionaries of them
 Slots = NDArray[np.int64]
 
 
@@ -196,7 +197,7 @@ class ReplayBuffer:
         """Restore what `get_state` returned; later samples equal those of the saved buffer."""
         for place in range(self._size):
             self._release(place)
-        columns = {name: _tensor(state[name]).numpy() for name in ("length", "ends", "generation", "priority")}
+        columns = {name: state[name].numpy() for name in ("length", "ends", "generation", "priority")}
         self._size = len(columns["length"])
         self._length[: self._size], self._ends[: self._size] = columns["length"], columns["ends"]
         self._generation[: self._size] = columns["generation"]
@@ -204,12 +205,10 @@ class ReplayBuffer:
         for place in range(self._size):
             self._claim(place)
         rows = np.concatenate([self._episode_rows(i) for i in range(self._size)] or [np.zeros(0, np.int64)])
-        saved = state["rows"]
-        assert isinstance(saved, dict)
         for name, values in self._rows.items():
-            values[torch.from_numpy(rows).to(self._device)] = _tensor(saved[name]).to(self._device)
-        self._slots[rows] = _tensor(state["slots"]).numpy()
-        self._next = int(state["next"])  # type: ignore[arg-type]  # written as an int above
+            values[torch.from_numpy(rows).to(self._device)] = state["rows"][name].to(self._device)
+        self._slots[rows] = state["slots"].numpy()
+        self._next = state["next"]
 
     def _empty_rows(self, pages: int) -> dict[str, Tensor]:
         info, rows = self._info, pages * PAGE_ROWS
@@ -302,8 +301,3 @@ class ReplayBuffer:
         for name, array in values.items():
             flat = torch.from_numpy(np.ascontiguousarray(array)).reshape(steps + 1, -1)
             self._rows[name][rows] = flat.to(self._device)
-
-
-def _tensor(value: object) -> Tensor:
-    assert isinstance(value, Tensor), "a checkpoint field that should be a tensor is not"
-    return value

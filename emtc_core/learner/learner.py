@@ -9,7 +9,6 @@ other learner behind the same interface (mappo.py).
 """
 
 import contextlib
-import copy
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -22,7 +21,8 @@ from emtc_core.config.run import RunConfig
 from emtc_core.envs.base import EnvInfo
 from emtc_core.learner.backbones.base import Evaluation, Unrolled
 from emtc_core.learner.controller import Controller
-from emtc_core.learner.factory import agent_sees_id, make_backbone, make_intrinsic, make_optimizer, uses_incentive
+from emtc_core.learner.factory import agent_sees_id, make_backbone, make_intrinsic, make_optimizer, make_target
+from emtc_core.learner.mappo import MappoLearner
 from emtc_core.learner.networks import Sequence, agent_inputs, make_sequence
 from emtc_core.learner.stats import LearnerStats
 from emtc_core.learner.td import (
@@ -52,13 +52,13 @@ class ValueLearner:
         """Build the networks from a seed; global randomness is left as it was."""
         self._config, self._device = config, torch.device(device)
         self._agent_id = agent_sees_id(config)
-        self._uses_incentive = uses_incentive(config)
+        self._uses_incentive = config.uses_incentive
         self._generator = torch.Generator(self._device).manual_seed(seed)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             self.online = make_backbone(config, info).to(self._device)
-            self._intrinsic = make_intrinsic(config, info, device=self._device)
-        self.target = copy.deepcopy(self.online).requires_grad_(False)
+            self._intrinsic = make_intrinsic(config, info, self.online, device=self._device)
+        self.target = make_target(config, self.online)
         self._parameters = list(self.online.parameters())
         self._optimizer = make_optimizer(config.train, self._parameters)
         self._controller = Controller(self.online, info, agent_id=self._agent_id, device=self._device)
@@ -246,7 +246,7 @@ class ValueLearner:
         action = torch.zeros((0, n_batch, n_agents), dtype=torch.int64, device=self._device)
         nothing = torch.zeros((0, n_batch), device=self._device)
         inputs = agent_inputs(obs_1BNO, action, n_actions=n_actions, agent_id=self._agent_id)
-        return Sequence(inputs, obs_1BNO, state_1BS, avail_1BNA, action, nothing, nothing, nothing, nothing)
+        return Sequence(inputs, obs_1BNO, state_1BS, avail_1BNA, action, nothing, nothing, nothing, nothing, 0)
 
     def _precision(self) -> contextlib.AbstractContextManager[object]:
         if self._config.train.mixed_precision and self._device.type == "cuda":
@@ -254,9 +254,11 @@ class ValueLearner:
         return contextlib.nullcontext()
 
 
-Learner = ValueLearner
+Learner = ValueLearner | MappoLearner
 
 
 def make_learner(config: RunConfig, info: EnvInfo, *, device: torch.device | str, seed: int) -> Learner:
-    """Make the learner that the algorithm asks for."""
+    """Make the learner that the algorithm asks for; `on_policy` tells the two kinds apart."""
+    if config.backbone == "mappo":
+        return MappoLearner(config, info, device=device, seed=seed)
     return ValueLearner(config, info, device=device, seed=seed)

@@ -26,6 +26,7 @@ class Sequence:
     terminated: Tensor  # [T, B] float: 1 where nothing is bootstrapped
     mask: Tensor  # [T, B] float: 1 on real transitions
     beta: Tensor  # [T, B]
+    n_real: int  # real transitions, known without asking the device
 
 
 def make_sequence(batch: Batch, *, agent_id: bool) -> Sequence:
@@ -46,6 +47,7 @@ def make_sequence(batch: Batch, *, agent_id: bool) -> Sequence:
         terminated=batch.terminated.transpose(0, 1).float(),
         mask=batch.filled.transpose(0, 1).float(),
         beta=batch.beta.transpose(0, 1),
+        n_real=int(batch.length.sum()),
     )
 
 

@@ -1,0 +1,121 @@
+"""EMC's curiosity: the error of predicting a slowly moving copy of separately learned utilities.
+
+A VDN learner of its own (online, hard target and soft copy, extrinsic reward only) and a predictor with the
+agent architecture. e_i = || pred_i(tau_{t+1}) - 10 Qsoft_i(tau_{t+1}) ||_2; the reward is scale times the mean
+over agents. Source: kikojay/EMC, pymarl/src.
+"""
+
+import copy
+
+import torch
+from torch import Tensor, nn
+
+from emtc_core.config.backbones import CuriosityConfig
+from emtc_core.config.train import TrainConfig
+from emtc_core.learner.backbones.base import Unrolled
+from emtc_core.learner.networks import Sequence, SharedAgent
+from emtc_core.learner.td import greedy, masked_mean
+from emtc_core.replay_buffer import StateDict
+
+VALUE_FACTOR = 10.0
+SOFT_RATE = 0.005
+DISTANCE_EPS = 1e-6
+
+
+def curiosity_scale(config: CuriosityConfig, env_step: int) -> float:
+    """Weigh the reward at a moment of training.
+
+    The scale shrinks by `decay_rate` per cycle down to `decay_stop`. EMU's code also raises a smaller scale to
+    the stop after the first cycle, which `emulate_floor_bug` repeats.
+    """
+    scale, cycles = config.scale, env_step // config.decay_cycle
+    if config.emulate_floor_bug:
+        for _ in range(cycles):
+            scale = scale * config.decay_rate if scale > config.decay_stop else config.decay_stop
+        return scale
+    if scale <= config.decay_stop:
+        return scale
+    return max(config.decay_stop, scale * config.decay_rate**cycles)
+
+
+class Curiosity:
+    """The intrinsic reward of EMC."""
+
+    def __init__(
+        self,
+        config: CuriosityConfig,
+        train: TrainConfig,
+        *,
+        n_inputs: int,
+        n_actions: int,
+        device: torch.device,
+    ) -> None:
+        self._config, self._train = config, train
+        self._online = SharedAgent(n_inputs, n_actions, train.hidden).to(device)
+        self._predictor = SharedAgent(n_inputs, n_actions, train.hidden).to(device)
+        self._target = copy.deepcopy(self._online).requires_grad_(False)
+        self._soft = copy.deepcopy(self._online).requires_grad_(False)
+        self._value_optimizer = torch.optim.RMSprop(self._online.parameters(), lr=train.lr, alpha=0.99, eps=1e-5)
+        self._predictor_optimizer = torch.optim.Adam(self._predictor.parameters(), lr=train.lr)
+        self._distance: Tensor | None = None
+
+    def reward(self, seq: Sequence, online: Unrolled, *, env_step: int) -> Tensor:
+        """Compute scale times the mean prediction error of the next step: [T, B]."""
+        with torch.no_grad():
+            wanted = VALUE_FACTOR * self._soft.values(self._soft.unroll(seq.inputs))[1:]
+        predicted = self._predictor.values(self._predictor.unroll(seq.inputs)[1:])
+        distance = torch.linalg.vector_norm(predicted - wanted + DISTANCE_EPS, dim=-1).mean(-1)
+        self._distance = distance
+        return curiosity_scale(self._config, env_step) * distance.detach()
+
+    def train(self, seq: Sequence, online: Unrolled, *, env_step: int, generator: torch.Generator) -> None:
+        """Train the VDN utilities and the predictor on the batch, then move the soft copy."""
+        assert self._distance is not None, "reward comes before train"
+        self._descend(self._predictor_optimizer, self._predictor, masked_mean(self._distance, seq.mask))
+        self._distance = None
+        self._descend(self._value_optimizer, self._online, self._value_loss(seq))
+        with torch.no_grad():
+            for soft, value in zip(self._soft.parameters(), self._online.parameters(), strict=True):
+                soft.lerp_(value, SOFT_RATE)
+
+    def on_episodes(self, episodes: int) -> None:
+        """Nothing here counts episodes."""
+
+    def copy_target(self) -> None:
+        """Synchronise the VDN target."""
+        self._target.load_state_dict(self._online.state_dict())
+
+    def get_state(self) -> StateDict:
+        """Return the four networks and both optimisers."""
+        return {name: part.state_dict() for name, part in self._parts().items()}
+
+    def set_state(self, state: StateDict) -> None:
+        """Restore what `get_state` returned."""
+        for name, part in self._parts().items():
+            part.load_state_dict(state[name])
+
+    def _parts(self) -> dict[str, nn.Module | torch.optim.Optimizer]:
+        return {
+            "online": self._online,
+            "target": self._target,
+            "soft": self._soft,
+            "predictor": self._predictor,
+            "value_optimizer": self._value_optimizer,
+            "predictor_optimizer": self._predictor_optimizer,
+        }
+
+    def _value_loss(self, seq: Sequence) -> Tensor:
+        q = self._online.values(self._online.unroll(seq.inputs))
+        q_taken = q[:-1].gather(-1, seq.action.unsqueeze(-1)).squeeze(-1).sum(-1)
+        with torch.no_grad():
+            following = self._target.values(self._target.unroll(seq.inputs))[1:]
+            action = greedy(q, seq.avail)[1][1:]
+            q_next = following.gather(-1, action.unsqueeze(-1)).squeeze(-1).sum(-1)
+            target = seq.reward + self._train.gamma * (1.0 - seq.terminated) * q_next
+        return masked_mean((q_taken - target).square(), seq.mask)
+
+    def _descend(self, optimizer: torch.optim.Optimizer, network: nn.Module, loss: Tensor) -> None:
+        optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        nn.utils.clip_grad_norm_(network.parameters(), self._train.grad_clip)
+        optimizer.step()

@@ -1,0 +1,150 @@
+"""CDS: the intrinsic reward that makes agents differ, and the two predictors behind it.
+
+    r_i = [b1 log q(o'_i | z_i, i) - log p(o'_i | z_i)] + b2 KL(softmax(b1 Q_i) || P_i),  z_i = [h_{t-1}; o_t; a_t]
+
+log q and log p are minus squared prediction errors of two predictors; rewards use their target copies. The
+reward enters the target as cds.beta times the mean over agents. Source: lich14/CDS.
+"""
+
+import copy
+
+import torch
+from torch import Tensor, nn
+
+from emtc_core.config.backbones import CdsConfig
+from emtc_core.envs.base import EnvInfo
+from emtc_core.learner.backbones.base import Unrolled
+from emtc_core.learner.networks import DiverseAgent, Sequence
+from emtc_core.replay_buffer import StateDict
+
+WIDTH = 128
+CHUNK = 256
+PERIOD_EPISODES = 16
+PERIOD_EPOCHS = 25
+CLIP = 1.0
+ANNEAL_FROM = 1_000_000
+EPS = 1e-12
+
+
+class Predictors(nn.Module):
+    """p(o' | z) and q(o' | z, id): two networks of three layers; q reads the id at its first two."""
+
+    def __init__(self, n_inputs: int, n_agents: int, obs_dim: int) -> None:
+        super().__init__()
+        self.p = nn.Sequential(
+            nn.Linear(n_inputs, WIDTH), nn.ReLU(), nn.Linear(WIDTH, WIDTH), nn.ReLU(), nn.Linear(WIDTH, obs_dim)
+        )
+        self.q_first = nn.Linear(n_inputs + n_agents, WIDTH)
+        self.q_second = nn.Linear(WIDTH + n_agents, WIDTH)
+        self.q_last = nn.Linear(WIDTH, obs_dim)
+        for module in self.modules():
+            if isinstance(module, nn.Linear):
+                nn.init.xavier_uniform_(module.weight)
+                nn.init.zeros_(module.bias)
+
+    def forward(self, z: Tensor, agent: Tensor, obs_next: Tensor) -> tuple[Tensor, Tensor]:
+        """Measure squared errors of p and q, summed over coordinates: [..., Z], one-hot ids, [..., O]."""
+        hidden = torch.relu(self.q_first(torch.cat([z, agent], -1)))
+        hidden = torch.relu(self.q_second(torch.cat([hidden, agent], -1)))
+        error_p = (self.p(z) - obs_next).square().sum(-1)
+        error_q = (self.q_last(hidden) - obs_next).square().sum(-1)
+        return error_p, error_q
+
+    def q_parameters(self) -> list[nn.Parameter]:
+        """Return the parameters of q; those of p are `self.p.parameters()`."""
+        return [*self.q_first.parameters(), *self.q_second.parameters(), *self.q_last.parameters()]
+
+
+class Diversity:
+    """The intrinsic reward of CDS."""
+
+    def __init__(
+        self, config: CdsConfig, info: EnvInfo, agent: DiverseAgent, *, hidden: int, device: torch.device
+    ) -> None:
+        self._config, self._info, self._agent = config, info, agent
+        n_inputs = hidden + info.obs_dim + info.n_actions
+        self._online = Predictors(n_inputs, info.n_agents, info.obs_dim).to(device)
+        self._target = copy.deepcopy(self._online).requires_grad_(False)
+        self._optimizer = torch.optim.Adam(self._online.parameters(), lr=config.predictor_lr, fused=True)
+        self._episodes = self._last_training = 0
+
+    @torch.no_grad()
+    def reward(self, seq: Sequence, online: Unrolled, *, env_step: int) -> Tensor:
+        """Compute cds.beta times the mean intrinsic reward: [T, B]."""
+        config = self._config
+        error_p, error_q = self._target(*self._rows(seq, online))
+        reward_TBN = error_p - config.b1 * error_q + config.b2 * self._policy_divergence(online)
+        return config.beta * self._anneal(env_step) * reward_TBN.mean(-1)
+
+    def train(self, seq: Sequence, online: Unrolled, *, env_step: int, generator: torch.Generator) -> None:
+        """Train both predictors on the batch: one pass each update, or 25 passes every 16 episodes."""
+        if self._config.predictor_schedule == "every_step":
+            self._fit(seq, online, 1, generator)
+        elif self._episodes - self._last_training >= PERIOD_EPISODES:
+            self._last_training = self._episodes
+            self._fit(seq, online, PERIOD_EPOCHS, generator)
+
+    def on_episodes(self, episodes: int) -> None:
+        """Count episodes for the periodic schedule."""
+        self._episodes = episodes
+
+    def copy_target(self) -> None:
+        """Synchronise the copies that rewards use."""
+        self._target.load_state_dict(self._online.state_dict())
+
+    def get_state(self) -> StateDict:
+        """Return predictors, optimiser and counters."""
+        return {
+            "online": self._online.state_dict(),
+            "target": self._target.state_dict(),
+            "optimizer": self._optimizer.state_dict(),
+            "episodes": self._episodes,
+            "last_training": self._last_training,
+        }
+
+    def set_state(self, state: StateDict) -> None:
+        """Restore what `get_state` returned."""
+        self._online.load_state_dict(state["online"])
+        self._target.load_state_dict(state["target"])
+        self._optimizer.load_state_dict(state["optimizer"])
+        self._episodes, self._last_training = state["episodes"], state["last_training"]
+
+    def _rows(self, seq: Sequence, online: Unrolled) -> tuple[Tensor, Tensor, Tensor]:
+        """Return z [T, B, N, Z], one-hot ids [T, B, N, N] and next observations [T, B, N, O]."""
+        hidden = online.hidden.detach()
+        before = torch.cat([torch.zeros_like(hidden[:1]), hidden[:-2]])
+        onehot = before.new_zeros(*seq.action.shape, self._info.n_actions)
+        onehot.scatter_(-1, seq.action.unsqueeze(-1), 1.0)
+        z = torch.cat([before, seq.obs[:-1], onehot], -1)
+        ids = torch.eye(self._info.n_agents, device=z.device).expand(*z.shape[:3], -1)
+        return z, ids, seq.obs[1:]
+
+    def _policy_divergence(self, online: Unrolled) -> Tensor:
+        """Compute KL(pi_i || P_i), pi = softmax(b1 Q): [T, B, N]."""
+        b1, mixture = self._config.b1, self._config.policy_mixture
+        pi_TBNA = torch.softmax(b1 * online.q[:-1], -1)
+        if mixture == "agents":
+            mean = pi_TBNA.mean(2, keepdim=True)
+        else:
+            # [T, B, history, identity, A]: averaging over identities keeps a history, and vice versa.
+            pi_TBNKA = torch.softmax(b1 * self._agent.swapped(online.hidden[:-1]), -1)
+            mean = pi_TBNKA.mean(3 if mixture == "heads" else 2)
+        return (pi_TBNA * ((pi_TBNA + EPS).log() - (mean + EPS).log())).sum(-1)
+
+    def _anneal(self, env_step: int) -> float:
+        past = max(env_step - ANNEAL_FROM, 0) / ANNEAL_FROM
+        return max(1.0 - self._config.anneal * past, 0.0)
+
+    def _fit(self, seq: Sequence, online: Unrolled, epochs: int, generator: torch.Generator) -> None:
+        # Rows of real transitions come first, so that padding is never a sample.
+        real = torch.argsort(seq.mask.flatten(), descending=True, stable=True)[: seq.n_real]
+        z, ids, obs_next = (x.flatten(0, 1)[real].flatten(0, 1) for x in self._rows(seq, online))
+        for _ in range(epochs):
+            order = torch.randperm(len(z), generator=generator, device=z.device)
+            for chunk in order.split(CHUNK):
+                error_p, error_q = self._online(z[chunk], ids[chunk], obs_next[chunk])
+                self._optimizer.zero_grad(set_to_none=True)
+                (error_p.mean() + error_q.mean()).backward()
+                nn.utils.clip_grad_norm_(self._online.p.parameters(), CLIP)
+                nn.utils.clip_grad_norm_(self._online.q_parameters(), CLIP)
+                self._optimizer.step()

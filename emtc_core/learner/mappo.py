@@ -1,0 +1,262 @@
+"""MAPPO: the on-policy learner behind the same interface as the value learner.
+
+Actor and critic are separate, each shared by all agents; inputs are LayerNorm, then two layers of Linear, ReLU,
+LayerNorm. The critic reads the agent-specific global state [state; obs_i]. Both get a one-hot agent id.
+Source: marlbenchmark/on-policy, its feed-forward SMAC runs.
+"""
+
+from collections.abc import Sequence as Many
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from emtc_core.arrays import check_shape
+from emtc_core.config.run import RunConfig
+from emtc_core.envs.base import EnvInfo
+from emtc_core.learner.ppo import (
+    generalized_advantages,
+    masked_log_softmax,
+    mean_entropy,
+    normalize_advantages,
+    policy_loss,
+    value_loss,
+)
+from emtc_core.learner.stats import LearnerStats
+from emtc_core.learner.value_norm import ValueNorm
+from emtc_core.rollout.episode import Episode
+
+
+@dataclass(frozen=True)
+class Samples:
+    """R (transition, agent) pairs of one rollout."""
+
+    actor_in: Tensor  # [R, I]
+    critic_in: Tensor  # [R, J]
+    avail: Tensor  # [R, A]
+    action: Tensor  # [R]
+    alive: Tensor  # [R] float; 0 where only no-op is available
+    old_log_prob: Tensor  # [R]
+    old_value: Tensor  # [R] normalised
+    advantage: Tensor  # [R] normalised over living agents
+    returns: Tensor  # [R] learner's unit
+
+    def take(self, rows: Tensor) -> "Samples":
+        """Return some of the pairs."""
+        return Samples(**{name: values[rows] for name, values in vars(self).items()})
+
+
+class MappoLearner:
+    """Learns from whole rollouts of fresh episodes; keeps no replay."""
+
+    on_policy: Literal[True] = True
+
+    def __init__(self, config: RunConfig, info: EnvInfo, *, device: torch.device | str, seed: int) -> None:
+        """Build actor and critic from a seed; global randomness is left as it was."""
+        self._config, self._info, self._device = config, info, torch.device(device)
+        self._frames = config.mappo.stacked_frames
+        self._generator = torch.Generator(self._device).manual_seed(seed)
+        actor_in = self._frames * info.obs_dim + info.n_agents
+        critic_in = self._frames * (info.state_dim + info.obs_dim) + info.n_agents
+        hidden = config.train.hidden
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            self.actor = _network(actor_in, hidden, info.n_actions, gain=config.mappo.head_gain)
+            self.critic = _network(critic_in, hidden, 1, gain=1.0)
+        self.actor.to(self._device)
+        self.critic.to(self._device)
+        self._actor_optimizer = torch.optim.Adam(self.actor.parameters(), lr=config.train.lr, eps=1e-5)
+        self._critic_optimizer = torch.optim.Adam(self.critic.parameters(), lr=config.train.lr, eps=1e-5)
+        self._value_norm = ValueNorm(config.mappo.value_norm_beta, self._device)
+        self.begin(1)
+
+    # ---- acting ----
+
+    def begin(self, n_envs: int) -> None:
+        """Forget stacked frames: every environment starts a new episode."""
+        info = self._info
+        self._stack = np.zeros((n_envs, info.n_agents, self._frames, info.obs_dim), np.float32)
+
+    def act(
+        self, obs: NDArray[np.float32], avail: NDArray[np.bool_], *, epsilon: float, rng: np.random.Generator
+    ) -> NDArray[np.int64]:
+        """Sample from the policy, or take its mode when epsilon is 0: [B, N, O] to [B, N]."""
+        n_envs, n_agents = len(self._stack), self._info.n_agents
+        check_shape("obs", obs, (n_envs, n_agents, self._info.obs_dim))
+        self._stack[:, :, :-1] = self._stack[:, :, 1:]
+        self._stack[:, :, -1] = obs
+        with torch.inference_mode():
+            frames = torch.from_numpy(self._stack).to(self._device).flatten(2)
+            logits_BNA = self.actor(self._with_id(frames)).float().cpu().numpy()
+        logits_BNA = np.where(avail, logits_BNA, -np.inf)
+        if epsilon > 0:
+            # Gumbel's trick: the argmax of logits plus such noise is a sample of the softmax.
+            logits_BNA += rng.gumbel(size=avail.shape).astype(np.float32)
+        return logits_BNA.argmax(-1)
+
+    @torch.no_grad()
+    def q_start(
+        self, obs: NDArray[np.float32], state: NDArray[np.float32], avail: NDArray[np.bool_]
+    ) -> NDArray[np.float32]:
+        """Estimate the value of first steps, averaged over agents: [B, N, O] and [B, S] to [B]."""
+        obs_BKNO = np.zeros((len(obs), self._frames, *obs.shape[1:]), np.float32)
+        state_BKS = np.zeros((len(obs), self._frames, state.shape[1]), np.float32)
+        obs_BKNO[:, -1], state_BKS[:, -1] = obs, state
+        value_BN = self.critic(self._critic_in(self._tensor(obs_BKNO), self._tensor(state_BKS))).squeeze(-1)
+        return self._value_norm.denormalize(value_BN).mean(-1).cpu().numpy()
+
+    # ---- learning ----
+
+    def update_rollout(self, episodes: Many[Episode], *, env_step: int = 0) -> LearnerStats:
+        """Make `mappo.epochs` passes over fresh episodes.
+
+        Args:
+            episodes: Finished episodes, all played by the current weights; `mappo.rollout_steps` transitions
+                together are the published amount.
+            env_step: Training env steps so far.
+        """
+        samples = self._samples(episodes)
+        settings, reports = self._config.mappo, []
+        for _ in range(settings.epochs):
+            order = torch.randperm(len(samples.action), generator=self._generator, device=self._device)
+            for rows in order.chunk(settings.minibatches):
+                whole = settings.minibatches == 1
+                reports.append(self._step(samples if whole else samples.take(rows)))
+        means = {name: torch.stack([r[name] for r in reports]).mean() for name in reports[0]}
+        means["train/target"] = samples.returns.mean()
+        means["train/q_taken"] = self._value_norm.denormalize(samples.old_value).mean()
+        return LearnerStats(means)
+
+    def on_episodes(self, episodes_total: int) -> bool:
+        """Nothing here has a target copy."""
+        return False
+
+    # ---- state ----
+
+    def get_state(self) -> dict[str, Any]:
+        """Return networks, optimisers, normalisation and generator."""
+        return {
+            "actor": self.actor.state_dict(),
+            "critic": self.critic.state_dict(),
+            "actor_optimizer": self._actor_optimizer.state_dict(),
+            "critic_optimizer": self._critic_optimizer.state_dict(),
+            "value_norm": self._value_norm.get_state(),
+            "generator": self._generator.get_state(),
+        }
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Restore what `get_state` returned; later updates equal those of the saved learner."""
+        self.actor.load_state_dict(state["actor"])
+        self.critic.load_state_dict(state["critic"])
+        self._actor_optimizer.load_state_dict(state["actor_optimizer"])
+        self._critic_optimizer.load_state_dict(state["critic_optimizer"])
+        self._value_norm.set_state(state["value_norm"])
+        self._generator.set_state(state["generator"].cpu())
+
+    # ---- parts of an update ----
+
+    def _step(self, samples: Samples) -> dict[str, Tensor]:
+        settings, clip = self._config.mappo, self._config.train.grad_clip
+        log_probs_RA = masked_log_softmax(self.actor(samples.actor_in), samples.avail)
+        log_prob = log_probs_RA.gather(-1, samples.action.unsqueeze(-1)).squeeze(-1)
+        policy = policy_loss(log_prob, samples.old_log_prob, samples.advantage, samples.alive, clip=settings.clip)
+        entropy = mean_entropy(log_probs_RA, samples.alive)
+        self._value_norm.update(samples.returns)
+        value = value_loss(
+            self.critic(samples.critic_in).squeeze(-1),
+            samples.old_value,
+            self._value_norm.normalize(samples.returns),
+            clip=settings.clip,
+            delta=settings.huber_delta,
+        )
+        norm = _descend(self._actor_optimizer, self.actor, policy - settings.entropy * entropy, clip)
+        _descend(self._critic_optimizer, self.critic, value, clip)
+        report = {"policy_loss": policy, "value_loss": value, "entropy": entropy, "grad_norm": norm}
+        report["loss"] = policy + value - settings.entropy * entropy
+        report["regularizer"] = -settings.entropy * entropy
+        return {f"train/{name}": number.detach() for name, number in report.items()}
+
+    @torch.no_grad()
+    def _samples(self, episodes: Many[Episode]) -> Samples:
+        parts = [self._episode_samples(episode) for episode in episodes]
+        joined = {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
+        joined["advantage"] = normalize_advantages(joined["advantage"], joined["alive"])
+        return Samples(**joined)
+
+    def _episode_samples(self, episode: Episode) -> dict[str, Tensor]:
+        steps = episode.length
+        obs_TKNO = self._tensor(_stack_frames(episode.obs, self._frames))
+        state_TKS = self._tensor(_stack_frames(episode.state, self._frames))
+        critic_in = self._critic_in(obs_TKNO, state_TKS)
+        actor_in = self._with_id(obs_TKNO[:steps].transpose(1, 2).flatten(2))
+        avail = torch.from_numpy(episode.avail[:steps]).to(self._device)
+        action = torch.from_numpy(episode.action).to(self._device)
+        old_value = self.critic(critic_in).squeeze(-1)
+        log_probs = masked_log_softmax(self.actor(actor_in), avail)
+        value = self._value_norm.denormalize(old_value)
+        advantage = self._advantages(episode, value)
+        fields = {
+            "actor_in": actor_in,
+            "critic_in": critic_in[:steps],
+            "avail": avail,
+            "action": action,
+            "alive": avail[..., 1:].any(-1).float(),
+            "old_log_prob": log_probs.gather(-1, action.unsqueeze(-1)).squeeze(-1),
+            "old_value": old_value[:steps],
+            "advantage": advantage,
+            "returns": advantage + value[:steps],
+        }
+        return {name: values.flatten(0, 1) for name, values in fields.items()}
+
+    def _advantages(self, episode: Episode, value: Tensor) -> Tensor:
+        bootstrap = not episode.terminated
+        if episode.truncated:
+            bootstrap = self._config.train.bootstrap_on_timeout
+        advantage = generalized_advantages(
+            episode.reward.astype(np.float64),
+            value.double().cpu().numpy(),
+            bootstrap=bootstrap,
+            gamma=self._config.train.gamma,
+            gae_lambda=self._config.mappo.gae_lambda,
+        )
+        return self._tensor(advantage.astype(np.float32))
+
+    def _critic_in(self, obs_TKNO: Tensor, state_TKS: Tensor) -> Tensor:
+        own_TNI = obs_TKNO.transpose(1, 2).flatten(2)
+        shared_TNI = state_TKS.flatten(1).unsqueeze(1).expand(-1, own_TNI.shape[1], -1)
+        return self._with_id(torch.cat([shared_TNI, own_TNI], -1))
+
+    def _with_id(self, x_BNI: Tensor) -> Tensor:
+        ids = torch.eye(self._info.n_agents, device=x_BNI.device).expand(len(x_BNI), -1, -1)
+        return torch.cat([x_BNI, ids], -1)
+
+    def _tensor(self, array: NDArray[np.float32]) -> Tensor:
+        return torch.from_numpy(np.ascontiguousarray(array)).to(self._device)
+
+
+def _network(n_in: int, hidden: int, n_out: int, *, gain: float) -> nn.Sequential:
+    relu_gain = nn.init.calculate_gain("relu")
+    layers = [nn.Linear(n_in, hidden), nn.Linear(hidden, hidden), nn.Linear(hidden, n_out)]
+    for layer, layer_gain in zip(layers, (relu_gain, relu_gain, gain), strict=True):
+        nn.init.orthogonal_(layer.weight, layer_gain)
+        nn.init.zeros_(layer.bias)
+    first, second, head = layers
+    blocks = [nn.LayerNorm(n_in), first, nn.ReLU(), nn.LayerNorm(hidden), second, nn.ReLU(), nn.LayerNorm(hidden)]
+    return nn.Sequential(*blocks, head)
+
+
+def _stack_frames(steps: NDArray[np.float32], frames: int) -> NDArray[np.float32]:
+    """Put each step beside the frames - 1 before it, zeros before the first: [T, ...] to [T, K, ...]."""
+    padded = np.concatenate([np.zeros((frames - 1, *steps.shape[1:]), steps.dtype), steps])
+    return np.stack([padded[k : k + len(steps)] for k in range(frames)], axis=1)
+
+
+def _descend(optimizer: torch.optim.Optimizer, network: nn.Module, loss: Tensor, clip: float) -> Tensor:
+    optimizer.zero_grad(set_to_none=True)
+    loss.backward()
+    norm = nn.utils.clip_grad_norm_(network.parameters(), clip)
+    optimizer.step()
+    return norm
