@@ -16,9 +16,9 @@ from emtc_core.config.run import RunConfig
 from emtc_core.embedder.fit import fit
 from emtc_core.embedder.networks import make_embedder
 from emtc_core.envs.base import EnvInfo
-from emtc_core.gate import GateVerdict, delta_mem, evaluate_gate, gate_coefficient
-from emtc_core.incentive import success_ratio
-from emtc_core.learner.learner import IncentiveInputs
+from emtc_core.gate import GateVerdict, evaluate_gate, gate_coefficient, settle
+from emtc_core.incentive import weigh_successors
+from emtc_core.learner.td import IncentiveInputs, incentive_inputs
 from emtc_core.memory.memory import EpisodicMemory
 from emtc_core.recorder import QUANTILES, GateStatsRecord, SnapshotRecord
 from emtc_core.replay_buffer import Batch, ReplayBuffer
@@ -26,14 +26,16 @@ from emtc_core.rollout.episode import Episode
 from emtc_core.seeding import derive_seed, make_generator
 
 Slots = NDArray[np.int64]
+Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
 class Absorbed:
     """What writing one episode into memory decided; all None without a memory."""
 
-    slots: Slots | None = None  # [T+1]
-    uids: Slots | None = None  # [T+1]
+    slots: Slots | None = None  # [T+1] as Algorithm 2 assigned them
+    seen: Slots | None = None  # [T+1] as a reader sees them; differs only for a stale index or on_miss = nearest
+    uids: Slots | None = None  # [T+1] of `seen`
     generation: int = 0
     verdict: GateVerdict | None = None
 
@@ -116,7 +118,7 @@ class EpisodicPart:
             state_dim=info.state_dim,
             gamma=self._gamma,
             embedder=self._embedder,
-            device=device,
+            device=str(device),
             seed=derive_seed(config.seed, "memory"),
         )
 
@@ -129,61 +131,54 @@ class EpisodicPart:
             episode=number,
             episode_return=episode.episode_return,
         )
+        gate = self._config.gate
+        seen = self.memory.resolve(slots, episode.state, nearest=gate.on_miss == "nearest")
         verdict = evaluate_gate(
             episode,
-            slots,
+            seen,
             self.memory,
-            self._config.gate,
+            gate,
             gamma=self._gamma,
             tau=tau,
             bootstrap_on_timeout=self._config.train.bootstrap_on_timeout,
         )
-        return Absorbed(slots, self.memory.uids(slots), self.memory.generation, verdict)
+        return Absorbed(slots, seen, self.memory.uids(seen), self.memory.generation, verdict)
 
     def recall(self, batch: Batch, buffer: ReplayBuffer, *, tau: float) -> tuple[Batch, IncentiveInputs | None]:
         """Gather the freshest H and rho of every successor; search only for episodes embedded anew."""
-        slots_BT = self._resolve(batch, buffer)
-        following = self.memory.recall(slots_BT[:, 1:])
-        xi_or_ratio = (
-            following.xi.astype(np.float64)
-            if self._config.incentive.type == "flag"
-            else success_ratio(following.n_xi, following.n_call, eps=self._config.incentive.ratio_eps)
-        )
-        device = batch.reward.device
-        inputs = IncentiveInputs(
-            h_next=_tensor(np.where(following.hit, following.h, 0.0), device),
-            rho_next=_tensor(np.where(following.hit, xi_or_ratio, 0.0), device),
-            hit=torch.as_tensor(following.hit, device=device),
-        )
+        slots_BT, uids_BT = self._resolve(batch, buffer)
+        following = self.memory.recall(slots_BT[:, 1:], uids_BT[:, 1:])
+        h_next, rho_next = weigh_successors(following, batch.terminated.cpu().numpy(), self._config.incentive)
+        inputs = incentive_inputs(h_next, rho_next, following.hit, device=batch.reward.device)
         if self._config.uses_gate and self._config.gate.mode == "recompute":
-            batch = replace(batch, beta=self._fresh_beta(batch, slots_BT, inputs, tau=tau))
+            here = self.memory.recall(slots_BT[:, :-1], uids_BT[:, :-1])
+            batch = replace(batch, beta=self._fresh_beta(batch, here.h, following.h, tau=tau))
         return batch, inputs
 
-    def _fresh_beta(self, batch: Batch, slots_BT: Slots, inputs: IncentiveInputs, *, tau: float) -> torch.Tensor:
-        here = self.memory.recall(slots_BT[:, :-1])
-        device = batch.reward.device
-        h_next = torch.where(batch.terminated, 0.0, inputs.h_next)
-        error = delta_mem(batch.reward, _tensor(np.nan_to_num(here.h), device), h_next, gamma=self._gamma)
-        beta = gate_coefficient(error, tau=tau, scale=self._config.gate.delta_scale)
-        known = torch.as_tensor(here.hit, device=device) & (inputs.hit | batch.terminated)
-        return torch.where(known, beta, 1.0 if self._config.gate.on_miss == "pass" else 0.0).to(batch.beta.dtype)
+    def _fresh_beta(self, batch: Batch, h: Floats, h_next: Floats, *, tau: float) -> torch.Tensor:
+        """Compute beta from the memory of this moment (`gate.mode = "recompute"`, C5)."""
+        gate = self._config.gate
+        if gate.terminal_value == "zero":
+            h_next = np.where(batch.terminated.cpu().numpy(), 0.0, h_next)
+        reward = batch.reward.cpu().numpy()
+        _, beta = settle(reward, h, h_next, config=gate, gamma=self._gamma, tau=tau)
+        return torch.as_tensor(beta, dtype=batch.beta.dtype, device=batch.beta.device)
 
-    def _resolve(self, batch: Batch, buffer: ReplayBuffer) -> Slots:
+    def _resolve(self, batch: Batch, buffer: ReplayBuffer) -> tuple[Slots, Slots]:
         """Find the slots of sampled episodes again if the memory was re-embedded since they were stored."""
-        slots_BT = batch.slots.copy()
-        slots_BT[self.memory.uids(slots_BT) != batch.uids] = -1
+        slots_BT, uids_BT = batch.slots, batch.uids
         stale = np.flatnonzero(batch.generation != self.memory.generation)
         if not len(stale):
-            return slots_BT
-        real = np.arange(slots_BT.shape[1]) <= batch.length[stale, None]
-        rows, steps = np.nonzero(real)
-        state = batch.state[torch.as_tensor(stale[rows]), torch.as_tensor(steps)]
-        nearest = self._config.incentive.on_miss == "nearest"
-        found = np.full(real.shape, -1, np.int64)
-        found[rows, steps] = self.memory.find(state, steps, nearest=nearest)
-        slots_BT[stale] = found
-        buffer.set_slots(batch.indices[stale], found, self.memory.uids(found), self.memory.generation)
-        return slots_BT
+            return slots_BT, uids_BT
+        rows, steps = np.nonzero(np.arange(slots_BT.shape[1]) <= batch.length[stale, None])
+        state = batch.state[torch.from_numpy(stale[rows]), torch.from_numpy(steps)].cpu().numpy()
+        found = np.full((len(stale), slots_BT.shape[1]), -1, np.int64)
+        found[rows, steps] = self.memory.find(state, steps, nearest=self._config.incentive.on_miss == "nearest")
+        uids = self.memory.uids(found)
+        buffer.set_slots(batch.indices[stale], found, uids, self.memory.generation)
+        slots_BT, uids_BT = slots_BT.copy(), uids_BT.copy()
+        slots_BT[stale], uids_BT[stale] = found, uids
+        return slots_BT, uids_BT
 
     def refit(self) -> dict[str, float]:
         """Train the embedder on a sample of the memory, then embed every node anew (Algorithm 1)."""
@@ -191,7 +186,7 @@ class EpisodicPart:
             return {}
         stats = fit(self._embedder, self.memory.sample(self._config.embed.samples))
         self.memory.reproject()
-        return {
+        values = {
             "embedder/loss": stats.loss,
             "embedder/return_loss": stats.return_loss,
             "embedder/state_loss": stats.state_loss,
@@ -199,6 +194,7 @@ class EpisodicPart:
             "embedder/info_nce_accuracy": stats.info_nce_accuracy,
             "embedder/fit_ms": stats.seconds * 1e3,
         }
+        return {name: value for name, value in values.items() if np.isfinite(value)}
 
     def on_target_update(self) -> None:
         """Tell the index, which `memory.index = stale_target_update` rebuilds only now (A13)."""
@@ -234,7 +230,7 @@ class EpisodicPart:
             env_step=env_step,
             slot=columns.slot,
             embedding=columns.embedding,
-            h=columns.h,
+            h=columns.h.astype(np.float32),
             xi=columns.xi,
             n_call=columns.n_call,
             n_xi=columns.n_xi,
@@ -256,7 +252,7 @@ class EpisodicPart:
             "memory/merge_rate": stats.merged / max(1, stats.written),
             "memory/hit_rate": stats.hits / max(1, stats.queried),
             "memory/desirable_fraction": self.memory.desirable_fraction,
-            "memory/evicted": stats.evicted,
+            "memory/evicted": stats.evicted_total,
         }
 
     def get_state(self) -> dict[str, Any]:
@@ -274,11 +270,7 @@ def make_episodic_system(config: RunConfig, info: EnvInfo, *, device: torch.devi
     return EpisodicPart(config, info, device=device) if config.uses_memory else NoEpisodicPart()
 
 
-def _tensor(values: NDArray[np.float64], device: torch.device) -> torch.Tensor:
-    return torch.as_tensor(values, dtype=torch.float32, device=device)
-
-
-def _stratified(h: NDArray[np.float32], t: NDArray[np.int32], n: int, rng: np.random.Generator) -> Slots:
+def _stratified(h: Floats, t: NDArray[np.int32], n: int, rng: np.random.Generator) -> Slots:
     """Choose at most n rows, spread evenly over the ranks of (return decile, time)."""
     if len(h) <= n:
         return np.arange(len(h))

@@ -73,7 +73,9 @@ class Trainer:
         train = config.train
         self._learner = make_learner(config, env.info, device=device, seed=derive_seed(config.seed, "learner"))
         self._episodic = make_episodic_system(config, env.info, device=device)
-        self._replay_buffer = ReplayBuffer(train.replay, env.info, device=device)
+        self._replay_buffer = ReplayBuffer(
+            train.replay, env.info, bootstrap_on_timeout=train.bootstrap_on_timeout, device=device
+        )
         self._collector = Collector(env, reward_scale=train.reward_scale, seed=config.seed, stream="rollout")
         self._evaluator = Evaluator(
             eval_env, config.eval, gamma=train.gamma, reward_scale=train.reward_scale, seed=config.seed
@@ -125,7 +127,7 @@ class Trainer:
         verdict = absorbed.verdict
         gated = verdict.beta if verdict is not None and self._config.uses_gate else None
         self._replay_buffer.add(
-            episode, slots=absorbed.slots, uids=absorbed.uids, generation=absorbed.generation, beta=gated
+            episode, slots=absorbed.seen, uids=absorbed.uids, generation=absorbed.generation, beta=gated
         )
         self._recorder.record_episode(self._episode_record(episode, absorbed, first))
         self._window.add_episode(episode)

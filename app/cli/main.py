@@ -7,10 +7,10 @@ import sys
 
 import typer
 
-from app.cli import bench, doctor, envs, export, project, runs, train
+from app.cli import bench, doctor, envs, runs, train
 from emtc_core.errors import EmtcError
 
-UsageError = typer.BadParameter.__base__ or typer.BadParameter
+UsageError: type[Exception] = typer.BadParameter.__mro__[1]  # typer does not export it
 
 app = typer.Typer(
     name="emtc",
@@ -28,8 +28,6 @@ app.command("stop")(runs.stop)
 app.command("pause")(runs.pause)
 app.command("resume")(train.resume)
 app.command("delete")(runs.delete)
-app.command("project")(project.project)
-app.command("export")(export.export)
 app.command("envs")(envs.envs)
 app.command("bench")(bench.bench)
 app.command("doctor")(doctor.doctor)
@@ -45,7 +43,7 @@ def run(arguments: list[str]) -> int:
     try:
         result = app(args=arguments, prog_name="emtc", standalone_mode=False)
     except UsageError as exc:
-        return _complain(exc.format_message())  # type: ignore[attr-defined]  # typer's own usage errors have it
+        return _complain(exc.format_message())  # type: ignore[attr-defined]  # every usage error of typer has it
     except EmtcError as exc:
         return _complain(str(exc))
     except (KeyboardInterrupt, typer.Abort):

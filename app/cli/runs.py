@@ -1,6 +1,7 @@
 """`emtc runs | show | stop | pause | delete`: the same paths that the pages use."""
 
 import shutil
+from dataclasses import asdict
 from typing import Annotated, Any
 
 import typer
@@ -11,7 +12,7 @@ from emtc_core.errors import RunStateError
 from storage.control import send_command
 from storage.engine import open_database, run_folder
 from storage.queries.runs import get_run, list_runs
-from storage.runs import delete_run, find_run
+from storage.runs import delete_run
 
 COLUMNS = ("id", "name", "env", "map", "algo", "seed", "status", "env_steps", "target_steps", "win_rate", "device")
 
@@ -33,8 +34,8 @@ def runs(db: DatabaseUrl = DEFAULT_DATABASE, json: AsJson = False) -> None:
 def show(run: RunPrefix, db: DatabaseUrl = DEFAULT_DATABASE, json: AsJson = False) -> None:
     """Show one run: status, progress, configuration, versions."""
     database = open_database(db, read_only=True)
-    row = get_run(database, find_run(database, run).id)
-    facts: dict[str, Any] = {**row.as_dict(), "folder": str(run_folder(database, row.id))}
+    row = get_run(database, run)
+    facts: dict[str, Any] = {**asdict(row), "folder": str(run_folder(database, row.id))}
     facts["steps_note"] = (
         f"Transitions are numbered 1 to {row.env_steps} without gaps. The run aims at {row.target_steps} "
         "and ends with the episode that reaches it."
@@ -64,7 +65,7 @@ def delete(
 ) -> None:
     """Delete a run with everything that it recorded, and its folder."""
     database = open_database(db)
-    row = get_run(database, find_run(database, run).id)
+    row = get_run(database, run)
     if row.live_status in ("running", "paused"):
         raise RunStateError(f"Run {row.id} is {row.live_status}. Stop it first: emtc stop {row.id}")
     if not yes:
@@ -76,7 +77,7 @@ def delete(
 
 def _send(db: str, prefix: str, command: Command, *, allowed: tuple[str, ...]) -> None:
     database = open_database(db)
-    row = get_run(database, find_run(database, prefix).id)
+    row = get_run(database, prefix)
     if row.live_status not in allowed:
         raise RunStateError(f"Run {row.id} is {row.live_status}, so it cannot obey {command}. See: emtc show {row.id}")
     send_command(database, row.id, command)

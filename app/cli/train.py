@@ -1,36 +1,25 @@
-"""`emtc train | resume` and the worker behind detached runs: the one place where core and storage meet."""
+"""`emtc train | resume` and the worker behind detached runs: and what they tell."""
 
-import platform
-import signal
-import socket
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
-import psutil
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from app.cli.output import DEFAULT_DATABASE, AsJson, DatabaseUrl, RunPrefix, print_json, say
-from emtc_core import __version__
-from emtc_core.config.resolve import config_from_stored, describe_fields, resolve
-from emtc_core.config.run import RunConfig
-from emtc_core.control import Command, Control
+from app.cli.output import DEFAULT_DATABASE, AsJson, DatabaseUrl, RunPrefix, print_json, print_table, say
+from app.versions import library_versions
+from emtc_core.config.resolve import describe_fields, resolve
 from emtc_core.envs.registry import check_available
 from emtc_core.errors import EmtcError, RunStateError
-from storage.engine import Database, open_database, run_folder
+from storage.control import send_command
+from storage.engine import Database, open_database
 from storage.queries.runs import get_run
-from storage.runs import create_run, find_run, finish_run, rewind_run, start_run
-
-if TYPE_CHECKING:
-    from emtc_core.trainer import RunSummary, Trainer
-
-LIBRARIES = ("torch", "numpy", "numba", "scipy", "sqlalchemy", "gfootball", "smac", "jaxmarl", "pettingzoo")
+from storage.runs import create_run
 
 
 def train(
@@ -79,10 +68,8 @@ def resume(
 ) -> int:
     """Go on with a paused run, or with one that stopped, failed or was lost, from its last checkpoint."""
     database = open_database(db)
-    row = get_run(database, find_run(database, run).id)
+    row = get_run(database, run)
     if row.live_status == "paused":
-        from storage.control import send_command
-
         send_command(database, row.id, "resume")
         say(f"Asked run {row.id} to go on.")
         return 0
@@ -103,148 +90,30 @@ def train_worker(
     db: DatabaseUrl = DEFAULT_DATABASE,
 ) -> int:
     """Train a run that another process has created; what a detached trainer executes."""
+    from app.training import train_run
+
     try:
         train_run(open_database(db), run_id, resume=resume)
-    except EmtcError as exc:
+    except Exception as exc:
         say(str(exc))
         return 1
     return 0
 
 
-def train_run(
-    database: Database,
-    run_id: str,
-    *,
-    resume: bool,
-    on_progress: Callable[[int], None] = lambda env_step: None,
-) -> "RunSummary":
-    """Train one created run in this process and leave its final status in the database.
-
-    Raises:
-        EmtcError: Whatever made the run fail; the run is marked failed with that sentence.
-    """
-    from emtc_core.device import choose_device, configure_threads
-    from storage.control import DatabaseControl, Heartbeat
-    from storage.recorder import DatabaseRecorder
-
-    config = config_from_stored(get_run(database, run_id).config)
-    device = choose_device(config.train.device)
-    configure_threads(config.train.threads)
-    process = psutil.Process()
-    start_run(
-        database,
-        run_id,
-        pid=process.pid,
-        pid_created_at=process.create_time(),
-        host=socket.gethostname(),
-        device=str(device),
-    )
-    try:
-        with Heartbeat(database, run_id), signals_as_stop(DatabaseControl(database, run_id)) as control:
-            recorder = DatabaseRecorder(database, run_id)
-            try:
-                trainer = _make_trainer(database, run_id, config, recorder, control, device, on_progress)
-                _restore(database, run_id, trainer, resume=resume)
-                summary = trainer.run()
-            finally:
-                recorder.close()
-    except BaseException as exc:
-        sentence = str(exc) if isinstance(exc, EmtcError) else f"{type(exc).__name__}: {exc}"
-        finish_run(database, run_id, "failed", error=sentence)
-        raise
-    finish_run(database, run_id, summary.status)
-    return summary
-
-
-def library_versions() -> dict[str, str]:
-    """Collect the versions that a run stores."""
-    found = {"emtc_lab": __version__, "python": platform.python_version()}
-    for name in LIBRARIES:
-        try:
-            found[name] = version(name)
-        except PackageNotFoundError:
-            continue
-    return found
-
-
-@contextmanager
-def signals_as_stop(control: Control) -> Iterator[Control]:
-    """Read SIGTERM and SIGINT as a stop command; a second SIGINT ends the process at once."""
-    wrapped = _SignalControl(control)
-    previous = {s: signal.signal(s, wrapped.on_signal) for s in (signal.SIGTERM, signal.SIGINT)}
-    try:
-        yield wrapped
-    finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)
-        close = getattr(control, "close", None)
-        if close is not None:
-            close()
-
-
-class _SignalControl:
-    def __init__(self, inner: Control) -> None:
-        self._inner = inner
-        self._stop = False
-
-    def on_signal(self, number: int, frame: object) -> None:
-        if self._stop and number == signal.SIGINT:
-            raise KeyboardInterrupt
-        self._stop = True
-
-    def poll(self) -> Command | None:
-        return "stop" if self._stop else self._inner.poll()
-
-    def set_status(self, status: Any) -> None:
-        self._inner.set_status(status)
-
-
-def _make_trainer(
-    database: Database,
-    run_id: str,
-    config: RunConfig,
-    recorder: Any,
-    control: Control,
-    device: Any,
-    on_progress: Callable[[int], None],
-) -> "Trainer":
-    from emtc_core.checkpoint import CheckpointStore
-    from emtc_core.envs.registry import make_env
-    from emtc_core.trainer import Trainer
-
-    return Trainer(
-        config,
-        env=make_env(config.env, n_envs=config.train.n_envs),
-        eval_env=make_env(config.env, n_envs=min(config.eval.episodes, config.train.n_envs)),
-        recorder=recorder,
-        control=control,
-        checkpoints=CheckpointStore(run_folder(database, run_id), keep=config.checkpoint.keep),
-        device=device,
-        on_progress=on_progress,
-    )
-
-
-def _restore(database: Database, run_id: str, trainer: "Trainer", *, resume: bool) -> None:
-    """Go back to the last checkpoint; rows recorded after it are superseded and removed first."""
-    if not resume:
-        return
-    latest = trainer.checkpoints.load_latest()
-    rewind_run(database, run_id, latest[0] if latest else 0)
-    if latest:
-        trainer.set_state(latest[1])
-
-
 def _train_in_foreground(database: Database, run_id: str, *, resume: bool, json: bool) -> int:
+    from app.training import train_run
+
     target = get_run(database, run_id).target_steps
     started = time.monotonic()
     say(f"Run {run_id}")
     try:
         with _progress_bar(target) as on_progress:
             summary = train_run(database, run_id, resume=resume, on_progress=on_progress)
-    except EmtcError as exc:
-        say(str(exc))
+    except Exception as exc:
+        sentence = str(exc) if isinstance(exc, EmtcError) else f"Run {run_id} failed: {type(exc).__name__}: {exc}"
+        say(sentence)
         if json:
-            print_json({"run_id": run_id, "status": "failed", "error": str(exc)})
+            print_json({"run_id": run_id, "status": "failed", "error": sentence})
         return 1
     wall_seconds = round(time.monotonic() - started, 3)
     if json:
@@ -271,8 +140,6 @@ def _progress_bar(total: int) -> Iterator[Callable[[int], None]]:
 
 
 def _print_keys() -> int:
-    from app.cli.output import print_table
-
     rows = [{"key": f.key, "default": f.default, "description": f.description} for f in describe_fields()]
     print_table(rows, title="Settings", empty="")
     return 0
