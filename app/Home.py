@@ -1,0 +1,35 @@
+# ruff: noqa: N999  (the name is the first entry of the navigation)
+"""Entry of the app: `streamlit run app/Home.py`. Page setup, run picker, navigation; nothing else."""
+
+import sys
+from pathlib import Path
+
+import streamlit as st
+
+ROOT = Path(__file__).resolve().parent.parent
+if str(ROOT) not in sys.path:  # a checkout that was not installed
+    sys.path.append(str(ROOT))
+
+from app import data, messages  # noqa: E402
+from app.components import run_picker, warm_up  # noqa: E402
+from emtc_core.errors import EmtcError  # noqa: E402
+
+st.set_page_config(page_title="EMTC Lab", page_icon=":material/hub:", layout="wide")
+page = st.navigation(
+    [
+        st.Page("../pages/home.py", title="Home", icon=":material/home:", default=True),
+        st.Page("../pages/launch.py", title="Launch", icon=":material/rocket_launch:"),
+        st.Page("../pages/live.py", title="Live", icon=":material/monitoring:"),
+        st.Page("../pages/memory.py", title="Memory", icon=":material/bubble_chart:"),
+        st.Page("../pages/replay.py", title="Replay", icon=":material/smart_display:"),
+    ]
+)
+try:
+    data.database()
+    run_picker.show()
+except EmtcError as exc:
+    messages.error(exc)
+    st.markdown("Name another database in the environment variable `EMTC_DB` and start the app again.")
+    st.stop()
+warm_up.start_once()
+page.run()

@@ -1,0 +1,15 @@
+"""Read the browser side of the canvas components from `assets/`. No build step, nothing from a network."""
+
+from pathlib import Path
+
+_FOLDER = Path(__file__).parent / "assets"
+
+
+def read_asset(name: str) -> str:
+    """Read one file of `assets/`."""
+    return (_FOLDER / name).read_text(encoding="utf-8")
+
+
+def read_script(name: str) -> str:
+    """Read a component's script with the shared functions before it."""
+    return f"{read_asset('common.js')}\n{read_asset(name)}"

@@ -1,0 +1,231 @@
+// Shared by the canvas components: theme colours, ticks, panels, and the reader of packed arrays.
+// Text that comes from data is only ever drawn on a canvas or set as textContent, never as HTML.
+
+function themeOf(element) {
+  const style = getComputedStyle(element)
+  const value = (name, fallback) => style.getPropertyValue(name).trim() || fallback
+  const text = value("--st-text-color", "#1f2430")
+  return {
+    text,
+    background: value("--st-background-color", "#ffffff"),
+    raised: value("--st-secondary-background-color", "#f4f5f7"),
+    faint: `color-mix(in srgb, ${text} 14%, transparent)`,
+    soft: `color-mix(in srgb, ${text} 62%, transparent)`,
+    primary: value("--st-primary-color", "#0072B2"),
+    font: value("--st-font", "sans-serif"),
+  }
+}
+
+// A canvas with one unit per CSS pixel, sharp on dense screens. Returns null while it has no width.
+function fitCanvas(canvas, height) {
+  const width = Math.floor(canvas.clientWidth)
+  if (width < 40) return null
+  const ratio = window.devicePixelRatio || 1
+  canvas.style.height = `${height}px`
+  canvas.width = Math.round(width * ratio)
+  canvas.height = Math.round(height * ratio)
+  const ctx = canvas.getContext("2d")
+  ctx.setTransform(ratio, 0, 0, ratio, 0, 0)
+  ctx.clearRect(0, 0, width, height)
+  return { ctx, width, height, ratio }
+}
+
+// Layout of the bytes: uint32 header length, JSON header padded to 4 bytes, then the arrays.
+const ARRAY_TYPES = { f4: Float32Array, i4: Int32Array, u1: Uint8Array }
+function unpack(bytes) {
+  const buffer = bytes.slice().buffer
+  const length = new DataView(buffer).getUint32(0, true)
+  const header = JSON.parse(new TextDecoder().decode(new Uint8Array(buffer, 4, length)))
+  const arrays = {}
+  for (const { name, dtype, offset, size } of header.arrays) {
+    arrays[name] = new ARRAY_TYPES[dtype](buffer, 4 + length + offset, size)
+  }
+  return { meta: header.meta, arrays }
+}
+
+function formatNumber(value) {
+  if (value === null || value === undefined || Number.isNaN(value)) return "–"
+  const size = Math.abs(value)
+  if (size === 0) return "0"
+  if (size >= 1e6) return `${+(value / 1e6).toPrecision(4)}M`
+  if (size >= 1e4) return `${+(value / 1e3).toPrecision(4)}k`
+  if (size >= 1e-3) return `${+value.toPrecision(4)}`
+  return value.toExponential(1)
+}
+
+function niceTicks(low, high, count) {
+  const span = high - low
+  if (!(span > 0)) return [low]
+  const raw = span / Math.max(1, count)
+  const power = 10 ** Math.floor(Math.log10(raw))
+  const step = [1, 2, 2.5, 5, 10].map((m) => m * power).find((s) => s >= raw) || 10 * power
+  const ticks = []
+  for (let i = Math.ceil(low / step - 1e-9); i * step <= high + step * 1e-9; i += 1) ticks.push(+(i * step).toPrecision(12))
+  return ticks
+}
+
+// The smallest and largest finite value of the visible lines inside [from, to], padded.
+function extentOf(panel, from, to, hidden) {
+  if (panel.range) return panel.range
+  let low = Infinity
+  let high = -Infinity
+  for (const line of panel.lines) {
+    if (hidden.has(line.name)) continue
+    const { x, y, lo, hi } = line
+    for (let i = 0; i < x.length; i += 1) {
+      if (x[i] < from || x[i] > to) continue
+      const bottom = lo ? lo[i] : y[i]
+      const top = hi ? hi[i] : y[i]
+      if (bottom !== null && bottom < low) low = bottom
+      if (top !== null && top > high) high = top
+    }
+  }
+  if (low === Infinity) return [0, 1]
+  if (panel.zero && low > 0) low = 0
+  const pad = (high - low || Math.abs(high) || 1) * 0.06
+  return [low === 0 && panel.zero ? 0 : low - pad, high + pad]
+}
+
+function finite(value) {
+  return value !== null && value !== undefined && !Number.isNaN(value)
+}
+
+// Draw one panel of lines into `box` {x, y, width, height}; returns the two scales.
+function drawPanel(ctx, box, panel, view, theme, hidden, options) {
+  const [low, high] = extentOf(panel, view[0], view[1], hidden)
+  const sx = (v) => box.x + ((v - view[0]) / (view[1] - view[0] || 1)) * box.width
+  const sy = (v) => box.y + box.height - ((v - low) / (high - low || 1)) * box.height
+  ctx.save()
+  ctx.font = `12px ${theme.font}`
+  ctx.lineWidth = 1
+  for (const tick of niceTicks(low, high, Math.max(2, box.height / 34))) {
+    ctx.strokeStyle = theme.faint
+    ctx.beginPath()
+    ctx.moveTo(box.x, Math.round(sy(tick)) + 0.5)
+    ctx.lineTo(box.x + box.width, Math.round(sy(tick)) + 0.5)
+    ctx.stroke()
+    ctx.fillStyle = theme.soft
+    ctx.textAlign = "right"
+    ctx.textBaseline = "middle"
+    ctx.fillText(formatNumber(tick), box.x - 8, sy(tick))
+  }
+  for (const tick of niceTicks(view[0], view[1], Math.max(2, box.width / 110))) {
+    ctx.strokeStyle = theme.faint
+    ctx.beginPath()
+    ctx.moveTo(Math.round(sx(tick)) + 0.5, box.y)
+    ctx.lineTo(Math.round(sx(tick)) + 0.5, box.y + box.height)
+    ctx.stroke()
+    if (options.xTicks) {
+      ctx.fillStyle = theme.soft
+      ctx.textAlign = "center"
+      ctx.textBaseline = "top"
+      ctx.fillText(formatNumber(tick), sx(tick), box.y + box.height + 7)
+    }
+  }
+  ctx.beginPath()
+  ctx.rect(box.x, box.y - 3, box.width, box.height + 6)
+  ctx.clip()
+  for (const line of panel.lines) if (!hidden.has(line.name)) drawLine(ctx, line, sx, sy)
+  ctx.restore()
+  return { sx, sy, low, high }
+}
+
+function drawLine(ctx, line, sx, sy) {
+  const { x, y, lo, hi } = line
+  if (lo && hi) {
+    ctx.globalAlpha = 0.2
+    ctx.fillStyle = line.color
+    ctx.beginPath()
+    let started = false
+    for (let i = 0; i < x.length; i += 1) {
+      if (!finite(hi[i])) continue
+      if (started) ctx.lineTo(sx(x[i]), sy(hi[i]))
+      else ctx.moveTo(sx(x[i]), sy(hi[i]))
+      started = true
+    }
+    for (let i = x.length - 1; i >= 0; i -= 1) if (finite(lo[i])) ctx.lineTo(sx(x[i]), sy(lo[i]))
+    ctx.fill()
+    ctx.globalAlpha = 1
+  }
+  ctx.strokeStyle = line.color
+  ctx.fillStyle = line.color
+  ctx.lineWidth = line.width || 2
+  ctx.lineJoin = "round"
+  ctx.setLineDash(line.dash || [])
+  ctx.beginPath()
+  let pen = false
+  let run = 0
+  for (let i = 0; i < x.length; i += 1) {
+    if (!finite(y[i])) {
+      pen = false
+      continue
+    }
+    if (pen) ctx.lineTo(sx(x[i]), sy(y[i]))
+    else ctx.moveTo(sx(x[i]), sy(y[i]))
+    pen = true
+    run += 1
+  }
+  ctx.stroke()
+  ctx.setLineDash([])
+  if (line.markers || run <= 40) {
+    for (let i = 0; i < x.length; i += 1) {
+      if (!finite(y[i])) continue
+      ctx.beginPath()
+      ctx.arc(sx(x[i]), sy(y[i]), run > 40 ? 2 : 2.8, 0, 7)
+      ctx.fill()
+    }
+  }
+}
+
+// "Title [unit]" at the left, then the names of the lines with their colours; returns the hit boxes.
+function drawPanelTitle(ctx, box, panel, theme, hidden) {
+  ctx.save()
+  ctx.textBaseline = "alphabetic"
+  ctx.textAlign = "left"
+  ctx.font = `600 13px ${theme.font}`
+  ctx.fillStyle = theme.text
+  ctx.fillText(panel.title, box.x, box.y - 12)
+  let at = box.x + ctx.measureText(panel.title).width + 6
+  ctx.font = `12px ${theme.font}`
+  ctx.fillStyle = theme.soft
+  if (panel.unit) {
+    ctx.fillText(`[${panel.unit}]`, at, box.y - 12)
+    at += ctx.measureText(`[${panel.unit}]`).width
+  }
+  const hits = []
+  at += 18
+  for (const line of panel.lines) {
+    const label = line.label || line.name
+    const width = 22 + ctx.measureText(label).width
+    if (at + width > box.x + box.width && hits.length) break
+    ctx.globalAlpha = hidden.has(line.name) ? 0.35 : 1
+    ctx.strokeStyle = line.color
+    ctx.lineWidth = 3
+    ctx.setLineDash(line.dash || [])
+    ctx.beginPath()
+    ctx.moveTo(at, box.y - 16)
+    ctx.lineTo(at + 16, box.y - 16)
+    ctx.stroke()
+    ctx.setLineDash([])
+    ctx.fillStyle = theme.soft
+    ctx.fillText(label, at + 21, box.y - 12)
+    ctx.globalAlpha = 1
+    hits.push({ name: line.name, x: at, y: box.y - 28, width, height: 22 })
+    at += width + 16
+  }
+  ctx.restore()
+  return hits
+}
+
+// Index of the last x that is not beyond the value (x ascending), or the nearer of the two around it.
+function nearestIndex(x, value) {
+  let low = 0
+  let high = x.length - 1
+  if (high < 0) return -1
+  while (high - low > 1) {
+    const middle = (low + high) >> 1
+    if (x[middle] <= value) low = middle
+    else high = middle
+  }
+  return Math.abs(x[high] - value) < Math.abs(x[low] - value) ? high : low
+}

@@ -1,0 +1,233 @@
+// Stacked line panels over one x axis. The DOM node and the reader's window survive new data.
+// Drag selects a window, the wheel zooms, shift-drag pans, a double click or Escape shows everything again.
+
+const LEFT = 62
+const RIGHT = 14
+const TOP = 34
+const BOTTOM = 44
+
+export default function curves({ data, parentElement, setTriggerValue }) {
+  const root = parentElement.querySelector(".curves")
+  const self = root.state || (root.state = create(root))
+  self.send = setTriggerValue
+  self.observer.observe(root)
+  const given = JSON.stringify(data.window || null)
+  if (given !== self.given) {
+    self.given = given
+    self.window = data.window || null
+    self.sent = given
+  }
+  self.data = data
+  root.setAttribute("aria-label", data.alt)
+  self.draw()
+  return () => self.observer.disconnect()
+}
+
+function create(root) {
+  const canvas = root.querySelector("canvas")
+  const tip = root.querySelector(".tip")
+  const self = { window: null, hidden: new Set(), hover: null, drag: null, hits: [] }
+  self.draw = () => draw(self, root, canvas)
+  self.observer = new ResizeObserver(() => self.data && self.draw())
+  listen(self, root, canvas, tip)
+  return self
+}
+
+function fullWindow(data) {
+  let low = Infinity
+  let high = -Infinity
+  for (const panel of data.panels) {
+    for (const { x } of panel.lines) {
+      if (!x.length) continue
+      low = Math.min(low, x[0])
+      high = Math.max(high, x[x.length - 1])
+    }
+  }
+  if (low === Infinity) return [0, 1]
+  if (data.fromZero) low = 0
+  return low === high ? [low - 1, high + 1] : [low, high]
+}
+
+function draw(self, root, canvas) {
+  const { data } = self
+  const each = data.panelHeight || 150
+  const height = data.panels.length * (each + TOP) + BOTTOM
+  const fit = fitCanvas(canvas, height)
+  if (!fit) return
+  const theme = themeOf(root)
+  const view = self.window || fullWindow(data)
+  self.view = view
+  self.boxes = []
+  self.hits = []
+  data.panels.forEach((panel, row) => {
+    const box = { x: LEFT, y: TOP + row * (each + TOP), width: fit.width - LEFT - RIGHT, height: each }
+    self.hits.push(...drawPanelTitle(fit.ctx, box, panel, theme, self.hidden))
+    const scales = drawPanel(fit.ctx, box, panel, view, theme, self.hidden, { xTicks: row === data.panels.length - 1 })
+    self.boxes.push({ box, panel, ...scales })
+  })
+  const last = self.boxes[self.boxes.length - 1].box
+  fit.ctx.font = `12px ${theme.font}`
+  fit.ctx.fillStyle = theme.soft
+  fit.ctx.textAlign = "center"
+  fit.ctx.fillText(data.xLabel, last.x + last.width / 2, last.y + last.height + 36)
+  drawMarks(self, fit.ctx, theme, last)
+  drawOverlay(self, fit.ctx, theme, last)
+}
+
+function drawMarks(self, ctx, theme, last) {
+  for (const mark of self.data.marks || []) {
+    if (mark.x < self.view[0] || mark.x > self.view[1]) continue
+    const at = self.boxes[0].sx(mark.x)
+    ctx.strokeStyle = theme.soft
+    ctx.setLineDash([4, 4])
+    ctx.lineWidth = 1
+    ctx.beginPath()
+    ctx.moveTo(at, TOP)
+    ctx.lineTo(at, last.y + last.height)
+    ctx.stroke()
+    ctx.setLineDash([])
+    ctx.fillStyle = theme.soft
+    ctx.textAlign = "left"
+    ctx.font = `11px ${theme.font}`
+    ctx.fillText(mark.label, at + 4, TOP + 11)
+  }
+}
+
+function drawOverlay(self, ctx, theme, last) {
+  if (self.drag && self.drag.mode === "window") {
+    const from = Math.min(self.drag.from, self.drag.to)
+    ctx.globalAlpha = 0.15
+    ctx.fillStyle = theme.primary
+    ctx.fillRect(from, TOP, Math.abs(self.drag.to - self.drag.from), last.y + last.height - TOP)
+    ctx.globalAlpha = 1
+  }
+  if (self.hover === null) return
+  const at = self.boxes[0].sx(self.hover)
+  if (at < last.x || at > last.x + last.width) return
+  ctx.strokeStyle = theme.soft
+  ctx.lineWidth = 1
+  ctx.beginPath()
+  ctx.moveTo(at, TOP)
+  ctx.lineTo(at, last.y + last.height)
+  ctx.stroke()
+  for (const { panel, sx, sy, box } of self.boxes) {
+    for (const line of panel.lines) {
+      if (self.hidden.has(line.name)) continue
+      const i = nearestIndex(line.x, self.hover)
+      if (i < 0 || !finite(line.y[i]) || sx(line.x[i]) < box.x - 1 || sx(line.x[i]) > box.x + box.width + 1) continue
+      ctx.fillStyle = line.color
+      ctx.beginPath()
+      ctx.arc(sx(line.x[i]), sy(line.y[i]), 4, 0, 7)
+      ctx.fill()
+    }
+  }
+}
+
+function fillTip(self, tip) {
+  tip.replaceChildren()
+  const title = document.createElement("div")
+  title.className = "tip-title"
+  let shown = null
+  const rows = []
+  for (const { panel } of self.boxes) {
+    for (const line of panel.lines) {
+      if (self.hidden.has(line.name)) continue
+      const i = nearestIndex(line.x, self.hover)
+      if (i < 0) continue
+      if (shown === null) shown = line.x[i]
+      const row = document.createElement("div")
+      const dot = document.createElement("span")
+      dot.className = "dot"
+      dot.style.background = line.color
+      const band = line.lo && finite(line.lo[i]) ? ` (${formatNumber(line.lo[i])} – ${formatNumber(line.hi[i])})` : ""
+      row.append(dot, `${line.label || line.name}: ${formatNumber(line.y[i])}${band}`)
+      rows.push(row)
+    }
+  }
+  title.textContent = `${self.data.xName || self.data.xLabel} ${shown === null ? "–" : Math.round(shown).toLocaleString("en")}`
+  tip.append(title, ...rows)
+}
+
+function zoomTo(self, window) {
+  const full = fullWindow(self.data)
+  self.window = window && window[1] - window[0] < (full[1] - full[0]) * 0.999 ? window : null
+  self.draw()
+  clearTimeout(self.timer)
+  self.timer = setTimeout(() => {
+    const rounded = self.window && [Math.max(0, Math.round(self.window[0])), Math.round(self.window[1])]
+    if (JSON.stringify(rounded) === self.sent) return
+    self.sent = JSON.stringify(rounded)
+    self.send("window", rounded || [])
+  }, 400)
+}
+
+function listen(self, root, canvas, tip) {
+  const place = (event) => {
+    const frame = canvas.getBoundingClientRect()
+    return { x: event.clientX - frame.left, y: event.clientY - frame.top, frame }
+  }
+  const valueAt = (x) => {
+    const { box } = self.boxes[0]
+    return self.view[0] + ((x - box.x) / box.width) * (self.view[1] - self.view[0])
+  }
+  canvas.addEventListener("pointerdown", (event) => {
+    const { x, y } = place(event)
+    const hit = self.hits.find((h) => x >= h.x && x <= h.x + h.width && y >= h.y && y <= h.y + h.height)
+    if (hit) {
+      if (!self.hidden.delete(hit.name)) self.hidden.add(hit.name)
+      self.draw()
+      return
+    }
+    canvas.setPointerCapture(event.pointerId)
+    self.drag = { mode: event.shiftKey ? "pan" : "window", from: x, to: x, view: self.view }
+  })
+  canvas.addEventListener("pointermove", (event) => {
+    const { x, frame } = place(event)
+    self.hover = valueAt(x)
+    if (self.drag) {
+      self.drag.to = x
+      if (self.drag.mode === "pan") {
+        const { box } = self.boxes[0]
+        const shift = ((self.drag.from - x) / box.width) * (self.drag.view[1] - self.drag.view[0])
+        self.window = [self.drag.view[0] + shift, self.drag.view[1] + shift]
+      }
+    }
+    self.draw()
+    fillTip(self, tip)
+    tip.hidden = false
+    tip.style.left = `${x > frame.width / 2 ? x - tip.offsetWidth - 16 : x + 16}px`
+    tip.style.top = `${Math.max(8, place(event).y - 20)}px`
+  })
+  canvas.addEventListener("pointerup", () => {
+    const { drag } = self
+    self.drag = null
+    if (!drag) return
+    if (drag.mode === "pan") zoomTo(self, self.window)
+    else if (Math.abs(drag.to - drag.from) > 8) zoomTo(self, [drag.from, drag.to].sort((a, b) => a - b).map(valueAt))
+    else self.draw()
+  })
+  canvas.addEventListener("pointerleave", () => {
+    self.hover = null
+    tip.hidden = true
+    if (self.data) self.draw()
+  })
+  canvas.addEventListener("wheel", (event) => {
+    if (!event.ctrlKey && !event.shiftKey && document.activeElement !== root && root.getRootNode().activeElement !== root) return
+    event.preventDefault()
+    const centre = valueAt(place(event).x)
+    const factor = event.deltaY > 0 ? 1.2 : 1 / 1.2
+    zoomTo(self, self.view.map((edge) => centre + (edge - centre) * factor))
+  }, { passive: false })
+  canvas.addEventListener("dblclick", () => zoomTo(self, null))
+  root.addEventListener("keydown", (event) => {
+    const span = self.view[1] - self.view[0]
+    const moves = {
+      ArrowLeft: [-0.1, -0.1], ArrowRight: [0.1, 0.1], "+": [0.15, -0.15], "=": [0.15, -0.15], "-": [-0.15, 0.15],
+    }
+    if (event.key === "Escape") zoomTo(self, null)
+    else if (moves[event.key]) zoomTo(self, self.view.map((edge, i) => edge + moves[event.key][i] * span))
+    else return
+    event.preventDefault()
+    event.stopPropagation()
+  })
+}

@@ -1,0 +1,6 @@
+// Tells the map of the same channel which point is selected and which nodes its trajectory passes.
+export default function marker({ data }) {
+  window.emtcMarks = window.emtcMarks || {}
+  window.emtcMarks[data.channel] = data
+  window.dispatchEvent(new CustomEvent("emtc-mark", { detail: data }))
+}

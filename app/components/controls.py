@@ -1,0 +1,70 @@
+"""Stop, pause and resume a run, with what was asked and when the trainer obeyed."""
+
+from collections.abc import Callable
+from datetime import UTC, datetime
+
+import pandas as pd
+import streamlit as st
+
+from app import data, messages
+from app.format import aware, duration
+from app.launch import kill_run, resume_run
+from emtc_core.control import Command
+from emtc_core.errors import EmtcError
+from storage.control import command_log, send_command
+from storage.runs import RunRow
+
+SILENCE_S = 10.0
+
+
+def show(run: RunRow) -> None:
+    """Draw the buttons that fit the run's state."""
+    status = run.live_status
+    with st.container(horizontal=True):
+        if status in ("running", "queued"):
+            _command(run, "pause", "Pause", ":material/pause:")
+            _command(run, "stop", "Stop", ":material/stop:")
+        elif status == "paused":
+            _command(run, "resume", "Go on", ":material/play_arrow:")
+            _command(run, "stop", "Stop", ":material/stop:")
+        elif status in ("stopped", "failed", "lost") and st.button(
+            "Resume from the last checkpoint", icon=":material/replay:", type="primary", key="resume-ended"
+        ):
+            _try(lambda: resume_run(data.database(), run.id))
+            st.rerun()
+
+
+def show_log(run: RunRow) -> None:
+    """Say what was asked of the trainer and how fast it obeyed; offer the hard way after a long silence."""
+    log = command_log(data.database(), run.id).tail(3)
+    for row in log.iloc[::-1].itertuples():
+        st.caption(describe_command(str(row.command), row.requested_at, row.acknowledged_at))
+    waiting = log[log["acknowledged_at"].isna()]
+    if len(waiting) and run.live_status in ("running", "paused"):
+        silent = (datetime.now(UTC) - aware(waiting["requested_at"].iloc[0])).total_seconds()
+        if silent > SILENCE_S and st.button(
+            "End the process now", icon=":material/dangerous:", help="Loses the steps after the last checkpoint."
+        ):
+            _try(lambda: kill_run(data.database(), run.id))
+
+
+def describe_command(command: str, requested_at: datetime, acknowledged_at: datetime | None) -> str:
+    """Say in one line when something was asked and when the trainer obeyed."""
+    asked = f"{command}: requested {aware(requested_at):%H:%M:%S} UTC"
+    if acknowledged_at is None or pd.isna(acknowledged_at):
+        return f"{asked}, not acknowledged yet"
+    waited = (aware(acknowledged_at) - aware(requested_at)).total_seconds()
+    text = f"{waited:.1f} s" if waited < 10 else duration(waited)
+    return f"{asked} → acknowledged {aware(acknowledged_at):%H:%M:%S}, after {text}"
+
+
+def _command(run: RunRow, command: Command, label: str, icon: str) -> None:
+    if st.button(label, icon=icon, key=f"command-{command}"):
+        _try(lambda: send_command(data.database(), run.id, command))
+
+
+def _try(act: Callable[[], object]) -> None:
+    try:
+        act()
+    except EmtcError as exc:
+        messages.error(exc)

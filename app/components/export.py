@@ -1,0 +1,40 @@
+"""The export button under a figure: vector and raster images, an interactive page, and the data."""
+
+from collections.abc import Callable
+from functools import partial
+
+import streamlit as st
+
+from app.figures.chart import Chart
+from app.figures.cloud import Cloud
+from app.figures.export import EXPORT_FORMATS, MIME, ExportFormat, export_figure
+from app.theme import Mode
+
+_LABELS: dict[ExportFormat, str] = {
+    "svg": "SVG, vector",
+    "png": "PNG, 300 dpi",
+    "pdf": "PDF, vector",
+    "html": "HTML, interactive",
+    "csv": "CSV, the data",
+}
+
+
+def show(figure: Chart | Cloud, *, key: str, stem: str) -> None:
+    """Offer the figure in every format; a file is made only when it is asked for."""
+    with st.popover("Export", icon=":material/download:", key=f"{key}-export"):
+        st.caption("Drawn on this machine, no browser needed. Light is the paper version.")
+        mode: Mode = "dark" if st.toggle("Dark background", key=f"{key}-export-dark") else "light"
+        for format in EXPORT_FORMATS:
+            st.download_button(
+                _LABELS[format],
+                data=_writer(figure, format, mode),
+                file_name=f"{figure.name}-{stem}.{format}",
+                mime=MIME[format],
+                key=f"{key}-export-{format}",
+                on_click="ignore",
+                width="stretch",
+            )
+
+
+def _writer(figure: Chart | Cloud, format: ExportFormat, mode: Mode) -> Callable[[], bytes]:
+    return partial(export_figure, figure, format, mode=mode)

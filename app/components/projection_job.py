@@ -1,0 +1,43 @@
+"""The background computation of t-SNE and UMAP as the page shows it: start, progress, cancel."""
+
+import streamlit as st
+
+from app import data, messages
+from app.format import count, escape_markdown
+from app.projections.jobs import cancel_job, projection_params, start_job
+from emtc_core.errors import EmtcError
+from storage.projections import get_job, list_jobs
+from storage.queries.memory import Snapshot
+
+
+def show(snapshot: Snapshot, *, method: str, label: str, n: int, seed: int) -> None:
+    """Offer to compute the projection, or show how far it is."""
+    params = projection_params(method, n=n, seed=seed)
+    jobs = [job for job in list_jobs(data.database(), snapshot.id) if job.method == method and job.params == params]
+    newest = jobs[0] if jobs else None
+    if newest is not None and newest.status in ("queued", "running"):
+        st.fragment(_progress, run_every=0.7)(newest.id, label, n)
+        return
+    if newest is not None and newest.status in ("failed", "lost"):
+        reason = newest.error or "its process ended without a word"
+        st.warning(f"The last attempt failed: {escape_markdown(reason)}")
+    with st.container(horizontal=True, vertical_alignment="center", border=True):
+        st.markdown(f"{label} of these {count(n)} points has not been computed yet; the map shows PCA meanwhile.")
+        if st.button(f"Compute {label}", icon=":material/play_arrow:", type="primary", key="compute_projection"):
+            try:
+                start_job(data.database(), snapshot, method=method, n=n, seed=seed)
+            except EmtcError as exc:
+                messages.error(exc)
+                return
+            st.rerun()
+
+
+def _progress(job_id: int, label: str, n: int) -> None:
+    job = get_job(data.database(), job_id)
+    if job.status not in ("queued", "running"):
+        st.rerun()
+    with st.container(horizontal=True, vertical_alignment="center", border=True):
+        st.progress(job.progress, text=f"{label} of {count(n)} points in the background: {100 * job.progress:.0f} %")
+        if st.button("Cancel", icon=":material/close:", key="cancel_projection"):
+            cancel_job(data.database(), job_id)
+            st.rerun()

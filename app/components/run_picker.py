@@ -1,0 +1,88 @@
+"""Which run the pages show. The URL's `run` decides; the picker in the sidebar writes it."""
+
+import streamlit as st
+
+from app import data, messages, state
+from app.format import escape_markdown
+from app.theme import STATUS_COLOR, STATUS_ICON
+from emtc_core.errors import EmtcError
+from storage.runs import RunRow
+
+_KEY = "run_picker"
+_KEPT = "run_kept"
+
+
+def show() -> None:
+    """Draw the picker in the sidebar and keep the URL's run across pages."""
+    frame = data.run_list()
+    names = {row.id: f"{row.name} · {row.id}" for row in frame.itertuples()}
+    wanted = state.read_text(state.RUN) or st.session_state.get(_KEPT)
+    run_id = _resolve(wanted) if wanted else None
+    if run_id:
+        st.session_state[_KEPT] = run_id
+        state.write(state.RUN, run_id)
+        names.setdefault(run_id, run_id)
+    if not names:
+        return
+    st.session_state[_KEY] = run_id
+    st.sidebar.selectbox(
+        "Run",
+        list(names),
+        index=None,
+        format_func=lambda each: names.get(each, str(each)),
+        key=_KEY,
+        on_change=_picked,
+        placeholder="Choose a run",
+        help="The pages show this run; its id is in the address, so the link can be shared.",
+    )
+
+
+def require_run() -> RunRow:
+    """Return the run that the page is about, or say what to do and end the page."""
+    wanted = state.read_text(state.RUN) or st.session_state.get(_KEPT)
+    try:
+        if wanted is None:
+            frame = data.run_list(limit=1)
+            if not len(frame):
+                messages.empty(messages.NO_RUNS, messages.START_DEMO_HINT, page="../pages/home.py", label="Go to Home")
+                st.stop()
+            wanted = str(frame["id"].iloc[0])
+        return data.get_run(wanted)
+    except EmtcError as exc:
+        messages.error(exc)
+        st.page_link("../pages/home.py", label="Show all runs", icon=":material/arrow_forward:")
+        st.stop()
+
+
+def header(run: RunRow) -> None:
+    """Draw a run's name and what it is."""
+    st.markdown(f"### {escape_markdown(run.name)}")
+    info = f"`{run.id}` · {run.algo} on {run.env} {run.map} · seed {run.seed}"
+    st.caption(escape_markdown(info).replace("\\`", "`"))
+
+
+def status_badge(status: str) -> None:
+    """Draw a status as icon, colour and word."""
+    st.badge(status, icon=STATUS_ICON.get(status), color=STATUS_COLOR.get(status, "gray"))  # type: ignore[arg-type]
+
+
+def _resolve(wanted: str) -> str | None:
+    try:
+        return data.get_run(wanted).id
+    except EmtcError:
+        return None
+
+
+def _picked() -> None:
+    chosen = st.session_state.get(_KEY)
+    st.session_state[_KEPT] = chosen
+    st.query_params.clear()
+    state.write(state.RUN, chosen)
+
+
+def forget(run_id: str) -> None:
+    """Stop showing a run that no longer exists."""
+    if st.session_state.get(_KEPT) == run_id:
+        st.session_state.pop(_KEPT)
+    if state.read_text(state.RUN) == run_id:
+        state.write(state.RUN, None)

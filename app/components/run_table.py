@@ -1,0 +1,120 @@
+"""The table of runs with their live status; a chosen row offers what can be done with that run."""
+
+import pandas as pd
+import streamlit as st
+
+from app import data, messages, state
+from app.components import run_picker
+from app.format import duration, escape_markdown
+from app.theme import ENDED
+from emtc_core.errors import EmtcError
+from storage.runs import delete_run
+
+_COLUMNS = [
+    "status",
+    "name",
+    "algo",
+    "map",
+    "seed",
+    "progress",
+    "win_rate",
+    "return_mean",
+    "duration",
+    "created_at",
+    "id",
+]
+_SYMBOLS = {
+    "queued": "◷ queued",
+    "running": "▶ running",
+    "paused": "❚❚ paused",
+    "finished": "✔ finished",
+    "stopped": "■ stopped",
+    "failed": "✖ failed",
+    "lost": "⚠ lost",
+}
+
+
+def show() -> None:
+    """Draw the table; it refreshes itself while a run is alive."""
+    active = not set(data.run_list()["status"]) <= ENDED
+    st.fragment(_table, run_every=2 if active else None)()
+
+
+def _table() -> None:
+    frame = data.run_list()
+    picked = st.dataframe(
+        make_rows(frame),
+        key="run_table",
+        hide_index=True,
+        on_select="rerun",
+        selection_mode="single-row",
+        column_order=_COLUMNS,
+        column_config=_column_config(),
+        alt="Table of runs with status, progress and last evaluation. Choose a row to open, resume or delete the run.",
+    )
+    rows = picked["selection"]["rows"]
+    if rows and rows[0] < len(frame):
+        _actions(frame.iloc[rows[0]])
+    else:
+        st.caption("Choose a row to open, resume or delete the run.")
+
+
+def make_rows(frame: pd.DataFrame) -> pd.DataFrame:
+    """Turn the list of runs into what the table shows."""
+    rows = frame.copy()
+    rows["status"] = [_SYMBOLS.get(status, status) for status in frame["status"]]
+    rows["progress"] = (frame["env_steps"] / frame["target_steps"].clip(lower=1)).clip(upper=1.0)
+    ended = frame["ended_at"].fillna(frame["heartbeat_at"])
+    seconds = (ended - frame["started_at"]).dt.total_seconds()
+    rows["duration"] = [duration(None if pd.isna(value) else float(value)) for value in seconds]
+    return rows
+
+
+def _column_config() -> dict[str, object]:
+    column = st.column_config
+    return {
+        "status": column.TextColumn("Status", width="small"),
+        "name": column.TextColumn("Run", width="medium"),
+        "algo": column.TextColumn("Algorithm", width="small"),
+        "map": column.TextColumn("Map", width="small"),
+        "seed": column.NumberColumn("Seed", width="small"),
+        "progress": column.ProgressColumn("Progress", format="percent", min_value=0, max_value=1),
+        "win_rate": column.NumberColumn("Win rate", format="percent", help="Last greedy evaluation"),
+        "return_mean": column.NumberColumn("Return", format="%.2f", help="Last greedy evaluation, mean [env return]"),
+        "duration": column.TextColumn("Duration", width="small"),
+        "created_at": column.DatetimeColumn("Created (UTC)", format="YYYY-MM-DD HH:mm", timezone="UTC"),
+        "id": column.TextColumn("Id", width="small"),
+    }
+
+
+def _actions(run: pd.Series) -> None:
+    run_id = str(run["id"])
+    query = {state.RUN: run_id}
+    with st.container(horizontal=True, vertical_alignment="center"):
+        st.markdown(f"**{escape_markdown(str(run['name']))}**")
+        for page, label, icon in (
+            ("live", "Live", ":material/monitoring:"),
+            ("memory", "Memory", ":material/bubble_chart:"),
+            ("replay", "Replay", ":material/smart_display:"),
+        ):
+            st.page_link(f"../pages/{page}.py", label=label, icon=icon, query_params=query)
+        ended = run["status"] in ENDED
+        with st.popover("Delete", icon=":material/delete:", disabled=not ended, key=f"delete-{run_id}"):
+            st.markdown("This removes the run and everything that it recorded, for good.")
+            if st.button("Delete for good", type="primary", key=f"delete-now-{run_id}"):
+                _delete(run_id)
+    if run["status"] in ("failed", "lost") and run["error"]:
+        st.error(escape_markdown(str(run["error"])))
+    if run["status"] == "lost":
+        st.warning("The trainer of this run is gone without a word. Open *Live* to resume it from its last checkpoint.")
+
+
+def _delete(run_id: str) -> None:
+    try:
+        delete_run(data.database(), run_id)
+    except EmtcError as exc:
+        messages.error(exc)
+        return
+    run_picker.forget(run_id)
+    st.cache_data.clear()
+    st.rerun()

@@ -1,0 +1,229 @@
+"""Cached questions to the database, keyed by ids and never by arrays. Cached values are shared: never mutate.
+
+What lives here: every read of the pages. What does not: drawing, and writes (those are in `launch` and
+`storage`).
+"""
+
+import os
+from dataclasses import dataclass, field
+
+import numpy as np
+import pandas as pd
+import streamlit as st
+from numpy.typing import NDArray
+
+from emtc_core.envs.base import Scene
+from emtc_core.envs.registry import EnvRow, list_envs, make_scene
+from storage.engine import Database, open_database, run_folder
+from storage.queries import curves, episodes, gate, memory, runs
+from storage.queries.episodes import Trajectory
+from storage.queries.memory import PointDetail, Projection, Snapshot
+from storage.runs import RunRow
+
+DEFAULT_DATABASE = "sqlite:///runs/emtc.db"
+LOG_TAIL_BYTES = 20_000
+
+
+def database_url() -> str:
+    """Name the database that this app shows."""
+    return os.environ.get("EMTC_DB", DEFAULT_DATABASE)
+
+
+def database() -> Database:
+    """Open the database of this app, once per server.
+
+    Raises:
+        StorageError: If it cannot be opened.
+    """
+    return _open(database_url())
+
+
+@st.cache_resource(show_spinner=False, on_release=lambda db: db.dispose())
+def _open(url: str) -> Database:
+    return open_database(url)
+
+
+@st.cache_data(ttl=1, show_spinner=False)
+def _run_list(url: str, limit: int) -> pd.DataFrame:
+    return runs.list_runs(_open(url), limit)
+
+
+def run_list(limit: int = 200) -> pd.DataFrame:
+    """List the newest runs with their live status; at most one second old."""
+    return _run_list(database_url(), limit)
+
+
+def get_run(run_id: str) -> RunRow:
+    """Read a run as it is now, by its id or an unambiguous prefix.
+
+    Raises:
+        RunNotFoundError: If there is none.
+    """
+    return runs.get_run(database(), run_id)
+
+
+@st.cache_data(ttl=3600, show_spinner=False)
+def env_list() -> list[EnvRow]:
+    """List every environment and map."""
+    return list_envs()
+
+
+@st.cache_data(ttl=2, show_spinner=False)
+def _evaluations(url: str, run_id: str) -> pd.DataFrame:
+    return curves.evaluations(_open(url), run_id)
+
+
+def evaluations(run_id: str) -> pd.DataFrame:
+    """Read all evaluations of a run; at most two seconds old."""
+    return _evaluations(database_url(), run_id)
+
+
+@st.cache_data(ttl=2, show_spinner=False)
+def _snapshots(url: str, run_id: str) -> pd.DataFrame:
+    return memory.list_snapshots(_open(url), run_id)
+
+
+def snapshots(run_id: str) -> pd.DataFrame:
+    """List a run's snapshots; at most two seconds old."""
+    return _snapshots(database_url(), run_id)
+
+
+@st.cache_resource(max_entries=6, show_spinner="Reading the snapshot …")
+def _snapshot(url: str, snapshot_id: int, stamp: str) -> Snapshot:
+    return memory.get_snapshot(_open(url), snapshot_id)
+
+
+def snapshot(snapshot_id: int, stamp: str) -> Snapshot:
+    """Read a snapshot's columns; `stamp` is its creation time, so that a reused id is not confused."""
+    return _snapshot(database_url(), snapshot_id, stamp)
+
+
+def point(snapshot_id: int, slot: int) -> PointDetail:
+    """Read one node with the episode that wrote it.
+
+    Raises:
+        StorageError: If the snapshot has no such node.
+    """
+    return memory.get_point(database(), snapshot_id, slot)
+
+
+def find_projection(snapshot_id: int, method: str, params: dict[str, object]) -> Projection | None:
+    """Find stored coordinates."""
+    return memory.find_projection(database(), snapshot_id, method, params)
+
+
+def trajectory(run_id: str, episode: int) -> Trajectory:
+    """Read one training episode with the gate's verdicts.
+
+    Raises:
+        StorageError: If there is none.
+    """
+    return episodes.get_trajectory(database(), run_id, episode)
+
+
+def playback(run_id: str, env_step: int, episode: int) -> Trajectory:
+    """Read one greedy evaluation episode.
+
+    Raises:
+        StorageError: If it was not kept.
+    """
+    return episodes.get_playback(database(), run_id, env_step, episode)
+
+
+@st.cache_data(ttl=2, show_spinner=False)
+def _playbacks(url: str, run_id: str) -> pd.DataFrame:
+    return episodes.list_playbacks(_open(url), run_id)
+
+
+def playbacks(run_id: str) -> pd.DataFrame:
+    """List the evaluation episodes that were kept, newest first."""
+    return _playbacks(database_url(), run_id)
+
+
+@st.cache_data(ttl=2, show_spinner=False)
+def _episode_list(url: str, run_id: str, order_by: episodes.Order, limit: int) -> pd.DataFrame:
+    return episodes.list_episodes(_open(url), run_id, order_by, limit)
+
+
+def episode_list(run_id: str, order_by: episodes.Order = "-episode", limit: int = 200) -> pd.DataFrame:
+    """List training episodes in an order."""
+    return _episode_list(database_url(), run_id, order_by, limit)
+
+
+def scene(env: str, map: str, states: NDArray[np.float32]) -> Scene:
+    """Turn stored states into drawable frames.
+
+    Raises:
+        EnvUnavailableError: If this version does not know the environment or map.
+    """
+    return make_scene(env, map, states)
+
+
+def log_tail(run_id: str) -> str:
+    """Read the end of a run's log, or an empty text."""
+    path = run_folder(database(), run_id) / "log.txt"
+    try:
+        with path.open("rb") as file:
+            file.seek(0, 2)
+            file.seek(max(0, file.tell() - LOG_TAIL_BYTES))
+            text = file.read().decode(errors="replace")
+    except OSError:
+        return ""
+    return "\n".join(line.rsplit("\r", 1)[-1] for line in text.splitlines()[-60:])
+
+
+@dataclass
+class LiveCurves:
+    """A run's curves as one session has read them so far; each refresh asks only for later rows."""
+
+    run_id: str
+    metric_names: tuple[str, ...]
+    resumes: int = 0
+    evaluations: pd.DataFrame = field(default_factory=pd.DataFrame)
+    gate: pd.DataFrame = field(default_factory=pd.DataFrame)
+    metrics: pd.DataFrame = field(default_factory=pd.DataFrame)
+
+    def refresh(self) -> int:
+        """Read what is new and say how many rows that were."""
+        db = database()
+        resumed = runs.list_resumes(db, self.run_id)
+        if len(resumed) != self.resumes:  # rows after the checkpoint were superseded: read everything again
+            self.resumes = len(resumed)
+            self.evaluations, self.gate, self.metrics = pd.DataFrame(), pd.DataFrame(), pd.DataFrame()
+        before = self.rows
+        self.evaluations = _append(
+            self.evaluations, curves.evaluations(db, self.run_id, after=_last_step(self.evaluations))
+        )
+        self.gate = _append(self.gate, gate.gate_stats(db, self.run_id, after=_last_step(self.gate)))
+        fresh = curves.metric(db, self.run_id, self.metric_names, after=_last_step(self.metrics))
+        self.metrics = _append(self.metrics, fresh)
+        return self.rows - before
+
+    @property
+    def rows(self) -> int:
+        """How many rows were read."""
+        return len(self.evaluations) + len(self.gate) + len(self.metrics)
+
+    @property
+    def version(self) -> str:
+        """Changes whenever a curve has a new point."""
+        steps = (_last_step(frame) for frame in (self.evaluations, self.gate, self.metrics))
+        return "-".join(map(str, (self.resumes, *steps)))
+
+    def training_episodes(self) -> pd.DataFrame:
+        """Read the training episodes, thinned by the database."""
+        return curves.training_episodes(database(), self.run_id, points=1000)
+
+    def resume_steps(self) -> list[int]:
+        """List the env steps at which the run was resumed."""
+        return runs.list_resumes(database(), self.run_id)["env_step"].tolist()
+
+
+def _append(known: pd.DataFrame, fresh: pd.DataFrame) -> pd.DataFrame:
+    if not len(known):
+        return fresh
+    return pd.concat([known, fresh], ignore_index=True) if len(fresh) else known
+
+
+def _last_step(frame: pd.DataFrame) -> int:
+    return int(frame["env_step"].max()) if len(frame) else 0

@@ -1,0 +1,82 @@
+"""Cloud: the points of a memory snapshot in a plane, coloured by one quantity, as plain values."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from app.theme import TWO, VIRIDIS
+
+
+@dataclass(frozen=True)
+class Quantity:
+    """What a point's colour can mean."""
+
+    key: str
+    name: str
+    unit: str
+    meaning: str
+    binary: bool = False
+
+
+QUANTITIES: dict[str, Quantity] = {
+    q.key: q
+    for q in (
+        Quantity("h", "H", "return", "highest return-to-go ever seen from the state"),
+        Quantity("xi", "ξ", "yes or no", "desirable: part of a successful episode", binary=True),
+        Quantity("delta_mem", "Δ_mem", "return", "consistency error along the stored successor"),
+        Quantity("beta", "β", "fraction", "gate coefficient of that error at the snapshot's τ"),
+        Quantity("t", "t", "steps", "step of the episode at which the state was met"),
+        Quantity("success", "N_ξ ÷ N_call", "fraction", "share of the visits that belong to successes"),
+    )
+}
+
+
+@dataclass(frozen=True)
+class Cloud:
+    """Points with the memory slot each stands for; a missing value is NaN."""
+
+    name: str
+    title: str
+    x_label: str
+    y_label: str
+    x: NDArray[np.float32]
+    y: NDArray[np.float32]
+    slot: NDArray[np.int64]
+    value: NDArray[np.float32]
+    quantity: Quantity
+    caption: str
+
+    @property
+    def value_label(self) -> str:
+        """Name the coloured quantity with its unit."""
+        return f"{self.quantity.name} [{self.quantity.unit}]"
+
+    @property
+    def colors(self) -> tuple[str, ...]:
+        """The colour scale, low to high."""
+        return TWO if self.quantity.binary else VIRIDIS
+
+    @property
+    def low(self) -> float:
+        """Value at the lower end of the scale; one point in a hundred may lie below."""
+        return 0.0 if self.quantity.binary else self._quantile(0.01)
+
+    @property
+    def high(self) -> float:
+        """Value at the upper end of the scale; one point in a hundred may lie above."""
+        return 1.0 if self.quantity.binary else self._quantile(0.99)
+
+    @property
+    def description(self) -> str:
+        """Say in words what the picture shows."""
+        return f"{self.title}: {len(self.slot)} points coloured by {self.value_label}. {self.caption}"
+
+    def to_frame(self) -> pd.DataFrame:
+        """List every point: slot, x, y and the coloured quantity."""
+        return pd.DataFrame({"slot": self.slot, "x": self.x, "y": self.y, self.quantity.key: self.value})
+
+    def _quantile(self, part: float) -> float:
+        finite = self.value[np.isfinite(self.value)]
+        return float(np.quantile(finite, part)) if len(finite) else part

@@ -1,0 +1,36 @@
+"""One figure → the bytes of a file, for the pages' export buttons and `emtc export`."""
+
+from typing import Literal, get_args
+
+from app.figures.chart import Chart
+from app.figures.cloud import Cloud
+from app.theme import Mode
+
+ExportFormat = Literal["svg", "png", "pdf", "html", "csv"]
+EXPORT_FORMATS: tuple[ExportFormat, ...] = get_args(ExportFormat)
+MIME: dict[ExportFormat, str] = {
+    "svg": "image/svg+xml",
+    "png": "image/png",
+    "pdf": "application/pdf",
+    "html": "text/html",
+    "csv": "text/csv",
+}
+
+
+def export_figure(figure: Chart | Cloud, format: ExportFormat, *, mode: Mode = "light") -> bytes:
+    """Write a figure in one format; libraries are loaded only now, so that pages open fast.
+
+    Raises:
+        ValueError: If the format is unknown.
+    """
+    if format == "csv":
+        return figure.to_frame().to_csv(index=False).encode()
+    if format == "html":
+        from app.figures.plotly_view import to_html
+
+        return to_html(figure, mode=mode)
+    if format not in EXPORT_FORMATS:
+        raise ValueError(f"format must be one of {', '.join(EXPORT_FORMATS)}, got {format!r}")
+    from app.figures.matplotlib_view import to_image
+
+    return to_image(figure, format, mode=mode)

@@ -1,0 +1,113 @@
+"""Draw a Chart or a Cloud with Matplotlib: SVG, PDF and PNG on a machine without a browser.
+
+Text stays text and fonts are embedded; clouds are a raster layer of 300 dpi inside the vector file.
+"""
+
+import io
+from typing import Literal
+
+import matplotlib as mpl
+from matplotlib.axes import Axes
+from matplotlib.colors import LinearSegmentedColormap
+from matplotlib.figure import Figure
+
+from app.figures.chart import Chart, Line, Panel
+from app.figures.cloud import Cloud
+from app.theme import Mode, ink
+
+Format = Literal["svg", "pdf", "png"]
+FORMATS: tuple[Format, ...] = ("svg", "png", "pdf")
+WIDTH_INCHES = 6.75  # a double column
+DPI = 300
+
+_STYLE = {
+    "svg.fonttype": "none",
+    "svg.hashsalt": "emtc-lab",
+    "pdf.fonttype": 42,
+    "ps.fonttype": 42,
+    "font.family": "sans-serif",
+    "font.size": 9,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.titlesize": 10,
+    "legend.fontsize": 8,
+    "text.parse_math": False,
+}
+
+
+def to_image(figure: Chart | Cloud, format: Format, *, mode: Mode = "light") -> bytes:
+    """Write the figure as an image file; the same figure gives the same bytes."""
+    with mpl.rc_context({**_STYLE, **_colors(mode)}):
+        drawn = _draw_chart(figure) if isinstance(figure, Chart) else _draw_cloud(figure)
+        file = io.BytesIO()
+        drawn.savefig(file, format=format, dpi=DPI, metadata=_metadata(format, figure.title))
+    return file.getvalue()
+
+
+def _colors(mode: Mode) -> dict[str, str]:
+    text, background, grid = ink(mode)
+    names = ("text.color", "axes.labelcolor", "xtick.color", "ytick.color", "axes.edgecolor")
+    surfaces = ("figure.facecolor", "axes.facecolor", "savefig.facecolor", "legend.facecolor")
+    return dict.fromkeys(names, text) | dict.fromkeys(surfaces, background) | {"grid.color": grid}
+
+
+def _metadata(format: Format, title: str) -> dict[str, str | None]:
+    if format == "svg":
+        return {"Date": None, "Title": title}
+    if format == "pdf":
+        return {"CreationDate": None, "Title": title}
+    return {"Title": title}
+
+
+def _draw_chart(chart: Chart) -> Figure:
+    rows = len(chart.panels)
+    drawn = Figure(figsize=(WIDTH_INCHES, 0.9 + 1.5 * rows), layout="constrained")
+    axes = drawn.subplots(rows, 1, sharex=True, squeeze=False)[:, 0]
+    for ax, panel in zip(axes, chart.panels, strict=True):
+        _draw_panel(ax, panel)
+        for mark in chart.marks:
+            ax.axvline(mark.x, linestyle=":", linewidth=0.8, color="0.5")
+    axes[-1].set_xlabel(chart.x_label)
+    axes[0].set_title(chart.title, loc="left", fontweight="bold")
+    return drawn
+
+
+def _draw_panel(ax: Axes, panel: Panel) -> None:
+    for line in panel.lines:
+        _draw_line(ax, line)
+    ax.set_ylabel(f"{panel.title}\n[{panel.unit}]" if panel.unit else panel.title)
+    ax.grid(visible=True, linewidth=0.5)
+    if panel.range:
+        ax.set_ylim(*panel.range)
+    if len(panel.lines) > 1:
+        ax.legend(frameon=False, loc="best")
+
+
+def _draw_line(ax: Axes, line: Line) -> None:
+    style = "--" if line.dash else "-"
+    marker = "o" if line.markers or len(line.x) < 40 else ""
+    ax.plot(line.x, line.y, style, color=line.color, label=line.name, linewidth=1.4, marker=marker, markersize=2.5)
+    if line.low is not None and line.high is not None:
+        ax.fill_between(line.x, line.low, line.high, color=line.color, alpha=0.2, linewidth=0)
+
+
+def _draw_cloud(cloud: Cloud) -> Figure:
+    drawn = Figure(figsize=(WIDTH_INCHES, 5.2), layout="constrained")
+    ax = drawn.subplots()
+    points = ax.scatter(
+        cloud.x,
+        cloud.y,
+        c=cloud.value,
+        s=4 if len(cloud.x) < 20_000 else 1,
+        linewidths=0,
+        cmap=LinearSegmentedColormap.from_list(cloud.quantity.key, cloud.colors),
+        vmin=cloud.low,
+        vmax=cloud.high,
+        plotnonfinite=False,
+        rasterized=True,
+    )
+    ax.set_xlabel(cloud.x_label)
+    ax.set_ylabel(cloud.y_label)
+    ax.set_title(cloud.title, loc="left", fontweight="bold")
+    drawn.colorbar(points, ax=ax, label=cloud.value_label)
+    return drawn

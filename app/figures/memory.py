@@ -1,0 +1,54 @@
+"""The memory atlas: a snapshot's nodes in a plane, coloured by one quantity."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from app.figures.cloud import QUANTITIES, Cloud
+from storage.queries.memory import Snapshot
+
+
+def draw_memory(
+    snapshot: Snapshot,
+    rows: NDArray[np.int64],
+    coordinates: NDArray[np.float32],
+    *,
+    x_label: str,
+    y_label: str,
+    color: str,
+    title: str,
+    caption: str,
+) -> Cloud:
+    """Draw the chosen rows [n] at coordinates [n, 2]; dim values first, so that rare high ones stay visible."""
+    value = values_of(snapshot, color)[rows]
+    order = np.argsort(np.nan_to_num(value, nan=-np.inf), kind="stable")
+    return Cloud(
+        name="memory-atlas",
+        title=title,
+        x_label=x_label,
+        y_label=y_label,
+        x=np.ascontiguousarray(coordinates[order, 0]),
+        y=np.ascontiguousarray(coordinates[order, 1]),
+        slot=snapshot.slot[rows][order],
+        value=value[order],
+        quantity=QUANTITIES[color],
+        caption=caption,
+    )
+
+
+def values_of(snapshot: Snapshot, color: str) -> NDArray[np.float32]:
+    """Compute the coloured quantity of every node [M].
+
+    Raises:
+        KeyError: If there is no such quantity.
+    """
+    if color == "success":
+        share = snapshot.n_xi / np.maximum(snapshot.n_call, 1)
+        return np.where(snapshot.n_call > 0, share, np.nan).astype(np.float32)
+    columns = {
+        "h": snapshot.h,
+        "xi": snapshot.xi,
+        "delta_mem": snapshot.delta_mem,
+        "beta": snapshot.beta,
+        "t": snapshot.t,
+    }
+    return columns[color].astype(np.float32)

@@ -1,0 +1,76 @@
+"""Numbers, times and sizes as people read them, always with their unit."""
+
+from datetime import UTC, datetime
+from math import isfinite
+
+MISSING = "–"
+
+
+def number(value: float | None, digits: int = 3) -> str:
+    """Write a number with a few significant digits: 0.00123, 4.57, 1,234, 2.05M."""
+    if value is None or not isfinite(value):
+        return MISSING
+    size = abs(value)
+    if size >= 1e6:
+        return f"{value / 1e6:.{digits}g}M"
+    if size >= 1000:
+        return f"{value:,.0f}"
+    if value == 0:
+        return "0"
+    return f"{value:.{digits}g}" if size >= 1e-4 else f"{value:.1e}"
+
+
+def count(value: float | None) -> str:
+    """Write a whole number with separators."""
+    return MISSING if value is None or not isfinite(value) else f"{int(value):,}"
+
+
+def percent(value: float | None, digits: int = 0) -> str:
+    """Write a fraction as a percentage."""
+    return MISSING if value is None or not isfinite(value) else f"{100 * value:.{digits}f} %"
+
+
+def duration(seconds: float | None) -> str:
+    """Write a duration with its two largest units: 45 s, 3 min 20 s, 2 h 05 min, 3 d 4 h."""
+    if seconds is None or not isfinite(seconds):
+        return MISSING
+    whole = max(0, round(seconds))
+    if whole < 60:
+        return f"{whole} s"
+    minutes, rest = divmod(whole, 60)
+    if minutes < 60:
+        return f"{minutes} min {rest:02d} s" if minutes < 10 else f"{minutes} min"
+    hours, minutes = divmod(minutes, 60)
+    if hours < 48:
+        return f"{hours} h {minutes:02d} min"
+    return f"{hours // 24} d {hours % 24} h"
+
+
+def size(n_bytes: float) -> str:
+    """Write a size in bytes: 340 kB, 12 MB, 1.4 GB."""
+    for unit, scale in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if n_bytes >= scale:
+            return f"{n_bytes / scale:.2g} {unit}" if n_bytes < 10 * scale else f"{n_bytes / scale:.0f} {unit}"
+    return f"{n_bytes:.0f} B"
+
+
+def ago(moment: datetime | None, now: datetime | None = None) -> str:
+    """Write how long ago a moment was, e.g. "3 min 20 s ago"."""
+    if moment is None:
+        return MISSING
+    return f"{duration(((now or datetime.now(UTC)) - aware(moment)).total_seconds())} ago"
+
+
+def clock(moment: datetime | None) -> str:
+    """Write a moment in UTC to the second."""
+    return MISSING if moment is None else f"{aware(moment).astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
+
+
+def aware(moment: datetime) -> datetime:
+    """Read a moment without a zone as UTC, which is what the database stores."""
+    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+
+
+def escape_markdown(text: str) -> str:
+    """Make text that users typed harmless inside Markdown: it shows as it was typed."""
+    return "".join(f"\\{c}" if c in "\\`*_{}[]()#+-.!|<>$~:&" else c for c in text).replace("\n", " ")

@@ -1,0 +1,54 @@
+"""What a link carries: the run and every choice of view, typed, in the URL's query string.
+
+Widgets bind to these names (`bind="query-params"`), and values that no widget owns are read and written
+here. A value from a URL is a stranger's: whatever cannot be read is dropped.
+"""
+
+from math import isfinite
+
+import streamlit as st
+
+RUN = "run"
+SNAPSHOT = "snap"
+POINT = "point"
+EPISODE = "episode"
+START = "t"
+WINDOW = "x"
+
+_LONGEST = 64
+
+
+def read_text(name: str) -> str | None:
+    """Read a short text, or None."""
+    value = st.query_params.get(name)
+    return value if value and len(value) <= _LONGEST else None
+
+
+def read_int(name: str) -> int | None:
+    """Read a whole number of at most 18 digits, or None."""
+    text = read_text(name)
+    digits = text.removeprefix("-") if text else ""
+    return int(text) if text and digits.isdecimal() and digits.isascii() and len(digits) <= 18 else None
+
+
+def read_window(name: str = WINDOW) -> tuple[float, float] | None:
+    """Read "from-to" as an x window, or None."""
+    low, _, high = (read_text(name) or "").partition("-")
+    try:
+        window = float(low), float(high)
+    except ValueError:
+        return None
+    return window if all(map(isfinite, window)) and window[0] < window[1] else None
+
+
+def write(name: str, value: object | None) -> None:
+    """Put a value into the URL; None takes it out. The same value again changes nothing."""
+    if value is None:
+        st.query_params.pop(name, None)
+    elif st.query_params.get(name) != str(value):
+        st.query_params[name] = str(value)
+
+
+def write_window(window: list[float] | None, name: str = WINDOW) -> None:
+    """Put an x window into the URL; None or an empty one takes it out."""
+    write(name, f"{window[0]:.0f}-{window[1]:.0f}" if window and window[0] >= 0 else None)

@@ -1,0 +1,28 @@
+"""Home: what is this, which runs are there, and what to do next?"""
+
+import streamlit as st
+
+from app import data, messages
+from app.components import compare, demo_button, run_table
+
+st.title("EMTC Lab")
+st.markdown(
+    "Watch *Episodic Memory Temporal Consistency* at work in cooperative multi-agent reinforcement learning: "
+    "train a team, follow the gate that trusts or doubts its memories, and replay what it remembers. "
+    "Runs train in processes of their own, so you may close this page at any time."
+)
+with messages.guarded():
+    has_runs = len(data.run_list()) > 0
+    demo_button.show(primary=not has_runs)
+    if has_runs:
+        st.subheader("Runs")
+        run_table.show()
+        compare.show()
+    else:
+        messages.empty(
+            messages.NO_RUNS,
+            "Press *Start the demo run* above for two minutes of EMTC(QPLEX) on the embedded simulator, "
+            "or choose map, algorithm and settings yourself.",
+            page="../pages/launch.py",
+            label="Open Launch",
+        )

@@ -1,0 +1,11 @@
+"""Launch: which run do I want, is it valid, what will it cost?"""
+
+import streamlit as st
+
+from app import messages
+from app.components import launch_form
+
+st.title("Launch")
+st.markdown("Choose what to train. Nothing starts before the whole configuration is valid.")
+with messages.guarded():
+    launch_form.show()
