@@ -142,6 +142,7 @@ class EpisodicMemory:
             state=np.ascontiguousarray(state[:rows], np.float32),
             x=x[:rows],
             z=self._space.scaling.apply(x[:rows]),
+            q=self._space.scaling_of_lookups.apply(x[:rows]),
             reward=np.append(reward.astype(np.float64), 0.0)[:rows],
             xi=xi,
         )

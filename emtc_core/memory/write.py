@@ -47,6 +47,7 @@ class Path(NamedTuple):
     state: NDArray
     x: NDArray
     z: NDArray
+    q: NDArray  # z in the scaling of the index, which a frozen index keeps
     reward: NDArray
     xi: NDArray
 
@@ -94,7 +95,7 @@ def write_backwards(
     for row in range(rows - 1, -1, -1):
         value = path.reward[row] + rules.gamma * value
         xi = path.xi[row] or is_desirable
-        slot = _find(columns, index, path.z[row])
+        slot = _find(columns, index, path.q[row])
         if slot >= 0:
             merged += 1
             if rules.backprop_desirability and columns.nodes[slot].xi:
