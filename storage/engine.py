@@ -7,7 +7,7 @@ that is entirely done or entirely undone. The tables are in `models`, their hist
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import psutil
@@ -84,7 +84,9 @@ def open_database(url: str, *, read_only: bool = False) -> Database:
     if parsed.get_backend_name() == "sqlite":
         return _open_sqlite(parsed, read_only=read_only)
     shown = parsed.render_as_string(hide_password=False)
-    database = Database(shown, None, _server_engine(parsed), None if read_only else _server_engine(parsed))
+    engine = _server_engine(parsed)
+    reader = engine.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
+    database = Database(shown, None, reader, None if read_only else engine)
     _upgrade(database)
     return database
 
@@ -171,13 +173,13 @@ def _refuse_network_place(path: Path) -> None:
         )
 
 
-def _sqlite_engine(path: Path, *, writes: bool) -> Engine:
+def _sqlite_engine(path: Path, *, writes: bool, enforce_keys: bool = True) -> Engine:
     engine = create_engine(f"sqlite:///{path}", connect_args={"timeout": BUSY_TIMEOUT_S})
 
     @event.listens_for(engine, "connect")
     def _configure(connection: sqlite3.Connection, _record: object) -> None:
         connection.isolation_level = None  # transactions are begun below, not guessed by the driver
-        pragmas = [f"busy_timeout={int(BUSY_TIMEOUT_S * 1000)}", "foreign_keys=ON", "cache_size=-32768"]
+        pragmas = [f"busy_timeout={int(BUSY_TIMEOUT_S * 1000)}", f"foreign_keys={enforce_keys:d}", "cache_size=-32768"]
         if writes:
             pragmas += [f"page_size={PAGE_BYTES}", "journal_mode=WAL", "synchronous=NORMAL"]
         else:
@@ -205,8 +207,16 @@ def _upgrade(database: Database) -> None:
             return
     if database.writer is None:
         raise StorageError(f"{database.url} is of an older version. Open it once for writing to upgrade it.")
-    with database.transaction() as connection:
-        upgrade.to_head(connection, database.url)
+    migrator = database
+    if database.path is not None:  # SQLite rebuilds altered tables: dropping the old one must not cascade
+        engine = _sqlite_engine(database.path, writes=True, enforce_keys=False)
+        migrator = replace(database, writer=engine)
+    try:
+        with migrator.transaction() as connection:
+            upgrade.to_head(connection, database.url)
+    finally:
+        if migrator.writer is not database.writer and migrator.writer is not None:
+            migrator.writer.dispose()
 
 
 @contextmanager

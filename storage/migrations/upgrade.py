@@ -7,6 +7,7 @@ from sqlalchemy import Connection, inspect, text
 from emtc_core.errors import NewerDatabaseError, StorageError
 from storage.models import SCHEMA_VERSION
 
+SCRIPTS = Path(__file__).parent
 _LOCK_KEY = 0x454D5443  # "EMTC"
 
 
@@ -36,8 +37,9 @@ def is_current(connection: Connection, url: str) -> bool:
 def to_head(connection: Connection, url: str) -> None:
     """Run the missing migrations. The caller's transaction makes them all or nothing.
 
-    SQLite's writer lock is held already; on a server an advisory lock does the same, so of several
-    processes that open an old database at once one migrates and the others find the work done.
+    On SQLite the connection must not enforce foreign keys, and its writer lock is held already; on a
+    server an advisory lock does the same. So of several processes that open an old database at once one
+    migrates and the others find the work done.
     """
     if connection.dialect.name == "postgresql":
         connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _LOCK_KEY})
@@ -47,6 +49,10 @@ def to_head(connection: Connection, url: str) -> None:
     from alembic.config import Config
 
     config = Config()
-    config.set_main_option("script_location", str(Path(__file__).parent).replace("%", "%%"))
+    config.set_main_option("script_location", str(SCRIPTS).replace("%", "%%"))
     config.attributes["connection"] = connection
     command.upgrade(config, "head")
+    if connection.dialect.name == "sqlite":
+        orphan = connection.execute(text("PRAGMA foreign_key_check")).first()
+        if orphan is not None:
+            raise StorageError(f"{url} cannot be upgraded: a row of {orphan[0]} has lost its {orphan[2]}.")

@@ -1,0 +1,153 @@
+"""The invariants of a recorded run as one function, for tests and for every resume."""
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from sqlalchemy import Connection, func, select
+
+from emtc_core.schedules import linear_decay
+from storage.blobs import unpack
+from storage.engine import Database
+from storage.frames import read_frame
+from storage.models import EpisodeRow, Run, SnapshotRow, Transition, TransitionSummary
+from storage.queries.memory import get_snapshot
+from storage.runs import find_run
+
+TOLERANCE = 1e-5
+_CHUNK_STEPS = 200_000
+_POINTS = 100  # nodes looked up per snapshot
+
+
+def check_run(db: Database, run_id: str) -> list[str]:
+    """Look for breaches of what must hold of a run's rows at every moment.
+
+    Checked: transitions are 1…env_steps, cut into whole episodes; delta_mem and beta follow their
+    equations; tau follows its schedule and is one per episode; the kept sums are the sums; the last
+    snapshot's nodes are found where they say.
+
+    Returns:
+        One sentence per breach; empty when all is well.
+
+    Raises:
+        RunNotFoundError: If there is no such run.
+    """
+    config = find_run(db, run_id).config
+    with db.read() as connection:
+        outline = _read_outline(connection, run_id)
+        return [
+            *_check_counts(connection, run_id, outline),
+            *_check_verdicts(connection, run_id, config, outline),
+            *_check_summary(connection, run_id),
+            *_check_snapshot(db, connection, run_id),
+        ]
+
+
+def _read_outline(connection: Connection, run_id: str) -> pd.DataFrame:
+    columns = (EpisodeRow.episode, EpisodeRow.first_env_step, EpisodeRow.length)
+    statement = select(*columns).where(EpisodeRow.run_id == run_id)
+    return read_frame(connection, statement.order_by(EpisodeRow.episode))
+
+
+def _check_counts(connection: Connection, run_id: str, outline: pd.DataFrame) -> Iterator[str]:
+    steps = connection.execute(select(Run.env_steps).where(Run.id == run_id)).scalar_one()
+    span = select(func.count(), func.min(Transition.env_step), func.max(Transition.env_step))
+    n, low, high = connection.execute(span.where(Transition.run_id == run_id)).one()
+    if (n, low or 1, high or 0) != (steps, 1, steps):
+        yield f"{run_id}: env_steps is {steps}, but {n} transitions stand at {low}…{high}"
+    first = outline["first_env_step"].to_numpy()
+    ends = first + outline["length"].to_numpy()
+    if len(first) and (first[0] != 1 or (first[1:] != ends[:-1]).any() or ends[-1] != steps + 1):
+        yield f"{run_id}: the episodes do not cover 1…{steps} one after the other"
+    if (np.diff(outline["episode"].to_numpy()) != 1).any():
+        yield f"{run_id}: an episode is missing"
+
+
+def _check_verdicts(
+    connection: Connection, run_id: str, config: Mapping[str, Any], outline: pd.DataFrame
+) -> Iterator[str]:
+    gamma = config.get("train", {}).get("gamma", 0.99)
+    scale = config.get("gate", {}).get("delta_scale", 1.0)
+    tau_of = _tau_schedule(config)
+    first = outline["first_env_step"].to_numpy()
+    for rows in _chunks(connection, run_id):
+        env_step = rows["env_step"].to_numpy()
+        place = np.searchsorted(first, env_step, side="right") - 1
+        if len(first) == 0 or (place < 0).any():
+            yield f"{run_id}: a transition has no episode"
+            return
+        episode, start, length = outline.iloc[place].to_numpy().T
+        if (episode != rows["episode"]).any() or (env_step - start != rows["t"]).any():
+            yield f"{run_id}: a transition names another episode or t than its place"
+        yield from _check_equations(run_id, rows, gamma=gamma, scale=scale)
+        tau = rows["tau"].to_numpy()
+        if tau_of is not None and not np.isnan(tau).all():
+            expected = np.array([tau_of(int(step)) for step in start + length - 1])
+            if (np.abs(tau - expected) > TOLERANCE).any():
+                yield f"{run_id}: tau leaves its schedule near env step {env_step[0]}"
+
+
+def _check_equations(run_id: str, rows: pd.DataFrame, *, gamma: float, scale: float) -> Iterator[str]:
+    names = ("reward", "h", "h_next", "delta_mem", "beta", "tau")
+    reward, h, h_next, delta_mem, beta, tau = (rows[name].to_numpy(np.float64) for name in names)
+    size = np.maximum(1.0, np.maximum(np.abs(h), np.abs(h_next)))
+    off_delta = np.abs(delta_mem - np.abs(reward + gamma * h_next - h)) / size
+    off_beta = np.abs(beta - np.exp(-((delta_mem * scale) ** 2) / (2 * tau**2)))
+    for name, off in (("delta_mem", off_delta), ("beta", off_beta)):
+        worst = int(np.argmax(np.nan_to_num(off)))
+        if off[worst] > TOLERANCE:
+            yield f"{run_id}: {name} is off by {off[worst]:.1e} at env step {rows['env_step'].iloc[worst]}"
+
+
+def _tau_schedule(config: Mapping[str, Any]) -> Callable[[int], float] | None:
+    gate, train = config.get("gate", {}), config.get("train", {})
+    if "tau_start" not in gate or "tau_end" not in gate or "t_max" not in train:
+        return None
+    decay = gate.get("tau_decay_steps")
+    steps = train["t_max"] // 2 if decay is None else decay
+    return lambda step: linear_decay(step, start=gate["tau_start"], end=gate["tau_end"], steps=steps)
+
+
+def _chunks(connection: Connection, run_id: str) -> Iterator[pd.DataFrame]:
+    columns = [column for column in Transition.__table__.columns if column.name != "run_id"]
+    after = 0
+    while True:
+        statement = select(*columns).where(Transition.run_id == run_id, Transition.env_step > after)
+        rows = read_frame(connection, statement.order_by(Transition.env_step).limit(_CHUNK_STEPS))
+        if rows.empty:
+            return
+        after = int(rows["env_step"].iloc[-1])
+        yield rows
+
+
+def _check_summary(connection: Connection, run_id: str) -> Iterator[str]:
+    kept = select(
+        func.sum(TransitionSummary.n),
+        func.sum(TransitionSummary.delta_mem_sum),
+        func.sum(TransitionSummary.beta_sum),
+        func.max(TransitionSummary.delta_mem_max),
+    ).where(TransitionSummary.run_id == run_id)
+    true = select(
+        *(func.count(), func.sum(Transition.delta_mem), func.sum(Transition.beta)),
+        func.max(Transition.delta_mem),
+    ).where(Transition.run_id == run_id)
+    pairs = zip(connection.execute(kept).one(), connection.execute(true).one(), strict=True)
+    if any(not math.isclose(a or 0, b or 0, rel_tol=1e-9, abs_tol=1e-9) for a, b in pairs):
+        yield f"{run_id}: transition_summary does not hold the sums of the transitions"
+
+
+def _check_snapshot(db: Database, connection: Connection, run_id: str) -> Iterator[str]:
+    newest = select(SnapshotRow.id).where(SnapshotRow.run_id == run_id).order_by(SnapshotRow.env_step.desc())
+    snapshot_id = connection.execute(newest.limit(1)).scalar_one_or_none()
+    if snapshot_id is None:
+        return
+    snapshot = get_snapshot(db, snapshot_id)
+    for row in np.unique(np.linspace(0, snapshot.size - 1, min(_POINTS, snapshot.size)).astype(int)):
+        episode, t, slot = int(snapshot.episode[row]), int(snapshot.t[row]), int(snapshot.slot[row])
+        key = (EpisodeRow.run_id == run_id, EpisodeRow.episode == episode)
+        blob = connection.execute(select(EpisodeRow.trajectory).where(*key)).scalar_one_or_none()
+        slots = unpack(blob).get("slots") if blob is not None else None
+        if slots is None or t >= len(slots) or slots[t] != slot:
+            yield f"{run_id}: slot {slot} of snapshot {snapshot_id} was not written by episode {episode}, t {t}"

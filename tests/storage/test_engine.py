@@ -1,0 +1,142 @@
+"""Opening a database: pragmas, refusals that leave nothing behind, migrations."""
+
+import sqlite3
+import threading
+from pathlib import Path
+
+import pytest
+from alembic.autogenerate import compare_metadata
+from alembic.config import Config
+from alembic.migration import MigrationContext
+from alembic.script import ScriptDirectory
+from sqlalchemy import text
+
+import storage.migrations
+from emtc_core.errors import NewerDatabaseError, StorageError
+from storage.engine import Database, open_database, run_folder
+from storage.models import SCHEMA_VERSION, Base
+
+
+def test_a_database_and_its_folder_are_made_on_demand(tmp_path: Path) -> None:
+    database = open_database(f"sqlite:///{tmp_path / 'a' / 'b' / 'x.db'}")
+    with database.read() as connection:
+        assert connection.execute(text("SELECT count(*) FROM runs")).scalar_one() == 0
+    database.dispose()
+
+
+def test_sqlite_is_opened_with_the_agreed_pragmas(sqlite_url: str) -> None:
+    database = open_database(sqlite_url)
+    with database.transaction() as connection:
+        pragmas = ("journal_mode", "synchronous", "busy_timeout", "foreign_keys")
+        values = [connection.execute(text(f"PRAGMA {name}")).scalar_one() for name in pragmas]
+    assert values == ["wal", 1, 10_000, 1]
+    database.dispose()
+
+
+def test_a_reader_cannot_write(db: Database) -> None:
+    with pytest.raises(StorageError, match=r"readonly|read-only"), db.read() as connection:
+        connection.execute(text("DELETE FROM runs"))
+
+
+def test_an_exception_undoes_the_whole_transaction(db: Database) -> None:
+    with pytest.raises(StorageError, match="nonsense"), db.transaction() as connection:
+        connection.execute(text("CREATE TABLE extra (id INTEGER)")).connection.exec_driver_sql("nonsense")
+    with pytest.raises(StorageError), db.read() as connection:
+        connection.execute(text("SELECT * FROM extra"))
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "sqlite:////proc/nowhere/x.db",
+        "sqlite:////dev/null/x.db",
+        "mysql://h/x",
+        "nonsense",
+        "sqlite://",
+        "sqlite:///:memory:",
+    ],
+)
+def test_an_unusable_place_is_refused_with_one_sentence(url: str) -> None:
+    with pytest.raises(StorageError) as caught:
+        open_database(url)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_refused_place_is_left_as_it_was(tmp_path: Path) -> None:
+    (tmp_path / "taken").write_text("a file, not a folder")
+    for path in (tmp_path / "taken" / "deep" / "x.db", tmp_path / "taken"):
+        with pytest.raises(StorageError):
+            open_database(f"sqlite:///{path}")
+    assert [place.name for place in tmp_path.rglob("*")] == ["taken"]
+    assert (tmp_path / "taken").read_text() == "a file, not a folder"
+
+
+def test_a_folder_is_no_database(tmp_path: Path) -> None:
+    with pytest.raises(StorageError, match="directory"):
+        open_database(f"sqlite:///{tmp_path}")
+
+
+def test_reading_only_creates_nothing(tmp_path: Path) -> None:
+    with pytest.raises(StorageError, match="no database"):
+        open_database(f"sqlite:///{tmp_path / 'a' / 'x.db'}", read_only=True)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_read_only_database_refuses_to_write(sqlite_url: str) -> None:
+    open_database(sqlite_url).dispose()
+    database = open_database(sqlite_url, read_only=True)
+    with pytest.raises(StorageError, match="reading only"), database.transaction():
+        pass
+    database.dispose()
+
+
+def test_a_foreign_database_is_refused(tmp_path: Path) -> None:
+    with sqlite3.connect(tmp_path / "x.db") as connection:
+        connection.execute("CREATE TABLE recipes (id INTEGER)")
+    connection.close()
+    with pytest.raises(StorageError, match="recipes"):
+        open_database(f"sqlite:///{tmp_path / 'x.db'}")
+
+
+def test_a_newer_database_is_refused_and_unchanged(url: str) -> None:
+    database = open_database(url)
+    with database.transaction() as connection:
+        connection.execute(text("UPDATE alembic_version SET version_num = '9999'"))
+    database.dispose()
+    with pytest.raises(NewerDatabaseError, match="9999"):
+        open_database(url)
+
+
+def test_the_migrations_build_exactly_the_models(db: Database) -> None:
+    with db.transaction() as connection:
+        context = MigrationContext.configure(connection, opts={"compare_type": False})
+        assert compare_metadata(context, Base.metadata) == []
+
+
+def test_the_schema_version_is_the_newest_migration() -> None:
+    config = Config()
+    config.set_main_option("script_location", str(Path(storage.migrations.__file__).parent))
+    assert ScriptDirectory.from_config(config).get_current_head() == SCHEMA_VERSION
+
+
+def test_several_processes_may_open_a_new_database_at_once(url: str) -> None:
+    failures: list[Exception] = []
+
+    def open_it() -> None:
+        try:
+            open_database(url).dispose()
+        except Exception as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=open_it) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failures == []
+
+
+def test_a_run_folder_stands_beside_the_database(tmp_path: Path) -> None:
+    database = open_database(f"sqlite:///{tmp_path / 'x.db'}")
+    assert run_folder(database, "abc") == tmp_path / "x.files" / "abc"
+    database.dispose()

@@ -1,0 +1,98 @@
+"""Databases of earlier schemas open and keep everything; an upgrade that fails changes nothing."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+from sqlalchemy import inspect, text
+
+from emtc_core.errors import StorageError
+from storage.check import check_run
+from storage.engine import Database, open_database
+from storage.migrations import upgrade
+from storage.queries.curves import evaluations, metric
+from storage.queries.gate import gate_stats
+from storage.queries.memory import find_projection, get_point, list_snapshots
+from storage.queries.runs import list_runs
+
+ASSETS = Path(__file__).parents[1] / "assets"
+
+NEXT = """
+import sqlalchemy as sa
+from alembic import op
+revision = "0002"
+down_revision = "0001"
+
+def upgrade():
+    with op.batch_alter_table("runs", recreate="always") as table:
+        table.add_column(sa.Column("colour", sa.Text(), nullable=False, server_default="grey"))
+    {then}
+"""
+
+
+def assert_whole(db: Database) -> None:
+    run_id = list_runs(db)["id"].iloc[0]
+    assert check_run(db, run_id) == []
+    assert list_runs(db)["env_steps"].tolist() == [30]
+    assert evaluations(db, run_id)["win_rate"].tolist() == [0.75]
+    assert metric(db, run_id, ["train/loss"])["value"].tolist() == [0.5]
+    assert gate_stats(db, run_id)["memory_size"].tolist() == [42]
+    snapshot_id = int(list_snapshots(db, run_id)["id"].iloc[0])
+    assert get_point(db, snapshot_id, 101).t == 1
+    assert find_projection(db, snapshot_id, "pca", {"seed": 1}) is not None
+
+
+@pytest.fixture(params=sorted(ASSETS.glob("schema_*.db")), ids=lambda path: path.stem)
+def old(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    return f"sqlite:///{shutil.copy(request.param, tmp_path / 'old.db')}"
+
+
+@pytest.fixture
+def next_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A future version of the program with one more migration; returns that migration's file."""
+    scripts = Path(shutil.copytree(upgrade.SCRIPTS, tmp_path / "scripts"))
+    monkeypatch.setattr(upgrade, "SCRIPTS", scripts)
+    monkeypatch.setattr(upgrade, "SCHEMA_VERSION", "0002")
+    return scripts / "versions" / "0002_colour.py"
+
+
+def test_a_database_of_every_released_schema_opens_whole(old: str) -> None:
+    db = open_database(old)
+    assert_whole(db)
+    db.dispose()
+
+
+def test_rebuilding_the_parent_table_keeps_every_child(old: str, next_version: Path) -> None:
+    next_version.write_text(NEXT.format(then="pass"))
+    db = open_database(old)
+    with db.read() as connection:
+        assert connection.execute(text("SELECT colour FROM runs")).scalars().all() == ["grey"]
+    assert_whole(db)
+    db.dispose()
+
+
+def test_an_upgrade_that_fails_changes_nothing(old: str, next_version: Path) -> None:
+    next_version.write_text(NEXT.format(then="op.execute('nonsense')"))
+    with pytest.raises(StorageError, match="nonsense"):
+        open_database(old)
+    next_version.write_text(NEXT.format(then="pass"))
+    db = open_database(old)
+    assert_whole(db)
+    db.dispose()
+
+
+def test_a_reader_does_not_upgrade(old: str, next_version: Path) -> None:
+    next_version.write_text(NEXT.format(then="pass"))
+    with pytest.raises(StorageError, match="older version"):
+        open_database(old, read_only=True)
+
+
+def test_a_server_is_upgraded_too(postgres_url: str, next_version: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(upgrade, "SCHEMA_VERSION", "0001")
+    open_database(postgres_url).dispose()
+    next_version.write_text(NEXT.format(then="pass").replace(', recreate="always"', ""))
+    monkeypatch.setattr(upgrade, "SCHEMA_VERSION", "0002")
+    db = open_database(postgres_url)
+    with db.read() as connection:
+        assert "colour" in {column["name"] for column in inspect(connection).get_columns("runs")}
+    db.dispose()

@@ -1,0 +1,64 @@
+"""Real processes: killed while recording, and writing at the same time."""
+
+import signal
+import subprocess
+import sys
+import time
+
+from storage.check import check_run
+from storage.engine import Database, open_database
+from storage.recorder import DatabaseRecorder
+from storage.runs import create_run, find_run
+from tests.storage.records import CONFIG, record_episodes
+
+TRAINER = """
+import sys
+from storage.engine import open_database
+from storage.recorder import DatabaseRecorder
+from tests.storage.records import record_episodes
+recorder = DatabaseRecorder(open_database(sys.argv[1]), sys.argv[2], batch_steps=500, linger_s=0.01)
+record_episodes(recorder, int(sys.argv[3]))
+recorder.close()
+print(recorder.blocked)
+"""
+
+
+def start_trainer(url: str, run_id: str, episodes: int) -> subprocess.Popen[str]:
+    command = [sys.executable, "-c", TRAINER, url, run_id, str(episodes)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def test_a_killed_trainer_leaves_rows_without_a_gap_and_may_go_on(url: str) -> None:
+    db = open_database(url)
+    run_id = create_run(db, CONFIG, target_steps=1, versions={})
+    with start_trainer(url, run_id, 1_000_000) as trainer:
+        wait_for_steps(db, run_id, 2000)
+        trainer.send_signal(signal.SIGKILL)
+    assert check_run(db, run_id) == []
+    reached = find_run(db, run_id).env_steps
+    recorder = DatabaseRecorder(db, run_id)
+    record_episodes(recorder, 10, start=reached // 10 + 1)
+    recorder.close()
+    assert check_run(db, run_id) == []
+    assert find_run(db, run_id).env_steps == reached + 100
+    db.dispose()
+
+
+def wait_for_steps(db: Database, run_id: str, env_steps: int) -> None:
+    ends = time.monotonic() + 60
+    while find_run(db, run_id).env_steps < env_steps:
+        assert time.monotonic() < ends, "the trainer records nothing"
+        time.sleep(0.01)
+
+
+def test_two_trainers_write_one_file_without_a_lock(sqlite_url: str) -> None:
+    db = open_database(sqlite_url)
+    ids = [create_run(db, CONFIG, target_steps=1, versions={}) for _ in range(2)]
+    trainers = [start_trainer(sqlite_url, run_id, 2000) for run_id in ids]
+    for trainer in trainers:
+        out, err = trainer.communicate(timeout=120)
+        assert (trainer.returncode, out.strip(), err) == (0, "None", "")
+    for run_id in ids:
+        assert check_run(db, run_id) == []
+        assert find_run(db, run_id).env_steps == 20_000
+    db.dispose()

@@ -1,0 +1,281 @@
+"""The recorder: order, atomicity, refusal, a full disk, a locked database, and the exact rows."""
+
+import sqlite3
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from sqlalchemy import event, select, text
+
+from emtc_core.errors import StorageError
+from storage.check import check_run
+from storage.engine import Database, open_database
+from storage.models import Transition
+from storage.queries.curves import metric
+from storage.queries.episodes import get_trajectory
+from storage.recorder import DatabaseRecorder
+from storage.runs import create_run, find_run
+from storage.stall import stall_reason
+from tests.storage.records import (
+    CONFIG,
+    make_episode,
+    make_evaluation,
+    make_gate_stats,
+    make_snapshot,
+    record_episodes,
+)
+
+
+def wait_for(ready: Callable[[], Any], timeout_s: float = 10.0) -> None:
+    ends = time.monotonic() + timeout_s
+    while not ready():
+        assert time.monotonic() < ends, "it did not happen in time"
+        time.sleep(0.01)
+
+
+def read_steps(db: Database, run_id: str) -> list[int]:
+    with db.read() as connection:
+        steps = select(Transition.env_step).where(Transition.run_id == run_id).order_by(Transition.env_step)
+        return list(connection.execute(steps).scalars())
+
+
+def test_every_transition_is_stored_as_it_was_recorded(db: Database, run_id: str) -> None:
+    recorder = DatabaseRecorder(db, run_id)
+    record_episodes(recorder, 3)
+    recorder.close()
+    with db.read() as connection:
+        rows = connection.execute(
+            select(Transition.__table__).where(Transition.run_id == run_id).order_by(Transition.env_step)
+        ).all()
+    assert [row.env_step for row in rows] == list(range(1, 31))
+    record = make_episode(2, 11)
+    assert record.h is not None
+    assert record.beta is not None
+    for t, row in enumerate(rows[10:20]):
+        assert (row.episode, row._mapping["t"], row.tau) == (2, t, 1.0)
+        assert row.reward == float(record.reward[t])
+        assert row.h is None if t == 3 else row.h == record.h[t]
+        assert row.beta == record.beta[t]
+        assert (row.slot, row.next_slot) == (None if t == 3 else 100 + t, None if t == 2 else 101 + t)
+
+
+def test_a_trajectory_is_read_as_it_was_recorded(db: Database, run_id: str) -> None:
+    recorder = DatabaseRecorder(db, run_id)
+    record_episodes(recorder, 2)
+    recorder.close()
+    record, read = make_episode(2, 11), get_trajectory(db, run_id, 2)
+    for name in ("state", "action", "reward", "slots", "h", "h_next", "delta_mem", "beta"):
+        np.testing.assert_array_equal(getattr(read, name), getattr(record, name), err_msg=name)
+    assert (read.first_env_step, read.won, read.episode_return, read.tau) == (11, False, record.episode_return, 1.0)
+
+
+def test_an_algorithm_without_a_gate_stores_null(db: Database, run_id: str) -> None:
+    recorder = DatabaseRecorder(db, run_id)
+    record_episodes(recorder, 2, gated=False)
+    recorder.close()
+    with db.read() as connection:
+        verdicts = connection.execute(
+            select(Transition.h, Transition.delta_mem, Transition.beta, Transition.tau, Transition.slot).distinct()
+        ).all()
+    assert verdicts == [(None,) * 5]
+    assert check_run(db, run_id) == []
+
+
+def test_all_records_together_satisfy_the_invariants(db: Database, run_id: str) -> None:
+    recorder = DatabaseRecorder(db, run_id, batch_steps=70)
+    record_episodes(recorder, 300, length=9)
+    recorder.record_evaluation(make_evaluation(2700))
+    recorder.record_gate_stats(make_gate_stats(2700))
+    recorder.record_snapshot(make_snapshot(2700, 300, length=9))
+    recorder.close()
+    assert check_run(db, run_id) == []
+    row = find_run(db, run_id)
+    assert (row.env_steps, row.win_rate, row.return_mean) == (2700, 0.75, 1.5)
+
+
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        ("DELETE FROM transitions WHERE env_step = 30", "transitions stand at"),
+        ("DELETE FROM episodes WHERE episode = 2", "episode"),
+        ("UPDATE transitions SET beta = 0.5 WHERE env_step = 12", "beta is off"),
+        ("UPDATE transitions SET h = h + 1 WHERE env_step = 12", "delta_mem is off"),
+        ("UPDATE transitions SET tau = 0.7 WHERE env_step = 14", "tau leaves its schedule"),
+        ("UPDATE transitions SET t = 5 WHERE env_step = 12", "names another episode or t"),
+        ("UPDATE transition_summary SET beta_sum = 0", "transition_summary"),
+        ("UPDATE episodes SET trajectory = (SELECT trajectory FROM episodes WHERE episode = 3)", "was not written by"),
+    ],
+)
+def test_the_check_finds_each_kind_of_damage(db: Database, run_id: str, damage: str, said: str) -> None:
+    recorder = DatabaseRecorder(db, run_id)
+    record_episodes(recorder, 3)
+    recorder.record_snapshot(make_snapshot(30, 3))
+    recorder.close()
+    with db.transaction() as connection:
+        connection.execute(text(damage))
+    assert any(said in breach for breach in check_run(db, run_id)), check_run(db, run_id)
+
+
+def test_at_every_moment_the_steps_are_without_a_gap(db: Database, run_id: str) -> None:
+    recorder = DatabaseRecorder(db, run_id, batch_steps=20, linger_s=0.001)
+    seen = []
+    for episode in range(1, 60):
+        recorder.record_episode(make_episode(episode, (episode - 1) * 10 + 1))
+        with db.read() as connection:
+            row = connection.execute(
+                text(
+                    "SELECT max(r.env_steps), count(t.env_step), max(t.env_step) FROM runs r LEFT JOIN transitions t ON 1 = 1"
+                )
+            ).one()
+        seen.append(row)
+    recorder.close()
+    assert all(steps == count == (last or 0) for steps, count, last in seen)
+    assert len({row[0] for row in seen}) > 2
+
+
+def test_numbers_recorded_twice_keep_the_last_value(db: Database, run_id: str) -> None:
+    recorder = DatabaseRecorder(db, run_id)
+    recorder.record_metrics(5, {"train/loss": 1.0, "train/grad_norm": float("nan")})
+    recorder.record_metrics(5, {"train/loss": 2.0})
+    for wins in (1, 2):
+        recorder.record_evaluation(make_evaluation(5, wins=wins))
+        recorder.record_snapshot(make_snapshot(5, wins))
+    recorder.close()
+    assert metric(db, run_id, ["train/loss", "train/grad_norm"])["value"].tolist() == [2.0]
+    with db.read() as connection:
+        assert connection.execute(text("SELECT count(*), min(size) FROM snapshots")).one() == (1, 20)
+
+
+def test_an_unregistered_metric_is_refused_at_once(db: Database, run_id: str) -> None:
+    recorder = DatabaseRecorder(db, run_id)
+    with pytest.raises(ValueError, match="train/magic"):
+        recorder.record_metrics(1, {"train/magic": 1.0})
+    recorder.close()
+
+
+def test_an_episode_must_continue_the_run(db: Database, run_id: str) -> None:
+    recorder = DatabaseRecorder(db, run_id)
+    record_episodes(recorder, 1)
+    for first in (1, 12):
+        with pytest.raises(ValueError, match="must start at env step 11"):
+            recorder.record_episode(make_episode(2, first))
+    recorder.close()
+    later = DatabaseRecorder(db, run_id)
+    record_episodes(later, 1, start=2)
+    later.close()
+    assert check_run(db, run_id) == []
+
+
+def test_flush_returns_when_the_rows_are_there(db: Database, run_id: str) -> None:
+    recorder = DatabaseRecorder(db, run_id, linger_s=60)
+    record_episodes(recorder, 2)
+    recorder.flush()
+    assert read_steps(db, run_id) == list(range(1, 21))
+    recorder.close()
+
+
+def test_a_closed_recorder_takes_nothing_and_may_be_closed_again(db: Database, run_id: str) -> None:
+    recorder = DatabaseRecorder(db, run_id)
+    recorder.close()
+    recorder.close()
+    with pytest.raises(StorageError, match="closed"):
+        recorder.record_metrics(1, {"train/loss": 1.0})
+
+
+def test_a_fault_of_the_writer_reaches_the_trainer(db: Database, run_id: str) -> None:
+    recorder = DatabaseRecorder(db, run_id)
+    record_episodes(recorder, 1)
+    recorder.flush()
+    with db.transaction() as connection:
+        connection.execute(text("DELETE FROM runs"))
+    recorder.record_episode(make_episode(2, 11))
+    with pytest.raises(StorageError, match="was deleted"):
+        recorder.flush()
+    with pytest.raises(StorageError, match="was deleted"):
+        recorder.record_metrics(1, {"train/loss": 1.0})
+    with pytest.raises(StorageError, match="was deleted"):
+        recorder.close()
+
+
+def test_a_flush_is_all_or_nothing(db: Database, run_id: str) -> None:
+    recorder = DatabaseRecorder(db, run_id, linger_s=60)
+    record_episodes(recorder, 1)
+    recorder.flush()
+    recorder.record_episode(make_episode(2, 11))
+    recorder.record_episode(replace(make_episode(2, 21)))  # the same number again: a fault
+    with pytest.raises(StorageError):
+        recorder.flush()
+    assert check_run(db, run_id) == []
+    assert find_run(db, run_id).env_steps == 10
+
+
+@pytest.fixture
+def patient(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> Database:
+    """A database whose lock is given up after a tenth of a second."""
+    monkeypatch.setattr("storage.engine.BUSY_TIMEOUT_S", 0.1)
+    return open_database(sqlite_url)
+
+
+def test_a_full_disk_pauses_the_trainer_and_loses_nothing(patient: Database) -> None:
+    run_id = create_run(patient, CONFIG, target_steps=1, versions={})
+    room = {"pages": 120}
+
+    def limit(connection: sqlite3.Connection, *_: object) -> None:
+        connection.execute(f"PRAGMA max_page_count={room['pages']}").close()
+
+    event.listen(patient.writer, "checkout", limit)
+    recorder = DatabaseRecorder(patient, run_id, batch_steps=100, queue_bytes=200_000)
+    trainer = threading.Thread(target=record_episodes, args=(recorder, 600), kwargs={"state_dim": 100})
+    trainer.start()
+    wait_for(lambda: recorder.blocked)
+    assert "full" in (recorder.blocked or "")
+    assert "full" in (stall_reason(patient, run_id) or "")
+    time.sleep(0.3)
+    assert trainer.is_alive(), "the trainer must wait"
+    assert check_run(patient, run_id) == []
+    assert 0 < find_run(patient, run_id).env_steps < 6000
+    room["pages"] = 1_000_000
+    trainer.join(timeout=30)
+    recorder.close()
+    assert recorder.blocked is None
+    assert stall_reason(patient, run_id) is None
+    assert find_run(patient, run_id).env_steps == 6000
+    assert check_run(patient, run_id) == []
+
+
+def test_a_locked_database_is_waited_for(patient: Database) -> None:
+    run_id = create_run(patient, CONFIG, target_steps=1, versions={})
+    assert patient.path is not None
+    recorder = DatabaseRecorder(patient, run_id)
+    other = sqlite3.connect(patient.path, isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    record_episodes(recorder, 2)
+    wait_for(lambda: recorder.blocked)
+    assert "locked" in (stall_reason(patient, run_id) or "")
+    other.execute("ROLLBACK")
+    other.close()
+    recorder.close()
+    assert read_steps(patient, run_id) == list(range(1, 21))
+
+
+def test_two_recorders_and_a_reader_never_meet_a_lock(db: Database) -> None:
+    ids = [create_run(db, CONFIG, target_steps=1, versions={}) for _ in range(2)]
+    recorders = [DatabaseRecorder(db, run_id, batch_steps=50, linger_s=0.001) for run_id in ids]
+    threads = [threading.Thread(target=record_episodes, args=(recorder, 300)) for recorder in recorders]
+    for thread in threads:
+        thread.start()
+    while any(thread.is_alive() for thread in threads):
+        for run_id in ids:
+            steps = read_steps(db, run_id)
+            assert steps == list(range(1, len(steps) + 1))
+    for thread, recorder in zip(threads, recorders, strict=True):
+        thread.join()
+        recorder.close()
+        assert recorder.blocked is None
+    for run_id in ids:
+        assert check_run(db, run_id) == []
+        assert find_run(db, run_id).env_steps == 3000

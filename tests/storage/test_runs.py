@@ -1,0 +1,191 @@
+"""Runs: ids, states, launch tokens, liveness, rewind and delete."""
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from sqlalchemy import func, select, update
+
+from emtc_core.errors import RunNotFoundError, RunStateError
+from storage.check import check_run
+from storage.engine import Database
+from storage.liveness import live_status
+from storage.models import Base, Run
+from storage.queries.runs import latest_run_id, list_resumes, list_runs
+from storage.recorder import DatabaseRecorder
+from storage.runs import create_run, delete_run, edit_run, find_launch, find_run, finish_run, rewind_run, start_run
+from tests.storage.records import (
+    CONFIG,
+    ME,
+    make_evaluation,
+    make_gate_stats,
+    make_snapshot,
+    record_episodes,
+)
+
+GONE = {**ME, "pid": 2**22 + 1}
+
+
+def set_run(db: Database, run_id: str, **values: object) -> None:
+    with db.transaction() as connection:
+        connection.execute(update(Run).where(Run.id == run_id).values(**values))
+
+
+def record_all(db: Database, run_id: str, episodes: int = 6) -> None:
+    recorder = DatabaseRecorder(db, run_id)
+    record_episodes(recorder, episodes)
+    for step in (30, 60):
+        recorder.record_evaluation(make_evaluation(step, wins=step // 20))
+        recorder.record_gate_stats(make_gate_stats(step))
+        recorder.record_metrics(step, {"train/loss": 1.0})
+    recorder.record_snapshot(make_snapshot(30, 3))
+    recorder.record_snapshot(make_snapshot(60, 6))
+    recorder.close()
+
+
+def test_a_new_run_is_queued_and_described_by_its_configuration(db: Database, run_id: str) -> None:
+    row = find_run(db, run_id)
+    assert (row.env, row.map, row.algo, row.seed) == ("skirmish", "3m", "emtc-qplex", 7)
+    assert (row.status, row.live_status, row.env_steps, row.config) == ("queued", "queued", 0, CONFIG)
+    assert len(run_id) <= 12
+    assert row.created_at.tzinfo is not None
+
+
+def test_an_unambiguous_prefix_finds_the_run(db: Database) -> None:
+    ids = [create_run(db, CONFIG, target_steps=1, versions={}) for _ in range(3)]
+    set_run(db, ids[0], id="abcd2345")
+    set_run(db, ids[1], id="abce2345")
+    set_run(db, ids[2], id="ab")
+    assert find_run(db, "abcd").id == "abcd2345"
+    assert find_run(db, "AB").id == "ab"
+    with pytest.raises(RunNotFoundError, match="abcd2345, abce2345"):
+        find_run(db, "abc")
+    for nothing in ("zz", "", "%", "_"):
+        with pytest.raises(RunNotFoundError):
+            find_run(db, nothing)
+
+
+def test_a_launch_token_makes_one_run(db: Database) -> None:
+    first = create_run(db, CONFIG, target_steps=1, versions={}, launch_token="click")
+    with pytest.raises(RunStateError, match=first):
+        create_run(db, CONFIG, target_steps=1, versions={}, launch_token="click")
+    assert find_launch(db, "click") == first
+    assert find_launch(db, "other") is None
+    assert len(list_runs(db)) == 1
+
+
+def test_two_processes_cannot_work_on_one_run(db: Database, run_id: str) -> None:
+    start_run(db, run_id, **ME)
+    with pytest.raises(RunStateError, match="already running"):
+        start_run(db, run_id, **ME)
+
+
+def test_a_silent_but_living_process_keeps_its_run(db: Database, run_id: str) -> None:
+    start_run(db, run_id, **ME)
+    set_run(db, run_id, heartbeat_at=datetime.now(UTC) - timedelta(minutes=5))
+    assert find_run(db, run_id).live_status == "lost"
+    with pytest.raises(RunStateError):
+        start_run(db, run_id, **ME)
+
+
+def test_a_run_of_a_dead_process_is_lost_and_may_be_taken_over(db: Database, run_id: str) -> None:
+    start_run(db, run_id, **GONE)
+    assert find_run(db, run_id).live_status == "lost"
+    assert list_runs(db)["status"].tolist() == ["lost"]
+    start_run(db, run_id, **ME)
+    assert find_run(db, run_id).live_status == "running"
+
+
+def test_a_reused_process_id_is_not_the_trainer(db: Database, run_id: str) -> None:
+    start_run(db, run_id, **{**ME, "pid_created_at": ME["pid_created_at"] - 1000})
+    assert find_run(db, run_id).live_status == "lost"
+
+
+def test_silence_of_three_heartbeats_is_lost_on_any_host(db: Database, run_id: str) -> None:
+    start_run(db, run_id, **{**ME, "host": "elsewhere"})
+    row = find_run(db, run_id)
+    assert row.heartbeat_at is not None
+    assert live_status(row, row.heartbeat_at + timedelta(seconds=5.9)) == "running"
+    assert live_status(row, row.heartbeat_at + timedelta(seconds=6.1)) == "lost"
+
+
+@pytest.mark.parametrize("status", ["finished", "stopped", "failed"])
+def test_an_ended_run_stays_ended_whatever_its_process_does(db: Database, run_id: str, status: str) -> None:
+    start_run(db, run_id, **GONE)
+    finish_run(db, run_id, status, error="why" if status == "failed" else None)
+    row = find_run(db, run_id)
+    assert (row.status, row.live_status) == (status, status)
+    assert row.ended_at is not None
+    with pytest.raises(RunStateError, match="cannot become"):
+        finish_run(db, run_id, "finished")
+
+
+def test_people_may_rename_tag_and_note(db: Database, run_id: str) -> None:
+    edit_run(db, run_id, name="mine", tags=["b", "a", "b"])
+    edit_run(db, run_id, notes="looked at it")
+    row = find_run(db, run_id)
+    assert (row.name, row.tags, row.notes) == ("mine", ["a", "b"], "looked at it")
+
+
+def test_the_newest_run_stands_first(db: Database) -> None:
+    assert latest_run_id(db) is None
+    assert list_runs(db).empty
+    ids = [create_run(db, CONFIG, target_steps=1, versions={}) for _ in range(3)]
+    assert latest_run_id(db) == ids[-1]
+    assert list_runs(db)["id"].tolist() == ids[::-1]
+    assert list_runs(db, limit=2)["id"].tolist() == ids[:0:-1]
+
+
+def test_a_rewind_removes_everything_later_and_nothing_else(db: Database, run_id: str) -> None:
+    record_all(db, run_id)
+    assert find_run(db, run_id).win_rate == 0.75
+    rewind_run(db, run_id, 30)
+    assert check_run(db, run_id) == []
+    row = find_run(db, run_id)
+    assert (row.env_steps, row.win_rate) == (30, 0.25)
+    with db.read() as connection:
+        for table in ("evaluations", "gate_stats", "metrics", "snapshots", "eval_episodes"):
+            columns = Base.metadata.tables[table].c
+            assert connection.execute(select(columns.env_step)).scalars().all() == [30], table
+    assert list_resumes(db, run_id)["reached_env_step"].tolist() == [60]
+
+
+def test_a_resumed_recording_equals_an_unbroken_one(db: Database) -> None:
+    broken, whole = (create_run(db, CONFIG, target_steps=60, versions={}) for _ in range(2))
+    record_all(db, whole)
+    record_all(db, broken)
+    rewind_run(db, broken, 20)
+    recorder = DatabaseRecorder(db, broken)
+    record_episodes(recorder, 4, start=3)
+    recorder.close()
+    assert check_run(db, broken) == []
+    with db.read() as connection:
+        for table in ("transitions", "episodes"):
+            columns = [column for column in Base.metadata.tables[table].c if column.name != "run_id"]
+            key = Base.metadata.tables[table].c.run_id
+            rows = [connection.execute(select(*columns).where(key == each)).all() for each in (broken, whole)]
+            assert rows[0] == rows[1]
+
+
+def test_a_run_cannot_go_forward_or_into_an_episode(db: Database, run_id: str) -> None:
+    record_all(db, run_id)
+    for step in (61, 35, -1):
+        with pytest.raises(RunStateError):
+            rewind_run(db, run_id, step)
+    assert find_run(db, run_id).env_steps == 60
+
+
+def test_a_deleted_run_leaves_no_row(db: Database, run_id: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("storage.runs._DELETE_STEPS", 25)
+    record_all(db, run_id)
+    delete_run(db, run_id)
+    with db.read() as connection:
+        for table in Base.metadata.sorted_tables:
+            assert connection.execute(select(func.count()).select_from(table)).scalar_one() == 0, table.name
+    with pytest.raises(RunNotFoundError):
+        delete_run(db, run_id)
+
+
+def test_a_running_run_is_not_deleted(db: Database, run_id: str) -> None:
+    start_run(db, run_id, **ME)
+    with pytest.raises(RunStateError, match="Stop it first"):
+        delete_run(db, run_id)
