@@ -104,7 +104,7 @@ class LoopedMemory:
         for t in range(T if c.store_terminal else T - 1, -1, -1):
             r = float(rewards[t]) if t < T else 0.0
             R = r + self.gamma * R
-            xi = won_here and not (t == T and c.terminal_xi == "zero") or propagated
+            xi = (won_here and not (t == T and c.terminal_xi == "zero")) or propagated
             slot, distance = self.nearest(xs[t])
             if slot >= 0 and self.is_near(distance):
                 node = self.nodes[slot]
