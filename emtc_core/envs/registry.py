@@ -21,6 +21,7 @@ from emtc_core.errors import EnvUnavailableError
 ADAPTERS: dict[str, str] = {
     "skirmish": "emtc_core.envs.skirmish.adapter",
     "grf": "emtc_core.envs.grf.adapter",
+    "pettingzoo": "emtc_core.envs.pettingzoo",
 }
 
 

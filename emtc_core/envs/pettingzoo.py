@@ -1,0 +1,302 @@
+"""Anyone's PettingZoo parallel environment, by import path: `--env pettingzoo --map module:factory`.
+
+Description: `module:factory` names something to call without arguments that returns a `ParallelEnv`; the
+    current folder is searched too. The agents are `possible_agents`, in that order, all episode long.
+Actions: discrete spaces; an agent with fewer actions than the widest never sees the others available. A mask
+    is read from the observation (`{"observation": …, "action_mask": …}`) or from the agent's info.
+Observations: each agent's space flattened (a category becomes one-hot), padded with zeros to the widest.
+State: the environment's own `state()` where it has one, otherwise all observations in agent order.
+Rewards: the mean of all agents' rewards, or their sum (`env.pettingzoo.team_reward`). One team is assumed:
+    agents with opposed rewards would be averaged away.
+Episode end: when no agent is left: terminated if the game ended for any of the last ones, else truncated;
+    also truncated after `env.pettingzoo.episode_limit` steps. An agent that left earlier observes zeros and
+    has action 0 alone. An episode is won if an agent's info says `won`, `is_success` or `battle_won`.
+Arguments: `env.pettingzoo.*` of the configuration.
+Differences from the original: reward bounds are unknown; replays are drawn only if the module has a function
+    `make_scene(states) -> Scene`.
+"""
+
+import math
+import sys
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from emtc_core.arrays import check_shape
+from emtc_core.config.env import EnvConfig, PettingZooConfig
+from emtc_core.envs.adapter import refuse_obstacle
+from emtc_core.envs.base import EnvInfo, Observation, Scene, VectorEnv
+from emtc_core.errors import EnvUnavailableError
+from emtc_core.seeding import derive_seed
+
+if TYPE_CHECKING:
+    from pettingzoo import ParallelEnv
+
+HOW_TO_GET = "pip install 'emtc-lab[pettingzoo]'"
+PLACEHOLDER = "module:factory"
+"""Stands in the list of maps, which are anything that can be imported."""
+
+_WON_KEYS = ("won", "is_success", "battle_won")
+
+
+def list_maps() -> list[str]:
+    """List the form that a map takes; there is no list of maps."""
+    return [PLACEHOLDER]
+
+
+def find_obstacle() -> str:
+    """Only the package itself can be missing."""
+    return "" if find_spec("pettingzoo") else "the package pettingzoo is not installed."
+
+
+def find_info(config: EnvConfig) -> None:
+    """Sizes are known once an environment has been made; only the form of the map is checked."""
+    _split(config.map)
+
+
+def make_env(config: EnvConfig, *, n_envs: int) -> VectorEnv:
+    """Make `n_envs` environments in this process."""
+    refuse_obstacle("pettingzoo", find_obstacle(), HOW_TO_GET)
+    factory = _load_factory(config.map)
+    return PettingZooEnv([factory() for _ in range(n_envs)], map=config.map, config=config.pettingzoo)
+
+
+def make_scene(map: str, states: NDArray[np.float32]) -> Scene:
+    """Let the module draw its states if it can; otherwise an empty field that says so."""
+    draw = getattr(_load_module(map), "make_scene", None)
+    return draw(states) if draw is not None else _empty_scene(map, len(states))
+
+
+class PettingZooEnv:
+    """B parallel environments stepped one after the other."""
+
+    def __init__(self, envs: "list[ParallelEnv]", *, map: str, config: PettingZooConfig) -> None:
+        self._envs = envs
+        self._n_envs = len(envs)
+        self._reader = _Reader(envs[0], map)
+        self._config = config
+        self._info = self._reader.make_info(map, config.episode_limit)
+        self._map = map
+        self._t = 0
+        self._over = np.ones(len(envs), bool)
+        self._last: Observation = self._blank()
+
+    @property
+    def info(self) -> EnvInfo:
+        """The sizes."""
+        return self._info
+
+    @property
+    def n_envs(self) -> int:
+        """Number of environments."""
+        return self._n_envs
+
+    def reset(self, seed: int | None = None) -> Observation:
+        """Reset every environment; copy b is seeded with `derive_seed(seed, "pettingzoo", b)`."""
+        self._t = 0
+        self._over[:] = False
+        self._last = self._blank()
+        for copy, env in enumerate(self._envs):
+            own = None if seed is None else derive_seed(seed, "pettingzoo", copy)
+            observations, infos = env.reset(seed=own)
+            self._read(copy, env, observations, infos)
+        return _copy(self._last)
+
+    def step(self, actions: NDArray[np.integer]) -> Observation:
+        """Step every environment that still runs."""
+        check_shape("actions", actions, (self.n_envs, self._info.n_agents))
+        self._refuse_unavailable(actions)
+        self._t += 1
+        self._last.reward[:] = 0
+        for copy, env in enumerate(self._envs):
+            if not self._over[copy]:
+                self._advance(copy, env, actions[copy])
+        return _copy(self._last)
+
+    def scene(self, states: NDArray[np.float32]) -> Scene:
+        """Draw stored states if the environment's module can."""
+        return make_scene(self._map, states)
+
+    def close(self) -> None:
+        """Close every environment once."""
+        envs, self._envs = self._envs, []
+        for env in envs:
+            env.close()
+
+    def _advance(self, copy: int, env: "ParallelEnv", actions: NDArray[np.integer]) -> None:
+        reader, last = self._reader, self._last
+        chosen = {agent: reader.to_action(agent, actions[reader.index[agent]]) for agent in env.agents}
+        observations, rewards, terminations, truncations, infos = env.step(chosen)
+        total = sum(float(rewards.get(agent, 0.0)) for agent in reader.agents)
+        last.reward[copy] = total / len(reader.agents) if self._config.team_reward == "mean" else total
+        self._read(copy, env, observations, infos)
+        finished = not env.agents or all(
+            terminations.get(agent, True) or truncations.get(agent, True) for agent in env.agents
+        )
+        ended = finished and (any(terminations.values()) or not any(truncations.values()))
+        last.terminated[copy] = ended
+        last.truncated[copy] = not ended and (finished or self._t >= self._info.episode_limit)
+        self._over[copy] = last.terminated[copy] | last.truncated[copy]
+        last.won[copy] = self._over[copy] and any(_says_won(info) for info in infos.values())
+
+    def _read(self, copy: int, env: "ParallelEnv", observations: Mapping, infos: Mapping) -> None:
+        reader, last = self._reader, self._last
+        for agent in reader.agents:
+            row = reader.index[agent]
+            present = agent in observations and agent in env.agents
+            last.avail[copy, row] = reader.mask(agent, observations, infos) if present else reader.idle
+            last.obs[copy, row] = reader.flatten(agent, observations[agent]) if agent in observations else 0
+        last.state[copy] = reader.state(env, last.obs[copy])
+
+    def _refuse_unavailable(self, actions: NDArray[np.integer]) -> None:
+        inside = (actions >= 0) & (actions < self._info.n_actions)
+        legal = inside & np.take_along_axis(
+            self._last.avail, np.where(inside, actions, 0)[..., None].astype(np.intp), axis=-1
+        ).squeeze(-1)
+        if not legal[~self._over].all():
+            copy, agent = np.argwhere(~legal & ~self._over[:, None])[0]
+            raise ValueError(f"Action {actions[copy, agent]} is not available to agent {agent} of copy {copy}")
+
+    def _blank(self) -> Observation:
+        info, copies = self._info, self._n_envs
+        return Observation(
+            obs=np.zeros((copies, info.n_agents, info.obs_dim), np.float32),
+            state=np.zeros((copies, info.state_dim), np.float32),
+            avail=np.zeros((copies, info.n_agents, info.n_actions), bool),
+            reward=np.zeros(copies, np.float32),
+            terminated=np.zeros(copies, bool),
+            truncated=np.zeros(copies, bool),
+            won=np.zeros(copies, bool),
+        )
+
+
+class _Reader:
+    """What the spaces of one environment say: sizes, flattening, masks."""
+
+    def __init__(self, env: "ParallelEnv", map: str) -> None:
+        from gymnasium import spaces
+
+        self._spaces = spaces
+        self.agents: list[Any] = list(env.possible_agents)  # PettingZoo's agent ids are of any type
+        self.index = {agent: row for row, agent in enumerate(self.agents)}
+        self._space = {agent: _observed(env.observation_space(agent)) for agent in self.agents}
+        self._first = {}
+        self._count = {}
+        for agent in self.agents:
+            space = env.action_space(agent)
+            if not isinstance(space, spaces.Discrete):
+                raise EnvUnavailableError(
+                    f"{map} must have discrete actions, got {space} for {agent}. Wrap it to choose among some."
+                )
+            self._first[agent], self._count[agent] = int(space.start), int(space.n)
+        self.n_actions = max(self._count.values())
+        self.idle = np.arange(self.n_actions) == 0
+        self.obs_dim = max(spaces.flatdim(space) for space in self._space.values())
+        self._state_dim = _own_state_dim(env)
+        self.state_dim = self._state_dim or len(self.agents) * self.obs_dim
+
+    def make_info(self, map: str, episode_limit: int) -> EnvInfo:
+        return EnvInfo(
+            env="pettingzoo",
+            map=map,
+            n_agents=len(self.agents),
+            n_actions=self.n_actions,
+            obs_dim=self.obs_dim,
+            state_dim=self.state_dim,
+            episode_limit=episode_limit,
+            reward_range=(-math.inf, math.inf),
+        )
+
+    def to_action(self, agent: Any, action: int) -> int:
+        return self._first[agent] + int(action)
+
+    def flatten(self, agent: Any, observation: Any) -> NDArray[np.float32]:
+        content = observation["observation"] if _has_mask(observation) else observation
+        flat = np.asarray(self._spaces.flatten(self._space[agent], content), np.float32)
+        return np.pad(flat, (0, self.obs_dim - len(flat)))
+
+    def mask(self, agent: Any, observations: Mapping, infos: Mapping) -> NDArray[np.bool_]:
+        """Actions that the agent has; all of its own where nobody says otherwise."""
+        observation, info = observations[agent], infos.get(agent, {})
+        source = observation if _has_mask(observation) else info
+        own = np.asarray(source.get("action_mask", np.ones(self._count[agent])), bool)
+        return np.pad(own, (0, self.n_actions - len(own)))
+
+    def state(self, env: "ParallelEnv", obs: NDArray[np.float32]) -> NDArray[np.float32]:
+        if not self._state_dim:
+            return obs.ravel()
+        return np.asarray(env.state(), np.float32).ravel()
+
+
+def _split(map: str) -> tuple[str, str]:
+    module, colon, factory = map.partition(":")
+    if not (colon and module and factory.isidentifier()):
+        raise EnvUnavailableError(f"env.map must read {PLACEHOLDER} for pettingzoo, got {map!r}.")
+    return module, factory
+
+
+def _load_module(map: str) -> ModuleType:
+    module, _ = _split(map)
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.append(here)
+    try:
+        return import_module(module)
+    except ImportError as error:
+        raise EnvUnavailableError(f"env.map names a module that cannot be imported: {error}.") from error
+
+
+def _load_factory(map: str) -> "Callable[[], ParallelEnv]":
+    module, name = _load_module(map), _split(map)[1]
+    factory = getattr(module, name, None)
+    if not callable(factory):
+        raise EnvUnavailableError(f"{module.__name__} has nothing to call by the name {name!r}.")
+    return cast("Callable[[], ParallelEnv]", factory)  # what it returns is seen when it is called
+
+
+def _observed(space: Any) -> Any:
+    """The space of the observation itself, without a mask beside it."""
+    parts = getattr(space, "spaces", None)
+    return space["observation"] if isinstance(parts, dict) and _has_mask(parts) else space
+
+
+def _has_mask(observation: Any) -> bool:
+    return isinstance(observation, Mapping) and "action_mask" in observation and "observation" in observation
+
+
+def _own_state_dim(env: "ParallelEnv") -> int:
+    """Length of the environment's own state; 0 where it has none."""
+    from gymnasium import spaces
+
+    space = getattr(env, "state_space", None)
+    return spaces.flatdim(space) if isinstance(space, spaces.Box) else 0
+
+
+def _says_won(info: Any) -> bool:
+    return isinstance(info, Mapping) and any(bool(info.get(key, False)) for key in _WON_KEYS)
+
+
+def _copy(seen: Observation) -> Observation:
+    return Observation(**{name: array.copy() for name, array in vars(seen).items()})
+
+
+def _empty_scene(map: str, length: int) -> Scene:
+    nothing = np.zeros((length, 0), np.float32)
+    return Scene(
+        position=np.zeros((length, 0, 2), np.float32),
+        health=nothing,
+        shield=nothing,
+        alive=nothing.astype(bool),
+        team=np.zeros(0, np.int8),
+        radius=np.zeros(0, np.float32),
+        kind=(),
+        bounds=(0.0, 0.0, 1.0, 1.0),
+        title=map,
+        note="This environment does not say how to draw its states: its module has no make_scene(states).",
+    )

@@ -1,0 +1,173 @@
+"""PettingZoo in both directions: anyone's environment here, skirmish as one of theirs."""
+
+import math
+
+import numpy as np
+import pytest
+from pettingzoo.test import parallel_api_test, parallel_seed_test
+
+from emtc_core.config.env import EnvConfig, PettingZooConfig
+from emtc_core.envs.base import VectorEnv
+from emtc_core.envs.checker import check_env, random_actions
+from emtc_core.envs.pettingzoo_export import ExportedEnv, parallel_env
+from emtc_core.envs.registry import get_env_info, make_env, make_scene
+from emtc_core.errors import EnvUnavailableError
+from emtc_core.seeding import derive_seed
+
+HERE = "tests.core.zoo_example"
+WIN = np.array([[1, 1]])  # both walk right by one cell
+
+
+def load(factory: str, *, n_envs: int = 1, **settings: object) -> VectorEnv:
+    config = EnvConfig(name="pettingzoo", map=f"{HERE}:{factory}", pettingzoo=PettingZooConfig.model_validate(settings))
+    return make_env(config, n_envs=n_envs)
+
+
+@pytest.mark.parametrize("factory", ["make", "make_with_state"])
+def test_a_users_environment_keeps_the_contract(factory: str):
+    env = load(factory, n_envs=3)
+    assert check_env(env, steps=150, seed=1) == []
+    env.close()
+    env.close()
+
+
+def test_sizes_are_the_widest_agents_and_bounds_are_unknown():
+    info = load("make").info
+    assert (info.n_agents, info.n_actions, info.obs_dim, info.state_dim) == (2, 3, 2, 4)
+    assert info.reward_range == (-math.inf, math.inf)
+    assert info.episode_limit == 500
+
+
+def test_the_state_is_the_environments_own_where_it_has_one():
+    env = load("make_with_state")
+    env.reset(0)
+    seen = env.step(WIN)
+    assert seen.state.shape == (1, 3)
+    assert seen.state[0, 2] == 1
+
+
+def test_without_a_state_all_observations_are_the_state():
+    seen = load("make", n_envs=2).reset(3)
+    np.testing.assert_array_equal(seen.state, seen.obs.reshape(2, -1))
+
+
+def test_masks_come_from_infos_and_missing_actions_are_never_available():
+    env = load("make")
+    seen = env.reset(0)
+    assert seen.avail[0].tolist() == [[True, True, False], [True, True, False]]
+    seen = env.step(WIN)
+    assert seen.avail[0].tolist() == [[True, True, False], [True, True, True]]
+
+
+def test_an_agent_that_left_observes_nothing_and_can_do_nothing():
+    env = load("make")
+    seen = env.reset(0)
+    for _ in range(4):
+        seen = env.step(np.where(seen.avail[..., 1], 1, 0))
+    assert seen.avail[0, 0].tolist() == [True, False, False]
+    assert seen.obs[0, 0].tolist() == [0, 0]
+    assert not seen.terminated[0]
+
+
+@pytest.mark.parametrize(("rule", "reward"), [("mean", 0.25), ("sum", 0.5)])
+def test_the_teams_reward_is_the_mean_or_the_sum(rule: str, reward: float):
+    env = load("make", team_reward=rule)
+    env.reset(0)
+    assert env.step(WIN).reward[0] == reward
+
+
+def test_an_episode_is_won_when_an_agents_info_says_so():
+    env = load("make")
+    seen = env.reset(0)
+    while not (seen.terminated | seen.truncated)[0]:
+        assert not seen.won[0]
+        seen = env.step(np.where(seen.avail[..., 1], 1, 0))
+    assert seen.terminated[0]
+    assert seen.won[0]
+
+
+def test_the_environments_own_time_limit_truncates():
+    env = load("make")
+    seen, t = env.reset(0), 0
+    while not (seen.terminated | seen.truncated)[0]:
+        seen, t = env.step(np.zeros((1, 2), int)), t + 1
+    assert seen.truncated[0]
+    assert t == 30
+
+
+def test_our_time_limit_truncates_a_longer_environment():
+    env = load("make", episode_limit=7)
+    seen, t = env.reset(0), 0
+    while not (seen.terminated | seen.truncated)[0]:
+        seen, t = env.step(np.zeros((1, 2), int)), t + 1
+    assert seen.truncated[0]
+    assert t == 7
+
+
+def test_a_copy_depends_on_seed_and_number_alone():
+    many, one = load("make", n_envs=4), load("make")
+    np.testing.assert_array_equal(many.reset(9).obs[:1], one.reset(9).obs)
+
+
+def test_a_module_may_draw_its_replays():
+    scene = make_scene("pettingzoo", f"{HERE}:make", np.zeros((5, 4), np.float32))
+    assert scene.kind == ("walker", "walker")
+
+
+def test_an_environment_without_a_drawing_shows_an_empty_field_and_says_why():
+    scene = make_scene("pettingzoo", "pettingzoo.test:api_test", np.zeros((5, 4), np.float32))
+    assert scene.position.shape == (5, 0, 2)
+    assert "does not say how" in scene.note
+
+
+@pytest.mark.parametrize(
+    ("map", "message"),
+    [
+        ("no_colon", "must read module:factory"),
+        ("no_such_module:make", "cannot be imported"),
+        (f"{HERE}:missing", "has nothing to call"),
+        (f"{HERE}:not_callable", "has nothing to call"),
+        (f"{HERE}:make_continuous", "must have discrete actions"),
+    ],
+)
+def test_an_unusable_map_is_refused_in_a_sentence(map: str, message: str):
+    with pytest.raises(EnvUnavailableError, match=message):
+        make_env(EnvConfig(name="pettingzoo", map=map), n_envs=1)
+
+
+def test_sizes_are_not_guessed_before_it_runs():
+    assert get_env_info(EnvConfig(name="pettingzoo", map=f"{HERE}:make")) is None
+
+
+class TestExport:
+    def test_skirmish_passes_pettingzoos_own_tests(self):
+        parallel_api_test(parallel_env("3m"), num_cycles=200)
+        parallel_seed_test(lambda: parallel_env("3m"), num_cycles=50)
+
+    def test_an_exported_environment_comes_back_as_the_original(self):
+        there = EnvConfig(name="pettingzoo", map="emtc_core.envs.pettingzoo_export:parallel_env")
+        back, original = make_env(there, n_envs=1), make_env(EnvConfig(map="3m"), n_envs=1)
+        rng = np.random.default_rng(0)
+        a, b = back.reset(4), original.reset(derive_seed(4, "pettingzoo", 0))
+        while not (b.terminated | b.truncated)[0]:
+            np.testing.assert_array_equal(a.obs, b.obs)
+            np.testing.assert_array_equal(a.state, b.state)
+            np.testing.assert_array_equal(a.avail, b.avail)
+            actions = random_actions(b.avail, rng)
+            a, b = back.step(actions), original.step(actions)
+            np.testing.assert_allclose(a.reward, b.reward, rtol=1e-6)
+        assert (a.terminated[0], a.truncated[0], a.won[0]) == (b.terminated[0], b.truncated[0], b.won[0])
+
+    def test_a_forbidden_action_becomes_the_first_allowed_one(self):
+        env, careful = parallel_env("3m"), parallel_env("3m")
+        env.reset(seed=1)
+        careful.reset(seed=1)
+        forbidden = dict.fromkeys(env.agents, 0)  # doing nothing is for the dead
+        stop = dict.fromkeys(careful.agents, 1)
+        np.testing.assert_array_equal(
+            env.step(forbidden)[0]["agent_0"]["observation"], careful.step(stop)[0]["agent_0"]["observation"]
+        )
+
+    def test_only_one_copy_can_be_exported(self):
+        with pytest.raises(ValueError, match=r"env\.n_envs must be 1, got 2"):
+            ExportedEnv(make_env(EnvConfig(map="3m"), n_envs=2))
