@@ -20,7 +20,7 @@ def emtc(*arguments: str) -> subprocess.CompletedProcess[str]:
         (["--map", "4m"], "4m"),
         (["--env", "starcraft"], "starcraft"),
         (["--steps", "-5"], "train.t_max"),
-        (["--steps", "many"], "many"),
+        (["--steps", "many"], "--steps"),
         (["--seed", "-1"], "seed"),
         (["--algo", "emtc-dqn"], "emtc-dqn"),
         (["--set", "gate.tau_endd=1"], 'Did you mean "gate.tau_end"?'),
