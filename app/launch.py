@@ -14,7 +14,7 @@ from pathlib import Path
 
 import psutil
 
-from app.cli.train import library_versions
+from app.versions import library_versions
 from emtc_core.config.resolve import resolve
 from emtc_core.config.run import RunConfig
 from emtc_core.envs.registry import check_available, get_env_info

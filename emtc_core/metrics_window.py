@@ -38,10 +38,6 @@ class MetricsWindow:
             }
         )
 
-    def add_update(self, stats: Mapping[str, Number], *, lookup_s: float = 0.0, update_s: float = 0.0) -> None:
-        """Add one learner update with the time that it and its memory lookups took [s]."""
-        self.add({**stats, "memory/lookup_ms": lookup_s * 1e3, "time/update_ms": update_s * 1e3})
-
     def add_rollout_time(self, seconds: float) -> None:
         """Add the wall time of one round of stepping and acting [s]."""
         self._rollout_s += seconds

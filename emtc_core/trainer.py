@@ -26,12 +26,14 @@ from emtc_core.control import Control
 from emtc_core.envs.base import VectorEnv
 from emtc_core.episodic import Absorbed, make_episodic_system
 from emtc_core.evaluation import Evaluator
-from emtc_core.learner.learner import make_learner
+from emtc_core.learner.learner import ValueLearner, make_learner
+from emtc_core.learner.stats import LearnerStats
 from emtc_core.metrics_window import MetricsWindow
 from emtc_core.recorder import EpisodeRecord, Recorder
 from emtc_core.replay_buffer import ReplayBuffer
 from emtc_core.rollout.collector import Collector
 from emtc_core.rollout.episode import Episode
+from emtc_core.rollout.fresh import FreshEpisodes
 from emtc_core.schedules import Every, linear_decay
 from emtc_core.seeding import derive_seed, make_generator
 
@@ -74,8 +76,13 @@ class Trainer:
         self._learner = make_learner(config, env.info, device=device, seed=derive_seed(config.seed, "learner"))
         self._episodic = make_episodic_system(config, env.info, device=device)
         self._replay_buffer = ReplayBuffer(
-            train.replay, env.info, bootstrap_on_timeout=train.bootstrap_on_timeout, device=device
+            train.replay,
+            env.info,
+            bootstrap_on_timeout=train.bootstrap_on_timeout,
+            priority_alpha=config.cds.per_alpha if config.cds.replay == "episode_per" else None,
+            device=device,
         )
+        self._fresh = FreshEpisodes(config.mappo.rollout_steps)
         self._collector = Collector(env, reward_scale=train.reward_scale, seed=config.seed, stream="rollout")
         self._evaluator = Evaluator(
             eval_env, config.eval, gamma=train.gamma, reward_scale=train.reward_scale, seed=config.seed
@@ -116,7 +123,6 @@ class Trainer:
             self._learn()
             if self._duties["refit"].due(self.env_step):
                 self._window.add(self._episodic.refit())
-        self._learn_on_policy()
 
     def _take(self, episode: Episode) -> None:
         """Count, remember, judge, store and record one episode."""
@@ -126,36 +132,53 @@ class Trainer:
         absorbed = self._episodic.absorb(episode, number=self._episode, tau=self._tau())
         verdict = absorbed.verdict
         gated = verdict.beta if verdict is not None and self._config.uses_gate else None
-        self._replay_buffer.add(
-            episode, slots=absorbed.seen, uids=absorbed.uids, generation=absorbed.generation, beta=gated
-        )
+        if self._learner.on_policy:
+            self._fresh.add(episode)
+        else:
+            self._replay_buffer.add(
+                episode, slots=absorbed.seen, uids=absorbed.uids, generation=absorbed.generation, beta=gated
+            )
         self._recorder.record_episode(self._episode_record(episode, absorbed, first))
         self._window.add_episode(episode)
 
     def _learn(self) -> None:
-        """Make `num_circle` updates, none while the buffer fills."""
-        if self._learner.on_policy:
+        """Make the updates that one more episode allows, none while the buffer fills."""
+        learner = self._learner
+        if learner.on_policy is True:
+            episodes = self._fresh.take_when_full()
+            if episodes:
+                self._count_update(learner.update_rollout(episodes, env_step=self.env_step))
             return
         train = self._config.train
-        for _ in range(train.num_circle):
-            if len(self._replay_buffer) < max(train.burn_in, train.batch):
-                break
-            rng = make_generator(self._config.seed, "replay", self._updates)
-            started = time.monotonic()
-            batch = self._replay_buffer.sample(train.batch, rng)
-            batch, inputs = self._episodic.recall(batch, self._replay_buffer, tau=self._tau())
-            recalled = time.monotonic()
-            stats = self._learner.update(batch, inputs, env_step=self.env_step)
-            self._updates += 1
-            self._window.add_update(stats, lookup_s=recalled - started, update_s=time.monotonic() - started)
-        if self._learner.on_episodes(self._episode * train.num_circle):
+        if len(self._replay_buffer) >= max(train.burn_in, train.batch):
+            for _ in range(train.num_circle):
+                self._update(learner)
+        if learner.on_episodes(self._episode * train.num_circle):
             self._episodic.on_target_update()
 
-    def _learn_on_policy(self) -> None:
-        if self._learner.on_policy and len(self._replay_buffer):
-            batch = self._replay_buffer.take_all()
-            self._window.add_update(self._learner.update(batch, None, env_step=self.env_step))
-            self._updates += 1
+    def _update(self, learner: ValueLearner) -> None:
+        """Replay a batch of episodes with what the memory now says of their successors."""
+        started = time.monotonic()
+        batch = self._replay_buffer.sample(
+            self._config.train.batch, make_generator(self._config.seed, "replay", self._updates)
+        )
+        batch, inputs = self._episodic.recall(batch, self._replay_buffer, tau=self._tau())
+        recalled = time.monotonic()
+        stats = learner.update(batch, inputs, env_step=self.env_step)
+        if stats.episode_error is not None and self._config.cds.replay == "episode_per":
+            self._replay_buffer.set_priorities(batch.indices, stats.episode_error.cpu().numpy())
+        self._count_update(stats)
+        self._window.add(
+            {
+                "gate/beta_batch": batch.beta[batch.filled].mean(),
+                "memory/lookup_ms": (recalled - started) * 1e3,
+                "time/update_ms": (time.monotonic() - started) * 1e3,
+            }
+        )
+
+    def _count_update(self, stats: LearnerStats) -> None:
+        self._updates += 1
+        self._window.add(stats)
 
     # ---- duties ----
 
@@ -267,6 +290,7 @@ class Trainer:
             "learner": self._learner.get_state(),
             "episodic": self._episodic.get_state(),
             "replay_buffer": self._replay_buffer.get_state(),
+            "fresh": self._fresh.get_state(),
         }
 
     def set_state(self, state: dict[str, Any]) -> None:
@@ -281,10 +305,13 @@ class Trainer:
         self._learner.set_state(state["learner"])
         self._episodic.set_state(state["episodic"])
         self._replay_buffer.set_state(state["replay_buffer"])
+        self._fresh.set_state(state["fresh"])
 
     # ---- small parts ----
 
     def _epsilon(self) -> float:
+        if self._learner.on_policy:
+            return 1.0  # such a learner explores by sampling its own policy
         train = self._config.train
         return linear_decay(self.env_step, start=train.eps_start, end=train.eps_end, steps=train.eps_steps)
 

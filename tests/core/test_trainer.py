@@ -8,7 +8,7 @@ import torch
 
 from emtc_core.checkpoint import CheckpointStore
 from emtc_core.config.resolve import resolve
-from emtc_core.config.run import RunConfig
+from emtc_core.config.run import RunConfig, list_algos
 from emtc_core.control import Command, NoControl
 from emtc_core.envs.registry import make_env
 from emtc_core.recorder import ListRecorder
@@ -118,9 +118,9 @@ def test_a_clicked_point_always_finds_its_trajectory(finished) -> None:
             np.testing.assert_allclose(snapshot.state[row], state.astype(np.float16))
 
 
-@pytest.mark.parametrize("algo", ["emtc-qplex", "qmix"])
+@pytest.mark.parametrize("algo", ["emtc-qplex", "emu-cds", "dmix", "emc", "mappo"])
 def test_stopping_and_resuming_equals_never_having_stopped(tmp_path: Path, algo: str) -> None:
-    config = short_config(steps=1000, algo=algo)
+    config = short_config("mappo.rollout_steps=300", steps=800, algo=algo)
     whole, _ = make_trainer(config, tmp_path / "whole")
     whole.run()
     first, _ = make_trainer(config, tmp_path / "parts", StopAfter(3))
@@ -128,10 +128,20 @@ def test_stopping_and_resuming_equals_never_having_stopped(tmp_path: Path, algo:
     second, _ = make_trainer(config, tmp_path / "parts")
     loaded = second.checkpoints.load_latest()
     assert loaded is not None
-    assert 0 < loaded[0] < 1000
+    assert 0 < loaded[0] < 800
     second.set_state(loaded[1])
     assert second.run().status == "finished"
     assert_same_state(whole.get_state(), second.get_state())
+
+
+@pytest.mark.parametrize("algo", list_algos())
+def test_every_algorithm_trains(tmp_path: Path, algo: str) -> None:
+    extra = ("curiosity.scale=0.01",) if algo in ("emc", "emu-qplex") else ()
+    trainer, recorder = make_trainer(short_config("mappo.rollout_steps=100", *extra, steps=300, algo=algo), tmp_path)
+    summary = trainer.run()
+    assert summary.status == "finished"
+    assert summary.updates > 0
+    assert all(np.isfinite(list(values.values())).all() for _, values in recorder.metrics)
 
 
 def test_the_same_seed_gives_the_same_run(tmp_path: Path) -> None:
