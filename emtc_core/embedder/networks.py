@@ -130,9 +130,9 @@ class Embedder:
 
     def to_inputs(self, state: State, t: Times, *, for_write: bool = False) -> tuple[Tensor, Tensor]:
         """Move states to the device as float32 and normalise their time index to [M, 1]."""
-        state_MS = torch.as_tensor(state).to(self.device, torch.float32)
+        state_MS = _as_tensor(state).to(self.device, torch.float32)
         longer = for_write and self.config.time_norm == "write_T_lim+1"
-        time_M1 = torch.as_tensor(t).to(self.device, torch.float32).unsqueeze(1)
+        time_M1 = _as_tensor(t).to(self.device, torch.float32).unsqueeze(1)
         return state_MS, time_M1 / (self.episode_limit + longer)
 
     def _encode(self, state_MS: Tensor, time_M1: Tensor) -> Tensor:
@@ -166,6 +166,11 @@ class Embedder:
         self.optimizer.load_state_dict(state["optimizer"])
         self.generator.set_state(state["generator"].cpu())
         self._init_generator.set_state(state["init_generator"].cpu())
+
+
+def _as_tensor(values: State | Times) -> Tensor:
+    """Share memory where torch can; it refuses negative strides and warns of read-only arrays."""
+    return values if isinstance(values, Tensor) else torch.from_numpy(np.require(values, requirements="CW"))
 
 
 def _random_projection(state_dim: int, dim: int) -> Tensor:

@@ -73,7 +73,7 @@ class Space:
         """Make the nodes as they stand now the only ones that lookups see."""
         uid = table.nodes["uid"][: table.size].copy()
         self._frozen = self._freeze(self.scaling, table.z[: table.size].copy(), uid)
-        self.forget_nearest()
+        self._nearest = None
 
     def _freeze(self, scaling: Scaling, z: Points, uid: NDArray[np.int64]) -> Frozen:
         grid = GridIndex(self._config.delta, self._config.delta_metric)
@@ -93,8 +93,8 @@ class Space:
         return self._known(table, self._nearest.query(q)[0])
 
     def forget_nearest(self) -> None:
-        """Positions have changed."""
-        if self._frozen is None or self._nearest is None:
+        """Live positions have changed; frozen ones have not."""
+        if self._frozen is None:
             self._nearest = None
 
     def _known(self, table: NodeTable, slots: Slots) -> Slots:
@@ -122,6 +122,7 @@ class Space:
         if state["frozen"] is not None:
             frozen = state["frozen"]
             self._frozen = self._freeze(_make_scaling(frozen["scaling"]), frozen["z"].numpy(), frozen["uid"].numpy())
+            self._nearest = None
 
     def list_faults(self, table: NodeTable) -> list[str]:
         """List what is wrong with positions and index."""

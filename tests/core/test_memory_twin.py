@@ -92,6 +92,8 @@ class _Pair:
         assert self.slots.tolist() == self.slow.write(state, reward, won, self.episode, episode_return)
         steps = np.arange(len(state))
         assert self.fast.find(state, steps).tolist() == [self.slow.find(state[t], t) for t in steps]
+        anywhere = [self.slow.nearest(self._embed_one(state[t], t, False))[0] for t in steps]
+        assert self.fast.find(state, steps, nearest=True).tolist() == anywhere
 
     def compare(self) -> None:
         columns, nodes = self.fast.columns(), self.slow.nodes
