@@ -7,7 +7,7 @@ import sys
 
 import typer
 
-from app.cli import bench, doctor, envs, runs, train
+from app.cli import bench, doctor, envs, export, project, runs, train
 from emtc_core.errors import EmtcError
 
 UsageError: type[Exception] = typer.BadParameter.__mro__[1]  # typer does not export it
@@ -28,6 +28,8 @@ app.command("stop")(runs.stop)
 app.command("pause")(runs.pause)
 app.command("resume")(train.resume)
 app.command("delete")(runs.delete)
+app.command("project")(project.project)
+app.command("export")(export.export)
 app.command("envs")(envs.envs)
 app.command("bench")(bench.bench)
 app.command("doctor")(doctor.doctor)

@@ -1,0 +1,59 @@
+"""`emtc project`: compute and store a projection of a snapshot, the same one that the Memory page shows."""
+
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.progress import Progress
+
+from app.cli.output import DEFAULT_DATABASE, AsJson, DatabaseUrl, RunPrefix, print_json, say
+from app.projections.jobs import METHODS, project_snapshot
+from emtc_core.errors import ConfigError
+from storage.engine import Database, open_database
+from storage.queries.memory import list_snapshots
+from storage.queries.runs import get_run
+
+
+def project(
+    run: RunPrefix,
+    snapshot: Annotated[str, typer.Option(help="latest, or the env step of a snapshot")] = "latest",
+    method: Annotated[str, typer.Option(help="tsne, umap or pca")] = "tsne",
+    points: Annotated[int, typer.Option(help="Most points, stratified by return and time", min=12)] = 20_000,
+    seed: Annotated[int, typer.Option(help="Decides sample and layout", min=0)] = 0,
+    db: DatabaseUrl = DEFAULT_DATABASE,
+    json: AsJson = False,
+) -> None:
+    """Project the memory of a run to the plane and store the coordinates."""
+    if method not in METHODS:
+        raise typer.BadParameter(f"--method must be one of {', '.join(METHODS)}, got {method!r}.")
+    database = open_database(db)
+    snapshot_id = _find_snapshot(database, get_run(database, run).id, snapshot)
+    with Progress(console=Console(stderr=True)) as bar:
+        task = bar.add_task(method, total=1.0)
+        projection = project_snapshot(
+            database,
+            snapshot_id,
+            method=method,
+            n=points,
+            seed=seed,
+            progress=lambda part: bar.update(task, completed=part),
+        )
+    if json:
+        print_json(
+            {"projection": projection.id, "snapshot": snapshot_id, "method": method, "seconds": projection.seconds}
+        )
+    else:
+        say(f"Stored projection {projection.id} of snapshot {snapshot_id}: {method} in {projection.seconds:.1f} s.")
+
+
+def _find_snapshot(database: Database, run_id: str, wanted: str) -> int:
+    known = list_snapshots(database, run_id)
+    if known.empty:
+        raise ConfigError(f"Run {run_id} has no snapshot of a memory yet. Wait for its first, or choose another run.")
+    if wanted == "latest":
+        return int(known["id"].iloc[-1])
+    match = known.loc[known["env_step"].astype(str) == wanted, "id"]
+    if match.empty:
+        steps = ", ".join(str(step) for step in known["env_step"].tolist()[-8:])
+        raise ConfigError(f"Run {run_id} has no snapshot at step {wanted}. The last ones are at {steps}.")
+    return int(match.iloc[0])
