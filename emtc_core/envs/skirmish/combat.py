@@ -249,7 +249,7 @@ def act(
     elif order == MOVE:
         whole[b, i, WINDING], whole[b, i, ENGAGED] = 0, -1
         goal_x, goal_y = real[b, i, ORDER_X], real[b, i, ORDER_Y]
-        walk(real, whole, spec, ground, choke, n_allies, b, i, -1, goal_x, goal_y)
+        walk(real, whole, spec, ground, choke, n_allies, b, i, -1, goal_x, goal_y, 0.0)
     else:
         done = (
             _mend(real, whole, spec, b, i, target)
@@ -258,4 +258,5 @@ def act(
         )
         if not done:
             goal_x, goal_y = real[b, target, X], real[b, target, Y]
-            walk(real, whole, spec, ground, choke, n_allies, b, i, target, goal_x, goal_y)
+            halt = spec[i, S_REACH] + spec[i, S_RADIUS] + spec[target, S_RADIUS]
+            walk(real, whole, spec, ground, choke, n_allies, b, i, target, goal_x, goal_y, halt)

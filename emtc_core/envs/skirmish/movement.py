@@ -38,10 +38,14 @@ from emtc_core.envs.skirmish.units import TURN_DEGREES
 
 CLEARANCE = 0.375
 """Distance that a unit's centre keeps from blocked cells: the hard body of most units."""
-LOOK_AHEAD = 0.3
+LOOK_AHEAD = 0.8
 """Gap at which a walking unit begins to walk around a standing body (inference)."""
 GRAZE = 0.9
 """Share of the two bodies' width within which a standing body is in the way (inference)."""
+SQUEEZE = 0.6
+"""Share of the two bodies' width that friends keep between their centres (inference)."""
+JAMMED = 3.0
+"""Blocked loops after which others treat a walking unit as a standing body (inference)."""
 HEADWAY = 0.35
 """Share of the full speed below which a loop counts as blocked (inference)."""
 TURN_BACK = 24.0
@@ -93,21 +97,27 @@ def _around(
     target: int,
     dx: float,
     dy: float,
-    distance: float,
+    length: float,
 ) -> tuple[float, float]:
     nearest, gap, cross = -1, LOOK_AHEAD, 0.0
     for j in range(whole.shape[1]):
-        if whole[b, j, ALIVE] == 0 or whole[b, j, MOBILITY] == WALKING or j == target:
+        stands = whole[b, j, MOBILITY] != WALKING or real[b, j, BLOCKED] >= JAMMED
+        if j == i or whole[b, j, ALIVE] == 0 or not stands:
             continue
         friend = (i < n_allies) == (j < n_allies)
-        if j == i or spec[i, S_LAYER] != spec[j, S_LAYER] or (friend and whole[b, j, MOBILITY] == IDLE):
+        if j == target or spec[i, S_LAYER] != spec[j, S_LAYER]:
+            continue
+        if friend and whole[b, j, MOBILITY] == IDLE:
             continue
         rx, ry = real[b, j, X] - real[b, i, X], real[b, j, Y] - real[b, i, Y]
-        room = spec[i, S_SEPARATION] + spec[j, S_SEPARATION]
+        room = GRAZE * (spec[i, S_SEPARATION] + spec[j, S_SEPARATION])
+        if friend:
+            room *= SQUEEZE
         ahead, side = rx * dx + ry * dy, dx * ry - dy * rx
-        if ahead <= 0.0 or ahead > distance or abs(side) >= GRAZE * room:
+        beyond = ahead - min(ahead, length)
+        if ahead <= 0.0 or beyond * beyond + side * side >= room * room:
             continue
-        edge = np.sqrt(rx * rx + ry * ry) - room
+        edge = ahead - np.sqrt(room * room - side * side) if abs(side) < room else ahead
         if edge < gap:
             nearest, gap, cross = j, edge, side
     if nearest < 0:
@@ -116,9 +126,8 @@ def _around(
     if whole[b, i, SIDE] == 0:
         whole[b, i, SIDE] = -1 if cross > 0.0 else 1
     rx, ry = real[b, nearest, X] - real[b, i, X], real[b, nearest, Y] - real[b, i, Y]
-    length = max(np.sqrt(rx * rx + ry * ry), 1e-9)
-    side = float(whole[b, i, SIDE])
-    return -ry / length * side, rx / length * side
+    turn = float(whole[b, i, SIDE]) / max(np.sqrt(rx * rx + ry * ry), 1e-9)
+    return -ry * turn, rx * turn
 
 
 @part
@@ -143,6 +152,7 @@ def walk(
     target: int,
     goal_x: float,
     goal_y: float,
+    halt: float,
 ) -> None:
     """Let unit i walk towards a point in this loop, through the choke and around what stands there."""
     x, y = real[b, i, X], real[b, i, Y]
@@ -157,7 +167,8 @@ def walk(
     if distance < 1e-6:
         stand(real, whole, b, i, IDLE)
         return
-    dx, dy = _around(real, whole, spec, n_allies, b, i, target, dx / distance, dy / distance, distance)
+    length = max(distance - halt, 0.0)
+    dx, dy = _around(real, whole, spec, n_allies, b, i, target, dx / distance, dy / distance, length)
     turn_to(real, b, i, dx, dy)
     speed = min(spec[i, S_SPEED], distance)
     whole[b, i, MOBILITY] = WALKING
@@ -202,6 +213,8 @@ def _push_apart(
         for j in range(i + 1, n_units):
             dx, dy = real[b, j, X] - real[b, i, X], real[b, j, Y] - real[b, i, Y]
             room = spec[i, S_SEPARATION] + spec[j, S_SEPARATION]
+            if (i < n_allies) == (j < n_allies):
+                room *= SQUEEZE
             square = dx * dx + dy * dy
             if square >= room * room or whole[b, j, ALIVE] == 0 or spec[i, S_LAYER] != spec[j, S_LAYER]:
                 continue

@@ -18,7 +18,7 @@ MARGIN = 0.05
 """Gap between neighbouring bodies of a fresh group (inference)."""
 JITTER = 0.05
 """Largest shift of a unit along each axis, cells (inference)."""
-FIRST_ANGLE = 0.0
+FIRST_ANGLE = 1.5 * math.pi
 """Angle at which each ring of the lattice begins to be filled, radians (inference)."""
 
 

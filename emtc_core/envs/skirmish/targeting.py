@@ -11,11 +11,12 @@ from emtc_core.envs.skirmish.columns import (
     AIR,
     ALIVE,
     ATTACKER,
-    BLOCKED,
     ENERGY,
     HEALTH,
     HURT,
     MEND,
+    MOBILITY,
+    PLANTED,
     S_BIOLOGICAL,
     S_DELIVERY,
     S_HEALTH,
@@ -38,10 +39,12 @@ HELP_LOOPS = 32.0
 """Loops for which damage counts as being under attack."""
 LEASH = 10.0
 """Edge distance at which a fleeing target is given up (inference)."""
+ACQUIRE_LOOPS = 16
+"""A unit without a target looks for one every so many loops (inference)."""
+CROWD = 0.8
+"""Cells of detour that one attacker in place at a target is worth to a melee unit (inference)."""
 RESCAN_LOOPS = 4
 """A unit that still walks to its target looks around every so many loops (inference)."""
-PATIENCE = 12.0
-"""Loops without headway after which a blocked unit takes the nearest target instead (inference)."""
 
 
 @part
@@ -59,6 +62,15 @@ def can_hit(spec: NDArray[np.float64], i: int, j: int) -> bool:
 
 
 @part
+def _attackers(whole: NDArray[np.int64], n_allies: int, b: int, ally: int) -> int:
+    count = 0
+    for j in range(n_allies, whole.shape[1]):
+        if whole[b, j, TARGET] == ally and whole[b, j, MOBILITY] == PLANTED and whole[b, j, ALIVE] == 1:
+            count += 1
+    return count
+
+
+@part
 def _nearest(
     real: NDArray[np.float64],
     whole: NDArray[np.int64],
@@ -68,10 +80,14 @@ def _nearest(
     i: int,
     within: float,
 ) -> int:
-    best, best_edge = -1, within
+    best, best_edge = -1, np.inf
     for j in range(n_allies):
         if whole[b, j, ALIVE] == 1 and can_hit(spec, i, j):
             edge = edge_distance(real, spec, b, i, j)
+            if edge > within:
+                continue
+            if spec[i, S_REACH] < 1.0:
+                edge += CROWD * _attackers(whole, n_allies, b, j)
             if edge < best_edge:
                 best, best_edge = j, edge
     return best
@@ -145,13 +161,13 @@ def choose_target(
             return target
         if (clock + i) % RESCAN_LOOPS != 0 and edge <= LEASH:
             return target
-        blocked = real[b, i, BLOCKED] > PATIENCE
-        within = spec[i, S_SCAN] if blocked or edge > LEASH else spec[i, S_REACH]
-        other = _nearest(real, whole, spec, n_allies, b, i, within)
+        other = _nearest(real, whole, spec, n_allies, b, i, spec[i, S_SCAN])
         if other >= 0:
             return other
         if edge <= LEASH:
             return target
+    if (clock + i) % ACQUIRE_LOOPS != 0:
+        return -1
     other = _nearest(real, whole, spec, n_allies, b, i, spec[i, S_SCAN])
     if other >= 0:
         return other
