@@ -1,6 +1,7 @@
 """What does the episodic memory hold? Snapshots, single nodes, projections."""
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -11,7 +12,7 @@ from numpy.typing import NDArray
 from sqlalchemy import Connection, Row, select
 
 from emtc_core.errors import StorageError
-from storage.blobs import unpack, unpack_one
+from storage.blobs import find_row, unpack, unpack_one, unpack_row
 from storage.engine import Database
 from storage.frames import read_frame
 from storage.models import ProjectionRow, SnapshotRow
@@ -125,11 +126,10 @@ def get_point(db: Database, snapshot_id: int, slot: int) -> PointDetail:
     """
     with db.read() as connection:
         row = _snapshot_row(connection, snapshot_id)
-        slots = unpack_one(row.slot)
-        place = int(np.searchsorted(slots, slot))
-        if place >= len(slots) or slots[place] != slot:
+        place = find_row(row.slot, slot)
+        if place is None:
             raise StorageError(f"Snapshot {snapshot_id} has no node in slot {slot}.")
-        node = {name: unpack_one(row._mapping[name])[place] for name in _COLUMNS if name != "slot"}
+        node = {name: unpack_row(row._mapping[name], place) for name in _COLUMNS if name != "slot"}
         trajectory = read_trajectory(connection, row.run_id, int(node["episode"]))
     return PointDetail(
         snapshot_id=snapshot_id,
@@ -146,8 +146,8 @@ def get_point(db: Database, snapshot_id: int, slot: int) -> PointDetail:
         reward=float(node["reward"]),
         idx_next=int(node["idx_next"]) if node["idx_next"] >= 0 else None,
         episode=int(node["episode"]),
-        delta_mem=_known(node["delta_mem"]),
-        beta=_known(node["beta"]),
+        delta_mem=_known(float(node["delta_mem"])),
+        beta=_known(float(node["beta"])),
         trajectory=trajectory,
     )
 
@@ -187,5 +187,5 @@ def _snapshot_row(connection: Connection, snapshot_id: int) -> Row[Any]:
     return row
 
 
-def _known(value: np.floating[Any]) -> float | None:
-    return None if np.isnan(value) else float(value)
+def _known(value: float) -> float | None:
+    return None if math.isnan(value) else value

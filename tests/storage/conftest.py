@@ -6,10 +6,11 @@ import subprocess
 import tempfile
 import uuid
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from sqlalchemy import create_engine, text
+from sqlalchemy import create_engine, make_url, text
 
 from storage.engine import Database, open_database
 from storage.runs import create_run
@@ -53,17 +54,49 @@ def postgres_server() -> Iterator[str]:
         shutil.rmtree(place, ignore_errors=True)
 
 
-@pytest.fixture
-def postgres_url(postgres_server: str) -> Iterator[str]:
-    """URL of an empty database of its own."""
+@contextmanager
+def made_database(server: str, template: str = "template1") -> Iterator[str]:
     name = f"emtc_{uuid.uuid4().hex[:12]}"
-    admin = create_engine(postgres_server, isolation_level="AUTOCOMMIT")
+    admin = create_engine(server, isolation_level="AUTOCOMMIT")
     with admin.connect() as connection:
-        connection.execute(text(f"CREATE DATABASE {name}"))
+        connection.execute(text(f"CREATE DATABASE {name} TEMPLATE {template}"))
     yield admin.url.set(database=name).render_as_string(hide_password=False)
     with admin.connect() as connection:
         connection.execute(text(f"DROP DATABASE {name} WITH (FORCE)"))
     admin.dispose()
+
+
+@pytest.fixture
+def postgres_url(postgres_server: str) -> Iterator[str]:
+    """URL of an empty database of its own."""
+    with made_database(postgres_server) as url:
+        yield url
+
+
+@pytest.fixture(scope="session")
+def postgres_template(postgres_server: str) -> Iterator[str]:
+    """Name of a database that has its tables already, to be copied."""
+    with made_database(postgres_server) as url:
+        open_database(url).dispose()
+        yield make_url(url).database or ""
+
+
+@pytest.fixture
+def ready_postgres_url(postgres_server: str, postgres_template: str) -> Iterator[str]:
+    with made_database(postgres_server, postgres_template) as url:
+        yield url
+
+
+@pytest.fixture(scope="session")
+def sqlite_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("template") / "emtc.db"
+    open_database(f"sqlite:///{path}").dispose()
+    return path
+
+
+@pytest.fixture
+def ready_sqlite_url(sqlite_template: Path, tmp_path: Path) -> str:
+    return f"sqlite:///{shutil.copy(sqlite_template, tmp_path)}"
 
 
 @pytest.fixture
@@ -76,11 +109,11 @@ def url(request: pytest.FixtureRequest) -> str:
     return request.getfixturevalue(f"{request.param}_url")
 
 
-@pytest.fixture
-def db(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Database]:
-    """An open, empty database of either kind."""
+@pytest.fixture(params=BACKENDS)
+def db(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Database]:
+    """An open database of either kind, with its tables and no rows."""
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))  # a server's run folders
-    database = open_database(url)
+    database = open_database(request.getfixturevalue(f"ready_{request.param}_url"))
     yield database
     database.dispose()
 

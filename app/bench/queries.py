@@ -1,0 +1,148 @@
+"""How fast do the pages' heaviest questions come back? A run of 10M transitions, 5,000 runs, a full memory."""
+
+import sqlite3
+import statistics
+import time
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+import numpy as np
+from sqlalchemy import insert, update
+
+from app.bench.telemetry import LENGTH, Figure, make_records, temporary_database
+from emtc_core.recorder import SnapshotRecord
+from storage.engine import Database
+from storage.models import Run, TransitionSummary
+from storage.queries.gate import gate_chart
+from storage.queries.memory import get_point, list_snapshots
+from storage.queries.runs import list_runs
+from storage.recorder import DatabaseRecorder
+from storage.runs import create_run
+from storage.summary import summarize
+
+TRANSITIONS = 10_000_000
+NODES = 1_000_000
+RUNS = 5000
+_REPEATS = 7
+_EPISODES = 200
+_CHUNK = 500_000
+_CONFIG = {"env": {"name": "skirmish", "map": "3s_vs_5z"}, "algo": "emtc-qplex", "seed": 1}
+
+
+def run() -> list[Figure]:
+    """Measure `queries.gate_chart_ms`, `queries.point_detail_ms` and `queries.run_list_ms`."""
+    with temporary_database() as db:
+        long_run = create_run(db, _CONFIG, target_steps=TRANSITIONS, versions={})
+        fill_transitions(db, long_run, TRANSITIONS)
+        snapshot_run = create_run(db, _CONFIG, target_steps=1, versions={})
+        snapshot_id = fill_snapshot(db, snapshot_run, NODES)
+        slots = iter(np.linspace(0, NODES - 1, 2 * _REPEATS).astype(int).tolist())
+        chart_ms = median_ms(lambda: gate_chart(db, long_run))
+        point_ms = median_ms(lambda: get_point(db, snapshot_id, next(slots)))
+        fill_runs(db, RUNS)
+        list_ms = median_ms(lambda: list_runs(db))
+        all_ms = median_ms(lambda: list_runs(db, limit=RUNS))
+    return [
+        _figure("queries.gate_chart_ms", chart_ms, 150, f"at most 2,000 points of {TRANSITIONS:,} transitions"),
+        _figure("queries.point_detail_ms", point_ms, 100, f"entry, trajectory, delta_mem; {NODES:,} nodes"),
+        _figure("queries.run_list_ms", list_ms, 300, f"the newest 200 of {RUNS:,} runs"),
+        _figure("queries.run_list_all_ms", all_ms, 300, f"all {RUNS:,} runs"),
+    ]
+
+
+def median_ms(question: Callable[[], object]) -> float:
+    """Ask several times; a page asks the first time only once."""
+    times = []
+    for _ in range(_REPEATS):
+        started = time.perf_counter()
+        question()
+        times.append(1000 * (time.perf_counter() - started))
+    return statistics.median(times)
+
+
+def fill_transitions(db: Database, run_id: str, count: int) -> None:
+    """Write made-up transitions and their sums, faster than a recorder that also packs trajectories."""
+    rng = np.random.default_rng(0)
+    for start in range(0, count, _CHUNK):
+        n = min(_CHUNK, count - start)
+        h, h_next, reward = rng.random((3, n))
+        delta_mem = np.abs(reward + 0.99 * h_next - h)
+        beta = np.exp(-(delta_mem**2) / 2)
+        _insert_chunk(db.path, run_id, start, (reward, h, h_next, delta_mem, beta))
+        names = [column.name for column in TransitionSummary.__table__.columns]
+        sums = [
+            dict(zip(names, (run_id, *row), strict=True)) for row in summarize(start + 1, delta_mem, beta, np.ones(n))
+        ]
+        with db.transaction() as connection:
+            connection.execute(insert(TransitionSummary), sums)
+            connection.execute(update(Run).where(Run.id == run_id).values(env_steps=start + n))
+
+
+def fill_snapshot(db: Database, run_id: str, nodes: int) -> int:
+    """Record episodes and a snapshot whose nodes they wrote; return its id."""
+    rng = np.random.default_rng(0)
+    recorder = DatabaseRecorder(db, run_id)
+    for record in make_records(_EPISODES):
+        recorder.record_episode(record)
+    ramp = rng.random(nodes, np.float32)
+    counts = rng.integers(0, 100, nodes, np.int32)
+    recorder.record_snapshot(
+        SnapshotRecord(
+            env_step=_EPISODES * LENGTH,
+            slot=np.arange(nodes),
+            embedding=rng.random((nodes, 4), np.float32),
+            h=ramp,
+            xi=ramp > 0.5,
+            n_call=counts + 1,
+            n_xi=counts,
+            t=rng.integers(0, LENGTH, nodes, np.int32),
+            reward=ramp,
+            idx_next=rng.integers(-1, nodes, nodes),
+            episode=rng.integers(1, _EPISODES + 1, nodes),
+            delta_mem=ramp,
+            beta=ramp,
+        )
+    )
+    recorder.close()
+    return int(list_snapshots(db, run_id)["id"].iloc[0])
+
+
+def fill_runs(db: Database, count: int) -> None:
+    """Copy a run's row many times."""
+    if db.path is None:
+        raise ValueError("the benchmark fills a SQLite file")
+    with closing(sqlite3.connect(db.path)) as connection, connection:
+        names = [column.name for column in Run.__table__.columns if column.name not in ("id", "launch_token")]
+        columns = ", ".join(f'"{name}"' for name in names)
+        connection.execute(
+            f"WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < ?) "
+            f"INSERT INTO runs (id, {columns}) SELECT printf('b%07d', i), {columns} "
+            f"FROM n, (SELECT * FROM runs LIMIT 1)",
+            (count,),
+        )
+
+
+def _insert_chunk(path: Path | None, run_id: str, start: int, columns: tuple[np.ndarray, ...]) -> None:
+    if path is None:
+        raise ValueError("the benchmark fills a SQLite file")
+    rows = zip(range(start + 1, start + len(columns[0]) + 1), *(column.tolist() for column in columns), strict=True)
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("PRAGMA synchronous=OFF")
+        connection.executemany(
+            "INSERT INTO transitions (run_id, env_step, reward, h, h_next, delta_mem, beta, "
+            "tau, episode, t, slot, next_slot) "
+            f"VALUES ('{run_id}', ?, ?, ?, ?, ?, ?, 1.0, 1, 0, 1, 2)",
+            rows,
+        )
+
+
+def _figure(name: str, value: float, budget: float, reference: str) -> Figure:
+    return {
+        "name": name,
+        "value": value,
+        "unit": "ms",
+        "budget": budget,
+        "met": value <= budget,
+        "reference": reference,
+    }

@@ -1,0 +1,268 @@
+"""Queries against rows written by hand, on both databases."""
+
+import numpy as np
+import pytest
+from sqlalchemy import insert, text, update
+
+from emtc_core.errors import StorageError
+from storage.engine import Database
+from storage.models import Base, EpisodeRow, MetricRow, Run, Transition
+from storage.projections import create_job, get_job, list_jobs, save_projection, update_job
+from storage.queries import curves, episodes, gate, memory
+from storage.queries.runs import get_run, list_runs
+from storage.recorder import DatabaseRecorder
+from storage.runs import create_run
+from storage.summary import summarize_bucket
+from tests.storage.records import (
+    CONFIG,
+    ME,
+    make_episode,
+    make_evaluation,
+    make_gate_stats,
+    make_snapshot,
+    record_episodes,
+)
+
+
+def write_transitions(db: Database, run_id: str, steps: int) -> None:
+    """delta_mem = env_step, beta = 1 / env_step, tau = 2; every tenth step is a miss."""
+    rows = [
+        {"run_id": run_id, "env_step": step, "episode": 1, "t": step - 1, "reward": 0.0, "tau": 2.0}
+        | {"delta_mem": None if step % 10 == 0 else float(step), "beta": 0.0 if step % 10 == 0 else 1 / step}
+        for step in range(1, steps + 1)
+    ]
+    with db.transaction() as connection:
+        connection.execute(insert(Transition), rows)
+        connection.execute(update(Run).where(Run.id == run_id).values(env_steps=steps))
+        for bucket in range(-(-steps // 1000)):
+            summarize_bucket(connection, run_id, bucket)
+
+
+def test_evaluations_come_in_order_and_after_a_step(db: Database, run_id: str) -> None:
+    recorder = DatabaseRecorder(db, run_id)
+    for step, wins in ((30, 3), (10, 1), (20, 2)):
+        recorder.record_evaluation(make_evaluation(step, wins=wins))
+    recorder.close()
+    frame = curves.evaluations(db, run_id)
+    assert frame["env_step"].tolist() == [10, 20, 30]
+    assert frame["win_rate"].tolist() == [0.25, 0.5, 0.75]
+    assert frame["return_std"].tolist() == pytest.approx([np.std([0, 1, 2, 3])] * 3)
+    assert frame["length_mean"].tolist() == [12.0] * 3
+    assert curves.evaluations(db, run_id, after=10)["env_step"].tolist() == [20, 30]
+
+
+def test_an_empty_answer_has_the_types_of_a_full_one(db: Database, run_id: str) -> None:
+    empty = (
+        curves.evaluations(db, run_id),
+        curves.metric(db, run_id, ["train/loss"]),
+        curves.training_episodes(db, run_id),
+        gate.gate_stats(db, run_id),
+        gate.gate_chart(db, run_id),
+        episodes.list_playbacks(db, run_id),
+        episodes.list_episodes(db, run_id),
+        memory.list_snapshots(db, run_id),
+    )
+    recorder = DatabaseRecorder(db, run_id)
+    record_episodes(recorder, 2)
+    recorder.record_evaluation(make_evaluation(20))
+    recorder.record_metrics(20, {"train/loss": 1.0})
+    recorder.record_gate_stats(make_gate_stats(20))
+    recorder.record_snapshot(make_snapshot(20, 2))
+    recorder.close()
+    full = (
+        curves.evaluations(db, run_id),
+        curves.metric(db, run_id, ["train/loss"]),
+        curves.training_episodes(db, run_id),
+        gate.gate_stats(db, run_id),
+        gate.gate_chart(db, run_id),
+        episodes.list_playbacks(db, run_id),
+        episodes.list_episodes(db, run_id),
+        memory.list_snapshots(db, run_id),
+    )
+    for before, after in zip(empty, full, strict=True):
+        assert before.empty
+        assert not after.empty
+        assert dict(before.dtypes) == dict(after.dtypes)
+
+
+def test_a_long_curve_is_thinned_but_keeps_ends_and_spikes(db: Database, run_id: str) -> None:
+    values = np.sin(np.arange(5000) / 50)
+    values[[1234, 4321]] = (7.0, -7.0)
+    rows = [
+        {"run_id": run_id, "env_step": step, "name": "train/loss", "value": float(value)}
+        for step, value in enumerate(values, start=1)
+    ]
+    rows.append({"run_id": run_id, "env_step": 9999, "name": "train/grad_norm", "value": 3.0})
+    with db.transaction() as connection:
+        connection.execute(insert(MetricRow), rows)
+    frame = curves.metric(db, run_id, ["train/loss", "train/grad_norm"], points=100)
+    loss = frame[frame["name"] == "train/loss"]
+    assert 50 <= len(loss) <= 100
+    assert {1, 1235, 4322, 5000} <= set(loss["env_step"])
+    assert loss["env_step"].is_monotonic_increasing
+    assert set(loss["n"]) == {5000}
+    assert (loss["value"] == values[loss["env_step"] - 1]).all()
+    assert frame[frame["name"] == "train/grad_norm"]["value"].tolist() == [3.0]
+    assert len(curves.metric(db, run_id, ["train/loss"], after=4990)) == 10
+    assert curves.metric_names(db, run_id) == ["train/grad_norm", "train/loss"]
+
+
+def test_many_episodes_are_spaced_evenly_with_both_ends(db: Database, run_id: str) -> None:
+    rows = [
+        {"run_id": run_id, "episode": e, "first_env_step": 10 * e, "length": 10, "episode_return": float(-e)}
+        | {"won": e % 2 == 0, "epsilon": 0.5, "trajectory": b""}
+        for e in range(1, 1001)
+    ]
+    with db.transaction() as connection:
+        connection.execute(insert(EpisodeRow), rows)
+    frame = curves.training_episodes(db, run_id, points=50)
+    assert 45 <= len(frame) <= 50
+    assert (frame["episode"].iloc[0], frame["episode"].iloc[-1]) == (1, 1000)
+    assert (frame["episode_return"] == -frame["episode"]).all()
+    assert len(curves.training_episodes(db, run_id)) == 1000
+    assert episodes.list_episodes(db, run_id, "episode_return", 3)["episode"].tolist() == [1000, 999, 998]
+    assert episodes.list_episodes(db, run_id, "-episode", 2)["first_env_step"].tolist() == [10_000, 9990]
+
+
+def test_the_gate_chart_of_a_short_range_is_exact(db: Database, run_id: str) -> None:
+    write_transitions(db, run_id, 3500)
+    frame = gate.gate_chart(db, run_id, start=1, end=20, points=2)
+    assert frame["env_step"].tolist() == [10, 20]
+    assert frame["n"].tolist() == [10, 10]
+    assert frame["delta_mem_mean"].tolist() == [5.0, 15.0]
+    assert frame["delta_mem_max"].tolist() == [9.0, 19.0]
+    assert frame["beta_min"].tolist() == [0.0, 0.0]
+    assert frame["beta_mean"].iloc[0] == pytest.approx(sum(1 / k for k in range(1, 10)) / 10)
+    assert frame["tau"].tolist() == [2.0, 2.0]
+    assert len(gate.gate_chart(db, run_id, points=100)) <= 100
+
+
+def test_sums_and_transitions_draw_the_same_chart(db: Database, run_id: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_transitions(db, run_id, 4500)
+    for points in (1, 5):
+        exact = gate.gate_chart(db, run_id, start=1, end=4500 if points == 1 else 5000, points=points)
+        monkeypatch.setattr(gate, "_EXACT_STEPS", 0)
+        summed = gate.gate_chart(db, run_id, points=points)
+        monkeypatch.undo()
+        assert summed["n"].sum() == 4500
+        assert summed["env_step"].iloc[-1] == exact["env_step"].iloc[-1] == 4500
+        if points == 1:
+            for column in exact:
+                assert summed[column].iloc[0] == pytest.approx(exact[column].iloc[0]), column
+
+
+def test_the_recorder_keeps_the_sums_over_many_flushes(db: Database, run_id: str) -> None:
+    recorder = DatabaseRecorder(db, run_id, batch_steps=70, linger_s=0)
+    record_episodes(recorder, 400, length=7)
+    recorder.close()
+    names = [column.name for column in Base.metadata.tables["transition_summary"].columns]
+    with db.transaction() as connection:
+        kept = connection.execute(text("SELECT * FROM transition_summary ORDER BY bucket")).all()
+        connection.execute(text("DELETE FROM transition_summary"))
+        for bucket in range(3):
+            summarize_bucket(connection, run_id, bucket)
+        anew = connection.execute(text("SELECT * FROM transition_summary ORDER BY bucket")).all()
+    assert len(kept) == 3
+    for row, again in zip(kept, anew, strict=True):
+        for name, value, expected in zip(names, row, again, strict=True):
+            assert value == (expected if isinstance(expected, str) else pytest.approx(expected)), name
+
+
+def test_a_snapshot_is_read_sorted_by_slot_and_complete(db: Database, run_id: str) -> None:
+    recorder = DatabaseRecorder(db, run_id)
+    record_episodes(recorder, 3)
+    record = make_snapshot(30, 3)
+    recorder.record_snapshot(record)
+    recorder.close()
+    snapshot = memory.get_snapshot(db, int(memory.list_snapshots(db, run_id)["id"].iloc[0]))
+    order = np.argsort(record.slot)
+    for name in ("slot", "embedding", "h", "xi", "n_call", "n_xi", "t", "reward", "idx_next", "episode", "beta"):
+        np.testing.assert_array_equal(getattr(snapshot, name), getattr(record, name)[order], err_msg=name)
+    np.testing.assert_array_equal(snapshot.delta_mem, record.delta_mem[order])
+    for row, state in zip(snapshot.state_rows, snapshot.state, strict=True):
+        assert (state == snapshot.slot[row]).all(), "a stored state belongs to its row"
+    assert snapshot.size == len(record.slot)
+    assert snapshot.row_of(101) == int(np.flatnonzero(snapshot.slot == 101)[0])
+    assert snapshot.row_of(99) is None
+
+
+def test_a_point_is_told_with_its_episode(db: Database, run_id: str) -> None:
+    recorder = DatabaseRecorder(db, run_id)
+    record_episodes(recorder, 3)
+    recorder.record_snapshot(make_snapshot(30, 3))
+    recorder.close()
+    snapshot_id = int(memory.list_snapshots(db, run_id)["id"].iloc[0])
+    point = memory.get_point(db, snapshot_id, 104)
+    assert (point.slot, point.episode, point.t, point.env_step) == (104, 2, 4, 30)
+    assert (point.h, point.xi, point.n_call, point.n_xi, point.idx_next) == (pytest.approx(1.04), True, 105, 2, 105)
+    np.testing.assert_array_equal(point.state, make_episode(2, 11).state[4])
+    assert point.trajectory.first_env_step == 11
+    last = memory.get_point(db, snapshot_id, 110)
+    assert (last.idx_next, last.delta_mem) == (None, None)
+    for slot in (103, 99, 100_000):
+        with pytest.raises(StorageError, match="no node in slot"):
+            memory.get_point(db, snapshot_id, slot)
+    with pytest.raises(StorageError, match="no snapshot"):
+        memory.get_snapshot(db, 999)
+
+
+def test_playbacks_are_listed_and_read(db: Database, run_id: str) -> None:
+    recorder = DatabaseRecorder(db, run_id)
+    recorder.record_evaluation(make_evaluation(10))
+    recorder.record_evaluation(make_evaluation(20))
+    recorder.close()
+    assert episodes.list_playbacks(db, run_id)["env_step"].tolist() == [20, 10]
+    playback = episodes.get_playback(db, run_id, 20, 0)
+    kept = make_episode(99, 1)
+    np.testing.assert_array_equal(playback.state, kept.state)
+    assert (playback.length, playback.won, playback.slots, playback.beta) == (10, True, None, None)
+    with pytest.raises(StorageError, match="keeps no playback"):
+        episodes.get_playback(db, run_id, 20, 1)
+    with pytest.raises(StorageError, match="no episode 5"):
+        episodes.get_trajectory(db, run_id, 5)
+
+
+def test_a_projection_is_found_again_by_its_parameters(db: Database, run_id: str) -> None:
+    recorder = DatabaseRecorder(db, run_id)
+    recorder.record_snapshot(make_snapshot(30, 3))
+    recorder.close()
+    snapshot_id = int(memory.list_snapshots(db, run_id)["id"].iloc[0])
+    snapshot = memory.get_snapshot(db, snapshot_id)
+    coordinates = snapshot.embedding[:, :2]
+    params = {"seed": 1, "perplexity": 30.0}
+    save_projection(db, snapshot_id, method="tsne", params=params, coordinates=coordinates, seconds=2.5)
+    found = memory.find_projection(db, snapshot_id, "tsne", {"perplexity": 30.0, "seed": 1})
+    assert found is not None
+    np.testing.assert_array_equal(found.coordinates, coordinates)
+    assert memory.find_projection(db, snapshot_id, "tsne", {"seed": 2}) is None
+    assert memory.find_projection(db, snapshot_id, "umap", params) is None
+    assert memory.list_projections(db, snapshot_id)["params"].tolist() == [params]
+    with pytest.raises(StorageError, match="coordinates have shape"):
+        save_projection(db, snapshot_id, method="pca", params={}, coordinates=coordinates[1:], seconds=0)
+
+
+def test_a_projection_job_is_made_once_and_its_death_is_seen(db: Database, run_id: str) -> None:
+    recorder = DatabaseRecorder(db, run_id)
+    recorder.record_snapshot(make_snapshot(30, 3))
+    recorder.close()
+    snapshot_id = int(memory.list_snapshots(db, run_id)["id"].iloc[0])
+    who = {name: ME[name] for name in ("pid", "pid_created_at", "host")}
+    job = create_job(db, snapshot_id, method="tsne", params={"seed": 1})
+    assert create_job(db, snapshot_id, method="tsne", params={"seed": 1}).id == job.id
+    update_job(db, job.id, status="running", progress=0.5, **who)
+    assert (get_job(db, job.id).status, get_job(db, job.id).progress) == ("running", 0.5)
+    update_job(db, job.id, pid=2**22 + 1)
+    assert get_job(db, job.id).status == "lost"
+    again = create_job(db, snapshot_id, method="tsne", params={"seed": 1})
+    assert again.id != job.id
+    update_job(db, again.id, status="cancelled")
+    update_job(db, again.id, status="running")
+    assert [row.status for row in list_jobs(db, snapshot_id)] == ["cancelled", "lost"]
+
+
+def test_the_list_and_the_run_tell_the_same(db: Database) -> None:
+    run_id = create_run(db, CONFIG, target_steps=50, versions={"torch": "2"}, name="first", sweep_id="s1")
+    row, listed = get_run(db, run_id[:5]), list_runs(db).iloc[0]
+    assert (row.name, row.target_steps, row.versions, row.sweep_id) == ("first", 50, {"torch": "2"}, "s1")
+    assert (listed["name"], listed["target_steps"], listed["tags"]) == ("first", 50, [])
+    assert listed["created_at"] == row.created_at
