@@ -5,6 +5,8 @@ What lives here: every read of the pages. What does not: drawing, and writes (th
 """
 
 import os
+import time
+from collections import deque
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -22,6 +24,7 @@ from storage.runs import RunRow
 
 DEFAULT_DATABASE = "sqlite:///runs/emtc.db"
 LOG_TAIL_BYTES = 20_000
+SPEED_WINDOW_S = 30.0
 
 
 def database_url() -> str:
@@ -182,6 +185,19 @@ class LiveCurves:
     evaluations: pd.DataFrame = field(default_factory=pd.DataFrame)
     gate: pd.DataFrame = field(default_factory=pd.DataFrame)
     metrics: pd.DataFrame = field(default_factory=pd.DataFrame)
+    _seen: deque[tuple[float, int]] = field(default_factory=deque)
+
+    def observe(self, env_steps: int) -> None:
+        """Note how far the run is now; the notes of the last half minute give its speed."""
+        now = time.monotonic()
+        self._seen.append((now, env_steps))
+        while len(self._seen) > 2 and now - self._seen[0][0] > SPEED_WINDOW_S:
+            self._seen.popleft()
+
+    def steps_per_second(self) -> float | None:
+        """Tell the run's speed as this session saw it, or None while it has not seen it move."""
+        (first_at, first), (last_at, last) = self._seen[0], self._seen[-1]
+        return (last - first) / (last_at - first_at) if last > first and last_at > first_at else None
 
     def refresh(self) -> int:
         """Read what is new and say how many rows that were."""

@@ -39,7 +39,7 @@ def guarded() -> Iterator[None]:
 
 def empty(what: str, next_step: str, *, page: str | None = None, label: str = "") -> None:
     """Say that something does not exist yet, why, and what to do."""
-    with st.container(border=True, horizontal_alignment="center"):
+    with st.container(border=True):
         st.markdown(f"**{what}**")
         st.markdown(next_step)
         if page:

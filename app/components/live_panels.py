@@ -78,20 +78,25 @@ def _top(run: RunRow) -> None:
 
 
 def _figures(run: RunRow, frames: LiveCurves) -> None:
-    speed = _latest_speed(frames)
+    speed = _latest_speed(run, frames)
     columns = st.columns(5)
     columns[0].metric("Win rate", percent(run.win_rate), help="Last greedy evaluation")
     columns[1].metric("Return", number(run.return_mean), help="Last greedy evaluation, mean [env return]")
-    columns[2].metric("Speed", f"{number(speed)} steps/s" if speed else "–", help="Training env steps per second")
+    columns[2].metric("Speed [steps/s]", number(speed), help="Training env steps per second")
     columns[3].metric("Time left", _time_left(run, speed), help="At the present speed")
     columns[4].metric("Elapsed", duration(_elapsed(run)), help="Since the trainer started")
 
 
-def _latest_speed(frames: LiveCurves) -> float | None:
-    if not len(frames.metrics):
-        return None
+def _latest_speed(run: RunRow, frames: LiveCurves) -> float | None:
+    """Tell the present speed; of an ended run, its average."""
+    if run.live_status in ENDED:
+        elapsed = _elapsed(run)
+        return run.env_steps / elapsed if elapsed else None
+    frames.observe(run.env_steps)
+    if (seen := frames.steps_per_second()) is not None or not len(frames.metrics):
+        return seen
     rows = frames.metrics.loc[frames.metrics["name"] == _SPEED, "value"]
-    return float(rows.tail(5).mean()) if len(rows) else None
+    return float(rows.iloc[-1]) if len(rows) else None
 
 
 def _time_left(run: RunRow, speed: float | None) -> str:

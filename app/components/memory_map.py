@@ -89,6 +89,7 @@ def _choose_snapshot(listed: pd.DataFrame) -> pd.Series:
     else:
         chosen = ids[0]
         st.caption(f"One snapshot so far, at env step {count(float(steps[chosen]))}.")
+    state.write(state.SNAPSHOT, chosen)
     return listed[listed["id"] == chosen].iloc[0]
 
 

@@ -60,7 +60,7 @@ def make_payload(scene: Scene, chart: Chart, *, start: int, title: str) -> bytes
         "frames": frames,
         "units": units,
         "start": max(0, min(start, frames - 1)),
-        "bounds": [float(edge) for edge in scene.bounds],
+        "bounds": visible_bounds(scene),
         "team": scene.team.astype(int).tolist(),
         "kind": list(scene.kind),
         "labels": _labels(scene),
@@ -72,6 +72,17 @@ def make_payload(scene: Scene, chart: Chart, *, start: int, title: str) -> bytes
     }
     fingerprint = hashlib.sha1(scene.position.tobytes() + str(start).encode(), usedforsecurity=False)
     return pack_payload(meta | {"key": fingerprint.hexdigest()}, arrays)
+
+
+def visible_bounds(scene: Scene) -> list[float]:
+    """Crop the field to where units may stand or do stand, with one unit of margin."""
+    low, high = np.array(scene.bounds[:2]), np.array(scene.bounds[2:])
+    if scene.walkable is not None and scene.walkable.any():
+        cells = np.argwhere(scene.walkable)
+        seen = scene.position.reshape(-1, 2)
+        low = np.maximum(low, np.minimum(cells.min(axis=0), seen.min(axis=0)) - 1)
+        high = np.minimum(high, np.maximum(cells.max(axis=0) + 1, seen.max(axis=0)) + 1)
+    return [float(edge) for edge in (*low, *high)]
 
 
 def _labels(scene: Scene) -> list[str]:

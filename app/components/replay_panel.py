@@ -12,7 +12,7 @@ from storage.queries.episodes import Order, Trajectory
 from storage.runs import RunRow
 
 TRAINING, EVALUATION = "training", "evaluation"
-_SOURCES = {EVALUATION: "Evaluation playbacks", TRAINING: "Training episodes"}
+_SOURCES = {TRAINING: "Training episodes", EVALUATION: "Evaluation playbacks"}
 _ORDERS: dict[Order, str] = {
     "-episode": "newest first",
     "-episode_return": "highest return first",
@@ -24,10 +24,16 @@ PLAY = "play"
 
 def show(run: RunRow) -> None:
     """Draw the choice and the player."""
-    if state.read_int(state.EPISODE) is not None and "source" not in st.session_state:
-        st.session_state["source"] = TRAINING
+    if state.read_text(PLAY) is not None and "source" not in st.session_state:
+        st.session_state["source"] = EVALUATION
     source = st.segmented_control(
-        "Episodes", list(_SOURCES), default=EVALUATION, required=True, format_func=_SOURCES.__getitem__, key="source"
+        "Episodes",
+        list(_SOURCES),
+        default=TRAINING,
+        required=True,
+        format_func=_SOURCES.__getitem__,
+        key="source",
+        help="Training episodes carry the gate's verdicts; evaluation playbacks show the greedy team.",
     )
     try:
         chosen = _choose_training(run) if source == TRAINING else _choose_playback(run)

@@ -231,9 +231,7 @@ function drawTrace(self, ctx, theme) {
   const { sx, sy } = self.scales
   const steps = self.mark.trace.map((slot) => self.places.get(slot))
   if (!steps.some((i) => i !== undefined)) return
-  ctx.strokeStyle = theme.text
-  ctx.globalAlpha = 0.75
-  ctx.lineWidth = 1.6
+  ctx.lineJoin = "round"
   ctx.beginPath()
   let pen = false
   for (const i of steps) {
@@ -242,20 +240,32 @@ function drawTrace(self, ctx, theme) {
     else ctx.moveTo(sx(self.x[i]), sy(self.y[i]))
     pen = true
   }
+  ctx.strokeStyle = theme.background
+  ctx.lineWidth = 4.5
   ctx.stroke()
-  ctx.globalAlpha = 1
+  ctx.strokeStyle = theme.text
+  ctx.lineWidth = 1.8
+  ctx.stroke()
   steps.forEach((i, t) => {
     if (i === undefined || t % 10) return
-    dot(ctx, theme, sx(self.x[i]), sy(self.y[i]), 3.5, theme.text)
-    ctx.fillStyle = theme.text
-    ctx.font = `11px ${theme.font}`
-    ctx.textAlign = "left"
-    ctx.fillText(String(t), sx(self.x[i]) + 6, sy(self.y[i]) - 4)
+    dot(ctx, theme, sx(self.x[i]), sy(self.y[i]), 4, theme.text)
+    haloText(ctx, theme, `t ${t}`, sx(self.x[i]) + 7, sy(self.y[i]) - 5)
   })
   if (self.head === null) return
   let t = Math.min(self.head, steps.length - 1)
   while (t > 0 && steps[t] === undefined) t -= 1
   if (steps[t] !== undefined) dot(ctx, theme, sx(self.x[steps[t]]), sy(self.y[steps[t]]), 6, theme.primary)
+}
+
+function haloText(ctx, theme, text, x, y) {
+  ctx.font = `600 11px ${theme.font}`
+  ctx.textAlign = "left"
+  ctx.textBaseline = "alphabetic"
+  ctx.lineWidth = 3
+  ctx.strokeStyle = theme.background
+  ctx.strokeText(text, x, y)
+  ctx.fillStyle = theme.text
+  ctx.fillText(text, x, y)
 }
 
 function dot(ctx, theme, x, y, r, color) {

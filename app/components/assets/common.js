@@ -74,10 +74,12 @@ function extentOf(panel, from, to, hidden) {
     const { x, y, lo, hi } = line
     for (let i = 0; i < x.length; i += 1) {
       if (x[i] < from || x[i] > to) continue
-      const bottom = lo ? lo[i] : y[i]
-      const top = hi ? hi[i] : y[i]
-      if (bottom !== null && bottom < low) low = bottom
-      if (top !== null && top > high) high = top
+      for (const values of [y, lo, hi]) {
+        const value = values ? values[i] : null
+        if (!finite(value)) continue
+        if (value < low) low = value
+        if (value > high) high = value
+      }
     }
   }
   if (low === Infinity) return [0, 1]
@@ -123,7 +125,7 @@ function drawPanel(ctx, box, panel, view, theme, hidden, options) {
     }
   }
   ctx.beginPath()
-  ctx.rect(box.x, box.y - 3, box.width, box.height + 6)
+  ctx.rect(box.x - 4, box.y - 4, box.width + 8, box.height + 8)
   ctx.clip()
   for (const line of panel.lines) if (!hidden.has(line.name)) drawLine(ctx, line, sx, sy)
   ctx.restore()
@@ -196,6 +198,7 @@ function drawPanelTitle(ctx, box, panel, theme, hidden) {
   at += 18
   for (const line of panel.lines) {
     const label = line.label || line.name
+    if (label === panel.title) continue
     const width = 22 + ctx.measureText(label).width
     if (at + width > box.x + box.width && hits.length) break
     ctx.globalAlpha = hidden.has(line.name) ? 0.35 : 1

@@ -156,6 +156,7 @@ function drawField(self, theme) {
   self.view = view
   drawTargets(self, ctx, view)
   for (let u = 0; u < self.meta.units; u += 1) drawUnit(self, ctx, view, theme, u)
+  for (let u = 0; u < self.meta.units; u += 1) drawBars(self, ctx, view, theme, u)
 }
 
 function drawCells(self, ctx, view, theme) {
@@ -166,7 +167,8 @@ function drawCells(self, ctx, view, theme) {
   for (let x = 0; x < columns; x += 1) {
     for (let y = 0; y < rows; y += 1) {
       if (walkable[x * rows + y]) continue
-      ctx.fillRect(view.sx(x), view.sy(y + 1), view.scale + 0.5, view.scale + 0.5)
+      const [left, top] = [Math.floor(view.sx(x)), Math.floor(view.sy(y + 1))]
+      ctx.fillRect(left, top, Math.floor(view.sx(x + 1)) - left, Math.floor(view.sy(y)) - top)
     }
   }
 }
@@ -201,12 +203,12 @@ function outline(ctx, team, x, y, r) {
 }
 
 function drawUnit(self, ctx, view, theme, u) {
-  const { health, shield, alive } = self.arrays
+  const { alive } = self.arrays
   const i = Math.floor(self.frame) * self.meta.units + u
   const [px, py] = placeOf(self, u)
   const [x, y] = [view.sx(px), view.sy(py)]
   const team = self.meta.team[u]
-  const r = Math.max(team === 2 ? 4 : 8, self.arrays.radius[u] * view.scale)
+  const r = radiusOf(self, view, u)
   if (!alive[i]) {
     ctx.strokeStyle = self.meta.teams[team].color
     ctx.globalAlpha = 0.45
@@ -232,9 +234,23 @@ function drawUnit(self, ctx, view, theme, u) {
   ctx.textAlign = "center"
   ctx.textBaseline = "middle"
   ctx.fillText(self.meta.labels[u], x, y + 0.5)
-  const bar = Math.max(20, 2.2 * r)
-  drawBar(ctx, theme, { x: x - bar / 2, y: y - r - 8, width: bar }, health[i], theme.text)
-  if (shield[i] > 0) drawBar(ctx, theme, { x: x - bar / 2, y: y - r - 13, width: bar }, shield[i], theme.primary)
+}
+
+function radiusOf(self, view, u) {
+  return Math.max(self.meta.team[u] === 2 ? 4 : 8, self.arrays.radius[u] * view.scale)
+}
+
+// Health under the unit, shield below it, above every body so that a crowd stays readable.
+function drawBars(self, ctx, view, theme, u) {
+  const { health, shield, alive } = self.arrays
+  const i = Math.floor(self.frame) * self.meta.units + u
+  if (!alive[i] || self.meta.team[u] === 2) return
+  const [px, py] = placeOf(self, u)
+  const r = radiusOf(self, view, u)
+  const bar = Math.max(18, 1.9 * r)
+  const box = { x: view.sx(px) - bar / 2, y: view.sy(py) - r - 6, width: bar }
+  drawBar(ctx, theme, box, health[i], theme.text)
+  if (shield[i] > 0) drawBar(ctx, theme, { ...box, y: box.y - 5 }, shield[i], theme.primary)
 }
 
 function drawBar(ctx, theme, box, part, color) {

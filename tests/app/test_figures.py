@@ -1,0 +1,179 @@
+"""Figures: what they contain, and that every export works without a browser."""
+
+import io
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from app.components.packing import pack_payload
+from app.components.playback import make_payload, visible_bounds
+from app.figures.chart import Chart
+from app.figures.cloud import QUANTITIES, Cloud
+from app.figures.export import EXPORT_FORMATS, export_figure
+from app.figures.live import draw_gate_dynamics, draw_metrics, draw_outcomes, wilson_interval
+from app.figures.plotly_view import to_plotly
+from app.figures.trajectory import draw_trajectory
+from emtc_core.envs.base import Scene
+
+EMPTY_EVALUATIONS = pd.DataFrame(columns=["env_step", "episodes", "wins", "win_rate", "return_mean"], dtype=float)
+
+
+@pytest.fixture
+def stats() -> pd.DataFrame:
+    frame = pd.DataFrame({"env_step": [100, 200, 300], "tau": [1.2, 1.1, 1.0]})
+    for name in ("delta_mem", "beta"):
+        for part, value in (("mean", 0.5), ("q05", 0.1), ("q95", 0.9)):
+            frame[f"{name}_{part}"] = value
+    return frame
+
+
+@pytest.fixture
+def cloud() -> Cloud:
+    n = 50
+    rng = np.random.default_rng(0)
+    value = rng.random(n).astype(np.float32)
+    value[3] = np.nan
+    return Cloud(
+        "memory-atlas", "Memory of <b>x</b>", "principal component 1", "principal component 2",
+        rng.random(n, np.float32), rng.random(n, np.float32), np.arange(n), value, QUANTITIES["h"], "50 of 50",
+    )  # fmt: skip
+
+
+def test_gate_dynamics_stacks_three_panels_with_units(stats):
+    chart = draw_gate_dynamics(stats, run="r")
+    assert [(panel.title, panel.unit) for panel in chart.panels] == [
+        ("Δ̄_mem", "return"),
+        ("β̄", "fraction"),
+        ("τ", "return"),
+    ]
+    band = chart.panels[0].lines[0]
+    assert band.low is not None
+    assert band.low.tolist() == [0.1, 0.1, 0.1]
+
+
+def test_figures_of_a_run_without_points_are_empty_and_still_drawable(stats):
+    chart = draw_gate_dynamics(stats.iloc[:0], run="r")
+    assert chart.is_empty
+    assert export_figure(chart, "svg").startswith(b"<?xml")
+    assert draw_outcomes(EMPTY_EVALUATIONS, pd.DataFrame(), run="r").is_empty
+
+
+def test_wilson_interval_matches_a_hand_calculation():
+    low, high = wilson_interval(np.array([0.0, 8.0]), np.array([16.0, 16.0]))
+    assert low[0] == 0
+    assert high[0] == pytest.approx(1.9599639845**2 / (16 + 1.9599639845**2))
+    assert (low[1] + high[1]) / 2 == pytest.approx(0.5)
+    assert high[1] - low[1] == pytest.approx(0.4398, abs=1e-3)
+
+
+def test_metric_panels_take_unit_and_meaning_from_the_registry():
+    frame = pd.DataFrame({"env_step": [1, 2], "name": "train/loss", "value": [1.0, 0.5]})
+    chart = draw_metrics(frame, ["train/loss", "train/q_taken"], run="r")
+    assert [(panel.title, panel.unit) for panel in chart.panels] == [("loss", "return²")]
+    assert "masked mean squared TD error" in chart.caption
+
+
+def test_trajectory_leaves_out_what_is_unknown():
+    chart = draw_trajectory(title="e", reward=np.ones(4), delta_mem=np.array([1, np.nan, 2, 3.0]))
+    assert [panel.title for panel in chart.panels] == ["Δ_mem", "reward"]
+    assert chart.to_component()["panels"][0]["lines"][0]["y"] == [1.0, None, 2.0, 3.0]
+
+
+def test_window_cuts_every_line_with_its_band(stats):
+    cut = draw_gate_dynamics(stats, run="r").within((150, 250))
+    assert all(line.x.tolist() == [200.0] for _, line in cut.lines)
+    assert cut.panels[0].lines[0].low is not None
+    assert len(cut.panels[0].lines[0].low) == 1
+
+
+@pytest.mark.parametrize("format", EXPORT_FORMATS)
+@pytest.mark.parametrize("mode", ["light", "dark"])
+def test_every_figure_exports_in_every_format(stats, cloud, format, mode):
+    start = {"svg": b"<?xml", "png": b"\x89PNG", "pdf": b"%PDF", "html": b"<!doctype html>", "csv": b""}[format]
+    for figure in (draw_gate_dynamics(stats, run="r"), cloud):
+        data = export_figure(figure, format, mode=mode)
+        assert data.lower().startswith(start.lower())
+        assert len(data) > 100
+
+
+def test_same_figure_gives_the_same_file(stats):
+    chart = draw_gate_dynamics(stats, run="r")
+    for format in ("svg", "pdf", "png"):
+        assert export_figure(chart, format) == export_figure(chart, format)
+
+
+def test_vector_export_keeps_text_as_text(stats):
+    svg = export_figure(draw_gate_dynamics(stats, run="$x_1$ & co"), "svg").decode()
+    assert "training env steps" in svg
+    assert "$x_1$ &amp; co" in svg
+
+
+def test_names_cannot_become_markup_in_the_html_export(cloud):
+    page = export_figure(cloud, "html").decode()
+    assert "<b>x</b>" not in page
+    assert to_plotly(cloud).layout.title.text == "Memory of &lt;b&gt;x&lt;/b&gt;"
+
+
+def test_csv_holds_every_point(stats, cloud):
+    frame = pd.read_csv(io.BytesIO(export_figure(draw_gate_dynamics(stats, run="r"), "csv")))
+    assert len(frame) == 9
+    assert len(pd.read_csv(io.BytesIO(export_figure(cloud, "csv")))) == 50
+
+
+def test_plotly_twin_has_a_titled_axis_for_each_panel(stats):
+    layout = to_plotly(draw_gate_dynamics(stats, run="r")).layout
+    assert (layout.yaxis.title.text, layout.yaxis3.title.text) == ("Δ̄_mem [return]", "τ [return]")
+    assert layout.xaxis3.title.text == "training env steps"
+
+
+def test_packed_payload_reads_back():
+    payload = pack_payload({"n": 2, "name": "é</script>"}, {"x": np.array([1.5, np.nan]), "ok": np.array([True])})
+    size = int.from_bytes(payload[:4], "little")
+    header = json.loads(payload[4 : 4 + size])
+    assert size % 4 == 0
+    assert header["meta"]["name"] == "é</script>"
+    first, second = header["arrays"]
+    body = payload[4 + size :]
+    x = np.frombuffer(body, np.float32, first["size"], first["offset"])
+    assert x[0] == 1.5
+    assert np.isnan(x[1])
+    assert body[second["offset"]] == 1
+
+
+@pytest.fixture
+def scene() -> Scene:
+    frames, units = 4, 3
+    walkable = np.zeros((20, 20), bool)
+    walkable[5:15, 8:12] = True
+    return Scene(
+        position=np.full((frames, units, 2), 10, np.float32),
+        health=np.ones((frames, units), np.float32),
+        shield=np.zeros((frames, units), np.float32),
+        alive=np.ones((frames, units), bool),
+        team=np.array([0, 0, 1], np.int8),
+        radius=np.ones(units, np.float32),
+        kind=("marine",) * units,
+        bounds=(0, 0, 20, 20),
+        walkable=walkable,
+    )
+
+
+def test_replay_is_cropped_to_where_units_may_stand(scene):
+    assert visible_bounds(scene) == [4.0, 7.0, 16.0, 13.0]
+
+
+def test_replay_starts_inside_the_episode_and_numbers_each_team(scene):
+    chart = draw_trajectory(title="e", reward=np.ones(3))
+    payload = make_payload(scene, chart, start=99, title="e")
+    size = int.from_bytes(payload[:4], "little")
+    meta = json.loads(payload[4 : 4 + size])["meta"]
+    assert meta["start"] == 3
+    assert meta["labels"] == ["0", "1", "0"]
+
+
+def test_chart_without_lines_has_an_empty_table():
+    chart = Chart("n", "t", "x", (), "c", "d")
+    assert chart.is_empty
+    assert chart.to_frame().columns.tolist()[0] == "panel"

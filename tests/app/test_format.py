@@ -1,0 +1,41 @@
+"""Numbers, durations and texts as people read them."""
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from app.format import ago, duration, escape_markdown, number, percent, size
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(0, "0"), (0.00123, "0.00123"), (4.5678, "4.57"), (1234.5, "1,234"), (2.05e6, "2.05M"), (1.8e-5, "1.8e-05")],
+)
+def test_number_keeps_three_digits(value, text):
+    assert number(value) == text
+
+
+@pytest.mark.parametrize("value", [None, float("nan"), float("inf")])
+def test_missing_number_is_a_dash(value):
+    assert number(value) == percent(value) == "–"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0, "0 s"), (59.4, "59 s"), (200, "3 min 20 s"), (3000, "50 min"), (7500, "2 h 05 min"), (300_000, "3 d 11 h")],
+)
+def test_duration_shows_its_two_largest_units(seconds, text):
+    assert duration(seconds) == text
+
+
+def test_size_has_a_unit():
+    assert (size(340_000), size(1.4e9), size(12)) == ("340 kB", "1.4 GB", "12 B")
+
+
+def test_moment_without_a_zone_is_utc():
+    now = datetime(2026, 1, 1, 12, tzinfo=UTC)
+    assert ago((now - timedelta(seconds=30)).replace(tzinfo=None), now) == "30 s ago"
+
+
+def test_markdown_in_typed_text_is_escaped():
+    assert escape_markdown("<b>*x*</b>\n:red[y]") == "\\<b\\>\\*x\\*\\</b\\> \\:red\\[y\\]"

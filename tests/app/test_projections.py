@@ -1,0 +1,126 @@
+"""Projections: the same picture twice, honest samples, and agreement with the published graph."""
+
+import numpy as np
+import pytest
+
+from app.projections.methods import AXIS_PAIRS, compute, draw_axes, draw_pca
+from app.projections.neighbors import find_neighbors
+from app.projections.sampling import stratified_rows
+from app.projections.umap import find_curve, make_graph
+
+
+@pytest.fixture(scope="module")
+def blobs() -> np.ndarray:
+    rng = np.random.default_rng(0)
+    centres = rng.normal(size=(4, 4)) * 6
+    return np.concatenate([rng.normal(c, 0.5, (60, 4)) for c in centres]).astype(np.float32)
+
+
+@pytest.mark.parametrize("method", ["pca", "tsne", "umap"])
+def test_same_seed_gives_bit_identical_coordinates(blobs, method):
+    first = compute(method, blobs, seed=3, n_jobs=1)
+    second = compute(method, blobs, seed=3, n_jobs=2)
+    assert first.dtype == np.float32
+    assert first.shape == (len(blobs), 2)
+    assert first.tobytes() == second.tobytes()
+
+
+@pytest.mark.parametrize("method", ["tsne", "umap"])
+def test_separate_clusters_stay_separate(blobs, method):
+    drawn = compute(method, blobs, seed=0)
+    label = np.repeat(np.arange(4), 60)
+    index, _ = find_neighbors(drawn, 5)
+    assert (label[index] == label[:, None]).mean() > 0.98
+
+
+def test_umap_depends_on_its_seed(blobs):
+    assert not np.array_equal(compute("umap", blobs, seed=1), compute("umap", blobs, seed=2))
+
+
+@pytest.mark.parametrize("method", ["tsne", "umap"])
+def test_progress_rises_and_an_exception_in_it_cancels(blobs, method):
+    parts: list[float] = []
+    compute(method, blobs, seed=0, progress=parts.append)
+    assert parts == sorted(parts)
+    assert 0 < parts[0] < parts[-1] <= 1
+
+    class Stop(Exception):
+        pass
+
+    def stop(part: float) -> None:
+        if part > 0.3:
+            raise Stop
+
+    with pytest.raises(Stop):
+        compute(method, blobs, seed=0, progress=stop)
+
+
+@pytest.mark.parametrize("method", ["pca", "tsne", "umap"])
+def test_repeated_points_are_no_obstacle(method):
+    points = np.repeat(np.eye(4, dtype=np.float32), 20, axis=0)
+    assert np.isfinite(compute(method, points, seed=0)).all()
+
+
+def test_too_few_points_are_refused():
+    with pytest.raises(ValueError, match="at least 12 points"):
+        compute("umap", np.zeros((5, 4), np.float32), seed=0)
+
+
+def test_pca_agrees_with_scikit_learn_up_to_sign(blobs):
+    from sklearn.decomposition import PCA
+
+    ours, theirs = draw_pca(blobs), PCA(2)
+    expected = theirs.fit_transform(blobs.astype(np.float64))
+    assert np.allclose(np.abs(ours.coordinates), np.abs(expected), atol=1e-3)
+    assert f"{100 * theirs.explained_variance_ratio_[0]:.0f} %" in ours.x_label
+
+
+def test_six_axis_pairs_show_the_embedding_itself(blobs):
+    assert len(AXIS_PAIRS) == 6
+    drawn = draw_axes(blobs, (1, 3))
+    assert np.array_equal(drawn.coordinates, blobs[:, [1, 3]])
+    assert drawn.y_label == "embedding x4 [1]"
+
+
+def test_neighbors_leave_the_point_itself_out_even_among_twins():
+    points = np.zeros((6, 4))
+    index, distance = find_neighbors(points, 3)
+    assert (index != np.arange(6)[:, None]).all()
+    assert (distance == 0).all()
+
+
+def test_curve_parameters_are_those_of_umap_learn():
+    assert find_curve(0.1) == pytest.approx((1.577, 0.895), abs=2e-3)
+
+
+@pytest.mark.slow
+def test_graph_agrees_with_umap_learn(blobs):
+    from umap.umap_ import fuzzy_simplicial_set
+
+    index, distance = find_neighbors(blobs, 14)
+    own = np.arange(len(blobs))[:, None]
+    theirs, _, _ = fuzzy_simplicial_set(
+        blobs, 15, np.random.RandomState(0), "euclidean",
+        knn_indices=np.hstack([own, index]).astype(np.int32),
+        knn_dists=np.hstack([np.zeros_like(own, dtype=np.float32), distance.astype(np.float32)]),
+    )  # fmt: skip
+    difference = make_graph(blobs, n_neighbors=15) - theirs
+    assert abs(difference).max() < 1e-3
+
+
+def test_sample_is_everything_when_there_is_little():
+    assert stratified_rows(np.zeros(5), np.arange(5), n=10, seed=0).tolist() == [0, 1, 2, 3, 4]
+
+
+def test_sample_gives_every_stratum_its_share_and_is_reproducible():
+    rng = np.random.default_rng(0)
+    h, t = rng.normal(size=20_000), rng.integers(0, 60, 20_000)
+    rows = stratified_rows(h, t, n=3000, seed=7)
+    assert len(rows) == len(set(rows.tolist())) == 3000
+    assert np.array_equal(rows, stratified_rows(h, t, n=3000, seed=7))
+    assert not np.array_equal(rows, stratified_rows(h, t, n=3000, seed=8))
+    for values in (h, t):
+        edges = np.quantile(values, np.linspace(0, 1, 11))[1:-1]
+        whole = np.bincount(np.searchsorted(edges, values, side="right"), minlength=10) / len(h)
+        part = np.bincount(np.searchsorted(edges, values[rows], side="right"), minlength=10) / len(rows)
+        assert np.abs(whole - part).max() < 0.01

@@ -1,0 +1,173 @@
+"""Databases for the page tests: real episodes of the simulator by a random team, judged by a made-up memory.
+
+Everything passes through storage's own recorder and obeys the equations, so nothing here is a fake schema.
+"""
+
+import os
+import socket
+
+import numpy as np
+import psutil
+
+from emtc_core.config.resolve import resolve
+from emtc_core.config.run import RunConfig
+from emtc_core.envs.registry import make_env
+from emtc_core.recorder import (
+    EpisodeRecord,
+    EvaluationRecord,
+    GateStatsRecord,
+    PlaybackRecord,
+    SnapshotRecord,
+)
+from emtc_core.rollout.collector import Collector
+from storage.engine import Database
+from storage.recorder import DatabaseRecorder
+from storage.runs import create_run, finish_run, start_run
+
+N_EPISODES = 8
+TAU = 1.0
+
+
+class RandomTeam:
+    """Plays any legal action."""
+
+    def begin(self, n_envs: int) -> None:
+        """Remember nothing."""
+
+    def act(self, obs, avail, *, epsilon, rng):
+        return np.argmax(rng.random(avail.shape) * avail, axis=-1)
+
+
+def seed_run(db: Database, *, status: str = "finished", name: str = "Seeded run", error: str | None = None) -> str:
+    """Record one small run that ended with `status` ("running" leaves it alive in this process)."""
+    config = resolve(preset="demo", steps=2000)
+    run_id = create_run(
+        db, config.model_dump(mode="json"), name=name, target_steps=2000, versions={"emtc_lab": "test"}
+    )
+    me = psutil.Process()
+    start_run(
+        db, run_id, pid=os.getpid(), pid_created_at=me.create_time(), host=socket.gethostname(), device="cpu"
+    )
+    recorder = DatabaseRecorder(db, run_id)
+    _record(recorder, config)
+    recorder.close()
+    if status != "running":
+        finish_run(db, run_id, status, error=error)
+    return run_id
+
+
+def seed_failed_run(db: Database) -> str:
+    """Record a run that failed before its first episode."""
+    config = resolve(preset="demo")
+    run_id = create_run(
+        db, config.model_dump(mode="json"), name="Failed <b>run</b>", target_steps=40_000, versions={}
+    )
+    finish_run(db, run_id, "failed", error="The environment could not be started: *no* such <map>.")
+    return run_id
+
+
+def _record(recorder: DatabaseRecorder, config: RunConfig) -> None:
+    env = make_env(config.env, n_envs=N_EPISODES)
+    episodes = Collector(env, reward_scale=1.0, seed=1, stream="rollout").collect(
+        RandomTeam(), epsilon=1.0, round=(0,)
+    )
+    rng = np.random.default_rng(0)
+    first, records = 1, []
+    for number, episode in enumerate(episodes, 1):
+        records.append(_judge(episode, number, first, rng, config.train.gamma))
+        first += episode.length
+    for record in records:
+        recorder.record_episode(record)
+        recorder.record_metrics(
+            record.first_env_step,
+            {"train/loss": 0.1 / record.episode, "train/q_taken": 0.2, "time/env_steps_per_second": 900.0},
+        )
+        recorder.record_gate_stats(_gate_stats(record))
+    last = first - 1
+    recorder.record_evaluation(_evaluation(last // 2, records))
+    recorder.record_evaluation(_evaluation(last, records))
+    recorder.record_snapshot(_snapshot(last // 2, records[: N_EPISODES // 2], rng))
+    recorder.record_snapshot(_snapshot(last, records, rng))
+
+
+def _judge(episode, number: int, first: int, rng, gamma: float) -> EpisodeRecord:
+    length = episode.length
+    reward = np.asarray(episode.reward[:length], np.float32)
+    value = np.zeros(length + 1)
+    for t in reversed(range(length)):
+        value[t] = reward[t] + gamma * value[t + 1]
+    value[:length] += rng.gamma(1.0, 0.2, length)
+    h, h_next = value[:length], value[1:].copy()
+    h_next[-1] = 0.0
+    delta_mem = np.abs(reward.astype(np.float64) + gamma * h_next - h)
+    beta = np.exp(-(delta_mem**2) / (2 * TAU**2))
+    return EpisodeRecord(
+        episode=number,
+        first_env_step=first,
+        episode_return=float(reward.sum()),
+        won=bool(number % 2),
+        epsilon=0.5,
+        state=np.asarray(episode.state[: length + 1], np.float32),
+        action=np.asarray(episode.action[:length], np.int64),
+        reward=reward,
+        slots=np.arange(first + number - 2, first + number - 1 + length, dtype=np.int64),
+        h=h,
+        h_next=h_next,
+        delta_mem=delta_mem,
+        beta=beta,
+        tau=TAU,
+    )
+
+
+def _gate_stats(record: EpisodeRecord) -> GateStatsRecord:
+    quantiles = (0.05, 0.25, 0.5, 0.75, 0.95)
+    return GateStatsRecord(
+        env_step=record.first_env_step + record.length - 1,
+        delta_mem_mean=float(record.delta_mem.mean()),
+        delta_mem_quantiles=tuple(np.quantile(record.delta_mem, quantiles)),
+        beta_mean=float(record.beta.mean()),
+        beta_quantiles=tuple(np.quantile(record.beta, quantiles)),
+        tau=TAU,
+        memory_size=int(record.slots[-1]) + 1,
+        desirable_fraction=0.5,
+    )
+
+
+def _evaluation(env_step: int, records: list[EpisodeRecord]) -> EvaluationRecord:
+    chosen = records[:4]
+    return EvaluationRecord(
+        env_step=env_step,
+        returns=np.array([r.episode_return for r in chosen], np.float32),
+        lengths=np.array([r.length for r in chosen]),
+        won=np.array([r.won for r in chosen]),
+        playbacks=tuple(PlaybackRecord(r.state, r.action, r.reward, r.episode_return, r.won) for r in chosen[:2]),
+    )
+
+
+def _snapshot(env_step: int, records: list[EpisodeRecord], rng) -> SnapshotRecord:
+    parts = []
+    for r in records:
+        n = r.length + 1
+        last = np.arange(n) == r.length
+        parts.append(
+            {
+                "slot": r.slots,
+                "h": np.append(r.h, 0.0).astype(np.float32),
+                "xi": np.full(n, r.won),
+                "t": np.arange(n, dtype=np.int32),
+                "reward": np.append(r.reward, 0).astype(np.float32),
+                "idx_next": np.where(last, -1, r.slots + 1),
+                "episode": np.full(n, r.episode),
+                "delta_mem": np.append(r.delta_mem, np.nan).astype(np.float32),
+                "beta": np.append(r.beta, np.nan).astype(np.float32),
+            }
+        )
+    columns = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+    n = len(columns["slot"])
+    return SnapshotRecord(
+        env_step=env_step,
+        embedding=rng.normal(size=(n, 4)).astype(np.float32),
+        n_call=np.full(n, 2, np.int32),
+        n_xi=columns["xi"].astype(np.int32),
+        **columns,
+    )

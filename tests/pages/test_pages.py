@@ -1,0 +1,172 @@
+"""Every page on an empty, a seeded and a failed database, reached as a user reaches it: through Home.py."""
+
+from pathlib import Path
+
+import pytest
+from streamlit.testing.v1 import AppTest
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = ("home", "launch", "live", "memory", "replay")
+
+
+def open_page(page: str, **query: str) -> AppTest:
+    app = AppTest.from_file(str(ROOT / "app" / "Home.py"), default_timeout=30)
+    for name, value in query.items():
+        app.query_params[name] = value
+    app.run()
+    if page != "home":
+        app.switch_page(f"../pages/{page}.py")
+        for name, value in query.items():
+            app.query_params[name] = value
+        app.run()
+    return app
+
+
+def said(app: AppTest) -> str:
+    parts = [*app.markdown, *app.caption, *app.error, *app.warning, *app.info, *app.title, *app.subheader]
+    return "\n".join(str(part.value) for part in parts)
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_page_opens_on_an_empty_database_and_says_what_to_do(empty, page):
+    app = open_page(page)
+    assert not app.exception
+    assert not app.error
+    assert "There is no run yet" in said(app) or page == "launch"
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_page_opens_on_a_seeded_database(seeded, page):
+    app = open_page(page, run=seeded[1])
+    assert not app.exception
+    assert not app.error
+    assert app.title[0].value
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_page_opens_on_a_failed_run_and_tells_why_or_what_to_do(failed, page):
+    app = open_page(page, run=failed[1])
+    assert not app.exception
+    if page in ("memory", "replay"):
+        assert "yet" in said(app)
+    if page == "live":
+        assert "could not be started" in said(app)
+
+
+@pytest.mark.parametrize("page", ["live", "memory", "replay"])
+def test_unknown_run_is_one_sentence_and_one_action(seeded, page):
+    app = open_page(page, run="zzzz")
+    assert not app.exception
+    assert [error.value for error in app.error] == ['No run starts with "zzzz"\\. List them with\\: emtc runs']
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_hostile_url_parameters_are_harmless(seeded, page):
+    app = open_page(page, run=seeded[1], snap="-1", point="9" * 40, x="nan-inf", episode="<script>", method="evil")
+    assert not app.exception
+
+
+def test_what_users_typed_is_shown_as_text_and_not_as_markup(failed):
+    app = open_page("live", run=failed[1])
+    assert "\\<b\\>run\\<\\/b\\>" in said(app) or "\\<b\\>run\\</b\\>" in said(app)
+
+
+def test_home_lists_runs_and_offers_the_demo(seeded):
+    app = open_page("home")
+    assert app.button(key="start_demo").label == "Start the demo run"
+    assert "Seeded run" in app.dataframe[0].value["name"].tolist()
+
+
+def test_live_shows_status_progress_and_last_evaluation(seeded):
+    app = open_page("live", run=seeded[1])
+    metrics = {metric.label: metric.value for metric in app.metric}
+    assert metrics["Win rate"] == "50 %"
+    assert metrics["Time left"] == "ended"
+
+
+def test_live_without_a_run_in_the_address_shows_the_newest(seeded):
+    app = open_page("live")
+    assert "Seeded run" in said(app)
+
+
+def test_memory_says_how_many_nodes_it_shows_and_how_they_were_chosen(seeded):
+    app = open_page("memory", run=seeded[1])
+    text = said(app)
+    assert "all nodes" in text
+    assert "PCA" in text
+    assert "snapshot at env step" in text
+
+
+def test_typing_a_memory_id_opens_its_entry_and_replay(seeded):
+    app = open_page("memory", run=seeded[1])
+    app.number_input(key="point_typed").set_value(5).run()
+    assert not app.exception
+    assert not app.error
+    text = said(app)
+    assert "Memory 5" in text
+    assert "The episode that wrote it" in text
+    assert app.query_params["point"] == ["5"] or app.query_params["point"] == "5"
+
+
+def test_link_to_a_point_opens_the_same_entry(seeded):
+    app = open_page("memory", run=seeded[1], point="5")
+    assert "Memory 5" in said(app)
+    assert app.number_input(key="point_typed").value == 5
+
+
+def test_unknown_memory_id_is_one_sentence(seeded):
+    app = open_page("memory", run=seeded[1], point="99999")
+    assert not app.exception
+    assert len(app.error) == 1
+    assert "99999" in app.error[0].value
+
+
+def test_replay_offers_training_episodes_and_playbacks(seeded):
+    app = open_page("replay", run=seeded[1])
+    assert not app.exception
+    assert "Training episode" in said(app)
+    app.segmented_control(key="source").set_value("evaluation").run()
+    assert not app.exception
+    assert "Evaluation at step" in said(app)
+
+
+def test_link_to_an_episode_opens_it(seeded):
+    app = open_page("replay", run=seeded[1], episode="3")
+    assert "Training episode 3" in said(app)
+
+
+def test_unreadable_database_is_one_sentence(monkeypatch, use_database, tmp_path):
+    use_database(tmp_path / "fine.db")
+    monkeypatch.setenv("EMTC_DB", "sqlite:////proc/nowhere/x.db")
+    app = AppTest.from_file(str(ROOT / "app" / "Home.py"), default_timeout=30).run()
+    assert not app.exception
+    assert len(app.error) == 1
+    assert "EMTC_DB" in said(app)
+
+
+def test_launch_form_refuses_a_wrong_value_before_anything_starts(empty):
+    app = open_page("launch")
+    box = next(box for box in app.text_input if box.label == "tau end \\[return\\]")
+    box.set_value("9").run()
+    assert not app.exception
+    assert any("tau\\_end must not exceed" in error.value for error in app.error)
+    assert app.button(key="start_invalid").disabled
+
+
+def test_launch_form_explains_each_setting_with_its_key(empty):
+    app = open_page("launch")
+    box = next(box for box in app.text_input if box.label == "tau start \\[return\\]")
+    assert "--set gate.tau_start=" in box.help
+
+
+def test_launch_form_refuses_seeds_that_are_no_seeds(empty):
+    app = open_page("launch")
+    app.text_input(key="seeds").set_value("one").run()
+    assert any("Seeds must be written as" in error.value for error in app.error)
+
+
+def test_launch_form_says_what_a_run_will_cost(empty):
+    app = open_page("launch")
+    labels = [metric.label for metric in app.metric]
+    assert "Expected duration, each run" in labels
+    assert "Expected disk use, each run" in labels
