@@ -170,7 +170,7 @@ class Embedder:
 
 def _as_tensor(values: State | Times) -> Tensor:
     """Share memory where torch can; it refuses negative strides and warns of read-only arrays."""
-    return values if isinstance(values, Tensor) else torch.from_numpy(np.require(values, requirements="CW"))
+    return values if isinstance(values, Tensor) else torch.from_numpy(np.require(values, requirements=["C", "W"]))
 
 
 def _random_projection(state_dim: int, dim: int) -> Tensor:

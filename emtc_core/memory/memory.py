@@ -77,7 +77,7 @@ class EpisodicMemory:
     ) -> None:
         self.config = config
         self.generation = 0
-        self._embedder = embedder
+        self.embedder = embedder
         self._gamma = gamma
         self._seed = seed
         self._rules = make_rules(config, gamma)
@@ -196,7 +196,7 @@ class EpisodicMemory:
     def _embed(
         self, state: NDArray[np.float32], t: NDArray[np.integer[Any]], *, for_write: bool = False
     ) -> NDArray[np.float32]:
-        x = self._embedder.embed(state, t, for_write=for_write).cpu().numpy()
+        x = self.embedder.embed(state, t, for_write=for_write).cpu().numpy()
         if not np.isfinite(x).all():
             raise NonFiniteLossError("Embeddings must be finite, got NaN or infinity. Lower embed.lr.")
         return x

@@ -260,7 +260,7 @@ def test_a_sample_has_no_repeats_and_follows_the_seed() -> None:
 
 def test_a_re_projection_moves_every_node_to_its_new_embedding_at_once() -> None:
     memory = make_memory({"type": "tcse"}, delta=1e-6, delta_space="normalized")
-    embedder: Embedder = memory._embedder
+    embedder: Embedder = memory.embedder
     rng = np.random.default_rng(0)
     state = rng.normal(size=(21, S)).astype(np.float32)
     slots = memory.write(state=state, reward=np.ones(20, np.float32), won=False, episode=1, episode_return=0.0)
@@ -344,7 +344,7 @@ def test_columns_grow_with_the_nodes_and_never_past_the_capacity() -> None:
 
 def test_embeddings_that_are_not_finite_are_refused() -> None:
     memory = make_memory({"type": "tcse"})
-    memory._embedder.encoder.out.bias.data.fill_(np.nan)
+    memory.embedder.encoder.out.bias.data.fill_(np.nan)
     with pytest.raises(NonFiniteLossError, match="finite"):
         write(memory, [0, 1], [1.0])
     assert memory.size == 0

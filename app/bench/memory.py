@@ -1,0 +1,98 @@
+"""How long do Algorithm 2, lookups and recalls take with N entries? A full memory that evicts all the time."""
+
+import statistics
+import time
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from emtc_core.config.embed import EmbedConfig
+from emtc_core.config.memory import MemoryConfig
+from emtc_core.embedder.networks import make_embedder
+from emtc_core.memory.memory import EpisodicMemory
+
+SIZES = (10_000, 100_000, 1_000_000)
+STATE_DIM, LENGTH = 26, 150  # football, 3 against 1 with keeper
+BATCH = 32
+EPISODES = 100
+REPEATS = 7
+
+Figure = dict[str, Any]
+
+
+def run(sizes: tuple[int, ...] = SIZES) -> list[Figure]:
+    """Measure `memory.write_episode_ms`, `memory.lookup_per_second` and their neighbours at each size."""
+    return [figure for size in sizes for figure in _measure(size)]
+
+
+def _measure(size: int) -> list[Figure]:
+    memory, filling_ms = fill_memory(size)
+    rng = np.random.default_rng(1)
+    writes = [write_random_episode(memory, rng, size + i) for i in range(EPISODES)]
+    state = np.concatenate([random_walk(rng) for _ in range(BATCH)])
+    t = np.tile(np.arange(LENGTH + 1), BATCH)
+    slots = rng.integers(0, memory.size, (BATCH, LENGTH))
+    find_s = median_seconds(lambda: memory.find(state, t))
+    recall_s = median_seconds(lambda: memory.recall(slots))
+    emu_write = "EMU's public code: 84 ms at 7K entries"
+    emu_find = "one k-d tree query at a time: 5K per second"
+    return [
+        figure("memory.write_episode_ms", size, 1e3 * statistics.fmean(writes), "ms", 20.0, emu_write),
+        figure("memory.fill_episode_ms", size, filling_ms, "ms", 20.0, "mean from empty to full, growth and all"),
+        figure("memory.lookup_per_second", size, len(state) / find_s, "states/s", 200_000.0, emu_find),
+        figure("memory.recall_ms", size, 1e3 * recall_s, "ms", 7.5, f"successors of {BATCH} episodes, one update"),
+    ]
+
+
+def fill_memory(size: int, *, device: str = "cpu") -> tuple[EpisodicMemory, float]:
+    """Fill a memory of that capacity by writing random walks; return it and the mean time of a write [ms]."""
+    embedder = make_embedder(EmbedConfig(), state_dim=STATE_DIM, episode_limit=LENGTH, device=device, seed=1)
+    config = MemoryConfig(capacity=size, delta=1.8e-3)
+    memory = EpisodicMemory(config, state_dim=STATE_DIM, gamma=0.99, embedder=embedder, device=device, seed=1)
+    rng = np.random.default_rng(0)
+    write_random_episode(memory, rng, 0)  # compiles
+    times = []
+    while memory.size < size:
+        times.append(write_random_episode(memory, rng, len(times) + 1))
+    return memory, 1e3 * statistics.fmean(times)
+
+
+def write_random_episode(memory: EpisodicMemory, rng: np.random.Generator, episode: int) -> float:
+    """Write one episode; return the seconds that the write alone took."""
+    state, reward = random_walk(rng), rng.random(LENGTH).astype(np.float32)
+    started = time.perf_counter()
+    memory.write(state=state, reward=reward, won=episode % 3 == 0, episode=episode, episode_return=0.0)
+    return time.perf_counter() - started
+
+
+def random_walk(rng: np.random.Generator) -> NDArray[np.float32]:
+    """States of one episode [T+1, S] that move by little steps."""
+    return np.cumsum(0.1 * rng.standard_normal((LENGTH + 1, STATE_DIM), np.float32), axis=0)
+
+
+def median_seconds(act: Any) -> float:
+    """Time an action several times, after one unmeasured call."""
+    act()
+    times = []
+    for _ in range(REPEATS):
+        started = time.perf_counter()
+        act()
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()
+        times.append(time.perf_counter() - started)
+    return statistics.median(times)
+
+
+def figure(name: str, size: int, value: float, unit: str, budget: float, reference: str) -> Figure:
+    """Make one row of the report; rates must reach their budget, times must stay within it."""
+    met = value >= budget if unit.endswith("/s") else value <= budget
+    return {
+        "name": f"{name}.{size}",
+        "value": round(value, 4),
+        "unit": unit,
+        "budget": budget,
+        "met": met,
+        "reference": reference,
+    }
