@@ -1,7 +1,7 @@
 """What the registry asks of an environment's module. One module per environment implements it.
 
-What lives here: the questions, and the sentences that every adapter answers unknown maps with. What does
-not: any game, and the list of environments (`registry.py`).
+What lives here: the questions, the sentences that every adapter answers unknown maps with, and the scene of
+states that nobody can draw. What does not: any game, and the list of environments (`registry.py`).
 """
 
 from difflib import get_close_matches
@@ -63,3 +63,20 @@ def refuse_obstacle(env: str, obstacle: str, how_to_get: str) -> None:
     """
     if obstacle:
         raise EnvUnavailableError(f"{env} cannot run here: {obstacle} To get it: {how_to_get}")
+
+
+def empty_scene(title: str, length: int, note: str) -> Scene:
+    """Make a field without units whose note says why."""
+    nothing = np.zeros((length, 0), np.float32)
+    return Scene(
+        position=np.zeros((length, 0, 2), np.float32),
+        health=nothing,
+        shield=nothing,
+        alive=nothing.astype(bool),
+        team=np.zeros(0, np.int8),
+        radius=np.zeros(0, np.float32),
+        kind=(),
+        bounds=(0.0, 0.0, 1.0, 1.0),
+        title=title,
+        note=note,
+    )

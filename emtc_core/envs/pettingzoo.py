@@ -30,8 +30,9 @@ from numpy.typing import NDArray
 
 from emtc_core.arrays import check_shape
 from emtc_core.config.env import EnvConfig, PettingZooConfig
-from emtc_core.envs.adapter import refuse_obstacle
+from emtc_core.envs.adapter import empty_scene, refuse_obstacle
 from emtc_core.envs.base import EnvInfo, Observation, Scene, VectorEnv
+from emtc_core.envs.batch import blank_observation, copy_observation, refuse_unavailable
 from emtc_core.errors import EnvUnavailableError
 from emtc_core.seeding import derive_seed
 
@@ -70,7 +71,10 @@ def make_env(config: EnvConfig, *, n_envs: int) -> VectorEnv:
 def make_scene(map: str, states: NDArray[np.float32]) -> Scene:
     """Let the module draw its states if it can; otherwise an empty field that says so."""
     draw = getattr(_load_module(map), "make_scene", None)
-    return draw(states) if draw is not None else _empty_scene(map, len(states))
+    if draw is not None:
+        return draw(states)
+    note = "This environment does not say how to draw its states: its module has no make_scene(states)."
+    return empty_scene(map, len(states), note)
 
 
 class PettingZooEnv:
@@ -85,7 +89,7 @@ class PettingZooEnv:
         self._map = map
         self._t = 0
         self._over = np.ones(len(envs), bool)
-        self._last: Observation = self._blank()
+        self._last: Observation = blank_observation(self._info, self._n_envs)
 
     @property
     def info(self) -> EnvInfo:
@@ -101,23 +105,23 @@ class PettingZooEnv:
         """Reset every environment; copy b is seeded with `derive_seed(seed, "pettingzoo", b)`."""
         self._t = 0
         self._over[:] = False
-        self._last = self._blank()
+        self._last = blank_observation(self._info, self._n_envs)
         for copy, env in enumerate(self._envs):
             own = None if seed is None else derive_seed(seed, "pettingzoo", copy)
             observations, infos = env.reset(seed=own)
             self._read(copy, env, observations, infos)
-        return _copy(self._last)
+        return copy_observation(self._last)
 
     def step(self, actions: NDArray[np.integer]) -> Observation:
         """Step every environment that still runs."""
         check_shape("actions", actions, (self.n_envs, self._info.n_agents))
-        self._refuse_unavailable(actions)
+        refuse_unavailable(actions, self._last.avail, self._over)
         self._t += 1
         self._last.reward[:] = 0
         for copy, env in enumerate(self._envs):
             if not self._over[copy]:
                 self._advance(copy, env, actions[copy])
-        return _copy(self._last)
+        return copy_observation(self._last)
 
     def scene(self, states: NDArray[np.float32]) -> Scene:
         """Draw stored states if the environment's module can."""
@@ -153,27 +157,6 @@ class PettingZooEnv:
             last.avail[copy, row] = reader.mask(agent, observations, infos) if present else reader.idle
             last.obs[copy, row] = reader.flatten(agent, observations[agent]) if agent in observations else 0
         last.state[copy] = reader.state(env, last.obs[copy])
-
-    def _refuse_unavailable(self, actions: NDArray[np.integer]) -> None:
-        inside = (actions >= 0) & (actions < self._info.n_actions)
-        legal = inside & np.take_along_axis(
-            self._last.avail, np.where(inside, actions, 0)[..., None].astype(np.intp), axis=-1
-        ).squeeze(-1)
-        if not legal[~self._over].all():
-            copy, agent = np.argwhere(~legal & ~self._over[:, None])[0]
-            raise ValueError(f"Action {actions[copy, agent]} is not available to agent {agent} of copy {copy}")
-
-    def _blank(self) -> Observation:
-        info, copies = self._info, self._n_envs
-        return Observation(
-            obs=np.zeros((copies, info.n_agents, info.obs_dim), np.float32),
-            state=np.zeros((copies, info.state_dim), np.float32),
-            avail=np.zeros((copies, info.n_agents, info.n_actions), bool),
-            reward=np.zeros(copies, np.float32),
-            terminated=np.zeros(copies, bool),
-            truncated=np.zeros(copies, bool),
-            won=np.zeros(copies, bool),
-        )
 
 
 class _Reader:
@@ -280,23 +263,3 @@ def _own_state_dim(env: "ParallelEnv") -> int:
 
 def _says_won(info: Any) -> bool:
     return isinstance(info, Mapping) and any(bool(info.get(key, False)) for key in _WON_KEYS)
-
-
-def _copy(seen: Observation) -> Observation:
-    return Observation(**{name: array.copy() for name, array in vars(seen).items()})
-
-
-def _empty_scene(map: str, length: int) -> Scene:
-    nothing = np.zeros((length, 0), np.float32)
-    return Scene(
-        position=np.zeros((length, 0, 2), np.float32),
-        health=nothing,
-        shield=nothing,
-        alive=nothing.astype(bool),
-        team=np.zeros(0, np.int8),
-        radius=np.zeros(0, np.float32),
-        kind=(),
-        bounds=(0.0, 0.0, 1.0, 1.0),
-        title=map,
-        note="This environment does not say how to draw its states: its module has no make_scene(states).",
-    )

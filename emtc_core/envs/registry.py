@@ -21,6 +21,8 @@ from emtc_core.errors import EnvUnavailableError
 ADAPTERS: dict[str, str] = {
     "skirmish": "emtc_core.envs.skirmish.adapter",
     "grf": "emtc_core.envs.grf.adapter",
+    "smac": "emtc_core.envs.smac",
+    "smax": "emtc_core.envs.smax",
     "pettingzoo": "emtc_core.envs.pettingzoo",
 }
 

@@ -146,6 +146,11 @@ class TestPettingZoo(EnvContract):
     ends_early = True
 
 
+class TestSmax(EnvContract):
+    config = EnvConfig(name="smax", map="3m")
+    component = "smax"
+
+
 class Breaker:
     """A correct environment of two steps whose answers a test can spoil."""
 

@@ -1,0 +1,247 @@
+"""JaxMARL's SMAX, the published StarCraft-like benchmark, through its own batched step.
+
+Description: units of six types against SMAX's heuristic enemy, B battles in one compiled call (`vmap` under
+    `jit`), on whatever device JAX finds. Its rules and layouts are its own, not SMAC's.
+Actions: 0-3 move north, east, south, west; 4 stop; 5+k attack enemy k. The dead can only stop.
+Observations: SMAX's unit list: the other allies, the enemies, oneself.
+State: SMAX's world state: per unit health, position, cooldown and type bits, then teams and types.
+Rewards: share of the enemies' health taken, and 1 for a victory.
+Episode end: `terminated` when a side is gone, `truncated` after 100 steps.
+Arguments: none.
+Differences from the original: battles that are over stay as they are instead of restarting by themselves.
+"""
+
+import os
+import sys
+from contextlib import redirect_stdout
+from functools import cache
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from emtc_core.arrays import check_shape
+from emtc_core.config.env import EnvConfig
+from emtc_core.envs.adapter import refuse_obstacle, refuse_unknown_map
+from emtc_core.envs.base import EnvInfo, Observation, Scene, VectorEnv
+from emtc_core.envs.batch import blank_observation, refuse_unavailable
+from emtc_core.seeding import derive_seed
+
+HOW_TO_GET = "pip install 'emtc-lab[smax]'; for a GPU also: pip install 'jax[cuda12]'"
+
+EPISODE_LIMIT = 100
+MOVES = ("north", "east", "south", "west", "stop")
+KINDS = ("marine", "marauder", "stalker", "zealot", "zergling", "hydralisk")
+RADII = np.array([0.375, 0.5625, 0.625, 0.5, 0.375, 0.625], np.float32)
+SIZE = 32.0
+
+_OWN_FEATURES = 4 + len(KINDS)
+_UNIT_FEATURES = 7 + len(KINDS)
+
+ARMIES: dict[str, tuple[int, int]] = {
+    "3m": (3, 3),
+    "2s3z": (5, 5),
+    "25m": (25, 25),
+    "3s5z": (8, 8),
+    "8m": (8, 8),
+    "5m_vs_6m": (5, 6),
+    "10m_vs_11m": (10, 11),
+    "27m_vs_30m": (27, 30),
+    "3s5z_vs_3s6z": (8, 9),
+    "3s_vs_5z": (3, 5),
+    "6h_vs_8z": (6, 8),
+    "smacv2_5_units": (5, 5),
+    "smacv2_10_units": (10, 10),
+    "smacv2_20_units": (20, 20),
+}
+"""Allies and enemies of every map."""
+
+
+def list_maps() -> list[str]:
+    """List SMAX's maps."""
+    return list(ARMIES)
+
+
+def find_obstacle() -> str:
+    """Only the package can be missing; JAX always has a CPU."""
+    return "" if find_spec("jaxmarl") and find_spec("jax") else "the package jaxmarl is not installed."
+
+
+def find_info(config: EnvConfig) -> EnvInfo:
+    """Tell a map's sizes."""
+    refuse_unknown_map("smax", config.map, list_maps())
+    n, e = ARMIES[config.map]
+    return EnvInfo(
+        env="smax",
+        map=config.map,
+        n_agents=n,
+        n_actions=len(MOVES) + e,
+        obs_dim=_UNIT_FEATURES * (n - 1 + e) + _OWN_FEATURES,
+        state_dim=(_OWN_FEATURES + 2) * (n + e),
+        episode_limit=EPISODE_LIMIT,
+        reward_range=(0.0, 2.0),
+        agent_block=_OWN_FEATURES,
+        action_names=(*MOVES, *(f"attack {k}" for k in range(e))),
+        enemy_names=tuple(f"enemy {k}" for k in range(e)),
+    )
+
+
+def make_env(config: EnvConfig, *, n_envs: int) -> VectorEnv:
+    """Compile `n_envs` battles into one step."""
+    info = find_info(config)
+    refuse_obstacle("smax", find_obstacle(), HOW_TO_GET)
+    return SmaxEnv(info, n_envs=n_envs)
+
+
+def make_scene(map: str, states: NDArray[np.float32]) -> Scene:
+    """Draw world states [T, S]."""
+    info = find_info(EnvConfig(name="smax", map=map))
+    check_shape("states", states, (None, info.state_dim))
+    units = sum(ARMIES[map])
+    rows_TUF = states[:, : units * _OWN_FEATURES].reshape(len(states), units, _OWN_FEATURES)
+    types = states[0, -units:].astype(int)
+    alive = rows_TUF[..., 0] > 0
+    return Scene(
+        position=_hold_last(rows_TUF[..., 1:3], alive),
+        health=rows_TUF[..., 0].copy(),
+        shield=np.zeros_like(rows_TUF[..., 0]),
+        alive=alive,
+        team=np.repeat(np.array([0, 1], np.int8), ARMIES[map]),
+        radius=RADII[types],
+        kind=tuple(KINDS[kind] for kind in types),
+        bounds=(0.0, 0.0, SIZE, SIZE),
+        title=f"smax {map}",
+        note="SMAX, a StarCraft-like game of its own; not StarCraft II.",
+    )
+
+
+class SmaxEnv:
+    """B battles in one compiled call."""
+
+    def __init__(self, info: EnvInfo, *, n_envs: int) -> None:
+        self._info = info
+        self._n_envs = n_envs
+        self._battles = _compiled_battles(info.map, n_envs)
+        self._seed = 0
+        self._round = -1
+        self._carry: Any = None  # JAX's own trees of device arrays
+        self._last = blank_observation(info, n_envs)
+        self._last.terminated[:] = True  # nothing runs before the first reset
+
+    @property
+    def info(self) -> EnvInfo:
+        """The sizes."""
+        return self._info
+
+    @property
+    def n_envs(self) -> int:
+        """Number of battles."""
+        return self._n_envs
+
+    def reset(self, seed: int | None = None) -> Observation:
+        """Start every battle anew."""
+        self._round += 1
+        if seed is not None:
+            self._seed, self._round = seed, 0
+        self._carry, seen = self._battles.reset(derive_seed(self._seed, "smax", self._round))
+        self._last = _observation(seen)
+        return self._last
+
+    def step(self, actions: NDArray[np.integer]) -> Observation:
+        """Play one step in every battle that is still on."""
+        check_shape("actions", actions, (self._n_envs, self._info.n_agents))
+        over = self._last.terminated | self._last.truncated
+        refuse_unavailable(actions, self._last.avail, over)
+        if self._carry is not None:
+            safe = np.where(over[:, None], len(MOVES) - 1, actions).astype(np.int32)
+            self._carry, seen = self._battles.step(self._carry, safe)
+            self._last = _observation(seen)
+        return self._last
+
+    def scene(self, states: NDArray[np.float32]) -> Scene:
+        """Draw world states."""
+        return make_scene(self._info.map, states)
+
+    def close(self) -> None:
+        """Let go of the device arrays."""
+        self._carry = None
+
+
+class _Battles:
+    """The compiled reset and step over B battles; JAX is imported here and nowhere else."""
+
+    def __init__(self, map: str, n_envs: int) -> None:
+        os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # torch shares the device
+        with redirect_stdout(sys.stderr):  # jaxmarl greets; standard output belongs to the command line
+            jaxmarl = import_module("jaxmarl")
+            smax = import_module("jaxmarl.environments.smax")
+        self._jax: Any = import_module("jax")
+        self._game: Any = jaxmarl.make("HeuristicEnemySMAX", scenario=smax.map_name_to_scenario(map))
+        self._n_envs = n_envs
+        self.reset = self._jax.jit(self._reset)
+        self.step = self._jax.jit(self._step)
+
+    def _reset(self, seed: int) -> Any:
+        random = self._jax.random
+        keys = self._jax.vmap(random.fold_in, (None, 0))(random.PRNGKey(seed), np.arange(self._n_envs))
+        return self._jax.vmap(self._reset_one)(keys)
+
+    def _step(self, carry: Any, actions: Any) -> Any:
+        return self._jax.vmap(self._step_one)(carry, actions)
+
+    def _reset_one(self, key: Any) -> Any:
+        key, own = self._jax.random.split(key)
+        obs, state = self._game.reset(own)
+        seen = self._look(obs, state, 0.0)
+        return (key, state, seen), seen
+
+    def _step_one(self, carry: Any, actions: Any) -> Any:
+        jax, game = self._jax, self._game
+        key, state, seen = carry
+        next_key, own = jax.random.split(key)
+        orders = {agent: actions[i] for i, agent in enumerate(game.agents)}
+        obs, next_state, rewards, _, _ = game.step_env(own, state, orders)
+        next_seen = self._look(obs, next_state, rewards[game.agents[0]])
+        over = seen["terminated"] | seen["truncated"]
+        held = {**seen, "reward": jax.numpy.zeros_like(seen["reward"])}
+
+        def hold(old: Any, new: Any) -> Any:
+            return jax.numpy.where(over, old, new)
+
+        carry = jax.tree.map(hold, (key, state, held), (next_key, next_state, next_seen))
+        return carry, carry[2]
+
+    def _look(self, obs: Any, state: Any, reward: Any) -> dict[str, Any]:
+        jnp, game = self._jax.numpy, self._game
+        avail = game.get_avail_actions(state)
+        alive = state.state.unit_alive
+        allies, enemies = alive[: game.num_allies].any(), alive[game.num_allies :].any()
+        terminated = ~(allies & enemies)
+        return {
+            "obs": jnp.stack([obs[agent] for agent in game.agents]).astype(jnp.float32),
+            "state": obs["world_state"].astype(jnp.float32),
+            "avail": jnp.stack([avail[agent] for agent in game.agents]).astype(bool),
+            "reward": jnp.asarray(reward, jnp.float32),
+            "terminated": terminated,
+            "truncated": ~terminated & (state.state.step >= EPISODE_LIMIT),
+            "won": allies & ~enemies,
+        }
+
+
+@cache
+def _compiled_battles(map: str, n_envs: int) -> _Battles:
+    """Compile once for all environments of a shape: compiling takes many seconds and holds no battle."""
+    return _Battles(map, n_envs)
+
+
+def _observation(seen: dict[str, Any]) -> Observation:
+    """View the device's arrays as NumPy's; on a CPU nothing is copied, and JAX never writes them again."""
+    return Observation(**{name: np.asarray(array) for name, array in seen.items()})
+
+
+def _hold_last(place_TU2: NDArray[np.float32], alive_TU: NDArray[np.bool_]) -> NDArray[np.float32]:
+    """Let the dead lie where they were seen last: their rows of the state are zeros."""
+    frame = np.where(alive_TU, np.arange(len(alive_TU))[:, None], 0)
+    return np.take_along_axis(place_TU2, np.maximum.accumulate(frame, axis=0)[..., None], axis=0)
