@@ -100,17 +100,18 @@ def _around(
     length: float,
 ) -> tuple[float, float]:
     nearest, gap, cross = -1, LOOK_AHEAD, 0.0
+    x, y, size, layer = real[b, i, X], real[b, i, Y], spec[i, S_SEPARATION], spec[i, S_LAYER]
     for j in range(whole.shape[1]):
         stands = whole[b, j, MOBILITY] != WALKING or real[b, j, BLOCKED] >= JAMMED
         if j == i or whole[b, j, ALIVE] == 0 or not stands:
             continue
         friend = (i < n_allies) == (j < n_allies)
-        if j == target or spec[i, S_LAYER] != spec[j, S_LAYER]:
+        if j == target or layer != spec[j, S_LAYER]:
             continue
         if friend and whole[b, j, MOBILITY] == IDLE:
             continue
-        rx, ry = real[b, j, X] - real[b, i, X], real[b, j, Y] - real[b, i, Y]
-        room = GRAZE * (spec[i, S_SEPARATION] + spec[j, S_SEPARATION])
+        rx, ry = real[b, j, X] - x, real[b, j, Y] - y
+        room = GRAZE * (size + spec[j, S_SEPARATION])
         if friend:
             room *= SQUEEZE
         ahead, side = rx * dx + ry * dy, dx * ry - dy * rx
@@ -125,7 +126,7 @@ def _around(
         return dx, dy
     if whole[b, i, SIDE] == 0:
         whole[b, i, SIDE] = -1 if cross > 0.0 else 1
-    rx, ry = real[b, nearest, X] - real[b, i, X], real[b, nearest, Y] - real[b, i, Y]
+    rx, ry = real[b, nearest, X] - x, real[b, nearest, Y] - y
     turn = float(whole[b, i, SIDE]) / max(np.sqrt(rx * rx + ry * ry), 1e-9)
     return -ry * turn, rx * turn
 
@@ -210,23 +211,27 @@ def _push_apart(
     for i in range(n_units):
         if whole[b, i, ALIVE] == 0:
             continue
+        x, y, size, layer = real[b, i, X], real[b, i, Y], spec[i, S_SEPARATION], spec[i, S_LAYER]
         for j in range(i + 1, n_units):
-            dx, dy = real[b, j, X] - real[b, i, X], real[b, j, Y] - real[b, i, Y]
-            room = spec[i, S_SEPARATION] + spec[j, S_SEPARATION]
+            if whole[b, j, ALIVE] == 0:
+                continue
+            dx, dy = real[b, j, X] - x, real[b, j, Y] - y
+            room = size + spec[j, S_SEPARATION]
             if (i < n_allies) == (j < n_allies):
                 room *= SQUEEZE
             square = dx * dx + dy * dy
-            if square >= room * room or whole[b, j, ALIVE] == 0 or spec[i, S_LAYER] != spec[j, S_LAYER]:
+            if square >= room * room or layer != spec[j, S_LAYER]:
                 continue
+            if square < 1e-12:
+                dx, dy, square = 1e-6, 0.0, 1e-12
             gap = np.sqrt(square)
-            if gap < 1e-6:
-                dx, dy, gap = 1e-6, 0.0, 1e-6
             push = (room - gap) / gap
             first, second = _yields(whole, n_allies, b, i, j), _yields(whole, n_allies, b, j, i)
-            real[b, i, X] -= dx * push * first
-            real[b, i, Y] -= dy * push * first
+            x -= dx * push * first
+            y -= dy * push * first
             real[b, j, X] += dx * push * second
             real[b, j, Y] += dy * push * second
+        real[b, i, X], real[b, i, Y] = x, y
 
 
 @part
