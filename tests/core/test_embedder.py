@@ -14,7 +14,7 @@ from emtc_core.embedder.losses import info_nce, return_loss, state_loss
 from emtc_core.embedder.networks import Embedder, make_embedder
 from emtc_core.errors import NonFiniteLossError, ShapeError
 from emtc_core.memory.memory import NodeSample
-from tests.reference.embedder import looped_info_nce, looped_reconstruction
+from tests.reference.embedder import looped_info_nce, looped_reconstruction, looped_refit
 
 S, T_LIM = 10, 20
 
@@ -230,6 +230,16 @@ def test_a_refit_makes_floor_n_over_b_updates_and_lowers_the_loss() -> None:
         last = fit(embedder, _sample(650))
     assert last.return_loss < first.return_loss / 2
     assert last.state_loss < first.state_loss
+
+
+def test_a_refit_does_what_the_looped_algorithm_does() -> None:
+    options = {"batch": 8, "p_mask": 0.0, "sigma": 0.0, "grad_clip": 5.0, "lr": 1e-2}
+    fast, slow = _embedder(**options), _embedder(**options)
+    before, sample = _weights(fast), _sample(28)
+    fit(fast, sample)
+    looped_refit(slow, *(torch.as_tensor(a).float() for a in (sample.state, sample.t, sample.h)))
+    torch.testing.assert_close(_weights(fast), _weights(slow), rtol=1e-3, atol=1e-4)
+    assert (_weights(fast) - before).abs().max() > 1e-2
 
 
 def test_a_sample_smaller_than_the_batch_is_one_update() -> None:

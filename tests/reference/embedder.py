@@ -1,6 +1,11 @@
-"""Losses of Algorithm 1 as sums over rows and coordinates in Python floats."""
+"""Algorithm 1 as sums over rows and coordinates. Slow and obviously right."""
 
 import math
+
+import torch
+from torch import Tensor
+
+from emtc_core.embedder.networks import Embedder
 
 
 def looped_reconstruction(
@@ -27,3 +32,31 @@ def looped_info_nce(anchor: list[list[float]], candidate: list[list[float]], tau
         scores = [math.exp(similarity(a, c) / tau_cl) for c in candidate]
         loss -= math.log(scores[i] / sum(scores))
     return loss / len(anchor)
+
+
+def looped_refit(embedder: Embedder, state: Tensor, t: Tensor, h: Tensor) -> None:
+    """Algorithm 1 without augmentation: row by row, with Adam and the clip written out. Changes the embedder."""
+    c = embedder.config
+    moments = [(torch.zeros_like(p), torch.zeros_like(p)) for p in embedder.parameters]
+    for update in range(len(h) // c.batch):
+        rows = range(update * c.batch, (update + 1) * c.batch)
+        loss = torch.zeros(())
+        anchors = []
+        for j in rows:
+            time = (t[j] / embedder.episode_limit).reshape(1, 1)
+            x = embedder.encoder(state[j : j + 1], time)
+            s_hat, h_hat = embedder.decoder(x, time)
+            loss = loss + ((h[j] - h_hat[0]) ** 2 + c.lambda_rcon * ((state[j] - s_hat[0]) ** 2).sum()) / c.batch
+            anchors.append(x[0] / x[0].norm())
+        for i in range(c.batch):
+            scores = torch.stack([(anchors[i] * anchors[k]).sum() / c.tau_cl for k in range(c.batch)])
+            loss = loss - c.lambda_cl * torch.log_softmax(scores, dim=0)[i] / c.batch
+        gradients = torch.autograd.grad(loss, embedder.parameters)
+        norm = math.sqrt(sum(float((g**2).sum()) for g in gradients))
+        shrink = min(1.0, c.grad_clip / (norm + 1e-6))
+        for parameter, gradient, (m, v) in zip(embedder.parameters, gradients, moments, strict=True):
+            g = gradient * shrink
+            m.mul_(0.9).add_(0.1 * g)
+            v.mul_(0.999).add_(0.001 * g**2)
+            m_hat, v_hat = m / (1 - 0.9 ** (update + 1)), v / (1 - 0.999 ** (update + 1))
+            parameter.data -= c.lr * m_hat / (v_hat.sqrt() + 1e-8)
