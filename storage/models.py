@@ -68,6 +68,7 @@ def _serial() -> Mapped[int]:
     return mapped_column(Integer, primary_key=True, autoincrement=True)
 
 
+_NEVER_REUSED = {"sqlite_autoincrement": True}  # pages cache by id: a deleted row's id must not come back
 _CLUSTERED = {"sqlite_with_rowid": False}  # rows lie in the order of their key: one tree instead of two
 
 
@@ -109,7 +110,7 @@ class Resume(Base):
     """One resume: the run went on from `env_step`; rows after it were removed."""
 
     __tablename__ = "resumes"
-    __table_args__ = (Index("ix_resumes_run_id", "run_id"),)
+    __table_args__ = (Index("ix_resumes_run_id", "run_id"), _NEVER_REUSED)
 
     id: Mapped[int] = _serial()
     run_id: Mapped[str] = _run_id()
@@ -122,7 +123,7 @@ class CommandRow(Base):
     """One request to a trainer; acknowledged when the trainer took it."""
 
     __tablename__ = "commands"
-    __table_args__ = (Index("ix_commands_run_id", "run_id", "id"),)
+    __table_args__ = (Index("ix_commands_run_id", "run_id", "id"), _NEVER_REUSED)
 
     id: Mapped[int] = _serial()
     run_id: Mapped[str] = _run_id()
@@ -231,10 +232,10 @@ class GateStats(Base):
 
 
 class MetricRow(Base):
-    """One logged number; names are those of `emtc_core.metrics`."""
+    """One logged number; names are those of `emtc_core.metrics`. Curves are answered from an index."""
 
     __tablename__ = "metrics"
-    __table_args__ = (Index("ix_metrics_name", "run_id", "name", "env_step"), _CLUSTERED)
+    __table_args__ = (Index("ix_metrics_curve", "run_id", "name", "env_step", "value"), _CLUSTERED)
 
     run_id: Mapped[str] = _run_key()
     env_step: Mapped[int] = mapped_column(primary_key=True)
@@ -262,7 +263,7 @@ class SnapshotRow(Base):
     """The episodic memory at one moment; each array is one packed column, see `storage.blobs`."""
 
     __tablename__ = "snapshots"
-    __table_args__ = (Index("ix_snapshots_run_step", "run_id", "env_step", unique=True),)
+    __table_args__ = (Index("ix_snapshots_run_step", "run_id", "env_step", unique=True), _NEVER_REUSED)
 
     id: Mapped[int] = _serial()
     run_id: Mapped[str] = _run_id()
@@ -288,7 +289,7 @@ class ProjectionRow(Base):
     """Two coordinates for every node of a snapshot."""
 
     __tablename__ = "projections"
-    __table_args__ = (Index("ix_projections_snapshot", "snapshot_id", "method"),)
+    __table_args__ = (Index("ix_projections_snapshot", "snapshot_id", "method"), _NEVER_REUSED)
 
     id: Mapped[int] = _serial()
     snapshot_id: Mapped[int] = mapped_column(Integer, ForeignKey("snapshots.id", ondelete="CASCADE"))
@@ -303,7 +304,7 @@ class Job(Base):
     """A projection being computed in the background."""
 
     __tablename__ = "jobs"
-    __table_args__ = (Index("ix_jobs_snapshot", "snapshot_id", "method"),)
+    __table_args__ = (Index("ix_jobs_snapshot", "snapshot_id", "method"), _NEVER_REUSED)
 
     id: Mapped[int] = _serial()
     snapshot_id: Mapped[int] = mapped_column(Integer, ForeignKey("snapshots.id", ondelete="CASCADE"))
@@ -323,7 +324,7 @@ class Entry(Base):
     """One entry of the research notebook; it survives the run that it cites."""
 
     __tablename__ = "entries"
-    __table_args__ = (Index("ix_entries_run_id", "run_id"),)
+    __table_args__ = (Index("ix_entries_run_id", "run_id"), _NEVER_REUSED)
 
     id: Mapped[int] = _serial()
     created_at: Mapped[datetime]

@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 
 import pandas as pd
-from sqlalchemy import func, or_, select
+from sqlalchemy import ColumnElement, func, or_, select
 
 from storage.engine import Database
-from storage.frames import read_frame
+from storage.frames import Statement, read_frame
 from storage.models import EpisodeRow, Evaluation, MetricRow
 
 
@@ -35,38 +35,45 @@ def metric(db: Database, run_id: str, names: Sequence[str], after: int = 0, poin
     Returns:
         env_step, name, value, n (how many values the curve had before thinning), by name and env step.
     """
-    key = (MetricRow.name,)
-    known = (
-        select(
-            MetricRow.env_step,
-            MetricRow.name,
-            MetricRow.value,
-            func.row_number().over(partition_by=key, order_by=MetricRow.env_step).label("place"),
-            func.count().over(partition_by=key).label("n"),
-        )
-        .where(
-            MetricRow.run_id == run_id,
-            MetricRow.name.in_(list(names)),
-            MetricRow.env_step > after,
-            MetricRow.value.is_not(None),
-        )
+    wanted = (
+        *(MetricRow.run_id == run_id, MetricRow.name.in_(list(names)), MetricRow.env_step > after),
+        MetricRow.value.is_not(None),
+    )
+    ends = (func.count(), func.min(MetricRow.env_step), func.max(MetricRow.env_step))
+    with db.read() as connection:
+        counts = connection.execute(select(MetricRow.name, *ends).where(*wanted).group_by(MetricRow.name)).all()
+        known = {name: n for name, n, _, _ in counts}
+        if max(known.values(), default=0) <= points:
+            rows: Statement = select(MetricRow.env_step, MetricRow.name, MetricRow.value).where(*wanted)
+        else:
+            first, last = min(row[2] for row in counts), max(row[3] for row in counts)
+            rows = _keep_extremes(wanted, first, last, stretches=max(1, points // 2 - 1))
+        frame = read_frame(connection, rows.order_by("name", "env_step"))
+    frame["n"] = pd.Series([known[name] for name in frame["name"]], dtype="int64")
+    return frame
+
+
+def _keep_extremes(wanted: tuple[ColumnElement[bool], ...], first: int, last: int, *, stretches: int) -> Statement:
+    """Of each stretch of env steps keep the first row with the least and with the greatest value."""
+    stretch = (MetricRow.env_step - first) // ((last - first) // stretches + 1)
+    within = (MetricRow.name, stretch)
+    row = select(
+        MetricRow.env_step,
+        MetricRow.name,
+        MetricRow.value,
+        stretch.label("stretch"),
+        func.min(MetricRow.value).over(partition_by=within).label("low"),
+        func.max(MetricRow.value).over(partition_by=within).label("high"),
+    )
+    row = row.where(*wanted).subquery()
+    same = (row.c.name, row.c.stretch, row.c.value)
+    extreme = (
+        select(row, func.row_number().over(partition_by=same, order_by=row.c.env_step).label("place"))
+        .where(or_(row.c.value == row.c.low, row.c.value == row.c.high, row.c.env_step.in_((first, last))))
         .subquery()
     )
-    stretches = max(1, points // 2 - 1)  # two values each, and both ends of the curve
-    stretch = (known.c.place - 1) * stretches / known.c.n
-    within = (known.c.name, func.floor(stretch))
-    ranked = select(
-        known,
-        func.row_number().over(partition_by=within, order_by=(known.c.value, known.c.env_step)).label("low"),
-        func.row_number().over(partition_by=within, order_by=(known.c.value.desc(), known.c.env_step)).label("high"),
-    ).subquery()
-    kept = or_(
-        *(ranked.c.n <= points, ranked.c.low == 1, ranked.c.high == 1),
-        *(ranked.c.place == 1, ranked.c.place == ranked.c.n),
-    )
-    columns = (ranked.c.env_step, ranked.c.name, ranked.c.value, ranked.c.n)
-    with db.read() as connection:
-        return read_frame(connection, select(*columns).where(kept).order_by(ranked.c.name, ranked.c.env_step))
+    kept = or_(extreme.c.place == 1, extreme.c.env_step.in_((first, last)))
+    return select(extreme.c.env_step, extreme.c.name, extreme.c.value).where(kept)
 
 
 def metric_names(db: Database, run_id: str) -> list[str]:

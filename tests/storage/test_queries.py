@@ -104,7 +104,26 @@ def test_a_long_curve_is_thinned_but_keeps_ends_and_spikes(db: Database, run_id:
     assert (loss["value"] == values[loss["env_step"] - 1]).all()
     assert frame[frame["name"] == "train/grad_norm"]["value"].tolist() == [3.0]
     assert len(curves.metric(db, run_id, ["train/loss"], after=4990)) == 10
+    assert curves.metric(db, run_id, ["rollout/return"]).empty
     assert curves.metric_names(db, run_id) == ["train/grad_norm", "train/loss"]
+
+
+def test_a_curve_of_few_values_is_thinned_as_well(db: Database, run_id: str) -> None:
+    rows = [
+        {"run_id": run_id, "env_step": step, "name": name, "value": value}
+        for step in range(1, 3001)
+        for name, value in (("gate/tau", 0.6), ("rollout/win_rate", float(step % 2)))
+    ]
+    with db.transaction() as connection:
+        connection.execute(insert(MetricRow), rows)
+    frame = curves.metric(db, run_id, ["gate/tau", "rollout/win_rate"], points=100)
+    tau, wins = (frame[frame["name"] == name] for name in ("gate/tau", "rollout/win_rate"))
+    assert len(tau) <= 51
+    assert len(wins) <= 100
+    assert set(wins["value"]) == {0.0, 1.0}
+    for curve in (tau, wins):
+        assert (curve["env_step"].iloc[0], curve["env_step"].iloc[-1]) == (1, 3000)
+        assert curve["env_step"].is_unique
 
 
 def test_many_episodes_are_spaced_evenly_with_both_ends(db: Database, run_id: str) -> None:

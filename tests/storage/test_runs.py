@@ -10,6 +10,7 @@ from storage.check import check_run
 from storage.engine import Database
 from storage.liveness import live_status
 from storage.models import Base, Run
+from storage.queries.memory import list_snapshots
 from storage.queries.runs import latest_run_id, list_resumes, list_runs
 from storage.recorder import DatabaseRecorder
 from storage.runs import create_run, delete_run, edit_run, find_launch, find_run, finish_run, rewind_run, start_run
@@ -189,3 +190,13 @@ def test_a_running_run_is_not_deleted(db: Database, run_id: str) -> None:
     start_run(db, run_id, **ME)
     with pytest.raises(RunStateError, match="Stop it first"):
         delete_run(db, run_id)
+
+
+def test_the_id_of_a_deleted_snapshot_never_comes_back(db: Database) -> None:
+    seen = []
+    for _ in range(2):
+        run_id = create_run(db, CONFIG, target_steps=1, versions={})
+        record_all(db, run_id)
+        seen += list_snapshots(db, run_id)["id"].tolist()
+        delete_run(db, run_id)
+    assert len(set(seen)) == 4

@@ -53,6 +53,7 @@ def upgrade() -> None:
         sa.Column("acknowledged_at", sa.DateTime(timezone=True), nullable=True),
         sa.ForeignKeyConstraint(["run_id"], ["runs.id"], ondelete="CASCADE"),
         sa.PrimaryKeyConstraint("id"),
+        sqlite_autoincrement=True,
     )
     op.create_index("ix_commands_run_id", "commands", ["run_id", "id"], unique=False)
     op.create_table(
@@ -67,6 +68,7 @@ def upgrade() -> None:
         sa.Column("view", sa.JSON(), nullable=True),
         sa.ForeignKeyConstraint(["run_id"], ["runs.id"], ondelete="SET NULL"),
         sa.PrimaryKeyConstraint("id"),
+        sqlite_autoincrement=True,
     )
     op.create_index("ix_entries_run_id", "entries", ["run_id"], unique=False)
     op.create_table(
@@ -147,7 +149,7 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("run_id", "env_step", "name"),
         sqlite_with_rowid=False,
     )
-    op.create_index("ix_metrics_name", "metrics", ["run_id", "name", "env_step"], unique=False)
+    op.create_index("ix_metrics_curve", "metrics", ["run_id", "name", "env_step", "value"], unique=False)
     op.create_table(
         "resumes",
         sa.Column("id", sa.Integer(), autoincrement=True, nullable=False),
@@ -157,6 +159,7 @@ def upgrade() -> None:
         sa.Column("resumed_at", sa.DateTime(timezone=True), nullable=False),
         sa.ForeignKeyConstraint(["run_id"], ["runs.id"], ondelete="CASCADE"),
         sa.PrimaryKeyConstraint("id"),
+        sqlite_autoincrement=True,
     )
     op.create_index("ix_resumes_run_id", "resumes", ["run_id"], unique=False)
     op.create_table(
@@ -181,6 +184,7 @@ def upgrade() -> None:
         sa.Column("state", sa.LargeBinary(), nullable=False),
         sa.ForeignKeyConstraint(["run_id"], ["runs.id"], ondelete="CASCADE"),
         sa.PrimaryKeyConstraint("id"),
+        sqlite_autoincrement=True,
     )
     op.create_index("ix_snapshots_run_step", "snapshots", ["run_id", "env_step"], unique=True)
     op.create_table(
@@ -234,6 +238,7 @@ def upgrade() -> None:
         sa.Column("updated_at", sa.DateTime(timezone=True), nullable=False),
         sa.ForeignKeyConstraint(["snapshot_id"], ["snapshots.id"], ondelete="CASCADE"),
         sa.PrimaryKeyConstraint("id"),
+        sqlite_autoincrement=True,
     )
     op.create_index("ix_jobs_snapshot", "jobs", ["snapshot_id", "method"], unique=False)
     op.create_table(
@@ -247,5 +252,6 @@ def upgrade() -> None:
         sa.Column("coordinates", sa.LargeBinary(), nullable=False),
         sa.ForeignKeyConstraint(["snapshot_id"], ["snapshots.id"], ondelete="CASCADE"),
         sa.PrimaryKeyConstraint("id"),
+        sqlite_autoincrement=True,
     )
     op.create_index("ix_projections_snapshot", "projections", ["snapshot_id", "method"], unique=False)
