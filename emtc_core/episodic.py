@@ -34,7 +34,7 @@ class Absorbed:
     """What writing one episode into memory decided; all None without a memory."""
 
     slots: Slots | None = None  # [T+1] as Algorithm 2 assigned them
-    seen: Slots | None = None  # [T+1] as a reader sees them; differs only for a stale index or on_miss = nearest
+    seen: Slots | None = None  # [T+1] as a reader sees them; differs only for a stale index or incentive.on_miss
     uids: Slots | None = None  # [T+1] of `seen`
     generation: int = 0
     verdict: GateVerdict | None = None
@@ -132,16 +132,16 @@ class EpisodicPart:
             episode_return=episode.episode_return,
         )
         gate = self._config.gate
-        seen = self.memory.resolve(slots, episode.state, nearest=gate.on_miss == "nearest")
         verdict = evaluate_gate(
             episode,
-            seen,
+            self.memory.resolve(slots, episode.state, nearest=gate.on_miss == "nearest"),
             self.memory,
             gate,
             gamma=self._gamma,
             tau=tau,
             bootstrap_on_timeout=self._config.train.bootstrap_on_timeout,
         )
+        seen = self.memory.resolve(slots, episode.state, nearest=self._config.incentive.on_miss == "nearest")
         return Absorbed(slots, seen, self.memory.uids(seen), self.memory.generation, verdict)
 
     def recall(self, batch: Batch, buffer: ReplayBuffer, *, tau: float) -> tuple[Batch, IncentiveInputs | None]:
@@ -151,18 +151,32 @@ class EpisodicPart:
         h_next, rho_next = weigh_successors(following, batch.terminated.cpu().numpy(), self._config.incentive)
         inputs = incentive_inputs(h_next, rho_next, following.hit, device=batch.reward.device)
         if self._config.uses_gate and self._config.gate.mode == "recompute":
-            here = self.memory.recall(slots_BT[:, :-1], uids_BT[:, :-1])
-            batch = replace(batch, beta=self._fresh_beta(batch, here.h, following.h, tau=tau))
+            slots_BT = np.where(self.memory.uids(slots_BT) == uids_BT, slots_BT, -1)
+            batch = replace(batch, beta=self._fresh_beta(batch, self._fill_misses(batch, slots_BT), tau=tau))
         return batch, inputs
 
-    def _fresh_beta(self, batch: Batch, h: Floats, h_next: Floats, *, tau: float) -> torch.Tensor:
+    def _fresh_beta(self, batch: Batch, slots_BT: Slots, *, tau: float) -> torch.Tensor:
         """Compute beta from the memory of this moment (`gate.mode = "recompute"`, C5)."""
         gate = self._config.gate
+        here = slots_BT[:, :-1]
+        following = self.memory.successors(here) if gate.successor == "link" else slots_BT[:, 1:]
+        h_next = self.memory.recall(following).h
         if gate.terminal_value == "zero":
             h_next = np.where(batch.terminated.cpu().numpy(), 0.0, h_next)
         reward = batch.reward.cpu().numpy()
-        _, beta = settle(reward, h, h_next, config=gate, gamma=self._gamma, tau=tau)
+        _, beta = settle(reward, self.memory.recall(here).h, h_next, config=gate, gamma=self._gamma, tau=tau)
         return torch.as_tensor(beta, dtype=batch.beta.dtype, device=batch.beta.device)
+
+    def _fill_misses(self, batch: Batch, slots_BT: Slots) -> Slots:
+        """Take the nearest node where none is within delta, if the gate's rule says so."""
+        real = np.arange(slots_BT.shape[1]) <= batch.length[:, None]
+        rows, steps = np.nonzero(real & (slots_BT < 0))
+        if self._config.gate.on_miss != "nearest" or not len(rows):
+            return slots_BT
+        state = batch.state[torch.from_numpy(rows), torch.from_numpy(steps)].cpu().numpy()
+        filled = slots_BT.copy()
+        filled[rows, steps] = self.memory.find(state, steps, nearest=True)
+        return filled
 
     def _resolve(self, batch: Batch, buffer: ReplayBuffer) -> tuple[Slots, Slots]:
         """Find the slots of sampled episodes again if the memory was re-embedded since they were stored."""

@@ -1,5 +1,5 @@
-"""Fixtures that every test may use."""
+"""Set before anything loads OpenMP: waiting threads sleep, as in the trainers that `emtc` starts."""
 
 import os
 
-os.environ.setdefault("OMP_NUM_THREADS", "2")
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")

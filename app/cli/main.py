@@ -3,12 +3,17 @@
 Results go to stdout, everything else to stderr; with --json stdout holds one JSON value and nothing more.
 """
 
+import os
 import sys
 
 import typer
 
 from app.cli import bench, doctor, envs, export, project, runs, train
 from emtc_core.errors import EmtcError
+
+# Set before torch loads OpenMP: threads that spin while they wait make two trainers on one machine, or a
+# trainer beside the app, many times slower than threads that sleep.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 UsageError: type[Exception] = typer.BadParameter.__mro__[1]  # typer does not export it
 
