@@ -120,7 +120,7 @@ def _open_sqlite(url: URL, *, read_only: bool) -> Database:
     path = Path(url.database).expanduser().absolute()
     if read_only and not path.exists():
         raise StorageError(f"There is no database at {path}.")
-    created = _prepare_place(path)
+    created = [] if read_only else _prepare_place(path)
     reader = _sqlite_engine(path, writes=False)
     writer = None if read_only else _sqlite_engine(path, writes=True)
     database = Database(f"sqlite:///{path}", path, reader, writer)

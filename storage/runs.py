@@ -12,7 +12,7 @@ from typing import Any, Final, Literal
 import psutil
 from sqlalchemy import Connection, Row, delete, func, insert, select, update
 
-from emtc_core.errors import RunNotFoundError, RunStateError
+from emtc_core.errors import RunNotFoundError, RunStateError, StorageError
 from storage.engine import Database
 from storage.liveness import LiveStatus, is_process_alive, live_status
 from storage.models import (
@@ -114,30 +114,32 @@ def create_run(
         RunStateError: If the launch token was used before; see `find_launch`.
     """
     env, map_name, algo, seed = describe_config(config)
-    with db.transaction() as connection:
-        if launch_token is not None and (known := _find_token(connection, launch_token)) is not None:
-            raise RunStateError(f"This launch has already made run {known}.")
-        run_id = _new_id(connection)
-        values = {
-            "id": run_id,
-            "name": name or f"{algo} {map_name} seed {seed}",
-            "env": env,
-            "map": map_name,
-            "algo": algo,
-            "seed": seed,
-            "config": dict(config),
-            "status": "queued",
-            "env_steps": 0,
-            "target_steps": target_steps,
-            "created_at": datetime.now(UTC),
-            "versions": dict(versions),
-            "device": device,
-            "sweep_id": sweep_id,
-            "launch_token": launch_token,
-            "tags": [],
-            "notes": "",
-        }
-        connection.execute(insert(Run), values)
+    values = {
+        "name": name or f"{algo} {map_name} seed {seed}",
+        "env": env,
+        "map": map_name,
+        "algo": algo,
+        "seed": seed,
+        "config": dict(config),
+        "status": "queued",
+        "env_steps": 0,
+        "target_steps": target_steps,
+        "created_at": datetime.now(UTC),
+        "versions": dict(versions),
+        "device": device,
+        "sweep_id": sweep_id,
+        "launch_token": launch_token,
+        "tags": [],
+        "notes": "",
+    }
+    try:
+        with db.transaction() as connection:
+            run_id = _new_id(connection)
+            connection.execute(insert(Run), {"id": run_id, **values})
+    except StorageError as error:
+        if launch_token is not None and (known := find_launch(db, launch_token)) is not None:
+            raise RunStateError(f"This launch has already made run {known}.") from error
+        raise
     return run_id
 
 
@@ -153,7 +155,8 @@ def describe_config(config: Mapping[str, Any]) -> tuple[str, str, str, int]:
 def find_launch(db: Database, launch_token: str) -> str | None:
     """Find the run that a launch token made, or None."""
     with db.read() as connection:
-        return _find_token(connection, launch_token)
+        token = select(Run.id).where(Run.launch_token == launch_token)
+        return connection.execute(token).scalar_one_or_none()
 
 
 def find_run(db: Database, prefix: str) -> RunRow:
@@ -319,10 +322,6 @@ def delete_run(db: Database, run_id: str) -> None:
 def get_process_created_at(pid: int) -> float:
     """Read when a process was created, which with its id names it for good [Unix seconds]."""
     return psutil.Process(pid).create_time()
-
-
-def _find_token(connection: Connection, launch_token: str) -> str | None:
-    return connection.execute(select(Run.id).where(Run.launch_token == launch_token)).scalar_one_or_none()
 
 
 def _new_id(connection: Connection) -> str:

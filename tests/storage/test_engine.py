@@ -90,6 +90,13 @@ def test_a_read_only_database_refuses_to_write(sqlite_url: str) -> None:
     database.dispose()
 
 
+def test_a_text_file_is_no_database(tmp_path: Path) -> None:
+    (tmp_path / "x.db").write_text("dear diary, " * 100)
+    with pytest.raises(StorageError, match="not a database"):
+        open_database(f"sqlite:///{tmp_path / 'x.db'}")
+    assert [place.name for place in tmp_path.iterdir()] == ["x.db"]
+
+
 def test_a_foreign_database_is_refused(tmp_path: Path) -> None:
     with sqlite3.connect(tmp_path / "x.db") as connection:
         connection.execute("CREATE TABLE recipes (id INTEGER)")

@@ -1,5 +1,6 @@
 """Runs: ids, states, launch tokens, liveness, rewind and delete."""
 
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -71,6 +72,19 @@ def test_a_launch_token_makes_one_run(db: Database) -> None:
         create_run(db, CONFIG, target_steps=1, versions={}, launch_token="click")
     assert find_launch(db, "click") == first
     assert find_launch(db, "other") is None
+    assert len(list_runs(db)) == 1
+
+
+def test_of_many_presses_at_once_one_makes_a_run(db: Database) -> None:
+    def press(_: int) -> str:
+        try:
+            return create_run(db, CONFIG, target_steps=1, versions={}, launch_token="click")
+        except RunStateError:
+            return "refused"
+
+    with ThreadPoolExecutor(4) as presses:
+        answers = list(presses.map(press, range(4)))
+    assert answers.count("refused") == 3
     assert len(list_runs(db)) == 1
 
 
