@@ -26,7 +26,7 @@ page = st.navigation(
 )
 try:
     data.database()
-    run_picker.show()
+    run_picker.show(page.url_path)
 except EmtcError as exc:
     messages.error(exc)
     st.markdown("Name another database in the environment variable `EMTC_DB` and start the app again.")

@@ -10,13 +10,16 @@ from storage.runs import RunRow
 
 _KEY = "run_picker"
 _KEPT = "run_kept"
+RUN_PAGES = frozenset({"live", "memory", "replay"})
 
 
-def show() -> None:
-    """Draw the picker in the sidebar and keep the URL's run across pages."""
+def show(page: str) -> None:
+    """Draw the picker in the sidebar and keep the URL's run across pages; a page about a run gets the newest."""
     frame = data.run_list()
-    names = {row.id: f"{row.name} · {row.id}" for row in frame.itertuples()}
+    names = {str(row.id): f"{row.name} · {row.id}" for row in frame.itertuples()}
     wanted = state.read_text(state.RUN) or st.session_state.get(_KEPT)
+    if wanted is None and page in RUN_PAGES and names:
+        wanted = next(iter(names))
     run_id = _resolve(wanted) if wanted else None
     if run_id:
         st.session_state[_KEPT] = run_id

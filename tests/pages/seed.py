@@ -41,13 +41,9 @@ class RandomTeam:
 def seed_run(db: Database, *, status: str = "finished", name: str = "Seeded run", error: str | None = None) -> str:
     """Record one small run that ended with `status` ("running" leaves it alive in this process)."""
     config = resolve(preset="demo", steps=2000)
-    run_id = create_run(
-        db, config.model_dump(mode="json"), name=name, target_steps=2000, versions={"emtc_lab": "test"}
-    )
+    run_id = create_run(db, config.model_dump(mode="json"), name=name, target_steps=2000, versions={"emtc_lab": "test"})
     me = psutil.Process()
-    start_run(
-        db, run_id, pid=os.getpid(), pid_created_at=me.create_time(), host=socket.gethostname(), device="cpu"
-    )
+    start_run(db, run_id, pid=os.getpid(), pid_created_at=me.create_time(), host=socket.gethostname(), device="cpu")
     recorder = DatabaseRecorder(db, run_id)
     _record(recorder, config)
     recorder.close()
@@ -59,18 +55,14 @@ def seed_run(db: Database, *, status: str = "finished", name: str = "Seeded run"
 def seed_failed_run(db: Database) -> str:
     """Record a run that failed before its first episode."""
     config = resolve(preset="demo")
-    run_id = create_run(
-        db, config.model_dump(mode="json"), name="Failed <b>run</b>", target_steps=40_000, versions={}
-    )
+    run_id = create_run(db, config.model_dump(mode="json"), name="Failed <b>run</b>", target_steps=40_000, versions={})
     finish_run(db, run_id, "failed", error="The environment could not be started: *no* such <map>.")
     return run_id
 
 
 def _record(recorder: DatabaseRecorder, config: RunConfig) -> None:
     env = make_env(config.env, n_envs=N_EPISODES)
-    episodes = Collector(env, reward_scale=1.0, seed=1, stream="rollout").collect(
-        RandomTeam(), epsilon=1.0, round=(0,)
-    )
+    episodes = Collector(env, reward_scale=1.0, seed=1, stream="rollout").collect(RandomTeam(), epsilon=1.0, round=(0,))
     rng = np.random.default_rng(0)
     first, records = 1, []
     for number, episode in enumerate(episodes, 1):

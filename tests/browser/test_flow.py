@@ -1,0 +1,214 @@
+"""A researcher's first five minutes, in a real browser, with the real app and a real trainer."""
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from storage.engine import open_database
+from storage.queries.memory import get_point, list_snapshots
+from storage.queries.runs import get_run, latest_run_id
+from tests.browser.server import find_browser, running_app
+from tests.pages.seed import seed_run
+from tests.require import require
+
+playwright = pytest.importorskip("playwright.sync_api")
+pytestmark = [pytest.mark.browser, pytest.mark.timeout(600)]
+
+FIRST_POINT_S = float(os.environ.get("EMTC_TEST_FIRST_POINT_S", "10"))
+"""Promised for an idle machine of two cores; the variable gives a busy one more time."""
+PATIENCE_MS = 120_000
+
+
+@pytest.fixture(scope="module")
+def browser():
+    path = find_browser()
+    require("browser", path is not None, "no Chromium or Chrome found")
+    with playwright.sync_playwright() as driver:
+        chromium = driver.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        yield chromium
+        chromium.close()
+
+
+@pytest.fixture(scope="module")
+def seeded(tmp_path_factory):
+    path = tmp_path_factory.mktemp("seeded") / "emtc.db"
+    db = open_database(f"sqlite:///{path}")
+    run_id = seed_run(db)
+    with running_app(path) as url:
+        yield url, run_id, db
+
+
+@pytest.fixture
+def page(browser):
+    opened = browser.new_page(viewport={"width": 1400, "height": 1600})
+    faults: list[str] = []
+    opened.on("pageerror", lambda fault: faults.append(str(fault)))
+    yield opened
+    opened.close()
+    assert faults == []
+
+
+def click_a_point(page, on: str = ".atlas") -> int:
+    """Click the middle-most point of the map as a person does: move until the tip names one."""
+    page.locator(f"{on}[data-ready]").wait_for(timeout=PATIENCE_MS)
+    box = page.locator(f"{on} canvas").bounding_box()
+    tip = page.locator(f"{on} .tip")
+    for away in range(0, 260, 6):
+        page.mouse.move(box["x"] + box["width"] / 2 + away, box["y"] + box["height"] / 2 + away / 3)
+        if tip.is_visible():
+            named = int(tip.inner_text().split()[1])
+            page.mouse.down()
+            page.mouse.up()
+            return named
+    raise AssertionError("no point was under the pointer")
+
+
+def frame_of(page) -> int:
+    return int(page.locator(".playback").get_attribute("data-frame"))
+
+
+def end_trainer(db) -> None:
+    run = get_run(db, latest_run_id(db))
+    if run.pid and run.live_status in ("queued", "running", "paused"):
+        os.kill(run.pid, signal.SIGKILL)
+
+
+def test_from_the_demo_button_to_the_replay_of_a_clicked_memory(page, tmp_path: Path):
+    database = tmp_path / "emtc.db"
+    with running_app(database) as url:
+        page.goto(url)
+        button = page.get_by_role("button", name="Start the demo run")
+        button.wait_for(timeout=PATIENCE_MS)
+        _wait_for_warm_up(tmp_path)
+        button.click()
+        pressed = time.monotonic()
+        page.wait_for_url("**/live?run=*")
+        page.locator(".curves canvas").first.wait_for(timeout=PATIENCE_MS)
+        waited = time.monotonic() - pressed
+        db = open_database(f"sqlite:///{database}")
+        try:
+            assert waited <= FIRST_POINT_S
+            while not len(list_snapshots(db, latest_run_id(db))):
+                time.sleep(0.3)
+            page.get_by_role("link", name="Memory").click()
+            slot = click_a_point(page)
+            page.get_by_role("heading", name=f"Memory {slot}").wait_for(timeout=PATIENCE_MS)
+            page.locator(".playback .field").wait_for(timeout=PATIENCE_MS)
+            before = frame_of(page)
+            page.locator(".playback .play").click()
+            page.wait_for_timeout(1200)
+            assert frame_of(page) > before
+        finally:
+            end_trainer(db)
+
+
+def _wait_for_warm_up(folder: Path) -> None:
+    """Give the background compilation a head start, as a reader of the Home page does."""
+    import psutil
+
+    deadline = time.monotonic() + 90
+    while time.monotonic() < deadline:
+        alive = [p for p in psutil.process_iter(["cmdline"]) if "app.warmup" in (p.info["cmdline"] or [])]
+        if not alive:
+            return
+        time.sleep(0.5)
+
+
+def test_click_shows_the_entry_that_the_database_holds(page, seeded):
+    url, run_id, db = seeded
+    page.goto(f"{url}/memory?run={run_id}")
+    slot = click_a_point(page)
+    started = time.monotonic()
+    page.locator(".playback .field").wait_for(timeout=PATIENCE_MS)
+    assert time.monotonic() - started < 10
+    assert f"point={slot}" in page.url
+    detail = get_point(db, int(list_snapshots(db, run_id)["id"].iloc[-1]), slot)
+    page.wait_for_timeout(500)
+    assert frame_of(page) == detail.t
+
+
+def test_colour_changes_while_selection_and_view_stay(page, seeded):
+    url, run_id, _ = seeded
+    page.goto(f"{url}/memory?run={run_id}")
+    slot = click_a_point(page)
+    page.get_by_role("heading", name=f"Memory {slot}").wait_for(timeout=PATIENCE_MS)
+    page.locator(".atlas").evaluate("node => { node.marked = node.state; node.state.view.zoom = 3 }")
+    page.get_by_test_id("stButtonGroup").get_by_text("β", exact=True).click()
+    page.wait_for_function("() => document.location.search.includes('color=')")
+    page.wait_for_timeout(1000)
+    kept = "node => node.marked === node.state && node.state.view.zoom === 3 && node.state.meta.valueName"
+    assert page.locator(".atlas").evaluate(kept) == "β"
+    assert page.locator(".atlas").evaluate("node => node.state.mark.selected") == slot
+
+
+def test_replay_obeys_buttons_keys_and_the_time_line(page, seeded):
+    url, run_id, _ = seeded
+    page.goto(f"{url}/replay?run={run_id}")
+    page.locator(".playback .field").wait_for(timeout=PATIENCE_MS)
+    page.wait_for_timeout(500)
+    page.locator(".playback .forward").click()
+    assert frame_of(page) == 1
+    page.locator(".playback").focus()
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("ArrowRight")
+    assert frame_of(page) == 3
+    page.keyboard.press("Home")
+    assert frame_of(page) == 0
+    box = page.locator(".playback .lines").bounding_box()
+    page.mouse.click(box["x"] + box["width"] * 0.6, box["y"] + 60)
+    assert frame_of(page) > 5
+    page.keyboard.press("End")
+    last = frame_of(page)
+    page.keyboard.press("Home")
+    page.locator(".playback .speed").select_option("32")
+    page.locator(".playback .play").click()
+    page.wait_for_function(f"() => Number(document.querySelector('.playback')?.dataset.frame ?? -1) >= 0 || {last}")
+    page.wait_for_timeout(800)
+    assert frame_of(page) > 2
+
+
+def test_dragging_zooms_all_charts_and_the_link_keeps_the_window(page, browser, seeded):
+    url, run_id, _ = seeded
+    page.goto(f"{url}/live?run={run_id}")
+    first = page.locator(".curves canvas").first
+    first.wait_for(timeout=PATIENCE_MS)
+    page.wait_for_timeout(1000)
+    box = first.bounding_box()
+    page.mouse.move(box["x"] + box["width"] * 0.3, box["y"] + 100)
+    page.mouse.down()
+    page.mouse.move(box["x"] + box["width"] * 0.6, box["y"] + 100, steps=5)
+    page.mouse.up()
+    page.wait_for_function("() => document.location.search.includes('x=')", timeout=PATIENCE_MS)
+    page.wait_for_timeout(1000)
+    windows = page.locator(".curves").evaluate_all(
+        "nodes => nodes.map(n => JSON.stringify(n.state.window?.map(Math.round)))"
+    )
+    assert len(set(windows)) == 1
+    assert windows[0] is not None
+    again = browser.new_page(viewport={"width": 1400, "height": 1600})
+    again.goto(page.url)
+    again.locator(".curves canvas").first.wait_for(timeout=PATIENCE_MS)
+    again.wait_for_timeout(1000)
+    assert again.locator(".curves").first.evaluate("n => JSON.stringify(n.state.window)") == windows[0]
+    again.close()
+
+
+def test_figure_downloads_as_vector_without_chrome_on_the_server(page, seeded):
+    url, run_id, _ = seeded
+    page.goto(f"{url}/live?run={run_id}")
+    page.get_by_role("button", name="Export").first.click(timeout=PATIENCE_MS)
+    for label, start in (("SVG, vector", b"<?xml"), ("PDF, vector", b"%PDF"), ("CSV, the data", b"panel,unit")):
+        with page.expect_download(timeout=PATIENCE_MS) as download:
+            page.get_by_role("button", name=label).click()
+        assert Path(download.value.path()).read_bytes().startswith(start)
+
+
+def test_background_projection_shows_progress_and_then_its_map(page, seeded):
+    url, run_id, _ = seeded
+    page.goto(f"{url}/memory?run={run_id}&method=UMAP")
+    page.get_by_role("button", name="Compute UMAP").click(timeout=PATIENCE_MS)
+    page.get_by_text("UMAP of").first.wait_for(timeout=PATIENCE_MS)
+    page.get_by_text("· UMAP · snapshot").wait_for(timeout=PATIENCE_MS)
