@@ -1,5 +1,6 @@
 """Football: line-ups, layouts, the twin that goes through gfootball's own environment, worker processes."""
 
+import gc
 import os
 import signal
 import subprocess
@@ -219,6 +220,22 @@ class TestWithTheEngine:
         with pytest.raises(EnvUnavailableError, match="ended with exit code"):
             env.reset(0)
         env.close()
+
+    def test_an_interrupt_from_the_keyboard_is_left_to_the_parent(self):
+        env = GrfEnv("academy_3_vs_1_with_keeper", n_envs=2, config=GrfConfig(workers=1))
+        worker = psutil.Process().children()[-1]
+        env.reset(0)
+        worker.send_signal(signal.SIGINT)
+        seen = env.step(np.zeros((2, 3), int))
+        assert np.isfinite(seen.state).all()
+        env.close()
+
+    def test_an_environment_that_is_dropped_takes_its_workers_along(self):
+        env = GrfEnv("academy_3_vs_1_with_keeper", n_envs=2, config=GrfConfig(workers=1))
+        worker = psutil.Process().children()[-1]
+        del env
+        gc.collect()
+        assert not worker.is_running()
 
     def test_workers_end_with_a_killed_parent(self, tmp_path: Path):
         script = tmp_path / "parent.py"  # no main guard: a worker must not run its parent's script again

@@ -7,6 +7,7 @@ does not: the worker's side (`worker.py`), observations and rewards (`env.py`).
 import os
 import subprocess
 import sys
+import weakref
 from dataclasses import asdict
 from itertools import pairwise
 from pathlib import Path
@@ -74,11 +75,12 @@ class WorkerGroup:
     """
 
     def __init__(self, squad: Squad, *, n_envs: int, n_workers: int) -> None:
-        self._memory = memory_file(n_envs, squad)
-        self.board = make_board(self._memory, n_envs, squad)
+        memory = memory_file(n_envs, squad)
+        self.board = make_board(memory, n_envs, squad)
         bounds = np.linspace(0, n_envs, n_workers + 1).astype(int).tolist()
-        shares = list(pairwise(bounds))
-        self._workers = [_Worker(squad, n_envs, share, self._memory) for share in shares]
+        self._workers = [_Worker(squad, n_envs, share, memory) for share in pairwise(bounds)]
+        os.close(memory)  # the board and every worker hold their own
+        self._release = weakref.finalize(self, _close_all, self._workers)
         self._call(b"h")
 
     def reset(self) -> None:
@@ -88,18 +90,18 @@ class WorkerGroup:
         self._call(b"s")
 
     def close(self) -> None:
-        for worker in self._workers:
-            worker.close()
-        self._workers = []
-        if self._memory >= 0:
-            os.close(self._memory)
-            self._memory = -1
+        self._release()
 
     def _call(self, command: bytes) -> None:
         for worker in self._workers:
             worker.send(command)
         for worker in self._workers:
             worker.wait()
+
+
+def _close_all(workers: "list[_Worker]") -> None:
+    for worker in workers:
+        worker.close()
 
 
 class _Worker:

@@ -1,10 +1,12 @@
 """One worker process: waits for a byte, plays its engines, answers with a byte.
 
 Started by `team.WorkerGroup` as `python -m emtc_core.envs.grf.worker MEMORY COMMANDS REPLIES TASK`, where
-the first three are inherited file descriptors. It ends when the pipe of commands closes.
+the first three are inherited file descriptors. It ends when the pipe of commands closes, and only then: an
+interrupt from the keyboard reaches it as well, but whether to stop is the trainer's to decide.
 """
 
 import os
+import signal
 import sys
 
 import orjson
@@ -37,7 +39,8 @@ def _squad(fields: dict) -> Squad:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         main(sys.argv[1:])
-    except (BrokenPipeError, KeyboardInterrupt):
+    except BrokenPipeError:  # the parent went while an answer was under way
         sys.exit(0)
