@@ -113,24 +113,13 @@ def create_run(
     Raises:
         RunStateError: If the launch token was used before; see `find_launch`.
     """
-    env, map_name, algo, seed = describe_config(config)
     values = {
-        "name": name or f"{algo} {map_name} seed {seed}",
-        "env": env,
-        "map": map_name,
-        "algo": algo,
-        "seed": seed,
-        "config": dict(config),
-        "status": "queued",
-        "env_steps": 0,
+        **_new_values(config, name),
         "target_steps": target_steps,
-        "created_at": datetime.now(UTC),
         "versions": dict(versions),
         "device": device,
         "sweep_id": sweep_id,
         "launch_token": launch_token,
-        "tags": [],
-        "notes": "",
     }
     try:
         with db.transaction() as connection:
@@ -322,6 +311,23 @@ def delete_run(db: Database, run_id: str) -> None:
 def get_process_created_at(pid: int) -> float:
     """Read when a process was created, which with its id names it for good [Unix seconds]."""
     return psutil.Process(pid).create_time()
+
+
+def _new_values(config: Mapping[str, Any], name: str | None) -> dict[str, Any]:
+    env, map_name, algo, seed = describe_config(config)
+    return {
+        "name": name or f"{algo} {map_name} seed {seed}",
+        "env": env,
+        "map": map_name,
+        "algo": algo,
+        "seed": seed,
+        "config": dict(config),
+        "status": "queued",
+        "env_steps": 0,
+        "created_at": datetime.now(UTC),
+        "tags": [],
+        "notes": "",
+    }
 
 
 def _new_id(connection: Connection) -> str:
