@@ -8,6 +8,7 @@ import os
 import time
 from collections import deque
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -54,6 +55,11 @@ def _run_list(url: str, limit: int) -> pd.DataFrame:
 def run_list(limit: int = 200) -> pd.DataFrame:
     """List the newest runs with their live status; at most one second old."""
     return _run_list(database_url(), limit)
+
+
+def rows_of(frame: pd.DataFrame) -> list[dict[str, Any]]:
+    """List the rows of a frame as plain dictionaries by column name."""
+    return [{str(name): value for name, value in row.items()} for row in frame.to_dict("records")]
 
 
 def get_run(run_id: str) -> RunRow:
@@ -242,4 +248,4 @@ def _append(known: pd.DataFrame, fresh: pd.DataFrame) -> pd.DataFrame:
 
 
 def _last_step(frame: pd.DataFrame) -> int:
-    return int(frame["env_step"].max()) if len(frame) else 0
+    return int(frame["env_step"].to_numpy().max()) if len(frame) else 0

@@ -11,6 +11,7 @@ import sys
 import threading
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 
 import psutil
 
@@ -162,11 +163,13 @@ def _known_speed(db: Database, config: RunConfig) -> tuple[float, str]:
         frame = list_runs(db, limit=100)
     except EmtcError:
         frame = None
-    if frame is not None and len(frame):
-        alike = frame[(frame["env"] == config.env.name) & (frame["map"] == config.env.map)]
-        same = alike[(alike["algo"] == config.algo) & (alike["status"] == "finished") & (alike["env_steps"] > 0)]
-        seconds = (same["ended_at"] - same["started_at"]).dt.total_seconds()
-        speeds = (same["env_steps"] / seconds)[seconds > 0]
-        if len(speeds):
-            return float(speeds.median()), f"from {len(speeds)} finished run(s) of this map and algorithm here"
-    return _GUESSED_STEPS_PER_SECOND, "a guess: no such run has finished here yet"
+    speeds = [
+        row["env_steps"] / seconds
+        for row in ([] if frame is None else frame.to_dict("records"))
+        if (row["env"], row["map"], row["algo"], row["status"])
+        == (config.env.name, config.env.map, config.algo, "finished")
+        and (seconds := (row["ended_at"] - row["started_at"]).total_seconds()) > 0
+    ]
+    if speeds:
+        return median(speeds), f"the median of {len(speeds)} finished run(s) of this map and algorithm here"
+    return _GUESSED_STEPS_PER_SECOND, "a guess, as no such run has finished here yet"

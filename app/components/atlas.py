@@ -8,15 +8,16 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 import streamlit as st
+from streamlit.components.v2 import component
 
 from app.components.assets import read_asset, read_script
 from app.components.packing import pack_payload
 from app.figures.cloud import Cloud
 
-_atlas = st.components.v2.component(
+_atlas = component(
     "emtc_lab_atlas", html=read_asset("atlas.html"), css=read_asset("atlas.css"), js=read_script("atlas.js")
 )
-_marker = st.components.v2.component("emtc_lab_marker", js=read_asset("marker.js"))
+_marker = component("emtc_lab_marker", js=read_asset("marker.js"))
 
 
 def show(cloud: Cloud, *, key: str, view_key: str, on_point: Callable[[int], None]) -> None:

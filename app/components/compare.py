@@ -12,7 +12,7 @@ NEWEST = 5
 def show() -> None:
     """Draw the chart when at least one run was evaluated."""
     frame = data.run_list().head(NEWEST)
-    series = [(f"{row.name} · {row.id}", data.evaluations(str(row.id))) for row in frame.itertuples()]
+    series = [(f"{row['name']} · {row['id']}", data.evaluations(row["id"])) for row in data.rows_of(frame)]
     chart = draw_win_rates([(name, rows) for name, rows in series if len(rows)])
     if chart.is_empty:
         return

@@ -37,11 +37,12 @@ def show(run: RunRow) -> None:
 def show_log(run: RunRow) -> None:
     """Say what was asked of the trainer and how fast it obeyed; offer the hard way after a long silence."""
     log = command_log(data.database(), run.id).tail(3)
-    for row in log.iloc[::-1].itertuples():
-        st.caption(describe_command(str(row.command), row.requested_at, row.acknowledged_at))
-    waiting = log[log["acknowledged_at"].isna()]
-    if len(waiting) and run.live_status in ("running", "paused"):
-        silent = (datetime.now(UTC) - aware(waiting["requested_at"].iloc[0])).total_seconds()
+    rows = data.rows_of(log)
+    for row in reversed(rows):
+        st.caption(describe_command(row["command"], row["requested_at"], row["acknowledged_at"]))
+    waiting = [row["requested_at"] for row in rows if pd.isna(row["acknowledged_at"])]
+    if waiting and run.live_status in ("running", "paused"):
+        silent = (datetime.now(UTC) - aware(waiting[0])).total_seconds()
         if silent > SILENCE_S and st.button(
             "End the process now", icon=":material/dangerous:", help="Loses the steps after the last checkpoint."
         ):

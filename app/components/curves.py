@@ -3,11 +3,12 @@
 from collections.abc import Callable
 
 import streamlit as st
+from streamlit.components.v2 import component
 
 from app.components.assets import read_asset, read_script
 from app.figures.chart import Chart
 
-_curves = st.components.v2.component(
+_curves = component(
     "emtc_lab_curves",
     html='<div class="curves" tabindex="0" role="img"><canvas></canvas><div class="tip" hidden></div></div>',
     css=read_asset("curves.css"),

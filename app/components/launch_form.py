@@ -47,7 +47,7 @@ def _choices() -> dict[str, object] | None:
     left, middle, right = st.columns(3)
     with left:
         preset = st.selectbox(
-            "Preset", list(_PRESETS), format_func=_PRESETS.get, key="preset", bind="query-params",
+            "Preset", list(_PRESETS), format_func=_PRESETS.__getitem__, key="preset", bind="query-params",
             help="Where the defaults of all settings below come from.",
         )  # fmt: skip
         algo = st.selectbox(
@@ -166,7 +166,7 @@ def _cost(config: RunConfig, seeds: list[int]) -> None:
     left.metric("Expected duration, each run", f"≈ {duration(expected.seconds)}", help=expected.basis)
     middle.metric("Expected disk use, each run", f"≈ {size(expected.disk_bytes)}")
     right.metric("Runs", count(len(seeds)), help="They start together and share this machine.")
-    st.caption(f"The speed is {expected.basis}.")
+    st.caption(f"The speed behind it is {expected.basis}.")
 
 
 def _start(config: RunConfig, seeds: list[int]) -> None:
@@ -175,19 +175,15 @@ def _start(config: RunConfig, seeds: list[int]) -> None:
     if not st.button(label, type="primary", icon=":material/rocket_launch:", key="start"):
         return
     name = str(st.session_state.get("launch_name_kept", "")).strip() or None
-    run_id = None
+    started: list[str] = []
     try:
         for seed in seeds:
             titled = f"{name} (seed {seed})" if name and len(seeds) > 1 else name
-            run_id = launch_run(
-                data.database(),
-                config.model_copy(update={"seed": seed}),
-                name=titled,
-                launch_token=f"{token}-{seed}",
-            )
+            seeded = config.model_copy(update={"seed": seed})
+            started.append(launch_run(data.database(), seeded, name=titled, launch_token=f"{token}-{seed}"))
     except EmtcError as exc:
         messages.error(exc)
         return
     st.session_state[_TOKEN] = secrets.token_hex(8)
     st.cache_data.clear()
-    st.switch_page("../pages/live.py", query_params={state.RUN: run_id})
+    st.switch_page("../pages/live.py", query_params={state.RUN: started[0]})

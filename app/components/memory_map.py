@@ -1,6 +1,7 @@
 """The Memory page's upper part: which snapshot, which projection, which colour, and the map itself."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -48,7 +49,7 @@ def show(run: RunRow) -> Shown | None:
         return None
     row = _choose_snapshot(listed)
     view = _choose_view()
-    snapshot = data.snapshot(int(row["id"]), str(row["created_at"]))
+    snapshot = data.snapshot(row["id"], str(row["created_at"]))
     if snapshot.size == 0:
         messages.empty("The memory was still empty at this moment.", "Choose a later snapshot.")
         return None
@@ -72,9 +73,9 @@ def _empty(run: RunRow) -> None:
     )
 
 
-def _choose_snapshot(listed: pd.DataFrame) -> pd.Series:
-    ids = [int(each) for each in listed["id"]]
-    steps = dict(zip(ids, listed["env_step"], strict=True))
+def _choose_snapshot(listed: pd.DataFrame) -> dict[str, Any]:
+    rows = {int(row["id"]): row for row in data.rows_of(listed)}
+    ids = list(rows)
     wanted = state.read_int(state.SNAPSHOT)
     if st.session_state.get("snapshot") not in ids or wanted not in (None, st.session_state.get("snapshot")):
         st.session_state["snapshot"] = wanted if wanted in ids else ids[-1]
@@ -83,14 +84,14 @@ def _choose_snapshot(listed: pd.DataFrame) -> pd.Series:
             "Snapshot at env step",
             ids,
             key="snapshot",
-            format_func=lambda each: count(float(steps.get(each, 0))),
+            format_func=lambda each: count(rows[each]["env_step"]) if each in rows else "–",
             on_change=_snapshot_chosen,
         )
     else:
         chosen = ids[0]
-        st.caption(f"One snapshot so far, at env step {count(float(steps[chosen]))}.")
+        st.caption(f"One snapshot so far, at env step {count(rows[chosen]['env_step'])}.")
     state.write(state.SNAPSHOT, chosen)
-    return listed[listed["id"] == chosen].iloc[0]
+    return rows[chosen]
 
 
 def _snapshot_chosen() -> None:

@@ -3,7 +3,7 @@
 import hashlib
 
 import numpy as np
-import streamlit as st
+from streamlit.components.v2 import component
 
 from app.components.assets import read_asset, read_script
 from app.components.packing import pack_payload
@@ -11,7 +11,7 @@ from app.figures.chart import Chart
 from app.theme import AGENTS, NEUTRAL, OPPONENTS
 from emtc_core.envs.base import Scene
 
-_playback = st.components.v2.component(
+_playback = component(
     "emtc_lab_playback",
     html=read_asset("playback.html"),
     css=read_asset("playback.css"),

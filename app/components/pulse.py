@@ -2,11 +2,11 @@
 
 from collections.abc import Callable
 
-import streamlit as st
+from streamlit.components.v2 import component
 
 from app.components.assets import read_asset
 
-_pulse = st.components.v2.component("emtc_lab_pulse", js=read_asset("pulse.js"))
+_pulse = component("emtc_lab_pulse", js=read_asset("pulse.js"))
 
 
 def show(*, key: str, version: str, drawn: str, on_news: Callable[[], None]) -> None:

@@ -1,5 +1,7 @@
 """The Replay page's body: choose an evaluation playback or a training episode, then play it."""
 
+from typing import Any
+
 import streamlit as st
 
 from app import data, messages, state
@@ -49,12 +51,13 @@ def _choose_playback(run: RunRow) -> Trajectory | None:
     if not len(listed):
         _nothing("No evaluation episode has been kept yet.", "The first evaluation follows the first training round.")
         return None
-    keys = [f"{row.env_step}-{row.episode}" for row in listed.itertuples()]
     labels = {
-        key: f"step {count(row.env_step)} · episode {row.episode} · {_outcome(row)}"
-        for key, row in zip(keys, listed.itertuples(), strict=True)
+        f"{row['env_step']}-{row['episode']}": (
+            f"step {count(row['env_step'])} · episode {row['episode']} · {_outcome(row)}"
+        )
+        for row in data.rows_of(listed)
     }
-    chosen = _select("Playback", keys, labels, parameter=PLAY)
+    chosen = _select("Playback", labels, parameter=PLAY)
     step, _, episode = chosen.partition("-")
     return data.playback(run.id, int(step), int(episode))
 
@@ -66,37 +69,38 @@ def _choose_training(run: RunRow) -> Trajectory | None:
         if not len(listed):
             _nothing("No training episode has been recorded yet.", "The first ones follow within seconds of the start.")
             return None
-        keys = [str(episode) for episode in listed["episode"]]
         labels = {
-            key: f"episode {count(row.episode)} · {_outcome(row)}"
-            for key, row in zip(keys, listed.itertuples(), strict=True)
+            str(row["episode"]): f"episode {count(row['episode'])} · {_outcome(row)}" for row in data.rows_of(listed)
         }
         wanted = state.read_int(state.EPISODE)
         if wanted is not None and str(wanted) not in labels:
-            keys.insert(0, str(wanted))
-            labels[str(wanted)] = f"episode {count(wanted)}"
-        chosen = _select("Episode", keys, labels, parameter=state.EPISODE)
+            labels = {str(wanted): f"episode {count(wanted)}"} | labels
+        chosen = _select("Episode", labels, parameter=state.EPISODE)
     return data.trajectory(run.id, int(chosen))
 
 
-def _select(label: str, keys: list[str], labels: dict[str, str], *, parameter: str) -> str:
+def _select(label: str, labels: dict[str, str], *, parameter: str) -> str:
     widget = f"choose-{parameter}"
     wanted = state.read_text(parameter)
     if wanted in labels:
         st.session_state[widget] = wanted
     elif st.session_state.get(widget) not in labels:
-        st.session_state[widget] = keys[0]
+        st.session_state[widget] = next(iter(labels))
 
     def changed() -> None:
         state.write(parameter, st.session_state[widget])
         state.write(state.START, None)
 
-    return st.selectbox(label, keys, format_func=lambda key: labels.get(key, key), key=widget, on_change=changed)
+    return str(
+        st.selectbox(
+            label, list(labels), format_func=lambda key: str(labels.get(key, key)), key=widget, on_change=changed
+        )
+    )
 
 
-def _outcome(row: object) -> str:
-    won = "won" if getattr(row, "won", False) else "not won"
-    return f"{won} · return {number(getattr(row, 'episode_return', None))} · {getattr(row, 'length', 0)} steps"
+def _outcome(row: dict[str, Any]) -> str:
+    won = "won" if row["won"] else "not won"
+    return f"{won} · return {number(row['episode_return'])} · {row['length']} steps"
 
 
 def _nothing(what: str, next_step: str) -> None:

@@ -16,7 +16,7 @@ RUN_PAGES = frozenset({"live", "memory", "replay"})
 def show(page: str) -> None:
     """Draw the picker in the sidebar and keep the URL's run across pages; a page about a run gets the newest."""
     frame = data.run_list()
-    names = {str(row.id): f"{row.name} · {row.id}" for row in frame.itertuples()}
+    names = {str(row["id"]): f"{row['name']} · {row['id']}" for row in data.rows_of(frame)}
     wanted = state.read_text(state.RUN) or st.session_state.get(_KEPT)
     if wanted is None and page in RUN_PAGES and names:
         wanted = next(iter(names))

@@ -1,5 +1,7 @@
 """The table of runs with their live status; a chosen row offers what can be done with that run."""
 
+from typing import Any
+
 import pandas as pd
 import streamlit as st
 
@@ -54,7 +56,7 @@ def _table() -> None:
     )
     rows = picked["selection"]["rows"]
     if rows and rows[0] < len(frame):
-        _actions(frame.iloc[rows[0]])
+        _actions(data.rows_of(frame.iloc[rows[0] : rows[0] + 1])[0])
     else:
         st.caption("Choose a row to open, resume or delete the run.")
 
@@ -70,7 +72,7 @@ def make_rows(frame: pd.DataFrame) -> pd.DataFrame:
     return rows
 
 
-def _column_config() -> dict[str, object]:
+def _column_config() -> dict[str, Any]:
     column = st.column_config
     return {
         "status": column.TextColumn("Status", width="small"),
@@ -87,7 +89,7 @@ def _column_config() -> dict[str, object]:
     }
 
 
-def _actions(run: pd.Series) -> None:
+def _actions(run: dict[str, Any]) -> None:
     run_id = str(run["id"])
     query = {state.RUN: run_id}
     with st.container(horizontal=True, vertical_alignment="center"):

@@ -67,11 +67,11 @@ def draw_metrics(metrics: pd.DataFrame, names: Sequence[str], *, run: str, marks
     """One panel for each registered metric that has rows."""
     panels = []
     for name in names:
-        rows = metrics[metrics["name"] == name]
-        if not len(rows):
+        here = (metrics["name"] == name).to_numpy()
+        if not here.any():
             continue
         known = METRICS[name]
-        line = Line(name, _metric_color(name), column(rows, "env_step"), column(rows, "value"))
+        line = Line(name, _metric_color(name), column(metrics, "env_step")[here], column(metrics, "value")[here])
         panels.append(Panel(_short(name), known.unit, (line,)))
     meanings = "; ".join(f"{_short(n)}: {METRICS[n].meaning}" for n in names if n in METRICS)
     title = f"Learning and speed of {run}"
@@ -90,8 +90,8 @@ def wilson_interval(wins: Values, n: Values) -> tuple[Values, Values]:
 
 def _smooth_returns(episodes: pd.DataFrame) -> Line:
     span = max(1, len(episodes) // 20)
-    mean = episodes["episode_return"].rolling(span, min_periods=1).mean()
-    return Line("training", SPEED, column(episodes, "first_env_step"), mean.to_numpy(np.float64), width=1.5)
+    mean = pd.Series(column(episodes, "episode_return")).rolling(span, min_periods=1).mean()
+    return Line("training", SPEED, column(episodes, "first_env_step"), np.asarray(mean, np.float64), width=1.5)
 
 
 def _metric_color(name: str) -> str:

@@ -4,7 +4,7 @@ Text stays text and fonts are embedded; clouds are a raster layer of 300 dpi ins
 """
 
 import io
-from typing import Literal
+from typing import Any, Literal
 
 import matplotlib as mpl
 from matplotlib.axes import Axes
@@ -37,7 +37,8 @@ _STYLE = {
 
 def to_image(figure: Chart | Cloud, format: Format, *, mode: Mode = "light") -> bytes:
     """Write the figure as an image file; the same figure gives the same bytes."""
-    with mpl.rc_context({**_STYLE, **_colors(mode)}):
+    style: dict[Any, Any] = {**_STYLE, **_colors(mode)}
+    with mpl.rc_context(style):
         drawn = _draw_chart(figure) if isinstance(figure, Chart) else _draw_cloud(figure)
         file = io.BytesIO()
         drawn.savefig(file, format=format, dpi=DPI, metadata=_metadata(format, figure.title))

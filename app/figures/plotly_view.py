@@ -1,5 +1,7 @@
 """Draw a Chart or a Cloud with Plotly: notebooks and the interactive HTML export."""
 
+from typing import Any
+
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
@@ -12,7 +14,7 @@ def to_plotly(figure: Chart | Cloud, *, mode: Mode = "light") -> go.Figure:
     """Draw the figure; text is shown as text, whatever it contains."""
     drawn = _draw_chart(figure) if isinstance(figure, Chart) else _draw_cloud(figure)
     text, background, grid = ink(mode)
-    axis = {"gridcolor": grid, "zerolinecolor": grid, "linecolor": grid}
+    axis: dict[str, Any] = {"gridcolor": grid, "zerolinecolor": grid, "linecolor": grid}
     drawn.update_layout(
         font={"color": text, "family": "sans-serif", "size": 13},
         paper_bgcolor=background,

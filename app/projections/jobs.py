@@ -62,10 +62,11 @@ def project_snapshot(
         ConfigError: If the method is unknown or the snapshot has too few nodes.
         StorageError: If there is no such snapshot.
     """
+    snapshot = get_snapshot(db, snapshot_id)
+    n = min(n, snapshot.size)  # so that "20,000 of fewer" and "all" are one picture
     params = projection_params(method, n=n, seed=seed)
     if (known := find_projection(db, snapshot_id, method, params)) is not None:
         return known
-    snapshot = get_snapshot(db, snapshot_id)
     rows = sample_rows(snapshot, n=n, seed=seed)
     started = time.monotonic()
     try:

@@ -2,7 +2,7 @@
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.spatial import cKDTree
+from scipy.spatial import KDTree
 
 
 def find_neighbors(
@@ -13,8 +13,9 @@ def find_neighbors(
     Returns:
         Indices [n, k] and distances [n, k], nearest first, the point itself left out.
     """
-    distance, index = cKDTree(points.astype(np.float64)).query(points, k=k + 1, workers=n_jobs)
+    tree = KDTree(points.astype(np.float64))
+    distance, index = (np.asarray(part) for part in tree.query(points, k=k + 1, workers=n_jobs))
     own = index == np.arange(len(points))[:, None]
     own[~own.any(axis=1), -1] = True  # k + 1 or more twins stand in its place: leave the last one out
     keep = ~own
-    return index[keep].reshape(-1, k).astype(np.int64), distance[keep].reshape(-1, k)
+    return index[keep].reshape(-1, k).astype(np.int64), distance[keep].reshape(-1, k).astype(np.float64)

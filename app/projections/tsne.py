@@ -27,7 +27,9 @@ def compute_tsne(embedding: Coordinates, *, seed: int, n_jobs: int, progress: Pr
     index, distance = find_neighbors(embedding, k, n_jobs=n_jobs)
     progress(SETTLED / 2)
     affinities = PerplexityBasedNN(
-        perplexity=perplexity, knn_index=PrecomputedNeighbors(index, distance), n_jobs=n_jobs
+        perplexity=perplexity,  # type: ignore[arg-type]  # the library takes fractions, its default misleads
+        knn_index=PrecomputedNeighbors(index, distance),
+        n_jobs=n_jobs,
     )
     progress(SETTLED)
     layout = TSNEEmbedding(
