@@ -126,7 +126,8 @@ def get_adapter(name: str) -> Adapter:
 
 def _rows(name: str) -> list[EnvRow]:
     adapter = get_adapter(name)
-    reason = adapter.find_obstacle()
+    obstacle = adapter.find_obstacle()
+    reason = obstacle and f"{obstacle} See: emtc doctor"
     return [_row(adapter, name, map, reason) for map in adapter.list_maps()]
 
 
