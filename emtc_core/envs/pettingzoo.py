@@ -232,7 +232,8 @@ def _load_module(map: str) -> ModuleType:
     try:
         return import_module(module)
     except ImportError as error:
-        raise EnvUnavailableError(f"env.map names a module that cannot be imported: {error}.") from error
+        reason = str(error).rstrip(".")
+        raise EnvUnavailableError(f"env.map names a module that cannot be imported: {reason}.") from error
 
 
 def _load_factory(map: str) -> "Callable[[], ParallelEnv]":
