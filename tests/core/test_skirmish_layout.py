@@ -24,9 +24,12 @@ def test_sizes_equal_the_published_ones(name):
     facts, env = FACTS[name], make(name, 2)
     seen = env.reset(0)
     assert env.info == make_info(MAPS[name], SkirmishConfig())
-    assert seen.obs.shape == (2, facts.n, facts.obs_dim) and seen.obs.dtype == np.float32
-    assert seen.state.shape == (2, facts.state_dim) and seen.state.dtype == np.float32
-    assert seen.avail.shape == (2, facts.n, facts.n_actions) and seen.avail.dtype == np.bool_
+    assert seen.obs.shape == (2, facts.n, facts.obs_dim)
+    assert seen.obs.dtype == np.float32
+    assert seen.state.shape == (2, facts.state_dim)
+    assert seen.state.dtype == np.float32
+    assert seen.avail.shape == (2, facts.n, facts.n_actions)
+    assert seen.avail.dtype == np.bool_
     assert env.info.episode_limit == facts.limit
     assert env.info.agent_block == 4 + facts.ally_shield + facts.bits
     assert len(env.info.action_names) == facts.n_actions
@@ -56,7 +59,9 @@ def test_the_state_decodes_to_the_battle(played):
             kind = env._battle.units[j].name
             if not alive:
                 assert (row.health, row.x, row.y) == (0, 16, 16)
-                assert not row.shield and not row.clock and row.kind is None
+                assert not row.shield
+                assert not row.clock
+                assert row.kind is None
                 continue
             assert row.health == pytest.approx(real[1, j, c.HEALTH] / spec[j, c.S_HEALTH], rel=1e-6)
             assert (row.x, row.y) == pytest.approx(real[1, j, [c.X, c.Y]].tolist(), abs=1e-4)
@@ -110,7 +115,8 @@ def _assert_row(row: Row, me: Row, unit: Row, flag: float):
         return
     if unit.health == 0 or gap >= 9:
         assert (row.flag, row.distance, row.x, row.y, row.health) == (0, 0, 0, 0, 0)
-        assert not row.shield and row.kind is None
+        assert not row.shield
+        assert row.kind is None
         return
     assert row.flag == flag
     assert (row.health, row.shield, row.kind) == (unit.health, unit.shield, unit.kind)

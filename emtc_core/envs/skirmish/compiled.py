@@ -17,15 +17,16 @@ from typing import Any, TypeVar
 import numba
 
 Function = TypeVar("Function", bound=Callable[..., object])
+_njit: Any = numba.njit  # its overloads know neither the private option nor functions as results
 _OPTIONS: dict[str, Any] = {"error_model": "numpy", "_nrt": False}
 
 
 def kernel(function: Function) -> Function:
     """Compile a function that Python calls, once per machine."""
     try:
-        compiled = numba.njit(cache=True, **_OPTIONS)(function)
+        compiled = _njit(cache=True, **_OPTIONS)(function)
     except RuntimeError:  # no folder for the cache can be written
-        return numba.njit(**_OPTIONS)(function)
+        return _njit(**_OPTIONS)(function)
     cache_file = getattr(getattr(compiled, "_cache", None), "_cache_file", None)
     if cache_file is not None:
         cache_file._source_stamp = _DIGEST
@@ -34,7 +35,7 @@ def kernel(function: Function) -> Function:
 
 def part(function: Function) -> Function:
     """Compile a function that only kernels call."""
-    return numba.njit(no_cpython_wrapper=True, no_cfunc_wrapper=True, **_OPTIONS)(function)
+    return _njit(no_cpython_wrapper=True, no_cfunc_wrapper=True, **_OPTIONS)(function)
 
 
 def _digest_sources() -> str:

@@ -35,7 +35,7 @@ def make_places(
 
 
 def _lattice(point: tuple[float, float], spacing: float) -> list[tuple[float, float]]:
-    offsets = sorted(product(range(-6, 7), repeat=2), key=_rank)
+    offsets = sorted(product(range(-6, 7), range(-6, 7)), key=_rank)
     return [(point[0] + spacing * dx, point[1] + spacing * dy) for dx, dy in offsets]
 
 

@@ -1,0 +1,136 @@
+"""Laws that no game loop of any battle may break, watched loop by loop under random play."""
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from emtc_core.envs.skirmish import columns as c
+from emtc_core.envs.skirmish.maps import MAPS
+from emtc_core.envs.skirmish.units import HEAL_RATE, SHIELD_DELAY, SHIELD_RATE, ZERG_RATE
+from tests.reference.skirmish_watch import is_over, make, play
+
+ROUNDING = 1e-9
+SHARED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+
+
+class Laws:
+    """Looks at a battle after each loop; `launched` remembers when each weapon fired last."""
+
+    def __init__(self) -> None:
+        self.launched: dict[tuple[int, int], int] = {}
+        self.loops = 0
+
+    def look(self, battle, real, whole):
+        self.loops += 1
+        ran = battle.running
+        now, spec = battle.real, battle.spec
+        was_alive, alive = whole[..., c.ALIVE] == 1, battle.whole[..., c.ALIVE] == 1
+        assert not (alive & ~was_alive).any(), "a dead unit came back"
+        self._vitals(battle, real, was_alive)
+        place = now[..., [c.X, c.Y]]
+        assert battle.walkable[place[..., 0].astype(int), place[..., 1].astype(int)].all(), "off the ground"
+        moved = np.linalg.norm(place - real[..., [c.X, c.Y]], axis=-1)
+        assert (moved[~was_alive | ~ran[:, None]] == 0).all(), "the dead or a finished battle moved"
+        assert (now[..., c.COOLDOWN] <= spec[:, c.S_PERIOD] + 2).all()
+        self._weapons(battle, real, was_alive)
+
+    def _vitals(self, battle, real, was_alive):
+        now, spec = battle.real, battle.spec
+        assert (now[..., [c.HEALTH, c.SHIELD, c.ENERGY]] >= 0).all()
+        assert (now[..., c.HEALTH] <= spec[:, c.S_HEALTH] + ROUNDING).all()
+        rise = now[..., c.HEALTH] - real[..., c.HEALTH]
+        own = np.where(spec[:, c.S_ZERG] > 0, ZERG_RATE, 0.0)
+        healed = battle.spec[:, c.S_BIOLOGICAL] * HEAL_RATE * (spec[:, c.S_DELIVERY] == c.MEND).any()
+        assert (rise <= own + healed + ROUNDING).all(), "health rose by itself"
+        gain = now[..., c.SHIELD] - real[..., c.SHIELD]
+        assert (gain <= SHIELD_RATE + ROUNDING).all()
+        early = real[..., c.HURT] + 1 < SHIELD_DELAY
+        assert (gain[early] <= ROUNDING).all(), "a shield recharged too soon"
+        assert (rise[~was_alive] <= 0).all()
+        assert (now[..., c.HEALTH][battle.whole[..., c.ALIVE] == 0] == 0).all()
+
+    def _weapons(self, battle, real, was_alive):
+        fired = battle.real[..., c.COOLDOWN] > real[..., c.COOLDOWN]
+        assert not (fired & ~was_alive).any(), "a dead unit fired"
+        for b, i in np.argwhere(fired):
+            clock = int(battle.clock[b])
+            last = self.launched.get((b, i))
+            if last is not None and clock > last:
+                least = battle.spec[i, c.S_PERIOD] - 1 - np.ceil(battle.spec[i, c.S_WIND_UP])
+                assert clock - last >= least, "a weapon fired before its cooldown had run out"
+            self.launched[b, i] = clock
+
+
+@pytest.mark.parametrize("name", MAPS)
+def test_no_loop_of_a_random_battle_breaks_a_law(name):
+    laws = Laws()
+    play(make(name, 2), 7, fight=0.7, look=laws.look)
+    assert laws.loops > 50
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", MAPS)
+def test_no_loop_of_many_random_battles_breaks_a_law(name):
+    for seed in range(12):
+        play(make(name, 64), seed, fight=0.5 + 0.5 * (seed % 2), look=Laws().look)
+
+
+@given(st.sampled_from(list(MAPS)), st.integers(0, 2**31 - 1), st.floats(0, 1))
+@settings(SHARED, max_examples=12)
+def test_any_seed_keeps_the_laws(name, seed, fight):
+    play(make(name), seed, fight=fight, look=Laws().look)
+
+
+@given(st.sampled_from(list(MAPS)), st.integers(0, 2**31 - 1))
+@settings(SHARED, max_examples=15)
+def test_a_finished_battle_repeats_its_last_sight(name, seed):
+    env = make(name, 3)
+    seen = play(env, seed, fight=0.8)
+    last, limit = seen[-1], env.info.episode_limit
+    assert len(seen) - 1 <= limit
+    assert not (last.terminated & last.truncated).any()
+    again = env.step(np.zeros((3, env.info.n_agents), dtype=int))
+    for name_of_array in ("obs", "state", "avail", "terminated", "truncated", "won"):
+        np.testing.assert_array_equal(getattr(again, name_of_array), getattr(last, name_of_array))
+    assert (again.reward == 0).all()
+
+
+def test_copies_that_end_early_stay_as_they_ended():
+    env = make("3m", 16)
+    seen = play(env, 0)
+    ended = [int(np.argmax([is_over(frame)[b] for frame in seen])) for b in range(16)]
+    assert len(set(ended)) > 1
+    for b, step in enumerate(ended):
+        for frame in seen[step + 1 :]:
+            np.testing.assert_array_equal(frame.state[b], seen[step].state[b])
+            assert frame.reward[b] == 0
+
+
+def test_the_dead_score_nothing_once_their_missiles_have_landed():
+    env = make("3s_vs_5z", 4)
+    lost = {}
+
+    def look(battle, real, whole):
+        for b in np.flatnonzero(~(whole[:, :3, c.ALIVE] == 1).any(axis=1)):
+            if (whole[b, :3, c.PENDING_TARGET] < 0).all():
+                drop = real[b, 3:, [c.HEALTH, c.SHIELD]].sum() - battle.real[b, 3:, [c.HEALTH, c.SHIELD]].sum()
+                lost[b] = max(lost.get(b, 0.0), drop)
+
+    play(env, 5, fight=1.0, look=look)
+    assert lost
+    assert max(lost.values()) <= 0
+
+
+def test_the_time_limit_truncates_and_does_not_terminate():
+    env = make("3s_vs_5z", 2)
+    seen = env.reset(0)
+    walls = np.array([5, 5, 5])
+    for step in range(env.info.episode_limit):
+        assert not is_over(seen).any(), f"ended at step {step}"
+        env._battle.real[..., c.HEALTH] = env._battle.spec[:, c.S_HEALTH]  # nobody can die
+        actions = np.where(seen.avail[..., 5], walls, 1)
+        seen = env.step(actions)
+    assert seen.truncated.all()
+    assert not seen.terminated.any()
+    assert not seen.won.any()

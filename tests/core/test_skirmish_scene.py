@@ -1,0 +1,82 @@
+"""Replays from stored states alone."""
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from emtc_core.envs.skirmish import columns as c
+from emtc_core.envs.skirmish.maps import MAPS
+from emtc_core.envs.skirmish.scene import make_scene
+from emtc_core.errors import EnvUnavailableError, ShapeError
+from tests.reference.skirmish_watch import draw, make
+
+
+@pytest.mark.parametrize("name", ["3m", "3s5z", "MMM2", "6h_vs_8z", "corridor"])
+def test_frames_show_where_units_were_and_whom_they_aimed_at(name):
+    env, rng = make(name), np.random.default_rng(0)
+    seen, n = env.reset(0), make(name).info.n_agents
+    states, truth, actions = [seen.state[0]], [env._battle.real[0].copy()], []
+    for _ in range(40):
+        choice = draw(seen.avail, rng, fight=0.9)
+        seen = env.step(choice)
+        if (seen.terminated | seen.truncated)[0]:
+            break
+        states.append(seen.state[0])
+        truth.append(env._battle.real[0].copy())
+        actions.append(choice[0])
+    scene = env.scene(np.array(states))
+    real = np.array(truth)
+    np.testing.assert_allclose(scene.position[0], real[0][:, [c.X, c.Y]], atol=1e-4)
+    alive = real[..., c.HEALTH] > 0
+    np.testing.assert_array_equal(scene.alive, alive)
+    np.testing.assert_allclose(scene.position[alive], real[..., [c.X, c.Y]][alive], atol=1e-4)
+    shield = env._battle.spec[:, c.S_SHIELD]
+    np.testing.assert_allclose(scene.shield, real[..., c.SHIELD] / np.where(shield > 0, shield, 1), atol=1e-6)
+    kinds = [unit.name for unit in env._battle.units]
+    assert list(scene.kind) == kinds
+    assert scene.team.tolist() == [0] * n + [1] * (len(kinds) - n)
+    for t, action in enumerate(actions):
+        for i in range(n):
+            aimed = action[i] - 6 + (0 if kinds[i] == "medivac" else n) if action[i] >= 6 else -1
+            assert scene.target[t, i] == aimed
+    assert (scene.target[-1] == -1).all()
+
+
+def test_the_dead_lie_where_they_were_seen_last():
+    env = make("3m")
+    states = [env.reset(0).state[0]]
+    env._battle.real[0, 4, [c.X, c.Y]] = 20.0, 12.0
+    states.append(env._show(np.zeros(1, np.float32)).state[0])
+    env._battle.whole[0, 4, c.ALIVE] = 0
+    states += [env._show(np.zeros(1, np.float32)).state[0]] * 2
+    scene = make_scene(MAPS["3m"], np.array(states))
+    assert not scene.alive[2:, 4].any()
+    np.testing.assert_allclose(scene.position[3, 4], (20, 12), atol=1e-5)
+
+
+def test_a_scene_says_that_it_is_a_simulator_and_shows_the_ground():
+    scene = make_scene(MAPS["corridor"], make("corridor").reset(0).state)
+    assert "not StarCraft II" in scene.note
+    assert scene.walkable.sum() == 396
+    assert scene.bounds == (0, 0, 32, 32)
+    assert [int(make_scene(MAPS[m], make(m).reset(0).state).walkable.sum()) for m in ("3m", "6h_vs_8z")] == [504, 200]
+
+
+def test_states_of_another_map_are_refused():
+    with pytest.raises(ShapeError, match="states"):
+        make_scene(MAPS["3m"], np.zeros((4, 50), np.float32))
+
+
+def test_an_unknown_map_is_refused_by_name():
+    with pytest.raises(EnvUnavailableError, match='no map "4m"'):
+        make("4m")
+
+
+def test_sizes_and_scenes_load_no_compiler():
+    code = (
+        "import sys; import emtc_core.envs.skirmish.scene; import emtc_core.envs.skirmish.maps;"
+        "assert 'numba' not in sys.modules and 'torch' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
