@@ -104,6 +104,15 @@ def test_a_copy_does_not_depend_on_how_many_stand_beside_it():
         a, b = few.step(choice[:2]), many.step(choice)
 
 
+def test_threads_of_a_big_batch_change_nothing():
+    env, single = make("corridor", 36), make("corridor", 36)
+    single._battle.close()
+    threaded, alone = play(env, 2, fight=0.9), play(single, 2, fight=0.9)
+    env.close()
+    assert len(threaded) == len(alone)
+    np.testing.assert_array_equal(threaded[-1].state, alone[-1].state)
+
+
 def test_resetting_with_a_seed_repeats_and_without_goes_on():
     env = make("8m", 2)
     first, second, again = env.reset(3), env.reset(), env.reset(3)

@@ -4,6 +4,10 @@ What lives here: ownership of the arrays that the kernels change. What does not:
 (`env.py`). Scripted policies that order at any distance (the calibration) drive this class directly.
 """
 
+import os
+from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -15,6 +19,9 @@ from emtc_core.envs.skirmish.simulate import advance
 from emtc_core.envs.skirmish.spawn import JITTER, make_places, order_within_types
 from emtc_core.envs.skirmish.terrain import get_choke, make_ground, make_walkable
 from emtc_core.envs.skirmish.units import ENERGY_START
+
+UNITS_PER_THREAD = 512
+"""Units in a batch that are worth a thread of their own; the result does not depend on it."""
 
 
 class Battle:
@@ -41,6 +48,8 @@ class Battle:
         self.clock = np.zeros(n_envs, dtype=np.int64)
         self.running = np.zeros(n_envs, dtype=np.bool_)
         self._rng = make_words(0, n_envs)
+        self._n_threads = min(os.cpu_count() or 1, n_envs * len(self.units) // UNITS_PER_THREAD)
+        self._pool = ThreadPoolExecutor(self._n_threads) if self._n_threads > 1 else None
 
     def seed(self, seed: int) -> None:
         """Set the generator of copy b from (seed, b)."""
@@ -66,7 +75,21 @@ class Battle:
         self.whole[..., columns.MOBILITY] = columns.IDLE
 
     def advance(self, loops: int) -> None:
-        """Advance every running battle by some game loops."""
+        """Advance every running battle by some game loops; big batches share the cores."""
+        if self._pool is None:
+            self._advance(loops, 0, len(self.clock))
+            return
+        bounds = np.linspace(0, len(self.clock), self._n_threads + 1).astype(int).tolist()
+        for done in [self._pool.submit(self._advance, loops, *share) for share in pairwise(bounds)]:
+            done.result()
+
+    def close(self) -> None:
+        """Let the threads go; idempotent."""
+        if self._pool is not None:
+            self._pool.shutdown()
+            self._pool = None
+
+    def _advance(self, loops: int, begin: int, end: int) -> None:
         advance(
             self.real,
             self.whole,
@@ -79,6 +102,8 @@ class Battle:
             self._goal,
             self.n_allies,
             loops,
+            begin,
+            end,
         )
 
     def _draw_places(self) -> NDArray[np.float64]:

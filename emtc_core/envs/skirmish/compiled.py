@@ -18,7 +18,7 @@ import numba
 
 Function = TypeVar("Function", bound=Callable[..., object])
 _njit: Any = numba.njit  # its overloads know neither the private option nor functions as results
-_OPTIONS: dict[str, Any] = {"error_model": "numpy", "_nrt": False}
+_OPTIONS: dict[str, Any] = {"error_model": "numpy", "nogil": True, "_nrt": False}
 
 
 def kernel(function: Function) -> Function:

@@ -106,7 +106,8 @@ class SkirmishEnv:
         return make_scene(self._spec, states)
 
     def close(self) -> None:
-        """Nothing to release."""
+        """Release the threads of big batches; idempotent."""
+        self._battle.close()
 
     def _show(self, reward: NDArray[np.float32]) -> Observation:
         info, battle = self._info, self._battle

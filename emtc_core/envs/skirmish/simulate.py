@@ -90,10 +90,12 @@ def advance(
     goal: NDArray[np.float64],
     n_allies: int,
     loops: int,
+    begin: int,
+    end: int,
 ) -> None:
-    """Advance every running battle by some game loops under the present orders."""
+    """Advance the running ones of battles begin..end-1 by some game loops under the present orders."""
     n_units = whole.shape[1]
-    for b in range(whole.shape[0]):
+    for b in range(begin, end):
         if not running[b]:
             continue
         for _ in range(loops):
