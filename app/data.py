@@ -15,6 +15,7 @@ import pandas as pd
 import streamlit as st
 from numpy.typing import NDArray
 
+from app.projections.jobs import sample_rows
 from emtc_core.envs.base import Scene
 from emtc_core.envs.registry import EnvRow, list_envs, make_scene
 from storage.engine import Database, open_database, run_folder
@@ -107,6 +108,16 @@ def snapshot(snapshot_id: int, stamp: str) -> Snapshot:
     return _snapshot(database_url(), snapshot_id, stamp)
 
 
+@st.cache_resource(max_entries=16, show_spinner=False)
+def _sample(url: str, snapshot_id: int, stamp: str, n: int, seed: int) -> NDArray[np.int64]:
+    return sample_rows(_snapshot(url, snapshot_id, stamp), n=n, seed=seed)
+
+
+def sample(snapshot_id: int, stamp: str, *, n: int, seed: int) -> NDArray[np.int64]:
+    """Choose the rows of a snapshot that are shown, stratified by return and time."""
+    return _sample(database_url(), snapshot_id, stamp, n, seed)
+
+
 def point(snapshot_id: int, slot: int) -> PointDetail:
     """Read one node with the episode that wrote it.
 
@@ -191,10 +202,12 @@ class LiveCurves:
     evaluations: pd.DataFrame = field(default_factory=pd.DataFrame)
     gate: pd.DataFrame = field(default_factory=pd.DataFrame)
     metrics: pd.DataFrame = field(default_factory=pd.DataFrame)
+    has_episodes: bool = False
     _seen: deque[tuple[float, int]] = field(default_factory=deque)
 
     def observe(self, env_steps: int) -> None:
         """Note how far the run is now; the notes of the last half minute give its speed."""
+        self.has_episodes = env_steps > 0
         now = time.monotonic()
         self._seen.append((now, env_steps))
         while len(self._seen) > 2 and now - self._seen[0][0] > SPEED_WINDOW_S:
@@ -230,7 +243,7 @@ class LiveCurves:
     def version(self) -> str:
         """Changes whenever a curve has a new point."""
         steps = (_last_step(frame) for frame in (self.evaluations, self.gate, self.metrics))
-        return "-".join(map(str, (self.resumes, *steps)))
+        return "-".join(map(str, (self.resumes, int(self.has_episodes), *steps)))
 
     def training_episodes(self) -> pd.DataFrame:
         """Read the training episodes, thinned by the database."""

@@ -1,5 +1,6 @@
 """Stop, pause and resume a run, with what was asked and when the trainer obeyed."""
 
+import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 
@@ -15,6 +16,8 @@ from storage.control import command_log, send_command
 from storage.runs import RunRow
 
 SILENCE_S = 10.0
+STARTING_S = 60.0
+_RESUMING = "resuming"
 
 
 def show(run: RunRow) -> None:
@@ -27,11 +30,24 @@ def show(run: RunRow) -> None:
         elif status == "paused":
             _command(run, "resume", "Go on", ":material/play_arrow:")
             _command(run, "stop", "Stop", ":material/stop:")
+        elif is_resuming(run.id):
+            st.caption("A new trainer is starting from the last checkpoint …")
         elif status in ("stopped", "failed", "lost") and st.button(
             "Resume from the last checkpoint", icon=":material/replay:", type="primary", key="resume-ended"
         ):
-            _try(lambda: resume_run(data.database(), run.id))
-            st.rerun()
+            _try(lambda: _resume(run.id))
+
+
+def is_resuming(run_id: str) -> bool:
+    """Tell whether this session has asked for the run to go on and its new trainer may still be starting."""
+    known, asked_at = st.session_state.get(_RESUMING, ("", 0.0))
+    return known == run_id and time.monotonic() - asked_at < STARTING_S
+
+
+def _resume(run_id: str) -> None:
+    resume_run(data.database(), run_id)
+    st.session_state[_RESUMING] = (run_id, time.monotonic())
+    st.rerun()
 
 
 def show_log(run: RunRow) -> None:

@@ -38,10 +38,14 @@ _SPEED = "time/env_steps_per_second"
 
 def show(run: RunRow) -> None:
     """Draw the whole page body of a run."""
-    ended = run.live_status in ENDED
+    ended = _is_settled(run)
+    st.session_state["live_ticking"] = not ended
     frames = _frames(run.id)
     if not st.session_state.get("live_paused"):
         frames.refresh()
+    frames.observe(run.env_steps)
+    st.session_state["live_drawn"] = frames.version  # the charts below are drawn in this very run
+    st.session_state["live_waiting"] = 0
     st.fragment(_status, run_every=None if ended else TICK_S)(run.id)
     st.fragment(_charts, key=CHARTS)(run)
     st.fragment(_log, run_every=None if ended else 5)(run.id)
@@ -54,12 +58,17 @@ def _frames(run_id: str) -> LiveCurves:
     return known
 
 
+def _is_settled(run: RunRow) -> bool:
+    return run.live_status in ENDED and not controls.is_resuming(run.id)
+
+
 def _status(run_id: str) -> None:
     with messages.guarded():
         run = data.get_run(run_id)
         before = st.session_state.get("live_status", {}).get(run_id)
         st.session_state["live_status"] = {run_id: run.live_status}
-        if before is not None and before != run.live_status:
+        over = st.session_state.get("live_ticking") and _is_settled(run)
+        if over or (before is not None and before != run.live_status):
             st.rerun()  # the timers of this page follow the run's state
         frames = _frames(run_id)
         _top(run)
@@ -147,7 +156,7 @@ def _charts(run: RunRow) -> None:
     frames = _frames(run.id)
     st.session_state["live_drawn"] = frames.version
     st.session_state["live_waiting"] = 0
-    if not frames.rows:
+    if not frames.rows and not frames.has_episodes:
         messages.empty(
             "No point has been recorded yet.",
             "The first one follows the first training round, usually within ten seconds. This page looks by itself.",

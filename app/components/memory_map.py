@@ -13,7 +13,7 @@ from app.components import atlas, export, projection_job
 from app.figures.cloud import QUANTITIES
 from app.figures.memory import draw_memory
 from app.format import count, escape_markdown
-from app.projections.jobs import projection_params, sample_rows
+from app.projections.jobs import projection_params
 from app.projections.methods import AXIS_PAIRS, BACKGROUND, SMALLEST, Drawn, draw_axes, draw_pca
 from storage.queries.memory import Snapshot
 from storage.runs import RunRow
@@ -53,7 +53,7 @@ def show(run: RunRow) -> Shown | None:
     if snapshot.size == 0:
         messages.empty("The memory was still empty at this moment.", "Choose a later snapshot.")
         return None
-    rows = sample_rows(snapshot, n=view.n or snapshot.size, seed=view.seed)
+    rows = data.sample(row["id"], str(row["created_at"]), n=view.n or snapshot.size, seed=view.seed)
     drawn, name = _project(snapshot, rows, view)
     _draw(run, snapshot, rows, drawn, view, name)
     return Shown(snapshot, name)

@@ -10,6 +10,7 @@ from app.theme import BETA, DELTA_MEM, LOSS, OKABE_ITO, RETURN, SPEED, TAU, WIN_
 from emtc_core.metrics import METRICS
 
 X_LABEL = "training env steps"
+_EVALUATION = ("env_step", "episodes", "wins", "win_rate", "return_mean")
 _Z95 = 1.959963984540054
 
 
@@ -41,6 +42,7 @@ def draw_outcomes(
     evaluations: pd.DataFrame, episodes: pd.DataFrame, *, run: str, marks: tuple[Mark, ...] = ()
 ) -> Chart:
     """Greedy win rate with its 95 % interval, and returns of evaluation and training."""
+    evaluations = evaluations.reindex(columns=[*_EVALUATION])
     x = column(evaluations, "env_step")
     low, high = wilson_interval(column(evaluations, "wins"), column(evaluations, "episodes"))
     win_rate = Line("greedy evaluation, 95 % interval", WIN_RATE, x, column(evaluations, "win_rate"), low, high)
@@ -71,7 +73,9 @@ def draw_metrics(metrics: pd.DataFrame, names: Sequence[str], *, run: str, marks
         if not here.any():
             continue
         known = METRICS[name]
-        line = Line(name, _metric_color(name), column(metrics, "env_step")[here], column(metrics, "value")[here])
+        line = Line(
+            _short(name), _metric_color(name), column(metrics, "env_step")[here], column(metrics, "value")[here]
+        )
         panels.append(Panel(_short(name), known.unit, (line,)))
     meanings = "; ".join(f"{_short(n)}: {METRICS[n].meaning}" for n in names if n in METRICS)
     title = f"Learning and speed of {run}"

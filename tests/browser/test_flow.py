@@ -3,13 +3,18 @@
 import os
 import signal
 import time
+from contextlib import closing
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from emtc_core.recorder import EvaluationRecord
+from storage.control import Heartbeat
 from storage.engine import open_database
 from storage.queries.memory import get_point, list_snapshots
 from storage.queries.runs import get_run, latest_run_id
+from storage.recorder import DatabaseRecorder
 from tests.browser.server import find_browser, running_app
 from tests.pages.seed import seed_run
 from tests.require import require
@@ -20,6 +25,11 @@ pytestmark = [pytest.mark.browser, pytest.mark.timeout(600)]
 FIRST_POINT_S = float(os.environ.get("EMTC_TEST_FIRST_POINT_S", "10"))
 """Promised for an idle machine of two cores; the variable gives a busy one more time."""
 PATIENCE_MS = 120_000
+COUNT_DRAWINGS = """node => {
+    const draw = node.state.draw
+    node.drawn = 0
+    node.state.draw = () => { node.drawn += 1; draw() }
+}"""
 
 
 @pytest.fixture(scope="module")
@@ -101,8 +111,19 @@ def test_from_the_demo_button_to_the_replay_of_a_clicked_memory(page, tmp_path: 
             page.locator(".playback .play").click()
             page.wait_for_timeout(1200)
             assert frame_of(page) > before
+            _see_a_death_and_resume(page, db)
         finally:
             end_trainer(db)
+
+
+def _see_a_death_and_resume(page, db) -> None:
+    page.get_by_role("link", name="Live").click()
+    page.locator(".curves canvas").first.wait_for(timeout=PATIENCE_MS)
+    run = get_run(db, latest_run_id(db))
+    assert run.live_status == "running", "the demo run ended before it could be killed"
+    os.kill(run.pid, signal.SIGKILL)
+    page.get_by_role("button", name="Resume from the last checkpoint").click(timeout=10_000)
+    page.get_by_role("button", name="Pause", exact=False).first.wait_for(timeout=PATIENCE_MS)
 
 
 def _wait_for_warm_up(folder: Path) -> None:
@@ -196,10 +217,38 @@ def test_dragging_zooms_all_charts_and_the_link_keeps_the_window(page, browser, 
     again.close()
 
 
+def test_idle_tick_redraws_nothing_and_new_rows_keep_the_view(page, tmp_path: Path):
+    database = tmp_path / "emtc.db"
+    db = open_database(f"sqlite:///{database}")
+    run_id = seed_run(db, status="running")
+    with closing(Heartbeat(db, run_id)), running_app(database) as url:
+        page.goto(f"{url}/live?run={run_id}")
+        page.locator(".curves canvas").first.wait_for(timeout=PATIENCE_MS)
+        page.wait_for_timeout(3000)
+        chart = page.locator(".curves").nth(1)
+        count = (
+            "node => { const d = node.state.draw; node.drawn = 0; node.state.draw = () => { node.drawn += 1; d() } }"
+        )
+        chart.evaluate(count)
+        page.mouse.move(5, 5)
+        page.wait_for_timeout(5000)
+        assert chart.evaluate("node => node.drawn") == 0
+        chart.evaluate("node => { node.state.hidden.add('training'); node.state.window = [100, 300] }")
+        recorder = DatabaseRecorder(db, run_id)
+        last = get_run(db, run_id).env_steps
+        won = np.array([True, True])
+        recorder.record_evaluation(EvaluationRecord(last + 1, np.ones(2, np.float32), np.array([5, 5]), won))
+        recorder.close()
+        page.wait_for_timeout(6000)
+        assert chart.evaluate("node => node.drawn") >= 1
+        assert chart.evaluate("node => [...node.state.hidden, ...node.state.window]") == ["training", 100, 300]
+
+
 def test_figure_downloads_as_vector_without_chrome_on_the_server(page, seeded):
     url, run_id, _ = seeded
     page.goto(f"{url}/live?run={run_id}")
     page.get_by_role("button", name="Export").first.click(timeout=PATIENCE_MS)
+    page.wait_for_timeout(500)
     for label, start in (("SVG, vector", b"<?xml"), ("PDF, vector", b"%PDF"), ("CSV, the data", b"panel,unit")):
         with page.expect_download(timeout=PATIENCE_MS) as download:
             page.get_by_role("button", name=label).click()
