@@ -44,8 +44,8 @@ def make_sequence(batch: Batch, *, agent_id: bool) -> Sequence:
         avail=avail,
         action=action,
         reward=batch.reward.transpose(0, 1),
-        terminated=batch.terminated.transpose(0, 1).float(),
-        mask=batch.filled.transpose(0, 1).float(),
+        terminated=batch.terminated.transpose(0, 1).to(batch.reward.dtype),
+        mask=batch.filled.transpose(0, 1).to(batch.reward.dtype),
         beta=batch.beta.transpose(0, 1),
         n_real=int(batch.length.sum()),
     )

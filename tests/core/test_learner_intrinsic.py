@@ -1,0 +1,154 @@
+"""Curiosity (EMC) and diversity (CDS): rewards against slow readings, schedules, what is trained."""
+
+import numpy as np
+import pytest
+import torch
+
+from emtc_core.config.backbones import CuriosityConfig
+from emtc_core.learner.curiosity import Curiosity, curiosity_scale
+from emtc_core.learner.diversity import Diversity
+from emtc_core.learner.learner import ValueLearner, make_learner
+from emtc_core.learner.networks import DiverseAgent, Sequence, make_sequence
+from tests.core.learner_cases import BLOCKS, hard_episodes, make_batch, make_config
+from tests.reference import diversity as twin
+from tests.reference.learner import sub, trace
+
+
+def make_cds(**cds) -> tuple[ValueLearner, Diversity]:
+    learner = make_learner(make_config("cds", cds={"beta": 0.3} | cds), BLOCKS, device="cpu", seed=2)
+    assert isinstance(learner, ValueLearner)
+    (part,) = learner._intrinsic
+    assert isinstance(part, Diversity)
+    return learner, part
+
+
+def make_curious() -> tuple[ValueLearner, Curiosity]:
+    learner = make_learner(make_config("qplex", curiosity={"scale": 0.5}), BLOCKS, device="cpu", seed=2)
+    assert isinstance(learner, ValueLearner)
+    (part,) = learner._intrinsic
+    assert isinstance(part, Curiosity)
+    return learner, part
+
+
+def unroll(learner: ValueLearner, *, agent_id: bool):
+    seq: Sequence = make_sequence(make_batch(hard_episodes(BLOCKS), BLOCKS), agent_id=agent_id)
+    return seq, learner.online.unroll(seq, torch.Generator())
+
+
+@pytest.mark.parametrize("mixture", ["agents", "heads", "histories"])
+def test_the_diversity_reward_follows_its_equation(mixture):
+    learner, part = make_cds(policy_mixture=mixture, b1=0.5, b2=2.0)
+    seq, online = unroll(learner, agent_id=False)
+    reward = part.reward(seq, online, env_step=0)
+    agent = learner.online.agent
+    assert isinstance(agent, DiverseAgent)
+    params = {k: v.detach().double() for k, v in learner.online.state_dict().items()}
+    predictors = {k: v.double() for k, v in part.get_state()["target"].items()}
+    for e, episode in enumerate(hard_episodes(BLOCKS)):
+        traces = [trace(sub(params, "agent"), episode, i, BLOCKS, with_id=False) for i in range(3)]
+        for t in range(episode.length):
+            hidden = [traces[i].hidden[t] for i in range(3)]
+            before = [traces[i].hidden[t - 1] if t else torch.zeros_like(hidden[0]) for i in range(3)]
+            head, bias = params["agent.head.weight"], params["agent.head.bias"]
+            shared = [params["agent.fc2.weight"] @ h + params["agent.fc2.bias"] for h in hidden]
+            q = torch.stack(
+                [torch.stack([shared[j] + hidden[j] @ head[k] + bias[k] for k in range(3)]) for j in range(3)]
+            )
+            wanted = twin.reward(
+                predictors,
+                learner._config.cds,
+                hidden_before=torch.stack(before),
+                obs=torch.from_numpy(episode.obs[t]).double(),
+                action=episode.action[t].tolist(),
+                obs_next=torch.from_numpy(episode.obs[t + 1]).double(),
+                q_by_identity=q,
+            )
+            assert reward[t, e].item() == pytest.approx(wanted, rel=1e-4, abs=1e-5)
+
+
+def test_the_diversity_reward_fades_after_a_million_steps():
+    learner, part = make_cds(anneal=5.0)
+    seq, online = unroll(learner, agent_id=False)
+    full, half, none = (part.reward(seq, online, env_step=s) for s in (1_000_000, 1_100_000, 1_300_000))
+    np.testing.assert_allclose(half, 0.5 * full, rtol=1e-6)
+    assert not none.any()
+
+
+def test_predictors_learn_the_next_observation_and_targets_follow_on_copy():
+    learner, part = make_cds()
+    seq, online = unroll(learner, agent_id=False)
+    generator = torch.Generator().manual_seed(0)
+
+    def error() -> float:
+        return float(part._online(*part._rows(seq, online))[0].detach().mean())
+
+    first = error()
+    for _ in range(200):
+        part.train(seq, online, env_step=0, generator=generator)
+    assert error() < 0.7 * first
+    before = part.reward(seq, online, env_step=0)
+    part.copy_target()
+    assert not torch.equal(before, part.reward(seq, online, env_step=0))
+
+
+def test_periodic_predictors_wait_for_sixteen_episodes():
+    learner, part = make_cds(predictor_schedule="periodic")
+    seq, online = unroll(learner, agent_id=False)
+    generator = torch.Generator().manual_seed(0)
+    start = [x.clone() for x in part.get_state()["online"].values()]
+
+    def moved() -> bool:
+        return any(not torch.equal(a, b) for a, b in zip(start, part.get_state()["online"].values(), strict=True))
+
+    part.on_episodes(15)
+    part.train(seq, online, env_step=0, generator=generator)
+    assert not moved()
+    part.on_episodes(16)
+    part.train(seq, online, env_step=0, generator=generator)
+    assert moved()
+
+
+def test_a_weight_of_zero_builds_no_intrinsic_part():
+    for algo, sections in (("cds", {"cds": {"beta": 0.0}}), ("qplex", {}), ("emtc-qplex", {})):
+        learner = make_learner(make_config(algo, **sections), BLOCKS, device="cpu", seed=0)
+        assert isinstance(learner, ValueLearner)
+        assert learner.get_state()["intrinsic"] == []
+
+
+def test_curiosity_is_the_distance_to_ten_times_the_soft_values():
+    learner, part = make_curious()
+    seq, online = unroll(learner, agent_id=True)
+    reward = part.reward(seq, online, env_step=0)
+    state = part.get_state()
+    for e, episode in enumerate(hard_episodes(BLOCKS)):
+        predicted, soft = (
+            [trace({k: v.double() for k, v in state[n].items()}, episode, i, BLOCKS, with_id=True) for i in range(3)]
+            for n in ("predictor", "soft")
+        )
+        for t in range(episode.length):
+            gaps = [torch.sqrt(((predicted[i].q[t + 1] - 10.0 * soft[i].q[t + 1] + 1e-6) ** 2).sum()) for i in range(3)]
+            assert reward[t, e].item() == pytest.approx(0.5 * float(sum(gaps)) / 3, rel=1e-4)
+
+
+def test_curiosity_fades_as_its_predictor_learns_and_the_soft_copy_moves():
+    learner, part = make_curious()
+    seq, online = unroll(learner, agent_id=True)
+    soft = {k: v.clone() for k, v in part.get_state()["soft"].items()}
+    generator = torch.Generator()
+    sizes = []
+    for _ in range(150):
+        sizes.append(float((part.reward(seq, online, env_step=0) * seq.mask).mean()))
+        part.train(seq, online, env_step=0, generator=generator)
+    assert sizes[-1] < 0.7 * sizes[0]
+    assert any(not torch.equal(soft[k], v) for k, v in part.get_state()["soft"].items())
+
+
+def test_the_curiosity_scale_decays_to_its_floor_and_the_bug_is_an_option():
+    config = CuriosityConfig(scale=0.1, decay_rate=0.8, decay_cycle=200_000, decay_stop=0.01)
+    assert curiosity_scale(config, 199_999) == 0.1
+    assert curiosity_scale(config, 200_000) == pytest.approx(0.08)
+    assert curiosity_scale(config, 10_000_000) == 0.01
+    off = CuriosityConfig(scale=0.001, decay_stop=0.01, decay_cycle=100)
+    assert curiosity_scale(off, 1000) == 0.001
+    raised = CuriosityConfig(scale=0.0, decay_stop=0.01, decay_cycle=100, emulate_floor_bug=True)
+    assert [curiosity_scale(raised, s) for s in (0, 99, 100, 5000)] == [0.0, 0.0, 0.01, 0.01]
