@@ -1,0 +1,122 @@
+"""Detached trainers and background jobs: really started, once per press, and cancellable."""
+
+import time
+
+import psutil
+import pytest
+
+from app.launch import estimate, kill_run, launch_run, resume_run
+from app.projections.jobs import cancel_job, project_snapshot, projection_params, start_job, work
+from emtc_core.config.resolve import resolve
+from emtc_core.errors import ConfigError, EnvUnavailableError, RunStateError
+from storage.engine import open_database, run_folder
+from storage.projections import create_job, get_job
+from storage.queries.memory import find_projection, get_snapshot, list_snapshots
+from storage.queries.runs import get_run, list_runs
+from tests.pages.seed import seed_failed_run, seed_run
+
+PATIENCE_S = 120
+
+
+@pytest.fixture
+def db(tmp_path):
+    return open_database(f"sqlite:///{tmp_path / 'emtc.db'}")
+
+
+@pytest.fixture(scope="module")
+def seeded(tmp_path_factory):
+    db = open_database(f"sqlite:///{tmp_path_factory.mktemp('seeded') / 'emtc.db'}")
+    return db, seed_run(db)
+
+
+def wait_until(true, what: str) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while not true():
+        assert time.monotonic() < deadline, f"{what} did not happen within {PATIENCE_S} s"
+        time.sleep(0.1)
+
+
+def test_one_press_makes_one_run_that_trains_in_a_process_of_its_own(db):
+    config = resolve(preset="demo", steps=20_000)
+    first = launch_run(db, config, name="twice", launch_token="token")
+    assert launch_run(db, config, name="twice", launch_token="token") == first
+    assert len(list_runs(db)) == 1
+    row = get_run(db, first)
+    assert row.pid is not None
+    process = psutil.Process(row.pid)
+    try:
+        assert process.pid != psutil.Process().pid
+        wait_until(lambda: get_run(db, first).live_status == "running", "the start of the run")
+        kill_run(db, first)
+        wait_until(lambda: get_run(db, first).live_status == "lost", "the notice of its death")
+    finally:
+        if process.is_running():
+            process.kill()
+    assert (run_folder(db, first) / "log.txt").exists()
+
+
+def test_unavailable_environment_creates_nothing(db):
+    config = resolve(preset="demo", overrides={"env.map": "nowhere"})
+    with pytest.raises(EnvUnavailableError):
+        launch_run(db, config)
+    assert len(list_runs(db)) == 0
+
+
+def test_only_a_run_that_ended_is_resumed(seeded):
+    db, run_id = seeded
+    with pytest.raises(RunStateError, match="finished"):
+        resume_run(db, run_id)
+
+
+def test_process_of_an_unstarted_run_is_not_killed(db):
+    run_id = seed_failed_run(db)
+    with pytest.raises(RunStateError, match="end it there"):
+        kill_run(db, run_id)
+
+
+def test_estimate_learns_from_finished_runs(seeded, db):
+    config = resolve(preset="demo")
+    assert "guess" in estimate(db, config).basis
+    known = estimate(seeded[0], config)
+    assert "1 finished run" in known.basis
+    assert known.seconds > 0
+    assert known.disk_bytes > 1e6
+
+
+def test_projection_is_stored_once_and_found_again(seeded):
+    db, run_id = seeded
+    snapshot_id = int(list_snapshots(db, run_id)["id"].iloc[-1])
+    first = project_snapshot(db, snapshot_id, method="pca", n=100, seed=1)
+    assert project_snapshot(db, snapshot_id, method="pca", n=100, seed=1).id == first.id
+    assert project_snapshot(db, snapshot_id, method="pca", n=100, seed=2).id != first.id
+    shown = ~(first.coordinates != first.coordinates).any(axis=1)
+    assert shown.sum() == 100
+
+
+def test_unknown_method_is_a_sentence(seeded):
+    db, run_id = seeded
+    with pytest.raises(ConfigError, match="method must be one of"):
+        project_snapshot(db, int(list_snapshots(db, run_id)["id"].iloc[-1]), method="magic")
+
+
+def test_background_job_finishes_and_a_second_request_joins_it(seeded):
+    db, run_id = seeded
+    snapshot = get_snapshot(db, int(list_snapshots(db, run_id)["id"].iloc[-1]))
+    job = start_job(db, snapshot, method="umap", n=60, seed=0)
+    again = start_job(db, snapshot, method="umap", n=60, seed=0)
+    assert again.id == job.id
+    wait_until(lambda: get_job(db, job.id).status not in ("queued", "running"), "the end of the job")
+    assert get_job(db, job.id).status == "finished"
+    assert find_projection(db, snapshot.id, "umap", projection_params("umap", n=60, seed=0)) is not None
+
+
+def test_cancelled_job_stores_nothing(seeded, monkeypatch):
+    db, run_id = seeded
+    monkeypatch.setattr("app.projections.jobs.REPORT_EVERY_S", 0.0)
+    snapshot_id = int(list_snapshots(db, run_id)["id"].iloc[-1])
+    params = projection_params("umap", n=50, seed=9)
+    job = create_job(db, snapshot_id, method="umap", params=params)
+    cancel_job(db, job.id)
+    work(db, job.id)
+    assert get_job(db, job.id).status == "cancelled"
+    assert find_projection(db, snapshot_id, "umap", params) is None
