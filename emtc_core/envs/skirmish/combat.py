@@ -221,7 +221,7 @@ def _mend(
     missing = spec[target, S_HEALTH] - real[b, target, HEALTH]
     amount = max(min(HEAL_RATE, missing, real[b, i, ENERGY] / HEAL_COST), 0.0)
     real[b, target, HEALTH] += amount
-    real[b, i, ENERGY] -= amount * HEAL_COST
+    real[b, i, ENERGY] = max(real[b, i, ENERGY] - amount * HEAL_COST, 0.0)
     stand(real, whole, b, i, IDLE)
     return True
 
