@@ -14,6 +14,9 @@ from app.components.assets import read_asset, read_script
 from app.components.packing import pack_payload
 from app.figures.cloud import Cloud
 
+Place = list[float]
+"""x and y on the map."""
+
 _atlas = component(
     "emtc_lab_atlas", html=read_asset("atlas.html"), css=read_asset("atlas.css"), js=read_script("atlas.js")
 )
@@ -48,7 +51,9 @@ def show(cloud: Cloud, *, key: str, view_key: str, on_point: Callable[[int], Non
     _atlas(key=key, data=pack_payload(meta, arrays), on_point_change=heard)
 
 
-def mark(*, channel: str, selected: int | None, trace: Sequence[int] = ()) -> None:
-    """Ring the selected point of the map `channel` and draw the path of its trajectory over the cloud."""
-    data = {"channel": channel, "selected": selected, "trace": [int(slot) for slot in trace]}
-    _marker(key=f"{channel}-marker", data=data)
+def mark(*, channel: str, selected: int | None, at: Place | None = None, trace: Sequence[Place | None] = ()) -> None:
+    """Ring the selected point of the map `channel` and draw the path of its trajectory, one place per step."""
+    _marker(
+        key=f"{channel}-marker",
+        data={"channel": channel, "selected": selected, "at": at, "trace": list(trace)},
+    )

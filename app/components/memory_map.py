@@ -29,7 +29,7 @@ class Shown:
     """What the map shows now."""
 
     snapshot: Snapshot
-    cloud_key: str
+    coordinates: NDArray[np.float32]  # [M, 2] of every node; NaN where the projection has none
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ def show(run: RunRow) -> Shown | None:
     rows = data.sample(row["id"], str(row["created_at"]), n=view.n or snapshot.size, seed=view.seed)
     drawn, name = _project(snapshot, rows, view)
     _draw(run, snapshot, rows, drawn, view, name)
-    return Shown(snapshot, name)
+    return Shown(snapshot, drawn.coordinates)
 
 
 def _empty(run: RunRow) -> None:
@@ -130,24 +130,24 @@ def _choose_view() -> _View:
 
 def _project(snapshot: Snapshot, rows: NDArray[np.int64], view: _View) -> tuple[Drawn, str]:
     """Compute at once what is instant; take the rest from the database, PCA standing in until it is there."""
-    embedding = snapshot.embedding[rows]
     if view.method == "axes":
-        return draw_axes(embedding, AXIS_PAIRS[view.pair]), "embedding axes"
+        return draw_axes(snapshot.embedding, AXIS_PAIRS[view.pair]), "embedding axes"
+    pca = draw_pca(snapshot.embedding, fit_on=rows)
     if view.method not in BACKGROUND:
-        return draw_pca(embedding), "PCA"
+        return pca, "PCA"
     if len(rows) < SMALLEST:
         st.info(
             f"{METHODS[view.method]} needs at least {SMALLEST} nodes; this snapshot shows {len(rows)}. Here is PCA."
         )
-        return draw_pca(embedding), "PCA"
+        return pca, "PCA"
     params = projection_params(view.method, n=len(rows), seed=view.seed)
     found = data.find_projection(snapshot.id, view.method, params)
     if found is None:
         projection_job.show(snapshot, method=view.method, label=METHODS[view.method], n=len(rows), seed=view.seed)
-        return draw_pca(embedding), "PCA, in the meantime"
+        return pca, "PCA, in the meantime"
     name = METHODS[view.method]
     labels = (f"{name} 1 [1]", f"{name} 2 [1]")
-    return Drawn(found.coordinates[rows], *labels), name
+    return Drawn(found.coordinates, *labels), name
 
 
 def _draw(run: RunRow, snapshot: Snapshot, rows: NDArray[np.int64], drawn: Drawn, view: _View, name: str) -> None:
@@ -158,7 +158,7 @@ def _draw(run: RunRow, snapshot: Snapshot, rows: NDArray[np.int64], drawn: Drawn
     )
     quantity = QUANTITIES[view.color]
     cloud = draw_memory(
-        snapshot, rows, drawn.coordinates, x_label=drawn.x_label, y_label=drawn.y_label, color=view.color,
+        snapshot, rows, drawn.coordinates[rows], x_label=drawn.x_label, y_label=drawn.y_label, color=view.color,
         title=f"Episodic memory of {run.name} at step {snapshot.env_step}",
         caption=f"{caption}. Colour: {quantity.meaning}.",
     )  # fmt: skip

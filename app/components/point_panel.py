@@ -1,5 +1,7 @@
 """One memory node: its entry, the episode that wrote it, and the replay starting at that state."""
 
+from math import isfinite
+
 import pandas as pd
 import streamlit as st
 
@@ -26,11 +28,21 @@ def show(run: RunRow, shown: Shown) -> None:
         atlas.mark(channel=CHANNEL, selected=None)
         messages.error(exc)
         return
-    slots = detail.trajectory.slots
-    trace = slots[slots >= 0].tolist() if slots is not None else []
-    atlas.mark(channel=CHANNEL, selected=slot, trace=trace)
+    atlas.mark(channel=CHANNEL, selected=slot, at=_places(shown, [slot])[0], trace=_trace(shown, detail))
     _entry(run, detail)
     _replay(run, detail)
+
+
+def _trace(shown: Shown, detail: PointDetail) -> list[atlas.Place | None]:
+    """Place every state of the episode on the map; None where its node is no longer in the memory."""
+    slots = detail.trajectory.slots
+    return [] if slots is None else _places(shown, slots.tolist())
+
+
+def _places(shown: Shown, slots: list[int]) -> list[atlas.Place | None]:
+    rows = [shown.snapshot.row_of(slot) for slot in slots]
+    places = [None if row is None else shown.coordinates[row].tolist() for row in rows]
+    return [place if place is not None and all(map(isfinite, place)) else None for place in places]
 
 
 def _choose(shown: Shown) -> int | None:

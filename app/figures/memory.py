@@ -18,7 +18,13 @@ def draw_memory(
     title: str,
     caption: str,
 ) -> Cloud:
-    """Draw the chosen rows [n] at coordinates [n, 2]; dim values first, so that rare high ones stay visible."""
+    """Draw the chosen rows [n] at coordinates [n, 2]; dim values first, so that rare high ones stay visible.
+
+    Raises:
+        ValueError: If there is not one place for each row.
+    """
+    if coordinates.shape != (len(rows), 2):
+        raise ValueError(f"coordinates must have shape ({len(rows)}, 2), got {coordinates.shape}")
     value = values_of(snapshot, color)[rows]
     order = np.argsort(np.nan_to_num(value, nan=-np.inf), kind="stable")
     return Cloud(

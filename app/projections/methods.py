@@ -40,18 +40,24 @@ def draw_axes(embedding: Coordinates, pair: tuple[int, int]) -> Drawn:
     return Drawn(np.ascontiguousarray(embedding[:, [first, second]], dtype=np.float32), *names)
 
 
-def draw_pca(embedding: Coordinates) -> Drawn:
+def draw_pca(embedding: Coordinates, *, fit_on: NDArray[np.int64] | None = None) -> Drawn:
     """Show the two directions of largest variance, each with its share of it.
 
     A direction's sign is chosen so that its largest loading is positive; otherwise it would be arbitrary.
+
+    Args:
+        embedding: Points [n, 4].
+        fit_on: Rows that decide the directions; all of them when missing.
     """
-    centred = embedding.astype(np.float64) - embedding.mean(axis=0, dtype=np.float64)
-    variance, axes = np.linalg.eigh(centred.T @ centred / max(1, len(embedding)))
+    fitted = embedding if fit_on is None else embedding[fit_on]
+    centre = fitted.mean(axis=0, dtype=np.float64)
+    spread = fitted.astype(np.float64) - centre
+    variance, axes = np.linalg.eigh(spread.T @ spread / max(1, len(fitted)))
     axes = axes[:, ::-1][:, :2]
     axes *= np.sign(axes[np.argmax(np.abs(axes), axis=0), [0, 1]])
     share = variance[::-1][:2] / max(variance.sum(), 1e-30)
     labels = [f"principal component {i + 1} ({100 * s:.0f} % of variance)" for i, s in enumerate(share)]
-    return Drawn((centred @ axes).astype(np.float32), *labels)
+    return Drawn(((embedding.astype(np.float64) - centre) @ axes).astype(np.float32), *labels)
 
 
 def compute(

@@ -149,6 +149,12 @@ def test_click_shows_the_entry_that_the_database_holds(page, seeded):
     detail = get_point(db, int(list_snapshots(db, run_id)["id"].iloc[-1]), slot)
     page.wait_for_timeout(500)
     assert frame_of(page) == detail.t
+    where = page.locator(".atlas").evaluate(
+        "node => { const s = node.state, i = s.places.get(s.mark.selected);"
+        " return [s.mark.at, [s.x[i], s.y[i]], s.mark.trace[s.mark.trace.length - 1]] }"
+    )
+    assert where[0] == pytest.approx(where[1], abs=1e-5), "the ring stands on the clicked point"
+    assert where[2] is not None
 
 
 def test_colour_changes_while_selection_and_view_stay(page, seeded):

@@ -4,6 +4,7 @@
 
 const HEIGHT = 560
 const PAD = 26
+const NOTHING = { selected: null, at: null, trace: [] }
 
 export default function atlas({ data, parentElement, setTriggerValue }) {
   const root = parentElement.querySelector(".atlas")
@@ -19,14 +20,14 @@ export default function atlas({ data, parentElement, setTriggerValue }) {
   self.paint = paintOf(self)
   self.grid = gridOf(self)
   root.setAttribute("aria-label", meta.alt)
-  self.mark = (window.emtcMarks || {})[meta.channel] || { selected: null, trace: [] }
+  self.mark = (window.emtcMarks || {})[meta.channel] || NOTHING
   self.draw()
   root.dataset.ready = String(meta.n)
   return () => self.observer.disconnect()
 }
 
 function create(root) {
-  const self = { view: null, hover: -1, head: null, mark: { selected: null, trace: [] }, root }
+  const self = { view: null, hover: -1, head: null, mark: NOTHING, root }
   self.canvas = root.querySelector("canvas")
   self.tip = root.querySelector(".tip")
   self.draw = () => {
@@ -128,8 +129,8 @@ function draw(self) {
   drawAxes(self, fit.ctx, theme, fit.width)
   drawScale(self, fit.ctx, theme)
   drawTrace(self, fit.ctx, theme)
-  drawRing(self, fit.ctx, theme, self.places.get(self.mark.selected), 3)
-  drawRing(self, fit.ctx, theme, self.hover < 0 ? undefined : self.hover, 1.5)
+  drawRing(self, fit.ctx, theme, self.mark.at, 3)
+  if (self.hover >= 0) drawRing(self, fit.ctx, theme, [self.x[self.hover], self.y[self.hover]], 1.5)
 }
 
 // A small round stamp with soft edges, written straight into the pixels.
@@ -227,17 +228,18 @@ function drawScale(self, ctx, theme) {
   ctx.fillText(formatNumber(high), 20 + strip, 49)
 }
 
+// The path of the episode over the cloud: one place per step, null where its node is gone.
 function drawTrace(self, ctx, theme) {
   const { sx, sy } = self.scales
-  const steps = self.mark.trace.map((slot) => self.places.get(slot))
-  if (!steps.some((i) => i !== undefined)) return
+  const { trace } = self.mark
+  if (!trace.some(Boolean)) return
   ctx.lineJoin = "round"
   ctx.beginPath()
   let pen = false
-  for (const i of steps) {
-    if (i === undefined) continue
-    if (pen) ctx.lineTo(sx(self.x[i]), sy(self.y[i]))
-    else ctx.moveTo(sx(self.x[i]), sy(self.y[i]))
+  for (const place of trace) {
+    if (!place) continue
+    if (pen) ctx.lineTo(sx(place[0]), sy(place[1]))
+    else ctx.moveTo(sx(place[0]), sy(place[1]))
     pen = true
   }
   ctx.strokeStyle = theme.background
@@ -246,15 +248,15 @@ function drawTrace(self, ctx, theme) {
   ctx.strokeStyle = theme.text
   ctx.lineWidth = 1.8
   ctx.stroke()
-  steps.forEach((i, t) => {
-    if (i === undefined || t % 10) return
-    dot(ctx, theme, sx(self.x[i]), sy(self.y[i]), 4, theme.text)
-    haloText(ctx, theme, `t ${t}`, sx(self.x[i]) + 7, sy(self.y[i]) - 5)
+  trace.forEach((place, t) => {
+    if (!place || t % 10) return
+    dot(ctx, theme, sx(place[0]), sy(place[1]), 4, theme.text)
+    haloText(ctx, theme, `t ${t}`, sx(place[0]) + 7, sy(place[1]) - 5)
   })
   if (self.head === null) return
-  let t = Math.min(self.head, steps.length - 1)
-  while (t > 0 && steps[t] === undefined) t -= 1
-  if (steps[t] !== undefined) dot(ctx, theme, sx(self.x[steps[t]]), sy(self.y[steps[t]]), 6, theme.primary)
+  let t = Math.min(self.head, trace.length - 1)
+  while (t > 0 && !trace[t]) t -= 1
+  if (trace[t]) dot(ctx, theme, sx(trace[t][0]), sy(trace[t][1]), 6, theme.primary)
 }
 
 function haloText(ctx, theme, text, x, y) {
@@ -278,9 +280,9 @@ function dot(ctx, theme, x, y, r, color) {
   ctx.stroke()
 }
 
-function drawRing(self, ctx, theme, i, width) {
-  if (i === undefined) return
-  const [x, y] = [self.scales.sx(self.x[i]), self.scales.sy(self.y[i])]
+function drawRing(self, ctx, theme, place, width) {
+  if (!place) return
+  const [x, y] = [self.scales.sx(place[0]), self.scales.sy(place[1])]
   ctx.beginPath()
   ctx.arc(x, y, 9, 0, 7)
   ctx.lineWidth = width + 3
@@ -316,7 +318,7 @@ function pick(self, px, py) {
 }
 
 function choose(self, i) {
-  self.mark = { ...self.mark, selected: self.slot[i], trace: [] }
+  self.mark = { ...self.mark, selected: self.slot[i], at: [self.x[i], self.y[i]], trace: [] }
   self.draw()
   self.send("point", self.slot[i])
 }
