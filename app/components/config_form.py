@@ -7,6 +7,7 @@ import streamlit as st
 from app.format import escape_markdown
 from emtc_core.config.resolve import FieldInfo, Value
 
+PER_ROW = 3
 SECTION_TITLES = {
     "train": "Training",
     "memory": "Episodic memory",
@@ -27,16 +28,20 @@ SECTION_TITLES = {
 }
 
 
-def show_section(fields: Sequence[FieldInfo], defaults: Mapping[str, Value], *, version: str) -> dict[str, Value]:
-    """Draw one widget for each setting and return what differs from the defaults."""
+def show_section(fields: Sequence[FieldInfo], defaults: Mapping[str, Value]) -> dict[str, Value]:
+    """Draw one widget for each setting and return what differs from the defaults.
+
+    The default is part of a widget's key: when a choice above changes it, the widget shows the new one.
+    """
     changed: dict[str, Value] = {}
-    columns = st.columns(3)
-    for place, info in enumerate(fields):
-        default = defaults.get(info.key, info.default)
-        with columns[place % 3]:
-            value = _widget(info, default, key=f"set-{info.key}-{version}")
-        if value != default:
-            changed[info.key] = value
+    for start in range(0, len(fields), PER_ROW):
+        columns = st.columns(PER_ROW, vertical_alignment="bottom")
+        for cell, info in zip(columns, fields[start : start + PER_ROW], strict=False):
+            default = defaults.get(info.key, info.default)
+            with cell:
+                value = _widget(info, default, key=f"set-{info.key}-{default}")
+            if value != default:
+                changed[info.key] = value
     return changed
 
 
@@ -58,7 +63,7 @@ def help_of(info: FieldInfo) -> str:
 
 
 def _widget(info: FieldInfo, default: Value, *, key: str) -> Value:
-    label, text = escape_markdown(label_of(info)), help_of(info)
+    label, text = label_of(info), help_of(info)
     if info.type == "bool":
         return st.toggle(label, value=bool(default), key=key, help=text)
     if info.type == "choice":

@@ -28,12 +28,16 @@ def show() -> None:
     choice = _choices()
     if choice is None:
         return
-    base = _resolve(choice, {})
+    usual = _resolve(choice, {})
+    if usual is None:
+        return
+    steps: dict[str, object] = {"train.t_max": _training_length(usual)}
+    base = _resolve(choice, steps)
     if base is None:
         return
-    overrides = _sections(base, version="-".join(str(part) for part in choice.values()))
+    overrides = steps | _sections(base)
     seeds = _seeds()
-    config = _resolve(choice, overrides) if overrides else base
+    config = _resolve(choice, overrides)
     if config is None or seeds is None or not _available(config):
         st.button("Start", type="primary", disabled=True, key="start_invalid")
         return
@@ -85,19 +89,25 @@ def _resolve(choice: dict[str, object], overrides: dict[str, object]) -> RunConf
         return None
 
 
-def _sections(base: RunConfig, *, version: str) -> dict[str, object]:
+def _training_length(usual: RunConfig) -> int:
+    """Ask for the training length; defaults that depend on it, as the gate's decay does, follow it."""
+    info = next(info for info in describe_fields() if info.key == "train.t_max")
+    left, _, _ = st.columns(3)
+    with left:
+        return st.number_input(
+            "Training length [env steps]",
+            min_value=1,
+            value=usual.train.t_max,
+            step=1000,
+            key=f"steps-{usual.train.t_max}",
+            help=config_form.help_of(info),
+        )
+
+
+def _sections(base: RunConfig) -> dict[str, object]:
     defaults = flatten(base)
     overrides: dict[str, object] = {}
     fields = [info for info in describe_fields() if info.key not in _FIRST]
-    steps = next(info for info in describe_fields() if info.key == "train.t_max")
-    left, _, _ = st.columns(3)
-    with left:
-        typed = st.number_input(
-            "Training length [env steps]", min_value=1, value=int(defaults["train.t_max"] or 1), step=1000,
-            key=f"steps-{version}", help=config_form.help_of(steps),
-        )  # fmt: skip
-    if typed != defaults["train.t_max"]:
-        overrides["train.t_max"] = int(typed)
     st.markdown("##### All settings")
     st.caption("Closed sections keep the preset's values. Every setting says what it means in its help.")
     relevant = _relevant(base)
@@ -106,7 +116,7 @@ def _sections(base: RunConfig, *, version: str) -> dict[str, object]:
             continue
         with st.expander(config_form.SECTION_TITLES.get(section, section)):
             own = [info for info in fields if info.key.partition(".")[0] == section]
-            overrides |= config_form.show_section(own, defaults, version=version)
+            overrides |= config_form.show_section(own, defaults)
     return overrides
 
 

@@ -21,6 +21,7 @@ from storage.runs import RunRow
 METHODS = {"axes": "Axes", "pca": "PCA", "tsne": "t-SNE", "umap": "UMAP"}
 SIZES = (2000, 5000, 10_000, 20_000, 50_000)
 ALL = 0
+MOST_PROJECTED = 50_000
 CHANNEL = "atlas"
 
 
@@ -138,6 +139,12 @@ def _project(snapshot: Snapshot, rows: NDArray[np.int64], view: _View) -> tuple[
     if len(rows) < SMALLEST:
         st.info(
             f"{METHODS[view.method]} needs at least {SMALLEST} nodes; this snapshot shows {len(rows)}. Here is PCA."
+        )
+        return pca, "PCA"
+    if len(rows) > MOST_PROJECTED:
+        st.info(
+            f"{METHODS[view.method]} takes at most {count(MOST_PROJECTED)} points; choose fewer to compute it. "
+            "The map shows PCA."
         )
         return pca, "PCA"
     params = projection_params(view.method, n=len(rows), seed=view.seed)

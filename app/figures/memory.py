@@ -18,7 +18,9 @@ def draw_memory(
     title: str,
     caption: str,
 ) -> Cloud:
-    """Draw the chosen rows [n] at coordinates [n, 2]; dim values first, so that rare high ones stay visible.
+    """Draw the chosen rows [n] at coordinates [n, 2]; in a fixed random order, so that no value hides another.
+
+    Points without a value lie at the bottom.
 
     Raises:
         ValueError: If there is not one place for each row.
@@ -26,7 +28,9 @@ def draw_memory(
     if coordinates.shape != (len(rows), 2):
         raise ValueError(f"coordinates must have shape ({len(rows)}, 2), got {coordinates.shape}")
     value = values_of(snapshot, color)[rows]
-    order = np.argsort(np.nan_to_num(value, nan=-np.inf), kind="stable")
+    shuffled = np.random.default_rng(0).permutation(len(rows))
+    known = np.isfinite(value[shuffled])
+    order = np.concatenate([shuffled[~known], shuffled[known]])
     return Cloud(
         name="memory-atlas",
         title=title,

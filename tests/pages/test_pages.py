@@ -146,7 +146,7 @@ def test_unreadable_database_is_one_sentence(monkeypatch, use_database, tmp_path
 
 def test_launch_form_refuses_a_wrong_value_before_anything_starts(empty):
     app = open_page("launch")
-    box = next(box for box in app.text_input if box.label == "tau end \\[return\\]")
+    box = next(box for box in app.text_input if box.label == "tau end [return]")
     box.set_value("9").run()
     assert not app.exception
     assert any("tau\\_end must not exceed" in error.value for error in app.error)
@@ -155,7 +155,7 @@ def test_launch_form_refuses_a_wrong_value_before_anything_starts(empty):
 
 def test_launch_form_explains_each_setting_with_its_key(empty):
     app = open_page("launch")
-    box = next(box for box in app.text_input if box.label == "tau start \\[return\\]")
+    box = next(box for box in app.text_input if box.label == "tau start [return]")
     assert "--set gate.tau_start=" in box.help
 
 
