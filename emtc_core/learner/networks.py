@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from emtc_core.learner.recurrence import run_gru
 from emtc_core.replay_buffer import Batch
 
 
@@ -89,13 +90,13 @@ class SharedAgent(nn.Module):
     def unroll(self, inputs: Tensor) -> Tensor:
         """Run whole sequences from a zero hidden state: [T, B, N, I] to [T, B, N, H]."""
         n_steps, n_batch, n_agents, _ = inputs.shape
-        x_TMH = torch.relu(self.fc1(inputs)).view(n_steps, n_batch * n_agents, -1)
-        return self.rnn(x_TMH)[0].view(n_steps, n_batch, n_agents, -1)
+        x_TMH = self.fc1(inputs).relu_().view(n_steps, n_batch * n_agents, -1)
+        return run_gru(self.rnn, x_TMH).view(n_steps, n_batch, n_agents, -1)
 
     def step(self, inputs: Tensor, hidden: Tensor) -> Tensor:
         """Advance one step: [M, I] and [M, H] to the next hidden state [M, H]."""
         w_ih, w_hh, b_ih, b_hh = self.rnn.all_weights[0]
-        return torch.gru_cell(torch.relu(self.fc1(inputs)), hidden, w_ih, w_hh, b_ih, b_hh)
+        return torch.gru_cell(self.fc1(inputs).relu_(), hidden, w_ih, w_hh, b_ih, b_hh)
 
     def values(self, hidden: Tensor) -> Tensor:
         """Return Q_i of every action: [..., N, H] to [..., N, A]."""
@@ -138,6 +139,20 @@ class GroupedLinear(nn.Module):
         x_GRI = x.reshape(-1, *x.shape[-2:]).transpose(0, 1)
         y_GRO = torch.baddbmm(self.bias.unsqueeze(1), x_GRI, self.weight)
         return y_GRO.transpose(0, 1).reshape(*lead, *self.bias.shape)
+
+
+class StackedLinear(nn.Module):
+    """G independent linear layers that read the same rows: [R, I] to [G, R, O]; PyTorch's default start."""
+
+    def __init__(self, groups: int, n_in: int, n_out: int) -> None:
+        super().__init__()
+        bound = n_in**-0.5
+        self.weight = nn.Parameter(torch.empty(groups, n_in, n_out).uniform_(-bound, bound))
+        self.bias = nn.Parameter(torch.empty(groups, 1, n_out).uniform_(-bound, bound))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Apply every layer."""
+        return torch.baddbmm(self.bias, x.expand(len(self.weight), -1, -1), self.weight)
 
 
 def mlp(*widths: int) -> nn.Sequential:

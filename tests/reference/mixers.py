@@ -42,13 +42,13 @@ def attention(
 ) -> tuple[list[Tensor], Tensor, Tensor]:
     """Return w_i, the shared bias C(s) and sum over heads of the mean squared logit."""
     query, key = p["transform.query"], p["transform.key"]
-    heads, hidden, embed = query.shape
-    first = torch.relu(linear(p, "transform.query_hidden", state))
+    heads, _, embed = query.shape
     weights = [torch.tensor(1e-10, dtype=state.dtype) for _ in q]
     penalty = torch.zeros((), dtype=state.dtype)
     head_weight = two_layers(p, "transform.head_weight", state).abs() if weighted else torch.ones(heads)
     for h in range(heads):
-        query_h = first[h * hidden : (h + 1) * hidden] @ query[h]
+        first = state @ p["transform.query_hidden.weight"][h] + p["transform.query_hidden.bias"][h, 0]
+        query_h = torch.relu(first) @ query[h]
         logits = []
         for i in range(len(q)):
             u = torch.cat([own[i], q[i].view(1)]) if nonlinear else own[i]

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from emtc_core.config.backbones import QplexConfig
 from emtc_core.learner.mixers.base import Mixed, MixInputs
-from emtc_core.learner.networks import GroupedLinear, mlp
+from emtc_core.learner.networks import GroupedLinear, StackedLinear, mlp
 
 FLOOR = 1e-10
 
@@ -123,7 +123,7 @@ class AttentionTransform(nn.Module):
         self._n_agents, self._block, self._config = n_agents, agent_block, config
         heads, embed, hidden = config.n_head, config.attend_embed, config.hypernet_embed
         width = (agent_block or obs_dim) + (1 if config.nonlinear else 0)
-        self.query_hidden = nn.Linear(state_dim, heads * hidden)
+        self.query_hidden = StackedLinear(heads, state_dim, hidden)
         self.query = nn.Parameter(torch.empty(heads, hidden, embed).uniform_(-(hidden**-0.5), hidden**-0.5))
         self.key = nn.Parameter(torch.empty(heads, width, embed).uniform_(-(width**-0.5), width**-0.5))
         self.bias = mlp(state_dim, config.state_bias_embed, 1)
@@ -131,20 +131,20 @@ class AttentionTransform(nn.Module):
 
     def forward(self, inputs: MixInputs) -> Transform:
         """Return w [R, N], c [R, 1] and the squared logits [R]."""
-        logits_RHN = self._logits(inputs)
-        attention_RHN = torch.softmax(logits_RHN * self._config.attend_embed**-0.5, dim=-1)
+        # Rows come last, so that the softmax over a handful of agents runs along long rows.
+        logits_HNR = self._logits(inputs).permute(0, 2, 1).contiguous()
+        attention_HNR = torch.softmax(logits_HNR * self._config.attend_embed**-0.5, dim=1)
         if self.head_weight is not None:
-            attention_RHN = attention_RHN * self.head_weight(inputs.state).abs().unsqueeze(-1)
-        penalty_R = logits_RHN.square().sum(1).mean(-1) * self._config.attend_reg
-        return Transform(attention_RHN.sum(1) + FLOOR, self.bias(inputs.state) / self._n_agents, penalty_R)
+            attention_HNR = attention_HNR * self.head_weight(inputs.state).abs().t().unsqueeze(1)
+        penalty_R = logits_HNR.square().sum((0, 1)) * (self._config.attend_reg / self._n_agents)
+        weight_RN = attention_HNR.sum(0).t() + FLOOR
+        return Transform(weight_RN, self.bias(inputs.state) / self._n_agents, penalty_R)
 
     def _logits(self, inputs: MixInputs) -> Tensor:
-        heads, hidden = self._config.n_head, self._config.hypernet_embed
-        hidden_RHD = torch.relu(self.query_hidden(inputs.state)).view(-1, heads, hidden)
-        query_HRE = torch.bmm(hidden_RHD.transpose(0, 1), self.query)
-        # query . (key u) = (query key^T) . u: projecting the query back costs R rows instead of R * N.
-        back_HRU = torch.bmm(query_HRE, self.key.transpose(1, 2))
-        return torch.einsum("hru,rnu->rhn", back_HRU, self._features(inputs))
+        hidden_HRD = self.query_hidden(inputs.state).relu_()
+        # (hidden Wq) . (u Wk) = (hidden Wq Wk^T) . u: the agents' features are never projected.
+        back_HRU = torch.bmm(hidden_HRD, torch.bmm(self.query, self.key.transpose(1, 2)))
+        return torch.einsum("hru,rnu->hrn", back_HRU, self._features(inputs))
 
     def _features(self, inputs: MixInputs) -> Tensor:
         block = self._block
