@@ -5,6 +5,7 @@ stage before is an episode, the stage after the replay buffer. Values always com
 Algorithm 2 assigned, so between two re-projections nothing is searched.
 """
 
+import time
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -47,7 +48,7 @@ class EpisodicSystem(Protocol):
 
     def recall(self, batch: Batch, buffer: ReplayBuffer, *, tau: float) -> tuple[Batch, IncentiveInputs | None]: ...
 
-    def refit(self) -> dict[str, float]: ...
+    def refit(self, buffer: ReplayBuffer) -> dict[str, float]: ...
 
     def on_target_update(self) -> None: ...
 
@@ -73,7 +74,7 @@ class NoEpisodicPart:
         """Return the batch as it is."""
         return batch, None
 
-    def refit(self) -> dict[str, float]:
+    def refit(self, buffer: ReplayBuffer) -> dict[str, float]:
         """There is no embedder."""
         return {}
 
@@ -194,12 +195,15 @@ class EpisodicPart:
         slots_BT[stale], uids_BT[stale] = found, uids
         return slots_BT, uids_BT
 
-    def refit(self) -> dict[str, float]:
+    def refit(self, buffer: ReplayBuffer) -> dict[str, float]:
         """Train the embedder on a sample of the memory, then embed every node anew (Algorithm 1)."""
         if self._config.embed.type == "random" or self.memory.size < self._config.embed.min_entries:
             return {}
         stats = fit(self._embedder, self.memory.sample(self._config.embed.samples))
+        started = time.monotonic()
         self.memory.reproject()
+        reproject_s = time.monotonic() - started
+        self._rewrite(buffer)
         values = {
             "embedder/loss": stats.loss,
             "embedder/return_loss": stats.return_loss,
@@ -207,8 +211,23 @@ class EpisodicPart:
             "embedder/info_nce": stats.info_nce,
             "embedder/info_nce_accuracy": stats.info_nce_accuracy,
             "embedder/fit_ms": stats.seconds * 1e3,
+            "memory/reproject_ms": reproject_s * 1e3,
         }
         return {name: value for name, value in values.items() if np.isfinite(value)}
+
+    def _rewrite(self, buffer: ReplayBuffer) -> None:
+        """Write replayed episodes into the memory once more (`memory.replay_refresh`, A19)."""
+        how, held = self._config.memory.replay_refresh, len(buffer)
+        if how == "none" or not held:
+            return
+        rng = make_generator(self._config.seed, "refresh", self.memory.generation)
+        for place in range(held) if how == "full" else [int(rng.integers(held))]:
+            old = buffer.read(place)
+            slots = self.memory.write(
+                state=old.state, reward=old.reward, won=old.won, episode=old.number, episode_return=old.episode_return
+            )
+            seen = self.memory.resolve(slots, old.state, nearest=self._config.incentive.on_miss == "nearest")
+            buffer.set_slots(np.array([place]), seen[None], self.memory.uids(seen)[None], self.memory.generation)
 
     def on_target_update(self) -> None:
         """Tell the index, which `memory.index = stale_target_update` rebuilds only now (A13)."""

@@ -27,6 +27,18 @@ Slots = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
+class Stored:
+    """What rewriting one stored episode into the episodic memory needs."""
+
+    place: int
+    number: int  # of the episode in its run
+    state: NDArray[np.float32]  # [T+1, S]
+    reward: NDArray[np.float32]  # [T] learner's unit
+    won: bool
+    episode_return: float  # environment's unit
+
+
+@dataclass(frozen=True)
 class Batch:
     """B episodes cut to the longest, T transitions; padding is False in `filled`.
 
@@ -77,6 +89,9 @@ class ReplayBuffer:
         self._ends = np.zeros(capacity, np.bool_)
         self._generation = np.zeros(capacity, np.int64)
         self._priority = np.ones(capacity)
+        self._number = np.zeros(capacity, np.int64)
+        self._won = np.zeros(capacity, np.bool_)
+        self._return = np.zeros(capacity)
         self._size = self._next = 0
         self._free: list[int] = []
         self._rows = self._empty_rows(1)
@@ -99,6 +114,7 @@ class ReplayBuffer:
         uids: Slots | None = None,
         generation: int = 0,
         beta: NDArray[np.floating] | None = None,
+        number: int = 0,
     ) -> int:
         """Store one episode in place of the oldest when full.
 
@@ -108,6 +124,7 @@ class ReplayBuffer:
             uids: [T+1] identities of those slots.
             generation: Re-projection at which the slots were resolved.
             beta: [T] gate of its transitions.
+            number: The episode's number in its run.
 
         Returns:
             The episode's place in the buffer.
@@ -118,6 +135,7 @@ class ReplayBuffer:
         self._length[place] = episode.length
         self._ends[place] = episode.terminated or (episode.truncated and not self._bootstrap_on_timeout)
         self._priority[place] = 1.0
+        self._number[place], self._won[place], self._return[place] = number, episode.won, episode.episode_return
         self._claim(place)
         self._write(place, episode, beta)
         self._next, self._size = (place + 1) % self._capacity, max(self._size, place + 1)
@@ -158,6 +176,18 @@ class ReplayBuffer:
             length=length,
         )
 
+    def read(self, place: int) -> Stored:
+        """Read back one episode without padding."""
+        rows = torch.from_numpy(self._episode_rows(place)).to(self._device)
+        return Stored(
+            place=place,
+            number=int(self._number[place]),
+            state=self._rows["state"][rows].cpu().numpy(),
+            reward=self._rows["reward"][rows[:-1], 0].cpu().numpy(),
+            won=bool(self._won[place]),
+            episode_return=float(self._return[place]),
+        )
+
     def set_slots(self, indices: NDArray[np.integer], slots: Slots, uids: Slots, generation: int) -> None:
         """Replace the slots of these episodes after a re-projection.
 
@@ -190,6 +220,9 @@ class ReplayBuffer:
             "ends": torch.from_numpy(self._ends[:size].copy()),
             "generation": torch.from_numpy(self._generation[:size].copy()),
             "priority": torch.from_numpy(self._priority[:size].copy()),
+            "number": torch.from_numpy(self._number[:size].copy()),
+            "won": torch.from_numpy(self._won[:size].copy()),
+            "return": torch.from_numpy(self._return[:size].copy()),
             "next": self._next,
         }
 
@@ -197,11 +230,14 @@ class ReplayBuffer:
         """Restore what `get_state` returned; later samples equal those of the saved buffer."""
         for place in range(self._size):
             self._release(place)
-        columns = {name: state[name].numpy() for name in ("length", "ends", "generation", "priority")}
+        names = ("length", "ends", "generation", "priority", "number", "won", "return")
+        columns = {name: state[name].numpy() for name in names}
         self._size = len(columns["length"])
         self._length[: self._size], self._ends[: self._size] = columns["length"], columns["ends"]
         self._generation[: self._size] = columns["generation"]
         self._priority[: self._size] = columns["priority"]
+        self._number[: self._size], self._won[: self._size] = columns["number"], columns["won"]
+        self._return[: self._size] = columns["return"]
         for place in range(self._size):
             self._claim(place)
         rows = np.concatenate([self._episode_rows(i) for i in range(self._size)] or [np.zeros(0, np.int64)])

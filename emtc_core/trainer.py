@@ -122,7 +122,7 @@ class Trainer:
             self._take(episode)
             self._learn()
             if self._duties["refit"].due(self.env_step):
-                self._window.add(self._episodic.refit())
+                self._window.add(self._episodic.refit(self._replay_buffer))
 
     def _take(self, episode: Episode) -> None:
         """Count, remember, judge, store and record one episode."""
@@ -136,7 +136,12 @@ class Trainer:
             self._fresh.add(episode)
         else:
             self._replay_buffer.add(
-                episode, slots=absorbed.seen, uids=absorbed.uids, generation=absorbed.generation, beta=gated
+                episode,
+                slots=absorbed.seen,
+                uids=absorbed.uids,
+                generation=absorbed.generation,
+                beta=gated,
+                number=self._episode,
             )
         self._recorder.record_episode(self._episode_record(episode, absorbed, first))
         self._window.add_episode(episode)

@@ -49,6 +49,20 @@ def short_config(*extra: str, steps: int = 1500, algo: str = "emtc-qplex") -> Ru
     return resolve(map="3m", algo=algo, steps=steps, seed=3, overrides=[*SHORT, *wide, *extra])
 
 
+def visits(recorder: ListRecorder) -> int:
+    return int(recorder.snapshots[-1].n_call.sum())
+
+
+@pytest.mark.parametrize(("how", "at_least"), [("one_episode", 1), ("full", 40)])
+def test_replayed_episodes_are_written_again_after_a_refit(tmp_path: Path, how: str, at_least: int) -> None:
+    counts = []
+    for name in ("none", how):
+        trainer, recorder = make_trainer(short_config(f"memory.replay_refresh={name}", steps=400), tmp_path / name)
+        trainer.run()
+        counts.append(visits(recorder))
+    assert counts[1] >= counts[0] + at_least
+
+
 def assert_same_state(a, b, path: str = "") -> None:
     assert type(a) is type(b), path
     if isinstance(a, dict):
