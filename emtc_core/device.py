@@ -7,8 +7,9 @@ import torch
 
 from emtc_core.errors import ConfigError
 
-MOST_USEFUL_THREADS = 4
-"""The networks are small; beyond this, threads wait for each other."""
+MOST_USEFUL_THREADS = 1
+"""The networks are small: a second thread gains little on an idle machine, and on a busy one waiting for it makes an
+update of football size two to ten times slower. `train.threads` sets more, for wide networks."""
 
 
 def choose_device(wanted: Literal["auto", "cpu", "cuda"]) -> torch.device:
