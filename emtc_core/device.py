@@ -1,13 +1,12 @@
 """Where a run computes: CUDA when there is one, else the CPU with a sensible number of threads."""
 
-import os
 from typing import Literal
 
 import torch
 
 from emtc_core.errors import ConfigError
 
-MOST_USEFUL_THREADS = 1
+DEFAULT_THREADS = 1
 """The networks are small: a second thread gains little on an idle machine, and on a busy one waiting for it makes an
 update of football size two to ten times slower. `train.threads` sets more, for wide networks."""
 
@@ -24,7 +23,6 @@ def choose_device(wanted: Literal["auto", "cpu", "cuda"]) -> torch.device:
 
 
 def configure_threads(threads: int) -> int:
-    """Set torch's CPU threads; 0 chooses. Returns the number in force."""
-    available = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    torch.set_num_threads(threads or min(MOST_USEFUL_THREADS, available))
+    """Set torch's CPU threads; 0 means the default. Returns the number in force."""
+    torch.set_num_threads(threads or DEFAULT_THREADS)
     return torch.get_num_threads()
