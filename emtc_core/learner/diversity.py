@@ -32,7 +32,11 @@ class Predictors(nn.Module):
     def __init__(self, n_inputs: int, n_agents: int, obs_dim: int) -> None:
         super().__init__()
         self.p = nn.Sequential(
-            nn.Linear(n_inputs, WIDTH), nn.ReLU(), nn.Linear(WIDTH, WIDTH), nn.ReLU(), nn.Linear(WIDTH, obs_dim)
+            nn.Linear(n_inputs, WIDTH),
+            nn.ReLU(inplace=True),
+            nn.Linear(WIDTH, WIDTH),
+            nn.ReLU(inplace=True),
+            nn.Linear(WIDTH, obs_dim),
         )
         self.q_first = nn.Linear(n_inputs + n_agents, WIDTH)
         self.q_second = nn.Linear(WIDTH + n_agents, WIDTH)
@@ -44,8 +48,8 @@ class Predictors(nn.Module):
 
     def forward(self, z: Tensor, agent: Tensor, obs_next: Tensor) -> tuple[Tensor, Tensor]:
         """Measure squared errors of p and q, summed over coordinates: [..., Z], one-hot ids, [..., O]."""
-        hidden = torch.relu(self.q_first(torch.cat([z, agent], -1)))
-        hidden = torch.relu(self.q_second(torch.cat([hidden, agent], -1)))
+        hidden = self.q_first(torch.cat([z, agent], -1)).relu_()
+        hidden = self.q_second(torch.cat([hidden, agent], -1)).relu_()
         error_p = (self.p(z) - obs_next).square().sum(-1)
         error_q = (self.q_last(hidden) - obs_next).square().sum(-1)
         return error_p, error_q

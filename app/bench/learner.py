@@ -1,0 +1,213 @@
+"""How long does one update take, and how much of it is the memory? Football's 3 against 1, 32 episodes of 150 steps.
+
+An update is everything between two environment steps: sampling the replay buffer, recalling from a memory of 100K
+entries, and the gradient step. With `embed.interval` at 1,000 env steps the memory is embedded anew every seven
+episodes, after which the slots of sampled episodes are searched again; the timed updates follow that rhythm.
+"""
+
+import statistics
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from emtc_core.config.resolve import resolve
+from emtc_core.config.run import RunConfig
+from emtc_core.device import choose_device, configure_threads
+from emtc_core.envs.base import EnvInfo
+from emtc_core.episodic import EpisodicPart
+from emtc_core.learner.learner import Learner, MappoLearner, make_learner
+from emtc_core.replay_buffer import ReplayBuffer
+from emtc_core.rollout.episode import Episode
+
+ENTRIES, LENGTH, BATCH = 100_000, 150, 32
+UPDATES_PER_REFIT = 7
+CYCLES = 3
+BUDGET_S, BUDGET_SHARE = 0.15, 0.05
+INFO = EnvInfo("grf", "academy_3_vs_1_with_keeper", 3, 19, 26, 26, LENGTH, (-100.0, 100.0))
+ALGOS = (
+    "emtc-qplex",
+    "emtc-cds",
+    "emu-qplex",
+    "emu-cds",
+    "qplex",
+    "cds",
+    "qmix",
+    "vdn",
+    "dmix",
+    "emc",
+    "mappo",
+)
+EMU_CODE = "EMU's public code 1.83 s at 7K entries; a bare QPLEX update 0.13 s"
+Figure = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Median seconds of one update, and the share of all timed seconds that the memory took."""
+
+    update_s: float
+    memory_share: float
+    settled_share: float
+
+
+def run(algos: tuple[str, ...] = ALGOS, entries: int = ENTRIES) -> list[Figure]:
+    """Measure `learner.update_seconds.<algo>` and `learner.memory_share`."""
+    device = choose_device("auto")
+    configure_threads(0)
+    store = _fill(entries, device)
+    figures = []
+    for algo in algos:
+        config = _config(algo)
+        learner = make_learner(config, INFO, device=device, seed=1)
+        if isinstance(learner, MappoLearner):
+            figures.append(_update_figure(algo, _time_rollout(learner, config)))
+            continue
+        timing = _time_updates(learner, config, store)
+        figures.append(_update_figure(algo, timing.update_s))
+        if algo == "emtc-qplex":
+            figures += _share_figures(timing)
+    return figures
+
+
+@dataclass(frozen=True)
+class Store:
+    """A full memory with the episodes that wrote it, in a replay buffer."""
+
+    memory: EpisodicPart
+    replay_buffer: ReplayBuffer
+
+
+def _config(algo: str) -> RunConfig:
+    config = resolve(env=INFO.env, map=INFO.map, algo=algo)
+    train = config.train.model_copy(update={"batch": BATCH})
+    return config.model_copy(update={"train": train})
+
+
+def _fill(entries: int, device: torch.device) -> Store:
+    """Write random walks until the memory holds that many entries."""
+    config = _config("emtc-qplex")
+    store = Store(
+        EpisodicPart(config, INFO, device=device),
+        ReplayBuffer(max(BATCH, -(-entries // LENGTH)), INFO, device=device),
+    )
+    rng = np.random.default_rng(0)
+    number = 0
+    while store.memory.memory.size < entries:
+        number += 1
+        episode = _episode(rng)
+        absorbed = store.memory.absorb(episode, number=number, tau=1.0)
+        beta = None if absorbed.verdict is None else absorbed.verdict.beta
+        store.replay_buffer.add(
+            episode, slots=absorbed.seen, uids=absorbed.uids, generation=absorbed.generation, beta=beta
+        )
+    return store
+
+
+def _episode(rng: np.random.Generator) -> Episode:
+    n, a = INFO.n_agents, INFO.n_actions
+    state = np.cumsum(0.1 * rng.standard_normal((LENGTH + 1, INFO.state_dim), np.float32), axis=0)
+    reward = np.zeros(LENGTH, np.float32)
+    reward[-1] = rng.choice([0.0, 100.0])
+    return Episode(
+        obs=np.repeat(state[:, None], n, axis=1),
+        state=state,
+        avail=np.ones((LENGTH + 1, n, a), np.bool_),
+        action=rng.integers(0, a, (LENGTH, n)),
+        reward=reward,
+        terminated=True,
+        truncated=False,
+        won=bool(reward[-1] > 0),
+        episode_return=float(reward.sum()),
+    )
+
+
+def _time_updates(learner: Learner, config: RunConfig, store: Store) -> Timing:
+    assert not isinstance(learner, MappoLearner), "on-policy learners are timed by the rollout"
+    rng = np.random.default_rng(0)
+    recalls, wholes = [], []
+    for cycle in range(CYCLES + 1):
+        if config.uses_memory:
+            store.memory.memory.reproject()
+        for _ in range(UPDATES_PER_REFIT):
+            started = time.perf_counter()
+            batch = store.replay_buffer.sample(BATCH, rng)
+            sampled = time.perf_counter()
+            inputs = None
+            if config.uses_memory:
+                batch, inputs = store.memory.recall(batch, store.replay_buffer, tau=1.0)
+            recalled = time.perf_counter()
+            learner.update(batch, inputs, env_step=0)
+            _wait()
+            if cycle:
+                recalls.append(recalled - sampled)
+                wholes.append(time.perf_counter() - started)
+    settled = _settled_recall(store) if config.uses_memory else 0.0
+    learning = statistics.median(wholes) - statistics.median(recalls)
+    return Timing(
+        update_s=statistics.median(wholes),
+        memory_share=sum(recalls) / sum(wholes),
+        settled_share=settled / (learning + settled),
+    )
+
+
+def _settled_recall(store: Store) -> float:
+    """Time a recall of episodes whose slots are known: gathers only."""
+    batch = store.replay_buffer.sample(BATCH, np.random.default_rng(1))
+    store.memory.recall(batch, store.replay_buffer, tau=1.0)
+    times = []
+    for _ in range(UPDATES_PER_REFIT):
+        batch = store.replay_buffer.take(batch.indices)
+        started = time.perf_counter()
+        store.memory.recall(batch, store.replay_buffer, tau=1.0)
+        times.append(time.perf_counter() - started)
+    return statistics.median(times)
+
+
+def _time_rollout(learner: MappoLearner, config: RunConfig) -> float:
+    rng = np.random.default_rng(0)
+    episodes = [_episode(rng) for _ in range(-(-config.mappo.rollout_steps // LENGTH))]
+    times = []
+    for _ in range(CYCLES + 1):
+        started = time.perf_counter()
+        learner.update_rollout(episodes)
+        _wait()
+        times.append(time.perf_counter() - started)
+    return statistics.median(times[1:])
+
+
+def _wait() -> None:
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+
+
+def _update_figure(algo: str, seconds: float) -> Figure:
+    budget = BUDGET_S if algo == "emtc-qplex" else None
+    return {
+        "name": f"learner.update_seconds.{algo}",
+        "value": round(seconds, 4),
+        "unit": "s",
+        "budget": budget,
+        "met": None if budget is None else seconds <= budget,
+        "reference": "one rollout of 3,200 transitions" if algo == "mappo" else EMU_CODE,
+    }
+
+
+def _share_figures(timing: Timing) -> list[Figure]:
+    rows = (
+        ("learner.memory_share", timing.memory_share, "with a re-projection every seven updates (t_emb = 1K)"),
+        ("learner.memory_share.settled", timing.settled_share, "between two re-projections: gathers only"),
+    )
+    return [
+        {
+            "name": name,
+            "value": round(share, 4),
+            "unit": "fraction",
+            "budget": BUDGET_SHARE,
+            "met": share <= BUDGET_SHARE,
+            "reference": what,
+        }
+        for name, share, what in rows
+    ]
