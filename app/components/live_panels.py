@@ -179,7 +179,8 @@ def _metric_charts(run: RunRow, frames: LiveCurves, marks: tuple[Mark, ...]) -> 
         present,
         selection_mode="multi",
         default=[name for name in ("train/loss", "train/q_taken", _SPEED) if name in present],
-        key="live_metrics",
+        key="metrics",
+        bind="query-params",
     )
     if chosen:
         _chart("", draw_metrics(frames.metrics, chosen, run=run.name, marks=marks), run)

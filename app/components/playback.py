@@ -17,6 +17,11 @@ _playback = component(
     css=read_asset("playback.css"),
     js=read_script("playback.js"),
 )
+MARGIN = 2.5
+"""Field units around the outermost unit."""
+SMALLEST_REACH = np.array([7.0, 4.0])
+ASPECT, WIDEST = 1.5, 2.2
+"""Width over height, at least and at most."""
 _TEAMS = (("agents", AGENTS), ("opponents", OPPONENTS), ("ball", NEUTRAL))
 
 
@@ -75,14 +80,17 @@ def make_payload(scene: Scene, chart: Chart, *, start: int, title: str) -> bytes
 
 
 def visible_bounds(scene: Scene) -> list[float]:
-    """Crop the field to where units may stand or do stand, with one unit of margin."""
-    low, high = np.array(scene.bounds[:2]), np.array(scene.bounds[2:])
-    if scene.walkable is not None and scene.walkable.any():
-        cells = np.argwhere(scene.walkable)
-        seen = scene.position.reshape(-1, 2)
-        low = np.maximum(low, np.minimum(cells.min(axis=0), seen.min(axis=0)) - 1)
-        high = np.minimum(high, np.maximum(cells.max(axis=0) + 1, seen.max(axis=0)) + 1)
-    return [float(edge) for edge in (*low, *high)]
+    """Crop the field to where this episode takes place, with a margin, so that units are as large as possible."""
+    low, high = np.array(scene.bounds[:2], float), np.array(scene.bounds[2:], float)
+    seen = scene.position.reshape(-1, 2)
+    centre = (seen.min(axis=0) + seen.max(axis=0)) / 2
+    reach = np.maximum((seen.max(axis=0) - seen.min(axis=0)) / 2 + MARGIN, SMALLEST_REACH)
+    reach[0] = max(reach[0], reach[1] * ASPECT)
+    reach[1] = max(reach[1], reach[0] / WIDEST)
+    from_, to = centre - reach, centre + reach
+    from_ += np.maximum(low - from_, 0) - np.maximum(to - high, 0)  # moved inside the field where it juts out
+    to = from_ + 2 * reach
+    return [float(edge) for edge in (*np.maximum(from_, low), *np.minimum(to, high))]
 
 
 def _labels(scene: Scene) -> list[str]:

@@ -2,6 +2,7 @@
 
 import io
 import json
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -160,8 +161,14 @@ def scene() -> Scene:
     )
 
 
-def test_replay_is_cropped_to_where_units_may_stand(scene):
-    assert visible_bounds(scene) == [4.0, 7.0, 16.0, 13.0]
+def test_replay_is_cropped_to_where_the_episode_takes_place(scene):
+    x0, y0, x1, y1 = visible_bounds(scene)
+    assert (x0, x1) == (3.0, 17.0)
+    assert 0 <= y0 < 10 < y1 <= 20
+    corner = replace(scene, position=np.zeros_like(scene.position))
+    x0, y0, x1, y1 = visible_bounds(corner)
+    assert (x0, y0) == (0.0, 0.0)
+    assert x1 > 13
 
 
 def test_replay_starts_inside_the_episode_and_numbers_each_team(scene):

@@ -151,7 +151,10 @@ function drawField(self, theme) {
   const { ctx } = fitCanvas(self.field, view.height)
   const [x0, y0, x1, y1] = self.meta.bounds
   ctx.fillStyle = theme.raised
-  ctx.fillRect(view.sx(x0), 0, view.sx(x1) - view.sx(x0), view.height)
+  ctx.beginPath()
+  ctx.rect(view.sx(x0), 0, view.sx(x1) - view.sx(x0), view.height)
+  ctx.clip()
+  ctx.fill()
   drawCells(self, ctx, view, theme)
   self.view = view
   drawTargets(self, ctx, view)
