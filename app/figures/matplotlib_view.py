@@ -68,6 +68,8 @@ def _draw_chart(chart: Chart) -> Figure:
         _draw_panel(ax, panel)
         for mark in chart.marks:
             ax.axvline(mark.x, linestyle=":", linewidth=0.8, color="0.5")
+    for mark in chart.marks:
+        axes[0].annotate(mark.label, (mark.x, 1), (3, -3), ("data", "axes fraction"), "offset points", va="top", size=7)
     axes[-1].set_xlabel(chart.x_label)
     axes[0].set_title(chart.title, loc="left", fontweight="bold")
     return drawn
@@ -78,6 +80,7 @@ def _draw_panel(ax: Axes, panel: Panel) -> None:
         _draw_line(ax, line)
     ax.set_ylabel(f"{panel.title}\n[{panel.unit}]" if panel.unit else panel.title)
     ax.grid(visible=True, linewidth=0.5)
+    ax.set_axisbelow(True)
     if panel.range:
         ax.set_ylim(*panel.range)
     if len(panel.lines) > 1:
