@@ -58,9 +58,7 @@ class ScriptedController:
 
         start = raw_pb2.StartRaw(
             map_size=common_pb2.Size2DI(x=SIZE, y=SIZE),
-            playable_area=common_pb2.RectangleI(
-                p0=common_pb2.PointI(x=0, y=0), p1=common_pb2.PointI(x=SIZE, y=SIZE)
-            ),
+            playable_area=common_pb2.RectangleI(p0=common_pb2.PointI(x=0, y=0), p1=common_pb2.PointI(x=SIZE, y=SIZE)),
             pathing_grid=common_pb2.ImageData(bits_per_pixel=1, data=b"\xff" * (SIZE * SIZE // 8)),
             terrain_height=common_pb2.ImageData(bits_per_pixel=8, data=b"\x7f" * (SIZE * SIZE)),
         )
