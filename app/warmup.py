@@ -1,23 +1,33 @@
-"""`python -m app.warmup`: fill numba's on-disk caches before somebody waits for them."""
+"""`python -m app.warmup`: fill numba's on-disk caches, and the system's file cache, before somebody waits.
+
+It trains the demo's configuration for one round in a throw-away database and lays out a small projection, so
+whatever a first run or a first UMAP would compile is compiled here, at low priority.
+"""
 
 import os
+import tempfile
 
 import numpy as np
 
+from app.projections.methods import compute
+from app.training import train_run
+from emtc_core.config.resolve import resolve
+from storage.engine import open_database
+from storage.runs import create_run
+
+STEPS = 100
+
 
 def main() -> None:
-    """Step the demo's environment once and lay out a small projection."""
+    """Walk the path of a first run once."""
     if hasattr(os, "nice"):
         os.nice(10)
-    from app.projections.methods import compute
-    from emtc_core.config.resolve import resolve
-    from emtc_core.envs.registry import make_env
-
-    config = resolve(preset="demo")
-    env = make_env(config.env, n_envs=config.train.n_envs)
-    first = env.reset(seed=0)
-    env.step(np.argmax(first.avail, axis=-1))
-    env.close()
+    config = resolve(preset="demo", steps=STEPS, overrides={"eval.episodes": 8})
+    with tempfile.TemporaryDirectory() as folder:
+        db = open_database(f"sqlite:///{folder}/warm-up.db")
+        run_id = create_run(db, config.model_dump(mode="json"), target_steps=STEPS, versions={})
+        train_run(db, run_id, resume=False)
+        db.dispose()
     points = np.random.default_rng(0).normal(size=(64, 4)).astype(np.float32)
     compute("umap", points, seed=0)
 
