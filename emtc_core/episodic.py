@@ -185,9 +185,12 @@ class EpisodicPart:
         stale = np.flatnonzero(batch.generation != self.memory.generation)
         if not len(stale):
             return slots_BT, uids_BT
-        rows, steps = np.nonzero(np.arange(slots_BT.shape[1]) <= batch.length[stale, None])
+        steps_T = np.arange(slots_BT.shape[1])
+        real = steps_T <= batch.length[stale, None]
+        own = real & self.memory.holds(slots_BT[stale], uids_BT[stale], steps_T, batch.number[stale, None])
+        found = np.where(own, slots_BT[stale], -1)
+        rows, steps = np.nonzero(real & ~own)
         state = batch.state[torch.from_numpy(stale[rows]), torch.from_numpy(steps)].cpu().numpy()
-        found = np.full((len(stale), slots_BT.shape[1]), -1, np.int64)
         found[rows, steps] = self.memory.find(state, steps, nearest=self._config.incentive.on_miss == "nearest")
         uids = self.memory.uids(found)
         buffer.set_slots(batch.indices[stale], found, uids, self.memory.generation)
@@ -283,7 +286,6 @@ class EpisodicPart:
         return {
             "memory/size": self.memory.size,
             "memory/merge_rate": stats.merged / max(1, stats.written),
-            "memory/hit_rate": stats.hits / max(1, stats.queried),
             "memory/desirable_fraction": self.memory.desirable_fraction,
             "memory/evicted": stats.evicted_total,
         }

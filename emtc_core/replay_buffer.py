@@ -58,6 +58,7 @@ class Batch:
     uids: Slots  # [B, T+1] identities of those slots when they were resolved
     generation: NDArray[np.int64]  # [B] re-projection at which slots were resolved
     length: NDArray[np.int64]  # [B] real transitions
+    number: NDArray[np.int64]  # [B] of the episode in its run
 
 
 class ReplayBuffer:
@@ -174,6 +175,7 @@ class ReplayBuffer:
             uids=np.ascontiguousarray(slots_TB2[..., 1].T),
             generation=self._generation[indices],
             length=length,
+            number=self._number[indices],
         )
 
     def read(self, place: int) -> Stored:

@@ -173,6 +173,8 @@ class Trainer:
         if stats.episode_error is not None and self._config.cds.replay == "episode_per":
             self._replay_buffer.set_priorities(batch.indices, stats.episode_error.cpu().numpy())
         self._count_update(stats)
+        if inputs is not None:
+            self._window.add({"memory/hit_rate": inputs.hit[batch.filled].float().mean()})
         self._window.add(
             {
                 "gate/beta_batch": batch.beta[batch.filled].mean(),

@@ -221,6 +221,18 @@ class EpisodicMemory:
             slots[missed] = self._space.find_nearest(self._table, z[missed])
         return slots
 
+    def holds(
+        self, slots: Slots, uids: Slots, t: NDArray[np.integer[Any]], episode: NDArray[np.integer[Any]]
+    ) -> NDArray[np.bool_]:
+        """Tell which slots hold that very state: step t of that episode, arrays of one shape.
+
+        Such a node is at distance 0 in whatever way the memory was embedded since, so nobody needs to search.
+        A frozen index knows nodes as they were, so there the answer is always no.
+        """
+        node = self._table.nodes[np.maximum(slots, 0)]
+        same = (slots >= 0) & (node["uid"] == uids) & (node["t"] == t) & (node["episode"] == episode)
+        return same & (self.config.index == "live")
+
     def resolve(self, slots: Slots, state: NDArray[np.float32], *, nearest: bool = False) -> Slots:
         """Turn the slots that `write` gave an episode into those that a reader sees.
 
