@@ -17,7 +17,7 @@ Values = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Line:
-    """One series; `low` and `high` bound its band."""
+    """One series; `low` and `high` bound its band; a width of 0 with markers draws points only."""
 
     name: str
     color: str

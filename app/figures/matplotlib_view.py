@@ -90,7 +90,8 @@ def _draw_panel(ax: Axes, panel: Panel) -> None:
 def _draw_line(ax: Axes, line: Line) -> None:
     style = "--" if line.dash else "-"
     marker = "o" if line.markers or len(line.x) < 40 else ""
-    ax.plot(line.x, line.y, style, color=line.color, label=line.name, linewidth=1.4, marker=marker, markersize=2.5)
+    width = 1.4 if line.width else 0.0
+    ax.plot(line.x, line.y, style, color=line.color, label=line.name, linewidth=width, marker=marker, markersize=2.5)
     if line.low is not None and line.high is not None:
         ax.fill_between(line.x, line.low, line.high, color=line.color, alpha=0.2, linewidth=0)
 

@@ -66,12 +66,18 @@ def _draw_line(drawn: go.Figure, row: int, line: Line) -> None:
             x=line.x,
             y=line.y,
             name=plain(line.name),
-            mode="lines+markers" if line.markers or len(line.x) < 40 else "lines",
+            mode=_mode(line),
             line={"color": line.color, "width": line.width, "dash": "dash" if line.dash else "solid"},
         ),
         row=row,
         col=1,
     )
+
+
+def _mode(line: Line) -> str:
+    if not line.width:
+        return "markers"
+    return "lines+markers" if line.markers or len(line.x) < 40 else "lines"
 
 
 def _faint(color: str) -> str:

@@ -167,7 +167,7 @@ function drawLine(ctx, line, sx, sy) {
     pen = true
     run += 1
   }
-  ctx.stroke()
+  if (line.width !== 0) ctx.stroke() // a width of 0 draws points only
   ctx.setLineDash([])
   if (line.markers || run <= 40) {
     for (let i = 0; i < x.length; i += 1) {

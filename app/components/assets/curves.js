@@ -144,8 +144,13 @@ function fillTip(self, tip) {
       rows.push(row)
     }
   }
-  title.textContent = `${self.data.xName || self.data.xLabel} ${shown === null ? "–" : Math.round(shown).toLocaleString("en")}`
+  title.textContent = `${self.data.xName || self.data.xLabel} ${shown === null ? "–" : whole(shown)}`
   tip.append(title, ...rows)
+}
+
+// Steps are whole numbers; a small fraction belongs to another axis and keeps its digits.
+function whole(value) {
+  return Math.abs(value) < 100 && value % 1 ? formatNumber(value) : Math.round(value).toLocaleString("en")
 }
 
 function zoomTo(self, window) {

@@ -1,0 +1,151 @@
+"""Tables of every setting, of what the presets change, and of every logged number, read from the code itself."""
+
+import re
+from collections.abc import Iterable, Sequence
+
+import streamlit as st
+
+from app import data
+from app.components.config_form import SECTION_TITLES
+from app.format import MISSING, escape_markdown
+from emtc_core.config.resolve import FieldInfo, Value, describe_fields, flatten, resolve
+from emtc_core.config.run import list_algos
+from emtc_core.errors import ConfigError
+from emtc_core.metrics import METRICS
+
+_LABEL = re.compile(r"\b[A-D]\d{1,2}\b")
+_TASK = ("skirmish", "corridor")
+_GROUPS = {
+    "rollout": "Training episodes",
+    "train": "Learner",
+    "incentive": "Incentive",
+    "gate": "Gate",
+    "memory": "Memory",
+    "embedder": "Embedder",
+    "eval": "Evaluation",
+    "time": "Time",
+}
+
+
+def show_settings() -> None:
+    """List every setting by section; a search narrows the list."""
+    st.markdown(
+        "The paper leaves choices open, and its sources contradict each other in places. Each of them is a setting. "
+        "A label names the question it answers: **A** memory, **B** embedder, **C** gate, incentive and loss, "
+        "**D** protocol. Defaults are the recommended reading; set one with `emtc train --set key=value` or on "
+        "the Launch page."
+    )
+    left, right = st.columns([3, 1], vertical_alignment="bottom")
+    sought = left.text_input("Find", key="find", bind="query-params", placeholder="a key, a label or a word")
+    only = right.toggle("Only labelled choices", key="labelled", bind="query-params")
+    found = [info for info in describe_fields() if _matches(info, sought or "") and (labels_of(info) or not only)]
+    if not found:
+        st.info(f"No setting contains “{escape_markdown(sought or '')}”. Empty the search to see all of them.")
+    for section in dict.fromkeys(_section(info) for info in found):
+        st.markdown(f"##### {SECTION_TITLES.get(section, 'Run')}")
+        rows = [_setting_row(info) for info in found if _section(info) == section]
+        st.markdown(_table(("Key", "Default", "Allowed", "Unit", "Question", "Meaning"), rows))
+
+
+def show_presets() -> None:
+    """Show what the preset emu_code changes against paper, for one algorithm and task."""
+    st.markdown(
+        "`paper` takes the recommended reading of every open question. `emu_code` takes the habits of EMU's "
+        "repository, its bugs included, for a second row of reference in a comparison. Both give a task its own values."
+    )
+    tasks = list(dict.fromkeys((row.env, row.map) for row in data.env_list() if row.map))
+    left, right = st.columns(2)
+    algo = left.selectbox("Algorithm", list_algos(), key="algo", bind="query-params")
+    usual = tasks.index(_TASK) if _TASK in tasks else 0
+    task = right.selectbox("Task", tasks, index=usual, format_func=" · ".join, key="task")
+    try:
+        rows = compare_presets(algo, *task)
+    except ConfigError as exc:
+        st.info(escape_markdown(str(exc)))
+        return
+    st.markdown(_table(("Key", "paper", "emu_code", "Question", "Meaning"), rows))
+    st.caption(f"{len(rows)} of {len(describe_fields())} settings differ.")
+
+
+def show_metrics() -> None:
+    """List every number that a run may log."""
+    st.markdown("A run records nothing that is not in this list, so every curve has its meaning and its unit here.")
+    for group in dict.fromkeys(name.partition("/")[0] for name in METRICS):
+        st.markdown(f"##### {_GROUPS.get(group, group)}")
+        own = [metric for name, metric in METRICS.items() if name.partition("/")[0] == group]
+        rows = [(f"`{m.name}`", escape_markdown(m.unit), escape_markdown(m.meaning)) for m in own]
+        st.markdown(_table(("Name", "Unit", "Meaning"), rows))
+
+
+def compare_presets(algo: str, env: str, map: str) -> list[tuple[str, ...]]:
+    """List the settings in which the two presets differ: key, paper, emu_code, question, meaning.
+
+    Raises:
+        ConfigError: If the choice itself is not valid.
+    """
+    paper, emu = (flatten(resolve(env=env, map=map, algo=algo, preset=name)) for name in ("paper", "emu_code"))
+    return [
+        (
+            f"`{info.key}`",
+            _value(paper[info.key]),
+            _value(emu[info.key]),
+            labels_of(info) or MISSING,
+            escape_markdown(info.description),
+        )
+        for info in describe_fields()
+        if info.key != "preset" and paper[info.key] != emu[info.key]
+    ]
+
+
+def labels_of(info: FieldInfo) -> str:
+    """Name the open questions that a setting answers, e.g. "B13, B14"."""
+    return ", ".join(_LABEL.findall(info.description))
+
+
+def _section(info: FieldInfo) -> str:
+    return info.key.partition(".")[0] if "." in info.key else ""
+
+
+def _matches(info: FieldInfo, sought: str) -> bool:
+    text = f"{info.key} {info.description} {' '.join(info.choices)}".casefold()
+    return all(word in text for word in sought.casefold().split())
+
+
+def _setting_row(info: FieldInfo) -> tuple[str, ...]:
+    return (
+        f"`{info.key}`",
+        _value(info.default),
+        _allowed(info),
+        escape_markdown(info.unit) or MISSING,
+        labels_of(info) or MISSING,
+        escape_markdown(info.description),
+    )
+
+
+def _allowed(info: FieldInfo) -> str:
+    if info.choices:
+        return ", ".join(f"`{choice}`" for choice in info.choices)
+    if info.type == "bool":
+        return "`true`, `false`"
+    parts = [info.type]
+    if info.minimum is not None:
+        parts.append(f"{'&gt;' if info.minimum_open else '≥'} {_bound(info.minimum)}")
+    if info.maximum is not None:
+        parts.append(f"≤ {_bound(info.maximum)}")
+    return ", ".join(parts) + (" or unset" if info.optional else "")
+
+
+def _bound(value: float) -> str:
+    return f"{value:.0f}" if value.is_integer() else f"{value:g}"
+
+
+def _value(value: Value) -> str:
+    if value is None:
+        return "unset"
+    return f"`{str(value).lower() if isinstance(value, bool) else value}`"
+
+
+def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Write a Markdown table, whose text wraps and can be searched in the browser; cells are safe already."""
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)

@@ -1,0 +1,84 @@
+"""The two figures of the Method page: what they contain, and that they can be exported."""
+
+import numpy as np
+import pytest
+
+from app.figures.chart import Chart
+from app.figures.export import EXPORT_FORMATS, export_figure
+from app.figures.plotly_view import to_plotly
+from app.figures.propositions import draw_proposition_1, draw_proposition_2
+from emtc_core.propositions import Proposition1, Proposition2
+
+
+def make_first() -> Chart:
+    result = Proposition1(
+        delta_opt=np.array([2.0, 0.0, 1.0]),
+        delta_mem=np.array([2.5, 0.4, 0.5]),
+        eps_rep=0.2,
+        eps_store=0.1,
+        alpha=0.6,
+        lipschitz_bound=0.3,
+    )
+    return draw_proposition_1(result, gamma=0.99, seed=1)
+
+
+def make_curve(*errors: float) -> Proposition2:
+    return Proposition2(
+        mix=np.array([0.0, 1.0, 0.5]),
+        distance=np.array([8.0, 0.0, 4.0]),
+        gradient_error=np.array(errors),
+        beta_mean=np.array([0.5, 1.0, 0.75]),
+        share_overestimated=0.5,
+    )
+
+
+def make_second() -> Chart:
+    curves = make_curve(3, 0, 1), make_curve(3, 0.4, 1), make_curve(3, 0.1, 1)
+    return draw_proposition_2(*curves, mark=4.0, gamma=0.99, seed=1)
+
+
+def test_each_transition_is_a_point_inside_a_band_around_the_diagonal():
+    chart = make_first()
+    band, points = chart.panels[0].lines
+    assert points.x.tolist() == [0.0, 1.0, 2.0]
+    assert points.y.tolist() == [0.4, 0.5, 2.5]
+    assert (points.markers, points.width) == (True, 0.0)
+    assert band.low is not None
+    assert band.high is not None
+    np.testing.assert_array_equal(band.x, band.y)
+    np.testing.assert_allclose(band.high - band.y, 0.6)
+    assert band.low.min() == 0
+    assert "100.0 % of the points" in chart.caption
+
+
+def test_points_are_drawn_without_a_line_through_them():
+    drawn = to_plotly(make_first()).to_dict()["data"]
+    assert [trace["mode"] for trace in drawn] == ["lines", "lines", "lines", "markers"]
+    assert "stroke-width: 0" in export_figure(make_first(), "svg").decode()
+
+
+def test_gradient_curves_start_at_v_star_and_carry_the_chosen_mark():
+    chart = make_second()
+    free, clamped, any_action = chart.panels[0].lines
+    assert free.x.tolist() == [0.0, 4.0, 8.0]
+    assert [line.y[0] for line in (free, clamped, any_action)] == [0, 0.4, 0.1]
+    assert [mark.x for mark in chart.marks] == [4.0]
+    assert len({line.dash for line in (free, clamped, any_action)}) == 3
+
+
+@pytest.mark.parametrize("make", [make_first, make_second])
+def test_axes_carry_their_units(make):
+    chart = make()
+    assert chart.x_label.endswith("[return]")
+    assert all(panel.unit in ("return", "fraction") for panel in chart.panels)
+    assert "seed 1" in chart.caption
+
+
+@pytest.mark.parametrize("format", EXPORT_FORMATS)
+@pytest.mark.parametrize("make", [make_first, make_second])
+def test_both_figures_export_in_every_format(make, format):
+    written = export_figure(make(), format)
+    start = {"svg": b"<?xml", "png": b"\x89PNG", "pdf": b"%PDF", "html": b"<!doctype html", "csv": b"panel,unit"}
+    assert written.startswith(start[format])
+    if format == "svg":
+        assert "[return]" in written.decode()

@@ -1,0 +1,116 @@
+"""The Method page as a user reaches it: everything is listed, and the checks follow their sliders."""
+
+import pytest
+from streamlit.testing.v1 import AppTest
+
+from app.components.method_equations import BACKGROUND, EMBEDDER, GATE
+from app.components.method_options import compare_presets, labels_of
+from emtc_core.config.resolve import describe_fields
+from emtc_core.metrics import METRICS
+from tests.pages.test_pages import open_page, said
+
+
+@pytest.fixture
+def method(empty) -> AppTest:
+    app = open_page("method")
+    assert not app.exception
+    assert not app.error
+    return app
+
+
+def numbers(app: AppTest) -> dict[str, str]:
+    return {metric.label: metric.value for metric in app.metric}
+
+
+def test_page_lists_every_setting_with_its_description(method):
+    text = said(method)
+    missing = [info.key for info in describe_fields() if f"| `{info.key}` |" not in text]
+    assert missing == []
+
+
+def test_page_lists_every_metric(method):
+    text = said(method)
+    assert [name for name in METRICS if f"| `{name}` |" not in text] == []
+
+
+def test_every_row_of_a_table_has_as_many_cells_as_its_head(method):
+    for element in method.markdown:
+        rows = [line for line in str(element.value).splitlines() if line.startswith("|")]
+        assert len({line.replace("\\|", "").count("|") for line in rows}) <= 1, rows[:3]
+
+
+def test_equations_are_numbered_from_one_to_twelve(method):
+    assert [equation.number for equation in (*BACKGROUND, *EMBEDDER, *GATE)] == list(range(1, 13))
+    drawn = "\n".join(str(element.value) for element in method.latex)
+    assert all(rf"\qquad ({number})" in drawn for number in range(1, 13))
+
+
+def test_settings_that_answer_an_open_question_name_it():
+    labels = {info.key: labels_of(info) for info in describe_fields()}
+    assert labels["memory.delta_space"] == "A10"
+    assert labels["incentive.clamp"] == "C9"
+    assert labels["embed.type"] == "B13, B14"
+    assert labels["train.gamma"] == ""
+
+
+def test_search_narrows_the_settings(method):
+    method.text_input(key="find").set_value("C9").run()
+    text = said(method)
+    assert "| `incentive.clamp` |" in text
+    assert "| `mappo.epochs` |" not in text
+
+
+def test_search_without_a_result_says_so(method):
+    method.text_input(key="find").set_value("<b>nothing</b>").run()
+    assert "No setting contains" in said(method)
+    assert not method.exception
+
+
+def test_presets_differ_where_they_should(method):
+    rows = {row[0]: row[1:] for row in compare_presets("emtc-qplex", "skirmish", "corridor")}
+    assert rows["`incentive.clamp`"] == ("`none`", "`positive`", "C9", rows["`incentive.clamp`"][3])
+    assert "negative" in rows["`incentive.clamp`"][3]
+    assert "`preset`" not in rows
+    assert f"{len(rows)} of {len(describe_fields())} settings differ" in said(method)
+
+
+def test_every_point_is_inside_the_band_and_gradients_agree_at_v_star(method):
+    shown = numbers(method)
+    assert shown["Inside ±α"] == "100.0 %"
+    assert shown["Below Δ_opt + α"] == "100.0 %"
+    assert float(shown["Gradient distance"]) < 1e-8
+    assert float(shown["… with EMU's clamp"]) > 1e-3
+
+
+@pytest.mark.parametrize(
+    ("slider", "value", "changed"),
+    [
+        ("noise", 3.0, "α [return]"),
+        ("delta", 4.0, "max |Δ_mem − Δ_opt| [return]"),
+        ("seed", 7, "α [return]"),
+        ("gamma", 0.9, "α [return]"),
+        ("slip", 0.3, "Mean gate β̄"),
+        ("mix", 0.5, "Gradient distance"),
+        ("target_error", 0.0, "max Q⁻ > V*"),
+    ],
+)
+def test_a_slider_changes_its_numbers_and_no_point_leaves_the_band(method, slider, value, changed):
+    before = numbers(method)
+    method.slider(key=slider).set_value(value).run()
+    assert not method.exception
+    after = numbers(method)
+    assert after[changed] != before[changed]
+    assert after["Inside ±α"] == "100.0 %"
+
+
+def test_a_link_restores_the_sliders(empty):
+    app = open_page("method", noise="2.5", seed="9", part="Numerical check")
+    assert not app.exception
+    assert app.slider(key="noise").value == 2.5
+    assert app.slider(key="seed").value == 9
+
+
+def test_hostile_url_parameters_are_harmless(empty):
+    app = open_page("method", noise="nan", seed="1e99", part="<script>", algo="evil", find="|", gamma="-1")
+    assert not app.exception
+    assert not app.error
