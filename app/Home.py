@@ -14,7 +14,8 @@ from app import data, messages  # noqa: E402
 from app.components import run_picker, warm_up  # noqa: E402
 from emtc_core.errors import EmtcError  # noqa: E402
 
-st.set_page_config(page_title="EMTC Lab", page_icon=":material/hub:", layout="wide")
+ICON = str(ROOT / "app" / "components" / "assets" / "icon.png")  # a font icon would be fetched from another host
+st.set_page_config(page_title="EMTC Lab", page_icon=ICON, layout="wide")
 page = st.navigation(
     [
         st.Page("../pages/home.py", title="Home", icon=":material/home:", default=True),
