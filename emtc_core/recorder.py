@@ -19,7 +19,8 @@ Slots = NDArray[np.int64]
 class EpisodeRecord:
     """One training episode with its gate verdict. Its transitions are first_env_step … +length-1.
 
-    Memory fields are None for an algorithm without a memory, gate fields None for one without a gate.
+    Memory fields (slots, h, h_next) are None for an algorithm without a memory, gate fields (delta_mem, beta,
+    tau) for one without a gate.
     A lookup that found nothing is NaN in `h`, `h_next` and `delta_mem` and -1 in `slots`.
     """
 

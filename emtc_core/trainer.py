@@ -329,6 +329,7 @@ class Trainer:
 
     def _episode_record(self, episode: Episode, absorbed: Absorbed, first_env_step: int) -> EpisodeRecord:
         verdict = absorbed.verdict
+        gated = verdict if self._config.uses_gate else None
         return EpisodeRecord(
             episode=self._episode,
             first_env_step=first_env_step,
@@ -341,9 +342,9 @@ class Trainer:
             slots=absorbed.slots,
             h=verdict.h if verdict else None,
             h_next=verdict.h_next if verdict else None,
-            delta_mem=verdict.delta_mem if verdict else None,
-            beta=verdict.beta if verdict and self._config.uses_gate else None,
-            tau=self._tau() if self._config.uses_gate else None,
+            delta_mem=gated.delta_mem if gated else None,
+            beta=gated.beta if gated else None,
+            tau=self._tau() if gated else None,
         )
 
     def _summary(self, status: Literal["finished", "stopped"]) -> RunSummary:

@@ -1,6 +1,7 @@
 """`emtc runs | show | stop | pause | delete`: the same paths that the pages use."""
 
 import shutil
+import sys
 from dataclasses import asdict
 from typing import Annotated, Any
 
@@ -61,14 +62,14 @@ def pause(run: RunPrefix, db: DatabaseUrl = DEFAULT_DATABASE) -> None:
 def delete(
     run: RunPrefix,
     db: DatabaseUrl = DEFAULT_DATABASE,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask; a script is never asked")] = False,
 ) -> None:
     """Delete a run with everything that it recorded, and its folder."""
     database = open_database(db)
     row = get_run(database, run)
     if row.live_status in ("running", "paused"):
         raise RunStateError(f"Run {row.id} is {row.live_status}. Stop it first: emtc stop {row.id}")
-    if not yes:
+    if not yes and sys.stdin.isatty():
         typer.confirm(f"Delete run {row.id} with {row.env_steps} recorded transitions?", abort=True)
     delete_run(database, row.id)
     shutil.rmtree(run_folder(database, row.id), ignore_errors=True)

@@ -177,4 +177,6 @@ def test_every_variant_is_configuration(tmp_path: Path, change: str) -> None:
     trainer, recorder = make_trainer(short_config(change, steps=400), tmp_path)
     assert trainer.run().status == "finished"
     gated = change not in ("gate.enabled=false", "incentive.enabled=false")
-    assert all((record.beta is not None) == gated for record in recorder.episodes)
+    for record in recorder.episodes:
+        assert record.h is not None
+        assert [value is not None for value in (record.delta_mem, record.beta, record.tau)] == [gated] * 3
