@@ -2,7 +2,8 @@
 
 An update is everything between two environment steps: sampling the replay buffer, recalling from a memory of 100K
 entries, and the gradient step. With `embed.interval` at 1,000 env steps the memory is embedded anew every seven
-episodes, after which the slots of sampled episodes are searched again; the timed updates follow that rhythm.
+episodes, after which sampled states that do not stand in their own node are searched again; the timed updates
+follow that rhythm.
 """
 
 import statistics
@@ -101,7 +102,12 @@ def _fill(entries: int, device: torch.device) -> Store:
         absorbed = store.memory.absorb(episode, number=number, tau=1.0)
         beta = None if absorbed.verdict is None else absorbed.verdict.beta
         store.replay_buffer.add(
-            episode, slots=absorbed.seen, uids=absorbed.uids, generation=absorbed.generation, beta=beta
+            episode,
+            slots=absorbed.seen,
+            uids=absorbed.uids,
+            generation=absorbed.generation,
+            beta=beta,
+            number=number,
         )
     return store
 
