@@ -46,6 +46,8 @@ def make_payload(scene: Scene, chart: Chart, *, start: int, title: str) -> bytes
         arrays["target"] = scene.target.astype(np.int32)
     if scene.walkable is not None:
         arrays["walkable"] = scene.walkable
+    if scene.markings is not None:
+        arrays["markings"] = scene.markings
     panels = []
     for p, panel in enumerate(chart.panels):
         lines = []
@@ -71,6 +73,7 @@ def make_payload(scene: Scene, chart: Chart, *, start: int, title: str) -> bytes
         "labels": _labels(scene),
         "teams": [{"name": name, "color": color} for name, color in _TEAMS],
         "cells": list(scene.walkable.shape) if scene.walkable is not None else None,
+        "bars": bool((scene.health < 1).any()),
         "note": scene.note,
         "panels": panels,
         "alt": f"{title}. Replay of {frames - 1} steps with {units} units. Space plays and pauses, arrows step.",

@@ -60,6 +60,7 @@ class Scene:
     kind: tuple[str, ...]  # [U] "marine", "zealot", "player", "ball"…
     bounds: tuple[float, float, float, float]  # x0, y0, x1, y1 of the field
     walkable: NDArray[np.bool_] | None = None  # [X, Y] unit cells from (0, 0), True where units may stand
+    markings: NDArray[np.float32] | None = None  # [L, 4] segments x0, y0, x1, y1 painted on the field
     title: str = ""
     note: str = ""  # e.g. that this is a simulator, not StarCraft II
     target: NDArray[np.int16] | None = field(default=None)  # [T, U] unit aimed at after frame t, -1 none

@@ -262,3 +262,15 @@ class TestWithTheEngine:
         assert parent.stdin is not None
         parent.stdin.close()
         parent.stdout.close()
+
+
+def test_the_pitch_is_painted_and_leaves_room_for_a_keeper_on_his_line() -> None:
+    scene = make_scene("academy_3_vs_1_with_keeper", np.zeros((2, 26), np.float32))
+    assert scene.markings is not None
+    x, y = scene.markings[:, ::2], scene.markings[:, 1::2]
+    x0, y0, x1, y1 = scene.bounds
+    assert (x0, x1) == pytest.approx((-1.08, 1.08))
+    assert ((x >= x0) & (x <= x1)).all()
+    assert ((y >= y0) & (y <= y1)).all()
+    on_touch_lines = x[np.abs(y) == np.float32(0.42)]
+    assert sorted(set(on_touch_lines.tolist())) == [-1.0, 0.0, 1.0]

@@ -156,9 +156,11 @@ function drawField(self, theme) {
   ctx.clip()
   ctx.fill()
   drawCells(self, ctx, view, theme)
+  drawMarkings(self, ctx, view, theme)
   self.view = view
   drawTargets(self, ctx, view)
   for (let u = 0; u < self.meta.units; u += 1) drawUnit(self, ctx, view, theme, u)
+  if (!self.meta.bars) return
   for (let u = 0; u < self.meta.units; u += 1) drawBars(self, ctx, view, theme, u)
 }
 
@@ -174,6 +176,20 @@ function drawCells(self, ctx, view, theme) {
       ctx.fillRect(left, top, Math.floor(view.sx(x + 1)) - left, Math.floor(view.sy(y)) - top)
     }
   }
+}
+
+// Lines painted on the field, as segments x0, y0, x1, y1.
+function drawMarkings(self, ctx, view, theme) {
+  const { markings } = self.arrays
+  if (!markings) return
+  ctx.strokeStyle = theme.soft
+  ctx.lineWidth = 1.5
+  ctx.beginPath()
+  for (let i = 0; i < markings.length; i += 4) {
+    ctx.moveTo(view.sx(markings[i]), view.sy(markings[i + 1]))
+    ctx.lineTo(view.sx(markings[i + 2]), view.sy(markings[i + 3]))
+  }
+  ctx.stroke()
 }
 
 function drawTargets(self, ctx, view) {
