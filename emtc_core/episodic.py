@@ -142,8 +142,12 @@ class EpisodicPart:
             tau=tau,
             bootstrap_on_timeout=self._config.train.bootstrap_on_timeout,
         )
-        seen = self.memory.resolve(slots, episode.state, nearest=self._config.incentive.on_miss == "nearest")
+        seen = self._see(slots, episode.state)
         return Absorbed(slots, seen, self.memory.uids(seen), self.memory.generation, verdict)
+
+    def _see(self, slots: Slots, state: NDArray[np.float32]) -> Slots:
+        """Turn the slots that Algorithm 2 assigned into those that the incentive will read."""
+        return self.memory.resolve(slots, state, nearest=self._config.incentive.on_miss == "nearest")
 
     def recall(self, batch: Batch, buffer: ReplayBuffer, *, tau: float) -> tuple[Batch, IncentiveInputs | None]:
         """Gather the freshest H and rho of every successor; search only for episodes embedded anew."""
@@ -229,7 +233,7 @@ class EpisodicPart:
             slots = self.memory.write(
                 state=old.state, reward=old.reward, won=old.won, episode=old.number, episode_return=old.episode_return
             )
-            seen = self.memory.resolve(slots, old.state, nearest=self._config.incentive.on_miss == "nearest")
+            seen = self._see(slots, old.state)
             buffer.set_slots(np.array([place]), seen[None], self.memory.uids(seen)[None], self.memory.generation)
 
     def on_target_update(self) -> None:
@@ -277,7 +281,7 @@ class EpisodicPart:
             delta_mem=error.astype(np.float32),
             beta=gate_coefficient(error, tau=tau, scale=self._config.gate.delta_scale).astype(np.float32),
             state_rows=rows,
-            state=columns.state[rows].astype(np.float16),
+            state=self.memory.states(columns.slot[rows]).astype(np.float16),
         )
 
     def metrics(self) -> dict[str, float]:

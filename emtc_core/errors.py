@@ -36,7 +36,7 @@ class CheckpointError(EmtcError):
 
 
 class NonFiniteLossError(EmtcError):
-    """Training produced NaN or infinity; the offending batch is saved beside the checkpoint."""
+    """Training produced NaN or infinity."""
 
 
 class StorageError(EmtcError):

@@ -16,6 +16,9 @@ class MetricsWindow:
     """Collects numbers by metric name and hands over their means."""
 
     def __init__(self) -> None:
+        self._restart()
+
+    def _restart(self) -> None:
         self._values: dict[str, list[Number]] = defaultdict(list)
         self._env_steps = 0
         self._rollout_s = 0.0
@@ -52,7 +55,7 @@ class MetricsWindow:
         means = {name: sum(float(v) for v in values) / len(values) for name, values in self._values.items()}
         means["time/env_steps_per_second"] = self._env_steps / elapsed
         means["time/rollout_share"] = self._rollout_s / elapsed
-        self.__init__()
+        self._restart()
         loss = means.get("train/loss", 0.0)
         if loss != loss or loss in (float("inf"), float("-inf")):
             raise NonFiniteLossError(f"The training loss became {loss}. Lower train.lr or train.reward_scale.")

@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, get_args
+from typing import Annotated, TypeVar
 
 import typer
 
@@ -23,6 +23,8 @@ from storage.queries.gate import gate_stats
 from storage.queries.memory import get_snapshot, list_snapshots
 from storage.queries.runs import get_run
 from storage.runs import RunRow
+
+Format = TypeVar("Format", ExportFormat, TableFormat)
 
 
 def export(
@@ -110,21 +112,14 @@ FIGURES: dict[str, Callable[[Database, list[RunRow]], Chart | Cloud]] = {
 def _make_table(db: Database, name: str, format: str) -> bytes:
     if name not in TABLES:
         raise typer.BadParameter(f"--table must be one of {', '.join(TABLES)}, got {name!r}.")
-    return export_table(TABLES[name](db), _choose_table_format(format))
+    return export_table(TABLES[name](db), _choose(format, TABLE_FORMATS))
 
 
-def _choose(format: str, allowed: tuple[ExportFormat, ...]) -> ExportFormat:
+def _choose(format: str, allowed: tuple[Format, ...]) -> Format:
     for known in allowed:
         if format == known:
             return known
     raise typer.BadParameter(f"--format must be one of {', '.join(allowed)}, got {format!r}.")
-
-
-def _choose_table_format(format: str) -> TableFormat:
-    for known in get_args(TableFormat):
-        if format == known:
-            return known
-    raise typer.BadParameter(f"--format must be one of {', '.join(TABLE_FORMATS)}, got {format!r}.")
 
 
 def _write(content: bytes, out: Path | None) -> None:

@@ -1,4 +1,4 @@
-"""`emtc train | resume` and the worker behind detached runs: and what they tell."""
+"""`emtc train | resume` and the worker behind detached runs."""
 
 import time
 from collections.abc import Callable, Iterator

@@ -279,8 +279,12 @@ class EpisodicMemory:
         return delta_along_links(self._table, self._gamma)
 
     def columns(self) -> NodeColumns:
-        """Copy every node."""
+        """Copy every node, without its state."""
         return copy_columns(self._table)
+
+    def states(self, slots: Slots) -> NDArray[np.float32]:
+        """Copy the states [K, S] that stand in some occupied slots [K]."""
+        return self._table.state[slots]
 
     def take_stats(self) -> MemoryStats:
         """Read the counters and start them anew."""

@@ -60,11 +60,10 @@ class NodeColumns:
     reward: NDArray[np.float32]  # of the transition behind idx_next; 0 at a terminal state
     idx_next: Slots  # -1: none
     episode: NDArray[np.int64]
-    state: NDArray[np.float32]  # [M, S]
 
 
 def copy_columns(table: NodeTable) -> NodeColumns:
-    """Copy all nodes; safe to hand to another thread."""
+    """Copy all nodes but their states, which are by far the largest; safe to hand to another thread."""
     node = table.nodes[: table.size]
     copied = {name: np.ascontiguousarray(node[name]) for name in ("uid", "h", "xi", "n_call", "n_xi", "t", "reward")}
     return NodeColumns(
@@ -72,7 +71,6 @@ def copy_columns(table: NodeTable) -> NodeColumns:
         embedding=table.x[: table.size].copy(),
         idx_next=table.list_successors(),
         episode=np.ascontiguousarray(node["episode"]),
-        state=table.state[: table.size].copy(),
         **copied,
     )
 

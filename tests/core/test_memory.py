@@ -81,7 +81,7 @@ def test_the_first_success_overwrites_an_undesirable_node_even_with_a_lower_retu
     (slot, _) = write(memory, [0, 1], [7.0], episode=1)
     write(memory, [5, NEAR, 2], [0.5, 1.0], won=True, episode=2)
     columns = memory.columns()
-    np.testing.assert_array_equal(columns.state[slot], states(NEAR)[0])
+    np.testing.assert_array_equal(memory.states(columns.slot)[slot], states(NEAR)[0])
     assert (columns.h[slot], columns.t[slot], columns.episode[slot], columns.xi[slot]) == (1.0, 1, 2, True)
     assert memory.find(states(NEAR), np.array([1])).tolist() == [slot]
     np.testing.assert_array_equal(columns.embedding[slot], memory._embed(states(NEAR), np.array([1]))[0])
@@ -217,11 +217,13 @@ def test_a_recall_changes_no_value_or_count() -> None:
     memory = make_memory()
     slots = np.array(write(memory, [0, 1, 2], [1.0, 1.0], won=True))
     before = memory.columns()
+    states_before = memory.states(before.slot)
     memory.recall(np.stack([slots, slots]))
     memory.find(states(0, 1), np.arange(2))
     after = memory.columns()
-    for name in ("h", "xi", "n_call", "n_xi", "uid", "idx_next", "state"):
+    for name in ("h", "xi", "n_call", "n_xi", "uid", "idx_next"):
         np.testing.assert_array_equal(getattr(before, name), getattr(after, name))
+    np.testing.assert_array_equal(states_before, memory.states(after.slot))
 
 
 def test_a_recall_keeps_the_shape_of_the_slots_and_marks_misses() -> None:

@@ -108,7 +108,7 @@ class _Pair:
         assert columns.reward.tolist() == [n.reward for n in nodes]
         assert columns.idx_next.tolist() == [self.slow.slot_of(n.next) for n in nodes]
         if nodes:
-            np.testing.assert_array_equal(columns.state, np.array([n.state for n in nodes]))
+            np.testing.assert_array_equal(self.fast.states(columns.slot), np.array([n.state for n in nodes]))
             np.testing.assert_array_equal(columns.embedding, np.array([n.x for n in nodes]))
         np.testing.assert_array_equal(self.fast.delta_mem(), self.slow.delta_mem())
         assert self.fast.check_valid() == []

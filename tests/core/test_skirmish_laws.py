@@ -73,13 +73,17 @@ def test_no_loop_of_a_random_battle_breaks_a_law(name):
 @pytest.mark.parametrize("name", MAPS)
 def test_no_loop_of_many_random_battles_breaks_a_law(name):
     for seed in range(12):
-        play(make(name, 64), seed, fight=0.5 + 0.5 * (seed % 2), look=Laws().look)
+        laws = Laws()
+        play(make(name, 64), seed, fight=0.5 + 0.5 * (seed % 2), look=laws.look)
+        assert laws.loops > 50
 
 
 @given(st.sampled_from(list(MAPS)), st.integers(0, 2**31 - 1), st.floats(0, 1))
 @settings(SHARED, max_examples=12)
 def test_any_seed_keeps_the_laws(name, seed, fight):
-    play(make(name), seed, fight=fight, look=Laws().look)
+    laws = Laws()
+    play(make(name), seed, fight=fight, look=laws.look)
+    assert laws.loops > 0
 
 
 @given(st.sampled_from(list(MAPS)), st.integers(0, 2**31 - 1))

@@ -79,4 +79,4 @@ def test_sizes_and_scenes_load_no_compiler():
         "import sys; import emtc_core.envs.skirmish.scene; import emtc_core.envs.skirmish.maps;"
         "assert 'numba' not in sys.modules and 'torch' not in sys.modules"
     )
-    subprocess.run([sys.executable, "-c", code], check=True)
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
