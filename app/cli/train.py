@@ -41,6 +41,10 @@ def train(
         return _print_keys()
     run_config = resolve(env=env, map=map, algo=algo, steps=steps, seed=seed, file=config, overrides=list(set or []))
     check_available(run_config.env)
+    if run_config.train.device == "cuda":
+        from emtc_core.device import choose_device
+
+        choose_device("cuda")
     database = open_database(db)
     if detach:
         from app.launch import launch_run

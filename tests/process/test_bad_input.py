@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 EMTC = [sys.executable, "-m", "app.cli.main"]
 
@@ -36,6 +37,14 @@ def test_unusable_arguments_create_nothing(tmp_path: Path, arguments: list[str],
     assert fragment in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1
     assert done.stdout == ""
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has what is asked for")
+def test_a_device_that_is_not_there_is_refused_before_anything_is_created(tmp_path: Path) -> None:
+    done = emtc("train", "--set", "train.device=cuda", "--db", f"sqlite:///{tmp_path / 'x.db'}")
+    assert done.returncode == 2
+    assert len(done.stderr.strip().splitlines()) == 1
     assert list(tmp_path.iterdir()) == []
 
 
