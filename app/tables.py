@@ -1,14 +1,15 @@
 """Tables as frames, and frames as CSV, LaTeX, Markdown or Parquet."""
 
 import io
-from collections.abc import Callable
-from typing import Literal, get_args
+from collections.abc import Callable, Mapping
+from typing import Any, Literal, get_args
 
 import numpy as np
 import pandas as pd
 
+from app.variants import label_variants
 from storage.engine import Database
-from storage.queries.runs import list_runs
+from storage.queries.runs import list_runs, run_configs
 
 TableFormat = Literal["csv", "latex", "markdown", "parquet"]
 TABLE_FORMATS: tuple[TableFormat, ...] = get_args(TableFormat)
@@ -26,13 +27,25 @@ def make_runs_table(db: Database) -> pd.DataFrame:
 
 
 def make_win_rates_table(db: Database) -> pd.DataFrame:
-    """Give the last test win rate [%] of finished runs: algorithms × maps, mean ± std over seeds (median, n)."""
+    """Give the last test win rate [%] of finished runs over their seeds: variants × maps.
+
+    Runs are one cell only if they differ in nothing but their seed (`app.variants`). `eval.report` of the newest of
+    them decides how the cell quotes them, and `eval.seeds` how many seeds it should rest on.
+    """
     runs = list_runs(db, limit=EVERY_RUN)
     runs = runs[(runs["status"] == "finished") & runs["win_rate"].notna()]
     if runs.empty:
-        return pd.DataFrame(columns=["algo"])
-    cells = runs.groupby(["algo", "map"])["win_rate"].agg(_cell).unstack("map")
-    return cells.fillna("–").reset_index()
+        return pd.DataFrame(columns=["variant"])
+    configs = run_configs(db, runs["id"].tolist())
+    runs["variant"] = [
+        _without_map(label, map)
+        for label, map in zip(runs["id"].map(label_variants(configs)), runs["map"], strict=True)
+    ]
+    cells = {
+        key: _cell(group["win_rate"], configs[group["id"].iloc[0]]["eval"])
+        for key, group in runs.groupby(["variant", "map"])
+    }
+    return pd.Series(cells).unstack().fillna("–").rename_axis(index="variant").reset_index()
 
 
 TABLES: dict[str, Callable[[Database], pd.DataFrame]] = {"runs": make_runs_table, "win-rates": make_win_rates_table}
@@ -57,10 +70,20 @@ def export_table(frame: pd.DataFrame, format: TableFormat) -> bytes:
     raise ValueError(f"format must be one of {', '.join(TABLE_FORMATS)}, got {format!r}")
 
 
-def _cell(rates: pd.Series) -> str:
+def _without_map(label: str, map: str) -> str:
+    return label.replace(f" on {map}", "", 1)
+
+
+def _cell(rates: pd.Series, rules: Mapping[str, Any]) -> str:
+    """Quote one number over seeds, "97.5 ± 1.0 (n = 5)"; fewer seeds than wanted are told, "n = 2 of 5"."""
     percent = 100 * rates.to_numpy(dtype=np.float64)
+    wanted = int(rules.get("seeds", 5))
+    count = f"n = {len(percent)}" if len(percent) >= wanted else f"n = {len(percent)} of {wanted}"
+    if rules.get("report") == "median":
+        low, middle, high = np.quantile(percent, (0.25, 0.5, 0.75))
+        return f"{middle:.1f} [{low:.1f}–{high:.1f}] ({count})"
     spread = f" ± {percent.std(ddof=1):.1f}" if len(percent) > 1 else ""
-    return f"{percent.mean():.1f}{spread} (median {np.median(percent):.1f}, n = {len(percent)})"
+    return f"{percent.mean():.1f}{spread} ({count})"
 
 
 def _texts(frame: pd.DataFrame) -> list[list[str]]:

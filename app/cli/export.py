@@ -16,6 +16,7 @@ from app.figures.live import draw_gate_dynamics
 from app.figures.memory import draw_memory
 from app.projections.jobs import project_snapshot, sample_rows
 from app.tables import TABLE_FORMATS, TABLES, TableFormat, export_table
+from app.variants import label_variants
 from emtc_core.errors import ConfigError
 from storage.engine import Database, open_database
 from storage.queries.curves import evaluations
@@ -73,11 +74,12 @@ def _gate_dynamics(db: Database, rows: list[RunRow]) -> Chart:
 
 def _learning_curves(db: Database, rows: list[RunRow]) -> Chart:
     groups: dict[str, list] = {}
+    labels = label_variants({row.id: row.config for row in rows})
     for row in rows:
         frame = evaluations(db, row.id)
         if frame.empty:
             raise ConfigError(f"Run {row.id} has no evaluation yet. Wait for its first, or leave it out.")
-        groups.setdefault(f"{row.algo} on {row.map}", []).append(frame)
+        groups.setdefault(labels[row.id], []).append(frame)
     return draw_learning_curves(groups)
 
 

@@ -49,6 +49,8 @@ class QplexConfig(Section):
 class CdsConfig(Section):
     """CDS: diversity by private heads and an intrinsic reward."""
 
+    mixer: Literal["qplex", "qmix"] = "qplex"
+    """qplex: its SMAC code, and what EMU and EMTC build on; qmix: what its authors recommend for football."""
     b1: Weight = 2.0
     """Weight of log q against log p, and of the policy logits."""
     b2: Weight = 1.0
@@ -91,8 +93,8 @@ class EpisodicControlConfig(Section):
 
     enabled: bool = False
     """Add the conventional episodic loss."""
-    weight: Weight = 0.1
-    """lambda: weight of the episodic loss."""
+    weight: Annotated[Weight, Field(alias="lambda")] = 0.1
+    """Weight of the episodic loss; the paper's lambda of conventional episodic control. C16."""
 
 
 class DmixConfig(Section):

@@ -7,5 +7,12 @@ class Section(BaseModel):
     """A frozen group of settings; strangers are refused; the text under a field is its description."""
 
     model_config = ConfigDict(
-        frozen=True, extra="forbid", use_attribute_docstrings=True, validate_default=True, allow_inf_nan=False
+        frozen=True,
+        extra="forbid",
+        use_attribute_docstrings=True,
+        validate_default=True,
+        allow_inf_nan=False,
+        serialize_by_alias=True,  # a key that Python reserves is written as the user writes it
+        validate_by_name=True,
+        validate_by_alias=True,
     )

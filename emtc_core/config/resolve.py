@@ -91,7 +91,12 @@ def describe_fields() -> list[FieldInfo]:
 
 def flatten(config: RunConfig) -> dict[str, Value]:
     """Turn a configuration into dotted keys and plain values."""
-    return dict(_flatten(config.model_dump(mode="json"), ""))
+    return flatten_tree(config.model_dump(mode="json"))
+
+
+def flatten_tree(tree: Mapping[str, Any]) -> dict[str, Value]:
+    """Turn a configuration as a run stored it, whatever version wrote it, into dotted keys and plain values."""
+    return dict(_flatten(tree, ""))
 
 
 def config_from_stored(stored: Mapping[str, Any]) -> RunConfig:
@@ -100,7 +105,7 @@ def config_from_stored(stored: Mapping[str, Any]) -> RunConfig:
     Raises:
         ConfigError: If this version knows other settings than the one that stored it.
     """
-    return _validate(dict(_flatten(stored, "")))
+    return _validate(flatten_tree(stored))
 
 
 def _validate(flat: Mapping[str, Any]) -> RunConfig:
@@ -207,7 +212,7 @@ def _walk(model: type[BaseModel], prefix: str) -> Iterable[FieldInfo]:
         if isinstance(annotation, type) and issubclass(annotation, BaseModel):
             yield from _walk(annotation, f"{prefix}{name}.")
         else:
-            yield _field_info(f"{prefix}{name}", field)
+            yield _field_info(f"{prefix}{field.alias or name}", field)
 
 
 def _field_info(key: str, field: Any) -> FieldInfo:

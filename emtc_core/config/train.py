@@ -63,8 +63,10 @@ class EvalConfig(Section):
     """Env steps between evaluations; the first follows the first training round [env steps]."""
     episodes: Annotated[int, Field(ge=1, le=10_000)] = 16
     """Greedy episodes per evaluation. D2."""
+    seeds: Annotated[int, Field(ge=1, le=1000)] = 5
+    """Seeds that a reported number should rest on; tables mark a number that rests on fewer."""
     report: Literal["mean_std", "median"] = "mean_std"
-    """How final numbers over seeds are quoted. D1."""
+    """How a table quotes a final number over seeds: mean ± standard deviation, or median and quartiles. D1."""
     keep_playbacks: Annotated[int, Field(ge=0, le=1000)] = 2
     """Greedy episodes per evaluation stored for the replay page."""
 

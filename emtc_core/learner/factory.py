@@ -49,10 +49,11 @@ def make_target(config: RunConfig, online: Backbone) -> Backbone:
 
 
 def make_mixer(config: RunConfig, info: EnvInfo) -> nn.Module:
-    """Make the mixing rule of a scalar backbone; CDS mixes by QPLEX."""
-    if config.backbone == "vdn":
+    """Make the mixing rule of a scalar backbone."""
+    rule = config.cds.mixer if config.backbone == "cds" else config.backbone
+    if rule == "vdn":
         return VdnMixer()
-    if config.backbone == "qmix":
+    if rule == "qmix":
         return QmixMixer(config.qmix, n_agents=info.n_agents, state_dim=info.state_dim)
     return QplexMixer(
         config.qplex,

@@ -1,5 +1,8 @@
 """Which runs are there, and what is one of them?"""
 
+from collections.abc import Sequence
+from typing import Any
+
 import pandas as pd
 from sqlalchemy import select
 
@@ -8,8 +11,9 @@ from storage.frames import read_frame
 from storage.models import Resume, Run
 from storage.runs import RunRow, find_run, observe
 
-__all__ = ["get_run", "latest_run_id", "list_resumes", "list_runs"]
+__all__ = ["get_run", "latest_run_id", "list_resumes", "list_runs", "run_configs"]
 
+_IDS_AT_ONCE = 500  # databases limit the parameters of one statement
 _LIST = (
     *(Run.id, Run.name, Run.env, Run.map, Run.algo, Run.seed, Run.status, Run.env_steps, Run.target_steps),
     *(Run.created_at, Run.started_at, Run.ended_at, Run.heartbeat_at, Run.device, Run.win_rate),
@@ -48,6 +52,16 @@ def get_run(db: Database, run_id: str) -> RunRow:
         RunNotFoundError: If no run, or more than one, answers to it.
     """
     return find_run(db, run_id)
+
+
+def run_configs(db: Database, run_ids: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """How were these runs configured? Ids that are not there are left out."""
+    found: dict[str, dict[str, Any]] = {}
+    with db.read() as connection:
+        for first in range(0, len(run_ids), _IDS_AT_ONCE):
+            wanted = Run.id.in_(run_ids[first : first + _IDS_AT_ONCE])
+            found |= {row.id: row.config for row in connection.execute(select(Run.id, Run.config).where(wanted))}
+    return found
 
 
 def latest_run_id(db: Database) -> str | None:

@@ -28,6 +28,7 @@ CASES = {
     "dmaq": ("qplex", {"qplex": {"mixer": "dmaq"}}),
     "dmaq, weighted": ("qplex", {"qplex": {"mixer": "dmaq", "weighted_head": True, "num_kernel": 10}}),
     "cds": ("cds", {}),
+    "cds over qmix": ("cds", {"cds": {"mixer": "qmix"}}),
     "single Q": ("qplex", {"train": UNCLIPPED | {"double_q": False}}),
     "emtc-vdn": ("emtc-vdn", {}),
     "emtc-qmix": ("emtc-qmix", {}),

@@ -85,7 +85,7 @@ def mix(p: Params, config: RunConfig, info: EnvInfo, q, q_max, action, state, ob
     zero = torch.zeros((), dtype=torch.float64)
     if config.backbone == "vdn":
         return mixers.vdn(q), zero
-    if config.backbone == "qmix":
+    if config.backbone == "qmix" or (config.backbone == "cds" and config.cds.mixer == "qmix"):
         return mixers.qmix(sub(p, "mixer"), q, state), zero
     block = info.agent_block
     own = [state[i * block : (i + 1) * block] if block else obs[i] for i in range(info.n_agents)]
