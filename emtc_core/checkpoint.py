@@ -20,13 +20,13 @@ class CheckpointStore:
     """The checkpoints of one run in one folder, newest last."""
 
     def __init__(self, folder: Path, *, keep: int) -> None:
-        self._folder = folder
+        self.folder = folder
         self._keep = keep
 
     def save(self, env_step: int, state: dict[str, Any]) -> Path:
         """Write one checkpoint durably, then drop the ones beyond `keep`."""
-        self._folder.mkdir(parents=True, exist_ok=True)
-        path = self._folder / f"checkpoint-{env_step:012d}.pt"
+        self.folder.mkdir(parents=True, exist_ok=True)
+        path = self.folder / f"checkpoint-{env_step:012d}.pt"
         partial = path.with_suffix(".partial")
         with partial.open("wb") as file:
             torch.save({"format": FORMAT, "env_step": env_step, "state": state}, file)
@@ -39,7 +39,7 @@ class CheckpointStore:
 
     def list(self) -> list[Path]:
         """List the checkpoints, oldest first."""
-        return sorted(self._folder.glob("checkpoint-*.pt"))
+        return sorted(self.folder.glob("checkpoint-*.pt"))
 
     def load_latest(self) -> tuple[int, dict[str, Any]] | None:
         """Load the newest readable checkpoint, or None if there is none.
@@ -54,7 +54,7 @@ class CheckpointStore:
             except CheckpointError:
                 continue
         if paths:
-            raise CheckpointError(f"None of the {len(paths)} checkpoints in {self._folder} can be read.")
+            raise CheckpointError(f"None of the {len(paths)} checkpoints in {self.folder} can be read.")
         return None
 
 

@@ -48,6 +48,8 @@ class EpisodicSystem(Protocol):
 
     def recall(self, batch: Batch, buffer: ReplayBuffer, *, tau: float) -> tuple[Batch, IncentiveInputs | None]: ...
 
+    def judge(self, batch: Batch, *, tau: float) -> dict[str, float]: ...
+
     def refit(self, buffer: ReplayBuffer) -> dict[str, float]: ...
 
     def on_target_update(self) -> None: ...
@@ -73,6 +75,10 @@ class NoEpisodicPart:
     def recall(self, batch: Batch, buffer: ReplayBuffer, *, tau: float) -> tuple[Batch, IncentiveInputs | None]:
         """Return the batch as it is."""
         return batch, None
+
+    def judge(self, batch: Batch, *, tau: float) -> dict[str, float]:
+        """There is nothing to judge."""
+        return {}
 
     def refit(self, buffer: ReplayBuffer) -> dict[str, float]:
         """There is no embedder."""
@@ -122,9 +128,12 @@ class EpisodicPart:
             device=str(device),
             seed=derive_seed(config.seed, "memory"),
         )
+        self._write_s: list[float] = []  # of each episode since the last report
+        self._recalled = self._found = 0  # successors since the last report
 
     def absorb(self, episode: Episode, *, number: int, tau: float) -> Absorbed:
         """Write the episode (Algorithm 2), then judge its transitions (Algorithm 3, lines after it)."""
+        started = time.monotonic()
         slots = self.memory.write(
             state=episode.state,
             reward=episode.reward,
@@ -132,6 +141,7 @@ class EpisodicPart:
             episode=number,
             episode_return=episode.episode_return,
         )
+        self._write_s.append(time.monotonic() - started)
         gate = self._config.gate
         verdict = evaluate_gate(
             episode,
@@ -150,27 +160,44 @@ class EpisodicPart:
         return self.memory.resolve(slots, state, nearest=self._config.incentive.on_miss == "nearest")
 
     def recall(self, batch: Batch, buffer: ReplayBuffer, *, tau: float) -> tuple[Batch, IncentiveInputs | None]:
-        """Gather the freshest H and rho of every successor; search only for episodes embedded anew."""
-        slots_BT, uids_BT = self._resolve(batch, buffer)
-        following = self.memory.recall(slots_BT[:, 1:], uids_BT[:, 1:])
-        h_next, rho_next = weigh_successors(following, batch.terminated.cpu().numpy(), self._config.incentive)
+        """Gather the freshest H and rho of every successor; search only for episodes embedded anew.
+
+        What is recalled is gathered on the host and sent along, so nothing here waits for a device, but for the
+        embeddings of episodes that must be searched again and for `gate.mode = "recompute"`.
+        """
+        batch = self._resolve(batch, buffer)
+        following = self.memory.recall(batch.slots[:, 1:], batch.uids[:, 1:])
+        self._recalled += int(batch.length.sum())
+        self._found += int(following.hit.sum())  # padding never hits
+        h_next, rho_next = weigh_successors(following, batch.ends, self._config.incentive)
         inputs = incentive_inputs(h_next, rho_next, following.hit, device=batch.reward.device)
         if self._config.uses_gate and self._config.gate.mode == "recompute":
-            slots_BT = np.where(self.memory.uids(slots_BT) == uids_BT, slots_BT, -1)
-            batch = replace(batch, beta=self._fresh_beta(batch, self._fill_misses(batch, slots_BT), tau=tau))
+            beta = self._evaluate(batch, tau=tau)[1]
+            batch = replace(batch, beta=torch.as_tensor(beta, dtype=batch.beta.dtype, device=batch.beta.device))
         return batch, inputs
 
-    def _fresh_beta(self, batch: Batch, slots_BT: Slots, *, tau: float) -> torch.Tensor:
-        """Compute beta from the memory of this moment (`gate.mode = "recompute"`, C5)."""
+    def judge(self, batch: Batch, *, tau: float) -> dict[str, float]:
+        """Describe the errors and gates of a batch that `recall` returned, and what the gates would be now (C6)."""
+        if not self._config.uses_gate:
+            return {}
+        real = np.arange(batch.slots.shape[1] - 1) < batch.length[:, None]
+        error, fresh = (values[real] for values in self._evaluate(batch, tau=tau))
+        used = batch.beta.cpu().numpy()[real]
+        values = {"gate/beta_drift": float(np.abs(fresh - used).mean())}
+        values |= _describe("gate/beta_batch", used) | _describe("gate/delta_mem_batch", error[np.isfinite(error)])
+        return values
+
+    def _evaluate(self, batch: Batch, *, tau: float) -> tuple[Floats, Floats]:
+        """Compute delta_mem and beta [B, T] of a batch from the memory of this moment."""
         gate = self._config.gate
+        slots_BT = self._fill_misses(batch, np.where(self.memory.uids(batch.slots) == batch.uids, batch.slots, -1))
         here = slots_BT[:, :-1]
         following = self.memory.successors(here) if gate.successor == "link" else slots_BT[:, 1:]
-        h_next = self.memory.recall(following).h
+        h, h_next = self.memory.peek(here), self.memory.peek(following)
         if gate.terminal_value == "zero":
-            h_next = np.where(batch.terminated.cpu().numpy(), 0.0, h_next)
+            h_next = np.where(batch.ends, 0.0, h_next)
         reward = batch.reward.cpu().numpy()
-        _, beta = settle(reward, self.memory.recall(here).h, h_next, config=gate, gamma=self._gamma, tau=tau)
-        return torch.as_tensor(beta, dtype=batch.beta.dtype, device=batch.beta.device)
+        return settle(reward, h, h_next, config=gate, gamma=self._gamma, tau=tau)
 
     def _fill_misses(self, batch: Batch, slots_BT: Slots) -> Slots:
         """Take the nearest node where none is within delta, if the gate's rule says so."""
@@ -178,29 +205,29 @@ class EpisodicPart:
         rows, steps = np.nonzero(real & (slots_BT < 0))
         if self._config.gate.on_miss != "nearest" or not len(rows):
             return slots_BT
-        state = batch.state[torch.from_numpy(rows), torch.from_numpy(steps)].cpu().numpy()
+        state = batch.state[torch.from_numpy(rows), torch.from_numpy(steps)]
         filled = slots_BT.copy()
         filled[rows, steps] = self.memory.find(state, steps, nearest=True)
         return filled
 
-    def _resolve(self, batch: Batch, buffer: ReplayBuffer) -> tuple[Slots, Slots]:
+    def _resolve(self, batch: Batch, buffer: ReplayBuffer) -> Batch:
         """Find the slots of sampled episodes again if the memory was re-embedded since they were stored."""
         slots_BT, uids_BT = batch.slots, batch.uids
         stale = np.flatnonzero(batch.generation != self.memory.generation)
         if not len(stale):
-            return slots_BT, uids_BT
+            return batch
         steps_T = np.arange(slots_BT.shape[1])
         real = steps_T <= batch.length[stale, None]
         own = real & self.memory.holds(slots_BT[stale], uids_BT[stale], steps_T, batch.number[stale, None])
         found = np.where(own, slots_BT[stale], -1)
         rows, steps = np.nonzero(real & ~own)
-        state = batch.state[torch.from_numpy(stale[rows]), torch.from_numpy(steps)].cpu().numpy()
+        state = batch.state[torch.from_numpy(stale[rows]), torch.from_numpy(steps)]
         found[rows, steps] = self.memory.find(state, steps, nearest=self._config.incentive.on_miss == "nearest")
         uids = self.memory.uids(found)
         buffer.set_slots(batch.indices[stale], found, uids, self.memory.generation)
         slots_BT, uids_BT = slots_BT.copy(), uids_BT.copy()
         slots_BT[stale], uids_BT[stale] = found, uids
-        return slots_BT, uids_BT
+        return replace(batch, slots=slots_BT, uids=uids_BT)
 
     def refit(self, buffer: ReplayBuffer) -> dict[str, float]:
         """Train the embedder on a sample of the memory, then embed every node anew (Algorithm 1)."""
@@ -287,12 +314,20 @@ class EpisodicPart:
     def metrics(self) -> dict[str, float]:
         """Report what the memory did since the last report."""
         stats = self.memory.take_stats()
-        return {
-            "memory/size": self.memory.size,
-            "memory/merge_rate": stats.merged / max(1, stats.written),
-            "memory/desirable_fraction": self.memory.desirable_fraction,
-            "memory/evicted": stats.evicted_total,
-        }
+        write_s, self._write_s = self._write_s, []
+        timing = {"memory/write_ms": 1e3 * sum(write_s) / len(write_s)} if write_s else {}
+        hit_rate = {"memory/hit_rate": self._found / self._recalled} if self._recalled else {}
+        self._recalled = self._found = 0
+        return (
+            timing
+            | hit_rate
+            | {
+                "memory/size": self.memory.size,
+                "memory/merge_rate": stats.merged / max(1, stats.written),
+                "memory/desirable_fraction": self.memory.desirable_fraction,
+                "memory/evicted": stats.evicted_total,
+            }
+        )
 
     def get_state(self) -> dict[str, Any]:
         """Collect memory and embedder for a checkpoint."""
@@ -307,6 +342,14 @@ class EpisodicPart:
 def make_episodic_system(config: RunConfig, info: EnvInfo, *, device: torch.device) -> EpisodicSystem:
     """Make the episodic part that the algorithm asks for."""
     return EpisodicPart(config, info, device=device) if config.uses_memory else NoEpisodicPart()
+
+
+def _describe(name: str, values: NDArray[np.floating]) -> dict[str, float]:
+    """Summarise what a batch holds: mean, deciles at the ends, median."""
+    if not len(values):
+        return {}
+    low, middle, high = np.quantile(values, (0.1, 0.5, 0.9)).tolist()
+    return {name: float(values.mean()), f"{name}_p10": low, f"{name}_p50": middle, f"{name}_p90": high}
 
 
 def _stratified(h: Floats, t: NDArray[np.int32], n: int, rng: np.random.Generator) -> Slots:

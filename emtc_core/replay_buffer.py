@@ -57,6 +57,7 @@ class Batch:
     slots: Slots  # [B, T+1] memory slots of the states; -1 padding or not stored
     uids: Slots  # [B, T+1] identities of those slots when they were resolved
     generation: NDArray[np.int64]  # [B] re-projection at which slots were resolved
+    ends: NDArray[np.bool_]  # [B, T] `terminated` on the host
     length: NDArray[np.int64]  # [B] real transitions
     number: NDArray[np.int64]  # [B] of the episode in its run
 
@@ -174,6 +175,7 @@ class ReplayBuffer:
             slots=np.ascontiguousarray(slots_TB2[..., 0].T),
             uids=np.ascontiguousarray(slots_TB2[..., 1].T),
             generation=self._generation[indices],
+            ends=ends_BT,
             length=length,
             number=self._number[indices],
         )

@@ -28,9 +28,10 @@ from emtc_core.episodic import Absorbed, make_episodic_system
 from emtc_core.evaluation import Evaluator
 from emtc_core.learner.learner import ValueLearner, make_learner
 from emtc_core.learner.stats import LearnerStats
+from emtc_core.loss_watch import Learned, LossWatch
 from emtc_core.metrics_window import MetricsWindow
 from emtc_core.recorder import EpisodeRecord, Recorder
-from emtc_core.replay_buffer import ReplayBuffer
+from emtc_core.replay_buffer import Batch, ReplayBuffer
 from emtc_core.rollout.collector import Collector
 from emtc_core.rollout.episode import Episode
 from emtc_core.rollout.fresh import FreshEpisodes
@@ -88,10 +89,12 @@ class Trainer:
             eval_env, config.eval, gamma=train.gamma, reward_scale=train.reward_scale, seed=config.seed
         )
         self._window = MetricsWindow()
+        self._losses = LossWatch(checkpoints.folder)
         self.env_step = 0
         self._episode = 0
         self._round = 0
         self._updates = 0
+        self._last_batch: Batch | None = None
         self._last_evaluation: tuple[float, float] | None = None
         self._duties = self._make_duties()
 
@@ -152,7 +155,7 @@ class Trainer:
         if learner.on_policy is True:
             episodes = self._fresh.take_when_full()
             if episodes:
-                self._count_update(learner.update_rollout(episodes, env_step=self.env_step))
+                self._count_update(learner.update_rollout(episodes, env_step=self.env_step), episodes)
             return
         train = self._config.train
         if len(self._replay_buffer) >= max(train.burn_in, train.batch):
@@ -172,19 +175,19 @@ class Trainer:
         stats = learner.update(batch, inputs, env_step=self.env_step)
         if stats.episode_error is not None and self._config.cds.replay == "episode_per":
             self._replay_buffer.set_priorities(batch.indices, stats.episode_error.cpu().numpy())
-        self._count_update(stats)
-        if inputs is not None:
-            self._window.add({"memory/hit_rate": inputs.hit[batch.filled].float().mean()})
+        self._count_update(stats, (batch, inputs))
+        self._last_batch = batch
         self._window.add(
             {
-                "gate/beta_batch": batch.beta[batch.filled].mean(),
                 "memory/lookup_ms": (recalled - started) * 1e3,
                 "time/update_ms": (time.monotonic() - started) * 1e3,
             }
         )
 
-    def _count_update(self, stats: LearnerStats) -> None:
+    def _count_update(self, stats: LearnerStats, learned: Learned) -> None:
+        self._losses.check()
         self._updates += 1
+        self._losses.watch(self._updates, stats["train/loss"], learned)
         self._window.add(stats)
 
     # ---- duties ----
@@ -242,7 +245,9 @@ class Trainer:
             self._recorder.record_gate_stats(stats)
 
     def _record_metrics(self) -> None:
-        values = self._window.take() | self._episodic.metrics() | {"train/updates": float(self._updates)}
+        self._losses.check(wait=True)
+        judged = {} if self._last_batch is None else self._episodic.judge(self._last_batch, tau=self._tau())
+        values = judged | self._window.take() | self._episodic.metrics() | {"train/updates": float(self._updates)}
         if self._config.uses_gate:
             values["gate/tau"] = self._tau()
         self._recorder.record_metrics(self.env_step, values)
@@ -282,6 +287,7 @@ class Trainer:
 
     def _save_checkpoint(self) -> None:
         """Make the rows durable first, so that the database is never behind a checkpoint."""
+        self._losses.check(wait=True)
         self._recorder.flush()
         self.checkpoints.save(self.env_step, self.get_state())
 

@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 
 from emtc_core.arrays import check_shape
 from emtc_core.config.memory import MemoryConfig
-from emtc_core.embedder.networks import Embedder
+from emtc_core.embedder.networks import Embedder, State
 from emtc_core.errors import NonFiniteLossError
 from emtc_core.memory.nodes import NodeTable, touch_all
 from emtc_core.memory.recall import NodeColumns, Recall, Slots, copy_columns, delta_along_links, recall
@@ -193,19 +193,17 @@ class EpisodicMemory:
             self._space.freeze(self._table)
             self.generation += 1
 
-    def _embed(
-        self, state: NDArray[np.float32], t: NDArray[np.integer[Any]], *, for_write: bool = False
-    ) -> NDArray[np.float32]:
+    def _embed(self, state: State, t: NDArray[np.integer[Any]], *, for_write: bool = False) -> NDArray[np.float32]:
         x = self.embedder.embed(state, t, for_write=for_write).cpu().numpy()
         if not np.isfinite(x).all():
             raise NonFiniteLossError("Embeddings must be finite, got NaN or infinity. Lower embed.lr.")
         return x
 
-    def find(self, state: NDArray[np.float32], t: NDArray[np.integer[Any]], *, nearest: bool = False) -> Slots:
+    def find(self, state: State, t: NDArray[np.integer[Any]], *, nearest: bool = False) -> Slots:
         """Look up states by nearest neighbour.
 
         Args:
-            state: [Q, S] states.
+            state: [Q, S] states, an array or a tensor on the embedder's device.
             t: [Q] their time steps.
             nearest: Where nothing is within delta, take the nearest node at any distance.
 
@@ -257,6 +255,10 @@ class EpisodicMemory:
         if self.config.lru_touch_on_read and self.config.evict == "lru":
             touch_all(self._table.order, self._table.ends, np.where(recalled.hit, slots, -1).ravel())
         return recalled
+
+    def peek(self, slots: Slots) -> NDArray[np.float64]:
+        """Read H by slot, any shape, NaN at -1, without refreshing recency: for statistics."""
+        return recall(self._table, slots).h
 
     def uids(self, slots: Slots) -> Slots:
         """Identity of the nodes in some slots, any shape; -1 for slot -1."""

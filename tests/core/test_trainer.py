@@ -6,12 +6,15 @@ import numpy as np
 import pytest
 import torch
 
-from emtc_core.checkpoint import CheckpointStore
+from emtc_core.checkpoint import CheckpointStore, load
 from emtc_core.config.resolve import resolve
 from emtc_core.config.run import RunConfig, list_algos
 from emtc_core.control import Command, NoControl
 from emtc_core.envs.registry import make_env
+from emtc_core.errors import NonFiniteLossError
+from emtc_core.metrics import METRICS
 from emtc_core.recorder import ListRecorder
+from emtc_core.replay_buffer import Batch
 from emtc_core.schedules import linear_decay
 from emtc_core.trainer import Trainer
 
@@ -180,3 +183,51 @@ def test_every_variant_is_configuration(tmp_path: Path, change: str) -> None:
     for record in recorder.episodes:
         assert record.h is not None
         assert [value is not None for value in (record.delta_mem, record.beta, record.tau)] == [gated] * 3
+
+
+def test_every_registered_metric_is_logged_by_some_run(tmp_path: Path) -> None:
+    logged: set[str] = set()
+    for algo, extra in {"emtc-cds": "cds.beta=0.1", "emc": "curiosity.scale=0.01", "mappo": "mappo.epochs=1"}.items():
+        trainer, recorder = make_trainer(
+            short_config("mappo.rollout_steps=100", extra, steps=400, algo=algo), tmp_path / algo
+        )
+        trainer.run()
+        logged |= {name for _, values in recorder.metrics for name in values}
+    assert logged == set(METRICS)
+
+
+def test_a_loss_that_is_no_number_ends_the_run_and_leaves_its_batch(tmp_path: Path) -> None:
+    trainer, _ = make_trainer(short_config(steps=1500), tmp_path)
+    sample = trainer._replay_buffer.sample
+
+    def poisoned(batch: int, rng: np.random.Generator) -> Batch:
+        drawn = sample(batch, rng)
+        if trainer._updates >= 7:
+            drawn.reward[0, 0] = float("inf")
+        return drawn
+
+    trainer._replay_buffer.sample = poisoned  # type: ignore[method-assign]  # the one way to a broken reward
+    with pytest.raises(NonFiniteLossError, match="at update 8") as caught:
+        trainer.run()
+    kept = next(tmp_path.glob("non-finite-update-*.npz"))
+    assert str(kept) in str(caught.value)
+    with np.load(kept, allow_pickle=False) as arrays:
+        assert np.isinf(arrays["reward"]).sum() == 1
+        assert arrays["obs"].shape[0] == 4
+        assert "h_next" in arrays
+    assert all(
+        np.isfinite(w).all()
+        for _, s in [load(p) for p in tmp_path.glob("checkpoint-*")]
+        for w in s["learner"]["online"].values()
+    )
+
+
+@pytest.mark.parametrize("mode", ["stored", "recompute"])
+def test_what_a_batch_is_judged_by_is_what_the_memory_says(tmp_path: Path, mode: str) -> None:
+    trainer, recorder = make_trainer(short_config(f"gate.mode={mode}", steps=900), tmp_path)
+    trainer.run()
+    values = {name: value for _, row in recorder.metrics for name, value in row.items()}
+    assert values["gate/beta_batch_p10"] <= values["gate/beta_batch_p50"] <= values["gate/beta_batch_p90"] <= 1
+    assert 0 <= values["gate/delta_mem_batch_p10"] <= values["gate/delta_mem_batch_p90"]
+    # A gate computed at the update is what the memory says, up to what was written between update and report.
+    assert values["gate/beta_drift"] < 0.05 if mode == "recompute" else values["gate/beta_drift"] > 0
