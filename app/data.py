@@ -7,6 +7,7 @@ What lives here: every read of the pages. What does not: drawing, and writes (th
 import os
 import time
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,6 +19,7 @@ from numpy.typing import NDArray
 from app.projections.jobs import sample_rows
 from emtc_core.envs.base import Scene
 from emtc_core.envs.registry import EnvRow, list_envs, make_scene
+from emtc_core.metrics import METRICS
 from storage.engine import Database, open_database, run_folder
 from storage.queries import curves, episodes, gate, memory, runs
 from storage.queries.episodes import Trajectory
@@ -86,6 +88,11 @@ def _evaluations(url: str, run_id: str) -> pd.DataFrame:
 def evaluations(run_id: str) -> pd.DataFrame:
     """Read all evaluations of a run; at most two seconds old."""
     return _evaluations(database_url(), run_id)
+
+
+@st.cache_data(ttl=5, show_spinner=False)
+def _metric_names(url: str, run_id: str) -> list[str]:
+    return curves.metric_names(_open(url), run_id)
 
 
 @st.cache_data(ttl=2, show_spinner=False)
@@ -233,6 +240,21 @@ class LiveCurves:
         fresh = curves.metric(db, self.run_id, self.metric_names, after=_last_step(self.metrics))
         self.metrics = _append(self.metrics, fresh)
         return self.rows - before
+
+    def metric_list(self) -> list[str]:
+        """List every number that the run has logged so far, in the registry's order."""
+        logged = set(_metric_names(database_url(), self.run_id))
+        return [name for name in METRICS if name in logged]
+
+    def follow(self, names: Sequence[str]) -> None:
+        """Read further metrics, as far as the ones already followed have been read."""
+        more = tuple(name for name in names if name not in self.metric_names)
+        if not more:
+            return
+        self.metric_names += more
+        earlier = curves.metric(database(), self.run_id, more)
+        read_until = _last_step(self.metrics) or _last_step(earlier)
+        self.metrics = _append(self.metrics, earlier[earlier["env_step"] <= read_until])
 
     @property
     def rows(self) -> int:

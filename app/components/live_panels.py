@@ -21,19 +21,8 @@ from storage.stall import stall_reason
 
 CHARTS = "live_charts"
 TICK_S = 2.0
-METRICS = (
-    "train/loss",
-    "train/q_taken",
-    "eval/overestimation",
-    "train/grad_norm",
-    "incentive/gated_r_p",
-    "memory/hit_rate",
-    "memory/merge_rate",
-    "embedder/loss",
-    "rollout/epsilon",
-    "time/env_steps_per_second",
-)
 _SPEED = "time/env_steps_per_second"
+_FIRST = ("train/loss", "train/q_taken", _SPEED)
 
 
 def show(run: RunRow) -> None:
@@ -54,7 +43,7 @@ def show(run: RunRow) -> None:
 def _frames(run_id: str) -> LiveCurves:
     known = st.session_state.get("live_curves")
     if known is None or known.run_id != run_id:
-        known = st.session_state["live_curves"] = LiveCurves(run_id, METRICS)
+        known = st.session_state["live_curves"] = LiveCurves(run_id, _FIRST)
     return known
 
 
@@ -173,15 +162,16 @@ def _charts(run: RunRow) -> None:
 
 
 def _metric_charts(run: RunRow, frames: LiveCurves, marks: tuple[Mark, ...]) -> None:
-    present = [name for name in METRICS if name in set(frames.metrics["name"])]
-    chosen = st.pills(
-        "Learning and speed",
+    present = frames.metric_list()
+    chosen = st.multiselect(
+        "Learning, memory and speed",
         present,
-        selection_mode="multi",
-        default=[name for name in ("train/loss", "train/q_taken", _SPEED) if name in present],
+        default=[name for name in _FIRST if name in present],
         key="metrics",
         bind="query-params",
+        help="Every number that this run logs; the Method page says what each one means.",
     )
+    frames.follow(chosen)
     if chosen:
         _chart("", draw_metrics(frames.metrics, chosen, run=run.name, marks=marks), run)
 

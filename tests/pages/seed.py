@@ -72,7 +72,12 @@ def _record(recorder: DatabaseRecorder, config: RunConfig) -> None:
         recorder.record_episode(record)
         recorder.record_metrics(
             record.first_env_step,
-            {"train/loss": 0.1 / record.episode, "train/q_taken": 0.2, "time/env_steps_per_second": 900.0},
+            {
+                "train/loss": 0.1 / record.episode,
+                "train/q_taken": 0.2,
+                "gate/beta_drift": 0.03,
+                "time/env_steps_per_second": 900.0,
+            },
         )
         recorder.record_gate_stats(_gate_stats(record))
     last = first - 1

@@ -84,6 +84,17 @@ def test_live_shows_status_progress_and_last_evaluation(seeded):
     assert metrics["Time left"] == "ended"
 
 
+def test_live_offers_every_number_that_the_run_logged_and_says_what_it_means(seeded):
+    app = open_page("live", run=seeded[1])
+    chooser = app.multiselect(key="metrics")
+    assert "gate/beta_drift" in chooser.options
+    assert "gate/beta_drift" not in chooser.value
+    chooser.select("gate/beta_drift").run()
+    assert not app.exception
+    assert "beta drift" in said(app)
+    assert "what the memory would say now" in said(app)
+
+
 def test_live_without_a_run_in_the_address_shows_the_newest(seeded):
     app = open_page("live")
     assert "Seeded run" in said(app)
