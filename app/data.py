@@ -254,7 +254,7 @@ class LiveCurves:
         self.metric_names += more
         earlier = curves.metric(database(), self.run_id, more)
         read_until = _last_step(self.metrics) or _last_step(earlier)
-        self.metrics = _append(self.metrics, earlier[earlier["env_step"] <= read_until])
+        self.metrics = _append(self.metrics, earlier.loc[earlier["env_step"] <= read_until, :])
 
     @property
     def rows(self) -> int:

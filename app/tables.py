@@ -1,7 +1,7 @@
 """Tables as frames, and frames as CSV, LaTeX, Markdown or Parquet."""
 
 import io
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -37,13 +37,14 @@ def make_win_rates_table(db: Database) -> pd.DataFrame:
     if runs.empty:
         return pd.DataFrame(columns=["variant"])
     configs = run_configs(db, runs["id"].tolist())
-    runs["variant"] = [
-        _without_map(label, map)
-        for label, map in zip(runs["id"].map(label_variants(configs)), runs["map"], strict=True)
-    ]
+    labels = label_variants(configs)
+    groups: dict[tuple[str, str], list[tuple[str, float]]] = {}
+    for run_id, map, rate in zip(runs["id"], runs["map"], runs["win_rate"], strict=True):
+        variant = labels[run_id].replace(f" on {map}", "", 1)
+        groups.setdefault((variant, map), []).append((run_id, float(rate)))
     cells = {
-        key: _cell(group["win_rate"], configs[group["id"].iloc[0]]["eval"])
-        for key, group in runs.groupby(["variant", "map"])
+        key: _cell([rate for _, rate in members], configs[members[0][0]].get("eval", {}))
+        for key, members in groups.items()
     }
     return pd.Series(cells).unstack().fillna("–").rename_axis(index="variant").reset_index()
 
@@ -70,13 +71,9 @@ def export_table(frame: pd.DataFrame, format: TableFormat) -> bytes:
     raise ValueError(f"format must be one of {', '.join(TABLE_FORMATS)}, got {format!r}")
 
 
-def _without_map(label: str, map: str) -> str:
-    return label.replace(f" on {map}", "", 1)
-
-
-def _cell(rates: pd.Series, rules: Mapping[str, Any]) -> str:
+def _cell(rates: Sequence[float], rules: Mapping[str, Any]) -> str:
     """Quote one number over seeds, "97.5 ± 1.0 (n = 5)"; fewer seeds than wanted are told, "n = 2 of 5"."""
-    percent = 100 * rates.to_numpy(dtype=np.float64)
+    percent = 100 * np.asarray(rates)
     wanted = int(rules.get("seeds", 5))
     count = f"n = {len(percent)}" if len(percent) >= wanted else f"n = {len(percent)} of {wanted}"
     if rules.get("report") == "median":

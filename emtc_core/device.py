@@ -2,7 +2,9 @@
 
 from typing import Literal
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from emtc_core.errors import ConfigError
 
@@ -20,6 +22,12 @@ def choose_device(wanted: Literal["auto", "cpu", "cuda"]) -> torch.device:
     if wanted == "cuda" and not torch.cuda.is_available():
         raise ConfigError("train.device is cuda, but torch sees no CUDA device here. Use auto or cpu; see: emtc doctor")
     return torch.device("cuda" if wanted != "cpu" and torch.cuda.is_available() else "cpu")
+
+
+def send(array: NDArray[np.generic], device: torch.device) -> torch.Tensor:
+    """Put an array on a device; to a GPU it travels in the background, so that nobody waits for the work before it."""
+    tensor = torch.from_numpy(np.ascontiguousarray(array))
+    return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor.to(device)
 
 
 def configure_threads(threads: int) -> int:

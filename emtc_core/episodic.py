@@ -14,6 +14,7 @@ import torch
 from numpy.typing import NDArray
 
 from emtc_core.config.run import RunConfig
+from emtc_core.device import send
 from emtc_core.embedder.fit import fit
 from emtc_core.embedder.networks import make_embedder
 from emtc_core.envs.base import EnvInfo
@@ -173,7 +174,7 @@ class EpisodicPart:
         inputs = incentive_inputs(h_next, rho_next, following.hit, device=batch.reward.device)
         if self._config.uses_gate and self._config.gate.mode == "recompute":
             beta = self._evaluate(batch, tau=tau)[1]
-            batch = replace(batch, beta=torch.as_tensor(beta, dtype=batch.beta.dtype, device=batch.beta.device))
+            batch = replace(batch, beta=send(beta.astype(np.float32), batch.beta.device))
         return batch, inputs
 
     def judge(self, batch: Batch, *, tau: float) -> dict[str, float]:
@@ -205,7 +206,7 @@ class EpisodicPart:
         rows, steps = np.nonzero(real & (slots_BT < 0))
         if self._config.gate.on_miss != "nearest" or not len(rows):
             return slots_BT
-        state = batch.state[torch.from_numpy(rows), torch.from_numpy(steps)]
+        state = _pick(batch.state, rows, steps)
         filled = slots_BT.copy()
         filled[rows, steps] = self.memory.find(state, steps, nearest=True)
         return filled
@@ -221,7 +222,7 @@ class EpisodicPart:
         own = real & self.memory.holds(slots_BT[stale], uids_BT[stale], steps_T, batch.number[stale, None])
         found = np.where(own, slots_BT[stale], -1)
         rows, steps = np.nonzero(real & ~own)
-        state = batch.state[torch.from_numpy(stale[rows]), torch.from_numpy(steps)]
+        state = _pick(batch.state, stale[rows], steps)
         found[rows, steps] = self.memory.find(state, steps, nearest=self._config.incentive.on_miss == "nearest")
         uids = self.memory.uids(found)
         buffer.set_slots(batch.indices[stale], found, uids, self.memory.generation)
@@ -342,6 +343,11 @@ class EpisodicPart:
 def make_episodic_system(config: RunConfig, info: EnvInfo, *, device: torch.device) -> EpisodicSystem:
     """Make the episodic part that the algorithm asks for."""
     return EpisodicPart(config, info, device=device) if config.uses_memory else NoEpisodicPart()
+
+
+def _pick(state: torch.Tensor, rows: Slots, steps: Slots) -> torch.Tensor:
+    """Take single states [K, S] out of a batch [B, T+1, S], on its own device."""
+    return state[send(rows, state.device), send(steps, state.device)]
 
 
 def _describe(name: str, values: NDArray[np.floating]) -> dict[str, float]:

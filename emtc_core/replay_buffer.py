@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from emtc_core.arrays import check_shape
+from emtc_core.device import send
 from emtc_core.envs.base import EnvInfo
 from emtc_core.rollout.episode import Episode
 
@@ -169,8 +170,8 @@ class ReplayBuffer:
         slots_TB2 = self._slots[rows_TB]
         return Batch(
             **fields,
-            terminated=torch.from_numpy(ends_BT).to(self._device),
-            filled=torch.from_numpy(inside_BT).to(self._device),
+            terminated=send(ends_BT, self._device),
+            filled=send(inside_BT, self._device),
             indices=indices,
             slots=np.ascontiguousarray(slots_TB2[..., 0].T),
             uids=np.ascontiguousarray(slots_TB2[..., 1].T),
@@ -182,7 +183,7 @@ class ReplayBuffer:
 
     def read(self, place: int) -> Stored:
         """Read back one episode without padding."""
-        rows = torch.from_numpy(self._episode_rows(place)).to(self._device)
+        rows = send(self._episode_rows(place), self._device)
         return Stored(
             place=place,
             number=int(self._number[place]),
@@ -288,7 +289,7 @@ class ReplayBuffer:
     def _gather(self, rows_TB: NDArray[np.int64]) -> dict[str, Tensor]:
         n_steps, n_batch = rows_TB.shape
         info = self._info
-        index = torch.from_numpy(rows_TB).to(self._device).reshape(-1)
+        index = send(rows_TB, self._device).reshape(-1)
         transitions = index[: (n_steps - 1) * n_batch]
 
         def pick(name: str, at: Tensor, *shape: int) -> Tensor:
@@ -323,7 +324,7 @@ class ReplayBuffer:
         self._free = [*range(held + more - 1, held - 1, -1), *self._free]
 
     def _write(self, place: int, episode: Episode, beta: NDArray[np.floating] | None) -> None:
-        rows = torch.from_numpy(self._episode_rows(place)).to(self._device)
+        rows = send(self._episode_rows(place), self._device)
         steps = episode.length
         action = np.zeros((steps + 1, self._info.n_agents), np.int64)
         reward, gate = np.zeros((steps + 1, 1), np.float32), np.ones((steps + 1, 1), np.float32)
@@ -339,5 +340,4 @@ class ReplayBuffer:
             "beta": gate,
         }
         for name, array in values.items():
-            flat = torch.from_numpy(np.ascontiguousarray(array)).reshape(steps + 1, -1)
-            self._rows[name][rows] = flat.to(self._device)
+            self._rows[name][rows] = send(array, self._device).reshape(steps + 1, -1)

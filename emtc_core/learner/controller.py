@@ -8,6 +8,7 @@ import torch
 from numpy.typing import NDArray
 
 from emtc_core.arrays import check_shape
+from emtc_core.device import send
 from emtc_core.envs.base import EnvInfo
 from emtc_core.learner.backbones.base import Backbone
 from emtc_core.learner.networks import input_width
@@ -49,7 +50,7 @@ class Controller:
     @torch.inference_mode()
     def _values(self, obs: NDArray[np.float32], epsilon: float, rng: np.random.Generator) -> NDArray[np.float32]:
         self._inputs[..., : self._info.obs_dim] = obs
-        inputs = torch.from_numpy(self._inputs).to(self._device).flatten(0, 1)
+        inputs = send(self._inputs, self._device).flatten(0, 1)
         self._hidden = self._backbone.agent.step(inputs, self._hidden)
         hidden_BNH = self._hidden.view(*obs.shape[:2], -1)
         return self._backbone.act_values(hidden_BNH, rng if epsilon > 0 else None).cpu().numpy()

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from emtc_core.config.run import RunConfig
+from emtc_core.device import send
 from emtc_core.envs.base import EnvInfo
 from emtc_core.learner.backbones.base import Evaluation, Unrolled
 from emtc_core.learner.controller import Controller
@@ -239,9 +240,7 @@ class ValueLearner:
         self, obs: NDArray[np.float32], state: NDArray[np.float32], avail: NDArray[np.bool_]
     ) -> Sequence:
         """Lay B first steps out as sequences of length one, without transitions."""
-        obs_1BNO, state_1BS, avail_1BNA = (
-            torch.from_numpy(np.ascontiguousarray(x)).to(self._device)[None] for x in (obs, state, avail)
-        )
+        obs_1BNO, state_1BS, avail_1BNA = (send(x, self._device)[None] for x in (obs, state, avail))
         n_batch, n_agents, n_actions = avail.shape
         action = torch.zeros((0, n_batch, n_agents), dtype=torch.int64, device=self._device)
         nothing = torch.zeros((0, n_batch), device=self._device)

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from emtc_core.arrays import check_shape
 from emtc_core.config.run import RunConfig
+from emtc_core.device import send
 from emtc_core.envs.base import EnvInfo
 from emtc_core.learner.ppo import (
     generalized_advantages,
@@ -47,6 +48,23 @@ class Samples:
     def take(self, rows: Tensor) -> "Samples":
         """Return some of the pairs."""
         return Samples(**{name: values[rows] for name, values in vars(self).items()})
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where E episodes of T_e transitions and T_e + 1 steps lie when all M steps stand in one column."""
+
+    rows: NDArray[np.int64]  # [E, T] row of each transition's first step; 0 in the padding
+    inside: NDArray[np.bool_]  # [E, T]
+
+
+def lay_out(lengths: Many[int]) -> Layout:
+    """Place episodes of these numbers of transitions one after the other."""
+    length = np.asarray(lengths)
+    start = np.cumsum(length + 1) - (length + 1)
+    steps = np.arange(length.max())
+    inside = steps < length[:, None]
+    return Layout(np.where(inside, start[:, None] + steps, 0), inside)
 
 
 class MappoLearner:
@@ -89,7 +107,7 @@ class MappoLearner:
         self._stack[:, :, :-1] = self._stack[:, :, 1:]
         self._stack[:, :, -1] = obs
         with torch.inference_mode():
-            frames = torch.from_numpy(self._stack).to(self._device).flatten(2)
+            frames = send(self._stack, self._device).flatten(2)
             logits_BNA = self.actor(self._with_id(frames)).float().cpu().numpy()
         logits_BNA = np.where(avail, logits_BNA, -np.inf)
         if epsilon > 0:
@@ -161,7 +179,7 @@ class MappoLearner:
     def _step(self, samples: Samples) -> dict[str, Tensor]:
         settings, clip = self._config.mappo, self._config.train.grad_clip
         log_probs_RA = masked_log_softmax(self.actor(samples.actor_in), samples.avail)
-        log_prob = log_probs_RA.gather(-1, samples.action.unsqueeze(-1)).squeeze(-1)
+        log_prob = _log_prob(log_probs_RA, samples.action)
         policy = policy_loss(log_prob, samples.old_log_prob, samples.advantage, samples.alive, clip=settings.clip)
         entropy = mean_entropy(log_probs_RA, samples.alive)
         self._value_norm.update(samples.returns)
@@ -181,48 +199,51 @@ class MappoLearner:
 
     @torch.no_grad()
     def _samples(self, episodes: Many[Episode]) -> Samples:
-        parts = [self._episode_samples(episode) for episode in episodes]
-        joined = {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
-        joined["advantage"] = normalize_advantages(joined["advantage"], joined["alive"])
-        return Samples(**joined)
-
-    def _episode_samples(self, episode: Episode) -> dict[str, Tensor]:
-        steps = episode.length
-        obs_TKNO = self._tensor(_stack_frames(episode.obs, self._frames))
-        state_TKS = self._tensor(_stack_frames(episode.state, self._frames))
-        critic_in = self._critic_in(obs_TKNO, state_TKS)
-        actor_in = self._with_id(obs_TKNO[:steps].transpose(1, 2).flatten(2))
-        avail = torch.from_numpy(episode.avail[:steps]).to(self._device)
-        action = torch.from_numpy(episode.action).to(self._device)
+        """Value and weigh a whole rollout at once; rows run through the episodes one after the other."""
+        layout = lay_out([episode.length for episode in episodes])
+        obs_MKNO = self._tensor(np.concatenate([_stack_frames(e.obs, self._frames) for e in episodes]))
+        state_MKS = self._tensor(np.concatenate([_stack_frames(e.state, self._frames) for e in episodes]))
+        avail = self._tensor(np.concatenate([e.avail[:-1] for e in episodes]))
+        action = self._tensor(np.concatenate([e.action for e in episodes]))
+        real = self._tensor(layout.rows[layout.inside])
+        critic_in = self._critic_in(obs_MKNO, state_MKS)
+        actor_in = self._with_id(obs_MKNO[real].transpose(1, 2).flatten(2))
         old_value = self.critic(critic_in).squeeze(-1)
-        log_probs = masked_log_softmax(self.actor(actor_in), avail)
         value = self._value_norm.denormalize(old_value)
-        advantage = self._advantages(episode, value)
+        advantage = self._advantages(episodes, layout, value)
+        alive = avail[..., 1:].any(-1).float()
         fields = {
             "actor_in": actor_in,
-            "critic_in": critic_in[:steps],
+            "critic_in": critic_in[real],
             "avail": avail,
             "action": action,
-            "alive": avail[..., 1:].any(-1).float(),
-            "old_log_prob": log_probs.gather(-1, action.unsqueeze(-1)).squeeze(-1),
-            "old_value": old_value[:steps],
-            "advantage": advantage,
-            "returns": advantage + value[:steps],
+            "alive": alive,
+            "old_log_prob": _log_prob(masked_log_softmax(self.actor(actor_in), avail), action),
+            "old_value": old_value[real],
+            "advantage": normalize_advantages(advantage, alive),
+            "returns": advantage + value[real],
         }
-        return {name: values.flatten(0, 1) for name, values in fields.items()}
+        return Samples(**{name: values.flatten(0, 1) for name, values in fields.items()})
 
-    def _advantages(self, episode: Episode, value: Tensor) -> Tensor:
-        bootstrap = not episode.terminated
-        if episode.truncated:
-            bootstrap = self._config.train.bootstrap_on_timeout
-        advantage = generalized_advantages(
-            episode.reward.astype(np.float64),
-            value.double().cpu().numpy(),
-            bootstrap=bootstrap,
+    def _advantages(self, episodes: Many[Episode], layout: "Layout", value_MN: Tensor) -> Tensor:
+        """Estimate advantages [R, N] of all transitions from the values of all steps."""
+        goes_on = layout.inside.copy()
+        reward_ET = np.zeros(layout.inside.shape)
+        for e, episode in enumerate(episodes):
+            reward_ET[e, : episode.length] = episode.reward
+            cut = self._config.train.bootstrap_on_timeout if episode.truncated else not episode.terminated
+            goes_on[e, episode.length - 1] = cut
+        rows, inside, goes_on = (self._tensor(x) for x in (layout.rows, layout.inside, goes_on))
+        value_MN = value_MN.double()
+        advantage_ETN = generalized_advantages(
+            self._tensor(reward_ET),
+            value_MN[rows] * inside.unsqueeze(-1),
+            value_MN[rows + 1] * goes_on.unsqueeze(-1),
             gamma=self._config.train.gamma,
             gae_lambda=self._config.mappo.gae_lambda,
         )
-        return self._tensor(advantage.astype(np.float32))
+        places = self._tensor(np.flatnonzero(layout.inside))
+        return advantage_ETN.flatten(0, 1)[places].float()
 
     def _critic_in(self, obs_TKNO: Tensor, state_TKS: Tensor) -> Tensor:
         own_TNI = obs_TKNO.transpose(1, 2).flatten(2)
@@ -233,8 +254,8 @@ class MappoLearner:
         ids = torch.eye(self._info.n_agents, device=x_BNI.device).expand(len(x_BNI), -1, -1)
         return torch.cat([x_BNI, ids], -1)
 
-    def _tensor(self, array: NDArray[np.float32]) -> Tensor:
-        return torch.from_numpy(np.ascontiguousarray(array)).to(self._device)
+    def _tensor(self, array: NDArray[np.generic]) -> Tensor:
+        return send(array, self._device)
 
 
 def _network(n_in: int, hidden: int, n_out: int, *, gain: float) -> nn.Sequential:
@@ -246,6 +267,11 @@ def _network(n_in: int, hidden: int, n_out: int, *, gain: float) -> nn.Sequentia
     first, second, head = layers
     blocks = [nn.LayerNorm(n_in), first, nn.ReLU(), nn.LayerNorm(hidden), second, nn.ReLU(), nn.LayerNorm(hidden)]
     return nn.Sequential(*blocks, head)
+
+
+def _log_prob(log_probs: Tensor, action: Tensor) -> Tensor:
+    """Take the chosen actions' log probabilities: [..., A] and [...] to [...]."""
+    return log_probs.gather(-1, action.unsqueeze(-1)).squeeze(-1)
 
 
 def _stack_frames(steps: NDArray[np.float32], frames: int) -> NDArray[np.float32]:

@@ -1,38 +1,31 @@
 """Advantages and losses of PPO, one equation per function; networks and sampling live in mappo.py."""
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
-from scipy.signal import lfilter
 from torch import Tensor
 
 
 def generalized_advantages(
-    reward: NDArray[np.float64],
-    value: NDArray[np.float64],
-    *,
-    bootstrap: bool,
-    gamma: float,
-    gae_lambda: float,
-) -> NDArray[np.float64]:
-    """Estimate advantages of one episode for every agent (GAE).
+    reward: Tensor, value: Tensor, following: Tensor, *, gamma: float, gae_lambda: float
+) -> Tensor:
+    """Estimate advantages of E padded episodes for every agent (GAE).
+
+    A_t = sum over k >= 0 of (gamma lambda)^k delta_{t+k}, as one product with a triangular matrix of the powers.
 
     Args:
-        reward: [T] team reward.
-        value: [T+1, N] values of the states; the last is used only with `bootstrap`.
-        bootstrap: Whether the episode was cut rather than ended.
+        reward: [E, T] team reward; 0 in the padding.
+        value: [E, T, N] values of the states; 0 in the padding.
+        following: [E, T, N] values of their successors; 0 in the padding and after an episode that ended.
         gamma: Discount.
         gae_lambda: lambda of GAE.
 
     Returns:
-        [T, N] with A_t = delta_t + gamma lambda A_{t+1}.
+        [E, T, N] with A_t = delta_t + gamma lambda A_{t+1}.
     """
-    following = value[1:].copy()
-    if not bootstrap:
-        following[-1] = 0.0
-    delta_TN = reward[:, None] + gamma * following - value[:-1]
-    # The recursion is a first-order filter run backwards.
-    return np.asarray(lfilter([1.0], [1.0, -gamma * gae_lambda], delta_TN[::-1], axis=0))[::-1]
+    delta_ETN = reward.unsqueeze(-1) + gamma * following - value
+    steps_T = torch.arange(reward.shape[1], device=reward.device)
+    ahead_TK = steps_T - steps_T.unsqueeze(1)
+    weight_TK = ((gamma * gae_lambda) ** ahead_TK.clamp_min(0).to(reward.dtype)) * (ahead_TK >= 0)
+    return torch.einsum("tk,ekn->etn", weight_TK, delta_ETN)
 
 
 def normalize_advantages(advantage: Tensor, alive: Tensor) -> Tensor:

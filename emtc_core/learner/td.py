@@ -12,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from emtc_core.device import send
 from emtc_core.incentive import incentive
 
 UNAVAILABLE_Q = -9_999_999.0
@@ -39,9 +40,9 @@ def incentive_inputs(
 ) -> IncentiveInputs:
     """Make inputs from recalled arrays [B, T]; NaN at a miss becomes 0."""
     return IncentiveInputs(
-        h_next=torch.from_numpy(np.where(hit, h_next, 0.0).astype(np.float32)).to(device),
-        rho_next=torch.from_numpy(np.where(hit, rho_next, 0.0).astype(np.float32)).to(device),
-        hit=torch.from_numpy(np.ascontiguousarray(hit)).to(device),
+        h_next=send(np.where(hit, h_next, 0.0).astype(np.float32), device),
+        rho_next=send(np.where(hit, rho_next, 0.0).astype(np.float32), device),
+        hit=send(hit, device),
     )
 
 

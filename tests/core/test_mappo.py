@@ -18,7 +18,8 @@ from emtc_core.learner.ppo import (
 )
 from emtc_core.learner.value_norm import ValueNorm
 from emtc_core.metrics import METRICS
-from tests.core.learner_cases import BLOCKS, hard_episodes, make_config, make_episode
+from tests.core.learner_cases import BLOCKS, hard_episodes, leaves, make_config, make_episode
+from tests.reference import mappo as twin
 
 
 def make(seed: int = 1, lr: float = 1e-3, **mappo) -> MappoLearner:
@@ -28,11 +29,21 @@ def make(seed: int = 1, lr: float = 1e-3, **mappo) -> MappoLearner:
     return learner
 
 
+def advantages(reward, value, *, bootstrap, gamma, gae_lambda, padding=0):
+    """One episode [T] and [T+1, N] through the padded form."""
+    following = value[1:].copy()
+    following[-1] *= bootstrap
+    padded = [np.pad(x, [(0, padding)] + [(0, 0)] * (x.ndim - 1)) for x in (reward, value[:-1], following)]
+    got = generalized_advantages(*(torch.from_numpy(x)[None] for x in padded), gamma=gamma, gae_lambda=gae_lambda)
+    return got[0, : len(reward)].numpy()
+
+
+@pytest.mark.parametrize("padding", [0, 3])
 @pytest.mark.parametrize("bootstrap", [False, True])
-def test_advantages_equal_the_sum_of_discounted_errors(bootstrap):
+def test_advantages_equal_the_sum_of_discounted_errors(bootstrap, padding):
     rng = np.random.default_rng(0)
     reward, value = rng.normal(size=7), rng.normal(size=(8, 2))
-    got = generalized_advantages(reward, value, bootstrap=bootstrap, gamma=0.99, gae_lambda=0.95)
+    got = advantages(reward, value, bootstrap=bootstrap, gamma=0.99, gae_lambda=0.95, padding=padding)
     for i in range(2):
         following = 0.0
         for t in range(6, -1, -1):
@@ -44,7 +55,7 @@ def test_advantages_equal_the_sum_of_discounted_errors(bootstrap):
 def test_lambda_one_gives_returns_minus_values():
     rng = np.random.default_rng(1)
     reward, value = rng.normal(size=5), rng.normal(size=(6, 1))
-    got = generalized_advantages(reward, value, bootstrap=False, gamma=0.9, gae_lambda=1.0)
+    got = advantages(reward, value, bootstrap=False, gamma=0.9, gae_lambda=1.0)
     returns = [sum(0.9 ** (k - t) * reward[k] for k in range(t, 5)) for t in range(5)]
     np.testing.assert_allclose(got[:, 0], returns - value[:5, 0])
 
@@ -170,3 +181,22 @@ def test_greedy_acting_is_the_mode_and_draws_nothing():
     action = learner.act(np.repeat(episode.obs[:1], 2, 0), np.repeat(episode.avail[:1], 2, 0), epsilon=0.0, rng=rng)
     assert rng.bit_generator.state == before
     assert np.take_along_axis(np.repeat(episode.avail[:1], 2, 0), action[..., None], -1).all()
+
+
+def test_an_update_descends_the_losses_of_the_equations():
+    episodes = hard_episodes(BLOCKS)
+    learner = make(epochs=1)
+    learner._config = make_config("mappo", train={"lr": 1e-3, "grad_clip": 1e9}, mappo={"epochs": 1})
+    actor, critic = leaves(learner.actor), leaves(learner.critic)
+    stats = learner.update_rollout(episodes)
+    policy, value, entropy = twin.losses(actor, critic, episodes, learner._config, BLOCKS)
+    (policy - 0.01 * entropy + value).backward()
+    # The surrogate of a policy that has not moved is zero on average, so it is compared by its size, not relatively.
+    assert stats["train/policy_loss"].item() == pytest.approx(policy.item(), abs=1e-6)
+    assert stats["train/value_loss"].item() == pytest.approx(value.item(), rel=1e-5)
+    assert stats["train/entropy"].item() == pytest.approx(entropy.item(), rel=1e-5)
+    for network, wanted in ((learner.actor, actor), (learner.critic, critic)):
+        for name, parameter in network.named_parameters():
+            assert parameter.grad is not None
+            scale = wanted[name].grad.abs().max().item()
+            np.testing.assert_allclose(parameter.grad, wanted[name].grad, atol=1e-5 * max(scale, 1e-3), err_msg=name)

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from emtc_core.config.backbones import DmixConfig
+from emtc_core.device import send
 from emtc_core.learner.backbones.base import Backbone, Evaluation, TdLoss, Unrolled
 from emtc_core.learner.mixers.dmix import DmixMixer
 from emtc_core.learner.networks import Sequence, SharedAgent
@@ -95,7 +96,7 @@ class DmixBackbone(Backbone):
         if rng is None:
             fractions = ((torch.arange(count, device=hidden.device) + 0.5) / count).expand(n_envs, count)
         else:
-            fractions = torch.from_numpy(rng.random((n_envs, count), np.float32)).to(hidden.device)
+            fractions = send(rng.random((n_envs, count), np.float32), hidden.device)
         return self._quantile_agent.means(hidden, self._quantile_agent.embed(fractions))
 
     def _evaluate(self, hidden: Tensor, fractions: Tensor, action: Tensor, state: Tensor) -> Evaluation:
