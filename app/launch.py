@@ -42,14 +42,28 @@ class Estimate:
     basis: str
 
 
+def check_startable(config: RunConfig) -> None:
+    """Refuse what this machine cannot run, before anything is created.
+
+    Raises:
+        EnvUnavailableError: If the environment is not here.
+        ConfigError: If CUDA is asked for and there is none.
+    """
+    check_available(config.env)
+    if config.train.device == "cuda":
+        from emtc_core.device import choose_device  # loads torch, which a start on the CPU need not wait for
+
+        choose_device("cuda")
+
+
 def launch_run(db: Database, config: RunConfig, *, name: str | None = None, launch_token: str | None = None) -> str:
     """Queue a run and start its trainer; the same token again returns the run that it made before.
 
     Raises:
-        EnvUnavailableError: If the environment cannot run here; nothing is created.
+        ConfigError, EnvUnavailableError: If the run cannot start here; nothing is created.
         StorageError: If the run's folder cannot be written.
     """
-    check_available(config.env)
+    check_startable(config)
     if launch_token and (known := find_launch(db, launch_token)):
         return known
     try:

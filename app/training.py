@@ -41,9 +41,7 @@ def train_run(
     Raises:
         EmtcError: Whatever made the run fail; the run is marked failed with that sentence.
     """
-    config = config_from_stored(get_run(database, run_id).config)
-    device = choose_device(config.train.device)
-    configure_threads(config.train.threads)
+    config, device = _prepare(database, run_id)
     process = psutil.Process()
     start_run(
         database,
@@ -73,6 +71,20 @@ def train_run(
         raise
     finish_run(database, run_id, summary.status)
     return summary
+
+
+def _prepare(database: Database, run_id: str) -> tuple[RunConfig, torch.device]:
+    """Read the configuration and choose the device; a queued run that cannot start here fails with the reason."""
+    row = get_run(database, run_id)
+    try:
+        config = config_from_stored(row.config)
+        device = choose_device(config.train.device)
+    except EmtcError as exc:
+        if row.status == "queued":
+            finish_run(database, run_id, "failed", error=str(exc))
+        raise
+    configure_threads(config.train.threads)
+    return config, device
 
 
 @contextmanager

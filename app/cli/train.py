@@ -12,9 +12,9 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from app.cli.output import DEFAULT_DATABASE, AsJson, DatabaseUrl, RunPrefix, print_json, print_table, say
+from app.launch import check_startable, launch_run, resume_run
 from app.versions import library_versions
 from emtc_core.config.resolve import describe_fields, resolve
-from emtc_core.envs.registry import check_available
 from emtc_core.errors import EmtcError, RunStateError
 from storage.control import send_command
 from storage.engine import Database, open_database
@@ -40,15 +40,9 @@ def train(
     if help_keys:
         return _print_keys()
     run_config = resolve(env=env, map=map, algo=algo, steps=steps, seed=seed, file=config, overrides=list(set or []))
-    check_available(run_config.env)
-    if run_config.train.device == "cuda":
-        from emtc_core.device import choose_device
-
-        choose_device("cuda")
+    check_startable(run_config)
     database = open_database(db)
     if detach:
-        from app.launch import launch_run
-
         run_id = launch_run(database, run_config, name=name)
         say(f"Run {run_id} trains in the background. Watch it with: emtc show {run_id}")
         if json:
@@ -80,8 +74,6 @@ def resume(
     if row.live_status not in ("stopped", "failed", "lost"):
         raise RunStateError(f"Run {row.id} is {row.live_status}; only a paused, stopped, failed or lost run resumes.")
     if detach:
-        from app.launch import resume_run
-
         resume_run(database, row.id)
         say(f"Run {row.id} goes on in the background.")
         return 0

@@ -7,10 +7,9 @@ import streamlit as st
 from app import data, messages, state
 from app.components import config_form
 from app.format import count, duration, escape_markdown, size
-from app.launch import estimate, launch_run
+from app.launch import check_startable, estimate, launch_run
 from emtc_core.config.resolve import describe_fields, flatten, resolve
 from emtc_core.config.run import RunConfig, list_algos
-from emtc_core.envs.registry import check_available
 from emtc_core.errors import ConfigError, EmtcError
 
 _FIRST = frozenset({"algo", "seed", "preset", "env.name", "env.map", "train.t_max"})
@@ -163,7 +162,7 @@ def parse_seeds(text: str) -> list[int]:
 
 def _available(config: RunConfig) -> bool:
     try:
-        check_available(config.env)
+        check_startable(config)
     except EmtcError as exc:
         messages.error(exc)
         return False

@@ -1,0 +1,67 @@
+"""The same seed and configuration write the same database, whatever the learner."""
+
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from app.cli.main import run
+from emtc_core.config.resolve import resolve
+from storage.engine import open_database
+from storage.queries.runs import get_run
+from storage.runs import create_run
+from tests.process.trainers import FAST
+
+TABLES = ("episodes", "eval_episodes", "transitions", "gate_stats", "evaluations", "snapshots", "metrics")
+OWN = ("run_id", "id", "created_at")
+MEASURED = ("time/", "embedder/fit_ms", "memory/write_ms", "memory/lookup_ms", "memory/reproject_ms")
+"""Numbers that tell how long something took: they belong to the machine, not to the seed."""
+
+
+def train(path: Path, algo: str, *extra: str) -> dict[str, list[tuple]]:
+    """Train once and read every recorded row, without the run's own name."""
+    sets = [part for text in (*FAST, "mappo.rollout_steps=200", *extra) for part in ("--set", text)]
+    url = f"sqlite:///{path}"
+    assert run(["train", "--map", "3m", "--algo", algo, "--steps", "1200", "--db", url, "--json", *sets]) == 0
+    return {table: rows(path, table) for table in TABLES}
+
+
+def rows(path: Path, table: str) -> list[tuple]:
+    connection = sqlite3.connect(f"file:{path}?mode=ro", uri=True)
+    columns = [name for _, name, *_ in connection.execute(f"pragma table_info({table})") if name not in OWN]
+    quoted = ", ".join(f'"{name}"' for name in columns)
+    found = connection.execute(f"select {quoted} from {table}").fetchall()
+    connection.close()
+    if table == "metrics":
+        found = [row for row in found if not row[columns.index("name")].startswith(MEASURED)]
+    return sorted(found, key=repr)
+
+
+@pytest.mark.parametrize("algo", ["emtc-qplex", "emtc-cds", "emc", "dmix", "mappo"])
+def test_the_same_seed_writes_the_same_database(tmp_path: Path, algo: str) -> None:
+    extra = ("cds.beta=0.1",) if algo == "emtc-cds" else ()
+    first, second = (train(tmp_path / f"{name}.db", algo, *extra) for name in ("a", "b"))
+    for table in TABLES:
+        assert first[table] == second[table], table
+    assert first["transitions"]
+    assert first["evaluations"]
+    assert first["metrics"]
+
+
+def test_another_seed_writes_another_database(tmp_path: Path) -> None:
+    first = train(tmp_path / "a.db", "vdn")
+    second = train(tmp_path / "b.db", "vdn", "seed=2")
+    assert first["transitions"] != second["transitions"]
+
+
+def test_a_queued_run_that_cannot_start_here_fails_with_the_reason(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'x.db'}"
+    db = open_database(url)
+    config = resolve(steps=100).model_dump(mode="json")
+    config["gate"]["a_setting_of_tomorrow"] = 1
+    run_id = create_run(db, config, target_steps=100, versions={})
+    assert run(["train-worker", run_id, "--db", url]) == 1
+    row = get_run(db, run_id)
+    assert row.status == "failed"
+    assert "a_setting_of_tomorrow" in (row.error or "")
+    db.dispose()
