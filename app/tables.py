@@ -1,7 +1,7 @@
 """Tables as frames, and frames as CSV, LaTeX, Markdown or Parquet."""
 
 import io
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -47,9 +47,6 @@ def make_win_rates_table(db: Database) -> pd.DataFrame:
         for key, members in groups.items()
     }
     return pd.Series(cells).unstack().fillna("–").rename_axis(index="variant").reset_index()
-
-
-TABLES: dict[str, Callable[[Database], pd.DataFrame]] = {"runs": make_runs_table, "win-rates": make_win_rates_table}
 
 
 def export_table(frame: pd.DataFrame, format: TableFormat) -> bytes:

@@ -1,0 +1,53 @@
+"""Figures of one run: its gate over time, its memory as a map."""
+
+from collections.abc import Callable
+
+from app.figures.chart import Chart
+from app.figures.cloud import Cloud
+from app.figures.memory import draw_memory
+from app.projections.jobs import project_snapshot, sample_rows
+from emtc_core.errors import ConfigError
+from storage.engine import Database
+from storage.queries.gate import gate_stats
+from storage.queries.memory import get_snapshot, list_snapshots
+from storage.runs import RunRow
+
+
+def make_gate_dynamics(db: Database, rows: list[RunRow]) -> Chart:
+    """Draw delta_mem, beta and tau of one run over env steps."""
+    if len(rows) > 1:
+        raise ConfigError(f"gate-dynamics shows one run, got {len(rows)}.")
+    stats = gate_stats(db, rows[0].id)
+    if stats.empty:
+        raise ConfigError(
+            f"Run {rows[0].id} ({rows[0].algo}) has no gate statistics. Choose a run of an EMTC algorithm."
+        )
+    return draw_gate_dynamics(stats, run=rows[0].name)
+
+
+def make_memory_atlas(db: Database, rows: list[RunRow], color: str = "h", method: str = "pca") -> Cloud:
+    """Draw the newest snapshot of one run as a map."""
+    if len(rows) > 1:
+        raise ConfigError(f"memory-atlas shows one run, got {len(rows)}.")
+    snapshots = list_snapshots(db, rows[0].id)
+    if snapshots.empty:
+        raise ConfigError(f"Run {rows[0].id} has no snapshot of a memory. Choose a run of an EMTC or EMU algorithm.")
+    snapshot = get_snapshot(db, int(snapshots["id"].iloc[-1]))
+    projection = project_snapshot(db, snapshot.id, method=method)
+    shown = sample_rows(snapshot, n=20_000, seed=0)
+    return draw_memory(
+        snapshot,
+        shown,
+        projection.coordinates[shown],
+        x_label=f"{method} 1",
+        y_label=f"{method} 2",
+        color=color,
+        title=f"Memory of {rows[0].name} at step {snapshot.env_step}",
+        caption=f"Showing {len(shown)} of {snapshot.size} nodes, stratified by return and time, seed 0.",
+    )
+
+
+FIGURES: dict[str, Callable[[Database, list[RunRow]], Chart | Cloud]] = {
+    "gate-dynamics": make_gate_dynamics,
+    "memory-atlas": make_memory_atlas,
+}
