@@ -19,7 +19,7 @@ from app.versions import library_versions
 from emtc_core.config.resolve import resolve
 from emtc_core.config.run import RunConfig
 from emtc_core.envs.registry import check_available, get_env_info
-from emtc_core.errors import EmtcError, RunStateError, StorageError
+from emtc_core.errors import ConfigError, EmtcError, RunStateError, StorageError
 from storage.engine import Database, run_folder
 from storage.queries.runs import get_run, list_runs
 from storage.runs import create_run, find_launch, finish_run, get_process_created_at, mark_launched
@@ -50,10 +50,15 @@ def check_startable(config: RunConfig) -> None:
         ConfigError: If CUDA is asked for and there is none.
     """
     check_available(config.env)
-    if config.train.device == "cuda":
-        from emtc_core.device import choose_device  # loads torch, which a start on the CPU need not wait for
+    if config.train.device == "cuda" and (reason := _why_no_cuda()):
+        raise ConfigError(reason)
 
-        choose_device("cuda")
+
+def _why_no_cuda() -> str:
+    """Ask an interpreter of its own, because the app never loads torch; an empty text means that there is CUDA."""
+    question = "from emtc_core.device import choose_device; choose_device('cuda')"
+    asked = subprocess.run([sys.executable, "-c", question], cwd=ROOT, capture_output=True, text=True, check=False)
+    return asked.stderr.strip().splitlines()[-1].partition(": ")[2] if asked.returncode else ""
 
 
 def launch_run(db: Database, config: RunConfig, *, name: str | None = None, launch_token: str | None = None) -> str:

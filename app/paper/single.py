@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 from app.figures.chart import Chart
 from app.figures.cloud import Cloud
+from app.figures.live import draw_gate_dynamics
 from app.figures.memory import draw_memory
 from app.projections.jobs import project_snapshot, sample_rows
 from emtc_core.errors import ConfigError
