@@ -33,7 +33,7 @@ class MemoryConfig(Section):
     backprop_desirability: bool = False
     """Earlier states of a trajectory that meets a desirable node count as desirable too (EMU's code). A4."""
     init_desirability: bool = True
-    """A new node of a successful trajectory starts with N_xi = 1. A5."""
+    """A new node of a successful trajectory starts with N_xi = 1; "emu_table" takes EMU's value for the task. A5."""
     reset_counts_on_shift: bool = False
     """Reset N_call and N_xi to 1 when a node moves to a successful state. A7."""
     shift_keep_max: bool = False

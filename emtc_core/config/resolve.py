@@ -20,6 +20,7 @@ from emtc_core.errors import ConfigError
 
 PresetName = Literal["paper", "emu_code", "demo"]
 Value = str | int | float | bool | None
+_INIT_DESIRABILITY = "memory.init_desirability"
 
 
 @dataclass(frozen=True)
@@ -76,6 +77,8 @@ def resolve(
     if steps is not None:
         flat["train.t_max"] = steps
     flat |= explicit
+    if flat.get(_INIT_DESIRABILITY) == "emu_table":
+        flat[_INIT_DESIRABILITY] = _preset_values("emu_code", env=env, map=map, algo=algo)[_INIT_DESIRABILITY]
     _refuse_unknown_keys(flat)
     config = _validate(flat)
     if config.gate.tau_decay_steps is None:

@@ -54,6 +54,27 @@ def test_delta_follows_the_papers_table(algo: str, map: str, delta: float) -> No
     assert resolve(algo=algo, map=map).memory.delta == delta
 
 
+@pytest.mark.parametrize(
+    ("algo", "env", "map", "expected"),
+    [
+        ("emu-qplex", "skirmish", "6h_vs_8z", True),
+        ("emu-cds", "skirmish", "6h_vs_8z", False),
+        ("emtc-cds", "skirmish", "corridor", True),
+        ("emu-qplex", "skirmish", "corridor", False),
+        ("emu-qplex", "grf", "academy_counterattack_easy", True),
+        ("emu-qplex", "skirmish", "3s_vs_5z", False),
+    ],
+)
+def test_the_initial_desirability_can_follow_emus_table(algo: str, env: str, map: str, expected: bool) -> None:
+    config = resolve(env=env, map=map, algo=algo, overrides=["memory.init_desirability=emu_table"])
+    assert config.memory.init_desirability is expected
+
+
+def test_lambda_of_episodic_control_is_written_as_the_paper_writes_it() -> None:
+    assert resolve(algo="emc", overrides=["ec.lambda=0.3"]).ec.weight == 0.3
+    assert flatten(resolve(algo="emc", map="corridor"))["ec.lambda"] == 0.01
+
+
 def test_football_is_learned_in_units_of_a_hundred() -> None:
     config = resolve(env="grf", map="academy_3_vs_1_with_keeper")
     assert config.train.reward_scale == 100
