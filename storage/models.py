@@ -12,7 +12,7 @@ from sqlalchemy.engine import Dialect
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 from sqlalchemy.types import JSON, TypeDecorator
 
-SCHEMA_VERSION = "0001"
+SCHEMA_VERSION = "0002"
 """The newest Alembic revision; a test keeps it equal to the head of storage/migrations."""
 
 SUMMARY_STEPS = 1000
@@ -76,7 +76,7 @@ class Run(Base):
     """One training run: what was asked, where it stands, who works on it."""
 
     __tablename__ = "runs"
-    __table_args__ = (Index("ix_runs_created_at", "created_at"),)
+    __table_args__ = (Index("ix_runs_created_at", "created_at"), Index("ix_runs_sweep_id", "sweep_id"))
 
     id: Mapped[str] = mapped_column(String(RUN_ID_LENGTH), primary_key=True)
     name: Mapped[str] = mapped_column(Text)
@@ -104,6 +104,22 @@ class Run(Base):
     error: Mapped[str | None] = mapped_column(Text)
     versions: Mapped[dict[str, Any]]
     config: Mapped[dict[str, Any]]
+
+
+class SweepRow(Base):
+    """One sweep: the plan of its runs, and the process that starts them one after the other."""
+
+    __tablename__ = "sweeps"
+
+    id: Mapped[str] = mapped_column(String(RUN_ID_LENGTH), primary_key=True)
+    name: Mapped[str] = mapped_column(Text)
+    status: Mapped[str] = mapped_column(String(16))
+    created_at: Mapped[datetime]
+    jobs: Mapped[int] = mapped_column(Integer)  # trainers at once
+    pid: Mapped[int | None]  # of the scheduler that came last
+    pid_created_at: Mapped[float | None]
+    host: Mapped[str | None] = mapped_column(Text)
+    plan: Mapped[dict[str, Any]]
 
 
 class Resume(Base):

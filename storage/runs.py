@@ -132,6 +132,11 @@ def create_run(
     return run_id
 
 
+def new_run_values(connection: Connection, config: Mapping[str, Any], name: str | None) -> dict[str, Any]:
+    """Fill the columns of a queued run that follow from its configuration, with an id that no run has."""
+    return {"id": _new_id(connection), **_new_values(config, name)}
+
+
 def describe_config(config: Mapping[str, Any]) -> tuple[str, str, str, int]:
     """Read env, map, algorithm and seed from a resolved configuration."""
     env = config.get("env", "")

@@ -20,8 +20,8 @@ ASSETS = Path(__file__).parents[1] / "assets"
 NEXT = """
 import sqlalchemy as sa
 from alembic import op
-revision = "0002"
-down_revision = "0001"
+revision = "0003"
+down_revision = "0002"
 
 def upgrade():
     with op.batch_alter_table("runs", recreate="always") as table:
@@ -52,13 +52,21 @@ def next_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A future version of the program with one more migration; returns that migration's file."""
     scripts = Path(shutil.copytree(upgrade.SCRIPTS, tmp_path / "scripts"))
     monkeypatch.setattr(upgrade, "SCRIPTS", scripts)
-    monkeypatch.setattr(upgrade, "SCHEMA_VERSION", "0002")
-    return scripts / "versions" / "0002_colour.py"
+    monkeypatch.setattr(upgrade, "SCHEMA_VERSION", "0003")
+    return scripts / "versions" / "0003_colour.py"
 
 
 def test_a_database_of_every_released_schema_opens_whole(old: str) -> None:
     db = open_database(old)
     assert_whole(db)
+    db.dispose()
+
+
+def test_an_old_database_gets_the_table_of_sweeps(old: str) -> None:
+    db = open_database(old)
+    with db.read() as connection:
+        assert connection.execute(text("SELECT count(*) FROM sweeps")).scalar_one() == 0
+        assert "ix_runs_sweep_id" in {index["name"] for index in inspect(connection).get_indexes("runs")}
     db.dispose()
 
 
@@ -88,10 +96,10 @@ def test_a_reader_does_not_upgrade(old: str, next_version: Path) -> None:
 
 
 def test_a_server_is_upgraded_too(postgres_url: str, next_version: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(upgrade, "SCHEMA_VERSION", "0001")
+    monkeypatch.setattr(upgrade, "SCHEMA_VERSION", "0002")
     open_database(postgres_url).dispose()
     next_version.write_text(NEXT.format(then="pass").replace(', recreate="always"', ""))
-    monkeypatch.setattr(upgrade, "SCHEMA_VERSION", "0002")
+    monkeypatch.setattr(upgrade, "SCHEMA_VERSION", "0003")
     db = open_database(postgres_url)
     with db.read() as connection:
         assert "colour" in {column["name"] for column in inspect(connection).get_columns("runs")}
