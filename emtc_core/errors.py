@@ -9,6 +9,8 @@
     └── StorageError            the database cannot be opened, read or written
         ├── RunNotFoundError    no run, or more than one, answers to an id
         ├── RunStateError       the run is not in a state that allows what was asked
+        ├── EntryNotFoundError  no notebook entry has this id
+        ├── EntryChangedError   somebody else changed a notebook entry meanwhile
         └── NewerDatabaseError  the database was written by a newer version
 
 A message reads: thing + rule + value. Next step.
@@ -49,6 +51,14 @@ class RunNotFoundError(StorageError):
 
 class RunStateError(StorageError):
     """The run is not in a state that allows what was asked."""
+
+
+class EntryNotFoundError(StorageError):
+    """No notebook entry has this id."""
+
+
+class EntryChangedError(StorageError):
+    """Somebody else changed a notebook entry meanwhile."""
 
 
 class NewerDatabaseError(StorageError):
