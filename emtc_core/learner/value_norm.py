@@ -40,7 +40,8 @@ class ValueNorm:
 
     def set_state(self, state: StateDict) -> None:
         """Restore what `get_state` returned."""
-        self._mean, self._square, self._weight = state["mean"], state["square"], state["weight"]
+        names = ("mean", "square", "weight")
+        self._mean, self._square, self._weight = (state[name].to(self._mean.device) for name in names)
 
     def _moments(self) -> tuple[Tensor, Tensor]:
         weight = self._weight.clamp_min(EPS)

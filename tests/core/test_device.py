@@ -12,6 +12,7 @@ from emtc_core.config.run import RunConfig
 from emtc_core.learner.learner import make_learner
 from emtc_core.learner.mappo import MappoLearner
 from emtc_core.learner.td import incentive_inputs
+from emtc_core.learner.value_norm import ValueNorm
 from emtc_core.replay_buffer import ReplayBuffer
 from tests.core.learner_cases import BLOCKS, hard_episodes, make_config, make_memory
 from tests.core.test_learner import SYSTEMS
@@ -59,6 +60,13 @@ def test_an_update_neither_waits_for_the_device_nor_mixes_devices(name: str) -> 
     algo, sections = SYSTEMS.get(name, (name, {}))
     values = update(make_config(algo, **sections))
     assert {value.device for value in values.values()} == {NOWHERE}
+
+
+def test_a_value_normalisation_goes_on_where_its_learner_computes() -> None:
+    saved = ValueNorm(0.9, torch.device("cpu")).get_state()
+    restored = ValueNorm(0.9, NOWHERE)
+    restored.set_state(saved)
+    assert restored.normalize(torch.zeros(3, device=NOWHERE)).device == NOWHERE
 
 
 def test_reading_a_value_would_be_noticed() -> None:
