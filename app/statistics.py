@@ -1,0 +1,162 @@
+"""Statistics over seeds: arrays [seeds, T] in, a line, its band and mu_w out.
+
+A seed is one row and the only unit of replication: episodes are averaged per seed before they come here, so no
+interval can be narrowed by stacking them. Knows no frames, no storage and draws nothing.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.stats import trim_mean
+
+Values = NDArray[np.float64]
+Center = Literal["mean", "median", "iqm"]
+Band = Literal["std", "se", "ci", "iqr", "minmax", "none"]
+CENTERS: tuple[Center, ...] = get_args(Center)
+BANDS: tuple[Band, ...] = get_args(Band)
+CENTER_NAMES: dict[Center, str] = {"mean": "mean", "median": "median", "iqm": "interquartile mean"}
+BAND_NAMES: dict[Band, str] = {
+    "std": "standard deviation",
+    "se": "standard error",
+    "ci": "95 % bootstrap interval",
+    "iqr": "quartiles",
+    "minmax": "least to greatest",
+    "none": "no band",
+}
+
+MOST_POINTS = 1000
+"""A longer common grid is thinned to this; every seed is interpolated onto what is left."""
+_DRAWS = 2000
+
+
+class Curve(NamedTuple):
+    """What one seed reached: values [T] at env steps [T], ascending."""
+
+    steps: Values
+    values: Values
+
+
+class Summary(NamedTuple):
+    """Centre over seeds and the edges of its band; the edges are None where there is no band."""
+
+    center: Values
+    low: Values | None
+    high: Values | None
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How seeds become one number: the centre, and what the band around it means."""
+
+    center: Center = "mean"
+    band: Band = "std"
+
+    def __str__(self) -> str:
+        if self.band == "none":
+            return CENTER_NAMES[self.center]
+        sign = "±" if self.is_symmetric else "and"
+        return f"{CENTER_NAMES[self.center]} {sign} {BAND_NAMES[self.band]} over seeds"
+
+    @property
+    def is_symmetric(self) -> bool:
+        """Whether the band is a distance from the centre to both sides."""
+        return self.band in ("std", "se")
+
+    def summarize(self, values: Values) -> Summary:
+        """Summarise values [seeds, ...] over seeds; a single seed has no band."""
+        middle = center_of(values, self.center)
+        if self.band == "none" or len(values) < 2:
+            return Summary(middle, None, None)
+        return Summary(middle, *band_of(values, self))
+
+
+def align(curves: Sequence[Curve]) -> tuple[Values, Values]:
+    """Bring seeds that were measured at different steps onto one grid by linear interpolation.
+
+    Returns:
+        Steps [T] at which any seed was measured and that all seeds reached, at most `MOST_POINTS` of them, and
+        values [seeds, T]; T is 0 when the seeds share no stretch.
+    """
+    if not curves or any(not len(curve.steps) for curve in curves):
+        return np.empty(0), np.empty((len(curves), 0))
+    steps = np.unique(np.concatenate([curve.steps for curve in curves]))
+    first = max(curve.steps[0] for curve in curves)
+    last = min(curve.steps[-1] for curve in curves)
+    steps = steps[(steps >= first) & (steps <= last)]
+    if len(steps) > MOST_POINTS:
+        steps = steps[np.linspace(0, len(steps) - 1, MOST_POINTS).round().astype(int)]
+    return steps, np.stack([np.interp(steps, *curve) for curve in curves])
+
+
+def center_of(values: Values, center: Center) -> Values:
+    """Take the mean, the median or the interquartile mean over seeds, the first axis.
+
+    The interquartile mean leaves out a quarter of the seeds, rounded down, at either end.
+    """
+    if center == "mean":
+        return values.mean(axis=0)
+    return np.median(values, axis=0) if center == "median" else np.asarray(trim_mean(values, 0.25, axis=0))
+
+
+def band_of(values: Values, reading: Reading) -> tuple[Values, Values]:
+    """Bound the centre of values [seeds, ...]; needs two seeds at least."""
+    if reading.is_symmetric:
+        middle, spread = center_of(values, reading.center), values.std(axis=0, ddof=1)
+        spread = spread / np.sqrt(len(values)) if reading.band == "se" else spread
+        return middle - spread, middle + spread
+    if reading.band == "ci":
+        return bootstrap_interval(values, reading.center)
+    if reading.band == "iqr":
+        low, high = np.quantile(values, (0.25, 0.75), axis=0)
+        return low, high
+    return values.min(axis=0), values.max(axis=0)
+
+
+def bootstrap_interval(values: Values, center: Center, *, level: float = 0.95, seed: int = 0) -> tuple[Values, Values]:
+    """Percentile bootstrap of the centre: whole seeds are drawn with replacement, 2000 times.
+
+    Args:
+        values: [seeds, ...]; a drawn seed brings its whole curve along.
+        center: What is computed of each draw.
+        level: Share of the draws inside the interval.
+        seed: Of the draws: the same values always have the same interval.
+    """
+    drawn = np.sort(np.random.default_rng(seed).integers(len(values), size=(_DRAWS, len(values))), axis=1)
+    distinct, inverse = np.unique(drawn, axis=0, return_inverse=True)  # of five seeds there are only 126 draws
+    centers = np.stack([center_of(values[rows], center) for rows in distinct])
+    low, high = np.quantile(centers[inverse.ravel()], ((1 - level) / 2, (1 + level) / 2), axis=0)
+    return low, high
+
+
+def mu_w(curve: Curve, at: Values | None = None) -> Values:
+    """Normalise the area under one seed's win rate: its time average from the first evaluation to t.
+
+    Args:
+        curve: Win rate in [0, 1] over env steps.
+        at: Where to evaluate; None takes the steps of the curve.
+
+    Returns:
+        mu_w at each t; NaN before the first evaluation and after the last.
+
+    Source: (1/t) integral of the win rate by the trapezoid rule. Time counts from the first evaluation, which
+    follows the first training round, so that a constant win rate c has mu_w = c at every t.
+    """
+    steps, values = curve
+    t = steps if at is None else np.asarray(at, np.float64)
+    if not len(steps):
+        return np.full(len(t), np.nan)
+    areas = np.concatenate([[0.0], np.cumsum(np.diff(steps) * (values[1:] + values[:-1]) / 2)])
+    before = np.clip(np.searchsorted(steps, t, side="right") - 1, 0, len(steps) - 1)
+    reached = np.interp(t, steps, values)
+    area = areas[before] + (t - steps[before]) * (values[before] + reached) / 2
+    elapsed = t - steps[0]
+    mean = np.divide(area, elapsed, out=reached.copy(), where=elapsed > 0)
+    return np.where((t < steps[0]) | (t > steps[-1]), np.nan, mean)
+
+
+def mu_w_curve(curve: Curve) -> Curve:
+    """Follow mu_w of one seed over env steps."""
+    return Curve(curve.steps, mu_w(curve))
