@@ -84,7 +84,7 @@ def launch_run(db: Database, config: RunConfig, *, name: str | None = None, laun
         if launch_token and (known := find_launch(db, launch_token)):  # the other press was faster
             return known
         raise
-    _start(db, run_id)
+    start_trainer(db, run_id)
     return run_id
 
 
@@ -102,7 +102,7 @@ def resume_run(db: Database, run_id: str) -> None:
     row = get_run(db, run_id)
     if row.live_status not in ("stopped", "failed", "lost"):
         raise RunStateError(f"Run {row.id} is {row.live_status}; only a stopped, failed or lost run resumes.")
-    _start(db, row.id, "--resume")
+    start_trainer(db, row.id, resume=True)
 
 
 def kill_run(db: Database, run_id: str) -> None:
@@ -123,8 +123,8 @@ def kill_run(db: Database, run_id: str) -> None:
         raise RunStateError(f"The process of run {row.id} has already ended.") from exc
 
 
-def estimate(db: Database, config: RunConfig) -> Estimate:
-    """Estimate a run's duration and disk use from earlier runs of the same map and algorithm."""
+def estimate(db: Database | None, config: RunConfig) -> Estimate:
+    """Estimate a run's duration and disk use, from earlier runs of the same map and algorithm where there are any."""
     speed, basis = _known_speed(db, config)
     steps = config.train.t_max
     info = get_env_info(config.env)
@@ -133,6 +133,15 @@ def estimate(db: Database, config: RunConfig) -> Estimate:
     snapshots = config.record.snapshots * (nodes * _BYTES_PER_NODE / 2 + 0.5 * 2 * state_dim * min(nodes, 20_000))
     disk = steps * (_BYTES_PER_STEP + 1.5 * state_dim) + snapshots
     return Estimate(steps / speed, disk, basis)
+
+
+def find_trainer(run_id: str) -> bool:
+    """Tell whether this machine has a trainer of a run, whatever its row says."""
+    processes = (process.info for process in psutil.process_iter(["cmdline", "status"]))
+    return any(
+        {"train-worker", run_id} <= set(info["cmdline"] or ()) and info["status"] != psutil.STATUS_ZOMBIE
+        for info in processes
+    )
 
 
 def spawn(arguments: list[str], log: Path) -> subprocess.Popen[bytes]:
@@ -161,13 +170,18 @@ def start_warm_up(log: Path) -> bool:
     return True
 
 
-def _start(db: Database, run_id: str, *options: str) -> None:
-    command = ["app.cli.main", "train-worker", run_id, "--db", db.url, *options]
+def start_trainer(db: Database, run_id: str, *, resume: bool = False) -> None:
+    """Start the process that trains a run whose row is there already.
+
+    Raises:
+        StorageError: If it cannot be started; a run that never began is marked failed then.
+    """
+    command = ["app.cli.main", "train-worker", run_id, "--db", db.url, *(["--resume"] if resume else [])]
     try:
         process = spawn(command, run_folder(db, run_id) / LOG_NAME)
     except OSError as exc:
         sentence = f"The trainer of run {run_id} could not be started: {exc.strerror or exc}."
-        if not options:
+        if not resume:
             finish_run(db, run_id, "failed", error=sentence)
         raise StorageError(sentence) from exc
     try:
@@ -177,9 +191,9 @@ def _start(db: Database, run_id: str, *options: str) -> None:
     mark_launched(db, run_id, pid=process.pid, pid_created_at=created_at, host=socket.gethostname())
 
 
-def _known_speed(db: Database, config: RunConfig) -> tuple[float, str]:
+def _known_speed(db: Database | None, config: RunConfig) -> tuple[float, str]:
     try:
-        frame = list_runs(db, limit=100)
+        frame = list_runs(db, limit=100) if db else None
     except EmtcError:
         frame = None
     speeds = [

@@ -1,0 +1,1 @@
+"""Sweeps: a file names what varies, a plan lists its runs, a scheduler trains them."""

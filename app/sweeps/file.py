@@ -1,0 +1,229 @@
+"""The sweep file: which settings vary, over which values, with which seeds. Its faults are told in sentences.
+
+What does not live here: the runs that follow from it (`plan`), the files that come with the program (`templates`).
+"""
+
+import difflib
+import tomllib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal, get_args
+
+from pydantic import Field, ValidationError, field_validator, model_validator
+
+from emtc_core.config.base import Section
+from emtc_core.config.resolve import PresetName, flatten_tree
+from emtc_core.errors import ConfigError
+
+Leaf = bool | int | float | str
+Study = Literal["lambda-heatmap", "tau-study", "augmentation", "delta-embedder", "ablation", "learning-curves"]
+STUDIES: tuple[Study, ...] = get_args(Study)
+MOST_SEEDS = 100
+Texts = Annotated[tuple[str, ...], Field(min_length=1)]
+
+
+class Range(Section):
+    """Where a random value is drawn from."""
+
+    low: float
+    """Least value."""
+    high: float
+    """Greatest value."""
+    log: bool = False
+    """Draw the logarithm evenly instead of the value."""
+
+    @model_validator(mode="after")
+    def _rises(self) -> "Range":
+        if not self.low < self.high or (self.log and self.low <= 0):
+            raise ValueError(f"A range must rise, above 0 if log = true, got {self.low:g} to {self.high:g}")
+        return self
+
+
+class RandomSearch(Section):
+    """Samples of settings drawn at random, the same ones each time."""
+
+    samples: Annotated[int, Field(ge=1, le=10_000)]
+    """How many samples."""
+    seed: Annotated[int, Field(ge=0)] = 0
+    """Seed of the draw."""
+    ranges: Annotated[dict[str, Range | tuple[Leaf, ...]], Field(min_length=1)]
+    """Setting → { low, high, log } or a list to choose from."""
+
+    @field_validator("ranges", mode="before")
+    @classmethod
+    def _flat(cls, value: Any) -> Any:
+        return _flatten(value) if isinstance(value, Mapping) else value
+
+
+class Variant(Section):
+    """Settings that belong together, under a name."""
+
+    name: Annotated[str, Field(min_length=1, max_length=60)]
+    """What the figures call it."""
+    algo: str | None = None
+    """Algorithm instead of the file's."""
+    changes: Annotated[dict[str, Leaf], Field(alias="set", default_factory=dict)]
+    """Setting → value."""
+
+    @field_validator("changes", mode="before")
+    @classmethod
+    def _flat(cls, value: Any) -> Any:
+        return flatten_tree(value) if isinstance(value, Mapping) else value
+
+
+class SweepFile(Section):
+    """Everything that a sweep file may say."""
+
+    name: Annotated[str, Field(min_length=1, max_length=80)]
+    """What lists call the sweep."""
+    about: str = ""
+    """Which question it answers."""
+    study: Study = "learning-curves"
+    """Which figure reads it."""
+    env: str = "skirmish"
+    """Environment."""
+    map: Texts = ("3m",)
+    """Maps, one or a list."""
+    algo: Texts = ("emtc-qplex",)
+    """Algorithms, one or a list."""
+    preset: PresetName = "paper"
+    """Where the other settings come from."""
+    steps: Annotated[int, Field(ge=1)] | None = None
+    """Training length of each run; unset means the task's own [env steps]."""
+    seeds: Annotated[tuple[Annotated[int, Field(ge=0, lt=2**31)], ...], Field(min_length=1, max_length=MOST_SEEDS)]
+    """A list of seeds, or how many: 3 means 1, 2, 3."""
+    common: Annotated[dict[str, Leaf], Field(alias="set", default_factory=dict)]
+    """Setting → value for all runs."""
+    grid: Annotated[dict[str, Annotated[tuple[Leaf, ...], Field(min_length=1)]], Field(default_factory=dict)]
+    """Setting → values; every combination is run."""
+    variant: tuple[Variant, ...] = ()
+    """Settings that belong together; each variant is combined with the grid."""
+    random: RandomSearch | None = None
+    """Samples drawn at random; each is combined with the variants and the grid."""
+
+    @field_validator("map", "algo", mode="before")
+    @classmethod
+    def _listed(cls, value: Any) -> Any:
+        return (value,) if isinstance(value, str) else value
+
+    @field_validator("seeds", mode="before")
+    @classmethod
+    def _counted(cls, value: Any) -> Any:
+        counted = isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= MOST_SEEDS
+        return tuple(range(1, value + 1)) if counted else value
+
+    @field_validator("common", "grid", mode="before")
+    @classmethod
+    def _flat(cls, value: Any) -> Any:
+        return flatten_tree(value) if isinstance(value, Mapping) else value
+
+    @model_validator(mode="after")
+    def _distinct(self) -> "SweepFile":
+        names = [variant.name for variant in self.variant]
+        for what, values in (("Variants", names), ("Seeds", self.seeds), ("Maps", self.map), ("Algorithms", self.algo)):
+            twice = [str(value) for value in dict.fromkeys(values) if list(values).count(value) > 1]
+            if twice:
+                raise ValueError(f"{what} must differ, got {', '.join(twice)} twice")
+        return self
+
+    @model_validator(mode="after")
+    def _one_place(self) -> "SweepFile":
+        """Refuse a setting in two places, and those that have a place of their own."""
+        drawn = self.random.ranges if self.random else {}
+        for key in [*self.common, *self.grid, *drawn, *(key for v in self.variant for key in v.changes)]:
+            if key in _ELSEWHERE:
+                raise ValueError(f'"{key}" has a place of its own in a sweep file: {_ELSEWHERE[key]}')
+        places = [set(self.common), set(self.grid), set(drawn)]
+        both = [key for i, place in enumerate(places) for key in sorted(place) if any(key in p for p in places[:i])]
+        if both:
+            raise ValueError(f'"{both[0]}" must stand in one of [set], [grid] and [random], got it in two')
+        return self
+
+
+_ELSEWHERE = {
+    "seed": "seeds = 3",
+    "algo": 'algo = "…"',
+    "env.name": 'env = "…"',
+    "env.map": 'map = "…"',
+    "train.t_max": "steps = 100_000",
+    "preset": 'preset = "…"',
+}
+
+
+def read_sweep_file(path: Path) -> SweepFile:
+    """Read a sweep file.
+
+    Raises:
+        ConfigError: If it cannot be read; one sentence per fault.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as exc:
+        raise ConfigError(f"The sweep file {path} cannot be read: {exc.strerror}.") from exc
+    except UnicodeDecodeError as exc:
+        raise ConfigError(f"The sweep file {path} is not a text file.") from exc
+    return parse_sweep(text)
+
+
+def parse_sweep(text: str) -> SweepFile:
+    """Read the text of a sweep file.
+
+    Raises:
+        ConfigError: One sentence per fault.
+    """
+    try:
+        tree = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as exc:
+        raise ConfigError(f"The sweep file is not valid TOML: {exc}.") from exc
+    try:
+        return SweepFile.model_validate(tree)
+    except ValidationError as exc:
+        raise ConfigError("\n".join(dict.fromkeys(_sentences(exc)))) from exc
+
+
+def _sentences(exc: ValidationError) -> Iterable[str]:
+    for fault in exc.errors():
+        path = [str(part) for part in fault["loc"] if not isinstance(part, int)]
+        text = str(fault["msg"]).removeprefix("Value error, ")
+        if fault["type"] == "value_error":
+            yield text + "."
+        elif fault["type"] == "extra_forbidden":
+            yield f'A sweep file has no key "{".".join(path)}".{_hint(path[-1])}'
+        elif fault["type"] == "missing":
+            yield f'A sweep file must have the key "{".".join(path)}". See an example with: emtc sweep --list-templates'
+        elif path[0] in ("set", "grid", "variant", "random") and fault["type"] in _LEAF_FAULTS:
+            yield _settings_sentence(path)
+        else:
+            yield f"{'.'.join(path)}: {text[0].lower()}{text[1:]}, got {fault['input']!r}."
+
+
+_LEAF_FAULTS = frozenset(
+    f"{kind}_{fault}"
+    for kind in ("bool", "int", "float", "string", "tuple", "model")
+    for fault in ("type", "parsing", "from_float")
+)
+
+
+def _settings_sentence(path: list[str]) -> str:
+    key = next((part for part in path[1:] if part not in ("set", "ranges")), path[0])
+    if path[0] == "grid":
+        return f'[grid] "{key}" must be a list of numbers or texts, such as [1, 2].'
+    if path[0] == "random":
+        return f'[random] "{key}" must be {{ low = 0.1, high = 1.0 }} or a list; samples and seed are whole numbers.'
+    return f'"{key}" must be a number, a text, true or false; lists of values belong in [grid].'
+
+
+def _hint(key: str) -> str:
+    known = [*SweepFile.model_fields, *Variant.model_fields, *RandomSearch.model_fields, "set"]
+    close = difflib.get_close_matches(key, known, n=1, cutoff=0.5)
+    return f' Did you mean "{close[0]}"?' if close else ""
+
+
+def _flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, value in tree.items():
+        if isinstance(value, Mapping) and not {"low", "high"} & set(value):
+            flat |= _flatten(value, f"{prefix}{key}.")
+        else:
+            flat[f"{prefix}{key}"] = value
+    return flat
