@@ -74,6 +74,16 @@ def get_run(run_id: str) -> RunRow:
     return runs.get_run(database(), run_id)
 
 
+@st.cache_data(ttl=2, show_spinner=False)
+def _known_runs(url: str, run_ids: tuple[str, ...]) -> frozenset[str]:
+    return frozenset(runs.run_configs(_open(url), run_ids))
+
+
+def known_runs(run_ids: Sequence[str]) -> frozenset[str]:
+    """Tell which of these runs are still in the database; at most two seconds old."""
+    return _known_runs(database_url(), tuple(sorted(set(run_ids))))
+
+
 @st.cache_data(ttl=3600, show_spinner=False)
 def env_list() -> list[EnvRow]:
     """List every environment and map."""
