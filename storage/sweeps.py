@@ -144,23 +144,26 @@ def claim_run(
     return Claim(chosen.id, resume=chosen.started_at is not None)
 
 
-def stop_sweep(db: Database, sweep_id: str) -> list[str]:
+def stop_sweep(db: Database, sweep_id: str) -> tuple[int, list[str]]:
     """Start no further run of a sweep: what is queued becomes stopped.
 
     Returns:
-        The runs that are being worked on; ask each to stop.
+        How many runs left the queue, and the runs that are being worked on; ask each of those to stop.
 
     Raises:
         StorageError: If there is no such sweep.
     """
-    now = datetime.now(UTC)
+    columns = select(*Run.__table__.columns).where(
+        Run.sweep_id == sweep_id, Run.status.in_(("queued", "running", "paused"))
+    )
     with db.transaction() as connection:
         _get_locked(connection, sweep_id)
         connection.execute(update(SweepRow).where(SweepRow.id == sweep_id).values(status="stopped"))
-        waiting = (Run.sweep_id == sweep_id, Run.status == "queued", Run.pid.is_(None))
-        connection.execute(update(Run).where(*waiting).values(status="stopped", ended_at=now))
-        active = select(Run.id).where(Run.sweep_id == sweep_id, Run.status.in_(("queued", "running", "paused")))
-        return list(connection.execute(active).scalars())
+        rows = connection.execute(columns).all()
+        waiting = [row.id for row in rows if _is_unclaimed(row)]
+        values = {"status": "stopped", "ended_at": datetime.now(UTC)}
+        connection.execute(update(Run).where(Run.id.in_(waiting)).values(**values))
+    return len(waiting), [row.id for row in rows if row.id not in waiting]
 
 
 def requeue(db: Database, sweep_id: str, statuses: Collection[Literal["stopped", "failed"]]) -> int:
@@ -185,6 +188,10 @@ def requeue(db: Database, sweep_id: str, statuses: Collection[Literal["stopped",
         connection.execute(update(Run).where(Run.id.in_(ids)).values(**values))
         connection.execute(update(SweepRow).where(SweepRow.id == sweep_id).values(status="active"))
     return len(ids)
+
+
+def _is_unclaimed(row: Any) -> bool:
+    return row.status == "queued" and (row.pid is None or is_process_gone(row))
 
 
 def _is_free(row: Any, has_trainer: Callable[[str], bool]) -> bool:

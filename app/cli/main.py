@@ -8,7 +8,7 @@ import sys
 
 import typer
 
-from app.cli import bench, doctor, envs, export, project, runs, train
+from app.cli import bench, doctor, envs, export, project, runs, sweep, train
 from emtc_core.errors import EmtcError
 
 # Set before torch loads OpenMP: threads that spin while they wait make two trainers on one machine, or a
@@ -33,6 +33,8 @@ app.command("stop")(runs.stop)
 app.command("pause")(runs.pause)
 app.command("resume")(train.resume)
 app.command("delete")(runs.delete)
+app.command("sweep")(sweep.sweep)
+app.command("sweep-worker", hidden=True)(sweep.sweep_worker)
 app.command("project")(project.project)
 app.command("export")(export.export)
 app.command("envs")(envs.envs)

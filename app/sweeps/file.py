@@ -193,10 +193,18 @@ def _sentences(exc: ValidationError) -> Iterable[str]:
             yield f'A sweep file must have the key "{".".join(path)}". See an example with: emtc sweep --list-templates'
         elif path[0] in ("set", "grid", "variant", "random") and fault["type"] in _LEAF_FAULTS:
             yield _settings_sentence(path)
+        elif path[0] in _LISTS and fault["type"] in ("tuple_type", "too_short"):
+            yield f"{path[0]} must be {_LISTS[path[0]]}, got {fault['input']!r}."
         else:
             yield f"{'.'.join(path)}: {text[0].lower()}{text[1:]}, got {fault['input']!r}."
 
 
+_LISTS = {
+    "seeds": f"a list of whole numbers, or how many (1 to {MOST_SEEDS})",
+    "map": "one map or a list of maps",
+    "algo": "one algorithm or a list of algorithms",
+    "grid": "tables of lists that are not empty",
+}
 _LEAF_FAULTS = frozenset(
     f"{kind}_{fault}"
     for kind in ("bool", "int", "float", "string", "tuple", "model")

@@ -1,0 +1,187 @@
+"""`emtc sweep`: plan, run, continue and stop sweeps."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
+
+from app.cli.output import DEFAULT_DATABASE, AsJson, DatabaseUrl, print_json, print_table, say
+from app.format import duration, number, percent, size
+from app.sweeps import control
+from app.sweeps.plan import Plan, make_plan
+from app.sweeps.ray_engine import import_ray, run_sweep_on_ray
+from app.sweeps.scheduler import run_sweep
+from app.sweeps.templates import find_sweep_file, list_templates
+from emtc_core.errors import StorageError
+from storage.engine import Database, open_database
+from storage.queries.sweeps import Sweep, get_sweep, list_sweeps, sweep_runs
+
+Jobs = Annotated[int | None, typer.Option(min=1, help="Trainers at once; default: one for each physical core")]
+
+
+def sweep(
+    file: Annotated[str | None, typer.Argument(metavar="FILE", help="Sweep file, or the name of a template")] = None,
+    engine: Annotated[str, typer.Option(help="local: processes of this machine; ray: tasks of a cluster")] = "local",
+    jobs: Jobs = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the runs and their cost; create nothing")] = False,
+    detach: Annotated[bool, typer.Option("--detach", help="Run in the background and return")] = False,
+    retry: Annotated[bool, typer.Option("--retry", help="Queue stopped and failed runs of the sweep again")] = False,
+    stop: Annotated[bool, typer.Option("--stop", help="Stop the sweep: queued runs and trainers")] = False,
+    list_: Annotated[bool, typer.Option("--list", help="List the sweeps of the database")] = False,
+    templates: Annotated[bool, typer.Option("--list-templates", help="List the files that come along")] = False,
+    db: DatabaseUrl = DEFAULT_DATABASE,
+    json: AsJson = False,
+) -> int:
+    """Train every run of a sweep file; the same command again goes on where it was interrupted."""
+    if templates:
+        return _print_templates(json=json)
+    if list_:
+        return _print_sweeps(open_database(db, read_only=True), json=json)
+    if file is None:
+        raise typer.BadParameter("Name a sweep file or a template; list those with: emtc sweep --list-templates")
+    if engine not in ("local", "ray"):
+        raise typer.BadParameter(f"--engine must be local or ray, got {engine!r}.")
+    plan = make_plan(find_sweep_file(file))
+    at_once = jobs or control.default_jobs()
+    if dry_run:
+        return _print_plan(db, plan, at_once, json=json)
+    if stop:
+        return _stop(open_database(db), plan.id)
+    if engine == "ray":
+        import_ray()
+    control.check_plan(plan)
+    database = open_database(db)
+    queued = control.create_sweep(database, plan, jobs=at_once)
+    queued += control.retry(database, plan.id) if retry else 0
+    say(f"Sweep {plan.id}: {len(plan.runs)} runs, {queued} queued now, {at_once} at once.")
+    if detach:
+        control.start_scheduler(database, plan.id, jobs=at_once)
+        say(f"It runs in the background. Watch it with: emtc sweep --list; stop it with: emtc sweep {file} --stop")
+        if json:
+            print_json({"sweep_id": plan.id, "name": plan.file.name, "status": "active", "runs": len(plan.runs)})
+        return 0
+    return _run(database, plan.id, file, engine, at_once, json=json)
+
+
+def sweep_worker(sweep_id: str, jobs: Jobs = None, db: DatabaseUrl = DEFAULT_DATABASE) -> int:
+    """Start the runs of a sweep that another process has saved; what a detached scheduler executes."""
+    ended = run_sweep(open_database(db), sweep_id, jobs=jobs or control.default_jobs())
+    say(_summary(ended))
+    return 0
+
+
+def _run(database: Database, sweep_id: str, file: str, engine: str, jobs: int, *, json: bool) -> int:
+    try:
+        if engine == "ray":
+            ended = run_sweep_on_ray(database, sweep_id, jobs=jobs)
+        else:
+            with _progress_bar() as on_progress:
+                ended = run_sweep(database, sweep_id, jobs=jobs, on_progress=on_progress)
+    except KeyboardInterrupt:
+        working = get_sweep(database, sweep_id).counts["running"]
+        say(
+            f"Interrupted: no further run starts. {working} trainer(s) go on by themselves; "
+            f"stop them with: emtc sweep {file} --stop. Go on with the same command."
+        )
+        return 1
+    say(_summary(ended))
+    rows = sweep_runs(database, sweep_id)
+    if json:
+        keep = ("id", "name", "map", "algo", "seed", "env_steps", "win_rate", "return_mean", "error")
+        runs = [{name: getattr(row, name) for name in keep} | {"status": row.live_status} for row in rows]
+        print_json({"sweep_id": ended.id, "name": ended.name, "status": ended.status, "runs": runs})
+    return 1 if any(row.live_status in ("failed", "lost") for row in rows) else 0
+
+
+def _stop(database: Database, sweep_id: str) -> int:
+    waiting, asked = control.stop(database, sweep_id)
+    say(f"Stopped sweep {sweep_id}: {waiting} run(s) left the queue, {asked} trainer(s) were asked to stop.")
+    return 0
+
+
+def _summary(sweep: Sweep) -> str:
+    counts = ", ".join(f"{n} {status}" for status, n in sorted(sweep.counts.items()))
+    return f"Sweep {sweep.id}: {counts}."
+
+
+@contextmanager
+def _progress_bar() -> Iterator[Callable[[Sweep], None]]:
+    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True)) as progress:
+        task = progress.add_task("sweep", total=1.0)
+
+        def show(sweep: Sweep) -> None:
+            counts, left = sweep.counts, sweep.seconds_left()
+            words = f"{counts['finished']} of {len(sweep.runs)} runs, {counts['running']} running"
+            if counts["failed"]:
+                words += f", {counts['failed']} failed"
+            if left:
+                words += f", ≈ {duration(left)} left"
+            progress.update(task, completed=sweep.done, description=words)
+
+        yield show
+
+
+def _print_plan(db: str, plan: Plan, jobs: int, *, json: bool) -> int:
+    control.check_plan(plan)
+    try:
+        database = open_database(db, read_only=True)
+    except StorageError:  # there is none yet, and a dry run makes none
+        database = None
+    seconds, disk, basis = control.expected_cost(database, plan, jobs=jobs)
+    rows: list[dict[str, Any]] = [
+        {
+            "run": i,
+            "map": run.cell.map,
+            "algo": run.cell.algo,
+            "what": run.cell.label or "–",
+            "seed": run.seed,
+            "steps": run.config.train.t_max,
+        }
+        for i, run in enumerate(plan.runs, 1)
+    ]
+    if json:
+        expected = {"expected_seconds": round(seconds), "expected_disk_bytes": round(disk), "basis": basis}
+        print_json({"sweep_id": plan.id, "name": plan.file.name, "jobs": jobs, **expected, "runs": rows})
+        return 0
+    print_table(rows, title=f"{plan.file.name} (sweep {plan.id})", empty="")
+    say(f"≈ {duration(seconds)} with {jobs} at once, ≈ {size(disk)} of disk. The speed is {basis}.")
+    return 0
+
+
+def _print_templates(*, json: bool) -> int:
+    rows = [
+        {"template": name, "runs": len(make_plan(file).runs), "maps": ", ".join(file.map), "question": file.about}
+        for name, file in list_templates().items()
+    ]
+    if json:
+        print_json(rows)
+    else:
+        print_table(rows, title="Templates", empty="")
+    return 0
+
+
+def _print_sweeps(database: Database, *, json: bool) -> int:
+    rows = [
+        {
+            "id": each.id,
+            "name": each.name,
+            "status": each.status,
+            "runs": len(each.runs),
+            **{
+                status: each.counts[status] for status in ("finished", "running", "queued", "stopped", "failed", "lost")
+            },
+            "done": round(each.done, 4) if json else percent(each.done),
+            "seconds_left": each.seconds_left() if json else duration(each.seconds_left()),
+            "scheduler": each.has_scheduler if json else ("works" if each.has_scheduler else number(None)),
+        }
+        for each in list_sweeps(database)
+    ]
+    if json:
+        print_json(rows)
+    else:
+        print_table(rows, title="Sweeps", empty="No sweeps yet. Start one with: emtc sweep ablation-demo")
+    return 0

@@ -1,0 +1,108 @@
+"""Save, start, stop and continue sweeps: what the command line and the page share."""
+
+import os
+import socket
+from pathlib import Path
+
+import psutil
+
+from app.launch import LOG_NAME, check_startable, estimate, spawn
+from app.sweeps.plan import Plan
+from app.versions import library_versions
+from emtc_core.errors import RunStateError
+from storage.control import send_command
+from storage.engine import Database, run_folder
+from storage.queries.sweeps import list_sweeps
+from storage.sweeps import Worker, requeue, save_sweep, stop_sweep
+
+
+def default_jobs() -> int:
+    """One trainer for each physical core: each computes on one thread."""
+    return max(1, psutil.cpu_count(logical=False) or 1)
+
+
+def this_process() -> Worker:
+    """Name this process for good."""
+    return Worker(os.getpid(), psutil.Process().create_time(), socket.gethostname())
+
+
+def check_plan(plan: Plan) -> None:
+    """Refuse a plan that this machine cannot run, before anything is created.
+
+    Raises:
+        EnvUnavailableError: If a map or its environment is not here.
+        ConfigError: If CUDA is asked for and there is none.
+    """
+    asked = {(run.config.env.model_dump_json(), run.config.train.device): run.config for run in plan.runs}
+    for config in asked.values():
+        check_startable(config)
+
+
+def create_sweep(db: Database, plan: Plan, *, jobs: int) -> int:
+    """Queue the runs of a plan that the database does not have yet, and let a stopped sweep go on.
+
+    Returns:
+        How many runs were queued.
+
+    Raises:
+        EnvUnavailableError, ConfigError: If this machine cannot run it; nothing is created.
+    """
+    check_plan(plan)
+    was_stopped = plan.id in {sweep.id for sweep in list_sweeps(db) if sweep.status == "stopped"}
+    queued = save_sweep(
+        db,
+        plan.id,
+        name=plan.file.name,
+        plan=plan.to_json(),
+        runs=plan.to_rows(),
+        versions=library_versions(),
+        jobs=jobs,
+    )
+    return queued + (requeue(db, plan.id, ("stopped",)) if was_stopped else 0)
+
+
+def start_scheduler(db: Database, sweep_id: str, *, jobs: int) -> None:
+    """Start a scheduler in the background, which goes on until no run of the sweep is left to do."""
+    arguments = ["app.cli.main", "sweep-worker", sweep_id, "--jobs", str(jobs), "--db", db.url]
+    spawn(arguments, scheduler_log(db, sweep_id))
+
+
+def scheduler_log(db: Database, sweep_id: str) -> Path:
+    """Name the log of a sweep's background scheduler."""
+    return run_folder(db, f"sweep-{sweep_id}") / LOG_NAME
+
+
+def stop(db: Database, sweep_id: str) -> tuple[int, int]:
+    """Stop a sweep: what is queued becomes stopped, what trains is asked to stop.
+
+    Returns:
+        How many runs were stopped in the queue, and how many were asked.
+    """
+    left_queue, active = stop_sweep(db, sweep_id)
+    asked = 0
+    for run_id in active:
+        try:
+            send_command(db, run_id, "stop")
+            asked += 1
+        except RunStateError:  # it has ended, or its trainer died, in the meantime
+            continue
+    return left_queue, asked
+
+
+def retry(db: Database, sweep_id: str) -> int:
+    """Queue a sweep's stopped and failed runs again; each goes on from its checkpoint where it has one."""
+    return requeue(db, sweep_id, ("stopped", "failed"))
+
+
+def expected_cost(db: Database | None, plan: Plan, *, jobs: int) -> tuple[float, float, str]:
+    """Estimate a whole plan: seconds with `jobs` trainers at once, bytes of disk, and where the speed comes from."""
+    known = {}
+    seconds = disk = 0.0
+    for run in plan.runs:
+        facts = (run.cell.map, run.cell.algo, run.config.train.t_max, run.config.record.snapshots)
+        if facts not in known:
+            known[facts] = estimate(db, run.config)
+        seconds += known[facts].seconds
+        disk += known[facts].disk_bytes
+    bases = dict.fromkeys(each.basis for each in known.values())
+    return seconds / max(1, min(jobs, len(plan.runs))), disk, "; ".join(bases)
