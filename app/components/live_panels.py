@@ -6,11 +6,12 @@ asks for one redraw of the charts' own fragment; so an idle tick sends no chart 
 
 from collections.abc import Callable
 from datetime import UTC, datetime
+from typing import Any
 
 import streamlit as st
 
 from app import data, messages, state
-from app.components import controls, curves, export, pulse, run_picker
+from app.components import controls, curves, pin, pulse, run_picker
 from app.data import LiveCurves
 from app.figures.chart import Chart, Mark
 from app.figures.live import draw_gate_dynamics, draw_metrics, draw_outcomes
@@ -173,13 +174,14 @@ def _metric_charts(run: RunRow, frames: LiveCurves, marks: tuple[Mark, ...]) -> 
     )
     frames.follow(chosen)
     if chosen:
-        _chart("", draw_metrics(frames.metrics, chosen, run=run.name, marks=marks), run)
+        _chart("", draw_metrics(frames.metrics, chosen, run=run.name, marks=marks), run, {"metrics": chosen})
 
 
-def _chart(title: str, chart: Chart, run: RunRow) -> None:
+def _chart(title: str, chart: Chart, run: RunRow, facts: dict[str, Any] | None = None) -> None:
     with st.container(horizontal=True, horizontal_alignment="distribute", vertical_alignment="bottom"):
         st.markdown(f"#### {title}" if title else "")
-        export.show(chart.within(state.read_window()), key=f"live-{chart.name}", stem=run.id)
+        shown = chart.within(state.read_window())
+        pin.show_with_export(shown, key=f"live-{chart.name}", stem=run.id, page="live", run=run, facts=facts)
     curves.show(chart, key=f"live-{chart.name}", window=state.read_window(), on_window=_window_chosen())
     st.caption(escape_markdown(chart.caption))
 
