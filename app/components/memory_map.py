@@ -1,6 +1,6 @@
 """The Memory page's upper part: which snapshot, which projection, which colour, and the map itself."""
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -9,7 +9,7 @@ import streamlit as st
 from numpy.typing import NDArray
 
 from app import data, messages, state
-from app.components import atlas, export, projection_job
+from app.components import atlas, pin, projection_job
 from app.figures.cloud import QUANTITIES
 from app.figures.memory import draw_memory
 from app.format import count, escape_markdown
@@ -171,7 +171,9 @@ def _draw(run: RunRow, snapshot: Snapshot, rows: NDArray[np.int64], drawn: Drawn
     )  # fmt: skip
     with st.container(horizontal=True, horizontal_alignment="distribute", vertical_alignment="bottom"):
         st.markdown(f"**{escape_markdown(caption)}**")
-        export.show(cloud, key="atlas", stem=f"{run.id}-{snapshot.env_step}")
+        facts = {**asdict(view), "snapshot": snapshot.id, "method": "pca" if name.startswith("PCA") else view.method}
+        stem = f"{run.id}-{snapshot.env_step}"
+        pin.show_with_export(cloud, key="atlas", stem=stem, page="memory", run=run, facts=facts)
     view_key = f"{snapshot.id}-{view.method}-{view.pair}-{view.n}-{view.seed}-{name}"
     atlas.show(cloud, key=CHANNEL, view_key=view_key, on_point=_point_chosen)
     st.caption(

@@ -6,7 +6,7 @@ import pandas as pd
 import streamlit as st
 
 from app import data, messages, state
-from app.components import atlas, export, playback
+from app.components import atlas, pin, playback
 from app.components.memory_map import CHANNEL, Shown
 from app.figures.trajectory import draw_trajectory
 from app.format import count, escape_markdown, number
@@ -124,7 +124,8 @@ def _replay(run: RunRow, detail: PointDetail) -> None:
     )
     with st.container(horizontal=True, horizontal_alignment="distribute", vertical_alignment="bottom"):
         st.subheader("The episode that wrote it")
-        export.show(chart, key="point-trajectory", stem=f"{run.id}-episode-{detail.episode}")
+        stem, facts = f"{run.id}-episode-{detail.episode}", {"episode": detail.episode}
+        pin.show_with_export(chart, key="point-trajectory", stem=stem, page="memory", run=run, facts=facts)
     st.markdown(
         f"{escape_markdown(title)}. The replay starts at t = {detail.t}, the state of memory {detail.slot}; "
         "its path is drawn on the map above."

@@ -5,7 +5,7 @@ from typing import Any
 import streamlit as st
 
 from app import data, messages, state
-from app.components import export, playback
+from app.components import pin, playback
 from app.figures.chart import Chart
 from app.figures.trajectory import draw_trajectory
 from app.format import count, escape_markdown, number
@@ -114,7 +114,9 @@ def _play(run: RunRow, trajectory: Trajectory, *, training: bool) -> None:
     chart = _chart(trajectory, title)
     with st.container(horizontal=True, horizontal_alignment="distribute", vertical_alignment="bottom"):
         st.markdown(f"**{escape_markdown(title)}**, {trajectory.length} steps")
-        export.show(chart, key="replay", stem=f"{run.id}-{trajectory.env_step}-{trajectory.episode}")
+        stem = f"{run.id}-{trajectory.env_step}-{trajectory.episode}"
+        facts = {"episode": trajectory.episode} | ({} if training else {"env_step": trajectory.env_step})
+        pin.show_with_export(chart, key="replay", stem=stem, page="replay", run=run, facts=facts)
     scene = data.scene(run.env, run.map, trajectory.state)
     playback.show(scene, chart, key="replay-player", start=state.read_int(state.START) or 0, title=title)
     if training:

@@ -1,7 +1,6 @@
 """The notebook page, and the pin beside a figure, reached as a user reaches them."""
 
-from storage.notebook import create_entry, get_entry, list_entries
-from storage.runs import delete_run
+from storage.notebook import list_entries
 from tests.pages.test_pages import open_page, said
 
 
