@@ -1,4 +1,4 @@
-"""Save and restore every stateful part of a run, at a border between two rounds.
+"""Save and restore every stateful part of a run.
 
 A checkpoint holds tensors and plain values only and is loaded with `weights_only`, so reading one
 executes nothing. It is written beside its place and renamed, so a killed trainer never leaves half a file.

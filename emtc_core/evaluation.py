@@ -1,5 +1,6 @@
 """Greedy evaluation: its own environments, its own seeds, no learning, no memory writes."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -29,11 +30,15 @@ class Evaluator:
         self._gamma = gamma
         self._collector = Collector(env, reward_scale=reward_scale, seed=seed, stream="evaluation")
 
-    def evaluate(self, learner: Learner, env_step: int) -> tuple[EvaluationRecord, EvaluationStats]:
-        """Evaluate the greedy policy at one moment of training."""
+    def evaluate(
+        self, learner: Learner, env_step: int, *, between_steps: Callable[[], None] = lambda: None
+    ) -> tuple[EvaluationRecord, EvaluationStats]:
+        """Evaluate the greedy policy at one moment of training; what `between_steps` raises abandons it."""
         episodes: list[Episode] = []
         while len(episodes) < self._config.episodes:
-            episodes += self._collector.collect(learner, epsilon=0.0, round=(env_step, len(episodes)))
+            episodes += self._collector.collect(
+                learner, epsilon=0.0, round=(env_step, len(episodes)), between_steps=between_steps
+            )
         episodes = episodes[: self._config.episodes]
         return self._record(episodes, env_step), self._values(learner, episodes)
 

@@ -11,6 +11,9 @@ Glossary
     snapshot     a copy of the memory's columns, recorded for the pages
 
 Nothing here prints or knows SQL: what is observed goes to the recorder, commands come from the control.
+They are obeyed between two environment steps and between two updates. A stop abandons an evaluation or the
+stepping of a round, which their seeds repeat exactly; episodes that were played but not learned from yet
+become part of the state.
 """
 
 import time
@@ -22,7 +25,7 @@ import torch
 
 from emtc_core.checkpoint import CheckpointStore
 from emtc_core.config.run import RunConfig
-from emtc_core.control import Control
+from emtc_core.control import Control, Steering, StopRequested
 from emtc_core.envs.base import VectorEnv
 from emtc_core.episodic import Absorbed, make_episodic_system
 from emtc_core.evaluation import Evaluator
@@ -34,11 +37,9 @@ from emtc_core.recorder import EpisodeRecord, Recorder
 from emtc_core.replay_buffer import Batch, ReplayBuffer
 from emtc_core.rollout.collector import Collector
 from emtc_core.rollout.episode import Episode
-from emtc_core.rollout.fresh import FreshEpisodes
+from emtc_core.rollout.fresh import FreshEpisodes, pack_episodes, unpack_episodes
 from emtc_core.schedules import Every, linear_decay
 from emtc_core.seeding import derive_seed, make_generator
-
-PAUSE_POLL_S = 0.2
 
 
 @dataclass(frozen=True)
@@ -70,7 +71,6 @@ class Trainer:
     ) -> None:
         self._config = config
         self._recorder = recorder
-        self._control = control
         self.checkpoints = checkpoints
         self._on_progress = on_progress
         train = config.train
@@ -97,35 +97,56 @@ class Trainer:
         self._last_batch: Batch | None = None
         self._last_evaluation: tuple[float, float] | None = None
         self._duties = self._make_duties()
+        self._to_take: list[Episode] = []  # of this round, played and not yet in memory
+        self._updates_owed = 0  # to the last episode that was taken
+        steering = Steering(control, before_pause=recorder.flush, on_evaluate=self._duties["evaluation"].hurry)
+        self._obey = steering.obey
 
     # ---- the loop ----
 
     def run(self) -> RunSummary:
         """Train until the budget is spent or somebody says stop; leave a checkpoint either way."""
-        budget = self._config.train.t_max
-        while self.env_step < budget:
-            if self._obey() == "stop":
-                self._save_checkpoint()
-                return self._summary("stopped")
-            self.step()
-            self._on_progress(self.env_step)
-            self._report()
-        self._finish()
+        try:
+            while self.env_step < self._config.train.t_max or self._is_inside_a_round:
+                self._report()
+                self.step()
+                self._on_progress(self.env_step)
+            self._finish()
+        except StopRequested:
+            self._save_checkpoint()
+            return self._summary("stopped")
         return self._summary("finished")
 
     def step(self) -> None:
-        """Play one round and learn from it (Algorithm 3, lines of the outer loop)."""
-        started = time.monotonic()
-        episodes = self._collector.collect(self._learner, epsilon=self._epsilon(), round=(self._round,))
-        self._window.add_rollout_time(time.monotonic() - started)
-        self._round += 1
-        for episode in episodes:
-            if self.env_step >= self._config.train.t_max:
-                break
-            self._take(episode)
+        """Play one round and learn from it (Algorithm 3, lines of the outer loop), or go on with the round begun.
+
+        Raises:
+            StopRequested: If somebody said stop; the next call goes on exactly there.
+        """
+        if not self._is_inside_a_round:
+            self._to_take = self._play()
+        while self._is_inside_a_round:
+            self._obey()
+            if not self._updates_owed:
+                self._take(self._to_take.pop(0))
             self._learn()
             if self._duties["refit"].due(self.env_step):
                 self._window.add(self._episodic.refit(self._replay_buffer))
+            if self.env_step >= self._config.train.t_max:
+                self._to_take = []
+
+    @property
+    def _is_inside_a_round(self) -> bool:
+        return bool(self._to_take or self._updates_owed)
+
+    def _play(self) -> list[Episode]:
+        started = time.monotonic()
+        episodes = self._collector.collect(
+            self._learner, epsilon=self._epsilon(), round=(self._round,), between_steps=self._obey
+        )
+        self._window.add_rollout_time(time.monotonic() - started)
+        self._round += 1
+        return episodes
 
     def _take(self, episode: Episode) -> None:
         """Count, remember, judge, store and record one episode."""
@@ -148,6 +169,9 @@ class Trainer:
             )
         self._recorder.record_episode(self._episode_record(episode, absorbed, first))
         self._window.add_episode(episode)
+        train = self._config.train
+        if not self._learner.on_policy and len(self._replay_buffer) >= max(train.burn_in, train.batch):
+            self._updates_owed = train.num_circle
 
     def _learn(self) -> None:
         """Make the updates that one more episode allows, none while the buffer fills."""
@@ -157,11 +181,11 @@ class Trainer:
             if episodes:
                 self._count_update(learner.update_rollout(episodes, env_step=self.env_step), episodes)
             return
-        train = self._config.train
-        if len(self._replay_buffer) >= max(train.burn_in, train.batch):
-            for _ in range(train.num_circle):
-                self._update(learner)
-        if learner.on_episodes(self._episode * train.num_circle):
+        while self._updates_owed:
+            self._obey()
+            self._update(learner)
+            self._updates_owed -= 1
+        if learner.on_episodes(self._episode * self._config.train.num_circle):
             self._episodic.on_target_update()
 
     def _update(self, learner: ValueLearner) -> None:
@@ -207,6 +231,8 @@ class Trainer:
     def _report(self) -> None:
         """Do what is due between two rounds."""
         step, duties = self.env_step, self._duties
+        if step == 0 or self._is_inside_a_round:
+            return
         if duties["gate_stats"].due(step):
             self._record_gate_stats()
         if duties["metrics"].due(step):
@@ -232,7 +258,11 @@ class Trainer:
         self._save_checkpoint()
 
     def _evaluate(self) -> None:
-        record, values = self._evaluator.evaluate(self._learner, self.env_step)
+        try:
+            record, values = self._evaluator.evaluate(self._learner, self.env_step, between_steps=self._obey)
+        except StopRequested:
+            self._duties["evaluation"].hurry()  # the resumed run makes it anew
+            raise
         self._last_evaluation = (float(record.won.mean()), float(record.returns.mean()))
         self._recorder.record_evaluation(record)
         self._recorder.record_metrics(
@@ -257,32 +287,6 @@ class Trainer:
         if snapshot is not None:
             self._recorder.record_snapshot(snapshot)
 
-    def _obey(self) -> Literal["stop", "go"]:
-        """Carry out commands; stay inside while paused."""
-        paused = False
-        while True:
-            command = self._control.poll()
-            if command == "stop":
-                return "stop"
-            if command == "evaluate":
-                self._evaluate_on_request()
-            if command == "pause" and not paused:
-                paused = True
-                self._recorder.flush()
-                self._control.set_status("paused")
-            if command == "resume" and paused:
-                paused = False
-                self._control.set_status("running")
-            if not paused:
-                return "go"
-            time.sleep(PAUSE_POLL_S)
-
-    def _evaluate_on_request(self) -> None:
-        """Evaluate now; an evaluation of this very step would only repeat itself."""
-        if self._duties["evaluation"].last != self.env_step:
-            self._duties["evaluation"].last = self.env_step
-            self._evaluate()
-
     # ---- state ----
 
     def _save_checkpoint(self) -> None:
@@ -304,6 +308,8 @@ class Trainer:
             "episodic": self._episodic.get_state(),
             "replay_buffer": self._replay_buffer.get_state(),
             "fresh": self._fresh.get_state(),
+            "to_take": pack_episodes(self._to_take),
+            "updates_owed": self._updates_owed,
         }
 
     def set_state(self, state: dict[str, Any]) -> None:
@@ -319,6 +325,8 @@ class Trainer:
         self._episodic.set_state(state["episodic"])
         self._replay_buffer.set_state(state["replay_buffer"])
         self._fresh.set_state(state["fresh"])
+        self._to_take = unpack_episodes(state.get("to_take", []))
+        self._updates_owed = state.get("updates_owed", 0)
 
     # ---- small parts ----
 

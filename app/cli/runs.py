@@ -55,7 +55,7 @@ def stop(run: RunPrefix, db: DatabaseUrl = DEFAULT_DATABASE) -> None:
 
 
 def pause(run: RunPrefix, db: DatabaseUrl = DEFAULT_DATABASE) -> None:
-    """Ask a run to pause after the round that it is in."""
+    """Ask a run to pause between two of its environment steps."""
     _send(db, run, "pause", allowed=("running",))
 
 

@@ -4,6 +4,7 @@ The stage before is the environment, the stage after the episodic memory. Each r
 that only the run's seed and the round decide, so a resumed run needs no environment state.
 """
 
+from collections.abc import Callable
 from typing import Protocol
 
 import numpy as np
@@ -37,13 +38,22 @@ class Collector:
         self._seed = seed
         self._stream = stream
 
-    def collect(self, actor: Actor, *, epsilon: float, round: tuple[int, ...]) -> list[Episode]:
+    def collect(
+        self,
+        actor: Actor,
+        *,
+        epsilon: float,
+        round: tuple[int, ...],
+        between_steps: Callable[[], None] = lambda: None,
+    ) -> list[Episode]:
         """Play one episode in every environment.
 
         Args:
             actor: Chooses the actions.
             epsilon: Probability of a random action; 0 is greedy.
             round: Numbers that select this round's random streams.
+            between_steps: Called before every step; what it raises abandons the round, which can be played
+                again from its numbers.
 
         Returns:
             B episodes in the order of the environments.
@@ -54,6 +64,7 @@ class Collector:
         frames, actions = [observation], []
         running = np.ones(self._env.n_envs, bool)
         while running.any():
+            between_steps()
             action_BN = actor.act(observation.obs, observation.avail, epsilon=epsilon, rng=rng)
             observation = self._env.step(action_BN)
             frames.append(observation)

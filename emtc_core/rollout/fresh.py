@@ -1,5 +1,6 @@
 """Episodes that an on-policy learner has not learned from yet."""
 
+from collections.abc import Sequence
 from dataclasses import fields
 from typing import Any
 
@@ -30,14 +31,24 @@ class FreshEpisodes:
 
     def get_state(self) -> list[dict[str, Any]]:
         """Collect the episodes as tensors and plain values."""
-        return [{f.name: _plain(getattr(episode, f.name)) for f in fields(episode)} for episode in self._episodes]
+        return pack_episodes(self._episodes)
 
     def set_state(self, state: list[dict[str, Any]]) -> None:
         """Restore what `get_state` collected."""
-        self._episodes = [
-            Episode(**{name: value.numpy() if name in ARRAYS else value for name, value in saved.items()})
-            for saved in state
-        ]
+        self._episodes = unpack_episodes(state)
+
+
+def pack_episodes(episodes: Sequence[Episode]) -> list[dict[str, Any]]:
+    """Turn episodes into tensors and plain values, for a checkpoint."""
+    return [{f.name: _plain(getattr(episode, f.name)) for f in fields(episode)} for episode in episodes]
+
+
+def unpack_episodes(state: Sequence[dict[str, Any]]) -> list[Episode]:
+    """Turn back what `pack_episodes` returned."""
+    return [
+        Episode(**{name: value.numpy() if name in ARRAYS else value for name, value in saved.items()})
+        for saved in state
+    ]
 
 
 def _plain(value: Any) -> Any:

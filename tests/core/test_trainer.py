@@ -1,5 +1,6 @@
 """The main loop on the real simulator, without a database."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,7 @@ from emtc_core.control import Command, NoControl
 from emtc_core.envs.registry import make_env
 from emtc_core.errors import NonFiniteLossError
 from emtc_core.metrics import METRICS
-from emtc_core.recorder import ListRecorder
+from emtc_core.recorder import EpisodeRecord, ListRecorder
 from emtc_core.replay_buffer import Batch
 from emtc_core.schedules import linear_decay
 from emtc_core.trainer import Trainer
@@ -21,15 +22,39 @@ from emtc_core.trainer import Trainer
 SHORT = ["train.burn_in=4", "train.batch=4", "eval.episodes=4", "eval.interval=600", "checkpoint.interval=400"]
 
 
-class StopAfter(NoControl):
-    """Says stop at the n-th poll."""
+MOMENTS: dict[str, Callable[[Trainer], bool]] = {
+    "while stepping": lambda trainer: True,
+    "between two episodes": lambda trainer: len(trainer._to_take) == 3 and not trainer._updates_owed,
+    "between two updates": lambda trainer: trainer._updates_owed == 1,
+    "while evaluating": lambda trainer: 0 < trainer.env_step == trainer._duties["evaluation"].last,
+}
 
-    def __init__(self, polls: int) -> None:
-        self.left = polls
+
+class StopWhen(NoControl):
+    """Says stop at the n-th poll of that moment."""
+
+    trainer: Trainer
+
+    def __init__(self, moment: Callable[[Trainer], bool], *, polls: int = 1) -> None:
+        self.moment, self.left = moment, polls
 
     def poll(self) -> Command | None:
-        self.left -= 1
-        return "stop" if self.left < 0 else None
+        self.left -= self.moment(self.trainer)
+        return None if self.left else "stop"
+
+
+class Says(NoControl):
+    """Gives these commands at these polls."""
+
+    def __init__(self, commands: dict[int, Command]) -> None:
+        self.commands, self.polls, self.published = commands, 0, []
+
+    def poll(self) -> Command | None:
+        self.polls += 1
+        return self.commands.get(self.polls)
+
+    def set_status(self, status: str) -> None:
+        self.published.append((self.polls, status))
 
 
 def make_trainer(config: RunConfig, folder: Path, control=None) -> tuple[Trainer, ListRecorder]:
@@ -44,7 +69,24 @@ def make_trainer(config: RunConfig, folder: Path, control=None) -> tuple[Trainer
         checkpoints=CheckpointStore(folder, keep=2),
         device=torch.device("cpu"),
     )
+    if isinstance(control, StopWhen):
+        control.trainer = trainer
     return trainer, recorder
+
+
+def run_in_parts(config: RunConfig, folder: Path, stops: list[StopWhen]) -> tuple[Trainer, list[EpisodeRecord]]:
+    """Stop as often as asked, each time going on in a new trainer, and then come to the end."""
+    episodes: list[EpisodeRecord] = []
+    trainer, recorder = make_trainer(config, folder)
+    for control in [*stops, NoControl()]:
+        trainer, recorder = make_trainer(config, folder, control)
+        loaded = trainer.checkpoints.load_latest()
+        if loaded is not None:
+            assert loaded[0] == sum(record.length for record in episodes)
+            trainer.set_state(loaded[1])
+        assert trainer.run().status == ("stopped" if control in stops else "finished")
+        episodes += recorder.episodes
+    return trainer, episodes
 
 
 def short_config(*extra: str, steps: int = 1500, algo: str = "emtc-qplex") -> RunConfig:
@@ -138,18 +180,34 @@ def test_a_clicked_point_always_finds_its_trajectory(finished) -> None:
 @pytest.mark.parametrize("algo", list_algos())
 def test_stopping_and_resuming_equals_never_having_stopped(tmp_path: Path, algo: str) -> None:
     extra = {"cds": ["cds.beta=0.1"], "emc": ["curiosity.scale=0.01"]}.get(algo.rpartition("-")[2], [])
-    config = short_config("mappo.rollout_steps=300", *extra, steps=700, algo=algo)
-    whole, _ = make_trainer(config, tmp_path / "whole")
+    config = short_config("mappo.rollout_steps=300", "train.num_circle=2", *extra, steps=700, algo=algo)
+    whole, recorder = make_trainer(config, tmp_path / "whole")
     whole.run()
-    first, _ = make_trainer(config, tmp_path / "parts", StopAfter(3))
-    assert first.run().status == "stopped"
-    second, _ = make_trainer(config, tmp_path / "parts")
-    loaded = second.checkpoints.load_latest()
-    assert loaded is not None
-    assert 0 < loaded[0] < 700
-    second.set_state(loaded[1])
-    assert second.run().status == "finished"
-    assert_same_state(whole.get_state(), second.get_state())
+    moments = [moment for name, moment in MOMENTS.items() if algo != "mappo" or name != "between two updates"]
+    parts, episodes = run_in_parts(config, tmp_path / "parts", [StopWhen(moment, polls=3) for moment in moments])
+    assert_same_state(whole.get_state(), parts.get_state())
+    assert len(episodes) == len(recorder.episodes)
+    for left, right in zip(episodes, recorder.episodes, strict=True):
+        np.testing.assert_equal(vars(left), vars(right))
+
+
+def test_a_stop_is_obeyed_at_once(tmp_path: Path) -> None:
+    for polls in (1, 2, 5, 9):
+        control = StopWhen(lambda trainer: True, polls=polls)
+        trainer, recorder = make_trainer(short_config(), tmp_path, control)
+        trainer.run()
+        assert (control.left, recorder.episodes) == (0, [])
+
+
+def test_pausing_anywhere_changes_nothing(tmp_path: Path) -> None:
+    whole, unasked = make_trainer(short_config(steps=500), tmp_path / "whole")
+    whole.run()
+    control = Says({3: "resume", 7: "pause", 8: "pause", 9: "resume", 70: "pause", 71: "resume", 90: "evaluate"})
+    paused, recorder = make_trainer(short_config(steps=500), tmp_path / "paused", control)
+    paused.run()
+    assert_same_state(whole.get_state(), paused.get_state())
+    assert control.published == [(7, "paused"), (9, "running"), (70, "paused"), (71, "running")]
+    assert len(recorder.evaluations) == len(unasked.evaluations) + 1
 
 
 @pytest.mark.parametrize("algo", list_algos())
