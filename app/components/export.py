@@ -8,6 +8,7 @@ import streamlit as st
 from app.figures.chart import Chart
 from app.figures.cloud import Cloud
 from app.figures.export import EXPORT_FORMATS, MIME, ExportFormat, export_figure
+from app.figures.heatmap import Heatmap
 from app.theme import Mode
 
 _LABELS: dict[ExportFormat, str] = {
@@ -19,7 +20,7 @@ _LABELS: dict[ExportFormat, str] = {
 }
 
 
-def show(figure: Chart | Cloud, *, key: str, stem: str) -> None:
+def show(figure: Chart | Cloud | Heatmap, *, key: str, stem: str) -> None:
     """Offer the figure in every format; a file is made only when it is asked for."""
     with st.popover("Export", icon=":material/download:", key=f"{key}-export"):
         st.caption("Drawn on this machine, no browser needed. Light is the paper version.")
@@ -36,5 +37,5 @@ def show(figure: Chart | Cloud, *, key: str, stem: str) -> None:
             )
 
 
-def _writer(figure: Chart | Cloud, format: ExportFormat, mode: Mode) -> Callable[[], bytes]:
+def _writer(figure: Chart | Cloud | Heatmap, format: ExportFormat, mode: Mode) -> Callable[[], bytes]:
     return partial(export_figure, figure, format, mode=mode)

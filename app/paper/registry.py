@@ -6,9 +6,14 @@ import pandas as pd
 
 from app.figures.chart import Chart
 from app.figures.cloud import Cloud
-from app.paper import compare, single
+from app.figures.heatmap import Heatmap
+from app.paper import compare, single, studies, study_tables
 from storage.engine import Database
 from storage.runs import RunRow
 
-FIGURES: dict[str, Callable[[Database, list[RunRow]], Chart | Cloud]] = {**single.FIGURES, **compare.FIGURES}
-TABLES: dict[str, Callable[[Database], pd.DataFrame]] = {**compare.TABLES}
+FIGURES: dict[str, Callable[[Database, list[RunRow]], Chart | Cloud | Heatmap]] = {
+    **single.FIGURES,
+    **compare.FIGURES,
+    **studies.FIGURES,
+}
+TABLES: dict[str, Callable[[Database], pd.DataFrame]] = {**compare.TABLES, **study_tables.TABLES}
