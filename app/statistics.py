@@ -27,6 +27,9 @@ BAND_NAMES: dict[Band, str] = {
     "none": "no band",
 }
 
+USUAL_BAND: dict[Center, Band] = {"mean": "std", "median": "iqr", "iqm": "ci"}
+"""The band that is usually printed beside a centre."""
+
 MOST_POINTS = 1000
 """A longer common grid is thinned to this; every seed is interpolated onto what is left."""
 _DRAWS = 2000
@@ -56,8 +59,8 @@ class Reading:
 
     def __str__(self) -> str:
         if self.band == "none":
-            return CENTER_NAMES[self.center]
-        sign = "±" if self.is_symmetric else "and"
+            return f"{CENTER_NAMES[self.center]} over seeds"
+        sign = "±" if self.is_symmetric else "with"
         return f"{CENTER_NAMES[self.center]} {sign} {BAND_NAMES[self.band]} over seeds"
 
     @property

@@ -1,52 +1,70 @@
-"""Tables as frames, and frames as CSV, LaTeX, Markdown or Parquet."""
+"""Frames as tables in files: CSV, LaTeX, Markdown or Parquet.
+
+A frame may say more about itself in `attrs`: `best`, cells to print in bold as [row, column name], and `caption`.
+A column named "3m · 0.8M" stands under the head "3m" in LaTeX. What lives here: formats. What does not: which rows
+a table needs (`app.results`).
+"""
 
 import io
-from collections.abc import Mapping, Sequence
-from typing import Any, Literal, get_args
+from collections.abc import Sequence
+from itertools import groupby
+from typing import Literal, get_args
 
-import numpy as np
 import pandas as pd
-
-from app.variants import label_variants
-from storage.engine import Database
-from storage.queries.runs import list_runs, run_configs
 
 TableFormat = Literal["csv", "latex", "markdown", "parquet"]
 TABLE_FORMATS: tuple[TableFormat, ...] = get_args(TableFormat)
-EVERY_RUN = 1_000_000
+TABLE_SUFFIX: dict[TableFormat, str] = {"csv": "csv", "latex": "tex", "markdown": "md", "parquet": "parquet"}
+TABLE_MIME: dict[TableFormat, str] = {
+    "csv": "text/csv",
+    "latex": "application/x-tex",
+    "markdown": "text/markdown",
+    "parquet": "application/vnd.apache.parquet",
+}
+MISSING = "–"
+NESTED = " · "
 
 _LATEX = str.maketrans(
-    {"_": r"\_", "&": r"\&", "%": r"\%", "#": r"\#", "$": r"\$", "{": r"\{", "}": r"\}", "±": r"$\pm$", "–": "--"}
+    {
+        "\\": r"\textbackslash{}",
+        "_": r"\_",
+        "&": r"\&",
+        "%": r"\%",
+        "#": r"\#",
+        "$": r"\$",
+        "{": r"\{",
+        "}": r"\}",
+        "~": r"\textasciitilde{}",
+        "^": r"\textasciicircum{}",
+        "<": r"\textless{}",
+        ">": r"\textgreater{}",
+        "±": r"$\pm$",
+        "–": "--",
+        "·": r"$\cdot$",
+        "×": r"$\times$",
+        "\u0304": "",
+        "\n": " ",
+        "\r": " ",
+        "Δ": r"$\Delta$",
+        "α": r"$\alpha$",
+        "β": r"$\beta$",
+        "γ": r"$\gamma$",
+        "δ": r"$\delta$",
+        "ε": r"$\epsilon$",
+        "λ": r"$\lambda$",
+        "μ": r"$\mu$",
+        "ξ": r"$\xi$",
+        "ρ": r"$\rho$",
+        "σ": r"$\sigma$",
+        "τ": r"$\tau$",
+    }
 )
 
 
-def make_runs_table(db: Database) -> pd.DataFrame:
-    """List every run, newest first."""
-    columns = ["id", "name", "env", "map", "algo", "seed", "status", "env_steps", "target_steps", "win_rate"]
-    return list_runs(db, limit=EVERY_RUN).loc[:, columns]
-
-
-def make_win_rates_table(db: Database) -> pd.DataFrame:
-    """Give the last test win rate [%] of finished runs over their seeds: variants × maps.
-
-    Runs are one cell only if they differ in nothing but their seed (`app.variants`). `eval.report` of the newest of
-    them decides how the cell quotes them, and `eval.seeds` how many seeds it should rest on.
-    """
-    runs = list_runs(db, limit=EVERY_RUN)
-    runs = runs[(runs["status"] == "finished") & runs["win_rate"].notna()]
-    if runs.empty:
-        return pd.DataFrame(columns=["variant"])
-    configs = run_configs(db, runs["id"].tolist())
-    labels = label_variants(configs)
-    groups: dict[tuple[str, str], list[tuple[str, float]]] = {}
-    for run_id, map, rate in zip(runs["id"], runs["map"], runs["win_rate"], strict=True):
-        variant = labels[run_id].replace(f" on {map}", "", 1)
-        groups.setdefault((variant, map), []).append((run_id, float(rate)))
-    cells = {
-        key: _cell([rate for _, rate in members], configs[members[0][0]].get("eval", {}))
-        for key, members in groups.items()
-    }
-    return pd.Series(cells).unstack().fillna("–").rename_axis(index="variant").reset_index()
+def describe_table(frame: pd.DataFrame, *, caption: str, best: Sequence[tuple[int, str]] = ()) -> pd.DataFrame:
+    """Give a frame its caption and its best cells, as (row, column name); they travel with it into the files."""
+    frame.attrs = {"caption": caption, "best": [[row, name] for row, name in best]}
+    return frame
 
 
 def export_table(frame: pd.DataFrame, format: TableFormat) -> bytes:
@@ -68,35 +86,57 @@ def export_table(frame: pd.DataFrame, format: TableFormat) -> bytes:
     raise ValueError(f"format must be one of {', '.join(TABLE_FORMATS)}, got {format!r}")
 
 
-def _cell(rates: Sequence[float], rules: Mapping[str, Any]) -> str:
-    """Quote one number over seeds, "97.5 ± 1.0 (n = 5)"; fewer seeds than wanted are told, "n = 2 of 5"."""
-    percent = 100 * np.asarray(rates)
-    wanted = int(rules.get("seeds", 5))
-    count = f"n = {len(percent)}" if len(percent) >= wanted else f"n = {len(percent)} of {wanted}"
-    if rules.get("report") == "median":
-        low, middle, high = np.quantile(percent, (0.25, 0.5, 0.75))
-        return f"{middle:.1f} [{low:.1f}–{high:.1f}] ({count})"
-    spread = f" ± {percent.std(ddof=1):.1f}" if len(percent) > 1 else ""
-    return f"{percent.mean():.1f}{spread} ({count})"
+def best_cells(frame: pd.DataFrame) -> set[tuple[int, str]]:
+    """List the cells that stand in bold, as (row, column name)."""
+    return {(row, name) for row, name in frame.attrs.get("best", [])}
 
 
 def _texts(frame: pd.DataFrame) -> list[list[str]]:
-    return [["–" if pd.isna(value) else str(value) for value in row] for row in frame.itertuples(index=False)]
+    return [[MISSING if pd.isna(value) else str(value) for value in row] for row in frame.itertuples(index=False)]
 
 
 def _markdown(frame: pd.DataFrame) -> str:
-    def line(cells: list[str]) -> str:
-        return "| " + " | ".join(cell.replace("|", r"\|") for cell in cells) + " |"
+    best = best_cells(frame)
 
-    head = [line(list(frame.columns)), line(["---"] * len(frame.columns))]
-    return "\n".join([*head, *(line(row) for row in _texts(frame))]) + "\n"
+    def line(cells: Sequence[str]) -> str:
+        return "| " + " | ".join(cell.replace("|", r"\|").replace("\n", " ") for cell in cells) + " |"
+
+    rows = [
+        line([f"**{cell}**" if (i, name) in best else cell for cell, name in zip(row, frame.columns, strict=True)])
+        for i, row in enumerate(_texts(frame))
+    ]
+    text = "\n".join([line(list(frame.columns)), line(["---"] * len(frame.columns)), *rows]) + "\n"
+    return f"{text}\n{frame.attrs['caption']}\n" if frame.attrs.get("caption") else text
 
 
 def _latex(frame: pd.DataFrame) -> str:
-    def line(cells: list[str]) -> str:
-        return " & ".join(cell.replace("\\", r"\textbackslash ").translate(_LATEX) for cell in cells) + r" \\"
+    best = best_cells(frame)
+    rows = []
+    for i, row in enumerate(_texts(frame)):
+        cells = [_bold(cell) if (i, name) in best else _escape(cell) for cell, name in zip(row, frame, strict=True)]
+        rows.append(" & ".join(cells) + r" \\")
+    comment = [f"% {line}" for line in str(frame.attrs.get("caption", "")).splitlines()]
+    body = [rf"\begin{{tabular}}{{{'l' * len(frame.columns)}}}", r"\toprule", *_head(list(frame.columns)), r"\midrule"]
+    return "\n".join([*comment, *body, *rows, r"\bottomrule", r"\end{tabular}"]) + "\n"
 
-    rows = [line(row) for row in _texts(frame)]
-    spec = "l" * len(frame.columns)
-    body = [rf"\begin{{tabular}}{{{spec}}}", r"\toprule", line(list(frame.columns)), r"\midrule", *rows]
-    return "\n".join([*body, r"\bottomrule", r"\end{tabular}"]) + "\n"
+
+def _head(names: Sequence[str]) -> list[str]:
+    """Write the head of a LaTeX table, in two rows where names are nested."""
+    if not any(NESTED in name for name in names):
+        return [" & ".join(map(_escape, names)) + r" \\"]
+    parts = [name.split(NESTED, 1) if NESTED in name else ["", name] for name in names]
+    upper, rules, at = [], [], 1
+    for above, members in groupby(parts, key=lambda part: part[0]):
+        span = len(list(members))
+        upper.append(rf"\multicolumn{{{span}}}{{c}}{{{_escape(above)}}}" if above else " & ".join([""] * span))
+        rules += [rf"\cmidrule(lr){{{at}-{at + span - 1}}}"] if above else []
+        at += span
+    return [" & ".join(upper) + r" \\", " ".join(rules), " & ".join(_escape(part[1]) for part in parts) + r" \\"]
+
+
+def _escape(text: str) -> str:
+    return text.translate(_LATEX)
+
+
+def _bold(text: str) -> str:
+    return rf"\textbf{{{_escape(text)}}}"

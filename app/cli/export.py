@@ -1,22 +1,30 @@
 """`emtc export`: the figures and tables of the pages as files, without a browser."""
 
 import sys
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Annotated, TypeVar
 
+import pandas as pd
 import typer
 
 from app.cli.output import DEFAULT_DATABASE, DatabaseUrl, say
-from app.figures.cloud import QUANTITIES
-from app.figures.export import EXPORT_FORMATS, ExportFormat, export_figure
+from app.figures.chart import Chart
+from app.figures.cloud import QUANTITIES, Cloud
+from app.figures.export import EXPORT_FORMATS, export_figure
+from app.paper import single
+from app.paper.compare import SEED_FIGURES, SEED_TABLES
 from app.paper.registry import FIGURES, TABLES
-from app.paper.single import make_memory_atlas
-from app.tables import TABLE_FORMATS, TableFormat, export_table
+from app.provenance import describe_runs
+from app.statistics import BANDS, CENTERS, USUAL_BAND, Reading
+from app.tables import TABLE_FORMATS, export_table
 from emtc_core.errors import ConfigError
 from storage.engine import Database, open_database
-from storage.queries.runs import get_run
+from storage.queries.runs import get_run, list_runs
+from storage.runs import RunRow
 
-Format = TypeVar("Format", ExportFormat, TableFormat)
+Choice = TypeVar("Choice", bound=str)
+EVERY_RUN = 1_000_000
 
 
 def export(
@@ -25,46 +33,83 @@ def export(
     table: Annotated[str | None, typer.Option(help="Name of a table")] = None,
     format: Annotated[str, typer.Option(help="svg, pdf, png, html, csv; csv, latex, markdown, parquet")] = "",
     out: Annotated[Path | None, typer.Option(help="File to write; a table goes to stdout without it")] = None,
+    map: Annotated[list[str] | None, typer.Option(help="Only runs on this map; may be repeated")] = None,
+    algo: Annotated[list[str] | None, typer.Option(help="Only runs of this algorithm; may be repeated")] = None,
+    center: Annotated[str, typer.Option(help=f"Over seeds: {', '.join(CENTERS)}")] = "",
+    band: Annotated[str, typer.Option(help=f"Over seeds: {', '.join(BANDS)}")] = "",
     color: Annotated[str, typer.Option(help="What colours the memory atlas")] = "h",
     method: Annotated[str, typer.Option(help="Projection of the memory atlas: pca, tsne or umap")] = "pca",
     db: DatabaseUrl = DEFAULT_DATABASE,
 ) -> None:
-    """Write one figure of some runs, or one table."""
+    """Write one figure or one table of some runs.
+
+    What compares runs takes every evaluated one when none is named; --map and --algo choose among them.
+    """
     if (figure is None) == (table is None):
         raise typer.BadParameter("Give either --figure or --table.")
+    reading = _make_reading(center, band)
     if table is not None:
-        _write(_make_table(open_database(db, read_only=True), table, format or "csv"), out)
+        name, kind = _choose("table", table, TABLES), _choose("format", format or "csv", TABLE_FORMATS)
+        database = open_database(db, read_only=True)
+        chosen = _select(database, runs, map, algo) if runs or map or algo else None
+        _write(export_table(_make_table(database, name, chosen, reading), kind), out)
         return
     if out is None:
         raise typer.BadParameter("--figure needs --out FILE.")
-    if figure not in FIGURES:
-        raise typer.BadParameter(f"--figure must be one of {', '.join(FIGURES)}, got {figure!r}.")
-    chosen = _choose(format or out.suffix.removeprefix("."), EXPORT_FORMATS)
-    if color not in QUANTITIES:
-        raise typer.BadParameter(f"--color must be one of {', '.join(QUANTITIES)}, got {color!r}.")
-    database = open_database(db)
-    rows = [get_run(database, run) for run in runs or []]
-    if not rows:
+    name = _choose("figure", figure or "", FIGURES)
+    image = _choose("format", format or out.suffix.removeprefix("."), EXPORT_FORMATS)
+    _choose("color", color, QUANTITIES)
+    if name in single.FIGURES and not runs:
         raise typer.BadParameter("Name at least one run; list them with: emtc runs")
-    drawn = (
-        make_memory_atlas(database, rows, color, method)
-        if figure == "memory-atlas"
-        else FIGURES[figure](database, rows)
-    )
-    _write(export_figure(drawn, chosen), out)
+    database = open_database(db)
+    rows = _select(database, runs, map, algo)
+    if name == "memory-atlas":
+        drawn: Chart | Cloud = single.make_memory_atlas(database, rows, color, method)
+    else:
+        drawn = SEED_FIGURES[name](database, rows, reading) if name in SEED_FIGURES else FIGURES[name](database, rows)
+    sources = describe_runs({row.id: row.config for row in rows}, {row.id: row.versions for row in rows})
+    _write(export_figure(drawn, image, sources=sources), out)
 
 
-def _make_table(db: Database, name: str, format: str) -> bytes:
-    if name not in TABLES:
-        raise typer.BadParameter(f"--table must be one of {', '.join(TABLES)}, got {name!r}.")
-    return export_table(TABLES[name](db), _choose(format, TABLE_FORMATS))
+def _make_table(db: Database, name: str, rows: Sequence[RunRow] | None, reading: Reading | None) -> pd.DataFrame:
+    if name in SEED_TABLES:
+        return SEED_TABLES[name](db, None if rows is None else [row.id for row in rows], reading)
+    if rows is not None:
+        raise typer.BadParameter(f"--table {name} is made of all runs; leave out RUN, --map and --algo.")
+    return TABLES[name](db)
 
 
-def _choose(format: str, allowed: tuple[Format, ...]) -> Format:
-    for known in allowed:
-        if format == known:
-            return known
-    raise typer.BadParameter(f"--format must be one of {', '.join(allowed)}, got {format!r}.")
+def _select(
+    db: Database, runs: Sequence[str] | None, maps: Sequence[str] | None, algos: Sequence[str] | None
+) -> list[RunRow]:
+    """Find the named runs, or every evaluated one, on the wanted maps and of the wanted algorithms."""
+    if runs:
+        rows = [get_run(db, run) for run in dict.fromkeys(runs)]
+        rows = [row for row in rows if (not maps or row.map in maps) and (not algos or row.algo in algos)]
+    else:
+        known = list_runs(db, limit=EVERY_RUN)
+        wanted = known["win_rate"].notna()
+        wanted &= known["map"].isin(maps) if maps else True
+        wanted &= known["algo"].isin(algos) if algos else True
+        rows = [get_run(db, str(run_id)) for run_id in known.loc[wanted, "id"]]
+    if not rows:
+        raise ConfigError("No evaluated run was chosen. List what there is with: emtc runs")
+    return rows
+
+
+def _make_reading(center: str, band: str) -> Reading | None:
+    if not center and not band:
+        return None
+    middle = _choose("center", center or "mean", CENTERS)
+    return Reading(middle, _choose("band", band or USUAL_BAND[middle], BANDS))
+
+
+def _choose(option: str, given: str, allowed: Iterable[Choice]) -> Choice:
+    known = list(allowed)
+    for each in known:
+        if given == each:
+            return each
+    raise typer.BadParameter(f"--{option} must be one of {', '.join(known)}, got {given!r}.")
 
 
 def _write(content: bytes, out: Path | None) -> None:

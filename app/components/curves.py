@@ -24,8 +24,12 @@ def show(
     panel_height: int = 130,
     on_window: Callable[[list[float]], None] | None = None,
     x_name: str = "env step",
+    legend: bool = True,
 ) -> None:
-    """Draw a chart; `on_window` hears which x window the reader chose, an empty list for all of it."""
+    """Draw a chart; `on_window` hears which x window the reader chose, an empty list for all of it.
+
+    Without `legend` the lines' names stand in the tooltip alone: for charts that share one legend.
+    """
 
     def heard() -> None:
         state = st.session_state.get(key)
@@ -37,5 +41,6 @@ def show(
         "window": list(window) if window else None,
         "panelHeight": panel_height,
         "xName": x_name,
+        "legend": legend,
     }
     _curves(key=key, data=data, on_window_change=heard)

@@ -17,7 +17,10 @@ Values = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Line:
-    """One series; `low` and `high` bound its band; a width of 0 with markers draws points only."""
+    """One series; `low` and `high` bound its band; a width of 0 with markers draws points only.
+
+    A faint line stands behind its group's line: thin, without legend and tooltip.
+    """
 
     name: str
     color: str
@@ -28,6 +31,7 @@ class Line:
     dash: tuple[int, int] | None = None
     markers: bool = False
     width: float = 2.0
+    faint: bool = False
 
 
 @dataclass(frozen=True)
@@ -51,7 +55,10 @@ class Mark:
 
 @dataclass(frozen=True)
 class Chart:
-    """Stacked panels; `caption` says how to read them, `description` says it to a screen reader."""
+    """Panels over one kind of x; `caption` says how to read them, `description` says it to a screen reader.
+
+    Panels are stacked over one x axis; with `columns` a file shows them side by side, each with its own x axis.
+    """
 
     name: str
     title: str
@@ -60,6 +67,7 @@ class Chart:
     caption: str
     description: str
     marks: tuple[Mark, ...] = ()
+    columns: int = 1
 
     @property
     def lines(self) -> Iterator[tuple[Panel, Line]]:
@@ -149,6 +157,7 @@ def _to_component(line: Line) -> dict[str, Any]:
         "dash": list(line.dash) if line.dash else None,
         "markers": line.markers,
         "width": line.width,
+        "faint": line.faint,
     }
 
 

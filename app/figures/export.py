@@ -1,9 +1,11 @@
 """One figure → the bytes of a file, for the pages' export buttons and `emtc export`."""
 
+from collections.abc import Sequence
 from typing import Literal, get_args
 
 from app.figures.chart import Chart
 from app.figures.cloud import Cloud
+from app.figures.heatmap import Heatmap
 from app.theme import Mode
 
 ExportFormat = Literal["svg", "png", "pdf", "html", "csv"]
@@ -17,8 +19,16 @@ MIME: dict[ExportFormat, str] = {
 }
 
 
-def export_figure(figure: Chart | Cloud, format: ExportFormat, *, mode: Mode = "light") -> bytes:
+def export_figure(
+    figure: Chart | Cloud | Heatmap, format: ExportFormat, *, mode: Mode = "light", sources: Sequence[str] = ()
+) -> bytes:
     """Write a figure in one format; libraries are loaded only now, so that pages open fast.
+
+    Args:
+        figure: What to draw.
+        format: One of `EXPORT_FORMATS`.
+        mode: Light is the paper version.
+        sources: The runs behind it; images and pages carry them in their metadata, beside the caption.
 
     Raises:
         ValueError: If the format is unknown.
@@ -28,9 +38,9 @@ def export_figure(figure: Chart | Cloud, format: ExportFormat, *, mode: Mode = "
     if format == "html":
         from app.figures.plotly_view import to_html
 
-        return to_html(figure, mode=mode)
+        return to_html(figure, mode=mode, sources=sources)
     if format not in EXPORT_FORMATS:
         raise ValueError(f"format must be one of {', '.join(EXPORT_FORMATS)}, got {format!r}")
     from app.figures.matplotlib_view import to_image
 
-    return to_image(figure, format, mode=mode)
+    return to_image(figure, format, mode=mode, sources=sources)

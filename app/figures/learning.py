@@ -1,56 +1,82 @@
-"""Learning curves over seeds: runs that differ in nothing but their seed make one line."""
+"""Learning curves over seeds: one panel for each task, one line for each variant, a band over its seeds."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
 
-import numpy as np
-import pandas as pd
+from app.comparison import WIN_RATE, Group, Quantity, list_tasks
+from app.figures.chart import Chart, Line, Panel
+from app.statistics import Curve, Reading, align
+from app.theme import Dash, style_methods
 
-from app.figures.chart import Chart, Line, Panel, Values, column
-from app.theme import OKABE_ITO
-
-_DASHES = (None, (7, 4), (2, 3), (10, 3), (4, 4))
+X_LABEL = "training env steps"
 
 
-def draw_learning_curves(groups: Mapping[str, Sequence[pd.DataFrame]]) -> Chart:
-    """Draw the mean greedy win rate of every group with a band of one standard deviation over its seeds.
+def draw_comparison(
+    groups: Sequence[Group],
+    quantity: Quantity = WIN_RATE,
+    reading: Reading | None = None,
+    *,
+    per_seed: bool = False,
+    name: str = "learning-curves",
+    note: str = "",
+) -> Chart:
+    """Draw a quantity of every variant: its centre over seeds, a band, and each seed as a faint line when wanted.
 
     Args:
-        groups: Label → evaluations (env_step, win_rate) of each seed; seeds that evaluated at different steps
-            are aligned by linear interpolation, over the steps that all of them reached.
+        groups: Variants with the curves of their seeds.
+        quantity: What the curves are.
+        reading: Centre and band; mean ± standard deviation when missing.
+        per_seed: Draw each seed too.
+        name: Of the chart and its files.
+        note: A last sentence of the caption.
     """
-    lines = tuple(_line(i, label, frames) for i, (label, frames) in enumerate(groups.items()))
-    panel = Panel("win rate", "fraction", lines, range=(-0.03, 1.03))
-    caption = (
-        "Share of greedy evaluation episodes won: episodes are averaged per seed first, then line and band are "
-        "mean ± standard deviation over seeds (n in the legend; no band for a single seed)."
+    reading = reading or Reading()
+    styles = style_methods([group.variant.method for group in groups])
+    tasks = list_tasks(groups)
+    panels = []
+    for task in tasks:
+        lines: list[Line] = []
+        for group in (each for each in groups if each.variant.task == task):
+            style = styles[group.variant.method]
+            lines += [*(_seeds(group, style) if per_seed else []), _line(group, reading, style)]
+        panels.append(Panel(f"{quantity.title}, {task}", quantity.unit, tuple(lines), range=quantity.range))
+    panels = panels or [Panel(quantity.title, quantity.unit, ())]
+    described = f"{quantity.title} over {X_LABEL}, one panel for each of {', '.join(tasks)}: " + ", ".join(
+        f"{group.variant.label} (n = {group.n})" for group in groups
     )
-    described = f"Win rate over training env steps of {len(lines)} groups: {', '.join(line.name for line in lines)}."
-    return Chart("learning-curves", "Learning curves", "training env steps", (panel,), caption, described)
+    title = "Learning curves" if quantity is WIN_RATE else f"{quantity.title} over training"
+    caption = " ".join(filter(None, (describe_reading(groups, quantity, reading), note)))
+    return Chart(name, title, X_LABEL, tuple(panels), caption, f"{described}.", columns=min(3, len(tasks)) or 1)
 
 
-def align_seeds(frames: Sequence[pd.DataFrame]) -> tuple[Values, Values]:
-    """Bring the win rates of several seeds onto the steps at which any of them evaluated.
-
-    Returns:
-        Steps [T] that all seeds reached, and win rates [seeds, T].
-    """
-    steps = np.unique(np.concatenate([column(frame, "env_step") for frame in frames]))
-    first = max(column(frame, "env_step")[0] for frame in frames)
-    last = min(column(frame, "env_step")[-1] for frame in frames)
-    steps = steps[(steps >= first) & (steps <= last)]
-    return steps, np.stack([np.interp(steps, column(f, "env_step"), column(f, "win_rate")) for f in frames])
+def split_panels(chart: Chart) -> list[Chart]:
+    """Give each panel a chart of its own, so that each task has its own x axis on the page."""
+    return [replace(chart, panels=(panel,), columns=1) for panel in chart.panels]
 
 
-def _line(i: int, label: str, frames: Sequence[pd.DataFrame]) -> Line:
-    steps, rates = align_seeds(frames)
-    mean = rates.mean(axis=0)
-    spread = rates.std(axis=0, ddof=1) if len(frames) > 1 else None
-    return Line(
-        f"{label} (n = {len(frames)})",
-        OKABE_ITO[i % len(OKABE_ITO)],
-        steps,
-        mean,
-        None if spread is None else mean - spread,
-        None if spread is None else mean + spread,
-        dash=_DASHES[i % len(_DASHES)],
-    )
+def describe_reading(groups: Sequence[Group], quantity: Quantity, reading: Reading) -> str:
+    """Say what was averaged over what, what the band is, and over how many seeds."""
+    what = quantity.meaning[:1].upper() + quantity.meaning[1:]
+    each = "episodes are averaged per seed first" if quantity.is_evaluation else "each seed is one curve"
+    counts = sorted({group.n for group in groups}) or [0]
+    n = f"n = {counts[0]}" if len(counts) == 1 else f"n = {counts[0]} to {counts[-1]}"
+    band = "" if reading.band == "none" else " A single seed has no band."
+    if reading.band == "ci":
+        band = " The interval resamples whole seeds, 2000 times." + band
+    return f"{what}; {each}, then the line is the {reading} ({n} seeds, in the legend).{band}"
+
+
+def _line(group: Group, reading: Reading, style: tuple[str, Dash]) -> Line:
+    steps, values = align(group.curves)
+    summary = reading.summarize(values)
+    name = f"{group.variant.method} (n = {group.n})"
+    return Line(name, style[0], steps, summary.center, summary.low, summary.high, dash=style[1])
+
+
+def _seeds(group: Group, style: tuple[str, Dash]) -> list[Line]:
+    def line(run_id: str, curve: Curve) -> Line:
+        return Line(f"{group.variant.method}, {run_id}", style[0], *curve, width=1.0, faint=True)
+
+    if group.n < 2:
+        return []
+    return [line(run_id, curve) for run_id, curve in zip(group.run_ids, group.curves, strict=True)]

@@ -4,15 +4,20 @@ Text stays text and fonts are embedded; clouds are a raster layer of 300 dpi ins
 """
 
 import io
+from collections.abc import Sequence
 from typing import Any, Literal
 
 import matplotlib as mpl
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from app.figures.chart import Chart, Line, Panel
 from app.figures.cloud import Cloud
+from app.figures.heatmap import Heatmap
+from app.figures.heatmap_views import draw_matplotlib
 from app.theme import Mode, ink
 
 Format = Literal["svg", "pdf", "png"]
@@ -35,14 +40,25 @@ _STYLE = {
 }
 
 
-def to_image(figure: Chart | Cloud, format: Format, *, mode: Mode = "light") -> bytes:
-    """Write the figure as an image file; the same figure gives the same bytes."""
+def to_image(
+    figure: Chart | Cloud | Heatmap, format: Format, *, mode: Mode = "light", sources: Sequence[str] = ()
+) -> bytes:
+    """Write the figure as an image file; the same figure gives the same bytes.
+
+    The file's own metadata holds the title, the caption (statistic, band, number of seeds) and `sources`, the runs.
+    """
     style: dict[Any, Any] = {**_STYLE, **_colors(mode)}
     with mpl.rc_context(style):
-        drawn = _draw_chart(figure) if isinstance(figure, Chart) else _draw_cloud(figure)
+        drawn = _draw(figure)
         file = io.BytesIO()
-        drawn.savefig(file, format=format, dpi=DPI, metadata=_metadata(format, figure.title))
+        drawn.savefig(file, format=format, dpi=DPI, metadata=_metadata(format, figure, sources))
     return file.getvalue()
+
+
+def _draw(figure: Chart | Cloud | Heatmap) -> Figure:
+    if isinstance(figure, Heatmap):
+        return draw_matplotlib(figure, WIDTH_INCHES)
+    return _draw_chart(figure) if isinstance(figure, Chart) else _draw_cloud(figure)
 
 
 def _colors(mode: Mode) -> dict[str, str]:
@@ -52,17 +68,21 @@ def _colors(mode: Mode) -> dict[str, str]:
     return dict.fromkeys(names, text) | dict.fromkeys(surfaces, background) | {"grid.color": grid}
 
 
-def _metadata(format: Format, title: str) -> dict[str, str | None]:
+def _metadata(format: Format, figure: Chart | Cloud | Heatmap, sources: Sequence[str]) -> dict[str, Any]:
     if format == "svg":
-        return {"Date": None, "Title": title}
+        return {"Date": None, "Title": figure.title, "Description": figure.caption, "Keywords": list(sources)}
+    said = {"Title": figure.title, "Keywords": "; ".join(sources)}
     if format == "pdf":
-        return {"CreationDate": None, "Title": title}
-    return {"Title": title}
+        return {"CreationDate": None, "Subject": figure.caption, **said}
+    return {"Description": figure.caption, **said}
 
 
 def _draw_chart(chart: Chart) -> Figure:
+    if chart.columns > 1:
+        return _draw_grid(chart)
     rows = len(chart.panels)
-    drawn = Figure(figsize=(WIDTH_INCHES, 0.9 + 1.5 * rows), layout="constrained")
+    height = 0.9 + 1.5 * rows if rows != 1 else 3.2
+    drawn = Figure(figsize=(WIDTH_INCHES, height), layout="constrained")
     axes = drawn.subplots(rows, 1, sharex=True, squeeze=False)[:, 0]
     for ax, panel in zip(axes, chart.panels, strict=True):
         _draw_panel(ax, panel)
@@ -75,7 +95,27 @@ def _draw_chart(chart: Chart) -> Figure:
     return drawn
 
 
-def _draw_panel(ax: Axes, panel: Panel) -> None:
+def _draw_grid(chart: Chart) -> Figure:
+    """Draw panels side by side, each with its own x axis, over one legend."""
+    rows = -(-len(chart.panels) // chart.columns)
+    names = list(dict.fromkeys(line.name for _, line in chart.lines if not line.faint))
+    below = 0.2 * -(-len(names) // 2)
+    drawn = Figure(figsize=(WIDTH_INCHES, 0.5 + 2.0 * rows + below), layout="constrained")
+    axes = list(drawn.subplots(rows, chart.columns, squeeze=False).flat)
+    handles: dict[str, Artist] = {}
+    for ax, panel in zip(axes, chart.panels, strict=False):
+        _draw_panel(ax, panel, legend=False)
+        ax.set_xlabel(chart.x_label)
+        ax.xaxis.set_major_locator(MaxNLocator(4))
+        handles |= dict(zip(*reversed(ax.get_legend_handles_labels()), strict=True))
+    for ax in axes[len(chart.panels) :]:
+        ax.set_axis_off()
+    drawn.legend(list(handles.values()), list(handles), loc="outside lower center", ncols=2, frameon=False)
+    drawn.suptitle(chart.title, x=0.01, ha="left", fontweight="bold", fontsize=10)
+    return drawn
+
+
+def _draw_panel(ax: Axes, panel: Panel, *, legend: bool = True) -> None:
     for line in panel.lines:
         _draw_line(ax, line)
     ax.set_ylabel(f"{panel.title}\n[{panel.unit}]" if panel.unit else panel.title)
@@ -83,15 +123,25 @@ def _draw_panel(ax: Axes, panel: Panel) -> None:
     ax.set_axisbelow(True)
     if panel.range:
         ax.set_ylim(*panel.range)
-    if len(panel.lines) > 1:
+    if legend and sum(not line.faint for line in panel.lines) > 1:
         ax.legend(frameon=False, loc="best")
 
 
 def _draw_line(ax: Axes, line: Line) -> None:
-    style = "--" if line.dash else "-"
-    marker = "o" if line.markers or len(line.x) < 40 else ""
-    width = 1.4 if line.width else 0.0
-    ax.plot(line.x, line.y, style, color=line.color, label=line.name, linewidth=width, marker=marker, markersize=2.5)
+    style = (0, (line.dash[0] / 2, line.dash[1] / 2)) if line.dash else "-"
+    marker = "o" if line.markers or (len(line.x) < 40 and not line.faint) else ""
+    width = (0.6 if line.faint else 1.4) if line.width else 0.0
+    ax.plot(
+        line.x,
+        line.y,
+        linestyle=style,
+        color=line.color,
+        label="_" if line.faint else line.name,  # Matplotlib leaves such names out of a legend
+        linewidth=width,
+        alpha=0.4 if line.faint else 1.0,
+        marker=marker,
+        markersize=2.5,
+    )
     if line.low is not None and line.high is not None:
         ax.fill_between(line.x, line.low, line.high, color=line.color, alpha=0.2, linewidth=0)
 

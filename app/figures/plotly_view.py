@@ -1,5 +1,7 @@
 """Draw a Chart or a Cloud with Plotly: notebooks and the interactive HTML export."""
 
+from collections.abc import Sequence
+from html import escape
 from typing import Any
 
 import plotly.graph_objects as go
@@ -7,12 +9,14 @@ from plotly.subplots import make_subplots
 
 from app.figures.chart import Chart, Line, Panel
 from app.figures.cloud import Cloud
+from app.figures.heatmap import Heatmap
+from app.figures.heatmap_views import draw_plotly
 from app.theme import Mode, ink
 
 
-def to_plotly(figure: Chart | Cloud, *, mode: Mode = "light") -> go.Figure:
+def to_plotly(figure: Chart | Cloud | Heatmap, *, mode: Mode = "light") -> go.Figure:
     """Draw the figure; text is shown as text, whatever it contains."""
-    drawn = _draw_chart(figure) if isinstance(figure, Chart) else _draw_cloud(figure)
+    drawn = _draw(figure)
     text, background, grid = ink(mode)
     axis: dict[str, Any] = {"gridcolor": grid, "zerolinecolor": grid, "linecolor": grid}
     drawn.update_layout(
@@ -28,9 +32,12 @@ def to_plotly(figure: Chart | Cloud, *, mode: Mode = "light") -> go.Figure:
     return drawn
 
 
-def to_html(figure: Chart | Cloud, *, mode: Mode = "light") -> bytes:
-    """Write one self-contained page that needs no network."""
-    return to_plotly(figure, mode=mode).to_html(include_plotlyjs=True, full_html=True).encode()
+def to_html(figure: Chart | Cloud | Heatmap, *, mode: Mode = "light", sources: Sequence[str] = ()) -> bytes:
+    """Write one self-contained page that needs no network; its head names caption and sources."""
+    page = to_plotly(figure, mode=mode).to_html(include_plotlyjs=True, full_html=True)
+    said = {"description": figure.caption, "keywords": "; ".join(sources)}
+    meta = "".join(f'<meta name="{name}" content="{escape(text)}">' for name, text in said.items())
+    return page.replace("<head>", f"<head>{meta}<title>{escape(figure.title)}</title>", 1).encode()
 
 
 def plain(text: str) -> str:
@@ -38,16 +45,29 @@ def plain(text: str) -> str:
     return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
+def _draw(figure: Chart | Cloud | Heatmap) -> go.Figure:
+    if isinstance(figure, Heatmap):
+        return draw_plotly(figure)
+    return _draw_chart(figure) if isinstance(figure, Chart) else _draw_cloud(figure)
+
+
 def _draw_chart(chart: Chart) -> go.Figure:
-    drawn = make_subplots(rows=len(chart.panels), cols=1, shared_xaxes=True, vertical_spacing=0.06)
-    for row, panel in enumerate(chart.panels, 1):
+    rows = -(-len(chart.panels) // chart.columns)
+    drawn = make_subplots(
+        rows=rows, cols=chart.columns, shared_xaxes=chart.columns == 1, vertical_spacing=0.06 if rows < 8 else 0.01
+    )
+    named: set[str] = set()
+    for place, panel in enumerate(chart.panels):
+        row, col = place // chart.columns + 1, place % chart.columns + 1
         for line in panel.lines:
-            _draw_line(drawn, row, line)
-        drawn.update_yaxes(title_text=plain(axis_title(panel)), row=row, col=1, range=panel.range)
+            _draw_line(drawn, row, col, line, legend=chart.columns == 1 or line.name not in named)
+            named.add(line.name)
+        drawn.update_yaxes(title_text=plain(axis_title(panel)), row=row, col=col, range=panel.range)
+        if chart.columns > 1 or row == rows:
+            drawn.update_xaxes(title_text=plain(chart.x_label), row=row, col=col)
     for mark in chart.marks:
         drawn.add_vline(x=mark.x, line_dash="dot", annotation_text=plain(mark.label))
-    drawn.update_xaxes(title_text=plain(chart.x_label), row=len(chart.panels), col=1)
-    drawn.update_layout(height=140 + 220 * len(chart.panels))
+    drawn.update_layout(height=140 + (220 if chart.columns == 1 else 300) * rows)
     return drawn
 
 
@@ -56,28 +76,36 @@ def axis_title(panel: Panel) -> str:
     return f"{panel.title} [{panel.unit}]" if panel.unit else panel.title
 
 
-def _draw_line(drawn: go.Figure, row: int, line: Line) -> None:
+def _draw_line(drawn: go.Figure, row: int, col: int, line: Line, *, legend: bool) -> None:
     if line.low is not None and line.high is not None:
         edge = {"x": line.x, "line": {"width": 0}, "showlegend": False, "hoverinfo": "skip", "mode": "lines"}
-        drawn.add_trace(go.Scatter(y=line.low, **edge), row=row, col=1)
-        drawn.add_trace(go.Scatter(y=line.high, fill="tonexty", fillcolor=_faint(line.color), **edge), row=row, col=1)
+        drawn.add_trace(go.Scatter(y=line.low, **edge), row=row, col=col)
+        drawn.add_trace(go.Scatter(y=line.high, fill="tonexty", fillcolor=_faint(line.color), **edge), row=row, col=col)
     drawn.add_trace(
         go.Scatter(
             x=line.x,
             y=line.y,
             name=plain(line.name),
             mode=_mode(line),
-            line={"color": line.color, "width": line.width, "dash": "dash" if line.dash else "solid"},
+            line={"color": line.color, "width": line.width, "dash": _dash(line)},
+            opacity=0.4 if line.faint else 1.0,
+            showlegend=legend and not line.faint,
+            hoverinfo="skip" if line.faint else None,
+            legendgroup=plain(line.name),
         ),
         row=row,
-        col=1,
+        col=col,
     )
 
 
 def _mode(line: Line) -> str:
     if not line.width:
         return "markers"
-    return "lines+markers" if line.markers or len(line.x) < 40 else "lines"
+    return "lines+markers" if line.markers or (len(line.x) < 40 and not line.faint) else "lines"
+
+
+def _dash(line: Line) -> str:
+    return ",".join(f"{part}px" for part in line.dash) if line.dash else "solid"
 
 
 def _faint(color: str) -> str:

@@ -1,15 +1,11 @@
 """`emtc export | project`: files for a paper, read back."""
 
-import io
 from pathlib import Path
 
-import numpy as np
 import pandas as pd
 import pytest
 
 from app.cli.main import run
-from app.figures.learning import align_seeds, draw_learning_curves
-from app.tables import export_table
 from storage.engine import open_database
 from tests.pages.seed import seed_run
 
@@ -26,7 +22,7 @@ def seeded(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
 
 
 @pytest.mark.parametrize("format", list(MAGIC))
-@pytest.mark.parametrize("figure", ["gate-dynamics", "learning-curves"])
+@pytest.mark.parametrize("figure", ["gate-dynamics", "learning-curves", "mu-w"])
 def test_a_figure_is_written_in_every_format(seeded, tmp_path: Path, figure: str, format: str) -> None:
     url, run_id = seeded
     out = tmp_path / f"figure.{format}"
@@ -48,6 +44,8 @@ def test_the_memory_atlas_names_what_its_colors_mean(seeded, tmp_path: Path) -> 
         (["--figure", "gate-dynamics"], "--out"),
         (["--figure", "gate-dynamics", "--out", "x.bmp"], "bmp"),
         (["--table", "losses"], "must be one of runs"),
+        (["--figure", "learning-curves", "--center", "average", "--out", "x.svg"], "must be one of mean, median, iqm"),
+        (["--table", "win-rates", "--band", "wide"], "must be one of std, se, ci"),
         ([], "--figure or --table"),
     ],
 )
@@ -68,28 +66,39 @@ def test_a_projection_is_stored_once_and_found_again(seeded, capsys) -> None:
     assert answers[0] == answers[1]
 
 
-def test_seeds_are_aligned_before_they_are_averaged() -> None:
-    first = pd.DataFrame({"env_step": [0, 10, 20], "win_rate": [0.0, 0.5, 1.0]})
-    second = pd.DataFrame({"env_step": [0, 5, 15], "win_rate": [0.0, 0.0, 1.0]})
-    steps, rates = align_seeds([first, second])
-    assert steps.tolist() == [0, 5, 10, 15]
-    np.testing.assert_allclose(rates, [[0, 0.25, 0.5, 0.75], [0, 0, 0.5, 1.0]])
+def test_images_carry_their_runs_and_their_statistic(seeded, tmp_path: Path) -> None:
+    url, run_id = seeded
+    for format in ("svg", "pdf", "png", "html"):
+        out = tmp_path / f"curves.{format}"
+        options = ["--figure", "learning-curves", "--center", "iqm", "--out", str(out), "--db", url]
+        assert run(["export", run_id, *options]) == 0
+        content = out.read_bytes()
+        if format != "pdf":  # compressed there
+            assert f"run {run_id}: emtc-qplex on 3m, seed 1, config ".encode() in content
+            assert b"interquartile mean with 95 % bootstrap interval over seeds" in content
 
 
-def test_the_band_is_the_spread_over_seeds() -> None:
-    frames = [pd.DataFrame({"env_step": [0, 10], "win_rate": [0.0, rate]}) for rate in (0.4, 0.8)]
-    line = draw_learning_curves({"emtc-qplex on 3m": frames}).panels[0].lines[0]
-    assert line.name == "emtc-qplex on 3m (n = 2)"
-    assert line.low is not None
-    np.testing.assert_allclose(line.y, [0.0, 0.6])
-    np.testing.assert_allclose(line.y - line.low, [0.0, np.std([0.4, 0.8], ddof=1)])
+def test_figures_of_many_runs_choose_their_runs_by_map_and_algorithm(seeded, tmp_path: Path, capsys) -> None:
+    url, _ = seeded
+    out = tmp_path / "f.csv"
+    chosen = ["--map", "3m", "--algo", "emtc-qplex", "--algo", "qmix"]
+    assert run(["export", "--figure", "baselines", *chosen, "--out", str(out), "--db", url]) == 0
+    assert set(pd.read_csv(out)["series"]) == {"emtc-qplex (preset = demo) (n = 1)"}
+    assert run(["export", "--figure", "learning-curves", "--map", "9m", "--out", str(out), "--db", url]) == 2
+    assert "No evaluated run was chosen" in capsys.readouterr().err
 
 
-def test_tables_say_the_same_in_every_format() -> None:
-    frame = pd.DataFrame({"algo": ["emtc_qplex"], "3m": ["97.5 ± 1.0"], "8m": [None]})
-    assert export_table(frame, "csv").decode() == "algo,3m,8m\nemtc_qplex,97.5 ± 1.0,\n"
-    assert "| emtc_qplex | 97.5 ± 1.0 | – |" in export_table(frame, "markdown").decode()
-    latex = export_table(frame, "latex").decode()
-    assert r"emtc\_qplex & 97.5 $\pm$ 1.0 & -- \\" in latex
-    assert latex.startswith(r"\begin{tabular}{lll}")
-    pd.testing.assert_frame_equal(pd.read_parquet(io.BytesIO(export_table(frame, "parquet"))), frame)
+def test_a_figure_of_one_run_asks_for_it(seeded, tmp_path: Path, capsys) -> None:
+    out = str(tmp_path / "f.svg")
+    assert run(["export", "--figure", "gate-dynamics", "--out", out, "--db", seeded[0]]) == 2
+    assert "Name at least one run" in capsys.readouterr().err
+
+
+def test_tables_can_be_made_of_chosen_runs_with_a_chosen_statistic(seeded, capsysbinary) -> None:
+    url, run_id = seeded
+    for table in ("win-rates", "mu-w"):
+        assert run(["export", run_id, "--table", table, "--center", "median", "--format", "latex", "--db", url]) == 0
+        said = capsysbinary.readouterr().out.decode()
+        assert "median with quartiles over seeds" in said
+        assert r"emtc-qplex (preset = demo) &" in said
+    assert run(["export", run_id, "--table", "runs", "--db", url]) == 2

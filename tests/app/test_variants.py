@@ -4,8 +4,9 @@ from pathlib import Path
 
 import numpy as np
 
-from app.tables import make_win_rates_table
-from app.variants import label_variants
+from app.results import make_win_rates_table
+from app.theme import METHOD, style_methods
+from app.variants import group_variants, label_variants, list_differences
 from emtc_core.config.resolve import resolve
 from emtc_core.recorder import EvaluationRecord
 from storage.engine import Database, open_database
@@ -75,5 +76,45 @@ def test_a_cell_of_the_table_holds_seeds_and_never_an_ablation(tmp_path: Path) -
     table = make_win_rates_table(db).set_index("variant")["3m"]
     assert table["emtc-qplex"] == "90.0 ± 14.1 (n = 2 of 5)"
     assert table["emtc-qplex (gate.enabled = false)"] == "10.0 (n = 1 of 5)"
-    assert table["qmix"] == "50.0 [50.0–50.0] (n = 1)"
+    assert table["qmix"] == "50.0 (n = 1)"
     db.dispose()
+
+
+def test_variants_stand_by_task_and_then_in_the_papers_order() -> None:
+    variants = group_variants(
+        {
+            "a": stored(algo="qmix", seed=2),
+            "b": stored("gate.enabled=false"),
+            "c": stored(algo="qmix", seed=1),
+            "d": stored(),
+            "e": stored(map="2s3z"),
+        }
+    )
+    assert [(v.task, v.method, v.run_ids) for v in variants] == [
+        ("2s3z", "emtc-qplex", ("e",)),
+        ("3m", "emtc-qplex", ("d",)),
+        ("3m", "emtc-qplex (gate.enabled = false)", ("b",)),
+        ("3m", "qmix", ("c", "a")),
+    ]
+
+
+def test_only_settings_that_differ_are_listed_and_seeds_share_a_cell() -> None:
+    configs = {"a": stored(seed=1), "b": stored(seed=2), "c": stored("gate.tau_end=0.5", seed=1)}
+    table = list_differences(configs, group_variants(configs)).set_index("setting")
+    assert table.index.tolist() == ["gate.tau_end", "seed"]
+    assert table["emtc-qplex on 3m"].tolist() == ["0.6", "1, 2"]
+    assert table["emtc-qplex on 3m (gate.tau_end = 0.5)"].tolist() == ["0.5", "1"]
+
+
+def test_a_color_belongs_to_its_method_whatever_stands_beside_it() -> None:
+    ablation = "emtc-qplex (gate.enabled = false)"
+    alone, among = style_methods([ablation, "qmix"]), style_methods(["cds", "qmix", "mappo", ablation])
+    assert alone["qmix"] == among["qmix"] == METHOD["qmix"]
+    assert len(set(METHOD.values())) == len(METHOD)
+    assert len(set(among.values())) == 4
+
+
+def test_many_ablations_are_all_told_apart() -> None:
+    names = [f"emtc-qplex (memory.delta = {k})" for k in range(20)]
+    assert len(set(style_methods(names).values())) == 20
+    assert style_methods(names) == style_methods(names[::-1])

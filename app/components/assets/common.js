@@ -134,6 +134,7 @@ function drawPanel(ctx, box, panel, view, theme, hidden, options) {
 
 function drawLine(ctx, line, sx, sy) {
   const { x, y, lo, hi } = line
+  const ink = line.faint ? 0.4 : 1
   if (lo && hi) {
     ctx.globalAlpha = 0.2
     ctx.fillStyle = line.color
@@ -147,8 +148,8 @@ function drawLine(ctx, line, sx, sy) {
     }
     for (let i = x.length - 1; i >= 0; i -= 1) if (finite(lo[i])) ctx.lineTo(sx(x[i]), sy(lo[i]))
     ctx.fill()
-    ctx.globalAlpha = 1
   }
+  ctx.globalAlpha = ink
   ctx.strokeStyle = line.color
   ctx.fillStyle = line.color
   ctx.lineWidth = line.width || 2
@@ -169,7 +170,7 @@ function drawLine(ctx, line, sx, sy) {
   }
   if (line.width !== 0) ctx.stroke() // a width of 0 draws points only
   ctx.setLineDash([])
-  if (line.markers || run <= 40) {
+  if (line.markers || (run <= 40 && !line.faint)) {
     for (let i = 0; i < x.length; i += 1) {
       if (!finite(y[i])) continue
       ctx.beginPath()
@@ -177,6 +178,7 @@ function drawLine(ctx, line, sx, sy) {
       ctx.fill()
     }
   }
+  ctx.globalAlpha = 1
 }
 
 // "Title [unit]" at the left, then the names of the lines with their colours; returns the hit boxes.
@@ -198,7 +200,7 @@ function drawPanelTitle(ctx, box, panel, theme, hidden) {
   at += 18
   for (const line of panel.lines) {
     const label = line.label || line.name
-    if (label === panel.title) continue
+    if (label === panel.title || line.faint) continue
     const width = 22 + ctx.measureText(label).width
     if (at + width > box.x + box.width && hits.length) break
     ctx.globalAlpha = hidden.has(line.name) ? 0.35 : 1

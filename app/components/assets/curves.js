@@ -61,7 +61,8 @@ function draw(self, root, canvas) {
   self.hits = []
   data.panels.forEach((panel, row) => {
     const box = { x: LEFT, y: TOP + row * (each + TOP), width: fit.width - LEFT - RIGHT, height: each }
-    self.hits.push(...drawPanelTitle(fit.ctx, box, panel, theme, self.hidden))
+    const named = data.legend === false ? { ...panel, lines: [] } : panel
+    self.hits.push(...drawPanelTitle(fit.ctx, box, named, theme, self.hidden))
     const scales = drawPanel(fit.ctx, box, panel, view, theme, self.hidden, { xTicks: row === data.panels.length - 1 })
     self.boxes.push({ box, panel, ...scales })
   })
@@ -112,7 +113,7 @@ function drawOverlay(self, ctx, theme, last) {
   ctx.stroke()
   for (const { panel, sx, sy, box } of self.boxes) {
     for (const line of panel.lines) {
-      if (self.hidden.has(line.name)) continue
+      if (self.hidden.has(line.name) || line.faint) continue
       const i = nearestIndex(line.x, self.hover)
       if (i < 0 || !finite(line.y[i]) || sx(line.x[i]) < box.x - 1 || sx(line.x[i]) > box.x + box.width + 1) continue
       ctx.fillStyle = line.color
@@ -131,7 +132,7 @@ function fillTip(self, tip) {
   const rows = []
   for (const { panel } of self.boxes) {
     for (const line of panel.lines) {
-      if (self.hidden.has(line.name)) continue
+      if (self.hidden.has(line.name) || line.faint) continue
       const i = nearestIndex(line.x, self.hover)
       if (i < 0) continue
       if (shown === null) shown = line.x[i]
