@@ -8,7 +8,7 @@ import sys
 
 import typer
 
-from app.cli import bench, doctor, envs, export, project, runs, sweep, train
+from app.cli import bench, doctor, envs, export, notebook, project, runs, sweep, train
 from emtc_core.errors import EmtcError
 
 # Set before torch loads OpenMP: threads that spin while they wait make two trainers on one machine, or a
@@ -37,6 +37,7 @@ app.command("sweep")(sweep.sweep)
 app.command("sweep-worker", hidden=True)(sweep.sweep_worker)
 app.command("project")(project.project)
 app.command("export")(export.export)
+app.add_typer(notebook.app, name="notebook")
 app.command("envs")(envs.envs)
 app.command("bench")(bench.bench)
 app.command("doctor")(doctor.doctor)

@@ -75,7 +75,7 @@ def _actions(row: EntryRow, *, linked: bool) -> None:
             st.button(
                 "Edit", icon=":material/edit:", key=f"entry-{row.id}-edit", on_click=notebook_edit.begin, args=(row,)
             )
-        notebook_export.show([row.id], key=f"entry-{row.id}", label="Export")
+        notebook_export.show([row.id], key=f"entry-{row.id}")
         with st.popover("Delete", icon=":material/delete:", key=f"entry-{row.id}-delete"):
             st.markdown("Delete this entry with its figure?")
             st.button(

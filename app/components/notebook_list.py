@@ -24,9 +24,7 @@ def show() -> None:
         notebook_edit.show_new()
         shown = list_entries(data.database(), text=text, run_id=run_id) if text or run_id else every
         if every:
-            notebook_export.show(
-                [row.id for row in shown], every=[row.id for row in every], key="notebook", label="Export"
-            )
+            notebook_export.show([row.id for row in shown], every=[row.id for row in every], key="notebook")
     notebook_entry.show_undo()
     if not every:
         messages.empty(

@@ -4,6 +4,9 @@ Every number is kept to nine digits; a missing one is null. Long curves and big 
 beside the figure says so.
 """
 
+import base64
+import json
+import zlib
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass, replace
 from itertools import pairwise
@@ -46,6 +49,16 @@ def thaw(frozen: Mapping[str, Any]) -> Figure:
     if not isinstance(figure, Chart | Cloud):
         raise StorageError("This entry holds something that is no figure. Edit its text, or delete it.")
     return figure
+
+
+def pack(frozen: Mapping[str, Any]) -> str:
+    """Write a frozen figure as one short line of text; `unpack` reads it."""
+    return base64.b64encode(zlib.compress(json.dumps(frozen).encode(), 9)).decode()
+
+
+def unpack(text: str) -> dict[str, Any]:
+    """Read what `pack` wrote."""
+    return json.loads(zlib.decompress(base64.b64decode(text)))
 
 
 def note_of(frozen: Mapping[str, Any]) -> str:

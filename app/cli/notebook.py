@@ -1,0 +1,103 @@
+"""`emtc notebook`: list the research notebook's entries, and write them to a file."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from app.cli.output import DEFAULT_DATABASE, AsJson, DatabaseUrl, print_json, print_table, say
+from app.notebook.as_markdown import to_files
+from app.notebook.export import NOTEBOOK_FORMATS, NotebookFormat, export_entries
+from app.notebook.gather import gather
+from emtc_core.errors import ConfigError
+from storage.engine import Database, open_database
+from storage.notebook import EntryRow, list_entries
+
+app = typer.Typer(help="List the research notebook's entries, or export them.", invoke_without_command=True)
+
+
+@app.callback()
+def notebook(
+    context: typer.Context,
+    search: Annotated[str, typer.Option(help="Only entries with all of these words in title or text")] = "",
+    run: Annotated[str | None, typer.Option(help="Only entries that cite the run of this id")] = None,
+    db: DatabaseUrl = DEFAULT_DATABASE,
+    json: AsJson = False,
+) -> None:
+    """List the entries, newest first."""
+    if context.invoked_subcommand is not None:
+        return
+    rows = list_entries(open_database(db, read_only=True), text=search, run_id=run)
+    if json:
+        print_json([_facts(row) | {"body": row.body, "view": row.view} for row in rows])
+        return
+    print_table(
+        [_facts(row) for row in rows],
+        title="Notebook",
+        empty="No entries. Press Pin beside a figure of the app, or write one on its Notebook page.",
+    )
+
+
+@app.command()
+def export(
+    context: typer.Context,
+    entries: Annotated[list[int] | None, typer.Argument(metavar="[ENTRY]…", help="Ids; all without any")] = None,
+    format: Annotated[str, typer.Option(help="md, html or ipynb; else by the ending of --out")] = "",
+    out: Annotated[Path | None, typer.Option(help="File to write; Markdown to .zip, or to .md and a folder")] = None,
+    address: Annotated[str | None, typer.Option(help="Address of the app, to link to the views")] = None,
+    db: DatabaseUrl = DEFAULT_DATABASE,
+) -> None:
+    """Write entries with their figures as Markdown, one HTML page or a Jupyter notebook."""
+    if out is None:
+        raise typer.BadParameter("export needs --out FILE.")
+    chosen = _choose(format or {"zip": "md"}.get(out.suffix[1:], out.suffix[1:]))
+    database = open_database(_database_of(context, db), read_only=True)
+    ids = entries or [row.id for row in list_entries(database)]
+    if not ids:
+        raise ConfigError("The notebook is empty. Press Pin beside a figure of the app first.")
+    if chosen == "md" and out.suffix == ".md":
+        _write_folder(database, ids, out, address)
+    else:
+        _write(out, export_entries(database, ids, chosen, address=address))
+    say(f"Wrote {out}: {len(ids)} {'entry' if len(ids) == 1 else 'entries'}.")
+
+
+def _facts(row: EntryRow) -> dict[str, Any]:
+    return {
+        "id": row.id,
+        "created_at": row.created_at.isoformat(timespec="seconds"),
+        "updated_at": row.updated_at.isoformat(timespec="seconds"),
+        "title": row.title,
+        "runs": " ".join(str(run.get("id", "")) for run in row.cited),
+        "page": (row.view or {}).get("page"),
+        "figure": (row.view or {}).get("figure") if row.has_figure else None,
+    }
+
+
+def _choose(format: str) -> NotebookFormat:
+    for known in NOTEBOOK_FORMATS:
+        if format == known:
+            return known
+    raise typer.BadParameter(f"--format must be one of {', '.join(NOTEBOOK_FORMATS)}, got {format!r}.")
+
+
+def _database_of(context: typer.Context, db: str) -> str:
+    """Take --db also where it stands before `export`."""
+    before, source = context.parent, context.get_parameter_source("db")
+    return before.params["db"] if before and source and source.name == "DEFAULT" else db
+
+
+def _write_folder(database: Database, ids: list[int], out: Path, address: str | None) -> None:
+    """Write Markdown as a plain file with its images in a folder beside it."""
+    text, files = to_files(gather(database, ids), address=address)
+    for name, content in files.items():
+        _write(out.parent / name, content)
+    _write(out, text.encode())
+
+
+def _write(path: Path, content: bytes) -> None:
+    try:
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(content)
+    except OSError as exc:
+        raise ConfigError(f"{path} cannot be written: {exc.strerror}. Choose another --out.") from exc

@@ -1,0 +1,106 @@
+"""Entries as a Jupyter notebook (format 4.5) whose cells rebuild every figure from the database.
+
+Each figure is also inside the notebook twice: as the cell's output, to be seen without running anything, and as
+data, drawn when the database no longer has what the figure shows.
+"""
+
+import base64
+import json
+import textwrap
+from collections.abc import Sequence
+from typing import Any
+from urllib.parse import urlsplit, urlunsplit
+
+from app.figures.export import export_figure
+from app.format import escape_markdown
+from app.notebook.frozen import pack
+from app.notebook.gather import Gathered, view_link
+from app.notebook.markdown import tame
+from app.notebook.recipes import IMPORTS, make_recipe
+
+Cell = dict[str, Any]
+
+_SETUP = '''\
+import os
+
+{imports}
+DATABASE = os.environ.get("EMTC_DB", {database!r})
+
+
+def show(recipe, frozen):
+    """Draw a figure from the database as it is now, or, where that is not possible, as it was frozen."""
+    try:
+        figure = recipe(open_database(DATABASE, read_only=True))
+    except EmtcError as reason:
+        print(f"As it was frozen: {{reason}}")
+        figure = thaw(unpack(frozen))
+    return to_plotly(figure)
+'''
+
+
+def to_notebook(entries: Sequence[Gathered], *, database: str, address: str | None) -> bytes:
+    """Write the notebook; it needs this project installed in its kernel.
+
+    Args:
+        entries: What to write.
+        database: URL of the database; a password in it is left out.
+        address: Address of the app, for links to the views.
+    """
+    cells = [
+        _text("head", "# Research notebook\n\nRun the cells with a kernel in which EMTC Lab is installed."),
+        _code("setup", _SETUP.format(imports=IMPORTS, database=without_password(database))),
+    ]
+    for entry in entries:
+        cells += _entry(entry, address)
+    kernel = {"name": "python3", "display_name": "Python 3", "language": "python"}
+    metadata = {"kernelspec": kernel, "language_info": {"name": "python"}}
+    whole = {"cells": cells, "metadata": metadata, "nbformat": 4, "nbformat_minor": 5}
+    return json.dumps(whole, indent=1, ensure_ascii=False).encode()
+
+
+def without_password(url: str) -> str:
+    """Take the password out of a database URL."""
+    parts = urlsplit(url)
+    user, at, host = parts.netloc.rpartition("@")
+    return urlunsplit(parts._replace(netloc=user.partition(":")[0] + at + host)) if at else url
+
+
+def _entry(entry: Gathered, address: str | None) -> list[Cell]:
+    lines = [f"## {escape_markdown(entry.title)}", f"*{entry.dates}*", tame(entry.row.body)]
+    lines += [f"- Run {escape_markdown(line)}" for line in entry.origins]
+    if entry.view is not None:
+        link, shown = view_link(entry.view, address), escape_markdown(entry.view.address)
+        lines.append(f"View: [{shown}](<{link}>)" if link else f"View: {shown}")
+    cells = [_text(f"entry-{entry.row.id}", "\n\n".join(line for line in lines if line.strip()))]
+    if entry.figure is not None and entry.frozen is not None:
+        cells += _figure(entry, pack(entry.frozen))
+        cells.append(_text(f"caption-{entry.row.id}", escape_markdown(entry.caption)))
+    return cells
+
+
+def _figure(entry: Gathered, packed: str) -> list[Cell]:
+    assert entry.figure is not None
+    number = entry.row.id
+    recipe = make_recipe(entry.view, entry.figure) if entry.view is not None else None
+    if recipe is None:
+        source = f"to_plotly(thaw(unpack(frozen_{number})))  # its view does not say how to rebuild it"
+    else:
+        body = textwrap.indent("\n".join(recipe), "    ")
+        source = f"def figure_{number}(db):\n{body}\n\n\nshow(figure_{number}, frozen_{number})"
+    image = base64.b64encode(export_figure(entry.figure, "png")).decode()
+    output = {
+        "output_type": "display_data",
+        "data": {"image/png": image, "text/plain": entry.figure.description},
+        "metadata": {},
+    }
+    frozen = _code(f"frozen-{number}", f'frozen_{number} = "{packed}"')
+    frozen["metadata"] = {"jupyter": {"source_hidden": True}}
+    return [frozen, _code(f"figure-{number}", source) | {"outputs": [output]}]
+
+
+def _text(name: str, source: str) -> Cell:
+    return {"cell_type": "markdown", "id": name, "metadata": {}, "source": source}
+
+
+def _code(name: str, source: str) -> Cell:
+    return {"cell_type": "code", "id": name, "metadata": {}, "execution_count": None, "outputs": [], "source": source}

@@ -1,0 +1,134 @@
+"""A pinned view → Python that draws the same figure from the database, with this project's public functions.
+
+A recipe is the body of a function of `db` that returns a figure. Every value from a view is written as a Python
+literal, so nothing that a stranger typed becomes code.
+"""
+
+from collections.abc import Callable
+from typing import Final
+
+from app.notebook.frozen import Figure
+from app.notebook.view import View
+from app.paper.registry import FIGURES
+
+IMPORTS: Final = """\
+from app.figures.chart import Mark
+from app.figures.live import draw_gate_dynamics, draw_metrics, draw_outcomes
+from app.figures.memory import draw_memory
+from app.figures.plotly_view import to_plotly
+from app.figures.trajectory import draw_trajectory
+from app.notebook.frozen import thaw, unpack
+from app.paper.registry import FIGURES
+from app.projections.jobs import project_snapshot, sample_rows
+from app.projections.methods import AXIS_PAIRS, Drawn, draw_axes, draw_pca
+from emtc_core.errors import EmtcError
+from storage.engine import open_database
+from storage.queries.curves import evaluations, metric, training_episodes
+from storage.queries.episodes import get_playback, get_trajectory
+from storage.queries.gate import gate_stats
+from storage.queries.memory import get_snapshot
+from storage.queries.runs import get_run, list_resumes
+"""
+_NAMES = {"tsne": "t-SNE", "umap": "UMAP"}
+
+
+def make_recipe(view: View, figure: Figure) -> list[str] | None:
+    """Write the lines that rebuild a figure; None if the view does not say how."""
+    write = _RECIPES.get((view.page, view.figure), _from_registry)
+    try:
+        return write(view, figure)
+    except (KeyError, IndexError, TypeError, ValueError):  # a view of another version, or a stranger's
+        return None
+
+
+def _from_registry(view: View, figure: Figure) -> list[str] | None:
+    if view.figure not in FIGURES or not view.run_ids:
+        return None
+    runs = ", ".join(repr(run_id) for run_id in view.run_ids)
+    return [f"runs = [get_run(db, run_id) for run_id in [{runs}]]", f"return FIGURES[{view.figure!r}](db, runs)"]
+
+
+def _gate_dynamics(view: View, figure: Figure) -> list[str]:
+    return [*_run(view), f"return draw_gate_dynamics(gate_stats(db, run.id), run=run.name, marks=marks){_within(view)}"]
+
+
+def _outcomes(view: View, figure: Figure) -> list[str]:
+    return [
+        *_run(view),
+        "episodes = training_episodes(db, run.id, points=1000)",
+        f"return draw_outcomes(evaluations(db, run.id), episodes, run=run.name, marks=marks){_within(view)}",
+    ]
+
+
+def _metrics(view: View, figure: Figure) -> list[str]:
+    names = [str(name) for name in view.facts["metrics"]]
+    return [
+        *_run(view),
+        f"names = {names!r}",
+        f"return draw_metrics(metric(db, run.id, names), names, run=run.name, marks=marks){_within(view)}",
+    ]
+
+
+def _memory_atlas(view: View, figure: Figure) -> list[str]:
+    snapshot, n, seed = (int(view.facts[name]) for name in ("snapshot", "n", "seed"))
+    return [
+        f"snapshot = get_snapshot(db, {snapshot})",
+        f"rows = sample_rows(snapshot, n={n or 'snapshot.size'}, seed={seed})",
+        *_project(view, snapshot, n, seed),
+        "return draw_memory(",
+        "    snapshot, rows, drawn.coordinates[rows], x_label=drawn.x_label, y_label=drawn.y_label,",
+        f"    color={str(view.facts['color'])!r},",
+        f"    title={figure.title!r},",
+        f"    caption={figure.caption!r},",
+        ")",
+    ]
+
+
+def _project(view: View, snapshot: int, n: int, seed: int) -> list[str]:
+    method = str(view.facts["method"])
+    if method == "axes":
+        return [f"drawn = draw_axes(snapshot.embedding, AXIS_PAIRS[{int(view.facts['pair'])}])"]
+    if method == "pca":
+        return ["drawn = draw_pca(snapshot.embedding, fit_on=rows)"]
+    label = _NAMES[method]
+    return [
+        f"projection = project_snapshot(db, {snapshot}, method={method!r}, n={n or 'snapshot.size'}, seed={seed})",
+        f'drawn = Drawn(projection.coordinates, "{label} 1 [1]", "{label} 2 [1]")',
+    ]
+
+
+def _trajectory(view: View, figure: Figure) -> list[str]:
+    run_id, episode = view.run_ids[0], int(view.facts["episode"])
+    if "env_step" in view.facts:
+        read = f"episode = get_playback(db, {run_id!r}, {int(view.facts['env_step'])}, {episode})"
+    else:
+        read = f"episode = get_trajectory(db, {run_id!r}, {episode})"
+    return [
+        read,
+        f"title = {figure.title!r}",
+        "verdicts = {'h': episode.h, 'delta_mem': episode.delta_mem, 'beta': episode.beta}",
+        "return draw_trajectory(title=title, reward=episode.reward, **verdicts)",
+    ]
+
+
+def _run(view: View) -> list[str]:
+    return [
+        f"run = get_run(db, {view.run_ids[0]!r})",
+        'marks = tuple(Mark(step, "resumed") for step in list_resumes(db, run.id)["env_step"])',
+    ]
+
+
+def _within(view: View) -> str:
+    """Cut to the x window of the URL, "from-to"."""
+    low, _, high = (view.query.get("x") or [""])[0].partition("-")
+    return f".within(({float(low)!r}, {float(high)!r}))" if low and high else ""
+
+
+_RECIPES: dict[tuple[str, str], Callable[[View, Figure], list[str] | None]] = {
+    ("live", "gate-dynamics"): _gate_dynamics,
+    ("live", "learning-curves"): _outcomes,
+    ("live", "metrics"): _metrics,
+    ("memory", "memory-atlas"): _memory_atlas,
+    ("memory", "trajectory"): _trajectory,
+    ("replay", "trajectory"): _trajectory,
+}

@@ -1,0 +1,352 @@
+"""The notebook as files: figures that survive freezing, texts that stay texts, cells that rebuild what was pinned."""
+
+import base64
+import io
+import json
+import re
+import zipfile
+from html.parser import HTMLParser
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from app.cli.main import run
+from app.figures.chart import Chart, Line, Mark, Panel
+from app.figures.cloud import QUANTITIES, Cloud
+from app.figures.live import draw_gate_dynamics, draw_metrics, draw_outcomes
+from app.figures.memory import draw_memory
+from app.figures.trajectory import draw_trajectory
+from app.notebook.export import export_entries
+from app.notebook.frozen import MOST_PER_LINE, MOST_POINTS, freeze, note_of, pack, thaw, unpack
+from app.notebook.markdown import tame, to_html
+from app.notebook.view import make_view
+from app.projections.jobs import sample_rows
+from app.projections.methods import draw_axes, draw_pca
+from emtc_core.errors import StorageError
+from storage.engine import Database, open_database
+from storage.notebook import create_entry
+from storage.queries.curves import evaluations, metric, training_episodes
+from storage.queries.episodes import get_playback, get_trajectory, list_playbacks
+from storage.queries.gate import gate_stats
+from storage.queries.memory import get_snapshot, list_snapshots
+from storage.queries.runs import get_run
+from storage.runs import delete_run
+from tests.pages.seed import seed_run
+
+HOSTILE = (
+    "<script>alert(1)</script>",
+    "<img src=x onerror=alert(1)>",
+    "[click](javascript:alert(1))",
+    "[click](java&#115;cript:alert(1))",
+    "[click][a]\n\n[a]: javascript:alert(1)",
+    "<javascript:alert(1)>",
+    "[click](data:text/html;base64,PHNjcmlwdD4=)",
+    "![track](https://tracker.example/pixel.png)",
+    "\\![track](https://tracker.example/pixel.png)",
+    "![track][b]\n\n[b]: https://tracker.example/pixel.png",
+    '"><svg onload=alert(1)>',
+    "$\\href{javascript:alert(1)}{x}$",
+    "<!-- --><style>*{display:none}</style>",
+)
+
+
+class Tags(HTMLParser):
+    """Lists what a browser would build."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[tuple[str, dict[str, str | None]]] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.found.append((tag, dict(attrs)))
+
+
+def tags_of(page: str) -> list[tuple[str, dict[str, str | None]]]:
+    reader = Tags()
+    reader.feed(page)
+    return reader.found
+
+
+def make_cloud(n: int) -> Cloud:
+    rng = np.random.default_rng(0)
+    x, y, value = (rng.normal(size=n).astype(np.float32) for _ in range(3))
+    value[: n // 10] = np.nan
+    slot = np.arange(n, dtype=np.int64)
+    return Cloud("memory-atlas", "Cloud", "x", "y", x, y, slot, value, QUANTITIES["h"], "Caption.")
+
+
+def make_chart(n: int) -> Chart:
+    x = np.arange(n, dtype=np.float64) * 1000
+    y = np.sin(x / 5e4)
+    y[n // 3] = 7.5
+    y[n // 2 : n // 2 + max(2, n // 20)] = np.nan
+    line = Line("a", "#0072B2", x, y, y - 1, y + 1, dash=(6, 4))
+    return Chart(
+        "c", "Chart", "env steps", (Panel("P", "u", (line,), range=(-1, 8)),), "Caption.", "Described.", (Mark(3, "m"),)
+    )
+
+
+def assert_same(one: Chart | Cloud, other: Chart | Cloud) -> None:
+    assert json.dumps(freeze(one)["figure"]) == json.dumps(freeze(other)["figure"])
+
+
+@pytest.fixture(scope="module")
+def seeded(tmp_path_factory: pytest.TempPathFactory) -> tuple[Database, str]:
+    db = open_database(f"sqlite:///{tmp_path_factory.mktemp('notebook') / 'x.db'}")
+    return db, seed_run(db)
+
+
+def pin(db: Database, figure: Chart | Cloud, run_id: str, page: str, title: str = "Pinned", **rest) -> int:
+    facts, query = rest.get("facts", {}), rest.get("query", {"run": [run_id]})
+    view = make_view(page=page, figure=figure.name, query=query, runs=[get_run(db, run_id)], facts=facts)
+    return create_entry(db, title=title, body=rest.get("body", ""), run_id=run_id, figure=freeze(figure), view=view)
+
+
+def code_cells(content: bytes) -> list[str]:
+    return [cell["source"] for cell in json.loads(content)["cells"] if cell["cell_type"] == "code"]
+
+
+@pytest.mark.parametrize("figure", [make_chart(50), make_cloud(60)], ids=["chart", "cloud"])
+def test_a_figure_comes_back_as_it_was_frozen(figure) -> None:
+    frozen = freeze(figure)
+    text = json.dumps(frozen, allow_nan=False)
+    back = thaw(json.loads(text))
+    assert type(back) is type(figure)
+    assert_same(back, figure)
+    assert back.to_frame().equals(figure.to_frame())
+    assert note_of(frozen) == ""
+    assert unpack(pack(frozen)) == json.loads(text)
+
+
+def test_a_long_curve_is_thinned_keeps_its_extremes_and_says_so() -> None:
+    chart = make_chart(50_000)
+    frozen = freeze(chart)
+    line = thaw(frozen).panels[0].lines[0]
+    assert len(line.x) <= MOST_PER_LINE
+    assert np.nanmax(line.y) == 7.5
+    assert (line.x[0], line.x[-1]) == (0, 49_999_000)
+    assert np.isnan(line.y).any(), "a gap stays a gap"
+    assert np.allclose(line.low[~np.isnan(line.y)] + 1, line.y[~np.isnan(line.y)])
+    assert "2,000 of 50,000 points per line" in note_of(frozen)
+
+
+def test_a_big_cloud_is_thinned_and_says_so() -> None:
+    frozen = freeze(make_cloud(20_000))
+    assert len(thaw(frozen).slot) == MOST_POINTS
+    assert "5,000 of the 20,000 points" in note_of(frozen)
+    assert len(json.dumps(frozen)) < 400_000
+
+
+def test_many_lines_share_the_room() -> None:
+    chart = make_chart(1500)
+    many = Chart("c", "t", "x", (Panel("P", "u", chart.panels[0].lines * 100),), "", "")
+    assert len(thaw(freeze(many)).panels[0].lines[0].x) <= 600
+
+
+@pytest.mark.parametrize(
+    "stored", [{}, {"figure": {"type": "Popen"}}, {"figure": {"dtype": "O", "values": []}}, {"figure": 3}]
+)
+def test_a_foreign_figure_is_refused_in_words(stored) -> None:
+    with pytest.raises(StorageError):
+        thaw(stored)
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_hostile_markdown_becomes_neither_markup_nor_script(text: str) -> None:
+    rendered = to_html(text)
+    found = tags_of(rendered)
+    assert {tag for tag, _ in found} <= {"p", "a", "img", "code"}
+    for tag, attributes in found:
+        assert not any(name.startswith("on") for name in attributes)
+        if tag == "a":
+            assert attributes["href"].startswith("https://")
+        if tag == "img":
+            assert attributes["src"].startswith("data:image/svg+xml;base64,")
+    assert_harmless_markdown(tame(text))
+
+
+def assert_harmless_markdown(text: str) -> None:
+    from markdown_it import MarkdownIt
+
+    lenient = MarkdownIt("commonmark")
+    lenient.validateLink = lambda url: True
+    for tag, attributes in tags_of(lenient.render(text)):
+        assert tag in ("p", "a", "em", "strong", "code", "ul", "li", "h1", "h2")
+        assert (attributes.get("href") or "https://").startswith(("https://", "http://", "/"))
+
+
+def test_formulas_are_drawn_and_prices_are_not() -> None:
+    page = to_html("It costs $5 and $6. $\\beta = e^{-\\Delta^2}$ and $\\nosuchcommand$.\n\n$$\\frac{a}{b}$$")
+    images = [attributes for tag, attributes in tags_of(page) if tag == "img"]
+    assert [image["class"] for image in images] == ["maths inline", "maths display"]
+    assert images[0]["alt"] == "$\\beta = e^{-\\Delta^2}$"
+    assert "costs $5 and $6" in page
+    assert "<code>$\\nosuchcommand$</code>" in page
+
+
+def test_ordinary_markdown_passes_unchanged() -> None:
+    text = "# Head\n\n- **bold** [link](https://example.org) `a < b`\n\n$\\beta$ and [a view](/live?run=abc)"
+    assert tame(text) == text
+
+
+def test_the_page_needs_no_network_and_runs_nothing(seeded) -> None:
+    db, run_id = seeded
+    chart = draw_gate_dynamics(gate_stats(db, run_id), run="<b>run</b>")
+    made = pin(db, chart, run_id, "live", title="<script>alert(1)</script>", body="\n\n".join(HOSTILE))
+    page = export_entries(db, [made], "html", address="javascript:alert(1)").decode()
+    for tag, attributes in tags_of(page):
+        assert tag not in ("script", "link", "iframe", "object", "svg", "form", "base")
+        assert not any(name.startswith("on") for name in attributes)
+        if "src" in attributes:
+            assert attributes["src"].startswith("data:image/svg+xml;base64,")
+    assert not re.search(r'(src|href)="(?!data:|https://tracker\.example)', page)
+    assert "&lt;script&gt;alert(1)&lt;/script&gt;" in page
+    assert "default-src 'none'" in page
+
+
+def test_the_markdown_zip_has_fixed_names_only(seeded) -> None:
+    db, run_id = seeded
+    made = pin(db, make_chart(50), run_id, "live", title="../../etc/passwd <b>", body=HOSTILE[0])
+    archive = zipfile.ZipFile(io.BytesIO(export_entries(db, [made], "md", address="http://localhost:8501")))
+    names = [f"figures/entry-{made}.{suffix}" for suffix in ("svg", "csv")]
+    assert archive.namelist() == ["notebook.md", *names]
+    text = archive.read("notebook.md").decode()
+    assert f"](figures/entry-{made}.svg)" in text
+    assert f"](<http://localhost:8501/live?run={run_id}>)" in text
+    assert "<script" not in text
+    assert archive.read(names[0]).startswith(b"<?xml")
+    assert export_entries(db, [made], "md") == export_entries(db, [made], "md")
+
+
+def pinned_figures(db: Database, run_id: str) -> list[tuple[Chart | Cloud, int]]:
+    snapshot = get_snapshot(db, int(list_snapshots(db, run_id)["id"].iloc[-1]))
+    rows = sample_rows(snapshot, n=100, seed=3)
+    playback = list_playbacks(db, run_id).iloc[0]
+    step, number = int(playback["env_step"]), int(playback["episode"])
+    name, names = get_run(db, run_id).name, ["train/loss", "gate/beta_drift"]
+    texts = {"title": "An 'atlas' \"{of}\"\n\\", "caption": "Caption."}
+
+    def draw_map(drawn) -> Cloud:
+        labels = {"x_label": drawn.x_label, "y_label": drawn.y_label}
+        return draw_memory(snapshot, rows, drawn.coordinates[rows], color="beta", **labels, **texts)
+
+    def draw_episode(episode) -> Chart:
+        known = {"h": episode.h, "delta_mem": episode.delta_mem, "beta": episode.beta}
+        return draw_trajectory(title="Episode", reward=episode.reward, **known)
+
+    atlas = {"snapshot": snapshot.id, "n": 100, "seed": 3, "color": "beta", "pair": 2}
+    live = {"page": "live", "query": {"run": [run_id], "x": ["0-150"]}}
+    figures = [
+        (draw_gate_dynamics(gate_stats(db, run_id), run=name).within((0, 150)), live),
+        (draw_outcomes(evaluations(db, run_id), training_episodes(db, run_id, 1000), run=name), {"page": "live"}),
+        (draw_metrics(metric(db, run_id, names), names, run=name), {"page": "live", "facts": {"metrics": names}}),
+        (draw_map(draw_pca(snapshot.embedding, fit_on=rows)), {"page": "memory", "facts": {**atlas, "method": "pca"}}),
+        (draw_map(draw_axes(snapshot.embedding, (0, 3))), {"page": "memory", "facts": {**atlas, "method": "axes"}}),
+        (draw_episode(get_trajectory(db, run_id, 2)), {"page": "memory", "facts": {"episode": 2}}),
+        (
+            draw_episode(get_playback(db, run_id, step, number)),
+            {"page": "replay", "facts": {"episode": number, "env_step": step}},
+        ),
+    ]
+    return [(figure, pin(db, figure, run_id, **rest)) for figure, rest in figures]
+
+
+def run_cells(content: bytes, monkeypatch: pytest.MonkeyPatch, url: str) -> dict:
+    monkeypatch.setenv("EMTC_DB", url)
+    names: dict = {"__name__": "__main__"}
+    for source in code_cells(content):
+        exec(compile(source, "cell", "exec"), names)
+    return names
+
+
+def test_the_cells_rebuild_every_figure_from_the_database(seeded, monkeypatch, capsys) -> None:
+    db, run_id = seeded
+    figures = pinned_figures(db, run_id)
+    content = export_entries(db, [made for _, made in figures], "ipynb")
+    names = run_cells(content, monkeypatch, db.url)
+    assert capsys.readouterr().out == "", "no figure fell back to what was frozen"
+    for figure, made in figures:
+        assert_same(names[f"figure_{made}"](db), figure)
+
+
+def test_the_cells_fall_back_to_the_frozen_figures(tmp_path: Path, monkeypatch, capsys) -> None:
+    db = open_database(f"sqlite:///{tmp_path / 'y.db'}")
+    run_id = seed_run(db)
+    figures = pinned_figures(db, run_id)
+    delete_run(db, run_id)
+    content = export_entries(db, [made for _, made in figures], "ipynb")
+    run_cells(content, monkeypatch, db.url)
+    assert capsys.readouterr().out.count("As it was frozen") == len(figures)
+    run_cells(content, monkeypatch, f"sqlite:///{tmp_path / 'none.db'}")
+    assert not (tmp_path / "none.db").exists()
+
+
+def test_the_notebook_is_valid_and_shows_its_figures_without_running(seeded) -> None:
+    nbformat = pytest.importorskip("nbformat")
+    db, run_id = seeded
+    made = pin(db, make_cloud(60), run_id, "memory", title="<b>T</b>", body=HOSTILE[0])
+    note = create_entry(db, title="Only text", body="$\\beta$")
+    content = export_entries(db, [made, note], "ipynb", address="http://localhost:8501")
+    read = nbformat.reads(content.decode(), as_version=4)
+    nbformat.validate(read)
+    outputs = [output for cell in read.cells for output in cell.get("outputs", [])]
+    assert base64.b64decode(outputs[0]["data"]["image/png"]).startswith(b"\x89PNG")
+    assert "<script" not in "".join(cell.source for cell in read.cells if cell.cell_type == "markdown")
+
+
+def test_what_a_stranger_stored_in_a_view_never_becomes_code(seeded, monkeypatch) -> None:
+    db, run_id = seeded
+    evil = "'); raise SystemExit('owned') #"
+    view = {"page": "live", "figure": "gate-dynamics", "query": {"x": [evil]}, "runs": [{"id": evil}], "facts": {}}
+    others = [
+        view | {"query": {}},
+        view | {"figure": "metrics", "facts": {"metrics": [evil]}},
+        view | {"page": "memory", "figure": "memory-atlas", "facts": {"snapshot": evil, "n": 1, "seed": 1}},
+        view | {"page": "replay", "figure": "trajectory", "facts": {"episode": "1);"}},
+        view | {"figure": evil},
+    ]
+    ids = [create_entry(db, title="x", figure=freeze(make_chart(5)), view=each) for each in [view, *others]]
+    run_cells(export_entries(db, ids, "ipynb"), monkeypatch, db.url)
+
+
+def test_a_password_does_not_travel_with_the_notebook() -> None:
+    from app.notebook.as_ipynb import to_notebook
+
+    content = to_notebook([], database="postgresql+psycopg://me:secret@host/db?x=1", address=None).decode()
+    assert "secret" not in content
+    assert "postgresql+psycopg://me@host/db?x=1" in content
+
+
+@pytest.mark.parametrize(
+    ("name", "start"), [("n.html", b"<!doctype"), ("n.ipynb", b"{"), ("n.zip", b"PK"), ("n.md", b"# ")]
+)
+def test_the_command_line_writes_by_the_ending_of_the_file(seeded, tmp_path: Path, name: str, start: bytes) -> None:
+    db, run_id = seeded
+    made = pin(db, make_chart(50), run_id, "live")
+    assert run(["notebook", "export", str(made), "--out", str(tmp_path / name), "--db", db.url]) == 0
+    assert (tmp_path / name).read_bytes().startswith(start)
+    assert (tmp_path / "figures" / f"entry-{made}.svg").exists() == (name == "n.md")
+
+
+def test_the_command_line_lists_entries_as_json(seeded, capsys) -> None:
+    db, run_id = seeded
+    made = pin(db, make_chart(50), run_id, "live", title="Unmistakable title")
+    assert run(["notebook", "--json", "--search", "unmistakable", "--db", db.url]) == 0
+    (row,) = json.loads(capsys.readouterr().out)
+    assert (row["id"], row["title"], row["runs"], row["page"]) == (made, "Unmistakable title", run_id, "live")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "fragment"),
+    [
+        (["export", "999", "--out", "n.html"], "There is no notebook entry 999"),
+        (["export", "--out", "n.docx"], "must be one of md, html, ipynb, got 'docx'"),
+        (["export"], "--out"),
+    ],
+)
+def test_unusable_arguments_write_nothing(seeded, tmp_path: Path, capsys, monkeypatch, arguments, fragment) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert run(["notebook", *arguments, "--db", seeded[0].url]) == 2
+    assert fragment in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
