@@ -5,6 +5,7 @@ literal, so nothing that a stranger typed becomes code.
 """
 
 from collections.abc import Callable
+from math import isfinite
 from typing import Final
 
 from app.notebook.frozen import Figure
@@ -121,7 +122,9 @@ def _run(view: View) -> list[str]:
 def _within(view: View) -> str:
     """Cut to the x window of the URL, "from-to"."""
     low, _, high = (view.query.get("x") or [""])[0].partition("-")
-    return f".within(({float(low)!r}, {float(high)!r}))" if low and high else ""
+    if not low or not high or not isfinite(float(low)) or not isfinite(float(high)):
+        return ""
+    return f".within(({float(low)!r}, {float(high)!r}))"
 
 
 _RECIPES: dict[tuple[str, str], Callable[[View, Figure], list[str] | None]] = {

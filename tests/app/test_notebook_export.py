@@ -9,6 +9,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from app.cli.main import run
@@ -114,7 +115,7 @@ def test_a_figure_comes_back_as_it_was_frozen(figure) -> None:
     back = thaw(json.loads(text))
     assert type(back) is type(figure)
     assert_same(back, figure)
-    assert back.to_frame().equals(figure.to_frame())
+    pd.testing.assert_frame_equal(back.to_frame(), figure.to_frame(), rtol=1e-8)
     assert note_of(frozen) == ""
     assert unpack(pack(frozen)) == json.loads(text)
 
@@ -296,10 +297,11 @@ def test_the_notebook_is_valid_and_shows_its_figures_without_running(seeded) -> 
 
 
 def test_what_a_stranger_stored_in_a_view_never_becomes_code(seeded, monkeypatch) -> None:
-    db, run_id = seeded
+    db, _ = seeded
     evil = "'); raise SystemExit('owned') #"
     view = {"page": "live", "figure": "gate-dynamics", "query": {"x": [evil]}, "runs": [{"id": evil}], "facts": {}}
     others = [
+        view | {"query": {"x": ["nan-inf"]}, "runs": [{"id": "abcd2345"}]},
         view | {"query": {}},
         view | {"figure": "metrics", "facts": {"metrics": [evil]}},
         view | {"page": "memory", "figure": "memory-atlas", "facts": {"snapshot": evil, "n": 1, "seed": 1}},
