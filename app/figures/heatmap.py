@@ -20,9 +20,11 @@ class Grid:
 
     @property
     def best(self) -> NDArray[np.bool_]:
-        """The cells with the greatest value as it is printed, ties included."""
+        """The cells with the greatest value as it is printed, ties included; none where all are alike."""
         shown = np.round(self.values, 3)
-        return np.isfinite(shown) & (shown == np.nanmax(shown, initial=-np.inf))
+        known = np.isfinite(shown)
+        best = known & (shown == np.nanmax(shown, initial=-np.inf))
+        return best & bool((best != known).any())
 
     @property
     def cells(self) -> Iterator[tuple[int, int, float, int, bool]]:
