@@ -17,17 +17,18 @@ from numpy.typing import NDArray
 
 from app.figures.chart import Chart, Line, Mark, Panel, Values
 from app.figures.cloud import Cloud, Quantity
+from app.figures.heatmap import Grid, Heatmap
 from app.format import count
 from emtc_core.errors import StorageError
 
-Figure = Chart | Cloud
+Figure = Chart | Cloud | Heatmap
 MOST_POINTS = 5000
 """Of a cloud."""
 MOST_PER_LINE = 2000
 MOST_IN_ALL_LINES = 60_000
 _FEWEST_PER_LINE = 200
 _DIGITS = 9
-_TYPES: dict[str, type] = {kind.__name__: kind for kind in (Chart, Panel, Line, Mark, Cloud, Quantity)}
+_TYPES: dict[str, type] = {kind.__name__: kind for kind in (Chart, Panel, Line, Mark, Cloud, Quantity, Heatmap, Grid)}
 
 
 def freeze(figure: Figure) -> dict[str, Any]:
@@ -46,7 +47,7 @@ def thaw(frozen: Mapping[str, Any]) -> Figure:
         figure = _decode(frozen["figure"])
     except (KeyError, TypeError, ValueError) as exc:
         raise StorageError("This figure was frozen by another version of EMTC Lab and cannot be drawn.") from exc
-    if not isinstance(figure, Chart | Cloud):
+    if not isinstance(figure, Figure):
         raise StorageError("This entry holds something that is no figure. Edit its text, or delete it.")
     return figure
 
@@ -71,6 +72,8 @@ def thin(figure: Figure) -> tuple[Figure, str]:
     """Leave out points beyond the limits and say which."""
     if isinstance(figure, Cloud):
         return _thin_cloud(figure)
+    if isinstance(figure, Heatmap):
+        return figure, ""
     lengths = [len(line.x) for _, line in figure.lines]
     most = max(_FEWEST_PER_LINE, min(MOST_PER_LINE, MOST_IN_ALL_LINES // max(1, len(lengths))))
     if max(lengths, default=0) <= most:

@@ -15,6 +15,7 @@ import pytest
 from app.cli.main import run
 from app.figures.chart import Chart, Line, Mark, Panel
 from app.figures.cloud import QUANTITIES, Cloud
+from app.figures.heatmap import Grid, Heatmap
 from app.figures.live import draw_gate_dynamics, draw_metrics, draw_outcomes
 from app.figures.memory import draw_memory
 from app.figures.trajectory import draw_trajectory
@@ -108,7 +109,12 @@ def code_cells(content: bytes) -> list[str]:
     return [cell["source"] for cell in json.loads(content)["cells"] if cell["cell_type"] == "code"]
 
 
-@pytest.mark.parametrize("figure", [make_chart(50), make_cloud(60)], ids=["chart", "cloud"])
+def make_heatmap() -> Heatmap:
+    grid = Grid("5m", np.array([[0.5, np.nan], [0.25, 1.0]]), np.array([[3, 0], [2, 3]]))
+    return Heatmap("lambda-heatmap", "Map", "x", "y", ("0.1", "1"), ("a", "b"), (grid,), "μ̄_w [1]", "Caption.")
+
+
+@pytest.mark.parametrize("figure", [make_chart(50), make_cloud(60), make_heatmap()], ids=lambda each: each.name)
 def test_a_figure_comes_back_as_it_was_frozen(figure) -> None:
     frozen = freeze(figure)
     text = json.dumps(frozen, allow_nan=False)
