@@ -16,12 +16,14 @@ import pandas as pd
 import streamlit as st
 from numpy.typing import NDArray
 
+from app.comparison import Group, find_quantity, group_curves
 from app.projections.jobs import sample_rows
+from app.statistics import MOST_POINTS
 from emtc_core.envs.base import Scene
 from emtc_core.envs.registry import EnvRow, list_envs, make_scene
 from emtc_core.metrics import METRICS
 from storage.engine import Database, open_database, run_folder
-from storage.queries import curves, episodes, gate, memory, runs
+from storage.queries import compare, curves, episodes, gate, memory, runs, sweeps
 from storage.queries.episodes import Trajectory
 from storage.queries.memory import PointDetail, Projection, Snapshot
 from storage.runs import RunRow
@@ -84,6 +86,21 @@ def known_runs(run_ids: Sequence[str]) -> frozenset[str]:
     return _known_runs(database_url(), tuple(sorted(set(run_ids))))
 
 
+@st.cache_data(ttl=1, show_spinner=False)
+def _sweep_list(url: str) -> list[sweeps.Sweep]:
+    return sweeps.list_sweeps(_open(url))
+
+
+def sweep_list() -> list[sweeps.Sweep]:
+    """List the newest sweeps with the progress of their runs; at most one second old."""
+    return _sweep_list(database_url())
+
+
+def sweep_runs(sweep_id: str) -> list[RunRow]:
+    """List the runs of a sweep as they are now."""
+    return sweeps.sweep_runs(database(), sweep_id)
+
+
 @st.cache_data(ttl=3600, show_spinner=False)
 def env_list() -> list[EnvRow]:
     """List every environment and map."""
@@ -98,6 +115,59 @@ def _evaluations(url: str, run_id: str) -> pd.DataFrame:
 def evaluations(run_id: str) -> pd.DataFrame:
     """Read all evaluations of a run; at most two seconds old."""
     return _evaluations(database_url(), run_id)
+
+
+@dataclass(frozen=True)
+class Compared:
+    """Several runs as variants: their rows, and for each variant the curves of its seeds."""
+
+    rows: dict[str, RunRow]
+    win_rates: list[Group]
+    groups: list[Group]
+
+    @property
+    def configs(self) -> dict[str, dict[str, Any]]:
+        """Run id → configuration as stored."""
+        return {run_id: row.config for run_id, row in self.rows.items()}
+
+
+@st.cache_resource(ttl=5, max_entries=32, show_spinner=False)
+def _compared(url: str, run_ids: tuple[str, ...], quantity: str) -> Compared:
+    db, drawn = _open(url), find_quantity(quantity)
+    rows = {row.id: row for row in compare.get_rows(db, run_ids)}
+    configs = {run_id: row.config for run_id, row in rows.items()}
+    frame = compare.evaluation_curves(db, list(rows))
+    win_rates = group_curves(configs, frame)
+    if drawn.is_evaluation:
+        return Compared(rows, win_rates, group_curves(configs, frame, drawn))
+    longest = max((row.env_steps for row in rows.values()), default=0)
+    logged = compare.metric_curves(db, list(rows), quantity, stretch=max(1, longest // MOST_POINTS))
+    return Compared(rows, win_rates, group_curves(configs, logged, drawn))
+
+
+def compared(run_ids: Sequence[str], quantity: str) -> Compared:
+    """Read the curves of several runs; at most five seconds old. One statement for each curve table."""
+    return _compared(database_url(), tuple(run_ids), quantity)
+
+
+@st.cache_data(ttl=5, show_spinner=False)
+def _shared_metrics(url: str, run_ids: tuple[str, ...]) -> list[str]:
+    return compare.shared_metrics(_open(url), run_ids)
+
+
+def shared_metrics(run_ids: Sequence[str]) -> list[str]:
+    """List every number that any of these runs logged."""
+    return _shared_metrics(database_url(), tuple(run_ids))
+
+
+@st.cache_data(ttl=60, show_spinner=False)
+def _configs(url: str, run_ids: tuple[str, ...]) -> dict[str, dict[str, Any]]:
+    return runs.run_configs(_open(url), run_ids)
+
+
+def configs(run_ids: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """Read how runs were configured."""
+    return _configs(database_url(), tuple(run_ids))
 
 
 @st.cache_data(ttl=5, show_spinner=False)

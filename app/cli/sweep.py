@@ -92,7 +92,7 @@ def _run(database: Database, sweep_id: str, file: str, engine: str, jobs: int, *
     if json:
         keep = ("id", "name", "map", "algo", "seed", "env_steps", "win_rate", "return_mean", "error")
         runs = [{name: getattr(row, name) for name in keep} | {"status": row.live_status} for row in rows]
-        print_json({"sweep_id": ended.id, "name": ended.name, "status": ended.status, "runs": runs})
+        print_json({"sweep_id": ended.id, "name": ended.name, "status": ended.state, "runs": runs})
     return 1 if any(row.live_status in ("failed", "lost") for row in rows) else 0
 
 
@@ -169,7 +169,7 @@ def _print_sweeps(database: Database, *, json: bool) -> int:
         {
             "id": each.id,
             "name": each.name,
-            "status": each.status,
+            "status": "waiting" if each.state == "lost" else each.state,
             "runs": len(each.runs),
             **{
                 status: each.counts[status] for status in ("finished", "running", "queued", "stopped", "failed", "lost")

@@ -5,14 +5,16 @@ import socket
 from pathlib import Path
 
 import psutil
+from pydantic import ValidationError
 
 from app.launch import LOG_NAME, check_startable, estimate, spawn
-from app.sweeps.plan import Plan
+from app.sweeps.file import SweepFile
+from app.sweeps.plan import Plan, make_plan
 from app.versions import library_versions
-from emtc_core.errors import RunStateError
+from emtc_core.errors import ConfigError, RunStateError
 from storage.control import send_command
 from storage.engine import Database, run_folder
-from storage.queries.sweeps import list_sweeps
+from storage.queries.sweeps import Sweep, get_sweep, list_sweeps
 from storage.sweeps import Worker, requeue, save_sweep, stop_sweep
 
 
@@ -92,6 +94,41 @@ def stop(db: Database, sweep_id: str) -> tuple[int, int]:
 def retry(db: Database, sweep_id: str) -> int:
     """Queue a sweep's stopped and failed runs again; each goes on from its checkpoint where it has one."""
     return requeue(db, sweep_id, ("stopped", "failed"))
+
+
+def go_on(db: Database, sweep: Sweep) -> int:
+    """Queue exactly the planned runs of a sweep that nobody works on and that have not finished, and start them.
+
+    That is: stopped and failed ones, which go on from their checkpoints, and deleted ones, which are made anew.
+
+    Returns:
+        How many runs are queued.
+
+    Raises:
+        ConfigError: If another version of the program wrote the plan and it would now be another one.
+    """
+    plan = plan_of(sweep)
+    check_plan(plan)
+    create_sweep(db, plan, jobs=sweep.jobs)
+    retry(db, sweep.id)
+    if not sweep.has_scheduler:
+        start_scheduler(db, sweep.id, jobs=sweep.jobs)
+    return get_sweep(db, sweep.id).counts["queued"]
+
+
+def plan_of(sweep: Sweep) -> Plan:
+    """Make the plan of a stored sweep again.
+
+    Raises:
+        ConfigError: If another version of the program wrote it and it would now be another one.
+    """
+    try:
+        plan = make_plan(SweepFile.model_validate(sweep.plan["file"]))
+    except ValidationError as exc:
+        raise ConfigError(f"The plan of sweep {sweep.id} is of another version. Start its file anew.") from exc
+    if plan.id != sweep.id:
+        raise ConfigError(f"The plan of sweep {sweep.id} is of another version. Start its file anew.")
+    return plan
 
 
 def expected_cost(db: Database | None, plan: Plan, *, jobs: int) -> tuple[float, float, str]:

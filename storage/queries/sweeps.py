@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Literal
 
 from sqlalchemy import select
 
@@ -54,6 +54,18 @@ class Sweep:
         wanted = sum(run.target_steps for run in self.runs)
         reached = (run.target_steps if run.status == "finished" else run.env_steps for run in self.runs)
         return min(1.0, sum(reached) / wanted) if wanted else 0.0
+
+    @property
+    def state(self) -> Literal["running", "paused", "finished", "stopped", "failed", "lost"]:
+        """Say in one word what goes on; `lost` means that runs are left and nobody starts them."""
+        counts = self.counts
+        if counts["running"]:
+            return "running"
+        if self.is_over:
+            return "failed" if counts["failed"] else "stopped" if counts["stopped"] else "finished"
+        if self.status == "stopped":
+            return "stopped"
+        return "running" if self.has_scheduler else "paused" if counts["paused"] else "lost"
 
     @property
     def is_over(self) -> bool:
