@@ -7,13 +7,22 @@ from datetime import UTC, datetime
 from functools import cache
 from typing import Any
 
-from sqlalchemy import Connection, Table, update
+from sqlalchemy import BigInteger, Boolean, Connection, Double, Integer, LargeBinary, String, Table, update
 
 from emtc_core.errors import RunNotFoundError
 from storage.batch import Batch, Rows
+from storage.copying import can_pack, pack_rows
 from storage.models import Base, Run
 
 _PLAIN = ("episodes", "transitions")  # a second row of the same key is a fault, not a correction
+_SERVER_TYPES: dict[type, str] = {
+    BigInteger: "int8",
+    Integer: "int4",
+    Double: "float8",
+    Boolean: "bool",
+    String: "text",
+    LargeBinary: "bytea",
+}
 _ADDED = {"transition_summary": {"delta_mem_max": "max", "beta_min": "min"}}
 _CONFLICT = {"snapshots": ("run_id", "env_step")}
 _ORDER = (
@@ -50,13 +59,23 @@ def _write_rows(connection: Connection, table: str, rows: Rows) -> None:
     cursor = driver.cursor()
     try:
         if dialect == "postgresql" and table in _PLAIN:
-            with cursor.copy(f"COPY {table} ({_columns(table)}) FROM STDIN") as copy:
-                for row in rows:
-                    copy.write_row(row)
+            _copy(cursor, table, rows)
         else:
             cursor.executemany(_statement(table, dialect), _adapted(rows, table, dialect))
     finally:
         cursor.close()
+
+
+def _copy(cursor: Any, table: str, rows: Rows) -> None:
+    """Send rows as binary COPY, which costs this process half of what its text form does."""
+    columns = list(Base.metadata.tables[table].columns)
+    with cursor.copy(f"COPY {table} ({_columns(table)}) FROM STDIN WITH (FORMAT BINARY)") as copy:
+        if can_pack(columns):
+            copy.write(pack_rows(rows, columns))
+            return
+        copy.set_types([_SERVER_TYPES[type(column.type)] for column in columns])
+        for row in rows:
+            copy.write_row(row)
 
 
 def _adapted(rows: Rows, table: str, dialect: str) -> Rows:

@@ -5,37 +5,33 @@ import statistics
 import time
 from collections.abc import Callable
 from contextlib import closing
-from pathlib import Path
 
 import numpy as np
-from sqlalchemy import insert, update
 
-from app.bench.telemetry import LENGTH, Figure, make_records, temporary_database
+from app.bench import live
+from app.bench.records import CONFIG, LENGTH, Figure, fill_transitions, make_records, temporary_database
 from emtc_core.recorder import SnapshotRecord
 from storage.engine import Database
-from storage.models import Run, TransitionSummary
+from storage.models import Run
 from storage.queries.gate import gate_chart
 from storage.queries.memory import get_point, list_snapshots
 from storage.queries.runs import list_runs
 from storage.recorder import DatabaseRecorder
 from storage.runs import create_run
-from storage.summary import summarize
 
 TRANSITIONS = 10_000_000
 NODES = 1_000_000
 RUNS = 5000
 _REPEATS = 7
 _EPISODES = 200
-_CHUNK = 500_000
-_CONFIG = {"env": {"name": "skirmish", "map": "3s_vs_5z"}, "algo": "emtc-qplex", "seed": 1}
 
 
 def run() -> list[Figure]:
-    """Measure `queries.gate_chart_ms`, `queries.point_detail_ms` and `queries.run_list_ms`."""
+    """Measure `queries.gate_chart_ms`, `queries.point_detail_ms`, `queries.run_list_ms`, `queries.live_tick_ms`."""
     with temporary_database() as db:
-        long_run = create_run(db, _CONFIG, target_steps=TRANSITIONS, versions={})
+        long_run = create_run(db, CONFIG, target_steps=TRANSITIONS, versions={})
         fill_transitions(db, long_run, TRANSITIONS)
-        snapshot_run = create_run(db, _CONFIG, target_steps=1, versions={})
+        snapshot_run = create_run(db, CONFIG, target_steps=1, versions={})
         snapshot_id = fill_snapshot(db, snapshot_run, NODES)
         slots = iter(np.linspace(0, NODES - 1, 2 * _REPEATS).astype(int).tolist())
         chart_ms = median_ms(lambda: gate_chart(db, long_run))
@@ -48,6 +44,7 @@ def run() -> list[Figure]:
         _figure("queries.point_detail_ms", point_ms, 100, f"entry, trajectory, delta_mem; {NODES:,} nodes"),
         _figure("queries.run_list_ms", list_ms, 300, f"the newest 200 of {RUNS:,} runs"),
         _figure("queries.run_list_all_ms", all_ms, 300, f"all {RUNS:,} runs"),
+        *live.figures(),
     ]
 
 
@@ -59,24 +56,6 @@ def median_ms(question: Callable[[], object]) -> float:
         question()
         times.append(1000 * (time.perf_counter() - started))
     return statistics.median(times)
-
-
-def fill_transitions(db: Database, run_id: str, count: int) -> None:
-    """Write made-up transitions and their sums, faster than a recorder that also packs trajectories."""
-    rng = np.random.default_rng(0)
-    for start in range(0, count, _CHUNK):
-        n = min(_CHUNK, count - start)
-        h, h_next, reward = rng.random((3, n))
-        delta_mem = np.abs(reward + 0.99 * h_next - h)
-        beta = np.exp(-(delta_mem**2) / 2)
-        _insert_chunk(db.path, run_id, start, (reward, h, h_next, delta_mem, beta))
-        names = [column.name for column in TransitionSummary.__table__.columns]
-        sums = [
-            dict(zip(names, (run_id, *row), strict=True)) for row in summarize(start + 1, delta_mem, beta, np.ones(n))
-        ]
-        with db.transaction() as connection:
-            connection.execute(insert(TransitionSummary), sums)
-            connection.execute(update(Run).where(Run.id == run_id).values(env_steps=start + n))
 
 
 def fill_snapshot(db: Database, run_id: str, nodes: int) -> int:
@@ -120,20 +99,6 @@ def fill_runs(db: Database, count: int) -> None:
             f"INSERT INTO runs (id, {columns}) SELECT printf('b%07d', i), {columns} "
             f"FROM n, (SELECT * FROM runs LIMIT 1)",
             (count,),
-        )
-
-
-def _insert_chunk(path: Path | None, run_id: str, start: int, columns: tuple[np.ndarray, ...]) -> None:
-    if path is None:
-        raise ValueError("the benchmark fills a SQLite file")
-    rows = zip(range(start + 1, start + len(columns[0]) + 1), *(column.tolist() for column in columns), strict=True)
-    with closing(sqlite3.connect(path)) as connection, connection:
-        connection.execute("PRAGMA synchronous=OFF")
-        connection.executemany(
-            "INSERT INTO transitions (run_id, env_step, reward, h, h_next, delta_mem, beta, "
-            "tau, episode, t, slot, next_slot) "
-            f"VALUES ('{run_id}', ?, ?, ?, ?, ?, ?, 1.0, 1, 0, 1, 2)",
-            rows,
         )
 
 

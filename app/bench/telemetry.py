@@ -4,33 +4,27 @@ The loop is synthetic: each episode costs the NumPy work of a fast trainer, far 
 that the ratio is an upper bound of what a run pays.
 """
 
-import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 
-from emtc_core.recorder import EpisodeRecord, NullRecorder, Recorder
+from app.bench import contention, postgres
+from app.bench.records import CONFIG, LENGTH, Figure, make_records, temporary_database
+from emtc_core.recorder import NullRecorder, Recorder
 from storage.engine import Database, open_database
 from storage.recorder import DatabaseRecorder
 from storage.runs import create_run
 
-Figure = dict[str, object]
-
-LENGTH, STATE_DIM, N_AGENTS = 150, 68, 3  # 3s_vs_5z
 _EPISODES = 3000
 _LOOP_EPISODES = 10
 _LOOP_SECONDS_PER_EPISODE = 0.15  # 1,000 env steps per second, five times what EMTC(QPLEX) reaches on CPU
 _REPEATS = 7
-_CONFIG = {"env": {"name": "skirmish", "map": "3s_vs_5z"}, "algo": "emtc-qplex", "seed": 1}
 
 
 def run() -> list[Figure]:
-    """Measure `telemetry.transitions_per_second` and `telemetry.slowdown`."""
-    rate = measure_rate()
+    """Measure `telemetry.transitions_per_second`, the same on PostgreSQL, and `telemetry.slowdown`."""
+    with temporary_database() as db:
+        rate = measure_rate(db)
     slowdown = measure_slowdown()
     return [
         {
@@ -49,21 +43,39 @@ def run() -> list[Figure]:
             "met": slowdown <= 1.03,
             "reference": "the same loop of 1,000 env steps/s without a recorder",
         },
+        *(_postgres_figures() if postgres.is_reachable() else ()),
+        *contention.figures(),
     ]
 
 
-def measure_rate() -> float:
+def measure_rate(db: Database) -> float:
     """Record episodes with trajectories as fast as the queue takes them, until all are stored."""
-    with temporary_database() as db:
-        recorder = DatabaseRecorder(db, create_run(db, _CONFIG, target_steps=1, versions={}))
-        records = make_records(_EPISODES)
-        started = time.perf_counter()
-        for record in records:
-            recorder.record_episode(record)
-        recorder.flush()
-        seconds = time.perf_counter() - started
-        recorder.close()
+    recorder = DatabaseRecorder(db, create_run(db, CONFIG, target_steps=1, versions={}))
+    records = make_records(_EPISODES)
+    started = time.perf_counter()
+    for record in records:
+        recorder.record_episode(record)
+    recorder.flush()
+    seconds = time.perf_counter() - started
+    recorder.close()
     return _EPISODES * LENGTH / seconds
+
+
+def _postgres_figures() -> list[Figure]:
+    with postgres.server(fsync=True) as server, postgres.made_database(server) as url:
+        db = open_database(url)
+        rate = measure_rate(db)
+        db.dispose()
+    return [
+        {
+            "name": "telemetry.transitions_per_second.postgresql",
+            "value": rate,
+            "unit": "transitions/s",
+            "budget": None,
+            "met": None,
+            "reference": "a server on the same cores; its foreign keys are checked row by row",
+        }
+    ]
 
 
 def measure_slowdown() -> float:
@@ -76,20 +88,10 @@ def measure_slowdown() -> float:
     for _ in range(_REPEATS):
         without.append(_time_loop(NullRecorder(), rounds))
         with temporary_database() as db:
-            recorder = DatabaseRecorder(db, create_run(db, _CONFIG, target_steps=1, versions={}))
+            recorder = DatabaseRecorder(db, create_run(db, CONFIG, target_steps=1, versions={}))
             with_recorder.append(_time_loop(recorder, rounds))
             recorder.close()
     return min(with_recorder) / min(without)
-
-
-def make_records(count: int) -> list[EpisodeRecord]:
-    """Make consecutive episodes of 3s_vs_5z size from 50 different ones."""
-    rng = np.random.default_rng(0)
-    kinds = [_make_record(rng) for _ in range(min(count, 50))]
-    return [
-        replace(kinds[place % len(kinds)], episode=place + 1, first_env_step=place * LENGTH + 1)
-        for place in range(count)
-    ]
 
 
 def calibrate_work(seconds: float) -> int:
@@ -97,39 +99,6 @@ def calibrate_work(seconds: float) -> int:
     started = time.perf_counter()
     _work(20)
     return max(1, round(20 * seconds / (time.perf_counter() - started)))
-
-
-@contextmanager
-def temporary_database() -> Iterator[Database]:
-    """Open a database that is gone afterwards."""
-    with tempfile.TemporaryDirectory(prefix="emtc-bench-") as folder:
-        db = open_database(f"sqlite:///{Path(folder) / 'bench.db'}")
-        try:
-            yield db
-        finally:
-            db.dispose()
-
-
-def _make_record(rng: np.random.Generator) -> EpisodeRecord:
-    walk = rng.normal(0, 0.02, (LENGTH + 1, STATE_DIM)).cumsum(axis=0)
-    reward, h, h_next = rng.random(LENGTH, np.float32), rng.random(LENGTH), rng.random(LENGTH)
-    delta_mem = np.abs(reward + 0.99 * h_next - h)
-    return EpisodeRecord(
-        episode=1,
-        first_env_step=1,
-        episode_return=float(reward.sum()),
-        won=True,
-        epsilon=0.1,
-        state=np.clip(walk, -1, 1).astype(np.float32),
-        action=rng.integers(0, 11, (LENGTH, N_AGENTS)),
-        reward=reward,
-        slots=np.arange(LENGTH + 1),
-        h=h,
-        h_next=h_next,
-        delta_mem=delta_mem,
-        beta=np.exp(-(delta_mem**2) / 2),
-        tau=1.0,
-    )
 
 
 def _time_loop(recorder: Recorder, rounds: int) -> float:

@@ -1,17 +1,13 @@
 """Databases to test against: a SQLite file, and a private PostgreSQL server where one is installed."""
 
-import os
 import shutil
-import subprocess
-import tempfile
-import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from sqlalchemy import create_engine, make_url, text
+from sqlalchemy import make_url
 
+from app.bench.postgres import GIVEN, is_reachable, made_database, server
 from storage.engine import Database, open_database
 from storage.runs import create_run
 from tests.require import require
@@ -20,50 +16,12 @@ from tests.storage.records import CONFIG
 BACKENDS = ("sqlite", pytest.param("postgres", marks=pytest.mark.postgres))
 
 
-def find_server_binaries() -> Path | None:
-    found = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"))
-    on_path = shutil.which("initdb")
-    return found[-1].parent if found else Path(on_path).parent if on_path else None
-
-
 @pytest.fixture(scope="session")
 def postgres_server() -> Iterator[str]:
     """URL of a server's `postgres` database: EMTC_TEST_POSTGRES, or a private one on a Unix socket."""
-    given = os.environ.get("EMTC_TEST_POSTGRES")
-    if given:
-        yield given
-        return
-    binaries = find_server_binaries()
-    require("postgres", binaries is not None, "no PostgreSQL server is installed and EMTC_TEST_POSTGRES is unset")
-    assert binaries is not None
-    place = Path(tempfile.mkdtemp(prefix="emtc-pg-"))
-    as_user = ["runuser", "-u", "postgres", "--"] if os.geteuid() == 0 else []
-    if as_user:
-        shutil.chown(place, "postgres", "postgres")
-    data = place / "data"
-    run = {"check": True, "stdout": subprocess.DEVNULL, "cwd": place}
-    init = [binaries / "initdb", "-D", data, "-U", "postgres", "-A", "trust", "-E", "UTF8", "--no-sync"]
-    subprocess.run([*as_user, *map(str, init)], **run)
-    options = f"-k {place} -c listen_addresses='' -c fsync=off -c max_connections=40"
-    control = [str(binaries / "pg_ctl"), "-D", str(data), "-w"]
-    subprocess.run([*as_user, *control, "-o", options, "-l", str(place / "log"), "start"], **run)
-    try:
-        yield f"postgresql+psycopg://postgres@/postgres?host={place}"
-    finally:
-        subprocess.run([*as_user, *control, "-m", "immediate", "stop"], **run)
-        shutil.rmtree(place, ignore_errors=True)
-
-
-@contextmanager
-def made_database(server: str, template: str = "template1") -> Iterator[str]:
-    name = f"emtc_{uuid.uuid4().hex[:12]}"
-    admin = create_engine(server, isolation_level="AUTOCOMMIT")
-    with admin.connect() as connection:
-        connection.execute(text(f"CREATE DATABASE {name} TEMPLATE {template}"))
-    yield admin.url.set(database=name).render_as_string(hide_password=False)
-    with admin.connect() as connection:
-        connection.execute(text(f"DROP DATABASE {name} WITH (FORCE)"))
-    admin.dispose()
+    require("postgres", is_reachable(), f"no PostgreSQL server is installed and {GIVEN} is unset")
+    with server(fsync=False) as url:
+        yield url
 
 
 @pytest.fixture

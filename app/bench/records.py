@@ -1,0 +1,97 @@
+"""Made-up runs for the benchmarks: episodes of 3s_vs_5z size, databases that are gone afterwards, long runs."""
+
+import sqlite3
+import tempfile
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+from sqlalchemy import insert, update
+
+from emtc_core.recorder import EpisodeRecord
+from storage.engine import Database, open_database
+from storage.models import Run, TransitionSummary
+from storage.summary import summarize
+
+Figure = dict[str, object]
+
+LENGTH, STATE_DIM, N_AGENTS = 150, 68, 3  # 3s_vs_5z
+CONFIG = {"env": {"name": "skirmish", "map": "3s_vs_5z"}, "algo": "emtc-qplex", "seed": 1}
+_CHUNK = 500_000
+
+
+def make_records(count: int) -> list[EpisodeRecord]:
+    """Make consecutive episodes of 3s_vs_5z size from 50 different ones."""
+    rng = np.random.default_rng(0)
+    kinds = [_make_record(rng) for _ in range(min(count, 50))]
+    return [
+        replace(kinds[place % len(kinds)], episode=place + 1, first_env_step=place * LENGTH + 1)
+        for place in range(count)
+    ]
+
+
+@contextmanager
+def temporary_database() -> Iterator[Database]:
+    """Open a database that is gone afterwards."""
+    with tempfile.TemporaryDirectory(prefix="emtc-bench-") as folder:
+        db = open_database(f"sqlite:///{Path(folder) / 'bench.db'}")
+        try:
+            yield db
+        finally:
+            db.dispose()
+
+
+def fill_transitions(db: Database, run_id: str, count: int) -> None:
+    """Write made-up transitions and their sums, faster than a recorder that also packs trajectories."""
+    rng = np.random.default_rng(0)
+    for start in range(0, count, _CHUNK):
+        n = min(_CHUNK, count - start)
+        h, h_next, reward = rng.random((3, n))
+        delta_mem = np.abs(reward + 0.99 * h_next - h)
+        beta = np.exp(-(delta_mem**2) / 2)
+        _insert_chunk(db.path, run_id, start, (reward, h, h_next, delta_mem, beta))
+        names = [column.name for column in TransitionSummary.__table__.columns]
+        sums = [
+            dict(zip(names, (run_id, *row), strict=True)) for row in summarize(start + 1, delta_mem, beta, np.ones(n))
+        ]
+        with db.transaction() as connection:
+            connection.execute(insert(TransitionSummary), sums)
+            connection.execute(update(Run).where(Run.id == run_id).values(env_steps=start + n))
+
+
+def _make_record(rng: np.random.Generator) -> EpisodeRecord:
+    walk = rng.normal(0, 0.02, (LENGTH + 1, STATE_DIM)).cumsum(axis=0)
+    reward, h, h_next = rng.random(LENGTH, np.float32), rng.random(LENGTH), rng.random(LENGTH)
+    delta_mem = np.abs(reward + 0.99 * h_next - h)
+    return EpisodeRecord(
+        episode=1,
+        first_env_step=1,
+        episode_return=float(reward.sum()),
+        won=True,
+        epsilon=0.1,
+        state=np.clip(walk, -1, 1).astype(np.float32),
+        action=rng.integers(0, 11, (LENGTH, N_AGENTS)),
+        reward=reward,
+        slots=np.arange(LENGTH + 1),
+        h=h,
+        h_next=h_next,
+        delta_mem=delta_mem,
+        beta=np.exp(-(delta_mem**2) / 2),
+        tau=1.0,
+    )
+
+
+def _insert_chunk(path: Path | None, run_id: str, start: int, columns: tuple[np.ndarray, ...]) -> None:
+    if path is None:
+        raise ValueError("the benchmark fills a SQLite file")
+    rows = zip(range(start + 1, start + len(columns[0]) + 1), *(column.tolist() for column in columns), strict=True)
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("PRAGMA synchronous=OFF")
+        connection.executemany(
+            "INSERT INTO transitions (run_id, env_step, reward, h, h_next, delta_mem, beta, "
+            "tau, episode, t, slot, next_slot) "
+            f"VALUES ('{run_id}', ?, ?, ?, ?, ?, ?, 1.0, 1, 0, 1, 2)",
+            rows,
+        )

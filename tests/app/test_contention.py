@@ -1,0 +1,20 @@
+"""Several trainers and pages on one SQLite file."""
+
+from pathlib import Path
+
+import pytest
+
+from app.bench.contention import contend
+from storage.engine import open_database
+from storage.queries.runs import list_runs
+
+
+@pytest.mark.slow
+def test_four_recorders_and_three_live_pages_never_meet_a_locked_database(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'x.db'}"
+    met = contend(url, seconds=20)
+    assert met.complaints == []
+    assert met.ticks > 0
+    db = open_database(url)
+    assert sum(list_runs(db)["env_steps"].tolist()) == met.transitions > 0
+    db.dispose()
