@@ -11,8 +11,8 @@ import sys
 import threading
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import median
 
+import numpy as np
 import psutil
 
 from app.versions import library_versions
@@ -204,5 +204,5 @@ def _known_speed(db: Database | None, config: RunConfig) -> tuple[float, str]:
         and (seconds := (row["ended_at"] - row["started_at"]).total_seconds()) > 0
     ]
     if speeds:
-        return median(speeds), f"the median of {len(speeds)} finished run(s) of this map and algorithm here"
+        return float(np.median(speeds)), f"the median of {len(speeds)} finished run(s) of this map and algorithm here"
     return _GUESSED_STEPS_PER_SECOND, "a guess, as no such run has finished here yet"
