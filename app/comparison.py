@@ -10,7 +10,7 @@ from typing import Any
 import pandas as pd
 
 from app.figures.chart import column
-from app.statistics import Curve, mu_w_curve
+from app.seed_statistics import Curve, mu_w_curve
 from app.variants import Variant, group_variants
 from emtc_core.metrics import METRICS
 

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from app.comparison import Group, find_quantity, group_curves
 from app.projections.jobs import sample_rows
-from app.statistics import MOST_POINTS
+from app.seed_statistics import MOST_POINTS
 from emtc_core.envs.base import Scene
 from emtc_core.envs.registry import EnvRow, list_envs, make_scene
 from emtc_core.metrics import METRICS

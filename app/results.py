@@ -1,7 +1,7 @@
 """Tables of results as the paper prints them: variants × maps, best in bold, missing cells as a dash.
 
 What lives here: which rows a table needs and how seeds are quoted in a cell. What does not: formats (`app.tables`),
-statistics (`app.statistics`).
+statistics (`app.seed_statistics`).
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 from app.comparison import Group, default_times, group_curves, list_tasks
-from app.statistics import Curve, Reading, mu_w
+from app.seed_statistics import Curve, Reading, mu_w
 from app.tables import MISSING, NESTED, describe_table
 from storage.engine import Database
 from storage.queries.compare import evaluation_curves
@@ -111,6 +111,22 @@ def quote(values: np.ndarray, reading: Reading, digits: int = 1) -> str:
 def show_steps(steps: int) -> str:
     """Write env steps as a column's head: 0.8M, 52,340."""
     return f"{steps / 1e6:g}M" if steps and steps % 100_000 == 0 else f"{steps:,}"
+
+
+def parse_steps(text: str) -> list[int]:
+    """Read env steps as people write them, "0.8M, 50k, 1200"; nothing if any part is no number above 0."""
+    steps = []
+    for part in text.replace(";", ",").split(","):
+        digits = part.strip().lower()
+        scale = {"k": 1e3, "m": 1e6}.get(digits[-1:], 1.0)
+        try:
+            value = float(digits.rstrip("km")) * scale
+        except ValueError:
+            return []
+        if not 0 < value < 1e12:
+            return []
+        steps.append(round(value))
+    return sorted(set(steps))
 
 
 def _finished(db: Database) -> list[str]:

@@ -4,6 +4,7 @@ Widgets bind to these names (`bind="query-params"`), and values that no widget o
 here. A value from a URL is a stranger's: whatever cannot be read is dropped.
 """
 
+from collections.abc import Sequence
 from math import isfinite
 
 import streamlit as st
@@ -16,6 +17,8 @@ START = "t"
 WINDOW = "x"
 
 _LONGEST = 64
+_LONGEST_IN_LIST = 256
+_MOST_IN_LIST = 500
 
 
 def read_text(name: str) -> str | None:
@@ -29,6 +32,23 @@ def read_int(name: str) -> int | None:
     text = read_text(name)
     digits = text.removeprefix("-") if text else ""
     return int(text) if text and digits.isdecimal() and digits.isascii() and len(digits) <= 18 else None
+
+
+def read_list(name: str, separator: str = ",") -> list[str]:
+    """Read several short texts: "a,b,c", the parameter repeated, or both; without a separator only repeated."""
+    given = st.query_params.get_all(name)
+    parts = [part.strip() for text in given for part in (text.split(separator) if separator else [text])]
+    return list(dict.fromkeys(part for part in parts if part and len(part) <= _LONGEST_IN_LIST))[:_MOST_IN_LIST]
+
+
+def write_list(name: str, values: Sequence[str], separator: str = ",") -> None:
+    """Put several texts into the URL, joined, or repeated when there is no separator; none take it out."""
+    if not values:
+        st.query_params.pop(name, None)
+    elif separator:
+        write(name, separator.join(values))
+    else:
+        st.query_params[name] = list(values)
 
 
 def read_window(name: str = WINDOW) -> tuple[float, float] | None:

@@ -147,3 +147,9 @@ def _join_values(values: Sequence[Value]) -> str:
 
 def _show(value: Value) -> str:
     return str(value).lower() if isinstance(value, bool) else f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def matches_settings(config: Mapping[str, Any], wanted: Mapping[str, str]) -> bool:
+    """Tell whether a run was configured so: dotted key → value as it is written on the command line."""
+    values = flatten_tree(config)
+    return all(key in values and _show(values[key]).lower() == text.lower() for key, text in wanted.items())

@@ -12,11 +12,12 @@ from app.cli.output import DEFAULT_DATABASE, DatabaseUrl, say
 from app.figures.chart import Chart
 from app.figures.cloud import QUANTITIES, Cloud
 from app.figures.export import EXPORT_FORMATS, export_figure
+from app.figures.heatmap import Heatmap
 from app.paper import single
 from app.paper.compare import SEED_FIGURES, SEED_TABLES
 from app.paper.registry import FIGURES, TABLES
 from app.provenance import describe_runs
-from app.statistics import BANDS, CENTERS, USUAL_BAND, Reading
+from app.seed_statistics import BANDS, CENTERS, USUAL_BAND, Reading
 from app.tables import TABLE_FORMATS, export_table
 from emtc_core.errors import ConfigError
 from storage.engine import Database, open_database
@@ -64,7 +65,7 @@ def export(
     database = open_database(db)
     rows = _select(database, runs, map, algo)
     if name == "memory-atlas":
-        drawn: Chart | Cloud = single.make_memory_atlas(database, rows, color, method)
+        drawn: Chart | Cloud | Heatmap = single.make_memory_atlas(database, rows, color, method)
     else:
         drawn = SEED_FIGURES[name](database, rows, reading) if name in SEED_FIGURES else FIGURES[name](database, rows)
     sources = describe_runs({row.id: row.config for row in rows}, {row.id: row.versions for row in rows})

@@ -1,6 +1,6 @@
 """The export button under a figure: vector and raster images, an interactive page, and the data."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import streamlit as st
@@ -20,15 +20,15 @@ _LABELS: dict[ExportFormat, str] = {
 }
 
 
-def show(figure: Chart | Cloud | Heatmap, *, key: str, stem: str) -> None:
-    """Offer the figure in every format; a file is made only when it is asked for."""
+def show(figure: Chart | Cloud | Heatmap, *, key: str, stem: str, sources: Sequence[str] = ()) -> None:
+    """Offer the figure in every format; a file is made only when it is asked for and names its `sources`, the runs."""
     with st.popover("Export", icon=":material/download:", key=f"{key}-export"):
         st.caption("Drawn on this machine, no browser needed. Light is the paper version.")
         mode: Mode = "dark" if st.toggle("Dark background", key=f"{key}-export-dark") else "light"
         for format in EXPORT_FORMATS:
             st.download_button(
                 _LABELS[format],
-                data=_writer(figure, format, mode),
+                data=_writer(figure, format, mode, sources),
                 file_name=f"{figure.name}-{stem}.{format}",
                 mime=MIME[format],
                 key=f"{key}-export-{format}",
@@ -37,5 +37,7 @@ def show(figure: Chart | Cloud | Heatmap, *, key: str, stem: str) -> None:
             )
 
 
-def _writer(figure: Chart | Cloud | Heatmap, format: ExportFormat, mode: Mode) -> Callable[[], bytes]:
-    return partial(export_figure, figure, format, mode=mode)
+def _writer(
+    figure: Chart | Cloud | Heatmap, format: ExportFormat, mode: Mode, sources: Sequence[str]
+) -> Callable[[], bytes]:
+    return partial(export_figure, figure, format, mode=mode, sources=sources)

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from app.comparison import WIN_RATE, Group, Quantity, list_tasks
 from app.figures.chart import Chart, Line, Panel
-from app.statistics import Curve, Reading, align
+from app.seed_statistics import Curve, Reading, align
 from app.theme import Dash, style_methods
 
 X_LABEL = "training env steps"

@@ -9,7 +9,7 @@ from app.comparison import MU_W, WIN_RATE, Quantity, group_curves
 from app.figures.chart import Chart
 from app.figures.learning import draw_comparison
 from app.results import make_mu_w_table, make_runs_table, make_win_rates_table
-from app.statistics import Reading
+from app.seed_statistics import Reading
 from emtc_core.errors import ConfigError
 from storage.engine import Database
 from storage.queries.compare import evaluation_curves

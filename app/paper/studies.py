@@ -19,7 +19,7 @@ from app.paper.study_runs import (
     read_study,
     show_value,
 )
-from app.statistics import Reading, align
+from app.seed_statistics import Reading, align
 from app.theme import OKABE_ITO
 from emtc_core.config.resolve import Value
 from emtc_core.errors import ConfigError

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from app.figures.chart import column
-from app.statistics import Curve, Values, mu_w
+from app.seed_statistics import Curve, Values, mu_w
 from emtc_core.config.resolve import Value, flatten_tree
 from emtc_core.errors import ConfigError
 from storage.engine import Database

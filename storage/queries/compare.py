@@ -8,9 +8,21 @@ from sqlalchemy import exists, func, select
 from emtc_core.metrics import METRICS
 from storage.engine import Database
 from storage.frames import Statement, read_frame
-from storage.models import Evaluation, MetricRow
+from storage.models import Evaluation, MetricRow, Run
+from storage.runs import RunRow, make_run_row
 
 _AT_ONCE = 500  # databases limit the parameters of one statement
+
+
+def get_rows(db: Database, run_ids: Sequence[str]) -> list[RunRow]:
+    """What are these runs? In the order of their ids as given; ids that are not there are left out."""
+    found: dict[str, RunRow] = {}
+    with db.read() as connection:
+        for first in range(0, len(run_ids), _AT_ONCE):
+            wanted = Run.id.in_(list(run_ids[first : first + _AT_ONCE]))
+            rows = connection.execute(select(Run.__table__).where(wanted)).all()
+            found |= {row.id: make_run_row(db, row) for row in rows}
+    return [found[run_id] for run_id in run_ids if run_id in found]
 
 
 def evaluation_curves(db: Database, run_ids: Sequence[str]) -> pd.DataFrame:

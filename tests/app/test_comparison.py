@@ -8,7 +8,7 @@ from app.comparison import EVALUATED, MU_W, WIN_RATE, find_quantity, group_curve
 from app.figures.export import export_figure
 from app.figures.learning import draw_comparison, split_panels
 from app.provenance import describe_runs, hash_config
-from app.statistics import Reading
+from app.seed_statistics import Reading
 from emtc_core.config.resolve import resolve
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from app.comparison import default_times, group_curves
 from app.results import quote, show_steps, tabulate_mu_w, tabulate_win_rates
-from app.statistics import Reading
+from app.seed_statistics import Reading
 from app.tables import best_cells, describe_table, export_table
 from emtc_core.config.resolve import resolve
 

@@ -60,3 +60,8 @@ def test_a_figure_of_many_runs_is_one_statement(db: Database, two_runs: list[str
     compare.evaluation_curves(db, two_runs)
     compare.metric_curves(db, two_runs, "train/loss")
     assert len([statement for statement in said if statement.startswith("SELECT")]) == 2
+
+
+def test_rows_come_in_the_order_of_their_ids_and_strangers_are_left_out(db: Database, two_runs: list[str]) -> None:
+    rows = compare.get_rows(db, [two_runs[1], "stranger", two_runs[0]])
+    assert [(row.id, row.seed) for row in rows] == [(two_runs[1], 2), (two_runs[0], 1)]

@@ -1,0 +1,54 @@
+"""A table of results as text with its best cells in bold, and its downloads."""
+
+from functools import partial
+
+import pandas as pd
+import streamlit as st
+
+from app.format import escape_markdown
+from app.tables import TABLE_FORMATS, TABLE_MIME, TABLE_SUFFIX, TableFormat, best_cells, export_table
+
+_LABELS: dict[TableFormat, str] = {
+    "csv": "CSV",
+    "latex": "LaTeX, booktabs",
+    "markdown": "Markdown",
+    "parquet": "Parquet",
+}
+
+
+def show(frame: pd.DataFrame, *, key: str, stem: str) -> None:
+    """Draw the table, what it says and its files."""
+    with st.container(horizontal=True, horizontal_alignment="distribute", vertical_alignment="bottom"):
+        st.caption(escape_markdown(str(frame.attrs.get("caption", ""))), width="stretch")
+        download(frame, key=key, stem=stem)
+    st.markdown(to_markdown(frame))
+
+
+def download(frame: pd.DataFrame, *, key: str, stem: str) -> None:
+    """Offer the table in every format."""
+    with st.popover("Table", icon=":material/download:", key=f"{key}-files"):
+        for format in TABLE_FORMATS:
+            st.download_button(
+                _LABELS[format],
+                data=partial(export_table, frame, format),
+                file_name=f"{stem}.{TABLE_SUFFIX[format]}",
+                mime=TABLE_MIME[format],
+                key=f"{key}-{format}",
+                on_click="ignore",
+                width="stretch",
+            )
+
+
+def to_markdown(frame: pd.DataFrame) -> str:
+    """Write the table as Markdown whose cells show as they are, whatever they contain."""
+    best = best_cells(frame)
+
+    def cell(row: int, name: str) -> str:
+        text = escape_markdown(str(frame[name].iloc[row]))
+        return f"**{text}**" if (row, name) in best else text
+
+    names = [str(name) for name in frame.columns]
+    head = ["| " + " | ".join(map(escape_markdown, names)) + " |", "|" + "---|" * len(names)]
+    return "\n".join(
+        [*head, *("| " + " | ".join(cell(row, name) for name in names) + " |" for row in range(len(frame)))]
+    )

@@ -1,0 +1,153 @@
+"""The Compare page below the choice of runs: curves, tables, what differs, the paper's numbers, the runs themselves."""
+
+import streamlit as st
+
+from app import data, messages, state
+from app.comparison import EVALUATED, Quantity, default_times, find_quantity
+from app.components import compare_legend, compare_run_table, compare_tables, curves, export, pin
+from app.data import Compared
+from app.figures.learning import draw_comparison, split_panels
+from app.format import escape_markdown
+from app.paper.published import WARNING, list_published_maps, tabulate_beside_published
+from app.provenance import describe_runs
+from app.results import parse_steps, tabulate_mu_w, tabulate_win_rates
+from app.seed_statistics import BAND_NAMES, BANDS, CENTER_NAMES, CENTERS, Center, Reading
+from app.variants import group_variants, list_differences
+
+_PANEL = 260
+
+
+def show(run_ids: list[str]) -> None:
+    """Draw everything about these runs."""
+    quantity, reading, per_seed = _controls(run_ids)
+    compared = data.compared(run_ids, quantity.key)
+    _curves(compared, quantity, reading, per_seed=per_seed)
+    results, times, settings, paper, runs = st.tabs(
+        ["Win rates", "μ̄_w", "Settings that differ", "Beside the paper", "Runs"],
+        key="part",
+        on_change="rerun",
+        bind="query-params",
+    )
+    with results, messages.guarded():
+        compare_tables.show(
+            tabulate_win_rates(compared.win_rates, compared.configs, reading), key="win-rates", stem="win-rates"
+        )
+        _unfinished(compared)
+    with times, messages.guarded():
+        _mu_w(compared, reading)
+    with settings, messages.guarded():
+        _differences(compared)
+    with paper, messages.guarded():
+        _published(compared, reading)
+    with runs, messages.guarded():
+        compare_run_table.show(compared)
+
+
+def _controls(run_ids: list[str]) -> tuple[Quantity, Reading, bool]:
+    keys = [*EVALUATED, *data.shared_metrics(run_ids)]
+    with st.container(horizontal=True, vertical_alignment="bottom"):
+        key = st.selectbox(
+            "Quantity", keys, key="y", bind="query-params", format_func=_name_quantity, width=300,
+            help="Greedy evaluations, or any number that the runs logged; the Method page explains each.",
+        )  # fmt: skip
+        center = st.segmented_control(
+            "Line over seeds", CENTERS, default="mean", required=True, key="center", bind="query-params",
+            format_func=CENTER_NAMES.__getitem__,
+        )  # fmt: skip
+        band = st.selectbox(
+            "Band over seeds", BANDS, key="band", bind="query-params", format_func=BAND_NAMES.__getitem__, width=220
+        )
+        per_seed = st.toggle("Each seed", key="each", bind="query-params", help="A thin line for every single run")
+    middle: Center = next(each for each in CENTERS if each == center)
+    return find_quantity(str(key)), Reading(middle, band), per_seed
+
+
+def _name_quantity(key: str) -> str:
+    quantity = find_quantity(key)
+    return f"{quantity.title} [{quantity.unit}]"
+
+
+def _curves(compared: Compared, quantity: Quantity, reading: Reading, *, per_seed: bool) -> None:
+    if not compared.groups:
+        messages.empty(
+            "None of these runs has a point of this quantity yet.",
+            "Choose another quantity or other runs; a first evaluation follows the first training round.",
+        )
+        return
+    place = st.container(horizontal=True, horizontal_alignment="distribute", vertical_alignment="center")
+    groups = compare_legend.show(compared.groups, key="legend")
+    chart = draw_comparison(groups, quantity, reading, per_seed=per_seed)
+    window = state.read_window()
+    shown = chart.within(window)
+    used = {run_id: compared.rows[run_id] for group in groups for run_id in group.run_ids}
+    with place:
+        st.subheader(chart.title)
+        with st.container(horizontal=True, width="content", gap="small"):
+            sources = describe_runs(
+                {run_id: row.config for run_id, row in used.items()},
+                {run_id: row.versions for run_id, row in used.items()},
+            )
+            export.show(shown, key="compare", stem=quantity.key.replace("/", "-"), sources=sources)
+            pin.show(shown, key="compare", page="compare", run=list(used.values()))
+    columns = st.columns(min(2, len(chart.panels))) if groups else []
+    for i, part in enumerate(split_panels(chart) if groups else []):
+        with columns[i % len(columns)]:
+            curves.show(
+                part, key=f"compare-{part.panels[0].title}", window=window, panel_height=_PANEL, legend=False,
+                on_window=lambda chosen: state.write_window(chosen or None),
+            )  # fmt: skip
+    st.caption(escape_markdown(chart.caption) + " Drag over a panel to zoom all of them; a double click shows all.")
+    _command(list(used), quantity, reading)
+
+
+def _command(run_ids: list[str], quantity: Quantity, reading: Reading) -> None:
+    figure = {"win_rate": "learning-curves", "mu_w": "mu-w"}.get(quantity.key)
+    if figure is None:
+        return
+    with st.expander("The same figure on the command line", icon=":material/terminal:"):
+        options = f"--figure {figure} --center {reading.center} --band {reading.band} --out {figure}.pdf"
+        st.code(f"emtc export {' '.join(run_ids)} {options}", language="bash", wrap_lines=True)
+
+
+def _unfinished(compared: Compared) -> None:
+    waiting = [row for row in compared.rows.values() if row.live_status != "finished"]
+    if waiting:
+        st.caption(
+            f"{len(waiting)} of {len(compared.rows)} runs have not finished: their last evaluation so far stands for "
+            "the end. Choose the status *finished* to leave them out."
+        )
+
+
+def _mu_w(compared: Compared, reading: Reading) -> None:
+    usual = default_times(compared.win_rates)
+    text = st.text_input(
+        "At env steps", key="at", bind="query-params", placeholder=", ".join(map(str, usual)) or "50000, 100000",
+        help="For example 0.8M, 1.6M, 2.4M. Empty: the paper's steps if every run reached them, else quarters.",
+    )  # fmt: skip
+    times = parse_steps(text or "")
+    if text and not times:
+        st.error("Env steps must be written as 50000, 0.8M or 100k, with commas between them.")
+    compare_tables.show(tabulate_mu_w(compared.win_rates, times or usual, reading), key="mu-w", stem="mu-w")
+
+
+def _differences(compared: Compared) -> None:
+    variants = group_variants(compared.configs)
+    frame = list_differences(compared.configs, variants)
+    if frame.empty:
+        st.info("These runs are configured alike, seed included.")
+        return
+    st.caption("Only settings whose values differ; – means that the run knew no such setting or left it open.")
+    st.dataframe(frame, hide_index=True, alt="Settings that differ between the compared variants.")
+
+
+def _published(compared: Compared, reading: Reading) -> None:
+    frame = tabulate_beside_published(compared.win_rates, reading)
+    st.warning(WARNING, icon=":material/info:")
+    if frame.empty:
+        st.markdown(
+            "The paper prints no win rate for these maps. It has: "
+            + ", ".join(f"`{name}`" for name in list_published_maps())
+            + "."
+        )
+        return
+    compare_tables.show(frame, key="published", stem="beside-the-paper")

@@ -1,0 +1,14 @@
+"""Compare: which variant learns faster and ends higher, over seeds, and by how much?"""
+
+import streamlit as st
+
+from app import messages
+from app.components import compare_runs, compare_view
+
+st.title("Compare")
+with messages.guarded():
+    run_ids = compare_runs.show()
+    if run_ids:
+        compare_view.show(run_ids)
+    else:
+        messages.empty("No run matches.", "Take a filter away, or start a run on the Launch page.")
