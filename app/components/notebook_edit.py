@@ -12,20 +12,20 @@ from storage.notebook import EntryRow, create_entry, edit_entry
 
 LONGEST_TITLE = 200
 _EDITING, _KNOWN, _TOLD, _NEW = "notebook_editing", "notebook_known", "notebook_told", "notebook_new"
+_NEW_TOLD = "notebook_new_told"
 _HINT = "Markdown; formulas between dollars, such as $\\beta = e^{-\\Delta^2/2\\tau^2}$"
 
 
 def show_new() -> None:
     """Offer to write an entry without a figure."""
     token = str(st.session_state.setdefault(_NEW, uuid4().hex))
-    with (
-        st.popover("New entry", icon=":material/add:", key="notebook_new_entry"),
-        st.form(f"new-{token}", border=False),
-    ):
-        st.text_input("Title", max_chars=LONGEST_TITLE, key=f"new-title-{token}")
-        st.text_area("Text", height=200, key=f"new-body-{token}", placeholder=_HINT)
-        st.form_submit_button("Write entry", type="primary", key=f"new-save-{token}", on_click=_create, args=(token,))
-    _say(_NEW)
+    with st.popover("New entry", icon=":material/add:", key="notebook_new_entry"):
+        with st.form(f"new-{token}", border=False):
+            st.text_input("Title", max_chars=LONGEST_TITLE, key=f"new-title-{token}")
+            st.text_area("Text", height=200, key=f"new-body-{token}", placeholder=_HINT)
+            key = f"new-save-{token}"
+            st.form_submit_button("Write entry", type="primary", key=key, on_click=_create, args=(token,))
+        _say(_NEW_TOLD)
 
 
 def is_editing(entry_id: int) -> bool:
@@ -82,18 +82,18 @@ def _create(token: str) -> None:
     title = str(st.session_state.get(f"new-title-{token}") or "").strip()
     body = str(st.session_state.get(f"new-body-{token}") or "")
     if not title and not body.strip():
-        st.session_state[f"{_NEW}-told"] = "An entry needs a title or a text."
+        st.session_state[_NEW_TOLD] = "An entry needs a title or a text."
         return
     try:
         create_entry(data.database(), title=title or "Untitled", body=body, token=token)
     except EmtcError as exc:
-        st.session_state[f"{_NEW}-told"] = exc
+        st.session_state[_NEW_TOLD] = exc
         return
     st.session_state[_NEW] = uuid4().hex
-    st.session_state.pop(f"{_NEW}-told", None)
+    st.session_state.pop(_NEW_TOLD, None)
 
 
 def _say(key: str) -> None:
-    told = st.session_state.get(f"{_NEW}-told" if key == _NEW else key)
+    told = st.session_state.get(key)
     if told is not None:
         st.error(escape_markdown(str(told)), icon=":material/error:")

@@ -11,6 +11,8 @@ from app.notebook.view import View, describe_cited, read_view
 from emtc_core.errors import EmtcError
 from storage.notebook import DeletedEntry, EntryRow, delete_entry, restore_entry
 
+ENTRY = "entry"
+"""The URL parameter that names one entry."""
 _DELETED = "notebook_deleted"
 _MOST_CITED = 6
 
@@ -81,10 +83,15 @@ def _actions(row: EntryRow, *, linked: bool) -> None:
             st.button(
                 "Delete entry", type="primary", key=f"entry-{row.id}-delete-now", on_click=_delete, args=(row.id,)
             )
-        st.page_link(
-            "../pages/notebook.py", label="Link", icon=":material/link:", query_params={"entry": str(row.id)},
-            help="Open this entry alone; its address can be shared.",
-        )  # fmt: skip
+        if state.read_int(ENTRY) != row.id:
+            st.button(
+                "Alone",
+                icon=":material/link:",
+                key=f"entry-{row.id}-alone",
+                on_click=state.write,
+                args=(ENTRY, row.id),
+                help="Show this entry alone; the address then leads to it.",
+            )
 
 
 def _link(view: View) -> None:
@@ -105,8 +112,8 @@ def _delete(entry_id: int) -> None:
         st.session_state[_DELETED] = delete_entry(data.database(), entry_id)
     except EmtcError as exc:
         messages.error(exc)
-    if state.read_int("entry") == entry_id:
-        state.write("entry", None)
+    if state.read_int(ENTRY) == entry_id:
+        state.write(ENTRY, None)
 
 
 def _restore(deleted: DeletedEntry) -> None:

@@ -4,11 +4,12 @@ import streamlit as st
 
 from app import data, messages, state
 from app.components import notebook_edit, notebook_entry, notebook_export
+from app.components.notebook_entry import ENTRY
 from emtc_core.errors import EmtcError
 from storage.notebook import EntryRow, get_entry, list_entries
 
-ENTRY = "entry"
 PER_PAGE = 8
+SHEET = "sheet"
 _EVERY = "every"
 
 
@@ -72,7 +73,9 @@ def _show_page(shown: list[EntryRow], n_every: int) -> None:
     pages = -(-len(shown) // PER_PAGE)
     st.caption(f"{found if n_every > 1 else '1 entry'}, newest first")
     place = st.container()
-    page = st.pagination(pages, key="page", bind="query-params") if pages > 1 else 1
+    if st.session_state.get(SHEET, 1) > pages:  # the search has become narrower
+        st.session_state[SHEET] = pages
+    page = st.pagination(pages, key=SHEET, bind="query-params") if pages > 1 else 1
     with place:
         for row in shown[(page - 1) * PER_PAGE : page * PER_PAGE]:
             notebook_entry.show(row)

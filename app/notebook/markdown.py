@@ -18,6 +18,7 @@ from markdown_it.utils import OptionsDict
 
 _JOINER = "\u2060"  # a width of nothing; whatever stands before and after it no longer meets
 _TAG = re.compile(r"<(?=[A-Za-z/!?])")
+_PRICE = re.compile(r"(?<!\\)\$(?=\d[^$\n]*\s\$)")  # "$5 and $6", which many readers take for a formula
 _LINK_PARTS = re.compile(r"\](?=[(\[:])")
 _SAFE_LINK = re.compile(r"https?://|mailto:|[#?]|/(?!/)", re.IGNORECASE)  # the web, or a view of this app
 
@@ -25,6 +26,7 @@ _SAFE_LINK = re.compile(r"https?://|mailto:|[#?]|/(?!/)", re.IGNORECASE)  # the 
 def tame(text: str) -> str:
     """Return Markdown that no reader turns into HTML, an image, or a link to anything but the web."""
     calm = _TAG.sub(f"<{_JOINER}", text.replace("\r\n", "\n")).replace("![", f"!{_JOINER}[")
+    calm = _PRICE.sub(r"\\$", calm)
     if all(_SAFE_LINK.match(link) for link in _links(calm)):
         return calm
     return _LINK_PARTS.sub(f"]{_JOINER}", calm)
