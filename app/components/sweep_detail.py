@@ -1,14 +1,15 @@
 """One sweep: its progress, what can be done with it, its runs, and which of them are missing."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import pandas as pd
 import streamlit as st
 
 from app import data, messages, state
-from app.components import run_picker
 from app.format import count, duration, escape_markdown, percent
 from app.sweeps.control import go_on, stop
+from app.theme import STATUS_COLOR, STATUS_ICON
 from emtc_core.errors import EmtcError
 from storage.queries.sweeps import Sweep
 from storage.runs import RunRow
@@ -33,9 +34,14 @@ def show(sweep: Sweep) -> None:
 def find_missing(sweep: Sweep, runs: Sequence[RunRow]) -> list[str]:
     """Name the planned runs that have not finished and that nobody works on."""
     known = {run.launch_token: run for run in runs}
-    planned = [(str(run["key"]), str(run["name"])) for run in sweep.plan.get("runs", ())]
+    planned = [(str(run["key"]), _short_name(run)) for run in sweep.plan.get("runs", ())]
     idle = ("stopped", "failed", "lost") if sweep.has_scheduler else ("stopped", "failed", "lost", "queued")
     return [name for key, name in planned if key not in known or known[key].live_status in idle]
+
+
+def _short_name(planned: Mapping[str, Any]) -> str:
+    label, seed = str(planned.get("label", "")), f"seed {planned.get('seed')}"
+    return f"{label}, {seed}" if label else seed
 
 
 def _version(sweep: Sweep) -> tuple[str, int]:
@@ -49,11 +55,12 @@ def _head(sweep_id: str, drawn: tuple[str, int]) -> None:
         return
     if _version(sweep) != drawn:
         st.rerun()
-    left = "ended" if sweep.is_over else duration(sweep.seconds_left())
+    left = "" if sweep.is_over else f" · time left {duration(sweep.seconds_left())}"
     with st.container(horizontal=True, vertical_alignment="center"):
-        run_picker.status_badge(sweep.state)
+        word = "waiting" if sweep.state == "lost" else sweep.state
+        st.badge(word, icon=STATUS_ICON[sweep.state], color=STATUS_COLOR[sweep.state])  # type: ignore[arg-type]
         _buttons(sweep)
-    st.progress(sweep.done, text=f"{percent(sweep.done)} of all env steps · {sweep.jobs} at once · time left {left}")
+    st.progress(sweep.done, text=f"{percent(sweep.done)} of all env steps · {sweep.jobs} at once{left}")
     columns = st.columns(len(_SHOWN))
     for column, status in zip(columns, _SHOWN, strict=True):
         column.metric(status.capitalize(), count(sweep.counts[status]))
@@ -82,7 +89,7 @@ def _missing(sweep: Sweep, runs: Sequence[RunRow]) -> None:
     if not names:
         return
     with st.container(border=True):
-        shown = ", ".join(names[:6]) + (f" and {len(names) - 6} more" if len(names) > 6 else "")
+        shown = "; ".join(names[:6]) + (f" and {len(names) - 6} more" if len(names) > 6 else "")
         st.markdown(f"**{len(names)} of {len(sweep.plan.get('runs', ()))} runs are missing.** {escape_markdown(shown)}")
         label = f"Launch the {len(names)} missing runs" if len(names) > 1 else "Launch the missing run"
         if st.button(label, icon=":material/play_arrow:", type="primary", key="sweep_missing"):

@@ -18,7 +18,7 @@ WORDS = {
     "finished": "✔ finished",
     "stopped": "■ stopped",
     "failed": "✖ some failed",
-    "lost": "⚠ waits",
+    "lost": "⚠ waiting",
 }
 
 
@@ -40,10 +40,10 @@ def make_rows(sweeps: Sequence[Sweep]) -> pd.DataFrame:
         {
             "State": WORDS[sweep.state],
             "Sweep": sweep.name,
-            "Progress": sweep.done,
+            "Progress": round(sweep.done, 2),
+            "Time left": _time_left(sweep),
             "Runs": len(sweep.runs),
             **{status.capitalize(): sweep.counts[status] for status in ("finished", "running", "queued", "failed")},
-            "Time left": _time_left(sweep),
             "Id": sweep.id,
             "Created (UTC)": sweep.created_at,
         }
@@ -61,6 +61,7 @@ def _time_left(sweep: Sweep) -> str:
 
 def _table() -> None:
     columns: dict[str, Any] = {
+        "Sweep": st.column_config.TextColumn(width="medium"),
         "Progress": st.column_config.ProgressColumn(format="percent", min_value=0, max_value=1, width="small"),
         "Created (UTC)": st.column_config.DatetimeColumn(format="YYYY-MM-DD HH:mm", timezone="UTC"),
     }

@@ -72,7 +72,7 @@ def _read(text: str) -> Plan | None:
 
 def _cost(plan: Plan, jobs: int) -> None:
     seconds, disk, basis = expected_cost(data.database(), plan, jobs=jobs)
-    columns = st.columns(4)
+    columns = st.columns([1, 1, 2, 2])
     columns[0].metric("Runs", count(len(plan.runs)))
     columns[1].metric("Seeds", count(len(plan.file.seeds)), help="Of each combination")
     columns[2].metric("Expected duration", f"≈ {duration(seconds)}", help=f"All runs, {jobs} at once")
@@ -100,7 +100,10 @@ def _rows(plan: Plan) -> pd.DataFrame:
 def _start(plan: Plan, jobs: int) -> None:
     known = {sweep.id: sweep for sweep in data.sweep_list()}
     label = "Go on with this sweep" if plan.id in known else "Start the sweep"
-    if not st.button(label, type="primary", icon=":material/play_arrow:", key="sweep_start"):
+    is_done = plan.id in known and known[plan.id].state == "finished" and len(plan.runs) <= len(known[plan.id].runs)
+    if is_done:
+        st.caption("Every run of this sweep has finished. Change a setting or add seeds for more.")
+    if not st.button(label, type="primary", icon=":material/play_arrow:", key="sweep_start", disabled=is_done):
         return
     try:
         create_sweep(data.database(), plan, jobs=jobs)

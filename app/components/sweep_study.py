@@ -47,12 +47,13 @@ def show(sweep: Sweep) -> None:
     text = "Every study reads the configurations of the runs, so another one may fit too."
     chosen = sweep_choice.show("Figure", names, key=STUDY, text=text)
     study = own if chosen == _OWN else chosen
-    runs = [run for run in data.sweep_runs(sweep.id) if run.env_steps > 0 and run.win_rate is not None]
-    if not runs:
+    runs = data.sweep_runs(sweep.id)
+    evaluated = [run for run in runs if run.win_rate is not None]
+    if not evaluated:
         messages.empty("No run of this sweep has been evaluated yet.", "The figure appears with the first evaluation.")
         return
     with messages.guarded():
-        figure = FIGURES[_FIGURE.get(study, study)](data.database(), runs)
+        figure = FIGURES[_FIGURE.get(study, study)](data.database(), evaluated if study == "learning-curves" else runs)
         _draw(figure, sweep, runs)
         if study in _TABLES:
             _table(_TABLES[study](data.database(), runs), key=f"sweep-{study}")
@@ -105,6 +106,4 @@ def _published(published: Published | None, sweep: Sweep) -> None:
         if len(published.table):
             st.dataframe(published.table, hide_index=True, key="sweep-published")
         if sweep.plan.get("file", {}).get("env", "skirmish") == "skirmish":
-            st.caption(
-                "Ours come from the embedded simulator, which is not StarCraft II: compare the order, not the height."
-            )
+            st.caption("Ours come from the embedded simulator, not from that game: compare the order, not the height.")

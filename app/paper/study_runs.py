@@ -110,8 +110,11 @@ def known(values: Iterable[float]) -> Values:
 
 
 def show_value(value: Value) -> str:
-    """Write a setting's value shortly: 1.8e-05 as 1.8e-5."""
-    return f"{value:g}".replace("e-0", "e-") if isinstance(value, float) else str(value)
+    """Write a setting's value as the paper does: 0.05, 1.8e-3."""
+    if isinstance(value, float) and 0 < abs(value) < 0.05 and f"{value:g}" != f"{value:.2f}":
+        mantissa, _, exponent = f"{value:.4e}".partition("e")
+        return f"{float(mantissa):g}e{int(exponent)}"
+    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def quote(values: Iterable[float], digits: int = 3) -> str:
