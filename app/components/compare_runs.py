@@ -38,7 +38,7 @@ def _summary(compared: int, matching: int) -> str:
 
 
 def _filter(frame: pd.DataFrame) -> pd.DataFrame:
-    places = st.columns([1, 1, 1.4, 1, 1, 1.6])
+    places = [*st.columns(3), *st.columns(3)]
     keep = pd.Series(data=True, index=frame.index)
     columns = (("Environment", "envs", "env"), ("Map", "maps", "map"), ("Algorithm", "algos", "algo"))
     for place, (label, key, name) in zip(places, (*columns, ("Status", "states", "status")), strict=False):

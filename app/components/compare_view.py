@@ -1,5 +1,8 @@
 """The Compare page below the choice of runs: curves, tables, what differs, the paper's numbers, the runs themselves."""
 
+from collections.abc import Sequence
+from typing import Any
+
 import streamlit as st
 
 from app import data, messages, state
@@ -47,19 +50,34 @@ def _controls(run_ids: list[str]) -> tuple[Quantity, Reading, bool]:
     keys = [*EVALUATED, *data.shared_metrics(run_ids)]
     with st.container(horizontal=True, vertical_alignment="bottom"):
         key = st.selectbox(
-            "Quantity", keys, key="y", bind="query-params", format_func=_name_quantity, width=300,
+            "Quantity", keys, format_func=_name_quantity, width=270, **_in_url("y", keys),
             help="Greedy evaluations, or any number that the runs logged; the Method page explains each.",
         )  # fmt: skip
         center = st.segmented_control(
-            "Line over seeds", CENTERS, default="mean", required=True, key="center", bind="query-params",
+            "Line over seeds",
+            CENTERS,
+            required=True,
             format_func=CENTER_NAMES.__getitem__,
-        )  # fmt: skip
+            **_in_url("center", CENTERS),
+        )
         band = st.selectbox(
-            "Band over seeds", BANDS, key="band", bind="query-params", format_func=BAND_NAMES.__getitem__, width=220
+            "Band over seeds", BANDS, format_func=BAND_NAMES.__getitem__, width=200, **_in_url("band", BANDS)
         )
         per_seed = st.toggle("Each seed", key="each", bind="query-params", help="A thin line for every single run")
     middle: Center = next(each for each in CENTERS if each == center)
     return find_quantity(str(key)), Reading(middle, band), per_seed
+
+
+def _in_url(name: str, options: Sequence[str]) -> dict[str, Any]:
+    """Let a URL parameter decide a choice by its key; Streamlit's own binding would write the shown words."""
+    key, given = f"compare_{name}", state.read_text(name)
+    st.session_state[key] = given if given in options else options[0]
+
+    def changed() -> None:
+        chosen = st.session_state[key]
+        state.write(name, None if chosen == options[0] else chosen)
+
+    return {"key": key, "on_change": changed}
 
 
 def _name_quantity(key: str) -> str:

@@ -1,0 +1,170 @@
+"""The Compare page: what it says about no run, one run and several; and that its URL is the whole view."""
+
+import pytest
+from sqlalchemy import event
+from streamlit.testing.v1 import AppTest
+
+from storage.models import Run
+from tests.pages.several import seed_runs
+from tests.pages.test_pages import open_page, said
+
+
+@pytest.fixture
+def several(use_database, tmp_path):
+    """emtc-qplex and qmix on 3m and corridor, two seeds each, and an ablation on 3m."""
+    db = use_database(tmp_path / "several.db")
+    ids = seed_runs(db)
+    seed_runs(db, algos=("emtc-qplex",), maps=("3m",), overrides=("gate.enabled=false",), prefix="a")
+    return db, ids
+
+
+def table(app: AppTest, head: str) -> list[list[str]]:
+    text = next(str(part.value) for part in app.markdown if str(part.value).startswith(f"| {head}"))
+    rows = [line.strip("| ").split(" | ") for line in text.replace("\\", "").splitlines()]
+    return [rows[0], *rows[2:]]
+
+
+def test_an_empty_database_says_what_to_do(empty):
+    app = open_page("compare")
+    assert not app.exception
+    assert "There is no run yet" in said(app)
+
+
+def test_a_run_that_was_never_evaluated_is_told_and_not_drawn(failed):
+    app = open_page("compare")
+    assert not app.exception
+    assert "No run matches" in said(app)
+    assert "1 more have no evaluation yet" in said(app)
+
+
+def test_one_seeded_run_is_a_line_without_a_band(seeded):
+    app = open_page("compare")
+    assert not app.exception
+    assert not app.error
+    assert table(app, "variant")[1][1] == "50.0 (n = 1 of 5)"
+
+
+def test_runs_are_grouped_by_everything_but_the_seed(several):
+    app = open_page("compare")
+    assert not app.exception
+    assert "Comparing all 10 evaluated runs" in said(app)
+    rows = table(app, "variant")
+    assert rows[0] == ["variant", "3m", "corridor"]
+    assert [row[0] for row in rows[1:]] == ["emtc-qplex", "emtc-qplex (gate.enabled = false)", "qmix"]
+    assert rows[1][1] == "**85.0 ± 7.1 (n = 2 of 5)**"
+    assert rows[2][2] == "–"
+
+
+def test_the_caption_says_statistic_band_and_seeds(several):
+    text = said(open_page("compare", center="iqm", band="ci")).replace("\\", "")
+    assert "the line is the interquartile mean with 95 % bootstrap interval over seeds (n = 2 seeds" in text
+    assert "episodes are averaged per seed first" in text
+
+
+def test_the_url_restores_the_view(several):
+    app = open_page("compare", runs="r0000,r0001", y="mu_w", center="median", band="iqr", x="100-20000", at="0.01M")
+    assert not app.exception
+    assert app.multiselect(key="compare_runs").value == ["r0000", "r0001"]
+    assert app.selectbox(key="compare_y").value == "mu_w"
+    assert app.segmented_control(key="compare_center").value == "median"
+    assert app.selectbox(key="compare_band").value == "iqr"
+    assert app.text_input(key="at").value == "0.01M"
+    assert [row[0] for row in table(app, "variant")[1:]] == ["emtc-qplex"]
+    assert "--center median --band iqr" in "\n".join(code.value for code in app.code)
+
+
+def test_what_is_chosen_is_written_into_the_url(several):
+    app = open_page("compare")
+    app.multiselect(key="compare_runs").set_value(["r0002"]).run()
+    app.selectbox(key="compare_band").set_value("minmax").run()
+    app.selectbox(key="compare_y").set_value("train/loss").run()
+    assert not app.exception
+    given = {name: value[0] if isinstance(value, list) else value for name, value in app.query_params.items()}
+    assert given["runs"] == "r0002"
+    assert given["band"] == "minmax"
+    assert given["y"] == "train/loss"
+    assert "train/loss over training" in said(app)
+    app.selectbox(key="compare_band").set_value("std").run()
+    assert "band" not in app.query_params
+
+
+@pytest.mark.parametrize(
+    ("query", "count"),
+    [
+        ({"maps": "corridor"}, 4),
+        ({"algos": "qmix"}, 4),
+        ({"tags": "paper"}, 4),
+        ({"states": "finished"}, 10),
+        ({"q": "emtc-qplex corridor"}, 2),
+        ({"q": "gate.enabled=false emtc"}, 2),
+        ({"q": "gate.enabled=false emtc corridor"}, 0),
+    ],
+)
+def test_filters_choose_runs(several, query, count):
+    text = said(open_page("compare", **query))
+    assert f"Comparing all {count} evaluated runs" in text
+    assert ("No run matches" in text) == (count == 0)
+
+
+def test_a_link_to_lost_runs_says_so(several):
+    app = open_page("compare", runs="r0000,zzzz")
+    assert next(warning.value for warning in app.warning).startswith("1 of the runs in this link")
+    assert app.multiselect(key="compare_runs").value == ["r0000"]
+
+
+def test_strangers_in_the_url_are_harmless(several):
+    app = open_page(
+        "compare",
+        runs="<b>,%",
+        y="<script>",
+        center="mode",
+        band="42",
+        x="nan-1",
+        hide="**",
+        at="minus one",
+        maps="Mars",
+    )
+    assert not app.exception
+    assert any("Env steps must be written" in error.value for error in app.error)
+
+
+def test_hidden_methods_leave_the_figure_and_stay_in_the_tables(several):
+    app = open_page("compare", runs="r0000", hide="emtc-qplex")
+    assert not app.exception
+    assert table(app, "variant")[1][0] == "emtc-qplex"
+
+
+def test_only_differing_settings_are_shown(several):
+    app = open_page("compare", maps="3m", algos="emtc-qplex")
+    frame = next(frame.value for frame in app.dataframe if "setting" in frame.value.columns)
+    assert frame["setting"].tolist() == ["gate.enabled", "seed"]
+    assert frame["emtc-qplex on 3m"].tolist() == ["true", "1, 2"]
+
+
+def test_our_numbers_stand_beside_the_papers_with_a_warning(several):
+    app = open_page("compare")
+    assert any("skirmish is a simulator" in warning.value for warning in app.warning)
+    text = next(str(part.value) for part in app.markdown if "corridor · paper" in str(part.value)).replace("\\", "")
+    assert "97.4 ± 1.7" in text
+    assert "37.6 ± 9.8" in text
+
+
+def test_chosen_rows_become_the_whole_comparison(several):
+    app = open_page("compare", part="Runs")
+    app.session_state["compared_runs"] = {"selection": {"rows": [0, 1], "columns": [], "cells": []}}
+    app.run()
+    app.button(key="compare_chosen").click().run()
+    assert not app.exception
+    assert len(app.multiselect(key="compare_runs").value) == 2
+
+
+def test_a_refresh_reads_each_curve_table_once(several):
+    from app import data
+
+    ids = tuple(several[1])
+    said_sql: list[str] = []
+    event.listen(data.database().reader, "before_cursor_execute", lambda *call: said_sql.append(call[2]))
+    data.compared(ids, "train/loss")
+    data.compared(ids, "train/loss")
+    for name in (Run.__tablename__, "evaluations", "metrics"):
+        assert sum(f"FROM {name}" in " ".join(statement.split()) for statement in said_sql) == 1
