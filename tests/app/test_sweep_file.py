@@ -1,0 +1,130 @@
+"""Sweep files: what they may say, the sentences about what they may not, and the runs that follow."""
+
+import pytest
+
+from app.sweeps.file import parse_sweep
+from app.sweeps.plan import make_plan
+from app.sweeps.templates import find_sweep_file, list_templates
+from emtc_core.errors import ConfigError
+
+HEAD = 'name = "x"\nseeds = 2\nsteps = 300\n'
+
+
+def plan(text: str):
+    return make_plan(parse_sweep(HEAD + text))
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ('name = "x"\nsedes = 3', 'A sweep file has no key "sedes". Did you mean "seeds"?'),
+        ("seeds = 1", 'A sweep file must have the key "name".'),
+        ('name = "x"\nseeds = 0', "seeds must be a list of whole numbers, or how many (1 to 100), got 0."),
+        ('name = "x"\nseeds = [1, 1]', "Seeds must differ, got 1 twice."),
+        (HEAD + "[grid]\nmemory.delta = 0.1", '[grid] "memory.delta" must be a list'),
+        (HEAD + "[set]\nmemory.delta = [1]", "lists of values belong in [grid]"),
+        (HEAD + "[set]\nseed = 1", '"seed" has a place of its own in a sweep file: seeds = 3.'),
+        (HEAD + "[set]\nmemory.delta = 1\n[grid]\nmemory.delta = [1, 2]", "must stand in one of"),
+        (HEAD + "[random]\nsamples = 2\nranges.memory.delta = { low = 1, high = 0.1 }", "A range must rise"),
+        (HEAD + "[grid]\nmemory.dleta = [1]", 'There is no setting "memory.dleta". Did you mean "memory.delta"?'),
+        (HEAD + "[grid]\ngate.tau_start = [0.3]", "gate.tau_end must not exceed gate.tau_start, got 0.6 > 0.3."),
+        (HEAD + 'algo = ["qmix", "foo"]', "algo must be one of"),
+        (HEAD + '[[variant]]\nname = "a"\n[[variant]]\nname = "b"', '"a" and "b" are the same run.'),
+        (HEAD + '[[variant]]\nname = "a"\n[[variant]]\nname = "a"', "Variants must differ, got a twice."),
+        (HEAD + "[grid]\nmemory.capacity = [" + ", ".join(map(str, range(2, 2600))) + "]", "5,000 runs at most"),
+        ("name = ", "The sweep file is not valid TOML"),
+    ],
+)
+def test_every_fault_is_one_sentence(text, sentence):
+    with pytest.raises(ConfigError) as fault:
+        make_plan(parse_sweep(text))
+    assert sentence in str(fault.value)
+
+
+def test_all_faults_are_told_together_and_once():
+    with pytest.raises(ConfigError) as fault:
+        plan("[grid]\nmemory.dleta = [1, 2]\nembed.lamda_cl = [1, 2]")
+    assert len(str(fault.value).splitlines()) == 2
+
+
+def test_a_plan_is_the_full_product_over_seeds_first_seeds_first():
+    runs = plan('map = ["3m", "8m"]\n[grid]\nembed.lambda_rcon = [0.1, 0.2, 0.3]\nembed.p_mask = [0.1, 0.2]').runs
+    assert len(runs) == 2 * 3 * 2 * 2
+    assert [run.seed for run in runs] == [1] * 12 + [2] * 12
+    points = {(run.config.env.map, run.config.embed.lambda_rcon, run.config.embed.p_mask, run.seed) for run in runs}
+    assert len(points) == 24
+    assert len({run.key for run in runs}) == 24
+    assert runs[0].name == "x · 3m, lambda_rcon = 0.1, p_mask = 0.1 · seed 1"
+
+
+def test_a_variant_brings_its_own_algorithm_and_settings():
+    runs = plan(
+        """
+        [[variant]]
+        name = "EMTC"
+        [[variant]]
+        name = "EMU"
+        algo = "emu-qplex"
+        [[variant]]
+        name = "No-TCGM"
+        set.gate.enabled = false
+        """
+    ).runs[:3]
+    assert [(run.cell.variant, run.config.algo, run.config.gate.enabled) for run in runs] == [
+        ("EMTC", "emtc-qplex", True),
+        ("EMU", "emu-qplex", False),
+        ("No-TCGM", "emtc-qplex", False),
+    ]
+
+
+def test_random_samples_lie_in_their_ranges_and_are_the_same_each_time():
+    text = """
+        [random]
+        samples = 20
+        ranges.memory.delta = { low = 1e-6, high = 1e-2, log = true }
+        ranges.embed.type = ["dcae", "tcse"]
+    """
+    first, second = plan(text), plan(text)
+    assert [run.config for run in first.runs] == [run.config for run in second.runs]
+    deltas = [run.config.memory.delta for run in first.runs]
+    assert all(1e-6 <= delta <= 1e-2 for delta in deltas)
+    assert sum(delta < 1e-4 for delta in deltas) > 4
+    assert {run.config.embed.type for run in first.runs} == {"dcae", "tcse"}
+
+
+def test_the_same_file_is_the_same_sweep_and_more_seeds_extend_it():
+    text = "[grid]\nmemory.delta = [0.1, 0.2]"
+    first = plan(text)
+    more = make_plan(parse_sweep(HEAD.replace("seeds = 2", "seeds = 3") + 'about = "words"\n' + text))
+    other = make_plan(parse_sweep(HEAD.replace("steps = 300", "steps = 400") + text))
+    assert more.id == first.id != other.id
+    assert {run.key for run in first.runs} < {run.key for run in more.runs}
+
+
+def test_every_template_is_valid_and_asks_a_question():
+    templates = list_templates()
+    assert {name for name in templates if not name.endswith("-demo")} == {
+        name.removesuffix("-demo") for name in templates
+    }
+    for name, file in templates.items():
+        assert file.about, name
+        runs = make_plan(file).runs
+        if name.endswith("-demo"):
+            assert file.map == ("3m",)
+            assert sum(run.config.train.t_max for run in runs) <= 300_000
+
+
+def test_the_augmentation_template_has_the_four_published_cells():
+    cells = {
+        (run.config.embed.p_mask, run.config.embed.sigma) for run in make_plan(list_templates()["augmentation"]).runs
+    }
+    assert cells == {(0.1, 0.05), (0.2, 0.05), (0.4, 0.05), (0.2, 0.1)}
+
+
+def test_a_file_wins_over_a_template_of_its_name_and_a_missing_one_is_named(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert find_sweep_file("ablation-demo").study == "ablation"
+    (tmp_path / "ablation-demo").write_text(HEAD)
+    assert find_sweep_file("ablation-demo").name == "x"
+    with pytest.raises(ConfigError, match=r"nowhere\.toml cannot be read"):
+        find_sweep_file("nowhere.toml")

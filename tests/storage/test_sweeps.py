@@ -1,0 +1,179 @@
+"""Sweeps in the database: saved once, claimed once, freed by a death, stopped and continued."""
+
+import socket
+import subprocess
+import sys
+import threading
+
+import psutil
+import pytest
+
+from emtc_core.errors import StorageError
+from storage.control import send_command
+from storage.engine import Database, open_database
+from storage.models import SCHEMA_VERSION
+from storage.queries.runs import get_run
+from storage.queries.sweeps import get_sweep, list_sweeps, sweep_runs
+from storage.runs import finish_run, mark_launched, start_run
+from storage.sweeps import (
+    PlannedRun,
+    Worker,
+    attach_scheduler,
+    claim_run,
+    detach_scheduler,
+    requeue,
+    save_sweep,
+    stop_sweep,
+)
+from tests.storage.records import CONFIG
+
+SWEEP = "ab12cd34"
+
+
+def planned(n: int) -> list[PlannedRun]:
+    return [PlannedRun(f"{SWEEP}-{i}", f"run {i}", {**CONFIG, "seed": i}, 1000) for i in range(n)]
+
+
+def save(db: Database, n: int = 3) -> int:
+    return save_sweep(db, SWEEP, name="A sweep", plan={"runs": []}, runs=planned(n), versions={}, jobs=2)
+
+
+@pytest.fixture
+def me() -> Worker:
+    process = psutil.Process()
+    return Worker(process.pid, process.create_time(), socket.gethostname())
+
+
+@pytest.fixture
+def dead() -> Worker:
+    """A process that has gone."""
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
+        created_at = psutil.Process(process.pid).create_time()
+        process.communicate(b"\n")
+    return Worker(process.pid, created_at, socket.gethostname())
+
+
+def train(db: Database, run_id: str, worker: Worker) -> None:
+    start_run(db, run_id, pid=worker.pid, pid_created_at=worker.pid_created_at, host=worker.host, device="cpu")
+
+
+def test_saving_again_queues_only_what_is_new(db: Database) -> None:
+    assert save(db, 3) == 3
+    assert save(db, 3) == 0
+    assert save(db, 5) == 2
+    assert [run.name for run in sweep_runs(db, SWEEP)] == [f"run {i}" for i in range(5)]
+
+
+def test_runs_are_claimed_in_the_order_of_the_plan_and_no_more_than_fit(db: Database, me: Worker) -> None:
+    save(db, 3)
+    claims = [claim_run(db, SWEEP, me, jobs=2) for _ in range(3)]
+    assert [get_run(db, claim.run_id).name for claim in claims if claim] == ["run 0", "run 1"]
+    assert claims[2] is None
+    assert not any(claim.resume for claim in claims if claim)
+
+
+def test_of_many_schedulers_each_run_has_one(url: str, me: Worker) -> None:
+    db = open_database(url)
+    save(db, 12)
+    claimed: list[str] = []
+
+    def claim_all() -> None:
+        own = open_database(url)
+        while claim := claim_run(own, SWEEP, me, jobs=12):
+            claimed.append(claim.run_id)
+        own.dispose()
+
+    threads = [threading.Thread(target=claim_all) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(claimed) == len(set(claimed)) == 12
+    db.dispose()
+
+
+def test_what_a_dead_scheduler_claimed_is_free_again(db: Database, me: Worker, dead: Worker) -> None:
+    save(db, 1)
+    first = claim_run(db, SWEEP, dead, jobs=1)
+    assert first is not None
+    second = claim_run(db, SWEEP, me, jobs=1)
+    assert second == first
+    assert claim_run(db, SWEEP, me, jobs=1) is None
+
+
+def test_a_trainer_that_its_dead_scheduler_could_not_note_is_left_alone(db: Database, me: Worker, dead: Worker) -> None:
+    save(db, 1)
+    claim_run(db, SWEEP, dead, jobs=1)
+    assert claim_run(db, SWEEP, me, jobs=1, has_trainer=lambda run_id: True) is None
+
+
+def test_a_lost_run_is_claimed_for_a_resume_and_old_commands_are_void(db: Database, me: Worker, dead: Worker) -> None:
+    save(db, 1)
+    claim = claim_run(db, SWEEP, me, jobs=1)
+    assert claim is not None
+    train(db, claim.run_id, me)
+    send_command(db, claim.run_id, "stop")
+    with db.transaction() as connection:
+        connection.exec_driver_sql(f"UPDATE runs SET pid = {dead.pid}, pid_created_at = {dead.pid_created_at!r}")
+    again = claim_run(db, SWEEP, me, jobs=1)
+    assert again is not None
+    assert again.resume
+    with db.read() as connection:
+        waiting = connection.exec_driver_sql("SELECT count(*) FROM commands WHERE acknowledged_at IS NULL").scalar()
+    assert waiting == 0
+
+
+def test_a_run_that_trains_is_never_claimed(db: Database, me: Worker) -> None:
+    save(db, 1)
+    claim = claim_run(db, SWEEP, me, jobs=1)
+    assert claim is not None
+    train(db, claim.run_id, me)
+    assert claim_run(db, SWEEP, me, jobs=5) is None
+
+
+def test_stopping_empties_the_queue_and_names_what_works(db: Database, me: Worker) -> None:
+    save(db, 3)
+    claim = claim_run(db, SWEEP, me, jobs=1)
+    assert claim is not None
+    mark_launched(db, claim.run_id, pid=me.pid, pid_created_at=me.pid_created_at, host=me.host)
+    assert stop_sweep(db, SWEEP) == (2, [claim.run_id])
+    assert claim_run(db, SWEEP, me, jobs=5) is None
+    assert get_sweep(db, SWEEP).counts == {"stopped": 2, "queued": 1}
+
+
+def test_stopped_and_failed_runs_queue_again_and_resume(db: Database, me: Worker) -> None:
+    save(db, 2)
+    claim = claim_run(db, SWEEP, me, jobs=1)
+    assert claim is not None
+    train(db, claim.run_id, me)
+    finish_run(db, claim.run_id, "failed", error="no")
+    stop_sweep(db, SWEEP)
+    assert requeue(db, SWEEP, ("stopped", "failed")) == 2
+    assert get_sweep(db, SWEEP).counts == {"queued": 2}
+    claims = [claim_run(db, SWEEP, me, jobs=2) for _ in range(2)]
+    assert {claim.resume for claim in claims if claim} == {True, False}
+
+
+def test_progress_names_the_state_and_what_is_left(db: Database, me: Worker, dead: Worker) -> None:
+    save(db, 2)
+    assert get_sweep(db, SWEEP[:4]).state == "lost"
+    attach_scheduler(db, SWEEP, me, jobs=2)
+    sweep = list_sweeps(db)[0]
+    assert (sweep.state, sweep.done, sweep.seconds_left(), sweep.has_scheduler) == ("running", 0.0, None, True)
+    detach_scheduler(db, SWEEP, dead)
+    assert get_sweep(db, SWEEP).has_scheduler
+    for _ in range(2):
+        claim = claim_run(db, SWEEP, me, jobs=2)
+        assert claim is not None
+        train(db, claim.run_id, me)
+        finish_run(db, claim.run_id, "finished")
+    detach_scheduler(db, SWEEP, me)
+    sweep = get_sweep(db, SWEEP)
+    assert (sweep.state, sweep.done, sweep.seconds_left(), sweep.has_scheduler) == ("finished", 1.0, 0.0, False)
+
+
+def test_an_unknown_sweep_is_one_sentence(db: Database, me: Worker) -> None:
+    for ask in (lambda: get_sweep(db, "zz"), lambda: stop_sweep(db, "zz"), lambda: claim_run(db, "zz", me, jobs=1)):
+        with pytest.raises(StorageError, match="sweep"):
+            ask()
+    assert SCHEMA_VERSION >= "0002"
