@@ -62,6 +62,7 @@ def test_the_papers_steps_are_used_once_every_run_has_reached_them(study) -> Non
         (Reading("mean", "se"), "50.0 ± 17.7"),
         (Reading("median", "iqr"), "50.0 [25.0–75.0]"),
         (Reading("mean", "minmax"), "50.0 [0.0–100.0]"),
+        (Reading("mean", "ci"), "50.0 [20.0–80.0]"),
         (Reading("iqm", "none"), "50.0"),
     ],
 )
