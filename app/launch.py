@@ -201,6 +201,7 @@ def _known_speed(db: Database | None, config: RunConfig) -> tuple[float, str]:
         for row in ([] if frame is None else frame.to_dict("records"))
         if (row["env"], row["map"], row["algo"], row["status"])
         == (config.env.name, config.env.map, config.algo, "finished")
+        and row["env_steps"] > 0
         and (seconds := (row["ended_at"] - row["started_at"]).total_seconds()) > 0
     ]
     if speeds:
