@@ -95,6 +95,13 @@ def list_tasks(groups: Sequence[Group]) -> list[str]:
     return list(dict.fromkeys(group.variant.task for group in groups))
 
 
+def name_line(groups: Sequence[Group], method: str) -> str:
+    """Name a method with its number of seeds, the same in every panel: "qmix (n = 5)", "qmix (n = 3 to 5)"."""
+    counts = [group.n for group in groups if group.variant.method == method]
+    low, high = min(counts), max(counts)
+    return f"{method} (n = {low})" if low == high else f"{method} (n = {low} to {high})"
+
+
 def default_times(groups: Sequence[Group]) -> list[int]:
     """Choose where mu_w is read: the paper's 0.8M, 1.6M and 2.4M if every run reached them, else quarters.
 

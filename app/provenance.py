@@ -7,8 +7,9 @@ from typing import Any
 
 
 def hash_config(config: Mapping[str, Any]) -> str:
-    """Name a configuration by its content; equal settings have equal names."""
-    return hashlib.sha256(json.dumps(config, sort_keys=True).encode()).hexdigest()[:12]
+    """Name a configuration by its content; runs that differ in nothing but their seed have one name."""
+    settings = {key: value for key, value in config.items() if key != "seed"}
+    return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:12]
 
 
 def describe_runs(

@@ -52,7 +52,7 @@ def export(
     if table is not None:
         name, kind = _choose("table", table, TABLES), _choose("format", format or "csv", TABLE_FORMATS)
         database = open_database(db, read_only=True)
-        chosen = _select(database, runs, map, algo) if runs or map or algo else None
+        chosen = _select(database, runs, map, algo, finished=True) if runs or map or algo else None
         _write(export_table(_make_table(database, name, chosen, reading), kind), out)
         return
     if out is None:
@@ -81,15 +81,20 @@ def _make_table(db: Database, name: str, rows: Sequence[RunRow] | None, reading:
 
 
 def _select(
-    db: Database, runs: Sequence[str] | None, maps: Sequence[str] | None, algos: Sequence[str] | None
+    db: Database,
+    runs: Sequence[str] | None,
+    maps: Sequence[str] | None,
+    algos: Sequence[str] | None,
+    *,
+    finished: bool = False,
 ) -> list[RunRow]:
-    """Find the named runs, or every evaluated one, on the wanted maps and of the wanted algorithms."""
+    """Find the named runs, or every evaluated (or finished) one, on the wanted maps and of the wanted algorithms."""
     if runs:
         rows = [get_run(db, run) for run in dict.fromkeys(runs)]
         rows = [row for row in rows if (not maps or row.map in maps) and (not algos or row.algo in algos)]
     else:
         known = list_runs(db, limit=EVERY_RUN)
-        wanted = known["win_rate"].notna()
+        wanted = known["win_rate"].notna() & ((known["status"] == "finished") | (not finished))
         wanted &= known["map"].isin(maps) if maps else True
         wanted &= known["algo"].isin(algos) if algos else True
         rows = [get_run(db, str(run_id)) for run_id in known.loc[wanted, "id"]]

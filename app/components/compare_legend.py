@@ -6,7 +6,7 @@ import streamlit as st
 from streamlit.components.v2 import component
 
 from app import state
-from app.comparison import Group
+from app.comparison import Group, name_line
 from app.components.assets import read_asset
 from app.theme import style_methods
 
@@ -28,7 +28,7 @@ def show(groups: Sequence[Group], *, key: str) -> list[Group]:
     items = [
         {
             "name": method,
-            "label": f"{method} ({_count([group.n for group in groups if group.variant.method == method])})",
+            "label": name_line(groups, method),
             "color": styles[method][0],
             "dash": list(styles[method][1] or ()) or None,
             "hidden": method in hidden,
@@ -44,8 +44,3 @@ def show(groups: Sequence[Group], *, key: str) -> list[Group]:
 
     _legend(key=key, data={"items": items}, on_toggle_change=toggled)
     return [group for group in groups if group.variant.method not in hidden]
-
-
-def _count(seeds: Sequence[int]) -> str:
-    low, high = min(seeds), max(seeds)
-    return f"n = {low}" if low == high else f"n = {low} to {high}"

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from app.comparison import WIN_RATE, Group, Quantity, list_tasks
+from app.comparison import WIN_RATE, Group, Quantity, list_tasks, name_line
 from app.figures.chart import Chart, Line, Panel
 from app.seed_statistics import Curve, Reading, align
 from app.theme import Dash, style_methods
@@ -18,6 +18,7 @@ def draw_comparison(
     *,
     per_seed: bool = False,
     name: str = "learning-curves",
+    title: str = "",
     note: str = "",
 ) -> Chart:
     """Draw a quantity of every variant: its centre over seeds, a band, and each seed as a faint line when wanted.
@@ -28,6 +29,7 @@ def draw_comparison(
         reading: Centre and band; mean ± standard deviation when missing.
         per_seed: Draw each seed too.
         name: Of the chart and its files.
+        title: Over the figure; made from the quantity when missing.
         note: A last sentence of the caption.
     """
     reading = reading or Reading()
@@ -38,13 +40,14 @@ def draw_comparison(
         lines: list[Line] = []
         for group in (each for each in groups if each.variant.task == task):
             style = styles[group.variant.method]
-            lines += [*(_seeds(group, style) if per_seed else []), _line(group, reading, style)]
+            named = name_line(groups, group.variant.method)
+            lines += [*(_seeds(group, style) if per_seed else []), _line(group, named, reading, style)]
         panels.append(Panel(f"{quantity.title}, {task}", quantity.unit, tuple(lines), range=quantity.range))
     panels = panels or [Panel(quantity.title, quantity.unit, ())]
     described = f"{quantity.title} over {X_LABEL}, one panel for each of {', '.join(tasks)}: " + ", ".join(
         f"{group.variant.label} (n = {group.n})" for group in groups
     )
-    title = "Learning curves" if quantity is WIN_RATE else f"{quantity.title} over training"
+    title = title or ("Learning curves" if quantity is WIN_RATE else f"{quantity.title} over training")
     caption = " ".join(filter(None, (describe_reading(groups, quantity, reading), note)))
     return Chart(name, title, X_LABEL, tuple(panels), caption, f"{described}.", columns=min(3, len(tasks)) or 1)
 
@@ -66,10 +69,9 @@ def describe_reading(groups: Sequence[Group], quantity: Quantity, reading: Readi
     return f"{what}; {each}, then the line is the {reading} ({n} seeds, in the legend).{band}"
 
 
-def _line(group: Group, reading: Reading, style: tuple[str, Dash]) -> Line:
+def _line(group: Group, name: str, reading: Reading, style: tuple[str, Dash]) -> Line:
     steps, values = align(group.curves)
     summary = reading.summarize(values)
-    name = f"{group.variant.method} (n = {group.n})"
     return Line(name, style[0], steps, summary.center, summary.low, summary.high, dash=style[1])
 
 

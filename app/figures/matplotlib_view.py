@@ -12,7 +12,7 @@ from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
+from matplotlib.ticker import EngFormatter, MaxNLocator
 
 from app.figures.chart import Chart, Line, Panel
 from app.figures.cloud import Cloud
@@ -91,6 +91,7 @@ def _draw_chart(chart: Chart) -> Figure:
     for mark in chart.marks:
         axes[0].annotate(mark.label, (mark.x, 1), (3, -3), ("data", "axes fraction"), "offset points", va="top", size=7)
     axes[-1].set_xlabel(chart.x_label)
+    _count_in_thousands(axes[-1], chart)
     axes[0].set_title(chart.title, loc="left", fontweight="bold")
     return drawn
 
@@ -107,12 +108,19 @@ def _draw_grid(chart: Chart) -> Figure:
         _draw_panel(ax, panel, legend=False)
         ax.set_xlabel(chart.x_label)
         ax.xaxis.set_major_locator(MaxNLocator(4))
+        _count_in_thousands(ax, chart)
         handles |= dict(zip(*reversed(ax.get_legend_handles_labels()), strict=True))
     for ax in axes[len(chart.panels) :]:
         ax.set_axis_off()
     drawn.legend(list(handles.values()), list(handles), loc="outside lower center", ncols=2, frameon=False)
     drawn.suptitle(chart.title, x=0.01, ha="left", fontweight="bold", fontsize=10)
     return drawn
+
+
+def _count_in_thousands(ax: Axes, chart: Chart) -> None:
+    """Write 50k and 2M at an axis of env steps."""
+    if chart.x_label.endswith("env steps"):
+        ax.xaxis.set_major_formatter(EngFormatter(sep=""))
 
 
 def _draw_panel(ax: Axes, panel: Panel, *, legend: bool = True) -> None:

@@ -53,18 +53,24 @@ def make_baselines(db: Database, rows: Sequence[RunRow], reading: Reading | None
         raise ConfigError(f"baselines compares {', '.join(BASELINES)}, and no chosen run is one of them.")
     missing = [algo for algo in BASELINES if algo not in {row.algo for row in chosen}]
     note = f"Not run: {', '.join(missing)}." if missing else ""
-    return _draw(db, chosen, WIN_RATE, reading, "baselines", note)
+    return _draw(db, chosen, WIN_RATE, reading, "baselines", "EMTC against DMIX and MAPPO", note)
 
 
 def _draw(
-    db: Database, rows: Sequence[RunRow], quantity: Quantity, reading: Reading | None, name: str, note: str = ""
+    db: Database,
+    rows: Sequence[RunRow],
+    quantity: Quantity,
+    reading: Reading | None,
+    name: str,
+    title: str = "",
+    note: str = "",
 ) -> Chart:
     configs = {row.id: row.config for row in rows}
     groups = group_curves(configs, evaluation_curves(db, list(configs)), quantity)
     without = set(configs) - {run_id for group in groups for run_id in group.run_ids}
     if without:
         raise ConfigError(f"Run {min(without)} has no evaluation yet. Wait for its first, or leave it out.")
-    return draw_comparison(groups, quantity, reading, name=name, note=note)
+    return draw_comparison(groups, quantity, reading, name=name, title=title, note=note)
 
 
 SEED_FIGURES: dict[str, SeedFigure] = {

@@ -94,4 +94,10 @@ def test_provenance_names_run_seed_settings_and_code(study) -> None:
     configs, _ = study
     (line,) = describe_runs({"3m-1": configs["3m-1"]}, {"3m-1": {"emtc_lab": "0.1.0"}})
     assert line == f"run 3m-1: emtc-qplex on 3m, seed 1, config {hash_config(configs['3m-1'])}, emtc_lab 0.1.0"
-    assert hash_config({"a": 1, "b": 2}) == hash_config({"b": 2, "a": 1}) != hash_config({"a": 1})
+    assert hash_config({"a": 1, "b": 2}) == hash_config({"b": 2, "a": 1, "seed": 7}) != hash_config({"a": 1})
+
+
+def test_a_method_has_one_name_in_every_panel_even_if_its_seeds_differ(study) -> None:
+    configs, frame = study
+    chart = draw_comparison(group_curves(configs, frame[frame["run_id"] != "8m-2"]))
+    assert [line.name for _, line in chart.lines] == ["emtc-qplex (n = 1 to 2)"] * 2
