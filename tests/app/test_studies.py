@@ -1,0 +1,182 @@
+"""The paper's studies: cells and lines by hand, missing cells empty, every export on a machine without a browser."""
+
+import numpy as np
+import pytest
+
+from app.figures.export import EXPORT_FORMATS, export_figure
+from app.figures.heatmap import Grid, Heatmap
+from app.paper.published_studies import find_published, published_studies
+from app.paper.registry import FIGURES, TABLES
+from app.paper.study_runs import quote, show_value
+from app.paper.study_tables import make_augmentation_table, make_embedders_table
+from app.sweeps.file import STUDIES
+from app.tables import TABLE_FORMATS, export_table
+from emtc_core.errors import ConfigError
+from storage.engine import Database, open_database
+from storage.queries.sweeps import sweep_runs
+from tests.app.sweep_cases import ABLATION, AUGMENTATION, DELTA, LAMBDA, TAU, seed_sweep
+
+SWEEPS = {
+    "lambda-heatmap": LAMBDA,
+    "tau-study": TAU,
+    "mu-w-by-delta": DELTA,
+    "ablation": ABLATION,
+    "augmentation": AUGMENTATION,
+}
+
+
+@pytest.fixture(scope="module")
+def studies(tmp_path_factory) -> tuple[Database, dict[str, str]]:
+    db = open_database(f"sqlite:///{tmp_path_factory.mktemp('studies') / 'x.db'}")
+    return db, {name: seed_sweep(db, text) for name, text in SWEEPS.items()}
+
+
+def draw(studies, name: str):
+    db, ids = studies
+    return FIGURES[name](db, sweep_runs(db, ids[name]))
+
+
+@pytest.fixture
+def db(tmp_path) -> Database:
+    return open_database(f"sqlite:///{tmp_path / 'x.db'}")
+
+
+def test_a_heat_map_holds_the_mean_over_seeds_of_each_cell(studies):
+    heatmap = draw(studies, "lambda-heatmap")
+    assert (heatmap.y, heatmap.x) == (("0.05", "0.1"), ("0.05", "0.1", "0.15"))
+    (grid,) = heatmap.grids
+    expected = (np.arange(6).reshape(2, 3) + np.arange(6, 12).reshape(2, 3)) / 2 / 16
+    np.testing.assert_allclose(grid.values, expected)
+    assert (grid.counts == 2).all()
+    assert [cell[:2] for cell in grid.cells if cell[4]] == [(1, 2)]
+    assert "12 of 12 runs have finished" in heatmap.caption
+
+
+def test_a_missing_cell_stays_empty_and_is_told(db):
+    sweep_id = seed_sweep(db, LAMBDA, unfinished=(1, 7, 2))
+    heatmap = FIGURES["lambda-heatmap"](db, sweep_runs(db, sweep_id))
+    (grid,) = heatmap.grids
+    assert np.isnan(grid.values[0, 1])
+    assert grid.counts.tolist() == [[2, 0, 1], [2, 2, 2]]
+    assert "9 of 12 runs have finished" in heatmap.caption
+    frame = heatmap.to_frame()
+    assert frame["value"].isna().sum() == 1
+    assert export_figure(heatmap, "svg")
+
+
+def test_all_grids_share_one_colour_scale_and_ties_share_the_star():
+    low = Grid("a", np.array([[0.1, 0.5], [0.5, np.nan]]), np.ones((2, 2), np.int64))
+    high = Grid("b", np.array([[0.7, 0.7], [0.7, 0.7]]), np.ones((2, 2), np.int64))
+    heatmap = Heatmap("n", "t", "x", "y", ("1", "2"), ("1", "2"), (low, high), "v", "c")
+    assert heatmap.bounds == (0.1, 0.7)
+    assert low.best.tolist() == [[False, True], [True, False]]
+    assert not high.best.any()
+    svg = export_figure(heatmap, "svg").decode()
+    assert "0.700" in svg
+    assert "0.100" in svg
+
+
+def test_an_empty_heat_map_is_drawn_too():
+    grid = Grid("a", np.full((1, 1), np.nan), np.zeros((1, 1), np.int64))
+    heatmap = Heatmap("n", "t", "x", "y", ("1",), ("1",), (grid,), "v", "c")
+    assert heatmap.is_empty
+    assert "no cell measured" in heatmap.description
+    assert export_figure(heatmap, "pdf").startswith(b"%PDF")
+
+
+def test_the_tau_study_draws_each_schedule_below_its_curve(studies):
+    chart = draw(studies, "tau-study")
+    curves, schedules = chart.panels
+    assert [line.name for line in curves.lines] == ["τ = 0.6 (n = 2)", "τ from 1.2 to 0.6 (n = 2)"]
+    cooling = schedules.lines[1]
+    assert (cooling.x.tolist(), cooling.y.tolist()) == ([0, 500, 1000], [1.2, 0.6, 0.6])
+    assert [line.color for line in curves.lines] == [line.color for line in schedules.lines]
+
+
+def test_an_ablation_is_named_by_the_configuration_and_not_by_the_run(studies):
+    (panel,) = draw(studies, "ablation").panels
+    names = [line.name for line in panel.lines]
+    assert names == ["EMTC(QPLEX) (n = 1)", "No-TCGM (n = 1)", "No-TCSE (n = 1)", "EMU(QPLEX) (n = 1)"]
+
+
+def test_mu_w_by_delta_equals_a_calculation_by_hand(studies):
+    mu_w, final = draw(studies, "mu-w-by-delta").panels
+    random = mu_w.lines[0]
+    assert random.name == "random projection (n = 2)"
+    np.testing.assert_allclose(random.x, np.log10([1.8e-7, 1.8e-3]))
+    share = (0.5 * 250 + 500) / 750  # a ramp from 0 at 250 to w at 500, then w to 1000
+    np.testing.assert_allclose(random.y, [(0 + 6) / 2 / 16 * share, (3 + 9) / 2 / 16 * share])
+    np.testing.assert_allclose(final.lines[2].y, [(2 + 8) / 2 / 16, (5 + 11) / 2 / 16])
+
+
+def test_runs_of_another_study_are_refused_by_the_setting_that_differs(studies):
+    db, ids = studies
+    rows = [*sweep_runs(db, ids["lambda-heatmap"]), *sweep_runs(db, ids["tau-study"])]
+    with pytest.raises(ConfigError, match=r"gate\.tau_start differs too: 1\.2 and 0\.6"):
+        FIGURES["lambda-heatmap"](db, rows)
+
+
+@pytest.mark.parametrize("name", SWEEPS)
+def test_every_study_is_exported_as_vectors_and_numbers(studies, name):
+    figure = draw(studies, name)
+    assert export_figure(figure, "svg", mode="dark").startswith(b"<?xml")
+    assert export_figure(figure, "csv").startswith(b"panel,")
+    assert not figure.is_empty
+    assert figure.description
+
+
+@pytest.mark.parametrize("format", EXPORT_FORMATS)
+def test_a_heat_map_is_exported_in_every_format(studies, format):
+    signs = {"svg": b"<?xml", "png": b"\x89PNG", "pdf": b"%PDF", "html": b"<!doctype html", "csv": b"panel,"}
+    assert export_figure(draw(studies, "lambda-heatmap"), format).startswith(signs[format])
+
+
+def test_the_augmentation_table_lists_measured_combinations_and_marks_the_best(studies):
+    db, ids = studies
+    frame = make_augmentation_table(db, sweep_runs(db, ids["augmentation"]))
+    assert frame.to_numpy().tolist() == [
+        ["0.1", "0.05", "0.094 ± 0.133 (n = 2)"],
+        ["0.2", "0.05", "0.156 ± 0.133 (n = 2)"],
+        ["0.2", "0.1", "0.219 ± 0.133 (n = 2)"],
+    ]
+    assert frame.attrs["best"] == [[2, "3m"]]
+
+
+def test_the_embedders_table_nests_time_over_embedder(studies):
+    db, ids = studies
+    frame = make_embedders_table(db, sweep_runs(db, ids["mu-w-by-delta"]))
+    assert frame["δ"].tolist() == ["1.8e-7", "1.8e-3"]
+    assert "100% · TCSE" in frame.columns
+    latex = export_table(frame, "latex").decode()
+    assert "multicolumn" in latex
+
+
+@pytest.mark.parametrize("name", ["augmentation", "mu-w-embedders"])
+def test_study_tables_find_their_runs_in_the_whole_database(studies, name):
+    frame = TABLES[name](studies[0])
+    assert len(frame)
+    for format in TABLE_FORMATS:
+        assert export_table(frame, format)
+
+
+@pytest.mark.parametrize("name", ["augmentation", "mu-w-embedders"])
+def test_study_tables_of_an_empty_database_have_their_columns(db, name):
+    assert not len(TABLES[name](db))
+
+
+def test_numbers_are_written_as_the_paper_writes_them():
+    assert [show_value(value) for value in (1.8e-7, 1.8e-2, 0.05, 0.1, "tcse")] == [
+        "1.8e-7", "1.8e-2", "0.05", "0.1", "tcse",
+    ]  # fmt: skip
+    assert (quote([]), quote([0.5, np.nan]), quote([0.4, 0.6])) == ("", "0.500 (n = 1)", "0.500 ± 0.141 (n = 2)")
+
+
+def test_published_numbers_name_their_game_and_only_the_four_published_cells():
+    assert set(published_studies()) >= set(STUDIES)
+    augmentation = find_published("augmentation", "skirmish")
+    assert augmentation is not None
+    assert len(augmentation.table) == 4
+    assert augmentation.source == "StarCraft II"
+    football = find_published("learning-curves", "grf")
+    assert football is not None
+    assert "Football" in football.source

@@ -1,0 +1,119 @@
+"""The Sweeps page on empty and filled databases: faults before a start, progress, missing runs, studies, links."""
+
+import os
+import socket
+
+import psutil
+import pytest
+
+from storage.queries.sweeps import list_sweeps, sweep_runs
+from storage.sweeps import Worker, attach_scheduler
+from tests.app.sweep_cases import ABLATION, AUGMENTATION, DELTA, LAMBDA, TAU, seed_sweep
+from tests.pages.test_pages import open_page, said
+
+SMALL = 'name = "Small"\nsteps = 300\nseeds = 1\n[grid]\nmemory.delta = [0.02, 0.002]\n'
+
+
+@pytest.fixture
+def started(monkeypatch):
+    """What was started in the background; nothing is, because these tests are about the page."""
+    calls: list[list[str]] = []
+    monkeypatch.setattr("app.sweeps.control.spawn", lambda arguments, log: calls.append(arguments))
+    return calls
+
+
+def write(app, text: str):
+    return app.text_area(key="sweep_text-ablation-demo").set_value(text).run()
+
+
+def test_an_empty_database_offers_templates_with_their_cost(empty):
+    app = open_page("sweeps")
+    assert not app.exception
+    assert not app.error
+    assert "There is no sweep yet" in said(app)
+    metrics = {metric.label: metric.value for metric in app.metric}
+    assert metrics["Runs"] == "8"
+    assert metrics["Expected duration"].startswith("≈")
+
+
+def test_every_template_can_be_opened_by_a_link(empty):
+    app = open_page("sweeps", template="lambda-heatmap-demo")
+    assert app.selectbox(key="template_chosen").value == "lambda-heatmap-demo"
+    assert {metric.label: metric.value for metric in app.metric}["Runs"] == "9"
+    app.selectbox(key="template_chosen").set_value("tau-study-demo").run()
+    assert app.query_params["template"] == "tau-study-demo"
+    assert not app.exception
+
+
+def test_faults_are_told_before_anything_is_created(empty):
+    app = write(open_page("sweeps"), SMALL.replace("memory.delta", "memory.dleta").replace("0.002", "-1"))
+    assert [error.value for error in app.error] == [
+        'There is no setting "memory\\.dleta"\\. Did you mean "memory\\.delta"?'
+    ]
+    assert app.button(key="sweep_invalid").disabled
+    assert list_sweeps(empty) == []
+
+
+def test_a_press_queues_the_runs_and_starts_one_scheduler(empty, started):
+    app = write(open_page("sweeps"), SMALL)
+    app.button(key="sweep_start").click().run()
+    (sweep,) = list_sweeps(empty)
+    assert sweep.counts == {"queued": 2}
+    assert [call[:3] for call in started] == [["app.cli.main", "sweep-worker", sweep.id]]
+    assert app.query_params["sweep"] == sweep.id
+    assert not app.exception
+    assert "has been evaluated yet" in said(app)
+
+
+def test_missing_runs_are_named_and_exactly_those_are_launched(empty, started):
+    sweep_id = seed_sweep(empty, LAMBDA, unfinished=(2, 5))
+    app = open_page("sweeps", sweep=sweep_id)
+    assert not app.exception
+    assert "**2 of 12 runs are missing.**" in said(app)
+    assert "lambda\\_rcon = 0\\.05, lambda\\_cl = 0\\.15, seed 1" in said(app)
+    app.button(key="sweep_missing").click().run()
+    assert [call[2] for call in started] == [sweep_id]
+    assert [run.status for run in sweep_runs(empty, sweep_id)].count("queued") == 2
+    assert len(sweep_runs(empty, sweep_id)) == 12
+
+
+def test_a_working_sweep_can_be_stopped(empty, started):
+    sweep_id = seed_sweep(empty, TAU, unfinished=(3,))
+    me = Worker(os.getpid(), psutil.Process().create_time(), socket.gethostname())
+    attach_scheduler(empty, sweep_id, me, jobs=1)
+    app = open_page("sweeps", sweep=sweep_id)
+    assert "missing" not in said(app)
+    app.button(key="sweep_stop").click().run()
+    assert not app.exception
+    assert "1 run\\(s\\) left the queue" in said(app)
+    assert list_sweeps(empty)[0].counts == {"finished": 3, "stopped": 1}
+
+
+@pytest.mark.parametrize("text", [LAMBDA, TAU, DELTA, ABLATION, AUGMENTATION], ids=lambda text: text.split('"')[3])
+def test_every_study_opens_with_the_papers_numbers_beside_it(empty, text):
+    app = open_page("sweeps", sweep=seed_sweep(empty, text))
+    assert not app.exception
+    assert not app.error
+    assert "**The paper**" in said(app)
+    assert "compare the order, not the height" in said(app)
+
+
+def test_a_link_names_sweep_and_figure_and_strangers_in_it_are_dropped(empty):
+    first, second = seed_sweep(empty, ABLATION), seed_sweep(empty, DELTA)
+    app = open_page("sweeps", sweep=first, study="learning-curves")
+    assert app.selectbox(key="sweep_chosen").value == first
+    assert app.selectbox(key="study_chosen").value == "learning-curves"
+    app = open_page("sweeps", sweep="<script>", study="../..", template="nonsense", jobs="-5")
+    assert not app.exception
+    assert app.query_params["sweep"] == second
+
+
+def test_a_figure_that_does_not_fit_says_which_setting_differs(empty):
+    app = open_page("sweeps", sweep=seed_sweep(empty, ABLATION), study="lambda-heatmap")
+    assert not app.exception
+    assert "differs too" in "".join(error.value for error in app.error)
+
+
+def test_names_that_users_typed_are_shown_as_text(empty):
+    app = open_page("sweeps", sweep=seed_sweep(empty, LAMBDA))
+    assert "Weights \\*of\\* \\<b\\>losses\\</b\\>" in said(app)
