@@ -1,5 +1,6 @@
 """Write a new entry, or edit one with a preview; whoever saves last is told what changed meanwhile."""
 
+import time
 from uuid import uuid4
 
 import streamlit as st
@@ -12,7 +13,8 @@ from storage.notebook import EntryRow, create_entry, edit_entry
 
 LONGEST_TITLE = 200
 _EDITING, _KNOWN, _TOLD, _NEW = "notebook_editing", "notebook_known", "notebook_told", "notebook_new"
-_NEW_TOLD = "notebook_new_told"
+_NEW_TOLD, _WRITTEN = "notebook_new_told", "notebook_written"
+DOUBLE_PRESS_S = 2.0
 _HINT = "Markdown; formulas between dollars, such as $\\beta = e^{-\\Delta^2/2\\tau^2}$"
 
 
@@ -82,6 +84,8 @@ def _create(token: str) -> None:
     title = str(st.session_state.get(f"new-title-{token}") or "").strip()
     body = str(st.session_state.get(f"new-body-{token}") or "")
     if not title and not body.strip():
+        if time.monotonic() - st.session_state.get(_WRITTEN, 0.0) < DOUBLE_PRESS_S:
+            return  # the second half of a double press, on the form that has just been emptied
         st.session_state[_NEW_TOLD] = "An entry needs a title or a text."
         return
     try:
@@ -89,7 +93,7 @@ def _create(token: str) -> None:
     except EmtcError as exc:
         st.session_state[_NEW_TOLD] = exc
         return
-    st.session_state[_NEW] = uuid4().hex
+    st.session_state[_NEW], st.session_state[_WRITTEN] = uuid4().hex, time.monotonic()
     st.session_state.pop(_NEW_TOLD, None)
 
 

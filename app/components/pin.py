@@ -31,18 +31,11 @@ def show(figure: Figure, *, key: str, page: str, run: _Cited = None, facts: Mapp
     """
     name = f"{key}-pin"
     with st.popover("Pin", icon=":material/keep:", key=name, help="Keep this figure and view in the notebook"):
-        token = str(st.session_state.setdefault(f"{name}-token", uuid4().hex))
-        with st.form(f"{name}-form-{token}", border=False):
-            st.text_input("Title", max_chars=LONGEST_TITLE, placeholder=figure.title, key=f"{name}-title-{token}")
-            st.text_area("Note", placeholder="Markdown, maths as $β = 1$", height=120, key=f"{name}-note-{token}")
-            st.form_submit_button(
-                "Pin to notebook",
-                type="primary",
-                key=f"{name}-save-{token}",
-                on_click=_save,
-                args=(figure, name, token, page, run, dict(facts or {})),
-            )
-        _report(name)
+        made: tuple[int, str] | None = st.session_state.get(f"{name}-made")
+        if made is not None and made[1] == _mark(figure):
+            _report(name, made[0])  # in place of the form, so that the second half of a double press hits nothing
+        else:
+            _ask(figure, name, page, run, dict(facts or {}))
 
 
 def show_with_export(
@@ -54,8 +47,24 @@ def show_with_export(
         show(figure, key=key, page=page, run=run, facts=facts)
 
 
+def _ask(figure: Figure, name: str, page: str, run: _Cited, facts: dict[str, Any]) -> None:
+    token = str(st.session_state.setdefault(f"{name}-token", uuid4().hex))
+    with st.form(f"{name}-form-{token}", border=False):
+        st.text_input("Title", max_chars=LONGEST_TITLE, placeholder=figure.title, key=f"{name}-title-{token}")
+        st.text_area("Note", placeholder="Markdown, maths as $β = 1$", height=120, key=f"{name}-note-{token}")
+        st.form_submit_button(
+            "Pin to notebook",
+            type="primary",
+            key=f"{name}-save-{token}",
+            on_click=_save,
+            args=(figure, name, token, page, run, facts),
+        )
+    if (told := st.session_state.get(f"{name}-told")) is not None:
+        st.error(escape_markdown(str(told)), icon=":material/error:")
+
+
 def _save(figure: Figure, name: str, token: str, page: str, run: _Cited, facts: dict[str, Any]) -> None:
-    """Write the entry; a second press carries the same token, so it makes nothing new."""
+    """Write the entry; the same token a second time makes nothing new."""
     runs = [run] if isinstance(run, RunRow) else list(run or ())
     title = str(st.session_state.get(f"{name}-title-{token}") or figure.title)[:LONGEST_TITLE]
     try:
@@ -71,9 +80,15 @@ def _save(figure: Figure, name: str, token: str, page: str, run: _Cited, facts: 
     except EmtcError as exc:
         st.session_state[f"{name}-told"] = str(exc)
         return
-    st.session_state[f"{name}-told"] = made
+    st.session_state[f"{name}-made"] = (made, _mark(figure))
     st.session_state[f"{name}-fresh"] = True
     st.session_state[f"{name}-token"] = uuid4().hex
+    st.session_state.pop(f"{name}-told", None)
+
+
+def _mark(figure: Figure) -> str:
+    """Tell this view of this figure from another."""
+    return repr((figure.name, figure.title, figure.caption, sorted(_query(()).items())))
 
 
 def _query(runs: Sequence[RunRow]) -> dict[str, list[str]]:
@@ -82,15 +97,14 @@ def _query(runs: Sequence[RunRow]) -> dict[str, list[str]]:
     return query | ({state.RUN: [runs[0].id]} if len(runs) == 1 else {})
 
 
-def _report(name: str) -> None:
-    told = st.session_state.get(f"{name}-told")
-    if isinstance(told, str):
-        st.error(escape_markdown(told), icon=":material/error:")
-    elif told is not None:
-        if st.session_state.pop(f"{name}-fresh", False):
-            st.toast(f"Pinned as entry {told} of the notebook", icon=":material/keep:")
-        st.success(f"Kept as entry {told}.", icon=":material/check:")
-        st.page_link(
-            "../pages/notebook.py", label="Open the notebook", icon=":material/menu_book:",
-            query_params={"entry": str(told)},
-        )  # fmt: skip
+def _report(name: str, made: int) -> None:
+    if st.session_state.pop(f"{name}-fresh", False):
+        st.toast(f"Pinned as entry {made} of the notebook", icon=":material/keep:")
+    st.success(f"Kept as entry {made}.", icon=":material/check:")
+    st.page_link(
+        "../pages/notebook.py",
+        label="Open the notebook",
+        icon=":material/menu_book:",
+        query_params={"entry": str(made)},
+    )
+    st.button("Pin once more", key=f"{name}-more", on_click=st.session_state.pop, args=(f"{name}-made", None))

@@ -57,11 +57,13 @@ def test_every_figure_can_be_pinned_without_a_word(seeded, page, query, key, fig
     assert not open_page("notebook").exception
 
 
-def test_the_pin_is_ready_for_the_next_entry_after_a_press(seeded):
+def test_a_press_takes_the_form_away_until_it_is_wanted_again(seeded):
     db, run_id = seeded
     app = press_pin(open_page("live", run=run_id), "live-gate-dynamics", title="One")
-    app.run()
+    token = app.session_state["live-gate-dynamics-pin-token"]
+    assert f"live-gate-dynamics-pin-save-{token}" not in [button.key for button in app.button]
     assert len(list_entries(db)) == 1
+    app.button(key="live-gate-dynamics-pin-more").click().run()
     press_pin(app, "live-gate-dynamics", title="Two")
     assert [row.title for row in list_entries(db)] == ["Two", "One"]
 

@@ -1,0 +1,60 @@
+"""From a figure to the notebook and back, in a real browser: a double press makes one entry, its link one view."""
+
+from pathlib import Path
+
+import pytest
+
+from storage.engine import open_database
+from storage.notebook import list_entries
+from tests.browser.server import find_browser, running_app
+from tests.pages.seed import seed_run
+from tests.require import require
+
+playwright = pytest.importorskip("playwright.sync_api")
+pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
+
+PATIENCE_MS = 60_000
+HOSTILE = "<img src=x onerror=\"document.title='owned'\"> ![pixel](https://tracker.example/p.png) $\\beta = 1$"
+
+
+@pytest.fixture
+def page():
+    path = find_browser()
+    require("browser", path is not None, "no Chromium or Chrome found")
+    with playwright.sync_playwright() as driver:
+        chromium = driver.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        opened = chromium.new_page(viewport={"width": 1400, "height": 1200})
+        faults: list[str] = []
+        opened.on("pageerror", lambda fault: faults.append(str(fault)))
+        yield opened
+        chromium.close()
+    assert faults == []
+
+
+def test_a_pinned_figure_stands_in_the_notebook_and_leads_back(page, tmp_path: Path, monkeypatch):
+    monkeypatch.setenv("EMTC_WARM_UP", "0")
+    database = tmp_path / "emtc.db"
+    db = open_database(f"sqlite:///{database}")
+    run_id = seed_run(db)
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url))
+    with running_app(database) as url:
+        page.goto(f"{url}/live?run={run_id}&x=0-150")
+        page.locator(".curves canvas").first.wait_for(timeout=PATIENCE_MS)
+        page.get_by_role("button", name="Pin").first.click()
+        page.get_by_label("Title").fill("Found by a test")
+        page.get_by_label("Note").fill(HOSTILE)
+        page.get_by_role("button", name="Pin to notebook").dblclick(delay=80)
+        page.get_by_role("link", name="Open the notebook").first.click(timeout=PATIENCE_MS)
+        page.get_by_role("heading", name="Found by a test").wait_for(timeout=PATIENCE_MS)
+        page.locator(".curves canvas").first.wait_for(timeout=PATIENCE_MS)
+        page.locator(".katex").first.wait_for(timeout=PATIENCE_MS)
+        assert page.locator("img[src='x'], img[src*='tracker']").count() == 0
+        assert not any("tracker.example" in address for address in asked)
+        assert len(list_entries(db)) == 1
+        page.get_by_role("link", name="Open this view").click()
+        page.wait_for_url("**/live?*", timeout=PATIENCE_MS)
+        page.locator(".curves canvas").first.wait_for(timeout=PATIENCE_MS)
+        assert f"run={run_id}" in page.url
+        assert "x=0-150" in page.url
+        assert page.title() != "owned"
