@@ -10,6 +10,7 @@ from math import isfinite
 import streamlit as st
 
 RUN = "run"
+RUNS = "runs"
 SNAPSHOT = "snap"
 POINT = "point"
 EPISODE = "episode"

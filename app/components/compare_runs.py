@@ -9,7 +9,6 @@ import streamlit as st
 from app import data, messages, state
 from app.variants import matches_settings
 
-RUNS = "runs"
 MOST = 200
 _KNOWN = 5000
 _KEY = "compare_runs"
@@ -75,7 +74,7 @@ def _choose(frame: pd.DataFrame) -> list[str]:
     """Let runs be chosen one by one; the URL's `runs` decides, full ids or beginnings of them."""
     every = data.run_list(limit=_KNOWN)
     names = {str(row["id"]): f"{row['name']} · {row['id']}" for row in data.rows_of(every)}
-    wanted = state.read_list(RUNS)
+    wanted = state.read_list(state.RUNS)
     chosen = [run_id for text in wanted for run_id in names if run_id.startswith(text.lower())]
     chosen = list(dict.fromkeys(chosen))
     lost = [text for text in wanted if not any(run_id.startswith(text.lower()) for run_id in names)]
@@ -95,9 +94,9 @@ def _choose(frame: pd.DataFrame) -> list[str]:
 
 
 def _chosen() -> None:
-    state.write_list(RUNS, st.session_state.get(_KEY, []))
+    state.write_list(state.RUNS, st.session_state.get(_KEY, []))
 
 
 def choose(run_ids: list[str]) -> None:
     """Compare exactly these runs from now on."""
-    state.write_list(RUNS, run_ids)
+    state.write_list(state.RUNS, run_ids)

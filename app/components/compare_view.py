@@ -106,7 +106,8 @@ def _curves(compared: Compared, quantity: Quantity, reading: Reading, *, per_see
                 {run_id: row.versions for run_id, row in used.items()},
             )
             export.show(shown, key="compare", stem=quantity.key.replace("/", "-"), sources=sources)
-            pin.show(shown, key="compare", page="compare", run=list(used.values()))
+            facts = {"quantity": quantity.key, "center": reading.center, "band": reading.band, "window": window}
+            pin.show(shown, key="compare", page="compare", run=list(used.values()), facts=facts)
     columns = st.columns(min(2, len(chart.panels))) if groups else []
     for i, part in enumerate(split_panels(chart) if groups else []):
         with columns[i % len(columns)]:
