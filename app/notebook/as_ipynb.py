@@ -31,7 +31,7 @@ def show(recipe, frozen):
     """Draw a figure from the database as it is now, or, where that is not possible, as it was frozen."""
     try:
         figure = recipe(open_database(DATABASE, read_only=True))
-    except EmtcError as reason:
+    except (EmtcError, LookupError, ValueError) as reason:
         print(f"As it was frozen: {{reason}}")
         figure = thaw(unpack(frozen))
     return to_plotly(figure)

@@ -8,12 +8,17 @@ from collections.abc import Callable
 from math import isfinite
 from typing import Final
 
+from app.comparison import find_quantity
 from app.notebook.frozen import Figure
 from app.notebook.view import View
 from app.paper.registry import FIGURES
+from app.seed_statistics import MOST_POINTS
+from emtc_core.errors import EmtcError
 
 IMPORTS: Final = """\
+from app.comparison import find_quantity, group_curves
 from app.figures.chart import Mark
+from app.figures.learning import draw_comparison
 from app.figures.live import draw_gate_dynamics, draw_metrics, draw_outcomes
 from app.figures.memory import draw_memory
 from app.figures.plotly_view import to_plotly
@@ -22,8 +27,10 @@ from app.notebook.frozen import thaw, unpack
 from app.paper.registry import FIGURES
 from app.projections.jobs import project_snapshot, sample_rows
 from app.projections.methods import AXIS_PAIRS, Drawn, draw_axes, draw_pca
+from app.seed_statistics import Reading
 from emtc_core.errors import EmtcError
 from storage.engine import open_database
+from storage.queries.compare import evaluation_curves, metric_curves
 from storage.queries.curves import evaluations, metric, training_episodes
 from storage.queries.episodes import get_playback, get_trajectory
 from storage.queries.gate import gate_stats
@@ -35,18 +42,41 @@ _NAMES = {"tsne": "t-SNE", "umap": "UMAP"}
 
 def make_recipe(view: View, figure: Figure) -> list[str] | None:
     """Write the lines that rebuild a figure; None if the view does not say how."""
-    write = _RECIPES.get((view.page, view.figure), _from_registry)
+    write = _compare if view.page == "compare" else _RECIPES.get((view.page, view.figure), _from_registry)
     try:
         return write(view, figure)
-    except (KeyError, IndexError, TypeError, ValueError):  # a view of another version, or a stranger's
+    except (EmtcError, KeyError, IndexError, TypeError, ValueError):  # a view of another version, or a stranger's
         return None
 
 
 def _from_registry(view: View, figure: Figure) -> list[str] | None:
     if view.figure not in FIGURES or not view.run_ids:
         return None
-    runs = ", ".join(repr(run_id) for run_id in view.run_ids)
-    return [f"runs = [get_run(db, run_id) for run_id in [{runs}]]", f"return FIGURES[{view.figure!r}](db, runs)"]
+    return [_runs(view), f"return FIGURES[{view.figure!r}](db, runs)"]
+
+
+def _compare(view: View, figure: Figure) -> list[str]:
+    quantity = find_quantity(str(view.facts["quantity"]))
+    reading = f"Reading({str(view.facts['center'])!r}, {str(view.facts['band'])!r})"
+    if quantity.is_evaluation:
+        read = "rows = evaluation_curves(db, list(configs))"
+    else:
+        stretch = f"max(1, max(run.env_steps for run in runs) // {MOST_POINTS})"
+        read = f"rows = metric_curves(db, list(configs), {quantity.key!r}, stretch={stretch})"
+    per_seed = view.query.get("each") == ["true"]
+    return [
+        _runs(view),
+        "configs = {run.id: run.config for run in runs}",
+        f"quantity = find_quantity({quantity.key!r})",
+        read,
+        "groups = group_curves(configs, rows, quantity)",
+        f"return draw_comparison(groups, quantity, {reading}, per_seed={per_seed}){_within(view)}",
+    ]
+
+
+def _runs(view: View) -> str:
+    ids = ", ".join(repr(run_id) for run_id in view.run_ids)
+    return f"runs = [get_run(db, run_id) for run_id in [{ids}]]"
 
 
 def _gate_dynamics(view: View, figure: Figure) -> list[str]:
