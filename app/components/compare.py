@@ -9,7 +9,7 @@ from app.format import escape_markdown
 from app.provenance import describe_runs
 from app.state import RUNS
 
-NEWEST = 5
+NEWEST = 10
 
 
 def show() -> None:

@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from app.comparison import default_times, group_curves
-from app.results import quote, show_steps, tabulate_mu_w, tabulate_win_rates
+from app.results import parse_steps, quote, show_steps, tabulate_mu_w, tabulate_win_rates
 from app.seed_statistics import Reading
 from app.tables import best_cells, describe_table, export_table
 from emtc_core.config.resolve import resolve
@@ -73,6 +73,14 @@ def test_a_cell_quotes_its_statistic(reading, text) -> None:
 
 def test_steps_are_written_as_in_the_paper() -> None:
     assert [show_steps(t) for t in (800_000, 2_400_000, 52_340)] == ["0.8M", "2.4M", "52,340"]
+
+
+@pytest.mark.parametrize(
+    ("text", "steps"),
+    [("0.8M, 1.6m,2.4M", [800_000, 1_600_000, 2_400_000]), ("50k;1200", [1200, 50_000]), ("ten", []), ("1,-2", [])],
+)
+def test_steps_are_read_as_people_write_them(text, steps) -> None:
+    assert parse_steps(text) == steps
 
 
 NASTY = "emtc_qplex (a & b = 50 %, {c} #1 $x$ ~ ^ \\\\ <d> τ)"
