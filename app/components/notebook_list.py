@@ -30,7 +30,7 @@ def show() -> None:
     if not every:
         messages.empty(
             "The notebook is empty.",
-            "Press *Pin* beside a figure on Live, Memory or Replay to keep it here with a note and the exact view, "
+            "Press *Pin* beside a figure of any page to keep it here with a note and the exact view that it came from, "
             "or write a *New entry*.",
             page="../pages/live.py",
             label="Open Live",
