@@ -45,6 +45,8 @@ def to_markdown(frame: pd.DataFrame) -> str:
 
     def cell(row: int, name: str) -> str:
         text = escape_markdown(str(frame[name].iloc[row]))
+        for glued in (" ± ", " = ", " of "):  # a number, its spread and its count never part at a line's end
+            text = text.replace(glued, glued.replace(" ", "\u00a0")) if name != frame.columns[0] else text
         return f"**{text}**" if (row, name) in best else text
 
     names = [str(name) for name in frame.columns]

@@ -20,7 +20,7 @@ def several(use_database, tmp_path):
 
 def table(app: AppTest, head: str) -> list[list[str]]:
     text = next(str(part.value) for part in app.markdown if str(part.value).startswith(f"| {head}"))
-    rows = [line.strip("| ").split(" | ") for line in text.replace("\\", "").splitlines()]
+    rows = [line.strip("| ").split(" | ") for line in text.replace("\\", "").replace("\u00a0", " ").splitlines()]
     return [rows[0], *rows[2:]]
 
 
@@ -144,7 +144,10 @@ def test_only_differing_settings_are_shown(several):
 def test_our_numbers_stand_beside_the_papers_with_a_warning(several):
     app = open_page("compare")
     assert any("skirmish is a simulator" in warning.value for warning in app.warning)
-    text = next(str(part.value) for part in app.markdown if "corridor · paper" in str(part.value)).replace("\\", "")
+    text = next(str(part.value) for part in app.markdown if "corridor · paper" in str(part.value)).replace(
+        "\u00a0", " "
+    )
+    text = text.replace("\\", "")
     assert "97.4 ± 1.7" in text
     assert "37.6 ± 9.8" in text
 
