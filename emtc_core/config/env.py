@@ -27,7 +27,7 @@ class GrfConfig(Section):
     """Who obeys agent i. engine: gfootball's own choice, as in every published result, which may be the
     keeper or change during an episode; attackers: always the player whose observation agent i receives."""
     workers: Annotated[int, Field(ge=0, le=256)] = 0
-    """Processes that share the engines; 0: one per core that this process may use, at most one per copy."""
+    """Processes that share the engines; 0: up to four per core that this process may use, at most one per copy."""
 
 
 class PettingZooConfig(Section):

@@ -22,6 +22,7 @@ from emtc_core.errors import EnvUnavailableError
 
 _ROOT = Path(__file__).resolve().parents[3]
 _CLOSE_TIMEOUT_S = 5.0
+_WORKERS_PER_CORE = 4
 
 
 class EngineGroup(Protocol):
@@ -43,27 +44,30 @@ class EngineGroup(Protocol):
 
 
 class LocalGroup:
-    """All engines in this process, one after the other."""
+    """All engines in this process, one after the other.
+
+    Each step begins with the engine that ended the last one: its memory is still in the processor's cache.
+    """
 
     def __init__(self, squad: Squad, board: Board, copies: range) -> None:
         self.board = board
-        self._copies = copies
-        self._engines = [Engine(squad) for _ in copies]
+        self._engines = [(copy, Engine(squad)) for copy in copies]
 
     def reset(self) -> None:
-        for engine, copy in zip(self._engines, self._copies, strict=True):
+        for copy, engine in self._engines:
             engine.reset(int(self.board.seed[copy]), self.board.state[copy])
 
     def step(self) -> None:
         board = self.board
-        for engine, copy in zip(self._engines, self._copies, strict=True):
+        self._engines.reverse()
+        for copy, engine in self._engines:
             if board.running[copy]:
                 goal, end = engine.step(board.action[copy].tolist(), board.state[copy])
                 board.goal[copy] = goal
                 board.ended[copy] = end == ENDED
 
     def close(self) -> None:
-        for engine in self._engines:
+        for _, engine in self._engines:
             engine.close()
 
 
@@ -81,21 +85,23 @@ class WorkerGroup:
         self._workers = [_Worker(squad, n_envs, share, memory) for share in pairwise(bounds)]
         os.close(memory)  # the board and every worker hold their own
         self._release = weakref.finalize(self, _close_all, self._workers)
-        self._call(b"h")
+        self._call(b"h", self._workers)
 
     def reset(self) -> None:
-        self._call(b"r")
+        self._call(b"r", self._workers)
 
     def step(self) -> None:
-        self._call(b"s")
+        running = self.board.running
+        self._call(b"s", [worker for worker in self._workers if running[worker.copies].any()])
 
     def close(self) -> None:
         self._release()
 
-    def _call(self, command: bytes) -> None:
-        for worker in self._workers:
+    @staticmethod
+    def _call(command: bytes, workers: "list[_Worker]") -> None:
+        for worker in workers:
             worker.send(command)
-        for worker in self._workers:
+        for worker in workers:
             worker.wait()
 
 
@@ -108,6 +114,7 @@ class _Worker:
     def __init__(self, squad: Squad, n_envs: int, share: tuple[int, int], memory: int) -> None:
         command_out, self._command = os.pipe()
         self._reply, reply_in = os.pipe()
+        self.copies = slice(*share)
         task = {"squad": asdict(squad), "n_envs": n_envs, "share": share}
         fds = [memory, command_out, reply_in]
         self._process = subprocess.Popen(
@@ -151,15 +158,23 @@ class _Worker:
 
 
 def _environment() -> dict[str, str]:
-    """Let the worker find this package, and keep numerical libraries from starting threads there."""
+    """Let the worker find this package, keep numerical libraries from starting threads there, ask for huge pages.
+
+    An engine wanders through some fifty megabytes; glibc, where it is the C library, takes them in huge pages.
+    """
     path = os.pathsep.join([str(_ROOT), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
-    return {**os.environ, "PYTHONPATH": path, "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
+    memory = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
+    return {**memory, **os.environ, "PYTHONPATH": path, "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
 
 
 def count_workers(n_envs: int, wanted: int) -> int:
-    """Choose how many processes share `n_envs` engines; `wanted` 0 asks for one per usable core."""
+    """Choose how many processes share `n_envs` engines; `wanted` 0 asks for up to four per usable core.
+
+    Matches end at different times. With one process per core, the one whose matches ended first would leave
+    its core idle for a fifth of a round; with more the operating system finds other work for it.
+    """
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return min(n_envs, wanted or cores)
+    return min(n_envs, wanted or _WORKERS_PER_CORE * cores)
 
 
 def make_group(squad: Squad, *, n_envs: int, workers: int) -> EngineGroup:
