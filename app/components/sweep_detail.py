@@ -24,7 +24,7 @@ def show(sweep: Sweep) -> None:
     about = str(sweep.plan.get("file", {}).get("about", ""))
     if about:
         st.caption(escape_markdown(about))
-    ticking = sweep.state == "running"
+    ticking = not sweep.is_over and (sweep.status == "active" or sweep.state == "running")
     st.fragment(_head, run_every=TICK_S if ticking else None)(sweep.id, _version(sweep))
     runs = data.sweep_runs(sweep.id)
     _missing(sweep, runs)
@@ -71,15 +71,21 @@ def _head(sweep_id: str, drawn: tuple[str, int]) -> None:
 def _buttons(sweep: Sweep) -> None:
     if sweep.state not in ("running", "paused", "lost"):
         return
-    if st.button("Stop the sweep", icon=":material/stop:", key="sweep_stop", help="Trainers keep a checkpoint."):
-        try:
-            waiting, asked = stop(data.database(), sweep.id)
-        except EmtcError as exc:
-            messages.error(exc)
-            return
-        st.session_state["sweep_said"] = f"{waiting} run(s) left the queue, {asked} trainer(s) were asked to stop."
-        st.cache_data.clear()
-        st.rerun()
+    # A callback: it is heard even when this very rerun of the fragment finds that the page must be drawn anew.
+    st.button(
+        "Stop the sweep", icon=":material/stop:", key="sweep_stop", help="Trainers keep a checkpoint.",
+        on_click=_stop, args=(sweep.id,),
+    )  # fmt: skip
+
+
+def _stop(sweep_id: str) -> None:
+    try:
+        waiting, asked = stop(data.database(), sweep_id)
+        said = f"{waiting} run(s) left the queue, {asked} trainer(s) were asked to stop."
+    except EmtcError as exc:
+        said = str(exc)
+    st.session_state["sweep_said"] = said
+    st.cache_data.clear()
 
 
 def _missing(sweep: Sweep, runs: Sequence[RunRow]) -> None:

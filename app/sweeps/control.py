@@ -2,6 +2,7 @@
 
 import os
 import socket
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -15,7 +16,7 @@ from emtc_core.errors import ConfigError, RunStateError
 from storage.control import send_command
 from storage.engine import Database, run_folder
 from storage.queries.sweeps import Sweep, get_sweep, list_sweeps
-from storage.sweeps import Worker, requeue, save_sweep, stop_sweep
+from storage.sweeps import Worker, attach_scheduler, requeue, save_sweep, stop_sweep
 
 
 def default_jobs() -> int:
@@ -66,7 +67,10 @@ def create_sweep(db: Database, plan: Plan, *, jobs: int) -> int:
 def start_scheduler(db: Database, sweep_id: str, *, jobs: int) -> None:
     """Start a scheduler in the background, which goes on until no run of the sweep is left to do."""
     arguments = ["app.cli.main", "sweep-worker", sweep_id, "--jobs", str(jobs), "--db", db.url]
-    spawn(arguments, scheduler_log(db, sweep_id))
+    process = spawn(arguments, scheduler_log(db, sweep_id))
+    with suppress(psutil.NoSuchProcess):  # noted here, so that nobody starts another before this one notes itself
+        worker = Worker(process.pid, psutil.Process(process.pid).create_time(), socket.gethostname())
+        attach_scheduler(db, sweep_id, worker, jobs=jobs)
 
 
 def scheduler_log(db: Database, sweep_id: str) -> Path:

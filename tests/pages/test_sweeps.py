@@ -18,7 +18,12 @@ SMALL = 'name = "Small"\nsteps = 300\nseeds = 1\n[grid]\nmemory.delta = [0.02, 0
 def started(monkeypatch):
     """What was started in the background; nothing is, because these tests are about the page."""
     calls: list[list[str]] = []
-    monkeypatch.setattr("app.sweeps.control.spawn", lambda arguments, log: calls.append(arguments))
+
+    def note(arguments, log):
+        calls.append(arguments)
+        return psutil.Process()
+
+    monkeypatch.setattr("app.sweeps.control.spawn", note)
     return calls
 
 
