@@ -18,7 +18,8 @@ def show(entry_id: int) -> None:
     try:
         figure, note = _frozen(data.database_url(), entry_id)
         if isinstance(figure, Chart):
-            curves.show(figure, key=f"entry-{entry_id}-figure", x_name=_short(figure.x_label))
+            height = 130 if len(figure.panels) > 2 else 220
+            curves.show(figure, key=f"entry-{entry_id}-figure", x_name=_short(figure.x_label), panel_height=height)
         else:
             st.image(_picture(data.database_url(), entry_id, _mode()), width=760, alt=_alt(figure))
     except EmtcError as exc:

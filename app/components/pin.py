@@ -74,7 +74,7 @@ def _save(figure: Figure, name: str, token: str, page: str, run: _Cited, facts: 
             body=str(st.session_state.get(f"{name}-note-{token}") or ""),
             run_id=runs[0].id if len(runs) == 1 else None,
             figure=freeze(figure),
-            view=make_view(page=page, figure=figure.name, query=_query(runs), runs=runs, facts=facts),
+            view=make_view(page=page, figure=figure.name, query=_address(page, runs), runs=runs, facts=facts),
             token=token,
         )
     except EmtcError as exc:
@@ -88,13 +88,19 @@ def _save(figure: Figure, name: str, token: str, page: str, run: _Cited, facts: 
 
 def _mark(figure: Figure) -> str:
     """Tell this view of this figure from another."""
-    return repr((figure.name, figure.title, figure.caption, sorted(_query(()).items())))
+    return repr((figure.name, figure.title, figure.caption, sorted(_query().items())))
 
 
-def _query(runs: Sequence[RunRow]) -> dict[str, list[str]]:
-    """Read the whole URL state, with the run even where the page was opened without it."""
-    query = {name: st.query_params.get_all(name) for name in st.query_params}
-    return query | ({state.RUN: [runs[0].id]} if len(runs) == 1 else {})
+def _query() -> dict[str, list[str]]:
+    """Read the whole URL state."""
+    return {name: st.query_params.get_all(name) for name in st.query_params}
+
+
+def _address(page: str, runs: Sequence[RunRow]) -> dict[str, list[str]]:
+    """Name the runs in the URL state even where the page chose them by itself: later runs must not join the view."""
+    if page == "compare":
+        return _query() | {state.RUNS: [",".join(run.id for run in runs)]}
+    return _query() | ({state.RUN: [runs[0].id]} if len(runs) == 1 else {})
 
 
 def _report(name: str, made: int) -> None:

@@ -57,6 +57,15 @@ def test_every_figure_can_be_pinned_without_a_word(seeded, page, query, key, fig
     assert not open_page("notebook").exception
 
 
+def test_a_pinned_comparison_names_its_runs_so_that_later_ones_do_not_join(seeded):
+    db, run_id = seeded
+    app = press_pin(open_page("compare"), "compare")
+    assert not app.exception
+    row = list_entries(db)[0]
+    assert row.view["query"]["runs"] == [run_id]
+    assert row.view["facts"]["quantity"] == "win_rate"
+
+
 def test_a_press_takes_the_form_away_until_it_is_wanted_again(seeded):
     db, run_id = seeded
     app = press_pin(open_page("live", run=run_id), "live-gate-dynamics", title="One")
