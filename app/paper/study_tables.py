@@ -11,7 +11,7 @@ from storage.queries.runs import get_run, list_runs
 from storage.runs import RunRow
 
 _EVERY_RUN = 100_000
-_IGNORED = ("seed", "gate.tau_decay_steps", "train.t_max", "train.device", "train.threads")
+_IGNORED = ("seed", "train.device", "train.threads")
 _NOT_LEARNING = ("record.", "checkpoint.", "eval.")
 
 
@@ -62,15 +62,17 @@ def _find_study(
         frame = list_runs(db, limit=_EVERY_RUN)
         rows = [get_run(db, str(run_id)) for run_id in frame.loc[frame["status"] == "finished", "id"]][::-1]
     runs = [run for run in read_study(db, rows) if run.is_finished and fits(run)]
-    kinds: dict[tuple[object, ...], list[StudyRun]] = {}
+    kinds: dict[tuple[object, ...], dict[tuple[object, ...], StudyRun]] = {}
     for run in runs:
         same = (
             (key, value)
             for key, value in sorted(run.settings.items())
             if key not in (*keys, *_IGNORED) and not key.startswith(_NOT_LEARNING)
         )
-        kinds.setdefault(tuple(same), []).append(run)
-    return [run for kind in kinds.values() if len(group_runs(kind, *keys)) > 1 for run in kind]
+        point = (*(run.settings.get(key) for key in keys), run.seed)
+        kinds.setdefault(tuple(same), {})[point] = run  # the newest: the same seed again is no second sample
+    studies = (list(kind.values()) for kind in kinds.values())
+    return [run for study in studies if len(group_runs(study, *keys)) > 1 for run in study]
 
 
 def _best_of(means: dict[str, float], prefix: str) -> Iterable[str]:

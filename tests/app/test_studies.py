@@ -159,6 +159,13 @@ def test_study_tables_find_their_runs_in_the_whole_database(studies, name):
         assert export_table(frame, format)
 
 
+def test_the_same_seed_twice_is_one_sample(studies):
+    db, ids = studies
+    rows = sweep_runs(db, ids["augmentation"])
+    once, twice = make_augmentation_table(db, rows), make_augmentation_table(db, [*rows, *rows])
+    assert once.equals(twice)
+
+
 @pytest.mark.parametrize("name", ["augmentation", "mu-w-embedders"])
 def test_study_tables_of_an_empty_database_have_their_columns(db, name):
     assert not len(TABLES[name](db))
