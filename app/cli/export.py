@@ -9,12 +9,12 @@ import pandas as pd
 import typer
 
 from app.cli.output import DEFAULT_DATABASE, DatabaseUrl, say
-from app.figures.chart import Chart
-from app.figures.cloud import QUANTITIES, Cloud
+from app.figures.cloud import QUANTITIES
 from app.figures.export import EXPORT_FORMATS, export_figure
-from app.figures.heatmap import Heatmap
-from app.paper import single
+from app.figures.kinds import AnyFigure
+from app.paper import memories, single
 from app.paper.compare import SEED_FIGURES, SEED_TABLES
+from app.paper.memories import make_strategy_divergence
 from app.paper.registry import FIGURES, TABLES
 from app.provenance import describe_runs
 from app.seed_statistics import BANDS, CENTERS, USUAL_BAND, Reading
@@ -26,6 +26,7 @@ from storage.runs import RunRow
 
 Choice = TypeVar("Choice", bound=str)
 EVERY_RUN = 1_000_000
+ENCODER_TIMING = "encoder-timing"
 
 
 def export(
@@ -40,6 +41,7 @@ def export(
     band: Annotated[str, typer.Option(help=f"Over seeds: {', '.join(BANDS)}")] = "",
     color: Annotated[str, typer.Option(help="What colours the memory atlas")] = "h",
     method: Annotated[str, typer.Option(help="Projection of the memory atlas: pca, tsne or umap")] = "pca",
+    episodes: Annotated[str, typer.Option(help="Two episodes of strategy-divergence, as 120,87")] = "",
     db: DatabaseUrl = DEFAULT_DATABASE,
 ) -> None:
     """Write one figure or one table of some runs.
@@ -50,7 +52,11 @@ def export(
         raise typer.BadParameter("Give either --figure or --table.")
     reading = _make_reading(center, band)
     if table is not None:
-        name, kind = _choose("table", table, TABLES), _choose("format", format or "csv", TABLE_FORMATS)
+        name = _choose("table", table, (*TABLES, ENCODER_TIMING))
+        kind = _choose("format", format or "csv", TABLE_FORMATS)
+        if name == ENCODER_TIMING:
+            _write(export_table(_measure_encoders(), kind), out)
+            return
         database = open_database(db, read_only=True)
         chosen = _select(database, runs, map, algo, finished=True) if runs or map or algo else None
         _write(export_table(_make_table(database, name, chosen, reading), kind), out)
@@ -60,12 +66,14 @@ def export(
     name = _choose("figure", figure or "", FIGURES)
     image = _choose("format", format or out.suffix.removeprefix("."), EXPORT_FORMATS)
     _choose("color", color, QUANTITIES)
-    if name in single.FIGURES and not runs:
+    if (name in single.FIGURES or name in memories.FIGURES) and not runs:
         raise typer.BadParameter("Name at least one run; list them with: emtc runs")
     database = open_database(db)
     rows = _select(database, runs, map, algo)
     if name == "memory-atlas":
-        drawn: Chart | Cloud | Heatmap = single.make_memory_atlas(database, rows, color, method)
+        drawn: AnyFigure = single.make_memory_atlas(database, rows, color, method)
+    elif name == "strategy-divergence" and episodes:
+        drawn = make_strategy_divergence(database, rows, episodes=_read_pair(episodes))
     else:
         drawn = SEED_FIGURES[name](database, rows, reading) if name in SEED_FIGURES else FIGURES[name](database, rows)
     sources = describe_runs({row.id: row.config for row in rows}, {row.id: row.versions for row in rows})
@@ -78,6 +86,14 @@ def _make_table(db: Database, name: str, rows: Sequence[RunRow] | None, reading:
     if rows is not None:
         raise typer.BadParameter(f"--table {name} is made of all runs; leave out RUN, --map and --algo.")
     return TABLES[name](db)
+
+
+def _measure_encoders() -> pd.DataFrame:
+    """Measure now; no database knows how fast this machine is."""
+    from app.bench.encoder import make_encoder_timing_table
+
+    say("Measuring the encoders …")
+    return make_encoder_timing_table()
 
 
 def _select(
@@ -101,6 +117,13 @@ def _select(
     if not rows:
         raise ConfigError("No evaluated run was chosen. List what there is with: emtc runs")
     return rows
+
+
+def _read_pair(text: str) -> tuple[int, int]:
+    parts = [part.strip() for part in text.split(",")]
+    if len(parts) != 2 or not all(part.isdecimal() and part.isascii() for part in parts):
+        raise typer.BadParameter(f"--episodes takes two numbers as 120,87, got {text!r}.")
+    return int(parts[0]), int(parts[1])
 
 
 def _make_reading(center: str, band: str) -> Reading | None:

@@ -5,10 +5,8 @@ from functools import partial
 
 import streamlit as st
 
-from app.figures.chart import Chart
-from app.figures.cloud import Cloud
 from app.figures.export import EXPORT_FORMATS, MIME, ExportFormat, export_figure
-from app.figures.heatmap import Heatmap
+from app.figures.kinds import AnyFigure
 from app.theme import Mode
 
 _LABELS: dict[ExportFormat, str] = {
@@ -20,7 +18,7 @@ _LABELS: dict[ExportFormat, str] = {
 }
 
 
-def show(figure: Chart | Cloud | Heatmap, *, key: str, stem: str, sources: Sequence[str] = ()) -> None:
+def show(figure: AnyFigure, *, key: str, stem: str, sources: Sequence[str] = ()) -> None:
     """Offer the figure in every format; a file is made only when it is asked for and names its `sources`, the runs."""
     with st.popover("Export", icon=":material/download:", key=f"{key}-export"):
         st.caption("Drawn on this machine, no browser needed. Light is the paper version.")
@@ -37,7 +35,5 @@ def show(figure: Chart | Cloud | Heatmap, *, key: str, stem: str, sources: Seque
             )
 
 
-def _writer(
-    figure: Chart | Cloud | Heatmap, format: ExportFormat, mode: Mode, sources: Sequence[str]
-) -> Callable[[], bytes]:
+def _writer(figure: AnyFigure, format: ExportFormat, mode: Mode, sources: Sequence[str]) -> Callable[[], bytes]:
     return partial(export_figure, figure, format, mode=mode, sources=sources)

@@ -8,8 +8,7 @@ import streamlit as st
 from app import data, messages
 from app.components import curves, pin, sweep_choice
 from app.figures.chart import Chart
-from app.figures.cloud import Cloud
-from app.figures.heatmap import Heatmap
+from app.figures.kinds import AnyFigure
 from app.figures.plotly_view import to_plotly
 from app.format import escape_markdown
 from app.paper.published_studies import Published, find_published
@@ -60,7 +59,7 @@ def show(sweep: Sweep) -> None:
     _published(find_published(study, str(sweep.plan.get("file", {}).get("env", ""))), sweep)
 
 
-def _draw(figure: Chart | Cloud | Heatmap, sweep: Sweep, runs: Sequence[RunRow]) -> None:
+def _draw(figure: AnyFigure, sweep: Sweep, runs: Sequence[RunRow]) -> None:
     key = f"sweep-{figure.name}-{sweep.id}"
     with st.container(horizontal=True, horizontal_alignment="distribute", vertical_alignment="bottom"):
         st.markdown(f"#### {escape_markdown(figure.title)}")

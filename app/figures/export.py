@@ -3,9 +3,7 @@
 from collections.abc import Sequence
 from typing import Literal, get_args
 
-from app.figures.chart import Chart
-from app.figures.cloud import Cloud
-from app.figures.heatmap import Heatmap
+from app.figures.kinds import AnyFigure
 from app.theme import Mode
 
 ExportFormat = Literal["svg", "png", "pdf", "html", "csv"]
@@ -20,7 +18,7 @@ MIME: dict[ExportFormat, str] = {
 
 
 def export_figure(
-    figure: Chart | Cloud | Heatmap, format: ExportFormat, *, mode: Mode = "light", sources: Sequence[str] = ()
+    figure: AnyFigure, format: ExportFormat, *, mode: Mode = "light", sources: Sequence[str] = ()
 ) -> bytes:
     """Write a figure in one format; libraries are loaded only now, so that pages open fast.
 

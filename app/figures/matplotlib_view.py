@@ -14,10 +14,12 @@ from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter, MaxNLocator
 
+from app.figures import heatmap_views, maps_views
 from app.figures.chart import Chart, Line, Panel
 from app.figures.cloud import Cloud
 from app.figures.heatmap import Heatmap
-from app.figures.heatmap_views import draw_matplotlib
+from app.figures.kinds import AnyFigure
+from app.figures.maps import Maps
 from app.theme import Mode, ink
 
 Format = Literal["svg", "pdf", "png"]
@@ -40,9 +42,7 @@ _STYLE = {
 }
 
 
-def to_image(
-    figure: Chart | Cloud | Heatmap, format: Format, *, mode: Mode = "light", sources: Sequence[str] = ()
-) -> bytes:
+def to_image(figure: AnyFigure, format: Format, *, mode: Mode = "light", sources: Sequence[str] = ()) -> bytes:
     """Write the figure as an image file; the same figure gives the same bytes.
 
     The file's own metadata holds the title, the caption (statistic, band, number of seeds) and `sources`, the runs.
@@ -55,9 +55,11 @@ def to_image(
     return file.getvalue()
 
 
-def _draw(figure: Chart | Cloud | Heatmap) -> Figure:
+def _draw(figure: AnyFigure) -> Figure:
     if isinstance(figure, Heatmap):
-        return draw_matplotlib(figure, WIDTH_INCHES)
+        return heatmap_views.draw_matplotlib(figure, WIDTH_INCHES)
+    if isinstance(figure, Maps):
+        return maps_views.draw_matplotlib(figure, WIDTH_INCHES)
     return _draw_chart(figure) if isinstance(figure, Chart) else _draw_cloud(figure)
 
 
@@ -68,7 +70,7 @@ def _colors(mode: Mode) -> dict[str, str]:
     return dict.fromkeys(names, text) | dict.fromkeys(surfaces, background) | {"grid.color": grid}
 
 
-def _metadata(format: Format, figure: Chart | Cloud | Heatmap, sources: Sequence[str]) -> dict[str, Any]:
+def _metadata(format: Format, figure: AnyFigure, sources: Sequence[str]) -> dict[str, Any]:
     if format == "svg":
         return {"Date": None, "Title": figure.title, "Description": figure.caption, "Keywords": list(sources)}
     said = {"Title": figure.title, "Keywords": "; ".join(sources)}

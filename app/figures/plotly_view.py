@@ -7,14 +7,16 @@ from typing import Any
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
+from app.figures import heatmap_views, maps_views
 from app.figures.chart import Chart, Line, Panel
 from app.figures.cloud import Cloud
 from app.figures.heatmap import Heatmap
-from app.figures.heatmap_views import draw_plotly
+from app.figures.kinds import AnyFigure
+from app.figures.maps import Maps
 from app.theme import Mode, ink
 
 
-def to_plotly(figure: Chart | Cloud | Heatmap, *, mode: Mode = "light") -> go.Figure:
+def to_plotly(figure: AnyFigure, *, mode: Mode = "light") -> go.Figure:
     """Draw the figure; text is shown as text, whatever it contains."""
     drawn = _draw(figure)
     text, background, grid = ink(mode)
@@ -32,7 +34,7 @@ def to_plotly(figure: Chart | Cloud | Heatmap, *, mode: Mode = "light") -> go.Fi
     return drawn
 
 
-def to_html(figure: Chart | Cloud | Heatmap, *, mode: Mode = "light", sources: Sequence[str] = ()) -> bytes:
+def to_html(figure: AnyFigure, *, mode: Mode = "light", sources: Sequence[str] = ()) -> bytes:
     """Write one self-contained page that needs no network; its head names caption and sources."""
     page = to_plotly(figure, mode=mode).to_html(include_plotlyjs=True, full_html=True)
     said = {"description": figure.caption, "keywords": "; ".join(sources)}
@@ -45,9 +47,11 @@ def plain(text: str) -> str:
     return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
-def _draw(figure: Chart | Cloud | Heatmap) -> go.Figure:
+def _draw(figure: AnyFigure) -> go.Figure:
     if isinstance(figure, Heatmap):
-        return draw_plotly(figure)
+        return heatmap_views.draw_plotly(figure)
+    if isinstance(figure, Maps):
+        return maps_views.draw_plotly(figure)
     return _draw_chart(figure) if isinstance(figure, Chart) else _draw_cloud(figure)
 
 

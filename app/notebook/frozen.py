@@ -18,17 +18,19 @@ from numpy.typing import NDArray
 from app.figures.chart import Chart, Line, Mark, Panel, Values
 from app.figures.cloud import Cloud, Quantity
 from app.figures.heatmap import Grid, Heatmap
+from app.figures.kinds import AnyFigure as Figure
+from app.figures.maps import Maps, Trace
 from app.format import count
 from emtc_core.errors import StorageError
 
-Figure = Chart | Cloud | Heatmap
 MOST_POINTS = 5000
 """Of a cloud."""
 MOST_PER_LINE = 2000
 MOST_IN_ALL_LINES = 60_000
 _FEWEST_PER_LINE = 200
 _DIGITS = 9
-_TYPES: dict[str, type] = {kind.__name__: kind for kind in (Chart, Panel, Line, Mark, Cloud, Quantity, Heatmap, Grid)}
+_KINDS = (Chart, Panel, Line, Mark, Cloud, Quantity, Heatmap, Grid, Maps, Trace)
+_TYPES: dict[str, type] = {kind.__name__: kind for kind in _KINDS}
 
 
 def freeze(figure: Figure) -> dict[str, Any]:
@@ -72,6 +74,11 @@ def thin(figure: Figure) -> tuple[Figure, str]:
     """Leave out points beyond the limits and say which."""
     if isinstance(figure, Cloud):
         return _thin_cloud(figure)
+    if isinstance(figure, Maps):
+        thinned = [_thin_cloud(panel) for panel in figure.panels]
+        return replace(figure, panels=tuple(cloud for cloud, _ in thinned)), next(
+            (note for _, note in thinned if note), ""
+        )
     if isinstance(figure, Heatmap):
         return figure, ""
     lengths = [len(line.x) for _, line in figure.lines]

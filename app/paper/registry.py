@@ -4,16 +4,15 @@ from collections.abc import Callable
 
 import pandas as pd
 
-from app.figures.chart import Chart
-from app.figures.cloud import Cloud
-from app.figures.heatmap import Heatmap
-from app.paper import compare, single, studies, study_tables
+from app.figures.kinds import AnyFigure
+from app.paper import compare, memories, single, studies, study_tables
 from storage.engine import Database
 from storage.runs import RunRow
 
-FIGURES: dict[str, Callable[[Database, list[RunRow]], Chart | Cloud | Heatmap]] = {
+FIGURES: dict[str, Callable[[Database, list[RunRow]], AnyFigure]] = {
     **single.FIGURES,
     **compare.FIGURES,
+    **memories.FIGURES,
     **studies.FIGURES,
 }
 TABLES: dict[str, Callable[[Database], pd.DataFrame]] = {**compare.TABLES, **study_tables.TABLES}

@@ -1,0 +1,103 @@
+"""Maps drawn by Matplotlib (files) and Plotly (notebooks, HTML)."""
+
+from typing import Any
+
+import numpy as np
+import plotly.graph_objects as go
+from matplotlib.axes import Axes
+from matplotlib.cm import ScalarMappable
+from matplotlib.colors import LinearSegmentedColormap, Normalize
+from matplotlib.figure import Figure
+from plotly.subplots import make_subplots
+
+from app.figures.cloud import Cloud
+from app.figures.maps import Maps, Trace
+from app.theme import NEUTRAL
+
+
+def draw_matplotlib(maps: Maps, width: float) -> Figure:
+    """Draw the panels side by side over one colour bar."""
+    drawn = Figure(figsize=(width, 0.55 * width), layout="constrained")
+    axes = drawn.subplots(1, len(maps.panels), squeeze=False)[0]
+    first = maps.panels[0]
+    scale = ScalarMappable(
+        Normalize(maps.low, maps.high), LinearSegmentedColormap.from_list(first.quantity.key, first.colors)
+    )
+    for place, (ax, panel) in enumerate(zip(axes, maps.panels, strict=True)):
+        trace = maps.trace_of(place)
+        _draw_points(ax, panel, scale, faint=trace is not None)
+        if trace is not None:
+            _draw_trace(ax, trace)
+    drawn.colorbar(scale, ax=list(axes), label=first.value_label)
+    drawn.suptitle(maps.title, x=0.01, ha="left", fontweight="bold", fontsize=10)
+    return drawn
+
+
+def _draw_points(ax: Axes, panel: Cloud, scale: ScalarMappable, *, faint: bool) -> None:
+    ax.scatter(
+        panel.x,
+        panel.y,
+        c=panel.value,
+        s=3 if len(panel.x) < 20_000 else 1,
+        linewidths=0,
+        alpha=0.35 if faint else 1.0,
+        cmap=scale.cmap,
+        vmin=scale.get_clim()[0],
+        vmax=scale.get_clim()[1],
+        plotnonfinite=False,
+        rasterized=True,
+    )
+    ax.set(xlabel=panel.x_label, ylabel=panel.y_label)
+    ax.set_title(panel.title, loc="left", fontsize=8)
+
+
+def _draw_trace(ax: Axes, trace: Trace) -> None:
+    on_map = np.isfinite(trace.x)
+    ax.plot(trace.x[on_map], trace.y[on_map], color=trace.color, linewidth=1.2, marker="o", markersize=3)
+    for place, label in zip(np.flatnonzero(on_map)[[0, -1]], ("start", "end"), strict=True) if on_map.any() else ():
+        ax.annotate(label, (trace.x[place], trace.y[place]), (4, 4), textcoords="offset points", fontsize=7)
+    for place in trace.jumps():
+        text = f"t {trace.t[place]}: Δ {trace.delta_mem[place]:.2g}"
+        ax.annotate(text, (trace.x[place], trace.y[place]), (6, -9), textcoords="offset points", fontsize=7)
+
+
+def draw_plotly(maps: Maps) -> go.Figure:
+    """Draw the panels side by side over one colour bar."""
+    titles = [panel.title.replace("<", "&lt;") for panel in maps.panels]
+    drawn = make_subplots(rows=1, cols=len(maps.panels), subplot_titles=titles)
+    for place, panel in enumerate(maps.panels):
+        trace = maps.trace_of(place)
+        drawn.add_trace(_points(maps, panel, scale=place == 0, faint=trace is not None), row=1, col=place + 1)
+        if trace is not None:
+            drawn.add_trace(_path(trace), row=1, col=place + 1)
+        drawn.update_xaxes(title_text=panel.x_label, row=1, col=place + 1)
+        drawn.update_yaxes(title_text=panel.y_label, row=1, col=place + 1)
+    drawn.update_layout(height=620, width=120 + 520 * len(maps.panels), showlegend=False)
+    return drawn
+
+
+def _points(maps: Maps, panel: Cloud, *, scale: bool, faint: bool) -> go.Scattergl:
+    marker: dict[str, Any] = {
+        "size": 4,
+        "color": panel.value,
+        "opacity": 0.35 if faint else 1.0,
+        "colorscale": [[i / (len(panel.colors) - 1), color] for i, color in enumerate(panel.colors)],
+        "cmin": maps.low,
+        "cmax": maps.high,
+        "showscale": scale,
+        "colorbar": {"title": {"text": panel.value_label}},
+        "line": {"width": 0, "color": NEUTRAL},
+    }
+    hover = "memory %{customdata}<br>value %{marker.color:.4g}<extra></extra>"
+    return go.Scattergl(x=panel.x, y=panel.y, mode="markers", customdata=panel.slot, marker=marker, hovertemplate=hover)
+
+
+def _path(trace: Trace) -> go.Scatter:
+    return go.Scatter(
+        x=trace.x,
+        y=trace.y,
+        mode="lines+markers",
+        line={"color": trace.color, "width": 2},
+        customdata=np.stack([trace.t, trace.delta_mem], axis=1),
+        hovertemplate="step %{customdata[0]}<br>Δ_mem %{customdata[1]:.3g}<extra></extra>",
+    )

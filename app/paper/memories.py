@@ -1,0 +1,142 @@
+"""Figures that lay memories side by side: two embedders, and a good beside a bad strategy."""
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.neighbors import NearestNeighbors
+
+from app.figures.maps import Maps, Trace
+from app.figures.memory import draw_memory
+from app.projections.jobs import project_snapshot, sample_rows
+from app.theme import DELTA_MEM, WIN_RATE
+from emtc_core.errors import ConfigError
+from storage.engine import Database
+from storage.queries.episodes import Trajectory, get_trajectory, list_episodes
+from storage.queries.memory import Snapshot, get_snapshot, list_snapshots
+from storage.runs import RunRow
+
+SHOWN = 20_000
+NEIGHBORS = 10
+LOOKED_AT = 500  # episodes before the snapshot among which the best and the worst are chosen
+FOLLOWED_STEPS, EVERY_STEPS, MARKERS = 200, 10, 12
+
+
+def make_embedding_comparison(db: Database, rows: list[RunRow], *, method: str = "tsne") -> Maps:
+    """Draw the last memories of two or three runs under one colour scale of H, as dCAE beside TCSE."""
+    if not 2 <= len(rows) <= 3:
+        raise ConfigError(f"embedding-comparison shows two or three runs, got {len(rows)}. Name them as RUN RUN.")
+    panels, said = [], []
+    for row in rows:
+        snapshot = _last_snapshot(db, row)
+        shown = sample_rows(snapshot, n=SHOWN, seed=0)
+        name = f"{row.config['embed']['type']}, {row.map} ({row.id})"
+        said.append(f"{name}: {len(shown)} of {snapshot.size} nodes, local spread {local_spread(snapshot, shown):.2f}")
+        coordinates = project_snapshot(db, snapshot.id, method=method, n=SHOWN).coordinates[shown]
+        panels.append(
+            draw_memory(
+                snapshot,
+                shown,
+                coordinates,
+                x_label=f"{method} 1",
+                y_label=f"{method} 2",
+                color="h",
+                title=name,
+                caption="",
+            )
+        )
+    caption = (
+        f"{'; '.join(said)}. Local spread: standard deviation of H among the {NEIGHBORS} nearest nodes in the "
+        "embedding, over that of all nodes; near 1 the embedding does not tell returns apart. Sample seed 0."
+    )
+    return Maps("embedding-comparison", "Memories under different embedders", tuple(panels), caption)
+
+
+def local_spread(snapshot: Snapshot, rows: NDArray[np.int64]) -> float:
+    """Measure how alike the returns of neighbors are: 0 the same, about 1 as different as any two; NaN: no spread."""
+    h = snapshot.h[rows].astype(np.float64)
+    if len(rows) <= NEIGHBORS or not h.std():
+        return float("nan")
+    near = NearestNeighbors(n_neighbors=NEIGHBORS + 1).fit(snapshot.embedding[rows])
+    neighbors = near.kneighbors(return_distance=False)[:, :NEIGHBORS]
+    return float(h[neighbors].std(axis=1).mean() / h.std())
+
+
+def make_strategy_divergence(
+    db: Database, rows: list[RunRow], *, method: str = "pca", episodes: Sequence[int] = ()
+) -> Maps:
+    """Draw the memories that a good and a bad episode retrieved, over the run's last memory.
+
+    Args:
+        db: An open database.
+        rows: One run.
+        method: Projection of the memory.
+        episodes: Two episodes to follow; without them, the best and the worst of the last ones before the snapshot.
+    """
+    if len(rows) != 1:
+        raise ConfigError(f"strategy-divergence shows one run, got {len(rows)}.")
+    snapshot = _last_snapshot(db, rows[0])
+    good, bad = (get_trajectory(db, rows[0].id, n) for n in episodes or _best_and_worst(db, snapshot))
+    shown = sample_rows(snapshot, n=SHOWN, seed=0)
+    every_node = project_snapshot(db, snapshot.id, method=method, n=max(SHOWN, snapshot.size)).coordinates
+    panels, traces = [], []
+    for episode, color in ((good, WIN_RATE), (bad, DELTA_MEM)):
+        outcome = "won" if episode.won else "lost"
+        label = f"episode {episode.episode}, {outcome}, return {episode.episode_return:.1f}"
+        panels.append(
+            draw_memory(
+                snapshot,
+                shown,
+                every_node[shown],
+                x_label=f"{method} 1",
+                y_label=f"{method} 2",
+                color="h",
+                title=label,
+                caption="",
+            )
+        )
+        traces.append(trace_episode(episode, snapshot, every_node, label=label, color=color))
+    every = traces[0].t[1] - traces[0].t[0] if len(traces[0].t) > 1 else 1
+    caption = (
+        f"Memory of {rows[0].name} at step {snapshot.env_step}, coloured by H ({len(shown)} of {snapshot.size} nodes, "
+        f"seed 0); paths join the nodes that each episode met, every {every} step(s) of its first {FOLLOWED_STEPS}. "
+        "Numbers: the largest Δ_mem [return] on the way. A path breaks off where a node has left the memory."
+    )
+    return Maps("strategy-divergence", "Where strategies part", tuple(panels), caption, tuple(traces))
+
+
+def trace_episode(
+    episode: Trajectory, snapshot: Snapshot, coordinates: NDArray[np.float32], *, label: str, color: str
+) -> Trace:
+    """Place the nodes that an episode met on the map [M, 2] of a snapshot."""
+    if episode.slots is None or episode.delta_mem is None:
+        raise ConfigError(f"Episode {episode.episode} met no memory. Choose a run of an EMTC or EMU algorithm.")
+    length = min(episode.length, FOLLOWED_STEPS)
+    t = np.arange(0, length, max(1, min(EVERY_STEPS, length // MARKERS)))
+    found = [snapshot.row_of(int(slot)) for slot in episode.slots[t]]
+    place = np.array([-1 if row is None else row for row in found])
+    xy = np.where(place[:, None] >= 0, coordinates[place], np.nan)
+    return Trace(label, color, t, xy[:, 0].astype(np.float32), xy[:, 1].astype(np.float32), episode.delta_mem[t])
+
+
+def _best_and_worst(db: Database, snapshot: Snapshot) -> tuple[int, int]:
+    """Choose by outcome first, then by return, among the last episodes that the snapshot knows."""
+    frame = list_episodes(db, snapshot.run_id, "-episode", limit=1_000_000)
+    frame = frame.loc[frame["first_env_step"] + frame["length"] - 1 <= snapshot.env_step].head(LOOKED_AT)
+    if len(frame) < 2:
+        raise ConfigError(f"Run {snapshot.run_id} has fewer than two episodes before its snapshot. Let it train on.")
+    ranked = frame.sort_values(["won", "episode_return", "episode"], kind="stable")["episode"].tolist()
+    return int(ranked[-1]), int(ranked[0])
+
+
+def _last_snapshot(db: Database, row: RunRow) -> Snapshot:
+    snapshots = list_snapshots(db, row.id)
+    if snapshots.empty:
+        raise ConfigError(f"Run {row.id} has no snapshot of a memory. Choose a run of an EMTC or EMU algorithm.")
+    return get_snapshot(db, int(snapshots["id"].iloc[-1]))
+
+
+FIGURES: dict[str, Callable[[Database, list[RunRow]], Maps]] = {
+    "embedding-comparison": make_embedding_comparison,
+    "strategy-divergence": make_strategy_divergence,
+}

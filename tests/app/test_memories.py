@@ -1,0 +1,134 @@
+"""Memories side by side: two embedders, and the paths of a good and a bad episode."""
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from app.cli.main import run
+from app.figures.maps import Maps, Trace
+from app.notebook.frozen import freeze, thaw
+from app.paper.memories import NEIGHBORS, local_spread, make_embedding_comparison, make_strategy_divergence
+from emtc_core.errors import ConfigError
+from storage.engine import Database, open_database
+from storage.queries.episodes import get_trajectory
+from storage.queries.memory import get_snapshot, list_snapshots
+from storage.queries.runs import get_run
+from tests.pages.seed import seed_run
+
+
+@pytest.fixture(scope="module")
+def seeded(tmp_path_factory: pytest.TempPathFactory):
+    url = f"sqlite:///{tmp_path_factory.mktemp('memories') / 'x.db'}"
+    db = open_database(url)
+    yield url, db, [seed_run(db, name=name) for name in ("first", "second")]
+    db.dispose()
+
+
+def test_memories_are_drawn_under_one_colour_scale(seeded) -> None:
+    _, db, ids = seeded
+    maps = make_embedding_comparison(db, [get_run(db, run_id) for run_id in ids], method="pca")
+    assert [panel.title for panel in maps.panels] == [f"tcse, 3m ({run_id})" for run_id in ids]
+    assert maps.low == min(panel.low for panel in maps.panels)
+    assert maps.high == max(panel.high for panel in maps.panels)
+    assert "local spread" in maps.caption
+
+
+def test_the_local_spread_is_0_where_neighbors_agree_and_about_1_where_they_do_not(seeded) -> None:
+    _, db, ids = seeded
+    snapshot = get_snapshot(db, int(list_snapshots(db, ids[0])["id"].iloc[-1]))
+    rng = np.random.default_rng(0)
+    rows = np.arange(400)
+    h = np.repeat([0.0, 1.0], 200).astype(np.float32)
+    apart = np.stack([h * 100 + rng.random(400)] * 4, axis=1).astype(np.float32)
+    mixed = rng.random((400, 4)).astype(np.float32)
+    assert local_spread(_with(snapshot, h, apart), rows) == 0
+    assert local_spread(_with(snapshot, h, mixed), rows) == pytest.approx(0.93, abs=0.06)
+    assert np.isnan(local_spread(_with(snapshot, h, mixed), rows[:NEIGHBORS]))
+
+
+def _with(snapshot, h, embedding):
+    return type(snapshot)(**{**vars(snapshot), "h": h, "embedding": embedding})
+
+
+def test_the_paths_go_through_the_nodes_that_the_episodes_met(seeded) -> None:
+    _, db, ids = seeded
+    maps = make_strategy_divergence(db, [get_run(db, ids[0])])
+    snapshot = get_snapshot(db, int(list_snapshots(db, ids[0])["id"].iloc[-1]))
+    assert "won" in maps.panels[0].title
+    assert "lost" in maps.panels[1].title
+    for place, panel in enumerate(maps.panels):
+        number = int(panel.title.split()[1].rstrip(","))
+        episode, trace = get_trajectory(db, ids[0], number), maps.trace_of(place)
+        assert trace is not None
+        assert episode.slots is not None
+        at = dict(zip(panel.slot.tolist(), zip(panel.x.tolist(), panel.y.tolist(), strict=True), strict=True))
+        for t, x, y in zip(trace.t, trace.x, trace.y, strict=True):
+            slot = int(episode.slots[t])
+            assert (snapshot.row_of(slot) is None) == bool(np.isnan(x))
+            if not np.isnan(x):
+                assert (float(x), float(y)) == pytest.approx(at[slot])
+
+
+def test_maps_can_be_kept_in_the_notebook(seeded) -> None:
+    _, db, ids = seeded
+    maps = make_strategy_divergence(db, [get_run(db, ids[0])])
+    kept = thaw(freeze(maps))
+    assert isinstance(kept, Maps)
+    pd.testing.assert_frame_equal(kept.to_frame(), maps.to_frame())
+
+
+def test_the_largest_errors_are_named_in_the_order_of_the_path() -> None:
+    x = np.array([0, 1, np.nan, 3, 4], np.float32)
+    trace = Trace("a", "#000000", np.arange(5), x, x, np.array([0.5, 0.0, 9.0, 2.0, np.nan]))
+    assert trace.jumps().tolist() == [0, 3]
+    assert trace.jumps(most=1).tolist() == [3]
+
+
+@pytest.mark.parametrize("format", ["svg", "pdf", "png", "html", "csv"])
+def test_both_figures_are_written_in_every_format(seeded, tmp_path: Path, format: str) -> None:
+    url, _, ids = seeded
+    for figure, runs in (("strategy-divergence", ids[:1]), ("embedding-comparison", ids)):
+        if (figure, format) == ("embedding-comparison", "html"):
+            continue  # its t-SNE is computed once, for the other formats
+        out = tmp_path / f"{figure}.{format}"
+        assert run(["export", *runs, "--figure", figure, "--out", str(out), "--db", url]) == 0
+        assert out.stat().st_size > 1000
+
+
+def test_chosen_episodes_are_followed_and_unusable_ones_refused(seeded, tmp_path: Path, capsys) -> None:
+    url, db, ids = seeded
+    out = tmp_path / "x.csv"
+    command = ["export", ids[0], "--figure", "strategy-divergence", "--out", str(out), "--db", url]
+    assert run([*command, "--episodes", "2,1"]) == 0
+    assert "episode 2," in out.read_text(encoding="utf-8")
+    assert run([*command, "--episodes", "2"]) == 2
+    assert "two numbers" in capsys.readouterr().err
+    with pytest.raises(ConfigError, match="two or three runs"):
+        make_embedding_comparison(db, [get_run(db, ids[0])])
+
+
+def test_the_encoders_are_timed_beside_each_other(capsys) -> None:
+    assert run(["export", "--table", "encoder-timing"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "state_dim,batch,seq,dcae_ms,tcse_ms,tcse_over_dcae,encoder_kB"
+    assert len(lines) == 11
+
+
+def test_every_figure_and_table_of_the_contract_has_a_name(capsys) -> None:
+    for option, names in (
+        ("--figure", "learning-curves mu-w-by-delta embedding-comparison ablation strategy-divergence gate-dynamics "
+         "lambda-heatmap tau-study augmentation baselines memory-atlas"),
+        ("--table", "win-rates mu-w-embedders augmentation encoder-timing runs"),
+    ):  # fmt: skip
+        assert run(["export", option, "nothing", "--out", "x.svg"]) == 2
+        offered = capsys.readouterr().err
+        assert [name for name in names.split() if name not in offered] == []
+
+
+def test_a_database_is_not_needed_to_refuse(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'x.db'}"
+    db: Database = open_database(url)
+    db.dispose()
+    assert run(["export", "--figure", "strategy-divergence", "--out", "x.svg", "--db", url]) == 2
