@@ -23,9 +23,9 @@ page = st.navigation(
         st.Page("../pages/live.py", title="Live", icon=":material/monitoring:"),
         st.Page("../pages/memory.py", title="Memory", icon=":material/bubble_chart:"),
         st.Page("../pages/replay.py", title="Replay", icon=":material/smart_display:"),
-        st.Page("../pages/notebook.py", title="Notebook", icon=":material/menu_book:"),
-        st.Page("../pages/sweeps.py", title="Sweeps", icon=":material/grid_on:"),
         st.Page("../pages/compare.py", title="Compare", icon=":material/stacked_line_chart:"),
+        st.Page("../pages/sweeps.py", title="Sweeps", icon=":material/grid_on:"),
+        st.Page("../pages/notebook.py", title="Notebook", icon=":material/menu_book:"),
         st.Page("../pages/method.py", title="Method", icon=":material/function:", url_path="method"),
     ]
 )
