@@ -21,7 +21,8 @@ State = NDArray[np.float32] | Tensor
 Times = NDArray[np.integer[Any]] | Tensor
 
 RANDOM_PROJECTION_SEED = 123456  # EMU's and EMC's; B13
-MIN_ROWS = 64  # smaller products take another BLAS path whose last bit differs
+MIN_ROWS = 64  # products of fewer rows, or of a width that is no multiple of WIDTH, take other BLAS paths,
+WIDTH = 16  # in which the last bit of a row depends on how many others there are
 CHUNK_ROWS = 65_536
 
 
@@ -35,6 +36,10 @@ class Encoder(nn.Module):
 
     def forward(self, state_MS: Tensor, time_M1: Tensor) -> Tensor:
         return self.out(self.trunk(torch.cat([state_MS, time_M1], dim=1)))
+
+    def hidden_layers(self) -> list[nn.Linear]:
+        """List the linear layers before the last."""
+        return [layer for layer in self.trunk if isinstance(layer, nn.Linear)]
 
 
 class Decoder(nn.Module):
@@ -141,8 +146,11 @@ class Embedder:
             state_MS = nn.functional.pad(state_MS, (0, 0, 0, MIN_ROWS - rows))
             time_M1 = nn.functional.pad(time_M1, (0, 0, 0, MIN_ROWS - rows))
         if self.config.type == "random":
-            return (state_MS @ self.projection)[:rows]
-        return self.encoder(state_MS, time_M1)[:rows]
+            return _multiply(state_MS, self.projection.t())[:rows, : self.dim]
+        x = torch.cat([state_MS, time_M1], dim=1)
+        for layer in self.encoder.hidden_layers():
+            x = torch.relu_(_multiply(x, layer.weight, layer.bias))
+        return _multiply(x, self.encoder.out.weight, self.encoder.out.bias)[:rows, : self.dim]
 
     def get_state(self) -> dict[str, Any]:
         """Copy everything that decides future results: tensors, primitives and dictionaries of them."""
@@ -166,6 +174,13 @@ class Embedder:
         self.optimizer.load_state_dict(state["optimizer"])
         self.generator.set_state(state["generator"].cpu())
         self._init_generator.set_state(state["init_generator"].cpu())
+
+
+def _multiply(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """Apply a linear layer [N, K] to rows [M, K or wider], N filled up with zero units to a multiple of WIDTH."""
+    more = -weight.shape[0] % WIDTH
+    weight = nn.functional.pad(weight, (0, x.shape[1] - weight.shape[1], 0, more))
+    return nn.functional.linear(x, weight, None if bias is None else nn.functional.pad(bias, (0, more)))
 
 
 def _as_tensor(values: State | Times) -> Tensor:

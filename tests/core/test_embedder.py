@@ -159,6 +159,26 @@ def test_weights_follow_the_seed_alone_and_leave_global_randomness_untouched() -
     assert not torch.equal(_weights(one), _weights(other))
 
 
+@pytest.mark.parametrize(("hidden", "dim"), [(64, 4), (64, 1), (8, 1), (8, 4), (17, 3), (33, 2)])
+def test_a_row_is_embedded_the_same_in_any_batch_whatever_the_widths(hidden: int, dim: int) -> None:
+    rng = np.random.default_rng(0)
+    for kind in ("tcse", "random"):
+        config = EmbedConfig(type=kind, hidden=hidden, dim=dim)
+        embedder = make_embedder(config, state_dim=26, episode_limit=100, device="cpu", seed=0)
+        state, t = rng.normal(size=(700, 26)).astype(np.float32), rng.integers(0, 100, 700)
+        together = embedder.embed(state, t).numpy()
+        for n in (1, 2, 63, 64, 65, 151, 400):
+            part = embedder.embed(state[13 : 13 + n], t[13 : 13 + n]).numpy()
+            np.testing.assert_array_equal(part, together[13 : 13 + n])
+
+
+def test_embedding_is_what_the_encoder_computes() -> None:
+    embedder = make_embedder(EmbedConfig(hidden=10, dim=3), state_dim=5, episode_limit=9, device="cpu", seed=1)
+    state, t = np.random.default_rng(1).normal(size=(70, 5)).astype(np.float32), np.arange(70) % 10
+    expected = embedder.encoder(*embedder.to_inputs(state, t)).detach()
+    np.testing.assert_allclose(embedder.embed(state, t), expected, rtol=1e-5, atol=1e-6)
+
+
 def test_a_row_is_embedded_the_same_in_any_batch() -> None:
     embedder = make_embedder(EmbedConfig(), state_dim=S, episode_limit=T_LIM, device="cpu", seed=1)
     rng = np.random.default_rng(0)
