@@ -32,6 +32,8 @@ def show(figure: Figure, *, key: str, page: str, run: _Cited = None, facts: Mapp
     name = f"{key}-pin"
     with st.popover("Pin", icon=":material/keep:", key=name, help="Keep this figure and view in the notebook"):
         made: tuple[int, str] | None = st.session_state.get(f"{name}-made")
+        if made is not None and st.session_state.pop(f"{name}-fresh", False):  # told even if the view has moved on
+            st.toast(f"Pinned as entry {made[0]} of the notebook", icon=":material/keep:")
         if made is not None and made[1] == _mark(figure):
             _report(name, made[0])  # in place of the form, so that the second half of a double press hits nothing
         else:
@@ -104,8 +106,6 @@ def _address(page: str, runs: Sequence[RunRow]) -> dict[str, list[str]]:
 
 
 def _report(name: str, made: int) -> None:
-    if st.session_state.pop(f"{name}-fresh", False):
-        st.toast(f"Pinned as entry {made} of the notebook", icon=":material/keep:")
     st.success(f"Kept as entry {made}.", icon=":material/check:")
     st.page_link(
         "../pages/notebook.py",

@@ -5,26 +5,14 @@ from pathlib import Path
 import pytest
 
 from storage.engine import open_database
-from tests.browser.server import find_browser, running_app
+from tests.browser.server import running_app
 from tests.pages.several import seed_runs
-from tests.require import require
 
-playwright = pytest.importorskip("playwright.sync_api")
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
 
 PATIENCE_MS = 60_000
 WINDOWS = "nodes => nodes.map(n => JSON.stringify(n.state.window?.map(Math.round)))"
 LINES = "nodes => nodes.map(n => n.state.data.panels[0].lines.map(l => l.name))"
-
-
-@pytest.fixture
-def browser():
-    path = find_browser()
-    require("browser", path is not None, "no Chromium or Chrome found")
-    with playwright.sync_playwright() as driver:
-        chromium = driver.chromium.launch(executable_path=path, args=["--no-sandbox"])
-        yield chromium
-        chromium.close()
 
 
 def test_a_zoom_and_a_hidden_line_hold_for_every_panel_and_stay_in_the_link(browser, tmp_path: Path, monkeypatch):

@@ -15,11 +15,9 @@ from storage.engine import open_database
 from storage.queries.memory import get_point, list_snapshots
 from storage.queries.runs import get_run, latest_run_id
 from storage.recorder import DatabaseRecorder
-from tests.browser.server import find_browser, running_app
+from tests.browser.server import running_app
 from tests.pages.seed import seed_run
-from tests.require import require
 
-playwright = pytest.importorskip("playwright.sync_api")
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(600)]
 
 FIRST_POINT_S = float(os.environ.get("EMTC_TEST_FIRST_POINT_S", "10"))
@@ -33,32 +31,12 @@ COUNT_DRAWINGS = """node => {
 
 
 @pytest.fixture(scope="module")
-def browser():
-    path = find_browser()
-    require("browser", path is not None, "no Chromium or Chrome found")
-    with playwright.sync_playwright() as driver:
-        chromium = driver.chromium.launch(executable_path=path, args=["--no-sandbox"])
-        yield chromium
-        chromium.close()
-
-
-@pytest.fixture(scope="module")
 def seeded(tmp_path_factory):
     path = tmp_path_factory.mktemp("seeded") / "emtc.db"
     db = open_database(f"sqlite:///{path}")
     run_id = seed_run(db)
     with running_app(path) as url:
         yield url, run_id, db
-
-
-@pytest.fixture
-def page(browser):
-    opened = browser.new_page(viewport={"width": 1400, "height": 1600})
-    faults: list[str] = []
-    opened.on("pageerror", lambda fault: faults.append(str(fault)))
-    yield opened
-    opened.close()
-    assert faults == []
 
 
 def click_a_point(page, on: str = ".atlas") -> int:
@@ -157,6 +135,14 @@ def test_click_shows_the_entry_that_the_database_holds(page, seeded):
     assert where[2] is not None
 
 
+def wait_for_colour(page, name: str) -> None:
+    """Wait until the map is coloured by a quantity; selectors of the document do not reach into the component."""
+    deadline = time.monotonic() + PATIENCE_MS / 1000
+    while page.locator(".atlas").evaluate("node => node.state.meta.valueName") != name:
+        assert time.monotonic() < deadline, f"the map was not coloured by {name}"
+        page.wait_for_timeout(100)
+
+
 def test_colour_changes_while_selection_and_view_stay(page, seeded):
     url, run_id, _ = seeded
     page.goto(f"{url}/memory?run={run_id}")
@@ -165,9 +151,9 @@ def test_colour_changes_while_selection_and_view_stay(page, seeded):
     page.locator(".atlas").evaluate("node => { node.marked = node.state; node.state.view.zoom = 3 }")
     page.get_by_test_id("stButtonGroup").get_by_text("β", exact=True).click()
     page.wait_for_function("() => document.location.search.includes('color=')")
-    page.wait_for_timeout(1000)
-    kept = "node => node.marked === node.state && node.state.view.zoom === 3 && node.state.meta.valueName"
-    assert page.locator(".atlas").evaluate(kept) == "β"
+    wait_for_colour(page, "β")
+    kept = "node => node.marked === node.state && node.state.view.zoom === 3"
+    assert page.locator(".atlas").evaluate(kept)
     assert page.locator(".atlas").evaluate("node => node.state.mark.selected") == slot
 
 

@@ -1,34 +1,33 @@
 """From a figure to the notebook and back, in a real browser: a double press makes one entry, its link one view."""
 
+import time
 from pathlib import Path
 
 import pytest
 
-from storage.engine import open_database
+from storage.engine import Database, open_database
 from storage.notebook import list_entries
-from tests.browser.server import find_browser, running_app
+from tests.browser.server import running_app
 from tests.pages.seed import seed_run
-from tests.require import require
 
-playwright = pytest.importorskip("playwright.sync_api")
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
 
 PATIENCE_MS = 60_000
 HOSTILE = "<img src=x onerror=\"document.title='owned'\"> ![pixel](https://tracker.example/p.png) $\\beta = 1$"
 
 
-@pytest.fixture
-def page():
-    path = find_browser()
-    require("browser", path is not None, "no Chromium or Chrome found")
-    with playwright.sync_playwright() as driver:
-        chromium = driver.chromium.launch(executable_path=path, args=["--no-sandbox"])
-        opened = chromium.new_page(viewport={"width": 1400, "height": 1200})
-        faults: list[str] = []
-        opened.on("pageerror", lambda fault: faults.append(str(fault)))
-        yield opened
-        chromium.close()
-    assert faults == []
+def open_the_notebook(page, db: Database, url: str) -> None:
+    """Follow the link that takes the form's place, where the second press, later on a slow machine, left it there."""
+    deadline = time.monotonic() + PATIENCE_MS / 1000
+    while not list_entries(db):
+        assert time.monotonic() < deadline, "nothing was pinned"
+        page.wait_for_timeout(100)
+    page.wait_for_timeout(2000)
+    link = page.get_by_role("link", name="Open the notebook").first
+    if link.is_visible():
+        link.click(timeout=PATIENCE_MS)
+    elif "/notebook" not in page.url:
+        page.goto(f"{url}/notebook")
 
 
 def test_a_pinned_figure_stands_in_the_notebook_and_leads_back(page, tmp_path: Path, monkeypatch):
@@ -45,7 +44,7 @@ def test_a_pinned_figure_stands_in_the_notebook_and_leads_back(page, tmp_path: P
         page.get_by_label("Title").fill("Found by a test")
         page.get_by_label("Note").fill(HOSTILE)
         page.get_by_role("button", name="Pin to notebook").dblclick(delay=80)
-        page.get_by_role("link", name="Open the notebook").first.click(timeout=PATIENCE_MS)
+        open_the_notebook(page, db, url)
         page.get_by_role("heading", name="Found by a test").wait_for(timeout=PATIENCE_MS)
         page.locator(".curves canvas").first.wait_for(timeout=PATIENCE_MS)
         page.locator(".katex").first.wait_for(timeout=PATIENCE_MS)
