@@ -8,7 +8,7 @@ from tests.browser.server import find_browser
 from tests.require import require
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def browser():
     path = find_browser()
     require("browser", path is not None, "no Chromium or Chrome found")
