@@ -64,6 +64,17 @@ def header(run: RunRow) -> None:
     st.caption(escape_markdown(info).replace("\\`", "`"))
 
 
+def links(run_id: str, name: str) -> None:
+    """Name a run beside the links to its pages; call it inside a horizontal container."""
+    st.markdown(f"**{escape_markdown(name)}**")
+    for page, label, icon in (
+        ("live", "Live", ":material/monitoring:"),
+        ("memory", "Memory", ":material/bubble_chart:"),
+        ("replay", "Replay", ":material/smart_display:"),
+    ):
+        st.page_link(f"../pages/{page}.py", label=label, icon=icon, query_params={state.RUN: run_id})
+
+
 def status_badge(status: str) -> None:
     """Draw a status as icon, colour and word."""
     st.badge(status, icon=STATUS_ICON.get(status), color=STATUS_COLOR.get(status, "gray"))  # type: ignore[arg-type]

@@ -5,7 +5,7 @@ from typing import Any
 import pandas as pd
 import streamlit as st
 
-from app import data, messages, state
+from app import data, messages
 from app.components import run_picker
 from app.format import duration, escape_markdown
 from app.theme import ENDED
@@ -82,15 +82,8 @@ def _column_config() -> dict[str, Any]:
 
 def _actions(run: dict[str, Any]) -> None:
     run_id = str(run["id"])
-    query = {state.RUN: run_id}
     with st.container(horizontal=True, vertical_alignment="center"):
-        st.markdown(f"**{escape_markdown(str(run['name']))}**")
-        for page, label, icon in (
-            ("live", "Live", ":material/monitoring:"),
-            ("memory", "Memory", ":material/bubble_chart:"),
-            ("replay", "Replay", ":material/smart_display:"),
-        ):
-            st.page_link(f"../pages/{page}.py", label=label, icon=icon, query_params=query)
+        run_picker.links(run_id, str(run["name"]))
         ended = run["status"] in ENDED
         with st.popover("Delete", icon=":material/delete:", disabled=not ended, key=f"delete-{run_id}"):
             st.markdown("This removes the run and everything that it recorded, for good.")

@@ -6,7 +6,8 @@ from typing import Any
 import pandas as pd
 import streamlit as st
 
-from app import data, messages, state
+from app import data, messages
+from app.components import run_picker
 from app.format import count, duration, escape_markdown, percent
 from app.sweeps.control import go_on, stop
 from app.theme import STATUS_COLOR, STATUS_ICON
@@ -142,10 +143,4 @@ def _table(runs: Sequence[RunRow]) -> None:
 
 def _open(run: RunRow) -> None:
     with st.container(horizontal=True, vertical_alignment="center"):
-        st.markdown(f"**{escape_markdown(run.name)}**")
-        for page, label, icon in (
-            ("live", "Live", ":material/monitoring:"),
-            ("memory", "Memory", ":material/bubble_chart:"),
-            ("replay", "Replay", ":material/smart_display:"),
-        ):
-            st.page_link(f"../pages/{page}.py", label=label, icon=icon, query_params={state.RUN: run.id})
+        run_picker.links(run.id, run.name)

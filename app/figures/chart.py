@@ -79,11 +79,6 @@ class Chart:
         """Whether there is no point to draw."""
         return not any(np.isfinite(line.y).any() for _, line in self.lines)
 
-    @property
-    def last_x(self) -> float:
-        """The largest x of all lines, 0 when there is none."""
-        return max((float(line.x[-1]) for _, line in self.lines if len(line.x)), default=0.0)
-
     def within(self, window: Sequence[float] | None) -> "Chart":
         """Keep the points inside a window of x, both ends included."""
         if window is None:
