@@ -90,7 +90,7 @@ def test_football_is_learned_in_units_of_a_hundred() -> None:
         ({"overrides": ["train.batch"]}, '--set takes key=value, got "train.batch".'),
         (
             {"preset": "mine"},
-            "preset must be one of paper, emu_index, prewrite, literal_raw, wide, emu_code, cds_code, demo, got 'mine'.",
+            f"preset must be one of {', '.join(PRESETS)}, got 'mine'.",
         ),
     ],
 )
