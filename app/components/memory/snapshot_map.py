@@ -9,7 +9,8 @@ import streamlit as st
 from numpy.typing import NDArray
 
 from app import data, messages, state
-from app.components import atlas, pin, projection_job
+from app.components import pin
+from app.components.memory import atlas, projection_job
 from app.figures.cloud import QUANTITIES
 from app.figures.memory import draw_memory
 from app.format import count, escape_markdown

@@ -11,7 +11,8 @@ from typing import Any
 import streamlit as st
 
 from app import data, messages, state
-from app.components import controls, curves, pin, pulse, run_picker
+from app.components import curves, pin, run_picker
+from app.components.live import controls, pulse
 from app.data import LiveCurves
 from app.figures.chart import Chart, Mark
 from app.figures.live import draw_gate_dynamics, draw_metrics, draw_outcomes
