@@ -18,8 +18,8 @@ from app.figures.chart import Chart, Mark
 from app.figures.live import draw_gate_dynamics, draw_metrics, draw_outcomes
 from app.format import aware, count, duration, escape_markdown, number, percent
 from app.theme import ENDED
+from storage.recorder_state import stall_reason
 from storage.runs import RunRow
-from storage.stall import stall_reason
 
 CHARTS = "live_charts"
 TICK_S = 2.0
