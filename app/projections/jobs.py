@@ -11,7 +11,8 @@ import numpy as np
 import psutil
 from numpy.typing import NDArray
 
-from app.projections.methods import BACKGROUND, Progress, compute, ignore_progress
+from app.projections.linear import Progress, ignore_progress
+from app.projections.methods import BACKGROUND, compute
 from app.projections.sampling import stratified_rows
 from app.runs.launch import spawn
 from emtc_core.errors import ConfigError
