@@ -21,6 +21,8 @@ from emtc_core.errors import ConfigError
 PresetName = Literal["paper", "emu_code", "demo"]
 Value = str | int | float | bool | None
 _INIT_DESIRABILITY = "memory.init_desirability"
+_BEFORE_IT_HAD_A_NAME: dict[str, Value] = {"env.skirmish.spawn_jitter": 0.05}
+"""What a run did that was stored before the setting existed, where that is not the default."""
 
 
 @dataclass(frozen=True)
@@ -108,7 +110,7 @@ def config_from_stored(stored: Mapping[str, Any]) -> RunConfig:
     Raises:
         ConfigError: If this version knows other settings than the one that stored it.
     """
-    return _validate(flatten_tree(stored))
+    return _validate(_BEFORE_IT_HAD_A_NAME | flatten_tree(stored))
 
 
 def _validate(flat: Mapping[str, Any]) -> RunConfig:
