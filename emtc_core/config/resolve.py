@@ -23,6 +23,7 @@ Value = str | int | float | bool | None
 _INIT_DESIRABILITY = "memory.init_desirability"
 _RETIRED = {"gate.reward"}  # settings of earlier versions that had one choice only
 _BEFORE: dict[str, Value] = {  # what a run did whose version did not know the setting yet
+    "env.skirmish.spawn_jitter": 0.05,
     "gate.lookup": "written",
     "gate.on_empty": "block",
     "embed.min_episodes": 0,
