@@ -25,7 +25,12 @@ CHUNK_STEPS = 8
 _Derivative = Callable[..., Tensor]  # (gradient, value or input, ..., grad_input=where to write)
 _through_sigmoid: _Derivative = torch.ops.aten.sigmoid_backward.grad_input
 _through_tanh: _Derivative = torch.ops.aten.tanh_backward.grad_input
-_through_relu: _Derivative = torch.ops.aten.threshold_backward.grad_input
+_through_threshold: _Derivative = torch.ops.aten.threshold_backward.grad_input
+
+
+def through_relu(grad: Tensor, value: Tensor) -> Tensor:
+    """Turn the gradient of ReLU's values into that of its arguments, in place."""
+    return _through_threshold(grad, value, 0, grad_input=grad)
 
 
 def run_trunk(first: nn.Linear, rnn: nn.GRU, inputs: Tensor) -> Tensor:
@@ -80,8 +85,7 @@ class WeightSums:
         self._hidden.addmm_(from_h.t(), hidden)
         self._x.addmm_(from_x.t(), x)
         self._bias += side.sum(0)
-        grad_x = torch.mm(from_x, self._w_ih)
-        _through_relu(grad_x, x, 0, grad_input=grad_x)
+        grad_x = through_relu(torch.mm(from_x, self._w_ih), x)
         self._first.addmm_(grad_x.t(), inputs)
         self._b_first += grad_x.sum(0)
 
