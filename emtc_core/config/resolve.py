@@ -21,8 +21,8 @@ from emtc_core.errors import ConfigError
 PresetName = Literal["paper", "emu_code", "demo"]
 Value = str | int | float | bool | None
 _INIT_DESIRABILITY = "memory.init_desirability"
-_BEFORE_IT_HAD_A_NAME: dict[str, Value] = {"env.skirmish.spawn_jitter": 0.05}
-"""What a run did that was stored before the setting existed, where that is not the default."""
+_UNNAMED_SPAWN_JITTER = 0.05
+"""What runs on skirmish did before `env.skirmish.spawn_jitter` existed."""
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,10 @@ def flatten(config: RunConfig) -> dict[str, Value]:
 
 def flatten_tree(tree: Mapping[str, Any]) -> dict[str, Value]:
     """Turn a configuration as a run stored it, whatever version wrote it, into dotted keys and plain values."""
-    return dict(_flatten(tree, ""))
+    flat = dict(_flatten(tree, ""))
+    if flat.get("env.name") == "skirmish" and "env.skirmish.enemy_order" in flat:
+        flat.setdefault("env.skirmish.spawn_jitter", _UNNAMED_SPAWN_JITTER)
+    return flat
 
 
 def config_from_stored(stored: Mapping[str, Any]) -> RunConfig:
@@ -110,7 +113,7 @@ def config_from_stored(stored: Mapping[str, Any]) -> RunConfig:
     Raises:
         ConfigError: If this version knows other settings than the one that stored it.
     """
-    return _validate(_BEFORE_IT_HAD_A_NAME | flatten_tree(stored))
+    return _validate(flatten_tree(stored))
 
 
 def _validate(flat: Mapping[str, Any]) -> RunConfig:

@@ -42,6 +42,9 @@ def test_a_plain_backbone_has_neither_gate_nor_incentive() -> None:
     ("algo", "map", "delta"),
     [
         ("emtc-qplex", "3s_vs_5z", 1.8e-5),
+        ("emtc-qplex", "3m", 1.8e-5),
+        ("emtc-qplex", "2s3z", 1.8e-5),
+        ("emu-qplex", "8m", 1.3e-5),
         ("emtc-qplex", "MMM2", 1.8e-3),
         ("emtc-qplex", "corridor", 1.8e-5),
         ("emtc-cds", "corridor", 1.8e-3),
