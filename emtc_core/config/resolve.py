@@ -22,12 +22,9 @@ from emtc_core.errors import ConfigError
 Value = str | int | float | bool | None
 _INIT_DESIRABILITY = "memory.init_desirability"
 _RETIRED = {"gate.reward"}  # settings of earlier versions that had one choice only
-_BEFORE: dict[str, Value] = {  # what a run did whose version did not know the setting yet
-    "env.skirmish.spawn_jitter": 0.05,
-    "gate.lookup": "written",
-    "gate.on_empty": "block",
-    "embed.min_episodes": 0,
-}
+_BEFORE_ON_SKIRMISH: dict[str, Value] = {"env.skirmish.spawn_jitter": 0.05}
+_BEFORE_WITH_A_MEMORY: dict[str, Value] = {"gate.lookup": "written", "gate.on_empty": "block", "embed.min_episodes": 0}
+"""What runs did that were stored before these settings existed, where that is not the default of today."""
 
 
 @dataclass(frozen=True)
@@ -106,7 +103,16 @@ def flatten(config: RunConfig) -> dict[str, Value]:
 
 def flatten_tree(tree: Mapping[str, Any]) -> dict[str, Value]:
     """Turn a configuration as a run stored it, whatever version wrote it, into dotted keys and plain values."""
-    return dict(_flatten(tree, ""))
+    flat = dict(_flatten(tree, ""))
+    return _as_it_was(flat) if {"algo", "env.name"} <= flat.keys() else flat
+
+
+def _as_it_was(flat: dict[str, Value]) -> dict[str, Value]:
+    """Complete the settings of a stored run by what its version did, and drop what had no other choice."""
+    before = dict(_BEFORE_ON_SKIRMISH) if flat["env.name"] == "skirmish" else {}
+    if str(flat["algo"]).startswith(("emtc-", "emu-", "emc")):
+        before |= _BEFORE_WITH_A_MEMORY
+    return before | {key: value for key, value in flat.items() if key not in _RETIRED}
 
 
 def config_from_stored(stored: Mapping[str, Any]) -> RunConfig:
@@ -115,8 +121,7 @@ def config_from_stored(stored: Mapping[str, Any]) -> RunConfig:
     Raises:
         ConfigError: If this version knows other settings than the one that stored it.
     """
-    flat = {key: value for key, value in flatten_tree(stored).items() if key not in _RETIRED}
-    return _validate(_BEFORE | flat)
+    return _validate(flatten_tree(stored))
 
 
 def _validate(flat: Mapping[str, Any]) -> RunConfig:

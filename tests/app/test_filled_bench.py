@@ -2,7 +2,7 @@
 
 from app.bench.end_to_end import run_filled
 from app.bench.filled import save_filled_state
-from app.versions import library_versions
+from app.runs.versions import library_versions
 from emtc_core.checkpoint import CheckpointStore
 from emtc_core.config.resolve import resolve
 from storage.engine import open_database, run_folder
