@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from emtc_core.arrays import check_shape
 from emtc_core.config.embed import EmbedConfig
+from emtc_core.embedder.return_scale import ReturnScale
 
 State = NDArray[np.float32] | Tensor
 Times = NDArray[np.integer[Any]] | Tensor
@@ -37,10 +38,6 @@ class Encoder(nn.Module):
     def forward(self, state_MS: Tensor, time_M1: Tensor) -> Tensor:
         return self.out(self.trunk(torch.cat([state_MS, time_M1], dim=1)))
 
-    def hidden_layers(self) -> list[nn.Linear]:
-        """List the linear layers before the last."""
-        return [layer for layer in self.trunk if isinstance(layer, nn.Linear)]
-
 
 class Decoder(nn.Module):
     """(embedding, normalised time) → state and return."""
@@ -58,6 +55,11 @@ class Decoder(nn.Module):
 
 def _trunk(inputs: int, hidden: int) -> nn.Sequential:
     return nn.Sequential(nn.Linear(inputs, hidden), nn.ReLU(), nn.Linear(hidden, hidden), nn.ReLU())
+
+
+def hidden_layers(part: Encoder | Decoder) -> list[nn.Linear]:
+    """List the linear layers before the last."""
+    return [layer for layer in part.trunk if isinstance(layer, nn.Linear)]
 
 
 def make_embedder(
@@ -79,6 +81,7 @@ class Embedder:
         self.device = torch.device(device)
         self.generator = torch.Generator(self.device).manual_seed(seed)
         self._init_generator = torch.Generator().manual_seed(seed)
+        self.return_scale = ReturnScale(config.return_scale)
         if config.type == "random":
             self.projection = _random_projection(state_dim, config.dim).to(self.device)
         else:
@@ -108,7 +111,7 @@ class Embedder:
             for layer in part.modules():
                 if isinstance(layer, nn.Linear):
                     _draw_linear(layer, self._init_generator)
-        self.optimizer = torch.optim.Adam(self.parameters, lr=self.config.lr)
+        self.optimizer = torch.optim.Adam(self.parameters, lr=self.config.lr, fused=True)
 
     @torch.no_grad()
     def embed(self, state: State, t: Times, *, for_write: bool = False) -> Tensor:
@@ -148,7 +151,7 @@ class Embedder:
         if self.config.type == "random":
             return _multiply(state_MS, self.projection.t())[:rows, : self.dim]
         x = torch.cat([state_MS, time_M1], dim=1)
-        for layer in self.encoder.hidden_layers():
+        for layer in hidden_layers(self.encoder):
             x = torch.relu_(_multiply(x, layer.weight, layer.bias))
         return _multiply(x, self.encoder.out.weight, self.encoder.out.bias)[:rows, : self.dim]
 
@@ -159,6 +162,7 @@ class Embedder:
         return {
             "encoder": _copy(self.encoder.state_dict()),
             "decoder": _copy(self.decoder.state_dict()),
+            "return_scale": self.return_scale.get_state(),
             "optimizer": copy.deepcopy(self.optimizer.state_dict()),
             "generator": self.generator.get_state(),
             "init_generator": self._init_generator.get_state(),
@@ -170,8 +174,10 @@ class Embedder:
             return
         self.encoder.load_state_dict(state["encoder"])
         self.decoder.load_state_dict(state["decoder"])
-        self.optimizer = torch.optim.Adam(self.parameters, lr=self.config.lr)
+        self.optimizer = torch.optim.Adam(self.parameters, lr=self.config.lr, fused=True)
         self.optimizer.load_state_dict(state["optimizer"])
+        if "return_scale" in state:  # checkpoints of before it know none
+            self.return_scale.set_state(state["return_scale"])
         self.generator.set_state(state["generator"].cpu())
         self._init_generator.set_state(state["init_generator"].cpu())
 
