@@ -23,7 +23,12 @@ Value = str | int | float | bool | None
 _INIT_DESIRABILITY = "memory.init_desirability"
 _RETIRED = {"gate.reward"}  # settings of earlier versions that had one choice only
 _BEFORE_ON_SKIRMISH: dict[str, Value] = {"env.skirmish.spawn_jitter": 0.05}
-_BEFORE_WITH_A_MEMORY: dict[str, Value] = {"gate.lookup": "written", "gate.on_empty": "block", "embed.min_episodes": 0}
+_BEFORE_WITH_A_MEMORY: dict[str, Value] = {
+    "gate.lookup": "written",
+    "gate.on_empty": "block",
+    "embed.min_episodes": 0,
+    "embed.return_scale": "none",
+}
 """What runs did that were stored before these settings existed, where that is not the default of today."""
 
 

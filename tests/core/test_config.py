@@ -129,11 +129,13 @@ def test_no_number_outside_its_bounds_is_accepted(field, value: float) -> None:
 
 def test_a_run_stored_before_a_setting_existed_keeps_what_it_did() -> None:
     stored = resolve(map="3m").model_dump(mode="json")
-    del stored["gate"]["lookup"], stored["gate"]["on_empty"], stored["embed"]["min_episodes"]
+    del stored["gate"]["lookup"], stored["gate"]["on_empty"]
+    del stored["embed"]["min_episodes"], stored["embed"]["return_scale"]
     del stored["env"]["skirmish"]["spawn_jitter"]
     stored["gate"]["reward"] = "extrinsic"  # had one choice, is gone
     config = config_from_stored(stored)
     assert (config.gate.lookup, config.gate.on_empty, config.embed.min_episodes) == ("written", "block", 0)
+    assert config.embed.return_scale == "none"
     assert config.env.skirmish.spawn_jitter == 0.05
 
 
