@@ -49,6 +49,15 @@ class FieldInfo:
     """True when the minimum itself is not allowed."""
 
 
+@dataclass(frozen=True)
+class AppliedRule:
+    """A rule of a preset that holds for some algorithm and task."""
+
+    why: str
+    values: dict[str, Value]
+    """By dotted key."""
+
+
 def resolve(
     *,
     env: str = "skirmish",
@@ -190,17 +199,25 @@ def _read_file(path: Path) -> dict[str, Any]:
 def _preset_values(preset: str, *, env: str, map: str, algo: str) -> dict[str, Any]:
     if preset not in PRESETS:
         raise ConfigError(f"preset must be one of {', '.join(PRESETS)}, got {preset!r}.")
+    values: dict[str, Any] = {}
+    for name in dict.fromkeys(("paper", preset)):
+        for rule in applied_rules(name, env=env, map=map, algo=algo):
+            values |= rule.values
+    return values
+
+
+def applied_rules(preset: str, *, env: str, map: str, algo: str) -> list[AppliedRule]:
+    """List the preset's own rules that hold for this algorithm and task, in the order in which they apply."""
     try:
         method, backbone = split_algo(algo)
     except ValueError as exc:
         raise ConfigError(f"{exc}.") from exc
     facts = {"env": env, "map": map, "method": method, "backbone": backbone}
-    values: dict[str, Any] = {}
-    for name in dict.fromkeys(("paper", preset)):
-        for rule in _rules(name):
-            if all(facts[fact] in allowed for fact, allowed in rule["when"].items()):
-                values |= rule["set"]
-    return values
+    return [
+        AppliedRule(rule["why"], rule["set"])
+        for rule in _rules(preset)
+        if all(facts[fact] in allowed for fact, allowed in rule["when"].items())
+    ]
 
 
 def describe_presets() -> dict[str, str]:
