@@ -41,8 +41,9 @@ from emtc_core.schedules import Every
 from emtc_core.trainer import Trainer
 
 TASKS = (("skirmish", "3m"), ("skirmish", "2s3z"), ("grf", "academy_3_vs_1_with_keeper"))
-STEPS = 30_000
-SEED = 1
+STEPS = 20_000
+SEED = 1  # of the recorded run and of the judging
+SEEDS = (1, 2)  # of the embedders, whose figures are averaged
 DELTA = 1.8e-2  # the widest of the paper's study; at less, hardly anything merges so early
 HELD_OUT = 5  # every fifth episode
 NEIGHBORS, CANDIDATES, JUDGED = 10, 256, 4096
@@ -64,7 +65,8 @@ def run(tasks: Sequence[tuple[str, str]] = TASKS, *, steps: int = STEPS) -> list
             continue
         episodes = record_episodes(config)
         for scale in SCALES:
-            figures += [_figure(what, map, scale, value) for what, value in judge(config, episodes, scale).items()]
+            judged = [judge(config, episodes, scale, seed=seed) for seed in SEEDS]
+            figures += [_figure(what, map, scale, float(np.mean([j[what] for j in judged]))) for what in judged[0]]
     return figures
 
 
@@ -84,7 +86,7 @@ def record_episodes(config: RunConfig) -> list[EpisodeRecord]:
     return recorder.episodes
 
 
-def judge(config: RunConfig, episodes: Sequence[EpisodeRecord], scale: Scale) -> dict[str, float]:
+def judge(config: RunConfig, episodes: Sequence[EpisodeRecord], scale: Scale, *, seed: int) -> dict[str, float]:
     """Embed the episodes with one return scale and describe the embedding."""
     settings = config.embed.model_copy(update={"return_scale": scale})
     embedder = make_embedder(
@@ -92,14 +94,14 @@ def judge(config: RunConfig, episodes: Sequence[EpisodeRecord], scale: Scale) ->
         state_dim=episodes[0].state.shape[1],
         episode_limit=max(episode.length for episode in episodes),
         device="cpu",
-        seed=SEED,
+        seed=seed,
     )
     memory = EpisodicMemory(
         config.memory.model_copy(update={"delta": DELTA}),
         state_dim=embedder.state_dim,
         gamma=config.train.gamma,
         embedder=embedder,
-        seed=SEED,
+        seed=seed,
     )
     merge_rate = _fill(memory, [e for e in episodes if e.episode % HELD_OUT], settings.interval, settings.min_entries)
     nats, accuracy, rows = _contrast(embedder, [e for e in episodes if e.episode % HELD_OUT == 0])
@@ -197,5 +199,5 @@ def _figure(what: str, map: str, scale: Scale, value: float) -> dict[str, Any]:
         "unit": UNITS.get(what, "fraction"),
         "budget": None,
         "met": None,
-        "reference": f"{STEPS} env steps, delta {DELTA}",
+        "reference": f"mean of {len(SEEDS)} embedders",
     }
