@@ -12,7 +12,8 @@ import torch
 from numpy.typing import NDArray
 
 from emtc_core.config.memory import MemoryConfig
-from emtc_core.memory.index.base import NeighborIndex, Points, Slots, make_nearest_index
+from emtc_core.memory.index.base import NeighborIndex, Points, Slots
+from emtc_core.memory.index.factory import make_nearest_index
 from emtc_core.memory.index.grid import GridIndex
 from emtc_core.memory.nodes import NodeTable
 from emtc_core.memory.scaling import Scaling, identity_scaling
