@@ -22,7 +22,8 @@ from emtc_core.envs.registry import check_available, get_env_info
 from emtc_core.errors import ConfigError, EmtcError, RunStateError, StorageError
 from storage.engine import Database, run_folder
 from storage.queries.runs import get_run, list_runs
-from storage.runs import create_run, find_launch, finish_run, get_process_created_at, mark_launched
+from storage.ownership import get_process_created_at, mark_launched
+from storage.runs import create_run, find_launch, finish_run
 
 ROOT = Path(__file__).resolve().parents[2]
 LOG_NAME = "log.txt"
