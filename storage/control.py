@@ -98,6 +98,8 @@ def send_command(db: Database, run_id: str, command: Command) -> int:
     if command not in get_args(Command):
         raise RunStateError(f"A command is one of {', '.join(get_args(Command))}, got {command}.")
     row = find_run(db, run_id)
+    if row.state == State.LOST:
+        raise UnheardError(f"Nobody has heard: the trainer of run {row.id} is gone. See: emtc show {row.id}")
     if row.state not in _HEARS:
         raise RunStateError(f"Run {row.id} is {row.state.value}: no trainer is there to {command}.")
     values = {"run_id": row.id, "command": command, "requested_at": datetime.now(UTC)}
