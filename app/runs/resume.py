@@ -63,7 +63,9 @@ class Standing:
 def look(db: Database, row: RunRow) -> Standing:
     """Examine a run's checkpoints, each once as long as its file stays as it is."""
     folder = run_folder(db, row.id)
-    found = tuple(_fitting(db, row.id, each) for each in examine(folder, row.id))
+    found = tuple(examine(folder, row.id))
+    if lifecycle.allows(row.state, Event.CLAIM):  # else the rows still grow
+        found = tuple(_fitting(db, row.id, each) for each in found)
     elsewhere = row.host if row.host not in (None, socket.gethostname()) else None
     return Standing(row.env_steps, found, str(folder), elsewhere)
 
