@@ -19,8 +19,10 @@ from storage.models import ProjectionRow, SnapshotRow
 from storage.queries.episodes import Trajectory, read_trajectory
 
 _FORMS = {
-    **{"slot": "i1", "embedding": "f2", "H": "f1", "xi": "b1", "n_call": "i1", "n_xi": "i1", "t": "i1"},
-    **{"reward": "f1", "idx_next": "i1", "episode": "i1", "delta_mem": "f1", "beta": "f1"},
+    **dict.fromkeys(("slot", "n_call", "n_xi", "t", "idx_next", "episode"), "i1"),
+    **dict.fromkeys(("H", "reward", "delta_mem", "beta"), "f1"),
+    "embedding": "f2",
+    "xi": "b1",
 }
 """The columns of a snapshot, and the form of each one's array."""
 EMBED_DIM = 4
