@@ -19,7 +19,7 @@ from emtc_core.errors import StorageError
 IDENTIFIER: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,11}")
 """Runs and sweeps: 1 to 12 letters, digits, - and _. Such a name is one step of a path and nothing else."""
 
-_IDENTIFIERS = frozenset({"runs.id", "runs.sweep_id", "sweeps.id"})
+_IDENTIFIERS = frozenset({"runs.id", "runs.sweep_id", "runs.parent_id", "sweeps.id"})
 _BULK = frozenset({"episodes", "transitions", "transition_summary", "metrics", "gate_stats", "evaluations"})
 _LONGEST_SHOWN = 60
 

@@ -26,7 +26,7 @@ from app.figures.trajectory import draw_trajectory
 from app.notebook.frozen import thaw, unpack
 from app.paper.registry import FIGURES
 from app.projections.jobs import project_snapshot, sample_rows
-from app.projections.methods import AXIS_PAIRS, Drawn, draw_axes, draw_pca
+from app.projections.linear import AXIS_PAIRS, Drawn, draw_axes, draw_pca
 from app.seed_statistics import Reading
 from emtc_core.errors import EmtcError
 from storage.engine import open_database

@@ -27,7 +27,7 @@ from app.notebook.markdown import tame, to_html
 from app.notebook.view import make_view
 from app.paper.registry import FIGURES
 from app.projections.jobs import sample_rows
-from app.projections.methods import draw_axes, draw_pca
+from app.projections.linear import draw_axes, draw_pca
 from app.seed_statistics import Reading
 from emtc_core.errors import StorageError
 from storage.engine import Database, open_database

@@ -3,7 +3,7 @@
 import streamlit as st
 
 from app import data
-from app.launch import start_warm_up
+from app.runs.launch import start_warmup
 
 
 def start_once() -> None:
@@ -15,4 +15,4 @@ def start_once() -> None:
 def _start(url: str) -> bool:
     db = data.database()
     folder = db.path.with_name(f"{db.path.stem}.files") if db.path else None
-    return start_warm_up(folder / "warm-up.txt") if folder else False
+    return start_warmup(folder / "warm-up.txt") if folder else False

@@ -6,8 +6,9 @@ import pandas as pd
 import streamlit as st
 
 from app import data, messages, state
-from app.components import atlas, pin, playback
-from app.components.memory_map import CHANNEL, Shown
+from app.components import pin, playback
+from app.components.memory import atlas
+from app.components.memory.snapshot_map import CHANNEL, Shown
 from app.figures.trajectory import draw_trajectory
 from app.format import count, escape_markdown, number
 from emtc_core.errors import EmtcError

@@ -3,7 +3,7 @@
 import pandas as pd
 import streamlit as st
 
-from app.components import compare_runs
+from app.components.compare import choice
 from app.data import Compared
 from app.seed_statistics import mu_w
 
@@ -30,7 +30,7 @@ def show(compared: Compared) -> None:
         f"Compare only the {len(chosen)} chosen" if chosen else "Choose rows to compare only them",
         disabled=not chosen,
         key="compare_chosen",
-        on_click=compare_runs.choose,
+        on_click=choice.choose,
         args=(chosen,),
     )
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import psutil
 
-from app.versions import library_versions
+from app.runs.versions import library_versions
 from emtc_core.config.resolve import resolve
 from emtc_core.config.run import RunConfig
 from emtc_core.envs.registry import check_available, get_env_info
@@ -24,7 +24,7 @@ from storage.engine import Database, run_folder
 from storage.queries.runs import get_run, list_runs
 from storage.runs import create_run, find_launch, finish_run, get_process_created_at, mark_launched
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 LOG_NAME = "log.txt"
 WARM_UP_VARIABLE = "EMTC_WARM_UP"
 
@@ -162,7 +162,7 @@ def spawn(arguments: list[str], log: Path) -> subprocess.Popen[bytes]:
     return process
 
 
-def start_warm_up(log: Path) -> bool:
+def start_warmup(log: Path) -> bool:
     """Compile what a first run needs, in a low-priority process, unless EMTC_WARM_UP=0 forbids it."""
     if os.environ.get(WARM_UP_VARIABLE) == "0":
         return False

@@ -5,7 +5,7 @@ import secrets
 import streamlit as st
 
 from app import data, messages, state
-from app.launch import launch_demo
+from app.runs.launch import launch_demo
 from emtc_core.errors import EmtcError
 
 _TOKEN = "demo_token"

@@ -9,12 +9,14 @@ import streamlit as st
 from numpy.typing import NDArray
 
 from app import data, messages, state
-from app.components import atlas, pin, projection_job
+from app.components import pin
+from app.components.memory import atlas, projection_job
 from app.figures.cloud import QUANTITIES
 from app.figures.memory import draw_memory
 from app.format import count, escape_markdown
 from app.projections.jobs import projection_params
-from app.projections.methods import AXIS_PAIRS, BACKGROUND, SMALLEST, Drawn, draw_axes, draw_pca
+from app.projections.linear import AXIS_PAIRS, Drawn, draw_axes, draw_pca
+from app.projections.methods import BACKGROUND, SMALLEST
 from storage.queries.memory import Snapshot
 from storage.runs import RunRow
 

@@ -7,7 +7,8 @@ import streamlit as st
 
 from app import data, messages, state
 from app.comparison import EVALUATED, Quantity, default_times, find_quantity
-from app.components import compare_legend, compare_run_table, compare_tables, curves, export, pin
+from app.components import curves, export, pin
+from app.components.compare import legend, run_table, tables
 from app.data import Compared
 from app.figures.learning import draw_comparison, split_panels
 from app.format import escape_markdown
@@ -32,7 +33,7 @@ def show(run_ids: list[str]) -> None:
         bind="query-params",
     )
     with results, messages.guarded():
-        compare_tables.show(
+        tables.show(
             tabulate_win_rates(compared.win_rates, compared.configs, reading), key="win-rates", stem="win-rates"
         )
         _unfinished(compared)
@@ -43,7 +44,7 @@ def show(run_ids: list[str]) -> None:
     with paper, messages.guarded():
         _published(compared, reading)
     with runs, messages.guarded():
-        compare_run_table.show(compared)
+        run_table.show(compared)
 
 
 def _controls(run_ids: list[str]) -> tuple[Quantity, Reading, bool]:
@@ -93,7 +94,7 @@ def _curves(compared: Compared, quantity: Quantity, reading: Reading, *, per_see
         )
         return
     place = st.container(horizontal=True, horizontal_alignment="distribute", vertical_alignment="center")
-    groups = compare_legend.show(compared.groups, key="legend")
+    groups = legend.show(compared.groups, key="legend")
     chart = draw_comparison(groups, quantity, reading, per_seed=per_seed)
     window = state.read_window()
     shown = chart.within(window)
@@ -146,7 +147,7 @@ def _mu_w(compared: Compared, reading: Reading) -> None:
     times = parse_steps(text or "")
     if text and not times:
         st.error("Env steps must be written as 50000, 0.8M or 100k, with commas between them.")
-    compare_tables.show(tabulate_mu_w(compared.win_rates, times or usual, reading), key="mu-w", stem="mu-w")
+    tables.show(tabulate_mu_w(compared.win_rates, times or usual, reading), key="mu-w", stem="mu-w")
 
 
 def _differences(compared: Compared) -> None:
@@ -169,4 +170,4 @@ def _published(compared: Compared, reading: Reading) -> None:
             + "."
         )
         return
-    compare_tables.show(frame, key="published", stem="beside-the-paper")
+    tables.show(frame, key="published", stem="beside-the-paper")

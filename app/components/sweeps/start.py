@@ -4,7 +4,7 @@ import pandas as pd
 import streamlit as st
 
 from app import data, messages, state
-from app.components import sweep_choice
+from app.components.sweeps import select_by_id
 from app.format import count, duration, escape_markdown, size
 from app.sweeps.control import check_plan, create_sweep, default_jobs, expected_cost, start_scheduler
 from app.sweeps.file import parse_sweep
@@ -43,7 +43,7 @@ def _ask() -> tuple[str, int]:
     with left:
         names = {name: file.name for name, file in templates.items()} | {_OWN: "A file of my own"}
         text = "The paper's studies, and small versions of them that a laptop finishes."
-        template = sweep_choice.show("Template", names, key="template", text=text)
+        template = select_by_id.show("Template", names, key="template", text=text)
     with middle:
         uploaded = st.file_uploader("Sweep file", type="toml", key="sweep_upload", help="Instead of the template.")
     with right:

@@ -4,7 +4,7 @@ import streamlit as st
 from streamlit.errors import StreamlitAPIException
 
 from app import data, messages, state
-from app.components import notebook_edit, notebook_export, notebook_figure
+from app.components.notebook import download, edit, figure
 from app.format import clock, escape_markdown
 from app.notebook.markdown import tame
 from app.notebook.view import View, describe_cited, read_view
@@ -20,15 +20,15 @@ _MOST_CITED = 6
 def show(row: EntryRow) -> None:
     """Draw an entry, or its editor."""
     with st.container(border=True, key=f"entry-{row.id}"):
-        if notebook_edit.is_editing(row.id):
-            notebook_edit.show(row)
+        if edit.is_editing(row.id):
+            edit.show(row)
         else:
             st.markdown(f"#### {escape_markdown(row.title) or 'Untitled'}")
             st.caption(_dates(row))
             if row.body.strip():
                 st.markdown(tame(row.body))
         if row.has_figure:
-            notebook_figure.show(row.id)
+            figure.show(row.id)
         missing = _missing(row)
         _origin(row, missing)
         _actions(row, linked=not missing)
@@ -73,11 +73,9 @@ def _actions(row: EntryRow, *, linked: bool) -> None:
     with st.container(horizontal=True, vertical_alignment="center"):
         if view is not None and linked:
             _link(view)
-        if not notebook_edit.is_editing(row.id):
-            st.button(
-                "Edit", icon=":material/edit:", key=f"entry-{row.id}-edit", on_click=notebook_edit.begin, args=(row,)
-            )
-        notebook_export.show([row.id], key=f"entry-{row.id}")
+        if not edit.is_editing(row.id):
+            st.button("Edit", icon=":material/edit:", key=f"entry-{row.id}-edit", on_click=edit.begin, args=(row,))
+        download.show([row.id], key=f"entry-{row.id}")
         with st.popover("Delete", icon=":material/delete:", key=f"entry-{row.id}-delete"):
             st.markdown("Delete this entry with its figure?")
             st.button(

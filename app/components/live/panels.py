@@ -11,14 +11,15 @@ from typing import Any
 import streamlit as st
 
 from app import data, messages, state
-from app.components import controls, curves, pin, pulse, run_picker
-from app.data import LiveCurves
+from app.components import curves, pin, run_picker
+from app.components.live import controls, pulse
 from app.figures.chart import Chart, Mark
 from app.figures.live import draw_gate_dynamics, draw_metrics, draw_outcomes
 from app.format import aware, count, duration, escape_markdown, number, percent
+from app.live_session import LiveCurves
 from app.theme import ENDED
+from storage.recorder_state import stall_reason
 from storage.runs import RunRow
-from storage.stall import stall_reason
 
 CHARTS = "live_charts"
 TICK_S = 2.0

@@ -7,8 +7,8 @@ import pandas as pd
 import streamlit as st
 
 from app import data, state
-from app.components import sweep_choice
-from app.components.sweep_start import SWEEP
+from app.components.sweeps import select_by_id
+from app.components.sweeps.start import SWEEP
 from app.format import duration
 from storage.queries.sweeps import Sweep
 
@@ -29,7 +29,7 @@ def show(sweeps: Sequence[Sweep]) -> Sweep:
     known = {sweep.id: sweep for sweep in sweeps}
     names = {sweep.id: f"{sweep.name} · {sweep.id}" for sweep in sweeps}
     text = "What is shown below; its id is in the address, so the link can be shared."
-    chosen = sweep_choice.show("Sweep", names, key=SWEEP, text=text)
+    chosen = select_by_id.show("Sweep", names, key=SWEEP, text=text)
     state.write(SWEEP, chosen)  # also the newest: tomorrow another one will be
     return known[chosen]
 

@@ -6,7 +6,8 @@ import pandas as pd
 import streamlit as st
 
 from app import data, messages
-from app.components import curves, pin, sweep_choice
+from app.components import curves, pin
+from app.components.sweeps import select_by_id
 from app.figures.chart import Chart
 from app.figures.kinds import AnyFigure
 from app.figures.plotly_view import to_plotly
@@ -44,7 +45,7 @@ def show(sweep: Sweep) -> None:
     own = own if own in _NAMES else "learning-curves"
     names = {_OWN: f"The sweep's own: {_NAMES[own]}", **_NAMES}
     text = "Every study reads the configurations of the runs, so another one may fit too."
-    chosen = sweep_choice.show("Figure", names, key=STUDY, text=text)
+    chosen = select_by_id.show("Figure", names, key=STUDY, text=text)
     study = own if chosen == _OWN else chosen
     runs = data.sweep_runs(sweep.id)
     evaluated = [run for run in runs if run.win_rate is not None]

@@ -9,7 +9,7 @@ import streamlit as st
 
 from app import data, messages
 from app.format import aware, duration
-from app.launch import kill_run, resume_run
+from app.runs.launch import kill_run, resume_run
 from emtc_core.control import Command
 from emtc_core.errors import EmtcError
 from storage.control import command_log, send_command

@@ -3,8 +3,8 @@
 import streamlit as st
 
 from app import data, messages, state
-from app.components import notebook_edit, notebook_entry, notebook_export
-from app.components.notebook_entry import ENTRY
+from app.components.notebook import download, edit, entry
+from app.components.notebook.entry import ENTRY
 from emtc_core.errors import EmtcError
 from storage.notebook import EntryRow, get_entry, list_entries
 
@@ -22,11 +22,11 @@ def show() -> None:
     every = list_entries(data.database())
     with st.container(horizontal=True, vertical_alignment="bottom"):
         text, run_id = _choose(every) if every else ("", None)
-        notebook_edit.show_new()
+        edit.show_new()
         shown = list_entries(data.database(), text=text, run_id=run_id) if text or run_id else every
         if every:
-            notebook_export.show([row.id for row in shown], every=[row.id for row in every], key="notebook")
-    notebook_entry.show_undo()
+            download.show([row.id for row in shown], every=[row.id for row in every], key="notebook")
+    entry.show_undo()
     if not every:
         messages.empty(
             "The notebook is empty.",
@@ -49,9 +49,9 @@ def _show_one(entry_id: int) -> None:
         messages.error(exc)
         row = None
     st.button("Show every entry", icon=":material/arrow_back:", on_click=state.write, args=(ENTRY, None))
-    notebook_entry.show_undo()
+    entry.show_undo()
     if row is not None:
-        notebook_entry.show(row)
+        entry.show(row)
 
 
 def _choose(every: list[EntryRow]) -> tuple[str, str | None]:
@@ -78,4 +78,4 @@ def _show_page(shown: list[EntryRow], n_every: int) -> None:
     page = st.pagination(pages, key=SHEET, bind="query-params") if pages > 1 else 1
     with place:
         for row in shown[(page - 1) * PER_PAGE : page * PER_PAGE]:
-            notebook_entry.show(row)
+            entry.show(row)

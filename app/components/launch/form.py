@@ -7,7 +7,7 @@ import streamlit as st
 from app import data, messages, state
 from app.components import config_form
 from app.format import count, duration, escape_markdown, size
-from app.launch import check_startable, estimate, launch_run
+from app.runs.launch import check_startable, estimate, launch_run
 from emtc_core.config.resolve import describe_fields, flatten, resolve
 from emtc_core.config.run import RunConfig, list_algos
 from emtc_core.errors import ConfigError, EmtcError
