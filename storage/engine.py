@@ -38,6 +38,7 @@ class Database:
     path: Path | None  # of the SQLite file; None for a server
     reader: Engine
     writer: Engine | None  # None when opened read-only
+    backup: Path | None = None  # the copy that was made before an older database was upgraded just now
 
     @property
     def shown(self) -> str:
@@ -102,11 +103,10 @@ def open_database(url: str, *, read_only: bool = False) -> Database:
     reader = engine.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
     database = Database(complete, None, reader, None if read_only else engine)
     try:
-        _upgrade(database)
+        return _upgrade(database)
     except BaseException:
         database.dispose()
         raise
-    return database
 
 
 def is_read_only() -> bool:
@@ -176,12 +176,11 @@ def _open_sqlite(url: URL, *, read_only: bool) -> Database:
     writer = None if read_only else _sqlite_engine(path, writes=True)
     database = Database(f"sqlite:///{path}", path, reader, writer)
     try:
-        _upgrade(database)
+        return _upgrade(database)
     except BaseException:
         database.dispose()
         _remove(created)
         raise
-    return database
 
 
 def _find_place(text: str) -> Path:
@@ -239,6 +238,23 @@ def _refuse_network_place(path: Path) -> None:
         )
 
 
+def open_unchecked(url: str) -> tuple[Engine, Path | None]:
+    """Open a database for reading as it is, whoever made it, with the path of a SQLite file.
+
+    For those who look at a database before anything else trusts it; everybody else calls `open_database`.
+
+    Raises:
+        StorageError: If the URL is unusable or no such file exists.
+    """
+    parsed = _parse(url)
+    if parsed.get_backend_name() != "sqlite":
+        return _server_engine(parsed).execution_options(postgresql_readonly=True), None
+    path = _find_place(parsed.database or "")
+    if not path.is_file():
+        raise StorageError(f"There is no database at {path}. Name another with --db.")
+    return _sqlite_engine(path, writes=False), path
+
+
 def _sqlite_engine(path: Path, *, writes: bool, enforce_keys: bool = True) -> Engine:
     engine = create_engine(f"sqlite:///{path}", connect_args={"timeout": BUSY_TIMEOUT_S})
 
@@ -268,25 +284,26 @@ def _server_engine(url: URL) -> Engine:
         raise StorageError("PostgreSQL needs psycopg. Install it with: pip install 'emtc-lab[postgres]'") from error
 
 
-def _upgrade(database: Database) -> None:
+def _upgrade(database: Database) -> Database:
     with database.read() as connection:
         if upgrade.is_current(connection, database.shown):
-            return
+            return database
         version = upgrade.read_version(connection, database.shown)
     if database.writer is None:
         raise StorageError(_why_not_readable(database, version))
-    migrator = database
+    migrator, backup = database, None
     if database.path is not None:  # SQLite rebuilds altered tables: dropping the old one must not cascade
         engine = _sqlite_engine(database.path, writes=True, enforce_keys=False)
         migrator = replace(database, writer=engine)
     try:
         with migrator.transaction() as connection:
             if database.path is not None and upgrade.read_version(connection, database.shown) is not None:
-                back_up(database.path, version)
+                backup = back_up(database.path, version)
             upgrade.to_head(connection, database.shown)
     finally:
         if migrator.writer is not database.writer and migrator.writer is not None:
             migrator.writer.dispose()
+    return replace(database, backup=backup)
 
 
 def _why_not_readable(database: Database, version: str | None) -> str:
@@ -310,6 +327,8 @@ def _translated(database: Database) -> Iterator[None]:
         raise StorageError(f"The database failed: {_first_line(error.orig)}.") from error.orig
     except driver.Error as error:
         raise StorageError(f"The database failed: {_first_line(error)}.") from error
+    except UnicodeEncodeError as error:  # half a character, which no encoding has
+        raise StorageError("A text must be valid Unicode to stand in the database.") from error
     except OverflowError as error:  # SQLite's driver binds 64 bits
         raise StorageError("A number must be below 2^63 to stand in the database.") from error
 

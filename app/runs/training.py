@@ -19,14 +19,16 @@ from emtc_core.config.resolve import config_from_stored
 from emtc_core.config.run import RunConfig
 from emtc_core.control import Command, Control
 from emtc_core.device import choose_device, configure_threads
-from emtc_core.envs.registry import make_env
+from emtc_core.envs.registry import check_trusted, make_env
 from emtc_core.errors import EmtcError
 from emtc_core.trainer import RunSummary, Trainer
 from storage.control import DatabaseControl, Heartbeat
 from storage.engine import Database, run_folder
+from storage.files import append_private, make_private_folder
 from storage.queries.runs import get_run
 from storage.recorder import DatabaseRecorder
 from storage.runs import finish_run, rewind_run, start_run
+from storage.secrets import hide_passwords
 
 
 def train_run(
@@ -66,7 +68,7 @@ def train_run(
             summary = trainer.run()
     except BaseException as exc:
         _keep_traceback(run_folder(database, run_id))
-        sentence = str(exc) if isinstance(exc, EmtcError) else f"{type(exc).__name__}: {exc}"
+        sentence = hide_passwords(str(exc) if isinstance(exc, EmtcError) else f"{type(exc).__name__}: {exc}")
         finish_run(database, run_id, "failed", error=sentence)
         raise
     finish_run(database, run_id, summary.status)
@@ -78,6 +80,7 @@ def _prepare(database: Database, run_id: str) -> tuple[RunConfig, torch.device]:
     row = get_run(database, run_id)
     try:
         config = config_from_stored(row.config)
+        check_trusted(config.env)  # the row says which module is imported
         device = choose_device(config.train.device)
     except EmtcError as exc:
         if row.status == "queued":
@@ -147,5 +150,6 @@ def _rewind(database: Database, run_id: str, store: CheckpointStore, *, resume: 
 
 def _keep_traceback(folder: Path) -> None:
     """Put the traceback where a developer finds it; the user gets a sentence."""
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "traceback.txt").write_text(traceback.format_exc(), encoding="utf-8")
+    make_private_folder(folder)
+    with append_private(folder / "traceback.txt") as file:
+        file.write(hide_passwords(traceback.format_exc()).encode())
