@@ -57,7 +57,7 @@ class Database:
         Raises:
             StorageError: If the database cannot be read.
         """
-        with _translated(self), self.reader.connect() as connection:
+        with read_safely(self.reader) as connection:
             yield connection
 
     @contextmanager
@@ -69,7 +69,7 @@ class Database:
         """
         if self.writer is None:
             raise StorageError(f"{self.shown} was opened for reading only.{_why_read_only()}")
-        with _translated(self), self.writer.begin() as connection:
+        with _translated(self.writer), self.writer.begin() as connection:
             yield connection
 
     def dispose(self) -> None:
@@ -142,9 +142,12 @@ def sweep_folder(database: Database, sweep_id: str) -> Path:
 
 def files_root(database: Database) -> Path:
     """Name the folder under which all files of a database lie."""
-    if database.path is not None:
-        return database.path.with_name(f"{database.path.stem}.files")
-    return user_data_path("emtc-lab")
+    return files_root_of(database.path)
+
+
+def files_root_of(path: Path | None) -> Path:
+    """Name the folder of all files of the SQLite database at `path`, or of a server's databases."""
+    return user_data_path("emtc-lab") if path is None else path.with_name(f"{path.stem}.files")
 
 
 def _why_read_only() -> str:
@@ -255,6 +258,20 @@ def open_unchecked(url: str) -> tuple[Engine, Path | None]:
     return _sqlite_engine(path, writes=False), path
 
 
+def find_schema(url: str) -> tuple[str | None, bool]:
+    """Read the schema of a database, None where it has no tables yet, and tell whether it is a SQLite file.
+
+    Raises:
+        StorageError: If there is no database, or it is somebody else's.
+    """
+    engine, path = open_unchecked(url)
+    try:
+        with read_safely(engine) as connection:
+            return upgrade.read_version(connection, hide_passwords(url)), path is not None
+    finally:
+        engine.dispose()
+
+
 def _sqlite_engine(path: Path, *, writes: bool, enforce_keys: bool = True) -> Engine:
     engine = create_engine(f"sqlite:///{path}", connect_args={"timeout": BUSY_TIMEOUT_S})
 
@@ -318,9 +335,20 @@ def _why_not_readable(database: Database, version: str | None) -> str:
 
 
 @contextmanager
-def _translated(database: Database) -> Iterator[None]:
+def read_safely(engine: Engine) -> Iterator[Connection]:
+    """Open a connection for reading whose faults are one sentence.
+
+    Raises:
+        StorageError: If the database cannot be read.
+    """
+    with _translated(engine), engine.connect() as connection:
+        yield connection
+
+
+@contextmanager
+def _translated(engine: Engine) -> Iterator[None]:
     """Turn a driver's error into one sentence, keeping it as the cause."""
-    driver = database.reader.dialect.loaded_dbapi
+    driver = engine.dialect.loaded_dbapi
     try:
         yield
     except DBAPIError as error:

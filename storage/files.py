@@ -63,7 +63,7 @@ def append_private(path: Path) -> BinaryIO:
 def read_tail(path: Path, most_bytes: int) -> bytes:
     """Read the end of a plain file; nothing if it is missing or is something else."""
     try:
-        with path.open("rb", opener=_open_plain) as file:
+        with os.fdopen(_open_plain(path), "rb") as file:
             size = file.seek(0, os.SEEK_END)
             file.seek(max(0, size - most_bytes))
             return file.read(most_bytes)
@@ -71,9 +71,9 @@ def read_tail(path: Path, most_bytes: int) -> bytes:
         return b""
 
 
-def _open_plain(path: str, flags: int) -> int:
+def _open_plain(path: Path) -> int:
     """Open without following a link and without waiting for a pipe's other end."""
-    descriptor = os.open(path, flags | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0))
+    descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0))
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
         raise OSError(f"{path} is no plain file")

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from datetime import datetime
 from typing import Any, Final
 
-from sqlalchemy import JSON, BigInteger, DateTime, Double, Integer, MetaData, String
+from sqlalchemy import JSON, BigInteger, Column, DateTime, Double, Integer, MetaData, String
 from sqlalchemy.engine import Dialect
 from sqlalchemy.types import TypeDecorator, TypeEngine
 
@@ -65,13 +65,16 @@ class Guarded(TypeDecorator[Any]):
         """Compare as the guarded type does."""
         return self.impl_instance.coerce_compared_value(op, value)
 
-    def result_processor(self, dialect: Dialect, coltype: object) -> Callable[[Any], Any]:
+    def result_processor(  # pyright: ignore[reportIncompatibleMethodOverride] - a protocol that nobody can name
+        self, dialect: Dialect, coltype: object
+    ) -> Callable[[Any], Any]:
         """Read with the guarded type, then look at what came out."""
         decode = self.impl_instance.result_processor(dialect, coltype)
         column, nullable = self.column, self.nullable
         is_valid, expected = _rule(self.impl_instance, column)
 
-        def read(stored: Any) -> Any:
+        def read(value: Any) -> Any:
+            stored = value
             try:
                 value = decode(stored) if decode else stored
             except (ValueError, TypeError, RecursionError) as error:
@@ -91,6 +94,11 @@ def guard_columns(metadata: MetaData) -> None:
         for column in table.columns if table.name not in _BULK else ():
             if not isinstance(column.type, Guarded):
                 column.type = Guarded(column.type, f"{table.name}.{column.name}", bool(column.nullable))
+
+
+def is_guarded(column: Column[Any]) -> bool:
+    """Tell whether what is read from a column is checked."""
+    return isinstance(column.type, Guarded)
 
 
 def unguarded(kind: TypeEngine[Any]) -> TypeEngine[Any]:

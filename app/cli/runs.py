@@ -1,6 +1,5 @@
 """`emtc runs | show | stop | pause | delete`: the same paths that the pages use."""
 
-import shutil
 import sys
 from dataclasses import asdict
 from typing import Annotated, Any
@@ -12,6 +11,7 @@ from emtc_core.control import Command
 from emtc_core.errors import RunStateError
 from storage.control import send_command
 from storage.engine import open_database, run_folder
+from storage.files import remove_folder
 from storage.queries.runs import get_run, list_runs
 from storage.runs import delete_run
 
@@ -71,8 +71,9 @@ def delete(
         raise RunStateError(f"Run {row.id} is {row.live_status}. Stop it first: emtc stop {row.id}")
     if not yes and sys.stdin.isatty():
         typer.confirm(f"Delete run {row.id} with {row.env_steps} recorded transitions?", abort=True)
+    folder = run_folder(database, row.id)  # refused before a row is gone, if it leads elsewhere
     delete_run(database, row.id)
-    shutil.rmtree(run_folder(database, row.id), ignore_errors=True)
+    remove_folder(folder)
     say(f"Deleted run {row.id}.")
 
 

@@ -66,7 +66,10 @@ def make_env(config: EnvConfig, *, n_envs: int) -> VectorEnv:
     """Make `n_envs` environments in this process."""
     refuse_obstacle("pettingzoo", find_obstacle(), HOW_TO_GET)
     factory = _load_factory(config.map)
-    envs = [factory() for _ in range(n_envs)]
+    try:
+        envs = [factory() for _ in range(n_envs)]
+    except Exception as error:  # anything may go wrong in a stranger's code; the cause stays in the traceback
+        raise EnvUnavailableError(f"{config.map} failed when it was called: {error!r}.") from error
     if not hasattr(envs[0], "possible_agents"):
         raise EnvUnavailableError(f"{config.map} must make a parallel environment of PettingZoo, got {type(envs[0])}.")
     return PettingZooEnv(envs, map=config.map, config=config.pettingzoo)

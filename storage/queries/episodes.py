@@ -17,7 +17,8 @@ from storage.models import EpisodeRow, EvalEpisode, Transition
 
 Floats = NDArray[np.float64]
 _FORMS = {"state": "f2", "action": "i2", "reward": "f1", "slots": "i1"}
-_MOST_BYTES = 256 << 20  # of one trajectory: a long episode of a big game takes a hundredth
+MOST_TRAJECTORY_BYTES = 256 << 20
+"""Unpacked: a long episode of a big game takes a hundredth."""
 Order = Literal["episode", "-episode", "episode_return", "-episode_return", "length", "-length"]
 
 
@@ -148,7 +149,7 @@ def list_episodes(db: Database, run_id: str, order_by: Order = "-episode", limit
 
 def _arrays(blob: bytes) -> dict[str, Any]:
     """Read a trajectory: T actions, rewards and slots, and T + 1 states."""
-    arrays = unpack_as(blob, _FORMS, optional=frozenset({"slots"}), most_bytes=_MOST_BYTES)
+    arrays = unpack_as(blob, _FORMS, optional=frozenset({"slots"}), most_bytes=MOST_TRAJECTORY_BYTES)
     n_steps = len(arrays["reward"])
     lengths = {"state": n_steps + 1, "action": n_steps, "slots": n_steps + 1}
     if any(name in arrays and len(arrays[name]) != length for name, length in lengths.items()):
