@@ -27,6 +27,7 @@ from storage.secrets import hide_passwords
 
 Kind = Literal["danger", "damage", "notice"]
 _BLOBS_AT_ONCE = 64
+_FLOAT8 = 701  # PostgreSQL's number of the type, which its driver asks for
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 _SHOWN_TEXTS = {"runs": ("name", "env", "map", "algo", "notes", "error"), "sweeps": ("name",), "entries": ("title",)}
 
@@ -101,6 +102,8 @@ def _structure(connection: Connection) -> Iterator[Finding]:
 def _schema(version: str | None) -> Iterator[Finding]:
     if version is None:
         yield Finding("notice", "schema", "it holds no tables yet. Make them with: emtc db upgrade")
+    elif version < upgrade.SCHEMA_VERSION and version not in upgrade.known_versions():
+        yield Finding("damage", "schema", f"{version} is a schema of no version of EMTC Lab.")
     elif version < upgrade.SCHEMA_VERSION:
         yield Finding("notice", "schema", f"{version} is older than {upgrade.SCHEMA_VERSION}. Use: emtc db upgrade")
     elif version > upgrade.SCHEMA_VERSION:
@@ -124,7 +127,7 @@ def _rows(connection: Connection, is_allowed: Callable[[str], bool]) -> Iterator
 
 
 def _reader(column: Column[Any], dialect: Dialect) -> Callable[[Any], Any] | None:
-    return column.type.dialect_impl(dialect).result_processor(dialect, None)
+    return column.type.dialect_impl(dialect).result_processor(dialect, _FLOAT8)
 
 
 def _cells(

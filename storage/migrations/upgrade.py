@@ -53,6 +53,11 @@ def read_version(connection: Connection, url: str) -> str | None:
     return versions[0]
 
 
+def known_versions() -> frozenset[str]:
+    """List every schema that this program can upgrade from, and its own."""
+    return frozenset(file.name.partition("_")[0] for file in (SCRIPTS / "versions").glob("[0-9]*_*.py"))
+
+
 def list_own_acts(connection: Connection) -> list[str]:
     """List what a SQLite file would do by itself: triggers, and views in the place of tables."""
     if connection.dialect.name != "sqlite":
