@@ -12,6 +12,8 @@ from sqlalchemy.engine import Dialect
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 from sqlalchemy.types import JSON, TypeDecorator
 
+from storage.guards import guard_columns
+
 SCHEMA_VERSION = "0003"
 """The newest Alembic revision; a test keeps it equal to the head of storage/migrations."""
 
@@ -356,3 +358,6 @@ class Entry(Base):
     body: Mapped[str] = mapped_column(Text)
     figure: Mapped[dict[str, Any] | None] = mapped_column(JSON)
     view: Mapped[dict[str, Any] | None] = mapped_column(JSON)
+
+
+guard_columns(Base.metadata)

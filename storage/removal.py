@@ -1,6 +1,5 @@
 """What goes with a run when it is deleted for good: counted first, then removed, rows and folder."""
 
-import shutil
 from dataclasses import dataclass
 from typing import Any
 
@@ -8,6 +7,7 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import InstrumentedAttribute
 
 from storage.engine import Database, run_folder
+from storage.files import remove_folder
 from storage.models import Entry, EpisodeRow, Evaluation, Run, SnapshotRow, Transition
 from storage.runs import delete_run
 
@@ -65,6 +65,8 @@ def remove_run(db: Database, run_id: str) -> None:
     Raises:
         RunNotFoundError: If there is no such run.
         RunStateError: If somebody works on it; nothing is removed then.
+        StorageError: If its folder leads elsewhere; nothing is removed then.
     """
+    folder = run_folder(db, run_id)  # refused before a row is gone, if it leads elsewhere
     delete_run(db, run_id)
-    shutil.rmtree(run_folder(db, run_id), ignore_errors=True)
+    remove_folder(folder)

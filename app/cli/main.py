@@ -4,17 +4,22 @@ Exit codes: 0 done, 1 the run failed or nobody heard, 2 unusable arguments (one 
 Results go to stdout, everything else to stderr; with --json stdout holds one JSON value and nothing more.
 """
 
+import io
 import os
 import sys
 
 import typer
 
-from app.cli import bench, doctor, envs, export, notebook, project, runs, sweep, train
+from app.cli import bench, database, doctor, envs, export, notebook, project, runs, sweep, train
+from app.cli.output import say
 from emtc_core.errors import EmtcError, UnheardError
 
 # Set before torch loads OpenMP: threads that spin while they wait make two trainers on one machine, or a
 # trainer beside the app, many times slower than threads that sleep.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
+TRACEBACK_VARIABLE = "EMTC_TRACEBACK"
+LONGEST_COMPLAINT = 4000
 
 UsageError: type[Exception] = typer.BadParameter.__mro__[1]  # typer does not export it
 
@@ -39,6 +44,7 @@ app.command("sweep-worker", hidden=True)(sweep.sweep_worker)
 app.command("project")(project.project)
 app.command("export")(export.export)
 app.add_typer(notebook.app, name="notebook")
+app.add_typer(database.app, name="db")
 app.command("envs")(envs.envs)
 app.command("bench")(bench.bench)
 app.command("doctor")(doctor.doctor)
@@ -46,6 +52,8 @@ app.command("doctor")(doctor.doctor)
 
 def main() -> None:
     """Run the command line; every deliberate error becomes one sentence and an exit code."""
+    if isinstance(sys.stdout, io.TextIOWrapper):  # a name may hold what the terminal's encoding has not
+        sys.stdout.reconfigure(errors="backslashreplace")
     sys.exit(run(sys.argv[1:]))
 
 
@@ -63,11 +71,16 @@ def run(arguments: list[str]) -> int:
         return _complain("Interrupted.", code=1)
     except BrokenPipeError:
         return 1
+    except Exception as exc:
+        if os.environ.get(TRACEBACK_VARIABLE):
+            raise
+        kind = f"{type(exc).__name__}: {exc}".strip().splitlines()[0]
+        return _complain(f"emtc has a fault of its own ({kind}). See where with: {TRACEBACK_VARIABLE}=1", code=1)
     return int(result) if isinstance(result, int) else 0
 
 
 def _complain(sentence: str, code: int = 2) -> int:
-    print(sentence, file=sys.stderr)  # noqa: T201  # only the command line prints
+    say(sentence if len(sentence) <= LONGEST_COMPLAINT else f"{sentence[:LONGEST_COMPLAINT]} …")
     return code
 
 

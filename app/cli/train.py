@@ -1,7 +1,7 @@
 """`emtc train | resume` and the worker behind detached runs."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -15,7 +15,10 @@ from app.runs.resume import Standing, launch_again, look, resume_run, take_to_re
 from app.runs.signals import StopSignals, stop_signals
 from app.runs.versions import library_versions
 from emtc_core.config.resolve import describe_fields, resolve
+from emtc_core.config.run import RunConfig
 from emtc_core.control import StopRequested
+from emtc_core.envs.registry import IMPORTED_BY_MAP, make_env
+from emtc_core.envs.trust import allow
 from emtc_core.errors import EmtcError
 from storage.control import ask
 from storage.engine import Database, open_database
@@ -47,6 +50,7 @@ def train(
     if help_keys:
         return _print_keys()
     run_config = resolve(env=env, map=map, algo=algo, steps=steps, seed=seed, file=config, overrides=list(set or []))
+    _allow_typed(run_config, map, set or ())
     check_startable(run_config)
     database = open_database(db)
     if detach:
@@ -66,6 +70,14 @@ def train(
             owner=owner,
         )
         return _train_in_foreground(database, run_id, owner.token, signals, resume=False, json=json)
+
+
+def _allow_typed(config: RunConfig, map: str, overrides: Sequence[str]) -> None:
+    """Allow the module that the user has typed; one that only a file names must be listed by this machine."""
+    typed = {map, *(text.partition("=")[2].strip().strip("'\"") for text in overrides)}
+    if config.env.name in IMPORTED_BY_MAP and config.env.map in typed:
+        allow(config.env.map)
+        make_env(config.env, n_envs=1).close()  # what cannot be made is refused before a run is
 
 
 def resume(

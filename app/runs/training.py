@@ -17,15 +17,17 @@ from emtc_core.config.resolve import config_from_stored
 from emtc_core.config.run import RunConfig
 from emtc_core.control import Control, StopRequested
 from emtc_core.device import choose_device, configure_threads
-from emtc_core.envs.registry import make_env
+from emtc_core.envs.registry import check_trusted, make_env
 from emtc_core.errors import CheckpointError, EmtcError, RunInterruptedError, StorageError
 from emtc_core.trainer import RunSummary, Trainer
 from storage.control import DatabaseControl, Heartbeat
 from storage.engine import Database, run_folder
+from storage.files import append_private, make_private_folder
 from storage.ownership import this_process
 from storage.queries.runs import get_run
 from storage.recorder import DatabaseRecorder
 from storage.runs import claim_start, finish_run, start_run, why_not_resume_at
+from storage.secrets import hide_passwords
 
 _log = logging.getLogger(__name__)
 
@@ -83,7 +85,7 @@ def _ending(database: Database, run_id: str, token: str) -> Iterator[None]:
         raise
     except BaseException as exc:
         _keep_traceback(run_folder(database, run_id))
-        sentence = str(exc) if isinstance(exc, EmtcError) else f"{type(exc).__name__}: {exc}"
+        sentence = hide_passwords(str(exc) if isinstance(exc, EmtcError) else f"{type(exc).__name__}: {exc}")
         try:
             finish_run(database, run_id, "failed", error=sentence, token=token)
         except StorageError as error:
@@ -94,6 +96,7 @@ def _ending(database: Database, run_id: str, token: str) -> Iterator[None]:
 def _begin(database: Database, run_id: str, token: str) -> tuple[RunConfig, torch.device]:
     """Read the configuration, choose the device and begin."""
     config = config_from_stored(get_run(database, run_id).config)
+    check_trusted(config.env)  # the row says which module is imported
     device = choose_device(config.train.device)
     configure_threads(config.train.threads)
     me = this_process(token)
@@ -204,5 +207,6 @@ def _make_trainer(
 
 def _keep_traceback(folder: Path) -> None:
     """Put the traceback where a developer finds it; the user gets a sentence."""
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "traceback.txt").write_text(traceback.format_exc(), encoding="utf-8")
+    make_private_folder(folder)
+    with append_private(folder / "traceback.txt") as file:
+        file.write(hide_passwords(traceback.format_exc()).encode())
