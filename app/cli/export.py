@@ -103,7 +103,9 @@ def _judge_again(db: Database, rows: list[RunRow]) -> AnyFigure:
     """Run memory and gate anew on what was recorded; the only figure that computes with the core."""
     from app.runs.readings import make_gate_readings
 
-    return make_gate_readings(db, rows, on_progress=say)
+    chart = make_gate_readings(db, rows, on_progress=say)
+    say(chart.caption)
+    return chart
 
 
 def _select(

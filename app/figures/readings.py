@@ -42,16 +42,16 @@ class Reading:
 
 
 def draw_readings(readings: Sequence[Reading], *, run: str) -> Chart:
-    """Draw Δ̄ above β̄ for each reading, new transitions solid with their band, the memory's links dashed."""
-    panels = [_delta_panel(reading) for reading in readings] + [_beta_panel(reading) for reading in readings]
+    """Draw Δ̄ beside β̄ in one row for each reading, new transitions solid with their band, the memory's links dashed."""
+    panels = [draw(reading) for reading in readings for draw in (_delta_panel, _beta_panel)]
     caption = (
         f"The recorded episodes of {run} judged again by each reading of the paper. Solid: mean over the transitions "
         "collected since the last point, band from their 10 % to their 90 % quantile; dashed: mean over the links "
-        "stored in the memory; dash-dotted above: τ. " + " ".join(describe_shape(reading) for reading in readings)
+        "stored in the memory; long dashes: τ. " + " ".join(describe_shape(reading) for reading in readings)
     )
-    described = f"Two rows of panels over env steps, one column each for {', '.join(r.name for r in readings)}."
+    described = f"One row each for {', '.join(r.name for r in readings)}: delta_mem and beta over env steps."
     title = f"Readings of the gate on the episodes of {run}"
-    return Chart("gate-readings", title, X_LABEL, tuple(panels), caption, described, columns=len(readings))
+    return Chart("gate-readings", title, X_LABEL, tuple(panels), caption, described, columns=2)
 
 
 def describe_shape(reading: Reading) -> str:
