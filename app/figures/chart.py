@@ -12,6 +12,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from app.theme import Marker
+
 Values = NDArray[np.float64]
 
 
@@ -19,7 +21,8 @@ Values = NDArray[np.float64]
 class Line:
     """One series; `low` and `high` bound its band; a width of 0 with markers draws points only.
 
-    A faint line stands behind its group's line: thin, without legend and tooltip.
+    A faint line stands behind its group's line: thin, without legend and tooltip. `marker` is a shape of `app.theme`
+    drawn here and there along the line, or at every point with `markers`; `label` stands at its end where there is room.
     """
 
     name: str
@@ -32,6 +35,8 @@ class Line:
     markers: bool = False
     width: float = 2.0
     faint: bool = False
+    marker: Marker = ""
+    label: str = ""
 
 
 @dataclass(frozen=True)
@@ -153,6 +158,8 @@ def _to_component(line: Line) -> dict[str, Any]:
         "markers": line.markers,
         "width": line.width,
         "faint": line.faint,
+        "marker": line.marker or None,
+        "label": line.label or None,
     }
 
 

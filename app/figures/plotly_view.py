@@ -92,6 +92,7 @@ def _draw_line(drawn: go.Figure, row: int, col: int, line: Line, *, legend: bool
             name=plain(line.name),
             mode=_mode(line),
             line={"color": line.color, "width": line.width, "dash": _dash(line)},
+            marker=_marker(line),
             opacity=0.4 if line.faint else 1.0,
             showlegend=legend and not line.faint,
             hoverinfo="skip" if line.faint else None,
@@ -102,10 +103,16 @@ def _draw_line(drawn: go.Figure, row: int, col: int, line: Line, *, legend: bool
     )
 
 
+def _marker(line: Line) -> dict[str, Any]:
+    here_and_there = {"maxdisplayed": 12} if line.marker and not line.markers and len(line.x) >= 40 else {}
+    return {"symbol": line.marker or "circle", "size": 8 if line.marker else 6, **here_and_there}
+
+
 def _mode(line: Line) -> str:
     if not line.width:
         return "markers"
-    return "lines+markers" if line.markers or (len(line.x) < 40 and not line.faint) else "lines"
+    drawn = line.markers or line.marker or (len(line.x) < 40 and not line.faint)
+    return "lines+markers" if drawn else "lines"
 
 
 def _dash(line: Line) -> str:
