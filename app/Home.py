@@ -11,7 +11,7 @@ if str(ROOT) not in sys.path:  # a checkout that was not installed
     sys.path.append(str(ROOT))
 
 from app import data, messages  # noqa: E402
-from app.components import run_picker, warm_up  # noqa: E402
+from app.components import compile_ahead, run_picker  # noqa: E402
 from emtc_core.errors import EmtcError  # noqa: E402
 
 ICON = str(ROOT / "app" / "components" / "assets" / "icon.png")  # a font icon would be fetched from another host
@@ -36,5 +36,5 @@ except EmtcError as exc:
     messages.error(exc)
     st.markdown("Name another database in the environment variable `EMTC_DB` and start the app again.")
     st.stop()
-warm_up.start_once()
+compile_ahead.start_once()
 page.run()

@@ -1,14 +1,12 @@
 """Cached questions to the database, keyed by ids and never by arrays. Cached values are shared: never mutate.
 
-What lives here: every read of the pages. What does not: drawing, and writes (those are in `launch` and
-`storage`).
+What lives here: every read of the pages. What does not: drawing, what one session has followed so far
+(`live_session`), and writes (those are in `runs.launch` and `storage`).
 """
 
 import os
-import time
-from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,21 +14,19 @@ import pandas as pd
 import streamlit as st
 from numpy.typing import NDArray
 
-from app.comparison import Group, find_quantity, group_curves
 from app.projections.jobs import sample_rows
-from app.seed_statistics import MOST_POINTS
+from app.results.quantities import Quantity, find_quantity
+from app.results.series import Comparison, Seed, make_seeds, read_seeds, settle
 from emtc_core.envs.base import Scene
 from emtc_core.envs.registry import EnvRow, list_envs, make_scene
-from emtc_core.metrics import METRICS
 from storage.engine import Database, open_database, run_folder
-from storage.queries import compare, curves, episodes, gate, memory, runs, sweeps
+from storage.queries import compare, curves, episodes, memory, runs, sweeps
 from storage.queries.episodes import Trajectory
 from storage.queries.memory import PointDetail, Projection, Snapshot
 from storage.runs import RunRow
 
 DEFAULT_DATABASE = "sqlite:///runs/emtc.db"
 LOG_TAIL_BYTES = 20_000
-SPEED_WINDOW_S = 30.0
 
 
 def database_url() -> str:
@@ -53,11 +49,11 @@ def _open(url: str) -> Database:
 
 
 @st.cache_data(ttl=1, show_spinner=False)
-def _run_list(url: str, limit: int) -> pd.DataFrame:
+def _run_list(url: str, limit: int | None) -> pd.DataFrame:
     return runs.list_runs(_open(url), limit)
 
 
-def run_list(limit: int = 200) -> pd.DataFrame:
+def run_list(limit: int | None = 200) -> pd.DataFrame:
     """List the newest runs with their live status; at most one second old."""
     return _run_list(database_url(), limit)
 
@@ -119,30 +115,34 @@ def evaluations(run_id: str) -> pd.DataFrame:
 
 @dataclass(frozen=True)
 class Compared:
-    """Several runs as variants: their rows, and for each variant the curves of its seeds."""
+    """Several runs with the curve of each: their win rates, and the quantity that is drawn."""
 
     rows: dict[str, RunRow]
-    win_rates: list[Group]
-    groups: list[Group]
+    win_rates: list[Seed]
+    drawn: list[Seed]
+    quantity: Quantity
 
     @property
     def configs(self) -> dict[str, dict[str, Any]]:
         """Run id → configuration as stored."""
         return {run_id: row.config for run_id, row in self.rows.items()}
 
+    def curves(self, *, include_unfinished: bool) -> Comparison:
+        """Put the drawn curves together by variant."""
+        return settle(self.drawn, self.quantity, include_unfinished=include_unfinished)
+
+    def finals(self, *, include_unfinished: bool) -> Comparison:
+        """Put the win rates together by variant, for numbers of the end."""
+        return settle(self.win_rates, include_unfinished=include_unfinished, final=True)
+
 
 @st.cache_resource(ttl=5, max_entries=32, show_spinner=False)
 def _compared(url: str, run_ids: tuple[str, ...], quantity: str) -> Compared:
     db, drawn = _open(url), find_quantity(quantity)
-    rows = {row.id: row for row in compare.get_rows(db, run_ids)}
-    configs = {run_id: row.config for run_id, row in rows.items()}
-    frame = compare.evaluation_curves(db, list(rows))
-    win_rates = group_curves(configs, frame)
-    if drawn.is_evaluation:
-        return Compared(rows, win_rates, group_curves(configs, frame, drawn))
-    longest = max((row.env_steps for row in rows.values()), default=0)
-    logged = compare.metric_curves(db, list(rows), quantity, stretch=max(1, longest // MOST_POINTS))
-    return Compared(rows, win_rates, group_curves(configs, logged, drawn))
+    rows = compare.get_rows(db, run_ids)
+    frame = compare.evaluation_curves(db, [row.id for row in rows])
+    curves = make_seeds(rows, frame, drawn) if drawn.is_evaluation else read_seeds(db, rows, drawn)
+    return Compared({row.id: row for row in rows}, make_seeds(rows, frame), curves, drawn)
 
 
 def compared(run_ids: Sequence[str], quantity: str) -> Compared:
@@ -173,6 +173,11 @@ def configs(run_ids: Sequence[str]) -> dict[str, dict[str, Any]]:
 @st.cache_data(ttl=5, show_spinner=False)
 def _metric_names(url: str, run_id: str) -> list[str]:
     return curves.metric_names(_open(url), run_id)
+
+
+def metric_names(run_id: str) -> list[str]:
+    """List every number that a run has logged; at most five seconds old."""
+    return _metric_names(database_url(), run_id)
 
 
 @st.cache_data(ttl=2, show_spinner=False)
@@ -277,90 +282,3 @@ def log_tail(run_id: str) -> str:
     except OSError:
         return ""
     return "\n".join(line.rsplit("\r", 1)[-1] for line in text.splitlines()[-60:])
-
-
-@dataclass
-class LiveCurves:
-    """A run's curves as one session has read them so far; each refresh asks only for later rows."""
-
-    run_id: str
-    metric_names: tuple[str, ...]
-    resumes: int = 0
-    evaluations: pd.DataFrame = field(default_factory=pd.DataFrame)
-    gate: pd.DataFrame = field(default_factory=pd.DataFrame)
-    metrics: pd.DataFrame = field(default_factory=pd.DataFrame)
-    has_episodes: bool = False
-    _seen: deque[tuple[float, int]] = field(default_factory=deque)
-
-    def observe(self, env_steps: int) -> None:
-        """Note how far the run is now; the notes of the last half minute give its speed."""
-        self.has_episodes = env_steps > 0
-        now = time.monotonic()
-        self._seen.append((now, env_steps))
-        while len(self._seen) > 2 and now - self._seen[0][0] > SPEED_WINDOW_S:
-            self._seen.popleft()
-
-    def steps_per_second(self) -> float | None:
-        """Tell the run's speed as this session saw it, or None while it has not seen it move."""
-        (first_at, first), (last_at, last) = self._seen[0], self._seen[-1]
-        return (last - first) / (last_at - first_at) if last > first and last_at > first_at else None
-
-    def refresh(self) -> int:
-        """Read what is new and say how many rows that were."""
-        db = database()
-        resumed = runs.list_resumes(db, self.run_id)
-        if len(resumed) != self.resumes:  # rows after the checkpoint were superseded: read everything again
-            self.resumes = len(resumed)
-            self.evaluations, self.gate, self.metrics = pd.DataFrame(), pd.DataFrame(), pd.DataFrame()
-        before = self.rows
-        self.evaluations = _append(
-            self.evaluations, curves.evaluations(db, self.run_id, after=_last_step(self.evaluations))
-        )
-        self.gate = _append(self.gate, gate.gate_stats(db, self.run_id, after=_last_step(self.gate)))
-        fresh = curves.metric(db, self.run_id, self.metric_names, after=_last_step(self.metrics))
-        self.metrics = _append(self.metrics, fresh)
-        return self.rows - before
-
-    def metric_list(self) -> list[str]:
-        """List every number that the run has logged so far, in the registry's order."""
-        logged = set(_metric_names(database_url(), self.run_id))
-        return [name for name in METRICS if name in logged]
-
-    def follow(self, names: Sequence[str]) -> None:
-        """Read further metrics, as far as the ones already followed have been read."""
-        more = tuple(name for name in names if name not in self.metric_names)
-        if not more:
-            return
-        self.metric_names += more
-        earlier = curves.metric(database(), self.run_id, more)
-        read_until = _last_step(self.metrics) or _last_step(earlier)
-        self.metrics = _append(self.metrics, earlier.loc[earlier["env_step"] <= read_until, :])
-
-    @property
-    def rows(self) -> int:
-        """How many rows were read."""
-        return len(self.evaluations) + len(self.gate) + len(self.metrics)
-
-    @property
-    def version(self) -> str:
-        """Changes whenever a curve has a new point."""
-        steps = (_last_step(frame) for frame in (self.evaluations, self.gate, self.metrics))
-        return "-".join(map(str, (self.resumes, int(self.has_episodes), *steps)))
-
-    def training_episodes(self) -> pd.DataFrame:
-        """Read the training episodes, thinned by the database."""
-        return curves.training_episodes(database(), self.run_id, points=1000)
-
-    def resume_steps(self) -> list[int]:
-        """List the env steps at which the run was resumed."""
-        return runs.list_resumes(database(), self.run_id)["env_step"].tolist()
-
-
-def _append(known: pd.DataFrame, fresh: pd.DataFrame) -> pd.DataFrame:
-    if not len(known):
-        return fresh
-    return pd.concat([known, fresh], ignore_index=True) if len(fresh) else known
-
-
-def _last_step(frame: pd.DataFrame) -> int:
-    return int(frame["env_step"].to_numpy().max()) if len(frame) else 0

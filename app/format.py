@@ -54,13 +54,6 @@ def size(n_bytes: float) -> str:
     return f"{n_bytes:.0f} B"
 
 
-def ago(moment: datetime | None, now: datetime | None = None) -> str:
-    """Write how long ago a moment was, e.g. "3 min 20 s ago"."""
-    if moment is None:
-        return MISSING
-    return f"{duration(((now or datetime.now(UTC)) - aware(moment)).total_seconds())} ago"
-
-
 def clock(moment: datetime | None) -> str:
     """Write a moment in UTC to the second."""
     return MISSING if moment is None else f"{aware(moment).astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"

@@ -87,7 +87,8 @@ def style_methods(methods: Mapping[str, tuple[str, str]]) -> dict[str, Style]:
             color = shade(color, _SHADES[zlib.crc32(changes.encode()) % len(_SHADES)])
         start = zlib.crc32(key.encode())
         turned = [MARKERS[(start + place) % len(MARKERS)] for place in range(len(MARKERS))]
-        looks = [Style(color, dash, marker) for marker in (turned if changes else ("", *turned))]
+        markers: list[Marker] = turned if changes else ["", *turned]
+        looks = [Style(color, dash, marker) for marker in markers]
         styles[key] = min(looks, key=lambda look: _count_alike(look, algo, styles, methods))
     return styles
 

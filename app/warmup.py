@@ -10,7 +10,7 @@ import tempfile
 import numpy as np
 
 from app.projections.methods import compute
-from app.training import train_run
+from app.runs.training import train_run
 from emtc_core.config.resolve import resolve
 from storage.engine import open_database
 from storage.runs import create_run

@@ -3,12 +3,12 @@
 import streamlit as st
 
 from app import messages
-from app.components import compare_runs, compare_view
+from app.components.compare import choice, view
 
 st.title("Compare")
 with messages.guarded():
-    run_ids = compare_runs.show()
+    run_ids = choice.show()
     if run_ids:
-        compare_view.show(run_ids)
+        view.show(run_ids)
     else:
         messages.empty("No run matches.", "Take a filter away, or start a run on the Launch page.")

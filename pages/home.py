@@ -3,7 +3,7 @@
 import streamlit as st
 
 from app import data, messages
-from app.components import compare, demo_button, run_table
+from app.components.home import demo_button, newest_curves, run_table
 
 st.title("EMTC Lab")
 st.markdown(
@@ -17,7 +17,7 @@ with messages.guarded():
     if has_runs:
         st.subheader("Runs")
         run_table.show()
-        compare.show()
+        newest_curves.show()
     else:
         messages.empty(
             messages.NO_RUNS,

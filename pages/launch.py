@@ -3,9 +3,9 @@
 import streamlit as st
 
 from app import messages
-from app.components import launch_form
+from app.components.launch import form
 
 st.title("Launch")
 st.markdown("Choose what to train. Nothing starts before the whole configuration is valid.")
 with messages.guarded():
-    launch_form.show()
+    form.show()

@@ -3,10 +3,11 @@
 import streamlit as st
 
 from app import messages
-from app.components import live_panels, run_picker
+from app.components import run_picker
+from app.components.live import panels
 
 st.title("Live")
 run = run_picker.require_run()
 run_picker.header(run)
 with messages.guarded():
-    live_panels.show(run)
+    panels.show(run)

@@ -3,22 +3,22 @@
 import streamlit as st
 
 from app import messages
-from app.components import method_check, method_equations, method_options
+from app.components.method import check, equations, options
 
 st.title("Method")
-equations, options, presets, metrics, check = st.tabs(
+on_equations, on_settings, on_presets, on_metrics, on_check = st.tabs(
     ["Equations", "Settings", "Presets", "Metrics", "Numerical check"],
     key="part",
     on_change="rerun",
     bind="query-params",
 )
-with equations, messages.guarded():
-    method_equations.show()
-with options, messages.guarded():
-    method_options.show_settings()
-with presets, messages.guarded():
-    method_options.show_presets()
-with metrics, messages.guarded():
-    method_options.show_metrics()
-with check, messages.guarded():
-    method_check.show()
+with on_equations, messages.guarded():
+    equations.show()
+with on_settings, messages.guarded():
+    options.show_settings()
+with on_presets, messages.guarded():
+    options.show_presets()
+with on_metrics, messages.guarded():
+    options.show_metrics()
+with on_check, messages.guarded():
+    check.show()

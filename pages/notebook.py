@@ -3,8 +3,8 @@
 import streamlit as st
 
 from app import messages
-from app.components import notebook_list
+from app.components.notebook import entries
 
 st.title("Notebook")
 with messages.guarded():
-    notebook_list.show()
+    entries.show()

@@ -3,10 +3,11 @@
 import streamlit as st
 
 from app import messages
-from app.components import replay_panel, run_picker
+from app.components import run_picker
+from app.components.replay import panel
 
 st.title("Replay")
 run = run_picker.require_run()
 run_picker.header(run)
 with messages.guarded():
-    replay_panel.show(run)
+    panel.show(run)

@@ -3,7 +3,7 @@
 import streamlit as st
 
 from app import data, messages
-from app.components import sweep_detail, sweep_list, sweep_start, sweep_study
+from app.components.sweeps import detail, overview, start, study
 
 st.title("Sweeps")
 st.markdown(
@@ -12,11 +12,11 @@ st.markdown(
 )
 with messages.guarded():
     sweeps = data.sweep_list()
-    sweep_start.show(expanded=not sweeps)
+    start.show(expanded=not sweeps)
     if sweeps:
-        chosen = sweep_list.show(sweeps)
-        sweep_detail.show(chosen)
-        sweep_study.show(chosen)
+        chosen = overview.show(sweeps)
+        detail.show(chosen)
+        study.show(chosen)
     else:
         messages.empty(
             "There is no sweep yet.", "Choose a template above, look at its runs, and press *Start the sweep*."

@@ -18,8 +18,8 @@ from emtc_core.metrics import METRICS
 from emtc_core.recorder import EpisodeRecord, EvaluationRecord, GateStatsRecord, SnapshotRecord
 from storage.batch import Batch, Record, make_batch, size_of
 from storage.engine import Database
+from storage.recorder_state import StateFile
 from storage.runs import find_run
-from storage.stall import StateFile
 from storage.statements import write_batch
 
 _log = logging.getLogger(__name__)

@@ -29,7 +29,7 @@ from storage.models import (
     Transition,
     TransitionSummary,
 )
-from storage.stall import stall_reason
+from storage.recorder_state import stall_reason
 from storage.summary import summarize_bucket
 
 Status = Literal["queued", "running", "paused", "finished", "stopped", "failed"]

@@ -11,7 +11,7 @@ from sqlalchemy import BigInteger, Boolean, Connection, Double, Integer, LargeBi
 
 from emtc_core.errors import RunNotFoundError
 from storage.batch import Batch, Rows
-from storage.copying import can_pack, pack_rows
+from storage.binary_copy import can_pack, pack_rows
 from storage.models import Base, Run
 
 _PLAIN = ("episodes", "transitions")  # a second row of the same key is a fault, not a correction

@@ -3,6 +3,7 @@
 The reference is ten episodes per map of the same scripts on the real engine (caiyangcy/SCMM): orders are
 given anew every two game loops and at any distance, so the scripts drive the battle itself and not SMAC's
 masked actions. Only attack-closest and wall-off are firm; the published text of the others is uncertain.
+Starts are the default ones, so nothing but the random weapon delay tells one episode from another.
 """
 
 from collections.abc import Callable

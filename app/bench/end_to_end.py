@@ -5,8 +5,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from app.training import train_run
-from app.versions import library_versions
+from app.runs.training import train_run
+from app.runs.versions import library_versions
 from emtc_core.config.resolve import resolve
 from emtc_core.envs.registry import check_available
 from emtc_core.errors import EnvUnavailableError

@@ -7,7 +7,7 @@ import tempfile
 from time import perf_counter
 from typing import Any
 
-from app.launch import ROOT
+from app.runs.launch import ROOT
 
 POINTS = 20_000
 _BUDGETS_S = {"tsne": 60.0, "umap": 15.0}

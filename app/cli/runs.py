@@ -12,6 +12,7 @@ from emtc_core.control import Command
 from emtc_core.errors import RunStateError
 from storage.control import send_command
 from storage.engine import open_database, run_folder
+from storage.queries.gate_state import GateState, gate_state
 from storage.queries.runs import get_run, list_runs
 from storage.runs import delete_run
 
@@ -37,6 +38,7 @@ def show(run: RunPrefix, db: DatabaseUrl = DEFAULT_DATABASE, json: AsJson = Fals
     database = open_database(db, read_only=True)
     row = get_run(database, run)
     facts: dict[str, Any] = {**asdict(row), "folder": str(run_folder(database, row.id))}
+    facts["gate"] = _gate_facts(gate_state(database, row.id))
     facts["steps_note"] = (
         f"Transitions are numbered 1 to {row.env_steps} without gaps. The run aims at {row.target_steps} "
         "and ends with the episode that reaches it."
@@ -47,6 +49,14 @@ def show(run: RunPrefix, db: DatabaseUrl = DEFAULT_DATABASE, json: AsJson = Fals
     config = facts.pop("config")
     print_table([{"field": k, "value": v} for k, v in facts.items()], title=f"Run {row.id}", empty="")
     print_table([{"section": k, "values": v} for k, v in config.items()], title="Configuration", empty="")
+
+
+def _gate_facts(state: GateState | None) -> dict[str, Any] | None:
+    """Lay the gate's state out under the short names of its metrics; None for a run without a gate."""
+    if state is None:
+        return None
+    values = {name.partition("/")[2]: value for name, value in state.values.items()}
+    return {"state": state.state, "reason": state.sentence, **values}
 
 
 def stop(run: RunPrefix, db: DatabaseUrl = DEFAULT_DATABASE) -> None:

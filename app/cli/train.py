@@ -12,8 +12,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from app.cli.output import DEFAULT_DATABASE, AsJson, DatabaseUrl, RunPrefix, print_json, print_table, say
-from app.launch import check_startable, launch_run, resume_run
-from app.versions import library_versions
+from app.runs.launch import check_startable, launch_run, resume_run
+from app.runs.versions import library_versions
 from emtc_core.config.resolve import describe_fields, resolve
 from emtc_core.errors import EmtcError, RunStateError
 from storage.control import send_command
@@ -86,7 +86,7 @@ def train_worker(
     db: DatabaseUrl = DEFAULT_DATABASE,
 ) -> int:
     """Train a run that another process has created; what a detached trainer executes."""
-    from app.training import train_run
+    from app.runs.training import train_run
 
     try:
         train_run(open_database(db), run_id, resume=resume)
@@ -97,7 +97,7 @@ def train_worker(
 
 
 def _train_in_foreground(database: Database, run_id: str, *, resume: bool, json: bool) -> int:
-    from app.training import train_run
+    from app.runs.training import train_run
 
     target = get_run(database, run_id).target_steps
     started = time.monotonic()

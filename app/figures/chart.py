@@ -37,6 +37,8 @@ class Line:
     faint: bool = False
     marker: Marker = ""
     label: str = ""
+    group: str = ""
+    """Of a faint line: the name of the line that it stands behind."""
 
 
 @dataclass(frozen=True)
@@ -73,6 +75,8 @@ class Chart:
     description: str
     marks: tuple[Mark, ...] = ()
     columns: int = 1
+    subtitle: str = ""
+    """What is averaged over what, in few words: it stands on the figure itself."""
 
     @property
     def lines(self) -> Iterator[tuple[Panel, Line]]:
@@ -126,6 +130,7 @@ class Chart:
             ],
             "xLabel": self.x_label,
             "alt": self.description,
+            "subtitle": self.subtitle or None,
             "marks": [{"x": mark.x, "label": mark.label} for mark in self.marks],
         }
 
@@ -160,6 +165,7 @@ def _to_component(line: Line) -> dict[str, Any]:
         "faint": line.faint,
         "marker": line.marker or None,
         "label": line.label or None,
+        "group": line.group or None,
     }
 
 

@@ -27,7 +27,7 @@ def draw_matplotlib(heatmap: Heatmap, width_inches: float) -> "Figure":
     for ax, grid in zip(axes, heatmap.grids, strict=False):
         _draw_axes(ax, heatmap, grid, scale)
     axes[0].set_ylabel(set_as_math(heatmap.y_label))
-    set_title(drawn, heatmap.title, width_inches)
+    set_title(drawn, heatmap.title)
     drawn.colorbar(scale, ax=list(axes), label=set_as_math(heatmap.value_label), shrink=0.9)
     return drawn
 

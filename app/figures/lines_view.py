@@ -8,6 +8,7 @@ import numpy as np
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.ticker import EngFormatter, MaxNLocator
 
 from app.figures.chart import Chart, Line, Panel
@@ -39,16 +40,25 @@ def draw_chart(chart: Chart, width: float) -> Figure:
     return _draw_grid(chart, width, columns)
 
 
-def set_title(drawn: Figure, title: str, width: float) -> None:
-    """Write a title at the left, in as many rows as it needs."""
-    text = fill(title, int(width / (0.62 * 9 * _POINT)))
-    drawn.suptitle(set_as_math(text), x=0.01, ha="left", fontweight="bold")
+def set_title(drawn: Figure, title: str, subtitle: str = "") -> None:
+    """Write title and subtitle at the left above everything, in as many rows as they need."""
+    width, height = drawn.get_size_inches()
+    above = 0.04
+    for text, size, weight in ((title, 9, "bold"), (subtitle, 8, "normal")):
+        if text:
+            rows = fill(text, int(width / (0.56 * size * _POINT)))
+            place = {"x": 0.05 / width, "y": 1 - above / height, "ha": "left", "va": "top"}
+            drawn.text(s=set_as_math(rows), fontsize=size, fontweight=weight, **place)
+            above += 1.3 * size * _POINT * (rows.count("\n") + 1)
+    engine = drawn.get_layout_engine()
+    if isinstance(engine, ConstrainedLayoutEngine):
+        engine.set(rect=(0, 0, 1, 1 - above / height))
 
 
 def _draw_stack(chart: Chart, width: float) -> Figure:
     rows = len(chart.panels)
-    drawn = Figure(figsize=(width, 0.9 + sum(_panel_height(panel, width) for panel in chart.panels)))
-    drawn.set_layout_engine("constrained")
+    height = 0.9 + sum(_panel_height(panel, width) for panel in chart.panels)
+    drawn = Figure(figsize=(width, height), layout="constrained")
     axes = drawn.subplots(rows, 1, sharex=True, squeeze=False)[:, 0]
     for ax, panel in zip(axes, chart.panels, strict=True):
         _draw_panel(ax, panel)
@@ -59,7 +69,7 @@ def _draw_stack(chart: Chart, width: float) -> Figure:
         _draw_marks(ax, chart, named=ax is axes[0])
     axes[-1].set_xlabel(set_as_math(chart.x_label))
     _count_in_thousands(axes[-1], chart)
-    set_title(drawn, chart.title, width)
+    set_title(drawn, chart.title, chart.subtitle)
     return drawn
 
 
@@ -76,7 +86,7 @@ def _draw_grid(chart: Chart, width: float, columns: int) -> Figure:
     across = _count_columns(names, width)
     below = 0.18 * sum(text.count("\n") + 1 for text in _wrap(names, width)) / across + 0.1 if len(names) > 1 else 0
     each = min(2.6, 0.62 * width) if columns == 1 else 2.0
-    drawn = Figure(figsize=(width, 0.5 + each * rows + below), layout="constrained")
+    drawn = Figure(figsize=(width, 0.7 + each * rows + below), layout="constrained")
     axes = list(drawn.subplots(rows, columns, squeeze=False).flat)
     handles: dict[str, Artist] = {}
     for ax, panel in zip(axes, chart.panels, strict=False):
@@ -93,7 +103,7 @@ def _draw_grid(chart: Chart, width: float, columns: int) -> Figure:
     if len(names) > 1:
         wrapped = _wrap(list(handles), width)
         drawn.legend(list(handles.values()), wrapped, loc="outside lower center", ncols=across, frameon=False)
-    set_title(drawn, chart.title, width)
+    set_title(drawn, chart.title, chart.subtitle)
     return drawn
 
 

@@ -1,6 +1,7 @@
 """The curves of one run: the gate at work, outcomes, learning and speed. Frames in, Charts out."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -35,7 +36,10 @@ def draw_gate_dynamics(stats: pd.DataFrame, *, run: str, marks: tuple[Mark, ...]
     described = "Three aligned panels over training env steps. " + (
         f"Latest values: mean Δ_mem {last[0]}, mean β {last[1]}, τ {last[2]}." if last else "No point yet."
     )
-    return Chart("gate-dynamics", f"Gate dynamics of {run}", X_LABEL, panels, caption, described, marks)
+    chart = Chart("gate-dynamics", f"Gate dynamics of {run}", X_LABEL, panels, caption, described, marks)
+    return replace(
+        chart, subtitle="one run; mean over all nodes of its episodic memory, band: 5 % to 95 % of the nodes"
+    )
 
 
 def draw_outcomes(
@@ -62,7 +66,8 @@ def draw_outcomes(
     described = "Win rate and return over training env steps. " + (
         f"Latest evaluation: win rate {last[0]}, return {last[1]}." if last else "No evaluation yet."
     )
-    return Chart("learning-curves", f"Learning curve of {run}", X_LABEL, panels, caption, described, marks)
+    chart = Chart("learning-curves", f"Learning curve of {run}", X_LABEL, panels, caption, described, marks)
+    return replace(chart, subtitle="one run; mean over the greedy episodes of each evaluation, band: 95 % (Wilson)")
 
 
 def draw_metrics(metrics: pd.DataFrame, names: Sequence[str], *, run: str, marks: tuple[Mark, ...] = ()) -> Chart:

@@ -12,8 +12,8 @@ from matplotlib.figure import Figure
 from plotly.subplots import make_subplots
 
 from app.figures.cloud import Cloud
-from app.figures.maps import Maps, Trace
 from app.figures.lines_view import set_title, spread
+from app.figures.maps import Maps, Trace
 from app.figures.symbols import set_as_math
 from app.theme import NEUTRAL
 
@@ -34,7 +34,7 @@ def draw_matplotlib(maps: Maps, width: float) -> Figure:
         if trace is not None:
             _draw_trace(ax, trace)
     drawn.colorbar(scale, ax=list(axes), label=set_as_math(first.value_label))
-    set_title(drawn, maps.title, width)
+    set_title(drawn, maps.title)
     return drawn
 
 
@@ -67,7 +67,7 @@ def _draw_trace(ax: Axes, trace: Trace) -> None:
 
 
 def _write_beside(ax: Axes, trace: Trace, said: dict[int, str]) -> None:
-    """Stand labels in the margin right of the map, each joined to its place, so that none lies on data or on another."""
+    """Stand labels in the margin right of the map, each joined to its place: none lies on data or on another."""
     order = sorted(said, key=lambda place: trace.y[place])
     low, high = ax.get_ylim()
     wanted = [(float(trace.y[place]) - low) / ((high - low) or 1) for place in order]

@@ -106,6 +106,6 @@ def _draw_cloud(cloud: Cloud, width: float) -> Figure:
     )
     ax.set_xlabel(set_as_math(cloud.x_label))
     ax.set_ylabel(set_as_math(cloud.y_label))
-    lines_view.set_title(drawn, cloud.title, width)
+    lines_view.set_title(drawn, cloud.title)
     drawn.colorbar(points, ax=ax, label=set_as_math(cloud.value_label))
     return drawn

@@ -27,11 +27,16 @@ def to_plotly(figure: AnyFigure, *, mode: Mode = "light") -> go.Figure:
         plot_bgcolor=background,
         hovermode="x unified" if isinstance(figure, Chart) else "closest",
         margin={"l": 80, "r": 30, "t": 70, "b": 60},
-        title={"text": plain(figure.title), "x": 0.01},
+        title={"text": plain(figure.title), "x": 0.01, **_subtitle(figure)},
     )
     drawn.update_xaxes(**axis)
     drawn.update_yaxes(**axis)
     return drawn
+
+
+def _subtitle(figure: AnyFigure) -> dict[str, Any]:
+    said = figure.subtitle if isinstance(figure, Chart) else ""
+    return {"subtitle": {"text": plain(said)}} if said else {}
 
 
 def to_html(figure: AnyFigure, *, mode: Mode = "light", sources: Sequence[str] = ()) -> bytes:

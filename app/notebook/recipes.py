@@ -22,7 +22,7 @@ from app.figures.plotly_view import to_plotly
 from app.figures.trajectory import draw_trajectory
 from app.notebook.frozen import thaw, unpack
 from app.projections.jobs import project_snapshot, sample_rows
-from app.projections.methods import AXIS_PAIRS, Drawn, draw_axes, draw_pca
+from app.projections.linear import AXIS_PAIRS, Drawn, draw_axes, draw_pca
 from app.results.curves import draw_comparison
 from app.results.quantities import find_quantity
 from app.results.registry import FIGURES

@@ -11,9 +11,10 @@ import numpy as np
 import psutil
 from numpy.typing import NDArray
 
-from app.launch import spawn
-from app.projections.methods import BACKGROUND, Progress, compute, ignore_progress
+from app.projections.linear import Progress, ignore_progress
+from app.projections.methods import BACKGROUND, compute
 from app.projections.sampling import stratified_rows
+from app.runs.launch import spawn
 from emtc_core.errors import ConfigError
 from storage.engine import Database, run_folder
 from storage.projections import JobRow, create_job, get_job, save_projection, update_job

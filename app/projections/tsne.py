@@ -9,7 +9,7 @@ from openTSNE.affinity import PerplexityBasedNN
 from openTSNE.initialization import rescale
 from openTSNE.nearest_neighbors import PrecomputedNeighbors
 
-from app.projections.methods import Coordinates, Progress, draw_pca
+from app.projections.linear import Coordinates, Progress, draw_pca
 from app.projections.neighbors import find_neighbors
 
 PERPLEXITY = 30.0

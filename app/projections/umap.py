@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from scipy.optimize import curve_fit
 from scipy.sparse import coo_matrix, csr_matrix
 
-from app.projections.methods import Coordinates, Progress, draw_pca
+from app.projections.linear import Coordinates, Progress, draw_pca
 from app.projections.neighbors import find_neighbors
 
 N_NEIGHBORS = 15  # with the point itself, as umap-learn counts

@@ -6,7 +6,7 @@ from dataclasses import replace
 from app.figures.chart import Chart, Line, Panel
 from app.results.quantities import WIN_RATE, Quantity
 from app.results.series import DAGGER, Comparison, Group
-from app.results.statistics import Curve, Reading, align
+from app.results.statistics import BAND_NAMES, CENTER_NAMES, Curve, Reading, align
 from app.results.study import tell_left_out
 from app.theme import Style, style_methods
 
@@ -40,7 +40,7 @@ def draw_comparison(
         for group in (each for each in comparison.groups if each.variant.task == task):
             style = styles[group.variant.method]
             named = comparison.name_line(group.variant.method)
-            lines += _seeds(group, style) if per_seed else []
+            lines += _seeds(group, named, style) if per_seed else []
             lines.append(draw_line(named, group.curves, reading, style, label=f"{group.variant.name}{group.mark}"))
         panels.append(Panel(f"{quantity.title}, {task}", quantity.unit, tuple(lines), range=quantity.range))
     described = f"{quantity.title} over {X_LABEL}, one panel for each of {', '.join(comparison.tasks)}: " + ", ".join(
@@ -51,7 +51,8 @@ def draw_comparison(
     caption += tell_left_out(comparison.left_out)
     columns = min(3, len(comparison.tasks)) or 1
     shown = tuple(panels) or (Panel(quantity.title, quantity.unit, ()),)
-    return Chart(name, title, X_LABEL, shown, caption, f"{described}.", columns=columns)
+    subtitle = say_reading(reading)
+    return Chart(name, title, X_LABEL, shown, caption, f"{described}.", columns=columns, subtitle=subtitle)
 
 
 def style_comparison(comparison: Comparison) -> dict[str, Style]:
@@ -64,6 +65,12 @@ def style_comparison(comparison: Comparison) -> dict[str, Style]:
 def split_panels(chart: Chart) -> list[Chart]:
     """Give each panel a chart of its own, so that each task has its own x axis on the page."""
     return [replace(chart, panels=(panel,), columns=1) for panel in chart.panels]
+
+
+def say_reading(reading: Reading) -> str:
+    """Say in few words, on the figure itself, what a line and its band are."""
+    band = "" if reading.band == "none" else f"; band: {BAND_NAMES[reading.band]}"
+    return f"line: {CENTER_NAMES[reading.center]} over seeds{band}"
 
 
 def describe_reading(comparison: Comparison, reading: Reading) -> str:
@@ -99,10 +106,10 @@ def _remarks(comparison: Comparison) -> list[str]:
     return remarks
 
 
-def _seeds(group: Group, style: Style) -> list[Line]:
+def _seeds(group: Group, name: str, style: Style) -> list[Line]:
     if group.n < 2:
         return []
     return [
-        Line(f"{group.variant.method}, {seed.id}", style.color, *seed.curve, width=1.0, faint=True)
+        Line(f"{group.variant.method}, {seed.id}", style.color, *seed.curve, width=1.0, faint=True, group=name)
         for seed in group.seeds
     ]

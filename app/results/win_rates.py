@@ -100,9 +100,7 @@ def _count(n: int, wanted: object) -> str:
     return f"n = {n}" if n >= goal else f"n = {n} of {goal}"
 
 
-def _by_method(
-    comparison: Comparison, task: str, quote_cell: Callable[[Group], str | None]
-) -> dict[str, str | None]:
+def _by_method(comparison: Comparison, task: str, quote_cell: Callable[[Group], str | None]) -> dict[str, str | None]:
     return {group.variant.method: quote_cell(group) for group in comparison.groups if group.variant.task == task}
 
 

@@ -8,10 +8,10 @@ from pathlib import Path
 import psutil
 from pydantic import ValidationError
 
-from app.launch import LOG_NAME, check_startable, estimate, spawn
+from app.runs.launch import LOG_NAME, check_startable, estimate, spawn
+from app.runs.versions import library_versions
 from app.sweeps.file import SweepFile
 from app.sweeps.plan import Plan, make_plan
-from app.versions import library_versions
 from emtc_core.errors import ConfigError, RunStateError
 from storage.control import send_command
 from storage.engine import Database, run_folder

@@ -43,7 +43,7 @@ def run_sweep_on_ray(db: Database, sweep_id: str, *, jobs: int) -> Sweep:
 
 
 def _train(url: str, run_id: str, resume: bool) -> None:
-    from app.training import train_run
+    from app.runs.training import train_run
     from emtc_core.errors import EmtcError
     from storage.engine import open_database
 

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
-from app.launch import find_trainer, start_trainer
+from app.runs.launch import find_trainer, start_trainer
 from app.sweeps.control import this_process
 from emtc_core.errors import RunStateError, StorageError
 from storage.engine import Database

@@ -30,7 +30,9 @@ class EmbedConfig(Section):
     batch: Annotated[int, Field(ge=2)] = 1024
     """B: nodes per gradient step [nodes]."""
     min_entries: Annotated[int, Field(ge=2)] = 1024
-    """No refit before the memory holds this many nodes [nodes]. B10."""
+    """No refit before the memory holds this many nodes, unless min_episodes were written [nodes]. B10."""
+    min_episodes: Annotated[int, Field(ge=0)] = 32
+    """Refit from this many written episodes on, however few nodes they left: where everything merges, only a refit can tell states apart. 0: nodes alone decide (EMU's code) [episodes]. B15."""
     reduction: Literal["mean", "sum"] = "mean"
     """Reconstruction losses over the batch: mean (Algorithm 1) or sum (EMU's code). B6."""
     lambda_rcon: Weight = 0.1

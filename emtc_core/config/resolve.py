@@ -7,6 +7,7 @@ import difflib
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from importlib.resources import files
 from pathlib import Path
 from types import UnionType
@@ -15,12 +16,18 @@ from typing import Any, Literal, Union, get_args, get_origin
 from annotated_types import Ge, Gt, Le, Lt
 from pydantic import BaseModel, ValidationError
 
-from emtc_core.config.run import RunConfig, list_algos, split_algo
+from emtc_core.config.run import PRESETS, RunConfig, list_algos, split_algo
 from emtc_core.errors import ConfigError
 
-PresetName = Literal["paper", "emu_code", "demo"]
 Value = str | int | float | bool | None
 _INIT_DESIRABILITY = "memory.init_desirability"
+_RETIRED = {"gate.reward"}  # settings of earlier versions that had one choice only
+_BEFORE: dict[str, Value] = {  # what a run did whose version did not know the setting yet
+    "env.skirmish.spawn_jitter": 0.05,
+    "gate.lookup": "written",
+    "gate.on_empty": "block",
+    "embed.min_episodes": 0,
+}
 
 
 @dataclass(frozen=True)
@@ -59,7 +66,7 @@ def resolve(
         algo: One of `list_algos()`.
         steps: Training length [env steps]; None keeps the task's own.
         seed: Seed of the run, >= 0.
-        preset: "paper", "emu_code" or "demo".
+        preset: One of `PRESETS`.
         file: TOML file with sections named as the models.
         overrides: Dotted keys, as a mapping or as "key=value" texts; they win over everything.
 
@@ -103,12 +110,13 @@ def flatten_tree(tree: Mapping[str, Any]) -> dict[str, Value]:
 
 
 def config_from_stored(stored: Mapping[str, Any]) -> RunConfig:
-    """Rebuild the configuration that a run stored.
+    """Rebuild the configuration that a run stored; a setting that it does not name is as it was before it existed.
 
     Raises:
         ConfigError: If this version knows other settings than the one that stored it.
     """
-    return _validate(flatten_tree(stored))
+    flat = {key: value for key, value in flatten_tree(stored).items() if key not in _RETIRED}
+    return _validate(_BEFORE | flat)
 
 
 def _validate(flat: Mapping[str, Any]) -> RunConfig:
@@ -170,8 +178,8 @@ def _read_file(path: Path) -> dict[str, Any]:
 
 
 def _preset_values(preset: str, *, env: str, map: str, algo: str) -> dict[str, Any]:
-    if preset not in get_args(PresetName):
-        raise ConfigError(f"preset must be one of {', '.join(get_args(PresetName))}, got {preset!r}.")
+    if preset not in PRESETS:
+        raise ConfigError(f"preset must be one of {', '.join(PRESETS)}, got {preset!r}.")
     try:
         method, backbone = split_algo(algo)
     except ValueError as exc:
@@ -185,9 +193,19 @@ def _preset_values(preset: str, *, env: str, map: str, algo: str) -> dict[str, A
     return values
 
 
+def describe_presets() -> dict[str, str]:
+    """Say what each preset is, one sentence by name."""
+    return {name: str(_read_preset(name)["summary"]) for name in PRESETS}
+
+
 def _rules(name: str) -> list[dict[str, Any]]:
+    return _read_preset(name)["rule"]
+
+
+@cache
+def _read_preset(name: str) -> dict[str, Any]:
     text = files("emtc_core.config").joinpath("presets", f"{name}.toml").read_text(encoding="utf-8")
-    return tomllib.loads(text)["rule"]
+    return tomllib.loads(text)
 
 
 def _flatten(tree: Mapping[str, Any], prefix: str) -> Iterable[tuple[str, Any]]:

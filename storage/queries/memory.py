@@ -168,17 +168,6 @@ def find_projection(db: Database, snapshot_id: int, method: str, params: Mapping
     return Projection(row.id, row.snapshot_id, row.method, row.params, row.seconds, coordinates)
 
 
-def list_projections(db: Database, snapshot_id: int) -> pd.DataFrame:
-    """Which projections of this snapshot exist? id, method, params, seconds, created_at; newest first."""
-    columns = (
-        *(ProjectionRow.id, ProjectionRow.method, ProjectionRow.params, ProjectionRow.seconds),
-        ProjectionRow.created_at,
-    )
-    statement = select(*columns).where(ProjectionRow.snapshot_id == snapshot_id)
-    with db.read() as connection:
-        return read_frame(connection, statement.order_by(ProjectionRow.id.desc()))
-
-
 def _snapshot_row(connection: Connection, snapshot_id: int) -> Row[Any]:
     table = SnapshotRow.__table__
     row = connection.execute(select(table).where(SnapshotRow.id == snapshot_id)).one_or_none()

@@ -124,7 +124,7 @@ START = [(0, 0.0), (200, 0.1)]
 
 
 def test_an_unfinished_seed_neither_cuts_a_line_nor_counts_until_it_is_asked_for() -> None:
-    """Two finished ramps, and a run that was stopped at 200 of 1000 steps: by hand, at 200 the mean of 0.2, 0.2, 0.1."""
+    """Two finished ramps and a run that was stopped at 200 of 1000 steps: there the mean of 0.2, 0.2 and 0.1."""
     seeds = [
         make_seed("a", RAMP, seed=1),
         make_seed("b", RAMP, seed=2),

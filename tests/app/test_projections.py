@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from app.projections.methods import AXIS_PAIRS, compute, draw_axes, draw_pca
+from app.projections.linear import AXIS_PAIRS, draw_axes, draw_pca
+from app.projections.methods import compute
 from app.projections.neighbors import find_neighbors
 from app.projections.sampling import stratified_rows
 from app.projections.umap import find_curve, make_graph

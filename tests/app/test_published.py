@@ -33,7 +33,6 @@ def test_ours_and_the_papers_stand_side_by_side_and_the_caption_warns() -> None:
     assert rows.loc["QMIX"].tolist() == ["–", "37.6 ± 9.8"]
     assert "skirmish is a simulator" in table.attrs["caption"]
 
-
     assert rows.loc["QPLEX"].tolist()[0] == "–"
     assert table.attrs["left_out"] == ["run d (QPLEX on corridor; seed 1): lost at 1 of 1,000 env steps"]
 

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from emtc_core.config.resolve import config_from_stored, describe_fields, flatten, resolve
-from emtc_core.config.run import list_algos, split_algo
+from emtc_core.config.run import PRESETS, list_algos, split_algo
 from emtc_core.errors import ConfigError
 
 
@@ -24,7 +24,7 @@ def test_the_temperature_decays_over_half_the_run_unless_told_otherwise() -> Non
 
 
 @pytest.mark.parametrize("algo", list_algos())
-@pytest.mark.parametrize("preset", ["paper", "emu_code", "demo"])
+@pytest.mark.parametrize("preset", PRESETS)
 def test_every_algorithm_resolves_in_every_preset(algo: str, preset: str) -> None:
     config = resolve(algo=algo, preset=preset)
     assert config.backbone == split_algo(algo)[1]
@@ -88,7 +88,10 @@ def test_football_is_learned_in_units_of_a_hundred() -> None:
         ({"overrides": ["gate.tau_end=1.5"]}, "gate.tau_end must not exceed gate.tau_start, got 1.5 > 1.2."),
         ({"steps": -5}, "train.t_max: input should be greater than or equal to 1, got -5."),
         ({"overrides": ["train.batch"]}, '--set takes key=value, got "train.batch".'),
-        ({"preset": "mine"}, "preset must be one of paper, emu_code, demo, got 'mine'."),
+        (
+            {"preset": "mine"},
+            f"preset must be one of {', '.join(PRESETS)}, got 'mine'.",
+        ),
     ],
 )
 def test_a_fault_is_one_sentence(arguments: dict, sentence: str) -> None:

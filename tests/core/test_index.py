@@ -8,9 +8,10 @@ import pytest
 import torch
 
 from emtc_core.memory.index import faiss_gpu
-from emtc_core.memory.index.base import Metric, NeighborIndex, make_nearest_index
+from emtc_core.memory.index.base import Metric, NeighborIndex
 from emtc_core.memory.index.brute import BruteIndex
 from emtc_core.memory.index.ckdtree import CKDTreeIndex
+from emtc_core.memory.index.factory import make_nearest_index
 from emtc_core.memory.index.grid import GridIndex
 
 METRICS: tuple[Metric, ...] = ("l2", "linf")

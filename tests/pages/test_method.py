@@ -3,8 +3,8 @@
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from app.components.method_equations import BACKGROUND, EMBEDDER, GATE
-from app.components.method_options import compare_presets, labels_of
+from app.components.method.equations import BACKGROUND, EMBEDDER, GATE
+from app.components.method.options import compare_presets, labels_of
 from emtc_core.config.resolve import describe_fields
 from emtc_core.metrics import METRICS
 from tests.pages.test_pages import open_page, said

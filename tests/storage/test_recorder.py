@@ -18,8 +18,8 @@ from storage.models import Transition
 from storage.queries.curves import metric
 from storage.queries.episodes import get_trajectory
 from storage.recorder import DatabaseRecorder
+from storage.recorder_state import stall_reason
 from storage.runs import create_run, find_run
-from storage.stall import stall_reason
 from tests.storage.records import (
     CONFIG,
     make_episode,

@@ -10,7 +10,7 @@ import numpy as np
 
 from app.figures.chart import Chart, Line, Panel
 from app.figures.heatmap import Grid, Heatmap
-from app.results.curves import X_LABEL, draw_line
+from app.results.curves import X_LABEL, draw_line, say_reading
 from app.results.kinds import OVER_SEEDS, FigureKind, Option, Options
 from app.results.names import EMBEDDERS, name_algo, name_task
 from app.results.quantities import UNIT_RANGE
@@ -64,7 +64,7 @@ def _tau_study(db: Database, rows: Sequence[RunRow], options: Options) -> Chart:
     schedules = [_schedule(taus, here[0], styles[_name_taus(taus)]) for taus, here in by_tau.items()]
     panels.append(Panel("τ", "return", tuple(schedules), from_zero=True))
     caption = f"Greedy win rate, {_say(reading)}; below, the gate's temperature τ of each line."
-    return _chart("tau-study", "Gate temperature", X_LABEL, panels, caption, comparison)
+    return _chart("tau-study", "Gate temperature", X_LABEL, panels, caption, comparison, reading)
 
 
 def _mu_w_by_delta(db: Database, rows: Sequence[RunRow], options: Options) -> Chart:
@@ -87,7 +87,7 @@ def _mu_w_by_delta(db: Database, rows: Sequence[RunRow], options: Options) -> Ch
         "μ̄_w is the time average of the greedy win rate over the whole run (area under its curve, trapezoid rule); "
         f"each seed first, then {_say(reading)}. Gate {gate}. The axis shows the logarithm of δ."
     )
-    return _chart("mu-w-by-delta", "Merge radius", "log₁₀ δ", panels, caption, comparison)
+    return _chart("mu-w-by-delta", "Merge radius", "log₁₀ δ", panels, caption, comparison, reading)
 
 
 def _heatmap(
@@ -191,14 +191,20 @@ def _say(reading: Reading) -> str:
 
 
 def _chart(
-    name: str, title: str, x_label: str, panels: Sequence[Panel], caption: str, comparison: Comparison
+    name: str,
+    title: str,
+    x_label: str,
+    panels: Sequence[Panel],
+    caption: str,
+    comparison: Comparison,
+    reading: Reading,
 ) -> Chart:
     algos = dict.fromkeys(name_algo(str(seed.settings.get("algo"))) for seed in comparison.seeds)
     lines = dict.fromkeys(line.name for panel in panels for line in panel.lines)
     shown = ", ".join(panel.title for panel in panels)
     described = f"{title} in {len(panels)} panels ({shown}): {', '.join(lines)}."
     said = f"{', '.join(algos)}. {caption}{tell_left_out(comparison.left_out)}"
-    return Chart(name, title, x_label, tuple(panels), said, described)
+    return Chart(name, title, x_label, tuple(panels), said, described, subtitle=say_reading(reading))
 
 
 FIGURES = (

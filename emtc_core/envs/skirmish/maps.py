@@ -80,11 +80,6 @@ class MapSpec:
         return int(self.enemies("official")[0].shield > 0)
 
     @property
-    def has_medivac(self) -> bool:
-        """Whether the battle is decided by the units that can fight, as on the MMM maps."""
-        return "medivac" in self.type_bits
-
-    @property
     def max_reward(self) -> float:
         """Undiscounted sum that a perfect battle earns before scaling."""
         enemies = self.enemies("official")

@@ -1,4 +1,4 @@
-"""What a search index over embedded nodes can do, and which one to take.
+"""What a search index over embedded nodes can do.
 
 Four indexes give the same answers (a test): the nearest node, the lowest slot among equals.
 
@@ -36,18 +36,3 @@ class NeighborIndex(Protocol):
             index that has one). Among equally near nodes the lowest slot.
         """
         ...
-
-
-def make_nearest_index(metric: Metric, *, device: str) -> NeighborIndex:
-    """Make the best index for unlimited distance on a device: "cpu" or "cuda…"."""
-    if not device.startswith("cuda"):
-        from emtc_core.memory.index.ckdtree import CKDTreeIndex
-
-        return CKDTreeIndex(metric)
-    from emtc_core.memory.index import faiss_gpu
-
-    if faiss_gpu.is_available():
-        return faiss_gpu.FaissGpuIndex(metric, device=device)
-    from emtc_core.memory.index.brute import BruteIndex
-
-    return BruteIndex(metric, device=device)

@@ -1,0 +1,171 @@
+"""The Compare page below the choice of runs: curves, tables, what differs, the paper's numbers, the runs themselves."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import streamlit as st
+
+from app import data, messages, state
+from app.components import curves, export, pin, result_table
+from app.components.compare import legend, run_table
+from app.data import Compared
+from app.format import escape_markdown
+from app.results.curves import draw_comparison, split_panels
+from app.results.names import parse_steps
+from app.results.provenance import describe_runs
+from app.results.published import WARNING, list_published_maps, tabulate_beside_published
+from app.results.quantities import EVALUATED, Quantity, find_quantity
+from app.results.series import default_times, settle
+from app.results.statistics import BAND_NAMES, BANDS, CENTER_NAMES, CENTERS, Center, Reading
+from app.results.variants import group_variants, list_differences
+from app.results.win_rates import tabulate_mu_w, tabulate_win_rates
+
+_PANEL = 260
+
+
+def show(run_ids: list[str]) -> None:
+    """Draw everything about these runs."""
+    quantity, reading, per_seed, unfinished = _controls(run_ids)
+    compared = data.compared(run_ids, quantity.key)
+    _curves(compared, reading, per_seed=per_seed, unfinished=unfinished)
+    results, times, settings, paper, runs = st.tabs(
+        ["Win rates", "μ̄_w", "Settings that differ", "Beside the paper", "Runs"],
+        key="part",
+        on_change="rerun",
+        bind="query-params",
+    )
+    with results, messages.guarded():
+        finals = compared.finals(include_unfinished=unfinished)
+        result_table.show(tabulate_win_rates(finals, reading), key="win-rates", stem="win-rates")
+    with times, messages.guarded():
+        _mu_w(compared, reading, unfinished=unfinished)
+    with settings, messages.guarded():
+        _differences(compared)
+    with paper, messages.guarded():
+        _published(compared, reading, unfinished=unfinished)
+    with runs, messages.guarded():
+        run_table.show(compared)
+
+
+def _controls(run_ids: list[str]) -> tuple[Quantity, Reading, bool, bool]:
+    keys = [*EVALUATED, *data.shared_metrics(run_ids)]
+    with st.container(horizontal=True, vertical_alignment="bottom"):
+        key = st.selectbox(
+            "Quantity", keys, format_func=_name_quantity, width=270, **_in_url("y", keys),
+            help="Greedy evaluations, or any number that the runs logged; the Method page explains each.",
+        )  # fmt: skip
+        center = st.segmented_control(
+            "Line over seeds",
+            CENTERS,
+            required=True,
+            format_func=CENTER_NAMES.__getitem__,
+            **_in_url("center", CENTERS),
+        )
+        band = st.selectbox(
+            "Band over seeds", BANDS, format_func=BAND_NAMES.__getitem__, width=200, **_in_url("band", BANDS)
+        )
+        per_seed = st.toggle("Each seed", key="each", bind="query-params", help="A thin line for every single run")
+        unfinished = st.toggle(
+            "Unfinished runs", key="unfinished", bind="query-params",
+            help="Count runs that have not reached their last step too, marked †; a line ends where its shortest does.",
+        )  # fmt: skip
+    middle: Center = next(each for each in CENTERS if each == center)
+    return find_quantity(str(key)), Reading(middle, band), per_seed, unfinished
+
+
+def _in_url(name: str, options: Sequence[str]) -> dict[str, Any]:
+    """Let a URL parameter decide a choice by its key; Streamlit's own binding would write the shown words."""
+    key, given = f"compare_{name}", state.read_text(name)
+    st.session_state[key] = given if given in options else options[0]
+
+    def changed() -> None:
+        chosen = st.session_state[key]
+        state.write(name, None if chosen == options[0] else chosen)
+
+    return {"key": key, "on_change": changed}
+
+
+def _name_quantity(key: str) -> str:
+    quantity = find_quantity(key)
+    return f"{quantity.title} [{quantity.unit}]"
+
+
+def _curves(compared: Compared, reading: Reading, *, per_seed: bool, unfinished: bool) -> None:
+    quantity, comparison = compared.quantity, compared.curves(include_unfinished=unfinished)
+    if not comparison.groups:
+        messages.empty(
+            "None of these runs has a point of this quantity yet.",
+            "Choose another quantity or other runs; a first evaluation follows the first training round.",
+        )
+        return
+    place = st.container(horizontal=True, horizontal_alignment="distribute", vertical_alignment="center")
+    comparison = legend.show(comparison, key="legend")
+    chart = draw_comparison(comparison, reading, per_seed=per_seed)
+    window = state.read_window()
+    shown = chart.within(window)
+    used = {seed.id: compared.rows[seed.id] for seed in comparison.seeds}
+    with place:
+        st.subheader(chart.title)
+        with st.container(horizontal=True, width="content", gap="small"):
+            sources = describe_runs(
+                {run_id: row.config for run_id, row in used.items()},
+                {run_id: row.versions for run_id, row in used.items()},
+            )
+            export.show(shown, key="compare", stem=quantity.key.replace("/", "-"), sources=sources)
+            facts = {"quantity": quantity.key, "center": reading.center, "band": reading.band, "window": window}
+            pin.show(shown, key="compare", page="compare", run=list(used.values()), facts=facts)
+    columns = st.columns(min(2, len(chart.panels))) if comparison.groups else []
+    for i, part in enumerate(split_panels(chart) if comparison.groups else []):
+        with columns[i % len(columns)]:
+            curves.show(
+                part, key=f"compare-{part.panels[0].title}", window=window, panel_height=_PANEL, legend=False,
+                on_window=lambda chosen: state.write_window(chosen or None),
+            )  # fmt: skip
+    st.caption(escape_markdown(chart.caption) + " Drag over a panel to zoom all of them; a double click shows all.")
+    _command(list(used), quantity, reading, unfinished=unfinished)
+
+
+def _command(run_ids: list[str], quantity: Quantity, reading: Reading, *, unfinished: bool) -> None:
+    figure = {"win_rate": "learning-curves", "mu_w": "mu-w"}.get(quantity.key)
+    if figure is None:
+        return
+    with st.expander("The same figure on the command line", icon=":material/terminal:"):
+        options = f"--figure {figure} --center {reading.center} --band {reading.band}"
+        options += f"{' --include-unfinished' if unfinished else ''} --out {figure}.pdf"
+        st.code(f"emtc export {' '.join(run_ids)} {options}", language="bash", wrap_lines=True)
+
+
+def _mu_w(compared: Compared, reading: Reading, *, unfinished: bool) -> None:
+    everything = settle(compared.win_rates, include_unfinished=True)
+    usual = default_times(compared.finals(include_unfinished=unfinished).groups or everything.groups)
+    text = st.text_input(
+        "At env steps", key="at", bind="query-params", placeholder=", ".join(map(str, usual)) or "50000, 100000",
+        help="For example 0.8M, 1.6M, 2.4M. Empty: the paper's steps if every run reached them, else quarters.",
+    )  # fmt: skip
+    times = parse_steps(text or "")
+    if text and not times:
+        st.error("Env steps must be written as 50000, 0.8M or 100k, with commas between them.")
+    result_table.show(tabulate_mu_w(everything, times or usual, reading), key="mu-w", stem="mu-w")
+
+
+def _differences(compared: Compared) -> None:
+    variants = group_variants(compared.configs)
+    frame = list_differences(compared.configs, variants)
+    if frame.empty:
+        st.info("These runs are configured alike, seed included.")
+        return
+    st.caption("Only settings whose values differ; – means that the run knew no such setting or left it open.")
+    st.dataframe(frame, hide_index=True, alt="Settings that differ between the compared variants.")
+
+
+def _published(compared: Compared, reading: Reading, *, unfinished: bool) -> None:
+    frame = tabulate_beside_published(compared.finals(include_unfinished=unfinished), reading)
+    st.warning(WARNING, icon=":material/info:")
+    if frame.empty:
+        st.markdown(
+            "The paper prints no win rate for these maps. It has: "
+            + ", ".join(f"`{name}`" for name in list_published_maps())
+            + "."
+        )
+        return
+    result_table.show(frame, key="published", stem="beside-the-paper")

@@ -1,0 +1,198 @@
+"""The Launch page's body: the choices that matter first, all other settings by section, then cost and start."""
+
+import secrets
+
+import streamlit as st
+
+from app import data, messages, state
+from app.components import config_form
+from app.format import count, duration, escape_markdown, size
+from app.runs.launch import check_startable, estimate, launch_run
+from emtc_core.config.resolve import describe_fields, flatten, resolve
+from emtc_core.config.run import RunConfig, list_algos
+from emtc_core.errors import ConfigError, EmtcError
+
+_FIRST = frozenset({"algo", "seed", "preset", "env.name", "env.map", "train.t_max"})
+_PRESETS = {
+    "demo": "Demo: two minutes, looks often",
+    "paper": "Paper: the published settings",
+    "emu_code": "EMU's code: its choices where the paper is silent",
+}
+_TOKEN = "launch_token"
+MOST_SEEDS = 8
+
+
+def show() -> None:
+    """Draw the form; the start button is live only while everything is valid."""
+    choice = _choices()
+    if choice is None:
+        return
+    usual = _resolve(choice, {})
+    if usual is None:
+        return
+    steps: dict[str, object] = {"train.t_max": _training_length(usual)}
+    base = _resolve(choice, steps)
+    if base is None:
+        return
+    overrides = steps | _sections(base)
+    seeds = _seeds()
+    config = _resolve(choice, overrides)
+    if config is None or seeds is None or not _available(config):
+        st.button("Start", type="primary", disabled=True, key="start_invalid")
+        return
+    _cost(config, seeds)
+    _start(config, seeds)
+
+
+def _choices() -> dict[str, object] | None:
+    rows = data.env_list()
+    envs = list(dict.fromkeys(row.env for row in rows))
+    left, middle, right = st.columns(3)
+    with left:
+        preset = st.selectbox(
+            "Preset", list(_PRESETS), format_func=_PRESETS.__getitem__, key="preset", bind="query-params",
+            help="Where the defaults of all settings below come from.",
+        )  # fmt: skip
+        algo = st.selectbox(
+            "Algorithm", list_algos(), key="algo", bind="query-params",
+            help="Method and value system; the paper's own is emtc-qplex.",
+        )  # fmt: skip
+    with middle:
+        env = st.selectbox("Environment", envs, key="env", bind="query-params", help="The game.")
+        maps = [row.map for row in rows if row.env == env]
+        map_name = st.selectbox("Map", maps, key=f"map-{env}", help="Map or scenario.") if maps else _free_map()
+    obstacle = next((r.reason for r in rows if r.env == env and r.map == map_name and not r.available), None)
+    with right:
+        st.text_input(
+            "Seeds", value="1", key="seeds",
+            help="One run each: 1, or 1,2,5, or 1-5. A seed decides every random number of its run.",
+        )  # fmt: skip
+        name = st.text_input("Name", value="", key="launch_name", placeholder="made from the choices", max_chars=80)
+        st.session_state["launch_name_kept"] = name
+    if obstacle:
+        st.warning(escape_markdown(obstacle), icon=":material/block:")
+        return None
+    return {"env": env, "map": map_name, "algo": algo, "preset": preset}
+
+
+def _free_map() -> str:
+    return st.text_input("Map", value="", key="map-free", help="For pettingzoo: module:factory.")
+
+
+def _resolve(choice: dict[str, object], overrides: dict[str, object]) -> RunConfig | None:
+    try:
+        return resolve(**choice, overrides=overrides)  # type: ignore[arg-type]  # the widgets hold exactly these
+    except ConfigError as exc:
+        for sentence in str(exc).splitlines():
+            st.error(escape_markdown(sentence), icon=":material/error:")
+        return None
+
+
+def _training_length(usual: RunConfig) -> int:
+    """Ask for the training length; defaults that depend on it, as the gate's decay does, follow it."""
+    info = next(info for info in describe_fields() if info.key == "train.t_max")
+    left, _, _ = st.columns(3)
+    with left:
+        return st.number_input(
+            "Training length [env steps]",
+            min_value=1,
+            value=usual.train.t_max,
+            step=1000,
+            key=f"steps-{usual.train.t_max}",
+            help=config_form.help_of(info),
+        )
+
+
+def _sections(base: RunConfig) -> dict[str, object]:
+    defaults = flatten(base)
+    overrides: dict[str, object] = {}
+    fields = [info for info in describe_fields() if info.key not in _FIRST]
+    st.markdown("##### All settings")
+    st.caption("Closed sections keep the preset's values. Every setting says what it means in its help.")
+    relevant = _relevant(base)
+    for section in dict.fromkeys(info.key.partition(".")[0] for info in fields):
+        if section not in relevant:
+            continue
+        with st.expander(config_form.SECTION_TITLES.get(section, section)):
+            own = [info for info in fields if info.key.partition(".")[0] == section]
+            overrides |= config_form.show_section(own, defaults)
+    return overrides
+
+
+def _relevant(base: RunConfig) -> set[str]:
+    """Name the sections that this algorithm reads; the others would have no effect."""
+    sections = {"train", "eval", "record", "checkpoint", "env", base.backbone}
+    if base.uses_memory:
+        sections |= {"memory", "embed", "gate", "incentive"}
+    if base.algo == "emc":
+        sections |= {"curiosity", "ec"}
+    if base.backbone in ("cds", "dmix"):
+        sections |= {"qplex", "qmix"}
+    return sections
+
+
+def _seeds() -> list[int] | None:
+    try:
+        return parse_seeds(str(st.session_state.get("seeds", "1")))
+    except ConfigError as exc:
+        st.error(escape_markdown(str(exc)), icon=":material/error:")
+        return None
+
+
+def parse_seeds(text: str) -> list[int]:
+    """Read "1", "1,2,5" or "1-5" as distinct seeds in their order.
+
+    Raises:
+        ConfigError: If it is something else, or more than MOST_SEEDS.
+    """
+    seeds: list[int] = []
+    for part in text.replace(" ", "").split(","):
+        first, dash, last = part.partition("-")
+        if not (first.isdecimal() and first.isascii() and (not dash or (last.isdecimal() and last.isascii()))):
+            raise ConfigError(f'Seeds must be written as 1, 1,2,5 or 1-5, got "{text}".')
+        low, high = int(first), int(last or first)
+        if not low <= high < 2**31 or high - low >= MOST_SEEDS:
+            raise ConfigError(f'Seeds must rise, stay below 2147483648 and be {MOST_SEEDS} at most, got "{text}".')
+        seeds += range(low, high + 1)
+    distinct = list(dict.fromkeys(seeds))
+    if len(distinct) > MOST_SEEDS:
+        raise ConfigError(f"At most {MOST_SEEDS} seeds start at once, got {len(distinct)}.")
+    return distinct
+
+
+def _available(config: RunConfig) -> bool:
+    try:
+        check_startable(config)
+    except EmtcError as exc:
+        messages.error(exc)
+        return False
+    return True
+
+
+def _cost(config: RunConfig, seeds: list[int]) -> None:
+    expected = estimate(data.database(), config)
+    left, middle, right = st.columns(3)
+    left.metric("Expected duration, each run", f"≈ {duration(expected.seconds)}", help=expected.basis)
+    middle.metric("Expected disk use, each run", f"≈ {size(expected.disk_bytes)}")
+    right.metric("Runs", count(len(seeds)), help="They start together and share this machine.")
+    st.caption(f"The speed behind it is {expected.basis}.")
+
+
+def _start(config: RunConfig, seeds: list[int]) -> None:
+    token = st.session_state.setdefault(_TOKEN, secrets.token_hex(8))
+    label = "Start" if len(seeds) == 1 else f"Start {len(seeds)} runs"
+    if not st.button(label, type="primary", icon=":material/rocket_launch:", key="start"):
+        return
+    name = str(st.session_state.get("launch_name_kept", "")).strip() or None
+    started: list[str] = []
+    try:
+        for seed in seeds:
+            titled = f"{name} (seed {seed})" if name and len(seeds) > 1 else name
+            seeded = config.model_copy(update={"seed": seed})
+            started.append(launch_run(data.database(), seeded, name=titled, launch_token=f"{token}-{seed}"))
+    except EmtcError as exc:
+        messages.error(exc)
+        return
+    st.session_state[_TOKEN] = secrets.token_hex(8)
+    st.cache_data.clear()
+    st.switch_page("../pages/live.py", query_params={state.RUN: started[0]})

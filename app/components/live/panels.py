@@ -1,0 +1,200 @@
+"""The Live page's parts: a status line that ticks, and charts that redraw only when there are new points.
+
+The ticking fragment holds no chart. It reads what is new and, when there is something, a silent component
+asks for one redraw of the charts' own fragment; so an idle tick sends no chart at all.
+"""
+
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any
+
+import streamlit as st
+
+from app import data, messages, state
+from app.components import curves, pin, run_picker
+from app.components.live import controls, pulse
+from app.figures.chart import Chart, Mark
+from app.figures.live import draw_gate_dynamics, draw_metrics, draw_outcomes
+from app.format import aware, count, duration, escape_markdown, number, percent
+from app.live_session import LiveCurves
+from app.theme import ENDED
+from storage.recorder_state import stall_reason
+from storage.runs import RunRow
+
+CHARTS = "live_charts"
+TICK_S = 2.0
+_SPEED = "time/env_steps_per_second"
+_FIRST = ("train/loss", "train/q_taken", _SPEED)
+
+
+def show(run: RunRow) -> None:
+    """Draw the whole page body of a run."""
+    ended = _is_settled(run)
+    st.session_state["live_ticking"] = not ended
+    frames = _frames(run.id)
+    if not st.session_state.get("live_paused"):
+        frames.refresh()
+    frames.observe(run.env_steps)
+    st.session_state["live_drawn"] = frames.version  # the charts below are drawn in this very run
+    st.session_state["live_waiting"] = 0
+    st.fragment(_status, run_every=None if ended else TICK_S)(run.id)
+    st.fragment(_charts, key=CHARTS)(run)
+    st.fragment(_log, run_every=None if ended else 5)(run.id)
+
+
+def _frames(run_id: str) -> LiveCurves:
+    known = st.session_state.get("live_curves")
+    if known is None or known.run_id != run_id:
+        known = st.session_state["live_curves"] = LiveCurves(run_id, _FIRST)
+    return known
+
+
+def _is_settled(run: RunRow) -> bool:
+    return run.live_status in ENDED and not controls.is_resuming(run.id)
+
+
+def _status(run_id: str) -> None:
+    with messages.guarded():
+        run = data.get_run(run_id)
+        before = st.session_state.get("live_status", {}).get(run_id)
+        st.session_state["live_status"] = {run_id: run.live_status}
+        over = st.session_state.get("live_ticking") and _is_settled(run)
+        if over or (before is not None and before != run.live_status):
+            st.rerun()  # the timers of this page follow the run's state
+        frames = _frames(run_id)
+        _top(run)
+        _figures(run, frames)
+        _trouble(run)
+        _freshness(frames)
+
+
+def _top(run: RunRow) -> None:
+    with st.container(horizontal=True, vertical_alignment="center"):
+        run_picker.status_badge(run.live_status)
+        controls.show(run)
+    controls.show_log(run)
+    done = min(1.0, run.env_steps / max(1, run.target_steps))
+    st.progress(done, text=f"{count(run.env_steps)} of {count(run.target_steps)} env steps · {percent(done)}")
+
+
+def _figures(run: RunRow, frames: LiveCurves) -> None:
+    speed = _latest_speed(run, frames)
+    columns = st.columns(5)
+    columns[0].metric("Win rate", percent(run.win_rate), help="Last greedy evaluation")
+    columns[1].metric("Return", number(run.return_mean), help="Last greedy evaluation, mean [env return]")
+    columns[2].metric("Speed [steps/s]", number(speed), help="Training env steps per second")
+    columns[3].metric("Time left", _time_left(run, speed), help="At the present speed")
+    columns[4].metric("Elapsed", duration(_elapsed(run)), help="Since the trainer started")
+
+
+def _latest_speed(run: RunRow, frames: LiveCurves) -> float | None:
+    """Tell the present speed; of an ended run, its average."""
+    if run.live_status in ENDED:
+        elapsed = _elapsed(run)
+        return run.env_steps / elapsed if elapsed else None
+    frames.observe(run.env_steps)
+    if (seen := frames.steps_per_second()) is not None or not len(frames.metrics):
+        return seen
+    rows = frames.metrics.loc[frames.metrics["name"] == _SPEED, "value"]
+    return float(rows.iloc[-1]) if len(rows) else None
+
+
+def _time_left(run: RunRow, speed: float | None) -> str:
+    if run.live_status in ENDED:
+        return "ended"
+    if not speed:
+        return "–"
+    return duration((run.target_steps - run.env_steps) / speed)
+
+
+def _elapsed(run: RunRow) -> float | None:
+    if run.started_at is None:
+        return None
+    until = run.ended_at or (run.heartbeat_at if run.live_status == "lost" else None) or datetime.now(UTC)
+    return (aware(until) - aware(run.started_at)).total_seconds()
+
+
+def _trouble(run: RunRow) -> None:
+    if run.live_status == "lost":
+        st.warning(
+            "The trainer is gone without a word: no heartbeat, or its process has ended. "
+            "What it recorded is safe; resume it from its last checkpoint, or see the log below.",
+            icon=":material/link_off:",
+        )
+    if run.error:
+        st.error(escape_markdown(run.error), icon=":material/error:")
+    stall = stall_reason(data.database(), run.id)
+    if stall:
+        st.warning(f"Recording waits: {escape_markdown(stall)}", icon=":material/hourglass:")
+
+
+def _freshness(frames: LiveCurves) -> None:
+    with st.container(horizontal=True, vertical_alignment="center"):
+        paused = st.toggle("Pause live", key="live_paused", help="Keep the charts as they are while the run goes on")
+        fresh = frames.refresh()
+        waiting = st.session_state["live_waiting"] = st.session_state.get("live_waiting", 0) + fresh
+        st.badge(f"{waiting} new points" if waiting else "up to date", color="blue" if waiting else "gray")
+        drawn = str(st.session_state.get("live_drawn", ""))
+        version = drawn if paused else frames.version
+        pulse.show(key="live_pulse", version=version, drawn=drawn, on_news=_redraw)
+
+
+def _redraw() -> None:
+    st.rerun(CHARTS)
+
+
+def _charts(run: RunRow) -> None:
+    frames = _frames(run.id)
+    st.session_state["live_drawn"] = frames.version
+    st.session_state["live_waiting"] = 0
+    if not frames.rows and not frames.has_episodes:
+        messages.empty(
+            "No point has been recorded yet.",
+            "The first one follows the first training round, usually within ten seconds. This page looks by itself.",
+        )
+        return
+    marks = tuple(Mark(step, "resumed") for step in frames.resume_steps())
+    with messages.guarded():
+        if len(frames.gate):
+            _chart("Gate and memory", draw_gate_dynamics(frames.gate, run=run.name, marks=marks), run)
+        outcomes = draw_outcomes(frames.evaluations, frames.training_episodes(), run=run.name, marks=marks)
+        _chart("Outcomes", outcomes, run)
+        if len(frames.metrics):
+            _metric_charts(run, frames, marks)
+
+
+def _metric_charts(run: RunRow, frames: LiveCurves, marks: tuple[Mark, ...]) -> None:
+    present = frames.metric_list()
+    chosen = st.multiselect(
+        "Learning, memory and speed",
+        present,
+        default=[name for name in _FIRST if name in present],
+        key="metrics",
+        bind="query-params",
+        help="Every number that this run logs; the Method page says what each one means.",
+    )
+    frames.follow(chosen)
+    if chosen:
+        _chart("", draw_metrics(frames.metrics, chosen, run=run.name, marks=marks), run, {"metrics": chosen})
+
+
+def _chart(title: str, chart: Chart, run: RunRow, facts: dict[str, Any] | None = None) -> None:
+    with st.container(horizontal=True, horizontal_alignment="distribute", vertical_alignment="bottom"):
+        st.markdown(f"#### {title}" if title else "")
+        shown = chart.within(state.read_window())
+        pin.show_with_export(shown, key=f"live-{chart.name}", stem=run.id, page="live", run=run, facts=facts)
+    curves.show(chart, key=f"live-{chart.name}", window=state.read_window(), on_window=_window_chosen())
+    st.caption(escape_markdown(chart.caption))
+
+
+def _window_chosen() -> Callable[[list[float]], None]:
+    return lambda window: state.write_window(window or None)
+
+
+def _log(run_id: str) -> None:
+    with st.expander("Log of the trainer", icon=":material/terminal:"):
+        text = data.log_tail(run_id)
+        if text:
+            st.code(text, language=None, height=280)
+        else:
+            st.caption("The trainer has written nothing yet.")

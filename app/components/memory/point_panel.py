@@ -1,0 +1,142 @@
+"""One memory node: its entry, the episode that wrote it, and the replay starting at that state."""
+
+from math import isfinite
+
+import pandas as pd
+import streamlit as st
+
+from app import data, messages, state
+from app.components import pin, playback
+from app.components.memory import atlas
+from app.components.memory.snapshot_map import CHANNEL, Shown
+from app.figures.trajectory import draw_trajectory
+from app.format import count, escape_markdown, number
+from emtc_core.errors import EmtcError
+from storage.queries.memory import PointDetail
+from storage.runs import RunRow
+
+
+def show(run: RunRow, shown: Shown) -> None:
+    """Ask for a node when none is chosen, otherwise show everything about it."""
+    slot = _choose(shown)
+    if slot is None:
+        atlas.mark(channel=CHANNEL, selected=None)
+        messages.empty("No memory is chosen.", "Click a point of the map, or type a memory id.")
+        return
+    try:
+        detail = data.point(shown.snapshot.id, slot)
+    except EmtcError as exc:
+        atlas.mark(channel=CHANNEL, selected=None)
+        messages.error(exc)
+        return
+    atlas.mark(channel=CHANNEL, selected=slot, at=_places(shown, [slot])[0], trace=_trace(shown, detail))
+    _entry(run, detail)
+    _replay(run, detail)
+
+
+def _trace(shown: Shown, detail: PointDetail) -> list[atlas.Place | None]:
+    """Place every state of the episode on the map; None where its node is no longer in the memory."""
+    slots = detail.trajectory.slots
+    return [] if slots is None else _places(shown, slots.tolist())
+
+
+def _places(shown: Shown, slots: list[int]) -> list[atlas.Place | None]:
+    rows = [shown.snapshot.row_of(slot) for slot in slots]
+    places = [None if row is None else shown.coordinates[row].tolist() for row in rows]
+    return [place if place is not None and all(map(isfinite, place)) else None for place in places]
+
+
+def _choose(shown: Shown) -> int | None:
+    in_url = state.read_int(state.POINT)
+    if in_url != st.session_state.get("point_seen"):
+        st.session_state["point_seen"] = in_url
+        st.session_state["point_typed"] = in_url
+    return st.number_input(
+        "Memory id",
+        min_value=0,
+        step=1,
+        value=None,
+        key="point_typed",
+        on_change=_typed,
+        placeholder="click a point, or type its id",
+        help="The slot of a node in the episodic memory; the way to any point without a mouse.",
+        width=300,
+    )
+
+
+def _typed() -> None:
+    st.session_state["point_seen"] = st.session_state["point_typed"]
+    state.write(state.POINT, st.session_state["point_typed"])
+
+
+def _entry(run: RunRow, detail: PointDetail) -> None:
+    st.subheader(f"Memory {detail.slot}")
+    tiles = (
+        ("H [return]", number(detail.h), "Highest return-to-go ever seen from this state"),
+        ("ξ", "desirable" if detail.xi else "not yet", "Whether a successful episode passed here"),
+        ("N_ξ / N_call", f"{count(detail.n_xi)} / {count(detail.n_call)}", "Successful visits of all visits"),
+        ("Δ_mem [return]", number(detail.delta_mem), "Consistency error along the stored successor"),
+        ("β", number(detail.beta), "Gate coefficient at the snapshot"),
+        ("t [steps]", count(detail.t), "Step of the episode at which the state was met"),
+    )
+    for column, (label, value, text) in zip(st.columns(len(tiles)), tiles, strict=True):
+        column.metric(label, value, help=text)
+    with st.expander("All fields", icon=":material/list:"):
+        st.dataframe(make_fields(run, detail), hide_index=True, height="content")
+    if detail.idx_next is not None:
+        st.button(
+            f"Go to its successor, memory {detail.idx_next}",
+            icon=":material/arrow_forward:",
+            on_click=state.write,
+            args=(state.POINT, detail.idx_next),
+        )
+
+
+def make_fields(run: RunRow, detail: PointDetail) -> pd.DataFrame:
+    """List everything that is known of a node, with units."""
+    trajectory = detail.trajectory
+    rows = [
+        ("memory id (slot)", str(detail.slot)),
+        ("run", f"{run.name} ({run.id})"),
+        ("snapshot at env step", count(detail.env_step)),
+        ("H [return]", number(detail.h, 6)),
+        ("ξ", "1" if detail.xi else "0"),
+        ("N_call", count(detail.n_call)),
+        ("N_ξ", count(detail.n_xi)),
+        ("Δ_mem at the snapshot [return]", number(detail.delta_mem, 6)),
+        ("β at the snapshot", number(detail.beta, 6)),
+        ("τ of the episode [return]", number(trajectory.tau, 6)),
+        ("reward of the transition that last wrote it", number(detail.reward, 6)),
+        ("successor (slot)", str(detail.idx_next) if detail.idx_next is not None else "none"),
+        ("embedding x", "  ".join(f"{float(value):.4g}" for value in detail.embedding)),
+        ("written by episode", count(detail.episode)),
+        ("at step t", count(detail.t)),
+        ("env step", count(trajectory.first_env_step + detail.t)),
+    ]
+    return pd.DataFrame(rows, columns=["field", "value"])
+
+
+def _replay(run: RunRow, detail: PointDetail) -> None:
+    trajectory = detail.trajectory
+    outcome = "won" if trajectory.won else "not won"
+    title = f"Episode {detail.episode}, {outcome}, return {number(trajectory.episode_return)}"
+    chart = draw_trajectory(
+        title=title, reward=trajectory.reward, h=trajectory.h, delta_mem=trajectory.delta_mem, beta=trajectory.beta
+    )
+    with st.container(horizontal=True, horizontal_alignment="distribute", vertical_alignment="bottom"):
+        st.subheader("The episode that wrote it")
+        stem, facts = f"{run.id}-episode-{detail.episode}", {"episode": detail.episode}
+        pin.show_with_export(chart, key="point-trajectory", stem=stem, page="memory", run=run, facts=facts)
+    st.markdown(
+        f"{escape_markdown(title)}. The replay starts at t = {detail.t}, the state of memory {detail.slot}; "
+        "its path is drawn on the map above."
+    )
+    scene = data.scene(run.env, run.map, trajectory.state)
+    playback.show(scene, chart, key="point-replay", start=detail.t, title=title)
+    st.caption(escape_markdown(chart.caption))
+    st.page_link(
+        "../pages/replay.py",
+        label="Open this episode on Replay",
+        icon=":material/smart_display:",
+        query_params={state.RUN: run.id, state.EPISODE: str(detail.episode), state.START: str(detail.t)},
+    )

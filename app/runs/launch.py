@@ -1,0 +1,209 @@
+"""Start trainers as processes of their own, which outlive the app, and say what a run will cost.
+
+The run's row is made first; the process takes it, and from then on both meet only in the database.
+"""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import psutil
+
+from app.runs.versions import library_versions
+from emtc_core.config.resolve import resolve
+from emtc_core.config.run import RunConfig
+from emtc_core.envs.registry import check_available, get_env_info
+from emtc_core.errors import ConfigError, EmtcError, RunStateError, StorageError
+from storage.engine import Database, run_folder
+from storage.queries.runs import get_run, list_runs
+from storage.runs import create_run, find_launch, finish_run, get_process_created_at, mark_launched
+
+ROOT = Path(__file__).resolve().parents[2]
+LOG_NAME = "log.txt"
+WARM_UP_VARIABLE = "EMTC_WARM_UP"
+
+_GUESSED_STEPS_PER_SECOND = 350.0
+_BYTES_PER_STEP = 150
+_BYTES_PER_NODE = 60
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """What a run will take: seconds, bytes of disk, and where the speed comes from."""
+
+    seconds: float
+    disk_bytes: float
+    basis: str
+
+
+def check_startable(config: RunConfig) -> None:
+    """Refuse what this machine cannot run, before anything is created.
+
+    Raises:
+        EnvUnavailableError: If the environment is not here.
+        ConfigError: If CUDA is asked for and there is none.
+    """
+    check_available(config.env)
+    if config.train.device == "cuda" and (reason := _why_no_cuda()):
+        raise ConfigError(reason)
+
+
+def _why_no_cuda() -> str:
+    """Ask an interpreter of its own, because the app never loads torch; an empty text means that there is CUDA."""
+    question = "from emtc_core.device import choose_device; choose_device('cuda')"
+    asked = subprocess.run([sys.executable, "-c", question], cwd=ROOT, capture_output=True, text=True, check=False)
+    return asked.stderr.strip().splitlines()[-1].partition(": ")[2] if asked.returncode else ""
+
+
+def launch_run(db: Database, config: RunConfig, *, name: str | None = None, launch_token: str | None = None) -> str:
+    """Queue a run and start its trainer; the same token again returns the run that it made before.
+
+    Raises:
+        ConfigError, EnvUnavailableError: If the run cannot start here; nothing is created.
+        StorageError: If the run's folder cannot be written.
+    """
+    check_startable(config)
+    if launch_token and (known := find_launch(db, launch_token)):
+        return known
+    try:
+        run_id = create_run(
+            db,
+            config.model_dump(mode="json"),
+            name=name,
+            target_steps=config.train.t_max,
+            launch_token=launch_token,
+            versions=library_versions(),
+        )
+    except RunStateError:
+        if launch_token and (known := find_launch(db, launch_token)):  # the other press was faster
+            return known
+        raise
+    start_trainer(db, run_id)
+    return run_id
+
+
+def launch_demo(db: Database, *, launch_token: str | None = None) -> str:
+    """Start the demo run: EMTC(QPLEX) on 3m, about two minutes on two CPU cores."""
+    return launch_run(db, resolve(preset="demo"), name="Demo: EMTC(QPLEX) on 3m", launch_token=launch_token)
+
+
+def resume_run(db: Database, run_id: str) -> None:
+    """Start a trainer that goes on from the run's last checkpoint.
+
+    Raises:
+        RunStateError: If the run has not ended.
+    """
+    row = get_run(db, run_id)
+    if row.live_status not in ("stopped", "failed", "lost"):
+        raise RunStateError(f"Run {row.id} is {row.live_status}; only a stopped, failed or lost run resumes.")
+    start_trainer(db, row.id, resume=True)
+
+
+def kill_run(db: Database, run_id: str) -> None:
+    """End the process of a run that answers to nothing, if it is certainly that process on this machine.
+
+    Raises:
+        RunStateError: If it is not.
+    """
+    row = get_run(db, run_id)
+    if row.host != socket.gethostname() or row.pid is None or row.pid_created_at is None:
+        raise RunStateError(f"Run {row.id} works on {row.host or 'no machine'}; end it there.")
+    try:
+        process = psutil.Process(row.pid)
+        if abs(process.create_time() - row.pid_created_at) > 2:
+            raise RunStateError(f"The process of run {row.id} has already ended.")
+        process.send_signal(signal.SIGKILL)
+    except psutil.NoSuchProcess as exc:
+        raise RunStateError(f"The process of run {row.id} has already ended.") from exc
+
+
+def estimate(db: Database | None, config: RunConfig) -> Estimate:
+    """Estimate a run's duration and disk use, from earlier runs of the same map and algorithm where there are any."""
+    speed, basis = _known_speed(db, config)
+    steps = config.train.t_max
+    info = get_env_info(config.env)
+    state_dim = info.state_dim if info else 100
+    nodes = min(steps, config.memory.capacity) if config.uses_memory else 0
+    snapshots = config.record.snapshots * (nodes * _BYTES_PER_NODE / 2 + 0.5 * 2 * state_dim * min(nodes, 20_000))
+    disk = steps * (_BYTES_PER_STEP + 1.5 * state_dim) + snapshots
+    return Estimate(steps / speed, disk, basis)
+
+
+def find_trainer(run_id: str) -> bool:
+    """Tell whether this machine has a trainer of a run, whatever its row says."""
+    processes = (process.info for process in psutil.process_iter(["cmdline", "status"]))
+    return any(
+        {"train-worker", run_id} <= set(info["cmdline"] or ()) and info["status"] != psutil.STATUS_ZOMBIE
+        for info in processes
+    )
+
+
+def spawn(arguments: list[str], log: Path) -> subprocess.Popen[bytes]:
+    """Start `python -m …` in a session of its own, deaf to this process's end; its output goes to `log`."""
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("ab") as output:
+        process = subprocess.Popen(
+            [sys.executable, "-m", *arguments],
+            cwd=ROOT,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            close_fds=True,
+            env={**os.environ, "PYTHONUNBUFFERED": "1"},
+        )
+    threading.Thread(target=process.wait, daemon=True, name=f"reaper-{process.pid}").start()
+    return process
+
+
+def start_warmup(log: Path) -> bool:
+    """Compile what a first run needs, in a low-priority process, unless EMTC_WARM_UP=0 forbids it."""
+    if os.environ.get(WARM_UP_VARIABLE) == "0":
+        return False
+    spawn(["app.warmup"], log)
+    return True
+
+
+def start_trainer(db: Database, run_id: str, *, resume: bool = False) -> None:
+    """Start the process that trains a run whose row is there already.
+
+    Raises:
+        StorageError: If it cannot be started; a run that never began is marked failed then.
+    """
+    command = ["app.cli.main", "train-worker", run_id, "--db", db.url, *(["--resume"] if resume else [])]
+    try:
+        process = spawn(command, run_folder(db, run_id) / LOG_NAME)
+    except OSError as exc:
+        sentence = f"The trainer of run {run_id} could not be started: {exc.strerror or exc}."
+        if not resume:
+            finish_run(db, run_id, "failed", error=sentence)
+        raise StorageError(sentence) from exc
+    try:
+        created_at = get_process_created_at(process.pid)
+    except psutil.NoSuchProcess:
+        return  # it has ended already; its log says why
+    mark_launched(db, run_id, pid=process.pid, pid_created_at=created_at, host=socket.gethostname())
+
+
+def _known_speed(db: Database | None, config: RunConfig) -> tuple[float, str]:
+    try:
+        frame = list_runs(db, limit=100) if db else None
+    except EmtcError:
+        frame = None
+    speeds = [
+        row["env_steps"] / seconds
+        for row in ([] if frame is None else frame.to_dict("records"))
+        if (row["env"], row["map"], row["algo"], row["status"])
+        == (config.env.name, config.env.map, config.algo, "finished")
+        and row["env_steps"] > 0
+        and (seconds := (row["ended_at"] - row["started_at"]).total_seconds()) > 0
+    ]
+    if speeds:
+        return float(np.median(speeds)), f"the median of {len(speeds)} finished run(s) of this map and algorithm here"
+    return _GUESSED_STEPS_PER_SECOND, "a guess, as no such run has finished here yet"
