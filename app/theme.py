@@ -84,7 +84,7 @@ def style_methods(methods: Mapping[str, tuple[str, str]]) -> dict[str, Style]:
         algo, changes = methods[key]
         color, dash, _ = METHOD.get(algo, Style(NEUTRAL, _DOTTED))
         if changes:
-            color = shade(color, _SHADES[zlib.crc32(changes.encode()) % len(_SHADES)])
+            color = shade(color, _SHADES[zlib.crc32(f"tone {changes}".encode()) % len(_SHADES)])
         start = zlib.crc32(key.encode())
         turned = [MARKERS[(start + place) % len(MARKERS)] for place in range(len(MARKERS))]
         markers: list[Marker] = turned if changes else ["", *turned]

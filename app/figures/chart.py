@@ -22,7 +22,7 @@ class Line:
     """One series; `low` and `high` bound its band; a width of 0 with markers draws points only.
 
     A faint line stands behind its group's line: thin, without legend and tooltip. `marker` is a shape of `app.theme`
-    drawn here and there along the line, or at every point with `markers`; `label` stands at its end where there is room.
+    drawn here and there along the line, or at every point with `markers`; `label` stands at its end if there is room.
     """
 
     name: str

@@ -179,12 +179,17 @@ def _label_ends(ax: Axes, panel: Panel, height: float) -> None:
     ends = [(line, *_end(line)) for line in panel.lines if line.label and np.isfinite(line.y).any()]
     if not 1 < len(ends) <= _MOST_LABELS or max(len(line.label) for line, _, _ in ends) > 34:
         return
-    low, high = ax.get_ylim()
+    (left, right), (low, high) = ax.get_xlim(), ax.get_ylim()
+    early = [end for end in ends if right - end[1] > 0.12 * (right - left)]
+    beside = [end for end in ends if end not in early]
     gap = 1.25 * _LABEL_SIZE * _POINT / (0.8 * height)
-    places = spread([(y - low) / (high - low) for _, _, y in ends], gap)
-    if places is None:
-        return
-    for (line, x, y), place in zip(ends, places, strict=True):
+    places = spread([(y - low) / (high - low) for _, _, y in beside], gap)
+    for line, x, y in early:  # a leader across the plot would look like data
+        ax.annotate(
+            set_as_math(line.label), (x, y), (4, 0), "data", "offset points", va="center", size=_LABEL_SIZE,
+            color=line.color,
+        )  # fmt: skip
+    for (line, x, y), place in zip(beside, places or (), strict=places is not None):
         ax.annotate(
             set_as_math(line.label), (x, y), (1.02, place), "data", "axes fraction", va="center", size=_LABEL_SIZE,
             color=line.color, annotation_clip=False,

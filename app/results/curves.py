@@ -41,7 +41,7 @@ def draw_comparison(
             style = styles[group.variant.method]
             named = comparison.name_line(group.variant.method)
             lines += _seeds(group, named, style) if per_seed else []
-            lines.append(draw_line(named, group.curves, reading, style, label=f"{group.variant.name}{group.mark}"))
+            lines.append(draw_line(named, group.curves, reading, style, label=f"{_shorten(group)}{group.mark}"))
         panels.append(Panel(f"{quantity.title}, {task}", quantity.unit, tuple(lines), range=quantity.range))
     described = f"{quantity.title} over {X_LABEL}, one panel for each of {', '.join(comparison.tasks)}: " + ", ".join(
         f"{group.variant.label} (n = {group.n})" for group in comparison.groups
@@ -94,6 +94,12 @@ def draw_line(name: str, curves: Sequence[Curve], reading: Reading, style: Style
         name, style.color, steps, summary.center, summary.low, summary.high,
         dash=style.dash, marker=style.marker, label=label,
     )  # fmt: skip
+
+
+def _shorten(group: Group) -> str:
+    """Name a line at its end: what a variant changes is enough beside its colour."""
+    algo, _, changes = group.variant.name.partition(", ")
+    return changes or algo
 
 
 def _remarks(comparison: Comparison) -> list[str]:

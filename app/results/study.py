@@ -13,6 +13,7 @@ LAMBDAS = ("embed.lambda_rcon", "embed.lambda_cl")
 AUGMENTATION = ("embed.p_mask", "embed.sigma")
 TAUS = ("gate.tau_start", "gate.tau_end")
 DELTA, EMBEDDER = "memory.delta", "embed.type"
+BUDGET = "train.t_max"
 _FREE = frozenset({"seed", "preset"}) | TASK
 """What may differ between the runs of any study: the seed; the name of a preset whose values are compared anyway."""
 
@@ -34,7 +35,8 @@ def check_one_study(name: str, seeds: Sequence[Seed], keys: Iterable[str]) -> No
     first: dict[str, Settings] = {}
     for seed in seeds:
         usual = first.setdefault(seed.task, seed.settings)
-        for key in sorted(usual.keys() & seed.settings.keys() - _FREE - set(varied)):
+        shared = usual.keys() & seed.settings.keys() - _FREE - set(varied)
+        for key in sorted(shared, key=lambda each: (each != BUDGET, each)):  # other settings follow from the budget
             if seed.settings[key] != usual[key] and not is_harmless(key):
                 raise ConfigError(
                     f"{name} compares runs that differ in {', '.join(varied)} alone; {key} differs too: "

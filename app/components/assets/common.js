@@ -120,7 +120,7 @@ function drawPanel(ctx, box, panel, view, theme, hidden, options) {
     ctx.textBaseline = "middle"
     ctx.fillText(formatNumber(tick), box.x - 8, sy(tick))
   }
-  for (const tick of niceTicks(view[0], view[1], Math.max(2, box.width / 110))) {
+  for (const tick of niceTicks(view[0], view[1], Math.max(3, box.width / 90))) {
     ctx.strokeStyle = theme.faint
     ctx.beginPath()
     ctx.moveTo(Math.round(sx(tick)) + 0.5, box.y)
@@ -189,11 +189,11 @@ function drawLine(ctx, line, sx, sy, dim) {
   ctx.globalAlpha = 1
 }
 
-// Every point of a short line; of a long one with a marker, one every 70 pixels.
+// Every point of a short line; of a long one with a marker, one every 48 pixels.
 function drawPoints(ctx, { x, y, markers, faint, marker }, sx, sy, run) {
   const few = run <= 40 && !faint
   if (!markers && !few && !marker) return
-  const apart = marker && !markers && !few ? 70 : marker && !markers ? 34 : 0
+  const apart = marker && !markers && !few ? 48 : marker && !markers ? 34 : 0
   let last = -Infinity
   for (let i = 0; i < x.length; i += 1) {
     if (!finite(y[i]) || sx(x[i]) - last < apart) continue

@@ -134,24 +134,31 @@ function drawEndLabels(ctx, box, panel, { sx, sy }, view, theme, self) {
     if (last >= 0) ends.push({ line, x: sx(line.x[last]), y: sy(line.y[last]) })
   }
   ends.sort((a, b) => a.y - b.y)
+  const right = box.x + box.width
+  for (const end of ends) end.early = right - end.x > 40
+  const beside = ends.filter((end) => !end.early)
   let above = box.y - LABEL_ROW / 2
-  for (const end of ends) above = end.at = Math.max(end.y, above + LABEL_ROW)
+  for (const end of beside) above = end.at = Math.max(end.y, above + LABEL_ROW)
   let below = box.y + box.height + LABEL_ROW / 2
-  for (const end of [...ends].reverse()) below = end.at = Math.min(end.at, below - LABEL_ROW)
+  for (const end of [...beside].reverse()) below = end.at = Math.min(end.at, below - LABEL_ROW)
   ctx.save()
   ctx.font = `12px ${theme.font}`
   ctx.textBaseline = "middle"
   ctx.textAlign = "left"
-  for (const { line, x, y, at } of ends) {
+  for (const { line, x, y, at, early } of ends) {
     ctx.globalAlpha = self.strong && !isNamed(line, self.strong) ? 0.2 : 1
     ctx.strokeStyle = line.color
     ctx.fillStyle = line.color
+    if (early) { // a leader across the plot would look like data
+      ctx.fillText(line.label, x + 7, y)
+      continue
+    }
     ctx.lineWidth = 0.7
     ctx.beginPath()
     ctx.moveTo(x + 3, y)
-    ctx.lineTo(box.x + box.width + 8, at)
+    ctx.lineTo(right + 8, at)
     ctx.stroke()
-    ctx.fillText(line.label, box.x + box.width + 11, at)
+    ctx.fillText(line.label, right + 11, at)
   }
   ctx.restore()
 }

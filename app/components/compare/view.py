@@ -64,11 +64,12 @@ def _controls(run_ids: list[str]) -> tuple[Quantity, Reading, bool, bool]:
         band = st.selectbox(
             "Band over seeds", BANDS, format_func=BAND_NAMES.__getitem__, width=200, **_in_url("band", BANDS)
         )
-        per_seed = st.toggle("Each seed", key="each", bind="query-params", help="A thin line for every single run")
-        unfinished = st.toggle(
-            "Unfinished runs", key="unfinished", bind="query-params",
-            help="Count runs that have not reached their last step too, marked †; a line ends where its shortest does.",
-        )  # fmt: skip
+        with st.container(width="content", gap="xxsmall"):
+            per_seed = st.toggle("Each seed", key="each", bind="query-params", help="A thin line for every single run")
+            unfinished = st.toggle(
+                "Unfinished runs", key="unfinished", bind="query-params",
+                help="Count runs that have not reached their last step, marked †; a line ends where its shortest does.",
+            )  # fmt: skip
     middle: Center = next(each for each in CENTERS if each == center)
     return find_quantity(str(key)), Reading(middle, band), per_seed, unfinished
 

@@ -16,7 +16,7 @@ def show() -> None:
     """Draw the chart when at least one run was evaluated."""
     newest = [str(run_id) for run_id in data.run_list()["id"].head(NEWEST)]
     compared = data.compared(newest, "win_rate")
-    comparison = compared.curves(include_unfinished=True)
+    comparison = compared.curves(include_unfinished=False)
     chart = draw_comparison(comparison, per_seed=True, name="win-rates", title="Win rate of the last runs")
     if chart.is_empty:
         return

@@ -150,15 +150,17 @@ def _delta_line(name: str, style: Style, points: Sequence[tuple[float, np.ndarra
     summaries = [reading.summarize(numbers[:, None]) for _, numbers in points]
     x = np.array([where for where, _ in points])
     center = np.concatenate([each.center for each in summaries])
-    edges = [
-        np.concatenate([edge for edge in side if edge is not None])
-        for side in zip(*((each.low, each.high) for each in summaries), strict=True)
-    ]
-    low, high = edges if all(len(edge) == len(x) for edge in edges) else (None, None)
+    low, high = (_join(edges) for edges in ([each.low for each in summaries], [each.high for each in summaries]))
     counts = sorted({len(numbers) for _, numbers in points})
     n = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
     marker = style.marker or "circle"
     return Line(f"{name} (n = {n})", style.color, x, center, low, high, style.dash, True, marker=marker, label=name)
+
+
+def _join(edges: Sequence[np.ndarray | None]) -> np.ndarray | None:
+    """Join the edges of a band; no band where one point has none."""
+    known = [edge for edge in edges if edge is not None]
+    return np.concatenate(known) if len(known) == len(edges) else None
 
 
 def _style(seeds: Sequence[Seed], values: dict[str, tuple[Value, ...]], keys: Sequence[str]) -> dict[str, Style]:
