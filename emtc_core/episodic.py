@@ -274,6 +274,8 @@ class EpisodicPart:
             "embedder/state_loss": stats.state_loss,
             "embedder/info_nce": stats.info_nce,
             "embedder/info_nce_accuracy": stats.info_nce_accuracy,
+            "embedder/info_nce_chance": stats.info_nce_chance,
+            "embedder/return_unit": stats.return_unit,
             "embedder/fit_ms": stats.seconds * 1e3,
             "memory/reproject_ms": reproject_s * 1e3,
         }

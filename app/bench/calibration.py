@@ -51,10 +51,10 @@ def run(maps: tuple[str, ...] = tuple(MAPS), *, episodes: int = 100, seed: int =
     return figures
 
 
-def play_script(map: str, policy: Policy, *, episodes: int, seed: int) -> float:
-    """Let a script fight `episodes` battles and tell the share that it wins."""
+def play_script(map: str, policy: Policy, *, episodes: int, seed: int, config: SkirmishConfig | None = None) -> float:
+    """Let a script fight `episodes` battles, with the default settings or others, and tell the share that it wins."""
     spec = MAPS[map]
-    battle = Battle(spec, n_envs=episodes, config=SkirmishConfig())
+    battle = Battle(spec, n_envs=episodes, config=config or SkirmishConfig())
     battle.seed(seed)
     battle.restart()
     armed = battle.spec[:, c.S_DELIVERY] != c.MEND

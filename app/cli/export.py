@@ -9,9 +9,10 @@ import pandas as pd
 import typer
 
 from app.cli.output import DEFAULT_DATABASE, DatabaseUrl, say
+from app.figures.chart import Chart
 from app.figures.cloud import QUANTITIES
 from app.figures.export import EXPORT_FORMATS, WIDTHS, export_figure
-from app.results.kinds import Options
+from app.results.kinds import FigureKind, Options
 from app.results.provenance import describe_runs
 from app.results.registry import FIGURES, TABLES
 from app.results.select import select_runs
@@ -23,6 +24,7 @@ from storage.runs import RunRow
 
 Choice = TypeVar("Choice", bound=str)
 ENCODER_TIMING = "encoder-timing"
+GATE_READINGS = "gate-readings"
 
 
 def export(
@@ -65,11 +67,12 @@ def export(
         return
     if out is None:
         raise typer.BadParameter("--figure needs --out FILE.")
-    kind = FIGURES[_choose("figure", figure or "", FIGURES)]
+    name = _choose("figure", figure or "", (*FIGURES, GATE_READINGS))
     image = _choose("format", format or out.suffix.removeprefix("."), EXPORT_FORMATS)
     columns = _choose("width", width or "two", WIDTHS)
     if width and image in ("html", "csv"):
         raise typer.BadParameter(f"--width belongs to svg, pdf and png; {image} has none.")
+    kind = FIGURES.get(name) or FigureKind(name, _judge_again, needs_runs=True)
     if kind.needs_runs and not runs:
         raise typer.BadParameter("Name at least one run; list them with: emtc runs")
     database = open_database(db)
@@ -109,6 +112,15 @@ def _measure_encoders() -> pd.DataFrame:
 
     say("Measuring the encoders …")
     return make_encoder_timing_table()
+
+
+def _judge_again(db: Database, rows: Sequence[RunRow], options: Options) -> Chart:
+    """Run memory and gate anew on what was recorded; the only figure that computes with the core."""
+    from app.runs.readings import make_gate_readings
+
+    chart = make_gate_readings(db, rows, on_progress=say)
+    say(chart.caption)
+    return chart
 
 
 def _select(

@@ -1,17 +1,14 @@
 """`emtc train | resume` and the worker behind detached runs."""
 
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from app.cli.output import DEFAULT_DATABASE, AsJson, DatabaseUrl, RunPrefix, print_json, print_table, say
+from app.cli.progress import show_progress
 from app.runs.launch import check_startable, launch_run, resume_run
 from app.runs.versions import library_versions
 from emtc_core.config.resolve import describe_fields, resolve
@@ -99,11 +96,10 @@ def train_worker(
 def _train_in_foreground(database: Database, run_id: str, *, resume: bool, json: bool) -> int:
     from app.runs.training import train_run
 
-    target = get_run(database, run_id).target_steps
     started = time.monotonic()
     say(f"Run {run_id}")
     try:
-        with _progress_bar(target) as on_progress:
+        with show_progress(database, run_id) as on_progress:
             summary = train_run(database, run_id, resume=resume, on_progress=on_progress)
     except Exception as exc:
         sentence = str(exc) if isinstance(exc, EmtcError) else f"Run {run_id} failed: {type(exc).__name__}: {exc}"
@@ -118,21 +114,6 @@ def _train_in_foreground(database: Database, run_id: str, *, resume: bool, json:
         win_rate = "–" if summary.win_rate is None else f"{summary.win_rate:.1%}"
         say(f"{summary.status}: {summary.env_steps} env steps in {wall_seconds:.0f} s, test win rate {win_rate}")
     return 0
-
-
-@contextmanager
-def _progress_bar(total: int) -> Iterator[Callable[[int], None]]:
-    columns = (
-        TextColumn("training"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("env steps"),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=Console(stderr=True)) as progress:
-        task = progress.add_task("training", total=total)
-        yield lambda env_step: progress.update(task, completed=min(env_step, total))
 
 
 def _print_keys() -> int:

@@ -22,7 +22,7 @@ class Line:
     """One series; `low` and `high` bound its band; a width of 0 with markers draws points only.
 
     A faint line stands behind its group's line: thin, without legend and tooltip. `marker` is a shape of `app.theme`
-    drawn here and there along the line, or at every point with `markers`; `label` stands at its end if there is room.
+    drawn here and there along the line, or at every point with `markers`; `label` is a short name for its end.
     """
 
     name: str
@@ -154,6 +154,7 @@ def _cut(line: Line, window: Sequence[float]) -> Line:
 def _to_component(line: Line) -> dict[str, Any]:
     return {
         "name": line.name,
+        "label": line.label,
         "color": line.color,
         "x": line.x.tolist(),
         "y": _nullable(line.y),
@@ -164,7 +165,6 @@ def _to_component(line: Line) -> dict[str, Any]:
         "width": line.width,
         "faint": line.faint,
         "marker": line.marker or None,
-        "label": line.label or None,
         "group": line.group or None,
     }
 

@@ -57,6 +57,15 @@ def test_another_preset_and_another_environment_are_told() -> None:
     assert found["b"] == "EMTC(QPLEX) on academy_3_vs_1_with_keeper [grf]"
 
 
+def test_a_run_from_before_the_fixed_starts_is_not_averaged_with_those_after() -> None:
+    before = stored()
+    del before["env"]["skirmish"]["spawn_jitter"]
+    assert labels({"old": before, "new": stored(seed=2)}) == {
+        "old": "EMTC(QPLEX) on 3m, env.skirmish.spawn_jitter = 0.05",
+        "new": "EMTC(QPLEX) on 3m",
+    }
+
+
 def test_a_configuration_of_a_stranger_is_labelled_all_the_same() -> None:
     assert labels({"a": {"algo": "new", "env": {"name": "skirmish", "map": "9m"}}}) == {"a": "NEW on 9m"}
 

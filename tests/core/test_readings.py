@@ -64,7 +64,7 @@ def test_every_gate_equals_the_independent_reading(preset: str, lookup: str, str
 
 def test_the_two_lookups_differ_where_a_later_node_is_nearer(stream: list[Episode]) -> None:
     by_lookup = [
-        _absorb_all(resolve(map="3m", overrides=[f"gate.lookup={lookup}", "memory.delta=0.2"]), stream)[0]
+        _absorb_all(resolve(map="3m", overrides=[f"gate.lookup={lookup}", "memory.delta=0.8"]), stream)[0]
         for lookup in ("nearest", "written")
     ]
     assert not np.allclose(*by_lookup, atol=1e-6)
