@@ -1,6 +1,7 @@
 """The curves of one run: the gate at work, outcomes, learning and speed. Frames in, Charts out."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -57,8 +58,11 @@ def draw_gate_dynamics(
         "they were judged, 10–90 %. Links in memory: all that is stored, from each node to its successor, 5–95 %. "
         "A mean outside its band is made by the few beyond it. τ is the gate's temperature."
     )
-    return Chart(
+    chart = Chart(
         "gate-dynamics", f"Gate dynamics of {run}", X_LABEL, panels, caption, _describe_dynamics(panels), marks
+    )
+    return replace(
+        chart, subtitle="one run; means over the transitions since the last report and over all stored links"
     )
 
 
@@ -164,7 +168,8 @@ def draw_outcomes(
     described = "Win rate and return over training env steps. " + (
         f"Latest evaluation: win rate {last[0]}, return {last[1]}." if last else "No evaluation yet."
     )
-    return Chart("learning-curves", f"Learning curve of {run}", X_LABEL, panels, caption, described, marks)
+    chart = Chart("learning-curves", f"Learning curve of {run}", X_LABEL, panels, caption, described, marks)
+    return replace(chart, subtitle="one run; mean over the greedy episodes of each evaluation, band: 95 % (Wilson)")
 
 
 def draw_metrics(
