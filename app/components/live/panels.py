@@ -173,7 +173,7 @@ def _charts(run: RunRow) -> None:
 
 
 def _gate_charts(run: RunRow, frames: LiveCurves, marks: tuple[Mark, ...]) -> None:
-    """Show side by side how the gate judges and what that does; a run of an earlier version has the first alone."""
+    """Show side by side how the gate judges and what that does, as far as the run measured it."""
     dynamics = draw_gate_dynamics(frames.gate, frames.metrics, run=run.name, marks=marks)
     effect = draw_gate_effect(frames.metrics, run=run.name, marks=marks)
     if effect.is_empty:
