@@ -20,13 +20,16 @@ from app.results.series import Comparison, Seed, make_seeds, read_seeds, settle
 from app.theme import ENDED
 from emtc_core.envs.base import Scene
 from emtc_core.envs.registry import EnvRow, list_envs, make_scene
+from emtc_core.errors import StorageError
 from storage.engine import Database, open_database, run_folder
+from storage.files import read_tail
 from storage.queries import compare, curves, episodes, memory, runs, sweeps
 from storage.queries import gate_state as gates
 from storage.queries.episodes import Trajectory
 from storage.queries.gate_state import GateState
 from storage.queries.memory import PointDetail, Projection, Snapshot
 from storage.runs import RunRow
+from storage.secrets import hide_passwords
 
 DEFAULT_DATABASE = "sqlite:///runs/emtc.db"
 LOG_TAIL_BYTES = 20_000
@@ -309,12 +312,9 @@ def scene(env: str, map: str, states: NDArray[np.float32]) -> Scene:
 
 def log_tail(run_id: str) -> str:
     """Read the end of a run's log, or an empty text."""
-    path = run_folder(database(), run_id) / "log.txt"
     try:
-        with path.open("rb") as file:
-            file.seek(0, 2)
-            file.seek(max(0, file.tell() - LOG_TAIL_BYTES))
-            text = file.read().decode(errors="replace")
-    except OSError:
-        return ""
+        path = run_folder(database(), run_id) / "log.txt"
+    except StorageError as exc:
+        return str(exc)
+    text = hide_passwords(read_tail(path, LOG_TAIL_BYTES).decode(errors="replace"))
     return "\n".join(line.rsplit("\r", 1)[-1] for line in text.splitlines()[-60:])

@@ -135,6 +135,9 @@ TWO: Final = ("#B8BEC6", "#009E73")
 
 STATUS_COLOR: Final = {
     "queued": "gray",
+    "created": "gray",
+    "starting": "blue",
+    "stopping": "orange",
     "running": "blue",
     "paused": "orange",
     "finished": "green",
@@ -144,6 +147,9 @@ STATUS_COLOR: Final = {
 }
 STATUS_ICON: Final = {
     "queued": ":material/schedule:",
+    "created": ":material/schedule:",
+    "starting": ":material/hourglass_top:",
+    "stopping": ":material/hourglass_bottom:",
     "running": ":material/play_circle:",
     "paused": ":material/pause_circle:",
     "finished": ":material/check_circle:",

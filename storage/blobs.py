@@ -16,7 +16,8 @@ before compression, so that similar bytes stand together:
     shuffle   byte 0 of all elements, then byte 1 of all elements…
     columns   the array is [rows, columns]: transposed first, then shuffled
 
-Nothing here runs code from the data: no pickle.
+Nothing here runs code from the data: no pickle. A blob says how big its arrays are before one byte of them is
+unpacked: what it says is checked against a limit, against its own frames, and against what comes out.
 """
 
 import json
@@ -34,6 +35,7 @@ import zstandard
 from numpy.typing import NDArray
 
 from emtc_core.errors import StorageError
+from storage.guards import shorten
 
 MAGIC = b"EMTC"
 VERSION = 1
@@ -41,6 +43,11 @@ _PREFIX = struct.Struct("<4sBI")
 CHUNK_ROWS = 65_536
 _LEVEL = 1
 _MAX_COLUMNS = 4096  # wider arrays are not worth transposing
+MOST_BYTES = 1 << 30
+"""Of all arrays of one blob, unpacked: a column of a memory of 50 million nodes still fits."""
+_MOST_HEADER_BYTES = 1 << 20
+_MOST_DIMENSIONS = 8
+_KINDS = {"f": "f", "i": "iu", "b": "biu"}
 _local = threading.local()  # a compressor belongs to one thread
 
 
@@ -69,26 +76,62 @@ def pack(arrays: Mapping[str, NDArray[Any]]) -> bytes:
     return b"".join([_PREFIX.pack(MAGIC, VERSION, len(header)), header, *bodies])
 
 
-def unpack(blob: bytes) -> dict[str, NDArray[Any]]:
+def unpack(blob: bytes, *, most_bytes: int = MOST_BYTES) -> dict[str, NDArray[Any]]:
     """Read every array of a blob.
 
     Raises:
-        StorageError: If the blob is damaged or of a newer format.
+        StorageError: If the blob is damaged, of a newer format, or bigger than `most_bytes` when unpacked.
     """
     with _damage_told():
-        return {packed.name: packed.read() for packed in _open(blob)}
+        return {packed.name: packed.read() for packed in _open(blob, most_bytes)}
 
 
-def unpack_one(blob: bytes) -> NDArray[Any]:
-    """Read the only array of a blob."""
-    (array,) = unpack(blob).values()
-    return array
+def unpack_as(
+    blob: bytes, forms: Mapping[str, str], *, optional: frozenset[str] = frozenset(), most_bytes: int = MOST_BYTES
+) -> dict[str, NDArray[Any]]:
+    """Read a blob whose arrays have these names and forms; those in `optional` may be missing.
+
+    Args:
+        blob: What `pack` made.
+        forms: Name → kind and number of dimensions, as "f2": f floating, i integer, b boolean or 0 and 1.
+        optional: Names that may be missing.
+        most_bytes: Of all arrays, unpacked.
+
+    Raises:
+        StorageError: If it has others, or as `unpack` does.
+    """
+    with _damage_told():
+        packed = list(_open(blob, most_bytes))
+        found = {each.name for each in packed}
+        if not forms.keys() - optional <= found or not all(each.has_form(forms.get(each.name)) for each in packed):
+            raise StorageError(f"A stored blob must hold {', '.join(forms)}, got {shorten(', '.join(found))}.")
+        return {each.name: each.read() for each in packed}
 
 
-def unpack_row(blob: bytes, row: int) -> NDArray[Any]:
+def measure(blob: bytes, *, most_bytes: int = MOST_BYTES) -> int:
+    """Tell how many bytes a blob's arrays take, without unpacking them.
+
+    Raises:
+        StorageError: As `unpack` does, as far as the header and the frames tell.
+    """
+    with _damage_told():
+        packed = list(_open(blob, most_bytes))
+        for each in packed:
+            for place in range(len(each.starts)):
+                each.check_frame(place)
+        return sum(each.size_bytes for each in packed)
+
+
+def unpack_one(blob: bytes, form: str | None = None) -> NDArray[Any]:
+    """Read the only array of a blob, which must have the form that `unpack_as` describes."""
+    with _damage_told():
+        return _open_one(blob, form).read()
+
+
+def unpack_row(blob: bytes, row: int, form: str | None = None) -> NDArray[Any]:
     """Read one row of the only array of a blob, decompressing its chunk alone."""
     with _damage_told():
-        (packed,) = _open(blob)
+        packed = _open_one(blob, form)
         return packed.read_chunk(row // packed.rows)[row % packed.rows]
 
 
@@ -118,46 +161,87 @@ class _Packed:
     sizes: list[int]
     blob: memoryview
 
+    def has_form(self, form: str | None) -> bool:
+        """Tell whether this is of a form as "f2": kind and number of dimensions."""
+        return form is not None and self.dtype.kind in _KINDS[form[0]] and len(self.shape) == int(form[1:])
+
+    @property
+    def size_bytes(self) -> int:
+        """How big the array is when it is unpacked."""
+        return math.prod(self.shape) * self.dtype.itemsize
+
     def read(self) -> NDArray[Any]:
         chunks = [self.read_chunk(place) for place in range(len(self.starts))]
         return chunks[0] if len(chunks) == 1 else np.concatenate(chunks)
 
     def read_chunk(self, place: int) -> NDArray[Any]:
-        start = self.starts[place]
-        body = _decompressor().decompress(self.blob[start : start + self.sizes[place]])
-        shape = self.shape
-        if shape:
-            shape = (min(self.rows, shape[0] - place * self.rows), *shape[1:])
-        return _restore(body, self.dtype, shape, self.filter)
+        frame, shape = self.check_frame(place), self._chunk_shape(place)
+        return _restore(_decompressor().decompress(frame), self.dtype, shape, self.filter)
+
+    def check_frame(self, place: int) -> memoryview:
+        """Find the frame of a chunk, which must say that it unpacks to exactly the chunk."""
+        frame = self.blob[self.starts[place] : self.starts[place] + self.sizes[place]]
+        if zstandard.frame_content_size(frame) != math.prod(self._chunk_shape(place)) * self.dtype.itemsize:
+            raise ValueError("a frame does not hold what the header says")
+        return frame
+
+    def _chunk_shape(self, place: int) -> tuple[int, ...]:
+        if not self.shape:
+            return ()
+        return (min(self.rows, self.shape[0] - place * self.rows), *self.shape[1:])
 
 
-def _open(blob: bytes) -> Iterator[_Packed]:
+def _open_one(blob: bytes, form: str | None) -> _Packed:
+    (packed,) = _open(blob)
+    if form is not None and not packed.has_form(form):
+        raise ValueError("the array is of another form")
+    return packed
+
+
+def _open(blob: bytes, most_bytes: int = MOST_BYTES) -> Iterator[_Packed]:
     magic, version, header_size = _PREFIX.unpack_from(blob)
     if magic != MAGIC:
         raise ValueError("not a blob of EMTC Lab")
     if version > VERSION:
         raise StorageError(f"A stored array has format {version}; this version reads up to {VERSION}.")
     start = _PREFIX.size + header_size
+    if header_size > _MOST_HEADER_BYTES or start > len(blob):
+        raise ValueError("the header is too long")
+    unpacked = 0
     for entry in json.loads(blob[_PREFIX.size : start]):
-        starts = [start + offset for offset in accumulate(entry["sizes"], initial=0)]
-        start = starts.pop()
-        yield _Packed(
-            entry["name"],
-            np.dtype(entry["dtype"]),
-            tuple(entry["shape"]),
-            entry["filter"],
-            entry["rows"],
-            starts,
-            entry["sizes"],
-            memoryview(blob),
-        )
+        packed = _read_entry(entry, start, memoryview(blob))
+        unpacked += packed.size_bytes
+        if unpacked > most_bytes:
+            raise StorageError(
+                f"A stored blob of {len(blob):,} bytes must unpack to at most {most_bytes:,}, got {unpacked:,} or more."
+            )
+        start += sum(packed.sizes)
+        yield packed
+
+
+def _read_entry(entry: Mapping[str, Any], start: int, blob: memoryview) -> _Packed:
+    """Read one entry of a header, of which nothing is taken for granted."""
+    dtype, shape, rows, sizes = np.dtype(str(entry["dtype"])), tuple(entry["shape"]), entry["rows"], entry["sizes"]
+    whole = all(type(number) is int and number >= 0 for number in (*shape, *sizes, rows))
+    if not whole or dtype.kind not in "biuf" or rows < 1 or len(shape) > _MOST_DIMENSIONS:
+        raise ValueError("an entry of the header is no array")
+    if len(sizes) != (max(1, -(-shape[0] // rows)) if shape else 1) or start + sum(sizes) > len(blob):
+        raise ValueError("the chunks do not make up the array")
+    starts = list(accumulate(sizes, initial=start))[:-1]
+    return _Packed(str(entry["name"]), dtype, shape, str(entry["filter"]), rows, starts, sizes, blob)
+
+
+_DAMAGE = (
+    *(zstandard.ZstdError, ValueError, KeyError, IndexError, TypeError, OverflowError, MemoryError),
+    *(RecursionError, struct.error),
+)
 
 
 @contextmanager
 def _damage_told() -> Iterator[None]:
     try:
         yield
-    except (zstandard.ZstdError, ValueError, KeyError, IndexError, TypeError, struct.error) as error:
+    except _DAMAGE as error:
         raise StorageError("A stored array is damaged and cannot be read.") from error
 
 

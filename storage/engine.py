@@ -1,13 +1,15 @@
 """Engines, pragmas, opening and upgrading a database, and the one scope that commits.
 
 `open_database` is the only way in. Readers get a connection that cannot write; writers get one transaction
-that is entirely done or entirely undone. The tables are in `models`, their history in `migrations`.
+that is entirely done or entirely undone. The tables are in `models`, their history in `migrations`, what an older
+database is kept as before its upgrade in `backup`, and what may stand in one in `guards`.
 """
 
+import os
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import psutil
@@ -16,8 +18,13 @@ from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError
 
 from emtc_core.errors import StorageError
+from storage.backup import back_up
+from storage.files import FILE_MODE, find_folder, make_private_folder
+from storage.guards import check_identifier, shorten
 from storage.migrations import upgrade
+from storage.secrets import hide_passwords
 
+READ_ONLY_VARIABLE = "EMTC_READ_ONLY"
 BUSY_TIMEOUT_S = 10.0
 PAGE_BYTES = 8192
 _NETWORK_FILESYSTEMS = frozenset({"nfs", "nfs4", "cifs", "smb3", "smbfs", "afs", "lustre", "fuse.sshfs", "beegfs"})
@@ -27,10 +34,16 @@ _NETWORK_FILESYSTEMS = frozenset({"nfs", "nfs4", "cifs", "smb3", "smbfs", "afs",
 class Database:
     """An open database. Share it between threads, never across a fork."""
 
-    url: str  # absolute, so that another process may open it from any folder
+    url: str = field(repr=False)  # absolute, for another process; may hold a password: `shown` is for people
     path: Path | None  # of the SQLite file; None for a server
     reader: Engine
     writer: Engine | None  # None when opened read-only
+    backup: Path | None = None  # the copy that was made before an older database was upgraded just now
+
+    @property
+    def shown(self) -> str:
+        """The URL as people may see it."""
+        return hide_passwords(self.url)
 
     @property
     def dialect(self) -> str:
@@ -44,7 +57,7 @@ class Database:
         Raises:
             StorageError: If the database cannot be read.
         """
-        with _translated(self), self.reader.connect() as connection:
+        with read_safely(self.reader) as connection:
             yield connection
 
     @contextmanager
@@ -55,8 +68,8 @@ class Database:
             StorageError: If the database was opened read-only or cannot be written.
         """
         if self.writer is None:
-            raise StorageError(f"{self.url} was opened for reading only.")
-        with _translated(self), self.writer.begin() as connection:
+            raise StorageError(f"{self.shown} was opened for reading only.{_why_read_only()}")
+        with _translated(self.writer), self.writer.begin() as connection:
             yield connection
 
     def dispose(self) -> None:
@@ -71,7 +84,8 @@ def open_database(url: str, *, read_only: bool = False) -> Database:
 
     Args:
         url: `sqlite:///folder/file.db` or `postgresql://…`. A relative path starts at the working directory.
-        read_only: Never write; then the database must exist and be of this version.
+        read_only: Never write; then the database must exist and be of this version. EMTC_READ_ONLY=1 in the
+            environment makes every database so.
 
     Returns:
         The open database.
@@ -81,32 +95,72 @@ def open_database(url: str, *, read_only: bool = False) -> Database:
         NewerDatabaseError: If a newer version of EMTC Lab wrote it.
     """
     parsed = _parse(url)
+    read_only = read_only or is_read_only()
     if parsed.get_backend_name() == "sqlite":
         return _open_sqlite(parsed, read_only=read_only)
-    shown = parsed.render_as_string(hide_password=False)
+    complete = parsed.render_as_string(hide_password=False)
     engine = _server_engine(parsed)
     reader = engine.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
-    database = Database(shown, None, reader, None if read_only else engine)
-    _upgrade(database)
-    return database
+    database = Database(complete, None, reader, None if read_only else engine)
+    try:
+        return _upgrade(database)
+    except BaseException:
+        database.dispose()
+        raise
+
+
+def is_read_only() -> bool:
+    """Tell whether EMTC_READ_ONLY=1 forbids this process to start, change or delete anything."""
+    return os.environ.get(READ_ONLY_VARIABLE, "") not in ("", "0")
+
+
+def refuse_when_read_only(what: str) -> None:
+    """Refuse to act where EMTC_READ_ONLY=1 forbids it; `what` is as in "start a run".
+
+    Raises:
+        StorageError: If it does.
+    """
+    if is_read_only():
+        raise StorageError(f"Nobody can {what} here: {READ_ONLY_VARIABLE}=1 lets this process only read.")
 
 
 def run_folder(database: Database, run_id: str) -> Path:
     """Name the folder of a run's log and checkpoints; it is not created here.
 
     It stands beside a SQLite file and in the user's data folder for a server.
+
+    Raises:
+        StorageError: If the id is none, or the folder is or holds a link or a special file.
     """
-    if database.path is not None:
-        return database.path.with_name(f"{database.path.stem}.files") / run_id
-    return user_data_path("emtc-lab") / run_id
+    return find_folder(files_root(database), check_identifier(run_id))
+
+
+def sweep_folder(database: Database, sweep_id: str) -> Path:
+    """Name the folder of the log of a sweep's scheduler, as `run_folder` does."""
+    return find_folder(files_root(database), f"sweep-{check_identifier(sweep_id, 'The id of a sweep')}")
+
+
+def files_root(database: Database) -> Path:
+    """Name the folder under which all files of a database lie."""
+    return files_root_of(database.path)
+
+
+def files_root_of(path: Path | None) -> Path:
+    """Name the folder of all files of the SQLite database at `path`, or of a server's databases."""
+    return user_data_path("emtc-lab") if path is None else path.with_name(f"{path.stem}.files")
+
+
+def _why_read_only() -> str:
+    return f" {READ_ONLY_VARIABLE}=1 is set." if is_read_only() else ""
 
 
 def _parse(url: str) -> URL:
     try:
         parsed = make_url(url)
         backend = parsed.get_backend_name()
-    except (ArgumentError, NoSuchModuleError) as error:
-        raise StorageError(f'"{url}" is no database URL. Write sqlite:///file.db or postgresql://…') from error
+    except (ArgumentError, NoSuchModuleError, ValueError) as error:
+        shown = shorten(hide_passwords(url))
+        raise StorageError(f"{shown} is no database URL. Write sqlite:///file.db or postgresql://…") from error
     if backend not in ("sqlite", "postgresql"):
         raise StorageError(f"The database must be SQLite or PostgreSQL, got {backend}.")
     if backend == "postgresql" and "+" not in parsed.drivername:
@@ -117,20 +171,35 @@ def _parse(url: str) -> URL:
 def _open_sqlite(url: URL, *, read_only: bool) -> Database:
     if not url.database or url.database == ":memory:" or url.database.startswith("file:"):
         raise StorageError("The database must be a file: trainer and app meet in it. Write sqlite:///file.db")
-    path = Path(url.database).expanduser().absolute()
-    if read_only and not path.exists():
-        raise StorageError(f"There is no database at {path}.")
+    path = _find_place(url.database)
+    if read_only and not os.path.lexists(path):
+        raise StorageError(f"There is no database at {path}. Name another with --db, or start a run: emtc train")
     created = [] if read_only else _prepare_place(path)
     reader = _sqlite_engine(path, writes=False)
     writer = None if read_only else _sqlite_engine(path, writes=True)
     database = Database(f"sqlite:///{path}", path, reader, writer)
     try:
-        _upgrade(database)
+        return _upgrade(database)
     except BaseException:
         database.dispose()
         _remove(created)
         raise
-    return database
+
+
+def _find_place(text: str) -> Path:
+    """Read the path of a SQLite file.
+
+    Raises:
+        StorageError: If no file can be there.
+    """
+    try:
+        path = Path(text).expanduser().absolute()
+        if path.exists() and not (path.is_file() or path.is_dir()):
+            raise OSError(0, "it is no plain file")
+    except (OSError, RuntimeError, ValueError) as error:  # too long, no such user, a zero byte
+        reason = str(getattr(error, "strerror", None) or error).rstrip(".").lower()
+        raise StorageError(f"{shorten(text)} cannot be a database: {reason}. Choose another with --db.") from error
+    return path
 
 
 def _prepare_place(path: Path) -> list[Path]:
@@ -139,11 +208,10 @@ def _prepare_place(path: Path) -> list[Path]:
     try:
         _refuse_network_place(path)
         for folder in reversed([parent for parent in path.parents if not parent.exists()]):
-            folder.mkdir()
+            make_private_folder(folder)
             created.insert(0, folder)
         existed = path.exists()
-        with path.open("ab"):
-            pass
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT, FILE_MODE))  # the files that SQLite adds copy its mode
         if not existed:
             created.insert(0, path)
     except OSError as error:
@@ -173,6 +241,37 @@ def _refuse_network_place(path: Path) -> None:
         )
 
 
+def open_unchecked(url: str) -> tuple[Engine, Path | None]:
+    """Open a database for reading as it is, whoever made it, with the path of a SQLite file.
+
+    For those who look at a database before anything else trusts it; everybody else calls `open_database`.
+
+    Raises:
+        StorageError: If the URL is unusable or no such file exists.
+    """
+    parsed = _parse(url)
+    if parsed.get_backend_name() != "sqlite":
+        return _server_engine(parsed).execution_options(postgresql_readonly=True), None
+    path = _find_place(parsed.database or "")
+    if not path.is_file():
+        raise StorageError(f"There is no database at {path}. Name another with --db.")
+    return _sqlite_engine(path, writes=False), path
+
+
+def find_schema(url: str) -> tuple[str | None, bool]:
+    """Read the schema of a database, None where it has no tables yet, and tell whether it is a SQLite file.
+
+    Raises:
+        StorageError: If there is no database, or it is somebody else's.
+    """
+    engine, path = open_unchecked(url)
+    try:
+        with read_safely(engine) as connection:
+            return upgrade.read_version(connection, hide_passwords(url)), path is not None
+    finally:
+        engine.dispose()
+
+
 def _sqlite_engine(path: Path, *, writes: bool, enforce_keys: bool = True) -> Engine:
     engine = create_engine(f"sqlite:///{path}", connect_args={"timeout": BUSY_TIMEOUT_S})
 
@@ -180,6 +279,7 @@ def _sqlite_engine(path: Path, *, writes: bool, enforce_keys: bool = True) -> En
     def _configure(connection: sqlite3.Connection, _record: object) -> None:
         connection.isolation_level = None  # transactions are begun below, not guessed by the driver
         pragmas = [f"busy_timeout={int(BUSY_TIMEOUT_S * 1000)}", f"foreign_keys={enforce_keys:d}", "cache_size=-32768"]
+        pragmas.append("trusted_schema=OFF")  # a foreign file's views and checks call no function with effects
         if writes:
             pragmas += [f"page_size={PAGE_BYTES}", "journal_mode=WAL", "synchronous=NORMAL"]
         else:
@@ -201,36 +301,66 @@ def _server_engine(url: URL) -> Engine:
         raise StorageError("PostgreSQL needs psycopg. Install it with: pip install 'emtc-lab[postgres]'") from error
 
 
-def _upgrade(database: Database) -> None:
+def _upgrade(database: Database) -> Database:
     with database.read() as connection:
-        if upgrade.is_current(connection, database.url):
-            return
+        if upgrade.is_current(connection, database.shown):
+            return database
+        version = upgrade.read_version(connection, database.shown)
     if database.writer is None:
-        raise StorageError(f"{database.url} is of an older version. Open it once for writing to upgrade it.")
-    migrator = database
+        raise StorageError(_why_not_readable(database, version))
+    migrator, backup = database, None
     if database.path is not None:  # SQLite rebuilds altered tables: dropping the old one must not cascade
         engine = _sqlite_engine(database.path, writes=True, enforce_keys=False)
         migrator = replace(database, writer=engine)
     try:
         with migrator.transaction() as connection:
-            upgrade.to_head(connection, database.url)
+            if database.path is not None and upgrade.read_version(connection, database.shown) is not None:
+                backup = back_up(database.path, version)
+            upgrade.to_head(connection, database.shown)
     finally:
         if migrator.writer is not database.writer and migrator.writer is not None:
             migrator.writer.dispose()
+    return replace(database, backup=backup)
+
+
+def _why_not_readable(database: Database, version: str | None) -> str:
+    """Say what a reader finds instead of this version's tables, and the command that makes them."""
+    place = database.path or (database.url if database.url == database.shown else "--db URL")
+    if version is None:
+        return f"{database.shown} is empty: it holds no tables yet. Make them with: emtc db upgrade {place}"
+    return (
+        f"{database.shown} is of an older version: it has schema {version}, this program reads "
+        f"{upgrade.SCHEMA_VERSION}. Upgrade it, with a backup first: emtc db upgrade {place}"
+    )
 
 
 @contextmanager
-def _translated(database: Database) -> Iterator[None]:
+def read_safely(engine: Engine) -> Iterator[Connection]:
+    """Open a connection for reading whose faults are one sentence.
+
+    Raises:
+        StorageError: If the database cannot be read.
+    """
+    with _translated(engine), engine.connect() as connection:
+        yield connection
+
+
+@contextmanager
+def _translated(engine: Engine) -> Iterator[None]:
     """Turn a driver's error into one sentence, keeping it as the cause."""
-    driver = database.reader.dialect.loaded_dbapi
+    driver = engine.dialect.loaded_dbapi
     try:
         yield
     except DBAPIError as error:
         raise StorageError(f"The database failed: {_first_line(error.orig)}.") from error.orig
     except driver.Error as error:
         raise StorageError(f"The database failed: {_first_line(error)}.") from error
+    except UnicodeEncodeError as error:  # half a character, which no encoding has
+        raise StorageError("A text must be valid Unicode to stand in the database.") from error
+    except OverflowError as error:  # SQLite's driver binds 64 bits
+        raise StorageError("A number must be below 2^63 to stand in the database.") from error
 
 
 def _first_line(error: BaseException | None) -> str:
-    lines = str(error).strip().splitlines()
+    lines = hide_passwords(str(error)).strip().splitlines()
     return lines[0].rstrip(".") if lines else type(error).__name__

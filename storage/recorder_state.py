@@ -7,6 +7,7 @@ import logging
 
 from emtc_core.errors import StorageError
 from storage.engine import Database, run_folder
+from storage.files import make_private_folder, read_tail
 
 _log = logging.getLogger(__name__)
 _BYTES = 512
@@ -26,7 +27,7 @@ class StateFile:
             StorageError: If the run's folder cannot be written.
         """
         try:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
+            make_private_folder(self._path.parent)
             self._path.write_bytes(_padded(""))
         except OSError as error:
             raise StorageError(f"The run's folder {self._path.parent} cannot be written: {error.strerror}.") from error
@@ -41,10 +42,7 @@ class StateFile:
 
     def read(self) -> str | None:
         """Read the reason, or None while all is well."""
-        try:
-            return self._path.read_text(errors="replace").strip() or None
-        except OSError:
-            return None
+        return read_tail(self._path, _BYTES).decode(errors="replace").strip() or None
 
     def remove(self) -> None:
         """Take the file away; idempotent."""
@@ -53,7 +51,10 @@ class StateFile:
 
 def stall_reason(db: Database, run_id: str) -> str | None:
     """Say why a run's recorder waits, as far as this host can see, or None."""
-    return StateFile(db, run_id).read()
+    try:
+        return StateFile(db, run_id).read()
+    except StorageError:  # a foreign folder that is not read
+        return None
 
 
 def _padded(text: str) -> bytes:

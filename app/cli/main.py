@@ -1,19 +1,25 @@
-"""The `emtc` command. Exit codes: 0 done, 1 the run failed, 2 unusable arguments (one sentence, nothing created).
+"""The `emtc` command.
 
+Exit codes: 0 done, 1 the run failed or nobody heard, 2 unusable arguments (one sentence, nothing created).
 Results go to stdout, everything else to stderr; with --json stdout holds one JSON value and nothing more.
 """
 
+import io
 import os
 import sys
 
 import typer
 
-from app.cli import bench, doctor, envs, export, notebook, project, runs, sweep, train
-from emtc_core.errors import EmtcError
+from app.cli import bench, database, doctor, envs, export, notebook, project, runs, sweep, train
+from app.cli.output import say
+from emtc_core.errors import EmtcError, UnheardError
 
 # Set before torch loads OpenMP: threads that spin while they wait make two trainers on one machine, or a
 # trainer beside the app, many times slower than threads that sleep.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
+TRACEBACK_VARIABLE = "EMTC_TRACEBACK"
+LONGEST_COMPLAINT = 4000
 
 UsageError: type[Exception] = typer.BadParameter.__mro__[1]  # typer does not export it
 
@@ -38,6 +44,7 @@ app.command("sweep-worker", hidden=True)(sweep.sweep_worker)
 app.command("project")(project.project)
 app.command("export")(export.export)
 app.add_typer(notebook.app, name="notebook")
+app.add_typer(database.app, name="db")
 app.command("envs")(envs.envs)
 app.command("bench")(bench.bench)
 app.command("doctor")(doctor.doctor)
@@ -45,6 +52,8 @@ app.command("doctor")(doctor.doctor)
 
 def main() -> None:
     """Run the command line; every deliberate error becomes one sentence and an exit code."""
+    if isinstance(sys.stdout, io.TextIOWrapper):  # a name may hold what the terminal's encoding has not
+        sys.stdout.reconfigure(errors="backslashreplace")
     sys.exit(run(sys.argv[1:]))
 
 
@@ -54,17 +63,24 @@ def run(arguments: list[str]) -> int:
         result = app(args=arguments, prog_name="emtc", standalone_mode=False)
     except UsageError as exc:
         return _complain(exc.format_message())  # type: ignore[attr-defined]  # every usage error of typer has it
+    except UnheardError as exc:
+        return _complain(str(exc), code=1)
     except EmtcError as exc:
         return _complain(str(exc))
     except (KeyboardInterrupt, typer.Abort):
         return _complain("Interrupted.", code=1)
     except BrokenPipeError:
         return 1
+    except Exception as exc:
+        if os.environ.get(TRACEBACK_VARIABLE):
+            raise
+        kind = f"{type(exc).__name__}: {exc}".strip().splitlines()[0]
+        return _complain(f"emtc has a fault of its own ({kind}). See where with: {TRACEBACK_VARIABLE}=1", code=1)
     return int(result) if isinstance(result, int) else 0
 
 
 def _complain(sentence: str, code: int = 2) -> int:
-    print(sentence, file=sys.stderr)  # noqa: T201  # only the command line prints
+    say(sentence if len(sentence) <= LONGEST_COMPLAINT else f"{sentence[:LONGEST_COMPLAINT]} …")
     return code
 
 

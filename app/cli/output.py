@@ -1,6 +1,11 @@
-"""Options that several commands share, and the two ways of printing a result."""
+"""Options that several commands share, and the two ways of printing a result.
 
+What a terminal would obey (escape sequences, changes of direction) is printed as text, and no password is printed.
+"""
+
+import json as plain_json
 import os
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
@@ -10,10 +15,13 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from storage.secrets import hide_passwords
+
+_OBEYED = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 DEFAULT_DATABASE = "sqlite:///runs/emtc.db"
 
 DatabaseUrl = Annotated[
-    str, typer.Option("--db", envvar="EMTC_DB", help="Database URL, for instance sqlite:///runs/emtc.db")
+    str, typer.Option("--db", envvar="EMTC_DB", help="Database URL; one with a password is better set as EMTC_DB")
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON value on stdout and nothing else there")]
 RunPrefix = Annotated[str, typer.Argument(metavar="RUN", help="Run id or an unambiguous beginning of one")]
@@ -21,25 +29,33 @@ RunPrefix = Annotated[str, typer.Argument(metavar="RUN", help="Run id or an unam
 
 def print_json(value: Any) -> None:
     """Print one JSON value as one line; NaN becomes null."""
-    text = orjson.dumps(value, default=str, option=orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS)
-    sys.stdout.write(text.decode() + "\n")
+    try:
+        text = orjson.dumps(value, default=str, option=orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS).decode()
+    except TypeError:  # what JSON may hold and orjson does not write: half a character, a number beyond 64 bits
+        text = plain_json.dumps(value, default=str)
+    sys.stdout.write(_OBEYED.sub(lambda found: f"\\u{ord(found.group()):04x}", hide_passwords(text)) + "\n")
     sys.stdout.flush()
+
+
+def printable(text: str) -> str:
+    """Write what a terminal would obey as text, and hide passwords."""
+    return _OBEYED.sub(lambda found: ascii(found.group())[1:-1], hide_passwords(text))
 
 
 def print_table(rows: Sequence[Mapping[str, Any]], *, title: str, empty: str) -> None:
     """Print rows as a table, or the sentence that says what to do when there are none."""
-    console = Console(width=None if sys.stdout.isatty() else int(os.environ.get("COLUMNS", "200")))
+    console = Console(emoji=False, width=None if sys.stdout.isatty() else int(os.environ.get("COLUMNS", "200")))
     if not rows:
         console.print(empty, markup=False)
         return
-    table = Table(title=title, title_justify="left")
+    table = Table(title=printable(title), title_justify="left")
     for column in rows[0]:
         table.add_column(column, overflow="fold")
     for row in rows:
-        table.add_row(*("–" if value is None else str(value) for value in row.values()))
+        table.add_row(*("–" if value is None else printable(str(value)) for value in row.values()))
     console.print(table, markup=False)
 
 
 def say(text: str) -> None:
     """Tell the user something that is not the result: on stderr."""
-    sys.stderr.write(text + "\n")
+    sys.stderr.write(printable(text) + "\n")

@@ -89,7 +89,7 @@ def _new_transitions(metrics: pd.DataFrame | None, name: str, color: str) -> tup
     x, mean = _curve(metrics, name)
     if not len(x):
         return ()
-    low, high = (np.interp(x, *_curve(metrics, f"{name}_{part}")) for part in ("p10", "p90"))
+    low, high = (_at(x, *_curve(metrics, f"{name}_{part}")) for part in ("p10", "p90"))
     return (Line("new transitions: mean, band 10–90 %", color, x, mean, low, high, label="new transitions"),)
 
 
@@ -97,8 +97,8 @@ def _incentive(metrics: pd.DataFrame) -> tuple[Line, ...]:
     (x, removed), (x_closed, closed), (x_rho, rho) = (_curve(metrics, name) for name in _INCENTIVE)
     if not len(x):
         return ()
-    flows = np.interp(x, x_rho, rho) > 0 if len(x_rho) else np.ones(len(x), bool)
-    removed = np.where(flows, removed, np.nan)
+    flowing = _at(x, x_rho, rho)
+    removed = removed if flowing is None else np.where(flowing > 0, removed, np.nan)
     return (
         Line("passed", WIN_RATE, x, 1 - removed),
         Line("removed", DELTA_MEM, x, removed, width=2.5),
@@ -126,6 +126,11 @@ def _curve(metrics: pd.DataFrame | None, name: str) -> tuple[Values, Values]:
         return np.zeros(0), np.zeros(0)
     here = (metrics["name"] == name).to_numpy()
     return column(metrics, "env_step")[here], column(metrics, "value")[here]
+
+
+def _at(x: Values, known_x: Values, known: Values) -> Values | None:
+    """Read a curve at the points of another, which a thinned one may lack; None if it was never logged."""
+    return np.interp(x, known_x, known) if len(known_x) else None
 
 
 def _describe_dynamics(panels: Sequence[Panel]) -> str:

@@ -86,7 +86,7 @@ def start_job(db: Database, snapshot: Snapshot, *, method: str, n: int, seed: in
     job = create_job(db, snapshot.id, method=method, params=projection_params(method, n=n, seed=seed))
     if job.status == "queued" and job.pid is None:
         log = run_folder(db, snapshot.run_id) / "projections.txt"
-        process = spawn(["app.projections", "--db", db.url, "--job", str(job.id)], log)
+        process = spawn(["app.projections", "--job", str(job.id)], log, db=db)
         _sign(db, job.id, process.pid)
     return get_job(db, job.id)
 

@@ -18,11 +18,13 @@ import psutil
 from app.runs.versions import library_versions
 from emtc_core.config.resolve import resolve
 from emtc_core.config.run import RunConfig
-from emtc_core.envs.registry import check_available, get_env_info
+from emtc_core.envs.registry import check_available, check_trusted, get_env_info
 from emtc_core.errors import ConfigError, EmtcError, RunStateError, StorageError
-from storage.engine import Database, run_folder
+from storage.engine import Database, is_read_only, refuse_when_read_only, run_folder
+from storage.files import append_private, make_private_folder
+from storage.ownership import get_process_created_at, mark_launched, this_process
 from storage.queries.runs import get_run, list_runs
-from storage.runs import create_run, find_launch, finish_run, get_process_created_at, mark_launched
+from storage.runs import create_run, find_launch, finish_run
 
 ROOT = Path(__file__).resolve().parents[2]
 LOG_NAME = "log.txt"
@@ -46,9 +48,10 @@ def check_startable(config: RunConfig) -> None:
     """Refuse what this machine cannot run, before anything is created.
 
     Raises:
-        EnvUnavailableError: If the environment is not here.
+        EnvUnavailableError: If the environment is not here, or is a module that this machine's user does not list.
         ConfigError: If CUDA is asked for and there is none.
     """
+    check_trusted(config.env)
     check_available(config.env)
     if config.train.device == "cuda" and (reason := _why_no_cuda()):
         raise ConfigError(reason)
@@ -71,6 +74,7 @@ def launch_run(db: Database, config: RunConfig, *, name: str | None = None, laun
     check_startable(config)
     if launch_token and (known := find_launch(db, launch_token)):
         return known
+    owner = this_process()
     try:
         run_id = create_run(
             db,
@@ -79,12 +83,13 @@ def launch_run(db: Database, config: RunConfig, *, name: str | None = None, laun
             target_steps=config.train.t_max,
             launch_token=launch_token,
             versions=library_versions(),
+            owner=owner,
         )
     except RunStateError:
         if launch_token and (known := find_launch(db, launch_token)):  # the other press was faster
             return known
         raise
-    start_trainer(db, run_id)
+    start_trainer(db, run_id, token=owner.token)
     return run_id
 
 
@@ -93,24 +98,13 @@ def launch_demo(db: Database, *, launch_token: str | None = None) -> str:
     return launch_run(db, resolve(preset="demo"), name="Demo: EMTC(QPLEX) on 3m", launch_token=launch_token)
 
 
-def resume_run(db: Database, run_id: str) -> None:
-    """Start a trainer that goes on from the run's last checkpoint.
-
-    Raises:
-        RunStateError: If the run has not ended.
-    """
-    row = get_run(db, run_id)
-    if row.live_status not in ("stopped", "failed", "lost"):
-        raise RunStateError(f"Run {row.id} is {row.live_status}; only a stopped, failed or lost run resumes.")
-    start_trainer(db, row.id, resume=True)
-
-
 def kill_run(db: Database, run_id: str) -> None:
     """End the process of a run that answers to nothing, if it is certainly that process on this machine.
 
     Raises:
         RunStateError: If it is not.
     """
+    refuse_when_read_only("end a process")
     row = get_run(db, run_id)
     if row.host != socket.gethostname() or row.pid is None or row.pid_created_at is None:
         raise RunStateError(f"Run {row.id} works on {row.host or 'no machine'}; end it there.")
@@ -144,10 +138,18 @@ def find_trainer(run_id: str) -> bool:
     )
 
 
-def spawn(arguments: list[str], log: Path) -> subprocess.Popen[bytes]:
-    """Start `python -m …` in a session of its own, deaf to this process's end; its output goes to `log`."""
-    log.parent.mkdir(parents=True, exist_ok=True)
-    with log.open("ab") as output:
+def spawn(arguments: list[str], log: Path, *, db: Database | None = None) -> subprocess.Popen[bytes]:
+    """Start `python -m …` in a session of its own, deaf to this process's end; its output goes to `log`.
+
+    The database's URL may hold a password: it goes through the environment, never into the list of processes.
+
+    Raises:
+        StorageError: If EMTC_READ_ONLY=1 forbids to start anything.
+        OSError: If the log cannot be written or the process not be started.
+    """
+    refuse_when_read_only("start a process")
+    make_private_folder(log.parent)
+    with append_private(log) as output:
         process = subprocess.Popen(
             [sys.executable, "-m", *arguments],
             cwd=ROOT,
@@ -156,7 +158,7 @@ def spawn(arguments: list[str], log: Path) -> subprocess.Popen[bytes]:
             stderr=subprocess.STDOUT,
             start_new_session=True,
             close_fds=True,
-            env={**os.environ, "PYTHONUNBUFFERED": "1"},
+            env={**os.environ, "PYTHONUNBUFFERED": "1", **({"EMTC_DB": db.url} if db else {})},
         )
     threading.Thread(target=process.wait, daemon=True, name=f"reaper-{process.pid}").start()
     return process
@@ -164,31 +166,32 @@ def spawn(arguments: list[str], log: Path) -> subprocess.Popen[bytes]:
 
 def start_warmup(log: Path) -> bool:
     """Compile what a first run needs, in a low-priority process, unless EMTC_WARM_UP=0 forbids it."""
-    if os.environ.get(WARM_UP_VARIABLE) == "0":
+    if os.environ.get(WARM_UP_VARIABLE) == "0" or is_read_only():
         return False
     spawn(["app.warmup"], log)
     return True
 
 
-def start_trainer(db: Database, run_id: str, *, resume: bool = False) -> None:
-    """Start the process that trains a run whose row is there already.
+def start_trainer(db: Database, run_id: str, *, token: str, resume: bool = False) -> None:
+    """Start the process that trains a run which this one has taken, and hand it over.
 
     Raises:
-        StorageError: If it cannot be started; a run that never began is marked failed then.
+        StorageError: If it cannot be started; the run is marked failed then.
     """
-    command = ["app.cli.main", "train-worker", run_id, "--db", db.url, *(["--resume"] if resume else [])]
+    options = ["--token", token, *(["--resume"] if resume else [])]
+    command = ["app.cli.main", "train-worker", run_id, *options]
     try:
-        process = spawn(command, run_folder(db, run_id) / LOG_NAME)
+        process = spawn(command, run_folder(db, run_id) / LOG_NAME, db=db)
     except OSError as exc:
         sentence = f"The trainer of run {run_id} could not be started: {exc.strerror or exc}."
-        if not resume:
-            finish_run(db, run_id, "failed", error=sentence)
+        finish_run(db, run_id, "failed", error=sentence, token=token)
         raise StorageError(sentence) from exc
     try:
         created_at = get_process_created_at(process.pid)
     except psutil.NoSuchProcess:
         return  # it has ended already; its log says why
-    mark_launched(db, run_id, pid=process.pid, pid_created_at=created_at, host=socket.gethostname())
+    host = socket.gethostname()
+    mark_launched(db, run_id, pid=process.pid, pid_created_at=created_at, host=host, token=token)
 
 
 def _known_speed(db: Database | None, config: RunConfig) -> tuple[float, str]:

@@ -14,7 +14,7 @@ from app.sweeps.file import SweepFile
 from app.sweeps.plan import Plan, make_plan
 from emtc_core.errors import ConfigError, RunStateError
 from storage.control import send_command
-from storage.engine import Database, run_folder
+from storage.engine import Database, sweep_folder
 from storage.queries.sweeps import Sweep, get_sweep, list_sweeps
 from storage.sweeps import Worker, attach_scheduler, requeue, save_sweep, stop_sweep
 
@@ -66,8 +66,8 @@ def create_sweep(db: Database, plan: Plan, *, jobs: int) -> int:
 
 def start_scheduler(db: Database, sweep_id: str, *, jobs: int) -> None:
     """Start a scheduler in the background, which goes on until no run of the sweep is left to do."""
-    arguments = ["app.cli.main", "sweep-worker", sweep_id, "--jobs", str(jobs), "--db", db.url]
-    process = spawn(arguments, scheduler_log(db, sweep_id))
+    arguments = ["app.cli.main", "sweep-worker", sweep_id, "--jobs", str(jobs)]
+    process = spawn(arguments, scheduler_log(db, sweep_id), db=db)
     with suppress(psutil.NoSuchProcess):  # noted here, so that nobody starts another before this one notes itself
         worker = Worker(process.pid, psutil.Process(process.pid).create_time(), socket.gethostname())
         attach_scheduler(db, sweep_id, worker, jobs=jobs)
@@ -75,7 +75,7 @@ def start_scheduler(db: Database, sweep_id: str, *, jobs: int) -> None:
 
 def scheduler_log(db: Database, sweep_id: str) -> Path:
     """Name the log of a sweep's background scheduler."""
-    return run_folder(db, f"sweep-{sweep_id}") / LOG_NAME
+    return sweep_folder(db, sweep_id) / LOG_NAME
 
 
 def stop(db: Database, sweep_id: str) -> tuple[int, int]:

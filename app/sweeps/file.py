@@ -4,22 +4,26 @@ What does not live here: the runs that follow from it (`plan`), the files that c
 """
 
 import difflib
-import tomllib
+import math
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
 from pydantic import Field, ValidationError, field_validator, model_validator
 
-from emtc_core.config.base import Section
+from emtc_core.config.base import LARGEST, Section
 from emtc_core.config.resolve import flatten_tree
 from emtc_core.config.run import PresetName
+from emtc_core.config.toml import parse_toml, quote, read_text, shorten
 from emtc_core.errors import ConfigError
 
 Leaf = bool | int | float | str
 Study = Literal["lambda-heatmap", "tau-study", "augmentation", "delta-embedder", "ablation", "learning-curves"]
 STUDIES: tuple[Study, ...] = get_args(Study)
 MOST_SEEDS = 100
+_MOST_TOLD = 20
+_WHAT = "sweep file"
 Texts = Annotated[tuple[str, ...], Field(min_length=1)]
 
 
@@ -37,6 +41,8 @@ class Range(Section):
     def _rises(self) -> "Range":
         if not self.low < self.high or (self.log and self.low <= 0):
             raise ValueError(f"A range must rise, above 0 if log = true, got {self.low:g} to {self.high:g}")
+        if not math.isfinite(self.high - self.low):
+            raise ValueError(f"A range must be narrower, got {self.low:g} to {self.high:g}")
         return self
 
 
@@ -45,7 +51,7 @@ class RandomSearch(Section):
 
     samples: Annotated[int, Field(ge=1, le=10_000)]
     """How many samples."""
-    seed: Annotated[int, Field(ge=0)] = 0
+    seed: Annotated[int, Field(ge=0, le=LARGEST)] = 0
     """Seed of the draw."""
     ranges: Annotated[dict[str, Range | tuple[Leaf, ...]], Field(min_length=1)]
     """Setting → { low, high, log } or a list to choose from."""
@@ -91,7 +97,7 @@ class SweepFile(Section):
     """Algorithms, one or a list."""
     preset: PresetName = "paper"
     """Where the other settings come from."""
-    steps: Annotated[int, Field(ge=1)] | None = None
+    steps: Annotated[int, Field(ge=1, le=LARGEST)] | None = None
     """Training length of each run; unset means the task's own [env steps]."""
     seeds: Annotated[tuple[Annotated[int, Field(ge=0, lt=2**31)], ...], Field(min_length=1, max_length=MOST_SEEDS)]
     """A list of seeds, or how many: 3 means 1, 2, 3."""
@@ -124,9 +130,9 @@ class SweepFile(Section):
     def _distinct(self) -> "SweepFile":
         names = [variant.name for variant in self.variant]
         for what, values in (("Variants", names), ("Seeds", self.seeds), ("Maps", self.map), ("Algorithms", self.algo)):
-            twice = [str(value) for value in dict.fromkeys(values) if list(values).count(value) > 1]
+            twice = [str(value) for value, n in Counter(values).items() if n > 1]
             if twice:
-                raise ValueError(f"{what} must differ, got {', '.join(twice)} twice")
+                raise ValueError(f"{what} must differ, got {shorten(', '.join(twice))} twice")
         return self
 
     @model_validator(mode="after")
@@ -137,9 +143,11 @@ class SweepFile(Section):
             if key in _ELSEWHERE:
                 raise ValueError(f'"{key}" has a place of its own in a sweep file: {_ELSEWHERE[key]}')
         places = [set(self.common), set(self.grid), set(drawn)]
-        both = [key for i, place in enumerate(places) for key in sorted(place) if any(key in p for p in places[:i])]
+        both = [
+            shorten(key) for i, place in enumerate(places) for key in sorted(place) if any(key in p for p in places[:i])
+        ]
         if both:
-            raise ValueError(f'"{both[0]}" must stand in one of [set], [grid] and [random], got it in two')
+            raise ValueError(f'"{shorten(both[0])}" must stand in one of [set], [grid] and [random], got it in two')
         return self
 
 
@@ -159,13 +167,7 @@ def read_sweep_file(path: Path) -> SweepFile:
     Raises:
         ConfigError: If it cannot be read; one sentence per fault.
     """
-    try:
-        text = path.read_text(encoding="utf-8")
-    except OSError as exc:
-        raise ConfigError(f"The sweep file {path} cannot be read: {exc.strerror}.") from exc
-    except UnicodeDecodeError as exc:
-        raise ConfigError(f"The sweep file {path} is not a text file.") from exc
-    return parse_sweep(text)
+    return parse_sweep(read_text(path, _WHAT))
 
 
 def parse_sweep(text: str) -> SweepFile:
@@ -174,19 +176,21 @@ def parse_sweep(text: str) -> SweepFile:
     Raises:
         ConfigError: One sentence per fault.
     """
-    try:
-        tree = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as exc:
-        raise ConfigError(f"The sweep file is not valid TOML: {exc}.") from exc
+    tree = parse_toml(text, _WHAT)
     try:
         return SweepFile.model_validate(tree)
     except ValidationError as exc:
-        raise ConfigError("\n".join(dict.fromkeys(_sentences(exc)))) from exc
+        sentences = list(dict.fromkeys(_sentences(exc)))
+        if len(sentences) > _MOST_TOLD:
+            sentences[_MOST_TOLD:] = [f"There are {len(sentences) - _MOST_TOLD:,} more faults."]
+        raise ConfigError("\n".join(sentences)) from exc
+    except RecursionError as exc:
+        raise ConfigError("The sweep file is nested too deeply.") from exc
 
 
 def _sentences(exc: ValidationError) -> Iterable[str]:
     for fault in exc.errors():
-        path = [str(part) for part in fault["loc"] if not isinstance(part, int)]
+        path = [shorten(str(part)) for part in fault["loc"] if not isinstance(part, int)]
         text = str(fault["msg"]).removeprefix("Value error, ")
         if fault["type"] == "value_error":
             yield text + "."
@@ -197,9 +201,9 @@ def _sentences(exc: ValidationError) -> Iterable[str]:
         elif path[0] in ("set", "grid", "variant", "random") and fault["type"] in _LEAF_FAULTS:
             yield _settings_sentence(path)
         elif path[0] in _LISTS and fault["type"] in ("tuple_type", "too_short"):
-            yield f"{path[0]} must be {_LISTS[path[0]]}, got {fault['input']!r}."
+            yield f"{path[0]} must be {_LISTS[path[0]]}, got {quote(fault['input'])}."
         else:
-            yield f"{'.'.join(path)}: {text[0].lower()}{text[1:]}, got {fault['input']!r}."
+            yield f"{'.'.join(path)}: {text[0].lower()}{text[1:]}, got {quote(fault['input'])}."
 
 
 _LISTS = {

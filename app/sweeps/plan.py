@@ -18,6 +18,8 @@ from emtc_core.errors import ConfigError
 from storage.sweeps import PlannedRun
 
 MOST_RUNS = 5000
+_UNCOUNTED = 10**15
+_MOST_TOLD = 20
 
 
 @dataclass(frozen=True)
@@ -87,9 +89,10 @@ def make_plan(file: SweepFile) -> Plan:
     Raises:
         ConfigError: One sentence per fault: an unknown key, a value out of bounds, two runs that are the same.
     """
+    if (n_runs := count_runs(file)) > MOST_RUNS:
+        got = f"{n_runs:,}" if n_runs < _UNCOUNTED else f"{_UNCOUNTED:,} or more"
+        raise ConfigError(f"A sweep has {MOST_RUNS:,} runs at most, got {got}.")
     cells = list(_cells(file))
-    if len(cells) * len(file.seeds) > MOST_RUNS:
-        raise ConfigError(f"A sweep has {MOST_RUNS:,} runs at most, got {len(cells) * len(file.seeds):,}.")
     plan = Plan(file, ())
     configs = _resolve_all(file, cells)
     _refuse_twins(cells, configs)
@@ -101,9 +104,21 @@ def make_plan(file: SweepFile) -> Plan:
     return Plan(file, tuple(runs))
 
 
+def count_runs(file: SweepFile) -> int:
+    """Count the runs of a sweep file without listing any; where there are very many, at least `_UNCOUNTED`."""
+    variants = sum(1 if variant.algo else len(file.algo) for variant in file.variant) or len(file.algo)
+    samples = file.random.samples if file.random else 1
+    n_runs = 1
+    for n in (len(file.seeds), len(file.map), variants, samples, *map(len, file.grid.values())):
+        n_runs *= n
+        if n_runs >= _UNCOUNTED:  # no factor is 0, and the product of a long file has too many digits to be written
+            return _UNCOUNTED
+    return n_runs
+
+
 def _resolve_all(file: SweepFile, cells: Iterable[Cell]) -> list[RunConfig]:
     configs: list[RunConfig] = []
-    faults: list[str] = []
+    faults: dict[str, None] = {}
     for cell in cells:
         try:
             configs.append(
@@ -118,9 +133,11 @@ def _resolve_all(file: SweepFile, cells: Iterable[Cell]) -> list[RunConfig]:
                 )
             )
         except ConfigError as exc:
-            faults += str(exc).splitlines()
+            faults |= dict.fromkeys(str(exc).splitlines())
+            if len(faults) >= _MOST_TOLD:
+                break
     if faults:
-        raise ConfigError("\n".join(dict.fromkeys(faults)))
+        raise ConfigError("\n".join(faults))
     return configs
 
 

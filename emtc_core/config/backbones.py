@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from emtc_core.config.base import Section
+from emtc_core.config.base import LARGEST, Section
 
 Width = Annotated[int, Field(ge=1, le=4096)]
 Weight = Annotated[float, Field(ge=0, le=1000)]
@@ -80,7 +80,7 @@ class CuriosityConfig(Section):
     """Weight of the intrinsic reward at step 0; 0 builds no curiosity networks."""
     decay_rate: Annotated[float, Field(gt=0, le=1)] = 0.9
     """Factor per decay cycle."""
-    decay_cycle: Annotated[int, Field(ge=1)] = 100_000
+    decay_cycle: Annotated[int, Field(ge=1, le=LARGEST)] = 100_000
     """Length of a decay cycle [env steps]."""
     decay_stop: Weight = 0.0
     """Floor of the scale."""
@@ -115,7 +115,7 @@ class MappoConfig(Section):
 
     impl: Literal["on_policy"] = "on_policy"
     """Which published implementation is followed: the official on-policy code."""
-    rollout_steps: Annotated[int, Field(ge=1)] = 3200
+    rollout_steps: Annotated[int, Field(ge=1, le=LARGEST)] = 3200
     """Transitions per update, all environments together [env steps]."""
     epochs: Annotated[int, Field(ge=1, le=100)] = 5
     """Passes over a rollout."""

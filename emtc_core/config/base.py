@@ -1,6 +1,11 @@
 """Section: the frozen pydantic base of every configuration model."""
 
+from typing import Final
+
 from pydantic import BaseModel, ConfigDict
+
+LARGEST: Final = 10**12
+"""No count of steps, episodes or samples is larger: it fits 64 bits, and so does a sum of many of them."""
 
 
 class Section(BaseModel):

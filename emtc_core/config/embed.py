@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from emtc_core.config.base import Section
+from emtc_core.config.base import LARGEST, Section
 
 Fraction = Annotated[float, Field(ge=0, le=1)]
 Weight = Annotated[float, Field(ge=0, le=1000)]
@@ -23,15 +23,15 @@ class EmbedConfig(Section):
     """Adam learning rate. B7."""
     grad_clip: Annotated[float, Field(gt=0)] = 10.0
     """Largest global gradient norm."""
-    interval: Annotated[int, Field(ge=1)] = 1000
+    interval: Annotated[int, Field(ge=1, le=LARGEST)] = 1000
     """t_emb: a refit fires when this many env steps have passed [env steps]. B9."""
-    samples: Annotated[int, Field(ge=1)] = 102_400
+    samples: Annotated[int, Field(ge=1, le=LARGEST)] = 102_400
     """N: most nodes drawn per refit, one pass [nodes]."""
-    batch: Annotated[int, Field(ge=2)] = 1024
+    batch: Annotated[int, Field(ge=2, le=LARGEST)] = 1024
     """B: nodes per gradient step [nodes]."""
-    min_entries: Annotated[int, Field(ge=2)] = 1024
+    min_entries: Annotated[int, Field(ge=2, le=LARGEST)] = 1024
     """No refit before the memory holds this many nodes, unless min_episodes were written [nodes]. B10."""
-    min_episodes: Annotated[int, Field(ge=0)] = 32
+    min_episodes: Annotated[int, Field(ge=0, le=LARGEST)] = 32
     """Refit from this many written episodes on, however few nodes they left: where everything merges, only a refit can tell states apart. 0: nodes alone decide (EMU's code) [episodes]. B15."""
     reduction: Literal["mean", "sum"] = "mean"
     """Reconstruction losses over the batch: mean (Algorithm 1) or sum (EMU's code). B6."""

@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from emtc_core.config.base import Section
+from emtc_core.config.base import LARGEST, Section
 
 Tau = Annotated[float, Field(gt=0, le=1000)]
 
@@ -36,7 +36,7 @@ class GateConfig(Section):
     """Gate temperature at env step 0 [return]. Eq. 12."""
     tau_end: Tau = 0.6
     """Gate temperature from the end of the decay on [return]. Eq. 12."""
-    tau_decay_steps: Annotated[int, Field(ge=0)] | None = None
+    tau_decay_steps: Annotated[int, Field(ge=0, le=LARGEST)] | None = None
     """Length of the linear decay; unset means half of train.t_max. C7 [env steps]."""
     tau_quantile: Annotated[float, Field(gt=0, le=1)] = 0.9
     """Quantile of delta_mem that the adaptive schedule follows."""

@@ -17,9 +17,12 @@ from annotated_types import Ge, Gt, Le, Lt
 from pydantic import BaseModel, ValidationError
 
 from emtc_core.config.run import PRESETS, RunConfig, list_algos, split_algo
+from emtc_core.config.toml import parse_toml, quote, read_text, shorten
 from emtc_core.errors import ConfigError
 
 Value = str | int | float | bool | None
+_MOST_TOLD = 10
+_LONGEST_KEY = 80
 _INIT_DESIRABILITY = "memory.init_desirability"
 _RETIRED = {"gate.reward"}  # settings of earlier versions that had one choice only
 _BEFORE_ON_SKIRMISH: dict[str, Value] = {"env.skirmish.spawn_jitter": 0.05}
@@ -117,7 +120,10 @@ def flatten(config: RunConfig) -> dict[str, Value]:
 
 def flatten_tree(tree: Mapping[str, Any]) -> dict[str, Value]:
     """Turn a configuration as a run stored it, whatever version wrote it, into dotted keys and plain values."""
-    flat = dict(_flatten(tree, ""))
+    try:
+        flat = dict(_flatten(tree, ""))
+    except RecursionError as exc:
+        raise ConfigError("The configuration is nested too deeply.") from exc
     return _as_it_was(flat) if {"algo", "env.name"} <= flat.keys() else flat
 
 
@@ -152,19 +158,23 @@ def _sentences(exc: ValidationError) -> Iterable[str]:
         if fault["type"] == "value_error":
             yield text + "."
         else:
-            yield f"{key}: {text[0].lower()}{text[1:]}, got {fault['input']!r}."
+            yield f"{shorten(key)}: {text[0].lower()}{text[1:]}, got {quote(fault['input'])}."
 
 
 def _refuse_unknown_keys(flat: Mapping[str, Any]) -> None:
     known = {info.key for info in describe_fields()}
-    faults = []
-    for key in flat:
-        if key not in known:
-            close = difflib.get_close_matches(key, known, n=1, cutoff=0.5)
-            hint = f' Did you mean "{close[0]}"?' if close else " List them with: emtc train --help-keys"
-            faults.append(f'There is no setting "{key}".{hint}')
+    unknown = [key for key in flat if key not in known]
+    faults = [_unknown_key_sentence(key, known) for key in unknown[:_MOST_TOLD]]
+    if len(unknown) > _MOST_TOLD:
+        faults.append(f"There are {len(unknown) - _MOST_TOLD:,} more unknown settings.")
     if faults:
         raise ConfigError("\n".join(faults))
+
+
+def _unknown_key_sentence(key: str, known: Iterable[str]) -> str:
+    close = difflib.get_close_matches(key[:_LONGEST_KEY], known, n=1, cutoff=0.5)
+    hint = f' Did you mean "{close[0]}"?' if close else " List them with: emtc train --help-keys"
+    return f'There is no setting "{shorten(key)}".{hint}'
 
 
 def _parse_overrides(overrides: Mapping[str, Value] | Sequence[str]) -> dict[str, Any]:
@@ -174,7 +184,7 @@ def _parse_overrides(overrides: Mapping[str, Value] | Sequence[str]) -> dict[str
     for text in overrides:
         key, sign, value = text.partition("=")
         if not sign or not key.strip():
-            raise ConfigError(f'--set takes key=value, got "{text}".')
+            raise ConfigError(f'--set takes key=value, got "{shorten(text)}".')
         parsed[key.strip()] = _parse_value(value.strip())
     return parsed
 
@@ -182,23 +192,21 @@ def _parse_overrides(overrides: Mapping[str, Value] | Sequence[str]) -> dict[str
 def _parse_value(text: str) -> Any:
     try:
         value = tomllib.loads(f"x = {text}")["x"]
-    except tomllib.TOMLDecodeError:
+    except ValueError:  # no TOML, and a number of thousands of digits
         return text
+    except RecursionError as exc:
+        raise ConfigError(f"--set takes a number, a text, true or false, got {shorten(text)}") from exc
     return value if isinstance(value, bool | int | float | str) else text
 
 
 def _read_file(path: Path) -> dict[str, Any]:
-    try:
-        return dict(_flatten(tomllib.loads(path.read_text(encoding="utf-8")), ""))
-    except OSError as exc:
-        raise ConfigError(f"The configuration file {path} cannot be read: {exc.strerror}.") from exc
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as exc:
-        raise ConfigError(f"The configuration file {path} is not valid TOML: {exc}.") from exc
+    what = "configuration file"
+    return flatten_tree(parse_toml(read_text(path, what), f"{what} {path}"))
 
 
 def _preset_values(preset: str, *, env: str, map: str, algo: str) -> dict[str, Any]:
     if preset not in PRESETS:
-        raise ConfigError(f"preset must be one of {', '.join(PRESETS)}, got {preset!r}.")
+        raise ConfigError(f"preset must be one of {', '.join(PRESETS)}, got {quote(preset)}.")
     values: dict[str, Any] = {}
     for name in dict.fromkeys(("paper", preset)):
         for rule in applied_rules(name, env=env, map=map, algo=algo):
@@ -250,6 +258,8 @@ def _nest(flat: Mapping[str, Any]) -> dict[str, Any]:
         node = tree
         for part in path:
             node = node.setdefault(part, {})
+            if not isinstance(node, dict):
+                raise ConfigError(f'"{shorten(key)}" is a setting inside one that has a value.')
         node[leaf] = value
     return tree
 

@@ -18,6 +18,7 @@ from emtc_core.config.embed import EmbedConfig
 from emtc_core.config.env import EnvConfig
 from emtc_core.config.gate import GateConfig, IncentiveConfig
 from emtc_core.config.memory import MemoryConfig
+from emtc_core.config.toml import quote
 from emtc_core.config.train import CheckpointConfig, EvalConfig, RecordConfig, TrainConfig
 
 Backbone = Literal["vdn", "qmix", "qplex", "cds", "dmix", "mappo"]
@@ -40,7 +41,7 @@ def split_algo(algo: str) -> tuple[Literal["emtc", "emu", "emc", "none"], Backbo
         ValueError: If the name is not one of `list_algos()`.
     """
     if algo not in list_algos():
-        raise ValueError(f"algo must be one of {', '.join(list_algos())}, got {algo!r}")
+        raise ValueError(f"algo must be one of {', '.join(list_algos())}, got {quote(algo)}")
     if algo == "emc":
         return "emc", "qplex"
     method, _, backbone = algo.rpartition("-")

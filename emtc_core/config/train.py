@@ -4,9 +4,9 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from emtc_core.config.base import Section
+from emtc_core.config.base import LARGEST, Section
 
-Steps = Annotated[int, Field(ge=1)]
+Steps = Annotated[int, Field(ge=1, le=LARGEST)]
 
 
 class TrainConfig(Section):
@@ -24,9 +24,9 @@ class TrainConfig(Section):
     """Gradient updates per collected episode. C15."""
     batch: Annotated[int, Field(ge=1, le=4096)] = 32
     """Episodes per update."""
-    replay: Annotated[int, Field(ge=1)] = 5000
+    replay: Annotated[int, Field(ge=1, le=LARGEST)] = 5000
     """Episodes kept for replay."""
-    burn_in: Annotated[int, Field(ge=1)] = 32
+    burn_in: Annotated[int, Field(ge=1, le=LARGEST)] = 32
     """Episodes collected before the first update."""
     lr: Annotated[float, Field(gt=0, le=1)] = 5e-4
     """Learning rate."""
@@ -34,7 +34,7 @@ class TrainConfig(Section):
     """rmsprop (alpha 0.99, eps 1e-5; PyMARL) or adam (eps 1e-5; DMIX)."""
     grad_clip: Annotated[float, Field(gt=0)] = 10.0
     """Largest global gradient norm."""
-    target_interval: Annotated[int, Field(ge=1)] = 200
+    target_interval: Annotated[int, Field(ge=1, le=LARGEST)] = 200
     """Target networks are copied when this many episodes (times num_circle) have passed."""
     double_q: bool = True
     """Choose the next action with the online network, value it with the target network."""
@@ -80,7 +80,7 @@ class RecordConfig(Section):
     """Env steps between metric rows [env steps]."""
     snapshots: Annotated[int, Field(ge=0, le=1000)] = 20
     """Snapshots of the memory over the run, evenly spaced; the last step always has one."""
-    snapshot_states: Annotated[int, Field(ge=0)] = 20_000
+    snapshot_states: Annotated[int, Field(ge=0, le=LARGEST)] = 20_000
     """States stored inside a snapshot, stratified by return and time [nodes]."""
 
 

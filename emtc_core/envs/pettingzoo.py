@@ -13,7 +13,7 @@ Episode end: when no agent is left: terminated if the game ended for any of the 
     has action 0 alone. An episode is won if an agent's info says `won`, `is_success` or `battle_won`.
 Arguments: `env.pettingzoo.*` of the configuration.
 Differences from the original: reward bounds are unknown; replays are drawn only if the module has a function
-    `make_scene(states) -> Scene`.
+    `make_scene(states) -> Scene` and this machine lists it (`trust`), because the map of a stored run is a row's word.
 """
 
 import math
@@ -33,6 +33,7 @@ from emtc_core.config.env import EnvConfig, PettingZooConfig
 from emtc_core.envs.adapter import empty_scene, refuse_obstacle
 from emtc_core.envs.base import EnvInfo, Observation, Scene, VectorEnv
 from emtc_core.envs.batch import blank_observation, copy_observation, refuse_unavailable
+from emtc_core.envs.trust import is_allowed, why_unlisted
 from emtc_core.errors import EnvUnavailableError
 from emtc_core.seeding import derive_seed
 
@@ -65,16 +66,21 @@ def make_env(config: EnvConfig, *, n_envs: int) -> VectorEnv:
     """Make `n_envs` environments in this process."""
     refuse_obstacle("pettingzoo", find_obstacle(), HOW_TO_GET)
     factory = _load_factory(config.map)
-    return PettingZooEnv([factory() for _ in range(n_envs)], map=config.map, config=config.pettingzoo)
+    try:
+        envs = [factory() for _ in range(n_envs)]
+    except Exception as error:  # anything may go wrong in a stranger's code; the cause stays in the traceback
+        raise EnvUnavailableError(f"{config.map} failed when it was called: {error!r}.") from error
+    if not hasattr(envs[0], "possible_agents"):
+        raise EnvUnavailableError(f"{config.map} must make a parallel environment of PettingZoo, got {type(envs[0])}.")
+    return PettingZooEnv(envs, map=config.map, config=config.pettingzoo)
 
 
 def make_scene(map: str, states: NDArray[np.float32]) -> Scene:
-    """Let the module draw its states if it can; otherwise an empty field that says so."""
-    draw = getattr(_load_module(map), "make_scene", None)
-    if draw is not None:
-        return draw(states)
-    note = "This environment does not say how to draw its states: its module has no make_scene(states)."
-    return empty_scene(map, len(states), note)
+    """Let the module draw its states if it can and this machine lists it; otherwise an empty field that says why."""
+    _split(map)
+    if not is_allowed(map):
+        return empty_scene(map, len(states), why_unlisted(map))
+    return _draw(map, states)
 
 
 class PettingZooEnv:
@@ -124,8 +130,8 @@ class PettingZooEnv:
         return copy_observation(self._last)
 
     def scene(self, states: NDArray[np.float32]) -> Scene:
-        """Draw stored states if the environment's module can."""
-        return make_scene(self._map, states)
+        """Draw stored states if the environment's module can; whoever made it trusts it."""
+        return _draw(self._map, states)
 
     def close(self) -> None:
         """Close every environment once."""
@@ -222,6 +228,14 @@ def _split(map: str) -> tuple[str, str]:
     if not (colon and module and factory.isidentifier()):
         raise EnvUnavailableError(f"env.map must read {PLACEHOLDER} for pettingzoo, got {map!r}.")
     return module, factory
+
+
+def _draw(map: str, states: NDArray[np.float32]) -> Scene:
+    draw = getattr(_load_module(map), "make_scene", None)
+    if draw is not None:
+        return draw(states)
+    note = "This environment does not say how to draw its states: its module has no make_scene(states)."
+    return empty_scene(map, len(states), note)
 
 
 def _load_module(map: str) -> ModuleType:

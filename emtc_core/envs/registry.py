@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from emtc_core.config.env import EnvConfig
 from emtc_core.envs.adapter import Adapter
 from emtc_core.envs.base import EnvInfo, Scene, VectorEnv
+from emtc_core.envs.trust import refuse_unlisted
 from emtc_core.errors import EnvUnavailableError
 
 ADAPTERS: dict[str, str] = {
@@ -25,6 +26,9 @@ ADAPTERS: dict[str, str] = {
     "smax": "emtc_core.envs.smax",
     "pettingzoo": "emtc_core.envs.pettingzoo",
 }
+
+IMPORTED_BY_MAP = frozenset({"pettingzoo"})
+"""Environments whose map is an import path."""
 
 
 @dataclass(frozen=True)
@@ -85,6 +89,16 @@ def check_available(config: EnvConfig) -> None:
     reason = adapter.find_obstacle()
     if reason:
         raise EnvUnavailableError(reason)
+
+
+def check_trusted(config: EnvConfig) -> None:
+    """Refuse an environment that would import a module which only a file or a row names.
+
+    Raises:
+        EnvUnavailableError: If this machine's user does not list that module; see `trust`.
+    """
+    if config.name in IMPORTED_BY_MAP:
+        refuse_unlisted(config.map)
 
 
 def make_scene(env: str, map: str, states: NDArray[np.float32]) -> Scene:

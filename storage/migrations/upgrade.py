@@ -1,11 +1,12 @@
 """Bring a database to the newest schema, inside the caller's transaction, one process at a time."""
 
+import re
 from pathlib import Path
 
 from sqlalchemy import Connection, inspect, text
 
 from emtc_core.errors import NewerDatabaseError, StorageError
-from storage.models import SCHEMA_VERSION
+from storage.models import SCHEMA_VERSION, Base
 
 SCRIPTS = Path(__file__).parent
 _LOCK_KEY = 0x454D5443  # "EMTC"
@@ -18,12 +19,7 @@ def is_current(connection: Connection, url: str) -> bool:
         NewerDatabaseError: If its schema is newer than this program.
         StorageError: If the database is somebody else's.
     """
-    tables = set(inspect(connection).get_table_names())
-    if "alembic_version" not in tables:
-        if tables:
-            raise StorageError(f"{url} is not a database of EMTC Lab: it holds {sorted(tables)[0]}.")
-        return False
-    version = connection.execute(text("SELECT version_num FROM alembic_version")).scalar_one_or_none()
+    version = read_version(connection, url)
     if version is None:
         return False
     if version > SCHEMA_VERSION:
@@ -32,6 +28,42 @@ def is_current(connection: Connection, url: str) -> bool:
             f"{SCHEMA_VERSION}). Upgrade with: pip install -U emtc-lab"
         )
     return version == SCHEMA_VERSION
+
+
+def read_version(connection: Connection, url: str) -> str | None:
+    """Read the schema that a database has, or None where it has no tables yet.
+
+    Raises:
+        StorageError: If the database is somebody else's, or does things of its own.
+    """
+    tables = set(inspect(connection).get_table_names())
+    if "alembic_version" not in tables:
+        if tables:
+            raise StorageError(f"{url} is not a database of EMTC Lab: it holds {sorted(tables)[0]}.")
+        return None
+    if own := list_own_acts(connection):
+        raise StorageError(f"{url} holds {own[0]}, which EMTC Lab never makes. See: emtc db check")
+    versions = list(connection.execute(text("SELECT version_num FROM alembic_version")).scalars())
+    if not versions:
+        return None
+    if len(versions) > 1 or not isinstance(versions[0], str) or not re.fullmatch(r"\w{4,32}", versions[0]):
+        raise StorageError(
+            f"{url} does not name one schema in alembic_version, but {len(versions)} rows. Is it damaged?"
+        )
+    return versions[0]
+
+
+def known_versions() -> frozenset[str]:
+    """List every schema that this program can upgrade from, and its own."""
+    return frozenset(file.name.partition("_")[0] for file in (SCRIPTS / "versions").glob("[0-9]*_*.py"))
+
+
+def list_own_acts(connection: Connection) -> list[str]:
+    """List what a SQLite file would do by itself: triggers, and views in the place of tables."""
+    if connection.dialect.name != "sqlite":
+        return []
+    own = connection.execute(text("SELECT type, name FROM sqlite_master WHERE type IN ('trigger', 'view')")).all()
+    return [f"the {kind} {name!s}" for kind, name in own if kind == "trigger" or name in Base.metadata.tables]
 
 
 def to_head(connection: Connection, url: str) -> None:
@@ -47,11 +79,15 @@ def to_head(connection: Connection, url: str) -> None:
         return
     from alembic import command  # slow to import, needed once in a database's life
     from alembic.config import Config
+    from alembic.util.exc import CommandError
 
     config = Config()
     config.set_main_option("script_location", str(SCRIPTS).replace("%", "%%"))
     config.attributes["connection"] = connection
-    command.upgrade(config, "head")
+    try:
+        command.upgrade(config, "head")
+    except CommandError as error:
+        raise StorageError(f"{url} names a schema that no version of EMTC Lab has. Is it damaged?") from error
     if connection.dialect.name == "sqlite":
         orphan = connection.execute(text("PRAGMA foreign_key_check")).first()
         if orphan is not None:

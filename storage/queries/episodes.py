@@ -9,12 +9,16 @@ from numpy.typing import NDArray
 from sqlalchemy import Connection, select
 
 from emtc_core.errors import StorageError
-from storage.blobs import unpack
+from storage.blobs import unpack_as
 from storage.engine import Database
 from storage.frames import read_frame
+from storage.guards import damaged
 from storage.models import EpisodeRow, EvalEpisode, Transition
 
 Floats = NDArray[np.float64]
+_FORMS = {"state": "f2", "action": "i2", "reward": "f1", "slots": "i1"}
+MOST_TRAJECTORY_BYTES = 256 << 20
+"""Unpacked: a long episode of a big game takes a hundredth."""
 Order = Literal["episode", "-episode", "episode_return", "-episode_return", "length", "-length"]
 
 
@@ -71,6 +75,8 @@ def read_trajectory(connection: Connection, run_id: str, episode: int) -> Trajec
     row = connection.execute(select(*columns).where(*key)).one_or_none()
     if row is None:
         raise StorageError(f"Run {run_id} has no episode {episode}.")
+    if not isinstance(row.first_env_step, int) or not isinstance(row.length, int):
+        raise damaged("episodes", (row.first_env_step, row.length), "two whole numbers")
     last = row.first_env_step + row.length - 1
     verdict = (Transition.h, Transition.h_next, Transition.delta_mem, Transition.beta, Transition.tau)
     steps = connection.execute(
@@ -78,6 +84,9 @@ def read_trajectory(connection: Connection, run_id: str, episode: int) -> Trajec
         .where(Transition.run_id == run_id, Transition.env_step.between(row.first_env_step, last))
         .order_by(Transition.env_step)
     ).all()
+    arrays = _arrays(row.trajectory)
+    if not len(steps) == row.length == len(arrays["reward"]):
+        raise StorageError(f"Episode {episode} of run {run_id} is damaged: its steps and its trajectory differ.")
     h, h_next, delta_mem, beta, tau = np.array([tuple(step) for step in steps], np.float64).reshape(-1, 5).T
     known_tau = tau[~np.isnan(tau)]
     return Trajectory(
@@ -86,7 +95,7 @@ def read_trajectory(connection: Connection, run_id: str, episode: int) -> Trajec
         row.first_env_step,
         row.won,
         row.episode_return,
-        **_arrays(row.trajectory),
+        **arrays,
         h=h,
         h_next=h_next,
         delta_mem=delta_mem,
@@ -139,7 +148,12 @@ def list_episodes(db: Database, run_id: str, order_by: Order = "-episode", limit
 
 
 def _arrays(blob: bytes) -> dict[str, Any]:
-    arrays = unpack(blob)
+    """Read a trajectory: T actions, rewards and slots, and T + 1 states."""
+    arrays = unpack_as(blob, _FORMS, optional=frozenset({"slots"}), most_bytes=MOST_TRAJECTORY_BYTES)
+    n_steps = len(arrays["reward"])
+    lengths = {"state": n_steps + 1, "action": n_steps, "slots": n_steps + 1}
+    if any(name in arrays and len(arrays[name]) != length for name, length in lengths.items()):
+        raise StorageError("A stored trajectory is damaged: its arrays are not of one length.")
     for name in ("action", "slots"):
         if name in arrays:
             arrays[name] = arrays[name].astype(np.int64)

@@ -12,16 +12,20 @@ from numpy.typing import NDArray
 from sqlalchemy import Connection, Row, select
 
 from emtc_core.errors import StorageError
-from storage.blobs import find_row, unpack, unpack_one, unpack_row
+from storage.blobs import find_row, unpack_as, unpack_one, unpack_row
 from storage.engine import Database
 from storage.frames import read_frame
 from storage.models import ProjectionRow, SnapshotRow
 from storage.queries.episodes import Trajectory, read_trajectory
 
-_COLUMNS = (
-    *("slot", "embedding", "H", "xi", "n_call", "n_xi", "t", "reward", "idx_next", "episode"),
-    *("delta_mem", "beta"),
-)
+_FORMS = {
+    **dict.fromkeys(("slot", "n_call", "n_xi", "t", "idx_next", "episode"), "i1"),
+    **dict.fromkeys(("H", "reward", "delta_mem", "beta"), "f1"),
+    "embedding": "f2",
+    "xi": "b1",
+}
+"""The columns of a snapshot, and the form of each one's array."""
+EMBED_DIM = 4
 
 
 @dataclass(frozen=True)
@@ -113,9 +117,11 @@ def get_snapshot(db: Database, snapshot_id: int) -> Snapshot:
     """
     with db.read() as connection:
         row = _snapshot_row(connection, snapshot_id)
-    columns: dict[str, NDArray[Any]] = {name: unpack_one(row._mapping[name]) for name in _COLUMNS}
+    columns: dict[str, NDArray[Any]] = {name: unpack_one(row._mapping[name], form) for name, form in _FORMS.items()}
+    states = unpack_as(row.state, {"state_rows": "i1", "state": "f2"})
+    _check_lengths(snapshot_id, row.size, columns, states)
     columns["h"] = columns.pop("H")
-    return Snapshot(row.id, row.run_id, row.env_step, **columns, **unpack(row.state))
+    return Snapshot(row.id, row.run_id, row.env_step, **columns, **states)
 
 
 def get_point(db: Database, snapshot_id: int, slot: int) -> PointDetail:
@@ -129,8 +135,10 @@ def get_point(db: Database, snapshot_id: int, slot: int) -> PointDetail:
         place = find_row(row.slot, slot)
         if place is None:
             raise StorageError(f"Snapshot {snapshot_id} has no node in slot {slot}.")
-        node = {name: unpack_row(row._mapping[name], place) for name in _COLUMNS if name != "slot"}
+        node = {name: unpack_row(row._mapping[name], place, form) for name, form in _FORMS.items() if name != "slot"}
         trajectory = read_trajectory(connection, row.run_id, int(node["episode"]))
+        if not 0 <= node["t"] < len(trajectory.state):
+            raise StorageError(f"Slot {slot} of snapshot {snapshot_id} names a step that its episode does not have.")
     return PointDetail(
         snapshot_id=snapshot_id,
         run_id=row.run_id,
@@ -164,8 +172,17 @@ def find_projection(db: Database, snapshot_id: int, method: str, params: Mapping
         if not ids:
             return None
         row = connection.execute(select(ProjectionRow.__table__).where(ProjectionRow.id == ids[0])).one()
-    coordinates = unpack_one(row.coordinates)
+    coordinates = unpack_one(row.coordinates, "f2")
     return Projection(row.id, row.snapshot_id, row.method, row.params, row.seconds, coordinates)
+
+
+def _check_lengths(
+    snapshot_id: int, size: int, columns: Mapping[str, NDArray[Any]], states: Mapping[str, NDArray[Any]]
+) -> None:
+    rows = states["state_rows"]
+    whole = all(len(column) == size for column in columns.values()) and columns["embedding"].shape[1] == EMBED_DIM
+    if not whole or len(rows) != len(states["state"]) or ((rows < 0) | (rows >= size)).any():
+        raise StorageError(f"Snapshot {snapshot_id} is damaged: its columns are not of one length.")
 
 
 def _snapshot_row(connection: Connection, snapshot_id: int) -> Row[Any]:

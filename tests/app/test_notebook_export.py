@@ -16,7 +16,7 @@ from app.cli.main import run
 from app.figures.chart import Chart, Line, Mark, Panel
 from app.figures.cloud import QUANTITIES, Cloud
 from app.figures.heatmap import Grid, Heatmap
-from app.figures.live import draw_gate_dynamics, draw_metrics, draw_outcomes
+from app.figures.live import GATE_METRICS, draw_gate_dynamics, draw_gate_effect, draw_metrics, draw_outcomes
 from app.figures.memory import draw_memory
 from app.figures.trajectory import draw_trajectory
 from app.notebook.export import export_entries
@@ -236,7 +236,7 @@ def pinned_figures(db: Database, run_id: str) -> list[tuple[Chart | Cloud, int]]
     rows = sample_rows(snapshot, n=100, seed=3)
     playback = list_playbacks(db, run_id).iloc[0]
     step, number = int(playback["env_step"]), int(playback["episode"])
-    name, names = get_run(db, run_id).name, ["train/loss", "gate/beta_drift"]
+    name, names = get_run(db, run_id).name, ["train/loss", "embedder/info_nce_accuracy"]
     texts = {"title": "An 'atlas' \"{of}\"\n\\", "caption": "Caption."}
 
     def draw_map(drawn) -> Cloud:
@@ -251,6 +251,7 @@ def pinned_figures(db: Database, run_id: str) -> list[tuple[Chart | Cloud, int]]
     live = {"page": "live", "query": {"run": [run_id], "x": ["0-150"]}}
     quantity, reading = find_quantity("win_rate"), {"center": "median", "band": "none"}
     compared = {"page": "compare", "facts": {"quantity": "win_rate", **reading}}
+    gated = metric(db, run_id, GATE_METRICS)
     runs = [get_run(db, run_id)]
     won = read_comparison(db, runs, quantity)
     losses = read_comparison(db, runs, find_quantity("train/loss"))
@@ -260,9 +261,13 @@ def pinned_figures(db: Database, run_id: str) -> list[tuple[Chart | Cloud, int]]
         (draw_comparison(won, Reading(**reading)), compared),
         (draw_comparison(losses, Reading(**reading), per_seed=True), logged),
         (FIGURES["learning-curves"].make(db, runs), sweep),
-        (draw_gate_dynamics(gate_stats(db, run_id), run=name).within((0, 150)), live),
+        (draw_gate_dynamics(gate_stats(db, run_id), gated, run=name).within((0, 150)), live),
+        (draw_gate_effect(gated, run=name).within((0, 150)), live),
         (draw_outcomes(evaluations(db, run_id), training_episodes(db, run_id, 1000), run=name), {"page": "live"}),
-        (draw_metrics(metric(db, run_id, names), names, run=name), {"page": "live", "facts": {"metrics": names}}),
+        (
+            draw_metrics(metric(db, run_id, names), names, run=name, chance=1 / 1024),
+            {"page": "live", "facts": {"metrics": names}},
+        ),
         (draw_map(draw_pca(snapshot.embedding, fit_on=rows)), {"page": "memory", "facts": {**atlas, "method": "pca"}}),
         (draw_map(draw_axes(snapshot.embedding, (0, 3))), {"page": "memory", "facts": {**atlas, "method": "axes"}}),
         (draw_episode(get_trajectory(db, run_id, 2)), {"page": "memory", "facts": {"episode": 2}}),

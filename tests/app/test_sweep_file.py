@@ -1,9 +1,13 @@
 """Sweep files: what they may say, the sentences about what they may not, and the runs that follow."""
 
+import tracemalloc
+
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from app.sweeps.file import parse_sweep
-from app.sweeps.plan import make_plan
+from app.sweeps.plan import _cells, count_runs, make_plan
 from app.sweeps.templates import find_sweep_file, list_templates
 from emtc_core.errors import ConfigError
 
@@ -33,7 +37,18 @@ def plan(text: str):
         (HEAD + '[[variant]]\nname = "a"\n[[variant]]\nname = "a"', "Variants must differ, got a twice."),
         (HEAD + "[grid]\nmemory.capacity = [" + ", ".join(map(str, range(2, 2600))) + "]", "5,000 runs at most"),
         ("name = ", "The sweep file is not valid TOML"),
+        (HEAD + "x = " + "[" * 5000, "The sweep file is nested too deeply."),
+        (HEAD + "[set]\nx" + ".x" * 3000 + " = 1", "nested too deeply"),
+        (HEAD + "steps_ = " + "9" * 5000, "The sweep file is not valid TOML"),
+        (HEAD.replace("300", "9" * 30), "steps: input should be less than or equal to 1000000000000"),
+        (HEAD + "[random]\nsamples = 2\nranges.memory.delta = { low = -1e308, high = 1e308 }", "must be narrower"),
+        (HEAD + "[random]\nsamples = 2\nranges.memory.delta = { low = 1e-308, high = inf, log = true }", "finite"),
+        (HEAD + "[grid]\nmemory.delta = [nan]", "memory.delta"),
+        (HEAD + "".join(f"\n[set.a{i}]\nb = 1" for i in range(2000)), "1,990 more unknown settings"),
+        (HEAD + "map = [" + '"3m",' * 100_000 + "]", "Maps must differ, got 3m twice."),
+        (HEAD + "about = '" + "x" * (1 << 20) + "'", "at most a mebibyte"),
     ],
+    ids=range(26),
 )
 def test_every_fault_is_one_sentence(text, sentence):
     with pytest.raises(ConfigError) as fault:
@@ -128,3 +143,48 @@ def test_a_file_wins_over_a_template_of_its_name_and_a_missing_one_is_named(tmp_
     assert find_sweep_file("ablation-demo").name == "x"
     with pytest.raises(ConfigError, match=r"nowhere\.toml cannot be read"):
         find_sweep_file("nowhere.toml")
+
+
+BOMBS = {
+    "grid": "[grid]\n" + "\n".join(f"x.y{i} = [1, 2, 3, 4, 5, 6, 7, 8, 9, 10]" for i in range(9)),
+    "grid of a long file": "[grid]\n" + "\n".join(f"x.y{i} = [1, 2]" for i in range(20_000)),
+    "variants": "map = " + str([f"m{i}" for i in range(1000)]).replace("'", '"') + "\n"
+    "[grid]\nx.y = " + str(list(range(1000))) + "\n"
+    + "\n".join(f'[[variant]]\nname = "v{i}"' for i in range(1000)),
+    "samples": "[grid]\nx.y = " + str(list(range(100_000))) + "\n"
+    "[random]\nsamples = 10000\nranges.memory.delta = { low = 0.1, high = 1.0 }",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("text", BOMBS.values(), ids=BOMBS)
+def test_a_thousand_million_runs_are_counted_and_not_listed(text):
+    file = parse_sweep(HEAD + text)
+    tracemalloc.start()
+    try:
+        with pytest.raises(ConfigError, match=r"5,000 runs at most, got [\d,]{13,}"):
+            make_plan(file)
+        assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    finally:
+        tracemalloc.stop()
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    n_maps=st.integers(1, 2),
+    algos=st.sampled_from([["qmix"], ["qmix", "vdn"]]),
+    variants=st.lists(st.sampled_from(["", 'algo = "qplex"']), max_size=3),
+    grid=st.lists(st.integers(1, 3), max_size=2),
+    samples=st.integers(0, 2),
+)
+def test_runs_are_counted_as_they_would_be_listed(n_maps, algos, variants, grid, samples):
+    keys = ("train.lr", "train.hidden")
+    text = HEAD + f"map = {['3m', '8m'][:n_maps]}\nalgo = {algos}\n"
+    text += "[grid]\n" + "".join(
+        f"{key} = {[0.1 / n for n in range(1, size + 1)] if key == 'train.lr' else list(range(8, 8 + size))}\n"
+        for key, size in zip(keys, grid, strict=False)
+    )
+    text += "".join(f'[[variant]]\nname = "v{i}"\n{own}\n' for i, own in enumerate(variants))
+    if samples:
+        text += f"[random]\nsamples = {samples}\nranges.train.gamma = {{ low = 0.1, high = 0.9 }}\n"
+    file = parse_sweep(text)
+    assert count_runs(file) == len(list(_cells(file))) * len(file.seeds)

@@ -142,3 +142,37 @@ def test_a_run_stored_before_a_setting_existed_keeps_what_it_did() -> None:
 def test_every_preset_says_in_one_sentence_what_it_is() -> None:
     assert list(describe_presets()) == list(PRESETS)
     assert all(text.endswith(".") and len(text) > 40 for text in describe_presets().values())
+
+
+def test_every_whole_number_has_bounds_that_a_database_holds():
+    whole = [info for info in describe_fields() if info.type == "int"]
+    assert len(whole) > 20
+    assert [info.key for info in whole if info.maximum is None or info.maximum >= 2**63] == []
+
+
+@pytest.mark.parametrize(
+    ("override", "sentence"),
+    [
+        ("train.t_max=" + "9" * 20, "train.t_max: input should be less than"),
+        ("train.t_max=" + "9" * 5000, "train.t_max: "),
+        ("train.t_max=" + "[" * 5000, "--set takes a number"),
+        ("k" * 5000 + "=1", "There is no setting"),
+        ("gate=1", 'There is no setting "gate"'),
+    ],
+    ids=range(5),
+)
+def test_a_monstrous_value_is_one_short_sentence(override, sentence):
+    with pytest.raises(ConfigError) as fault:
+        resolve(overrides=[override])
+    assert sentence in str(fault.value)
+    assert len(str(fault.value)) < 300
+    assert "\n" not in str(fault.value)
+
+
+def test_a_stored_configuration_that_is_none_is_one_sentence():
+    deep: dict = {}
+    for _ in range(3000):
+        deep = {"a": deep | {"b": 1}}
+    for stored in ({"gate": 1, "gate.enabled": True}, deep, {"train": []}, {"x": 1}):
+        with pytest.raises(ConfigError):
+            config_from_stored(stored)

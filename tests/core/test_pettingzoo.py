@@ -109,12 +109,14 @@ def test_a_copy_depends_on_seed_and_number_alone():
     np.testing.assert_array_equal(many.reset(9).obs[:1], one.reset(9).obs)
 
 
-def test_a_module_may_draw_its_replays():
+def test_a_listed_module_may_draw_its_replays(monkeypatch):
+    monkeypatch.setenv("EMTC_ENV_MODULES", "tests.core")
     scene = make_scene("pettingzoo", f"{HERE}:make", np.zeros((5, 4), np.float32))
     assert scene.kind == ("walker", "walker")
 
 
-def test_an_environment_without_a_drawing_shows_an_empty_field_and_says_why():
+def test_an_environment_without_a_drawing_shows_an_empty_field_and_says_why(monkeypatch):
+    monkeypatch.setenv("EMTC_ENV_MODULES", "pettingzoo")
     scene = make_scene("pettingzoo", "pettingzoo.test:api_test", np.zeros((5, 4), np.float32))
     assert scene.position.shape == (5, 0, 2)
     assert "does not say how" in scene.note
@@ -128,6 +130,7 @@ def test_an_environment_without_a_drawing_shows_an_empty_field_and_says_why():
         (f"{HERE}:missing", "has nothing to call"),
         (f"{HERE}:not_callable", "has nothing to call"),
         (f"{HERE}:make_continuous", "must have discrete actions"),
+        ("os:getcwd", "must make a parallel environment"),
     ],
 )
 def test_an_unusable_map_is_refused_in_a_sentence(map: str, message: str):

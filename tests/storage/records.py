@@ -15,6 +15,8 @@ from emtc_core.recorder import (
     Recorder,
     SnapshotRecord,
 )
+from storage.engine import Database
+from storage.recorder import DatabaseRecorder
 
 GAMMA = 0.99
 STATE_DIM, N_AGENTS = 6, 3
@@ -105,3 +107,15 @@ def _slots(episode: int, length: int) -> list[int]:
     slots = make_episode(episode, 1, length).slots
     assert slots is not None
     return slots.tolist()
+
+
+def record_everything(db: Database, run_id: str, *, episodes: int = 3) -> None:
+    """Record a few rows of every table that belongs to a run."""
+    recorder = DatabaseRecorder(db, run_id)
+    record_episodes(recorder, episodes)
+    last = episodes * 10
+    recorder.record_metrics(last, {"train/loss": 0.5})
+    recorder.record_evaluation(make_evaluation(last))
+    recorder.record_gate_stats(make_gate_stats(last))
+    recorder.record_snapshot(make_snapshot(last, episodes))
+    recorder.close()

@@ -1,14 +1,20 @@
 """Arrays survive the way to bytes and back; damage is noticed."""
 
+import contextlib
+import json
+import tracemalloc
+from collections.abc import Callable
+
 import numpy as np
 import pytest
+import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from emtc_core.errors import StorageError
 from storage import blobs
-from storage.blobs import find_row, pack, unpack, unpack_one, unpack_row
+from storage.blobs import find_row, measure, pack, unpack, unpack_as, unpack_one, unpack_row
 
 dtypes = st.one_of(
     hnp.boolean_dtypes(), hnp.integer_dtypes(), hnp.unsigned_integer_dtypes(), hnp.floating_dtypes(sizes=(16, 32, 64))
@@ -76,3 +82,111 @@ def test_a_newer_format_is_named() -> None:
     blob[4] = 9
     with pytest.raises(StorageError, match="format 9"):
         unpack(bytes(blob))
+
+
+def bomb(array: np.ndarray, **lies) -> bytes:
+    """A blob whose header says something else than its frames hold."""
+    blob = pack({"a": array})
+    _, version, size = blobs._PREFIX.unpack_from(blob)
+    start = blobs._PREFIX.size
+    header = json.dumps([json.loads(blob[start : start + size])[0] | lies]).encode()
+    return blobs._PREFIX.pack(b"EMTC", version, len(header)) + header + blob[start + size :]
+
+
+def frames_of_zeros(n_bytes: int, chunks: int) -> bytes:
+    """A small blob that honestly declares `chunks` frames of `n_bytes` zeros each."""
+    compressor = zstandard.ZstdCompressor(level=1)
+    frame = compressor.compress(bytes(n_bytes))
+    entry = {"name": "a", "dtype": "|b1", "shape": [n_bytes * chunks], "filter": "plain", "rows": n_bytes}
+    header = json.dumps([entry | {"sizes": [len(frame)] * chunks}]).encode()
+    return blobs._PREFIX.pack(b"EMTC", 1, len(header)) + header + frame * chunks
+
+
+def most_held(act: Callable[[], object]) -> int:
+    """The most bytes that Python and NumPy held at once while something was done."""
+    tracemalloc.start()
+    try:
+        act()
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_small_blob_that_unpacks_to_gigabytes_is_refused_before_it_is_unpacked() -> None:
+    blob = frames_of_zeros(1 << 24, chunks=6 * 64)
+    assert len(blob) < 300_000
+
+    def read_it() -> None:
+        for read in (unpack, unpack_one, measure, lambda b: unpack_row(b, 3), lambda b: find_row(b, 1)):
+            with pytest.raises(StorageError, match="at most 1,073,741,824"):
+                read(blob)
+
+    assert most_held(read_it) < 1 << 22
+
+
+def test_a_frame_that_holds_more_than_the_header_says_is_not_unpacked() -> None:
+    n_bytes = 1 << 26
+    entry = {"name": "a", "dtype": "|b1", "shape": [8], "filter": "plain", "rows": 8}
+    frame = zstandard.ZstdCompressor(level=1).compress(bytes(n_bytes))
+    header = json.dumps([entry | {"sizes": [len(frame)]}]).encode()
+    blob = blobs._PREFIX.pack(b"EMTC", 1, len(header)) + header + frame
+
+    def read_it() -> None:
+        with pytest.raises(StorageError, match="damaged"):
+            unpack(blob)
+
+    assert most_held(read_it) < n_bytes // 16
+
+
+@pytest.mark.parametrize(
+    "lies",
+    [
+        {"shape": [-1]},
+        {"shape": [10, -10]},
+        {"shape": [2.5]},
+        {"shape": ["9"]},
+        {"shape": [True]},
+        {"shape": None},
+        {"shape": [1] * 80},
+        {"shape": [10**30]},
+        {"dtype": "|O"},
+        {"dtype": "<U999999999"},
+        {"dtype": "nonsense"},
+        {"dtype": [["a", "<f4"]]},
+        {"rows": 0},
+        {"rows": 10**40},
+        {"sizes": [10**9]},
+        {"sizes": [-1]},
+        {"sizes": []},
+        {"sizes": [1] * 1000},
+        {"filter": "columns"},
+        {"filter": None},
+        {"name": ["a"]},
+    ],
+    ids=str,
+)
+def test_a_header_that_lies_is_damage(lies) -> None:
+    try:
+        array = unpack(bomb(np.arange(10.0), **lies))
+    except StorageError:
+        return
+    assert [values.tolist() for values in array.values()] == [list(range(10))]
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.data())
+def test_a_blob_with_changed_bytes_is_read_or_refused_and_nothing_else(data) -> None:
+    blob = bytearray(pack({"a": np.arange(60.0).reshape(20, 3), "b": np.arange(5)}))
+    for _ in range(data.draw(st.integers(1, 6))):
+        blob[data.draw(st.integers(0, len(blob) - 1))] = data.draw(st.integers(0, 255))
+    for read in (unpack, measure):
+        with contextlib.suppress(StorageError):
+            read(bytes(blob))
+
+
+def test_a_blob_of_other_arrays_than_its_reader_needs_is_refused() -> None:
+    blob = pack({"a": np.arange(3.0), "b": np.arange(3)})
+    assert list(unpack_as(blob, {"a": "f1", "b": "i1", "c": "f1"}, optional=frozenset({"c"}))) == ["a", "b"]
+    for forms in ({"a": "f1"}, {"a": "f2", "b": "i1"}, {"a": "i1", "b": "i1"}, {"a": "f1", "b": "i1", "c": "f1"}):
+        with pytest.raises(StorageError, match="must hold"):
+            unpack_as(blob, forms)

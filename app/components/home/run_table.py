@@ -8,11 +8,13 @@ import streamlit as st
 
 from app import data, messages
 from app.components import run_picker
-from app.format import duration, escape_markdown
+from app.format import count, duration, escape_markdown
 from app.theme import ENDED
 from emtc_core.errors import EmtcError
+from storage import lifecycle
+from storage.lifecycle import Event, State
 from storage.queries.gate_state import GateState
-from storage.runs import delete_run
+from storage.removal import list_belongings, remove_run
 
 _COLUMNS = [
     *("status", "name", "algo", "map", "seed", "progress"),
@@ -92,21 +94,31 @@ def _actions(run: dict[str, Any], gates: Mapping[str, GateState]) -> None:
     run_id = str(run["id"])
     with st.container(horizontal=True, vertical_alignment="center"):
         run_picker.links(run_id, str(run["name"]))
-        ended = run["status"] in ENDED
-        with st.popover("Delete", icon=":material/delete:", disabled=not ended, key=f"delete-{run_id}"):
-            st.markdown("This removes the run and everything that it recorded, for good.")
+        can_go = lifecycle.allows(State(str(run["state"])), Event.DELETE)
+        with st.popover("Delete", icon=":material/delete:", disabled=not can_go, key=f"delete-{run_id}"):
+            if can_go:
+                _say_what_goes(run_id)
             if st.button("Delete for good", type="primary", key=f"delete-now-{run_id}"):
                 _delete(run_id)
     run_picker.gate_badge(gates.get(run_id))
     if run["status"] in ("failed", "lost") and run["error"]:
         st.error(escape_markdown(str(run["error"])))
     if run["status"] == "lost":
-        st.warning("The trainer of this run is gone without a word. Open *Live* to resume it from its last checkpoint.")
+        st.warning("The trainer of this run is gone without a word. Open *Live* to see what it can go on from.")
+
+
+def _say_what_goes(run_id: str) -> None:
+    with messages.guarded():
+        belongings = list_belongings(data.database(), run_id)
+        st.markdown(f"For good, this removes run `{run_id}`: {escape_markdown(str(belongings))}.")
+        if belongings.entries or belongings.children:
+            kept = f"{count(belongings.entries)} notebook entries and {count(belongings.children)} later runs"
+            st.caption(f"{kept} that name it stay.")
 
 
 def _delete(run_id: str) -> None:
     try:
-        delete_run(data.database(), run_id)
+        remove_run(data.database(), run_id)
     except EmtcError as exc:
         messages.error(exc)
         return

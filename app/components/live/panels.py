@@ -12,7 +12,7 @@ import streamlit as st
 
 from app import data, messages, state
 from app.components import curves, pin, run_picker
-from app.components.live import controls, pulse
+from app.components.live import controls, pulse, standing
 from app.figures.chart import Chart, Mark
 from app.figures.live import (
     GATE_METRICS,
@@ -57,7 +57,7 @@ def _frames(run_id: str) -> LiveCurves:
 
 
 def _is_settled(run: RunRow) -> bool:
-    return run.live_status in ENDED and not controls.is_resuming(run.id)
+    return run.live_status in ENDED
 
 
 def _status(run_id: str) -> None:
@@ -77,10 +77,11 @@ def _status(run_id: str) -> None:
 
 def _top(run: RunRow) -> None:
     with st.container(horizontal=True, vertical_alignment="center"):
-        run_picker.status_badge(run.live_status)
+        run_picker.status_badge(run.state.value)
         controls.show(run)
     run_picker.gate_badge(data.gate_state(run))
     controls.show_log(run)
+    standing.show(run)
     done = min(1.0, run.env_steps / max(1, run.target_steps))
     st.progress(done, text=f"{count(run.env_steps)} of {count(run.target_steps)} env steps · {percent(done)}")
 
@@ -126,7 +127,7 @@ def _trouble(run: RunRow) -> None:
     if run.live_status == "lost":
         st.warning(
             "The trainer is gone without a word: no heartbeat, or its process has ended. "
-            "What it recorded is safe; resume it from its last checkpoint, or see the log below.",
+            "What it recorded stays. The log below may say more.",
             icon=":material/link_off:",
         )
     if run.error:

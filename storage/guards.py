@@ -1,0 +1,153 @@
+"""What a database may hold, checked as it is read: a file from a colleague is data, not instructions.
+
+The grammar of identifiers lives here, and the guard that `storage.models` puts around the columns of its small
+tables. The bulk tables are read column by column in `storage.frames`, which checks the same way. Blobs check
+themselves (`storage.blobs`); paths that are made of identifiers are made in `storage.files`.
+"""
+
+import re
+from collections.abc import Callable
+from datetime import datetime
+from typing import Any, Final
+
+from sqlalchemy import JSON, BigInteger, Column, DateTime, Double, Integer, MetaData, String
+from sqlalchemy.engine import Dialect
+from sqlalchemy.types import TypeDecorator, TypeEngine
+
+from emtc_core.errors import StorageError
+
+IDENTIFIER: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,11}")
+"""Runs and sweeps: 1 to 12 letters, digits, - and _. Such a name is one step of a path and nothing else."""
+
+_IDENTIFIERS = frozenset({"runs.id", "runs.sweep_id", "runs.parent_id", "sweeps.id"})
+_BULK = frozenset({"episodes", "transitions", "transition_summary", "metrics", "gate_stats", "evaluations"})
+_LONGEST_SHOWN = 60
+
+
+def check_identifier(value: object, what: str = "The id of a run") -> str:
+    """Return an identifier, or refuse what is none.
+
+    Raises:
+        StorageError: If it is not 1 to 12 letters, digits, - and _.
+    """
+    if isinstance(value, str) and IDENTIFIER.fullmatch(value):
+        return value
+    raise StorageError(f"{what} must be 1 to 12 letters, digits, - and _, got {shorten(value)}.")
+
+
+def shorten(value: object) -> str:
+    """Quote a value in one short line, whatever it holds."""
+    text = repr(value if len(str(value)) <= _LONGEST_SHOWN else str(value)[:_LONGEST_SHOWN])
+    return text if len(str(value)) <= _LONGEST_SHOWN else f"{text} …"
+
+
+def damaged(column: str, value: object, expected: str) -> StorageError:
+    """Make the sentence about a stored value that is not what its column holds."""
+    return StorageError(
+        f"The database holds {shorten(value)} in {column}, which must be {expected}. "
+        "See what else is wrong with it: emtc db check"
+    )
+
+
+class Guarded(TypeDecorator[Any]):
+    """A column's own type, whose values are checked as they are read; what is written stays as it was."""
+
+    impl = String
+    cache_ok = True
+
+    def __init__(self, inner: TypeEngine[Any], column: str, nullable: bool) -> None:
+        """Guard a type; `column` is named in the sentence about a bad value."""
+        super().__init__()
+        self.impl = inner  # pyright: ignore[reportAttributeAccessIssue] - an instance instead of the class's
+        self.column, self.nullable = column, nullable
+
+    def coerce_compared_value(self, op: Any, value: Any) -> Any:
+        """Compare as the guarded type does."""
+        return self.impl_instance.coerce_compared_value(op, value)
+
+    def result_processor(  # pyright: ignore[reportIncompatibleMethodOverride] - a protocol that nobody can name
+        self, dialect: Dialect, coltype: object
+    ) -> Callable[[Any], Any]:
+        """Read with the guarded type, then look at what came out."""
+        decode = self.impl_instance.result_processor(dialect, coltype)
+        column, nullable = self.column, self.nullable
+        is_valid, expected = _rule(self.impl_instance, column)
+
+        def read(value: Any) -> Any:
+            stored = value
+            try:
+                value = decode(stored) if decode else stored
+            except (ValueError, TypeError, RecursionError) as error:
+                raise damaged(column, stored, expected) from error
+            if value is None and (stored is None or nullable):  # stored NULL, or null in JSON
+                return None
+            if not is_valid(value):
+                raise damaged(column, value, expected)
+            return value
+
+        return read
+
+
+def guard_columns(metadata: MetaData) -> None:
+    """Check what is read from every column of the small tables."""
+    for table in metadata.tables.values():
+        for column in table.columns if table.name not in _BULK else ():
+            if not isinstance(column.type, Guarded):
+                column.type = Guarded(column.type, f"{table.name}.{column.name}", bool(column.nullable))
+
+
+def is_guarded(column: Column[Any]) -> bool:
+    """Tell whether what is read from a column is checked."""
+    return isinstance(column.type, Guarded)
+
+
+def unguarded(kind: TypeEngine[Any]) -> TypeEngine[Any]:
+    """Name the type that a guard stands around, or the type itself."""
+    return kind.impl_instance if isinstance(kind, Guarded) else kind
+
+
+def _rule(kind: TypeEngine[Any], column: str) -> tuple[Callable[[Any], bool], str]:
+    """Find what the values of a column must be, as a test and in words."""
+    if column in _IDENTIFIERS or column.endswith(".run_id"):
+        return _is_identifier, "1 to 12 letters, digits, - and _"
+    if isinstance(kind, JSON):
+        if column == "runs.tags":
+            return _is_texts, "a JSON list of texts"
+        return _is_object, "a JSON object"
+    if isinstance(kind, String):
+        return _is_text, "text"
+    if isinstance(kind, Integer | BigInteger):
+        return _is_whole, "a whole number"
+    if isinstance(kind, Double):
+        return _is_number, "a number"
+    if isinstance(kind, DateTime) or getattr(kind, "impl", None).__class__ is DateTime:
+        return _is_time, "a time"
+    return lambda value: True, "readable"
+
+
+def _is_identifier(value: Any) -> bool:
+    return isinstance(value, str) and IDENTIFIER.fullmatch(value) is not None
+
+
+def _is_texts(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(each, str) for each in value)
+
+
+def _is_object(value: Any) -> bool:
+    return isinstance(value, dict)
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+def _is_whole(value: Any) -> bool:
+    return isinstance(value, int)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float)
+
+
+def _is_time(value: Any) -> bool:
+    return isinstance(value, datetime)
