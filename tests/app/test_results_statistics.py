@@ -136,6 +136,18 @@ def test_the_bootstrap_equals_its_slow_twin(center) -> None:
     )
 
 
+@pytest.mark.parametrize("share", [0.5, 0.95, 0.999])
+def test_the_edges_of_the_interval_lie_between_two_draws(share) -> None:
+    """Twenty different seeds: neighboring draws differ, so an edge that is not interpolated is a different number."""
+    values = np.random.default_rng(4).random((20, 1))
+    centers = np.sort(values[np.random.default_rng(0).integers(20, size=(2000, 20)), 0].mean(axis=1))
+    for edge, part in zip(bootstrap_interval(values, "mean", level=share), (1 - share, 1 + share), strict=True):
+        place = part / 2 * 1999
+        below, above = centers[int(place)], centers[int(place) + 1]
+        assert below < above
+        assert edge[0] == pytest.approx(below + (place - int(place)) * (above - below), abs=1e-12)
+
+
 def test_equal_seeds_leave_no_doubt() -> None:
     low, high = bootstrap_interval(np.full((5, 2), 0.25), "iqm")
     assert low.tolist() == high.tolist() == [0.25, 0.25]

@@ -4,6 +4,7 @@ import socket
 import subprocess
 import sys
 import threading
+from datetime import UTC, datetime, timedelta
 
 import psutil
 import pytest
@@ -14,7 +15,7 @@ from storage.engine import Database, open_database
 from storage.models import SCHEMA_VERSION
 from storage.ownership import mark_launched
 from storage.queries.runs import get_run
-from storage.queries.sweeps import get_sweep, list_sweeps, sweep_runs
+from storage.queries.sweeps import Progress, Sweep, get_sweep, list_sweeps, sweep_runs
 from storage.runs import finish_run, start_run
 from storage.sweeps import (
     PlannedRun,
@@ -181,3 +182,28 @@ def test_an_unknown_sweep_is_one_sentence(db: Database, me: Worker) -> None:
         with pytest.raises(StorageError, match="sweep"):
             ask()
     assert SCHEMA_VERSION >= "0002"
+
+
+def test_the_time_left_is_shared_among_the_runs_that_can_still_go_on() -> None:
+    """Two of five runs took 100 s for 1000 steps each; the third is at 500 after 50 s; four trainers at once."""
+    began = datetime(2026, 1, 1, tzinfo=UTC)
+    now = began + timedelta(seconds=100)
+
+    def progress(status: str, steps: int, seconds: float | None) -> Progress:
+        started = None if seconds is None else now - timedelta(seconds=seconds)
+        ended = now if status == "finished" else None
+        return Progress(f"{status}-{steps}", status, steps, 1000, started, ended)  # type: ignore[arg-type]
+
+    done = [progress("finished", 1000, 100), progress("finished", 1000, 100)]
+    running = [progress("running", 500, 50)]
+    queued = [progress("queued", 0, None), progress("queued", 0, None)]
+
+    def left(*runs: Progress, jobs: int = 4) -> float | None:
+        return Sweep("s", "s", "running", began, jobs, True, {}, runs).seconds_left(now)
+
+    # 0.1 s a step; 2500 steps are left, shared by three runs though four could train at once
+    assert left(*done, *running, *queued) == pytest.approx(2500 * 0.1 / 3)
+    assert left(*done, *running, *queued, jobs=2) == pytest.approx(2500 * 0.1 / 2)
+    assert left(*done, *running) == pytest.approx(500 * 0.1)
+    assert left(*done) == 0.0
+    assert left(*queued) is None

@@ -185,12 +185,12 @@ function drawLine(ctx, line, sx, sy, dim) {
   }
   if (line.width !== 0) ctx.stroke() // a width of 0 draws points only
   ctx.setLineDash([])
-  drawPoints(ctx, line, sx, sy, run)
+  drawLinePoints(ctx, line, sx, sy, run)
   ctx.globalAlpha = 1
 }
 
 // Every point of a short line; of a long one with a marker, one every 48 pixels.
-function drawPoints(ctx, { x, y, markers, faint, marker }, sx, sy, run) {
+function drawLinePoints(ctx, { x, y, markers, faint, marker }, sx, sy, run) {
   const few = run <= 40 && !faint
   if (!markers && !few && !marker) return
   const apart = marker && !markers && !few ? 48 : marker && !markers ? 34 : 0
@@ -210,9 +210,9 @@ function drawMarker(ctx, marker, x, y, size) {
   ctx.beginPath()
   if (CORNERS[marker]) {
     const [corners, turn] = CORNERS[marker]
-    outline(ctx, x, y, corners, turn, () => size * 1.15)
+    outlineMarker(ctx, x, y, corners, turn, () => size * 1.15)
   } else if (marker === "star") {
-    outline(ctx, x, y, 10, 0, (corner) => (corner % 2 ? 0.5 : 1.35) * size)
+    outlineMarker(ctx, x, y, 10, 0, (corner) => (corner % 2 ? 0.5 : 1.35) * size)
   } else if (marker in ARMS) {
     const arm = [[1, 3], [1, 1], [3, 1], [3, -1], [1, -1], [1, -3], [-1, -3], [-1, -1], [-3, -1], [-3, 1], [-1, 1], [-1, 3]]
     const turn = (ARMS[marker] * Math.PI) / 180
@@ -227,7 +227,7 @@ function drawMarker(ctx, marker, x, y, size) {
   ctx.fill()
 }
 
-function outline(ctx, x, y, corners, turn, radius) {
+function outlineMarker(ctx, x, y, corners, turn, radius) {
   for (let corner = 0; corner < corners; corner += 1) {
     const angle = ((turn - 90) * Math.PI) / 180 + (corner * 2 * Math.PI) / corners
     ctx.lineTo(x + radius(corner) * Math.cos(angle), y + radius(corner) * Math.sin(angle))

@@ -11,6 +11,7 @@ from app.components.compare import legend, run_table
 from app.data import Compared
 from app.format import escape_markdown
 from app.results.curves import draw_comparison, split_panels
+from app.results.named.comparisons import draw_profiles, tabulate_tests
 from app.results.names import parse_steps
 from app.results.provenance import describe_runs
 from app.results.published import WARNING, list_published_maps, tabulate_beside_published
@@ -28,8 +29,8 @@ def show(run_ids: list[str]) -> None:
     quantity, reading, per_seed, unfinished = _controls(run_ids)
     compared = data.compared(run_ids, quantity.key)
     _curves(compared, reading, per_seed=per_seed, unfinished=unfinished)
-    results, times, settings, paper, runs = st.tabs(
-        ["Win rates", "μ̄_w", "Settings that differ", "Beside the paper", "Runs"],
+    results, times, comparisons, settings, paper, runs = st.tabs(
+        ["Win rates", "μ̄_w", "Statistics", "Settings that differ", "Beside the paper", "Runs"],
         key="part",
         on_change="rerun",
         bind="query-params",
@@ -39,6 +40,8 @@ def show(run_ids: list[str]) -> None:
         result_table.show(tabulate_win_rates(finals, reading), key="win-rates", stem="win-rates")
     with times, messages.guarded():
         _mu_w(compared, reading, unfinished=unfinished)
+    with comparisons, messages.guarded():
+        _statistics(compared, unfinished=unfinished)
     with settings, messages.guarded():
         _differences(compared)
     with paper, messages.guarded():
@@ -147,6 +150,21 @@ def _mu_w(compared: Compared, reading: Reading, *, unfinished: bool) -> None:
     if text and not times:
         st.error("Env steps must be written as 50000, 0.8M or 100k, with commas between them.")
     result_table.show(tabulate_mu_w(everything, times or usual, reading), key="mu-w", stem="mu-w")
+
+
+def _statistics(compared: Compared, *, unfinished: bool) -> None:
+    comparison = compared.finals(include_unfinished=unfinished)
+    if len(comparison.methods) < 2:
+        st.info("Tests compare two variants at least; choose more runs.")
+        return
+    result_table.show(tabulate_tests(comparison), key="comparisons", stem="comparisons")
+    profiles = draw_profiles(comparison)
+    with st.container(horizontal=True, horizontal_alignment="distribute", vertical_alignment="bottom"):
+        st.markdown(f"#### {profiles.title}")
+        sources = describe_runs({seed.id: compared.rows[seed.id].config for seed in comparison.seeds})
+        export.show(profiles, key="profiles", stem="compare", sources=sources)
+    curves.show(profiles, key="profiles", panel_height=_PANEL, x_name="win rate")
+    st.caption(escape_markdown(profiles.caption))
 
 
 def _differences(compared: Compared) -> None:
