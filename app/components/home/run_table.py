@@ -85,7 +85,9 @@ def _actions(run: dict[str, Any]) -> None:
     with st.container(horizontal=True, vertical_alignment="center"):
         run_picker.links(run_id, str(run["name"]))
         ended = run["status"] in ENDED
-        with st.popover("Delete", icon=":material/delete:", disabled=not ended, key=f"delete-{run_id}"):
+        with st.popover(
+            "Delete", icon=":material/delete:", disabled=not (ended and messages.may_act()), key=f"delete-{run_id}"
+        ):
             st.markdown("This removes the run and everything that it recorded, for good.")
             if st.button("Delete for good", type="primary", key=f"delete-now-{run_id}"):
                 _delete(run_id)
