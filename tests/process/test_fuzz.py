@@ -25,10 +25,11 @@ CONTROL = {chr(code) for code in (*range(9), *range(11, 32), *range(127, 160))}
 
 def emtc(*arguments: str) -> tuple[int, str, str]:
     """Run a command in this process: exit code, stdout, stderr."""
-    out, err = io.StringIO(), io.StringIO()
+    content, err = io.BytesIO(), io.StringIO()
+    out = io.TextIOWrapper(content, encoding="utf-8", errors="backslashreplace", write_through=True)
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         code = run(list(arguments))
-    return code, out.getvalue(), err.getvalue()
+    return code, content.getvalue().decode(), err.getvalue()
 
 
 def refused_in_words(arguments: list[str]) -> str:
