@@ -76,6 +76,9 @@ TWO: Final = ("#B8BEC6", "#009E73")
 
 STATUS_COLOR: Final = {
     "queued": "gray",
+    "created": "gray",
+    "starting": "blue",
+    "stopping": "orange",
     "running": "blue",
     "paused": "orange",
     "finished": "green",
@@ -85,6 +88,9 @@ STATUS_COLOR: Final = {
 }
 STATUS_ICON: Final = {
     "queued": ":material/schedule:",
+    "created": ":material/schedule:",
+    "starting": ":material/hourglass_top:",
+    "stopping": ":material/hourglass_bottom:",
     "running": ":material/play_circle:",
     "paused": ":material/pause_circle:",
     "finished": ":material/check_circle:",
@@ -92,6 +98,9 @@ STATUS_ICON: Final = {
     "failed": ":material/error:",
     "lost": ":material/link_off:",
 }
+GateColor = Literal["green", "orange"]
+GATE_COLOR: Final[dict[str, GateColor]] = {"active": "green", "idle": "orange"}
+GATE_ICON: Final = {"active": ":material/filter_alt:", "idle": ":material/filter_alt_off:"}
 ENDED: Final = frozenset({"finished", "stopped", "failed", "lost"})
 
 _INK: Final = {"light": ("#1f2430", "#ffffff", "#e3e6ea"), "dark": ("#e6e8ec", "#0f131a", "#2a313c")}

@@ -1,73 +1,120 @@
 """Save and restore every stateful part of a run.
 
-A checkpoint holds tensors and plain values only and is loaded with `weights_only`, so reading one
-executes nothing. It is written beside its place and renamed, so a killed trainer never leaves half a file.
+A checkpoint holds tensors and plain values only and is loaded with `weights_only`, so reading one executes nothing.
+How it lies on disk, and how damage is found, is in `checkpoint_file`.
 """
 
-import os
-import pickle
+from collections.abc import Callable
+from io import BytesIO
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
+from emtc_core.checkpoint_file import (
+    UNSIGNED,
+    Sink,
+    check_archive,
+    check_owner,
+    list_checkpoints,
+    read_manifest,
+    read_part,
+    write_checkpoint,
+)
 from emtc_core.errors import CheckpointError
 
-FORMAT = 1
+
+class Loaded(NamedTuple):
+    """A checkpoint that was read whole, and what stood in the way of newer ones."""
+
+    env_step: int
+    state: dict[str, Any]
+    name: str
+    passed_over: tuple[str, ...]
+    """Why each newer checkpoint was not used, newest first."""
 
 
 class CheckpointStore:
     """The checkpoints of one run in one folder, newest last."""
 
-    def __init__(self, folder: Path, *, keep: int) -> None:
+    def __init__(self, folder: Path, *, keep: int, run_id: str = "") -> None:
         self.folder = folder
         self._keep = keep
+        self._run_id = run_id
 
     def save(self, env_step: int, state: dict[str, Any]) -> Path:
         """Write one checkpoint durably, then drop the ones beyond `keep`."""
         self.folder.mkdir(parents=True, exist_ok=True)
         path = self.folder / f"checkpoint-{env_step:012d}.pt"
-        partial = path.with_suffix(".partial")
-        with partial.open("wb") as file:
-            torch.save({"format": FORMAT, "env_step": env_step, "state": state}, file)
-            file.flush()
-            os.fsync(file.fileno())
-        partial.replace(path)
+        parts = [(name, _writer(value)) for name, value in state.items()]
+        write_checkpoint(path, run_id=self._run_id, env_step=env_step, parts=parts)
         for old in self.list()[: -self._keep]:
             old.unlink(missing_ok=True)
         return path
 
     def list(self) -> list[Path]:
         """List the checkpoints, oldest first."""
-        return sorted(self.folder.glob("checkpoint-*.pt"))
+        return list_checkpoints(self.folder)
 
-    def load_latest(self) -> tuple[int, dict[str, Any]] | None:
-        """Load the newest readable checkpoint, or None if there is none.
+    def load_latest(self, why_not: Callable[[int], str | None] = lambda env_step: None) -> Loaded | None:
+        """Load the newest usable checkpoint, or None if there is none at all.
+
+        Args:
+            why_not: Says why a checkpoint at an env step does not fit what was recorded, or None if it does.
 
         Raises:
-            CheckpointError: If checkpoints exist but none can be read.
+            CheckpointError: If checkpoints exist but none can be used; it gives the reason of each.
         """
-        paths = self.list()
-        for path in reversed(paths):
+        faults: list[str] = []
+        for path in reversed(self.list()):
             try:
-                return load(path)
-            except CheckpointError:
-                continue
-        if paths:
-            raise CheckpointError(f"None of the {len(paths)} checkpoints in {self.folder} can be read.")
+                env_step, state = load(path, run_id=self._run_id)
+                if reason := why_not(env_step):
+                    raise CheckpointError(f"{path.name} does not fit: {reason}")
+            except CheckpointError as exc:
+                faults.append(str(exc))
+            else:
+                return Loaded(env_step, state, path.name, tuple(faults))
+        if faults:
+            raise CheckpointError(f"No checkpoint in {self.folder} can be used. {' '.join(faults)}")
         return None
 
+    def set_newer_aside(self, env_step: int) -> None:
+        """Rename what lies beyond a step that the run went back to, so that nothing takes it for the run's state."""
+        for path in self.list():
+            if path.name > f"checkpoint-{env_step:012d}.pt":
+                path.replace(path.with_suffix(".aside"))
 
-def load(path: Path) -> tuple[int, dict[str, Any]]:
-    """Load one checkpoint without executing anything in it.
+
+def load(path: Path, *, run_id: str = "") -> tuple[int, dict[str, Any]]:
+    """Load one checkpoint of a run, checking every byte and executing nothing.
 
     Raises:
-        CheckpointError: If the file is truncated, foreign or of another format.
+        CheckpointError: If the file is truncated, damaged, foreign or of another run.
     """
+    manifest = read_manifest(path)
+    check_owner(path, manifest, run_id)
+    if manifest.schema == UNSIGNED:
+        return _load_unsigned(path)
+    return manifest.env_step, {part.name: _read(path, read_part(path, part)) for part in manifest.parts}
+
+
+def _writer(value: Any) -> Callable[[Sink], None]:
+    return lambda sink: torch.save(value, sink)  # type: ignore[arg-type]  # it needs nothing of a file but `write`
+
+
+def _load_unsigned(path: Path) -> tuple[int, dict[str, Any]]:
+    """Load what an earlier version wrote: one archive, which names no run."""
+    check_archive(path)
+    content = _read(path, path.read_bytes())
     try:
-        content = torch.load(path, map_location="cpu", weights_only=True)
-        if content["format"] != FORMAT:
-            raise CheckpointError(f"{path.name} has format {content['format']}, this version reads {FORMAT}.")
         return int(content["env_step"]), content["state"]
-    except (OSError, RuntimeError, EOFError, KeyError, TypeError, pickle.UnpicklingError) as exc:
+    except (KeyError, TypeError, ValueError) as exc:
+        raise CheckpointError(f"{path.name} is not a checkpoint: {exc}.") from exc
+
+
+def _read(path: Path, data: bytes) -> Any:
+    try:
+        return torch.load(BytesIO(data), map_location="cpu", weights_only=True)
+    except Exception as exc:  # what torch's reader raises over a foreign file is not documented
         raise CheckpointError(f"{path.name} is not a readable checkpoint: {exc}.") from exc

@@ -6,6 +6,7 @@ is written (`gate.lookup`); the incentive reads the slots that Algorithm 2 assig
 re-projections an update searches nothing.
 """
 
+import logging
 import time
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
@@ -30,6 +31,8 @@ from emtc_core.seeding import derive_seed, make_generator
 
 Slots = NDArray[np.int64]
 Floats = NDArray[np.float64]
+
+_LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -131,6 +134,7 @@ class EpisodicPart:
             seed=derive_seed(config.seed, "memory"),
         )
         self._episodes = 0  # written so far
+        self._has_warned = False
         self._write_s: list[float] = []  # of each episode since the last report
         self._verdicts: list[GateVerdict] = []  # of each episode since the last report
         self._recalled = self._found = 0  # successors since the last report
@@ -263,6 +267,7 @@ class EpisodicPart:
         """Train the embedder on a sample of the memory, then embed every node anew (Algorithm 1)."""
         if not self._may_refit:
             return {}
+        self._warn_of_collapse()
         stats = fit(self._embedder, self.memory.sample(self._config.embed.samples))
         started = time.monotonic()
         self.memory.reproject()
@@ -274,6 +279,8 @@ class EpisodicPart:
             "embedder/state_loss": stats.state_loss,
             "embedder/info_nce": stats.info_nce,
             "embedder/info_nce_accuracy": stats.info_nce_accuracy,
+            "embedder/info_nce_chance": stats.info_nce_chance,
+            "embedder/return_unit": stats.return_unit,
             "embedder/fit_ms": stats.seconds * 1e3,
             "memory/reproject_ms": reproject_s * 1e3,
         }
@@ -285,6 +292,17 @@ class EpisodicPart:
         embed = self._config.embed
         enough_episodes = self._episodes >= embed.min_episodes > 0
         return embed.type != "random" and (self.memory.size >= embed.min_entries or enough_episodes)
+
+    def _warn_of_collapse(self) -> None:
+        """Say once when episodes, not nodes, made a refit due: the embedding hardly tells states apart."""
+        embed = self._config.embed
+        if self.memory.size < embed.min_entries and not self._has_warned:
+            self._has_warned = True
+            _LOG.warning(
+                "After %d episodes the memory holds %d nodes, fewer than embed.min_entries = %d: nearly all states "
+                "merge within memory.delta = %g. The embedder is trained on what there is.",
+                *(self._episodes, self.memory.size, embed.min_entries, self._config.memory.delta),
+            )
 
     def _rewrite(self, buffer: ReplayBuffer) -> None:
         """Write replayed episodes into the memory once more (`memory.replay_refresh`, A19)."""

@@ -6,9 +6,11 @@
     ├── EnvUnavailableError     an environment or map is unknown here, or something it needs is missing
     ├── CheckpointError         a checkpoint is missing, truncated or of another configuration
     ├── NonFiniteLossError      training produced NaN or infinity
+    ├── RunInterruptedError     somebody ended a run before it could leave a checkpoint
     └── StorageError            the database cannot be opened, read or written
         ├── RunNotFoundError    no run, or more than one, answers to an id
         ├── RunStateError       the run is not in a state that allows what was asked
+        │   └── UnheardError    a trainer was asked for something and took no notice yet
         ├── EntryNotFoundError  no notebook entry has this id
         ├── EntryChangedError   somebody else changed a notebook entry meanwhile
         └── NewerDatabaseError  the database was written by a newer version
@@ -41,6 +43,10 @@ class NonFiniteLossError(EmtcError):
     """Training produced NaN or infinity."""
 
 
+class RunInterruptedError(EmtcError):
+    """Somebody ended a run before it could leave a checkpoint."""
+
+
 class StorageError(EmtcError):
     """The database cannot be opened, read or written."""
 
@@ -51,6 +57,10 @@ class RunNotFoundError(StorageError):
 
 class RunStateError(StorageError):
     """The run is not in a state that allows what was asked."""
+
+
+class UnheardError(RunStateError):
+    """A trainer was asked for something and took no notice yet."""
 
 
 class EntryNotFoundError(StorageError):

@@ -85,6 +85,8 @@ METRICS = _registry(
     ("embedder/state_loss", "1", "mean squared state reconstruction error, summed over coordinates"),
     ("embedder/info_nce", "nats", "mean InfoNCE"),
     ("embedder/info_nce_accuracy", "fraction", "share of anchors whose own view is their nearest candidate"),
+    ("embedder/info_nce_chance", "fraction", "that share for an embedder that tells no rows apart: 1 / batch"),
+    ("embedder/return_unit", "return", "divisor of H in the embedder's return loss: 1, or its running spread"),
     ("embedder/fit_ms", "ms", "time of one refit"),
     ("eval/overestimation", "return", "greedy Q_tot(s_0) minus the discounted return then obtained"),
     ("eval/q_start", "return", "greedy Q_tot at the first step of the evaluation episodes"),

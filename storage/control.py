@@ -6,24 +6,78 @@ status; another one writes heartbeats. A database that does not answer is tried 
 
 import logging
 import threading
+import time
 from collections import deque
 from datetime import UTC, datetime
 from typing import Literal, cast, get_args
 
 import pandas as pd
-from sqlalchemy import insert, select, update
+from sqlalchemy import ColumnElement, insert, select, update
 
 from emtc_core.control import Command
-from emtc_core.errors import RunStateError, StorageError
+from emtc_core.errors import RunStateError, StorageError, UnheardError
 from storage.engine import Database
 from storage.frames import read_frame
+from storage.lifecycle import State
 from storage.liveness import HEARTBEAT_S
 from storage.models import CommandRow, Run
-from storage.runs import find_run
+from storage.outage import Outage
+from storage.runs import find_run, finish_run
 
 _log = logging.getLogger(__name__)
 POLL_S = 0.25
-_ENDED = ("finished", "stopped", "failed", "lost")
+_HEARS = (State.STARTING, State.RUNNING, State.PAUSED, State.STOPPING)
+HEARD_WITHIN_S = 15.0
+
+
+def ask_stop(db: Database, run_id: str, *, patience_s: float = HEARD_WITHIN_S) -> str:
+    """Stop a run, and say whether anybody heard: a run that nobody has leaves the queue at once.
+
+    Returns:
+        One sentence: who heard it, and when.
+
+    Raises:
+        RunNotFoundError: If there is no such run.
+        RunStateError: If it has ended, or nobody is there.
+        UnheardError: If its owner took no notice within `patience_s`; the request stands.
+    """
+    row = find_run(db, run_id)
+    if row.state == State.CREATED:
+        finish_run(db, row.id, "stopped")
+        return f"Run {row.id} was waiting for a trainer; it has left the queue."
+    return ask(db, row.id, "stop", patience_s=patience_s)
+
+
+def ask(db: Database, run_id: str, command: Command, *, patience_s: float = HEARD_WITHIN_S) -> str:
+    """Ask a trainer for something and wait until it has heard.
+
+    Returns:
+        One sentence: who heard it, and after how long.
+
+    Raises:
+        RunNotFoundError: If there is no such run.
+        RunStateError: If nobody works on the run.
+        UnheardError: If its owner took no notice within `patience_s`; the request stands.
+    """
+    command_id = send_command(db, run_id, command)
+    started = time.monotonic()
+    while (waited := time.monotonic() - started) < patience_s:
+        row = find_run(db, run_id)
+        if _is_heard(db, command_id) or row.state in (State.STOPPED, State.FINISHED, State.FAILED):
+            return f"Run {row.id} has heard {command} after {waited:.1f} s."
+        if row.state == State.LOST:
+            raise UnheardError(f"Nobody has heard: the trainer of run {row.id} is gone. See: emtc show {row.id}")
+        time.sleep(POLL_S)
+    raise UnheardError(
+        f"Nobody has heard within {patience_s:.0f} s: the trainer of run {run_id} is starting or busy. "
+        f"It will {command} as soon as it listens. See: emtc show {run_id}"
+    )
+
+
+def _is_heard(db: Database, command_id: int) -> bool:
+    with db.read() as connection:
+        heard = select(CommandRow.acknowledged_at).where(CommandRow.id == command_id)
+        return connection.execute(heard).scalar_one_or_none() is not None
 
 
 def send_command(db: Database, run_id: str, command: Command) -> int:
@@ -44,8 +98,10 @@ def send_command(db: Database, run_id: str, command: Command) -> int:
     if command not in get_args(Command):
         raise RunStateError(f"A command is one of {', '.join(get_args(Command))}, got {command}.")
     row = find_run(db, run_id)
-    if row.live_status in _ENDED:
-        raise RunStateError(f"Run {row.id} is {row.live_status}: no trainer is there to {command}.")
+    if row.state == State.LOST:
+        raise UnheardError(f"Nobody has heard: the trainer of run {row.id} is gone. See: emtc show {row.id}")
+    if row.state not in _HEARS:
+        raise RunStateError(f"Run {row.id} is {row.state.value}: no trainer is there to {command}.")
     values = {"run_id": row.id, "command": command, "requested_at": datetime.now(UTC)}
     with db.transaction() as connection:
         result = connection.execute(insert(CommandRow).returning(CommandRow.id), values)
@@ -62,9 +118,10 @@ def command_log(db: Database, run_id: str) -> pd.DataFrame:
 class DatabaseControl:
     """Implements `emtc_core.control.Control`: a poll looks at a queue that a thread fills."""
 
-    def __init__(self, db: Database, run_id: str, *, poll_s: float = POLL_S) -> None:
-        """Start to listen."""
-        self._db, self._run_id, self._poll_s = db, run_id, poll_s
+    def __init__(self, db: Database, run_id: str, *, poll_s: float = POLL_S, token: str | None = None) -> None:
+        """Start to listen, as the owner by `token` where there is one."""
+        self._db, self._run_id, self._poll_s, self._token = db, run_id, poll_s, token
+        self._outage = Outage(_log, f"run {run_id}: commands wait")
         self._commands: deque[tuple[int, Command]] = deque()
         self._taken: deque[int] = deque()
         self._status: Literal["running", "paused"] | None = None
@@ -104,8 +161,9 @@ class DatabaseControl:
         try:
             self._publish()
             self._read()
+            self._outage.over()
         except StorageError as error:
-            _log.warning("run %s: commands wait: %s", self._run_id, error)
+            self._outage.failed(str(error))
 
     def _read(self) -> None:
         columns = select(CommandRow.id, CommandRow.command).where(
@@ -129,11 +187,7 @@ class DatabaseControl:
                     update(CommandRow).where(CommandRow.id.in_(taken)).values(acknowledged_at=datetime.now(UTC))
                 )
             if status is not None:
-                connection.execute(
-                    update(Run)
-                    .where(Run.id == self._run_id, Run.status.in_(("running", "paused")))
-                    .values(status=status)
-                )
+                connection.execute(update(Run).where(*_at_work(self._run_id, self._token)).values(status=status))
         for _ in taken:
             self._taken.popleft()
         if self._status == status:
@@ -143,9 +197,10 @@ class DatabaseControl:
 class Heartbeat:
     """Says every HEARTBEAT_S that the trainer lives, from a thread of its own."""
 
-    def __init__(self, db: Database, run_id: str, *, every_s: float = HEARTBEAT_S) -> None:
-        """Start to beat at once."""
-        self._db, self._run_id, self._every_s = db, run_id, every_s
+    def __init__(self, db: Database, run_id: str, *, every_s: float = HEARTBEAT_S, token: str | None = None) -> None:
+        """Start to beat at once, as the owner by `token` where there is one."""
+        self._db, self._run_id, self._every_s, self._token = db, run_id, every_s, token
+        self._outage = Outage(_log, f"run {run_id}: heartbeats wait")
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"heartbeat-{run_id}", daemon=True)
         self._thread.start()
@@ -159,15 +214,20 @@ class Heartbeat:
         while True:
             try:
                 self._beat()
+                self._outage.over()
             except StorageError as error:
-                _log.warning("run %s: no heartbeat written: %s", self._run_id, error)
+                self._outage.failed(str(error))
             if self._closing.wait(self._every_s):
                 return
 
     def _beat(self) -> None:
         with self._db.transaction() as connection:
             connection.execute(
-                update(Run)
-                .where(Run.id == self._run_id, Run.status.in_(("running", "paused")))
-                .values(heartbeat_at=datetime.now(UTC))
+                update(Run).where(*_at_work(self._run_id, self._token)).values(heartbeat_at=datetime.now(UTC))
             )
+
+
+def _at_work(run_id: str, token: str | None) -> tuple[ColumnElement[bool], ...]:
+    """Only a run that its owner still has: an earlier owner that wakes up says nothing of it."""
+    mine = () if token is None else (Run.owner_token == token,)
+    return (Run.id == run_id, Run.status.in_(("running", "paused")), *mine)

@@ -8,6 +8,9 @@ import psutil
 
 HEARTBEAT_S = 2.0
 LOST_AFTER_S = 3 * HEARTBEAT_S
+START_LIMIT_S = 300.0
+"""How long a process may take from being given a run to its first heartbeat: it loads libraries meanwhile."""
+
 _CREATE_TIME_TOLERANCE_S = 2.0  # clocks are corrected now and then
 
 LiveStatus = Literal["queued", "running", "paused", "finished", "stopped", "failed", "lost"]
@@ -26,6 +29,8 @@ class Worker(Protocol):
     def pid_created_at(self) -> float | None: ...
     @property
     def host(self) -> str | None: ...
+    @property
+    def claimed_at(self) -> datetime | None: ...
 
 
 def live_status(row: Worker, now: datetime) -> LiveStatus:
@@ -36,17 +41,22 @@ def live_status(row: Worker, now: datetime) -> LiveStatus:
         now: An aware time.
 
     Returns:
-        The stored status, or `lost` when the process is gone: it was silent for LOST_AFTER_S, or this
-        host's process table has no such process.
+        The stored status, or `lost` when the process is gone: it was silent for LOST_AFTER_S, did not begin
+        within START_LIMIT_S, or this host's process table has no such process.
     """
     if row.status == "queued":
-        return "lost" if row.pid is not None and is_process_gone(row) else "queued"
+        return "lost" if row.pid is not None and (is_start_overdue(row, now) or is_process_gone(row)) else "queued"
     if row.status not in ("running", "paused"):
         return row.status  # pyright: ignore[reportReturnType] - the remaining states of the table
     silent = row.heartbeat_at is None or (now - row.heartbeat_at).total_seconds() > LOST_AFTER_S
     if silent or is_process_gone(row):
         return "lost"
     return "running" if row.status == "running" else "paused"
+
+
+def is_start_overdue(row: Worker, now: datetime) -> bool:
+    """Tell whether the process that was given a queued run has had its time to begin."""
+    return row.claimed_at is not None and (now - row.claimed_at).total_seconds() > START_LIMIT_S
 
 
 def is_process_gone(row: Worker) -> bool:

@@ -14,7 +14,7 @@ from sqlalchemy.types import JSON, TypeDecorator
 
 from storage.guards import guard_columns
 
-SCHEMA_VERSION = "0002"
+SCHEMA_VERSION = "0003"
 """The newest Alembic revision; a test keeps it equal to the head of storage/migrations."""
 
 SUMMARY_STEPS = 1000
@@ -106,6 +106,9 @@ class Run(Base):
     error: Mapped[str | None] = mapped_column(Text)
     versions: Mapped[dict[str, Any]]
     config: Mapped[dict[str, Any]]
+    parent_id: Mapped[str | None] = mapped_column(String(RUN_ID_LENGTH))  # started again from it; it may be deleted
+    owner_token: Mapped[str | None] = mapped_column(Text)  # only the process that was given it may write
+    claimed_at: Mapped[datetime | None]  # since when the present owner has the run
 
 
 class SweepRow(Base):
@@ -125,7 +128,7 @@ class SweepRow(Base):
 
 
 class Resume(Base):
-    """One resume: the run went on from `env_step`; rows after it were removed."""
+    """One resume: the run went on from `env_step`; rows after it were superseded, once the trainer stood there."""
 
     __tablename__ = "resumes"
     __table_args__ = (Index("ix_resumes_run_id", "run_id"), _NEVER_REUSED)
@@ -135,6 +138,9 @@ class Resume(Base):
     env_step: Mapped[int]
     reached_env_step: Mapped[int]
     resumed_at: Mapped[datetime]
+    episodes: Mapped[int | None]  # superseded; unknown in rows of earlier versions
+    checkpoint: Mapped[str | None] = mapped_column(Text)  # file that was restored
+    passed_over: Mapped[str | None] = mapped_column(Text)  # why newer checkpoints were not used
 
 
 class CommandRow(Base):

@@ -9,17 +9,17 @@ and the run's `recorder.state` file say why.
 
 import logging
 import threading
-import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from emtc_core.errors import StorageError
 from emtc_core.metrics import METRICS
 from emtc_core.recorder import EpisodeRecord, EvaluationRecord, GateStatsRecord, SnapshotRecord
 from storage.batch import Batch, Record, make_batch, size_of
 from storage.engine import Database
+from storage.outage import Outage
 from storage.recorder_state import StateFile
-from storage.runs import find_run
+from storage.runs import find_run, rewind_run
 from storage.statements import write_batch
 
 _log = logging.getLogger(__name__)
@@ -41,6 +41,7 @@ class DatabaseRecorder:
         queue_bytes: int = QUEUE_BYTES,
         batch_steps: int = BATCH_STEPS,
         linger_s: float = LINGER_S,
+        token: str | None = None,
     ) -> None:
         """Continue after the run's last recorded step.
 
@@ -50,17 +51,19 @@ class DatabaseRecorder:
             queue_bytes: How much may wait before the trainer does.
             batch_steps: Transitions after which a flush begins at once.
             linger_s: How long the first waiting record waits for company.
+            token: By which the caller owns the run; a flush after somebody took it over fails.
         """
-        self._db, self._run_id = db, run_id
+        self._db, self._run_id, self._token = db, run_id, token
         self._queue_bytes, self._batch_steps, self._linger_s = queue_bytes, batch_steps, linger_s
         self._next_env_step = find_run(db, run_id).env_steps + 1
         self._queue: deque[Record] = deque()
         self._waiting_bytes = self._waiting_steps = 0
         self._accepted = self._written = 0
-        self._urgent = self._closing = self._closed = False
+        self._urgent = self._closing = self._closed = self._abandoned = False
         self._blocked: str | None = None
         self._failure: Exception | None = None
         self._changed = threading.Condition()
+        self._outage = Outage(_log, f"run {run_id}: recording waits")
         self._state_file = StateFile(db, run_id)
         self._state_file.prepare()
         self._thread = threading.Thread(target=self._run, name=f"recorder-{run_id}", daemon=True)
@@ -70,6 +73,15 @@ class DatabaseRecorder:
     def blocked(self) -> str | None:
         """Why nothing can be written now, or None."""
         return self._blocked
+
+    def supersede(self, env_step: int, *, checkpoint: str, passed_over: Sequence[str] = ()) -> None:
+        """Go on after `env_step`, where the trainer stands by a checkpoint: later rows are removed and counted.
+
+        Raises:
+            RunStateError: If the recorded rows cannot go back there.
+        """
+        rewind_run(self._db, self._run_id, env_step, token=self._token, checkpoint=checkpoint, passed_over=passed_over)
+        self._next_env_step = env_step + 1
 
     def record_episode(self, record: EpisodeRecord) -> None:
         """Queue an episode.
@@ -129,12 +141,28 @@ class DatabaseRecorder:
         self._closed = True
         try:
             self.flush()
+        except BaseException:
+            self._abandoned = True  # whoever does not wait for the flush does not wait for its next try either
+            raise
         finally:
-            with self._changed:
-                self._closing = True
-                self._changed.notify_all()
-            self._thread.join(timeout=30)
-            self._state_file.remove()
+            self._end_thread()
+
+    def abandon(self) -> int:
+        """Stop at once, without what is not written yet: what stands in the database is whole, only shorter.
+
+        Returns:
+            How many records were given up.
+        """
+        self._closed = self._abandoned = True
+        self._end_thread()
+        return self._accepted - self._written
+
+    def _end_thread(self) -> None:
+        with self._changed:
+            self._closing = True
+            self._changed.notify_all()
+        self._thread.join(timeout=30)
+        self._state_file.remove()
 
     def _put(self, record: Record, steps: int = 0) -> None:
         size = size_of(record)
@@ -161,10 +189,11 @@ class DatabaseRecorder:
     def _run(self) -> None:
         while True:
             records = self._take()
-            if not records:
+            if not records or self._abandoned:
                 return
             try:
-                self._write(make_batch(self._run_id, records))
+                if not self._write(make_batch(self._run_id, records)):
+                    return
             except Exception as error:  # the thread has no caller: the trainer gets it at its next record
                 _log.exception("run %s: the recorder failed", self._run_id)
                 with self._changed:
@@ -197,31 +226,33 @@ class DatabaseRecorder:
             self._waiting_bytes -= sum(size_of(record) for record in records)
             self._changed.notify_all()
 
-    def _write(self, batch: Batch) -> None:
+    def _write(self, batch: Batch) -> bool:
+        """Write a batch, however long it takes; False says that it was given up."""
         pause_s = _RETRY_FIRST_S
-        while True:
+        while not self._abandoned:
             try:
                 with self._db.transaction() as connection:
-                    write_batch(connection, self._run_id, batch)
+                    write_batch(connection, self._run_id, batch, token=self._token)
             except StorageError as error:
                 if not _may_pass(self._db, error):
                     raise
                 self._say(str(error))
-                time.sleep(pause_s)
+                with self._changed:
+                    self._changed.wait_for(lambda: self._abandoned, pause_s)
                 pause_s = min(2 * pause_s, _RETRY_MOST_S)
             else:
                 self._say(None)
-                return
+                return True
+        return False
 
     def _say(self, reason: str | None) -> None:
-        if reason == self._blocked:
-            return
         if reason is None:
-            _log.warning("run %s: recording goes on", self._run_id)
+            self._outage.over()
         else:
-            _log.warning("run %s: recording waits: %s", self._run_id, reason)
-        self._blocked = reason
-        self._state_file.write(reason or "")
+            self._outage.failed(reason)
+        if reason != self._blocked:
+            self._blocked = reason
+            self._state_file.write(reason or "")
 
 
 def _may_pass(db: Database, error: StorageError) -> bool:

@@ -9,41 +9,32 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final, Literal
 
-import psutil
-from sqlalchemy import Connection, Row, delete, func, insert, select, update
+from sqlalchemy import Connection, delete, func, insert, select, update
 
 from emtc_core.errors import RunNotFoundError, RunStateError, StorageError
+from storage import lifecycle
 from storage.engine import Database
+from storage.lifecycle import Event, State
 from storage.liveness import LiveStatus, is_process_alive, live_status
-from storage.models import (
-    SUMMARY_STEPS,
-    CommandRow,
-    EpisodeRow,
-    EvalEpisode,
-    Evaluation,
-    GateStats,
-    MetricRow,
-    Resume,
-    Run,
-    SnapshotRow,
-    Transition,
-    TransitionSummary,
-)
+from storage.models import CommandRow, Resume, Run
+from storage.ownership import Owner, check_token, taken_over
 from storage.recorder_state import stall_reason
-from storage.summary import summarize_bucket
+from storage.rewind import last_episode_end, rewind, why_not_rewind
 
 Status = Literal["queued", "running", "paused", "finished", "stopped", "failed"]
 
-_MOVES: Final[Mapping[str, frozenset[str]]] = {
-    "queued": frozenset({"running", "stopped", "failed"}),
-    "running": frozenset({"paused", "finished", "stopped", "failed"}),
-    "paused": frozenset({"running", "finished", "stopped", "failed"}),
-    "finished": frozenset({"running"}),
-    "stopped": frozenset({"running"}),
-    "failed": frozenset({"running"}),
-}
-"""The states that may follow each state; an ended run runs again when it is resumed."""
+STOP_ASKED_AT: Final = (
+    select(func.max(CommandRow.requested_at))
+    .where(CommandRow.run_id == Run.id, CommandRow.command == "stop")
+    .scalar_subquery()
+    .label("stop_asked_at")
+)
+"""When somebody last asked a run to stop."""
 
+RUN_COLUMNS: Final = (*Run.__table__.columns, STOP_ASKED_AT)
+"""What `make_run_row` needs of a row."""
+
+_ENDINGS: Final[Mapping[str, Event]] = {"finished": Event.FINISH, "stopped": Event.STOP, "failed": Event.FAIL}
 _ALPHABET = "23456789abcdefghjkmnpqrstuvwxyz"  # no 0/o, 1/l/i
 _ID_LENGTH = 8
 _DELETE_STEPS = 200_000  # transitions removed per transaction, so that a delete never blocks a trainer
@@ -61,6 +52,7 @@ class RunRow:
     seed: int
     status: Status
     live_status: LiveStatus
+    state: State
     env_steps: int
     target_steps: int
     created_at: datetime
@@ -73,6 +65,10 @@ class RunRow:
     device: str | None
     sweep_id: str | None
     launch_token: str | None
+    parent_id: str | None
+    owner_token: str | None
+    claimed_at: datetime | None
+    stop_asked_at: datetime | None
     win_rate: float | None
     return_mean: float | None
     tags: list[str]
@@ -94,6 +90,7 @@ def create_run(
     sweep_id: str | None = None,
     launch_token: str | None = None,
     device: str | None = None,
+    owner: Owner | None = None,
 ) -> str:
     """Queue a run.
 
@@ -106,6 +103,7 @@ def create_run(
         sweep_id: The sweep that the run belongs to.
         launch_token: Any text unique to one press of a button.
         device: Where it is meant to run, when known.
+        owner: The process that starts it now; without one it waits until somebody does.
 
     Returns:
         The new id: 8 letters and digits without look-alikes.
@@ -120,6 +118,7 @@ def create_run(
         "device": device,
         "sweep_id": sweep_id,
         "launch_token": launch_token,
+        **(owner.columns() if owner else {}),
     }
     try:
         with db.transaction() as connection:
@@ -164,7 +163,7 @@ def find_run(db: Database, prefix: str) -> RunRow:
         raise RunNotFoundError("A run id must not be empty. List the runs with: emtc runs")
     with db.read() as connection:
         starts = Run.id.startswith(wanted, autoescape=True)
-        rows = connection.execute(select(Run.__table__).where(starts).order_by(Run.id).limit(6)).all()
+        rows = connection.execute(select(*RUN_COLUMNS).where(starts).order_by(Run.id).limit(6)).all()
     exact = [row for row in rows if row.id == wanted]
     if len(rows) == 1 or exact:
         return make_run_row(db, (exact or rows)[0])
@@ -177,7 +176,7 @@ def find_run(db: Database, prefix: str) -> RunRow:
 def make_run_row(db: Database, row: Any) -> RunRow:
     """Turn a row of `runs` into a record with its live status."""
     status, stall = observe(db, row)
-    return RunRow(**row._mapping, live_status=status, stall=stall)
+    return RunRow(**row._mapping, live_status=status, state=lifecycle.refine(row, status), stall=stall)
 
 
 def observe(db: Database, row: Any) -> tuple[LiveStatus, str | None]:
@@ -193,63 +192,108 @@ def observe(db: Database, row: Any) -> tuple[LiveStatus, str | None]:
     return (row.status if stall else status), stall
 
 
-def mark_launched(db: Database, run_id: str, *, pid: int, pid_created_at: float, host: str) -> None:
-    """Note the process that was started for a queued run, so that its early death is seen."""
-    with db.transaction() as connection:
-        connection.execute(
-            update(Run)
-            .where(Run.id == run_id, Run.status == "queued")
-            .values(pid=pid, pid_created_at=pid_created_at, host=host)
-        )
-
-
-def start_run(db: Database, run_id: str, *, pid: int, pid_created_at: float, host: str, device: str | None) -> None:
-    """Take a run for this process. Of two processes that try, one succeeds.
+def claim_start(db: Database, run_id: str, owner: Owner) -> None:
+    """Take a run for a trainer that is about to start; of two that try, one succeeds.
 
     Raises:
         RunNotFoundError: If there is no such run.
-        RunStateError: If a live process works on it.
+        RunStateError: If it is not in a state that a trainer may start from.
+    """
+    with db.transaction() as connection:
+        row = locked_row(connection, run_id)
+        state = state_now(row)
+        lifecycle.check(run_id, state, Event.CLAIM)
+        if state != State.CREATED:
+            forget_commands(connection, [run_id])
+        values = {"status": "queued", "ended_at": None, "error": None, **owner.columns()}
+        connection.execute(update(Run).where(Run.id == run_id).values(**values))
+
+
+def start_run(
+    db: Database,
+    run_id: str,
+    *,
+    pid: int,
+    pid_created_at: float,
+    host: str,
+    device: str | None,
+    token: str | None = None,
+) -> None:
+    """Begin a run in this process, which took it by `claim_start` or was handed the token of whoever did.
+
+    Without a token it is taken in the same transaction. Of two processes that try, one succeeds.
+
+    Raises:
+        RunNotFoundError: If there is no such run.
+        RunStateError: If somebody else has it.
     """
     now = datetime.now(UTC)
     with db.transaction() as connection:
-        row = _locked_row(connection, run_id)
-        if _is_worked_on(row):
-            raise RunStateError(f"Run {run_id} is already {row.status} (process {row.pid} on {row.host}).")
-        if row.status != "queued":  # what was asked of an earlier process is obsolete
-            pending = (CommandRow.run_id == run_id, CommandRow.acknowledged_at.is_(None))
-            connection.execute(update(CommandRow).where(*pending).values(acknowledged_at=now))
-        connection.execute(
-            update(Run)
-            .where(Run.id == run_id)
-            .values(
-                status="running",
-                pid=pid,
-                pid_created_at=pid_created_at,
-                host=host,
-                device=device or row.device,
-                started_at=row.started_at or now,
-                ended_at=None,
-                heartbeat_at=now,
-                error=None,
-            )
-        )
+        row = locked_row(connection, run_id)
+        if token is not None and row.owner_token != token:
+            raise taken_over(row)
+        if row.status != "queued" or (token is None and (row.pid, row.host) != (pid, host)):
+            lifecycle.check(run_id, state_now(row), Event.CLAIM)
+        if row.status != "queued":
+            forget_commands(connection, [run_id])
+        values = {"status": "running", "pid": pid, "pid_created_at": pid_created_at, "host": host}
+        values |= {"device": device or row.device, "owner_token": token, "claimed_at": row.claimed_at or now}
+        values |= {"started_at": row.started_at or now, "ended_at": None, "heartbeat_at": now, "error": None}
+        connection.execute(update(Run).where(Run.id == run_id).values(**values))
 
 
 def finish_run(
-    db: Database, run_id: str, status: Literal["finished", "stopped", "failed"], error: str | None = None
+    db: Database,
+    run_id: str,
+    status: Literal["finished", "stopped", "failed"],
+    error: str | None = None,
+    *,
+    token: str | None = None,
 ) -> None:
-    """Write how a run ended.
+    """Write how a run ended, as its owner, or take it out of the queue where nobody owns it.
 
     Raises:
-        RunStateError: If the run cannot pass to that state.
+        RunStateError: If the run cannot pass to that state, or belongs to another process.
     """
     now = datetime.now(UTC)
     with db.transaction() as connection:
-        row = _locked_row(connection, run_id)
-        if status not in _MOVES[row.status]:
-            raise RunStateError(f"Run {run_id} is {row.status}; it cannot become {status}.")
+        row = locked_row(connection, run_id)
+        check_token(row, token)
+        state = lifecycle.refine(row, row.status)  # its owner is here, however long it was silent
+        leaves = state == State.CREATED and status == "stopped"
+        lifecycle.check(run_id, state, Event.LEAVE_QUEUE if leaves else _ENDINGS[status])
         values = {"status": status, "error": error, "ended_at": now, "heartbeat_at": now}
         connection.execute(update(Run).where(Run.id == run_id).values(**values))
+
+
+def start_again(db: Database, run_id: str, *, versions: Mapping[str, Any], owner: Owner | None = None) -> str:
+    """Make a new run of the same configuration that starts from step 0 and names this one as its parent.
+
+    The parent keeps all that it recorded. Its place in a sweep goes to the new run.
+
+    Returns:
+        The id of the new run.
+
+    Raises:
+        RunStateError: If somebody works on the parent.
+    """
+    with db.transaction() as connection:
+        row = locked_row(connection, run_id)
+        if (state := state_now(row)) != State.FINISHED:
+            lifecycle.check(run_id, state, Event.CLAIM)
+        values = {
+            **new_run_values(connection, row.config, row.name),
+            "target_steps": row.target_steps,
+            "versions": dict(versions),
+            "device": row.device,
+            "parent_id": run_id,
+            **(owner.columns() if owner else {}),
+        }
+        if row.sweep_id is not None:
+            values |= {"sweep_id": row.sweep_id, "launch_token": row.launch_token, "created_at": row.created_at}
+            connection.execute(update(Run).where(Run.id == run_id).values(sweep_id=None, launch_token=None))
+        connection.execute(insert(Run), values)
+    return values["id"]
 
 
 def edit_run(
@@ -268,34 +312,61 @@ def edit_run(
     changes = {"name": name, "tags": None if tags is None else sorted(set(tags)), "notes": notes}
     values = {key: value for key, value in changes.items() if value is not None}
     with db.transaction() as connection:
-        _locked_row(connection, run_id)
+        locked_row(connection, run_id)
         if values:
             connection.execute(update(Run).where(Run.id == run_id).values(**values))
 
 
-def rewind_run(db: Database, run_id: str, env_step: int) -> None:
-    """Remove everything recorded after `env_step`, in one transaction, so that a resume writes it anew.
+def rewind_run(
+    db: Database,
+    run_id: str,
+    env_step: int,
+    *,
+    token: str | None = None,
+    checkpoint: str | None = None,
+    passed_over: Sequence[str] = (),
+) -> None:
+    """Supersede everything recorded after `env_step`, in one transaction, and note that it happened.
 
     Args:
         db: An open database.
         run_id: The run.
-        env_step: Where the checkpoint stands: 0 or the last step of an episode.
+        env_step: Where the trainer stands now: 0 or the last step of an episode.
+        token: By which the caller owns the run.
+        checkpoint: The file that was restored.
+        passed_over: Why newer files were not.
 
     Raises:
-        RunStateError: If the run has not come that far, or an episode straddles the step.
+        RunStateError: If the run has not come that far, an episode straddles the step, or somebody else has the run.
     """
     with db.transaction() as connection:
-        row = _locked_row(connection, run_id)
-        _rewind(connection, run_id, env_step, reached=row.env_steps)
-        values = {"run_id": run_id, "env_step": env_step, "reached_env_step": row.env_steps}
-        connection.execute(insert(Resume), {**values, "resumed_at": datetime.now(UTC)})
+        row = locked_row(connection, run_id)
+        check_token(row, token)
+        episodes = rewind(connection, run_id, env_step, reached=row.env_steps)
+        values = {
+            "run_id": run_id,
+            "env_step": env_step,
+            "reached_env_step": row.env_steps,
+            "resumed_at": datetime.now(UTC),
+            "episodes": episodes,
+            "checkpoint": checkpoint,
+            "passed_over": " ".join(passed_over) or None,
+        }
+        connection.execute(insert(Resume), values)
+
+
+def why_not_resume_at(db: Database, run_id: str, env_step: int) -> str | None:
+    """Say why the recorded rows do not fit a checkpoint at a step, or None if they do."""
+    with db.read() as connection:
+        reached = connection.execute(select(Run.env_steps).where(Run.id == run_id)).scalar_one()
+        return why_not_rewind(connection, run_id, env_step, reached=reached)
 
 
 def delete_run(db: Database, run_id: str) -> None:
     """Remove a run and all it recorded, from its end backwards in bounded transactions.
 
-    Between two of them the run is a shorter but valid one. Its folder of logs and checkpoints is the
-    caller's to remove.
+    Between two of them the run is a shorter but valid one. Its folder of logs and checkpoints is not touched here;
+    see `removal`.
 
     Raises:
         RunNotFoundError: If there is no such run.
@@ -303,19 +374,30 @@ def delete_run(db: Database, run_id: str) -> None:
     """
     while True:
         with db.transaction() as connection:
-            row = _locked_row(connection, run_id)
-            if _is_worked_on(row):
-                raise RunStateError(f"Run {run_id} is {row.status}. Stop it first with: emtc stop {run_id}")
-            keep = _last_episode_end(connection, run_id, row.env_steps - _DELETE_STEPS)
-            _rewind(connection, run_id, keep, reached=row.env_steps)
+            row = locked_row(connection, run_id)
+            lifecycle.check(run_id, state_now(row), Event.DELETE)
+            keep = last_episode_end(connection, run_id, row.env_steps - _DELETE_STEPS)
+            rewind(connection, run_id, keep, reached=row.env_steps)
             if keep == 0:
                 connection.execute(delete(Run).where(Run.id == run_id))
                 return
 
 
-def get_process_created_at(pid: int) -> float:
-    """Read when a process was created, which with its id names it for good [Unix seconds]."""
-    return psutil.Process(pid).create_time()
+def state_now(row: Any) -> State:
+    """Say where a run is, for whoever wants to change it.
+
+    A silent process that this host still has may wake up: its run is not free.
+    """
+    state = lifecycle.state_of(row, datetime.now(UTC))
+    if state == State.LOST and row.status != "queued" and is_process_alive(row):
+        return lifecycle.refine(row, row.status)
+    return state
+
+
+def forget_commands(connection: Connection, run_ids: Sequence[str]) -> None:
+    """Acknowledge what was asked of earlier owners, which nobody will obey."""
+    pending = (CommandRow.run_id.in_(run_ids), CommandRow.acknowledged_at.is_(None))
+    connection.execute(update(CommandRow).where(*pending).values(acknowledged_at=datetime.now(UTC)))
 
 
 def _new_values(config: Mapping[str, Any], name: str | None) -> dict[str, Any]:
@@ -342,46 +424,14 @@ def _new_id(connection: Connection) -> str:
             return run_id
 
 
-def _locked_row(connection: Connection, run_id: str) -> Row[Any]:
-    row = connection.execute(select(Run.__table__).where(Run.id == run_id).with_for_update()).one_or_none()
+def locked_row(connection: Connection, run_id: str) -> Any:
+    """Get a run's row for writing.
+
+    Raises:
+        RunNotFoundError: If there is no such run.
+    """
+    columns = select(*RUN_COLUMNS).where(Run.id == run_id).with_for_update(of=Run)
+    row = connection.execute(columns).one_or_none()
     if row is None:
         raise RunNotFoundError(f'There is no run "{run_id}". List them with: emtc runs')
     return row
-
-
-def _is_worked_on(row: Any) -> bool:
-    """A silent process that this host still has may wake up: two trainers must never share a run."""
-    if row.status not in ("running", "paused"):
-        return False
-    return is_process_alive(row) or live_status(row, datetime.now(UTC)) != "lost"
-
-
-def _last_episode_end(connection: Connection, run_id: str, env_step: int) -> int:
-    """Find the last step, at most `env_step`, that ends an episode; 0 when there is none."""
-    if env_step <= 0:
-        return 0
-    ends = select(func.max(EpisodeRow.first_env_step + EpisodeRow.length - 1)).where(
-        EpisodeRow.run_id == run_id, EpisodeRow.first_env_step + EpisodeRow.length - 1 <= env_step
-    )
-    return connection.execute(ends).scalar_one() or 0
-
-
-def _rewind(connection: Connection, run_id: str, env_step: int, *, reached: int) -> None:
-    if not 0 <= env_step <= reached:
-        raise RunStateError(f"Run {run_id} has {reached} env steps; it cannot go back to {env_step}.")
-    if _last_episode_end(connection, run_id, env_step) != env_step:
-        raise RunStateError(f"Run {run_id} can go back to the end of an episode only; {env_step} is inside one.")
-    connection.execute(delete(EpisodeRow).where(EpisodeRow.run_id == run_id, EpisodeRow.first_env_step > env_step))
-    for table in (Transition, EvalEpisode, GateStats, MetricRow, Evaluation, SnapshotRow):
-        connection.execute(delete(table).where(table.run_id == run_id, table.env_step > env_step))
-    first_bucket = env_step // SUMMARY_STEPS  # the first that holds a removed step
-    connection.execute(
-        delete(TransitionSummary).where(TransitionSummary.run_id == run_id, TransitionSummary.bucket >= first_bucket)
-    )
-    summarize_bucket(connection, run_id, first_bucket)
-    last = select(Evaluation.win_rate, Evaluation.return_mean).where(Evaluation.run_id == run_id)
-    kept = connection.execute(last.order_by(Evaluation.env_step.desc()).limit(1)).one_or_none()
-    win_rate, return_mean = kept or (None, None)
-    connection.execute(
-        update(Run).where(Run.id == run_id).values(env_steps=env_step, win_rate=win_rate, return_mean=return_mean)
-    )

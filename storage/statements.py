@@ -13,6 +13,7 @@ from emtc_core.errors import RunNotFoundError
 from storage.batch import Batch, Rows
 from storage.binary_copy import can_pack, pack_rows
 from storage.models import Base, Run
+from storage.ownership import check_owned
 
 _PLAIN = ("episodes", "transitions")  # a second row of the same key is a fault, not a correction
 _SERVER_TYPES: dict[type, str] = {
@@ -31,12 +32,21 @@ _ORDER = (
 )
 
 
-def write_batch(connection: Connection, run_id: str, batch: Batch) -> None:
+def write_batch(connection: Connection, run_id: str, batch: Batch, *, token: str | None = None) -> None:
     """Write every row of a flush and move the run's counters with them.
+
+    Args:
+        connection: Inside the transaction that shall hold them all.
+        run_id: The run.
+        batch: The rows.
+        token: By which the caller owns the run; without one nobody is asked.
 
     Raises:
         RunNotFoundError: If the run was deleted meanwhile.
+        RunStateError: If somebody else has taken it over.
     """
+    if token is not None:
+        check_owned(connection, run_id, token)
     values: dict[str, Any] = {}
     if batch.env_steps is not None:
         values["env_steps"] = batch.env_steps

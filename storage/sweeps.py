@@ -5,6 +5,7 @@ and any of them may be killed at any moment: a run is claimed in one transaction
 the row, so a claim whose process has gone is free again. Starting processes is the caller's business.
 """
 
+import secrets
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -14,9 +15,10 @@ from sqlalchemy import Connection, insert, select, update
 
 from emtc_core.errors import StorageError
 from storage.engine import Database
-from storage.liveness import is_process_alive, is_process_gone, live_status
-from storage.models import CommandRow, Run, SweepRow
-from storage.runs import new_run_values
+from storage.liveness import is_process_alive, is_process_gone, is_start_overdue, live_status
+from storage.models import Run, SweepRow
+from storage.ownership import Owner
+from storage.runs import forget_commands, new_run_values
 
 SweepStatus = Literal["active", "stopped"]
 _SILENT_ELSEWHERE_S = 120.0  # another machine's trainer is left alone for so long
@@ -47,6 +49,8 @@ class Claim:
 
     run_id: str
     resume: bool
+    token: str
+    """By which the trainer owns the run."""
 
 
 def save_sweep(
@@ -140,8 +144,8 @@ def claim_run(
         chosen = next((row for row in free if row.id not in leave), None)
         if working >= jobs or chosen is None:
             return None
-        _take(connection, chosen, worker)
-    return Claim(chosen.id, resume=chosen.started_at is not None)
+        token = _take(connection, chosen, worker)
+    return Claim(chosen.id, resume=chosen.started_at is not None, token=token)
 
 
 def stop_sweep(db: Database, sweep_id: str) -> tuple[int, list[str]]:
@@ -176,12 +180,14 @@ def requeue(db: Database, sweep_id: str, statuses: Collection[Literal["stopped",
         _get_locked(connection, sweep_id)
         ended = select(Run.id).where(Run.sweep_id == sweep_id, Run.status.in_(statuses))
         ids = list(connection.execute(ended).scalars())
-        _acknowledge(connection, ids)
+        forget_commands(connection, ids)
         values = {
             "status": "queued",
             "pid": None,
             "pid_created_at": None,
             "host": None,
+            "owner_token": None,
+            "claimed_at": None,
             "ended_at": None,
             "error": None,
         }
@@ -197,7 +203,9 @@ def _is_unclaimed(row: Any) -> bool:
 def _is_free(row: Any, has_trainer: Callable[[str], bool]) -> bool:
     """Whether nobody works on a run that is not over: never claimed, or its claimer or trainer has gone."""
     if row.status == "queued":
-        return row.pid is None or (is_process_gone(row) and not has_trainer(row.id))
+        if row.pid is None or is_start_overdue(row, datetime.now(UTC)):
+            return True
+        return is_process_gone(row) and not has_trainer(row.id)
     if is_process_gone(row):
         return not has_trainer(row.id)
     seen = row.heartbeat_at or row.started_at
@@ -206,16 +214,12 @@ def _is_free(row: Any, has_trainer: Callable[[str], bool]) -> bool:
     return long_silent and not may_wake_up and live_status(row, datetime.now(UTC)) == "lost"
 
 
-def _take(connection: Connection, row: Any, worker: Worker) -> None:
+def _take(connection: Connection, row: Any, worker: Worker) -> str:
     if row.status != "queued":  # what was asked of the trainer that died is obsolete
-        _acknowledge(connection, [row.id])
-    values = {"status": "queued", "pid": worker.pid, "pid_created_at": worker.pid_created_at, "host": worker.host}
-    connection.execute(update(Run).where(Run.id == row.id).values(**values))
-
-
-def _acknowledge(connection: Connection, run_ids: Sequence[str]) -> None:
-    pending = (CommandRow.run_id.in_(run_ids), CommandRow.acknowledged_at.is_(None))
-    connection.execute(update(CommandRow).where(*pending).values(acknowledged_at=datetime.now(UTC)))
+        forget_commands(connection, [row.id])
+    owner = Owner(worker.pid, worker.pid_created_at, worker.host, secrets.token_hex(8))
+    connection.execute(update(Run).where(Run.id == row.id).values(status="queued", **owner.columns()))
+    return owner.token
 
 
 def _locked(connection: Connection, sweep_id: str) -> Any:

@@ -1,5 +1,6 @@
-"""The `emtc` command. Exit codes: 0 done, 1 the run failed, 2 unusable arguments (one sentence, nothing created).
+"""The `emtc` command.
 
+Exit codes: 0 done, 1 the run failed or nobody heard, 2 unusable arguments (one sentence, nothing created).
 Results go to stdout, everything else to stderr; with --json stdout holds one JSON value and nothing more.
 """
 
@@ -11,7 +12,7 @@ import typer
 
 from app.cli import bench, database, doctor, envs, export, notebook, project, runs, sweep, train
 from app.cli.output import say
-from emtc_core.errors import EmtcError
+from emtc_core.errors import EmtcError, UnheardError
 
 # Set before torch loads OpenMP: threads that spin while they wait make two trainers on one machine, or a
 # trainer beside the app, many times slower than threads that sleep.
@@ -62,6 +63,8 @@ def run(arguments: list[str]) -> int:
         result = app(args=arguments, prog_name="emtc", standalone_mode=False)
     except UsageError as exc:
         return _complain(exc.format_message())  # type: ignore[attr-defined]  # every usage error of typer has it
+    except UnheardError as exc:
+        return _complain(str(exc), code=1)
     except EmtcError as exc:
         return _complain(str(exc))
     except (KeyboardInterrupt, typer.Abort):

@@ -7,13 +7,15 @@ from typing import Annotated, Any
 import typer
 
 from app.cli.output import DEFAULT_DATABASE, AsJson, DatabaseUrl, RunPrefix, print_json, print_table, say
-from emtc_core.control import Command
-from emtc_core.errors import RunStateError
-from storage.control import send_command
+from app.runs.resume import look
+from storage import lifecycle
+from storage.control import ask, ask_stop
 from storage.engine import open_database, run_folder
-from storage.files import remove_folder
-from storage.queries.runs import get_run, list_runs
-from storage.runs import delete_run
+from storage.lifecycle import Event
+from storage.queries.gate_state import GateState, gate_state
+from storage.queries.runs import get_run, list_resumes, list_runs
+from storage.removal import list_belongings, remove_run
+from storage.runs import state_now
 
 COLUMNS = ("id", "name", "env", "map", "algo", "seed", "status", "env_steps", "target_steps", "win_rate", "device")
 
@@ -37,6 +39,12 @@ def show(run: RunPrefix, db: DatabaseUrl = DEFAULT_DATABASE, json: AsJson = Fals
     database = open_database(db, read_only=True)
     row = get_run(database, run)
     facts: dict[str, Any] = {**asdict(row), "folder": str(run_folder(database, row.id))}
+    del facts["owner_token"]
+    facts["gate"] = _gate_facts(gate_state(database, row.id))
+    standing = look(database, row)
+    facts["checkpoints"] = [asdict(each) for each in standing.checkpoints]
+    facts["resumes"] = list_resumes(database, row.id).astype(object).to_dict("records")
+    facts["superseded_steps"] = sum(each["reached_env_step"] - each["env_step"] for each in facts["resumes"])
     facts["steps_note"] = (
         f"Transitions are numbered 1 to {row.env_steps} without gaps. The run aims at {row.target_steps} "
         "and ends with the episode that reaches it."
@@ -49,14 +57,25 @@ def show(run: RunPrefix, db: DatabaseUrl = DEFAULT_DATABASE, json: AsJson = Fals
     print_table([{"section": k, "values": v} for k, v in config.items()], title="Configuration", empty="")
 
 
+def _gate_facts(state: GateState | None) -> dict[str, Any] | None:
+    """Lay the gate's state out under the short names of its metrics; None for a run without a gate."""
+    if state is None:
+        return None
+    values = {name.partition("/")[2]: value for name, value in state.values.items()}
+    return {"state": state.state, "reason": state.sentence, **values}
+
+
 def stop(run: RunPrefix, db: DatabaseUrl = DEFAULT_DATABASE) -> None:
-    """Ask a run to stop gracefully; it leaves a checkpoint behind."""
-    _send(db, run, "stop", allowed=("running", "paused", "queued"))
+    """Stop a run, which leaves a checkpoint; exit code 1 says that nobody has heard."""
+    say(ask_stop(open_database(db), run))
 
 
 def pause(run: RunPrefix, db: DatabaseUrl = DEFAULT_DATABASE) -> None:
-    """Ask a run to pause between two of its environment steps."""
-    _send(db, run, "pause", allowed=("running",))
+    """Pause a run between two of its environment steps; exit code 1 says that nobody has heard."""
+    database = open_database(db)
+    row = get_run(database, run)
+    lifecycle.check(row.id, row.state, Event.PAUSE)
+    say(ask(database, row.id, "pause"))
 
 
 def delete(
@@ -67,20 +86,9 @@ def delete(
     """Delete a run with everything that it recorded, and its folder."""
     database = open_database(db)
     row = get_run(database, run)
-    if row.live_status in ("running", "paused"):
-        raise RunStateError(f"Run {row.id} is {row.live_status}. Stop it first: emtc stop {row.id}")
+    lifecycle.check(row.id, state_now(row), Event.DELETE)
+    belongings = list_belongings(database, row.id)
     if not yes and sys.stdin.isatty():
-        typer.confirm(f"Delete run {row.id} with {row.env_steps} recorded transitions?", abort=True)
-    folder = run_folder(database, row.id)  # refused before a row is gone, if it leads elsewhere
-    delete_run(database, row.id)
-    remove_folder(folder)
-    say(f"Deleted run {row.id}.")
-
-
-def _send(db: str, prefix: str, command: Command, *, allowed: tuple[str, ...]) -> None:
-    database = open_database(db)
-    row = get_run(database, prefix)
-    if row.live_status not in allowed:
-        raise RunStateError(f"Run {row.id} is {row.live_status}, so it cannot obey {command}. See: emtc show {row.id}")
-    send_command(database, row.id, command)
-    say(f"Asked run {row.id} to {command}.")
+        typer.confirm(f"Delete run {row.id} for good: {belongings}?", abort=True)
+    remove_run(database, row.id)
+    say(f"Deleted run {row.id}: {belongings}.")

@@ -1,28 +1,35 @@
 """`emtc train | resume` and the worker behind detached runs."""
 
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from app.cli.output import DEFAULT_DATABASE, AsJson, DatabaseUrl, RunPrefix, print_json, print_table, say
-from app.runs.launch import check_startable, launch_run, resume_run
+from app.cli.progress import show_progress
+from app.runs.launch import check_startable, launch_run
+from app.runs.resume import Standing, launch_again, look, resume_run, take_to_resume
+from app.runs.signals import StopSignals, stop_signals
 from app.runs.versions import library_versions
 from emtc_core.config.resolve import describe_fields, resolve
 from emtc_core.config.run import RunConfig
+from emtc_core.control import StopRequested
 from emtc_core.envs.registry import IMPORTED_BY_MAP, make_env
 from emtc_core.envs.trust import allow
-from emtc_core.errors import EmtcError, RunStateError
-from storage.control import send_command
+from emtc_core.errors import EmtcError
+from storage.control import ask
 from storage.engine import Database, open_database
+from storage.lifecycle import State
+from storage.ownership import this_process
 from storage.queries.runs import get_run
-from storage.runs import create_run
+from storage.runs import create_run, finish_run
+from storage.runs import start_again as make_again
+
+if TYPE_CHECKING:  # it loads torch
+    from emtc_core.trainer import RunSummary
 
 
 def train(
@@ -52,14 +59,17 @@ def train(
         if json:
             print_json({"run_id": run_id, "status": "queued"})
         return 0
-    run_id = create_run(
-        database,
-        run_config.model_dump(mode="json"),
-        name=name,
-        target_steps=run_config.train.t_max,
-        versions=library_versions(),
-    )
-    return _train_in_foreground(database, run_id, resume=False, json=json)
+    with stop_signals() as signals:
+        owner = this_process()
+        run_id = create_run(
+            database,
+            run_config.model_dump(mode="json"),
+            name=name,
+            target_steps=run_config.train.t_max,
+            versions=library_versions(),
+            owner=owner,
+        )
+        return _train_in_foreground(database, run_id, owner.token, signals, resume=False, json=json)
 
 
 def _allow_typed(config: RunConfig, map: str, overrides: Sequence[str]) -> None:
@@ -72,51 +82,112 @@ def _allow_typed(config: RunConfig, map: str, overrides: Sequence[str]) -> None:
 
 def resume(
     run: RunPrefix,
+    start_again: Annotated[
+        bool, typer.Option("--start-again", help="Start from step 0 as a new run that names this one as its parent")
+    ] = False,
     detach: Annotated[bool, typer.Option("--detach", help="Train in a process of its own and return")] = False,
     db: DatabaseUrl = DEFAULT_DATABASE,
     json: AsJson = False,
 ) -> int:
-    """Go on with a paused run, or with one that stopped, failed or was lost, from its last checkpoint."""
+    """Go on with a paused run, or with one that stopped, failed or was lost, from its newest usable checkpoint."""
     database = open_database(db)
     row = get_run(database, run)
-    if row.live_status == "paused":
-        send_command(database, row.id, "resume")
-        say(f"Asked run {row.id} to go on.")
+    if start_again:
+        return _start_again(database, row.id, detach=detach, json=json)
+    if row.state == State.PAUSED:
+        say(ask(database, row.id, "resume"))
         return 0
-    if row.live_status not in ("stopped", "failed", "lost"):
-        raise RunStateError(f"Run {row.id} is {row.live_status}; only a paused, stopped, failed or lost run resumes.")
+    _say_what_is_superseded(look(database, row))
     if detach:
         resume_run(database, row.id)
         say(f"Run {row.id} goes on in the background.")
         return 0
-    return _train_in_foreground(database, row.id, resume=True, json=json)
+    with stop_signals() as signals:
+        owner = take_to_resume(database, row.id)
+        return _train_in_foreground(database, row.id, owner.token, signals, resume=True, json=json)
+
+
+def _start_again(database: Database, run_id: str, *, detach: bool, json: bool) -> int:
+    if detach:
+        child = launch_again(database, run_id)
+        say(f"Run {child} starts again from step 0 in the background; run {run_id} keeps its rows.")
+        if json:
+            print_json({"run_id": child, "parent_id": run_id, "status": "queued"})
+        return 0
+    with stop_signals() as signals:
+        owner = this_process()
+        child = make_again(database, run_id, versions=library_versions(), owner=owner)
+        say(f"Run {child} starts again from step 0; run {run_id} keeps its rows.")
+        return _train_in_foreground(database, child, owner.token, signals, resume=False, json=json)
+
+
+def _say_what_is_superseded(standing: Standing) -> None:
+    for fault in standing.faults if standing.usable else ():
+        say(f"Passed over: {fault}")
+    if standing.usable and standing.superseded_steps:
+        say(
+            f"Going on from step {standing.usable.env_step:,} ({standing.usable.name}); "
+            f"{standing.superseded_steps:,} later steps will be superseded, once the trainer stands there."
+        )
 
 
 def train_worker(
     run_id: str,
     resume: Annotated[bool, typer.Option("--resume")] = False,
+    token: Annotated[str | None, typer.Option("--token")] = None,
     db: DatabaseUrl = DEFAULT_DATABASE,
 ) -> int:
     """Train a run that another process has created; what a detached trainer executes."""
-    from app.runs.training import train_run
-
-    try:
-        train_run(open_database(db), run_id, resume=resume)
-    except Exception as exc:
-        say(str(exc))
-        return 1
+    with stop_signals() as signals:
+        database = open_database(db)
+        try:
+            _train_heard(database, run_id, token, signals, resume=resume)
+        except StopRequested:
+            say(f"Run {run_id} was stopped before its first step.")
+        except Exception as exc:
+            say(str(exc))
+            return 1
     return 0
 
 
-def _train_in_foreground(database: Database, run_id: str, *, resume: bool, json: bool) -> int:
-    from app.runs.training import train_run
+def _train_heard(
+    database: Database,
+    run_id: str,
+    token: str | None,
+    signals: StopSignals,
+    *,
+    resume: bool,
+    on_progress: Callable[[int], None] = lambda env_step: None,
+) -> "RunSummary":
+    """Load the learner's libraries and train; a signal meanwhile stops the run.
 
-    target = get_run(database, run_id).target_steps
+    Raises:
+        StopRequested: If one came before the first step.
+    """
+    try:
+        from app.runs.training import train_run
+    except StopRequested:
+        finish_run(database, run_id, "stopped", token=token)
+        raise
+    except Exception as exc:
+        finish_run(database, run_id, "failed", error=f"{type(exc).__name__}: {exc}", token=token)
+        raise
+    return train_run(database, run_id, resume=resume, token=token, signals=signals, on_progress=on_progress)
+
+
+def _train_in_foreground(
+    database: Database, run_id: str, token: str, signals: StopSignals, *, resume: bool, json: bool
+) -> int:
     started = time.monotonic()
     say(f"Run {run_id}")
     try:
-        with _progress_bar(target) as on_progress:
-            summary = train_run(database, run_id, resume=resume, on_progress=on_progress)
+        with show_progress(database, run_id) as on_progress:
+            summary = _train_heard(database, run_id, token, signals, resume=resume, on_progress=on_progress)
+    except StopRequested:
+        say(f"Run {run_id} was stopped before its first step.")
+        if json:
+            print_json({"run_id": run_id, "status": "stopped", "env_steps": get_run(database, run_id).env_steps})
+        return 0
     except Exception as exc:
         sentence = str(exc) if isinstance(exc, EmtcError) else f"Run {run_id} failed: {type(exc).__name__}: {exc}"
         say(sentence)
@@ -130,21 +201,6 @@ def _train_in_foreground(database: Database, run_id: str, *, resume: bool, json:
         win_rate = "–" if summary.win_rate is None else f"{summary.win_rate:.1%}"
         say(f"{summary.status}: {summary.env_steps} env steps in {wall_seconds:.0f} s, test win rate {win_rate}")
     return 0
-
-
-@contextmanager
-def _progress_bar(total: int) -> Iterator[Callable[[int], None]]:
-    columns = (
-        TextColumn("training"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("env steps"),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=Console(stderr=True)) as progress:
-        task = progress.add_task("training", total=total)
-        yield lambda env_step: progress.update(task, completed=min(env_step, total))
 
 
 def _print_keys() -> int:

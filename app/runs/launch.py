@@ -22,8 +22,9 @@ from emtc_core.envs.registry import check_available, check_trusted, get_env_info
 from emtc_core.errors import ConfigError, EmtcError, RunStateError, StorageError
 from storage.engine import Database, is_read_only, refuse_when_read_only, run_folder
 from storage.files import append_private, make_private_folder
+from storage.ownership import get_process_created_at, mark_launched, this_process
 from storage.queries.runs import get_run, list_runs
-from storage.runs import create_run, find_launch, finish_run, get_process_created_at, mark_launched
+from storage.runs import create_run, find_launch, finish_run
 
 ROOT = Path(__file__).resolve().parents[2]
 LOG_NAME = "log.txt"
@@ -73,6 +74,7 @@ def launch_run(db: Database, config: RunConfig, *, name: str | None = None, laun
     check_startable(config)
     if launch_token and (known := find_launch(db, launch_token)):
         return known
+    owner = this_process()
     try:
         run_id = create_run(
             db,
@@ -81,30 +83,19 @@ def launch_run(db: Database, config: RunConfig, *, name: str | None = None, laun
             target_steps=config.train.t_max,
             launch_token=launch_token,
             versions=library_versions(),
+            owner=owner,
         )
     except RunStateError:
         if launch_token and (known := find_launch(db, launch_token)):  # the other press was faster
             return known
         raise
-    start_trainer(db, run_id)
+    start_trainer(db, run_id, token=owner.token)
     return run_id
 
 
 def launch_demo(db: Database, *, launch_token: str | None = None) -> str:
     """Start the demo run: EMTC(QPLEX) on 3m, about two minutes on two CPU cores."""
     return launch_run(db, resolve(preset="demo"), name="Demo: EMTC(QPLEX) on 3m", launch_token=launch_token)
-
-
-def resume_run(db: Database, run_id: str) -> None:
-    """Start a trainer that goes on from the run's last checkpoint.
-
-    Raises:
-        RunStateError: If the run has not ended.
-    """
-    row = get_run(db, run_id)
-    if row.live_status not in ("stopped", "failed", "lost"):
-        raise RunStateError(f"Run {row.id} is {row.live_status}; only a stopped, failed or lost run resumes.")
-    start_trainer(db, row.id, resume=True)
 
 
 def kill_run(db: Database, run_id: str) -> None:
@@ -181,25 +172,26 @@ def start_warmup(log: Path) -> bool:
     return True
 
 
-def start_trainer(db: Database, run_id: str, *, resume: bool = False) -> None:
-    """Start the process that trains a run whose row is there already.
+def start_trainer(db: Database, run_id: str, *, token: str, resume: bool = False) -> None:
+    """Start the process that trains a run which this one has taken, and hand it over.
 
     Raises:
-        StorageError: If it cannot be started; a run that never began is marked failed then.
+        StorageError: If it cannot be started; the run is marked failed then.
     """
-    command = ["app.cli.main", "train-worker", run_id, *(["--resume"] if resume else [])]
+    options = ["--token", token, *(["--resume"] if resume else [])]
+    command = ["app.cli.main", "train-worker", run_id, *options]
     try:
         process = spawn(command, run_folder(db, run_id) / LOG_NAME, db=db)
     except OSError as exc:
         sentence = f"The trainer of run {run_id} could not be started: {exc.strerror or exc}."
-        if not resume:
-            finish_run(db, run_id, "failed", error=sentence)
+        finish_run(db, run_id, "failed", error=sentence, token=token)
         raise StorageError(sentence) from exc
     try:
         created_at = get_process_created_at(process.pid)
     except psutil.NoSuchProcess:
         return  # it has ended already; its log says why
-    mark_launched(db, run_id, pid=process.pid, pid_created_at=created_at, host=socket.gethostname())
+    host = socket.gethostname()
+    mark_launched(db, run_id, pid=process.pid, pid_created_at=created_at, host=host, token=token)
 
 
 def _known_speed(db: Database | None, config: RunConfig) -> tuple[float, str]:

@@ -3,32 +3,33 @@
 Imported late by the command line, because it loads torch.
 """
 
-import signal
-import socket
+import logging
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
-from typing import Any
 
-import psutil
 import torch
 
-from emtc_core.checkpoint import CheckpointStore
+from app.runs.signals import StopSignals, stop_signals
+from emtc_core.checkpoint import CheckpointStore, Loaded
 from emtc_core.config.resolve import config_from_stored
 from emtc_core.config.run import RunConfig
-from emtc_core.control import Command, Control
+from emtc_core.control import Control, StopRequested
 from emtc_core.device import choose_device, configure_threads
 from emtc_core.envs.registry import check_trusted, make_env
-from emtc_core.errors import EmtcError
+from emtc_core.errors import CheckpointError, EmtcError, RunInterruptedError, StorageError
 from emtc_core.trainer import RunSummary, Trainer
 from storage.control import DatabaseControl, Heartbeat
 from storage.engine import Database, run_folder
 from storage.files import append_private, make_private_folder
+from storage.ownership import this_process
 from storage.queries.runs import get_run
 from storage.recorder import DatabaseRecorder
-from storage.runs import finish_run, rewind_run, start_run
+from storage.runs import claim_start, finish_run, start_run, why_not_resume_at
 from storage.secrets import hide_passwords
+
+_log = logging.getLogger(__name__)
 
 
 def train_run(
@@ -36,87 +37,152 @@ def train_run(
     run_id: str,
     *,
     resume: bool,
+    token: str | None = None,
+    signals: StopSignals | None = None,
     on_progress: Callable[[int], None] = lambda env_step: None,
 ) -> RunSummary:
     """Train one created run in this process and leave its final status in the database.
 
+    Args:
+        database: An open database.
+        run_id: The run.
+        resume: Go on from its newest usable checkpoint.
+        token: By which this process owns the run; without one it takes the run.
+        signals: Where signals are heard already; without them this function listens.
+        on_progress: Told the env step after each round.
+
     Raises:
         EmtcError: Whatever made the run fail; the run is marked failed with that sentence.
+        StopRequested: If a signal came before the first step; the run is marked stopped.
     """
-    config, device = _prepare(database, run_id)
-    process = psutil.Process()
-    start_run(
-        database,
-        run_id,
-        pid=process.pid,
-        pid_created_at=process.create_time(),
-        host=socket.gethostname(),
-        device=str(device),
-    )
-    store = CheckpointStore(run_folder(database, run_id), keep=config.checkpoint.keep)
-    try:
-        saved = _rewind(database, run_id, store, resume=resume)
-        with (
-            closing(Heartbeat(database, run_id)),
-            closing(DatabaseControl(database, run_id)) as control,
-            signals_as_stop(control) as stoppable,
-            closing(DatabaseRecorder(database, run_id)) as recorder,
-        ):
-            trainer = _make_trainer(config, recorder, stoppable, store, device, on_progress)
-            if saved is not None:
-                trainer.set_state(saved)
-            summary = trainer.run()
-    except BaseException as exc:
-        _keep_traceback(run_folder(database, run_id))
-        sentence = hide_passwords(str(exc) if isinstance(exc, EmtcError) else f"{type(exc).__name__}: {exc}")
-        finish_run(database, run_id, "failed", error=sentence)
-        raise
-    finish_run(database, run_id, summary.status)
+    if signals is None:
+        with stop_signals() as heard:
+            return train_run(database, run_id, resume=resume, token=token, signals=heard, on_progress=on_progress)
+    if token is None:
+        owner = this_process()
+        claim_start(database, run_id, owner)
+        token = owner.token
+    with _ending(database, run_id, token):
+        config, device = _begin(database, run_id, token)
+        summary = _train(
+            database, run_id, config, device, resume=resume, token=token, signals=signals, on_progress=on_progress
+        )
+    finish_run(database, run_id, summary.status, token=token)
     return summary
 
 
-def _prepare(database: Database, run_id: str) -> tuple[RunConfig, torch.device]:
-    """Read the configuration and choose the device; a queued run that cannot start here fails with the reason."""
-    row = get_run(database, run_id)
+@contextmanager
+def _ending(database: Database, run_id: str, token: str) -> Iterator[None]:
+    """Leave the reason in the database when a run does not come to its end."""
     try:
-        config = config_from_stored(row.config)
-        check_trusted(config.env)  # the row says which module is imported
-        device = choose_device(config.train.device)
-    except EmtcError as exc:
-        if row.status == "queued":
-            finish_run(database, run_id, "failed", error=str(exc))
+        yield
+    except StopRequested:
+        finish_run(database, run_id, "stopped", token=token)
         raise
+    except (RunInterruptedError, KeyboardInterrupt) as exc:
+        with suppress(StorageError):  # what stood in the way of the rows stands in the way of this one too
+            finish_run(database, run_id, "stopped", error=str(exc) or "It was ended at once.", token=token)
+        raise
+    except BaseException as exc:
+        _keep_traceback(run_folder(database, run_id))
+        sentence = hide_passwords(str(exc) if isinstance(exc, EmtcError) else f"{type(exc).__name__}: {exc}")
+        try:
+            finish_run(database, run_id, "failed", error=sentence, token=token)
+        except StorageError as error:
+            _log.warning("run %s: that it failed could not be written: %s", run_id, error)
+        raise
+
+
+def _begin(database: Database, run_id: str, token: str) -> tuple[RunConfig, torch.device]:
+    """Read the configuration, choose the device and begin."""
+    config = config_from_stored(get_run(database, run_id).config)
+    check_trusted(config.env)  # the row says which module is imported
+    device = choose_device(config.train.device)
     configure_threads(config.train.threads)
+    me = this_process(token)
+    start_run(
+        database,
+        run_id,
+        pid=me.pid,
+        pid_created_at=me.pid_created_at,
+        host=me.host,
+        device=str(device),
+        token=token,
+    )
     return config, device
 
 
+def _train(
+    database: Database,
+    run_id: str,
+    config: RunConfig,
+    device: torch.device,
+    *,
+    resume: bool,
+    token: str,
+    signals: StopSignals,
+    on_progress: Callable[[int], None],
+) -> RunSummary:
+    store = CheckpointStore(run_folder(database, run_id), keep=config.checkpoint.keep, run_id=run_id)
+    with (
+        closing(Heartbeat(database, run_id, token=token)),
+        closing(DatabaseControl(database, run_id, token=token)) as control,
+        _recording(database, run_id, token) as recorder,
+    ):
+        loaded = _load(database, run_id, store) if resume else None
+        heard = signals.as_control(control, blocked=lambda: recorder.blocked)
+        trainer = _make_trainer(config, recorder, heard, store, device, on_progress)
+        if loaded is not None:
+            _restore(trainer, loaded, recorder, store)
+        return trainer.run()
+
+
 @contextmanager
-def signals_as_stop(control: Control) -> Iterator[Control]:
-    """Read SIGTERM and SIGINT as a stop command; a second SIGINT ends the process at once."""
-    wrapped = _SignalControl(control)
-    previous = {s: signal.signal(s, wrapped.on_signal) for s in (signal.SIGTERM, signal.SIGINT)}
+def _recording(database: Database, run_id: str, token: str) -> Iterator[DatabaseRecorder]:
+    """Record, and at a second Ctrl-C end without waiting for a disk or a database that takes nothing.
+
+    Raises:
+        RunInterruptedError: At that, with what it cost.
+    """
+    recorder = DatabaseRecorder(database, run_id, token=token)
     try:
-        yield wrapped
-    finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)
+        yield recorder
+        recorder.close()
+    except KeyboardInterrupt as exc:
+        blocked = recorder.blocked
+        lost = recorder.abandon()
+        why = f" {lost} records could not be written: {blocked}" if lost and blocked else ""
+        raise RunInterruptedError(
+            f"Run {run_id} was ended at once, without a checkpoint.{why} Go on from the last one with: "
+            f"emtc resume {run_id}"
+        ) from exc
+    except BaseException:
+        recorder.close()
+        raise
 
 
-class _SignalControl:
-    def __init__(self, inner: Control) -> None:
-        self._inner = inner
-        self._stop = False
+def _load(database: Database, run_id: str, store: CheckpointStore) -> Loaded | None:
+    """Load the newest checkpoint that fits the rows; without any, a run that has rows is left alone.
 
-    def on_signal(self, number: int, frame: object) -> None:
-        if self._stop and number == signal.SIGINT:
-            raise KeyboardInterrupt
-        self._stop = True
+    Raises:
+        CheckpointError: If there is none and the run has rows: to start from 0 here would remove them.
+    """
+    loaded = store.load_latest(lambda env_step: why_not_resume_at(database, run_id, env_step))
+    if loaded is None and (steps := get_run(database, run_id).env_steps):
+        raise CheckpointError(
+            f"There is no checkpoint in {store.folder}, and run {run_id} has recorded {steps:,} steps. They stay. "
+            f"Start again from step 0, as a new run, with: emtc resume {run_id} --start-again"
+        )
+    for reason in loaded.passed_over if loaded else ():
+        _log.warning("run %s: a newer checkpoint is passed over: %s", run_id, reason)
+    return loaded
 
-    def poll(self) -> Command | None:
-        return "stop" if self._stop else self._inner.poll()
 
-    def set_status(self, status: Any) -> None:
-        self._inner.set_status(status)
+def _restore(trainer: Trainer, loaded: Loaded, recorder: DatabaseRecorder, store: CheckpointStore) -> None:
+    """Bring the trainer to the checkpoint; only when it stands there are later rows superseded."""
+    trainer.set_state(loaded.state)
+    recorder.supersede(loaded.env_step, checkpoint=loaded.name, passed_over=loaded.passed_over)
+    store.set_newer_aside(loaded.env_step)
 
 
 def _make_trainer(
@@ -137,15 +203,6 @@ def _make_trainer(
         device=device,
         on_progress=on_progress,
     )
-
-
-def _rewind(database: Database, run_id: str, store: CheckpointStore, *, resume: bool) -> dict[str, Any] | None:
-    """Go back to the last checkpoint; rows recorded after it are superseded and removed first."""
-    if not resume:
-        return None
-    env_step, state = store.load_latest() or (0, None)
-    rewind_run(database, run_id, env_step)
-    return state
 
 
 def _keep_traceback(folder: Path) -> None:

@@ -69,6 +69,8 @@ class Variant(Section):
     """What the figures call it."""
     algo: str | None = None
     """Algorithm instead of the file's."""
+    preset: PresetName | None = None
+    """Preset instead of the file's."""
     changes: Annotated[dict[str, Leaf], Field(alias="set", default_factory=dict)]
     """Setting → value."""
 

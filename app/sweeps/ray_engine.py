@@ -35,19 +35,19 @@ def run_sweep_on_ray(db: Database, sweep_id: str, *, jobs: int) -> Sweep:
     pending = []
     try:
         while claim := claim_run(db, sweep_id, me, jobs=len(pending) + 1_000_000):
-            pending.append(task.remote(db.url, claim.run_id, claim.resume))
+            pending.append(task.remote(db.url, claim.run_id, claim.resume, claim.token))
         ray.get(pending)
     finally:
         detach_scheduler(db, sweep_id, me)
     return get_sweep(db, sweep_id)
 
 
-def _train(url: str, run_id: str, resume: bool) -> None:
+def _train(url: str, run_id: str, resume: bool, token: str) -> None:
     from app.runs.training import train_run
     from emtc_core.errors import EmtcError
     from storage.engine import open_database
 
     try:
-        train_run(open_database(url), run_id, resume=resume)
+        train_run(open_database(url), run_id, resume=resume, token=token)
     except EmtcError:  # the run's row says why
         return

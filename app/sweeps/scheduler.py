@@ -9,12 +9,15 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
 from app.runs.launch import find_trainer, start_trainer
+from app.runs.resume import look
+from app.runs.versions import library_versions
 from app.sweeps.control import this_process
-from emtc_core.errors import RunStateError, StorageError
+from emtc_core.errors import StorageError
 from storage.engine import Database
+from storage.queries.runs import get_run
 from storage.queries.sweeps import Sweep, get_sweep
-from storage.runs import finish_run
-from storage.sweeps import Worker, attach_scheduler, claim_run, detach_scheduler
+from storage.runs import finish_run, start_again
+from storage.sweeps import Claim, Worker, attach_scheduler, claim_run, detach_scheduler
 
 POLL_S = 0.5
 MOST_STARTS = 3
@@ -64,13 +67,25 @@ def _fill(db: Database, sweep_id: str, me: Worker, jobs: int, starts: Counter[st
         starts[claim.run_id] += 1
         if starts[claim.run_id] > MOST_STARTS:
             sentence = f"Its trainer ended {MOST_STARTS} times without a word. The log says more."
-            finish_run(db, claim.run_id, "failed", error=sentence)
+            finish_run(db, claim.run_id, "failed", error=sentence, token=claim.token)
             continue
-        try:
-            start_trainer(db, claim.run_id, resume=claim.resume)
-        except StorageError as exc:
-            with suppress(RunStateError):  # it has marked the run already
-                finish_run(db, claim.run_id, "failed", error=str(exc))
+        if claim.resume and (why_not := _why_no_resume(db, claim)):
+            starts[_replace(db, claim, why_not)] = starts[claim.run_id]
+            continue
+        with suppress(StorageError):  # the run is marked already
+            start_trainer(db, claim.run_id, token=claim.token, resume=claim.resume)
+
+
+def _why_no_resume(db: Database, claim: Claim) -> str | None:
+    standing = look(db, get_run(db, claim.run_id))
+    return None if standing.can_resume else standing.why_not
+
+
+def _replace(db: Database, claim: Claim, why_not: str) -> str:
+    """Give a run's place in the sweep to a new one that starts from step 0; what the old one recorded stays."""
+    sentence = f"Its trainer ended and no checkpoint can be used: {why_not} A new run has its place in the sweep."
+    finish_run(db, claim.run_id, "failed", error=sentence, token=claim.token)
+    return start_again(db, claim.run_id, versions=library_versions())
 
 
 def _is_worked_on(sweep: Sweep) -> bool:

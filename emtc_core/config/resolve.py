@@ -25,11 +25,14 @@ _MOST_TOLD = 10
 _LONGEST_KEY = 80
 _INIT_DESIRABILITY = "memory.init_desirability"
 _RETIRED = {"gate.reward"}  # settings of earlier versions that had one choice only
-_BEFORE: dict[str, Value] = {  # what a run did whose version did not know the setting yet
+_BEFORE_ON_SKIRMISH: dict[str, Value] = {"env.skirmish.spawn_jitter": 0.05}
+_BEFORE_WITH_A_MEMORY: dict[str, Value] = {
     "gate.lookup": "written",
     "gate.on_empty": "block",
     "embed.min_episodes": 0,
+    "embed.return_scale": "none",
 }
+"""What runs did that were stored before these settings existed, where that is not the default of today."""
 
 
 @dataclass(frozen=True)
@@ -47,6 +50,15 @@ class FieldInfo:
     optional: bool
     minimum_open: bool = False
     """True when the minimum itself is not allowed."""
+
+
+@dataclass(frozen=True)
+class AppliedRule:
+    """A rule of a preset that holds for some algorithm and task."""
+
+    why: str
+    values: dict[str, Value]
+    """By dotted key."""
 
 
 def resolve(
@@ -109,9 +121,18 @@ def flatten(config: RunConfig) -> dict[str, Value]:
 def flatten_tree(tree: Mapping[str, Any]) -> dict[str, Value]:
     """Turn a configuration as a run stored it, whatever version wrote it, into dotted keys and plain values."""
     try:
-        return dict(_flatten(tree, ""))
+        flat = dict(_flatten(tree, ""))
     except RecursionError as exc:
         raise ConfigError("The configuration is nested too deeply.") from exc
+    return _as_it_was(flat) if {"algo", "env.name"} <= flat.keys() else flat
+
+
+def _as_it_was(flat: dict[str, Value]) -> dict[str, Value]:
+    """Complete the settings of a stored run by what its version did, and drop what had no other choice."""
+    before = dict(_BEFORE_ON_SKIRMISH) if flat["env.name"] == "skirmish" else {}
+    if str(flat["algo"]).startswith(("emtc-", "emu-", "emc")):
+        before |= _BEFORE_WITH_A_MEMORY
+    return before | {key: value for key, value in flat.items() if key not in _RETIRED}
 
 
 def config_from_stored(stored: Mapping[str, Any]) -> RunConfig:
@@ -120,8 +141,7 @@ def config_from_stored(stored: Mapping[str, Any]) -> RunConfig:
     Raises:
         ConfigError: If this version knows other settings than the one that stored it.
     """
-    flat = {key: value for key, value in flatten_tree(stored).items() if key not in _RETIRED}
-    return _validate(_BEFORE | flat)
+    return _validate(flatten_tree(stored))
 
 
 def _validate(flat: Mapping[str, Any]) -> RunConfig:
@@ -187,17 +207,25 @@ def _read_file(path: Path) -> dict[str, Any]:
 def _preset_values(preset: str, *, env: str, map: str, algo: str) -> dict[str, Any]:
     if preset not in PRESETS:
         raise ConfigError(f"preset must be one of {', '.join(PRESETS)}, got {quote(preset)}.")
+    values: dict[str, Any] = {}
+    for name in dict.fromkeys(("paper", preset)):
+        for rule in applied_rules(name, env=env, map=map, algo=algo):
+            values |= rule.values
+    return values
+
+
+def applied_rules(preset: str, *, env: str, map: str, algo: str) -> list[AppliedRule]:
+    """List the preset's own rules that hold for this algorithm and task, in the order in which they apply."""
     try:
         method, backbone = split_algo(algo)
     except ValueError as exc:
         raise ConfigError(f"{exc}.") from exc
     facts = {"env": env, "map": map, "method": method, "backbone": backbone}
-    values: dict[str, Any] = {}
-    for name in dict.fromkeys(("paper", preset)):
-        for rule in _rules(name):
-            if all(facts[fact] in allowed for fact, allowed in rule["when"].items()):
-                values |= rule["set"]
-    return values
+    return [
+        AppliedRule(rule["why"], rule["set"])
+        for rule in _rules(preset)
+        if all(facts[fact] in allowed for fact, allowed in rule["when"].items())
+    ]
 
 
 def describe_presets() -> dict[str, str]:

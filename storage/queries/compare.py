@@ -9,7 +9,7 @@ from emtc_core.metrics import METRICS
 from storage.engine import Database
 from storage.frames import Statement, read_frame
 from storage.models import Evaluation, MetricRow, Run
-from storage.runs import RunRow, make_run_row
+from storage.runs import RUN_COLUMNS, RunRow, make_run_row
 
 _AT_ONCE = 500  # databases limit the parameters of one statement
 
@@ -20,7 +20,7 @@ def get_rows(db: Database, run_ids: Sequence[str]) -> list[RunRow]:
     with db.read() as connection:
         for first in range(0, len(run_ids), _AT_ONCE):
             wanted = Run.id.in_(list(run_ids[first : first + _AT_ONCE]))
-            rows = connection.execute(select(Run.__table__).where(wanted)).all()
+            rows = connection.execute(select(*RUN_COLUMNS).where(wanted)).all()
             found |= {row.id: make_run_row(db, row) for row in rows}
     return [found[run_id] for run_id in run_ids if run_id in found]
 

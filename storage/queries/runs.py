@@ -6,10 +6,11 @@ from typing import Any
 import pandas as pd
 from sqlalchemy import select
 
+from storage import lifecycle
 from storage.engine import Database
 from storage.frames import read_frame
 from storage.models import Resume, Run
-from storage.runs import RunRow, find_run, observe
+from storage.runs import STOP_ASKED_AT, RunRow, find_run, observe
 
 __all__ = ["get_run", "latest_run_id", "list_resumes", "list_runs", "run_configs"]
 
@@ -18,6 +19,7 @@ _LIST = (
     *(Run.id, Run.name, Run.env, Run.map, Run.algo, Run.seed, Run.status, Run.env_steps, Run.target_steps),
     *(Run.created_at, Run.started_at, Run.ended_at, Run.heartbeat_at, Run.device, Run.win_rate),
     *(Run.return_mean, Run.tags, Run.notes, Run.error, Run.sweep_id, Run.pid, Run.pid_created_at, Run.host),
+    *(Run.claimed_at, Run.parent_id, STOP_ASKED_AT),
 )
 
 
@@ -31,18 +33,24 @@ def list_runs(db: Database, limit: int = 200) -> pd.DataFrame:
     Returns:
         Newest first: id, name, env, map, algo, seed, status (live: may be `lost`), env_steps, target_steps,
         created_at, started_at, ended_at, heartbeat_at, device, win_rate and return_mean (of the last
-        evaluation), tags, notes, error, sweep_id, stall (why its recorder waits).
+        evaluation), tags, notes, error, sweep_id, parent_id, state (the same, told finer: see `lifecycle`),
+        stall (why its recorder waits).
     """
     statement = select(*_LIST).order_by(Run.created_at.desc(), Run.id).limit(limit)
     with db.read() as connection:
         frame = read_frame(connection, statement)
         pending = statement.where(Run.status.in_(("queued", "running", "paused")))
-        observed = {row.id: observe(db, row) for row in connection.execute(pending)}
+        observed = {row.id: _describe(db, row) for row in connection.execute(pending)}
     ids, stored = frame["id"].tolist(), frame["status"].tolist()
-    known = [observed.get(run_id, (status, None)) for run_id, status in zip(ids, stored, strict=True)]
-    frame["status"] = pd.Series([status for status, _ in known], dtype="object")
-    frame["stall"] = pd.Series([stall for _, stall in known], dtype="object")
-    return frame.drop(columns=["pid", "pid_created_at", "host"])
+    known = [observed.get(run_id, (status, status, None)) for run_id, status in zip(ids, stored, strict=True)]
+    for place, name in enumerate(("status", "state", "stall")):
+        frame[name] = pd.Series([each[place] for each in known], dtype="object")
+    return frame.drop(columns=["pid", "pid_created_at", "host", "claimed_at", "stop_asked_at"])
+
+
+def _describe(db: Database, row: Any) -> tuple[str, str, str | None]:
+    status, stall = observe(db, row)
+    return status, lifecycle.refine(row, status).value, stall
 
 
 def get_run(db: Database, run_id: str) -> RunRow:
@@ -72,7 +80,13 @@ def latest_run_id(db: Database) -> str | None:
 
 
 def list_resumes(db: Database, run_id: str) -> pd.DataFrame:
-    """Where was this run resumed? env_step, reached_env_step (before), resumed_at."""
-    columns = (Resume.env_step, Resume.reached_env_step, Resume.resumed_at)
+    """Where was this run resumed? env_step, reached_env_step (before), resumed_at, episodes, checkpoint, passed_over.
+
+    What was recorded between the two steps was superseded: so many episodes, unknown before schema 0003.
+    """
+    columns = (
+        *(Resume.env_step, Resume.reached_env_step, Resume.resumed_at),
+        *(Resume.episodes, Resume.checkpoint, Resume.passed_over),
+    )
     with db.read() as connection:
         return read_frame(connection, select(*columns).where(Resume.run_id == run_id).order_by(Resume.id))

@@ -12,7 +12,7 @@ from emtc_core.errors import StorageError
 from storage.engine import Database
 from storage.liveness import LiveStatus, is_process_gone
 from storage.models import Run, SweepRow
-from storage.runs import RunRow, make_run_row, observe
+from storage.runs import RUN_COLUMNS, RunRow, make_run_row, observe
 from storage.sweeps import SweepStatus
 
 ENDED: frozenset[str] = frozenset({"finished", "stopped", "failed"})
@@ -111,7 +111,7 @@ def get_sweep(db: Database, sweep_id: str) -> Sweep:
 
 def sweep_runs(db: Database, sweep_id: str) -> list[RunRow]:
     """Which runs has a sweep, in the order of its plan?"""
-    columns = select(*Run.__table__.columns).where(Run.sweep_id == sweep_id).order_by(Run.created_at, Run.id)
+    columns = select(*RUN_COLUMNS).where(Run.sweep_id == sweep_id).order_by(Run.created_at, Run.id)
     with db.read() as connection:
         return [make_run_row(db, row) for row in connection.execute(columns).all()]
 
@@ -119,7 +119,7 @@ def sweep_runs(db: Database, sweep_id: str) -> list[RunRow]:
 def _with_progress(db: Database, rows: Sequence[Any]) -> list[Sweep]:
     columns = (
         *(Run.id, Run.sweep_id, Run.status, Run.env_steps, Run.target_steps, Run.started_at, Run.ended_at),
-        *(Run.heartbeat_at, Run.pid, Run.pid_created_at, Run.host),
+        *(Run.heartbeat_at, Run.pid, Run.pid_created_at, Run.host, Run.claimed_at),
     )
     wanted = select(*columns).where(Run.sweep_id.in_([row.id for row in rows])).order_by(Run.created_at, Run.id)
     with db.read() as connection:

@@ -6,7 +6,8 @@ import psutil
 import pytest
 
 from app.projections.jobs import cancel_job, project_snapshot, projection_params, start_job, work
-from app.runs.launch import estimate, kill_run, launch_run, resume_run
+from app.runs.launch import estimate, kill_run, launch_run
+from app.runs.resume import resume_run
 from emtc_core.config.resolve import resolve
 from emtc_core.errors import ConfigError, EnvUnavailableError, RunStateError
 from storage.engine import open_database, run_folder

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from emtc_core.config.resolve import config_from_stored, describe_fields, flatten, resolve
+from emtc_core.config.resolve import config_from_stored, describe_fields, describe_presets, flatten, resolve
 from emtc_core.config.run import PRESETS, list_algos, split_algo
 from emtc_core.errors import ConfigError
 
@@ -42,6 +42,9 @@ def test_a_plain_backbone_has_neither_gate_nor_incentive() -> None:
     ("algo", "map", "delta"),
     [
         ("emtc-qplex", "3s_vs_5z", 1.8e-5),
+        ("emtc-qplex", "3m", 1.8e-5),
+        ("emtc-qplex", "2s3z", 1.8e-5),
+        ("emu-qplex", "8m", 1.3e-5),
         ("emtc-qplex", "MMM2", 1.8e-3),
         ("emtc-qplex", "corridor", 1.8e-5),
         ("emtc-cds", "corridor", 1.8e-3),
@@ -122,6 +125,23 @@ def test_no_number_outside_its_bounds_is_accepted(field, value: float) -> None:
         return
     assert inside
     assert accepted == value
+
+
+def test_a_run_stored_before_a_setting_existed_keeps_what_it_did() -> None:
+    stored = resolve(map="3m").model_dump(mode="json")
+    del stored["gate"]["lookup"], stored["gate"]["on_empty"]
+    del stored["embed"]["min_episodes"], stored["embed"]["return_scale"]
+    del stored["env"]["skirmish"]["spawn_jitter"]
+    stored["gate"]["reward"] = "extrinsic"  # had one choice, is gone
+    config = config_from_stored(stored)
+    assert (config.gate.lookup, config.gate.on_empty, config.embed.min_episodes) == ("written", "block", 0)
+    assert config.embed.return_scale == "none"
+    assert config.env.skirmish.spawn_jitter == 0.05
+
+
+def test_every_preset_says_in_one_sentence_what_it_is() -> None:
+    assert list(describe_presets()) == list(PRESETS)
+    assert all(text.endswith(".") and len(text) > 40 for text in describe_presets().values())
 
 
 def test_every_whole_number_has_bounds_that_a_database_holds():

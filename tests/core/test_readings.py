@@ -64,7 +64,7 @@ def test_every_gate_equals_the_independent_reading(preset: str, lookup: str, str
 
 def test_the_two_lookups_differ_where_a_later_node_is_nearer(stream: list[Episode]) -> None:
     by_lookup = [
-        _absorb_all(resolve(map="3m", overrides=[f"gate.lookup={lookup}", "memory.delta=0.2"]), stream)[0]
+        _absorb_all(resolve(map="3m", overrides=[f"gate.lookup={lookup}", "memory.delta=0.8"]), stream)[0]
         for lookup in ("nearest", "written")
     ]
     assert not np.allclose(*by_lookup, atol=1e-6)
@@ -83,7 +83,9 @@ def test_an_index_not_yet_built_has_nothing_to_doubt(rule: str, stream: list[Epi
     assert np.isfinite(later.delta_mem).all()
 
 
-def test_where_everything_merges_the_embedder_still_learns(stream: list[Episode]) -> None:
+def test_where_everything_merges_the_embedder_still_learns_and_says_so(
+    stream: list[Episode], caplog: pytest.LogCaptureFixture
+) -> None:
     config = resolve(map="3m", preset="literal_raw", overrides=["memory.delta=5.0", "embed.min_episodes=8"])
     env = make_env(config.env, n_envs=1)
     part, buffer = EpisodicPart(config, env.info, device=CPU), ReplayBuffer(10, env.info)
@@ -92,6 +94,9 @@ def test_where_everything_merges_the_embedder_still_learns(stream: list[Episode]
         part.absorb(episode, number=number, tau=1.0)
     assert part.memory.size < config.embed.min_entries
     assert part.refit(buffer)["embedder/fit_ms"] > 0
+    part.refit(buffer)
+    (said,) = [record.getMessage() for record in caplog.records]
+    assert f"After 8 episodes the memory holds {part.memory.size} nodes" in said
 
 
 def test_without_min_episodes_only_nodes_count_as_in_emus_code(stream: list[Episode]) -> None:

@@ -9,7 +9,9 @@ import pytest
 from emtc_core.errors import RunStateError
 from storage.control import DatabaseControl, Heartbeat, command_log, send_command
 from storage.engine import Database
-from storage.runs import find_run, finish_run, start_run
+from storage.lifecycle import State
+from storage.ownership import this_process
+from storage.runs import claim_start, find_run, finish_run, start_run
 from tests.storage.records import ME
 
 
@@ -58,9 +60,12 @@ def test_the_published_status_is_stored_until_the_run_has_ended(db: Database, ru
     assert find_run(db, run_id).status == "stopped"
 
 
-def test_a_stop_asked_of_a_queued_run_waits_for_its_trainer(db: Database, run_id: str) -> None:
+def test_a_stop_asked_of_a_starting_run_waits_for_its_trainer(db: Database, run_id: str) -> None:
+    me = this_process()
+    claim_start(db, run_id, me)
     send_command(db, run_id, "stop")
-    start_run(db, run_id, **ME)
+    assert find_run(db, run_id).state == State.STOPPING
+    start_run(db, run_id, **ME, token=me.token)
     control = DatabaseControl(db, run_id)
     assert wait_for(control.poll) == "stop"
     control.close()
@@ -69,7 +74,7 @@ def test_a_stop_asked_of_a_queued_run_waits_for_its_trainer(db: Database, run_id
 def test_a_resumed_trainer_ignores_what_was_asked_before(db: Database, run_id: str) -> None:
     start_run(db, run_id, **ME)
     send_command(db, run_id, "stop")
-    finish_run(db, run_id, "finished")
+    finish_run(db, run_id, "stopped")
     start_run(db, run_id, **ME)
     control = DatabaseControl(db, run_id, poll_s=0.01)
     time.sleep(0.1)

@@ -12,9 +12,10 @@ from emtc_core.errors import StorageError
 from storage.control import send_command
 from storage.engine import Database, open_database
 from storage.models import SCHEMA_VERSION
+from storage.ownership import mark_launched
 from storage.queries.runs import get_run
 from storage.queries.sweeps import get_sweep, list_sweeps, sweep_runs
-from storage.runs import finish_run, mark_launched, start_run
+from storage.runs import finish_run, start_run
 from storage.sweeps import (
     PlannedRun,
     Worker,
@@ -97,7 +98,10 @@ def test_what_a_dead_scheduler_claimed_is_free_again(db: Database, me: Worker, d
     first = claim_run(db, SWEEP, dead, jobs=1)
     assert first is not None
     second = claim_run(db, SWEEP, me, jobs=1)
-    assert second == first
+    assert second is not None
+    assert first is not None
+    assert (second.run_id, second.resume) == (first.run_id, first.resume)
+    assert second.token != first.token
     assert claim_run(db, SWEEP, me, jobs=1) is None
 
 
@@ -135,7 +139,7 @@ def test_stopping_empties_the_queue_and_names_what_works(db: Database, me: Worke
     save(db, 3)
     claim = claim_run(db, SWEEP, me, jobs=1)
     assert claim is not None
-    mark_launched(db, claim.run_id, pid=me.pid, pid_created_at=me.pid_created_at, host=me.host)
+    mark_launched(db, claim.run_id, pid=me.pid, pid_created_at=me.pid_created_at, host=me.host, token=claim.token)
     assert stop_sweep(db, SWEEP) == (2, [claim.run_id])
     assert claim_run(db, SWEEP, me, jobs=5) is None
     assert get_sweep(db, SWEEP).counts == {"stopped": 2, "queued": 1}

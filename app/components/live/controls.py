@@ -1,54 +1,68 @@
 """Stop, pause and resume a run, with what was asked and when the trainer obeyed."""
 
-import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 
 import pandas as pd
 import streamlit as st
 
-from app import data, messages
-from app.format import aware, duration
-from app.runs.launch import kill_run, resume_run
+from app import data, messages, state
+from app.format import aware, count, duration, escape_markdown
+from app.runs.launch import kill_run
+from app.runs.resume import launch_again, look, resume_run
 from emtc_core.control import Command
 from emtc_core.errors import EmtcError
-from storage.control import command_log, send_command
+from storage import lifecycle
+from storage.control import ask_stop, command_log, send_command
+from storage.lifecycle import Event, State
 from storage.runs import RunRow
 
 SILENCE_S = 10.0
-STARTING_S = 60.0
-_RESUMING = "resuming"
 
 
 def show(run: RunRow) -> None:
     """Draw the buttons that fit the run's state."""
-    status = run.live_status
     with st.container(horizontal=True):
         if not messages.may_act():
             return
-        if status in ("running", "queued"):
+        if run.state == State.RUNNING:
             _command(run, "pause", "Pause", ":material/pause:")
-            _command(run, "stop", "Stop", ":material/stop:")
-        elif status == "paused":
+        elif run.state == State.PAUSED:
             _command(run, "resume", "Go on", ":material/play_arrow:")
+        if run.state == State.CREATED:
+            _button("leave-queue", "Leave the queue", ":material/stop:", lambda: ask_stop(data.database(), run.id))
+        elif lifecycle.allows(run.state, Event.ASK_STOP) and run.state != State.STOPPING:
             _command(run, "stop", "Stop", ":material/stop:")
-        elif is_resuming(run.id):
-            st.caption("A new trainer is starting from the last checkpoint …")
-        elif status in ("stopped", "failed", "lost") and st.button(
-            "Resume from the last checkpoint", icon=":material/replay:", type="primary", key="resume-ended"
-        ):
-            _try(lambda: _resume(run.id))
+        elif lifecycle.allows(run.state, Event.CLAIM):
+            _offer(run)
 
 
-def is_resuming(run_id: str) -> bool:
-    """Tell whether this session has asked for the run to go on and its new trainer may still be starting."""
-    known, asked_at = st.session_state.get(_RESUMING, ("", 0.0))
-    return known == run_id and time.monotonic() - asked_at < STARTING_S
+def _offer(run: RunRow) -> None:
+    """Offer to go on from a checkpoint, or else a new run: nothing recorded is removed unsaid."""
+    standing = look(data.database(), run)
+    if not standing.can_resume:
+        if st.button("Start again from step 0", icon=":material/restart_alt:", type="primary", key="start-again"):
+            _try(lambda: _start_again(run.id))
+        st.caption(escape_markdown(f"As a new run; this one keeps its rows. {standing.why_not}"))
+        return
+    resume = "Resume from the last checkpoint"
+    if st.button(resume, icon=":material/replay:", type="primary", key="resume-ended"):
+        _try(lambda: _resume(run.id))
+    if standing.usable and standing.superseded_steps:
+        st.caption(
+            f"From step {count(standing.usable.env_step)}; the {count(standing.superseded_steps)} steps recorded after "
+            "it are superseded, once the trainer stands there."
+        )
 
 
 def _resume(run_id: str) -> None:
     resume_run(data.database(), run_id)
-    st.session_state[_RESUMING] = (run_id, time.monotonic())
+    st.rerun()
+
+
+def _start_again(run_id: str) -> None:
+    state.write(state.RUN, launch_again(data.database(), run_id))
+    st.cache_data.clear()
     st.rerun()
 
 
@@ -82,8 +96,12 @@ def describe_command(command: str, requested_at: datetime, acknowledged_at: date
 
 
 def _command(run: RunRow, command: Command, label: str, icon: str) -> None:
-    if st.button(label, icon=icon, key=f"command-{command}"):
-        _try(lambda: send_command(data.database(), run.id, command))
+    _button(f"command-{command}", label, icon, lambda: send_command(data.database(), run.id, command))
+
+
+def _button(key: str, label: str, icon: str, act: Callable[[], object]) -> None:
+    if st.button(label, icon=icon, key=key):
+        _try(act)
 
 
 def _try(act: Callable[[], object]) -> None:

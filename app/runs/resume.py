@@ -1,0 +1,118 @@
+"""What a resume could go on from, said before anybody presses: a resume never removes rows in silence.
+
+A run goes on from its newest usable checkpoint. Where there is none, its rows stay, and the offer is a new run that
+starts again from step 0 and names it as its parent. Nothing here loads torch.
+"""
+
+import socket
+from dataclasses import dataclass
+
+from app.runs.launch import start_trainer
+from app.runs.versions import library_versions
+from emtc_core.checkpoint_file import Examined, examine
+from emtc_core.errors import RunStateError
+from storage import lifecycle
+from storage.engine import Database, run_folder
+from storage.lifecycle import Event
+from storage.ownership import Owner, this_process
+from storage.queries.runs import get_run
+from storage.runs import RunRow, claim_start, start_again, state_now, why_not_resume_at
+
+GOOD_ENOUGH = 2
+
+
+@dataclass(frozen=True)
+class Standing:
+    """The checkpoints that a run has here, newest first, and which of them a resume would use."""
+
+    env_steps: int
+    checkpoints: tuple[Examined, ...]
+    folder: str
+    elsewhere: str | None
+    """The machine that trained the run, when it is not this one."""
+
+    @property
+    def usable(self) -> Examined | None:
+        """The checkpoint that a resume goes on from."""
+        return next((each for each in self.checkpoints if each.fault is None), None)
+
+    @property
+    def faults(self) -> list[str]:
+        """Why checkpoints cannot be used, newest first."""
+        return [each.fault for each in self.checkpoints if each.fault]
+
+    @property
+    def can_resume(self) -> bool:
+        """Whether a resume loses nothing unsaid: there is a checkpoint, or no row that it could cost."""
+        return self.usable is not None or self.env_steps == 0
+
+    @property
+    def superseded_steps(self) -> int:
+        """How many recorded steps a resume would supersede."""
+        return self.env_steps - (self.usable.env_step if self.usable else 0)
+
+    @property
+    def why_not(self) -> str:
+        """Say why nothing can be resumed."""
+        if self.faults:
+            return " ".join(self.faults)
+        where = f" It was trained on {self.elsewhere}; resume it there." if self.elsewhere else ""
+        return f"There is no checkpoint in {self.folder}.{where}"
+
+
+def look(db: Database, row: RunRow) -> Standing:
+    """Examine a run's checkpoints, each once as long as its file stays as it is."""
+    folder = run_folder(db, row.id)
+    found = tuple(examine(folder, row.id))
+    if lifecycle.allows(row.state, Event.CLAIM):  # else the rows still grow
+        found = tuple(_fitting(db, row.id, each) for each in found)
+    elsewhere = row.host if row.host not in (None, socket.gethostname()) else None
+    return Standing(row.env_steps, found, str(folder), elsewhere)
+
+
+def take_to_resume(db: Database, run_id: str) -> Owner:
+    """Take a run that a trainer in this process is about to go on with, if that costs nothing in silence.
+
+    Raises:
+        RunStateError: If the run is at work, or has rows and no usable checkpoint.
+    """
+    row = get_run(db, run_id)
+    lifecycle.check(row.id, state_now(row), Event.CLAIM)
+    standing = look(db, row)
+    if not standing.can_resume:
+        raise RunStateError(
+            f"Run {row.id} has recorded {row.env_steps:,} steps and no usable checkpoint here. {standing.why_not} "
+            f"Its rows stay. Start again from step 0, as a new run, with: emtc resume {row.id} --start-again"
+        )
+    owner = this_process()
+    claim_start(db, row.id, owner)
+    return owner
+
+
+def resume_run(db: Database, run_id: str) -> None:
+    """Start a trainer that goes on from the run's newest usable checkpoint.
+
+    Raises:
+        RunStateError: If the run is at work, or has rows and no usable checkpoint.
+    """
+    row = get_run(db, run_id)
+    owner = take_to_resume(db, row.id)
+    start_trainer(db, row.id, token=owner.token, resume=True)
+
+
+def launch_again(db: Database, run_id: str) -> str:
+    """Start a new run of the same configuration from step 0; the old one keeps its rows.
+
+    Raises:
+        RunStateError: If the run is at work.
+    """
+    owner = this_process()
+    child = start_again(db, run_id, versions=library_versions(), owner=owner)
+    start_trainer(db, child, token=owner.token)
+    return child
+
+
+def _fitting(db: Database, run_id: str, found: Examined) -> Examined:
+    if found.fault is None and (reason := why_not_resume_at(db, run_id, found.env_step)):
+        return Examined(found.name, found.env_step, f"{found.name} does not fit what was recorded: {reason}")
+    return found

@@ -1,0 +1,80 @@
+"""SIGTERM and SIGINT as a stop, from a run's first row to its last: heard while libraries load, too.
+
+Until a trainer polls, a signal ends what goes on at once, since nothing has been learned that could be lost. From
+then on it is a stop command, which leaves a checkpoint; a second SIGINT ends even that.
+"""
+
+import os
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any
+
+from emtc_core.control import Command, Control, StopRequested
+
+_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+_SAID = "Stopping: the trainer leaves a checkpoint. Press Ctrl-C again to end at once without one."
+
+
+class StopSignals:
+    """Remembers that somebody sent a signal, and hands it on in the way that fits the moment."""
+
+    def __init__(self) -> None:
+        self._asked = self._polled = False
+        self._blocked: Callable[[], str | None] = lambda: None
+
+    def on_signal(self, number: int, frame: FrameType | None) -> None:
+        """Take a signal.
+
+        Raises:
+            StopRequested: If no trainer polls yet.
+            KeyboardInterrupt: At a second SIGINT.
+        """
+        if self._asked and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        self._asked = True
+        if not self._polled:
+            raise StopRequested
+        if number == signal.SIGINT:
+            reason = self._blocked()
+            _say(_SAID if reason is None else f"{_SAID} It waits to write what was learned: {reason}")
+
+    def as_control(self, inner: Control, *, blocked: Callable[[], str | None] = lambda: None) -> Control:
+        """Wrap a control, so that a signal is a stop command from now on.
+
+        Raises:
+            StopRequested: If a signal came already.
+        """
+        self._blocked, self._polled = blocked, True
+        if self._asked:
+            raise StopRequested
+        return _Signalled(inner, lambda: self._asked)
+
+
+@contextmanager
+def stop_signals() -> Iterator[StopSignals]:
+    """Listen to signals; afterwards they mean what they meant before."""
+    signals = StopSignals()
+    previous = {number: signal.signal(number, signals.on_signal) for number in _SIGNALS}
+    try:
+        yield signals
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+
+
+class _Signalled:
+    def __init__(self, inner: Control, asked: Callable[[], bool]) -> None:
+        self._inner, self._asked = inner, asked
+
+    def poll(self) -> Command | None:
+        return "stop" if self._asked() else self._inner.poll()
+
+    def set_status(self, status: Any) -> None:
+        self._inner.set_status(status)
+
+
+def _say(text: str) -> None:
+    """Write without buffers: a handler may interrupt another write."""
+    os.write(2, f"\n{text}\n".encode())

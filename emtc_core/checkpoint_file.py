@@ -1,0 +1,278 @@
+"""The file that a checkpoint lies in: whose it is, which step, and a checksum of every byte.
+
+    magic | part | part | … | manifest (JSON) | digest of the manifest | its length | magic
+
+The manifest names the run, the env step, the schema and, for each part, where it lies and its digest; the parts fill
+the file without a gap. So a damaged bit is found wherever it is. Nothing here knows what a part means, and nothing
+needs torch: the pages ask this module how many good checkpoints a run has.
+"""
+
+import json
+import os
+import zipfile
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any, BinaryIO, Final, Protocol
+
+from emtc_core.errors import CheckpointError
+
+SCHEMA: Final = 2
+UNSIGNED: Final = 1
+"""The schema of earlier versions: a zip archive with checksums of its own, which names no run."""
+
+_MAGIC: Final = b"EMTCckpt"
+_DIGEST_BYTES: Final = 16
+_LENGTH_BYTES: Final = 8
+_TAIL_BYTES: Final = _DIGEST_BYTES + _LENGTH_BYTES + len(_MAGIC)
+_CHUNK_BYTES: Final = 2**20
+
+
+class Sink(Protocol):
+    """Where a part's writer puts its bytes."""
+
+    def write(self, data: Any, /) -> int: ...
+
+
+@dataclass(frozen=True)
+class Part:
+    """One named piece of a checkpoint: where it lies in the file and the digest of its bytes."""
+
+    name: str
+    start: int
+    size: int
+    digest: str
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """What a checkpoint says of itself."""
+
+    run_id: str | None  # None: of a schema that named no run
+    env_step: int
+    schema: int
+    parts: tuple[Part, ...]
+
+
+class _Measured:
+    """Counts and digests what passes through to a file."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self._digest = blake2b(digest_size=_DIGEST_BYTES)
+        self.size = 0
+
+    def write(self, data: Any, /) -> int:
+        view = memoryview(data).cast("B")
+        self._file.write(view)
+        self._digest.update(view)
+        self.size += view.nbytes
+        return view.nbytes
+
+    @property
+    def digest(self) -> str:
+        return self._digest.hexdigest()
+
+    def flush(self) -> None:
+        """Nothing is held here."""
+
+
+def write_checkpoint(
+    path: Path, *, run_id: str, env_step: int, parts: Iterable[tuple[str, Callable[[Sink], None]]]
+) -> None:
+    """Write a checkpoint durably: a killed writer leaves a `.partial`, never half a checkpoint.
+
+    Args:
+        path: Where it shall stand.
+        run_id: The run that it belongs to.
+        env_step: Where the run stands.
+        parts: Name and writer of each part, in order.
+    """
+    partial = path.with_suffix(".partial")
+    with partial.open("wb") as file:
+        file.write(_MAGIC)
+        written = [_write_part(file, name, write) for name, write in parts]
+        manifest = {"run_id": run_id, "env_step": env_step, "schema": SCHEMA, "parts": [vars(part) for part in written]}
+        text = json.dumps(manifest).encode()
+        file.write(text + _digest(text) + len(text).to_bytes(_LENGTH_BYTES, "big") + _MAGIC)
+        file.flush()
+        os.fsync(file.fileno())
+    partial.replace(path)
+
+
+def read_manifest(path: Path) -> Manifest:
+    """Read what a checkpoint says of itself, checking everything but the bytes of its parts.
+
+    Raises:
+        CheckpointError: If it is truncated, foreign, damaged or of a newer schema.
+    """
+    try:
+        with path.open("rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            if file.read(2) == b"PK":
+                return Manifest(None, _step_in_name(path), UNSIGNED, ())
+            return _read_manifest(path, file, size)
+    except OSError as exc:
+        raise CheckpointError(f"{path.name} cannot be read: {exc.strerror}.") from exc
+
+
+def read_part(path: Path, part: Part) -> bytes:
+    """Read one part and check it.
+
+    Raises:
+        CheckpointError: If its bytes are not those that were written.
+    """
+    try:
+        with path.open("rb") as file:
+            file.seek(part.start)
+            data = file.read(part.size)
+    except OSError as exc:
+        raise CheckpointError(f"{path.name} cannot be read: {exc.strerror}.") from exc
+    if _digest(data).hex() != part.digest:
+        raise CheckpointError(f"{path.name} is damaged: the checksum of its part {part.name!r} is wrong.")
+    return data
+
+
+@dataclass(frozen=True)
+class Examined:
+    """One checkpoint of a run as it stands in the folder."""
+
+    name: str
+    env_step: int
+    fault: str | None
+    """Why it cannot be used, or None."""
+
+
+def list_checkpoints(folder: Path) -> list[Path]:
+    """List a run's checkpoints, oldest first."""
+    return sorted(folder.glob("checkpoint-*.pt"))
+
+
+def examine(folder: Path, run_id: str) -> list[Examined]:
+    """Check every checkpoint of a run without loading one, newest first; a file is read once as long as it stays."""
+    return [_examine(path, run_id) for path in reversed(list_checkpoints(folder))]
+
+
+def check_owner(path: Path, manifest: Manifest, run_id: str) -> None:
+    """Refuse a checkpoint that says that it belongs to another run.
+
+    Raises:
+        CheckpointError: If it does.
+    """
+    if manifest.run_id not in (None, run_id):
+        raise CheckpointError(f"{path.name} belongs to run {manifest.run_id}, not to {run_id}.")
+
+
+def _examine(path: Path, run_id: str) -> Examined:
+    try:
+        manifest = verify(path)
+        check_owner(path, manifest, run_id)
+    except CheckpointError as exc:
+        return Examined(path.name, _step_in_name(path), str(exc))
+    return Examined(path.name, manifest.env_step, None)
+
+
+def verify(path: Path) -> Manifest:
+    """Check every byte of a checkpoint; a file that has not changed since is not read again.
+
+    Raises:
+        CheckpointError: If it is truncated, foreign, damaged or of a newer schema.
+    """
+    try:
+        stat = path.stat()
+    except OSError as exc:
+        raise CheckpointError(f"{path.name} cannot be read: {exc.strerror}.") from exc
+    found = _verify(path, stat.st_size, stat.st_mtime_ns)
+    if isinstance(found, str):
+        raise CheckpointError(found)
+    return found
+
+
+def check_archive(path: Path) -> None:
+    """Check an unsigned checkpoint by the checksums of its archive.
+
+    Raises:
+        CheckpointError: If one is wrong or the archive cannot be read.
+    """
+    try:
+        with zipfile.ZipFile(path) as archive:
+            broken = archive.testzip()
+    except (OSError, zipfile.BadZipFile, NotImplementedError, RuntimeError, ValueError, EOFError) as exc:
+        raise CheckpointError(f"{path.name} is not a readable checkpoint: {exc}.") from exc
+    if broken is not None:
+        raise CheckpointError(f"{path.name} is damaged: the checksum of {broken} is wrong.")
+
+
+@lru_cache(maxsize=256)
+def _verify(path: Path, size: int, changed_ns: int) -> Manifest | str:
+    try:
+        manifest = read_manifest(path)
+        if manifest.schema == UNSIGNED:
+            check_archive(path)
+        for part in manifest.parts:
+            _verify_part(path, part)
+    except CheckpointError as exc:
+        return str(exc)
+    return manifest
+
+
+def _verify_part(path: Path, part: Part) -> None:
+    digest, left = blake2b(digest_size=_DIGEST_BYTES), part.size
+    with path.open("rb") as file:
+        file.seek(part.start)
+        while left and (chunk := file.read(min(left, _CHUNK_BYTES))):
+            digest.update(chunk)
+            left -= len(chunk)
+    if digest.hexdigest() != part.digest:
+        raise CheckpointError(f"{path.name} is damaged: the checksum of its part {part.name!r} is wrong.")
+
+
+def _write_part(file: BinaryIO, name: str, write: Callable[[Sink], None]) -> Part:
+    start, sink = file.tell(), _Measured(file)
+    write(sink)
+    return Part(name, start, sink.size, sink.digest)
+
+
+def _read_manifest(path: Path, file: BinaryIO, size: int) -> Manifest:
+    file.seek(0)
+    if size < len(_MAGIC) + _TAIL_BYTES or file.read(len(_MAGIC)) != _MAGIC:
+        raise CheckpointError(f"{path.name} is not a checkpoint, or its beginning is damaged.")
+    file.seek(size - _TAIL_BYTES)
+    tail = file.read(_TAIL_BYTES)
+    digest, length = tail[:_DIGEST_BYTES], int.from_bytes(tail[_DIGEST_BYTES : -len(_MAGIC)], "big")
+    start = size - _TAIL_BYTES - length
+    if not tail.endswith(_MAGIC) or start < len(_MAGIC):
+        raise CheckpointError(f"{path.name} is cut short, or its end is damaged.")
+    file.seek(start)
+    text = file.read(length)
+    if _digest(text) != digest:
+        raise CheckpointError(f"{path.name} is damaged: the checksum of its manifest is wrong.")
+    try:
+        return _parse(path, json.loads(text), ends_at=start)
+    except (ValueError, KeyError, TypeError) as exc:
+        raise CheckpointError(f"{path.name} is no checkpoint of this program: its manifest lacks {exc}.") from exc
+
+
+def _parse(path: Path, said: Mapping[str, Any], *, ends_at: int) -> Manifest:
+    if said["schema"] != SCHEMA:
+        raise CheckpointError(f"{path.name} has schema {said['schema']}, this version reads up to {SCHEMA}.")
+    parts = tuple(Part(**part) for part in said["parts"])
+    place = len(_MAGIC)
+    for part in parts:
+        if part.start != place:
+            raise CheckpointError(f"{path.name} is damaged: its part {part.name!r} does not lie where it should.")
+        place += part.size
+    if place != ends_at:
+        raise CheckpointError(f"{path.name} is damaged: its parts do not fill it.")
+    return Manifest(str(said["run_id"]), int(said["env_step"]), SCHEMA, parts)
+
+
+def _step_in_name(path: Path) -> int:
+    digits = path.stem.rpartition("-")[2]
+    return int(digits) if digits.isdecimal() else 0
+
+
+def _digest(data: bytes) -> Any:
+    return blake2b(data, digest_size=_DIGEST_BYTES).digest()

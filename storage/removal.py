@@ -1,0 +1,72 @@
+"""What goes with a run when it is deleted for good: counted first, then removed, rows and folder."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import func, select
+from sqlalchemy.orm import InstrumentedAttribute
+
+from storage.engine import Database, run_folder
+from storage.files import remove_folder
+from storage.models import Entry, EpisodeRow, Evaluation, Run, SnapshotRow, Transition
+from storage.runs import delete_run
+
+
+@dataclass(frozen=True)
+class Belongings:
+    """What a run has: rows in the database, and files in its folder."""
+
+    transitions: int
+    episodes: int
+    evaluations: int
+    snapshots: int
+    entries: int
+    """Notebook entries that cite it; they stay."""
+    children: int
+    """Runs that were started again from it; they stay."""
+    folder: str
+    files: int
+    size_bytes: int
+
+    def __str__(self) -> str:
+        counted = (
+            f"{self.transitions:,} transitions in {self.episodes:,} episodes, {self.evaluations:,} evaluations, "
+            f"{self.snapshots:,} snapshots"
+        )
+        size = f"{self.size_bytes / 1e6:,.1f} MB" if self.size_bytes else "nothing"
+        return f"{counted}, and the folder {self.folder} with {self.files:,} files ({size}: log and checkpoints)"
+
+
+def list_belongings(db: Database, run_id: str) -> Belongings:
+    """Count what `remove_run` would remove."""
+    folder = run_folder(db, run_id)
+    sizes = [path.lstat().st_size for path in folder.rglob("*") if path.is_symlink() or path.is_file()]
+    with db.read() as connection:
+
+        def count(key: InstrumentedAttribute[Any]) -> int:
+            return connection.execute(select(func.count()).where(key == run_id)).scalar_one()
+
+        return Belongings(
+            transitions=count(Transition.run_id),
+            episodes=count(EpisodeRow.run_id),
+            evaluations=count(Evaluation.run_id),
+            snapshots=count(SnapshotRow.run_id),
+            entries=count(Entry.run_id),
+            children=count(Run.parent_id),
+            folder=str(folder),
+            files=len(sizes),
+            size_bytes=sum(sizes),
+        )
+
+
+def remove_run(db: Database, run_id: str) -> None:
+    """Delete a run for good: its rows, then its folder of log and checkpoints.
+
+    Raises:
+        RunNotFoundError: If there is no such run.
+        RunStateError: If somebody works on it; nothing is removed then.
+        StorageError: If its folder is or holds a link or a special file; nothing is removed then.
+    """
+    folder = run_folder(db, run_id)
+    delete_run(db, run_id)
+    remove_folder(folder)

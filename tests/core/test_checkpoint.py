@@ -1,0 +1,160 @@
+"""Checkpoints: signed, checked in every bit, tried from the newest to the oldest."""
+
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from emtc_core.checkpoint import CheckpointStore, load
+from emtc_core.checkpoint_file import examine, read_manifest
+from emtc_core.errors import CheckpointError
+
+PLACES = 200
+ME = "abcd2345"
+
+
+def make_state(seed: int) -> dict[str, Any]:
+    generator = torch.Generator().manual_seed(seed)
+    weights = {f"layer{i}.weight": torch.rand(17, 5, generator=generator) for i in range(6)}
+    columns = {"reward": torch.rand(300, generator=generator), "won": torch.rand(300, generator=generator) > 0.5}
+    return {"env_step": seed, "learner": {"online": weights}, "replay_buffer": columns, "fresh": [], "to_take": []}
+
+
+def is_same(a: Any, b: Any) -> bool:
+    if isinstance(a, torch.Tensor):
+        return isinstance(b, torch.Tensor) and a.dtype == b.dtype and torch.equal(a, b)
+    if isinstance(a, dict):
+        return isinstance(b, dict) and a.keys() == b.keys() and all(is_same(a[key], b[key]) for key in a)
+    return type(a) is type(b) and a == b
+
+
+def save_unsigned(store: CheckpointStore, env_step: int, state: dict[str, Any]) -> Path:
+    """Write as earlier versions did."""
+    store.folder.mkdir(parents=True, exist_ok=True)
+    path = store.folder / f"checkpoint-{env_step:012d}.pt"
+    torch.save({"format": 1, "env_step": env_step, "state": state}, path)
+    return path
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> CheckpointStore:
+    return CheckpointStore(tmp_path / "run", keep=2, run_id=ME)
+
+
+def flip(path: Path, bit: int) -> None:
+    data = bytearray(path.read_bytes())
+    data[bit // 8] ^= 1 << bit % 8
+    path.write_bytes(data)
+
+
+def test_what_is_saved_is_loaded(store: CheckpointStore) -> None:
+    assert store.load_latest() is None
+    store.save(400, make_state(400))
+    loaded = store.load_latest()
+    assert loaded is not None
+    assert (loaded.env_step, loaded.passed_over) == (400, ())
+    assert is_same(loaded.state, make_state(400))
+
+
+def test_a_checkpoint_says_whose_it_is_and_sums_every_part(store: CheckpointStore) -> None:
+    manifest = read_manifest(store.save(400, make_state(400)))
+    assert (manifest.run_id, manifest.env_step, manifest.schema) == (ME, 400, 2)
+    assert [part.name for part in manifest.parts] == list(make_state(400))
+    assert all(len(part.digest) == 32 for part in manifest.parts)
+
+
+def test_only_the_newest_are_kept(store: CheckpointStore) -> None:
+    for step in (100, 200, 300):
+        store.save(step, make_state(step))
+    assert [each.env_step for each in examine(store.folder, ME)] == [300, 200]
+
+
+def test_a_flipped_bit_anywhere_is_caught_and_the_older_one_used(store: CheckpointStore) -> None:
+    store.save(400, make_state(400))
+    newest = store.save(800, make_state(800))
+    whole = newest.read_bytes()
+    rng = random.Random(11)
+    for bit in rng.sample(range(8 * len(whole)), PLACES):
+        flip(newest, bit)
+        loaded = store.load_latest()
+        assert loaded is not None
+        assert loaded.env_step == 400, f"bit {bit} was not noticed"
+        assert is_same(loaded.state, make_state(400))
+        assert newest.name in loaded.passed_over[0]
+        newest.write_bytes(whole)
+
+
+def test_a_flipped_bit_of_an_unsigned_one_is_caught_or_harmless(store: CheckpointStore) -> None:
+    save_unsigned(store, 400, make_state(400))
+    newest = save_unsigned(store, 800, make_state(800))
+    whole = newest.read_bytes()
+    rng = random.Random(12)
+    for bit in rng.sample(range(8 * len(whole)), PLACES):
+        flip(newest, bit)
+        loaded = store.load_latest()
+        assert loaded is not None
+        assert is_same(loaded.state, make_state(loaded.env_step)), f"bit {bit} changed what is loaded"
+        newest.write_bytes(whole)
+
+
+def test_forty_damaged_bytes_are_one_sentence_when_nothing_older_is_there(store: CheckpointStore) -> None:
+    path = store.save(400, make_state(400))
+    data = bytearray(path.read_bytes())
+    data[500:540] = bytes(40)
+    path.write_bytes(data)
+    with pytest.raises(CheckpointError, match=r"No checkpoint in .* can be used\. .*checksum"):
+        store.load_latest()
+    assert "checksum" in (examine(store.folder, ME)[0].fault or "")
+
+
+@pytest.mark.parametrize("length", [0, 1, 20, 200, -1])
+def test_a_truncated_one_is_passed_over(store: CheckpointStore, length: int) -> None:
+    store.save(400, make_state(400))
+    newest = store.save(800, make_state(800))
+    newest.write_bytes(newest.read_bytes()[:length])
+    loaded = store.load_latest()
+    assert loaded is not None
+    assert loaded.env_step == 400
+
+
+def test_another_runs_checkpoint_is_refused(store: CheckpointStore, tmp_path: Path) -> None:
+    other = CheckpointStore(tmp_path / "other", keep=2, run_id="zzzz9999")
+    foreign = other.save(800, make_state(800))
+    store.save(400, make_state(400))
+    foreign.rename(store.folder / foreign.name)
+    loaded = store.load_latest()
+    assert loaded is not None
+    assert loaded.env_step == 400
+    assert "belongs to run zzzz9999" in loaded.passed_over[0]
+    assert "belongs to run zzzz9999" in (examine(store.folder, ME)[0].fault or "")
+
+
+def test_one_that_does_not_fit_the_rows_is_passed_over_and_set_aside(store: CheckpointStore) -> None:
+    store.save(400, make_state(400))
+    store.save(800, make_state(800))
+    loaded = store.load_latest(lambda step: "the database ends at 700." if step > 700 else None)
+    assert loaded is not None
+    assert loaded.env_step == 400
+    assert "ends at 700" in loaded.passed_over[0]
+    store.set_newer_aside(400)
+    store.save(600, make_state(600))
+    assert [each.env_step for each in examine(store.folder, ME)] == [600, 400]
+
+
+def test_nothing_in_a_checkpoint_is_executed(store: CheckpointStore, tmp_path: Path) -> None:
+    store.folder.mkdir()
+    path = store.folder / "checkpoint-000000000400.pt"
+    torch.save({"format": 1, "env_step": 400, "state": Trap(tmp_path / "sprung")}, path)
+    with pytest.raises(CheckpointError):
+        load(path, run_id=ME)
+    assert not (tmp_path / "sprung").exists()
+
+
+class Trap:
+    def __init__(self, place: Path) -> None:
+        self.place = place
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Path.touch, (self.place,)

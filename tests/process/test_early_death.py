@@ -1,0 +1,102 @@
+"""A trainer that ends in the first seconds of its run, while libraries load: no run stuck, none shown as alive."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from emtc_core.control import StopRequested
+from storage import lifecycle
+from storage.check import check_run
+from storage.engine import Database, open_database
+from storage.lifecycle import Event, State
+from storage.queries.runs import get_run, list_runs
+from tests.process.trainers import emtc, environment, train_command, wait_until
+
+SPAN_S = 3.0
+PATIENCE_S = 120
+
+
+def wait_for_row(db: Database) -> str:
+    wait_until(lambda: len(list_runs(db)) == 1, timeout_s=PATIENCE_S, what="the first row")
+    return str(list_runs(db)["id"].iloc[0])
+
+
+def end_in_foreground(db: Database, moment_s: float, number: int) -> str:
+    """Start `emtc train`, and send it a signal so long after its row appeared."""
+    command = train_command(db.url, steps=50_000)
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=environment()) as process:
+        run_id = wait_for_row(db)
+        time.sleep(moment_s)
+        process.send_signal(number)
+        process.wait(PATIENCE_S)
+    return run_id
+
+
+def end_detached(db: Database, moment_s: float, number: int) -> str:
+    """Start a trainer in the background, and send the process that owns the run a signal."""
+    run_id = json.loads(emtc(*train_command(db.url, steps=50_000)[3:], "--detach").stdout)["run_id"]
+    time.sleep(moment_s)
+    pid = get_run(db, run_id).pid
+    assert pid is not None
+    os.kill(pid, number)
+    wait_until(lambda: not psutil.pid_exists(pid), timeout_s=PATIENCE_S, what="the end of the trainer")
+    return run_id
+
+
+def assert_ended(db: Database, run_id: str, number: int) -> None:
+    row = get_run(db, run_id)
+    expected = {State.LOST} if number == signal.SIGKILL else {State.STOPPED, State.LOST}
+    assert row.state in expected, f"{row.state} after {signal.Signals(number).name}"
+    assert row.live_status not in ("queued", "running", "paused")
+    assert lifecycle.allows(row.state, Event.CLAIM)
+    assert lifecycle.allows(row.state, Event.DELETE)
+    assert check_run(db, run_id) == []
+
+
+def end_many(folder: Path, times: int) -> None:
+    rng = random.Random()
+    for i in range(times):
+        moment_s, number = rng.uniform(0, SPAN_S), (signal.SIGKILL, signal.SIGTERM)[i % 2]
+        db = open_database(f"sqlite:///{folder / f'{i}.db'}")
+        how = (end_in_foreground, end_detached)[i // 2 % 2]
+        run_id = how(db, moment_s, number)
+        try:
+            assert_ended(db, run_id, number)
+        except AssertionError as exc:
+            raise AssertionError(
+                f"{how.__name__}, {signal.Signals(number).name} after {moment_s:.3f} s: {exc}"
+            ) from exc
+        finally:
+            db.dispose()
+
+
+def test_a_few_early_deaths(tmp_path: Path) -> None:
+    end_many(tmp_path, 4)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_fifty_early_deaths(tmp_path: Path) -> None:
+    end_many(tmp_path, 50)
+
+
+def test_a_signal_before_the_first_poll_ends_at_once_and_later_ones_are_commands() -> None:
+    from app.runs.signals import stop_signals
+    from emtc_core.control import NoControl
+
+    with stop_signals(), pytest.raises(StopRequested):
+        signal.raise_signal(signal.SIGTERM)
+    with stop_signals() as signals:
+        control = signals.as_control(NoControl())
+        assert control.poll() is None
+        signal.raise_signal(signal.SIGINT)
+        assert control.poll() == "stop"
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
