@@ -14,9 +14,9 @@ import pandas as pd
 import streamlit as st
 from numpy.typing import NDArray
 
-from app.comparison import Group, find_quantity, group_curves
 from app.projections.jobs import sample_rows
-from app.seed_statistics import MOST_POINTS
+from app.results.quantities import Quantity, find_quantity
+from app.results.series import Comparison, Seed, make_seeds, read_seeds, settle
 from app.theme import ENDED
 from emtc_core.envs.base import Scene
 from emtc_core.envs.registry import EnvRow, list_envs, make_scene
@@ -56,11 +56,11 @@ def _open(url: str) -> Database:
 
 
 @st.cache_data(ttl=1, show_spinner=False)
-def _run_list(url: str, limit: int) -> pd.DataFrame:
+def _run_list(url: str, limit: int | None) -> pd.DataFrame:
     return runs.list_runs(_open(url), limit)
 
 
-def run_list(limit: int = 200) -> pd.DataFrame:
+def run_list(limit: int | None = 200) -> pd.DataFrame:
     """List the newest runs with their live status; at most one second old."""
     return _run_list(database_url(), limit)
 
@@ -154,30 +154,34 @@ def evaluations(run_id: str) -> pd.DataFrame:
 
 @dataclass(frozen=True)
 class Compared:
-    """Several runs as variants: their rows, and for each variant the curves of its seeds."""
+    """Several runs with the curve of each: their win rates, and the quantity that is drawn."""
 
     rows: dict[str, RunRow]
-    win_rates: list[Group]
-    groups: list[Group]
+    win_rates: list[Seed]
+    drawn: list[Seed]
+    quantity: Quantity
 
     @property
     def configs(self) -> dict[str, dict[str, Any]]:
         """Run id → configuration as stored."""
         return {run_id: row.config for run_id, row in self.rows.items()}
 
+    def curves(self, *, include_unfinished: bool) -> Comparison:
+        """Put the drawn curves together by variant."""
+        return settle(self.drawn, self.quantity, include_unfinished=include_unfinished)
+
+    def finals(self, *, include_unfinished: bool) -> Comparison:
+        """Put the win rates together by variant, for numbers of the end."""
+        return settle(self.win_rates, include_unfinished=include_unfinished, final=True)
+
 
 @st.cache_resource(ttl=5, max_entries=32, show_spinner=False)
 def _compared(url: str, run_ids: tuple[str, ...], quantity: str) -> Compared:
     db, drawn = _open(url), find_quantity(quantity)
-    rows = {row.id: row for row in compare.get_rows(db, run_ids)}
-    configs = {run_id: row.config for run_id, row in rows.items()}
-    frame = compare.evaluation_curves(db, list(rows))
-    win_rates = group_curves(configs, frame)
-    if drawn.is_evaluation:
-        return Compared(rows, win_rates, group_curves(configs, frame, drawn))
-    longest = max((row.env_steps for row in rows.values()), default=0)
-    logged = compare.metric_curves(db, list(rows), quantity, stretch=max(1, longest // MOST_POINTS))
-    return Compared(rows, win_rates, group_curves(configs, logged, drawn))
+    rows = compare.get_rows(db, run_ids)
+    frame = compare.evaluation_curves(db, [row.id for row in rows])
+    curves = make_seeds(rows, frame, drawn) if drawn.is_evaluation else read_seeds(db, rows, drawn)
+    return Compared({row.id: row for row in rows}, make_seeds(rows, frame), curves, drawn)
 
 
 def compared(run_ids: Sequence[str], quantity: str) -> Compared:

@@ -1,6 +1,7 @@
 """Frames as tables in files: CSV, LaTeX, Markdown or Parquet.
 
-A frame may say more about itself in `attrs`: `best`, cells to print in bold as [row, column name], and `caption`.
+A frame may say more about itself in `attrs`: `best`, cells to print in bold as [row, column name], `caption`, and
+`left_out`, the runs that do not count.
 A column named "3m · 0.8M" stands under the head "3m" in LaTeX. What lives here: formats. What does not: which rows
 a table needs (`app.results`).
 """
@@ -43,6 +44,7 @@ _LATEX = str.maketrans(
         "·": r"$\cdot$",
         "×": r"$\times$",
         "\u0304": "",
+        "†": r"$^\dagger$",
         "\n": " ",
         "\r": " ",
         "Δ": r"$\Delta$",
@@ -61,10 +63,21 @@ _LATEX = str.maketrans(
 )
 
 
-def describe_table(frame: pd.DataFrame, *, caption: str, best: Sequence[tuple[int, str]] = ()) -> pd.DataFrame:
-    """Give a frame its caption and its best cells, as (row, column name); they travel with it into the files."""
-    frame.attrs = {"caption": caption, "best": [[row, name] for row, name in best]}
+def describe_table(
+    frame: pd.DataFrame, *, caption: str, best: Sequence[tuple[int, str]] = (), left_out: Sequence[str] = ()
+) -> pd.DataFrame:
+    """Give a frame its caption, its best cells as (row, column name), and the runs that do not count, with why.
+
+    All of it travels with the frame into the files.
+    """
+    frame.attrs = {"caption": caption, "best": [[row, name] for row, name in best], "left_out": list(left_out)}
     return frame
+
+
+def left_out_lines(frame: pd.DataFrame) -> list[str]:
+    """Say below a table which runs were left out of it; nothing if none was."""
+    runs = [str(text) for text in frame.attrs.get("left_out", ())]
+    return [f"Left out: {len(runs)} run{'s' if len(runs) > 1 else ''} of those chosen.", *runs] if runs else []
 
 
 def export_table(frame: pd.DataFrame, format: TableFormat) -> bytes:
@@ -74,7 +87,7 @@ def export_table(frame: pd.DataFrame, format: TableFormat) -> bytes:
         ValueError: If the format is unknown.
     """
     if format == "csv":
-        return frame.to_csv(index=False).encode()
+        return (frame.to_csv(index=False) + _remarks(frame)).encode()
     if format == "markdown":
         return _markdown(frame).encode()
     if format == "latex":
@@ -89,6 +102,16 @@ def export_table(frame: pd.DataFrame, format: TableFormat) -> bytes:
 def best_cells(frame: pd.DataFrame) -> set[tuple[int, str]]:
     """List the cells that stand in bold, as (row, column name)."""
     return {(row, name) for row, name in frame.attrs.get("best", [])}
+
+
+def _remarks(frame: pd.DataFrame) -> str:
+    """Write what was left out as comment lines without a comma, so that a reader of CSV sees one field in each."""
+    plain = str.maketrans("", "", ',"')
+    return "".join(f"# {_one_line(line).translate(plain)}\n" for line in left_out_lines(frame))
+
+
+def _one_line(text: str) -> str:
+    return text.replace("\n", " ").replace("\r", " ")
 
 
 def _texts(frame: pd.DataFrame) -> list[list[str]]:
@@ -106,7 +129,9 @@ def _markdown(frame: pd.DataFrame) -> str:
         for i, row in enumerate(_texts(frame))
     ]
     text = "\n".join([line(list(frame.columns)), line(["---"] * len(frame.columns)), *rows]) + "\n"
-    return f"{text}\n{frame.attrs['caption']}\n" if frame.attrs.get("caption") else text
+    said = [str(frame.attrs["caption"])] if frame.attrs.get("caption") else []
+    said += [("- " if place else "") + _one_line(text) for place, text in enumerate(left_out_lines(frame))]
+    return f"{text}\n" + "".join(f"{each}\n" for each in said) if said else text
 
 
 def _latex(frame: pd.DataFrame) -> str:
@@ -116,8 +141,9 @@ def _latex(frame: pd.DataFrame) -> str:
         cells = [_bold(cell) if (i, name) in best else _escape(cell) for cell, name in zip(row, frame, strict=True)]
         rows.append(" & ".join(cells) + r" \\")
     comment = [f"% {line}" for line in str(frame.attrs.get("caption", "")).splitlines()]
+    remarks = [f"% {_one_line(line)}" for line in left_out_lines(frame)]
     body = [rf"\begin{{tabular}}{{{'l' * len(frame.columns)}}}", r"\toprule", *_head(list(frame.columns)), r"\midrule"]
-    return "\n".join([*comment, *body, *rows, r"\bottomrule", r"\end{tabular}"]) + "\n"
+    return "\n".join([*comment, *body, *rows, r"\bottomrule", r"\end{tabular}", *remarks]) + "\n"
 
 
 def _head(names: Sequence[str]) -> list[str]:

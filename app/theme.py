@@ -1,11 +1,11 @@
-"""One colour per meaning on every page and in every export; Okabe-Ito, so that colour-blind readers see it too.
+"""One colour per meaning on every page and in every export, chosen so that colour-blind readers see it too.
 
 A second cue always stands beside the colour: a line style, a shape or a label.
 """
 
 import zlib
-from collections.abc import Sequence
-from typing import Final, Literal
+from collections.abc import Mapping
+from typing import Final, Literal, NamedTuple, get_args
 
 Mode = Literal["light", "dark"]
 
@@ -25,46 +25,105 @@ NEUTRAL: Final = "#9AA1A9"
 OKABE_ITO: Final = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#8B6BB1", "#7A828C")
 
 Dash = tuple[int, int] | None
+Marker = Literal[
+    "", "circle", "square", "triangle-up", "diamond", "x", "triangle-down", "cross", "star", "pentagon", "hexagon"
+]
+MARKERS: Final[tuple[Marker, ...]] = get_args(Marker)[2:]
+"""The shapes that tell the variants of one algorithm apart; the plain algorithm has none, or dots."""
 
-_SOLID, _DASHED, _DOTTED, _LONG = None, (7, 4), (2, 3), (12, 3)
-METHOD: Final[dict[str, tuple[str, Dash]]] = {
-    "emtc-qplex": ("#D55E00", _SOLID),
-    "emtc-cds": ("#0072B2", _SOLID),
-    "emtc-qmix": ("#009E73", _SOLID),
-    "emtc-vdn": ("#8B6BB1", _SOLID),
-    "emtc-dmix": ("#CC79A7", _SOLID),
-    "emu-qplex": ("#E69F00", _DASHED),
-    "emu-cds": ("#56B4E9", _DASHED),
-    "emu-qmix": ("#009E73", _DASHED),
-    "emu-vdn": ("#8B6BB1", _DASHED),
-    "emu-dmix": ("#CC79A7", _DASHED),
-    "qplex": ("#CC79A7", _DOTTED),
-    "cds": ("#009E73", _DOTTED),
-    "qmix": ("#7A828C", _DOTTED),
-    "vdn": ("#8B6BB1", _DOTTED),
-    "dmix": ("#E69F00", _DOTTED),
-    "mappo": ("#7A828C", _LONG),
-    "emc": ("#56B4E9", _DOTTED),
+
+class Style(NamedTuple):
+    """How a line is drawn: colour for the algorithm, dash for the method, marker for a variant within it."""
+
+    color: str
+    dash: Dash = None
+    marker: Marker = ""
+
+
+_SOLID, _DASHED, _DOTTED, _LONG, _SHORT = None, (7, 4), (2, 3), (12, 3), (4, 2)
+METHOD: Final[dict[str, Style]] = {
+    "emtc-qplex": Style("#D55E00", _SOLID),
+    "emtc-cds": Style("#0072B2", _SOLID),
+    "emtc-qmix": Style("#DA5AF3", _SOLID),
+    "emtc-vdn": Style("#1BA67B", _SOLID),
+    "emtc-dmix": Style("#B82175", _SOLID),
+    "emu-qplex": Style("#8B5B18", _DASHED),
+    "emu-cds": Style("#9F9635", _DASHED),
+    "emu-qmix": Style("#7B3FDC", _DASHED),
+    "emu-vdn": Style("#F3169E", _DASHED),
+    "emu-dmix": Style("#2D93FE", _DASHED),
+    "qplex": Style("#1A5EFF", _DOTTED),
+    "cds": Style("#D80007", _DOTTED),
+    "qmix": Style("#9F82CD", _DOTTED),
+    "vdn": Style("#715B82", _DOTTED),
+    "dmix": Style("#BA04C6", _DOTTED),
+    "mappo": Style("#13763C", _LONG),
+    "emc": Style("#E96A7F", _SHORT),
 }
-"""Colour and dash of every algorithm: solid is EMTC, dashed EMU, dotted a backbone alone; no two are the same."""
-_MORE_DASHES: Final[tuple[Dash, ...]] = (_LONG, _DASHED, _DOTTED, (4, 2), (10, 6))
+"""Colour and dash of every algorithm: solid is EMTC, dashed EMU, dotted a backbone alone, MAPPO and EMC their own.
+
+The colours were searched for: each has a contrast of 3:1 on both backgrounds, and those that share a dash stay far
+apart for readers without red, green or blue cones; tests/app/test_theme.py measures both.
+"""
+_SHADES: Final = (0.126, 0.175, 0.295)
+"""How light the variants of an algorithm may be: from a contrast of 3:1 on the dark background to 3:1 on the light."""
 
 
-def style_methods(names: Sequence[str]) -> dict[str, tuple[str, Dash]]:
-    """Give every name its colour and dash, whatever stands beside it.
+def style_methods(methods: Mapping[str, tuple[str, str]]) -> dict[str, Style]:
+    """Give every line its style; its colour and dash are the same whatever stands beside it.
 
-    An algorithm has its own style on every page. Another name (an ablation, "emtc-qplex (gate.enabled = false)")
-    gets the style that its text points to, or the next free one when that is taken in this figure.
+    Args:
+        methods: Key of a line → its algorithm, and what of it was changed: "gate.enabled = false", empty for nothing.
+
+    Returns:
+        Key → style. An algorithm has its own colour and dash on every page; a variant has a shade of that colour,
+        always the same, and the marker that its key points to, or the next one that is free in this figure.
     """
-    styles = {name: METHOD[name] for name in names if name in METHOD}
-    every = [(color, dash) for dash in _MORE_DASHES for color in OKABE_ITO]
-    for name in sorted(set(names) - set(styles)):
-        start = zlib.crc32(name.encode()) % len(OKABE_ITO)
-        turned = [*every[start:], *every[:start]]
-        colors = {color for color, _ in styles.values()}
-        free = [style for style in turned if style not in styles.values()]
-        styles[name] = next((style for style in free if style[0] not in colors), free[0] if free else turned[0])
+    styles: dict[str, Style] = {}
+    for key in sorted(methods, key=lambda each: (methods[each][1], each)):
+        algo, changes = methods[key]
+        color, dash, _ = METHOD.get(algo, Style(NEUTRAL, _DOTTED))
+        if changes:
+            color = shade(color, _SHADES[zlib.crc32(f"tone {changes}".encode()) % len(_SHADES)])
+        start = zlib.crc32(key.encode())
+        turned = [MARKERS[(start + place) % len(MARKERS)] for place in range(len(MARKERS))]
+        markers: list[Marker] = turned if changes else ["", *turned]
+        looks = [Style(color, dash, marker) for marker in markers]
+        styles[key] = min(looks, key=lambda look: _count_alike(look, algo, styles, methods))
     return styles
+
+
+def _count_alike(
+    look: Style, algo: str, styles: Mapping[str, Style], methods: Mapping[str, tuple[str, str]]
+) -> tuple[int, int]:
+    """Count the lines of an algorithm that look the same, then those with the same marker at least."""
+    others = [style for key, style in styles.items() if methods[key][0] == algo]
+    return sum(style == look for style in others), sum(style.marker == look.marker for style in others)
+
+
+def shade(color: str, light: float) -> str:
+    """Make a colour as light as told, 0 to 1, and keep its hue."""
+    linear = [_linear(int(color[place : place + 2], 16) / 255) for place in (1, 3, 5)]
+    now = luminance(color)
+    if light > now:  # towards white
+        linear = [part + (1 - part) * (light - now) / (1 - now) for part in linear]
+    else:
+        linear = [part * light / now for part in linear]
+    return "#" + "".join(f"{round(255 * _encoded(part)):02X}" for part in linear)
+
+
+def luminance(color: str) -> float:
+    """Measure how light a colour is, 0 to 1, as WCAG does."""
+    red, green, blue = (_linear(int(color[place : place + 2], 16) / 255) for place in (1, 3, 5))
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+def _linear(part: float) -> float:
+    return part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4
+
+
+def _encoded(part: float) -> float:
+    return 12.92 * part if part <= 0.0031308 else 1.055 * part ** (1 / 2.4) - 0.055
 
 
 VIRIDIS: Final = (

@@ -65,8 +65,8 @@ def remove_run(db: Database, run_id: str) -> None:
     Raises:
         RunNotFoundError: If there is no such run.
         RunStateError: If somebody works on it; nothing is removed then.
-        StorageError: If its folder is or holds a link or a special file; nothing is removed then.
+        StorageError: If its folder leads elsewhere; nothing is removed then.
     """
-    folder = run_folder(db, run_id)
+    folder = run_folder(db, run_id)  # refused before a row is gone, if it leads elsewhere
     delete_run(db, run_id)
     remove_folder(folder)

@@ -9,23 +9,20 @@ import pandas as pd
 import typer
 
 from app.cli.output import DEFAULT_DATABASE, DatabaseUrl, say
+from app.figures.chart import Chart
 from app.figures.cloud import QUANTITIES
-from app.figures.export import EXPORT_FORMATS, export_figure
-from app.figures.kinds import AnyFigure
-from app.paper import memories, single
-from app.paper.compare import SEED_FIGURES, SEED_TABLES
-from app.paper.memories import make_strategy_divergence
-from app.paper.registry import FIGURES, TABLES
-from app.provenance import describe_runs
-from app.seed_statistics import BANDS, CENTERS, USUAL_BAND, Reading
+from app.figures.export import EXPORT_FORMATS, WIDTHS, export_figure
+from app.results.kinds import FigureKind, Options
+from app.results.provenance import describe_runs
+from app.results.registry import FIGURES, TABLES
+from app.results.select import select_runs
+from app.results.statistics import BANDS, CENTERS
 from app.tables import TABLE_FORMATS, export_table
 from emtc_core.errors import ConfigError
 from storage.engine import Database, open_database
-from storage.queries.runs import get_run, list_runs
 from storage.runs import RunRow
 
 Choice = TypeVar("Choice", bound=str)
-EVERY_RUN = 1_000_000
 ENCODER_TIMING = "encoder-timing"
 GATE_READINGS = "gate-readings"
 
@@ -40,8 +37,12 @@ def export(
     algo: Annotated[list[str] | None, typer.Option(help="Only runs of this algorithm; may be repeated")] = None,
     center: Annotated[str, typer.Option(help=f"Over seeds: {', '.join(CENTERS)}")] = "",
     band: Annotated[str, typer.Option(help=f"Over seeds: {', '.join(BANDS)}")] = "",
-    color: Annotated[str, typer.Option(help="What colours the memory atlas")] = "h",
-    method: Annotated[str, typer.Option(help="Projection of the memory atlas: pca, tsne or umap")] = "pca",
+    include_unfinished: Annotated[
+        bool, typer.Option("--include-unfinished", help="Count runs that have not finished too, marked with a dagger")
+    ] = False,
+    width: Annotated[str, typer.Option(help="Columns of the paper that an image spans: one or two")] = "",
+    color: Annotated[str, typer.Option(help="What colours the memory atlas; h when missing")] = "",
+    method: Annotated[str, typer.Option(help="Projection of a memory: pca, tsne or umap")] = "",
     episodes: Annotated[str, typer.Option(help="Two episodes of strategy-divergence, as 120,87")] = "",
     db: DatabaseUrl = DEFAULT_DATABASE,
 ) -> None:
@@ -51,44 +52,58 @@ def export(
     """
     if (figure is None) == (table is None):
         raise typer.BadParameter("Give either --figure or --table.")
-    reading = _make_reading(center, band)
+    options = Options(
+        center=_choose("center", center, CENTERS) if center else None,
+        band=_choose("band", band, BANDS) if band else None,
+        color=_choose("color", color, QUANTITIES) if color else None,
+        method=_choose("method", method, ("pca", "tsne", "umap")) if method else None,
+        episodes=_read_pair(episodes) if episodes else (),
+        include_unfinished=include_unfinished,
+    )
     if table is not None:
-        name = _choose("table", table, (*TABLES, ENCODER_TIMING))
-        kind = _choose("format", format or "csv", TABLE_FORMATS)
-        if name == ENCODER_TIMING:
-            _write(export_table(_measure_encoders(), kind), out)
-            return
-        database = open_database(db, read_only=True)
-        chosen = _select(database, runs, map, algo, finished=True) if runs or map or algo else None
-        _write(export_table(_make_table(database, name, chosen, reading), kind), out)
+        if width:
+            raise typer.BadParameter("--width belongs to an image; a table has none.")
+        _write(_make_table(db, table, format, runs, map, algo, options), out)
         return
     if out is None:
         raise typer.BadParameter("--figure needs --out FILE.")
     name = _choose("figure", figure or "", (*FIGURES, GATE_READINGS))
     image = _choose("format", format or out.suffix.removeprefix("."), EXPORT_FORMATS)
-    _choose("color", color, QUANTITIES)
-    if (name in single.FIGURES or name in memories.FIGURES or name == GATE_READINGS) and not runs:
+    columns = _choose("width", width or "two", WIDTHS)
+    if width and image in ("html", "csv"):
+        raise typer.BadParameter(f"--width belongs to svg, pdf and png; {image} has none.")
+    kind = FIGURES.get(name) or FigureKind(name, _judge_again, needs_runs=True)
+    if kind.needs_runs and not runs:
         raise typer.BadParameter("Name at least one run; list them with: emtc runs")
     database = open_database(db)
     rows = _select(database, runs, map, algo)
-    if name == "memory-atlas":
-        drawn: AnyFigure = single.make_memory_atlas(database, rows, color, method)
-    elif name == GATE_READINGS:
-        drawn = _judge_again(database, rows)
-    elif name == "strategy-divergence" and episodes:
-        drawn = make_strategy_divergence(database, rows, episodes=_read_pair(episodes))
-    else:
-        drawn = SEED_FIGURES[name](database, rows, reading) if name in SEED_FIGURES else FIGURES[name](database, rows)
+    drawn = kind.make(database, rows, options)
     sources = describe_runs({row.id: row.config for row in rows}, {row.id: row.versions for row in rows})
-    _write(export_figure(drawn, image, sources=sources), out)
+    _write(export_figure(drawn, image, sources=sources, columns=columns), out)
 
 
-def _make_table(db: Database, name: str, rows: Sequence[RunRow] | None, reading: Reading | None) -> pd.DataFrame:
-    if name in SEED_TABLES:
-        return SEED_TABLES[name](db, None if rows is None else [row.id for row in rows], reading)
-    if rows is not None:
+def _make_table(
+    url: str,
+    table: str,
+    format: str,
+    runs: Sequence[str] | None,
+    maps: Sequence[str] | None,
+    algos: Sequence[str] | None,
+    options: Options,
+) -> bytes:
+    name = _choose("table", table, (*TABLES, ENCODER_TIMING))
+    image = _choose("format", format or "csv", TABLE_FORMATS)
+    chosen = bool(runs or maps or algos)
+    if name == ENCODER_TIMING:
+        if chosen or options.given:
+            raise typer.BadParameter(f"--table {name} measures this machine; leave out runs and options over seeds.")
+        return export_table(_measure_encoders(), image)
+    kind = TABLES[name]
+    if chosen and not kind.takes_runs:
         raise typer.BadParameter(f"--table {name} is made of all runs; leave out RUN, --map and --algo.")
-    return TABLES[name](db)
+    database = open_database(url, read_only=True)
+    rows = _select(database, runs, maps, algos) if chosen else select_runs(database) if kind.takes_runs else []
+    return export_table(kind.make(database, rows, options), image)
 
 
 def _measure_encoders() -> pd.DataFrame:
@@ -99,7 +114,7 @@ def _measure_encoders() -> pd.DataFrame:
     return make_encoder_timing_table()
 
 
-def _judge_again(db: Database, rows: list[RunRow]) -> AnyFigure:
+def _judge_again(db: Database, rows: Sequence[RunRow], options: Options) -> Chart:
     """Run memory and gate anew on what was recorded; the only figure that computes with the core."""
     from app.runs.readings import make_gate_readings
 
@@ -109,23 +124,9 @@ def _judge_again(db: Database, rows: list[RunRow]) -> AnyFigure:
 
 
 def _select(
-    db: Database,
-    runs: Sequence[str] | None,
-    maps: Sequence[str] | None,
-    algos: Sequence[str] | None,
-    *,
-    finished: bool = False,
+    db: Database, runs: Sequence[str] | None, maps: Sequence[str] | None, algos: Sequence[str] | None
 ) -> list[RunRow]:
-    """Find the named runs, or every evaluated (or finished) one, on the wanted maps and of the wanted algorithms."""
-    if runs:
-        rows = [get_run(db, run) for run in dict.fromkeys(runs)]
-        rows = [row for row in rows if (not maps or row.map in maps) and (not algos or row.algo in algos)]
-    else:
-        known = list_runs(db, limit=EVERY_RUN)
-        wanted = known["win_rate"].notna() & ((known["status"] == "finished") | (not finished))
-        wanted &= known["map"].isin(maps) if maps else True
-        wanted &= known["algo"].isin(algos) if algos else True
-        rows = [get_run(db, str(run_id)) for run_id in known.loc[wanted, "id"]]
+    rows = select_runs(db, runs, maps=maps, algos=algos)
     if not rows:
         raise ConfigError("No evaluated run was chosen. List what there is with: emtc runs")
     return rows
@@ -136,13 +137,6 @@ def _read_pair(text: str) -> tuple[int, int]:
     if len(parts) != 2 or not all(part.isdecimal() and part.isascii() for part in parts):
         raise typer.BadParameter(f"--episodes takes two numbers as 120,87, got {text!r}.")
     return int(parts[0]), int(parts[1])
-
-
-def _make_reading(center: str, band: str) -> Reading | None:
-    if not center and not band:
-        return None
-    middle = _choose("center", center or "mean", CENTERS)
-    return Reading(middle, _choose("band", band or USUAL_BAND[middle], BANDS))
 
 
 def _choose(option: str, given: str, allowed: Iterable[Choice]) -> Choice:

@@ -12,6 +12,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from app.theme import Marker
+
 Values = NDArray[np.float64]
 
 
@@ -19,8 +21,8 @@ Values = NDArray[np.float64]
 class Line:
     """One series; `low` and `high` bound its band; a width of 0 with markers draws points only.
 
-    A faint line stands behind its group's line: thin, without legend and tooltip. On a page, where a legend has
-    little room, `label` stands for the name.
+    A faint line stands behind its group's line: thin, without legend and tooltip. `marker` is a shape of `app.theme`
+    drawn here and there along the line, or at every point with `markers`; `label` is a short name for its end.
     """
 
     name: str
@@ -33,7 +35,10 @@ class Line:
     markers: bool = False
     width: float = 2.0
     faint: bool = False
+    marker: Marker = ""
     label: str = ""
+    group: str = ""
+    """Of a faint line: the name of the line that it stands behind."""
 
 
 @dataclass(frozen=True)
@@ -70,6 +75,8 @@ class Chart:
     description: str
     marks: tuple[Mark, ...] = ()
     columns: int = 1
+    subtitle: str = ""
+    """What is averaged over what, in few words: it stands on the figure itself."""
 
     @property
     def lines(self) -> Iterator[tuple[Panel, Line]]:
@@ -123,6 +130,7 @@ class Chart:
             ],
             "xLabel": self.x_label,
             "alt": self.description,
+            "subtitle": self.subtitle or None,
             "marks": [{"x": mark.x, "label": mark.label} for mark in self.marks],
         }
 
@@ -156,6 +164,8 @@ def _to_component(line: Line) -> dict[str, Any]:
         "markers": line.markers,
         "width": line.width,
         "faint": line.faint,
+        "marker": line.marker or None,
+        "group": line.group or None,
     }
 
 

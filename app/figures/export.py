@@ -17,8 +17,17 @@ MIME: dict[ExportFormat, str] = {
 }
 
 
+Width = Literal["one", "two"]
+WIDTHS: tuple[Width, ...] = get_args(Width)
+
+
 def export_figure(
-    figure: AnyFigure, format: ExportFormat, *, mode: Mode = "light", sources: Sequence[str] = ()
+    figure: AnyFigure,
+    format: ExportFormat,
+    *,
+    mode: Mode = "light",
+    sources: Sequence[str] = (),
+    columns: Width = "two",
 ) -> bytes:
     """Write a figure in one format; libraries are loaded only now, so that pages open fast.
 
@@ -27,6 +36,7 @@ def export_figure(
         format: One of `EXPORT_FORMATS`.
         mode: Light is the paper version.
         sources: The runs behind it; images and pages carry them in their metadata, beside the caption.
+        columns: Of a paper's page that an image spans.
 
     Raises:
         ValueError: If the format is unknown.
@@ -41,4 +51,4 @@ def export_figure(
         raise ValueError(f"format must be one of {', '.join(EXPORT_FORMATS)}, got {format!r}")
     from app.figures.matplotlib_view import to_image
 
-    return to_image(figure, format, mode=mode, sources=sources)
+    return to_image(figure, format, mode=mode, sources=sources, columns=columns)

@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING
 
 from app.figures.heatmap import Grid, Heatmap
+from app.figures.symbols import set_as_math
 
 if TYPE_CHECKING:  # each library is loaded by its own caller
     import plotly.graph_objects as go
@@ -18,14 +19,16 @@ def draw_matplotlib(heatmap: Heatmap, width_inches: float) -> "Figure":
     from matplotlib.colors import LinearSegmentedColormap, Normalize
     from matplotlib.figure import Figure
 
+    from app.figures.lines_view import set_title
+
     drawn = Figure(figsize=(width_inches, 1.5 + _CELL_INCHES * len(heatmap.y)), layout="constrained")
     axes = drawn.subplots(1, max(1, len(heatmap.grids)), squeeze=False)[0]
     scale = ScalarMappable(Normalize(*heatmap.bounds), LinearSegmentedColormap.from_list("scale", heatmap.colors))
     for ax, grid in zip(axes, heatmap.grids, strict=False):
         _draw_axes(ax, heatmap, grid, scale)
-    axes[0].set_ylabel(heatmap.y_label)
-    drawn.suptitle(heatmap.title, x=0.01, ha="left", fontweight="bold", fontsize=10)
-    drawn.colorbar(scale, ax=list(axes), label=heatmap.value_label, shrink=0.9)
+    axes[0].set_ylabel(set_as_math(heatmap.y_label))
+    set_title(drawn, heatmap.title)
+    drawn.colorbar(scale, ax=list(axes), label=set_as_math(heatmap.value_label), shrink=0.9)
     return drawn
 
 
@@ -35,8 +38,8 @@ def _draw_axes(ax: "Axes", heatmap: Heatmap, grid: Grid, scale) -> None:  # noqa
     ax.imshow(np.ma.masked_invalid(grid.values), cmap=scale.cmap, norm=scale.norm, origin="lower", aspect="auto")
     ax.set_xticks(range(len(heatmap.x)), heatmap.x)
     ax.set_yticks(range(len(heatmap.y)), heatmap.y)
-    ax.set_xlabel(heatmap.x_label)
-    ax.set_title(grid.title)
+    ax.set_xlabel(set_as_math(heatmap.x_label))
+    ax.set_title(set_as_math(grid.title))
     for y, x, value, _, best in grid.cells:
         ink, weight = heatmap.ink_at(value), "bold" if best else "normal"
         ax.text(x, y, f"{value:.3f}", fontweight=weight, ha="center", va="center", color=ink)

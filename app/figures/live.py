@@ -1,6 +1,7 @@
 """The curves of one run: the gate at work, outcomes, learning and speed. Frames in, Charts out."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -57,8 +58,11 @@ def draw_gate_dynamics(
         "they were judged, 10–90 %. Links in memory: all that is stored, from each node to its successor, 5–95 %. "
         "A mean outside its band is made by the few beyond it. τ is the gate's temperature."
     )
-    return Chart(
+    chart = Chart(
         "gate-dynamics", f"Gate dynamics of {run}", X_LABEL, panels, caption, _describe_dynamics(panels), marks
+    )
+    return replace(
+        chart, subtitle="one run; means over the transitions since the last report and over all stored links"
     )
 
 
@@ -85,7 +89,7 @@ def _new_transitions(metrics: pd.DataFrame | None, name: str, color: str) -> tup
     x, mean = _curve(metrics, name)
     if not len(x):
         return ()
-    low, high = (np.interp(x, *_curve(metrics, f"{name}_{part}")) for part in ("p10", "p90"))
+    low, high = (_at(x, *_curve(metrics, f"{name}_{part}")) for part in ("p10", "p90"))
     return (Line("new transitions: mean, band 10–90 %", color, x, mean, low, high, label="new transitions"),)
 
 
@@ -93,8 +97,8 @@ def _incentive(metrics: pd.DataFrame) -> tuple[Line, ...]:
     (x, removed), (x_closed, closed), (x_rho, rho) = (_curve(metrics, name) for name in _INCENTIVE)
     if not len(x):
         return ()
-    flows = np.interp(x, x_rho, rho) > 0 if len(x_rho) else np.ones(len(x), bool)
-    removed = np.where(flows, removed, np.nan)
+    flowing = _at(x, x_rho, rho)
+    removed = removed if flowing is None else np.where(flowing > 0, removed, np.nan)
     return (
         Line("passed", WIN_RATE, x, 1 - removed),
         Line("removed", DELTA_MEM, x, removed, width=2.5),
@@ -122,6 +126,11 @@ def _curve(metrics: pd.DataFrame | None, name: str) -> tuple[Values, Values]:
         return np.zeros(0), np.zeros(0)
     here = (metrics["name"] == name).to_numpy()
     return column(metrics, "env_step")[here], column(metrics, "value")[here]
+
+
+def _at(x: Values, known_x: Values, known: Values) -> Values | None:
+    """Read a curve at the points of another, which a thinned one may lack; None if it was never logged."""
+    return np.interp(x, known_x, known) if len(known_x) else None
 
 
 def _describe_dynamics(panels: Sequence[Panel]) -> str:
@@ -159,7 +168,8 @@ def draw_outcomes(
     described = "Win rate and return over training env steps. " + (
         f"Latest evaluation: win rate {last[0]}, return {last[1]}." if last else "No evaluation yet."
     )
-    return Chart("learning-curves", f"Learning curve of {run}", X_LABEL, panels, caption, described, marks)
+    chart = Chart("learning-curves", f"Learning curve of {run}", X_LABEL, panels, caption, described, marks)
+    return replace(chart, subtitle="one run; mean over the greedy episodes of each evaluation, band: 95 % (Wilson)")
 
 
 def draw_metrics(

@@ -1,5 +1,6 @@
 """Maps drawn by Matplotlib (files) and Plotly (notebooks, HTML)."""
 
+from textwrap import fill
 from typing import Any
 
 import numpy as np
@@ -11,14 +12,18 @@ from matplotlib.figure import Figure
 from plotly.subplots import make_subplots
 
 from app.figures.cloud import Cloud
+from app.figures.lines_view import set_title, spread
 from app.figures.maps import Maps, Trace
+from app.figures.symbols import set_as_math
 from app.theme import NEUTRAL
 
 
 def draw_matplotlib(maps: Maps, width: float) -> Figure:
     """Draw the panels side by side over one colour bar."""
-    drawn = Figure(figsize=(width, 0.55 * width), layout="constrained")
-    axes = drawn.subplots(1, len(maps.panels), squeeze=False)[0]
+    columns = len(maps.panels) if width > 4 else 1
+    rows = -(-len(maps.panels) // columns)
+    drawn = Figure(figsize=(width, 0.5 + rows * 0.82 * width / columns), layout="constrained")
+    axes = list(drawn.subplots(rows, columns, squeeze=False).flat)
     first = maps.panels[0]
     scale = ScalarMappable(
         Normalize(maps.low, maps.high), LinearSegmentedColormap.from_list(first.quantity.key, first.colors)
@@ -28,8 +33,8 @@ def draw_matplotlib(maps: Maps, width: float) -> Figure:
         _draw_points(ax, panel, scale, faint=trace is not None)
         if trace is not None:
             _draw_trace(ax, trace)
-    drawn.colorbar(scale, ax=list(axes), label=first.value_label)
-    drawn.suptitle(maps.title, x=0.01, ha="left", fontweight="bold", fontsize=10)
+    drawn.colorbar(scale, ax=list(axes), label=set_as_math(first.value_label))
+    set_title(drawn, maps.title)
     return drawn
 
 
@@ -47,18 +52,32 @@ def _draw_points(ax: Axes, panel: Cloud, scale: ScalarMappable, *, faint: bool) 
         plotnonfinite=False,
         rasterized=True,
     )
-    ax.set(xlabel=panel.x_label, ylabel=panel.y_label)
-    ax.set_title(panel.title, loc="left", fontsize=8)
+    ax.set(xlabel=set_as_math(panel.x_label), ylabel=set_as_math(panel.y_label))
+    ax.set_title(fill(panel.title, 44), loc="left", fontsize=8)
 
 
 def _draw_trace(ax: Axes, trace: Trace) -> None:
+    """Draw a path with its start, its end and its largest errors named; a place has one label for all it is."""
     on_map = np.isfinite(trace.x)
     ax.plot(trace.x[on_map], trace.y[on_map], color=trace.color, linewidth=1.2, marker="o", markersize=3)
-    for place, label in zip(np.flatnonzero(on_map)[[0, -1]], ("start", "end"), strict=True) if on_map.any() else ():
-        ax.annotate(label, (trace.x[place], trace.y[place]), (4, 4), textcoords="offset points", fontsize=7)
-    for place in trace.jumps():
-        text = f"t {trace.t[place]}: Δ {trace.delta_mem[place]:.2g}"
-        ax.annotate(text, (trace.x[place], trace.y[place]), (6, -9), textcoords="offset points", fontsize=7)
+    said = {int(place): f"t {trace.t[place]}, Δ_mem {trace.delta_mem[place]:.2g}" for place in trace.jumps()}
+    for place, name in zip(np.flatnonzero(on_map)[[0, -1]], ("start", "end"), strict=True) if on_map.any() else ():
+        said[int(place)] = f"{name}, {said[int(place)]}" if int(place) in said else name
+    _write_beside(ax, trace, said)
+
+
+def _write_beside(ax: Axes, trace: Trace, said: dict[int, str]) -> None:
+    """Stand labels in the margin right of the map, each joined to its place: none lies on data or on another."""
+    order = sorted(said, key=lambda place: trace.y[place])
+    low, high = ax.get_ylim()
+    wanted = [(float(trace.y[place]) - low) / ((high - low) or 1) for place in order]
+    places = spread(wanted, 0.09) or wanted
+    for place, y in zip(order, places, strict=True):
+        ax.annotate(
+            set_as_math(said[place]), (trace.x[place], trace.y[place]), (1.03, y), "data",
+            "axes fraction", fontsize=8, va="center", annotation_clip=False,
+            arrowprops={"arrowstyle": "-", "color": trace.color, "linewidth": 0.5, "shrinkA": 0, "shrinkB": 2},
+        )  # fmt: skip
 
 
 def draw_plotly(maps: Maps) -> go.Figure:

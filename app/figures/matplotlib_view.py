@@ -1,6 +1,7 @@
-"""Draw a Chart or a Cloud with Matplotlib: SVG, PDF and PNG on a machine without a browser.
+"""Draw a figure with Matplotlib: SVG, PDF and PNG on a machine without a browser, one or two columns wide.
 
-Text stays text and fonts are embedded; clouds are a raster layer of 300 dpi inside the vector file.
+Text stays text, fonts are embedded, symbols are set as mathematics; clouds are a raster layer of 300 dpi inside the
+vector file. Lines of a chart are drawn in `lines_view`.
 """
 
 import io
@@ -8,23 +9,22 @@ from collections.abc import Sequence
 from typing import Any, Literal
 
 import matplotlib as mpl
-from matplotlib.artist import Artist
-from matplotlib.axes import Axes
 from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
-from matplotlib.ticker import EngFormatter, MaxNLocator
 
-from app.figures import heatmap_views, maps_views
-from app.figures.chart import Chart, Line, Panel
+from app.figures import heatmap_views, lines_view, maps_views
+from app.figures.chart import Chart
 from app.figures.cloud import Cloud
 from app.figures.heatmap import Heatmap
 from app.figures.kinds import AnyFigure
 from app.figures.maps import Maps
+from app.figures.symbols import set_as_math
 from app.theme import Mode, ink
 
 Format = Literal["svg", "pdf", "png"]
 FORMATS: tuple[Format, ...] = ("svg", "png", "pdf")
-WIDTH_INCHES = 6.75  # a double column
+INCHES: dict[str, float] = {"one": 3.25, "two": 6.75}
+"""Width of one and of two columns of a paper."""
 DPI = 300
 
 _STYLE = {
@@ -33,34 +33,44 @@ _STYLE = {
     "pdf.fonttype": 42,
     "ps.fonttype": 42,
     "font.family": "sans-serif",
-    "font.size": 9,
+    "font.size": 8,
     "axes.spines.top": False,
     "axes.spines.right": False,
-    "axes.titlesize": 10,
+    "axes.titlesize": 9,
+    "axes.labelsize": 9,
+    "figure.titlesize": 9,
     "legend.fontsize": 8,
-    "text.parse_math": False,
+    "mathtext.fontset": "dejavusans",
+    "text.parse_math": True,
 }
 
 
-def to_image(figure: AnyFigure, format: Format, *, mode: Mode = "light", sources: Sequence[str] = ()) -> bytes:
+def to_image(
+    figure: AnyFigure,
+    format: Format,
+    *,
+    mode: Mode = "light",
+    sources: Sequence[str] = (),
+    columns: Literal["one", "two"] = "two",
+) -> bytes:
     """Write the figure as an image file; the same figure gives the same bytes.
 
     The file's own metadata holds the title, the caption (statistic, band, number of seeds) and `sources`, the runs.
     """
     style: dict[Any, Any] = {**_STYLE, **_colors(mode)}
     with mpl.rc_context(style):
-        drawn = _draw(figure)
+        drawn = _draw(figure, INCHES[columns])
         file = io.BytesIO()
         drawn.savefig(file, format=format, dpi=DPI, metadata=_metadata(format, figure, sources))
     return file.getvalue()
 
 
-def _draw(figure: AnyFigure) -> Figure:
+def _draw(figure: AnyFigure, width: float) -> Figure:
     if isinstance(figure, Heatmap):
-        return heatmap_views.draw_matplotlib(figure, WIDTH_INCHES)
+        return heatmap_views.draw_matplotlib(figure, width)
     if isinstance(figure, Maps):
-        return maps_views.draw_matplotlib(figure, WIDTH_INCHES)
-    return _draw_chart(figure) if isinstance(figure, Chart) else _draw_cloud(figure)
+        return maps_views.draw_matplotlib(figure, width)
+    return lines_view.draw_chart(figure, width) if isinstance(figure, Chart) else _draw_cloud(figure, width)
 
 
 def _colors(mode: Mode) -> dict[str, str]:
@@ -79,85 +89,8 @@ def _metadata(format: Format, figure: AnyFigure, sources: Sequence[str]) -> dict
     return {"Description": figure.caption, **said}
 
 
-def _draw_chart(chart: Chart) -> Figure:
-    if chart.columns > 1:
-        return _draw_grid(chart)
-    rows = len(chart.panels)
-    height = 0.9 + 1.5 * rows if rows != 1 else 3.2
-    drawn = Figure(figsize=(WIDTH_INCHES, height), layout="constrained")
-    axes = drawn.subplots(rows, 1, sharex=True, squeeze=False)[:, 0]
-    for ax, panel in zip(axes, chart.panels, strict=True):
-        _draw_panel(ax, panel)
-        for mark in chart.marks:
-            ax.axvline(mark.x, linestyle=":", linewidth=0.8, color="0.5")
-    for mark in chart.marks:
-        axes[0].annotate(mark.label, (mark.x, 1), (3, -3), ("data", "axes fraction"), "offset points", va="top", size=7)
-    axes[-1].set_xlabel(chart.x_label)
-    _count_in_thousands(axes[-1], chart)
-    axes[0].set_title(chart.title, loc="left", fontweight="bold")
-    return drawn
-
-
-def _draw_grid(chart: Chart) -> Figure:
-    """Draw panels side by side, each with its own x axis, over one legend."""
-    rows = -(-len(chart.panels) // chart.columns)
-    names = list(dict.fromkeys(line.name for _, line in chart.lines if not line.faint))
-    below = 0.2 * -(-len(names) // 2)
-    drawn = Figure(figsize=(WIDTH_INCHES, 0.5 + 2.0 * rows + below), layout="constrained")
-    axes = list(drawn.subplots(rows, chart.columns, squeeze=False).flat)
-    handles: dict[str, Artist] = {}
-    for ax, panel in zip(axes, chart.panels, strict=False):
-        _draw_panel(ax, panel, legend=False)
-        ax.set_xlabel(chart.x_label)
-        ax.xaxis.set_major_locator(MaxNLocator(4))
-        _count_in_thousands(ax, chart)
-        handles |= dict(zip(*reversed(ax.get_legend_handles_labels()), strict=True))
-    for ax in axes[len(chart.panels) :]:
-        ax.set_axis_off()
-    drawn.legend(list(handles.values()), list(handles), loc="outside lower center", ncols=2, frameon=False)
-    drawn.suptitle(chart.title, x=0.01, ha="left", fontweight="bold", fontsize=10)
-    return drawn
-
-
-def _count_in_thousands(ax: Axes, chart: Chart) -> None:
-    """Write 50k and 2M at an axis of env steps."""
-    if chart.x_label.endswith("env steps"):
-        ax.xaxis.set_major_formatter(EngFormatter(sep=""))
-
-
-def _draw_panel(ax: Axes, panel: Panel, *, legend: bool = True) -> None:
-    for line in panel.lines:
-        _draw_line(ax, line)
-    ax.set_ylabel(f"{panel.title}\n[{panel.unit}]" if panel.unit else panel.title)
-    ax.grid(visible=True, linewidth=0.5)
-    ax.set_axisbelow(True)
-    if panel.range:
-        ax.set_ylim(*panel.range)
-    if legend and sum(not line.faint for line in panel.lines) > 1:
-        ax.legend(frameon=False, loc="best")
-
-
-def _draw_line(ax: Axes, line: Line) -> None:
-    style = (0, (line.dash[0] / 2, line.dash[1] / 2)) if line.dash else "-"
-    marker = "o" if line.markers or (len(line.x) < 40 and not line.faint) else ""
-    width = (0.6 if line.faint else 1.4) if line.width else 0.0
-    ax.plot(
-        line.x,
-        line.y,
-        linestyle=style,
-        color=line.color,
-        label="_" if line.faint else line.name,  # Matplotlib leaves such names out of a legend
-        linewidth=width,
-        alpha=0.4 if line.faint else 1.0,
-        marker=marker,
-        markersize=2.5,
-    )
-    if line.low is not None and line.high is not None:
-        ax.fill_between(line.x, line.low, line.high, color=line.color, alpha=0.2, linewidth=0)
-
-
-def _draw_cloud(cloud: Cloud) -> Figure:
-    drawn = Figure(figsize=(WIDTH_INCHES, 5.2), layout="constrained")
+def _draw_cloud(cloud: Cloud, width: float) -> Figure:
+    drawn = Figure(figsize=(width, 0.78 * width), layout="constrained")
     ax = drawn.subplots()
     points = ax.scatter(
         cloud.x,
@@ -171,8 +104,8 @@ def _draw_cloud(cloud: Cloud) -> Figure:
         plotnonfinite=False,
         rasterized=True,
     )
-    ax.set_xlabel(cloud.x_label)
-    ax.set_ylabel(cloud.y_label)
-    ax.set_title(cloud.title, loc="left", fontweight="bold")
-    drawn.colorbar(points, ax=ax, label=cloud.value_label)
+    ax.set_xlabel(set_as_math(cloud.x_label))
+    ax.set_ylabel(set_as_math(cloud.y_label))
+    lines_view.set_title(drawn, cloud.title)
+    drawn.colorbar(points, ax=ax, label=set_as_math(cloud.value_label))
     return drawn

@@ -27,11 +27,16 @@ def to_plotly(figure: AnyFigure, *, mode: Mode = "light") -> go.Figure:
         plot_bgcolor=background,
         hovermode="x unified" if isinstance(figure, Chart) else "closest",
         margin={"l": 80, "r": 30, "t": 70, "b": 60},
-        title={"text": plain(figure.title), "x": 0.01},
+        title={"text": plain(figure.title), "x": 0.01, **_subtitle(figure)},
     )
     drawn.update_xaxes(**axis)
     drawn.update_yaxes(**axis)
     return drawn
+
+
+def _subtitle(figure: AnyFigure) -> dict[str, Any]:
+    said = figure.subtitle if isinstance(figure, Chart) else ""
+    return {"subtitle": {"text": plain(said)}} if said else {}
 
 
 def to_html(figure: AnyFigure, *, mode: Mode = "light", sources: Sequence[str] = ()) -> bytes:
@@ -92,6 +97,7 @@ def _draw_line(drawn: go.Figure, row: int, col: int, line: Line, *, legend: bool
             name=plain(line.name),
             mode=_mode(line),
             line={"color": line.color, "width": line.width, "dash": _dash(line)},
+            marker=_marker(line),
             opacity=0.4 if line.faint else 1.0,
             showlegend=legend and not line.faint,
             hoverinfo="skip" if line.faint else None,
@@ -102,10 +108,16 @@ def _draw_line(drawn: go.Figure, row: int, col: int, line: Line, *, legend: bool
     )
 
 
+def _marker(line: Line) -> dict[str, Any]:
+    here_and_there = {"maxdisplayed": 12} if line.marker and not line.markers and len(line.x) >= 40 else {}
+    return {"symbol": line.marker or "circle", "size": 8 if line.marker else 6, **here_and_there}
+
+
 def _mode(line: Line) -> str:
     if not line.width:
         return "markers"
-    return "lines+markers" if line.markers or (len(line.x) < 40 and not line.faint) else "lines"
+    drawn = line.markers or line.marker or (len(line.x) < 40 and not line.faint)
+    return "lines+markers" if drawn else "lines"
 
 
 def _dash(line: Line) -> str:

@@ -8,30 +8,29 @@ from collections.abc import Callable
 from math import isfinite
 from typing import Final
 
-from app.comparison import find_quantity
 from app.notebook.frozen import Figure
 from app.notebook.view import View
-from app.paper.registry import FIGURES
-from app.seed_statistics import MOST_POINTS
+from app.results.quantities import find_quantity
+from app.results.registry import FIGURES
 from emtc_core.errors import EmtcError
 
 IMPORTS: Final = """\
-from app.comparison import find_quantity, group_curves
 from app.figures.chart import Mark
-from app.figures.learning import draw_comparison
 from app.figures.live import GATE_METRICS, contrast_chance, draw_gate_dynamics, draw_gate_effect
 from app.figures.live import draw_metrics, draw_outcomes
 from app.figures.memory import draw_memory
 from app.figures.plotly_view import to_plotly
 from app.figures.trajectory import draw_trajectory
 from app.notebook.frozen import thaw, unpack
-from app.paper.registry import FIGURES
 from app.projections.jobs import project_snapshot, sample_rows
 from app.projections.linear import AXIS_PAIRS, Drawn, draw_axes, draw_pca
-from app.seed_statistics import Reading
+from app.results.curves import draw_comparison
+from app.results.quantities import find_quantity
+from app.results.registry import FIGURES
+from app.results.series import read_comparison
+from app.results.statistics import Reading
 from emtc_core.errors import EmtcError
 from storage.engine import open_database
-from storage.queries.compare import evaluation_curves, metric_curves
 from storage.queries.curves import evaluations, metric, training_episodes
 from storage.queries.episodes import get_playback, get_trajectory
 from storage.queries.gate import gate_stats
@@ -54,25 +53,18 @@ def make_recipe(view: View, figure: Figure) -> list[str] | None:
 def _from_registry(view: View, figure: Figure) -> list[str] | None:
     if view.figure not in FIGURES or not view.run_ids:
         return None
-    return [_runs(view), f"return FIGURES[{view.figure!r}](db, runs)"]
+    return [_runs(view), f"return FIGURES[{view.figure!r}].make(db, runs)"]
 
 
 def _compare(view: View, figure: Figure) -> list[str]:
     quantity = find_quantity(str(view.facts["quantity"]))
     reading = f"Reading({str(view.facts['center'])!r}, {str(view.facts['band'])!r})"
-    if quantity.is_evaluation:
-        read = "rows = evaluation_curves(db, list(configs))"
-    else:
-        stretch = f"max(1, max(run.env_steps for run in runs) // {MOST_POINTS})"
-        read = f"rows = metric_curves(db, list(configs), {quantity.key!r}, stretch={stretch})"
     per_seed = view.query.get("each") == ["true"]
+    unfinished = view.query.get("unfinished") == ["true"]
     return [
         _runs(view),
-        "configs = {run.id: run.config for run in runs}",
-        f"quantity = find_quantity({quantity.key!r})",
-        read,
-        "groups = group_curves(configs, rows, quantity)",
-        f"return draw_comparison(groups, quantity, {reading}, per_seed={per_seed}){_within(view)}",
+        f"found = read_comparison(db, runs, find_quantity({quantity.key!r}), include_unfinished={unfinished})",
+        f"return draw_comparison(found, {reading}, per_seed={per_seed}){_within(view)}",
     ]
 
 

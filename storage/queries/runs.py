@@ -23,12 +23,12 @@ _LIST = (
 )
 
 
-def list_runs(db: Database, limit: int = 200) -> pd.DataFrame:
+def list_runs(db: Database, limit: int | None = 200) -> pd.DataFrame:
     """Which runs were made last?
 
     Args:
         db: An open database.
-        limit: Rows at most.
+        limit: Rows at most; None reads all.
 
     Returns:
         Newest first: id, name, env, map, algo, seed, status (live: may be `lost`), env_steps, target_steps,

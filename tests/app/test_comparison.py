@@ -1,103 +1,189 @@
-"""Learning curves over seeds: groups, lines, captions and facets."""
+"""Learning curves over seeds: groups, lines, captions and facets; which runs count, and what is said of the others."""
 
 import numpy as np
 import pandas as pd
 import pytest
 
-from app.comparison import EVALUATED, MU_W, WIN_RATE, find_quantity, group_curves, list_tasks
 from app.figures.export import export_figure
-from app.figures.learning import draw_comparison, split_panels
-from app.provenance import describe_runs, hash_config
-from app.seed_statistics import Reading
-from emtc_core.config.resolve import resolve
+from app.figures.lines_view import draw_chart
+from app.results.curves import draw_comparison, split_panels
+from app.results.provenance import describe_runs, hash_config
+from app.results.quantities import EVALUATED, MU_W, WIN_RATE, find_quantity
+from app.results.series import Comparison, Seed, settle, split_curves
+from app.results.statistics import Reading
+from tests.app.seed_cases import make_seed, stored
 
 
 @pytest.fixture
-def study() -> tuple[dict, pd.DataFrame]:
-    configs, rows = {}, []
-    for map in ("3m", "8m"):
-        for seed, rate in ((1, 0.4), (2, 0.8)):
-            run_id = f"{map}-{seed}"
-            configs[run_id] = resolve(map=map, seed=seed).model_dump(mode="json")
-            rows += [(run_id, 0, 0.0, 1.0), (run_id, 10 * seed, rate, 2.0)]
-    configs["never"] = resolve(algo="qmix").model_dump(mode="json")
-    return configs, pd.DataFrame(rows, columns=["run_id", "env_step", "win_rate", "return_mean"])
+def seeds() -> list[Seed]:
+    made = [
+        make_seed(f"{map}-{seed}", [(0, 0.0), (10 * seed, rate)], map=map, seed=seed)
+        for map in ("3m", "8m")
+        for seed, rate in ((1, 0.4), (2, 0.8))
+    ]
+    return [*made, make_seed("never", [], algo="qmix", status="queued", env_steps=0)]
 
 
-def test_the_band_is_the_spread_over_seeds(study) -> None:
-    line = draw_comparison(group_curves(*study)).panels[0].lines[0]
-    assert line.name == "emtc-qplex (n = 2)"
+@pytest.fixture
+def comparison(seeds) -> Comparison:
+    return settle(seeds)
+
+
+def test_the_band_is_the_spread_over_seeds(comparison) -> None:
+    line = draw_comparison(comparison).panels[0].lines[0]
+    assert line.name == "EMTC(QPLEX) (n = 2)"
     assert line.low is not None
     np.testing.assert_allclose(line.x, [0, 10])
     np.testing.assert_allclose(line.y, [0.0, (0.4 + 0.4) / 2])  # the second seed is half way to 0.8 at step 10
     np.testing.assert_allclose(line.y - line.low, [0.0, 0.0])
 
 
-def test_each_map_is_a_panel_and_a_chart_of_its_own_on_the_page(study) -> None:
-    groups = group_curves(*study)
-    chart = draw_comparison(groups)
-    assert list_tasks(groups) == ["3m", "8m"]
+def test_each_map_is_a_panel_and_a_chart_of_its_own_on_the_page(comparison) -> None:
+    chart = draw_comparison(comparison)
+    assert comparison.tasks == ["3m", "8m"]
     assert [panel.title for panel in chart.panels] == ["win rate, 3m", "win rate, 8m"]
     assert [part.panels[0].title for part in split_panels(chart)] == ["win rate, 3m", "win rate, 8m"]
     assert chart.columns == 2
 
 
-def test_a_run_without_a_point_makes_no_line(study) -> None:
-    assert [group.variant.algo for group in group_curves(*study)] == ["emtc-qplex", "emtc-qplex"]
+def test_a_run_without_a_point_makes_no_line_and_is_told(comparison) -> None:
+    assert [group.variant.algo for group in comparison.groups] == ["emtc-qplex", "emtc-qplex"]
+    (lost,) = comparison.left_out
+    assert str(lost) == "run never (QMIX on 3m; seed 1): no point yet; queued at 0 of 1,000 env steps"
+    assert str(lost) in draw_comparison(comparison).caption
 
 
-def test_the_caption_says_statistic_band_seeds_and_the_order_of_averaging(study) -> None:
-    caption = draw_comparison(group_curves(*study), reading=Reading("iqm", "ci")).caption
+def test_the_caption_says_statistic_band_seeds_and_the_order_of_averaging(comparison) -> None:
+    caption = draw_comparison(comparison, Reading("iqm", "ci")).caption
     assert "interquartile mean with 95 % bootstrap interval over seeds" in caption
     assert "episodes are averaged per seed first" in caption
     assert "n = 2 seeds" in caption
     assert "resamples whole seeds" in caption
 
 
-def test_seeds_can_be_seen_as_faint_lines_outside_the_legend(study) -> None:
-    lines = draw_comparison(group_curves(*study), per_seed=True).panels[0].lines
+def test_seeds_can_be_seen_as_faint_lines_outside_the_legend(comparison) -> None:
+    lines = draw_comparison(comparison, per_seed=True).panels[0].lines
     assert [line.faint for line in lines] == [True, True, False]
     assert [line.color for line in lines] == [lines[0].color] * 3
 
 
-def test_mu_w_is_taken_of_each_seed_before_seeds_are_averaged(study) -> None:
-    configs, frame = study
-    groups = group_curves(configs, frame, MU_W)
-    np.testing.assert_allclose([curve.values[-1] for curve in groups[0].curves], [0.2, 0.4])
-    assert "area under the curve" in draw_comparison(groups, MU_W).caption
+def frame_of(*rows: tuple[str, int, float]) -> pd.DataFrame:
+    return pd.DataFrame(rows, columns=pd.Index(["run_id", "env_step", "win_rate"]))
 
 
-def test_any_logged_number_can_be_drawn_and_a_stranger_is_the_win_rate(study) -> None:
-    configs, _ = study
+def test_mu_w_is_taken_of_each_seed_before_seeds_are_averaged() -> None:
+    frame = frame_of(("a", 0, 0.0), ("a", 10, 0.4), ("b", 0, 0.0), ("b", 20, 0.8))
+    curves = split_curves(frame, MU_W)
+    np.testing.assert_allclose([curves["a"].values[-1], curves["b"].values[-1]], [0.2, 0.4])
+
+
+def test_missing_values_are_skipped_and_never_averaged() -> None:
+    curves = split_curves(frame_of(("a", 0, 0.0), ("a", 10, np.nan), ("a", 20, 1.0), ("b", 0, np.nan)))
+    assert list(curves) == ["a"]
+    assert curves["a"].steps.tolist() == [0, 20]
+    assert curves["a"].values.tolist() == [0.0, 1.0]
+
+
+def test_any_logged_number_can_be_drawn_and_a_stranger_is_the_win_rate() -> None:
     loss = find_quantity("train/loss")
-    frame = pd.DataFrame({"run_id": ["3m-1"] * 2, "env_step": [1, 2], "value": [3.0, np.nan]})
-    panel = draw_comparison(group_curves(configs, frame, loss), loss).panels[0]
+    curve = split_curves(pd.DataFrame({"run_id": ["a"] * 2, "env_step": [1, 2], "value": [3.0, np.nan]}), loss)["a"]
+    one = make_seed("a", list(zip(curve.steps, curve.values, strict=True)))
+    panel = draw_comparison(settle([one], loss)).panels[0]
     assert (panel.title, panel.unit, panel.lines[0].y.tolist()) == ("train/loss, 3m", "return²", [3.0])
     assert find_quantity("<script>") is WIN_RATE
     assert find_quantity("return") is EVALUATED["return"]
 
 
+@pytest.mark.parametrize("columns", ["one", "two"])
 @pytest.mark.parametrize("format", ["svg", "pdf", "png", "html"])
-def test_facets_export_side_by_side_in_every_format(study, format) -> None:
-    chart = draw_comparison(group_curves(*study), per_seed=True)
-    assert len(export_figure(chart, format, mode="dark", sources=("run a",))) > 1000
+def test_facets_export_in_every_format_and_width(comparison, format, columns) -> None:
+    chart = draw_comparison(comparison, per_seed=True)
+    assert len(export_figure(chart, format, mode="dark", sources=("run a",), columns=columns)) > 1000
 
 
-def test_nothing_to_compare_is_an_empty_chart(study) -> None:
-    configs, frame = study
-    chart = draw_comparison(group_curves(configs, frame.iloc[:0]))
+def test_nothing_to_compare_is_an_empty_chart() -> None:
+    chart = draw_comparison(settle([]))
     assert chart.is_empty
     assert export_figure(chart, "svg").startswith(b"<?xml")
 
 
-def test_provenance_names_run_seed_settings_and_code(study) -> None:
-    configs, _ = study
-    (line,) = describe_runs({"3m-1": configs["3m-1"]}, {"3m-1": {"emtc_lab": "0.1.0"}})
-    assert line == f"run 3m-1: emtc-qplex on 3m, seed 1, config {hash_config(configs['3m-1'])}, emtc_lab 0.1.0"
+def test_provenance_names_run_seed_settings_and_code() -> None:
+    config = stored(seed=1)
+    (line,) = describe_runs({"3m-1": config}, {"3m-1": {"emtc_lab": "0.1.0"}})
+    assert line == f"run 3m-1: emtc-qplex on 3m, seed 1, config {hash_config(config)}, emtc_lab 0.1.0"
     assert hash_config({"a": 1, "b": 2}) == hash_config({"b": 2, "a": 1, "seed": 7}) != hash_config({"a": 1})
 
 
-def test_a_method_has_one_name_in_every_panel_even_if_its_seeds_differ(study) -> None:
-    configs, frame = study
-    chart = draw_comparison(group_curves(configs, frame[frame["run_id"] != "8m-2"]))
-    assert [line.name for _, line in chart.lines] == ["emtc-qplex (n = 1 to 2)"] * 2
+def test_a_method_has_one_name_in_every_panel_even_if_its_seeds_differ(seeds) -> None:
+    chart = draw_comparison(settle([seed for seed in seeds if seed.id != "8m-2"]))
+    assert [line.name for _, line in chart.lines] == ["EMTC(QPLEX) (n = 1 to 2)"] * 2
+
+
+RAMP = [(0, 0.0), (500, 0.5), (1000, 1.0)]
+START = [(0, 0.0), (200, 0.1)]
+
+
+def test_an_unfinished_seed_neither_cuts_a_line_nor_counts_until_it_is_asked_for() -> None:
+    """Two finished ramps and a run that was stopped at 200 of 1000 steps: there the mean of 0.2, 0.2 and 0.1."""
+    seeds = [
+        make_seed("a", RAMP, seed=1),
+        make_seed("b", RAMP, seed=2),
+        make_seed("c", START, seed=3, status="stopped", env_steps=294),
+    ]
+    line = draw_comparison(settle(seeds)).panels[0].lines[0]
+    assert (line.name, line.x[-1], line.y[-1]) == ("EMTC(QPLEX) (n = 2)", 1000, 1.0)
+    with_it = draw_comparison(settle(seeds, include_unfinished=True))
+    line = with_it.panels[0].lines[0]
+    assert (line.name, line.x[-1]) == ("EMTC(QPLEX)† (n = 3)", 200)
+    np.testing.assert_allclose(line.y[-1], (0.2 + 0.2 + 0.1) / 3)
+    assert "run c stopped at 294 of 1,000 env steps" in with_it.caption
+
+
+def test_a_variant_of_which_nothing_has_finished_is_drawn_as_far_as_it_got_and_never_a_final_number() -> None:
+    seeds = [make_seed("c", START, status="running", env_steps=294)]
+    assert settle(seeds).name_line("emtc-qplex") == "EMTC(QPLEX)† (n = 1)"
+    final = settle(seeds, final=True)
+    assert not final.groups
+    assert [str(each) for each in final.left_out] == [
+        "run c (EMTC(QPLEX) on 3m; seed 1): running at 294 of 1,000 env steps"
+    ]
+
+
+def test_a_run_that_was_stopped_after_its_last_step_is_a_result() -> None:
+    assert make_seed("a", RAMP, status="stopped", env_steps=1000).is_result
+    assert not make_seed("a", RAMP, status="lost", env_steps=999).is_result
+    assert not make_seed("a", [], status="queued", env_steps=0, target_steps=0).is_result
+
+
+def test_the_same_seed_twice_is_one_sample_the_finished_and_newer_one() -> None:
+    seeds = [
+        make_seed("old", RAMP, seed=1, made=1),
+        make_seed("new", RAMP, seed=1, made=2),
+        make_seed("cut", START, seed=1, made=3, status="failed", env_steps=200),
+    ]
+    found = settle(seeds, include_unfinished=True)
+    assert [group.run_ids for group in found.groups] == [("new",)]
+    assert {each.run_id: each.reason for each in found.left_out} == {
+        "old": "seed 1 once more; run new stands for it",
+        "cut": "seed 1 once more; run new stands for it",
+    }
+
+
+def test_fifteen_variants_have_fifteen_names_and_fifteen_looks() -> None:
+    seeds = [make_seed(f"r{k}", RAMP, f"memory.delta={k / 1000}") for k in range(1, 16)]
+    chart = draw_comparison(settle(seeds))
+    lines = chart.panels[0].lines
+    assert len({line.name for line in lines}) == 15
+    assert len({(line.color, line.dash, line.marker) for line in lines}) == 15
+    for width in (3.25, 6.75):
+        (legend,) = draw_chart(chart, width).legends
+        assert len(legend.get_texts()) == 15
+
+
+def test_a_shared_preset_stands_in_the_caption_and_another_one_in_the_name() -> None:
+    demo = make_seed("a", RAMP, preset="demo")
+    alone = settle([demo])
+    assert list(alone.methods.values()) == ["EMTC(QPLEX)"]
+    assert "All lines: preset = demo." in draw_comparison(alone).caption
+    mixed = settle([demo, make_seed("b", RAMP)])
+    assert sorted(mixed.methods.values()) == ["EMTC(QPLEX)", "EMTC(QPLEX), preset = demo"]

@@ -13,10 +13,19 @@ from app.components.playback import make_payload, visible_bounds
 from app.figures.chart import Chart
 from app.figures.cloud import QUANTITIES, Cloud
 from app.figures.export import EXPORT_FORMATS, export_figure
-from app.figures.live import draw_gate_dynamics, draw_metrics, draw_outcomes, wilson_interval
+from app.figures.live import (
+    GATE_METRICS,
+    contrast_chance,
+    draw_gate_dynamics,
+    draw_gate_effect,
+    draw_metrics,
+    draw_outcomes,
+    wilson_interval,
+)
 from app.figures.plotly_view import to_plotly
 from app.figures.trajectory import draw_trajectory
 from emtc_core.envs.base import Scene
+from emtc_core.metrics import METRICS
 
 EMPTY_EVALUATIONS = pd.DataFrame(columns=["env_step", "episodes", "wins", "win_rate", "return_mean"], dtype=float)
 
@@ -28,6 +37,14 @@ def stats() -> pd.DataFrame:
         for part, value in (("mean", 0.5), ("q05", 0.1), ("q95", 0.9)):
             frame[f"{name}_{part}"] = value
     return frame
+
+
+def logged(**values: float) -> pd.DataFrame:
+    """Log these numbers at two reports, the second twice as large; a name's "__" stands for its slash."""
+    rows = [
+        (step, name.replace("__", "/"), step / 100 * value) for name, value in values.items() for step in (100, 200)
+    ]
+    return pd.DataFrame(rows, columns=["env_step", "name", "value"])
 
 
 @pytest.fixture
@@ -52,6 +69,63 @@ def test_gate_dynamics_stacks_three_panels_with_units(stats):
     band = chart.panels[0].lines[0]
     assert band.low is not None
     assert band.low.tolist() == [0.1, 0.1, 0.1]
+
+
+def test_gate_dynamics_shows_new_transitions_beside_the_links_and_says_what_each_averages(stats):
+    new = logged(gate__delta_mem_new=1.0, gate__delta_mem_new_p10=0.2, gate__delta_mem_new_p90=3.0, gate__beta_new=0.4)
+    chart = draw_gate_dynamics(stats, new, run="r")
+    fresh, stored = chart.panels[0].lines
+    assert (fresh.name, stored.name) == ("new transitions: mean, band 10–90 %", "links in memory: mean, band 5–95 %")
+    assert (fresh.x.tolist(), fresh.y.tolist()) == ([100, 200], [1, 2])
+    assert fresh.low is not None
+    assert fresh.high is not None
+    assert (fresh.low.tolist(), fresh.high.tolist()) == ([0.2, 0.4], [3, 6])
+    assert stored.y.tolist() == [0.5] * 3
+    assert "new transitions 2, links in memory 0.5" in chart.description
+    svg = export_figure(chart, "svg").decode()
+    assert "new transitions: mean, band 10–90 %" in svg
+    assert "links in memory: mean, band 5–95 %" in svg
+    assert chart.to_component()["panels"][0]["lines"][0]["label"] == "new transitions"
+
+
+def test_gate_effect_splits_the_incentive_and_draws_none_while_none_flows():
+    frame = logged(
+        gate__incentive_removed=0.1, gate__closed_fraction=0.05, memory__merge_rate=0.2, memory__hit_rate=0.4
+    )
+    chart = draw_gate_effect(frame, run="r")
+    assert [panel.title for panel in chart.panels] == ["incentive", "memory"]
+    passed, removed, closed = chart.panels[0].lines
+    assert passed.y.tolist() == [0.9, 0.8]
+    assert removed.y.tolist() == [0.1, 0.2]
+    assert closed.y.tolist() == [0.05, 0.1]
+    dry = pd.concat([frame, pd.DataFrame({"env_step": [100, 200], "name": "incentive/rho", "value": [0.0, 0.1]})])
+    passed, removed, closed = draw_gate_effect(dry, run="r").panels[0].lines
+    assert np.isnan([passed.y[0], removed.y[0]]).all()
+    assert (passed.y[1], removed.y[1], closed.y[0]) == (0.8, 0.2, 0.05)
+
+
+def test_gate_effect_draws_the_gap_against_none_and_nothing_of_an_old_run():
+    chart = draw_gate_effect(logged(eval__overestimation=-1.5), run="r")
+    gap, none = chart.panels[0].lines
+    assert (gap.y.tolist(), none.y.tolist()) == ([-1.5, -3.0], [0, 0])
+    empty = draw_gate_effect(pd.DataFrame(), run="r")
+    assert empty.is_empty
+    assert empty.description == "No point yet."
+
+
+def test_gate_metrics_are_registered():
+    assert set(GATE_METRICS) <= set(METRICS)
+
+
+def test_info_nce_accuracy_stands_beside_chance():
+    frame = logged(embedder__info_nce_accuracy=0.05)
+    chance = contrast_chance({"embed": {"batch": 1024}})
+    accuracy, level = draw_metrics(frame, ["embedder/info_nce_accuracy"], run="r", chance=chance).panels[0].lines
+    assert accuracy.y.tolist() == [0.05, 0.1]
+    assert level.name == "chance, 1/1024"
+    assert level.y.tolist() == [1 / 1024, 1 / 1024]
+    assert contrast_chance({}) is None
+    assert len(draw_metrics(frame, ["embedder/info_nce_accuracy"], run="r").panels[0].lines) == 1
 
 
 def test_figures_of_a_run_without_points_are_empty_and_still_drawable(stats):

@@ -9,7 +9,7 @@ import pytest
 from app.cli.main import run
 from app.figures.maps import Maps, Trace
 from app.notebook.frozen import freeze, thaw
-from app.paper.memories import NEIGHBORS, local_spread, make_embedding_comparison, make_strategy_divergence
+from app.results.named.memories import NEIGHBORS, local_spread, make_embedding_comparison, make_strategy_divergence
 from emtc_core.errors import ConfigError
 from storage.engine import Database, open_database
 from storage.queries.episodes import get_trajectory

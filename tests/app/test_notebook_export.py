@@ -13,26 +13,26 @@ import pandas as pd
 import pytest
 
 from app.cli.main import run
-from app.comparison import find_quantity, group_curves
 from app.figures.chart import Chart, Line, Mark, Panel
 from app.figures.cloud import QUANTITIES, Cloud
 from app.figures.heatmap import Grid, Heatmap
-from app.figures.learning import draw_comparison
-from app.figures.live import draw_gate_dynamics, draw_metrics, draw_outcomes
+from app.figures.live import GATE_METRICS, draw_gate_dynamics, draw_gate_effect, draw_metrics, draw_outcomes
 from app.figures.memory import draw_memory
 from app.figures.trajectory import draw_trajectory
 from app.notebook.export import export_entries
 from app.notebook.frozen import MOST_PER_LINE, MOST_POINTS, freeze, note_of, pack, thaw, unpack
 from app.notebook.markdown import tame, to_html
 from app.notebook.view import make_view
-from app.paper.registry import FIGURES
 from app.projections.jobs import sample_rows
 from app.projections.linear import draw_axes, draw_pca
-from app.seed_statistics import Reading
+from app.results.curves import draw_comparison
+from app.results.quantities import find_quantity
+from app.results.registry import FIGURES
+from app.results.series import read_comparison
+from app.results.statistics import Reading
 from emtc_core.errors import StorageError
 from storage.engine import Database, open_database
 from storage.notebook import create_entry
-from storage.queries.compare import evaluation_curves, metric_curves
 from storage.queries.curves import evaluations, metric, training_episodes
 from storage.queries.episodes import get_playback, get_trajectory, list_playbacks
 from storage.queries.gate import gate_stats
@@ -236,7 +236,7 @@ def pinned_figures(db: Database, run_id: str) -> list[tuple[Chart | Cloud, int]]
     rows = sample_rows(snapshot, n=100, seed=3)
     playback = list_playbacks(db, run_id).iloc[0]
     step, number = int(playback["env_step"]), int(playback["episode"])
-    name, names = get_run(db, run_id).name, ["train/loss", "gate/beta_drift"]
+    name, names = get_run(db, run_id).name, ["train/loss", "embedder/info_nce_accuracy"]
     texts = {"title": "An 'atlas' \"{of}\"\n\\", "caption": "Caption."}
 
     def draw_map(drawn) -> Cloud:
@@ -251,19 +251,23 @@ def pinned_figures(db: Database, run_id: str) -> list[tuple[Chart | Cloud, int]]
     live = {"page": "live", "query": {"run": [run_id], "x": ["0-150"]}}
     quantity, reading = find_quantity("win_rate"), {"center": "median", "band": "none"}
     compared = {"page": "compare", "facts": {"quantity": "win_rate", **reading}}
-    configs = {run_id: get_run(db, run_id).config}
-    groups = group_curves(configs, evaluation_curves(db, [run_id]), quantity)
-    loss = find_quantity("train/loss")
-    losses = group_curves(configs, metric_curves(db, [run_id], "train/loss"), loss)
+    gated = metric(db, run_id, GATE_METRICS)
+    runs = [get_run(db, run_id)]
+    won = read_comparison(db, runs, quantity)
+    losses = read_comparison(db, runs, find_quantity("train/loss"))
     logged = {"page": "compare", "facts": {"quantity": "train/loss", **reading}, "query": {"each": ["true"]}}
     sweep = {"page": "sweeps"}
     figures = [
-        (draw_comparison(groups, quantity, Reading(**reading)), compared),
-        (draw_comparison(losses, loss, Reading(**reading), per_seed=True), logged),
-        (FIGURES["learning-curves"](db, [get_run(db, run_id)]), sweep),
-        (draw_gate_dynamics(gate_stats(db, run_id), run=name).within((0, 150)), live),
+        (draw_comparison(won, Reading(**reading)), compared),
+        (draw_comparison(losses, Reading(**reading), per_seed=True), logged),
+        (FIGURES["learning-curves"].make(db, runs), sweep),
+        (draw_gate_dynamics(gate_stats(db, run_id), gated, run=name).within((0, 150)), live),
+        (draw_gate_effect(gated, run=name).within((0, 150)), live),
         (draw_outcomes(evaluations(db, run_id), training_episodes(db, run_id, 1000), run=name), {"page": "live"}),
-        (draw_metrics(metric(db, run_id, names), names, run=name), {"page": "live", "facts": {"metrics": names}}),
+        (
+            draw_metrics(metric(db, run_id, names), names, run=name, chance=1 / 1024),
+            {"page": "live", "facts": {"metrics": names}},
+        ),
         (draw_map(draw_pca(snapshot.embedding, fit_on=rows)), {"page": "memory", "facts": {**atlas, "method": "pca"}}),
         (draw_map(draw_axes(snapshot.embedding, (0, 3))), {"page": "memory", "facts": {**atlas, "method": "axes"}}),
         (draw_episode(get_trajectory(db, run_id, 2)), {"page": "memory", "facts": {"episode": 2}}),

@@ -1,11 +1,10 @@
 """The paper's numbers as data: complete, where they belong, and labelled for what they are."""
 
 import numpy as np
-import pandas as pd
 
-from app.comparison import group_curves
-from app.paper.published import list_published_maps, read_published, tabulate_beside_published
-from emtc_core.config.resolve import resolve
+from app.results.published import list_published_maps, read_published, tabulate_beside_published
+from app.results.series import settle
+from tests.app.seed_cases import make_seed
 
 
 def test_every_published_win_rate_is_there() -> None:
@@ -20,22 +19,30 @@ def test_every_published_win_rate_is_there() -> None:
 
 
 def test_ours_and_the_papers_stand_side_by_side_and_the_caption_warns() -> None:
-    configs = {
-        "a": resolve(map="corridor").model_dump(mode="json"),
-        "b": resolve(map="corridor", overrides=["gate.enabled=false"]).model_dump(mode="json"),
-        "c": resolve(map="3m").model_dump(mode="json"),
-    }
-    frame = pd.DataFrame({"run_id": ["a", "b", "c"], "env_step": 1, "win_rate": [0.5, 0.25, 1.0]})
-    table = tabulate_beside_published(group_curves(configs, frame))
+    seeds = [
+        make_seed("a", [(1, 0.5)], map="corridor"),
+        make_seed("b", [(1, 0.25)], "gate.enabled=false", map="corridor"),
+        make_seed("c", [(1, 1.0)], map="3m"),
+        make_seed("d", [(1, 1.0)], map="corridor", algo="qplex", status="lost", env_steps=1),
+    ]
+    table = tabulate_beside_published(settle(seeds, final=True))
     assert table.columns.tolist() == ["variant", "corridor · ours", "corridor · paper"]
     rows = table.set_index("variant")
-    assert rows.loc["emtc-qplex"].tolist() == ["50.0 (n = 1)", "97.4 ± 1.7"]
-    assert rows.loc["emtc-qplex (gate.enabled = false)"].tolist() == ["25.0 (n = 1)", "–"]
-    assert rows.loc["qmix"].tolist() == ["–", "37.6 ± 9.8"]
+    assert rows.loc["EMTC(QPLEX)"].tolist() == ["50.0 (n = 1)", "97.4 ± 1.7"]
+    assert rows.loc["EMTC(QPLEX), No-TCGM"].tolist() == ["25.0 (n = 1)", "–"]
+    assert rows.loc["QMIX"].tolist() == ["–", "37.6 ± 9.8"]
     assert "skirmish is a simulator" in table.attrs["caption"]
+
+    assert rows.loc["QPLEX"].tolist()[0] == "–"
+    assert table.attrs["left_out"] == ["run d (QPLEX on corridor; seed 1): lost at 1 of 1,000 env steps"]
+
+
+def test_a_run_of_another_preset_does_not_stand_in_the_papers_row() -> None:
+    table = tabulate_beside_published(settle([make_seed("a", [(1, 1.0)], map="corridor", preset="demo")], final=True))
+    rows = table.set_index("variant")["corridor · ours"]
+    assert rows["EMTC(QPLEX), preset = demo"] == "100.0 (n = 1)"
+    assert rows["EMTC(QPLEX)"] == "–"
 
 
 def test_maps_without_published_numbers_give_no_table() -> None:
-    configs = {"c": resolve(map="3m").model_dump(mode="json")}
-    frame = pd.DataFrame({"run_id": ["c"], "env_step": 1, "win_rate": 1.0})
-    assert tabulate_beside_published(group_curves(configs, frame)).empty
+    assert tabulate_beside_published(settle([make_seed("c", [(1, 1.0)], map="3m")])).empty

@@ -7,51 +7,98 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from app.comparison import default_times, group_curves
-from app.results import parse_steps, quote, show_steps, tabulate_mu_w, tabulate_win_rates
-from app.seed_statistics import Reading
-from app.tables import best_cells, describe_table, export_table
-from emtc_core.config.resolve import resolve
+from app.results.series import Seed, default_times, settle
+from app.results.statistics import Reading
+from app.results.win_rates import quote, tabulate_mu_w, tabulate_win_rates
+from app.tables import best_cells, describe_table, export_table, left_out_lines
+from tests.app.seed_cases import make_seed
 
 
 @pytest.fixture
-def study() -> tuple[dict, pd.DataFrame]:
+def seeds() -> list[Seed]:
     """Two algorithms on 3m, one of them on 8m too, two seeds each; win rates ramp to their last value at step 400."""
     ends = {("emtc-qplex", "3m"): (1.0, 0.9), ("qmix", "3m"): (0.95, 0.95), ("qmix", "8m"): (0.5, 0.25)}
-    configs, rows = {}, []
-    for (algo, map), values in ends.items():
-        for seed, last in enumerate(values, 1):
-            run_id = f"{algo}-{map}-{seed}"
-            configs[run_id] = resolve(algo=algo, map=map, seed=seed).model_dump(mode="json")
-            rows += [(run_id, step, last * step / 400) for step in (0, 100, 400)]
-    return configs, pd.DataFrame(rows, columns=["run_id", "env_step", "win_rate"])
+    return [
+        make_seed(
+            f"{algo}-{map}-{seed}", [(step, last * step / 400) for step in (0, 100, 400)], algo=algo, map=map, seed=seed
+        )
+        for (algo, map), values in ends.items()
+        for seed, last in enumerate(values, 1)
+    ]
 
 
-def test_win_rates_stand_by_variant_and_map_and_ties_are_all_bold(study) -> None:
-    configs, frame = study
-    table = tabulate_win_rates(group_curves(configs, frame), configs, Reading())
+def test_win_rates_stand_by_variant_and_map_and_ties_are_all_bold(seeds) -> None:
+    table = tabulate_win_rates(settle(seeds, final=True), Reading())
     assert table.columns.tolist() == ["variant", "3m", "8m"]
+    assert table["variant"].tolist() == ["EMTC(QPLEX)", "QMIX"]
     assert table["3m"].tolist() == ["95.0 ± 7.1 (n = 2 of 5)", "95.0 ± 0.0 (n = 2 of 5)"]
     assert table["8m"].tolist() == ["–", "37.5 ± 17.7 (n = 2 of 5)"]
     assert best_cells(table) == {(0, "3m"), (1, "3m"), (1, "8m")}
     assert "mean ± standard deviation over seeds" in table.attrs["caption"]
+    assert left_out_lines(table) == []
 
 
-def test_mu_w_is_read_at_chosen_steps_and_only_where_a_seed_got_there(study) -> None:
-    configs, frame = study
-    frame = frame[~((frame["run_id"] == "qmix-3m-2") & (frame["env_step"] > 100))]
-    table = tabulate_mu_w(group_curves(configs, frame), [100, 400, 500], Reading("mean", "none"))
+def test_mu_w_is_read_at_chosen_steps_and_only_where_a_seed_got_there(seeds) -> None:
+    short = make_seed(
+        "qmix-3m-2", [(0, 0.0), (100, 0.95 / 4)], algo="qmix", map="3m", seed=2, status="stopped", env_steps=120
+    )
+    seeds = [short if seed.id == "qmix-3m-2" else seed for seed in seeds]
+    table = tabulate_mu_w(settle(seeds, include_unfinished=True), [100, 400, 500], Reading("mean", "none"))
     assert table.columns.tolist() == ["variant", "3m · 100", "3m · 400", "3m · 500", "8m · 100", "8m · 400", "8m · 500"]
+    assert table["3m · 100"].tolist() == ["0.119 (n = 2)", "0.119 (n = 2)"]  # the stopped run reached step 100
     assert table["3m · 400"].tolist() == ["0.475 (n = 2)", "0.475 (n = 1)"]  # half of where the ramps end
     assert table["3m · 500"].tolist() == ["–", "–"]
+    assert (
+        "run qmix-3m-2 (QMIX on 3m; seed 2): last evaluated at 100; stopped at 120 of 1,000 env steps"
+        in left_out_lines(table)
+    )
 
 
-def test_the_papers_steps_are_used_once_every_run_has_reached_them(study) -> None:
-    configs, frame = study
-    assert default_times(group_curves(configs, frame)) == [100, 200, 400]
-    assert default_times(group_curves(configs, frame.assign(env_step=frame["env_step"] * 6000))) == [
-        *(800_000, 1_600_000, 2_400_000),
+def cut(status: str) -> Seed:
+    """A run of EMTC(QPLEX) that played perfectly as far as it got."""
+    return make_seed("cut", [(0, 1.0), (30, 1.0)], status=status, env_steps=42, seed=3)
+
+
+@pytest.mark.parametrize("status", ["lost", "stopped", "running", "failed"])
+def test_runs_that_have_not_finished_are_no_results_and_are_listed_in_every_format(seeds, status) -> None:
+    table = tabulate_win_rates(settle([*seeds, cut(status)], final=True), Reading())
+    assert table["3m"].tolist()[0] == "95.0 ± 7.1 (n = 2 of 5)"
+    reason = f"run cut (EMTC(QPLEX) on 3m; seed 3): {status} at 42 of 1,000 env steps"
+    assert left_out_lines(table) == ["Left out: 1 run of those chosen.", reason]
+    assert f"\n% {reason}\n" in export_table(table, "latex").decode()
+    assert f"\n- {reason}\n" in export_table(table, "markdown").decode()
+    csv = export_table(table, "csv")
+    assert csv.decode().endswith(f"\n# {reason.replace(',', '')}\n")
+    assert len(pd.read_csv(io.BytesIO(csv), comment="#")) == len(table)
+    assert len(pd.read_csv(io.BytesIO(csv))) == len(table) + 2
+
+
+def test_an_unfinished_run_that_is_asked_for_has_a_dagger_and_is_never_bold(seeds) -> None:
+    alone = [seed for seed in seeds if seed.settings["algo"] == "qmix"]
+    table = tabulate_win_rates(settle([*alone, cut("running")], include_unfinished=True, final=True), Reading())
+    assert table["3m"].tolist() == ["100.0† (n = 1 of 5)", "95.0 ± 0.0 (n = 2 of 5)"]
+    assert best_cells(table) == {(1, "3m"), (1, "8m")}
+    assert "† rests on a run that has not finished" in table.attrs["caption"]
+    assert r"100.0$^\dagger$" in export_table(table, "latex").decode()
+
+
+def test_a_cell_holds_seeds_and_never_an_ablation_and_reports_as_its_runs_say() -> None:
+    seeds = [
+        make_seed("a", [(0, 0.8)], seed=1),
+        make_seed("b", [(0, 1.0)], seed=2),
+        make_seed("c", [(0, 0.1)], "gate.enabled=false"),
+        make_seed("d", [(0, 0.5)], "eval.report=median", "eval.seeds=1", algo="qmix"),
     ]
+    table = tabulate_win_rates(settle(seeds, final=True)).set_index("variant")["3m"]
+    assert table["EMTC(QPLEX)"] == "90.0 ± 14.1 (n = 2 of 5)"
+    assert table["EMTC(QPLEX), No-TCGM"] == "10.0 (n = 1 of 5)"
+    assert table["QMIX"] == "50.0 (n = 1)"
+
+
+def test_the_papers_steps_are_used_once_every_run_has_reached_them(seeds) -> None:
+    assert default_times(settle(seeds).groups) == [100, 200, 400]
+    far = [make_seed(seed.id, [(0, 0), (2_400_000, 1)], seed=k) for k, seed in enumerate(seeds)]
+    assert default_times(settle(far).groups) == [800_000, 1_600_000, 2_400_000]
     assert default_times([]) == []
 
 
@@ -69,18 +116,6 @@ def test_the_papers_steps_are_used_once_every_run_has_reached_them(study) -> Non
 def test_a_cell_quotes_its_statistic(reading, text) -> None:
     assert quote(np.array([0.0, 25.0, 50.0, 75.0, 100.0]), reading) == text
     assert quote(np.array([50.0]), reading) == "50.0"
-
-
-def test_steps_are_written_as_in_the_paper() -> None:
-    assert [show_steps(t) for t in (800_000, 2_400_000, 52_340)] == ["0.8M", "2.4M", "52,340"]
-
-
-@pytest.mark.parametrize(
-    ("text", "steps"),
-    [("0.8M, 1.6m,2.4M", [800_000, 1_600_000, 2_400_000]), ("50k;1200", [1200, 50_000]), ("ten", []), ("1,-2", [])],
-)
-def test_steps_are_read_as_people_write_them(text, steps) -> None:
-    assert parse_steps(text) == steps
 
 
 NASTY = "emtc_qplex (a & b = 50 %, {c} #1 $x$ ~ ^ \\\\ <d> τ)"

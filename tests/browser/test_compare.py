@@ -24,7 +24,7 @@ def test_a_zoom_and_a_hidden_line_hold_for_every_panel_and_stay_in_the_link(brow
         page.goto(f"{url}/compare?center=iqm")
         page.locator(".curves canvas").nth(1).wait_for(timeout=PATIENCE_MS)
         page.wait_for_timeout(1000)
-        page.locator(".legend button", has_text="qmix").click()
+        page.locator(".legend button", has_text="QMIX").click()
         page.wait_for_function("() => document.location.search.includes('hide=qmix')", timeout=PATIENCE_MS)
         box = page.locator(".curves canvas").first.bounding_box()
         page.mouse.move(box["x"] + box["width"] * 0.3, box["y"] + 120)
@@ -41,8 +41,8 @@ def test_a_zoom_and_a_hidden_line_hold_for_every_panel_and_stay_in_the_link(brow
         again.locator(".curves canvas").nth(1).wait_for(timeout=PATIENCE_MS)
         again.wait_for_timeout(1000)
         assert again.locator(".curves").evaluate_all(WINDOWS) == windows
-        assert again.locator(".curves").evaluate_all(LINES) == [["emtc-qplex (n = 2)"]] * 2
-        assert again.locator(".legend button[aria-pressed=false]").inner_text() == "qmix (n = 2)"
+        assert again.locator(".curves").evaluate_all(LINES) == [["EMTC(QPLEX) (n = 2)"]] * 2
+        assert again.locator(".legend button[aria-pressed=false]").inner_text() == "QMIX (n = 2)"
         again.get_by_role("button", name="Table").first.click()
         with again.expect_download(timeout=PATIENCE_MS) as download:
             again.get_by_role("button", name="LaTeX, booktabs").first.click()

@@ -1,5 +1,7 @@
 """Where units stand at a start: SMAC's fixed places, the shift, and SMACv2's surround and reflect."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -17,6 +19,8 @@ from tests.reference.skirmish_watch import make, play
 
 KINDS = ("surround", "reflect", "surround_reflect")
 MIDDLE = 16.0
+COMPILED: Any = fits
+SLOW_FITS = COMPILED.py_func
 
 
 def start(name: str, seed: int = 0, copies: int = 40, **config):
@@ -28,7 +32,7 @@ def start(name: str, seed: int = 0, copies: int = 40, **config):
 
 def stand(battle, places) -> bool:
     """Whether the rule by which units walk lets every one of them be where it is."""
-    return all(fits.py_func(battle._ground, x, y) for x, y in places.reshape(-1, 2))
+    return all(SLOW_FITS(battle._ground, x, y) for x, y in places.reshape(-1, 2))
 
 
 @pytest.mark.parametrize("name", MAPS)
@@ -87,7 +91,7 @@ def test_the_shift_of_old_is_within_reach_and_keeps_within_its_bound():
 def test_one_rule_says_where_a_body_may_stand(name):
     ground = make(name)._battle._ground
     places = np.random.default_rng(0).uniform(1, 31, (3000, 2))
-    expected = [fits.py_func(ground, x, y) for x, y in places]
+    expected = [SLOW_FITS(ground, x, y) for x, y in places]
     np.testing.assert_array_equal(may_stand(ground, places), expected)
 
 

@@ -43,12 +43,16 @@ def empty(use_database, tmp_path) -> Database:
 @pytest.fixture
 def seeded(use_database, seeded_files, tmp_path) -> tuple[Database, str]:
     source, run_id = seeded_files
-    target = tmp_path / "seeded.db"
+    return use_database(copy_database(source, tmp_path / "seeded.db")), run_id
+
+
+def copy_database(source: Path, target: Path) -> Path:
+    """Copy a closed database with what its log still holds."""
     for suffix in ("", "-wal"):
         part = source.with_name(source.name + suffix)
         if part.exists():
             shutil.copy(part, target.with_name(target.name + suffix))
-    return use_database(target), run_id
+    return target
 
 
 @pytest.fixture

@@ -5,6 +5,7 @@ Everything passes through storage's own recorder and obeys the equations, so not
 
 import os
 import socket
+from typing import Literal
 
 import numpy as np
 import psutil
@@ -26,6 +27,8 @@ from storage.runs import create_run, finish_run, start_run
 
 N_EPISODES = 8
 TAU = 1.0
+Gate = Literal["active", "idle", "none", "old"]
+_EFFECT = {"active": (0.2, 0.1, 0.3), "idle": (0.0, 0.0, 0.0)}  # incentive removed, closed fraction, merge rate
 
 
 class RandomTeam:
@@ -38,14 +41,24 @@ class RandomTeam:
         return np.argmax(rng.random(avail.shape) * avail, axis=-1)
 
 
-def seed_run(db: Database, *, status: str = "finished", name: str = "Seeded run", error: str | None = None) -> str:
-    """Record one small run that ended with `status` ("running" leaves it alive in this process)."""
-    config = resolve(preset="demo", steps=2000)
+def seed_run(
+    db: Database,
+    *,
+    status: str = "finished",
+    name: str = "Seeded run",
+    error: str | None = None,
+    gate: Gate = "active",
+) -> str:
+    """Record one small run that ended with `status` ("running" leaves it alive in this process).
+
+    A run of an "old" version has a gate and never measured what it does; "none" is a backbone alone.
+    """
+    config = resolve(preset="demo", steps=2000, algo="qplex" if gate == "none" else "emtc-qplex")
     run_id = create_run(db, config.model_dump(mode="json"), name=name, target_steps=2000, versions={"emtc_lab": "test"})
     me = psutil.Process()
     start_run(db, run_id, pid=os.getpid(), pid_created_at=me.create_time(), host=socket.gethostname(), device="cpu")
     recorder = DatabaseRecorder(db, run_id)
-    _record(recorder, config)
+    _record(recorder, config, gate)
     recorder.close()
     if status != "running":
         finish_run(db, run_id, status, error=error)
@@ -60,7 +73,7 @@ def seed_failed_run(db: Database) -> str:
     return run_id
 
 
-def _record(recorder: DatabaseRecorder, config: RunConfig) -> None:
+def _record(recorder: DatabaseRecorder, config: RunConfig, gate: Gate) -> None:
     env = make_env(config.env, n_envs=N_EPISODES)
     episodes = Collector(env, reward_scale=1.0, seed=1, stream="rollout").collect(RandomTeam(), epsilon=1.0, round=(0,))
     rng = np.random.default_rng(0)
@@ -77,12 +90,14 @@ def _record(recorder: DatabaseRecorder, config: RunConfig) -> None:
                 "train/q_taken": 0.2,
                 "gate/beta_drift": 0.03,
                 "time/env_steps_per_second": 900.0,
+                **_gate_metrics(record, gate),
             },
         )
         recorder.record_gate_stats(_gate_stats(record))
     last = first - 1
     recorder.record_evaluation(_evaluation(last // 2, records))
     recorder.record_evaluation(_evaluation(last, records))
+    recorder.record_metrics(last, {"eval/overestimation": 0.5})
     recorder.record_snapshot(_snapshot(last // 2, records[: N_EPISODES // 2], rng))
     recorder.record_snapshot(_snapshot(last, records, rng))
 
@@ -114,6 +129,25 @@ def _judge(episode, number: int, first: int, rng, gamma: float) -> EpisodeRecord
         beta=beta,
         tau=TAU,
     )
+
+
+def _gate_metrics(record: EpisodeRecord, gate: Gate) -> dict[str, float]:
+    if gate not in _EFFECT:
+        return {}
+    removed, closed, merged = _EFFECT[gate]
+    values = {
+        "gate/incentive_removed": removed,
+        "gate/closed_fraction": closed,
+        "gate/tau": TAU,
+        "memory/merge_rate": merged,
+        "memory/hit_rate": 1.0,
+        "incentive/rho": 0.5,
+        "embedder/info_nce_accuracy": 0.1,
+    }
+    for name, judged in (("delta_mem", record.delta_mem), ("beta", record.beta)):
+        values[f"gate/{name}_new"] = float(judged.mean())
+        values |= {f"gate/{name}_new_p{q}": float(np.quantile(judged, q / 100)) for q in (10, 50, 90)}
+    return values
 
 
 def _gate_stats(record: EpisodeRecord) -> GateStatsRecord:

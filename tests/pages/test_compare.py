@@ -1,7 +1,7 @@
 """The Compare page: what it says about no run, one run and several; and that its URL is the whole view."""
 
 import pytest
-from sqlalchemy import event
+from sqlalchemy import event, update
 from streamlit.testing.v1 import AppTest
 
 from storage.models import Run
@@ -50,9 +50,22 @@ def test_runs_are_grouped_by_everything_but_the_seed(several):
     assert "Comparing all 10 evaluated runs" in said(app)
     rows = table(app, "variant")
     assert rows[0] == ["variant", "3m", "corridor"]
-    assert [row[0] for row in rows[1:]] == ["emtc-qplex", "emtc-qplex (gate.enabled = false)", "qmix"]
+    assert [row[0] for row in rows[1:]] == ["EMTC(QPLEX)", "EMTC(QPLEX), No-TCGM", "QMIX"]
     assert rows[1][1] == "**85.0 ± 7.1 (n = 2 of 5)**"
     assert rows[2][2] == "–"
+
+
+def test_unfinished_runs_are_listed_under_the_table_and_count_when_asked_for(several):
+    db, ids = several
+    with db.transaction() as connection:
+        connection.execute(update(Run).where(Run.id == ids[0]).values(status="stopped", target_steps=10**6))
+    text = said(open_page("compare")).replace("\\", "")
+    assert "Left out: 1 run of those chosen." in text
+    assert "run r0000 (EMTC(QPLEX) on 3m; seed 1): stopped at 40,101 of 1,000,000 env steps" in text
+    assert table(open_page("compare"), "variant")[1][1] == "80.0 (n = 1 of 5)"
+    app = open_page("compare", unfinished="true")
+    assert table(app, "variant")[1][1] == "85.0 ± 7.1† (n = 2 of 5)"
+    assert "--include-unfinished" in "\n".join(code.value for code in app.code)
 
 
 def test_the_caption_says_statistic_band_and_seeds(several):
@@ -69,7 +82,7 @@ def test_the_url_restores_the_view(several):
     assert app.segmented_control(key="compare_center").value == "median"
     assert app.selectbox(key="compare_band").value == "iqr"
     assert app.text_input(key="at").value == "0.01M"
-    assert [row[0] for row in table(app, "variant")[1:]] == ["emtc-qplex"]
+    assert [row[0] for row in table(app, "variant")[1:]] == ["EMTC(QPLEX)"]
     assert "--center median --band iqr" in "\n".join(code.value for code in app.code)
 
 
@@ -131,14 +144,14 @@ def test_strangers_in_the_url_are_harmless(several):
 def test_hidden_methods_leave_the_figure_and_stay_in_the_tables(several):
     app = open_page("compare", runs="r0000", hide="emtc-qplex")
     assert not app.exception
-    assert table(app, "variant")[1][0] == "emtc-qplex"
+    assert table(app, "variant")[1][0] == "EMTC(QPLEX)"
 
 
 def test_only_differing_settings_are_shown(several):
     app = open_page("compare", maps="3m", algos="emtc-qplex")
     frame = next(frame.value for frame in app.dataframe if "setting" in frame.value.columns)
     assert frame["setting"].tolist() == ["gate.enabled", "seed"]
-    assert frame["emtc-qplex on 3m"].tolist() == ["true", "1, 2"]
+    assert frame["EMTC(QPLEX) on 3m"].tolist() == ["true", "1, 2"]
 
 
 def test_our_numbers_stand_beside_the_papers_with_a_warning(several):

@@ -70,7 +70,7 @@ function extentOf(panel, from, to, hidden) {
   let low = Infinity
   let high = -Infinity
   for (const line of panel.lines) {
-    if (hidden.has(line.name)) continue
+    if (isHidden(line, hidden)) continue
     const { x, y, lo, hi } = line
     for (let i = 0; i < x.length; i += 1) {
       if (x[i] < from || x[i] > to) continue
@@ -92,6 +92,15 @@ function finite(value) {
   return value !== null && value !== undefined && !Number.isNaN(value)
 }
 
+// Whether a legend's entry means this line: its own, or that of the line whose seed it is.
+function isNamed(line, name) {
+  return line.name === name || line.group === name
+}
+
+function isHidden(line, hidden) {
+  return hidden.has(line.name) || hidden.has(line.group)
+}
+
 // Draw one panel of lines into `box` {x, y, width, height}; returns the two scales.
 function drawPanel(ctx, box, panel, view, theme, hidden, options) {
   const [low, high] = extentOf(panel, view[0], view[1], hidden)
@@ -111,7 +120,7 @@ function drawPanel(ctx, box, panel, view, theme, hidden, options) {
     ctx.textBaseline = "middle"
     ctx.fillText(formatNumber(tick), box.x - 8, sy(tick))
   }
-  for (const tick of niceTicks(view[0], view[1], Math.max(2, box.width / 110))) {
+  for (const tick of niceTicks(view[0], view[1], Math.max(3, box.width / 90))) {
     ctx.strokeStyle = theme.faint
     ctx.beginPath()
     ctx.moveTo(Math.round(sx(tick)) + 0.5, box.y)
@@ -127,16 +136,22 @@ function drawPanel(ctx, box, panel, view, theme, hidden, options) {
   ctx.beginPath()
   ctx.rect(box.x - 4, box.y - 4, box.width + 8, box.height + 8)
   ctx.clip()
-  for (const line of panel.lines) if (!hidden.has(line.name)) drawLine(ctx, line, sx, sy)
+  const { strong } = options
+  const shown = panel.lines.filter((line) => !isHidden(line, hidden))
+  const crowded = shown.filter((line) => !line.faint).length > 8
+  for (const line of shown) {
+    if (!strong || !isNamed(line, strong)) drawLine(ctx, crowded ? { ...line, band: 0.08 } : line, sx, sy, Boolean(strong))
+  }
+  for (const line of shown) if (strong && isNamed(line, strong)) drawLine(ctx, { ...line, width: (line.width ?? 2) * 1.4 }, sx, sy)
   ctx.restore()
   return { sx, sy, low, high }
 }
 
-function drawLine(ctx, line, sx, sy) {
+function drawLine(ctx, line, sx, sy, dim) {
   const { x, y, lo, hi } = line
-  const ink = line.faint ? 0.4 : 1
+  const ink = (line.faint ? 0.4 : 1) * (dim ? 0.15 : 1)
   if (lo && hi) {
-    ctx.globalAlpha = 0.2
+    ctx.globalAlpha = dim ? 0.03 : line.band || 0.2
     ctx.fillStyle = line.color
     ctx.beginPath()
     let started = false
@@ -170,53 +185,114 @@ function drawLine(ctx, line, sx, sy) {
   }
   if (line.width !== 0) ctx.stroke() // a width of 0 draws points only
   ctx.setLineDash([])
-  if (line.markers || (run <= 40 && !line.faint)) {
-    for (let i = 0; i < x.length; i += 1) {
-      if (!finite(y[i])) continue
-      ctx.beginPath()
-      ctx.arc(sx(x[i]), sy(y[i]), run > 40 ? 2 : 2.8, 0, 7)
-      ctx.fill()
-    }
-  }
+  drawPoints(ctx, line, sx, sy, run)
   ctx.globalAlpha = 1
 }
 
-// "Title [unit]" at the left, then the names of the lines with their colours; returns the hit boxes.
-function drawPanelTitle(ctx, box, panel, theme, hidden) {
+// Every point of a short line; of a long one with a marker, one every 48 pixels.
+function drawPoints(ctx, { x, y, markers, faint, marker }, sx, sy, run) {
+  const few = run <= 40 && !faint
+  if (!markers && !few && !marker) return
+  const apart = marker && !markers && !few ? 48 : marker && !markers ? 34 : 0
+  let last = -Infinity
+  for (let i = 0; i < x.length; i += 1) {
+    if (!finite(y[i]) || sx(x[i]) - last < apart) continue
+    last = sx(x[i])
+    drawMarker(ctx, marker, last, sy(y[i]), marker ? 4.5 : run > 40 ? 2 : 2.8)
+  }
+}
+
+const CORNERS = { square: [4, 45], diamond: [4, 0], "triangle-up": [3, 0], "triangle-down": [3, 180], pentagon: [5, 0], hexagon: [6, 0] }
+const ARMS = { cross: 0, x: 45 }
+
+// One of the shapes of `app.theme`, filled in the current colour.
+function drawMarker(ctx, marker, x, y, size) {
+  ctx.beginPath()
+  if (CORNERS[marker]) {
+    const [corners, turn] = CORNERS[marker]
+    outline(ctx, x, y, corners, turn, () => size * 1.15)
+  } else if (marker === "star") {
+    outline(ctx, x, y, 10, 0, (corner) => (corner % 2 ? 0.5 : 1.35) * size)
+  } else if (marker in ARMS) {
+    const arm = [[1, 3], [1, 1], [3, 1], [3, -1], [1, -1], [1, -3], [-1, -3], [-1, -1], [-3, -1], [-3, 1], [-1, 1], [-1, 3]]
+    const turn = (ARMS[marker] * Math.PI) / 180
+    for (const [u, v] of arm) {
+      const across = (u * Math.cos(turn) - v * Math.sin(turn)) * 0.4 * size
+      ctx.lineTo(x + across, y + (u * Math.sin(turn) + v * Math.cos(turn)) * 0.4 * size)
+    }
+  } else {
+    ctx.arc(x, y, size, 0, 7)
+  }
+  ctx.closePath()
+  ctx.fill()
+}
+
+function outline(ctx, x, y, corners, turn, radius) {
+  for (let corner = 0; corner < corners; corner += 1) {
+    const angle = ((turn - 90) * Math.PI) / 180 + (corner * 2 * Math.PI) / corners
+    ctx.lineTo(x + radius(corner) * Math.cos(angle), y + radius(corner) * Math.sin(angle))
+  }
+}
+
+const LEGEND_ROW = 20
+
+// Where the names of a panel's lines stand: beside the title as long as they fit, then in rows of their own.
+function layLegend(ctx, panel, theme, width) {
+  ctx.save()
+  ctx.font = `600 13px ${theme.font}`
+  let at = ctx.measureText(panel.title).width + 6
+  ctx.font = `12px ${theme.font}`
+  if (panel.unit) at += ctx.measureText(`[${panel.unit}]`).width
+  at += 18
+  let row = 0
+  const items = []
+  for (const line of panel.lines) {
+    const label = line.label || line.name
+    if (line.name === panel.title || label === panel.title || line.faint) continue
+    const wide = Math.min(width, 28 + ctx.measureText(line.name).width)
+    if (at + wide > width && at > 0) {
+      row += 1
+      at = 0
+    }
+    items.push({ line, at, row, width: wide })
+    at += wide + 14
+  }
+  ctx.restore()
+  return { items, rows: row + 1 }
+}
+
+// "Title [unit]" at the left, then the names of the lines with their looks; returns the hit boxes.
+function drawPanelTitle(ctx, box, panel, theme, hidden, laid = layLegend(ctx, panel, theme, box.width)) {
+  const top = box.y - 12 - (laid.rows - 1) * LEGEND_ROW
   ctx.save()
   ctx.textBaseline = "alphabetic"
   ctx.textAlign = "left"
   ctx.font = `600 13px ${theme.font}`
   ctx.fillStyle = theme.text
-  ctx.fillText(panel.title, box.x, box.y - 12)
-  let at = box.x + ctx.measureText(panel.title).width + 6
+  ctx.fillText(panel.title, box.x, top)
+  const wide = ctx.measureText(panel.title).width + 6
   ctx.font = `12px ${theme.font}`
   ctx.fillStyle = theme.soft
-  if (panel.unit) {
-    ctx.fillText(`[${panel.unit}]`, at, box.y - 12)
-    at += ctx.measureText(`[${panel.unit}]`).width
-  }
+  if (panel.unit) ctx.fillText(`[${panel.unit}]`, box.x + wide, top)
   const hits = []
-  at += 18
-  for (const line of panel.lines) {
-    const label = line.label || line.name
-    if (label === panel.title || line.faint) continue
-    const width = 22 + ctx.measureText(label).width
-    if (at + width > box.x + box.width && hits.length) break
+  for (const { line, at, row, width } of laid.items) {
+    const x = box.x + at
+    const y = top + row * LEGEND_ROW
     ctx.globalAlpha = hidden.has(line.name) ? 0.35 : 1
     ctx.strokeStyle = line.color
+    ctx.fillStyle = line.color
     ctx.lineWidth = 3
     ctx.setLineDash(line.dash || [])
     ctx.beginPath()
-    ctx.moveTo(at, box.y - 16)
-    ctx.lineTo(at + 16, box.y - 16)
+    ctx.moveTo(x, y - 4)
+    ctx.lineTo(x + 20, y - 4)
     ctx.stroke()
     ctx.setLineDash([])
+    if (line.marker) drawMarker(ctx, line.marker, x + 10, y - 4, 4.5)
     ctx.fillStyle = theme.soft
-    ctx.fillText(label, at + 21, box.y - 12)
+    ctx.fillText(line.name, x + 26, y, width - 26)
     ctx.globalAlpha = 1
-    hits.push({ name: line.name, x: at, y: box.y - 28, width, height: 22 })
-    at += width + 16
+    hits.push({ name: line.name, x, y: y - 15, width, height: LEGEND_ROW })
   }
   ctx.restore()
   return hits

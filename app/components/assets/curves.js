@@ -1,16 +1,20 @@
 // Stacked line panels over one x axis. The DOM node and the reader's window survive new data.
+// A press on a name hides its line, resting on it lets the line stand out.
 // Drag selects a window, the wheel zooms, shift-drag pans, a double click or Escape shows everything again.
 
 const LEFT = 62
 const RIGHT = 14
 const TOP = 34
 const BOTTOM = 44
+const SUBTITLE = 18
+const STRONG = "emtc-lab-strong" // a legend elsewhere on the page says which line shall stand out
 
 export default function curves({ data, parentElement, setTriggerValue }) {
   const root = parentElement.querySelector(".curves")
   const self = root.state || (root.state = create(root))
   self.send = setTriggerValue
   self.observer.observe(root)
+  document.addEventListener(STRONG, self.hear)
   const given = JSON.stringify(data.window || null)
   if (given !== self.given) {
     self.given = given
@@ -20,17 +24,27 @@ export default function curves({ data, parentElement, setTriggerValue }) {
   self.data = data
   root.setAttribute("aria-label", data.alt)
   self.draw()
-  return () => self.observer.disconnect()
+  return () => {
+    self.observer.disconnect()
+    document.removeEventListener(STRONG, self.hear)
+  }
 }
 
 function create(root) {
   const canvas = root.querySelector("canvas")
   const tip = root.querySelector(".tip")
-  const self = { window: null, hidden: new Set(), hover: null, drag: null, hits: [] }
+  const self = { window: null, hidden: new Set(), strong: null, hover: null, drag: null, hits: [] }
   self.draw = () => draw(self, root, canvas)
   self.observer = new ResizeObserver(() => self.data && self.draw())
+  self.hear = ({ detail }) => emphasise(self, detail)
   listen(self, root, canvas, tip)
   return self
+}
+
+function emphasise(self, name) {
+  if (name === self.strong || !self.data) return
+  self.strong = name
+  self.draw()
 }
 
 function fullWindow(data) {
@@ -51,19 +65,38 @@ function fullWindow(data) {
 function draw(self, root, canvas) {
   const { data } = self
   const each = data.panelHeight || 150
-  const height = data.panels.length * (each + TOP) + BOTTOM
+  const theme = themeOf(root)
+  const measure = canvas.getContext("2d")
+  const margin = marginForLabels(measure, data, theme, canvas.clientWidth, self.hidden)
+  const plot = Math.floor(canvas.clientWidth) - LEFT - RIGHT
+  const titles = data.panels.map((panel) => {
+    const named = data.legend === false ? { ...panel, lines: [] } : panel
+    return { named, laid: layLegend(measure, named, theme, plot) }
+  })
+  const tops = titles.map(({ laid }) => TOP + (laid.rows - 1) * LEGEND_ROW)
+  const height = tops.reduce((sum, top) => sum + top + each, BOTTOM + (data.subtitle ? SUBTITLE : 0))
   const fit = fitCanvas(canvas, height)
   if (!fit) return
-  const theme = themeOf(root)
   const view = self.window || fullWindow(data)
+  let above = data.subtitle ? SUBTITLE : 0
   self.view = view
   self.boxes = []
   self.hits = []
+  if (data.subtitle) {
+    fit.ctx.font = `12px ${theme.font}`
+    fit.ctx.fillStyle = theme.soft
+    fit.ctx.textAlign = "left"
+    fit.ctx.fillText(data.subtitle, LEFT, 13, plot)
+  }
   data.panels.forEach((panel, row) => {
-    const box = { x: LEFT, y: TOP + row * (each + TOP), width: fit.width - LEFT - RIGHT, height: each }
-    const named = data.legend === false ? { ...panel, lines: [] } : panel
-    self.hits.push(...drawPanelTitle(fit.ctx, box, named, theme, self.hidden))
-    const scales = drawPanel(fit.ctx, box, panel, view, theme, self.hidden, { xTicks: row === data.panels.length - 1 })
+    above += tops[row]
+    const box = { x: LEFT, y: above, width: plot - margin, height: each }
+    above += each
+    const { named, laid } = titles[row]
+    self.hits.push(...drawPanelTitle(fit.ctx, box, named, theme, self.hidden, laid))
+    const options = { xTicks: row === data.panels.length - 1, strong: self.strong }
+    const scales = drawPanel(fit.ctx, box, panel, view, theme, self.hidden, options)
+    if (margin) drawEndLabels(fit.ctx, box, panel, scales, view, theme, self)
     self.boxes.push({ box, panel, ...scales })
   })
   const last = self.boxes[self.boxes.length - 1].box
@@ -73,6 +106,61 @@ function draw(self, root, canvas) {
   fit.ctx.fillText(data.xLabel, last.x + last.width / 2, last.y + last.height + 36)
   drawMarks(self, fit.ctx, theme, last)
   drawOverlay(self, fit.ctx, theme, last)
+}
+
+const MOST_LABELS = 8
+const LABEL_ROW = 14
+
+function labelled(panel, hidden) {
+  return panel.lines.filter((line) => line.label && !line.faint && !hidden.has(line.name) && line.y.some(finite))
+}
+
+// Room at the right for the lines' names, if there are few enough lines and the chart is wide enough; else 0.
+function marginForLabels(ctx, data, theme, width, hidden) {
+  const lines = data.panels.map((panel) => labelled(panel, hidden))
+  const most = Math.max(0, ...lines.map((each) => each.length))
+  if (most < 2 || most > MOST_LABELS || most * LABEL_ROW > (data.panelHeight || 150)) return 0
+  ctx.font = `12px ${theme.font}`
+  const widest = Math.max(...lines.flat().map((line) => ctx.measureText(line.label).width)) + 16
+  return widest < width * 0.28 ? widest : 0
+}
+
+// Each line's name beside its last point in view, moved apart so that none lies on another.
+function drawEndLabels(ctx, box, panel, { sx, sy }, view, theme, self) {
+  const ends = []
+  for (const line of labelled(panel, self.hidden)) {
+    let last = -1
+    for (let i = 0; i < line.x.length; i += 1) if (finite(line.y[i]) && line.x[i] >= view[0] && line.x[i] <= view[1]) last = i
+    if (last >= 0) ends.push({ line, x: sx(line.x[last]), y: sy(line.y[last]) })
+  }
+  ends.sort((a, b) => a.y - b.y)
+  const right = box.x + box.width
+  for (const end of ends) end.early = right - end.x > 40
+  const beside = ends.filter((end) => !end.early)
+  let above = box.y - LABEL_ROW / 2
+  for (const end of beside) above = end.at = Math.max(end.y, above + LABEL_ROW)
+  let below = box.y + box.height + LABEL_ROW / 2
+  for (const end of [...beside].reverse()) below = end.at = Math.min(end.at, below - LABEL_ROW)
+  ctx.save()
+  ctx.font = `12px ${theme.font}`
+  ctx.textBaseline = "middle"
+  ctx.textAlign = "left"
+  for (const { line, x, y, at, early } of ends) {
+    ctx.globalAlpha = self.strong && !isNamed(line, self.strong) ? 0.2 : 1
+    ctx.strokeStyle = line.color
+    ctx.fillStyle = line.color
+    if (early) { // a leader across the plot would look like data
+      ctx.fillText(line.label, x + 7, y)
+      continue
+    }
+    ctx.lineWidth = 0.7
+    ctx.beginPath()
+    ctx.moveTo(x + 3, y)
+    ctx.lineTo(right + 8, at)
+    ctx.stroke()
+    ctx.fillText(line.label, right + 11, at)
+  }
+  ctx.restore()
 }
 
 function drawMarks(self, ctx, theme, last) {
@@ -141,7 +229,7 @@ function fillTip(self, tip) {
       dot.className = "dot"
       dot.style.background = line.color
       const band = line.lo && finite(line.lo[i]) ? ` (${formatNumber(line.lo[i])} – ${formatNumber(line.hi[i])})` : ""
-      row.append(dot, `${line.label || line.name}: ${formatNumber(line.y[i])}${band}`)
+      row.append(dot, `${line.name}: ${formatNumber(line.y[i])}${band}`)
       rows.push(row)
     }
   }
@@ -167,6 +255,10 @@ function zoomTo(self, window) {
   }, 400)
 }
 
+function hitAt(self, x, y) {
+  return self.hits.find((h) => x >= h.x && x <= h.x + h.width && y >= h.y && y <= h.y + h.height)
+}
+
 function listen(self, root, canvas, tip) {
   const place = (event) => {
     const frame = canvas.getBoundingClientRect()
@@ -178,7 +270,7 @@ function listen(self, root, canvas, tip) {
   }
   canvas.addEventListener("pointerdown", (event) => {
     const { x, y } = place(event)
-    const hit = self.hits.find((h) => x >= h.x && x <= h.x + h.width && y >= h.y && y <= h.y + h.height)
+    const hit = hitAt(self, x, y)
     if (hit) {
       if (!self.hidden.delete(hit.name)) self.hidden.add(hit.name)
       self.draw()
@@ -188,7 +280,16 @@ function listen(self, root, canvas, tip) {
     self.drag = { mode: event.shiftKey ? "pan" : "window", from: x, to: x, view: self.view }
   })
   canvas.addEventListener("pointermove", (event) => {
-    const { x, frame } = place(event)
+    const { x, y, frame } = place(event)
+    const named = self.drag ? null : hitAt(self, x, y)
+    canvas.style.cursor = named ? "pointer" : ""
+    self.strong = named ? named.name : null
+    if (named) {
+      self.hover = null
+      tip.hidden = true
+      self.draw()
+      return
+    }
     self.hover = valueAt(x)
     if (self.drag) {
       self.drag.to = x
@@ -214,6 +315,7 @@ function listen(self, root, canvas, tip) {
   })
   canvas.addEventListener("pointerleave", () => {
     self.hover = null
+    self.strong = null
     tip.hidden = true
     if (self.data) self.draw()
   })

@@ -1,4 +1,4 @@
-// The names of lines that several charts share, with colour and dash; a press hides or shows one everywhere.
+// Needs common.js. The names of lines that several charts share, with colour and dash; a press hides or shows one everywhere.
 export default function legend({ data, parentElement, setTriggerValue }) {
   const root = parentElement.querySelector(".legend")
   root.replaceChildren(...data.items.map((item) => {
@@ -10,21 +10,32 @@ export default function legend({ data, parentElement, setTriggerValue }) {
     label.textContent = item.label
     button.append(swatch(item), label)
     button.onclick = () => setTriggerValue("toggle", item.name)
+    const point = (name) => () => document.dispatchEvent(new CustomEvent(STRONG, { detail: name }))
+    button.onpointerenter = button.onfocus = point(item.hidden ? null : item.label)
+    button.onpointerleave = button.onblur = point(null)
     return button
   }))
 }
 
-function swatch({ color, dash }) {
-  const space = "http://www.w3.org/2000/svg"
-  const svg = document.createElementNS(space, "svg")
-  svg.setAttribute("width", "34")
-  svg.setAttribute("height", "10")
-  svg.setAttribute("aria-hidden", "true")
-  const line = document.createElementNS(space, "line")
-  for (const [name, value] of Object.entries({ x1: 0, x2: 34, y1: 5, y2: 5, stroke: color, "stroke-width": 3 })) {
-    line.setAttribute(name, value)
-  }
-  if (dash) line.setAttribute("stroke-dasharray", dash.join(" "))
-  svg.append(line)
-  return svg
+const STRONG = "emtc-lab-strong"
+
+function swatch({ color, dash, marker }) {
+  const canvas = document.createElement("canvas")
+  const ratio = window.devicePixelRatio || 1
+  canvas.width = 34 * ratio
+  canvas.height = 12 * ratio
+  canvas.style.width = "34px"
+  canvas.style.height = "12px"
+  canvas.setAttribute("aria-hidden", "true")
+  const ctx = canvas.getContext("2d")
+  ctx.scale(ratio, ratio)
+  ctx.strokeStyle = ctx.fillStyle = color
+  ctx.lineWidth = 3
+  ctx.setLineDash(dash || [])
+  ctx.beginPath()
+  ctx.moveTo(0, 6)
+  ctx.lineTo(34, 6)
+  ctx.stroke()
+  if (marker) drawMarker(ctx, marker, 17, 6, 4.5)
+  return canvas
 }

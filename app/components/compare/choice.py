@@ -7,16 +7,15 @@ import pandas as pd
 import streamlit as st
 
 from app import data, messages, state
-from app.variants import matches_settings
+from app.results.settings import matches_settings
 
 MOST = 200
-_KNOWN = 5000
 _KEY = "compare_runs"
 
 
 def show() -> list[str]:
     """Draw the filters and the choice; return the ids of the runs to compare, newest first. Ends an empty page."""
-    frame = data.run_list(limit=_KNOWN)
+    frame = data.run_list(limit=None)
     if frame.empty:
         messages.empty(messages.NO_RUNS, messages.START_DEMO_HINT, page="../pages/home.py", label="Go to Home")
         st.stop()
@@ -72,7 +71,7 @@ def _find(frame: pd.DataFrame, words: list[str]) -> pd.Series:
 
 def _choose(frame: pd.DataFrame) -> list[str]:
     """Let runs be chosen one by one; the URL's `runs` decides, full ids or beginnings of them."""
-    every = data.run_list(limit=_KNOWN)
+    every = data.run_list(limit=None)
     names = {str(row["id"]): f"{row['name']} · {row['id']}" for row in data.rows_of(every)}
     wanted = state.read_list(state.RUNS)
     chosen = [run_id for text in wanted for run_id in names if run_id.startswith(text.lower())]

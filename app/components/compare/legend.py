@@ -1,14 +1,12 @@
 """One legend for all panels of a comparison; what the reader hides stands in the URL."""
 
-from collections.abc import Sequence
-
 import streamlit as st
 from streamlit.components.v2 import component
 
 from app import state
-from app.comparison import Group, name_line
-from app.components.assets import read_asset
-from app.theme import style_methods
+from app.components.assets import read_asset, read_script
+from app.results.curves import style_comparison
+from app.results.series import Comparison
 
 HIDDEN = "hide"
 
@@ -16,24 +14,27 @@ _legend = component(
     "emtc_lab_legend",
     html='<div class="legend" role="group" aria-label="Lines"></div>',
     css=read_asset("legend.css"),
-    js=read_asset("legend.js"),
+    js=read_script("legend.js"),
 )
 
 
-def show(groups: Sequence[Group], *, key: str) -> list[Group]:
-    """Draw a button for each method and return the groups that are not hidden."""
-    methods = list(dict.fromkeys(group.variant.method for group in groups))
-    styles = style_methods(methods)
+def show(comparison: Comparison, *, key: str) -> Comparison:
+    """Draw a button for each method and return the comparison without the hidden ones.
+
+    A press hides a line, resting on its button lets it stand out in every panel.
+    """
+    styles = style_comparison(comparison)
     hidden = set(state.read_list(HIDDEN, separator=""))
     items = [
         {
             "name": method,
-            "label": name_line(groups, method),
-            "color": styles[method][0],
-            "dash": list(styles[method][1] or ()) or None,
+            "label": comparison.name_line(method),
+            "color": styles[method].color,
+            "dash": list(styles[method].dash or ()) or None,
+            "marker": styles[method].marker or None,
             "hidden": method in hidden,
         }
-        for method in methods
+        for method in comparison.methods
     ]
 
     def toggled() -> None:
@@ -43,4 +44,4 @@ def show(groups: Sequence[Group], *, key: str) -> list[Group]:
             state.write_list(HIDDEN, sorted(hidden ^ {str(name)}), separator="")
 
     _legend(key=key, data={"items": items}, on_toggle_change=toggled)
-    return [group for group in groups if group.variant.method not in hidden]
+    return comparison.without(hidden)

@@ -5,7 +5,8 @@ import streamlit as st
 
 from app.components.compare import choice
 from app.data import Compared
-from app.seed_statistics import mu_w
+from app.results.series import settle
+from app.results.statistics import mu_w
 
 
 def show(compared: Compared) -> None:
@@ -38,11 +39,11 @@ def show(compared: Compared) -> None:
 def make_rows(compared: Compared) -> pd.DataFrame:
     """List the runs by variant with what they reached."""
     rows = []
-    for group in compared.win_rates:
-        for run_id, curve in zip(group.run_ids, group.curves, strict=True):
-            row = compared.rows[run_id]
-            reached = {"win rate": curve.values[-1], "μ̄_w": mu_w(curve)[-1], "last evaluation": int(curve.steps[-1])}
-            about = {"variant": group.variant.method, "map": group.variant.task, "seed": row.seed}
-            rows.append(about | {"status": row.live_status} | reached | {"run": row.name, "id": run_id})
+    for group in settle(compared.win_rates, include_unfinished=True).groups:
+        for seed in group.seeds:
+            row, curve = compared.rows[seed.id], seed.curve
+            reached = {"win rate": seed.final, "μ̄_w": mu_w(curve)[-1], "last evaluation": int(curve.steps[-1])}
+            about = {"variant": group.variant.name, "map": group.variant.task, "seed": row.seed}
+            rows.append(about | {"status": row.live_status} | reached | {"run": row.name, "id": seed.id})
     names = ["variant", "map", "seed", "status", "win rate", "μ̄_w", "last evaluation", "run", "id"]
     return pd.DataFrame(rows, columns=pd.Index(names))

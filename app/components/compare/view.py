@@ -6,26 +6,28 @@ from typing import Any
 import streamlit as st
 
 from app import data, messages, state
-from app.comparison import EVALUATED, Quantity, default_times, find_quantity
-from app.components import curves, export, pin
-from app.components.compare import legend, run_table, tables
+from app.components import curves, export, pin, result_table
+from app.components.compare import legend, run_table
 from app.data import Compared
-from app.figures.learning import draw_comparison, split_panels
 from app.format import escape_markdown
-from app.paper.published import WARNING, list_published_maps, tabulate_beside_published
-from app.provenance import describe_runs
-from app.results import parse_steps, tabulate_mu_w, tabulate_win_rates
-from app.seed_statistics import BAND_NAMES, BANDS, CENTER_NAMES, CENTERS, Center, Reading
-from app.variants import group_variants, list_differences
+from app.results.curves import draw_comparison, split_panels
+from app.results.names import parse_steps
+from app.results.provenance import describe_runs
+from app.results.published import WARNING, list_published_maps, tabulate_beside_published
+from app.results.quantities import EVALUATED, Quantity, find_quantity
+from app.results.series import default_times, settle
+from app.results.statistics import BAND_NAMES, BANDS, CENTER_NAMES, CENTERS, Center, Reading
+from app.results.variants import group_variants, list_differences
+from app.results.win_rates import tabulate_mu_w, tabulate_win_rates
 
 _PANEL = 260
 
 
 def show(run_ids: list[str]) -> None:
     """Draw everything about these runs."""
-    quantity, reading, per_seed = _controls(run_ids)
+    quantity, reading, per_seed, unfinished = _controls(run_ids)
     compared = data.compared(run_ids, quantity.key)
-    _curves(compared, quantity, reading, per_seed=per_seed)
+    _curves(compared, reading, per_seed=per_seed, unfinished=unfinished)
     results, times, settings, paper, runs = st.tabs(
         ["Win rates", "μ̄_w", "Settings that differ", "Beside the paper", "Runs"],
         key="part",
@@ -33,21 +35,19 @@ def show(run_ids: list[str]) -> None:
         bind="query-params",
     )
     with results, messages.guarded():
-        tables.show(
-            tabulate_win_rates(compared.win_rates, compared.configs, reading), key="win-rates", stem="win-rates"
-        )
-        _unfinished(compared)
+        finals = compared.finals(include_unfinished=unfinished)
+        result_table.show(tabulate_win_rates(finals, reading), key="win-rates", stem="win-rates")
     with times, messages.guarded():
-        _mu_w(compared, reading)
+        _mu_w(compared, reading, unfinished=unfinished)
     with settings, messages.guarded():
         _differences(compared)
     with paper, messages.guarded():
-        _published(compared, reading)
+        _published(compared, reading, unfinished=unfinished)
     with runs, messages.guarded():
         run_table.show(compared)
 
 
-def _controls(run_ids: list[str]) -> tuple[Quantity, Reading, bool]:
+def _controls(run_ids: list[str]) -> tuple[Quantity, Reading, bool, bool]:
     keys = [*EVALUATED, *data.shared_metrics(run_ids)]
     with st.container(horizontal=True, vertical_alignment="bottom"):
         key = st.selectbox(
@@ -64,9 +64,14 @@ def _controls(run_ids: list[str]) -> tuple[Quantity, Reading, bool]:
         band = st.selectbox(
             "Band over seeds", BANDS, format_func=BAND_NAMES.__getitem__, width=200, **_in_url("band", BANDS)
         )
-        per_seed = st.toggle("Each seed", key="each", bind="query-params", help="A thin line for every single run")
+        with st.container(width="content", gap="xxsmall"):
+            per_seed = st.toggle("Each seed", key="each", bind="query-params", help="A thin line for every single run")
+            unfinished = st.toggle(
+                "Unfinished runs", key="unfinished", bind="query-params",
+                help="Count runs that have not reached their last step, marked †; a line ends where its shortest does.",
+            )  # fmt: skip
     middle: Center = next(each for each in CENTERS if each == center)
-    return find_quantity(str(key)), Reading(middle, band), per_seed
+    return find_quantity(str(key)), Reading(middle, band), per_seed, unfinished
 
 
 def _in_url(name: str, options: Sequence[str]) -> dict[str, Any]:
@@ -86,19 +91,20 @@ def _name_quantity(key: str) -> str:
     return f"{quantity.title} [{quantity.unit}]"
 
 
-def _curves(compared: Compared, quantity: Quantity, reading: Reading, *, per_seed: bool) -> None:
-    if not compared.groups:
+def _curves(compared: Compared, reading: Reading, *, per_seed: bool, unfinished: bool) -> None:
+    quantity, comparison = compared.quantity, compared.curves(include_unfinished=unfinished)
+    if not comparison.groups:
         messages.empty(
             "None of these runs has a point of this quantity yet.",
             "Choose another quantity or other runs; a first evaluation follows the first training round.",
         )
         return
     place = st.container(horizontal=True, horizontal_alignment="distribute", vertical_alignment="center")
-    groups = legend.show(compared.groups, key="legend")
-    chart = draw_comparison(groups, quantity, reading, per_seed=per_seed)
+    comparison = legend.show(comparison, key="legend")
+    chart = draw_comparison(comparison, reading, per_seed=per_seed)
     window = state.read_window()
     shown = chart.within(window)
-    used = {run_id: compared.rows[run_id] for group in groups for run_id in group.run_ids}
+    used = {seed.id: compared.rows[seed.id] for seed in comparison.seeds}
     with place:
         st.subheader(chart.title)
         with st.container(horizontal=True, width="content", gap="small"):
@@ -109,37 +115,30 @@ def _curves(compared: Compared, quantity: Quantity, reading: Reading, *, per_see
             export.show(shown, key="compare", stem=quantity.key.replace("/", "-"), sources=sources)
             facts = {"quantity": quantity.key, "center": reading.center, "band": reading.band, "window": window}
             pin.show(shown, key="compare", page="compare", run=list(used.values()), facts=facts)
-    columns = st.columns(min(2, len(chart.panels))) if groups else []
-    for i, part in enumerate(split_panels(chart) if groups else []):
+    columns = st.columns(min(2, len(chart.panels))) if comparison.groups else []
+    for i, part in enumerate(split_panels(chart) if comparison.groups else []):
         with columns[i % len(columns)]:
             curves.show(
                 part, key=f"compare-{part.panels[0].title}", window=window, panel_height=_PANEL, legend=False,
                 on_window=lambda chosen: state.write_window(chosen or None),
             )  # fmt: skip
     st.caption(escape_markdown(chart.caption) + " Drag over a panel to zoom all of them; a double click shows all.")
-    _command(list(used), quantity, reading)
+    _command(list(used), quantity, reading, unfinished=unfinished)
 
 
-def _command(run_ids: list[str], quantity: Quantity, reading: Reading) -> None:
+def _command(run_ids: list[str], quantity: Quantity, reading: Reading, *, unfinished: bool) -> None:
     figure = {"win_rate": "learning-curves", "mu_w": "mu-w"}.get(quantity.key)
     if figure is None:
         return
     with st.expander("The same figure on the command line", icon=":material/terminal:"):
-        options = f"--figure {figure} --center {reading.center} --band {reading.band} --out {figure}.pdf"
+        options = f"--figure {figure} --center {reading.center} --band {reading.band}"
+        options += f"{' --include-unfinished' if unfinished else ''} --out {figure}.pdf"
         st.code(f"emtc export {' '.join(run_ids)} {options}", language="bash", wrap_lines=True)
 
 
-def _unfinished(compared: Compared) -> None:
-    waiting = [row for row in compared.rows.values() if row.live_status != "finished"]
-    if waiting:
-        st.caption(
-            f"{len(waiting)} of {len(compared.rows)} runs have not finished: their last evaluation so far stands for "
-            "the end. Choose the status *finished* to leave them out."
-        )
-
-
-def _mu_w(compared: Compared, reading: Reading) -> None:
-    usual = default_times(compared.win_rates)
+def _mu_w(compared: Compared, reading: Reading, *, unfinished: bool) -> None:
+    everything = settle(compared.win_rates, include_unfinished=True)
+    usual = default_times(compared.finals(include_unfinished=unfinished).groups or everything.groups)
     text = st.text_input(
         "At env steps", key="at", bind="query-params", placeholder=", ".join(map(str, usual)) or "50000, 100000",
         help="For example 0.8M, 1.6M, 2.4M. Empty: the paper's steps if every run reached them, else quarters.",
@@ -147,7 +146,7 @@ def _mu_w(compared: Compared, reading: Reading) -> None:
     times = parse_steps(text or "")
     if text and not times:
         st.error("Env steps must be written as 50000, 0.8M or 100k, with commas between them.")
-    tables.show(tabulate_mu_w(compared.win_rates, times or usual, reading), key="mu-w", stem="mu-w")
+    result_table.show(tabulate_mu_w(everything, times or usual, reading), key="mu-w", stem="mu-w")
 
 
 def _differences(compared: Compared) -> None:
@@ -160,8 +159,8 @@ def _differences(compared: Compared) -> None:
     st.dataframe(frame, hide_index=True, alt="Settings that differ between the compared variants.")
 
 
-def _published(compared: Compared, reading: Reading) -> None:
-    frame = tabulate_beside_published(compared.win_rates, reading)
+def _published(compared: Compared, reading: Reading, *, unfinished: bool) -> None:
+    frame = tabulate_beside_published(compared.finals(include_unfinished=unfinished), reading)
     st.warning(WARNING, icon=":material/info:")
     if frame.empty:
         st.markdown(
@@ -170,4 +169,4 @@ def _published(compared: Compared, reading: Reading) -> None:
             + "."
         )
         return
-    tables.show(frame, key="published", stem="beside-the-paper")
+    result_table.show(frame, key="published", stem="beside-the-paper")

@@ -4,9 +4,9 @@ import streamlit as st
 
 from app import data
 from app.components import curves, export
-from app.figures.learning import draw_comparison
 from app.format import escape_markdown
-from app.provenance import describe_runs
+from app.results.curves import draw_comparison
+from app.results.provenance import describe_runs
 from app.state import RUNS
 
 NEWEST = 10
@@ -16,7 +16,8 @@ def show() -> None:
     """Draw the chart when at least one run was evaluated."""
     newest = [str(run_id) for run_id in data.run_list()["id"].head(NEWEST)]
     compared = data.compared(newest, "win_rate")
-    chart = draw_comparison(compared.groups, per_seed=True, name="win-rates", title="Win rate of the last runs")
+    comparison = compared.curves(include_unfinished=False)
+    chart = draw_comparison(comparison, per_seed=True, name="win-rates", title="Win rate of the last runs")
     if chart.is_empty:
         return
     with st.container(horizontal=True, horizontal_alignment="distribute", vertical_alignment="bottom"):

@@ -6,18 +6,16 @@ import pandas as pd
 import streamlit as st
 
 from app import data, messages
-from app.components import curves, pin
+from app.components import curves, pin, result_table
 from app.components.sweeps import select_by_id
 from app.figures.chart import Chart
 from app.figures.kinds import AnyFigure
 from app.figures.plotly_view import to_plotly
 from app.format import escape_markdown
-from app.paper.published_studies import Published, find_published
-from app.paper.registry import FIGURES
-from app.paper.study_tables import make_augmentation_table, make_embedders_table
+from app.results.published import PublishedStudy, find_published
+from app.results.registry import FIGURES, TABLES
 from app.tables import TABLE_FORMATS, TABLE_MIME, TABLE_SUFFIX, TableFormat, export_table
 from app.theme import Mode
-from storage.engine import Database
 from storage.queries.sweeps import Sweep
 from storage.runs import RunRow
 
@@ -32,10 +30,7 @@ _NAMES = {
     "learning-curves": "Learning curves",
 }
 _FIGURE = {"delta-embedder": "mu-w-by-delta"}
-_TABLES: dict[str, Callable[[Database, Sequence[RunRow]], pd.DataFrame]] = {
-    "augmentation": make_augmentation_table,
-    "delta-embedder": make_embedders_table,
-}
+_TABLES = {"augmentation": "augmentation", "delta-embedder": "mu-w-embedders"}
 _X_NAMES = {"mu-w-by-delta": "log₁₀ δ"}
 
 
@@ -48,15 +43,14 @@ def show(sweep: Sweep) -> None:
     chosen = select_by_id.show("Figure", names, key=STUDY, text=text)
     study = own if chosen == _OWN else chosen
     runs = data.sweep_runs(sweep.id)
-    evaluated = [run for run in runs if run.win_rate is not None]
-    if not evaluated:
+    if all(run.win_rate is None for run in runs):
         messages.empty("No run of this sweep has been evaluated yet.", "The figure appears with the first evaluation.")
         return
     with messages.guarded():
-        figure = FIGURES[_FIGURE.get(study, study)](data.database(), evaluated if study == "learning-curves" else runs)
+        figure = FIGURES[_FIGURE.get(study, study)].make(data.database(), runs)
         _draw(figure, sweep, runs)
         if study in _TABLES:
-            _table(_TABLES[study](data.database(), runs), key=f"sweep-{study}")
+            _table(TABLES[_TABLES[study]].make(data.database(), runs), key=f"sweep-{study}")
     _published(find_published(study, str(sweep.plan.get("file", {}).get("env", ""))), sweep)
 
 
@@ -91,13 +85,14 @@ def _table(frame: pd.DataFrame, *, key: str) -> None:
                     mime=TABLE_MIME[format], key=f"{key}-export-{format}", on_click="ignore", width="stretch",
                 )  # fmt: skip
     st.dataframe(frame.style.apply(mark, axis=0), hide_index=True, key=f"{key}-table")
+    result_table.left_out(frame)
 
 
 def _writer(frame: pd.DataFrame, format: TableFormat) -> Callable[[], bytes]:
     return lambda: export_table(frame, format)
 
 
-def _published(published: Published | None, sweep: Sweep) -> None:
+def _published(published: PublishedStudy | None, sweep: Sweep) -> None:
     if published is None:
         return
     with st.container(border=True):

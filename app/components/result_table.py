@@ -6,7 +6,9 @@ import pandas as pd
 import streamlit as st
 
 from app.format import escape_markdown
-from app.tables import TABLE_FORMATS, TABLE_MIME, TABLE_SUFFIX, TableFormat, best_cells, export_table
+from app.tables import TABLE_FORMATS, TABLE_MIME, TABLE_SUFFIX, TableFormat, best_cells, export_table, left_out_lines
+
+SHOWN = 5
 
 _LABELS: dict[TableFormat, str] = {
     "csv": "CSV",
@@ -22,6 +24,21 @@ def show(frame: pd.DataFrame, *, key: str, stem: str) -> None:
         st.caption(escape_markdown(str(frame.attrs.get("caption", ""))), width="stretch")
         download(frame, key=key, stem=stem)
     st.markdown(to_markdown(frame))
+    left_out(frame)
+
+
+def left_out(frame: pd.DataFrame) -> None:
+    """List the runs that the table leaves out, and why; many of them are folded."""
+    lines = left_out_lines(frame)
+    if not lines:
+        return
+    head, *runs = map(escape_markdown, lines)
+    text = "\n".join(f"- {run}" for run in runs)
+    if len(runs) <= SHOWN:
+        st.caption(f"{head}\n{text}")
+    else:
+        with st.expander(head):
+            st.caption(text)
 
 
 def download(frame: pd.DataFrame, *, key: str, stem: str) -> None:

@@ -1,14 +1,14 @@
 """Figures that lay memories side by side: two embedders, and a good beside a bad strategy."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.neighbors import NearestNeighbors
 
 from app.figures.maps import Maps, Trace
 from app.figures.memory import draw_memory
 from app.projections.jobs import project_snapshot, sample_rows
+from app.results.kinds import FigureKind, Options
 from app.theme import DELTA_MEM, WIN_RATE
 from emtc_core.errors import ConfigError
 from storage.engine import Database
@@ -22,7 +22,7 @@ LOOKED_AT = 500  # episodes before the snapshot among which the best and the wor
 FOLLOWED_STEPS, EVERY_STEPS, MARKERS = 200, 10, 12
 
 
-def make_embedding_comparison(db: Database, rows: list[RunRow], *, method: str = "tsne") -> Maps:
+def make_embedding_comparison(db: Database, rows: Sequence[RunRow], *, method: str = "tsne") -> Maps:
     """Draw the last memories of two or three runs under one colour scale of H, as dCAE beside TCSE."""
     if not 2 <= len(rows) <= 3:
         raise ConfigError(f"embedding-comparison shows two or three runs, got {len(rows)}. Name them as RUN RUN.")
@@ -57,13 +57,15 @@ def local_spread(snapshot: Snapshot, rows: NDArray[np.int64]) -> float:
     h = snapshot.h[rows].astype(np.float64)
     if len(rows) <= NEIGHBORS or not h.std():
         return float("nan")
+    from sklearn.neighbors import NearestNeighbors  # only now: it takes a second to import
+
     near = NearestNeighbors(n_neighbors=NEIGHBORS + 1).fit(snapshot.embedding[rows])
     neighbors = near.kneighbors(return_distance=False)[:, :NEIGHBORS]
     return float(h[neighbors].std(axis=1).mean() / h.std())
 
 
 def make_strategy_divergence(
-    db: Database, rows: list[RunRow], *, method: str = "pca", episodes: Sequence[int] = ()
+    db: Database, rows: Sequence[RunRow], *, method: str = "pca", episodes: Sequence[int] = ()
 ) -> Maps:
     """Draw the memories that a good and a bad episode retrieved, over the run's last memory.
 
@@ -136,7 +138,15 @@ def _last_snapshot(db: Database, row: RunRow) -> Snapshot:
     return get_snapshot(db, int(snapshots["id"].iloc[-1]))
 
 
-FIGURES: dict[str, Callable[[Database, list[RunRow]], Maps]] = {
-    "embedding-comparison": make_embedding_comparison,
-    "strategy-divergence": make_strategy_divergence,
-}
+def _embedding_comparison(db: Database, rows: Sequence[RunRow], options: Options) -> Maps:
+    return make_embedding_comparison(db, rows, method=options.method or "tsne")
+
+
+def _strategy_divergence(db: Database, rows: Sequence[RunRow], options: Options) -> Maps:
+    return make_strategy_divergence(db, rows, method=options.method or "pca", episodes=options.episodes)
+
+
+FIGURES = (
+    FigureKind("embedding-comparison", _embedding_comparison, frozenset({"method"}), needs_runs=True),
+    FigureKind("strategy-divergence", _strategy_divergence, frozenset({"method", "episodes"}), needs_runs=True),
+)

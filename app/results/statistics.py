@@ -4,7 +4,7 @@ A seed is one row and the only unit of replication: episodes are averaged per se
 interval can be narrowed by stacking them. Knows no frames, no storage and draws nothing.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, get_args
 
@@ -75,6 +75,12 @@ class Reading:
         if self.band == "none" or len(values) < 2:
             return Summary(middle, None, None)
         return Summary(middle, *band_of(values, self))
+
+
+def finite(values: Iterable[float]) -> Values:
+    """Keep the finite values."""
+    numbers = np.asarray(list(values), np.float64)
+    return numbers[np.isfinite(numbers)]
 
 
 def align(curves: Sequence[Curve]) -> tuple[Values, Values]:

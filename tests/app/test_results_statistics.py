@@ -7,7 +7,17 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from scipy.stats import trim_mean
 
-from app.seed_statistics import BANDS, CENTERS, MOST_POINTS, Curve, Reading, align, bootstrap_interval, center_of, mu_w
+from app.results.statistics import (
+    BANDS,
+    CENTERS,
+    MOST_POINTS,
+    Curve,
+    Reading,
+    align,
+    bootstrap_interval,
+    center_of,
+    mu_w,
+)
 
 UNIT = st.floats(0, 1, allow_nan=False)
 SEEDS = arrays(np.float64, st.tuples(st.integers(2, 7), st.integers(1, 5)), elements=UNIT)

@@ -1,12 +1,13 @@
 """Figures of one run: its gate over time, its memory as a map."""
 
-from collections.abc import Callable
+from collections.abc import Sequence
 
 from app.figures.chart import Chart
 from app.figures.cloud import Cloud
 from app.figures.live import GATE_METRICS, draw_gate_dynamics
 from app.figures.memory import draw_memory
 from app.projections.jobs import project_snapshot, sample_rows
+from app.results.kinds import FigureKind, Options
 from emtc_core.errors import ConfigError
 from storage.engine import Database
 from storage.queries.curves import metric
@@ -15,7 +16,7 @@ from storage.queries.memory import get_snapshot, list_snapshots
 from storage.runs import RunRow
 
 
-def make_gate_dynamics(db: Database, rows: list[RunRow]) -> Chart:
+def _gate_dynamics(db: Database, rows: Sequence[RunRow], options: Options) -> Chart:
     """Draw delta_mem and beta of one run over env steps, of new transitions and of the memory, and tau."""
     if len(rows) > 1:
         raise ConfigError(f"gate-dynamics shows one run, got {len(rows)}.")
@@ -27,8 +28,9 @@ def make_gate_dynamics(db: Database, rows: list[RunRow]) -> Chart:
     return draw_gate_dynamics(stats, metric(db, rows[0].id, GATE_METRICS), run=rows[0].name)
 
 
-def make_memory_atlas(db: Database, rows: list[RunRow], color: str = "h", method: str = "pca") -> Cloud:
+def _memory_atlas(db: Database, rows: Sequence[RunRow], options: Options) -> Cloud:
     """Draw the newest snapshot of one run as a map."""
+    color, method = options.color or "h", options.method or "pca"
     if len(rows) > 1:
         raise ConfigError(f"memory-atlas shows one run, got {len(rows)}.")
     snapshots = list_snapshots(db, rows[0].id)
@@ -49,7 +51,7 @@ def make_memory_atlas(db: Database, rows: list[RunRow], color: str = "h", method
     )
 
 
-FIGURES: dict[str, Callable[[Database, list[RunRow]], Chart | Cloud]] = {
-    "gate-dynamics": make_gate_dynamics,
-    "memory-atlas": make_memory_atlas,
-}
+FIGURES = (
+    FigureKind("gate-dynamics", _gate_dynamics, needs_runs=True),
+    FigureKind("memory-atlas", _memory_atlas, frozenset({"color", "method"}), needs_runs=True),
+)

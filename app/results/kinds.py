@@ -1,0 +1,96 @@
+"""What a named figure or table is: how it is made and which options it understands.
+
+A module of `app.results.named` lists its own in `FIGURES` and `TABLES`; `app.results.registry` finds them there.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
+from typing import Literal, get_args
+
+import pandas as pd
+
+from app.figures.kinds import AnyFigure
+from app.results.statistics import USUAL_BAND, Band, Center, Reading
+from emtc_core.errors import ConfigError
+from storage.engine import Database
+from storage.runs import RunRow
+
+Option = Literal["center", "band", "color", "method", "episodes", "include_unfinished"]
+OPTIONS: tuple[Option, ...] = get_args(Option)
+OVER_SEEDS: frozenset[Option] = frozenset({"center", "band", "include_unfinished"})
+
+
+@dataclass(frozen=True)
+class Options:
+    """What was asked of a figure or a table; None and empty mean not asked."""
+
+    center: Center | None = None
+    band: Band | None = None
+    color: str | None = None
+    method: str | None = None
+    episodes: tuple[int, ...] = ()
+    include_unfinished: bool = False
+
+    @property
+    def reading(self) -> Reading | None:
+        """How seeds become one number, if that was asked; a centre alone brings the band that is usual beside it."""
+        if self.center is None and self.band is None:
+            return None
+        center = self.center or "mean"
+        return Reading(center, self.band or USUAL_BAND[center])
+
+    @property
+    def given(self) -> list[str]:
+        """The options that were asked for."""
+        return [each.name for each in fields(self) if getattr(self, each.name)]
+
+
+NO_OPTIONS = Options()
+
+
+@dataclass(frozen=True)
+class FigureKind:
+    """A figure that has a name."""
+
+    name: str
+    draw: Callable[[Database, Sequence[RunRow], Options], AnyFigure]
+    takes: frozenset[Option] = frozenset()
+    needs_runs: bool = False
+    """Whether runs must be named: it shows one run, not every run there is."""
+
+    def make(self, db: Database, rows: Sequence[RunRow], options: Options = NO_OPTIONS) -> AnyFigure:
+        """Draw it for these runs.
+
+        Raises:
+            ConfigError: If an option was given that would change nothing.
+        """
+        _refuse_unused("figure", self.name, self.takes, options)
+        return self.draw(db, rows, options)
+
+
+@dataclass(frozen=True)
+class TableKind:
+    """A table that has a name."""
+
+    name: str
+    tabulate: Callable[[Database, Sequence[RunRow], Options], pd.DataFrame]
+    takes: frozenset[Option] = frozenset()
+    takes_runs: bool = True
+    """Whether runs can be chosen."""
+
+    def make(self, db: Database, rows: Sequence[RunRow], options: Options = NO_OPTIONS) -> pd.DataFrame:
+        """Make it of these runs.
+
+        Raises:
+            ConfigError: If an option was given that would change nothing.
+        """
+        _refuse_unused("table", self.name, self.takes, options)
+        return self.tabulate(db, rows, options)
+
+
+def _refuse_unused(what: str, name: str, takes: frozenset[Option], options: Options) -> None:
+    for given in options.given:
+        if given not in takes:
+            known = ", ".join(f"--{each.replace('_', '-')}" for each in sorted(takes))
+            said = f"It takes {known}." if known else "It takes no option of this kind."
+            raise ConfigError(f"--{given.replace('_', '-')} would change nothing in the {what} {name}. {said}")

@@ -1,0 +1,87 @@
+"""Figures and tables over seeds: learning curves, mu_w, baselines, ablation; final win rates."""
+
+from collections.abc import Sequence
+
+import pandas as pd
+
+from app.figures.chart import Chart
+from app.results.curves import draw_comparison
+from app.results.kinds import OVER_SEEDS, FigureKind, Options, TableKind
+from app.results.names import name_algo
+from app.results.quantities import MU_W, WIN_RATE, Quantity
+from app.results.series import default_times, read_comparison, read_seeds, settle
+from app.results.win_rates import tabulate_mu_w, tabulate_win_rates
+from emtc_core.errors import ConfigError
+from storage.engine import Database
+from storage.queries.runs import list_runs
+from storage.runs import RunRow
+
+BASELINES = ("emtc-qplex", "emtc-cds", "dmix", "mappo")
+_PARTS = "No-TCGM: β = 1 everywhere. No-TCSE: the autoencoder alone, without contrast."
+
+
+def _learning_curves(db: Database, rows: Sequence[RunRow], options: Options) -> Chart:
+    return _draw(db, rows, options, WIN_RATE, "learning-curves")
+
+
+def _mu_w(db: Database, rows: Sequence[RunRow], options: Options) -> Chart:
+    return _draw(db, rows, options, MU_W, "mu-w")
+
+
+def _ablation(db: Database, rows: Sequence[RunRow], options: Options) -> Chart:
+    return _draw(db, rows, options, WIN_RATE, "ablation", "Ablation", _PARTS)
+
+
+def _baselines(db: Database, rows: Sequence[RunRow], options: Options) -> Chart:
+    chosen = [row for row in rows if row.algo in BASELINES]
+    if not chosen:
+        raise ConfigError(f"baselines compares {', '.join(BASELINES)}, and no chosen run is one of them.")
+    missing = [name_algo(algo) for algo in BASELINES if algo not in {row.algo for row in chosen}]
+    note = f"Not run: {', '.join(missing)}." if missing else ""
+    return _draw(db, chosen, options, WIN_RATE, "baselines", "EMTC against DMIX and MAPPO", note)
+
+
+def _draw(
+    db: Database,
+    rows: Sequence[RunRow],
+    options: Options,
+    quantity: Quantity,
+    name: str,
+    title: str = "",
+    note: str = "",
+) -> Chart:
+    comparison = read_comparison(db, rows, quantity, include_unfinished=options.include_unfinished)
+    if not comparison.groups:
+        raise ConfigError(f"Run {rows[0].id} has no evaluation yet. Wait for its first, or name another.")
+    return draw_comparison(comparison, options.reading, name=name, title=title, note=note)
+
+
+def _win_rates(db: Database, rows: Sequence[RunRow], options: Options) -> pd.DataFrame:
+    seeds = read_seeds(db, rows)
+    comparison = settle(seeds, include_unfinished=options.include_unfinished, final=True)
+    return tabulate_win_rates(comparison, options.reading)
+
+
+def _mu_w_table(db: Database, rows: Sequence[RunRow], options: Options) -> pd.DataFrame:
+    seeds = read_seeds(db, rows)
+    everything = settle(seeds, include_unfinished=True)
+    results = everything if options.include_unfinished else settle(seeds, final=True)
+    return tabulate_mu_w(everything, default_times(results.groups or everything.groups), options.reading)
+
+
+def _runs(db: Database, rows: Sequence[RunRow], options: Options) -> pd.DataFrame:
+    columns = ["id", "name", "env", "map", "algo", "seed", "status", "env_steps", "target_steps", "win_rate"]
+    return list_runs(db, limit=None).loc[:, columns]
+
+
+FIGURES = (
+    FigureKind("learning-curves", _learning_curves, OVER_SEEDS),
+    FigureKind("baselines", _baselines, OVER_SEEDS),
+    FigureKind("mu-w", _mu_w, OVER_SEEDS),
+    FigureKind("ablation", _ablation, OVER_SEEDS),
+)
+TABLES = (
+    TableKind("runs", _runs, takes_runs=False),
+    TableKind("win-rates", _win_rates, OVER_SEEDS),
+    TableKind("mu-w", _mu_w_table, OVER_SEEDS),
+)

@@ -1,0 +1,29 @@
+"""Which runs? Named ones, or every run there is, on some maps and of some algorithms."""
+
+from collections.abc import Collection, Sequence
+
+from storage.engine import Database
+from storage.queries.compare import get_rows
+from storage.queries.runs import get_run, list_runs
+from storage.runs import RunRow
+
+
+def select_runs(
+    db: Database,
+    names: Sequence[str] | None = None,
+    *,
+    maps: Collection[str] | None = None,
+    algos: Collection[str] | None = None,
+) -> list[RunRow]:
+    """Find the named runs in their order, or every evaluated one, newest first; whether one counts is not asked here.
+
+    Raises:
+        RunNotFoundError: If a name is no run's id or its beginning.
+    """
+    if names:
+        rows = [get_run(db, name) for name in dict.fromkeys(names)]
+        rows = list({row.id: row for row in rows}.values())
+    else:
+        known = list_runs(db, limit=None)
+        rows = get_rows(db, [str(run_id) for run_id in known.loc[known["win_rate"].notna(), "id"]])
+    return [row for row in rows if (not maps or row.map in maps) and (not algos or row.algo in algos)]

@@ -1,0 +1,282 @@
+"""`emtc export` over made-up databases: mixed settings, unfinished runs, one seed, NaN, fifteen variants."""
+
+import io
+import shutil
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from sqlalchemy import insert
+
+from app.cli.main import run
+from app.results.kinds import OPTIONS, OVER_SEEDS, Options
+from app.results.registry import FIGURES, TABLES
+from app.results.select import select_runs
+from app.theme import METHOD
+from emtc_core.errors import ConfigError
+from storage.engine import Database, open_database
+from storage.models import Evaluation, Run
+from tests.app.seed_cases import stored
+
+MADE_AT = datetime(2026, 1, 1, tzinfo=UTC)
+RAMP = [(0, 0.0), (500, 0.5), (1000, 1.0)]
+
+
+class Runs:
+    """A database to which runs are added, newest last."""
+
+    def __init__(self, path: Path) -> None:
+        self.url = f"sqlite:///{path}"
+        self.db: Database = open_database(self.url)
+        self.count = 0
+
+    def add(
+        self,
+        *overrides: str,
+        points: list[tuple[int, float | None]] = RAMP,
+        status: str = "finished",
+        env_steps: int = 1000,
+        **arguments: Any,
+    ) -> str:
+        """Add a run with its win rates and return its id."""
+        self.count += 1
+        config = stored(*overrides, **arguments)
+        run_id = f"r{self.count:03d}"
+        row = {
+            "id": run_id, "name": run_id, "env": "skirmish", "map": config["env"]["map"], "algo": config["algo"],
+            "seed": config["seed"], "status": status, "env_steps": env_steps, "target_steps": 1000,
+            "created_at": MADE_AT + timedelta(minutes=self.count), "tags": [], "notes": "", "versions": {},
+            "config": config, "win_rate": points[-1][1] if points else None, "return_mean": 0.0,
+        }  # fmt: skip
+        played = {"episodes": 16, "wins": 0, "return_mean": 0.0, "return_std": 0.0, "length_mean": 9.0}
+        with self.db.transaction() as connection:
+            connection.execute(insert(Run), row)
+            for step, rate in points:
+                connection.execute(
+                    insert(Evaluation), {"run_id": run_id, "env_step": step, "win_rate": rate or 0.0, **played}
+                )
+        return run_id
+
+    def export(self, *arguments: str) -> int:
+        """Call the command."""
+        return run(["export", *arguments, "--db", self.url])
+
+
+@pytest.fixture(scope="module")
+def empty(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Migrate once; every test has a copy."""
+    path = tmp_path_factory.mktemp("empty") / "empty.db"
+    open_database(f"sqlite:///{path}").dispose()
+    return path
+
+
+@pytest.fixture
+def runs(tmp_path: Path, empty: Path) -> Iterator[Runs]:
+    made = Runs(Path(shutil.copy(empty, tmp_path / "made-up.db")))
+    yield made
+    made.db.dispose()
+
+
+@pytest.fixture(scope="module")
+def empty_database(empty: Path) -> Iterator[Database]:
+    db = open_database(f"sqlite:///{empty}")
+    yield db
+    db.dispose()
+
+
+def draw(runs: Runs, figure: str, tmp_path: Path, *arguments: str) -> pd.DataFrame:
+    out = tmp_path / "figure.csv"
+    assert runs.export("--figure", figure, "--out", str(out), *arguments) == 0
+    return pd.read_csv(out)
+
+
+def tabulate(runs: Runs, table: str, capsysbinary, *arguments: str) -> tuple[pd.DataFrame, str]:
+    assert runs.export("--table", table, *arguments) == 0
+    written = capsysbinary.readouterr().out
+    return pd.read_csv(io.BytesIO(written), comment="#"), written.decode()
+
+
+@pytest.mark.parametrize("figure", ["ablation", "learning-curves"])
+def test_runs_with_other_settings_and_the_same_seed_are_never_averaged(runs, tmp_path, figure) -> None:
+    runs.add()
+    runs.add("train.lr=0.01", "train.hidden=16", points=[(0, 0.0), (1000, 0.2)])
+    frame = draw(runs, figure, tmp_path)
+    assert frame.groupby("series")["value"].last().to_dict() == {
+        "EMTC(QPLEX) (n = 1)": 1.0,
+        "EMTC(QPLEX), train.hidden = 16, train.lr = 0.01 (n = 1)": 0.2,
+    }
+
+
+def spread_runs(runs: Runs, *overrides: str, **arguments: Any) -> None:
+    """Four seeds whose last win rates are 0, 0, 0 and 1: mean 0.25, median and interquartile mean 0."""
+    for seed, last in enumerate((0.0, 0.0, 0.0, 1.0), 1):
+        runs.add(*overrides, seed=seed, points=[(0, 0.0), (1000, last)], **arguments)
+
+
+@pytest.mark.parametrize("figure", ["learning-curves", "ablation", "baselines", "mu-w", "tau-study"])
+def test_every_figure_over_seeds_draws_the_center_and_the_band_that_were_asked_for(runs, tmp_path, figure) -> None:
+    spread_runs(runs)
+    share = 0.5 if figure == "mu-w" else 1.0
+    last = {
+        center: draw(runs, figure, tmp_path, "--center", center, "--band", "minmax").query("panel != 'τ'").iloc[-1]
+        for center in ("mean", "median", "iqm")
+    }
+    assert {center: row["value"] for center, row in last.items()} == {"mean": 0.25 * share, "median": 0.0, "iqm": 0.0}
+    assert (last["iqm"]["low"], last["iqm"]["high"]) == (0.0, share)
+
+
+@pytest.mark.parametrize("figure", ["lambda-heatmap", "augmentation", "mu-w-by-delta"])
+def test_final_numbers_of_studies_follow_the_center(runs, tmp_path, figure) -> None:
+    spread_runs(runs, "gate.enabled=false")
+    found = {
+        center: draw(runs, figure, tmp_path, "--center", center)["value"].iloc[-1] for center in ("mean", "median")
+    }
+    assert found == {"mean": 0.25, "median": 0.0}
+
+
+@pytest.mark.parametrize("table", ["win-rates", "mu-w"])
+def test_tables_quote_the_center_and_the_band_that_were_asked_for(runs, capsysbinary, table) -> None:
+    spread_runs(runs)
+    cells = {
+        tabulate(runs, table, capsysbinary, "--center", c, "--band", "minmax")[0].iloc[0, -1] for c in ("mean", "iqm")
+    }
+    assert len(cells) == 2
+
+
+VALUES: dict[str, Any] = {
+    "center": "mean",
+    "band": "ci",
+    "color": "xi",
+    "method": "pca",
+    "episodes": (1, 2),
+    "include_unfinished": True,
+}
+
+
+@pytest.mark.parametrize("option", OPTIONS)
+def test_an_option_that_would_change_nothing_is_refused(option, empty_database) -> None:
+    options = Options(**{option: VALUES[option]})
+    deaf = [kind for kind in [*FIGURES.values(), *TABLES.values()] if option not in kind.takes]
+    assert deaf
+    for kind in deaf:
+        with pytest.raises(ConfigError, match=f"--{option.replace('_', '-')} would change nothing in the"):
+            kind.make(empty_database, [], options)
+
+
+def test_a_refused_option_exits_with_2_and_writes_nothing(runs, tmp_path, capsys) -> None:
+    runs.add()
+    out = tmp_path / "x.svg"
+    assert runs.export("--figure", "lambda-heatmap", "--band", "ci", "--out", str(out)) == 2
+    assert "--band would change nothing in the figure lambda-heatmap. It takes --center" in capsys.readouterr().err
+    assert not out.exists()
+    assert runs.export("--table", "runs", "--center", "iqm") == 2
+    assert "--center would change nothing in the table runs" in capsys.readouterr().err
+    assert runs.export("--table", "win-rates", "--width", "one") == 2
+    assert runs.export("--figure", "learning-curves", "--width", "one", "--out", str(tmp_path / "x.csv")) == 2
+    assert runs.export("--figure", "learning-curves", "--width", "three", "--out", str(out)) == 2
+    assert not out.exists()
+
+
+def test_one_demo_run_that_was_lost_is_no_result_and_is_never_bold(runs, capsysbinary) -> None:
+    """Two finished seeds at 0.5, and a run that played perfectly until it was lost after 300 of 1000 steps."""
+    for seed in (1, 2):
+        runs.add(seed=seed, algo="qmix", points=[(0, 0.0), (1000, 0.5)])
+    lost = runs.add(points=[(0, 1.0), (200, 1.0)], status="stopped", env_steps=300)
+    frame, text = tabulate(runs, "win-rates", capsysbinary)
+    assert frame.to_numpy().tolist() == [["QMIX", "50.0 ± 0.0 (n = 2 of 5)"]]
+    reason = f"run {lost} (EMTC(QPLEX) on 3m; seed 1): stopped at 300 of 1000 env steps"
+    assert text.endswith(f"# Left out: 1 run of those chosen.\n# {reason}\n")
+    assert runs.export("--table", "win-rates", "--format", "latex") == 0
+    assert f"% {reason.replace('1000', '1,000')}" in capsysbinary.readouterr().out.decode()
+    frame, _ = tabulate(runs, "win-rates", capsysbinary, "--include-unfinished")
+    assert frame.to_numpy().tolist() == [["EMTC(QPLEX)", "100.0† (n = 1 of 5)"], ["QMIX", "50.0 ± 0.0 (n = 2 of 5)"]]
+    assert runs.export("--table", "win-rates", "--include-unfinished", "--format", "markdown") == 0
+    text = capsysbinary.readouterr().out.decode()
+    assert "**50.0 ± 0.0" in text
+    assert "**100.0" not in text
+
+
+def test_an_unfinished_run_counts_at_the_steps_that_it_reached(runs, capsysbinary) -> None:
+    runs.add(seed=1)
+    runs.add(seed=2, points=[(0, 0.0), (500, 0.5), (600, 0.6)], status="stopped", env_steps=600)
+    frame, text = tabulate(runs, "mu-w", capsysbinary)
+    assert frame.iloc[0].tolist() == ["EMTC(QPLEX)", "0.125 ± 0.000 (n = 2)", "0.250 ± 0.000 (n = 2)", "0.500 (n = 1)"]
+    assert "# run r002 (EMTC(QPLEX) on 3m; seed 2): last evaluated at 600; stopped at 600 of 1000 env steps" in text
+
+
+def test_seeds_of_unequal_length_are_drawn_over_what_all_reached_and_the_rest_is_told(runs, tmp_path) -> None:
+    runs.add(seed=1)
+    runs.add(seed=2, points=[(0, 0.0), (400, 0.8)])
+    runs.add(seed=4, points=[], env_steps=1000)
+    frame = draw(runs, "learning-curves", tmp_path, "r001", "r002", "r003")
+    assert set(frame["series"]) == {"EMTC(QPLEX) (n = 2)"}
+    assert frame["x"].iloc[-1] == 400
+    np.testing.assert_allclose(frame["value"].iloc[-1], (0.4 + 0.8) / 2)
+
+
+def test_the_same_run_has_the_same_color_in_every_figure_and_company(runs, tmp_path) -> None:
+    algos = ("emtc-qplex", "qmix", "mappo", "emu-cds", "emc", "dmix")
+    for algo in algos:
+        runs.add(algo=algo)
+    rows = select_runs(runs.db)
+    for company in (rows, rows[:2], rows[-1:]):
+        for name in ("learning-curves", "ablation", "mu-w"):
+            lines = FIGURES[name].make(runs.db, company).panels[0].lines
+            known = {line.name.partition(" (n")[0]: line.color for line in lines}
+            assert known == {
+                {"emtc-qplex": "EMTC(QPLEX)", "emu-cds": "EMU(CDS)"}.get(row.algo, row.algo.upper()): METHOD[
+                    row.algo
+                ].color
+                for row in company
+            }
+
+
+def test_fifteen_variants_all_stand_in_the_figure_and_in_its_legend(runs, tmp_path) -> None:
+    for k in range(1, 16):
+        runs.add(f"memory.delta={k}e-5")
+    for width in ("one", "two"):
+        out = tmp_path / f"{width}.svg"
+        assert runs.export("--figure", "learning-curves", "--width", width, "--out", str(out)) == 0
+    frame = draw(runs, "learning-curves", tmp_path)
+    assert frame["series"].nunique() == 15
+
+
+STUDY = {"lambda-heatmap", "augmentation", "tau-study", "mu-w-by-delta"}
+
+
+@pytest.mark.parametrize("figure", sorted(STUDY))
+@pytest.mark.parametrize("other", ["train.lr=0.01", "train.t_max=2000"])
+def test_a_study_refuses_runs_that_differ_in_another_setting(runs, tmp_path, capsys, figure, other) -> None:
+    runs.add(steps=1000)
+    runs.add(other, seed=2, **({} if "t_max" in other else {"steps": 1000}))
+    out = tmp_path / "x.svg"
+    assert runs.export("--figure", figure, "--out", str(out)) == 2
+    assert f"{other.partition('=')[0]} differs too" in capsys.readouterr().err
+    assert not out.exists()
+
+
+def test_a_share_of_the_training_is_of_what_was_asked_not_of_what_was_evaluated(runs, capsysbinary) -> None:
+    """Asked for 900 steps, last evaluated at 600: a third is step 300, and two thirds step 600, not 200 and 400."""
+    for embedder in ("dcae", "tcse"):
+        runs.add(
+            "gate.enabled=false", f"embed.type={embedder}", points=[(0, 0.0), (600, 0.6)], steps=900, env_steps=900
+        )
+    frame, _ = tabulate(runs, "mu-w-embedders", capsysbinary)
+    row = frame.iloc[0]
+    assert row["33% · TCSE"] == "0.150 (n = 1)"
+    assert row["67% · TCSE"] == "0.300 (n = 1)"
+    assert row["100% · TCSE"] == "0.300 (n = 1)"
+
+
+def test_every_figure_over_seeds_says_what_it_averages_on_itself(runs, tmp_path) -> None:
+    runs.add("gate.enabled=false")
+    for name, kind in FIGURES.items():
+        if kind.takes == OVER_SEEDS:
+            out = tmp_path / f"{name}.svg"
+            assert runs.export("--figure", name, "--center", "iqm", "--out", str(out)) == 0
+            drawn = out.read_text(encoding="utf-8").partition("</metadata>")[2]
+            assert "interquartile mean over seeds" in drawn

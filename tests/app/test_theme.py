@@ -1,0 +1,127 @@
+"""One colour for each algorithm, measured: contrast on both backgrounds, and distance for three kinds of eyes."""
+
+from itertools import combinations
+
+import numpy as np
+import pytest
+
+from app.theme import METHOD, Style, ink, luminance, shade, style_methods
+from emtc_core.config.run import list_algos
+
+# Machado, Oliveira and Fernandes (2009), severity 1, on linear RGB
+EYES = {
+    "protanopia": [[0.152286, 1.052583, -0.204868], [0.114503, 0.786281, 0.099216], [-0.003882, -0.048116, 1.051998]],
+    "deuteranopia": [[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413], [-0.011820, 0.042940, 0.968881]],
+    "tritanopia": [[1.255528, -0.076749, -0.178779], [-0.078411, 0.930809, 0.147602], [0.004733, 0.691367, 0.303900]],
+}
+LMS = np.array(
+    [
+        [0.4122214708, 0.5363325363, 0.0514459929],
+        [0.2119034982, 0.6806995451, 0.1073969566],
+        [0.0883024619, 0.2817188376, 0.6299787005],
+    ]
+)
+OKLAB = np.array(
+    [
+        [0.2104542553, 0.7936177850, -0.0040720468],
+        [1.9779984951, -2.4285922050, 0.4505937099],
+        [0.0259040371, 0.7827717662, -0.8086757660],
+    ]
+)
+
+
+def linear(color: str) -> np.ndarray:
+    part = np.array([int(color[place : place + 2], 16) for place in (1, 3, 5)]) / 255
+    return np.where(part <= 0.04045, part / 12.92, ((part + 0.055) / 1.055) ** 2.4)
+
+
+def oklab(rgb: np.ndarray) -> np.ndarray:
+    """Björn Ottosson's space: 0.02 is a just noticeable difference."""
+    return OKLAB @ np.cbrt(LMS @ np.clip(rgb, 0, 1))
+
+
+def distance(one: str, other: str, eye: str | None = None) -> float:
+    seen = np.array(EYES[eye]) if eye else np.eye(3)
+    return float(np.linalg.norm(oklab(seen @ linear(one)) - oklab(seen @ linear(other))))
+
+
+def contrast(color: str, background: str) -> float:
+    light, dark = sorted((luminance(color), luminance(background)), reverse=True)
+    return (light + 0.05) / (dark + 0.05)
+
+
+def test_every_algorithm_has_a_color_and_no_two_share_one() -> None:
+    assert set(METHOD) == set(list_algos())
+    assert len(METHOD) == 17
+    assert len({style.color for style in METHOD.values()}) == 17
+
+
+@pytest.mark.parametrize("mode", ["light", "dark"])
+def test_every_color_and_every_shade_has_a_contrast_of_three_to_one(mode) -> None:
+    background = ink(mode)[1]
+    variants = {f"{algo} {k}": (algo, f"memory.delta = {k}") for algo in METHOD for k in range(9)}
+    for style in [*METHOD.values(), *style_methods(variants).values()]:
+        assert contrast(style.color, background) >= 3
+
+
+def test_any_two_colors_are_far_apart() -> None:
+    assert min(distance(a.color, b.color) for a, b in combinations(METHOD.values(), 2)) > 0.1
+
+
+@pytest.mark.parametrize("eye", list(EYES))
+def test_colors_that_share_a_dash_are_told_apart_without_one_kind_of_cones(eye) -> None:
+    pairs = [(a, b) for a, b in combinations(METHOD.values(), 2) if a.dash == b.dash]
+    assert len(pairs) > 20
+    assert min(distance(a.color, b.color, eye) for a, b in pairs) > 0.09
+
+
+@pytest.mark.parametrize("eye", list(EYES))
+def test_no_two_colors_fall_together_without_one_kind_of_cones(eye) -> None:
+    assert min(distance(a.color, b.color, eye) for a, b in combinations(METHOD.values(), 2)) > 0.035
+
+
+def test_the_dash_says_the_method() -> None:
+    dashes = {algo: style.dash for algo, style in METHOD.items()}
+    assert {dashes[algo] for algo in METHOD if algo.startswith("emtc-")} == {None}
+    assert {dashes[algo] for algo in METHOD if algo.startswith("emu-")} == {(7, 4)}
+    assert {dashes[algo] for algo in ("qplex", "cds", "qmix", "vdn", "dmix")} == {(2, 3)}
+
+
+ABLATION = ("emtc-qplex", "gate.enabled = false")
+
+
+def test_a_color_belongs_to_its_line_whatever_stands_beside_it() -> None:
+    alone = style_methods({"a": ABLATION, "qmix": ("qmix", "")})
+    among = style_methods(
+        {"a": ABLATION, "qmix": ("qmix", ""), "cds": ("cds", ""), "emtc-qplex": ("emtc-qplex", "")}
+        | {f"{k}": ("emtc-qplex", f"memory.delta = {k}") for k in range(15)}
+    )
+    assert alone["qmix"] == among["qmix"] == METHOD["qmix"]
+    assert among["emtc-qplex"] == METHOD["emtc-qplex"]
+    assert alone["a"][:2] == among["a"][:2]
+    assert alone["a"].color != METHOD["emtc-qplex"].color
+    assert len(set(among.values())) == 19
+
+
+def test_a_preset_or_a_budget_leaves_the_color_alone_and_adds_a_marker() -> None:
+    styles = style_methods({"emtc-qplex": ("emtc-qplex", ""), "emtc-qplex (preset = demo)": ("emtc-qplex", "")})
+    plain, demo = styles.values()
+    assert plain == METHOD["emtc-qplex"]
+    assert (demo.color, demo.dash) == (plain.color, plain.dash)
+    assert demo.marker
+
+
+def test_many_ablations_are_all_told_apart_in_any_order() -> None:
+    names = {f"k{k}": ("emtc-qplex", f"memory.delta = {k}") for k in range(20)}
+    assert len(set(style_methods(names).values())) == 20
+    assert style_methods(names) == style_methods(dict(reversed(names.items())))
+
+
+def test_an_algorithm_of_a_stranger_is_grey() -> None:
+    assert style_methods({"new": ("new", "")})["new"] == Style("#9AA1A9", (2, 3))
+
+
+def test_shades_change_the_light_and_keep_the_hue() -> None:
+    for light in (0.126, 0.175, 0.295):
+        assert luminance(shade("#D55E00", light)) == pytest.approx(light, abs=0.003)
+    assert shade("#D55E00", luminance("#D55E00")) == "#D55E00"

@@ -1,0 +1,132 @@
+"""Whether a gate acts, in the three places that say it: Live's status line, the run header and Home's table."""
+
+import pytest
+
+from app import data
+from app.live_session import LiveCurves
+from emtc_core.config.run import PRESETS
+from storage.engine import open_database
+from storage.models import MetricRow
+from storage.queries.runs import get_run
+from storage.recorder import DatabaseRecorder
+from tests.pages.conftest import copy_database
+from tests.pages.seed import seed_run
+from tests.pages.test_pages import open_page, said
+
+KINDS = ("active", "idle", "none", "old")
+SENTENCES = {
+    "active": "The gate removed 20\\.0% of the incentive so far",
+    "idle": "every memory stands alone, β is 1 everywhere\\. Try \\-\\-set preset=emu\\_index",
+}
+
+
+@pytest.fixture(scope="module")
+def gate_files(tmp_path_factory):
+    path = tmp_path_factory.mktemp("gates") / "gates.db"
+    db = open_database(f"sqlite:///{path}")
+    runs = {kind: seed_run(db, name=f"{kind} gate", gate=kind) for kind in KINDS}
+    db.dispose()
+    return path, runs
+
+
+@pytest.fixture
+def gates(use_database, gate_files, tmp_path):
+    source, runs = gate_files
+    return use_database(copy_database(source, tmp_path / "gates.db")), runs
+
+
+def badges(app) -> list[str]:
+    return [kind for kind in KINDS for part in app.markdown if f"gate {kind}]" in str(part.value)]
+
+
+@pytest.mark.parametrize("page", ["live", "memory", "replay"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_runs_page_says_once_whether_its_gate_acts_and_why(gates, page, kind):
+    app = open_page(page, run=gates[1][kind])
+    assert not app.exception
+    assert badges(app) == ([kind] if kind in SENTENCES else [])
+    assert [each for each, text in SENTENCES.items() if text in said(app)] == badges(app)
+
+
+def test_home_says_it_of_every_run_that_measured_it(gates):
+    app = open_page("home")
+    shown = app.dataframe[0].value.set_index("name")["gate"].to_dict()
+    assert shown == {"active gate": "● active", "idle gate": "○ idle", "none gate": "", "old gate": ""}
+
+
+def test_a_chosen_row_of_home_gives_the_reason(gates):
+    app = open_page("home")
+    row = app.dataframe[0].value["name"].tolist().index("idle gate")
+    app.session_state["run_table"] = {"selection": {"rows": [row], "columns": []}}
+    app.run()
+    assert not app.exception
+    assert badges(app) == ["idle"]
+    assert "every memory stands alone" in said(app)
+
+
+def test_an_ended_run_is_judged_once_and_a_resumed_one_anew(gates):
+    db, runs = gates
+    run = get_run(db, runs["active"])
+    assert data.gate_state(run).state == "active"
+    with db.transaction() as connection:
+        connection.execute(MetricRow.__table__.delete())
+    assert data.gate_state(run).state == "active"
+    assert data.gate_states([(run.id, "finished", run.env_steps + 1)]) == {}
+
+
+def test_many_unjudged_runs_are_judged_bit_by_bit(gates, monkeypatch):
+    db, runs = gates
+    monkeypatch.setattr(data, "JUDGED_AT_ONCE", 1)
+    rows = [(runs[kind], "finished", get_run(db, runs[kind]).env_steps) for kind in ("active", "old", "idle")]
+    assert [len(data.gate_states(rows)) for _ in range(4)] == [1, 1, 2, 2]
+
+
+def test_live_draws_both_charts_of_a_gate_and_one_of_an_old_run(gates):
+    app = open_page("live", run=gates[1]["active"])
+    assert "What it does" in said(app)
+    assert "Share of Σ|r\\_p| that the gate passed" in said(app).replace("\\|", "|")
+    assert app.multiselect(key="metrics").value == [
+        *("train/loss", "train/q_taken", "embedder/info_nce_accuracy", "time/env_steps_per_second")
+    ]
+    assert not open_page("live", run=gates[1]["none"]).exception
+
+
+def test_a_number_logged_after_a_report_of_its_own_step_is_not_lost(gates):
+    db, _ = gates
+    run_id = seed_run(db, status="running")
+    curves = LiveCurves(run_id, ("train/loss", "eval/overestimation"))
+    curves.refresh()
+    step = get_run(db, run_id).env_steps + 100
+    for values in ({"train/loss": 0.5}, {"eval/overestimation": 2.5}):
+        recorder = DatabaseRecorder(db, run_id)
+        recorder.record_metrics(step, values)
+        recorder.close()
+        before = curves.version
+        assert curves.refresh() == 1
+        assert curves.version != before
+    last = curves.metrics[curves.metrics["env_step"] == step]
+    assert dict(zip(last["name"], last["value"], strict=True)) == {"train/loss": 0.5, "eval/overestimation": 2.5}
+    assert curves.refresh() == 0
+
+
+def test_a_number_followed_later_is_read_as_far_as_its_kind(gates):
+    curves = LiveCurves(gates[1]["active"], ("train/loss",))
+    curves.refresh()
+    curves.follow(["eval/overestimation", "train/q_taken"])
+    assert set(curves.metrics["name"]) == {"train/loss", "train/q_taken", "eval/overestimation"}
+    rows = len(curves.metrics)
+    curves.refresh()
+    assert len(curves.metrics) == rows
+
+
+def test_launch_lists_every_preset_with_its_sentence(empty):
+    app = open_page("launch")
+    box = app.selectbox(key="preset")
+    assert box.options == list(PRESETS)
+    assert box.value == "demo"
+    assert all(f"- **{name}**: ".replace("_", "\\_") in box.help for name in PRESETS)
+    for name in PRESETS:
+        app.selectbox(key="preset").set_value(name).run()
+        assert not app.exception
+        assert not app.error
+    assert "shows the whole method moving" in said(app)
