@@ -37,4 +37,5 @@ except EmtcError as exc:
     st.markdown("Name another database in the environment variable `EMTC_DB` and start the app again.")
     st.stop()
 compile_ahead.start_once()
+messages.tell_read_only()
 page.run()

@@ -8,9 +8,12 @@ import streamlit as st
 
 from app.format import escape_markdown
 from emtc_core.errors import EmtcError
+from storage.engine import is_read_only
+from storage.secrets import hide_passwords
 
 _log = logging.getLogger(__name__)
 
+READ_ONLY = "This server only shows: nothing can be started, stopped, changed or deleted here."
 NO_RUNS = "There is no run yet."
 START_DEMO_HINT = "Press *Start the demo run*: it needs no network and shows its first curve in seconds."
 
@@ -18,7 +21,7 @@ START_DEMO_HINT = "Press *Start the demo run*: it needs no network and shows its
 def error(exc: BaseException) -> None:
     """Show a failure: a deliberate one in its own words, a strange one by its kind; the log has the rest."""
     if isinstance(exc, EmtcError):
-        st.error(escape_markdown(str(exc)), icon=":material/error:")
+        st.error(escape_markdown(hide_passwords(str(exc))), icon=":material/error:")
         return
     _log.exception("a page failed", exc_info=exc)
     st.error(
@@ -26,6 +29,17 @@ def error(exc: BaseException) -> None:
         "reload the page to try again.",
         icon=":material/error:",
     )
+
+
+def may_act() -> bool:
+    """Tell whether buttons that start, stop, change or delete may be pressed; storage refuses them anyway if not."""
+    return not is_read_only()
+
+
+def tell_read_only() -> None:
+    """Say once, at the top, that nothing can be changed."""
+    if not may_act():
+        st.info(READ_ONLY, icon=":material/lock:")
 
 
 @contextmanager

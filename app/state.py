@@ -35,6 +35,12 @@ def read_int(name: str) -> int | None:
     return int(text) if text and digits.isdecimal() and digits.isascii() and len(digits) <= 18 else None
 
 
+def keep_int(name: str) -> None:
+    """Take a value out of the URL that is no whole number, before a widget that counts is bound to it."""
+    if name in st.query_params and read_int(name) is None:
+        st.query_params.pop(name, None)
+
+
 def read_list(name: str, separator: str = ",") -> list[str]:
     """Read several short texts: "a,b,c", the parameter repeated, or both; without a separator only repeated."""
     given = st.query_params.get_all(name)

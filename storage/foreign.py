@@ -19,7 +19,7 @@ from emtc_core.errors import StorageError
 from storage.blobs import measure
 from storage.engine import files_root_of, open_unchecked, read_safely
 from storage.files import find_strangers
-from storage.guards import IDENTIFIER, is_guarded, shorten, unguarded
+from storage.guards import IDENTIFIER, is_guarded, is_identifier, shorten, unguarded
 from storage.migrations import upgrade
 from storage.models import Base
 from storage.queries.episodes import MOST_TRAJECTORY_BYTES
@@ -137,8 +137,11 @@ def _cells(
         try:
             value = reader(row[name]) if reader else row[name]
         except StorageError as error:
-            is_path = name == "id" or name.endswith("_id")
-            yield Finding("danger" if is_path else "damage", where, str(error).partition(". See what")[0] + ".")
+            yield Finding(
+                "danger" if is_identifier(f"{table}.{name}") else "damage",
+                where,
+                str(error).partition(". See what")[0] + ".",
+            )
             continue
         if name in _SHOWN_TEXTS.get(table, ()) and isinstance(value, str) and _CONTROL.search(value):
             yield Finding("notice", where, f"{name} holds control characters; they are shown as text.")

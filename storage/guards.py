@@ -96,6 +96,11 @@ def guard_columns(metadata: MetaData) -> None:
                 column.type = Guarded(column.type, f"{table.name}.{column.name}", bool(column.nullable))
 
 
+def is_identifier(column: str) -> bool:
+    """Tell whether a column, as "runs.id", holds the id of a run or of a sweep."""
+    return column in _IDENTIFIERS or column.endswith(".run_id")
+
+
 def is_guarded(column: Column[Any]) -> bool:
     """Tell whether what is read from a column is checked."""
     return isinstance(column.type, Guarded)
@@ -108,7 +113,7 @@ def unguarded(kind: TypeEngine[Any]) -> TypeEngine[Any]:
 
 def _rule(kind: TypeEngine[Any], column: str) -> tuple[Callable[[Any], bool], str]:
     """Find what the values of a column must be, as a test and in words."""
-    if column in _IDENTIFIERS or column.endswith(".run_id"):
+    if is_identifier(column):
         return _is_identifier, "1 to 12 letters, digits, - and _"
     if isinstance(kind, JSON):
         if column == "runs.tags":

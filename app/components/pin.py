@@ -6,7 +6,7 @@ from uuid import uuid4
 
 import streamlit as st
 
-from app import data, state
+from app import data, messages, state
 from app.components import export
 from app.format import escape_markdown
 from app.notebook.frozen import Figure, freeze
@@ -57,6 +57,7 @@ def _ask(figure: Figure, name: str, page: str, run: _Cited, facts: dict[str, Any
         st.form_submit_button(
             "Pin to notebook",
             type="primary",
+            disabled=not messages.may_act(),
             key=f"{name}-save-{token}",
             on_click=_save,
             args=(figure, name, token, page, run, facts),

@@ -19,7 +19,7 @@ def started(monkeypatch):
     """What was started in the background; nothing is, because these tests are about the page."""
     calls: list[list[str]] = []
 
-    def note(arguments, log):
+    def note(arguments, log, *, db):
         calls.append(arguments)
         return psutil.Process()
 
@@ -122,3 +122,10 @@ def test_a_figure_that_does_not_fit_says_which_setting_differs(empty):
 def test_names_that_users_typed_are_shown_as_text(empty):
     app = open_page("sweeps", sweep=seed_sweep(empty, LAMBDA))
     assert "Weights \\*of\\* \\<b\\>losses\\</b\\>" in said(app)
+
+
+@pytest.mark.parametrize("strange", ["1e999", "nan", "-1", "3.5", "9" * 400, "x", ""])
+def test_a_strange_number_in_the_address_is_dropped(empty, strange):
+    app = open_page("sweeps", jobs=strange)
+    assert not app.exception
+    assert 1 <= app.number_input(key="jobs").value <= 256

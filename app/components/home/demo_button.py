@@ -19,6 +19,7 @@ def show(*, primary: bool) -> None:
         icon=":material/play_arrow:",
         type="primary" if primary else "secondary",
         key="start_demo",
+        disabled=not messages.may_act(),
         help="EMTC(QPLEX) on the embedded simulator's map 3m: about two minutes on two CPU cores.",
     )
     if not pressed:

@@ -94,7 +94,7 @@ def _actions(run: dict[str, Any], gates: Mapping[str, GateState]) -> None:
     run_id = str(run["id"])
     with st.container(horizontal=True, vertical_alignment="center"):
         run_picker.links(run_id, str(run["name"]))
-        can_go = lifecycle.allows(State(str(run["state"])), Event.DELETE)
+        can_go = messages.may_act() and lifecycle.allows(State(str(run["state"])), Event.DELETE)
         with st.popover("Delete", icon=":material/delete:", disabled=not can_go, key=f"delete-{run_id}"):
             if can_go:
                 _say_what_goes(run_id)

@@ -185,7 +185,8 @@ def _cost(config: RunConfig, seeds: list[int]) -> None:
 def _start(config: RunConfig, seeds: list[int]) -> None:
     token = st.session_state.setdefault(_TOKEN, secrets.token_hex(8))
     label = "Start" if len(seeds) == 1 else f"Start {len(seeds)} runs"
-    if not st.button(label, type="primary", icon=":material/rocket_launch:", key="start"):
+    idle = not messages.may_act()
+    if not st.button(label, type="primary", icon=":material/rocket_launch:", key="start", disabled=idle):
         return
     name = str(st.session_state.get("launch_name_kept", "")).strip() or None
     started: list[str] = []

@@ -23,6 +23,8 @@ SILENCE_S = 10.0
 def show(run: RunRow) -> None:
     """Draw the buttons that fit the run's state."""
     with st.container(horizontal=True):
+        if not messages.may_act():
+            return
         if run.state == State.RUNNING:
             _command(run, "pause", "Pause", ":material/pause:")
         elif run.state == State.PAUSED:
@@ -73,8 +75,12 @@ def show_log(run: RunRow) -> None:
     waiting = [row["requested_at"] for row in rows if pd.isna(row["acknowledged_at"])]
     if waiting and run.live_status in ("running", "paused"):
         silent = (datetime.now(UTC) - aware(waiting[0])).total_seconds()
-        if silent > SILENCE_S and st.button(
-            "End the process now", icon=":material/dangerous:", help="Loses the steps after the last checkpoint."
+        if (
+            silent > SILENCE_S
+            and messages.may_act()
+            and st.button(
+                "End the process now", icon=":material/dangerous:", help="Loses the steps after the last checkpoint."
+            )
         ):
             _try(lambda: kill_run(data.database(), run.id))
 

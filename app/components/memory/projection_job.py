@@ -23,7 +23,10 @@ def show(snapshot: Snapshot, *, method: str, label: str, n: int, seed: int) -> N
         st.warning(f"The last attempt failed: {escape_markdown(reason)}")
     with st.container(horizontal=True, vertical_alignment="center", border=True):
         st.markdown(f"{label} of these {count(n)} points has not been computed yet; the map shows PCA meanwhile.")
-        if st.button(f"Compute {label}", icon=":material/play_arrow:", type="primary", key="compute_projection"):
+        idle = not messages.may_act()
+        if st.button(
+            f"Compute {label}", icon=":material/play_arrow:", type="primary", key="compute_projection", disabled=idle
+        ):
             try:
                 start_job(data.database(), snapshot, method=method, n=n, seed=seed)
             except EmtcError as exc:
@@ -38,6 +41,6 @@ def _progress(job_id: int, label: str, n: int) -> None:
         st.rerun()
     with st.container(horizontal=True, vertical_alignment="center", border=True):
         st.progress(job.progress, text=f"{label} of {count(n)} points in the background: {100 * job.progress:.0f} %")
-        if st.button("Cancel", icon=":material/close:", key="cancel_projection"):
+        if st.button("Cancel", icon=":material/close:", key="cancel_projection", disabled=not messages.may_act()):
             cancel_job(data.database(), job_id)
             st.rerun()

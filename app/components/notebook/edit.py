@@ -5,7 +5,7 @@ from uuid import uuid4
 
 import streamlit as st
 
-from app import data
+from app import data, messages
 from app.format import escape_markdown
 from app.notebook.markdown import tame
 from emtc_core.errors import EmtcError, EntryChangedError
@@ -20,8 +20,8 @@ _HINT = "Markdown; formulas between dollars, such as $\\beta = e^{-\\Delta^2/2\\
 
 def show_new() -> None:
     """Offer to write an entry without a figure."""
-    token = str(st.session_state.setdefault(_NEW, uuid4().hex))
-    with st.popover("New entry", icon=":material/add:", key="notebook_new_entry"):
+    token, idle = str(st.session_state.setdefault(_NEW, uuid4().hex)), not messages.may_act()
+    with st.popover("New entry", icon=":material/add:", key="notebook_new_entry", disabled=idle):
         with st.form(f"new-{token}", border=False):
             st.text_input("Title", max_chars=LONGEST_TITLE, key=f"new-title-{token}")
             st.text_area("Text", height=200, key=f"new-body-{token}", placeholder=_HINT)

@@ -73,10 +73,11 @@ def _actions(row: EntryRow, *, linked: bool) -> None:
     with st.container(horizontal=True, vertical_alignment="center"):
         if view is not None and linked:
             _link(view)
-        if not edit.is_editing(row.id):
+        idle = not messages.may_act()
+        if not edit.is_editing(row.id) and not idle:
             st.button("Edit", icon=":material/edit:", key=f"entry-{row.id}-edit", on_click=edit.begin, args=(row,))
         download.show([row.id], key=f"entry-{row.id}")
-        with st.popover("Delete", icon=":material/delete:", key=f"entry-{row.id}-delete"):
+        with st.popover("Delete", icon=":material/delete:", key=f"entry-{row.id}-delete", disabled=idle):
             st.markdown("Delete this entry with its figure?")
             st.button(
                 "Delete entry", type="primary", key=f"entry-{row.id}-delete-now", on_click=_delete, args=(row.id,)

@@ -75,7 +75,7 @@ def _buttons(sweep: Sweep) -> None:
     # A callback: it is heard even when this very rerun of the fragment finds that the page must be drawn anew.
     st.button(
         "Stop the sweep", icon=":material/stop:", key="sweep_stop", help="Trainers keep a checkpoint.",
-        on_click=_stop, args=(sweep.id,),
+        on_click=_stop, args=(sweep.id,), disabled=not messages.may_act(),
     )  # fmt: skip
 
 
@@ -99,7 +99,8 @@ def _missing(sweep: Sweep, runs: Sequence[RunRow]) -> None:
         shown = "; ".join(names[:6]) + (f" and {len(names) - 6} more" if len(names) > 6 else "")
         st.markdown(f"**{len(names)} of {len(sweep.plan.get('runs', ()))} runs are missing.** {escape_markdown(shown)}")
         label = f"Launch the {len(names)} missing runs" if len(names) > 1 else "Launch the missing run"
-        if st.button(label, icon=":material/play_arrow:", type="primary", key="sweep_missing"):
+        idle = not messages.may_act()
+        if st.button(label, icon=":material/play_arrow:", type="primary", key="sweep_missing", disabled=idle):
             try:
                 go_on(data.database(), sweep)
             except EmtcError as exc:

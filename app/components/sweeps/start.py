@@ -47,6 +47,7 @@ def _ask() -> tuple[str, int]:
     with middle:
         uploaded = st.file_uploader("Sweep file", type="toml", key="sweep_upload", help="Instead of the template.")
     with right:
+        state.keep_int("jobs")
         jobs = st.number_input(
             "At once", min_value=1, max_value=256, value=default_jobs(), key="jobs", bind="query-params",
             help="Trainers at the same time [processes]; each computes on one thread.",
@@ -103,7 +104,8 @@ def _start(plan: Plan, jobs: int) -> None:
     is_done = plan.id in known and known[plan.id].state == "finished" and len(plan.runs) <= len(known[plan.id].runs)
     if is_done:
         st.caption("Every run of this sweep has finished. Change a setting or add seeds for more.")
-    if not st.button(label, type="primary", icon=":material/play_arrow:", key="sweep_start", disabled=is_done):
+    idle = is_done or not messages.may_act()
+    if not st.button(label, type="primary", icon=":material/play_arrow:", key="sweep_start", disabled=idle):
         return
     try:
         create_sweep(data.database(), plan, jobs=jobs)

@@ -1,0 +1,68 @@
+"""Pages on a database from somebody else: each draws what it can and says the rest in a sentence."""
+
+import pytest
+
+from storage.engine import files_root
+from tests.hostile import ACTS, tamper
+from tests.pages.test_pages import open_page, said
+
+PAGES = ("home", "live", "memory", "replay", "compare", "sweeps", "notebook")
+USUAL = (
+    ("an id that climbs", "home"),
+    ("a bomb in an episode", "replay"),
+    ("a bomb in a snapshot", "memory"),
+    ("a module in the columns", "replay"),
+    ("a configuration of other kinds", "compare"),
+    ("steps that are words", "live"),
+    ("numbers beyond all", "live"),
+    ("a name that is a page", "home"),
+    ("a trigger", "home"),
+)
+
+
+@pytest.fixture
+def hostile(seeded, monkeypatch):
+    db, run_id = seeded
+    monkeypatch.delenv("EMTC_ENV_MODULES", raising=False)
+
+    def open_it(act: str, page: str):
+        db.dispose()
+        tamper(db.path, *ACTS[act])
+        return open_page(page, run=run_id)
+
+    return open_it
+
+
+@pytest.mark.parametrize(("act", "page"), USUAL)
+def test_a_page_of_a_hostile_database_fails_in_words(hostile, act, page):
+    app = hostile(act, page)
+    assert not app.exception
+    assert "Something unexpected" not in said(app)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", PAGES)
+@pytest.mark.parametrize("act", ACTS)
+def test_every_page_of_every_hostile_database_fails_in_words(hostile, act, page):
+    app = hostile(act, page)
+    assert not app.exception
+    assert "Something unexpected" not in said(app)
+
+
+def test_a_replay_of_a_module_that_nobody_allowed_says_so_and_draws_the_rest(hostile):
+    app = hostile("a module in the columns", "replay")
+    assert not app.exception
+    assert not app.error
+    assert "EMTC_ENV_MODULES" in said(app)
+
+
+def test_a_log_that_leads_elsewhere_is_not_shown(seeded, tmp_path):
+    db, run_id = seeded
+    secret = tmp_path / "secret"
+    secret.write_text("the secret of this machine")
+    folder = files_root(db) / run_id
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "log.txt").symlink_to(secret)
+    app = open_page("live", run=run_id)
+    assert not app.exception
+    assert "the secret of this machine" not in said(app) + " ".join(code.value for code in app.code)

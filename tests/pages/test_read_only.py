@@ -1,0 +1,50 @@
+"""EMTC_READ_ONLY=1: every page shows, and no button of any page starts, stops, writes or deletes."""
+
+import pytest
+
+from storage.queries.runs import list_runs
+from tests.pages.test_pages import open_page, said
+
+PAGES = ("home", "launch", "live", "memory", "replay", "compare", "sweeps", "notebook", "method")
+ACTING = {
+    "home": ("start_demo",),
+    "launch": ("start",),
+    "sweeps": ("sweep_start",),
+}
+
+
+@pytest.fixture
+def shown(seeded, use_database, monkeypatch):
+    db, run_id = seeded
+    monkeypatch.setenv("EMTC_READ_ONLY", "1")
+    return use_database(db.path), run_id
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_a_page_that_may_not_act_shows_and_offers_nothing_to_press(shown, name):
+    db, run_id = shown
+    before = list_runs(db).to_dict("records")
+    app = open_page(name, run=run_id)
+    assert not app.exception
+    assert not app.error
+    acting = [button for button in app.button if button.key in ACTING.get(name, ())]
+    assert len(acting) == len(ACTING.get(name, ()))
+    assert all(button.disabled for button in acting)
+    assert not {button.label for button in app.button if not button.disabled} & {
+        "Stop", "Pause", "Go on", "Resume from the last checkpoint", "Edit", "Delete for good", "Pin to notebook"
+    }  # fmt: skip
+    assert list_runs(db).to_dict("records") == before
+
+
+@pytest.mark.parametrize("name", ["home", "launch", "sweeps"])
+def test_a_press_that_reaches_the_server_all_the_same_is_refused(shown, name):
+    db, run_id = shown
+    app = open_page(name, run=run_id)
+    app.button(key=ACTING[name][0]).click().run()
+    assert not app.exception
+    assert "EMTC_READ_ONLY=1" in " ".join(error.value for error in app.error) or not app.error
+    assert len(list_runs(db)) == 1
+
+
+def test_the_first_page_says_so(shown):
+    assert "only shows" in said(open_page("home"))
