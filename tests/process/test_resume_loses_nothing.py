@@ -10,7 +10,7 @@ import pytest
 from tests.process.trainers import FAST, breaches, emtc, read, recorded_steps, start, wait_until
 
 STEPS = 1600
-LATE = tuple(text for text in FAST if not text.startswith("checkpoint")) + ("checkpoint.interval=100000",)
+LATE = (*(text for text in FAST if not text.startswith("checkpoint")), "checkpoint.interval=100000")
 
 
 def killed_run(folder: Path, *, at: int, sets: tuple[str, ...] = FAST) -> tuple[str, Path, str]:
