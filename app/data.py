@@ -17,16 +17,20 @@ from numpy.typing import NDArray
 from app.comparison import Group, find_quantity, group_curves
 from app.projections.jobs import sample_rows
 from app.seed_statistics import MOST_POINTS
+from app.theme import ENDED
 from emtc_core.envs.base import Scene
 from emtc_core.envs.registry import EnvRow, list_envs, make_scene
 from storage.engine import Database, open_database, run_folder
 from storage.queries import compare, curves, episodes, memory, runs, sweeps
+from storage.queries import gate_state as gates
 from storage.queries.episodes import Trajectory
+from storage.queries.gate_state import GateState
 from storage.queries.memory import PointDetail, Projection, Snapshot
 from storage.runs import RunRow
 
 DEFAULT_DATABASE = "sqlite:///runs/emtc.db"
 LOG_TAIL_BYTES = 20_000
+JUDGED_AT_ONCE = 40
 
 
 def database_url() -> str:
@@ -70,6 +74,38 @@ def get_run(run_id: str) -> RunRow:
         RunNotFoundError: If there is none.
     """
     return runs.get_run(database(), run_id)
+
+
+@st.cache_resource(show_spinner=False)
+def _judged(url: str) -> dict[tuple[str, int], GateState | None]:
+    """Verdicts on ended runs, by id and env steps: a resumed run is judged anew."""
+    return {}
+
+
+@st.cache_data(ttl=5, show_spinner=False)
+def _gate_states(url: str, run_ids: tuple[str, ...]) -> dict[str, GateState]:
+    return gates.gate_states(_open(url), run_ids)
+
+
+def gate_states(rows: Sequence[tuple[str, str, int]]) -> dict[str, GateState]:
+    """Judge the gates of runs given as id, live status and env steps; at most five seconds old.
+
+    An ended run is judged once. Of many unjudged ones only the first are judged, so that a table appears at once;
+    the next call goes on.
+    """
+    url = database_url()
+    known = _judged(url)
+    ended = [(run_id, env_steps) for run_id, status, env_steps in rows if status in ENDED]
+    new = [key for key in ended if key not in known][:JUDGED_AT_ONCE]
+    found = gates.gate_states(_open(url), [run_id for run_id, _ in new])
+    known.update({key: found.get(key[0]) for key in new})
+    alive = _gate_states(url, tuple(run_id for run_id, status, _ in rows if status not in ENDED))
+    return alive | {key[0]: state for key in ended if (state := known.get(key)) is not None}
+
+
+def gate_state(run: RunRow) -> GateState | None:
+    """Judge the gate of one run; None for a run without one, or of a version that did not measure it."""
+    return gate_states([(run.id, run.live_status, run.env_steps)]).get(run.id)
 
 
 @st.cache_data(ttl=2, show_spinner=False)

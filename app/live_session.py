@@ -52,8 +52,9 @@ class LiveCurves:
             self.evaluations, curves.evaluations(db, self.run_id, after=_last_step(self.evaluations))
         )
         self.gate = _append(self.gate, gate.gate_stats(db, self.run_id, after=_last_step(self.gate)))
-        fresh = curves.metric(db, self.run_id, self.metric_names, after=_last_step(self.metrics))
-        self.metrics = _append(self.metrics, fresh)
+        for names in _split(self.metric_names):
+            fresh = curves.metric(db, self.run_id, names, after=self._read_until(names))
+            self.metrics = _append(self.metrics, fresh)
         return self.rows - before
 
     def metric_list(self) -> list[str]:
@@ -66,10 +67,16 @@ class LiveCurves:
         more = tuple(name for name in names if name not in self.metric_names)
         if not more:
             return
+        for names in _split(more):
+            followed = [name for name in self.metric_names if _is_evaluated(name) == _is_evaluated(names[0])]
+            earlier = curves.metric(data.database(), self.run_id, names)
+            read_until = self._read_until(followed) or _last_step(earlier)
+            self.metrics = _append(self.metrics, earlier.loc[earlier["env_step"] <= read_until, :])
         self.metric_names += more
-        earlier = curves.metric(data.database(), self.run_id, more)
-        read_until = _last_step(self.metrics) or _last_step(earlier)
-        self.metrics = _append(self.metrics, earlier.loc[earlier["env_step"] <= read_until, :])
+
+    def _read_until(self, names: Sequence[str]) -> int:
+        """Tell the last env step that was read of these metrics."""
+        return _last_step(self.metrics.loc[self.metrics["name"].isin(names), :]) if len(self.metrics) else 0
 
     @property
     def rows(self) -> int:
@@ -80,7 +87,7 @@ class LiveCurves:
     def version(self) -> str:
         """Changes whenever a curve has a new point."""
         steps = (_last_step(frame) for frame in (self.evaluations, self.gate, self.metrics))
-        return "-".join(map(str, (self.resumes, int(self.has_episodes), *steps)))
+        return "-".join(map(str, (self.resumes, int(self.has_episodes), *steps, len(self.metrics))))
 
     def training_episodes(self) -> pd.DataFrame:
         """Read the training episodes, thinned by the database."""
@@ -89,6 +96,16 @@ class LiveCurves:
     def resume_steps(self) -> list[int]:
         """List the env steps at which the run was resumed."""
         return runs.list_resumes(data.database(), self.run_id)["env_step"].tolist()
+
+
+def _split(names: Sequence[str]) -> list[tuple[str, ...]]:
+    """Part the numbers of an evaluation, which are logged after a report of the same env step, from the others."""
+    parts = (tuple(name for name in names if _is_evaluated(name) == evaluated) for evaluated in (False, True))
+    return [part for part in parts if part]
+
+
+def _is_evaluated(name: str) -> bool:
+    return name.startswith("eval/")
 
 
 def _append(known: pd.DataFrame, fresh: pd.DataFrame) -> pd.DataFrame:

@@ -98,6 +98,9 @@ STATUS_ICON: Final = {
     "failed": ":material/error:",
     "lost": ":material/link_off:",
 }
+GateColor = Literal["green", "orange"]
+GATE_COLOR: Final[dict[str, GateColor]] = {"active": "green", "idle": "orange"}
+GATE_ICON: Final = {"active": ":material/filter_alt:", "idle": ":material/filter_alt_off:"}
 ENDED: Final = frozenset({"finished", "stopped", "failed", "lost"})
 
 _INK: Final = {"light": ("#1f2430", "#ffffff", "#e3e6ea"), "dark": ("#e6e8ec", "#0f131a", "#2a313c")}

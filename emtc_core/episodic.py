@@ -1,10 +1,12 @@
 """The episodic part of a run: memory, embedder and gate behind one small interface.
 
 `EpisodicPart` serves EMTC, EMU and EMC; `NoEpisodicPart` is its null object for plain backbones. The
-stage before is an episode, the stage after the replay buffer. Values always come from the slots that
-Algorithm 2 assigned, so between two re-projections nothing is searched.
+stage before is an episode, the stage after the replay buffer. The gate searches once per episode, when it
+is written (`gate.lookup`); the incentive reads the slots that Algorithm 2 assigned, so between two
+re-projections an update searches nothing.
 """
 
+import logging
 import time
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
@@ -29,6 +31,8 @@ from emtc_core.seeding import derive_seed, make_generator
 
 Slots = NDArray[np.int64]
 Floats = NDArray[np.float64]
+
+_LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -129,11 +133,25 @@ class EpisodicPart:
             device=str(device),
             seed=derive_seed(config.seed, "memory"),
         )
+        self._episodes = 0  # written so far
+        self._has_warned = False
         self._write_s: list[float] = []  # of each episode since the last report
+        self._verdicts: list[GateVerdict] = []  # of each episode since the last report
         self._recalled = self._found = 0  # successors since the last report
 
     def absorb(self, episode: Episode, *, number: int, tau: float) -> Absorbed:
-        """Write the episode (Algorithm 2), then judge its transitions (Algorithm 3, lines after it)."""
+        """Write the episode (Algorithm 2) and judge its transitions (Algorithm 3), in the order of `gate.timing`."""
+        if self._config.gate.timing == "before_write":
+            verdict = self._judge_episode(episode, self._search(episode.state), tau=tau)
+            slots = self._write(episode, number)
+        else:
+            slots = self._write(episode, number)
+            verdict = self._judge_episode(episode, self._look_up(slots, episode.state), tau=tau)
+        self._verdicts.append(verdict)
+        seen = self._see(slots, episode.state)
+        return Absorbed(slots, seen, self.memory.uids(seen), self.memory.generation, verdict)
+
+    def _write(self, episode: Episode, number: int) -> Slots:
         started = time.monotonic()
         slots = self.memory.write(
             state=episode.state,
@@ -143,18 +161,30 @@ class EpisodicPart:
             episode_return=episode.episode_return,
         )
         self._write_s.append(time.monotonic() - started)
+        self._episodes += 1
+        return slots
+
+    def _look_up(self, slots: Slots, state: NDArray[np.float32]) -> Slots:
+        """Find the nodes that the gate reads for an episode just written to `slots` (C2)."""
         gate = self._config.gate
-        verdict = evaluate_gate(
+        if gate.lookup == "nearest":
+            return self._search(state)
+        return self.memory.resolve(slots, state, nearest=gate.on_miss == "nearest")
+
+    def _search(self, state: NDArray[np.float32]) -> Slots:
+        return self.memory.find(state, np.arange(len(state)), nearest=self._config.gate.on_miss == "nearest")
+
+    def _judge_episode(self, episode: Episode, slots: Slots, *, tau: float) -> GateVerdict:
+        return evaluate_gate(
             episode,
-            self.memory.resolve(slots, episode.state, nearest=gate.on_miss == "nearest"),
+            slots,
             self.memory,
-            gate,
+            self._config.gate,
             gamma=self._gamma,
             tau=tau,
             bootstrap_on_timeout=self._config.train.bootstrap_on_timeout,
+            is_empty=self.memory.is_blind,
         )
-        seen = self._see(slots, episode.state)
-        return Absorbed(slots, seen, self.memory.uids(seen), self.memory.generation, verdict)
 
     def _see(self, slots: Slots, state: NDArray[np.float32]) -> Slots:
         """Turn the slots that Algorithm 2 assigned into those that the incentive will read."""
@@ -191,25 +221,28 @@ class EpisodicPart:
     def _evaluate(self, batch: Batch, *, tau: float) -> tuple[Floats, Floats]:
         """Compute delta_mem and beta [B, T] of a batch from the memory of this moment."""
         gate = self._config.gate
-        slots_BT = self._fill_misses(batch, np.where(self.memory.uids(batch.slots) == batch.uids, batch.slots, -1))
+        slots_BT = self._slots_of_gate(batch)
         here = slots_BT[:, :-1]
         following = self.memory.successors(here) if gate.successor == "link" else slots_BT[:, 1:]
         h, h_next = self.memory.peek(here), self.memory.peek(following)
         if gate.terminal_value == "zero":
             h_next = np.where(batch.ends, 0.0, h_next)
         reward = batch.reward.cpu().numpy()
-        return settle(reward, h, h_next, config=gate, gamma=self._gamma, tau=tau)
+        is_empty = self.memory.is_blind
+        return settle(reward, h, h_next, config=gate, gamma=self._gamma, tau=tau, is_empty=is_empty)
 
-    def _fill_misses(self, batch: Batch, slots_BT: Slots) -> Slots:
-        """Take the nearest node where none is within delta, if the gate's rule says so."""
-        real = np.arange(slots_BT.shape[1]) <= batch.length[:, None]
-        rows, steps = np.nonzero(real & (slots_BT < 0))
-        if self._config.gate.on_miss != "nearest" or not len(rows):
-            return slots_BT
-        state = _pick(batch.state, rows, steps)
-        filled = slots_BT.copy()
-        filled[rows, steps] = self.memory.find(state, steps, nearest=True)
-        return filled
+    def _slots_of_gate(self, batch: Batch) -> Slots:
+        """Find the nodes [B, T+1] that the gate reads now: by a search of every state, or only where none is known."""
+        gate = self._config.gate
+        slots_BT = np.where(self.memory.uids(batch.slots) == batch.uids, batch.slots, -1)
+        sought = np.arange(slots_BT.shape[1]) <= batch.length[:, None]
+        if gate.lookup == "written":
+            sought &= (slots_BT < 0) & (gate.on_miss == "nearest")
+        rows, steps = np.nonzero(sought)
+        if len(rows):
+            state = _pick(batch.state, rows, steps)
+            slots_BT[rows, steps] = self.memory.find(state, steps, nearest=gate.on_miss == "nearest")
+        return slots_BT
 
     def _resolve(self, batch: Batch, buffer: ReplayBuffer) -> Batch:
         """Find the slots of sampled episodes again if the memory was re-embedded since they were stored."""
@@ -232,8 +265,9 @@ class EpisodicPart:
 
     def refit(self, buffer: ReplayBuffer) -> dict[str, float]:
         """Train the embedder on a sample of the memory, then embed every node anew (Algorithm 1)."""
-        if self._config.embed.type == "random" or self.memory.size < self._config.embed.min_entries:
+        if not self._may_refit:
             return {}
+        self._warn_of_collapse()
         stats = fit(self._embedder, self.memory.sample(self._config.embed.samples))
         started = time.monotonic()
         self.memory.reproject()
@@ -245,10 +279,30 @@ class EpisodicPart:
             "embedder/state_loss": stats.state_loss,
             "embedder/info_nce": stats.info_nce,
             "embedder/info_nce_accuracy": stats.info_nce_accuracy,
+            "embedder/info_nce_chance": stats.info_nce_chance,
+            "embedder/return_unit": stats.return_unit,
             "embedder/fit_ms": stats.seconds * 1e3,
             "memory/reproject_ms": reproject_s * 1e3,
         }
         return {name: value for name, value in values.items() if np.isfinite(value)}
+
+    @property
+    def _may_refit(self) -> bool:
+        """Enough nodes, or enough episodes that left few: where all merges, waiting for nodes is a deadlock (B15)."""
+        embed = self._config.embed
+        enough_episodes = self._episodes >= embed.min_episodes > 0
+        return embed.type != "random" and (self.memory.size >= embed.min_entries or enough_episodes)
+
+    def _warn_of_collapse(self) -> None:
+        """Say once when episodes, not nodes, made a refit due: the embedding hardly tells states apart."""
+        embed = self._config.embed
+        if self.memory.size < embed.min_entries and not self._has_warned:
+            self._has_warned = True
+            _LOG.warning(
+                "After %d episodes the memory holds %d nodes, fewer than embed.min_entries = %d: nearly all states "
+                "merge within memory.delta = %g. The embedder is trained on what there is.",
+                *(self._episodes, self.memory.size, embed.min_entries, self._config.memory.delta),
+            )
 
     def _rewrite(self, buffer: ReplayBuffer) -> None:
         """Write replayed episodes into the memory once more (`memory.replay_refresh`, A19)."""
@@ -322,6 +376,7 @@ class EpisodicPart:
         return (
             timing
             | hit_rate
+            | self._describe_verdicts()
             | {
                 "memory/size": self.memory.size,
                 "memory/merge_rate": stats.merged / max(1, stats.written),
@@ -330,14 +385,28 @@ class EpisodicPart:
             }
         )
 
+    def _describe_verdicts(self) -> dict[str, float]:
+        """Describe the transitions collected since the last report, as they were judged."""
+        verdicts, self._verdicts = self._verdicts, []
+        if not self._config.uses_gate or not verdicts:
+            return {}
+        error = np.concatenate([verdict.delta_mem for verdict in verdicts])
+        beta = np.concatenate([verdict.beta for verdict in verdicts])
+        return _describe("gate/delta_mem_new", error[np.isfinite(error)]) | _describe("gate/beta_new", beta)
+
     def get_state(self) -> dict[str, Any]:
         """Collect memory and embedder for a checkpoint."""
-        return {"memory": self.memory.get_state(), "embedder": self._embedder.get_state()}
+        return {
+            "memory": self.memory.get_state(),
+            "embedder": self._embedder.get_state(),
+            "episodes": self._episodes,
+        }
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Restore memory and embedder from a checkpoint."""
         self._embedder.set_state(state["embedder"])
         self.memory.set_state(state["memory"])
+        self._episodes = state.get("episodes", 0)  # absent in older checkpoints
 
 
 def make_episodic_system(config: RunConfig, info: EnvInfo, *, device: torch.device) -> EpisodicSystem:

@@ -2,7 +2,7 @@
 
 `delta_mem` and `gate_coefficient` compute in the array namespace of their input, so the learner, the
 sliders of a page and a check of the database run the same line. `settle` applies the rules for misses and
-`evaluate_gate` judges one written episode. Stage before: memory; after: replay buffer.
+`evaluate_gate` judges one episode. Stage before: memory; after: replay buffer. tau: `temperature.py`.
 """
 
 from dataclasses import dataclass
@@ -34,12 +34,12 @@ def delta_mem(reward: Any, h: Any, h_next: Any, *, gamma: float) -> Any:
     return abs(reward + gamma * h_next - h)
 
 
-def gate_coefficient(delta_mem: Any, *, tau: float, scale: float = 1.0) -> Any:
+def gate_coefficient(delta_mem: Any, *, tau: Any, scale: float = 1.0) -> Any:
     """Weigh an incentive by how well the memory agrees with itself over one step (Eq. 8).
 
     Args:
         delta_mem: Temporal-consistency error, any shape, >= 0, in return units.
-        tau: Gate temperature, > 0, in return units.
+        tau: Gate temperature, > 0, in return units; a number, or an array that broadcasts with `delta_mem`.
         scale: Factor on `delta_mem` first (`gate.delta_scale`).
 
     Returns:
@@ -48,19 +48,37 @@ def gate_coefficient(delta_mem: Any, *, tau: float, scale: float = 1.0) -> Any:
     Raises:
         ValueError: If tau is not positive.
     """
-    if not tau > 0:
-        raise ValueError(f"tau must be positive, got {tau}")
+    if np.any(np.asarray(tau) <= 0):
+        raise ValueError(f"tau must be positive, got {np.min(tau)}")
     xp = array_namespace(delta_mem)
     return xp.exp(-((scale * delta_mem) ** 2) / (2.0 * tau * tau))
 
 
+def beta_of_miss(config: GateConfig, *, is_empty: bool) -> float:
+    """Say the gate of a transition whose lookup found nothing.
+
+    Args:
+        config: `on_empty` decides while there is nothing to search, `on_miss` from then on. A caller who wants
+            "nearest" has asked the memory for the nearest node already, so what it still misses is blocked.
+        is_empty: Whether the searched index held no node at all.
+    """
+    rule = config.on_empty if is_empty else config.on_miss
+    return 1.0 if rule == "pass" else 0.0
+
+
 def settle(
-    reward: NDArray[Any], h: Float64s, h_next: Float64s, *, config: GateConfig, gamma: float, tau: float
+    reward: NDArray[Any],
+    h: Float64s,
+    h_next: Float64s,
+    *,
+    config: GateConfig,
+    gamma: float,
+    tau: float,
+    is_empty: bool = False,
 ) -> tuple[Float64s, Float64s]:
     """Compute delta_mem and beta where a NaN value means that the lookup found nothing.
 
-    Any common shape. A miss leaves NaN in delta_mem; its beta is 1 for `on_miss = "pass"`, else 0 (a caller
-    who wants "nearest" has asked the memory for the nearest node already). A gate that is off gives 1.
+    Any common shape. A miss leaves NaN in delta_mem; `beta_of_miss` says its beta. A gate that is off gives 1.
 
     Returns:
         (delta_mem, beta), float64.
@@ -70,7 +88,7 @@ def settle(
         return delta, np.ones_like(delta)
     missed = np.isnan(delta)
     beta = gate_coefficient(np.where(missed, 0.0, delta), tau=tau, scale=config.delta_scale)
-    return delta, np.where(missed, 1.0 if config.on_miss == "pass" else 0.0, beta)
+    return delta, np.where(missed, beta_of_miss(config, is_empty=is_empty), beta)
 
 
 class RecalledReturns(Protocol):
@@ -107,17 +125,19 @@ def evaluate_gate(
     gamma: float,
     tau: float,
     bootstrap_on_timeout: bool = False,
+    is_empty: bool = False,
 ) -> GateVerdict:
-    """Judge every transition of an episode that Algorithm 2 has just written.
+    """Judge every transition of an episode by the memory as it is now.
 
     Args:
         episode: The episode.
-        slots: [T+1] node of each of its states; -1 where nothing is stored or visible.
+        slots: [T+1] node that the lookup found for each of its states; -1 where it found none.
         memory: Read for H at those nodes and, for `successor = "link"`, for their links.
         config: Rules for successors, misses and terminal steps.
         gamma: Discount.
         tau: Temperature now.
         bootstrap_on_timeout: Whether an episode cut by its time limit goes on in the target.
+        is_empty: Whether there was no node to search.
     """
     h_all = memory.recall(slots).h
     h = h_all[:-1]
@@ -125,5 +145,5 @@ def evaluate_gate(
     ends = episode.terminated or (episode.truncated and not bootstrap_on_timeout)
     if ends and config.terminal_value == "zero":
         h_next[-1] = 0.0
-    delta, beta = settle(episode.reward, h, h_next, config=config, gamma=gamma, tau=tau)
+    delta, beta = settle(episode.reward, h, h_next, config=config, gamma=gamma, tau=tau, is_empty=is_empty)
     return GateVerdict(h=h, h_next=h_next, delta_mem=delta, beta=beta)

@@ -19,6 +19,7 @@ class MetricsWindow:
 
     def _restart(self) -> None:
         self._values: dict[str, list[Number]] = defaultdict(list)
+        self._shares: dict[str, list[tuple[torch.Tensor, torch.Tensor]]] = defaultdict(list)
         self._env_steps = 0
         self._rollout_s = 0.0
         self._started = time.monotonic()
@@ -27,6 +28,11 @@ class MetricsWindow:
         """Add one observation per name."""
         for name, value in values.items():
             self._values[name].append(value)
+
+    def add_shares(self, shares: Mapping[str, tuple[torch.Tensor, torch.Tensor]]) -> None:
+        """Add a part and its whole per name; `take` divides the sums, and gives 0 where the whole is 0."""
+        for name, part_and_whole in shares.items():
+            self._shares[name].append(part_and_whole)
 
     def add_episode(self, episode: Episode) -> None:
         """Add one finished training episode."""
@@ -47,7 +53,8 @@ class MetricsWindow:
     def take(self) -> dict[str, float]:
         """Return the mean of every name and start a new window; what lies on a device comes over in one transfer."""
         elapsed = max(time.monotonic() - self._started, 1e-9)
-        means = _fetch({name: _mean(values) for name, values in self._values.items()})
+        shares = {name: _share(pairs) for name, pairs in self._shares.items()}
+        means = _fetch({name: _mean(values) for name, values in self._values.items()} | shares)
         means["time/env_steps_per_second"] = self._env_steps / elapsed
         means["time/rollout_share"] = self._rollout_s / elapsed
         self._restart()
@@ -60,6 +67,11 @@ def _mean(values: Sequence[Number]) -> Number:
     if len(tensors) == len(values):
         return torch.stack([tensor.double() for tensor in tensors]).mean()
     return sum(float(value) for value in values) / len(values)
+
+
+def _share(pairs: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> torch.Tensor:
+    part, whole = (torch.stack(sums).double().sum() for sums in zip(*pairs, strict=True))
+    return torch.where(whole > 0, part / whole.clamp_min(torch.finfo(torch.float64).tiny), torch.zeros_like(whole))
 
 
 def _fetch(means: Mapping[str, Number]) -> dict[str, float]:

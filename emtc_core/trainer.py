@@ -36,10 +36,11 @@ from emtc_core.metrics_window import MetricsWindow
 from emtc_core.recorder import EpisodeRecord, Recorder
 from emtc_core.replay_buffer import Batch, ReplayBuffer
 from emtc_core.rollout.collector import Collector
-from emtc_core.rollout.episode import Episode
+from emtc_core.rollout.episode import Episode, discounted_returns
 from emtc_core.rollout.fresh import FreshEpisodes, pack_episodes, unpack_episodes
 from emtc_core.schedules import Every, linear_decay
 from emtc_core.seeding import derive_seed, make_generator
+from emtc_core.temperature import Temperature
 
 
 @dataclass(frozen=True)
@@ -88,6 +89,7 @@ class Trainer:
         self._evaluator = Evaluator(
             eval_env, config.eval, gamma=train.gamma, reward_scale=train.reward_scale, seed=config.seed
         )
+        self._temperature = Temperature(config.gate, t_max=train.t_max)
         self._window = MetricsWindow()
         self._losses = LossWatch(checkpoints.folder)
         self.env_step = 0
@@ -153,8 +155,12 @@ class Trainer:
         self._episode += 1
         first = self.env_step + 1
         self.env_step += episode.length
-        absorbed = self._episodic.absorb(episode, number=self._episode, tau=self._tau())
+        tau = self._tau()
+        absorbed = self._episodic.absorb(episode, number=self._episode, tau=tau)
         verdict = absorbed.verdict
+        if verdict is not None:
+            returns = discounted_returns(episode.reward, self._config.train.gamma)[:-1]
+            self._temperature.observe(verdict.delta_mem, returns)
         gated = verdict.beta if verdict is not None and self._config.uses_gate else None
         if self._learner.on_policy:
             self._fresh.add(episode)
@@ -167,7 +173,7 @@ class Trainer:
                 beta=gated,
                 number=self._episode,
             )
-        self._recorder.record_episode(self._episode_record(episode, absorbed, first))
+        self._recorder.record_episode(self._episode_record(episode, absorbed, first, tau))
         self._window.add_episode(episode)
         train = self._config.train
         if not self._learner.on_policy and len(self._replay_buffer) >= max(train.burn_in, train.batch):
@@ -213,6 +219,7 @@ class Trainer:
         self._updates += 1
         self._losses.watch(self._updates, stats["train/loss"], learned)
         self._window.add(stats)
+        self._window.add_shares(stats.shares)
 
     # ---- duties ----
 
@@ -306,6 +313,7 @@ class Trainer:
             "duties": {name: duty.last for name, duty in self._duties.items()},
             "learner": self._learner.get_state(),
             "episodic": self._episodic.get_state(),
+            "temperature": self._temperature.get_state(),
             "replay_buffer": self._replay_buffer.get_state(),
             "fresh": self._fresh.get_state(),
             "to_take": pack_episodes(self._to_take),
@@ -323,6 +331,8 @@ class Trainer:
             self._duties[name].last = last
         self._learner.set_state(state["learner"])
         self._episodic.set_state(state["episodic"])
+        if "temperature" in state:  # absent in older checkpoints
+            self._temperature.set_state(state["temperature"])
         self._replay_buffer.set_state(state["replay_buffer"])
         self._fresh.set_state(state["fresh"])
         self._to_take = unpack_episodes(state.get("to_take", []))
@@ -337,11 +347,9 @@ class Trainer:
         return linear_decay(self.env_step, start=train.eps_start, end=train.eps_end, steps=train.eps_steps)
 
     def _tau(self) -> float:
-        gate = self._config.gate
-        steps = self._config.train.t_max // 2 if gate.tau_decay_steps is None else gate.tau_decay_steps
-        return linear_decay(self.env_step, start=gate.tau_start, end=gate.tau_end, steps=steps)
+        return self._temperature.at(self.env_step)
 
-    def _episode_record(self, episode: Episode, absorbed: Absorbed, first_env_step: int) -> EpisodeRecord:
+    def _episode_record(self, episode: Episode, absorbed: Absorbed, first_env_step: int, tau: float) -> EpisodeRecord:
         verdict = absorbed.verdict
         gated = verdict if self._config.uses_gate else None
         return EpisodeRecord(
@@ -358,7 +366,7 @@ class Trainer:
             h_next=verdict.h_next if verdict else None,
             delta_mem=gated.delta_mem if gated else None,
             beta=gated.beta if gated else None,
-            tau=self._tau() if gated else None,
+            tau=tau if gated else None,
         )
 
     def _summary(self, status: Literal["finished", "stopped"]) -> RunSummary:

@@ -8,6 +8,6 @@ from app.components.live import panels
 
 st.title("Live")
 run = run_picker.require_run()
-run_picker.header(run)
+run_picker.header(run, gate=False)  # its status line has the badge and ticks
 with messages.guarded():
     panels.show(run)

@@ -1,14 +1,19 @@
 """The invariants of a recorded run as one function, for tests and for every resume."""
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 from sqlalchemy import Connection, func, select
 
-from emtc_core.schedules import linear_decay
+from emtc_core.config.gate import GateConfig
+from emtc_core.gate import beta_of_miss, gate_coefficient
+from emtc_core.gate import delta_mem as consistency_error
+from emtc_core.rollout.episode import discounted_returns
+from emtc_core.temperature import Temperature
 from storage.blobs import unpack
 from storage.engine import Database
 from storage.frames import read_frame
@@ -69,8 +74,8 @@ def _check_verdicts(
     connection: Connection, run_id: str, config: Mapping[str, Any], outline: pd.DataFrame
 ) -> Iterator[str]:
     gamma = config.get("train", {}).get("gamma", 0.99)
-    scale = config.get("gate", {}).get("delta_scale", 1.0)
-    tau_of = _tau_schedule(config)
+    gate = _gate_config(config)
+    schedule = _TauSchedule(gate, config)
     first = outline["first_env_step"].to_numpy()
     for rows in _chunks(connection, run_id):
         env_step = rows["env_step"].to_numpy()
@@ -81,33 +86,70 @@ def _check_verdicts(
         episode, start, length = outline.iloc[place].to_numpy().T
         if (episode != rows["episode"]).any() or (env_step - start != rows["t"]).any():
             yield f"{run_id}: a transition names another episode or t than its place"
-        yield from _check_equations(run_id, rows, gamma=gamma, scale=scale)
-        tau = rows["tau"].to_numpy()
-        if tau_of is not None and not np.isnan(tau).all():
-            expected = np.array([tau_of(int(step)) for step in start + length - 1])
-            if (np.abs(tau - expected) > TOLERANCE).any():
-                yield f"{run_id}: tau leaves its schedule near env step {env_step[0]}"
+        yield from _check_equations(run_id, rows, gate, gamma=gamma)
+        if not schedule.holds(rows, ends=start + length - 1):
+            yield f"{run_id}: tau leaves its schedule near env step {env_step[0]}"
 
 
-def _check_equations(run_id: str, rows: pd.DataFrame, *, gamma: float, scale: float) -> Iterator[str]:
+def _gate_config(config: Mapping[str, Any]) -> GateConfig:
+    """Read the gate's settings, whatever version stored them."""
+    known = {key: value for key, value in config.get("gate", {}).items() if key in GateConfig.model_fields}
+    return GateConfig.model_validate(known)
+
+
+def _check_equations(run_id: str, rows: pd.DataFrame, gate: GateConfig, *, gamma: float) -> Iterator[str]:
     names = ("reward", "h", "h_next", "delta_mem", "beta", "tau")
     reward, h, h_next, delta_mem, beta, tau = (rows[name].to_numpy(np.float64) for name in names)
     size = np.maximum(1.0, np.maximum(np.abs(h), np.abs(h_next)))
-    off_delta = np.abs(delta_mem - np.abs(reward + gamma * h_next - h)) / size
-    off_beta = np.abs(beta - np.exp(-((delta_mem * scale) ** 2) / (2 * tau**2)))
+    off_delta = np.abs(delta_mem - consistency_error(reward, h, h_next, gamma=gamma)) / size
+    missed = np.isnan(delta_mem)
+    expected = gate_coefficient(
+        np.where(missed, 0.0, delta_mem), tau=np.where(tau > 0, tau, 1.0), scale=gate.delta_scale
+    )
+    allowed = [beta_of_miss(gate, is_empty=is_empty) for is_empty in (False, True)]
+    off_miss = np.abs(beta[:, None] - allowed).min(axis=1)
+    off_beta = np.where(missed, off_miss, np.abs(beta - expected))
     for name, off in (("delta_mem", off_delta), ("beta", off_beta)):
         worst = int(np.argmax(np.nan_to_num(off)))
         if off[worst] > TOLERANCE:
             yield f"{run_id}: {name} is off by {off[worst]:.1e} at env step {rows['env_step'].iloc[worst]}"
 
 
-def _tau_schedule(config: Mapping[str, Any]) -> Callable[[int], float] | None:
-    gate, train = config.get("gate", {}), config.get("train", {})
-    if "tau_start" not in gate or "tau_end" not in gate or "t_max" not in train:
-        return None
-    decay = gate.get("tau_decay_steps")
-    steps = train["t_max"] // 2 if decay is None else decay
-    return lambda step: linear_decay(step, start=gate["tau_start"], end=gate["tau_end"], steps=steps)
+class _TauSchedule:
+    """Follows a run's transitions in order and knows which tau each episode should carry."""
+
+    def __init__(self, gate: GateConfig, config: Mapping[str, Any]) -> None:
+        train = config.get("train", {})
+        self._gamma = train.get("gamma", 0.99)
+        self._observes = (gate.schedule, gate.tau_unit) != ("linear", "return")
+        self._known = "tau_start" in config.get("gate", {}) and "t_max" in train
+        self._temperature = Temperature(gate, t_max=train.get("t_max", 0))
+        self._begun: list[pd.DataFrame] = []  # rows of an episode that a chunk cut
+
+    def holds(self, rows: pd.DataFrame, *, ends: NDArray[np.int64]) -> bool:
+        """Compare the next rows; `ends` [rows] is the last env step of each one's episode."""
+        tau = rows["tau"].to_numpy(np.float64)
+        if not self._known or np.isnan(tau).all():
+            return True
+        if self._observes:
+            return self._follow(rows, ends)
+        expected = [self._temperature.at(int(step)) for step in ends]
+        return not (np.abs(tau - expected) > TOLERANCE).any()
+
+    def _follow(self, rows: pd.DataFrame, ends: NDArray[np.int64]) -> bool:
+        """Judge episode by episode, as training did: by what the episodes before left."""
+        held = True
+        for end in np.unique(ends).tolist():
+            part = rows[ends == end]
+            tau = part["tau"].to_numpy(np.float64)
+            held &= bool((np.abs(tau - self._temperature.at(end)) <= TOLERANCE * np.maximum(1.0, tau)).all())
+            self._begun.append(part)
+            if part["env_step"].iloc[-1] == end:
+                whole = pd.concat(self._begun)
+                self._begun = []
+                returns = discounted_returns(whole["reward"].to_numpy(np.float32), self._gamma)[:-1]
+                self._temperature.observe(whole["delta_mem"].to_numpy(np.float64), returns)
+        return held
 
 
 def _chunks(connection: Connection, run_id: str) -> Iterator[pd.DataFrame]:

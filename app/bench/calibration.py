@@ -3,6 +3,7 @@
 The reference is ten episodes per map of the same scripts on the real engine (caiyangcy/SCMM): orders are
 given anew every two game loops and at any distance, so the scripts drive the battle itself and not SMAC's
 masked actions. Only attack-closest and wall-off are firm; the published text of the others is uncertain.
+Starts are the default ones, so nothing but the random weapon delay tells one episode from another.
 """
 
 from collections.abc import Callable
@@ -50,10 +51,10 @@ def run(maps: tuple[str, ...] = tuple(MAPS), *, episodes: int = 100, seed: int =
     return figures
 
 
-def play_script(map: str, policy: Policy, *, episodes: int, seed: int) -> float:
-    """Let a script fight `episodes` battles and tell the share that it wins."""
+def play_script(map: str, policy: Policy, *, episodes: int, seed: int, config: SkirmishConfig | None = None) -> float:
+    """Let a script fight `episodes` battles, with the default settings or others, and tell the share that it wins."""
     spec = MAPS[map]
-    battle = Battle(spec, n_envs=episodes, config=SkirmishConfig())
+    battle = Battle(spec, n_envs=episodes, config=config or SkirmishConfig())
     battle.seed(seed)
     battle.restart()
     armed = battle.spec[:, c.S_DELIVERY] != c.MEND

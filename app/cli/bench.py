@@ -10,7 +10,7 @@ import typer
 from app.cli.output import AsJson, print_json, print_table, say
 
 BENCHMARKS = ("learner", "memory", "embedder", "skirmish", "grf", "telemetry", "queries", "projection", "end_to_end")
-EXTRA = ("calibration",)
+EXTRA = ("calibration", "embedding")
 
 
 def bench(

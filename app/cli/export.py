@@ -27,6 +27,7 @@ from storage.runs import RunRow
 Choice = TypeVar("Choice", bound=str)
 EVERY_RUN = 1_000_000
 ENCODER_TIMING = "encoder-timing"
+GATE_READINGS = "gate-readings"
 
 
 def export(
@@ -63,15 +64,17 @@ def export(
         return
     if out is None:
         raise typer.BadParameter("--figure needs --out FILE.")
-    name = _choose("figure", figure or "", FIGURES)
+    name = _choose("figure", figure or "", (*FIGURES, GATE_READINGS))
     image = _choose("format", format or out.suffix.removeprefix("."), EXPORT_FORMATS)
     _choose("color", color, QUANTITIES)
-    if (name in single.FIGURES or name in memories.FIGURES) and not runs:
+    if (name in single.FIGURES or name in memories.FIGURES or name == GATE_READINGS) and not runs:
         raise typer.BadParameter("Name at least one run; list them with: emtc runs")
     database = open_database(db)
     rows = _select(database, runs, map, algo)
     if name == "memory-atlas":
         drawn: AnyFigure = single.make_memory_atlas(database, rows, color, method)
+    elif name == GATE_READINGS:
+        drawn = _judge_again(database, rows)
     elif name == "strategy-divergence" and episodes:
         drawn = make_strategy_divergence(database, rows, episodes=_read_pair(episodes))
     else:
@@ -94,6 +97,15 @@ def _measure_encoders() -> pd.DataFrame:
 
     say("Measuring the encoders …")
     return make_encoder_timing_table()
+
+
+def _judge_again(db: Database, rows: list[RunRow]) -> AnyFigure:
+    """Run memory and gate anew on what was recorded; the only figure that computes with the core."""
+    from app.runs.readings import make_gate_readings
+
+    chart = make_gate_readings(db, rows, on_progress=say)
+    say(chart.caption)
+    return chart
 
 
 def _select(

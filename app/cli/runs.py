@@ -12,6 +12,7 @@ from storage import lifecycle
 from storage.control import ask, ask_stop
 from storage.engine import open_database, run_folder
 from storage.lifecycle import Event
+from storage.queries.gate_state import GateState, gate_state
 from storage.queries.runs import get_run, list_resumes, list_runs
 from storage.removal import list_belongings, remove_run
 from storage.runs import state_now
@@ -39,6 +40,7 @@ def show(run: RunPrefix, db: DatabaseUrl = DEFAULT_DATABASE, json: AsJson = Fals
     row = get_run(database, run)
     facts: dict[str, Any] = {**asdict(row), "folder": str(run_folder(database, row.id))}
     del facts["owner_token"]
+    facts["gate"] = _gate_facts(gate_state(database, row.id))
     standing = look(database, row)
     facts["checkpoints"] = [asdict(each) for each in standing.checkpoints]
     facts["resumes"] = list_resumes(database, row.id).astype(object).to_dict("records")
@@ -53,6 +55,14 @@ def show(run: RunPrefix, db: DatabaseUrl = DEFAULT_DATABASE, json: AsJson = Fals
     config = facts.pop("config")
     print_table([{"field": k, "value": v} for k, v in facts.items()], title=f"Run {row.id}", empty="")
     print_table([{"section": k, "values": v} for k, v in config.items()], title="Configuration", empty="")
+
+
+def _gate_facts(state: GateState | None) -> dict[str, Any] | None:
+    """Lay the gate's state out under the short names of its metrics; None for a run without a gate."""
+    if state is None:
+        return None
+    values = {name.partition("/")[2]: value for name, value in state.values.items()}
+    return {"state": state.state, "reason": state.sentence, **values}
 
 
 def stop(run: RunPrefix, db: DatabaseUrl = DEFAULT_DATABASE) -> None:

@@ -1,17 +1,15 @@
 """`emtc train | resume` and the worker behind detached runs."""
 
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from app.cli.output import DEFAULT_DATABASE, AsJson, DatabaseUrl, RunPrefix, print_json, print_table, say
+from app.cli.progress import show_progress
 from app.runs.launch import check_startable, launch_run
 from app.runs.resume import Standing, launch_again, look, resume_run, take_to_resume
 from app.runs.signals import StopSignals, stop_signals
@@ -168,11 +166,10 @@ def _train_heard(
 def _train_in_foreground(
     database: Database, run_id: str, token: str, signals: StopSignals, *, resume: bool, json: bool
 ) -> int:
-    target = get_run(database, run_id).target_steps
     started = time.monotonic()
     say(f"Run {run_id}")
     try:
-        with _progress_bar(target) as on_progress:
+        with show_progress(database, run_id) as on_progress:
             summary = _train_heard(database, run_id, token, signals, resume=resume, on_progress=on_progress)
     except StopRequested:
         say(f"Run {run_id} was stopped before its first step.")
@@ -192,21 +189,6 @@ def _train_in_foreground(
         win_rate = "–" if summary.win_rate is None else f"{summary.win_rate:.1%}"
         say(f"{summary.status}: {summary.env_steps} env steps in {wall_seconds:.0f} s, test win rate {win_rate}")
     return 0
-
-
-@contextmanager
-def _progress_bar(total: int) -> Iterator[Callable[[int], None]]:
-    columns = (
-        TextColumn("training"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("env steps"),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=Console(stderr=True)) as progress:
-        task = progress.add_task("training", total=total)
-        yield lambda env_step: progress.update(task, completed=min(env_step, total))
 
 
 def _print_keys() -> int:

@@ -4,8 +4,9 @@ import streamlit as st
 
 from app import data, messages, state
 from app.format import escape_markdown
-from app.theme import STATUS_COLOR, STATUS_ICON
+from app.theme import GATE_COLOR, GATE_ICON, STATUS_COLOR, STATUS_ICON
 from emtc_core.errors import EmtcError
+from storage.queries.gate_state import GateState
 from storage.runs import RunRow
 
 _KEY = "run_picker"
@@ -57,11 +58,13 @@ def require_run() -> RunRow:
         st.stop()
 
 
-def header(run: RunRow) -> None:
-    """Draw a run's name and what it is."""
+def header(run: RunRow, *, gate: bool = True) -> None:
+    """Draw a run's name, what it is, and whether its gate acts unless the page itself keeps that up to date."""
     st.markdown(f"### {escape_markdown(run.name)}")
     info = f"`{run.id}` · {run.algo} on {run.env} {run.map} · seed {run.seed}"
     st.caption(escape_markdown(info).replace("\\`", "`"))
+    if gate:
+        gate_badge(data.gate_state(run))
 
 
 def links(run_id: str, name: str) -> None:
@@ -78,6 +81,15 @@ def links(run_id: str, name: str) -> None:
 def status_badge(status: str) -> None:
     """Draw a status as icon, colour and word."""
     st.badge(status, icon=STATUS_ICON.get(status), color=STATUS_COLOR.get(status, "gray"))  # type: ignore[arg-type]
+
+
+def gate_badge(state: GateState | None) -> None:
+    """Say whether a gate acts, why, and what to try; nothing of a run without one."""
+    if state is None:
+        return
+    with st.container(horizontal=True, vertical_alignment="center", gap="small"):
+        st.badge(f"gate {state.state}", icon=GATE_ICON[state.state], color=GATE_COLOR[state.state])
+        st.caption(escape_markdown(state.sentence), width="content")
 
 
 def _resolve(wanted: str) -> str | None:

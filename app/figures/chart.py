@@ -19,7 +19,8 @@ Values = NDArray[np.float64]
 class Line:
     """One series; `low` and `high` bound its band; a width of 0 with markers draws points only.
 
-    A faint line stands behind its group's line: thin, without legend and tooltip.
+    A faint line stands behind its group's line: thin, without legend and tooltip. On a page, where a legend has
+    little room, `label` stands for the name.
     """
 
     name: str
@@ -32,6 +33,7 @@ class Line:
     markers: bool = False
     width: float = 2.0
     faint: bool = False
+    label: str = ""
 
 
 @dataclass(frozen=True)
@@ -144,6 +146,7 @@ def _cut(line: Line, window: Sequence[float]) -> Line:
 def _to_component(line: Line) -> dict[str, Any]:
     return {
         "name": line.name,
+        "label": line.label,
         "color": line.color,
         "x": line.x.tolist(),
         "y": _nullable(line.y),

@@ -1,41 +1,138 @@
 """The curves of one run: the gate at work, outcomes, learning and speed. Frames in, Charts out."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from app.figures.chart import Chart, Line, Mark, Panel, Values, column
-from app.theme import BETA, DELTA_MEM, LOSS, OKABE_ITO, RETURN, SPEED, TAU, WIN_RATE
+from app.theme import BETA, DELTA_MEM, H_VALUE, LOSS, OKABE_ITO, RETURN, SPEED, TAU, WIN_RATE
 from emtc_core.metrics import METRICS
 
 X_LABEL = "training env steps"
 _EVALUATION = ("env_step", "episodes", "wins", "win_rate", "return_mean")
 _Z95 = 1.959963984540054
+_INCENTIVE = ("gate/incentive_removed", "gate/closed_fraction", "incentive/rho")
+_MEMORY = ("memory/merge_rate", "memory/hit_rate")
+_GAP = "eval/overestimation"
+GATE_METRICS = (
+    *(f"gate/{name}_new{part}" for name in ("delta_mem", "beta") for part in ("", "_p10", "_p90")),
+    *(*_INCENTIVE, *_MEMORY, _GAP),
+)
+"""What the two charts of the gate draw beside the statistics over the memory."""
+_ACCURACY = "embedder/info_nce_accuracy"
+_FRACTION = (-0.03, 1.03)
+_DASHED = (6, 4)
 
 
-def draw_gate_dynamics(stats: pd.DataFrame, *, run: str, marks: tuple[Mark, ...] = ()) -> Chart:
-    """Δ̄_mem and β̄ over the whole memory, with the 5–95 % band over its nodes, and τ."""
+def draw_gate_dynamics(
+    stats: pd.DataFrame, metrics: pd.DataFrame | None = None, *, run: str, marks: tuple[Mark, ...] = ()
+) -> Chart:
+    """Δ̄_mem and β̄ of new transitions and over the memory's links, each with its band, and τ.
+
+    Args:
+        stats: `storage.queries.gate.gate_stats`, of the links in memory.
+        metrics: `GATE_METRICS` of the run as `storage.queries.curves.metric` reads them; a run of an earlier
+            version has none of the new transitions.
+        run: Name for the title.
+        marks: Where the run was resumed.
+    """
     x = column(stats, "env_step")
 
-    def banded(name: str, label: str, color: str) -> Line:
+    def faces(name: str, color: str) -> tuple[Line, ...]:
         low, high = column(stats, f"{name}_q05"), column(stats, f"{name}_q95")
-        return Line(label, color, x, column(stats, f"{name}_mean"), low, high)
+        mean = column(stats, f"{name}_mean")
+        legend, short = "links in memory: mean, band 5–95 %", "links in memory"
+        stored = Line(legend, LOSS, x, mean, low, high, dash=_DASHED, label=short)
+        return (*_new_transitions(metrics, f"gate/{name}_new", color), stored)
 
     panels = (
-        Panel("Δ̄_mem", "return", (banded("delta_mem", "mean, band 5–95 %", DELTA_MEM),), from_zero=True),
-        Panel("β̄", "fraction", (banded("beta", "mean, band 5–95 %", BETA),), range=(-0.03, 1.03)),
-        Panel("τ", "return", (Line("temperature", TAU, x, column(stats, "tau"), dash=(6, 4)),), from_zero=True),
+        Panel("Δ̄_mem", "return", faces("delta_mem", DELTA_MEM), from_zero=True),
+        Panel("β̄", "fraction", faces("beta", BETA), range=_FRACTION),
+        Panel("τ", "return", (Line("temperature", TAU, x, column(stats, "tau"), dash=_DASHED),), from_zero=True),
     )
     caption = (
-        "Consistency error Δ_mem and gate β over all nodes of the episodic memory: mean, and the band from the "
-        "5 % to the 95 % quantile of the nodes. τ is the gate's temperature."
+        "Consistency error Δ_mem and gate β, mean and band. New transitions: those collected since the last report, as "
+        "they were judged, 10–90 %. Links in memory: all that is stored, from each node to its successor, 5–95 %. "
+        "A mean outside its band is made by the few beyond it. τ is the gate's temperature."
     )
-    last = _last(stats, ("delta_mem_mean", "beta_mean", "tau"))
-    described = "Three aligned panels over training env steps. " + (
-        f"Latest values: mean Δ_mem {last[0]}, mean β {last[1]}, τ {last[2]}." if last else "No point yet."
+    return Chart(
+        "gate-dynamics", f"Gate dynamics of {run}", X_LABEL, panels, caption, _describe_dynamics(panels), marks
     )
-    return Chart("gate-dynamics", f"Gate dynamics of {run}", X_LABEL, panels, caption, described, marks)
+
+
+def draw_gate_effect(metrics: pd.DataFrame, *, run: str, marks: tuple[Mark, ...] = ()) -> Chart:
+    """What the gate takes from the incentive, how the memory grows, and the overestimation that is left."""
+    panels = [
+        Panel("incentive", "fraction", _incentive(metrics), range=_FRACTION),
+        Panel("memory", "fraction", _memory(metrics), range=_FRACTION),
+        Panel("overestimation", "return", _overestimation(metrics)),
+    ]
+    caption = (
+        "Share of Σ|r_p| that the gate passed and removed in the sampled transitions (none is drawn while no incentive "
+        "flows), and the share of them that it closed (β below 0.5). Share of written states that merged into a "
+        "node, and of successors that found one within δ. Greedy Q_tot(s₀) minus the return then obtained: above 0 "
+        "the network promises too much."
+    )
+    drawn = tuple(panel for panel in panels if panel.lines)
+    described = "; ".join(f"{panel.title}: {_latest(panel)}" for panel in drawn)
+    described = f"Aligned panels over training env steps. Latest values of {described}." if drawn else "No point yet."
+    return Chart("gate-effect", f"Effect of the gate of {run}", X_LABEL, drawn, caption, described, marks)
+
+
+def _new_transitions(metrics: pd.DataFrame | None, name: str, color: str) -> tuple[Line, ...]:
+    x, mean = _curve(metrics, name)
+    if not len(x):
+        return ()
+    low, high = (np.interp(x, *_curve(metrics, f"{name}_{part}")) for part in ("p10", "p90"))
+    return (Line("new transitions: mean, band 10–90 %", color, x, mean, low, high, label="new transitions"),)
+
+
+def _incentive(metrics: pd.DataFrame) -> tuple[Line, ...]:
+    (x, removed), (x_closed, closed), (x_rho, rho) = (_curve(metrics, name) for name in _INCENTIVE)
+    if not len(x):
+        return ()
+    flows = np.interp(x, x_rho, rho) > 0 if len(x_rho) else np.ones(len(x), bool)
+    removed = np.where(flows, removed, np.nan)
+    return (
+        Line("passed", WIN_RATE, x, 1 - removed),
+        Line("removed", DELTA_MEM, x, removed, width=2.5),
+        Line("transitions closed", BETA, x_closed, closed, dash=_DASHED),
+    )
+
+
+def _memory(metrics: pd.DataFrame) -> tuple[Line, ...]:
+    (x_merge, merged), (x_hit, hit) = (_curve(metrics, name) for name in _MEMORY)
+    merging = (Line("merge rate", H_VALUE, x_merge, merged),) if len(x_merge) else ()
+    return (*merging, *((Line("hit rate", SPEED, x_hit, hit, dash=_DASHED),) if len(x_hit) else ()))
+
+
+def _overestimation(metrics: pd.DataFrame) -> tuple[Line, ...]:
+    x, gap = _curve(metrics, _GAP)
+    if not len(x):
+        return ()
+    none = Line("none", LOSS, x, np.zeros(len(x)), dash=_DASHED, width=1.0)
+    return Line("greedy Q − return", RETURN, x, gap), none
+
+
+def _curve(metrics: pd.DataFrame | None, name: str) -> tuple[Values, Values]:
+    """Take one logged number out of the long frame: its env steps and values."""
+    if metrics is None or not len(metrics):
+        return np.zeros(0), np.zeros(0)
+    here = (metrics["name"] == name).to_numpy()
+    return column(metrics, "env_step")[here], column(metrics, "value")[here]
+
+
+def _describe_dynamics(panels: Sequence[Panel]) -> str:
+    told = "; ".join(f"{panel.title}: {_latest(panel)}" for panel in panels)
+    return f"Three aligned panels over training env steps. Latest values of {told}."
+
+
+def _latest(panel: Panel) -> str:
+    """Say the last value of every line."""
+    values = [(line.label or line.name, line.y[np.isfinite(line.y)]) for line in panel.lines]
+    return ", ".join(f"{name} {y[-1]:.3g}" if len(y) else f"{name} none yet" for name, y in values)
 
 
 def draw_outcomes(
@@ -65,22 +162,35 @@ def draw_outcomes(
     return Chart("learning-curves", f"Learning curve of {run}", X_LABEL, panels, caption, described, marks)
 
 
-def draw_metrics(metrics: pd.DataFrame, names: Sequence[str], *, run: str, marks: tuple[Mark, ...] = ()) -> Chart:
-    """One panel for each registered metric that has rows."""
+def draw_metrics(
+    metrics: pd.DataFrame,
+    names: Sequence[str],
+    *,
+    run: str,
+    marks: tuple[Mark, ...] = (),
+    chance: float | None = None,
+) -> Chart:
+    """One panel for each registered metric that has rows; `chance` is drawn beside the InfoNCE accuracy."""
     panels = []
     for name in names:
-        here = (metrics["name"] == name).to_numpy()
-        if not here.any():
+        x, y = _curve(metrics, name)
+        if not len(x):
             continue
-        known = METRICS[name]
-        line = Line(
-            _short(name), _metric_color(name), column(metrics, "env_step")[here], column(metrics, "value")[here]
-        )
-        panels.append(Panel(_short(name), known.unit, (line,)))
+        lines = [Line(_short(name), _metric_color(name), x, y)]
+        if name == _ACCURACY and chance is not None:
+            level = np.full(len(x), chance)
+            lines.append(Line(f"chance, 1/{1 / chance:.0f}", OKABE_ITO[1], x, level, dash=_DASHED))
+        panels.append(Panel(_short(name), METRICS[name].unit, tuple(lines), from_zero=len(lines) > 1))
     meanings = "; ".join(f"{_short(n)}: {METRICS[n].meaning}" for n in names if n in METRICS)
     title = f"Learning and speed of {run}"
     described = f"One panel each for {', '.join(_short(n) for n in names)} over training env steps."
     return Chart("metrics", title, X_LABEL, tuple(panels), f"{meanings}.", described, marks)
+
+
+def contrast_chance(config: Mapping[str, Any]) -> float | None:
+    """Tell the InfoNCE accuracy of a guess, one of a whole batch, in a run configured (as stored) like this."""
+    batch = config.get("embed", {}).get("batch")
+    return 1 / batch if batch else None
 
 
 def wilson_interval(wins: Values, n: Values) -> tuple[Values, Values]:

@@ -19,7 +19,8 @@ IMPORTS: Final = """\
 from app.comparison import find_quantity, group_curves
 from app.figures.chart import Mark
 from app.figures.learning import draw_comparison
-from app.figures.live import draw_gate_dynamics, draw_metrics, draw_outcomes
+from app.figures.live import GATE_METRICS, contrast_chance, draw_gate_dynamics, draw_gate_effect
+from app.figures.live import draw_metrics, draw_outcomes
 from app.figures.memory import draw_memory
 from app.figures.plotly_view import to_plotly
 from app.figures.trajectory import draw_trajectory
@@ -37,6 +38,7 @@ from storage.queries.gate import gate_stats
 from storage.queries.memory import get_snapshot
 from storage.queries.runs import get_run, list_resumes
 """
+_GATE_ROWS = "metrics = metric(db, run.id, GATE_METRICS)"
 _NAMES = {"tsne": "t-SNE", "umap": "UMAP"}
 
 
@@ -80,7 +82,12 @@ def _runs(view: View) -> str:
 
 
 def _gate_dynamics(view: View, figure: Figure) -> list[str]:
-    return [*_run(view), f"return draw_gate_dynamics(gate_stats(db, run.id), run=run.name, marks=marks){_within(view)}"]
+    drawn = "draw_gate_dynamics(gate_stats(db, run.id), metrics, run=run.name, marks=marks)"
+    return [*_run(view), _GATE_ROWS, f"return {drawn}{_within(view)}"]
+
+
+def _gate_effect(view: View, figure: Figure) -> list[str]:
+    return [*_run(view), _GATE_ROWS, f"return draw_gate_effect(metrics, run=run.name, marks=marks){_within(view)}"]
 
 
 def _outcomes(view: View, figure: Figure) -> list[str]:
@@ -96,7 +103,8 @@ def _metrics(view: View, figure: Figure) -> list[str]:
     return [
         *_run(view),
         f"names = {names!r}",
-        f"return draw_metrics(metric(db, run.id, names), names, run=run.name, marks=marks){_within(view)}",
+        "compared = {'marks': marks, 'chance': contrast_chance(run.config)}",
+        f"return draw_metrics(metric(db, run.id, names), names, run=run.name, **compared){_within(view)}",
     ]
 
 
@@ -159,6 +167,7 @@ def _within(view: View) -> str:
 
 _RECIPES: dict[tuple[str, str], Callable[[View, Figure], list[str] | None]] = {
     ("live", "gate-dynamics"): _gate_dynamics,
+    ("live", "gate-effect"): _gate_effect,
     ("live", "learning-curves"): _outcomes,
     ("live", "metrics"): _metrics,
     ("memory", "memory-atlas"): _memory_atlas,

@@ -4,18 +4,19 @@ from collections.abc import Callable
 
 from app.figures.chart import Chart
 from app.figures.cloud import Cloud
-from app.figures.live import draw_gate_dynamics
+from app.figures.live import GATE_METRICS, draw_gate_dynamics
 from app.figures.memory import draw_memory
 from app.projections.jobs import project_snapshot, sample_rows
 from emtc_core.errors import ConfigError
 from storage.engine import Database
+from storage.queries.curves import metric
 from storage.queries.gate import gate_stats
 from storage.queries.memory import get_snapshot, list_snapshots
 from storage.runs import RunRow
 
 
 def make_gate_dynamics(db: Database, rows: list[RunRow]) -> Chart:
-    """Draw delta_mem, beta and tau of one run over env steps."""
+    """Draw delta_mem and beta of one run over env steps, of new transitions and of the memory, and tau."""
     if len(rows) > 1:
         raise ConfigError(f"gate-dynamics shows one run, got {len(rows)}.")
     stats = gate_stats(db, rows[0].id)
@@ -23,7 +24,7 @@ def make_gate_dynamics(db: Database, rows: list[RunRow]) -> Chart:
         raise ConfigError(
             f"Run {rows[0].id} ({rows[0].algo}) has no gate statistics. Choose a run of an EMTC algorithm."
         )
-    return draw_gate_dynamics(stats, run=rows[0].name)
+    return draw_gate_dynamics(stats, metric(db, rows[0].id, GATE_METRICS), run=rows[0].name)
 
 
 def make_memory_atlas(db: Database, rows: list[RunRow], color: str = "h", method: str = "pca") -> Cloud:

@@ -12,7 +12,8 @@ from typing import Annotated, Any, Literal, get_args
 from pydantic import Field, ValidationError, field_validator, model_validator
 
 from emtc_core.config.base import Section
-from emtc_core.config.resolve import PresetName, flatten_tree
+from emtc_core.config.resolve import flatten_tree
+from emtc_core.config.run import PresetName
 from emtc_core.errors import ConfigError
 
 Leaf = bool | int | float | str
@@ -62,6 +63,8 @@ class Variant(Section):
     """What the figures call it."""
     algo: str | None = None
     """Algorithm instead of the file's."""
+    preset: PresetName | None = None
+    """Preset instead of the file's."""
     changes: Annotated[dict[str, Leaf], Field(alias="set", default_factory=dict)]
     """Setting → value."""
 

@@ -31,6 +31,8 @@ class Cell:
     """What this cell sets, the variant's own settings included."""
     label: str
     """What tells it from the other cells of its sweep; empty where nothing varies."""
+    preset: str | None = None
+    """Preset instead of the file's."""
 
 
 @dataclass(frozen=True)
@@ -111,7 +113,7 @@ def _resolve_all(file: SweepFile, cells: Iterable[Cell]) -> list[RunConfig]:
                     algo=cell.algo,
                     steps=file.steps,
                     seed=file.seeds[0],
-                    preset=file.preset,
+                    preset=cell.preset or file.preset,
                     overrides={**file.common, **cell.changes},
                 )
             )
@@ -151,7 +153,8 @@ def _cells(file: SweepFile) -> Iterator[Cell]:
         fixed = dict(variant.changes) if variant else {}
         for point, sample in product(grid, _samples(file)):
             varied = {**point, **sample}
-            yield Cell(map, own, name, {**varied, **fixed}, _label(file, map, own, name, varied))
+            label = _label(file, map, own, name, varied)
+            yield Cell(map, own, name, {**varied, **fixed}, label, variant.preset if variant else None)
 
 
 def _samples(file: SweepFile) -> list[dict[str, Leaf]]:

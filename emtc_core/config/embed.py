@@ -30,9 +30,13 @@ class EmbedConfig(Section):
     batch: Annotated[int, Field(ge=2)] = 1024
     """B: nodes per gradient step [nodes]."""
     min_entries: Annotated[int, Field(ge=2)] = 1024
-    """No refit before the memory holds this many nodes [nodes]. B10."""
+    """No refit before the memory holds this many nodes, unless min_episodes were written [nodes]. B10."""
+    min_episodes: Annotated[int, Field(ge=0)] = 32
+    """Refit from this many written episodes on, however few nodes they left: where everything merges, only a refit can tell states apart. 0: nodes alone decide (EMU's code) [episodes]. B15."""
     reduction: Literal["mean", "sum"] = "mean"
     """Reconstruction losses over the batch: mean (Algorithm 1) or sum (EMU's code). B6."""
+    return_scale: Literal["none", "std"] = "std"
+    """Unit of the return loss: none, (H - H^)² as printed, in which returns of size 20 drown InfoNCE; std, ((H - H^) / sigma_H)², sigma_H the running standard deviation of H over the refits' nodes, the head decoding H / sigma_H, nothing centred. B15."""
     lambda_rcon: Weight = 0.1
     """Weight of the state reconstruction (Eq. 5)."""
     lambda_cl: Weight = 0.1

@@ -6,10 +6,20 @@ from pydantic import Field
 
 from emtc_core.config.base import Section
 
+RandomStart = Literal["none", "surround", "reflect", "surround_reflect"]
+
 
 class SkirmishConfig(Section):
     """The embedded simulator."""
 
+    spawn_jitter: Annotated[float, Field(ge=0, le=0.5)] = 0.0
+    """Largest shift of each unit along each axis at a start on the map's own places [cells]. 0, as in SMAC: units stand
+    at the same places in every episode and only the random weapon delay
+    differs. Runs stored before this setting existed had 0.05."""
+    random_start: RandomStart = "none"
+    """Where units start. none: at the map's own places; surround: allies in the middle, enemies in one to four groups
+    on the diagonals around them; reflect: allies anywhere in the western half, enemies as their mirror image;
+    surround_reflect: one or the other with equal chance, as in SMACv2."""
     enemy_order: Literal["sorted", "official"] = "sorted"
     """Enemy slots: sorted by type and position (EMU's fork), or in creation order (official SMAC)."""
     reward_sparse: bool = False

@@ -7,6 +7,7 @@ import difflib
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from importlib.resources import files
 from pathlib import Path
 from types import UnionType
@@ -15,12 +16,20 @@ from typing import Any, Literal, Union, get_args, get_origin
 from annotated_types import Ge, Gt, Le, Lt
 from pydantic import BaseModel, ValidationError
 
-from emtc_core.config.run import RunConfig, list_algos, split_algo
+from emtc_core.config.run import PRESETS, RunConfig, list_algos, split_algo
 from emtc_core.errors import ConfigError
 
-PresetName = Literal["paper", "emu_code", "demo"]
 Value = str | int | float | bool | None
 _INIT_DESIRABILITY = "memory.init_desirability"
+_RETIRED = {"gate.reward"}  # settings of earlier versions that had one choice only
+_BEFORE_ON_SKIRMISH: dict[str, Value] = {"env.skirmish.spawn_jitter": 0.05}
+_BEFORE_WITH_A_MEMORY: dict[str, Value] = {
+    "gate.lookup": "written",
+    "gate.on_empty": "block",
+    "embed.min_episodes": 0,
+    "embed.return_scale": "none",
+}
+"""What runs did that were stored before these settings existed, where that is not the default of today."""
 
 
 @dataclass(frozen=True)
@@ -38,6 +47,15 @@ class FieldInfo:
     optional: bool
     minimum_open: bool = False
     """True when the minimum itself is not allowed."""
+
+
+@dataclass(frozen=True)
+class AppliedRule:
+    """A rule of a preset that holds for some algorithm and task."""
+
+    why: str
+    values: dict[str, Value]
+    """By dotted key."""
 
 
 def resolve(
@@ -59,7 +77,7 @@ def resolve(
         algo: One of `list_algos()`.
         steps: Training length [env steps]; None keeps the task's own.
         seed: Seed of the run, >= 0.
-        preset: "paper", "emu_code" or "demo".
+        preset: One of `PRESETS`.
         file: TOML file with sections named as the models.
         overrides: Dotted keys, as a mapping or as "key=value" texts; they win over everything.
 
@@ -99,11 +117,20 @@ def flatten(config: RunConfig) -> dict[str, Value]:
 
 def flatten_tree(tree: Mapping[str, Any]) -> dict[str, Value]:
     """Turn a configuration as a run stored it, whatever version wrote it, into dotted keys and plain values."""
-    return dict(_flatten(tree, ""))
+    flat = dict(_flatten(tree, ""))
+    return _as_it_was(flat) if {"algo", "env.name"} <= flat.keys() else flat
+
+
+def _as_it_was(flat: dict[str, Value]) -> dict[str, Value]:
+    """Complete the settings of a stored run by what its version did, and drop what had no other choice."""
+    before = dict(_BEFORE_ON_SKIRMISH) if flat["env.name"] == "skirmish" else {}
+    if str(flat["algo"]).startswith(("emtc-", "emu-", "emc")):
+        before |= _BEFORE_WITH_A_MEMORY
+    return before | {key: value for key, value in flat.items() if key not in _RETIRED}
 
 
 def config_from_stored(stored: Mapping[str, Any]) -> RunConfig:
-    """Rebuild the configuration that a run stored.
+    """Rebuild the configuration that a run stored; a setting that it does not name is as it was before it existed.
 
     Raises:
         ConfigError: If this version knows other settings than the one that stored it.
@@ -170,24 +197,42 @@ def _read_file(path: Path) -> dict[str, Any]:
 
 
 def _preset_values(preset: str, *, env: str, map: str, algo: str) -> dict[str, Any]:
-    if preset not in get_args(PresetName):
-        raise ConfigError(f"preset must be one of {', '.join(get_args(PresetName))}, got {preset!r}.")
+    if preset not in PRESETS:
+        raise ConfigError(f"preset must be one of {', '.join(PRESETS)}, got {preset!r}.")
+    values: dict[str, Any] = {}
+    for name in dict.fromkeys(("paper", preset)):
+        for rule in applied_rules(name, env=env, map=map, algo=algo):
+            values |= rule.values
+    return values
+
+
+def applied_rules(preset: str, *, env: str, map: str, algo: str) -> list[AppliedRule]:
+    """List the preset's own rules that hold for this algorithm and task, in the order in which they apply."""
     try:
         method, backbone = split_algo(algo)
     except ValueError as exc:
         raise ConfigError(f"{exc}.") from exc
     facts = {"env": env, "map": map, "method": method, "backbone": backbone}
-    values: dict[str, Any] = {}
-    for name in dict.fromkeys(("paper", preset)):
-        for rule in _rules(name):
-            if all(facts[fact] in allowed for fact, allowed in rule["when"].items()):
-                values |= rule["set"]
-    return values
+    return [
+        AppliedRule(rule["why"], rule["set"])
+        for rule in _rules(preset)
+        if all(facts[fact] in allowed for fact, allowed in rule["when"].items())
+    ]
+
+
+def describe_presets() -> dict[str, str]:
+    """Say what each preset is, one sentence by name."""
+    return {name: str(_read_preset(name)["summary"]) for name in PRESETS}
 
 
 def _rules(name: str) -> list[dict[str, Any]]:
+    return _read_preset(name)["rule"]
+
+
+@cache
+def _read_preset(name: str) -> dict[str, Any]:
     text = files("emtc_core.config").joinpath("presets", f"{name}.toml").read_text(encoding="utf-8")
-    return tomllib.loads(text)["rule"]
+    return tomllib.loads(text)
 
 
 def _flatten(tree: Mapping[str, Any], prefix: str) -> Iterable[tuple[str, Any]]:

@@ -1,6 +1,6 @@
 """RunConfig: the whole tree of one run. `resolve.py` builds it; every part takes its own section."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, get_args
 
 from pydantic import Field, model_validator
 
@@ -23,6 +23,8 @@ from emtc_core.config.train import CheckpointConfig, EvalConfig, RecordConfig, T
 Backbone = Literal["vdn", "qmix", "qplex", "cds", "dmix", "mappo"]
 BACKBONES: tuple[Backbone, ...] = ("vdn", "qmix", "qplex", "cds", "dmix", "mappo")
 METHODS = ("emtc", "emu")
+PresetName = Literal["paper", "emu_index", "prewrite", "literal_raw", "wide", "emu_code", "cds_code", "demo"]
+PRESETS: tuple[PresetName, ...] = get_args(PresetName)
 
 
 def list_algos() -> list[str]:
@@ -52,8 +54,8 @@ class RunConfig(Section):
     """Method and backbone: emtc-qplex, emu-cds, qmix, …"""
     seed: Annotated[int, Field(ge=0, lt=2**31)] = 1
     """Seed of every random number of the run."""
-    preset: Literal["paper", "emu_code", "demo"] = "paper"
-    """paper: the recommended reading; emu_code: habits and bugs of EMU's repository; demo: a three-minute run."""
+    preset: PresetName = "paper"
+    """paper: Algorithms 2 and 3 as printed; emu_index, prewrite, literal_raw, wide: other readings of memory and gate; emu_code, cds_code: habits of those repositories; demo: a three-minute run."""
     env: EnvConfig = EnvConfig()
     """Game and map."""
     train: TrainConfig = TrainConfig()

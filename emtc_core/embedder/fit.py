@@ -6,6 +6,7 @@ One pass over the sample in mini-batches; the caller then re-projects the memory
 
 import time
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
 import numpy as np
@@ -16,6 +17,7 @@ from torch import Tensor
 from emtc_core.embedder.augment import augment
 from emtc_core.embedder.losses import info_nce, return_loss, state_loss
 from emtc_core.embedder.networks import Embedder
+from emtc_core.embedder.step import Step
 from emtc_core.errors import NonFiniteLossError
 
 
@@ -39,11 +41,13 @@ class EmbedStats:
     state_loss: float  # squared, summed over coordinates
     info_nce: float  # nats
     info_nce_accuracy: float  # fraction
+    info_nce_chance: float  # fraction, of an embedder that tells no rows apart
+    return_unit: float  # divisor of the returns
     updates: int
     seconds: float
 
 
-NO_FIT = EmbedStats(*([float("nan")] * 5), updates=0, seconds=0.0)
+NO_FIT = EmbedStats(*([float("nan")] * 7), updates=0, seconds=0.0)
 
 
 def fit(embedder: Embedder, sample: Sample) -> EmbedStats:
@@ -61,14 +65,26 @@ def fit(embedder: Embedder, sample: Sample) -> EmbedStats:
     if config.reset_each_update:
         embedder.initialize()
     state_MS, time_M1 = embedder.to_inputs(sample.state, sample.t)
-    h_M = torch.as_tensor(sample.h).to(embedder.device, torch.float32)
+    unit = embedder.return_scale.update(sample.h)
+    h_M = torch.as_tensor(sample.h / unit).to(embedder.device, torch.float32)
     B = min(config.batch, len(h_M))
+    update = Step(embedder, B).take if embedder.device.type == "cpu" else partial(_update, embedder)
     rows = [slice(i, i + B) for i in range(0, len(h_M) - B + 1, B)]
-    terms_K5 = torch.stack([_update(embedder, state_MS[r], time_M1[r], h_M[r]) for r in rows])
-    means = terms_K5.double().mean(dim=0).tolist()
-    if not np.isfinite(means[0]):
-        raise NonFiniteLossError(f"The embedder's loss must be finite, got {means[0]}. Lower embed.lr.")
-    return EmbedStats(*means, updates=len(rows), seconds=time.perf_counter() - started)
+    terms_K5 = torch.stack([update(state_MS[r], time_M1[r], h_M[r]) for r in rows])
+    loss, on_return, on_state, contrast, accuracy = terms_K5.double().mean(dim=0).tolist()
+    if not np.isfinite(loss):
+        raise NonFiniteLossError(f"The embedder's loss must be finite, got {loss}. Lower embed.lr.")
+    return EmbedStats(
+        loss=loss,
+        return_loss=on_return * unit**2,
+        state_loss=on_state,
+        info_nce=contrast,
+        info_nce_accuracy=accuracy,
+        info_nce_chance=1 / B if np.isfinite(accuracy) else accuracy,
+        return_unit=unit,
+        updates=len(rows),
+        seconds=time.perf_counter() - started,
+    )
 
 
 def _update(embedder: Embedder, state_BS: Tensor, time_B1: Tensor, h_B: Tensor) -> Tensor:

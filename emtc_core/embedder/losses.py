@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy, normalize
 
+NORM_EPS = 1e-12  # of `normalize`
 Reduction = Literal["mean", "sum"]
 
 

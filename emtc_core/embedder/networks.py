@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from emtc_core.arrays import check_shape
 from emtc_core.config.embed import EmbedConfig
+from emtc_core.embedder.return_scale import ReturnScale
 
 State = NDArray[np.float32] | Tensor
 Times = NDArray[np.integer[Any]] | Tensor
@@ -23,7 +24,7 @@ Times = NDArray[np.integer[Any]] | Tensor
 RANDOM_PROJECTION_SEED = 123456  # EMU's and EMC's; B13
 MIN_ROWS = 64  # products of fewer rows, or of a width that is no multiple of WIDTH, take other BLAS paths,
 WIDTH = 16  # in which the last bit of a row depends on how many others there are
-CHUNK_ROWS = 65_536
+CHUNK_ROWS = (2048, 65_536)  # on a CPU, whose cache then holds the layers' outputs, and on a GPU
 
 
 class Encoder(nn.Module):
@@ -36,10 +37,6 @@ class Encoder(nn.Module):
 
     def forward(self, state_MS: Tensor, time_M1: Tensor) -> Tensor:
         return self.out(self.trunk(torch.cat([state_MS, time_M1], dim=1)))
-
-    def hidden_layers(self) -> list[nn.Linear]:
-        """List the linear layers before the last."""
-        return [layer for layer in self.trunk if isinstance(layer, nn.Linear)]
 
 
 class Decoder(nn.Module):
@@ -58,6 +55,11 @@ class Decoder(nn.Module):
 
 def _trunk(inputs: int, hidden: int) -> nn.Sequential:
     return nn.Sequential(nn.Linear(inputs, hidden), nn.ReLU(), nn.Linear(hidden, hidden), nn.ReLU())
+
+
+def hidden_layers(part: Encoder | Decoder) -> list[nn.Linear]:
+    """List the linear layers before the last."""
+    return [layer for layer in part.trunk if isinstance(layer, nn.Linear)]
 
 
 def make_embedder(
@@ -79,6 +81,7 @@ class Embedder:
         self.device = torch.device(device)
         self.generator = torch.Generator(self.device).manual_seed(seed)
         self._init_generator = torch.Generator().manual_seed(seed)
+        self.return_scale = ReturnScale(config.return_scale)
         if config.type == "random":
             self.projection = _random_projection(state_dim, config.dim).to(self.device)
         else:
@@ -108,7 +111,7 @@ class Embedder:
             for layer in part.modules():
                 if isinstance(layer, nn.Linear):
                     _draw_linear(layer, self._init_generator)
-        self.optimizer = torch.optim.Adam(self.parameters, lr=self.config.lr)
+        self.optimizer = torch.optim.Adam(self.parameters, lr=self.config.lr, fused=True)
 
     @torch.no_grad()
     def embed(self, state: State, t: Times, *, for_write: bool = False) -> Tensor:
@@ -128,10 +131,16 @@ class Embedder:
         check_shape("state", state, (None, self.state_dim))
         check_shape("t", t, (len(state),))
         state_MS, time_M1 = self.to_inputs(state, t, for_write=for_write)
-        chunks = [
-            self._encode(s, c) for s, c in zip(state_MS.split(CHUNK_ROWS), time_M1.split(CHUNK_ROWS), strict=True)
-        ]
-        return torch.cat(chunks) if len(chunks) > 1 else chunks[0]
+        M = len(state_MS)
+        C = max(min(M, CHUNK_ROWS[self.device.type == "cuda"]), MIN_ROWS)
+        layers = self._widened_layers()
+        room = [torch.zeros(C, len(weight_KN), device=self.device) for weight_KN, _ in layers]
+        room.append(torch.empty(C, layers[-1][0].shape[1], device=self.device))
+        x_MX = torch.empty(M, self.dim, device=self.device)
+        for start in range(0, M, C):
+            rows = slice(start, min(start + C, M))
+            x_MX[rows] = _encode(layers, room, state_MS[rows], time_M1[rows])[:, : self.dim]
+        return x_MX
 
     def to_inputs(self, state: State, t: Times, *, for_write: bool = False) -> tuple[Tensor, Tensor]:
         """Move states to the device as float32 and normalise their time index to [M, 1]."""
@@ -140,17 +149,16 @@ class Embedder:
         time_M1 = _as_tensor(t).to(self.device, torch.float32).unsqueeze(1)
         return state_MS, time_M1 / (self.episode_limit + longer)
 
-    def _encode(self, state_MS: Tensor, time_M1: Tensor) -> Tensor:
-        rows = len(state_MS)
-        if rows < MIN_ROWS:
-            state_MS = nn.functional.pad(state_MS, (0, 0, 0, MIN_ROWS - rows))
-            time_M1 = nn.functional.pad(time_M1, (0, 0, 0, MIN_ROWS - rows))
+    def _widened_layers(self) -> list[tuple[Tensor, Tensor | None]]:
+        """List each layer of `embed`, its weights [K, N] filled up with zero units to multiples of WIDTH."""
         if self.config.type == "random":
-            return _multiply(state_MS, self.projection.t())[:rows, : self.dim]
-        x = torch.cat([state_MS, time_M1], dim=1)
-        for layer in self.encoder.hidden_layers():
-            x = torch.relu_(_multiply(x, layer.weight, layer.bias))
-        return _multiply(x, self.encoder.out.weight, self.encoder.out.bias)[:rows, : self.dim]
+            return [_widen(self.projection.t(), None, inputs=self.state_dim + 1)]
+        widened: list[tuple[Tensor, Tensor | None]] = []
+        inputs = self.state_dim + 1
+        for layer in (*hidden_layers(self.encoder), self.encoder.out):
+            widened.append(_widen(layer.weight, layer.bias, inputs=inputs))
+            inputs = widened[-1][0].shape[1]
+        return widened
 
     def get_state(self) -> dict[str, Any]:
         """Copy everything that decides future results: tensors, primitives and dictionaries of them."""
@@ -159,6 +167,7 @@ class Embedder:
         return {
             "encoder": _copy(self.encoder.state_dict()),
             "decoder": _copy(self.decoder.state_dict()),
+            "return_scale": self.return_scale.get_state(),
             "optimizer": copy.deepcopy(self.optimizer.state_dict()),
             "generator": self.generator.get_state(),
             "init_generator": self._init_generator.get_state(),
@@ -170,17 +179,33 @@ class Embedder:
             return
         self.encoder.load_state_dict(state["encoder"])
         self.decoder.load_state_dict(state["decoder"])
-        self.optimizer = torch.optim.Adam(self.parameters, lr=self.config.lr)
+        self.optimizer = torch.optim.Adam(self.parameters, lr=self.config.lr, fused=True)
         self.optimizer.load_state_dict(state["optimizer"])
+        if "return_scale" in state:  # checkpoints of before it know none
+            self.return_scale.set_state(state["return_scale"])
         self.generator.set_state(state["generator"].cpu())
         self._init_generator.set_state(state["init_generator"].cpu())
 
 
-def _multiply(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """Apply a linear layer [N, K] to rows [M, K or wider], N filled up with zero units to a multiple of WIDTH."""
+def _widen(weight: Tensor, bias: Tensor | None, *, inputs: int) -> tuple[Tensor, Tensor | None]:
+    """Transpose weights [N, K] for rows of `inputs` >= K numbers and fill N up to a multiple of WIDTH."""
     more = -weight.shape[0] % WIDTH
-    weight = nn.functional.pad(weight, (0, x.shape[1] - weight.shape[1], 0, more))
-    return nn.functional.linear(x, weight, None if bias is None else nn.functional.pad(bias, (0, more)))
+    wide = nn.functional.pad(weight, (0, inputs - weight.shape[1], 0, more))
+    return wide.t(), None if bias is None else nn.functional.pad(bias, (0, more))
+
+
+def _encode(
+    layers: list[tuple[Tensor, Tensor | None]], room: list[Tensor], state_MS: Tensor, time_M1: Tensor
+) -> Tensor:
+    """Pass one chunk through the layers in room for it and more, never fewer than MIN_ROWS rows at a time."""
+    rows = max(len(state_MS), MIN_ROWS)
+    x, *outputs = (part[:rows] for part in room)
+    x[: len(state_MS), :-1] = state_MS
+    x[: len(state_MS), -1:] = time_M1
+    for (weight, bias), output in zip(layers, outputs, strict=True):
+        torch.mm(x, weight, out=output) if bias is None else torch.addmm(bias, x, weight, out=output)
+        x = output if output is outputs[-1] else output.relu_()
+    return x[: len(state_MS)]
 
 
 def _as_tensor(values: State | Times) -> Tensor:

@@ -9,54 +9,20 @@ reward enters the target as cds.beta times the mean over agents. Source: lich14/
 import copy
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from emtc_core.config.backbones import CdsConfig
 from emtc_core.envs.base import EnvInfo
 from emtc_core.learner.backbones.base import Unrolled
 from emtc_core.learner.networks import DiverseAgent, Sequence
+from emtc_core.learner.predictors import Predictors, Rows
 from emtc_core.replay_buffer import StateDict
 
-WIDTH = 128
 CHUNK = 256
 PERIOD_EPISODES = 16
 PERIOD_EPOCHS = 25
-CLIP = 1.0
 ANNEAL_FROM = 1_000_000
 EPS = 1e-12
-
-
-class Predictors(nn.Module):
-    """p(o' | z) and q(o' | z, id): two networks of three layers; q reads the id at its first two."""
-
-    def __init__(self, n_inputs: int, n_agents: int, obs_dim: int) -> None:
-        super().__init__()
-        self.p = nn.Sequential(
-            nn.Linear(n_inputs, WIDTH),
-            nn.ReLU(inplace=True),
-            nn.Linear(WIDTH, WIDTH),
-            nn.ReLU(inplace=True),
-            nn.Linear(WIDTH, obs_dim),
-        )
-        self.q_first = nn.Linear(n_inputs + n_agents, WIDTH)
-        self.q_second = nn.Linear(WIDTH + n_agents, WIDTH)
-        self.q_last = nn.Linear(WIDTH, obs_dim)
-        for module in self.modules():
-            if isinstance(module, nn.Linear):
-                nn.init.xavier_uniform_(module.weight)
-                nn.init.zeros_(module.bias)
-
-    def forward(self, z: Tensor, agent: Tensor, obs_next: Tensor) -> tuple[Tensor, Tensor]:
-        """Measure squared errors of p and q, summed over coordinates: [..., Z], one-hot ids, [..., O]."""
-        hidden = self.q_first(torch.cat([z, agent], -1)).relu_()
-        hidden = self.q_second(torch.cat([hidden, agent], -1)).relu_()
-        error_p = (self.p(z) - obs_next).square().sum(-1)
-        error_q = (self.q_last(hidden) - obs_next).square().sum(-1)
-        return error_p, error_q
-
-    def q_parameters(self) -> list[nn.Parameter]:
-        """Return the parameters of q; those of p are `self.p.parameters()`."""
-        return [*self.q_first.parameters(), *self.q_second.parameters(), *self.q_last.parameters()]
 
 
 class Diversity:
@@ -76,7 +42,7 @@ class Diversity:
     def reward(self, seq: Sequence, online: Unrolled, *, env_step: int) -> Tensor:
         """Compute cds.beta times the mean intrinsic reward: [T, B]."""
         config = self._config
-        error_p, error_q = self._target(*self._rows(seq, online))
+        error_p, error_q = (e.view(seq.action.shape) for e in self._target.errors(self._rows(seq, online)))
         reward_TBN = error_p - config.b1 * error_q + config.b2 * self._policy_divergence(online)
         return config.beta * self._anneal(env_step) * reward_TBN.mean(-1)
 
@@ -113,15 +79,17 @@ class Diversity:
         self._optimizer.load_state_dict(state["optimizer"])
         self._episodes, self._last_training = state["episodes"], state["last_training"]
 
-    def _rows(self, seq: Sequence, online: Unrolled) -> tuple[Tensor, Tensor, Tensor]:
-        """Return z [T, B, N, Z], one-hot ids [T, B, N, N] and next observations [T, B, N, O]."""
-        hidden = online.hidden.detach()
-        before = torch.cat([torch.zeros_like(hidden[:1]), hidden[:-2]])
-        onehot = before.new_zeros(*seq.action.shape, self._info.n_actions)
-        onehot.scatter_(-1, seq.action.unsqueeze(-1), 1.0)
-        z = torch.cat([before, seq.obs[:-1], onehot], -1)
-        ids = torch.eye(self._info.n_agents, device=z.device).expand(*z.shape[:3], -1)
-        return z, ids, seq.obs[1:]
+    def _rows(self, seq: Sequence, online: Unrolled) -> Rows:
+        """Lay z, ids and next observations out, one row per (step, episode, agent)."""
+        hidden, n_obs = online.hidden.detach(), self._info.obs_dim
+        widths = (hidden.shape[-1], n_obs, self._info.n_actions, self._info.n_agents)
+        z_id = seq.obs.new_zeros(*seq.action.shape, sum(widths))
+        before, obs, action, agent = z_id.split(widths, -1)
+        before[1:] = hidden[:-2]
+        obs.copy_(seq.obs[:-1])
+        action.scatter_(-1, seq.action.unsqueeze(-1), 1.0)
+        agent.copy_(torch.eye(self._info.n_agents, device=z_id.device))
+        return Rows(z_id.flatten(0, 2), seq.obs[1:].reshape(-1, n_obs))
 
     def _policy_divergence(self, online: Unrolled) -> Tensor:
         """Compute KL(pi_i || P_i), pi = softmax(b1 Q): [T, B, N]."""
@@ -140,15 +108,10 @@ class Diversity:
         return max(1.0 - self._config.anneal * past, 0.0)
 
     def _fit(self, seq: Sequence, online: Unrolled, epochs: int, generator: torch.Generator) -> None:
-        # Rows of real transitions come first, so that padding is never a sample.
+        # Transitions that are real come first, so that padding is never a sample.
         real = torch.argsort(seq.mask.flatten(), descending=True, stable=True)[: seq.n_real]
-        z, ids, obs_next = (x.flatten(0, 1)[real].flatten(0, 1) for x in self._rows(seq, online))
-        for _ in range(epochs):
-            order = torch.randperm(len(z), generator=generator, device=z.device)
-            for chunk in order.split(CHUNK):
-                error_p, error_q = self._online(z[chunk], ids[chunk], obs_next[chunk])
-                self._optimizer.zero_grad(set_to_none=True)
-                (error_p.mean() + error_q.mean()).backward()
-                nn.utils.clip_grad_norm_(self._online.p.parameters(), CLIP)
-                nn.utils.clip_grad_norm_(self._online.q_parameters(), CLIP)
-                self._optimizer.step()
+        n_agents = self._info.n_agents
+        places = (real.unsqueeze(-1) * n_agents + torch.arange(n_agents, device=real.device)).flatten()
+        orders = (torch.randperm(len(places), generator=generator, device=real.device) for _ in range(epochs))
+        chunks = (places[chunk] for order in orders for chunk in order.split(CHUNK))
+        self._online.fit(self._rows(seq, online), chunks, self._optimizer)

@@ -31,6 +31,7 @@ from emtc_core.learner.td import (
     IncentiveInputs,
     episodic_control_error,
     episodic_incentive,
+    gate_shares,
     masked_mean,
 )
 from emtc_core.replay_buffer import Batch
@@ -234,7 +235,9 @@ class ValueLearner:
             values["incentive/gated_r_p"] = masked_mean(gained.gated, mask)
             values["incentive/rho"] = masked_mean(recalled.rho_next.transpose(0, 1), mask)
             values["gate/beta_batch"] = masked_mean(seq.beta, mask)
-        return LearnerStats(values, episode_error=terms.error.square().sum(0) / mask.sum(0).clamp_min(1.0))
+        shares = {} if gained is None or not self._config.uses_gate else gate_shares(gained, seq.beta, mask)
+        episode_error = terms.error.square().sum(0) / mask.sum(0).clamp_min(1.0)
+        return LearnerStats(values, episode_error=episode_error, shares=shares)
 
     def _start_sequence(
         self, obs: NDArray[np.float32], state: NDArray[np.float32], avail: NDArray[np.bool_]

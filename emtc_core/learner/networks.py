@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from emtc_core.learner.recurrence import run_gru
+from emtc_core.learner.recurrence import run_trunk
 from emtc_core.replay_buffer import Batch
 
 
@@ -89,9 +89,7 @@ class SharedAgent(nn.Module):
 
     def unroll(self, inputs: Tensor) -> Tensor:
         """Run whole sequences from a zero hidden state: [T, B, N, I] to [T, B, N, H]."""
-        n_steps, n_batch, n_agents, _ = inputs.shape
-        x_TMH = self.fc1(inputs).relu_().view(n_steps, n_batch * n_agents, -1)
-        return run_gru(self.rnn, x_TMH).view(n_steps, n_batch, n_agents, -1)
+        return run_trunk(self.fc1, self.rnn, inputs.flatten(1, 2)).unflatten(1, inputs.shape[1:3])
 
     def step(self, inputs: Tensor, hidden: Tensor) -> Tensor:
         """Advance one step: [M, I] and [M, H] to the next hidden state [M, H]."""

@@ -1,7 +1,7 @@
 """What one update reports; values stay on the device until somebody reads them."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -14,6 +14,8 @@ class LearnerStats(Mapping[str, Tensor]):
     values_by_name: dict[str, Tensor]
     episode_error: Tensor | None = None
     """[B] masked mean squared TD error per episode: the priorities of prioritised replay."""
+    shares: dict[str, tuple[Tensor, Tensor]] = field(default_factory=dict)
+    """Part and whole by metric name; over several updates a share is the sum of parts over the sum of wholes."""
 
     def __getitem__(self, name: str) -> Tensor:
         return self.values_by_name[name]

@@ -85,6 +85,18 @@ def episodic_incentive(
     return Incentive(r_p=r_p, gated=beta * r_p)
 
 
+def gate_shares(incentive: Incentive, beta: Tensor, mask: Tensor) -> dict[str, tuple[Tensor, Tensor]]:
+    """Measure what the gate did to a batch, as part and whole by metric name; all arguments [T, B].
+
+    `gate/incentive_removed` is sum |(1 - beta) r_p| over sum |r_p|; `gate/closed_fraction` counts beta < 1/2.
+    """
+    removed, offered = ((value.abs() * mask).sum() for value in (incentive.r_p - incentive.gated, incentive.r_p))
+    return {
+        "gate/incentive_removed": (removed, offered),
+        "gate/closed_fraction": (((beta < 0.5) * mask).sum(), mask.sum()),
+    }
+
+
 def episodic_control_error(
     q_tot: Tensor, recalled: IncentiveInputs, *, reward: Tensor, terminated: Tensor, gamma: float
 ) -> Tensor:

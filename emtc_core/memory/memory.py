@@ -101,6 +101,11 @@ class EpisodicMemory:
         return self._table.capacity
 
     @property
+    def is_blind(self) -> bool:
+        """Whether a lookup has no node to search: an empty memory, or a stale index not yet built."""
+        return self._space.count_visible(self._table) == 0
+
+    @property
     def desirable_fraction(self) -> float:
         """Share of nodes with xi = 1; 0 in an empty memory."""
         return float(self._table.nodes["xi"][: self.size].mean()) if self.size else 0.0
@@ -160,7 +165,7 @@ class EpisodicMemory:
         table.size, table.next_uid = size, next_uid
         self._counts["written"] += rows
         self._counts["merged"] += merged
-        self._space.forget_nearest()
+        self._space.note_written(slots)
         return slots
 
     def _refresh_if_due(self, x: NDArray[np.float32], steps: int) -> None:

@@ -12,9 +12,10 @@ import torch
 from numpy.typing import NDArray
 
 from emtc_core.config.memory import MemoryConfig
-from emtc_core.memory.index.base import NeighborIndex, Points, Slots
+from emtc_core.memory.index.base import Points, Slots
 from emtc_core.memory.index.factory import make_nearest_index
 from emtc_core.memory.index.grid import GridIndex
+from emtc_core.memory.index.settled import SettledIndex
 from emtc_core.memory.nodes import NodeTable
 from emtc_core.memory.scaling import Scaling, identity_scaling
 from emtc_core.memory.write import Index
@@ -37,13 +38,14 @@ class Space:
 
     def __init__(self, config: MemoryConfig, *, dim: int, device: str) -> None:
         self._config = config
-        self._device = device
         self.scaling = identity_scaling(dim)
         self._grid = GridIndex(config.delta, config.delta_metric)
         self._frozen: Frozen | None = None
         if config.index == "stale_target_update":
             self._frozen = self._freeze(self.scaling, np.zeros((0, dim)), NO_UIDS)
-        self._nearest: NeighborIndex | None = None
+        self._nearest = SettledIndex(
+            lambda: make_nearest_index(config.delta_metric, device=device), config.delta_metric
+        )
 
     @property
     def scaling_of_lookups(self) -> Scaling:
@@ -68,13 +70,13 @@ class Space:
         table.z[: table.size] = scaling.apply(table.x[: table.size])
         if self._frozen is None:
             self._grid.build(table.z, table.size)
-        self.forget_nearest()
+            self._nearest.forget()
 
     def freeze(self, table: NodeTable) -> None:
         """Make the nodes as they stand now the only ones that lookups see."""
         uid = table.nodes["uid"][: table.size].copy()
         self._frozen = self._freeze(self.scaling, table.z[: table.size].copy(), uid)
-        self._nearest = None
+        self._nearest.forget()
 
     def _freeze(self, scaling: Scaling, z: Points, uid: NDArray[np.int64]) -> Frozen:
         grid = GridIndex(self._config.delta, self._config.delta_metric)
@@ -88,15 +90,16 @@ class Space:
 
     def find_nearest(self, table: NodeTable, q: Points) -> Slots:
         """Find the nearest visible node at any distance, -1 only where there are no nodes."""
-        if self._nearest is None:
-            self._nearest = make_nearest_index(self._config.delta_metric, device=self._device)
-            self._nearest.build(self._frozen.z if self._frozen else table.z[: table.size])
-        return self._known(table, self._nearest.query(q)[0])
+        return self._known(table, self._nearest.query(self._frozen.z if self._frozen else table.z[: table.size], q))
 
-    def forget_nearest(self) -> None:
-        """Live positions have changed; frozen ones have not."""
+    def count_visible(self, table: NodeTable) -> int:
+        """Count the nodes that a lookup searches."""
+        return len(self._frozen.uid) if self._frozen else table.size
+
+    def note_written(self, slots: Slots) -> None:
+        """Live nodes of these slots may be new or have moved; frozen ones have not."""
         if self._frozen is None:
-            self._nearest = None
+            self._nearest.note_written(slots)
 
     def _known(self, table: NodeTable, slots: Slots) -> Slots:
         """Drop frozen nodes that have been evicted meanwhile."""
@@ -123,7 +126,7 @@ class Space:
         if state["frozen"] is not None:
             frozen = state["frozen"]
             self._frozen = self._freeze(_make_scaling(frozen["scaling"]), frozen["z"].numpy(), frozen["uid"].numpy())
-            self._nearest = None
+            self._nearest.forget()
 
     def list_faults(self, table: NodeTable) -> list[str]:
         """List what is wrong with positions and index."""

@@ -53,6 +53,15 @@ def test_another_preset_and_another_environment_are_told() -> None:
     assert labels["b"] == "emtc-qplex on academy_3_vs_1_with_keeper [grf]"
 
 
+def test_a_run_from_before_the_fixed_starts_is_not_averaged_with_those_after() -> None:
+    before = stored()
+    del before["env"]["skirmish"]["spawn_jitter"]
+    assert label_variants({"old": before, "new": stored(seed=2)}) == {
+        "old": "emtc-qplex on 3m (env.skirmish.spawn_jitter = 0.05)",
+        "new": "emtc-qplex on 3m",
+    }
+
+
 def test_a_configuration_of_a_stranger_is_labelled_all_the_same() -> None:
     assert label_variants({"a": {"algo": "new", "env": {"name": "skirmish", "map": "9m"}}}) == {"a": "new on 9m"}
 

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from emtc_core.config.resolve import config_from_stored, describe_fields, flatten, resolve
-from emtc_core.config.run import list_algos, split_algo
+from emtc_core.config.resolve import config_from_stored, describe_fields, describe_presets, flatten, resolve
+from emtc_core.config.run import PRESETS, list_algos, split_algo
 from emtc_core.errors import ConfigError
 
 
@@ -24,7 +24,7 @@ def test_the_temperature_decays_over_half_the_run_unless_told_otherwise() -> Non
 
 
 @pytest.mark.parametrize("algo", list_algos())
-@pytest.mark.parametrize("preset", ["paper", "emu_code", "demo"])
+@pytest.mark.parametrize("preset", PRESETS)
 def test_every_algorithm_resolves_in_every_preset(algo: str, preset: str) -> None:
     config = resolve(algo=algo, preset=preset)
     assert config.backbone == split_algo(algo)[1]
@@ -42,6 +42,9 @@ def test_a_plain_backbone_has_neither_gate_nor_incentive() -> None:
     ("algo", "map", "delta"),
     [
         ("emtc-qplex", "3s_vs_5z", 1.8e-5),
+        ("emtc-qplex", "3m", 1.8e-5),
+        ("emtc-qplex", "2s3z", 1.8e-5),
+        ("emu-qplex", "8m", 1.3e-5),
         ("emtc-qplex", "MMM2", 1.8e-3),
         ("emtc-qplex", "corridor", 1.8e-5),
         ("emtc-cds", "corridor", 1.8e-3),
@@ -88,7 +91,10 @@ def test_football_is_learned_in_units_of_a_hundred() -> None:
         ({"overrides": ["gate.tau_end=1.5"]}, "gate.tau_end must not exceed gate.tau_start, got 1.5 > 1.2."),
         ({"steps": -5}, "train.t_max: input should be greater than or equal to 1, got -5."),
         ({"overrides": ["train.batch"]}, '--set takes key=value, got "train.batch".'),
-        ({"preset": "mine"}, "preset must be one of paper, emu_code, demo, got 'mine'."),
+        (
+            {"preset": "mine"},
+            f"preset must be one of {', '.join(PRESETS)}, got 'mine'.",
+        ),
     ],
 )
 def test_a_fault_is_one_sentence(arguments: dict, sentence: str) -> None:
@@ -119,3 +125,20 @@ def test_no_number_outside_its_bounds_is_accepted(field, value: float) -> None:
         return
     assert inside
     assert accepted == value
+
+
+def test_a_run_stored_before_a_setting_existed_keeps_what_it_did() -> None:
+    stored = resolve(map="3m").model_dump(mode="json")
+    del stored["gate"]["lookup"], stored["gate"]["on_empty"]
+    del stored["embed"]["min_episodes"], stored["embed"]["return_scale"]
+    del stored["env"]["skirmish"]["spawn_jitter"]
+    stored["gate"]["reward"] = "extrinsic"  # had one choice, is gone
+    config = config_from_stored(stored)
+    assert (config.gate.lookup, config.gate.on_empty, config.embed.min_episodes) == ("written", "block", 0)
+    assert config.embed.return_scale == "none"
+    assert config.env.skirmish.spawn_jitter == 0.05
+
+
+def test_every_preset_says_in_one_sentence_what_it_is() -> None:
+    assert list(describe_presets()) == list(PRESETS)
+    assert all(text.endswith(".") and len(text) > 40 for text in describe_presets().values())

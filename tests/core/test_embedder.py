@@ -9,12 +9,15 @@ import torch
 
 from emtc_core.config.embed import EmbedConfig
 from emtc_core.embedder.augment import augment
+from emtc_core.embedder.contrast import info_nce_gradient
 from emtc_core.embedder.fit import compute_losses, fit
 from emtc_core.embedder.losses import info_nce, return_loss, state_loss
 from emtc_core.embedder.networks import Embedder, make_embedder
+from emtc_core.embedder.return_scale import ReturnScale
+from emtc_core.embedder.step import Step
 from emtc_core.errors import NonFiniteLossError, ShapeError
 from emtc_core.memory.memory import NodeSample
-from tests.reference.embedder import looped_info_nce, looped_reconstruction, looped_refit
+from tests.reference.embedder import looped_info_nce, looped_reconstruction, looped_refit, looped_return_unit
 
 S, T_LIM = 10, 20
 
@@ -87,6 +90,35 @@ def test_symmetric_info_nce_averages_both_directions() -> None:
     both = info_nce(x, y, tau_cl=0.1, symmetric=True)[0]
     assert both.item() == pytest.approx(0.5 * (forth + back).item())
     assert both.item() != pytest.approx(forth.item(), rel=1e-3)
+
+
+@pytest.mark.parametrize(("rows", "dim", "tau_cl"), [(100, 4, 0.1), (33, 1, 0.1), (70, 7, 0.01), (5, 16, 2.0)])
+@pytest.mark.parametrize("symmetric", [False, True])
+def test_the_compiled_info_nce_and_its_gradient_agree_with_autograd(
+    rows: int, dim: int, tau_cl: float, symmetric: bool
+) -> None:
+    generator = torch.Generator().manual_seed(0)
+    x, y = torch.randn(2, rows, dim, generator=generator)
+    y = x + 0.3 * y
+    x64, y64 = x.double().requires_grad_(), y.double().requires_grad_()
+    expected, hits = info_nce(x64, y64, tau_cl=tau_cl, symmetric=symmetric)
+    expected.backward()
+    dx, dy = torch.full((2, rows, dim), 7.0).numpy()
+    loss, accuracy = info_nce_gradient(
+        x.numpy(), y.numpy(), tau_cl=tau_cl, symmetric=symmetric, d_anchor=dx, d_candidate=dy
+    )
+    assert loss == pytest.approx(expected.item(), rel=1e-5)
+    assert accuracy == pytest.approx(hits.item())
+    for own, by_autograd in ((dx, x64.grad), (dy, y64.grad)):
+        assert by_autograd is not None
+        np.testing.assert_allclose(own, by_autograd, atol=1e-5 * max(1.0, by_autograd.abs().max().item()))
+
+
+def test_a_collapsed_embedding_hits_by_chance_alone() -> None:
+    x, room = np.ones((64, 4), np.float32), np.empty((2, 64, 4), np.float32)
+    loss, accuracy = info_nce_gradient(x, x, tau_cl=0.1, symmetric=False, d_anchor=room[0], d_candidate=room[1])
+    assert loss == pytest.approx(math.log(64), rel=1e-6)
+    assert accuracy == 1 / 64
 
 
 def test_gradients_pass_through_both_views() -> None:
@@ -253,13 +285,107 @@ def test_a_refit_makes_floor_n_over_b_updates_and_lowers_the_loss() -> None:
 
 
 def test_a_refit_does_what_the_looped_algorithm_does() -> None:
-    options = {"batch": 8, "p_mask": 0.0, "sigma": 0.0, "grad_clip": 5.0, "lr": 1e-2}
+    options = {"batch": 8, "p_mask": 0.0, "sigma": 0.0, "grad_clip": 5.0, "lr": 1e-2, "return_scale": "none"}
     fast, slow = _embedder(**options), _embedder(**options)
     before, sample = _weights(fast), _sample(28)
     fit(fast, sample)
     looped_refit(slow, *(torch.as_tensor(a).float() for a in (sample.state, sample.t, sample.h)))
     torch.testing.assert_close(_weights(fast), _weights(slow), rtol=1e-3, atol=1e-4)
     assert (_weights(fast) - before).abs().max() > 1e-2
+
+
+STEP_OPTIONS: list[dict[str, Any]] = [
+    {},
+    {"cl_views": "aug_aug"},
+    {"cl_symmetric": True},
+    {"reduction": "sum"},
+    {"type": "dcae"},
+    {"lambda_cl": 0.0},
+    {"lambda_rcon": 0.0, "lambda_cl": 5.0, "tau_cl": 0.01},
+    {"dim": 1},
+    {"dim": 7, "hidden": 33, "noise_on_masked": False, "aug_shift": 2},
+]
+
+
+@pytest.mark.parametrize("options", STEP_OPTIONS)
+def test_the_written_out_gradient_is_that_of_autograd(options: dict[str, Any]) -> None:
+    written, by_autograd = _embedder(**options), _embedder(**options)
+    sample = _sample(64)
+    batch = (*written.to_inputs(sample.state, sample.t), torch.as_tensor(sample.h).float())
+    terms = Step(written, 64).compute_gradient(*batch)
+    expected = compute_losses(by_autograd, *batch)
+    expected[0].backward()
+    torch.testing.assert_close(terms, expected.detach().double(), rtol=1e-5, atol=1e-5, equal_nan=True)
+    for own, other in zip(written.parameters, by_autograd.parameters, strict=True):
+        assert own.grad is not None
+        assert other.grad is not None
+        torch.testing.assert_close(own.grad, other.grad, rtol=1e-3, atol=2e-5 * float(other.grad.abs().max()))
+
+
+def test_a_step_clips_and_moves_the_weights_as_the_optimiser_alone_would() -> None:
+    options = {"grad_clip": 0.5, "lr": 1e-2}
+    written, by_hand = _embedder(**options), _embedder(**options)
+    sample = _sample(64)
+    batch = (*written.to_inputs(sample.state, sample.t), torch.as_tensor(sample.h).float())
+    for _ in range(3):
+        Step(written, 64).take(*batch)
+        by_hand.optimizer.zero_grad()
+        compute_losses(by_hand, *batch)[0].backward()
+        torch.nn.utils.clip_grad_norm_(by_hand.parameters, 0.5)
+        by_hand.optimizer.step()
+    torch.testing.assert_close(_weights(written), _weights(by_hand), rtol=1e-3, atol=1e-5)
+
+
+# ---- the unit of returns ----
+
+
+def test_the_unit_of_returns_is_their_running_standard_deviation() -> None:
+    rng = np.random.default_rng(0)
+    scale, refits = ReturnScale("std"), [20 * rng.random(50) for _ in range(3)]
+    for so_far, h in enumerate(refits, 1):
+        unit = scale.update(h)
+        assert unit == scale.divisor == pytest.approx(looped_return_unit([r.tolist() for r in refits[:so_far]]))
+
+
+def test_returns_all_alike_have_no_unit_and_none_keeps_theirs() -> None:
+    scale = ReturnScale("std")
+    assert scale.update(np.full(9, 20.0)) == 1.0
+    assert scale.update(np.full(9, 1e6) + 1e-3 * np.arange(9)) == 1.0
+    assert scale.update(np.array([1.0, 5.0])) == 2.0
+    assert scale.update(np.full(9, 20.0)) == 2.0
+    assert ReturnScale("none").update(np.array([1.0, 5.0])) == 1.0
+
+
+def test_a_scaled_refit_does_what_the_looped_algorithm_does_to_scaled_returns() -> None:
+    options = {"batch": 8, "p_mask": 0.0, "sigma": 0.0, "grad_clip": 5.0, "lr": 1e-2, "return_scale": "std"}
+    fast, slow = _embedder(**options), _embedder(**options)
+    sample = _sample(24)
+    stats = fit(fast, sample)
+    unit = looped_return_unit([sample.h.tolist()])
+    looped_refit(slow, *(torch.as_tensor(a).float() for a in (sample.state, sample.t, sample.h / unit)))
+    torch.testing.assert_close(_weights(fast), _weights(slow), rtol=1e-3, atol=1e-4)
+    assert stats.return_unit == pytest.approx(unit)
+
+
+def test_the_return_loss_is_reported_in_returns_whatever_the_unit() -> None:
+    sample = _sample(64)
+    embedder = _embedder(return_scale="std")
+    state_MS, time_M1 = embedder.to_inputs(sample.state, sample.t)
+    with torch.no_grad():
+        h_hat = embedder.decoder(embedder.encoder(state_MS, time_M1), time_M1)[1].numpy()
+    stats = fit(embedder, sample)
+    assert stats.return_loss == pytest.approx(np.mean((sample.h - h_hat * stats.return_unit) ** 2), rel=1e-4)
+
+
+def test_large_returns_no_longer_drown_the_contrastive_term() -> None:
+    sample = _sample(640)
+    large = NodeSample(sample.state, sample.t, 20 * sample.h)
+    last = {}
+    for scale in ("none", "std"):
+        embedder = _embedder(return_scale=scale, lr=2e-3)
+        last[scale] = [fit(embedder, large) for _ in range(30)][-1]
+    assert last["std"].info_nce < last["none"].info_nce - 0.3
+    assert last["std"].info_nce_accuracy > last["none"].info_nce_accuracy > last["std"].info_nce_chance == 1 / 64
 
 
 def test_a_sample_smaller_than_the_batch_is_one_update() -> None:
@@ -322,13 +448,14 @@ def test_resetting_at_each_update_forgets_the_last_refit() -> None:
     assert max(losses) < 1.1 * min(losses)
 
 
-def test_same_seed_same_fit_and_a_restored_embedder_goes_on_bit_for_bit() -> None:
-    one, two = _embedder(), _embedder()
+@pytest.mark.parametrize("scale", ["none", "std"])
+def test_same_seed_same_fit_and_a_restored_embedder_goes_on_bit_for_bit(scale: str) -> None:
+    one, two = _embedder(return_scale=scale), _embedder(return_scale=scale)
     assert fit(one, _sample()).loss == fit(two, _sample()).loss
     assert torch.equal(_weights(one), _weights(two))
     saved = one.get_state()
     fit(one, _sample(seed=1))
-    late = _embedder(seed=99)
+    late = _embedder(seed=99, return_scale=scale)
     late.set_state(saved)
     fit(late, _sample(seed=1))
     assert torch.equal(_weights(one), _weights(late))

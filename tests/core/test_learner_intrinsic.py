@@ -1,5 +1,7 @@
 """Curiosity (EMC) and diversity (CDS): rewards against slow readings, schedules, what is trained."""
 
+import copy
+
 import numpy as np
 import pytest
 import torch
@@ -9,6 +11,7 @@ from emtc_core.learner.curiosity import Curiosity, curiosity_scale
 from emtc_core.learner.diversity import Diversity
 from emtc_core.learner.learner import ValueLearner, make_learner
 from emtc_core.learner.networks import DiverseAgent, Sequence, make_sequence
+from emtc_core.learner.predictors import Predictors, Rows
 from tests.core.learner_cases import BLOCKS, hard_episodes, make_batch, make_config
 from tests.reference import diversity as twin
 from tests.reference.learner import sub, trace
@@ -80,7 +83,7 @@ def test_predictors_learn_the_next_observation_and_targets_follow_on_copy():
     generator = torch.Generator().manual_seed(0)
 
     def error() -> float:
-        return float(part._online(*part._rows(seq, online))[0].detach().mean())
+        return float(part._online.errors(part._rows(seq, online))[0].mean())
 
     first = error()
     for _ in range(200):
@@ -152,3 +155,26 @@ def test_the_curiosity_scale_decays_to_its_floor_and_the_bug_is_an_option():
     assert curiosity_scale(off, 1000) == 0.001
     raised = CuriosityConfig(scale=0.0, decay_stop=0.01, decay_cycle=100, emulate_floor_bug=True)
     assert [curiosity_scale(raised, s) for s in (0, 99, 100, 5000)] == [0.0, 0.0, 0.01, 0.01]
+
+
+def test_predictors_descend_their_clipped_errors_chunk_by_chunk():
+    torch.manual_seed(0)
+    predictors = Predictors(7, 3, 5).double()
+    plain = copy.deepcopy(predictors)
+    z, agent = torch.randn(40, 7, dtype=torch.float64), torch.eye(3, dtype=torch.float64)[torch.arange(40) % 3]
+    rows = Rows(torch.cat([z, agent], -1), 20.0 * torch.randn(40, 5, dtype=torch.float64))
+    chunks = list(torch.randperm(40).split(16))
+    predictors.fit(rows, iter(chunks), torch.optim.Adam(predictors.parameters(), lr=1e-2))
+    optimizer = torch.optim.Adam(plain.parameters(), lr=1e-2)
+    q = [plain.q_first, plain.q_second, plain.q_last]
+    for chunk in chunks:
+        hidden = torch.relu(q[0](rows.z_id[chunk]))
+        hidden = torch.relu(q[1](torch.cat([hidden, agent[chunk]], -1)))
+        errors = [(out - rows.obs_next[chunk]).square().sum(-1) for out in (plain.p(z[chunk]), q[2](hidden))]
+        optimizer.zero_grad()
+        (errors[0].mean() + errors[1].mean()).backward()
+        torch.nn.utils.clip_grad_norm_(plain.p.parameters(), 1.0)
+        torch.nn.utils.clip_grad_norm_([p for layer in q for p in layer.parameters()], 1.0)
+        optimizer.step()
+    for key, value in plain.state_dict().items():
+        np.testing.assert_allclose(predictors.state_dict()[key], value, rtol=1e-9, atol=1e-12, err_msg=key)

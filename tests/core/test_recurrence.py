@@ -1,45 +1,46 @@
-"""The hand-written GRU against nn.GRU: values and gradients."""
+"""The hand-written trunk against Linear, ReLU and nn.GRU: values and gradients."""
 
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
-from emtc_core.learner.recurrence import GruSequence, run_gru
+from emtc_core.learner.recurrence import TrunkSequence, run_trunk
 
 
-@pytest.mark.parametrize("steps", [1, 2, 17])
-def test_values_and_gradients_are_those_of_the_library(steps):
+def make_layers(n_in: int = 4, width: int = 7) -> tuple[nn.Linear, nn.GRU]:
     torch.manual_seed(0)
-    rnn = torch.nn.GRU(5, 7).double()
-    x = torch.randn(steps, 6, 5, dtype=torch.float64)
+    return nn.Linear(n_in, width).double(), nn.GRU(width, width).double()
+
+
+def weights_of(first: nn.Linear, rnn: nn.GRU) -> list[nn.Parameter]:
+    return [*first.parameters(), *rnn.all_weights[0]]
+
+
+@pytest.mark.parametrize("steps", [1, 2, 8, 17])
+def test_values_and_gradients_are_those_of_the_library(steps):
+    first, rnn = make_layers()
+    inputs = torch.randn(steps, 6, 4, dtype=torch.float64)
     weight = torch.randn(steps, 6, 7, dtype=torch.float64)
     results = []
-    for run in (lambda v: rnn(v)[0], lambda v: run_gru(rnn, v)):
-        leaf = x.clone().requires_grad_()
-        rnn.zero_grad()
-        out = run(leaf)
-        (out * weight).sum().backward()
-        results.append([out.detach(), leaf.grad, *[p.grad.clone() for p in rnn.parameters()]])
+    for run in (lambda v: rnn(first(v).relu())[0], lambda v: run_trunk(first, rnn, v)):
+        out = run(inputs)
+        results.append([out.detach(), *torch.autograd.grad((out * weight).sum(), weights_of(first, rnn))])
     for expected, actual in zip(*results, strict=True):
         np.testing.assert_allclose(actual, expected, rtol=1e-9, atol=1e-12)
 
 
 @pytest.mark.parametrize("steps", [1, 8, 17])
 def test_unrolling_without_gradients_gives_the_same_values(steps):
-    rnn = torch.nn.GRU(5, 7)
-    x = torch.randn(steps, 6, 5)
+    first, rnn = (layer.float() for layer in make_layers())
+    inputs = torch.randn(steps, 6, 4)
     with torch.no_grad():
-        np.testing.assert_array_equal(run_gru(rnn, x), GruSequence.apply(x, *rnn.all_weights[0]))
+        np.testing.assert_array_equal(
+            run_trunk(first, rnn, inputs), TrunkSequence.apply(inputs, *weights_of(first, rnn))
+        )
 
 
 def test_the_gradient_is_the_slope_of_the_function():
-    torch.manual_seed(0)
-    rnn = torch.nn.GRU(2, 3).double()
-    x = torch.randn(4, 2, 2, dtype=torch.float64, requires_grad=True)
-    assert torch.autograd.gradcheck(GruSequence.apply, (x, *rnn.all_weights[0]))
-
-
-def test_an_input_without_gradient_still_trains_the_weights():
-    rnn = torch.nn.GRU(2, 3)
-    run_gru(rnn, torch.randn(4, 2, 2)).square().sum().backward()
-    assert all(p.grad is not None and p.grad.abs().sum() > 0 for p in rnn.parameters())
+    first, rnn = make_layers(2, 3)
+    inputs = torch.randn(4, 2, 2, dtype=torch.float64)
+    assert torch.autograd.gradcheck(TrunkSequence.apply, (inputs, *weights_of(first, rnn)))

@@ -12,6 +12,7 @@ from app.bench.calibration import (
     play_script,
     wall_off,
 )
+from emtc_core.config.env import SkirmishConfig
 from emtc_core.envs.skirmish import columns as c
 from emtc_core.envs.skirmish.maps import MAPS
 from tests.reference.skirmish_watch import is_over, make
@@ -20,9 +21,10 @@ SAFE = 3.5
 STEPS = {2: (0.0, 1.0), 3: (0.0, -1.0), 4: (1.0, 0.0), 5: (-1.0, 0.0)}
 
 
+@pytest.mark.parametrize("spawn_jitter", [0.0, 0.05])
 @pytest.mark.parametrize("name", ATTACK_CLOSEST)
-def test_attacking_the_closest_wins_as_often_as_on_the_real_engine(name):
-    share = play_script(name, attack_closest, episodes=100, seed=0)
+def test_attacking_the_closest_wins_as_often_as_on_the_real_engine(name, spawn_jitter):
+    share = play_script(name, attack_closest, episodes=100, seed=0, config=SkirmishConfig(spawn_jitter=spawn_jitter))
     assert abs(share - ATTACK_CLOSEST[name]) <= TOLERANCE + 1e-9
 
 

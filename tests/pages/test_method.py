@@ -3,11 +3,13 @@
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from app.components.method.equations import BACKGROUND, EMBEDDER, GATE
-from app.components.method.options import compare_presets, labels_of
+from app.components.method.equations import BACKGROUND, BEYOND, EMBEDDER, GATE
+from app.components.method.options import compare_presets, explain_preset, labels_of
 from emtc_core.config.resolve import describe_fields
 from emtc_core.metrics import METRICS
 from tests.pages.test_pages import open_page, said
+
+READINGS = ("emu_index", "prewrite", "literal_raw", "wide", "emu_code", "cds_code")
 
 
 @pytest.fixture
@@ -67,11 +69,55 @@ def test_search_without_a_result_says_so(method):
 
 
 def test_presets_differ_where_they_should(method):
-    rows = {row[0]: row[1:] for row in compare_presets("emtc-qplex", "skirmish", "corridor")}
-    assert rows["`incentive.clamp`"] == ("`none`", "`positive`", "C9", rows["`incentive.clamp`"][3])
+    rows = {row[0]: row[1:] for row in compare_presets("emtc-qplex", "skirmish", "corridor", ["emu_code"])}
+    assert rows["`incentive.clamp`"] == ("`none`", "**`positive`**", "C9", rows["`incentive.clamp`"][3])
     assert "negative" in rows["`incentive.clamp`"][3]
     assert "`preset`" not in rows
-    assert f"{len(rows)} of {len(describe_fields())} settings differ" in said(method)
+
+
+def test_every_reading_is_compared_with_paper_and_gives_its_reasons(method):
+    text = said(method)
+    rows = compare_presets("emtc-qplex", "skirmish", "corridor", READINGS)
+    assert [row[0] for row in rows if f"| {row[0]} |" not in text] == []
+    assert f"{len(rows)} of {len(describe_fields())} settings differ" in text
+    for name in READINGS:
+        assert f"##### {name}\n" in text
+        reasons = explain_preset(name, "emtc-qplex", "skirmish", "corridor")
+        assert all(f"| {sets} | {why} |" in text for sets, why in reasons)
+    assert "It changes nothing for emtc\\-qplex on skirmish corridor" in text  # cds_code
+
+
+def test_a_reading_shows_what_it_sets_and_why(method):
+    method.pills(key="presets").set_value(["prewrite"]).run()
+    assert not method.exception
+    text = said(method)
+    table = next(str(e.value) for e in method.markdown if str(e.value).startswith("| Key | paper |"))
+    assert table.splitlines()[0] == "| Key | paper | prewrite | Question | Meaning |"
+    assert "| `gate.timing` | `after_write` | **`before_write`** | C19 |" in table
+    assert "`gate.timing = before_write`, `gate.on_miss = nearest`" in text
+    assert "the gate has only other episodes to ask" in text
+    assert "##### emu_index" not in text
+
+
+def test_rules_of_cds_code_apply_to_cds_on_football_only():
+    assert explain_preset("cds_code", "emtc-qplex", "grf", "academy_3_vs_1_with_keeper") == []
+    reasons = explain_preset("cds_code", "cds", "grf", "academy_3_vs_1_with_keeper")
+    assert "`cds.mixer = qmix`" in reasons[0][0]
+    assert "train.t_max = 4050000" in reasons[1][0]
+
+
+def test_no_preset_to_compare_is_an_empty_comparison(method):
+    method.pills(key="presets").set_value([]).run()
+    assert not method.exception
+    assert "0 of" in said(method)
+
+
+def test_the_gates_choices_and_the_argument_of_the_floor_are_told(method):
+    text = said(method)
+    for choice in ("gate.lookup", "gate.timing", "gate.on_miss", "gate.on_empty", "gate.schedule", "gate.tau_unit"):
+        assert f"`{choice}" in text
+    drawn = [str(element.value) for element in method.latex]
+    assert all(any(latex in each for each in drawn) for latex, _ in BEYOND)
 
 
 def test_every_point_is_inside_the_band_and_gradients_agree_at_v_star(method):

@@ -2,13 +2,14 @@
 
 import json
 import math
+import subprocess
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from storage.blobs import unpack
-from tests.process.trainers import breaches, emtc, read, train
+from tests.process.trainers import breaches, emtc, environment, read, train, train_command
 
 SNAPSHOT_COLUMNS = 'slot, "H", xi, n_call, n_xi, t, idx_next, episode'
 GATE_COLUMNS = "reward, h, h_next, delta_mem, beta, tau"
@@ -128,3 +129,13 @@ def test_show_and_runs_answer_in_json(recorded) -> None:
     assert "numbered 1 to" in shown["steps_note"]
     listed = json.loads(emtc("runs", "--db", url, "--json").stdout)
     assert [row["id"] for row in listed] == [result["run_id"]]
+
+
+def test_a_redirected_run_says_how_far_it_is_on_stderr_and_keeps_stdout_clean(tmp_path: Path) -> None:
+    command = train_command(f"sqlite:///{tmp_path / 'x.db'}", steps=400)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment())
+    lines = [line for line in done.stderr.splitlines() if "of 400 env steps" in line]
+    assert lines
+    assert "test win rate" in lines[-1]
+    assert "steps/s, about" in lines[-1]
+    assert json.loads(done.stdout)["status"] == "finished"

@@ -60,3 +60,14 @@ def looped_refit(embedder: Embedder, state: Tensor, t: Tensor, h: Tensor) -> Non
             v.mul_(0.999).add_(0.001 * g**2)
             m_hat, v_hat = m / (1 - 0.9 ** (update + 1)), v / (1 - 0.999 ** (update + 1))
             parameter.data -= c.lr * m_hat / (v_hat.sqrt() + 1e-8)
+
+
+def looped_return_unit(refits: list[list[float]]) -> float:
+    """Running standard deviation of H after some refits, each with the returns of its nodes (B15)."""
+    variance = None
+    for h in refits:
+        mean = sum(h) / len(h)
+        own = sum((value - mean) ** 2 for value in h) / len(h)
+        variance = own if variance is None else 0.9 * variance + 0.1 * own
+    assert variance is not None
+    return math.sqrt(variance)

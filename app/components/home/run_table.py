@@ -1,5 +1,6 @@
 """The table of runs with their live status; a chosen row offers what can be done with that run."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import pandas as pd
@@ -12,11 +13,12 @@ from app.theme import ENDED
 from emtc_core.errors import EmtcError
 from storage import lifecycle
 from storage.lifecycle import Event, State
+from storage.queries.gate_state import GateState
 from storage.removal import list_belongings, remove_run
 
 _COLUMNS = [
     *("status", "name", "algo", "map", "seed", "progress"),
-    *("win_rate", "return_mean", "duration", "id", "created_at"),
+    *("win_rate", "return_mean", "gate", "duration", "id", "created_at"),
 ]
 _SYMBOLS = {
     "queued": "◷ queued",
@@ -29,6 +31,9 @@ _SYMBOLS = {
 }
 
 
+_GATES = {"active": "● active", "idle": "○ idle"}
+
+
 def show() -> None:
     """Draw the table; it refreshes itself, faster while a run is alive."""
     active = not set(data.run_list()["status"]) <= ENDED
@@ -37,8 +42,9 @@ def show() -> None:
 
 def _table() -> None:
     frame = data.run_list()
+    gates = data.gate_states(list(zip(frame["id"], frame["status"], frame["env_steps"], strict=True)))
     picked = st.dataframe(
-        make_rows(frame),
+        make_rows(frame, gates),
         key="run_table",
         hide_index=True,
         on_select="rerun",
@@ -49,19 +55,20 @@ def _table() -> None:
     )
     rows = picked["selection"]["rows"]
     if rows and rows[0] < len(frame):
-        _actions(data.rows_of(frame.iloc[rows[0] : rows[0] + 1])[0])
+        _actions(data.rows_of(frame.iloc[rows[0] : rows[0] + 1])[0], gates)
     else:
         st.caption("Choose a row to open, resume or delete the run.")
 
 
-def make_rows(frame: pd.DataFrame) -> pd.DataFrame:
-    """Turn the list of runs into what the table shows."""
+def make_rows(frame: pd.DataFrame, gates: Mapping[str, GateState]) -> pd.DataFrame:
+    """Turn the list of runs into what the table shows; without a judged gate its cell is empty."""
     rows = frame.copy()
     rows["status"] = [_SYMBOLS.get(status, status) for status in frame["status"]]
     rows["progress"] = (frame["env_steps"] / frame["target_steps"].clip(lower=1)).clip(upper=1.0)
     ended = frame["ended_at"].fillna(frame["heartbeat_at"])
     seconds = (ended - frame["started_at"]).dt.total_seconds()
     rows["duration"] = [duration(None if pd.isna(value) else float(value)) for value in seconds]
+    rows["gate"] = [_GATES[gates[run_id].state] if run_id in gates else "" for run_id in frame["id"]]
     return rows
 
 
@@ -76,13 +83,14 @@ def _column_config() -> dict[str, Any]:
         "progress": column.ProgressColumn("Progress", format="percent", min_value=0, max_value=1, width="small"),
         "win_rate": column.NumberColumn("Win rate", format="percent", width="small", help="Last greedy evaluation"),
         "return_mean": column.NumberColumn("Return", format="%.2f", help="Last greedy evaluation, mean [env return]"),
+        "gate": column.TextColumn("Gate", width="small", help="Does it remove incentive? Choose the row for why."),
         "duration": column.TextColumn("Duration", width="small"),
         "created_at": column.DatetimeColumn("Created (UTC)", format="YYYY-MM-DD HH:mm", timezone="UTC"),
         "id": column.TextColumn("Id", width="small"),
     }
 
 
-def _actions(run: dict[str, Any]) -> None:
+def _actions(run: dict[str, Any], gates: Mapping[str, GateState]) -> None:
     run_id = str(run["id"])
     with st.container(horizontal=True, vertical_alignment="center"):
         run_picker.links(run_id, str(run["name"]))
@@ -92,6 +100,7 @@ def _actions(run: dict[str, Any]) -> None:
                 _say_what_goes(run_id)
             if st.button("Delete for good", type="primary", key=f"delete-now-{run_id}"):
                 _delete(run_id)
+    run_picker.gate_badge(gates.get(run_id))
     if run["status"] in ("failed", "lost") and run["error"]:
         st.error(escape_markdown(str(run["error"])))
     if run["status"] == "lost":

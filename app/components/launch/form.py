@@ -8,16 +8,12 @@ from app import data, messages, state
 from app.components import config_form
 from app.format import count, duration, escape_markdown, size
 from app.runs.launch import check_startable, estimate, launch_run
-from emtc_core.config.resolve import describe_fields, flatten, resolve
+from emtc_core.config.resolve import describe_fields, describe_presets, flatten, resolve
 from emtc_core.config.run import RunConfig, list_algos
 from emtc_core.errors import ConfigError, EmtcError
 
 _FIRST = frozenset({"algo", "seed", "preset", "env.name", "env.map", "train.t_max"})
-_PRESETS = {
-    "demo": "Demo: two minutes, looks often",
-    "paper": "Paper: the published settings",
-    "emu_code": "EMU's code: its choices where the paper is silent",
-}
+_USUAL_PRESET = "demo"
 _TOKEN = "launch_token"
 MOST_SEEDS = 8
 
@@ -49,10 +45,7 @@ def _choices() -> dict[str, object] | None:
     envs = list(dict.fromkeys(row.env for row in rows))
     left, middle, right = st.columns(3)
     with left:
-        preset = st.selectbox(
-            "Preset", list(_PRESETS), format_func=_PRESETS.__getitem__, key="preset", bind="query-params",
-            help="Where the defaults of all settings below come from.",
-        )  # fmt: skip
+        preset = _preset()
         algo = st.selectbox(
             "Algorithm", list_algos(), key="algo", bind="query-params",
             help="Method and value system; the paper's own is emtc-qplex.",
@@ -73,6 +66,17 @@ def _choices() -> dict[str, object] | None:
         st.warning(escape_markdown(obstacle), icon=":material/block:")
         return None
     return {"env": env, "map": map_name, "algo": algo, "preset": preset}
+
+
+def _preset() -> str:
+    presets = describe_presets()
+    told = "\n".join(f"- **{escape_markdown(name)}**: {escape_markdown(text)}" for name, text in presets.items())
+    chosen = st.selectbox(
+        "Preset", list(presets), index=list(presets).index(_USUAL_PRESET), key="preset", bind="query-params",
+        help=f"Where the defaults of all settings below come from.\n{told}",
+    )  # fmt: skip
+    st.caption(escape_markdown(presets[chosen]))
+    return chosen
 
 
 def _free_map() -> str:

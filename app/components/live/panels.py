@@ -14,7 +14,14 @@ from app import data, messages, state
 from app.components import curves, pin, run_picker
 from app.components.live import controls, pulse, standing
 from app.figures.chart import Chart, Mark
-from app.figures.live import draw_gate_dynamics, draw_metrics, draw_outcomes
+from app.figures.live import (
+    GATE_METRICS,
+    contrast_chance,
+    draw_gate_dynamics,
+    draw_gate_effect,
+    draw_metrics,
+    draw_outcomes,
+)
 from app.format import aware, count, duration, escape_markdown, number, percent
 from app.live_session import LiveCurves
 from app.theme import ENDED
@@ -24,7 +31,7 @@ from storage.runs import RunRow
 CHARTS = "live_charts"
 TICK_S = 2.0
 _SPEED = "time/env_steps_per_second"
-_FIRST = ("train/loss", "train/q_taken", _SPEED)
+_FIRST = ("train/loss", "train/q_taken", "embedder/info_nce_accuracy", _SPEED)
 
 
 def show(run: RunRow) -> None:
@@ -45,7 +52,7 @@ def show(run: RunRow) -> None:
 def _frames(run_id: str) -> LiveCurves:
     known = st.session_state.get("live_curves")
     if known is None or known.run_id != run_id:
-        known = st.session_state["live_curves"] = LiveCurves(run_id, _FIRST)
+        known = st.session_state["live_curves"] = LiveCurves(run_id, (*_FIRST, *GATE_METRICS))
     return known
 
 
@@ -72,6 +79,7 @@ def _top(run: RunRow) -> None:
     with st.container(horizontal=True, vertical_alignment="center"):
         run_picker.status_badge(run.state.value)
         controls.show(run)
+    run_picker.gate_badge(data.gate_state(run))
     controls.show_log(run)
     standing.show(run)
     done = min(1.0, run.env_steps / max(1, run.target_steps))
@@ -157,11 +165,25 @@ def _charts(run: RunRow) -> None:
     marks = tuple(Mark(step, "resumed") for step in frames.resume_steps())
     with messages.guarded():
         if len(frames.gate):
-            _chart("Gate and memory", draw_gate_dynamics(frames.gate, run=run.name, marks=marks), run)
+            _gate_charts(run, frames, marks)
         outcomes = draw_outcomes(frames.evaluations, frames.training_episodes(), run=run.name, marks=marks)
         _chart("Outcomes", outcomes, run)
         if len(frames.metrics):
             _metric_charts(run, frames, marks)
+
+
+def _gate_charts(run: RunRow, frames: LiveCurves, marks: tuple[Mark, ...]) -> None:
+    """Show side by side how the gate judges and what that does; a run of an earlier version has the first alone."""
+    dynamics = draw_gate_dynamics(frames.gate, frames.metrics, run=run.name, marks=marks)
+    effect = draw_gate_effect(frames.metrics, run=run.name, marks=marks)
+    if effect.is_empty:
+        _chart("Gate and memory", dynamics, run)
+        return
+    left, right = st.columns(2, gap="medium")
+    with left:
+        _chart("Gate", dynamics, run)
+    with right:
+        _chart("What it does", effect, run)
 
 
 def _metric_charts(run: RunRow, frames: LiveCurves, marks: tuple[Mark, ...]) -> None:
@@ -176,7 +198,9 @@ def _metric_charts(run: RunRow, frames: LiveCurves, marks: tuple[Mark, ...]) -> 
     )
     frames.follow(chosen)
     if chosen:
-        _chart("", draw_metrics(frames.metrics, chosen, run=run.name, marks=marks), run, {"metrics": chosen})
+        chance = contrast_chance(run.config)
+        drawn = draw_metrics(frames.metrics, chosen, run=run.name, marks=marks, chance=chance)
+        _chart("", drawn, run, {"metrics": chosen})
 
 
 def _chart(title: str, chart: Chart, run: RunRow, facts: dict[str, Any] | None = None) -> None:

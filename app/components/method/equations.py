@@ -114,6 +114,43 @@ GATE = (
     ),
 )
 
+_READING = r"""
+**Which memory the gate asks.** Eq. 7 needs $H(s)$ and $H(s')$ of the actual states of an episode.
+- `gate.lookup = nearest` (default): Algorithm 3 searches, so each state asks the node nearest to it now. `written`
+  asks the node that Algorithm 2 assigned while it walked the episode; a node added a step later may lie nearer.
+- `gate.timing = after_write` (default): the memory already holds the episode, as Algorithm 3 prints. A trajectory
+  that merged nowhere then agrees with itself: $H(s_t) = R_t$, so $\Delta_{mem} = 0$ and $\beta = 1$, however bad it is.
+  Only a merge brings another episode's return in (C19). `before_write` asks what was known before.
+- `gate.on_miss`: no node within $\delta$. `block`: $\beta = 0$; `pass`: $\beta = 1$; `nearest`: ask the nearest node at
+  any distance.
+- `gate.on_empty`: no node at all, in a first episode or before an index exists. `pass` (default): $\beta = 1$, since a
+  memory that knows nothing has nothing to doubt; `block`: $\beta = 0$.
+
+The presets on this page are readings made of these choices. Live shows what each does: Δ_mem and β of new transitions
+beside those of the links in memory. A node that never merged is consistent with its successor, so the mean over the
+links alone cannot show the gate at work.
+"""
+BEYOND = (
+    (
+        r"\tau = \min\Big(\max\big(Q_p(\Delta_{mem}),\; u\,\tau_{end}\big),\; u\,\tau_{start}\Big)",
+        "`gate.schedule = adaptive`, beyond the paper: τ follows quantile p (`gate.tau_quantile`) of Δ_mem over the "
+        "newest `gate.tau_window` transitions, between τ_end and τ_start. Before any was measured it is τ_start. An "
+        "episode is judged by what the episodes before it left.",
+    ),
+    (
+        r"u = 1 \quad \text{or} \quad u = \mathrm{std}(R_t)",
+        "`gate.tau_unit`: τ_start and τ_end count in returns (`return`, the paper), or in standard deviations of the "
+        "discounted returns of the newest transitions (`spread`): rewards c times larger then give the same gates.",
+    ),
+    (
+        r"\tau \ge u\,\tau_{end} > 0 \quad\Rightarrow\quad \beta \ge"
+        r"\exp\!\Big(-\frac{\Delta_{mem}^2}{2\,(u\,\tau_{end})^2}\Big) \;\longrightarrow\; 1"
+        r"\quad \text{as } \Delta_{mem} \to 0",
+        "Proposition 2 needs an open gate where the memory is consistent. The floor gives it for every schedule, "
+        "although the quantile itself tends to 0 together with Δ_mem.",
+    ),
+)
+
 _ALGORITHM_1 = r"""
 **Algorithm 1: refit the embedder**, whenever `embed.interval` env steps have passed.
 1. Draw at most $N$ memories $(s, H, t)$ without replacement; go through them once in batches of $B$.
@@ -132,7 +169,8 @@ _ALGORITHM_2 = r"""
 _ALGORITHM_3 = r"""
 **Algorithm 3: the main loop.**
 1. Play an episode with $\varepsilon$-greedy agents; compute $\tau$ (Eq. 12).
-2. Write the episode into the memory (Algorithm 2), then look up $H(s_t)$ and $H(s_{t+1})$ of its actual states.
+2. Write the episode into the memory (Algorithm 2), then search the nodes nearest to its actual states for $H(s_t)$ and
+   $H(s_{t+1})$.
 3. Compute $\Delta_{mem}$ and $\beta$ (Eq. 7, 8); store the episode with its gates in the replay buffer.
 4. Sample a batch, compute $r_p$ from the memory as it is now (Eq. 2), and minimise $L^\beta$ (Eq. 10).
 5. When it is due, refit the embedder (Algorithm 1).
@@ -155,6 +193,11 @@ def show() -> None:
         st.subheader(title)
         for equation in equations:
             _show_equation(equation)
+    st.subheader("The gate's choices")
+    st.markdown(_READING)
+    for latex, text in BEYOND:
+        st.latex(latex)
+        st.caption(text)
     st.subheader("Algorithms")
     for text in (_ALGORITHM_1, _ALGORITHM_2, _ALGORITHM_3):
         with st.container(border=True):

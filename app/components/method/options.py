@@ -8,13 +8,22 @@ import streamlit as st
 from app import data
 from app.components.config_form import SECTION_TITLES
 from app.format import MISSING, escape_markdown
-from emtc_core.config.resolve import FieldInfo, Value, describe_fields, flatten, resolve
-from emtc_core.config.run import list_algos
+from emtc_core.config.resolve import (
+    FieldInfo,
+    Value,
+    applied_rules,
+    describe_fields,
+    describe_presets,
+    flatten,
+    resolve,
+)
+from emtc_core.config.run import PRESETS, list_algos
 from emtc_core.errors import ConfigError
 from emtc_core.metrics import METRICS
 
 _LABEL = re.compile(r"\b[A-D]\d{1,2}\b")
 _TASK = ("skirmish", "corridor")
+_BASE = "paper"
 _GROUPS = {
     "rollout": "Training episodes",
     "train": "Learner",
@@ -48,23 +57,41 @@ def show_settings() -> None:
 
 
 def show_presets() -> None:
-    """Show what the preset emu_code changes against paper, for one algorithm and task."""
+    """Compare readings of the paper with `paper`, for one algorithm and task, and say why each differs."""
     st.markdown(
-        "`paper` takes the recommended reading of every open question. `emu_code` takes the habits of EMU's "
-        "repository, its bugs included, for a second row of reference in a comparison. Both give a task its own values."
+        "`paper` takes the recommended reading of every open question, with the task's own values. Every other preset "
+        "changes some of them, each by a rule with its reason. Choose one with `--set preset=NAME` or on the Launch "
+        "page."
     )
     tasks = list(dict.fromkeys((row.env, row.map) for row in data.env_list() if row.map))
     left, right = st.columns(2)
     algo = left.selectbox("Algorithm", list_algos(), key="algo", bind="query-params")
     usual = tasks.index(_TASK) if _TASK in tasks else 0
     task = right.selectbox("Task", tasks, index=usual, format_func=" · ".join, key="task")
+    others = [name for name in PRESETS if name != _BASE]
+    usual_ones = [name for name in others if name != "demo"]
+    chosen = st.pills(
+        f"Compared with {_BASE}", others, selection_mode="multi", default=usual_ones, key="presets", bind="query-params"
+    )
     try:
-        rows = compare_presets(algo, *task)
+        _show_comparison(algo, *task, [name for name in others if name in chosen])
     except ConfigError as exc:
         st.info(escape_markdown(str(exc)))
-        return
-    st.markdown(_table(("Key", "paper", "emu_code", "Question", "Meaning"), rows))
-    st.caption(f"{len(rows)} of {len(describe_fields())} settings differ.")
+
+
+def _show_comparison(algo: str, env: str, map: str, presets: Sequence[str]) -> None:
+    told = describe_presets()
+    differing = [name for name in presets if compare_presets(algo, env, map, [name])]
+    rows = compare_presets(algo, env, map, differing)
+    st.markdown(_table(("Key", _BASE, *differing, "Question", "Meaning"), rows))
+    st.caption(f"{len(rows)} of {len(describe_fields())} settings differ; what differs from {_BASE} is bold.")
+    for name in presets:
+        st.markdown(f"##### {name}\n{escape_markdown(told[name])}")
+        reasons = explain_preset(name, algo, env, map)
+        if name in differing:
+            st.markdown(_table(("Sets", "Why"), reasons))
+        else:
+            st.caption(f"It changes nothing for {escape_markdown(algo)} on {escape_markdown(f'{env} {map}')}.")
 
 
 def show_metrics() -> None:
@@ -77,23 +104,31 @@ def show_metrics() -> None:
         st.markdown(_table(("Name", "Unit", "Meaning"), rows))
 
 
-def compare_presets(algo: str, env: str, map: str) -> list[tuple[str, ...]]:
-    """List the settings in which the two presets differ: key, paper, emu_code, question, meaning.
+def compare_presets(algo: str, env: str, map: str, presets: Sequence[str]) -> list[tuple[str, ...]]:
+    """List the settings in which a preset differs from `paper`: key, paper, each preset, question, meaning.
 
     Raises:
         ConfigError: If the choice itself is not valid.
     """
-    paper, emu = (flatten(resolve(env=env, map=map, algo=algo, preset=name)) for name in ("paper", "emu_code"))
+    base, *others = (flatten(resolve(env=env, map=map, algo=algo, preset=name)) for name in (_BASE, *presets))
     return [
         (
             f"`{info.key}`",
-            _value(paper[info.key]),
-            _value(emu[info.key]),
+            _value(base[info.key]),
+            *(_value(o[info.key]) if o[info.key] == base[info.key] else f"**{_value(o[info.key])}**" for o in others),
             labels_of(info) or MISSING,
             escape_markdown(info.description),
         )
         for info in describe_fields()
-        if info.key != "preset" and paper[info.key] != emu[info.key]
+        if info.key != "preset" and any(other[info.key] != base[info.key] for other in others)
+    ]
+
+
+def explain_preset(preset: str, algo: str, env: str, map: str) -> list[tuple[str, str]]:
+    """List what each rule of a preset that applies here sets, and why."""
+    return [
+        (", ".join(f"`{key} = {_plain(value)}`" for key, value in rule.values.items()), escape_markdown(rule.why))
+        for rule in applied_rules(preset, env=env, map=map, algo=algo)
     ]
 
 
@@ -142,7 +177,11 @@ def _bound(value: float) -> str:
 def _value(value: Value) -> str:
     if value is None:
         return "unset"
-    return f"`{str(value).lower() if isinstance(value, bool) else value}`"
+    return f"`{_plain(value)}`"
+
+
+def _plain(value: Value) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

@@ -15,8 +15,9 @@ from emtc_core.config.env import SkirmishConfig
 from emtc_core.envs.skirmish import columns
 from emtc_core.envs.skirmish.chance import make_words, uniform_block
 from emtc_core.envs.skirmish.maps import MapSpec
+from emtc_core.envs.skirmish.scatter import Scatter
 from emtc_core.envs.skirmish.simulate import advance
-from emtc_core.envs.skirmish.spawn import JITTER, make_places, order_within_types
+from emtc_core.envs.skirmish.spawn import make_places, order_within_types, shift_places
 from emtc_core.envs.skirmish.terrain import get_choke, make_ground, make_walkable
 from emtc_core.envs.skirmish.units import ENERGY_START
 
@@ -37,10 +38,14 @@ class Battle:
         self.walkable = make_walkable(spec.terrain)
         self._ground = make_ground(self.walkable)
         self._choke = np.array(get_choke(spec.terrain))
-        self._goal = np.array(spec.attack_point)
-        self._places = (
-            make_places(allies, spec.ally_point, self.walkable),
-            make_places(enemies, spec.enemy_point, self.walkable),
+        self._goals = np.tile(np.array(spec.attack_point), (n_envs, 1))
+        ally_places = make_places(allies, spec.ally_point, self.walkable)
+        self._places = np.concatenate([ally_places, make_places(enemies, spec.enemy_point, self.walkable)])
+        self._jitter = config.spawn_jitter
+        self._scatter = (
+            None
+            if config.random_start == "none"
+            else Scatter(config.random_start, allies=allies, enemies=enemies, ground=self._ground)
         )
         self._sorts_enemies = config.enemy_order == "sorted"
         self.real = np.zeros((n_envs, len(self.units), columns.N_REAL))
@@ -61,7 +66,7 @@ class Battle:
         self.whole[:] = -1
         self.clock[:] = 0
         self.running[:] = True
-        self.real[..., columns.X], self.real[..., columns.Y] = np.moveaxis(self._draw_places(), -1, 0)
+        self.real[..., [columns.X, columns.Y]] = self._draw_places()
         self.real[..., columns.FACE_Y] = -1.0
         self.real[..., columns.HEALTH] = self.spec[:, columns.S_HEALTH]
         self.real[..., columns.SHIELD] = self.spec[:, columns.S_SHIELD]
@@ -99,7 +104,7 @@ class Battle:
             self.spec,
             self._ground,
             self._choke,
-            self._goal,
+            self._goals,
             self.n_allies,
             loops,
             begin,
@@ -107,15 +112,19 @@ class Battle:
         )
 
     def _draw_places(self) -> NDArray[np.float64]:
-        shift = uniform_block(self._rng, len(self.units) * 2, -JITTER, JITTER)
-        shift_BU2 = shift.reshape(len(self._rng), len(self.units), 2)
-        ally, enemy = (places[None] for places in self._places)
-        n = self.n_allies
-        ally_BN2 = order_within_types(self.units[:n], ally + shift_BU2[:, :n])
-        enemy_BE2 = enemy + shift_BU2[:, n:]
+        B, U, n = len(self._rng), len(self.units), self.n_allies
+        if self._scatter is not None:
+            places_BU2 = self._scatter.draw(self._rng)
+            self._goals = self._scatter.find_goals(places_BU2)
+        else:
+            places_BU2 = np.tile(self._places, (B, 1, 1))
+        if self._jitter > 0.0 and self._scatter is None:
+            shift = uniform_block(self._rng, U * 2, -self._jitter, self._jitter).reshape(B, U, 2)
+            places_BU2 = shift_places(places_BU2, shift, self._ground)
+        places_BU2[:, :n] = order_within_types(self.units[:n], places_BU2[:, :n])
         if self._sorts_enemies:
-            enemy_BE2 = order_within_types(self.units[n:], enemy_BE2)
-        return np.concatenate([ally_BN2, enemy_BE2], axis=1)
+            places_BU2[:, n:] = order_within_types(self.units[n:], places_BU2[:, n:])
+        return places_BU2
 
 
 def _bit(name: str, type_bits: tuple[str, ...]) -> int:

@@ -11,6 +11,8 @@ Rewards:
     As SMAC, shaped or sparse; see `score.py`.
 Episode end:
     `terminated` when a side is gone; `truncated` at the map's limit; an ended copy is absorbing.
+Chance:
+    The random delay after each shot, no more, as in SMAC; `env.skirmish` can shift or scatter the starts.
 Differences from the original:
     Bodies, steering, the enemy's acquisition and spawn offsets are inferences, calibrated by
     `emtc bench calibration`. Time limits are told from terminations. Flyers and colossi keep to walkable

@@ -34,10 +34,9 @@ from emtc_core.envs.skirmish.columns import (
     Y,
 )
 from emtc_core.envs.skirmish.compiled import part
+from emtc_core.envs.skirmish.terrain import CLEARANCE
 from emtc_core.envs.skirmish.units import TURN_DEGREES
 
-CLEARANCE = 0.375
-"""Distance that a unit's centre keeps from blocked cells: the hard body of most units."""
 LOOK_AHEAD = 0.8
 """Gap at which a walking unit begins to walk around a standing body (inference)."""
 GRAZE = 0.9

@@ -6,7 +6,6 @@ Stage before: `orders.py` gave the agents' orders. Stage after: `score.py` and `
 import numpy as np
 from numpy.typing import NDArray
 
-from emtc_core.envs.skirmish.chance import uniform
 from emtc_core.envs.skirmish.columns import (
     ALIVE,
     ATTACK,
@@ -37,7 +36,7 @@ def _command_enemy(
     real: NDArray[np.float64],
     whole: NDArray[np.int64],
     spec: NDArray[np.float64],
-    goal: NDArray[np.float64],
+    goals: NDArray[np.float64],
     n_allies: int,
     b: int,
     i: int,
@@ -51,7 +50,7 @@ def _command_enemy(
     if target >= 0:
         whole[b, i, ORDER] = HEAL if mends else ATTACK
         return
-    goal_x, goal_y = goal[0], goal[1]
+    goal_x, goal_y = goals[b, 0], goals[b, 1]
     if mends:
         goal_x, goal_y = _centre_of_friends(real, whole, spec, n_allies, b, i)
     dx, dy = goal_x - real[b, i, X], goal_y - real[b, i, Y]
@@ -87,7 +86,7 @@ def advance(
     spec: NDArray[np.float64],
     ground: NDArray[np.int8],
     choke: NDArray[np.float64],
-    goal: NDArray[np.float64],
+    goals: NDArray[np.float64],
     n_allies: int,
     loops: int,
     begin: int,
@@ -102,9 +101,9 @@ def advance(
             clock[b] += 1
             for i in range(n_allies, n_units):
                 if whole[b, i, ALIVE] == 1:
-                    _command_enemy(real, whole, spec, goal, n_allies, b, i, clock[b])
-            # Units act one after the other; who begins is drawn, so that no side is always first.
-            first = int(uniform(rng, b, 0.0, float(n_units)))
+                    _command_enemy(real, whole, spec, goals, n_allies, b, i, clock[b])
+            # Units act one after the other; each begins in its turn, so that no side is always first.
+            first = clock[b] % n_units
             for k in range(n_units):
                 i = (first + k) % n_units
                 if whole[b, i, ALIVE] == 1:

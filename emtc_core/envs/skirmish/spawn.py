@@ -2,7 +2,7 @@
 
 The game creates a group at one point and spreads it to the nearest free spots; the exact offsets are not
 published. Here (inference) spots are a square lattice around the point, filled from the middle in the order
-in which the map's script creates the units, and each battle shifts every unit by a hair.
+in which the map's script creates the units. Random starts are elsewhere (`scatter.py`).
 """
 
 import math
@@ -12,12 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from emtc_core.envs.skirmish.maps import spawn_order
+from emtc_core.envs.skirmish.terrain import may_stand
 from emtc_core.envs.skirmish.units import UnitType
 
 MARGIN = 0.05
 """Gap between neighbouring bodies of a fresh group (inference)."""
-JITTER = 0.05
-"""Largest shift of a unit along each axis, cells (inference)."""
 FIRST_ANGLE = 1.5 * math.pi
 """Angle at which each ring of the lattice begins to be filled, radians (inference)."""
 
@@ -47,6 +46,14 @@ def _rank(offset: tuple[int, int]) -> tuple[int, float]:
 def _stands(walkable: NDArray[np.bool_], spot: tuple[float, float]) -> bool:
     cells = [(int(spot[0] + dx), int(spot[1] + dy)) for dx, dy in product((-0.5, 0.5), repeat=2)]
     return all(0 <= x < len(walkable) and 0 <= y < len(walkable) and walkable[x, y] for x, y in cells)
+
+
+def shift_places(
+    places_BU2: NDArray[np.float64], shift_BU2: NDArray[np.float64], ground: NDArray[np.int8]
+) -> NDArray[np.float64]:
+    """Shift units from their places, except where a body would leave the ground."""
+    moved_BU2 = places_BU2 + shift_BU2
+    return np.where(may_stand(ground, moved_BU2)[..., None], moved_BU2, places_BU2)
 
 
 def order_within_types(units: tuple[UnitType, ...], places_BN2: NDArray[np.float64]) -> NDArray[np.float64]:

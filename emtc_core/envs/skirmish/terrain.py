@@ -10,6 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 SIZE = 32
+CLEARANCE = 0.375
+"""Distance that a unit's centre keeps from blocked cells: the hard body of most units."""
 TerrainName = Literal["plain", "open", "arena", "corridor"]
 
 _ARENA_ROWS = {
@@ -55,3 +57,12 @@ def make_ground(walkable: NDArray[np.bool_]) -> NDArray[np.int8]:
         for dy in range(3):
             free &= padded[dx : dx + SIZE, dy : dy + SIZE]
     return walkable.astype(np.int8) + free.astype(np.int8)
+
+
+def may_stand(ground: NDArray[np.int8], places: NDArray[np.float64]) -> NDArray[np.bool_]:
+    """Say of every place [..., 2] whether a body may stand there; the kernels' twin is `movement.fits`."""
+    stands = np.ones(places.shape[:-1], dtype=np.bool_)
+    for offset in ((0.0, 0.0), (CLEARANCE, 0.0), (-CLEARANCE, 0.0), (0.0, CLEARANCE), (0.0, -CLEARANCE)):
+        cells = (places + offset).astype(np.int64)
+        stands &= ground[cells[..., 0], cells[..., 1]] > 0
+    return stands

@@ -1,0 +1,95 @@
+"""How far a foreground run is: a bar on a terminal, a plain line on stderr now and then where there is none."""
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from app.cli.output import say
+from app.format import count, duration, number, percent
+from emtc_core.errors import EmtcError
+from storage.engine import Database
+from storage.queries.runs import get_run
+
+LINE_EVERY_S = 30.0
+LINE_EVERY_FRACTION = 0.05
+OnProgress = Callable[[int], None]
+
+
+@contextlib.contextmanager
+def show_progress(database: Database, run_id: str) -> Iterator[OnProgress]:
+    """Give what the trainer calls with its env steps after every round."""
+    console = Console(stderr=True)
+    total = get_run(database, run_id).target_steps
+    if console.is_terminal:
+        with _bar(console, total) as on_progress:
+            yield on_progress
+    else:
+        yield ProgressLines(total, read_win_rate=lambda: _last_win_rate(database, run_id))
+
+
+class ProgressLines:
+    """Writes a line when 30 s or 5 % of the budget have passed since the one before, whichever comes first."""
+
+    def __init__(
+        self,
+        total: int,
+        *,
+        read_win_rate: Callable[[], float | None],
+        write: Callable[[str], None] = say,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Begin without a line; speed and time left are those since the line before.
+
+        Args:
+            total: Budget [env steps].
+            read_win_rate: Looks up the last evaluation's win rate, None before the first.
+            write: Takes a line.
+            clock: Seconds that never go back.
+        """
+        self._total, self._read_win_rate, self._write, self._clock = total, read_win_rate, write, clock
+        self._last: tuple[float, int] | None = None  # a resumed run does not begin at 0
+
+    def __call__(self, env_step: int) -> None:
+        """Write a line if one is due."""
+        now = self._clock()
+        if self._last is None:
+            self._last = (now, env_step)
+            return
+        seconds, steps = now - self._last[0], env_step - self._last[1]
+        if seconds < LINE_EVERY_S and steps < LINE_EVERY_FRACTION * self._total:
+            return
+        self._last = (now, env_step)
+        with contextlib.suppress(OSError):  # a log that nobody reads any more is no reason to stop training
+            self._write(self._line(env_step, steps / seconds if seconds > 0 else None))
+
+    def _line(self, env_step: int, speed: float | None) -> str:
+        left = max(0, self._total - env_step)
+        return (
+            f"{count(min(env_step, self._total))} of {count(self._total)} env steps "
+            f"({percent(min(1.0, env_step / self._total))}), test win rate {percent(self._read_win_rate(), 1)}, "
+            f"{number(speed)} steps/s, about {duration(left / speed if speed else None)} left"
+        )
+
+
+def _last_win_rate(database: Database, run_id: str) -> float | None:
+    with contextlib.suppress(EmtcError):  # the recorder says what ails the database
+        return get_run(database, run_id).win_rate
+    return None
+
+
+@contextlib.contextmanager
+def _bar(console: Console, total: int) -> Iterator[OnProgress]:
+    columns = (
+        TextColumn("training"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("env steps"),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=console) as progress:
+        task = progress.add_task("training", total=total)
+        yield lambda env_step: progress.update(task, completed=min(env_step, total))

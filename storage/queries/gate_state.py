@@ -1,0 +1,115 @@
+"""Does the gate of a run do anything, and if not, why and what to try?"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from sqlalchemy import func, select
+
+from storage.engine import Database
+from storage.models import MetricRow, Run
+
+__all__ = ["ACTIVE_SHARE", "GateState", "gate_state", "gate_states", "judge"]
+
+ACTIVE_SHARE = 0.001  # of the incentive removed, or of the transitions closed
+_MERGED_ALL = 0.9
+_NAMES = (
+    *("gate/incentive_removed", "gate/closed_fraction", "gate/delta_mem_new", "gate/beta_new", "gate/tau"),
+    *("memory/merge_rate", "memory/hit_rate", "memory/size", "incentive/rho"),
+)
+_RUNS_AT_ONCE = 200
+
+
+@dataclass(frozen=True)
+class GateState:
+    """What the gate of one run did so far."""
+
+    state: Literal["active", "idle"]
+    sentence: str  # reason, and for an idle gate a remedy
+    values: dict[str, float]  # means over the reports so far, by metric name
+
+
+def gate_state(db: Database, run_id: str) -> GateState | None:
+    """Does the gate of this run act? None for a run without a gate, or one recorded before this was measured."""
+    return gate_states(db, [run_id]).get(run_id)
+
+
+def gate_states(db: Database, run_ids: Sequence[str]) -> dict[str, GateState]:
+    """Which of these runs have a gate that acts? Answered from the index `ix_metrics_curve`."""
+    found: dict[str, GateState] = {}
+    for first in range(0, len(run_ids), _RUNS_AT_ONCE):
+        found |= _states_of(db, run_ids[first : first + _RUNS_AT_ONCE])
+    return found
+
+
+def _states_of(db: Database, run_ids: Sequence[str]) -> dict[str, GateState]:
+    wanted = (MetricRow.run_id.in_(run_ids), MetricRow.name.in_(_NAMES), MetricRow.value.is_not(None))
+    means = select(MetricRow.run_id, MetricRow.name, func.avg(MetricRow.value)).where(*wanted)
+    with db.read() as connection:
+        rows = connection.execute(means.group_by(MetricRow.run_id, MetricRow.name)).all()
+        known = connection.execute(select(Run.id, Run.config).where(Run.id.in_(run_ids))).all()
+    values: dict[str, dict[str, float]] = {run_id: {} for run_id in run_ids}
+    for run_id, name, mean in rows:
+        values[run_id][name] = float(mean)
+    return {
+        run_id: judge(values[run_id], config)
+        for run_id, config in known
+        if "gate/beta_new" in values[run_id]  # every run with a gate reports it with its first episodes
+    }
+
+
+def judge(values: Mapping[str, float], config: Mapping[str, Any]) -> GateState:
+    """Judge by the means over a run's reports, and say in one sentence why and what to try.
+
+    Args:
+        values: By metric name, at least `gate/beta_new`.
+        config: The run's configuration as stored.
+    """
+    removed, closed = (values.get(f"gate/{name}", 0.0) for name in ("incentive_removed", "closed_fraction"))
+    is_active = removed >= ACTIVE_SHARE
+    if is_active:
+        sentence = (
+            f"The gate removed {removed:.1%} of the incentive so far: "
+            f"{closed:.1%} of the sampled transitions had β below 0.5."
+        )
+    else:
+        sentence = _explain_idle(values, config, closed)
+    return GateState("active" if is_active else "idle", sentence, dict(values))
+
+
+def _explain_idle(values: Mapping[str, float], config: Mapping[str, Any], closed: float) -> str:
+    memory = config.get("memory", {})
+    delta, merged = memory.get("delta", float("nan")), values.get("memory/merge_rate", 0.0)
+    if "gate/closed_fraction" not in values:
+        return "No update has been made yet: the gate acts on the incentive from the first one on."
+    if merged > _MERGED_ALL:
+        return (
+            f"{merged:.1%} of states merged within δ = {delta:g}, into {values.get('memory/size', 0):.0f} nodes: the "
+            "embedding hardly tells states apart. Try --set memory.delta_space=normalized, or a smaller memory.delta."
+        )
+    if not values.get("incentive/rho"):
+        return (
+            f"No sampled state belongs to a success yet, so there is no incentive to remove (ρ = 0); β is below 0.5 "
+            f"on {closed:.1%} of transitions. Train on, or check memory.success."
+        )
+    if closed >= ACTIVE_SHARE:
+        return (
+            f"β is below 0.5 on {closed:.1%} of transitions, but they carry next to no incentive. "
+            "Look at incentive/r_p and incentive/rho on Live."
+        )
+    if merged < 0.0005:
+        return (
+            f"{merged:.1%} of states merged within δ = {delta:g}: every memory stands alone, β is 1 everywhere. "
+            f"Try --set {_wider(config)}."
+        )
+    error, tau = values.get("gate/delta_mem_new", 0.0), values.get("gate/tau", float("nan"))
+    return (
+        f"{merged:.1%} of states merged within δ = {delta:g}, and their returns agree: mean Δ_mem {error:.2g} against "
+        f"τ = {tau:.2g}, so β stays near 1. Try --set {_wider(config)}, or a colder gate by gate.tau_start."
+    )
+
+
+def _wider(config: Mapping[str, Any]) -> str:
+    """Name a reading that merges more than this run's own."""
+    is_wide = config.get("memory", {}).get("delta", 0) >= 1.8e-2
+    return "preset=emu_index" if is_wide or config.get("preset") == "wide" else "preset=wide"

@@ -1,0 +1,131 @@
+"""Every reading of the paper against an independent one: the same stream of episodes, the same gates."""
+
+import numpy as np
+import pytest
+import torch
+
+from emtc_core.config.resolve import resolve
+from emtc_core.config.run import RunConfig
+from emtc_core.envs.registry import make_env
+from emtc_core.episodic import EpisodicPart
+from emtc_core.learner.learner import make_learner
+from emtc_core.replay_buffer import ReplayBuffer
+from emtc_core.rollout.collector import Collector
+from emtc_core.rollout.episode import Episode
+from tests.reference.reading import LoopedReading
+
+READINGS = ["paper", "emu_index", "prewrite", "literal_raw", "wide"]
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(scope="module")
+def stream() -> list[Episode]:
+    """Random play on 3m, every third episode called a success so that nodes move."""
+    config = resolve(map="3m")
+    env = make_env(config.env, n_envs=8)
+    collector = Collector(env, reward_scale=1.0, seed=3, stream="test")
+    learner = make_learner(config, env.info, device=CPU, seed=1)
+    episodes = [e for r in range(3) for e in collector.collect(learner, epsilon=1.0, round=(r,))]
+    return [Episode(**(vars(e) | {"won": i % 3 == 2})) for i, e in enumerate(episodes)]
+
+
+def _absorb_all(config: RunConfig, stream: list[Episode]) -> tuple[list[float], list[float], EpisodicPart]:
+    """Run both readings, refits and target updates included; return their gates one after the other."""
+    env = make_env(config.env, n_envs=1)
+    part = EpisodicPart(config, env.info, device=CPU)
+    embedder = part._embedder
+    looped = LoopedReading(config, lambda s, t, w: embedder.embed(s[None], np.array([t]), for_write=w).numpy()[0])
+    ours, theirs = [], []
+    for number, episode in enumerate(stream, start=1):
+        tau = 1.2 - 0.01 * number
+        verdict = part.absorb(episode, number=number, tau=tau).verdict
+        delta, beta = looped.absorb(episode, number, tau)
+        np.testing.assert_allclose(verdict.delta_mem, delta, atol=1e-6)
+        ours += verdict.beta.tolist()
+        theirs += beta
+        if number % 6 == 0 and part.refit(ReplayBuffer(10, env.info)):
+            looped.memory.reproject()
+        if number % 5 == 0:
+            part.on_target_update()
+            looped.memory.on_target_update()
+    return ours, theirs, part
+
+
+@pytest.mark.parametrize("lookup", ["nearest", "written"])
+@pytest.mark.parametrize("preset", READINGS)
+def test_every_gate_equals_the_independent_reading(preset: str, lookup: str, stream: list[Episode]) -> None:
+    if preset == "prewrite" and lookup == "written":
+        pytest.skip("nothing is written when that reading looks")
+    overrides = [f"gate.lookup={lookup}", "embed.min_episodes=4", "embed.batch=64"]
+    ours, theirs, _ = _absorb_all(resolve(map="3m", preset=preset, overrides=overrides), stream)
+    assert len(ours) == sum(episode.length for episode in stream)
+    np.testing.assert_allclose(ours, theirs, atol=1e-6)
+
+
+def test_the_two_lookups_differ_where_a_later_node_is_nearer(stream: list[Episode]) -> None:
+    by_lookup = [
+        _absorb_all(resolve(map="3m", overrides=[f"gate.lookup={lookup}", "memory.delta=0.8"]), stream)[0]
+        for lookup in ("nearest", "written")
+    ]
+    assert not np.allclose(*by_lookup, atol=1e-6)
+
+
+@pytest.mark.parametrize("rule", ["pass", "block"])
+def test_an_index_not_yet_built_has_nothing_to_doubt(rule: str, stream: list[Episode]) -> None:
+    config = resolve(map="3m", preset="emu_index", overrides=[f"gate.on_empty={rule}"])
+    env = make_env(config.env, n_envs=1)
+    part = EpisodicPart(config, env.info, device=CPU)
+    verdict = part.absorb(stream[0], number=1, tau=1.2).verdict
+    assert np.isnan(verdict.delta_mem).all()
+    assert set(verdict.beta) == {1.0 if rule == "pass" else 0.0}
+    part.on_target_update()
+    later = part.absorb(stream[1], number=2, tau=1.2).verdict
+    assert np.isfinite(later.delta_mem).all()
+
+
+def test_where_everything_merges_the_embedder_still_learns_and_says_so(
+    stream: list[Episode], caplog: pytest.LogCaptureFixture
+) -> None:
+    config = resolve(map="3m", preset="literal_raw", overrides=["memory.delta=5.0", "embed.min_episodes=8"])
+    env = make_env(config.env, n_envs=1)
+    part, buffer = EpisodicPart(config, env.info, device=CPU), ReplayBuffer(10, env.info)
+    for number, episode in enumerate(stream[:8], start=1):
+        assert part.refit(buffer) == {}
+        part.absorb(episode, number=number, tau=1.0)
+    assert part.memory.size < config.embed.min_entries
+    assert part.refit(buffer)["embedder/fit_ms"] > 0
+    part.refit(buffer)
+    (said,) = [record.getMessage() for record in caplog.records]
+    assert f"After 8 episodes the memory holds {part.memory.size} nodes" in said
+
+
+def test_without_min_episodes_only_nodes_count_as_in_emus_code(stream: list[Episode]) -> None:
+    config = resolve(map="3m", overrides=["embed.min_episodes=0", "embed.min_entries=1000000"])
+    env = make_env(config.env, n_envs=1)
+    part = EpisodicPart(config, env.info, device=CPU)
+    for number, episode in enumerate(stream, start=1):
+        part.absorb(episode, number=number, tau=1.0)
+    assert part.refit(ReplayBuffer(10, env.info)) == {}
+
+
+def test_a_resumed_memory_counts_the_episodes_before(stream: list[Episode]) -> None:
+    config = resolve(map="3m", overrides=["embed.min_episodes=3", "embed.min_entries=1000000"])
+    env = make_env(config.env, n_envs=1)
+    first, second = (EpisodicPart(config, env.info, device=CPU) for _ in range(2))
+    for number, episode in enumerate(stream[:3], start=1):
+        first.absorb(episode, number=number, tau=1.0)
+    second.set_state(first.get_state())
+    assert second.refit(ReplayBuffer(10, env.info))
+
+
+def test_new_transitions_are_reported_as_they_were_judged(stream: list[Episode]) -> None:
+    config = resolve(map="3m", overrides=["memory.delta=0.2"])
+    env = make_env(config.env, n_envs=1)
+    part = EpisodicPart(config, env.info, device=CPU)
+    verdicts = [part.absorb(e, number=i, tau=1.0).verdict for i, e in enumerate(stream, start=1)]
+    beta = np.concatenate([v.beta for v in verdicts])
+    values = part.metrics()
+    assert values["gate/beta_new"] == pytest.approx(beta.mean())
+    assert values["gate/beta_new_p10"] == pytest.approx(np.quantile(beta, 0.1))
+    assert values["gate/delta_mem_new"] == pytest.approx(np.concatenate([v.delta_mem for v in verdicts]).mean())
+    assert "gate/beta_new" not in part.metrics()  # nothing new since

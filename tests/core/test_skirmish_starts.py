@@ -1,0 +1,220 @@
+"""Where units stand at a start: SMAC's fixed places, the shift, and SMACv2's surround and reflect."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from emtc_core.config.env import SkirmishConfig
+from emtc_core.config.resolve import config_from_stored, resolve
+from emtc_core.envs.skirmish import columns as c
+from emtc_core.envs.skirmish.maps import MAPS
+from emtc_core.envs.skirmish.movement import fits
+from emtc_core.envs.skirmish.spawn import MARGIN
+from emtc_core.envs.skirmish.terrain import may_stand
+from emtc_core.errors import ConfigError
+from tests.reference.skirmish_watch import make, play
+
+KINDS = ("surround", "reflect", "surround_reflect")
+MIDDLE = 16.0
+
+
+def start(name: str, seed: int = 0, copies: int = 40, **config):
+    """The battle after a reset, and the places [B, U, 2] of its units."""
+    env = make(name, copies, **config)
+    env.reset(seed)
+    return env._battle, env._battle.real[..., [c.X, c.Y]]
+
+
+def stand(battle, places) -> bool:
+    """Whether the rule by which units walk lets every one of them be where it is."""
+    return all(fits.py_func(battle._ground, x, y) for x, y in places.reshape(-1, 2))
+
+
+@pytest.mark.parametrize("name", MAPS)
+def test_every_battle_starts_at_the_same_places_whatever_the_seed(name):
+    env = make(name, 3)
+    first, later, other = env.reset(1).state, env.reset().state, env.reset(2).state
+    np.testing.assert_array_equal(first, np.broadcast_to(first[0], first.shape))
+    np.testing.assert_array_equal(first, later)
+    np.testing.assert_array_equal(first, other)
+
+
+def fight(env, seed: int) -> list[np.ndarray]:
+    """The states of battles in which everyone goes east and attacks the first enemy that is offered."""
+    seen = [env.reset(seed)]
+    for _ in range(25):
+        avail = seen[-1].avail
+        attacks = avail[..., 6:].any(axis=-1)
+        action = np.where(
+            attacks, 6 + avail[..., 6:].argmax(axis=-1), np.where(avail[..., 4], 4, avail.argmax(axis=-1))
+        )
+        seen.append(env.step(action))
+    return [frame.state for frame in seen]
+
+
+def test_the_weapon_delay_is_the_only_chance():
+    env = make("3m", 8)
+    states = fight(env, 1)
+    fired = [bool((state[:, 1:12:4] > 0).any()) for state in states]
+    before = fired.index(True)
+    assert before > 2
+    for state in states[:before]:
+        np.testing.assert_array_equal(state, np.broadcast_to(state[0], state.shape))
+    cooldown = states[before][:, 1:12:4]
+    assert len(np.unique(cooldown)) > cooldown.shape[1]
+    places = states[before].copy()
+    places[:, 1:12:4] = 0.0
+    np.testing.assert_array_equal(places, np.broadcast_to(places[0], places.shape))
+
+
+def test_one_seed_repeats_a_battle_and_another_draws_other_delays():
+    env = make("3m", 4)
+    first, again, other = fight(env, 1), fight(env, 1), fight(env, 2)
+    np.testing.assert_array_equal(first[-1], again[-1])
+    assert any((a != b).any() for a, b in zip(first, other, strict=True))
+
+
+def test_the_shift_of_old_is_within_reach_and_keeps_within_its_bound():
+    _, fixed = start("3m")
+    _, shifted = start("3m", spawn_jitter=0.05)
+    assert 0.045 < np.abs(shifted[:, 0] - fixed[:, 0]).max() <= 0.05 + 0.8
+    assert (np.abs(np.sort(shifted[..., 1]) - np.sort(fixed[..., 1])) <= 0.05).all()
+    assert (shifted[0] != shifted[1]).all()
+
+
+@pytest.mark.parametrize("name", ["3m", "6h_vs_8z", "corridor"])
+def test_one_rule_says_where_a_body_may_stand(name):
+    ground = make(name)._battle._ground
+    places = np.random.default_rng(0).uniform(1, 31, (3000, 2))
+    expected = [fits.py_func(ground, x, y) for x, y in places]
+    np.testing.assert_array_equal(may_stand(ground, places), expected)
+
+
+@pytest.mark.parametrize("name", MAPS)
+def test_the_largest_shift_leaves_nobody_off_the_ground(name):
+    battle, places = start(name, spawn_jitter=0.5)
+    assert stand(battle, places)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name", MAPS)
+def test_random_starts_stand_free_on_walkable_ground(name, kind):
+    battle, places = start(name, random_start=kind)
+    assert (places > 0).all()
+    assert (places < 32).all()
+    assert stand(battle, places)
+    gaps = np.linalg.norm(places[:, :, None] - places[:, None], axis=-1)
+    size = battle.spec[:, c.S_SEPARATION]
+    room = size[:, None] + size[None] + MARGIN - 1e-9
+    crowded = (gaps < room) & ~np.eye(len(size), dtype=bool)
+    kinds = np.array([unit.name for unit in battle.units])
+    assert not crowded.any(), kinds[np.argwhere(crowded)[:3, 1:]]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_random_start_is_its_copys_own(kind):
+    _, few = start("2s3z", 7, 2, random_start=kind)
+    _, many = start("2s3z", 7, 5, random_start=kind)
+    _, other = start("2s3z", 8, 2, random_start=kind)
+    np.testing.assert_array_equal(few, many[:2])
+    assert (many[0] != many[1]).any()
+    assert (few != other).any()
+
+
+def test_reflected_enemies_mirror_the_team():
+    battle, places = start("3s5z_vs_3s6z", random_start="reflect")
+    n, kinds = battle.n_allies, [unit.name for unit in battle.units]
+    assert (places[:, :n, 0] < MIDDLE).all()
+    assert (places[:, n:, 0] > MIDDLE).all()
+    for b in range(len(places)):
+        for i in range(n):
+            image = (2 * MIDDLE - places[b, i, 0], places[b, i, 1])
+            match = np.isclose(places[b, n:], image).all(axis=-1)
+            assert match.sum() == 1
+            assert kinds[n + match.argmax()] == kinds[i]
+
+
+def test_a_reflected_team_starts_anywhere_in_its_half():
+    _, places = start("3m", copies=400, random_start="reflect")
+    team = places[:, :3].reshape(-1, 2)
+    assert team.min(axis=0) == pytest.approx([2.4, 7.4], abs=0.3)
+    assert team.max(axis=0) == pytest.approx([15.0, 24.6], abs=0.3)
+    assert team.mean(axis=0) == pytest.approx([8.5, 16.0], abs=0.5)
+
+
+def test_a_surrounded_team_stands_in_the_middle_with_groups_on_the_diagonals():
+    _, places = start("3m", copies=400, random_start="surround")
+    team, enemies = places[:, :3] - MIDDLE, places[:, 3:] - MIDDLE
+    assert np.abs(team).max() < 1.5
+    assert np.abs(enemies).min(axis=1).max() > 2
+    # the ground of 3m is 28 by 18 cells: a group stands where |x| and |y| run from 2 to 14 and from 2 to 9 together
+    along = (np.abs(enemies[..., 0]) - 2) / 12, (np.abs(enemies[..., 1]) - 2) / 7
+    assert np.median(np.abs(along[0] - along[1])) < 0.1
+    quadrants = np.unique((enemies > 0) @ np.array([1, 2]))
+    assert set(quadrants.tolist()) == {0, 1, 2, 3}
+    used = [len(np.unique((row > 0) @ np.array([1, 2]))) for row in enemies]
+    assert set(used) == {1, 2, 3}
+
+
+def test_surround_and_reflect_share_the_battles_evenly():
+    _, places = start("8m", copies=400, random_start="surround_reflect")
+    surrounded = np.abs(places[:, :8] - MIDDLE).max(axis=(1, 2)) < 2
+    assert 0.4 < surrounded.mean() < 0.6
+
+
+@pytest.mark.parametrize("name", ["3m", "6h_vs_8z", "corridor"])
+def test_enemies_come_to_the_team_wherever_it_is(name):
+    env = make(name, 20, random_start="surround_reflect")
+    seen = env.reset(0)
+    battle = env._battle
+    for _ in range(60):
+        stop = np.where(seen.avail[..., 1], 1, 0)
+        seen = env.step(stop)
+    hurt = battle.real[:, : battle.n_allies, c.HEALTH] < battle.spec[: battle.n_allies, c.S_HEALTH]
+    dead = battle.whole[:, : battle.n_allies, c.ALIVE] == 0
+    assert (hurt | dead).any(axis=1).all()
+
+
+@given(st.sampled_from(list(MAPS)), st.sampled_from(KINDS), st.integers(0, 2**31 - 1))
+@settings(deadline=None, max_examples=15)
+def test_any_random_start_plays_on_the_ground(name, kind, seed):
+    env = make(name, random_start=kind)
+    battle = env._battle
+
+    def look(battle, real, whole):
+        place = battle.real[..., [c.X, c.Y]]
+        assert battle.walkable[place[..., 0].astype(int), place[..., 1].astype(int)].all()
+
+    play(env, seed, fight=0.7, look=look)
+    assert battle.clock[0] > 8
+
+
+def test_a_run_stored_before_the_settings_existed_opens_and_keeps_its_shift():
+    stored = resolve(map="3m").model_dump(mode="json")
+    for key in ("spawn_jitter", "random_start"):
+        del stored["env"]["skirmish"][key]
+    config = config_from_stored(stored)
+    assert config.env.skirmish == SkirmishConfig(spawn_jitter=0.05)
+    assert resolve(map="3m").env.skirmish == SkirmishConfig()
+
+
+@pytest.mark.parametrize(
+    ("setting", "sentence"),
+    [
+        (
+            "env.skirmish.spawn_jitter=-1",
+            "env.skirmish.spawn_jitter: input should be greater than or equal to 0, got -1.",
+        ),
+        ("env.skirmish.spawn_jitter=1", "env.skirmish.spawn_jitter: input should be less than or equal to 0.5, got 1."),
+        (
+            "env.skirmish.random_start=circle",
+            "env.skirmish.random_start: input should be 'none', 'surround', 'reflect' or 'surround_reflect', "
+            "got 'circle'.",
+        ),
+    ],
+)
+def test_an_impossible_start_is_one_sentence(setting, sentence):
+    with pytest.raises(ConfigError) as caught:
+        resolve(overrides=[setting])
+    assert str(caught.value) == sentence
