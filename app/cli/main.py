@@ -10,6 +10,7 @@ import sys
 import typer
 
 from app.cli import bench, doctor, envs, export, notebook, project, runs, sweep, train
+from emtc_core.control import StopRequested
 from emtc_core.errors import EmtcError, UnheardError
 
 # Set before torch loads OpenMP: threads that spin while they wait make two trainers on one machine, or a
@@ -59,7 +60,7 @@ def run(arguments: list[str]) -> int:
         return _complain(str(exc), code=1)
     except EmtcError as exc:
         return _complain(str(exc))
-    except (KeyboardInterrupt, typer.Abort):
+    except (KeyboardInterrupt, StopRequested, typer.Abort):
         return _complain("Interrupted.", code=1)
     except BrokenPipeError:
         return 1
