@@ -17,6 +17,7 @@ from emtc_core.checkpoint_file import (
     check_archive,
     check_owner,
     list_checkpoints,
+    name_checkpoint,
     read_manifest,
     read_part,
     write_checkpoint,
@@ -45,7 +46,7 @@ class CheckpointStore:
     def save(self, env_step: int, state: dict[str, Any]) -> Path:
         """Write one checkpoint durably, then drop the ones beyond `keep`."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        path = self.folder / f"checkpoint-{env_step:012d}.pt"
+        path = self.folder / name_checkpoint(env_step)
         parts = [(name, _writer(value)) for name, value in state.items()]
         write_checkpoint(path, run_id=self._run_id, env_step=env_step, parts=parts)
         for old in self.list()[: -self._keep]:
@@ -78,12 +79,6 @@ class CheckpointStore:
         if faults:
             raise CheckpointError(f"No checkpoint in {self.folder} can be used. {' '.join(faults)}")
         return None
-
-    def set_newer_aside(self, env_step: int) -> None:
-        """Rename what lies beyond a step that the run went back to, so that nothing takes it for the run's state."""
-        for path in self.list():
-            if path.name > f"checkpoint-{env_step:012d}.pt":
-                path.replace(path.with_suffix(".aside"))
 
 
 def load(path: Path, *, run_id: str = "") -> tuple[int, dict[str, Any]]:

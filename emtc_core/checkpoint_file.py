@@ -23,6 +23,9 @@ SCHEMA: Final = 2
 UNSIGNED: Final = 1
 """The schema of earlier versions: a zip archive with checksums of its own, which names no run."""
 
+FIRST_STEP: Final = 1000
+"""When a run leaves its first checkpoint, however long the interval: a run that dies young has one to go on from."""
+
 _MAGIC: Final = b"EMTCckpt"
 _DIGEST_BYTES: Final = 16
 _LENGTH_BYTES: Final = 8
@@ -153,6 +156,18 @@ def list_checkpoints(folder: Path) -> list[Path]:
 def examine(folder: Path, run_id: str) -> list[Examined]:
     """Check every checkpoint of a run without loading one, newest first; a file is read once as long as it stays."""
     return [_examine(path, run_id) for path in reversed(list_checkpoints(folder))]
+
+
+def set_newer_aside(folder: Path, env_step: int) -> None:
+    """Rename what lies beyond a step that the run went back to, so that nothing takes it for the run's state."""
+    for path in list_checkpoints(folder):
+        if path.name > name_checkpoint(env_step):
+            path.replace(path.with_suffix(".aside"))
+
+
+def name_checkpoint(env_step: int) -> str:
+    """Name the checkpoint at a step, so that names sort as steps do."""
+    return f"checkpoint-{env_step:012d}.pt"
 
 
 def check_owner(path: Path, manifest: Manifest, run_id: str) -> None:

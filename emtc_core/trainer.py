@@ -24,6 +24,7 @@ from typing import Any, Literal
 import torch
 
 from emtc_core.checkpoint import CheckpointStore
+from emtc_core.checkpoint_file import FIRST_STEP
 from emtc_core.config.run import RunConfig
 from emtc_core.control import Control, Steering, StopRequested
 from emtc_core.envs.base import VectorEnv
@@ -232,7 +233,7 @@ class Trainer:
             "gate_stats": Every(gate_interval),
             "snapshot": Every(max(1, budget // max(1, config.record.snapshots))),
             "metrics": Every(min(config.record.metrics_interval, max(1, budget // 100))),
-            "checkpoint": Every(config.checkpoint.interval),
+            "checkpoint": Every(config.checkpoint.interval, last=min(0, FIRST_STEP - config.checkpoint.interval)),
         }
 
     def _report(self) -> None:

@@ -12,6 +12,7 @@ import typer
 
 from app.cli import bench, database, doctor, envs, export, notebook, project, runs, sweep, train
 from app.cli.output import say
+from emtc_core.control import StopRequested
 from emtc_core.errors import EmtcError, UnheardError
 
 # Set before torch loads OpenMP: threads that spin while they wait make two trainers on one machine, or a
@@ -67,7 +68,7 @@ def run(arguments: list[str]) -> int:
         return _complain(str(exc), code=1)
     except EmtcError as exc:
         return _complain(str(exc))
-    except (KeyboardInterrupt, typer.Abort):
+    except (KeyboardInterrupt, StopRequested, typer.Abort):
         return _complain("Interrupted.", code=1)
     except BrokenPipeError:
         return 1

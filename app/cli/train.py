@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -19,7 +20,7 @@ from emtc_core.config.run import RunConfig
 from emtc_core.control import StopRequested
 from emtc_core.envs.registry import IMPORTED_BY_MAP, make_env
 from emtc_core.envs.trust import allow
-from emtc_core.errors import EmtcError
+from emtc_core.errors import EmtcError, RunStateError
 from storage.control import ask
 from storage.engine import Database, open_database
 from storage.lifecycle import State
@@ -143,11 +144,18 @@ def train_worker(
         try:
             _train_heard(database, run_id, token, signals, resume=resume)
         except StopRequested:
-            say(f"Run {run_id} was stopped before its first step.")
+            _mark_stopped(database, run_id, token)
         except Exception as exc:
             say(str(exc))
             return 1
     return 0
+
+
+def _mark_stopped(database: Database, run_id: str, token: str | None) -> None:
+    """Write that a signal came before the first step, wherever it was heard."""
+    with suppress(RunStateError):  # it is written already
+        finish_run(database, run_id, "stopped", token=token)
+    say(f"Run {run_id} was stopped before its first step.")
 
 
 def _train_heard(
@@ -167,7 +175,6 @@ def _train_heard(
     try:
         from app.runs.training import train_run
     except StopRequested:
-        finish_run(database, run_id, "stopped", token=token)
         raise
     except Exception as exc:
         finish_run(database, run_id, "failed", error=f"{type(exc).__name__}: {exc}", token=token)
@@ -179,12 +186,12 @@ def _train_in_foreground(
     database: Database, run_id: str, token: str, signals: StopSignals, *, resume: bool, json: bool
 ) -> int:
     started = time.monotonic()
-    say(f"Run {run_id}")
     try:
+        say(f"Run {run_id}")
         with show_progress(database, run_id) as on_progress:
             summary = _train_heard(database, run_id, token, signals, resume=resume, on_progress=on_progress)
     except StopRequested:
-        say(f"Run {run_id} was stopped before its first step.")
+        _mark_stopped(database, run_id, token)
         if json:
             print_json({"run_id": run_id, "status": "stopped", "env_steps": get_run(database, run_id).env_steps})
         return 0

@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import threading
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -189,7 +190,9 @@ def start_trainer(db: Database, run_id: str, *, token: str, resume: bool = False
     try:
         created_at = get_process_created_at(process.pid)
     except psutil.NoSuchProcess:
-        return  # it has ended already; its log says why
+        with suppress(RunStateError):  # it said itself how it ended
+            finish_run(db, run_id, "failed", error="Its trainer ended at once. The log says more.", token=token)
+        return
     host = socket.gethostname()
     mark_launched(db, run_id, pid=process.pid, pid_created_at=created_at, host=host, token=token)
 

@@ -31,8 +31,10 @@ class StopSignals:
             StopRequested: If no trainer polls yet.
             KeyboardInterrupt: At a second SIGINT.
         """
-        if self._asked and number == signal.SIGINT:
-            raise KeyboardInterrupt
+        if self._asked:
+            if number == signal.SIGINT:
+                raise KeyboardInterrupt
+            return
         self._asked = True
         if not self._polled:
             raise StopRequested

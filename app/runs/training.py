@@ -13,6 +13,7 @@ import torch
 
 from app.runs.signals import StopSignals, stop_signals
 from emtc_core.checkpoint import CheckpointStore, Loaded
+from emtc_core.checkpoint_file import set_newer_aside
 from emtc_core.config.resolve import config_from_stored
 from emtc_core.config.run import RunConfig
 from emtc_core.control import Control, StopRequested
@@ -182,7 +183,7 @@ def _restore(trainer: Trainer, loaded: Loaded, recorder: DatabaseRecorder, store
     """Bring the trainer to the checkpoint; only when it stands there are later rows superseded."""
     trainer.set_state(loaded.state)
     recorder.supersede(loaded.env_step, checkpoint=loaded.name, passed_over=loaded.passed_over)
-    store.set_newer_aside(loaded.env_step)
+    set_newer_aside(store.folder, loaded.env_step)
 
 
 def _make_trainer(

@@ -88,6 +88,6 @@ class CheckpointConfig(Section):
     """When the trainer saves itself."""
 
     interval: Steps = 20_000
-    """Env steps between checkpoints; one more is written at each stop [env steps]."""
+    """Env steps between checkpoints; one more after the first 1000 steps, and one at each stop [env steps]."""
     keep: Annotated[int, Field(ge=1, le=100)] = 2
     """Checkpoints kept."""

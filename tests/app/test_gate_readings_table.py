@@ -58,5 +58,5 @@ def test_each_variant_says_what_its_gate_removed_and_how_far_q_is_off(study):
 
 
 def test_runs_without_a_memory_have_no_row(study):
-    db, rows = study
+    db, _ = study
     assert len(TABLES["gate-readings"].make(db, [])) == 0

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from emtc_core.checkpoint import CheckpointStore, load
-from emtc_core.checkpoint_file import examine, read_manifest
+from emtc_core.checkpoint_file import examine, read_manifest, set_newer_aside
 from emtc_core.errors import CheckpointError
 
 PLACES = 200
@@ -138,7 +138,7 @@ def test_one_that_does_not_fit_the_rows_is_passed_over_and_set_aside(store: Chec
     assert loaded is not None
     assert loaded.env_step == 400
     assert "ends at 700" in loaded.passed_over[0]
-    store.set_newer_aside(400)
+    set_newer_aside(store.folder, 400)
     store.save(600, make_state(600))
     assert [each.env_step for each in examine(store.folder, ME)] == [600, 400]
 

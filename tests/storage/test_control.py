@@ -1,18 +1,22 @@
 """Commands reach the trainer and are acknowledged; heartbeats are written."""
 
+import logging
+import sqlite3
+import threading
 import time
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from emtc_core.errors import RunStateError
-from storage.control import DatabaseControl, Heartbeat, command_log, send_command
-from storage.engine import Database
+from emtc_core.errors import RunStateError, UnheardError
+from storage.control import DatabaseControl, Heartbeat, ask_stop, command_log, send_command
+from storage.engine import Database, open_database
 from storage.lifecycle import State
+from storage.outage import Outage
 from storage.ownership import this_process
-from storage.runs import claim_start, find_run, finish_run, start_run
-from tests.storage.records import ME
+from storage.runs import claim_start, create_run, find_run, finish_run, start_run
+from tests.storage.records import CONFIG, ME
 
 
 def wait_for(ready: Callable[[], Any], timeout_s: float = 10.0) -> Any:
@@ -87,6 +91,67 @@ def test_nobody_obeys_for_an_ended_run(db: Database, run_id: str) -> None:
     finish_run(db, run_id, "finished")
     with pytest.raises(RunStateError, match="no trainer is there to stop"):
         send_command(db, run_id, "stop")
+
+
+def test_an_outage_is_told_once_and_its_end_too(
+    sqlite_url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("storage.engine.BUSY_TIMEOUT_S", 0.01)
+    db = open_database(sqlite_url)
+    run_id = create_run(db, CONFIG, target_steps=1, versions={})
+    start_run(db, run_id, **ME)
+    assert db.path is not None
+    lock = sqlite3.connect(db.path, isolation_level=None)
+    lock.execute("BEGIN IMMEDIATE")
+    heart, control = Heartbeat(db, run_id, every_s=0.01), DatabaseControl(db, run_id, poll_s=0.01)
+    control.set_status("paused")
+    wait_for(lambda: heart._outage._tries > 10 and control._outage._tries > 10, timeout_s=60)
+    assert sorted(record.getMessage().partition(" wait")[0] for record in caplog.records) == [
+        f"run {run_id}: commands",
+        f"run {run_id}: heartbeats",
+    ]
+    lock.execute("ROLLBACK")
+    lock.close()
+    wait_for(lambda: len(caplog.records) == 4, timeout_s=60)
+    assert all("no longer" in record.getMessage() for record in caplog.records[2:])
+    heart.close()
+    control.close()
+    db.dispose()
+
+
+def test_a_long_outage_is_told_again_now_and_then(caplog: pytest.LogCaptureFixture) -> None:
+    outage = Outage(logging.getLogger("a trainer"), "run x: heartbeats wait", remind_s=0.0)
+    for _ in range(3):
+        outage.failed("the server is gone")
+    assert len(caplog.records) == 3
+    assert "3 tries" in caplog.records[-1].getMessage()
+
+
+def test_a_stop_says_whether_anybody_heard(db: Database, run_id: str) -> None:
+    start_run(db, run_id, **ME)
+    with pytest.raises(UnheardError, match="Nobody has heard within"):
+        ask_stop(db, run_id, patience_s=0.3)
+    control = DatabaseControl(db, run_id)
+    assert wait_for(control.poll) == "stop"
+    assert "has heard stop" in ask_stop_while(control, db, run_id)
+    finish_run(db, run_id, "stopped")
+    control.close()
+    with pytest.raises(RunStateError, match="no trainer is there"):
+        ask_stop(db, run_id, patience_s=0.3)
+
+
+def ask_stop_while(control: DatabaseControl, db: Database, run_id: str) -> str:
+    listening = threading.Thread(target=wait_for, args=(control.poll,))
+    listening.start()
+    told = ask_stop(db, run_id, patience_s=30)
+    listening.join()
+    return told
+
+
+def test_nobody_hears_for_a_lost_run(db: Database, run_id: str) -> None:
+    start_run(db, run_id, **{**ME, "pid": 2**22 + 1})
+    with pytest.raises(UnheardError, match="is gone"):
+        ask_stop(db, run_id, patience_s=30)
 
 
 def test_an_unknown_command_is_refused(db: Database, run_id: str) -> None:

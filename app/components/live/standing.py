@@ -6,6 +6,7 @@ import streamlit as st
 from app import data, state
 from app.format import count, escape_markdown
 from app.runs.resume import GOOD_ENOUGH, Standing, look
+from emtc_core.checkpoint_file import FIRST_STEP
 from storage.lifecycle import State
 from storage.queries.runs import list_resumes
 from storage.runs import RunRow
@@ -22,7 +23,7 @@ def show(run: RunRow) -> None:
     standing = look(data.database(), run)
     for fault in standing.faults:
         st.warning(escape_markdown(fault), icon=":material/broken_image:")
-    st.caption(escape_markdown(describe_checkpoints(standing, interval=_interval(run))))
+    st.caption(escape_markdown(describe_checkpoints(standing, first_at=_first_at(run))))
 
 
 def describe_resumes(resumes: pd.DataFrame) -> str:
@@ -44,11 +45,11 @@ def describe_resumes(resumes: pd.DataFrame) -> str:
     return " ".join(sentences)
 
 
-def describe_checkpoints(standing: Standing, *, interval: int | None) -> str:
+def describe_checkpoints(standing: Standing, *, first_at: int | None) -> str:
     """Say which checkpoints are good, and what it means when they are fewer than two."""
     good = [each.env_step for each in standing.checkpoints if each.fault is None]
     if not good:
-        first = f" The first one is due at step {count(interval)}." if interval and not standing.checkpoints else ""
+        first = f" The first one is due at step {count(first_at)}." if first_at and not standing.checkpoints else ""
         return f"No usable checkpoint here.{first} If the trainer ends now, the run can only start again from step 0."
     listed = " and ".join(count(step) for step in good)
     if len(good) < GOOD_ENOUGH:
@@ -56,6 +57,6 @@ def describe_checkpoints(standing: Standing, *, interval: int | None) -> str:
     return f"Good checkpoints at steps {listed}."
 
 
-def _interval(run: RunRow) -> int | None:
+def _first_at(run: RunRow) -> int | None:
     value = run.config.get("checkpoint", {}).get("interval")
-    return value if isinstance(value, int) else None
+    return min(value, FIRST_STEP) if isinstance(value, int) else None
