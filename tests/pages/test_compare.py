@@ -68,6 +68,15 @@ def test_unfinished_runs_are_listed_under_the_table_and_count_when_asked_for(sev
     assert "--include-unfinished" in "\n".join(code.value for code in app.code)
 
 
+def test_statistics_say_who_is_better_and_when_seeds_are_too_few(several):
+    app = open_page("compare", part="Statistics")
+    assert not app.exception
+    rows = table(app, "task")
+    assert rows[1][:3] == ["3m", "EMTC(QPLEX)", "EMTC(QPLEX), No-TCGM"]
+    assert "too few seeds to tell: with 2 and 2" in rows[1][-1]
+    assert "Share of runs whose last greedy win rate lies above each value, over 3m" in said(app).replace("\\", "")
+
+
 def test_the_caption_says_statistic_band_and_seeds(several):
     text = said(open_page("compare", center="iqm", band="ci")).replace("\\", "")
     assert "the line is the interquartile mean with 95 % bootstrap interval over seeds (n = 2 seeds" in text

@@ -40,8 +40,9 @@ def show(run_ids: list[str]) -> None:
         result_table.show(tabulate_win_rates(finals, reading), key="win-rates", stem="win-rates")
     with times, messages.guarded():
         _mu_w(compared, reading, unfinished=unfinished)
-    with comparisons, messages.guarded():
-        _statistics(compared, unfinished=unfinished)
+    if comparisons.open:  # thousands of draws: only when it is looked at
+        with comparisons, messages.guarded():
+            _statistics(compared, unfinished=unfinished)
     with settings, messages.guarded():
         _differences(compared)
     with paper, messages.guarded():
