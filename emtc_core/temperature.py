@@ -34,7 +34,7 @@ class Temperature:
         self._delta_mem = _Newest(gate.tau_window if gate.schedule == "adaptive" else 0)
         self._returns = _Newest(gate.tau_window if gate.tau_unit == "spread" else 0)
         self._quantile: float | None = None
-        self._unit = 1.0
+        self._unit: float = 1.0
 
     def at(self, env_step: int) -> float:
         """Return tau > 0 [return units] for an episode whose last transition is `env_step`."""
@@ -43,7 +43,9 @@ class Temperature:
             return unit * linear_decay(env_step, start=gate.tau_start, end=gate.tau_end, steps=self._decay_steps)
         if self._quantile is None:
             return unit * gate.tau_start  # nothing was measured yet: as lenient as the paper begins
-        return min(max(self._quantile, unit * gate.tau_end), unit * gate.tau_start)
+        coldest: float = unit * gate.tau_end
+        warmest: float = unit * gate.tau_start
+        return min(max(self._quantile, coldest), warmest)
 
     def observe(self, delta_mem: Floats, returns: Floats) -> None:
         """Learn from one judged episode: delta_mem [T] (NaN at a miss) and discounted returns [T]."""
@@ -52,11 +54,13 @@ class Temperature:
         self._measure()
 
     def _measure(self) -> None:
-        errors, returns = self._delta_mem.values, self._returns.values
+        errors: Floats = self._delta_mem.values
+        returns: Floats = self._returns.values
         self._quantile = float(np.quantile(errors, self._gate.tau_quantile)) if len(errors) else None
         if len(returns):
-            spread = float(returns.std())
-            self._unit = spread if spread > NO_SPREAD * float(np.abs(returns).max()) else 1.0
+            spread = float(np.std(returns))
+            largest = float(np.max(np.abs(returns)))
+            self._unit = spread if spread > NO_SPREAD * largest else 1.0
 
     def get_state(self) -> dict[str, Any]:
         """Collect what was observed."""
