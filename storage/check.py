@@ -140,7 +140,7 @@ class _TauSchedule:
         """Judge episode by episode, as training did: by what the episodes before left."""
         held = True
         for end in np.unique(ends).tolist():
-            part = rows[ends == end]
+            part = rows.loc[ends == end, :]
             tau = part["tau"].to_numpy(np.float64)
             held &= bool((np.abs(tau - self._temperature.at(end)) <= TOLERANCE * np.maximum(1.0, tau)).all())
             self._begun.append(part)

@@ -44,7 +44,7 @@ def save_filled_state(database: Database, run_id: str, config: RunConfig, *, nod
     device = choose_device(config.train.device)
     configure_threads(config.train.threads)
     memory, replay_buffer = _fill(config, nodes, device)
-    store = CheckpointStore(run_folder(database, run_id), keep=1)
+    store = CheckpointStore(run_folder(database, run_id), keep=1, run_id=run_id)
     fresh = Trainer(
         config,
         env=make_env(config.env, n_envs=config.train.n_envs),

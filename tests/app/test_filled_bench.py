@@ -17,8 +17,10 @@ def test_the_run_starts_at_step_0_with_as_many_nodes_as_wanted(tmp_path):
     versions = library_versions()
     run_id = create_run(database, config.model_dump(mode="json"), target_steps=config.train.t_max, versions=versions)
     save_filled_state(database, run_id, config, nodes=500)
-    env_step, state = CheckpointStore(run_folder(database, run_id), keep=1).load_latest() or (None, {})
-    assert env_step == state["env_step"] == 0
+    saved = CheckpointStore(run_folder(database, run_id), keep=1, run_id=run_id).load_latest()
+    assert saved is not None
+    state = saved.state
+    assert saved.env_step == state["env_step"] == 0
     assert len(state["episodic"]["memory"]["table"]["state"]) >= 500
     assert len(state["replay_buffer"]["length"]) >= 64
 
