@@ -79,13 +79,14 @@ class Database:
             self.writer.dispose()
 
 
-def open_database(url: str, *, read_only: bool = False) -> Database:
+def open_database(url: str, *, read_only: bool = False, create: bool = True) -> Database:
     """Open a database, creating or upgrading it where needed.
 
     Args:
         url: `sqlite:///folder/file.db` or `postgresql://…`. A relative path starts at the working directory.
         read_only: Never write; then the database must exist and be of this version. EMTC_READ_ONLY=1 in the
             environment makes every database so.
+        create: Make a SQLite file that is not there yet; without it a missing one is refused.
 
     Returns:
         The open database.
@@ -97,7 +98,7 @@ def open_database(url: str, *, read_only: bool = False) -> Database:
     parsed = _parse(url)
     read_only = read_only or is_read_only()
     if parsed.get_backend_name() == "sqlite":
-        return _open_sqlite(parsed, read_only=read_only)
+        return _open_sqlite(parsed, read_only=read_only, create=create and not read_only)
     complete = parsed.render_as_string(hide_password=False)
     engine = _server_engine(parsed)
     reader = engine.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
@@ -168,11 +169,11 @@ def _parse(url: str) -> URL:
     return parsed
 
 
-def _open_sqlite(url: URL, *, read_only: bool) -> Database:
+def _open_sqlite(url: URL, *, read_only: bool, create: bool) -> Database:
     if not url.database or url.database == ":memory:" or url.database.startswith("file:"):
         raise StorageError("The database must be a file: trainer and app meet in it. Write sqlite:///file.db")
     path = _find_place(url.database)
-    if read_only and not os.path.lexists(path):
+    if not create and not os.path.lexists(path):
         raise StorageError(f"There is no database at {path}. Name another with --db, or start a run: emtc train")
     created = [] if read_only else _prepare_place(path)
     reader = _sqlite_engine(path, writes=False)

@@ -75,7 +75,7 @@ def export(
     kind = FIGURES.get(name) or FigureKind(name, _judge_again, needs_runs=True)
     if kind.needs_runs and not runs:
         raise typer.BadParameter("Name at least one run; list them with: emtc runs")
-    database = open_database(db)
+    database = open_database(db, create=False)
     rows = _select(database, runs, map, algo)
     drawn = kind.make(database, rows, options)
     sources = describe_runs({row.id: row.config for row in rows}, {row.id: row.versions for row in rows})

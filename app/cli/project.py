@@ -26,7 +26,7 @@ def project(
     """Project the memory of a run to the plane and store the coordinates."""
     if method not in METHODS:
         raise typer.BadParameter(f"--method must be one of {', '.join(METHODS)}, got {method!r}.")
-    database = open_database(db)
+    database = open_database(db, create=False)
     snapshot_id = _find_snapshot(database, get_run(database, run).id, snapshot)
     with Progress(console=Console(stderr=True)) as bar:
         task = bar.add_task(method, total=1.0)

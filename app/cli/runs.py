@@ -67,12 +67,12 @@ def _gate_facts(state: GateState | None) -> dict[str, Any] | None:
 
 def stop(run: RunPrefix, db: DatabaseUrl = DEFAULT_DATABASE) -> None:
     """Stop a run, which leaves a checkpoint; exit code 1 says that nobody has heard."""
-    say(ask_stop(open_database(db), run))
+    say(ask_stop(open_database(db, create=False), run))
 
 
 def pause(run: RunPrefix, db: DatabaseUrl = DEFAULT_DATABASE) -> None:
     """Pause a run between two of its environment steps; exit code 1 says that nobody has heard."""
-    database = open_database(db)
+    database = open_database(db, create=False)
     row = get_run(database, run)
     lifecycle.check(row.id, row.state, Event.PAUSE)
     say(ask(database, row.id, "pause"))
@@ -84,7 +84,7 @@ def delete(
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask; a script is never asked")] = False,
 ) -> None:
     """Delete a run with everything that it recorded, and its folder."""
-    database = open_database(db)
+    database = open_database(db, create=False)
     row = get_run(database, run)
     lifecycle.check(row.id, state_now(row), Event.DELETE)
     belongings = list_belongings(database, row.id)

@@ -49,7 +49,7 @@ def sweep(
     if dry_run:
         return _print_plan(db, plan, at_once, json=json)
     if stop:
-        return _stop(open_database(db), plan.id)
+        return _stop(open_database(db, create=False), plan.id)
     if engine == "ray":
         import_ray()
     control.check_plan(plan)

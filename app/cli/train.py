@@ -91,7 +91,7 @@ def resume(
     json: AsJson = False,
 ) -> int:
     """Go on with a paused run, or with one that stopped, failed or was lost, from its newest usable checkpoint."""
-    database = open_database(db)
+    database = open_database(db, create=False)
     row = get_run(database, run)
     if start_again:
         return _start_again(database, row.id, detach=detach, json=json)
@@ -140,7 +140,7 @@ def train_worker(
 ) -> int:
     """Train a run that another process has created; what a detached trainer executes."""
     with stop_signals() as signals:
-        database = open_database(db)
+        database = open_database(db, create=False)
         try:
             _train_heard(database, run_id, token, signals, resume=resume)
         except StopRequested:

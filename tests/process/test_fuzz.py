@@ -1,6 +1,6 @@
 """Anything may be typed, and anything may stand in a database: one sentence and an exit code, never a traceback.
 
-The bounded test draws a few hundred inputs; ten thousand are drawn by the slow one.
+The bounded tests draw a few dozen inputs each; ten thousand are drawn by the slow one.
 """
 
 import contextlib
@@ -101,7 +101,7 @@ def nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setenv("EMTC_DB", f"sqlite:///{tmp_path / 'none' / 'x.db'}")
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
     yield place
-    assert list(place.iterdir()) == []
+    assert [each.name for each in place.iterdir() if each.name != ".hypothesis"] == []
     assert not (tmp_path / "none").exists()
 
 
@@ -124,12 +124,12 @@ def draw_sweeps(n: int, file: Path) -> None:
     read_it()
 
 
-def test_a_few_hundred_commands_are_answered_in_words(nowhere: Path) -> None:
-    draw_commands(250)
+def test_a_hundred_commands_are_answered_in_words(nowhere: Path) -> None:
+    draw_commands(120)
 
 
-def test_a_hundred_sweep_files_are_answered_in_words(nowhere: Path, tmp_path: Path) -> None:
-    draw_sweeps(100, tmp_path / "sweep.toml")
+def test_sixty_sweep_files_are_answered_in_words(nowhere: Path, tmp_path: Path) -> None:
+    draw_sweeps(60, tmp_path / "sweep.toml")
 
 
 @pytest.mark.slow
