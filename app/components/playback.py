@@ -86,6 +86,8 @@ def visible_bounds(scene: Scene) -> list[float]:
     """Crop the field to where this episode takes place, with a margin, so that units are as large as possible."""
     low, high = np.array(scene.bounds[:2], float), np.array(scene.bounds[2:], float)
     seen = scene.position.reshape(-1, 2)
+    if not len(seen):
+        return [float(edge) for edge in scene.bounds]  # a scene that nobody can draw has no units
     centre = (seen.min(axis=0) + seen.max(axis=0)) / 2
     reach = np.maximum((seen.max(axis=0) - seen.min(axis=0)) / 2 + MARGIN, SMALLEST_REACH)
     reach[0] = max(reach[0], reach[1] * ASPECT)

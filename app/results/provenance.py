@@ -22,10 +22,15 @@ def describe_runs(
         versions: Run id → versions as stored, where known.
     """
     return tuple(
-        f"run {run_id}: {config.get('algo')} on {config.get('env', {}).get('map')}, seed {config.get('seed')}, "
+        f"run {run_id}: {config.get('algo')} on {_map(config)}, seed {config.get('seed')}, "
         f"config {hash_config(config)}{_code((versions or {}).get(run_id, {}))}"
         for run_id, config in configs.items()
     )
+
+
+def _map(config: Mapping[str, Any]) -> Any:
+    env = config.get("env")
+    return env.get("map") if isinstance(env, Mapping) else None  # a foreign database may hold anything
 
 
 def _code(versions: Mapping[str, Any]) -> str:
