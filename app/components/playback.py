@@ -3,11 +3,13 @@
 import hashlib
 
 import numpy as np
+import streamlit as st
 from streamlit.components.v2 import component
 
 from app.components.assets import read_asset, read_script
 from app.components.packing import pack_payload
 from app.figures.chart import Chart
+from app.format import escape_markdown
 from app.theme import AGENTS, NEUTRAL, OPPONENTS
 from emtc_core.envs.base import Scene
 
@@ -27,6 +29,8 @@ _TEAMS = (("agents", AGENTS), ("opponents", OPPONENTS), ("ball", NEUTRAL))
 
 def show(scene: Scene, chart: Chart, *, key: str, start: int = 0, title: str = "") -> None:
     """Draw the episode, first frame `start`; the lines of `chart` share its time axis."""
+    if not scene.position.size and scene.note:
+        st.info(escape_markdown(scene.note), icon=":material/visibility_off:")  # why nothing can be drawn
     payload = make_payload(scene, chart, start=start, title=title)
     _playback(key=key, data=payload)
 

@@ -149,6 +149,7 @@ def original(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     return path, run_id
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("act", ACTS)
 def test_every_command_answers_a_hostile_database_in_words(
     original: tuple[Path, str], tmp_path: Path, act: str, monkeypatch: pytest.MonkeyPatch
