@@ -6,6 +6,7 @@ here. A value from a URL is a stranger's: whatever cannot be read is dropped.
 
 from collections.abc import Sequence
 from math import isfinite
+from typing import Literal
 
 import streamlit as st
 
@@ -35,10 +36,17 @@ def read_int(name: str) -> int | None:
     return int(text) if text and digits.isdecimal() and digits.isascii() and len(digits) <= 18 else None
 
 
-def keep_int(name: str) -> None:
-    """Take a value out of the URL that is no whole number, before a widget that counts is bound to it."""
+def bind_int(name: str) -> Literal["query-params"] | None:
+    """Bind a widget that counts to the URL, unless this page was opened with a value that is no whole number.
+
+    Streamlit seeds a bound widget from the address as it was opened, whatever was taken out of it since, and
+    fails on "1e999"; such a widget stays unbound for the session.
+    """
+    unreadable = f"{name} was unreadable"
     if name in st.query_params and read_int(name) is None:
         st.query_params.pop(name, None)
+        st.session_state[unreadable] = True
+    return None if st.session_state.get(unreadable) else "query-params"
 
 
 def read_list(name: str, separator: str = ",") -> list[str]:

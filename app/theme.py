@@ -86,9 +86,9 @@ def style_methods(methods: Mapping[str, tuple[str, str]]) -> dict[str, Style]:
         if changes:
             color = shade(color, _SHADES[zlib.crc32(f"tone {changes}".encode()) % len(_SHADES)])
         start = zlib.crc32(key.encode())
-        turned = [MARKERS[(start + place) % len(MARKERS)] for place in range(len(MARKERS))]
-        markers: list[Marker] = turned if changes else ["", *turned]
-        looks = [Style(color, dash, marker) for marker in markers]
+        turned: list[Marker] = [MARKERS[(start + place) % len(MARKERS)] for place in range(len(MARKERS))]
+        plain = [] if changes else [Style(color, dash)]
+        looks = plain + [Style(color, dash, marker) for marker in turned]
         styles[key] = min(looks, key=lambda look: _count_alike(look, algo, styles, methods))
     return styles
 

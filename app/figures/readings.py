@@ -18,15 +18,32 @@ LINKS_DASH = (6, 4)
 class Point(Protocol):
     """What one reading said at one moment; see emtc_core.readings.ReadingPoint."""
 
-    env_step: int
-    tau: float
-    delta_new: tuple[float, float, float]
-    beta_new: tuple[float, float, float]
-    delta_links: float
-    beta_links: float
-    merge_rate: float
-    closed: float
-    size: int
+    @property
+    def env_step(self) -> int: ...
+
+    @property
+    def tau(self) -> float: ...
+
+    @property
+    def delta_new(self) -> tuple[float, float, float]: ...
+
+    @property
+    def beta_new(self) -> tuple[float, float, float]: ...
+
+    @property
+    def delta_links(self) -> float: ...
+
+    @property
+    def beta_links(self) -> float: ...
+
+    @property
+    def merge_rate(self) -> float: ...
+
+    @property
+    def closed(self) -> float: ...
+
+    @property
+    def size(self) -> int: ...
 
 
 @dataclass(frozen=True)

@@ -102,13 +102,13 @@ def compare_means(x: Values, y: Values, *, seed: int = 0) -> Tests:
     if min(n) < 2:
         return Tests(n, difference, np.nan, np.nan)
     spread = x.var() + y.var()
-    welch = float(ttest_ind(x, y, equal_var=False).pvalue) if spread > 0 else np.nan
+    welch = float(np.asarray(ttest_ind(x, y, equal_var=False))[1]) if spread > 0 else np.nan
     found = permutation_test(
         (x, y),
         lambda a, b, axis: a.mean(axis=axis) - b.mean(axis=axis),
         vectorized=True,
         n_resamples=_PERMUTATIONS,
-        random_state=np.random.default_rng(seed),
+        rng=np.random.default_rng(seed),
     )
     return Tests(n, difference, welch, float(found.pvalue))
 

@@ -13,11 +13,15 @@ STEPS = 1600
 LATE = (*(text for text in FAST if not text.startswith("checkpoint")), "checkpoint.interval=100000")
 
 
-def killed_run(folder: Path, *, at: int, sets: tuple[str, ...] = FAST) -> tuple[str, Path, str]:
+def killed_run(folder: Path, *, at: int, checkpoints: int = 0, sets: tuple[str, ...] = FAST) -> tuple[str, Path, str]:
     path = folder / "x.db"
     url = f"sqlite:///{path}"
     with start(url, steps=STEPS, sets=sets) as process:
         wait_until(lambda: recorded_steps(path) > at, timeout_s=250, what=f"step {at}")
+        wait_until(
+            lambda: len(list((folder / "x.files").glob("*/checkpoint-*.pt"))) >= checkpoints,
+            timeout_s=120, what=f"{checkpoints} checkpoints",
+        )  # fmt: skip
         process.send_signal(signal.SIGKILL)
         process.wait()
     return url, path, read(path, "select id from runs")[0][0]
@@ -26,7 +30,7 @@ def killed_run(folder: Path, *, at: int, sets: tuple[str, ...] = FAST) -> tuple[
 @pytest.fixture(scope="module")
 def killed(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path, str]:
     """A run killed when it had two checkpoints."""
-    return killed_run(tmp_path_factory.mktemp("killed"), at=950)
+    return killed_run(tmp_path_factory.mktemp("killed"), at=500, checkpoints=2)
 
 
 def copy_of(killed: tuple[str, Path, str], folder: Path) -> tuple[str, Path, str, list[Path]]:

@@ -124,9 +124,9 @@ def _choose_view() -> _View:
             format_func=lambda value: count(value) if value else "all",
             help="How many nodes are shown; fewer than all are chosen evenly over return and time.",
         )  # fmt: skip
-        state.keep_int("map_seed")
         seed = st.number_input(
-            "Seed", min_value=0, max_value=2**31 - 1, value=0, step=1, key="map_seed", bind="query-params", width=120,
+            "Seed", min_value=0, max_value=2**31 - 1, value=0, step=1, width=120,
+            key="map_seed", bind=state.bind_int("map_seed"),
             help="Decides the sample and everything random in t-SNE and UMAP: the same seed, the same map.",
         )  # fmt: skip
     return _View(str(method), int(pair or 0), str(color), int(n or 0), int(seed or 0))

@@ -47,9 +47,8 @@ def _ask() -> tuple[str, int]:
     with middle:
         uploaded = st.file_uploader("Sweep file", type="toml", key="sweep_upload", help="Instead of the template.")
     with right:
-        state.keep_int("jobs")
         jobs = st.number_input(
-            "At once", min_value=1, max_value=256, value=default_jobs(), key="jobs", bind="query-params",
+            "At once", min_value=1, max_value=256, value=default_jobs(), key="jobs", bind=state.bind_int("jobs"),
             help="Trainers at the same time [processes]; each computes on one thread.",
         )  # fmt: skip
     if uploaded is not None:
