@@ -216,7 +216,7 @@ def test_idle_tick_redraws_nothing_and_new_rows_keep_the_view(page, tmp_path: Pa
         page.goto(f"{url}/live?run={run_id}")
         page.locator(".curves canvas").first.wait_for(timeout=PATIENCE_MS)
         page.wait_for_timeout(3000)
-        chart = page.locator(".curves").nth(1)
+        chart = page.locator(".curves[aria-label^='Win rate and return']")
         count = (
             "node => { const d = node.state.draw; node.drawn = 0; node.state.draw = () => { node.drawn += 1; d() } }"
         )
