@@ -47,8 +47,8 @@ def set_title(drawn: Figure, title: str, subtitle: str = "") -> None:
     for text, size, weight in ((title, 9, "bold"), (subtitle, 8, "normal")):
         if text:
             rows = fill(text, int(width / (0.56 * size * _POINT)))
-            place = {"x": 0.05 / width, "y": 1 - above / height, "ha": "left", "va": "top"}
-            drawn.text(s=set_as_math(rows), fontsize=size, fontweight=weight, **place)
+            x, y = 0.05 / width, 1 - above / height
+            drawn.text(x, y, set_as_math(rows), ha="left", va="top", fontsize=size, fontweight=weight)
             above += 1.3 * size * _POINT * (rows.count("\n") + 1)
     engine = drawn.get_layout_engine()
     if isinstance(engine, ConstrainedLayoutEngine):
