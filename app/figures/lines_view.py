@@ -122,9 +122,10 @@ def _count_columns(names: Sequence[str], width: float) -> int:
 
 
 def _wrap(names: Sequence[str], width: float) -> list[str]:
-    """Break names that are longer than the figure is wide; none is cut."""
+    """Break names that are longer than the figure is wide, but no "n = 3"; none is cut."""
     most = max(20, int(width / (0.58 * _LEGEND_SIZE * _POINT)) - 8)
-    return [fill(name, most) if len(name) > most else name for name in names]
+    kept = [name.replace(" = ", "\N{NO-BREAK SPACE}=\N{NO-BREAK SPACE}") for name in names]
+    return [fill(name, most).replace("\N{NO-BREAK SPACE}", " ") for name in kept]
 
 
 def _count_in_thousands(ax: Axes, chart: Chart) -> None:

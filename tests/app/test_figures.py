@@ -13,6 +13,7 @@ from app.components.playback import make_payload, visible_bounds
 from app.figures.chart import Chart
 from app.figures.cloud import QUANTITIES, Cloud
 from app.figures.export import EXPORT_FORMATS, export_figure
+from app.figures.lines_view import _wrap
 from app.figures.live import (
     GATE_METRICS,
     contrast_chance,
@@ -258,3 +259,11 @@ def test_chart_without_lines_has_an_empty_table():
     chart = Chart("n", "t", "x", (), "c", "d")
     assert chart.is_empty
     assert chart.to_frame().columns.tolist()[0] == "panel"
+
+
+def test_a_long_name_breaks_between_its_settings_and_not_within_one():
+    name = "EMTC(QPLEX), gate.timing = before_write, gate.on_miss = nearest (n = 3)"
+    (wrapped,) = _wrap([name], 3.2)
+    assert wrapped.replace("\n", " ") == name
+    assert "\n" in wrapped
+    assert not any(line.startswith("= ") or line.endswith(" =") for line in wrapped.split("\n"))
