@@ -12,11 +12,12 @@ from dataclasses import dataclass
 
 from app.bench.postgres import made_database, server
 from app.bench.records import Figure, temporary_database
-from app.bench.storms.fleet import STEPS, Fleet, patiently, storm_config
+from app.bench.storms.fleet import STEPS, Fleet, storm_config
 from app.bench.storms.weather import Weather
 from app.bench.storms.witness import Witness, count_rows, find_wrong
 from emtc_core.errors import ConfigError, StorageError
 from storage.engine import Database, open_database, run_folder
+from storage.outage import patiently
 from storage.queries.runs import list_runs
 
 MINUTES, TRAINERS = 1.0, 4
@@ -89,9 +90,11 @@ def weather_storm(
                 struck += 1
             time.sleep(_LOOK_S)
     finally:
-        weather.calm()
-        fleet.come_home()
-    patiently(witness.look)
+        try:
+            weather.calm()
+        finally:
+            fleet.come_home()
+    patiently(db, witness.look)
     return Toll(
         blows=dict(weather.blows),
         rows=count_rows(db),

@@ -1,6 +1,9 @@
 """Checkpoints: signed, checked in every bit, tried from the newest to the oldest."""
 
 import random
+import resource
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -158,3 +161,32 @@ class Trap:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Path.touch, (self.place,)
+
+
+def test_a_full_disk_takes_no_checkpoint_and_leaves_the_one_before(store: CheckpointStore) -> None:
+    store.save(400, make_state(400))
+    with small_files(2000):
+        assert store.save_if_room(800, make_state(800)) == "File too large"
+    assert sorted(path.name for path in store.folder.iterdir()) == ["checkpoint-000000000400.pt"]
+    assert store.save_if_room(800, make_state(800)) is None
+    loaded = store.load_latest()
+    assert loaded is not None
+    assert loaded.env_step == 800
+
+
+def test_what_a_killed_writer_left_is_removed_by_the_next(store: CheckpointStore) -> None:
+    store.folder.mkdir()
+    (store.folder / "checkpoint-000000000300.partial").write_bytes(b"half")
+    store.save(400, make_state(400))
+    assert sorted(path.name for path in store.folder.iterdir()) == ["checkpoint-000000000400.pt"]
+
+
+@contextmanager
+def small_files(size_bytes: int) -> Iterator[None]:
+    """Let no file of this process grow beyond so many bytes: the kernel refuses it as it does on a full disk."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size_bytes, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))

@@ -9,12 +9,9 @@ import os
 import random
 import socket
 import sys
-import time
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.context import ForkServerProcess
-from typing import TypeVar
 
 import psutil
 
@@ -23,15 +20,15 @@ from app.runs.resume import look, take_to_resume
 from app.runs.versions import library_versions
 from emtc_core.config.resolve import resolve
 from emtc_core.config.run import RunConfig
-from emtc_core.errors import RunStateError, StorageError
 from storage.engine import Database, run_folder
 from storage.files import append_private, make_private_folder
 from storage.lifecycle import State
+from storage.outage import patiently
 from storage.ownership import get_process_created_at, mark_launched, this_process
 from storage.queries.runs import get_run
 from storage.runs import create_run, start_again
 
-STEPS = 4000
+STEPS = 2500
 PATIENCE_S = 120.0
 SETTINGS = (
     "train.device=cpu", "train.threads=1", "train.burn_in=8", "train.batch=8", "train.replay=200", "eval.interval=1000",
@@ -39,8 +36,6 @@ SETTINGS = (
     "memory.delta=0.02", "record.gate_interval=200",
 )  # fmt: skip
 """Small enough that a run reaches its end, often enough at every duty that a blow may fall on any of them."""
-
-Result = TypeVar("Result")
 
 
 @dataclass
@@ -87,7 +82,7 @@ class Fleet:
         for place, berth in enumerate(self._berths):
             if not berth.process.is_alive():
                 berth.process.join()
-                self._berths[place] = patiently(lambda run_id=berth.run_id: self._go_on(run_id))
+                self._berths[place] = patiently(self._db, lambda run_id=berth.run_id: self._go_on(run_id))
 
     def come_home(self) -> None:
         """Stop every trainer, as a signal does, and kill whoever does not come."""
@@ -102,7 +97,8 @@ class Fleet:
         owner = this_process()
         values = self._config.model_dump(mode="json")
         run_id = patiently(
-            lambda: create_run(self._db, values, target_steps=self._config.train.t_max, versions={}, owner=owner)
+            self._db,
+            lambda: create_run(self._db, values, target_steps=self._config.train.t_max, versions={}, owner=owner),
         )
         return self._start(run_id, owner.token, resume=False)
 
@@ -133,9 +129,10 @@ class Fleet:
             created_at = get_process_created_at(berth.pid)
             host = socket.gethostname()
             patiently(
+                self._db,
                 lambda: mark_launched(
                     self._db, run_id, pid=berth.pid, pid_created_at=created_at, host=host, token=token
-                )
+                ),
             )
         return berth
 
@@ -152,21 +149,3 @@ def _train(url: str, log: str, arguments: tuple[str, ...]) -> None:
         os.dup2(output.fileno(), 2)
     os.environ["EMTC_DB"] = url
     sys.exit(run(list(arguments)))
-
-
-def patiently(act: Callable[[], Result], *, patience_s: float = PATIENCE_S) -> Result:
-    """Do something that a locked or cut database refuses for a while.
-
-    Raises:
-        StorageError: If it is refused for longer.
-    """
-    until = time.monotonic() + patience_s
-    while True:
-        try:
-            return act()
-        except RunStateError:
-            raise
-        except StorageError:
-            if time.monotonic() > until:
-                raise
-            time.sleep(0.2)

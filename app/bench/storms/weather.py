@@ -9,16 +9,16 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, contextmanager, suppress
-from pathlib import Path
 
 import psutil
 from sqlalchemy import text
 
-from app.bench.storms.fleet import Berth, Fleet, patiently
+from app.bench.storms.fleet import Berth, Fleet
 from emtc_core.control import Command
 from emtc_core.errors import RunStateError, StorageError
 from storage.control import send_command
 from storage.engine import Database
+from storage.outage import patiently
 
 LONGEST_LOCK_S, LONGEST_PAUSE_S, LONGEST_FULL_S = 12.0, 5.0, 6.0
 FULL_AT_BYTES = 64 * 1024
@@ -36,13 +36,14 @@ class Weather:
         """How many of each kind fell."""
         self._threads = ThreadPoolExecutor(max_workers=16, thread_name_prefix="weather")
         self._lasting: list[Future[None]] = []
-        acts: dict[str, Callable[[], bool]] = {
+        self._acts: dict[str, Callable[[], bool]] = {
             "kill": self._kill, "terminate": self._terminate, "stop": self._stop, "pause": self._pause,
-            "lock": self._lock, "full": self._full, "cut": self._cut,
+            "lock": self._lock,
         }  # fmt: skip
-        possible = {"lock", "full", "cut"} - ({"cut"} if db.dialect == "sqlite" else set())
-        possible -= set() if hasattr(psutil.Process, "rlimit") else {"full"}
-        self._acts = {kind: act for kind, act in acts.items() if kind in possible or kind not in ("full", "cut")}
+        if hasattr(psutil.Process, "rlimit"):  # where the kernel can limit another process
+            self._acts["full"] = self._full
+        if db.dialect == "postgresql":
+            self._acts["cut"] = self._cut
 
     def strike(self) -> None:
         """Let one blow fall, if there is anybody to be hit."""
@@ -51,11 +52,7 @@ class Weather:
         self.blows[kind] += self._acts[kind]()
 
     def calm(self) -> None:
-        """Wait for what lasts.
-
-        Raises:
-            StorageError: If a blow could not be ended.
-        """
+        """Wait for what lasts."""
         for lasting in self._lasting:
             lasting.result()
         self._threads.shutdown()
@@ -90,7 +87,7 @@ class Weather:
         if berth is None:
             return False
         try:
-            patiently(lambda: send_command(self._db, berth.run_id, command))
+            patiently(self._db, lambda: send_command(self._db, berth.run_id, command))
         except RunStateError:  # it has ended meanwhile
             return False
         return True
@@ -99,7 +96,7 @@ class Weather:
         seconds = self._rng.uniform(0.5, LONGEST_LOCK_S)
 
         def hold() -> None:
-            with hold_lock(self._db):
+            with suppress(StorageError), hold_lock(self._db):  # a cut ends it early
                 time.sleep(seconds)
 
         return self._last(hold)
@@ -167,8 +164,3 @@ def cut_connections(db: Database) -> None:
                 "WHERE datname = current_database() AND pid <> pg_backend_pid()"
             )
         )
-
-
-def free_bytes(folder: Path) -> int:
-    """Tell how much room a folder's disk has."""
-    return psutil.disk_usage(str(folder)).free
