@@ -36,6 +36,8 @@ SETTINGS = (
     "memory.delta=0.02", "record.gate_interval=200",
 )  # fmt: skip
 """Small enough that a run reaches its end, often enough at every duty that a blow may fall on any of them."""
+_COMMANDS = tuple(f"app.cli.{name}" for name in ("train", "export", "notebook", "sweep", "project", "bench"))
+"""All that `app.cli.main` imports of weight, but not itself: each trainer runs it as its own main module."""
 
 
 @dataclass
@@ -62,7 +64,7 @@ class Fleet:
     def __init__(self, db: Database, trainers: int, *, steps: int = STEPS) -> None:
         self._db, self._config = db, storm_config(steps)
         self._context = multiprocessing.get_context("forkserver")
-        self._context.set_forkserver_preload(["app.runs.training", "app.cli.main"])
+        self._context.set_forkserver_preload(["app.runs.training", *_COMMANDS])
         self.resumed = self.started_again = 0
         self.failures: list[str] = []
         """What runs said that failed; a storm ends no run for good."""
