@@ -21,7 +21,7 @@ from storage.outage import patiently
 from storage.queries.runs import list_runs
 
 MINUTES, TRAINERS = 1.0, 4
-EVERY_S = 1.5
+EVERY_S = 2.5
 KILLS_PER_MINUTE = {"sqlite": 10, "postgresql": 5}
 _LOOK_S = 0.2
 

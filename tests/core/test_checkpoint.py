@@ -1,9 +1,6 @@
 """Checkpoints: signed, checked in every bit, tried from the newest to the oldest."""
 
 import random
-import resource
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +10,7 @@ import torch
 from emtc_core.checkpoint import CheckpointStore, load
 from emtc_core.checkpoint_file import examine, read_manifest, set_newer_aside
 from emtc_core.errors import CheckpointError
+from tests.core.small_files import small_files
 
 PLACES = 200
 ME = "abcd2345"
@@ -179,14 +177,3 @@ def test_what_a_killed_writer_left_is_removed_by_the_next(store: CheckpointStore
     (store.folder / "checkpoint-000000000300.partial").write_bytes(b"half")
     store.save(400, make_state(400))
     assert sorted(path.name for path in store.folder.iterdir()) == ["checkpoint-000000000400.pt"]
-
-
-@contextmanager
-def small_files(size_bytes: int) -> Iterator[None]:
-    """Let no file of this process grow beyond so many bytes: the kernel refuses it as it does on a full disk."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size_bytes, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
