@@ -24,6 +24,7 @@ from emtc_core.checkpoint_file import (
     read_part,
     write_checkpoint,
 )
+from emtc_core.control import StopRequested
 from emtc_core.errors import CheckpointError
 
 _log = logging.getLogger(__name__)
@@ -148,5 +149,7 @@ def _load_unsigned(path: Path) -> tuple[int, dict[str, Any]]:
 def _read(path: Path, data: bytes) -> Any:
     try:
         return torch.load(BytesIO(data), map_location="cpu", weights_only=True)
+    except StopRequested:  # a signal that came meanwhile says nothing of the file
+        raise
     except Exception as exc:  # what torch's reader raises over a foreign file is not documented
         raise CheckpointError(f"{path.name} is not a readable checkpoint: {exc}.") from exc

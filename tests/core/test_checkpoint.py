@@ -9,6 +9,7 @@ import torch
 
 from emtc_core.checkpoint import CheckpointStore, load
 from emtc_core.checkpoint_file import examine, read_manifest, set_newer_aside
+from emtc_core.control import StopRequested
 from emtc_core.errors import CheckpointError
 from tests.core.small_files import small_files
 
@@ -177,3 +178,16 @@ def test_what_a_killed_writer_left_is_removed_by_the_next(store: CheckpointStore
     (store.folder / "checkpoint-000000000300.partial").write_bytes(b"half")
     store.save(400, make_state(400))
     assert sorted(path.name for path in store.folder.iterdir()) == ["checkpoint-000000000400.pt"]
+
+
+def test_a_stop_while_one_is_read_is_no_fault_of_the_file(
+    store: CheckpointStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.save(400, make_state(400))
+
+    def interrupted(*_: object, **__: object) -> None:
+        raise StopRequested
+
+    monkeypatch.setattr(torch, "load", interrupted)
+    with pytest.raises(StopRequested):
+        store.load_latest()
