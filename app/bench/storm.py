@@ -4,7 +4,6 @@ Every trainer makes the same run with the same seed, so beside the invariants of
 asked: whatever happened to it, each run must have recorded the very rows that the others did.
 """
 
-import shutil
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -17,6 +16,7 @@ from app.bench.storms.weather import Weather
 from app.bench.storms.witness import Witness, count_rows, find_wrong
 from emtc_core.errors import ConfigError, StorageError
 from storage.engine import Database, open_database, run_folder
+from storage.files import remove_folder
 from storage.outage import patiently
 from storage.queries.runs import list_runs
 
@@ -120,7 +120,7 @@ def _database(name: str) -> Iterator[Database]:
                 yield db
             finally:
                 for run_id in list_runs(db, limit=None)["id"]:
-                    shutil.rmtree(run_folder(db, run_id), ignore_errors=True)
+                    remove_folder(run_folder(db, run_id))
         return
     with _opened(name) as db:
         if n := len(list_runs(db, limit=None)):
