@@ -281,7 +281,7 @@ def start_again(db: Database, run_id: str, *, versions: Mapping[str, Any], owner
         row = locked_row(connection, run_id)
         if (state := state_now(row)) != State.FINISHED:
             lifecycle.check(run_id, state, Event.CLAIM)
-        values = {
+        values: dict[str, Any] = {
             **new_run_values(connection, row.config, row.name),
             "target_steps": row.target_steps,
             "versions": dict(versions),

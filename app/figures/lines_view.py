@@ -64,8 +64,8 @@ def set_title(drawn: Figure, title: str, subtitle: str = "") -> None:
     for text, size, weight in ((title, 9, "bold"), (subtitle, 8, "normal")):
         if text:
             rows = fill(text, int(width / (0.56 * size * _POINT)))
-            place = {"x": 0.05 / width, "y": 1 - above / height, "ha": "left", "va": "top"}
-            drawn.text(s=set_as_math(rows), fontsize=size, fontweight=weight, **place)
+            x, y = 0.05 / width, 1 - above / height
+            drawn.text(x, y, set_as_math(rows), ha="left", va="top", fontsize=size, fontweight=weight)
             above += 1.3 * size * _POINT * (rows.count("\n") + 1)
     engine = drawn.get_layout_engine()
     if isinstance(engine, ConstrainedLayoutEngine):
@@ -139,9 +139,10 @@ def _count_columns(names: Sequence[str], width: float) -> int:
 
 
 def _wrap(names: Sequence[str], width: float) -> list[str]:
-    """Break names that are longer than the figure is wide; none is cut."""
+    """Break names that are longer than the figure is wide, but no "n = 3"; none is cut."""
     most = max(20, int(width / (0.58 * _LEGEND_SIZE * _POINT)) - 8)
-    return [fill(name, most) if len(name) > most else name for name in names]
+    kept = [name.replace(" = ", "\N{NO-BREAK SPACE}=\N{NO-BREAK SPACE}") for name in names]
+    return [fill(name, most).replace("\N{NO-BREAK SPACE}", " ") for name in kept]
 
 
 def _count_in_thousands(ax: Axes, chart: Chart) -> None:

@@ -5,7 +5,7 @@ Imported late by the command line, because it loads torch.
 
 import logging
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Literal
@@ -84,7 +84,7 @@ def _end(database: Database, run_id: str, status: Literal["finished", "stopped"]
 
 
 @contextmanager
-def _ending(database: Database, run_id: str, token: str) -> Iterator[None]:
+def _ending(database: Database, run_id: str, token: str) -> Generator[None]:
     """Leave the reason in the database when a run does not come to its end."""
     try:
         yield
@@ -144,7 +144,7 @@ def _train(
 
 
 @contextmanager
-def _recording(database: Database, run_id: str, token: str) -> Iterator[DatabaseRecorder]:
+def _recording(database: Database, run_id: str, token: str) -> Generator[DatabaseRecorder]:
     """Record, and at a second Ctrl-C end without waiting for a disk or a database that takes nothing.
 
     Raises:

@@ -14,6 +14,7 @@ from app.components.playback import make_payload, visible_bounds
 from app.figures.chart import Chart, Line, Panel
 from app.figures.cloud import QUANTITIES, Cloud
 from app.figures.export import EXPORT_FORMATS, export_figure
+from app.figures.lines_view import _wrap
 from app.figures.live import (
     GATE_METRICS,
     contrast_chance,
@@ -273,3 +274,11 @@ def test_numbers_beyond_what_axes_can_hold_are_left_out() -> None:
         "run", "#336699", np.arange(3.0), np.array([1.0, -1e308, 1e308]), low=np.full(3, -1e308), high=np.ones(3)
     )
     assert to_image(Chart("c", "t", "x", (Panel("p", "", (line,)),), "", ""), "png")
+
+
+def test_a_long_name_breaks_between_its_settings_and_not_within_one():
+    name = "EMTC(QPLEX), gate.timing = before_write, gate.on_miss = nearest (n = 3)"
+    (wrapped,) = _wrap([name], 3.2)
+    assert wrapped.replace("\n", " ") == name
+    assert "\n" in wrapped
+    assert not any(line.startswith("= ") or line.endswith(" =") for line in wrapped.split("\n"))
