@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from functools import cache
 from typing import Any
 
-from sqlalchemy import BigInteger, Boolean, Connection, Double, Integer, LargeBinary, String, Table, update
+from sqlalchemy import BigInteger, Boolean, Connection, Double, Integer, LargeBinary, String, Table, select, update
 
 from emtc_core.errors import RunNotFoundError
 from storage.batch import Batch, Rows
@@ -59,6 +59,13 @@ def write_batch(connection: Connection, run_id: str, batch: Batch, *, token: str
     for table in _ORDER:
         if rows := batch.rows.get(table):
             _write_rows(connection, table, rows)
+
+
+def is_written(connection: Connection, run_id: str, batch: Batch) -> bool:
+    """Tell whether an earlier try to write a batch was committed, though a lost connection hid the answer."""
+    if batch.env_steps is None:  # such rows replace themselves
+        return False
+    return connection.execute(select(Run.env_steps).where(Run.id == run_id)).scalar_one_or_none() == batch.env_steps
 
 
 def _write_rows(connection: Connection, table: str, rows: Rows) -> None:
