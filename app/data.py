@@ -21,6 +21,7 @@ from app.theme import ENDED
 from emtc_core.envs.base import Scene
 from emtc_core.envs.registry import EnvRow, list_envs, make_scene
 from emtc_core.errors import StorageError
+from storage.asking.glossary import TableWords, describe_schema
 from storage.engine import Database, open_database, run_folder
 from storage.files import read_tail
 from storage.queries import compare, curves, episodes, memory, runs, sweeps
@@ -308,6 +309,12 @@ def scene(env: str, map: str, states: NDArray[np.float32]) -> Scene:
         EnvUnavailableError: If this version does not know the environment or map.
     """
     return make_scene(env, map, states)
+
+
+@st.cache_data(show_spinner=False)
+def schema() -> list[TableWords]:
+    """List the tables with their columns and what they mean."""
+    return describe_schema()
 
 
 def log_tail(run_id: str) -> str:

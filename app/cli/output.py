@@ -50,7 +50,7 @@ def print_table(rows: Sequence[Mapping[str, Any]], *, title: str, empty: str) ->
         return
     table = Table(title=printable(title), title_justify="left")
     for column in rows[0]:
-        table.add_column(column, overflow="fold")
+        table.add_column(printable(column), overflow="fold")
     for row in rows:
         table.add_row(*("–" if value is None else printable(str(value)) for value in row.values()))
     console.print(table, markup=False)

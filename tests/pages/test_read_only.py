@@ -5,7 +5,7 @@ import pytest
 from storage.queries.runs import list_runs
 from tests.pages.test_pages import open_page, said
 
-PAGES = ("home", "launch", "live", "memory", "replay", "compare", "sweeps", "notebook", "method")
+PAGES = ("home", "launch", "live", "memory", "replay", "compare", "sweeps", "notebook", "sql", "method")
 ACTING = {
     "home": ("start_demo",),
     "launch": ("start",),
