@@ -27,6 +27,7 @@ page = st.navigation(
         st.Page("../pages/sweeps.py", title="Sweeps", icon=":material/grid_on:"),
         st.Page("../pages/notebook.py", title="Notebook", icon=":material/menu_book:"),
         st.Page("../pages/sql.py", title="Ask in SQL", icon=":material/database:"),
+        st.Page("../pages/disk.py", title="Storage", icon=":material/hard_drive:", url_path="storage"),
         st.Page("../pages/method.py", title="Method", icon=":material/function:", url_path="method"),
     ]
 )

@@ -22,6 +22,7 @@ from emtc_core.envs.base import Scene
 from emtc_core.envs.registry import EnvRow, list_envs, make_scene
 from emtc_core.errors import StorageError
 from storage.asking.glossary import TableWords, describe_schema
+from storage.care.sizes import Sizes, measure
 from storage.engine import Database, open_database, run_folder
 from storage.files import read_tail
 from storage.queries import compare, curves, episodes, memory, runs, sweeps
@@ -315,6 +316,16 @@ def scene(env: str, map: str, states: NDArray[np.float32]) -> Scene:
 def schema() -> list[TableWords]:
     """List the tables with their columns and what they mean."""
     return describe_schema()
+
+
+@st.cache_data(ttl=60, show_spinner="Measuring …")
+def _sizes(url: str) -> Sizes:
+    return measure(_open(url))
+
+
+def sizes() -> Sizes:
+    """Measure what takes how much room; at most a minute old."""
+    return _sizes(database_url())
 
 
 def log_tail(run_id: str) -> str:

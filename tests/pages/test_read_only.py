@@ -5,11 +5,12 @@ import pytest
 from storage.queries.runs import list_runs
 from tests.pages.test_pages import open_page, said
 
-PAGES = ("home", "launch", "live", "memory", "replay", "compare", "sweeps", "notebook", "sql", "method")
+PAGES = ("home", "launch", "live", "memory", "replay", "compare", "sweeps", "notebook", "sql", "disk", "method")
 ACTING = {
     "home": ("start_demo",),
     "launch": ("start",),
     "sweeps": ("sweep_start",),
+    "disk": ("backup", "vacuum"),
 }
 
 
