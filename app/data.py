@@ -14,6 +14,8 @@ import pandas as pd
 import streamlit as st
 from numpy.typing import NDArray
 
+from app.alerts.rules import Alert
+from app.alerts.watch import list_alerts
 from app.projections.jobs import sample_rows
 from app.results.quantities import Quantity, find_quantity
 from app.results.series import Comparison, Seed, make_seeds, read_seeds, settle
@@ -326,6 +328,16 @@ def _sizes(url: str) -> Sizes:
 def sizes() -> Sizes:
     """Measure what takes how much room; at most a minute old."""
     return _sizes(database_url())
+
+
+@st.cache_data(ttl=10, show_spinner=False)
+def _alerts(url: str) -> list[Alert]:
+    return list_alerts(_open(url))
+
+
+def alerts() -> list[Alert]:
+    """Say what happened to runs in the last days, newest first; at most ten seconds old."""
+    return _alerts(database_url())
 
 
 def log_tail(run_id: str) -> str:

@@ -10,7 +10,7 @@ import sys
 
 import typer
 
-from app.cli import bench, database, doctor, envs, export, notebook, project, runs, sql, sweep, train
+from app.cli import bench, database, doctor, envs, export, notebook, project, runs, sql, sweep, train, watch
 from app.cli.output import say
 from emtc_core.control import StopRequested
 from emtc_core.errors import EmtcError, UnheardError
@@ -47,6 +47,7 @@ app.command("export")(export.export)
 app.add_typer(notebook.app, name="notebook")
 app.add_typer(database.app, name="db")
 app.command("sql")(sql.sql)
+app.command("watch")(watch.watch)
 app.command("envs")(envs.envs)
 app.command("bench")(bench.bench)
 app.command("doctor")(doctor.doctor)

@@ -184,7 +184,7 @@ def _ask_server(question: dict[str, Any]) -> Generator[Any, None, None]:
             if first is None:  # nothing came, so nothing has told the columns either
                 yield _describe(connection, question["query"])
                 return
-            yield [column.name for column in cursor.description]
+            yield [column.name for column in cursor.description or ()]
             yield first
             yield from rows
     except psycopg.Error as error:
