@@ -11,7 +11,7 @@ if str(ROOT) not in sys.path:  # a checkout that was not installed
     sys.path.append(str(ROOT))
 
 from app import data, messages  # noqa: E402
-from app.components import compile_ahead, login, run_picker  # noqa: E402
+from app.components import alert_toasts, compile_ahead, login, run_picker  # noqa: E402
 from emtc_core.errors import EmtcError  # noqa: E402
 
 ICON = str(ROOT / "app" / "components" / "assets" / "icon.png")  # a font icon would be fetched from another host
@@ -27,6 +27,9 @@ page = st.navigation(
         st.Page("../pages/compare.py", title="Compare", icon=":material/stacked_line_chart:"),
         st.Page("../pages/sweeps.py", title="Sweeps", icon=":material/grid_on:"),
         st.Page("../pages/notebook.py", title="Notebook", icon=":material/menu_book:"),
+        st.Page("../pages/sql.py", title="Ask in SQL", icon=":material/database:"),
+        st.Page("../pages/disk.py", title="Storage", icon=":material/hard_drive:", url_path="storage"),
+        st.Page("../pages/health.py", title="Health", icon=":material/notifications:"),
         st.Page("../pages/method.py", title="Method", icon=":material/function:", url_path="method"),
     ]
 )
@@ -39,4 +42,5 @@ except EmtcError as exc:
     st.stop()
 compile_ahead.start_once()
 messages.tell_read_only()
+alert_toasts.show()
 page.run()

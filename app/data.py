@@ -14,6 +14,8 @@ import pandas as pd
 import streamlit as st
 from numpy.typing import NDArray
 
+from app.alerts.rules import Alert
+from app.alerts.watch import list_alerts
 from app.projections.jobs import sample_rows
 from app.results.quantities import Quantity, find_quantity
 from app.results.series import Comparison, Seed, make_seeds, read_seeds, settle
@@ -21,6 +23,8 @@ from app.theme import ENDED
 from emtc_core.envs.base import Scene
 from emtc_core.envs.registry import EnvRow, list_envs, make_scene
 from emtc_core.errors import StorageError
+from storage.asking.glossary import TableWords, describe_schema
+from storage.care.sizes import Sizes, measure
 from storage.engine import Database, open_database, run_folder
 from storage.files import read_tail
 from storage.queries import compare, curves, episodes, memory, runs, sweeps
@@ -308,6 +312,32 @@ def scene(env: str, map: str, states: NDArray[np.float32]) -> Scene:
         EnvUnavailableError: If this version does not know the environment or map.
     """
     return make_scene(env, map, states)
+
+
+@st.cache_data(show_spinner=False)
+def schema() -> list[TableWords]:
+    """List the tables with their columns and what they mean."""
+    return describe_schema()
+
+
+@st.cache_data(ttl=60, show_spinner="Measuring …")
+def _sizes(url: str) -> Sizes:
+    return measure(_open(url))
+
+
+def sizes() -> Sizes:
+    """Measure what takes how much room; at most a minute old."""
+    return _sizes(database_url())
+
+
+@st.cache_data(ttl=10, show_spinner=False)
+def _alerts(url: str) -> list[Alert]:
+    return list_alerts(_open(url))
+
+
+def alerts() -> list[Alert]:
+    """Say what happened to runs in the last days, newest first; at most ten seconds old."""
+    return _alerts(database_url())
 
 
 def log_tail(run_id: str) -> str:

@@ -6,6 +6,7 @@ A column named "3m · 0.8M" stands under the head "3m" in LaTeX. What lives here
 a table needs (`app.results`).
 """
 
+import importlib.util
 import io
 from collections.abc import Sequence
 from itertools import groupby
@@ -22,6 +23,7 @@ TABLE_MIME: dict[TableFormat, str] = {
     "markdown": "text/markdown",
     "parquet": "application/vnd.apache.parquet",
 }
+NO_PARQUET = "Parquet needs pyarrow. Install it with: pip install pyarrow"
 MISSING = "–"
 NESTED = " · "
 
@@ -72,6 +74,11 @@ def describe_table(
     """
     frame.attrs = {"caption": caption, "best": [[row, name] for row, name in best], "left_out": list(left_out)}
     return frame
+
+
+def writes_parquet() -> bool:
+    """Tell whether this machine has what writes Parquet."""
+    return importlib.util.find_spec("pyarrow") is not None
 
 
 def left_out_lines(frame: pd.DataFrame) -> list[str]:

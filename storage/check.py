@@ -18,6 +18,7 @@ from storage.blobs import unpack
 from storage.engine import Database
 from storage.frames import read_frame
 from storage.models import EpisodeRow, Run, SnapshotRow, Transition, TransitionSummary
+from storage.queries.episodes import THINNED
 from storage.queries.memory import get_snapshot
 from storage.runs import find_run
 
@@ -60,7 +61,7 @@ def _check_counts(connection: Connection, run_id: str, outline: pd.DataFrame) ->
     steps = connection.execute(select(Run.env_steps).where(Run.id == run_id)).scalar_one()
     span = select(func.count(), func.min(Transition.env_step), func.max(Transition.env_step))
     n, low, high = connection.execute(span.where(Transition.run_id == run_id)).one()
-    if (n, low or 1, high or 0) != (steps, 1, steps):
+    if (n, low or 1, high or 0) != (steps, 1, steps) and not _is_thinned(connection, run_id, n, steps):
         yield f"{run_id}: env_steps is {steps}, but {n} transitions stand at {low}…{high}"
     first = outline["first_env_step"].to_numpy()
     ends = first + outline["length"].to_numpy()
@@ -68,6 +69,12 @@ def _check_counts(connection: Connection, run_id: str, outline: pd.DataFrame) ->
         yield f"{run_id}: the episodes do not cover 1…{steps} one after the other"
     if (np.diff(outline["episode"].to_numpy()) != 1).any():
         yield f"{run_id}: an episode is missing"
+
+
+def _is_thinned(connection: Connection, run_id: str, n: int, steps: int) -> bool:
+    """Tell whether all transitions went and their sums stayed: on purpose, by a thinning."""
+    kept = select(func.sum(TransitionSummary.n)).where(TransitionSummary.run_id == run_id)
+    return n == 0 and connection.execute(kept).scalar_one() == steps
 
 
 def _check_verdicts(
@@ -175,7 +182,10 @@ def _check_summary(connection: Connection, run_id: str) -> Iterator[str]:
         *(func.count(), func.sum(Transition.delta_mem), func.sum(Transition.beta)),
         func.max(Transition.delta_mem),
     ).where(Transition.run_id == run_id)
-    pairs = zip(connection.execute(kept).one(), connection.execute(true).one(), strict=True)
+    sums = connection.execute(true).one()
+    if not sums[0]:  # none was recorded, or all were thinned away: their count says which
+        return
+    pairs = zip(connection.execute(kept).one(), sums, strict=True)
     if any(not math.isclose(a or 0, b or 0, rel_tol=1e-9, abs_tol=1e-9) for a, b in pairs):
         yield f"{run_id}: transition_summary does not hold the sums of the transitions"
 
@@ -190,6 +200,8 @@ def _check_snapshot(db: Database, connection: Connection, run_id: str) -> Iterat
         episode, t, slot = int(snapshot.episode[row]), int(snapshot.t[row]), int(snapshot.slot[row])
         key = (EpisodeRow.run_id == run_id, EpisodeRow.episode == episode)
         blob = connection.execute(select(EpisodeRow.trajectory).where(*key)).scalar_one_or_none()
+        if blob == THINNED:
+            continue
         slots = unpack(blob).get("slots") if blob is not None else None
         if slots is None or t >= len(slots) or slots[t] != slot:
             yield f"{run_id}: slot {slot} of snapshot {snapshot_id} was not written by episode {episode}, t {t}"

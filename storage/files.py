@@ -9,6 +9,7 @@ import os
 import shutil
 import stat
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
 
@@ -46,6 +47,24 @@ def find_strangers(root: Path, folder: Path) -> Iterator[Path]:
 def remove_folder(folder: Path) -> None:
     """Delete a folder that `find_folder` named, if it is there."""
     shutil.rmtree(folder, ignore_errors=True)
+
+
+def measure_folder(folder: Path) -> tuple[int, int]:
+    """Add up a folder's checkpoints and its other files [bytes]; a link counts as itself."""
+    checkpoints = others = 0
+    for place in folder.rglob("*"):
+        with suppress(OSError):  # a trainer has just replaced it
+            size = 0 if place.is_dir() and not place.is_symlink() else place.lstat().st_size
+            if is_checkpoint(place):
+                checkpoints += size
+            else:
+                others += size
+    return checkpoints, others
+
+
+def is_checkpoint(place: Path) -> bool:
+    """Tell by its name whether a file is a checkpoint, whole, begun or set aside."""
+    return place.name.startswith("checkpoint-")
 
 
 def make_private_folder(folder: Path) -> None:

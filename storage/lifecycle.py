@@ -50,6 +50,7 @@ class Event(StrEnum):
     VANISH = "vanish"
     WAKE = "wake"
     REQUEUE = "be queued again"
+    THIN = "be thinned"
     DELETE = "be deleted"
 
 
@@ -101,6 +102,10 @@ TRANSITIONS: Final[tuple[Transition, ...]] = (
     *_ways(Event.VANISH, _OWNED, _S.LOST, Actor.CLOCK, "its owner's next sign of life, or resume"),
     *(Transition(_S.LOST, Event.WAKE, after, Actor.OWNER, "silence") for after in _OWNED),
     *_ways(Event.REQUEUE, (_S.STOPPED, _S.FAILED), _S.CREATED, Actor.PERSON, "stop"),
+    *(
+        Transition(state, Event.THIN, state, Actor.PERSON, "nothing: what was thinned is gone; its curves stay")
+        for state in (_S.FINISHED, *_RESUMABLE)
+    ),
     *_ways(Event.DELETE, (_S.CREATED, _S.FINISHED, *_RESUMABLE), None, Actor.PERSON, "nothing: it is gone for good"),
 )
 """Every transition. To start again from step 0 is none: it makes another run, which names this one as its parent."""

@@ -27,6 +27,14 @@ def why_not_rewind(connection: Connection, run_id: str, env_step: int, *, reache
     return None
 
 
+def why_thinned(connection: Connection, run_id: str, *, reached: int) -> str | None:
+    """Say why a run that lost its first transition cannot go on, or None if it did not."""
+    first = select(Transition.run_id).where(Transition.run_id == run_id, Transition.env_step == 1)
+    if reached == 0 or connection.execute(first).first() is not None:
+        return None
+    return f"The transitions of run {run_id} were thinned away; what followed would have no beginning."
+
+
 def last_episode_end(connection: Connection, run_id: str, env_step: int) -> int:
     """Find the last step, at most `env_step`, that ends an episode; 0 when there is none."""
     if env_step <= 0:

@@ -19,7 +19,7 @@ from storage.liveness import LiveStatus, is_process_alive, live_status
 from storage.models import CommandRow, Resume, Run
 from storage.ownership import Owner, check_token, taken_over
 from storage.recorder_state import stall_reason
-from storage.rewind import last_episode_end, rewind, why_not_rewind
+from storage.rewind import last_episode_end, rewind, why_not_rewind, why_thinned
 
 Status = Literal["queued", "running", "paused", "finished", "stopped", "failed"]
 
@@ -359,7 +359,8 @@ def why_not_resume_at(db: Database, run_id: str, env_step: int) -> str | None:
     """Say why the recorded rows do not fit a checkpoint at a step, or None if they do."""
     with db.read() as connection:
         reached = connection.execute(select(Run.env_steps).where(Run.id == run_id)).scalar_one()
-        return why_not_rewind(connection, run_id, env_step, reached=reached)
+        thinned = why_thinned(connection, run_id, reached=reached)
+        return thinned or why_not_rewind(connection, run_id, env_step, reached=reached)
 
 
 def delete_run(db: Database, run_id: str) -> None:

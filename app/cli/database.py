@@ -5,7 +5,17 @@ from typing import Annotated
 
 import typer
 
-from app.cli.output import DEFAULT_DATABASE, AsJson, DatabaseUrl, print_json, print_table, say
+from app.cli import care
+from app.cli.output import (
+    DEFAULT_DATABASE,
+    AsJson,
+    DatabaseFile,
+    DatabaseUrl,
+    database_url,
+    print_json,
+    print_table,
+    say,
+)
 from emtc_core.envs.trust import is_allowed
 from emtc_core.errors import ConfigError
 from storage.engine import find_schema, open_database
@@ -13,10 +23,12 @@ from storage.foreign import check_database
 
 app = typer.Typer(help="Care for a database, a foreign one too.", no_args_is_help=True)
 
-DatabaseFile = Annotated[
-    str | None, typer.Argument(metavar="[FILE]", help="SQLite file or database URL, instead of --db")
-]
 MOST_SHOWN = 200
+
+app.command("stats")(care.stats)
+app.command("thin")(care.thin)
+app.command("vacuum")(care.vacuum)
+app.command("backup")(care.backup)
 
 
 @app.command()
@@ -25,7 +37,7 @@ def check(file: DatabaseFile = None, db: DatabaseUrl = DEFAULT_DATABASE, json: A
 
     Exit code 1 says that something was found.
     """
-    report = check_database(_url(file, db), is_allowed=is_allowed)
+    report = check_database(database_url(file, db), is_allowed=is_allowed)
     rows = [asdict(finding) for finding in report.findings]
     if json:
         facts = {"database": report.database, "schema": report.schema, "runs": report.runs, "ok": report.is_sound}
@@ -45,7 +57,7 @@ def upgrade(
     json: AsJson = False,
 ) -> None:
     """Bring a database to the schema of this version; a SQLite file is copied beside itself first."""
-    url = _url(file, db)
+    url = database_url(file, db)
     schema, is_file = find_schema(url)  # a missing file is refused here, not made
     if schema is not None and not is_file and not no_backup:
         raise ConfigError("A server's database is not copied here. After pg_dump, use: emtc db upgrade --no-backup")
@@ -56,9 +68,3 @@ def upgrade(
         return
     kept = f" As it was before: {database.backup}" if database.backup else ""
     say(f"{database.shown} has the schema of this version.{kept}")
-
-
-def _url(file: str | None, db: str) -> str:
-    if file is None:
-        return db
-    return file if "://" in file else f"sqlite:///{file}"

@@ -56,6 +56,8 @@ COMMANDS = {
     "export": Command("export:export", "Write one figure or one table of some runs."),
     "notebook": Command("notebook:app", "List the research notebook's entries, or export them."),
     "db": Command("database:app", "Care for a database, a foreign one too."),
+    "sql": Command("sql:sql", "Ask a database in SQL; nothing can be changed."),
+    "watch": Command("watch:watch", "Tell what happens to runs, and stop those that a rule names."),
     "envs": Command("envs:envs", "List environments and maps with their sizes, usable here or not."),
     "bench": Command("bench:bench", "Run one benchmark, or all of the performance budgets."),
     "doctor": Command("doctor:doctor", "Check device, search library, environments and browser."),

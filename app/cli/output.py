@@ -24,6 +24,9 @@ DatabaseUrl = Annotated[
     str, typer.Option("--db", envvar="EMTC_DB", help="Database URL; one with a password is better set as EMTC_DB")
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON value on stdout and nothing else there")]
+DatabaseFile = Annotated[
+    str | None, typer.Argument(metavar="[FILE]", help="SQLite file or database URL, instead of --db")
+]
 RunPrefix = Annotated[str, typer.Argument(metavar="RUN", help="Run id or an unambiguous beginning of one")]
 
 
@@ -50,10 +53,17 @@ def print_table(rows: Sequence[Mapping[str, Any]], *, title: str, empty: str) ->
         return
     table = Table(title=printable(title), title_justify="left")
     for column in rows[0]:
-        table.add_column(column, overflow="fold")
+        table.add_column(printable(column), overflow="fold")
     for row in rows:
         table.add_row(*("–" if value is None else printable(str(value)) for value in row.values()))
     console.print(table, markup=False)
+
+
+def database_url(file: str | None, db: str) -> str:
+    """Choose between a file or URL that was named and --db."""
+    if file is None:
+        return db
+    return file if "://" in file else f"sqlite:///{file}"
 
 
 def say(text: str) -> None:

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from sqlalchemy import Connection, select
 
 from emtc_core.errors import StorageError
-from storage.blobs import unpack_as
+from storage.blobs import pack, unpack_as
 from storage.engine import Database
 from storage.frames import read_frame
 from storage.guards import damaged
@@ -19,6 +19,8 @@ Floats = NDArray[np.float64]
 _FORMS = {"state": "f2", "action": "i2", "reward": "f1", "slots": "i1"}
 MOST_TRAJECTORY_BYTES = 256 << 20
 """Unpacked: a long episode of a big game takes a hundredth."""
+THINNED = pack({})
+"""What stands where a trajectory was thinned away: the blob of no array."""
 Order = Literal["episode", "-episode", "episode_return", "-episode_return", "length", "-length"]
 
 
@@ -84,17 +86,21 @@ def read_trajectory(connection: Connection, run_id: str, episode: int) -> Trajec
         .where(Transition.run_id == run_id, Transition.env_step.between(row.first_env_step, last))
         .order_by(Transition.env_step)
     ).all()
+    if row.trajectory == THINNED:
+        raise StorageError(
+            f"The trajectory of episode {episode} of run {run_id} was thinned away; its outcome and the run's curves "
+            "stay. Look at an evaluation episode instead."
+        )
     arrays = _arrays(row.trajectory)
+    outcome = (run_id, episode, row.first_env_step, row.won, row.episode_return)
+    if not steps and row.length == len(arrays["reward"]):  # its transitions were thinned away
+        return Trajectory(*outcome, **arrays)
     if not len(steps) == row.length == len(arrays["reward"]):
         raise StorageError(f"Episode {episode} of run {run_id} is damaged: its steps and its trajectory differ.")
     h, h_next, delta_mem, beta, tau = np.array([tuple(step) for step in steps], np.float64).reshape(-1, 5).T
     known_tau = tau[~np.isnan(tau)]
     return Trajectory(
-        run_id,
-        episode,
-        row.first_env_step,
-        row.won,
-        row.episode_return,
+        *outcome,
         **arrays,
         h=h,
         h_next=h_next,

@@ -1,7 +1,7 @@
 """What does the gate do? Statistics over the memory, and the verdicts on the transitions themselves."""
 
 import pandas as pd
-from sqlalchemy import ColumnElement, func, select
+from sqlalchemy import ColumnElement, Connection, func, select
 from sqlalchemy.orm import InstrumentedAttribute
 from sqlalchemy.types import BigInteger, Double
 
@@ -31,7 +31,8 @@ def gate_chart(
     """How did the gate judge the transitions of a run, or of a part of it?
 
     A long range is answered from sums over 1,000 transitions, whose borders then are its borders; a range
-    of at most 40,000 from the transitions. Misses have no delta_mem but count in beta and n.
+    of at most 40,000 from the transitions, unless they were thinned away. Misses have no delta_mem but count in
+    beta and n.
 
     Args:
         db: An open database.
@@ -46,11 +47,17 @@ def gate_chart(
     with db.read() as connection:
         reached = connection.execute(select(Run.env_steps).where(Run.id == run_id)).scalar_one_or_none() or 0
         first, last = max(1, start or 1), min(reached, end or reached)
-        exact = last - first < _EXACT_STEPS
+        exact = last - first < _EXACT_STEPS and has_transitions(connection, run_id)
         statement = (_from_transitions if exact else _from_summary)(run_id, first, last, points)
         frame = read_frame(connection, statement)
     frame["env_step"] = frame["env_step"].clip(upper=last)
     return frame
+
+
+def has_transitions(connection: Connection, run_id: str) -> bool:
+    """Tell whether a run's transitions are there, or only their sums."""
+    first = select(Transition.run_id).where(Transition.run_id == run_id, Transition.env_step == 1)
+    return connection.execute(first).first() is not None
 
 
 def _mean(column: InstrumentedAttribute[float | None]) -> ColumnElement[float]:

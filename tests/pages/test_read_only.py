@@ -5,11 +5,26 @@ import pytest
 from storage.queries.runs import list_runs
 from tests.pages.test_pages import open_page, said
 
-PAGES = ("home", "launch", "live", "memory", "replay", "compare", "sweeps", "notebook", "method")
+PAGES = (
+    "home",
+    "launch",
+    "live",
+    "memory",
+    "replay",
+    "compare",
+    "sweeps",
+    "notebook",
+    "sql",
+    "disk",
+    "health",
+    "method",
+)
 ACTING = {
     "home": ("start_demo",),
     "launch": ("start",),
     "sweeps": ("sweep_start",),
+    "health": ("read_all",),
+    "disk": ("backup", "vacuum"),
 }
 
 

@@ -1,0 +1,94 @@
+"""What is installed and usable here, and how to get what is missing: for `emtc doctor` and the page Health.
+
+Torch is asked in an interpreter of its own: the app never loads it.
+"""
+
+import importlib.metadata
+import importlib.util
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from emtc_core.envs.registry import doctor_rows
+
+CHROME_NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
+NEEDED = ("torch", "numba", "streamlit", "sqlalchemy", "umap-learn", "openTSNE")
+_ROOT = Path(__file__).resolve().parent.parent
+_ASK_CUDA = "import torch; print(torch.cuda.get_device_name() if torch.cuda.is_available() else '')"
+_CUDA_TIMEOUT_S = 120
+
+
+@dataclass(frozen=True)
+class Check:
+    """One thing that may be missing."""
+
+    name: str
+    usable: bool
+    needed: bool
+    """Whether nothing works without it."""
+    detail: str
+    advice: str
+    """How to get it; empty where it is there."""
+
+
+def run_checks() -> list[Check]:
+    """Run every check; takes seconds."""
+    return [*_libraries(), _device(), _faiss(), _chrome(), _apprise(), *_environments()]
+
+
+def _check(name: str, usable: bool, detail: str, *, advice: str = "", needed: bool = False) -> Check:
+    return Check(name, usable, needed, detail, "" if usable else advice)
+
+
+def _libraries() -> list[Check]:
+    checks = []
+    for package in NEEDED:
+        try:
+            checks.append(_check(package, True, importlib.metadata.version(package), needed=True))
+        except importlib.metadata.PackageNotFoundError:
+            checks.append(_check(package, False, "not installed", advice="pip install -e .", needed=True))
+    return checks
+
+
+def _device() -> Check:
+    name = _ask_cuda()
+    if name:
+        return _check("cuda", True, name)
+    return _check("cuda", False, "runs train on the CPU", advice="install a CUDA build of torch and a driver")
+
+
+def _ask_cuda() -> str:
+    """Name the GPU; empty when there is none or torch does not answer."""
+    command = [sys.executable, "-c", _ASK_CUDA]
+    try:
+        asked = subprocess.run(command, cwd=_ROOT, capture_output=True, text=True, check=True, timeout=_CUDA_TIMEOUT_S)
+    except (subprocess.SubprocessError, OSError):
+        return ""
+    return asked.stdout.strip()
+
+
+def _faiss() -> Check:
+    found = importlib.util.find_spec("faiss") is not None
+    detail = "GPU neighbour search" if found else "the CPU index is used"
+    return _check("faiss", found, detail, advice='pip install -e ".[gpu]"')
+
+
+def _chrome() -> Check:
+    path = next(filter(None, map(shutil.which, CHROME_NAMES)), None)
+    detail = path or "only the browser tests need it"
+    return _check("chrome", path is not None, detail, advice="apt-get install chromium")
+
+
+def _apprise() -> Check:
+    found = importlib.util.find_spec("apprise") is not None
+    detail = "alerts can be sent: set EMTC_NOTIFY" if found else "alerts stay in the app"
+    return _check("apprise", found, detail, advice='pip install -e ".[alerts]"')
+
+
+def _environments() -> list[Check]:
+    return [
+        _check(f"env:{row.env}", row.usable, row.reason, advice=row.how_to_get, needed=row.env == "skirmish")
+        for row in doctor_rows()
+    ]

@@ -1,0 +1,12 @@
+"""Health: what happened that somebody should know, and what does this machine lack?"""
+
+import streamlit as st
+
+from app import messages
+from app.components.health import inbox, machine
+
+st.title("Health")
+with messages.guarded():
+    inbox.show()
+with messages.guarded():
+    machine.show()

@@ -1,0 +1,19 @@
+"""Ask in SQL: what else does the database know?"""
+
+import streamlit as st
+
+from app import messages
+from app.components.sql import answer, box, schema
+
+st.title("Ask in SQL")
+st.markdown(
+    "Everything that runs record stands in one database. A question here only reads: whatever is asked, nothing is "
+    "written, and rows and time are limited."
+)
+with messages.guarded():
+    left, right = st.columns(2, gap="large")
+    with right:
+        schema.show()
+    with left:
+        box.show()
+    answer.show()

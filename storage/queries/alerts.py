@@ -1,0 +1,95 @@
+"""What is there to know of the runs at work and of those that ended lately?"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+from sqlalchemy import Connection, func, or_, select
+
+from storage.engine import Database
+from storage.frames import read_frame
+from storage.models import Evaluation, MetricRow, Run
+from storage.queries.gate_state import gate_states
+from storage.runs import STOP_ASKED_AT, observe
+
+MOST_RUNS = 200
+_WATCHED = ("train/loss", "train/grad_norm", "train/q_taken")
+_ALIVE = ("queued", "running", "paused")
+_COLUMNS = (
+    *(Run.id, Run.name, Run.status, Run.env_steps, Run.target_steps, Run.started_at, Run.ended_at, Run.heartbeat_at),
+    *(Run.claimed_at, Run.win_rate, Run.error, Run.pid, Run.pid_created_at, Run.host, STOP_ASKED_AT),
+)
+
+
+@dataclass(frozen=True)
+class RunFacts:
+    """What alerts follow from, of one run."""
+
+    id: str
+    name: str
+    status: str
+    """As it really is: `lost` included."""
+    env_steps: int
+    target_steps: int
+    ended_at: datetime | None
+    heartbeat_at: datetime | None
+    claimed_at: datetime | None
+    win_rate: float | None
+    error: str | None
+    scores: tuple[tuple[int, float, float], ...] = ()
+    """Of a run at work: env step, win rate and mean return of each evaluation, oldest first."""
+    nan_metric: str | None = None
+    nan_env_step: int = 0
+    """Where that metric was no number for the first time."""
+    gate_idle: str | None = None
+    """Why its gate removes nothing; None while it does, or for a run without one."""
+
+
+def alert_facts(db: Database, *, since: timedelta) -> list[RunFacts]:
+    """What is known of the newest runs that are at work or ended within `since`? At most 200."""
+    recent = or_(Run.status.in_(_ALIVE), Run.ended_at >= datetime.now(UTC) - since)
+    newest = select(*_COLUMNS).where(recent).order_by(Run.created_at.desc(), Run.id).limit(MOST_RUNS)
+    with db.read() as connection:
+        rows = connection.execute(newest).all()
+        states = {row.id: observe(db, row)[0] for row in rows}
+        ids = [row.id for row in rows]
+        running = [run_id for run_id in ids if states[run_id] == "running"]
+        scores, nans = _scores(connection, running), _nans(connection, running)
+    gates = gate_states(db, running)
+    idle = {run_id: gate.sentence for run_id, gate in gates.items() if gate.state == "idle"}
+    return [
+        RunFacts(
+            row.id,
+            row.name,
+            states[row.id],
+            row.env_steps,
+            row.target_steps,
+            row.ended_at,
+            row.heartbeat_at,
+            row.claimed_at,
+            row.win_rate,
+            row.error,
+            tuple(scores.get(row.id, ())),
+            *nans.get(row.id, (None, 0)),
+            idle.get(row.id),
+        )
+        for row in rows
+    ]
+
+
+def _scores(connection: Connection, run_ids: Sequence[str]) -> dict[str, list[tuple[int, float, float]]]:
+    columns = select(Evaluation.run_id, Evaluation.env_step, Evaluation.win_rate, Evaluation.return_mean)
+    wanted = columns.where(Evaluation.run_id.in_(run_ids)).order_by(Evaluation.run_id, Evaluation.env_step)
+    found: dict[str, list[tuple[int, float, float]]] = {}
+    for run_id, *score in read_frame(connection, wanted).itertuples(index=False):
+        found.setdefault(run_id, []).append((score[0], score[1], score[2]))
+    return found
+
+
+def _nans(connection: Connection, run_ids: Sequence[str]) -> dict[str, tuple[str, int]]:
+    """Find the first losses that were no number, answered from the index `ix_metrics_curve`."""
+    missing = (MetricRow.run_id.in_(run_ids), MetricRow.name.in_(_WATCHED), MetricRow.value.is_(None))
+    columns = select(MetricRow.run_id, MetricRow.name, func.min(MetricRow.env_step).label("env_step"))
+    frame = read_frame(connection, columns.where(*missing).group_by(MetricRow.run_id, MetricRow.name))
+    frame = frame.sort_values("env_step", ascending=False)  # the earliest is written last
+    return {run_id: (name, int(env_step)) for run_id, name, env_step in frame.itertuples(index=False)}

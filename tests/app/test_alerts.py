@@ -1,0 +1,240 @@
+"""Alerts follow from what the database says: each rule by hand, then the query, the marks, and the stop."""
+
+import json
+import os
+import subprocess
+import sys
+from datetime import UTC, datetime, timedelta
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+from sqlalchemy import update
+
+from app.alerts.rules import SCARCE_BYTES, STANDING_STILL, STOPPABLE, find_alerts
+from app.alerts.watch import Messenger, list_alerts, stop_what_is_due
+from app.cli.main import run
+from app.components.alert_toasts import choose
+from emtc_core.errors import ConfigError, StorageError
+from storage.control import command_log
+from storage.engine import Database, files_root, open_database
+from storage.inbox import NAME, mark_read, read_keys
+from storage.models import Evaluation, MetricRow, Run
+from storage.queries.alerts import RunFacts
+from storage.runs import create_run, finish_run, start_run
+from tests.require import require
+from tests.storage.records import CONFIG, ME
+
+NOW = datetime(2026, 1, 31, 12, tzinfo=UTC)
+EARLIER = NOW - timedelta(hours=1)
+
+
+def facts(**changes) -> RunFacts:
+    known = {
+        "id": "abcd2345", "name": "a run", "status": "running", "env_steps": 500, "target_steps": 1000,
+        "ended_at": None, "heartbeat_at": NOW, "claimed_at": EARLIER, "win_rate": 0.5, "error": None,
+    }  # fmt: skip
+    return RunFacts(**(known | changes))
+
+
+def kinds(*runs: RunFacts, disk_free: int | None = None) -> list[str]:
+    return [alert.kind for alert in find_alerts(runs, disk_free=disk_free, now=NOW)]
+
+
+def scores(*win_rates: float) -> tuple[tuple[int, float, float], ...]:
+    return tuple((100 * place, win_rate, 1.0) for place, win_rate in enumerate(win_rates))
+
+
+def test_a_run_that_trains_well_is_no_news():
+    assert kinds(facts(scores=scores(*[0.1 * step for step in range(10)]))) == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "kind", "fragment"),
+    [
+        ({"status": "finished", "ended_at": EARLIER}, "finished", "after 500 steps with a win rate of 50%"),
+        ({"status": "failed", "ended_at": EARLIER, "error": "No map."}, "failed", "No map."),
+        ({"status": "lost"}, "lost", "gone without a word"),
+        (
+            {"status": "failed", "ended_at": EARLIER, "error": "The training loss became nan at 3."},
+            "nan",
+            "loss became",
+        ),
+        ({"nan_metric": "train/loss", "nan_env_step": 42}, "nan", "train/loss was no number at step 42"),
+        ({"gate_idle": "Nothing merged."}, "gate-idle", "Nothing merged."),
+        ({"scores": scores(0.5, *[0.4] * STANDING_STILL)}, "stagnation", "since step 0 "),
+    ],
+)
+def test_each_event_is_one_alert(changes, kind, fragment):
+    (alert,) = find_alerts([facts(**changes)], disk_free=None, now=NOW)
+    assert (alert.kind, alert.run_id, alert.run_name) == (kind, "abcd2345", "a run")
+    assert fragment in alert.sentence
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"scores": scores(0.5, *[0.4] * (STANDING_STILL - 1))},
+        {"scores": scores(1.0, *[0.9] * STANDING_STILL)},
+        {"scores": scores(0.5, *[0.4] * STANDING_STILL), "status": "paused"},
+        {"gate_idle": "Nothing merged.", "env_steps": 100},
+        {"status": "finished", "ended_at": NOW - timedelta(days=8)},
+        {"status": "stopped", "ended_at": EARLIER},
+    ],
+)
+def test_what_is_no_event_is_no_alert(changes):
+    assert kinds(facts(**changes)) == []
+
+
+def test_a_better_return_at_the_same_win_rate_is_progress():
+    climbing = tuple((100 * step, 0.0, float(step)) for step in range(2 * STANDING_STILL))
+    assert kinds(facts(scores=climbing)) == []
+
+
+def test_a_disk_that_is_nearly_full_is_told_once_a_day():
+    assert kinds(disk_free=SCARCE_BYTES) == []
+    (alert,) = find_alerts([], disk_free=SCARCE_BYTES - 1, now=NOW)
+    (later,) = find_alerts([], disk_free=5, now=NOW + timedelta(hours=1))
+    assert (alert.kind, alert.key) == ("disk-low", later.key)
+
+
+def test_the_same_event_has_the_same_key_and_another_one_another():
+    still = facts(scores=scores(0.5, *[0.4] * STANDING_STILL))
+    later = facts(scores=scores(0.5, *[0.4] * (STANDING_STILL + 5)), heartbeat_at=NOW + timedelta(minutes=5))
+    again = facts(scores=scores(0.5, 0.6, *[0.4] * STANDING_STILL))
+    keys = [find_alerts([run], disk_free=None, now=NOW)[0].key for run in (still, later, again)]
+    assert keys[0] == keys[1] != keys[2]
+
+
+def test_a_tab_is_told_only_of_what_came_after_it_and_once():
+    old = facts(status="finished", ended_at=EARLIER)
+    new = facts(id="new", status="failed", ended_at=NOW)
+    alerts = find_alerts([old, new], disk_free=None, now=NOW)
+    since = NOW - timedelta(minutes=1)
+    (chosen,) = choose(alerts, since=since, told=set())
+    assert chosen.run_id == "new"
+    assert choose(alerts, since=since, told={chosen.key}) == []
+
+
+@pytest.fixture
+def db(tmp_path: Path):
+    database = open_database(f"sqlite:///{tmp_path / 'x.db'}")
+    yield database
+    database.dispose()
+
+
+def start(db: Database, name: str) -> str:
+    run_id = create_run(db, CONFIG, target_steps=1000, versions={}, name=name)
+    start_run(db, run_id, **ME)
+    return run_id
+
+
+def record_evaluations(db: Database, run_id: str, n: int) -> None:
+    rows = [
+        {"run_id": run_id, "env_step": step, "episodes": 4, "wins": 1, "win_rate": 0.25, "return_mean": 1.0,
+         "return_std": 0.0, "length_mean": 10.0}
+        for step in range(1, n + 1)
+    ]  # fmt: skip
+    with db.transaction() as connection:
+        connection.execute(Evaluation.__table__.insert(), rows)
+
+
+def test_the_database_tells_what_happened(db):
+    finish_run(db, start(db, "done"), "finished")
+    finish_run(db, start(db, "broken"), "failed", error="No map.")
+    record_evaluations(db, start(db, "still"), STANDING_STILL + 1)
+    sick, gone = start(db, "sick"), start(db, "gone")
+    with db.transaction() as connection:
+        values = [{"run_id": sick, "env_step": step, "name": "train/loss", "value": None} for step in (7, 9)]
+        connection.execute(MetricRow.__table__.insert(), values)
+        silent = datetime.now(UTC) - timedelta(minutes=1)
+        connection.execute(update(Run).where(Run.id == gone).values(heartbeat_at=silent, host="elsewhere"))
+    told = {alert.run_name: (alert.kind, alert.sentence) for alert in list_alerts(db)}
+    assert {name: kind for name, (kind, _) in told.items()} == {
+        "done": "finished", "broken": "failed", "still": "stagnation", "sick": "nan", "gone": "lost"
+    }  # fmt: skip
+    assert "at step 7" in told["sick"][1]
+
+
+def test_a_rule_stops_only_what_it_names(db):
+    still, fine = start(db, "still"), start(db, "fine")
+    record_evaluations(db, still, STANDING_STILL + 1)
+    assert stop_what_is_due(db, list_alerts(db), ["nan"]) == []
+    assert stop_what_is_due(db, list_alerts(db), ["stagnation"]) == [f"Run {still} was asked to stop."]
+    assert command_log(db, still)["command"].tolist() == ["stop"]
+    assert command_log(db, fine).empty
+
+
+def test_marks_are_kept_beside_the_database_and_forgotten_with_their_alerts(db):
+    assert read_keys(db) == frozenset()
+    mark_read(db, ["a", "b"], known=["a", "b"])
+    mark_read(db, ["c"], known=["b", "c"])
+    assert read_keys(db) == {"b", "c"}
+
+
+@pytest.mark.parametrize("content", ["{", "[1, null, [2]]", '{"a": 1}', "[" * 100_000, ""])
+def test_a_strange_file_of_marks_is_an_empty_one(db, content):
+    files_root(db).mkdir(exist_ok=True)
+    (files_root(db) / NAME).write_text(content)
+    assert read_keys(db) == frozenset()
+
+
+def test_marks_follow_no_link_and_obey_a_server_that_only_shows(db, tmp_path, monkeypatch):
+    victim = tmp_path / "victim"
+    victim.write_text("mine")
+    files_root(db).mkdir()
+    (files_root(db) / NAME).symlink_to(victim)
+    assert read_keys(db) == frozenset()
+    mark_read(db, ["a"], known=["a"])
+    assert victim.read_text() == "mine"
+    monkeypatch.setenv("EMTC_READ_ONLY", "1")
+    with pytest.raises(StorageError, match="EMTC_READ_ONLY=1"):
+        mark_read(db, ["b"], known=["b"])
+
+
+def test_an_address_without_a_messenger_names_what_is_missing(monkeypatch):
+    monkeypatch.delenv("EMTC_NOTIFY", raising=False)
+    assert not Messenger().is_set
+    monkeypatch.setenv("EMTC_NOTIFY", "mailto://user:hunter2@example.org")
+    monkeypatch.setitem(sys.modules, "apprise", None)
+    monkeypatch.setattr("app.alerts.watch.importlib.util.find_spec", lambda name: None)
+    with pytest.raises(ConfigError, match="emtc-lab\\[alerts\\]") as caught:
+        Messenger()
+    assert "hunter2" not in str(caught.value)
+
+
+def test_an_address_that_nobody_knows_is_refused_without_being_shown(monkeypatch):
+    require("apprise", find_spec("apprise") is not None, "the extra `alerts` is not installed")
+    monkeypatch.setenv("EMTC_NOTIFY", "nonsense://user:hunter2@example.org")
+    with pytest.raises(ConfigError, match="does not know") as caught:
+        Messenger()
+    assert "hunter2" not in str(caught.value)
+
+
+def test_a_look_lists_what_is_known(db, capsys):
+    finish_run(db, start(db, "done\x1b[31m"), "finished")
+    assert run(["watch", "--once", "--db", db.url]) == 0
+    told = capsys.readouterr().out
+    assert ("finished" in told, "\x1b" in told) == (True, False)
+    assert run(["watch", "--once", "--json", "--db", db.url]) == 0
+    assert json.loads(capsys.readouterr().out)["severity"] == "info"
+
+
+def test_a_stop_rule_is_one_of_those_that_can_stop(db, capsys):
+    for text in ("finished", "nan,x"):
+        assert run(["watch", "--once", "--stop-on", text, "--db", db.url]) == 2
+        assert ", ".join(STOPPABLE) in capsys.readouterr().err
+
+
+def test_a_watch_tells_what_happens_while_it_watches(db):
+    busy = start(db, "busy")
+    command = [sys.executable, "-m", "app.cli.main", "watch", "--every", "1", "--db", db.url]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ
+    ) as watcher:
+        assert watcher.stderr is not None
+        assert watcher.stdout is not None
+        assert watcher.stderr.readline().startswith("Watching")
+        finish_run(db, busy, "failed", error="No map.")
+        assert "failed busy" in watcher.stdout.readline()
+        watcher.terminate()

@@ -1,0 +1,73 @@
+"""Storage: what takes room, and thinning, vacuum and backup that say what they do."""
+
+from app.components.disk.sizes import table_key
+from storage.care.sizes import measure
+from storage.queries.episodes import list_episodes
+from storage.queries.memory import list_snapshots
+from tests.pages.seed import seed_run
+from tests.pages.test_pages import open_page, said
+
+
+def choose(db, app, *run_ids):
+    runs = measure(db).runs
+    rows = [place for place, run in enumerate(runs) if run.run_id in run_ids]
+    app.session_state[table_key(runs)] = {"selection": {"rows": rows, "columns": [], "cells": []}}
+    return app.run()
+
+
+def test_an_empty_database_has_a_size_and_says_what_to_do(empty):
+    app = open_page("disk")
+    assert not app.exception
+    assert not app.error
+    assert "There is no run yet" in said(app)
+    assert app.metric[0].label == "Database"
+
+
+def test_each_run_stands_with_its_size(seeded):
+    app = open_page("disk")
+    row = app.dataframe[0].value.iloc[0]
+    assert (row["id"], row["name"]) == (seeded[1], "Seeded run")
+    assert row["total"] >= row["transitions"] + row["snapshots"] > 0
+
+
+def test_what_goes_is_counted_before_it_goes(seeded):
+    db, run_id = seeded
+    app = choose(db, open_page("disk"), run_id)
+    assert "Choose what shall go" in said(app)
+    app.checkbox(key="thin_trajectories").check()
+    app.number_input(key="thin_snapshots").set_value(2).run()
+    assert "8 trajectories, 1 snapshot" in said(app).replace("\\", "")
+    assert len(list_snapshots(db, run_id)) == 2
+    app.button(key="thin").click().run()
+    assert not app.exception
+    assert "Removed 8 trajectories, 1 snapshot" in " ".join(each.value for each in app.success).replace("\\", "")
+    assert len(list_snapshots(db, run_id)) == 1
+    assert len(list_episodes(db, run_id)) == 8
+    assert "was thinned away" in said(open_page("replay", run=run_id))
+    assert not open_page("live", run=run_id).error
+
+
+def test_a_run_at_work_is_named_and_left(seeded):
+    db, run_id = seeded
+    busy = seed_run(db, name="Busy", status="running")
+    app = choose(db, open_page("disk"), run_id, busy)
+    app.checkbox(key="thin_transitions").check().run()
+    assert [warning.value.count("is running") for warning in app.warning] == [1]
+    assert "removes of 1 runs" in said(app)
+    app.button(key="vacuum").click().run()
+    assert "must wait until nobody writes" in app.error[0].value
+
+
+def test_a_choice_of_rows_ends_when_other_runs_stand_in_them(seeded):
+    before = measure(seeded[0]).runs
+    seed_run(seeded[0], name="Another")
+    assert table_key(measure(seeded[0]).runs) != table_key(before)
+
+
+def test_backup_and_vacuum_say_what_they_did(seeded):
+    app = open_page("disk")
+    app.button(key="backup").click().run()
+    assert "Copied to" in app.success[0].value
+    assert len(list(seeded[0].path.parent.glob("seeded.backup-*.db"))) == 1
+    app.button(key="vacuum").click().run()
+    assert "Vacuumed" in app.success[0].value
