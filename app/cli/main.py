@@ -10,7 +10,7 @@ import sys
 
 import typer
 
-from app.cli import bench, database, doctor, envs, export, notebook, project, runs, sweep, train
+from app.cli import bench, database, doctor, envs, export, labels, notebook, project, runs, sweep, train
 from app.cli.output import say
 from emtc_core.control import StopRequested
 from emtc_core.errors import EmtcError, UnheardError
@@ -40,6 +40,10 @@ app.command("stop")(runs.stop)
 app.command("pause")(runs.pause)
 app.command("resume")(train.resume)
 app.command("delete")(runs.delete)
+app.command("tag")(labels.tag)
+app.command("note")(labels.note)
+app.command("archive")(labels.archive)
+app.command("hide")(labels.hide)
 app.command("sweep")(sweep.sweep)
 app.command("sweep-worker", hidden=True)(sweep.sweep_worker)
 app.command("project")(project.project)
