@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 import pandas as pd
 from sqlalchemy import Connection, String, and_, case, cast, func, or_, select, true, type_coerce
@@ -16,11 +16,14 @@ from storage.queries.run_terms import COLUMNS, Dialect, Sql, make_condition, par
 from storage.queries.runs import LISTED, read_listed
 from storage.runs import STATE_COLUMNS, observe
 
-Shelf = Literal["open", "hidden", "archived", "all"]
-"""`open` leaves out what is archived; `hidden` and `archived` list those alone."""
+Shelf = Literal["open", "drawn", "hidden", "archived", "all"]
+"""`open` leaves out what is archived, `drawn` what is hidden too; `hidden` and `archived` list those alone."""
 
 _AT_ONCE = 500  # databases limit the parameters of one statement
 _AT_WORK, _WAITING = 0, 2
+
+
+_named = select(Run.id, Run.name, Run.created_at)
 
 
 @dataclass(frozen=True)
@@ -104,10 +107,34 @@ def runs_by_id(db: Database, run_ids: Sequence[str]) -> pd.DataFrame:
 
 def matching_ids(db: Database, wanted: RunFilter, *, sort: str = "", limit: int | None = None) -> list[str]:
     """Which runs match, as ids in the order of the pages?"""
+    return list(run_names(db, wanted, sort=sort, limit=limit)[0])
+
+
+def run_names(
+    db: Database, wanted: RunFilter | None = None, *, sort: str = "-created", limit: int | None = 100
+) -> tuple[dict[str, str], int]:
+    """What are the runs called that match? Id → name of the first ones, and how many there are."""
     with db.read() as connection:
         dialect = _dialect(db, connection)
-        rows = select(Run.id).where(*_conditions(wanted, dialect)).order_by(*_order(sort, dialect)).limit(limit)
-        return list(connection.execute(rows).scalars())
+        matches = _conditions(wanted or RunFilter(), dialect)
+        named = select(Run.id, Run.name).where(*matches).order_by(*_order(sort, dialect)).limit(limit)
+        total = connection.execute(select(func.count()).select_from(Run).where(*matches)).scalar_one()
+        return {row.id: row.name for row in connection.execute(named)}, total
+
+
+def names_of(db: Database, prefixes: Sequence[str]) -> dict[str, str]:
+    """What are the runs called whose ids start so, archived ones too? Id → name, newest first."""
+    found: dict[str, Any] = {}
+    with db.read() as connection:
+        for first in range(0, len(prefixes), _AT_ONCE):
+            part = [prefix.lower() for prefix in prefixes[first : first + _AT_ONCE]]
+            exact = connection.execute(_named.where(Run.id.in_(part))).all()
+            rest = set(part) - {row.id for row in exact}
+            starts = [Run.id.startswith(prefix, autoescape=True) for prefix in rest if prefix]
+            found |= {row.id: row for row in exact}
+            found |= {row.id: row for row in (connection.execute(_named.where(or_(*starts))) if starts else ())}
+    newest = sorted(sorted(found), key=lambda run_id: found[run_id].created_at, reverse=True)
+    return {run_id: found[run_id].name for run_id in newest}
 
 
 def count_runs(db: Database, wanted: RunFilter | None = None) -> int:
@@ -166,8 +193,10 @@ def _on_shelf(shelf: Shelf) -> Sql:
         return true()
     if shelf == "archived":
         return Run.archived_at.is_not(None)
-    shown = Run.archived_at.is_(None)
-    return and_(shown, Run.hidden_at.is_not(None)) if shelf == "hidden" else shown
+    shown, hidden = Run.archived_at.is_(None), Run.hidden_at
+    if shelf == "open":
+        return shown
+    return and_(shown, hidden.is_(None) if shelf == "drawn" else hidden.is_not(None))
 
 
 def _duration(dialect: Dialect) -> Sql:
@@ -178,6 +207,10 @@ def _progress(_: Dialect) -> Sql:
     return cast(Run.env_steps, Double) / case((Run.target_steps > 0, Run.target_steps), else_=1)
 
 
+def _gate_removed(_: Dialect) -> Sql:
+    return type_coerce(Run.gate_removed, Double)
+
+
 def _created(_: Dialect) -> Sql:
     return type_coerce(Run.created_at, String)
 
@@ -186,7 +219,7 @@ SORTS: Final[dict[str, Callable[[Dialect], Sql]]] = {
     **{name: COLUMNS[name].make for name in ("status", "name", "algo", "env", "map", "preset", "seed")},
     "progress": _progress,
     **{name: COLUMNS[name].make for name in ("env_steps", "target_steps", "win_rate", "return", "mu_w")},
-    "gate": lambda dialect: Run.gate_removed,
+    "gate": _gate_removed,
     "duration": _duration,
     "created": _created,
     "id": COLUMNS["id"].make,
@@ -196,8 +229,8 @@ SORTS: Final[dict[str, Callable[[Dialect], Sql]]] = {
 
 def _order(sort: str, dialect: Dialect) -> list[Sql]:
     newest = [Run.created_at.desc(), Run.id]
-    if not sort:
-        return [_urgency(dialect), *newest]
+    if sort in ("", "-created"):  # the latter from an index
+        return newest if sort else [_urgency(dialect), *newest]
     make = SORTS.get(sort.removeprefix("-"))
     if make is None:
         raise ConfigError(

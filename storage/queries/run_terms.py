@@ -9,59 +9,44 @@ Texts are compared without regard to case, numbers as numbers. `!=` is what `=` 
 have no such value. Values always travel as parameters.
 """
 
-import operator
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cache
-from math import isfinite
 from typing import Any, Final, Literal
 
-from sqlalchemy import ColumnElement, String, and_, case, cast, func, literal, not_, or_, select, true, type_coerce
+from sqlalchemy import JSON, String, and_, case, cast, func, literal, not_, or_, select, true, type_coerce
 from sqlalchemy.types import Double
 
 from emtc_core.config.resolve import describe_fields, value_before
 from emtc_core.errors import ConfigError
 from storage.models import Run
 from storage.queries.gate_state import ACTIVE_SHARE
+from storage.queries.terms import (
+    ORDERED,
+    ROUNDED,
+    Sql,
+    Term,
+    compare_number,
+    read_comparison,
+    read_number,
+    split_search,
+)
 
-Sign = Literal["=", "!=", "<", "<=", ">", ">="]
-Sql = ColumnElement[Any]
-
-_PIECE = re.compile(r'(?:[^\s"]|"[^"]*"?)+')
-_TERM = re.compile(r"([A-Za-z_][\w.]*)\s*(!=|<=|>=|==|=|<|>)\s*(.*)", re.DOTALL)
 _PAPER_NAME = re.compile(r"(emtc|emu)\((\w+)\)", re.IGNORECASE)
-_SIGNS: Final[dict[str, Callable[[Any, Any], Any]]] = {
-    "<": operator.lt,
-    "<=": operator.le,
-    ">": operator.gt,
-    ">=": operator.ge,
-}
-MOST_TERMS = 50
-_ROUNDED = 5e-6
-"""Settings are printed with six digits; a number that is typed with a fraction finds what is printed like it."""
-
-
-@dataclass(frozen=True)
-class Term:
-    """One thing that must hold: a word (no key), or a comparison."""
-
-    value: str
-    key: str = ""
-    sign: Sign = "="
 
 
 def parse_text(text: str) -> list[Term]:
-    """Read a search: words and comparisons, separated by spaces; quotes keep spaces together.
+    """Read a search.
 
     Raises:
-        ConfigError: If it holds more than MOST_TERMS of them, or a comparison of something unknown.
+        ConfigError: If it compares something unknown, or is too long.
     """
-    pieces = [piece for piece in _PIECE.findall(text) if piece.strip('"')]
-    if len(pieces) > MOST_TERMS:
-        raise ConfigError(f"A search takes at most {MOST_TERMS} words, got {len(pieces):,}.")
-    return [_as_comparison(piece) or Term(piece.replace('"', "")) for piece in pieces]
+    terms = split_search(text)
+    for term in terms:
+        _check(term)
+    return terms
 
 
 def parse_condition(text: str) -> Term:
@@ -70,46 +55,26 @@ def parse_condition(text: str) -> Term:
     Raises:
         ConfigError: If it is none, or of something unknown.
     """
-    term = _as_comparison(text.strip())
+    term = read_comparison(text.strip())
     if term is None:
         raise ConfigError(f'A condition is key=value, as in gate.enabled=false or win_rate>0.8, got "{text[:80]}".')
-    return term
-
-
-def _as_comparison(piece: str) -> Term | None:
-    found = _TERM.fullmatch(piece)
-    if found is None:
-        return None
-    key, sign, value = found.groups()
-    term = Term(value.replace('"', "").strip(), key, "=" if sign == "==" else sign)
     _check(term)
     return term
 
 
 def _check(term: Term) -> None:
     column = COLUMNS.get(term.key)
-    if column is None and term.key not in _settings():
+    if term.key and column is None and term.key not in _settings():
         close = get_close_matches(term.key[:80], [*COLUMNS, *_settings()], n=1, cutoff=0.5)
         hint = f' Did you mean "{close[0]}"?' if close else " Settings: emtc train --help-keys"
         raise ConfigError(f'There is no setting or column "{term.key[:80]}".{hint}')
-    if term.sign in _SIGNS and read_number(term.value) is None:
-        raise ConfigError(f'{term.key}{term.sign} needs a number, got "{term.value[:80]}".')
-    if term.sign in _SIGNS and column is not None and column.kind != "number":
+    if term.sign in ORDERED and column is not None and column.kind != "number":
         raise ConfigError(f"{term.key} is a text: compare it with = or !=, not {term.sign}.")
 
 
 @cache
 def _settings() -> frozenset[str]:
     return frozenset(info.key for info in describe_fields()) - COLUMNS.keys()
-
-
-def read_number(text: str) -> float | None:
-    """Read a finite number, or None."""
-    try:
-        value = float(text)
-    except ValueError:
-        return None
-    return value if isfinite(value) else None
 
 
 @dataclass(frozen=True)
@@ -135,7 +100,7 @@ class Dialect:
     @property
     def config(self) -> Sql:
         """The configuration as the database's own JSON; a foreign file may hold what is none."""
-        return self._json(Run.config, "{}") if self.name == "sqlite" else Run.config
+        return self._json(Run.config, "{}") if self.name == "sqlite" else type_coerce(Run.config, JSON)
 
     def _json(self, column: Any, otherwise: str) -> Sql:
         raw = type_coerce(column, String)
@@ -158,7 +123,7 @@ class Dialect:
             return func.json_each(self._json(Run.tags, "[]")).table_valued("value")
         return func.json_array_elements_text(Run.tags).table_valued("value").render_derived()
 
-    def seconds_between(self, first: Sql, last: Sql) -> Sql:
+    def seconds_between(self, first: Any, last: Any) -> Sql:
         """How long it is from one time to another [s]."""
         if self.name == "sqlite":
             return (func.julianday(last) - func.julianday(first)) * 86_400.0
@@ -214,27 +179,14 @@ def make_condition(term: Term, dialect: Dialect) -> Sql:
     if known.kind == "text":
         wanted = _plain_algo(term.value) if term.key == "algo" else term.value
         return func.coalesce(_lower(value) == wanted.lower(), literal(False))
-    return func.coalesce(_compare_number(value, term), literal(False))
-
-
-def _compare_number(value: Sql, term: Term) -> Sql:
-    number = read_number(term.value)
-    if number is None:
-        is_missing = term.value.lower() in ("", "none", "null")
-        return value.is_(None) if is_missing else literal(False)
-    if term.sign in _SIGNS:
-        return _SIGNS[term.sign](value, number)
-    if number == int(number) and term.value.lstrip("+-").isdigit():
-        return value == number
-    margin = abs(number) * _ROUNDED
-    return value.between(number - margin, number + margin)
+    return func.coalesce(compare_number(value, term), literal(False))
 
 
 def _compare_setting(term: Term, dialect: Dialect) -> Sql:
     kind, text, number = dialect.setting(term.key)
     wanted = term.value.lower()
-    if term.sign in _SIGNS:
-        found = func.coalesce(_compare_number(number, term), literal(False))
+    if term.sign in ORDERED:
+        found = func.coalesce(compare_number(number, term), literal(False))
     elif wanted in ("true", "false"):
         on_server = and_(kind == "boolean", text == wanted)
         found = kind == wanted if dialect.name == "sqlite" else on_server
@@ -242,7 +194,7 @@ def _compare_setting(term: Term, dialect: Dialect) -> Sql:
     elif wanted in ("none", "null"):
         found = or_(kind == "null", and_(kind.in_(("text", "string")), _lower(text) == wanted))
     elif read_number(wanted) is not None:
-        found = _compare_number(number, term)
+        found = compare_number(number, term)
     else:
         found = and_(kind.in_(("text", "string")), _lower(text) == wanted)
     found = func.coalesce(found, literal(False))
@@ -264,7 +216,7 @@ def _is_so(value: Any, term: Term) -> bool:
         return term.sign == "=" and str(value).lower() == term.value.lower()
     if number is None:
         return False
-    return _SIGNS[term.sign](value, number) if term.sign in _SIGNS else abs(value - number) <= abs(number) * _ROUNDED
+    return ORDERED[term.sign](value, number) if term.sign in ORDERED else abs(value - number) <= abs(number) * ROUNDED
 
 
 def _holds_word(word: str, dialect: Dialect) -> Sql:

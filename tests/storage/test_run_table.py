@@ -25,7 +25,7 @@ from storage.queries.run_table import (
     run_page,
     runs_by_id,
 )
-from storage.queries.run_terms import MOST_TERMS
+from storage.queries.terms import MOST_TERMS
 from storage.recorder import DatabaseRecorder
 from storage.runs import check_tags, claim_start, create_run, edit_run, find_run, finish_run, rewind_run, start_run
 from tests.reference import run_table as reference
