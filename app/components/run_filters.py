@@ -1,4 +1,4 @@
-"""Search and filters over all runs, all of them in the URL: the runs table and the comparison ask the same way."""
+"""Search and filters over all runs, in the URL: the runs table and the comparison ask the same way, by `page`."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -19,46 +19,44 @@ HELP = (
 STATUSES = ("running", "paused", "queued", "finished", "stopped", "failed", "lost")
 
 
-def search(on_change: Callable[[], None] | None = None) -> str:
+def search(page: str, on_change: Callable[[], None] | None = None) -> str:
     """Draw the search box; return what stands in it."""
     return (
         st.text_input(
             "Find",
-            key="q",
+            **in_url.text(page, "q", on_change),
             type="search",
-            bind="query-params",
             placeholder="word, gate.enabled=false, win_rate>0.8",
             help=HELP,
-            on_change=on_change,
         )
         or ""
     )
 
 
-def shelf(on_change: Callable[[], None] | None = None) -> Shelf:
+def shelf(page: str, on_change: Callable[[], None] | None = None) -> Shelf:
     """Draw the choice between what is listed and what was put aside."""
     chosen = st.selectbox(
         "Show",
-        **in_url.one("shelf", list(SHELVES), on_change),
+        **in_url.one(page, "shelf", list(SHELVES), on_change),
         format_func=SHELVES.__getitem__,
         help="A hidden run is drawn only where you choose it; an archived one is listed only here.",
     )
     return chosen or "open"
 
 
-def statuses(counts: dict[str, int], on_change: Callable[[], None] | None = None) -> tuple[str, ...]:
+def statuses(page: str, counts: dict[str, int], on_change: Callable[[], None] | None = None) -> tuple[str, ...]:
     """Draw the statuses with how many runs have each; return those that are wanted."""
     return tuple(
         st.pills(
             "Status",
-            **in_url.several("states", [status for status in STATUSES if counts.get(status)], on_change),
+            **in_url.several(page, "states", [status for status in STATUSES if counts.get(status)], on_change),
             selection_mode="multi",
             format_func=lambda status: f"{status} {counts.get(status, 0):,}",
         )
     )
 
 
-def lists(wanted: RunFilter, on_change: Callable[[], None] | None = None) -> RunFilter:
+def lists(page: str, wanted: RunFilter, on_change: Callable[[], None] | None = None) -> RunFilter:
     """Draw a list for each thing that the runs of a shelf differ in; return the filter with what was chosen."""
     choices = data.run_choices(wanted.shelf)
     asked: tuple[tuple[str, str, Sequence[str]], ...] = (
@@ -71,7 +69,7 @@ def lists(wanted: RunFilter, on_change: Callable[[], None] | None = None) -> Run
     found: dict[str, tuple[str, ...]] = {}
     for place, (label, key, options) in zip(st.columns(len(asked)), asked, strict=True):
         shown = name_algo if key == "algos" else str
-        bound = in_url.several(key, options, on_change)
+        bound = in_url.several(page, key, options, on_change)
         found[key] = tuple(place.multiselect(label, **bound, format_func=shown, placeholder="any", wrap=True))
     envs, maps, algos, presets, tags = (found[key] for _, key, _ in asked)
     return replace(wanted, envs=envs, maps=maps, algos=algos, presets=presets, tags=tags)

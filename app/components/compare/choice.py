@@ -8,6 +8,8 @@ from app import data, messages, state
 from app.components import in_url, run_filters
 from storage.queries.run_table import RunFilter
 
+AT_ONCE = 1000
+"""Runs that are compared without being asked for: their curves are read within a second."""
 LISTED = 200
 """Runs in the list to choose from: the newest that match; the search finds the others."""
 _KEY = "compare_runs"
@@ -24,22 +26,27 @@ def show() -> list[str]:
     if chosen:
         return chosen
     drawn = data.matching_ids(replace(wanted, evaluated=True, shelf="drawn"), "-created")
-    st.caption(_summary(len(drawn), matching))
+    without = matching - len(drawn)
+    more = f" {without:,} more have no evaluation yet, or are hidden." if without > 0 else ""
+    if len(drawn) > AT_ONCE and not _wants_all(len(drawn)):
+        st.caption(f"Comparing the newest {AT_ONCE:,} of {len(drawn):,} evaluated runs that match.{more}")
+        return drawn[:AT_ONCE]
+    st.caption(f"Comparing all {len(drawn):,} evaluated runs that match.{more}")
     return drawn
 
 
-def _summary(compared: int, matching: int) -> str:
-    without = matching - compared
-    more = f" {without:,} more have no evaluation yet, or are hidden." if without > 0 else ""
-    return f"Comparing all {compared:,} evaluated runs that match.{more}"
+def _wants_all(number: int) -> bool:
+    return st.toggle(
+        f"Compare all {number:,}", key="every", bind="query-params", help="Reading thousands of curves takes seconds."
+    )
 
 
 def _filter() -> RunFilter:
-    wanted = run_filters.lists(RunFilter())
+    wanted = run_filters.lists("compare", RunFilter())
     with st.container(horizontal=True, vertical_alignment="bottom"):
-        text = run_filters.search()
+        text = run_filters.search("compare")
         statuses = st.multiselect(
-            "Status", **in_url.several("states", run_filters.STATUSES), placeholder="any", wrap=True
+            "Status", **in_url.several("compare", "states", run_filters.STATUSES), placeholder="any", wrap=True
         )
     return replace(wanted, text=text, statuses=tuple(statuses))
 

@@ -16,7 +16,8 @@ from emtc_core.errors import ConfigError
 from storage.queries.run_table import RunFilter, RunPage
 
 ROWS = 50
-_PAGE, _DOWN = "page", "down"
+PAGE = "home"
+_NUMBER, _DOWN = "page", "down"
 _COLUMNS = [
     *("status", "name", "algo", "map", "seed", "progress", "win_rate", "mu_w", "return_mean", "gate"),
     *("tags", "notes", "duration", "id", "created_at"),
@@ -78,35 +79,35 @@ def _board() -> None:
 def _ask() -> tuple[RunFilter, str]:
     """Draw search, filters and order; return them."""
     with st.container(horizontal=True, vertical_alignment="bottom"):
-        text = run_filters.search(_to_first_page)
-        shelf = run_filters.shelf(_to_first_page)
+        text = run_filters.search(PAGE, _to_first_page)
+        shelf = run_filters.shelf(PAGE, _to_first_page)
         column = st.selectbox(
             "Sort by",
-            **in_url.one("sort", list(_SORTS), _to_first_page),
+            **in_url.one(PAGE, "sort", list(_SORTS), _to_first_page),
             format_func=_SORTS.__getitem__,
             help="All runs that match are sorted; a click on the head of a column sorts this page alone.",
         )
         down = st.toggle(
             "Downwards", value=True, key=_DOWN, bind="query-params", on_change=_to_first_page, disabled=not column
         )
-    statuses = run_filters.statuses(data.run_choices(shelf).statuses, _to_first_page)
-    wanted = run_filters.lists(RunFilter(text=text, shelf=shelf, statuses=statuses), _to_first_page)
+    statuses = run_filters.statuses(PAGE, data.run_choices(shelf).statuses, _to_first_page)
+    wanted = run_filters.lists(PAGE, RunFilter(text=text, shelf=shelf, statuses=statuses), _to_first_page)
     return wanted, f"-{column}" if column and down else column or ""
 
 
 def _to_first_page() -> None:
-    st.session_state[_PAGE] = 1
+    st.session_state[_NUMBER] = 1
 
 
 def _read_page(wanted: RunFilter, sort: str) -> RunPage:
     """Read the page that is asked for, or the last one there is."""
-    number = st.session_state.get(_PAGE) or state.read_int(_PAGE) or 1
+    number = st.session_state.get(_NUMBER) or state.read_int(_NUMBER) or 1
     number = max(1, min(number, 10**9))
     page = data.run_page(wanted, sort=sort, limit=ROWS, offset=(number - 1) * ROWS)
     last = max(1, -(-page.total // ROWS))
     if number > last:
-        st.session_state[_PAGE] = last
-        state.write(_PAGE, last)
+        st.session_state[_NUMBER] = last
+        state.write(_NUMBER, last)
         return data.run_page(wanted, sort=sort, limit=ROWS, offset=(last - 1) * ROWS)
     return page
 
@@ -125,7 +126,7 @@ def _stand_still(page: RunPage, wanted: RunFilter, sort: str) -> tuple[list[str]
     A table that ticks gets new runs on top. As long as its view is the same and rows are chosen, the runs that were
     shown when they were are shown, as they are now; another view, or a run that is gone, takes the choice away.
     """
-    view = repr((wanted, sort, st.session_state.get(_PAGE, 1)))
+    view = repr((wanted, sort, st.session_state.get(_NUMBER, 1)))
     if table_state.chosen_rows():
         known = table_state.shown(view)
         frame = data.runs_by_id(known)
@@ -172,7 +173,7 @@ def _turn_pages(total: int) -> None:
     with st.container(horizontal=True, horizontal_alignment="distribute", vertical_alignment="center"):
         number = 1
         if pages > 1:
-            number = st.pagination(pages, key=_PAGE, bind=state.bind_int(_PAGE))
+            number = st.pagination(pages, key=_NUMBER, bind=state.bind_int(_NUMBER))
         first = (number - 1) * ROWS + 1
         shown = f"{count(first)}–{count(min(total, first + ROWS - 1))} of " if pages > 1 else ""
         st.caption(f"{shown}{count(total)} run{'' if total == 1 else 's'}", width="content")
