@@ -173,7 +173,7 @@ def _turn_pages(total: int) -> None:
     with st.container(horizontal=True, horizontal_alignment="distribute", vertical_alignment="center"):
         number = 1
         if pages > 1:
-            number = st.pagination(pages, key=_NUMBER, bind=state.bind_int(_NUMBER))
+            number = st.pagination(pages, key=_NUMBER, bind=state.bind_int(_NUMBER), width=420)
         first = (number - 1) * ROWS + 1
         shown = f"{count(first)}–{count(min(total, first + ROWS - 1))} of " if pages > 1 else ""
         st.caption(f"{shown}{count(total)} run{'' if total == 1 else 's'}", width="content")

@@ -116,7 +116,7 @@ def _tell(page: EpisodePage, nothing: str, next_step: str) -> None:
         return
     pages = max(1, -(-page.total // LISTED))
     with st.container(horizontal=True, vertical_alignment="center"):
-        place = st.pagination(pages, key=PAGE) if pages > 1 else 1
+        place = st.pagination(pages, key=PAGE, width=420) if pages > 1 else 1
         first = (place - 1) * LISTED + 1
         shown = f"{count(first)}–{count(first + len(page.frame) - 1)} of " if pages > 1 else ""
         of = f"{count(page.total)} of {count(page.recorded)} episodes match" if page.total < page.recorded else ""
