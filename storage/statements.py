@@ -14,6 +14,7 @@ from storage.batch import Batch, Rows
 from storage.binary_copy import can_pack, pack_rows
 from storage.models import Base, Run
 from storage.ownership import check_owned
+from storage.standing import sum_up
 
 _PLAIN = ("episodes", "transitions")  # a second row of the same key is a fault, not a correction
 _SERVER_TYPES: dict[type, str] = {
@@ -59,6 +60,7 @@ def write_batch(connection: Connection, run_id: str, batch: Batch, *, token: str
     for table in _ORDER:
         if rows := batch.rows.get(table):
             _write_rows(connection, table, rows)
+    sum_up(connection, run_id, curves=batch.rows.keys())
 
 
 def is_written(connection: Connection, run_id: str, batch: Batch) -> bool:
