@@ -5,7 +5,7 @@ asked: whatever happened to it, each run must have recorded the very rows that t
 """
 
 import time
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
@@ -109,7 +109,7 @@ def weather_storm(
 
 
 @contextmanager
-def _database(name: str) -> Iterator[Database]:
+def _database(name: str) -> Generator[Database]:
     if name == "sqlite":
         with temporary_database() as db:
             yield db
@@ -129,7 +129,7 @@ def _database(name: str) -> Iterator[Database]:
 
 
 @contextmanager
-def _opened(url: str) -> Iterator[Database]:
+def _opened(url: str) -> Generator[Database]:
     db = open_database(url)
     try:
         yield db
