@@ -24,6 +24,7 @@ MINUTES, TRAINERS = 1.0, 4
 EVERY_S = 2.5
 KILLS_PER_MINUTE = {"sqlite": 10, "postgresql": 5}
 _LOOK_S = 0.2
+_MOST_REASONS = 3
 
 
 @dataclass(frozen=True)
@@ -42,9 +43,10 @@ class Toll:
 
     def __str__(self) -> str:
         blows = ", ".join(f"{n} × {kind}" for kind, n in sorted(self.blows.items()))
+        reasons = sorted({failure.partition(": ")[2] for failure in self.failures})[:_MOST_REASONS]
         return (
             f"{self.runs} runs; {blows}; {self.resumed} resumes superseded {self.superseded:,} steps, "
-            f"{self.started_again} started again, {len(self.failures)} failed in between"
+            f"{self.started_again} started again, {len(self.failures)} failed in between{': ' if reasons else ''}{' '.join(reasons)}"
         )
 
 
