@@ -46,7 +46,7 @@ class Toll:
         reasons = sorted({failure.partition(": ")[2] for failure in self.failures})[:_MOST_REASONS]
         return (
             f"{self.runs} runs; {blows}; {self.resumed} resumes superseded {self.superseded:,} steps, "
-            f"{self.started_again} started again, {len(self.failures)} failed in between{': ' if reasons else ''}{' '.join(reasons)}"
+            f"{self.started_again} started again, {' '.join([f'{len(self.failures)} failed in between', *reasons])}"
         )
 
 
