@@ -356,7 +356,9 @@ def _translated(engine: Engine) -> Generator[None]:
         raise StorageError(f"The database failed: {_first_line(error.orig)}.") from error.orig
     except driver.Error as error:
         raise StorageError(f"The database failed: {_first_line(error)}.") from error
-    except UnicodeEncodeError as error:  # half a character, which no encoding has
+    except UnicodeError as error:  # half a character, which no encoding has
+        if "idna" in str(error):
+            raise StorageError("The database's URL names a host that cannot be a name in a network.") from error
         raise StorageError("A text must be valid Unicode to stand in the database.") from error
     except OverflowError as error:  # SQLite's driver binds 64 bits
         raise StorageError("A number must be below 2^63 to stand in the database.") from error

@@ -79,8 +79,12 @@ class DatabaseRecorder:
         Raises:
             RunStateError: If the recorded rows cannot go back there.
         """
-        said = {"token": self._token, "checkpoint": checkpoint, "passed_over": passed_over}
-        patiently(self._db, lambda: rewind_run(self._db, self._run_id, env_step, **said))
+
+        def rewind() -> None:
+            db, run_id, token = self._db, self._run_id, self._token
+            rewind_run(db, run_id, env_step, token=token, checkpoint=checkpoint, passed_over=passed_over)
+
+        patiently(self._db, rewind)
         self._next_env_step = env_step + 1
 
     def record_episode(self, record: EpisodeRecord) -> None:

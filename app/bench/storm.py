@@ -5,7 +5,7 @@ asked: whatever happened to it, each run must have recorded the very rows that t
 """
 
 import time
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
@@ -24,6 +24,7 @@ MINUTES, TRAINERS = 1.0, 4
 EVERY_S = 2.5
 KILLS_PER_MINUTE = {"sqlite": 10, "postgresql": 5}
 _LOOK_S = 0.2
+_MOST_REASONS = 3
 
 
 @dataclass(frozen=True)
@@ -42,9 +43,10 @@ class Toll:
 
     def __str__(self) -> str:
         blows = ", ".join(f"{n} × {kind}" for kind, n in sorted(self.blows.items()))
+        reasons = sorted({failure.partition(": ")[2] for failure in self.failures})[:_MOST_REASONS]
         return (
             f"{self.runs} runs; {blows}; {self.resumed} resumes superseded {self.superseded:,} steps, "
-            f"{self.started_again} started again, {len(self.failures)} failed in between"
+            f"{self.started_again} started again, {' '.join([f'{len(self.failures)} failed in between', *reasons])}"
         )
 
 
@@ -109,7 +111,7 @@ def weather_storm(
 
 
 @contextmanager
-def _database(name: str) -> Iterator[Database]:
+def _database(name: str) -> Generator[Database]:
     if name == "sqlite":
         with temporary_database() as db:
             yield db
@@ -129,7 +131,7 @@ def _database(name: str) -> Iterator[Database]:
 
 
 @contextmanager
-def _opened(url: str) -> Iterator[Database]:
+def _opened(url: str) -> Generator[Database]:
     db = open_database(url)
     try:
         yield db

@@ -113,8 +113,12 @@ def _begin(database: Database, run_id: str, token: str) -> tuple[RunConfig, torc
     device = choose_device(config.train.device)
     configure_threads(config.train.threads)
     me = this_process(token)
-    process = {"pid": me.pid, "pid_created_at": me.pid_created_at, "host": me.host}
-    patiently(database, lambda: start_run(database, run_id, device=str(device), token=token, **process))
+
+    def start() -> None:
+        pid, created_at, host = me.pid, me.pid_created_at, me.host
+        start_run(database, run_id, pid=pid, pid_created_at=created_at, host=host, device=str(device), token=token)
+
+    patiently(database, start)
     return config, device
 
 

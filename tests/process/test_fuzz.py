@@ -132,6 +132,12 @@ def test_sixty_sweep_files_are_answered_in_words(nowhere: Path, tmp_path: Path) 
     draw_sweeps(60, tmp_path / "sweep.toml")
 
 
+@pytest.mark.parametrize("host", ["\x80", "a..b", "a" * 70])
+def test_a_host_that_is_no_name_is_one_sentence(nowhere: Path, host: str) -> None:
+    err = refused_in_words(["runs", "--db", f"postgresql://{host}/d?connect_timeout=1"])
+    assert "host" in err or "database" in err
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 def test_ten_thousand_inputs_are_answered_in_words(nowhere: Path, tmp_path: Path) -> None:

@@ -64,7 +64,7 @@ class Fleet:
     def __init__(self, db: Database, trainers: int, *, steps: int = STEPS) -> None:
         self._db, self._config = db, storm_config(steps)
         self._context = multiprocessing.get_context("forkserver")
-        self._context.set_forkserver_preload(["app.bench.storms.ready", *_COMMANDS])
+        self._context.set_forkserver_preload(["app.bench.storms.ready", "app.runs.training", *_COMMANDS])
         self.resumed = self.started_again = 0
         self.failures: list[str] = []
         """What runs said that failed; a storm ends no run for good."""

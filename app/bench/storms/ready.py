@@ -8,7 +8,6 @@ from pathlib import Path
 
 import torch
 
-import app.runs.training  # noqa: F401  (what every trainer needs)
 from app.bench.storms.fleet import storm_config
 from emtc_core.checkpoint import CheckpointStore
 from emtc_core.config.run import RunConfig

@@ -6,7 +6,7 @@ import signal
 import sqlite3
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, contextmanager, suppress
 
@@ -121,7 +121,7 @@ class Weather:
 
 
 @contextmanager
-def hold_lock(db: Database) -> Iterator[None]:
+def hold_lock(db: Database) -> Generator[None]:
     """Keep every other writer out, as a careless second program does."""
     if db.path is None:
         with db.transaction() as connection:
@@ -135,7 +135,7 @@ def hold_lock(db: Database) -> Iterator[None]:
 
 
 @contextmanager
-def full_disk(pids: Iterator[int]) -> Iterator[None]:
+def full_disk(pids: Iterator[int]) -> Generator[None]:
     """Let no file of these processes grow beyond FULL_AT_BYTES: the kernel refuses it as it does on a full disk."""
     limited: list[psutil.Process] = []
     for pid in pids:
