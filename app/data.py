@@ -27,11 +27,13 @@ from storage.asking.glossary import TableWords, describe_schema
 from storage.care.sizes import Sizes, measure
 from storage.engine import Database, open_database, run_folder
 from storage.files import read_tail
-from storage.queries import compare, curves, episodes, memory, runs, sweeps
+from storage.queries import compare, curves, episodes, memory, run_table, runs, sweeps
 from storage.queries import gate_state as gates
-from storage.queries.episodes import Trajectory
+from storage.queries.episode_search import EpisodePage, find_episodes, find_playbacks
+from storage.queries.episodes import Order, Trajectory
 from storage.queries.gate_state import GateState
 from storage.queries.memory import PointDetail, Projection, Snapshot
+from storage.queries.run_table import Choices, RunFilter, Shelf
 from storage.runs import RunRow
 from storage.secrets import hide_passwords
 
@@ -60,13 +62,71 @@ def _open(url: str) -> Database:
 
 
 @st.cache_data(ttl=1, show_spinner=False)
-def _run_list(url: str, limit: int | None) -> pd.DataFrame:
-    return runs.list_runs(_open(url), limit)
+def _run_page(url: str, wanted: RunFilter, sort: str, limit: int, offset: int) -> run_table.RunPage:
+    return run_table.run_page(_open(url), wanted, sort=sort, limit=limit, offset=offset)
 
 
-def run_list(limit: int | None = 200) -> pd.DataFrame:
-    """List the newest runs with their live status; at most one second old."""
-    return _run_list(database_url(), limit)
+def run_page(wanted: RunFilter, *, sort: str = "", limit: int = 50, offset: int = 0) -> run_table.RunPage:
+    """Read one page of the runs that match; at most one second old.
+
+    Raises:
+        ConfigError: If the search or the order is none.
+    """
+    return _run_page(database_url(), wanted, sort, limit, offset)
+
+
+@st.cache_data(ttl=5, show_spinner=False)
+def _names_of(url: str, prefixes: tuple[str, ...]) -> dict[str, str]:
+    return run_table.names_of(_open(url), prefixes)
+
+
+def names_of(prefixes: Sequence[str]) -> dict[str, str]:
+    """Name the runs whose ids start so, by id; at most five seconds old."""
+    return _names_of(database_url(), tuple(prefixes))
+
+
+def has_runs() -> bool:
+    """Tell whether there is any run."""
+    return bool(run_names(RunFilter(shelf="all"), 1)[0])
+
+
+def newest_run() -> str | None:
+    """Name the newest run that is not archived, or the newest of all."""
+    return next(iter(run_names(RunFilter(), 1)[0] or run_names(RunFilter(shelf="all"), 1)[0]), None)
+
+
+def matching_ids(wanted: RunFilter, sort: str = "") -> list[str]:
+    """List all runs that match now, on whatever page they are."""
+    return run_table.matching_ids(database(), wanted, sort=sort)
+
+
+def runs_by_id(run_ids: Sequence[str]) -> pd.DataFrame:
+    """Read these runs as they are now, in this order; those that are gone are left out."""
+    return run_table.runs_by_id(database(), run_ids)
+
+
+@st.cache_data(ttl=2, show_spinner=False)
+def _run_names(url: str, wanted: RunFilter, limit: int | None) -> tuple[dict[str, str], int]:
+    return run_table.run_names(_open(url), wanted, limit=limit)
+
+
+def run_names(wanted: RunFilter, limit: int | None = 100) -> tuple[dict[str, str], int]:
+    """Name the newest runs that match by id, and count all that do; at most two seconds old.
+
+    Raises:
+        ConfigError: If the search is none.
+    """
+    return _run_names(database_url(), wanted, limit)
+
+
+@st.cache_data(ttl=5, show_spinner=False)
+def _run_choices(url: str, shelf: Shelf) -> Choices:
+    return run_table.list_choices(_open(url), shelf)
+
+
+def run_choices(shelf: Shelf = "open") -> Choices:
+    """List what runs can be filtered by; at most five seconds old."""
+    return _run_choices(database_url(), shelf)
 
 
 def rows_of(frame: pd.DataFrame) -> list[dict[str, Any]]:
@@ -203,16 +263,6 @@ def shared_metrics(run_ids: Sequence[str]) -> list[str]:
     return _shared_metrics(database_url(), tuple(run_ids))
 
 
-@st.cache_data(ttl=60, show_spinner=False)
-def _configs(url: str, run_ids: tuple[str, ...]) -> dict[str, dict[str, Any]]:
-    return runs.run_configs(_open(url), run_ids)
-
-
-def configs(run_ids: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """Read how runs were configured."""
-    return _configs(database_url(), tuple(run_ids))
-
-
 @st.cache_data(ttl=5, show_spinner=False)
 def _metric_names(url: str, run_id: str) -> list[str]:
     return curves.metric_names(_open(url), run_id)
@@ -286,23 +336,31 @@ def playback(run_id: str, env_step: int, episode: int) -> Trajectory:
 
 
 @st.cache_data(ttl=2, show_spinner=False)
-def _playbacks(url: str, run_id: str) -> pd.DataFrame:
-    return episodes.list_playbacks(_open(url), run_id)
+def _playback_page(url: str, run_id: str, text: str, limit: int, offset: int) -> EpisodePage:
+    return find_playbacks(_open(url), run_id, text, limit=limit, offset=offset)
 
 
-def playbacks(run_id: str) -> pd.DataFrame:
-    """List the evaluation episodes that were kept, newest first."""
-    return _playbacks(database_url(), run_id)
+def playback_page(run_id: str, text: str, *, limit: int, offset: int = 0) -> EpisodePage:
+    """List the evaluation episodes that were kept and match a search, newest first; at most two seconds old.
+
+    Raises:
+        ConfigError: If the search is none.
+    """
+    return _playback_page(database_url(), run_id, text, limit, offset)
 
 
 @st.cache_data(ttl=2, show_spinner=False)
-def _episode_list(url: str, run_id: str, order_by: episodes.Order, limit: int) -> pd.DataFrame:
-    return episodes.list_episodes(_open(url), run_id, order_by, limit)
+def _episode_page(url: str, run_id: str, text: str, order_by: Order, limit: int, offset: int) -> EpisodePage:
+    return find_episodes(_open(url), run_id, text, order_by=order_by, limit=limit, offset=offset)
 
 
-def episode_list(run_id: str, order_by: episodes.Order = "-episode", limit: int = 200) -> pd.DataFrame:
-    """List training episodes in an order."""
-    return _episode_list(database_url(), run_id, order_by, limit)
+def episode_page(run_id: str, text: str, *, order_by: Order, limit: int, offset: int = 0) -> EpisodePage:
+    """List training episodes that match a search, a page at a time; at most two seconds old.
+
+    Raises:
+        ConfigError: If the search is none.
+    """
+    return _episode_page(database_url(), run_id, text, order_by, limit, offset)
 
 
 def scene(env: str, map: str, states: NDArray[np.float32]) -> Scene:

@@ -1,7 +1,7 @@
 """What the pages say when there is nothing to show or something failed: one sentence and one next step."""
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 
 import streamlit as st
@@ -43,7 +43,7 @@ def tell_read_only() -> None:
 
 
 @contextmanager
-def guarded() -> Iterator[None]:
+def guarded() -> Generator[None]:
     """Turn an exception of what stands inside into its message; Streamlit's own signals pass."""
     try:
         yield

@@ -4,6 +4,8 @@ A checkpoint holds tensors and plain values only and is loaded with `weights_onl
 How it lies on disk, and how damage is found, is in `checkpoint_file`.
 """
 
+import errno
+import logging
 from collections.abc import Callable
 from io import BytesIO
 from pathlib import Path
@@ -22,7 +24,11 @@ from emtc_core.checkpoint_file import (
     read_part,
     write_checkpoint,
 )
+from emtc_core.control import StopRequested
 from emtc_core.errors import CheckpointError
+
+_log = logging.getLogger(__name__)
+_NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 
 class Loaded(NamedTuple):
@@ -42,9 +48,14 @@ class CheckpointStore:
         self.folder = folder
         self._keep = keep
         self._run_id = run_id
+        self._is_full = False
 
     def save(self, env_step: int, state: dict[str, Any]) -> Path:
-        """Write one checkpoint durably, then drop the ones beyond `keep`."""
+        """Write one checkpoint durably, then drop the ones beyond `keep`.
+
+        Raises:
+            OSError: If it cannot be written; those before it stay.
+        """
         self.folder.mkdir(parents=True, exist_ok=True)
         path = self.folder / name_checkpoint(env_step)
         parts = [(name, _writer(value)) for name, value in state.items()]
@@ -52,6 +63,24 @@ class CheckpointStore:
         for old in self.list()[: -self._keep]:
             old.unlink(missing_ok=True)
         return path
+
+    def save_if_room(self, env_step: int, state: dict[str, Any]) -> str | None:
+        """Write one checkpoint, or say why there is no room for it now; those before it stay.
+
+        Raises:
+            OSError: If something else than room is missing.
+        """
+        try:
+            self.save(env_step, state)
+        except (OSError, RuntimeError) as exc:
+            if (reason := _why_no_room(exc)) is None:
+                raise
+            if not self._is_full:
+                _log.warning("run %s: no checkpoint at step %d: %s", self._run_id, env_step, reason)
+            self._is_full = True
+            return reason
+        self._is_full = False
+        return None
 
     def list(self) -> list[Path]:
         """List the checkpoints, oldest first."""
@@ -94,6 +123,15 @@ def load(path: Path, *, run_id: str = "") -> tuple[int, dict[str, Any]]:
     return manifest.env_step, {part.name: _read(path, read_part(path, part)) for part in manifest.parts}
 
 
+def _why_no_room(error: BaseException | None) -> str | None:
+    """Read from an error, or from what caused it, that the disk is full; None if it is about something else."""
+    while error is not None:
+        if isinstance(error, OSError) and error.errno in _NO_ROOM:
+            return error.strerror or str(error)
+        error = error.__cause__ or error.__context__
+    return None
+
+
 def _writer(value: Any) -> Callable[[Sink], None]:
     return lambda sink: torch.save(value, sink)  # type: ignore[arg-type]  # it needs nothing of a file but `write`
 
@@ -111,5 +149,7 @@ def _load_unsigned(path: Path) -> tuple[int, dict[str, Any]]:
 def _read(path: Path, data: bytes) -> Any:
     try:
         return torch.load(BytesIO(data), map_location="cpu", weights_only=True)
+    except StopRequested:  # a signal that came meanwhile says nothing of the file
+        raise
     except Exception as exc:  # what torch's reader raises over a foreign file is not documented
         raise CheckpointError(f"{path.name} is not a readable checkpoint: {exc}.") from exc

@@ -85,15 +85,29 @@ class _Measured:
 def write_checkpoint(
     path: Path, *, run_id: str, env_step: int, parts: Iterable[tuple[str, Callable[[Sink], None]]]
 ) -> None:
-    """Write a checkpoint durably: a killed writer leaves a `.partial`, never half a checkpoint.
+    """Write a checkpoint durably: a killed writer leaves a `.partial`, which the next one removes.
 
     Args:
         path: Where it shall stand.
         run_id: The run that it belongs to.
         env_step: Where the run stands.
         parts: Name and writer of each part, in order.
+
+    Raises:
+        OSError: If there is no room; then nothing is left.
     """
     partial = path.with_suffix(".partial")
+    try:
+        _write(partial, run_id=run_id, env_step=env_step, parts=parts)
+    except BaseException:
+        partial.unlink(missing_ok=True)
+        raise
+    partial.replace(path)
+    for abandoned in path.parent.glob("checkpoint-*.partial"):  # a run has one writer
+        abandoned.unlink(missing_ok=True)
+
+
+def _write(partial: Path, *, run_id: str, env_step: int, parts: Iterable[tuple[str, Callable[[Sink], None]]]) -> None:
     with partial.open("wb") as file:
         file.write(_MAGIC)
         written = [_write_part(file, name, write) for name, write in parts]
@@ -102,7 +116,6 @@ def write_checkpoint(
         file.write(text + _digest(text) + len(text).to_bytes(_LENGTH_BYTES, "big") + _MAGIC)
         file.flush()
         os.fsync(file.fileno())
-    partial.replace(path)
 
 
 def read_manifest(path: Path) -> Manifest:

@@ -29,6 +29,7 @@ from emtc_core.config.run import RunConfig
 from emtc_core.control import Control, Steering, StopRequested
 from emtc_core.envs.base import VectorEnv
 from emtc_core.episodic import Absorbed, make_episodic_system
+from emtc_core.errors import CheckpointError
 from emtc_core.evaluation import Evaluator
 from emtc_core.learner.learner import ValueLearner, make_learner
 from emtc_core.learner.stats import LearnerStats
@@ -42,6 +43,8 @@ from emtc_core.rollout.fresh import FreshEpisodes, pack_episodes, unpack_episode
 from emtc_core.schedules import Every, linear_decay
 from emtc_core.seeding import derive_seed, make_generator
 from emtc_core.temperature import Temperature
+
+ROOM_PATIENCE_S, ROOM_POLL_S = 300.0, 1.0
 
 
 @dataclass(frozen=True)
@@ -116,7 +119,7 @@ class Trainer:
                 self._on_progress(self.env_step)
             self._finish()
         except StopRequested:
-            self._save_checkpoint()
+            self._leave_checkpoint()
             return self._summary("stopped")
         return self._summary("finished")
 
@@ -263,7 +266,7 @@ class Trainer:
             if self._duties[name].last < self.env_step:
                 self._duties[name].last = self.env_step
                 act()
-        self._save_checkpoint()
+        self._leave_checkpoint()
 
     def _evaluate(self) -> None:
         try:
@@ -297,11 +300,32 @@ class Trainer:
 
     # ---- state ----
 
-    def _save_checkpoint(self) -> None:
-        """Make the rows durable first, so that the database is never behind a checkpoint."""
+    def _save_checkpoint(self, *, patience_s: float = 0.0) -> str | None:
+        """Make the rows durable first, so that the database is never behind a checkpoint.
+
+        Returns:
+            Why a full disk took none, after that long; training can go on, as the checkpoints before it stay.
+        """
         self._losses.check(wait=True)
         self._recorder.flush()
-        self.checkpoints.save(self.env_step, self.get_state())
+        state, until = self.get_state(), time.monotonic() + patience_s
+        while reason := self.checkpoints.save_if_room(self.env_step, state):
+            if time.monotonic() >= until:
+                return reason
+            time.sleep(ROOM_POLL_S)
+        return None
+
+    def _leave_checkpoint(self) -> None:
+        """Save the last state of a run, waiting for room.
+
+        Raises:
+            CheckpointError: If there is none in the end.
+        """
+        if reason := self._save_checkpoint(patience_s=ROOM_PATIENCE_S):
+            raise CheckpointError(
+                f"The checkpoint at step {self.env_step:,} found no room for {ROOM_PATIENCE_S:.0f} s: {reason}. "
+                "All rows are recorded. Make room and resume: the run goes on from the checkpoint before."
+            )
 
     def get_state(self) -> dict[str, Any]:
         """Collect every stateful part, as tensors and plain values."""

@@ -12,7 +12,7 @@ st.markdown(
     "Runs train in processes of their own, so you may close this page at any time."
 )
 with messages.guarded():
-    has_runs = len(data.run_list()) > 0
+    has_runs = data.has_runs()
     demo_button.show(primary=not has_runs)
     if has_runs:
         st.subheader("Runs")

@@ -24,7 +24,7 @@ import json
 import math
 import struct
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import accumulate
@@ -238,7 +238,7 @@ _DAMAGE = (
 
 
 @contextmanager
-def _damage_told() -> Iterator[None]:
+def _damage_told() -> Generator[None]:
     try:
         yield
     except _DAMAGE as error:

@@ -7,7 +7,7 @@ database is kept as before its upgrade in `backup`, and what may stand in one in
 
 import os
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -51,7 +51,7 @@ class Database:
         return self.reader.dialect.name
 
     @contextmanager
-    def read(self) -> Iterator[Connection]:
+    def read(self) -> Generator[Connection]:
         """Open a connection that sees one state of the database and cannot change it.
 
         Raises:
@@ -61,7 +61,7 @@ class Database:
             yield connection
 
     @contextmanager
-    def transaction(self) -> Iterator[Connection]:
+    def transaction(self) -> Generator[Connection]:
         """Open the only scope that writes: committed at its end, rolled back on any exception.
 
         Raises:
@@ -336,7 +336,7 @@ def _why_not_readable(database: Database, version: str | None) -> str:
 
 
 @contextmanager
-def read_safely(engine: Engine) -> Iterator[Connection]:
+def read_safely(engine: Engine) -> Generator[Connection]:
     """Open a connection for reading whose faults are one sentence.
 
     Raises:
@@ -347,7 +347,7 @@ def read_safely(engine: Engine) -> Iterator[Connection]:
 
 
 @contextmanager
-def _translated(engine: Engine) -> Iterator[None]:
+def _translated(engine: Engine) -> Generator[None]:
     """Turn a driver's error into one sentence, keeping it as the cause."""
     driver = engine.dialect.loaded_dbapi
     try:

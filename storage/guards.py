@@ -21,7 +21,9 @@ IDENTIFIER: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,11}")
 
 _IDENTIFIERS = frozenset({"runs.id", "runs.sweep_id", "runs.parent_id", "sweeps.id"})
 _BULK = frozenset({"episodes", "transitions", "transition_summary", "metrics", "gate_stats", "evaluations"})
+_STATUSES = ("queued", "running", "paused", "finished", "stopped", "failed")
 _LONGEST_SHOWN = 60
+_DEEPEST = 64
 
 
 def check_identifier(value: object, what: str = "The id of a run") -> str:
@@ -81,7 +83,7 @@ class Guarded(TypeDecorator[Any]):
                 raise damaged(column, stored, expected) from error
             if value is None and (stored is None or nullable):  # stored NULL, or null in JSON
                 return None
-            if not is_valid(value):
+            if not is_valid(value) or (isinstance(value, dict | list) and _is_deep(value, str(stored))):
                 raise damaged(column, value, expected)
             return value
 
@@ -115,10 +117,12 @@ def _rule(kind: TypeEngine[Any], column: str) -> tuple[Callable[[Any], bool], st
     """Find what the values of a column must be, as a test and in words."""
     if is_identifier(column):
         return _is_identifier, "1 to 12 letters, digits, - and _"
+    if column == "runs.status":
+        return lambda value: value in _STATUSES, f"one of {', '.join(_STATUSES)}"
     if isinstance(kind, JSON):
         if column == "runs.tags":
             return _is_texts, "a JSON list of texts"
-        return _is_object, "a JSON object"
+        return _is_object, f"a JSON object of at most {_DEEPEST} levels"
     if isinstance(kind, String):
         return _is_text, "text"
     if isinstance(kind, Integer | BigInteger):
@@ -128,6 +132,17 @@ def _rule(kind: TypeEngine[Any], column: str) -> tuple[Callable[[Any], bool], st
     if isinstance(kind, DateTime) or getattr(kind, "impl", None).__class__ is DateTime:
         return _is_time, "a time"
     return lambda value: True, "readable"
+
+
+def _is_deep(value: Any, stored: str) -> bool:
+    """Tell whether a value is nested deeper than anything that this program writes or could walk through."""
+    if stored.count("{") + stored.count("[") <= _DEEPEST:
+        return False
+    level = [value]
+    for _ in range(_DEEPEST):
+        parents = [each for each in level if isinstance(each, dict | list)]
+        level = [child for each in parents for child in (each.values() if isinstance(each, dict) else each)]
+    return any(isinstance(each, dict | list) for each in level)
 
 
 def _is_identifier(value: Any) -> bool:

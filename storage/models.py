@@ -14,7 +14,7 @@ from sqlalchemy.types import JSON, TypeDecorator
 
 from storage.guards import guard_columns
 
-SCHEMA_VERSION = "0003"
+SCHEMA_VERSION = "0004"
 """The newest Alembic revision; a test keeps it equal to the head of storage/migrations."""
 
 SUMMARY_STEPS = 1000
@@ -109,6 +109,10 @@ class Run(Base):
     parent_id: Mapped[str | None] = mapped_column(String(RUN_ID_LENGTH))  # started again from it; it may be deleted
     owner_token: Mapped[str | None] = mapped_column(Text)  # only the process that was given it may write
     claimed_at: Mapped[datetime | None]  # since when the present owner has the run
+    mu_w: Mapped[float | None]  # of the evaluations so far; this and the next one are kept by `storage.standing`
+    gate_removed: Mapped[float | None]  # share of the incentive, mean of the reports so far; none without a gate
+    hidden_at: Mapped[datetime | None]  # since when it is drawn only where somebody chooses it
+    archived_at: Mapped[datetime | None]  # since when lists leave it out, too
 
 
 class SweepRow(Base):

@@ -77,7 +77,7 @@ def create_entry(
         The id of the entry, or of the one that this token has made before.
     """
     now = datetime.now(UTC)
-    values = {"created_at": now, "updated_at": now, "run_id": run_id, "title": title, "body": body}
+    values: dict[str, Any] = {"created_at": now, "updated_at": now, "run_id": run_id, "title": title, "body": body}
     values |= {"figure": None if figure is None else dict(figure), "view": None if view is None else dict(view)}
     with db.transaction() as connection:
         if token is not None:

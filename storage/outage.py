@@ -1,9 +1,47 @@
-"""Say once that the database does not answer, remind now and then, and say when it answers again."""
+"""What passes by itself (a full disk, a lock, a lost server): told from faults, waited for, and said once.
+
+A recorder waits as long as it takes and says so in its log; whoever takes, begins, rewinds or ends a run waits for
+PATIENCE_S, which is longer than a backup or a delete holds the database.
+"""
 
 import logging
 import time
+from collections.abc import Callable
+from typing import TypeVar
+
+from emtc_core.errors import StorageError
+from storage.engine import Database
 
 REMIND_S = 60.0
+PATIENCE_S = 120.0
+_RETRY_S = 0.25
+_PASSING = ("locked", "busy", "full", "disk i/o error", "unable to open", "no space left")
+
+Result = TypeVar("Result")
+
+
+def may_pass(db: Database, error: StorageError) -> bool:
+    """Tell a full disk, a lock or a lost server, which pass, from a fault, which does not."""
+    cause = error.__cause__
+    if not isinstance(cause, db.reader.dialect.loaded_dbapi.OperationalError):
+        return False
+    return db.dialect != "sqlite" or any(word in str(cause).lower() for word in _PASSING)
+
+
+def patiently(db: Database, act: Callable[[], Result], *, patience_s: float = PATIENCE_S) -> Result:
+    """Do what a full disk, a lock or a lost server may refuse for a while.
+
+    Raises:
+        StorageError: If it is refused for longer, or for another reason.
+    """
+    until = time.monotonic() + patience_s
+    while True:
+        try:
+            return act()
+        except StorageError as error:
+            if not may_pass(db, error) or time.monotonic() > until:
+                raise
+        time.sleep(_RETRY_S)
 
 
 class Outage:

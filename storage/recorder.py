@@ -17,17 +17,16 @@ from emtc_core.metrics import METRICS
 from emtc_core.recorder import EpisodeRecord, EvaluationRecord, GateStatsRecord, SnapshotRecord
 from storage.batch import Batch, Record, make_batch, size_of
 from storage.engine import Database
-from storage.outage import Outage
+from storage.outage import Outage, may_pass, patiently
 from storage.recorder_state import StateFile
 from storage.runs import find_run, rewind_run
-from storage.statements import write_batch
+from storage.statements import is_written, write_batch
 
 _log = logging.getLogger(__name__)
 LINGER_S = 0.25
 BATCH_STEPS = 20_000
 QUEUE_BYTES = 128 * 2**20
 _RETRY_FIRST_S, _RETRY_MOST_S = 0.1, 2.0
-_PASSING = ("locked", "busy", "full", "disk i/o error", "unable to open", "no space left")
 
 
 class DatabaseRecorder:
@@ -80,7 +79,8 @@ class DatabaseRecorder:
         Raises:
             RunStateError: If the recorded rows cannot go back there.
         """
-        rewind_run(self._db, self._run_id, env_step, token=self._token, checkpoint=checkpoint, passed_over=passed_over)
+        said = {"token": self._token, "checkpoint": checkpoint, "passed_over": passed_over}
+        patiently(self._db, lambda: rewind_run(self._db, self._run_id, env_step, **said))
         self._next_env_step = env_step + 1
 
     def record_episode(self, record: EpisodeRecord) -> None:
@@ -228,14 +228,16 @@ class DatabaseRecorder:
 
     def _write(self, batch: Batch) -> bool:
         """Write a batch, however long it takes; False says that it was given up."""
-        pause_s = _RETRY_FIRST_S
+        pause_s, has_failed = _RETRY_FIRST_S, False
         while not self._abandoned:
             try:
                 with self._db.transaction() as connection:
-                    write_batch(connection, self._run_id, batch, token=self._token)
+                    if not (has_failed and is_written(connection, self._run_id, batch)):
+                        write_batch(connection, self._run_id, batch, token=self._token)
             except StorageError as error:
-                if not _may_pass(self._db, error):
+                if not may_pass(self._db, error):
                     raise
+                has_failed = True
                 self._say(str(error))
                 with self._changed:
                     self._changed.wait_for(lambda: self._abandoned, pause_s)
@@ -253,11 +255,3 @@ class DatabaseRecorder:
         if reason != self._blocked:
             self._blocked = reason
             self._state_file.write(reason or "")
-
-
-def _may_pass(db: Database, error: StorageError) -> bool:
-    """Tell a full disk, a lock or a lost server, which pass, from a fault, which does not."""
-    cause = error.__cause__
-    if not isinstance(cause, db.reader.dialect.loaded_dbapi.OperationalError):
-        return False
-    return db.dialect != "sqlite" or any(word in str(cause).lower() for word in _PASSING)

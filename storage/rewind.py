@@ -15,6 +15,7 @@ from storage.models import (
     Transition,
     TransitionSummary,
 )
+from storage.standing import sum_up
 from storage.summary import summarize_bucket
 
 
@@ -71,4 +72,5 @@ def rewind(connection: Connection, run_id: str, env_step: int, *, reached: int) 
     connection.execute(
         update(Run).where(Run.id == run_id).values(env_steps=env_step, win_rate=win_rate, return_mean=return_mean)
     )
+    sum_up(connection, run_id)
     return episodes

@@ -14,6 +14,7 @@ from sqlalchemy import Connection, delete, func, insert, select, update
 from emtc_core.errors import RunNotFoundError, RunStateError, StorageError
 from storage import lifecycle
 from storage.engine import Database
+from storage.guards import shorten
 from storage.lifecycle import Event, State
 from storage.liveness import LiveStatus, is_process_alive, live_status
 from storage.models import CommandRow, Resume, Run
@@ -34,9 +35,16 @@ STOP_ASKED_AT: Final = (
 RUN_COLUMNS: Final = (*Run.__table__.columns, STOP_ASKED_AT)
 """What `make_run_row` needs of a row."""
 
+STATE_COLUMNS: Final = (
+    *(Run.id, Run.status, Run.heartbeat_at, Run.pid, Run.pid_created_at, Run.host, Run.claimed_at, Run.started_at),
+    STOP_ASKED_AT,
+)
+"""What `observe` and `state_now` need of a row."""
+
 _ENDINGS: Final[Mapping[str, Event]] = {"finished": Event.FINISH, "stopped": Event.STOP, "failed": Event.FAIL}
 _ALPHABET = "23456789abcdefghjkmnpqrstuvwxyz"  # no 0/o, 1/l/i
 _ID_LENGTH = 8
+LONGEST_TAG, MOST_TAGS, LONGEST_NOTE = 64, 50, 20_000
 _DELETE_STEPS = 200_000  # transitions removed per transaction, so that a delete never blocks a trainer
 
 
@@ -76,6 +84,10 @@ class RunRow:
     error: str | None
     versions: dict[str, Any]
     config: dict[str, Any]
+    mu_w: float | None
+    gate_removed: float | None
+    hidden_at: datetime | None
+    archived_at: datetime | None
     stall: str | None = None
     """Why its recorder waits (full disk, locked database), when it does."""
 
@@ -205,7 +217,7 @@ def claim_start(db: Database, run_id: str, owner: Owner) -> None:
         lifecycle.check(run_id, state, Event.CLAIM)
         if state != State.CREATED:
             forget_commands(connection, [run_id])
-        values = {"status": "queued", "ended_at": None, "error": None, **owner.columns()}
+        values = {"status": "queued", "ended_at": None, "error": None, "archived_at": None, **owner.columns()}
         connection.execute(update(Run).where(Run.id == run_id).values(**values))
 
 
@@ -239,6 +251,7 @@ def start_run(
         values = {"status": "running", "pid": pid, "pid_created_at": pid_created_at, "host": host}
         values |= {"device": device or row.device, "owner_token": token, "claimed_at": row.claimed_at or now}
         values |= {"started_at": row.started_at or now, "ended_at": None, "heartbeat_at": now, "error": None}
+        values["archived_at"] = None  # what works is listed
         connection.execute(update(Run).where(Run.id == run_id).values(**values))
 
 
@@ -281,7 +294,7 @@ def start_again(db: Database, run_id: str, *, versions: Mapping[str, Any], owner
         row = locked_row(connection, run_id)
         if (state := state_now(row)) != State.FINISHED:
             lifecycle.check(run_id, state, Event.CLAIM)
-        values = {
+        values: dict[str, Any] = {
             **new_run_values(connection, row.config, row.name),
             "target_steps": row.target_steps,
             "versions": dict(versions),
@@ -308,13 +321,36 @@ def edit_run(
 
     Raises:
         RunNotFoundError: If there is no such run.
+        RunStateError: If a tag is none, the name is empty or the note too long.
     """
-    changes = {"name": name, "tags": None if tags is None else sorted(set(tags)), "notes": notes}
+    if name is not None and not name.strip():
+        raise RunStateError("The name of a run must not be empty.")
+    if notes is not None and len(notes) > LONGEST_NOTE:
+        raise RunStateError(f"A note holds at most {LONGEST_NOTE:,} characters, got {len(notes):,}.")
+    changes = {"name": name, "tags": None if tags is None else check_tags(tags), "notes": notes}
     values = {key: value for key, value in changes.items() if value is not None}
     with db.transaction() as connection:
         locked_row(connection, run_id)
         if values:
             connection.execute(update(Run).where(Run.id == run_id).values(**values))
+
+
+def check_tags(tags: Sequence[str]) -> list[str]:
+    """Return tags sorted and each once, or refuse what is none.
+
+    Raises:
+        RunStateError: If one is empty, longer than LONGEST_TAG or holds a comma or a sign that cannot be printed, or
+            there are more than MOST_TAGS.
+    """
+    for tag in tags:
+        if not tag.strip() or tag != tag.strip() or len(tag) > LONGEST_TAG or "," in tag or not tag.isprintable():
+            raise RunStateError(
+                f"A tag is 1 to {LONGEST_TAG} printable characters without a comma or a space at its ends, "
+                f"got {shorten(tag)}."
+            )
+    if len(set(tags)) > MOST_TAGS:
+        raise RunStateError(f"A run carries at most {MOST_TAGS} tags, got {len(set(tags))}.")
+    return sorted(set(tags))
 
 
 def rewind_run(

@@ -7,13 +7,14 @@ from datetime import UTC, datetime
 from functools import cache
 from typing import Any
 
-from sqlalchemy import BigInteger, Boolean, Connection, Double, Integer, LargeBinary, String, Table, update
+from sqlalchemy import BigInteger, Boolean, Connection, Double, Integer, LargeBinary, String, Table, select, update
 
 from emtc_core.errors import RunNotFoundError
 from storage.batch import Batch, Rows
 from storage.binary_copy import can_pack, pack_rows
 from storage.models import Base, Run
 from storage.ownership import check_owned
+from storage.standing import sum_up
 
 _PLAIN = ("episodes", "transitions")  # a second row of the same key is a fault, not a correction
 _SERVER_TYPES: dict[type, str] = {
@@ -59,6 +60,14 @@ def write_batch(connection: Connection, run_id: str, batch: Batch, *, token: str
     for table in _ORDER:
         if rows := batch.rows.get(table):
             _write_rows(connection, table, rows)
+    sum_up(connection, run_id, curves=batch.rows.keys())
+
+
+def is_written(connection: Connection, run_id: str, batch: Batch) -> bool:
+    """Tell whether an earlier try to write a batch was committed, though a lost connection hid the answer."""
+    if batch.env_steps is None:  # such rows replace themselves
+        return False
+    return connection.execute(select(Run.env_steps).where(Run.id == run_id)).scalar_one_or_none() == batch.env_steps
 
 
 def _write_rows(connection: Connection, table: str, rows: Rows) -> None:

@@ -11,7 +11,7 @@ comes out is judged by
     info_nce_accuracy   on the held-out episodes; chance is 1 / B
     return_r2           share of the variance of H that the decoder explains, on the memory's nodes
 
-`--json` of this benchmark is what `app/paper/return_scale.toml` keeps.
+`--json` of this benchmark is what `app/bench/measured/embedding.json` keeps and the Method page shows.
 """
 
 import tempfile

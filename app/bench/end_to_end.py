@@ -2,7 +2,7 @@
 
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -55,7 +55,7 @@ def _whole_run(config: RunConfig) -> float:
 
 
 @contextmanager
-def _fresh_run(config: RunConfig) -> Iterator[tuple[Database, str]]:
+def _fresh_run(config: RunConfig) -> Generator[tuple[Database, str]]:
     """Create a run in a database that is gone afterwards."""
     with tempfile.TemporaryDirectory() as folder:
         database = open_database(f"sqlite:///{Path(folder) / 'bench.db'}")

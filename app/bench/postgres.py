@@ -5,7 +5,7 @@ import shutil
 import subprocess
 import tempfile
 import uuid
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -27,7 +27,7 @@ def is_reachable() -> bool:
 
 
 @contextmanager
-def server(*, fsync: bool) -> Iterator[str]:
+def server(*, fsync: bool) -> Generator[str]:
     """Give the URL of a server's `postgres` database: the one in EMTC_TEST_POSTGRES, or a private one.
 
     Args:
@@ -45,7 +45,7 @@ def server(*, fsync: bool) -> Iterator[str]:
 
 
 @contextmanager
-def _private_server(binaries: Path, *, fsync: bool) -> Iterator[str]:
+def _private_server(binaries: Path, *, fsync: bool) -> Generator[str]:
     place = Path(tempfile.mkdtemp(prefix="emtc-pg-"))
     as_user = ["runuser", "-u", "postgres", "--"] if os.geteuid() == 0 else []
     if as_user:
@@ -67,7 +67,7 @@ def _private_server(binaries: Path, *, fsync: bool) -> Iterator[str]:
 
 
 @contextmanager
-def made_database(server_url: str, template: str = "template1") -> Iterator[str]:
+def made_database(server_url: str, template: str = "template1") -> Generator[str]:
     """Make a database, give its URL, and drop it."""
     name = f"emtc_{uuid.uuid4().hex[:12]}"
     admin = create_engine(server_url, isolation_level="AUTOCOMMIT")

@@ -8,7 +8,7 @@ from contextlib import closing
 
 import numpy as np
 
-from app.bench import live
+from app.bench import live, run_table
 from app.bench.records import CONFIG, LENGTH, Figure, fill_transitions, make_records, temporary_database
 from emtc_core.recorder import SnapshotRecord
 from storage.engine import Database
@@ -27,7 +27,7 @@ _EPISODES = 200
 
 
 def run() -> list[Figure]:
-    """Measure `queries.gate_chart_ms`, `queries.point_detail_ms`, `queries.run_list_ms`, `queries.live_tick_ms`."""
+    """Measure `queries.gate_chart_ms`, `queries.point_detail_ms`, `queries.run_page_ms`, `queries.live_tick_ms`, …."""
     with temporary_database() as db:
         long_run = create_run(db, CONFIG, target_steps=TRANSITIONS, versions={})
         fill_transitions(db, long_run, TRANSITIONS)
@@ -44,6 +44,7 @@ def run() -> list[Figure]:
         _figure("queries.point_detail_ms", point_ms, 100, f"entry, trajectory, delta_mem; {NODES:,} nodes"),
         _figure("queries.run_list_ms", list_ms, 300, f"the newest 200 of {RUNS:,} runs"),
         _figure("queries.run_list_all_ms", all_ms, 300, f"all {RUNS:,} runs"),
+        *run_table.figures(),
         *live.figures(),
     ]
 

@@ -2,7 +2,7 @@
 
 import sqlite3
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -33,7 +33,7 @@ def make_records(count: int) -> list[EpisodeRecord]:
 
 
 @contextmanager
-def temporary_database() -> Iterator[Database]:
+def temporary_database() -> Generator[Database]:
     """Open a database that is gone afterwards."""
     with tempfile.TemporaryDirectory(prefix="emtc-bench-") as folder:
         db = open_database(f"sqlite:///{Path(folder) / 'bench.db'}")

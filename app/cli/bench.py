@@ -9,21 +9,35 @@ import typer
 
 from app.cli.output import AsJson, print_json, print_table, say
 
-BENCHMARKS = ("learner", "memory", "embedder", "skirmish", "grf", "telemetry", "queries", "projection", "end_to_end")
+BENCHMARKS = (
+    "learner", "memory", "embedder", "skirmish", "grf", "telemetry", "queries", "projection", "storm", "end_to_end",
+)  # fmt: skip
 EXTRA = ("calibration", "embedding")
+Minutes = Annotated[float | None, typer.Option(min=0.05, max=1440, help="storm: how long it lasts; 1 unless told")]
+Trainers = Annotated[int | None, typer.Option(min=1, max=64, help="storm: how many work at a time; 4 unless told")]
+StormDatabase = Annotated[
+    str | None,
+    typer.Option("--db", help="storm: an empty database's URL; sqlite and postgresql make one that is gone afterwards"),
+]
 
 
 def bench(
     name: Annotated[str, typer.Argument(help=f"{', '.join((*BENCHMARKS, *EXTRA))} or all")],
+    minutes: Minutes = None,
+    trainers: Trainers = None,
+    db: StormDatabase = None,
     json: AsJson = False,
 ) -> None:
     """Run one benchmark, or all of the performance budgets."""
     if name not in (*BENCHMARKS, *EXTRA, "all"):
         raise typer.BadParameter(f"NAME must be one of {', '.join((*BENCHMARKS, *EXTRA, 'all'))}, got {name!r}.")
+    options = {key: value for key, value in (("minutes", minutes), ("trainers", trainers), ("db", db)) if value}
+    if options and name != "storm":
+        raise typer.BadParameter(f"--{next(iter(options))} belongs to storm, not to {name}.")
     figures: list[dict[str, Any]] = []
     for one in BENCHMARKS if name == "all" else (name,):
         say(f"bench {one} …")
-        figures += importlib.import_module(f"app.bench.{one}").run()
+        figures += importlib.import_module(f"app.bench.{one}").run(**options)
     if json:
         print_json({"machine": machine(), "figures": figures})
     else:

@@ -8,7 +8,7 @@ from typing import Annotated, TypeVar
 import pandas as pd
 import typer
 
-from app.cli.output import DEFAULT_DATABASE, DatabaseUrl, say
+from app.cli.output import DEFAULT_DATABASE, DatabaseUrl, printable, say
 from app.figures.chart import Chart
 from app.figures.cloud import QUANTITIES
 from app.figures.export import EXPORT_FORMATS, WIDTHS, export_figure
@@ -147,9 +147,17 @@ def _choose(option: str, given: str, allowed: Iterable[Choice]) -> Choice:
     raise typer.BadParameter(f"--{option} must be one of {', '.join(known)}, got {given!r}.")
 
 
+def _shown(content: bytes) -> bytes:
+    """Make a text safe for a terminal; bytes of a format that is no text go to a pipe as they are."""
+    try:
+        return printable(content.decode()).encode()
+    except UnicodeDecodeError:
+        return content
+
+
 def _write(content: bytes, out: Path | None) -> None:
     if out is None:
-        sys.stdout.buffer.write(content)
+        sys.stdout.buffer.write(_shown(content))
         return
     try:
         out.write_bytes(content)

@@ -7,10 +7,12 @@ Results go to stdout, everything else to stderr; with --json stdout holds one JS
 import io
 import os
 import sys
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
 
 import typer
 
-from app.cli import bench, database, doctor, envs, export, notebook, project, runs, sql, sweep, train, watch
 from app.cli.output import say
 from emtc_core.control import StopRequested
 from emtc_core.errors import EmtcError, UnheardError
@@ -24,33 +26,65 @@ LONGEST_COMPLAINT = 4000
 
 UsageError: type[Exception] = typer.BadParameter.__mro__[1]  # typer does not export it
 
-app = typer.Typer(
-    name="emtc",
-    help="Train, watch and export runs of Episodic Memory Temporal Consistency and its baselines.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,
-)
-app.command("train")(train.train)
-app.command("train-worker", hidden=True)(train.train_worker)
-app.command("runs")(runs.runs)
-app.command("show")(runs.show)
-app.command("stop")(runs.stop)
-app.command("pause")(runs.pause)
-app.command("resume")(train.resume)
-app.command("delete")(runs.delete)
-app.command("sweep")(sweep.sweep)
-app.command("sweep-worker", hidden=True)(sweep.sweep_worker)
-app.command("project")(project.project)
-app.command("export")(export.export)
-app.add_typer(notebook.app, name="notebook")
-app.add_typer(database.app, name="db")
-app.command("sql")(sql.sql)
-app.command("watch")(watch.watch)
-app.command("envs")(envs.envs)
-app.command("bench")(bench.bench)
-app.command("doctor")(doctor.doctor)
+
+@dataclass(frozen=True)
+class Command:
+    """Where a command is, so that no other one's modules are imported for it: those of `export` cost seconds."""
+
+    place: str  # "module:function" of app.cli, or "module:app" for a group of commands
+    about: str  # its line in the list of commands
+    hidden: bool = False
+
+    def load(self) -> Any:
+        """Import it."""
+        module, _, name = self.place.partition(":")
+        return getattr(import_module(f"app.cli.{module}"), name)
+
+
+COMMANDS = {
+    "train": Command("train:train", "Train one run in the foreground, or detached."),
+    "train-worker": Command("train:train_worker", "Train a run that another process has created.", hidden=True),
+    "runs": Command("runs:runs", "List runs: search, filter, sort, page by page."),
+    "show": Command("runs:show", "Show one run: status, progress, configuration, versions."),
+    "stop": Command("runs:stop", "Stop a run, which leaves a checkpoint."),
+    "pause": Command("runs:pause", "Pause a run between two of its environment steps."),
+    "resume": Command("train:resume", "Go on with a run that paused, stopped, failed or was lost."),
+    "delete": Command("runs:delete", "Delete a run with everything that it recorded, and its folder."),
+    "tag": Command("labels:tag", "Give runs tags, or take tags from them."),
+    "note": Command("labels:note", "Write a note to a run."),
+    "archive": Command("labels:archive", "Put runs away, or back; nothing is deleted."),
+    "hide": Command("labels:hide", "Leave runs out of figures, or show them again."),
+    "sweep": Command("sweep:sweep", "Train every run of a sweep file, or go on with it."),
+    "sweep-worker": Command("sweep:sweep_worker", "Start the runs of a sweep that another process saved.", hidden=True),
+    "project": Command("project:project", "Project the memory of a run to the plane."),
+    "export": Command("export:export", "Write one figure or one table of some runs."),
+    "notebook": Command("notebook:app", "List the research notebook's entries, or export them."),
+    "db": Command("database:app", "Care for a database, a foreign one too."),
+    "sql": Command("sql:sql", "Ask a database in SQL; nothing can be changed."),
+    "watch": Command("watch:watch", "Tell what happens to runs, and stop those that a rule names."),
+    "envs": Command("envs:envs", "List environments and maps with their sizes, usable here or not."),
+    "bench": Command("bench:bench", "Run one benchmark, or all of the performance budgets."),
+    "doctor": Command("doctor:doctor", "Check device, search library, environments and browser."),
+}
+
+
+def make_app(asked: str | None) -> typer.Typer:
+    """Make the command line with one command loaded, the asked one, and the others by name only."""
+    app = typer.Typer(
+        name="emtc",
+        help="Train, watch and export runs of Episodic Memory Temporal Consistency and its baselines.",
+        no_args_is_help=True,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+        rich_markup_mode=None,
+    )
+    for name, command in COMMANDS.items():
+        loaded = command.load() if name == asked else lambda: None
+        if isinstance(loaded, typer.Typer):
+            app.add_typer(loaded, name=name)
+        else:
+            app.command(name, help=None if name == asked else command.about, hidden=command.hidden)(loaded)
+    return app
 
 
 def main() -> None:
@@ -63,6 +97,7 @@ def main() -> None:
 def run(arguments: list[str]) -> int:
     """Run one command and return its exit code."""
     try:
+        app = make_app(next((word for word in arguments if not word.startswith("-")), None))
         result = app(args=arguments, prog_name="emtc", standalone_mode=False)
     except UsageError as exc:
         return _complain(exc.format_message())  # type: ignore[attr-defined]  # every usage error of typer has it

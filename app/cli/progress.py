@@ -2,7 +2,7 @@
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
@@ -19,7 +19,7 @@ OnProgress = Callable[[int], None]
 
 
 @contextlib.contextmanager
-def show_progress(database: Database, run_id: str) -> Iterator[OnProgress]:
+def show_progress(database: Database, run_id: str) -> Generator[OnProgress]:
     """Give what the trainer calls with its env steps after every round."""
     console = Console(stderr=True)
     total = get_run(database, run_id).target_steps
@@ -81,7 +81,7 @@ def _last_win_rate(database: Database, run_id: str) -> float | None:
 
 
 @contextlib.contextmanager
-def _bar(console: Console, total: int) -> Iterator[OnProgress]:
+def _bar(console: Console, total: int) -> Generator[OnProgress]:
     columns = (
         TextColumn("training"),
         BarColumn(),

@@ -2,36 +2,83 @@
 
 import sys
 from dataclasses import asdict
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args
 
 import typer
 
 from app.cli.output import DEFAULT_DATABASE, AsJson, DatabaseUrl, RunPrefix, print_json, print_table, say
 from app.runs.resume import look
+from emtc_core.errors import ConfigError
 from storage import lifecycle
 from storage.control import ask, ask_stop
 from storage.engine import open_database, run_folder
 from storage.lifecycle import Event
+from storage.liveness import LiveStatus
 from storage.queries.gate_state import GateState, gate_state
-from storage.queries.runs import get_run, list_resumes, list_runs
+from storage.queries.run_table import SORTS, RunFilter, run_page
+from storage.queries.runs import get_run, list_resumes
 from storage.removal import list_belongings, remove_run
 from storage.runs import state_now
 
+PAGE, MOST_ROWS = 200, 1_000_000
+STATUSES = get_args(LiveStatus)
+_WHERE = "Setting, as gate.enabled=false, or column, as win_rate>0.8; = != < <= > >=; may be repeated: all must hold"
 COLUMNS = ("id", "name", "env", "map", "algo", "seed", "status", "env_steps", "target_steps", "win_rate", "device")
 
 
-def runs(db: DatabaseUrl = DEFAULT_DATABASE, json: AsJson = False) -> None:
-    """List runs with their live status, newest first."""
-    frame = list_runs(open_database(db, read_only=True))
-    rows = frame.astype(object).where(frame.notna(), None).to_dict("records")
+def runs(
+    where: Annotated[list[str] | None, typer.Option("--where", metavar="KEY=VALUE", help=_WHERE)] = None,
+    tag: Annotated[list[str] | None, typer.Option("--tag", help="Only runs with one of these tags")] = None,
+    status: Annotated[list[str] | None, typer.Option("--status", help=f"Only these: {', '.join(STATUSES)}")] = None,
+    search: Annotated[str, typer.Option("--search", help="Words of name, id, note, tags, algorithm and map")] = "",
+    sort: Annotated[str, typer.Option("--sort", help=f"A leading - sorts downwards: {', '.join(SORTS)}")] = "-created",
+    limit: Annotated[int | None, typer.Option("--limit", help="Rows of a page; 200, and with --json all")] = None,
+    page: Annotated[int, typer.Option("--page", help="Page of so many rows, from 1")] = 1,
+    archived: Annotated[bool, typer.Option("--archived", help="List what is archived instead")] = False,
+    db: DatabaseUrl = DEFAULT_DATABASE,
+    json: AsJson = False,
+) -> None:
+    """List runs with their live status, newest first; search, filter and sort them."""
+    rows_a_page = limit if limit is not None else None if json else PAGE
+    _check_page(rows_a_page, page, status or [])
+    wanted = RunFilter(
+        text=search,
+        where=tuple(where or ()),
+        tags=tuple(tag or ()),
+        statuses=tuple(status or ()),
+        shelf="archived" if archived else "open",
+    )
+    offset = (page - 1) * (rows_a_page or 0)
+    database = open_database(db, read_only=True)
+    found = run_page(database, wanted, sort=sort, limit=rows_a_page, offset=offset)
+    rows = found.frame.astype(object).where(found.frame.notna(), None).to_dict("records")
+    _tell_pages(len(rows), found.total, page, rows_a_page)
     if json:
         print_json(rows)
         return
-    print_table(
-        [{column: row[column] for column in COLUMNS} for row in rows],
-        title="Runs",
-        empty="No runs yet. Start one with: emtc train --set preset=demo",
-    )
+    no_run = "No runs yet. Start one with: emtc train --set preset=demo"
+    nothing = no_run if wanted == RunFilter() and not found.total else "No run matches."
+    print_table([{column: row[column] for column in COLUMNS} for row in rows], title="Runs", empty=nothing)
+
+
+def _check_page(limit: int | None, page: int, statuses: list[str]) -> None:
+    for name, value in (("--limit", limit), ("--page", page)):
+        if value is not None and not 1 <= value <= MOST_ROWS:
+            raise ConfigError(f"{name} must be 1 to {MOST_ROWS:,}, got {value}.")
+    if strange := [each for each in statuses if each not in STATUSES]:
+        raise ConfigError(f'--status must be one of {", ".join(STATUSES)}, got "{strange[0][:80]}".')
+
+
+def _tell_pages(shown: int, total: int, page: int, limit: int | None) -> None:
+    """Say on stderr what other pages hold: a list that stops must not look whole."""
+    if limit is None or shown == total:
+        return
+    pages = -(-total // limit)
+    if page > pages:
+        say(f"There is no page {page}: {total:,} runs match, on {pages:,} pages.")
+    else:
+        more = f" Go on with: --page {page + 1}" if page < pages else ""
+        say(f"Page {page} of {pages:,}: {shown:,} of {total:,} runs that match.{more}")
 
 
 def show(run: RunPrefix, db: DatabaseUrl = DEFAULT_DATABASE, json: AsJson = False) -> None:

@@ -1,6 +1,6 @@
 """`emtc sweep`: plan, run, continue and stop sweeps."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from typing import Annotated, Any
 
@@ -108,7 +108,7 @@ def _summary(sweep: Sweep) -> str:
 
 
 @contextmanager
-def _progress_bar() -> Iterator[Callable[[Sweep], None]]:
+def _progress_bar() -> Generator[Callable[[Sweep], None]]:
     columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn())
     with Progress(*columns, console=Console(stderr=True)) as progress:
         task = progress.add_task("sweep", total=1.0)

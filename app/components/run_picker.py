@@ -3,29 +3,33 @@
 import streamlit as st
 
 from app import data, messages, state
-from app.format import escape_markdown
+from app.components import run_filters
+from app.format import count, escape_markdown
 from app.theme import GATE_COLOR, GATE_ICON, STATUS_COLOR, STATUS_ICON
-from emtc_core.errors import EmtcError
+from emtc_core.errors import ConfigError, EmtcError
 from storage.queries.gate_state import GateState
+from storage.queries.run_table import RunFilter
 from storage.runs import RunRow
 
 _KEY = "run_picker"
 _KEPT = "run_kept"
+_SEARCH = "run_search"
+LISTED = 100
+"""Runs in the box: the newest of those that match."""
 RUN_PAGES = frozenset({"live", "memory", "replay"})
 
 
 def show(page: str) -> None:
     """Draw the picker in the sidebar and keep the URL's run across pages; a page about a run gets the newest."""
-    frame = data.run_list()
-    names = {str(row["id"]): f"{row['name']} · {row['id']}" for row in data.rows_of(frame)}
+    listed, total = _search()
     wanted = state.read_text(state.RUN) or st.session_state.get(_KEPT)
-    if wanted is None and page in RUN_PAGES and names:
-        wanted = next(iter(names))
+    if wanted is None and page in RUN_PAGES:
+        wanted = data.newest_run()
     run_id = _resolve(wanted) if wanted else None
     if run_id:
         st.session_state[_KEPT] = run_id
         state.write(state.RUN, run_id)
-        names.setdefault(run_id, run_id)
+    names = listed | (data.names_of([run_id]) if run_id and run_id not in listed else {})
     if not names:
         return
     st.session_state[_KEY] = run_id
@@ -33,24 +37,57 @@ def show(page: str) -> None:
         "Run",
         list(names),
         index=None,
-        format_func=lambda each: names.get(each, str(each)),
+        format_func=lambda each: f"{names.get(each, '')} · {each}",
         key=_KEY,
         on_change=_picked,
+        args=(page,),
         placeholder="Choose a run",
         help="The pages show this run; its id is in the address, so the link can be shared.",
     )
+    searched = bool(st.session_state.get(_SEARCH))
+    if searched or total > len(listed):
+        few = f"{count(len(listed))} of " if total > len(listed) else ""
+        st.sidebar.caption(f"{few}{count(total)} {'match' if searched else 'runs are listed, the newest'}.")
+
+
+def _search() -> tuple[dict[str, str], int]:
+    """Draw the search above the picker; return the newest runs that match, and how many do."""
+    if not data.has_runs():
+        return {}, 0
+    text = st.sidebar.text_input(
+        "Find a run",
+        key=_SEARCH,
+        type="search",
+        placeholder="word, tag=paper, gate.enabled=false",
+        help=run_filters.HELP,
+        on_change=_searched,
+    )
+    try:
+        return data.run_names(RunFilter(text=text or ""), LISTED)
+    except ConfigError as exc:
+        st.sidebar.caption(escape_markdown(str(exc)))
+        return {}, 0
+
+
+def _searched() -> None:
+    """Pick the run when one alone is found."""
+    try:
+        names, total = data.run_names(RunFilter(text=st.session_state.get(_SEARCH) or ""), LISTED)
+    except EmtcError:
+        return
+    if total == 1:
+        st.session_state[_KEPT] = next(iter(names))
+        state.write(state.RUN, next(iter(names)))
 
 
 def require_run() -> RunRow:
     """Return the run that the page is about, or say what to do and end the page."""
     wanted = state.read_text(state.RUN) or st.session_state.get(_KEPT)
     try:
+        wanted = wanted or data.newest_run()
         if wanted is None:
-            frame = data.run_list(limit=1)
-            if not len(frame):
-                messages.empty(messages.NO_RUNS, messages.START_DEMO_HINT, page="../pages/home.py", label="Go to Home")
-                st.stop()
-            wanted = str(frame["id"].iloc[0])
+            messages.empty(messages.NO_RUNS, messages.START_DEMO_HINT, page="../pages/home.py", label="Go to Home")
+            st.stop()
         return data.get_run(wanted)
     except EmtcError as exc:
         messages.error(exc)
@@ -99,10 +136,11 @@ def _resolve(wanted: str) -> str | None:
         return None
 
 
-def _picked() -> None:
+def _picked(page: str) -> None:
     chosen = st.session_state.get(_KEY)
     st.session_state[_KEPT] = chosen
-    st.query_params.clear()
+    if page in RUN_PAGES:  # what they show of one run means nothing for another
+        st.query_params.clear()
     state.write(state.RUN, chosen)
 
 

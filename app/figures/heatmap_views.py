@@ -8,6 +8,7 @@ from app.figures.symbols import set_as_math
 if TYPE_CHECKING:  # each library is loaded by its own caller
     import plotly.graph_objects as go
     from matplotlib.axes import Axes
+    from matplotlib.cm import ScalarMappable
     from matplotlib.figure import Figure
 
 _CELL_INCHES = 0.62
@@ -32,10 +33,11 @@ def draw_matplotlib(heatmap: Heatmap, width_inches: float) -> "Figure":
     return drawn
 
 
-def _draw_axes(ax: "Axes", heatmap: Heatmap, grid: Grid, scale) -> None:  # noqa: ANN001 - a type of a lazy import
+def _draw_axes(ax: "Axes", heatmap: Heatmap, grid: Grid, scale: "ScalarMappable") -> None:
     import numpy as np
 
-    ax.imshow(np.ma.masked_invalid(grid.values), cmap=scale.cmap, norm=scale.norm, origin="lower", aspect="auto")
+    low, high = heatmap.bounds
+    ax.imshow(np.ma.masked_invalid(grid.values), cmap=scale.cmap, vmin=low, vmax=high, origin="lower", aspect="auto")
     ax.set_xticks(range(len(heatmap.x)), heatmap.x)
     ax.set_yticks(range(len(heatmap.y)), heatmap.y)
     ax.set_xlabel(set_as_math(heatmap.x_label))

@@ -1,6 +1,7 @@
 """Draw a Chart with Matplotlib: panels, legends that wrap and never cover data, names at the ends of lines."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import pairwise
 from textwrap import fill
 
@@ -11,13 +12,14 @@ from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.ticker import EngFormatter, MaxNLocator
 
-from app.figures.chart import Chart, Line, Panel
+from app.figures.chart import Chart, Line, Panel, Values
 from app.figures.symbols import set_as_math
 from app.theme import Marker
 
 _POINT = 1 / 72  # of an inch
 _LEGEND_SIZE, _LABEL_SIZE = 8, 8
 _MOST_LABELS = 8
+_LARGEST = 1e150
 _SHAPES: dict[Marker, str] = {
     "circle": "o",
     "square": "s",
@@ -34,10 +36,25 @@ _SHAPES: dict[Marker, str] = {
 
 def draw_chart(chart: Chart, width: float) -> Figure:
     """Draw the panels side by side over one legend, or stacked over one x axis."""
+    chart = _drawable(chart)
     columns = min(chart.columns, max(1, int(width // 2)))
     if len(chart.panels) > 1 and chart.columns == 1:
         return _draw_stack(chart, width)
     return _draw_grid(chart, width, columns)
+
+
+def _drawable(chart: Chart) -> Chart:
+    """Leave out what Matplotlib's axes overflow at, as if it were missing."""
+
+    def keep(values: Values) -> Values:
+        return np.where(np.abs(values) < _LARGEST, values, np.nan)
+
+    def keep_line(line: Line) -> Line:
+        low, high = (None if values is None else keep(values) for values in (line.low, line.high))
+        return replace(line, y=keep(line.y), low=low, high=high)
+
+    panels = (replace(panel, lines=tuple(map(keep_line, panel.lines))) for panel in chart.panels)
+    return replace(chart, panels=tuple(panels))
 
 
 def set_title(drawn: Figure, title: str, subtitle: str = "") -> None:
@@ -47,8 +64,8 @@ def set_title(drawn: Figure, title: str, subtitle: str = "") -> None:
     for text, size, weight in ((title, 9, "bold"), (subtitle, 8, "normal")):
         if text:
             rows = fill(text, int(width / (0.56 * size * _POINT)))
-            place = {"x": 0.05 / width, "y": 1 - above / height, "ha": "left", "va": "top"}
-            drawn.text(s=set_as_math(rows), fontsize=size, fontweight=weight, **place)
+            x, y = 0.05 / width, 1 - above / height
+            drawn.text(x, y, set_as_math(rows), ha="left", va="top", fontsize=size, fontweight=weight)
             above += 1.3 * size * _POINT * (rows.count("\n") + 1)
     engine = drawn.get_layout_engine()
     if isinstance(engine, ConstrainedLayoutEngine):
@@ -122,9 +139,10 @@ def _count_columns(names: Sequence[str], width: float) -> int:
 
 
 def _wrap(names: Sequence[str], width: float) -> list[str]:
-    """Break names that are longer than the figure is wide; none is cut."""
+    """Break names that are longer than the figure is wide, but no "n = 3"; none is cut."""
     most = max(20, int(width / (0.58 * _LEGEND_SIZE * _POINT)) - 8)
-    return [fill(name, most) if len(name) > most else name for name in names]
+    kept = [name.replace(" = ", "\N{NO-BREAK SPACE}=\N{NO-BREAK SPACE}") for name in names]
+    return [fill(name, most).replace("\N{NO-BREAK SPACE}", " ") for name in kept]
 
 
 def _count_in_thousands(ax: Axes, chart: Chart) -> None:

@@ -18,7 +18,7 @@ from app.figures.cloud import Cloud
 from app.figures.heatmap import Heatmap
 from app.figures.kinds import AnyFigure
 from app.figures.maps import Maps
-from app.figures.symbols import set_as_math
+from app.figures.symbols import make_printable, set_as_math
 from app.theme import Mode, ink
 
 Format = Literal["svg", "pdf", "png"]
@@ -81,12 +81,13 @@ def _colors(mode: Mode) -> dict[str, str]:
 
 
 def _metadata(format: Format, figure: AnyFigure, sources: Sequence[str]) -> dict[str, Any]:
+    title, caption, *told = map(make_printable, (figure.title, figure.caption, *sources))
     if format == "svg":
-        return {"Date": None, "Title": figure.title, "Description": figure.caption, "Keywords": list(sources)}
-    said = {"Title": figure.title, "Keywords": "; ".join(sources)}
+        return {"Date": None, "Title": title, "Description": caption, "Keywords": told}
+    said = {"Title": title, "Keywords": "; ".join(told)}
     if format == "pdf":
-        return {"CreationDate": None, "Subject": figure.caption, **said}
-    return {"Description": figure.caption, **said}
+        return {"CreationDate": None, "Subject": caption, **said}
+    return {"Description": caption, **said}
 
 
 def _draw_cloud(cloud: Cloud, width: float) -> Figure:

@@ -17,15 +17,21 @@ _GREEK = {
     "τ": r"\tau",
 }
 _BAR = "\u0304"
+_UNPRINTABLE = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
 _LATIN = r"(?<![\w.])(?:[NQpr](?=_)|[VH](?=\*)|H(?!\w))"
 _SYMBOL = re.compile(
     rf"(?P<base>[{''.join(_GREEK)}]|{_LATIN})(?P<bar>{_BAR})?(?:_(?P<index>[A-Za-z]+|ξ))?(?P<star>\*)?(?P<prime>′)?"
 )
 
 
+def make_printable(text: str) -> str:
+    """Replace what no font has and no SVG may hold: a run's name is whatever somebody wrote."""
+    return _UNPRINTABLE.sub("\ufffd", text)
+
+
 def set_as_math(text: str) -> str:
     """Write the symbols of a label as mathtext; every other character stays what it is, dollars too."""
-    escaped = text.replace("$", r"\$").replace("log₁₀", "\0")
+    escaped = make_printable(text).replace("$", r"\$").replace("log₁₀", "\0")
     return _SYMBOL.sub(_symbol, escaped).replace("\0", r"$\log_{10}$")
 
 

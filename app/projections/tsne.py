@@ -3,6 +3,8 @@
 Fewer iterations than the library's default: 4-D clouds start from their principal plane and settle early.
 """
 
+from typing import Any
+
 import numpy as np
 from openTSNE import TSNEEmbedding
 from openTSNE.affinity import PerplexityBasedNN
@@ -44,7 +46,12 @@ def compute_tsne(embedding: Coordinates, *, seed: int, n_jobs: int, progress: Pr
     def reporter(before: int) -> "_Report":
         return _Report(progress, before, total)
 
-    common = {"inplace": True, "propagate_exception": True, "callbacks_every_iters": EVERY, "n_jobs": n_jobs}
+    common: dict[str, Any] = {
+        "inplace": True,
+        "propagate_exception": True,
+        "callbacks_every_iters": EVERY,
+        "n_jobs": n_jobs,
+    }
     layout.optimize(EARLY_ITERATIONS, exaggeration=12, momentum=0.5, callbacks=reporter(0), **common)
     layout.optimize(ITERATIONS, momentum=0.8, callbacks=reporter(EARLY_ITERATIONS), **common)
     return np.ascontiguousarray(layout, dtype=np.float32)

@@ -5,6 +5,8 @@ before its first answer; this layout kernel compiles in seconds and is cached on
 Source: McInnes, Healy, Melville 2018, "UMAP", sections 3 and 4.
 """
 
+from typing import Any
+
 import numpy as np
 from numba import njit
 from numpy.typing import NDArray
@@ -112,7 +114,11 @@ def _draw(state: NDArray[np.uint64], i: int, n: int) -> int:
 
 
 @njit(cache=True)
-def _optimize(layout, head, tail, period, due, due_negative, state, a, b, start, stop, epochs):  # noqa: ANN001, ANN202
+def _optimize(
+    layout: NDArray[Any], head: NDArray[Any], tail: NDArray[Any], period: NDArray[Any],
+    due: NDArray[Any], due_negative: NDArray[Any], state: NDArray[Any],
+    a: float, b: float, start: int, stop: int, epochs: int,
+) -> None:  # fmt: skip
     """Run epochs start…stop of the stochastic layout in place, edges in their fixed order."""
     n = layout.shape[0]
     for epoch in range(start, stop):

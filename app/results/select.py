@@ -4,7 +4,8 @@ from collections.abc import Collection, Sequence
 
 from storage.engine import Database
 from storage.queries.compare import get_rows
-from storage.queries.runs import get_run, list_runs
+from storage.queries.run_table import RunFilter, matching_ids
+from storage.queries.runs import get_run
 from storage.runs import RunRow
 
 
@@ -17,6 +18,8 @@ def select_runs(
 ) -> list[RunRow]:
     """Find the named runs in their order, or every evaluated one, newest first; whether one counts is not asked here.
 
+    Hidden and archived runs are found by name alone.
+
     Raises:
         RunNotFoundError: If a name is no run's id or its beginning.
     """
@@ -24,6 +27,6 @@ def select_runs(
         rows = [get_run(db, name) for name in dict.fromkeys(names)]
         rows = list({row.id: row for row in rows}.values())
     else:
-        known = list_runs(db, limit=None)
-        rows = get_rows(db, [str(run_id) for run_id in known.loc[known["win_rate"].notna(), "id"]])
+        drawn = RunFilter(shelf="drawn", evaluated=True)
+        rows = get_rows(db, matching_ids(db, drawn, sort="-created"))
     return [row for row in rows if (not maps or row.map in maps) and (not algos or row.algo in algos)]

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from functools import lru_cache
-from typing import Any
 
 from emtc_core.config.resolve import Value, flatten_tree, resolve
 from emtc_core.errors import ConfigError
@@ -52,12 +51,6 @@ def _usual(env: str, map: str, algo: str, steps: int | None, preset: str) -> Set
     except ConfigError:
         return {}
     return flatten_tree(config.model_dump(mode="json"))
-
-
-def matches_settings(config: Mapping[str, Any], wanted: Mapping[str, str]) -> bool:
-    """Tell whether a run was configured so: dotted key → value as it is written on the command line."""
-    values = flatten_tree(config)
-    return all(key in values and write_value(values[key]).lower() == text.lower() for key, text in wanted.items())
 
 
 def write_value(value: Value) -> str:

@@ -6,7 +6,7 @@ then on it is a stop command, which leaves a checkpoint; a second SIGINT ends ev
 
 import os
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from types import FrameType
 from typing import Any
@@ -55,7 +55,7 @@ class StopSignals:
 
 
 @contextmanager
-def stop_signals() -> Iterator[StopSignals]:
+def stop_signals() -> Generator[StopSignals]:
     """Listen to signals; afterwards they mean what they meant before."""
     signals = StopSignals()
     previous = {number: signal.signal(number, signals.on_signal) for number in _SIGNALS}

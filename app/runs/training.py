@@ -5,9 +5,10 @@ Imported late by the command line, because it loads torch.
 
 import logging
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
+from typing import Literal
 
 import torch
 
@@ -19,11 +20,12 @@ from emtc_core.config.run import RunConfig
 from emtc_core.control import Control, StopRequested
 from emtc_core.device import choose_device, configure_threads
 from emtc_core.envs.registry import check_trusted, make_env
-from emtc_core.errors import CheckpointError, EmtcError, RunInterruptedError, StorageError
+from emtc_core.errors import CheckpointError, EmtcError, RunInterruptedError, RunStateError, StorageError
 from emtc_core.trainer import RunSummary, Trainer
 from storage.control import DatabaseControl, Heartbeat
 from storage.engine import Database, run_folder
 from storage.files import append_private, make_private_folder
+from storage.outage import patiently
 from storage.ownership import this_process
 from storage.queries.runs import get_run
 from storage.recorder import DatabaseRecorder
@@ -68,27 +70,37 @@ def train_run(
         summary = _train(
             database, run_id, config, device, resume=resume, token=token, signals=signals, on_progress=on_progress
         )
-    finish_run(database, run_id, summary.status, token=token)
+    _end(database, run_id, summary.status, token)
     return summary
 
 
+def _end(database: Database, run_id: str, status: Literal["finished", "stopped"], token: str) -> None:
+    """Write how the run ended, however long the database is locked, full or away."""
+    try:
+        patiently(database, lambda: finish_run(database, run_id, status, token=token))
+    except RunStateError:
+        if get_run(database, run_id).status != status:  # else an earlier try arrived, and its answer was lost
+            raise
+
+
 @contextmanager
-def _ending(database: Database, run_id: str, token: str) -> Iterator[None]:
+def _ending(database: Database, run_id: str, token: str) -> Generator[None]:
     """Leave the reason in the database when a run does not come to its end."""
     try:
         yield
     except StopRequested:
-        finish_run(database, run_id, "stopped", token=token)
+        _end(database, run_id, "stopped", token)
         raise
     except (RunInterruptedError, KeyboardInterrupt) as exc:
         with suppress(StorageError):  # what stood in the way of the rows stands in the way of this one too
             finish_run(database, run_id, "stopped", error=str(exc) or "It was ended at once.", token=token)
         raise
     except BaseException as exc:
-        _keep_traceback(run_folder(database, run_id))
+        with suppress(OSError):  # a full disk must not hide what happened
+            _keep_traceback(run_folder(database, run_id))
         sentence = hide_passwords(str(exc) if isinstance(exc, EmtcError) else f"{type(exc).__name__}: {exc}")
         try:
-            finish_run(database, run_id, "failed", error=sentence, token=token)
+            patiently(database, lambda: finish_run(database, run_id, "failed", error=sentence, token=token))
         except StorageError as error:
             _log.warning("run %s: that it failed could not be written: %s", run_id, error)
         raise
@@ -101,15 +113,8 @@ def _begin(database: Database, run_id: str, token: str) -> tuple[RunConfig, torc
     device = choose_device(config.train.device)
     configure_threads(config.train.threads)
     me = this_process(token)
-    start_run(
-        database,
-        run_id,
-        pid=me.pid,
-        pid_created_at=me.pid_created_at,
-        host=me.host,
-        device=str(device),
-        token=token,
-    )
+    process = {"pid": me.pid, "pid_created_at": me.pid_created_at, "host": me.host}
+    patiently(database, lambda: start_run(database, run_id, device=str(device), token=token, **process))
     return config, device
 
 
@@ -139,7 +144,7 @@ def _train(
 
 
 @contextmanager
-def _recording(database: Database, run_id: str, token: str) -> Iterator[DatabaseRecorder]:
+def _recording(database: Database, run_id: str, token: str) -> Generator[DatabaseRecorder]:
     """Record, and at a second Ctrl-C end without waiting for a disk or a database that takes nothing.
 
     Raises:

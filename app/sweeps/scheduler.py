@@ -5,7 +5,7 @@ It holds nothing that the database does not: kill it at any moment and start ano
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 
 from app.runs.launch import find_trainer, start_trainer
@@ -52,7 +52,7 @@ def run_sweep(
 
 
 @contextmanager
-def _attached(db: Database, sweep_id: str, jobs: int) -> Iterator[Worker]:
+def _attached(db: Database, sweep_id: str, jobs: int) -> Generator[Worker]:
     me = this_process()
     attach_scheduler(db, sweep_id, me, jobs=jobs)
     try:

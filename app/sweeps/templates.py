@@ -32,6 +32,6 @@ def find_sweep_file(file: str) -> SweepFile:
     Raises:
         ConfigError: If the file cannot be read; one sentence per fault.
     """
-    if "/" not in file and _FOLDER.joinpath(f"{file}.toml").is_file() and not Path(file).is_file():
+    if f"{file}.toml" in {each.name for each in _FOLDER.iterdir()} and not Path(file).is_file():
         return parse_sweep(read_template(file))
     return read_sweep_file(Path(file))

@@ -26,6 +26,7 @@ _LONGEST_KEY = 80
 _INIT_DESIRABILITY = "memory.init_desirability"
 _RETIRED = {"gate.reward"}  # settings of earlier versions that had one choice only
 _BEFORE_ON_SKIRMISH: dict[str, Value] = {"env.skirmish.spawn_jitter": 0.05}
+_WITH_A_MEMORY = ("emtc-", "emu-", "emc")
 _BEFORE_WITH_A_MEMORY: dict[str, Value] = {
     "gate.lookup": "written",
     "gate.on_empty": "block",
@@ -127,10 +128,26 @@ def flatten_tree(tree: Mapping[str, Any]) -> dict[str, Value]:
     return _as_it_was(flat) if {"algo", "env.name"} <= flat.keys() else flat
 
 
+@dataclass(frozen=True)
+class Before:
+    """What a setting was before it existed, and in which runs: of an environment, of algorithms that start so."""
+
+    value: Value
+    env: str = ""
+    algos: tuple[str, ...] = ()
+
+
+def value_before(key: str) -> Before | None:
+    """Tell what a stored run that does not name a setting did; None for a setting that every run names."""
+    if key in _BEFORE_ON_SKIRMISH:
+        return Before(_BEFORE_ON_SKIRMISH[key], env="skirmish")
+    return Before(_BEFORE_WITH_A_MEMORY[key], algos=_WITH_A_MEMORY) if key in _BEFORE_WITH_A_MEMORY else None
+
+
 def _as_it_was(flat: dict[str, Value]) -> dict[str, Value]:
     """Complete the settings of a stored run by what its version did, and drop what had no other choice."""
     before = dict(_BEFORE_ON_SKIRMISH) if flat["env.name"] == "skirmish" else {}
-    if str(flat["algo"]).startswith(("emtc-", "emu-", "emc")):
+    if str(flat["algo"]).startswith(_WITH_A_MEMORY):
         before |= _BEFORE_WITH_A_MEMORY
     return before | {key: value for key, value in flat.items() if key not in _RETIRED}
 

@@ -21,8 +21,9 @@ from emtc_core.config.memory import MemoryConfig
 from emtc_core.config.toml import quote
 from emtc_core.config.train import CheckpointConfig, EvalConfig, RecordConfig, TrainConfig
 
-Backbone = Literal["vdn", "qmix", "qplex", "cds", "dmix", "mappo"]
-BACKBONES: tuple[Backbone, ...] = ("vdn", "qmix", "qplex", "cds", "dmix", "mappo")
+Backbone = Literal["qplex", "cds", "qmix", "vdn", "dmix", "mappo"]
+BACKBONES: tuple[Backbone, ...] = get_args(Backbone)
+ON_POLICY: tuple[Backbone, ...] = ("mappo",)  # they have no TD target that an incentive could enter
 METHODS = ("emtc", "emu")
 PresetName = Literal["paper", "emu_index", "prewrite", "literal_raw", "wide", "emu_code", "cds_code", "demo"]
 PRESETS: tuple[PresetName, ...] = get_args(PresetName)
@@ -30,7 +31,7 @@ PRESETS: tuple[PresetName, ...] = get_args(PresetName)
 
 def list_algos() -> list[str]:
     """List every name that `--algo` takes, the paper's first."""
-    composed = [f"{m}-{b}" for b in ("qplex", "cds", "qmix", "vdn", "dmix") for m in METHODS]
+    composed = [f"{m}-{b}" for b in BACKBONES if b not in ON_POLICY for m in METHODS]
     return [*composed, *BACKBONES, "emc"]
 
 

@@ -6,6 +6,7 @@ anchor's row of similarities lives in a line of cache between its softmax and it
 """
 
 import math
+from typing import Any
 
 import numpy as np
 from numba import njit
@@ -94,7 +95,7 @@ def _exp(x: np.float32) -> np.float32:  # pragma: no cover  # compiled
 
 
 @njit(cache=True, nogil=True, fastmath=FAST)
-def _largest(s_B: NDArray, lanes: NDArray) -> np.float32:  # pragma: no cover  # compiled
+def _largest(s_B: NDArray[Any], lanes: NDArray[Any]) -> np.float32:  # pragma: no cover  # compiled
     whole = len(s_B) - len(s_B) % LANES
     top = s_B[-1]
     for j in range(whole, len(s_B)):
@@ -109,7 +110,7 @@ def _largest(s_B: NDArray, lanes: NDArray) -> np.float32:  # pragma: no cover  #
 
 
 @njit(cache=True, nogil=True)
-def _first_at(s_B: NDArray, value: np.float32) -> int:  # pragma: no cover  # compiled
+def _first_at(s_B: NDArray[Any], value: np.float32) -> int:  # pragma: no cover  # compiled
     j = 0
     while s_B[j] < value:
         j += 1
@@ -118,7 +119,7 @@ def _first_at(s_B: NDArray, value: np.float32) -> int:  # pragma: no cover  # co
 
 @njit(cache=True, nogil=True, fastmath=FAST)
 def _contrast(
-    u: NDArray, v: NDArray, sharpness: np.float32, weight: np.float32, du: NDArray, dv: NDArray
+    u: NDArray[Any], v: NDArray[Any], sharpness: np.float32, weight: np.float32, du: NDArray[Any], dv: NDArray[Any]
 ) -> tuple[float, float]:  # pragma: no cover  # compiled
     """Cross entropy of the softmax over candidates; adds `weight` times its gradient by unit vectors [X, B]."""
     X, B = u.shape

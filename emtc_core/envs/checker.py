@@ -5,6 +5,7 @@ plays. What does not: a game's own rules; those are the tests of that game.
 """
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -154,10 +155,10 @@ def _check_seeding(env: VectorEnv, check: _Check, steps: int, seed: int) -> None
     check.that(same, "Equal seeds and actions must give equal episodes.")
 
 
-def _trajectory(env: VectorEnv, steps: int, seed: int) -> list[NDArray]:
+def _trajectory(env: VectorEnv, steps: int, seed: int) -> list[NDArray[Any]]:
     rng = np.random.default_rng(seed)
     seen = env.reset(seed)
-    record: list[NDArray] = [seen.obs, seen.state]
+    record: list[NDArray[Any]] = [seen.obs, seen.state]
     for _ in range(steps):
         seen = env.step(random_actions(seen.avail, rng))
         record += [seen.obs, seen.state, seen.avail, seen.reward, seen.terminated]

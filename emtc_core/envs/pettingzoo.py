@@ -86,7 +86,7 @@ def make_scene(map: str, states: NDArray[np.float32]) -> Scene:
 class PettingZooEnv:
     """B parallel environments stepped one after the other."""
 
-    def __init__(self, envs: "list[ParallelEnv]", *, map: str, config: PettingZooConfig) -> None:
+    def __init__(self, envs: "list[ParallelEnv[Any, Any, Any]]", *, map: str, config: PettingZooConfig) -> None:
         self._envs = envs
         self._n_envs = len(envs)
         self._reader = _Reader(envs[0], map)
@@ -139,7 +139,7 @@ class PettingZooEnv:
         for env in envs:
             env.close()
 
-    def _advance(self, copy: int, env: "ParallelEnv", actions: NDArray[np.integer]) -> None:
+    def _advance(self, copy: int, env: "ParallelEnv[Any, Any, Any]", actions: NDArray[np.integer]) -> None:
         reader, last = self._reader, self._last
         chosen = {agent: reader.to_action(agent, actions[reader.index[agent]]) for agent in env.agents}
         observations, rewards, terminations, truncations, infos = env.step(chosen)
@@ -155,7 +155,9 @@ class PettingZooEnv:
         self._over[copy] = last.terminated[copy] | last.truncated[copy]
         last.won[copy] = self._over[copy] and any(_says_won(info) for info in infos.values())
 
-    def _read(self, copy: int, env: "ParallelEnv", observations: Mapping, infos: Mapping) -> None:
+    def _read(
+        self, copy: int, env: "ParallelEnv[Any, Any, Any]", observations: Mapping[Any, Any], infos: Mapping[Any, Any]
+    ) -> None:
         reader, last = self._reader, self._last
         for agent in reader.agents:
             row = reader.index[agent]
@@ -168,7 +170,7 @@ class PettingZooEnv:
 class _Reader:
     """What the spaces of one environment say: sizes, flattening, masks."""
 
-    def __init__(self, env: "ParallelEnv", map: str) -> None:
+    def __init__(self, env: "ParallelEnv[Any, Any, Any]", map: str) -> None:
         from gymnasium import spaces
 
         self._spaces = spaces
@@ -210,14 +212,14 @@ class _Reader:
         flat = np.asarray(self._spaces.flatten(self._space[agent], content), np.float32)
         return np.pad(flat, (0, self.obs_dim - len(flat)))
 
-    def mask(self, agent: Any, observations: Mapping, infos: Mapping) -> NDArray[np.bool_]:
+    def mask(self, agent: Any, observations: Mapping[Any, Any], infos: Mapping[Any, Any]) -> NDArray[np.bool_]:
         """Actions that the agent has; all of its own where nobody says otherwise."""
         observation, info = observations[agent], infos.get(agent, {})
         source = observation if _has_mask(observation) else info
         own = np.asarray(source.get("action_mask", np.ones(self._count[agent])), bool)
         return np.pad(own, (0, self.n_actions - len(own)))
 
-    def state(self, env: "ParallelEnv", obs: NDArray[np.float32]) -> NDArray[np.float32]:
+    def state(self, env: "ParallelEnv[Any, Any, Any]", obs: NDArray[np.float32]) -> NDArray[np.float32]:
         if not self._state_dim:
             return obs.ravel()
         return np.asarray(env.state(), np.float32).ravel()
@@ -250,12 +252,12 @@ def _load_module(map: str) -> ModuleType:
         raise EnvUnavailableError(f"env.map names a module that cannot be imported: {reason}.") from error
 
 
-def _load_factory(map: str) -> "Callable[[], ParallelEnv]":
+def _load_factory(map: str) -> "Callable[[], ParallelEnv[Any, Any, Any]]":
     module, name = _load_module(map), _split(map)[1]
     factory = getattr(module, name, None)
     if not callable(factory):
         raise EnvUnavailableError(f"{module.__name__} has nothing to call by the name {name!r}.")
-    return cast("Callable[[], ParallelEnv]", factory)  # what it returns is seen when it is called
+    return cast("Callable[[], ParallelEnv[Any, Any, Any]]", factory)  # what it returns is seen when it is called
 
 
 def _observed(space: Any) -> Any:
@@ -268,7 +270,7 @@ def _has_mask(observation: Any) -> bool:
     return isinstance(observation, Mapping) and "action_mask" in observation and "observation" in observation
 
 
-def _own_state_dim(env: "ParallelEnv") -> int:
+def _own_state_dim(env: "ParallelEnv[Any, Any, Any]") -> int:
     """Length of the environment's own state; 0 where it has none."""
     from gymnasium import spaces
 

@@ -26,7 +26,7 @@ def parallel_env(map: str = "3m", *, env: str = "skirmish") -> "ExportedEnv":
     return ExportedEnv(make_env(EnvConfig(name=env, map=map), n_envs=1))
 
 
-class ExportedEnv(ParallelEnv[str, dict[str, NDArray], int]):
+class ExportedEnv(ParallelEnv[str, dict[str, NDArray[Any]], int]):
     """One copy of a vectorised environment, spoken to in dictionaries."""
 
     def __init__(self, env: VectorEnv) -> None:
@@ -51,17 +51,17 @@ class ExportedEnv(ParallelEnv[str, dict[str, NDArray], int]):
         self._state = np.zeros(info.state_dim, np.float32)
         self._avail = np.ones((info.n_agents, info.n_actions), bool)
 
-    def observation_space(self, agent: str) -> spaces.Space:
+    def observation_space(self, agent: str) -> spaces.Space[Any]:
         """The same object at every call, as PettingZoo asks."""
         return self._observation_spaces[agent]
 
-    def action_space(self, agent: str) -> spaces.Space:
+    def action_space(self, agent: str) -> spaces.Space[Any]:
         """The same object at every call, as PettingZoo asks."""
         return self._action_spaces[agent]
 
     def reset(
-        self, seed: int | None = None, options: dict | None = None
-    ) -> tuple[dict[str, dict[str, NDArray]], dict[str, dict]]:
+        self, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[dict[str, dict[str, NDArray[Any]]], dict[str, dict[str, bool]]]:
         """Start an episode; `options` has no meaning here."""
         seen = self._env.reset(seed)
         self.agents = list(self.possible_agents)
@@ -95,7 +95,7 @@ class ExportedEnv(ParallelEnv[str, dict[str, NDArray], int]):
         """Release the environment."""
         self._env.close()
 
-    def _observe(self, seen: Observation) -> dict[str, dict[str, NDArray]]:
+    def _observe(self, seen: Observation) -> dict[str, dict[str, NDArray[Any]]]:
         self._state, self._avail = seen.state[0], seen.avail[0]
         return {
             agent: {"observation": seen.obs[0, row], "action_mask": seen.avail[0, row].astype(np.int8)}

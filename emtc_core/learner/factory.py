@@ -1,7 +1,7 @@
 """From configuration to parts: the only place that asks which algorithm this is."""
 
 import copy
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import torch
 from torch import nn
@@ -9,6 +9,7 @@ from torch import nn
 from emtc_core.config.run import RunConfig
 from emtc_core.config.train import TrainConfig
 from emtc_core.envs.base import EnvInfo
+from emtc_core.errors import ConfigError
 from emtc_core.learner.backbones.base import Backbone
 from emtc_core.learner.backbones.dmix import DmixBackbone, QuantileAgent
 from emtc_core.learner.backbones.value import ValueBackbone
@@ -49,12 +50,18 @@ def make_target(config: RunConfig, online: Backbone) -> Backbone:
 
 
 def make_mixer(config: RunConfig, info: EnvInfo) -> nn.Module:
-    """Make the mixing rule of a scalar backbone."""
+    """Make the mixing rule of a scalar backbone.
+
+    Raises:
+        ConfigError: If no rule of that name is listed in `MIXERS`.
+    """
     rule = config.cds.mixer if config.backbone == "cds" else config.backbone
-    if rule == "vdn":
-        return VdnMixer()
-    if rule == "qmix":
-        return QmixMixer(config.qmix, n_agents=info.n_agents, state_dim=info.state_dim)
+    if rule not in MIXERS:
+        raise ConfigError(f"No mixing rule is called {rule}. List it in MIXERS of emtc_core/learner/factory.py.")
+    return MIXERS[rule](config, info)
+
+
+def _make_qplex(config: RunConfig, info: EnvInfo) -> nn.Module:
     return QplexMixer(
         config.qplex,
         n_agents=info.n_agents,
@@ -63,6 +70,13 @@ def make_mixer(config: RunConfig, info: EnvInfo) -> nn.Module:
         obs_dim=info.obs_dim,
         agent_block=info.agent_block,
     )
+
+
+MIXERS: dict[str, Callable[[RunConfig, EnvInfo], nn.Module]] = {
+    "qplex": _make_qplex,
+    "qmix": lambda config, info: QmixMixer(config.qmix, n_agents=info.n_agents, state_dim=info.state_dim),
+    "vdn": lambda config, info: VdnMixer(),
+}
 
 
 def make_intrinsic(

@@ -1,6 +1,6 @@
 """The value learner: one class for every value system, joined from parts.
 
-    Q_tot      backbone: vdn, qmix, qplex, cds, dmix            (backbones/, mixers/)
+    Q_tot      backbone, as the configuration names it          (backbones/, mixers/)
     target     reward + intrinsic + beta * r_p + gamma Qbar      (td.py)
     intrinsic  curiosity (EMC), diversity (CDS)                  (curiosity.py, backbones/cds.py)
 

@@ -81,14 +81,14 @@ class NodeTable:
         return np.where(intact, link, NONE)
 
 
-def _grown(column: NDArray[np.generic], rows: int) -> NDArray:
+def _grown(column: NDArray[np.generic], rows: int) -> NDArray[Any]:
     grown = np.zeros((rows, *column.shape[1:]), column.dtype)
     grown[: len(column)] = column
     return grown
 
 
 @njit(cache=True, nogil=True)
-def append_newest(order: NDArray, ends: NDArray, slot: Int) -> None:  # pragma: no cover  # compiled
+def append_newest(order: NDArray[Any], ends: NDArray[Any], slot: Int) -> None:  # pragma: no cover  # compiled
     """Put a slot that is not in the list at its newest end."""
     newest = ends[1]
     order[slot, 0] = newest
@@ -101,7 +101,7 @@ def append_newest(order: NDArray, ends: NDArray, slot: Int) -> None:  # pragma: 
 
 
 @njit(cache=True, nogil=True)
-def remove(order: NDArray, ends: NDArray, slot: Int) -> None:  # pragma: no cover  # compiled
+def remove(order: NDArray[Any], ends: NDArray[Any], slot: Int) -> None:  # pragma: no cover  # compiled
     """Take a slot out of the list."""
     older, newer = order[slot, 0], order[slot, 1]
     if older >= 0:
@@ -115,7 +115,7 @@ def remove(order: NDArray, ends: NDArray, slot: Int) -> None:  # pragma: no cove
 
 
 @njit(cache=True, nogil=True)
-def touch_all(order: NDArray, ends: NDArray, slots: NDArray) -> None:  # pragma: no cover  # compiled
+def touch_all(order: NDArray[Any], ends: NDArray[Any], slots: NDArray[Any]) -> None:  # pragma: no cover  # compiled
     """Make slots the newest, one after the other; negative ones are skipped."""
     for slot in slots:
         if slot >= 0 and ends[1] != slot:
@@ -124,13 +124,13 @@ def touch_all(order: NDArray, ends: NDArray, slots: NDArray) -> None:  # pragma:
 
 
 @njit(cache=True, nogil=True)
-def _append_all(order: NDArray, ends: NDArray, slots: NDArray) -> None:  # pragma: no cover  # compiled
+def _append_all(order: NDArray[Any], ends: NDArray[Any], slots: NDArray[Any]) -> None:  # pragma: no cover  # compiled
     for slot in slots:
         append_newest(order, ends, slot)
 
 
 @njit(cache=True, nogil=True)
-def _walk_order(order: NDArray, ends: NDArray, size: Int) -> NDArray:  # pragma: no cover  # compiled
+def _walk_order(order: NDArray[Any], ends: NDArray[Any], size: Int) -> NDArray[Any]:  # pragma: no cover  # compiled
     slots = np.empty(size, np.int64)
     slot = ends[0]
     for i in range(size):

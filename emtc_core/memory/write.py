@@ -22,20 +22,20 @@ class Columns(NamedTuple):
     """The node table's arrays."""
 
     nodes: Any  # NDArray of NODE; compiled code reads fields as attributes
-    state: NDArray
-    x: NDArray
-    z: NDArray
-    order: NDArray
-    ends: NDArray
+    state: NDArray[Any]
+    x: NDArray[Any]
+    z: NDArray[Any]
+    order: NDArray[Any]
+    ends: NDArray[Any]
 
 
 class Index(NamedTuple):
     """The grid that lookups see: the live one, or the frozen one of `index = "stale_target_update"`."""
 
-    buckets: NDArray
-    chain: NDArray
-    z: NDArray
-    uid: NDArray  # of the frozen nodes; empty for the live grid
+    buckets: NDArray[Any]
+    chain: NDArray[Any]
+    z: NDArray[Any]
+    uid: NDArray[Any]  # of the frozen nodes; empty for the live grid
     radius: float
     is_linf: bool
     is_live: bool
@@ -44,12 +44,12 @@ class Index(NamedTuple):
 class Path(NamedTuple):
     """The states to store, in time order; `reward` and `xi` hold one value per state."""
 
-    state: NDArray
-    x: NDArray
-    z: NDArray
-    q: NDArray  # z in the scaling of the index, which a frozen index keeps
-    reward: NDArray
-    xi: NDArray
+    state: NDArray[Any]
+    x: NDArray[Any]
+    z: NDArray[Any]
+    q: NDArray[Any]  # z in the scaling of the index, which a frozen index keeps
+    reward: NDArray[Any]
+    xi: NDArray[Any]
 
 
 class Rules(NamedTuple):
@@ -80,7 +80,7 @@ def make_rules(config: MemoryConfig, gamma: float) -> Rules:
 @njit(cache=True, nogil=True)
 def write_backwards(
     columns: Columns, index: Index, path: Path, rules: Rules, size: int, next_uid: int, episode: int
-) -> tuple[NDArray, int, int, int]:  # pragma: no cover  # compiled
+) -> tuple[NDArray[Any], int, int, int]:  # pragma: no cover  # compiled
     """Write a path; return (slots, new size, next uid, merged states).
 
     A slot is -1 where the node of that state was evicted again before the walk ended, which takes a memory
@@ -116,7 +116,7 @@ def write_backwards(
 
 
 @njit(cache=True, nogil=True)
-def _find(columns: Columns, index: Index, point: NDArray) -> Int:  # pragma: no cover  # compiled
+def _find(columns: Columns, index: Index, point: NDArray[Any]) -> Int:  # pragma: no cover  # compiled
     slot, _ = grid.nearest(index.buckets, index.z, index.chain, point, index.radius, index.is_linf)
     if slot >= 0 and not index.is_live and columns.nodes[slot].uid != index.uid[slot]:
         return NONE

@@ -95,8 +95,9 @@ def training_episodes(db: Database, run_id: str, points: int = 2000) -> pd.DataF
     )
     ends = select(func.min(EpisodeRow.episode), func.max(EpisodeRow.episode)).where(EpisodeRow.run_id == run_id)
     with db.read() as connection:
-        first, last = connection.execute(ends).one()
-        every = 1 if first is None else max(1, -(-(last - first) // max(1, points - 1)))
-        spaced = or_((EpisodeRow.episode - (first or 0)) % every == 0, EpisodeRow.episode == last)
+        bounds: Sequence[int | None] = connection.execute(ends).one()  # of a run without an episode, None
+        first, last = (bound or 0 for bound in bounds)
+        every = max(1, -(-(last - first) // max(1, points - 1)))
+        spaced = or_((EpisodeRow.episode - first) % every == 0, EpisodeRow.episode == last)
         statement = select(*columns).where(EpisodeRow.run_id == run_id, spaced)
         return read_frame(connection, statement.order_by(EpisodeRow.episode))

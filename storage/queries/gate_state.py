@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import isnan
 from typing import Any, Literal
 
 from sqlalchemy import func, select
@@ -9,7 +10,7 @@ from sqlalchemy import func, select
 from storage.engine import Database
 from storage.models import MetricRow, Run
 
-__all__ = ["ACTIVE_SHARE", "GateState", "gate_state", "gate_states", "judge"]
+__all__ = ["ACTIVE_SHARE", "GateState", "gate_state", "gate_states", "judge", "name_gate"]
 
 ACTIVE_SHARE = 0.001  # of the incentive removed, or of the transitions closed
 _MERGED_ALL = 0.9
@@ -32,6 +33,13 @@ class GateState:
 def gate_state(db: Database, run_id: str) -> GateState | None:
     """Does the gate of this run act? None for a run without a gate, or one recorded before this was measured."""
     return gate_states(db, [run_id]).get(run_id)
+
+
+def name_gate(removed: float | None) -> Literal["active", "idle"] | None:
+    """Name the state of a gate that removed this share of the incentive; None or NaN where there is no gate."""
+    if removed is None or isnan(removed):
+        return None
+    return "active" if removed >= ACTIVE_SHARE else "idle"
 
 
 def gate_states(db: Database, run_ids: Sequence[str]) -> dict[str, GateState]:
@@ -66,15 +74,15 @@ def judge(values: Mapping[str, float], config: Mapping[str, Any]) -> GateState:
         config: The run's configuration as stored.
     """
     removed, closed = (values.get(f"gate/{name}", 0.0) for name in ("incentive_removed", "closed_fraction"))
-    is_active = removed >= ACTIVE_SHARE
-    if is_active:
+    state = name_gate(removed) or "idle"
+    if state == "active":
         sentence = (
             f"The gate removed {removed:.1%} of the incentive so far: "
             f"{closed:.1%} of the sampled transitions had β below 0.5."
         )
     else:
         sentence = _explain_idle(values, config, closed)
-    return GateState("active" if is_active else "idle", sentence, dict(values))
+    return GateState(state, sentence, dict(values))
 
 
 def _explain_idle(values: Mapping[str, float], config: Mapping[str, Any], closed: float) -> str:

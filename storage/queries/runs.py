@@ -1,26 +1,29 @@
 """Which runs are there, and what is one of them?"""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 import pandas as pd
-from sqlalchemy import select
+from sqlalchemy import Connection, select
 
 from storage import lifecycle
 from storage.engine import Database
-from storage.frames import read_frame
+from storage.frames import Statement, read_frame
 from storage.models import Resume, Run
+from storage.queries.gate_state import name_gate
 from storage.runs import STOP_ASKED_AT, RunRow, find_run, observe
 
-__all__ = ["get_run", "latest_run_id", "list_resumes", "list_runs", "run_configs"]
+__all__ = ["LISTED", "get_run", "latest_run_id", "list_resumes", "list_runs", "read_listed", "run_configs"]
 
 _IDS_AT_ONCE = 500  # databases limit the parameters of one statement
-_LIST = (
+LISTED: Final = (
     *(Run.id, Run.name, Run.env, Run.map, Run.algo, Run.seed, Run.status, Run.env_steps, Run.target_steps),
     *(Run.created_at, Run.started_at, Run.ended_at, Run.heartbeat_at, Run.device, Run.win_rate),
     *(Run.return_mean, Run.tags, Run.notes, Run.error, Run.sweep_id, Run.pid, Run.pid_created_at, Run.host),
-    *(Run.claimed_at, Run.parent_id, STOP_ASKED_AT),
+    *(Run.claimed_at, Run.parent_id, Run.mu_w, Run.gate_removed, Run.hidden_at, Run.archived_at, STOP_ASKED_AT),
 )
+"""What `read_listed` needs of a row of `runs`."""
+_WORKER = ("pid", "pid_created_at", "host", "claimed_at", "stop_asked_at", "gate_removed")
 
 
 def list_runs(db: Database, limit: int | None = 200) -> pd.DataFrame:
@@ -33,19 +36,26 @@ def list_runs(db: Database, limit: int | None = 200) -> pd.DataFrame:
     Returns:
         Newest first: id, name, env, map, algo, seed, status (live: may be `lost`), env_steps, target_steps,
         created_at, started_at, ended_at, heartbeat_at, device, win_rate and return_mean (of the last
-        evaluation), tags, notes, error, sweep_id, parent_id, state (the same, told finer: see `lifecycle`),
+        evaluation), tags, notes, error, sweep_id, parent_id, mu_w (up to the last evaluation), hidden_at,
+        archived_at, gate (`active`, `idle` or None), state (the same as status, told finer: see `lifecycle`),
         stall (why its recorder waits).
     """
-    statement = select(*_LIST).order_by(Run.created_at.desc(), Run.id).limit(limit)
+    statement = select(*LISTED).order_by(Run.created_at.desc(), Run.id).limit(limit)
     with db.read() as connection:
-        frame = read_frame(connection, statement)
-        pending = statement.where(Run.status.in_(("queued", "running", "paused")))
-        observed = {row.id: _describe(db, row) for row in connection.execute(pending)}
+        return read_listed(db, connection, statement)
+
+
+def read_listed(db: Database, connection: Connection, statement: Statement) -> pd.DataFrame:
+    """Read a statement of the columns LISTED into the frame that `list_runs` describes, in its order."""
+    frame = read_frame(connection, statement)
+    pending = statement.where(Run.status.in_(("queued", "running", "paused")))
+    observed = {row.id: _describe(db, row) for row in connection.execute(pending)}
     ids, stored = frame["id"].tolist(), frame["status"].tolist()
     known = [observed.get(run_id, (status, status, None)) for run_id, status in zip(ids, stored, strict=True)]
+    frame["gate"] = pd.Series([name_gate(removed) for removed in frame["gate_removed"]], dtype="object")
     for place, name in enumerate(("status", "state", "stall")):
         frame[name] = pd.Series([each[place] for each in known], dtype="object")
-    return frame.drop(columns=["pid", "pid_created_at", "host", "claimed_at", "stop_asked_at"])
+    return frame.drop(columns=list(_WORKER))
 
 
 def _describe(db: Database, row: Any) -> tuple[str, str, str | None]:

@@ -3,6 +3,7 @@
 import io
 import json
 from dataclasses import replace
+from xml.etree import ElementTree
 
 import numpy as np
 import pandas as pd
@@ -10,9 +11,10 @@ import pytest
 
 from app.components.packing import pack_payload
 from app.components.playback import make_payload, visible_bounds
-from app.figures.chart import Chart
+from app.figures.chart import Chart, Line, Panel
 from app.figures.cloud import QUANTITIES, Cloud
 from app.figures.export import EXPORT_FORMATS, export_figure
+from app.figures.lines_view import _wrap
 from app.figures.live import (
     GATE_METRICS,
     contrast_chance,
@@ -22,6 +24,7 @@ from app.figures.live import (
     draw_outcomes,
     wilson_interval,
 )
+from app.figures.matplotlib_view import to_image
 from app.figures.plotly_view import to_plotly
 from app.figures.trajectory import draw_trajectory
 from emtc_core.envs.base import Scene
@@ -258,3 +261,24 @@ def test_chart_without_lines_has_an_empty_table():
     chart = Chart("n", "t", "x", (), "c", "d")
     assert chart.is_empty
     assert chart.to_frame().columns.tolist()[0] == "panel"
+
+
+def test_a_name_that_no_svg_may_hold_leaves_a_readable_file() -> None:
+    line = Line("\x1b[2J\x9b31mred", "#336699", np.arange(3.0), np.arange(3.0), label="a\x00b")
+    chart = Chart("c", "\x1btitle", "x", (Panel("\x07panel", "", (line, line)),), "cap\x1btion", "")
+    ElementTree.fromstring(to_image(chart, "svg", sources=["run \x1b"]))
+
+
+def test_numbers_beyond_what_axes_can_hold_are_left_out() -> None:
+    line = Line(
+        "run", "#336699", np.arange(3.0), np.array([1.0, -1e308, 1e308]), low=np.full(3, -1e308), high=np.ones(3)
+    )
+    assert to_image(Chart("c", "t", "x", (Panel("p", "", (line,)),), "", ""), "png")
+
+
+def test_a_long_name_breaks_between_its_settings_and_not_within_one():
+    name = "EMTC(QPLEX), gate.timing = before_write, gate.on_miss = nearest (n = 3)"
+    (wrapped,) = _wrap([name], 3.2)
+    assert wrapped.replace("\n", " ") == name
+    assert "\n" in wrapped
+    assert not any(line.startswith("= ") or line.endswith(" =") for line in wrapped.split("\n"))

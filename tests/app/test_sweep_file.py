@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from app.sweeps.control import expected_cost
 from app.sweeps.file import parse_sweep
 from app.sweeps.plan import _cells, count_runs, make_plan
 from app.sweeps.templates import find_sweep_file, list_templates
@@ -188,3 +189,11 @@ def test_runs_are_counted_as_they_would_be_listed(n_maps, algos, variants, grid,
         text += f"[random]\nsamples = {samples}\nranges.train.gamma = {{ low = 0.1, high = 0.9 }}\n"
     file = parse_sweep(text)
     assert count_runs(file) == len(list(_cells(file))) * len(file.seeds)
+
+
+def test_a_plan_is_shared_by_as_many_trainers_as_it_has_runs():
+    two = plan('map = "3m"\nalgo = "qmix"\n')
+    assert len(two.runs) == 2
+    alone, both, crowd = (expected_cost(None, two, jobs=jobs)[0] for jobs in (1, 2, 100))
+    assert alone == pytest.approx(2 * both)
+    assert crowd == both

@@ -9,7 +9,9 @@ import torch
 
 from emtc_core.checkpoint import CheckpointStore, load
 from emtc_core.checkpoint_file import examine, read_manifest, set_newer_aside
+from emtc_core.control import StopRequested
 from emtc_core.errors import CheckpointError
+from tests.core.small_files import small_files
 
 PLACES = 200
 ME = "abcd2345"
@@ -158,3 +160,34 @@ class Trap:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Path.touch, (self.place,)
+
+
+def test_a_full_disk_takes_no_checkpoint_and_leaves_the_one_before(store: CheckpointStore) -> None:
+    store.save(400, make_state(400))
+    with small_files(2000):
+        assert store.save_if_room(800, make_state(800)) == "File too large"
+    assert sorted(path.name for path in store.folder.iterdir()) == ["checkpoint-000000000400.pt"]
+    assert store.save_if_room(800, make_state(800)) is None
+    loaded = store.load_latest()
+    assert loaded is not None
+    assert loaded.env_step == 800
+
+
+def test_what_a_killed_writer_left_is_removed_by_the_next(store: CheckpointStore) -> None:
+    store.folder.mkdir()
+    (store.folder / "checkpoint-000000000300.partial").write_bytes(b"half")
+    store.save(400, make_state(400))
+    assert sorted(path.name for path in store.folder.iterdir()) == ["checkpoint-000000000400.pt"]
+
+
+def test_a_stop_while_one_is_read_is_no_fault_of_the_file(
+    store: CheckpointStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.save(400, make_state(400))
+
+    def interrupted(*_: object, **__: object) -> None:
+        raise StopRequested
+
+    monkeypatch.setattr(torch, "load", interrupted)
+    with pytest.raises(StopRequested):
+        store.load_latest()

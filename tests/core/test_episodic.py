@@ -1,6 +1,9 @@
 """Memory, embedder and gate joined: what a replayed episode recalls after the memory was embedded anew."""
 
+from dataclasses import replace
+
 import numpy as np
+import pytest
 import torch
 
 from emtc_core.config.resolve import resolve
@@ -65,3 +68,16 @@ def test_a_recomputed_gate_follows_the_memory() -> None:
     real = batch.filled
     assert ((fresh.beta >= 0) & (fresh.beta <= 1)).all()
     assert tight.beta[real].mean() < fresh.beta[real].mean() < 1
+
+
+def test_the_drift_of_a_gate_is_a_distance_whichever_way_it_went() -> None:
+    part, buffer = filled()
+    batch = buffer.sample(16, np.random.default_rng(0))
+    part.recall(batch, buffer, tau=1.0)
+    shut, open_ = (
+        part.judge(replace(batch, beta=torch.full_like(batch.beta, value)), tau=1.0)["gate/beta_drift"]
+        for value in (0.0, 1.0)
+    )
+    assert shut > 0
+    assert open_ > 0
+    assert shut + open_ == pytest.approx(1.0)  # of gates in [0, 1], the distances to both ends make up the range

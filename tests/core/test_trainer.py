@@ -7,17 +7,19 @@ import numpy as np
 import pytest
 import torch
 
+from emtc_core import trainer as trainer_module
 from emtc_core.checkpoint import CheckpointStore, load
 from emtc_core.config.resolve import resolve
 from emtc_core.config.run import RunConfig, list_algos
 from emtc_core.control import Command, NoControl
 from emtc_core.envs.registry import make_env
-from emtc_core.errors import NonFiniteLossError
+from emtc_core.errors import CheckpointError, NonFiniteLossError
 from emtc_core.metrics import METRICS
 from emtc_core.recorder import EpisodeRecord, ListRecorder
 from emtc_core.replay_buffer import Batch
 from emtc_core.schedules import linear_decay
 from emtc_core.trainer import Trainer
+from tests.core.small_files import small_files
 
 SHORT = ["train.burn_in=4", "train.batch=4", "eval.episodes=4", "eval.interval=600", "checkpoint.interval=400"]
 
@@ -290,3 +292,16 @@ def test_what_a_batch_is_judged_by_is_what_the_memory_says(tmp_path: Path, mode:
     assert 0 <= values["gate/delta_mem_batch_p10"] <= values["gate/delta_mem_batch_p90"]
     # A gate computed at the update is what the memory says, up to what was written between update and report.
     assert values["gate/beta_drift"] < 0.05 if mode == "recompute" else values["gate/beta_drift"] > 0
+
+
+def test_a_full_disk_costs_checkpoints_but_no_step_and_no_earlier_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trainer_module, "ROOM_PATIENCE_S", 0.0)
+    config = short_config(steps=600)
+    make_trainer(config, tmp_path / "warm")[0].run()  # what is compiled is cached in files, too
+    trainer, recorder = make_trainer(config, tmp_path / "full")
+    with small_files(2000), pytest.raises(CheckpointError, match="All rows are recorded"):
+        trainer.run()
+    assert trainer.env_step == sum(record.length for record in recorder.episodes) >= 600
+    assert list((tmp_path / "full").iterdir()) == []

@@ -3,8 +3,11 @@
 import pytest
 from streamlit.testing.v1 import AppTest
 
+from app.bench.embedding import TASKS
 from app.components.method.equations import BACKGROUND, BEYOND, EMBEDDER, GATE
+from app.components.method.measured import read_measured
 from app.components.method.options import compare_presets, explain_preset, labels_of
+from app.format import number
 from emtc_core.config.resolve import describe_fields
 from emtc_core.metrics import METRICS
 from tests.pages.test_pages import open_page, said
@@ -160,3 +163,11 @@ def test_hostile_url_parameters_are_harmless(empty):
     app = open_page("method", noise="nan", seed="1e99", part="<script>", algo="evil", find="|", gamma="-1")
     assert not app.exception
     assert not app.error
+
+
+def test_page_shows_what_was_measured_of_the_return_scale(method):
+    tasks = {map for _, map, _ in read_measured()}
+    assert set(tasks) == {map for _, map in TASKS}
+    text = said(method)
+    for (what, map, scale), value in read_measured().items():
+        assert number(value) in text, (what, map, scale)

@@ -32,10 +32,13 @@ def end_in_foreground(db: Database, moment_s: float, number: int) -> str:
     """Start `emtc train`, and send it a signal so long after its row appeared."""
     command = train_command(db.url, steps=50_000)
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=environment()) as process:
-        run_id = wait_for_row(db)
-        time.sleep(moment_s)
-        process.send_signal(number)
-        process.wait(PATIENCE_S)
+        try:
+            run_id = wait_for_row(db)
+            time.sleep(moment_s)
+            process.send_signal(number)
+            process.wait(PATIENCE_S)
+        finally:
+            process.kill()
     return run_id
 
 

@@ -1,8 +1,10 @@
 """Databases of earlier schemas open and keep everything; an upgrade that fails changes nothing."""
 
 import shutil
+from importlib import import_module
 from pathlib import Path
 
+import pandas as pd
 import pytest
 from sqlalchemy import inspect, text
 
@@ -14,14 +16,17 @@ from storage.queries.curves import evaluations, metric
 from storage.queries.gate import gate_stats
 from storage.queries.memory import find_projection, get_point, list_snapshots
 from storage.queries.runs import list_runs
+from storage.recorder import DatabaseRecorder
+from storage.runs import create_run
+from tests.storage.records import CONFIG, make_evaluation
 
 ASSETS = Path(__file__).parents[1] / "assets"
 
 NEXT = """
 import sqlalchemy as sa
 from alembic import op
-revision = "0004"
-down_revision = "0003"
+revision = "0005"
+down_revision = "0004"
 
 def upgrade():
     with op.batch_alter_table("runs", recreate="always") as table:
@@ -52,8 +57,8 @@ def next_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A future version of the program with one more migration; returns that migration's file."""
     scripts = Path(shutil.copytree(upgrade.SCRIPTS, tmp_path / "scripts"))
     monkeypatch.setattr(upgrade, "SCRIPTS", scripts)
-    monkeypatch.setattr(upgrade, "SCHEMA_VERSION", "0004")
-    return scripts / "versions" / "0004_colour.py"
+    monkeypatch.setattr(upgrade, "SCHEMA_VERSION", "0005")
+    return scripts / "versions" / "0005_colour.py"
 
 
 def test_a_database_of_every_released_schema_opens_whole(old: str) -> None:
@@ -67,6 +72,39 @@ def test_an_old_database_gets_the_table_of_sweeps(old: str) -> None:
     with db.read() as connection:
         assert connection.execute(text("SELECT count(*) FROM sweeps")).scalar_one() == 0
         assert "ix_runs_sweep_id" in {index["name"] for index in inspect(connection).get_indexes("runs")}
+    db.dispose()
+
+
+def test_an_old_database_gets_the_summaries_that_lists_sort_by(old: str) -> None:
+    db = open_database(old)
+    row = list_runs(db).iloc[0]
+    assert row["mu_w"] == 0.75, "a single evaluation is its own average"
+    assert row["gate"] is None
+    assert pd.isna(row["archived_at"])
+    db.dispose()
+
+
+@pytest.mark.parametrize("kind", ["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
+def test_the_summaries_of_old_runs_are_those_of_new_ones(kind: str, request: pytest.FixtureRequest) -> None:
+    db = open_database(request.getfixturevalue(f"{kind}_url"))
+    run_id = create_run(db, CONFIG, target_steps=100, versions={})
+    recorder = DatabaseRecorder(db, run_id)
+    for step, wins in ((10, 1), (30, 3), (70, 2)):
+        recorder.record_evaluation(make_evaluation(step, wins=wins))
+        recorder.record_metrics(step, {"gate/beta_new": 0.5, "gate/incentive_removed": wins / 10})
+    recorder.close()
+    create_run(db, CONFIG, target_steps=100, versions={})
+    columns = text("SELECT mu_w, gate_removed FROM runs ORDER BY mu_w IS NULL")
+    with db.transaction() as connection:
+        written = [tuple(row) for row in connection.execute(columns)]
+        connection.execute(text("UPDATE runs SET mu_w = NULL, gate_removed = NULL"))
+        migration = import_module("storage.migrations.versions.0004_shelves")
+        connection.execute(text(migration.MU_W))
+        connection.execute(text(migration.GATE_REMOVED))
+        migrated = [tuple(row) for row in connection.execute(columns)]
+    assert migrated[1] == written[1] == (None, None)
+    assert written[0] == pytest.approx((35 / 60, 0.2))
+    assert migrated[0] == pytest.approx(written[0])
     db.dispose()
 
 
@@ -96,10 +134,10 @@ def test_a_reader_does_not_upgrade(old: str, next_version: Path) -> None:
 
 
 def test_a_server_is_upgraded_too(postgres_url: str, next_version: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(upgrade, "SCHEMA_VERSION", "0003")
+    monkeypatch.setattr(upgrade, "SCHEMA_VERSION", "0004")
     open_database(postgres_url).dispose()
     next_version.write_text(NEXT.format(then="pass").replace(', recreate="always"', ""))
-    monkeypatch.setattr(upgrade, "SCHEMA_VERSION", "0004")
+    monkeypatch.setattr(upgrade, "SCHEMA_VERSION", "0005")
     db = open_database(postgres_url)
     with db.read() as connection:
         assert "colour" in {column["name"] for column in inspect(connection).get_columns("runs")}

@@ -3,23 +3,26 @@
 import sqlite3
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
-from sqlalchemy import event, select, text
+from sqlalchemy import Connection, event, select, text
 
-from emtc_core.errors import StorageError
+from emtc_core.errors import RunStateError, StorageError
 from storage.check import check_run
 from storage.engine import Database, open_database
 from storage.models import Transition
+from storage.outage import patiently
+from storage.ownership import this_process
 from storage.queries.curves import metric
 from storage.queries.episodes import get_trajectory
 from storage.recorder import DatabaseRecorder
 from storage.recorder_state import stall_reason
-from storage.runs import create_run, find_run
+from storage.runs import create_run, find_run, finish_run
 from tests.storage.records import (
     CONFIG,
     make_episode,
@@ -263,6 +266,54 @@ def test_a_locked_database_is_waited_for(patient: Database) -> None:
     other.close()
     recorder.close()
     assert read_steps(patient, run_id) == list(range(1, 21))
+
+
+def test_a_commit_whose_answer_was_lost_is_not_written_twice(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    run_id = create_run(db, CONFIG, target_steps=1, versions={})
+    recorder = DatabaseRecorder(db, run_id)
+    transaction, left = Database.transaction, [1]
+
+    @contextmanager
+    def cut_after_the_commit(self: Database) -> Iterator[Connection]:
+        with transaction(self) as connection:
+            yield connection
+        if left and left.pop():
+            lost = self.reader.dialect.loaded_dbapi.OperationalError("the database is locked, or the server is gone")
+            raise StorageError("The database failed.") from lost
+
+    monkeypatch.setattr(Database, "transaction", cut_after_the_commit)
+    record_episodes(recorder, 2)
+    recorder.close()
+    assert left == []
+    assert read_steps(db, run_id) == list(range(1, 21))
+    assert check_run(db, run_id) == []
+
+
+def test_a_run_waits_for_a_lock_to_go_back_and_to_end(patient: Database) -> None:
+    run_id = create_run(patient, CONFIG, target_steps=1, versions={}, owner=(owner := this_process()))
+    assert patient.path is not None
+    recorder = DatabaseRecorder(patient, run_id, token=owner.token)
+    record_episodes(recorder, 2)
+    recorder.flush()
+    for act in (
+        lambda: recorder.supersede(10, checkpoint="checkpoint-000000000010.pt"),
+        lambda: patiently(patient, lambda: finish_run(patient, run_id, "stopped", token=owner.token)),
+    ):
+        with closing(sqlite3.connect(patient.path, isolation_level=None)) as other:
+            other.execute("BEGIN IMMEDIATE")
+            waiting = threading.Thread(target=act)
+            waiting.start()
+            time.sleep(0.5)
+            assert waiting.is_alive()
+            other.execute("ROLLBACK")
+            waiting.join(30)
+    recorder.close()
+    assert (find_run(patient, run_id).env_steps, find_run(patient, run_id).status) == (10, "stopped")
+
+
+def test_what_does_not_pass_is_not_waited_for(db: Database, run_id: str) -> None:
+    with pytest.raises(RunStateError):
+        patiently(db, lambda: finish_run(db, run_id, "finished"))
 
 
 def test_two_recorders_and_a_reader_never_meet_a_lock(db: Database) -> None:

@@ -1,92 +1,75 @@
 """Which runs are compared? Filters, a free search and a choice; all of it stands in the URL."""
 
-from collections.abc import Mapping
-from typing import Any
+from dataclasses import replace
 
-import pandas as pd
 import streamlit as st
 
 from app import data, messages, state
-from app.results.settings import matches_settings
+from app.components import in_url, run_filters
+from storage.queries.run_table import RunFilter
 
-MOST = 200
+AT_ONCE = 1000
+"""Runs that are compared without being asked for: their curves are read within a second."""
+LISTED = 200
+"""Runs in the list to choose from: the newest that match; the search finds the others."""
 _KEY = "compare_runs"
 
 
 def show() -> list[str]:
     """Draw the filters and the choice; return the ids of the runs to compare, newest first. Ends an empty page."""
-    frame = data.run_list(limit=None)
-    if frame.empty:
+    if not data.has_runs():
         messages.empty(messages.NO_RUNS, messages.START_DEMO_HINT, page="../pages/home.py", label="Go to Home")
         st.stop()
-    frame = _filter(frame)
-    chosen = _choose(frame)
-    with_curve = frame.loc[frame["win_rate"].notna(), :]
-    ids = chosen or [str(run_id) for run_id in with_curve["id"]]
-    if not chosen:
-        st.caption(_summary(len(ids), len(frame)))
-    return ids[:MOST]
+    wanted = _filter()
+    listed, matching = data.run_names(wanted, LISTED)
+    chosen = _choose(listed, matching)
+    if chosen:
+        return chosen
+    drawn = data.matching_ids(replace(wanted, evaluated=True, shelf="drawn"), "-created")
+    without = matching - len(drawn)
+    more = f" {without:,} more have no evaluation yet, or are hidden." if without > 0 else ""
+    if len(drawn) > AT_ONCE and not _wants_all(len(drawn)):
+        st.caption(f"Comparing the newest {AT_ONCE:,} of {len(drawn):,} evaluated runs that match.{more}")
+        return drawn[:AT_ONCE]
+    st.caption(f"Comparing all {len(drawn):,} evaluated runs that match.{more}")
+    return drawn
 
 
-def _summary(compared: int, matching: int) -> str:
-    without = f" {matching - compared} more have no evaluation yet." if matching > compared else ""
-    if compared > MOST:
-        return f"Comparing the newest {MOST} of {compared:,} runs that match. Narrow the filters or choose runs."
-    return f"Comparing all {compared} evaluated runs that match.{without}"
-
-
-def _filter(frame: pd.DataFrame) -> pd.DataFrame:
-    places = [*st.columns(3), *st.columns(3)]
-    keep = pd.Series(data=True, index=frame.index)
-    columns = (("Environment", "envs", "env"), ("Map", "maps", "map"), ("Algorithm", "algos", "algo"))
-    for place, (label, key, name) in zip(places, (*columns, ("Status", "states", "status")), strict=False):
-        wanted = place.multiselect(
-            label, sorted(frame[name].unique()), key=key, bind="query-params", placeholder="any", wrap=True
-        )
-        keep &= frame[name].isin(wanted) if wanted else True
-    tags = sorted({tag for tags in frame["tags"] for tag in tags})
-    wanted = set(places[4].multiselect("Tag", tags, key="tags", bind="query-params", placeholder="any"))
-    keep &= pd.Series([not wanted or bool(wanted & set(tags)) for tags in frame["tags"]], index=frame.index)
-    sought = places[5].text_input(
-        "Find",
-        key="q",
-        bind="query-params",
-        placeholder="word, or gate.enabled=false",
-        help="Words of name, id, notes and tags; a setting as `key=value`. All of them must match.",
+def _wants_all(number: int) -> bool:
+    return st.toggle(
+        f"Compare all {number:,}", key="every", bind="query-params", help="Reading thousands of curves takes seconds."
     )
-    found = frame.loc[keep, :]
-    return found.loc[_find(found, (sought or "").split()), :]
 
 
-def _find(frame: pd.DataFrame, words: list[str]) -> pd.Series:
-    settings = dict(word.split("=", 1) for word in words if "=" in word)
-    plain = [word.lower() for word in words if "=" not in word]
-    texts = [" ".join([row["name"], row["id"], row["notes"], *row["tags"]]).lower() for row in data.rows_of(frame)]
-    keep = pd.Series([all(word in text for word in plain) for text in texts], index=frame.index, dtype=bool)
-    if not settings:
-        return keep
-    configs: Mapping[str, Mapping[str, Any]] = data.configs(frame["id"].tolist())
-    return keep & pd.Series([matches_settings(configs[run_id], settings) for run_id in frame["id"]], frame.index, bool)
+def _filter() -> RunFilter:
+    wanted = run_filters.lists("compare", RunFilter())
+    with st.container(horizontal=True, vertical_alignment="bottom"):
+        text = run_filters.search("compare")
+        statuses = st.multiselect(
+            "Status", **in_url.several("compare", "states", run_filters.STATUSES), placeholder="any", wrap=True
+        )
+    return replace(wanted, text=text, statuses=tuple(statuses))
 
 
-def _choose(frame: pd.DataFrame) -> list[str]:
+def _choose(listed: dict[str, str], matching: int) -> list[str]:
     """Let runs be chosen one by one; the URL's `runs` decides, full ids or beginnings of them."""
-    every = data.run_list(limit=None)
-    names = {str(row["id"]): f"{row['name']} · {row['id']}" for row in data.rows_of(every)}
     wanted = state.read_list(state.RUNS)
+    names = data.names_of(wanted)
     chosen = [run_id for text in wanted for run_id in names if run_id.startswith(text.lower())]
     chosen = list(dict.fromkeys(chosen))
     lost = [text for text in wanted if not any(run_id.startswith(text.lower()) for run_id in names)]
     if lost:
         st.warning(f"{len(lost)} of the runs in this link are not in the database.", icon=":material/link_off:")
     st.session_state[_KEY] = chosen
+    names = names | listed
+    more = f"; the newest {LISTED} of {matching:,} that match are listed, find the others above"
     st.multiselect(
         "Runs",
-        list(dict.fromkeys([*chosen, *(str(run_id) for run_id in frame["id"])])),
+        list(dict.fromkeys([*chosen, *listed])),
         key=_KEY,
-        format_func=lambda run_id: names.get(run_id, str(run_id)),
+        format_func=lambda run_id: f"{names.get(run_id, '')} · {run_id}",
         on_change=_chosen,
-        placeholder="Every evaluated run that matches; or choose some",
+        placeholder=f"Every evaluated run that matches; or choose some{more if matching > LISTED else ''}",
         help="Runs that differ in nothing but their seed become one line.",
     )
     return chosen

@@ -8,13 +8,14 @@ from app.format import escape_markdown
 from app.results.curves import draw_comparison
 from app.results.provenance import describe_runs
 from app.state import RUNS
+from storage.queries.run_table import RunFilter
 
 NEWEST = 10
 
 
 def show() -> None:
     """Draw the chart when at least one run was evaluated."""
-    newest = [str(run_id) for run_id in data.run_list()["id"].head(NEWEST)]
+    newest = list(data.run_names(RunFilter(shelf="drawn", evaluated=True), NEWEST)[0])
     compared = data.compared(newest, "win_rate")
     comparison = compared.curves(include_unfinished=False)
     chart = draw_comparison(comparison, per_seed=True, name="win-rates", title="Win rate of the last runs")

@@ -1,24 +1,26 @@
-"""The table of runs with their live status; a chosen row offers what can be done with that run."""
+"""The table of all runs, page by page: searched, filtered and sorted by the database, all of it in the URL."""
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from typing import Any
 
 import pandas as pd
 import streamlit as st
 
-from app import data, messages
-from app.components import run_picker
-from app.format import count, duration, escape_markdown
+from app import data, messages, state
+from app.components import in_url, run_filters
+from app.components.home import chosen_runs, table_state
+from app.format import count, duration
+from app.results.names import name_algo
 from app.theme import ENDED
-from emtc_core.errors import EmtcError
-from storage import lifecycle
-from storage.lifecycle import Event, State
-from storage.queries.gate_state import GateState
-from storage.removal import list_belongings, remove_run
+from emtc_core.errors import ConfigError
+from storage.queries.run_table import RunFilter, RunPage
 
+ROWS = 50
+PAGE = "home"
+_NUMBER, _DOWN = "page", "down"
 _COLUMNS = [
-    *("status", "name", "algo", "map", "seed", "progress"),
-    *("win_rate", "return_mean", "gate", "duration", "id", "created_at"),
+    *("status", "name", "algo", "map", "seed", "progress", "win_rate", "mu_w", "return_mean", "gate"),
+    *("tags", "notes", "duration", "id", "created_at"),
 ]
 _SYMBOLS = {
     "queued": "◷ queued",
@@ -29,99 +31,172 @@ _SYMBOLS = {
     "failed": "✖ failed",
     "lost": "⚠ lost",
 }
-
-
 _GATES = {"active": "● active", "idle": "○ idle"}
+_SORTS = {
+    "": "At work, then newest",
+    "created": "Created",
+    "win_rate": "Win rate",
+    "mu_w": "μ̄_w",
+    "return": "Return",
+    "gate": "Gate",
+    "progress": "Progress",
+    "duration": "Duration",
+    "status": "Status",
+    "name": "Run",
+    "algo": "Algorithm",
+    "env": "Environment",
+    "map": "Map",
+    "seed": "Seed",
+    "preset": "Preset",
+    "env_steps": "Env steps",
+    "target_steps": "Target steps",
+    "id": "Id",
+}
 
 
 def show() -> None:
     """Draw the table; it refreshes itself, faster while a run is alive."""
-    active = not set(data.run_list()["status"]) <= ENDED
-    st.fragment(_table, run_every=2 if active else 5)()
+    active = not set(data.run_choices().statuses) <= ENDED
+    st.fragment(_board, run_every=2 if active else 5)()
 
 
-def _table() -> None:
-    frame = data.run_list()
-    gates = data.gate_states(list(zip(frame["id"], frame["status"], frame["env_steps"], strict=True)))
+def _board() -> None:
+    wanted, sort = _ask()
+    try:
+        page = _read_page(wanted, sort)
+    except ConfigError as exc:
+        messages.error(exc)
+        return
+    if not page.total:
+        _say_nothing_matches(wanted)
+        return
+    ids, frame = _stand_still(page, wanted, sort)
+    rows = _draw(frame)
+    _turn_pages(page.total)
+    chosen_runs.show([ids[row] for row in rows if row < len(ids)], wanted, sort, page.total)
+
+
+def _ask() -> tuple[RunFilter, str]:
+    """Draw search, filters and order; return them."""
+    with st.container(horizontal=True, vertical_alignment="bottom"):
+        text = run_filters.search(PAGE, _to_first_page)
+        shelf = run_filters.shelf(PAGE, _to_first_page)
+        column = st.selectbox(
+            "Sort by",
+            **in_url.one(PAGE, "sort", list(_SORTS), _to_first_page),
+            format_func=_SORTS.__getitem__,
+            help="All runs that match are sorted; a click on the head of a column sorts this page alone.",
+        )
+        down = st.toggle(
+            "Downwards", value=True, key=_DOWN, bind="query-params", on_change=_to_first_page, disabled=not column
+        )
+    statuses = run_filters.statuses(PAGE, data.run_choices(shelf).statuses, _to_first_page)
+    wanted = run_filters.lists(PAGE, RunFilter(text=text, shelf=shelf, statuses=statuses), _to_first_page)
+    return wanted, f"-{column}" if column and down else column or ""
+
+
+def _to_first_page() -> None:
+    st.session_state[_NUMBER] = 1
+
+
+def _read_page(wanted: RunFilter, sort: str) -> RunPage:
+    """Read the page that is asked for, or the last one there is."""
+    number = st.session_state.get(_NUMBER) or state.read_int(_NUMBER) or 1
+    number = max(1, min(number, 10**9))
+    page = data.run_page(wanted, sort=sort, limit=ROWS, offset=(number - 1) * ROWS)
+    last = max(1, -(-page.total // ROWS))
+    if number > last:
+        st.session_state[_NUMBER] = last
+        state.write(_NUMBER, last)
+        return data.run_page(wanted, sort=sort, limit=ROWS, offset=(last - 1) * ROWS)
+    return page
+
+
+def _say_nothing_matches(wanted: RunFilter) -> None:
+    if not run_filters.is_asking(wanted):
+        where = "archived" if wanted.shelf == "archived" else "hidden" if wanted.shelf == "hidden" else "listed"
+        st.info(f"No run is {where}.")
+        return
+    st.info("No run matches. Take a filter away, or look among the archived ones under *Show*.")
+
+
+def _stand_still(page: RunPage, wanted: RunFilter, sort: str) -> tuple[list[str], pd.DataFrame]:
+    """Keep the rows in their places while some are chosen: what is chosen must not become another run.
+
+    A table that ticks gets new runs on top. As long as its view is the same and rows are chosen, the runs that were
+    shown when they were are shown, as they are now; another view, or a run that is gone, takes the choice away.
+    """
+    view = repr((wanted, sort, st.session_state.get(_NUMBER, 1)))
+    if table_state.chosen_rows():
+        known = table_state.shown(view)
+        frame = data.runs_by_id(known)
+        if known and len(frame) == len(known):
+            return known, frame
+        table_state.forget_choice()
+    ids = page.frame["id"].tolist()
+    table_state.remember_shown(view, ids)
+    return ids, page.frame
+
+
+def _draw(frame: pd.DataFrame) -> Sequence[int]:
     picked = st.dataframe(
-        make_rows(frame, gates),
-        key="run_table",
+        make_rows(frame),
+        key=table_state.key(),
         hide_index=True,
+        height=36 * min(len(frame), 15) + 38,
         on_select="rerun",
-        selection_mode="single-row",
+        selection_mode="multi-row",
         column_order=_COLUMNS,
         column_config=_column_config(),
-        alt="Table of runs with status, progress and last evaluation. Choose a row to open, resume or delete the run.",
+        alt="Table of runs with status, progress and last evaluation. Choose rows to act on runs.",
     )
-    rows = picked["selection"]["rows"]
-    if rows and rows[0] < len(frame):
-        _actions(data.rows_of(frame.iloc[rows[0] : rows[0] + 1])[0], gates)
-    else:
-        st.caption("Choose a row to open, resume or delete the run.")
+    return picked["selection"]["rows"]
 
 
-def make_rows(frame: pd.DataFrame, gates: Mapping[str, GateState]) -> pd.DataFrame:
-    """Turn the list of runs into what the table shows; without a judged gate its cell is empty."""
+def make_rows(frame: pd.DataFrame) -> pd.DataFrame:
+    """Turn runs into what the table shows; without a judged gate its cell is empty."""
     rows = frame.copy()
     rows["status"] = [_SYMBOLS.get(status, status) for status in frame["status"]]
+    rows["algo"] = [name_algo(algo) for algo in frame["algo"]]
+    hidden = frame["hidden_at"].notna()
+    rows["name"] = [f"{name} (hidden)" if aside else name for name, aside in zip(frame["name"], hidden, strict=True)]
     rows["progress"] = (frame["env_steps"] / frame["target_steps"].clip(lower=1)).clip(upper=1.0)
     ended = frame["ended_at"].fillna(frame["heartbeat_at"])
     seconds = (ended - frame["started_at"]).dt.total_seconds()
     rows["duration"] = [duration(None if pd.isna(value) else float(value)) for value in seconds]
-    rows["gate"] = [_GATES[gates[run_id].state] if run_id in gates else "" for run_id in frame["id"]]
+    rows["gate"] = [_GATES.get(gate, "") for gate in frame["gate"]]
     return rows
+
+
+def _turn_pages(total: int) -> None:
+    pages = max(1, -(-total // ROWS))
+    with st.container(horizontal=True, horizontal_alignment="distribute", vertical_alignment="center"):
+        number = 1
+        if pages > 1:
+            number = st.pagination(pages, key=_NUMBER, bind=state.bind_int(_NUMBER), width=420)
+        first = (number - 1) * ROWS + 1
+        shown = f"{count(first)}–{count(min(total, first + ROWS - 1))} of " if pages > 1 else ""
+        st.caption(f"{shown}{count(total)} run{'' if total == 1 else 's'}", width="content")
 
 
 def _column_config() -> dict[str, Any]:
     column = st.column_config
     return {
-        "status": column.TextColumn("Status", width="small"),
+        "status": column.TextColumn("Status", width=90),
         "name": column.TextColumn("Run", width="medium"),
-        "algo": column.TextColumn("Algorithm", width="small"),
-        "map": column.TextColumn("Map", width="small"),
-        "seed": column.NumberColumn("Seed", width="small"),
-        "progress": column.ProgressColumn("Progress", format="percent", min_value=0, max_value=1, width="small"),
-        "win_rate": column.NumberColumn("Win rate", format="percent", width="small", help="Last greedy evaluation"),
-        "return_mean": column.NumberColumn("Return", format="%.2f", help="Last greedy evaluation, mean [env return]"),
-        "gate": column.TextColumn("Gate", width="small", help="Does it remove incentive? Choose the row for why."),
+        "algo": column.TextColumn("Algorithm", width=115),
+        "map": column.TextColumn("Map", width=80),
+        "seed": column.NumberColumn("Seed", width=60),
+        "progress": column.ProgressColumn("Progress", format="percent", min_value=0, max_value=1, width=90),
+        "win_rate": column.NumberColumn("Win rate", format="percent", width=80, help="Last greedy evaluation"),
+        "mu_w": column.NumberColumn(
+            "μ̄_w", format="%.3f", width=70, help="Normalised overall win rate up to the last evaluation"
+        ),
+        "return_mean": column.NumberColumn("Return", format="%.2f", width=80, help="Last evaluation [env return]"),
+        "gate": column.TextColumn("Gate", width=80, help="Does it remove incentive? Choose the row for why."),
+        "tags": column.ListColumn("Tags", width=130),
+        "notes": column.TextColumn("Note", width="small"),
         "duration": column.TextColumn("Duration", width="small"),
         "created_at": column.DatetimeColumn("Created (UTC)", format="YYYY-MM-DD HH:mm", timezone="UTC"),
         "id": column.TextColumn("Id", width="small"),
     }
-
-
-def _actions(run: dict[str, Any], gates: Mapping[str, GateState]) -> None:
-    run_id = str(run["id"])
-    with st.container(horizontal=True, vertical_alignment="center"):
-        run_picker.links(run_id, str(run["name"]))
-        can_go = messages.may_act() and lifecycle.allows(State(str(run["state"])), Event.DELETE)
-        with st.popover("Delete", icon=":material/delete:", disabled=not can_go, key=f"delete-{run_id}"):
-            if can_go:
-                _say_what_goes(run_id)
-            if st.button("Delete for good", type="primary", key=f"delete-now-{run_id}"):
-                _delete(run_id)
-    run_picker.gate_badge(gates.get(run_id))
-    if run["status"] in ("failed", "lost") and run["error"]:
-        st.error(escape_markdown(str(run["error"])))
-    if run["status"] == "lost":
-        st.warning("The trainer of this run is gone without a word. Open *Live* to see what it can go on from.")
-
-
-def _say_what_goes(run_id: str) -> None:
-    with messages.guarded():
-        belongings = list_belongings(data.database(), run_id)
-        st.markdown(f"For good, this removes run `{run_id}`: {escape_markdown(str(belongings))}.")
-        if belongings.entries or belongings.children:
-            kept = f"{count(belongings.entries)} notebook entries and {count(belongings.children)} later runs"
-            st.caption(f"{kept} that name it stay.")
-
-
-def _delete(run_id: str) -> None:
-    try:
-        remove_run(data.database(), run_id)
-    except EmtcError as exc:
-        messages.error(exc)
-        return
-    run_picker.forget(run_id)
-    st.cache_data.clear()
-    st.rerun()

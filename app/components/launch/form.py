@@ -117,7 +117,7 @@ def _sections(base: RunConfig) -> dict[str, object]:
     for section in dict.fromkeys(info.key.partition(".")[0] for info in fields):
         if section not in relevant:
             continue
-        with st.expander(config_form.SECTION_TITLES.get(section, section)):
+        with st.expander(config_form.SECTION_TITLES.get(section, section.upper())):
             own = [info for info in fields if info.key.partition(".")[0] == section]
             overrides |= config_form.show_section(own, defaults)
     return overrides

@@ -7,6 +7,7 @@ import streamlit as st
 
 from app import data
 from app.components.config_form import SECTION_TITLES
+from app.components.method import measured
 from app.format import MISSING, escape_markdown
 from emtc_core.config.resolve import (
     FieldInfo,
@@ -54,6 +55,8 @@ def show_settings() -> None:
         st.markdown(f"##### {SECTION_TITLES.get(section, 'Run')}")
         rows = [_setting_row(info) for info in found if _section(info) == section]
         st.markdown(_table(("Key", "Default", "Allowed", "Unit", "Question", "Meaning"), rows))
+        if section == "embed":
+            measured.show_return_scale()
 
 
 def show_presets() -> None:

@@ -8,6 +8,7 @@ interrupt from the keyboard reaches it as well, but whether to stop is the train
 import os
 import signal
 import sys
+from typing import Any
 
 import orjson
 
@@ -32,7 +33,7 @@ def main(arguments: list[str]) -> None:
         os.write(replies, b".")
 
 
-def _squad(fields: dict) -> Squad:
+def _squad(fields: dict[str, Any]) -> Squad:
     lineup = fields.pop("lineup")
     left, right = (tuple(Player(**player) for player in lineup[side]) for side in ("left", "right"))
     return Squad(Lineup(left, right, tuple(lineup["ball"])), **fields)

@@ -7,6 +7,8 @@ time, not correctness: every candidate's distance is computed. The walk of Algor
 kernels, hence each state sees what the states after it in its own episode did.
 """
 
+from typing import Any
+
 import numpy as np
 from numba import njit
 from numpy.typing import NDArray
@@ -73,7 +75,7 @@ def _cell(value: float, radius: float) -> Int:  # pragma: no cover  # compiled
 
 
 @njit(cache=True, nogil=True)
-def _bucket_of(point: NDArray, radius: float, buckets: Int) -> Int:  # pragma: no cover  # compiled
+def _bucket_of(point: NDArray[Any], radius: float, buckets: Int) -> Int:  # pragma: no cover  # compiled
     dim = len(point)
     a = _cell(point[0], radius)
     b = _cell(point[1], radius) if dim > 1 else 0
@@ -83,7 +85,9 @@ def _bucket_of(point: NDArray, radius: float, buckets: Int) -> Int:  # pragma: n
 
 
 @njit(cache=True, nogil=True)
-def insert(buckets: NDArray, chain: NDArray, z: NDArray, slot: Int, radius: float) -> None:  # pragma: no cover
+def insert(
+    buckets: NDArray[Any], chain: NDArray[Any], z: NDArray[Any], slot: Int, radius: float
+) -> None:  # pragma: no cover
     """Add the node whose coordinates stand in its row of `z`."""
     bucket = _bucket_of(z[slot], radius, len(buckets))
     first = buckets[bucket]
@@ -95,7 +99,9 @@ def insert(buckets: NDArray, chain: NDArray, z: NDArray, slot: Int, radius: floa
 
 
 @njit(cache=True, nogil=True)
-def remove(buckets: NDArray, chain: NDArray, z: NDArray, slot: Int, radius: float) -> None:  # pragma: no cover
+def remove(
+    buckets: NDArray[Any], chain: NDArray[Any], z: NDArray[Any], slot: Int, radius: float
+) -> None:  # pragma: no cover
     """Take out a node; its row of `z` must still hold the coordinates it was added with."""
     before, after = chain[slot, 0], chain[slot, 1]
     if before >= 0:
@@ -107,14 +113,16 @@ def remove(buckets: NDArray, chain: NDArray, z: NDArray, slot: Int, radius: floa
 
 
 @njit(cache=True, nogil=True)
-def insert_rows(buckets: NDArray, chain: NDArray, z: NDArray, rows: Int, radius: float) -> None:  # pragma: no cover
+def insert_rows(
+    buckets: NDArray[Any], chain: NDArray[Any], z: NDArray[Any], rows: Int, radius: float
+) -> None:  # pragma: no cover
     """Add the first `rows` nodes."""
     for slot in range(rows):
         insert(buckets, chain, z, slot, radius)
 
 
 @njit(cache=True, nogil=True)
-def count_nodes(buckets: NDArray, chain: NDArray) -> int:  # pragma: no cover  # compiled
+def count_nodes(buckets: NDArray[Any], chain: NDArray[Any]) -> int:  # pragma: no cover  # compiled
     """Walk every chain."""
     count = 0
     for first in buckets:
@@ -126,7 +134,7 @@ def count_nodes(buckets: NDArray, chain: NDArray) -> int:  # pragma: no cover  #
 
 
 @njit(cache=True, nogil=True)
-def distance(p: NDArray, q: NDArray, is_linf: bool) -> float:  # pragma: no cover  # compiled
+def distance(p: NDArray[Any], q: NDArray[Any], is_linf: bool) -> float:  # pragma: no cover  # compiled
     """Euclidean or largest-coordinate distance."""
     total = 0.0
     for i in range(len(p)):
@@ -137,7 +145,7 @@ def distance(p: NDArray, q: NDArray, is_linf: bool) -> float:  # pragma: no cove
 
 @njit(cache=True, nogil=True)
 def _scan(
-    first: Int, z: NDArray, chain: NDArray, q: NDArray, is_linf: bool, best: Int, best_distance: float
+    first: Int, z: NDArray[Any], chain: NDArray[Any], q: NDArray[Any], is_linf: bool, best: Int, best_distance: float
 ) -> tuple[Int, float]:  # pragma: no cover  # compiled
     slot = first
     while slot >= 0:
@@ -150,7 +158,7 @@ def _scan(
 
 @njit(cache=True, nogil=True)
 def nearest(
-    buckets: NDArray, z: NDArray, chain: NDArray, q: NDArray, radius: float, is_linf: bool
+    buckets: NDArray[Any], z: NDArray[Any], chain: NDArray[Any], q: NDArray[Any], radius: float, is_linf: bool
 ) -> tuple[Int, float]:  # pragma: no cover  # compiled
     """Find the nearest node of one query within the radius; (-1, inf) where there is none."""
     dim = len(q)
@@ -172,8 +180,8 @@ def nearest(
 
 @njit(cache=True, nogil=True)
 def query_rows(
-    buckets: NDArray, z: NDArray, chain: NDArray, q: NDArray, radius: float, is_linf: bool
-) -> tuple[NDArray, NDArray]:  # pragma: no cover  # compiled
+    buckets: NDArray[Any], z: NDArray[Any], chain: NDArray[Any], q: NDArray[Any], radius: float, is_linf: bool
+) -> tuple[NDArray[Any], NDArray[Any]]:  # pragma: no cover  # compiled
     """Answer all rows of `q`."""
     slots = np.empty(len(q), np.int64)
     distances = np.empty(len(q))

@@ -1,0 +1,153 @@
+"""The trainers that a storm hits: each executes a detached trainer's own command and is started again when it ends.
+
+They come out of a process that has loaded the learner's libraries already, so that a storm kills trainers rather than
+imports; how a run fares that is killed while its libraries load is a matter of the tests.
+"""
+
+import multiprocessing
+import os
+import random
+import socket
+import sys
+from contextlib import suppress
+from dataclasses import dataclass
+from multiprocessing.context import ForkServerProcess
+
+import psutil
+
+from app.runs.launch import LOG_NAME
+from app.runs.resume import look, take_to_resume
+from app.runs.versions import library_versions
+from emtc_core.config.resolve import resolve
+from emtc_core.config.run import RunConfig
+from storage.engine import Database, run_folder
+from storage.files import append_private, make_private_folder
+from storage.lifecycle import State
+from storage.outage import patiently
+from storage.ownership import get_process_created_at, mark_launched, this_process
+from storage.queries.runs import get_run
+from storage.runs import create_run, start_again
+
+STEPS = 2500
+PATIENCE_S = 120.0
+SETTINGS = (
+    "train.device=cpu", "train.threads=1", "train.burn_in=8", "train.batch=8", "train.replay=200", "eval.interval=1000",
+    "eval.episodes=4", "checkpoint.interval=300", "embed.interval=1000", "embed.min_entries=64", "embed.batch=64",
+    "memory.delta=0.02", "record.gate_interval=200",
+)  # fmt: skip
+"""Small enough that a run reaches its end, often enough at every duty that a blow may fall on any of them."""
+_COMMANDS = tuple(f"app.cli.{name}" for name in ("train", "export", "notebook", "sweep", "project", "bench"))
+"""All that `app.cli.main` imports of weight, but not itself: each trainer runs it as its own main module."""
+
+
+@dataclass
+class Berth:
+    """One place of the fleet: a run, and the process that trains it."""
+
+    run_id: str
+    process: ForkServerProcess
+
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        return self.process.pid or 0
+
+
+def storm_config(steps: int = STEPS) -> RunConfig:
+    """Configure the run that every trainer makes: the same seed, so that all must record the same rows."""
+    return resolve(env="skirmish", map="3m", algo="emtc-qplex", steps=steps, overrides=SETTINGS)
+
+
+class Fleet:
+    """So many trainers on one database, whatever happens to them."""
+
+    def __init__(self, db: Database, trainers: int, *, steps: int = STEPS) -> None:
+        self._db, self._config = db, storm_config(steps)
+        self._context = multiprocessing.get_context("forkserver")
+        self._context.set_forkserver_preload(["app.bench.storms.ready", *_COMMANDS])
+        self.resumed = self.started_again = 0
+        self.failures: list[str] = []
+        """What runs said that failed; a storm ends no run for good."""
+        self._berths = [self._launch() for _ in range(trainers)]
+
+    def at_sea(self) -> list[Berth]:
+        """List the trainers whose processes live."""
+        return [berth for berth in self._berths if berth.process.is_alive()]
+
+    def choose(self, rng: random.Random) -> Berth | None:
+        """Draw a living trainer."""
+        alive = self.at_sea()
+        return rng.choice(alive) if alive else None
+
+    def tend(self) -> None:
+        """Let every run whose trainer has ended go on, and a finished one make way for a new one."""
+        for place, berth in enumerate(self._berths):
+            if not berth.process.is_alive():
+                berth.process.join()
+                self._berths[place] = patiently(self._db, lambda run_id=berth.run_id: self._go_on(run_id))
+
+    def come_home(self) -> None:
+        """Stop every trainer, as a signal does, and kill whoever does not come."""
+        for berth in self.at_sea():
+            berth.process.terminate()
+        for berth in self._berths:
+            berth.process.join(PATIENCE_S)
+            berth.process.kill()
+            berth.process.join()
+
+    def _launch(self) -> Berth:
+        owner = this_process()
+        values = self._config.model_dump(mode="json")
+        run_id = patiently(
+            self._db,
+            lambda: create_run(self._db, values, target_steps=self._config.train.t_max, versions={}, owner=owner),
+        )
+        return self._start(run_id, owner.token, resume=False)
+
+    def _go_on(self, run_id: str) -> Berth:
+        row = get_run(self._db, run_id)
+        if row.state == State.FINISHED:
+            return self._launch()
+        if row.state == State.FAILED:
+            self.failures.append(f"{run_id}: {row.error}")
+        if look(self._db, row).can_resume:
+            token = take_to_resume(self._db, run_id).token
+            self.resumed += 1
+            return self._start(run_id, token, resume=True)
+        owner = this_process()
+        child = start_again(self._db, run_id, versions=library_versions(), owner=owner)
+        self.started_again += 1
+        return self._start(child, owner.token, resume=False)
+
+    def _start(self, run_id: str, token: str, *, resume: bool) -> Berth:
+        log = run_folder(self._db, run_id) / LOG_NAME
+        options = ("--token", token, *(("--resume",) if resume else ()))
+        process = self._context.Process(
+            target=_train, args=(self._db.url, str(log), ("train-worker", run_id, *options))
+        )
+        process.start()
+        berth = Berth(run_id, process)
+        with suppress(psutil.NoSuchProcess):  # it has ended already, and said how
+            created_at = get_process_created_at(berth.pid)
+            host = socket.gethostname()
+            patiently(
+                self._db,
+                lambda: mark_launched(
+                    self._db, run_id, pid=berth.pid, pid_created_at=created_at, host=host, token=token
+                ),
+            )
+        return berth
+
+
+def _train(url: str, log: str, arguments: tuple[str, ...]) -> None:
+    """Be a detached trainer."""
+    from pathlib import Path
+
+    from app.cli.main import run
+
+    make_private_folder(Path(log).parent)
+    with append_private(Path(log)) as output:
+        os.dup2(output.fileno(), 1)
+        os.dup2(output.fileno(), 2)
+    os.environ["EMTC_DB"] = url
+    sys.exit(run(list(arguments)))

@@ -1,0 +1,60 @@
+"""What was measured before a default was chosen: the benchmark's own output, as it was written."""
+
+import json
+from collections.abc import Mapping, Sequence
+from functools import cache
+from importlib.resources import files
+
+import streamlit as st
+
+from app.format import MISSING, escape_markdown, number
+
+_COMMAND = "emtc bench embedding --json"
+_QUANTITIES = {
+    "purity": "purity of neighbours [R²]",
+    "info_nce": "InfoNCE [nats]",
+    "info_nce_accuracy": "InfoNCE accuracy [fraction]",
+    "info_nce_chance": "… by chance",
+    "merge_rate": "states merged [fraction]",
+    "return_r2": "decoded return [R²]",
+}
+_SCALES = ("none", "std")
+
+
+def show_return_scale() -> None:
+    """Show the table by which the default of `embed.return_scale` was chosen."""
+    st.markdown("##### Measured: what `embed.return_scale` does")
+    st.markdown(
+        "The same recorded episodes, embedded with the returns as they are (`none`) and divided by their running "
+        "standard deviation (`std`). InfoNCE on every fifth episode, which no refit saw; purity is the share of the "
+        "variance of H that the ten nearest nodes out of *other* episodes explain; merges at δ = 1.8e-2, after the "
+        "first refit. `std` hears the contrast better on 2s3z and football and worse on 3m; purity hardly differs. "
+        "It is the default because it does not depend on the unit of the reward."
+    )
+    tasks = list(dict.fromkeys(map for _, map, _ in read_measured()))
+    head = ["", *(f"{escape_markdown(task)}: {scale}" for task in tasks for scale in _SCALES)]
+    rows = [
+        [label, *(_cell(read_measured(), (what, task, scale)) for task in tasks for scale in _SCALES)]
+        for what, label in _QUANTITIES.items()
+    ]
+    st.markdown("\n".join(f"| {' | '.join(row)} |" for row in (head, ["---"] * len(head), *rows)))
+    st.caption(f"Means over two embedders of a run of 20,000 env steps: `{_COMMAND}`.")
+
+
+@cache
+def read_measured() -> Mapping[tuple[str, str, str], float]:
+    """Read the figures: (quantity, map, scale) → value."""
+    text = (files("app.bench") / "measured" / "embedding.json").read_text()
+    parts = {figure["name"]: figure["value"] for figure in json.loads(text)["figures"]}
+    return {_split(name): value for name, value in parts.items()}
+
+
+def _split(name: str) -> tuple[str, str, str]:
+    _, what, map, scale = name.split(".")
+    return what, map, scale
+
+
+def _cell(measured: Mapping[tuple[str, str, str], float], key: Sequence[str]) -> str:
+    what, task, scale = key
+    value = measured.get((what, task, scale))
+    return MISSING if value is None else number(value)

@@ -1,0 +1,155 @@
+"""`emtc runs | tag | note | archive | hide`: what they print, and one sentence for what they cannot use."""
+
+import orjson
+import pytest
+
+from app.cli import runs as command
+from app.cli.main import run
+from storage.engine import Database, open_database
+from storage.queries.run_table import count_runs
+from storage.queries.runs import list_runs
+from storage.runs import create_run, find_run, finish_run, start_run
+from tests.pages.several import seed_runs
+from tests.storage.records import CONFIG, ME
+
+KEYS = {
+    *("id", "name", "env", "map", "algo", "seed", "status", "env_steps", "target_steps", "created_at", "started_at"),
+    *("ended_at", "heartbeat_at", "device", "win_rate", "return_mean", "tags", "notes", "error", "sweep_id"),
+    *("parent_id", "state", "stall"),
+}
+"""What a script may read since the first version."""
+
+
+@pytest.fixture
+def db(tmp_path, monkeypatch):
+    """emtc-qplex and qmix on 3m and corridor, two seeds each, and an ablation on 3m."""
+    monkeypatch.setenv("EMTC_DB", f"sqlite:///{tmp_path / 'emtc.db'}")
+    database = open_database(f"sqlite:///{tmp_path / 'emtc.db'}")
+    seed_runs(database)
+    seed_runs(database, algos=("emtc-qplex",), maps=("3m",), overrides=("gate.enabled=false",), prefix="a")
+    yield database
+    database.dispose()
+
+
+def ask(capfdbinary, *arguments: str) -> list[dict]:
+    assert run(["runs", "--json", *arguments]) == 0
+    return orjson.loads(capfdbinary.readouterr().out)
+
+
+def ids(rows: list[dict]) -> list[str]:
+    return sorted(row["id"] for row in rows)
+
+
+def test_without_options_every_run_is_listed_with_the_keys_of_before(db: Database, capfdbinary):
+    rows = ask(capfdbinary)
+    assert [row["id"] for row in rows] == list_runs(db)["id"].tolist()
+    assert all(row.keys() >= KEYS for row in rows)
+    assert {"mu_w", "gate", "hidden_at", "archived_at", "preset"} <= rows[0].keys()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (("--where", "gate.enabled=false", "--where", "algo=EMTC(QPLEX)"), ["a0000", "a0001"]),
+        (("--tag", "paper", "--search", "corridor"), ["r0006", "r0007"]),
+        (("--status", "finished", "--where", "seed=2", "--where", "map=3m"), ["a0001", "r0001", "r0005"]),
+        (("--status", "lost"), []),
+        (("--where", "win_rate>0.85", "--where", "map=corridor"), ["r0002", "r0006"]),
+        (("--archived",), []),
+    ],
+)
+def test_options_narrow_the_list(db: Database, capfdbinary, arguments, expected):
+    assert ids(ask(capfdbinary, *arguments)) == expected
+
+
+def test_pages_and_order_say_what_they_leave_out(db: Database, capfdbinary):
+    whole = [row["id"] for row in ask(capfdbinary, "--sort", "id")]
+    assert whole == sorted(whole)
+    assert run(["runs", "--json", "--sort", "id", "--limit", "4", "--page", "3"]) == 0
+    out, err = capfdbinary.readouterr()
+    assert [row["id"] for row in orjson.loads(out)] == whole[8:]
+    assert b"Page 3 of 3: 2 of 10 runs that match." in err
+    assert run(["runs", "--limit", "4", "--page", "9"]) == 0
+    assert b"There is no page 9: 10 runs match, on 3 pages." in capfdbinary.readouterr().err
+
+
+def test_the_table_stops_at_a_page_and_says_so(db: Database, capfdbinary, monkeypatch):
+    monkeypatch.setattr(command, "PAGE", 4)
+    assert run(["runs"]) == 0
+    out, err = capfdbinary.readouterr()
+    assert out.count(b"skirmish") == 4
+    assert b"Page 1 of 3: 4 of 10 runs that match. Go on with: --page 2" in err
+    assert all(column.encode() in out for column in command.COLUMNS)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("runs", "--where", "gate.enabled"),
+        ("runs", "--where", "gate.enable=false"),
+        ("runs", "--where", "win_rate>high"),
+        ("runs", "--where", "name<b"),
+        ("runs", "--search", "nonsense=1"),
+        ("runs", "--sort", "colour"),
+        ("runs", "--status", "dead"),
+        ("runs", "--limit", "0"),
+        ("runs", "--limit", "99999999999999999999"),
+        ("runs", "--page", "-1"),
+        ("tag", "r0000"),
+        ("tag", "r0000", "a,b"),
+        ("tag", "r0000", "--add", "x" * 65),
+        ("tag", "r0000", "zzzz", "--add", "late"),
+        ("note", "zzzz", "text"),
+        ("note", "r0000", "x" * 20_001),
+        ("archive", "r0000", "r"),
+        ("hide", ""),
+    ],
+)
+def test_bad_input_is_one_sentence_and_changes_nothing(db: Database, capfdbinary, arguments):
+    before = list_runs(db).astype(str).to_dict()
+    assert run(list(arguments)) == 2
+    out, err = capfdbinary.readouterr()
+    assert out == b""
+    assert len(err.decode().strip().splitlines()) == 1
+    assert list_runs(db).astype(str).to_dict() == before
+
+
+def test_tags_are_added_in_both_spellings_and_taken_away(db: Database, capfdbinary):
+    assert run(["tag", "r0000", "r0001", "mine"]) == 0
+    assert b"2 of 2 runs" in capfdbinary.readouterr().err
+    assert ids(ask(capfdbinary, "--tag", "mine")) == ["r0000", "r0001"]
+    assert run(["tag", "r0000", "--add", "better one", "--remove", "mine"]) == 0
+    assert find_run(db, "r0000").tags == ["better one"]
+
+
+def test_a_note_is_written_found_and_taken_away(db: Database, capfdbinary):
+    assert run(["note", "r0003", "collapsed after 2M"]) == 0
+    assert run(["note", "r0003", "seed of the appendix", "--append"]) == 0
+    assert find_run(db, "r0003").notes == "collapsed after 2M\nseed of the appendix"
+    capfdbinary.readouterr()
+    assert ids(ask(capfdbinary, "--search", '"collapsed after" appendix')) == ["r0003"]
+    assert run(["note", "r0003", ""]) == 0
+    assert find_run(db, "r0003").notes == ""
+
+
+def test_what_is_archived_is_listed_apart_until_it_is_brought_back(db: Database, capfdbinary):
+    assert run(["archive", "r0000", "r0001"]) == 0
+    capfdbinary.readouterr()
+    assert ids(ask(capfdbinary, "--archived")) == ["r0000", "r0001"]
+    assert len(ask(capfdbinary)) == 8
+    assert run(["archive", "r0000", "r0001", "--undo"]) == 0
+    assert count_runs(db) == 10
+    assert run(["hide", "r0000"]) == 0
+    assert find_run(db, "r0000").hidden_at is not None
+    assert count_runs(db) == 10
+    assert run(["hide", "r0000", "--undo"]) == 0
+    assert find_run(db, "r0000").hidden_at is None
+
+
+def test_a_run_at_work_is_not_archived(db: Database, capfdbinary):
+    at_work = create_run(db, CONFIG, target_steps=10, versions={})
+    start_run(db, at_work, **ME)
+    assert run(["archive", at_work]) == 2
+    assert b"only a run at rest" in capfdbinary.readouterr().err
+    finish_run(db, at_work, "finished")
+    assert run(["archive", at_work]) == 0

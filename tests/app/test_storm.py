@@ -1,0 +1,124 @@
+"""A storm over one database: what it does is real, what it looks for is found, and a short one costs nothing."""
+
+import sqlite3
+import subprocess
+import sys
+from contextlib import closing
+from pathlib import Path
+
+import psutil
+import pytest
+
+from app.bench.storm import run, weather_storm
+from app.bench.storms.fleet import storm_config
+from app.bench.storms.weather import full_disk, hold_lock
+from app.bench.storms.witness import Witness, count_rows, find_wrong
+from app.cli.main import run as emtc
+from emtc_core.errors import ConfigError
+from storage.engine import Database, open_database
+from storage.runs import create_run
+from tests.hostile import tamper
+from tests.storage.records import CONFIG, record_everything
+
+GROW = "open({!r}, 'ab', 0).write(bytes(200_000))"
+
+
+@pytest.fixture
+def recorded(tmp_path: Path) -> Database:
+    db = open_database(f"sqlite:///{tmp_path / 'x.db'}")
+    for _ in range(2):
+        record_everything(db, create_run(db, CONFIG, target_steps=100, versions={}))
+    return db
+
+
+def wrong(db: Database) -> str:
+    return "; ".join(find_wrong(db, storm_config()))
+
+
+@pytest.mark.parametrize(
+    ("act", "said"),
+    [
+        ("delete from transitions where env_step = 7", "the transitions are not 1…env_steps"),
+        ("update runs set env_steps = env_steps + 1", "the transitions are not 1…env_steps"),
+        ("update transitions set beta = 0.5 * beta where env_step = 7", "break the equation of β"),
+        ("update transitions set h = h + 1 where env_step = 7", "break the equation of Δ_mem"),
+        ("update transitions set t = t + 1 where env_step = 7", "have no episode"),
+        ("delete from episodes where episode = 2", "the episodes do not add up"),
+        ("update metrics set env_step = 10000", "of metrics lie past the end"),
+        ("update transitions set slot = 1 where env_step = 7 and run_id = (select min(id) from runs)", "differ from"),
+    ],
+)
+def test_what_is_wrong_is_found_by_plain_sql(recorded: Database, act: str, said: str) -> None:
+    before = wrong(recorded)
+    assert said not in before
+    assert recorded.path is not None
+    tamper(recorded.path, act)
+    assert said in wrong(recorded)
+    recorded.dispose()
+
+
+def test_a_step_that_was_seen_and_is_gone_is_lost_unless_it_was_superseded(recorded: Database) -> None:
+    witness = Witness(recorded)
+    witness.look()
+    assert recorded.path is not None
+    tamper(recorded.path, "update runs set env_steps = env_steps - 5")
+    witness.look()
+    assert (witness.lost, witness.superseded) == (10, 0)
+    tamper(
+        recorded.path,
+        "insert into resumes (run_id, env_step, reached_env_step, resumed_at) "
+        "select id, 0, env_steps, created_at from runs",
+        "update runs set env_steps = 3",
+    )
+    witness.look()
+    assert witness.lost == 10
+    assert witness.superseded == count_rows(recorded) - 10
+    recorded.dispose()
+
+
+def test_a_lock_keeps_other_writers_out(recorded: Database) -> None:
+    assert recorded.path is not None
+    with closing(sqlite3.connect(recorded.path, timeout=0)) as other:
+        with hold_lock(recorded), pytest.raises(sqlite3.OperationalError, match="locked"):
+            other.execute("update runs set notes = 'x'")
+        other.execute("update runs set notes = 'x'")
+    recorded.dispose()
+
+
+@pytest.mark.skipif(not hasattr(psutil.Process, "rlimit"), reason="this system limits no other process")
+def test_a_full_disk_takes_no_more_and_then_has_room_again(tmp_path: Path) -> None:
+    place = tmp_path / "file"
+    waiting = f"import sys; sys.stdin.read(1); {GROW.format(str(place))}"
+    for is_full in (True, False):
+        with subprocess.Popen(
+            [sys.executable, "-c", waiting], stdin=subprocess.PIPE, stderr=subprocess.PIPE
+        ) as process:
+            assert process.stdin is not None
+            with full_disk(iter([process.pid])):
+                if is_full:
+                    process.communicate(b"x")
+            if not is_full:
+                process.communicate(b"x")
+        assert (place.stat().st_size < 200_000) == is_full
+
+
+def test_a_storm_is_refused_where_runs_are_kept(recorded: Database) -> None:
+    with pytest.raises(ConfigError, match="holds 2 runs"):
+        run(minutes=0.05, db=recorded.url)
+    recorded.dispose()
+
+
+def test_options_of_a_storm_belong_to_no_other_benchmark(capsys: pytest.CaptureFixture[str]) -> None:
+    assert emtc(["bench", "queries", "--minutes", "1"]) == 2
+    assert "--minutes belongs to storm" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_minute_of_storm_costs_nothing(tmp_path: Path) -> None:
+    db = open_database(f"sqlite:///{tmp_path / 'x.db'}")
+    toll = weather_storm(db, minutes=1, trainers=3)
+    assert (toll.lost, toll.wrong) == (0, [])
+    assert toll.blows["kill"] > 0
+    assert toll.rows > 0
+    db.dispose()

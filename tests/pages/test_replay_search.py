@@ -1,0 +1,47 @@
+"""Replay's list of episodes: all of them can be found, and the list says how many there are."""
+
+import pytest
+
+from app.components.replay import choose
+from storage.queries.episodes import list_episodes
+from tests.pages.test_pages import open_page, said
+
+
+def options(app) -> list[str]:
+    return app.selectbox(key="choose-episode").options
+
+
+def test_every_episode_is_found_by_number_outcome_and_return(seeded):
+    db, run_id = seeded
+    every = list_episodes(db, run_id, "episode")
+    app = open_page("replay", run=run_id)
+    assert f"{len(every)} episodes." in said(app)
+    app.text_input(key="find").set_value("won").run()
+    assert not app.exception
+    assert len(options(app)) == int(every["won"].sum())
+    assert f"{int(every['won'].sum())} of {len(every)} episodes match." in said(app)
+    step = int(every["first_env_step"].iloc[4])
+    app.text_input(key="find").set_value(f"{step} length>0").run()
+    assert any(option.startswith("episode 5 ·") for option in options(app))
+    best = every["episode_return"].max()
+    app.text_input(key="find").set_value(f"return>={best - 1e-9}").run()
+    assert len(options(app)) == int((every["episode_return"] >= best - 1e-9).sum())
+    app.text_input(key="find").set_value("sideways").run()
+    assert not app.exception
+    assert "Episodes are found by a number" in "\n".join(error.value for error in app.error)
+
+
+def test_a_long_list_has_pages(seeded, monkeypatch):
+    run_id = seeded[1]
+    monkeypatch.setattr(choose, "LISTED", 3)
+    app = open_page("replay", run=run_id)
+    assert "1–3 of 8 episodes." in said(app)
+    assert len(options(app)) == 3
+
+
+@pytest.mark.parametrize("query", [{"episode": "2"}, {"play": "1-0"}, {"find": "lost", "episode": "1"}])
+def test_a_link_opens_its_episode_whatever_is_listed(seeded, query):
+    app = open_page("replay", run=seeded[1], **query)
+    assert not app.exception
+    if "episode" in query:
+        assert f"Training episode {query['episode']}" in said(app)

@@ -1,0 +1,74 @@
+"""Episodes found by number, outcome, return and length, against looking at every one of them."""
+
+import pandas as pd
+import pytest
+
+from emtc_core.errors import ConfigError
+from storage.engine import Database
+from storage.queries.episode_search import find_episodes, find_playbacks
+from storage.queries.episodes import list_episodes, list_playbacks
+from storage.recorder import DatabaseRecorder
+from tests.storage.records import make_episode, make_evaluation, record_episodes
+
+
+@pytest.fixture
+def recorded(db: Database, run_id: str) -> tuple[Database, str, pd.DataFrame]:
+    recorder = DatabaseRecorder(db, run_id)
+    record_episodes(recorder, 30)
+    recorder.record_episode(make_episode(31, 301, 25))
+    recorder.record_evaluation(make_evaluation(100))
+    recorder.record_evaluation(make_evaluation(200))
+    recorder.close()
+    return db, run_id, list_episodes(db, run_id, "episode")
+
+
+@pytest.mark.parametrize(
+    ("text", "fits"),
+    [
+        ("", lambda row: True),
+        ("17", lambda row: row.episode == 17 or row.first_env_step <= 17 < row.first_env_step + row.length),
+        ("#310", lambda row: row.episode == 310 or row.first_env_step <= 310 < row.first_env_step + row.length),
+        ("won", lambda row: row.won),
+        ("lost length>20", lambda row: not row.won and row.length > 20),
+        ("length>20", lambda row: row.length > 20),
+        ("return>5", lambda row: row.episode_return > 5),
+        ("return<=5 won", lambda row: row.episode_return <= 5 and row.won),
+        ("episode!=3 step<100", lambda row: row.episode != 3 and row.first_env_step < 100),
+        ("episode=3", lambda row: row.episode == 3),
+        ("epsilon<0.1", lambda row: row.epsilon < 0.1),
+        ("99999", lambda row: False),
+    ],
+)
+def test_a_search_finds_what_looking_at_every_episode_finds(recorded, text, fits) -> None:
+    db, run_id, every = recorded
+    expected = [row.episode for row in every.itertuples() if fits(row)]
+    whole = find_episodes(db, run_id, text, order_by="episode")
+    assert whole.frame["episode"].tolist() == expected
+    assert (whole.total, whole.recorded) == (len(expected), 31)
+    paged = [find_episodes(db, run_id, text, order_by="episode", limit=7, offset=start) for start in range(0, 31, 7)]
+    assert [episode for page in paged for episode in page.frame["episode"]] == expected
+
+
+def test_the_order_is_that_of_the_list(recorded) -> None:
+    db, run_id, _ = recorded
+    for order in ("-episode", "episode_return", "-episode_return", "-length"):
+        found = find_episodes(db, run_id, "won", order_by=order)
+        listed = list_episodes(db, run_id, order)
+        assert found.frame["episode"].tolist() == listed.loc[listed["won"], "episode"].tolist()
+
+
+def test_playbacks_are_found_too(recorded) -> None:
+    db, run_id, _ = recorded
+    assert find_playbacks(db, run_id).frame.equals(list_playbacks(db, run_id))
+    assert find_playbacks(db, run_id, "100").frame["env_step"].tolist() == [100]
+    assert find_playbacks(db, run_id, "step>100 won").total == 1
+    assert find_playbacks(db, run_id, "lost").total == 0
+
+
+@pytest.mark.parametrize("text", ["sideways", "return>much", "beta>0.5", "9" * 19, "x " * 51, "won;drop"])
+def test_what_means_nothing_is_one_sentence(recorded, text) -> None:
+    db, run_id, _ = recorded
+    with pytest.raises(ConfigError):
+        find_episodes(db, run_id, text)
+    with pytest.raises(ConfigError):
+        find_playbacks(db, run_id, text)

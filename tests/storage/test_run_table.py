@@ -1,0 +1,332 @@
+"""The runs table: search, filters, order and pages against looking at every run, and what runs are labelled with."""
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from sqlalchemy import delete, insert
+
+from app.results.statistics import Curve, mu_w
+from emtc_core.errors import ConfigError, RunNotFoundError, RunStateError
+from storage.engine import Database, open_database
+from storage.labels import note_runs, shelve_runs, tag_runs
+from storage.models import Evaluation, Run
+from storage.ownership import this_process
+from storage.queries.curves import evaluations
+from storage.queries.gate_state import gate_state
+from storage.queries.run_table import (
+    SORTS,
+    RunFilter,
+    count_runs,
+    list_choices,
+    matching_ids,
+    run_page,
+    runs_by_id,
+)
+from storage.queries.terms import MOST_TERMS
+from storage.recorder import DatabaseRecorder
+from storage.runs import check_tags, claim_start, create_run, edit_run, find_run, finish_run, rewind_run, start_run
+from tests.reference import run_table as reference
+from tests.storage.records import CONFIG, ME, make_evaluation, record_episodes
+
+MADE_AT = datetime(2026, 1, 1, tzinfo=UTC)
+TAGS = ["paper", "bad idea", "50%_off", 'quo"te', "β", "Paper 2"]
+TERMS = [
+    *("corridor", "EMTC(QPLEX)", "50%_off", '"bad idea"', "second", "r000", "é", "_", "%", "\\"),
+    *(
+        "gate.enabled=false",
+        "gate.enabled!=false",
+        "train.lr=0.0005",
+        "train.lr<0.001",
+        "train.lr=5e-4",
+        "embed.type=DCAE",
+    ),
+    *("gate.tau_decay_steps=none", "memory.delta>=0.0013", "gate.lookup=written", "env.map=3m", "train.gamma=0.99"),
+    *("seed=1", "seed!=1", "seed<=2", "win_rate>0.4", "win_rate=0.5", "return<3", "mu_w>=0.25", "env_steps=100"),
+    *("status=lost", "status!=lost", "gate=active", "gate=none", "gate!=idle", "tag=Paper", "tag!=paper", "name=R"),
+    *("algo=emtc(qplex)", "map=3M", "note=second", "sweep=s1", "env=skirmish"),
+]
+
+
+def config_of(draw: Any, algo: str, map: str, seed: int) -> dict[str, Any]:
+    return {
+        "algo": algo,
+        "seed": seed,
+        "preset": draw(st.sampled_from(["paper", "demo"])),
+        "env": {"name": "skirmish", "map": map},
+        "train": {"lr": draw(st.sampled_from([0.0005, 0.001, 1e-5])), "gamma": 0.99},
+        "gate": {"enabled": draw(st.booleans()), "tau_decay_steps": draw(st.sampled_from([None, 5000]))},
+        "embed": {"type": draw(st.sampled_from(["tcse", "dcae"]))},
+        "memory": {"delta": draw(st.sampled_from([0.0013, 0.018]))},
+    }
+
+
+@st.composite
+def runs(draw: Any) -> list[dict[str, Any]]:
+    number = st.one_of(st.none(), st.sampled_from([0.0, 0.25, 0.5, 1.0]))
+    made = []
+    for place in range(draw(st.integers(0, 10))):
+        algo = draw(st.sampled_from(["emtc-qplex", "qmix", "emu-cds"]))
+        map = draw(st.sampled_from(["3m", "corridor"]))
+        seed = draw(st.integers(0, 3))
+        started = draw(st.one_of(st.none(), st.just(MADE_AT)))
+        made.append(
+            {
+                "id": f"r{place:03d}",
+                "name": draw(st.sampled_from(["R", "caf\u00e9", "100%", "a_b", "back\\slash", f"{algo} {map}"])),
+                "env": "skirmish",
+                "map": map,
+                "algo": algo,
+                "seed": seed,
+                "status": draw(st.sampled_from(["queued", "running", "paused", "finished", "stopped", "failed"])),
+                "env_steps": draw(st.sampled_from([0, 50, 100])),
+                "target_steps": 100,
+                "created_at": MADE_AT + timedelta(minutes=draw(st.integers(0, 3))),
+                "started_at": started,
+                "ended_at": started and draw(st.one_of(st.none(), st.just(MADE_AT + timedelta(seconds=90)))),
+                "heartbeat_at": started and MADE_AT + timedelta(seconds=30),
+                "host": "another machine",
+                "sweep_id": draw(st.sampled_from([None, "s1"])),
+                "win_rate": draw(number),
+                "return_mean": draw(number),
+                "mu_w": draw(number),
+                "gate_removed": draw(st.sampled_from([None, 0.0, 0.5])),
+                "tags": sorted(draw(st.sets(st.sampled_from(TAGS), max_size=3))),
+                "notes": draw(st.sampled_from(["", "second", "Second try"])),
+                "versions": {},
+                "config": config_of(draw, algo, map, seed),
+            }
+        )
+    return made
+
+
+@st.composite
+def filters(draw: Any) -> tuple[RunFilter, list[str]]:
+    terms = draw(st.lists(st.sampled_from(TERMS), max_size=2))
+
+    def some(values: list[str]) -> tuple[str, ...]:
+        return tuple(draw(st.sets(st.sampled_from(values), max_size=2)))
+
+    wanted = RunFilter(
+        text=" ".join(terms),
+        statuses=some(["lost", "queued", "finished"]),
+        maps=some(["3m", "corridor"]),
+        algos=some(["emtc-qplex", "qmix"]),
+        presets=some(["demo"]),
+        tags=some(TAGS[:4]),
+        evaluated=draw(st.booleans()),
+    )
+    return wanted, [term.replace('"', "") for term in terms]
+
+
+def fits(run: dict[str, Any], wanted: RunFilter, terms: list[str]) -> bool:
+    return (
+        all(reference.holds(run, term) for term in terms)
+        and (not wanted.statuses or reference.status_of(run) in wanted.statuses)
+        and (not wanted.maps or run["map"] in wanted.maps)
+        and (not wanted.algos or run["algo"] in wanted.algos)
+        and (not wanted.presets or run["config"]["preset"] in wanted.presets)
+        and (not wanted.tags or bool(set(run["tags"]) & set(wanted.tags)))
+        and (not wanted.evaluated or run["win_rate"] is not None)
+    )
+
+
+def write(db: Database, rows: list[dict[str, Any]]) -> None:
+    with db.transaction() as connection:
+        connection.execute(delete(Run))
+        if rows:
+            connection.execute(insert(Run), rows)
+
+
+ANY_ORDER = st.sampled_from(["", *SORTS, *(f"-{name}" for name in SORTS)])
+AGAIN = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+
+@AGAIN
+@given(rows=runs(), asked=filters(), sort=ANY_ORDER, size=st.integers(1, 4))
+def test_pages_are_what_looking_at_every_run_gives(
+    db: Database, rows: list[dict[str, Any]], asked: tuple[RunFilter, list[str]], sort: str, size: int
+) -> None:
+    write(db, rows)
+    wanted, terms = asked
+    expected = [run["id"] for run in reference.in_order([run for run in rows if fits(run, wanted, terms)], sort)]
+    assert matching_ids(db, wanted, sort=sort) == expected
+    assert count_runs(db, wanted) == len(expected)
+    for start in range(0, max(1, len(expected)), size):
+        page = run_page(db, wanted, sort=sort, limit=size, offset=start)
+        assert page.total == len(expected)
+        assert page.frame["id"].tolist() == expected[start : start + size]
+        assert page.frame["status"].tolist() == [
+            reference.status_of(next(run for run in rows if run["id"] == run_id)) for run_id in page.frame["id"]
+        ]
+
+
+@AGAIN
+@given(rows=runs())
+def test_choices_are_what_the_runs_hold(db: Database, rows: list[dict[str, Any]]) -> None:
+    write(db, rows)
+    choices = list_choices(db)
+    assert choices.total == len(rows)
+    for status, number in choices.statuses.items():
+        assert number == sum(reference.status_of(run) == status for run in rows)
+    assert choices.maps == sorted({run["map"] for run in rows})
+    assert choices.algos == sorted({run["algo"] for run in rows})
+    assert choices.presets == sorted({run["config"]["preset"] for run in rows})
+    assert choices.tags == sorted({tag for run in rows for tag in run["tags"]})
+
+
+def test_what_is_at_work_stands_first_and_a_sweeps_queue_last(db: Database) -> None:
+    at_work, ended, alone = (create_run(db, CONFIG, target_steps=10, versions={}) for _ in range(3))
+    start_run(db, at_work, **ME)
+    start_run(db, ended, **ME)
+    finish_run(db, ended, "finished")
+    waiting = [create_run(db, CONFIG, target_steps=10, versions={}, sweep_id="s") for _ in range(3)]
+    assert run_page(db).frame["id"].tolist() == [alone, at_work, ended, *waiting[::-1]]
+
+
+def test_a_run_of_an_earlier_version_did_what_its_version_did(db: Database) -> None:
+    old = create_run(db, CONFIG, target_steps=10, versions={})
+    create_run(db, CONFIG | {"gate": {"lookup": "current"}}, target_steps=10, versions={})
+    create_run(db, CONFIG | {"algo": "qmix"}, target_steps=10, versions={})
+    assert matching_ids(db, RunFilter(text="gate.lookup=written")) == [old]
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["gate.enable=1", "winrate>1", "win_rate>high", "name<b", "train.lr>nan", "a " * (MOST_TERMS + 1)],
+)
+def test_a_search_that_means_nothing_is_one_sentence(db: Database, text: str) -> None:
+    with pytest.raises(ConfigError):
+        run_page(db, RunFilter(text=text))
+
+
+@pytest.mark.parametrize(
+    "text", ["' OR 1=1 --", "name=' OR '1'='1", "gate.enabled=');DROP", '"', "=", "\\", "a\u2028b"]
+)
+def test_what_is_typed_is_never_sql(db: Database, run_id: str, text: str) -> None:
+    assert run_page(db, RunFilter(text=text)).total == (text == '"')
+    assert run_page(db).total == 1
+
+
+def test_an_order_that_there_is_not_is_refused(db: Database) -> None:
+    with pytest.raises(ConfigError, match="sorted by one of status"):
+        run_page(db, sort="config; DROP TABLE runs")
+
+
+def test_runs_are_read_in_the_order_asked_for(db: Database) -> None:
+    ids = [create_run(db, CONFIG, target_steps=10, versions={}) for _ in range(4)]
+    asked = [ids[2], "zzzz", ids[0]]
+    assert runs_by_id(db, asked)["id"].tolist() == [ids[2], ids[0]]
+    assert runs_by_id(db, []).columns.tolist() == run_page(db).frame.columns.tolist()
+
+
+def test_tags_are_added_and_taken_away_from_all_or_none(db: Database) -> None:
+    first, second = (create_run(db, CONFIG, target_steps=10, versions={}) for _ in range(2))
+    edit_run(db, first, tags=["old", "kept"])
+    assert tag_runs(db, [first, second], add=["new"], remove=["old"]) == 2
+    assert [find_run(db, run_id).tags for run_id in (first, second)] == [["kept", "new"], ["new"]]
+    assert tag_runs(db, [first, second], add=["new"]) == 0
+    with pytest.raises(RunNotFoundError):
+        tag_runs(db, [first, "zzzz"], add=["late"])
+    assert find_run(db, first).tags == ["kept", "new"]
+
+
+@pytest.mark.parametrize("tag", ["", " ", "a,b", "x" * 65, "a\nb", "a\x1b[2J", " a"])
+def test_what_is_no_tag_is_refused(db: Database, run_id: str, tag: str) -> None:
+    with pytest.raises(RunStateError, match="A tag is 1 to 64"):
+        tag_runs(db, [run_id], add=[tag])
+    with pytest.raises(RunStateError):
+        edit_run(db, run_id, tags=[tag])
+    assert check_tags(["b", "a", "b"]) == ["a", "b"]
+
+
+def test_notes_get_a_line_each(db: Database, run_id: str) -> None:
+    assert note_runs(db, [run_id], "first") == 1
+    note_runs(db, [run_id], "second")
+    assert find_run(db, run_id).notes == "first\nsecond"
+
+
+def test_shelves_take_runs_out_of_sight_and_bring_them_back(db: Database) -> None:
+    ids = [create_run(db, CONFIG, target_steps=10, versions={}) for _ in range(3)]
+    assert shelve_runs(db, ids[:2], "archive") == 2
+    assert shelve_runs(db, ids[:1], "archive") == 0
+    shelve_runs(db, ids[2:], "hide")
+    assert count_runs(db) == 1
+    assert count_runs(db, RunFilter(shelf="hidden")) == 1
+    assert set(matching_ids(db, RunFilter(shelf="archived"))) == set(ids[:2])
+    assert count_runs(db, RunFilter(shelf="all")) == 3
+    shelve_runs(db, ids, "restore")
+    shelve_runs(db, ids, "show")
+    assert count_runs(db) == 3
+    assert count_runs(db, RunFilter(shelf="hidden")) == 0
+
+
+def test_what_is_at_work_is_not_archived_and_what_is_resumed_is_listed_again(db: Database, run_id: str) -> None:
+    start_run(db, run_id, **ME)
+    with pytest.raises(RunStateError, match="only a run at rest"):
+        shelve_runs(db, [run_id], "archive")
+    finish_run(db, run_id, "stopped")
+    shelve_runs(db, [run_id], "archive")
+    claim_start(db, run_id, this_process())
+    assert find_run(db, run_id).archived_at is None
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(curve=st.lists(st.tuples(st.integers(1, 5000), st.floats(0, 1)), min_size=1, max_size=20))
+def test_the_stored_mu_w_is_the_defined_one(db: Database, curve: list[tuple[int, float]]) -> None:
+    run_id = create_run(db, CONFIG, target_steps=10, versions={})
+    points = sorted(dict(curve).items())
+    rest = {"episodes": 4, "wins": 1, "return_mean": 0.0, "return_std": 0.0, "length_mean": 1.0}
+    rows = [{"run_id": run_id, "env_step": step, "win_rate": rate, **rest} for step, rate in points]
+    with db.transaction() as connection:
+        connection.execute(insert(Evaluation), rows)
+    recorder = DatabaseRecorder(db, run_id)
+    recorder.record_evaluation(make_evaluation(6000))
+    recorder.close()
+    frame = evaluations(db, run_id)
+    defined = mu_w(Curve(frame["env_step"].to_numpy(float), frame["win_rate"].to_numpy(float)))
+    assert find_run(db, run_id).mu_w == pytest.approx(defined[-1], abs=1e-9)
+
+
+def test_a_rewind_takes_the_summary_back(db: Database, run_id: str) -> None:
+    start_run(db, run_id, **ME)
+    recorder = DatabaseRecorder(db, run_id)
+    record_episodes(recorder, 3)
+    recorder.record_evaluation(make_evaluation(10, wins=1))
+    recorder.record_metrics(10, {"gate/beta_new": 0.5, "gate/incentive_removed": 0.0})
+    recorder.record_metrics(30, {"gate/beta_new": 0.5, "gate/incentive_removed": 0.4})
+    recorder.record_evaluation(make_evaluation(30, wins=3))
+    recorder.close()
+    row = find_run(db, run_id)
+    assert (row.mu_w, row.gate_removed) == (pytest.approx(0.5), pytest.approx(0.2))
+    assert run_page(db).frame["gate"].tolist() == ["active"]
+    rewind_run(db, run_id, 10)
+    row = find_run(db, run_id)
+    assert (row.mu_w, row.gate_removed) == (0.25, 0.0)
+    rewind_run(db, run_id, 0)
+    row = find_run(db, run_id)
+    assert (row.mu_w, row.gate_removed) == (None, None)
+
+
+def test_the_stored_gate_is_the_judged_one(db: Database) -> None:
+    for values in ({}, {"gate/beta_new": 0.5}, {"gate/beta_new": 0.5, "gate/incentive_removed": 0.2}):
+        run_id = create_run(db, CONFIG, target_steps=10, versions={})
+        recorder = DatabaseRecorder(db, run_id)
+        recorder.record_metrics(1, {"train/loss": 0.5, **values})
+        recorder.close()
+        judged = gate_state(db, run_id)
+        shown = runs_by_id(db, [run_id])["gate"].iloc[0]
+        assert shown == (judged.state if judged else None)
+
+
+def test_a_configuration_that_is_no_json_matches_no_setting(ready_sqlite_url: str) -> None:
+    db = open_database(ready_sqlite_url)
+    create_run(db, CONFIG, target_steps=10, versions={})
+    with db.transaction() as connection:
+        connection.exec_driver_sql("UPDATE runs SET config = 'no json'")
+    assert count_runs(db, RunFilter(text="gate.delta_scale=1")) == 0
+    assert list_choices(db).presets == []
+    assert run_page(db).total == 1
+    db.dispose()

@@ -1,0 +1,105 @@
+"""The recipes of the README are whole: an example of each is followed through the tree.
+
+Whoever adds a mixer, a page or a column follows a recipe. What the recipe's example touches in the tree and the
+recipe does not name is a place that will be forgotten.
+"""
+
+import re
+from fnmatch import fnmatch
+from importlib import import_module
+from pathlib import Path
+from pkgutil import iter_modules
+from typing import NamedTuple
+
+import pytest
+
+from app.results import named
+from app.results.registry import FIGURES, TABLES
+from emtc_core.config.run import BACKBONES, PRESETS
+from emtc_core.learner.factory import MIXERS
+
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text()
+SOURCE = ("app", "emtc_core", "pages", "storage")
+CHOOSES = ("app/bench/*", "app/sweeps/templates/*", "emtc_core/config/presets/*")  # these choose among what there is
+
+
+class Recipe(NamedTuple):
+    heading: str
+    example: str  # as a regular expression
+    most_files: int
+
+
+RECIPES = [
+    Recipe("Add an environment", r"\bsmax\b", 3),
+    Recipe("Add a mixer or a backbone", r"\bvdn\b", 3),
+    Recipe("Add a gate rule, or a reading of the paper", "before_write|literal_raw", 5),
+    Recipe("Add an embedder loss", "state_loss", 4),
+    Recipe("Add a page", r"pages/sweeps\.py", 2),
+    Recipe("Add a figure or a table", "performance-profile", 1),
+]
+
+
+def text_of(heading: str) -> str:
+    found = re.search(rf"^### {re.escape(heading)}\n(.*?)(?=^##)", README, re.MULTILINE | re.DOTALL)
+    assert found, f"README has no recipe called {heading!r}"
+    return found[1]
+
+
+def places_of(heading: str) -> list[str]:
+    quoted = re.findall(r"`([^`\s]+)`", text_of(heading))
+    return [place for place in quoted if place.startswith((*(f"{top}/" for top in SOURCE), "tests/"))]
+
+
+def mentions(example: str) -> set[str]:
+    files = [file for top in SOURCE for end in ("py", "toml", "js") for file in (ROOT / top).rglob(f"*.{end}")]
+    found = {str(file.relative_to(ROOT)) for file in files if re.search(example, file.read_text())}
+    return {file for file in found if not any(fnmatch(file, each) for each in CHOOSES)}
+
+
+@pytest.mark.parametrize("recipe", RECIPES, ids=lambda recipe: recipe.heading)
+def test_a_recipe_names_every_file_that_its_example_touches(recipe: Recipe) -> None:
+    places = [place.replace("<name>", "*") for place in places_of(recipe.heading)]
+    touched = mentions(recipe.example)
+    assert touched, f"nothing is called {recipe.example} any more: choose another example"
+    forgotten = {f for f in touched if not any(fnmatch(f, p) or f.startswith(f"{p}/") for p in places)}
+    assert not forgotten, f"README, {recipe.heading!r}: {sorted(forgotten)} mention {recipe.example} and are not named"
+    assert len(touched) <= recipe.most_files, f"{recipe.heading}: {len(touched)} files, {recipe.most_files} promised"
+
+
+@pytest.mark.parametrize("heading", [recipe.heading for recipe in RECIPES] + ["Add a column"])
+def test_a_recipe_names_only_what_exists(heading: str) -> None:
+    places = places_of(heading)
+    assert places
+    missing = [place for place in places if "<name>" not in place and not (ROOT / place).exists()]
+    assert not missing, f"README, {heading!r}: {missing} do not exist"
+
+
+def test_every_backbone_has_its_mixing_rule_or_a_value_system_of_its_own() -> None:
+    own = {"cds", "dmix", "mappo"}  # factory.make_backbone and the PPO learner
+    assert own | set(MIXERS) == set(BACKBONES), "list the mixing rule in MIXERS of emtc_core/learner/factory.py"
+
+
+def test_every_script_of_pages_is_in_the_navigation() -> None:
+    scripts = {file.name for file in (ROOT / "pages").glob("*.py")} - {"__init__.py"}
+    listed = re.findall(r"\.\./pages/(\w+\.py)", (ROOT / "app" / "Home.py").read_text())
+    assert sorted(listed) == sorted(scripts), "give each script of pages/ one st.Page line in app/Home.py"
+
+
+def test_every_folder_of_components_belongs_to_a_page() -> None:
+    folders = {each.name for each in (ROOT / "app" / "components").iterdir() if (each / "__init__.py").exists()}
+    pages = {file.stem for file in (ROOT / "pages").glob("*.py")}
+    assert folders <= pages, f"{sorted(folders - pages)} have no page: parts that several pages share lie beside them"
+
+
+def test_every_module_of_named_results_lists_what_it_makes() -> None:
+    modules = [import_module(f"{named.__name__}.{each.name}") for each in iter_modules(named.__path__)]
+    kinds = [kind for module in modules for kind in (*getattr(module, "FIGURES", ()), *getattr(module, "TABLES", ()))]
+    silent = [m.__name__ for m in modules if not (hasattr(m, "FIGURES") or hasattr(m, "TABLES"))]
+    assert len(kinds) == len(FIGURES) + len(TABLES), "two figures, or two tables, share a name"
+    assert silent in ([], [f"{named.__name__}.study_tables"]), f"{silent} list neither FIGURES nor TABLES"
+
+
+def test_every_preset_has_its_file() -> None:
+    files = {file.stem for file in (ROOT / "emtc_core" / "config" / "presets").glob("*.toml")}
+    assert files == set(PRESETS), "name each file of config/presets in PresetName of emtc_core/config/run.py"
