@@ -59,7 +59,7 @@ def _tell(alerts: list[Alert], *, json: bool) -> None:
 
 def _read_kinds(text: str) -> list[Kind]:
     asked = [part.strip() for part in text.split(",") if part.strip()]
-    kinds = [kind for kind in STOPPABLE if kind in asked]
+    kinds: list[Kind] = [kind for kind in STOPPABLE if kind in asked]
     if len(kinds) != len(set(asked)):
         raise typer.BadParameter(f"--stop-on takes {', '.join(STOPPABLE)}, got {text!r}.")
     return kinds

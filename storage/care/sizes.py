@@ -31,6 +31,7 @@ from storage.models import (
 TRANSITION_BYTES = 70
 _EPISODE_BYTES = 110  # beside its trajectory
 _ROW_BYTES = {MetricRow: 98, GateStats: 130, Evaluation: 130, TransitionSummary: 110}
+_BEYOND_ALL = 1 << 50  # a number of steps that somebody made up is not multiplied out of its column
 _SAMPLE = 200  # episodes of a run whose trajectories are measured
 
 
@@ -121,7 +122,7 @@ def _runs(connection: Connection, folders: Mapping[str, tuple[int, int]]) -> lis
             name=row.name,
             status=row.status,
             env_steps=row.env_steps,
-            transitions=row.env_steps * TRANSITION_BYTES if row.has_steps else 0,
+            transitions=min(max(row.env_steps, 0) * TRANSITION_BYTES, _BEYOND_ALL) if row.has_steps else 0,
             trajectories=trajectories.get(row.id, 0),
             curves=curves.get(row.id, 0),
             playbacks=playbacks.get(row.id, 0),

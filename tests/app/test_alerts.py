@@ -4,7 +4,10 @@ import json
 import os
 import subprocess
 import sys
+import threading
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -209,6 +212,46 @@ def test_an_address_that_nobody_knows_is_refused_without_being_shown(monkeypatch
     with pytest.raises(ConfigError, match="does not know") as caught:
         Messenger()
     assert "hunter2" not in str(caught.value)
+
+
+@pytest.fixture
+def hook() -> Iterator[tuple[str, list[dict]]]:
+    """A web hook on this machine, and what it was told."""
+    told: list[dict] = []
+
+    class Hook(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            told.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+            self.send_response(200)
+            self.end_headers()
+
+        def log_message(self, *args: object) -> None:
+            """Say nothing."""
+
+    server = ThreadingHTTPServer(("localhost", 0), Hook)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"json://user:hunter2@localhost:{server.server_port}/hook", told
+    server.shutdown()
+    server.server_close()
+
+
+def test_a_web_hook_is_told_in_one_message(monkeypatch, hook):
+    require("apprise", find_spec("apprise") is not None, "the extra `alerts` is not installed")
+    address, told = hook
+    monkeypatch.setenv("EMTC_NOTIFY", address)
+    alerts = find_alerts([facts(status="failed", ended_at=NOW, error="No <b>map</b>.")], disk_free=1, now=NOW)
+    assert Messenger().send(alerts)
+    assert Messenger().send([])
+    (message,) = told
+    assert message["title"] == "EMTC Lab: 2 alerts"
+    assert "failed a run (abcd2345): Failed: No <b>map</b>." in message["message"]
+
+
+def test_a_hook_that_is_not_there_is_a_word_and_no_failure(monkeypatch, capfd):
+    require("apprise", find_spec("apprise") is not None, "the extra `alerts` is not installed")
+    monkeypatch.setenv("EMTC_NOTIFY", "json://user:hunter2@localhost:1/hook")
+    assert not Messenger().send(find_alerts([], disk_free=1, now=NOW))
+    assert "hunter2" not in "".join(capfd.readouterr())
 
 
 def test_a_look_lists_what_is_known(db, capsys):

@@ -6,7 +6,7 @@ from storage.engine import files_root
 from tests.hostile import ACTS, tamper
 from tests.pages.test_pages import open_page, said
 
-PAGES = ("home", "live", "memory", "replay", "compare", "sweeps", "notebook")
+PAGES = ("home", "live", "memory", "replay", "compare", "sweeps", "notebook", "sql", "disk", "health")
 USUAL = (
     ("an id that climbs", "home"),
     ("a bomb in an episode", "replay"),
@@ -17,6 +17,10 @@ USUAL = (
     ("numbers beyond all", "live"),
     ("a name that is a page", "home"),
     ("a trigger", "home"),
+    ("numbers beyond all", "disk"),
+    ("a blob that is text", "disk"),
+    ("words for numbers", "health"),
+    ("a status of its own", "health"),
 )
 
 
