@@ -141,6 +141,8 @@ def test_archived_runs_leave_the_table_and_come_back(several):
     press(app, "Archive 2")
     assert not app.exception
     assert "6 runs" in said(app)
+    assert not {ids[0], ids[1]} & set(shown(app))
+    assert labels(app) == {}, "nothing is chosen any more"
     app = choose(open_home(shelf="archived"), ids[0])
     press(app, "Restore 1")
     assert count_runs(db) == 7
