@@ -1,6 +1,6 @@
 """What people say about many runs at once: tags, notes, and the shelf where they lie. All of them or none change.
 
-Names and notes of a single run are written by `storage.runs.edit_run`, whose rules for tags are these.
+Name, tags and note of a single run are written by `storage.runs.edit_run`; what may be written says `label_rules`.
 """
 
 from collections.abc import Iterator, Sequence
@@ -12,9 +12,10 @@ from sqlalchemy import Connection, select, update
 from emtc_core.errors import RunNotFoundError, RunStateError
 from storage import lifecycle
 from storage.engine import Database
+from storage.label_rules import check_note, check_tags
 from storage.lifecycle import Event
 from storage.models import Run
-from storage.runs import STATE_COLUMNS, check_tags, state_now
+from storage.runs import STATE_COLUMNS, state_now
 
 Act = Literal["hide", "show", "archive", "restore"]
 _AT_ONCE = 500  # databases limit the parameters of one statement
@@ -43,12 +44,13 @@ def note_runs(db: Database, run_ids: Sequence[str], text: str) -> int:
 
     Raises:
         RunNotFoundError: If one of them is not there; nothing is changed then.
+        RunStateError: If a note gets too long; nothing is changed then.
     """
     with db.transaction() as connection:
         rows = list(_locked(connection, run_ids, Run.notes))
         for row in rows:
             notes = f"{row.notes}\n{text}" if row.notes else text
-            connection.execute(update(Run).where(Run.id == row.id).values(notes=notes))
+            connection.execute(update(Run).where(Run.id == row.id).values(notes=check_note(notes)))
     return len(rows)
 
 

@@ -14,7 +14,7 @@ from sqlalchemy import Connection, delete, func, insert, select, update
 from emtc_core.errors import RunNotFoundError, RunStateError, StorageError
 from storage import lifecycle
 from storage.engine import Database
-from storage.guards import shorten
+from storage.label_rules import check_labels
 from storage.lifecycle import Event, State
 from storage.liveness import LiveStatus, is_process_alive, live_status
 from storage.models import CommandRow, Resume, Run
@@ -44,7 +44,6 @@ STATE_COLUMNS: Final = (
 _ENDINGS: Final[Mapping[str, Event]] = {"finished": Event.FINISH, "stopped": Event.STOP, "failed": Event.FAIL}
 _ALPHABET = "23456789abcdefghjkmnpqrstuvwxyz"  # no 0/o, 1/l/i
 _ID_LENGTH = 8
-LONGEST_TAG, MOST_TAGS, LONGEST_NOTE = 64, 50, 20_000
 _DELETE_STEPS = 200_000  # transitions removed per transaction, so that a delete never blocks a trainer
 
 
@@ -323,34 +322,11 @@ def edit_run(
         RunNotFoundError: If there is no such run.
         RunStateError: If a tag is none, the name is empty or the note too long.
     """
-    if name is not None and not name.strip():
-        raise RunStateError("The name of a run must not be empty.")
-    if notes is not None and len(notes) > LONGEST_NOTE:
-        raise RunStateError(f"A note holds at most {LONGEST_NOTE:,} characters, got {len(notes):,}.")
-    changes = {"name": name, "tags": None if tags is None else check_tags(tags), "notes": notes}
-    values = {key: value for key, value in changes.items() if value is not None}
+    values = check_labels(name, tags, notes)
     with db.transaction() as connection:
         locked_row(connection, run_id)
         if values:
             connection.execute(update(Run).where(Run.id == run_id).values(**values))
-
-
-def check_tags(tags: Sequence[str]) -> list[str]:
-    """Return tags sorted and each once, or refuse what is none.
-
-    Raises:
-        RunStateError: If one is empty, longer than LONGEST_TAG or holds a comma or a sign that cannot be printed, or
-            there are more than MOST_TAGS.
-    """
-    for tag in tags:
-        if not tag.strip() or tag != tag.strip() or len(tag) > LONGEST_TAG or "," in tag or not tag.isprintable():
-            raise RunStateError(
-                f"A tag is 1 to {LONGEST_TAG} printable characters without a comma or a space at its ends, "
-                f"got {shorten(tag)}."
-            )
-    if len(set(tags)) > MOST_TAGS:
-        raise RunStateError(f"A run carries at most {MOST_TAGS} tags, got {len(set(tags))}.")
-    return sorted(set(tags))
 
 
 def rewind_run(

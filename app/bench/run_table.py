@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from statistics import median
+from typing import Any
 
 import numpy as np
 from sqlalchemy import insert
@@ -12,7 +13,7 @@ from app.bench.postgres import is_reachable, made_database, server
 from app.bench.records import Figure, temporary_database
 from emtc_core.config.resolve import resolve
 from storage.engine import Database, open_database
-from storage.models import Run
+from storage.models import Evaluation, Run
 from storage.queries.run_table import RunFilter, list_choices, run_page
 
 RUNS = 5000
@@ -64,9 +65,12 @@ def fill_table(db: Database, count: int) -> None:
         rows = [_row(place, configs, rng, start) for place in range(first, min(first + 500, count))]
         with db.transaction() as connection:
             connection.execute(insert(Run), rows)
+            connection.execute(insert(Evaluation), [each for row in rows for each in _curve(row)])
 
 
-def _row(place: int, configs: dict[tuple[str, str], dict], rng: np.random.Generator, start: datetime) -> dict:
+def _row(
+    place: int, configs: dict[tuple[str, str], dict[str, Any]], rng: np.random.Generator, start: datetime
+) -> dict[str, Any]:
     algo, map = _ALGOS[place % len(_ALGOS)], _MAPS[int(rng.integers(len(_MAPS)))]
     status = ("running", "queued", "failed", "stopped")[place // 40 % 4] if place % 40 == 0 else "finished"
     made = start + timedelta(minutes=place)
@@ -97,6 +101,17 @@ def _row(place: int, configs: dict[tuple[str, str], dict], rng: np.random.Genera
         "versions": {"emtc_lab": "0.1.0"},
         "config": configs[algo, map] | {"seed": place % 8, "gate": gate},
     }
+
+
+def _curve(row: dict[str, Any]) -> list[dict[str, Any]]:
+    """Evaluate a run twice, so that its win rate and mu_w are those of its row."""
+    rates = [] if row["win_rate"] is None else [(50_000, 0.4 * row["win_rate"]), (100_000, row["win_rate"])]
+    rest = {"episodes": 32, "return_std": 1.0, "length_mean": 30.0}
+    return [
+        {"run_id": row["id"], "env_step": step, "wins": round(32 * rate), "win_rate": rate, "return_mean": 20 * rate}
+        | rest
+        for step, rate in rates
+    ]
 
 
 def _figure(name: str, what: str, ask: Callable[[], object]) -> Figure:

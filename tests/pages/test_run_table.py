@@ -9,7 +9,7 @@ from storage.queries.run_table import RunFilter, count_runs, matching_ids
 from storage.queries.runs import latest_run_id, list_runs
 from storage.runs import create_run, edit_run, find_run
 from tests.pages.several import seed_runs
-from tests.pages.test_pages import ROOT, said
+from tests.pages.test_pages import ROOT, open_page, said
 from tests.storage.records import CONFIG
 
 
@@ -68,6 +68,15 @@ def test_thousands_of_runs_are_counted_paged_and_found(thousands):
     app.text_input(key="run_search").set_value("r00007").run()
     assert not app.exception
     assert app.sidebar.selectbox(key="run_picker").value == "r00007", "the one run that is found is picked"
+
+
+@pytest.mark.parametrize("page", ["live", "memory", "replay", "compare"])
+def test_the_other_pages_open_beside_thousands_of_runs(thousands, page):
+    app = open_page(page, q="second seed=2")
+    assert not app.exception
+    assert f"{run_picker.LISTED} of 5,000 runs are listed" in "\n".join(each.value for each in app.sidebar.caption)
+    evaluated = count_runs(thousands, RunFilter(text="second seed=2", evaluated=True))
+    assert page != "compare" or f"Comparing all {evaluated} evaluated runs that match." in said(app)
 
 
 def test_the_address_is_the_view(thousands):
@@ -141,6 +150,8 @@ def test_archived_runs_leave_the_table_and_come_back(several):
     press(app, "Archive 2")
     assert not app.exception
     assert "6 runs" in said(app)
+    assert not {ids[0], ids[1]} & set(shown(app))
+    assert labels(app) == {}, "nothing is chosen any more"
     app = choose(open_home(shelf="archived"), ids[0])
     press(app, "Restore 1")
     assert count_runs(db) == 7

@@ -11,6 +11,7 @@ from sqlalchemy import delete, insert
 from app.results.statistics import Curve, mu_w
 from emtc_core.errors import ConfigError, RunNotFoundError, RunStateError
 from storage.engine import Database, open_database
+from storage.label_rules import check_tags
 from storage.labels import note_runs, shelve_runs, tag_runs
 from storage.models import Evaluation, Run
 from storage.ownership import this_process
@@ -27,7 +28,7 @@ from storage.queries.run_table import (
 )
 from storage.queries.terms import MOST_TERMS
 from storage.recorder import DatabaseRecorder
-from storage.runs import check_tags, claim_start, create_run, edit_run, find_run, finish_run, rewind_run, start_run
+from storage.runs import claim_start, create_run, edit_run, find_run, finish_run, rewind_run, start_run
 from tests.reference import run_table as reference
 from tests.storage.records import CONFIG, ME, make_evaluation, record_episodes
 

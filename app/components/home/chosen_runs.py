@@ -12,26 +12,30 @@ from app.components.home.table_state import act, describe, runs_of
 from app.format import escape_markdown
 from app.runs.many import resume_runs, stop_runs
 from storage import lifecycle
+from storage.label_rules import LONGEST_NOTE
 from storage.labels import Act, note_runs, shelve_runs, tag_runs
 from storage.lifecycle import Event, State
 from storage.queries.run_table import RunFilter
-from storage.runs import LONGEST_NOTE, edit_run
+from storage.runs import edit_run
 
+_DONE: dict[Act, str] = {"hide": "Hid", "show": "Show again", "archive": "Archived", "restore": "Restored"}
 MOST_TO_COMPARE = 500
 """As many runs as a link may hold."""
 
 
 def show(ids: Sequence[str], wanted: RunFilter, sort: str, total: int) -> None:
     """Draw what can be done with the chosen runs, or how to choose some."""
-    table_state.tell()
+    with st.container():  # always there, so that what stands below keeps its place on the page
+        table_state.tell()
     if not ids:
         st.caption("Choose rows to open, compare, tag, hide, archive, stop, resume or delete runs.")
         return
     rows = data.rows_of(data.runs_by_id(_reach(ids, wanted, sort, total)))
     if not rows:
         return
-    if len(rows) == 1:
-        _about(rows[0])
+    with st.container():
+        if len(rows) == 1:
+            _about(rows[0])
     with st.container(horizontal=True, vertical_alignment="center"):
         _acts(rows)
     delete_runs.confirm(rows)
@@ -122,7 +126,13 @@ def _shelf(
     away = [str(row["id"]) for row in rows if not _is_missing(row[column])]
     here = [str(row["id"]) for row in rows if _is_missing(row[column])]
     (how, label, icon), ids = (aside, here) if here else (back, away)
-    _button(how, label, icon, ids, lambda: f"{label}: {runs_of(shelve_runs(data.database(), ids, how))}.")
+    _button(how, label, icon, ids, lambda: _shelve(ids, how))
+
+
+def _shelve(ids: Sequence[str], how: Act) -> str:
+    number = shelve_runs(data.database(), ids, how)
+    table_state.forget_choice()  # what is archived is no longer in sight
+    return f"{_DONE[how]} {runs_of(number)}."
 
 
 def _is_missing(value: object) -> bool:
