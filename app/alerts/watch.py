@@ -6,6 +6,7 @@ import os
 import shutil
 from collections.abc import Collection, Iterable
 from datetime import UTC, datetime
+from typing import Any
 
 from app.alerts.rules import REMEMBERED, Alert, Kind, find_alerts
 from emtc_core.errors import ConfigError, EmtcError
@@ -64,7 +65,7 @@ class Messenger:
         )
 
 
-def _make_target(addresses: list[str]):  # noqa: ANN202 - of an optional library
+def _make_target(addresses: list[str]) -> Any:
     if importlib.util.find_spec("apprise") is None:
         raise ConfigError(f'{NOTIFY_VARIABLE} needs apprise. Install it with: pip install "emtc-lab[alerts]"')
     import apprise  # pyright: ignore[reportMissingImports] - optional
