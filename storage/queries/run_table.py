@@ -93,10 +93,12 @@ def run_page(
         dialect = _dialect(db, connection)
         matches = _conditions(wanted or RunFilter(), dialect)
         order = _order(sort, dialect)
-        total = connection.execute(select(func.count()).select_from(Run).where(*matches)).scalar_one()
-        rows = select(Run.id).where(*matches).order_by(*order).limit(limit).offset(offset or None)
-        ids = list(connection.execute(rows).scalars())
-        return RunPage(_read(db, connection, ids, dialect), total)
+        asked = select(Run.id, func.count().over().label("total")).where(*matches)  # one pass finds and counts
+        rows = connection.execute(asked.order_by(*order).limit(limit).offset(offset or None)).all()
+        total = rows[0].total if rows else 0
+        if not rows and offset:
+            total = connection.execute(select(func.count()).select_from(Run).where(*matches)).scalar_one()
+        return RunPage(_read(db, connection, [row.id for row in rows], dialect), total)
 
 
 def runs_by_id(db: Database, run_ids: Sequence[str]) -> pd.DataFrame:
@@ -170,22 +172,27 @@ def _dialect(db: Database, connection: Connection) -> Dialect:
 
 
 def _conditions(wanted: RunFilter, dialect: Dialect) -> list[Sql]:
+    """Make the conditions of a filter; those that open the configuration stand last, for the fewest runs."""
     terms = [*parse_text(wanted.text), *map(parse_condition, wanted.where)]
+    settings = [make_condition(term, dialect) for term in terms if term.key and term.key not in COLUMNS]
     listed = (
         (dialect.status, wanted.statuses),
         (Run.env, wanted.envs),
         (Run.map, wanted.maps),
         (Run.algo, wanted.algos),
-        (COLUMNS["preset"].make(dialect), wanted.presets),
     )
-    conditions = [_on_shelf(wanted.shelf), *(make_condition(term, dialect) for term in terms)]
-    conditions += [column.in_(values) for column, values in listed if values]
+    conditions = [_on_shelf(wanted.shelf), *(column.in_(values) for column, values in listed if values)]
+    conditions += [make_condition(term, dialect) for term in terms if not term.key or term.key in COLUMNS]
+    if wanted.presets:
+        settings.append(COLUMNS["preset"].make(dialect).in_(wanted.presets))
     if wanted.tags:
         each = dialect.each_tag()
         conditions.append(select(each).where(each.c.value.in_(wanted.tags)).exists())
     if wanted.ids is not None:
         conditions.append(Run.id.in_(wanted.ids))
-    return conditions + ([Run.win_rate.is_not(None)] if wanted.evaluated else [])
+    if wanted.evaluated:
+        conditions.append(Run.win_rate.is_not(None))
+    return conditions + settings
 
 
 def _on_shelf(shelf: Shelf) -> Sql:

@@ -187,16 +187,14 @@ def _compare_setting(term: Term, dialect: Dialect) -> Sql:
     wanted = term.value.lower()
     if term.sign in ORDERED:
         found = func.coalesce(compare_number(number, term), literal(False))
-    elif wanted in ("true", "false"):
-        on_server = and_(kind == "boolean", text == wanted)
-        found = kind == wanted if dialect.name == "sqlite" else on_server
-        found = or_(found, and_(kind.in_(("text", "string")), _lower(text) == wanted))
+    elif dialect.name == "sqlite" and wanted in ("true", "false"):
+        found = or_(kind == wanted, and_(kind == "text", _lower(text) == wanted))
     elif wanted in ("none", "null"):
-        found = or_(kind == "null", and_(kind.in_(("text", "string")), _lower(text) == wanted))
+        found = or_(kind == "null", _lower(text) == wanted)
     elif read_number(wanted) is not None:
         found = compare_number(number, term)
-    else:
-        found = and_(kind.in_(("text", "string")), _lower(text) == wanted)
+    else:  # true and false too, which a server writes so
+        found = _lower(text) == wanted
     found = func.coalesce(found, literal(False))
     return or_(found, before) if (before := _as_it_was(term, kind)) is not None else found
 

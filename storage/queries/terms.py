@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from math import isfinite
 from typing import Any, Final, Literal, get_args
 
-from sqlalchemy import ColumnElement, and_, literal
+from sqlalchemy import ColumnElement, func, literal
 
 from emtc_core.errors import ConfigError
 
@@ -87,8 +87,9 @@ def compare_number(value: Sql, term: Term) -> Sql:
         is_missing = term.value.lower() in ("", "none", "null")
         return value.is_(None) if is_missing else literal(False)
     if term.sign in ORDERED:
-        return and_(value.is_not(None), ORDERED[term.sign](value, number))
-    if is_whole(term.value):
-        return and_(value.is_not(None), value == number)
-    margin = abs(number) * ROUNDED
-    return and_(value.is_not(None), value.between(number - margin, number + margin))
+        found = ORDERED[term.sign](value, number)
+    elif is_whole(term.value):
+        found = value == number
+    else:
+        found = func.abs(value - number) <= abs(number) * ROUNDED
+    return func.coalesce(found, literal(False))  # the value stands here once: some take long to compute
