@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 import pandas as pd
-from sqlalchemy import Connection, String, and_, case, cast, func, or_, select, true, type_coerce
+from sqlalchemy import Connection, SQLColumnExpression, String, and_, case, cast, func, or_, select, true, type_coerce
 from sqlalchemy.types import Double
 
 from emtc_core.errors import ConfigError
@@ -234,8 +234,8 @@ SORTS: Final[dict[str, Callable[[Dialect], Sql]]] = {
 """What runs can be sorted by. The gate is sorted by the share of the incentive that it removed."""
 
 
-def _order(sort: str, dialect: Dialect) -> list[Sql]:
-    newest = [Run.created_at.desc(), Run.id]
+def _order(sort: str, dialect: Dialect) -> list[SQLColumnExpression[Any]]:
+    newest: list[SQLColumnExpression[Any]] = [Run.created_at.desc(), Run.id]
     if sort in ("", "-created"):  # the latter from an index
         return newest if sort else [_urgency(dialect), *newest]
     make = SORTS.get(sort.removeprefix("-"))
