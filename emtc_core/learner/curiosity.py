@@ -62,8 +62,8 @@ class Curiosity:
     def reward(self, seq: Sequence, online: Unrolled, *, env_step: int) -> Tensor:
         """Compute scale times the mean prediction error of the next step: [T, B]."""
         with torch.no_grad():
-            wanted = VALUE_FACTOR * self._soft.values(self._soft.unroll(seq.inputs))[1:]
-        predicted = self._predictor.values(self._predictor.unroll(seq.inputs)[1:])
+            wanted = VALUE_FACTOR * self._soft.values(self._soft.unroll(seq.inputs, seq.n_steps))[1:]
+        predicted = self._predictor.values(self._predictor.unroll(seq.inputs, seq.n_steps)[1:])
         distance = torch.linalg.vector_norm(predicted - wanted + DISTANCE_EPS, dim=-1).mean(-1)
         self._distance = distance
         return curiosity_scale(self._config, env_step) * distance.detach()
@@ -105,10 +105,10 @@ class Curiosity:
         }
 
     def _value_loss(self, seq: Sequence) -> Tensor:
-        q = self._online.values(self._online.unroll(seq.inputs))
+        q = self._online.values(self._online.unroll(seq.inputs, seq.n_steps))
         q_taken = q[:-1].gather(-1, seq.action.unsqueeze(-1)).squeeze(-1).sum(-1)
         with torch.no_grad():
-            following = self._target.values(self._target.unroll(seq.inputs))[1:]
+            following = self._target.values(self._target.unroll(seq.inputs, seq.n_steps))[1:]
             action = greedy(q, seq.avail)[1][1:]
             q_next = following.gather(-1, action.unsqueeze(-1)).squeeze(-1).sum(-1)
             target = seq.reward + self._train.gamma * (1.0 - seq.terminated) * q_next

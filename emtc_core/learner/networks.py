@@ -6,12 +6,17 @@ mixing, targets, acting (controller.py). Tensors are time-major: [T, B, N, ...].
 
 import itertools
 from dataclasses import dataclass
+from functools import cached_property
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from emtc_core.learner.recurrence import run_trunk
 from emtc_core.replay_buffer import Batch
+
+_MOSTLY_REAL = 0.9
 
 
 @dataclass(frozen=True)
@@ -28,6 +33,15 @@ class Sequence:
     mask: Tensor  # [T, B] float: 1 on real transitions
     beta: Tensor  # [T, B]
     n_real: int  # real transitions, known without asking the device
+    n_steps: NDArray[np.int64] | None = None  # [B] real steps of each episode, its last state too; None: all T + 1
+
+    @cached_property
+    def real(self) -> tuple[Tensor, Tensor] | None:
+        """Step and episode of every real transition, where it pays to leave the padding out; else None."""
+        if self.mask.device.type != "cpu" or self.n_real > _MOSTLY_REAL * self.mask.numel():
+            return None
+        step, episode = self.mask.nonzero(as_tuple=True)
+        return step, episode
 
 
 def make_sequence(batch: Batch, *, agent_id: bool) -> Sequence:
@@ -49,6 +63,7 @@ def make_sequence(batch: Batch, *, agent_id: bool) -> Sequence:
         mask=batch.filled.transpose(0, 1).to(batch.reward.dtype),
         beta=batch.beta.transpose(0, 1),
         n_real=int(batch.length.sum()),
+        n_steps=batch.length + 1,
     )
 
 
@@ -87,9 +102,13 @@ class SharedAgent(nn.Module):
         self.rnn = nn.GRU(hidden, hidden)
         self.fc2 = nn.Linear(hidden, n_actions)
 
-    def unroll(self, inputs: Tensor) -> Tensor:
-        """Run whole sequences from a zero hidden state: [T, B, N, I] to [T, B, N, H]."""
-        return run_trunk(self.fc1, self.rnn, inputs.flatten(1, 2)).unflatten(1, inputs.shape[1:3])
+    def unroll(self, inputs: Tensor, n_steps: NDArray[np.int64] | None = None) -> Tensor:
+        """Run whole sequences from a zero hidden state: [T, B, N, I] to [T, B, N, H].
+
+        Past the `n_steps` [B] of an episode, hidden states have no meaning.
+        """
+        lengths = None if n_steps is None else np.repeat(n_steps, inputs.shape[2])
+        return run_trunk(self.fc1, self.rnn, inputs.flatten(1, 2), lengths).unflatten(1, inputs.shape[1:3])
 
     def step(self, inputs: Tensor, hidden: Tensor) -> Tensor:
         """Advance one step: [M, I] and [M, H] to the next hidden state [M, H]."""

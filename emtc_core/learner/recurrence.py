@@ -10,12 +10,18 @@ processor's cache from the input to the hidden state and back. On CUDA the libra
 
 Columns of `gates` and of its gradient `side` stand in the order u, r, z, n: the first three are fed by h, the last
 three by x, so that each side is one matrix product.
+
+Episodes of a batch end at different steps. Rows are put in the order of their ends, longest first, so that those
+which still run at a step are the first ones, and a chunk computes no others.
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
@@ -33,42 +39,79 @@ def through_relu(grad: Tensor, value: Tensor) -> Tensor:
     return _through_threshold(grad, value, 0, grad_input=grad)
 
 
-def run_trunk(first: nn.Linear, rnn: nn.GRU, inputs: Tensor) -> Tensor:
+@dataclass(frozen=True)
+class Packing:
+    """Which rows a chunk computes: the first `active` ones in `order`."""
+
+    active: tuple[int, ...]  # one for each chunk, up to the last in which a row still runs
+    order: Tensor | None = None  # [M] row at each place, longest first; None leaves them as they are
+    inverse: Tensor | None = None  # [M] place of each row
+
+
+def run_trunk(first: nn.Linear, rnn: nn.GRU, inputs: Tensor, lengths: NDArray[np.int64] | None = None) -> Tensor:
     """Run Linear, ReLU and a one-layer GRU from a zero hidden state: [T, M, I] to [T, M, H].
 
     Weights get gradients; inputs are data and get none on the CPU.
+
+    Args:
+        first: The first layer.
+        rnn: The recurrent layer.
+        inputs: Padded sequences.
+        lengths: [M] steps of each row; what is returned of later steps has no meaning. None: all of them.
     """
     if inputs.is_cuda:
         return rnn(first(inputs).relu_())[0]
     weights = (first.weight, first.bias, *rnn.all_weights[0])
-    if not torch.is_grad_enabled():
-        return _unroll(inputs, *weights, keep=False)[2][1:]
-    return TrunkSequence.apply(inputs, *weights)  # type: ignore[no-any-return]  # apply is untyped
+    packing = pack(lengths if inputs.device.type == "cpu" else None, *inputs.shape[:2])
+    if torch.is_grad_enabled():
+        return TrunkSequence.apply(inputs, packing, *weights)  # type: ignore[no-any-return]  # apply is untyped
+    hidden = _unroll(_select(inputs, packing.order), packing, *weights, keep=False)[2]
+    return _select(hidden[1:], packing.inverse)
+
+
+def pack(lengths: NDArray[np.int64] | None, n_steps: int, n_rows: int) -> Packing:
+    """Order rows by their lengths, if some are shorter than the batch."""
+    starts = [part.start for part in _chunks(n_steps)]
+    if lengths is None or (lengths > (starts[-1] if starts else 0)).all():
+        return Packing(active=(n_rows,) * len(starts))
+    order = np.argsort(-lengths, kind="stable")
+    active = tuple(m for start in starts if (m := int((lengths > start).sum())))
+    return Packing(active, torch.from_numpy(order), torch.from_numpy(np.argsort(order)))
 
 
 class TrunkSequence(torch.autograd.Function):
     """The recurrence and its gradient with respect to the weights."""
 
     @staticmethod
-    def forward(ctx: Any, inputs: Tensor, *weights: Tensor) -> Tensor:
+    def forward(ctx: Any, inputs: Tensor, packing: Packing, *weights: Tensor) -> Tensor:
         """Unroll; weights are W, b of the first layer, then w_ih, w_hh, b_ih and b_hh."""
-        x, gates, hidden = _unroll(inputs, *weights, keep=True)
+        inputs = _select(inputs, packing.order)
+        x, gates, hidden = _unroll(inputs, packing, *weights, keep=True)
         w_first, _, w_ih, w_hh, _, _ = weights
-        ctx.save_for_backward(inputs, x, gates, hidden, w_first, w_ih, w_hh)
-        return hidden[1:]
+        ctx.save_for_backward(inputs, hidden, w_first, w_ih, w_hh, *x, *gates)
+        ctx.packing = packing
+        return _select(hidden[1:], packing.inverse)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]  # one output
         """Return no gradient of the inputs, then those of the weights."""
-        inputs, x, gates, hidden, w_first, w_ih, w_hh = ctx.saved_tensors
+        inputs, hidden, w_first, w_ih, w_hh, *kept = ctx.saved_tensors
+        active = ctx.packing.active
+        grad = _select(grad, ctx.packing.order)
         w_hidden = _hidden_first(w_hh)
         sums = WeightSums(w_first, w_ih, w_hidden)
         carried = torch.zeros_like(hidden[0])
-        for part in reversed(_chunks(len(x))):
-            side = _step_backward(grad[part], carried, gates[part], hidden[part], w_hidden)
-            sums.add(side.flatten(0, 1), *(v[part].flatten(0, 1) for v in (inputs, x, hidden)))
-        return None, *sums.gradients()
+        chunks = list(zip(_chunks(len(inputs)), active, kept[: len(active)], kept[len(active) :], strict=False))
+        for part, m, x, gates in reversed(chunks):
+            before = hidden[part, :m]
+            side = _step_backward(grad[part, :m], carried[:m], gates.unflatten(0, (-1, m)), before, w_hidden)
+            sums.add(side.flatten(0, 1), inputs[part, :m].flatten(0, 1), x, before.flatten(0, 1))
+        return None, None, *sums.gradients()
+
+
+def _select(sequences: Tensor, rows: Tensor | None) -> Tensor:
+    return sequences if rows is None else sequences.index_select(1, rows)
 
 
 class WeightSums:
@@ -109,6 +152,7 @@ def _hidden_first(rows: Tensor) -> Tensor:
 
 def _unroll(
     inputs: Tensor,
+    packing: Packing,
     w_first: Tensor,
     b_first: Tensor,
     w_ih: Tensor,
@@ -117,27 +161,30 @@ def _unroll(
     b_hh: Tensor,
     *,
     keep: bool,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Return x and gates of all steps (of one chunk unless `keep`), and hidden states [T+1, M, H]."""
+) -> tuple[list[Tensor], list[Tensor], Tensor]:
+    """Return x [K m, H] and gates [K m, 4H] of every chunk (none unless `keep`), and hidden states [T+1, M, H]."""
     n_steps, n_rows, _ = inputs.shape
     width = w_hh.shape[1]
     bias = _hidden_first(b_hh)
     bias = torch.cat([bias, b_ih[2 * width :]])
     bias[width : 3 * width] += b_ih[: 2 * width]
     from_hidden = _hidden_first(w_hh).t().contiguous()
-    kept = n_steps if keep else min(CHUNK_STEPS, n_steps)
-    x = inputs.new_empty(kept, n_rows, width)
-    gates = inputs.new_empty(kept, n_rows, 4 * width)
-    hidden = inputs.new_empty(n_steps + 1, n_rows, width)
-    hidden[0] = 0.0
-    for part in _chunks(n_steps):
-        place = part if keep else slice(0, part.stop - part.start)
-        x_RH, gates_RG = x[place].flatten(0, 1), gates[place].flatten(0, 1)
-        torch.addmm(b_first, inputs[part].flatten(0, 1), w_first.t(), out=x_RH).relu_()
+    hidden = inputs.new_zeros(n_steps + 1, n_rows, width)
+    most = min(CHUNK_STEPS, n_steps) * n_rows
+    x_room, gates_room = inputs.new_empty(most, width), inputs.new_empty(most, 4 * width)
+    kept_x, kept_gates = [], []
+    for part, m in zip(_chunks(n_steps), packing.active, strict=False):
+        n = (part.stop - part.start) * m
+        rows = inputs[part, :m].flatten(0, 1)
+        x_RH, gates_RG = (torch.empty_like(room[:n]) if keep else room[:n] for room in (x_room, gates_room))
+        torch.addmm(b_first, rows, w_first.t(), out=x_RH).relu_()
         gates_RG.copy_(bias)
         gates_RG[:, width:].addmm_(x_RH, w_ih.t())
-        _step_forward(gates[place], hidden[part.start : part.stop + 1], from_hidden)
-    return x, gates, hidden
+        _step_forward(gates_RG.unflatten(0, (-1, m)), hidden[part.start : part.stop + 1, :m], from_hidden)
+        if keep:
+            kept_x.append(x_RH)
+            kept_gates.append(gates_RG)
+    return kept_x, kept_gates, hidden
 
 
 def _step_forward(gates: Tensor, hidden: Tensor, from_hidden: Tensor) -> None:

@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import nn
 
-from emtc_core.learner.recurrence import TrunkSequence, run_trunk
+from emtc_core.learner.recurrence import TrunkSequence, pack, run_trunk
 
 
 def make_layers(n_in: int = 4, width: int = 7) -> tuple[nn.Linear, nn.GRU]:
@@ -36,11 +36,40 @@ def test_unrolling_without_gradients_gives_the_same_values(steps):
     inputs = torch.randn(steps, 6, 4)
     with torch.no_grad():
         np.testing.assert_array_equal(
-            run_trunk(first, rnn, inputs), TrunkSequence.apply(inputs, *weights_of(first, rnn))
+            run_trunk(first, rnn, inputs),
+            TrunkSequence.apply(inputs, pack(None, *inputs.shape[:2]), *weights_of(first, rnn)),
         )
 
 
 def test_the_gradient_is_the_slope_of_the_function():
     first, rnn = make_layers(2, 3)
     inputs = torch.randn(4, 2, 2, dtype=torch.float64)
-    assert torch.autograd.gradcheck(TrunkSequence.apply, (inputs, *weights_of(first, rnn)))
+    assert torch.autograd.gradcheck(
+        TrunkSequence.apply, (inputs, pack(None, *inputs.shape[:2]), *weights_of(first, rnn))
+    )
+
+
+@pytest.mark.parametrize("steps", [1, 8, 17, 40])
+def test_rows_that_end_early_have_the_same_values_and_gradients(steps):
+    first, rnn = make_layers()
+    rng = np.random.default_rng(steps)
+    lengths = rng.integers(1, steps + 1, size=9)
+    inputs = torch.randn(steps, 9, 4, dtype=torch.float64)
+    real = torch.from_numpy(np.arange(steps)[:, None] < lengths)
+    weight = torch.randn(steps, 9, 7, dtype=torch.float64) * real.unsqueeze(-1)
+    results = []
+    for run in (lambda v: rnn(first(v).relu())[0], lambda v: run_trunk(first, rnn, v, lengths)):
+        out = run(inputs)
+        results.append([out.detach()[real], *torch.autograd.grad((out * weight).sum(), weights_of(first, rnn))])
+    with torch.no_grad():
+        results.append([run_trunk(first, rnn, inputs, lengths)[real], *results[0][1:]])
+    for expected, actual, unrolled in zip(*results, strict=True):
+        np.testing.assert_allclose(actual, expected, rtol=1e-9, atol=1e-12)
+        np.testing.assert_allclose(unrolled, expected, rtol=1e-9, atol=1e-12)
+
+
+def test_no_row_is_computed_after_its_chunk():
+    packing = pack(np.array([3, 20, 9, 1]), 20, 4)
+    assert packing.active == (4, 2, 1)
+    assert packing.order is not None
+    assert packing.order.tolist() == [1, 2, 0, 3]

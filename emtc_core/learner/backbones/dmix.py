@@ -59,7 +59,7 @@ class DmixBackbone(Backbone):
 
     def unroll(self, seq: Sequence, generator: torch.Generator) -> Unrolled:
         """Run the agents over whole sequences and draw fractions for every step."""
-        hidden = self.agent.unroll(seq.inputs)
+        hidden = self.agent.unroll(seq.inputs, seq.n_steps)
         shape = (*hidden.shape[:2], self._n_fractions)
         fractions = torch.rand(shape, generator=generator, device=hidden.device)
         with torch.no_grad():

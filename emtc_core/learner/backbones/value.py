@@ -26,7 +26,7 @@ class ValueBackbone(Backbone):
 
     def unroll(self, seq: Sequence, generator: torch.Generator) -> Unrolled:
         """Run the agents over whole sequences; draws nothing."""
-        hidden = self.agent.unroll(seq.inputs)
+        hidden = self.agent.unroll(seq.inputs, seq.n_steps)
         q = self.agent.values(hidden)
         best, action = greedy(q, seq.avail)
         return Unrolled(hidden=hidden, q=q, best=best, greedy=action)
@@ -34,14 +34,14 @@ class ValueBackbone(Backbone):
     def taken(self, unrolled: Unrolled, seq: Sequence) -> Evaluation:
         """Mix the values of the actions that were taken."""
         q_taken = unrolled.q[:-1].gather(-1, seq.action.unsqueeze(-1)).squeeze(-1)
-        mixed = self._mix(q_taken, unrolled.best[:-1], seq.action, seq.state[:-1], seq.obs[:-1])
+        mixed = self._mix(q_taken, unrolled.best[:-1], seq.action, seq.state[:-1], seq.obs[:-1], seq.real)
         extra = _add(_like(mixed.regularizer, seq), self._private_l1(unrolled))
         return Evaluation(q_tot=mixed.q_tot.view(seq.reward.shape), regularizer=extra)
 
     def bootstrap(self, unrolled: Unrolled, action: Tensor, seq: Sequence) -> Evaluation:
         """Mix the values of given actions one step later."""
         q_taken = unrolled.q[1:].gather(-1, action.unsqueeze(-1)).squeeze(-1)
-        mixed = self._mix(q_taken, unrolled.best[1:], action, seq.state[1:], seq.obs[1:])
+        mixed = self._mix(q_taken, unrolled.best[1:], action, seq.state[1:], seq.obs[1:], seq.real)
         return Evaluation(q_tot=mixed.q_tot.view(seq.reward.shape))
 
     def start(self, unrolled: Unrolled, seq: Sequence) -> Tensor:
@@ -58,16 +58,23 @@ class ValueBackbone(Backbone):
         """Return action values for acting."""
         return self.agent.values(hidden)
 
-    def _mix(self, q: Tensor, best: Tensor, action: Tensor, state: Tensor, obs: Tensor) -> Mixed:
-        return self.mixer(
-            MixInputs(
-                q_taken=q.flatten(0, 1),
-                q_max=best.flatten(0, 1),
-                action=action.flatten(0, 1),
-                state=state.flatten(0, 1),
-                obs=obs.flatten(0, 1),
-            )
-        )
+    def _mix(
+        self,
+        q: Tensor,
+        best: Tensor,
+        action: Tensor,
+        state: Tensor,
+        obs: Tensor,
+        real: tuple[Tensor, Tensor] | None = None,
+    ) -> Mixed:
+        """Mix every (step, episode), or only the real ones; what is left out is 0."""
+        columns = (q, best, action, state, obs)
+        if real is None:
+            return self.mixer(MixInputs(*(column.flatten(0, 1) for column in columns)))
+        mixed = self.mixer(MixInputs(*(column[real] for column in columns)))
+        nothing = mixed.q_tot.new_zeros(action.shape[:2])
+        regularizer = None if mixed.regularizer is None else nothing.index_put(real, mixed.regularizer).flatten()
+        return Mixed(nothing.index_put(real, mixed.q_tot).flatten(), regularizer)
 
     def _private_l1(self, unrolled: Unrolled) -> Tensor | None:
         if not isinstance(self.agent, DiverseAgent) or not self._l1:
