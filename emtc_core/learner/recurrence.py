@@ -72,7 +72,7 @@ def run_trunk(first: nn.Linear, rnn: nn.GRU, inputs: Tensor, lengths: NDArray[np
 def pack(lengths: NDArray[np.int64] | None, n_steps: int, n_rows: int) -> Packing:
     """Order rows by their lengths, if some are shorter than the batch."""
     starts = [part.start for part in _chunks(n_steps)]
-    if lengths is None or (lengths > (starts[-1] if starts else 0)).all():
+    if lengths is None or (lengths > starts[-1]).all():
         return Packing(active=(n_rows,) * len(starts))
     order = np.argsort(-lengths, kind="stable")
     active = tuple(m for start in starts if (m := int((lengths > start).sum())))
@@ -170,13 +170,13 @@ def _unroll(
     bias[width : 3 * width] += b_ih[: 2 * width]
     from_hidden = _hidden_first(w_hh).t().contiguous()
     hidden = inputs.new_zeros(n_steps + 1, n_rows, width)
-    most = min(CHUNK_STEPS, n_steps) * n_rows
+    most = 0 if keep else min(CHUNK_STEPS, n_steps) * n_rows  # what is not kept is written over by the next chunk
     x_room, gates_room = inputs.new_empty(most, width), inputs.new_empty(most, 4 * width)
     kept_x, kept_gates = [], []
     for part, m in zip(_chunks(n_steps), packing.active, strict=False):
         n = (part.stop - part.start) * m
         rows = inputs[part, :m].flatten(0, 1)
-        x_RH, gates_RG = (torch.empty_like(room[:n]) if keep else room[:n] for room in (x_room, gates_room))
+        x_RH, gates_RG = (room.new_empty(n, room.shape[1]) if keep else room[:n] for room in (x_room, gates_room))
         torch.addmm(b_first, rows, w_first.t(), out=x_RH).relu_()
         gates_RG.copy_(bias)
         gates_RG[:, width:].addmm_(x_RH, w_ih.t())
