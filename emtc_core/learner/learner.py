@@ -21,6 +21,7 @@ from emtc_core.config.run import RunConfig
 from emtc_core.device import send
 from emtc_core.envs.base import EnvInfo
 from emtc_core.learner.backbones.base import Evaluation, Unrolled
+from emtc_core.learner.background import Background
 from emtc_core.learner.controller import Controller
 from emtc_core.learner.factory import agent_sees_id, make_backbone, make_intrinsic, make_optimizer, make_target
 from emtc_core.learner.mappo import MappoLearner
@@ -63,6 +64,7 @@ class ValueLearner:
         self.target = make_target(config, self.online)
         self._parameters = list(self.online.parameters())
         self._optimizer = make_optimizer(config.train, self._parameters)
+        self._background = Background(self._device)
         self._controller = Controller(self.online, info, agent_id=self._agent_id, device=self._device)
         self._last_copy = 0
 
@@ -100,16 +102,22 @@ class ValueLearner:
         with self._precision():
             seq = make_sequence(batch, agent_id=self._agent_id)
             online = self.online.unroll(seq, self._generator)
+            rewards = [self._background.submit(p.reward, seq, online, env_step=env_step) for p in self._intrinsic]
             taken = self.online.taken(online, seq)
             following = self._following(online, seq)
-        intrinsic = self._intrinsic_reward(seq, online, env_step)
         gained = self._incentive(seq, following, incentive)
+        intrinsic = torch.stack([wait() for wait in rewards]).sum(0) if rewards else None
+        # From here on nothing else draws random numbers, and nothing changes what the intrinsic parts read.
+        trainings = [
+            self._background.submit(p.train, seq, online, env_step=env_step, generator=self._generator)
+            for p in self._intrinsic
+        ]
         shift = seq.reward + (0.0 if gained is None else gained.gated)
         shift = shift + (0.0 if intrinsic is None else intrinsic)
         terms = self._terms(seq, taken, following, incentive, shift)
         terms.values["train/grad_norm"] = self._step(terms.values["train/loss"])
-        for part in self._intrinsic:
-            part.train(seq, online, env_step=env_step, generator=self._generator)
+        for wait in trainings:
+            wait()
         if intrinsic is not None:
             terms.values["train/intrinsic_reward"] = masked_mean(intrinsic, seq.mask)
         return self._stats(seq, taken, terms, gained, incentive)
@@ -196,11 +204,6 @@ class ValueLearner:
         norm = nn.utils.clip_grad_norm_(self._parameters, self._config.train.grad_clip)
         self._optimizer.step()
         return norm
-
-    def _intrinsic_reward(self, seq: Sequence, online: Unrolled, env_step: int) -> Tensor | None:
-        if not self._intrinsic:
-            return None
-        return torch.stack([part.reward(seq, online, env_step=env_step) for part in self._intrinsic]).sum(0)
 
     def _incentive(self, seq: Sequence, following: Evaluation, recalled: IncentiveInputs | None) -> Incentive | None:
         config = self._config.incentive
