@@ -299,8 +299,8 @@ class EpisodicPart:
         if self.memory.size < embed.min_entries and not self._has_warned:
             self._has_warned = True
             _LOG.warning(
-                "After %d episodes the memory holds %d nodes, fewer than embed.min_entries = %d: nearly all states "
-                "merge within memory.delta = %g. The embedder is trained on what there is.",
+                "After %d episodes the memory holds %d nodes, fewer than embed.min_entries = %d, as states merge "
+                "within memory.delta = %g. The embedder is trained on what there is.",
                 *(self._episodes, self.memory.size, embed.min_entries, self._config.memory.delta),
             )
 

@@ -74,7 +74,7 @@ def settle(
     config: GateConfig,
     gamma: float,
     tau: float,
-    is_empty: bool = False,
+    is_empty: bool,
 ) -> tuple[Float64s, Float64s]:
     """Compute delta_mem and beta where a NaN value means that the lookup found nothing.
 
@@ -124,8 +124,8 @@ def evaluate_gate(
     *,
     gamma: float,
     tau: float,
-    bootstrap_on_timeout: bool = False,
-    is_empty: bool = False,
+    bootstrap_on_timeout: bool,
+    is_empty: bool,
 ) -> GateVerdict:
     """Judge every transition of an episode by the memory as it is now.
 

@@ -20,7 +20,7 @@ def success_ratio(n_xi: Any, n_call: Any, *, eps: float = 0.0) -> Any:
     """
     xp = array_namespace(n_xi, n_call)
     calls = n_call + eps
-    return xp.where(n_call > 0, n_xi / xp.where(n_call > 0, calls, xp.ones_like(calls)), xp.zeros_like(calls))
+    return n_xi / xp.where(n_call > 0, calls, xp.ones_like(calls))
 
 
 def incentive(

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from emtc_core.config.gate import GateConfig
-from emtc_core.gate import delta_mem, evaluate_gate, gate_coefficient, settle
+from emtc_core.gate import GateVerdict, delta_mem, evaluate_gate, gate_coefficient, settle
 from emtc_core.rollout.episode import Episode
 from emtc_core.schedules import linear_decay
 from tests.reference.gate import looped_gate
@@ -44,9 +44,31 @@ class _Values:
         return np.where((slots >= 0) & (slots + 2 < len(self.values)), slots + 2, -1)
 
 
+def _judge(
+    episode: Episode,
+    slots: np.ndarray,
+    values: _Values,
+    config: GateConfig,
+    *,
+    gamma: float = 1.0,
+    tau: float = 1.0,
+    bootstrap_on_timeout: bool = False,
+) -> GateVerdict:
+    return evaluate_gate(
+        episode,
+        slots,
+        values,
+        config,
+        gamma=gamma,
+        tau=tau,
+        bootstrap_on_timeout=bootstrap_on_timeout,
+        is_empty=False,
+    )
+
+
 def test_two_steps_worked_out_by_hand() -> None:
     # r = (1, 2), gamma = 0.5, H = (3, 1, 5): delta_0 = |1 + 0.5·1 − 3| = 1.5; delta_1 = |2 + 0 − 1| = 1.
-    verdict = evaluate_gate(_episode([1, 2]), np.arange(3), _Values([3.0, 1.0, 5.0]), GateConfig(), gamma=0.5, tau=1.0)
+    verdict = _judge(_episode([1, 2]), np.arange(3), _Values([3.0, 1.0, 5.0]), GateConfig(), gamma=0.5, tau=1.0)
     assert verdict.h.tolist() == [3.0, 1.0]
     assert verdict.h_next.tolist() == [1.0, 0.0]
     assert verdict.delta_mem.tolist() == [1.5, 1.0]
@@ -111,7 +133,7 @@ def test_the_gate_agrees_with_the_looped_one(
 ) -> None:
     reward = reward[: len(values) - 1]
     episode = _episode(reward, terminated=ends, truncated=False)
-    verdict = evaluate_gate(episode, np.arange(len(values)), _Values(values), config, gamma=0.97, tau=0.9)
+    verdict = _judge(episode, np.arange(len(values)), _Values(values), config, gamma=0.97, tau=0.9)
     expected = looped_gate(reward, values, ends=ends, config=config, gamma=0.97, tau=0.9)
     for got, want in zip((verdict.h_next, verdict.delta_mem, verdict.beta), expected, strict=True):
         np.testing.assert_allclose(got, want, rtol=1e-12)
@@ -122,9 +144,7 @@ def test_recorded_numbers_satisfy_the_equations_again_in_double_precision() -> N
     rng = np.random.default_rng(3)
     reward = rng.normal(size=30).astype(np.float32)
     values = (rng.normal(size=31) * 1e3).tolist()
-    verdict = evaluate_gate(
-        _episode(reward.tolist()), np.arange(31), _Values(values), GateConfig(), gamma=0.99, tau=1.0
-    )
+    verdict = _judge(_episode(reward.tolist()), np.arange(31), _Values(values), GateConfig(), gamma=0.99, tau=1.0)
     again = np.abs(reward.astype(np.float64) + 0.99 * verdict.h_next - verdict.h)
     np.testing.assert_array_equal(again, verdict.delta_mem)
 
@@ -137,22 +157,20 @@ def test_the_value_after_the_end_is_zero_unless_the_target_bootstraps_past_it(
     terminated: bool, truncated: bool, bootstrap: bool, last: float
 ) -> None:
     episode = _episode([1.0], terminated=terminated, truncated=truncated)
-    verdict = evaluate_gate(
-        episode, np.arange(2), _Values([1.0, 7.0]), GateConfig(), gamma=1.0, tau=1.0, bootstrap_on_timeout=bootstrap
-    )
+    verdict = _judge(episode, np.arange(2), _Values([1.0, 7.0]), GateConfig(), bootstrap_on_timeout=bootstrap)
     assert verdict.h_next.tolist() == [last]
 
 
 def test_terminal_value_lookup_reads_the_terminal_node() -> None:
     config = GateConfig(terminal_value="lookup")
-    verdict = evaluate_gate(_episode([1.0]), np.arange(2), _Values([1.0, 7.0]), config, gamma=1.0, tau=1.0)
+    verdict = _judge(_episode([1.0]), np.arange(2), _Values([1.0, 7.0]), config)
     assert verdict.h_next.tolist() == [7.0]
 
 
 def test_successor_link_follows_the_stored_links() -> None:
     values, slots = _Values([4.0, 3.0, 2.0, 1.0]), np.arange(3)
-    actual = evaluate_gate(_episode([0, 0]), slots, values, GateConfig(), gamma=1.0, tau=1.0)
-    linked = evaluate_gate(_episode([0, 0]), slots, values, GateConfig(successor="link"), gamma=1.0, tau=1.0)
+    actual = _judge(_episode([0, 0]), slots, values, GateConfig())
+    linked = _judge(_episode([0, 0]), slots, values, GateConfig(successor="link"))
     assert actual.h_next[0] == 3.0
     assert linked.h_next[0] == 2.0
 
@@ -160,8 +178,8 @@ def test_successor_link_follows_the_stored_links() -> None:
 def test_a_miss_blocks_or_passes_as_told() -> None:
     slots = np.array([0, -1, 1])
     episode, values = _episode([0, 0]), _Values([1.0, 2.0])
-    blocked = evaluate_gate(episode, slots, values, GateConfig(), gamma=1.0, tau=1.0)
-    passed = evaluate_gate(episode, slots, values, GateConfig(on_miss="pass"), gamma=1.0, tau=1.0)
+    blocked = _judge(episode, slots, values, GateConfig())
+    passed = _judge(episode, slots, values, GateConfig(on_miss="pass"))
     assert blocked.beta.tolist() == [0.0, 0.0]
     assert passed.beta.tolist() == [1.0, 1.0]
     assert np.isnan(blocked.delta_mem).all()
@@ -170,8 +188,8 @@ def test_a_miss_blocks_or_passes_as_told() -> None:
 
 def test_delta_scale_decouples_the_gate_from_the_reward_unit() -> None:
     args = (np.array([0.0]), np.array([100.0]), np.array([0.0]))
-    _, plain = settle(*args, config=GateConfig(), gamma=1.0, tau=1.0)
-    delta, in_goals = settle(*args, config=GateConfig(delta_scale=0.01), gamma=1.0, tau=1.0)
+    _, plain = settle(*args, is_empty=False, config=GateConfig(), gamma=1.0, tau=1.0)
+    delta, in_goals = settle(*args, is_empty=False, config=GateConfig(delta_scale=0.01), gamma=1.0, tau=1.0)
     assert delta[0] == 100.0
     assert plain[0] == 0.0
     assert in_goals[0] == pytest.approx(math.exp(-0.5))
@@ -179,7 +197,7 @@ def test_delta_scale_decouples_the_gate_from_the_reward_unit() -> None:
 
 def test_a_gate_that_is_off_lets_everything_pass() -> None:
     args = (np.zeros(2), np.array([100.0, np.nan]), np.zeros(2))
-    _, beta = settle(*args, config=GateConfig(enabled=False), gamma=1.0, tau=1.0)
+    _, beta = settle(*args, is_empty=False, config=GateConfig(enabled=False), gamma=1.0, tau=1.0)
     assert beta.tolist() == [1.0, 1.0]
 
 

@@ -23,6 +23,8 @@ def test_two_steps_worked_out_by_hand() -> None:
     h, q, rho = np.array([4.0, 1.0]), np.array([2.0, 3.0]), np.array([0.5, 1.0])
     assert incentive(h, q, rho, gamma=0.5).tolist() == [0.5, -1.0]
     assert incentive(h, q, rho, gamma=0.5, clamp="positive").tolist() == [0.5, 0.0]
+    small = incentive(np.array([2.25]), np.array([2.0]), np.array([1.0]), gamma=0.5, clamp="positive")
+    assert small.tolist() == [0.125]
 
 
 def test_success_ratio_counts_and_a_node_never_called_gives_zero() -> None:
@@ -56,6 +58,11 @@ def test_a_miss_gives_finite_zeros() -> None:
     recall = _recall([0], [0], [False], [False])
     h_next, rho = weigh_successors(recall, np.array([False]), IncentiveConfig(ratio_eps=0.001))
     assert (h_next.tolist(), rho.tolist()) == ([0.0], [0.0])
+
+
+def test_what_a_missing_node_seems_to_hold_counts_for_nothing_even_at_the_end() -> None:
+    recall = _recall([1, 1], [1, 1], [True, True], [False, False])
+    assert weigh_successors(recall, np.array([False, True]), IncentiveConfig())[1].tolist() == [0.0, 0.0]
 
 
 @given(
