@@ -1,5 +1,8 @@
 """The Method page as a user reaches it: everything is listed, and the checks follow their sliders."""
 
+import csv
+from importlib.resources import files
+
 import pytest
 from streamlit.testing.v1 import AppTest
 
@@ -7,7 +10,7 @@ from app.bench.embedding import TASKS
 from app.components.method.equations import BACKGROUND, BEYOND, EMBEDDER, GATE
 from app.components.method.measured import read_measured
 from app.components.method.options import compare_presets, explain_preset, labels_of
-from app.format import number
+from app.format import escape_markdown, number
 from emtc_core.config.resolve import describe_fields
 from emtc_core.metrics import METRICS
 from tests.pages.test_pages import open_page, said
@@ -163,6 +166,14 @@ def test_hostile_url_parameters_are_harmless(empty):
     app = open_page("method", noise="nan", seed="1e99", part="<script>", algo="evil", find="|", gamma="-1")
     assert not app.exception
     assert not app.error
+
+
+def test_page_shows_what_was_measured_of_the_readings(method):
+    text = said(method)
+    for name, readings in (("gate-shapes.csv", 10), ("gate-readings.csv", 14)):
+        rows = list(csv.reader((files("app.bench") / "measured" / name).read_text().splitlines()))
+        assert len(rows) == 1 + readings
+        assert all(" | ".join(map(escape_markdown, row)) in text for row in rows), name
 
 
 def test_page_shows_what_was_measured_of_the_return_scale(method):

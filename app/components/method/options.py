@@ -80,6 +80,7 @@ def show_presets() -> None:
         _show_comparison(algo, *task, [name for name in others if name in chosen])
     except ConfigError as exc:
         st.info(escape_markdown(str(exc)))
+    measured.show_readings()
 
 
 def _show_comparison(algo: str, env: str, map: str, presets: Sequence[str]) -> None:
