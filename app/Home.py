@@ -41,6 +41,7 @@ except EmtcError as exc:
     st.markdown("Name another database in the environment variable `EMTC_DB` and start the app again.")
     st.stop()
 compile_ahead.start_once()
+login.show_account()
 messages.tell_read_only()
 alert_toasts.show()
 page.run()

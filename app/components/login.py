@@ -38,6 +38,13 @@ def require() -> None:
         st.stop()
 
 
+def show_account() -> None:
+    """Say in the sidebar who has logged in, with the way out."""
+    if st.user.get("is_logged_in"):
+        st.sidebar.caption(escape_markdown(str(st.user.get("email") or "")))
+        st.sidebar.button("Log out", on_click=st.logout, key="log_out")
+
+
 def list_providers() -> list[str]:
     """List the identity providers that the secrets name; none means that nobody needs to log in.
 

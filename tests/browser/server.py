@@ -8,7 +8,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -22,33 +22,41 @@ def find_browser() -> str | None:
     return next((path for name in BROWSERS if (path := shutil.which(name))), None)
 
 
-@contextmanager
-def running_app(database: Path) -> Iterator[str]:
-    """Start the app and yield its address; it ends with the block, its trainers do not."""
+def free_port() -> int:
+    """Find a port that nobody listens on."""
     with socket.socket() as probe:
         probe.bind(("localhost", 0))
-        port = probe.getsockname()[1]
+        return int(probe.getsockname()[1])
+
+
+@contextmanager
+def running_app(
+    database: Path, *options: str, port: int | None = None, env: Mapping[str, str] | None = None
+) -> Iterator[str]:
+    """Start the app and yield its address; it ends with the block, its trainers do not."""
+    port = port or free_port()
     log = database.with_suffix(".streamlit.log")
     with log.open("wb") as output:
         server = subprocess.Popen(
             [
                 *(sys.executable, "-m", "streamlit", "run", str(ROOT / "app" / "Home.py")),
-                *("--server.port", str(port), "--server.headless", "true"),
+                *("--server.port", str(port), "--server.headless", "true", *options),
             ],
             cwd=ROOT,
-            env={**os.environ, "EMTC_DB": f"sqlite:///{database}"},
+            env={**os.environ, **(env or {}), "EMTC_DB": f"sqlite:///{database}"},
             stdout=output,
             stderr=subprocess.STDOUT,
         )
     try:
-        _wait(f"http://localhost:{port}/_stcore/health", server, log)
+        wait_for(f"http://localhost:{port}/_stcore/health", server, log)
         yield f"http://localhost:{port}"
     finally:
         server.terminate()
         server.wait(timeout=20)
 
 
-def _wait(url: str, server: subprocess.Popen[bytes], log: Path) -> None:
+def wait_for(url: str, server: subprocess.Popen[bytes], log: Path) -> None:
+    """Wait until a server that writes this log answers."""
     deadline = time.monotonic() + START_S
     while time.monotonic() < deadline:
         assert server.poll() is None, log.read_text()
@@ -57,4 +65,4 @@ def _wait(url: str, server: subprocess.Popen[bytes], log: Path) -> None:
                 return
         except (urllib.error.URLError, OSError):
             time.sleep(0.1)
-    raise AssertionError(f"the app did not answer within {START_S} s:\n{log.read_text()}")
+    raise AssertionError(f"the server did not answer within {START_S} s:\n{log.read_text()}")
