@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from app.theme import Marker
 
 Values = NDArray[np.float64]
+MOST_BAND_INK = 0.2
 
 
 @dataclass(frozen=True)
@@ -50,6 +51,11 @@ class Panel:
     lines: tuple[Line, ...]
     range: tuple[float, float] | None = None
     from_zero: bool = False
+
+    @property
+    def band_ink(self) -> float:
+        """Opacity of each band: where bands lie over each other, together they stay lighter than the lines."""
+        return min(MOST_BAND_INK, 0.6 / max(1, sum(line.low is not None for line in self.lines)))
 
 
 @dataclass(frozen=True)

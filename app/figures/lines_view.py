@@ -152,9 +152,8 @@ def _count_in_thousands(ax: Axes, chart: Chart) -> None:
 
 
 def _draw_panel(ax: Axes, panel: Panel) -> None:
-    crowded = sum(not line.faint for line in panel.lines) > _MOST_LABELS
     for line in panel.lines:
-        _draw_line(ax, line, band=0.06 if crowded else 0.15)
+        _draw_line(ax, line, band=panel.band_ink)
     ax.set_ylabel(set_as_math(f"{panel.title}\n[{panel.unit}]" if panel.unit else panel.title))
     ax.grid(visible=True, linewidth=0.5)
     ax.set_axisbelow(True)

@@ -69,7 +69,8 @@ def _draw_chart(chart: Chart) -> go.Figure:
     for place, panel in enumerate(chart.panels):
         row, col = place // chart.columns + 1, place % chart.columns + 1
         for line in panel.lines:
-            _draw_line(drawn, row, col, line, legend=chart.columns == 1 or line.name not in named)
+            legend = chart.columns == 1 or line.name not in named
+            _draw_line(drawn, row, col, line, legend=legend, band=panel.band_ink)
             named.add(line.name)
         drawn.update_yaxes(title_text=plain(axis_title(panel)), row=row, col=col, range=panel.range)
         if chart.columns > 1 or row == rows:
@@ -85,11 +86,12 @@ def axis_title(panel: Panel) -> str:
     return f"{panel.title} [{panel.unit}]" if panel.unit else panel.title
 
 
-def _draw_line(drawn: go.Figure, row: int, col: int, line: Line, *, legend: bool) -> None:
+def _draw_line(drawn: go.Figure, row: int, col: int, line: Line, *, legend: bool, band: float) -> None:
     if line.low is not None and line.high is not None:
         edge = {"x": line.x, "line": {"width": 0}, "showlegend": False, "hoverinfo": "skip", "mode": "lines"}
         drawn.add_trace(go.Scatter(y=line.low, **edge), row=row, col=col)
-        drawn.add_trace(go.Scatter(y=line.high, fill="tonexty", fillcolor=_faint(line.color), **edge), row=row, col=col)
+        fill = _see_through(line.color, band)
+        drawn.add_trace(go.Scatter(y=line.high, fill="tonexty", fillcolor=fill, **edge), row=row, col=col)
     drawn.add_trace(
         go.Scatter(
             x=line.x,
@@ -124,9 +126,9 @@ def _dash(line: Line) -> str:
     return ",".join(f"{part}px" for part in line.dash) if line.dash else "solid"
 
 
-def _faint(color: str) -> str:
+def _see_through(color: str, opacity: float) -> str:
     red, green, blue = (int(color[i : i + 2], 16) for i in (1, 3, 5))
-    return f"rgba({red},{green},{blue},0.2)"
+    return f"rgba({red},{green},{blue},{opacity:.3g})"
 
 
 def _draw_cloud(cloud: Cloud) -> go.Figure:

@@ -1,6 +1,8 @@
 // Shared by the canvas components: theme colours, ticks, panels, and the reader of packed arrays.
 // Text that comes from data is only ever drawn on a canvas or set as textContent, never as HTML.
 
+const MOST_BAND_INK = 0.2 // as in app/figures/chart.py
+
 function themeOf(element) {
   const style = getComputedStyle(element)
   const value = (name, fallback) => style.getPropertyValue(name).trim() || fallback
@@ -138,33 +140,35 @@ function drawPanel(ctx, box, panel, view, theme, hidden, options) {
   ctx.clip()
   const { strong } = options
   const shown = panel.lines.filter((line) => !isHidden(line, hidden))
-  const crowded = shown.filter((line) => !line.faint).length > 8
-  for (const line of shown) {
-    if (!strong || !isNamed(line, strong)) drawLine(ctx, crowded ? { ...line, band: 0.08 } : line, sx, sy, Boolean(strong))
-  }
-  for (const line of shown) if (strong && isNamed(line, strong)) drawLine(ctx, { ...line, width: (line.width ?? 2) * 1.4 }, sx, sy)
+  const isStrong = (line) => Boolean(strong) && isNamed(line, strong)
+  const ink = Math.min(MOST_BAND_INK, 0.6 / Math.max(1, shown.filter((line) => line.lo).length)) // as Panel.band_ink
+  for (const line of shown) if (line.lo && line.hi) drawBand(ctx, line, sx, sy, isStrong(line) ? MOST_BAND_INK : strong ? 0.03 : ink)
+  for (const line of shown) if (!isStrong(line)) drawLine(ctx, line, sx, sy, Boolean(strong))
+  for (const line of shown) if (isStrong(line)) drawLine(ctx, { ...line, width: (line.width ?? 2) * 1.4 }, sx, sy)
   ctx.restore()
   return { sx, sy, low, high }
 }
 
-function drawLine(ctx, line, sx, sy, dim) {
-  const { x, y, lo, hi } = line
-  const ink = (line.faint ? 0.4 : 1) * (dim ? 0.15 : 1)
-  if (lo && hi) {
-    ctx.globalAlpha = dim ? 0.03 : line.band || 0.2
-    ctx.fillStyle = line.color
-    ctx.beginPath()
-    let started = false
-    for (let i = 0; i < x.length; i += 1) {
-      if (!finite(hi[i])) continue
-      if (started) ctx.lineTo(sx(x[i]), sy(hi[i]))
-      else ctx.moveTo(sx(x[i]), sy(hi[i]))
-      started = true
-    }
-    for (let i = x.length - 1; i >= 0; i -= 1) if (finite(lo[i])) ctx.lineTo(sx(x[i]), sy(lo[i]))
-    ctx.fill()
-  }
+function drawBand(ctx, line, sx, sy, ink) {
+  const { x, lo, hi } = line
   ctx.globalAlpha = ink
+  ctx.fillStyle = line.color
+  ctx.beginPath()
+  let started = false
+  for (let i = 0; i < x.length; i += 1) {
+    if (!finite(hi[i])) continue
+    if (started) ctx.lineTo(sx(x[i]), sy(hi[i]))
+    else ctx.moveTo(sx(x[i]), sy(hi[i]))
+    started = true
+  }
+  for (let i = x.length - 1; i >= 0; i -= 1) if (finite(lo[i])) ctx.lineTo(sx(x[i]), sy(lo[i]))
+  ctx.fill()
+  ctx.globalAlpha = 1
+}
+
+function drawLine(ctx, line, sx, sy, dim) {
+  const { x, y } = line
+  ctx.globalAlpha = (line.faint ? 0.4 : 1) * (dim ? 0.15 : 1)
   ctx.strokeStyle = line.color
   ctx.fillStyle = line.color
   ctx.lineWidth = line.width || 2
