@@ -12,6 +12,9 @@ pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
 
 PATIENCE_MS = 60_000
 WINDOWS = "nodes => nodes.map(n => JSON.stringify(n.state.window?.map(Math.round)))"
+STRONG = "nodes => nodes.map(n => n.state.strong)"
+INK = """canvas => canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height).data
+    .reduce((sum, value, i) => i % 4 === 3 ? sum + value : sum, 0)"""
 LINES = "nodes => nodes.map(n => n.state.data.panels[0].lines.map(l => l.name))"
 
 
@@ -24,7 +27,17 @@ def test_a_zoom_and_a_hidden_line_hold_for_every_panel_and_stay_in_the_link(brow
         page.goto(f"{url}/compare?center=iqm")
         page.locator(".curves canvas").nth(1).wait_for(timeout=PATIENCE_MS)
         page.wait_for_timeout(1000)
-        page.locator(".legend button", has_text="QMIX").click()
+        curves, entry = page.locator(".curves canvas").first, page.locator(".legend button", has_text="QMIX")
+        plain = curves.evaluate(INK)
+        entry.hover()
+        page.wait_for_timeout(500)
+        assert page.locator(".curves").evaluate_all(STRONG) == ["QMIX (n = 2)"] * 2
+        assert curves.evaluate(INK) < plain, "the other lines step back"
+        page.mouse.move(0, 0)
+        page.wait_for_timeout(500)
+        assert page.locator(".curves").evaluate_all(STRONG) == [None] * 2
+        assert curves.evaluate(INK) == plain
+        entry.click()
         page.wait_for_function("() => document.location.search.includes('hide=qmix')", timeout=PATIENCE_MS)
         box = page.locator(".curves canvas").first.bounding_box()
         page.mouse.move(box["x"] + box["width"] * 0.3, box["y"] + 120)
