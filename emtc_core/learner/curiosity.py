@@ -6,6 +6,7 @@ over agents. Source: kikojay/EMC, pymarl/src.
 """
 
 import copy
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -13,7 +14,7 @@ from torch import Tensor, nn
 from emtc_core.config.backbones import CuriosityConfig
 from emtc_core.config.train import TrainConfig
 from emtc_core.learner.backbones.base import Unrolled
-from emtc_core.learner.networks import Sequence, SharedAgent
+from emtc_core.learner.networks import Sequence, SharedAgent, unroll_together
 from emtc_core.learner.td import greedy, masked_mean
 from emtc_core.replay_buffer import StateDict
 
@@ -38,6 +39,15 @@ def curiosity_scale(config: CuriosityConfig, env_step: int) -> float:
     return max(config.decay_stop, scale * config.decay_rate**cycles)
 
 
+@dataclass(frozen=True)
+class _Pass:
+    """One pass over a batch."""
+
+    distance: Tensor  # [T, B] prediction error, with its graph
+    online: Tensor  # [T+1, B, N, H] hidden states of the VDN utilities, with their graph
+    target: Tensor  # [T+1, B, N, H] and of their target
+
+
 class Curiosity:
     """The intrinsic reward of EMC."""
 
@@ -57,23 +67,34 @@ class Curiosity:
         self._soft = copy.deepcopy(self._online).requires_grad_(False)
         self._value_optimizer = torch.optim.RMSprop(self._online.parameters(), lr=train.lr, alpha=0.99, eps=1e-5)
         self._predictor_optimizer = torch.optim.Adam(self._predictor.parameters(), lr=train.lr)
-        self._distance: Tensor | None = None
+        self._pass: _Pass | None = None
+
+    def prepare(self, seq: Sequence) -> None:
+        """Run all four networks over the batch."""
+        with torch.no_grad():
+            soft, target = unroll_together([self._soft, self._target], seq.inputs, seq.n_steps)
+            wanted = VALUE_FACTOR * self._soft.values(soft)[1:]
+        predictor, learned = unroll_together([self._predictor, self._online], seq.inputs, seq.n_steps)
+        predicted = self._predictor.values(predictor[1:])
+        distance = torch.linalg.vector_norm(predicted - wanted + DISTANCE_EPS, dim=-1).mean(-1)
+        self._pass = _Pass(distance, learned, target)
 
     def reward(self, seq: Sequence, online: Unrolled, *, env_step: int) -> Tensor:
         """Compute scale times the mean prediction error of the next step: [T, B]."""
-        with torch.no_grad():
-            wanted = VALUE_FACTOR * self._soft.values(self._soft.unroll(seq.inputs, seq.n_steps))[1:]
-        predicted = self._predictor.values(self._predictor.unroll(seq.inputs, seq.n_steps)[1:])
-        distance = torch.linalg.vector_norm(predicted - wanted + DISTANCE_EPS, dim=-1).mean(-1)
-        self._distance = distance
-        return curiosity_scale(self._config, env_step) * distance.detach()
+        assert self._pass is not None, "prepare comes before reward"
+        return curiosity_scale(self._config, env_step) * self._pass.distance.detach()
 
     def train(self, seq: Sequence, online: Unrolled, *, env_step: int, generator: torch.Generator) -> None:
         """Train the VDN utilities and the predictor on the batch, then move the soft copy."""
-        assert self._distance is not None, "reward comes before train"
-        self._descend(self._predictor_optimizer, self._predictor, masked_mean(self._distance, seq.mask))
-        self._distance = None
-        self._descend(self._value_optimizer, self._online, self._value_loss(seq))
+        assert self._pass is not None, "prepare comes before train"
+        self._value_optimizer.zero_grad(set_to_none=True)
+        self._predictor_optimizer.zero_grad(set_to_none=True)
+        # One backward pass for both, as they went through the steps together; they share no weight.
+        (masked_mean(self._pass.distance, seq.mask) + self._value_loss(seq, self._pass)).backward()
+        self._pass = None
+        for network, optimizer in ((self._predictor, self._predictor_optimizer), (self._online, self._value_optimizer)):
+            nn.utils.clip_grad_norm_(network.parameters(), self._train.grad_clip)
+            optimizer.step()
         with torch.no_grad():
             for soft, value in zip(self._soft.parameters(), self._online.parameters(), strict=True):
                 soft.lerp_(value, SOFT_RATE)
@@ -104,18 +125,12 @@ class Curiosity:
             "predictor_optimizer": self._predictor_optimizer,
         }
 
-    def _value_loss(self, seq: Sequence) -> Tensor:
-        q = self._online.values(self._online.unroll(seq.inputs, seq.n_steps))
+    def _value_loss(self, seq: Sequence, at: _Pass) -> Tensor:
+        q = self._online.values(at.online)
         q_taken = q[:-1].gather(-1, seq.action.unsqueeze(-1)).squeeze(-1).sum(-1)
         with torch.no_grad():
-            following = self._target.values(self._target.unroll(seq.inputs, seq.n_steps))[1:]
+            following = self._target.values(at.target)[1:]
             action = greedy(q, seq.avail)[1][1:]
             q_next = following.gather(-1, action.unsqueeze(-1)).squeeze(-1).sum(-1)
             target = seq.reward + self._train.gamma * (1.0 - seq.terminated) * q_next
         return masked_mean((q_taken - target).square(), seq.mask)
-
-    def _descend(self, optimizer: torch.optim.Optimizer, network: nn.Module, loss: Tensor) -> None:
-        optimizer.zero_grad(set_to_none=True)
-        loss.backward()
-        nn.utils.clip_grad_norm_(network.parameters(), self._train.grad_clip)
-        optimizer.step()

@@ -38,6 +38,9 @@ class Diversity:
         self._optimizer = torch.optim.Adam(self._online.parameters(), lr=config.predictor_lr, fused=True)
         self._episodes = self._last_training = 0
 
+    def prepare(self, seq: Sequence) -> None:
+        """Nothing: everything here reads the learner's own hidden states."""
+
     @torch.no_grad()
     def reward(self, seq: Sequence, online: Unrolled, *, env_step: int) -> Tensor:
         """Compute cds.beta times the mean intrinsic reward: [T, B]."""

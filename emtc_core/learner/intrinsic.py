@@ -13,6 +13,10 @@ from emtc_core.replay_buffer import StateDict
 class IntrinsicReward(Protocol):
     """Curiosity (EMC) or diversity (CDS)."""
 
+    def prepare(self, seq: Sequence) -> None:
+        """Compute what does not wait for the learner's own pass over the batch; comes before `reward`."""
+        ...
+
     def reward(self, seq: Sequence, online: Unrolled, *, env_step: int) -> Tensor:
         """Weigh the intrinsic reward of every transition for the target: [T, B], detached."""
         ...

@@ -101,11 +101,14 @@ class ValueLearner:
         """
         with self._precision():
             seq = make_sequence(batch, agent_id=self._agent_id)
+            prepared = [self._background.submit(part.prepare, seq) for part in self._intrinsic]
             online = self.online.unroll(seq, self._generator)
             rewards = [self._background.submit(p.reward, seq, online, env_step=env_step) for p in self._intrinsic]
             taken = self.online.taken(online, seq)
             following = self._following(online, seq)
         gained = self._incentive(seq, following, incentive)
+        for wait in prepared:
+            wait()
         intrinsic = torch.stack([wait() for wait in rewards]).sum(0) if rewards else None
         # From here on nothing else draws random numbers, and nothing changes what the intrinsic parts read.
         trainings = [

@@ -13,9 +13,12 @@ three by x, so that each side is one matrix product.
 
 Episodes of a batch end at different steps. Rows are put in the order of their ends, longest first, so that those
 which still run at a step are the first ones, and a chunk computes no others.
+
+Several networks that read the same inputs go through the steps together: G of them have weights [G, ...] and hidden
+states [T, G, M, H]; the fewer and larger operations leave the interpreter free for what runs beside them.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -61,7 +64,24 @@ def run_trunk(first: nn.Linear, rnn: nn.GRU, inputs: Tensor, lengths: NDArray[np
     """
     if inputs.is_cuda:
         return rnn(first(inputs).relu_())[0]
-    weights = (first.weight, first.bias, *rnn.all_weights[0])
+    return _run(inputs, lengths, *_weights(first, rnn))
+
+
+def run_trunks(
+    trunks: Sequence[tuple[nn.Linear, nn.GRU]], inputs: Tensor, lengths: NDArray[np.int64] | None = None
+) -> tuple[Tensor, ...]:
+    """Run several trunks of one shape over the same inputs: what `run_trunk` gives for each of them."""
+    if inputs.is_cuda:
+        return tuple(run_trunk(first, rnn, inputs, lengths) for first, rnn in trunks)
+    stacked = (torch.stack(weights) for weights in zip(*(_weights(*trunk) for trunk in trunks), strict=True))
+    return _run(inputs, lengths, *stacked).unbind(1)
+
+
+def _weights(first: nn.Linear, rnn: nn.GRU) -> tuple[Tensor, ...]:
+    return (first.weight, first.bias, *rnn.all_weights[0])
+
+
+def _run(inputs: Tensor, lengths: NDArray[np.int64] | None, *weights: Tensor) -> Tensor:
     packing = pack(lengths if inputs.device.type == "cpu" else None, *inputs.shape[:2])
     if torch.is_grad_enabled():
         return TrunkSequence.apply(inputs, packing, *weights)  # type: ignore[no-any-return]  # apply is untyped
@@ -99,55 +119,80 @@ class TrunkSequence(torch.autograd.Function):
         inputs, hidden, w_first, w_ih, w_hh, *kept = ctx.saved_tensors
         active = ctx.packing.active
         grad = _select(grad, ctx.packing.order)
-        w_hidden = _hidden_first(w_hh)
+        w_hidden = _hidden_first(w_hh, -2)
         sums = WeightSums(w_first, w_ih, w_hidden)
         carried = torch.zeros_like(hidden[0])
         chunks = list(zip(_chunks(len(inputs)), active, kept[: len(active)], kept[len(active) :], strict=False))
         for part, m, x, gates in reversed(chunks):
-            before = hidden[part, :m]
-            side = _step_backward(grad[part, :m], carried[:m], gates.unflatten(0, (-1, m)), before, w_hidden)
-            sums.add(side.flatten(0, 1), inputs[part, :m].flatten(0, 1), x, before.flatten(0, 1))
+            before = hidden[part][..., :m, :]
+            side = _step_backward(grad[part][..., :m, :], carried[..., :m, :], _by_step(gates, m), before, w_hidden)
+            sums.add(_by_row(side), inputs[part, :m].flatten(0, 1), x, _by_row(before))
         return None, None, *sums.gradients()
 
 
 def _select(sequences: Tensor, rows: Tensor | None) -> Tensor:
-    return sequences if rows is None else sequences.index_select(1, rows)
+    return sequences if rows is None else sequences.index_select(-2, rows)
+
+
+def _by_step(rows: Tensor, m: int) -> Tensor:
+    """View [..., K m, X] as [K, ..., m, X]."""
+    return rows.unflatten(-2, (-1, m)).movedim(-3, 0)
+
+
+def _by_row(steps: Tensor) -> Tensor:
+    """Lay [K, ..., m, X] out as [..., K m, X]."""
+    return steps.movedim(0, -3).flatten(-3, -2)
+
+
+def _add_product(total: Tensor, left: Tensor, right: Tensor) -> None:
+    """Add a matrix product, or one for each of G networks, in place."""
+    if right.dim() == 2:
+        total.addmm_(left, right)
+    else:
+        total.baddbmm_(left, right)
 
 
 class WeightSums:
     """Gradients of all weights, added up over chunks of steps."""
 
     def __init__(self, w_first: Tensor, w_ih: Tensor, w_hidden: Tensor) -> None:
-        self._w_ih, self._width = w_ih, w_hidden.shape[1]
+        self._w_ih, self._width = w_ih, w_hidden.shape[-1]
         self._first, self._x, self._hidden = (torch.zeros_like(w) for w in (w_first, w_ih, w_hidden))
-        self._b_first, self._bias = w_ih.new_zeros(self._width), w_ih.new_zeros(4 * self._width)
+        self._b_first, self._bias = (w_ih.new_zeros(*w_ih.shape[:-2], n * self._width) for n in (1, 4))
 
     def add(self, side: Tensor, inputs: Tensor, x: Tensor, hidden: Tensor) -> None:
-        """Add R rows: side [R, 4H], inputs [R, I], x [R, H] and the hidden states before [R, H]."""
-        from_h, from_x = side[:, : 3 * self._width], side[:, self._width :]
-        self._hidden.addmm_(from_h.t(), hidden)
-        self._x.addmm_(from_x.t(), x)
-        self._bias += side.sum(0)
-        grad_x = through_relu(torch.mm(from_x, self._w_ih), x)
-        self._first.addmm_(grad_x.t(), inputs)
-        self._b_first += grad_x.sum(0)
+        """Add R rows: side [..., R, 4H], inputs [R, I], x [..., R, H] and the hidden states before [..., R, H]."""
+        from_h, from_x = side[..., : 3 * self._width], side[..., self._width :]
+        _add_product(self._hidden, from_h.mT, hidden)
+        _add_product(self._x, from_x.mT, x)
+        self._bias += side.sum(-2)
+        grad_x = through_relu(from_x @ self._w_ih, x)
+        _add_product(self._first, grad_x.mT, inputs.expand(*grad_x.shape[:-2], -1, -1))
+        self._b_first += grad_x.sum(-2)
 
     def gradients(self) -> tuple[Tensor, ...]:
         """Return the gradients of W, b of the first layer, w_ih, w_hh, b_ih and b_hh."""
         width, bias = self._width, self._bias
-        w_hh = torch.cat([self._hidden[width:], self._hidden[:width]])
-        b_hh = torch.cat([bias[width : 3 * width], bias[:width]])
-        return self._first, self._b_first, self._x, w_hh, bias[width:], b_hh
+        w_hh = torch.cat([self._hidden[..., width:, :], self._hidden[..., :width, :]], -2)
+        b_hh = torch.cat([bias[..., width : 3 * width], bias[..., :width]], -1)
+        return self._first, self._b_first, self._x, w_hh, bias[..., width:], b_hh
+
+
+def _apply_layer(bias: Tensor, rows: Tensor, weight: Tensor, *, out: Tensor) -> Tensor:
+    """Apply a linear layer to rows [R, I], or G layers to the same rows."""
+    if weight.dim() == 2:
+        return torch.addmm(bias, rows, weight.mT, out=out)
+    return torch.baddbmm(bias.unsqueeze(-2), rows.expand(len(weight), -1, -1), weight.mT, out=out)
 
 
 def _chunks(n_steps: int) -> list[slice]:
     return [slice(t, min(t + CHUNK_STEPS, n_steps)) for t in range(0, n_steps, CHUNK_STEPS)]
 
 
-def _hidden_first(rows: Tensor) -> Tensor:
-    """Turn the library's order r, z, n of rows that h feeds into the order u, r, z."""
-    third = len(rows) // 3
-    return torch.cat([rows[2 * third :], rows[: 2 * third]])
+def _hidden_first(weights: Tensor, dim: int) -> Tensor:
+    """Turn the library's order r, z, n of what h feeds into the order u, r, z."""
+    r, z, n = weights.chunk(3, dim)
+    return torch.cat([n, r, z], dim)
 
 
 def _unroll(
@@ -162,39 +207,41 @@ def _unroll(
     *,
     keep: bool,
 ) -> tuple[list[Tensor], list[Tensor], Tensor]:
-    """Return x [K m, H] and gates [K m, 4H] of every chunk (none unless `keep`), and hidden states [T+1, M, H]."""
+    """Return x [..., K m, H] and gates [..., K m, 4H] of the chunks (none unless `keep`); hidden [T+1, ..., M, H]."""
     n_steps, n_rows, _ = inputs.shape
-    width = w_hh.shape[1]
-    bias = _hidden_first(b_hh)
-    bias = torch.cat([bias, b_ih[2 * width :]])
-    bias[width : 3 * width] += b_ih[: 2 * width]
-    from_hidden = _hidden_first(w_hh).t().contiguous()
-    hidden = inputs.new_zeros(n_steps + 1, n_rows, width)
+    lead, width = w_hh.shape[:-2], w_hh.shape[-1]
+    bias = torch.cat([_hidden_first(b_hh, -1), b_ih[..., 2 * width :]], -1)
+    bias[..., width : 3 * width] += b_ih[..., : 2 * width]
+    from_hidden = _hidden_first(w_hh, -2).mT.contiguous()
+    hidden = inputs.new_zeros(n_steps + 1, *lead, n_rows, width)
     most = 0 if keep else min(CHUNK_STEPS, n_steps) * n_rows  # what is not kept is written over by the next chunk
-    x_room, gates_room = inputs.new_empty(most, width), inputs.new_empty(most, 4 * width)
+    rooms = [inputs.new_empty(most * each * lead.numel()) for each in (width, 4 * width)]
     kept_x, kept_gates = [], []
     for part, m in zip(_chunks(n_steps), packing.active, strict=False):
         n = (part.stop - part.start) * m
         rows = inputs[part, :m].flatten(0, 1)
-        x_RH, gates_RG = (room.new_empty(n, room.shape[1]) if keep else room[:n] for room in (x_room, gates_room))
-        torch.addmm(b_first, rows, w_first.t(), out=x_RH).relu_()
-        gates_RG.copy_(bias)
-        gates_RG[:, width:].addmm_(x_RH, w_ih.t())
-        _step_forward(gates_RG.unflatten(0, (-1, m)), hidden[part.start : part.stop + 1, :m], from_hidden)
+        x, gates = (
+            room.new_empty(*lead, n, each) if keep else room[: lead.numel() * n * each].view(*lead, n, each)
+            for room, each in zip(rooms, (width, 4 * width), strict=True)
+        )
+        _apply_layer(b_first, rows, w_first, out=x).relu_()
+        gates.copy_(bias.unsqueeze(-2))
+        _add_product(gates[..., width:], x, w_ih.mT)
+        _step_forward(_by_step(gates, m), hidden[part.start : part.stop + 1][..., :m, :], from_hidden)
         if keep:
-            kept_x.append(x_RH)
-            kept_gates.append(gates_RG)
+            kept_x.append(x)
+            kept_gates.append(gates)
     return kept_x, kept_gates, hidden
 
 
 def _step_forward(gates: Tensor, hidden: Tensor, from_hidden: Tensor) -> None:
     """Fill gates and hidden[1:] of a few steps in place, from bias and x's share in `gates` and from hidden[0]."""
-    width = len(from_hidden)
+    width = from_hidden.shape[-2]
     u, r, z, n = (gate.unbind(0) for gate in gates.chunk(4, -1))
     fed, rz = gates[..., : 3 * width].unbind(0), gates[..., width : 3 * width].unbind(0)
     steps = zip(fed, rz, u, r, z, n, hidden[:-1].unbind(0), hidden[1:].unbind(0), strict=True)
     for fed_t, rz_t, u_t, r_t, z_t, n_t, before, after in steps:
-        fed_t.addmm_(before, from_hidden)
+        _add_product(fed_t, before, from_hidden)
         rz_t.sigmoid_()
         n_t.addcmul_(r_t, u_t).tanh_()
         torch.lerp(n_t, before, z_t, out=after)
@@ -204,14 +251,14 @@ def _step_backward(grad: Tensor, carried: Tensor, gates: Tensor, before: Tensor,
     """Go back through a few steps.
 
     Args:
-        grad: [K, M, H] gradient of the hidden states after these steps.
-        carried: [M, H] gradient that later steps send back; on return, what these steps send back.
-        gates: [K, M, 4H] u, r, z, n.
-        before: [K, M, H] hidden states before these steps.
-        w_hidden: [3H, H] weights by which h feeds u, r, z.
+        grad: [K, ..., M, H] gradient of the hidden states after these steps.
+        carried: [..., M, H] gradient that later steps send back; on return, what these steps send back.
+        gates: [K, ..., M, 4H] u, r, z, n.
+        before: [K, ..., M, H] hidden states before these steps.
+        w_hidden: [..., 3H, H] weights by which h feeds u, r, z.
 
     Returns:
-        Gradients of u and of what enters the sigmoids and the tanh, [K, M, 4H].
+        Gradients of u and of what enters the sigmoids and the tanh, [K, ..., M, 4H].
     """
     u, r, z, n = gates.chunk(4, -1)
     # First what a unit of gradient at h' becomes.
@@ -224,14 +271,14 @@ def _step_backward(grad: Tensor, carried: Tensor, gates: Tensor, before: Tensor,
     along = torch.empty_like(carried)
     steps = zip(
         side.unflatten(-1, (4, -1)).unbind(0),
-        side[..., : len(w_hidden)].unbind(0),
+        side[..., : w_hidden.shape[-2]].unbind(0),
         grad.unbind(0),
         z.unbind(0),
         strict=True,
     )
     for side_t, from_h_t, grad_t, z_t in reversed(list(steps)):
         torch.add(grad_t, carried, out=along)
-        side_t.mul_(along.unsqueeze(1))
+        side_t.mul_(along.unsqueeze(-2))
         torch.mul(along, z_t, out=carried)
-        carried.addmm_(from_h_t, w_hidden)
+        _add_product(carried, from_h_t, w_hidden)
     return side

@@ -121,6 +121,7 @@ def test_a_weight_of_zero_builds_no_intrinsic_part():
 def test_curiosity_is_the_distance_to_ten_times_the_soft_values():
     learner, part = make_curious()
     seq, online = unroll(learner, agent_id=True)
+    part.prepare(seq)
     reward = part.reward(seq, online, env_step=0)
     state = part.get_state()
     for e, episode in enumerate(hard_episodes(BLOCKS)):
@@ -140,6 +141,7 @@ def test_curiosity_fades_as_its_predictor_learns_and_the_soft_copy_moves():
     generator = torch.Generator()
     sizes = []
     for _ in range(150):
+        part.prepare(seq)
         sizes.append(float((part.reward(seq, online, env_step=0) * seq.mask).mean()))
         part.train(seq, online, env_step=0, generator=generator)
     assert sizes[-1] < 0.7 * sizes[0]

@@ -5,11 +5,11 @@ import pytest
 import torch
 from torch import nn
 
-from emtc_core.learner.recurrence import TrunkSequence, pack, run_trunk
+from emtc_core.learner.recurrence import TrunkSequence, pack, run_trunk, run_trunks
 
 
-def make_layers(n_in: int = 4, width: int = 7) -> tuple[nn.Linear, nn.GRU]:
-    torch.manual_seed(0)
+def make_layers(n_in: int = 4, width: int = 7, seed: int = 0) -> tuple[nn.Linear, nn.GRU]:
+    torch.manual_seed(seed)
     return nn.Linear(n_in, width).double(), nn.GRU(width, width).double()
 
 
@@ -66,6 +66,27 @@ def test_rows_that_end_early_have_the_same_values_and_gradients(steps):
     for expected, actual, unrolled in zip(*results, strict=True):
         np.testing.assert_allclose(actual, expected, rtol=1e-9, atol=1e-12)
         np.testing.assert_allclose(unrolled, expected, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("steps", [1, 17])
+def test_several_trunks_together_give_what_each_gives_alone(steps):
+    trunks = [make_layers(seed=seed) for seed in range(3)]
+    lengths = np.random.default_rng(steps).integers(1, steps + 1, size=9)
+    inputs = torch.randn(steps, 9, 4, dtype=torch.float64)
+    real = torch.from_numpy(np.arange(steps)[:, None] < lengths)
+    weight = torch.randn(3, steps, 9, 7, dtype=torch.float64) * real.unsqueeze(-1)
+    together = run_trunks(trunks, inputs, lengths)
+    with torch.no_grad():
+        unrolled = run_trunks(trunks, inputs, lengths)
+    weights = [weights_of(*trunk) for trunk in trunks]
+    every = torch.autograd.grad((torch.stack(together) * weight).sum(), [w for each in weights for w in each])
+    for i, trunk in enumerate(trunks):
+        alone = run_trunk(*trunk, inputs, lengths)
+        np.testing.assert_allclose(together[i][real].detach(), alone[real].detach(), rtol=1e-12)
+        np.testing.assert_allclose(unrolled[i][real], alone[real].detach(), rtol=1e-12)
+        gradients = torch.autograd.grad((alone * weight[i]).sum(), weights[i])
+        for expected, actual in zip(gradients, every[6 * i : 6 * i + 6], strict=True):
+            np.testing.assert_allclose(actual, expected, rtol=1e-9, atol=1e-12)
 
 
 def test_no_row_is_computed_after_its_chunk():
