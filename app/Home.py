@@ -12,10 +12,12 @@ if str(ROOT) not in sys.path:  # a checkout that was not installed
 
 from app import data, messages  # noqa: E402
 from app.components import alert_toasts, compile_ahead, login, run_picker  # noqa: E402
+from app.components.assets import read_asset  # noqa: E402
 from emtc_core.errors import EmtcError  # noqa: E402
 
 ICON = str(ROOT / "app" / "components" / "assets" / "icon.png")  # a font icon would be fetched from another host
 st.set_page_config(page_title="EMTC Lab", page_icon=ICON, layout="wide")
+st.html(f"<style>{read_asset('page.css')}</style>")
 login.require()
 page = st.navigation(
     [

@@ -6,10 +6,16 @@ from app import messages
 from app.components import run_picker
 from app.components.memory import point_panel, snapshot_map
 
-st.title("Memory")
+bar = st.container(key="page_bar", horizontal=True, vertical_alignment="center", gap="medium")
+bar.title("Memory", width="content")
 run = run_picker.require_run()
-run_picker.header(run)
+with bar:
+    run_picker.header(run)
 with messages.guarded():
-    shown = snapshot_map.show(run)
-    if shown is not None:
-        point_panel.show(run, shown)
+    chosen = snapshot_map.choose(run)
+    if chosen is not None:
+        left, right = st.columns([11, 9], gap="medium")
+        with left:
+            shown = snapshot_map.show(run, chosen)
+        with right:
+            point_panel.show(run, shown)

@@ -6,8 +6,10 @@ from app import messages
 from app.components import run_picker
 from app.components.replay import panel
 
-st.title("Replay")
+bar = st.container(key="page_bar", horizontal=True, vertical_alignment="center", gap="medium")
+bar.title("Replay", width="content")
 run = run_picker.require_run()
-run_picker.header(run)
+with bar:
+    run_picker.header(run)
 with messages.guarded():
     panel.show(run)

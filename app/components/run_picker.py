@@ -97,11 +97,13 @@ def require_run() -> RunRow:
 
 def header(run: RunRow, *, gate: bool = True) -> None:
     """Draw a run's name, what it is, and whether its gate acts unless the page itself keeps that up to date."""
-    st.markdown(f"### {escape_markdown(run.name)}")
     info = f"`{run.id}` · {run.algo} on {run.env} {run.map} · seed {run.seed}"
-    st.caption(escape_markdown(info).replace("\\`", "`"))
-    if gate:
-        gate_badge(data.gate_state(run))
+    with st.container(gap="xsmall"):
+        with st.container(horizontal=True, vertical_alignment="center", gap="small"):
+            st.markdown(f"**{escape_markdown(run.name)}**", width="content")
+            st.caption(escape_markdown(info).replace("\\`", "`"), width="content")
+        if gate:
+            gate_badge(data.gate_state(run))
 
 
 def links(run_id: str, name: str) -> None:

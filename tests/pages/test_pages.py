@@ -105,7 +105,10 @@ def test_memory_says_how_many_nodes_it_shows_and_how_they_were_chosen(seeded):
     text = said(app)
     assert "all nodes" in text
     assert "PCA" in text
-    assert "snapshot at env step" in text
+    assert (
+        "Snapshot at env step" in [each.label for each in app.select_slider]
+        or "One snapshot so far, at env step" in text
+    )
 
 
 def test_typing_a_memory_id_opens_its_entry_and_replay(seeded):
@@ -115,7 +118,7 @@ def test_typing_a_memory_id_opens_its_entry_and_replay(seeded):
     assert not app.error
     text = said(app)
     assert "Memory 5" in text
-    assert "The episode that wrote it" in text
+    assert "wrote this memory at t =" in text
     assert app.query_params["point"] == ["5"] or app.query_params["point"] == "5"
 
 

@@ -2,7 +2,9 @@
 // the data come once, and moving the cursor asks nothing of the server.
 
 const LINES = { left: 62, right: 14, top: 34, bottom: 40, each: 92 }
-const FIELD_MAX = 460
+const SMALL_LINES = { ...LINES, top: 25, bottom: 36, each: 30 } // in half a page
+const NARROW = 700
+const FIELD_MAX = { wide: 460, narrow: 170 }
 
 export default function playback({ data, parentElement }) {
   const root = parentElement.querySelector(".playback")
@@ -21,7 +23,7 @@ export default function playback({ data, parentElement }) {
   }))
   root.setAttribute("aria-label", meta.alt)
   self.slider.max = String(meta.frames - 1)
-  self.note.textContent = meta.note
+  self.note.textContent = self.note.title = meta.note
   legend(self)
   self.show()
   return () => {
@@ -127,7 +129,8 @@ function show(self) {
 
 function fieldScale(self, width) {
   const [x0, y0, x1, y1] = self.meta.bounds
-  const scale = Math.min(width / (x1 - x0), FIELD_MAX / (y1 - y0))
+  const most = self.root.clientWidth < NARROW ? FIELD_MAX.narrow : FIELD_MAX.wide
+  const scale = Math.min(width / (x1 - x0), most / (y1 - y0))
   const offset = (width - (x1 - x0) * scale) / 2
   const height = (y1 - y0) * scale
   return { scale, height, sx: (x) => offset + (x - x0) * scale, sy: (y) => height - (y - y0) * scale }
@@ -283,7 +286,8 @@ function drawBar(ctx, theme, box, part, color) {
 
 function drawLines(self, theme) {
   const { panels } = self
-  const height = panels.length * (LINES.each + LINES.top) + LINES.bottom
+  const { left, right, top, bottom, each } = self.root.clientWidth < NARROW ? SMALL_LINES : LINES
+  const height = panels.length * (each + top) + bottom
   self.lines.hidden = !panels.length
   if (!panels.length) return
   const fit = fitCanvas(self.lines, height)
@@ -291,8 +295,8 @@ function drawLines(self, theme) {
   const view = [0, Math.max(1, self.meta.frames - 1)]
   self.boxes = panels.map((panel, row) => {
     const box = {
-      x: LINES.left, y: LINES.top + row * (LINES.each + LINES.top),
-      width: fit.width - LINES.left - LINES.right, height: LINES.each,
+      x: left, y: top + row * (each + top),
+      width: fit.width - left - right, height: each,
     }
     drawPanelTitle(fit.ctx, box, panel, theme, self.hidden)
     return { box, panel, ...drawPanel(fit.ctx, box, panel, view, theme, self.hidden, { xTicks: row === panels.length - 1 }) }
@@ -310,7 +314,7 @@ function drawCursor(self, ctx, theme, last) {
   ctx.strokeStyle = theme.text
   ctx.lineWidth = 1.5
   ctx.beginPath()
-  ctx.moveTo(x, LINES.top - 6)
+  ctx.moveTo(x, self.boxes[0].box.y - 6)
   ctx.lineTo(x, last.y + last.height)
   ctx.stroke()
   const t = Math.min(Math.floor(self.frame), self.meta.frames - 2)

@@ -18,7 +18,9 @@ from storage.runs import RunRow
 
 def show(run: RunRow, shown: Shown) -> None:
     """Ask for a node when none is chosen, otherwise show everything about it."""
-    slot = _choose(shown)
+    bar = st.container(horizontal=True, vertical_alignment="bottom", gap="small")
+    with bar:
+        slot = _choose(shown)
     if slot is None:
         atlas.mark(channel=CHANNEL, selected=None)
         messages.empty("No memory is chosen.", "Click a point of the map, or type a memory id.")
@@ -30,7 +32,9 @@ def show(run: RunRow, shown: Shown) -> None:
         messages.error(exc)
         return
     atlas.mark(channel=CHANNEL, selected=slot, at=_places(shown, [slot])[0], trace=_trace(shown, detail))
-    _entry(run, detail)
+    with bar:
+        _ways_on(run, detail)
+    _entry(detail)
     _replay(run, detail)
 
 
@@ -58,9 +62,9 @@ def _choose(shown: Shown) -> int | None:
         value=None,
         key="point_typed",
         on_change=_typed,
-        placeholder="click a point, or type its id",
+        placeholder="click, or type",
         help="The slot of a node in the episodic memory; the way to any point without a mouse.",
-        width=300,
+        width=170,
     )
 
 
@@ -69,27 +73,41 @@ def _typed() -> None:
     state.write(state.POINT, st.session_state["point_typed"])
 
 
-def _entry(run: RunRow, detail: PointDetail) -> None:
-    st.subheader(f"Memory {detail.slot}")
+def _entry(detail: PointDetail) -> None:
     tiles = (
-        ("H [return]", number(detail.h), "Highest return-to-go ever seen from this state"),
+        ("H", number(detail.h), "Highest return-to-go ever seen from this state [return]"),
         ("ξ", "desirable" if detail.xi else "not yet", "Whether a successful episode passed here"),
-        ("N_ξ / N_call", f"{count(detail.n_xi)} / {count(detail.n_call)}", "Successful visits of all visits"),
-        ("Δ_mem [return]", number(detail.delta_mem), "Consistency error along the stored successor"),
+        ("N_ξ/N_call", f"{count(detail.n_xi)} / {count(detail.n_call)}", "Successful visits of all visits"),
+        ("Δ_mem", number(detail.delta_mem), "Consistency error along the stored successor [return]"),
         ("β", number(detail.beta), "Gate coefficient at the snapshot"),
-        ("t [steps]", count(detail.t), "Step of the episode at which the state was met"),
+        ("t", count(detail.t), "Step of the episode at which the state was met"),
     )
-    for column, (label, value, text) in zip(st.columns(len(tiles)), tiles, strict=True):
-        column.metric(label, value, help=text)
-    with st.expander("All fields", icon=":material/list:"):
+    st.markdown(f"##### Memory {detail.slot}")
+    with st.container(horizontal=True, gap="small"):
+        for label, value, text in tiles:
+            st.metric(label, value, help=text, width="content")
+
+
+def _ways_on(run: RunRow, detail: PointDetail) -> None:
+    """Offer every field, the stored successor, and the whole episode."""
+    with st.popover("All fields", icon=":material/list:"):
         st.dataframe(make_fields(run, detail), hide_index=True, height="content")
     if detail.idx_next is not None:
         st.button(
-            f"Go to its successor, memory {detail.idx_next}",
+            str(detail.idx_next),
             icon=":material/arrow_forward:",
+            help="Its successor: the memory that the stored link leads to",
             on_click=state.write,
             args=(state.POINT, detail.idx_next),
         )
+    st.page_link(
+        "../pages/replay.py",
+        label="Replay",
+        icon=":material/smart_display:",
+        help="Open this episode on Replay",
+        width="content",
+        query_params={state.RUN: run.id, state.EPISODE: str(detail.episode), state.START: str(detail.t)},
+    )
 
 
 def make_fields(run: RunRow, detail: PointDetail) -> pd.DataFrame:
@@ -123,20 +141,10 @@ def _replay(run: RunRow, detail: PointDetail) -> None:
     chart = draw_trajectory(
         title=title, reward=trajectory.reward, h=trajectory.h, delta_mem=trajectory.delta_mem, beta=trajectory.beta
     )
-    with st.container(horizontal=True, horizontal_alignment="distribute", vertical_alignment="bottom"):
-        st.subheader("The episode that wrote it")
-        stem, facts = f"{run.id}-episode-{detail.episode}", {"episode": detail.episode}
-        pin.show_with_export(chart, key="point-trajectory", stem=stem, page="memory", run=run, facts=facts)
-    st.markdown(
-        f"{escape_markdown(title)}. The replay starts at t = {detail.t}, the state of memory {detail.slot}; "
-        "its path is drawn on the map above."
-    )
     scene = data.scene(run.env, run.map, trajectory.state)
     playback.show(scene, chart, key="point-replay", start=detail.t, title=title)
+    with st.container(horizontal=True, vertical_alignment="center", gap="small"):
+        st.caption(f"**{escape_markdown(title)}**, wrote this memory at t = {detail.t}. Its path is on the map.")
+        stem, facts = f"{run.id}-episode-{detail.episode}", {"episode": detail.episode}
+        pin.show_with_export(chart, key="point-trajectory", stem=stem, page="memory", run=run, facts=facts)
     st.caption(escape_markdown(chart.caption))
-    st.page_link(
-        "../pages/replay.py",
-        label="Open this episode on Replay",
-        icon=":material/smart_display:",
-        query_params={state.RUN: run.id, state.EPISODE: str(detail.episode), state.START: str(detail.t)},
-    )

@@ -25,6 +25,7 @@ SIZES = (2000, 5000, 10_000, 20_000, 50_000)
 ALL = 0
 MOST_PROJECTED = 50_000
 CHANNEL = "atlas"
+_SLIDER = 180
 
 
 @dataclass(frozen=True)
@@ -44,22 +45,37 @@ class _View:
     seed: int
 
 
-def show(run: RunRow) -> Shown | None:
-    """Draw the choices and the map; None while the run has no snapshot."""
+@dataclass(frozen=True)
+class Chosen:
+    """What the map is to show: a snapshot, the rows of it that are drawn, and how."""
+
+    snapshot: Snapshot
+    rows: NDArray[np.int64]
+    view: _View
+
+
+def choose(run: RunRow) -> Chosen | None:
+    """Draw the choices in one bar; None while there is nothing to draw a map of."""
     listed = data.snapshots(run.id)
     if not len(listed):
         _empty(run)
         return None
-    row = _choose_snapshot(listed)
-    view = _choose_view()
+    with st.container(horizontal=True, vertical_alignment="bottom", gap="small"):
+        row = _choose_snapshot(listed)
+        view = _choose_view()
     snapshot = data.snapshot(row["id"], str(row["created_at"]))
     if snapshot.size == 0:
         messages.empty("The memory was still empty at this moment.", "Choose a later snapshot.")
         return None
     rows = data.sample(row["id"], str(row["created_at"]), n=view.n or snapshot.size, seed=view.seed)
-    drawn, name = _project(snapshot, rows, view)
-    _draw(run, snapshot, rows, drawn, view, name)
-    return Shown(snapshot, drawn.coordinates)
+    return Chosen(snapshot, rows, view)
+
+
+def show(run: RunRow, chosen: Chosen) -> Shown:
+    """Draw the map."""
+    drawn, name = _project(chosen.snapshot, chosen.rows, chosen.view)
+    _draw(run, chosen.snapshot, chosen.rows, drawn, chosen.view, name)
+    return Shown(chosen.snapshot, drawn.coordinates)
 
 
 def _empty(run: RunRow) -> None:
@@ -89,10 +105,11 @@ def _choose_snapshot(listed: pd.DataFrame) -> dict[str, Any]:
             key="snapshot",
             format_func=lambda each: count(rows[each]["env_step"]) if each in rows else "–",
             on_change=_snapshot_chosen,
+            width=_SLIDER,
         )
     else:
         chosen = ids[0]
-        st.caption(f"One snapshot so far, at env step {count(rows[chosen]['env_step'])}.")
+        st.caption(f"One snapshot so far, at env step {count(rows[chosen]['env_step'])}.", width=_SLIDER)
     state.write(state.SNAPSHOT, chosen)
     return rows[chosen]
 
@@ -102,33 +119,32 @@ def _snapshot_chosen() -> None:
 
 
 def _choose_view() -> _View:
-    with st.container(horizontal=True, vertical_alignment="bottom", gap="medium"):
-        method = st.segmented_control(
-            "Projection", list(METHODS), default="pca", required=True, format_func=METHODS.__getitem__,
-            key="method", bind="query-params",
-            help="Axes and PCA are instant; t-SNE and UMAP are computed in the background.",
+    method = st.segmented_control(
+        "Projection", list(METHODS), default="pca", required=True, format_func=METHODS.__getitem__,
+        key="method", bind="query-params",
+        help="Axes and PCA are instant; t-SNE and UMAP are computed in the background.",
+    )  # fmt: skip
+    pair = 0
+    if method == "axes":
+        pair = st.selectbox(
+            "Axes", range(len(AXIS_PAIRS)), key="pair", bind="query-params", width=130,
+            format_func=lambda i: "x{} · x{}".format(*(axis + 1 for axis in AXIS_PAIRS[i])),
         )  # fmt: skip
-        pair = 0
-        if method == "axes":
-            pair = st.selectbox(
-                "Axes", range(len(AXIS_PAIRS)), key="pair", bind="query-params", width=130,
-                format_func=lambda i: "x{} · x{}".format(*(axis + 1 for axis in AXIS_PAIRS[i])),
-            )  # fmt: skip
-        color = st.segmented_control(
-            "Colour", list(QUANTITIES), default="h", required=True, key="color", bind="query-params",
-            format_func=lambda key: QUANTITIES[key].name,
-            help="  \n".join(f"**{q.name}** [{q.unit}]: {q.meaning}" for q in QUANTITIES.values()),
-        )  # fmt: skip
-        n = st.selectbox(
-            "Points", [*SIZES, ALL], index=1, key="points", bind="query-params", width=120,
-            format_func=lambda value: count(value) if value else "all",
-            help="How many nodes are shown; fewer than all are chosen evenly over return and time.",
-        )  # fmt: skip
-        seed = st.number_input(
-            "Seed", min_value=0, max_value=2**31 - 1, value=0, step=1, width=120,
-            key="map_seed", bind=state.bind_int("map_seed"),
-            help="Decides the sample and everything random in t-SNE and UMAP: the same seed, the same map.",
-        )  # fmt: skip
+    color = st.segmented_control(
+        "Colour", list(QUANTITIES), default="h", required=True, key="color", bind="query-params",
+        format_func=lambda key: QUANTITIES[key].name,
+        help="  \n".join(f"**{q.name}** [{q.unit}]: {q.meaning}" for q in QUANTITIES.values()),
+    )  # fmt: skip
+    n = st.selectbox(
+        "Points", [*SIZES, ALL], index=1, key="points", bind="query-params", width=100,
+        format_func=lambda value: count(value) if value else "all",
+        help="How many nodes are shown; fewer than all are chosen evenly over return and time.",
+    )  # fmt: skip
+    seed = st.number_input(
+        "Seed", min_value=0, max_value=2**31 - 1, value=0, step=1, width=100,
+        key="map_seed", bind=state.bind_int("map_seed"),
+        help="Decides the sample and everything random in t-SNE and UMAP: the same seed, the same map.",
+    )  # fmt: skip
     return _View(str(method), int(pair or 0), str(color), int(n or 0), int(seed or 0))
 
 
@@ -161,7 +177,7 @@ def _project(snapshot: Snapshot, rows: NDArray[np.int64], view: _View) -> tuple[
 
 
 def _draw(run: RunRow, snapshot: Snapshot, rows: NDArray[np.int64], drawn: Drawn, view: _View, name: str) -> None:
-    sample = "all nodes" if len(rows) == snapshot.size else f"stratified by return × time, seed {view.seed}"
+    sample = "all nodes" if len(rows) == snapshot.size else f"by return × time, seed {view.seed}"
     caption = (
         f"Showing {count(len(rows))} of {count(snapshot.size)} nodes, {sample} · {name} · "
         f"snapshot at env step {count(snapshot.env_step)}"
@@ -172,8 +188,8 @@ def _draw(run: RunRow, snapshot: Snapshot, rows: NDArray[np.int64], drawn: Drawn
         title=f"Episodic memory of {run.name} at step {snapshot.env_step}",
         caption=f"{caption}. Colour: {quantity.meaning}.",
     )  # fmt: skip
-    with st.container(horizontal=True, horizontal_alignment="distribute", vertical_alignment="bottom"):
-        st.markdown(f"**{escape_markdown(caption)}**")
+    with st.container(horizontal=True, vertical_alignment="center", gap="small"):
+        st.caption(escape_markdown(f"{count(len(rows))} of {count(snapshot.size)} nodes · {sample} · {name}"))
         facts = {**asdict(view), "snapshot": snapshot.id, "method": "pca" if name.startswith("PCA") else view.method}
         stem = f"{run.id}-{snapshot.env_step}"
         pin.show_with_export(cloud, key="atlas", stem=stem, page="memory", run=run, facts=facts)

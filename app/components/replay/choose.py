@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 import streamlit as st
+from streamlit.delta_generator import DeltaGenerator
 
 from app import data, messages, state
 from app.format import count, number
@@ -26,9 +27,9 @@ _HELP = (
 )
 
 
-def training(run: RunRow) -> Trajectory | None:
+def training(run: RunRow, bar: DeltaGenerator) -> Trajectory | None:
     """Draw the choice of a training episode and read it."""
-    with st.container(horizontal=True, vertical_alignment="bottom"):
+    with bar:
         order = st.selectbox(
             "Order",
             list(_ORDERS),
@@ -52,9 +53,9 @@ def training(run: RunRow) -> Trajectory | None:
     return data.trajectory(run.id, int(chosen)) if chosen else None
 
 
-def playback(run: RunRow) -> Trajectory | None:
+def playback(run: RunRow, bar: DeltaGenerator) -> Trajectory | None:
     """Draw the choice of an evaluation's episode and read it."""
-    with st.container(horizontal=True, vertical_alignment="bottom"):
+    with bar:
         text = _search(PLAY)
         page = _page(lambda offset: data.playback_page(run.id, text, limit=LISTED, offset=offset))
         labels = {

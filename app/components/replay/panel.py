@@ -21,7 +21,8 @@ def show(run: RunRow) -> None:
     """Draw the choice and the player."""
     if state.read_text(PLAY) is not None and "source" not in st.session_state:
         st.session_state["source"] = EVALUATION
-    source = st.segmented_control(
+    bar = st.container(horizontal=True, vertical_alignment="bottom")
+    source = bar.segmented_control(
         "Episodes",
         list(_SOURCES),
         default=TRAINING,
@@ -32,7 +33,7 @@ def show(run: RunRow) -> None:
         help="Training episodes carry the gate's verdicts; evaluation playbacks show the greedy team.",
     )
     try:
-        chosen = choose.training(run) if source == TRAINING else choose.playback(run)
+        chosen = choose.training(run, bar) if source == TRAINING else choose.playback(run, bar)
     except EmtcError as exc:
         messages.error(exc)
         return
