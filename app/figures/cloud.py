@@ -47,6 +47,8 @@ class Cloud:
     value: NDArray[np.float32]
     quantity: Quantity
     caption: str
+    fields: tuple[tuple[str, NDArray[np.float32]], ...] = ()
+    """Every quantity of the points with its key, where there is room for all of them."""
 
     @property
     def value_label(self) -> str:
@@ -74,8 +76,9 @@ class Cloud:
         return f"{self.title}: {len(self.slot)} points coloured by {self.value_label}. {self.caption}"
 
     def to_frame(self) -> pd.DataFrame:
-        """List every point: slot, x, y and the coloured quantity."""
-        return pd.DataFrame({"slot": self.slot, "x": self.x, "y": self.y, self.quantity.key: self.value})
+        """List every point: slot, x, y and the quantities, the coloured one first."""
+        place = {"slot": self.slot, "x": self.x, "y": self.y}
+        return pd.DataFrame({**place, self.quantity.key: self.value, **dict(self.fields)})
 
     def _quantile(self, part: float) -> float:
         finite = self.value[np.isfinite(self.value)]

@@ -6,6 +6,9 @@ from numpy.typing import NDArray
 from app.figures.cloud import QUANTITIES, Cloud
 from storage.queries.memory import Snapshot
 
+MOST_WITH_FIELDS = 50_000
+"""Beyond, six columns of numbers would weigh more than the picture."""
+
 
 def draw_memory(
     snapshot: Snapshot,
@@ -20,7 +23,7 @@ def draw_memory(
 ) -> Cloud:
     """Draw the chosen rows [n] at coordinates [n, 2]; in a fixed random order, so that no value hides another.
 
-    Points without a value lie at the bottom.
+    Points without a value lie at the bottom. Of up to `MOST_WITH_FIELDS` points, every quantity comes along.
 
     Raises:
         ValueError: If there is not one place for each row.
@@ -42,6 +45,9 @@ def draw_memory(
         value=value[order],
         quantity=QUANTITIES[color],
         caption=caption,
+        fields=tuple(
+            (key, values_of(snapshot, key)[rows][order]) for key in QUANTITIES if len(rows) <= MOST_WITH_FIELDS
+        ),
     )
 
 

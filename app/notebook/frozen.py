@@ -93,6 +93,7 @@ def thin(figure: Figure) -> tuple[Figure, str]:
 
 
 def _thin_cloud(cloud: Cloud) -> tuple[Cloud, str]:
+    cloud = replace(cloud, fields=())  # the picture needs its own quantity alone
     n = len(cloud.slot)
     if n <= MOST_POINTS:
         return cloud, ""

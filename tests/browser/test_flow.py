@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from app.figures.cloud import QUANTITIES
 from emtc_core.recorder import EvaluationRecord
 from storage.control import Heartbeat
 from storage.engine import open_database
@@ -39,6 +40,9 @@ def seeded(tmp_path_factory):
         yield url, run_id, db
 
 
+NAMES = [quantity.name.split()[0] for quantity in QUANTITIES.values()]
+
+
 def click_a_point(page, on: str = ".atlas") -> int:
     """Click the middle-most point of the map as a person does: move until the tip names one."""
     page.locator(f"{on}[data-ready]").wait_for(timeout=PATIENCE_MS)
@@ -47,6 +51,7 @@ def click_a_point(page, on: str = ".atlas") -> int:
     for away in range(0, 260, 6):
         page.mouse.move(box["x"] + box["width"] / 2 + away, box["y"] + box["height"] / 2 + away / 3)
         if tip.is_visible():
+            assert [line.split()[0] for line in tip.inner_text().splitlines()] == ["memory", *NAMES]
             named = int(tip.inner_text().split()[1])
             page.mouse.down()
             page.mouse.up()

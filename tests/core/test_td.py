@@ -31,9 +31,9 @@ def test_the_share_that_the_gate_removed_counts_real_transitions_and_sizes_not_s
 
 
 def test_a_half_open_gate_is_not_closed():
-    beta, one = torch.tensor([[0.49, 0.5, 0.51]]), torch.ones(1, 3)
+    beta, one = torch.tensor([[0.1, 0.49, 0.5, 0.51]]), torch.ones(1, 4)
     closed, whole = gate_shares(Incentive(r_p=one, gated=one), beta, one)["gate/closed_fraction"]
-    assert (float(closed), float(whole)) == (1.0, 3.0)
+    assert (float(closed), float(whole)) == (2.0, 4.0)
 
 
 def test_quantiles_are_pulled_up_by_their_fraction_and_down_by_the_rest():

@@ -192,6 +192,13 @@ function drawAxes(self, ctx, theme, width) {
   ctx.restore()
 }
 
+// A point in words: its id and every quantity that came along, at least the coloured one.
+function describe(self, i) {
+  const { fields, valueName } = self.meta
+  const known = fields.length ? fields.map(({ name, array }) => [name, self[array][i]]) : [[valueName, self.value[i]]]
+  return [`memory ${self.slot[i]}`, ...known.map(([name, v]) => `${name}  ${Number.isNaN(v) ? "–" : formatNumber(v)}`)].join("\n")
+}
+
 // What the colours mean: a strip with both ends, or two named dots.
 function drawScale(self, ctx, theme) {
   const { lut, low, high, valueLabel, binary } = self.meta
@@ -363,7 +370,7 @@ function listen(self) {
     canvas.style.cursor = found < 0 ? "grab" : "pointer"
     tip.hidden = found < 0
     if (found < 0) return
-    tip.textContent = `memory ${self.slot[found]} · ${self.meta.valueName} ${formatNumber(self.value[found])}`
+    tip.textContent = describe(self, found)
     tip.style.left = `${px > self.width / 2 ? px - tip.offsetWidth - 14 : px + 14}px`
     tip.style.top = `${py + 12}px`
   })

@@ -12,7 +12,7 @@ from streamlit.components.v2 import component
 
 from app.components.assets import read_asset, read_script
 from app.components.packing import pack_payload
-from app.figures.cloud import Cloud
+from app.figures.cloud import QUANTITIES, Cloud
 
 Place = list[float]
 """x and y on the map."""
@@ -38,6 +38,7 @@ def show(cloud: Cloud, *, key: str, view_key: str, on_point: Callable[[int], Non
         "yLabel": cloud.y_label,
         "valueName": cloud.quantity.name,
         "valueLabel": cloud.value_label,
+        "fields": [{"name": QUANTITIES[key].name, "array": f"field-{key}"} for key, _ in cloud.fields],
         "binary": cloud.quantity.binary,
         "lut": list(cloud.colors),
         "low": cloud.low,
@@ -48,6 +49,8 @@ def show(cloud: Cloud, *, key: str, view_key: str, on_point: Callable[[int], Non
         "alt": cloud.description + " Arrow keys pan, plus and minus zoom, n and p step through the points.",
     }
     arrays = {"x": cloud.x, "y": cloud.y, "value": cloud.value, "slot": cloud.slot.astype(np.int32)}
+    for name, values in cloud.fields:
+        arrays[f"field-{name}"] = values
     _atlas(key=key, data=pack_payload(meta, arrays), on_point_change=heard)
 
 

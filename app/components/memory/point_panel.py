@@ -64,7 +64,7 @@ def _choose(shown: Shown) -> int | None:
         on_change=_typed,
         placeholder="click, or type",
         help="The slot of a node in the episodic memory; the way to any point without a mouse.",
-        width=170,
+        width=150,
     )
 
 

@@ -197,7 +197,7 @@ def _draw(run: RunRow, snapshot: Snapshot, rows: NDArray[np.int64], drawn: Drawn
     atlas.show(cloud, key=CHANNEL, view_key=view_key, on_point=_point_chosen)
     st.caption(
         f"{quantity.name}: {quantity.meaning}. Click a point for its entry and replay; drag to pan, "
-        "scroll to zoom, double-click to see everything. Grey: no value."
+        f"scroll to zoom, double-click to see everything. Grey: {'not desirable' if quantity.binary else 'no value'}."
     )
 
 
