@@ -60,7 +60,10 @@ def show_readings() -> None:
         "effects."
     )
     _show_table(_read_table(_STUDY))
-    st.caption("`emtc sweep gate-readings`, then `emtc export --table gate-readings`: mean [95 % bootstrap interval].")
+    st.caption(
+        "`emtc sweep gate-readings`, then `emtc export --table gate-readings`: mean [95 % bootstrap interval], "
+        "with a target copy every 50 episodes, as the preset had it then."
+    )
 
 
 def _read_table(name: str) -> list[list[str]]:
