@@ -20,10 +20,11 @@ def draw_memory(
     color: str,
     title: str,
     caption: str,
+    every_quantity: bool = False,
 ) -> Cloud:
     """Draw the chosen rows [n] at coordinates [n, 2]; in a fixed random order, so that no value hides another.
 
-    Points without a value lie at the bottom. Of up to `MOST_WITH_FIELDS` points, every quantity comes along.
+    Points without a value lie at the bottom. `every_quantity` of up to `MOST_WITH_FIELDS` points comes along.
 
     Raises:
         ValueError: If there is not one place for each row.
@@ -34,6 +35,7 @@ def draw_memory(
     shuffled = np.random.default_rng(0).permutation(len(rows))
     known = np.isfinite(value[shuffled])
     order = np.concatenate([shuffled[~known], shuffled[known]])
+    told = every_quantity and len(rows) <= MOST_WITH_FIELDS
     return Cloud(
         name="memory-atlas",
         title=title,
@@ -45,9 +47,7 @@ def draw_memory(
         value=value[order],
         quantity=QUANTITIES[color],
         caption=caption,
-        fields=tuple(
-            (key, values_of(snapshot, key)[rows][order]) for key in QUANTITIES if len(rows) <= MOST_WITH_FIELDS
-        ),
+        fields=tuple((key, values_of(snapshot, key)[rows][order]) for key in QUANTITIES if told),
     )
 
 

@@ -8,6 +8,7 @@ import pytest
 
 from app.cli.main import run
 from app.figures.maps import Maps, Trace
+from app.figures.memory import draw_memory
 from app.notebook.frozen import freeze, thaw
 from app.results.named.memories import NEIGHBORS, local_spread, make_embedding_comparison, make_strategy_divergence
 from emtc_core.errors import ConfigError
@@ -132,3 +133,17 @@ def test_a_database_is_not_needed_to_refuse(tmp_path: Path) -> None:
     db: Database = open_database(url)
     db.dispose()
     assert run(["export", "--figure", "strategy-divergence", "--out", "x.svg", "--db", url]) == 2
+
+
+def test_a_map_brings_every_quantity_along_if_asked_and_keeps_the_coloured_one_first(seeded) -> None:
+    _, db, ids = seeded
+    snapshot = get_snapshot(db, int(list_snapshots(db, ids[0])["id"].iloc[-1]))
+    rows = np.arange(snapshot.size)
+    texts = {"x_label": "x", "y_label": "y", "title": "Map", "caption": ""}
+    plain = draw_memory(snapshot, rows, snapshot.embedding[:, :2], color="beta", **texts)
+    assert plain.to_frame().columns.tolist() == ["slot", "x", "y", "beta"]
+    told = draw_memory(snapshot, rows, snapshot.embedding[:, :2], color="beta", every_quantity=True, **texts).to_frame()
+    assert told.columns.tolist() == ["slot", "x", "y", "beta", "h", "xi", "delta_mem", "t", "success"]
+    by_slot = told.set_index("slot").loc[snapshot.slot]
+    np.testing.assert_array_equal(by_slot["h"], snapshot.h.astype(np.float32))
+    np.testing.assert_array_equal(by_slot["t"], snapshot.t.astype(np.float32))

@@ -186,7 +186,7 @@ def _draw(run: RunRow, snapshot: Snapshot, rows: NDArray[np.int64], drawn: Drawn
     cloud = draw_memory(
         snapshot, rows, drawn.coordinates[rows], x_label=drawn.x_label, y_label=drawn.y_label, color=view.color,
         title=f"Episodic memory of {run.name} at step {snapshot.env_step}",
-        caption=f"{caption}. Colour: {quantity.meaning}.",
+        caption=f"{caption}. Colour: {quantity.meaning}.", every_quantity=True,
     )  # fmt: skip
     with st.container(horizontal=True, vertical_alignment="center", gap="small"):
         st.caption(escape_markdown(f"{count(len(rows))} of {count(snapshot.size)} nodes · {sample} · {name}"))
