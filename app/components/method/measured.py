@@ -48,9 +48,9 @@ def show_readings() -> None:
     st.markdown("##### Measured: what the readings of the gate do")
     st.markdown(
         "The paper shows Δ̄ falling to 0 and β̄ rising to 1. On the recorded episodes of a run of 80,000 env steps no "
-        "reading does that: Δ̄ *rises* with the returns that there are to confuse, and β̄ falls. `paper`, `literal_raw` "
-        "and `wide` hardly act; `emu_index` and `prewrite`, which look at nodes that another trajectory wrote, close "
-        "for a quarter to two fifths of the transitions."
+        "reading does that: Δ̄ *rises* with the returns that there are to confuse, and β̄ falls. A reading that finds "
+        "the node which the episode itself has just written hardly acts; one that looks at what other trajectories "
+        "wrote closes for a quarter to two fifths of the transitions."
     )
     _show_table(_read_table(_SHAPES))
     st.caption("`emtc export RUN --figure gate-readings`, RUN: EMTC(QPLEX), preset paper, seed 1, 80,000 env steps.")
