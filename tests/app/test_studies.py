@@ -92,6 +92,14 @@ def test_the_tau_study_draws_each_schedule_below_its_curve(studies):
     assert [line.color for line in curves.lines] == [line.color for line in schedules.lines]
 
 
+def test_the_tau_study_keeps_its_tasks_apart(db):
+    sweep_id = seed_sweep(db, TAU.replace("seeds = 2", 'seeds = 2\nmap = ["3m", "8m"]'))
+    *curves, _ = FIGURES["tau-study"].make(db, sweep_runs(db, sweep_id)).panels
+    assert sorted(panel.title for panel in curves) == ["win rate, 3m", "win rate, 8m"]
+    for panel in curves:
+        assert [line.name for line in panel.lines] == ["τ = 0.6 (n = 2)", "τ from 1.2 to 0.6 (n = 2)"]
+
+
 def test_an_ablation_is_named_by_the_configuration_and_not_by_the_run(studies):
     (panel,) = draw(studies, "ablation").panels
     names = [line.name for line in panel.lines]
@@ -151,6 +159,8 @@ def test_the_embedders_table_nests_time_over_embedder(studies):
     frame = TABLES["mu-w-embedders"].make(db, sweep_runs(db, ids["mu-w-by-delta"]))
     assert frame["δ"].tolist() == ["1.8e-7", "1.8e-3"]
     assert "100% · TCSE" in frame.columns
+    shares = {str(name).partition(" · ")[0] for _, name in frame.attrs["best"]}
+    assert shares == {"33%", "67%", "100%"}, "the best of each share of the training is marked"
     latex = export_table(frame, "latex").decode()
     assert "multicolumn" in latex
 

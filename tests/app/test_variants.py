@@ -29,6 +29,11 @@ def test_an_ablation_is_named_by_what_it_changes() -> None:
     }
 
 
+def test_an_embedder_without_its_contrast_has_the_paper_s_name() -> None:
+    found = labels({"a": stored(), "b": stored("embed.lambda_cl=0")})
+    assert found["b"] == "EMTC(QPLEX) on 3m, No-TCSE (λ_cl = 0)"
+
+
 def test_two_runs_with_other_learning_rates_are_never_one_line() -> None:
     variants = group_variants({"a": stored(), "b": stored("train.lr=0.01", "train.hidden=16")})
     assert [variant.name for variant in variants] == [
