@@ -1,7 +1,7 @@
 """Runs that differ in nothing but their seed are one line; whatever else differs is named."""
 
 from app.results.names import name_algo, name_method, parse_steps, show_steps
-from app.results.settings import show_value
+from app.results.settings import learning_settings, show_value
 from app.results.variants import group_variants, list_differences
 from emtc_core.config.run import list_algos
 from tests.app.seed_cases import stored
@@ -27,6 +27,12 @@ def test_an_ablation_is_named_by_what_it_changes() -> None:
         "b": "EMTC(QPLEX) on 3m, No-TCGM",
         "c": "EMTC(QPLEX) on 3m, No-TCSE, δ = 1.8e-3",
     }
+
+
+def test_two_seeds_of_a_variant_must_agree_in_all_that_changes_what_is_learned() -> None:
+    settings = {"algo": "emtc-qplex", "gate.enabled": True, "memory.delta": 0.1, "train.lr": 0.1, "train.hidden": 64}
+    harmless = {"seed": 3, "record.snapshots": 2, "checkpoint.interval": 9, "eval.interval": 5, "train.device": "cpu"}
+    assert learning_settings({**settings, **harmless}) == settings
 
 
 def test_an_embedder_without_its_contrast_has_the_paper_s_name() -> None:
