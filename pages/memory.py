@@ -6,11 +6,7 @@ from app import messages
 from app.components import run_picker
 from app.components.memory import point_panel, snapshot_map
 
-bar = st.container(key="page_bar", horizontal=True, vertical_alignment="center", gap="medium")
-bar.title("Memory", width="content")
-run = run_picker.require_run()
-with bar:
-    run_picker.header(run)
+run = run_picker.open_page("Memory")
 with messages.guarded():
     chosen = snapshot_map.choose(run)
     if chosen is not None:

@@ -95,6 +95,16 @@ def require_run() -> RunRow:
         st.stop()
 
 
+def open_page(title: str) -> RunRow:
+    """Draw one bar with the page's title and the run that is chosen, or stop and say how to choose one."""
+    bar = st.container(key="page_bar", horizontal=True, vertical_alignment="center", gap="medium")
+    bar.title(title, width="content")
+    run = require_run()
+    with bar:
+        header(run)
+    return run
+
+
 def header(run: RunRow, *, gate: bool = True) -> None:
     """Draw a run's name, what it is, and whether its gate acts unless the page itself keeps that up to date."""
     info = f"`{run.id}` · {run.algo} on {run.env} {run.map} · seed {run.seed}"

@@ -35,7 +35,7 @@ def draw_memory(
     shuffled = np.random.default_rng(0).permutation(len(rows))
     known = np.isfinite(value[shuffled])
     order = np.concatenate([shuffled[~known], shuffled[known]])
-    told = every_quantity and len(rows) <= MOST_WITH_FIELDS
+    told = QUANTITIES if every_quantity and len(rows) <= MOST_WITH_FIELDS else ()
     return Cloud(
         name="memory-atlas",
         title=title,
@@ -47,7 +47,7 @@ def draw_memory(
         value=value[order],
         quantity=QUANTITIES[color],
         caption=caption,
-        fields=tuple((key, values_of(snapshot, key)[rows][order]) for key in QUANTITIES if told),
+        fields=tuple((key, values_of(snapshot, key)[rows][order]) for key in told),
     )
 
 

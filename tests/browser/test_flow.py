@@ -24,6 +24,7 @@ from tests.pages.seed import seed_run
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(600)]
 
 PATIENCE_MS = 120_000
+NAMES = [quantity.name.split()[0] for quantity in QUANTITIES.values()]
 COUNT_DRAWINGS = """node => {
     const draw = node.state.draw
     node.drawn = 0
@@ -38,9 +39,6 @@ def seeded(tmp_path_factory):
     run_id = seed_run(db)
     with running_app(path) as url:
         yield url, run_id, db
-
-
-NAMES = [quantity.name.split()[0] for quantity in QUANTITIES.values()]
 
 
 def click_a_point(page, on: str = ".atlas") -> int:

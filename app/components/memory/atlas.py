@@ -38,7 +38,7 @@ def show(cloud: Cloud, *, key: str, view_key: str, on_point: Callable[[int], Non
         "yLabel": cloud.y_label,
         "valueName": cloud.quantity.name,
         "valueLabel": cloud.value_label,
-        "fields": [{"name": QUANTITIES[key].name, "array": f"field-{key}"} for key, _ in cloud.fields],
+        "fields": [{"name": QUANTITIES[name].name, "array": f"field-{name}"} for name, _ in cloud.fields],
         "binary": cloud.quantity.binary,
         "lut": list(cloud.colors),
         "low": cloud.low,

@@ -8,6 +8,7 @@ from importlib.resources import files
 
 import streamlit as st
 
+from app.components.method.markdown import write_table
 from app.format import MISSING, escape_markdown, number
 
 _COMMAND = "emtc bench embedding --json"
@@ -39,7 +40,7 @@ def show_return_scale() -> None:
         [label, *(_cell(read_measured(), (what, task, scale)) for task in tasks for scale in _SCALES)]
         for what, label in _QUANTITIES.items()
     ]
-    _show_table([head, *rows])
+    st.markdown(write_table(head, rows))
     st.caption(f"Means over two embedders of a run of 20,000 env steps: `{_COMMAND}`.")
 
 
@@ -52,28 +53,23 @@ def show_readings() -> None:
         "the node which the episode itself has just written hardly acts; one that looks at what other trajectories "
         "wrote closes for a quarter to two fifths of the transitions."
     )
-    _show_table(_read_table(_SHAPES))
+    st.markdown(_read_table(_SHAPES))
     st.caption("`emtc export RUN --figure gate-readings`, RUN: EMTC(QPLEX), preset paper, seed 1, 80,000 env steps.")
     st.markdown(
         "Trained with each reading, and with its gate off, over three seeds: no interval of an outcome lies apart from "
-        "that of the same reading without its gate. Intervals this wide hide all but the largest "
-        "effects."
+        "that of the same reading without its gate. Intervals this wide hide all but the largest effects."
     )
-    _show_table(_read_table(_STUDY))
+    st.markdown(_read_table(_STUDY))
     st.caption(
         "`emtc sweep gate-readings`, then `emtc export --table gate-readings`: mean [95 % bootstrap interval], "
         "with a target copy every 50 episodes, as the preset had it then."
     )
 
 
-def _read_table(name: str) -> list[list[str]]:
+def _read_table(name: str) -> str:
     text = (files("app.bench") / "measured" / name).read_text()
-    return [[escape_markdown(cell) for cell in row] for row in csv.reader(text.splitlines())]
-
-
-def _show_table(rows: Sequence[Sequence[str]]) -> None:
-    head, *body = rows
-    st.markdown("\n".join(f"| {' | '.join(row)} |" for row in (head, ["---"] * len(head), *body)))
+    head, *rows = ([escape_markdown(cell) for cell in row] for row in csv.reader(text.splitlines()))
+    return write_table(head, rows)
 
 
 @cache

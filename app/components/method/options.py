@@ -1,13 +1,14 @@
 """Tables of every setting, of what the presets change, and of every logged number, read from the code itself."""
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import streamlit as st
 
 from app import data
 from app.components.config_form import SECTION_TITLES
 from app.components.method import measured
+from app.components.method.markdown import write_table
 from app.format import MISSING, escape_markdown
 from emtc_core.config.resolve import (
     FieldInfo,
@@ -54,7 +55,7 @@ def show_settings() -> None:
     for section in dict.fromkeys(_section(info) for info in found):
         st.markdown(f"##### {SECTION_TITLES.get(section, 'Run')}")
         rows = [_setting_row(info) for info in found if _section(info) == section]
-        st.markdown(_table(("Key", "Default", "Allowed", "Unit", "Question", "Meaning"), rows))
+        st.markdown(write_table(("Key", "Default", "Allowed", "Unit", "Question", "Meaning"), rows))
         if section == "embed":
             measured.show_return_scale()
 
@@ -87,13 +88,13 @@ def _show_comparison(algo: str, env: str, map: str, presets: Sequence[str]) -> N
     told = describe_presets()
     differing = [name for name in presets if compare_presets(algo, env, map, [name])]
     rows = compare_presets(algo, env, map, differing)
-    st.markdown(_table(("Key", _BASE, *differing, "Question", "Meaning"), rows))
+    st.markdown(write_table(("Key", _BASE, *differing, "Question", "Meaning"), rows))
     st.caption(f"{len(rows)} of {len(describe_fields())} settings differ; what differs from {_BASE} is bold.")
     for name in presets:
         st.markdown(f"##### {name}\n{escape_markdown(told[name])}")
         reasons = explain_preset(name, algo, env, map)
         if name in differing:
-            st.markdown(_table(("Sets", "Why"), reasons))
+            st.markdown(write_table(("Sets", "Why"), reasons))
         else:
             st.caption(f"It changes nothing for {escape_markdown(algo)} on {escape_markdown(f'{env} {map}')}.")
 
@@ -105,7 +106,7 @@ def show_metrics() -> None:
         st.markdown(f"##### {_GROUPS.get(group, group)}")
         own = [metric for name, metric in METRICS.items() if name.partition("/")[0] == group]
         rows = [(f"`{m.name}`", escape_markdown(m.unit), escape_markdown(m.meaning)) for m in own]
-        st.markdown(_table(("Name", "Unit", "Meaning"), rows))
+        st.markdown(write_table(("Name", "Unit", "Meaning"), rows))
 
 
 def compare_presets(algo: str, env: str, map: str, presets: Sequence[str]) -> list[tuple[str, ...]]:
@@ -186,9 +187,3 @@ def _value(value: Value) -> str:
 
 def _plain(value: Value) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Write a Markdown table, whose text wraps and can be searched in the browser; cells are safe already."""
-    lines = [head, ["---"] * len(head), *rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
