@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from app.alerts.rules import Alert
 from app.alerts.watch import list_alerts
 from app.projections.jobs import sample_rows
+from app.projections.linear import Drawn, draw_pca
 from app.results.quantities import Quantity, find_quantity
 from app.results.series import Comparison, Seed, make_seeds, read_seeds, settle
 from app.theme import ENDED
@@ -293,6 +294,16 @@ def snapshot(snapshot_id: int, stamp: str) -> Snapshot:
     return _snapshot(database_url(), snapshot_id, stamp)
 
 
+@st.cache_resource(max_entries=6, show_spinner=False)
+def _principal_plane(url: str, snapshot_id: int, stamp: str) -> Drawn:
+    return draw_pca(_snapshot(url, snapshot_id, stamp).embedding)
+
+
+def principal_plane(snapshot_id: int, stamp: str) -> Drawn:
+    """Place every node of a snapshot by the two directions of largest variance."""
+    return _principal_plane(database_url(), snapshot_id, stamp)
+
+
 @st.cache_resource(max_entries=16, show_spinner=False)
 def _sample(url: str, snapshot_id: int, stamp: str, n: int, seed: int) -> NDArray[np.int64]:
     return sample_rows(_snapshot(url, snapshot_id, stamp), n=n, seed=seed)
@@ -303,13 +314,13 @@ def sample(snapshot_id: int, stamp: str, *, n: int, seed: int) -> NDArray[np.int
     return _sample(database_url(), snapshot_id, stamp, n, seed)
 
 
-def point(snapshot_id: int, slot: int) -> PointDetail:
+def point(snapshot: Snapshot, slot: int) -> PointDetail:
     """Read one node with the episode that wrote it.
 
     Raises:
         StorageError: If the snapshot has no such node.
     """
-    return memory.get_point(database(), snapshot_id, slot)
+    return memory.get_node(database(), snapshot, slot)
 
 
 def find_projection(snapshot_id: int, method: str, params: dict[str, object]) -> Projection | None:

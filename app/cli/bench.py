@@ -10,7 +10,8 @@ import typer
 from app.cli.output import AsJson, print_json, print_table, say
 
 BENCHMARKS = (
-    "learner", "memory", "embedder", "skirmish", "grf", "telemetry", "queries", "projection", "storm", "end_to_end",
+    "learner", "memory", "embedder", "skirmish", "grf", "telemetry", "queries", "projection", "atlas",
+    "storm", "end_to_end",
 )  # fmt: skip
 EXTRA = ("calibration", "embedding")
 Minutes = Annotated[float | None, typer.Option(min=0.05, max=1440, help="storm: how long it lasts; 1 unless told")]

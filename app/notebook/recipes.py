@@ -12,6 +12,7 @@ from app.notebook.frozen import Figure
 from app.notebook.view import View
 from app.results.quantities import find_quantity
 from app.results.registry import FIGURES
+from app.results.selection import Choice
 from emtc_core.errors import EmtcError
 
 IMPORTS: Final = """\
@@ -20,6 +21,7 @@ from app.figures.live import GATE_METRICS, contrast_chance, draw_gate_dynamics, 
 from app.figures.live import draw_metrics, draw_outcomes
 from app.figures.memory import draw_memory
 from app.figures.plotly_view import to_plotly
+from app.figures.selection import draw_selection
 from app.figures.trajectory import draw_trajectory
 from app.notebook.frozen import thaw, unpack
 from app.projections.jobs import project_snapshot, sample_rows
@@ -27,6 +29,7 @@ from app.projections.linear import AXIS_PAIRS, Drawn, draw_axes, draw_pca
 from app.results.curves import draw_comparison
 from app.results.quantities import find_quantity
 from app.results.registry import FIGURES
+from app.results.selection import Choice
 from app.results.series import read_comparison
 from app.results.statistics import Reading
 from emtc_core.errors import EmtcError
@@ -102,13 +105,16 @@ def _metrics(view: View, figure: Figure) -> list[str]:
 
 def _memory_atlas(view: View, figure: Figure) -> list[str]:
     snapshot, n, seed = (int(view.facts[name]) for name in ("snapshot", "n", "seed"))
+    drawn = int(view.facts.get("drawn", n))
     return [
         f"snapshot = get_snapshot(db, {snapshot})",
-        f"rows = sample_rows(snapshot, n={n or 'snapshot.size'}, seed={seed})",
+        f"rows = sample_rows(snapshot, n={drawn or 'snapshot.size'}, seed={seed})",
         *_project(view, snapshot, n, seed),
+        *_choose(view),
         "return draw_memory(",
         "    snapshot, rows, drawn.coordinates[rows], x_label=drawn.x_label, y_label=drawn.y_label,",
         f"    color={str(view.facts['color'])!r},",
+        *([f"    colors={tuple(map(str, view.facts['scale']))!r},"] if "scale" in view.facts else []),
         f"    title={figure.title!r},",
         f"    caption={figure.caption!r},",
         ")",
@@ -120,11 +126,37 @@ def _project(view: View, snapshot: int, n: int, seed: int) -> list[str]:
     if method == "axes":
         return [f"drawn = draw_axes(snapshot.embedding, AXIS_PAIRS[{int(view.facts['pair'])}])"]
     if method == "pca":
-        return ["drawn = draw_pca(snapshot.embedding, fit_on=rows)"]
+        fitted = "" if view.facts.get("fit") == "all" else ", fit_on=rows"
+        return [f"drawn = draw_pca(snapshot.embedding{fitted})"]
     label = _NAMES[method]
     return [
         f"projection = project_snapshot(db, {snapshot}, method={method!r}, n={n or 'snapshot.size'}, seed={seed})",
         f'drawn = Drawn(projection.coordinates, "{label} 1 [1]", "{label} 2 [1]")',
+    ]
+
+
+def _choose(view: View) -> list[str]:
+    """Keep what lasso and ranges keep; also the nodes without a place go."""
+    if "drawn" not in view.facts:
+        return []
+    choice = Choice.parse(str(view.facts["lasso"]), str(view.facts["ranges"]))
+    return [
+        f"choice = Choice({choice.polygon!r}, {dict(choice.ranges)!r})",
+        "rows = rows[choice.mask(snapshot, drawn.coordinates)[rows]]",
+    ]
+
+
+def _selection(view: View, figure: Figure) -> list[str]:
+    snapshot, n, seed = (int(view.facts[name]) for name in ("snapshot", "n", "seed"))
+    choice = Choice.parse(str(view.facts["lasso"]), str(view.facts["ranges"]))
+    return [
+        *_run(view)[:1],
+        f"snapshot = get_snapshot(db, {snapshot})",
+        *_project(view, snapshot, n, seed),
+        f"choice = Choice({choice.polygon!r}, {dict(choice.ranges)!r})",
+        "everywhere = Choice().mask(snapshot, drawn.coordinates)",
+        "chosen = choice.mask(snapshot, drawn.coordinates)",
+        "return draw_selection(snapshot, chosen, everywhere, run=run.name, words=choice.words)",
     ]
 
 
@@ -163,6 +195,7 @@ _RECIPES: dict[tuple[str, str], Callable[[View, Figure], list[str] | None]] = {
     ("live", "learning-curves"): _outcomes,
     ("live", "metrics"): _metrics,
     ("memory", "memory-atlas"): _memory_atlas,
+    ("memory", "memory-selection"): _selection,
     ("memory", "trajectory"): _trajectory,
     ("replay", "trajectory"): _trajectory,
 }

@@ -18,6 +18,7 @@ from app.figures.cloud import QUANTITIES, Cloud
 from app.figures.heatmap import Grid, Heatmap
 from app.figures.live import GATE_METRICS, draw_gate_dynamics, draw_gate_effect, draw_metrics, draw_outcomes
 from app.figures.memory import draw_memory
+from app.figures.selection import draw_selection
 from app.figures.trajectory import draw_trajectory
 from app.notebook.export import export_entries
 from app.notebook.frozen import MOST_PER_LINE, MOST_POINTS, freeze, note_of, pack, thaw, unpack
@@ -28,8 +29,10 @@ from app.projections.linear import draw_axes, draw_pca
 from app.results.curves import draw_comparison
 from app.results.quantities import find_quantity
 from app.results.registry import FIGURES
+from app.results.selection import Choice, has_place
 from app.results.series import read_comparison
 from app.results.statistics import Reading
+from app.theme import RED_GREEN
 from emtc_core.errors import StorageError
 from storage.engine import Database, open_database
 from storage.notebook import create_entry
@@ -247,6 +250,18 @@ def pinned_figures(db: Database, run_id: str) -> list[tuple[Chart | Cloud, int]]
         known = {"h": episode.h, "delta_mem": episode.delta_mem, "beta": episode.beta}
         return draw_trajectory(title="Episode", reward=episode.reward, **known)
 
+    whole = draw_pca(snapshot.embedding)
+    chosen = {"lasso": "-1,-1;2,-1;2,2;-1,2", "ranges": "t:3:20", "drawn": 90, "scale": list(RED_GREEN)}
+    choice = Choice.parse(chosen["lasso"], chosen["ranges"])
+    kept = choice.mask(snapshot, whole.coordinates)
+
+    def draw_choice(drawn) -> Cloud:
+        some = sample_rows(snapshot, n=90, seed=3)
+        some = some[kept[some]]
+        labels = {"x_label": drawn.x_label, "y_label": drawn.y_label}
+        places = drawn.coordinates[some]
+        return draw_memory(snapshot, some, places, color="beta", colors=RED_GREEN, **labels, **texts)
+
     atlas = {"snapshot": snapshot.id, "n": 100, "seed": 3, "color": "beta", "pair": 2}
     live = {"page": "live", "query": {"run": [run_id], "x": ["0-150"]}}
     quantity, reading = find_quantity("win_rate"), {"center": "median", "band": "none"}
@@ -270,6 +285,11 @@ def pinned_figures(db: Database, run_id: str) -> list[tuple[Chart | Cloud, int]]
         ),
         (draw_map(draw_pca(snapshot.embedding, fit_on=rows)), {"page": "memory", "facts": {**atlas, "method": "pca"}}),
         (draw_map(draw_axes(snapshot.embedding, (0, 3))), {"page": "memory", "facts": {**atlas, "method": "axes"}}),
+        (draw_choice(whole), {"page": "memory", "facts": {**atlas, **chosen, "method": "pca", "fit": "all"}}),
+        (
+            draw_selection(snapshot, kept, has_place(whole.coordinates), run=name, words=choice.words),
+            {"page": "memory", "facts": {**atlas, **chosen, "method": "pca", "fit": "all"}},
+        ),
         (draw_episode(get_trajectory(db, run_id, 2)), {"page": "memory", "facts": {"episode": 2}}),
         (
             draw_episode(get_playback(db, run_id, step, number)),
