@@ -70,9 +70,9 @@ def _make_placer(
     k = min(NEIGHBORS, len(landmarks))
 
     def place_chunk(start: int) -> None:
-        chunk = slice(start, start + CHUNK)
-        distance, index = tree.query(points[chunk].astype(np.float64), k=range(1, k + 1))
-        _settle(np.asarray(distance), np.asarray(index), places, PERPLEXITY, STEPS, drawn[chunk])
+        chunk = points[start : start + CHUNK].astype(np.float64)
+        distance, index = (np.reshape(part, (len(chunk), k)) for part in tree.query(chunk, k=k))
+        _settle(distance, index, places, PERPLEXITY, STEPS, drawn[start : start + CHUNK])
 
     return place_chunk
 
