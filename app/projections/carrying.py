@@ -46,7 +46,7 @@ def complete_places(
     """
     from app.projections.placing import place  # only now: no page needs a compiler
 
-    known = np.isfinite(carried).all(axis=1)
+    known = np.isfinite(carried.sum(axis=1))
     if known.sum() < FEWEST_SHARED:
         return None
     begin = carried[rows]

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import psutil
 
-from app.projections.snapshots import METHODS, project_snapshot, projection_params, sample_rows
+from app.projections.snapshots import METHODS, Phase, phase_of, project_snapshot, projection_params, sample_rows
 from app.runs.launch import spawn
 from storage.engine import Database, run_folder
 from storage.projections import JobRow, create_job, get_job, update_job
@@ -19,7 +19,9 @@ from storage.queries.memory import Snapshot
 __all__ = [
     "METHODS",
     "CancelledError",
+    "Phase",
     "cancel_job",
+    "phase_of",
     "project_snapshot",
     "projection_params",
     "sample_rows",

@@ -9,6 +9,7 @@ every number says of how many nodes it is.
 
 from collections.abc import Callable, Iterator
 from dataclasses import astuple, dataclass
+from typing import Literal
 
 import numpy as np
 import pandas as pd
@@ -70,6 +71,7 @@ def measure_collapse(
     snapshot: Snapshot,
     *,
     delta: float,
+    delta_space: Literal["normalized", "raw"] = "normalized",
     embedding: NDArray[np.float32] | None = None,
     layout: NDArray[np.float32] | None = None,
     threshold: float | None = None,
@@ -81,7 +83,9 @@ def measure_collapse(
 
     Args:
         snapshot: The memory: returns, desirability and episodes.
-        delta: Merge radius of the memory, in units of the embedding.
+        delta: Merge radius of the memory, `memory.delta` of the run.
+        delta_space: Where delta and neighbors are measured, `memory.delta_space` of the run: in the embedding scaled
+            per dimension as the memory scales it, or as it is. The layout is always compared with it as it is.
         embedding: Embedding of the snapshot's nodes [M, 4]; the stored one unless another is given.
         layout: Places of the nodes [M, 2], NaN where unknown; without it nothing is said of a layout.
         threshold: Difference of returns above which two nodes within delta of each other should not have been
@@ -92,7 +96,8 @@ def measure_collapse(
     """
     points = snapshot.embedding if embedding is None else embedding
     rows = stratified_rows(snapshot.h, snapshot.t, n=most, seed=seed)
-    index, distance = find_elsewhere(points, snapshot.episode, rows, k=MOST_WITHIN_DELTA, seed=seed, n_jobs=n_jobs)
+    space = scale_like_memory(points) if delta_space == "normalized" else points
+    index, distance = find_elsewhere(space, snapshot.episode, rows, k=MOST_WITHIN_DELTA, seed=seed, n_jobs=n_jobs)
     wide = float(snapshot.h.astype(np.float64).std()) if threshold is None else threshold
     measures = [
         *_measure_returns(snapshot, rows, index, distance, delta=delta, threshold=wide),
@@ -200,6 +205,17 @@ def _with_intervals(measures: list[_Measure], episode: NDArray[np.int64], seed: 
         asked = int(measure.says.sum())
         numbers.append(Number(measure.name, value, low, high, asked, measure.unit, measure.meaning))
     return numbers
+
+
+def scale_like_memory(embedding: NDArray[np.float32]) -> Floats:
+    """Scale embeddings [M, X] per dimension by mean and spread, as the memory does before it compares them.
+
+    A dimension that is constant but for rounding is centred and not blown up.
+    """
+    mean = embedding.mean(axis=0, dtype=np.float64)
+    centred = embedding - mean
+    spread = np.sqrt((centred**2).mean(axis=0))
+    return centred / np.where(spread <= 1e-6 * np.abs(mean), 1.0, spread + 1e-8)
 
 
 def resample_sums(parts: Floats, episode: NDArray[np.int64], *, seed: int, draws: int = DRAWS) -> Floats:

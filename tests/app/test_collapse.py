@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 from sklearn.manifold import trustworthiness
 
 from app.results import neighborhoods
-from app.results.collapse import COLUMNS, NEIGHBORS, interval_of, measure_collapse, resample_sums
+from app.results.collapse import COLUMNS, NEIGHBORS, interval_of, measure_collapse, resample_sums, scale_like_memory
 from app.results.neighborhoods import find_elsewhere, neighbor_agreement, rank_layout
+from emtc_core.memory.scaling import measure_scaling
 from storage.queries.memory import Snapshot
 
 EPISODES, LENGTH = 12, 10
@@ -88,12 +89,26 @@ def _measure_slowly(snapshot: Snapshot, delta: float, threshold: float) -> dict[
 @pytest.mark.parametrize("seed", [0, 1])
 def test_the_numbers_are_those_of_the_slow_twin(seed: int) -> None:
     snapshot = _random(seed)
-    measured = measure_collapse(snapshot, delta=0.9, threshold=1.0)
+    measured = measure_collapse(snapshot, delta=0.9, delta_space="raw", threshold=1.0)
     expected = _measure_slowly(snapshot, delta=0.9, threshold=1.0)
     assert [number.name for number in measured.numbers] == list(expected)
     for name, (value, n) in expected.items():
         assert measured[name].value == pytest.approx(value, abs=1e-6), name
         assert measured[name].n == n, name
+
+
+@pytest.mark.parametrize("offset", [0.0, 5.0])
+def test_delta_is_measured_where_the_memory_measures_it(offset: float) -> None:
+    snapshot = _random(0)
+    embedding = (snapshot.embedding * [3, 0.1, 1, 0] + offset).astype(np.float32)
+    scaled = scale_like_memory(embedding)
+    np.testing.assert_allclose(scaled, measure_scaling(embedding).apply(embedding))
+    inside, outside = (
+        measure_collapse(replace(snapshot, embedding=each.astype(np.float32)), delta=0.5, delta_space=space)
+        for each, space in ((embedding, "normalized"), (scaled, "raw"))
+    )
+    for name in ("h_r2_knn", "delta_reached", "delta_far_share"):
+        assert inside[name].value == pytest.approx(outside[name].value, abs=1e-6)
 
 
 def test_the_frame_lists_name_value_interval_count_and_unit() -> None:
@@ -123,7 +138,7 @@ def test_an_embedding_that_parts_returns_and_success_is_told_so(seed: int, kinds
     kind = np.arange(400) % kinds
     centres = 100 * np.eye(4)[:kinds]
     snapshot = _snapshot(centres[kind] + rng.normal(0, 0.1, (400, 4)), kind * 3.0, kind == 0)
-    measured = measure_collapse(snapshot, delta=5.0)
+    measured = measure_collapse(snapshot, delta=5.0, delta_space="raw")
     assert measured["xi_purity"].value == measured["xi_purity"].low == measured["xi_purity"].high == 1
     assert measured["h_r2_knn"].value == measured["h_r2_delta"].value == pytest.approx(1, abs=1e-9)
     assert measured["delta_far_share"].value == 0
@@ -134,9 +149,10 @@ def test_neighbors_of_the_own_episode_do_not_count() -> None:
     h = np.repeat(rng.normal(size=40), 30)  # each episode has its own return, and stands by itself
     snapshot = _snapshot(h[:, None] * 0 + rng.normal(size=(1200, 4)), h, h > 0, np.arange(1200) // 30)
     alone = replace(snapshot, embedding=np.repeat(rng.normal(size=(40, 4)) * 100, 30, axis=0).astype(np.float32))
-    assert measure_collapse(alone, delta=1.0)["delta_reached"].value == 0
-    assert measure_collapse(alone, delta=1.0)["h_r2_knn"].value < 0.3
-    assert math.isnan(measure_collapse(alone, delta=1.0)["delta_far_share"].value)
+    measured = measure_collapse(alone, delta=1.0, delta_space="raw")
+    assert measured["delta_reached"].value == 0
+    assert measured["h_r2_knn"].value < 0.3
+    assert math.isnan(measured["delta_far_share"].value)
 
 
 def test_one_episode_fills_a_neighborhood_and_the_next_are_still_found(monkeypatch: pytest.MonkeyPatch) -> None:
