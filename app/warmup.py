@@ -10,6 +10,7 @@ import tempfile
 import numpy as np
 
 from app.projections.methods import compute
+from app.projections.placing import place
 from app.runs.training import train_run
 from emtc_core.config.resolve import resolve
 from storage.engine import open_database
@@ -29,7 +30,8 @@ def main() -> None:
         train_run(db, run_id, resume=False)
         db.dispose()
     points = np.random.default_rng(0).normal(size=(64, 4)).astype(np.float32)
-    compute("umap", points, seed=0)
+    layout = compute("umap", points, seed=0)
+    place(points, layout, points)
 
 
 if __name__ == "__main__":

@@ -26,6 +26,8 @@ _FORMS = {
 }
 """The columns of a snapshot, and the form of each one's array."""
 EMBED_DIM = 4
+_START = "start"
+"""The parameter of a projection that names the earlier one whose layout it set out from."""
 
 
 @dataclass(frozen=True)
@@ -204,17 +206,61 @@ def _detail(
 
 
 def find_projection(db: Database, snapshot_id: int, method: str, params: Mapping[str, Any]) -> Projection | None:
-    """Was this projection computed before, with just these parameters?"""
-    wanted = json.dumps(params, sort_keys=True)
+    """Was this projection computed before, with just these parameters?
+
+    `start` tells from where a layout set out; parameters that do not name it accept any, the newest first.
+    """
     key = (ProjectionRow.snapshot_id == snapshot_id, ProjectionRow.method == method)
+    statement = select(ProjectionRow.id, ProjectionRow.params).where(*key).order_by(ProjectionRow.id.desc())
     with db.read() as connection:
-        known = connection.execute(
-            select(ProjectionRow.id, ProjectionRow.params).where(*key).order_by(ProjectionRow.id.desc())
-        )
-        ids = [row.id for row in known if json.dumps(row.params, sort_keys=True) == wanted]
-        if not ids:
-            return None
-        row = connection.execute(select(ProjectionRow.__table__).where(ProjectionRow.id == ids[0])).one()
+        for row in connection.execute(statement).all():
+            if _are_same(row.params, params):
+                return _get_projection(connection, row.id)
+    return None
+
+
+def get_projection(db: Database, projection_id: int) -> Projection:
+    """What are the coordinates of this projection?
+
+    Raises:
+        StorageError: If there is none.
+    """
+    with db.read() as connection:
+        return _get_projection(connection, projection_id)
+
+
+def find_earlier_projection(
+    db: Database, snapshot_id: int, method: str, params: Mapping[str, Any]
+) -> Projection | None:
+    """Which projection with these parameters belongs to the nearest earlier snapshot of the same run?
+
+    A smaller memory may have had fewer nodes than `n`; its `n` is then its size. `start` is not compared.
+    """
+    later = select(SnapshotRow.run_id, SnapshotRow.env_step).where(SnapshotRow.id == snapshot_id).subquery()
+    statement = (
+        select(ProjectionRow.id, ProjectionRow.params, SnapshotRow.size)
+        .join(SnapshotRow, SnapshotRow.id == ProjectionRow.snapshot_id)
+        .join(later, (SnapshotRow.run_id == later.c.run_id) & (SnapshotRow.env_step < later.c.env_step))
+        .where(ProjectionRow.method == method)
+        .order_by(SnapshotRow.env_step.desc(), ProjectionRow.id.desc())
+    )
+    wanted = {name: value for name, value in params.items() if name != _START}
+    with db.read() as connection:
+        for row in connection.execute(statement).all():
+            if _are_same(row.params, wanted | {"n": min(row.size, wanted.get("n", row.size))}):
+                return _get_projection(connection, row.id)
+    return None
+
+
+def _are_same(stored: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
+    known = {name: value for name, value in stored.items() if name != _START or _START in wanted}
+    return json.dumps(known, sort_keys=True) == json.dumps(wanted, sort_keys=True)
+
+
+def _get_projection(connection: Connection, projection_id: int) -> Projection:
+    row = connection.execute(select(ProjectionRow.__table__).where(ProjectionRow.id == projection_id)).one_or_none()
+    if row is None:
+        raise StorageError(f"There is no projection {projection_id}.")
     coordinates = unpack_one(row.coordinates, "f2")
     return Projection(row.id, row.snapshot_id, row.method, row.params, row.seconds, coordinates)
 

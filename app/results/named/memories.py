@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from app.figures.maps import Maps, Trace
 from app.figures.memory import draw_memory
-from app.projections.jobs import project_snapshot, sample_rows
+from app.projections.snapshots import project_snapshot, sample_rows
 from app.results.kinds import FigureKind, Options
 from app.theme import DELTA_MEM, WIN_RATE
 from emtc_core.errors import ConfigError
@@ -81,7 +81,7 @@ def make_strategy_divergence(
     snapshot = _last_snapshot(db, rows[0])
     good, bad = (get_trajectory(db, rows[0].id, n) for n in episodes or _best_and_worst(db, snapshot))
     shown = sample_rows(snapshot, n=SHOWN, seed=0)
-    every_node = project_snapshot(db, snapshot.id, method=method, n=max(SHOWN, snapshot.size)).coordinates
+    every_node = project_snapshot(db, snapshot.id, method=method, n=SHOWN).coordinates
     panels, traces = [], []
     for episode, color in ((good, WIN_RATE), (bad, DELTA_MEM)):
         outcome = "won" if episode.won else "lost"
