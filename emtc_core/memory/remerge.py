@@ -31,6 +31,8 @@ from emtc_core.memory.scaling import identity_scaling, measure_scaling
 
 Rows = NDArray[np.int64]
 NONE = -1
+CROWDED = 0.35
+"""Cells are this part of the live index's: at a wide delta the kept nodes crowd those, and a slider's reader waits."""
 
 
 @dataclass(frozen=True)
@@ -89,14 +91,16 @@ def remerge(nodes: StoredNodes, *, delta: float, config: MemoryConfig, at_any_di
     rank = np.empty_like(order)
     rank[order] = np.arange(len(order))
     z = _place(nodes.embedding, config)[order]
-    index = grid.GridIndex(delta, config.delta_metric)
+    index = grid.GridIndex(CROWDED * delta, config.delta_metric)
     index.build(z.copy(), size=0)
     h, xi, n_call, n_xi = nodes.h[order], nodes.xi[order], nodes.n_call[order], nodes.n_xi[order]
     link = np.where(nodes.next >= 0, rank[nodes.next], NONE)[order]
     rules = _rules_of(config)
-    node = _walk(index.buckets, index.chain, index.z, delta, index.is_linf, rules, z, h, xi, n_call, n_xi, link)
+    node = _walk(
+        index.buckets, index.chain, index.z, delta, index.radius, index.is_linf, rules, z, h, xi, n_call, n_xi, link
+    )
     link = np.where(link >= 0, node[link], NONE)
-    found = _look_up(index, z, node, at_any_distance=at_any_distance)
+    found = _look_up(index, z, node, delta=delta, at_any_distance=at_any_distance)
     rows = np.append(order, NONE)  # the last one serves rank -1
     return Remerged(rows[node][rank], rows[found][rank], h[rank], xi[rank], n_call[rank], n_xi[rank], rows[link][rank])
 
@@ -112,9 +116,11 @@ def _rules_of(config: MemoryConfig) -> tuple[bool, bool, bool]:
     return config.shift_keep_max, config.reset_counts_on_shift, config.link_update == "on_improve"
 
 
-def _look_up(index: grid.GridIndex, z: Points, node: Rows, *, at_any_distance: bool) -> Rows:
+def _look_up(index: grid.GridIndex, z: Points, node: Rows, *, delta: float, at_any_distance: bool) -> Rows:
     """Find the kept node nearest to where each state stood; a node that moved may have left states behind."""
-    found = index.query(z)[0]
+    found = np.arange(len(z))  # what a node that was kept and never moved finds: no other stands where it stands
+    sought = np.flatnonzero((node != found) | (index.z != z).any(axis=1))
+    found[sought] = _find_all(index.buckets, index.chain, index.z, delta, index.radius, index.is_linf, z[sought])
     missed = np.flatnonzero(found < 0)
     if at_any_distance and len(missed):
         kept = np.flatnonzero(node == np.arange(len(node)))
@@ -125,11 +131,28 @@ def _look_up(index: grid.GridIndex, z: Points, node: Rows, *, at_any_distance: b
 
 
 @njit(cache=True, nogil=True)
+def _find_all(
+    buckets: NDArray[Any],
+    chain: NDArray[Any],
+    place: NDArray[Any],
+    delta: float,
+    cell_radius: float,
+    is_linf: bool,
+    z: NDArray[Any],
+) -> NDArray[Any]:  # pragma: no cover  # compiled
+    found = np.empty(len(z), np.int64)
+    for row in range(len(z)):
+        found[row] = grid.nearest_in_cells(buckets, place, chain, z[row], delta, cell_radius, is_linf)[0]
+    return found
+
+
+@njit(cache=True, nogil=True)
 def _walk(
     buckets: NDArray[Any],
     chain: NDArray[Any],
     place: NDArray[Any],
     delta: float,
+    cell_radius: float,
     is_linf: bool,
     rules: tuple[bool, bool, bool],
     z: NDArray[Any],
@@ -143,10 +166,10 @@ def _walk(
     keep_max, reset_counts, link_on_improve = rules
     node = np.empty(len(h), np.int64)
     for row in range(len(h)):
-        into, _ = grid.nearest(buckets, place, chain, z[row], delta, is_linf)
+        into, _ = grid.nearest_in_cells(buckets, place, chain, z[row], delta, cell_radius, is_linf)
         if into < 0:
             node[row] = row
-            grid.insert(buckets, chain, place, row, delta)
+            grid.insert(buckets, chain, place, row, cell_radius)
             continue
         node[row] = into
         n_call[into] += n_call[row]
@@ -159,10 +182,10 @@ def _walk(
             xi[into] = True
             if reset_counts:
                 n_call[into], n_xi[into] = n_call[row], n_xi[row]
-            grid.remove(buckets, chain, place, into, delta)
+            grid.remove(buckets, chain, place, into, cell_radius)
             for i in range(z.shape[1]):
                 place[into, i] = z[row, i]
-            grid.insert(buckets, chain, place, into, delta)
+            grid.insert(buckets, chain, place, into, cell_radius)
         if improves or not link_on_improve:
             link[into] = link[row]
     return node
