@@ -51,30 +51,32 @@ def show(run: RunRow, snapshot: Snapshot, rows: NDArray[np.int64] | None = None)
 def _ask(rules: Rules) -> Question:
     """Draw the choices in one bar; the rules of the run are the usual ones."""
     with st.container(horizontal=True, vertical_alignment="bottom", gap="small"):
-        fixed = st.selectbox("τ [return]", **in_url.one(PAGE, "wi_tau_fixed", TAUS), help=_HELP["fixed"], width=120)
+        fixed = str(
+            st.selectbox("τ [return]", **in_url.one(PAGE, "wi_tau_fixed", TAUS), help=_HELP["fixed"], width=120)
+        )
         tau = st.select_slider(
             "τ × recorded", **in_url.one(PAGE, "wi_tau", TAU_FACTORS, usual="1"), format_func=_times, help=_HELP["tau"],
-            disabled=fixed != RECORDED, width=230,
+            disabled=fixed != RECORDED, width=200,
         )  # fmt: skip
         delta = st.select_slider(
             f"δ × {rules.memory.delta:g}", **in_url.one(PAGE, "wi_delta", DELTA_FACTORS), format_func=_times,
-            help=_HELP["delta"], width=230,
+            help=_HELP["delta"], width=200,
         )  # fmt: skip
         merges = delta != RECORDED
         lookup = st.selectbox(
             "H of a state from the node", **in_url.one(PAGE, "wi_lookup", get_args(Lookup), usual=rules.gate.lookup),
-            format_func=_LOOKUPS.__getitem__, help=_HELP["lookup"], disabled=not merges, width=200,
+            format_func=_LOOKUPS.__getitem__, help=_HELP["lookup"], disabled=not merges, width=175,
         )  # fmt: skip
         successor = st.selectbox(
             "H of its successor from", **in_url.one(PAGE, "wi_next", get_args(Successor), usual=rules.gate.successor),
-            format_func=_SUCCESSORS.__getitem__, help=_HELP["successor"], disabled=not merges, width=200,
+            format_func=_SUCCESSORS.__getitem__, help=_HELP["successor"], disabled=not merges, width=175,
         )  # fmt: skip
     return Question(
         tau_factor=float(tau),
         tau_fixed=None if fixed == RECORDED else float(fixed),
         delta_factor=float(delta) if merges else None,
-        lookup=lookup,
-        successor=successor,
+        lookup="written" if str(lookup) == "written" else "nearest",
+        successor="link" if str(successor) == "link" else "nn",
     )
 
 
@@ -86,7 +88,11 @@ def _draw(run: RunRow, snapshot: Snapshot, question: Question, found: Answer, *,
     chart = draw_what_if(found, run=run.name, env_step=snapshot.env_step)
     left, right = st.columns(2, gap="medium")
     with left:
-        result_table.show(tabulate(found), key="what-if-table", stem=f"{run.id}-{snapshot.env_step}-what-if")
+        table = tabulate(found)
+        st.dataframe(table, hide_index=True, height="content", column_config={"quantity": {"width": 235}})
+        with st.container(horizontal=True, vertical_alignment="center", gap="small"):
+            result_table.download(table, key="what-if-table", stem=f"{run.id}-{snapshot.env_step}-what-if")
+            st.caption(escape_markdown(str(table.attrs["caption"])))
     with right:
         curves.show(chart, key="what-if", x_name="share [%]", panel_height=110)
         facts = {} if is_selection else {"snapshot": snapshot.id, "question": vars(question)}
