@@ -23,6 +23,7 @@ from app.figures.memory import draw_memory
 from app.figures.plotly_view import to_plotly
 from app.figures.selection import draw_selection
 from app.figures.trajectory import draw_trajectory
+from app.figures.what_if import draw_what_if
 from app.notebook.frozen import thaw, unpack
 from app.projections.jobs import project_snapshot, sample_rows
 from app.projections.linear import AXIS_PAIRS, Drawn, draw_axes, draw_pca
@@ -32,6 +33,7 @@ from app.results.registry import FIGURES
 from app.results.selection import Choice
 from app.results.series import read_comparison
 from app.results.statistics import Reading
+from app.results.what_if import Question, answer, merge_nodes, read_rules, read_stream
 from emtc_core.errors import EmtcError
 from storage.engine import open_database
 from storage.queries.curves import evaluations, metric, training_episodes
@@ -174,6 +176,23 @@ def _trajectory(view: View, figure: Figure) -> list[str]:
     ]
 
 
+def _what_if(view: View, figure: Figure) -> list[str]:
+    asked = view.facts["question"]
+    factor = None if asked["delta_factor"] is None else float(asked["delta_factor"])
+    fixed = None if asked["tau_fixed"] is None else float(asked["tau_fixed"])
+    question = (float(asked["tau_factor"]), fixed, factor, str(asked["lookup"]), str(asked["successor"]))
+    merged = "None" if factor is None else f"merge_nodes(snapshot, rules, {factor!r})"
+    return [
+        f"run = get_run(db, {view.run_ids[0]!r})",
+        f"snapshot = get_snapshot(db, {int(view.facts['snapshot'])})",
+        "rules = read_rules(run.config)",
+        "stream = read_stream(db, run.id, rules, until=snapshot.env_step)",
+        f"merged = {merged}",
+        f"found = answer(snapshot, stream, rules, Question{question!r}, merged=merged)",
+        "return draw_what_if(found, run=run.name, env_step=snapshot.env_step)",
+    ]
+
+
 def _run(view: View) -> list[str]:
     return [
         f"run = get_run(db, {view.run_ids[0]!r})",
@@ -197,5 +216,6 @@ _RECIPES: dict[tuple[str, str], Callable[[View, Figure], list[str] | None]] = {
     ("memory", "memory-atlas"): _memory_atlas,
     ("memory", "memory-selection"): _selection,
     ("memory", "trajectory"): _trajectory,
+    ("memory", "what-if"): _what_if,
     ("replay", "trajectory"): _trajectory,
 }

@@ -64,9 +64,9 @@ class Snapshot:
         return row if row < len(self.slot) and self.slot[row] == slot else None
 
     def rows_of(self, slots: NDArray[np.integer]) -> NDArray[np.int64]:
-        """Find the rows of slots [K]; -1 where a slot holds nothing."""
+        """Find the rows of slots, any shape; -1 where a slot holds nothing."""
         rows = np.minimum(np.searchsorted(self.slot, slots), max(0, len(self.slot) - 1))
-        return np.where(self.slot[rows] == slots, rows, -1) if len(self.slot) else np.full(len(slots), -1)
+        return np.where(self.slot[rows] == slots, rows, -1) if len(self.slot) else np.full_like(slots, -1)
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ from app.figures.live import GATE_METRICS, draw_gate_dynamics, draw_gate_effect,
 from app.figures.memory import draw_memory
 from app.figures.selection import draw_selection
 from app.figures.trajectory import draw_trajectory
+from app.figures.what_if import draw_what_if
 from app.notebook.export import export_entries
 from app.notebook.frozen import MOST_PER_LINE, MOST_POINTS, freeze, note_of, pack, thaw, unpack
 from app.notebook.markdown import tame, to_html
@@ -32,6 +33,7 @@ from app.results.registry import FIGURES
 from app.results.selection import Choice, has_place
 from app.results.series import read_comparison
 from app.results.statistics import Reading
+from app.results.what_if import Question, answer, merge_nodes, read_rules, read_stream
 from app.theme import RED_GREEN
 from emtc_core.errors import StorageError
 from storage.engine import Database, open_database
@@ -262,6 +264,13 @@ def pinned_figures(db: Database, run_id: str) -> list[tuple[Chart | Cloud, int]]
         places = drawn.coordinates[some]
         return draw_memory(snapshot, some, places, color="beta", colors=RED_GREEN, **labels, **texts)
 
+    def draw_asked(question: Question) -> Chart:
+        rules = read_rules(get_run(db, run_id).config)
+        stream = read_stream(db, run_id, rules, until=snapshot.env_step)
+        merged = None if question.delta_factor is None else merge_nodes(snapshot, rules, question.delta_factor)
+        found = answer(snapshot, stream, rules, question, merged=merged)
+        return draw_what_if(found, run=name, env_step=snapshot.env_step)
+
     atlas = {"snapshot": snapshot.id, "n": 100, "seed": 3, "color": "beta", "pair": 2}
     live = {"page": "live", "query": {"run": [run_id], "x": ["0-150"]}}
     quantity, reading = find_quantity("win_rate"), {"center": "median", "band": "none"}
@@ -294,6 +303,10 @@ def pinned_figures(db: Database, run_id: str) -> list[tuple[Chart | Cloud, int]]
         (
             draw_episode(get_playback(db, run_id, step, number)),
             {"page": "replay", "facts": {"episode": number, "env_step": step}},
+        ),
+        *(
+            (draw_asked(question), {"page": "memory", "facts": {"snapshot": snapshot.id, "question": vars(question)}})
+            for question in (Question(tau_fixed=0.3), Question(delta_factor=3160.0, successor="link"))
         ),
     ]
     return [(figure, pin(db, figure, run_id, **rest)) for figure, rest in figures]
@@ -352,6 +365,7 @@ def test_what_a_stranger_stored_in_a_view_never_becomes_code(seeded, monkeypatch
         view | {"figure": "metrics", "facts": {"metrics": [evil]}},
         view | {"page": "memory", "figure": "memory-atlas", "facts": {"snapshot": evil, "n": 1, "seed": 1}},
         view | {"page": "replay", "figure": "trajectory", "facts": {"episode": "1);"}},
+        view | {"page": "memory", "figure": "what-if", "facts": {"snapshot": 1, "question": {"tau_factor": evil}}},
         view | {"figure": evil},
     ]
     ids = [create_entry(db, title="x", figure=freeze(make_chart(5)), view=each) for each in [view, *others]]

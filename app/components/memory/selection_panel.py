@@ -6,13 +6,14 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import streamlit as st
+from numpy.typing import NDArray
 
 from app.components import curves, pin
-from app.components.memory import listener, snapshot_map
+from app.components.memory import listener, snapshot_map, what_if
 from app.components.memory.snapshot_map import CHANNEL, Shown
 from app.figures.selection import draw_selection
 from app.format import count, escape_markdown, number
-from app.results.selection import describe, has_place, list_nodes
+from app.results.selection import Choice, describe, has_place, list_nodes
 from storage.runs import RunRow
 
 LISTED = 1000
@@ -29,10 +30,15 @@ def show(run: RunRow, shown: Shown) -> None:
             "Select a region with *Lasso*, *Box* or *Select view*, or keep a range with *Filter*: "
             "what it holds against the rest stands here then."
         )
+        what_if.show(run, shown.snapshot, None)
         return
-    snapshot, among = shown.snapshot, has_place(shown.coordinates)
-    chosen = asked.mask(snapshot, shown.coordinates)
-    rows = np.flatnonzero(chosen)
+    chosen = asked.mask(shown.snapshot, shown.coordinates)
+    _selected(run, shown, asked, chosen)
+    what_if.show(run, shown.snapshot, np.flatnonzero(chosen))
+
+
+def _selected(run: RunRow, shown: Shown, asked: Choice, chosen: NDArray[np.bool_]) -> None:
+    snapshot, among, rows = shown.snapshot, has_place(shown.coordinates), np.flatnonzero(chosen)
     st.markdown(f"##### {count(len(rows))} of {count(int(among.sum()))} nodes selected")
     st.caption(escape_markdown(f"{asked.words}. The address keeps it; a pin keeps it under a name in the notebook."))
     left, right = st.columns([2, 3], gap="medium")
