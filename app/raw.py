@@ -1,16 +1,14 @@
 """Raw tables of many rows as files: CSV, Parquet or Arrow, written part by part.
 
-What lives here: formats, and a file that is whole or not there. What does not: which rows there are
+What lives here: formats. What does not: which rows there are
 (`storage.tables`), and result tables, which are small (`app.tables`).
 """
 
-import os
 from collections.abc import Callable, Generator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from pathlib import Path
 from typing import Any, BinaryIO, Final, Literal, get_args
 
-from emtc_core.errors import ConfigError, StorageError
+from emtc_core.errors import StorageError
 from storage.engine import Database
 from storage.tables import NO_ARROW, Part, TableName, arrow_schema, choose_fields, read_parts
 
@@ -49,24 +47,6 @@ def write_raw(
                 write(part)
                 written += len(part.rows)
     return written
-
-
-@contextmanager
-def replaced(place: Path) -> Generator[BinaryIO]:
-    """Open a file beside `place` that takes its place in the end, and is gone after any exception.
-
-    Raises:
-        ConfigError: If it cannot be written.
-    """
-    beside = place.with_name(f".{place.name}.{os.getpid()}.part")
-    try:
-        with beside.open("xb") as file:
-            yield file
-        beside.replace(place)
-    except OSError as error:
-        raise ConfigError(f"{place} cannot be written: {error.strerror or error}. Choose another --out.") from error
-    finally:
-        beside.unlink(missing_ok=True)
 
 
 @contextmanager

@@ -8,9 +8,10 @@ import orjson
 import typer
 
 from app.cli.output import printable, say
-from app.raw import RAW_FORMATS, RawFormat, replaced, write_raw
+from app.raw import RAW_FORMATS, RawFormat, write_raw
 from app.results.marl_eval import to_marl_eval
 from storage.engine import Database
+from storage.files import replaced
 from storage.runs import RunRow
 from storage.tables import TABLE_NAMES, TableName
 

@@ -57,7 +57,9 @@ def project_snapshot(
     seed: int = 0,
     progress: Progress = ignore_progress,
 ) -> Projection:
-    """Return the stored projection, or compute and store it; rows outside the sample are NaN.
+    """Return the stored projection, or compute it; rows outside the sample are NaN.
+
+    What was computed is stored, unless the database was opened for reading only: then its id is 0.
 
     Raises:
         ConfigError: If the method is unknown or the snapshot has too few nodes.
@@ -77,7 +79,9 @@ def project_snapshot(
     coordinates = np.full((snapshot.size, 2), np.nan, np.float32)
     coordinates[rows] = drawn
     seconds = time.monotonic() - started
-    new = save_projection(db, snapshot_id, method=method, params=params, coordinates=coordinates, seconds=seconds)
+    new = 0
+    if db.writer is not None:
+        new = save_projection(db, snapshot_id, method=method, params=params, coordinates=coordinates, seconds=seconds)
     return Projection(new, snapshot_id, method, params, seconds, coordinates)
 
 
