@@ -68,6 +68,7 @@ def make_snapshot(nodes: int) -> Snapshot:
         idx_next=np.where(last, -1, row + 1), episode=1 + row // 100,
         delta_mem=error, beta=np.exp(-(error**2) / 2).astype(np.float32),
         state_rows=np.zeros(0, np.int64), state=np.zeros((0, 1), np.float16),
+        age=(nodes - row).astype(np.float32),
     )  # fmt: skip
 
 

@@ -35,7 +35,7 @@ from app.results.series import read_comparison
 from app.results.statistics import Reading
 from app.results.what_if import Question, answer, merge_nodes, read_rules, read_stream
 from emtc_core.errors import EmtcError
-from storage.engine import open_database
+from storage import open_database
 from storage.queries.curves import evaluations, metric, training_episodes
 from storage.queries.episodes import get_playback, get_trajectory
 from storage.queries.gate import gate_stats

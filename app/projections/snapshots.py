@@ -106,6 +106,8 @@ def project_snapshot(
 ) -> Projection:
     """Return the stored projection, or compute and store it; every node has a place.
 
+    In a database that was opened for reading only nothing is stored: the id is then 0.
+
     Args:
         db: An open database.
         snapshot_id: The snapshot.
@@ -136,7 +138,9 @@ def project_snapshot(
     except ValueError as exc:
         raise ConfigError(f"{str(exc)[0].upper()}{str(exc)[1:]}. Take a later snapshot.") from exc
     seconds = time.monotonic() - started
-    new = save_projection(db, snapshot_id, method=method, params=params, coordinates=coordinates, seconds=seconds)
+    new = 0
+    if db.writer is not None:
+        new = save_projection(db, snapshot_id, method=method, params=params, coordinates=coordinates, seconds=seconds)
     return Projection(new, snapshot_id, method, params, seconds, coordinates)
 
 

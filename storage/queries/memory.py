@@ -65,8 +65,10 @@ class Snapshot:
 
     def rows_of(self, slots: NDArray[np.integer]) -> NDArray[np.int64]:
         """Find the rows of slots, any shape; -1 where a slot holds nothing."""
-        rows = np.minimum(np.searchsorted(self.slot, slots), max(0, len(self.slot) - 1))
-        return np.where(self.slot[rows] == slots, rows, -1) if len(self.slot) else np.full_like(slots, -1)
+        if not len(self.slot):
+            return np.full(slots.shape, -1, np.int64)
+        rows = np.minimum(np.searchsorted(self.slot, slots), len(self.slot) - 1)
+        return np.where(self.slot[rows] == slots, rows, -1)
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,8 @@ import base64
 import io
 import json
 import re
+import subprocess
+import sys
 import zipfile
 from html.parser import HTMLParser
 from pathlib import Path
@@ -340,6 +342,38 @@ def test_the_cells_fall_back_to_the_frozen_figures(tmp_path: Path, monkeypatch, 
     assert capsys.readouterr().out.count("As it was frozen") == len(figures)
     run_cells(content, monkeypatch, f"sqlite:///{tmp_path / 'none.db'}")
     assert not (tmp_path / "none.db").exists()
+
+
+_KERNEL = """
+import json, sys
+class Wall:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in ("app", "storage", "emtc_core"):
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+sys.meta_path.insert(0, Wall())
+names = {}
+for cell in json.load(open(sys.argv[1]))["cells"]:
+    if cell["cell_type"] == "code":
+        *lines, last = cell["source"].rstrip().split("\\n")
+        if last.startswith("show("):
+            exec("\\n".join(lines), names)
+            assert eval(last, names)._repr_png_().startswith(b"\\x89PNG")
+            print("shown")
+        else:
+            exec(cell["source"], names)
+"""
+
+
+def test_a_kernel_without_the_project_says_what_to_install_and_shows_what_was_frozen(seeded, tmp_path: Path) -> None:
+    db, run_id = seeded
+    made = [pin(db, make_chart(50), run_id, page) for page in ("live", "nowhere")]
+    (tmp_path / "n.ipynb").write_bytes(export_entries(db, made, "ipynb"))
+    alone = [sys.executable, "-I", "-c", _KERNEL, str(tmp_path / "n.ipynb")]
+    done = subprocess.run(alone, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    first, *rest = done.stdout.splitlines()
+    assert first.startswith("No module named 'app'. Install EMTC Lab in this kernel with: pip install emtc-lab.")
+    assert rest == ["shown", "shown"]
 
 
 def test_the_notebook_is_valid_and_shows_its_figures_without_running(seeded) -> None:

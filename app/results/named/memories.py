@@ -121,6 +121,15 @@ def trace_episode(
     return Trace(label, color, t, xy[:, 0].astype(np.float32), xy[:, 1].astype(np.float32), episode.delta_mem[t])
 
 
+def best_and_worst(db: Database, row: RunRow) -> tuple[int, int]:
+    """Choose the episodes that `strategy-divergence` follows when none is named.
+
+    Raises:
+        ConfigError: If the run has no snapshot, or fewer than two episodes before it.
+    """
+    return _best_and_worst(db, _last_snapshot(db, row))
+
+
 def _best_and_worst(db: Database, snapshot: Snapshot) -> tuple[int, int]:
     """Choose by outcome first, then by return, among the last episodes that the snapshot knows."""
     frame = list_episodes(db, snapshot.run_id, "-episode", limit=1_000_000)
