@@ -47,9 +47,9 @@ SEEDS = st.integers(0, 10_000)
 FACTORS = st.sampled_from([1.0, 1.78, 10.0, 100.0, 3160.0])
 
 
-@pytest.fixture(scope="module")
-def seeded(tmp_path_factory):
-    db = open_database(f"sqlite:///{tmp_path_factory.mktemp('what-if') / 'seed.db'}")
+@pytest.fixture
+def seeded(tmp_path):
+    db = open_database(f"sqlite:///{tmp_path / 'seed.db'}")
     run_id = seed_run(db)
     yield db, run_id
     db.dispose()
@@ -200,6 +200,18 @@ def test_merged_links_equal_the_loops(gate: GateConfig, seed: int, factor: float
     np.testing.assert_allclose(found.sets[0].recomputed.delta_mem, expected[:, 0], atol=1e-6)
     np.testing.assert_allclose(found.sets[0].recomputed.beta, expected[:, 1], atol=1e-5)
     assert found.nodes_after == len(set(looped[0]))
+    np.testing.assert_allclose(found.sets[0].recomputed.r_p, _looped_incentive(nodes, looped[0], looped[2]))
+
+
+def _looped_incentive(nodes: list[Stored], holder: list[int], ended: list[Stored]) -> list[float]:
+    """r_p of every link with Q(s') = 0: gamma H N_xi / N_call of the node that now holds the successor."""
+    offered = []
+    for node in nodes:
+        if node.next is not None:
+            there, was = ended[holder[node.next]], nodes[node.next]
+            is_end = was.next is None and was.h == 0
+            offered.append(0.0 if is_end else GAMMA * there.h * there.n_xi / there.n_call)
+    return offered
 
 
 @settings(max_examples=60, deadline=None)
@@ -267,6 +279,19 @@ def test_the_stream_is_what_plain_sql_says(seeded) -> None:
     for name, column in zip(("delta_mem", "beta", "tau", "slot", "next_slot"), zip(*rows, strict=True), strict=False):
         np.testing.assert_allclose(getattr(stream, name), column)
     assert stream.ends[:-1].tolist() == [bool(row[5]) for row in rows[:-1]]
+
+
+def test_a_target_that_goes_on_after_a_time_limit_ends_where_h_next_is_0(seeded) -> None:
+    db, run_id = seeded
+    rules = read_rules(get_run(db, run_id).config)
+    until = int(list_snapshots(db, run_id)["env_step"].iloc[-1])
+    before = read_stream(db, run_id, rules, until=until)
+    last = int(np.flatnonzero(before.ends)[1]) + 1
+    with db.transaction() as connection:
+        connection.exec_driver_sql(f"UPDATE transitions SET h_next = 0.25 WHERE env_step = {last}")
+    going_on = read_stream(db, run_id, replace(rules, bootstrap_on_timeout=True), until=until)
+    assert np.flatnonzero(before.ends & ~going_on.ends).tolist() == [last - 1]
+    assert read_stream(db, run_id, rules, until=until).ends.sum() == before.ends.sum()
 
 
 def test_a_seeded_run_is_answered_as_plain_arithmetic_says(seeded) -> None:
