@@ -7,16 +7,29 @@ import os
 import socket
 import time
 from collections.abc import Callable
+from typing import Protocol
 
 import psutil
 
-from app.projections.snapshots import METHODS, Phase, phase_of, project_snapshot, projection_params, sample_rows
+from app.projections.linear import Progress
+from app.projections.snapshots import (
+    EMBED_SHARE,
+    EMBEDDERS,
+    METHODS,
+    Phase,
+    phase_of,
+    project_snapshot,
+    projection_params,
+    sample_rows,
+)
 from app.runs.launch import spawn
+from emtc_core.errors import ConfigError
 from storage.engine import Database, run_folder
 from storage.projections import JobRow, create_job, get_job, update_job
 from storage.queries.memory import Snapshot
 
 __all__ = [
+    "EMBEDDERS",
     "METHODS",
     "CancelledError",
     "Phase",
@@ -32,11 +45,19 @@ __all__ = [
 REPORT_EVERY_S = 0.4
 
 
+class Embed(Protocol):
+    """Fits a fresh embedder to a snapshot's states and stores the embedding of its nodes."""
+
+    def __call__(self, db: Database, snapshot_id: int, *, kind: str, seed: int, progress: Progress) -> object: ...
+
+
 class CancelledError(Exception):
     """Somebody asked the background job to end."""
 
 
-def start_job(db: Database, snapshot: Snapshot, *, method: str, n: int, seed: int) -> JobRow:
+def start_job(
+    db: Database, snapshot: Snapshot, *, method: str, n: int, seed: int, embedder: str | None = None
+) -> JobRow:
     """Start a background projection, or return the one that is under way with the same parameters.
 
     Args:
@@ -45,9 +66,12 @@ def start_job(db: Database, snapshot: Snapshot, *, method: str, n: int, seed: in
         method: "tsne", "umap" or "pca".
         n: Landmarks; all nodes if there are no more.
         seed: Decides landmarks and layout.
+        embedder: Type of an embedder that is fitted anew first and whose embedding is shown; None: the run's own.
     """
     n = min(n, snapshot.size)
-    job = create_job(db, snapshot.id, method=method, params=projection_params(method, n=n, seed=seed))
+    job = create_job(
+        db, snapshot.id, method=method, params=projection_params(method, n=n, seed=seed, embedder=embedder)
+    )
     if job.status == "queued" and job.pid is None:
         log = run_folder(db, snapshot.run_id) / "projections.txt"
         process = spawn(["app.projections", "--job", str(job.id)], log, db=db)
@@ -60,8 +84,15 @@ def cancel_job(db: Database, job_id: int) -> None:
     update_job(db, job_id, status="cancelled")
 
 
-def work(db: Database, job_id: int) -> None:
-    """Do a job in this process and leave its outcome in the database."""
+def work(db: Database, job_id: int, *, embed: Embed | None = None) -> None:
+    """Do a job in this process and leave its outcome in the database.
+
+    Args:
+        db: An open database.
+        job_id: The job.
+        embed: Fits an embedder to a snapshot and stores what it says; only jobs that name an embedder need it. It
+            comes from outside because it needs torch, which no page may load.
+    """
     job = get_job(db, job_id)
     if job.status == "running" and job.pid != os.getpid():
         return  # another process was faster
@@ -69,14 +100,32 @@ def work(db: Database, job_id: int) -> None:
     _sign(db, job_id, os.getpid())
     report = _throttled(db, job_id)
     try:
-        params = job.params
-        project_snapshot(db, job.snapshot_id, method=job.method, n=params["n"], seed=params["seed"], progress=report)
+        _project(db, job, embed, report)
     except CancelledError:
         return
     except BaseException as exc:
         update_job(db, job_id, status="failed", error=str(exc) or type(exc).__name__)
         raise
     update_job(db, job_id, status="finished", progress=1.0)
+
+
+def _project(db: Database, job: JobRow, embed: Embed | None, report: Progress) -> None:
+    n, seed, embedder = job.params["n"], job.params["seed"], job.params.get("embedder")
+    done = 0.0
+    if embedder is not None:
+        if embed is None:
+            raise ConfigError(f"Job {job.id} fits an embedder. Run it by: python -m app.projections --job {job.id}")
+        embed(db, job.snapshot_id, kind=embedder, seed=seed, progress=lambda part: report(EMBED_SHARE * part))
+        done = EMBED_SHARE
+    project_snapshot(
+        db,
+        job.snapshot_id,
+        method=job.method,
+        n=n,
+        seed=seed,
+        embedder=embedder,
+        progress=lambda part: report(done + (1 - done) * part),
+    )
 
 
 def _throttled(db: Database, job_id: int) -> Callable[[float], None]:

@@ -9,7 +9,7 @@ import hashlib
 import os
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from importlib.metadata import version
 from typing import Any, Literal
 
@@ -27,15 +27,19 @@ from storage.queries.memory import (
     Projection,
     Snapshot,
     find_earlier_projection,
+    find_embedding,
     find_projection,
     get_projection,
     get_snapshot,
 )
 
 METHODS = ("pca", *sorted(BACKGROUND))
+EMBEDDERS = ("tcse", "dcae", "random")
 LANDMARKS = 20_000
 MOST_LANDMARKS = 50_000
 """What a screen should offer at most: twice as many landmarks take twice as long, and the rest is placed anyway."""
+EMBED_SHARE = 0.4
+"""Of the progress of a job that first fits another embedder."""
 LAYOUT_SHARE = 0.85
 """Of the progress: up to here landmarks are laid out, from here the other nodes are placed."""
 _PLACERS = ("numba", "numpy", "scipy")
@@ -48,9 +52,9 @@ Begin = int | Literal["earlier"] | None
 
 @dataclass(frozen=True)
 class Phase:
-    """Which of the two phases a projection is in."""
+    """Which of its phases a projection is in; only one that shows another embedder begins with its fit."""
 
-    name: Literal["layout", "placing"]
+    name: Literal["embedder", "layout", "placing"]
     part: float  # of the phase, in [0, 1]
 
 
@@ -64,16 +68,25 @@ class Start:
     sha256: str  # of the coordinates, the first 16 digits: ids change when a database is copied, this does not
 
 
-def projection_params(method: str, *, n: int, seed: int) -> dict[str, Any]:
+def projection_params(method: str, *, n: int, seed: int, embedder: str | None = None) -> dict[str, Any]:
     """List everything that decides a picture besides the snapshot and the layout that it set out from.
 
+    Args:
+        method: "pca", "tsne" or "umap".
+        n: Landmarks, at most as many as the snapshot has nodes.
+        seed: Decides landmarks and layout, and the embedder that is fitted anew.
+        embedder: Type of the embedder that is fitted anew; None: the embedding that the run had.
+
     Raises:
-        ConfigError: If the method is unknown.
+        ConfigError: If the method or the embedder is unknown.
     """
     if method not in METHODS:
         raise ConfigError(f"method must be one of {', '.join(METHODS)}, got {method!r}.")
+    if embedder not in (None, *EMBEDDERS):
+        raise ConfigError(f"embedder must be one of {', '.join(EMBEDDERS)}, got {embedder!r}.")
     versions = {name: version(name) for name in _LIBRARIES[method]}
-    return {"n": n, "seed": seed, "sample": "return x time", "revision": _REVISION, "versions": versions}
+    params = {"n": n, "seed": seed, "sample": "return x time", "revision": _REVISION, "versions": versions}
+    return params if embedder is None else params | {"embedder": embedder}
 
 
 def sample_rows(snapshot: Snapshot, *, n: int, seed: int) -> NDArray[np.int64]:
@@ -81,8 +94,12 @@ def sample_rows(snapshot: Snapshot, *, n: int, seed: int) -> NDArray[np.int64]:
     return stratified_rows(snapshot.h, snapshot.t, n=n, seed=seed)
 
 
-def phase_of(progress: float) -> Phase:
+def phase_of(progress: float, *, embedder: str | None = None) -> Phase:
     """Tell which phase a projection's progress [0, 1] is in, and how far that phase is."""
+    if embedder is not None:
+        if progress < EMBED_SHARE:
+            return Phase("embedder", progress / EMBED_SHARE)
+        progress = (progress - EMBED_SHARE) / (1 - EMBED_SHARE)
     if progress < LAYOUT_SHARE:
         return Phase("layout", progress / LAYOUT_SHARE)
     return Phase("placing", (progress - LAYOUT_SHARE) / (1 - LAYOUT_SHARE))
@@ -101,6 +118,7 @@ def project_snapshot(
     method: str,
     n: int = LANDMARKS,
     seed: int = 0,
+    embedder: str | None = None,
     begin: Begin = "earlier",
     progress: Progress = ignore_progress,
 ) -> Projection:
@@ -114,17 +132,20 @@ def project_snapshot(
         method: "pca", "tsne" or "umap".
         n: Landmarks; all nodes if there are no more.
         seed: Decides landmarks and layout.
+        embedder: Shows the stored embedding by a fresh embedder of this type and seed instead of the run's own; see
+            `app.projections.embedders.embed_snapshot`.
         begin: Where a layout that is computed now sets out: "earlier" takes the stored projection of the nearest
             earlier snapshot with the same parameters, or PCA; a number takes that projection, None takes PCA. A
             stored projection is returned whatever it set out from, unless a number or None asks for another one.
         progress: Receives the finished part in [0, 1], see `phase_of`; may raise to cancel.
 
     Raises:
-        ConfigError: If the method is unknown or the snapshot has too few nodes.
+        ConfigError: If the method is unknown, the snapshot has too few nodes or the embedder was not fitted to it.
         StorageError: If there is no such snapshot, or no such projection to begin from.
     """
     snapshot = get_snapshot(db, snapshot_id)
-    params = projection_params(method, n=min(n, snapshot.size), seed=seed)  # "20,000 of fewer" and "all" are one
+    n = min(n, snapshot.size)  # so that "20,000 of fewer" and "all" are one picture
+    params = projection_params(method, n=n, seed=seed, embedder=embedder)
     if begin == "earlier" and (known := find_projection(db, snapshot_id, method, params)) is not None:
         return known
     earlier = _find_begin(db, snapshot_id, method, params, begin)
@@ -132,6 +153,8 @@ def project_snapshot(
     params["start"] = asdict(start) if start is not None else None
     if (known := find_projection(db, snapshot_id, method, params)) is not None:
         return known
+    if embedder is not None:
+        snapshot = _with_embedding(db, snapshot, embedder, seed)
     started = time.monotonic()
     try:
         coordinates = _draw(snapshot, method, params, carried, progress)
@@ -142,6 +165,15 @@ def project_snapshot(
     if db.writer is not None:
         new = save_projection(db, snapshot_id, method=method, params=params, coordinates=coordinates, seconds=seconds)
     return Projection(new, snapshot_id, method, params, seconds, coordinates)
+
+
+def _with_embedding(db: Database, snapshot: Snapshot, embedder: str, seed: int) -> Snapshot:
+    found = find_embedding(db, snapshot.id, embedder, seed=seed)
+    if found is None:
+        raise ConfigError(
+            f"No {embedder} of seed {seed} was fitted to snapshot {snapshot.id} yet. A background job does it first."
+        )
+    return replace(snapshot, embedding=found.coordinates)
 
 
 def _find_begin(

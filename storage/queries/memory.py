@@ -26,6 +26,8 @@ _FORMS = {
 }
 """The columns of a snapshot, and the form of each one's array."""
 EMBED_DIM = 4
+EMBEDDING = "embed-"
+"""Begins the method of a projection that has the dimensions of an embedder, fitted anew, instead of two."""
 _START = "start"
 """The parameter of a projection that names the earlier one whose layout it set out from."""
 
@@ -229,6 +231,17 @@ def get_projection(db: Database, projection_id: int) -> Projection:
     """
     with db.read() as connection:
         return _get_projection(connection, projection_id)
+
+
+def find_embedding(db: Database, snapshot_id: int, kind: str, *, seed: int) -> Projection | None:
+    """What is the newest embedding of this snapshot by a fresh embedder of this type? Coordinates [M, X]."""
+    key = (ProjectionRow.snapshot_id == snapshot_id, ProjectionRow.method == f"{EMBEDDING}{kind}")
+    statement = select(ProjectionRow.id, ProjectionRow.params).where(*key).order_by(ProjectionRow.id.desc())
+    with db.read() as connection:
+        for row in connection.execute(statement).all():
+            if row.params.get("seed") == seed:
+                return _get_projection(connection, row.id)
+    return None
 
 
 def find_earlier_projection(
