@@ -18,6 +18,7 @@ from app.alerts.rules import Alert
 from app.alerts.watch import list_alerts
 from app.projections.jobs import sample_rows
 from app.projections.linear import Drawn, draw_pca
+from app.results.collapse import Collapse, measure_collapse
 from app.results.quantities import Quantity, find_quantity
 from app.results.series import Comparison, Seed, make_seeds, read_seeds, settle
 from app.results.what_if import Rules, Stream, merge_nodes, read_stream
@@ -344,6 +345,20 @@ def merged(snapshot: Snapshot, rules: Rules, factor: float) -> "Remerged":
     return _merged(database_url(), snapshot.run_id, snapshot.id, snapshot.env_step, factor, snapshot, rules)
 
 
+@st.cache_resource(max_entries=16, show_spinner="Measuring the embedding …")
+def _collapse(
+    url: str, plane: str, delta: float, delta_space: str, _snapshot: Snapshot, _layout: NDArray[np.float32]
+) -> Collapse:
+    space = "raw" if delta_space == "raw" else "normalized"
+    return measure_collapse(_snapshot, delta=delta, delta_space=space, layout=_layout, n_jobs=os.cpu_count() or 1)
+
+
+def collapse(snapshot: Snapshot, layout: NDArray[np.float32], plane: str, memory: dict[str, Any]) -> Collapse:
+    """Measure whether a snapshot's embedding has collapsed, and its layout [M, 2]; `plane` names the layout."""
+    delta, space = float(memory.get("delta", 0.0)), str(memory.get("delta_space", "normalized"))
+    return _collapse(database_url(), plane, delta, space, snapshot, layout)
+
+
 def point(snapshot: Snapshot, slot: int) -> PointDetail:
     """Read one node with the episode that wrote it.
 
@@ -356,6 +371,11 @@ def point(snapshot: Snapshot, slot: int) -> PointDetail:
 def find_projection(snapshot_id: int, method: str, params: dict[str, object]) -> Projection | None:
     """Find stored coordinates."""
     return memory.find_projection(database(), snapshot_id, method, params)
+
+
+def find_embedding(snapshot_id: int, kind: str, *, seed: int) -> Projection | None:
+    """Find the stored embedding [M, 4] of a snapshot by an embedder that was fitted to it anew."""
+    return memory.find_embedding(database(), snapshot_id, kind, seed=seed)
 
 
 def trajectory(run_id: str, episode: int) -> Trajectory:

@@ -4,15 +4,43 @@ import streamlit as st
 
 from app import messages
 from app.components import run_picker
-from app.components.memory import point_panel, selection_panel, snapshot_map
+from app.components.memory import collapse_panel, point_panel, second_map, selection_panel, snapshot_map
+from app.components.memory.snapshot_map import FIRST, Chosen, Shown
+from storage.runs import RunRow
+
+
+def draw(run: RunRow) -> None:
+    with st.container(horizontal=True, vertical_alignment="bottom", gap="small"):
+        chosen = snapshot_map.choose(run, FIRST)
+        two = chosen is not None and second_map.asked()
+    if chosen is None:
+        return
+    maps = draw_two(run, chosen) if two else draw_one(chosen)
+    selection_panel.show(maps[0])
+
+
+def draw_one(chosen: Chosen) -> list[Shown]:
+    left, right = st.columns([11, 9], gap="medium")
+    with left:
+        shown = snapshot_map.show(chosen)
+    with right:
+        point_panel.show([shown])
+    collapse_panel.show(shown)
+    return [shown]
+
+
+def draw_two(run: RunRow, chosen: Chosen) -> list[Shown]:
+    beside = second_map.choose(run)
+    maps = []
+    for column, one, other in zip(st.columns(2, gap="medium"), (chosen, beside), (beside, chosen), strict=True):
+        with column:
+            if one is not None:
+                maps.append(snapshot_map.show(one, other))
+                collapse_panel.show(maps[-1])
+    point_panel.show(maps)
+    return maps
+
 
 run = run_picker.open_page("Memory")
 with messages.guarded():
-    chosen = snapshot_map.choose(run)
-    if chosen is not None:
-        left, right = st.columns([11, 9], gap="medium")
-        with left:
-            shown = snapshot_map.show(run, chosen)
-        with right:
-            point_panel.show(run, shown)
-        selection_panel.show(run, shown)
+    draw(run)

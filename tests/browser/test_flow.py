@@ -221,6 +221,30 @@ def test_a_selection_is_counted_as_the_database_counts_and_its_address_recalls_i
     assert "lasso=" not in page.url
 
 
+def test_two_maps_of_a_run_share_pointer_selection_and_colour(page, seeded):
+    url, run_id, db = seeded
+    page.goto(f"{url}/memory?run={run_id}&two=true&b_method=Axes")
+    left, right = (page.locator(".atlas[data-ready]").nth(place) for place in (0, 1))
+    right.wait_for(timeout=PATIENCE_MS)
+    counted = "node => Number(node.dataset.chosen)"
+    left.locator(".find").fill("episode 3")
+    page.keyboard.press("Enter")
+    snapshot = get_snapshot(db, int(list_snapshots(db, run_id)["id"].iloc[-1]))
+    wait_until(page, lambda: right.evaluate(counted) == (snapshot.episode == 3).sum(), "the choice on both maps")
+    right.locator(".color").select_option("beta")
+    wait_until(page, lambda: left.evaluate("node => node.state.quantity.key") == "beta", "the colour on both maps")
+    left.evaluate("node => node.state.over.scrollIntoView()")
+    spot = left.evaluate(
+        "node => { const s = node.state, i = s.grid.order[0];"
+        " const box = s.over.getBoundingClientRect();"
+        " return [box.left + s.scales.sx(s.x[i]), box.top + s.scales.sy(s.y[i])] }"
+    )
+    page.mouse.move(*spot)
+    slots = "node => { const s = node.state; return [s.hover, s.echo].map(i => i < 0 ? null : s.columns.slot[i]) }"
+    wait_until(page, lambda: left.evaluate(slots)[0] is not None, "a point under the pointer")
+    assert right.evaluate(slots)[1] == left.evaluate(slots)[0]
+
+
 def test_a_map_can_be_searched_filtered_and_selected_by_keys_alone(page, seeded):
     url, run_id, db = seeded
     page.goto(f"{url}/memory?run={run_id}")

@@ -5,7 +5,11 @@ from pathlib import Path
 import pytest
 from streamlit.testing.v1 import AppTest
 
+from app.format import number
+from app.results.collapse import measure_collapse
+from emtc_core.config.resolve import resolve
 from storage.queries.episodes import get_trajectory
+from storage.queries.memory import get_snapshot, list_snapshots
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = ("home", "launch", "live", "memory", "replay")
@@ -176,6 +180,39 @@ def test_a_link_to_a_selection_shows_what_was_selected(seeded):
     rows = app.dataframe[0].value.set_index("")
     assert rows.loc["episodes of origin", "selected"] == "4"
     assert rows.loc["desirable, ξ", "selected"] == "1"
+
+
+def test_two_maps_stand_side_by_side_with_the_numbers_of_each(seeded):
+    db, run_id = seeded
+    first = int(list_snapshots(db, run_id)["id"].iloc[0])
+    app = open_page(
+        "memory", run=run_id, two="true", b_snap=str(first), b_method="Axes", collapse="true", b_collapse="true"
+    )
+    assert not app.exception
+    assert not app.error
+    tables = [frame.value for frame in app.dataframe if "number" in frame.value]
+    assert [table["number"].tolist()[0] for table in tables] == ["h_r2_knn", "h_r2_knn"]
+    assert tables[0]["nodes"].tolist() != tables[1]["nodes"].tolist(), "the numbers are those of each snapshot"
+    snapshot = get_snapshot(db, first)
+    numbers = measure_collapse(snapshot, delta=resolve(preset="demo").memory.delta, layout=snapshot.embedding[:, :2])
+    assert tables[1]["value [95 %]"].iloc[0].startswith(number(numbers["h_r2_knn"].value))
+
+
+def test_a_node_of_the_second_map_is_read_from_its_snapshot(seeded):
+    db, run_id = seeded
+    first = int(list_snapshots(db, run_id)["id"].iloc[0])
+    app = open_page("memory", run=run_id, two="true", b_snap=str(first), point="4", map="b_")
+    assert not app.exception
+    fields = next(frame.value for frame in app.dataframe if "field" in frame.value)
+    told = dict(zip(fields["field"], fields["value"], strict=True))
+    assert told["snapshot at env step"] == f"{get_snapshot(db, first).env_step:,}"
+
+
+def test_an_embedder_that_was_never_fitted_is_offered_and_the_own_one_shown(seeded):
+    app = open_page("memory", run=seeded[1], two="true", b_embedder="random")
+    assert not app.exception
+    assert "PCA of a random one" in said(app)
+    assert app.button(key="compute_projectionatlas-b").label == "Compute PCA of a random one"
 
 
 def test_unknown_memory_id_is_one_sentence(seeded):

@@ -17,7 +17,7 @@ export default function atlas({ data, parentElement }) {
 }
 
 function create(root) {
-  const self = { root, view: null, hover: -1, head: null, mark: NOTHING, filters: {}, polygon: null, tool: "pan", columns: {}, extents: {}, histograms: {}, drawn: 0 }
+  const self = { root, view: null, hover: -1, echo: -1, linked: null, head: null, mark: NOTHING, filters: {}, polygon: null, tool: "pan", columns: {}, extents: {}, histograms: {}, drawn: 0 }
   self.canvas = root.querySelector(".points")
   self.over = root.querySelector(".over")
   self.tip = root.querySelector(".tip")
@@ -40,7 +40,9 @@ function create(root) {
     self.head = detail.t
     if (self.mark.traces.length) self.drawOver()
   })
-  heed(self, "emtc-camera", (detail) => follow(self, detail))
+  heed(self, "emtc-together", (detail) => {
+    if (self.meta?.group && detail.group === self.meta.group && detail.channel !== self.meta.channel) join(self, detail)
+  })
   buildControls(self)
   listen(self)
   return self
@@ -62,20 +64,21 @@ async function take(self, meta) {
   const kept = self.meta && columnOf(meta, "slot").url === columnOf(self.meta, "slot").url
   const columns = kept ? self.columns : {}
   const extents = kept ? self.extents : {}
-  const asked = !self.meta || meta.recalled !== self.meta.recalled
+  const asked = !self.meta
   const { color, filters } = asked ? meta.view : self
   const wanted = columnOf(meta, color) ? color : meta.columns[1].key
   const [x, y] = await Promise.all([loadColumn(meta.x), loadColumn(meta.y), fillColumns(meta, columns, extents, ["slot", wanted, ...Object.keys(filters)])])
   if (self.coming !== meta) return
   const { palette, polygon, camera } = asked ? meta.view : { ...self, camera: self.view }
   const otherPlane = !asked && meta.kind !== self.meta.kind
-  Object.assign(self, { meta, x, y, columns, extents, palette, color: wanted, hover: -1, grid: gridOf(x, y), filters: { ...filters } })
+  Object.assign(self, { meta, x, y, columns, extents, palette, color: wanted, hover: -1, echo: -1, linked: null, grid: gridOf(x, y), filters: { ...filters } })
   Object.assign(self, otherPlane ? { view: null, polygon: null } : { view: camera, polygon })
   if (!kept) self.histograms = {}
   self.chosen = chosenOf(self.grid, columns, self.filters, self.polygon)
   self.count = countOf(self.chosen)
   self.mark = (window.emtcMarks || {})[meta.channel] || NOTHING
   self.root.setAttribute("aria-label", meta.alt)
+  self.root.toggleAttribute("data-group", Boolean(meta.group))
   repaint(self)
   fillControls(self)
   if (otherPlane) tellSelection(self)
@@ -114,6 +117,7 @@ async function recolor(self, key) {
   self.color = key
   repaint(self)
   tellView(self)
+  share(self, { color: key })
 }
 
 // Colour every point anew.
@@ -128,13 +132,17 @@ function repaint(self) {
 }
 
 // Apply filters and lasso anew.
-async function chooseAgain(self, { quiet = false } = {}) {
+async function chooseAgain(self, { quiet = false, linked = null } = {}) {
+  self.linked = linked
   await needColumns(self, Object.keys(self.filters))
   self.chosen = chosenOf(self.grid, self.columns, self.filters, self.polygon)
+  if (self.linked) keepSlots(self.grid, self.columns.slot, self.linked, self.chosen)
   self.count = countOf(self.chosen)
   self.draw()
   showState(self)
-  if (!quiet) tellSelection(self)
+  if (quiet) return
+  tellSelection(self)
+  shareChoice(self)
 }
 
 function drawAll(self) {
@@ -163,6 +171,7 @@ function drawOverlay(self, { ctx, width, height }) {
   drawNames(self, ctx, theme)
   drawScale(self, ctx, theme)
   drawRing(self, ctx, theme, self.mark.at, 3)
+  if (self.echo >= 0) drawRing(self, ctx, theme, [self.x[self.echo], self.y[self.echo]], 1.5)
   if (self.hover >= 0) drawRing(self, ctx, theme, [self.x[self.hover], self.y[self.hover]], 1.5)
 }
 
@@ -191,7 +200,7 @@ function hoverOver(self, px, py) {
   if (found !== self.hover) {
     self.hover = found
     self.drawOver()
-    window.dispatchEvent(new CustomEvent("emtc-hover", { detail: { channel: self.meta.channel, slot: found < 0 ? null : self.columns.slot[found] } }))
+    share(self, { hover: found < 0 ? null : self.columns.slot[found] })
   }
   const { tip } = self
   tip.hidden = found < 0
@@ -234,18 +243,50 @@ function tellSelection(self) {
   }, 60)
 }
 
-// Another map of the same group was moved.
-function follow(self, { channel, group, view }) {
-  if (!self.meta || channel === self.meta.channel || group !== self.meta.group || !group) return
-  self.view = { ...view }
-  self.draw()
+// Tell the other maps of the group what happened here.
+function share(self, what) {
+  const { channel, group, run, kind } = self.meta
+  if (group) window.dispatchEvent(new CustomEvent("emtc-together", { detail: { channel, group, run, kind, ...what } }))
+}
+
+// What is chosen, by slot, for maps of the same memories; for others the filters alone.
+function shareChoice(self) {
+  if (!self.meta.group) return
+  const whole = self.polygon === null && !Object.keys(self.filters).length
+  share(self, { filters: { ...self.filters }, slots: whole ? null : slotsOf(self.grid, self.columns.slot, self.chosen) })
+}
+
+// Do as another map of the group did, as far as it means something here.
+function join(self, { run, kind, view, color, palette, hover, filters, slots }) {
+  const same = run === self.meta.run
+  if (view && same && kind === self.meta.kind) {
+    self.view = { ...view }
+    self.draw()
+  }
+  if (hover !== undefined) {
+    self.echo = same && hover !== null ? self.columns.slot.indexOf(hover) : -1
+    self.drawOver()
+  }
+  if (filters) {
+    self.polygon = null
+    self.filters = same ? {} : { ...filters }
+    chooseAgain(self, { quiet: true, linked: same ? slots : null })
+  }
+  if (color || palette) {
+    needColumns(self, [color || self.color]).then(() => {
+      self.color = color || self.color
+      self.palette = palette || self.palette
+      repaint(self)
+      fillControls(self)
+    })
+  }
 }
 
 function moved(self) {
   self.view.whole = false
   self.draw()
   tellView(self)
-  if (self.meta.group) window.dispatchEvent(new CustomEvent("emtc-camera", { detail: { channel: self.meta.channel, group: self.meta.group, view: self.view } }))
+  share(self, { view: self.view })
 }
 
 function zoomAt(self, factor, px, py) {

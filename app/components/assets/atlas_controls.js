@@ -14,6 +14,7 @@ function buildControls(self) {
     self.palette = event.target.value
     repaint(self)
     tellView(self)
+    share(self, { palette: self.palette })
   })
   for (const tool of ["pan", "lasso", "box"]) on(`.${tool}`, "click", () => takeTool(self, tool))
   on(".filter", "click", () => openFilters(self, root.querySelector(".filters").hidden))
@@ -53,14 +54,14 @@ function takeTool(self, tool) {
 function showState(self) {
   const { grid, meta } = self
   const active = Object.keys(self.filters).length
-  const all = self.polygon === null && !active
+  const all = self.polygon === null && !active && !self.linked
   const count = self.count.toLocaleString("en-US")
   const total = grid.n.toLocaleString("en-US")
   const drawing = self.dense ? "density; zoom in for points" : "every point"
   const missing = self.quantity.binary ? "" : ", grey: no value"
   const lost = meta.n - grid.n ? `, ${(meta.n - grid.n).toLocaleString("en-US")} without a place` : ""
   self.root.querySelector(".status").textContent = all
-    ? `${total} of ${meta.of.toLocaleString("en-US")} nodes${lost} · ${drawing}${missing}`
+    ? `${total} nodes${lost} · ${drawing}${missing}`
     : `${count} of ${total} chosen, the rest grey · ${drawing}`
   self.root.querySelector(".clear").hidden = all
   self.root.querySelector(".filter").textContent = active ? `Filter (${active})` : "Filter"

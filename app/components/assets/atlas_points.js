@@ -145,6 +145,20 @@ function keepInside(grid, polygon, chosen) {
   }
 }
 
+// Of the chosen points those whose slot is marked.
+function keepSlots(grid, slot, marked, chosen) {
+  for (let k = 0; k < chosen.length; k += 1) if (!marked[slot[grid.order[k]]]) chosen[k] = 0
+}
+
+// One mark per slot, 1 where a chosen point holds it.
+function slotsOf(grid, slot, chosen) {
+  let last = 0
+  for (let i = 0; i < slot.length; i += 1) if (slot[i] > last) last = slot[i]
+  const marked = new Uint8Array(last + 1)
+  for (let k = 0; k < chosen.length; k += 1) if (chosen[k]) marked[slot[grid.order[k]]] = 1
+  return marked
+}
+
 function countOf(chosen) {
   let count = 0
   for (let k = 0; k < chosen.length; k += 1) count += chosen[k]

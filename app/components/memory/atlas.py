@@ -4,11 +4,10 @@ What is sent through here is small: addresses of columns, and what the page's ad
 selected, and the paths of episodes, go through a component beside it, so that a click never touches the map.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NotRequired, TypedDict
 
-import streamlit as st
 from streamlit.components.v2 import component
 
 from app.components.assets import read_asset, read_script
@@ -47,6 +46,17 @@ class View:
     choice: Choice
 
 
+@dataclass(frozen=True)
+class Frame:
+    """What tells a map from others, and what it shares with them."""
+
+    channel: str  # tells this map from others on the page
+    group: str  # maps of one group are coloured, filtered and selected together; empty: alone
+    run: str  # maps of one run share their memories by slot
+    nodes: str  # tells the snapshot from any other
+    kind: str  # maps of one kind share a camera, as the snapshots of a run under one projection
+
+
 class Path(TypedDict):
     """An episode over the map: one place per step, None where its node is gone."""
 
@@ -70,41 +80,34 @@ _marker = component("emtc_lab_marker", js=read_asset("marker.js"))
 def show(
     columns: Columns,
     drawn: Drawn,
+    ends: Mapping[str, tuple[float, float]],
     *,
-    channel: str,
-    of: int,
-    nodes: str,
+    frame: Frame,
     plane: str,
-    kind: str,
     view: View,
     alt: str,
-    group: str = "",
 ) -> None:
     """Draw a map.
 
     Args:
         columns: Every quantity of every node.
         drawn: Places [M, 2] of the nodes, in the snapshot's order.
-        channel: Tells this map from others on the page.
-        of: Nodes that the snapshot holds.
-        nodes: Tells the snapshot from any other.
+        ends: Values at the ends of each quantity's colour scale.
+        frame: Which map it is.
         plane: Tells the places from any others.
-        kind: Maps of one kind share a camera, as the snapshots of a run under one projection.
         view: What to show at first.
         alt: What the picture shows, in words.
-        group: Maps of one group move together.
     """
     place = drawn.coordinates[columns.order]
     slot = {"key": "slot", "name": "memory", "unit": "id", "meaning": "slot in the memory", "colored": False}
-    own: list[dict[str, object]] = [{**slot, **publish(f"slot-{nodes}", columns.slot)}]
+    own: list[dict[str, object]] = [{**slot, **publish(f"slot-{frame.nodes}", columns.slot)}]
     for key, values in columns.quantities.items():
-        quantity, (low, high) = QUANTITIES[key], columns.ends[key]
+        quantity, (low, high) = QUANTITIES[key], ends[key]
         about = {"key": key, "name": quantity.name, "unit": quantity.unit, "meaning": quantity.meaning}
         shape = {"binary": quantity.binary, "whole": quantity.whole or quantity.binary, "colored": True}
-        own.append({**about, **shape, "low": low, "high": high, **publish(f"{key}-{nodes}", values)})
+        own.append({**about, **shape, "low": low, "high": high, **publish(f"{key}-{frame.nodes}", values)})
     meta = {
         "n": len(place),
-        "of": of,
         "x": publish(f"x-{plane}", place[:, 0]),
         "y": publish(f"y-{plane}", place[:, 1]),
         "xLabel": drawn.x_label,
@@ -114,20 +117,14 @@ def show(
         "usual": next(iter(PALETTES)),
         "two": list(TWO),
         "equal": not drawn.x_label.startswith("embedding"),
-        "kind": kind,
-        "channel": channel,
-        "group": group,
-        "recalled": st.session_state.get(f"{channel}-recalled", 0),
+        "kind": frame.kind,
+        "channel": frame.channel,
+        "group": frame.group,
+        "run": frame.run,
         "view": _asked(view),
         "alt": f"{alt} {KEYS}",
     }
-    _atlas(key=channel, data=meta)
-
-
-def recall(channel: str) -> None:
-    """Let the map look at the page's address again, after the page itself changed it."""
-    key = f"{channel}-recalled"
-    st.session_state[key] = st.session_state.get(key, 0) + 1
+    _atlas(key=frame.channel, data=meta)
 
 
 def _asked(view: View) -> dict[str, object]:

@@ -1,5 +1,7 @@
 """One memory node: its entry, the episode that wrote it, and the replay starting at that state."""
 
+from collections.abc import Sequence
+from functools import partial
 from math import isfinite
 from typing import Any
 
@@ -10,28 +12,49 @@ from streamlit.delta_generator import DeltaGenerator
 from app import data, messages, state
 from app.components import pin, playback
 from app.components.memory import atlas, listener, traces
-from app.components.memory.snapshot_map import CHANNEL, Shown
+from app.components.memory.snapshot_map import Shown
 from app.figures.trajectory import draw_trajectory
 from app.format import count, escape_markdown, number
 from emtc_core.errors import EmtcError
+from storage.queries.episodes import Trajectory
 from storage.queries.memory import PointDetail
 from storage.runs import RunRow
 
+MAP = "map"
+_Told = tuple[Trajectory, Trajectory | None]
+
 
 @st.fragment
-def show(run: RunRow, shown: Shown) -> None:
-    """Ask for a node when none is chosen, otherwise show everything about it; a click draws this part alone."""
+def show(maps: Sequence[Shown]) -> None:
+    """Ask for a node when none is chosen, otherwise show everything about it; a click draws this part alone.
+
+    Args:
+        maps: The page's maps; the address says in which of them the node was clicked.
+    """
+    active = next((each for each in maps if each.chosen.side.prefix == state.read_text(MAP)), maps[0])
     bar = st.container(horizontal=True, vertical_alignment="bottom", gap="small")
     with bar:
-        slot = _choose(shown)
-    paths = _node(run, shown, slot, bar)
-    place = None if slot is None else _place(shown, slot)
-    atlas.mark(channel=CHANNEL, selected=None if paths is None else slot, at=place, traces=paths or ())
-    listener.hear({"pick": _picked}, channel=CHANNEL)
+        slot = _choose()
+    told = _node(active, slot, bar)
+    for each in maps:
+        _mark(each, slot, told if each.run.id == active.run.id else None)
+    for each in maps:
+        listener.hear({"pick": partial(_picked, each.chosen.side.prefix)}, channel=each.chosen.side.channel)
 
 
-def _node(run: RunRow, shown: Shown, slot: int | None, bar: DeltaGenerator) -> list[atlas.Path] | None:
-    """Show a node; return the paths of its episode and of the one that is held against it, None without a node."""
+def _mark(shown: Shown, slot: int | None, told: _Told | None) -> None:
+    """Ring the node, and draw the paths over the map, where the map is of the same memory."""
+    channel = shown.chosen.side.channel
+    if slot is None or told is None:
+        atlas.mark(channel=channel, selected=None)
+        return
+    paths = traces.make_paths(shown, *told)
+    atlas.mark(channel=channel, selected=slot, at=_place(shown, slot), traces=paths, every=traces.EVERY)
+
+
+def _node(shown: Shown, slot: int | None, bar: DeltaGenerator) -> _Told | None:
+    """Show a node; return its episode and the one that is held against it, None without a node."""
+    run = shown.run
     if slot is None:
         messages.empty("No memory is chosen.", "Click a point of the map, or type a memory id.")
         return None
@@ -47,15 +70,17 @@ def _node(run: RunRow, shown: Shown, slot: int | None, bar: DeltaGenerator) -> l
         other = traces.choose(run, shown, detail)
         with st.popover("Fields", icon=":material/list:", help="Everything that is known of this memory"):
             st.dataframe(make_fields(run, detail), hide_index=True, height="content")
-    paths = traces.make_paths(shown, detail.trajectory, other)
+    if other is not None:
+        traces.say(detail.trajectory, other)
     _entry(detail)
     _replay(run, detail)
-    return paths
+    return detail.trajectory, other
 
 
-def _picked(said: dict[str, Any]) -> None:
+def _picked(prefix: str, said: dict[str, Any]) -> None:
     slot = said.get("slot")
     if isinstance(slot, int):
+        state.write(MAP, prefix or None)
         state.write(state.POINT, slot)
 
 
@@ -65,7 +90,7 @@ def _place(shown: Shown, slot: int) -> atlas.Place | None:
     return place if place and all(map(isfinite, place)) else None
 
 
-def _choose(shown: Shown) -> int | None:
+def _choose() -> int | None:
     in_url = state.read_int(state.POINT)
     if in_url != st.session_state.get("point_seen"):
         st.session_state["point_seen"] = in_url

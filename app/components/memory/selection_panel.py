@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from app.components import curves, pin
 from app.components.memory import listener, snapshot_map, what_if
-from app.components.memory.snapshot_map import CHANNEL, Shown
+from app.components.memory.snapshot_map import Shown
 from app.figures.selection import draw_selection
 from app.format import count, escape_markdown, number
 from app.results.selection import Choice, describe, has_place, list_nodes
@@ -20,10 +20,13 @@ LISTED = 1000
 
 
 @st.fragment
-def show(run: RunRow, shown: Shown) -> None:
+def show(shown: Shown) -> None:
     """Offer the map as a file, and hold a selection against the rest of it; a new selection draws this part alone."""
-    listener.hear({"view": snapshot_map.keep_view, "select": snapshot_map.keep_choice}, channel=CHANNEL)
+    listener.hear(
+        {"view": snapshot_map.keep_view, "select": snapshot_map.keep_choice}, channel=shown.chosen.side.channel
+    )
     asked = snapshot_map.read_choice()
+    run = shown.run
     _tools(run, shown)
     if not asked:
         st.caption(
@@ -53,7 +56,7 @@ def _selected(run: RunRow, shown: Shown, asked: Choice, chosen: NDArray[np.bool_
 
 def _tools(run: RunRow, shown: Shown) -> None:
     """Offer what the map shows now as a file or an entry of the notebook."""
-    figure = snapshot_map.make_figure(run, shown)
+    figure = snapshot_map.make_figure(shown)
     look = {"color": figure.quantity.key, "scale": list(figure.scale), "drawn": snapshot_map.MOST_IN_FILE}
     with st.container(horizontal=True, vertical_alignment="center", gap="small"):
         st.caption(escape_markdown(figure.caption.split(". ")[0]))

@@ -1,6 +1,6 @@
 """The Memory page's upper part: which snapshot, which projection, and the map itself."""
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from math import isfinite
 from typing import Any
 
@@ -10,22 +10,24 @@ import streamlit as st
 from numpy.typing import NDArray
 
 from app import data, messages, state
+from app.components import in_url
 from app.components.memory import atlas, projection_job
-from app.components.memory.columns import columns_of
+from app.components.memory.columns import Columns, columns_of
 from app.figures.cloud import QUANTITIES, Cloud
 from app.figures.memory import draw_memory
 from app.format import count, escape_markdown
-from app.projections.jobs import projection_params
 from app.projections.linear import AXIS_PAIRS, Drawn, draw_axes
 from app.projections.methods import BACKGROUND, SMALLEST
+from app.projections.snapshots import MOST_LANDMARKS, projection_params, start_of
 from app.results.selection import Choice
 from emtc_core.errors import ConfigError
 from storage.queries.memory import Snapshot
 from storage.runs import RunRow
 
+OWN = "own"
+EMBEDDINGS = {OWN: "the run's own", "tcse": "a fresh TCSE", "dcae": "a fresh dCAE", "random": "a random one"}
 METHODS = {"axes": "Axes", "pca": "PCA", "tsne": "t-SNE", "umap": "UMAP"}
-SIZES = (2000, 5000, 10_000, 20_000, 50_000)
-CHANNEL = "atlas"
+SIZES = (2000, 5000, 10_000, 20_000, MOST_LANDMARKS)
 MOST_IN_FILE = 100_000
 """Nodes in an exported or pinned map; the map on the page shows all of them."""
 COLOR, PALETTE, CAMERA, LASSO, RANGES = "color", "scale", "camera", "lasso", "ranges"
@@ -34,20 +36,39 @@ _SLIDER = 180
 
 
 @dataclass(frozen=True)
+class Side:
+    """One of the page's maps."""
+
+    channel: str
+    prefix: str  # of its widgets and of its names in the address
+
+
+FIRST, SECOND = Side("atlas", ""), Side("atlas-b", "b_")
+
+
+@dataclass(frozen=True)
 class _View:
     method: str
     pair: int
     n: int  # points that t-SNE or UMAP lays out
     seed: int
+    embedder: str
 
 
 @dataclass(frozen=True)
 class Chosen:
     """What the map is to show: a snapshot, and how."""
 
+    run: RunRow
+    side: Side
     snapshot: Snapshot
     stamp: str  # when it was kept: a reused id is another snapshot
     view: _View
+
+    @property
+    def columns(self) -> Columns:
+        """Every quantity of its nodes."""
+        return columns_of(self.snapshot, self.stamp)
 
 
 @dataclass(frozen=True)
@@ -57,6 +78,18 @@ class Shown:
     chosen: Chosen
     drawn: Drawn  # places of every node of the snapshot; NaN where the projection has none
     name: str  # of the projection
+    embedded: Snapshot  # the snapshot with the embedding that is shown: the run's own, or one fitted anew
+
+    @property
+    def run(self) -> RunRow:
+        """Whose memory it is."""
+        return self.chosen.run
+
+    @property
+    def plane(self) -> str:
+        """Tell these places from any others."""
+        view = self.chosen.view
+        return f"{self.snapshot.id}-{self.chosen.stamp}-{self.name}-{view.pair}-{view.n}-{view.seed}-{view.embedder}"
 
     @property
     def snapshot(self) -> Snapshot:
@@ -77,34 +110,39 @@ class Shown:
         return asdict(self.chosen.view) | {"snapshot": self.snapshot.id, "method": method, "fit": "all"} | choice
 
 
-def choose(run: RunRow) -> Chosen | None:
-    """Draw the choices in one bar; None while there is nothing to draw a map of."""
+def choose(run: RunRow, side: Side) -> Chosen | None:
+    """Draw the choices into the bar around; None while there is nothing to draw a map of."""
     listed = data.snapshots(run.id)
     if not len(listed):
         _empty(run)
         return None
-    with st.container(horizontal=True, vertical_alignment="bottom", gap="small"):
-        row = _choose_snapshot(listed)
-        view = _choose_view()
+    row = _choose_snapshot(listed, side)
+    view = _choose_view(side)
     stamp = str(row["created_at"])
     snapshot = data.snapshot(row["id"], stamp)
     if snapshot.size == 0:
         messages.empty("The memory was still empty at this moment.", "Choose a later snapshot.")
         return None
-    return Chosen(snapshot, stamp, view)
+    return Chosen(run, side, snapshot, stamp, view)
 
 
-def show(run: RunRow, chosen: Chosen) -> Shown:
-    """Draw the map."""
-    drawn, name = _project(chosen)
-    plane = f"{chosen.snapshot.id}-{chosen.stamp}-{name}-{chosen.view.pair}-{chosen.view.n}-{chosen.view.seed}"
+def show(chosen: Chosen, beside: Chosen | None = None) -> Shown:
+    """Draw a map; beside another one it shares the ends of every colour scale, and moves and selects with it."""
+    drawn, name, embedded = _project(chosen)
+    shown = Shown(chosen, drawn, name, embedded)
+    both = [each.columns.ends for each in (chosen, beside) if each is not None]
+    ends = {key: (min(e[key][0] for e in both), max(e[key][1] for e in both)) for key in both[0]}
+    snapshot = chosen.snapshot
     atlas.show(
-        columns_of(chosen.snapshot, chosen.stamp), drawn, channel=CHANNEL,
-        of=chosen.snapshot.size, nodes=f"{chosen.snapshot.id}-{chosen.stamp}", plane=plane,
-        kind=f"{name}-{chosen.view.pair}", view=read_view(),
-        alt=f"Episodic memory of {run.name} at step {chosen.snapshot.env_step}, {name}.",
+        chosen.columns, drawn, ends, view=read_view(), plane=shown.plane,
+        frame=atlas.Frame(
+            channel=chosen.side.channel, group="" if beside is None else "memories", run=chosen.run.id,
+            nodes=f"{snapshot.id}-{chosen.stamp}",
+            kind=f"{chosen.view.method}-{chosen.view.pair}-{chosen.view.embedder}",
+        ),
+        alt=f"Episodic memory of {chosen.run.name} at step {snapshot.env_step}, {name}.",
     )  # fmt: skip
-    return Shown(chosen, drawn, name)
+    return shown
 
 
 def _empty(run: RunRow) -> None:
@@ -121,55 +159,60 @@ def _empty(run: RunRow) -> None:
     )
 
 
-def _choose_snapshot(listed: pd.DataFrame) -> dict[str, Any]:
+def _choose_snapshot(listed: pd.DataFrame, side: Side) -> dict[str, Any]:
     rows = {int(row["id"]): row for row in data.rows_of(listed)}
     ids = list(rows)
-    wanted = state.read_int(state.SNAPSHOT)
-    if st.session_state.get("snapshot") not in ids or wanted not in (None, st.session_state.get("snapshot")):
-        st.session_state["snapshot"] = wanted if wanted in ids else ids[-1]
+    key, name = f"{side.prefix}snapshot", f"{side.prefix}{state.SNAPSHOT}"
+    wanted = state.read_int(name)
+    if st.session_state.get(key) not in ids or wanted not in (None, st.session_state.get(key)):
+        st.session_state[key] = wanted if wanted in ids else ids[-1]
     if len(ids) > 1:
         chosen = st.select_slider(
             "Snapshot at env step",
             ids,
-            key="snapshot",
+            key=key,
             format_func=lambda each: count(rows[each]["env_step"]) if each in rows else "–",
-            on_change=_snapshot_chosen,
+            on_change=lambda: state.write(name, st.session_state[key]),
             width=_SLIDER,
         )
     else:
         chosen = ids[0]
         st.caption(f"One snapshot so far, at env step {count(rows[chosen]['env_step'])}.", width=_SLIDER)
-    state.write(state.SNAPSHOT, chosen)
+    state.write(name, chosen)
     return rows[chosen]
 
 
-def _snapshot_chosen() -> None:
-    state.write(state.SNAPSHOT, st.session_state["snapshot"])
-
-
-def _choose_view() -> _View:
+def _choose_view(side: Side) -> _View:
+    prefix = side.prefix
     method = st.segmented_control(
         "Projection", list(METHODS), default="pca", required=True, format_func=METHODS.__getitem__,
-        key="method", bind="query-params",
+        key=f"{prefix}method", bind="query-params",
         help="Axes and PCA are instant; t-SNE and UMAP are computed in the background.",
     )  # fmt: skip
     pair, n, seed = 0, SIZES[1], 0
     if method == "axes":
         pair = st.selectbox(
-            "Axes", range(len(AXIS_PAIRS)), key="pair", bind="query-params", width=130,
+            "Axes", range(len(AXIS_PAIRS)), key=f"{prefix}pair", bind="query-params", width=130,
             format_func=lambda i: "x{} · x{}".format(*(axis + 1 for axis in AXIS_PAIRS[i])),
         )  # fmt: skip
-    if method in BACKGROUND:
+    embedder = OWN
+    if side is SECOND:
+        embedder = st.selectbox(
+            "Embedding", **in_url.one("memory", f"{prefix}embedder", list(EMBEDDINGS)),
+            format_func=EMBEDDINGS.__getitem__, width=140,
+            help="Another embedder is fitted to the states of this snapshot in the background, then shown here.",
+        )  # fmt: skip
+    if method in BACKGROUND or embedder != OWN:
         n = st.selectbox(
-            "Landmarks", SIZES, index=1, key="points", bind="query-params", width=110, format_func=count,
+            "Landmarks", SIZES, index=1, key=f"{prefix}points", bind="query-params", width=110, format_func=count,
             help="How many nodes are laid out, chosen evenly over return and time; the rest is placed among them.",
         )  # fmt: skip
         seed = st.number_input(
             "Seed", min_value=0, max_value=2**31 - 1, value=0, step=1, width=100,
-            key="map_seed", bind=state.bind_int("map_seed"),
+            key=f"{prefix}map_seed", bind=state.bind_int(f"{prefix}map_seed"),
             help="Decides the landmarks and everything random in the method: the same seed, the same map.",
         )  # fmt: skip
-    return _View(str(method), int(pair or 0), int(n or SIZES[1]), int(seed or 0))
+    return _View(str(method), int(pair or 0), int(n or SIZES[1]), int(seed or 0), str(embedder))
 
 
 def read_view() -> atlas.View:
@@ -200,24 +243,59 @@ def _is_number(text: str) -> bool:
         return False
 
 
-def _project(chosen: Chosen) -> tuple[Drawn, str]:
-    """Compute at once what is instant; take the rest from the database, PCA standing in until it is there."""
+def _project(chosen: Chosen) -> tuple[Drawn, str, Snapshot]:
+    """Compute at once what is instant; take the rest from the database, PCA standing in until it is there.
+
+    Returns:
+        Places, the name of the projection, and the snapshot with the embedding that was projected.
+    """
     snapshot, view = chosen.snapshot, chosen.view
+    if view.embedder != OWN:
+        return _project_refitted(chosen)
     if view.method == "axes":
-        return draw_axes(snapshot.embedding, AXIS_PAIRS[view.pair]), "embedding axes"
+        return draw_axes(snapshot.embedding, AXIS_PAIRS[view.pair]), "embedding axes", snapshot
     pca = data.principal_plane(snapshot.id, chosen.stamp)
     if view.method not in BACKGROUND:
-        return pca, "PCA"
-    name = METHODS[view.method]
+        return pca, "PCA", snapshot
     if snapshot.size < SMALLEST:
+        name = METHODS[view.method]
         st.info(f"{name} needs at least {SMALLEST} nodes; this snapshot has {snapshot.size}. Here is PCA.")
-        return pca, "PCA"
-    n = min(view.n, snapshot.size)
-    found = data.find_projection(snapshot.id, view.method, projection_params(view.method, n=n, seed=view.seed))
+        return pca, "PCA", snapshot
+    found = _stored(chosen, view.method)
+    return (*found, snapshot) if found is not None else (pca, "PCA, in the meantime", snapshot)
+
+
+def _project_refitted(chosen: Chosen) -> tuple[Drawn, str, Snapshot]:
+    """Project the embedding of an embedder that was fitted anew to this snapshot; the run's own until it is there."""
+    snapshot, view = chosen.snapshot, chosen.view
+    embedding = data.find_embedding(snapshot.id, view.embedder, seed=view.seed)
+    found = _stored(chosen, "pca" if view.method == "axes" else view.method)
+    if embedding is None or found is None:
+        pca = data.principal_plane(snapshot.id, chosen.stamp)
+        return pca, "PCA of the run's own embedding, in the meantime", snapshot
+    refitted = replace(snapshot, embedding=embedding.coordinates)
+    if view.method == "axes":
+        drawn = draw_axes(refitted.embedding, AXIS_PAIRS[view.pair])
+        return drawn, f"embedding axes of {EMBEDDINGS[view.embedder]}", refitted
+    return found[0], f"{found[1]} of {EMBEDDINGS[view.embedder]}", refitted
+
+
+def _stored(chosen: Chosen, method: str) -> tuple[Drawn, str] | None:
+    """Find a stored projection and name it, or offer to compute it."""
+    snapshot, view, name = chosen.snapshot, chosen.view, METHODS[method]
+    n, embedder = min(view.n, snapshot.size), None if view.embedder == OWN else view.embedder
+    params = projection_params(method, n=n, seed=view.seed, embedder=embedder)
+    found = data.find_projection(snapshot.id, method, params)
     if found is None:
-        projection_job.show(snapshot, method=view.method, label=name, n=n, seed=view.seed)
-        return pca, "PCA, in the meantime"
-    return Drawn(found.coordinates, f"{name} 1 [1]", f"{name} 2 [1]"), name
+        label = name if embedder is None else f"{name} of {EMBEDDINGS[embedder]}"
+        projection_job.show(
+            snapshot, method=method, label=label, n=n, seed=view.seed, embedder=embedder, key=chosen.side.channel
+        )
+        return None
+    start = start_of(found.params)
+    said = f"{name} of {count(n)} landmarks" if method in BACKGROUND and n < snapshot.size else name
+    began = "" if start is None else f" from the layout at env step {count(start.env_step)}"
+    return Drawn(found.coordinates, f"{name} 1 [1]", f"{name} 2 [1]"), f"{said}{began}"
 
 
 def keep_view(said: dict[str, Any]) -> None:
@@ -233,7 +311,7 @@ def keep_choice(said: dict[str, Any]) -> None:
     state.write(RANGES, str(said.get("filters") or "")[:LONGEST_CHOICE] or None)
 
 
-def make_figure(run: RunRow, shown: Shown) -> Cloud:
+def make_figure(shown: Shown) -> Cloud:
     """Draw what the map shows as a figure for files: its colour and its choice, of a bounded number of nodes."""
     snapshot, asked = shown.snapshot, read_view()
     rows = data.sample(snapshot.id, shown.chosen.stamp, n=MOST_IN_FILE, seed=shown.chosen.view.seed)
@@ -246,7 +324,7 @@ def make_figure(run: RunRow, shown: Shown) -> Cloud:
     )
     return draw_memory(
         snapshot, rows, shown.coordinates[rows], x_label=shown.drawn.x_label, y_label=shown.drawn.y_label,
-        color=asked.color, title=f"Episodic memory of {run.name} at step {snapshot.env_step}",
+        color=asked.color, title=f"Episodic memory of {shown.run.name} at step {snapshot.env_step}",
         caption=f"{caption}. Colour: {QUANTITIES[asked.color].meaning}.",
         colors=atlas.PALETTES[asked.palette].colors, every_quantity=True,
     )  # fmt: skip

@@ -48,13 +48,21 @@ def choose(run: RunRow, shown: Shown, detail: PointDetail) -> Trajectory | None:
 
 
 def make_paths(shown: Shown, own: Trajectory, other: Trajectory | None) -> list[atlas.Path]:
-    """Draw one path, or two in the colours of a good and a bad strategy, and say both in numbers."""
+    """Draw one path, or two in the colours of a good and a bad strategy."""
     if other is None:
         return [make_path(shown, own)]
-    good, bad = (own, other) if _rank(own) >= _rank(other) else (other, own)
+    good, bad = _in_order(own, other)
     colors = {good.episode: WIN_RATE, bad.episode: DELTA_MEM}
-    st.caption(" · ".join(_in_numbers(each) for each in (good, bad)))
     return [make_path(shown, each, color=colors[each.episode]) for each in (own, other)]
+
+
+def say(own: Trajectory, other: Trajectory) -> None:
+    """Say in numbers what the gate made of two episodes, the better one first."""
+    st.caption(" · ".join(_in_numbers(each) for each in _in_order(own, other)))
+
+
+def _in_order(own: Trajectory, other: Trajectory) -> tuple[Trajectory, Trajectory]:
+    return (own, other) if _rank(own) >= _rank(other) else (other, own)
 
 
 def make_path(shown: Shown, trajectory: Trajectory, *, color: str | None = None) -> atlas.Path:
