@@ -10,6 +10,6 @@ def read_asset(name: str) -> str:
     return (_FOLDER / name).read_text(encoding="utf-8")
 
 
-def read_script(name: str) -> str:
-    """Read a component's script with the shared functions before it."""
-    return f"{read_asset('common.js')}\n{read_asset(name)}"
+def read_script(*names: str) -> str:
+    """Read a component's scripts with the shared functions before them."""
+    return "\n".join(read_asset(name) for name in ("common.js", *names))
