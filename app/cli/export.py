@@ -44,14 +44,27 @@ def export(
     color: Annotated[str, typer.Option(help="What colours the memory atlas; h when missing")] = "",
     method: Annotated[str, typer.Option(help="Projection of a memory: pca, tsne or umap")] = "",
     episodes: Annotated[str, typer.Option(help="Two episodes of strategy-divergence, as 120,87")] = "",
+    replay: Annotated[
+        str | None,
+        typer.Option(help="Episode to replay: 512, or 80000-0 for the first of the evaluation at step 80000"),
+    ] = None,
+    beside: Annotated[
+        str, typer.Option(help="Another episode beside --replay, of the second RUN if two are named")
+    ] = "",
+    t: Annotated[int, typer.Option(min=0, help="Step of --replay that an svg shows and an html starts at")] = 0,
     db: DatabaseUrl = DEFAULT_DATABASE,
 ) -> None:
-    """Write one figure or one table of some runs.
+    """Write one figure or one table of some runs, or the replay of an episode.
 
     What compares runs takes every evaluated one when none is named; --map and --algo choose among them.
     """
-    if (figure is None) == (table is None):
-        raise typer.BadParameter("Give either --figure or --table.")
+    if [figure, table, replay].count(None) != 2:
+        raise typer.BadParameter("Give either --figure or --table, or --replay EPISODE.")
+    if replay is None and (beside or t):
+        raise typer.BadParameter("--beside and --t belong to --replay.")
+    if replay is not None:
+        _write_replay(db, runs or [], [replay, *([beside] if beside else [])], format, out, t)
+        return
     options = Options(
         center=_choose("center", center, CENTERS) if center else None,
         band=_choose("band", band, BANDS) if band else None,
@@ -80,6 +93,23 @@ def export(
     drawn = kind.make(database, rows, options)
     sources = describe_runs({row.id: row.config for row in rows}, {row.id: row.versions for row in rows})
     _write(export_figure(drawn, image, sources=sources, columns=columns), out)
+
+
+def _write_replay(
+    url: str, runs: Sequence[str], episodes: Sequence[str], format: str, out: Path | None, t: int
+) -> None:
+    from app.playback.files import FORMATS, make_file, read_replays
+
+    if out is None:
+        raise typer.BadParameter("--replay needs --out FILE.")
+    image = _choose("format", format or out.suffix.removeprefix("."), FORMATS)
+    if not runs or len(runs) > len(episodes):
+        raise typer.BadParameter("--replay takes one RUN, or two with --beside; list them with: emtc runs")
+    database = open_database(url, read_only=True)
+    replays = read_replays(database, list(zip([*runs, runs[0]], episodes, strict=False)))
+    if image == "gif":
+        say("Drawing the frames …")
+    _write(make_file(replays, image, t=t), out)
 
 
 def _make_table(

@@ -29,7 +29,7 @@ def pack_payload(meta: Mapping[str, object], arrays: Mapping[str, NDArray[np.gen
 
 
 def _narrow(array: NDArray[np.generic]) -> NDArray[np.generic]:
-    if array.dtype in (np.bool_, np.uint8):
+    if array.dtype.name in ("bool", "uint8"):
         return np.ascontiguousarray(array, dtype=np.uint8)
     kind = np.int32 if np.issubdtype(array.dtype, np.integer) else np.float32
     return np.ascontiguousarray(array, dtype=kind)

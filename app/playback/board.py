@@ -10,6 +10,7 @@ from matplotlib.colors import LinearSegmentedColormap, to_rgba
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Circle, Rectangle
+from matplotlib.text import Text
 
 from app.figures.chart import Chart, Panel
 from app.figures.symbols import make_printable, set_as_math
@@ -109,7 +110,7 @@ class _Frame:
         box = (left / self._width, bottom / self._height, wide / self._width, tall / self._height)
         return self._figure.add_axes(box)
 
-    def write(self, left: float, top: float, text: str, *, align: str = "left") -> Artist:
+    def write(self, left: float, top: float, text: str, *, align: str = "left") -> Text:
         place = left / self._width, 1 - top / self._height
         return self._figure.text(*place, text, fontsize=8.5, ha=align, va="baseline", fontweight="bold")
 
@@ -172,8 +173,8 @@ class _Field:
 
     def _body(self, ax: Axes, u: int) -> Circle | Rectangle:
         r = float(self._radius[u])
-        look = {"facecolor": self._colors[u], "edgecolor": "white", "linewidth": 0.8}
-        body = Rectangle((0, 0), 1.8 * r, 1.8 * r, **look) if self._scene.team[u] == 1 else Circle((0, 0), r, **look)
+        body = Rectangle((0, 0), 1.8 * r, 1.8 * r) if self._scene.team[u] == 1 else Circle((0, 0), r)
+        body.set(facecolor=self._colors[u], edgecolor="white", linewidth=0.8)
         ax.add_patch(body)
         return body
 

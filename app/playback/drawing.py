@@ -54,7 +54,7 @@ def to_gif(sides: Sequence[Side], *, mode: Mode = "light", on_progress: Progress
     """
     moments, per_step = list_moments(max(side.frames for side in sides), MOST_FRAMES, most_per_step=_MOST_PER_STEP)
     each_ms = int(np.clip(round(100 / (STEPS_PER_SECOND * per_step)) * 10, _SHORTEST_MS, _LONGEST_MS))
-    images = _paint(sides, moments, mode, on_progress)
+    images = _paint(sides, moments.tolist(), mode, on_progress)
     first = next(images)
     file = io.BytesIO()
     first.save(
@@ -83,7 +83,7 @@ def _paint(
     for number, moment in enumerate(moments, 1):
         canvas.restore_region(ground)
         with mpl.rc_context(make_style(mode)):
-            board.move(float(moment))
+            board.move(moment)
             for artist in board.moving:
                 board.figure.draw_artist(artist)
         painted = Image.fromarray(np.asarray(canvas.buffer_rgba())[..., :3].copy())

@@ -14,6 +14,8 @@ from app.playback.payload import make_payload
 from app.playback.side import Side
 from app.theme import ink
 
+_ROOM_PX = 400
+"""How tall the fields may be where nothing stands above and below them."""
 _POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'"
 _PRIMARY = {"light": "#0072B2", "dark": "#56B4E9"}
 _RAISED = {"light": "#f3f5f8", "dark": "#1a202b"}
@@ -29,6 +31,8 @@ def make_page(sides: Sequence[Side], *, start: int = 0, sources: Sequence[str] =
     """
     title = make_printable(" beside ".join(side.title for side in sides)) or "Replay"
     packed = base64.b64encode(make_payload(sides, start=start)).decode()
+    told = dict.fromkeys(side.scene.note for side in sides if not side.has_units and side.scene.note)
+    notes = "\n".join(f"<p>{escape(make_printable(note))}</p>" for note in told)
     script = f"{read_script('field.js', 'playback.js')}\n{_START}".replace("</", "<\\/")
     return f"""<!doctype html>
 <html lang="en">
@@ -45,7 +49,8 @@ def make_page(sides: Sequence[Side], *, start: int = 0, sources: Sequence[str] =
 </head>
 <body>
 <h1>{escape(title)}</h1>
-{read_asset("playback.html")}
+{notes}
+{read_asset("playback.html").replace('class="playback"', f'class="playback" data-room="{_ROOM_PX}"', 1)}
 <script type="application/octet-stream" id="data">{packed}</script>
 <script type="module">
 {script}

@@ -1,7 +1,7 @@
 """A stored episode → what the player, the files and the command line show of it."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from app.figures.trajectory import draw_trajectory
@@ -47,3 +47,13 @@ def make_replay(run: RunRow, trajectory: Trajectory, *, training: bool) -> Repla
     chart = draw_trajectory(title=title, reward=trajectory.reward, **known)
     side = make_side(run.env, run.map, states=trajectory.state, actions=trajectory.action, chart=chart, title=title)
     return Replay(run, trajectory, side, training)
+
+
+def tell_apart(replays: Sequence[Replay]) -> list[Replay]:
+    """Put the run's name before each title where the episodes are of several runs."""
+    if len({replay.run.id for replay in replays}) < 2:
+        return list(replays)
+    return [
+        replace(replay, side=replace(replay.side, title=f"{replay.run.name} ({replay.run.id}): {replay.title}"))
+        for replay in replays
+    ]

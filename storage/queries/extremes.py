@@ -1,16 +1,16 @@
 """Which two episodes of a run show the most of it? The best and the worst that can be replayed."""
 
 from dataclasses import dataclass
+from math import isfinite
 
-import numpy as np
-import pandas as pd
 from sqlalchemy import and_, func, select
 
 from storage.engine import Database
-from storage.frames import read_frame
 from storage.models import EpisodeRow, Transition
 from storage.queries.episodes import THINNED
 
+_Row = tuple[int, float, int | None]
+"""Episode, return, and the node of its first state."""
 ENOUGH = 0.5
 """Share of the run's whole spread of returns that two episodes from one node must differ by to be preferred."""
 
@@ -39,33 +39,36 @@ def find_extremes(db: Database, run_id: str) -> Extremes | None:
         .order_by(EpisodeRow.episode)
     )
     with db.read() as connection:
-        frame = read_frame(connection, statement)
-    frame = frame[np.isfinite(frame["episode_return"].to_numpy(np.float64, na_value=np.nan))]
-    if not len(frame):
+        rows = connection.execute(statement).all()
+    known = [(int(row.episode), float(row.episode_return), row.slot) for row in rows if _is_number(row.episode_return)]
+    if not known:
         return None
-    best, worst = _ends(frame)
-    if frame["episode_return"][best] <= frame["episode_return"][worst]:
+    best, worst = _ends(known)
+    spread = best[1] - worst[1]
+    if spread <= 0:
         return None
-    spread = float(frame["episode_return"][best] - frame["episode_return"][worst])
-    shared = _widest_node(frame[frame["slot"].notna()])
-    if shared is not None and shared[0] >= ENOUGH * spread:
-        _, best, worst = shared
-        return Extremes(int(frame["episode"][best]), int(frame["episode"][worst]), int(frame["slot"][best]))
-    return Extremes(int(frame["episode"][best]), int(frame["episode"][worst]), None)
+    in_one = [_ends(group) for group in _group(known).values()]
+    high, low = max(in_one, key=lambda ends: ends[0][1] - ends[1][1], default=(best, best))
+    if high[1] - low[1] >= ENOUGH * spread:
+        return Extremes(high[0], low[0], high[2])
+    return Extremes(best[0], worst[0], None)
 
 
-def _ends(frame: pd.DataFrame) -> tuple[int, int]:
-    """Name the rows of the highest and the lowest return, the newest among equals."""
-    newest_first = frame["episode_return"].iloc[::-1]
-    return int(newest_first.idxmax()), int(newest_first.idxmin())
+def _is_number(value: object) -> bool:
+    """Tell whether a column of a foreign database holds a return."""
+    return isinstance(value, int | float) and isfinite(value)
 
 
-def _widest_node(frame: pd.DataFrame) -> tuple[float, int, int] | None:
-    """Find the node whose episodes differ most: by how much, and the rows of its best and its worst."""
-    if not len(frame):
-        return None
-    returns = frame.groupby("slot")["episode_return"]
-    node = (returns.max() - returns.min()).idxmax()
-    own = frame[frame["slot"] == node]
-    best, worst = _ends(own)
-    return float(own["episode_return"][best] - own["episode_return"][worst]), best, worst
+def _group(rows: list[_Row]) -> dict[int, list[_Row]]:
+    """Put the episodes that began in the same node together."""
+    groups: dict[int, list[_Row]] = {}
+    for row in rows:
+        if row[2] is not None:
+            groups.setdefault(row[2], []).append(row)
+    return groups
+
+
+def _ends(rows: list[_Row]) -> tuple[_Row, _Row]:
+    """Pick the highest and the lowest return, the newest among equals; rows come oldest first."""
+    newest_first = rows[::-1]
+    return max(newest_first, key=lambda row: row[1]), min(newest_first, key=lambda row: row[1])

@@ -97,7 +97,7 @@ function buildSides(self) {
     const under = make("div", "under", box)
     legend(self, side, make("span", "key", under))
     const note = make("span", "note", under)
-    note.textContent = note.title = side.note
+    note.textContent = note.title = side.units ? side.note : "" // why there is no field stands above the player
     side.field.addEventListener("pointermove", (event) => hover(self, side, event))
     side.field.addEventListener("pointerleave", () => { side.tip.hidden = true })
   })
@@ -170,7 +170,8 @@ function listen(self, find) {
 function show(self) {
   const theme = themeOf(self.root)
   const pair = self.sides.length > 1
-  const most = FIELD_MAX[self.root.clientWidth < NARROW ? "narrow" : pair ? "pair" : "wide"]
+  const room = Number(self.root.dataset.room) || 0 // of a page that holds nothing but the player
+  const most = Math.max(room, FIELD_MAX[pair ? "pair" : self.root.clientWidth < NARROW ? "narrow" : "wide"])
   for (const side of self.sides) {
     const frame = frameOf(side, self.frame)
     drawSide(side, frame, theme, most, self.meta.teams, self.meta.ramp)

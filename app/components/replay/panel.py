@@ -7,7 +7,7 @@ from app.components import pin, playback
 from app.components.replay import beside, choose, save
 from app.components.replay.choose import FIRST
 from app.format import escape_markdown
-from app.playback.replay import Replay
+from app.playback.replay import Replay, tell_apart
 from app.playback.side import join_values
 from emtc_core.errors import EmtcError
 from storage.runs import RunRow
@@ -48,7 +48,7 @@ def _play(run: RunRow, replay: Replay) -> None:
 
 
 def _play_both(run: RunRow, first: Replay, second: Replay) -> None:
-    replays = [first, second]
+    replays = tell_apart([first, second])
     chart = join_values([replay.side for replay in replays])
     playback.show_sides([replay.side for replay in replays], key="replay-player", start=_start())
     with st.container(horizontal=True, vertical_alignment="center"):

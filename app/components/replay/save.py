@@ -5,47 +5,43 @@ from functools import partial
 
 import streamlit as st
 
-from app.playback import drawing, offline
+from app.playback.drawing import MOST_FRAMES
+from app.playback.files import MIME, Format, make_file
 from app.playback.replay import Replay
-from app.results.provenance import describe_runs
 from app.theme import Mode
 
 
 def show(replays: Sequence[Replay], *, start: int) -> None:
-    """Offer the files; each is made only when it is asked for."""
-    sides = [replay.side for replay in replays]
-    last = max(side.frames for side in sides) - 1
+    """Offer the files; each is made only when it is asked for, while its button says that it is at work."""
+    last = max(0, max(replay.side.frames for replay in replays) - 1)
     stem = "-".join(replay.stem for replay in replays)
-    sources = describe_runs({replay.run.id: replay.run.config for replay in replays})
     with st.popover("Save replay", icon=":material/movie:", key="save-replay"):
-        st.caption("Made on this machine. The page plays offline, in any browser, from one file.")
+        _offer(replays, "Replay as HTML", "html", stem, help="One file that plays in any browser, without a network.")
         mode: Mode = "dark" if st.toggle("Dark background", key="save-replay-dark") else "light"
-        st.download_button(
-            "Replay as HTML",
-            data=partial(offline.make_page, sides, start=start, sources=sources),
-            file_name=f"replay-{stem}.html",
-            mime="text/html",
-            key="save-replay-html",
-            on_click="ignore",
-            width="stretch",
-        )
-        st.download_button(
-            "GIF",
-            data=partial(drawing.to_gif, sides, mode=mode),
-            file_name=f"replay-{stem}.gif",
-            mime="image/gif",
-            key="save-replay-gif",
-            on_click="ignore",
-            width="stretch",
-            help=f"At most {drawing.MOST_FRAMES} frames; it takes some seconds to draw.",
-        )
-        t = st.number_input("Step of the frame", 0, max(0, last), min(max(0, start), last), key=f"save-replay-t-{stem}")
-        st.download_button(
-            "SVG of this frame",
-            data=partial(drawing.to_svg, sides, frame=float(t), mode=mode, sources=sources),
-            file_name=f"replay-{stem}-t{t}.svg",
-            mime="image/svg+xml",
-            key="save-replay-svg",
-            on_click="ignore",
-            width="stretch",
-        )
+        slow = f"At most {MOST_FRAMES} frames; drawing them takes some seconds."
+        _offer(replays, "GIF", "gif", stem, mode=mode, help=slow)
+        at = min(max(0, start), last)
+        t = st.number_input("Step of the frame", 0, last, at, key=f"save-replay-t-{stem}-{at}")
+        _offer(replays, "SVG of this frame", "svg", stem, t=int(t), mode=mode)
+
+
+def _offer(
+    replays: Sequence[Replay],
+    label: str,
+    format: Format,
+    stem: str,
+    *,
+    t: int = 0,
+    mode: Mode = "light",
+    help: str | None = None,
+) -> None:
+    st.download_button(
+        label,
+        data=partial(make_file, replays, format, t=t, mode=mode),
+        file_name=f"replay-{stem}{f'-t{t}' if format == 'svg' else ''}.{format}",
+        mime=MIME[format],
+        key=f"save-replay-{format}",
+        on_click="ignore",
+        width="stretch",
+        help=help,
+    )
