@@ -21,8 +21,8 @@ _playback = component(
 
 
 def show(scene: Scene, chart: Chart, *, key: str, start: int = 0, title: str = "") -> None:
-    """Draw the episode, first frame `start`; the lines of `chart` share its time axis."""
-    show_sides([Side(scene, chart, title)], key=key, start=start)
+    """Draw the episode, first frame `start`; the lines of `chart` share its time axis, and nothing else does."""
+    show_sides([Side(scene, chart, title, brief=True)], key=key, start=start)
 
 
 def show_sides(sides: Sequence[Side], *, key: str, start: int = 0) -> None:

@@ -5,20 +5,16 @@ from collections.abc import Sequence
 import numpy as np
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
-from matplotlib.collections import LineCollection, PolyCollection
 from matplotlib.colors import LinearSegmentedColormap, to_rgba
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
-from matplotlib.patches import Circle, Rectangle
 from matplotlib.text import Text
 
 from app.figures.chart import Chart, Panel
 from app.figures.symbols import make_printable, set_as_math
-from app.playback.frames import Floats, Moment, moment_at
-from app.playback.payload import TEAMS, frame_sides, label_units, name_entries
+from app.playback.field import Field
+from app.playback.payload import frame_sides, name_entries
 from app.playback.side import MISSING, NAMES, Side, count_actions, join_values, level_values, show_actions
-from app.theme import SPEED, VIRIDIS
-from emtc_core.envs.base import Scene
+from app.theme import VIRIDIS
 
 _INCH = 100.0  # CSS-like pixels in an inch; sizes below are inches unless they say so
 _WIDTH = {1: 7.2, 2: 10.0}
@@ -26,8 +22,6 @@ _TALLEST_FIELD = {1: 3.6, 2: 2.8}
 _EDGE, _GAP, _TOP = 0.15, 0.25, 0.6
 _PANEL, _ABOVE, _BELOW, _BESIDE = 0.75, 0.34, 0.45, 0.62
 _MOST_COLUMNS = {1: 2, 2: 3}
-_LOST = "#888888"
-_BAR_PX, _SMALLEST_PX, _SMALLEST_BALL_PX = 18.0, 8.0, 4.0
 
 
 class Board:
@@ -52,13 +46,13 @@ class Board:
         below = rows * (_PANEL + _ABOVE) + _BELOW if count else _EDGE
         self.figure = Figure(figsize=(width, _TOP + tall + below))
         self._frame = _Frame(self.figure, width, _TOP + tall + below)
-        self._parts: list[_Field | _Strip | _Values] = []
+        self._parts: list[Field | _Strip | _Values] = []
         for number, side in enumerate(sides):
             left = _EDGE + number * (each + _GAP)
             ax = self._frame.add(left, _TOP, each, tall)
             self._frame.write(left, 0.42, _titled(side, number, pair=len(sides) > 1))
             if side.has_units:
-                self._parts.append(_Field(ax, side.scene, seen[number], (each * _INCH, tall * _INCH), bars=bool(hurt)))
+                self._parts.append(Field(ax, side.scene, seen[number], (each * _INCH, tall * _INCH), bars=bool(hurt)))
             else:
                 self._parts.append(_Strip(ax, side))
         self._clock = self._frame.write(width - _EDGE, 0.2, "", align="right")
@@ -125,123 +119,6 @@ def _field_height(side: Side, bounds: Sequence[float], width: float, most: float
         return min(most, 2.4)
     x0, y0, x1, y1 = bounds
     return min(most, width * (y1 - y0) / (x1 - x0))
-
-
-class _Field:
-    """Units on their field."""
-
-    def __init__(
-        self, ax: Axes, scene: Scene, bounds: Sequence[float], size_px: tuple[float, float], *, bars: bool
-    ) -> None:
-        self._scene = scene
-        x0, y0, x1, y1 = bounds
-        ax.set(xlim=(x0, x1), ylim=(y0, y1), aspect="equal", xticks=[], yticks=[])
-        ax.set_facecolor((0.5, 0.5, 0.5, 0.08))
-        for spine in ax.spines.values():
-            spine.set_visible(False)
-        self._ground(ax, bounds)
-        self._pixel = 1 / min(size_px[0] / (x1 - x0), size_px[1] / (y1 - y0))  # field units
-        smallest = np.where(scene.team == 2, _SMALLEST_BALL_PX, _SMALLEST_PX) * self._pixel
-        self._radius = np.maximum(scene.radius, smallest)
-        self._colors = [TEAMS[team][1] for team in scene.team.tolist()]
-        self._aims = LineCollection([], linestyles=(0, (4, 3)), linewidths=1.1, alpha=0.7)
-        self._heads = PolyCollection([], linewidths=0, alpha=0.7)
-        ax.add_collection(self._aims, autolim=False)
-        ax.add_collection(self._heads, autolim=False)
-        self._crosses = [self._cross(ax, u) for u in range(len(scene.kind))]
-        self._bodies = [self._body(ax, u) for u in range(len(scene.kind))]
-        self._names = [
-            ax.text(0, 0, name, color="white", fontsize=7, fontweight="bold", ha="center", va="center_baseline")
-            for name in label_units(scene)
-        ]
-        self._bars = [self._bar(ax, u) for u in range(len(scene.kind))] if bars else []
-        strips = [part for each in self._bars for part in each]
-        self.moving: list[Artist] = [self._aims, self._heads, *self._crosses, *self._bodies, *self._names, *strips]
-
-    def _ground(self, ax: Axes, bounds: Sequence[float]) -> None:
-        scene = self._scene
-        if scene.walkable is not None:
-            blocked = np.where(scene.walkable.T, np.nan, 1.0)
-            columns, rows = scene.walkable.shape
-            grey = LinearSegmentedColormap.from_list("blocked", [(0.5, 0.5, 0.5, 0.25)] * 2)
-            ax.imshow(blocked, extent=(0, columns, 0, rows), origin="lower", cmap=grey, interpolation="nearest")
-            x0, y0, x1, y1 = bounds
-            ax.set(xlim=(x0, x1), ylim=(y0, y1), aspect="equal")
-        if scene.markings is not None:
-            lines = LineCollection(list(scene.markings.reshape(-1, 2, 2)), colors="#8a8f98", linewidths=1)
-            ax.add_collection(lines, autolim=False)
-
-    def _body(self, ax: Axes, u: int) -> Circle | Rectangle:
-        r = float(self._radius[u])
-        body = Rectangle((0, 0), 1.8 * r, 1.8 * r) if self._scene.team[u] == 1 else Circle((0, 0), r)
-        body.set(facecolor=self._colors[u], edgecolor="white", linewidth=0.8)
-        ax.add_patch(body)
-        return body
-
-    def _cross(self, ax: Axes, u: int) -> Line2D:
-        size = 72 / _INCH * 1.2 * float(self._radius[u]) / self._pixel
-        return ax.plot([], [], "x", color=self._colors[u], markersize=size, markeredgewidth=1.6)[0]
-
-    def _bar(self, ax: Axes, u: int) -> tuple[Rectangle, Rectangle, Rectangle]:
-        """Make what is lost, what is left, and the shield above."""
-        tall = 3 * self._pixel
-        ink = ax.xaxis.label.get_color()
-        parts = [Rectangle((0, 0), 1, tall, linewidth=0, facecolor=color) for color in (_LOST, ink, SPEED)]
-        for part in parts:
-            ax.add_patch(part)
-        return parts[0], parts[1], parts[2]
-
-    def move(self, frame: float) -> None:
-        moment = moment_at(self._scene, frame)
-        self._aim(moment)
-        for u, (x, y) in enumerate(moment.place.tolist()):
-            here = float(moment.presence[u])
-            body, r = self._bodies[u], float(self._radius[u])
-            if isinstance(body, Circle):
-                body.set_center((x, y))
-            else:
-                body.set_xy((x - 0.9 * r, y - 0.9 * r))
-            body.set_alpha(here)
-            self._names[u].set_position((x, y))
-            self._names[u].set_alpha(here)
-            self._crosses[u].set_data([x], [y])
-            self._crosses[u].set_alpha(0.45 * (1 - here))
-            if self._bars:
-                self._fill(u, x, y, moment)
-
-    def _fill(self, u: int, x: float, y: float, moment: Moment) -> None:
-        lost, left, shield = self._bars[u]
-        r, here = float(self._radius[u]), float(moment.presence[u]) * float(self._scene.team[u] != 2)
-        wide = max(_BAR_PX * self._pixel, 1.9 * r)
-        bottom = y + r + 3 * self._pixel
-        for part, share, lift in ((lost, 1.0, 0.0), (left, moment.health[u], 0.0), (shield, moment.shield[u], 5.0)):
-            part.set_xy((x - wide / 2, bottom + lift * self._pixel))
-            part.set_width(wide * float(np.clip(share, 0, 1)))
-            part.set_alpha(here * (0.4 if part is lost else 1.0))
-
-    def _aim(self, moment: Moment) -> None:
-        """Draw a line with a head from each unit to the one that it aims at."""
-        units = np.flatnonzero((moment.target >= 0) & (moment.target < len(moment.target)))
-        aimed = moment.target[units]
-        way = moment.place[aimed] - moment.place[units]
-        far = np.hypot(*way.T)
-        clear = self._radius[aimed] + 3 * self._pixel
-        seen = far > clear
-        units, way, far, clear = units[seen], way[seen], far[seen], clear[seen]
-        ahead = way / far[:, None]
-        tip = moment.place[units] + ahead * (far - clear)[:, None]
-        self._aims.set_segments(list(np.stack([moment.place[units], tip], axis=1)))
-        self._heads.set_verts(list(_heads(tip, ahead, self._pixel)))
-        colors = [self._colors[u] for u in units]
-        self._aims.set_color(colors)
-        self._heads.set_facecolor(colors)
-
-
-def _heads(tip: Floats, ahead: Floats, pixel: float) -> Floats:
-    """Make a triangle [N, 3, 2] at each tip."""
-    across = np.stack([-ahead[:, 1], ahead[:, 0]], axis=1)
-    back = tip - 6 * pixel * ahead
-    return np.stack([tip + 3 * pixel * ahead, back + 4 * pixel * across, back - 4 * pixel * across], axis=1)
 
 
 class _Strip:

@@ -137,7 +137,7 @@ def _pack_panel(panel: Panel, number: int, arrays: Arrays, *, pair: bool) -> dic
 def frame_sides(sides: Sequence[Side]) -> list[list[float]]:
     """Crop the field of each side; episodes on the same field show the same part of it, so that places compare."""
     scenes = [side.scene for side in sides]
-    if len({scene.bounds for scene in scenes}) == 1 and all(side.has_units for side in sides):
+    if len({(scene.bounds, scene.title) for scene in scenes}) == 1 and all(side.has_units for side in sides):
         together = np.concatenate([scene.position.reshape(-1, 2) for scene in scenes])
         return [_crop(together, scenes[0].bounds)] * len(scenes)
     return [visible_bounds(scene) for scene in scenes]

@@ -47,6 +47,8 @@ class Side:
     title: str = ""
     actions: NDArray[np.int64] | None = None
     action_names: tuple[str, ...] = ()
+    brief: bool = False
+    """Whether the values of `chart` are all that is drawn below, without the teams' health."""
 
     @property
     def frames(self) -> int:
@@ -152,7 +154,7 @@ def count_actions(side: Side) -> int:
 
 def join_values(sides: list[Side]) -> Chart:
     """Draw the values of one or two episodes over one time axis, with the health of the teams where it changes."""
-    hurt = any((side.scene.health < 1).any() for side in sides)
+    hurt = any(not side.brief and (side.scene.health < 1).any() for side in sides)
     charts = [_with_health(side) if hurt else side.chart for side in sides]
     if len(charts) == 1:
         return charts[0]

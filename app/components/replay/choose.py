@@ -60,12 +60,11 @@ _HELP = (
 
 def choose(run: RunRow, bar: DeltaGenerator, foot: DeltaGenerator, place: Place) -> Replay | None:
     """Draw the choice of an episode in `bar` and how many there are in `foot`, and read it."""
-    if state.read_text(place.play) is not None and place.source not in st.session_state:
-        st.session_state[place.source] = EVALUATION
+    linked = EVALUATION if state.read_text(place.play) is not None else TRAINING
+    st.session_state.setdefault(place.source, linked)
     source = bar.segmented_control(
         "Beside" if place.beside else "Episodes",
         list(SOURCES),
-        default=TRAINING,
         required=True,
         format_func=SOURCES.__getitem__,
         key=place.source,
