@@ -20,6 +20,7 @@ from app.playback.payload import TEAMS, label_units
 from app.theme import SPEED
 from emtc_core.envs.base import Scene
 
+Color = tuple[float, float, float, float]
 _CORNERS = 28
 _LABEL_POINTS = 6.5
 _BAR_PX, _BAR_TALL_PX, _LIFT_PX = 18.0, 3.0, 5.0
@@ -67,7 +68,7 @@ class Field:
         self._bodies.set_edgecolor(_faded(np.ones((len(here), 4)), here))
         arms = 0.6 * np.array([[[-1, -1], [1, 1]], [[1, -1], [-1, 1]]])  # [2, 2, 2]
         self._crosses.set_segments(list((place[:, None] + r[:, None] * arms).reshape(-1, 2, 2)))
-        self._crosses.set_color(_faded(self._colors, 0.45 * (1 - here)).repeat(2, axis=0))
+        self._crosses.set_color(_faded(self._colors.repeat(2, axis=0), (0.45 * (1 - here)).repeat(2)))
         self._names.set_offsets(moment.place)
         self._names.set_facecolor(_faded(np.ones((len(here), 4)), here))
         if self._bars:
@@ -86,7 +87,8 @@ class Field:
             for share, lift, _ in rows
         ]
         self._parts.set_verts(list(np.concatenate(boxes)))
-        self._parts.set_facecolor(np.concatenate([_faded(np.tile(color, (len(wide), 1)), shown) for *_, color in rows]))
+        colors = np.concatenate([np.tile(color, (len(wide), 1)) for *_, color in rows])
+        self._parts.set_facecolor(_faded(colors, np.tile(shown, len(rows))))
 
     def _aim(self, moment: Moment) -> None:
         """Draw a line with a head from each unit to the one that it aims at."""
@@ -138,11 +140,10 @@ def _centred(path: Path) -> Path:
     return path.transformed(Affine2D().translate(-(box.x0 + box.x1) / 2, -(box.y0 + box.y1) / 2))
 
 
-def _faded(colors: Floats, part: Floats) -> Floats:
+def _faded(colors: Floats, part: Floats) -> list[Color]:
     """Multiply the opacity of colours [N, 4] by a share [N]."""
-    faded = np.array(colors, np.float64)
-    faded[:, 3] *= np.clip(part, 0, 1)
-    return faded
+    opacity = colors[:, 3] * np.clip(part, 0, 1)
+    return [(r, g, b, a) for (r, g, b), a in zip(colors[:, :3].tolist(), opacity.tolist(), strict=True)]
 
 
 def _boxes(left: Floats, bottom: Floats, wide: Floats, tall: float) -> Floats:
