@@ -7,7 +7,7 @@ What lives here: every read of the pages. What does not: drawing, what one sessi
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
@@ -18,8 +18,10 @@ from app.alerts.rules import Alert
 from app.alerts.watch import list_alerts
 from app.playback.side import draw_scene
 from app.projections.jobs import sample_rows
+from app.projections.linear import Drawn, draw_pca
 from app.results.quantities import Quantity, find_quantity
 from app.results.series import Comparison, Seed, make_seeds, read_seeds, settle
+from app.results.what_if import Rules, Stream, merge_nodes, read_stream
 from app.theme import ENDED
 from emtc_core.envs.base import Scene
 from emtc_core.envs.registry import EnvRow, list_envs
@@ -38,6 +40,9 @@ from storage.queries.memory import PointDetail, Projection, Snapshot
 from storage.queries.run_table import Choices, RunFilter, Shelf
 from storage.runs import RunRow
 from storage.secrets import hide_passwords
+
+if TYPE_CHECKING:
+    from emtc_core.memory.remerge import Remerged
 
 DEFAULT_DATABASE = "sqlite:///runs/emtc.db"
 LOG_TAIL_BYTES = 20_000
@@ -295,6 +300,16 @@ def snapshot(snapshot_id: int, stamp: str) -> Snapshot:
     return _snapshot(database_url(), snapshot_id, stamp)
 
 
+@st.cache_resource(max_entries=6, show_spinner=False)
+def _principal_plane(url: str, snapshot_id: int, stamp: str) -> Drawn:
+    return draw_pca(_snapshot(url, snapshot_id, stamp).embedding)
+
+
+def principal_plane(snapshot_id: int, stamp: str) -> Drawn:
+    """Place every node of a snapshot by the two directions of largest variance."""
+    return _principal_plane(database_url(), snapshot_id, stamp)
+
+
 @st.cache_resource(max_entries=16, show_spinner=False)
 def _sample(url: str, snapshot_id: int, stamp: str, n: int, seed: int) -> NDArray[np.int64]:
     return sample_rows(_snapshot(url, snapshot_id, stamp), n=n, seed=seed)
@@ -305,13 +320,39 @@ def sample(snapshot_id: int, stamp: str, *, n: int, seed: int) -> NDArray[np.int
     return _sample(database_url(), snapshot_id, stamp, n, seed)
 
 
-def point(snapshot_id: int, slot: int) -> PointDetail:
+@st.cache_resource(max_entries=4, show_spinner="Reading the newest transitions …")
+def _stream(url: str, run_id: str, snapshot_id: int, until: int, _rules: Rules) -> Stream:
+    return read_stream(_open(url), run_id, _rules, until=until)
+
+
+def stream(snapshot: Snapshot, rules: Rules) -> Stream:
+    """Read the newest transitions of a run up to one of its snapshots; both never change."""
+    return _stream(database_url(), snapshot.run_id, snapshot.id, snapshot.env_step, rules)
+
+
+@st.cache_resource(max_entries=8, show_spinner="Merging …")
+def _merged(
+    url: str, run_id: str, snapshot_id: int, env_step: int, factor: float, _snapshot: Snapshot, _rules: Rules
+) -> "Remerged":
+    return merge_nodes(_snapshot, _rules, factor)
+
+
+def merged(snapshot: Snapshot, rules: Rules, factor: float) -> "Remerged":
+    """Merge a snapshot's nodes at `factor` times the run's delta.
+
+    Raises:
+        ConfigError: If the snapshot cannot be merged.
+    """
+    return _merged(database_url(), snapshot.run_id, snapshot.id, snapshot.env_step, factor, snapshot, rules)
+
+
+def point(snapshot: Snapshot, slot: int) -> PointDetail:
     """Read one node with the episode that wrote it.
 
     Raises:
         StorageError: If the snapshot has no such node.
     """
-    return memory.get_point(database(), snapshot_id, slot)
+    return memory.get_node(database(), snapshot, slot)
 
 
 def find_projection(snapshot_id: int, method: str, params: dict[str, object]) -> Projection | None:

@@ -30,6 +30,12 @@ def read_text(name: str) -> str | None:
     return value if value and len(value) <= _LONGEST else None
 
 
+def read_long(name: str, longest: int) -> str:
+    """Read a text of bounded length; empty when there is none."""
+    value = st.query_params.get(name) or ""
+    return value if len(value) <= longest else ""
+
+
 def read_int(name: str) -> int | None:
     """Read a whole number of at most 18 digits, or None."""
     text = read_text(name)

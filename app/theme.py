@@ -132,6 +132,11 @@ VIRIDIS: Final = (
 )  # fmt: skip
 TWO: Final = ("#B8BEC6", "#009E73")
 """No, yes."""
+RED_GREEN: Final = (
+    "#a50026", "#d73027", "#f46d43", "#fdae61", "#fee08b", "#ffffbf", "#d9ef8b", "#a6d96a", "#66bd63", "#1a9850",
+    "#006837",
+)  # fmt: skip
+"""The paper's scale; a reader in twelve cannot tell its ends apart, so it is never the usual one."""
 
 STATUS_COLOR: Final = {
     "queued": "gray",

@@ -1,7 +1,7 @@
 """`python -m app.warmup`: fill numba's on-disk caches, and the system's file cache, before somebody waits.
 
-It trains the demo's configuration for one round in a throw-away database and lays out a small projection, so
-whatever a first run or a first UMAP would compile is compiled here, at low priority.
+It trains the demo's configuration for one round in a throw-away database, lays out a small projection and merges a few
+nodes anew, so whatever a first run, a first UMAP or a first "What if" would compile is compiled here, at low priority.
 """
 
 import os
@@ -10,8 +10,10 @@ import tempfile
 import numpy as np
 
 from app.projections.methods import compute
+from app.projections.placing import place
 from app.runs.training import train_run
 from emtc_core.config.resolve import resolve
+from emtc_core.memory.remerge import StoredNodes, remerge
 from storage.engine import open_database
 from storage.runs import create_run
 
@@ -29,7 +31,11 @@ def main() -> None:
         train_run(db, run_id, resume=False)
         db.dispose()
     points = np.random.default_rng(0).normal(size=(64, 4)).astype(np.float32)
-    compute("umap", points, seed=0)
+    layout = compute("umap", points, seed=0)
+    place(points, layout, points)
+    whole, real = np.arange(64), np.zeros(64)
+    nodes = StoredNodes(points, whole, whole.astype(np.int32), real, whole > 32, whole, whole, whole)
+    remerge(nodes, delta=1.0, config=config.memory)
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ import streamlit as st
 
 from app import messages
 from app.components import run_picker
-from app.components.memory import point_panel, snapshot_map
+from app.components.memory import point_panel, selection_panel, snapshot_map
 
 run = run_picker.open_page("Memory")
 with messages.guarded():
@@ -15,3 +15,4 @@ with messages.guarded():
             shown = snapshot_map.show(run, chosen)
         with right:
             point_panel.show(run, shown)
+        selection_panel.show(run, shown)

@@ -8,8 +8,8 @@ program makes is private to its user.
 import os
 import shutil
 import stat
-from collections.abc import Iterator
-from contextlib import suppress
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
@@ -77,6 +77,25 @@ def append_private(path: Path) -> BinaryIO:
     """Open a file of this user alone for appending, making it where it is missing; a link is refused."""
     flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0)
     return os.fdopen(os.open(path, flags, FILE_MODE), "ab")
+
+
+@contextmanager
+def replaced(place: Path) -> Generator[BinaryIO]:
+    """Open a file beside `place` that takes its place in the end, and is gone after any exception.
+
+    Raises:
+        StorageError: If it cannot be written.
+    """
+    beside = place.with_name(f".{place.name}.{os.getpid()}.part")
+    try:
+        with beside.open("xb") as file:
+            yield file
+        beside.replace(place)
+    except OSError as error:
+        raise StorageError(f"{place} cannot be written: {error.strerror or error}. Choose another --out.") from error
+    finally:
+        with suppress(OSError):
+            beside.unlink(missing_ok=True)
 
 
 def read_tail(path: Path, most_bytes: int) -> bytes:

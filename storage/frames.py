@@ -1,5 +1,7 @@
 """Rows → typed frames: an empty answer has the same columns and types as a full one."""
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import pandas as pd
@@ -15,6 +17,16 @@ Statement: TypeAlias = "Select[*tuple[Any, ...]]"
 """A select of any columns."""
 
 
+@dataclass(frozen=True)
+class Field:
+    """One column of a frame."""
+
+    name: str
+    kind: TypeEngine[Any]
+    nullable: bool = False
+    """Whether whole numbers may be missing, whatever these rows hold: then they are Int64 in every part of a table."""
+
+
 def read_frame(connection: Connection, statement: Statement) -> pd.DataFrame:
     """Read a statement into a frame whose column types come from the statement, not from the data.
 
@@ -25,35 +37,49 @@ def read_frame(connection: Connection, statement: Statement) -> pd.DataFrame:
         StorageError: If the database holds something else in a column.
     """
     rows = connection.execute(statement).all()
-    columns = [(column.name, unguarded(column.type)) for column in statement.selected_columns]
-    values = zip(*rows, strict=True) if rows else ([] for _ in columns)
+    return make_frame([Field(column.name, unguarded(column.type)) for column in statement.selected_columns], rows)
+
+
+def make_frame(fields: Sequence[Field], rows: Sequence[Sequence[Any]]) -> pd.DataFrame:
+    """Lay rows out under their columns, as `read_frame` does.
+
+    Raises:
+        StorageError: If a value is not of its column's kind.
+    """
+    values = zip(*rows, strict=True) if rows else ([] for _ in fields)
     return pd.DataFrame(
-        {name: _checked(name, list(column), kind) for (name, kind), column in zip(columns, values, strict=True)}
+        {field.name: _checked(field, list(column)) for field, column in zip(fields, values, strict=True)}
     )
 
 
-def _checked(name: str, values: list[Any], kind: TypeEngine[Any]) -> pd.Series:
+def strange_value(name: str, values: Sequence[Any]) -> StorageError:
+    """Make the sentence about a column that holds something else than it should."""
+    strange = next((value for value in values if isinstance(value, str | bytes)), "something")
+    return StorageError(
+        f"The database holds {shorten(strange)} in a column {name} of numbers or times. "
+        "See what else is wrong with it: emtc db check"
+    )
+
+
+def _checked(field: Field, values: list[Any]) -> pd.Series:
     try:
-        return _series(values, kind)
+        return _series(field, values)
     except (ValueError, TypeError, OverflowError) as error:
-        strange = next((value for value in values if isinstance(value, str | bytes)), "something")
-        raise StorageError(
-            f"The database holds {shorten(strange)} in a column {name} of numbers or times. "
-            "See what else is wrong with it: emtc db check"
-        ) from error
+        raise strange_value(field.name, values) from error
 
 
-def _series(values: list[Any], kind: TypeEngine[Any]) -> pd.Series:
-    if isinstance(kind, UtcDateTime):
+def _series(field: Field, values: list[Any]) -> pd.Series:
+    if isinstance(field.kind, UtcDateTime):
         return pd.Series(pd.to_datetime(values, utc=True), dtype="datetime64[us, UTC]")
-    return pd.Series(values, dtype=_dtype(values, kind))
+    return pd.Series(values, dtype=_dtype(field, values))
 
 
-def _dtype(values: list[Any], kind: TypeEngine[Any]) -> str:
+def _dtype(field: Field, values: list[Any]) -> str:
+    kind = field.kind
     if isinstance(kind, Boolean):
         return "bool"
     if isinstance(kind, Integer):
-        return "Int64" if None in values else "int64"
+        return "Int64" if field.nullable or None in values else "int64"
     if isinstance(kind, Double):
         return "float64"
     return "object"

@@ -14,6 +14,7 @@ from storage.blobs import pack
 from storage.engine import Database
 from storage.liveness import is_process_gone
 from storage.models import Job, ProjectionRow, SnapshotRow
+from storage.queries.memory import EMBEDDING
 
 JobStatus = Literal["queued", "running", "finished", "failed", "cancelled"]
 
@@ -47,9 +48,9 @@ def save_projection(
     Args:
         db: An open database.
         snapshot_id: The snapshot.
-        method: `tsne`, `umap` or `pca`.
+        method: `tsne`, `umap` or `pca`; `embed-` and the type of an embedder that was fitted anew.
         params: All that decides the picture: seed, versions, settings. `find_projection` compares them.
-        coordinates: [M, 2]; kept as float32.
+        coordinates: [M, 2], or [M, X] of an embedder; kept as float32.
         seconds: How long it took.
 
     Returns:
@@ -68,7 +69,8 @@ def save_projection(
     }
     with db.transaction() as connection:
         size = connection.execute(select(SnapshotRow.size).where(SnapshotRow.id == snapshot_id)).scalar_one_or_none()
-        if size is None or coordinates.shape != (size, 2):
+        width = 2 if not method.startswith(EMBEDDING) else coordinates.shape[-1]
+        if size is None or coordinates.shape != (size, width):
             raise StorageError(
                 f"Snapshot {snapshot_id} has {size or 0} nodes; coordinates have shape {coordinates.shape}."
             )

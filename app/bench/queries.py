@@ -8,7 +8,7 @@ from contextlib import closing
 
 import numpy as np
 
-from app.bench import live, run_table
+from app.bench import live, run_table, what_if
 from app.bench.records import CONFIG, LENGTH, Figure, fill_transitions, make_records, temporary_database
 from emtc_core.recorder import SnapshotRecord
 from storage.engine import Database
@@ -46,6 +46,7 @@ def run() -> list[Figure]:
         _figure("queries.run_list_all_ms", all_ms, 300, f"all {RUNS:,} runs"),
         *run_table.figures(),
         *live.figures(),
+        *what_if.figures(),
     ]
 
 

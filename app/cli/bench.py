@@ -10,9 +10,10 @@ import typer
 from app.cli.output import AsJson, print_json, print_table, say
 
 BENCHMARKS = (
-    "learner", "memory", "embedder", "skirmish", "grf", "telemetry", "queries", "projection", "storm", "end_to_end",
+    "learner", "memory", "embedder", "skirmish", "grf", "telemetry", "queries", "projection", "atlas",
+    "storm", "end_to_end",
 )  # fmt: skip
-EXTRA = ("calibration", "embedding")
+EXTRA = ("calibration", "embedding", "what_if")
 Minutes = Annotated[float | None, typer.Option(min=0.05, max=1440, help="storm: how long it lasts; 1 unless told")]
 Trainers = Annotated[int | None, typer.Option(min=1, max=64, help="storm: how many work at a time; 4 unless told")]
 StormDatabase = Annotated[

@@ -1,4 +1,4 @@
-"""`emtc export`: the figures and tables of the pages as files, without a browser."""
+"""`emtc export`: the figures and tables of the pages as files, without a browser, and the raw tables."""
 
 import sys
 from collections.abc import Iterable, Sequence
@@ -8,6 +8,7 @@ from typing import Annotated, TypeVar
 import pandas as pd
 import typer
 
+from app.cli.export_raw import MARL_EVAL, export_marl_eval, export_raw, find_raw
 from app.cli.output import DEFAULT_DATABASE, DatabaseUrl, printable, say
 from app.figures.chart import Chart
 from app.figures.cloud import QUANTITIES
@@ -20,18 +21,25 @@ from app.results.statistics import BANDS, CENTERS
 from app.tables import TABLE_FORMATS, export_table
 from emtc_core.errors import ConfigError
 from storage.engine import Database, open_database
+from storage.queries.sweeps import get_sweep, sweep_runs
 from storage.runs import RunRow
+from storage.tables import TABLE_NAMES, TableName
 
 Choice = TypeVar("Choice", bound=str)
 ENCODER_TIMING = "encoder-timing"
 GATE_READINGS = "gate-readings"
+_FORMATS = (
+    "Figures: svg, pdf, png, html, csv; tables: csv, latex, markdown, parquet; raw: csv, parquet, arrow, marl-eval; "
+    "replays: html, gif, svg"
+)
 
 
 def export(
     runs: Annotated[list[str] | None, typer.Argument(metavar="RUN…", help="Run ids or beginnings of them")] = None,
     figure: Annotated[str | None, typer.Option(help="Name of a figure")] = None,
-    table: Annotated[str | None, typer.Option(help="Name of a table")] = None,
-    format: Annotated[str, typer.Option(help="svg, pdf, png, html, csv; csv, latex, markdown, parquet")] = "",
+    table: Annotated[str | None, typer.Option(help=f"Name of a table; raw: {', '.join(TABLE_NAMES)}")] = None,
+    sweep: Annotated[str, typer.Option(metavar="SWEEP", help="The runs of a sweep, instead of RUN")] = "",
+    format: Annotated[str, typer.Option(help=_FORMATS)] = "",
     out: Annotated[Path | None, typer.Option(help="File to write; a table goes to stdout without it")] = None,
     map: Annotated[list[str] | None, typer.Option(help="Only runs on this map; may be repeated")] = None,
     algo: Annotated[list[str] | None, typer.Option(help="Only runs of this algorithm; may be repeated")] = None,
@@ -58,13 +66,13 @@ def export(
 
     What compares runs takes every evaluated one when none is named; --map and --algo choose among them.
     """
-    if [figure, table, replay].count(None) != 2:
-        raise typer.BadParameter("Give either --figure or --table, or --replay EPISODE.")
-    if replay is None and (beside or t):
-        raise typer.BadParameter("--beside and --t belong to --replay.")
-    if replay is not None:
-        _write_replay(db, runs or [], [replay, *([beside] if beside else [])], format, out, t)
+    if replay is not None or beside or t:
+        wanted = _name_episodes(replay, beside, other=bool(figure or table or sweep))
+        _write_replay(db, runs or [], wanted, format, out, t)
         return
+    raw = find_raw(table, format)
+    if (figure is None) == (table is None and raw is None):
+        raise typer.BadParameter("Give either --figure or --table, or --replay EPISODE.")
     options = Options(
         center=_choose("center", center, CENTERS) if center else None,
         band=_choose("band", band, BANDS) if band else None,
@@ -73,9 +81,14 @@ def export(
         episodes=_read_pair(episodes) if episodes else (),
         include_unfinished=include_unfinished,
     )
+    if width and figure is None:
+        raise typer.BadParameter("--width belongs to an image; a table has none.")
+    if sweep:
+        runs = _of_sweep(db, sweep, runs)
+    if raw is not None:
+        _write_raw(db, raw, format, runs, map, algo, options, out)
+        return
     if table is not None:
-        if width:
-            raise typer.BadParameter("--width belongs to an image; a table has none.")
         _write(_make_table(db, table, format, runs, map, algo, options), out)
         return
     if out is None:
@@ -95,6 +108,14 @@ def export(
     _write(export_figure(drawn, image, sources=sources, columns=columns), out)
 
 
+def _name_episodes(replay: str | None, beside: str, *, other: bool) -> list[str]:
+    if replay is None:
+        raise typer.BadParameter("--beside and --t belong to --replay.")
+    if other:
+        raise typer.BadParameter("Give either --figure or --table, or --replay EPISODE.")
+    return [replay, beside] if beside else [replay]
+
+
 def _write_replay(
     url: str, runs: Sequence[str], episodes: Sequence[str], format: str, out: Path | None, t: int
 ) -> None:
@@ -110,6 +131,41 @@ def _write_replay(
     if image == "gif":
         say("Drawing the frames …")
     _write(make_file(replays, image, t=t), out)
+
+
+def _of_sweep(url: str, sweep: str, runs: Sequence[str] | None) -> list[str]:
+    if runs:
+        raise typer.BadParameter("Name either runs or --sweep.")
+    database = open_database(url, read_only=True)
+    found = get_sweep(database, sweep)
+    ids = [row.id for row in sweep_runs(database, found.id)]
+    if not ids:
+        raise ConfigError(f"Sweep {found.id} has no runs yet.")
+    return ids
+
+
+def _write_raw(
+    url: str,
+    table: TableName,
+    format: str,
+    runs: Sequence[str] | None,
+    maps: Sequence[str] | None,
+    algos: Sequence[str] | None,
+    options: Options,
+    out: Path | None,
+) -> None:
+    """Write a raw table; only marl-eval's JSON, which compares, takes every evaluated run when none is named."""
+    unused = [each for each in options.given if format != MARL_EVAL or each != "include_unfinished"]
+    if unused:
+        raise typer.BadParameter(f"--{unused[0].replace('_', '-')} would change nothing in a raw table.")
+    if not (runs or maps or algos or format == MARL_EVAL):
+        raise typer.BadParameter("Name at least one run, or --sweep, --map or --algo; list runs with: emtc runs")
+    database = open_database(url, read_only=True)
+    rows = _select(database, runs, maps, algos)
+    if format == MARL_EVAL:
+        export_marl_eval(database, rows, table, out, include_unfinished=options.include_unfinished)
+    else:
+        export_raw(database, rows, table, format, out)
 
 
 def _make_table(

@@ -58,6 +58,8 @@ COMMANDS = {
     "sweep-worker": Command("sweep:sweep_worker", "Start the runs of a sweep that another process saved.", hidden=True),
     "project": Command("project:project", "Project the memory of a run to the plane."),
     "export": Command("export:export", "Write one figure or one table of some runs."),
+    "bundle": Command("bundle:bundle", "Write runs into one file for a colleague."),
+    "open": Command("bundle:open_file", "Check a bundle and show it, or import its runs."),
     "notebook": Command("notebook:app", "List the research notebook's entries, or export them."),
     "db": Command("database:app", "Care for a database, a foreign one too."),
     "sql": Command("sql:sql", "Ask a database in SQL; nothing can be changed."),

@@ -7,10 +7,10 @@ from rich.console import Console
 from rich.progress import Progress
 
 from app.cli.output import DEFAULT_DATABASE, AsJson, DatabaseUrl, RunPrefix, print_json, say
-from app.projections.jobs import METHODS, project_snapshot
+from app.projections.snapshots import LANDMARKS, METHODS, phase_of, project_snapshot, start_of
 from emtc_core.errors import ConfigError
 from storage.engine import Database, open_database
-from storage.queries.memory import list_snapshots
+from storage.queries.memory import Projection, list_snapshots
 from storage.queries.runs import get_run
 
 
@@ -18,8 +18,10 @@ def project(
     run: RunPrefix,
     snapshot: Annotated[str, typer.Option(help="latest, or the env step of a snapshot")] = "latest",
     method: Annotated[str, typer.Option(help="tsne, umap or pca")] = "tsne",
-    points: Annotated[int, typer.Option(help="Most points, stratified by return and time", min=12)] = 20_000,
-    seed: Annotated[int, typer.Option(help="Decides sample and layout", min=0)] = 0,
+    points: Annotated[
+        int, typer.Option(help="Landmarks, by return and time; the other nodes are placed by them", min=12)
+    ] = LANDMARKS,
+    seed: Annotated[int, typer.Option(help="Decides landmarks and layout", min=0)] = 0,
     db: DatabaseUrl = DEFAULT_DATABASE,
     json: AsJson = False,
 ) -> None:
@@ -36,14 +38,24 @@ def project(
             method=method,
             n=points,
             seed=seed,
-            progress=lambda part: bar.update(task, completed=part),
+            progress=lambda part: bar.update(task, completed=part, description=f"{method}: {phase_of(part).name}"),
         )
     if json:
-        print_json(
-            {"projection": projection.id, "snapshot": snapshot_id, "method": method, "seconds": projection.seconds}
-        )
+        told = {"projection": projection.id, "snapshot": snapshot_id, "method": method, "seconds": projection.seconds}
+        print_json(told | {"nodes": len(projection.coordinates), "params": projection.params})
     else:
-        say(f"Stored projection {projection.id} of snapshot {snapshot_id}: {method} in {projection.seconds:.1f} s.")
+        say(_tell(projection))
+
+
+def _tell(projection: Projection) -> str:
+    nodes, landmarks = len(projection.coordinates), projection.params["n"]
+    start = start_of(projection.params)
+    origin = f"the layout at env step {start.env_step:,}" if start else "PCA"
+    how = "" if projection.method == "pca" else f", {landmarks:,} landmarks set out from {origin}"
+    return (
+        f"Stored projection {projection.id} of snapshot {projection.snapshot_id}: {projection.method} of {nodes:,} "
+        f"nodes{how}, in {projection.seconds:.1f} s."
+    )
 
 
 def _find_snapshot(database: Database, run_id: str, wanted: str) -> int:

@@ -11,5 +11,5 @@ def read_asset(name: str) -> str:
 
 
 def read_script(*names: str) -> str:
-    """Read a component's scripts with the shared functions before them."""
+    """Read a component's script, in one file or several, with the shared functions before it."""
     return "\n".join(read_asset(name) for name in ("common.js", *names))

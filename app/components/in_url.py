@@ -60,16 +60,24 @@ def several(
     return BoundChoice(key=key, on_change=changed, options=[*options, *kept])
 
 
-def one(page: str, parameter: str, options: Sequence[str], on_change: Callable[[], None] | None = None) -> BoundChoice:
-    """Bind a choice of one; the first option is the usual one and leaves the URL bare."""
+def one(
+    page: str,
+    parameter: str,
+    options: Sequence[str],
+    on_change: Callable[[], None] | None = None,
+    *,
+    usual: str | None = None,
+) -> BoundChoice:
+    """Bind a choice of one; the usual option, the first unless told, leaves the URL bare."""
     key = f"{page}-{parameter}"
+    bare = options[0] if usual is None else usual
     if st.session_state.get(key) not in options:
         given = state.read_text(parameter)
-        st.session_state[key] = given if given in options else options[0]
+        st.session_state[key] = given if given in options else bare
 
     def changed() -> None:
         value = st.session_state[key]
-        state.write(parameter, None if value == options[0] else value)
+        state.write(parameter, None if value == bare else value)
         if on_change:
             on_change()
 

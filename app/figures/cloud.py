@@ -18,6 +18,7 @@ class Quantity:
     unit: str
     meaning: str
     binary: bool = False
+    whole: bool = False
 
 
 QUANTITIES: dict[str, Quantity] = {
@@ -27,10 +28,28 @@ QUANTITIES: dict[str, Quantity] = {
         Quantity("xi", "ξ", "yes or no", "desirable: part of a successful episode", binary=True),
         Quantity("delta_mem", "Δ_mem", "return", "consistency error along the stored successor"),
         Quantity("beta", "β", "fraction", "gate coefficient of that error at the snapshot's τ"),
-        Quantity("t", "t", "steps", "step of the episode at which the state was met"),
+        Quantity("t", "t", "steps", "step of the episode at which the state was met", whole=True),
         Quantity("success", "N_ξ ÷ N_call", "fraction", "share of the visits that belong to successes"),
+        Quantity("n_call", "N_call", "visits", "how often the state was met", whole=True),
+        Quantity("age", "age", "env steps", "since the state that stands in the node was met", whole=True),
+        Quantity("episode", "episode", "number", "the training episode whose state stands in the node", whole=True),
     )
 }
+
+
+def scale_ends(values: NDArray[np.floating], quantity: Quantity) -> tuple[float, float]:
+    """Choose the values at the ends of a colour scale so that one point in a hundred may lie beyond either.
+
+    Where nearly all points share one value, those that do not decide: a scale without a length would show nothing.
+    """
+    finite = values[np.isfinite(values)]
+    if quantity.binary or not len(finite):
+        return 0.0, 1.0
+    low, high = np.quantile(finite, (0.01, 0.99))
+    unlike = finite[finite != low]
+    if low == high and len(unlike):
+        low, high = min(low, np.quantile(unlike, 0.01)), max(high, np.quantile(unlike, 0.99))
+    return float(low), float(high)
 
 
 @dataclass(frozen=True)
@@ -49,6 +68,7 @@ class Cloud:
     caption: str
     fields: tuple[tuple[str, NDArray[np.float32]], ...] = ()
     """Every quantity of the points with its key, where there is room for all of them."""
+    scale: tuple[str, ...] = VIRIDIS
 
     @property
     def value_label(self) -> str:
@@ -58,17 +78,17 @@ class Cloud:
     @property
     def colors(self) -> tuple[str, ...]:
         """The colour scale, low to high."""
-        return TWO if self.quantity.binary else VIRIDIS
+        return TWO if self.quantity.binary and self.scale == VIRIDIS else self.scale
 
     @property
     def low(self) -> float:
         """Value at the lower end of the scale; one point in a hundred may lie below."""
-        return 0.0 if self.quantity.binary else self._quantile(0.01)
+        return scale_ends(self.value, self.quantity)[0]
 
     @property
     def high(self) -> float:
         """Value at the upper end of the scale; one point in a hundred may lie above."""
-        return 1.0 if self.quantity.binary else self._quantile(0.99)
+        return scale_ends(self.value, self.quantity)[1]
 
     @property
     def description(self) -> str:
@@ -79,7 +99,3 @@ class Cloud:
         """List every point: slot, x, y and the quantities, the coloured one first."""
         place = {"slot": self.slot, "x": self.x, "y": self.y}
         return pd.DataFrame({**place, self.quantity.key: self.value, **dict(self.fields)})
-
-    def _quantile(self, part: float) -> float:
-        finite = self.value[np.isfinite(self.value)]
-        return float(np.quantile(finite, part)) if len(finite) else part

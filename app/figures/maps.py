@@ -8,6 +8,15 @@ from numpy.typing import NDArray
 
 from app.figures.cloud import Cloud
 
+MOST_JUMPS = 3
+"""Errors that are written beside a path."""
+
+
+def largest_errors(delta_mem: NDArray[np.floating], most: int) -> NDArray[np.int64]:
+    """Choose the steps with the largest errors above 0, at most so many, in order."""
+    known = np.flatnonzero(np.nan_to_num(delta_mem) > 0)
+    return np.sort(known[np.argsort(-delta_mem[known], kind="stable")][:most])
+
 
 @dataclass(frozen=True)
 class Trace:
@@ -20,10 +29,9 @@ class Trace:
     y: NDArray[np.float32]
     delta_mem: NDArray[np.float64]  # [K] error of the transition that begins there; NaN: unknown
 
-    def jumps(self, most: int = 3) -> NDArray[np.int64]:
-        """Choose the places with the largest errors above 0, at most so many, in order."""
-        known = np.flatnonzero(np.isfinite(self.x) & (np.nan_to_num(self.delta_mem) > 0))
-        return np.sort(known[np.argsort(-self.delta_mem[known], kind="stable")][:most])
+    def jumps(self, most: int = MOST_JUMPS) -> NDArray[np.int64]:
+        """Choose the places on the map with the largest errors above 0, at most so many, in order."""
+        return largest_errors(np.where(np.isfinite(self.x), self.delta_mem, np.nan), most)
 
 
 @dataclass(frozen=True)

@@ -4,10 +4,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.figures.cloud import QUANTITIES, Cloud
+from app.theme import VIRIDIS
 from storage.queries.memory import Snapshot
 
-MOST_WITH_FIELDS = 50_000
-"""Beyond, six columns of numbers would weigh more than the picture."""
+MOST_WITH_FIELDS = 100_000
+"""Beyond, the columns of numbers would weigh more than the picture."""
 
 
 def draw_memory(
@@ -21,6 +22,7 @@ def draw_memory(
     title: str,
     caption: str,
     every_quantity: bool = False,
+    colors: tuple[str, ...] = VIRIDIS,
 ) -> Cloud:
     """Draw the chosen rows [n] at coordinates [n, 2]; in a fixed random order, so that no value hides another.
 
@@ -48,6 +50,7 @@ def draw_memory(
         quantity=QUANTITIES[color],
         caption=caption,
         fields=tuple((key, values_of(snapshot, key)[rows][order]) for key in told),
+        scale=colors,
     )
 
 
@@ -60,11 +63,4 @@ def values_of(snapshot: Snapshot, color: str) -> NDArray[np.float32]:
     if color == "success":
         share = snapshot.n_xi / np.maximum(snapshot.n_call, 1)
         return np.where(snapshot.n_call > 0, share, np.nan).astype(np.float32)
-    columns = {
-        "h": snapshot.h,
-        "xi": snapshot.xi,
-        "delta_mem": snapshot.delta_mem,
-        "beta": snapshot.beta,
-        "t": snapshot.t,
-    }
-    return columns[color].astype(np.float32)
+    return getattr(snapshot, QUANTITIES[color].key).astype(np.float32)

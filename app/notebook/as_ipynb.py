@@ -21,34 +21,55 @@ from app.notebook.recipes import IMPORTS, make_recipe
 Cell = dict[str, Any]
 
 _SETUP = '''\
+import base64
 import os
 
+try:
 {imports}
+except ImportError as missing:
+    print(f"{{missing}}. {install} Until then the figures are pictures, as they were frozen.")
+    open_database = None
 DATABASE = os.environ.get("EMTC_DB", {database!r})
 
 
-def show(recipe, frozen):
+class Picture:
+    """A figure as it was frozen, for a kernel that cannot draw it."""
+
+    def __init__(self, image):
+        self.image = image
+
+    def _repr_png_(self):
+        return base64.b64decode(self.image)
+
+
+def show(recipe, frozen, image):
     """Draw a figure from the database as it is now, or, where that is not possible, as it was frozen."""
+    if open_database is None:
+        return Picture(image)
+    if recipe is None:  # its view does not say how to rebuild it
+        return to_plotly(thaw(unpack(frozen)))
     try:
-        figure = recipe(open_database(DATABASE, read_only=True))
+        figure = recipe(open_database(DATABASE))
     except (EmtcError, LookupError, ValueError) as reason:
         print(f"As it was frozen: {{reason}}")
         figure = thaw(unpack(frozen))
     return to_plotly(figure)
 '''
+INSTALL = "Install EMTC Lab in this kernel with: pip install emtc-lab."
 
 
 def to_notebook(entries: Sequence[Gathered], *, database: str, address: str | None) -> bytes:
-    """Write the notebook; it needs this project installed in its kernel.
+    """Write the notebook; a kernel without this project shows its figures as they were frozen.
 
     Args:
         entries: What to write.
         database: URL of the database; a password in it is left out.
         address: Address of the app, for links to the views.
     """
+    imports = textwrap.indent(IMPORTS.rstrip(), "    ")
     cells = [
-        _text("head", "# Research notebook\n\nRun the cells with a kernel in which EMTC Lab is installed."),
-        _code("setup", _SETUP.format(imports=IMPORTS, database=without_password(database))),
+        _text("head", f"# Research notebook\n\nEvery figure is shown as it was frozen. To draw it anew: {INSTALL}"),
+        _code("setup", _SETUP.format(imports=imports, install=INSTALL, database=without_password(database))),
     ]
     for entry in entries:
         cells += _entry(entry, address)
@@ -82,18 +103,19 @@ def _figure(entry: Gathered, packed: str) -> list[Cell]:
     assert entry.figure is not None
     number = entry.row.id
     recipe = make_recipe(entry.view, entry.figure) if entry.view is not None else None
+    call = f"frozen_{number}, image_{number})"
     if recipe is None:
-        source = f"to_plotly(thaw(unpack(frozen_{number})))  # its view does not say how to rebuild it"
+        source = f"show(None, {call}  # its view does not say how to rebuild it"
     else:
         body = textwrap.indent("\n".join(recipe), "    ")
-        source = f"def figure_{number}(db):\n{body}\n\n\nshow(figure_{number}, frozen_{number})"
+        source = f"def figure_{number}(db):\n{body}\n\n\nshow(figure_{number}, {call}"
     image = base64.b64encode(export_figure(entry.figure, "png")).decode()
     output = {
         "output_type": "display_data",
         "data": {"image/png": image, "text/plain": entry.figure.description},
         "metadata": {},
     }
-    frozen = _code(f"frozen-{number}", f'frozen_{number} = "{packed}"')
+    frozen = _code(f"frozen-{number}", f'frozen_{number} = "{packed}"\nimage_{number} = "{image}"')
     frozen["metadata"] = {"jupyter": {"source_hidden": True}}
     return [frozen, _code(f"figure-{number}", source) | {"outputs": [output]}]
 

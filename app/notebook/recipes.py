@@ -12,6 +12,7 @@ from app.notebook.frozen import Figure
 from app.notebook.view import View
 from app.results.quantities import find_quantity
 from app.results.registry import FIGURES
+from app.results.selection import Choice
 from emtc_core.errors import EmtcError
 
 IMPORTS: Final = """\
@@ -20,17 +21,21 @@ from app.figures.live import GATE_METRICS, contrast_chance, draw_gate_dynamics, 
 from app.figures.live import draw_metrics, draw_outcomes
 from app.figures.memory import draw_memory
 from app.figures.plotly_view import to_plotly
+from app.figures.selection import draw_selection
 from app.figures.trajectory import draw_trajectory
+from app.figures.what_if import draw_what_if
 from app.notebook.frozen import thaw, unpack
 from app.projections.jobs import project_snapshot, sample_rows
 from app.projections.linear import AXIS_PAIRS, Drawn, draw_axes, draw_pca
 from app.results.curves import draw_comparison
 from app.results.quantities import find_quantity
 from app.results.registry import FIGURES
+from app.results.selection import Choice
 from app.results.series import read_comparison
 from app.results.statistics import Reading
+from app.results.what_if import Question, answer, merge_nodes, read_rules, read_stream
 from emtc_core.errors import EmtcError
-from storage.engine import open_database
+from storage import open_database
 from storage.queries.curves import evaluations, metric, training_episodes
 from storage.queries.episodes import get_playback, get_trajectory
 from storage.queries.gate import gate_stats
@@ -102,13 +107,16 @@ def _metrics(view: View, figure: Figure) -> list[str]:
 
 def _memory_atlas(view: View, figure: Figure) -> list[str]:
     snapshot, n, seed = (int(view.facts[name]) for name in ("snapshot", "n", "seed"))
+    drawn = int(view.facts.get("drawn", n))
     return [
         f"snapshot = get_snapshot(db, {snapshot})",
-        f"rows = sample_rows(snapshot, n={n or 'snapshot.size'}, seed={seed})",
+        f"rows = sample_rows(snapshot, n={drawn or 'snapshot.size'}, seed={seed})",
         *_project(view, snapshot, n, seed),
+        *_choose(view),
         "return draw_memory(",
         "    snapshot, rows, drawn.coordinates[rows], x_label=drawn.x_label, y_label=drawn.y_label,",
         f"    color={str(view.facts['color'])!r},",
+        *([f"    colors={tuple(map(str, view.facts['scale']))!r},"] if "scale" in view.facts else []),
         f"    title={figure.title!r},",
         f"    caption={figure.caption!r},",
         ")",
@@ -120,11 +128,37 @@ def _project(view: View, snapshot: int, n: int, seed: int) -> list[str]:
     if method == "axes":
         return [f"drawn = draw_axes(snapshot.embedding, AXIS_PAIRS[{int(view.facts['pair'])}])"]
     if method == "pca":
-        return ["drawn = draw_pca(snapshot.embedding, fit_on=rows)"]
+        fitted = "" if view.facts.get("fit") == "all" else ", fit_on=rows"
+        return [f"drawn = draw_pca(snapshot.embedding{fitted})"]
     label = _NAMES[method]
     return [
         f"projection = project_snapshot(db, {snapshot}, method={method!r}, n={n or 'snapshot.size'}, seed={seed})",
         f'drawn = Drawn(projection.coordinates, "{label} 1 [1]", "{label} 2 [1]")',
+    ]
+
+
+def _choose(view: View) -> list[str]:
+    """Keep what lasso and ranges keep; also the nodes without a place go."""
+    if "drawn" not in view.facts:
+        return []
+    choice = Choice.parse(str(view.facts["lasso"]), str(view.facts["ranges"]))
+    return [
+        f"choice = Choice({choice.polygon!r}, {dict(choice.ranges)!r})",
+        "rows = rows[choice.mask(snapshot, drawn.coordinates)[rows]]",
+    ]
+
+
+def _selection(view: View, figure: Figure) -> list[str]:
+    snapshot, n, seed = (int(view.facts[name]) for name in ("snapshot", "n", "seed"))
+    choice = Choice.parse(str(view.facts["lasso"]), str(view.facts["ranges"]))
+    return [
+        *_run(view)[:1],
+        f"snapshot = get_snapshot(db, {snapshot})",
+        *_project(view, snapshot, n, seed),
+        f"choice = Choice({choice.polygon!r}, {dict(choice.ranges)!r})",
+        "everywhere = Choice().mask(snapshot, drawn.coordinates)",
+        "chosen = choice.mask(snapshot, drawn.coordinates)",
+        "return draw_selection(snapshot, chosen, everywhere, run=run.name, words=choice.words)",
     ]
 
 
@@ -139,6 +173,23 @@ def _trajectory(view: View, figure: Figure) -> list[str]:
         f"title = {figure.title!r}",
         "verdicts = {'h': episode.h, 'delta_mem': episode.delta_mem, 'beta': episode.beta}",
         "return draw_trajectory(title=title, reward=episode.reward, **verdicts)",
+    ]
+
+
+def _what_if(view: View, figure: Figure) -> list[str]:
+    asked = view.facts["question"]
+    factor = None if asked["delta_factor"] is None else float(asked["delta_factor"])
+    fixed = None if asked["tau_fixed"] is None else float(asked["tau_fixed"])
+    question = (float(asked["tau_factor"]), fixed, factor, str(asked["lookup"]), str(asked["successor"]))
+    merged = "None" if factor is None else f"merge_nodes(snapshot, rules, {factor!r})"
+    return [
+        f"run = get_run(db, {view.run_ids[0]!r})",
+        f"snapshot = get_snapshot(db, {int(view.facts['snapshot'])})",
+        "rules = read_rules(run.config)",
+        "stream = read_stream(db, run.id, rules, until=snapshot.env_step)",
+        f"merged = {merged}",
+        f"found = answer(snapshot, stream, rules, Question{question!r}, merged=merged)",
+        "return draw_what_if(found, run=run.name, env_step=snapshot.env_step)",
     ]
 
 
@@ -163,6 +214,8 @@ _RECIPES: dict[tuple[str, str], Callable[[View, Figure], list[str] | None]] = {
     ("live", "learning-curves"): _outcomes,
     ("live", "metrics"): _metrics,
     ("memory", "memory-atlas"): _memory_atlas,
+    ("memory", "memory-selection"): _selection,
     ("memory", "trajectory"): _trajectory,
+    ("memory", "what-if"): _what_if,
     ("replay", "trajectory"): _trajectory,
 }

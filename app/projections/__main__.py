@@ -4,7 +4,8 @@ import argparse
 import os
 
 from app.projections.jobs import work
-from storage.engine import open_database
+from app.projections.linear import Progress
+from storage.engine import Database, open_database
 
 
 def main() -> None:
@@ -12,7 +13,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="app.projections")
     parser.add_argument("--job", required=True, type=int)
     arguments = parser.parse_args()
-    work(open_database(os.environ["EMTC_DB"]), arguments.job)
+    work(open_database(os.environ["EMTC_DB"]), arguments.job, embed=embed)
+
+
+def embed(db: Database, snapshot_id: int, *, kind: str, seed: int, progress: Progress) -> None:
+    """Fit an embedder; torch is loaded only now, most jobs do without it."""
+    from app.projections.embedders import embed_snapshot
+
+    embed_snapshot(db, snapshot_id, kind=kind, seed=seed, progress=progress)
 
 
 if __name__ == "__main__":

@@ -1,89 +1,77 @@
-"""Projections of stored snapshots: computed here and now, or by a background process that can be cancelled."""
+"""Projections of stored snapshots by a background process that tells how far it is and can be cancelled.
+
+What it does is `app.projections.snapshots`; whoever wants a projection here and now calls that.
+"""
 
 import os
 import socket
 import time
 from collections.abc import Callable
-from importlib.metadata import version
-from typing import Any
+from typing import Protocol
 
-import numpy as np
 import psutil
-from numpy.typing import NDArray
 
-from app.projections.linear import Progress, ignore_progress
-from app.projections.methods import BACKGROUND, compute
-from app.projections.sampling import stratified_rows
+from app.projections.linear import Progress
+from app.projections.snapshots import (
+    EMBED_SHARE,
+    EMBEDDERS,
+    METHODS,
+    Phase,
+    phase_of,
+    project_snapshot,
+    projection_params,
+    sample_rows,
+)
 from app.runs.launch import spawn
 from emtc_core.errors import ConfigError
 from storage.engine import Database, run_folder
-from storage.projections import JobRow, create_job, get_job, save_projection, update_job
-from storage.queries.memory import Projection, Snapshot, find_projection, get_snapshot
+from storage.projections import JobRow, create_job, get_job, update_job
+from storage.queries.memory import Snapshot
 
-METHODS = ("pca", *sorted(BACKGROUND))
+__all__ = [
+    "EMBEDDERS",
+    "METHODS",
+    "CancelledError",
+    "Phase",
+    "cancel_job",
+    "phase_of",
+    "project_snapshot",
+    "projection_params",
+    "sample_rows",
+    "start_job",
+    "work",
+]  # the first names of what is computed live next door; pages and notebooks have them from here
+
 REPORT_EVERY_S = 0.4
-_LIBRARIES = {"pca": ("numpy",), "tsne": ("openTSNE", "numpy"), "umap": ("numba", "numpy", "scipy")}
-_REVISION = 1
-"""Goes up when a change here changes pictures."""
+
+
+class Embed(Protocol):
+    """Fits a fresh embedder to a snapshot's states and stores the embedding of its nodes."""
+
+    def __call__(self, db: Database, snapshot_id: int, *, kind: str, seed: int, progress: Progress) -> object: ...
 
 
 class CancelledError(Exception):
     """Somebody asked the background job to end."""
 
 
-def projection_params(method: str, *, n: int, seed: int) -> dict[str, Any]:
-    """List everything that decides a picture besides the snapshot.
+def start_job(
+    db: Database, snapshot: Snapshot, *, method: str, n: int, seed: int, embedder: str | None = None
+) -> JobRow:
+    """Start a background projection, or return the one that is under way with the same parameters.
 
-    Raises:
-        ConfigError: If the method is unknown.
+    Args:
+        db: An open database.
+        snapshot: The snapshot; all of its nodes get a place.
+        method: "tsne", "umap" or "pca".
+        n: Landmarks; all nodes if there are no more.
+        seed: Decides landmarks and layout.
+        embedder: Type of an embedder that is fitted anew first and whose embedding is shown; None: the run's own.
     """
-    if method not in METHODS:
-        raise ConfigError(f"method must be one of {', '.join(METHODS)}, got {method!r}.")
-    versions = {name: version(name) for name in _LIBRARIES[method]}
-    return {"n": n, "seed": seed, "sample": "return x time", "revision": _REVISION, "versions": versions}
-
-
-def sample_rows(snapshot: Snapshot, *, n: int, seed: int) -> NDArray[np.int64]:
-    """Choose the rows of a snapshot that are shown."""
-    return stratified_rows(snapshot.h, snapshot.t, n=n, seed=seed)
-
-
-def project_snapshot(
-    db: Database,
-    snapshot_id: int,
-    *,
-    method: str,
-    n: int = 20_000,
-    seed: int = 0,
-    progress: Progress = ignore_progress,
-) -> Projection:
-    """Return the stored projection, or compute and store it; rows outside the sample are NaN.
-
-    Raises:
-        ConfigError: If the method is unknown or the snapshot has too few nodes.
-        StorageError: If there is no such snapshot.
-    """
-    snapshot = get_snapshot(db, snapshot_id)
-    n = min(n, snapshot.size)  # so that "20,000 of fewer" and "all" are one picture
-    params = projection_params(method, n=n, seed=seed)
-    if (known := find_projection(db, snapshot_id, method, params)) is not None:
-        return known
-    rows = sample_rows(snapshot, n=n, seed=seed)
-    started = time.monotonic()
-    try:
-        drawn = compute(method, snapshot.embedding[rows], seed=seed, n_jobs=os.cpu_count() or 1, progress=progress)
-    except ValueError as exc:
-        raise ConfigError(f"{str(exc)[0].upper()}{str(exc)[1:]}. Take a later snapshot.") from exc
-    coordinates = np.full((snapshot.size, 2), np.nan, np.float32)
-    coordinates[rows] = drawn
-    seconds = time.monotonic() - started
-    new = save_projection(db, snapshot_id, method=method, params=params, coordinates=coordinates, seconds=seconds)
-    return Projection(new, snapshot_id, method, params, seconds, coordinates)
-
-
-def start_job(db: Database, snapshot: Snapshot, *, method: str, n: int, seed: int) -> JobRow:
-    """Start a background projection, or return the one that is under way with the same parameters."""
-    job = create_job(db, snapshot.id, method=method, params=projection_params(method, n=n, seed=seed))
+    n = min(n, snapshot.size)
+    job = create_job(
+        db, snapshot.id, method=method, params=projection_params(method, n=n, seed=seed, embedder=embedder)
+    )
     if job.status == "queued" and job.pid is None:
         log = run_folder(db, snapshot.run_id) / "projections.txt"
         process = spawn(["app.projections", "--job", str(job.id)], log, db=db)
@@ -96,8 +84,15 @@ def cancel_job(db: Database, job_id: int) -> None:
     update_job(db, job_id, status="cancelled")
 
 
-def work(db: Database, job_id: int) -> None:
-    """Do a job in this process and leave its outcome in the database."""
+def work(db: Database, job_id: int, *, embed: Embed | None = None) -> None:
+    """Do a job in this process and leave its outcome in the database.
+
+    Args:
+        db: An open database.
+        job_id: The job.
+        embed: Fits an embedder to a snapshot and stores what it says; only jobs that name an embedder need it. It
+            comes from outside because it needs torch, which no page may load.
+    """
     job = get_job(db, job_id)
     if job.status == "running" and job.pid != os.getpid():
         return  # another process was faster
@@ -105,14 +100,32 @@ def work(db: Database, job_id: int) -> None:
     _sign(db, job_id, os.getpid())
     report = _throttled(db, job_id)
     try:
-        params = job.params
-        project_snapshot(db, job.snapshot_id, method=job.method, n=params["n"], seed=params["seed"], progress=report)
+        _project(db, job, embed, report)
     except CancelledError:
         return
     except BaseException as exc:
         update_job(db, job_id, status="failed", error=str(exc) or type(exc).__name__)
         raise
     update_job(db, job_id, status="finished", progress=1.0)
+
+
+def _project(db: Database, job: JobRow, embed: Embed | None, report: Progress) -> None:
+    n, seed, embedder = job.params["n"], job.params["seed"], job.params.get("embedder")
+    done = 0.0
+    if embedder is not None:
+        if embed is None:
+            raise ConfigError(f"Job {job.id} fits an embedder. Run it by: python -m app.projections --job {job.id}")
+        embed(db, job.snapshot_id, kind=embedder, seed=seed, progress=lambda part: report(EMBED_SHARE * part))
+        done = EMBED_SHARE
+    project_snapshot(
+        db,
+        job.snapshot_id,
+        method=job.method,
+        n=n,
+        seed=seed,
+        embedder=embedder,
+        progress=lambda part: report(done + (1 - done) * part),
+    )
 
 
 def _throttled(db: Database, job_id: int) -> Callable[[float], None]:

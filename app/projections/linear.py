@@ -33,7 +33,9 @@ def draw_axes(embedding: Coordinates, pair: tuple[int, int]) -> Drawn:
     return Drawn(np.ascontiguousarray(embedding[:, [first, second]], dtype=np.float32), *names)
 
 
-def draw_pca(embedding: Coordinates, *, fit_on: NDArray[np.int64] | None = None) -> Drawn:
+def draw_pca(
+    embedding: Coordinates, *, fit_on: NDArray[np.int64] | None = None, like: Coordinates | None = None
+) -> Drawn:
     """Show the two directions of largest variance, each with its share of it.
 
     A direction's sign is chosen so that its largest loading is positive; otherwise it would be arbitrary.
@@ -41,6 +43,8 @@ def draw_pca(embedding: Coordinates, *, fit_on: NDArray[np.int64] | None = None)
     Args:
         embedding: Points [n, 4].
         fit_on: Rows that decide the directions; all of them when missing.
+        like: Earlier places [n, 2] of the same points, NaN where there was none: signs and the one scale of both
+            axes are chosen so that the picture comes closest to them. Directions are never mixed.
     """
     fitted = embedding if fit_on is None else embedding[fit_on]
     centre = fitted.mean(axis=0, dtype=np.float64)
@@ -50,4 +54,16 @@ def draw_pca(embedding: Coordinates, *, fit_on: NDArray[np.int64] | None = None)
     axes *= np.sign(axes[np.argmax(np.abs(axes), axis=0), [0, 1]])
     share = variance[::-1][:2] / max(variance.sum(), 1e-30)
     labels = [f"principal component {i + 1} ({100 * s:.0f} % of variance)" for i, s in enumerate(share)]
-    return Drawn(((embedding.astype(np.float64) - centre) @ axes).astype(np.float32), *labels)
+    drawn = (embedding.astype(np.float64) - centre) @ axes
+    return Drawn((drawn if like is None else _flip_and_scale(drawn, like)).astype(np.float32), *labels)
+
+
+def _flip_and_scale(drawn: NDArray[np.float64], like: Coordinates) -> NDArray[np.float64]:
+    known = np.isfinite(like).all(axis=1)
+    if known.sum() < 2:
+        return drawn
+    now, before = drawn[known] - drawn[known].mean(axis=0), like[known].astype(np.float64)
+    before = before - before.mean(axis=0)
+    signs = np.where((now * before).sum(axis=0) < 0, -1.0, 1.0)
+    size_now, size_before = (float(np.sqrt((part**2).mean())) for part in (now, before))
+    return drawn * signs * (size_before / size_now if size_now and size_before else 1.0)

@@ -11,7 +11,13 @@ SMALLEST = 12  # points that a neighbor graph needs
 
 
 def compute(
-    method: str, embedding: Coordinates, *, seed: int, n_jobs: int = 1, progress: Progress = ignore_progress
+    method: str,
+    embedding: Coordinates,
+    *,
+    seed: int,
+    n_jobs: int = 1,
+    progress: Progress = ignore_progress,
+    begin: Coordinates | None = None,
 ) -> Coordinates:
     """Compute a projection of distinct or repeated 4-D points [n, 4] → [n, 2].
 
@@ -21,6 +27,8 @@ def compute(
         seed: Decides everything that is random.
         n_jobs: Threads; the result depends on the method's arithmetic only, not on timing.
         progress: Receives the finished part in [0, 1]; may raise to cancel.
+        begin: Places [n, 2] from which a slow method starts, so that its layout stays near them; without them it
+            starts from PCA.
 
     Raises:
         ValueError: If the method is unknown or there are too few points.
@@ -34,7 +42,7 @@ def compute(
     if method == "tsne":
         from app.projections.tsne import compute_tsne
 
-        return compute_tsne(embedding, seed=seed, n_jobs=n_jobs, progress=progress)
+        return compute_tsne(embedding, seed=seed, n_jobs=n_jobs, progress=progress, begin=begin)
     from app.projections.umap import compute_umap
 
-    return compute_umap(embedding, seed=seed, progress=progress)
+    return compute_umap(embedding, seed=seed, progress=progress, begin=begin)

@@ -56,7 +56,7 @@ _TABLES: Final = {
     "metrics": "every logged number: losses, Q-values, speed …",
     "evaluations": "greedy test episodes: wins and returns",
     "snapshots": "the episodic memory at one moment, each column packed into a blob",
-    "projections": "two coordinates for every node of a snapshot",
+    "projections": "coordinates for every node of a snapshot: two of a map, or those of another embedder (embed-…)",
     "jobs": "projections being computed",
     "entries": "the research notebook",
 }
@@ -166,7 +166,7 @@ _COLUMNS: Final = {
     "snapshots.beta": "gate along its link",
     "snapshots.state": "states of a sample of the nodes",
     "projections.seconds": "how long it took",
-    "projections.coordinates": "x and y of each node",
+    "projections.coordinates": "x and y of each node; of embed-… what the embedder says",
     "jobs.progress": "0 to 1",
     "entries.title": "its heading",
     "entries.body": "the note (Markdown)",

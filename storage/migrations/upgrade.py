@@ -1,9 +1,10 @@
 """Bring a database to the newest schema, inside the caller's transaction, one process at a time."""
 
 import re
+from functools import cache
 from pathlib import Path
 
-from sqlalchemy import Connection, inspect, text
+from sqlalchemy import Connection, create_engine, inspect, text
 
 from emtc_core.errors import NewerDatabaseError, StorageError
 from storage.models import SCHEMA_VERSION, Base
@@ -77,18 +78,36 @@ def to_head(connection: Connection, url: str) -> None:
         connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _LOCK_KEY})
     if is_current(connection, url):
         return
-    from alembic import command  # slow to import, needed once in a database's life
-    from alembic.config import Config
     from alembic.util.exc import CommandError
 
-    config = Config()
-    config.set_main_option("script_location", str(SCRIPTS).replace("%", "%%"))
-    config.attributes["connection"] = connection
     try:
-        command.upgrade(config, "head")
+        _run(connection, "head")
     except CommandError as error:
         raise StorageError(f"{url} names a schema that no version of EMTC Lab has. Is it damaged?") from error
     if connection.dialect.name == "sqlite":
         orphan = connection.execute(text("PRAGMA foreign_key_check")).first()
         if orphan is not None:
             raise StorageError(f"{url} cannot be upgraded: a row of {orphan[0]} has lost its {orphan[2]}.")
+
+
+@cache
+def describe_indexes(version: str) -> dict[str, str]:
+    """List the indexes that a SQLite database of a known schema has, with the statements that make them."""
+    engine = create_engine("sqlite://")
+    try:
+        with engine.begin() as connection:
+            _run(connection, version)
+            made = text("SELECT name, sql FROM sqlite_master WHERE type = 'index' AND sql IS NOT NULL")
+            return {row.name: row.sql for row in connection.execute(made)}
+    finally:
+        engine.dispose()
+
+
+def _run(connection: Connection, version: str) -> None:
+    from alembic import command  # slow to import, needed once in a database's life
+    from alembic.config import Config
+
+    config = Config()
+    config.set_main_option("script_location", str(SCRIPTS).replace("%", "%%"))
+    config.attributes["connection"] = connection
+    command.upgrade(config, version)

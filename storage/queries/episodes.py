@@ -1,6 +1,8 @@
 """What happened in one episode? Trajectories of training episodes and of greedy playbacks."""
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, Literal
 
 import numpy as np
@@ -17,6 +19,7 @@ from storage.models import EpisodeRow, EvalEpisode, Transition
 
 Floats = NDArray[np.float64]
 _FORMS = {"state": "f2", "action": "i2", "reward": "f1", "slots": "i1"}
+_EPISODES_AT_ONCE = 200
 MOST_TRAJECTORY_BYTES = 256 << 20
 """Unpacked: a long episode of a big game takes a hundredth."""
 THINNED = pack({})
@@ -108,6 +111,25 @@ def read_trajectory(connection: Connection, run_id: str, episode: int) -> Trajec
         beta=beta,
         tau=float(known_tau[0]) if len(known_tau) else None,
     )
+
+
+def iter_states(db: Database, run_id: str, episodes: Iterable[int]) -> Iterator[tuple[int, NDArray[np.float32]]]:
+    """Which states did these training episodes pass through? Episode and states [T+1, S], a few episodes at a time.
+
+    Raises:
+        StorageError: If an episode is missing, or its trajectory was thinned away.
+    """
+    remaining = iter(sorted(set(episodes)))
+    while chunk := list(islice(remaining, _EPISODES_AT_ONCE)):
+        statement = select(EpisodeRow.episode, EpisodeRow.trajectory).where(
+            EpisodeRow.run_id == run_id, EpisodeRow.episode.in_(chunk)
+        )
+        with db.read() as connection:
+            found = {row.episode: row.trajectory for row in connection.execute(statement)}
+        for episode in chunk:
+            if found.get(episode, THINNED) == THINNED:
+                raise StorageError(f"The states of episode {episode} of run {run_id} are gone. Choose another run.")
+            yield episode, _arrays(found[episode])["state"]
 
 
 def get_playback(db: Database, run_id: str, env_step: int, episode: int) -> Trajectory:

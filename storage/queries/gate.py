@@ -54,6 +54,21 @@ def gate_chart(
     return frame
 
 
+def newest_transitions(db: Database, run_id: str, until: int, limit: int) -> pd.DataFrame:
+    """How was each of the newest transitions judged, at most `limit` up to env step `until`?
+
+    Returns:
+        episode, reward, h, h_next, delta_mem, beta, tau, slot, next_slot in the order of env steps; no row where the
+        transitions were thinned away.
+    """
+    table = Transition
+    judged = (table.reward, table.h, table.h_next, table.delta_mem, table.beta, table.tau)
+    columns = (table.episode, *judged, table.slot, table.next_slot)
+    wanted = (table.run_id == run_id, table.env_step.between(until - limit + 1, until))
+    with db.read() as connection:
+        return read_frame(connection, select(*columns).where(*wanted).order_by(table.env_step))
+
+
 def has_transitions(connection: Connection, run_id: str) -> bool:
     """Tell whether a run's transitions are there, or only their sums."""
     first = select(Transition.run_id).where(Transition.run_id == run_id, Transition.env_step == 1)

@@ -15,7 +15,7 @@ from emtc_core.errors import StorageError
 from storage.blobs import find_row, unpack_as, unpack_one, unpack_row
 from storage.engine import Database
 from storage.frames import read_frame
-from storage.models import ProjectionRow, SnapshotRow
+from storage.models import EpisodeRow, ProjectionRow, SnapshotRow
 from storage.queries.episodes import Trajectory, read_trajectory
 
 _FORMS = {
@@ -26,6 +26,10 @@ _FORMS = {
 }
 """The columns of a snapshot, and the form of each one's array."""
 EMBED_DIM = 4
+EMBEDDING = "embed-"
+"""Begins the method of a projection that has the dimensions of an embedder, fitted anew, instead of two."""
+_START = "start"
+"""The parameter of a projection that names the earlier one whose layout it set out from."""
 
 
 @dataclass(frozen=True)
@@ -49,6 +53,7 @@ class Snapshot:
     beta: NDArray[np.float32]
     state_rows: NDArray[np.int64]  # rows whose state is stored here
     state: NDArray[np.float16]  # [len(state_rows), S]
+    age: NDArray[np.float32]  # env steps since the state that stands in the node was met; NaN: unknown
 
     @property
     def size(self) -> int:
@@ -59,6 +64,13 @@ class Snapshot:
         """Find the row of a slot, or None."""
         row = int(np.searchsorted(self.slot, slot))
         return row if row < len(self.slot) and self.slot[row] == slot else None
+
+    def rows_of(self, slots: NDArray[np.integer]) -> NDArray[np.int64]:
+        """Find the rows of slots, any shape; -1 where a slot holds nothing."""
+        if not len(self.slot):
+            return np.full(slots.shape, -1, np.int64)
+        rows = np.minimum(np.searchsorted(self.slot, slots), len(self.slot) - 1)
+        return np.where(self.slot[rows] == slots, rows, -1)
 
 
 @dataclass(frozen=True)
@@ -117,11 +129,41 @@ def get_snapshot(db: Database, snapshot_id: int) -> Snapshot:
     """
     with db.read() as connection:
         row = _snapshot_row(connection, snapshot_id)
+        began = connection.execute(
+            select(EpisodeRow.episode, EpisodeRow.first_env_step).where(EpisodeRow.run_id == row.run_id)
+        ).all()
     columns: dict[str, NDArray[Any]] = {name: unpack_one(row._mapping[name], form) for name, form in _FORMS.items()}
     states = unpack_as(row.state, {"state_rows": "i1", "state": "f2"})
     _check_lengths(snapshot_id, row.size, columns, states)
     columns["h"] = columns.pop("H")
-    return Snapshot(row.id, row.run_id, row.env_step, **columns, **states)
+    age = _ages(row.env_step, columns["episode"], columns["t"], np.array(began, np.int64).reshape(-1, 2))
+    return Snapshot(row.id, row.run_id, row.env_step, **columns, **states, age=age)
+
+
+def _ages(
+    env_step: int, episode: NDArray[np.int64], t: NDArray[np.integer], began: NDArray[np.int64]
+) -> NDArray[np.float32]:
+    """Count env steps since each node's state was met, from the first env step of each episode [E, 2]."""
+    if not len(began):
+        return np.full(len(episode), np.nan, np.float32)
+    began = began[np.argsort(began[:, 0])]
+    place = np.minimum(np.searchsorted(began[:, 0], episode), len(began) - 1)
+    known = began[place, 0] == episode
+    return np.where(known, env_step - (began[place, 1] - 1 + t), np.nan).astype(np.float32)
+
+
+def get_node(db: Database, snapshot: Snapshot, slot: int) -> PointDetail:
+    """What is this node of a snapshot that was read already, and which episode does its state come from?
+
+    Raises:
+        StorageError: If the snapshot has no such slot.
+    """
+    row = snapshot.row_of(slot)
+    if row is None:
+        raise StorageError(f"Snapshot {snapshot.id} has no node in slot {slot}.")
+    node = {name: getattr(snapshot, name.lower())[row] for name in _FORMS if name != "slot"}
+    with db.read() as connection:
+        return _detail(connection, (snapshot.id, snapshot.run_id, snapshot.env_step), row, slot, node)
 
 
 def get_point(db: Database, snapshot_id: int, slot: int) -> PointDetail:
@@ -136,13 +178,20 @@ def get_point(db: Database, snapshot_id: int, slot: int) -> PointDetail:
         if place is None:
             raise StorageError(f"Snapshot {snapshot_id} has no node in slot {slot}.")
         node = {name: unpack_row(row._mapping[name], place, form) for name, form in _FORMS.items() if name != "slot"}
-        trajectory = read_trajectory(connection, row.run_id, int(node["episode"]))
-        if not 0 <= node["t"] < len(trajectory.state):
-            raise StorageError(f"Slot {slot} of snapshot {snapshot_id} names a step that its episode does not have.")
+        return _detail(connection, (snapshot_id, row.run_id, row.env_step), place, slot, node)
+
+
+def _detail(
+    connection: Connection, where: tuple[int, str, int], place: int, slot: int, node: Mapping[str, Any]
+) -> PointDetail:
+    snapshot_id, run_id, env_step = where
+    trajectory = read_trajectory(connection, run_id, int(node["episode"]))
+    if not 0 <= node["t"] < len(trajectory.state):
+        raise StorageError(f"Slot {slot} of snapshot {snapshot_id} names a step that its episode does not have.")
     return PointDetail(
         snapshot_id=snapshot_id,
-        run_id=row.run_id,
-        env_step=row.env_step,
+        run_id=run_id,
+        env_step=env_step,
         row=place,
         slot=slot,
         embedding=node["embedding"],
@@ -161,17 +210,72 @@ def get_point(db: Database, snapshot_id: int, slot: int) -> PointDetail:
 
 
 def find_projection(db: Database, snapshot_id: int, method: str, params: Mapping[str, Any]) -> Projection | None:
-    """Was this projection computed before, with just these parameters?"""
-    wanted = json.dumps(params, sort_keys=True)
+    """Was this projection computed before, with just these parameters?
+
+    `start` tells from where a layout set out; parameters that do not name it accept any, the newest first.
+    """
     key = (ProjectionRow.snapshot_id == snapshot_id, ProjectionRow.method == method)
+    statement = select(ProjectionRow.id, ProjectionRow.params).where(*key).order_by(ProjectionRow.id.desc())
     with db.read() as connection:
-        known = connection.execute(
-            select(ProjectionRow.id, ProjectionRow.params).where(*key).order_by(ProjectionRow.id.desc())
-        )
-        ids = [row.id for row in known if json.dumps(row.params, sort_keys=True) == wanted]
-        if not ids:
-            return None
-        row = connection.execute(select(ProjectionRow.__table__).where(ProjectionRow.id == ids[0])).one()
+        for row in connection.execute(statement).all():
+            if _are_same(row.params, params):
+                return _get_projection(connection, row.id)
+    return None
+
+
+def get_projection(db: Database, projection_id: int) -> Projection:
+    """What are the coordinates of this projection?
+
+    Raises:
+        StorageError: If there is none.
+    """
+    with db.read() as connection:
+        return _get_projection(connection, projection_id)
+
+
+def find_embedding(db: Database, snapshot_id: int, kind: str, *, seed: int) -> Projection | None:
+    """What is the newest embedding of this snapshot by a fresh embedder of this type? Coordinates [M, X]."""
+    key = (ProjectionRow.snapshot_id == snapshot_id, ProjectionRow.method == f"{EMBEDDING}{kind}")
+    statement = select(ProjectionRow.id, ProjectionRow.params).where(*key).order_by(ProjectionRow.id.desc())
+    with db.read() as connection:
+        for row in connection.execute(statement).all():
+            if row.params.get("seed") == seed:
+                return _get_projection(connection, row.id)
+    return None
+
+
+def find_earlier_projection(
+    db: Database, snapshot_id: int, method: str, params: Mapping[str, Any]
+) -> Projection | None:
+    """Which projection with these parameters belongs to the nearest earlier snapshot of the same run?
+
+    A smaller memory may have had fewer nodes than `n`; its `n` is then its size. `start` is not compared.
+    """
+    later = select(SnapshotRow.run_id, SnapshotRow.env_step).where(SnapshotRow.id == snapshot_id).subquery()
+    statement = (
+        select(ProjectionRow.id, ProjectionRow.params, SnapshotRow.size)
+        .join(SnapshotRow, SnapshotRow.id == ProjectionRow.snapshot_id)
+        .join(later, (SnapshotRow.run_id == later.c.run_id) & (SnapshotRow.env_step < later.c.env_step))
+        .where(ProjectionRow.method == method)
+        .order_by(SnapshotRow.env_step.desc(), ProjectionRow.id.desc())
+    )
+    wanted = {name: value for name, value in params.items() if name != _START}
+    with db.read() as connection:
+        for row in connection.execute(statement).all():
+            if _are_same(row.params, wanted | {"n": min(row.size, wanted.get("n", row.size))}):
+                return _get_projection(connection, row.id)
+    return None
+
+
+def _are_same(stored: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
+    known = {name: value for name, value in stored.items() if name != _START or _START in wanted}
+    return json.dumps(known, sort_keys=True) == json.dumps(wanted, sort_keys=True)
+
+
+def _get_projection(connection: Connection, projection_id: int) -> Projection:
+    row = connection.execute(select(ProjectionRow.__table__).where(ProjectionRow.id == projection_id)).one_or_none()
+    if row is None:
+        raise StorageError(f"There is no projection {projection_id}.")
     coordinates = unpack_one(row.coordinates, "f2")
     return Projection(row.id, row.snapshot_id, row.method, row.params, row.seconds, coordinates)
 

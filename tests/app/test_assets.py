@@ -13,11 +13,16 @@ def names_of(script: str) -> list[str]:
     return TOP_LEVEL.findall((ASSETS / script).read_text(encoding="utf-8"))
 
 
-@pytest.mark.parametrize("script", ["curves.js", "legend.js", "field.js", "playback.js", "atlas.js"])
-def test_no_name_of_a_component_is_one_of_the_shared_functions(script: str) -> None:
-    assert names_of(script)
-    assert set(names_of("common.js")) & set(names_of(script)) == set()
+COMPONENTS = [
+    ("curves.js",),
+    ("legend.js",),
+    ("field.js", "playback.js"),
+    ("atlas_points.js", "atlas_picture.js", "atlas_controls.js", "atlas.js"),
+]
 
 
-def test_the_two_scripts_of_the_player_share_no_name() -> None:
-    assert set(names_of("field.js")) & set(names_of("playback.js")) == set()
+@pytest.mark.parametrize("scripts", COMPONENTS)
+def test_no_name_stands_twice_in_a_component(scripts: tuple[str, ...]) -> None:
+    names = [name for script in ("common.js", *scripts) for name in names_of(script)]
+    assert len(names) > len(scripts)
+    assert sorted(names) == sorted(set(names))

@@ -2,6 +2,7 @@
 
 import time
 
+import numpy as np
 import psutil
 import pytest
 
@@ -90,8 +91,8 @@ def test_projection_is_stored_once_and_found_again(seeded):
     first = project_snapshot(db, snapshot_id, method="pca", n=100, seed=1)
     assert project_snapshot(db, snapshot_id, method="pca", n=100, seed=1).id == first.id
     assert project_snapshot(db, snapshot_id, method="pca", n=100, seed=2).id != first.id
-    shown = ~(first.coordinates != first.coordinates).any(axis=1)
-    assert shown.sum() == 100
+    assert len(first.coordinates) > 100
+    assert np.isfinite(first.coordinates).all(), "every node has a place, not only the landmarks"
 
 
 def test_unknown_method_is_a_sentence(seeded):

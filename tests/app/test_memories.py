@@ -7,6 +7,7 @@ import pandas as pd
 import pytest
 
 from app.cli.main import run
+from app.figures.cloud import QUANTITIES
 from app.figures.maps import Maps, Trace
 from app.figures.memory import draw_memory
 from app.notebook.frozen import freeze, thaw
@@ -143,7 +144,7 @@ def test_a_map_brings_every_quantity_along_if_asked_and_keeps_the_coloured_one_f
     plain = draw_memory(snapshot, rows, snapshot.embedding[:, :2], color="beta", **texts)
     assert plain.to_frame().columns.tolist() == ["slot", "x", "y", "beta"]
     told = draw_memory(snapshot, rows, snapshot.embedding[:, :2], color="beta", every_quantity=True, **texts).to_frame()
-    assert told.columns.tolist() == ["slot", "x", "y", "beta", "h", "xi", "delta_mem", "t", "success"]
+    assert told.columns.tolist() == ["slot", "x", "y", "beta", *(key for key in QUANTITIES if key != "beta")]
     by_slot = told.set_index("slot").loc[snapshot.slot]
     np.testing.assert_array_equal(by_slot["h"], snapshot.h.astype(np.float32))
     np.testing.assert_array_equal(by_slot["t"], snapshot.t.astype(np.float32))

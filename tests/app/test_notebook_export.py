@@ -4,6 +4,8 @@ import base64
 import io
 import json
 import re
+import subprocess
+import sys
 import zipfile
 from html.parser import HTMLParser
 from pathlib import Path
@@ -18,7 +20,9 @@ from app.figures.cloud import QUANTITIES, Cloud
 from app.figures.heatmap import Grid, Heatmap
 from app.figures.live import GATE_METRICS, draw_gate_dynamics, draw_gate_effect, draw_metrics, draw_outcomes
 from app.figures.memory import draw_memory
+from app.figures.selection import draw_selection
 from app.figures.trajectory import draw_trajectory
+from app.figures.what_if import draw_what_if
 from app.notebook.export import export_entries
 from app.notebook.frozen import MOST_PER_LINE, MOST_POINTS, freeze, note_of, pack, thaw, unpack
 from app.notebook.markdown import tame, to_html
@@ -28,8 +32,11 @@ from app.projections.linear import draw_axes, draw_pca
 from app.results.curves import draw_comparison
 from app.results.quantities import find_quantity
 from app.results.registry import FIGURES
+from app.results.selection import Choice, has_place
 from app.results.series import read_comparison
 from app.results.statistics import Reading
+from app.results.what_if import Question, answer, merge_nodes, read_rules, read_stream
+from app.theme import RED_GREEN
 from emtc_core.errors import StorageError
 from storage.engine import Database, open_database
 from storage.notebook import create_entry
@@ -247,6 +254,25 @@ def pinned_figures(db: Database, run_id: str) -> list[tuple[Chart | Cloud, int]]
         known = {"h": episode.h, "delta_mem": episode.delta_mem, "beta": episode.beta}
         return draw_trajectory(title="Episode", reward=episode.reward, **known)
 
+    whole = draw_pca(snapshot.embedding)
+    chosen = {"lasso": "-1,-1;2,-1;2,2;-1,2", "ranges": "t:3:20", "drawn": 90, "scale": list(RED_GREEN)}
+    choice = Choice.parse(chosen["lasso"], chosen["ranges"])
+    kept = choice.mask(snapshot, whole.coordinates)
+
+    def draw_choice(drawn) -> Cloud:
+        some = sample_rows(snapshot, n=90, seed=3)
+        some = some[kept[some]]
+        labels = {"x_label": drawn.x_label, "y_label": drawn.y_label}
+        places = drawn.coordinates[some]
+        return draw_memory(snapshot, some, places, color="beta", colors=RED_GREEN, **labels, **texts)
+
+    def draw_asked(question: Question) -> Chart:
+        rules = read_rules(get_run(db, run_id).config)
+        stream = read_stream(db, run_id, rules, until=snapshot.env_step)
+        merged = None if question.delta_factor is None else merge_nodes(snapshot, rules, question.delta_factor)
+        found = answer(snapshot, stream, rules, question, merged=merged)
+        return draw_what_if(found, run=name, env_step=snapshot.env_step)
+
     atlas = {"snapshot": snapshot.id, "n": 100, "seed": 3, "color": "beta", "pair": 2}
     live = {"page": "live", "query": {"run": [run_id], "x": ["0-150"]}}
     quantity, reading = find_quantity("win_rate"), {"center": "median", "band": "none"}
@@ -270,10 +296,19 @@ def pinned_figures(db: Database, run_id: str) -> list[tuple[Chart | Cloud, int]]
         ),
         (draw_map(draw_pca(snapshot.embedding, fit_on=rows)), {"page": "memory", "facts": {**atlas, "method": "pca"}}),
         (draw_map(draw_axes(snapshot.embedding, (0, 3))), {"page": "memory", "facts": {**atlas, "method": "axes"}}),
+        (draw_choice(whole), {"page": "memory", "facts": {**atlas, **chosen, "method": "pca", "fit": "all"}}),
+        (
+            draw_selection(snapshot, kept, has_place(whole.coordinates), run=name, words=choice.words),
+            {"page": "memory", "facts": {**atlas, **chosen, "method": "pca", "fit": "all"}},
+        ),
         (draw_episode(get_trajectory(db, run_id, 2)), {"page": "memory", "facts": {"episode": 2}}),
         (
             draw_episode(get_playback(db, run_id, step, number)),
             {"page": "replay", "facts": {"episode": number, "env_step": step}},
+        ),
+        *(
+            (draw_asked(question), {"page": "memory", "facts": {"snapshot": snapshot.id, "question": vars(question)}})
+            for question in (Question(tau_fixed=0.3), Question(delta_factor=3160.0, successor="link"))
         ),
     ]
     return [(figure, pin(db, figure, run_id, **rest)) for figure, rest in figures]
@@ -309,6 +344,38 @@ def test_the_cells_fall_back_to_the_frozen_figures(tmp_path: Path, monkeypatch, 
     assert not (tmp_path / "none.db").exists()
 
 
+_KERNEL = """
+import json, sys
+class Wall:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in ("app", "storage", "emtc_core"):
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+sys.meta_path.insert(0, Wall())
+names = {}
+for cell in json.load(open(sys.argv[1]))["cells"]:
+    if cell["cell_type"] == "code":
+        *lines, last = cell["source"].rstrip().split("\\n")
+        if last.startswith("show("):
+            exec("\\n".join(lines), names)
+            assert eval(last, names)._repr_png_().startswith(b"\\x89PNG")
+            print("shown")
+        else:
+            exec(cell["source"], names)
+"""
+
+
+def test_a_kernel_without_the_project_says_what_to_install_and_shows_what_was_frozen(seeded, tmp_path: Path) -> None:
+    db, run_id = seeded
+    made = [pin(db, make_chart(50), run_id, page) for page in ("live", "nowhere")]
+    (tmp_path / "n.ipynb").write_bytes(export_entries(db, made, "ipynb"))
+    alone = [sys.executable, "-I", "-c", _KERNEL, str(tmp_path / "n.ipynb")]
+    done = subprocess.run(alone, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    first, *rest = done.stdout.splitlines()
+    assert first.startswith("No module named 'app'. Install EMTC Lab in this kernel with: pip install emtc-lab.")
+    assert rest == ["shown", "shown"]
+
+
 def test_the_notebook_is_valid_and_shows_its_figures_without_running(seeded) -> None:
     nbformat = pytest.importorskip("nbformat")
     db, run_id = seeded
@@ -332,6 +399,7 @@ def test_what_a_stranger_stored_in_a_view_never_becomes_code(seeded, monkeypatch
         view | {"figure": "metrics", "facts": {"metrics": [evil]}},
         view | {"page": "memory", "figure": "memory-atlas", "facts": {"snapshot": evil, "n": 1, "seed": 1}},
         view | {"page": "replay", "figure": "trajectory", "facts": {"episode": "1);"}},
+        view | {"page": "memory", "figure": "what-if", "facts": {"snapshot": 1, "question": {"tau_factor": evil}}},
         view | {"figure": evil},
     ]
     ids = [create_entry(db, title="x", figure=freeze(make_chart(5)), view=each) for each in [view, *others]]

@@ -130,3 +130,29 @@ def test_sample_gives_every_stratum_its_share_and_is_reproducible():
         whole = np.bincount(np.searchsorted(edges, values, side="right"), minlength=10) / len(h)
         part = np.bincount(np.searchsorted(edges, values[rows], side="right"), minlength=10) / len(rows)
         assert np.abs(whole - part).max() < 0.01
+
+
+def test_pca_turns_its_axes_towards_earlier_places_and_takes_their_scale(blobs):
+    alone = draw_pca(blobs)
+    earlier = -3 * alone.coordinates
+    earlier[::2] = np.nan  # these nodes are new
+    told = draw_pca(blobs, like=earlier)
+    assert np.allclose(told.coordinates, -3 * alone.coordinates, atol=1e-2)
+    assert (told.x_label, told.y_label) == (alone.x_label, alone.y_label)
+    nowhere = np.full_like(earlier, np.nan)
+    assert np.array_equal(draw_pca(blobs, like=nowhere).coordinates, alone.coordinates)
+
+
+@pytest.mark.parametrize("method", ["tsne", "umap"])
+def test_a_layout_that_begins_from_places_stays_near_them(blobs, method):
+    first = compute(method, blobs, seed=0)
+    again = compute(method, blobs, seed=0, begin=first)
+    other = compute(method, blobs, seed=0, begin=first[:, ::-1])
+    centre_distance = [np.linalg.norm(_centres(first) - _centres(each)) for each in (again, other)]
+    assert centre_distance[0] < centre_distance[1] / 2
+    assert again.tobytes() == compute(method, blobs, seed=0, begin=first).tobytes()
+
+
+def _centres(layout: np.ndarray) -> np.ndarray:
+    scaled = (layout - layout.mean(axis=0)) / layout.std()
+    return scaled.reshape(4, 60, 2).mean(axis=1)

@@ -7,15 +7,18 @@ import time
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
+from urllib.parse import parse_qs, urlsplit
 
 import numpy as np
 import pytest
 
 from app.figures.cloud import QUANTITIES
+from app.projections.linear import draw_pca
+from app.results.selection import Choice
 from emtc_core.recorder import EvaluationRecord
 from storage.control import Heartbeat
 from storage.engine import open_database
-from storage.queries.memory import get_point, list_snapshots
+from storage.queries.memory import get_point, get_snapshot, list_snapshots
 from storage.queries.runs import get_run, latest_run_id
 from storage.recorder import DatabaseRecorder
 from tests.browser.server import running_app
@@ -44,11 +47,12 @@ def seeded(tmp_path_factory):
 def click_a_point(page, on: str = ".atlas") -> int:
     """Click the middle-most point of the map as a person does: move until the tip names one."""
     page.locator(f"{on}[data-ready]").wait_for(timeout=PATIENCE_MS)
-    box = page.locator(f"{on} canvas").bounding_box()
+    box = page.locator(f"{on} .over").bounding_box()
     tip = page.locator(f"{on} .tip")
     for away in range(0, 260, 6):
         page.mouse.move(box["x"] + box["width"] / 2 + away, box["y"] + box["height"] / 2 + away / 3)
         if tip.is_visible():
+            wait_until(page, lambda: len(tip.inner_text().splitlines()) > len(NAMES), "every quantity in the tip")
             assert [line.split()[0] for line in tip.inner_text().splitlines()] == ["memory", *NAMES]
             named = int(tip.inner_text().split()[1])
             page.mouse.down()
@@ -126,8 +130,8 @@ def test_click_shows_the_entry_that_the_database_holds(page, seeded):
     page.wait_for_timeout(500)
     assert frame_of(page) == detail.t
     where = page.locator(".atlas").evaluate(
-        "node => { const s = node.state, i = s.places.get(s.mark.selected);"
-        " return [s.mark.at, [s.x[i], s.y[i]], s.mark.trace[s.mark.trace.length - 1]] }"
+        "node => { const s = node.state, i = s.columns.slot.indexOf(s.mark.selected);"
+        " return [s.mark.at, [s.x[i], s.y[i]], s.mark.traces[0].places.at(-1)] }"
     )
     assert where[0] == pytest.approx(where[1], abs=1e-5), "the ring stands on the clicked point"
     assert where[2] is not None
@@ -143,7 +147,7 @@ def wait_until(page, ready: Callable[[], bool], what: str) -> None:
 def wait_for_colour(page, name: str) -> None:
     """Selectors of the document do not reach into the component."""
     atlas = page.locator(".atlas")
-    wait_until(page, lambda: atlas.evaluate("node => node.state.meta.valueName") == name, f"the colour {name}")
+    wait_until(page, lambda: atlas.evaluate("node => node.state.quantity.name") == name, f"the colour {name}")
 
 
 def test_colour_changes_while_selection_and_view_stay(page, seeded):
@@ -151,13 +155,99 @@ def test_colour_changes_while_selection_and_view_stay(page, seeded):
     page.goto(f"{url}/memory?run={run_id}")
     slot = click_a_point(page)
     page.get_by_role("heading", name=f"Memory {slot}").wait_for(timeout=PATIENCE_MS)
-    page.locator(".atlas").evaluate("node => { node.marked = node.state; node.state.view.zoom = 3 }")
-    page.get_by_test_id("stButtonGroup").get_by_text("β", exact=True).click()
-    page.wait_for_function("() => document.location.search.includes('color=')")
+    atlas = page.locator(".atlas")
+    atlas.evaluate("node => { node.marked = node.state }")
+    atlas.locator(".in").click()
+    atlas.locator(".in").click()
+    seen = atlas.evaluate("node => ({ ...node.state.view })")
+    atlas.locator(".color").select_option("beta")
     wait_for_colour(page, "β")
-    kept = "node => node.marked === node.state && node.state.view.zoom === 3"
-    assert page.locator(".atlas").evaluate(kept)
-    assert page.locator(".atlas").evaluate("node => node.state.mark.selected") == slot
+    wait_until(page, lambda: "color=beta" in page.url and "camera=" in page.url, "the address")
+    assert atlas.evaluate("node => node.marked === node.state")
+    assert atlas.evaluate("node => ({ ...node.state.view })") == seen
+    assert atlas.evaluate("node => node.state.mark.selected") == slot
+    _open_again(page, slot, seen)
+
+
+def _open_again(page, slot: int, seen: dict[str, float]) -> None:
+    """A link shows another browser the same picture: memory, colour and camera."""
+    address = page.url
+    fresh = page.context.browser.new_context(viewport=page.viewport_size).new_page()
+    fresh.goto(address)
+    fresh.locator(".atlas[data-ready]").wait_for(timeout=PATIENCE_MS)
+    fresh.get_by_role("heading", name=f"Memory {slot}").wait_for(timeout=PATIENCE_MS)
+    wait_for_colour(fresh, "β")
+    view = fresh.locator(".atlas").evaluate("node => node.state.view")
+    assert [view[key] for key in ("x", "y", "span")] == pytest.approx(
+        [seen[key] for key in ("x", "y", "span")], rel=1e-5
+    )
+    fresh.context.close()
+
+
+def select_box(page, corners: tuple[float, float, float, float]) -> None:
+    """Drag a box over the map; corners are parts of its width and height."""
+    page.locator(".atlas .box").click()
+    frame = page.locator(".atlas .over").bounding_box()
+    x0, y0, x1, y1 = corners
+    page.mouse.move(frame["x"] + x0 * frame["width"], frame["y"] + y0 * frame["height"])
+    page.mouse.down()
+    page.mouse.move(frame["x"] + x1 * frame["width"], frame["y"] + y1 * frame["height"], steps=8)
+    page.mouse.up()
+
+
+def test_a_selection_is_counted_as_the_database_counts_and_its_address_recalls_it(page, seeded):
+    url, run_id, db = seeded
+    page.goto(f"{url}/memory?run={run_id}&ranges=t:5:40")
+    page.locator(".atlas[data-ready]").wait_for(timeout=PATIENCE_MS)
+    page.get_by_role("heading", name="nodes selected").wait_for(timeout=PATIENCE_MS)
+    select_box(page, (0.2, 0.2, 0.7, 0.7))
+    wait_until(page, lambda: "lasso=" in page.url, "the lasso in the address")
+    snapshot = get_snapshot(db, int(list_snapshots(db, run_id)["id"].iloc[-1]))
+    query = parse_qs(urlsplit(page.url).query)
+    chosen = Choice.parse(query["lasso"][0], query["ranges"][0]).mask(
+        snapshot, draw_pca(snapshot.embedding).coordinates
+    )
+    assert 0 < chosen.sum() < ((snapshot.t >= 5) & (snapshot.t <= 40)).sum()
+    told = page.get_by_role("heading", name=f"{chosen.sum()} of {snapshot.size} nodes selected")
+    told.wait_for(timeout=PATIENCE_MS)
+    counted = "node => Number(node.dataset.chosen)"
+    assert page.locator(".atlas").evaluate(counted) == chosen.sum()
+    page.reload()
+    page.locator(".atlas[data-ready]").wait_for(timeout=PATIENCE_MS)
+    told.wait_for(timeout=PATIENCE_MS)
+    assert page.locator(".atlas").evaluate(counted) == chosen.sum()
+    page.locator(".atlas .clear").click()
+    page.get_by_text("Select a region with").wait_for(timeout=PATIENCE_MS)
+    assert "lasso=" not in page.url
+
+
+def test_a_map_can_be_searched_filtered_and_selected_by_keys_alone(page, seeded):
+    url, run_id, db = seeded
+    page.goto(f"{url}/memory?run={run_id}")
+    atlas = page.locator(".atlas[data-ready]")
+    atlas.wait_for(timeout=PATIENCE_MS)
+    snapshot = get_snapshot(db, int(list_snapshots(db, run_id)["id"].iloc[-1]))
+    counted = "node => Number(node.dataset.chosen)"
+    page.locator(".atlas .find").fill("episode 3")
+    page.keyboard.press("Enter")
+    wait_until(page, lambda: atlas.evaluate(counted) == (snapshot.episode == 3).sum(), "the filter on episode 3")
+    page.locator(".atlas .find").fill("7")
+    page.keyboard.press("Enter")
+    page.get_by_role("heading", name="Memory 7", exact=True).wait_for(timeout=PATIENCE_MS)
+    atlas.focus()
+    page.keyboard.press("Escape")
+    wait_until(page, lambda: atlas.evaluate(counted) == snapshot.size, "the end of the choice")
+    page.keyboard.press("s")
+    wait_until(page, lambda: 0 < atlas.evaluate(counted) < snapshot.size, "the selection of what is in view")
+    page.locator(".atlas .filter").focus()
+    page.keyboard.press("Enter")
+    first = page.get_by_role("slider", name="H, from")
+    first.focus()
+    before = atlas.evaluate(counted)
+    for _ in range(3):
+        page.keyboard.press("PageUp")
+    wait_until(page, lambda: atlas.evaluate(counted) < before, "the range of H")
+    wait_until(page, lambda: "ranges=h" in page.url, "the range in the address")
 
 
 def test_replay_obeys_buttons_keys_and_the_time_line(page, seeded):
@@ -254,4 +344,4 @@ def test_background_projection_shows_progress_and_then_its_map(page, seeded):
     page.goto(f"{url}/memory?run={run_id}&method=UMAP")
     page.get_by_role("button", name="Compute UMAP").click(timeout=PATIENCE_MS)
     page.get_by_text("UMAP of").first.wait_for(timeout=PATIENCE_MS)
-    page.get_by_text(re.compile(r"nodes · .* · UMAP")).wait_for(timeout=PATIENCE_MS)
+    page.get_by_text(re.compile(r"nodes, .* · UMAP")).wait_for(timeout=PATIENCE_MS)

@@ -5,6 +5,8 @@ from pathlib import Path
 import pytest
 from streamlit.testing.v1 import AppTest
 
+from storage.queries.episodes import get_trajectory
+
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = ("home", "launch", "live", "memory", "replay")
 
@@ -62,7 +64,19 @@ def test_unknown_run_is_one_sentence_and_one_action(seeded, page):
 
 @pytest.mark.parametrize("page", PAGES)
 def test_hostile_url_parameters_are_harmless(seeded, page):
-    app = open_page(page, run=seeded[1], snap="-1", point="9" * 40, x="nan-inf", episode="<script>", method="evil")
+    app = open_page(
+        page,
+        run=seeded[1],
+        snap="-1",
+        point="9" * 40,
+        x="nan-inf",
+        episode="<script>",
+        method="evil",
+        lasso="1,2",
+        ranges="h:nan:1",
+        camera="1,2,-3",
+        color="evil",
+    )
     assert not app.exception
 
 
@@ -126,6 +140,42 @@ def test_link_to_a_point_opens_the_same_entry(seeded):
     app = open_page("memory", run=seeded[1], point="5")
     assert "Memory 5" in said(app)
     assert app.number_input(key="point_typed").value == 5
+
+
+def test_an_episode_is_held_against_another_in_numbers(seeded):
+    db, run_id = seeded
+    app = open_page("memory", run=run_id, point="5", against="2")
+    assert not app.exception
+    episodes = [get_trajectory(db, run_id, number) for number in (1, 2)]
+    for episode in episodes:
+        told = f"largest {episode.delta_mem.max():.3g}".replace(".", "\\.")
+        assert told in said(app)
+    assert said(app).index("episode 1, won") < said(app).index("episode 2, not won"), "the good one stands first"
+
+
+def test_the_opposite_of_an_episode_is_found_and_kept_in_the_address(seeded):
+    app = open_page("memory", run=seeded[1], point="5")
+    app.button(key="find_opposite").click().run()
+    assert not app.exception
+    (against,) = app.query_params["against"]
+    assert app.number_input(key="against_typed").value == int(against) != 1
+
+
+def test_an_episode_that_there_is_not_is_one_sentence_beside_the_map(seeded):
+    app = open_page("memory", run=seeded[1], point="5", against="999")
+    assert not app.exception
+    assert "999" in said(app)
+    assert "wrote this memory at t =" in said(app)
+
+
+def test_a_link_to_a_selection_shows_what_was_selected(seeded):
+    app = open_page("memory", run=seeded[1], ranges="t:0:4;xi:1:1")
+    assert not app.exception
+    assert "20 of" in said(app), "five states of each of four episodes that were won"
+    assert "N_ξ" in said(app) or "success" in " ".join(app.dataframe[0].value[""])
+    rows = app.dataframe[0].value.set_index("")
+    assert rows.loc["episodes of origin", "selected"] == "4"
+    assert rows.loc["desirable, ξ", "selected"] == "1"
 
 
 def test_unknown_memory_id_is_one_sentence(seeded):

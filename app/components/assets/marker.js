@@ -1,4 +1,4 @@
-// Tells the map of the same channel which point is selected and which nodes its trajectory passes.
+// Tells the map of the same channel which point is selected and which paths lie over it.
 export default function marker({ data }) {
   window.emtcMarks = window.emtcMarks || {}
   window.emtcMarks[data.channel] = data

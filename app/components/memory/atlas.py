@@ -1,62 +1,149 @@
-"""The map of the memory: a canvas fed with raw float32 bytes, one click out.
+"""The map of the memory: a canvas that fetches raw columns and decides colour, filter and selection by itself.
 
-The cloud is sent only when it changes; which point is selected, and the path of its trajectory, go through a
-small component beside it.
+What is sent through here is small: addresses of columns, and what the page's address asks to see. Which point is
+selected, and the paths of episodes, go through a component beside it, so that a click never touches the map.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, NotRequired, TypedDict
 
-import numpy as np
 import streamlit as st
 from streamlit.components.v2 import component
 
 from app.components.assets import read_asset, read_script
-from app.components.packing import pack_payload
-from app.figures.cloud import QUANTITIES, Cloud
+from app.components.memory.columns import Columns, publish
+from app.figures.cloud import QUANTITIES
+from app.projections.linear import Drawn
+from app.results.selection import Choice
+from app.theme import RED_GREEN, TWO, VIRIDIS
 
+KEYS: Final = (
+    "Arrow keys pan, plus and minus zoom, 0 shows everything, n and p step through the points, s selects what is in "
+    "view, Escape forgets the selection."
+)
 Place = list[float]
 """x and y on the map."""
 
+
+@dataclass(frozen=True)
+class Palette:
+    """A colour scale, low to high."""
+
+    name: str
+    colors: tuple[str, ...]
+
+
+PALETTES: Final = {"viridis": Palette("viridis", VIRIDIS), "red-green": Palette("red–green", RED_GREEN)}
+
+
+@dataclass(frozen=True)
+class View:
+    """What the page's address asks the map to show."""
+
+    color: str
+    palette: str
+    camera: tuple[float, float, float] | None  # centre x and y, and the width of the frame, in units of the plane
+    choice: Choice
+
+
+class Path(TypedDict):
+    """An episode over the map: one place per step, None where its node is gone."""
+
+    label: str
+    color: NotRequired[str]
+    places: list[Place | None]
+    beta: list[float | None]
+    delta_mem: list[float | None]
+    jumps: list[int]  # steps whose error is written beside them
+
+
 _atlas = component(
-    "emtc_lab_atlas", html=read_asset("atlas.html"), css=read_asset("atlas.css"), js=read_script("atlas.js")
+    "emtc_lab_atlas",
+    html=read_asset("atlas.html"),
+    css=read_asset("atlas.css"),
+    js=read_script("atlas_points.js", "atlas_picture.js", "atlas_controls.js", "atlas.js"),
 )
 _marker = component("emtc_lab_marker", js=read_asset("marker.js"))
 
 
-def show(cloud: Cloud, *, key: str, view_key: str, on_point: Callable[[int], None]) -> None:
-    """Draw the cloud; `on_point` hears the slot of a clicked point. The same `view_key` keeps the view."""
+def show(
+    columns: Columns,
+    drawn: Drawn,
+    *,
+    channel: str,
+    of: int,
+    nodes: str,
+    plane: str,
+    kind: str,
+    view: View,
+    alt: str,
+    group: str = "",
+) -> None:
+    """Draw a map.
 
-    def heard() -> None:
-        state = st.session_state.get(key)
-        slot = state.get("point") if state else None
-        if slot is not None:
-            on_point(int(slot))
-
+    Args:
+        columns: Every quantity of every node.
+        drawn: Places [M, 2] of the nodes, in the snapshot's order.
+        channel: Tells this map from others on the page.
+        of: Nodes that the snapshot holds.
+        nodes: Tells the snapshot from any other.
+        plane: Tells the places from any others.
+        kind: Maps of one kind share a camera, as the snapshots of a run under one projection.
+        view: What to show at first.
+        alt: What the picture shows, in words.
+        group: Maps of one group move together.
+    """
+    place = drawn.coordinates[columns.order]
+    slot = {"key": "slot", "name": "memory", "unit": "id", "meaning": "slot in the memory", "colored": False}
+    own: list[dict[str, object]] = [{**slot, **publish(f"slot-{nodes}", columns.slot)}]
+    for key, values in columns.quantities.items():
+        quantity, (low, high) = QUANTITIES[key], columns.ends[key]
+        about = {"key": key, "name": quantity.name, "unit": quantity.unit, "meaning": quantity.meaning}
+        shape = {"binary": quantity.binary, "whole": quantity.whole or quantity.binary, "colored": True}
+        own.append({**about, **shape, "low": low, "high": high, **publish(f"{key}-{nodes}", values)})
     meta = {
-        "n": len(cloud.slot),
-        "xLabel": cloud.x_label,
-        "yLabel": cloud.y_label,
-        "valueName": cloud.quantity.name,
-        "valueLabel": cloud.value_label,
-        "fields": [{"name": QUANTITIES[name].name, "array": f"field-{name}"} for name, _ in cloud.fields],
-        "binary": cloud.quantity.binary,
-        "lut": list(cloud.colors),
-        "low": cloud.low,
-        "high": cloud.high,
-        "equal": not cloud.x_label.startswith("embedding"),
-        "viewKey": view_key,
-        "channel": key,
-        "alt": cloud.description + " Arrow keys pan, plus and minus zoom, n and p step through the points.",
+        "n": len(place),
+        "of": of,
+        "x": publish(f"x-{plane}", place[:, 0]),
+        "y": publish(f"y-{plane}", place[:, 1]),
+        "xLabel": drawn.x_label,
+        "yLabel": drawn.y_label,
+        "columns": own,
+        "palettes": {key: {"name": each.name, "lut": list(each.colors)} for key, each in PALETTES.items()},
+        "usual": next(iter(PALETTES)),
+        "two": list(TWO),
+        "equal": not drawn.x_label.startswith("embedding"),
+        "kind": kind,
+        "channel": channel,
+        "group": group,
+        "recalled": st.session_state.get(f"{channel}-recalled", 0),
+        "view": _asked(view),
+        "alt": f"{alt} {KEYS}",
     }
-    arrays = {"x": cloud.x, "y": cloud.y, "value": cloud.value, "slot": cloud.slot.astype(np.int32)}
-    for name, values in cloud.fields:
-        arrays[f"field-{name}"] = values
-    _atlas(key=key, data=pack_payload(meta, arrays), on_point_change=heard)
+    _atlas(key=channel, data=meta)
 
 
-def mark(*, channel: str, selected: int | None, at: Place | None = None, trace: Sequence[Place | None] = ()) -> None:
-    """Ring the selected point of the map `channel` and draw the path of its trajectory, one place per step."""
-    _marker(
-        key=f"{channel}-marker",
-        data={"channel": channel, "selected": selected, "at": at, "trace": list(trace)},
-    )
+def recall(channel: str) -> None:
+    """Let the map look at the page's address again, after the page itself changed it."""
+    key = f"{channel}-recalled"
+    st.session_state[key] = st.session_state.get(key, 0) + 1
+
+
+def _asked(view: View) -> dict[str, object]:
+    camera = None if view.camera is None else dict(zip(("x", "y", "span"), view.camera, strict=True))
+    return {
+        "color": view.color,
+        "palette": view.palette,
+        "camera": camera,
+        "polygon": [list(corner) for corner in view.choice.polygon] or None,
+        "filters": {key: list(ends) for key, ends in view.choice.ranges.items()},
+    }
+
+
+def mark(
+    *, channel: str, selected: int | None, at: Place | None = None, traces: Sequence[Path] = (), every: int = 10
+) -> None:
+    """Ring the selected point of the map `channel` and draw paths of episodes, every so manieth step marked."""
+    data = {"channel": channel, "selected": selected, "at": at, "traces": list(traces), "every": every}
+    _marker(key=f"{channel}-marker", data=data)

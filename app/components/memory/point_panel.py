@@ -1,13 +1,15 @@
 """One memory node: its entry, the episode that wrote it, and the replay starting at that state."""
 
 from math import isfinite
+from typing import Any
 
 import pandas as pd
 import streamlit as st
+from streamlit.delta_generator import DeltaGenerator
 
 from app import data, messages, state
 from app.components import pin, playback
-from app.components.memory import atlas
+from app.components.memory import atlas, listener, traces
 from app.components.memory.snapshot_map import CHANNEL, Shown
 from app.figures.trajectory import draw_trajectory
 from app.format import count, escape_markdown, number
@@ -16,38 +18,51 @@ from storage.queries.memory import PointDetail
 from storage.runs import RunRow
 
 
+@st.fragment
 def show(run: RunRow, shown: Shown) -> None:
-    """Ask for a node when none is chosen, otherwise show everything about it."""
+    """Ask for a node when none is chosen, otherwise show everything about it; a click draws this part alone."""
     bar = st.container(horizontal=True, vertical_alignment="bottom", gap="small")
     with bar:
         slot = _choose(shown)
+    paths = _node(run, shown, slot, bar)
+    place = None if slot is None else _place(shown, slot)
+    atlas.mark(channel=CHANNEL, selected=None if paths is None else slot, at=place, traces=paths or ())
+    listener.hear({"pick": _picked}, channel=CHANNEL)
+
+
+def _node(run: RunRow, shown: Shown, slot: int | None, bar: DeltaGenerator) -> list[atlas.Path] | None:
+    """Show a node; return the paths of its episode and of the one that is held against it, None without a node."""
     if slot is None:
-        atlas.mark(channel=CHANNEL, selected=None)
         messages.empty("No memory is chosen.", "Click a point of the map, or type a memory id.")
-        return
+        return None
     try:
-        detail = data.point(shown.snapshot.id, slot)
+        detail = data.point(shown.snapshot, slot)
     except EmtcError as exc:
-        atlas.mark(channel=CHANNEL, selected=None)
         messages.error(exc)
-        return
-    atlas.mark(channel=CHANNEL, selected=slot, at=_places(shown, [slot])[0], trace=_trace(shown, detail))
+        return None
     with bar:
         _ways_on(run, detail)
+    with st.container(horizontal=True, vertical_alignment="center", gap="small"):
+        st.markdown(f"##### Memory {detail.slot}", width="stretch")
+        other = traces.choose(run, shown, detail)
+        with st.popover("Fields", icon=":material/list:", help="Everything that is known of this memory"):
+            st.dataframe(make_fields(run, detail), hide_index=True, height="content")
+    paths = traces.make_paths(shown, detail.trajectory, other)
     _entry(detail)
     _replay(run, detail)
+    return paths
 
 
-def _trace(shown: Shown, detail: PointDetail) -> list[atlas.Place | None]:
-    """Place every state of the episode on the map; None where its node is no longer in the memory."""
-    slots = detail.trajectory.slots
-    return [] if slots is None else _places(shown, slots.tolist())
+def _picked(said: dict[str, Any]) -> None:
+    slot = said.get("slot")
+    if isinstance(slot, int):
+        state.write(state.POINT, slot)
 
 
-def _places(shown: Shown, slots: list[int]) -> list[atlas.Place | None]:
-    rows = [shown.snapshot.row_of(slot) for slot in slots]
-    places = [None if row is None else shown.coordinates[row].tolist() for row in rows]
-    return [place if place is not None and all(map(isfinite, place)) else None for place in places]
+def _place(shown: Shown, slot: int) -> atlas.Place | None:
+    row = shown.snapshot.row_of(slot)
+    place = [] if row is None else shown.coordinates[row].tolist()
+    return place if place and all(map(isfinite, place)) else None
 
 
 def _choose(shown: Shown) -> int | None:
@@ -64,7 +79,7 @@ def _choose(shown: Shown) -> int | None:
         on_change=_typed,
         placeholder="click, or type",
         help="The slot of a node in the episodic memory; the way to any point without a mouse.",
-        width=150,
+        width=130,
     )
 
 
@@ -82,16 +97,13 @@ def _entry(detail: PointDetail) -> None:
         ("β", number(detail.beta), "Gate coefficient at the snapshot"),
         ("t", count(detail.t), "Step of the episode at which the state was met"),
     )
-    st.markdown(f"##### Memory {detail.slot}")
     with st.container(horizontal=True, gap="small"):
         for label, value, text in tiles:
             st.metric(label, value, help=text, width="content")
 
 
 def _ways_on(run: RunRow, detail: PointDetail) -> None:
-    """Offer every field, the stored successor, and the whole episode."""
-    with st.popover("All fields", icon=":material/list:"):
-        st.dataframe(make_fields(run, detail), hide_index=True, height="content")
+    """Offer the stored successor and the whole episode."""
     if detail.idx_next is not None:
         st.button(
             str(detail.idx_next),

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from app.figures.maps import Maps, Trace
 from app.figures.memory import draw_memory
-from app.projections.jobs import project_snapshot, sample_rows
+from app.projections.snapshots import project_snapshot, sample_rows
 from app.results.kinds import FigureKind, Options
 from app.theme import DELTA_MEM, WIN_RATE
 from emtc_core.errors import ConfigError
@@ -19,6 +19,7 @@ from storage.runs import RunRow
 SHOWN = 20_000
 NEIGHBORS = 10
 LOOKED_AT = 500  # episodes before the snapshot among which the best and the worst are chosen
+REGION_NODES = 200
 FOLLOWED_STEPS, EVERY_STEPS, MARKERS = 200, 10, 12
 
 
@@ -80,7 +81,7 @@ def make_strategy_divergence(
     snapshot = _last_snapshot(db, rows[0])
     good, bad = (get_trajectory(db, rows[0].id, n) for n in episodes or _best_and_worst(db, snapshot))
     shown = sample_rows(snapshot, n=SHOWN, seed=0)
-    every_node = project_snapshot(db, snapshot.id, method=method, n=max(SHOWN, snapshot.size)).coordinates
+    every_node = project_snapshot(db, snapshot.id, method=method, n=SHOWN).coordinates
     panels, traces = [], []
     for episode, color in ((good, WIN_RATE), (bad, DELTA_MEM)):
         outcome = "won" if episode.won else "lost"
@@ -115,10 +116,18 @@ def trace_episode(
         raise ConfigError(f"Episode {episode.episode} met no memory. Choose a run of an EMTC or EMU algorithm.")
     length = min(episode.length, FOLLOWED_STEPS)
     t = np.arange(0, length, max(1, min(EVERY_STEPS, length // MARKERS)))
-    found = [snapshot.row_of(int(slot)) for slot in episode.slots[t]]
-    place = np.array([-1 if row is None else row for row in found])
+    place = snapshot.rows_of(episode.slots[t])
     xy = np.where(place[:, None] >= 0, coordinates[place], np.nan)
     return Trace(label, color, t, xy[:, 0].astype(np.float32), xy[:, 1].astype(np.float32), episode.delta_mem[t])
+
+
+def best_and_worst(db: Database, row: RunRow) -> tuple[int, int]:
+    """Choose the episodes that `strategy-divergence` follows when none is named.
+
+    Raises:
+        ConfigError: If the run has no snapshot, or fewer than two episodes before it.
+    """
+    return _best_and_worst(db, _last_snapshot(db, row))
 
 
 def _best_and_worst(db: Database, snapshot: Snapshot) -> tuple[int, int]:
@@ -129,6 +138,34 @@ def _best_and_worst(db: Database, snapshot: Snapshot) -> tuple[int, int]:
         raise ConfigError(f"Run {snapshot.run_id} has fewer than two episodes before its snapshot. Let it train on.")
     ranked = frame.sort_values(["won", "episode_return", "episode"], kind="stable")["episode"].tolist()
     return int(ranked[-1]), int(ranked[0])
+
+
+def find_contrast(db: Database, snapshot: Snapshot, episode: Trajectory) -> int:
+    """Find the episode whose outcome differs most from this one's among those that wrote into the same region.
+
+    The same region: the nodes nearest to the one in which the episode begins, as many as hold ten episodes or a
+    hundredth of the memory. Outcome first, then return; the later episode on a tie.
+
+    Raises:
+        ConfigError: If nobody else wrote there.
+    """
+    begin = None if episode.slots is None else snapshot.row_of(int(episode.slots[0]))
+    if begin is None:
+        raise ConfigError(f"The place where episode {episode.episode} begins has left the memory: name an episode.")
+    away = ((snapshot.embedding - snapshot.embedding[begin]) ** 2).sum(axis=1)
+    near = np.argsort(away, kind="stable")[: max(REGION_NODES, snapshot.size // 100)]
+    others = {int(each) for each in snapshot.episode[near]} - {episode.episode}
+    if not others:
+        raise ConfigError(f"No other episode wrote where episode {episode.episode} begins: name an episode.")
+    frame = list_episodes(db, snapshot.run_id, "-episode", limit=1_000_000)
+    ranked = frame.loc[frame["episode"].isin(sorted(others))].sort_values(
+        ["won", "episode_return", "episode"], kind="stable"
+    )
+    ends = [ranked.iloc[0], ranked.iloc[-1]]
+    apart = [(bool(end["won"]) != episode.won, abs(end["episode_return"] - episode.episode_return)) for end in ends]
+    if max(apart) == (False, 0.0):
+        raise ConfigError(f"All {len(ranked)} episodes that wrote there ended as episode {episode.episode} did.")
+    return int(ends[apart.index(max(apart))]["episode"])
 
 
 def _last_snapshot(db: Database, row: RunRow) -> Snapshot:

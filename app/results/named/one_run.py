@@ -6,7 +6,7 @@ from app.figures.chart import Chart
 from app.figures.cloud import Cloud
 from app.figures.live import GATE_METRICS, draw_gate_dynamics
 from app.figures.memory import draw_memory
-from app.projections.jobs import project_snapshot, sample_rows
+from app.projections.snapshots import project_snapshot, sample_rows
 from app.results.kinds import FigureKind, Options
 from emtc_core.errors import ConfigError
 from storage.engine import Database

@@ -161,15 +161,29 @@ def nearest(
     buckets: NDArray[Any], z: NDArray[Any], chain: NDArray[Any], q: NDArray[Any], radius: float, is_linf: bool
 ) -> tuple[Int, float]:  # pragma: no cover  # compiled
     """Find the nearest node of one query within the radius; (-1, inf) where there is none."""
+    return nearest_in_cells(buckets, z, chain, q, radius, radius, is_linf)
+
+
+@njit(cache=True, nogil=True)
+def nearest_in_cells(
+    buckets: NDArray[Any],
+    z: NDArray[Any],
+    chain: NDArray[Any],
+    q: NDArray[Any],
+    radius: float,
+    cell_radius: float,
+    is_linf: bool,
+) -> tuple[Int, float]:  # pragma: no cover  # compiled
+    """As `nearest`, among nodes that were inserted with another radius: smaller cells where nodes crowd."""
     dim = len(q)
     reach = radius * SLACK
     best, best_distance = np.int64(NONE), np.inf
-    for a in range(_cell(q[0] - reach, radius), _cell(q[0] + reach, radius) + 1):
-        b0, b1 = (_cell(q[1] - reach, radius), _cell(q[1] + reach, radius)) if dim > 1 else (0, 0)
+    for a in range(_cell(q[0] - reach, cell_radius), _cell(q[0] + reach, cell_radius) + 1):
+        b0, b1 = (_cell(q[1] - reach, cell_radius), _cell(q[1] + reach, cell_radius)) if dim > 1 else (0, 0)
         for b in range(b0, b1 + 1):
-            c0, c1 = (_cell(q[2] - reach, radius), _cell(q[2] + reach, radius)) if dim > 2 else (0, 0)
+            c0, c1 = (_cell(q[2] - reach, cell_radius), _cell(q[2] + reach, cell_radius)) if dim > 2 else (0, 0)
             for c in range(c0, c1 + 1):
-                d0, d1 = (_cell(q[3] - reach, radius), _cell(q[3] + reach, radius)) if dim > 3 else (0, 0)
+                d0, d1 = (_cell(q[3] - reach, cell_radius), _cell(q[3] + reach, cell_radius)) if dim > 3 else (0, 0)
                 for d in range(d0, d1 + 1):
                     first = buckets[_hash(a, b, c, d, len(buckets))]
                     best, best_distance = _scan(first, z, chain, q, is_linf, best, best_distance)

@@ -1,0 +1,100 @@
+"""How long does a reader wait for a slider of "What if"? 200,000 transitions and a memory of as many nodes.
+
+Measured is what the page computes anew: the verdicts, the table and the figure as it is sent; the network is not.
+"""
+
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+
+from app.bench.records import CONFIG, Figure, fill_transitions, temporary_database
+from app.figures.what_if import draw_what_if
+from app.results.what_if import Question, Rules, Stream, answer, merge_nodes, read_rules, read_stream, tabulate
+from storage.queries.memory import Snapshot
+from storage.runs import create_run
+
+TRANSITIONS = NODES = 200_000
+DELTA = 1e-3  # among normal embeddings it merges next to nothing; the widest factor leaves a few hundred nodes
+FACTORS = (1.0, 10.0, 100.0, 300.0, 1000.0)
+_REPEATS = 7
+
+
+def run() -> list[Figure]:
+    """Measure the figures of this module alone."""
+    return figures()
+
+
+def figures() -> list[Figure]:
+    """Measure `what_if.tau_ms.200000`, `what_if.delta_ms.200000` and `what_if.read_ms.200000`."""
+    rules = read_rules({"memory": {"delta": DELTA}})
+    snapshot = make_snapshot(NODES)
+    with temporary_database() as db:
+        run_id = create_run(db, CONFIG, target_steps=TRANSITIONS, versions={})
+        fill_transitions(db, run_id, TRANSITIONS)
+        read_ms = _median_ms(lambda: read_stream(db, run_id, rules, until=TRANSITIONS))
+        stream = _spread(read_stream(db, run_id, rules, until=TRANSITIONS))
+    merge_nodes(make_snapshot(100), rules, 1.0)  # compiled, or loaded, before it is measured
+    tau_ms = _median_ms(lambda: ask(snapshot, stream, rules, Question(tau_factor=0.5)))
+    delta_ms = max(_median_ms(lambda f=f: ask(snapshot, stream, rules, Question(delta_factor=f))) for f in FACTORS)
+    return [
+        _figure("tau", tau_ms, 300, f"another tau over {TRANSITIONS:,} transitions and {NODES:,} links"),
+        _figure("delta", delta_ms, 2000, f"{NODES:,} nodes merged anew; the slowest of {len(FACTORS)} deltas"),
+        _figure("read", read_ms, 2000, f"{TRANSITIONS:,} transitions from SQLite, once for each snapshot"),
+    ]
+
+
+def ask(snapshot: Snapshot, stream: Stream, rules: Rules, question: Question) -> object:
+    """Do what one move of a slider asks of the page."""
+    factor = question.delta_factor
+    merged = None if factor is None else merge_nodes(snapshot, rules, factor)
+    found = answer(snapshot, stream, rules, question, merged=merged)
+    return tabulate(found), draw_what_if(found, run="bench", env_step=snapshot.env_step).to_component()
+
+
+def make_snapshot(nodes: int) -> Snapshot:
+    """Make a memory up, of episodes of 100 steps."""
+    rng = np.random.default_rng(0)
+    row = np.arange(nodes)
+    last = (row % 100 == 99) | (row == nodes - 1)
+    error = np.where(last, np.nan, rng.gamma(1.0, 0.3, nodes)).astype(np.float32)
+    return Snapshot(
+        id=1, run_id="bench", env_step=nodes, slot=row, embedding=rng.normal(size=(nodes, 4)).astype(np.float32),
+        h=rng.gamma(2.0, 3.0, nodes).astype(np.float32), xi=rng.random(nodes) < 0.4,
+        n_call=np.full(nodes, 2, np.int32), n_xi=rng.integers(0, 3, nodes).astype(np.int32),
+        t=(row % 100).astype(np.int32), reward=rng.random(nodes).astype(np.float32),
+        idx_next=np.where(last, -1, row + 1), episode=1 + row // 100,
+        delta_mem=error, beta=np.exp(-(error**2) / 2).astype(np.float32),
+        state_rows=np.zeros(0, np.int64), state=np.zeros((0, 1), np.float16),
+        age=(nodes - row).astype(np.float32),
+    )  # fmt: skip
+
+
+def _spread(stream: Stream) -> Stream:
+    """Let the transitions stand in nodes all over the memory."""
+    rng = np.random.default_rng(1)
+    slot, next_slot = rng.integers(0, NODES, (2, len(stream.slot)))
+    return replace(stream, slot=slot, next_slot=next_slot)
+
+
+def _median_ms(question: Callable[[], object]) -> float:
+    times = []
+    for _ in range(_REPEATS):
+        started = time.perf_counter()
+        question()
+        times.append(1000 * (time.perf_counter() - started))
+    return statistics.median(times)
+
+
+def _figure(name: str, value: float, budget: float, reference: str) -> Figure:
+    name = f"what_if.{name}_ms.{TRANSITIONS}"
+    return {
+        "name": name,
+        "value": value,
+        "unit": "ms",
+        "budget": budget,
+        "met": value <= budget,
+        "reference": reference,
+    }

@@ -1,0 +1,110 @@
+"""`emtc bundle | open`: some runs as one file for a colleague, and such a file looked at or taken in."""
+
+import os
+import subprocess
+import sys
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from app.cli.output import DEFAULT_DATABASE, AsJson, DatabaseUrl, print_json, say
+from app.format import size
+from app.results.named.memories import best_and_worst
+from emtc_core import __version__
+from emtc_core.errors import ConfigError
+from storage.bundles.contents import THIN, WHOLE, Contents
+from storage.bundles.read import open_bundle
+from storage.bundles.take_in import import_bundle
+from storage.bundles.write import write_bundle
+from storage.engine import READ_ONLY_VARIABLE, Database, open_database
+from storage.queries.runs import get_run
+from storage.queries.sweeps import get_sweep, sweep_runs
+from storage.runs import RunRow
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+BundleFile = Annotated[Path, typer.Argument(metavar="FILE", help="A bundle, as study.emtc")]
+
+
+def bundle(
+    out: Annotated[Path, typer.Option(metavar="FILE", help="Where to, as study.emtc")],
+    runs: Annotated[list[str] | None, typer.Argument(metavar="RUN…", help="Run ids or beginnings of them")] = None,
+    sweep: Annotated[str, typer.Option(metavar="SWEEP", help="The runs of a sweep, instead of RUN")] = "",
+    thin: Annotated[bool, typer.Option("--thin", help="Curves and configurations only: a few MB at most")] = False,
+    whole: Annotated[bool, typer.Option("--whole", help="Every transition and every episode, too")] = False,
+    episode: Annotated[
+        list[int] | None, typer.Option("--episode", help="A training episode to take along; may be repeated")
+    ] = None,
+    db: DatabaseUrl = DEFAULT_DATABASE,
+    json: AsJson = False,
+) -> None:
+    """Write runs into one file that describes and checks itself.
+
+    Configurations, evaluations, metrics, gate statistics and the outcomes of all episodes; without --thin also the
+    memory's snapshots, the evaluations' episodes and those two of each run that strategy-divergence shows.
+    """
+    if thin and whole:
+        raise typer.BadParameter("Give either --thin or --whole.")
+    if bool(runs) == bool(sweep):
+        raise typer.BadParameter("Name runs, or a sweep with --sweep; list runs with: emtc runs")
+    database = open_database(db, read_only=True)
+    rows = _find(database, runs, sweep)
+    contents = THIN if thin else WHOLE if whole else Contents()
+    chosen = {row.id: frozenset(episode or ()) | _usual_episodes(database, row, contents) for row in rows}
+    contents = replace(contents, chosen={run_id: numbers for run_id, numbers in chosen.items() if numbers})
+    made = write_bundle(database, [row.id for row in rows], out, contents, made_by=f"emtc-lab {__version__}")
+    if json:
+        print_json(asdict(made) | {"place": str(made.place)})
+        return
+    n = f"{made.runs} run{'s' if made.runs != 1 else ''}"
+    say(f"Wrote {out}: {n} in {size(made.size_bytes)} ({size(made.study_bytes)} unpacked). Look at it: emtc open {out}")
+
+
+def open_file(
+    file: BundleFile,
+    take_in: Annotated[bool, typer.Option("--import", help="Copy its runs into your own database (--db)")] = False,
+    no_app: Annotated[bool, typer.Option("--no-app", help="Only check and unpack it, and say where")] = False,
+    db: DatabaseUrl = DEFAULT_DATABASE,
+    json: AsJson = False,
+) -> int:
+    """Check a bundle, and show it in the app, where nothing can be changed."""
+    if take_in:
+        _import(file, db, json=json)
+        return 0
+    study, manifest = open_bundle(file)
+    url = f"sqlite:///{study}"
+    if json:
+        print_json({"database": url, "runs": [run["id"] for run in manifest.runs if "id" in run]})
+    else:
+        say(f"{file.name} is sound. Its database, which is read and not written: {url}")
+    if no_app or json:
+        return 0
+    home = [sys.executable, "-m", "streamlit", "run", str(ROOT / "app" / "Home.py")]
+    place = ROOT if (ROOT / ".streamlit").is_dir() else Path.cwd()
+    return subprocess.run(home, env=os.environ | {"EMTC_DB": url, READ_ONLY_VARIABLE: "1"}, cwd=place).returncode
+
+
+def _import(file: Path, url: str, *, json: bool) -> None:
+    database = open_database(url)
+    ids = import_bundle(database, file)
+    if json:
+        print_json({"database": database.shown, "runs": ids})
+    else:
+        say(f"Imported {len(ids)} run{'s' if len(ids) != 1 else ''} into {database.shown}: {', '.join(ids)}.")
+
+
+def _find(db: Database, runs: list[str] | None, sweep: str) -> list[RunRow]:
+    if sweep:
+        return sweep_runs(db, get_sweep(db, sweep).id)
+    return list({row.id: row for row in (get_run(db, name) for name in runs or ())}.values())
+
+
+def _usual_episodes(db: Database, row: RunRow, contents: Contents) -> frozenset[int]:
+    """Choose the episodes without which a figure of the whole bundle could not be drawn."""
+    if not contents.snapshots or contents.trajectories:
+        return frozenset()
+    try:
+        return frozenset(best_and_worst(db, row))
+    except ConfigError:  # it has no memory, or hardly any episode
+        return frozenset()

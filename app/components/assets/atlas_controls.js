@@ -1,0 +1,207 @@
+// The controls of a map: colour, tools, filters with histograms, search, growth. Each changes the state and asks for a
+// new picture; none asks the server. Names and numbers are set as text, never as markup.
+
+const BINS = 48
+const FILTER_STEPS = 1000
+const MOST_CORNERS = 60
+const GROWTH_MS = 8000
+
+function buildControls(self) {
+  const { root } = self
+  const on = (name, event, act) => root.querySelector(name).addEventListener(event, act)
+  on(".color", "change", (event) => recolor(self, event.target.value))
+  on(".palette", "change", (event) => {
+    self.palette = event.target.value
+    repaint(self)
+    tellView(self)
+  })
+  for (const tool of ["pan", "lasso", "box"]) on(`.${tool}`, "click", () => takeTool(self, tool))
+  on(".filter", "click", () => openFilters(self, root.querySelector(".filters").hidden))
+  on(".clear", "click", () => clearChoice(self))
+  on(".view", "click", () => selectView(self))
+  on(".find", "change", (event) => find(self, event.target))
+  on(".grow", "click", () => (self.growing ? stopGrowth(self) : grow(self)))
+  on(".in", "click", () => zoomAt(self, 1.4, self.width / 2, self.height / 2))
+  on(".out", "click", () => zoomAt(self, 1 / 1.4, self.width / 2, self.height / 2))
+  on(".all", "click", () => reset(self))
+}
+
+function fillControls(self) {
+  const { root, meta } = self
+  const select = root.querySelector(".color")
+  select.replaceChildren(...meta.columns.filter((each) => each.colored).map((each) => {
+    const option = new Option(`${each.name} [${each.unit}]`, each.key)
+    option.title = each.meaning
+    return option
+  }))
+  select.value = self.color
+  root.querySelector(".palette").replaceChildren(...Object.entries(meta.palettes).map(([key, { name }]) => new Option(name, key)))
+  root.querySelector(".palette").value = self.palette
+  takeTool(self, self.tool)
+  root.querySelector(".filters").replaceChildren()
+  openFilters(self, !root.querySelector(".filters").hidden)
+  showState(self)
+}
+
+function takeTool(self, tool) {
+  self.tool = tool
+  for (const name of ["pan", "lasso", "box"]) self.root.querySelector(`.${name}`).setAttribute("aria-pressed", String(name === tool))
+  self.over.style.cursor = tool === "pan" ? "grab" : "crosshair"
+}
+
+// Say what is chosen of how many, and what the picture means.
+function showState(self) {
+  const { grid, meta } = self
+  const active = Object.keys(self.filters).length
+  const all = self.polygon === null && !active
+  const count = self.count.toLocaleString("en-US")
+  const total = grid.n.toLocaleString("en-US")
+  const drawing = self.dense ? "density; zoom in for points" : "every point"
+  const missing = self.quantity.binary ? "" : ", grey: no value"
+  const lost = meta.n - grid.n ? `, ${(meta.n - grid.n).toLocaleString("en-US")} without a place` : ""
+  self.root.querySelector(".status").textContent = all
+    ? `${total} of ${meta.of.toLocaleString("en-US")} nodes${lost} · ${drawing}${missing}`
+    : `${count} of ${total} chosen, the rest grey · ${drawing}`
+  self.root.querySelector(".clear").hidden = all
+  self.root.querySelector(".filter").textContent = active ? `Filter (${active})` : "Filter"
+  self.root.querySelector(".grow").textContent = self.growing ? "■ Growth" : "▶ Growth"
+  self.root.dataset.chosen = String(self.count)
+}
+
+function clearChoice(self) {
+  stopGrowth(self)
+  self.filters = {}
+  self.polygon = null
+  self.root.querySelector(".filters").replaceChildren()
+  openFilters(self, !self.root.querySelector(".filters").hidden)
+  chooseAgain(self)
+}
+
+// What lies within the frame now; the way to a selection without a mouse.
+function selectView(self) {
+  const { ux, uy } = self.scales
+  const [x0, x1, y0, y1] = [ux(0), ux(self.width), uy(self.height), uy(0)]
+  self.polygon = thinPolygon([[x0, y0], [x1, y0], [x1, y1], [x0, y1]], MOST_CORNERS)
+  chooseAgain(self)
+}
+
+// "12" or "memory 12" chooses a memory, "episode 3" keeps what that episode wrote.
+async function find(self, input) {
+  const [, word, digits] = /^\s*(memory|slot|episode|e|m)?\s*(\d+)\s*$/i.exec(input.value) || []
+  input.setCustomValidity("")
+  if (!digits) {
+    if (input.value) input.setCustomValidity("Type a memory id, as 12, or an episode, as episode 3.")
+    input.reportValidity()
+    return
+  }
+  if (/^e/i.test(word || "")) {
+    self.filters.episode = [Number(digits), Number(digits)]
+    await needColumns(self, ["episode"])
+    chooseAgain(self)
+    return
+  }
+  const i = self.columns.slot.indexOf(Number(digits))
+  if (i < 0) {
+    input.setCustomValidity(`No memory ${digits} on this map.`)
+    input.reportValidity()
+    return
+  }
+  self.view = { ...self.view, x: self.x[i], y: self.y[i], span: Math.min(self.view.span, self.scales.whole / 4), whole: false }
+  choose(self, i)
+  tellView(self)
+}
+
+// Let the memories appear in the order in which they were written.
+async function grow(self) {
+  await needColumns(self, ["age"])
+  const [, oldest] = self.extents.age
+  const began = performance.now()
+  const step = () => {
+    if (!self.growing) return
+    const part = Math.min(1, (performance.now() - began) / GROWTH_MS)
+    self.filters.age = [oldest * (1 - part), oldest]
+    if (part === 1) {
+      stopGrowth(self)
+      return
+    }
+    chooseAgain(self, { quiet: true })
+    self.growing = requestAnimationFrame(step)
+  }
+  self.growing = requestAnimationFrame(step)
+}
+
+function stopGrowth(self) {
+  if (!self.growing) return
+  cancelAnimationFrame(self.growing)
+  self.growing = 0
+  delete self.filters.age
+  chooseAgain(self)
+}
+
+async function openFilters(self, open) {
+  const panel = self.root.querySelector(".filters")
+  panel.hidden = !open
+  self.root.querySelector(".filter").setAttribute("aria-expanded", String(open))
+  if (!open || panel.childElementCount) return
+  await needColumns(self, self.meta.columns.map((each) => each.key))
+  if (!panel.childElementCount) panel.append(...self.meta.columns.filter((each) => each.key !== "slot").map((each) => filterRow(self, each)))
+  panel.querySelectorAll("canvas").forEach((canvas) => canvas.dispatchEvent(new Event("paint")))
+}
+
+function filterRow(self, column) {
+  const [low, high] = self.extents[column.key]
+  const row = element("div", "row")
+  const title = element("div", "title", `${column.name} [${column.unit}]`)
+  const told = element("span", "told")
+  const canvas = element("canvas", "histogram")
+  const ends = ["from", "to"].map((word) => {
+    const input = element("input")
+    Object.assign(input, { type: "range", min: 0, max: FILTER_STEPS, step: 1 })
+    input.setAttribute("aria-label", `${column.name}, ${word}`)
+    return input
+  })
+  const valueAt = (input) => (column.whole ? Math.round : (v) => +v.toPrecision(6))(low + ((high - low) * input.value) / FILTER_STEPS)
+  const show = () => {
+    const [from, to] = self.filters[column.key] || [low, high]
+    told.textContent = `${formatNumber(from)} – ${formatNumber(to)}`
+    drawHistogram(self, canvas, column, [from, to])
+  }
+  const [from, to] = self.filters[column.key] || [low, high]
+  ends[0].value = ((from - low) / (high - low || 1)) * FILTER_STEPS
+  ends[1].value = ((to - low) / (high - low || 1)) * FILTER_STEPS
+  ends.forEach((input, end) => input.addEventListener("input", () => {
+    if (Number(ends[0].value) > Number(ends[1].value)) ends[1 - end].value = input.value
+    const whole = Number(ends[0].value) === 0 && Number(ends[1].value) === FILTER_STEPS
+    if (whole) delete self.filters[column.key]
+    else self.filters[column.key] = [valueAt(ends[0]), valueAt(ends[1])]
+    show()
+    chooseAgain(self)
+  }))
+  canvas.addEventListener("paint", show)
+  title.append(told)
+  row.title = column.meaning
+  row.append(title, canvas, ...ends)
+  return row
+}
+
+function drawHistogram(self, canvas, column, [from, to]) {
+  const fit = fitCanvas(canvas, 34)
+  if (!fit) return
+  const theme = themeOf(self.root)
+  const [low, high] = self.extents[column.key]
+  const counts = (self.histograms[column.key] ||= histogramOf(self.columns[column.key], low, high, BINS))
+  const most = Math.max(1, ...counts)
+  counts.forEach((count, bin) => {
+    const middle = low + ((bin + 0.5) / BINS) * (high - low)
+    fit.ctx.fillStyle = middle >= from && middle <= to ? theme.primary : theme.faint
+    const height = count ? Math.max(1, 32 * Math.sqrt(count / most)) : 0
+    fit.ctx.fillRect((bin * fit.width) / BINS, 34 - height, fit.width / BINS - 1, height)
+  })
+}
+
+function element(tag, name, text) {
+  const made = document.createElement(tag)
+  if (name) made.className = name
+  if (text) made.textContent = text
+  return made
+}

@@ -1,0 +1,283 @@
+// The map as pixels: a density image while many points share the view, round points when few do, and over them the
+// colour scale, paths, rings and the lasso on a canvas of their own, so that a moving pointer redraws no points.
+
+const DENSE_FROM = 60000 // points in view
+const PAD = 26
+const GREY = [140, 146, 154]
+
+function scalesOf(self, width, height) {
+  const { grid } = self
+  const spanX = (grid.x1 - grid.x0) * 1.04
+  const spanY = (grid.y1 - grid.y0) * 1.04
+  const w = width - 2 * PAD
+  const h = height - 2 * PAD
+  const fitX = self.meta.equal ? Math.min(w / spanX, h / spanY) : w / spanX
+  const fitY = self.meta.equal ? fitX : h / spanY
+  if (!self.view) self.view = { x: (grid.x0 + grid.x1) / 2, y: (grid.y0 + grid.y1) / 2, span: width / fitX, whole: true }
+  if (self.view.whole) self.view.span = width / fitX
+  const { x, y, span } = self.view
+  const kx = width / span
+  const ky = (kx * fitY) / fitX
+  return {
+    kx, ky, zoom: kx / fitX, whole: width / fitX,
+    sx: (v) => width / 2 + (v - x) * kx,
+    sy: (v) => height / 2 - (v - y) * ky,
+    ux: (p) => (p - width / 2) / kx + x,
+    uy: (p) => (height / 2 - p) / ky + y,
+  }
+}
+
+function drawPicture(self, fit) {
+  const { grid, scales } = self
+  const rows = rowsWithin(grid, scales.ux(-9), scales.ux(fit.width + 9), scales.uy(fit.height + 9), scales.uy(-9))
+  const inView = rows.reduce((sum, [from, to]) => sum + to - from, 0)
+  self.dense = inView > DENSE_FROM
+  if (self.dense) drawDensity(self, fit, rows)
+  else drawPoints(self, fit, rows, inView)
+}
+
+// How many points fall on each pixel, as ink, and the mean of their values, as colour; points that are not chosen are
+// a grey ground below. One unit is one CSS pixel, so that a sharp screen does not thin the picture out.
+function drawDensity(self, fit, rows) {
+  const { grid, inks, chosen, view, scales } = self
+  const width = Math.floor(fit.width)
+  const height = Math.floor(fit.height)
+  const image = new ImageData(width, height)
+  const pixels = new Uint32Array(image.data.buffer)
+  const counts = new Uint16Array(width * height)
+  const sums = new Float32Array(width * height)
+  const ground = new Uint8Array(width * height)
+  const [kx, ky] = [scales.kx, scales.ky]
+  const [ox, oy] = [width / 2 - view.x * kx, height / 2 + view.y * ky]
+  const { x, y } = grid
+  for (const [from, to] of rows) {
+    for (let k = from; k < to; k += 1) {
+      const px = (x[k] * kx + ox) | 0
+      const py = (oy - y[k] * ky) | 0
+      if (px < 0 || py < 0 || px >= width || py >= height) continue
+      const at = py * width + px
+      if (chosen[k] && inks[k] !== NO_INK) {
+        if (counts[at] < 65535) {
+          counts[at] += 1
+          sums[at] += inks[k]
+        }
+      } else if (ground[at] < 255) ground[at] += 1
+    }
+  }
+  const colors = self.packed
+  const grey = packColor(GREY)
+  for (let at = 0; at < pixels.length; at += 1) {
+    if (counts[at]) pixels[at] = colors[(sums[at] / counts[at] + 0.5) | 0] | (INK_OF[Math.min(counts[at], 255)] << 24)
+    else if (ground[at]) pixels[at] = grey | ((INK_OF[ground[at]] >> 1) << 24)
+  }
+  self.stage = self.stage || document.createElement("canvas")
+  self.stage.width = width
+  self.stage.height = height
+  self.stage.getContext("2d").putImageData(image, 0, 0)
+  fit.ctx.imageSmoothingEnabled = false
+  fit.ctx.drawImage(self.stage, 0, 0, fit.width, fit.height)
+}
+
+const INK_OF = Uint8Array.from({ length: 256 }, (_, count) => (count ? Math.min(255, 130 + 31 * Math.log2(count)) : 0))
+
+function packColor([red, green, blue]) {
+  return red | (green << 8) | (blue << 16)
+}
+
+function packColors(lut) {
+  const colors = lut.map((hex) => [1, 3, 5].map((at) => parseInt(hex.slice(at, at + 2), 16)))
+  return Uint32Array.from({ length: INKS }, (_, ink) => packColor(colors[Math.round((ink / (INKS - 1)) * (colors.length - 1))]))
+}
+
+// A small round stamp with soft edges, written straight into the pixels.
+function stampOf(radius) {
+  const reach = Math.ceil(radius)
+  const stamp = []
+  for (let dy = -reach; dy <= reach; dy += 1) {
+    for (let dx = -reach; dx <= reach; dx += 1) {
+      const cover = Math.max(0, Math.min(1, radius + 0.5 - Math.hypot(dx, dy)))
+      if (cover > 0) stamp.push([dx, dy, cover])
+    }
+  }
+  return stamp
+}
+
+// Points without a value or outside the choice lie at the bottom, so that they hide nothing.
+function drawPoints(self, fit, rows, inView) {
+  const { ratio, ctx } = fit
+  const image = ctx.createImageData(self.canvas.width, self.canvas.height)
+  const base = inView > 40000 ? 1 : inView > 8000 ? 1.6 : 2.6
+  const stamp = stampOf(base * ratio * Math.min(2.2, Math.sqrt(Math.max(1, self.scales.zoom))))
+  const { grid, inks, chosen } = self
+  const grey = packColor(GREY)
+  for (const top of [false, true]) {
+    for (const [from, to] of rows) {
+      for (let k = from; k < to; k += 1) {
+        const colored = chosen[k] && inks[k] !== NO_INK
+        if (Boolean(colored) !== top) continue
+        const px = Math.round(self.scales.sx(grid.x[k]) * ratio)
+        const py = Math.round(self.scales.sy(grid.y[k]) * ratio)
+        stampPoint(image, stamp, px, py, top ? self.packed[inks[k]] : grey, chosen[k] ? 1 : 0.35)
+      }
+    }
+  }
+  ctx.putImageData(image, 0, 0)
+}
+
+function stampPoint({ data, width, height }, stamp, px, py, color, strength) {
+  if (!(px > -9 && py > -9 && px < width + 9 && py < height + 9)) return
+  for (const [dx, dy, part] of stamp) {
+    const qx = px + dx
+    const qy = py + dy
+    if (qx < 0 || qy < 0 || qx >= width || qy >= height) continue
+    const at = (qy * width + qx) * 4
+    const cover = part * strength
+    const keep = (data[at + 3] / 255) * (1 - cover)
+    const alpha = cover + keep
+    data[at] = ((color & 255) * cover + data[at] * keep) / alpha
+    data[at + 1] = (((color >> 8) & 255) * cover + data[at + 1] * keep) / alpha
+    data[at + 2] = (((color >> 16) & 255) * cover + data[at + 2] * keep) / alpha
+    data[at + 3] = alpha * 255
+  }
+}
+
+function drawAxes(self, ctx, theme, width, height) {
+  ctx.strokeStyle = theme.faint
+  ctx.strokeRect(0.5, 0.5, width - 1, height - 1)
+  ctx.font = `12px ${theme.font}`
+  ctx.textAlign = "center"
+  ctx.textBaseline = "bottom"
+  haloText(ctx, theme, self.meta.xLabel, width / 2, height - 6)
+  ctx.save()
+  ctx.translate(8, height / 2)
+  ctx.rotate(-Math.PI / 2)
+  ctx.textBaseline = "top"
+  haloText(ctx, theme, self.meta.yLabel, 0, 0)
+  ctx.restore()
+}
+
+// What the colours mean: a strip with both ends, or two named dots.
+function drawScale(self, ctx, theme) {
+  const { name, unit, low, high, binary } = self.quantity
+  const label = `${name} [${unit}]`
+  ctx.font = `600 12px ${theme.font}`
+  const width = Math.max(150, ctx.measureText(label).width) + 20
+  ctx.globalAlpha = 0.88
+  ctx.fillStyle = theme.background
+  ctx.fillRect(10, 10, width, 58)
+  ctx.globalAlpha = 1
+  ctx.fillStyle = theme.text
+  ctx.textAlign = "left"
+  ctx.textBaseline = "alphabetic"
+  ctx.fillText(label, 20, 28)
+  ctx.font = `12px ${theme.font}`
+  if (binary) {
+    dot(ctx, theme, 26, 46, 5, self.lut[0])
+    dot(ctx, theme, 86, 46, 5, self.lut[self.lut.length - 1])
+    ctx.fillStyle = theme.soft
+    ctx.textAlign = "left"
+    ctx.textBaseline = "middle"
+    ctx.fillText("no", 36, 46)
+    ctx.fillText("yes", 96, 46)
+    return
+  }
+  const strip = width - 20
+  self.lut.forEach((color, i) => {
+    ctx.fillStyle = color
+    ctx.fillRect(20 + (strip * i) / self.lut.length, 35, strip / self.lut.length + 0.5, 9)
+  })
+  ctx.fillStyle = theme.soft
+  ctx.textBaseline = "top"
+  ctx.fillText(formatNumber(low), 20, 49)
+  ctx.textAlign = "right"
+  ctx.fillText(formatNumber(high), 20 + strip, 49)
+}
+
+// The path of an episode over the cloud, one place per step, null where its node is gone: as wide as its gate is open,
+// every tenth step named, and the errors above the threshold written beside the step where they arise.
+function drawTrace(self, ctx, theme, { places, beta, delta_mem, jumps, color }) {
+  const { sx, sy } = self.scales
+  if (!places.some(Boolean)) return
+  const ink = color || theme.text
+  ctx.lineJoin = ctx.lineCap = "round"
+  for (const [style, extra] of [[theme.background, 2.8], [ink, 0]]) {
+    ctx.strokeStyle = style
+    for (let t = 1; t < places.length; t += 1) {
+      if (!places[t] || !places[t - 1]) continue
+      ctx.lineWidth = 0.8 + 2.4 * (beta?.[t - 1] ?? 0.5) + extra
+      ctx.beginPath()
+      ctx.moveTo(sx(places[t - 1][0]), sy(places[t - 1][1]))
+      ctx.lineTo(sx(places[t][0]), sy(places[t][1]))
+      ctx.stroke()
+    }
+  }
+  const named = new Set()
+  places.forEach((place, t) => {
+    if (place && t % self.mark.every === 0) dot(ctx, theme, sx(place[0]), sy(place[1]), 4, ink)
+  })
+  for (const t of jumps) {
+    if (!places[t]) continue
+    named.add(t)
+    dot(ctx, theme, sx(places[t][0]), sy(places[t][1]), 4, ink)
+    write(`t ${t}, Δ_mem ${formatNumber(delta_mem[t])}`, places[t])
+  }
+  places.forEach((place, t) => {
+    if (place && t % self.mark.every === 0 && !named.has(t)) write(`t ${t}`, place)
+  })
+  if (self.head === null) return
+  let t = Math.min(self.head, places.length - 1)
+  while (t > 0 && !places[t]) t -= 1
+  if (places[t]) dot(ctx, theme, sx(places[t][0]), sy(places[t][1]), 7, theme.primary)
+
+  function write(text, place) {
+    ctx.font = `600 11px ${theme.font}`
+    ctx.textAlign = "left"
+    ctx.textBaseline = "alphabetic"
+    haloText(ctx, theme, text, sx(place[0]) + 7, sy(place[1]) - 5, theme.text)
+  }
+}
+
+function haloText(ctx, theme, text, x, y, color) {
+  ctx.lineWidth = 3
+  ctx.strokeStyle = theme.background
+  ctx.strokeText(text, x, y)
+  ctx.fillStyle = color || theme.soft
+  ctx.fillText(text, x, y)
+}
+
+function dot(ctx, theme, x, y, r, color) {
+  ctx.beginPath()
+  ctx.arc(x, y, r, 0, 7)
+  ctx.fillStyle = color
+  ctx.fill()
+  ctx.lineWidth = 1.5
+  ctx.strokeStyle = theme.background
+  ctx.stroke()
+}
+
+function drawRing(self, ctx, theme, place, width) {
+  if (!place) return
+  const [x, y] = [self.scales.sx(place[0]), self.scales.sy(place[1])]
+  ctx.beginPath()
+  ctx.arc(x, y, 9, 0, 7)
+  ctx.lineWidth = width + 3
+  ctx.strokeStyle = theme.background
+  ctx.stroke()
+  ctx.lineWidth = width
+  ctx.strokeStyle = theme.text
+  ctx.stroke()
+}
+
+function drawLasso(self, ctx, theme, polygon, open) {
+  if (!polygon || polygon.length < 2) return
+  ctx.beginPath()
+  polygon.forEach(([x, y], at) => ctx[at ? "lineTo" : "moveTo"](self.scales.sx(x), self.scales.sy(y)))
+  if (!open) ctx.closePath()
+  for (const [style, width] of [[theme.background, 3.5], [theme.primary, 1.6]]) {
+    ctx.strokeStyle = style
+    ctx.lineWidth = width
+    ctx.setLineDash(style === theme.primary ? [6, 4] : [])
+    ctx.stroke()
+  }
+  ctx.setLineDash([])
+}

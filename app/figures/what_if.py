@@ -1,0 +1,69 @@
+"""What a gate did beside what it would have done: sorted Δ_mem and β, recorded and recomputed."""
+
+import numpy as np
+
+from app.figures.chart import Chart, Line, Panel, Values
+from app.results.what_if import Answer, Compared
+from app.theme import BETA, DELTA_MEM
+
+X_LABEL = "share of the transitions or links, least consistent first [%]"
+POINTS = 400
+RECORDED_DASH = (6, 4)
+_NEGLIGIBLE = 0.01  # of the largest Δ_mem, or of 1 for β: where both sides are closer, there is nothing to see
+_SHORTEST = 0.01  # of all: the axis is never cut further
+
+
+def draw_what_if(found: Answer, *, run: str, env_step: int) -> Chart:
+    """Draw, for each set, the verdicts as recorded and as recomputed, sorted; each x is one share of them."""
+    reach = max(_SHORTEST, *(_reach(each) for each in found.sets))
+    x = np.linspace(0.0, reach, POINTS)
+    panels = [panel for each in found.sets for panel in _panels_of(each, x)]
+    caption = (
+        f"What if τ were {found.tau_after:.3g} instead of {found.tau:.3g} at the snapshot, and δ "
+        f"{found.delta_after:.3g} instead of {found.delta:.3g}? Dashed: recorded; solid: recomputed from the record by "
+        f"the same functions. Every curve is sorted by itself; beyond {100 * reach:.3g} % Δ_mem is within "
+        f"{_NEGLIGIBLE:.0%} of 0, as seen from its largest, and β within {_NEGLIGIBLE:.0%} of 1. Snapshot at env step "
+        f"{env_step:,}: {found.nodes:,} nodes, {found.nodes_after:,} recomputed."
+    )
+    described = f"Sorted Δ_mem and β of {run}, recorded and recomputed, over the share of transitions and links."
+    return Chart("what-if", f"What if: the gate of {run} recomputed", X_LABEL, tuple(panels), caption, described)
+
+
+def _panels_of(each: Compared, x: Values) -> list[Panel]:
+    """Draw β, and Δ_mem where it was recomputed at all."""
+    before, after = each.recorded, each.recomputed
+    beta = _lines(before.beta, after.beta, BETA, x, descending=False)
+    panels = [Panel(f"β of {each.name}", "fraction", beta, range=(-0.03, 1.03))]
+    if after.delta_mem is not before.delta_mem:
+        error = _lines(before.delta_mem, after.delta_mem, DELTA_MEM, x, descending=True)
+        panels.append(Panel(f"Δ_mem of {each.name}", "return", error, from_zero=True))
+    return panels
+
+
+def _lines(before: Values, after: Values, color: str, x: Values, *, descending: bool) -> tuple[Line, Line]:
+    recorded, recomputed = (_sorted_at(values, x, descending=descending) for values in (before, after))
+    return (
+        Line("recorded", color, 100 * x, recorded, dash=RECORDED_DASH, width=1.5),
+        Line("recomputed", color, 100 * x, recomputed),
+    )
+
+
+def _sorted_at(values: Values, share: Values, *, descending: bool) -> Values:
+    """Read sorted values at some shares in [0, 1]; missing ones are left out, NaN where none is left."""
+    known = np.sort(values[np.isfinite(values)])
+    if not len(known):
+        return np.full(len(share), np.nan)
+    place = np.minimum((share * len(known)).astype(np.int64), len(known) - 1)
+    return known[len(known) - 1 - place if descending else place]
+
+
+def _reach(each: Compared) -> float:
+    """Say up to which share any of the curves is worth a look."""
+    shares = [0.0]
+    for judged in (each.recorded, each.recomputed):
+        error = judged.delta_mem[np.isfinite(judged.delta_mem)]
+        if len(error):
+            shares.append(float((error > _NEGLIGIBLE * error.max()).mean()))
+        if len(judged.beta):
+            shares.append(float((judged.beta < 1 - _NEGLIGIBLE).mean()))
+    return max(shares)

@@ -1,0 +1,220 @@
+"""What a bundle holds, and how the rows of a run go from one database to another.
+
+The same copy makes a bundle of one's own runs and takes a stranger's runs in: every value is looked at on its way, what
+belongs to a process or a machine (who trains, who may write, on which host) stays behind, and so do hidden and archived
+marks. A run that was at work arrives as stopped. Notebook entries, jobs, commands and checkpoints are never copied.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from itertools import islice
+from typing import Any, Final
+
+from sqlalchemy import Column, Connection, Table, case, insert, literal, or_, select
+from sqlalchemy.types import Double, Integer, LargeBinary
+
+from emtc_core.errors import StorageError
+from storage.frames import strange_value
+from storage.guards import unguarded
+from storage.models import Base, EpisodeRow, ProjectionRow, Run, SnapshotRow, SweepRow, Transition
+from storage.queries.episodes import THINNED
+
+_NOBODY_S: Final = dict.fromkeys(
+    ("pid", "pid_created_at", "host", "launch_token", "owner_token", "claimed_at", "hidden_at", "archived_at")
+)
+_AT_WORK: Final = frozenset({"queued", "running", "paused"})
+_ALWAYS: Final = ("resumes", "evaluations", "metrics", "gate_stats", "transition_summary")
+_ROWS_AT_ONCE: Final = 5_000
+_BLOB_ROWS_AT_ONCE: Final = 64
+_NO_EPISODES: Final[frozenset[int]] = frozenset()
+
+
+@dataclass(frozen=True)
+class Contents:
+    """What is copied of each run, besides its configuration, curves and the outcomes of its episodes."""
+
+    snapshots: bool = True
+    """The memory over time, with its projections."""
+    playbacks: bool = True
+    """The greedy episodes that evaluations kept."""
+    transitions: bool = False
+    """Every training step; without them there are their sums over 1,000 steps."""
+    trajectories: bool = False
+    """States and actions of every training episode."""
+    chosen: Mapping[str, frozenset[int]] = field(default_factory=dict)
+    """Run id → training episodes that go with states, actions and verdicts, whatever else stays behind."""
+
+    def describe(self) -> dict[str, Any]:
+        """Say it in a manifest."""
+        kinds = {name: bool(value) for name, value in vars(self).items() if name != "chosen"}
+        return kinds | {"episodes": {run_id: sorted(numbers) for run_id, numbers in self.chosen.items()}}
+
+
+THIN: Final = Contents(snapshots=False, playbacks=False)
+WHOLE: Final = Contents(transitions=True, trajectories=True)
+
+
+def copy_runs(
+    source: Connection, target: Connection, run_ids: Sequence[str], contents: Contents, *, renumber: bool = False
+) -> None:
+    """Copy runs with their sweeps; both connections are in one transaction of their own.
+
+    Args:
+        source: Where from.
+        target: Where to; none of the runs is there.
+        run_ids: The runs.
+        contents: What of them.
+        renumber: Give snapshots and projections new numbers, where others have theirs already.
+
+    Raises:
+        StorageError: If a value is not of its column's kind.
+    """
+    _copy_sweeps(source, target, run_ids)
+    for run_id in run_ids:
+        row = source.execute(select(Run.__table__).where(Run.id == run_id)).mappings().one()
+        target.execute(insert(Run), _settled(dict(row)) | _NOBODY_S)
+        for name in _ALWAYS:
+            _copy(source, target, name, _of_run(name, run_id), without=("id",))
+        _copy_episodes(source, target, run_id, contents)
+        if contents.playbacks:
+            _copy(source, target, "eval_episodes", _of_run("eval_episodes", run_id))
+        if contents.snapshots:
+            _copy_snapshots(source, target, run_id, renumber=renumber)
+
+
+def _copy_sweeps(source: Connection, target: Connection, run_ids: Sequence[str]) -> None:
+    named = {row.sweep_id for run_id in run_ids for row in source.execute(select(Run.sweep_id).where(Run.id == run_id))}
+    for sweep_id in sorted(each for each in named if each):
+        row = source.execute(select(SweepRow.__table__).where(SweepRow.id == sweep_id)).mappings().one_or_none()
+        known = target.execute(select(SweepRow.id).where(SweepRow.id == sweep_id)).first()
+        if row is not None and known is None:
+            nobody = {"pid": None, "pid_created_at": None, "host": None}
+            status = "stopped" if row["status"] == "running" else row["status"]
+            target.execute(insert(SweepRow), dict(row) | nobody | {"status": status})
+
+
+def _settled(row: dict[str, Any]) -> dict[str, Any]:
+    if row["status"] not in _AT_WORK:
+        return row
+    ended = row["ended_at"] or row["heartbeat_at"] or datetime.now(UTC)
+    return row | {"status": "stopped", "ended_at": ended}
+
+
+def _copy_episodes(source: Connection, target: Connection, run_id: str, contents: Contents) -> None:
+    chosen = contents.chosen.get(run_id, _NO_EPISODES)
+    table = _table("episodes")
+    if contents.trajectories:
+        _copy(source, target, "episodes", _of_run("episodes", run_id))
+    else:
+        packed = case((table.c.episode.in_(chosen), table.c.trajectory), else_=literal(THINNED)).label("trajectory")
+        columns = [packed if column.name == "trajectory" else column for column in table.columns]
+        _copy(source, target, "episodes", _of_run("episodes", run_id), columns=columns)
+    if contents.transitions:
+        _copy(source, target, "transitions", _of_run("transitions", run_id))
+    elif stretches := _stretches(source, run_id, chosen):
+        within = or_(*(Transition.env_step.between(first, last) for first, last in stretches))
+        _copy(source, target, "transitions", [*_of_run("transitions", run_id), within])
+
+
+def _stretches(source: Connection, run_id: str, chosen: frozenset[int]) -> list[tuple[int, int]]:
+    """Find the env steps of some episodes, except the first step: who finds that one takes them all to be there."""
+    columns = (EpisodeRow.first_env_step, EpisodeRow.length)
+    rows = source.execute(select(*columns).where(EpisodeRow.run_id == run_id, EpisodeRow.episode.in_(chosen)))
+    return [(first, first + length - 1) for first, length in rows if first > 1]
+
+
+def _copy_snapshots(source: Connection, target: Connection, run_id: str, *, renumber: bool) -> None:
+    table, projections = _table("snapshots"), _table("projections")
+    ids = source.execute(select(SnapshotRow.id).where(SnapshotRow.run_id == run_id).order_by(SnapshotRow.env_step))
+    for snapshot_id in ids.scalars().all():
+        row = dict(source.execute(select(table).where(table.c.id == snapshot_id)).mappings().one())
+        _check_row(table, row)
+        without = {"id"} if renumber else set[str]()
+        kept = {name: value for name, value in row.items() if name not in without}
+        new = target.execute(insert(table).returning(table.c.id), kept).scalar_one()
+        drawn = select(projections).where(ProjectionRow.snapshot_id == snapshot_id).order_by(ProjectionRow.id)
+        for each in source.execute(drawn).mappings().all():
+            values = {str(name): value for name, value in each.items() if name not in without}
+            _check_row(projections, values)
+            target.execute(insert(projections), values | {"snapshot_id": new})
+
+
+def _copy(
+    source: Connection,
+    target: Connection,
+    name: str,
+    wanted: Sequence[Any],
+    *,
+    columns: Sequence[Any] = (),
+    without: Sequence[str] = (),
+) -> None:
+    table = _table(name)
+    chosen = columns or [column for column in table.columns if column.name not in without]
+    at_once = _BLOB_ROWS_AT_ONCE if _has_blob(table) else _ROWS_AT_ONCE
+    ordered = select(*chosen).where(*wanted).order_by(*table.primary_key.columns)
+    rows = source.execution_options(yield_per=at_once).execute(ordered).mappings()
+    for some in _parts(rows, at_once):
+        for row in some:
+            _check_row(table, row)
+        target.execute(insert(table), some)
+
+
+def _parts(rows: Any, size: int) -> Iterator[list[dict[str, Any]]]:
+    rows = iter(rows)
+    while some := [dict(row) for row in islice(rows, size)]:
+        yield some
+
+
+def _check_row(table: Table, row: Mapping[str, Any]) -> None:
+    """SQLite stores anything in any column; a stranger's row is taken only if its values are what they claim.
+
+    Raises:
+        StorageError: If a value is not of its column's kind.
+    """
+    for name, value in row.items():
+        if value is None or isinstance(value, _python_kinds(table.columns[name])):
+            continue
+        raise strange_value(f"{table.name}.{name}", [value if isinstance(value, str | bytes) else repr(value)])
+
+
+def _python_kinds(column: Column[Any]) -> tuple[type, ...]:
+    known = _KINDS.get((column.table.name, column.name))
+    if known is None:
+        kind = unguarded(column.type)
+        known = (object,)
+        for of, allowed in ((Integer, (int,)), (Double, (int, float)), (LargeBinary, (bytes,))):
+            if isinstance(kind, of):
+                known = allowed
+        _KINDS[column.table.name, column.name] = known
+    return known
+
+
+_KINDS: dict[tuple[str, str], tuple[type, ...]] = {}
+
+
+def _table(name: str) -> Table:
+    return Base.metadata.tables[name]
+
+
+def _of_run(name: str, run_id: str) -> list[Any]:
+    return [_table(name).c.run_id == run_id]
+
+
+def _has_blob(table: Table) -> bool:
+    return any(isinstance(unguarded(column.type), LargeBinary) for column in table.columns)
+
+
+def list_present(connection: Connection, run_ids: Sequence[str]) -> list[str]:
+    """List those of these runs that a database has."""
+    return [each for each in run_ids if connection.execute(select(Run.id).where(Run.id == each)).first()]
+
+
+def refuse_empty(run_ids: Sequence[str]) -> None:
+    """Refuse a bundle of nothing.
+
+    Raises:
+        StorageError: If there is no run.
+    """
+    if not run_ids:
+        raise StorageError("A bundle holds at least one run. List what there is with: emtc runs")

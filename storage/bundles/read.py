@@ -1,0 +1,202 @@
+"""Open a bundle from anybody: what it says is checked before it is believed, and nothing of it is followed.
+
+Only two members are read, by names that are written here, so no name in the file ever becomes a path. What comes out
+is counted while it is unpacked and compared with the manifest's size and checksum, and the database is then looked at
+row by row (`storage.foreign`) before anything writes to it or shows it. Nothing is left of a bundle that is refused.
+"""
+
+import hashlib
+import shutil
+import sqlite3
+import struct
+import tempfile
+import zipfile
+import zlib
+from collections.abc import Generator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import IO, Final
+
+from platformdirs import user_cache_path
+
+from emtc_core.errors import EmtcError, NewerDatabaseError, StorageError
+from storage.bundles.manifest import (
+    MANIFEST,
+    MOST_MANIFEST_BYTES,
+    MOST_STUDY_BYTES,
+    STUDY,
+    Manifest,
+    read_manifest,
+)
+from storage.engine import find_schema, open_database
+from storage.files import make_private_folder
+from storage.foreign import check_database
+from storage.guards import shorten
+from storage.migrations import upgrade
+
+_CHUNK_BYTES: Final = 1 << 20
+_MOST_DIRECTORY_BYTES: Final = 1 << 16  # of the zip's own list; two members take 150
+_END: Final = struct.Struct("<4s4H2LH")
+_LOCATOR: Final = struct.Struct("<4sLQL")
+_END_64: Final = struct.Struct("<4sQ2H2L4Q")
+_PLAIN_FILE_MODE: Final = 0o400
+
+
+def open_bundle(place: Path, *, cache: Path | None = None) -> tuple[Path, Manifest]:
+    """Unpack a bundle into the cache folder, checked and read-only, and say where.
+
+    Args:
+        place: The bundle.
+        cache: Folder for it; this user's cache when missing.
+
+    Raises:
+        StorageError: If it is no sound bundle; then nothing is left of it.
+    """
+    folder = cache or user_cache_path("emtc-lab") / "bundles"
+    with unpacked(place, cache=folder) as (study, manifest):
+        study.chmod(_PLAIN_FILE_MODE)
+        kept = folder / f"{manifest.sha256[:16]}.db"
+        study.replace(kept)
+    return kept, manifest
+
+
+@contextmanager
+def unpacked(place: Path, *, cache: Path | None = None) -> Generator[tuple[Path, Manifest]]:
+    """Unpack a bundle for as long as it is needed: a database of this version's schema, checked row by row.
+
+    Raises:
+        StorageError: If it is no sound bundle.
+    """
+    folder = cache or user_cache_path("emtc-lab") / "bundles"
+    try:
+        make_private_folder(folder)
+        holder = tempfile.TemporaryDirectory(prefix=".opening-", dir=folder)
+    except OSError as error:
+        raise StorageError(f"{folder} cannot be written: {error.strerror}. A bundle is unpacked there.") from error
+    with holder as name:
+        study = Path(name) / STUDY
+        manifest = _unpack(place, study)
+        _make_ready(study, place.name)
+        yield study, manifest
+
+
+def _unpack(place: Path, study: Path) -> Manifest:
+    shown = place.name
+    if not place.is_file():
+        raise StorageError(f"There is no bundle at {place}.")
+    try:
+        with place.open("rb") as file:
+            _check_directory(file, shown)
+            with zipfile.ZipFile(file) as archive:
+                _check_members(archive, shown)
+                with archive.open(MANIFEST) as member:
+                    manifest = read_manifest(_read_whole(member, shown), shown)
+                _check_size(manifest, study.parent, shown)
+                with archive.open(STUDY) as member:
+                    _write_checked(member, study, manifest, shown)
+    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, struct.error) as error:
+        raise StorageError(f"{shown} is damaged, or was cut off on its way: {error}. Ask for it again.") from error
+    except OSError as error:
+        raise StorageError(f"{shown} cannot be unpacked: {error.strerror or error}.") from error
+    return manifest
+
+
+def _check_directory(file: IO[bytes], shown: str) -> None:
+    """Look at the zip's own list before it is loaded: a small file may claim to list millions of members."""
+    size = file.seek(0, 2)
+    tail_bytes = min(size, _END.size + _LOCATOR.size)
+    file.seek(size - tail_bytes)
+    tail = file.read(tail_bytes)
+    if len(tail) < _END.size or not tail[-_END.size :].startswith(b"PK\5\6"):
+        raise StorageError(f"{shown} is no bundle of EMTC Lab, or was cut off on its way. Ask for it again.")
+    listed = _END.unpack(tail[-_END.size :])[5]
+    if tail.startswith(b"PK\6\7") and len(tail) == _END.size + _LOCATOR.size:
+        file.seek(min(size, _LOCATOR.unpack(tail[: _LOCATOR.size])[2]))
+        listed = max(listed if listed < 0xFFFFFFFF else 0, _END_64.unpack(file.read(_END_64.size))[8])
+    if listed > _MOST_DIRECTORY_BYTES:
+        raise StorageError(f"{shown} is no bundle of EMTC Lab: it lists far more than two members.")
+    file.seek(0)
+
+
+def _check_members(archive: zipfile.ZipFile, shown: str) -> None:
+    names = [info.filename for info in archive.infolist()]
+    if sorted(names) == [MANIFEST, STUDY]:
+        return
+    strange = next((name for name in names if name not in (MANIFEST, STUDY)), None)
+    found = f"it holds {shorten(strange)}" if strange is not None else f"it does not hold {MANIFEST} and {STUDY} once"
+    raise StorageError(f"{shown} is no bundle of EMTC Lab: {found}.")
+
+
+def _read_whole(member: IO[bytes], shown: str) -> bytes:
+    content = member.read(MOST_MANIFEST_BYTES + 1)
+    if len(content) > MOST_MANIFEST_BYTES:
+        raise StorageError(f"{shown} is no bundle of EMTC Lab: its manifest is bigger than any.")
+    return content
+
+
+def _check_size(manifest: Manifest, folder: Path, shown: str) -> None:
+    free = shutil.disk_usage(folder).free
+    if manifest.size > min(MOST_STUDY_BYTES, free // 2):  # its indexes and a search take room, too
+        raise StorageError(
+            f"{shown} says that it unpacks to {manifest.size / 1e9:,.1f} GB; {free / 1e9:,.1f} GB are free in "
+            f"{folder.parent}, and at most {MOST_STUDY_BYTES / 1e9:,.0f} GB are unpacked."
+        )
+
+
+def _write_checked(member: IO[bytes], study: Path, manifest: Manifest, shown: str) -> None:
+    """Unpack no more than was announced, and compare it with its checksum."""
+    digest, written = hashlib.sha256(), 0
+    with study.open("xb") as file:
+        while some := member.read(_CHUNK_BYTES):
+            written += len(some)
+            if written > manifest.size:
+                raise StorageError(f"{shown} unpacks to more than its manifest says; it was made to fill a disk.")
+            digest.update(some)
+            file.write(some)
+    if written != manifest.size or digest.hexdigest() != manifest.sha256:
+        raise StorageError(f"{shown} was altered: {STUDY} is not what its manifest says. Ask for it again.")
+
+
+def _make_ready(study: Path, shown: str) -> None:
+    """Look at every row of the database, then give it its indexes and this version's schema."""
+    try:
+        url = f"sqlite:///{study}"
+        _refuse_unsound(url, shown)
+        schema, _ = find_schema(url)
+        if schema is None:
+            raise StorageError("it holds no tables")
+        _make_indexes(study, schema)
+        open_database(url).dispose() if schema != upgrade.SCHEMA_VERSION else None
+        with closing(sqlite3.connect(study, isolation_level=None)) as connection:
+            connection.execute("PRAGMA journal_mode=DELETE")
+    except NewerDatabaseError as error:
+        raise StorageError(f"{shown} comes from a newer version. Upgrade with: pip install -U emtc-lab") from error
+    except (EmtcError, sqlite3.Error) as error:
+        reason = str(error).replace(str(study), STUDY)
+        raise StorageError(f"{shown} is refused: {reason.rstrip('.')}. Nothing was kept of it.") from error
+
+
+def _refuse_unsound(url: str, shown: str) -> None:
+    """Maps that name a module stay what they are elsewhere, too: text, unless this machine allows them."""
+    report = check_database(url, is_allowed=lambda map: True)
+    if report.schema is not None and report.schema > upgrade.SCHEMA_VERSION:
+        raise NewerDatabaseError(f"{shown} has schema {report.schema}.")
+    wrong = [finding for finding in report.findings if finding.kind != "notice"]
+    if wrong:
+        more = f" (and {len(wrong) - 1:,} more)" if len(wrong) > 1 else ""
+        raise StorageError(f"{wrong[0].where}: {wrong[0].what.rstrip('.')}{more}")
+    if not report.runs:
+        raise StorageError("it holds no run")
+
+
+def _make_indexes(study: Path, schema: str) -> None:
+    """Make the indexes that a database of this schema has: their text is ours, never the bundle's."""
+    fresh = upgrade.describe_indexes(schema)
+    with closing(sqlite3.connect(study, isolation_level=None)) as connection:
+        connection.execute("PRAGMA trusted_schema=OFF")
+        connection.execute("BEGIN")
+        there = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'index'")}
+        for name, statement in fresh.items():
+            if name not in there:
+                connection.execute(statement)
+        connection.execute("COMMIT")

@@ -1,0 +1,112 @@
+"""`emtc bundle | open`: a file for a colleague shows the same figures, bit by bit, and cannot be written."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from app.cli.main import run
+from storage.engine import Database, open_database
+from storage.queries.runs import get_run
+from tests.pages.seed import seed_run
+
+FIGURES = ("gate-dynamics", "learning-curves", "strategy-divergence")
+
+
+@pytest.fixture(scope="module")
+def seeded(tmp_path_factory: pytest.TempPathFactory) -> tuple[Database, str]:
+    db = open_database(f"sqlite:///{tmp_path_factory.mktemp('bundled') / 'x.db'}")
+    return db, seed_run(db)
+
+
+@pytest.fixture(autouse=True)
+def _cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+def unpack(place: Path, capsys) -> str:
+    capsys.readouterr()
+    assert run(["open", str(place), "--json"]) == 0
+    return json.loads(capsys.readouterr().out)["database"]
+
+
+def figures(url: str, run_id: str, folder: Path, names: tuple[str, ...] = FIGURES) -> dict[str, bytes]:
+    folder.mkdir()
+    for name in names:
+        for format in ("csv", "svg"):
+            out = folder / f"{name}.{format}"
+            assert run(["export", run_id, "--figure", name, "--out", str(out), "--db", url]) == 0
+    return {place.name: place.read_bytes() for place in folder.iterdir()}
+
+
+def test_the_figures_are_the_same_bit_by_bit(seeded, tmp_path: Path, capsys, monkeypatch) -> None:
+    db, run_id = seeded
+    assert run(["bundle", run_id[:5], "--out", str(tmp_path / "s.emtc"), "--db", db.url]) == 0
+    there = unpack(tmp_path / "s.emtc", capsys)
+    before = figures(db.url, run_id, tmp_path / "before")
+    monkeypatch.setenv("EMTC_READ_ONLY", "1")
+    assert figures(there, run_id, tmp_path / "after") == before
+    thin = tmp_path / "thin.emtc"
+    monkeypatch.delenv("EMTC_READ_ONLY")
+    assert run(["bundle", run_id, "--thin", "--out", str(thin), "--db", db.url, "--json"]) == 0
+    assert thin.stat().st_size < (tmp_path / "s.emtc").stat().st_size
+    curves = figures(unpack(thin, capsys), run_id, tmp_path / "thin", FIGURES[:1])
+    assert curves == {name: content for name, content in before.items() if name in curves}
+
+
+def test_an_import_makes_the_run_one_s_own(seeded, tmp_path: Path, capsys) -> None:
+    db, run_id = seeded
+    out, own = str(tmp_path / "s.emtc"), f"sqlite:///{tmp_path / 'own.db'}"
+    assert run(["bundle", run_id, "--whole", "--out", out, "--db", db.url]) == 0
+    assert run(["open", out, "--import", "--db", own]) == 0
+    assert f"Imported 1 run into {own}: {run_id}." in capsys.readouterr().err
+    mine = open_database(own)
+    assert get_run(mine, run_id).config == get_run(db, run_id).config
+    assert run(["open", out, "--import", "--db", own]) == 2
+    assert "are here already" in capsys.readouterr().err
+
+
+def test_the_app_is_started_on_it_and_may_only_read(seeded, tmp_path: Path, monkeypatch) -> None:
+    db, run_id = seeded
+    out = str(tmp_path / "s.emtc")
+    assert run(["bundle", run_id, "--thin", "--out", out, "--db", db.url]) == 0
+    started = {}
+
+    class Done:
+        returncode = 0
+
+    def start(command, *, env, cwd):
+        started.update(command=command, url=env["EMTC_DB"], read_only=env["EMTC_READ_ONLY"], cwd=cwd)
+        return Done()
+
+    monkeypatch.setattr("app.cli.bundle.subprocess.run", start)
+    assert run(["open", out]) == 0
+    assert started["command"][:4] == [sys.executable, "-m", "streamlit", "run"]
+    assert Path(started["command"][4]).is_file()
+    assert started["read_only"] == "1"
+    assert get_run(open_database(started["url"], read_only=True), run_id).name == "Seeded run"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["bundle", "--out", "s.emtc"], "Name runs, or a sweep"),
+        (["bundle", "RUN", "--sweep", "s", "--out", "s.emtc"], "Name runs, or a sweep"),
+        (["bundle", "RUN", "--thin", "--whole", "--out", "s.emtc"], "either --thin or --whole"),
+        (["bundle", "zzzz", "--out", "s.emtc"], "No run starts with"),
+        (["bundle", "--sweep", "zz", "--out", "s.emtc"], "No sweep starts with"),
+        (["bundle", "RUN"], "--out"),
+        (["open", "none.emtc"], "There is no bundle at none.emtc"),
+        (["open", "../x.db"], "is no bundle of EMTC Lab"),
+    ],
+)
+def test_unusable_arguments_write_nothing(seeded, tmp_path: Path, capsys, monkeypatch, arguments, words: str) -> None:
+    db, run_id = seeded
+    (tmp_path / "here").mkdir()
+    (tmp_path / "x.db").write_bytes(b"no bundle" * 100)
+    monkeypatch.chdir(tmp_path / "here")
+    given = [run_id if each == "RUN" else each for each in arguments]
+    assert run([*given, "--db", db.url]) == 2
+    assert words in capsys.readouterr().err
+    assert list((tmp_path / "here").iterdir()) == []

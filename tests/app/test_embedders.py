@@ -1,0 +1,81 @@
+"""Another embedder fitted to a stored snapshot: its states, its map, its job."""
+
+import numpy as np
+import pytest
+
+from app.projections.__main__ import embed
+from app.projections.embedders import embed_snapshot, read_states
+from app.projections.jobs import phase_of, project_snapshot, projection_params, work
+from app.projections.snapshots import EMBED_SHARE, Phase
+from emtc_core.errors import ConfigError, StorageError
+from storage.engine import Database, open_database
+from storage.projections import create_job, get_job
+from storage.queries.episodes import iter_states
+from storage.queries.memory import find_embedding, find_projection, get_point, get_snapshot, list_snapshots
+from tests.pages.seed import seed_run
+
+
+@pytest.fixture(scope="module")
+def seeded(tmp_path_factory: pytest.TempPathFactory):
+    db = open_database(f"sqlite:///{tmp_path_factory.mktemp('embedders') / 'x.db'}")
+    run_id = seed_run(db)
+    yield db, int(list_snapshots(db, run_id)["id"].iloc[-1])
+    db.dispose()
+
+
+def test_states_are_those_of_the_nodes(seeded: tuple[Database, int]) -> None:
+    db, snapshot_id = seeded
+    snapshot = get_snapshot(db, snapshot_id)
+    rows = np.random.default_rng(0).permutation(snapshot.size)[:20]
+    states = read_states(db, snapshot, rows)
+    for row, state in zip(rows, states, strict=True):
+        assert np.array_equal(state, get_point(db, snapshot_id, int(snapshot.slot[row])).state)
+
+
+def test_states_that_are_gone_are_a_sentence(seeded: tuple[Database, int]) -> None:
+    db, snapshot_id = seeded
+    with pytest.raises(StorageError, match="states of episode 999"):
+        list(iter_states(db, get_snapshot(db, snapshot_id).run_id, [1, 999]))
+
+
+@pytest.mark.parametrize("kind", ["tcse", "dcae", "random"])
+def test_an_embedder_is_fitted_once_and_is_the_same_for_the_same_seed(seeded: tuple[Database, int], kind: str) -> None:
+    db, snapshot_id = seeded
+    parts: list[float] = []
+    first = embed_snapshot(db, snapshot_id, kind=kind, seed=3, progress=parts.append)
+    assert first.coordinates.shape == (get_snapshot(db, snapshot_id).size, 4)
+    assert np.isfinite(first.coordinates).all()
+    assert parts == sorted(parts)
+    assert parts[-1] == 1
+    assert embed_snapshot(db, snapshot_id, kind=kind, seed=3).id == first.id
+    found = find_embedding(db, snapshot_id, kind, seed=3)
+    assert found is not None
+    assert found.coordinates.tobytes() == first.coordinates.tobytes()
+    assert find_embedding(db, snapshot_id, kind, seed=4) is None
+
+
+def test_a_job_fits_the_embedder_and_draws_its_map(seeded: tuple[Database, int]) -> None:
+    db, snapshot_id = seeded
+    params = projection_params("umap", n=50, seed=0, embedder="random")
+    job = create_job(db, snapshot_id, method="umap", params=params)
+    work(db, job.id, embed=embed)
+    assert get_job(db, job.id).status == "finished"
+    theirs = find_projection(db, snapshot_id, "umap", params)
+    assert theirs is not None
+    own = project_snapshot(db, snapshot_id, method="umap", n=50)
+    assert own.id != theirs.id
+    assert project_snapshot(db, snapshot_id, method="umap", n=50, embedder="random").id == theirs.id
+
+
+def test_a_map_of_an_embedder_that_was_not_fitted_is_a_sentence(seeded: tuple[Database, int]) -> None:
+    db, snapshot_id = seeded
+    with pytest.raises(ConfigError, match="No dcae of seed 77 was fitted"):
+        project_snapshot(db, snapshot_id, method="pca", n=50, seed=77, embedder="dcae")
+    with pytest.raises(ConfigError, match="embedder must be one of"):
+        project_snapshot(db, snapshot_id, method="pca", n=50, embedder="magic")
+
+
+def test_a_job_that_fits_an_embedder_has_three_phases() -> None:
+    assert phase_of(EMBED_SHARE / 2, embedder="dcae") == Phase("embedder", 0.5)
+    assert phase_of(EMBED_SHARE, embedder="dcae").name == "layout"
+    assert phase_of(1.0, embedder="dcae") == Phase("placing", 1.0)

@@ -1,0 +1,284 @@
+"""Raw tables as files: every value as it was stored, in the memory of one part, whole or not there."""
+
+import io
+import json
+import math
+import subprocess
+import sys
+import tracemalloc
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from sqlalchemy import insert, select, text, update
+
+from app.cli.main import run
+from app.raw import RAW_FORMATS, write_raw
+from app.results.marl_eval import to_marl_eval
+from emtc_core.errors import ConfigError
+from storage.care.thin import Thinning, thin_run
+from storage.engine import Database, open_database
+from storage.models import Evaluation, Run, SweepRow, Transition
+from storage.queries.compare import get_rows
+from storage.runs import create_run
+from storage.tables import TABLE_NAMES
+from tests.app.seed_cases import stored
+from tests.storage.records import CONFIG, record_everything
+
+pyarrow = pytest.importorskip("pyarrow")
+from pyarrow import feather, parquet  # noqa: E402
+
+MADE_AT = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+@pytest.fixture
+def two(tmp_path: Path) -> tuple[Database, list[str]]:
+    db = open_database(f"sqlite:///{tmp_path / 'x.db'}")
+    ids = [create_run(db, CONFIG, target_steps=30, versions={}, sweep_id="sweep1") for _ in range(2)]
+    for run_id in ids:
+        record_everything(db, run_id)
+    with db.transaction() as connection:
+        connection.execute(update(Run).values(status="finished", win_rate=0.75))
+        sweep = {"id": "sweep1", "name": "S", "status": "finished", "created_at": MADE_AT, "jobs": 1, "plan": {}}
+        connection.execute(insert(SweepRow), sweep)
+    return db, ids
+
+
+def read(place: Path) -> list[dict]:
+    if place.suffix == ".csv":
+        frame = pd.read_csv(place, float_precision="round_trip")
+        return [{k: None if pd.isna(v) else v for k, v in row.items()} for row in frame.to_dict("records")]
+    table = parquet.read_table(place) if place.suffix == ".parquet" else feather.read_table(place)
+    return table.to_pylist()
+
+
+@pytest.mark.parametrize("format", RAW_FORMATS)
+@pytest.mark.parametrize("table", TABLE_NAMES)
+def test_a_table_holds_what_is_stored(two, tmp_path: Path, table: str, format: str) -> None:
+    db, ids = two
+    out = tmp_path / f"t.{format}"
+    assert run(["export", *ids, "--table", table, "--out", str(out), "--db", db.url]) == 0
+    rows = read(out)
+    wanted = [row for run_id in ids for row in open_rows(db, run_id, table)]
+    assert rows == wanted
+    assert {row["run_id"] for row in rows} == set(ids)
+
+
+def open_rows(db: Database, run_id: str, table: str) -> list[dict]:
+    from storage.tables import read_parts
+
+    return [
+        {field.name: value for field, value in zip(part.fields, row, strict=True)}
+        for part in read_parts(db, table, run_id)
+        for row in part.rows
+    ]
+
+
+def test_the_gate_s_values_are_the_stored_bits(two, tmp_path: Path) -> None:
+    db, ids = two
+    awkward = [0.1 + 0.2, 1e-310, math.pi, 1.7976931348623157e308, None, 5e-324]
+    with db.transaction() as connection:
+        for step, value in enumerate(awkward, start=1):
+            wanted = (Transition.run_id == ids[0], Transition.env_step == step)
+            connection.execute(update(Transition).where(*wanted).values(delta_mem=value, beta=value))
+    for format in RAW_FORMATS:
+        out = tmp_path / f"t.{format}"
+        assert run(["export", ids[0], "--table", "transitions", "--out", str(out), "--db", db.url]) == 0
+        rows = read(out)[: len(awkward)]
+        assert [row["delta_mem"] for row in rows] == awkward
+        assert [row["beta"] for row in rows] == awkward
+
+
+def test_parts_are_joined_without_a_seam(two) -> None:
+    db, ids = two
+    for format in RAW_FORMATS:
+        whole, parts = io.BytesIO(), io.BytesIO()
+        assert write_raw(db, ids, "transitions", format, whole) == 60
+        assert write_raw(db, ids, "transitions", format, parts, rows=7) == 60
+        if format == "csv":
+            assert whole.getvalue() == parts.getvalue()
+
+
+def test_a_sweep_names_its_runs_and_csv_goes_to_stdout(two, capsysbinary) -> None:
+    db, ids = two
+    assert run(["export", "--sweep", "sweep", "--table", "evaluations", "--db", db.url]) == 0
+    head, *rows = capsysbinary.readouterr().out.decode().splitlines()
+    assert head.startswith("run_id,env_step,episodes,wins,win_rate")
+    assert sorted(row.split(",")[0] for row in rows) == sorted(ids)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--table", "transitions"], "Name at least one run"),
+        (["RUN", "--table", "transitions", "--format", "xml", "--out", "t"], "--format must be one of csv, parquet"),
+        (["RUN", "--table", "transitions", "--format", "parquet"], "needs --out FILE"),
+        (["RUN", "--table", "gate", "--format", "marl-eval"], "is made of --table evaluations, not of gate"),
+        (["RUN", "--table", "gate", "--center", "iqm", "--out", "t.csv"], "--center would change nothing"),
+        (["RUN", "--table", "gate", "--width", "two", "--out", "t.csv"], "--width belongs to an image"),
+        (["RUN", "--sweep", "s", "--table", "gate", "--out", "t.csv"], "Name either runs or --sweep"),
+        (["--sweep", "none", "--table", "gate", "--out", "t.csv"], "No sweep starts with"),
+        (["zzzz", "--table", "gate", "--out", "t.csv"], "No run starts with"),
+        (["RUN", "--table", "gate", "--out", "no/such/folder/t.csv"], "cannot be written"),
+        ([], "Give either --figure or --table"),
+    ],
+)
+def test_unusable_arguments_write_nothing(two, tmp_path: Path, capsys, monkeypatch, arguments, words: str) -> None:
+    db, ids = two
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    given = [ids[0] if each == "RUN" else each for each in arguments]
+    assert run(["export", *given, "--db", db.url]) == 2
+    told = capsys.readouterr()
+    assert words in told.err
+    assert told.out == ""
+    assert list((tmp_path / "here").iterdir()) == []
+
+
+def test_a_thinned_run_leaves_no_half_a_file(two, tmp_path: Path, capsys) -> None:
+    db, ids = two
+    thin_run(db, ids[1], Thinning(transitions=True))
+    out = tmp_path / "t.csv"
+    out.write_text("as it was")
+    assert run(["export", *ids, "--table", "transitions", "--out", str(out), "--db", db.url]) == 2
+    assert f"The transitions of run {ids[1]} are not in this database" in capsys.readouterr().err
+    assert out.read_text() == "as it was"
+    assert not list(tmp_path.glob(".t.csv*"))
+
+
+_WITHOUT = """
+import sys
+sys.modules["pyarrow"] = None
+from app.cli.main import run
+for format in ("parquet", "arrow"):
+    assert run(["export", sys.argv[1], "--table", "gate", "--out", f"t.{format}", "--db", sys.argv[2]]) == 2
+assert run(["export", sys.argv[1], "--table", "gate", "--out", "t.csv", "--db", sys.argv[2]]) == 0
+"""
+
+
+def test_without_pyarrow_one_sentence_says_how_to_get_it_and_csv_is_written(two, tmp_path: Path) -> None:
+    db, ids = two
+    (tmp_path / "here").mkdir()
+    command = [sys.executable, "-c", _WITHOUT, ids[0], db.url]
+    done = subprocess.run(command, cwd=tmp_path / "here", capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert done.stderr.count("Arrow and Parquet need pyarrow. Install it with: pip install pyarrow") == 2
+    assert [place.name for place in (tmp_path / "here").iterdir()] == ["t.csv"]
+
+
+def make_run(db: Database, n: int) -> str:
+    """Make a run of n transitions, written by the database itself."""
+    run_id = create_run(db, CONFIG, target_steps=n, versions={})
+    counting = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < :n)"
+    values = ":run, i, i / 50, i % 50, 0.5, i / 7.0, i / 9.0, i / 3.0, 1.0 / i, 1.0, i, NULL"
+    with db.transaction() as connection:
+        connection.execute(update(Run).where(Run.id == run_id).values(env_steps=n))
+        wanted = {"n": n, "run": run_id}
+        connection.execute(text(f"INSERT INTO transitions {counting} SELECT {values} FROM n"), wanted)
+    return run_id
+
+
+class Sink(io.RawIOBase):
+    """Takes everything and keeps nothing."""
+
+    size = 0
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, content) -> int:
+        self.size += len(content)
+        return len(content)
+
+
+@pytest.mark.parametrize("n", [5_000, pytest.param(100_000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("format", RAW_FORMATS)
+def test_four_times_as_many_rows_take_no_more_memory(tmp_path: Path, format: str, n: int) -> None:
+    db = open_database(f"sqlite:///{tmp_path / 'x.db'}")
+    short, long = make_run(db, n), make_run(db, 4 * n)
+
+    def peak(run_id: str) -> int:
+        before = pyarrow.total_allocated_bytes()
+        tracemalloc.start()
+        try:
+            write_raw(db, [run_id], "transitions", format, Sink(), rows=n // 5)  # type: ignore[arg-type]
+            return tracemalloc.get_traced_memory()[1] + max(0, pyarrow.total_allocated_bytes() - before)
+        finally:
+            tracemalloc.stop()
+
+    peak(short)  # imports
+    assert peak(long) < 1.2 * peak(short)
+
+
+def add_runs(db: Database, *, evaluations: list[int], seeds: list[int]) -> None:
+    for seed, n in zip(seeds, evaluations, strict=True):
+        for algo in ("emtc-qplex", "qmix"):
+            config = stored(algo=algo) | {"seed": seed}
+            run_id = create_run(db, config, target_steps=1000, versions={})
+            rows = [
+                {"run_id": run_id, "env_step": 100 * (k + 1) + seed, "win_rate": (k % 4) / 4, "return_mean": k / 2,
+                 "episodes": 4, "wins": k % 4, "return_std": 0.0, "length_mean": 9.0}
+                for k in range(n)
+            ]  # fmt: skip
+            with db.transaction() as connection:
+                connection.execute(insert(Evaluation), rows)
+                ended = {"status": "finished", "env_steps": 1000, "win_rate": 0.5}
+                connection.execute(update(Run).where(Run.id == run_id).values(**ended))
+
+
+def check_marl_eval(data: dict) -> None:
+    """The structure that marl-eval's README documents, and what its `DiagnoseData` and matrices rely on."""
+    assert data
+    for env, tasks in data.items():
+        assert env == env.lower()
+        runs = [runs for task in tasks.values() for runs in task.values()]
+        assert len({frozenset(algos) for algos in tasks.values()}) == 1, "the same algorithms on every task"
+        assert len({tuple(each) for each in runs}) == 1, "the same runs of each algorithm"
+        assert len({tuple(steps) for each in runs for steps in each.values()}) == 1, "the same steps of each run"
+        for steps in (steps for each in runs for steps in each.values()):
+            *names, last = steps
+            assert last == "absolute_metrics"
+            assert names == [f"step_{k}" for k in range(1, len(names) + 1)]
+            counts = [steps[name]["step_count"] for name in names]
+            assert counts == sorted(counts)
+            assert all(isinstance(count, int) for count in counts)
+            for name, metrics in steps.items():
+                assert set(metrics) == {"win_rate", "return"} | ({"step_count"} if name != last else set())
+                for metric in ("win_rate", "return"):
+                    assert isinstance(metrics[metric], list)
+                    assert all(math.isfinite(value) for value in metrics[metric])
+                    assert len(metrics[metric]) == 1
+        assert not any("," in algo for task in tasks.values() for algo in task)
+
+
+def test_evaluations_become_marl_eval_s_json(tmp_path: Path, capsys) -> None:
+    db = open_database(f"sqlite:///{tmp_path / 'x.db'}")
+    add_runs(db, evaluations=[5, 6], seeds=[1, 2])
+    out = tmp_path / "m.json"
+    assert run(["export", "--format", "marl-eval", "--out", str(out), "--db", db.url]) == 0
+    told = capsys.readouterr().err
+    data = json.loads(out.read_text())
+    check_marl_eval(data)
+    (steps_1, steps_2) = data["skirmish"]["3m"]["emtc-qplex"].values()
+    assert list(data["skirmish"]["3m"]) == ["emtc-qplex", "qmix"]
+    assert steps_1["step_1"] == {"step_count": 101, "win_rate": [0.0], "return": [0.0]}
+    assert steps_1["absolute_metrics"] == {"win_rate": [0.75], "return": [1.5]}
+    assert len(steps_2) == 6, "five steps, as many as the other run has"
+    assert "the last evaluations are left out" in told
+    assert "absolute_metrics are those of a run's best evaluation" in told
+
+
+def test_marl_eval_leaves_out_what_is_no_result_and_says_so(tmp_path: Path) -> None:
+    db = open_database(f"sqlite:///{tmp_path / 'x.db'}")
+    add_runs(db, evaluations=[3, 3], seeds=[1, 2])
+    with db.transaction() as connection:
+        last = connection.execute(select(Run.id).where(Run.algo == "qmix", Run.seed == 2)).scalar_one()
+        connection.execute(update(Run).where(Run.id == last).values(status="stopped", env_steps=10))
+        ids = list(connection.execute(select(Run.id)).scalars())
+    made = to_marl_eval(db, get_rows(db, ids))
+    assert list(made.data["skirmish"]["3m"]["qmix"]) == ["run_1"]
+    assert any(last in remark for remark in made.remarks)
+    assert any("as many runs of each algorithm" in remark for remark in made.remarks)
+    with pytest.raises(ConfigError, match="No run counts"):
+        to_marl_eval(db, get_rows(db, [last]))

@@ -1,0 +1,175 @@
+"""What a lasso and ranges choose, and what is said of it, against loops that are slow and plainly right, and SQL."""
+
+import math
+import statistics
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sqlalchemy import text
+
+from app.figures.cloud import QUANTITIES, scale_ends
+from app.figures.selection import draw_selection
+from app.projections.linear import draw_pca
+from app.results.named.memories import REGION_NODES, find_contrast
+from app.results.selection import Choice, describe, list_nodes
+from emtc_core.errors import ConfigError
+from storage.engine import open_database
+from storage.queries.episodes import get_trajectory, list_episodes
+from storage.queries.memory import get_node, get_point, get_snapshot, list_snapshots
+from tests.pages.seed import seed_run
+
+
+@pytest.fixture(scope="module")
+def seeded(tmp_path_factory: pytest.TempPathFactory):
+    db = open_database(f"sqlite:///{tmp_path_factory.mktemp('selection') / 'x.db'}")
+    run_id = seed_run(db)
+    yield db, run_id, get_snapshot(db, int(list_snapshots(db, run_id)["id"].iloc[-1]))
+    db.dispose()
+
+
+def is_inside(polygon: list[tuple[float, float]], x: float, y: float) -> bool:
+    """Count the edges that a ray to the right crosses."""
+    crossed = 0
+    for (ax, ay), (bx, by) in zip(polygon, polygon[1:] + polygon[:1], strict=True):
+        if (ay > y) != (by > y) and x < ax + (y - ay) * (bx - ax) / (by - ay):
+            crossed += 1
+    return crossed % 2 == 1
+
+
+corners = st.lists(st.tuples(st.integers(-20, 20), st.integers(-20, 20)), min_size=3, max_size=9)
+
+
+@settings(max_examples=60)
+@given(polygon=corners, seed=st.integers(0, 1000))
+def test_a_lasso_keeps_what_a_ray_says_is_inside(seeded, polygon, seed) -> None:
+    snapshot = seeded[2]
+    places = np.random.default_rng(seed).uniform(-22, 22, (snapshot.size, 2)).astype(np.float32)
+    places[::7] = np.nan
+    chosen = Choice(tuple(polygon)).mask(snapshot, places)
+    outline = [(float(x), float(y)) for x, y in polygon]
+    assert chosen.tolist() == [is_inside(outline, float(x), float(y)) for x, y in places]
+
+
+def test_ranges_keep_what_sql_keeps(seeded) -> None:
+    db, run_id, snapshot = seeded
+    places = draw_pca(snapshot.embedding).coordinates
+    rows = np.flatnonzero(Choice.parse(ranges="t:5:12;episode:2:6").mask(snapshot, places))
+    statement = "SELECT episode, length FROM episodes WHERE run_id = :run AND episode BETWEEN 2 AND 6"
+    with db.read() as connection:
+        told = connection.execute(text(statement), {"run": run_id}).all()
+    expected = sorted((e, t) for e, length in told for t in range(5, 13) if t <= length)
+    assert sorted(zip(snapshot.episode[rows].tolist(), snapshot.t[rows].tolist(), strict=True)) == expected
+
+
+def test_a_node_without_a_value_passes_no_range_on_it(seeded) -> None:
+    snapshot = seeded[2]
+    chosen = Choice.parse(ranges="delta_mem:-1e9:1e9").mask(snapshot, draw_pca(snapshot.embedding).coordinates)
+    assert chosen.tolist() == np.isfinite(snapshot.delta_mem).tolist()
+    assert not chosen.all()
+
+
+@pytest.mark.parametrize(
+    ("polygon", "ranges"),
+    [("1,2", ""), ("1,2;3,4", ""), ("a,b;c,d;e,f", ""), ("1,2,3;1,2;3,4", ""), ("1,nan;1,2;3,4", ""), ("", "h:1"),
+     ("", "evil:0:1"), ("", "h:0:inf"), (";".join(["1,2"] * 500), "")],
+)  # fmt: skip
+def test_what_means_nothing_is_one_sentence(polygon: str, ranges: str) -> None:
+    with pytest.raises(ConfigError):
+        Choice.parse(polygon, ranges)
+
+
+def test_a_selection_is_described_as_a_loop_describes_it(seeded) -> None:
+    snapshot = seeded[2]
+    places = draw_pca(snapshot.embedding).coordinates
+    chosen = Choice.parse(ranges="h:0.2:0.9").mask(snapshot, places)
+    frame = describe(snapshot, chosen, np.ones(snapshot.size, bool)).set_index("what")
+    for part, wanted in (("selected", True), ("rest", False)):
+        rows = [row for row in range(snapshot.size) if chosen[row] == wanted]
+        said = frame[part]
+        assert said["nodes"] == len(rows)
+        assert said["episodes of origin"] == len({int(snapshot.episode[row]) for row in rows})
+        assert said["desirable, ξ"] == pytest.approx(sum(bool(snapshot.xi[row]) for row in rows) / len(rows))
+        visits = sum(int(snapshot.n_call[row]) for row in rows)
+        assert said["success, ΣN_ξ ÷ ΣN_call"] == pytest.approx(sum(int(snapshot.n_xi[r]) for r in rows) / visits)
+        known = [float(snapshot.delta_mem[row]) for row in rows if not math.isnan(snapshot.delta_mem[row])]
+        assert said["Δ_mem, median"] == pytest.approx(statistics.median(known))
+        h = sorted(float(snapshot.h[row]) for row in rows)
+        assert h[0] <= said["H, 10 %"] <= said["H, median"] <= said["H, 90 %"] <= h[-1]
+        assert said["H, median"] == pytest.approx(statistics.median(h))
+
+
+def test_an_empty_selection_is_described_without_a_fault(seeded) -> None:
+    snapshot = seeded[2]
+    frame = describe(snapshot, np.zeros(snapshot.size, bool), np.ones(snapshot.size, bool)).set_index("what")
+    assert frame["selected"]["nodes"] == 0
+    assert math.isnan(frame["selected"]["H, median"])
+    chart = draw_selection(
+        snapshot, np.zeros(snapshot.size, bool), np.ones(snapshot.size, bool), run="r", words="H 5 – 6"
+    )
+    assert not chart.is_empty
+
+
+def test_the_drawn_quantiles_are_those_of_numpy(seeded) -> None:
+    snapshot = seeded[2]
+    chosen = snapshot.t < 9
+    chart = draw_selection(snapshot, chosen, np.ones(snapshot.size, bool), run="r", words="t 0 – 8")
+    lines = {(panel.title, line.name): line for panel, line in chart.lines}
+    assert lines["H", "selected"].y[50] == pytest.approx(np.median(snapshot.h[chosen]))
+    assert lines["t", "rest"].y[0] == 9
+    assert [panel.unit for panel in chart.panels] == ["return", "return", "fraction", "steps"]
+
+
+def test_a_list_of_nodes_holds_every_quantity(seeded) -> None:
+    snapshot = seeded[2]
+    rows = np.array([3, 5])
+    frame = list_nodes(snapshot, draw_pca(snapshot.embedding).coordinates, rows)
+    assert frame.columns.tolist() == ["slot", "x", "y", *QUANTITIES]
+    assert frame["h"].tolist() == snapshot.h[rows].tolist()
+
+
+def test_the_age_of_a_node_counts_from_the_step_that_met_its_state(seeded) -> None:
+    db, run_id, snapshot = seeded
+    began = list_episodes(db, run_id, "episode", limit=100).set_index("episode")["first_env_step"]
+    for row in (0, 17, snapshot.size - 1):
+        met = began[int(snapshot.episode[row])] - 1 + snapshot.t[row]  # as many env steps lie before its first state
+        assert snapshot.age[row] == snapshot.env_step - met
+
+
+def test_rows_are_found_by_slot_as_one_by_one(seeded) -> None:
+    snapshot = seeded[2]
+    slots = np.array([0, 5, snapshot.size - 1, snapshot.size + 7, -1])
+    found = snapshot.rows_of(slots).tolist()
+    assert found == [-1 if (row := snapshot.row_of(int(slot))) is None else row for slot in slots]
+
+
+def test_a_node_of_a_read_snapshot_is_the_one_that_the_database_names(seeded) -> None:
+    db, _, snapshot = seeded
+    for slot in (0, 11, int(snapshot.slot[-1])):
+        one, other = get_node(db, snapshot, slot), get_point(db, snapshot.id, slot)
+        for name in ("slot", "row", "h", "xi", "n_call", "n_xi", "t", "reward", "idx_next", "episode", "delta_mem"):
+            assert getattr(one, name) == getattr(other, name), name
+        assert one.trajectory.episode == other.trajectory.episode
+
+
+def test_the_opposite_of_an_episode_is_the_one_that_ended_most_differently(seeded) -> None:
+    db, run_id, snapshot = seeded
+    frame = list_episodes(db, run_id, "episode", limit=100).set_index("episode")
+    for number in (1, 2):
+        own = get_trajectory(db, run_id, number)
+        begin = snapshot.embedding[snapshot.row_of(int(own.slots[0]))]
+        near = sorted(range(snapshot.size), key=lambda row: float(((snapshot.embedding[row] - begin) ** 2).sum()))
+        others = frame.loc[sorted({int(snapshot.episode[row]) for row in near[:REGION_NODES]} - {number})]
+        unlike = others[others["won"] != own.won]["episode_return"]
+        assert find_contrast(db, snapshot, own) == (unlike.idxmin() if own.won else unlike.idxmax())
+
+
+def test_a_colour_scale_shows_the_few_that_differ_where_nearly_all_are_alike() -> None:
+    values = np.zeros(10_000, np.float32)
+    values[:40] = np.linspace(1, 2, 40)
+    low, high = scale_ends(values, QUANTITIES["delta_mem"])
+    assert (low, high) == (0, pytest.approx(1.99, abs=0.01))
+    assert scale_ends(np.arange(1001, dtype=np.float32), QUANTITIES["h"]) == (10, 990)
+    assert scale_ends(np.full(5, np.nan, np.float32), QUANTITIES["h"]) == (0, 1)
+    assert scale_ends(values, QUANTITIES["xi"]) == (0, 1)

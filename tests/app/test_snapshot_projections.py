@@ -1,0 +1,196 @@
+"""Projections of stored snapshots: every node has a place, and one snapshot's layout sets out from the last one's."""
+
+import numpy as np
+import pytest
+
+from app.projections.carrying import match_rows
+from app.projections.snapshots import (
+    LAYOUT_SHARE,
+    Phase,
+    phase_of,
+    project_snapshot,
+    projection_params,
+    sample_rows,
+    start_of,
+)
+from emtc_core.errors import StorageError
+from emtc_core.recorder import SnapshotRecord
+from storage.engine import Database, open_database
+from storage.projections import save_projection
+from storage.queries.memory import (
+    find_earlier_projection,
+    find_projection,
+    get_projection,
+    get_snapshot,
+    list_snapshots,
+)
+from storage.recorder import DatabaseRecorder
+from storage.runs import create_run
+
+N = 150
+
+
+@pytest.fixture
+def db(tmp_path) -> Database:
+    return open_database(f"sqlite:///{tmp_path / 'x.db'}")
+
+
+def _record(slots: np.ndarray, env_step: int, *, turn: float, seed: int = 0) -> SnapshotRecord:
+    """Four clusters in the memory; `turn` is what a refit did to the embedding."""
+    count = len(slots)
+    rng = np.random.default_rng(seed)
+    centres = np.random.default_rng(9).normal(size=(4, 4)) * 5
+    every = centres[np.arange(1000) % 4] + np.random.default_rng(1).normal(0, 0.5, (1000, 4))
+    turned = np.array([[np.cos(turn), -np.sin(turn)], [np.sin(turn), np.cos(turn)]])
+    every[:, :2] = every[:, :2] @ turned
+    return SnapshotRecord(
+        env_step=env_step,
+        slot=slots.astype(np.int64),
+        embedding=every[slots].astype(np.float32),
+        h=rng.random(count, np.float32),
+        xi=slots % 2 == 0,
+        n_call=np.ones(count, np.int32),
+        n_xi=np.ones(count, np.int32),
+        t=(slots % 50).astype(np.int32),
+        reward=np.zeros(count, np.float32),
+        idx_next=np.full(count, -1, np.int64),
+        episode=slots // 50 + np.where(slots < 10, env_step, 0),  # slots below ten are written anew each time
+        delta_mem=np.full(count, np.nan, np.float32),
+        beta=np.ones(count, np.float32),
+    )
+
+
+def _seed(db: Database, *records: SnapshotRecord) -> list[int]:
+    run_id = create_run(db, {"env": {"name": "skirmish", "map": "3m"}, "algo": "emtc-qplex", "seed": 1},
+                        name="x", target_steps=100, versions={})  # fmt: skip
+    recorder = DatabaseRecorder(db, run_id)
+    for record in records:
+        recorder.record_snapshot(record)
+    recorder.close()
+    return list_snapshots(db, run_id)["id"].tolist()
+
+
+@pytest.fixture
+def snapshots(db) -> list[int]:
+    slots = np.arange(600)
+    first, second = slots[:400], slots[50:]
+    return _seed(db, _record(first, 10, turn=0), _record(second, 20, turn=0.6), _record(slots, 30, turn=1.0))
+
+
+@pytest.mark.parametrize("method", ["pca", "tsne", "umap"])
+def test_every_node_has_a_place_and_the_landmarks_are_said(db, snapshots, method) -> None:
+    projection = project_snapshot(db, snapshots[0], method=method, n=N)
+    assert projection.coordinates.shape == (400, 2)
+    assert np.isfinite(projection.coordinates).all()
+    assert projection.params["n"] == N
+    assert start_of(projection.params) is None
+    stored = find_projection(db, snapshots[0], method, projection_params(method, n=N, seed=0))
+    assert stored is not None
+    assert stored.coordinates.tobytes() == projection.coordinates.tobytes()
+
+
+def test_a_node_is_the_same_where_slot_episode_and_step_are(db, snapshots) -> None:
+    first, third = (get_snapshot(db, snapshots[i]) for i in (0, 2))
+    before, after = match_rows(first, third)
+    assert first.slot[before].tolist() == third.slot[after].tolist() == list(range(10, 400))
+
+
+@pytest.mark.parametrize("method", ["pca", "tsne", "umap"])
+def test_a_layout_sets_out_from_the_nearest_earlier_one_and_says_so(db, snapshots, method) -> None:
+    first, second = (project_snapshot(db, snapshots[i], method=method, n=N) for i in (0, 1))
+    start = start_of(second.params)
+    assert start is not None
+    assert (start.projection, start.snapshot, start.env_step) == (first.id, snapshots[0], 10)
+    third = start_of(project_snapshot(db, snapshots[2], method=method, n=N).params)
+    assert third is not None
+    assert third.projection == second.id
+
+
+@pytest.mark.parametrize("method", ["tsne", "umap"])
+def test_nodes_keep_their_place_although_the_embedding_was_turned(db, snapshots, method) -> None:
+    first = project_snapshot(db, snapshots[0], method=method, n=N)
+    begun = project_snapshot(db, snapshots[1], method=method, n=N)
+    anew = project_snapshot(db, snapshots[1], method=method, n=N, begin=None)
+    before, after = match_rows(get_snapshot(db, snapshots[0]), get_snapshot(db, snapshots[1]))
+    moved, moved_anew = (
+        np.median(np.linalg.norm(each.coordinates[after] - first.coordinates[before], axis=1)) for each in (begun, anew)
+    )
+    assert moved < 0.5 * moved_anew
+
+
+@pytest.mark.parametrize("method", ["tsne", "umap"])
+def test_the_same_start_gives_bit_identical_coordinates(db, snapshots, method, tmp_path) -> None:
+    first = project_snapshot(db, snapshots[0], method=method, n=N)
+    second = project_snapshot(db, snapshots[1], method=method, n=N)
+    assert project_snapshot(db, snapshots[1], method=method, n=N, begin=first.id).id == second.id
+    other = open_database(f"sqlite:///{tmp_path / 'y.db'}")
+    slots = np.arange(600)
+    ids = _seed(other, _record(slots[:400], 10, turn=0), _record(slots[50:], 20, turn=0.6))
+    copied = [project_snapshot(other, each, method=method, n=N) for each in ids]
+    assert copied[0].coordinates.tobytes() == first.coordinates.tobytes()
+    assert copied[1].coordinates.tobytes() == second.coordinates.tobytes()
+    assert copied[1].params["start"]["sha256"] == second.params["start"]["sha256"]
+
+
+def test_a_stored_projection_is_found_whatever_it_set_out_from(db, snapshots) -> None:
+    anew = project_snapshot(db, snapshots[1], method="pca", n=N, begin=None)
+    assert anew.params["start"] is None
+    project_snapshot(db, snapshots[0], method="pca", n=N)
+    assert project_snapshot(db, snapshots[1], method="pca", n=N).id == anew.id
+    begun = project_snapshot(db, snapshots[1], method="pca", n=N, begin=find_id(db, snapshots[0]))
+    assert begun.id != anew.id
+    assert find_projection(db, snapshots[1], "pca", anew.params).id == anew.id  # type: ignore[union-attr]
+    with pytest.raises(StorageError, match="no projection 999"):
+        project_snapshot(db, snapshots[1], method="pca", n=N, begin=999)
+
+
+def find_id(db: Database, snapshot_id: int) -> int:
+    found = find_projection(db, snapshot_id, "pca", projection_params("pca", n=N, seed=0))
+    assert found is not None
+    return found.id
+
+
+def test_only_the_same_parameters_of_an_earlier_snapshot_are_a_start(db, snapshots) -> None:
+    params = projection_params("pca", n=500, seed=0)
+    assert find_earlier_projection(db, snapshots[1], "pca", params) is None
+    project_snapshot(db, snapshots[0], method="pca", n=500, seed=1)
+    project_snapshot(db, snapshots[2], method="pca", n=500)
+    assert find_earlier_projection(db, snapshots[1], "pca", params) is None
+    whole = project_snapshot(db, snapshots[0], method="pca", n=500)
+    found = find_earlier_projection(db, snapshots[1], "pca", params)
+    assert found is not None
+    assert (found.id, found.params["n"]) == (whole.id, 400), "a smaller memory has fewer landmarks"
+
+
+def test_a_projection_of_an_older_version_is_still_read(db, snapshots) -> None:
+    params = {"n": N, "seed": 0, "sample": "return x time", "revision": 1, "versions": {"numpy": "2.0"}}
+    old = np.full((400, 2), np.nan, np.float32)
+    old[:N] = 1
+    kept = save_projection(db, snapshots[0], method="pca", params=params, coordinates=old, seconds=1)
+    assert find_projection(db, snapshots[0], "pca", params) is not None
+    assert np.isnan(get_projection(db, kept).coordinates).any()
+    assert start_of(params) is None
+    assert start_of(project_snapshot(db, snapshots[1], method="pca", n=N).params) is None
+
+
+def test_too_few_shared_nodes_begin_anew(db) -> None:
+    slots = np.arange(600)
+    ids = _seed(db, _record(slots[:200], 10, turn=0), _record(slots[150:], 20, turn=0))
+    for each in ids:
+        assert start_of(project_snapshot(db, each, method="pca", n=N).params) is None
+
+
+def test_progress_passes_through_both_phases(db, snapshots) -> None:
+    parts: list[float] = []
+    project_snapshot(db, snapshots[2], method="umap", n=N, progress=parts.append)
+    assert parts == sorted(parts)
+    assert {phase_of(part).name for part in parts} == {"layout", "placing"}
+    assert phase_of(LAYOUT_SHARE / 2) == Phase("layout", 0.5)
+    assert phase_of(1.0) == Phase("placing", 1.0)
+
+
+def test_landmarks_have_the_places_of_their_layout(db, snapshots) -> None:
+    few, same = (project_snapshot(db, snapshots[0], method="umap", n=n).coordinates for n in (N, 400))
+    rows = sample_rows(get_snapshot(db, snapshots[0]), n=N, seed=0)
+    assert len(np.unique(few[rows], axis=0)) == N
+    assert not np.array_equal(few, same)

@@ -1,0 +1,91 @@
+"""What if, on the Memory page: nothing is computed before it is opened, a slider answers, a link reproduces it."""
+
+import pandas as pd
+import pytest
+
+from tests.pages.test_pages import open_page, said
+
+
+def _table(app) -> pd.DataFrame | None:
+    frames = [frame.value for frame in app.dataframe if "recomputed" in frame.value.columns]
+    return frames[0].set_index("quantity") if frames else None
+
+
+def _numbers(app, quantity: str) -> list[float]:
+    """Read one row of the table: recorded, recomputed, difference."""
+    return [float(cell.replace(",", "")) for cell in _table(app).loc[quantity]]
+
+
+def _slide(app, label: str, value: str):
+    next(slider for slider in app.select_slider if slider.label.startswith(label)).set_value(value)
+    return app.run()
+
+
+def test_it_costs_nothing_before_it_is_opened(seeded, monkeypatch):
+    def read(*_args: object, **_options: object) -> None:
+        raise AssertionError("nobody asked")
+
+    monkeypatch.setattr("app.data.read_stream", read)
+    app = open_page("memory", run=seeded[1])
+    assert not app.exception
+    assert not app.error
+    assert _table(app) is None
+
+
+def test_opened_it_shows_the_record_beside_itself(seeded):
+    app = open_page("memory", run=seeded[1], what_if="true")
+    assert not app.exception
+    assert not app.error
+    assert list(_table(app).columns) == ["recorded", "recomputed", "difference"]
+    for quantity in ("transitions: β̄", "links: β̄", "links: Δ̄_mem [return]", "transitions: incentive removed [%]"):
+        recorded, recomputed, difference = _numbers(app, quantity)
+        assert (recorded, difference) == (recomputed, 0.0), quantity
+    assert "a smaller δ cannot split" in said(app)
+    assert "stands at 0 in the incentive" in said(app).replace("\\", "")
+
+
+def test_another_tau_opens_or_closes_the_gates_and_stands_in_the_url(seeded):
+    app = open_page("memory", run=seeded[1], what_if="true")
+    app = _slide(app, "τ × recorded", "0.1")
+    assert not app.exception
+    recorded, colder, _ = _numbers(app, "transitions: β̄")
+    assert colder < recorded
+    assert app.query_params["wi_tau"] in ("0.1", ["0.1"])
+    app = _slide(app, "τ × recorded", "10")
+    assert _numbers(app, "transitions: β̄")[1] > recorded
+    app = _slide(app, "τ × recorded", "1")
+    assert "wi_tau" not in app.query_params
+
+
+def test_a_link_reproduces_the_view(seeded):
+    with seeded[0].transaction() as connection:  # its made-up nodes lie far apart
+        connection.exec_driver_sql("UPDATE runs SET config = json_set(config, '$.memory.delta', 0.001)")
+    query = {"what_if": "true", "wi_tau_fixed": "3", "wi_delta": "1000", "wi_lookup": "written", "wi_next": "link"}
+    app = open_page("memory", run=seeded[1], **query)
+    assert not app.exception
+    assert _numbers(app, "τ at the snapshot [return]")[1] == 3.0
+    before, after, _ = _numbers(app, "nodes")
+    assert after < before
+    chosen = {box.label: box.value for box in app.selectbox}
+    assert chosen["H of a state from the node"] == "written"
+    assert chosen["H of its successor from"] == "link"
+
+
+@pytest.mark.parametrize("hostile", ["1e999", "-1", "<b>", "nan", ""])
+def test_a_strangers_values_in_the_url_are_dropped(seeded, hostile):
+    query = dict.fromkeys(("wi_tau", "wi_tau_fixed", "wi_delta", "wi_lookup", "wi_next"), hostile)
+    app = open_page("memory", run=seeded[1], what_if="true", **query)
+    assert not app.exception
+    assert not app.error
+    assert _numbers(app, "links: β̄")[2] == 0.0
+
+
+def test_without_transitions_the_links_answer(seeded):
+    db, run_id = seeded
+    with db.transaction() as connection:
+        connection.exec_driver_sql("DELETE FROM transitions")
+    app = open_page("memory", run=run_id, what_if="true")
+    assert not app.exception
+    assert "No transition up to this snapshot is kept" in said(app).replace("\\", "")
+    assert _numbers(app, "links: β̄")[2] == 0.0
+    assert not any(name.startswith("transitions") for name in _table(app).index)
