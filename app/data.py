@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from app.alerts.rules import Alert
 from app.alerts.watch import list_alerts
+from app.playback.side import draw_scene
 from app.projections.jobs import sample_rows
 from app.projections.linear import Drawn, draw_pca
 from app.results.collapse import Collapse, measure_collapse
@@ -24,7 +25,7 @@ from app.results.series import Comparison, Seed, make_seeds, read_seeds, settle
 from app.results.what_if import Rules, Stream, merge_nodes, read_stream
 from app.theme import ENDED
 from emtc_core.envs.base import Scene
-from emtc_core.envs.registry import EnvRow, list_envs, make_scene
+from emtc_core.envs.registry import EnvRow, list_envs
 from emtc_core.errors import StorageError
 from storage.asking.glossary import TableWords, describe_schema
 from storage.care.sizes import Sizes, measure
@@ -34,6 +35,7 @@ from storage.queries import compare, curves, episodes, memory, run_table, runs, 
 from storage.queries import gate_state as gates
 from storage.queries.episode_search import EpisodePage, find_episodes, find_playbacks
 from storage.queries.episodes import Order, Trajectory
+from storage.queries.extremes import Extremes, find_extremes
 from storage.queries.gate_state import GateState
 from storage.queries.memory import PointDetail, Projection, Snapshot
 from storage.queries.run_table import Choices, RunFilter, Shelf
@@ -424,13 +426,19 @@ def episode_page(run_id: str, text: str, *, order_by: Order, limit: int, offset:
     return _episode_page(database_url(), run_id, text, order_by, limit, offset)
 
 
-def scene(env: str, map: str, states: NDArray[np.float32]) -> Scene:
-    """Turn stored states into drawable frames.
+@st.cache_data(ttl=10, show_spinner=False)
+def _extremes(url: str, run_id: str) -> Extremes | None:
+    return find_extremes(_open(url), run_id)
 
-    Raises:
-        EnvUnavailableError: If this version does not know the environment or map.
-    """
-    return make_scene(env, map, states)
+
+def extremes(run_id: str) -> Extremes | None:
+    """Find the best and the worst episode that can be replayed; at most ten seconds old."""
+    return _extremes(database_url(), run_id)
+
+
+def scene(env: str, map: str, states: NDArray[np.float32]) -> Scene:
+    """Turn stored states into drawable frames, or into a strip of their entries that says why."""
+    return draw_scene(env, map, states)
 
 
 @st.cache_data(show_spinner=False)

@@ -16,6 +16,7 @@ SNAPSHOT = "snap"
 POINT = "point"
 EPISODE = "episode"
 START = "t"
+BESIDE_RUN = "beside_run"
 WINDOW = "x"
 
 _LONGEST = 64

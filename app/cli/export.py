@@ -29,7 +29,8 @@ Choice = TypeVar("Choice", bound=str)
 ENCODER_TIMING = "encoder-timing"
 GATE_READINGS = "gate-readings"
 _FORMATS = (
-    "Figures: svg, pdf, png, html, csv; tables: csv, latex, markdown, parquet; raw: csv, parquet, arrow, marl-eval"
+    "Figures: svg, pdf, png, html, csv; tables: csv, latex, markdown, parquet; raw: csv, parquet, arrow, marl-eval; "
+    "replays: html, gif, svg"
 )
 
 
@@ -51,15 +52,27 @@ def export(
     color: Annotated[str, typer.Option(help="What colours the memory atlas; h when missing")] = "",
     method: Annotated[str, typer.Option(help="Projection of a memory: pca, tsne or umap")] = "",
     episodes: Annotated[str, typer.Option(help="Two episodes of strategy-divergence, as 120,87")] = "",
+    replay: Annotated[
+        str | None,
+        typer.Option(help="Episode to replay: 512, or 80000-0 for the first of the evaluation at step 80000"),
+    ] = None,
+    beside: Annotated[
+        str, typer.Option(help="Another episode beside --replay, of the second RUN if two are named")
+    ] = "",
+    t: Annotated[int, typer.Option(min=0, help="Step of --replay that an svg shows and an html starts at")] = 0,
     db: DatabaseUrl = DEFAULT_DATABASE,
 ) -> None:
-    """Write one figure or one table of some runs.
+    """Write one figure or one table of some runs, or the replay of an episode.
 
     What compares runs takes every evaluated one when none is named; --map and --algo choose among them.
     """
+    if replay is not None or beside or t:
+        wanted = _name_episodes(replay, beside, other=bool(figure or table or sweep))
+        _write_replay(db, runs or [], wanted, format, out, t)
+        return
     raw = find_raw(table, format)
     if (figure is None) == (table is None and raw is None):
-        raise typer.BadParameter("Give either --figure or --table.")
+        raise typer.BadParameter("Give either --figure or --table, or --replay EPISODE.")
     options = Options(
         center=_choose("center", center, CENTERS) if center else None,
         band=_choose("band", band, BANDS) if band else None,
@@ -93,6 +106,31 @@ def export(
     drawn = kind.make(database, rows, options)
     sources = describe_runs({row.id: row.config for row in rows}, {row.id: row.versions for row in rows})
     _write(export_figure(drawn, image, sources=sources, columns=columns), out)
+
+
+def _name_episodes(replay: str | None, beside: str, *, other: bool) -> list[str]:
+    if replay is None:
+        raise typer.BadParameter("--beside and --t belong to --replay.")
+    if other:
+        raise typer.BadParameter("Give either --figure or --table, or --replay EPISODE.")
+    return [replay, beside] if beside else [replay]
+
+
+def _write_replay(
+    url: str, runs: Sequence[str], episodes: Sequence[str], format: str, out: Path | None, t: int
+) -> None:
+    from app.playback.files import FORMATS, make_file, read_replays
+
+    if out is None:
+        raise typer.BadParameter("--replay needs --out FILE.")
+    image = _choose("format", format or out.suffix.removeprefix("."), FORMATS)
+    if not runs or len(runs) > len(episodes):
+        raise typer.BadParameter("--replay takes one RUN, or two with --beside; list them with: emtc runs")
+    database = open_database(url, read_only=True)
+    replays = read_replays(database, list(zip([*runs, runs[0]], episodes, strict=False)))
+    if image == "gif":
+        say("Drawing the frames …")
+    _write(make_file(replays, image, t=t), out)
 
 
 def _of_sweep(url: str, sweep: str, runs: Sequence[str] | None) -> list[str]:

@@ -15,7 +15,7 @@ _TYPES = {"float32": "f4", "int32": "i4", "uint8": "u1"}
 
 
 def pack_payload(meta: Mapping[str, object], arrays: Mapping[str, NDArray[np.generic]]) -> bytes:
-    """Pack a header and float, integer or boolean arrays (sent as float32, int32, uint8)."""
+    """Pack a header and float, integer or boolean arrays (sent as float32, int32, uint8); bytes stay bytes."""
     entries, chunks, offset = [], [], 0
     for name, array in arrays.items():
         narrow = _narrow(array)
@@ -29,7 +29,7 @@ def pack_payload(meta: Mapping[str, object], arrays: Mapping[str, NDArray[np.gen
 
 
 def _narrow(array: NDArray[np.generic]) -> NDArray[np.generic]:
-    if array.dtype == np.bool_:
+    if array.dtype.name in ("bool", "uint8"):
         return np.ascontiguousarray(array, dtype=np.uint8)
     kind = np.int32 if np.issubdtype(array.dtype, np.integer) else np.float32
     return np.ascontiguousarray(array, dtype=kind)

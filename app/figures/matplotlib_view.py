@@ -57,12 +57,16 @@ def to_image(
 
     The file's own metadata holds the title, the caption (statistic, band, number of seeds) and `sources`, the runs.
     """
-    style: dict[Any, Any] = {**_STYLE, **_colors(mode)}
-    with mpl.rc_context(style):
+    with mpl.rc_context(make_style(mode)):
         drawn = _draw(figure, INCHES[columns])
         file = io.BytesIO()
         drawn.savefig(file, format=format, dpi=DPI, metadata=_metadata(format, figure, sources))
     return file.getvalue()
+
+
+def make_style(mode: Mode) -> dict[Any, Any]:
+    """Give the settings of Matplotlib under which every image is drawn."""
+    return {**_STYLE, **_colors(mode)}
 
 
 def _draw(figure: AnyFigure, width: float) -> Figure:

@@ -65,11 +65,11 @@ def refuse_obstacle(env: str, obstacle: str, how_to_get: str) -> None:
         raise EnvUnavailableError(f"{env} cannot run here: {obstacle} To get it: {how_to_get}")
 
 
-def empty_scene(title: str, length: int, note: str) -> Scene:
-    """Make a field without units whose note says why."""
-    nothing = np.zeros((length, 0), np.float32)
+def empty_scene(title: str, states: NDArray[np.float32], note: str, names: tuple[str, ...] = ()) -> Scene:
+    """Make a field without units whose note says why; it carries the states [T, S], and their names if there are S."""
+    nothing = np.zeros((len(states), 0), np.float32)
     return Scene(
-        position=np.zeros((length, 0, 2), np.float32),
+        position=np.zeros((len(states), 0, 2), np.float32),
         health=nothing,
         shield=nothing,
         alive=nothing.astype(bool),
@@ -79,4 +79,6 @@ def empty_scene(title: str, length: int, note: str) -> Scene:
         bounds=(0.0, 0.0, 1.0, 1.0),
         title=title,
         note=note,
+        values=states,
+        value_names=names if states.ndim == 2 and len(names) == states.shape[1] else (),
     )

@@ -64,6 +64,8 @@ class Scene:
     title: str = ""
     note: str = ""  # e.g. that this is a simulator, not StarCraft II
     target: NDArray[np.int16] | None = field(default=None)  # [T, U] unit aimed at after frame t, -1 none
+    values: NDArray[np.float32] | None = None  # [T, S] the states themselves, where nobody knows how to draw them
+    value_names: tuple[str, ...] = ()  # [S] where the environment gives them
 
 
 @runtime_checkable

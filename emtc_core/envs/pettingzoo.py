@@ -13,7 +13,8 @@ Episode end: when no agent is left: terminated if the game ended for any of the 
     has action 0 alone. An episode is won if an agent's info says `won`, `is_success` or `battle_won`.
 Arguments: `env.pettingzoo.*` of the configuration.
 Differences from the original: reward bounds are unknown; replays are drawn only if the module has a function
-    `make_scene(states) -> Scene` and this machine lists it (`trust`), because the map of a stored run is a row's word.
+    `make_scene(states) -> Scene` and this machine lists it (`trust`), because the map of a stored run is a row's word;
+    otherwise the state's entries are, under the names of the module's `STATE_NAMES` if it has as many.
 """
 
 import math
@@ -79,7 +80,7 @@ def make_scene(map: str, states: NDArray[np.float32]) -> Scene:
     """Let the module draw its states if it can and this machine lists it; otherwise an empty field that says why."""
     _split(map)
     if not is_allowed(map):
-        return empty_scene(map, len(states), why_unlisted(map))
+        return empty_scene(map, states, why_unlisted(map))
     return _draw(map, states)
 
 
@@ -233,11 +234,12 @@ def _split(map: str) -> tuple[str, str]:
 
 
 def _draw(map: str, states: NDArray[np.float32]) -> Scene:
-    draw = getattr(_load_module(map), "make_scene", None)
+    module = _load_module(map)
+    draw = getattr(module, "make_scene", None)
     if draw is not None:
         return draw(states)
     note = "This environment does not say how to draw its states: its module has no make_scene(states)."
-    return empty_scene(map, len(states), note)
+    return empty_scene(map, states, note, tuple(str(name) for name in getattr(module, "STATE_NAMES", ())))
 
 
 def _load_module(map: str) -> ModuleType:

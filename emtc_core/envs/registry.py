@@ -5,7 +5,7 @@ of any of them. What does not: a game. To add one, write a module with the names
 give it one line in `ADAPTERS`.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from importlib import import_module
 from typing import cast
@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from emtc_core.config.env import EnvConfig
 from emtc_core.envs.adapter import Adapter
+from emtc_core.envs.aim import find_targets
 from emtc_core.envs.base import EnvInfo, Scene, VectorEnv
 from emtc_core.envs.trust import refuse_unlisted
 from emtc_core.errors import EnvUnavailableError
@@ -101,13 +102,28 @@ def check_trusted(config: EnvConfig) -> None:
         refuse_unlisted(config.map)
 
 
-def make_scene(env: str, map: str, states: NDArray[np.float32]) -> Scene:
+def make_scene(env: str, map: str, states: NDArray[np.float32], actions: NDArray[np.integer] | None = None) -> Scene:
     """Turn the stored states [T, S] of one episode into frames, with nothing of the game installed.
+
+    With the actions [T - 1, N] units aim at what they name, in environments whose states do not say it.
 
     Raises:
         EnvUnavailableError: If the environment or map is unknown.
     """
-    return get_adapter(env).make_scene(map, states)
+    scene = get_adapter(env).make_scene(map, states)
+    if actions is None or scene.target is not None:
+        return scene
+    return replace(scene, target=find_targets(scene, actions, name_actions(env, map)))
+
+
+def name_actions(env: str, map: str) -> tuple[str, ...]:
+    """Name the actions of an environment and map; nothing where only a started game knows them.
+
+    Raises:
+        EnvUnavailableError: If the environment or map is unknown.
+    """
+    info = get_env_info(EnvConfig(name=env, map=map))
+    return info.action_names if info else ()
 
 
 def list_envs() -> list[EnvRow]:

@@ -112,7 +112,7 @@ def make_env(config: EnvConfig, *, n_envs: int) -> VectorEnv:
 def make_scene(map: str, states: NDArray[np.float32]) -> Scene:
     """Draw stored states: the layout is the simulator's, so is the drawing."""
     if map not in MAPS:
-        return empty_scene(map, len(states), "Only the paper's maps can be drawn from their states.")
+        return empty_scene(map, states, "Only the paper's maps can be drawn from their states.")
     return replace(draw(MAPS[map], states), title=f"smac {map}", note="StarCraft II.", walkable=None)
 
 

@@ -8,6 +8,7 @@ import pytest
 
 from app.cli.main import run
 from storage.engine import open_database
+from storage.queries.episodes import list_playbacks
 from tests.pages.seed import seed_run
 
 MAGIC = {"svg": b"<?xml", "pdf": b"%PDF", "png": b"\x89PNG", "html": b"<!doctype html>", "csv": b"panel"}
@@ -105,3 +106,44 @@ def test_tables_can_be_made_of_chosen_runs_with_a_chosen_statistic(seeded, capsy
         assert r"EMTC(QPLEX) &" in said
         assert "All with preset = demo" in said
     assert run(["export", run_id, "--table", "runs", "--db", url]) == 2
+
+
+@pytest.mark.parametrize(("format", "magic"), [("html", b"<!doctype html>"), ("gif", b"GIF89a"), ("svg", b"<?xml")])
+def test_a_replay_is_written_in_every_format(seeded, tmp_path: Path, format: str, magic: bytes) -> None:
+    url, run_id = seeded
+    out = tmp_path / f"replay.{format}"
+    few = ["--replay", "2"] if format == "gif" else ["--replay", "2", "--beside", "3", "--t", "1"]
+    assert run(["export", run_id, *few, "--out", str(out), "--db", url]) == 0
+    assert out.read_bytes().startswith(magic)
+
+
+def test_a_playback_stands_beside_an_episode_of_another_run(seeded, tmp_path: Path) -> None:
+    url, run_id = seeded
+    db = open_database(url)
+    other = seed_run(db, name="Another")
+    step = list_playbacks(db, other)["env_step"].iloc[0]
+    db.dispose()
+    out = tmp_path / "both.svg"
+    arguments = ["export", run_id, other, "--replay", "1", "--beside", f"{step}-0", "--out", str(out), "--db", url]
+    assert run(arguments) == 0
+    text = out.read_text(encoding="utf-8")
+    assert f"Another ({other}): Evaluation at step {step}" in text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "fragment"),
+    [
+        (["--replay", "2"], "--out"),
+        (["--replay", "2", "--out", "x.png"], "must be one of html, gif, svg"),
+        (["--replay", "two", "--out", "x.svg"], "is named by its number"),
+        (["--replay", "999", "--out", "x.svg"], "no episode 999"),
+        (["--replay", "2", "--table", "runs"], "either"),
+        (["--beside", "2", "--figure", "learning-curves", "--out", "x.svg"], "belong to --replay"),
+    ],
+)
+def test_an_unusable_replay_writes_nothing(seeded, tmp_path: Path, capsys, monkeypatch, arguments, fragment) -> None:
+    monkeypatch.chdir(tmp_path)
+    url, run_id = seeded
+    assert run(["export", run_id, *arguments, "--db", url]) == 2
+    assert fragment in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []

@@ -10,7 +10,6 @@ import pandas as pd
 import pytest
 
 from app.components.packing import pack_payload
-from app.components.playback import make_payload, visible_bounds
 from app.figures.chart import Chart, Line, Panel
 from app.figures.cloud import QUANTITIES, Cloud
 from app.figures.export import EXPORT_FORMATS, export_figure
@@ -27,6 +26,8 @@ from app.figures.live import (
 from app.figures.matplotlib_view import to_image
 from app.figures.plotly_view import to_plotly
 from app.figures.trajectory import draw_trajectory
+from app.playback.payload import make_payload, visible_bounds
+from app.playback.side import Side
 from emtc_core.envs.base import Scene
 from emtc_core.metrics import METRICS
 
@@ -250,11 +251,11 @@ def test_replay_is_cropped_to_where_the_episode_takes_place(scene):
 
 def test_replay_starts_inside_the_episode_and_numbers_each_team(scene):
     chart = draw_trajectory(title="e", reward=np.ones(3))
-    payload = make_payload(scene, chart, start=99, title="e")
+    payload = make_payload([Side(scene, chart, "e")], start=99)
     size = int.from_bytes(payload[:4], "little")
     meta = json.loads(payload[4 : 4 + size])["meta"]
     assert meta["start"] == 3
-    assert meta["labels"] == ["0", "1", "0"]
+    assert meta["sides"][0]["labels"] == ["0", "1", "0"]
 
 
 def test_chart_without_lines_has_an_empty_table():

@@ -65,6 +65,19 @@ def seed_run(
     return run_id
 
 
+def seed_zoo_run(db: Database, map: str = "tests.core.zoo_example:make_with_state") -> str:
+    """Record a run of somebody's own PettingZoo environment, whose states nobody but its module can draw."""
+    config = resolve(env="pettingzoo", map=map, steps=200)
+    run_id = create_run(db, config.model_dump(mode="json"), name="A zoo", target_steps=200, versions={})
+    me = psutil.Process()
+    start_run(db, run_id, pid=os.getpid(), pid_created_at=me.create_time(), host=socket.gethostname(), device="cpu")
+    recorder = DatabaseRecorder(db, run_id)
+    _record(recorder, config, "active")
+    recorder.close()
+    finish_run(db, run_id, "finished")
+    return run_id
+
+
 def seed_failed_run(db: Database) -> str:
     """Record a run that failed before its first episode."""
     config = resolve(preset="demo")

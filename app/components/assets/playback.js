@@ -1,10 +1,12 @@
-// An episode on the field, with its lines under the same time cursor. Everything runs in the browser:
+// One or two episodes on their fields, with their values under the same time cursor. Everything runs in the browser:
 // the data come once, and moving the cursor asks nothing of the server.
 
 const LINES = { left: 62, right: 14, top: 34, bottom: 40, each: 92 }
 const SMALL_LINES = { ...LINES, top: 25, bottom: 36, each: 30 } // in half a page
+const PAIR_LINES = { left: 52, right: 12, top: 28, bottom: 36, each: 64 }
+const MANY_LINES = { ...LINES, top: 28, each: 62 } // more panels beside a field than fit at full height
 const NARROW = 700
-const FIELD_MAX = { wide: 460, narrow: 170 }
+const COLUMN = 330
 
 export default function playback({ data, parentElement }) {
   const root = parentElement.querySelector(".playback")
@@ -14,17 +16,17 @@ export default function playback({ data, parentElement }) {
   if (meta.key !== self.meta?.key) {
     self.frame = Math.min(meta.start, meta.frames - 1)
     self.playing = false
+    self.linesLook = null
+    self.meta = meta
+    self.sides = meta.sides.map((side, number) => ({ ...side, arrays: ownArrays(arrays, number) }))
+    self.panels = meta.panels.map((panel) => ({
+      ...panel,
+      lines: panel.lines.map((line) => ({ ...line, x: arrays.t, y: arrays[line.array] })),
+    }))
+    buildSides(self)
   }
-  self.meta = meta
-  self.arrays = arrays
-  self.panels = meta.panels.map((panel) => ({
-    ...panel,
-    lines: panel.lines.map((line) => ({ ...line, x: arrays.t, y: arrays[line.array] })),
-  }))
   root.setAttribute("aria-label", meta.alt)
   self.slider.max = String(meta.frames - 1)
-  self.note.textContent = self.note.title = meta.note
-  legend(self)
   self.show()
   return () => {
     self.observer.disconnect()
@@ -33,12 +35,20 @@ export default function playback({ data, parentElement }) {
   }
 }
 
+function ownArrays(arrays, number) {
+  const own = {}
+  for (const [name, values] of Object.entries(arrays)) {
+    if (name.startsWith(`${number}-`)) own[name.slice(2)] = values
+  }
+  return own
+}
+
 function create(root) {
   const find = (name) => root.querySelector(name)
   const self = {
-    frame: 0, playing: false, speed: 8, hidden: new Set(), hover: null,
-    field: find(".field"), lines: find(".lines"), slider: find(".scrub"), note: find(".note"),
-    clock: find(".clock"), key: find(".key"), play: find(".play"), tip: find(".tip"), root,
+    frame: 0, playing: false, speed: 8, hidden: new Set(), drawn: 0,
+    stages: find(".stages"), lines: find(".lines"), cursor: find(".cursor"), slider: find(".scrub"),
+    clock: find(".clock"), play: find(".play"), root,
   }
   self.show = () => show(self)
   self.observer = new ResizeObserver(() => self.meta && self.show())
@@ -58,9 +68,57 @@ function create(root) {
   return self
 }
 
+// A field with a title above and its legend below, for each side.
+function buildSides(self) {
+  const make = (tag, name, parent) => {
+    const made = document.createElement(tag)
+    made.className = name
+    parent.append(made)
+    return made
+  }
+  const pair = self.sides.length > 1
+  self.root.classList.toggle("pair", pair)
+  self.stages.replaceChildren()
+  self.sides.forEach((side, number) => {
+    const box = make("section", "side", self.stages)
+    const name = make("div", "name", box)
+    name.hidden = !pair
+    make("b", "", name).textContent = self.meta.names[number]
+    make("i", number ? "look dashed" : "look", name)
+    make("span", "title", name).textContent = side.title
+    name.title = side.title
+    side.ended = make("span", "ended", name)
+    const stage = make("div", "stage", box)
+    side.field = make("canvas", "field", stage)
+    side.field.setAttribute("role", "img")
+    side.field.setAttribute("aria-label", side.title || "The field")
+    side.tip = make("div", "tip", stage)
+    side.tip.hidden = true
+    const under = make("div", "under", box)
+    legend(self, side, make("span", "key", under))
+    const note = make("span", "note", under)
+    note.textContent = note.title = side.units ? side.note : "" // why there is no field stands above the player
+    side.field.addEventListener("pointermove", (event) => hover(self, side, event))
+    side.field.addEventListener("pointerleave", () => { side.tip.hidden = true })
+  })
+}
+
+function legend(self, side, key) {
+  const used = new Set(side.team)
+  self.meta.teams.forEach((team, number) => {
+    if (!used.has(number)) return
+    const item = document.createElement("span")
+    const mark = document.createElement("span")
+    mark.className = number === 1 ? "mark square" : "mark"
+    mark.style.background = team.color
+    item.append(mark, team.name)
+    key.append(item)
+  })
+}
+
 function advance(self, now) {
   if (!self.playing) return
-  self.frame = Math.min(self.meta.frames - 1, self.frame + ((now - self.before) / 1000) * self.speed)
+  self.frame = Math.min(self.meta.frames - 1, self.frame + (Math.max(0, now - self.before) / 1000) * self.speed)
   self.before = now
   if (self.frame >= self.meta.frames - 1) self.playing = false
   self.show()
@@ -94,10 +152,11 @@ function listen(self, find) {
     actions[keys[event.key]]()
   })
   const scrub = (event) => {
-    const box = self.boxes?.[0]?.box
-    if (!box) return
-    const x = event.clientX - self.lines.getBoundingClientRect().left
-    stop(Math.round(((x - box.x) / box.width) * (self.meta.frames - 1)))
+    const frame = self.lines.getBoundingClientRect()
+    const [x, y] = [event.clientX - frame.left, event.clientY - frame.top]
+    const place = (self.boxes || []).find(({ box }) => x < box.x + box.width + 20 && y < box.y + box.height + 40)
+    if (!place) return
+    stop(Math.round(((x - place.box.x) / place.box.width) * (self.meta.frames - 1)))
   }
   self.lines.addEventListener("pointerdown", (event) => {
     self.lines.setPointerCapture(event.pointerId)
@@ -106,13 +165,19 @@ function listen(self, find) {
   })
   self.lines.addEventListener("pointermove", (event) => self.scrubbing && scrub(event))
   self.lines.addEventListener("pointerup", () => { self.scrubbing = false })
-  self.field.addEventListener("pointermove", (event) => hover(self, event))
-  self.field.addEventListener("pointerleave", () => { self.tip.hidden = true })
 }
 
 function show(self) {
   const theme = themeOf(self.root)
-  drawField(self, theme)
+  const pair = self.sides.length > 1
+  const room = Number(self.root.dataset.room) || 0 // of a page that holds nothing but the player
+  const most = Math.max(room, FIELD_MAX[pair ? "pair" : self.root.clientWidth < NARROW ? "narrow" : "wide"])
+  for (const side of self.sides) {
+    const frame = frameOf(side, self.frame)
+    drawSide(side, frame, theme, most, self.meta.teams, self.meta.ramp)
+    const ended = pair && self.frame >= side.frames - 1
+    side.ended.textContent = ended ? `ended at t = ${side.frames - 1}` : ""
+  }
   drawLines(self, theme)
   const t = Math.floor(self.frame)
   self.slider.value = String(t)
@@ -121,257 +186,122 @@ function show(self) {
   self.play.setAttribute("aria-pressed", String(self.playing))
   self.clock.textContent = `t = ${t} / ${self.meta.frames - 1}`
   self.root.dataset.frame = String(t)
+  self.drawn += 1
   if (t !== self.announced) {
     self.announced = t
     window.dispatchEvent(new CustomEvent("emtc-cursor", { detail: { t } }))
   }
 }
 
-function fieldScale(self, width) {
-  const [x0, y0, x1, y1] = self.meta.bounds
-  const most = self.root.clientWidth < NARROW ? FIELD_MAX.narrow : FIELD_MAX.wide
-  const scale = Math.min(width / (x1 - x0), most / (y1 - y0))
-  const offset = (width - (x1 - x0) * scale) / 2
-  const height = (y1 - y0) * scale
-  return { scale, height, sx: (x) => offset + (x - x0) * scale, sy: (y) => height - (y - y0) * scale }
-}
-
-// Position of unit u between the frames around the cursor; a unit that dies does not slide.
-function placeOf(self, u) {
-  const { position, alive } = self.arrays
-  const units = self.meta.units
-  const t = Math.floor(self.frame)
-  const next = Math.min(t + 1, self.meta.frames - 1)
-  const part = alive[next * units + u] ? self.frame - t : 0
-  const at = (frame, axis) => position[(frame * units + u) * 2 + axis]
-  return [0, 1].map((axis) => at(t, axis) * (1 - part) + at(next, axis) * part)
-}
-
-function drawField(self, theme) {
-  const width = Math.floor(self.field.clientWidth)
-  if (width < 40) return
-  const view = fieldScale(self, width)
-  const { ctx } = fitCanvas(self.field, view.height)
-  const [x0, y0, x1, y1] = self.meta.bounds
-  ctx.fillStyle = theme.raised
-  ctx.beginPath()
-  ctx.rect(view.sx(x0), 0, view.sx(x1) - view.sx(x0), view.height)
-  ctx.clip()
-  ctx.fill()
-  drawCells(self, ctx, view, theme)
-  drawMarkings(self, ctx, view, theme)
-  self.view = view
-  drawTargets(self, ctx, view)
-  for (let u = 0; u < self.meta.units; u += 1) drawUnit(self, ctx, view, theme, u)
-  if (!self.meta.bars) return
-  for (let u = 0; u < self.meta.units; u += 1) drawBars(self, ctx, view, theme, u)
-}
-
-function drawCells(self, ctx, view, theme) {
-  const { walkable } = self.arrays
-  if (!walkable) return
-  const [columns, rows] = self.meta.cells
-  ctx.fillStyle = theme.faint
-  for (let x = 0; x < columns; x += 1) {
-    for (let y = 0; y < rows; y += 1) {
-      if (walkable[x * rows + y]) continue
-      const [left, top] = [Math.floor(view.sx(x)), Math.floor(view.sy(y + 1))]
-      ctx.fillRect(left, top, Math.floor(view.sx(x + 1)) - left, Math.floor(view.sy(y)) - top)
-    }
+// Sizes of the panels, and how many stand side by side.
+function layLines(self) {
+  const width = self.lines.clientWidth
+  const small = self.root.clientWidth < NARROW
+  if (self.sides.length > 1) {
+    const columns = Math.max(1, Math.min(3, Math.floor(width / COLUMN)))
+    return { columns, size: small && columns === 1 ? { ...PAIR_LINES, each: 54 } : PAIR_LINES }
   }
-}
-
-// Lines painted on the field, as segments x0, y0, x1, y1.
-function drawMarkings(self, ctx, view, theme) {
-  const { markings } = self.arrays
-  if (!markings) return
-  ctx.strokeStyle = theme.soft
-  ctx.lineWidth = 1.5
-  ctx.beginPath()
-  for (let i = 0; i < markings.length; i += 4) {
-    ctx.moveTo(view.sx(markings[i]), view.sy(markings[i + 1]))
-    ctx.lineTo(view.sx(markings[i + 2]), view.sy(markings[i + 3]))
-  }
-  ctx.stroke()
-}
-
-function drawTargets(self, ctx, view) {
-  const { target, alive } = self.arrays
-  if (!target) return
-  const t = Math.floor(self.frame)
-  for (let u = 0; u < self.meta.units; u += 1) {
-    const aim = target[t * self.meta.units + u]
-    if (aim < 0 || !alive[t * self.meta.units + u]) continue
-    const from = placeOf(self, u)
-    const to = placeOf(self, aim)
-    ctx.strokeStyle = self.meta.teams[self.meta.team[u]].color
-    ctx.globalAlpha = 0.55
-    ctx.lineWidth = 1.5
-    ctx.setLineDash([5, 4])
-    ctx.beginPath()
-    ctx.moveTo(view.sx(from[0]), view.sy(from[1]))
-    ctx.lineTo(view.sx(to[0]), view.sy(to[1]))
-    ctx.stroke()
-    ctx.setLineDash([])
-    ctx.globalAlpha = 1
-  }
-}
-
-// Agents are circles, opponents squares, neutral things small rings: the shape says what the colour says.
-function outline(ctx, team, x, y, r) {
-  ctx.beginPath()
-  if (team === 1) ctx.rect(x - r * 0.9, y - r * 0.9, r * 1.8, r * 1.8)
-  else ctx.arc(x, y, r, 0, 7)
-}
-
-function drawUnit(self, ctx, view, theme, u) {
-  const { alive } = self.arrays
-  const i = Math.floor(self.frame) * self.meta.units + u
-  const [px, py] = placeOf(self, u)
-  const [x, y] = [view.sx(px), view.sy(py)]
-  const team = self.meta.team[u]
-  const r = radiusOf(self, view, u)
-  if (!alive[i]) {
-    ctx.strokeStyle = self.meta.teams[team].color
-    ctx.globalAlpha = 0.45
-    ctx.lineWidth = 2
-    ctx.beginPath()
-    ctx.moveTo(x - r * 0.6, y - r * 0.6)
-    ctx.lineTo(x + r * 0.6, y + r * 0.6)
-    ctx.moveTo(x + r * 0.6, y - r * 0.6)
-    ctx.lineTo(x - r * 0.6, y + r * 0.6)
-    ctx.stroke()
-    ctx.globalAlpha = 1
-    return
-  }
-  outline(ctx, team, x, y, r)
-  ctx.fillStyle = self.meta.teams[team].color
-  ctx.fill()
-  ctx.strokeStyle = theme.background
-  ctx.lineWidth = 1.5
-  ctx.stroke()
-  if (team === 2) return
-  ctx.fillStyle = "#ffffff"
-  ctx.font = `600 ${Math.max(9, Math.min(13, r))}px ${theme.font}`
-  ctx.textAlign = "center"
-  ctx.textBaseline = "middle"
-  ctx.fillText(self.meta.labels[u], x, y + 0.5)
-}
-
-function radiusOf(self, view, u) {
-  return Math.max(self.meta.team[u] === 2 ? 4 : 8, self.arrays.radius[u] * view.scale)
-}
-
-// Health under the unit, shield below it, above every body so that a crowd stays readable.
-function drawBars(self, ctx, view, theme, u) {
-  const { health, shield, alive } = self.arrays
-  const i = Math.floor(self.frame) * self.meta.units + u
-  if (!alive[i] || self.meta.team[u] === 2) return
-  const [px, py] = placeOf(self, u)
-  const r = radiusOf(self, view, u)
-  const bar = Math.max(18, 1.9 * r)
-  const box = { x: view.sx(px) - bar / 2, y: view.sy(py) - r - 6, width: bar }
-  drawBar(ctx, theme, box, health[i], theme.text)
-  if (shield[i] > 0) drawBar(ctx, theme, { ...box, y: box.y - 5 }, shield[i], theme.primary)
-}
-
-function drawBar(ctx, theme, box, part, color) {
-  ctx.fillStyle = theme.background
-  ctx.fillRect(box.x - 1, box.y - 1, box.width + 2, 5)
-  ctx.fillStyle = theme.faint
-  ctx.fillRect(box.x, box.y, box.width, 3)
-  ctx.fillStyle = color
-  ctx.fillRect(box.x, box.y, box.width * Math.max(0, Math.min(1, part)), 3)
+  return { columns: 1, size: small ? SMALL_LINES : self.panels.length > 4 ? MANY_LINES : LINES }
 }
 
 function drawLines(self, theme) {
   const { panels } = self
-  const { left, right, top, bottom, each } = self.root.clientWidth < NARROW ? SMALL_LINES : LINES
-  const height = panels.length * (each + top) + bottom
-  self.lines.hidden = !panels.length
+  self.lines.hidden = self.cursor.hidden = !panels.length
   if (!panels.length) return
-  const fit = fitCanvas(self.lines, height)
-  if (!fit) return
-  const view = [0, Math.max(1, self.meta.frames - 1)]
-  self.boxes = panels.map((panel, row) => {
-    const box = {
-      x: left, y: top + row * (each + top),
-      width: fit.width - left - right, height: each,
-    }
-    drawPanelTitle(fit.ctx, box, panel, theme, self.hidden)
-    return { box, panel, ...drawPanel(fit.ctx, box, panel, view, theme, self.hidden, { xTicks: row === panels.length - 1 }) }
-  })
-  const last = self.boxes[self.boxes.length - 1].box
-  fit.ctx.font = `12px ${theme.font}`
-  fit.ctx.fillStyle = theme.soft
-  fit.ctx.textAlign = "center"
-  fit.ctx.fillText("t, step of the episode", last.x + last.width / 2, last.y + last.height + 34)
-  drawCursor(self, fit.ctx, theme, last)
+  const { columns, size } = layLines(self)
+  const rows = Math.ceil(panels.length / columns)
+  const height = rows * (size.each + size.top) + size.bottom
+  const look = [self.lines.clientWidth, height, columns, window.devicePixelRatio, theme.text, theme.background].join()
+  if (look !== self.linesLook) { // the lines themselves are drawn once; playing moves the cursor above them
+    const fit = fitCanvas(self.lines, height)
+    if (!fit) return
+    self.linesLook = look
+    self.boxes = paintLines(self, fit, theme, columns, rows, size)
+  }
+  const above = fitCanvas(self.cursor, height)
+  if (above) drawCursor(self, above.ctx, theme)
 }
 
-function drawCursor(self, ctx, theme, last) {
-  const x = self.boxes[0].sx(self.frame)
-  ctx.strokeStyle = theme.text
-  ctx.lineWidth = 1.5
-  ctx.beginPath()
-  ctx.moveTo(x, self.boxes[0].box.y - 6)
-  ctx.lineTo(x, last.y + last.height)
-  ctx.stroke()
-  const t = Math.min(Math.floor(self.frame), self.meta.frames - 2)
+function paintLines(self, { ctx, width }, theme, columns, rows, { left, right, top, each }) {
+  const view = [0, Math.max(1, self.meta.frames - 1)]
+  const wide = width / columns
+  const boxes = self.panels.map((panel, place) => {
+    const [row, column] = [Math.floor(place / columns), place % columns]
+    const box = { x: column * wide + left, y: top + row * (each + top), width: wide - left - right, height: each }
+    const last = place + columns >= self.panels.length
+    drawPanelTitle(ctx, box, panel, theme, self.hidden)
+    const drawn = panel.kind === "actions" ? { ...panel, range: [0, 1] } : panel
+    if (panel.kind !== "actions") return { box, panel, ...drawPanel(ctx, box, drawn, view, theme, self.hidden, { xTicks: last }) }
+    const scales = drawTimeAxis(ctx, box, view, theme, last)
+    drawActions(ctx, box, self.sides, self.meta.names, view, theme)
+    drawActionKey(ctx, box, self.sides, theme)
+    return { box, panel, ...scales }
+  })
+  ctx.font = `12px ${theme.font}`
+  ctx.fillStyle = theme.soft
+  ctx.textAlign = "center"
+  ctx.textBaseline = "alphabetic"
+  for (const { box } of boxes.slice(-columns)) ctx.fillText("t, step of the episode", box.x + box.width / 2, box.y + box.height + 33)
+  return boxes
+}
+
+// The time axis alone, for a panel whose rows are no numbers.
+function drawTimeAxis(ctx, box, view, theme, labelled) {
+  const sx = (v) => box.x + ((v - view[0]) / (view[1] - view[0])) * box.width
+  ctx.save()
+  ctx.font = `12px ${theme.font}`
+  ctx.fillStyle = theme.soft
+  ctx.textAlign = "center"
+  ctx.textBaseline = "top"
+  if (labelled) for (const tick of niceTicks(view[0], view[1], Math.max(3, box.width / 90))) ctx.fillText(formatNumber(tick), sx(tick), box.y + box.height + 7)
+  ctx.restore()
+  return { sx, sy: () => box.y }
+}
+
+function drawCursor(self, ctx, theme) {
+  const pair = self.sides.length > 1
   for (const { panel, box, sx, sy } of self.boxes) {
-    const texts = []
+    const x = sx(self.frame)
+    ctx.strokeStyle = theme.text
+    ctx.lineWidth = 1.5
+    ctx.beginPath()
+    ctx.moveTo(x, box.y - 6)
+    ctx.lineTo(x, box.y + box.height + (pair ? 0 : 4))
+    ctx.stroke()
+    if (panel.kind === "actions") continue
+    const texts = self.sides.map(() => [])
     for (const line of panel.lines) {
+      const t = Math.min(Math.floor(self.frame), self.meta.frames - 2)
       const value = line.y[t]
       if (!finite(value)) continue
       ctx.fillStyle = line.color
       ctx.beginPath()
       ctx.arc(sx(line.x[t]), sy(value), 4, 0, 7)
       ctx.fill()
-      texts.push(formatNumber(value))
+      texts[line.side].push(formatNumber(value))
     }
-    ctx.font = `600 12px ${theme.font}`
-    ctx.fillStyle = theme.text
-    ctx.textAlign = "right"
-    ctx.textBaseline = "alphabetic"
-    ctx.fillText(texts.length ? `at t = ${t}: ${texts.join(", ")}` : `at t = ${t}: –`, box.x + box.width, box.y - 12)
+    writeValues(self, ctx, theme, box, texts)
   }
 }
 
-function hover(self, event) {
-  if (!self.view) return
-  const frame = self.field.getBoundingClientRect()
+function writeValues(self, ctx, theme, box, texts) {
+  const t = Math.min(Math.floor(self.frame), self.meta.frames - 2)
+  const said = texts.map((values, number) => `${self.meta.names[number]} ${values.join(", ") || "–"}`.trim())
+  ctx.font = `600 12px ${theme.font}`
+  ctx.fillStyle = theme.text
+  ctx.textAlign = "right"
+  ctx.textBaseline = "alphabetic"
+  const text = self.sides.length > 1 ? said.join("   ") : `at t = ${t}: ${said[0]}`
+  ctx.fillText(text, box.x + box.width, box.y - 12)
+}
+
+function hover(self, side, event) {
+  const frame = side.field.getBoundingClientRect()
   const mouse = [event.clientX - frame.left, event.clientY - frame.top]
-  const t = Math.floor(self.frame)
-  let found = -1
-  for (let u = 0; u < self.meta.units; u += 1) {
-    const [x, y] = placeOf(self, u)
-    if (Math.hypot(self.view.sx(x) - mouse[0], self.view.sy(y) - mouse[1]) < 14) found = u
-  }
-  self.tip.hidden = found < 0
-  if (found < 0) return
-  const i = t * self.meta.units + found
-  const team = self.meta.teams[self.meta.team[found]].name
-  const percent = (value) => `${Math.round(value * 100)} %`
-  const parts = [`${team} ${self.meta.labels[found]}, ${self.meta.kind[found]}`]
-  if (self.meta.team[found] !== 2) {
-    parts.push(self.arrays.alive[i] ? `health ${percent(self.arrays.health[i])}` : "dead")
-    if (self.arrays.shield[i] > 0) parts.push(`shield ${percent(self.arrays.shield[i])}`)
-  }
-  self.tip.textContent = parts.join(" · ")
-  self.tip.style.left = `${Math.min(mouse[0] + 14, frame.width - self.tip.offsetWidth - 8)}px`
-  self.tip.style.top = `${mouse[1] + 14}px`
-}
-
-function legend(self) {
-  self.key.replaceChildren()
-  const used = new Set(self.meta.team)
-  self.meta.teams.forEach((team, number) => {
-    if (!used.has(number)) return
-    const item = document.createElement("span")
-    const mark = document.createElement("span")
-    mark.className = number === 1 ? "mark square" : "mark"
-    mark.style.background = team.color
-    item.append(mark, team.name)
-    self.key.append(item)
-  })
+  const text = describeAt(side, frameOf(side, self.frame), mouse, self.meta.teams)
+  side.tip.hidden = !text
+  if (!text) return
+  side.tip.textContent = text
+  side.tip.style.left = `${Math.max(0, Math.min(mouse[0] + 14, frame.width - side.tip.offsetWidth - 8))}px`
+  side.tip.style.top = `${mouse[1] + 14}px`
 }

@@ -1,64 +1,45 @@
-"""The Replay page's body: choose an evaluation playback or a training episode, then play it."""
+"""The Replay page's body: choose one or two episodes, training or evaluation, then play them."""
 
 import streamlit as st
 
-from app import data, messages, state
+from app import messages, state
 from app.components import pin, playback
-from app.components.replay import choose
-from app.components.replay.choose import PLAY
-from app.figures.chart import Chart
-from app.figures.trajectory import draw_trajectory
-from app.format import escape_markdown, number
+from app.components.replay import beside, choose, save
+from app.components.replay.choose import FIRST
+from app.format import escape_markdown
+from app.playback.replay import Replay, tell_apart
+from app.playback.side import join_values
 from emtc_core.errors import EmtcError
-from storage.queries.episodes import Trajectory
 from storage.runs import RunRow
-
-TRAINING, EVALUATION = "training", "evaluation"
-_SOURCES = {TRAINING: "Training episodes", EVALUATION: "Evaluation playbacks"}
 
 
 def show(run: RunRow) -> None:
     """Draw the choice and the player."""
-    if state.read_text(PLAY) is not None and "source" not in st.session_state:
-        st.session_state["source"] = EVALUATION
     bar = st.container(horizontal=True, vertical_alignment="bottom")
-    source = bar.segmented_control(
-        "Episodes",
-        list(_SOURCES),
-        default=TRAINING,
-        required=True,
-        format_func=_SOURCES.__getitem__,
-        key="source",
-        on_change=_to_first_page,
-        help="Training episodes carry the gate's verdicts; evaluation playbacks show the greedy team.",
-    )
+    foot = st.container(horizontal=True, vertical_alignment="center")
     try:
-        chosen = choose.training(run, bar) if source == TRAINING else choose.playback(run, bar)
+        chosen = choose.choose(run, bar, foot, FIRST)
+        other = beside.choose_beside(run) if chosen is not None and beside.ask(run, foot) else None
     except EmtcError as exc:
         messages.error(exc)
         return
-    if chosen is not None:
-        _play(run, chosen, training=source == TRAINING)
+    if chosen is not None and other is not None:
+        _play_both(run, chosen, other)
+    elif chosen is not None:
+        _play(run, chosen)
 
 
-def _to_first_page() -> None:
-    st.session_state[choose.PAGE] = 1
-
-
-def _play(run: RunRow, trajectory: Trajectory, *, training: bool) -> None:
-    kind = "Training episode" if training else f"Evaluation at step {trajectory.env_step}, episode"
-    outcome = "won" if trajectory.won else "not won"
-    title = f"{kind} {trajectory.episode}, {outcome}, return {number(trajectory.episode_return)}"
-    chart = _chart(trajectory, title)
+def _play(run: RunRow, replay: Replay) -> None:
     with st.container(horizontal=True, horizontal_alignment="distribute", vertical_alignment="bottom"):
-        st.markdown(f"**{escape_markdown(title)}**, {trajectory.length} steps")
-        stem = f"{run.id}-{trajectory.env_step}-{trajectory.episode}"
-        facts = {"episode": trajectory.episode} | ({} if training else {"env_step": trajectory.env_step})
-        pin.show_with_export(chart, key="replay", stem=stem, page="replay", run=run, facts=facts)
-    scene = data.scene(run.env, run.map, trajectory.state)
-    playback.show(scene, chart, key="replay-player", start=state.read_int(state.START) or 0, title=title)
-    if training:
-        st.caption(escape_markdown(chart.caption))
+        st.markdown(f"**{escape_markdown(replay.title)}**, {replay.trajectory.length} steps")
+        with st.container(horizontal=True, width="content", gap="small"):
+            save.show([replay], start=_start())
+            pin.show_with_export(
+                replay.side.chart, key="replay", stem=replay.stem, page="replay", run=run, facts=replay.facts
+            )
+    playback.show_sides([replay.side], key="replay-player", start=_start())
+    if replay.is_training:
+        st.caption(escape_markdown(replay.side.chart.caption))
     else:
         st.caption(
             "Evaluation episodes are played greedily and are not written to the memory, so the gate gave no verdict "
@@ -66,6 +47,16 @@ def _play(run: RunRow, trajectory: Trajectory, *, training: bool) -> None:
         )
 
 
-def _chart(trajectory: Trajectory, title: str) -> Chart:
-    known = {name: getattr(trajectory, name) for name in ("h", "delta_mem", "beta")}
-    return draw_trajectory(title=title, reward=trajectory.reward, **known)
+def _play_both(run: RunRow, first: Replay, second: Replay) -> None:
+    replays = tell_apart([first, second])
+    chart = join_values([replay.side for replay in replays])
+    playback.show_sides([replay.side for replay in replays], key="replay-player", start=_start())
+    with st.container(horizontal=True, vertical_alignment="center"):
+        save.show(replays, start=_start())
+        runs = list({replay.run.id: replay.run for replay in replays}.values())
+        pin.show_with_export(chart, key="replay-both", stem=f"{first.stem}-{second.stem}", page="replay", run=runs)
+        st.caption(escape_markdown(chart.caption), width="stretch")
+
+
+def _start() -> int:
+    return state.read_int(state.START) or 0

@@ -1,0 +1,238 @@
+"""Episodes between their steps, side by side, and as files: HTML, GIF and SVG."""
+
+import base64
+import io
+import json
+import re
+from dataclasses import replace
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from app.figures.trajectory import draw_trajectory
+from app.playback import side as sides_module
+from app.playback.drawing import MOST_FRAMES, to_gif, to_svg
+from app.playback.files import read_replays
+from app.playback.frames import list_moments, moment_at
+from app.playback.offline import make_page
+from app.playback.payload import frame_sides, make_payload
+from app.playback.side import MISSING, Side, draw_scene, find_fault, join_values, level_values, make_side, show_actions
+from emtc_core.envs.base import Scene
+from emtc_core.errors import ConfigError
+
+
+def make_scene(frames: int = 5, *, health: float = 1.0) -> Scene:
+    """Two agents and an opponent; agent 0 walks right, agent 1 dies after the second frame."""
+    position = np.zeros((frames, 3, 2), np.float32)
+    position[:, 0, 0] = np.arange(frames) * 2
+    position[:, 1] = (5, 5)
+    position[:, 2] = (9, 3)
+    alive = np.ones((frames, 3), bool)
+    alive[2:, 1] = False
+    return Scene(
+        position=position,
+        health=np.where(alive, health, 0).astype(np.float32),
+        shield=np.zeros((frames, 3), np.float32),
+        alive=alive,
+        team=np.array([0, 0, 1], np.int8),
+        radius=np.full(3, 0.5, np.float32),
+        kind=("marine", "marine", "zealot"),
+        bounds=(0.0, 0.0, 32.0, 32.0),
+        target=np.where(np.arange(3) == 0, 2, -1)[None].repeat(frames, 0).astype(np.int16),
+    )
+
+
+def make_episode(frames: int = 5, *, title: str = "Episode", **options: object) -> Side:
+    values = np.linspace(0, 1, frames - 1)
+    chart = draw_trajectory(title=title, reward=values, h=values, delta_mem=values, beta=values)
+    actions = np.tile(np.array([6, 0]), (frames - 1, 1))
+    names = ("no-op", "stop", "north", "south", "east", "west", "attack 0")
+    return Side(make_scene(frames, **options), chart, title, actions, names)  # type: ignore[arg-type]
+
+
+def read_header(payload: bytes) -> dict:
+    return json.loads(payload[4 : 4 + int.from_bytes(payload[:4], "little")])
+
+
+def test_a_unit_is_between_its_places_between_two_steps():
+    moment = moment_at(make_scene(), 1.25)
+    np.testing.assert_allclose(moment.place[0], (2.5, 0))
+    np.testing.assert_allclose(moment_at(make_scene(), 99).place[0], (8, 0))
+    assert moment.target.tolist() == [2, -1, -1]
+
+
+def test_who_dies_fades_where_it_stood_and_aims_at_nobody():
+    scene = make_scene()
+    scene.position[2:, 1] = (20, 20)
+    halfway = moment_at(scene, 1.5)
+    np.testing.assert_allclose(halfway.place[1], (5, 5))
+    assert halfway.presence.tolist() == [1, 0.5, 1]
+    assert halfway.health[1] == 0.5
+    aiming = replace(scene, target=np.zeros((5, 3), np.int16))
+    assert moment_at(aiming, 3).target.tolist() == [0, -1, 0]
+
+
+@pytest.mark.parametrize(("frames", "count"), [(1, 1), (2, 4), (61, 181), (200, 200), (1000, 200)])
+def test_moments_begin_and_end_with_the_episode_and_are_bounded(frames, count):
+    moments, per_step = list_moments(frames, MOST_FRAMES, most_per_step=3)
+    assert len(moments) == count
+    assert (moments[0], moments[-1]) == (0, frames - 1)
+    if count > 1:
+        assert moments[1] == pytest.approx(1 / per_step, rel=0.01)
+
+
+def test_two_sides_have_one_clock_one_frame_and_the_values_of_both():
+    header = read_header(make_payload([make_episode(5, title="one"), make_episode(9, title="two")], start=99))
+    meta, arrays = header["meta"], {entry["name"]: entry for entry in header["arrays"]}
+    assert (meta["frames"], meta["start"]) == (9, 8)
+    assert [side["frames"] for side in meta["sides"]] == [5, 9]
+    assert meta["sides"][0]["bounds"] == meta["sides"][1]["bounds"]
+    assert [panel["title"] for panel in meta["panels"]] == ["Δ_mem", "β", "H", "reward", "health", "actions"]
+    first, second = meta["panels"][0]["lines"]
+    assert (first["name"], first["side"], first["dash"]) == ("A", 0, None)
+    assert (second["name"], second["side"]) == ("B", 1)
+    assert second["dash"]
+    assert (arrays[first["array"]]["size"], arrays[second["array"]]["size"]) == (4, 8)
+    assert {"0-position", "1-position", "0-target", "1-action"} <= set(arrays)
+
+
+def test_a_payload_is_named_by_all_that_it_holds():
+    def key(*sides: Side) -> str:
+        return read_header(make_payload(sides))["meta"]["key"]
+
+    one, other = make_episode(), make_episode(health=0.5)
+    assert key(one) == key(make_episode())
+    assert len({key(one), key(other), key(one, other), key(other, one)}) == 4
+
+
+def test_health_has_a_panel_only_where_anybody_lost_some():
+    unhurt = make_episode()
+    unhurt = replace(unhurt, scene=replace(unhurt.scene, health=np.ones((5, 3), np.float32)))
+    assert "health" not in [panel.title for panel in join_values([unhurt]).panels]
+    assert "health" not in [panel.title for panel in join_values([replace(make_episode(), brief=True)]).panels]
+    lines = join_values([unhurt, make_episode()]).panels[-1].lines
+    assert [line.name for line in lines] == ["agents A", "opponents A", "agents B", "opponents B"]
+    np.testing.assert_allclose(lines[2].y, [1, 1, 0.5, 0.5])
+
+
+def test_fields_of_different_games_keep_their_own_frames():
+    pitch = replace(make_scene(), bounds=(-1.0, -1.0, 1.0, 1.0))
+    other = replace(make_episode(), scene=pitch)
+    assert len({tuple(bounds) for bounds in frame_sides([make_episode(), other])}) == 2
+
+
+def test_actions_are_coloured_by_what_they_do():
+    shown = show_actions(("no-op", "stop", "top left", "attack 3", "shot"), 5)
+    assert [action.group for action in shown] == ["no-op", "stop", "move", "attack", "shot"]
+    assert shown[0].color is None
+    assert shown[3].mark == "3"
+    assert len({action.color for action in shown}) == 5
+    assert [action.name for action in show_actions((), 2)] == ["action 0", "action 1"]
+
+
+def test_each_entry_of_a_state_has_its_own_scale():
+    values = np.array([[0, 5, 1, np.nan], [2, 5, 0, 1], [4, 5, 0.5, 3]], np.float32)
+    levels = level_values(values)
+    assert levels[:, 0].tolist() == [0, 127, 254]
+    assert levels[:, 1].tolist() == [MISSING] * 3
+    assert levels[:, 2].tolist() == [254, 0, 127]
+    assert levels[:, 3].tolist() == [MISSING, 0, 254]
+    assert level_values(np.zeros((3, 0), np.float32)).shape == (3, 0)
+
+
+@pytest.mark.parametrize(
+    ("env", "map", "said"),
+    [
+        ("pettingzoo", "tests.core.zoo_example:make", "does not list it"),
+        ("pettingzoo", "nonsense", "must read module:factory"),
+        ("smac", "10m_vs_11m", "has no map"),
+        ("skirmish", "3m", "must have shape"),
+        ("chess", "board", "must be one of"),
+    ],
+)
+def test_states_that_nobody_can_draw_are_a_strip_in_every_form(env, map, said, monkeypatch):
+    monkeypatch.delenv("EMTC_ENV_MODULES", raising=False)
+    states = np.random.default_rng(0).random((6, 7), np.float32)
+    chart = draw_trajectory(title="e", reward=np.ones(5))
+    side = make_side(env, map, states=states, actions=np.ones((5, 2), np.int64), chart=chart, title="e")
+    assert said in side.scene.note
+    np.testing.assert_array_equal(side.scene.values, states)
+    header = read_header(make_payload([side]))
+    assert header["meta"]["sides"][0]["entries"] == [f"state {k}" for k in range(7)]
+    assert next(entry for entry in header["arrays"] if entry["name"] == "0-levels")["dtype"] == "u1"
+    assert ElementTree.fromstring(to_svg([side], frame=2)).tag.endswith("svg")
+    assert said.split()[0] in make_page([side]).decode()
+
+
+def test_a_strip_has_the_names_that_the_environment_gives(monkeypatch):
+    monkeypatch.setenv("EMTC_ENV_MODULES", "tests.core")
+    monkeypatch.delattr("tests.core.zoo_example.make_scene")
+    monkeypatch.setattr("tests.core.zoo_example.STATE_NAMES", ["short", "long", "t"], raising=False)
+    scene = draw_scene("pettingzoo", "tests.core.zoo_example:make_with_state", np.zeros((4, 3), np.float32))
+    assert scene.value_names == ("short", "long", "t")
+    other = draw_scene("pettingzoo", "tests.core.zoo_example:make_with_state", np.zeros((4, 5), np.float32))
+    assert other.value_names == ()
+
+
+def test_a_strangers_scene_that_fails_or_lies_is_a_strip(monkeypatch):
+    states = np.zeros((5, 3), np.float32)
+
+    def fail(*_: object) -> Scene:
+        raise ValueError("zero-size array to reduction operation minimum which has no identity")
+
+    monkeypatch.setattr(sides_module, "make_scene", fail)
+    assert "ValueError" in draw_scene("pettingzoo", "a:b", states).note
+    for broken in (
+        make_scene(4),
+        replace(make_scene(), position=np.full((5, 3, 2), np.nan, np.float32)),
+        replace(make_scene(), team=np.array([0, 1, 7], np.int8)),
+        replace(make_scene(), bounds=(0.0, 0.0, 0.0, 1.0)),
+        replace(make_scene(), target=np.zeros((5, 2), np.int16)),
+    ):
+        monkeypatch.setattr(sides_module, "make_scene", lambda *_, given=broken: given)
+        assert find_fault(broken, 5)
+        scene = draw_scene("pettingzoo", "a:b", states)
+        assert "cannot be shown" in scene.note
+        assert scene.values is states
+
+
+def test_an_animation_opens_and_has_as_many_frames_as_moments():
+    image = Image.open(io.BytesIO(to_gif([make_episode(4), make_episode(6)])))
+    assert (image.format, image.n_frames) == ("GIF", 16)
+    assert image.info["duration"] == 40
+    assert len(set(image.convert("RGB").getdata())) > 10
+    told: list[tuple[int, int]] = []
+    short = Image.open(io.BytesIO(to_gif([make_episode(2)], mode="dark", on_progress=lambda *at: told.append(at))))
+    assert short.n_frames == 4
+    assert told[-1] == (4, 4)
+
+
+def test_a_frame_is_vectors_and_text_that_says_what_it_is():
+    side = make_episode(title="A <b>$5</b> \x1b episode")
+    image = to_svg([side, make_episode(9)], frame=99, sources=["run abc"])
+    assert image == to_svg([side, make_episode(9)], frame=99, sources=["run abc"])
+    text = "".join(ElementTree.fromstring(image).itertext())
+    for said in ("t = 8", "A <b>$5</b>", "run abc", "actions"):
+        assert said in text
+    assert b"<b>" not in image
+
+
+def test_a_page_is_one_file_that_holds_its_data_and_loads_nothing():
+    hostile = "</script><script>alert(1)</script><img src=x onerror=alert(2)>"
+    side = replace(make_episode(title=hostile), scene=replace(make_scene(), note=hostile))
+    page = make_page([side], start=2, sources=[hostile]).decode()
+    assert page.count("<script") == page.count("</script>") == 2
+    assert "<img" not in page
+    assert not re.search(r"https?://|src=|@import|url\(", page.replace("src=x onerror", ""))
+    assert "default-src 'none'" in page
+    packed = re.search(r'id="data">([^<]*)<', page)
+    assert packed
+    assert base64.b64decode(packed[1]) == make_payload([side], start=2)
+
+
+@pytest.mark.parametrize("name", ["", "one", "1-2-3", "-1", "9" * 30, "1-"])
+def test_an_episode_is_named_by_numbers(name):
+    with pytest.raises(ConfigError, match="is named by its number"):
+        read_replays(None, [("run", name)])  # type: ignore[arg-type]

@@ -1,0 +1,202 @@
+"""Two players under one cursor, and the file that plays without a server, in a real browser."""
+
+import json
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from app.components.assets import read_script
+from app.figures.trajectory import draw_trajectory
+from app.playback.frames import moment_at
+from app.playback.offline import make_page
+from app.playback.payload import make_payload
+from app.playback.side import Side, make_side
+from emtc_core.config.env import EnvConfig
+from emtc_core.envs.registry import get_env_info
+from storage.engine import open_database
+from storage.queries.episodes import get_trajectory
+from tests.app.test_playback import make_scene
+from tests.browser.server import running_app
+from tests.pages.seed import seed_run
+
+pytestmark = [pytest.mark.browser, pytest.mark.timeout(600)]
+
+PATIENCE_MS = 120_000
+IS_BLANK = """node => {
+    const pixels = node.getContext('2d').getImageData(0, 0, node.width, node.height).data
+    return new Set(new Uint32Array(pixels.buffer)).size < 8
+}"""
+PLACES = "node => node.state.sides.map(side => side.field.toDataURL().length + side.field.toDataURL().slice(-4000))"
+
+
+@pytest.fixture(scope="module")
+def seeded(tmp_path_factory):
+    path = tmp_path_factory.mktemp("seeded") / "emtc.db"
+    db = open_database(f"sqlite:///{path}")
+    run_id = seed_run(db)
+    with running_app(path) as url:
+        yield url, run_id, db
+
+
+def open_pair(page, seeded) -> None:
+    url, run_id, _ = seeded
+    page.goto(f"{url}/replay?run={run_id}&episode=1&beside=2")
+    page.locator(".playback.pair .field").nth(1).wait_for(timeout=PATIENCE_MS)
+    page.wait_for_timeout(800)
+
+
+def frame_of(page) -> int:
+    return int(page.locator(".playback").get_attribute("data-frame"))
+
+
+def test_two_players_move_together_and_ask_nothing_of_the_server(page, seeded):
+    sent: list[str] = []
+    page.on("websocket", lambda socket: socket.on("framesent", lambda _: sent.append("")))
+    open_pair(page, seeded)
+    player = page.locator(".playback")
+    sent.clear()
+    before = player.evaluate(PLACES)
+    player.focus()
+    for _ in range(4):
+        page.keyboard.press("ArrowRight")
+    after = player.evaluate(PLACES)
+    assert frame_of(page) == 4
+    assert before[0] != after[0]
+    assert before[1] != after[1]
+    page.keyboard.press("End")
+    assert frame_of(page) == player.evaluate("node => Math.max(...node.state.sides.map(side => side.frames))") - 1
+    box = page.locator(".playback .lines").bounding_box()
+    page.mouse.click(box["x"] + box["width"] * 0.2, box["y"] + 60)
+    assert frame_of(page) > 0
+    page.keyboard.press("Home")
+    assert frame_of(page) == 0
+    assert sent == []
+
+
+def test_positions_move_between_steps_while_it_plays(page, seeded):
+    open_pair(page, seeded)
+    player = page.locator(".playback")
+    player.evaluate("node => { node.state.speed = 4; node.state.drawn = 0 }")
+    page.locator(".playback .play").click()
+    began = time.monotonic()
+    page.wait_for_timeout(3000)
+    frames = player.evaluate("node => node.state.drawn")
+    print(f"{frames} frames in {time.monotonic() - began:.2f} s of two players")  # noqa: T201 (reported, not asserted)
+    steps = frame_of(page)
+    assert frames > steps + 1, "there is nothing between the steps"
+    page.keyboard.press(" ")
+
+
+def test_both_fields_and_all_values_stand_in_one_window_and_stack_in_a_narrow_one(page, seeded):
+    page.set_viewport_size({"width": 1440, "height": 900})
+    open_pair(page, seeded)
+    left, right = (page.locator(".playback .field").nth(k).bounding_box() for k in (0, 1))
+    assert left["y"] == right["y"]
+    assert left["x"] + left["width"] <= right["x"]
+    page.set_viewport_size({"width": 880, "height": 900})
+    page.wait_for_timeout(500)
+    upper, lower = (page.locator(".playback .field").nth(k).bounding_box() for k in (0, 1))
+    assert upper["y"] + upper["height"] <= lower["y"]
+    assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
+
+
+def test_the_saved_page_plays_over_file_without_a_network(page, seeded, tmp_path: Path):
+    _, run_id, db = seeded
+    sides = [a_side(db, run_id, number) for number in (1, 2)]
+    file = tmp_path / "replay.html"
+    file.write_bytes(make_page(sides, start=1))
+    asked: list[str] = []
+    page.context.set_offline(True)
+    page.on("request", lambda request: asked.append(request.url))
+    page.goto(file.as_uri())
+    page.locator(".playback .field").nth(1).wait_for(timeout=PATIENCE_MS)
+    page.wait_for_timeout(300)
+    assert frame_of(page) == 1
+    for canvas in page.locator(".playback .field, .playback .lines").all():
+        assert not canvas.evaluate(IS_BLANK)
+    page.keyboard.press("ArrowRight")
+    assert frame_of(page) == 2
+    page.keyboard.press("End")
+    page.keyboard.press("Home")
+    assert frame_of(page) == 0
+    page.keyboard.press(" ")
+    page.wait_for_timeout(1000)
+    assert frame_of(page) > 0
+    assert asked == [file.as_uri()]
+
+
+def test_a_page_of_hostile_text_shows_it_as_text(page, tmp_path: Path):
+    hostile = "</script><img src=x onerror=window.hit=1><b>bold</b>"
+    chart = draw_trajectory(title=hostile, reward=np.ones(4))
+    states = np.random.default_rng(0).random((5, 40), np.float32)
+    side = make_side("chess", hostile, states=states, actions=np.ones((4, 2), int), chart=chart, title=hostile)
+    file = tmp_path / "replay.html"
+    file.write_bytes(make_page([side, side]))
+    page.goto(file.as_uri())
+    page.locator(".playback .field").first.wait_for(timeout=PATIENCE_MS)
+    page.wait_for_timeout(300)
+    assert page.evaluate("window.hit") is None
+    assert page.locator("img").count() == 0
+    assert hostile in page.locator("h1").inner_text()
+    assert not page.locator(".playback .field").first.evaluate(IS_BLANK)
+    page.locator(".playback .field").first.hover()
+    assert "state " in page.locator(".playback .tip").first.inner_text()
+
+
+def test_football_and_smax_are_played_too(page, tmp_path: Path):
+    rng = np.random.default_rng(0)
+    sides = []
+    for env, map, dim in (("grf", "academy_3_vs_1_with_keeper", 26), ("smax", "3m", None)):
+        states = rng.random((6, dim or smax_dim()), np.float32)
+        if env == "smax":
+            states[:, -6:] = 0
+        actions = rng.integers(0, 5, (5, 3))
+        chart = draw_trajectory(title=env, reward=np.ones(5))
+        sides.append(make_side(env, map, states=states, actions=actions, chart=chart, title=env))
+        assert sides[-1].has_units, sides[-1].scene.note
+    file = tmp_path / "replay.html"
+    file.write_bytes(make_page(sides))
+    page.goto(file.as_uri())
+    for number in (0, 1):
+        field = page.locator(".playback .field").nth(number)
+        field.wait_for(timeout=PATIENCE_MS)
+        page.wait_for_timeout(200)
+        assert not field.evaluate(IS_BLANK)
+
+
+def test_browser_and_files_put_every_unit_at_the_same_place(page):
+    """The two implementations of what is between two steps."""
+    chart = draw_trajectory(title="e", reward=np.ones(4))
+    side = Side(make_scene(5, health=0.8), chart)
+    page.goto("about:blank")
+    expose = "window.unpack = unpack; window.momentOf = momentOf; window.ownArrays = ownArrays"
+    page.add_script_tag(content=f"{read_script('field.js', 'playback.js')}\n{expose}", type="module")
+    frames = [0, 0.25, 1, 1.5, 1.9, 2, 3.75, 4]
+    found = page.evaluate(
+        """([bytes, frames]) => {
+            const { meta, arrays } = unpack(Uint8Array.from(bytes))
+            const side = { ...meta.sides[0], arrays: ownArrays(arrays, 0) }
+            return JSON.stringify(frames.map((frame) => [0, 1, 2].map((u) => momentOf(side, u, frame))))
+        }""",
+        [list(make_payload([side])), frames],
+    )
+    for frame, units in zip(frames, json.loads(found), strict=True):
+        expected = moment_at(side.scene, frame)
+        for u, unit in enumerate(units):
+            np.testing.assert_allclose(unit["place"], expected.place[u], atol=1e-5)
+            assert unit["presence"] == pytest.approx(expected.presence[u])
+            assert unit["health"] == pytest.approx(expected.health[u], abs=1e-6)
+
+
+def a_side(db, run_id: str, number: int) -> Side:
+    episode = get_trajectory(db, run_id, number)
+    chart = draw_trajectory(title=f"Episode {number}", reward=episode.reward, h=episode.h, beta=episode.beta)
+    return make_side("skirmish", "3m", states=episode.state, actions=episode.action, chart=chart, title="Episode")
+
+
+def smax_dim() -> int:
+    info = get_env_info(EnvConfig(name="smax", map="3m"))
+    assert info is not None
+    return info.state_dim

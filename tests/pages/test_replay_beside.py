@@ -1,0 +1,116 @@
+"""Two episodes on Replay: chosen, linked, of two runs, and of environments that nobody can draw."""
+
+import json
+
+import pytest
+
+from storage.queries.episodes import list_episodes
+from tests.pages.seed import seed_run, seed_zoo_run
+from tests.pages.test_pages import open_page, said
+
+
+def player(app) -> dict:
+    """Read what the player was given."""
+    data = next(each.proto.bytes for each in app.get("bidi_component"))
+    return json.loads(data[4 : 4 + int.from_bytes(data[:4], "little")])["meta"]
+
+
+def titles(app) -> list[str]:
+    return [side["title"] for side in player(app)["sides"]]
+
+
+def query(app) -> dict[str, str]:
+    return {name: value[0] if isinstance(value, list) else value for name, value in app.query_params.items()}
+
+
+def test_one_episode_is_played_alone_until_another_is_wanted(seeded):
+    app = open_page("replay", run=seeded[1], episode="3")
+    assert len(titles(app)) == 1
+    app.toggle(key="beside_on").set_value(True).run()
+    assert not app.exception
+    assert len(titles(app)) == 2
+    assert titles(app)[0].startswith("Training episode 3")
+    assert query(app)["beside"] == "8"
+    app.selectbox(key="choose-beside").set_value("5").run()
+    assert titles(app)[1].startswith("Training episode 5")
+    assert (query(app)["episode"], query(app)["beside"]) == ("3", "5")
+    app.toggle(key="beside_on").set_value(False).run()
+    assert not app.exception
+    assert len(titles(app)) == 1
+    assert "beside" not in query(app)
+
+
+def test_a_link_opens_both_and_an_evaluation_may_stand_beside_training(seeded):
+    app = open_page("replay", run=seeded[1], episode="2", beside="7", t="4")
+    assert [title.split(",")[0] for title in titles(app)] == ["Training episode 2", "Training episode 7"]
+    assert player(app)["start"] == 4
+    step = open_page("replay", run=seeded[1]).segmented_control(key="source").set_value("evaluation").run()
+    chosen = step.selectbox(key="choose-play").value
+    app = open_page("replay", run=seeded[1], episode="2", beside_play=chosen)
+    assert not app.exception
+    assert titles(app)[1].startswith("Evaluation at step")
+    app.segmented_control(key="beside_source").set_value("training").run()
+    assert not app.exception
+    assert titles(app)[1].startswith("Training episode")
+    assert "beside_play" not in query(app)
+
+
+def test_the_second_may_be_of_another_run(seeded):
+    db, run_id = seeded
+    other = seed_run(db, name="Another")
+    app = open_page("replay", run=run_id, episode="1", beside="2")
+    app.selectbox(key="choose-beside-run").set_value(other).run()
+    assert not app.exception
+    assert query(app)["beside_run"] == other
+    assert [f"({run_id})" in titles(app)[0], f"Another ({other})" in titles(app)[1]] == [True, True]
+    linked = open_page("replay", **query(app))
+    assert titles(linked) == titles(app)
+
+
+def test_best_against_worst_shows_the_highest_and_the_lowest_return(seeded):
+    db, run_id = seeded
+    every = list_episodes(db, run_id, "episode")
+    app = open_page("replay", run=run_id, find="won")
+    app.button(key="extremes").click().run()
+    assert not app.exception
+    best, worst = (int(query(app)[name]) for name in ("episode", "beside"))
+    returns = dict(zip(every["episode"], every["episode_return"], strict=True))
+    assert returns[best] == max(returns.values())
+    assert returns[worst] == min(returns.values())
+    assert titles(app)[0].startswith(f"Training episode {best}")
+    assert app.text_input(key="find").value == ""
+    assert "the highest return" in app.toast[0].value
+
+
+@pytest.mark.parametrize(
+    "odd", [{"beside": "<script>"}, {"beside": "999"}, {"beside_play": "1-2-3"}, {"beside_run": "zzzz", "beside": "1"}]
+)
+def test_a_link_to_a_second_that_is_none_is_no_exception(seeded, odd):
+    app = open_page("replay", run=seeded[1], episode="1", **odd)
+    assert not app.exception
+
+
+def test_an_environment_that_nobody_can_draw_is_played_as_a_strip_of_its_state(use_database, tmp_path, monkeypatch):
+    monkeypatch.delenv("EMTC_ENV_MODULES", raising=False)
+    db = use_database(tmp_path / "zoo.db")
+    run_id = seed_zoo_run(db)
+    app = open_page("replay", run=run_id)
+    assert not app.exception
+    assert not app.error
+    assert "is not imported" in said(app)
+    assert player(app)["sides"][0]["entries"] == ["state 0", "state 1", "state 2"]
+    both = open_page("replay", run=run_id, episode="1", beside="2")
+    assert not both.exception
+    assert not both.error
+    assert len(titles(both)) == 2
+    monkeypatch.setenv("EMTC_ENV_MODULES", "tests.core")
+    assert player(open_page("replay", run=run_id))["sides"][0]["kind"] == ["walker", "walker"]
+
+
+def test_a_replay_beside_the_run_of_another_game_is_drawn_on_its_own_field(seeded):
+    db, run_id = seeded
+    zoo = seed_zoo_run(db)
+    app = open_page("replay", run=run_id, episode="1", beside="1", beside_run=zoo)
+    assert not app.exception
+    assert not app.error
+    assert [bool(side["units"]) for side in player(app)["sides"]] == [True, False]
