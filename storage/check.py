@@ -15,6 +15,7 @@ from emtc_core.gate import delta_mem as consistency_error
 from emtc_core.rollout.episode import discounted_returns
 from emtc_core.temperature import Temperature
 from storage.blobs import unpack
+from storage.care.sizes import octets
 from storage.engine import Database
 from storage.frames import read_frame
 from storage.models import EpisodeRow, Run, SnapshotRow, Transition, TransitionSummary
@@ -62,7 +63,7 @@ def _check_counts(connection: Connection, run_id: str, outline: pd.DataFrame) ->
     steps = connection.execute(select(Run.env_steps).where(Run.id == run_id)).scalar_one()
     span = select(func.count(), func.min(Transition.env_step), func.max(Transition.env_step))
     n, low, high = connection.execute(span.where(Transition.run_id == run_id)).one()
-    if (n, low or 1, high or 0) != (steps, 1, steps) and not _is_thinned(connection, run_id, steps):
+    if (n, low or 1, high or 0) != (steps, 1, steps) and not _is_thinned(connection, run_id, n, steps):
         yield f"{run_id}: env_steps is {steps}, but {n} transitions stand at {low}…{high}"
     first = outline["first_env_step"].to_numpy()
     ends = first + outline["length"].to_numpy()
@@ -72,13 +73,18 @@ def _check_counts(connection: Connection, run_id: str, outline: pd.DataFrame) ->
         yield f"{run_id}: an episode is missing"
 
 
-def _is_thinned(connection: Connection, run_id: str, steps: int) -> bool:
-    """Tell whether transitions went on purpose and their sums stayed: the first one is gone, then.
+def _is_thinned(connection: Connection, run_id: str, n: int, steps: int) -> bool:
+    """Tell whether transitions went on purpose and their sums stayed.
 
-    A thinning takes all of them, a bundle leaves those of chosen episodes.
+    A thinning takes all of them, the first one first. A bundle leaves those of the episodes that it took along whole,
+    and never the first one.
     """
     kept = select(func.sum(TransitionSummary.n)).where(TransitionSummary.run_id == run_id)
-    return not has_transitions(connection, run_id) and connection.execute(kept).scalar_one() == steps
+    if has_transitions(connection, run_id) or connection.execute(kept).scalar_one() != steps:
+        return False
+    whole = octets(connection, EpisodeRow.trajectory) > len(THINNED)
+    taken = select(func.sum(EpisodeRow.length)).where(EpisodeRow.run_id == run_id, EpisodeRow.first_env_step > 1, whole)
+    return n in (0, connection.execute(taken).scalar_one() or 0)
 
 
 def _check_verdicts(

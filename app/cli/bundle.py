@@ -1,7 +1,6 @@
 """`emtc bundle | open`: some runs as one file for a colleague, and such a file looked at or taken in."""
 
 import os
-import subprocess
 import sys
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -80,9 +79,16 @@ def open_file(
         say(f"{file.name} is sound. Its database, which is read and not written: {url}")
     if no_app or json:
         return 0
+    _become_app(url)
+    return 0
+
+
+def _become_app(url: str) -> None:
+    """Turn this process into the app, so that whoever ends the one has ended the other."""
+    if (ROOT / ".streamlit").is_dir():
+        os.chdir(ROOT)
     home = [sys.executable, "-m", "streamlit", "run", str(ROOT / "app" / "Home.py")]
-    place = ROOT if (ROOT / ".streamlit").is_dir() else Path.cwd()
-    return subprocess.run(home, env=os.environ | {"EMTC_DB": url, READ_ONLY_VARIABLE: "1"}, cwd=place).returncode
+    os.execve(sys.executable, home, os.environ | {"EMTC_DB": url, READ_ONLY_VARIABLE: "1"})
 
 
 def _import(file: Path, url: str, *, json: bool) -> None:
