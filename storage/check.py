@@ -15,12 +15,10 @@ from emtc_core.gate import delta_mem as consistency_error
 from emtc_core.rollout.episode import discounted_returns
 from emtc_core.temperature import Temperature
 from storage.blobs import unpack
-from storage.care.sizes import octets
 from storage.engine import Database
 from storage.frames import read_frame
 from storage.models import EpisodeRow, Run, SnapshotRow, Transition, TransitionSummary
 from storage.queries.episodes import THINNED
-from storage.queries.gate import has_transitions
 from storage.queries.memory import get_snapshot
 from storage.runs import find_run
 
@@ -74,17 +72,9 @@ def _check_counts(connection: Connection, run_id: str, outline: pd.DataFrame) ->
 
 
 def _is_thinned(connection: Connection, run_id: str, n: int, steps: int) -> bool:
-    """Tell whether transitions went on purpose and their sums stayed.
-
-    A thinning takes all of them, the first one first. A bundle leaves those of the episodes that it took along whole,
-    and never the first one.
-    """
+    """Tell whether all transitions went and their sums stayed: on purpose, by a thinning."""
     kept = select(func.sum(TransitionSummary.n)).where(TransitionSummary.run_id == run_id)
-    if has_transitions(connection, run_id) or connection.execute(kept).scalar_one() != steps:
-        return False
-    whole = octets(connection, EpisodeRow.trajectory) > len(THINNED)
-    taken = select(func.sum(EpisodeRow.length)).where(EpisodeRow.run_id == run_id, EpisodeRow.first_env_step > 1, whole)
-    return n in (0, connection.execute(taken).scalar_one() or 0)
+    return n == 0 and connection.execute(kept).scalar_one() == steps
 
 
 def _check_verdicts(
@@ -192,9 +182,9 @@ def _check_summary(connection: Connection, run_id: str) -> Iterator[str]:
         *(func.count(), func.sum(Transition.delta_mem), func.sum(Transition.beta)),
         func.max(Transition.delta_mem),
     ).where(Transition.run_id == run_id)
-    if not has_transitions(connection, run_id):  # none was recorded, or they were thinned away: their count says which
-        return
     sums = connection.execute(true).one()
+    if not sums[0]:  # none was recorded, or all were thinned away: their count says which
+        return
     pairs = zip(connection.execute(kept).one(), sums, strict=True)
     if any(not math.isclose(a or 0, b or 0, rel_tol=1e-9, abs_tol=1e-9) for a, b in pairs):
         yield f"{run_id}: transition_summary does not hold the sums of the transitions"

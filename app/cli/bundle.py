@@ -31,7 +31,7 @@ def bundle(
     runs: Annotated[list[str] | None, typer.Argument(metavar="RUN…", help="Run ids or beginnings of them")] = None,
     sweep: Annotated[str, typer.Option(metavar="SWEEP", help="The runs of a sweep, instead of RUN")] = "",
     thin: Annotated[bool, typer.Option("--thin", help="Curves and configurations only: a few MB at most")] = False,
-    whole: Annotated[bool, typer.Option("--whole", help="Every transition and every episode, too")] = False,
+    whole: Annotated[bool, typer.Option("--whole", help="States and actions of every episode, too")] = False,
     episode: Annotated[
         list[int] | None, typer.Option("--episode", help="A training episode to take along; may be repeated")
     ] = None,
@@ -40,8 +40,8 @@ def bundle(
 ) -> None:
     """Write runs into one file that describes and checks itself.
 
-    Configurations, evaluations, metrics, gate statistics and the outcomes of all episodes; without --thin also the
-    memory's snapshots, the evaluations' episodes and those two of each run that strategy-divergence shows.
+    Configurations, evaluations, metrics, gate statistics and the outcomes of all episodes; without --thin also every
+    transition, the memory's snapshots, the evaluations' episodes and the two that strategy-divergence shows.
     """
     if thin and whole:
         raise typer.BadParameter("Give either --thin or --whole.")
