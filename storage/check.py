@@ -19,7 +19,6 @@ from storage.engine import Database
 from storage.frames import read_frame
 from storage.models import EpisodeRow, Run, SnapshotRow, Transition, TransitionSummary
 from storage.queries.episodes import THINNED
-from storage.queries.gate import has_transitions
 from storage.queries.memory import get_snapshot
 from storage.runs import find_run
 
@@ -62,7 +61,7 @@ def _check_counts(connection: Connection, run_id: str, outline: pd.DataFrame) ->
     steps = connection.execute(select(Run.env_steps).where(Run.id == run_id)).scalar_one()
     span = select(func.count(), func.min(Transition.env_step), func.max(Transition.env_step))
     n, low, high = connection.execute(span.where(Transition.run_id == run_id)).one()
-    if (n, low or 1, high or 0) != (steps, 1, steps) and not _is_thinned(connection, run_id, steps):
+    if (n, low or 1, high or 0) != (steps, 1, steps) and not _is_thinned(connection, run_id, n, steps):
         yield f"{run_id}: env_steps is {steps}, but {n} transitions stand at {low}…{high}"
     first = outline["first_env_step"].to_numpy()
     ends = first + outline["length"].to_numpy()
@@ -72,13 +71,10 @@ def _check_counts(connection: Connection, run_id: str, outline: pd.DataFrame) ->
         yield f"{run_id}: an episode is missing"
 
 
-def _is_thinned(connection: Connection, run_id: str, steps: int) -> bool:
-    """Tell whether transitions went on purpose and their sums stayed: the first one is gone, then.
-
-    A thinning takes all of them, a bundle leaves those of chosen episodes.
-    """
+def _is_thinned(connection: Connection, run_id: str, n: int, steps: int) -> bool:
+    """Tell whether all transitions went and their sums stayed: on purpose, by a thinning."""
     kept = select(func.sum(TransitionSummary.n)).where(TransitionSummary.run_id == run_id)
-    return not has_transitions(connection, run_id) and connection.execute(kept).scalar_one() == steps
+    return n == 0 and connection.execute(kept).scalar_one() == steps
 
 
 def _check_verdicts(
@@ -186,9 +182,9 @@ def _check_summary(connection: Connection, run_id: str) -> Iterator[str]:
         *(func.count(), func.sum(Transition.delta_mem), func.sum(Transition.beta)),
         func.max(Transition.delta_mem),
     ).where(Transition.run_id == run_id)
-    if not has_transitions(connection, run_id):  # none was recorded, or they were thinned away: their count says which
-        return
     sums = connection.execute(true).one()
+    if not sums[0]:  # none was recorded, or all were thinned away: their count says which
+        return
     pairs = zip(connection.execute(kept).one(), sums, strict=True)
     if any(not math.isclose(a or 0, b or 0, rel_tol=1e-9, abs_tol=1e-9) for a, b in pairs):
         yield f"{run_id}: transition_summary does not hold the sums of the transitions"

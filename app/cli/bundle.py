@@ -1,7 +1,6 @@
 """`emtc bundle | open`: some runs as one file for a colleague, and such a file looked at or taken in."""
 
 import os
-import subprocess
 import sys
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -32,7 +31,7 @@ def bundle(
     runs: Annotated[list[str] | None, typer.Argument(metavar="RUN…", help="Run ids or beginnings of them")] = None,
     sweep: Annotated[str, typer.Option(metavar="SWEEP", help="The runs of a sweep, instead of RUN")] = "",
     thin: Annotated[bool, typer.Option("--thin", help="Curves and configurations only: a few MB at most")] = False,
-    whole: Annotated[bool, typer.Option("--whole", help="Every transition and every episode, too")] = False,
+    whole: Annotated[bool, typer.Option("--whole", help="States and actions of every episode, too")] = False,
     episode: Annotated[
         list[int] | None, typer.Option("--episode", help="A training episode to take along; may be repeated")
     ] = None,
@@ -41,8 +40,8 @@ def bundle(
 ) -> None:
     """Write runs into one file that describes and checks itself.
 
-    Configurations, evaluations, metrics, gate statistics and the outcomes of all episodes; without --thin also the
-    memory's snapshots, the evaluations' episodes and those two of each run that strategy-divergence shows.
+    Configurations, evaluations, metrics, gate statistics and the outcomes of all episodes; without --thin also every
+    transition, the memory's snapshots, the evaluations' episodes and the two that strategy-divergence shows.
     """
     if thin and whole:
         raise typer.BadParameter("Give either --thin or --whole.")
@@ -80,9 +79,16 @@ def open_file(
         say(f"{file.name} is sound. Its database, which is read and not written: {url}")
     if no_app or json:
         return 0
+    _become_app(url)
+    return 0
+
+
+def _become_app(url: str) -> None:
+    """Turn this process into the app, so that whoever ends the one has ended the other."""
+    if (ROOT / ".streamlit").is_dir():
+        os.chdir(ROOT)
     home = [sys.executable, "-m", "streamlit", "run", str(ROOT / "app" / "Home.py")]
-    place = ROOT if (ROOT / ".streamlit").is_dir() else Path.cwd()
-    return subprocess.run(home, env=os.environ | {"EMTC_DB": url, READ_ONLY_VARIABLE: "1"}, cwd=place).returncode
+    os.execve(sys.executable, home, os.environ | {"EMTC_DB": url, READ_ONLY_VARIABLE: "1"})
 
 
 def _import(file: Path, url: str, *, json: bool) -> None:

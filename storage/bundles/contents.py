@@ -11,13 +11,13 @@ from datetime import UTC, datetime
 from itertools import islice
 from typing import Any, Final
 
-from sqlalchemy import Column, Connection, Table, case, insert, literal, or_, select
+from sqlalchemy import Column, Connection, Table, case, insert, literal, select
 from sqlalchemy.types import Double, Integer, LargeBinary
 
 from emtc_core.errors import StorageError
 from storage.frames import strange_value
 from storage.guards import unguarded
-from storage.models import Base, EpisodeRow, ProjectionRow, Run, SnapshotRow, SweepRow, Transition
+from storage.models import Base, ProjectionRow, Run, SnapshotRow, SweepRow
 from storage.queries.episodes import THINNED
 
 _NOBODY_S: Final = dict.fromkeys(
@@ -38,12 +38,12 @@ class Contents:
     """The memory over time, with its projections."""
     playbacks: bool = True
     """The greedy episodes that evaluations kept."""
-    transitions: bool = False
-    """Every training step; without them there are their sums over 1,000 steps."""
+    transitions: bool = True
+    """Every training step with its verdict, or none: then there are their sums over 1,000 steps."""
     trajectories: bool = False
     """States and actions of every training episode."""
     chosen: Mapping[str, frozenset[int]] = field(default_factory=dict)
-    """Run id → training episodes that go with states, actions and verdicts, whatever else stays behind."""
+    """Run id → training episodes whose states and actions go along, whatever else stays behind."""
 
     def describe(self) -> dict[str, Any]:
         """Say it in a manifest."""
@@ -51,8 +51,8 @@ class Contents:
         return kinds | {"episodes": {run_id: sorted(numbers) for run_id, numbers in self.chosen.items()}}
 
 
-THIN: Final = Contents(snapshots=False, playbacks=False)
-WHOLE: Final = Contents(transitions=True, trajectories=True)
+THIN: Final = Contents(snapshots=False, playbacks=False, transitions=False)
+WHOLE: Final = Contents(trajectories=True)
 
 
 def copy_runs(
@@ -112,16 +112,6 @@ def _copy_episodes(source: Connection, target: Connection, run_id: str, contents
         _copy(source, target, "episodes", _of_run("episodes", run_id), columns=columns)
     if contents.transitions:
         _copy(source, target, "transitions", _of_run("transitions", run_id))
-    elif stretches := _stretches(source, run_id, chosen):
-        within = or_(*(Transition.env_step.between(first, last) for first, last in stretches))
-        _copy(source, target, "transitions", [*_of_run("transitions", run_id), within])
-
-
-def _stretches(source: Connection, run_id: str, chosen: frozenset[int]) -> list[tuple[int, int]]:
-    """Find the env steps of some episodes, except the first step: who finds that one takes them all to be there."""
-    columns = (EpisodeRow.first_env_step, EpisodeRow.length)
-    rows = source.execute(select(*columns).where(EpisodeRow.run_id == run_id, EpisodeRow.episode.in_(chosen)))
-    return [(first, first + length - 1) for first, length in rows if first > 1]
 
 
 def _copy_snapshots(source: Connection, target: Connection, run_id: str, *, renumber: bool) -> None:

@@ -91,8 +91,8 @@ def read_trajectory(connection: Connection, run_id: str, episode: int) -> Trajec
     ).all()
     if row.trajectory == THINNED:
         raise StorageError(
-            f"The trajectory of episode {episode} of run {run_id} was thinned away; its outcome and the run's curves "
-            "stay. Look at an evaluation episode instead."
+            f"The trajectory of episode {episode} of run {run_id} was thinned away, or left out of a bundle; its "
+            "outcome and the run's curves stay. Look at an evaluation episode instead."
         )
     arrays = _arrays(row.trajectory)
     outcome = (run_id, episode, row.first_env_step, row.won, row.episode_return)

@@ -73,15 +73,12 @@ def test_the_app_is_started_on_it_and_may_only_read(seeded, tmp_path: Path, monk
     assert run(["bundle", run_id, "--thin", "--out", out, "--db", db.url]) == 0
     started = {}
 
-    class Done:
-        returncode = 0
+    def start(program, command, environment):
+        started.update(command=command, url=environment["EMTC_DB"], read_only=environment["EMTC_READ_ONLY"])
 
-    def start(command, *, env, cwd):
-        started.update(command=command, url=env["EMTC_DB"], read_only=env["EMTC_READ_ONLY"], cwd=cwd)
-        return Done()
-
-    monkeypatch.setattr("app.cli.bundle.subprocess.run", start)
-    assert run(["open", out]) == 0
+    monkeypatch.setattr("app.cli.bundle.os.execve", start)
+    monkeypatch.chdir(tmp_path)
+    assert run(["open", "s.emtc"]) == 0
     assert started["command"][:4] == [sys.executable, "-m", "streamlit", "run"]
     assert Path(started["command"][4]).is_file()
     assert started["read_only"] == "1"
