@@ -12,7 +12,7 @@ import streamlit as st
 
 from app import data, messages, state
 from app.components import curves, pin, run_picker
-from app.components.live import controls, pulse, standing
+from app.components.live import asking, controls, pulse, standing
 from app.figures.chart import Chart, Mark
 from app.figures.live import (
     GATE_METRICS,
@@ -81,6 +81,7 @@ def _top(run: RunRow) -> None:
         controls.show(run)
     run_picker.gate_badge(data.gate_state(run))
     controls.show_log(run)
+    asking.show_answers(run)
     standing.show(run)
     done = min(1.0, run.env_steps / max(1, run.target_steps))
     st.progress(done, text=f"{count(run.env_steps)} of {count(run.target_steps)} env steps · {percent(done)}")
