@@ -65,12 +65,12 @@ class Evaluator:
             between_steps: What it raises abandons the answer.
 
         Returns:
-            The answer. A start that is played in a copy that the evaluation has not cannot be repeated: then
-            `again_of` is None, and the episode has a start of its own.
+            The answer. Where a game repeats no start, or the training has more copies than the evaluation and
+            played the episode in one of those, `again_of` is None: the episode has a start of its own.
         """
         again_of = question.again_of
         round_, copy = divmod((again_of or 1) - 1, n_training_envs)
-        if copy >= self._env.n_envs:
+        if copy >= self._env.n_envs or not self._env.info.repeats_starts:
             again_of = None
         with learner.elsewhere():
             if again_of is None:

@@ -219,6 +219,7 @@ def _measure(game: Game, map: str) -> EnvInfo:
         reward_range=REWARD_RANGE,
         agent_block=len(facts.get("agent_features", ())),
         action_names=(*MOVES, *(f"attack {k}" for k in range(n_actions - len(MOVES)))),
+        repeats_starts=False,
     )
 
 
