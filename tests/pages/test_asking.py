@@ -51,15 +51,16 @@ def test_an_evaluation_is_asked_waited_for_and_shown_with_the_way_to_its_replay(
     app = open_page("live", run=run_id)
     app.button(key="ask-evaluate").click().run()
     assert not app.exception
-    assert "UTC, waiting for the run …" in said(app)
+    assert "waiting for the run …" in said(app)
     answer(db, run_id, wins=24, episodes=32)
     app.run()
     asked = last_question(db, run_id)
     assert asked.answer is not None
     steps = find_run(db, run_id).env_steps
-    assert f"UTC: win rate 24/32 at env step {steps:,}" in said(app)
+    play = f"{steps}-{asked.answer.playback}"
+    assert f"win rate 24/32 at env step {steps:,} · [Replay](/replay?run={run_id}&play={play})" in said(app)
     assert {metric.label: metric.value for metric in app.metric}["Win rate"] == "50 %", "no regular evaluation"
-    replay = open_page("replay", run=run_id, play=f"{steps}-{asked.answer.playback}")
+    replay = open_page("replay", run=run_id, play=play)
     assert not replay.exception
     assert not replay.error
     assert f"Evaluation at step {steps}" in said(replay)
@@ -73,7 +74,7 @@ def test_a_training_episode_is_asked_for_again(alive):
     assert (last_question(db, run_id).kind, last_question(db, run_id).episode) == ("play", 3)
     answer(db, run_id, wins=1, episodes=1, again_of=3)
     app.run()
-    assert "episode 3 again: won, return 2.5 at env step" in said(app)
+    assert "episode 3 again\\: won, return 2\\.5 at env step" in said(app)
 
 
 def test_an_episode_that_nobody_recorded_is_one_sentence(alive):

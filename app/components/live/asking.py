@@ -3,6 +3,7 @@
 import streamlit as st
 
 from app import data, messages, state
+from app.format import escape_markdown
 from app.runs.questions import describe
 from emtc_core.control import QuestionKind
 from emtc_core.errors import EmtcError
@@ -37,11 +38,12 @@ def show_again(run: RunRow, episode: int) -> None:
 
 
 def show_answers(run: RunRow) -> None:
-    """Say what became of the last questions, each with the way to its playback."""
+    """Say what became of the last questions, each with the way to its playback.
+
+    The way is a plain link: this part of the page ticks, and a tick takes a page link's address back.
+    """
     for asked in data.questions(run, limit=2):
-        with st.container(horizontal=True, vertical_alignment="center", gap="small"):
-            st.caption(describe(asked), width="content")
-            _link(run, asked)
+        st.caption(f"{escape_markdown(describe(asked))}{_link(run, asked)}")
 
 
 def why_not(run: RunRow) -> str | None:
@@ -61,14 +63,7 @@ def _button(run: RunRow, kind: QuestionKind, label: str, icon: str, about: str, 
             messages.error(exc)
 
 
-def _link(run: RunRow, asked: Asked) -> None:
+def _link(run: RunRow, asked: Asked) -> str:
     if asked.answer is None:
-        return
-    st.page_link(
-        "../pages/replay.py",
-        label="Replay",
-        icon=":material/smart_display:",
-        help="Watch it on Replay",
-        width="content",
-        query_params={state.RUN: run.id, PLAY: f"{asked.answer.env_step}-{asked.answer.playback}"},
-    )
+        return ""
+    return f" · [Replay](/replay?{state.RUN}={run.id}&{PLAY}={asked.answer.env_step}-{asked.answer.playback})"
