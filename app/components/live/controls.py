@@ -24,7 +24,7 @@ SILENCE_S = 10.0
 
 def show(run: RunRow) -> None:
     """Draw the buttons that fit the run's state."""
-    with st.container(horizontal=True):
+    with st.container(horizontal=True, width="content", gap="xsmall"):
         if not messages.may_act():
             return
         if run.state == State.RUNNING:
