@@ -109,7 +109,7 @@ class Steering:
                 raise StopRequested
             if isinstance(asked, Question):
                 self._questions.append(asked)
-            elif self._paused != (asked == "pause"):
+            elif asked in ("pause", "resume") and self._paused != (asked == "pause"):
                 self._paused = asked == "pause"
                 self._publish()
 

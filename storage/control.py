@@ -9,7 +9,7 @@ import threading
 import time
 from collections import deque
 from datetime import UTC, datetime
-from typing import Literal, get_args
+from typing import Literal, cast, get_args
 
 import pandas as pd
 from sqlalchemy import ColumnElement, insert, select, update
@@ -192,11 +192,12 @@ class DatabaseControl:
         )
         with self._db.read() as connection:
             rows = connection.execute(columns.order_by(CommandRow.id)).all()
-        for command_id, command, episode in rows:
-            if command in get_args(QuestionKind):
-                self._commands.append((command_id, Question(command, command_id, again_of=episode)))
+        for command_id, word, episode in rows:  # send_command wrote them
+            if word in get_args(QuestionKind):
+                asked = Question(cast("QuestionKind", word), command_id, again_of=episode)
             else:
-                self._commands.append((command_id, command))
+                asked = cast("Command", word)
+            self._commands.append((command_id, asked))
             self._last_id = command_id
 
     def _publish(self) -> None:

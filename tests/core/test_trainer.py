@@ -1,7 +1,7 @@
 """The main loop on the real simulator, without a database."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
@@ -306,6 +306,15 @@ def test_an_episode_is_played_again_from_its_start(tmp_path: Path) -> None:
 def test_a_start_that_the_evaluation_cannot_repeat_is_said_to_be_another(tmp_path: Path) -> None:
     control = Says({20: Question("play", 1, again_of=5)})
     trainer, recorder = make_trainer(short_config("train.n_envs=8", steps=300), tmp_path, control)
+    trainer.run()
+    assert [answer.again_of for answer in recorder.asked] == [None]
+
+
+def test_a_game_that_repeats_no_start_is_not_said_to_have_done_so(tmp_path: Path) -> None:
+    control = Says({20: Question("play", 1, again_of=1)})
+    trainer, recorder = make_trainer(short_config(steps=300), tmp_path, control)
+    env = trainer._evaluator._env
+    env._info = replace(env.info, repeats_starts=False)  # type: ignore[attr-defined]  # as StarCraft II has it
     trainer.run()
     assert [answer.again_of for answer in recorder.asked] == [None]
 
