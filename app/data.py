@@ -38,6 +38,7 @@ from storage.queries.episodes import Order, Trajectory
 from storage.queries.extremes import Extremes, find_extremes
 from storage.queries.gate_state import GateState
 from storage.queries.memory import PointDetail, Projection, Snapshot
+from storage.queries.questions import Asked, list_questions
 from storage.queries.run_table import Choices, RunFilter, Shelf
 from storage.runs import RunRow
 from storage.secrets import hide_passwords
@@ -387,6 +388,11 @@ def trajectory(run_id: str, episode: int) -> Trajectory:
         StorageError: If there is none.
     """
     return episodes.get_trajectory(database(), run_id, episode)
+
+
+def questions(run: RunRow, limit: int = 3) -> list[Asked]:
+    """Read what was asked of a run last and what it answered, as it is now; newest first."""
+    return list_questions(database(), run, limit)
 
 
 def playback(run_id: str, env_step: int, episode: int) -> Trajectory:

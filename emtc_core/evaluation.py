@@ -1,4 +1,8 @@
-"""Greedy evaluation: its own environments, its own seeds, no learning, no memory writes."""
+"""Greedy evaluation: its own environments, its own seeds, no learning, no memory writes.
+
+A regular one is due by the step count and makes the curves. An asked one answers a question at any moment: its seeds
+follow from the run's seed and the question's number, so that it shifts nothing that a regular one will see.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -6,9 +10,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from emtc_core.config.train import EvalConfig
+from emtc_core.control import Question
 from emtc_core.envs.base import VectorEnv
 from emtc_core.learner.learner import Learner
-from emtc_core.recorder import EvaluationRecord, PlaybackRecord
+from emtc_core.recorder import AskedRecord, EvaluationRecord, PlaybackRecord
 from emtc_core.rollout.collector import Collector
 from emtc_core.rollout.episode import Episode, discounted_returns
 
@@ -28,21 +33,72 @@ class Evaluator:
         self._env = env
         self._config = config
         self._gamma = gamma
-        self._collector = Collector(env, reward_scale=reward_scale, seed=seed, stream="evaluation")
+        self._collector, self._asked, self._repeating = (
+            Collector(env, reward_scale=reward_scale, seed=seed, stream=stream)
+            for stream in ("evaluation", "asked", "rollout")
+        )
 
     def evaluate(
         self, learner: Learner, env_step: int, *, between_steps: Callable[[], None] = lambda: None
     ) -> tuple[EvaluationRecord, EvaluationStats]:
         """Evaluate the greedy policy at one moment of training; what `between_steps` raises abandons it."""
-        episodes: list[Episode] = []
-        while len(episodes) < self._config.episodes:
-            episodes += self._collector.collect(
-                learner, epsilon=0.0, round=(env_step, len(episodes)), between_steps=between_steps
-            )
-        episodes = episodes[: self._config.episodes]
-        return self._record(episodes, env_step), self._values(learner, episodes)
+        episodes = self._play(self._collector, learner, (env_step,), self._config.episodes, between_steps)
+        record = self._record(episodes, env_step, keep=self._config.keep_playbacks)
+        return record, self._values(learner, episodes)
 
-    def _record(self, episodes: list[Episode], env_step: int) -> EvaluationRecord:
+    def answer(
+        self,
+        learner: Learner,
+        env_step: int,
+        question: Question,
+        *,
+        n_training_envs: int,
+        between_steps: Callable[[], None] = lambda: None,
+    ) -> AskedRecord:
+        """Play what somebody asked for; the learner goes on afterwards as if nothing had been played.
+
+        Args:
+            learner: Whose greedy policy plays; it may be in the middle of a round elsewhere.
+            env_step: The moment of training.
+            question: An evaluation, or one episode.
+            n_training_envs: Copies that the training plays at once, by which an episode's start is found.
+            between_steps: What it raises abandons the answer.
+
+        Returns:
+            The answer. Where a game repeats no start, or the training has more copies than the evaluation and
+            played the episode in one of those, `again_of` is None: the episode has a start of its own.
+        """
+        again_of = question.again_of
+        round_, copy = divmod((again_of or 1) - 1, n_training_envs)
+        if copy >= self._env.n_envs or not self._env.info.repeats_starts:
+            again_of = None
+        with learner.elsewhere():
+            if again_of is None:
+                count = self._config.episodes if question.kind == "evaluate" else 1
+                numbers = (question.number, env_step)
+                episodes = self._play(self._asked, learner, numbers, count, between_steps)
+            else:
+                played = self._repeating.collect(learner, epsilon=0.0, round=(round_,), between_steps=between_steps)
+                episodes = [played[copy]]
+        record = self._record(episodes, env_step, keep=max(1, self._config.keep_playbacks))
+        return AskedRecord(question.number, record, again_of=again_of)
+
+    def _play(
+        self,
+        collector: Collector,
+        learner: Learner,
+        numbers: tuple[int, ...],
+        count: int,
+        between_steps: Callable[[], None],
+    ) -> list[Episode]:
+        """Play as many greedy episodes as are wanted, in rounds of all copies."""
+        episodes: list[Episode] = []
+        while len(episodes) < count:
+            round_ = (*numbers, len(episodes))
+            episodes += collector.collect(learner, epsilon=0.0, round=round_, between_steps=between_steps)
+        return episodes[:count]
+
+    def _record(self, episodes: list[Episode], env_step: int, *, keep: int) -> EvaluationRecord:
         return EvaluationRecord(
             env_step=env_step,
             returns=np.array([e.episode_return for e in episodes], np.float32),
@@ -52,7 +108,7 @@ class Evaluator:
                 PlaybackRecord(
                     state=e.state, action=e.action, reward=e.reward, episode_return=e.episode_return, won=e.won
                 )
-                for e in episodes[: self._config.keep_playbacks]
+                for e in episodes[:keep]
             ),
         )
 

@@ -66,6 +66,30 @@ class EvaluationRecord:
     won: NDArray[np.bool_]  # [E]
     playbacks: tuple[PlaybackRecord, ...] = ()
 
+    @property
+    def wins(self) -> int:
+        """Episodes that were won."""
+        return int(self.won.sum())
+
+    @property
+    def win_rate(self) -> float:
+        """Share of them."""
+        return self.wins / len(self.won)
+
+    @property
+    def return_mean(self) -> float:
+        """Mean return [environment's unit]."""
+        return float(np.mean(self.returns, dtype=np.float64))
+
+
+@dataclass(frozen=True)
+class AskedRecord:
+    """What the greedy policy did when somebody asked; never part of a curve."""
+
+    number: int  # of the question
+    evaluation: EvaluationRecord  # of one episode where one was asked for
+    again_of: int | None = None  # training episode whose start was repeated
+
 
 @dataclass(frozen=True)
 class GateStatsRecord:
@@ -117,6 +141,8 @@ class Recorder(Protocol):
 
     def record_evaluation(self, record: EvaluationRecord) -> None: ...
 
+    def record_asked(self, record: AskedRecord) -> None: ...
+
     def record_gate_stats(self, record: GateStatsRecord) -> None: ...
 
     def record_snapshot(self, record: SnapshotRecord) -> None: ...
@@ -142,6 +168,9 @@ class NullRecorder:
     def record_evaluation(self, record: EvaluationRecord) -> None:
         """Forget the evaluation."""
 
+    def record_asked(self, record: AskedRecord) -> None:
+        """Forget the answer."""
+
     def record_gate_stats(self, record: GateStatsRecord) -> None:
         """Forget the statistics."""
 
@@ -162,6 +191,7 @@ class ListRecorder(NullRecorder):
         self.episodes: list[EpisodeRecord] = []
         self.metrics: list[tuple[int, dict[str, float]]] = []
         self.evaluations: list[EvaluationRecord] = []
+        self.asked: list[AskedRecord] = []
         self.gate_stats: list[GateStatsRecord] = []
         self.snapshots: list[SnapshotRecord] = []
 
@@ -176,6 +206,10 @@ class ListRecorder(NullRecorder):
     def record_evaluation(self, record: EvaluationRecord) -> None:
         """Keep the evaluation."""
         self.evaluations.append(record)
+
+    def record_asked(self, record: AskedRecord) -> None:
+        """Keep the answer."""
+        self.asked.append(record)
 
     def record_gate_stats(self, record: GateStatsRecord) -> None:
         """Keep the statistics."""

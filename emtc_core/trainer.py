@@ -11,9 +11,9 @@ Glossary
     snapshot     a copy of the memory's columns, recorded for the pages
 
 Nothing here prints or knows SQL: what is observed goes to the recorder, commands come from the control.
-They are obeyed between two environment steps and between two updates. A stop abandons an evaluation or the
-stepping of a round, which their seeds repeat exactly; episodes that were played but not learned from yet
-become part of the state.
+They are obeyed between two environment steps and between two updates; there questions are answered, too, which
+leave no trace in the training. A stop abandons an evaluation or the stepping of a round, which their seeds repeat
+exactly; episodes that were played but not learned from yet become part of the state.
 """
 
 import time
@@ -26,7 +26,7 @@ import torch
 from emtc_core.checkpoint import CheckpointStore
 from emtc_core.checkpoint_file import FIRST_STEP
 from emtc_core.config.run import RunConfig
-from emtc_core.control import Control, Steering, StopRequested
+from emtc_core.control import Control, Question, Steering, StopRequested
 from emtc_core.envs.base import VectorEnv
 from emtc_core.episodic import Absorbed, make_episodic_system
 from emtc_core.errors import CheckpointError
@@ -105,8 +105,8 @@ class Trainer:
         self._duties = self._make_duties()
         self._to_take: list[Episode] = []  # of this round, played and not yet in memory
         self._updates_owed = 0  # to the last episode that was taken
-        steering = Steering(control, before_pause=recorder.flush, on_evaluate=self._duties["evaluation"].hurry)
-        self._obey = steering.obey
+        self._steering = Steering(control, before_pause=recorder.flush, answer=self._answer)
+        self._obey = self._steering.obey
 
     # ---- the loop ----
 
@@ -270,7 +270,7 @@ class Trainer:
 
     def _evaluate(self) -> None:
         try:
-            record, values = self._evaluator.evaluate(self._learner, self.env_step, between_steps=self._obey)
+            record, values = self._evaluator.evaluate(self._learner, self.env_step, between_steps=self._steering.hold)
         except StopRequested:
             self._duties["evaluation"].hurry()  # the resumed run makes it anew
             raise
@@ -279,6 +279,17 @@ class Trainer:
         self._recorder.record_metrics(
             self.env_step, {"eval/q_start": values.q_start, "eval/overestimation": values.overestimation}
         )
+
+    def _answer(self, question: Question) -> None:
+        """Show what the present policy does, beside the training and not as a part of it."""
+        answer = self._evaluator.answer(
+            self._learner,
+            self.env_step,
+            question,
+            n_training_envs=self._config.train.n_envs,
+            between_steps=self._steering.listen,
+        )
+        self._recorder.record_asked(answer)
 
     def _record_gate_stats(self) -> None:
         stats = self._episodic.gate_stats(self.env_step, tau=self._tau())

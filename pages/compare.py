@@ -5,9 +5,10 @@ import streamlit as st
 from app import messages
 from app.components.compare import choice, view
 
-st.title("Compare")
+bar = st.container(key="compare_bar", horizontal=True, vertical_alignment="bottom", gap="small")
+bar.title("Compare", width="content")
 with messages.guarded():
-    run_ids = choice.show()
+    run_ids = choice.show(bar)
     if run_ids:
         view.show(run_ids)
     else:

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from emtc_core.recorder import (
+    AskedRecord,
     EpisodeRecord,
     EvaluationRecord,
     GateStatsRecord,
@@ -20,11 +21,12 @@ from emtc_core.recorder import (
     SnapshotRecord,
 )
 from storage.blobs import pack
+from storage.models import PLAYBACKS_AT_MOST, first_playback
 from storage.summary import summarize
 
 Rows = list[tuple[Any, ...]]
 MetricsRecord = tuple[int, Mapping[str, float]]
-Record = EpisodeRecord | MetricsRecord | EvaluationRecord | GateStatsRecord | SnapshotRecord
+Record = EpisodeRecord | MetricsRecord | EvaluationRecord | AskedRecord | GateStatsRecord | SnapshotRecord
 
 
 @dataclass
@@ -53,6 +55,8 @@ def make_batch(run_id: str, records: Sequence[Record]) -> Batch:
             batch.add("metrics", rows)
         elif isinstance(record, EvaluationRecord):
             _add_evaluation(batch, run_id, record)
+        elif isinstance(record, AskedRecord):
+            _add_asked(batch, run_id, record)
         elif isinstance(record, GateStatsRecord):
             batch.add("gate_stats", [_gate_stats_row(run_id, record)])
         elif isinstance(record, SnapshotRecord):
@@ -64,6 +68,8 @@ def size_of(record: Record) -> int:
     """Estimate what a waiting record holds in memory [bytes]."""
     if isinstance(record, tuple):
         return 200 * len(record[1])
+    if isinstance(record, AskedRecord):
+        return size_of(record.evaluation)
     if isinstance(record, EvaluationRecord):
         return 200 + sum(playback.state.nbytes + playback.action.nbytes for playback in record.playbacks)
     if isinstance(record, GateStatsRecord):
@@ -121,17 +127,29 @@ def narrow(values: NDArray[np.integer[Any]]) -> NDArray[np.integer[Any]]:
 
 
 def _add_evaluation(batch: Batch, run_id: str, record: EvaluationRecord) -> None:
-    returns = np.asarray(record.returns, np.float64)
-    wins, episodes = int(np.sum(record.won)), len(returns)
-    win_rate, return_mean = wins / episodes, float(returns.mean())
-    spread, length = float(returns.std()), float(np.mean(record.lengths))
-    row = (run_id, record.env_step, episodes, wins, win_rate, return_mean, spread, length)
+    row = _evaluation_row(run_id, record)
     batch.add("evaluations", [row])
-    batch.last_evaluation = (win_rate, return_mean)
-    playbacks = [
-        _playback_row(run_id, record.env_step, episode, playback) for episode, playback in enumerate(record.playbacks)
-    ]
-    batch.add("eval_episodes", playbacks)
+    batch.last_evaluation = (record.win_rate, record.return_mean)
+    _add_playbacks(batch, run_id, record, first=0)
+
+
+def _add_asked(batch: Batch, run_id: str, record: AskedRecord) -> None:
+    """Add an answer: the run's last evaluation stays what it was."""
+    row = (record.number, *_evaluation_row(run_id, record.evaluation), record.again_of)
+    batch.add("asked_evaluations", [row])
+    _add_playbacks(batch, run_id, record.evaluation, first=first_playback(record.number))
+
+
+def _evaluation_row(run_id: str, record: EvaluationRecord) -> tuple[Any, ...]:
+    outcome = (len(record.won), record.wins, record.win_rate, record.return_mean)
+    spread, length = float(np.std(record.returns, dtype=np.float64)), float(np.mean(record.lengths))
+    return (run_id, record.env_step, *outcome, spread, length)
+
+
+def _add_playbacks(batch: Batch, run_id: str, record: EvaluationRecord, *, first: int) -> None:
+    kept = record.playbacks[:PLAYBACKS_AT_MOST]
+    rows = [_playback_row(run_id, record.env_step, first + i, playback) for i, playback in enumerate(kept)]
+    batch.add("eval_episodes", rows)
 
 
 def _playback_row(run_id: str, env_step: int, episode: int, record: PlaybackRecord) -> tuple[Any, ...]:

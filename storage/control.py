@@ -14,19 +14,20 @@ from typing import Literal, cast, get_args
 import pandas as pd
 from sqlalchemy import ColumnElement, insert, select, update
 
-from emtc_core.control import Command
+from emtc_core.control import Command, Question, QuestionKind
 from emtc_core.errors import RunStateError, StorageError, UnheardError
 from storage.engine import Database
 from storage.frames import read_frame
-from storage.lifecycle import State
+from storage.lifecycle import ANSWERS, State
 from storage.liveness import HEARTBEAT_S
-from storage.models import CommandRow, Run
+from storage.models import CommandRow, EpisodeRow, Run
 from storage.outage import Outage
 from storage.runs import find_run, finish_run
 
 _log = logging.getLogger(__name__)
 POLL_S = 0.25
 _HEARS = (State.STARTING, State.RUNNING, State.PAUSED, State.STOPPING)
+_WORDS: tuple[str, ...] = (*get_args(Command), *get_args(QuestionKind))
 HEARD_WITHIN_S = 15.0
 
 
@@ -59,7 +60,13 @@ def ask(db: Database, run_id: str, command: Command, *, patience_s: float = HEAR
         RunStateError: If nobody works on the run.
         UnheardError: If its owner took no notice within `patience_s`; the request stands.
     """
-    command_id = send_command(db, run_id, command)
+    return wait_until_heard(db, run_id, send_command(db, run_id, command), command, patience_s=patience_s)
+
+
+def wait_until_heard(
+    db: Database, run_id: str, command_id: int, command: Command | QuestionKind, *, patience_s: float = HEARD_WITHIN_S
+) -> str:
+    """Wait until a trainer has taken what it was sent; see `ask`."""
     started = time.monotonic()
     while (waited := time.monotonic() - started) < patience_s:
         row = find_run(db, run_id)
@@ -80,32 +87,44 @@ def _is_heard(db: Database, command_id: int) -> bool:
         return connection.execute(heard).scalar_one_or_none() is not None
 
 
-def send_command(db: Database, run_id: str, command: Command) -> int:
+def send_command(db: Database, run_id: str, command: Command | QuestionKind, *, episode: int | None = None) -> int:
     """Ask a trainer for something.
 
     Args:
         db: An open database.
         run_id: The run, or an unambiguous prefix of its id.
-        command: `stop`, `pause`, `resume` or `evaluate`.
+        command: `stop`, `pause` or `resume`; or a question, `evaluate` or `play`.
+        episode: The recorded training episode whose start a `play` shall repeat.
 
     Returns:
         The id of the command, as in `command_log`.
 
     Raises:
         RunNotFoundError: If there is no such run.
-        RunStateError: If nobody works on the run.
+        RunStateError: If nobody works on the run, or it has no such episode.
     """
-    if command not in get_args(Command):
-        raise RunStateError(f"A command is one of {', '.join(get_args(Command))}, got {command}.")
+    if command not in _WORDS:
+        raise RunStateError(f"A command is one of {', '.join(_WORDS)}, got {command}.")
     row = find_run(db, run_id)
     if row.state == State.LOST:
         raise UnheardError(f"Nobody has heard: the trainer of run {row.id} is gone. See: emtc show {row.id}")
-    if row.state not in _HEARS:
+    if row.state not in (_HEARS if command in get_args(Command) else ANSWERS):
         raise RunStateError(f"Run {row.id} is {row.state.value}: no trainer is there to {command}.")
-    values = {"run_id": row.id, "command": command, "requested_at": datetime.now(UTC)}
+    if episode is not None:
+        _check_episode(db, row.id, command, episode)
+    values = {"run_id": row.id, "command": command, "requested_at": datetime.now(UTC), "episode": episode}
     with db.transaction() as connection:
         result = connection.execute(insert(CommandRow).returning(CommandRow.id), values)
         return result.scalar_one()
+
+
+def _check_episode(db: Database, run_id: str, command: str, episode: int) -> None:
+    if command != "play":
+        raise RunStateError(f"Only a play repeats an episode, got {command} with episode {episode}.")
+    key = (EpisodeRow.run_id == run_id, EpisodeRow.episode == episode)
+    with db.read() as connection:
+        if connection.execute(select(EpisodeRow.episode).where(*key)).first() is None:
+            raise RunStateError(f"Run {run_id} has recorded no episode {episode}.")
 
 
 def command_log(db: Database, run_id: str) -> pd.DataFrame:
@@ -122,7 +141,7 @@ class DatabaseControl:
         """Start to listen, as the owner by `token` where there is one."""
         self._db, self._run_id, self._poll_s, self._token = db, run_id, poll_s, token
         self._outage = Outage(_log, f"run {run_id}: commands wait")
-        self._commands: deque[tuple[int, Command]] = deque()
+        self._commands: deque[tuple[int, Command | Question]] = deque()
         self._taken: deque[int] = deque()
         self._status: Literal["running", "paused"] | None = None
         self._last_id = 0
@@ -130,7 +149,7 @@ class DatabaseControl:
         self._thread = threading.Thread(target=self._run, name=f"control-{run_id}", daemon=True)
         self._thread.start()
 
-    def poll(self) -> Command | None:
+    def poll(self) -> Command | Question | None:
         """Take the oldest unacknowledged command, or None; costs a look at an empty queue."""
         if not self._commands:
             return None
@@ -166,15 +185,19 @@ class DatabaseControl:
             self._outage.failed(str(error))
 
     def _read(self) -> None:
-        columns = select(CommandRow.id, CommandRow.command).where(
+        columns = select(CommandRow.id, CommandRow.command, CommandRow.episode).where(
             CommandRow.run_id == self._run_id,
             CommandRow.id > self._last_id,
             CommandRow.acknowledged_at.is_(None),
         )
         with self._db.read() as connection:
             rows = connection.execute(columns.order_by(CommandRow.id)).all()
-        for command_id, command in rows:
-            self._commands.append((command_id, cast("Command", command)))  # send_command wrote it
+        for command_id, word, episode in rows:  # send_command wrote them
+            if word in get_args(QuestionKind):
+                asked = Question(cast("QuestionKind", word), command_id, again_of=episode)
+            else:
+                asked = cast("Command", word)
+            self._commands.append((command_id, asked))
             self._last_id = command_id
 
     def _publish(self) -> None:

@@ -123,6 +123,9 @@ STORED: Final[dict[State, tuple[str, ...]]] = {
 }
 """The words of `runs.status` under which each state may stand."""
 
+ANSWERS: Final = (_S.STARTING, _S.RUNNING, _S.PAUSED)
+"""Where a trainer answers questions: one that stops has no time for them."""
+
 _ALLOWED: Final = {(way.before, way.event) for way in TRANSITIONS}
 
 

@@ -14,13 +14,16 @@ from sqlalchemy.types import JSON, TypeDecorator
 
 from storage.guards import guard_columns
 
-SCHEMA_VERSION = "0004"
+SCHEMA_VERSION = "0005"
 """The newest Alembic revision; a test keeps it equal to the head of storage/migrations."""
 
 SUMMARY_STEPS = 1000
 """Env steps in one row of `transition_summary`."""
 
 RUN_ID_LENGTH = 12
+
+PLAYBACKS_AT_MOST = 1000
+"""Greedy episodes kept of one evaluation, as `eval.keep_playbacks` has it."""
 
 
 class UtcDateTime(TypeDecorator[datetime]):
@@ -148,7 +151,7 @@ class Resume(Base):
 
 
 class CommandRow(Base):
-    """One request to a trainer; acknowledged when the trainer took it."""
+    """One request to a trainer, command or question; acknowledged when the trainer took it."""
 
     __tablename__ = "commands"
     __table_args__ = (Index("ix_commands_run_id", "run_id", "id"), _NEVER_REUSED)
@@ -158,6 +161,7 @@ class CommandRow(Base):
     command: Mapped[str] = mapped_column(String(16))
     requested_at: Mapped[datetime]
     acknowledged_at: Mapped[datetime | None]
+    episode: Mapped[int | None]  # training episode whose start a `play` repeats
 
 
 class EpisodeRow(Base):
@@ -182,7 +186,10 @@ class EpisodeRow(Base):
 
 
 class EvalEpisode(Base):
-    """One greedy episode of an evaluation, kept for the replay page."""
+    """One greedy episode of an evaluation, kept for the replay page.
+
+    Those of a regular evaluation are numbered from 0, those of an asked one from `first_playback` of its command.
+    """
 
     __tablename__ = "eval_episodes"
 
@@ -287,6 +294,26 @@ class Evaluation(Base):
     length_mean: Mapped[float]
 
 
+class AskedEvaluation(Base):
+    """What the greedy policy did when somebody asked: a table of its own, so that no curve gets a point unasked."""
+
+    __tablename__ = "asked_evaluations"
+    __table_args__ = (Index("ix_asked_evaluations_run_id", "run_id", "env_step"),)
+
+    command_id: Mapped[int] = mapped_column(
+        Integer, ForeignKey("commands.id", ondelete="CASCADE"), primary_key=True, autoincrement=False
+    )
+    run_id: Mapped[str] = _run_id()
+    env_step: Mapped[int]
+    episodes: Mapped[int] = mapped_column(Integer)
+    wins: Mapped[int] = mapped_column(Integer)
+    win_rate: Mapped[float]
+    return_mean: Mapped[float]
+    return_std: Mapped[float]
+    length_mean: Mapped[float]
+    again_of: Mapped[int | None]  # training episode whose start was repeated
+
+
 class SnapshotRow(Base):
     """The episodic memory at one moment; each array is one packed column, see `storage.blobs`."""
 
@@ -362,6 +389,11 @@ class Entry(Base):
     body: Mapped[str] = mapped_column(Text)
     figure: Mapped[dict[str, Any] | None] = mapped_column(JSON)
     view: Mapped[dict[str, Any] | None] = mapped_column(JSON)
+
+
+def first_playback(command_id: int) -> int:
+    """Number the first greedy episode that answers a command: past every one of a regular evaluation, never reused."""
+    return PLAYBACKS_AT_MOST * command_id
 
 
 guard_columns(Base.metadata)

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 
 from emtc_core.errors import StorageError
 from emtc_core.metrics import METRICS
-from emtc_core.recorder import EpisodeRecord, EvaluationRecord, GateStatsRecord, SnapshotRecord
+from emtc_core.recorder import AskedRecord, EpisodeRecord, EvaluationRecord, GateStatsRecord, SnapshotRecord
 from storage.batch import Batch, Record, make_batch, size_of
 from storage.engine import Database
 from storage.outage import Outage, may_pass, patiently
@@ -114,6 +114,10 @@ class DatabaseRecorder:
 
     def record_evaluation(self, record: EvaluationRecord) -> None:
         """Queue an evaluation with its playbacks."""
+        self._put(record)
+
+    def record_asked(self, record: AskedRecord) -> None:
+        """Queue the answer to a question with its playbacks."""
         self._put(record)
 
     def record_gate_stats(self, record: GateStatsRecord) -> None:

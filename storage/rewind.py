@@ -5,6 +5,7 @@ from sqlalchemy import Connection, delete, func, select, update
 from emtc_core.errors import RunStateError
 from storage.models import (
     SUMMARY_STEPS,
+    AskedEvaluation,
     EpisodeRow,
     EvalEpisode,
     Evaluation,
@@ -59,7 +60,7 @@ def rewind(connection: Connection, run_id: str, env_step: int, *, reached: int) 
         raise RunStateError(reason)
     later = (EpisodeRow.run_id == run_id, EpisodeRow.first_env_step > env_step)
     episodes = connection.execute(delete(EpisodeRow).where(*later)).rowcount
-    for table in (Transition, EvalEpisode, GateStats, MetricRow, Evaluation, SnapshotRow):
+    for table in (Transition, EvalEpisode, GateStats, MetricRow, Evaluation, AskedEvaluation, SnapshotRow):
         connection.execute(delete(table).where(table.run_id == run_id, table.env_step > env_step))
     first_bucket = env_step // SUMMARY_STEPS  # the first that holds a removed step
     connection.execute(

@@ -28,8 +28,8 @@ _SERVER_TYPES: dict[type, str] = {
 _ADDED = {"transition_summary": {"delta_mem_max": "max", "beta_min": "min"}}
 _CONFLICT = {"snapshots": ("run_id", "env_step")}
 _ORDER = (
-    *("episodes", "transitions", "transition_summary", "metrics", "evaluations", "eval_episodes"),
-    *("gate_stats", "snapshots"),
+    *("episodes", "transitions", "transition_summary", "metrics", "evaluations", "asked_evaluations"),
+    *("eval_episodes", "gate_stats", "snapshots"),
 )
 
 

@@ -48,6 +48,7 @@ COMMANDS = {
     "show": Command("runs:show", "Show one run: status, progress, configuration, versions."),
     "stop": Command("runs:stop", "Stop a run, which leaves a checkpoint."),
     "pause": Command("runs:pause", "Pause a run between two of its environment steps."),
+    "ask": Command("runs:ask_run", "Ask a living run to evaluate or play with its present policy."),
     "resume": Command("train:resume", "Go on with a run that paused, stopped, failed or was lost."),
     "delete": Command("runs:delete", "Delete a run with everything that it recorded, and its folder."),
     "tag": Command("labels:tag", "Give runs tags, or take tags from them."),

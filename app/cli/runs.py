@@ -1,4 +1,4 @@
-"""`emtc runs | show | stop | pause | delete`: the same paths that the pages use."""
+"""`emtc runs | show | stop | pause | ask | delete`: the same paths that the pages use."""
 
 import sys
 from dataclasses import asdict
@@ -7,7 +7,9 @@ from typing import Annotated, Any, get_args
 import typer
 
 from app.cli.output import DEFAULT_DATABASE, AsJson, DatabaseUrl, RunPrefix, print_json, print_table, say
+from app.runs.questions import ask_and_wait, describe
 from app.runs.resume import look
+from emtc_core.control import QuestionKind
 from emtc_core.errors import ConfigError
 from storage import lifecycle
 from storage.control import ask, ask_stop
@@ -20,7 +22,7 @@ from storage.queries.runs import get_run, list_resumes
 from storage.removal import list_belongings, remove_run
 from storage.runs import state_now
 
-PAGE, MOST_ROWS = 200, 1_000_000
+PAGE, MOST_ROWS, MOST_EPISODE = 200, 1_000_000, 10**15
 STATUSES = get_args(LiveStatus)
 _WHERE = "Setting, as gate.enabled=false, or column, as win_rate>0.8; = != < <= > >=; may be repeated: all must hold"
 COLUMNS = ("id", "name", "env", "map", "algo", "seed", "status", "env_steps", "target_steps", "win_rate", "device")
@@ -123,6 +125,31 @@ def pause(run: RunPrefix, db: DatabaseUrl = DEFAULT_DATABASE) -> None:
     row = get_run(database, run)
     lifecycle.check(row.id, row.state, Event.PAUSE)
     say(ask(database, row.id, "pause"))
+
+
+_KIND = "evaluate: greedy episodes as many as an evaluation has; play: one of them"
+_EPISODE = "Let play repeat the start of this training episode"
+_WAIT = "Seconds to wait for the answer once the trainer has heard"
+
+
+def ask_run(
+    run: RunPrefix,
+    kind: Annotated[QuestionKind, typer.Argument(help=_KIND)],
+    episode: Annotated[int | None, typer.Option("--episode", min=1, max=MOST_EPISODE, help=_EPISODE)] = None,
+    wait: Annotated[float, typer.Option("--wait", min=0, max=86_400, help=_WAIT)] = 600.0,
+    db: DatabaseUrl = DEFAULT_DATABASE,
+    json: AsJson = False,
+) -> None:
+    """Ask a living run what its present policy does; its training goes on as if nobody had asked."""
+    database = open_database(db, create=False)
+    row = get_run(database, run)
+    asked = ask_and_wait(database, row.id, kind, episode=episode, answer_within_s=wait)
+    if json:
+        print_json(asdict(asked))
+        return
+    say(f"Run {row.id}, {describe(asked)}.")
+    if asked.answer is not None:
+        say(f"Look at it: /replay?run={row.id}&play={asked.answer.env_step}-{asked.answer.playback}")
 
 
 def delete(

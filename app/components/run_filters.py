@@ -56,8 +56,15 @@ def statuses(page: str, counts: dict[str, int], on_change: Callable[[], None] | 
     )
 
 
-def lists(page: str, wanted: RunFilter, on_change: Callable[[], None] | None = None) -> RunFilter:
-    """Draw a list for each thing that the runs of a shelf differ in; return the filter with what was chosen."""
+def lists(page: str, wanted: RunFilter, on_change: Callable[[], None] | None = None, *, across: int = 5) -> RunFilter:
+    """Draw a list for each thing that the runs of a shelf differ in; return the filter with what was chosen.
+
+    Args:
+        page: Whose widgets they are.
+        wanted: What is asked for already.
+        on_change: Called when something was chosen.
+        across: Lists beside each other.
+    """
     choices = data.run_choices(wanted.shelf)
     asked: tuple[tuple[str, str, Sequence[str]], ...] = (
         ("Environment", "envs", choices.envs),
@@ -67,12 +74,26 @@ def lists(page: str, wanted: RunFilter, on_change: Callable[[], None] | None = N
         ("Tag", "tags", choices.tags),
     )
     found: dict[str, tuple[str, ...]] = {}
-    for place, (label, key, options) in zip(st.columns(len(asked)), asked, strict=True):
-        shown = name_algo if key == "algos" else str
+    places = st.columns(across)
+    for i, (label, key, options) in enumerate(asked):
+        place, shown = places[i % across], name_algo if key == "algos" else str
         bound = in_url.several(page, key, options, on_change)
         found[key] = tuple(place.multiselect(label, **bound, format_func=shown, placeholder="any", wrap=True))
     envs, maps, algos, presets, tags = (found[key] for _, key, _ in asked)
     return replace(wanted, envs=envs, maps=maps, algos=algos, presets=presets, tags=tags)
+
+
+def describe(wanted: RunFilter) -> str:
+    """Say which lists ask for what, in a line; nothing where none does."""
+    chosen = {
+        "environment": wanted.envs,
+        "map": wanted.maps,
+        "algorithm": [name_algo(algo) for algo in wanted.algos],
+        "preset": wanted.presets,
+        "tag": wanted.tags,
+        "status": wanted.statuses,
+    }
+    return "; ".join(f"{name} {' or '.join(values)}" for name, values in chosen.items() if values)
 
 
 def is_asking(wanted: RunFilter) -> bool:

@@ -95,13 +95,16 @@ def require_run() -> RunRow:
         st.stop()
 
 
-def open_page(title: str) -> RunRow:
-    """Draw one bar with the page's title and the run that is chosen, or stop and say how to choose one."""
+def open_page(title: str, *, gate: bool = True) -> RunRow:
+    """Draw one bar with the page's title and the run that is chosen, or stop and say how to choose one.
+
+    Without `gate` the page itself says whether the gate acts, and keeps that up to date.
+    """
     bar = st.container(key="page_bar", horizontal=True, vertical_alignment="center", gap="medium")
     bar.title(title, width="content")
     run = require_run()
     with bar:
-        header(run)
+        header(run, gate=gate)
     return run
 
 

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
-from emtc_core.control import Command, Control, StopRequested
+from emtc_core.control import Command, Control, Question, StopRequested
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 _SAID = "Stopping: the trainer leaves a checkpoint. Press Ctrl-C again to end at once without one."
@@ -70,7 +70,7 @@ class _Signalled:
     def __init__(self, inner: Control, asked: Callable[[], bool]) -> None:
         self._inner, self._asked = inner, asked
 
-    def poll(self) -> Command | None:
+    def poll(self) -> Command | Question | None:
         return "stop" if self._asked() else self._inner.poll()
 
     def set_status(self, status: Any) -> None:

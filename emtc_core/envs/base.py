@@ -28,6 +28,8 @@ class EnvInfo:
     """Width of one agent's own block; the first n_agents * agent_block state entries. 0: none, use obs."""
     action_names: tuple[str, ...] = ()
     enemy_names: tuple[str, ...] = ()
+    repeats_starts: bool = True
+    """Whether a reset with an equal seed gives an equal start."""
 
 
 @dataclass(frozen=True)

@@ -91,7 +91,7 @@ def find_info(config: EnvConfig) -> EnvInfo | None:
     refuse_unknown_map("smac", config.map, list_maps())
     if config.map not in MAPS:
         return None
-    return replace(make_info(MAPS[config.map], SkirmishConfig()), env="smac", enemy_names=())
+    return replace(make_info(MAPS[config.map], SkirmishConfig()), env="smac", enemy_names=(), repeats_starts=False)
 
 
 def make_env(config: EnvConfig, *, n_envs: int) -> VectorEnv:
@@ -219,6 +219,7 @@ def _measure(game: Game, map: str) -> EnvInfo:
         reward_range=REWARD_RANGE,
         agent_block=len(facts.get("agent_features", ())),
         action_names=(*MOVES, *(f"attack {k}" for k in range(n_actions - len(MOVES)))),
+        repeats_starts=False,
     )
 
 

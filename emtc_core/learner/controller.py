@@ -3,6 +3,9 @@
 What lives here: everything between an observation and an action. What does not: learning.
 """
 
+from collections.abc import Generator
+from contextlib import contextmanager
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -31,6 +34,15 @@ class Controller:
             self._inputs[..., info.obs_dim + info.n_actions :] = np.eye(info.n_agents, dtype=np.float32)
         hidden = self._backbone.agent.rnn.hidden_size
         self._hidden = torch.zeros(n_envs * info.n_agents, hidden, device=self._device)
+
+    @contextmanager
+    def elsewhere(self) -> Generator[None]:
+        """Act in other environments meanwhile; afterwards the round that was left goes on."""
+        kept = self._inputs, self._hidden
+        try:
+            yield
+        finally:
+            self._inputs, self._hidden = kept
 
     def act(
         self,

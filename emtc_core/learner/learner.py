@@ -74,6 +74,10 @@ class ValueLearner:
         """Forget hidden states: every environment starts a new episode."""
         self._controller.begin(n_envs)
 
+    def elsewhere(self) -> contextlib.AbstractContextManager[None]:
+        """Act in other environments meanwhile, from `begin` on; afterwards the round that was left goes on."""
+        return self._controller.elsewhere()
+
     def act(
         self, obs: NDArray[np.float32], avail: NDArray[np.bool_], *, epsilon: float, rng: np.random.Generator
     ) -> NDArray[np.int64]:

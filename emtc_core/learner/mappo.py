@@ -5,7 +5,9 @@ LayerNorm. The critic reads the agent-specific global state [state; obs_i]. Both
 Source: marlbenchmark/on-policy, its feed-forward SMAC runs.
 """
 
+from collections.abc import Generator
 from collections.abc import Sequence as Many
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -97,6 +99,15 @@ class MappoLearner:
         """Forget stacked frames: every environment starts a new episode."""
         info = self._info
         self._stack = np.zeros((n_envs, info.n_agents, self._frames, info.obs_dim), np.float32)
+
+    @contextmanager
+    def elsewhere(self) -> Generator[None]:
+        """Act in other environments meanwhile, from `begin` on; afterwards the round that was left goes on."""
+        kept = self._stack
+        try:
+            yield
+        finally:
+            self._stack = kept
 
     def act(
         self, obs: NDArray[np.float32], avail: NDArray[np.bool_], *, epsilon: float, rng: np.random.Generator

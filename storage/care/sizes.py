@@ -16,6 +16,7 @@ from storage.engine import Database, files_root
 from storage.files import measure_folder
 from storage.guards import unguarded
 from storage.models import (
+    AskedEvaluation,
     EpisodeRow,
     EvalEpisode,
     Evaluation,
@@ -30,7 +31,7 @@ from storage.models import (
 
 TRANSITION_BYTES = 70
 _EPISODE_BYTES = 110  # beside its trajectory
-_ROW_BYTES = {MetricRow: 98, GateStats: 130, Evaluation: 130, TransitionSummary: 110}
+_ROW_BYTES = {MetricRow: 98, GateStats: 130, Evaluation: 130, AskedEvaluation: 130, TransitionSummary: 110}
 _BEYOND_ALL = 1 << 50  # a number of steps that somebody made up is not multiplied out of its column
 _SAMPLE = 200  # episodes of a run whose trajectories are measured
 

@@ -153,3 +153,15 @@ def test_a_run_at_work_is_not_archived(db: Database, capfdbinary):
     assert b"only a run at rest" in capfdbinary.readouterr().err
     finish_run(db, at_work, "finished")
     assert run(["archive", at_work]) == 0
+
+
+def test_a_run_that_nobody_trains_cannot_be_asked(db: Database, capfdbinary):
+    for arguments in (["evaluate"], ["play", "--episode", "1"]):
+        assert run(["ask", "r0000", *arguments]) == 2
+        out, err = capfdbinary.readouterr()
+        assert (out, b"no trainer is there to" in err, err.count(b"\n")) == (b"", True, 1)
+
+
+def test_a_question_is_evaluate_or_play(db: Database, capfdbinary):
+    assert run(["ask", "r0000", "dance"]) == 2
+    assert b"dance" in capfdbinary.readouterr().err

@@ -1,6 +1,7 @@
 """The main loop on the real simulator, without a database."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,7 @@ from emtc_core import trainer as trainer_module
 from emtc_core.checkpoint import CheckpointStore, load
 from emtc_core.config.resolve import resolve
 from emtc_core.config.run import RunConfig, list_algos
-from emtc_core.control import Command, NoControl
+from emtc_core.control import Command, NoControl, Question, QuestionKind
 from emtc_core.envs.registry import make_env
 from emtc_core.errors import CheckpointError, NonFiniteLossError
 from emtc_core.metrics import METRICS
@@ -48,10 +49,10 @@ class StopWhen(NoControl):
 class Says(NoControl):
     """Gives these commands at these polls."""
 
-    def __init__(self, commands: dict[int, Command]) -> None:
+    def __init__(self, commands: Mapping[int, Command | Question]) -> None:
         self.commands, self.polls, self.published = commands, 0, []
 
-    def poll(self) -> Command | None:
+    def poll(self) -> Command | Question | None:
         self.polls += 1
         return self.commands.get(self.polls)
 
@@ -204,12 +205,118 @@ def test_a_stop_is_obeyed_at_once(tmp_path: Path) -> None:
 def test_pausing_anywhere_changes_nothing(tmp_path: Path) -> None:
     whole, unasked = make_trainer(short_config(steps=500), tmp_path / "whole")
     whole.run()
-    control = Says({3: "resume", 7: "pause", 8: "pause", 9: "resume", 70: "pause", 71: "resume", 90: "evaluate"})
+    control = Says({3: "resume", 7: "pause", 8: "pause", 9: "resume", 70: "pause", 71: "resume"})
     paused, recorder = make_trainer(short_config(steps=500), tmp_path / "paused", control)
     paused.run()
     assert_same_state(whole.get_state(), paused.get_state())
     assert control.published == [(7, "paused"), (9, "running"), (70, "paused"), (71, "running")]
-    assert len(recorder.evaluations) == len(unasked.evaluations) + 1
+    assert_same_records(recorder, unasked)
+
+
+class AsksAt(NoControl):
+    """Asks, at those moments and each of them once, and stays paused there until the answer has come."""
+
+    trainer: Trainer
+    recorder: ListRecorder
+
+    def __init__(self, moments: Mapping[str, Callable[[Trainer], bool]], kind: QuestionKind, *, pause: bool) -> None:
+        self.left, self.kind, self.pause = dict(moments), kind, pause
+        self.number, self.says, self.paused = 0, list[Command | Question](), False
+
+    def poll(self) -> Command | Question | None:
+        if self.says:
+            return self.says.pop(0)
+        if len(self.recorder.asked) < self.number:
+            return None
+        for name, moment in self.left.items():
+            if moment(self.trainer):
+                del self.left[name]
+                self.number += 1
+                question = Question(self.kind, self.number)
+                self.says = [question]
+                return "pause" if self.pause else self.says.pop()
+        return "resume" if self.paused else None
+
+    def set_status(self, status: str) -> None:
+        self.paused = status == "paused"
+
+
+def assert_same_records(left: ListRecorder, right: ListRecorder) -> None:
+    """All that a run records but how long it took."""
+    for name in ("episodes", "evaluations", "gate_stats", "snapshots"):
+        for a, b in zip(getattr(left, name), getattr(right, name), strict=True):
+            np.testing.assert_equal(asdict(a), asdict(b))
+
+    def timeless(recorder: ListRecorder) -> list[tuple[int, dict[str, float]]]:
+        def is_time(name: str) -> bool:
+            return name.startswith("time/") or name.endswith("_ms")
+
+        return [(step, {n: v for n, v in values.items() if not is_time(n)}) for step, values in recorder.metrics]
+
+    np.testing.assert_equal(timeless(left), timeless(right))
+
+
+@pytest.mark.parametrize("kind", ["evaluate", "play"])
+@pytest.mark.parametrize("pause", [False, True])
+@pytest.mark.parametrize("algo", ["emtc-qplex", "dmix", "mappo"])
+def test_a_question_changes_nothing(
+    tmp_path: Path, algo: str, pause: bool, kind: QuestionKind, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("emtc_core.control.PAUSE_POLL_S", 0.0)
+    config = short_config("mappo.rollout_steps=200", "eval.interval=200", steps=700, algo=algo)
+    whole, unasked = make_trainer(config, tmp_path / "whole")
+    whole.run()
+    moments = {name: moment for name, moment in MOMENTS.items() if algo != "mappo" or name != "between two updates"}
+    if pause:
+        del moments["while evaluating"]  # its environments would answer: a paused run keeps such a question
+    control = AsksAt(moments, kind, pause=pause)
+    asked, recorder = make_trainer(config, tmp_path / "asked", control)
+    control.trainer, control.recorder = asked, recorder
+    asked.run()
+    assert len(recorder.asked) == len(moments)
+    assert all(len(answer.evaluation.won) == (4 if kind == "evaluate" else 1) for answer in recorder.asked)
+    assert all(answer.evaluation.playbacks for answer in recorder.asked)
+    assert_same_state(whole.get_state(), asked.get_state())
+    assert_same_records(recorder, unasked)
+
+
+def test_what_is_asked_twice_is_played_twice(tmp_path: Path) -> None:
+    control = Says({20: Question("evaluate", 1), 21: Question("evaluate", 2)})
+    config = short_config("env.skirmish.spawn_jitter=0.5", steps=300)
+    trainer, recorder = make_trainer(config, tmp_path, control)
+    trainer.run()
+    first, second = (answer.evaluation for answer in recorder.asked)
+    assert first.env_step == second.env_step
+    assert not np.array_equal(first.playbacks[0].state[0], second.playbacks[0].state[0])
+
+
+def test_an_episode_is_played_again_from_its_start(tmp_path: Path) -> None:
+    config = short_config("env.skirmish.spawn_jitter=0.5", "env.skirmish.random_start=surround_reflect",
+                          "train.n_envs=4", steps=300)  # fmt: skip
+    control = Says({50 + number: Question("play", number, again_of=number) for number in range(1, 7)})
+    trainer, recorder = make_trainer(config, tmp_path, control)
+    trainer.run()
+    assert [answer.again_of for answer in recorder.asked] == [1, 2, 3, 4, 5, 6]
+    for answer in recorder.asked:
+        start = answer.evaluation.playbacks[0].state[0]
+        same = [record.episode for record in recorder.episodes if np.array_equal(record.state[0], start)]
+        assert same == [answer.again_of]
+
+
+def test_a_start_that_the_evaluation_cannot_repeat_is_said_to_be_another(tmp_path: Path) -> None:
+    control = Says({20: Question("play", 1, again_of=5)})
+    trainer, recorder = make_trainer(short_config("train.n_envs=8", steps=300), tmp_path, control)
+    trainer.run()
+    assert [answer.again_of for answer in recorder.asked] == [None]
+
+
+def test_a_game_that_repeats_no_start_is_not_said_to_have_done_so(tmp_path: Path) -> None:
+    control = Says({20: Question("play", 1, again_of=1)})
+    trainer, recorder = make_trainer(short_config(steps=300), tmp_path, control)
+    env = trainer._evaluator._env
+    env._info = replace(env.info, repeats_starts=False)  # type: ignore[attr-defined]  # as StarCraft II has it
+    trainer.run()
+    assert [answer.again_of for answer in recorder.asked] == [None]
 
 
 @pytest.mark.parametrize("algo", list_algos())

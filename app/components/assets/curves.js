@@ -1,12 +1,15 @@
 // Stacked line panels over one x axis. The DOM node and the reader's window survive new data.
 // A press on a name hides its line, resting on it lets the line stand out.
 // Drag selects a window, the wheel zooms, shift-drag pans, a double click or Escape shows everything again.
+// Charts of one `link` show one window and one cursor, whichever of them is touched.
 
 const LEFT = 62
 const RIGHT = 14
 const TOP = 34
 const BOTTOM = 44
 const SUBTITLE = 18
+const LEAST_PANEL = 84
+const LINKED = "emtc-lab-linked" // a chart of the same link was moved or pointed at
 const STRONG = "emtc-lab-strong" // a legend elsewhere on the page says which line shall stand out
 
 export default function curves({ data, parentElement, setTriggerValue }) {
@@ -15,6 +18,7 @@ export default function curves({ data, parentElement, setTriggerValue }) {
   self.send = setTriggerValue
   self.observer.observe(root)
   document.addEventListener(STRONG, self.hear)
+  document.addEventListener(LINKED, self.follow)
   const given = JSON.stringify(data.window || null)
   if (given !== self.given) {
     self.given = given
@@ -27,6 +31,7 @@ export default function curves({ data, parentElement, setTriggerValue }) {
   return () => {
     self.observer.disconnect()
     document.removeEventListener(STRONG, self.hear)
+    document.removeEventListener(LINKED, self.follow)
   }
 }
 
@@ -37,6 +42,7 @@ function create(root) {
   self.draw = () => draw(self, root, canvas)
   self.observer = new ResizeObserver(() => self.data && self.draw())
   self.hear = ({ detail }) => emphasise(self, detail)
+  self.follow = ({ detail }) => follow(self, detail)
   listen(self, root, canvas, tip)
   return self
 }
@@ -47,7 +53,23 @@ function emphasise(self, name) {
   self.draw()
 }
 
+// Say what this chart shows and where it is pointed at, to those that go with it.
+function tell(self) {
+  const { link } = self.data
+  if (!link) return
+  const detail = { from: self, link, window: self.window, hover: self.hover }
+  document.dispatchEvent(new CustomEvent(LINKED, { detail }))
+}
+
+function follow(self, { from, link, window, hover }) {
+  if (from === self || !self.data || self.data.link !== link || self.drag) return
+  self.window = window
+  self.hover = hover
+  self.draw()
+}
+
 function fullWindow(data) {
+  if (data.extent) return data.extent
   let low = Infinity
   let high = -Infinity
   for (const panel of data.panels) {
@@ -64,17 +86,19 @@ function fullWindow(data) {
 
 function draw(self, root, canvas) {
   const { data } = self
-  const each = data.panelHeight || 150
   const theme = themeOf(root)
   const measure = canvas.getContext("2d")
-  const margin = marginForLabels(measure, data, theme, canvas.clientWidth, self.hidden)
   const plot = Math.floor(canvas.clientWidth) - LEFT - RIGHT
   const titles = data.panels.map((panel) => {
     const named = data.legend === false ? { ...panel, lines: [] } : panel
     return { named, laid: layLegend(measure, named, theme, plot) }
   })
   const tops = titles.map(({ laid }) => TOP + (laid.rows - 1) * LEGEND_ROW)
-  const height = tops.reduce((sum, top) => sum + top + each, BOTTOM + (data.subtitle ? SUBTITLE : 0))
+  const around = tops.reduce((sum, top) => sum + top, BOTTOM + (data.subtitle ? SUBTITLE : 0))
+  const share = Math.floor(((data.height || 0) - around) / Math.max(1, tops.length))
+  const each = data.height ? Math.max(LEAST_PANEL, share) : data.panelHeight || 150
+  const height = around + each * tops.length
+  const margin = marginForLabels(measure, data, theme, canvas.clientWidth, self.hidden, each)
   const fit = fitCanvas(canvas, height)
   if (!fit) return
   const view = self.window || fullWindow(data)
@@ -116,10 +140,10 @@ function labelled(panel, hidden) {
 }
 
 // Room at the right for the lines' names, if there are few enough lines and the chart is wide enough; else 0.
-function marginForLabels(ctx, data, theme, width, hidden) {
+function marginForLabels(ctx, data, theme, width, hidden, each) {
   const lines = data.panels.map((panel) => labelled(panel, hidden))
   const most = Math.max(0, ...lines.map((each) => each.length))
-  if (most < 2 || most > MOST_LABELS || most * LABEL_ROW > (data.panelHeight || 150)) return 0
+  if (most < 2 || most > MOST_LABELS || most * LABEL_ROW > each) return 0
   ctx.font = `12px ${theme.font}`
   const widest = Math.max(...lines.flat().map((line) => ctx.measureText(line.label).width)) + 16
   return widest < width * 0.28 ? widest : 0
@@ -145,12 +169,18 @@ function drawEndLabels(ctx, box, panel, { sx, sy }, view, theme, self) {
   ctx.font = `12px ${theme.font}`
   ctx.textBaseline = "middle"
   ctx.textAlign = "left"
-  for (const { line, x, y, at, early } of ends) {
+  const early = ends.filter((end) => end.early)
+  early.forEach((end, i) => { // inside the plot: below every name that it would lie on
+    end.at = end.y
+    const over = (other) => Math.abs(other.x - end.x) < ctx.measureText((other.x < end.x ? other : end).line.label).width
+    for (const other of early.slice(0, i)) if (over(other)) end.at = Math.max(end.at, other.at + LABEL_ROW)
+  })
+  for (const { line, x, at, y, early } of ends) {
     ctx.globalAlpha = self.strong && !isNamed(line, self.strong) ? 0.2 : 1
     ctx.strokeStyle = line.color
     ctx.fillStyle = line.color
     if (early) { // a leader across the plot would look like data
-      ctx.fillText(line.label, x + 7, y)
+      ctx.fillText(line.label, x + 7, at)
       continue
     }
     ctx.lineWidth = 0.7
@@ -246,6 +276,7 @@ function zoomTo(self, window) {
   const full = fullWindow(self.data)
   self.window = window && window[1] - window[0] < (full[1] - full[0]) * 0.999 ? window : null
   self.draw()
+  tell(self)
   clearTimeout(self.timer)
   self.timer = setTimeout(() => {
     const rounded = self.window && [Math.max(0, Math.round(self.window[0])), Math.round(self.window[1])]
@@ -288,6 +319,7 @@ function listen(self, root, canvas, tip) {
       self.hover = null
       tip.hidden = true
       self.draw()
+      tell(self)
       return
     }
     self.hover = valueAt(x)
@@ -300,6 +332,7 @@ function listen(self, root, canvas, tip) {
       }
     }
     self.draw()
+    tell(self)
     fillTip(self, tip)
     tip.hidden = false
     tip.style.left = `${x > frame.width / 2 ? x - tip.offsetWidth - 16 : x + 16}px`
@@ -317,7 +350,9 @@ function listen(self, root, canvas, tip) {
     self.hover = null
     self.strong = null
     tip.hidden = true
-    if (self.data) self.draw()
+    if (!self.data) return
+    self.draw()
+    tell(self)
   })
   canvas.addEventListener("wheel", (event) => {
     if (!event.ctrlKey && !event.shiftKey && document.activeElement !== root && root.getRootNode().activeElement !== root) return

@@ -3,9 +3,11 @@
 from dataclasses import replace
 
 import streamlit as st
+from streamlit.delta_generator import DeltaGenerator
 
 from app import data, messages, state
 from app.components import in_url, run_filters
+from app.format import escape_markdown
 from storage.queries.run_table import RunFilter
 
 AT_ONCE = 1000
@@ -15,19 +17,27 @@ LISTED = 200
 _KEY = "compare_runs"
 
 
-def show() -> list[str]:
-    """Draw the filters and the choice; return the ids of the runs to compare, newest first. Ends an empty page."""
+def show(bar: DeltaGenerator) -> list[str]:
+    """Draw the filters and the choice into one row; return the ids of the runs to compare, newest first.
+
+    Ends an empty page.
+    """
     if not data.has_runs():
         messages.empty(messages.NO_RUNS, messages.START_DEMO_HINT, page="../pages/home.py", label="Go to Home")
         st.stop()
-    wanted = _filter()
-    listed, matching = data.run_names(wanted, LISTED)
-    chosen = _choose(listed, matching)
+    with bar:
+        wanted = _filter()
+        listed, matching = data.run_names(wanted, LISTED)
+        chosen, lost = _choose(listed, matching)
+    if lost:
+        st.warning(f"{lost} of the runs in this link are not in the database.", icon=":material/link_off:")
     if chosen:
         return chosen
     drawn = data.matching_ids(replace(wanted, evaluated=True, shelf="drawn"), "-created")
     without = matching - len(drawn)
     more = f" {without:,} more have no evaluation yet, or are hidden." if without > 0 else ""
+    if filters := run_filters.describe(wanted):
+        more += f" Filters: {escape_markdown(filters)}."
     if len(drawn) > AT_ONCE and not _wants_all(len(drawn)):
         st.caption(f"Comparing the newest {AT_ONCE:,} of {len(drawn):,} evaluated runs that match.{more}")
         return drawn[:AT_ONCE]
@@ -42,24 +52,26 @@ def _wants_all(number: int) -> bool:
 
 
 def _filter() -> RunFilter:
-    wanted = run_filters.lists("compare", RunFilter())
-    with st.container(horizontal=True, vertical_alignment="bottom"):
-        text = run_filters.search("compare")
+    text = run_filters.search("compare")
+    with st.popover("Filters", icon=":material/filter_list:", key="compare_filters"):
+        wanted = run_filters.lists("compare", RunFilter(), across=1)
         statuses = st.multiselect(
             "Status", **in_url.several("compare", "states", run_filters.STATUSES), placeholder="any", wrap=True
         )
     return replace(wanted, text=text, statuses=tuple(statuses))
 
 
-def _choose(listed: dict[str, str], matching: int) -> list[str]:
-    """Let runs be chosen one by one; the URL's `runs` decides, full ids or beginnings of them."""
+def _choose(listed: dict[str, str], matching: int) -> tuple[list[str], int]:
+    """Let runs be chosen one by one; the URL's `runs` decides, full ids or beginnings of them.
+
+    Returns:
+        Their ids, and how many the URL names in vain.
+    """
     wanted = state.read_list(state.RUNS)
     names = data.names_of(wanted)
     chosen = [run_id for text in wanted for run_id in names if run_id.startswith(text.lower())]
     chosen = list(dict.fromkeys(chosen))
-    lost = [text for text in wanted if not any(run_id.startswith(text.lower()) for run_id in names)]
-    if lost:
-        st.warning(f"{len(lost)} of the runs in this link are not in the database.", icon=":material/link_off:")
+    lost = sum(not any(run_id.startswith(text.lower()) for run_id in names) for text in wanted)
     st.session_state[_KEY] = chosen
     names = names | listed
     more = f"; the newest {LISTED} of {matching:,} that match are listed, find the others above"
@@ -72,7 +84,7 @@ def _choose(listed: dict[str, str], matching: int) -> list[str]:
         placeholder=f"Every evaluated run that matches; or choose some{more if matching > LISTED else ''}",
         help="Runs that differ in nothing but their seed become one line.",
     )
-    return chosen
+    return chosen, lost
 
 
 def _chosen() -> None:

@@ -119,12 +119,13 @@ def _curves(compared: Compared, reading: Reading, *, per_seed: bool, unfinished:
             export.show(shown, key="compare", stem=quantity.key.replace("/", "-"), sources=sources)
             facts = {"quantity": quantity.key, "center": reading.center, "band": reading.band, "window": window}
             pin.show(shown, key="compare", page="compare", run=list(used.values()), facts=facts)
+    together = curves.Place("compare")
     columns = st.columns(min(2, len(chart.panels))) if comparison.groups else []
     for i, part in enumerate(split_panels(chart) if comparison.groups else []):
         with columns[i % len(columns)]:
             curves.show(
                 part, key=f"compare-{part.panels[0].title}", window=window, panel_height=_PANEL, legend=False,
-                on_window=lambda chosen: state.write_window(chosen or None),
+                on_window=lambda chosen: state.write_window(chosen or None), place=together,
             )  # fmt: skip
     st.caption(escape_markdown(chart.caption) + " Drag over a panel to zoom all of them; a double click shows all.")
     _command(list(used), quantity, reading, unfinished=unfinished)

@@ -2,11 +2,13 @@
 
 from collections.abc import Callable
 from datetime import UTC, datetime
+from typing import get_args
 
 import pandas as pd
 import streamlit as st
 
 from app import data, messages, state
+from app.components.live import asking
 from app.format import aware, count, duration, escape_markdown
 from app.runs.launch import kill_run
 from app.runs.resume import launch_again, look, resume_run
@@ -22,7 +24,7 @@ SILENCE_S = 10.0
 
 def show(run: RunRow) -> None:
     """Draw the buttons that fit the run's state."""
-    with st.container(horizontal=True):
+    with st.container(horizontal=True, width="content", gap="xsmall"):
         if not messages.may_act():
             return
         if run.state == State.RUNNING:
@@ -35,6 +37,7 @@ def show(run: RunRow) -> None:
             _command(run, "stop", "Stop", ":material/stop:")
         elif lifecycle.allows(run.state, Event.CLAIM):
             _offer(run)
+        asking.show_buttons(run)
 
 
 def _offer(run: RunRow) -> None:
@@ -68,8 +71,8 @@ def _start_again(run_id: str) -> None:
 
 def show_log(run: RunRow) -> None:
     """Say what was asked of the trainer and how fast it obeyed; offer the hard way after a long silence."""
-    log = command_log(data.database(), run.id).tail(3)
-    rows = data.rows_of(log)
+    log = command_log(data.database(), run.id)
+    rows = data.rows_of(log.loc[log["command"].isin(get_args(Command))].tail(3))
     for row in reversed(rows):
         st.caption(describe_command(row["command"], row["requested_at"], row["acknowledged_at"]))
     waiting = [row["requested_at"] for row in rows if pd.isna(row["acknowledged_at"])]

@@ -5,6 +5,7 @@ asks for one redraw of the charts' own fragment; so an idle tick sends no chart 
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -12,7 +13,7 @@ import streamlit as st
 
 from app import data, messages, state
 from app.components import curves, pin, run_picker
-from app.components.live import controls, pulse, standing
+from app.components.live import asking, controls, pulse, standing
 from app.figures.chart import Chart, Mark
 from app.figures.live import (
     GATE_METRICS,
@@ -29,6 +30,8 @@ from storage.recorder_state import stall_reason
 from storage.runs import RunRow
 
 CHARTS = "live_charts"
+CHART_HEIGHT = 470
+"""Gate and outcomes fit under the status on a screen of 1440×900 [pixels]."""
 TICK_S = 2.0
 _SPEED = "time/env_steps_per_second"
 _FIRST = ("train/loss", "train/q_taken", "embedder/info_nce_accuracy", _SPEED)
@@ -69,31 +72,38 @@ def _status(run_id: str) -> None:
         if over or (before is not None and before != run.live_status):
             st.rerun()  # the timers of this page follow the run's state
         frames = _frames(run_id)
-        _top(run)
+        _top(run, frames)
         _figures(run, frames)
         _trouble(run)
-        _freshness(frames)
 
 
-def _top(run: RunRow) -> None:
-    with st.container(horizontal=True, vertical_alignment="center"):
+def _top(run: RunRow, frames: LiveCurves) -> None:
+    with st.container(key="live_bar", horizontal=True, vertical_alignment="center", gap="small"):
         run_picker.status_badge(run.state.value)
         controls.show(run)
-    run_picker.gate_badge(data.gate_state(run))
-    controls.show_log(run)
-    standing.show(run)
-    done = min(1.0, run.env_steps / max(1, run.target_steps))
-    st.progress(done, text=f"{count(run.env_steps)} of {count(run.target_steps)} env steps · {percent(done)}")
+        _freshness(frames)
+    with st.container(gap="xxsmall"):
+        run_picker.gate_badge(data.gate_state(run))
+        controls.show_log(run)
+        asking.show_answers(run)
+        standing.show(run)
 
 
 def _figures(run: RunRow, frames: LiveCurves) -> None:
+    """Say how far the run is and how well it plays, in one row where there is room for it."""
     speed = _latest_speed(run, frames)
-    columns = st.columns(5)
-    columns[0].metric("Win rate", percent(run.win_rate), help="Last greedy evaluation")
-    columns[1].metric("Return", number(run.return_mean), help="Last greedy evaluation, mean [env return]")
-    columns[2].metric("Speed [steps/s]", number(speed), help="Training env steps per second")
-    columns[3].metric("Time left", _time_left(run, speed), help="At the present speed")
-    columns[4].metric("Elapsed", duration(_elapsed(run)), help="Since the trainer started")
+    done = min(1.0, run.env_steps / max(1, run.target_steps))
+    with st.container(key="live_figures", horizontal=True, vertical_alignment="center", gap="medium"):
+        st.progress(done, text=f"{count(run.env_steps)} of {count(run.target_steps)} env steps · {percent(done)}")
+        with st.container(horizontal=True, width="content", gap="medium"):
+            for label, value, about in (
+                ("Win rate", percent(run.win_rate), "Last greedy evaluation"),
+                ("Return", number(run.return_mean), "Last greedy evaluation, mean [env return]"),
+                ("Speed [steps/s]", number(speed), "Training env steps per second"),
+                ("Time left", _time_left(run, speed), "At the present speed"),
+                ("Elapsed", duration(_elapsed(run)), "Since the trainer started"),
+            ):
+                st.metric(label, value, help=about, width="content")
 
 
 def _latest_speed(run: RunRow, frames: LiveCurves) -> float | None:
@@ -138,14 +148,13 @@ def _trouble(run: RunRow) -> None:
 
 
 def _freshness(frames: LiveCurves) -> None:
-    with st.container(horizontal=True, vertical_alignment="center"):
-        paused = st.toggle("Pause live", key="live_paused", help="Keep the charts as they are while the run goes on")
-        fresh = frames.refresh()
-        waiting = st.session_state["live_waiting"] = st.session_state.get("live_waiting", 0) + fresh
-        st.badge(f"{waiting} new points" if waiting else "up to date", color="blue" if waiting else "gray")
-        drawn = str(st.session_state.get("live_drawn", ""))
-        version = drawn if paused else frames.version
-        pulse.show(key="live_pulse", version=version, drawn=drawn, on_news=_redraw)
+    paused = st.toggle("Pause live", key="live_paused", help="Keep the charts as they are while the run goes on")
+    fresh = frames.refresh()
+    waiting = st.session_state["live_waiting"] = st.session_state.get("live_waiting", 0) + fresh
+    st.badge(f"{waiting} new points" if waiting else "up to date", color="blue" if waiting else "gray")
+    drawn = str(st.session_state.get("live_drawn", ""))
+    version = drawn if paused else frames.version
+    pulse.show(key="live_pulse", version=version, drawn=drawn, on_news=_redraw)
 
 
 def _redraw() -> None:
@@ -164,29 +173,30 @@ def _charts(run: RunRow) -> None:
         return
     marks = tuple(Mark(step, "resumed") for step in frames.resume_steps())
     with messages.guarded():
-        if len(frames.gate):
-            _gate_charts(run, frames, marks)
-        outcomes = draw_outcomes(frames.evaluations, frames.training_episodes(), run=run.name, marks=marks)
-        _chart("Outcomes", outcomes, run)
-        if len(frames.metrics):
-            _metric_charts(run, frames, marks)
+        titled = _draw(run, frames, marks)
+        place = curves.place_together("live", titled.values(), height=CHART_HEIGHT)
+        with st.container(key="live_charts_grid", horizontal=True, gap="medium"):
+            for title, chart in titled.items():
+                with st.container(gap="xsmall"):
+                    _chart(title, chart, run, place)
+            if len(frames.metrics):
+                with st.container(gap="xsmall"):
+                    _metric_charts(run, frames, marks, place)
 
 
-def _gate_charts(run: RunRow, frames: LiveCurves, marks: tuple[Mark, ...]) -> None:
-    """Show side by side how the gate judges and what that does, as far as the run measured it."""
+def _draw(run: RunRow, frames: LiveCurves, marks: tuple[Mark, ...]) -> dict[str, Chart]:
+    """Draw what the run has, in the order of reading: how the gate judges, what came of it, and what it did."""
+    outcomes = draw_outcomes(frames.evaluations, frames.training_episodes(), run=run.name, marks=marks)
+    if not len(frames.gate):
+        return {"Outcomes": outcomes}
     dynamics = draw_gate_dynamics(frames.gate, frames.metrics, run=run.name, marks=marks)
     effect = draw_gate_effect(frames.metrics, run=run.name, marks=marks)
     if effect.is_empty:
-        _chart("Gate and memory", dynamics, run)
-        return
-    left, right = st.columns(2, gap="medium")
-    with left:
-        _chart("Gate", dynamics, run)
-    with right:
-        _chart("What it does", effect, run)
+        return {"Gate and memory": dynamics, "Outcomes": outcomes}
+    return {"Gate": dynamics, "Outcomes": outcomes, "What it does": effect}
 
 
-def _metric_charts(run: RunRow, frames: LiveCurves, marks: tuple[Mark, ...]) -> None:
+def _metric_charts(run: RunRow, frames: LiveCurves, marks: tuple[Mark, ...], place: curves.Place) -> None:
     present = frames.metric_list()
     chosen = st.multiselect(
         "Learning, memory and speed",
@@ -200,15 +210,16 @@ def _metric_charts(run: RunRow, frames: LiveCurves, marks: tuple[Mark, ...]) -> 
     if chosen:
         chance = contrast_chance(run.config)
         drawn = draw_metrics(frames.metrics, chosen, run=run.name, marks=marks, chance=chance)
-        _chart("", drawn, run, {"metrics": chosen})
+        _chart("", drawn, run, replace(place, height=None), {"metrics": chosen})
 
 
-def _chart(title: str, chart: Chart, run: RunRow, facts: dict[str, Any] | None = None) -> None:
-    with st.container(horizontal=True, horizontal_alignment="distribute", vertical_alignment="bottom"):
-        st.markdown(f"#### {title}" if title else "")
+def _chart(title: str, chart: Chart, run: RunRow, place: curves.Place, facts: dict[str, Any] | None = None) -> None:
+    with st.container(horizontal=True, horizontal_alignment="distribute", vertical_alignment="center"):
+        st.markdown(f"#### {title}" if title else "", width="content")
         shown = chart.within(state.read_window())
         pin.show_with_export(shown, key=f"live-{chart.name}", stem=run.id, page="live", run=run, facts=facts)
-    curves.show(chart, key=f"live-{chart.name}", window=state.read_window(), on_window=_window_chosen())
+    key, window = f"live-{chart.name}", state.read_window()
+    curves.show(chart, key=key, window=window, on_window=_window_chosen(), place=place)
     st.caption(escape_markdown(chart.caption))
 
 

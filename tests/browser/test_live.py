@@ -1,0 +1,62 @@
+"""Live in a real browser: gate and outcomes in one screen under one window, whatever the window's width."""
+
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from storage.engine import open_database
+from tests.browser.server import running_app
+from tests.pages.seed import seed_run
+
+pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
+
+PATIENCE_MS = 60_000
+WINDOWS = "nodes => nodes.map(n => JSON.stringify(n.state.window))"
+BOXES = """nodes => nodes.map(n => n.getBoundingClientRect()).map(b => [b.left, b.top, b.right, b.bottom])"""
+WIDER = (
+    "() => { const main = document.querySelector('[data-testid=stMain]'); return main.scrollWidth - main.clientWidth }"
+)
+
+
+@pytest.fixture
+def live(browser, tmp_path: Path, monkeypatch):
+    monkeypatch.setenv("EMTC_WARM_UP", "0")
+    database = tmp_path / "emtc.db"
+    run_id = seed_run(open_database(f"sqlite:///{database}"))
+    with running_app(database) as url:
+
+        def show(width: int, height: int):
+            page = browser.new_page(viewport={"width": width, "height": height})
+            page.goto(f"{url}/live?run={run_id}")
+            page.locator(".curves canvas").nth(3).wait_for(timeout=PATIENCE_MS)
+            page.wait_for_timeout(1500)
+            return page
+
+        yield show
+
+
+def test_gate_and_outcomes_fit_one_screen_and_move_together(live):
+    page = live(1440, 900)
+    gate, outcomes = page.locator(".curves").evaluate_all(BOXES)[:2]
+    assert gate[1] == outcomes[1], "side by side"
+    assert gate[2] < outcomes[0]
+    assert max(gate[3], outcomes[3]) <= 900
+    x, y = gate[0] + 150, gate[1] + 100
+    page.mouse.move(x, y)
+    page.mouse.down()
+    page.mouse.move(x + 120, y, steps=4)
+    page.mouse.up()
+    windows = page.locator(".curves").evaluate_all(WINDOWS)
+    assert len(windows) == 4
+    assert windows == [windows[0]] * 4
+    assert windows[0] != "null"
+    page.wait_for_function("() => document.location.search.includes('x=')", timeout=PATIENCE_MS)
+
+
+@pytest.mark.parametrize("width", [1024, 390])
+def test_a_narrow_window_stacks_the_charts_and_is_never_too_narrow(live, width):
+    page = live(width, 900)
+    boxes = page.locator(".curves").evaluate_all(BOXES)
+    assert all(upper[3] < lower[1] for upper, lower in pairwise(boxes))
+    assert page.evaluate(WIDER) <= 0

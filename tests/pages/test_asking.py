@@ -1,0 +1,104 @@
+"""Live asks the living run and shows what it answered."""
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+from emtc_core.recorder import AskedRecord, EvaluationRecord, PlaybackRecord
+from storage.control import DatabaseControl, Heartbeat
+from storage.engine import Database
+from storage.queries.episodes import get_trajectory
+from storage.queries.questions import Asked, list_questions
+from storage.recorder import DatabaseRecorder
+from storage.runs import find_run, finish_run
+from tests.pages.seed import seed_run
+from tests.pages.test_pages import open_page, said
+from tests.storage.test_control import wait_for
+
+
+@pytest.fixture
+def alive(use_database, tmp_path) -> Iterator[tuple[Database, str]]:
+    db = use_database(tmp_path / "alive.db")
+    run_id = seed_run(db, status="running")
+    heart = Heartbeat(db, run_id)
+    wait_for(lambda: find_run(db, run_id).live_status == "running")
+    yield db, run_id
+    heart.close()
+
+
+def last_question(db: Database, run_id: str) -> Asked:
+    return list_questions(db, find_run(db, run_id))[0]
+
+
+def answer(db: Database, run_id: str, *, wins: int, episodes: int, again_of: int | None = None) -> None:
+    """Take the question as a trainer does, and answer it."""
+    control = DatabaseControl(db, run_id)
+    question = wait_for(control.poll)
+    control.close()
+    first = get_trajectory(db, run_id, 1)
+    playback = PlaybackRecord(first.state, first.action, first.reward, first.episode_return, won=True)
+    won = np.arange(episodes) < wins
+    outcome = (np.full(episodes, 2.5, np.float32), np.full(episodes, first.length), won, (playback,))
+    recorder = DatabaseRecorder(db, run_id)
+    evaluation = EvaluationRecord(find_run(db, run_id).env_steps, *outcome)
+    recorder.record_asked(AskedRecord(question.number, evaluation, again_of=again_of))
+    recorder.close()
+
+
+def test_an_evaluation_is_asked_waited_for_and_shown_with_the_way_to_its_replay(alive):
+    db, run_id = alive
+    app = open_page("live", run=run_id)
+    app.button(key="ask-evaluate").click().run()
+    assert not app.exception
+    assert "waiting for the run …" in said(app)
+    answer(db, run_id, wins=24, episodes=32)
+    app.run()
+    asked = last_question(db, run_id)
+    assert asked.answer is not None
+    steps = find_run(db, run_id).env_steps
+    play = f"{steps}-{asked.answer.playback}"
+    assert f"win rate 24/32 at env step {steps:,} · [Replay](/replay?run={run_id}&play={play})" in said(app)
+    assert {metric.label: metric.value for metric in app.metric}["Win rate"] == "50 %", "no regular evaluation"
+    replay = open_page("replay", run=run_id, play=play)
+    assert not replay.exception
+    assert not replay.error
+    assert f"Evaluation at step {steps}" in said(replay)
+
+
+def test_a_training_episode_is_asked_for_again(alive):
+    db, run_id = alive
+    app = open_page("live", run=run_id)
+    app.number_input(key="ask-episode").set_value(3).run()
+    app.button(key="ask-play-again").click().run()
+    assert (last_question(db, run_id).kind, last_question(db, run_id).episode) == ("play", 3)
+    answer(db, run_id, wins=1, episodes=1, again_of=3)
+    app.run()
+    assert "episode 3 again\\: won, return 2\\.5 at env step" in said(app)
+
+
+def test_an_episode_that_nobody_recorded_is_one_sentence(alive):
+    db, run_id = alive
+    app = open_page("live", run=run_id)
+    app.number_input(key="ask-episode").set_value(9999).run()
+    app.button(key="ask-play-again").click().run()
+    assert not app.exception
+    assert ["has recorded no episode 9999" in error.value for error in app.error] == [True]
+    assert list_questions(db, find_run(db, run_id)) == []
+
+
+def test_an_ended_run_cannot_be_asked_and_says_why(seeded):
+    app = open_page("live", run=seeded[1])
+    for key in ("ask-evaluate", "ask-play"):
+        assert app.button(key=key).disabled
+        assert app.button(key=key).help == "No trainer is there to answer: the run is finished."
+
+
+def test_a_question_of_an_ended_trainer_is_said_to_be_lost(alive):
+    db, run_id = alive
+    app = open_page("live", run=run_id)
+    app.button(key="ask-play").click().run()
+    DatabaseControl(db, run_id).close()
+    finish_run(db, run_id, "stopped")
+    app.run()
+    assert "not answered" in said(app)

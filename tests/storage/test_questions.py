@@ -1,0 +1,141 @@
+"""Questions to a living run: they reach the trainer, and their answers stand beside the curves and in none."""
+
+import pytest
+from sqlalchemy import text
+
+from emtc_core.control import Question
+from emtc_core.errors import RunStateError
+from emtc_core.recorder import AskedRecord
+from storage.check import check_run
+from storage.control import DatabaseControl, send_command
+from storage.engine import Database
+from storage.models import first_playback
+from storage.ownership import this_process
+from storage.queries.curves import evaluations
+from storage.queries.episode_search import find_playbacks
+from storage.queries.episodes import get_playback
+from storage.queries.questions import Asked, find_question, list_questions
+from storage.recorder import DatabaseRecorder
+from storage.runs import claim_start, delete_run, find_run, finish_run, rewind_run, start_run
+from tests.storage.records import ME, make_evaluation, record_episodes
+from tests.storage.test_control import wait_for
+
+
+def start_with_episodes(db: Database, run_id: str, episodes: int = 3) -> DatabaseRecorder:
+    start_run(db, run_id, **ME)
+    recorder = DatabaseRecorder(db, run_id)
+    record_episodes(recorder, episodes)
+    recorder.flush()
+    return recorder
+
+
+def read(db: Database, run_id: str, number: int) -> Asked:
+    found = find_question(db, find_run(db, run_id), number)
+    assert found is not None
+    return found
+
+
+def rows(db: Database, table: str) -> int:
+    with db.read() as connection:
+        return connection.execute(text(f"SELECT count(*) FROM {table}")).scalar_one()
+
+
+def test_a_question_reaches_the_trainer_with_its_number_and_its_episode(db: Database, run_id: str) -> None:
+    start_with_episodes(db, run_id).close()
+    control = DatabaseControl(db, run_id)
+    first, second = send_command(db, run_id, "evaluate"), send_command(db, run_id, "play", episode=2)
+    assert read(db, run_id, first).stage == "waiting"
+    assert wait_for(control.poll) == Question("evaluate", first)
+    assert wait_for(control.poll) == Question("play", second, again_of=2)
+    control.close()
+    assert [(asked.kind, asked.episode, asked.stage) for asked in list_questions(db, find_run(db, run_id))] == [
+        ("play", 2, "playing"),
+        ("evaluate", None, "playing"),
+    ]
+
+
+def test_an_answer_is_in_no_curve_and_collides_with_no_evaluation_of_its_step(db: Database, run_id: str) -> None:
+    recorder = start_with_episodes(db, run_id)
+    recorder.record_evaluation(make_evaluation(10, wins=1))
+    recorder.flush()
+    before = find_run(db, run_id)
+    number = send_command(db, run_id, "evaluate")
+    recorder.record_asked(AskedRecord(number, make_evaluation(30, wins=4)))
+    recorder.flush()
+    after = find_run(db, run_id)
+    assert (after.win_rate, after.return_mean, after.mu_w) == (before.win_rate, before.return_mean, before.mu_w)
+    recorder.record_evaluation(make_evaluation(30, wins=2))
+    recorder.close()
+    assert evaluations(db, run_id)["win_rate"].tolist() == [0.25, 0.5]
+    answer = read(db, run_id, number).answer
+    assert answer is not None
+    assert (answer.env_step, answer.wins, answer.episodes, answer.again_of) == (30, 4, 4, None)
+    kept = find_playbacks(db, run_id).frame
+    assert kept[["env_step", "episode"]].to_numpy().tolist() == [[30, 0], [30, answer.playback], [10, 0]]
+    assert get_playback(db, run_id, 30, answer.playback).won
+    assert check_run(db, run_id) == []
+
+
+def test_an_answer_that_is_written_twice_stands_once(db: Database, run_id: str) -> None:
+    recorder = start_with_episodes(db, run_id)
+    number = send_command(db, run_id, "play", episode=3)
+    answer = AskedRecord(number, make_evaluation(30, wins=1, episodes=1), again_of=3)
+    recorder.record_asked(answer)
+    recorder.record_asked(answer)
+    recorder.close()
+    assert (rows(db, "asked_evaluations"), rows(db, "eval_episodes")) == (1, 1)
+    found = read(db, run_id, number)
+    assert found.answer is not None
+    assert (found.stage, found.answer.again_of) == ("answered", 3)
+
+
+def test_a_resume_takes_the_answers_of_superseded_steps_with_them_and_numbers_none_anew(
+    db: Database, run_id: str
+) -> None:
+    recorder = start_with_episodes(db, run_id)
+    kept, gone = (send_command(db, run_id, "evaluate") for _ in range(2))
+    recorder.record_asked(AskedRecord(kept, make_evaluation(20)))
+    recorder.record_asked(AskedRecord(gone, make_evaluation(30)))
+    recorder.close()
+    pending = send_command(db, run_id, "evaluate")
+    finish_run(db, run_id, "stopped")
+    owner = this_process()
+    claim_start(db, run_id, owner)
+    start_run(db, run_id, **ME, token=owner.token)
+    rewind_run(db, run_id, 20, token=owner.token)
+    assert [(asked.id, asked.stage) for asked in list_questions(db, find_run(db, run_id))] == [
+        (pending, "unanswered"),
+        (gone, "unanswered"),
+        (kept, "answered"),
+    ]
+    assert find_playbacks(db, run_id).frame["episode"].tolist() == [first_playback(kept)]
+    again = send_command(db, run_id, "evaluate")
+    recorder = DatabaseRecorder(db, run_id)
+    recorder.record_asked(AskedRecord(again, make_evaluation(20)))
+    recorder.close()
+    assert find_playbacks(db, run_id).frame["episode"].tolist() == [first_playback(kept), first_playback(again)]
+    assert read(db, run_id, again).stage == "answered"
+
+
+def test_answers_go_with_their_run(db: Database, run_id: str) -> None:
+    recorder = start_with_episodes(db, run_id)
+    recorder.record_asked(AskedRecord(send_command(db, run_id, "evaluate"), make_evaluation(0)))
+    recorder.close()
+    finish_run(db, run_id, "stopped")
+    delete_run(db, run_id)
+    assert [rows(db, table) for table in ("asked_evaluations", "commands", "eval_episodes")] == [0, 0, 0]
+
+
+def test_what_nobody_can_answer_is_refused_in_words(db: Database, run_id: str) -> None:
+    start_with_episodes(db, run_id).close()
+    with pytest.raises(RunStateError, match="has recorded no episode 9"):
+        send_command(db, run_id, "play", episode=9)
+    with pytest.raises(RunStateError, match="Only a play repeats an episode"):
+        send_command(db, run_id, "evaluate", episode=1)
+    send_command(db, run_id, "stop")
+    with pytest.raises(RunStateError, match="is stopping: no trainer is there to evaluate"):
+        send_command(db, run_id, "evaluate")
+    finish_run(db, run_id, "stopped")
+    with pytest.raises(RunStateError, match="is stopped: no trainer is there to play"):
+        send_command(db, run_id, "play")
+    assert list_questions(db, find_run(db, run_id)) == []
