@@ -20,6 +20,7 @@ from app.playback.side import draw_scene
 from app.projections.jobs import sample_rows
 from app.projections.linear import Drawn, draw_pca
 from app.results.collapse import Collapse, measure_collapse
+from app.results.odd_one import OddOne, find_odd_one
 from app.results.quantities import Quantity, find_quantity
 from app.results.series import Comparison, Seed, make_seeds, read_seeds, settle
 from app.results.what_if import Rules, Stream, merge_nodes, read_stream
@@ -346,6 +347,16 @@ def merged(snapshot: Snapshot, rules: Rules, factor: float) -> "Remerged":
         ConfigError: If the snapshot cannot be merged.
     """
     return _merged(database_url(), snapshot.run_id, snapshot.id, snapshot.env_step, factor, snapshot, rules)
+
+
+@st.cache_data(max_entries=64, show_spinner=False)
+def _odd_one(url: str, snapshot_id: int, stamp: str) -> OddOne | None:
+    return find_odd_one(_snapshot(url, snapshot_id, stamp))
+
+
+def odd_one(snapshot_id: int, stamp: str) -> OddOne | None:
+    """Find the node of a snapshot whose return stands out most from its neighbors'."""
+    return _odd_one(database_url(), snapshot_id, stamp)
 
 
 @st.cache_resource(max_entries=16, show_spinner="Measuring the embedding …")

@@ -16,6 +16,7 @@ SNAPSHOT = "snap"
 POINT = "point"
 EPISODE = "episode"
 START = "t"
+TOUR = "tour"
 BESIDE_RUN = "beside_run"
 WINDOW = "x"
 

@@ -3,6 +3,7 @@
 import streamlit as st
 
 from app import data, messages
+from app.components import tour
 from app.components.home import demo_button, newest_curves, run_table
 
 st.title("EMTC Lab")
@@ -13,7 +14,11 @@ st.markdown(
 )
 with messages.guarded():
     has_runs = data.has_runs()
-    demo_button.show(primary=not has_runs)
+    with st.container(horizontal=True, gap="small"):
+        demo_button.show(primary=not has_runs)
+        newest = data.newest_run() if has_runs else None
+        if newest is not None:
+            tour.offer(newest)
     if has_runs:
         st.subheader("Runs")
         run_table.show()

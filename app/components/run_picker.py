@@ -3,7 +3,7 @@
 import streamlit as st
 
 from app import data, messages, state
-from app.components import run_filters
+from app.components import run_filters, tour
 from app.format import count, escape_markdown
 from app.theme import GATE_COLOR, GATE_ICON, STATUS_COLOR, STATUS_ICON
 from emtc_core.errors import ConfigError, EmtcError
@@ -105,6 +105,7 @@ def open_page(title: str, *, gate: bool = True) -> RunRow:
     run = require_run()
     with bar:
         header(run, gate=gate)
+    tour.show(run)
     return run
 
 

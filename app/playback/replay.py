@@ -7,6 +7,7 @@ from typing import Any
 from app.figures.trajectory import draw_trajectory
 from app.format import number
 from app.playback.side import Side, make_side
+from storage.models import PLAYBACKS_AT_MOST
 from storage.queries.episodes import Trajectory
 from storage.runs import RunRow
 
@@ -40,7 +41,10 @@ class Replay:
 
 def make_replay(run: RunRow, trajectory: Trajectory, *, training: bool) -> Replay:
     """Get an episode ready to be drawn."""
-    kind = "Training episode" if training else f"Evaluation at step {trajectory.env_step}, episode"
+    kind = "Training episode"
+    if not training:
+        asked = trajectory.episode >= PLAYBACKS_AT_MOST
+        kind = f"{'Asked for' if asked else 'Evaluation'} at step {trajectory.env_step}, episode"
     outcome = "won" if trajectory.won else "not won"
     title = f"{kind} {trajectory.episode}, {outcome}, return {number(trajectory.episode_return)}"
     known = {name: getattr(trajectory, name) for name in ("h", "delta_mem", "beta")}

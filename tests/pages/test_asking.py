@@ -63,7 +63,7 @@ def test_an_evaluation_is_asked_waited_for_and_shown_with_the_way_to_its_replay(
     replay = open_page("replay", run=run_id, play=play)
     assert not replay.exception
     assert not replay.error
-    assert f"Evaluation at step {steps}" in said(replay)
+    assert f"Asked for at step {steps}" in said(replay)
 
 
 def test_a_training_episode_is_asked_for_again(alive):
@@ -102,3 +102,22 @@ def test_a_question_of_an_ended_trainer_is_said_to_be_lost(alive):
     finish_run(db, run_id, "stopped")
     app.run()
     assert "not answered" in said(app)
+
+
+def test_replay_asks_the_living_run_to_play_its_episode_again(alive):
+    db, run_id = alive
+    app = open_page("replay", run=run_id, episode="2")
+    app.button(key="ask-play-again").click().run()
+    assert not app.exception
+    asked = last_question(db, run_id)
+    assert (asked.kind, asked.episode) == ("play", 2)
+    answer(db, run_id, wins=1, episodes=1, again_of=2)
+    kept = last_question(db, run_id).answer
+    app = open_page("replay", run=run_id, play=f"{kept.env_step}-{kept.playback}")
+    assert not app.exception
+    assert "Asked for at step" in said(app)
+
+
+def test_replay_of_an_ended_run_offers_nothing_that_nobody_can_do(seeded):
+    app = open_page("replay", run=seeded[1], episode="2")
+    assert "ask-play-again" not in [button.key for button in app.button]

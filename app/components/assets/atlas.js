@@ -64,7 +64,7 @@ async function take(self, meta) {
   const kept = self.meta && columnOf(meta, "slot").url === columnOf(self.meta, "slot").url
   const columns = kept ? self.columns : {}
   const extents = kept ? self.extents : {}
-  const asked = !self.meta
+  const asked = !self.meta || meta.asked !== self.meta.asked
   const { color, filters } = asked ? meta.view : self
   const wanted = columnOf(meta, color) ? color : meta.columns[1].key
   const [x, y] = await Promise.all([loadColumn(meta.x), loadColumn(meta.y), fillColumns(meta, columns, extents, ["slot", wanted, ...Object.keys(filters)])])

@@ -31,4 +31,4 @@ def show(*, primary: bool) -> None:
         return
     st.session_state[_TOKEN] = secrets.token_hex(8)
     st.cache_data.clear()
-    st.switch_page("../pages/live.py", query_params={state.RUN: run_id})
+    st.switch_page("../pages/live.py", query_params={state.RUN: run_id, state.TOUR: "1"})

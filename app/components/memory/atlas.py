@@ -10,6 +10,7 @@ from typing import Final, NotRequired, TypedDict
 
 from streamlit.components.v2 import component
 
+from app import state
 from app.components.assets import read_asset, read_script
 from app.components.memory.columns import Columns, publish
 from app.figures.cloud import QUANTITIES
@@ -121,6 +122,7 @@ def show(
         "channel": frame.channel,
         "group": frame.group,
         "run": frame.run,
+        "asked": state.read_int(state.TOUR),  # at another stop of the tour the map looks at the address again
         "view": _asked(view),
         "alt": f"{alt} {KEYS}",
     }

@@ -2,8 +2,9 @@
 
 import streamlit as st
 
-from app import messages, state
+from app import data, messages, state
 from app.components import pin, playback
+from app.components.live import asking
 from app.components.replay import beside, choose, save
 from app.components.replay.choose import FIRST
 from app.format import escape_markdown
@@ -40,11 +41,21 @@ def _play(run: RunRow, replay: Replay) -> None:
     playback.show_sides([replay.side], key="replay-player", start=_start())
     if replay.is_training:
         st.caption(escape_markdown(replay.side.chart.caption))
+        if asking.why_not(run) is None:
+            st.fragment(_ask_again, run_every=1.0)(run.id, replay.trajectory.episode)
     else:
         st.caption(
             "Evaluation episodes are played greedily and are not written to the memory, so the gate gave no verdict "
             "on them. Choose *Training episodes* to see Δ\\_mem and β under the cursor."
         )
+
+
+def _ask_again(run_id: str, episode: int) -> None:
+    """Offer a living run's episode to its present policy, and say what it answered."""
+    run = data.get_run(run_id)
+    with st.container(horizontal=True, vertical_alignment="center", gap="small"):
+        asking.show_again(run, episode)
+        asking.show_answers(run)
 
 
 def _play_both(run: RunRow, first: Replay, second: Replay) -> None:

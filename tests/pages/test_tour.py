@@ -1,0 +1,68 @@
+"""The tour over a run: every stop speaks of real data, leads to the next, and can be left and taken again."""
+
+import numpy as np
+import pytest
+
+from app.components.tour import STOPS
+from app.results.odd_one import NEIGHBORS, find_odd_one
+from storage.queries.memory import get_snapshot, list_snapshots
+from tests.pages.test_pages import open_page, said
+
+
+def newest_snapshot(db, run_id):
+    return get_snapshot(db, int(list_snapshots(db, run_id)["id"].iloc[-1]))
+
+
+def test_the_odd_one_is_the_one_that_a_loop_finds(seeded):
+    snapshot = newest_snapshot(*seeded)
+    best, found = -np.inf, -1
+    for row in range(snapshot.size):
+        away = ((snapshot.embedding - snapshot.embedding[row]) ** 2).sum(axis=1)
+        away[row] = np.inf
+        above = snapshot.h[row] - snapshot.h[np.argsort(away)[:NEIGHBORS]].mean()
+        best, found = max((best, found), (above, row))
+    odd = find_odd_one(snapshot)
+    assert odd is not None
+    assert (odd.row, odd.slot) == (found, snapshot.slot[found])
+    assert odd.h - odd.around == pytest.approx(best, abs=1e-5)
+
+
+@pytest.mark.parametrize("at", range(1, len(STOPS) + 1))
+def test_every_stop_stands_on_its_page_and_leads_on(seeded, at):
+    app = open_page(STOPS[at - 1].page, run=seeded[1], tour=str(at))
+    assert not app.exception
+    assert f"{at} of {len(STOPS)}" in said(app)
+    keys = [button.key for button in app.button if button.key and button.key.startswith("tour_")]
+    assert ("tour_next" in keys) == (at < len(STOPS))
+    assert ("tour_back" in keys) == (at > 1)
+
+
+def test_the_point_that_stands_out_is_named_with_its_numbers(seeded):
+    odd = find_odd_one(newest_snapshot(*seeded))
+    app = open_page("memory", run=seeded[1], tour="2")
+    app.button(key="tour_next").click().run()
+    assert not app.exception
+    assert f"memory {odd.slot} holds" in said(app)
+    assert "camera" in app.query_params
+
+
+def test_a_tour_can_be_left_and_taken_again(seeded):
+    app = open_page("memory", run=seeded[1], tour="3")
+    app.button(key="tour_leave").click().run()
+    assert "of 6" not in said(app)
+    assert "tour" not in app.query_params
+    app = open_page("home")
+    assert app.button(key="take_tour").label == "Take the tour"
+
+
+@pytest.mark.parametrize("at", ["0", "7", "x", "-1"])
+def test_a_stop_that_there_is_not_shows_nothing(seeded, at):
+    app = open_page("memory", run=seeded[1], tour=at)
+    assert not app.exception
+    assert f"of {len(STOPS)} ·" not in said(app)
+
+
+def test_a_run_without_a_memory_yet_is_told_to_wait(failed):
+    app = open_page("memory", run=failed[1], tour="3")
+    assert not app.exception
+    assert "wait on Live" in said(app)
