@@ -231,9 +231,10 @@ function drawTrace(self, ctx, theme, { places, beta, delta_mem, jumps, color }) 
 
   function write(text, place) {
     ctx.font = `600 11px ${theme.font}`
-    ctx.textAlign = "left"
+    const room = sx(place[0]) + 10 + ctx.measureText(text).width < self.width
+    ctx.textAlign = room ? "left" : "right"
     ctx.textBaseline = "alphabetic"
-    haloText(ctx, theme, text, sx(place[0]) + 7, sy(place[1]) - 5, theme.text)
+    haloText(ctx, theme, text, sx(place[0]) + (room ? 7 : -7), sy(place[1]) - 5, theme.text)
   }
 }
 
