@@ -35,6 +35,7 @@ def _snapshot(embedding: np.ndarray, h: np.ndarray, xi: np.ndarray, episode: np.
         reward=np.zeros(size, np.float32),
         idx_next=np.full(size, -1, np.int64),
         episode=np.arange(size) // LENGTH if episode is None else episode,
+        age=np.zeros(size, np.float32),
         delta_mem=np.full(size, np.nan, np.float32),
         beta=np.ones(size, np.float32),
         state_rows=np.zeros(0, np.int64),
