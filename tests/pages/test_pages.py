@@ -2,11 +2,14 @@
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from app.format import number
+from app.format import number, percent
+from app.projections.linear import draw_pca
 from app.results.collapse import measure_collapse
+from app.results.neighborhoods import neighbor_agreement
 from emtc_core.config.resolve import resolve
 from storage.queries.episodes import get_trajectory
 from storage.queries.memory import get_snapshot, list_snapshots
@@ -213,6 +216,16 @@ def test_an_embedder_that_was_never_fitted_is_offered_and_the_own_one_shown(seed
     assert not app.exception
     assert "PCA of a random one" in said(app)
     assert app.button(key="compute_projectionatlas-b").label == "Compute PCA of a random one"
+
+
+def test_how_far_a_region_of_the_map_can_be_trusted_is_told_when_asked(seeded):
+    db, run_id = seeded
+    app = open_page("memory", run=run_id, ranges="t:0:4", agreement="true")
+    assert not app.exception
+    snapshot = get_snapshot(db, int(list_snapshots(db, run_id)["id"].iloc[-1]))
+    rows = np.flatnonzero(snapshot.t <= 4)
+    found = neighbor_agreement(snapshot.embedding, draw_pca(snapshot.embedding).coordinates, rows)
+    assert f"**{percent(found.selected)}** near it in the selection ({len(rows)} nodes asked)" in said(app)
 
 
 def test_unknown_memory_id_is_one_sentence(seeded):

@@ -1,5 +1,6 @@
 """What was selected on the map: how many, what they are against the rest, the list of them, and ways to keep it."""
 
+import os
 from io import BytesIO
 from typing import Any
 
@@ -12,7 +13,8 @@ from app.components import curves, pin
 from app.components.memory import listener, snapshot_map, what_if
 from app.components.memory.snapshot_map import Shown
 from app.figures.selection import draw_selection
-from app.format import count, escape_markdown, number
+from app.format import count, escape_markdown, number, percent
+from app.results.neighborhoods import neighbor_agreement
 from app.results.selection import Choice, describe, has_place, list_nodes
 from storage.runs import RunRow
 
@@ -49,6 +51,7 @@ def _selected(run: RunRow, shown: Shown, asked: Choice, chosen: NDArray[np.bool_
     with left:
         st.dataframe(_as_text(describe(snapshot, chosen, among)), hide_index=True, height="content")
         _downloads(run, shown, rows)
+        _agreement(shown, rows)
     with right:
         curves.show(chart, key="selection-curves", panel_height=88, x_name="share of nodes")
         pin.show_with_export(chart, key="selection", stem=run.id, page="memory", run=run, facts=shown.facts)
@@ -62,6 +65,19 @@ def _tools(run: RunRow, shown: Shown) -> None:
         st.caption(escape_markdown(figure.caption.split(". ")[0]))
         stem = f"{run.id}-{shown.snapshot.env_step}"
         pin.show_with_export(figure, key="atlas", stem=stem, page="memory", run=run, facts=shown.facts | look)
+
+
+def _agreement(shown: Shown, rows: NDArray[np.int64]) -> None:
+    """Tell how far this region of the map can be trusted, once somebody asks."""
+    box = st.expander("Can the map be trusted here?", key="agreement", bind="query-params", icon=":material/rule:")
+    if not box.open or not len(rows):
+        return
+    found = neighbor_agreement(shown.embedded.embedding, shown.coordinates, rows, n_jobs=os.cpu_count() or 1)
+    box.markdown(
+        f"Of a node's {found.k} nearest neighbors in the embedding, the map keeps "
+        f"**{percent(found.selected)}** near it in the selection ({count(found.n_selected)} nodes asked), "
+        f"{percent(found.rest)} in the rest ({count(found.n_rest)} asked)."
+    )
 
 
 def _as_text(frame: pd.DataFrame) -> pd.DataFrame:
