@@ -104,7 +104,7 @@ def _choose() -> int | None:
         on_change=_typed,
         placeholder="click, or type",
         help="The slot of a node in the episodic memory; the way to any point without a mouse.",
-        width=130,
+        width=170,
     )
 
 
