@@ -367,5 +367,5 @@ def test_background_projection_shows_progress_and_then_its_map(page, seeded):
     url, run_id, _ = seeded
     page.goto(f"{url}/memory?run={run_id}&method=UMAP")
     page.get_by_role("button", name="Compute UMAP").click(timeout=PATIENCE_MS)
-    page.get_by_text("UMAP of").first.wait_for(timeout=PATIENCE_MS)
+    page.get_by_text("landmarks, in the background").first.wait_for(timeout=PATIENCE_MS)
     page.get_by_text(re.compile(r"nodes, .* · UMAP")).wait_for(timeout=PATIENCE_MS)
