@@ -37,12 +37,13 @@ from emtc_core.envs.base import EnvInfo, Observation, Scene, VectorEnv
 from emtc_core.envs.batch import blank_observation, copy_observation, refuse_unavailable
 from emtc_core.envs.trust import home_folder, is_allowed, why_unlisted
 from emtc_core.errors import EnvUnavailableError
+from emtc_core.install import how_to_install
 from emtc_core.seeding import derive_seed
 
 if TYPE_CHECKING:
     from pettingzoo import ParallelEnv
 
-HOW_TO_GET = "pip install 'emtc-lab[pettingzoo]'"
+HOW_TO_GET = how_to_install("pettingzoo")
 PLACEHOLDER = "module:factory"
 """Stands in the list of maps, which are anything that can be imported."""
 
