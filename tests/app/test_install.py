@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[2]
 
 def test_no_text_names_a_package_that_no_index_has():
     texts = [file for top in ("app", "emtc_core", "pages", "storage") for file in (ROOT / top).rglob("*.py")]
-    named = re.compile(r"pip install [^\n]*emtc.lab|emtc-lab\[")
+    named = re.compile(r"pip install [^\n]*\bemtc-lab\b|emtc-lab\[")
     assert [file.name for file in (*texts, ROOT / "README.md") if named.search(file.read_text())] == []
 
 
