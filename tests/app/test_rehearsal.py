@@ -1,9 +1,11 @@
 """A stranger's environment is tried before a run: its sizes, its faults, its memory, and whether it can be won."""
 
 import os
+from importlib.util import find_spec
 
 import pytest
 
+from app.cli.main import run
 from app.runs import rehearsal
 from app.runs.launch import check_startable, doubt_success, launch_run, spawn
 from emtc_core.config.resolve import resolve
@@ -11,6 +13,7 @@ from emtc_core.config.run import RunConfig
 from emtc_core.errors import ConfigError, EnvUnavailableError
 from storage.engine import open_database
 from storage.queries.runs import list_runs
+from tests.require import require
 
 ZOO = "tests.core.zoo_example"
 
@@ -96,6 +99,25 @@ def test_a_machine_too_small_for_one_batch_is_told_to_make_it_smaller(monkeypatc
     monkeypatch.setattr(rehearsal, "memory_bytes", lambda: 10**9)
     with pytest.raises(ConfigError, match=r"Set a smaller train\.batch \(now 32\)"):
         check_startable(plan(f"{ZOO}:make_pictures"))
+
+
+def test_the_command_warns_before_it_starts_and_tries_what_was_typed(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("app.cli.train.launch_run", lambda *arguments, **named: "abcd2345")
+    monkeypatch.delenv("EMTC_ENV_MODULES")
+    words = ["train", "--env", "pettingzoo", "--detach", "--db", f"sqlite:///{tmp_path / 'x.db'}", "--map"]
+    assert run([*words, f"{ZOO}:make_speechless"]) == 0
+    assert "Warning: No info of" in capsys.readouterr().err
+    assert run([*words, f"{ZOO}:missing"]) == 2
+    assert "has nothing to call" in capsys.readouterr().err
+
+
+def test_simple_spread_is_tried_and_doubted(monkeypatch):
+    require("mpe2", find_spec("mpe2") is not None, "the extra `mpe` is not installed")
+    monkeypatch.setenv("EMTC_ENV_MODULES", "mpe2")
+    config = plan("mpe2.simple_spread_v3:parallel_env", env__pettingzoo__episode_limit=25)
+    seen = rehearsal.rehearse(config.env)
+    assert (seen.n_agents, seen.n_actions, seen.obs_dim, seen.state_dim, seen.steps) == (3, 5, 18, 54, 25)
+    assert "memory.success_threshold" in doubt_success(config)
 
 
 def test_an_environment_that_never_says_won_is_doubted_until_a_return_decides():
