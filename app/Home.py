@@ -7,8 +7,8 @@ from pathlib import Path
 import streamlit as st
 
 ROOT = Path(__file__).resolve().parent.parent
-if str(ROOT) not in sys.path:  # a checkout that was not installed
-    sys.path.append(str(ROOT))
+if str(ROOT) not in sys.path[:2]:  # a checkout that was not installed, or a folder with an app.py of its own
+    sys.path.insert(1, str(ROOT))  # behind Streamlit's own entry, this folder
 
 from app import data, messages  # noqa: E402
 from app.components import alert_toasts, compile_ahead, login, run_picker  # noqa: E402

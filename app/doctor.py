@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from emtc_core.envs.registry import doctor_rows
+from emtc_core.install import FROM_CHECKOUT, how_to_install
 
 CHROME_NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
 NEEDED = ("torch", "numba", "streamlit", "sqlalchemy", "umap-learn", "openTSNE")
@@ -48,7 +49,7 @@ def _libraries() -> list[Check]:
         try:
             checks.append(_check(package, True, importlib.metadata.version(package), needed=True))
         except importlib.metadata.PackageNotFoundError:
-            checks.append(_check(package, False, "not installed", advice="pip install -e .", needed=True))
+            checks.append(_check(package, False, "not installed", advice=FROM_CHECKOUT, needed=True))
     return checks
 
 
@@ -72,7 +73,7 @@ def _ask_cuda() -> str:
 def _faiss() -> Check:
     found = importlib.util.find_spec("faiss") is not None
     detail = "GPU neighbour search" if found else "the CPU index is used"
-    return _check("faiss", found, detail, advice='pip install -e ".[gpu]"')
+    return _check("faiss", found, detail, advice=how_to_install("gpu"))
 
 
 def _chrome() -> Check:
@@ -84,7 +85,7 @@ def _chrome() -> Check:
 def _apprise() -> Check:
     found = importlib.util.find_spec("apprise") is not None
     detail = "alerts can be sent: set EMTC_NOTIFY" if found else "alerts stay in the app"
-    return _check("apprise", found, detail, advice='pip install -e ".[alerts]"')
+    return _check("apprise", found, detail, advice=how_to_install("alerts"))
 
 
 def _environments() -> list[Check]:

@@ -11,7 +11,7 @@ command that upgrades it, never upgraded. Columns are those of the tables (`stor
 open database takes this one too. What does not live here: how a table is read in parts (`storage.tables`).
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, fields
 from importlib import import_module
 from pathlib import Path
@@ -22,11 +22,13 @@ import numpy as np
 import pandas as pd
 
 from emtc_core.errors import StorageError
+from emtc_core.install import FROM_CHECKOUT
 from storage import engine
 from storage.engine import Database
 from storage.frames import Field, make_frame
 from storage.guards import unguarded
 from storage.models import Run
+from storage.neighbor import own_app
 from storage.queries.compare import get_rows
 from storage.queries.episodes import Trajectory, get_playback, get_trajectory
 from storage.queries.memory import get_snapshot, list_snapshots
@@ -38,7 +40,7 @@ ArrowReader = Any  # a pyarrow.RecordBatchReader; pyarrow, which may be missing,
 _DRAW: Final = ("app.results.drawing", "draw_named")  # looked up by name: storage stands without the app
 _KEPT_BACK: Final = frozenset({"launch_token", "owner_token", "pid_created_at"})  # of trainers, for trainers
 _RUN_COLUMNS: Final = tuple(column for column in Run.__table__.columns if column.name not in _KEPT_BACK)
-NO_APP: Final = "Figures are drawn by EMTC Lab's app. Install it with: pip install emtc-lab"
+NO_APP: Final = f"Figures are drawn by EMTC Lab's app. Install it with: {FROM_CHECKOUT}"
 
 
 def open_database(place: str | Path, *, read_only: bool = True) -> "OpenDatabase":
@@ -129,7 +131,11 @@ class OpenDatabase(Database):
             StorageError: If the app is not installed.
             ConfigError: If there is no such figure, or it cannot be made of these runs.
         """
-        return _drawer()(self, name, runs, options)
+        try:
+            with own_app():
+                return getattr(import_module(_DRAW[0]), _DRAW[1])(self, name, runs, options)
+        except ModuleNotFoundError as error:
+            raise StorageError(f"{NO_APP} ({error.name} is missing)") from error
 
 
 @dataclass(frozen=True, repr=False)
@@ -377,11 +383,3 @@ def _lay_out_episode(episode: Trajectory, *, greedy: bool = False) -> pd.DataFra
     known = {"run_id": episode.run_id, "episode": episode.episode, "won": bool(episode.won)}
     frame.attrs = {**known, "episode_return": episode.episode_return}
     return frame
-
-
-def _drawer() -> Callable[..., Any]:
-    module, name = _DRAW
-    try:
-        return getattr(import_module(module), name)
-    except ModuleNotFoundError as error:
-        raise StorageError(f"{NO_APP} ({error.name} is missing)") from error

@@ -18,6 +18,7 @@ from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError
 
 from emtc_core.errors import StorageError
+from emtc_core.install import how_to_install
 from storage.backup import back_up
 from storage.files import FILE_MODE, find_folder, make_private_folder
 from storage.guards import check_identifier, shorten
@@ -299,7 +300,7 @@ def _server_engine(url: URL) -> Engine:
     try:
         return create_engine(url, pool_pre_ping=True)
     except ModuleNotFoundError as error:
-        raise StorageError("PostgreSQL needs psycopg. Install it with: pip install 'emtc-lab[postgres]'") from error
+        raise StorageError(f"PostgreSQL needs psycopg. Install it with: {how_to_install('postgres')}") from error
 
 
 def _upgrade(database: Database) -> Database:

@@ -16,6 +16,7 @@ from sqlalchemy import Column, Connection, LargeBinary, Table, inspect, text
 from sqlalchemy.engine import Dialect
 
 from emtc_core.errors import StorageError
+from emtc_core.install import how_to_upgrade
 from storage.blobs import measure
 from storage.engine import files_root_of, open_unchecked, read_safely
 from storage.files import find_strangers
@@ -107,7 +108,7 @@ def _schema(version: str | None) -> Iterator[Finding]:
     elif version < upgrade.SCHEMA_VERSION:
         yield Finding("notice", "schema", f"{version} is older than {upgrade.SCHEMA_VERSION}. Use: emtc db upgrade")
     elif version > upgrade.SCHEMA_VERSION:
-        yield Finding("damage", "schema", f"{version} is newer than this program. Use: pip install -U emtc-lab")
+        yield Finding("damage", "schema", f"{version} is newer than this program. Upgrade with: {how_to_upgrade()}")
 
 
 def _rows(connection: Connection, is_allowed: Callable[[str], bool]) -> Iterator[Finding]:

@@ -10,9 +10,9 @@ from typing import Final, Literal, get_args
 
 from storage.queries.alerts import RunFacts
 
-Kind = Literal["finished", "failed", "lost", "nan", "stagnation", "gate-idle", "disk-low"]
+Kind = Literal["finished", "failed", "lost", "nan", "stagnation", "gate-idle", "no-success", "disk-low"]
 KINDS: Final[tuple[Kind, ...]] = get_args(Kind)
-STOPPABLE: Final[tuple[Kind, ...]] = ("nan", "stagnation", "gate-idle")
+STOPPABLE: Final[tuple[Kind, ...]] = ("nan", "stagnation", "gate-idle", "no-success")
 """Alerts of runs that still train."""
 Severity = Literal["info", "warning", "error"]
 SEVERITY: Final[dict[Kind, Severity]] = {
@@ -22,6 +22,7 @@ SEVERITY: Final[dict[Kind, Severity]] = {
     "nan": "error",
     "stagnation": "warning",
     "gate-idle": "warning",
+    "no-success": "warning",
     "disk-low": "error",
 }
 STANDING_STILL: Final = 20
@@ -29,7 +30,7 @@ STANDING_STILL: Final = 20
 NEARLY_ALL: Final = 0.99
 """A team that wins this share has nothing left to gain."""
 GATE_AFTER: Final = 0.25
-"""Of the steps asked for: before it, an idle gate says little."""
+"""Of the steps asked for: before it, an idle gate says little, and so does an incentive without a success."""
 SCARCE_BYTES: Final = 2_000_000_000
 REMEMBERED: Final = timedelta(days=7)
 
@@ -110,9 +111,20 @@ def _standing_still(run: RunFacts) -> Iterator[Alert]:
 
 
 def _idle_gate(run: RunFacts) -> Iterator[Alert]:
-    is_due = run.status == "running" and run.env_steps >= GATE_AFTER * run.target_steps
-    if is_due and run.gate_idle and run.heartbeat_at:
+    if run.gate_idle and not run.no_success and run.heartbeat_at and _is_due(run):
         yield _alert("gate-idle", run, run.heartbeat_at, run.gate_idle, event="once")
 
 
-_RULES: Final[tuple[Callable[[RunFacts], Iterator[Alert]], ...]] = (_ended, _not_a_number, _standing_still, _idle_gate)
+def _no_success(run: RunFacts) -> Iterator[Alert]:
+    if run.no_success and run.heartbeat_at and _is_due(run):
+        yield _alert("no-success", run, run.heartbeat_at, run.no_success, event="once")
+
+
+def _is_due(run: RunFacts) -> bool:
+    return run.status == "running" and run.env_steps >= GATE_AFTER * run.target_steps
+
+
+_RULES: Final[tuple[Callable[[RunFacts], Iterator[Alert]], ...]] = (
+    *(_ended, _not_a_number, _standing_still),
+    *(_idle_gate, _no_success),
+)

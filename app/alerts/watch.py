@@ -10,6 +10,7 @@ from typing import Any
 
 from app.alerts.rules import REMEMBERED, Alert, Kind, find_alerts
 from emtc_core.errors import ConfigError, EmtcError
+from emtc_core.install import how_to_install
 from storage.control import send_command
 from storage.engine import Database
 from storage.queries.alerts import alert_facts
@@ -67,7 +68,7 @@ class Messenger:
 
 def _make_target(addresses: list[str]) -> Any:
     if importlib.util.find_spec("apprise") is None:
-        raise ConfigError(f'{NOTIFY_VARIABLE} needs apprise. Install it with: pip install "emtc-lab[alerts]"')
+        raise ConfigError(f"{NOTIFY_VARIABLE} needs apprise. Install it with: {how_to_install('alerts')}")
     import apprise  # pyright: ignore[reportMissingImports] - optional
 
     logging.getLogger("apprise").setLevel(logging.CRITICAL + 1)  # its warnings quote addresses

@@ -1,7 +1,5 @@
 """`emtc bundle | open`: some runs as one file for a colleague, and such a file looked at or taken in."""
 
-import os
-import sys
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated
@@ -9,6 +7,7 @@ from typing import Annotated
 import typer
 
 from app.cli.output import DEFAULT_DATABASE, AsJson, DatabaseUrl, print_json, say
+from app.cli.serve import become_app
 from app.format import size
 from app.results.named.memories import best_and_worst
 from emtc_core import __version__
@@ -22,7 +21,6 @@ from storage.queries.runs import get_run
 from storage.queries.sweeps import get_sweep, sweep_runs
 from storage.runs import RunRow
 
-ROOT = Path(__file__).resolve().parent.parent.parent
 BundleFile = Annotated[Path, typer.Argument(metavar="FILE", help="A bundle, as study.emtc")]
 
 
@@ -79,16 +77,8 @@ def open_file(
         say(f"{file.name} is sound. Its database, which is read and not written: {url}")
     if no_app or json:
         return 0
-    _become_app(url)
+    become_app(url, environment={READ_ONLY_VARIABLE: "1"})
     return 0
-
-
-def _become_app(url: str) -> None:
-    """Turn this process into the app, so that whoever ends the one has ended the other."""
-    if (ROOT / ".streamlit").is_dir():
-        os.chdir(ROOT)
-    home = [sys.executable, "-m", "streamlit", "run", str(ROOT / "app" / "Home.py")]
-    os.execve(sys.executable, home, os.environ | {"EMTC_DB": url, READ_ONLY_VARIABLE: "1"})
 
 
 def _import(file: Path, url: str, *, json: bool) -> None:

@@ -42,6 +42,7 @@ class Command:
 
 
 COMMANDS = {
+    "app": Command("serve:serve_app", "Start the app in the browser, from a checkout or a wheel."),
     "train": Command("train:train", "Train one run in the foreground, or detached."),
     "train-worker": Command("train:train_worker", "Train a run that another process has created.", hidden=True),
     "runs": Command("runs:runs", "List runs: search, filter, sort, page by page."),

@@ -11,14 +11,14 @@ import typer
 
 from app.cli.output import DEFAULT_DATABASE, AsJson, DatabaseUrl, RunPrefix, print_json, print_table, say
 from app.cli.progress import show_progress
-from app.runs.launch import check_startable, launch_run
+from app.runs.launch import check_startable, doubt_success, launch_run
 from app.runs.resume import Standing, launch_again, look, resume_run, take_to_resume
 from app.runs.signals import StopSignals, stop_signals
 from app.runs.versions import library_versions
 from emtc_core.config.resolve import describe_fields, resolve
 from emtc_core.config.run import RunConfig
 from emtc_core.control import StopRequested
-from emtc_core.envs.registry import IMPORTED_BY_MAP, make_env
+from emtc_core.envs.registry import IMPORTED_BY_MAP
 from emtc_core.envs.trust import allow
 from emtc_core.errors import EmtcError, RunStateError
 from storage.control import ask
@@ -53,6 +53,8 @@ def train(
     run_config = resolve(env=env, map=map, algo=algo, steps=steps, seed=seed, file=config, overrides=list(set or []))
     _allow_typed(run_config, map, set or ())
     check_startable(run_config)
+    if doubt := doubt_success(run_config):
+        say(f"Warning: {doubt}")
     database = open_database(db)
     if detach:
         run_id = launch_run(database, run_config, name=name)
@@ -78,7 +80,6 @@ def _allow_typed(config: RunConfig, map: str, overrides: Sequence[str]) -> None:
     typed = {map, *(text.partition("=")[2].strip().strip("'\"") for text in overrides)}
     if config.env.name in IMPORTED_BY_MAP and config.env.map in typed:
         allow(config.env.map)
-        make_env(config.env, n_envs=1).close()  # what cannot be made is refused before a run is
 
 
 def resume(

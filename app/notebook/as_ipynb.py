@@ -17,6 +17,7 @@ from app.notebook.frozen import pack
 from app.notebook.gather import Gathered, view_link
 from app.notebook.markdown import tame
 from app.notebook.recipes import IMPORTS, make_recipe
+from emtc_core.install import FROM_CHECKOUT
 
 Cell = dict[str, Any]
 
@@ -55,7 +56,7 @@ def show(recipe, frozen, image):
         figure = thaw(unpack(frozen))
     return to_plotly(figure)
 '''
-INSTALL = "Install EMTC Lab in this kernel with: pip install emtc-lab."
+INSTALL = f"Install EMTC Lab in this kernel with: {FROM_CHECKOUT}."
 
 
 def to_notebook(entries: Sequence[Gathered], *, database: str, address: str | None) -> bytes:

@@ -16,10 +16,12 @@ from pathlib import Path
 import numpy as np
 import psutil
 
+from app.runs.rehearsal import check_fits, rehearse, why_no_success
 from app.runs.versions import library_versions
 from emtc_core.config.resolve import resolve
 from emtc_core.config.run import RunConfig
-from emtc_core.envs.registry import check_available, check_trusted, get_env_info
+from emtc_core.envs.registry import IMPORTED_BY_MAP, check_available, check_trusted, get_env_info
+from emtc_core.envs.trust import FOLDER_VARIABLE, home_folder
 from emtc_core.errors import ConfigError, EmtcError, RunStateError, StorageError
 from storage.engine import Database, is_read_only, refuse_when_read_only, run_folder
 from storage.files import append_private, make_private_folder
@@ -49,13 +51,21 @@ def check_startable(config: RunConfig) -> None:
     """Refuse what this machine cannot run, before anything is created.
 
     Raises:
-        EnvUnavailableError: If the environment is not here, or is a module that this machine's user does not list.
-        ConfigError: If CUDA is asked for and there is none.
+        EnvUnavailableError: If the environment is not here, or is a module that this machine's user does not list, or
+            fails when it is tried.
+        ConfigError: If CUDA is asked for and there is none, or the replay buffer would not fit into memory.
     """
-    check_trusted(config.env)
     check_available(config.env)
+    check_trusted(config.env)
+    if config.env.name in IMPORTED_BY_MAP:
+        check_fits(config, rehearse(config.env))
     if config.train.device == "cuda" and (reason := _why_no_cuda()):
         raise ConfigError(reason)
+
+
+def doubt_success(config: RunConfig) -> str:
+    """Say that no episode of a startable run may ever count as a success, and what to set; else empty."""
+    return why_no_success(config, rehearse(config.env)) if config.env.name in IMPORTED_BY_MAP else ""
 
 
 def _why_no_cuda() -> str:
@@ -159,7 +169,12 @@ def spawn(arguments: list[str], log: Path, *, db: Database | None = None) -> sub
             stderr=subprocess.STDOUT,
             start_new_session=True,
             close_fds=True,
-            env={**os.environ, "PYTHONUNBUFFERED": "1", **({"EMTC_DB": db.url} if db else {})},
+            env={
+                **os.environ,
+                "PYTHONUNBUFFERED": "1",
+                FOLDER_VARIABLE: str(home_folder()),
+                **({"EMTC_DB": db.url} if db else {}),
+            },
         )
     threading.Thread(target=process.wait, daemon=True, name=f"reaper-{process.pid}").start()
     return process

@@ -5,6 +5,7 @@ from typing import Any
 
 from app.sweeps.control import this_process
 from emtc_core.errors import ConfigError
+from emtc_core.install import how_to_install
 from storage.engine import Database
 from storage.queries.sweeps import Sweep, get_sweep
 from storage.sweeps import attach_scheduler, claim_run, detach_scheduler
@@ -19,7 +20,7 @@ def import_ray() -> Any:
     try:
         return import_module("ray")
     except ImportError as exc:
-        raise ConfigError("The Ray engine needs ray. Install it with: pip install 'emtc-lab[ray]'") from exc
+        raise ConfigError(f"The Ray engine needs ray. Install it with: {how_to_install('ray')}") from exc
 
 
 def run_sweep_on_ray(db: Database, sweep_id: str, *, jobs: int) -> Sweep:

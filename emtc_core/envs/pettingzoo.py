@@ -1,7 +1,8 @@
 """Anyone's PettingZoo parallel environment, by import path: `--env pettingzoo --map module:factory`.
 
 Description: `module:factory` names something to call without arguments that returns a `ParallelEnv`; the
-    current folder is searched too. The agents are `possible_agents`, in that order, all episode long.
+    current folder is searched too (`trust.home_folder`). The agents are `possible_agents`, in that order, all
+    episode long.
 Actions: discrete spaces; an agent with fewer actions than the widest never sees the others available. A mask
     is read from the observation (`{"observation": …, "action_mask": …}`) or from the agent's info.
 Observations: each agent's space flattened (a category becomes one-hot), padded with zeros to the widest.
@@ -10,7 +11,8 @@ Rewards: the mean of all agents' rewards, or their sum (`env.pettingzoo.team_rew
     agents with opposed rewards would be averaged away.
 Episode end: when no agent is left: terminated if the game ended for any of the last ones, else truncated;
     also truncated after `env.pettingzoo.episode_limit` steps. An agent that left earlier observes zeros and
-    has action 0 alone. An episode is won if an agent's info says `won`, `is_success` or `battle_won`.
+    has action 0 alone. An episode is won if an agent's info says `won`, `is_success` or `battle_won`; where none
+    ever does (`tells_success`), `memory.success = return_threshold` says what counts as a success.
 Arguments: `env.pettingzoo.*` of the configuration.
 Differences from the original: reward bounds are unknown; replays are drawn only if the module has a function
     `make_scene(states) -> Scene` and this machine lists it (`trust`), because the map of a stored run is a row's word;
@@ -22,7 +24,6 @@ import sys
 from collections.abc import Callable, Mapping
 from importlib import import_module
 from importlib.util import find_spec
-from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, cast
 
@@ -34,14 +35,15 @@ from emtc_core.config.env import EnvConfig, PettingZooConfig
 from emtc_core.envs.adapter import empty_scene, refuse_obstacle
 from emtc_core.envs.base import EnvInfo, Observation, Scene, VectorEnv
 from emtc_core.envs.batch import blank_observation, copy_observation, refuse_unavailable
-from emtc_core.envs.trust import is_allowed, why_unlisted
+from emtc_core.envs.trust import home_folder, is_allowed, why_unlisted
 from emtc_core.errors import EnvUnavailableError
+from emtc_core.install import how_to_install
 from emtc_core.seeding import derive_seed
 
 if TYPE_CHECKING:
     from pettingzoo import ParallelEnv
 
-HOW_TO_GET = "pip install 'emtc-lab[pettingzoo]'"
+HOW_TO_GET = how_to_install("pettingzoo")
 PLACEHOLDER = "module:factory"
 """Stands in the list of maps, which are anything that can be imported."""
 
@@ -97,6 +99,12 @@ class PettingZooEnv:
         self._t = 0
         self._over = np.ones(len(envs), bool)
         self._last: Observation = blank_observation(self._info, self._n_envs)
+        self._tells_success = False
+
+    @property
+    def tells_success(self) -> bool:
+        """Whether any agent's info has said so far that an episode was won, or was not."""
+        return self._tells_success
 
     @property
     def info(self) -> EnvInfo:
@@ -117,6 +125,7 @@ class PettingZooEnv:
             own = None if seed is None else derive_seed(seed, "pettingzoo", copy)
             observations, infos = env.reset(seed=own)
             self._read(copy, env, observations, infos)
+            self._tells_success |= any(map(_mentions_success, infos.values()))
         return copy_observation(self._last)
 
     def step(self, actions: NDArray[np.integer]) -> Observation:
@@ -154,6 +163,7 @@ class PettingZooEnv:
         last.terminated[copy] = ended
         last.truncated[copy] = not ended and (finished or self._t >= self._info.episode_limit)
         self._over[copy] = last.terminated[copy] | last.truncated[copy]
+        self._tells_success |= any(map(_mentions_success, infos.values()))
         last.won[copy] = self._over[copy] and any(_says_won(info) for info in infos.values())
 
     def _read(
@@ -228,7 +238,7 @@ class _Reader:
 
 def _split(map: str) -> tuple[str, str]:
     module, colon, factory = map.partition(":")
-    if not (colon and module and factory.isidentifier()):
+    if not (colon and factory.isidentifier() and all(part.isidentifier() for part in module.split("."))):
         raise EnvUnavailableError(f"env.map must read {PLACEHOLDER} for pettingzoo, got {map!r}.")
     return module, factory
 
@@ -244,7 +254,7 @@ def _draw(map: str, states: NDArray[np.float32]) -> Scene:
 
 def _load_module(map: str) -> ModuleType:
     module, _ = _split(map)
-    here = str(Path.cwd())
+    here = str(home_folder())
     if here not in sys.path:
         sys.path.append(here)
     try:
@@ -252,6 +262,8 @@ def _load_module(map: str) -> ModuleType:
     except ImportError as error:
         reason = str(error).rstrip(".")
         raise EnvUnavailableError(f"env.map names a module that cannot be imported: {reason}.") from error
+    except Exception as error:  # anything may go wrong in a stranger's code; the cause stays in the traceback
+        raise EnvUnavailableError(f"env.map names a module that failed when it was imported: {error!r}.") from error
 
 
 def _load_factory(map: str) -> "Callable[[], ParallelEnv[Any, Any, Any]]":
@@ -278,6 +290,10 @@ def _own_state_dim(env: "ParallelEnv[Any, Any, Any]") -> int:
 
     space = getattr(env, "state_space", None)
     return spaces.flatdim(space) if isinstance(space, spaces.Box) else 0
+
+
+def _mentions_success(info: Any) -> bool:
+    return isinstance(info, Mapping) and any(key in info for key in _WON_KEYS)
 
 
 def _says_won(info: Any) -> bool:

@@ -89,7 +89,7 @@ def check_available(config: EnvConfig) -> None:
     adapter.find_info(config)
     reason = adapter.find_obstacle()
     if reason:
-        raise EnvUnavailableError(reason)
+        raise EnvUnavailableError(f"{reason} See: emtc doctor")
 
 
 def check_trusted(config: EnvConfig) -> None:

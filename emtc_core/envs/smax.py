@@ -27,9 +27,10 @@ from emtc_core.config.env import EnvConfig
 from emtc_core.envs.adapter import refuse_obstacle, refuse_unknown_map
 from emtc_core.envs.base import EnvInfo, Observation, Scene, VectorEnv
 from emtc_core.envs.batch import blank_observation, refuse_unavailable
+from emtc_core.install import how_to_install
 from emtc_core.seeding import derive_seed
 
-HOW_TO_GET = "pip install 'emtc-lab[smax]'; for a GPU also: pip install 'jax[cuda12]'"
+HOW_TO_GET = f"{how_to_install('smax')}; for a GPU also: pip install 'jax[cuda12]'"
 
 EPISODE_LIMIT = 100
 MOVES = ("north", "east", "south", "west", "stop")

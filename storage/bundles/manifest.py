@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from emtc_core.errors import StorageError
+from emtc_core.install import how_to_upgrade
 
 FORMAT: Final = "emtc-bundle"
 VERSION: Final = 1
@@ -64,7 +65,7 @@ def read_manifest(content: bytes, shown: str) -> Manifest:
     if facts["version"] != VERSION:
         raise StorageError(
             f"{shown} is a bundle of version {facts['version']}, this program reads {VERSION}. "
-            "Upgrade with: pip install -U emtc-lab"
+            f"Upgrade with: {how_to_upgrade()}"
         )
     members = facts.get("members")
     member = members.get(STUDY) if isinstance(members, dict) and members.keys() == {STUDY} else None

@@ -20,6 +20,7 @@ from typing import IO, Final
 from platformdirs import user_cache_path
 
 from emtc_core.errors import EmtcError, NewerDatabaseError, StorageError
+from emtc_core.install import how_to_upgrade
 from storage.bundles.manifest import (
     MANIFEST,
     MOST_MANIFEST_BYTES,
@@ -170,7 +171,7 @@ def _make_ready(study: Path, shown: str) -> None:
         with closing(sqlite3.connect(study, isolation_level=None)) as connection:
             connection.execute("PRAGMA journal_mode=DELETE")
     except NewerDatabaseError as error:
-        raise StorageError(f"{shown} comes from a newer version. Upgrade with: pip install -U emtc-lab") from error
+        raise StorageError(f"{shown} comes from a newer version. Upgrade with: {how_to_upgrade()}") from error
     except (EmtcError, sqlite3.Error) as error:
         reason = str(error).replace(str(study), STUDY)
         raise StorageError(f"{shown} is refused: {reason.rstrip('.')}. Nothing was kept of it.") from error

@@ -7,6 +7,7 @@ from pathlib import Path
 from sqlalchemy import Connection, create_engine, inspect, text
 
 from emtc_core.errors import NewerDatabaseError, StorageError
+from emtc_core.install import how_to_upgrade
 from storage.models import SCHEMA_VERSION, Base
 
 SCRIPTS = Path(__file__).parent
@@ -26,7 +27,7 @@ def is_current(connection: Connection, url: str) -> bool:
     if version > SCHEMA_VERSION:
         raise NewerDatabaseError(
             f"{url} was written by a newer version of EMTC Lab (schema {version}, this one knows up to "
-            f"{SCHEMA_VERSION}). Upgrade with: pip install -U emtc-lab"
+            f"{SCHEMA_VERSION}). Upgrade with: {how_to_upgrade()}"
         )
     return version == SCHEMA_VERSION
 

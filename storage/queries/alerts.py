@@ -9,7 +9,7 @@ from sqlalchemy import Connection, func, or_, select
 from storage.engine import Database
 from storage.frames import read_frame
 from storage.models import Evaluation, MetricRow, Run
-from storage.queries.gate_state import gate_states
+from storage.queries.gate_state import gate_states, idle_incentives
 from storage.runs import STOP_ASKED_AT, observe
 
 MOST_RUNS = 200
@@ -43,6 +43,8 @@ class RunFacts:
     """Where that metric was no number for the first time."""
     gate_idle: str | None = None
     """Why its gate removes nothing; None while it does, or for a run without one."""
+    no_success: str | None = None
+    """Why there is no incentive, where nothing was a success yet."""
 
 
 def alert_facts(db: Database, *, since: timedelta) -> list[RunFacts]:
@@ -55,7 +57,7 @@ def alert_facts(db: Database, *, since: timedelta) -> list[RunFacts]:
         ids = [row.id for row in rows]
         running = [run_id for run_id in ids if states[run_id] == "running"]
         scores, nans = _scores(connection, running), _nans(connection, running)
-    gates = gate_states(db, running)
+    gates, incentives = gate_states(db, running), idle_incentives(db, running)
     idle = {run_id: gate.sentence for run_id, gate in gates.items() if gate.state == "idle"}
     return [
         RunFacts(
@@ -72,6 +74,7 @@ def alert_facts(db: Database, *, since: timedelta) -> list[RunFacts]:
             tuple(scores.get(row.id, ())),
             *nans.get(row.id, (None, 0)),
             idle.get(row.id),
+            incentives.get(row.id),
         )
         for row in rows
     ]

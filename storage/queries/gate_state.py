@@ -10,13 +10,13 @@ from sqlalchemy import func, select
 from storage.engine import Database
 from storage.models import MetricRow, Run
 
-__all__ = ["ACTIVE_SHARE", "GateState", "gate_state", "gate_states", "judge", "name_gate"]
+__all__ = ["ACTIVE_SHARE", "GateState", "gate_state", "gate_states", "idle_incentives", "judge", "name_gate"]
 
 ACTIVE_SHARE = 0.001  # of the incentive removed, or of the transitions closed
 _MERGED_ALL = 0.9
 _NAMES = (
     *("gate/incentive_removed", "gate/closed_fraction", "gate/delta_mem_new", "gate/beta_new", "gate/tau"),
-    *("memory/merge_rate", "memory/hit_rate", "memory/size", "incentive/rho"),
+    *("memory/merge_rate", "memory/hit_rate", "memory/size", "incentive/rho", "rollout/win_rate", "rollout/return"),
 )
 _RUNS_AT_ONCE = 200
 
@@ -50,7 +50,27 @@ def gate_states(db: Database, run_ids: Sequence[str]) -> dict[str, GateState]:
     return found
 
 
+def idle_incentives(db: Database, run_ids: Sequence[str]) -> dict[str, str]:
+    """Which of these runs, with a gate or without, have no incentive because nothing was a success yet, and why?"""
+    values, configs = _read(db, run_ids)
+    return {
+        run_id: _explain_no_success(values[run_id], config)
+        for run_id, config in configs.items()
+        if values[run_id].get("incentive/rho") == 0
+    }
+
+
 def _states_of(db: Database, run_ids: Sequence[str]) -> dict[str, GateState]:
+    values, configs = _read(db, run_ids)
+    return {
+        run_id: judge(values[run_id], config)
+        for run_id, config in configs.items()
+        if "gate/beta_new" in values[run_id]  # every run with a gate reports it with its first episodes
+    }
+
+
+def _read(db: Database, run_ids: Sequence[str]) -> tuple[dict[str, dict[str, float]], dict[str, dict[str, Any]]]:
+    """Read the mean of each metric over a run's reports, and its configuration."""
     wanted = (MetricRow.run_id.in_(run_ids), MetricRow.name.in_(_NAMES), MetricRow.value.is_not(None))
     means = select(MetricRow.run_id, MetricRow.name, func.avg(MetricRow.value)).where(*wanted)
     with db.read() as connection:
@@ -59,11 +79,7 @@ def _states_of(db: Database, run_ids: Sequence[str]) -> dict[str, GateState]:
     values: dict[str, dict[str, float]] = {run_id: {} for run_id in run_ids}
     for run_id, name, mean in rows:
         values[run_id][name] = float(mean)
-    return {
-        run_id: judge(values[run_id], config)
-        for run_id, config in known
-        if "gate/beta_new" in values[run_id]  # every run with a gate reports it with its first episodes
-    }
+    return values, {row.id: row.config for row in known}
 
 
 def judge(values: Mapping[str, float], config: Mapping[str, Any]) -> GateState:
@@ -96,10 +112,7 @@ def _explain_idle(values: Mapping[str, float], config: Mapping[str, Any], closed
             "embedding hardly tells states apart. Try --set memory.delta_space=normalized, or a smaller memory.delta."
         )
     if not values.get("incentive/rho"):
-        return (
-            f"No sampled state belongs to a success yet, so there is no incentive to remove (ρ = 0); β is below 0.5 "
-            f"on {closed:.1%} of transitions. Train on, or check memory.success."
-        )
+        return f"{_explain_no_success(values, config)} β is below 0.5 on {closed:.1%} of transitions."
     if closed >= ACTIVE_SHARE:
         return (
             f"β is below 0.5 on {closed:.1%} of transitions, but they carry next to no incentive. "
@@ -114,6 +127,21 @@ def _explain_idle(values: Mapping[str, float], config: Mapping[str, Any], closed
     return (
         f"{merged:.1%} of states merged within δ = {delta:g}, and their returns agree: mean Δ_mem {error:.2g} against "
         f"τ = {tau:.2g}, so β stays near 1. Try --set {_wider(config)}, or a colder gate by gate.tau_start."
+    )
+
+
+def _explain_no_success(values: Mapping[str, float], config: Mapping[str, Any]) -> str:
+    memory = config.get("memory", {})
+    found = "No sampled state belongs to a success yet, so there is no incentive (ρ = 0)"
+    returned = f" (mean return so far: {values['rollout/return']:.4g})" if "rollout/return" in values else ""
+    if memory.get("success") == "return_threshold":
+        threshold = memory.get("success_threshold", float("nan"))
+        return f"{found}: too few episodes reach memory.success_threshold = {threshold:g}{returned}. Lower it."
+    if values.get("rollout/win_rate"):
+        return f"{found}. Train on, or check memory.success."
+    return (
+        f"{found}: no episode was won. Train on; if this environment never says won, set "
+        f"memory.success=return_threshold and memory.success_threshold{returned}."
     )
 
 

@@ -18,6 +18,7 @@ from app.alerts.rules import SCARCE_BYTES, STANDING_STILL, STOPPABLE, find_alert
 from app.alerts.watch import Messenger, list_alerts, stop_what_is_due
 from app.cli.main import run
 from app.components.alert_toasts import choose
+from emtc_core.config.resolve import resolve
 from emtc_core.errors import ConfigError, StorageError
 from storage.control import command_log
 from storage.engine import Database, files_root, open_database
@@ -65,6 +66,8 @@ def test_a_run_that_trains_well_is_no_news():
         ),
         ({"nan_metric": "train/loss", "nan_env_step": 42}, "nan", "train/loss was no number at step 42"),
         ({"gate_idle": "Nothing merged."}, "gate-idle", "Nothing merged."),
+        ({"no_success": "Nobody won."}, "no-success", "Nobody won."),
+        ({"no_success": "Nobody won.", "gate_idle": "No incentive."}, "no-success", "Nobody won."),
         ({"scores": scores(0.5, *[0.4] * STANDING_STILL)}, "stagnation", "since step 0 "),
     ],
 )
@@ -81,6 +84,7 @@ def test_each_event_is_one_alert(changes, kind, fragment):
         {"scores": scores(1.0, *[0.9] * STANDING_STILL)},
         {"scores": scores(0.5, *[0.4] * STANDING_STILL), "status": "paused"},
         {"gate_idle": "Nothing merged.", "env_steps": 100},
+        {"no_success": "Nobody won.", "env_steps": 100},
         {"status": "finished", "ended_at": NOW - timedelta(days=8)},
         {"status": "stopped", "ended_at": EARLIER},
     ],
@@ -159,6 +163,33 @@ def test_the_database_tells_what_happened(db):
     assert "at step 7" in told["sick"][1]
 
 
+@pytest.mark.parametrize(
+    ("success", "values", "fragment"),
+    [
+        ("flag", {"rollout/win_rate": 0.0, "rollout/return": -27.5}, "(mean return so far: -27.5)"),
+        ("flag", {"rollout/win_rate": 0.0}, "if this environment never says won, set memory.success=return_threshold"),
+        ("flag", {"rollout/win_rate": 0.1}, "Train on, or check memory.success."),
+        ("return_threshold", {"rollout/return": 3.0}, "success_threshold = 20 (mean return so far: 3). Lower it"),
+    ],
+)
+def test_a_run_in_which_nothing_can_be_a_success_is_told_without_a_gate_too(db, success, values, fragment):
+    config = resolve(algo="emu-qplex", overrides={"memory.success": success}).model_dump(mode="json")
+    run_id = create_run(db, config, target_steps=1000, versions={}, name="silent")
+    start_run(db, run_id, **ME)
+    with db.transaction() as connection:
+        rows = [{"run_id": run_id, "env_step": 500, "name": name, "value": value} for name, value in values.items()]
+        connection.execute(MetricRow.__table__.insert(), [*rows, {**rows[0], "name": "incentive/rho", "value": 0.0}])
+        connection.execute(update(Run).where(Run.id == run_id).values(env_steps=500))
+    (alert,) = list_alerts(db)
+    assert alert.kind == "no-success"
+    assert alert.sentence.startswith("No sampled state belongs to a success yet")
+    assert fragment in alert.sentence
+    with db.transaction() as connection:
+        later = [{"run_id": run_id, "env_step": 600, "name": "incentive/rho", "value": 0.1}]
+        connection.execute(MetricRow.__table__.insert(), later)
+    assert list_alerts(db) == []
+
+
 def test_a_rule_stops_only_what_it_names(db):
     still, fine = start(db, "still"), start(db, "fine")
     record_evaluations(db, still, STANDING_STILL + 1)
@@ -201,7 +232,7 @@ def test_an_address_without_a_messenger_names_what_is_missing(monkeypatch):
     monkeypatch.setenv("EMTC_NOTIFY", "mailto://user:hunter2@example.org")
     monkeypatch.setitem(sys.modules, "apprise", None)
     monkeypatch.setattr("app.alerts.watch.importlib.util.find_spec", lambda name: None)
-    with pytest.raises(ConfigError, match="emtc-lab\\[alerts\\]") as caught:
+    with pytest.raises(ConfigError, match=r'pip install -e ".*\[alerts\]"') as caught:
         Messenger()
     assert "hunter2" not in str(caught.value)
 

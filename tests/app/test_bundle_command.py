@@ -76,11 +76,11 @@ def test_the_app_is_started_on_it_and_may_only_read(seeded, tmp_path: Path, monk
     def start(program, command, environment):
         started.update(command=command, url=environment["EMTC_DB"], read_only=environment["EMTC_READ_ONLY"])
 
-    monkeypatch.setattr("app.cli.bundle.os.execve", start)
+    monkeypatch.setattr("app.cli.serve.os.execve", start)
     monkeypatch.chdir(tmp_path)
     assert run(["open", "s.emtc"]) == 0
-    assert started["command"][:4] == [sys.executable, "-m", "streamlit", "run"]
-    assert Path(started["command"][4]).is_file()
+    assert started["command"][:5] == [sys.executable, "-P", "-m", "streamlit", "run"]
+    assert Path(started["command"][5]).is_file()
     assert started["read_only"] == "1"
     assert get_run(open_database(started["url"], read_only=True), run_id).name == "Seeded run"
 

@@ -372,7 +372,9 @@ def test_a_kernel_without_the_project_says_what_to_install_and_shows_what_was_fr
     done = subprocess.run(alone, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     first, *rest = done.stdout.splitlines()
-    assert first.startswith("No module named 'app'. Install EMTC Lab in this kernel with: pip install emtc-lab.")
+    assert first.startswith(
+        "No module named 'app'. Install EMTC Lab in this kernel with: pip install -e . in a checkout"
+    )
     assert rest == ["shown", "shown"]
 
 

@@ -126,6 +126,8 @@ def test_an_environment_without_a_drawing_shows_an_empty_field_and_says_why(monk
     ("map", "message"),
     [
         ("no_colon", "must read module:factory"),
+        ("..:make", "must read module:factory"),
+        ("a game:make", "must read module:factory"),
         ("no_such_module:make", "cannot be imported"),
         (f"{HERE}:missing", "has nothing to call"),
         (f"{HERE}:not_callable", "has nothing to call"),
@@ -136,6 +138,23 @@ def test_an_environment_without_a_drawing_shows_an_empty_field_and_says_why(monk
 def test_an_unusable_map_is_refused_in_a_sentence(map: str, message: str):
     with pytest.raises(EnvUnavailableError, match=message):
         make_env(EnvConfig(name="pettingzoo", map=map), n_envs=1)
+
+
+def test_a_module_that_fails_when_it_is_imported_is_a_sentence(tmp_path, monkeypatch):
+    (tmp_path / "zoo_of_faults.py").write_text("1 / 0\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(EnvUnavailableError, match="failed when it was imported: ZeroDivisionError"):
+        make_env(EnvConfig(name="pettingzoo", map="zoo_of_faults:make"), n_envs=1)
+
+
+@pytest.mark.parametrize(("factory", "tells"), [("make", True), ("make_speechless", False)])
+def test_an_environment_shows_whether_it_can_say_that_it_was_won(factory: str, tells: bool):
+    env = load(factory)
+    seen = env.reset(0)
+    while not (seen.terminated | seen.truncated)[0]:
+        seen = env.step(np.where(seen.avail[..., 1], 1, 0))
+    assert env.tells_success is tells
+    assert seen.won[0] == tells
 
 
 def test_sizes_are_not_guessed_before_it_runs():

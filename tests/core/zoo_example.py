@@ -75,6 +75,32 @@ def make_continuous() -> Corridor:
     return env
 
 
+class Speechless(Corridor):
+    """The same walk, as most environments tell it: its infos never say whether it was won."""
+
+    def _infos(self, agents=None, won=False):
+        return {agent: {} for agent in agents or self.agents}
+
+
+class Pictures(Speechless):
+    """Agents that observe an image each."""
+
+    @functools.cache  # noqa: B019
+    def observation_space(self, agent):
+        return spaces.Box(0, 255, (84, 84, 3), np.uint8)
+
+    def _observe(self, agents=None):
+        return {agent: np.zeros((84, 84, 3), np.uint8) for agent in agents or self.agents}
+
+
+def make_speechless() -> Corridor:
+    return Speechless()
+
+
+def make_pictures() -> Corridor:
+    return Pictures()
+
+
 def make_scene(states: np.ndarray) -> Scene:
     """Draw the two walkers on a line."""
     length = len(states)

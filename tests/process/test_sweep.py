@@ -81,7 +81,7 @@ def test_the_ray_engine_says_how_to_get_ray_where_it_is_missing(tmp_path: Path) 
         file, url, path = write_sweep(tmp_path)
         done = emtc("sweep", file, "--db", url, "--engine", "ray")
         assert (done.returncode, path.exists()) == (2, False)
-        assert "pip install 'emtc-lab[ray]'" in done.stderr
+        assert 'pip install -e ".[ray]"' in done.stderr
     else:
         pytest.skip("ray is installed")
 

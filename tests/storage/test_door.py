@@ -126,6 +126,36 @@ def test_the_door_stands_without_app_torch_and_streamlit(here: door.OpenDatabase
     assert done.stdout.startswith("StorageError: Figures are drawn by EMTC Lab's app. Install it with: pip install")
 
 
+_BESIDE_A_STRANGER = """
+import sys
+from storage import open_database
+{before}
+with open_database("runs/emtc.db") as db:
+    for _ in range(2):
+        assert db.figure("gate-dynamics", [db.runs()["id"][0]]).data
+import app
+assert app.mine == "my own script", app
+assert [name for name in sys.modules if name.startswith("app.")] == []
+print("drawn")
+"""
+
+
+@pytest.mark.parametrize("before", ["", "import app"], ids=["later", "before"])
+def test_a_script_called_app_beside_the_notebook_hides_no_figure_and_stays_itself(
+    here: door.OpenDatabase, tmp_path: Path, before: str
+) -> None:
+    (tmp_path / "app.py").write_text('mine = "my own script"\n')
+    done = subprocess.run(
+        [sys.executable, "-c", _BESIDE_A_STRANGER.format(before=before)],
+        capture_output=True,
+        text=True,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert done.stdout == "drawn\n"
+
+
 def test_strange_names_of_the_package_are_no_names() -> None:
     with pytest.raises(AttributeError, match="nothing_like_it"):
         _ = storage.nothing_like_it

@@ -7,15 +7,21 @@ import streamlit as st
 from app import data, messages, state
 from app.components import config_form
 from app.format import count, duration, escape_markdown, size
-from app.runs.launch import check_startable, estimate, launch_run
+from app.runs.launch import check_startable, doubt_success, estimate, launch_run
 from emtc_core.config.resolve import describe_fields, describe_presets, flatten, resolve
 from emtc_core.config.run import RunConfig, list_algos
+from emtc_core.envs.registry import IMPORTED_BY_MAP
+from emtc_core.envs.trust import VARIABLE
 from emtc_core.errors import ConfigError, EmtcError
 
 _FIRST = frozenset({"algo", "seed", "preset", "env.name", "env.map", "train.t_max"})
 _USUAL_PRESET = "demo"
 _TOKEN = "launch_token"
 MOST_SEEDS = 8
+TYPE_A_MAP = (
+    "Type the map: module:factory names what makes your environment, as my_game:make. It is imported only if "
+    f"{VARIABLE} of this machine lists the module; it is tried for one episode before anything starts."
+)
 
 
 def show() -> None:
@@ -36,6 +42,7 @@ def show() -> None:
     if config is None or seeds is None or not _available(config):
         st.button("Start", type="primary", disabled=True, key="start_invalid")
         return
+    _success(config)
     _cost(config, seeds)
     _start(config, seeds)
 
@@ -52,9 +59,8 @@ def _choices() -> dict[str, object] | None:
         )  # fmt: skip
     with middle:
         env = st.selectbox("Environment", envs, key="env", bind="query-params", help="The game.")
-        maps = [row.map for row in rows if row.env == env]
-        map_name = st.selectbox("Map", maps, key=f"map-{env}", help="Map or scenario.") if maps else _free_map()
-    obstacle = next((r.reason for r in rows if r.env == env and r.map == map_name and not r.available), None)
+        map_name = _map(env, [row.map for row in rows if row.env == env])
+    obstacle = next((r.reason for r in rows if r.env == env and not r.available), None)
     with right:
         st.text_input(
             "Seeds", value="1", key="seeds",
@@ -64,6 +70,9 @@ def _choices() -> dict[str, object] | None:
         st.session_state["launch_name_kept"] = name
     if obstacle:
         st.warning(escape_markdown(obstacle), icon=":material/block:")
+        return None
+    if not map_name:
+        st.info(TYPE_A_MAP, icon=":material/edit:")
         return None
     return {"env": env, "map": map_name, "algo": algo, "preset": preset}
 
@@ -79,8 +88,14 @@ def _preset() -> str:
     return chosen
 
 
-def _free_map() -> str:
-    return st.text_input("Map", value="", key="map-free", help="For pettingzoo: module:factory.")
+def _map(env: str, maps: list[str]) -> str:
+    if env not in IMPORTED_BY_MAP:
+        return st.selectbox("Map", maps, key=f"map-{env}", help="Map or scenario.")
+    typed = st.text_input(
+        "Map", value="", key=f"map-{env}", placeholder="my_game:make", max_chars=300,
+        help=f"Import path of your environment, as module:factory. This machine must list the module in {VARIABLE}.",
+    )  # fmt: skip
+    return typed.strip()
 
 
 def _resolve(choice: dict[str, object], overrides: dict[str, object]) -> RunConfig | None:
@@ -171,6 +186,12 @@ def _available(config: RunConfig) -> bool:
         messages.error(exc)
         return False
     return True
+
+
+def _success(config: RunConfig) -> None:
+    """Warn where no episode may ever count as a success, which the trial of a stranger's environment showed."""
+    if doubt := doubt_success(config):
+        st.warning(escape_markdown(doubt), icon=":material/flag:")
 
 
 def _cost(config: RunConfig, seeds: list[int]) -> None:

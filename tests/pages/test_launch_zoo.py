@@ -1,0 +1,65 @@
+"""Launch with an environment of one's own: its map is typed, tried, and doubted where it cannot win."""
+
+import pytest
+
+from app.runs import rehearsal
+from storage.queries.runs import list_runs
+from tests.pages.test_pages import open_page, said
+
+ZOO = "tests.core.zoo_example"
+
+
+@pytest.fixture
+def form(empty, monkeypatch):
+    monkeypatch.setattr(rehearsal, "_ANSWERS", {})
+    monkeypatch.setenv("EMTC_ENV_MODULES", ZOO)
+    app = open_page("launch")
+    return app.selectbox(key="env").set_value("pettingzoo").run(timeout=60)
+
+
+def type_map(form, map: str):
+    return form.text_input(key="map-pettingzoo").set_value(map).run(timeout=60)
+
+
+def plain(form) -> str:
+    return said(form).replace("\\", "")
+
+
+def test_a_map_is_typed_not_chosen_and_nothing_starts_before(form, empty):
+    assert not form.exception
+    assert "Type the map" in plain(form)
+    assert [button.key for button in form.button if button.key == "start"] == []
+    assert len(list_runs(empty)) == 0
+
+
+@pytest.mark.parametrize(
+    ("map", "sentence"),
+    [
+        ("nonsense", "env.map must read module:factory for pettingzoo, got 'nonsense'."),
+        ("os:getcwd", "start again with EMTC_ENV_MODULES=os"),
+        (f"{ZOO}:missing", "has nothing to call by the name 'missing'"),
+    ],
+)
+def test_a_map_that_must_fail_is_one_sentence_and_no_button(form, map, sentence):
+    form = type_map(form, map)
+    assert not form.exception
+    (error,) = form.error
+    assert sentence in error.value.replace("\\", "")
+    assert form.button(key="start_invalid").disabled
+
+
+def test_a_good_map_may_start_and_one_that_cannot_win_is_doubted(form):
+    form = type_map(form, f"{ZOO}:make")
+    assert not form.error
+    assert not form.button(key="start").disabled
+    assert not form.warning
+    form = type_map(form, f"{ZOO}:make_speechless")
+    assert not form.button(key="start").disabled
+    assert "memory.success=return_threshold" in form.warning[0].value.replace("\\", "")
+
+
+def test_images_are_refused_before_the_start(form, monkeypatch):
+    monkeypatch.setattr(rehearsal, "memory_bytes", lambda: 10**9)
+    form = type_map(form, f"{ZOO}:make_pictures")
+    assert "42,336 of state" in form.error[0].value.replace("\\", "")
+    assert form.button(key="start_invalid").disabled
