@@ -5,9 +5,10 @@ from typing import Any
 
 from app.sweeps.control import this_process
 from emtc_core.errors import ConfigError
+from storage.claims import claim_run
 from storage.engine import Database
 from storage.queries.sweeps import Sweep, get_sweep
-from storage.sweeps import attach_scheduler, claim_run, detach_scheduler
+from storage.sweeps import attach_scheduler, detach_scheduler
 
 
 def import_ray() -> Any:
