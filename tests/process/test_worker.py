@@ -2,8 +2,10 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,6 +22,7 @@ from tests.process.test_sweep import TINY
 from tests.process.trainers import EMTC, emtc, environment, wait_until
 from tests.require import require
 
+ROOT = Path(__file__).parents[2]
 Ask = Callable[..., list[tuple[Any, ...]]]
 
 
@@ -60,11 +63,14 @@ def trained_by(worker: subprocess.Popen[bytes], db: Database) -> tuple[int, str]
     return None
 
 
-def wait_for_checkpoint(worker: subprocess.Popen[bytes], db: Database) -> tuple[int, str]:
-    found: list[tuple[int, str]] = []
+def wait_for_checkpoint(
+    workers: list[subprocess.Popen[bytes]], db: Database
+) -> tuple[subprocess.Popen[bytes], int, str]:
+    """The first worker whose trainer has a checkpoint, that trainer, and its run."""
+    found: list[tuple[subprocess.Popen[bytes], int, str]] = []
 
     def look() -> bool:
-        found.extend([pair] if (pair := trained_by(worker, db)) else [])
+        found.extend((worker, *pair) for worker in workers if (pair := trained_by(worker, db)))
         return bool(found)
 
     wait_until(look, timeout_s=120, what="a checkpoint")
@@ -78,17 +84,17 @@ def gaps(ask: Ask) -> list[tuple[Any, ...]]:
 
 
 def check_that_runs_survive(url: str, folder: Path, *, steps: int) -> None:
-    """The first worker dies with its trainer, the second is told to leave, the third finishes what they left."""
+    """One of two workers dies with its trainer, the other is told to leave, a third finishes what they left."""
     db = queue(url, folder, steps=steps, seeds=2)
     ask = asking(db)
-    first, second = (start_worker(url, folder / f"{i}.log") for i in (1, 2))
-    pid, killed = wait_for_checkpoint(first, db)
+    workers = {start_worker(url, folder / f"{i}.log"): folder / f"{i}.log" for i in (1, 2)}
+    first, pid, killed = wait_for_checkpoint(list(workers), db)
     for each in (first.pid, pid):
         os.kill(each, signal.SIGKILL)
-    _, left = wait_for_checkpoint(second, db)
+    second, _, left = wait_for_checkpoint([worker for worker in workers if worker is not first], db)
     second.send_signal(signal.SIGUSR1)
     assert (first.wait(), second.wait(timeout=120)) == (-signal.SIGKILL, 0)
-    log = (folder / "2.log").read_text()
+    log = workers[second].read_text()
     assert "1 queued" in log, log
     ((queued, stood_at),) = ask("select id, env_steps from runs where status = 'queued' and env_steps > 0")
     assert queued == left
@@ -108,7 +114,7 @@ def check_that_runs_survive(url: str, folder: Path, *, steps: int) -> None:
 
 
 def test_runs_survive_a_killed_worker_and_one_that_has_to_leave(tmp_path: Path) -> None:
-    check_that_runs_survive(f"sqlite:///{tmp_path / 'x.db'}", tmp_path, steps=400)
+    check_that_runs_survive(f"sqlite:///{tmp_path / 'x.db'}", tmp_path, steps=500)
 
 
 @pytest.mark.slow
@@ -126,7 +132,7 @@ def test_a_second_signal_ends_a_worker_and_its_trainer_at_once(tmp_path: Path) -
     url = f"sqlite:///{tmp_path / 'x.db'}"
     db = queue(url, tmp_path, steps=40_000, seeds=1)
     worker = start_worker(url, tmp_path / "log")
-    pid, run_id = wait_for_checkpoint(worker, db)
+    _, pid, run_id = wait_for_checkpoint([worker], db)
     os.kill(pid, signal.SIGSTOP)
     worker.terminate()
     wait_until(lambda: "Leaving" in (tmp_path / "log").read_text(), timeout_s=60, what="the first signal")
@@ -136,3 +142,36 @@ def test_a_second_signal_ends_a_worker_and_its_trainer_at_once(tmp_path: Path) -
     wait_until(lambda: not psutil.pid_exists(pid), timeout_s=60, what="the trainer's end")
     assert find_run(db, run_id).state == State.LOST
     db.dispose()
+
+
+def job_scripts() -> dict[str, list[str]]:
+    """The commands of the README's job scripts, as the schedulers would start them."""
+    readme = (ROOT / "README.md").read_text()
+    sbatch = re.search(r"```bash\n(#!/bin/bash\n#SBATCH.*?)```", readme, re.DOTALL)
+    job = re.search(r"kind: Job.*?command: (\[.*?\])", readme, re.DOTALL)
+    assert sbatch
+    assert job
+    return {"sbatch": ["bash", "-c", sbatch[1]], "kubernetes": json.loads(job[1])}
+
+
+@pytest.mark.parametrize("name", ["sbatch", "kubernetes"])
+def test_the_job_scripts_of_the_readme_run(name: str, tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'x.db'}"
+    open_database(url).dispose()
+    program = tmp_path / "emtc"
+    program.write_text(f'#!/bin/sh\nexec {sys.executable} -m app.cli.main "$@"\n')
+    program.chmod(0o755)
+    variables = {**environment(), "EMTC_DB": url, "PATH": f"{tmp_path}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(job_scripts()[name], capture_output=True, text=True, check=False, env=variables)
+    assert (done.returncode, done.stderr.strip()) == (0, "No run waited for this worker.")
+
+
+@pytest.mark.slow
+def test_an_idle_worker_waits_says_so_and_ends_when_told(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'x.db'}"
+    open_database(url).dispose()
+    worker = start_worker(url, tmp_path / "log")
+    wait_until(lambda: "No run waits" in (tmp_path / "log").read_text(), timeout_s=60, what="its sentence")
+    assert worker.poll() is None
+    worker.send_signal(signal.SIGUSR1)
+    assert worker.wait(timeout=60) == 0
