@@ -8,7 +8,8 @@
 
 The table `runs` stores six words; the finer states follow from the word, the owner (process, host, when it took the
 run), its heartbeat, and whether somebody asked it to stop. A process owns a run by the token in `runs.owner_token`:
-whoever takes the run over writes another one, and the earlier owner can write no more, whenever it wakes up.
+whoever takes the run over writes another one, and the earlier owner can write no more, whenever it wakes up. A worker
+that has to leave its machine gives its runs back: they are created again, and another worker goes on with them.
 """
 
 from collections.abc import Iterable
@@ -50,6 +51,7 @@ class Event(StrEnum):
     VANISH = "vanish"
     WAKE = "wake"
     REQUEUE = "be queued again"
+    GIVE_BACK = "be given back"
     THIN = "be thinned"
     DELETE = "be deleted"
 
@@ -102,6 +104,7 @@ TRANSITIONS: Final[tuple[Transition, ...]] = (
     *_ways(Event.VANISH, _OWNED, _S.LOST, Actor.CLOCK, "its owner's next sign of life, or resume"),
     *(Transition(_S.LOST, Event.WAKE, after, Actor.OWNER, "silence") for after in _OWNED),
     *_ways(Event.REQUEUE, (_S.STOPPED, _S.FAILED), _S.CREATED, Actor.PERSON, "stop"),
+    *_ways(Event.GIVE_BACK, (_S.STARTING, _S.RUNNING), _S.CREATED, Actor.OWNER, "the next worker that claims it"),
     *(
         Transition(state, Event.THIN, state, Actor.PERSON, "nothing: what was thinned is gone; its curves stay")
         for state in (_S.FINISHED, *_RESUMABLE)

@@ -270,7 +270,8 @@ def finish_run(
     now = datetime.now(UTC)
     with db.transaction() as connection:
         row = locked_row(connection, run_id)
-        check_token(row, token)
+        if token is not None or row.pid is not None:
+            check_token(row, token)
         state = lifecycle.refine(row, row.status)  # its owner is here, however long it was silent
         leaves = state == State.CREATED and status == "stopped"
         lifecycle.check(run_id, state, Event.LEAVE_QUEUE if leaves else _ENDINGS[status])

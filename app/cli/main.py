@@ -58,6 +58,7 @@ COMMANDS = {
     "hide": Command("labels:hide", "Leave runs out of figures, or show them again."),
     "sweep": Command("sweep:sweep", "Train every run of a sweep file, or go on with it."),
     "sweep-worker": Command("sweep:sweep_worker", "Start the runs of a sweep that another process saved.", hidden=True),
+    "worker": Command("worker:worker", "Train queued runs of a database, on any machine that reaches it."),
     "project": Command("project:project", "Project the memory of a run to the plane."),
     "export": Command("export:export", "Write one figure or one table of some runs."),
     "bundle": Command("bundle:bundle", "Write runs into one file for a colleague."),

@@ -28,6 +28,7 @@ def sweep(
     jobs: Jobs = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the runs and their cost; create nothing")] = False,
     detach: Annotated[bool, typer.Option("--detach", help="Run in the background and return")] = False,
+    queue: Annotated[bool, typer.Option("--queue", help="Queue the runs for emtc worker and return")] = False,
     retry: Annotated[bool, typer.Option("--retry", help="Queue stopped and failed runs of the sweep again")] = False,
     stop: Annotated[bool, typer.Option("--stop", help="Stop the sweep: queued runs and trainers")] = False,
     list_: Annotated[bool, typer.Option("--list", help="List the sweeps of the database")] = False,
@@ -52,17 +53,13 @@ def sweep(
         return _stop(open_database(db, create=False), plan.id)
     if engine == "ray":
         import_ray()
-    control.check_plan(plan)
+    control.check_plan(plan, elsewhere=queue)
     database = open_database(db)
-    queued = control.create_sweep(database, plan, jobs=at_once)
+    queued = control.create_sweep(database, plan, jobs=at_once, elsewhere=queue)
     queued += control.retry(database, plan.id) if retry else 0
+    if queue or detach:
+        return _leave_to_others(database, plan, file, queued, at_once, detach=detach, json=json)
     say(f"Sweep {plan.id}: {len(plan.runs)} runs, {queued} queued now, {at_once} at once.")
-    if detach:
-        control.start_scheduler(database, plan.id, jobs=at_once)
-        say(f"It runs in the background. Watch it with: emtc sweep --list; stop it with: emtc sweep {file} --stop")
-        if json:
-            print_json({"sweep_id": plan.id, "name": plan.file.name, "status": "active", "runs": len(plan.runs)})
-        return 0
     return _run(database, plan.id, file, engine, at_once, json=json)
 
 
@@ -70,6 +67,22 @@ def sweep_worker(sweep_id: str, jobs: Jobs = None, db: DatabaseUrl = DEFAULT_DAT
     """Start the runs of a sweep that another process has saved; what a detached scheduler executes."""
     ended = run_sweep(open_database(db), sweep_id, jobs=jobs or control.default_jobs())
     say(_summary(ended))
+    return 0
+
+
+def _leave_to_others(
+    database: Database, plan: Plan, file: str, queued: int, jobs: int, *, detach: bool, json: bool
+) -> int:
+    """Return at once: a scheduler in the background goes on, or whoever starts workers."""
+    found = f"Sweep {plan.id}: {len(plan.runs)} runs, {queued} queued now"
+    if detach:
+        say(f"{found}, {jobs} at once.")
+        control.start_scheduler(database, plan.id, jobs=jobs)
+        say(f"It runs in the background. Watch it with: emtc sweep --list; stop it with: emtc sweep {file} --stop")
+    else:
+        say(f"{found}. Train them, on this machine or others, with: emtc worker")
+    if json:
+        print_json({"sweep_id": plan.id, "name": plan.file.name, "status": "active", "runs": len(plan.runs)})
     return 0
 
 

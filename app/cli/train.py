@@ -14,6 +14,7 @@ from app.cli.progress import show_progress
 from app.runs.launch import check_startable, doubt_success, launch_run
 from app.runs.resume import Standing, launch_again, look, resume_run, take_to_resume
 from app.runs.signals import StopSignals, stop_signals
+from app.runs.stopping import leave_run
 from app.runs.versions import library_versions
 from emtc_core.config.resolve import describe_fields, resolve
 from emtc_core.config.run import RunConfig
@@ -137,25 +138,26 @@ def train_worker(
     run_id: str,
     resume: Annotated[bool, typer.Option("--resume")] = False,
     token: Annotated[str | None, typer.Option("--token")] = None,
+    give_back: Annotated[bool, typer.Option("--give-back")] = False,
     db: DatabaseUrl = DEFAULT_DATABASE,
 ) -> int:
     """Train a run that another process has created; what a detached trainer executes."""
-    with stop_signals() as signals:
+    with stop_signals(give_back=give_back) as signals:
         database = open_database(db, create=False)
         try:
             _train_heard(database, run_id, token, signals, resume=resume)
         except StopRequested:
-            _mark_stopped(database, run_id, token)
+            _mark_stopped(database, run_id, token, signals)
         except Exception as exc:
             say(str(exc))
             return 1
     return 0
 
 
-def _mark_stopped(database: Database, run_id: str, token: str | None) -> None:
+def _mark_stopped(database: Database, run_id: str, token: str | None, signals: StopSignals) -> None:
     """Write that a signal came before the first step, wherever it was heard."""
     with suppress(RunStateError):  # it is written already
-        finish_run(database, run_id, "stopped", token=token)
+        leave_run(database, run_id, token, signals)
     say(f"Run {run_id} was stopped before its first step.")
 
 
@@ -192,7 +194,7 @@ def _train_in_foreground(
         with show_progress(database, run_id) as on_progress:
             summary = _train_heard(database, run_id, token, signals, resume=resume, on_progress=on_progress)
     except StopRequested:
-        _mark_stopped(database, run_id, token)
+        _mark_stopped(database, run_id, token, signals)
         if json:
             print_json({"run_id": run_id, "status": "stopped", "env_steps": get_run(database, run_id).env_steps})
         return 0

@@ -188,13 +188,25 @@ def start_warmup(log: Path) -> bool:
     return True
 
 
-def start_trainer(db: Database, run_id: str, *, token: str, resume: bool = False) -> None:
+def start_trainer(
+    db: Database, run_id: str, *, token: str, resume: bool = False, give_back: bool = False
+) -> subprocess.Popen[bytes] | None:
     """Start the process that trains a run which this one has taken, and hand it over.
+
+    Args:
+        db: An open database.
+        run_id: The run.
+        token: By which this process owns it.
+        resume: Go on from its newest usable checkpoint.
+        give_back: A signal to the trainer gives the run back to the queue instead of stopping it.
+
+    Returns:
+        The process, or None if it ended at once.
 
     Raises:
         StorageError: If it cannot be started; the run is marked failed then.
     """
-    options = ["--token", token, *(["--resume"] if resume else [])]
+    options = ["--token", token, *(["--resume"] if resume else []), *(["--give-back"] if give_back else [])]
     command = ["app.cli.main", "train-worker", run_id, *options]
     try:
         process = spawn(command, run_folder(db, run_id) / LOG_NAME, db=db)
@@ -207,9 +219,10 @@ def start_trainer(db: Database, run_id: str, *, token: str, resume: bool = False
     except psutil.NoSuchProcess:
         with suppress(RunStateError):  # it said itself how it ended
             finish_run(db, run_id, "failed", error="Its trainer ended at once. The log says more.", token=token)
-        return
+        return None
     host = socket.gethostname()
     mark_launched(db, run_id, pid=process.pid, pid_created_at=created_at, host=host, token=token)
+    return process
 
 
 def _known_speed(db: Database | None, config: RunConfig) -> tuple[float, str]:

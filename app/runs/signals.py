@@ -1,7 +1,8 @@
 """SIGTERM and SIGINT as a stop, from a run's first row to its last: heard while libraries load, too.
 
 Until a trainer polls, a signal ends what goes on at once, since nothing has been learned that could be lost. From
-then on it is a stop command, which leaves a checkpoint; a second SIGINT ends even that.
+then on it is a stop command, which leaves a checkpoint; a second SIGINT ends even that. The trainer of a worker takes
+a signal as the machine's wish, not a person's: its run goes back to the queue.
 """
 
 import os
@@ -20,9 +21,16 @@ _SAID = "Stopping: the trainer leaves a checkpoint. Press Ctrl-C again to end at
 class StopSignals:
     """Remembers that somebody sent a signal, and hands it on in the way that fits the moment."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, give_back: bool = False) -> None:
+        """Hear signals as a person's stop, or with `give_back` as the wish of a machine that is needed elsewhere."""
+        self._gives_back = give_back
         self._asked = self._polled = False
         self._blocked: Callable[[], str | None] = lambda: None
+
+    @property
+    def gives_back(self) -> bool:
+        """Whether a signal has come after which the run goes back to the queue."""
+        return self._gives_back and self._asked
 
     def on_signal(self, number: int, frame: FrameType | None) -> None:
         """Take a signal.
@@ -55,10 +63,11 @@ class StopSignals:
 
 
 @contextmanager
-def stop_signals() -> Generator[StopSignals]:
-    """Listen to signals; afterwards they mean what they meant before."""
-    signals = StopSignals()
-    previous = {number: signal.signal(number, signals.on_signal) for number in _SIGNALS}
+def stop_signals(*, give_back: bool = False) -> Generator[StopSignals]:
+    """Listen to signals, with `give_back` to SIGUSR1 too; afterwards they mean what they meant before."""
+    signals = StopSignals(give_back=give_back)
+    numbers = (*_SIGNALS, signal.SIGUSR1) if give_back else _SIGNALS
+    previous = {number: signal.signal(number, signals.on_signal) for number in numbers}
     try:
         yield signals
     finally:

@@ -13,6 +13,7 @@ from typing import Literal
 import torch
 
 from app.runs.signals import StopSignals, stop_signals
+from app.runs.stopping import leave_run
 from emtc_core.checkpoint import CheckpointStore, Loaded
 from emtc_core.checkpoint_file import set_newer_aside
 from emtc_core.config.resolve import config_from_stored
@@ -65,31 +66,42 @@ def train_run(
         owner = this_process()
         claim_start(database, run_id, owner)
         token = owner.token
-    with _ending(database, run_id, token):
+    with _ending(database, run_id, token, signals):
         config, device = _begin(database, run_id, token)
         summary = _train(
             database, run_id, config, device, resume=resume, token=token, signals=signals, on_progress=on_progress
         )
-    _end(database, run_id, summary.status, token)
+    _end(database, run_id, summary.status, token, signals)
     return summary
 
 
-def _end(database: Database, run_id: str, status: Literal["finished", "stopped"], token: str) -> None:
+def _end(
+    database: Database, run_id: str, status: Literal["finished", "stopped"], token: str, signals: StopSignals
+) -> None:
     """Write how the run ended, however long the database is locked, full or away."""
+
+    def write() -> None:
+        if status == "finished":
+            finish_run(database, run_id, status, token=token)
+        else:
+            leave_run(database, run_id, token, signals)
+
     try:
-        patiently(database, lambda: finish_run(database, run_id, status, token=token))
-    except RunStateError:
-        if get_run(database, run_id).status != status:  # else an earlier try arrived, and its answer was lost
+        patiently(database, write)
+    except RunStateError:  # it stands unless an earlier try arrived, and its answer was lost
+        row = get_run(database, run_id)
+        given_back = signals.gives_back and row.owner_token != token
+        if row.status != status and not given_back:
             raise
 
 
 @contextmanager
-def _ending(database: Database, run_id: str, token: str) -> Generator[None]:
+def _ending(database: Database, run_id: str, token: str, signals: StopSignals) -> Generator[None]:
     """Leave the reason in the database when a run does not come to its end."""
     try:
         yield
     except StopRequested:
-        _end(database, run_id, "stopped", token)
+        _end(database, run_id, "stopped", token, signals)
         raise
     except (RunInterruptedError, KeyboardInterrupt) as exc:
         with suppress(StorageError):  # what stood in the way of the rows stands in the way of this one too

@@ -13,10 +13,11 @@ from app.runs.versions import library_versions
 from app.sweeps.file import SweepFile
 from app.sweeps.plan import Plan, make_plan
 from emtc_core.errors import ConfigError, RunStateError
+from storage.claims import Worker
 from storage.control import send_command
 from storage.engine import Database, sweep_folder
 from storage.queries.sweeps import Sweep, get_sweep, list_sweeps
-from storage.sweeps import Worker, attach_scheduler, requeue, save_sweep, stop_sweep
+from storage.sweeps import attach_scheduler, requeue, save_sweep, stop_sweep
 
 
 def default_jobs() -> int:
@@ -29,20 +30,28 @@ def this_process() -> Worker:
     return Worker(os.getpid(), psutil.Process().create_time(), socket.gethostname())
 
 
-def check_plan(plan: Plan) -> None:
-    """Refuse a plan that this machine cannot run, before anything is created.
+def check_plan(plan: Plan, *, elsewhere: bool = False) -> None:
+    """Refuse a plan that this machine cannot run, before anything is created; one for elsewhere is judged there.
 
     Raises:
         EnvUnavailableError: If a map or its environment is not here.
         ConfigError: If CUDA is asked for and there is none.
     """
+    if elsewhere:
+        return
     asked = {(run.config.env.model_dump_json(), run.config.train.device): run.config for run in plan.runs}
     for config in asked.values():
         check_startable(config)
 
 
-def create_sweep(db: Database, plan: Plan, *, jobs: int) -> int:
+def create_sweep(db: Database, plan: Plan, *, jobs: int, elsewhere: bool = False) -> int:
     """Queue the runs of a plan that the database does not have yet, and let a stopped sweep go on.
+
+    Args:
+        db: An open database.
+        plan: The runs.
+        jobs: Trainers at once.
+        elsewhere: Other machines train it: what is missing on this one does not matter.
 
     Returns:
         How many runs were queued.
@@ -50,7 +59,7 @@ def create_sweep(db: Database, plan: Plan, *, jobs: int) -> int:
     Raises:
         EnvUnavailableError, ConfigError: If this machine cannot run it; nothing is created.
     """
-    check_plan(plan)
+    check_plan(plan, elsewhere=elsewhere)
     was_stopped = plan.id in {sweep.id for sweep in list_sweeps(db) if sweep.status == "stopped"}
     queued = save_sweep(
         db,

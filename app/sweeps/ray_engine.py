@@ -6,9 +6,10 @@ from typing import Any
 from app.sweeps.control import this_process
 from emtc_core.errors import ConfigError
 from emtc_core.install import how_to_install
+from storage.claims import claim_run
 from storage.engine import Database
 from storage.queries.sweeps import Sweep, get_sweep
-from storage.sweeps import attach_scheduler, claim_run, detach_scheduler
+from storage.sweeps import attach_scheduler, detach_scheduler
 
 
 def import_ray() -> Any:

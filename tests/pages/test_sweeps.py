@@ -6,8 +6,9 @@ import socket
 import psutil
 import pytest
 
+from storage.claims import Worker
 from storage.queries.sweeps import list_sweeps, sweep_runs
-from storage.sweeps import Worker, attach_scheduler
+from storage.sweeps import attach_scheduler
 from tests.app.sweep_cases import ABLATION, AUGMENTATION, DELTA, LAMBDA, TAU, seed_sweep
 from tests.pages.test_pages import open_page, said
 

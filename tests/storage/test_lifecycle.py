@@ -20,6 +20,7 @@ from sqlalchemy import update
 
 from emtc_core.errors import RunNotFoundError, RunStateError
 from storage import lifecycle
+from storage.claims import Claim, give_back
 from storage.control import DatabaseControl, ask_stop, send_command
 from storage.engine import Database, open_database
 from storage.lifecycle import STORED, TRANSITIONS, Event, State
@@ -237,6 +238,22 @@ class LifeOfARun(RuleBasedStateMachine):
             finish_run(self.db, self.run_id, ending, token=self.owner.token)
         if allowed:
             self.state = State(ending)
+            self.end_process()
+
+    @precondition(lambda self: self.exists and self.owner is not None and self.alive)
+    @rule()
+    def give_back(self) -> None:
+        """A machine is needed elsewhere: the run waits again, unless somebody wanted it to stop or to pause."""
+        assert self.owner is not None
+        row = find_run(self.db, self.run_id)
+        state = lifecycle.refine(row, row.status)
+        stays = state in (State.STOPPING, State.PAUSED)
+        allowed = row.owner_token == self.owner.token and (stays or lifecycle.allows(state, Event.GIVE_BACK))
+        claim = Claim(self.run_id, resume=False, token=self.owner.token)
+        with refused_unless(allowed):
+            give_back(self.db, self.run_id, token=self.owner.token, claim=claim)
+        if allowed:
+            self.state = State.STOPPED if stays else State.CREATED
             self.end_process()
 
     @precondition(lambda self: self.exists)

@@ -10,6 +10,7 @@ import psutil
 import pytest
 
 from emtc_core.errors import StorageError
+from storage.claims import Worker, claim_run
 from storage.control import send_command
 from storage.engine import Database, open_database
 from storage.models import SCHEMA_VERSION
@@ -19,9 +20,7 @@ from storage.queries.sweeps import Progress, Sweep, get_sweep, list_sweeps, swee
 from storage.runs import finish_run, start_run
 from storage.sweeps import (
     PlannedRun,
-    Worker,
     attach_scheduler,
-    claim_run,
     detach_scheduler,
     requeue,
     save_sweep,

@@ -1,0 +1,158 @@
+"""Runs taken by workers of several machines and given back, on both databases: never twice, nobody's wish undone."""
+
+import threading
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import psutil
+import pytest
+from sqlalchemy import update
+
+from emtc_core.errors import RunStateError
+from storage.claims import Claim, Worker, claim_any, claim_run, give_back
+from storage.control import ask_stop, send_command
+from storage.engine import Database, open_database
+from storage.lifecycle import State
+from storage.models import Run
+from storage.ownership import check_owned
+from storage.runs import create_run, find_run, finish_run, start_run
+from storage.sweeps import PlannedRun, save_sweep, stop_sweep
+from tests.storage.records import CONFIG
+
+
+def save(db: Database, sweep_id: str, n: int) -> None:
+    runs = [PlannedRun(f"{sweep_id}-{i}", f"{sweep_id} {i}", {**CONFIG, "seed": i}, 1000) for i in range(n)]
+    save_sweep(db, sweep_id, name=sweep_id, plan={"runs": []}, runs=runs, versions={}, jobs=1)
+
+
+@pytest.fixture
+def me() -> Worker:
+    process = psutil.Process()
+    return Worker(process.pid, process.create_time(), "this-machine")
+
+
+def begin(db: Database, claim: Claim, worker: Worker) -> None:
+    process: dict[str, Any] = {"pid": worker.pid, "pid_created_at": worker.pid_created_at, "host": worker.host}
+    start_run(db, claim.run_id, **process, device="cpu", token=claim.token)
+
+
+def claim_one(db: Database, worker: Worker) -> Claim:
+    claim = claim_any(db, worker)
+    assert claim is not None
+    return claim
+
+
+def silence(db: Database, run_id: str) -> None:
+    with db.transaction() as connection:
+        past = datetime.now(UTC) - timedelta(hours=1)
+        connection.execute(update(Run).where(Run.id == run_id).values(heartbeat_at=past, host="far-away"))
+
+
+def test_of_many_workers_and_schedulers_each_run_has_one(url: str, me: Worker) -> None:
+    db = open_database(url)
+    for sweep_id in ("aaaa0000", "bbbb1111"):
+        save(db, sweep_id, 8)
+    alone = [create_run(db, CONFIG, target_steps=10, versions={}) for _ in range(4)]
+    claimed: list[str] = []
+
+    def take_all(scheduler: bool) -> None:
+        own = open_database(url)
+        while claim := claim_run(own, "aaaa0000", me, jobs=99) if scheduler else claim_any(own, me):
+            claimed.append(claim.run_id)
+        own.dispose()
+
+    threads = [threading.Thread(target=take_all, args=(i == 0,)) for i in range(5)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    while claim := claim_any(db, me):  # one that two reached for at once was left for the next look
+        claimed.append(claim.run_id)
+    assert len(claimed) == len(set(claimed)) == 20
+    assert set(alone) < set(claimed)
+    db.dispose()
+
+
+def test_a_run_given_back_waits_and_its_earlier_owner_writes_nothing(db: Database, me: Worker) -> None:
+    save(db, "aaaa0000", 1)
+    claim = claim_one(db, me)
+    begin(db, claim, me)
+    send_command(db, claim.run_id, "pause")  # not heard yet: it is void for the next trainer
+    assert give_back(db, claim.run_id, token=claim.token) == "queued"
+    row = find_run(db, claim.run_id)
+    assert (row.state, row.pid, row.host) == (State.CREATED, None, me.host)
+    with pytest.raises(RunStateError, match="belongs to nobody"), db.transaction() as connection:
+        check_owned(connection, claim.run_id, claim.token)
+    with pytest.raises(RunStateError, match="belongs to"):
+        finish_run(db, claim.run_id, "stopped", token=claim.token)
+    again = claim_one(db, me)
+    assert (again.run_id, again.resume, again.host) == (claim.run_id, True, me.host)
+    with db.read() as connection:
+        waiting = connection.exec_driver_sql("SELECT count(*) FROM commands WHERE acknowledged_at IS NULL").scalar()
+    assert waiting == 0
+
+
+def test_a_run_given_back_leaves_the_queue_when_a_person_stops_it(db: Database, me: Worker) -> None:
+    save(db, "aaaa0000", 1)
+    claim = claim_one(db, me)
+    begin(db, claim, me)
+    give_back(db, claim.run_id, token=claim.token)
+    assert "left the queue" in ask_stop(db, claim.run_id)
+    assert claim_any(db, me) is None
+
+
+@pytest.mark.parametrize("wish", ["stop", "stop heard", "pause", "stop the sweep"])
+def test_what_a_person_wanted_is_not_undone(db: Database, me: Worker, wish: str) -> None:
+    save(db, "aaaa0000", 1)
+    claim = claim_one(db, me)
+    begin(db, claim, me)
+    if wish == "pause":
+        with db.transaction() as connection:
+            connection.execute(update(Run).values(status="paused"))
+    elif wish == "stop the sweep":
+        assert stop_sweep(db, "aaaa0000") == (0, [claim.run_id])
+    else:
+        send_command(db, claim.run_id, "stop")
+    if wish == "stop heard":
+        with db.transaction() as connection:
+            connection.exec_driver_sql("UPDATE commands SET acknowledged_at = requested_at")
+    assert give_back(db, claim.run_id, token=claim.token) == "stopped"
+    row = find_run(db, claim.run_id)
+    assert row.state == State.STOPPED
+    assert ("paused" in (row.error or "")) == (wish == "pause")
+    assert claim_any(db, me) is None
+
+
+def test_a_trainer_leaves_a_run_that_it_has_not_begun_to_its_launcher(db: Database, me: Worker) -> None:
+    save(db, "aaaa0000", 1)
+    first = claim_one(db, me)
+    begin(db, first, me)
+    silence(db, first.run_id)
+    claim = claim_one(db, me)
+    assert (claim.resume, claim.host) == (True, "far-away")
+    assert give_back(db, claim.run_id, token=claim.token) is None
+    assert give_back(db, claim.run_id, token=claim.token, claim=claim) == "queued"
+    assert find_run(db, claim.run_id).host == "far-away", "where its checkpoints lie stays known"
+
+
+def test_a_run_that_has_ended_cannot_be_given_back(db: Database, me: Worker) -> None:
+    save(db, "aaaa0000", 1)
+    claim = claim_one(db, me)
+    begin(db, claim, me)
+    finish_run(db, claim.run_id, "finished", token=claim.token)
+    with pytest.raises(RunStateError, match="finished"):
+        give_back(db, claim.run_id, token=claim.token, claim=claim)
+
+
+def test_runs_of_stopped_sweeps_and_lost_runs_of_people_are_left_alone(db: Database, me: Worker) -> None:
+    save(db, "aaaa0000", 2)
+    stop_sweep(db, "aaaa0000")
+    alone = create_run(db, CONFIG, target_steps=10, versions={})
+    claim = claim_any(db, me, leave={alone})
+    assert claim is None
+    claim = claim_one(db, me)
+    assert (claim.run_id, claim.resume) == (alone, False)
+    begin(db, claim, me)
+    silence(db, alone)
+    assert find_run(db, alone).state == State.LOST
+    assert claim_any(db, me) is None
