@@ -12,6 +12,7 @@ from app.runs.launch import LOG_NAME, check_startable, estimate, spawn
 from app.runs.versions import library_versions
 from app.sweeps.file import SweepFile
 from app.sweeps.plan import Plan, make_plan
+from emtc_core.config.run import RunConfig
 from emtc_core.errors import ConfigError, RunStateError
 from storage.claims import Worker
 from storage.control import send_command
@@ -39,7 +40,11 @@ def check_plan(plan: Plan, *, elsewhere: bool = False) -> None:
     """
     if elsewhere:
         return
-    asked = {(run.config.env.model_dump_json(), run.config.train.device): run.config for run in plan.runs}
+    asked: dict[tuple[object, ...], RunConfig] = {}
+    for run in plan.runs:
+        train = run.config.train
+        sizes = (train.replay, train.batch, train.n_envs, train.t_max)  # what decides whether the episodes fit
+        asked[run.config.env.model_dump_json(), train.device, *sizes] = run.config
     for config in asked.values():
         check_startable(config)
 

@@ -190,8 +190,9 @@ def _available(config: RunConfig) -> bool:
 
 def _success(config: RunConfig) -> None:
     """Warn where no episode may ever count as a success, which the trial of a stranger's environment showed."""
-    if doubt := doubt_success(config):
-        st.warning(escape_markdown(doubt), icon=":material/flag:")
+    with messages.guarded():
+        if doubt := doubt_success(config):
+            st.warning(escape_markdown(doubt), icon=":material/flag:")
 
 
 def _cost(config: RunConfig, seeds: list[int]) -> None:
