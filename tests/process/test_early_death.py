@@ -81,7 +81,7 @@ def end_many(folder: Path, times: int) -> None:
 
 
 def test_a_few_early_deaths(tmp_path: Path) -> None:
-    end_many(tmp_path, 4)
+    end_many(tmp_path, 2)
 
 
 @pytest.mark.slow

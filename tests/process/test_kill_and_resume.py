@@ -5,6 +5,8 @@ import random
 import signal
 from pathlib import Path
 
+import pytest
+
 from tests.process.trainers import breaches, emtc, read, recorded_steps, start, train, wait_until
 
 STEPS = 2500
@@ -37,6 +39,7 @@ def test_a_killed_run_is_seen_and_resumed_to_the_same_end(tmp_path: Path) -> Non
     )
 
 
+@pytest.mark.slow
 def test_a_stopped_run_leaves_a_checkpoint_and_goes_on(tmp_path: Path) -> None:
     path = tmp_path / "x.db"
     url = f"sqlite:///{path}"

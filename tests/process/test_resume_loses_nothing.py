@@ -41,6 +41,7 @@ def copy_of(killed: tuple[str, Path, str], folder: Path) -> tuple[str, Path, str
     return f"sqlite:///{folder / 'x.db'}", folder / "x.db", run_id, files
 
 
+@pytest.mark.slow
 def test_without_a_checkpoint_a_run_keeps_its_rows_and_a_new_one_names_it(tmp_path: Path) -> None:
     url, path, run_id = killed_run(tmp_path, at=200, sets=LATE)
     for file in (tmp_path / "x.files" / run_id).glob("checkpoint-*"):

@@ -100,6 +100,7 @@ def test_a_sweep_ends_with_every_run_and_again_does_nothing(tmp_path: Path) -> N
     assert [(row["id"], row["finished"], row["done"]) for row in listed] == [(result["sweep_id"], 2, 1.0)]
 
 
+@pytest.mark.slow
 def test_two_schedulers_at_once_start_each_run_once(tmp_path: Path) -> None:
     file, url, path = write_sweep(tmp_path, seeds=2)
     with start_sweep(file, url, 2) as first, start_sweep(file, url, 2) as second:
@@ -128,6 +129,7 @@ def test_a_killed_sweep_goes_on_where_it_was(tmp_path: Path) -> None:
     assert breaches(path) == []
 
 
+@pytest.mark.slow
 def test_a_trainer_outlives_its_scheduler_and_is_not_started_again(tmp_path: Path) -> None:
     file, url, path = write_sweep(tmp_path, steps=1000)
     with start_sweep(file, url, 1) as scheduler:
