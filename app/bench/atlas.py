@@ -143,7 +143,7 @@ def _click(page: Any) -> tuple[float, float]:
     page.mouse.up()
     page.get_by_role("heading", name=f"Memory {slot}", exact=True).wait_for()
     entry = time.perf_counter() - began
-    page.get_by_text(f"Episode {slot // _NODES + 1}, ").wait_for()
+    page.locator("strong", has_text=f"Episode {slot // _NODES + 1}, ").wait_for()
     page.locator(f'.playback[data-frame="{slot % _NODES}"]').wait_for()
     player = time.perf_counter() - began
     page.wait_for_timeout(1000)
