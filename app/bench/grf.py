@@ -81,7 +81,7 @@ def _play_theirs(cores: int) -> float:
 
 def _play_wrapped(seed: int, ready: Any, rates: Any) -> None:
     warnings.simplefilter("ignore")  # gym, which only gfootball's own environment needs, warns at import
-    import gfootball.env as football
+    import gfootball.env as football  # pyright: ignore[reportMissingImports]  (an extra)
 
     n_agents = get_scenario(MAP).n_agents
     env: Any = football.create_environment(

@@ -13,7 +13,7 @@ from app.format import escape_markdown, number
 from app.results.odd_one import OddOne
 from storage.runs import RunRow
 
-_NO_SNAPSHOT = " The run has kept no snapshot of its memory yet: wait on Live until the first one is there."
+_NO_SNAPSHOT = " No snapshot of the memory is there: wait on Live for the first one, or start the demo run on Home."
 _FRAME = 0.03
 """Width of the frame around a point, as a part of the map."""
 

@@ -65,4 +65,4 @@ def test_a_stop_that_there_is_not_shows_nothing(seeded, at):
 def test_a_run_without_a_memory_yet_is_told_to_wait(failed):
     app = open_page("memory", run=failed[1], tour="3")
     assert not app.exception
-    assert "wait on Live" in said(app)
+    assert "wait on Live for the first one" in said(app)

@@ -113,8 +113,9 @@ def check_that_runs_survive(url: str, folder: Path, *, steps: int) -> None:
     db.dispose()
 
 
+@pytest.mark.slow
 def test_runs_survive_a_killed_worker_and_one_that_has_to_leave(tmp_path: Path) -> None:
-    check_that_runs_survive(f"sqlite:///{tmp_path / 'x.db'}", tmp_path, steps=500)
+    check_that_runs_survive(f"sqlite:///{tmp_path / 'x.db'}", tmp_path, steps=2500)
 
 
 @pytest.mark.slow
@@ -123,7 +124,7 @@ def test_runs_survive_on_a_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     require("postgres", is_reachable(), f"no PostgreSQL server is installed and {GIVEN} is unset")
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))  # a server's run folders
     with server(fsync=False) as place, made_database(place) as url:
-        check_that_runs_survive(url, tmp_path, steps=1200)
+        check_that_runs_survive(url, tmp_path, steps=2500)
 
 
 @pytest.mark.slow
@@ -166,7 +167,6 @@ def test_the_job_scripts_of_the_readme_run(name: str, tmp_path: Path) -> None:
     assert (done.returncode, done.stderr.strip()) == (0, "No run waited for this worker.")
 
 
-@pytest.mark.slow
 def test_an_idle_worker_waits_says_so_and_ends_when_told(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'x.db'}"
     open_database(url).dispose()

@@ -20,6 +20,7 @@ from app.projections.linear import AXIS_PAIRS, Drawn, draw_axes
 from app.projections.methods import BACKGROUND, SMALLEST
 from app.projections.snapshots import MOST_LANDMARKS, projection_params, start_of
 from app.results.selection import Choice
+from app.theme import ENDED
 from emtc_core.errors import ConfigError
 from storage.queries.memory import Snapshot
 from storage.runs import RunRow
@@ -149,6 +150,14 @@ def _empty(run: RunRow) -> None:
     if not run.config.get("algo", "").startswith(("emtc", "emu", "emc")):
         messages.empty(
             f"{escape_markdown(run.algo)} keeps no episodic memory.", "Choose a run of an EMTC or EMU algorithm."
+        )
+        return
+    if run.live_status in ENDED:
+        messages.empty(
+            "This run ended before it kept a snapshot of its memory.",
+            "Live says how it ended, and whether it can go on.",
+            page="../pages/live.py",
+            label="Open Live",
         )
         return
     messages.empty(

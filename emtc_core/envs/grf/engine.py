@@ -45,7 +45,7 @@ def load_engine() -> ModuleType:
     """
     for name, value in _HEADLESS.items():
         os.environ.setdefault(name, value)
-    import gfootball_engine
+    import gfootball_engine  # pyright: ignore[reportMissingImports]  (an extra)
 
     return gfootball_engine
 
