@@ -76,8 +76,13 @@ def _faiss() -> Check:
     return _check("faiss", found, detail, advice=how_to_install("gpu"))
 
 
+def find_chrome() -> str | None:
+    """Find an installed Chromium or Chrome."""
+    return next(filter(None, map(shutil.which, CHROME_NAMES)), None)
+
+
 def _chrome() -> Check:
-    path = next(filter(None, map(shutil.which, CHROME_NAMES)), None)
+    path = find_chrome()
     detail = path or "only the browser tests need it"
     return _check("chrome", path is not None, detail, advice="apt-get install chromium")
 

@@ -11,7 +11,7 @@ import numpy as np
 from app.bench.browser import opened_page, served
 from app.bench.records import CONFIG, LENGTH, Figure, make_records, temporary_database
 from emtc_core.recorder import EpisodeRecord, SnapshotRecord
-from storage.engine import Database
+from storage.engine import Database, run_folder
 from storage.recorder import DatabaseRecorder
 from storage.runs import create_run
 
@@ -61,7 +61,8 @@ def run() -> list[Figure]:
     found: list[Figure] = []
     with temporary_database() as db:
         runs = {n: fill(db, n) for n in (*SIZES, LASSOED)}
-        with served(db.url) as address, opened_page() as page:
+        log = run_folder(db, runs[LASSOED]) / "app.txt"
+        with served(db.url, log, env={"EMTC_WARM_UP": "0"}) as address, opened_page() as page:
             page.goto(address)
             page.get_by_role("heading").first.wait_for()
             for n in SIZES:

@@ -1,49 +1,62 @@
 """The real app on a free port and a real browser in front of it, for what only a reader's machine can tell."""
 
 import os
-import shutil
 import socket
 import subprocess
 import sys
-import tempfile
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from app.doctor import CHROME_NAMES
+from app.doctor import find_chrome
 from app.runs.launch import ROOT
 from emtc_core.errors import ConfigError
 
 START_S = 60
 
 
-@contextmanager
-def served(database_url: str) -> Generator[str]:
-    """Start the app on a database and yield its address; it ends with the block."""
+def free_port() -> int:
+    """Find a port that nobody listens on."""
     with socket.socket() as probe:
         probe.bind(("localhost", 0))
-        port = probe.getsockname()[1]
-    with tempfile.TemporaryFile() as log:
+        return int(probe.getsockname()[1])
+
+
+@contextmanager
+def served(
+    database_url: str, log: Path, *options: str, port: int | None = None, env: Mapping[str, str] | None = None
+) -> Generator[str]:
+    """Start the app on a database and yield its address; it ends with the block, its trainers do not.
+
+    Args:
+        database_url: What the app shows.
+        log: File for what the server prints.
+        options: More of Streamlit's command line.
+        port: Where it listens; a free one when missing.
+        env: More variables of its environment.
+    """
+    port = port or free_port()
+    with log.open("wb") as output:
         server = subprocess.Popen(
             [
                 *(sys.executable, "-m", "streamlit", "run", str(ROOT / "app" / "Home.py")),
-                *("--server.port", str(port), "--server.headless", "true"),
+                *("--server.port", str(port), "--server.headless", "true", *options),
             ],
             cwd=ROOT,
-            env={**os.environ, "EMTC_DB": database_url, "EMTC_WARM_UP": "0"},
-            stdout=log,
+            env={**os.environ, **(env or {}), "EMTC_DB": database_url},
+            stdout=output,
             stderr=subprocess.STDOUT,
         )
-        try:
-            _wait(f"http://localhost:{port}/_stcore/health", server)
-            yield f"http://localhost:{port}"
-        finally:
-            server.terminate()
-            server.wait(timeout=20)
+    try:
+        wait_for(f"http://localhost:{port}/_stcore/health", server, log)
+        yield f"http://localhost:{port}"
+    finally:
+        server.terminate()
+        server.wait(timeout=20)
 
 
 @contextmanager
@@ -53,7 +66,7 @@ def opened_page(width: int = 1440, height: int = 900) -> Generator[Any]:
     Raises:
         ConfigError: If playwright or a browser is missing.
     """
-    path = next(filter(None, map(shutil.which, CHROME_NAMES)), None)
+    path = find_chrome()
     try:
         from playwright.sync_api import sync_playwright
     except ImportError as exc:
@@ -68,7 +81,12 @@ def opened_page(width: int = 1440, height: int = 900) -> Generator[Any]:
         chromium.close()
 
 
-def _wait(url: str, server: subprocess.Popen[bytes]) -> None:
+def wait_for(url: str, server: subprocess.Popen[bytes], log: Path) -> None:
+    """Wait until a server that writes this log answers.
+
+    Raises:
+        ConfigError: If it ended, or does not answer in time; with its log.
+    """
     deadline = time.monotonic() + START_S
     while time.monotonic() < deadline and server.poll() is None:
         try:
@@ -76,6 +94,4 @@ def _wait(url: str, server: subprocess.Popen[bytes]) -> None:
                 return
         except (urllib.error.URLError, OSError):
             time.sleep(0.1)
-    raise ConfigError(
-        f"The app did not answer within {START_S} s. Start it by hand: streamlit run {Path('app/Home.py')}"
-    )
+    raise ConfigError(f"The server did not answer within {START_S} s:\n{log.read_text()}")

@@ -1,11 +1,9 @@
 """What one tick of the Live page asks the database, beside 19 other long runs."""
 
 import sqlite3
-import statistics
-import time
 from contextlib import closing
 
-from app.bench.records import CONFIG, Figure, fill_transitions, temporary_database
+from app.bench.records import CONFIG, Figure, fill_transitions, median_ms, temporary_database
 from emtc_core.metrics import METRICS
 from storage.control import command_log
 from storage.engine import Database
@@ -24,8 +22,8 @@ def figures() -> list[Figure]:
     with temporary_database() as db:
         run_id = fill(db)
         size = f"{RUNS} runs of {TRANSITIONS:,} transitions in one database"
-        tick = _median_ms(db, run_id, after=TRANSITIONS - 1000)
-        first = _median_ms(db, run_id, after=0)
+        tick = median_ms(lambda: live_tick(db, run_id, after=TRANSITIONS - 1000), _REPEATS)
+        first = median_ms(lambda: live_tick(db, run_id, after=0), _REPEATS)
     return [
         _figure("queries.live_tick_ms", tick, 50, f"a tick that brings new points; {size}"),
         _figure("queries.live_open_ms", first, None, f"the first reading of every curve; {size}"),
@@ -85,15 +83,6 @@ def _copy_rows(connection: sqlite3.Connection, table: str, source: str, target: 
         f"INSERT INTO {table} (run_id, {columns}) SELECT ?, {columns} FROM {table} WHERE run_id = ? ORDER BY 2, 3",
         (target, source),
     )
-
-
-def _median_ms(db: Database, run_id: str, *, after: int) -> float:
-    times = []
-    for _ in range(_REPEATS):
-        started = time.perf_counter()
-        live_tick(db, run_id, after=after)
-        times.append(1e3 * (time.perf_counter() - started))
-    return statistics.median(times)
 
 
 def _figure(name: str, value: float, budget: float | None, reference: str) -> Figure:

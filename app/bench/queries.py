@@ -1,15 +1,12 @@
 """How fast do the pages' heaviest questions come back? A run of 10M transitions, 5,000 runs, a full memory."""
 
 import sqlite3
-import statistics
-import time
-from collections.abc import Callable
 from contextlib import closing
 
 import numpy as np
 
 from app.bench import live, run_table, what_if
-from app.bench.records import CONFIG, LENGTH, Figure, fill_transitions, make_records, temporary_database
+from app.bench.records import CONFIG, LENGTH, Figure, fill_transitions, make_records, median_ms, temporary_database
 from emtc_core.recorder import SnapshotRecord
 from storage.engine import Database
 from storage.models import Run
@@ -34,11 +31,11 @@ def run() -> list[Figure]:
         snapshot_run = create_run(db, CONFIG, target_steps=1, versions={})
         snapshot_id = fill_snapshot(db, snapshot_run, NODES)
         slots = iter(np.linspace(0, NODES - 1, 2 * _REPEATS).astype(int).tolist())
-        chart_ms = median_ms(lambda: gate_chart(db, long_run))
-        point_ms = median_ms(lambda: get_point(db, snapshot_id, next(slots)))
+        chart_ms = median_ms(lambda: gate_chart(db, long_run), _REPEATS)
+        point_ms = median_ms(lambda: get_point(db, snapshot_id, next(slots)), _REPEATS)
         fill_runs(db, RUNS)
-        list_ms = median_ms(lambda: list_runs(db))
-        all_ms = median_ms(lambda: list_runs(db, limit=RUNS))
+        list_ms = median_ms(lambda: list_runs(db), _REPEATS)
+        all_ms = median_ms(lambda: list_runs(db, limit=RUNS), _REPEATS)
     return [
         _figure("queries.gate_chart_ms", chart_ms, 150, f"at most 2,000 points of {TRANSITIONS:,} transitions"),
         _figure("queries.point_detail_ms", point_ms, 100, f"entry, trajectory, delta_mem; {NODES:,} nodes"),
@@ -48,16 +45,6 @@ def run() -> list[Figure]:
         *live.figures(),
         *what_if.figures(),
     ]
-
-
-def median_ms(question: Callable[[], object]) -> float:
-    """Ask several times; a page asks the first time only once."""
-    times = []
-    for _ in range(_REPEATS):
-        started = time.perf_counter()
-        question()
-        times.append(1000 * (time.perf_counter() - started))
-    return statistics.median(times)
 
 
 def fill_snapshot(db: Database, run_id: str, nodes: int) -> int:

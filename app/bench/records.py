@@ -1,8 +1,10 @@
 """Made-up runs for the benchmarks: episodes of 3s_vs_5z size, databases that are gone afterwards, long runs."""
 
 import sqlite3
+import statistics
 import tempfile
-from collections.abc import Generator
+import time
+from collections.abc import Callable, Generator
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -41,6 +43,16 @@ def temporary_database() -> Generator[Database]:
             yield db
         finally:
             db.dispose()
+
+
+def median_ms(question: Callable[[], object], repeats: int) -> float:
+    """Ask several times; a page asks the first time only once."""
+    times = []
+    for _ in range(repeats):
+        started = time.perf_counter()
+        question()
+        times.append(1000 * (time.perf_counter() - started))
+    return statistics.median(times)
 
 
 def fill_transitions(db: Database, run_id: str, count: int) -> None:

@@ -3,14 +3,11 @@
 Measured is what the page computes anew: the verdicts, the table and the figure as it is sent; the network is not.
 """
 
-import statistics
-import time
-from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
 
-from app.bench.records import CONFIG, Figure, fill_transitions, temporary_database
+from app.bench.records import CONFIG, Figure, fill_transitions, median_ms, temporary_database
 from app.figures.what_if import draw_what_if
 from app.results.what_if import Question, Rules, Stream, answer, merge_nodes, read_rules, read_stream, tabulate
 from storage.queries.memory import Snapshot
@@ -34,11 +31,12 @@ def figures() -> list[Figure]:
     with temporary_database() as db:
         run_id = create_run(db, CONFIG, target_steps=TRANSITIONS, versions={})
         fill_transitions(db, run_id, TRANSITIONS)
-        read_ms = _median_ms(lambda: read_stream(db, run_id, rules, until=TRANSITIONS))
+        read_ms = median_ms(lambda: read_stream(db, run_id, rules, until=TRANSITIONS), _REPEATS)
         stream = _spread(read_stream(db, run_id, rules, until=TRANSITIONS))
     merge_nodes(make_snapshot(100), rules, 1.0)  # compiled, or loaded, before it is measured
-    tau_ms = _median_ms(lambda: ask(snapshot, stream, rules, Question(tau_factor=0.5)))
-    delta_ms = max(_median_ms(lambda f=f: ask(snapshot, stream, rules, Question(delta_factor=f))) for f in FACTORS)
+    tau_ms = median_ms(lambda: ask(snapshot, stream, rules, Question(tau_factor=0.5)), _REPEATS)
+    asked = [Question(delta_factor=factor) for factor in FACTORS]
+    delta_ms = max(median_ms(lambda q=q: ask(snapshot, stream, rules, q), _REPEATS) for q in asked)
     return [
         _figure("tau", tau_ms, 300, f"another tau over {TRANSITIONS:,} transitions and {NODES:,} links"),
         _figure("delta", delta_ms, 2000, f"{NODES:,} nodes merged anew; the slowest of {len(FACTORS)} deltas"),
@@ -77,15 +75,6 @@ def _spread(stream: Stream) -> Stream:
     rng = np.random.default_rng(1)
     slot, next_slot = rng.integers(0, NODES, (2, len(stream.slot)))
     return replace(stream, slot=slot, next_slot=next_slot)
-
-
-def _median_ms(question: Callable[[], object]) -> float:
-    times = []
-    for _ in range(_REPEATS):
-        started = time.perf_counter()
-        question()
-        times.append(1000 * (time.perf_counter() - started))
-    return statistics.median(times)
 
 
 def _figure(name: str, value: float, budget: float, reference: str) -> Figure:

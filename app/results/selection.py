@@ -68,7 +68,7 @@ def has_place(coordinates: NDArray[np.float32]) -> NDArray[np.bool_]:
 
 
 def _corner(text: str) -> tuple[float, float]:
-    numbers = _numbers(text, ",")
+    numbers = read_numbers(text, ",")
     if len(numbers) != 2:
         raise ConfigError(f'A corner of a lasso is "x,y", got {text[:40]!r}.')
     return numbers[0], numbers[1]
@@ -76,13 +76,14 @@ def _corner(text: str) -> tuple[float, float]:
 
 def _range(text: str) -> tuple[str, tuple[float, float]]:
     key, _, ends = text.partition(":")
-    numbers = _numbers(ends, ":")
+    numbers = read_numbers(ends, ":")
     if key not in QUANTITIES or len(numbers) != 2:
         raise ConfigError(f'A range is "quantity:from:to" with one of {", ".join(QUANTITIES)}, got {text[:40]!r}.')
     return key, (numbers[0], numbers[1])
 
 
-def _numbers(text: str, separator: str) -> list[float]:
+def read_numbers(text: str, separator: str) -> list[float]:
+    """Read finite numbers; none where any part is not one."""
     try:
         numbers = [float(part) for part in text.split(separator)]
     except ValueError:

@@ -7,7 +7,7 @@ a signal as the machine's wish, not a person's: its run goes back to the queue.
 
 import os
 import signal
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager
 from types import FrameType
 from typing import Any
@@ -63,16 +63,23 @@ class StopSignals:
 
 
 @contextmanager
+def listening(numbers: Iterable[signal.Signals], handler: Callable[[int, FrameType | None], None]) -> Generator[None]:
+    """Hear these signals; afterwards they mean what they meant before."""
+    previous = {number: signal.signal(number, handler) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, before in previous.items():
+            signal.signal(number, before)
+
+
+@contextmanager
 def stop_signals(*, give_back: bool = False) -> Generator[StopSignals]:
     """Listen to signals, with `give_back` to SIGUSR1 too; afterwards they mean what they meant before."""
     signals = StopSignals(give_back=give_back)
     numbers = (*_SIGNALS, signal.SIGUSR1) if give_back else _SIGNALS
-    previous = {number: signal.signal(number, signals.on_signal) for number in numbers}
-    try:
+    with listening(numbers, signals.on_signal):
         yield signals
-    finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)
 
 
 class _Signalled:

@@ -15,6 +15,7 @@ from functools import partial
 from types import FrameType
 
 from app.runs.launch import find_trainer
+from app.runs.signals import listening
 from app.sweeps.control import this_process
 from app.sweeps.starting import Fitness, Starter
 from emtc_core.errors import EmtcError, RunStateError, StorageError
@@ -60,12 +61,8 @@ class Leave:
 def leave_signals() -> Generator[Leave]:
     """Listen to SIGTERM, SIGINT and SIGUSR1; afterwards they mean what they meant before."""
     leave = Leave()
-    previous = {number: signal.signal(number, leave.on_signal) for number in _SIGNALS}
-    try:
+    with listening(_SIGNALS, leave.on_signal):
         yield leave
-    finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)
 
 
 class Work:

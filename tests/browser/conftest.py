@@ -4,13 +4,13 @@ from importlib.util import find_spec
 
 import pytest
 
-from tests.browser.server import find_browser
+from app.doctor import find_chrome
 from tests.require import require
 
 
 @pytest.fixture(scope="package")
 def browser():
-    path = find_browser()
+    path = find_chrome()
     require("browser", path is not None, "no Chromium or Chrome found")
     require("browser", find_spec("playwright") is not None, "playwright is not installed")
     from playwright.sync_api import sync_playwright

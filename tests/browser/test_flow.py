@@ -14,11 +14,12 @@ import pytest
 
 from app.figures.cloud import QUANTITIES
 from app.projections.linear import draw_pca
+from app.projections.snapshots import projection_params
 from app.results.selection import Choice
 from emtc_core.recorder import EvaluationRecord
 from storage.control import Heartbeat
 from storage.engine import open_database
-from storage.queries.memory import get_point, get_snapshot, list_snapshots
+from storage.queries.memory import find_projection, get_point, get_snapshot, list_snapshots
 from storage.queries.runs import get_run, latest_run_id
 from storage.recorder import DatabaseRecorder
 from tests.browser.server import running_app
@@ -272,6 +273,12 @@ def test_a_map_can_be_searched_filtered_and_selected_by_keys_alone(page, seeded)
         page.keyboard.press("PageUp")
     wait_until(page, lambda: atlas.evaluate(counted) < before, "the range of H")
     wait_until(page, lambda: "ranges=h" in page.url, "the range in the address")
+    page.wait_for_timeout(1000)  # the last press, too, is in the address by then
+    query = parse_qs(urlsplit(page.url).query)
+    chosen = Choice.parse(query["lasso"][0], query["ranges"][0]).mask(
+        snapshot, draw_pca(snapshot.embedding).coordinates
+    )
+    assert atlas.evaluate(counted) == chosen.sum()
 
 
 def test_replay_obeys_buttons_keys_and_the_time_line(page, seeded):
@@ -364,8 +371,18 @@ def test_figure_downloads_as_vector_without_chrome_on_the_server(page, seeded):
 
 
 def test_background_projection_shows_progress_and_then_its_map(page, seeded):
-    url, run_id, _ = seeded
+    url, run_id, db = seeded
     page.goto(f"{url}/memory?run={run_id}&method=UMAP")
     page.get_by_role("button", name="Compute UMAP").click(timeout=PATIENCE_MS)
     page.get_by_text("landmarks, in the background").first.wait_for(timeout=PATIENCE_MS)
     page.get_by_text(re.compile(r"nodes, .* · UMAP")).wait_for(timeout=PATIENCE_MS)
+    snapshot_id = int(list_snapshots(db, run_id)["id"].iloc[-1])
+    snapshot = get_snapshot(db, snapshot_id)
+    stored = find_projection(db, snapshot_id, "umap", projection_params("umap", n=snapshot.size, seed=0))
+    expected = float(stored.coordinates[:, 0].astype(np.float64).sum())
+    drawn = "n => n.state.x.reduce((sum, x) => sum + x, 0)"
+
+    def stored_map_is_drawn() -> bool:  # the caption comes before the columns, which travel apart from it
+        return page.locator(".atlas").evaluate(drawn) == pytest.approx(expected, rel=1e-3, abs=1e-2)
+
+    wait_until(page, stored_map_is_drawn, "the stored layout on the map")

@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from app.bench.browser import free_port, wait_for
 from emtc_core.config.resolve import resolve
 from storage.engine import open_database
 from storage.runs import create_run
-from tests.browser.server import free_port, running_app, wait_for
+from tests.browser.server import running_app
 from tests.require import require
 
 SECRETS = """

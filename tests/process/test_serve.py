@@ -10,9 +10,10 @@ from zipfile import ZipFile
 
 import pytest
 
+from app.bench.browser import free_port, wait_for
 from app.cli import serve
 from app.cli.main import run
-from tests.browser.server import ROOT, free_port, wait_for
+from app.runs.launch import ROOT
 from tests.process.test_server import open_socket
 
 COMMAND = "import sys; from app.cli.main import main; main()"

@@ -2,7 +2,6 @@
 
 import os
 from io import BytesIO
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -28,8 +27,8 @@ def show(shown: Shown) -> None:
         {"view": snapshot_map.keep_view, "select": snapshot_map.keep_choice}, channel=shown.chosen.side.channel
     )
     asked = snapshot_map.read_choice()
-    run = shown.run
-    _tools(run, shown)
+    run, chosen = shown.run, asked.mask(shown.snapshot, shown.coordinates)
+    _tools(run, shown, chosen)
     if not asked:
         st.caption(
             "Select a region with *Lasso*, *Box* or *Select view*, or keep a range with *Filter*: "
@@ -37,7 +36,6 @@ def show(shown: Shown) -> None:
         )
         what_if.show(run, shown.snapshot, None)
         return
-    chosen = asked.mask(shown.snapshot, shown.coordinates)
     _selected(run, shown, asked, chosen)
     what_if.show(run, shown.snapshot, np.flatnonzero(chosen))
 
@@ -57,9 +55,9 @@ def _selected(run: RunRow, shown: Shown, asked: Choice, chosen: NDArray[np.bool_
         pin.show_with_export(chart, key="selection", stem=run.id, page="memory", run=run, facts=shown.facts)
 
 
-def _tools(run: RunRow, shown: Shown) -> None:
+def _tools(run: RunRow, shown: Shown, chosen: NDArray[np.bool_]) -> None:
     """Offer what the map shows now as a file or an entry of the notebook."""
-    figure = snapshot_map.make_figure(shown)
+    figure = snapshot_map.make_figure(shown, chosen)
     look = {"color": figure.quantity.key, "scale": list(figure.scale), "drawn": snapshot_map.MOST_IN_FILE}
     with st.container(horizontal=True, vertical_alignment="center", gap="small"):
         st.caption(escape_markdown(figure.caption.split(". ")[0]))
@@ -85,7 +83,7 @@ def _as_text(frame: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame({"": frame["what"], **parts, "unit": frame["unit"]})
 
 
-def _downloads(run: RunRow, shown: Shown, rows: Any) -> None:
+def _downloads(run: RunRow, shown: Shown, rows: NDArray[np.int64]) -> None:
     with st.container(horizontal=True, gap="small"):
         with st.popover("List", icon=":material/table_rows:"):
             more = f", the first {count(LISTED)}" if len(rows) > LISTED else ""

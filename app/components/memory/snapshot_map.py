@@ -1,7 +1,6 @@
 """The Memory page's upper part: which snapshot, which projection, and the map itself."""
 
 from dataclasses import asdict, dataclass, replace
-from math import isfinite
 from typing import Any
 
 import numpy as np
@@ -19,7 +18,7 @@ from app.format import count, escape_markdown
 from app.projections.linear import AXIS_PAIRS, Drawn, draw_axes
 from app.projections.methods import BACKGROUND, SMALLEST
 from app.projections.snapshots import MOST_LANDMARKS, projection_params, start_of
-from app.results.selection import Choice
+from app.results.selection import Choice, read_numbers
 from app.theme import ENDED
 from emtc_core.errors import ConfigError
 from storage.queries.memory import Snapshot
@@ -227,7 +226,7 @@ def _choose_view(side: Side) -> _View:
 def read_view() -> atlas.View:
     """Read colour, scale, camera and choice from the address; what means nothing is dropped."""
     color, palette = state.read_text(COLOR) or "", state.read_text(PALETTE) or ""
-    numbers = [float(part) for part in (state.read_text(CAMERA) or "").split(",") if _is_number(part)]
+    numbers = read_numbers(state.read_text(CAMERA) or "", ",")
     camera = (numbers[0], numbers[1], numbers[2]) if len(numbers) == 3 and numbers[2] > 0 else None
     return atlas.View(
         color=next((key for key, each in QUANTITIES.items() if color in (key, each.name)), "h"),
@@ -243,13 +242,6 @@ def read_choice() -> Choice:
         return Choice.parse(state.read_long(LASSO, LONGEST_CHOICE), state.read_long(RANGES, LONGEST_CHOICE))
     except ConfigError:
         return Choice()
-
-
-def _is_number(text: str) -> bool:
-    try:
-        return isfinite(float(text))
-    except ValueError:
-        return False
 
 
 def _project(chosen: Chosen) -> tuple[Drawn, str, Snapshot]:
@@ -320,11 +312,11 @@ def keep_choice(said: dict[str, Any]) -> None:
     state.write(RANGES, str(said.get("filters") or "")[:LONGEST_CHOICE] or None)
 
 
-def make_figure(shown: Shown) -> Cloud:
-    """Draw what the map shows as a figure for files: its colour and its choice, of a bounded number of nodes."""
+def make_figure(shown: Shown, chosen: NDArray[np.bool_]) -> Cloud:
+    """Draw the chosen nodes [M] in the map's colour as a figure for files, a bounded number of them."""
     snapshot, asked = shown.snapshot, read_view()
     rows = data.sample(snapshot.id, shown.chosen.stamp, n=MOST_IN_FILE, seed=shown.chosen.view.seed)
-    rows = rows[asked.choice.mask(snapshot, shown.coordinates)[rows]]
+    rows = rows[chosen[rows]]
     sample = "all nodes" if snapshot.size <= MOST_IN_FILE else f"by return × time, seed {shown.chosen.view.seed}"
     kept = f", chosen: {asked.choice.words}" if asked.choice else ""
     caption = (

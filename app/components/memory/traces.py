@@ -72,7 +72,7 @@ def make_path(shown: Shown, trajectory: Trajectory, *, color: str | None = None)
         rows = shown.snapshot.rows_of(trajectory.slots)
         found = np.where(rows[:, None] >= 0, shown.coordinates[rows], np.nan)
         places = [place if np.isfinite(place).all() else None for place in found.tolist()]
-    path: atlas.Path = atlas.Path(
+    path = atlas.Path(
         label=_name(trajectory),
         places=places,
         beta=_known(trajectory.beta),
