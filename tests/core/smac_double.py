@@ -72,6 +72,8 @@ class StarCraft2Env:
         self._steps += 1
         if self._does == "lose":
             return 0, True, {}
+        if self._does == "fail":
+            raise AssertionError("a unit is\nnowhere")
         if self._does == "hang":
             time.sleep(300)
         if self._does == "die" and self._steps == 2:

@@ -73,7 +73,7 @@ class TestWhatIsMissing:
     def test_first_the_isolated_environment_with_the_command_that_makes_it(self, monkeypatch, tmp_path):
         monkeypatch.delenv(places.PYTHON_VARIABLE, raising=False)
         monkeypatch.setattr(places, "home", lambda: tmp_path)
-        assert find_obstacle() == f"StarCraft's isolated environment is not in {tmp_path / 'env'}."
+        assert find_obstacle() == f"it needs StarCraft II, whose isolated environment is not in {tmp_path / 'env'}."
         with pytest.raises(EnvUnavailableError, match=r"To get it: emtc setup smac$"):
             make_env(EnvConfig(name="smac", map="3m"), n_envs=1)
         with pytest.raises(EnvUnavailableError, match=r"See: emtc doctor$"):
@@ -255,6 +255,33 @@ class TestWorkersThatEnd:
         assert str(refusal.value) == (
             "smac 3m could not start a battle: RuntimeError: SC2 did not start. What led to it is in the log."
         )
+        env.close()
+
+    def test_an_exchange_that_is_broken_off_leaves_no_answer_for_the_next(self, ready: Machine):
+        env = ready.make("3m", 2)
+        seen = env.reset(0)
+        actions = any_actions(seen)
+
+        class StopError(Exception):
+            pass
+
+        def stop(*_: object) -> None:
+            raise StopError
+
+        env._games[1].take_step = stop  # pyright: ignore  # as a signal would
+        with pytest.raises(StopError):
+            env.step(actions)
+        assert pids(env) == []
+        again = env.reset(0)
+        assert again.avail.any(axis=(1, 2)).all()
+        assert not env.step(any_actions(again)).truncated.any()
+        env.close()
+
+    def test_a_fault_of_the_package_is_told_in_one_line(self, ready: Machine):
+        env = ready.make(does="fail")
+        actions = any_actions(env.reset(0))
+        with pytest.raises(EnvUnavailableError, match=r"3m could not go on: AssertionError: a unit .* is in the log"):
+            env.step(actions)
         env.close()
 
     def test_a_silent_worker_is_ended(self, ready: Machine, monkeypatch):

@@ -4,8 +4,9 @@ Every request goes to all games before the first answer is taken, so the games p
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 
 import numpy as np
 from numpy.typing import NDArray
@@ -68,8 +69,9 @@ class SmacEnv:
         self._last = blank_observation(self._info, self._n_envs)
         self._over[:] = False
         waiting = list(range(self._n_envs))
-        while waiting:
-            waiting = self._begin(waiting, anew=first)
+        with self._all_or_none():
+            while waiting:
+                waiting = self._begin(waiting, anew=first)
         return copy_observation(self._last)
 
     def step(self, actions: NDArray[np.integer]) -> Observation:
@@ -79,9 +81,11 @@ class SmacEnv:
         self._last.reward[:] = 0
         running = np.flatnonzero(~self._over).tolist()
         orders = actions.tolist()
-        asked = [copy for copy in running if self._try(copy, lambda game, copy=copy: game.ask_to_step(orders[copy]))]
-        for copy in asked:
-            self._try(copy, lambda game, copy=copy: self._advance(copy, game))
+        with self._all_or_none():
+            for copy in running:
+                self._try(copy, lambda game, copy=copy: game.ask_to_step(orders[copy]))
+            for copy in running:
+                self._try(copy, lambda game, copy=copy: self._advance(copy, game))
         for copy in running:
             if self._games[copy] is None:
                 self._cut(copy)
@@ -130,11 +134,23 @@ class SmacEnv:
         counters = (copy,) if start == 0 else (copy, start)
         return derive_seed(self._seed or 0, "smac", *counters)
 
-    def _try(self, copy: int, act: Callable[[GameLink], object]) -> bool:
+    @contextmanager
+    def _all_or_none(self) -> Generator[None]:
+        """End every game if an exchange is broken off, even by a signal: an answer left unread is the next one's."""
+        try:
+            yield
+        except BaseException:
+            games, self._games = self._games, [None] * self._n_envs
+            for game in games:
+                if game is not None:
+                    game.kill()
+            raise
+
+    def _try(self, copy: int, act: Callable[[GameLink], object]) -> None:
         """Do something with a copy's worker if it has one; note it when the worker is lost."""
         game = self._games[copy]
         if game is None:
-            return False
+            return
         try:
             act(game)
         except LostWorkerError as error:
@@ -145,8 +161,6 @@ class SmacEnv:
                 raise EnvUnavailableError(
                     f"StarCraft II was lost {MOST_LOSSES} times in copy {copy} without one battle ended. {error}"
                 ) from error
-            return False
-        return True
 
     def _advance(self, copy: int, game: GameLink) -> None:
         step = game.take_step()

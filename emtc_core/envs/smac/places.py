@@ -81,7 +81,7 @@ def _why_not_python(package: str) -> str:
     if not python.is_file():
         if PYTHON_VARIABLE in os.environ:
             return f"{PYTHON_VARIABLE} names {python}, which is not there."
-        return f"StarCraft's isolated environment is not in {home() / 'env'}."
+        return f"it needs StarCraft II, whose isolated environment is not in {home() / 'env'}."
     return why_not_packages(python, package)
 
 
