@@ -34,7 +34,8 @@ def smac(
 ) -> int:
     """Make SMAC and SMACv2 usable, but for the game: an interpreter of their own, the packages, the maps.
 
-    What is there already is kept, so it may be run again at any time.
+    What is there already is kept, so it may be run again at any time. For a machine without a network: elsewhere, run
+    pip wheel -w FOLDER with what it names as packages, put the archive of the maps beside, and give --from FOLDER.
     """
     if source is not None and not source.is_dir():
         raise ConfigError(f"--from must be a folder, got {source}.")

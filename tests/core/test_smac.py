@@ -2,6 +2,7 @@
 
 import os
 import signal
+import sys
 
 import numpy as np
 import psutil
@@ -143,6 +144,12 @@ class TestInstalled:
         assert not any(map(psutil.pid_exists, workers))
         assert len(ready.events("close")) == 3
 
+    def test_this_process_never_meets_the_packages(self, ready: Machine):
+        env = ready.make()
+        env.step(any_actions(env.reset(0)))
+        env.close()
+        assert not {"smac", "smacv2", "pysc2", "s2clientprotocol"} & sys.modules.keys()
+
     def test_so_does_smacv2(self, ready: Machine):
         env = ready.make("terran_5_vs_5", 2, env="smacv2")
         assert env.info.env == "smacv2"
@@ -283,6 +290,13 @@ class TestWorkersThatEnd:
         with pytest.raises(EnvUnavailableError, match=r"3m could not go on: AssertionError: a unit .* is in the log"):
             env.step(actions)
         env.close()
+
+    def test_a_package_that_does_not_load_is_told_in_one_line(self, ready: Machine):
+        ready.package("smac", "env", text="raise TypeError('Descriptors cannot\\nbe created directly.')")
+        with pytest.raises(EnvUnavailableError) as refusal:
+            ready.make()
+        said = "TypeError: Descriptors cannot be created directly."
+        assert str(refusal.value) == f"smac 3m could not be made: {said} What led to it is in the log."
 
     def test_a_silent_worker_is_ended(self, ready: Machine, monkeypatch):
         monkeypatch.setattr(link, "PATIENCE_S", 3.0)

@@ -65,6 +65,7 @@ class TestMessages:
             (PREFIX.pack(MAGIC, 3, 0) + b"{1}", "not JSON"),
             (PREFIX.pack(MAGIC, 3, 0) + b"\xff\xfe{", "not JSON"),
             (PREFIX.pack(MAGIC, 2, 0) + b"[]", "not an object"),
+            (PREFIX.pack(MAGIC, 200_000, 0) + b"[" * 200_000, "not JSON"),
         ],
     )
     def test_what_is_none_is_refused_before_it_is_read(self, pair, sent, why):
@@ -143,7 +144,17 @@ class TestStrangersForAWorker:
         with pytest.raises(LostWorkerError, match="no message of its protocol"):
             link.greet()
 
-    @pytest.mark.parametrize("sizes", [{}, {**SIZES, "n_agents": "many"}, {**SIZES, "obs_shape": None}])
+    @pytest.mark.parametrize(
+        "sizes",
+        [
+            {},
+            {**SIZES, "n_agents": "many"},
+            {**SIZES, "obs_shape": None},
+            {**SIZES, "state_shape": -1},
+            {**SIZES, "n_agents": 1e300},
+            {**SIZES, "obs_shape": 1 << 40},
+        ],
+    )
     def test_sizes_must_be_numbers(self, tmp_path, sizes):
         link = self.link(tmp_path, self.message({"protocol": PROTOCOL}), self.message(sizes))
         link.greet()

@@ -13,7 +13,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from emtc_core.envs.smac.places import WORKER, isolated_environ
-from emtc_core.envs.smac.worker import PROTOCOL, MessageError, receive, send, unpack
+from emtc_core.envs.smac.worker import LONGEST_PAYLOAD, PROTOCOL, MessageError, receive, send, unpack
 from emtc_core.errors import EnvUnavailableError
 
 PATIENCE_S = 300.0
@@ -53,11 +53,14 @@ class GameLink:
     def __init__(self, python: Path, play: Play) -> None:
         self._play = play
         self._shapes: dict[str, tuple[int, ...]] = {}
-        ours, theirs = socket.socketpair()
-        ours.settimeout(PATIENCE_S)
-        self._channel = ours
+        self._channel, theirs = socket.socketpair()
+        self._channel.settimeout(PATIENCE_S)
         with theirs:
-            self._process = _spawn(python, theirs)
+            try:
+                self._process = _spawn(python, theirs)
+            except EnvUnavailableError:
+                self._channel.close()
+                raise
 
     def greet(self) -> None:
         """Wait for the worker's first word.
@@ -92,11 +95,12 @@ class GameLink:
         names = ("n_agents", "n_actions", "obs_shape", "state_shape", "episode_limit", "agent_block")
         try:
             sizes = {name: int(header[name]) for name in names}
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise self._nonsense(f"its sizes are {header}") from error
-        n = sizes["n_agents"]
-        obs, avail = (n, sizes["obs_shape"]), (n, sizes["n_actions"])
-        self._shapes = {"obs": obs, "state": (sizes["state_shape"],), "avail": avail}
+        n, obs, state, n_actions = (sizes[name] for name in ("n_agents", "obs_shape", "state_shape", "n_actions"))
+        if min(n, obs, state, n_actions) < 1 or n * (4 * obs + n_actions) + 4 * state > LONGEST_PAYLOAD:
+            raise self._nonsense(f"its sizes are {sizes}")
+        self._shapes = {"obs": (n, obs), "state": (state,), "avail": (n, n_actions)}
         return sizes
 
     def take_views(self) -> Arrays:

@@ -67,7 +67,7 @@ def receive(channel: socket.socket) -> tuple[dict[str, Any], bytes]:
     body = _read(channel, header_bytes + payload_bytes)
     try:
         header = json.loads(body[:header_bytes])
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise MessageError(f"its header is not JSON ({error})") from error
     if not isinstance(header, dict):
         raise MessageError(f"its header is {type(header).__name__}, not an object")
