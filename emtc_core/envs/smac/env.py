@@ -140,8 +140,8 @@ class SmacEnv:
         try:
             yield
         except BaseException:
-            games, self._games = self._games, [None] * self._n_envs
-            for game in games:
+            for copy, game in enumerate(self._games):
+                self._games[copy] = None
                 if game is not None:
                     game.kill()
             raise
