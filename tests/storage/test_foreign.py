@@ -12,9 +12,10 @@ import pytest
 from emtc_core.errors import StorageError
 from storage import engine
 from storage.check import check_run
-from storage.engine import Database, files_root, files_root_of, open_database, run_folder, sweep_folder
+from storage.engine import Database, files_root, files_root_of, open_database, sweep_folder
 from storage.files import read_tail
 from storage.foreign import check_database
+from storage.places import run_folder
 from storage.queries.runs import list_runs
 from storage.runs import create_run, find_run
 from tests.hostile import ACTS, make_bomb, tamper

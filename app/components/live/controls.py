@@ -7,11 +7,11 @@ from typing import get_args
 import pandas as pd
 import streamlit as st
 
-from app import data, messages, state
+from app import data, messages, run_files, state
 from app.components.live import asking
 from app.format import aware, count, duration, escape_markdown
 from app.runs.launch import kill_run
-from app.runs.resume import launch_again, look, resume_run
+from app.runs.resume import launch_again, resume_run
 from emtc_core.control import Command
 from emtc_core.errors import EmtcError
 from storage import lifecycle
@@ -42,7 +42,7 @@ def show(run: RunRow) -> None:
 
 def _offer(run: RunRow) -> None:
     """Offer to go on from a checkpoint, or else a new run: nothing recorded is removed unsaid."""
-    standing = look(data.database(), run)
+    standing = run_files.standing(run)
     if not standing.can_resume:
         if st.button("Start again from step 0", icon=":material/restart_alt:", type="primary", key="start-again"):
             _try(lambda: _start_again(run.id))

@@ -3,9 +3,9 @@
 import pandas as pd
 import streamlit as st
 
-from app import data, state
+from app import data, run_files, state
 from app.format import count, escape_markdown
-from app.runs.resume import GOOD_ENOUGH, Standing, look
+from app.runs.resume import GOOD_ENOUGH, Standing
 from emtc_core.checkpoint_file import FIRST_STEP
 from storage.lifecycle import State
 from storage.queries.runs import list_resumes
@@ -20,10 +20,14 @@ def show(run: RunRow) -> None:
         st.caption(escape_markdown(text))
     if run.state == State.FINISHED or run.env_steps == 0:
         return
-    standing = look(data.database(), run)
+    standing = run_files.standing(run)
+    if standing.refused:
+        st.warning(escape_markdown(standing.refused), icon=":material/cloud_off:")
+        return
     for fault in standing.faults:
         st.warning(escape_markdown(fault), icon=":material/broken_image:")
-    st.caption(escape_markdown(describe_checkpoints(standing, first_at=_first_at(run))))
+    where = f" They lie at {standing.folder}." if run.files and standing.checkpoints else ""
+    st.caption(escape_markdown(f"{describe_checkpoints(standing, first_at=_first_at(run))}{where}"))
 
 
 def describe_resumes(resumes: pd.DataFrame) -> str:
