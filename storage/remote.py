@@ -25,6 +25,12 @@ _RUN: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,11}")
 _OURS: Final = re.compile(r"checkpoint-[0-9]+\.[A-Za-z0-9.]{1,40}|log\.txt|trainer\.json|\.emtc-[0-9a-f]+\.begun")
 """Every name that a run's folder at a URL may hold; nothing else is touched."""
 _CHECKPOINT: Final = re.compile(r"checkpoint-[0-9]{12}\.pt")
+_PACKAGES: Final = {
+    **dict.fromkeys(("sftp", "ssh"), "paramiko"),
+    **dict.fromkeys(("gs", "gcs"), "gcsfs"),
+    **dict.fromkeys(("abfs", "abfss", "az", "adl"), "adlfs"),
+    "smb": "smbprotocol",
+}
 _BLOCK_BYTES: Final = 2**16
 _WITHOUT_FOLDERS: Final = frozenset({"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "adl", "oss", "oci"})
 
@@ -105,10 +111,16 @@ class Remote:
             system, root = import_module("fsspec.core").url_to_fs(self.url)
         except ImportError as error:
             said = str(error).rstrip(".") or "a package is missing"
-            raise StorageError(f"{self.url} needs more packages: {said}. Try: {how_to_install('files')}") from error
+            raise StorageError(f"{self.url} needs another package: {said}. {self._how_to_install()}") from error
         except Exception as error:  # each library has errors of its own
             raise self.failed(error) from error
         return system, str(root).rstrip("/")
+
+    def _how_to_install(self) -> str:
+        scheme = self.url.partition("://")[0]
+        if scheme in ("s3", "s3a"):
+            return f"Install it with: {how_to_install('files')}"
+        return f"Install it with: pip install {_PACKAGES[scheme]}" if scheme in _PACKAGES else ""
 
     def ask(self, act: Callable[[], Result], *, patience_s: float | None = PATIENCE_S) -> Result:
         """Do something there, waiting no longer than `patience_s`: libraries try again for minutes.

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import func, select
+from sqlalchemy import Integer, func, select
 from sqlalchemy.orm import InstrumentedAttribute
 
 from emtc_core.errors import StorageError
@@ -78,7 +78,7 @@ def total_belongings(db: Database, run_ids: Sequence[str]) -> Total:
                 return int(connection.execute(asked).scalar_one())
 
             runs += count(Run.id)
-            transitions += count(Run.id, func.sum(Run.env_steps))
+            transitions += count(Run.id, func.sum(Run.env_steps, type_=Integer()))
             episodes += count(EpisodeRow.run_id)
             evaluations += count(Evaluation.run_id)
             snapshots += count(SnapshotRow.run_id)

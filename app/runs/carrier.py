@@ -10,6 +10,7 @@ import logging
 import secrets
 import socket
 import threading
+from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -49,7 +50,7 @@ class Carrier:
         self._outage = Outage(_log, f"run {files.run_id}: its checkpoints do not reach {files.url}")
         self._mark = json.dumps({"host": socket.gethostname(), "session": secrets.token_hex(8)}).encode()
         self._earlier_log, self._log_from = b"", 0
-        self._wanted: Path | None = None
+        self._wanted: deque[Path] = deque(maxlen=1)
         self._failed: Path | None = None
         self._is_taken_over = False
         self._wake, self._closing = threading.Event(), False
@@ -76,7 +77,7 @@ class Carrier:
 
     def bring(self, checkpoint: Path) -> None:
         """Have a checkpoint carried soon; one that still waits is passed over for it."""
-        self._wanted = checkpoint
+        self._wanted.append(checkpoint)
         self._wake.set()
 
     def set_newer_aside(self, env_step: int) -> None:
@@ -136,12 +137,15 @@ class Carrier:
         while not self._closing:
             self._wake.wait()
             self._wake.clear()
-            self._carry(self._take())
+            if wanted := self._take():
+                self._carry(wanted)
         self._carry(self._take() or self._failed)
 
     def _take(self) -> Path | None:
-        wanted, self._wanted = self._wanted, None
-        return wanted
+        try:
+            return self._wanted.pop()
+        except IndexError:
+            return None
 
     def _carry(self, checkpoint: Path | None) -> None:
         """Copy one checkpoint and the log; a failure is told once and never ends a training."""

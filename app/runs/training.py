@@ -109,7 +109,7 @@ def _ending(database: Database, run_id: str, token: str, signals: StopSignals) -
             finish_run(database, run_id, "stopped", error=str(exc) or "It was ended at once.", token=token)
         raise
     except BaseException as exc:
-        with suppress(OSError, StorageError):  # a full disk, or a place that is not reached, must not hide what happened
+        with suppress(OSError, StorageError):  # a full disk, or no place, must not hide what happened
             _keep_traceback(run_folder(database, run_id))
         sentence = hide_passwords(str(exc) if isinstance(exc, EmtcError) else f"{type(exc).__name__}: {exc}")
         try:

@@ -31,7 +31,7 @@ HARMLESS = {
     "an unknown environment", "a name that is a page", "a status of its own", "a pid of everybody", "a pid too long",
     "steps below zero", "a name that commands the terminal", "a configuration of other kinds", "words for numbers",
     "numbers beyond all", "episodes of another length", "snapshots of another size", "a blob of other arrays",
-    "a deep configuration", "missing tables",
+    "a deep configuration", "missing tables", "files in a folder of mine", "files at a stranger's address",
 }  # fmt: skip
 
 
