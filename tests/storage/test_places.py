@@ -13,8 +13,8 @@ from storage.care.thin import Thinning, count_thinning, thin_run
 from storage.engine import Database, files_root, open_database
 from storage.models import Run
 from storage.places import check_place, configured, describe_place, local_folder, run_folder, run_place
-from storage.removal import list_belongings, remove_run, total_belongings
 from storage.remote import Remote
+from storage.removal import list_belongings, remove_run, total_belongings
 from storage.runs import create_run, find_run, finish_run, start_run
 from tests.storage.records import CONFIG, ME
 
