@@ -18,7 +18,9 @@ from emtc_core.errors import StorageError
 
 FOLDER_MODE = 0o700
 FILE_MODE = 0o600
-_OWN_NAME = re.compile(r"checkpoint-[0-9]+\.[a-z.]+|non-finite-update-[0-9]+\.npz|log\.txt|traceback\.txt")
+_OWN_NAME = re.compile(
+    r"checkpoint-[0-9]+\.[a-z.]+|non-finite-update-[0-9]+\.npz|log\.txt|traceback\.txt|trainer\.json"
+)
 
 
 def find_folder(root: Path, name: str) -> Path:

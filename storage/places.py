@@ -145,7 +145,7 @@ def describe_place(db: Database) -> str:
     """Say where the next run's checkpoints go, where that is not simply beside a file; else an empty text."""
     setting = configured()
     if setting is not None:
-        return f"Checkpoints and logs go to {setting}. A machine goes on with the run where {VARIABLE} names the same."
+        return f"Checkpoints and logs go to {setting}. Another machine can go on if its {VARIABLE} names the same."
     if db.path is not None:
         return ""
     return (

@@ -10,6 +10,7 @@ from sqlalchemy.orm import InstrumentedAttribute
 from emtc_core.errors import StorageError
 from storage.engine import Database
 from storage.files import list_own_files, remove_folder, remove_own_files
+from storage.marks import check_mark
 from storage.models import Entry, EpisodeRow, Evaluation, Run, SnapshotRow, Transition
 from storage.places import Place, local_folder, place_of, run_folder, run_place
 from storage.remote import Found, Remote
@@ -179,6 +180,8 @@ def remove_run(db: Database, run_id: str, *, leave_files: bool = False) -> None:
 
 def _place_to_clear(db: Database, run_id: str) -> Place:
     try:
-        return run_place(db, run_id)
+        place = run_place(db, run_id)
+        check_mark(db, place, run_id)
+        return place
     except StorageError as error:
         raise StorageError(f"{error} To delete its rows alone: emtc delete {run_id} --leave-files") from error

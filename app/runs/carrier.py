@@ -5,10 +5,7 @@ network. What fails is tried again with the next checkpoint and at the end. Each
 where the marks agree, nobody else has had the run meanwhile, and what was not copied yet still counts.
 """
 
-import json
 import logging
-import secrets
-import socket
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -19,14 +16,14 @@ from app.runs.launch import LOG_NAME
 from emtc_core.checkpoint_file import list_checkpoints, name_checkpoint, verify
 from emtc_core.errors import CheckpointError, StorageError
 from storage.files import FILE_MODE, make_private_folder, read_tail
+from storage.marks import MARK
 from storage.outage import Outage
 from storage.remote import Found, RunFiles
 
 _log = logging.getLogger(__name__)
-MARK = "trainer.json"
 LAST_WORDS_S = 600.0
 """How long the end of a run waits for its last checkpoint to arrive."""
-_MARK_BYTES = 1000
+_MARK_BYTES = 8_000
 _LOG_BYTES = 4_000_000
 _END_BYTES = 65_536
 
@@ -41,14 +38,20 @@ def is_ours(files: RunFiles, folder: Path) -> bool:
     return bool(here) and here == files.read_tail(MARK, _MARK_BYTES)
 
 
+def leave_mark(folder: Path, mark: bytes) -> None:
+    """Write a trainer's mark, for this user alone."""
+    make_private_folder(folder)
+    (folder / MARK).write_bytes(mark)
+    (folder / MARK).chmod(FILE_MODE)
+
+
 class Carrier:
     """Keeps a URL equal to a trainer's folder."""
 
-    def __init__(self, files: RunFiles, folder: Path, *, keep: int) -> None:
-        """Carry between `folder` and `files`, where as many checkpoints are kept."""
-        self._files, self._folder, self._keep = files, folder, keep
+    def __init__(self, files: RunFiles, folder: Path, *, keep: int, mark: bytes) -> None:
+        """Carry between `folder` and `files`, where as many checkpoints are kept, under a trainer's mark."""
+        self._files, self._folder, self._keep, self._mark = files, folder, keep, mark
         self._outage = Outage(_log, f"run {files.run_id}: its checkpoints do not reach {files.url}")
-        self._mark = json.dumps({"host": socket.gethostname(), "session": secrets.token_hex(8)}).encode()
         self._earlier_log, self._log_from = b"", 0
         self._wanted: deque[Path] = deque(maxlen=1)
         self._failed: Path | None = None
@@ -71,8 +74,7 @@ class Carrier:
             self._read_earlier_log()
         self._fetch(why_not)
         self._files.write(MARK, self._mark)
-        (self._folder / MARK).write_bytes(self._mark)
-        (self._folder / MARK).chmod(FILE_MODE)
+        leave_mark(self._folder, self._mark)
         self._thread.start()
 
     def bring(self, checkpoint: Path) -> None:

@@ -16,6 +16,7 @@ from emtc_core.errors import RunStateError, StorageError
 from storage import lifecycle
 from storage.engine import Database
 from storage.lifecycle import Event
+from storage.marks import check_mark
 from storage.ownership import Owner, this_process
 from storage.places import Place, run_folder, run_place
 from storage.queries.runs import get_run
@@ -74,6 +75,7 @@ def look(db: Database, row: RunRow) -> Standing:
     elsewhere = row.host if row.host not in (None, socket.gethostname()) else None
     try:
         place = run_place(db, row.id)
+        check_mark(db, place, row.id)
         found = tuple(_examine(place, row.id, run_folder(db, row.id)))
     except StorageError as exc:
         return Standing(row.env_steps, (), row.files or "", elsewhere, str(exc))

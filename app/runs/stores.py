@@ -5,11 +5,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from app.runs.carrier import Carrier
+from app.runs.carrier import Carrier, leave_mark
 from emtc_core.checkpoint import CheckpointStore
 from emtc_core.errors import RunInterruptedError
 from storage.engine import Database
 from storage.files import make_private_folder
+from storage.marks import check_mark, make_mark
 from storage.places import run_folder, run_place
 from storage.runs import why_not_resume_at
 
@@ -46,15 +47,18 @@ def storing(database: Database, run_id: str, keep: int) -> Generator[CheckpointS
     """Store checkpoints where the run says; at a URL, leave only when the last one has arrived.
 
     Raises:
-        StorageError: If the place does not answer; nothing has been trained then.
+        StorageError: If the place does not answer, or holds the files of another database; nothing was trained then.
     """
-    folder = run_folder(database, run_id)
-    files = run_place(database, run_id).files_of(run_id)
-    make_private_folder(folder)
+    folder, place = run_folder(database, run_id), run_place(database, run_id)
+    check_mark(database, place, run_id)
+    files, mark = place.files_of(run_id), make_mark(database)
     if files is None:
+        make_private_folder(folder)
+        if place.recorded is not None:
+            leave_mark(folder, mark)
         yield CheckpointStore(folder, keep=keep, run_id=run_id)
         return
-    carrier = Carrier(files, folder, keep=keep)
+    carrier = Carrier(files, folder, keep=keep, mark=mark)
     carrier.begin(lambda env_step: why_not_resume_at(database, run_id, env_step))
     try:
         yield CarriedStore(folder, carrier, keep=keep, run_id=run_id)

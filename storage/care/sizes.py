@@ -109,7 +109,9 @@ def _placed(db: Database, connection: Connection) -> tuple[dict[str, tuple[int, 
             place = place_of(db, recorded)
             found |= _measure_place(place, run_ids)
         except StorageError as error:
-            reasons.append(f"Not counted are the files of {len(run_ids):,} run(s). {error}")
+            reasons.append(
+                f"The files of {len(run_ids):,} run{'s' if len(run_ids) != 1 else ''} are not counted. {error}"
+            )
     return found, " ".join(reasons[:_MOST_REASONS])
 
 

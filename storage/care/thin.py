@@ -14,8 +14,9 @@ from sqlalchemy import Connection, delete, func, select, update
 from storage import lifecycle
 from storage.care.sizes import TRANSITION_BYTES, octets, snapshot_octets
 from storage.engine import Database
-from storage.files import is_checkpoint
+from storage.files import is_checkpoint, list_own_files
 from storage.lifecycle import Event
+from storage.marks import check_mark
 from storage.models import EpisodeRow, ProjectionRow, SnapshotRow, Transition
 from storage.places import run_folder, run_place
 from storage.queries.episodes import THINNED
@@ -126,11 +127,13 @@ def thin_run(db: Database, run_id: str, what: Thinning) -> Gone:
 
 def _checkpoints(db: Database, run_id: str) -> list[tuple[int, Callable[[], None]]]:
     """List a run's checkpoints wherever they lie: the size of each, and what removes it."""
-    files = run_place(db, run_id).files_of(run_id)
-    here = [place for place in run_folder(db, run_id).glob("*") if is_checkpoint(place)]
+    place = run_place(db, run_id)
+    check_mark(db, place, run_id)
+    files = place.files_of(run_id)
+    here = [path for path in list_own_files(run_folder(db, run_id)) if is_checkpoint(path)]
     there = [found for found in files.list_files() if found.is_checkpoint] if files else []
     return [
-        *((place.lstat().st_size, partial(place.unlink, missing_ok=True)) for place in here),
+        *((path.lstat().st_size, partial(path.unlink, missing_ok=True)) for path in here),
         *((found.size, partial(files.remove, found.name)) for found in there if files),
     ]
 

@@ -1,17 +1,19 @@
 """Checkpoints carried to a URL and back: two trainers with folders of their own, as two machines have."""
 
 import logging
+import secrets
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from app.runs.carrier import MARK, Carrier
+from app.runs.carrier import Carrier
 from app.runs.resume import look
 from emtc_core.checkpoint_file import name_checkpoint, verify, write_checkpoint
 from emtc_core.errors import StorageError
 from storage.engine import Database, open_database
+from storage.marks import MARK
 from storage.models import Run
 from storage.places import run_folder
 from storage.remote import Remote, RunFiles
@@ -37,7 +39,7 @@ def begin(files: RunFiles, tmp_path: Path) -> Iterator[Callable[..., tuple[Carri
     begun: list[Carrier] = []
 
     def begin(machine: str, why_not: Callable[[int], str | None] = fits) -> tuple[Carrier, Path]:
-        carrier = Carrier(files, tmp_path / machine, keep=2)
+        carrier = Carrier(files, tmp_path / machine, keep=2, mark=secrets.token_bytes(8))
         carrier.begin(why_not)
         begun.append(carrier)
         return carrier, tmp_path / machine
@@ -170,7 +172,7 @@ def test_a_trainer_that_lost_its_run_writes_nothing_more_there(files, begin, cap
 def test_a_failed_copy_is_told_once_and_tried_again_with_the_next(tmp_path, caplog):
     place = tmp_path / "place"
     files = Remote(f"file://{place}").files_of(RUN)
-    carrier, folder = Carrier(files, tmp_path / "a", keep=2), tmp_path / "a"
+    carrier, folder = Carrier(files, tmp_path / "a", keep=2, mark=b"a"), tmp_path / "a"
     carrier.begin(fits)
     (place / RUN).rename(tmp_path / "away")
     (place / RUN).write_text("no folder")
@@ -200,7 +202,7 @@ def test_a_log_goes_on_where_another_machine_left_it(files, begin):
 
 def test_a_place_that_cannot_be_written_ends_a_trainer_before_it_trains(tmp_path):
     (tmp_path / "place").write_text("no folder")
-    carrier = Carrier(Remote(f"file://{tmp_path / 'place'}").files_of(RUN), tmp_path / "a", keep=2)
+    carrier = Carrier(Remote(f"file://{tmp_path / 'place'}").files_of(RUN), tmp_path / "a", keep=2, mark=b"a")
     with pytest.raises(StorageError, match="cannot be used"):
         carrier.begin(fits)
 

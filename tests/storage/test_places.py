@@ -10,7 +10,9 @@ from emtc_core.errors import StorageError
 from storage.bundles.contents import THIN, copy_runs
 from storage.care.sizes import measure
 from storage.care.thin import Thinning, count_thinning, thin_run
+from storage.care.upkeep import back_up_now
 from storage.engine import Database, files_root, open_database
+from storage.marks import MARK, make_mark
 from storage.models import Run
 from storage.places import check_place, configured, describe_place, local_folder, run_folder, run_place
 from storage.remote import Remote
@@ -258,3 +260,47 @@ def test_a_place_that_does_not_answer_keeps_the_run(
     with db.transaction() as connection:
         connection.execute(update(Run).values(files=None))
     remove_run(db, run_id)
+
+
+@pytest.mark.parametrize("kind", ["folder", "url"])
+def test_a_copy_of_a_database_leaves_the_files_of_the_original(
+    shared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    files = str(shared) if kind == "folder" else f"file://{shared}"
+    monkeypatch.setenv("EMTC_FILES", files)
+    db = open_database(f"sqlite:///{tmp_path / 'original.db'}")
+    run_id = end(db, create_run(db, CONFIG, target_steps=10, versions={}), files)
+    folder = fill(shared / run_id)
+    (folder / MARK).write_bytes(make_mark(db))
+    place = back_up_now(db, tmp_path / "copy.db")
+    copy = open_database(f"sqlite:///{place}")
+    for act in (
+        lambda: remove_run(copy, run_id),
+        lambda: thin_run(copy, run_id, Thinning(checkpoints=True)),
+        lambda: list_belongings(copy, run_id),
+    ):
+        with pytest.raises(StorageError, match="this one is a copy of it: nothing there is written or deleted"):
+            act()
+    remove_run(copy, run_id, leave_files=True)
+    assert len(list(folder.iterdir())) == 4
+    assert list_belongings(db, run_id).files == 4
+    for each in (db, copy):
+        each.dispose()
+    moved = (tmp_path / "original.db").rename(tmp_path / "moved.db")
+    db = open_database(f"sqlite:///{moved}")
+    remove_run(db, run_id)
+    assert not folder.exists()
+    db.dispose()
+
+
+@pytest.mark.parametrize("mark", [b"", b"[1]", b"{", b'{"database": 7}', b'{"database": null}', b"[" * 5000])
+def test_a_mark_that_says_nothing_forbids_nothing(
+    shared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mark: bytes
+) -> None:
+    monkeypatch.setenv("EMTC_FILES", str(shared))
+    db = open_database(f"sqlite:///{tmp_path / 'x.db'}")
+    run_id = end(db, create_run(db, CONFIG, target_steps=10, versions={}), str(shared))
+    (fill(shared / run_id) / MARK).write_bytes(mark)
+    remove_run(db, run_id)
+    assert list(shared.iterdir()) == []
+    db.dispose()

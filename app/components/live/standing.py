@@ -26,7 +26,7 @@ def show(run: RunRow) -> None:
         return
     for fault in standing.faults:
         st.warning(escape_markdown(fault), icon=":material/broken_image:")
-    where = f" They lie at {standing.folder}." if run.files and standing.checkpoints else ""
+    where = f" Checkpoints lie at {standing.folder}." if run.files and standing.checkpoints else ""
     st.caption(escape_markdown(f"{describe_checkpoints(standing, first_at=_first_at(run))}{where}"))
 
 
