@@ -142,11 +142,17 @@ class Remote:
         thread.join(patience_s)
         if answer:
             return answer[0]
+        self._forget()
         if not failure:
             raise StorageError(f"{self.url} did not answer within {patience_s:.0f} s. Is the network there?")
         if isinstance(failure[0], StorageError):
             raise failure[0]
         raise self.failed(failure[0]) from failure[0]
+
+    def _forget(self) -> None:
+        """Connect anew next time: libraries keep a connection that was lost."""
+        if opened := self.__dict__.pop("_opened", None):
+            type(opened[0]).clear_instance_cache()
 
     def failed(self, error: BaseException) -> StorageError:
         """Make the sentence about what a library raised."""

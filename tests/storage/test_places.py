@@ -1,6 +1,7 @@
 """Where the files of runs lie: what EMTC_FILES may be, what is recorded, and what a stranger's row cannot do."""
 
 import os
+import threading
 from pathlib import Path
 
 import pytest
@@ -304,3 +305,21 @@ def test_a_mark_that_says_nothing_forbids_nothing(
     remove_run(db, run_id)
     assert list(shared.iterdir()) == []
     db.dispose()
+
+
+def test_after_a_failure_it_is_connected_anew(tmp_path: Path) -> None:
+    """A library keeps a connection that its server has closed, and every later question would fail."""
+    remote = Remote(f"file://{tmp_path}")
+    first = remote.system
+    assert Remote(f"file://{tmp_path}").system is first, "one connection serves all"
+    with pytest.raises(StorageError, match="cannot be used"):
+        remote.ask(lambda: first.cat_file(str(tmp_path / "absent")))
+    assert remote.system is not first
+    assert remote.system is Remote(f"file://{tmp_path}").system
+
+
+def test_nobody_waits_for_a_place_longer_than_told(tmp_path: Path) -> None:
+    answer = threading.Event()
+    with pytest.raises(StorageError, match="did not answer within 0 s"):
+        Remote(f"file://{tmp_path}").ask(answer.wait, patience_s=0.05)
+    answer.set()
