@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 from sqlalchemy import select
 
 from emtc_core.errors import StorageError
-from storage.engine import Database, files_root
+from storage.engine import Database, files_root, is_read_only
 from storage.files import find_folder
 from storage.guards import check_identifier, shorten
 from storage.models import Run
@@ -123,13 +123,13 @@ def local_folder(db: Database, run_id: str) -> Path:
 
 
 def check_place() -> None:
-    """Refuse an EMTC_FILES that cannot be written from here, before any work starts.
+    """Refuse an EMTC_FILES that cannot be written from here, before any work starts; a reader tries nothing.
 
     Raises:
         StorageError: In one sentence.
     """
     setting = configured()
-    if setting is None:
+    if setting is None or is_read_only():
         return
     known = _CHECKED.get(setting)
     if known is None or time.monotonic() - known[0] > _KEPT_S[known[1] is None]:

@@ -38,6 +38,8 @@ class Standing:
     """The machine that trained the run, when it is not this one."""
     refused: str | None = None
     """Why this machine may not or cannot look for checkpoints where the run says that they lie."""
+    not_carried: int = 0
+    """How many of the newest checkpoints have not reached the place at a URL."""
 
     @property
     def usable(self) -> Examined | None:
@@ -76,23 +78,24 @@ def look(db: Database, row: RunRow) -> Standing:
     try:
         place = run_place(db, row.id)
         check_mark(db, place, row.id)
-        found = tuple(_examine(place, row.id, run_folder(db, row.id)))
+        here, there = _examine(place, row.id, run_folder(db, row.id))
+        found = (*here, *there)
     except StorageError as exc:
         return Standing(row.env_steps, (), row.files or "", elsewhere, str(exc))
     if lifecycle.allows(row.state, Event.CLAIM):  # else the rows still grow
         found = tuple(_fitting(db, row.id, each) for each in found)
-    return Standing(row.env_steps, found, place.show(row.id), elsewhere)
+    return Standing(row.env_steps, found, place.show(row.id), elsewhere, not_carried=len(here) if place.remote else 0)
 
 
-def _examine(place: Place, run_id: str, folder: Path) -> list[Examined]:
-    """Examine what a resume would find, newest first: what lies at a URL, and what this machine has not copied yet."""
+def _examine(place: Place, run_id: str, folder: Path) -> tuple[list[Examined], list[Examined]]:
+    """Examine what a resume would find, newest first: in this machine's folder, and at a URL what it has of that."""
     files = place.files_of(run_id)
     if files is None:
-        return examine(folder, run_id)
+        return examine(folder, run_id), []
     there = [_look_into(files, found) for found in reversed(files.list_checkpoints())]
     newest = there[0].name if there else ""
     here = examine(folder, run_id) if is_ours(files, folder) else []
-    return [*(each for each in here if each.name > newest), *there]
+    return [each for each in here if each.name > newest], there
 
 
 def _look_into(files: RunFiles, found: Found) -> Examined:

@@ -237,6 +237,19 @@ def test_what_lies_there_is_known_before_it_is_fetched(lost, tmp_path, monkeypat
     db.dispose()
 
 
+def test_what_has_not_arrived_there_is_counted(lost, tmp_path):
+    db, run_id, files = lost
+    carrier, folder = Carrier(files, run_folder(db, run_id), keep=2, mark=b"mine"), run_folder(db, run_id)
+    carrier.begin(fits)
+    carrier.close()
+    write_checkpoint(folder / name_checkpoint(0), run_id=run_id, env_step=0, parts=[])
+    standing = look(db, find_run(db, run_id))
+    assert (standing.can_resume, standing.not_carried) == (True, 1)
+    files.put(folder / name_checkpoint(0))
+    assert look(db, find_run(db, run_id)).not_carried == 0
+    db.dispose()
+
+
 def test_a_place_of_no_answer_is_no_reason_to_start_again(lost, tmp_path):
     db, run_id, _ = lost
     (tmp_path / "place").write_text("no folder")

@@ -26,8 +26,8 @@ def show(run: RunRow) -> None:
         return
     for fault in standing.faults:
         st.warning(escape_markdown(fault), icon=":material/broken_image:")
-    where = f" Checkpoints lie at {standing.folder}." if run.files and standing.checkpoints else ""
-    st.caption(escape_markdown(f"{describe_checkpoints(standing, first_at=_first_at(run))}{where}"))
+    told = describe_checkpoints(standing, first_at=_first_at(run))
+    st.caption(escape_markdown(f"{told}{_describe_place(standing)}" if run.files else told))
 
 
 def describe_resumes(resumes: pd.DataFrame) -> str:
@@ -59,6 +59,15 @@ def describe_checkpoints(standing: Standing, *, first_at: int | None) -> str:
     if len(good) < GOOD_ENOUGH:
         return f"Only one good checkpoint, at step {listed}: should its file be damaged, there is no other."
     return f"Good checkpoints at steps {listed}."
+
+
+def _describe_place(standing: Standing) -> str:
+    """Say where checkpoints lie, and how many of them a network has not taken yet."""
+    if not standing.checkpoints:
+        return ""
+    n = standing.not_carried
+    late = f", which {count(n)} of them {'have' if n > 1 else 'has'} not reached yet" if n else ""
+    return f" Checkpoints lie at {standing.folder}{late}."
 
 
 def _first_at(run: RunRow) -> int | None:
