@@ -77,8 +77,8 @@ def _mark(found: Compared, key: str, name: str) -> Compared:
         replace(row, id=view.address(row.id, key), name=f"{row.name} · {name}", config={**row.config, ORIGIN: name})
         for row in found.rows.values()
     ]
-    seeds = ([mark(seed) for seed in each] for each in (found.win_rates, found.drawn))
-    return Compared({row.id: row for row in rows}, *seeds, found.quantity)
+    win_rates, drawn = ([mark(seed) for seed in each] for each in (found.win_rates, found.drawn))
+    return Compared({row.id: row for row in rows}, win_rates, drawn, found.quantity)
 
 
 def shared_metrics(run_ids: Sequence[str]) -> list[str]:

@@ -20,11 +20,12 @@ with messages.guarded():
         if newest is not None:
             tour.offer(newest)
         open_bundle.show()
+    bundle_list.show(new=True)
     if has_runs:
         st.subheader("Runs")
         run_table.show()
+        bundle_list.show(new=False)
         newest_curves.show()
-        bundle_list.show()
     else:
         messages.empty(
             messages.NO_RUNS,
@@ -33,4 +34,4 @@ with messages.guarded():
             page="../pages/launch.py",
             label="Open Launch",
         )
-        bundle_list.show()
+        bundle_list.show(new=False)

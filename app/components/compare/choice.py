@@ -82,15 +82,16 @@ def _choose(listed: dict[str, str], matching: int) -> tuple[list[str], int]:
     lost = sum(not any(run_id.startswith(text.lower()) for run_id in names) for text in wanted)
     st.session_state[_KEY] = chosen
     names = names | listed
-    more = f"; the newest {LISTED} of {matching:,} that match are listed, find the others above"
+    more = f" The newest {LISTED} of {matching:,} that match are listed; find the others above."
     st.multiselect(
         "Runs",
         list(dict.fromkeys([*chosen, *listed])),
         key=_KEY,
         format_func=lambda run_id: f"{names.get(run_id, '')} · {run_id}",
         on_change=_chosen,
-        placeholder=f"Every evaluated run that matches; or choose some{more if matching > LISTED else ''}",
-        help="Runs that differ in nothing but their seed become one line.",
+        placeholder="All that match",
+        help="Every evaluated run that matches, or those that you choose. Runs that differ in nothing but their seed "
+        f"become one line.{more if matching > LISTED else ''}",
     )
     return chosen, lost
 

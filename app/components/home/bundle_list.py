@@ -21,17 +21,18 @@ _NAMED = 6
 _COLUMNS = ["status", "name", "algo", "map", "seed", "progress", "win_rate", "mu_w", "gate", "tags", "id"]
 
 
-def show() -> None:
-    """Draw every open bundle; nothing where there is none."""
+def show(*, new: bool) -> None:
+    """Draw every open bundle in its place, which is the top as long as one was `new` to this session just now."""
     bundles = view.bundles()
+    if new != (st.session_state.get(NEW) in {bundle.key for bundle in bundles}):
+        return
     import_bundle.tell()
     if not bundles:
         return
     st.subheader(
         "Bundles", help="Files from colleagues. Their runs are read and never written; yours are not among them."
     )
-    new = st.session_state.get(NEW)
-    for bundle in sorted(bundles, key=lambda each: each.key != new):
+    for bundle in bundles:
         with st.container(border=True, key=f"bundle-{bundle.key}"):
             _draw(bundle)
 
@@ -48,7 +49,7 @@ def _draw(bundle: Bundle) -> None:
     with st.container(horizontal=True, horizontal_alignment="distribute", vertical_alignment="center"):
         st.markdown(f"**{escape_markdown(bundle.name)}**", width="content")
         st.badge("read-only", icon=":material/lock:", color="gray")
-        with st.container(horizontal=True, width="content", gap="small"):
+        with st.container(horizontal=True, width="content", gap="small", vertical_alignment="center"):
             _acts(bundle)
     st.caption(escape_markdown(f"{describe_runs(rows, total=page.total)}. {describe_file(bundle)}"))
     import_bundle.confirm(bundle)
@@ -81,6 +82,7 @@ def _button(bundle: Bundle, label: str, icon: str, do: Any, about: str | None = 
 
 
 def _remove(bundle: Bundle) -> None:
+    st.session_state.pop(NEW, None)
     data.close_url(bundle.url)
     try:
         put_away(bundle)
