@@ -18,7 +18,8 @@ from app.alerts.rules import Alert
 from app.alerts.watch import list_alerts
 from app.playback.side import draw_scene
 from app.projections.jobs import sample_rows
-from app.projections.linear import Drawn, draw_pca
+from app.projections.linear import Drawn, Turn
+from app.projections.turning import draw_plane, find_turn
 from app.results.collapse import Collapse, measure_collapse
 from app.results.odd_one import OddOne, find_odd_one
 from app.results.what_if import Rules, Stream, merge_nodes, read_stream
@@ -284,12 +285,23 @@ def snapshot(snapshot_id: int, stamp: str) -> Snapshot:
 
 @st.cache_resource(max_entries=6, show_spinner=False)
 def _principal_plane(url: str, snapshot_id: int, stamp: str) -> Drawn:
-    return draw_pca(_snapshot(url, snapshot_id, stamp).embedding)
+    return draw_plane(_open(url), _snapshot(url, snapshot_id, stamp), _turns(url))
 
 
 def principal_plane(snapshot_id: int, stamp: str) -> Drawn:
-    """Place every node of a snapshot by the two directions of largest variance."""
+    """Place every node of a snapshot by the two directions of largest variance, turned as in earlier snapshots."""
     return _principal_plane(database_url(), snapshot_id, stamp)
+
+
+@st.cache_resource(show_spinner=False)
+def _turns(url: str) -> dict[int, Turn]:
+    """Which way round the PCA of each snapshot is shown, as far as it was asked."""
+    return {}
+
+
+def turn_of(snapshot: Snapshot) -> Turn:
+    """Tell which way round the PCA of a snapshot is shown."""
+    return find_turn(database(), snapshot, _turns(database_url()))
 
 
 @st.cache_resource(max_entries=16, show_spinner=False)

@@ -10,6 +10,7 @@ from typing import Final
 
 from app.notebook.frozen import Figure
 from app.notebook.view import View
+from app.projections.linear import NO_TURN
 from app.results.quantities import find_quantity
 from app.results.registry import FIGURES
 from app.results.selection import Choice
@@ -131,7 +132,9 @@ def _project(view: View, snapshot: int, n: int, seed: int) -> list[str]:
         return [f"drawn = draw_axes(snapshot.embedding, AXIS_PAIRS[{int(view.facts['pair'])}])"]
     if method == "pca":
         fitted = "" if view.facts.get("fit") == "all" else ", fit_on=rows"
-        return [f"drawn = draw_pca(snapshot.embedding{fitted})"]
+        first, second = (-1 if int(sign) < 0 else 1 for sign in view.facts.get("turn", NO_TURN))
+        turned = "" if (first, second) == NO_TURN else f", turn=({first}, {second})"
+        return [f"drawn = draw_pca(snapshot.embedding{fitted}{turned})"]
     label = _NAMES[method]
     return [
         f"projection = project_snapshot(db, {snapshot}, method={method!r}, n={n or 'snapshot.size'}, seed={seed})",

@@ -304,6 +304,10 @@ def pinned_figures(db: Database, run_id: str) -> list[tuple[Chart | Cloud, int]]
             {"page": "live", "facts": {"metrics": names}},
         ),
         (draw_map(draw_pca(snapshot.embedding, fit_on=rows)), {"page": "memory", "facts": {**atlas, "method": "pca"}}),
+        (
+            draw_map(draw_pca(snapshot.embedding, turn=(-1, 1))),
+            {"page": "memory", "facts": {**atlas, "method": "pca", "fit": "all", "turn": [-1, 1]}},
+        ),
         (draw_map(draw_axes(snapshot.embedding, (0, 3))), {"page": "memory", "facts": {**atlas, "method": "axes"}}),
         (draw_choice(whole), {"page": "memory", "facts": {**atlas, **chosen, "method": "pca", "fit": "all"}}),
         (
