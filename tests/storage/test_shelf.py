@@ -104,9 +104,8 @@ def test_nothing_of_a_harmed_bundle_comes_onto_the_shelf(theirs: Theirs, tmp_pat
     assert list((tmp_path / "cache").iterdir()) == []
 
 
-def test_an_import_says_first_what_it_would_add(theirs: Theirs, tmp_path: Path) -> None:
-    bundle = shelve(theirs[2], cache=tmp_path / "cache")
-    own = open_database(f"sqlite:///{tmp_path / 'own.db'}")
+def test_an_import_says_first_what_it_would_add(db: Database, theirs: Theirs, tmp_path: Path) -> None:
+    bundle, own = shelve(theirs[2], cache=tmp_path / "cache"), db
     plan = plan_import(own, bundle)
     assert set(plan.new) == set(theirs[1])
     assert (plan.here, plan.rows["transitions"], plan.rows["episodes"]) == ((), 60, 6)

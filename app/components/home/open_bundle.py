@@ -14,12 +14,12 @@ from app.components.home import bundle_list
 from app.format import escape_markdown, size
 from emtc_core.errors import EmtcError, StorageError
 from storage.bundles.read import find_cache, peek
-from storage.bundles.shelf import Bundle, clean_name, shelve
+from storage.bundles.shelf import clean_name, shelve
 from storage.engine import is_read_only
 from storage.files import make_private_folder
 
 SUFFIX = ".emtc"
-_DROPPED, _TYPED = "bundle_file", "bundle_path"
+_DROPPED, _TYPED, _TIMES = "bundle_file", "bundle_path", "bundles_opened"
 _HELP = "A bundle is data: nothing in it is run. It is unpacked into this user's cache folder and stays read-only."
 
 
@@ -27,8 +27,8 @@ def show() -> None:
     """Offer to open a bundle; a server that only shows offers nothing."""
     if is_read_only():
         return
-    with st.popover("Open a bundle", icon=":material/folder_zip:", key="open_bundle", help=_HELP):
-        times = st.session_state.get("bundles_dropped", 0)
+    times = st.session_state.get(_TIMES, 0)  # another time is another popover: closed, and its field holds no upload
+    with st.popover("Open a bundle", icon=":material/folder_zip:", key=f"open_bundle-{times}", help=_HELP):
         dropped = st.file_uploader(
             f"A file that `emtc bundle` wrote, up to {st.get_option('server.maxUploadSize')} MB",
             type=SUFFIX.removeprefix("."),
@@ -43,16 +43,18 @@ def show() -> None:
             if dropped is not None:
                 with _kept(dropped, dropped.name) as place:
                     _open(place)
-                st.session_state["bundles_dropped"] = times + 1  # an empty field, which holds no upload any more
-                st.rerun()
-            if typed and path:
+            elif typed and path:
                 _open(_find(path))
-                st.rerun()
+            else:
+                return
         except EmtcError as exc:
             messages.error(exc)
+            return
+    st.session_state[_TIMES] = times + 1
+    st.rerun()
 
 
-def _open(place: Path) -> Bundle:
+def _open(place: Path) -> None:
     """Say at once what a file says of itself, then look at every row of it."""
     manifest = peek(place)
     runs = [run for run in manifest.runs if isinstance(run, dict)]
@@ -61,7 +63,6 @@ def _open(place: Path) -> Bundle:
         bundle = shelve(place)
     data.close_url(bundle.url)
     st.session_state[bundle_list.NEW] = bundle.key
-    return bundle
 
 
 def _find(path: str) -> Path:
