@@ -5,11 +5,13 @@ from pathlib import Path
 import pytest
 from streamlit.testing.v1 import AppTest
 
+from app.notebook.export import export_entries
 from storage.bundles.contents import WHOLE
 from storage.bundles.read import find_cache
 from storage.bundles.shelf import Bundle, list_bundles, shelve
 from storage.bundles.write import write_bundle
 from storage.engine import open_database
+from storage.notebook import list_entries
 from storage.queries.runs import list_runs
 from tests.pages.seed import seed_run
 from tests.pages.several import seed_runs
@@ -179,3 +181,15 @@ def test_a_server_that_only_shows_shows_no_bundle(own, opened, monkeypatch):
     assert "5 runs" not in said(app)
     app = open_page("compare", **{"with": opened.key}, runs=f"t0000@{opened.key}")
     assert "from study" not in said(app)
+
+
+def test_a_figure_of_a_bundle_s_run_is_kept_in_ones_own_notebook(own, opened, file):
+    app = open_page("compare", runs=f"t0000@{opened.key}")
+    press(app, "Pin to notebook")
+    assert not app.exception
+    assert not app.error
+    entries = list_entries(own[0])
+    assert [entry.run_id for entry in entries] == [None]
+    assert "no longer in this database" not in said(open_page("notebook"))
+    content = export_entries(own[0], [entry.id for entry in entries], "ipynb").decode()
+    assert f"t0000@{opened.key}" in content
