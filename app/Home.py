@@ -11,7 +11,7 @@ if str(ROOT) not in sys.path[:2]:  # a checkout that was not installed, or a fol
     sys.path.insert(1, str(ROOT))  # behind Streamlit's own entry, this folder
 
 from app import data, messages  # noqa: E402
-from app.components import alert_toasts, compile_ahead, login, run_picker  # noqa: E402
+from app.components import alert_toasts, bundle_banner, compile_ahead, login, run_picker  # noqa: E402
 from app.components.assets import read_asset  # noqa: E402
 from emtc_core.errors import EmtcError  # noqa: E402
 
@@ -36,6 +36,7 @@ page = st.navigation(
     ]
 )
 try:
+    bundle_banner.settle()
     data.database()
     run_picker.show(page.url_path)
 except EmtcError as exc:
@@ -45,5 +46,6 @@ except EmtcError as exc:
 compile_ahead.start_once()
 login.show_account()
 messages.tell_read_only()
+bundle_banner.show()
 alert_toasts.show()
 page.run()

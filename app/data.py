@@ -6,7 +6,6 @@ What lives here: every read of the pages. What does not: drawing, what one sessi
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,23 +13,24 @@ import pandas as pd
 import streamlit as st
 from numpy.typing import NDArray
 
+from app import view
 from app.alerts.rules import Alert
 from app.alerts.watch import list_alerts
 from app.playback.side import draw_scene
 from app.projections.jobs import sample_rows
-from app.projections.linear import Drawn, draw_pca
+from app.projections.linear import Drawn, Turn
+from app.projections.turning import draw_plane, find_turn
 from app.results.collapse import Collapse, measure_collapse
 from app.results.odd_one import OddOne, find_odd_one
-from app.results.quantities import Quantity, find_quantity
-from app.results.series import Comparison, Seed, make_seeds, read_seeds, settle
 from app.results.what_if import Rules, Stream, merge_nodes, read_stream
 from app.theme import ENDED
 from emtc_core.envs.base import Scene
 from emtc_core.envs.registry import EnvRow, list_envs
 from storage.asking.glossary import TableWords, describe_schema
+from storage.bundles.shelf import is_shelved
 from storage.care.sizes import Sizes, measure
 from storage.engine import Database, open_database
-from storage.queries import compare, curves, episodes, memory, run_table, runs, sweeps
+from storage.queries import curves, episodes, memory, run_table, runs, sweeps
 from storage.queries import gate_state as gates
 from storage.queries.episode_search import EpisodePage, find_episodes, find_playbacks
 from storage.queries.episodes import Order, Trajectory
@@ -48,13 +48,19 @@ DEFAULT_DATABASE = "sqlite:///runs/emtc.db"
 JUDGED_AT_ONCE = 40
 
 
-def database_url() -> str:
-    """Name the database that this app shows."""
+def own_url() -> str:
+    """Name the database of this app."""
     return os.environ.get("EMTC_DB", DEFAULT_DATABASE)
 
 
+def database_url() -> str:
+    """Name the database that this session looks at: the app's own, or that of an opened bundle."""
+    viewed = view.bundle()
+    return viewed.url if viewed else own_url()
+
+
 def database() -> Database:
-    """Open the database of this app, once per server.
+    """Open the database that this session looks at, once per server.
 
     Raises:
         StorageError: If it cannot be opened.
@@ -62,9 +68,23 @@ def database() -> Database:
     return _open(database_url())
 
 
+def open_url(url: str) -> Database:
+    """Open the app's own database, or that of a bundle, which is never written; once per server.
+
+    Raises:
+        StorageError: If it cannot be opened.
+    """
+    return _open(url)
+
+
+def close_url(url: str) -> None:
+    """Close a database that is to be deleted."""
+    _open.clear(url)
+
+
 @st.cache_resource(show_spinner=False, on_release=lambda db: db.dispose())
 def _open(url: str) -> Database:
-    return open_database(url)
+    return open_database(url, read_only=is_shelved(url))
 
 
 @st.cache_data(ttl=1, show_spinner=False)
@@ -72,13 +92,15 @@ def _run_page(url: str, wanted: RunFilter, sort: str, limit: int, offset: int) -
     return run_table.run_page(_open(url), wanted, sort=sort, limit=limit, offset=offset)
 
 
-def run_page(wanted: RunFilter, *, sort: str = "", limit: int = 50, offset: int = 0) -> run_table.RunPage:
-    """Read one page of the runs that match; at most one second old.
+def run_page(
+    wanted: RunFilter, *, sort: str = "", limit: int = 50, offset: int = 0, url: str = ""
+) -> run_table.RunPage:
+    """Read one page of the runs that match, of another database where a URL is given; at most one second old.
 
     Raises:
         ConfigError: If the search or the order is none.
     """
-    return _run_page(database_url(), wanted, sort, limit, offset)
+    return _run_page(url or database_url(), wanted, sort, limit, offset)
 
 
 @st.cache_data(ttl=5, show_spinner=False)
@@ -88,7 +110,12 @@ def _names_of(url: str, prefixes: tuple[str, ...]) -> dict[str, str]:
 
 def names_of(prefixes: Sequence[str]) -> dict[str, str]:
     """Name the runs whose ids start so, by id; at most five seconds old."""
-    return _names_of(database_url(), tuple(prefixes))
+    return names_in(database_url(), prefixes)
+
+
+def names_in(url: str, prefixes: Sequence[str]) -> dict[str, str]:
+    """Name runs of one database as `names_of` does."""
+    return _names_of(url, tuple(prefixes))
 
 
 def has_runs() -> bool:
@@ -222,53 +249,6 @@ def evaluations(run_id: str) -> pd.DataFrame:
     return _evaluations(database_url(), run_id)
 
 
-@dataclass(frozen=True)
-class Compared:
-    """Several runs with the curve of each: their win rates, and the quantity that is drawn."""
-
-    rows: dict[str, RunRow]
-    win_rates: list[Seed]
-    drawn: list[Seed]
-    quantity: Quantity
-
-    @property
-    def configs(self) -> dict[str, dict[str, Any]]:
-        """Run id → configuration as stored."""
-        return {run_id: row.config for run_id, row in self.rows.items()}
-
-    def curves(self, *, include_unfinished: bool) -> Comparison:
-        """Put the drawn curves together by variant."""
-        return settle(self.drawn, self.quantity, include_unfinished=include_unfinished)
-
-    def finals(self, *, include_unfinished: bool) -> Comparison:
-        """Put the win rates together by variant, for numbers of the end."""
-        return settle(self.win_rates, include_unfinished=include_unfinished, final=True)
-
-
-@st.cache_resource(ttl=5, max_entries=32, show_spinner=False)
-def _compared(url: str, run_ids: tuple[str, ...], quantity: str) -> Compared:
-    db, drawn = _open(url), find_quantity(quantity)
-    rows = compare.get_rows(db, run_ids)
-    frame = compare.evaluation_curves(db, [row.id for row in rows])
-    curves = make_seeds(rows, frame, drawn) if drawn.is_evaluation else read_seeds(db, rows, drawn)
-    return Compared({row.id: row for row in rows}, make_seeds(rows, frame), curves, drawn)
-
-
-def compared(run_ids: Sequence[str], quantity: str) -> Compared:
-    """Read the curves of several runs; at most five seconds old. One statement for each curve table."""
-    return _compared(database_url(), tuple(run_ids), quantity)
-
-
-@st.cache_data(ttl=5, show_spinner=False)
-def _shared_metrics(url: str, run_ids: tuple[str, ...]) -> list[str]:
-    return compare.shared_metrics(_open(url), run_ids)
-
-
-def shared_metrics(run_ids: Sequence[str]) -> list[str]:
-    """List every number that any of these runs logged."""
-    return _shared_metrics(database_url(), tuple(run_ids))
-
-
 @st.cache_data(ttl=5, show_spinner=False)
 def _metric_names(url: str, run_id: str) -> list[str]:
     return curves.metric_names(_open(url), run_id)
@@ -301,12 +281,23 @@ def snapshot(snapshot_id: int, stamp: str) -> Snapshot:
 
 @st.cache_resource(max_entries=6, show_spinner=False)
 def _principal_plane(url: str, snapshot_id: int, stamp: str) -> Drawn:
-    return draw_pca(_snapshot(url, snapshot_id, stamp).embedding)
+    return draw_plane(_open(url), _snapshot(url, snapshot_id, stamp), _turns(url))
 
 
 def principal_plane(snapshot_id: int, stamp: str) -> Drawn:
-    """Place every node of a snapshot by the two directions of largest variance."""
+    """Place every node of a snapshot by the two directions of largest variance, turned as in earlier snapshots."""
     return _principal_plane(database_url(), snapshot_id, stamp)
+
+
+@st.cache_resource(show_spinner=False)
+def _turns(url: str) -> dict[int, Turn]:
+    """Which way round the PCA of each snapshot is shown, as far as it was asked."""
+    return {}
+
+
+def turn_of(snapshot: Snapshot) -> Turn:
+    """Tell which way round the PCA of a snapshot is shown."""
+    return find_turn(database(), snapshot, _turns(database_url()))
 
 
 @st.cache_resource(max_entries=16, show_spinner=False)

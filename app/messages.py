@@ -6,6 +6,7 @@ from contextlib import contextmanager
 
 import streamlit as st
 
+from app import view
 from app.format import escape_markdown
 from emtc_core.errors import EmtcError
 from storage.engine import is_read_only
@@ -33,12 +34,12 @@ def error(exc: BaseException) -> None:
 
 def may_act() -> bool:
     """Tell whether buttons that start, stop, change or delete may be pressed; storage refuses them anyway if not."""
-    return not is_read_only()
+    return not is_read_only() and view.bundle() is None
 
 
 def tell_read_only() -> None:
     """Say once, at the top, that nothing can be changed."""
-    if not may_act():
+    if is_read_only():
         st.info(READ_ONLY, icon=":material/lock:")
 
 

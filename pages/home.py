@@ -4,7 +4,7 @@ import streamlit as st
 
 from app import data, messages
 from app.components import tour
-from app.components.home import demo_button, newest_curves, run_table
+from app.components.home import bundle_list, demo_button, newest_curves, open_bundle, run_table
 
 st.title("EMTC Lab")
 st.markdown(
@@ -19,9 +19,12 @@ with messages.guarded():
         newest = data.newest_run() if has_runs else None
         if newest is not None:
             tour.offer(newest)
+        open_bundle.show()
+    bundle_list.show(new=True)
     if has_runs:
         st.subheader("Runs")
         run_table.show()
+        bundle_list.show(new=False)
         newest_curves.show()
     else:
         messages.empty(
@@ -31,3 +34,4 @@ with messages.guarded():
             page="../pages/launch.py",
             label="Open Launch",
         )
+        bundle_list.show(new=False)

@@ -13,10 +13,11 @@ from app.results.named.memories import best_and_worst
 from emtc_core import __version__
 from emtc_core.errors import ConfigError
 from storage.bundles.contents import THIN, WHOLE, Contents
-from storage.bundles.read import open_bundle
+from storage.bundles.shelf import shelve
 from storage.bundles.take_in import import_bundle
 from storage.bundles.write import write_bundle
 from storage.engine import READ_ONLY_VARIABLE, Database, open_database
+from storage.queries.run_table import RunFilter, matching_ids
 from storage.queries.runs import get_run
 from storage.queries.sweeps import get_sweep, sweep_runs
 from storage.runs import RunRow
@@ -69,15 +70,15 @@ def open_file(
     if take_in:
         _import(file, db, json=json)
         return 0
-    study, manifest = open_bundle(file)
-    url = f"sqlite:///{study}"
+    opened = shelve(file)
     if json:
-        print_json({"database": url, "runs": [run["id"] for run in manifest.runs if "id" in run]})
+        ids = matching_ids(open_database(opened.url, read_only=True), RunFilter(shelf="all"))
+        print_json({"database": opened.url, "runs": ids})
     else:
-        say(f"{file.name} is sound. Its database, which is read and not written: {url}")
+        say(f"{file.name} is sound. Its database, which is read and not written: {opened.url}")
     if no_app or json:
         return 0
-    become_app(url, environment={READ_ONLY_VARIABLE: "1"})
+    become_app(opened.url, environment={READ_ONLY_VARIABLE: "1"})
     return 0
 
 

@@ -4,7 +4,7 @@ from datetime import UTC, datetime
 
 import streamlit as st
 
-from app import data
+from app import data, view
 from app.alerts.rules import Alert
 from app.format import escape_markdown
 from emtc_core.errors import EmtcError
@@ -16,7 +16,9 @@ _ICON = {"info": ":material/check_circle:", "warning": ":material/warning:", "er
 
 
 def show() -> None:
-    """Tell now, and look again every few seconds while the tab is open."""
+    """Tell now, and look again every few seconds while the tab is open; runs of a bundle have no news."""
+    if view.bundle() is not None:
+        return
     st.session_state.setdefault(_SINCE, datetime.now(UTC))
     st.session_state.setdefault(_TOLD, set())
     st.fragment(_tell, run_every=EVERY_S)()

@@ -8,11 +8,11 @@ from app.runs.launch import start_warmup
 
 def start_once() -> None:
     """Start it unless this server has done so."""
-    _start(data.database_url())
+    _start(data.own_url())
 
 
 @st.cache_resource(show_spinner=False)
 def _start(url: str) -> bool:
-    db = data.database()
+    db = data.open_url(url)
     folder = db.path.with_name(f"{db.path.stem}.files") if db.path else None
     return start_warmup(folder / "warm-up.txt") if folder else False

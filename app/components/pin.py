@@ -6,7 +6,7 @@ from uuid import uuid4
 
 import streamlit as st
 
-from app import data, messages, state
+from app import data, messages, state, view
 from app.components import export
 from app.format import escape_markdown
 from app.notebook.frozen import Figure, freeze
@@ -75,7 +75,7 @@ def _save(figure: Figure, name: str, token: str, page: str, run: _Cited, facts: 
             data.database(),
             title=title,
             body=str(st.session_state.get(f"{name}-note-{token}") or ""),
-            run_id=runs[0].id if len(runs) == 1 else None,
+            run_id=runs[0].id if len(runs) == 1 and not view.is_beside(runs[0].id) else None,
             figure=freeze(figure),
             view=make_view(page=page, figure=figure.name, query=_address(page, runs), runs=runs, facts=facts),
             token=token,

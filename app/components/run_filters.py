@@ -26,7 +26,7 @@ def search(page: str, on_change: Callable[[], None] | None = None) -> str:
             "Find",
             **in_url.text(page, "q", on_change),
             type="search",
-            placeholder="word, gate.enabled=false, win_rate>0.8",
+            placeholder="word, map=3m",
             help=HELP,
         )
         or ""

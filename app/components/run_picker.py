@@ -2,7 +2,7 @@
 
 import streamlit as st
 
-from app import data, messages, state
+from app import data, messages, state, view
 from app.components import run_filters, tour
 from app.format import count, escape_markdown
 from app.theme import GATE_COLOR, GATE_ICON, STATUS_COLOR, STATUS_ICON
@@ -58,7 +58,7 @@ def _search() -> tuple[dict[str, str], int]:
         "Find a run",
         key=_SEARCH,
         type="search",
-        placeholder="word, tag=paper, gate.enabled=false",
+        placeholder="word, tag=paper",
         help=run_filters.HELP,
         on_change=_searched,
     )
@@ -128,7 +128,7 @@ def links(run_id: str, name: str) -> None:
         ("memory", "Memory", ":material/bubble_chart:"),
         ("replay", "Replay", ":material/smart_display:"),
     ):
-        st.page_link(f"../pages/{page}.py", label=label, icon=icon, query_params={state.RUN: run_id})
+        st.page_link(f"../pages/{page}.py", label=label, icon=icon, query_params=view.link({state.RUN: run_id}))
 
 
 def status_badge(status: str) -> None:

@@ -10,6 +10,7 @@ from typing import Final
 
 from app.notebook.frozen import Figure
 from app.notebook.view import View
+from app.projections.linear import NO_TURN
 from app.results.quantities import find_quantity
 from app.results.registry import FIGURES
 from app.results.selection import Choice
@@ -27,6 +28,8 @@ from app.figures.what_if import draw_what_if
 from app.notebook.frozen import thaw, unpack
 from app.projections.jobs import project_snapshot, sample_rows
 from app.projections.linear import AXIS_PAIRS, Drawn, draw_axes, draw_pca
+from app.playback.replay import make_replay, tell_apart
+from app.playback.side import join_values
 from app.results.curves import draw_comparison
 from app.results.quantities import find_quantity
 from app.results.registry import FIGURES
@@ -129,7 +132,9 @@ def _project(view: View, snapshot: int, n: int, seed: int) -> list[str]:
         return [f"drawn = draw_axes(snapshot.embedding, AXIS_PAIRS[{int(view.facts['pair'])}])"]
     if method == "pca":
         fitted = "" if view.facts.get("fit") == "all" else ", fit_on=rows"
-        return [f"drawn = draw_pca(snapshot.embedding{fitted})"]
+        first, second = (-1 if int(sign) < 0 else 1 for sign in view.facts.get("turn", NO_TURN))
+        turned = "" if (first, second) == NO_TURN else f", turn=({first}, {second})"
+        return [f"drawn = draw_pca(snapshot.embedding{fitted}{turned})"]
     label = _NAMES[method]
     return [
         f"projection = project_snapshot(db, {snapshot}, method={method!r}, n={n or 'snapshot.size'}, seed={seed})",
@@ -176,20 +181,52 @@ def _trajectory(view: View, figure: Figure) -> list[str]:
     ]
 
 
+def _two_trajectories(view: View, figure: Figure) -> list[str]:
+    pair = [
+        (str(side["run"]), int(side["episode"]), int(side["env_step"]) if "env_step" in side else None)
+        for side in view.facts["pair"]
+    ]
+    if not 1 <= len(pair) <= 2:
+        raise ValueError("two episodes stand beside each other")
+    return [
+        "replays = []",
+        f"for run_id, number, env_step in {pair!r}:",
+        "    training = env_step is None",
+        "    key = (run_id, number) if training else (run_id, env_step, number)",
+        "    episode = get_trajectory(db, *key) if training else get_playback(db, *key)",
+        "    replays.append(make_replay(get_run(db, run_id), episode, training=training))",
+        "return join_values([replay.side for replay in tell_apart(replays)])",
+    ]
+
+
 def _what_if(view: View, figure: Figure) -> list[str]:
     asked = view.facts["question"]
     factor = None if asked["delta_factor"] is None else float(asked["delta_factor"])
     fixed = None if asked["tau_fixed"] is None else float(asked["tau_fixed"])
     question = (float(asked["tau_factor"]), fixed, factor, str(asked["lookup"]), str(asked["successor"]))
     merged = "None" if factor is None else f"merge_nodes(snapshot, rules, {factor!r})"
+    snapshot = int(view.facts["snapshot"])
     return [
         f"run = get_run(db, {view.run_ids[0]!r})",
-        f"snapshot = get_snapshot(db, {int(view.facts['snapshot'])})",
+        f"snapshot = get_snapshot(db, {snapshot})",
         "rules = read_rules(run.config)",
         "stream = read_stream(db, run.id, rules, until=snapshot.env_step)",
         f"merged = {merged}",
-        f"found = answer(snapshot, stream, rules, Question{question!r}, merged=merged)",
+        *_choose_rows(view, snapshot),
+        f"found = answer(snapshot, stream, rules, Question{question!r}, merged=merged, rows=rows)",
         "return draw_what_if(found, run=run.name, env_step=snapshot.env_step)",
+    ]
+
+
+def _choose_rows(view: View, snapshot: int) -> list[str]:
+    """Find the rows of a selection, or take all of them."""
+    if "method" not in view.facts:
+        return ["rows = None"]
+    choice = Choice.parse(str(view.facts["lasso"]), str(view.facts["ranges"]))
+    return [
+        *_project(view, snapshot, int(view.facts["n"]), int(view.facts["seed"])),
+        f"choice = Choice({choice.polygon!r}, {dict(choice.ranges)!r})",
+        "rows = choice.mask(snapshot, drawn.coordinates).nonzero()[0]",
     ]
 
 
@@ -218,4 +255,5 @@ _RECIPES: dict[tuple[str, str], Callable[[View, Figure], list[str] | None]] = {
     ("memory", "trajectory"): _trajectory,
     ("memory", "what-if"): _what_if,
     ("replay", "trajectory"): _trajectory,
+    ("replay", "trajectories"): _two_trajectories,
 }

@@ -9,13 +9,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.projections.linear import Coordinates
-from storage.queries.memory import Snapshot
+from storage.queries.memory import Nodes, Snapshot
 
 FEWEST_SHARED = 100
 """Nodes that two snapshots must share; with fewer, the later layout begins anew."""
 
 
-def match_rows(earlier: Snapshot, later: Snapshot) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def match_rows(earlier: Snapshot | Nodes, later: Snapshot | Nodes) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Find the rows of the same nodes in two snapshots of a run: same slot, same episode, same step."""
     _, before, after = np.intersect1d(earlier.slot, later.slot, assume_unique=True, return_indices=True)
     same = (earlier.episode[before] == later.episode[after]) & (earlier.t[before] == later.t[after])

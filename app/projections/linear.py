@@ -9,6 +9,9 @@ from numpy.typing import NDArray
 
 Progress = Callable[[float], None]
 Coordinates = NDArray[np.float32]
+Turn = tuple[int, int]
+"""The signs, 1 or -1, by which the two directions of a PCA are shown."""
+NO_TURN: Turn = (1, 1)
 
 AXIS_PAIRS: tuple[tuple[int, int], ...] = tuple(combinations(range(4), 2))
 
@@ -34,7 +37,11 @@ def draw_axes(embedding: Coordinates, pair: tuple[int, int]) -> Drawn:
 
 
 def draw_pca(
-    embedding: Coordinates, *, fit_on: NDArray[np.int64] | None = None, like: Coordinates | None = None
+    embedding: Coordinates,
+    *,
+    fit_on: NDArray[np.int64] | None = None,
+    like: Coordinates | None = None,
+    turn: Turn = NO_TURN,
 ) -> Drawn:
     """Show the two directions of largest variance, each with its share of it.
 
@@ -45,13 +52,14 @@ def draw_pca(
         fit_on: Rows that decide the directions; all of them when missing.
         like: Earlier places [n, 2] of the same points, NaN where there was none: signs and the one scale of both
             axes are chosen so that the picture comes closest to them. Directions are never mixed.
+        turn: Signs by which the directions are shown instead.
     """
     fitted = embedding if fit_on is None else embedding[fit_on]
     centre = fitted.mean(axis=0, dtype=np.float64)
     spread = fitted.astype(np.float64) - centre
     variance, axes = np.linalg.eigh(spread.T @ spread / max(1, len(fitted)))
     axes = axes[:, ::-1][:, :2]
-    axes *= np.sign(axes[np.argmax(np.abs(axes), axis=0), [0, 1]])
+    axes *= np.sign(axes[np.argmax(np.abs(axes), axis=0), [0, 1]]) * turn
     share = variance[::-1][:2] / max(variance.sum(), 1e-30)
     labels = [f"principal component {i + 1} ({100 * s:.0f} % of variance)" for i, s in enumerate(share)]
     drawn = (embedding.astype(np.float64) - centre) @ axes

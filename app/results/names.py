@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from app.results.settings import show_value
+from app.results.settings import ORIGIN, show_value
 from emtc_core.config.resolve import Value
 
 SYMBOLS = {
@@ -32,6 +32,8 @@ def name_algo(algo: str) -> str:
 
 def name_change(algo: str, key: str, value: Value) -> str:
     """Name one changed setting: an ablation by its name in the paper, a symbol, else the setting's own key."""
+    if key == ORIGIN:
+        return f"from {value}"
     if algo.startswith("emtc-") and (key, value) in _ABLATIONS:
         return _ABLATIONS[key, value]
     return f"{SYMBOLS.get(key, key)} = {show_value(value)}"

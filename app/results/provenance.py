@@ -5,10 +5,12 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from app.results.settings import ORIGIN
+
 
 def hash_config(config: Mapping[str, Any]) -> str:
     """Name a configuration by its content; runs that differ in nothing but their seed have one name."""
-    settings = {key: value for key, value in config.items() if key != "seed"}
+    settings = {key: value for key, value in config.items() if key not in ("seed", ORIGIN)}
     return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:12]
 
 

@@ -8,6 +8,8 @@ from emtc_core.errors import ConfigError
 
 Settings = Mapping[str, Value]
 
+ORIGIN = "from"
+"""No setting of a run: which bundle it stands in, where it stands beside one's own. Part of what makes a variant."""
 TASK = frozenset({"env.name", "env.map"})
 _IDENTITY = frozenset({"algo", "seed", "train.t_max"}) | TASK
 _HARMLESS = ("record.", "checkpoint.", "eval.", "train.device", "train.threads")
@@ -40,7 +42,8 @@ def find_changes(settings: Settings) -> dict[str, Value]:
         for key, value in sorted(settings.items())
         if key not in _IDENTITY and not is_harmless(key) and key in usual and usual[key] != value
     }
-    return changed if preset == "paper" else {**changed, "preset": preset}
+    told = {} if preset == "paper" else {"preset": preset}
+    return {**changed, **told, **({ORIGIN: settings[ORIGIN]} if ORIGIN in settings else {})}
 
 
 @lru_cache(maxsize=512)

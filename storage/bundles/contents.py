@@ -18,6 +18,7 @@ from sqlalchemy.types import Double, Integer, LargeBinary
 from emtc_core.errors import StorageError
 from storage.frames import strange_value
 from storage.guards import unguarded
+from storage.label_rules import MOST_TAGS
 from storage.models import Base, ProjectionRow, Run, SnapshotRow, SweepRow
 from storage.queries.episodes import THINNED
 
@@ -57,7 +58,13 @@ WHOLE: Final = Contents(trajectories=True)
 
 
 def copy_runs(
-    source: Connection, target: Connection, run_ids: Sequence[str], contents: Contents, *, renumber: bool = False
+    source: Connection,
+    target: Connection,
+    run_ids: Sequence[str],
+    contents: Contents,
+    *,
+    renumber: bool = False,
+    tag: str = "",
 ) -> None:
     """Copy runs with their sweeps; both connections are in one transaction of their own.
 
@@ -67,6 +74,7 @@ def copy_runs(
         run_ids: The runs.
         contents: What of them.
         renumber: Give snapshots and projections new numbers, where others have theirs already.
+        tag: Put on each run, where there is room for one more.
 
     Raises:
         StorageError: If a value is not of its column's kind.
@@ -74,7 +82,7 @@ def copy_runs(
     _copy_sweeps(source, target, run_ids)
     for run_id in run_ids:
         row = source.execute(select(Run.__table__).where(Run.id == run_id)).mappings().one()
-        target.execute(insert(Run), _settled(dict(row)) | _NOBODY_S)
+        target.execute(insert(Run), _settled(dict(row)) | _NOBODY_S | _tagged(row["tags"], tag))
         for name in _ALWAYS:
             _copy(source, target, name, _of_run(name, run_id), without=("id",))
         _copy_episodes(source, target, run_id, contents)
@@ -93,6 +101,11 @@ def _copy_sweeps(source: Connection, target: Connection, run_ids: Sequence[str])
             nobody = {"pid": None, "pid_created_at": None, "host": None}
             status = "stopped" if row["status"] == "running" else row["status"]
             target.execute(insert(SweepRow), dict(row) | nobody | {"status": status})
+
+
+def _tagged(tags: Any, tag: str) -> dict[str, Any]:
+    known = tags if isinstance(tags, list) else []
+    return {"tags": sorted({*known, tag})} if tag and len(known) < MOST_TAGS else {}
 
 
 def _settled(row: dict[str, Any]) -> dict[str, Any]:

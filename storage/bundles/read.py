@@ -43,6 +43,21 @@ _END_64: Final = struct.Struct("<4sQ2H2L4Q")
 _PLAIN_FILE_MODE: Final = 0o400
 
 
+def find_cache() -> Path:
+    """Name the folder in which this user's bundles are unpacked; it need not exist."""
+    return user_cache_path("emtc-lab") / "bundles"
+
+
+def peek(place: Path) -> Manifest:
+    """Read what a bundle says about itself, which nothing has been checked of yet but its form.
+
+    Raises:
+        StorageError: If it is no bundle.
+    """
+    with _opened(place) as archive:
+        return _read_manifest(archive, place.name)
+
+
 def open_bundle(place: Path, *, cache: Path | None = None) -> tuple[Path, Manifest]:
     """Unpack a bundle into the cache folder, checked and read-only, and say where.
 
@@ -53,7 +68,7 @@ def open_bundle(place: Path, *, cache: Path | None = None) -> tuple[Path, Manife
     Raises:
         StorageError: If it is no sound bundle; then nothing is left of it.
     """
-    folder = cache or user_cache_path("emtc-lab") / "bundles"
+    folder = cache or find_cache()
     with unpacked(place, cache=folder) as (study, manifest):
         study.chmod(_PLAIN_FILE_MODE)
         kept = folder / f"{manifest.sha256[:16]}.db"
@@ -68,7 +83,7 @@ def unpacked(place: Path, *, cache: Path | None = None) -> Generator[tuple[Path,
     Raises:
         StorageError: If it is no sound bundle.
     """
-    folder = cache or user_cache_path("emtc-lab") / "bundles"
+    folder = cache or find_cache()
     try:
         make_private_folder(folder)
         holder = tempfile.TemporaryDirectory(prefix=".opening-", dir=folder)
@@ -83,6 +98,18 @@ def unpacked(place: Path, *, cache: Path | None = None) -> Generator[tuple[Path,
 
 def _unpack(place: Path, study: Path) -> Manifest:
     shown = place.name
+    with _opened(place) as archive:
+        manifest = _read_manifest(archive, shown)
+        _check_size(manifest, study.parent, shown)
+        with archive.open(STUDY) as member:
+            _write_checked(member, study, manifest, shown)
+    return manifest
+
+
+@contextmanager
+def _opened(place: Path) -> Generator[zipfile.ZipFile]:
+    """Open the two members of a bundle, and say in one sentence whatever is wrong with them."""
+    shown = place.name
     if not place.is_file():
         raise StorageError(f"There is no bundle at {place}.")
     try:
@@ -90,16 +117,16 @@ def _unpack(place: Path, study: Path) -> Manifest:
             _check_directory(file, shown)
             with zipfile.ZipFile(file) as archive:
                 _check_members(archive, shown)
-                with archive.open(MANIFEST) as member:
-                    manifest = read_manifest(_read_whole(member, shown), shown)
-                _check_size(manifest, study.parent, shown)
-                with archive.open(STUDY) as member:
-                    _write_checked(member, study, manifest, shown)
+                yield archive
     except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, struct.error) as error:
         raise StorageError(f"{shown} is damaged, or was cut off on its way: {error}. Ask for it again.") from error
     except OSError as error:
         raise StorageError(f"{shown} cannot be unpacked: {error.strerror or error}.") from error
-    return manifest
+
+
+def _read_manifest(archive: zipfile.ZipFile, shown: str) -> Manifest:
+    with archive.open(MANIFEST) as member:
+        return read_manifest(_read_whole(member, shown), shown)
 
 
 def _check_directory(file: IO[bytes], shown: str) -> None:

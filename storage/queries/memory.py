@@ -74,6 +74,17 @@ class Snapshot:
 
 
 @dataclass(frozen=True)
+class Nodes:
+    """Who stood where in a snapshot: what tells its nodes [M] from others, and their places in the embedding."""
+
+    id: int
+    slot: NDArray[np.int64]
+    episode: NDArray[np.int64]
+    t: NDArray[np.int32]
+    embedding: NDArray[np.float32]  # [M, 4]
+
+
+@dataclass(frozen=True)
 class PointDetail:
     """One node of a snapshot with the episode whose state stands in it."""
 
@@ -138,6 +149,24 @@ def get_snapshot(db: Database, snapshot_id: int) -> Snapshot:
     columns["h"] = columns.pop("H")
     age = _ages(row.env_step, columns["episode"], columns["t"], np.array(began, np.int64).reshape(-1, 2))
     return Snapshot(row.id, row.run_id, row.env_step, **columns, **states, age=age)
+
+
+def get_nodes(db: Database, snapshot_id: int) -> Nodes:
+    """Who stood where at that moment? A few of a snapshot's columns.
+
+    Raises:
+        StorageError: If there is no such snapshot.
+    """
+    names = ("slot", "episode", "t", "embedding")
+    with db.read() as connection:
+        asked = select(*(getattr(SnapshotRow, name) for name in names)).where(SnapshotRow.id == snapshot_id)
+        row = connection.execute(asked).one_or_none()
+    if row is None:
+        raise StorageError(f"There is no snapshot {snapshot_id}.")
+    columns: dict[str, NDArray[Any]] = {name: unpack_one(row._mapping[name], _FORMS[name]) for name in names}
+    if len({len(column) for column in columns.values()}) > 1 or columns["embedding"].shape[1] != EMBED_DIM:
+        raise StorageError(f"Snapshot {snapshot_id} is damaged: its columns are not of one length.")
+    return Nodes(snapshot_id, **columns)
 
 
 def _ages(

@@ -7,6 +7,11 @@ from pathlib import Path
 import pytest
 
 from app.cli.main import run
+from app.figures.plotly_view import to_plotly
+from app.notebook.frozen import freeze
+from app.results import registry
+from emtc_core.errors import EmtcError
+from storage.bundles.shelf import shelve
 from storage.engine import Database, open_database
 from storage.queries.runs import get_run
 from tests.pages.seed import seed_run
@@ -53,6 +58,23 @@ def test_the_figures_are_the_same_bit_by_bit(seeded, tmp_path: Path, capsys, mon
     assert thin.stat().st_size < (tmp_path / "s.emtc").stat().st_size
     curves = figures(unpack(thin, capsys), run_id, tmp_path / "thin", FIGURES[:1])
     assert curves == {name: content for name, content in before.items() if name in curves}
+
+
+def test_every_figure_of_a_whole_bundle_is_frozen_to_the_same_json(seeded, tmp_path: Path) -> None:
+    db, run_id = seeded
+    assert run(["bundle", run_id, "--whole", "--out", str(tmp_path / "s.emtc"), "--db", db.url]) == 0
+    there = open_database(shelve(tmp_path / "s.emtc").url, read_only=True)
+    drawn = []
+    for name, figure in registry.FIGURES.items():
+        try:
+            mine = figure.make(db, [get_run(db, run_id)])
+        except EmtcError:  # one run does not make this figure
+            continue
+        theirs = figure.make(there, [get_run(there, run_id)])
+        assert json.dumps(freeze(theirs)) == json.dumps(freeze(mine)), name
+        assert to_plotly(theirs).to_json() == to_plotly(mine).to_json(), name
+        drawn.append(name)
+    assert {"gate-dynamics", "learning-curves", "memory-atlas", "strategy-divergence"} <= set(drawn)
 
 
 def test_an_import_makes_the_run_one_s_own(seeded, tmp_path: Path, capsys) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from numpy.typing import NDArray
 
 from app.cli.main import run
 from app.figures.chart import Chart, Line, Mark, Panel
@@ -27,6 +28,8 @@ from app.notebook.export import export_entries
 from app.notebook.frozen import MOST_PER_LINE, MOST_POINTS, freeze, note_of, pack, thaw, unpack
 from app.notebook.markdown import tame, to_html
 from app.notebook.view import make_view
+from app.playback.replay import make_replay, tell_apart
+from app.playback.side import join_values
 from app.projections.jobs import sample_rows
 from app.projections.linear import draw_axes, draw_pca
 from app.results.curves import draw_comparison
@@ -266,11 +269,17 @@ def pinned_figures(db: Database, run_id: str) -> list[tuple[Chart | Cloud, int]]
         places = drawn.coordinates[some]
         return draw_memory(snapshot, some, places, color="beta", colors=RED_GREEN, **labels, **texts)
 
-    def draw_asked(question: Question) -> Chart:
+    def draw_pair() -> Chart:
+        row = get_run(db, run_id)
+        first = make_replay(row, get_trajectory(db, run_id, 2), training=True)
+        second = make_replay(row, get_playback(db, run_id, step, number), training=False)
+        return join_values([replay.side for replay in tell_apart([first, second])])
+
+    def draw_asked(question: Question, rows: NDArray[np.int64] | None = None) -> Chart:
         rules = read_rules(get_run(db, run_id).config)
         stream = read_stream(db, run_id, rules, until=snapshot.env_step)
         merged = None if question.delta_factor is None else merge_nodes(snapshot, rules, question.delta_factor)
-        found = answer(snapshot, stream, rules, question, merged=merged)
+        found = answer(snapshot, stream, rules, question, merged=merged, rows=rows)
         return draw_what_if(found, run=name, env_step=snapshot.env_step)
 
     atlas = {"snapshot": snapshot.id, "n": 100, "seed": 3, "color": "beta", "pair": 2}
@@ -295,6 +304,10 @@ def pinned_figures(db: Database, run_id: str) -> list[tuple[Chart | Cloud, int]]
             {"page": "live", "facts": {"metrics": names}},
         ),
         (draw_map(draw_pca(snapshot.embedding, fit_on=rows)), {"page": "memory", "facts": {**atlas, "method": "pca"}}),
+        (
+            draw_map(draw_pca(snapshot.embedding, turn=(-1, 1))),
+            {"page": "memory", "facts": {**atlas, "method": "pca", "fit": "all", "turn": [-1, 1]}},
+        ),
         (draw_map(draw_axes(snapshot.embedding, (0, 3))), {"page": "memory", "facts": {**atlas, "method": "axes"}}),
         (draw_choice(whole), {"page": "memory", "facts": {**atlas, **chosen, "method": "pca", "fit": "all"}}),
         (
@@ -305,6 +318,22 @@ def pinned_figures(db: Database, run_id: str) -> list[tuple[Chart | Cloud, int]]
         (
             draw_episode(get_playback(db, run_id, step, number)),
             {"page": "replay", "facts": {"episode": number, "env_step": step}},
+        ),
+        (
+            draw_pair(),
+            {
+                "page": "replay",
+                "facts": {
+                    "pair": [{"run": run_id, "episode": 2}, {"run": run_id, "episode": number, "env_step": step}]
+                },
+            },
+        ),
+        (
+            draw_asked(Question(tau_factor=0.5), np.flatnonzero(kept)),
+            {
+                "page": "memory",
+                "facts": {**atlas, **chosen, "method": "pca", "fit": "all", "question": vars(Question(tau_factor=0.5))},
+            },
         ),
         *(
             (draw_asked(question), {"page": "memory", "facts": {"snapshot": snapshot.id, "question": vars(question)}})

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from app.figures.cloud import QUANTITIES
-from app.projections.linear import draw_pca
 from app.projections.snapshots import projection_params
+from app.projections.turning import draw_plane
 from app.results.selection import Choice
 from emtc_core.recorder import EvaluationRecord
 from storage.control import Heartbeat
@@ -205,9 +205,7 @@ def test_a_selection_is_counted_as_the_database_counts_and_its_address_recalls_i
     wait_until(page, lambda: "lasso=" in page.url, "the lasso in the address")
     snapshot = get_snapshot(db, int(list_snapshots(db, run_id)["id"].iloc[-1]))
     query = parse_qs(urlsplit(page.url).query)
-    chosen = Choice.parse(query["lasso"][0], query["ranges"][0]).mask(
-        snapshot, draw_pca(snapshot.embedding).coordinates
-    )
+    chosen = Choice.parse(query["lasso"][0], query["ranges"][0]).mask(snapshot, draw_plane(db, snapshot).coordinates)
     assert 0 < chosen.sum() < ((snapshot.t >= 5) & (snapshot.t <= 40)).sum()
     told = page.get_by_role("heading", name=f"{chosen.sum()} of {snapshot.size} nodes selected")
     told.wait_for(timeout=PATIENCE_MS)
@@ -275,9 +273,7 @@ def test_a_map_can_be_searched_filtered_and_selected_by_keys_alone(page, seeded)
     wait_until(page, lambda: "ranges=h" in page.url, "the range in the address")
     page.wait_for_timeout(1000)  # the last press, too, is in the address by then
     query = parse_qs(urlsplit(page.url).query)
-    chosen = Choice.parse(query["lasso"][0], query["ranges"][0]).mask(
-        snapshot, draw_pca(snapshot.embedding).coordinates
-    )
+    chosen = Choice.parse(query["lasso"][0], query["ranges"][0]).mask(snapshot, draw_plane(db, snapshot).coordinates)
     assert atlas.evaluate(counted) == chosen.sum()
 
 

@@ -28,6 +28,7 @@ def use_database(monkeypatch, tmp_path):
     def use(path: Path) -> Database:
         monkeypatch.setenv("EMTC_DB", f"sqlite:///{path}")
         monkeypatch.setenv("EMTC_WARM_UP", "0")
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
         st.cache_data.clear()
         st.cache_resource.clear()
         return open_database(f"sqlite:///{path}")

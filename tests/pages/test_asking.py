@@ -58,7 +58,7 @@ def test_an_evaluation_is_asked_waited_for_and_shown_with_the_way_to_its_replay(
     assert asked.answer is not None
     steps = find_run(db, run_id).env_steps
     play = f"{steps}-{asked.answer.playback}"
-    assert f"win rate 24/32 at env step {steps:,} · [Replay](/replay?run={run_id}&play={play})" in said(app)
+    assert f"win rate 24/32 at env step {steps:,} · [Replay](replay?run={run_id}&play={play})" in said(app)
     assert {metric.label: metric.value for metric in app.metric}["Win rate"] == "50 %", "no regular evaluation"
     replay = open_page("replay", run=run_id, play=play)
     assert not replay.exception

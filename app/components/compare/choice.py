@@ -6,7 +6,9 @@ import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
 from app import data, messages, state
+from app.compared import names_beside
 from app.components import in_url, run_filters
+from app.components.compare import bundles_beside
 from app.format import escape_markdown
 from storage.queries.run_table import RunFilter
 
@@ -27,21 +29,27 @@ def show(bar: DeltaGenerator) -> list[str]:
         st.stop()
     with bar:
         wanted = _filter()
+        beside = bundles_beside.ask(wanted)
         listed, matching = data.run_names(wanted, LISTED)
-        chosen, lost = _choose(listed, matching)
+        chosen, lost = _choose(listed | beside.every, matching)
     if lost:
         st.warning(f"{lost} of the runs in this link are not in the database.", icon=":material/link_off:")
     if chosen:
-        return chosen
+        return [*chosen, *beside.without(chosen)]
+    return [*_all_that_match(wanted, matching, beside.words), *beside.evaluated]
+
+
+def _all_that_match(wanted: RunFilter, matching: int, beside: str) -> list[str]:
+    """List every evaluated run that matches, and say so."""
     drawn = data.matching_ids(replace(wanted, evaluated=True, shelf="drawn"), "-created")
     without = matching - len(drawn)
     more = f" {without:,} more have no evaluation yet, or are hidden." if without > 0 else ""
     if filters := run_filters.describe(wanted):
         more += f" Filters: {escape_markdown(filters)}."
     if len(drawn) > AT_ONCE and not _wants_all(len(drawn)):
-        st.caption(f"Comparing the newest {AT_ONCE:,} of {len(drawn):,} evaluated runs that match.{more}")
+        st.caption(f"Comparing the newest {AT_ONCE:,} of {len(drawn):,} evaluated runs that match.{more}{beside}")
         return drawn[:AT_ONCE]
-    st.caption(f"Comparing all {len(drawn):,} evaluated runs that match.{more}")
+    st.caption(f"Comparing all {len(drawn):,} evaluated runs that match.{more}{beside}")
     return drawn
 
 
@@ -68,21 +76,22 @@ def _choose(listed: dict[str, str], matching: int) -> tuple[list[str], int]:
         Their ids, and how many the URL names in vain.
     """
     wanted = state.read_list(state.RUNS)
-    names = data.names_of(wanted)
+    names = data.names_of(wanted) | names_beside(wanted)
     chosen = [run_id for text in wanted for run_id in names if run_id.startswith(text.lower())]
     chosen = list(dict.fromkeys(chosen))
     lost = sum(not any(run_id.startswith(text.lower()) for run_id in names) for text in wanted)
     st.session_state[_KEY] = chosen
     names = names | listed
-    more = f"; the newest {LISTED} of {matching:,} that match are listed, find the others above"
+    more = f" The newest {LISTED} of {matching:,} that match are listed; find the others above."
     st.multiselect(
         "Runs",
         list(dict.fromkeys([*chosen, *listed])),
         key=_KEY,
         format_func=lambda run_id: f"{names.get(run_id, '')} · {run_id}",
         on_change=_chosen,
-        placeholder=f"Every evaluated run that matches; or choose some{more if matching > LISTED else ''}",
-        help="Runs that differ in nothing but their seed become one line.",
+        placeholder="All that match",
+        help="Every evaluated run that matches, or those that you choose. Runs that differ in nothing but their seed "
+        f"become one line.{more if matching > LISTED else ''}",
     )
     return chosen, lost
 
@@ -93,4 +102,5 @@ def _chosen() -> None:
 
 def choose(run_ids: list[str]) -> None:
     """Compare exactly these runs from now on."""
+    bundles_beside.forget()
     state.write_list(state.RUNS, run_ids)

@@ -3,8 +3,8 @@
 import pandas as pd
 import streamlit as st
 
+from app.compared import Compared
 from app.components.compare import choice
-from app.data import Compared
 from app.results.series import settle
 from app.results.statistics import mu_w
 

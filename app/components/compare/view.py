@@ -5,10 +5,10 @@ from typing import Any
 
 import streamlit as st
 
-from app import data, messages, state
+from app import messages, state, view
+from app.compared import Compared, read_compared, shared_metrics
 from app.components import curves, export, pin, result_table
 from app.components.compare import legend, run_table
-from app.data import Compared
 from app.format import escape_markdown
 from app.results.curves import draw_comparison, split_panels
 from app.results.named.comparisons import draw_profiles, tabulate_tests
@@ -27,7 +27,7 @@ _PANEL = 260
 def show(run_ids: list[str]) -> None:
     """Draw everything about these runs."""
     quantity, reading, per_seed, unfinished = _controls(run_ids)
-    compared = data.compared(run_ids, quantity.key)
+    compared = read_compared(run_ids, quantity.key)
     _curves(compared, reading, per_seed=per_seed, unfinished=unfinished)
     results, times, comparisons, settings, paper, runs = st.tabs(
         ["Win rates", "μ̄_w", "Statistics", "Settings that differ", "Beside the paper", "Runs"],
@@ -52,7 +52,7 @@ def show(run_ids: list[str]) -> None:
 
 
 def _controls(run_ids: list[str]) -> tuple[Quantity, Reading, bool, bool]:
-    keys = [*EVALUATED, *data.shared_metrics(run_ids)]
+    keys = [*EVALUATED, *shared_metrics(run_ids)]
     with st.container(horizontal=True, vertical_alignment="bottom"):
         key = st.selectbox(
             "Quantity", keys, format_func=_name_quantity, width=270, **_in_url("y", keys),
@@ -133,7 +133,7 @@ def _curves(compared: Compared, reading: Reading, *, per_seed: bool, unfinished:
 
 def _command(run_ids: list[str], quantity: Quantity, reading: Reading, *, unfinished: bool) -> None:
     figure = {"win_rate": "learning-curves", "mu_w": "mu-w"}.get(quantity.key)
-    if figure is None:
+    if figure is None or any(map(view.is_beside, run_ids)):  # the command line reads one database
         return
     with st.expander("The same figure on the command line", icon=":material/terminal:"):
         options = f"--figure {figure} --center {reading.center} --band {reading.band}"

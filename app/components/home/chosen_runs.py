@@ -5,7 +5,7 @@ from typing import Any
 
 import streamlit as st
 
-from app import data, messages, state
+from app import data, messages, state, view
 from app.components import run_picker
 from app.components.home import delete_runs, table_state
 from app.components.home.table_state import act, describe, runs_of
@@ -78,7 +78,7 @@ def _acts(rows: Sequence[dict[str, Any]]) -> None:
             "../pages/compare.py",
             label=f"Compare {len(ids)}",
             icon=":material/stacked_line_chart:",
-            query_params={state.RUNS: ",".join(ids)},
+            query_params=view.link({state.RUNS: ",".join(ids)}),
         )
     with st.popover(f"Tag {len(ids):,}", icon=":material/sell:", disabled=not may, key="act-tag"):
         _tag(rows, ids)

@@ -2,7 +2,8 @@
 
 import streamlit as st
 
-from app import data
+from app import data, view
+from app.compared import read_compared
 from app.components import curves, export
 from app.format import escape_markdown
 from app.results.curves import draw_comparison
@@ -16,7 +17,7 @@ NEWEST = 10
 def show() -> None:
     """Draw the chart when at least one run was evaluated."""
     newest = list(data.run_names(RunFilter(shelf="drawn", evaluated=True), NEWEST)[0])
-    compared = data.compared(newest, "win_rate")
+    compared = read_compared(newest, "win_rate")
     comparison = compared.curves(include_unfinished=False)
     chart = draw_comparison(comparison, per_seed=True, name="win-rates", title="Win rate of the last runs")
     if chart.is_empty:
@@ -28,7 +29,7 @@ def show() -> None:
                 "../pages/compare.py",
                 label="Open in Compare",
                 icon=":material/stacked_line_chart:",
-                query_params={RUNS: ",".join(newest)},
+                query_params=view.link({RUNS: ",".join(newest)}),
             )
             sources = describe_runs(compared.configs, {run_id: row.versions for run_id, row in compared.rows.items()})
             export.show(chart, key="compare", stem="last-runs", sources=sources)

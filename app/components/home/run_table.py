@@ -147,7 +147,7 @@ def _draw(frame: pd.DataFrame) -> Sequence[int]:
         on_select="rerun",
         selection_mode="multi-row",
         column_order=_COLUMNS,
-        column_config=_column_config(),
+        column_config=column_config(),
         alt="Table of runs with status, progress and last evaluation. Choose rows to act on runs.",
     )
     return picked["selection"]["rows"]
@@ -179,7 +179,8 @@ def _turn_pages(total: int) -> None:
         st.caption(f"{shown}{count(total)} run{'' if total == 1 else 's'}", width="content")
 
 
-def _column_config() -> dict[str, Any]:
+def column_config() -> dict[str, Any]:
+    """Say how each column is shown."""
     column = st.column_config
     return {
         "status": column.TextColumn("Status", width=90),

@@ -1,8 +1,10 @@
 """Ask the living run: an evaluation or an episode now, and what it answered; the training does not notice."""
 
+from urllib.parse import urlencode
+
 import streamlit as st
 
-from app import data, messages, state
+from app import data, messages, state, view
 from app.format import escape_markdown
 from app.runs.questions import describe
 from emtc_core.control import QuestionKind
@@ -40,7 +42,8 @@ def show_again(run: RunRow, episode: int) -> None:
 def show_answers(run: RunRow) -> None:
     """Say what became of the last questions, each with the way to its playback.
 
-    The way is a plain link: this part of the page ticks, and a tick takes a page link's address back.
+    The way is a plain link: this part of the page ticks, and a tick takes a page link's address back. It is relative,
+    for the app may be served below a path of its own.
     """
     for asked in data.questions(run, limit=2):
         st.caption(f"{escape_markdown(describe(asked))}{_link(run, asked)}")
@@ -66,4 +69,5 @@ def _button(run: RunRow, kind: QuestionKind, label: str, icon: str, about: str, 
 def _link(run: RunRow, asked: Asked) -> str:
     if asked.answer is None:
         return ""
-    return f" · [Replay](/replay?{state.RUN}={run.id}&{PLAY}={asked.answer.env_step}-{asked.answer.playback})"
+    about = view.link({state.RUN: run.id, PLAY: f"{asked.answer.env_step}-{asked.answer.playback}"})
+    return f" · [Replay](replay?{urlencode(about)})"

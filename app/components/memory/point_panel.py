@@ -9,7 +9,7 @@ import pandas as pd
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
-from app import data, messages, state
+from app import data, messages, state, view
 from app.components import pin, playback
 from app.components.memory import atlas, listener, traces
 from app.components.memory.snapshot_map import Shown
@@ -143,7 +143,7 @@ def _ways_on(run: RunRow, detail: PointDetail) -> None:
         icon=":material/smart_display:",
         help="Open this episode on Replay",
         width="content",
-        query_params={state.RUN: run.id, state.EPISODE: str(detail.episode), state.START: str(detail.t)},
+        query_params=view.link({state.RUN: run.id, state.EPISODE: str(detail.episode), state.START: str(detail.t)}),
     )
 
 

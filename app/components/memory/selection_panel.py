@@ -37,7 +37,7 @@ def show(shown: Shown) -> None:
         what_if.show(run, shown.snapshot, None)
         return
     _selected(run, shown, asked, chosen)
-    what_if.show(run, shown.snapshot, np.flatnonzero(chosen))
+    what_if.show(run, shown.snapshot, np.flatnonzero(chosen), facts=shown.facts)
 
 
 def _selected(run: RunRow, shown: Shown, asked: Choice, chosen: NDArray[np.bool_]) -> None:

@@ -107,7 +107,8 @@ class Shown:
         method = "pca" if self.name.startswith("PCA") else self.chosen.view.method
         kept = read_choice()
         choice = {name: state.read_long(name, LONGEST_CHOICE) if kept else "" for name in (LASSO, RANGES)}
-        return asdict(self.chosen.view) | {"snapshot": self.snapshot.id, "method": method, "fit": "all"} | choice
+        turn = {"turn": data.turn_of(self.snapshot)} if method == "pca" else {}
+        return asdict(self.chosen.view) | {"snapshot": self.snapshot.id, "method": method, "fit": "all"} | turn | choice
 
 
 def choose(run: RunRow, side: Side) -> Chosen | None:

@@ -1,6 +1,7 @@
 """The Memory page's last part: another τ, δ or lookup rule, recomputed beside what was recorded."""
 
-from typing import get_args
+from collections.abc import Mapping
+from typing import Any, get_args
 
 import numpy as np
 import streamlit as st
@@ -32,8 +33,17 @@ _HELP = {
 
 
 @st.fragment
-def show(run: RunRow, snapshot: Snapshot, rows: NDArray[np.int64] | None = None) -> None:
-    """Draw the question and its answer over a snapshot or some rows of it, once somebody opens it."""
+def show(
+    run: RunRow, snapshot: Snapshot, rows: NDArray[np.int64] | None = None, *, facts: Mapping[str, Any] | None = None
+) -> None:
+    """Draw the question and its answer over a snapshot or some rows of it, once somebody opens it.
+
+    Args:
+        run: Whose memory it is.
+        snapshot: The memory at one moment.
+        rows: Of the snapshot; all of them when missing.
+        facts: How a recipe finds these rows again.
+    """
     box = st.expander("What if", icon=":material/tune:", key="what_if", bind="query-params")
     if not box.open:
         return
@@ -44,7 +54,7 @@ def show(run: RunRow, snapshot: Snapshot, rows: NDArray[np.int64] | None = None)
         factor = question.delta_factor
         merged = None if factor is None else data.merged(snapshot, rules, factor)
         found = answer(snapshot, stream, rules, question, merged=merged, rows=rows)
-        _draw(run, snapshot, question, found, is_selection=rows is not None)
+        _draw(run, snapshot, question, found, dict(facts or {}))
         st.caption(_explain(run, stream, rules, found))
 
 
@@ -84,7 +94,7 @@ def _times(option: str) -> str:
     return option if option == RECORDED else f"×{option}"
 
 
-def _draw(run: RunRow, snapshot: Snapshot, question: Question, found: Answer, *, is_selection: bool) -> None:
+def _draw(run: RunRow, snapshot: Snapshot, question: Question, found: Answer, chosen: dict[str, Any]) -> None:
     chart = draw_what_if(found, run=run.name, env_step=snapshot.env_step)
     left, right = st.columns(2, gap="medium")
     with left:
@@ -95,7 +105,7 @@ def _draw(run: RunRow, snapshot: Snapshot, question: Question, found: Answer, *,
             st.caption(escape_markdown(str(table.attrs["caption"])))
     with right:
         curves.show(chart, key="what-if", x_name="share [%]", panel_height=110)
-        facts = {} if is_selection else {"snapshot": snapshot.id, "question": vars(question)}
+        facts = chosen | {"snapshot": snapshot.id, "question": vars(question)}
         stem = f"{run.id}-{snapshot.env_step}"
         pin.show_with_export(chart, key="what-if", stem=stem, page=PAGE, run=run, facts=facts)
         st.caption(escape_markdown(chart.caption))

@@ -4,6 +4,7 @@ import streamlit as st
 from streamlit.errors import StreamlitAPIException
 
 from app import data, messages, state
+from app.compared import names_beside
 from app.components.notebook import download, edit, figure
 from app.format import clock, escape_markdown
 from app.notebook.markdown import tame
@@ -64,7 +65,7 @@ def _origin(row: EntryRow, missing: list[str]) -> None:
 
 def _missing(row: EntryRow) -> list[str]:
     cited = [str(run.get("id", "")) for run in row.cited]
-    known = data.known_runs(cited)
+    known = data.known_runs(cited) | names_beside(cited).keys()
     return [run_id for run_id in cited if run_id not in known]
 
 

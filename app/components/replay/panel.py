@@ -65,7 +65,9 @@ def _play_both(run: RunRow, first: Replay, second: Replay) -> None:
     with st.container(horizontal=True, vertical_alignment="center"):
         save.show(replays, start=_start())
         runs = list({replay.run.id: replay.run for replay in replays}.values())
-        pin.show_with_export(chart, key="replay-both", stem=f"{first.stem}-{second.stem}", page="replay", run=runs)
+        facts = {"pair": [{"run": replay.run.id, **replay.facts} for replay in (first, second)]}
+        stem = f"{first.stem}-{second.stem}"
+        pin.show_with_export(chart, key="replay-both", stem=stem, page="replay", run=runs, facts=facts)
         st.caption(escape_markdown(chart.caption), width="stretch")
 
 

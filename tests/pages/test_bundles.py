@@ -1,0 +1,198 @@
+"""Bundles beside one's own runs: opened on Home, looked at on every page, compared, taken in, put away."""
+
+from pathlib import Path
+
+import pytest
+from streamlit.testing.v1 import AppTest
+
+from app.notebook.export import export_entries
+from storage.bundles.contents import WHOLE
+from storage.bundles.read import find_cache
+from storage.bundles.shelf import Bundle, list_bundles, shelve
+from storage.bundles.write import write_bundle
+from storage.engine import open_database
+from storage.notebook import list_entries
+from storage.queries.runs import list_runs
+from tests.pages.seed import seed_run
+from tests.pages.several import seed_runs
+from tests.pages.test_pages import open_page, said
+
+ABOUT_RUNS = ("live", "memory", "replay", "compare")
+EVERY_PAGE = ("home", *ABOUT_RUNS, "launch", "sweeps", "notebook", "sql", "disk", "health", "method")
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory) -> tuple[Path, str]:
+    folder = tmp_path_factory.mktemp("theirs")
+    db = open_database(f"sqlite:///{folder / 'theirs.db'}")
+    run_id = seed_run(db, name="A <b>co-author's</b> run")
+    ids = seed_runs(db, prefix="t", maps=("3m",))
+    write_bundle(db, [run_id, *ids], folder / "study.emtc", WHOLE, made_by="emtc-lab test")
+    return folder / "study.emtc", run_id
+
+
+@pytest.fixture
+def own(use_database, tmp_path):
+    db = use_database(tmp_path / "own.db")
+    return db, seed_runs(db, maps=("3m",))
+
+
+@pytest.fixture
+def opened(own, file) -> Bundle:
+    return shelve(file[0])
+
+
+def press(app: AppTest, label: str) -> AppTest:
+    return next(button for button in app.button if button.label == label).click().run()
+
+
+def type_path(app: AppTest, path: str) -> AppTest:
+    app.text_input(key="bundle_path").input(path)
+    return press(app, "Check and open")
+
+
+def test_a_file_is_opened_by_its_path_and_says_what_it_holds(own, file):
+    app = type_path(open_page("home"), str(file[0]))
+    assert not app.exception
+    assert not app.error
+    text = said(app).replace("\\", "")
+    assert "5 runs: EMTC(QPLEX), QMIX on 3m, seeds 1, 2" in text
+    assert "made by emtc-lab test" in text
+    assert "read-only" in text
+    assert len(list_runs(own[0])) == 4, "nothing was imported"
+
+
+def test_an_upload_is_opened_too(own, file):
+    app = open_page("home")
+    app.file_uploader[0].upload(file[0].name, file[0].read_bytes(), "application/octet-stream").run()
+    assert not app.exception
+    assert not app.error
+    assert [bundle.name for bundle in list_bundles()] == ["study.emtc"]
+    assert not [place for place in find_cache().iterdir() if place.name.startswith(".")]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "words"),
+    [
+        ("none.emtc", None, "There is no bundle at"),
+        ("/etc/passwd", None, "name ends in"),
+        ("cut.emtc", b"PK\3\4 cut", "is no bundle of EMTC Lab"),
+    ],
+)
+def test_what_is_no_bundle_is_one_sentence_and_leaves_nothing(own, tmp_path, name, content, words):
+    if content is not None:
+        (tmp_path / name).write_bytes(content)
+    app = type_path(open_page("home"), str(tmp_path / name))
+    assert not app.exception
+    assert [words in error.value.replace("\\", "") for error in app.error] == [True]
+    assert list_bundles() == []
+    assert not find_cache().exists() or list(find_cache().iterdir()) == []
+
+
+@pytest.mark.parametrize("page", EVERY_PAGE)
+def test_every_page_shows_a_bundle_marked_and_offers_nothing_to_press(own, opened, file, page):
+    app = open_page(page, **{"from": opened.key}, **({"run": file[1]} if page in ABOUT_RUNS[:3] else {}))
+    assert not app.exception
+    assert not app.error
+    assert "**From study\\.emtc, read-only.**" in said(app)
+    assert app.query_params["from"] in (opened.key, [opened.key])
+    acting = {button.label for button in app.button if not button.disabled}
+    assert not acting & {
+        "Start the demo run", "Start", "Start the sweep", "Pin to notebook", "Back up", "Vacuum", "Mark all as read",
+        "Stop", "Go on", "Resume from the last checkpoint", "Import …",
+    }  # fmt: skip
+
+
+def test_one_looks_at_a_bundle_and_comes_back(own, opened):
+    app = press(open_page("home"), "Look at it")
+    assert not app.exception
+    assert "5 runs" in said(app)
+    app.switch_page("../pages/compare.py").run()
+    assert "all 5 evaluated runs" in said(app), "the session stays with the bundle"
+    press(app, "Back to my own runs")
+    assert "all 4 evaluated runs" in said(app)
+    assert "from" not in app.query_params
+
+
+def test_a_link_to_a_bundle_that_is_not_open_shows_ones_own_runs_and_says_so(own):
+    app = open_page("home", **{"from": "0123456789abcdef"})
+    assert not app.exception
+    assert "bundle that is not open here" in said(app)
+    assert "4 runs" in said(app)
+    assert "from" not in app.query_params
+
+
+def test_runs_of_a_bundle_stand_beside_ones_own_as_lines_of_their_own(own, opened):
+    app = open_page("compare", **{"with": opened.key})
+    assert not app.exception
+    assert not app.error
+    text = said(app).replace("\\", "")
+    assert "Comparing all 4 evaluated runs that match. Beside them 5 of study.emtc." in text
+    rows = [line.split("|")[1].strip() for line in text.splitlines() if line.startswith("| ")]
+    assert rows[1:6] == [
+        "EMTC(QPLEX)",
+        "EMTC(QPLEX), from study.emtc",
+        "EMTC(QPLEX), preset = demo, from study.emtc",
+        "QMIX",
+        "QMIX, from study.emtc",
+    ]
+
+
+def test_a_comparison_knows_no_bundle_until_one_is_ticked(own, opened):
+    app = open_page("compare")
+    assert "Comparing all 4 evaluated runs" in said(app)
+    assert "from study" not in said(app)
+
+
+def test_single_runs_of_a_bundle_are_compared(own, opened):
+    app = open_page("compare", runs=f"{own[1][0]},t0000@{opened.key}")
+    assert not app.exception
+    text = said(app).replace("\\", "")
+    assert "EMTC(QPLEX), from study.emtc" in text
+    assert "QMIX" not in text
+    assert "not in the database" not in text
+
+
+def test_an_import_is_counted_first_and_named_where_it_came_from(own, opened):
+    db, _ = own
+    app = press(open_page("home"), "Import …")
+    assert "Adds 5 runs: " in said(app).replace("\\", "")
+    assert len(list_runs(db)) == 4
+    press(app, "Import 5 runs")
+    assert not app.exception
+    assert "Imported 5 runs from study.emtc" in "".join(each.value for each in app.success).replace("\\", "")
+    found = list_runs(db)
+    assert sorted(tuple(tags) for tags in found["tags"]).count(("from study.emtc",)) == 3
+    assert len(found) == 9
+    press(app, "Import …")
+    assert "Already here, and left as they are: " in said(app)
+
+
+def test_a_bundle_is_put_away(own, opened, file):
+    app = press(open_page("home"), "Remove")
+    assert not app.exception
+    assert "study" not in said(app)
+    assert list_bundles() == []
+    assert list(find_cache().iterdir()) == []
+    assert file[0].is_file()
+
+
+def test_a_server_that_only_shows_shows_no_bundle(own, opened, monkeypatch):
+    monkeypatch.setenv("EMTC_READ_ONLY", "1")
+    app = open_page("home", **{"from": opened.key})
+    assert "study" not in said(app)
+    assert "5 runs" not in said(app)
+    app = open_page("compare", **{"with": opened.key}, runs=f"t0000@{opened.key}")
+    assert "from study" not in said(app)
+
+
+def test_a_figure_of_a_bundle_s_run_is_kept_in_ones_own_notebook(own, opened, file):
+    app = open_page("compare", runs=f"t0000@{opened.key}")
+    press(app, "Pin to notebook")
+    assert not app.exception
+    assert not app.error
+    entries = list_entries(own[0])
+    assert [entry.run_id for entry in entries] == [None]
+    assert "no longer in this database" not in said(open_page("notebook"))
+    content = export_entries(own[0], [entry.id for entry in entries], "ipynb").decode()
+    assert f"t0000@{opened.key}" in content
