@@ -7,7 +7,6 @@ sentence.
 import os
 import re
 import socket
-import subprocess
 import sys
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
@@ -20,7 +19,8 @@ from emtc_core.errors import ClusterError, ConfigError
 from emtc_core.install import how_to_install
 
 _ANSWER_S = 5.0
-_HEALTH_S = 30.0
+_SETTINGS_FRAME = b"\x04"
+_HTTP2_OPENING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes(3) + _SETTINGS_FRAME + bytes(5)
 _STORE_BYTES = 100 * 2**20  # the least that Ray takes is 75 MiB; workers hand over a few lines of text
 _CLIENT = "ray://"
 
@@ -110,29 +110,26 @@ def _knock(address: str) -> None:
     if not host or not port.isdecimal() or int(port) > 65535:
         raise ClusterError(f"--address must be HOST:PORT, {_CLIENT}HOST:PORT or auto, got {address!r}.")
     try:
-        socket.create_connection((host.strip("[]"), int(port)), timeout=_ANSWER_S).close()
+        with socket.create_connection((host.strip("[]"), int(port)), timeout=_ANSWER_S) as connection:
+            speaks_grpc = _speaks_grpc(connection)
     except OSError as exc:
         reason = (exc.strerror or str(exc)).lower()
         raise ClusterError(
             f"No Ray cluster answers at {address}: {reason}. Start one there with: ray start --head --port={port}"
         ) from exc
-    if not address.startswith(_CLIENT) and not _is_healthy(f"{host}:{port}"):
-        raise ClusterError(f"What answers at {address} is no Ray cluster. Its head's address is in: ray status")
+    if not speaks_grpc:
+        raise ClusterError(f"What answers at {address} is no Ray cluster. Its head says its address with: ray status")
 
 
-def _is_healthy(address: str) -> bool:
-    command = [sys.executable, "-m", "ray.scripts.scripts", "health-check", "--skip-version-check"]
+def _speaks_grpc(connection: socket.socket) -> bool:
+    """Open HTTP/2, which every server of Ray answers with its own settings; under TLS it is left to Ray to find out."""
+    if os.environ.get("RAY_USE_TLS", "0") != "0":
+        return True
+    connection.sendall(_HTTP2_OPENING)
     try:
-        asked = subprocess.run(
-            [*command, "--address", address],
-            capture_output=True,
-            check=False,
-            timeout=_HEALTH_S,
-            stdin=subprocess.DEVNULL,
-        )
-    except subprocess.TimeoutExpired:
+        return connection.recv(9)[3:4] == _SETTINGS_FRAME
+    except TimeoutError:
         return False
-    return asked.returncode == 0
 
 
 def _why_no_cluster(ray: Any, address: str | None, reason: str) -> str:
@@ -143,6 +140,8 @@ def _why_no_cluster(ray: Any, address: str | None, reason: str) -> str:
             f"The cluster at {address} runs Ray {theirs[1]} and Python {theirs[2]}, this program {mine}; they must be "
             f"the same. Install the cluster's Ray here with: pip install 'ray=={theirs[1]}'"
         )
+    if "AuthToken" in reason or "AuthenticationError" in reason:
+        return f"The cluster at {address} asks for its token. Put it into RAY_AUTH_TOKEN, with RAY_AUTH_MODE=token."
     first = next(iter(reason.strip().splitlines()), "it says nothing").rstrip(".")
     if address is None:
         return f"A local Ray could not be started: {first}. See: ray status"

@@ -7,7 +7,7 @@ import sys
 import tempfile
 from collections.abc import Generator
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -19,8 +19,8 @@ from tests.require import require
 ROOT = Path(__file__).parents[2]
 QUIET = {
     "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_AUTH_MODE": "disabled",  # else Ray leaves a token in the home of whoever tests
     "RAY_DISABLE_DOCKER_CPU_WARNING": "1",
-    "RAY_ENABLE_RECORD_ACTOR_TASK_LOGGING": "0",
     "PYTHONPATH": str(ROOT),
     "OMP_NUM_THREADS": "1",
 }
@@ -41,31 +41,43 @@ def free_port() -> int:
 class Node:
     """One node: `ray start --block` and the processes under it."""
 
-    head: subprocess.Popen[bytes]
-    folder: Path
-    known: dict[int, psutil.Process] = field(default_factory=dict)
+    process: subprocess.Popen[bytes]
 
-    def raylet(self) -> psutil.Process | None:
-        return next((each for each in self._family() if "raylet" in each.name()), None)
+    def trainers(self) -> dict[str, int]:
+        """The trainers under its workers, by their runs."""
+        return trainers_under(self.process.pid)
 
     def kill(self) -> None:
-        """End the node as a power cut would, with every process that it ever had."""
-        family = self._family()
-        for process in [self.head, *family]:
-            with suppress(psutil.NoSuchProcess, ProcessLookupError):
-                process.kill()
-        self.head.wait()
+        """End the node as a power cut would, with every process under it."""
+        for each in [*_family(self.process.pid), self.process]:
+            with suppress(psutil.NoSuchProcess):
+                each.kill()
+        self.process.wait()
 
-    def _family(self) -> list[psutil.Process]:
+
+def trainers_under(pid: int) -> dict[str, int]:
+    found = {}
+    for each in _family(pid):
         with suppress(psutil.NoSuchProcess):
-            return psutil.Process(self.head.pid).children(recursive=True)
-        return []
+            words = each.cmdline()
+            if "train-worker" in words:
+                found[words[words.index("train-worker") + 1]] = each.pid
+    return found
+
+
+def _family(pid: int) -> list[psutil.Process]:
+    with suppress(psutil.NoSuchProcess):
+        return psutil.Process(pid).children(recursive=True)
+    return []
 
 
 @dataclass
 class Cluster:
     address: str
     nodes: list[Node]
+
+    def trainers(self) -> dict[str, int]:
+        return {run: pid for node in self.nodes for run, pid in node.trainers().items()}
 
 
 @contextmanager
@@ -75,7 +87,17 @@ def cluster(*, nodes: int = 2, cpus: int = 2) -> Generator[Cluster]:
     address = f"127.0.0.1:{port}"
     with ExitStack() as stack:
         started = [
-            stack.enter_context(_node(["--head", f"--port={port}", "--include-dashboard=false"], cpus)),
+            stack.enter_context(
+                _node(
+                    [
+                        "--head",
+                        f"--port={port}",
+                        f"--ray-client-server-port={free_port()}",
+                        "--include-dashboard=false",
+                    ],
+                    cpus,
+                )
+            ),
             *(stack.enter_context(_node([f"--address={address}"], cpus)) for _ in range(nodes - 1)),
         ]
         yield Cluster(address, started)
@@ -91,9 +113,18 @@ def _node(options: list[str], cpus: int) -> Generator[Node]:
             command.append(f"--temp-dir={folder}")
         with (place / "out").open("wb") as out:
             process = subprocess.Popen(command, stdout=out, stderr=out, env={**os.environ, **QUIET})
-        node = Node(process, place)
+        node = Node(process)
+
+        def read_out() -> str:
+            return (place / "out").read_text()
+
         try:
-            wait_until(lambda: "Ray runtime started" in (place / "out").read_text(), timeout_s=60, what="a Ray node")
+            wait_until(
+                lambda: "Ray runtime started" in read_out() or process.poll() is not None,
+                timeout_s=100,
+                what="a Ray node",
+            )
+            assert process.poll() is None, read_out()
             yield node
         finally:
             node.kill()
