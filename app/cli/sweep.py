@@ -12,7 +12,7 @@ from app.cli.output import DEFAULT_DATABASE, AsJson, DatabaseUrl, print_json, pr
 from app.format import duration, number, percent, size
 from app.sweeps import control
 from app.sweeps.plan import Plan, make_plan
-from app.sweeps.ray_cluster import Cluster, connected, import_ray, make_cluster
+from app.sweeps.ray_cluster import Cluster, connected, count_places, import_ray, make_cluster
 from app.sweeps.ray_engine import run_sweep_on_ray
 from app.sweeps.scheduler import run_sweep
 from app.sweeps.templates import find_sweep_file, list_templates
@@ -20,7 +20,12 @@ from emtc_core.errors import ClusterError, StorageError
 from storage.engine import Database, open_database
 from storage.queries.sweeps import Sweep, get_sweep, list_sweeps, sweep_runs
 
-Jobs = Annotated[int | None, typer.Option(min=1, help="Trainers at once; default: one for each physical core")]
+Jobs = Annotated[
+    int | None,
+    typer.Option(
+        min=1, help="Trainers at once; default: one for each physical core, or as many as fit into the cluster"
+    ),
+]
 Engine = Annotated[str, typer.Option(help="local: processes of this machine; ray: workers on a cluster's nodes")]
 Address = Annotated[
     str | None,
@@ -68,6 +73,8 @@ def sweep(
     cluster = _make_cluster(plan, *cluster_options) if on_ray else None
     control.check_plan(plan, elsewhere=queue or (cluster is not None and cluster.address is not None))
     with connected(cluster, db) if cluster else nullcontext() as ray:
+        if cluster and cluster.address and not jobs:
+            at_once = count_places(ray, cluster)
         database = open_database(db)
         queued = control.create_sweep(database, plan, jobs=at_once, elsewhere=True)  # judged above
         queued += control.retry(database, plan.id) if retry else 0

@@ -4,11 +4,12 @@ Ray itself waits minutes for a cluster that is not there and speaks in many line
 sentence.
 """
 
+import math
 import os
 import re
 import socket
 import sys
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
@@ -43,7 +44,16 @@ class Cluster:
 def make_cluster(
     address: str | None, configs: Sequence[RunConfig], *, cpus: float | None, gpus: float | None
 ) -> Cluster:
-    """Ask for what the runs' own settings want, unless told otherwise: their threads, and a GPU for `cuda`."""
+    """Ask for what the runs' own settings want, unless told otherwise: their threads, and a GPU for `cuda`.
+
+    Raises:
+        ConfigError: If a number is one that Ray cannot share out.
+    """
+    for option, number in (("--cpus-per-run", cpus), ("--gpus-per-run", gpus)):
+        if number is not None and not (number <= 1 or number % 1 == 0):  # infinity and NaN are neither
+            raise ConfigError(
+                f"{option} must be a whole number, or a part of 1 that several runs share, got {number:g}."
+            )
     given = address or os.environ.get("RAY_ADDRESS") or "local"
     threads = max([1, *(config.train.threads for config in configs)])
     wants_gpu = any(config.train.device == "cuda" for config in configs)
@@ -58,7 +68,7 @@ def import_ray() -> Any:
     Raises:
         ConfigError: If it is not installed.
     """
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nobody is told of a study that nobody asked
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # a study is nobody else's business
     try:
         return import_module("ray")
     except ImportError as exc:
@@ -77,11 +87,17 @@ def connected(cluster: Cluster, url: str) -> Generator[Any]:
     _init(ray, cluster.address)
     try:
         nodes = [node for node in ray.nodes() if node["Alive"]]
-        _check_database(url, nodes)
+        check_database(url, nodes)
         _check_resources(cluster, nodes)
         yield ray
     finally:
         ray.shutdown()
+
+
+def count_places(ray: Any, cluster: Cluster) -> int:
+    """Count the runs that fit into a connected cluster as it is now, at least one."""
+    offers = _list_offers(node for node in ray.nodes() if node["Alive"])
+    return max(1, sum(_count_fits(cluster, cpus, gpus) for cpus, gpus in offers))
 
 
 def _init(ray: Any, address: str | None) -> None:
@@ -95,7 +111,7 @@ def _init(ray: Any, address: str | None) -> None:
     except ClusterError:
         raise
     except Exception as exc:
-        raise ClusterError(_why_no_cluster(ray, address, str(exc))) from exc
+        raise ClusterError(_why_no_cluster(ray, address, exc)) from exc
 
 
 def _knock(address: str) -> None:
@@ -132,23 +148,34 @@ def _speaks_grpc(connection: socket.socket) -> bool:
         return False
 
 
-def _why_no_cluster(ray: Any, address: str | None, reason: str) -> str:
+def _why_no_cluster(ray: Any, address: str | None, error: BaseException) -> str:
+    reason, within = str(error), error
+    while within := within.__cause__ or within.__context__:  # Ray says at its outermost only that it failed
+        reason += f"\n{within}"
     theirs = re.search(r"cluster was started with:\s+Ray: (\S+)\s+Python: (\S+)", reason)
     if theirs:
         mine = f"Ray {ray.__version__} and Python {'.'.join(map(str, sys.version_info[:3]))}"
-        return (
-            f"The cluster at {address} runs Ray {theirs[1]} and Python {theirs[2]}, this program {mine}; they must be "
-            f"the same. Install the cluster's Ray here with: pip install 'ray=={theirs[1]}'"
-        )
+        other_ray = f"Install its Ray here with: pip install 'ray=={theirs[1]}'"
+        step = f"Start emtc with Python {theirs[2]}." if theirs[1] == ray.__version__ else other_ray
+        return f"The cluster at {address} runs Ray {theirs[1]} and Python {theirs[2]}, this program {mine}. {step}"
     if "AuthToken" in reason or "AuthenticationError" in reason:
         return f"The cluster at {address} asks for its token. Put it into RAY_AUTH_TOKEN, with RAY_AUTH_MODE=token."
+    if "Method not found" in reason:
+        return (
+            f"What answers at {address} is a part of Ray, but not its head. The head says its address with: ray status"
+        )
     first = next(iter(reason.strip().splitlines()), "it says nothing").rstrip(".")
     if address is None:
         return f"A local Ray could not be started: {first}. See: ray status"
     return f"The Ray cluster at {address} could not be joined: {first}. See what it is with: ray status"
 
 
-def _check_database(url: str, nodes: Sequence[Mapping[str, Any]]) -> None:
+def check_database(url: str, nodes: Sequence[Mapping[str, Any]]) -> None:
+    """Refuse a database that not every node reaches.
+
+    Raises:
+        ClusterError: If it is a file, and a node is on another machine.
+    """
     others = sorted({node["NodeManagerHostname"] for node in nodes} - {socket.gethostname()})
     if url.startswith("sqlite") and others:
         shown = ", ".join(others[:3]) + (f" and {len(others) - 3} more" if others[3:] else "")
@@ -160,11 +187,21 @@ def _check_database(url: str, nodes: Sequence[Mapping[str, Any]]) -> None:
 
 def _check_resources(cluster: Cluster, nodes: Sequence[Mapping[str, Any]]) -> None:
     """One node must have what one run asks for; an autoscaler's nodes that are not there yet do not count."""
-    offers = [(node["Resources"].get("CPU", 0.0), node["Resources"].get("GPU", 0.0)) for node in nodes]
-    if any(cpus >= cluster.cpus and gpus >= cluster.gpus for cpus, gpus in offers):
+    offers = _list_offers(nodes)
+    if any(_count_fits(cluster, cpus, gpus) for cpus, gpus in offers):
         return
     best = ", ".join(f"{cpus:g} CPU and {gpus:g} GPU" for cpus, gpus in sorted(set(offers), reverse=True)[:3])
     raise ClusterError(
         f"A run asks for {cluster.cpus:g} CPU and {cluster.gpus:g} GPU, and no node of the cluster has them (there is "
         f"{best}). Ask for less with --cpus-per-run and --gpus-per-run."
     )
+
+
+def _list_offers(nodes: Iterable[Mapping[str, Any]]) -> list[tuple[float, float]]:
+    """List the CPUs and GPUs of each node."""
+    return [(node["Resources"].get("CPU", 0.0), node["Resources"].get("GPU", 0.0)) for node in nodes]
+
+
+def _count_fits(cluster: Cluster, cpus: float, gpus: float) -> int:
+    by_gpu = gpus / cluster.gpus if cluster.gpus else math.inf
+    return math.floor(min(cpus / cluster.cpus, by_gpu) + 1e-9)  # 1 / 0.1 of a GPU is ten

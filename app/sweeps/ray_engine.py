@@ -22,7 +22,7 @@ from storage.engine import Database
 from storage.queries.sweeps import Sweep, get_sweep
 
 POLL_S = 0.5
-MOST_FAILURES = 5
+MOST_FAILURES = 6
 _LONGEST_REST_S = 60.0
 _LEAVE_S = 120.0
 
@@ -57,6 +57,9 @@ def run_sweep_on_ray(
         places = Places(ray, cluster, db, sweep_id, jobs=jobs, say=say)
         try:
             return tend(db, sweep_id, places.tend, on_progress=on_progress, poll_s=POLL_S, leave=leave)
+        except KeyboardInterrupt:
+            say("Leaving: each worker gives its run back with a checkpoint. A second signal leaves them to themselves.")
+            raise
         finally:
             places.close()
 
@@ -134,17 +137,22 @@ class Places:
             ClusterError: If it is.
         """
         self._say_once(sentence)
-        self._rest()
+        if not self._rest():
+            return
         done = get_sweep(self._db, self._sweep_id).done
         self._failures = 1 if done > self._done_before else self._failures + 1
         self._done_before = done
         if self._failures >= MOST_FAILURES:
-            raise ClusterError(f"{MOST_FAILURES} places failed one after the other. {sentence}")
+            raise ClusterError(f"Places failed {MOST_FAILURES} times, and no run went on. {sentence}")
 
-    def _rest(self) -> None:
-        """Wait longer from time to time, when places are held in vain."""
-        self._rest_until = time.monotonic() + min(_LONGEST_REST_S, 2.0**self._in_vain)
+    def _rest(self) -> bool:
+        """Take no place for a while, each time for longer; False if this was the case already."""
+        now = time.monotonic()
+        if now < self._rest_until:
+            return False
+        self._rest_until = now + min(_LONGEST_REST_S, 2.0**self._in_vain)
         self._in_vain += 1
+        return True
 
     def _say_once(self, sentence: str) -> None:
         if sentence not in self._said:

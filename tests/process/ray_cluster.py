@@ -5,7 +5,7 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -20,6 +20,7 @@ ROOT = Path(__file__).parents[2]
 QUIET = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_AUTH_MODE": "disabled",  # else Ray leaves a token in the home of whoever tests
+    "RAY_worker_niceness": "0",  # else whatever runs beside it goes first
     "RAY_DISABLE_DOCKER_CPU_WARNING": "1",
     "PYTHONPATH": str(ROOT),
     "OMP_NUM_THREADS": "1",
@@ -81,30 +82,19 @@ class Cluster:
 
 
 @contextmanager
-def cluster(*, nodes: int = 2, cpus: int = 2) -> Generator[Cluster]:
+def cluster(*, nodes: int = 2, cpus: int = 2, variables: Mapping[str, str] = {}) -> Generator[Cluster]:
     """Start the nodes, each with its own port and its own folder, and end them all."""
     port = free_port()
     address = f"127.0.0.1:{port}"
+    head = ["--head", f"--port={port}", f"--ray-client-server-port={free_port()}", "--include-dashboard=false"]
     with ExitStack() as stack:
-        started = [
-            stack.enter_context(
-                _node(
-                    [
-                        "--head",
-                        f"--port={port}",
-                        f"--ray-client-server-port={free_port()}",
-                        "--include-dashboard=false",
-                    ],
-                    cpus,
-                )
-            ),
-            *(stack.enter_context(_node([f"--address={address}"], cpus)) for _ in range(nodes - 1)),
-        ]
+        roles = [head, *([f"--address={address}"] for _ in range(nodes - 1))]
+        started = [stack.enter_context(_node(options, cpus, variables)) for options in roles]
         yield Cluster(address, started)
 
 
 @contextmanager
-def _node(options: list[str], cpus: int) -> Generator[Node]:
+def _node(options: list[str], cpus: int, variables: Mapping[str, str]) -> Generator[Node]:
     with tempfile.TemporaryDirectory(prefix="ray-", dir="/tmp") as folder:  # its sockets' paths must be short
         place = Path(folder)
         command = [sys.executable, "-m", "ray.scripts.scripts", "start", "--block", f"--num-cpus={cpus}",
@@ -112,7 +102,7 @@ def _node(options: list[str], cpus: int) -> Generator[Node]:
         if "--head" in options:
             command.append(f"--temp-dir={folder}")
         with (place / "out").open("wb") as out:
-            process = subprocess.Popen(command, stdout=out, stderr=out, env={**os.environ, **QUIET})
+            process = subprocess.Popen(command, stdout=out, stderr=out, env={**os.environ, **QUIET, **variables})
         node = Node(process)
 
         def read_out() -> str:

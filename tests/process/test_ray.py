@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Generator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import psutil
 import pytest
@@ -20,13 +21,18 @@ from tests.process.test_worker import Ask, asking, gaps
 from tests.process.trainers import EMTC, environment, wait_until
 from tests.require import require
 
+pytestmark = pytest.mark.ray
+
 
 @pytest.fixture(autouse=True)
-def _ray(monkeypatch: pytest.MonkeyPatch) -> None:
+def _ray(monkeypatch: pytest.MonkeyPatch) -> Generator[None]:
     require_ray()
     for name, value in QUIET.items():
         monkeypatch.setenv(name, value)
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    with TemporaryDirectory(prefix="ray-", dir="/tmp") as folder:  # short, for its sockets
+        monkeypatch.setenv("RAY_TMPDIR", folder)
+        yield
 
 
 def sweep(file: str, url: str, *options: str, log: Path | None = None) -> subprocess.Popen[bytes]:
@@ -122,6 +128,17 @@ def test_a_cluster_without_what_a_run_asks_for_is_refused(two_nodes: Cluster, tm
     sentence = refusal(tmp_path, *wanted, "--gpus-per-run", "1")
     assert sentence.startswith("A run asks for 1 CPU and 1 GPU, and no node of the cluster has them (there is 2 CPU")
     assert "3 CPU and 0 GPU" in refusal(tmp_path, *wanted, "--cpus-per-run", "3")
+
+
+@pytest.mark.slow
+def test_a_cluster_where_no_worker_can_work_is_given_up(tmp_path: Path) -> None:
+    file, url, path = write_sweep(tmp_path)
+    with cluster(nodes=1, variables={"EMTC_READ_ONLY": "1"}) as nodes:
+        assert sweep(file, url, "--address", nodes.address, log=tmp_path / "log").wait(timeout=250) == 1
+    said = (tmp_path / "log").read_text()
+    assert "ended with code 2: Nobody can train runs here: EMTC_READ_ONLY=1" in said
+    assert "Places failed 6 times, and no run went on." in said
+    assert statuses(path) == ["queued"] * 2
 
 
 @pytest.mark.slow
