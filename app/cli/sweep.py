@@ -12,7 +12,7 @@ from app.cli.output import DEFAULT_DATABASE, AsJson, DatabaseUrl, print_json, pr
 from app.format import duration, number, percent, size
 from app.sweeps import control
 from app.sweeps.plan import Plan, make_plan
-from app.sweeps.ray_cluster import Cluster, connected, count_places, import_ray, make_cluster
+from app.sweeps.ray_cluster import Cluster, connected, count_places, make_cluster
 from app.sweeps.ray_engine import run_sweep_on_ray
 from app.sweeps.scheduler import run_sweep
 from app.sweeps.templates import find_sweep_file, list_templates
@@ -61,16 +61,14 @@ def sweep(
         return _print_sweeps(open_database(db, read_only=True), json=json)
     if file is None:
         raise typer.BadParameter("Name a sweep file or a template; list those with: emtc sweep --list-templates")
-    cluster_options = (address, cpus_per_run, gpus_per_run)
-    _check_engine(engine, *cluster_options)
     plan = make_plan(find_sweep_file(file))
+    cluster = _find_cluster(plan, engine, address, cpus_per_run, gpus_per_run)
     at_once = jobs or control.default_jobs()
     if dry_run:
         return _print_plan(db, plan, at_once, json=json)
     if stop:
         return _stop(open_database(db, create=False), plan.id)
-    on_ray = engine == "ray" and not queue
-    cluster = _make_cluster(plan, *cluster_options) if on_ray else None
+    cluster = None if queue else cluster
     control.check_plan(plan, elsewhere=queue or (cluster is not None and cluster.address is not None))
     with connected(cluster, db) if cluster else nullcontext() as ray:
         if cluster and cluster.address and not jobs:
@@ -105,16 +103,17 @@ def sweep_worker(
     return 0
 
 
-def _check_engine(engine: str, address: str | None, cpus: float | None, gpus: float | None) -> None:
+def _find_cluster(
+    plan: Plan, engine: str, address: str | None, cpus: float | None, gpus: float | None
+) -> Cluster | None:
+    """Say which cluster trains a plan, and what its runs ask for; None is this machine."""
     if engine not in ("local", "ray"):
         raise typer.BadParameter(f"--engine must be local or ray, got {engine!r}.")
-    if engine == "local" and (address, cpus, gpus) != (None, None, None):
+    if engine == "ray":
+        return make_cluster(address, [run.config for run in plan.runs], cpus=cpus, gpus=gpus)
+    if (address, cpus, gpus) != (None, None, None):
         raise typer.BadParameter("--address, --cpus-per-run and --gpus-per-run need --engine ray.")
-
-
-def _make_cluster(plan: Plan, address: str | None, cpus: float | None, gpus: float | None) -> Cluster:
-    import_ray()
-    return make_cluster(address, [run.config for run in plan.runs], cpus=cpus, gpus=gpus)
+    return None
 
 
 def _leave_to_others(

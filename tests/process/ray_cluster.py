@@ -82,23 +82,23 @@ class Cluster:
 
 
 @contextmanager
-def cluster(*, nodes: int = 2, cpus: int = 2, variables: Mapping[str, str] = {}) -> Generator[Cluster]:
+def cluster(*, nodes: int = 2, cpus: int = 2, gpus: int = 0, variables: Mapping[str, str] = {}) -> Generator[Cluster]:
     """Start the nodes, each with its own port and its own folder, and end them all."""
     port = free_port()
     address = f"127.0.0.1:{port}"
+    size = [f"--num-cpus={cpus}", f"--num-gpus={gpus}", f"--object-store-memory={_STORE}"]
     head = ["--head", f"--port={port}", f"--ray-client-server-port={free_port()}", "--include-dashboard=false"]
     with ExitStack() as stack:
         roles = [head, *([f"--address={address}"] for _ in range(nodes - 1))]
-        started = [stack.enter_context(_node(options, cpus, variables)) for options in roles]
+        started = [stack.enter_context(_node([*size, *options], variables)) for options in roles]
         yield Cluster(address, started)
 
 
 @contextmanager
-def _node(options: list[str], cpus: int, variables: Mapping[str, str]) -> Generator[Node]:
+def _node(options: list[str], variables: Mapping[str, str]) -> Generator[Node]:
     with tempfile.TemporaryDirectory(prefix="ray-", dir="/tmp") as folder:  # its sockets' paths must be short
         place = Path(folder)
-        command = [sys.executable, "-m", "ray.scripts.scripts", "start", "--block", f"--num-cpus={cpus}",
-                   f"--object-store-memory={_STORE}", *options]  # fmt: skip
+        command = [sys.executable, "-m", "ray.scripts.scripts", "start", "--block", *options]
         if "--head" in options:
             command.append(f"--temp-dir={folder}")
         with (place / "out").open("wb") as out:

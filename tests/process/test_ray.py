@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Generator
+from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -64,6 +65,7 @@ def test_a_killed_trainer_on_a_local_ray_goes_on_from_its_checkpoint(tmp_path: P
             lambda: any(has_checkpoint(db, run) for run in trainers_under(driver.pid)), timeout_s=200, what="one"
         )
         run_id, pid = next((run, pid) for run, pid in trainers_under(driver.pid).items() if has_checkpoint(db, run))
+        assert psutil.Process(pid).environ()["CUDA_VISIBLE_DEVICES"] == "", "no GPU unless asked"
         os.kill(pid, signal.SIGKILL)
         assert driver.wait(timeout=200) == 0, (tmp_path / "log").read_text()
     assert statuses(path) == ["finished"] * 2
@@ -128,6 +130,29 @@ def test_a_cluster_without_what_a_run_asks_for_is_refused(two_nodes: Cluster, tm
     sentence = refusal(tmp_path, *wanted, "--gpus-per-run", "1")
     assert sentence.startswith("A run asks for 1 CPU and 1 GPU, and no node of the cluster has them (there is 2 CPU")
     assert "3 CPU and 0 GPU" in refusal(tmp_path, *wanted, "--cpus-per-run", "3")
+
+
+@pytest.mark.slow
+def test_a_run_that_asks_for_a_gpu_gets_that_of_its_node_for_itself(tmp_path: Path) -> None:
+    file, url, path = write_sweep(tmp_path)
+    seen: dict[str, str] = {}
+    with (
+        cluster(nodes=1, gpus=1) as nodes,
+        sweep(file, url, "--address", nodes.address, "--gpus-per-run", "1") as driver,
+    ):
+
+        def look() -> bool:
+            trainers = nodes.trainers()
+            assert len(trainers) <= 1, "two runs share a GPU that each asked for"
+            for run_id, pid in trainers.items():
+                with suppress(psutil.NoSuchProcess):
+                    seen[run_id] = psutil.Process(pid).environ()["CUDA_VISIBLE_DEVICES"]
+            return driver.poll() is not None
+
+        wait_until(look, timeout_s=250, what="the end")
+    assert statuses(path) == ["finished"] * 2
+    assert list(seen.values()) == ["0", "0"]
+    assert read(path, "select jobs from sweeps") == [(1,)], "as many at once as fit into the cluster"
 
 
 @pytest.mark.slow
