@@ -12,10 +12,9 @@ from typing import Any
 
 from app.runs.launch import find_trainer
 from app.sweeps.ray_cluster import Cluster
-from app.sweeps.ray_place import Held, hold_place
+from app.sweeps.ray_place import Held, hold_place, list_carried
 from app.sweeps.scheduler import attached, tend
 from app.sweeps.worker import NOTHING, leave_signals
-from emtc_core.envs.trust import home_folder
 from emtc_core.errors import ClusterError
 from storage.claims import count_work
 from storage.engine import Database
@@ -80,7 +79,7 @@ class Places:
             "scheduling_strategy": "SPREAD",
         }
         self._task = ray.remote(**options)(hold_place)
-        self._arguments = {"at_most": jobs, "gpus": cluster.gpus, "folder": str(home_folder())}
+        self._arguments = {"at_most": jobs, "gpus": cluster.gpus, "carried": list_carried()}
         self._held: list[Any] = []
         self._said: set[str] = set()
         self._in_vain = self._failures = 0

@@ -11,11 +11,12 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from emtc_core.envs.trust import FOLDER_VARIABLE
+from emtc_core.envs.trust import FOLDER_VARIABLE, home_folder
 
 ROOT = Path(__file__).resolve().parents[2]
 _POLL_S = 0.2
@@ -33,7 +34,13 @@ class Held:
     said: tuple[str, ...]
 
 
-def hold_place(url: str, sweep_id: str, *, at_most: int, gpus: float, folder: str) -> Held:
+def list_carried() -> dict[str, str]:
+    """List the variables by which a driver tells a node's worker where the user's own modules and the files are."""
+    files = {name: os.environ[name] for name in ("EMTC_FILES",) if name in os.environ}
+    return {FOLDER_VARIABLE: str(home_folder()), **files}
+
+
+def hold_place(url: str, sweep_id: str, *, at_most: int, gpus: float, carried: Mapping[str, str]) -> Held:
     """Let a worker train runs of one sweep until it finds none.
 
     Args:
@@ -41,7 +48,7 @@ def hold_place(url: str, sweep_id: str, *, at_most: int, gpus: float, folder: st
         sweep_id: The sweep.
         at_most: Runs of the sweep that may train at once, wherever.
         gpus: What Ray gave to this place.
-        folder: Where the user's own modules are, on machines that have it.
+        carried: The driver's variables; a node's own go first.
 
     Raises:
         KeyboardInterrupt: If Ray cancels it; its worker has given its run back then.
@@ -55,7 +62,7 @@ def hold_place(url: str, sweep_id: str, *, at_most: int, gpus: float, folder: st
             stderr=log,
             cwd=ROOT,
             start_new_session=True,
-            env=_environment(url, gpus, folder),
+            env=_environment(url, gpus, carried),
         )
         _wait(shell)
         log.seek(0)
@@ -63,10 +70,10 @@ def hold_place(url: str, sweep_id: str, *, at_most: int, gpus: float, folder: st
     return Held(socket.gethostname(), shell.returncode, tuple(said[-20:]))
 
 
-def _environment(url: str, gpus: float, folder: str) -> dict[str, str]:
-    known = {**os.environ, "EMTC_DB": url, "PYTHONUNBUFFERED": "1"}
-    if Path(folder).is_dir():
-        known[FOLDER_VARIABLE] = folder
+def _environment(url: str, gpus: float, carried: Mapping[str, str]) -> dict[str, str]:
+    known = {**carried, **os.environ, "EMTC_DB": url, "PYTHONUNBUFFERED": "1"}
+    if not Path(known[FOLDER_VARIABLE]).is_dir():  # a folder of the driver's machine
+        del known[FOLDER_VARIABLE]
     if not gpus:  # newer versions of Ray leave all GPUs to a task that asked for none
         known["CUDA_VISIBLE_DEVICES"] = ""
     return known

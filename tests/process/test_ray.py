@@ -7,7 +7,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Generator
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -134,24 +134,28 @@ def test_a_cluster_without_what_a_run_asks_for_is_refused(two_nodes: Cluster, tm
 
 @pytest.mark.slow
 def test_a_run_that_asks_for_a_gpu_gets_that_of_its_node_for_itself(tmp_path: Path) -> None:
+    """Its worker is told where the driver keeps its files, too."""
     file, url, path = write_sweep(tmp_path)
-    seen: dict[str, str] = {}
-    with (
-        cluster(nodes=1, gpus=1) as nodes,
-        sweep(file, url, "--address", nodes.address, "--gpus-per-run", "1") as driver,
-    ):
+    seen: dict[str, tuple[str, str]] = {}
+    files = tmp_path / "files"
+    files.mkdir()
+    with ExitStack() as stack:
+        nodes = stack.enter_context(cluster(nodes=1, gpus=1))
+        stack.enter_context(pytest.MonkeyPatch.context()).setenv("EMTC_FILES", str(files))  # on the driver only
+        driver = stack.enter_context(sweep(file, url, "--address", nodes.address, "--gpus-per-run", "1"))
 
         def look() -> bool:
             trainers = nodes.trainers()
             assert len(trainers) <= 1, "two runs share a GPU that each asked for"
             for run_id, pid in trainers.items():
                 with suppress(psutil.NoSuchProcess):
-                    seen[run_id] = psutil.Process(pid).environ()["CUDA_VISIBLE_DEVICES"]
+                    variables = psutil.Process(pid).environ()
+                    seen[run_id] = (variables["CUDA_VISIBLE_DEVICES"], variables["EMTC_FILES"])
             return driver.poll() is not None
 
         wait_until(look, timeout_s=250, what="the end")
     assert statuses(path) == ["finished"] * 2
-    assert list(seen.values()) == ["0", "0"]
+    assert list(seen.values()) == [("0", str(files))] * 2
     assert read(path, "select jobs from sweeps") == [(1,)], "as many at once as fit into the cluster"
 
 
