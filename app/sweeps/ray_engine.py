@@ -163,7 +163,7 @@ def _explain(error: Exception) -> str:
     """Say why a place was lost, in a sentence instead of Ray's many lines."""
     text = str(error)
     if node := re.search(r"node it was running on is dead.*?Node IP: ([^,\s]+)", text):
-        return f"A node of the cluster is lost ({node[1]}). What its trainers cannot finish goes on from checkpoints on another."
+        return f"A node of the cluster is lost ({node[1]}). What its trainers cannot finish goes on elsewhere."
     cause = getattr(error, "cause", None)  # what the task itself raised
     words = f"{type(cause).__name__}: {cause}" if cause is not None else text
     return f"A place of the cluster is lost: {next(iter(words.strip().splitlines()), type(error).__name__)[:300]}"
