@@ -6,6 +6,7 @@
     ├── EnvUnavailableError     an environment or map is unknown here, or something it needs is missing
     ├── CheckpointError         a checkpoint is missing, truncated or of another configuration
     ├── NonFiniteLossError      training produced NaN or infinity
+    ├── ClusterError            a cluster cannot be reached, cannot do the work, or keeps no worker
     ├── RunInterruptedError     somebody ended a run before it could leave a checkpoint
     └── StorageError            the database cannot be opened, read or written
         ├── RunNotFoundError    no run, or more than one, answers to an id
@@ -45,6 +46,10 @@ class NonFiniteLossError(EmtcError):
 
 class RunInterruptedError(EmtcError):
     """Somebody ended a run before it could leave a checkpoint."""
+
+
+class ClusterError(EmtcError):
+    """A cluster cannot be reached, cannot do what is asked of it, or keeps no worker at work."""
 
 
 class StorageError(EmtcError):

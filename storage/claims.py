@@ -23,7 +23,7 @@ from storage.ownership import Owner, check_token
 from storage.runs import forget_commands, locked_row
 
 _SILENT_ELSEWHERE_S = 120.0  # another machine's trainer is left alone for so long
-_NO_LIMIT = 1_000_000
+NO_LIMIT = 1_000_000
 _AT_WORK = ("queued", "running", "paused")
 _COLUMNS = (
     *(Run.id, Run.sweep_id, Run.status, Run.created_at, Run.started_at, Run.heartbeat_at),
@@ -78,13 +78,25 @@ def claim_run(
         if lock_sweep(connection, sweep_id).status == "stopped":
             return None
         wanted = select(*_COLUMNS).where(Run.sweep_id == sweep_id, Run.status.in_(_AT_WORK))
-        rows = connection.execute(wanted.order_by(Run.created_at, Run.id)).all()
-        free = [row for row in rows if _is_free(row, has_trainer)]
-        paused = [row for row in rows if row.status == "paused"]
-        working = len(rows) - len({row.id for row in (*free, *paused)})
+        free, working = _tell_apart(connection.execute(wanted.order_by(Run.created_at, Run.id)).all(), has_trainer)
         if working >= jobs:
             return None
         return _take_first(connection, [row for row in free if row.id not in leave], worker)
+
+
+def count_work(
+    db: Database, sweep_id: str, *, has_trainer: Callable[[str], bool] = lambda run_id: False
+) -> tuple[int, int]:
+    """Count a sweep's runs that a worker could claim now, and those that are being worked on.
+
+    Raises:
+        StorageError: If the database does not answer.
+    """
+    wanted = select(*_COLUMNS).where(Run.sweep_id == sweep_id, Run.status.in_(_AT_WORK))
+    with db.read() as connection:
+        rows = connection.execute(wanted).all()
+    free, working = _tell_apart(rows, has_trainer)
+    return len(free), working
 
 
 def claim_any(
@@ -104,7 +116,7 @@ def claim_any(
             with db.transaction() as connection:
                 claim = _take_first(connection, [row for row in free if row.sweep_id is None], worker)
         else:
-            claim = claim_run(db, sweep_id, worker, jobs=_NO_LIMIT, has_trainer=has_trainer, leave=leave)
+            claim = claim_run(db, sweep_id, worker, jobs=NO_LIMIT, has_trainer=has_trainer, leave=leave)
         if claim is not None:
             return claim
     return None
@@ -195,6 +207,13 @@ def _list_waiting(db: Database) -> Sequence[Any]:
     waiting = wanted.where(Run.status.in_(_AT_WORK), or_(of_a_sweep, alone)).order_by(Run.created_at, Run.id)
     with db.read() as connection:
         return connection.execute(waiting).all()
+
+
+def _tell_apart(rows: Sequence[Any], has_trainer: Callable[[str], bool]) -> tuple[list[Any], int]:
+    """List the free ones of runs that are not over, and count those that are being worked on; a paused one is not."""
+    free = [row for row in rows if _is_free(row, has_trainer)]
+    paused = [row for row in rows if row.status == "paused"]
+    return free, len(rows) - len({row.id for row in (*free, *paused)})
 
 
 def _is_free(row: Any, has_trainer: Callable[[str], bool]) -> bool:

@@ -1,7 +1,7 @@
 """`emtc sweep`: plan, run, continue and stop sweeps."""
 
 from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Annotated, Any
 
 import typer
@@ -12,20 +12,38 @@ from app.cli.output import DEFAULT_DATABASE, AsJson, DatabaseUrl, print_json, pr
 from app.format import duration, number, percent, size
 from app.sweeps import control
 from app.sweeps.plan import Plan, make_plan
-from app.sweeps.ray_engine import import_ray, run_sweep_on_ray
+from app.sweeps.ray_cluster import Cluster, connected, count_places, make_cluster
+from app.sweeps.ray_engine import run_sweep_on_ray
 from app.sweeps.scheduler import run_sweep
 from app.sweeps.templates import find_sweep_file, list_templates
-from emtc_core.errors import StorageError
+from emtc_core.errors import ClusterError, StorageError
 from storage.engine import Database, open_database
 from storage.queries.sweeps import Sweep, get_sweep, list_sweeps, sweep_runs
 
-Jobs = Annotated[int | None, typer.Option(min=1, help="Trainers at once; default: one for each physical core")]
+Jobs = Annotated[
+    int | None,
+    typer.Option(
+        min=1, help="Trainers at once; default: one for each physical core, or as many as fit into the cluster"
+    ),
+]
+Engine = Annotated[str, typer.Option(help="local: processes of this machine; ray: workers on a cluster's nodes")]
+Address = Annotated[
+    str | None,
+    typer.Option(help="Ray: HOST:PORT of the cluster's head, or auto; default: RAY_ADDRESS, else a local Ray"),
+]
+CpusPerRun = Annotated[float | None, typer.Option(min=0.01, help="Ray: CPUs that a run asks for; default: its threads")]
+GpusPerRun = Annotated[
+    float | None, typer.Option(min=0, help="Ray: GPUs, or a part of one; default: 1 where train.device=cuda, else 0")
+]
 
 
 def sweep(
     file: Annotated[str | None, typer.Argument(metavar="FILE", help="Sweep file, or the name of a template")] = None,
-    engine: Annotated[str, typer.Option(help="local: processes of this machine; ray: tasks of a cluster")] = "local",
+    engine: Engine = "local",
     jobs: Jobs = None,
+    address: Address = None,
+    cpus_per_run: CpusPerRun = None,
+    gpus_per_run: GpusPerRun = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the runs and their cost; create nothing")] = False,
     detach: Annotated[bool, typer.Option("--detach", help="Run in the background and return")] = False,
     queue: Annotated[bool, typer.Option("--queue", help="Queue the runs for emtc worker and return")] = False,
@@ -43,41 +61,77 @@ def sweep(
         return _print_sweeps(open_database(db, read_only=True), json=json)
     if file is None:
         raise typer.BadParameter("Name a sweep file or a template; list those with: emtc sweep --list-templates")
-    if engine not in ("local", "ray"):
-        raise typer.BadParameter(f"--engine must be local or ray, got {engine!r}.")
     plan = make_plan(find_sweep_file(file))
+    cluster = _find_cluster(plan, engine, address, cpus_per_run, gpus_per_run)
     at_once = jobs or control.default_jobs()
     if dry_run:
         return _print_plan(db, plan, at_once, json=json)
     if stop:
         return _stop(open_database(db, create=False), plan.id)
-    if engine == "ray":
-        import_ray()
-    control.check_plan(plan, elsewhere=queue)
-    database = open_database(db)
-    queued = control.create_sweep(database, plan, jobs=at_once, elsewhere=queue)
-    queued += control.retry(database, plan.id) if retry else 0
-    if queue or detach:
-        return _leave_to_others(database, plan, file, queued, at_once, detach=detach, json=json)
-    say(f"Sweep {plan.id}: {len(plan.runs)} runs, {queued} queued now, {at_once} at once.")
-    return _run(database, plan.id, file, engine, at_once, json=json)
+    cluster = None if queue else cluster
+    control.check_plan(plan, elsewhere=queue or (cluster is not None and cluster.address is not None))
+    with connected(cluster, db) if cluster else nullcontext() as ray:
+        if cluster and cluster.address and not jobs:
+            at_once = count_places(ray, cluster)
+        database = open_database(db)
+        queued = control.create_sweep(database, plan, jobs=at_once, elsewhere=True)  # judged above
+        queued += control.retry(database, plan.id) if retry else 0
+        if queue or detach:
+            return _leave_to_others(database, plan, file, queued, at_once, cluster=cluster, detach=detach, json=json)
+        say(f"Sweep {plan.id}: {len(plan.runs)} runs, {queued} queued now, {at_once} at once.")
+        return _run(database, plan.id, file, at_once, ray=ray, cluster=cluster, json=json)
 
 
-def sweep_worker(sweep_id: str, jobs: Jobs = None, db: DatabaseUrl = DEFAULT_DATABASE) -> int:
+def sweep_worker(
+    sweep_id: str,
+    jobs: Jobs = None,
+    engine: Engine = "local",
+    address: Address = None,
+    cpus_per_run: CpusPerRun = None,
+    gpus_per_run: GpusPerRun = None,
+    db: DatabaseUrl = DEFAULT_DATABASE,
+) -> int:
     """Start the runs of a sweep that another process has saved; what a detached scheduler executes."""
-    ended = run_sweep(open_database(db), sweep_id, jobs=jobs or control.default_jobs())
+    database, at_once = open_database(db), jobs or control.default_jobs()
+    if engine == "ray":
+        cluster = Cluster(address, cpus_per_run or 1.0, gpus_per_run or 0.0)
+        with connected(cluster, db) as ray:
+            ended = run_sweep_on_ray(ray, cluster, database, sweep_id, jobs=at_once, say=say)
+    else:
+        ended = run_sweep(database, sweep_id, jobs=at_once)
     say(_summary(ended))
     return 0
 
 
+def _find_cluster(
+    plan: Plan, engine: str, address: str | None, cpus: float | None, gpus: float | None
+) -> Cluster | None:
+    """Say which cluster trains a plan, and what its runs ask for; None is this machine."""
+    if engine not in ("local", "ray"):
+        raise typer.BadParameter(f"--engine must be local or ray, got {engine!r}.")
+    if engine == "ray":
+        return make_cluster(address, [run.config for run in plan.runs], cpus=cpus, gpus=gpus)
+    if (address, cpus, gpus) != (None, None, None):
+        raise typer.BadParameter("--address, --cpus-per-run and --gpus-per-run need --engine ray.")
+    return None
+
+
 def _leave_to_others(
-    database: Database, plan: Plan, file: str, queued: int, jobs: int, *, detach: bool, json: bool
+    database: Database,
+    plan: Plan,
+    file: str,
+    queued: int,
+    jobs: int,
+    *,
+    cluster: Cluster | None,
+    detach: bool,
+    json: bool,
 ) -> int:
     """Return at once: a scheduler in the background goes on, or whoever starts workers."""
     found = f"Sweep {plan.id}: {len(plan.runs)} runs, {queued} queued now"
     if detach:
         say(f"{found}, {jobs} at once.")
-        control.start_scheduler(database, plan.id, jobs=jobs)
+        control.start_scheduler(database, plan.id, jobs=jobs, options=cluster.as_options() if cluster else ())
         say(f"It runs in the background. Watch it with: emtc sweep --list; stop it with: emtc sweep {file} --stop")
     else:
         say(f"{found}. Train them, on this machine or others, with: emtc worker")
@@ -86,18 +140,21 @@ def _leave_to_others(
     return 0
 
 
-def _run(database: Database, sweep_id: str, file: str, engine: str, jobs: int, *, json: bool) -> int:
+def _run(
+    database: Database, sweep_id: str, file: str, jobs: int, *, ray: Any, cluster: Cluster | None, json: bool
+) -> int:
     try:
-        if engine == "ray":
-            ended = run_sweep_on_ray(database, sweep_id, jobs=jobs)
-        else:
-            with _progress_bar() as on_progress:
+        with _progress_bar() as on_progress:
+            if cluster:
+                ended = run_sweep_on_ray(ray, cluster, database, sweep_id, jobs=jobs, say=say, on_progress=on_progress)
+            else:
                 ended = run_sweep(database, sweep_id, jobs=jobs, on_progress=on_progress)
+    except ClusterError as exc:
+        say(str(exc))
+        return 1
     except KeyboardInterrupt:
-        working = get_sweep(database, sweep_id).counts["running"]
         say(
-            f"Interrupted: no further run starts. {working} trainer(s) go on by themselves; "
-            f"stop them with: emtc sweep {file} --stop. Go on with the same command."
+            f"Interrupted: no further run starts. {_who_is_left(database, sweep_id, file)} Go on with the same command."
         )
         return 1
     say(_summary(ended))
@@ -107,6 +164,13 @@ def _run(database: Database, sweep_id: str, file: str, engine: str, jobs: int, *
         runs = [{name: getattr(row, name) for name in keep} | {"status": row.live_status} for row in rows]
         print_json({"sweep_id": ended.id, "name": ended.name, "status": ended.state, "runs": runs})
     return 1 if any(row.live_status in ("failed", "lost") for row in rows) else 0
+
+
+def _who_is_left(database: Database, sweep_id: str, file: str) -> str:
+    working = get_sweep(database, sweep_id).counts["running"]
+    if not working:
+        return "No trainer is at work."
+    return f"{working} trainer(s) go on by themselves; stop them with: emtc sweep {file} --stop."
 
 
 def _stop(database: Database, sweep_id: str) -> int:

@@ -2,6 +2,7 @@
 
 import os
 import socket
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -78,9 +79,16 @@ def create_sweep(db: Database, plan: Plan, *, jobs: int, elsewhere: bool = False
     return queued + (requeue(db, plan.id, ("stopped",)) if was_stopped else 0)
 
 
-def start_scheduler(db: Database, sweep_id: str, *, jobs: int) -> None:
-    """Start a scheduler in the background, which goes on until no run of the sweep is left to do."""
-    arguments = ["app.cli.main", "sweep-worker", sweep_id, "--jobs", str(jobs)]
+def start_scheduler(db: Database, sweep_id: str, *, jobs: int, options: Sequence[str] = ()) -> None:
+    """Start a scheduler in the background, which goes on until no run of the sweep is left to do.
+
+    Args:
+        db: An open database.
+        sweep_id: The sweep.
+        jobs: Runs at once.
+        options: Of the command line, for an engine other than the local one.
+    """
+    arguments = ["app.cli.main", "sweep-worker", sweep_id, "--jobs", str(jobs), *options]
     process = spawn(arguments, scheduler_log(db, sweep_id), db=db)
     with suppress(psutil.NoSuchProcess):  # noted here, so that nobody starts another before this one notes itself
         worker = Worker(process.pid, psutil.Process(process.pid).create_time(), socket.gethostname())

@@ -10,9 +10,11 @@ from contextlib import contextmanager, suppress
 from app.runs.launch import find_trainer
 from app.sweeps.control import this_process
 from app.sweeps.starting import Starter
+from app.sweeps.worker import Leave
 from emtc_core.errors import StorageError
 from storage.claims import Worker, claim_run
 from storage.engine import Database
+from storage.outage import patiently
 from storage.queries.sweeps import Sweep, get_sweep
 from storage.sweeps import attach_scheduler, detach_scheduler
 
@@ -35,20 +37,49 @@ def run_sweep(
     Raises:
         StorageError: If there is no such sweep.
     """
-    with _attached(db, sweep_id, jobs) as me:
-        starter = Starter(db)
-        while True:
-            with suppress(StorageError):  # a locked database is asked again at the next tick
-                _fill(db, sweep_id, me, jobs, starter)
-            sweep = get_sweep(db, sweep_id)
-            on_progress(sweep)
-            if sweep.is_over or (sweep.status == "stopped" and not _is_worked_on(sweep)):
-                return sweep
-            time.sleep(poll_s)
+    starter = Starter(db)
+    with attached(db, sweep_id, jobs) as me:
+        return tend(
+            db, sweep_id, lambda: _fill(db, sweep_id, me, jobs, starter), on_progress=on_progress, poll_s=poll_s
+        )
+
+
+def tend(
+    db: Database,
+    sweep_id: str,
+    fill: Callable[[], None],
+    *,
+    on_progress: Callable[[Sweep], None],
+    poll_s: float,
+    leave: Leave | None = None,
+) -> Sweep:
+    """Call `fill` every now and then until all runs of a sweep have ended, or it is stopped and nobody works on it.
+
+    Returns:
+        The sweep at its end.
+
+    Raises:
+        StorageError: If the database does not answer for long.
+        KeyboardInterrupt: If told to leave.
+    """
+    while leave is None or not leave.asked:
+        with suppress(StorageError):  # a locked database is asked again at the next tick
+            fill()
+        sweep = patiently(db, lambda: get_sweep(db, sweep_id))
+        on_progress(sweep)
+        if sweep.is_over or (sweep.status == "stopped" and not _is_worked_on(sweep)):
+            return sweep
+        time.sleep(poll_s)
+    raise KeyboardInterrupt
 
 
 @contextmanager
-def _attached(db: Database, sweep_id: str, jobs: int) -> Generator[Worker]:
+def attached(db: Database, sweep_id: str, jobs: int) -> Generator[Worker]:
+    """Be noted as the process that starts the runs of a sweep.
+
+    Raises:
+        StorageError: If there is no such sweep.
+    """
     me = this_process()
     attach_scheduler(db, sweep_id, me, jobs=jobs)
     try:

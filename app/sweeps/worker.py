@@ -27,6 +27,7 @@ from storage.queries.runs import get_run
 POLL_S = 0.5
 IDLE_POLL_S = 3.0
 REMIND_S = 600.0
+NOTHING = "No run waited for this worker."
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
 
 
@@ -68,9 +69,25 @@ def leave_signals() -> Generator[Leave]:
 class Work:
     """The trainers that one worker holds."""
 
-    def __init__(self, db: Database, *, jobs: int, leave: Leave, say: Callable[[str], None]) -> None:
-        """Train `jobs` runs at once until told to leave; `say` is given one sentence at a time."""
-        self._db, self._jobs, self._leave, self._say = db, jobs, leave, say
+    def __init__(
+        self,
+        db: Database,
+        *,
+        jobs: int,
+        leave: Leave,
+        say: Callable[[str], None],
+        claim: Callable[..., Claim | None] = claim_any,
+    ) -> None:
+        """Train `jobs` runs at once until told to leave.
+
+        Args:
+            db: An open database.
+            jobs: Runs at once.
+            leave: Tells when to leave.
+            say: Is given one sentence at a time.
+            claim: Takes the next run: `claim_any`, or `claim_run` of one sweep.
+        """
+        self._db, self._jobs, self._leave, self._say, self._claim = db, jobs, leave, say, claim
         self._me = this_process()
         self._starter, self._fitness = Starter(db), Fitness(db)
         self._held: dict[str, tuple[Claim, subprocess.Popen[bytes]]] = {}
@@ -109,7 +126,7 @@ class Work:
         """Fill the free places; True if the database has nothing more to take."""
         try:
             while len(self._held) < self._jobs and not self._leave.asked:
-                claim = claim_any(self._db, self._me, has_trainer=find_trainer, leave=self._unfit)
+                claim = self._claim(self._db, worker=self._me, has_trainer=find_trainer, leave=self._unfit)
                 if claim is None:
                     return True
                 self._begin(claim)
@@ -173,6 +190,6 @@ class Work:
 def summarize(done: list[Left]) -> str:
     """Say in one sentence what a worker did."""
     if not done:
-        return "No run waited for this worker."
+        return NOTHING
     counts = ", ".join(f"{n} {status}" for status, n in sorted(Counter(left.status for left in done).items()))
     return f"This worker let go of {len(done)} run(s): {counts}."

@@ -5,8 +5,10 @@ import socket
 
 import psutil
 import pytest
+from sqlalchemy import update
 
 from storage.claims import Worker
+from storage.models import Run
 from storage.queries.sweeps import list_sweeps, sweep_runs
 from storage.sweeps import attach_scheduler
 from tests.app.sweep_cases import ABLATION, AUGMENTATION, DELTA, LAMBDA, TAU, seed_sweep
@@ -93,6 +95,17 @@ def test_a_working_sweep_can_be_stopped(empty, started):
     assert not app.exception
     assert "1 run\\(s\\) left the queue" in said(app)
     assert list_sweeps(empty)[0].counts == {"finished": 3, "stopped": 1}
+
+
+def test_each_run_is_shown_with_its_progress_and_its_machine(empty):
+    sweep_id = seed_sweep(empty, TAU, unfinished=(3,))
+    with empty.transaction() as connection:
+        connection.execute(update(Run).where(Run.host.is_not(None)).values(env_steps=500))
+    app = open_page("sweeps", sweep=sweep_id)
+    assert not app.exception
+    (table,) = [each.value for each in app.dataframe if "Machine" in each.value]
+    assert list(table["Machine"]) == [socket.gethostname()] * 3 + ["–"]
+    assert list(table["Progress"]) == [0.5] * 3 + [0.0]
 
 
 @pytest.mark.parametrize("text", [LAMBDA, TAU, DELTA, ABLATION, AUGMENTATION], ids=lambda text: text.split('"')[3])

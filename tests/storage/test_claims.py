@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import update
 
 from emtc_core.errors import RunStateError
-from storage.claims import Claim, Worker, claim_any, claim_run, give_back
+from storage.claims import Claim, Worker, claim_any, claim_run, count_work, give_back
 from storage.control import ask_stop, send_command
 from storage.engine import Database, open_database
 from storage.lifecycle import State
@@ -71,6 +71,21 @@ def test_of_many_workers_and_schedulers_each_run_has_one(url: str, me: Worker) -
     assert len(claimed) == len(set(claimed)) == 20
     assert set(alone) < set(claimed)
     db.dispose()
+
+
+def test_what_could_be_claimed_is_told_from_what_is_worked_on(db: Database, me: Worker) -> None:
+    save(db, "aaaa0000", 4)
+    save(db, "bbbb1111", 2)
+    assert count_work(db, "aaaa0000") == (4, 0)
+    claims = [claim for _ in range(3) if (claim := claim_run(db, "aaaa0000", me, jobs=3))]
+    assert claim_run(db, "aaaa0000", me, jobs=3) is None
+    assert count_work(db, "aaaa0000") == (1, 3)
+    for claim in claims:
+        begin(db, claim, me)
+    silence(db, claims[0].run_id)
+    finish_run(db, claims[1].run_id, "finished", token=claims[1].token)
+    assert count_work(db, "aaaa0000") == (2, 1)
+    assert count_work(db, "bbbb1111") == (2, 0)
 
 
 def test_a_run_given_back_waits_and_its_earlier_owner_writes_nothing(db: Database, me: Worker) -> None:

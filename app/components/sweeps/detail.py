@@ -26,10 +26,12 @@ def show(sweep: Sweep) -> None:
     if about:
         st.caption(escape_markdown(about))
     ticking = not sweep.is_over and (sweep.status == "active" or sweep.state == "running")
-    st.fragment(_head, run_every=TICK_S if ticking else None)(sweep.id, _version(sweep))
+    every = TICK_S if ticking else None
+    st.fragment(_head, run_every=every)(sweep.id, _version(sweep))
     runs = data.sweep_runs(sweep.id)
     _missing(sweep, runs)
-    _table(runs)
+    with st.expander(f"The {len(runs)} runs", icon=":material/list:"):
+        st.fragment(_table, run_every=every)(sweep.id)
 
 
 def find_missing(sweep: Sweep, runs: Sequence[RunRow]) -> list[str]:
@@ -110,36 +112,44 @@ def _missing(sweep: Sweep, runs: Sequence[RunRow]) -> None:
             st.rerun()
 
 
-def _table(runs: Sequence[RunRow]) -> None:
-    with st.expander(f"The {len(runs)} runs", icon=":material/list:"):
-        rows = [
-            {
-                "Status": run.live_status,
-                "Run": run.name,
-                "Progress": min(1.0, run.env_steps / max(1, run.target_steps)),
-                "Win rate": run.win_rate,
-                "Id": run.id,
-                "Error": run.error or "",
-            }
-            for run in runs
-        ]
-        picked = st.dataframe(
-            pd.DataFrame(rows),
-            hide_index=True,
-            key="sweep_run_table",
-            on_select="rerun",
-            selection_mode="single-row",
-            column_config={
-                "Progress": st.column_config.ProgressColumn(format="percent", min_value=0, max_value=1, width="small"),
-                "Win rate": st.column_config.NumberColumn(format="percent", help="Last greedy evaluation"),
-            },
-            alt="Runs of the sweep. Choose a row to open the run.",
-        )
-        chosen = picked["selection"]["rows"]
-        if chosen and chosen[0] < len(runs):
-            _open(runs[chosen[0]])
-        else:
-            st.caption("Choose a row to open its run.")
+def _table(sweep_id: str) -> None:
+    runs = data.sweep_runs(sweep_id)
+    columns: dict[str, Any] = {
+        "Progress": st.column_config.ProgressColumn(format="percent", min_value=0, max_value=1, width="small"),
+        "Machine": st.column_config.TextColumn(help="The machine, or node of a cluster, that trains it or did so last"),
+        "Win rate": st.column_config.NumberColumn(format="percent", help="Last greedy evaluation"),
+    }
+    picked = st.dataframe(
+        make_rows(runs),
+        hide_index=True,
+        key="sweep_run_table",
+        on_select="rerun",
+        selection_mode="single-row",
+        column_config=columns,
+        alt="Runs of the sweep with their progress and machine. Choose a row to open the run.",
+    )
+    chosen = picked["selection"]["rows"]
+    if chosen and chosen[0] < len(runs):
+        _open(runs[chosen[0]])
+    else:
+        st.caption("Choose a row to open its run.")
+
+
+def make_rows(runs: Sequence[RunRow]) -> pd.DataFrame:
+    """Turn runs into what the table shows."""
+    rows = [
+        {
+            "Status": run.live_status,
+            "Run": run.name,
+            "Progress": min(1.0, run.env_steps / max(1, run.target_steps)),
+            "Machine": run.host or "–",
+            "Win rate": run.win_rate,
+            "Id": run.id,
+            "Error": run.error or "",
+        }
+        for run in runs
+    ]
+    return pd.DataFrame(rows)
 
 
 def _open(run: RunRow) -> None:

@@ -1,0 +1,55 @@
+"""What a run asks of a cluster, how many fit into it, and which databases its nodes reach."""
+
+import socket
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from app.sweeps.ray_cluster import Cluster, check_database, count_places, make_cluster
+from emtc_core.config.resolve import resolve
+from emtc_core.errors import ClusterError, ConfigError
+
+
+def nodes(*offers: tuple[float, float]) -> list[dict[str, Any]]:
+    return [{"Alive": True, "Resources": {"CPU": cpus, "GPU": gpus}} for cpus, gpus in offers]
+
+
+def test_a_run_asks_for_its_threads_and_for_a_gpu_only_where_its_device_is_cuda(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    plain, wide, cuda = (
+        resolve(map="3m", overrides=given) for given in ([], ["train.threads=4"], ["train.device=cuda"])
+    )
+    assert make_cluster(None, [plain], cpus=None, gpus=None) == Cluster(None, 1, 0)
+    assert make_cluster("a:1", [plain, wide], cpus=None, gpus=None) == Cluster("a:1", 4, 0)
+    assert make_cluster(None, [plain, cuda], cpus=None, gpus=None) == Cluster(None, 1, 1)
+    assert make_cluster(None, [cuda], cpus=2, gpus=0.5) == Cluster(None, 2, 0.5)
+
+
+def test_without_an_address_that_of_the_environment_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAY_ADDRESS", "head:6379")
+    assert make_cluster(None, [], cpus=None, gpus=None).address == "head:6379"
+    assert make_cluster("local", [], cpus=None, gpus=None).address is None
+
+
+@pytest.mark.parametrize("number", [1.5, float("inf"), float("nan")])
+def test_what_ray_cannot_share_out_is_refused(number: float) -> None:
+    with pytest.raises(ConfigError, match="--gpus-per-run must be a whole number"):
+        make_cluster(None, [], cpus=None, gpus=number)
+
+
+def test_as_many_runs_fit_as_the_scarcest_thing_of_each_node_allows() -> None:
+    ray = SimpleNamespace(nodes=lambda: [*nodes((8, 2), (3, 0)), {"Alive": False, "Resources": {"CPU": 64.0}}])
+    assert count_places(ray, Cluster("a:1", 2, 0)) == 4 + 1
+    assert count_places(ray, Cluster("a:1", 1, 0.1)) == 8
+    assert count_places(ray, Cluster("a:1", 1, 1)) == 2
+
+
+def test_a_sqlite_file_is_refused_where_other_machines_would_need_it() -> None:
+    here, there = {"NodeManagerHostname": socket.gethostname()}, {"NodeManagerHostname": "far-away"}
+    check_database("sqlite:///x.db", [here, here])
+    check_database("postgresql://x", [here, there])
+    with pytest.raises(ClusterError, match=r"file of one machine.*\(far-away\).*PostgreSQL"):
+        check_database("sqlite:///x.db", [here, there])

@@ -1,0 +1,277 @@
+"""Real sweeps on a real Ray: a trainer, a task, a node and the driver are killed, and every run ends, once."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Generator
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import psutil
+import pytest
+
+from app.bench.postgres import GIVEN, is_reachable, made_database, server
+from storage.engine import Database, open_database, run_folder
+from tests.process.ray_cluster import QUIET, Cluster, cluster, free_port, require_ray, trainers_under
+from tests.process.test_sweep import TINY, breaches, read, statuses, write_sweep
+from tests.process.test_worker import Ask, asking, gaps
+from tests.process.trainers import EMTC, environment, wait_until
+from tests.require import require
+
+pytestmark = pytest.mark.ray
+
+
+@pytest.fixture(autouse=True)
+def _ray(monkeypatch: pytest.MonkeyPatch) -> Generator[None]:
+    require_ray()
+    for name, value in QUIET.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    with TemporaryDirectory(prefix="ray-", dir="/tmp") as folder:  # short, for its sockets
+        monkeypatch.setenv("RAY_TMPDIR", folder)
+        yield
+
+
+def sweep(file: str, url: str, *options: str, log: Path | None = None) -> subprocess.Popen[bytes]:
+    output = log.open("wb") if log else subprocess.DEVNULL
+    command = [*EMTC, "sweep", file, "--engine", "ray", *options]
+    return subprocess.Popen(command, stdout=output, stderr=output, env={**environment(), "EMTC_DB": url})
+
+
+def refusal(tmp_path: Path, *options: str) -> str:
+    """The one sentence of a refused command, which has made nothing."""
+    file, url, path = write_sweep(tmp_path)
+    done = subprocess.run(
+        [*EMTC, "sweep", file, "--db", url, *options], capture_output=True, text=True, check=False, env=environment()
+    )
+    assert (done.returncode, done.stdout, path.exists()) == (2, "", False), done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1, done.stderr
+    return done.stderr.strip()
+
+
+def has_checkpoint(db: Database, run_id: str) -> bool:
+    return any(run_folder(db, run_id).rglob("checkpoint-*.pt"))
+
+
+def test_a_killed_trainer_on_a_local_ray_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
+    file, url, path = write_sweep(tmp_path, steps=1500)
+    db = open_database(url)
+    with sweep(file, url, "--jobs", "2", "--json", log=tmp_path / "log") as driver:
+        wait_until(
+            lambda: any(has_checkpoint(db, run) for run in trainers_under(driver.pid)), timeout_s=200, what="one"
+        )
+        run_id, pid = next((run, pid) for run, pid in trainers_under(driver.pid).items() if has_checkpoint(db, run))
+        assert psutil.Process(pid).environ()["CUDA_VISIBLE_DEVICES"] == "", "no GPU unless asked"
+        os.kill(pid, signal.SIGKILL)
+        assert driver.wait(timeout=200) == 0, (tmp_path / "log").read_text()
+    assert statuses(path) == ["finished"] * 2
+    assert [(run, step >= 100) for run, step in read(path, "select run_id, env_step from resumes")] == [(run_id, True)]
+    assert breaches(path) == []
+    db.dispose()
+
+
+def test_an_address_without_a_cluster_is_refused_in_a_sentence(tmp_path: Path) -> None:
+    port = free_port()
+    nobody = refusal(tmp_path, "--engine", "ray", "--address", f"127.0.0.1:{port}")
+    assert nobody.startswith(f"No Ray cluster answers at 127.0.0.1:{port}: connection refused.")
+    assert "ray start --head" in nobody
+    assert "must be HOST:PORT" in refusal(tmp_path, "--engine", "ray", "--address", "nonsense")
+    assert "need --engine ray" in refusal(tmp_path, "--address", f"127.0.0.1:{port}")
+
+
+def test_what_answers_without_being_ray_is_refused_too(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = f"127.0.0.1:{silent.getsockname()[1]}"
+        assert "is no Ray cluster" in refusal(tmp_path, "--engine", "ray", "--address", address)
+
+
+@pytest.fixture(scope="module")
+def two_nodes() -> Generator[Cluster]:
+    require_ray()
+    with cluster() as started:
+        yield started
+
+
+PRETEND = """
+import json, sys
+from ray._common.usage.usage_constants import CLUSTER_METADATA_KEY
+from ray._private.ray_constants import KV_NAMESPACE_CLUSTER
+from ray._raylet import GcsClient
+place = (CLUSTER_METADATA_KEY, KV_NAMESPACE_CLUSTER)
+client = GcsClient(address=sys.argv[1])
+known = client.internal_kv_get(*place)
+client.internal_kv_put(place[0], (sys.argv[2].encode() or known), True, place[1])
+print(known.decode())
+"""
+
+
+def pretend(nodes: Cluster, metadata: str) -> str:
+    """Write what a cluster says of itself, and give what it said before."""
+    command = [sys.executable, "-c", PRETEND, nodes.address, metadata]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+
+@pytest.mark.slow
+def test_a_cluster_of_another_version_is_refused(two_nodes: Cluster, tmp_path: Path) -> None:
+    known = pretend(two_nodes, "")
+    pretend(two_nodes, json.dumps(json.loads(known) | {"ray_version": "2.9.3", "python_version": "3.10.1"}))
+    sentence = refusal(tmp_path, "--engine", "ray", "--address", two_nodes.address)
+    pretend(two_nodes, known)
+    assert f"The cluster at {two_nodes.address} runs Ray 2.9.3 and Python 3.10.1, this program Ray" in sentence
+
+
+@pytest.mark.slow
+def test_a_cluster_without_what_a_run_asks_for_is_refused(two_nodes: Cluster, tmp_path: Path) -> None:
+    wanted = ("--engine", "ray", "--address", two_nodes.address)
+    sentence = refusal(tmp_path, *wanted, "--gpus-per-run", "1")
+    assert sentence.startswith("A run asks for 1 CPU and 1 GPU, and no node of the cluster has them (there is 2 CPU")
+    assert "3 CPU and 0 GPU" in refusal(tmp_path, *wanted, "--cpus-per-run", "3")
+
+
+@pytest.mark.slow
+def test_a_run_that_asks_for_a_gpu_gets_that_of_its_node_for_itself(tmp_path: Path) -> None:
+    """Its worker is told where the driver keeps its files, too."""
+    file, url, path = write_sweep(tmp_path)
+    seen: dict[str, tuple[str, str]] = {}
+    files = tmp_path / "files"
+    files.mkdir()
+    with ExitStack() as stack:
+        nodes = stack.enter_context(cluster(nodes=1, gpus=1))
+        stack.enter_context(pytest.MonkeyPatch.context()).setenv("EMTC_FILES", str(files))  # on the driver only
+        driver = stack.enter_context(sweep(file, url, "--address", nodes.address, "--gpus-per-run", "1"))
+
+        def look() -> bool:
+            trainers = nodes.trainers()
+            assert len(trainers) <= 1, "two runs share a GPU that each asked for"
+            for run_id, pid in trainers.items():
+                with suppress(psutil.NoSuchProcess):
+                    variables = psutil.Process(pid).environ()
+                    seen[run_id] = (variables["CUDA_VISIBLE_DEVICES"], variables["EMTC_FILES"])
+            return driver.poll() is not None
+
+        wait_until(look, timeout_s=250, what="the end")
+    assert statuses(path) == ["finished"] * 2
+    assert list(seen.values()) == [("0", str(files))] * 2
+    assert read(path, "select jobs from sweeps") == [(1,)], "as many at once as fit into the cluster"
+
+
+@pytest.mark.slow
+def test_a_cluster_where_no_worker_can_work_is_given_up(tmp_path: Path) -> None:
+    file, url, path = write_sweep(tmp_path)
+    with cluster(nodes=1, variables={"EMTC_READ_ONLY": "1"}) as nodes:
+        assert sweep(file, url, "--address", nodes.address, log=tmp_path / "log").wait(timeout=250) == 1
+    said = (tmp_path / "log").read_text()
+    assert "ended with code 2: Nobody can train runs here: EMTC_READ_ONLY=1" in said
+    assert "Places failed 6 times, and no run went on." in said
+    assert statuses(path) == ["queued"] * 2
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_detached_driver_leaves_with_checkpoints_and_a_dead_task_costs_nothing(
+    two_nodes: Cluster, tmp_path: Path
+) -> None:
+    file, url, path = write_sweep(tmp_path, steps=2500)
+    options = ("--address", two_nodes.address, "--jobs", "1")
+    db = open_database(url)
+    assert sweep(file, url, *options, "--detach", log=tmp_path / "log").wait(timeout=120) == 0
+    first, _ = wait_for_trainer(two_nodes, db)
+    ((pid,),) = read(path, "select pid from sweeps")
+    driver = psutil.Process(pid)
+    assert {"sweep-worker", "ray", two_nodes.address} <= set(driver.cmdline())
+    driver.terminate()
+    wait_until(lambda: not driver.is_running(), timeout_s=120, what="the driver's end")
+    ((stood_at, status),) = read(path, "select env_steps, status from runs where id = ?", first)
+    assert (status, two_nodes.trainers(), stood_at >= 100) == ("queued", {}, True)
+    with sweep(file, url, *options) as again:
+        run_id, pid = wait_for_trainer(two_nodes, db)
+        assert run_id == first
+        task = psutil.Process(pid).parents()[2]
+        assert "hold_place" in task.cmdline()[0]
+        task.kill()
+        wait_until(lambda: not task.is_running(), timeout_s=60, what="the task's end")
+        assert psutil.pid_exists(pid)
+        assert again.wait(timeout=300) == 0
+    assert statuses(path) == ["finished"] * 2
+    resumes = read(path, "select run_id, env_step, reached_env_step from resumes")
+    assert resumes == [(first, stood_at, stood_at)], "where it was when the driver had to leave, and nowhere else"
+    assert breaches(path) == []
+    began = {each: timestamps(path, each) for (each,) in read(path, "select id from runs")}
+    other = next(run for run in began if run != first)
+    assert began[other][0] >= began[first][1], "one at once"
+    db.dispose()
+
+
+def timestamps(path: Path, run_id: str) -> tuple[str, str]:
+    return read(path, "select started_at, ended_at from runs where id = ?", run_id)[0]
+
+
+def wait_for_trainer(nodes: Cluster, db: Database) -> tuple[str, int]:
+    """The first trainer on the cluster that has a checkpoint: its run and its process."""
+
+    def ready() -> list[tuple[str, int]]:
+        return [(run, pid) for run, pid in nodes.trainers().items() if has_checkpoint(db, run)]
+
+    wait_until(lambda: bool(ready()), timeout_s=200, what="a checkpoint")
+    return ready()[0]
+
+
+def check_sweep_survives(address: str, nodes: Cluster, url: str, folder: Path) -> None:
+    file = folder / "tiny.toml"
+    file.write_text(TINY.format(steps=2500, seeds=4))
+    db = open_database(url)
+    ask = asking(db)
+    options = ("--address", address, "--jobs", "4")
+    driver = sweep(str(file), url, *options, log=folder / "driver")
+    try:
+        doomed = kill_node(nodes, db)
+        wait_until(lambda: set(doomed) <= resumed(ask), timeout_s=300, what="the dead node's runs going on")
+        assert driver.poll() is None, (folder / "driver").read_text()
+        driver.kill()
+        driver.wait()
+        assert ask("select 1 from runs where status = 'queued' and env_steps = 0"), "some have still to begin"
+        wait_until(lambda: ask("select distinct status from runs") == [("finished",)], timeout_s=400, what="the end")
+    finally:
+        driver.kill()
+        driver.wait()
+    assert "A node of the cluster is lost" in (folder / "driver").read_text()
+    assert ask("select count(*), count(distinct launch_token) from runs where error is null") == [(8, 8)]
+    resumes = ask("select run_id, env_step from resumes")
+    assert sorted(run for run, _ in resumes) == sorted(doomed), "each run of the dead node goes on once, no other"
+    assert all(step >= 100 for _, step in resumes), "from its checkpoint"
+    assert gaps(ask) == []
+    again = sweep(str(file), url, *options, "--json", log=folder / "again")
+    assert again.wait(timeout=120) == 0, (folder / "again").read_text()
+    assert ask("select count(*) from runs") == [(8,)]
+    db.dispose()
+
+
+def kill_node(nodes: Cluster, db: Database) -> list[str]:
+    """Kill the second node once all its trainers have checkpoints; its runs."""
+
+    def ready() -> bool:
+        runs = nodes.nodes[1].trainers()
+        return len(runs) == 2 and all(has_checkpoint(db, run) for run in runs)
+
+    wait_until(ready, timeout_s=200, what="checkpoints on the second node")
+    runs = list(nodes.nodes[1].trainers())
+    nodes.nodes[1].kill()
+    return runs
+
+
+def resumed(ask: Ask) -> set[str]:
+    return {run for (run,) in ask("select run_id from resumes")}
+
+
+@pytest.mark.slow
+@pytest.mark.postgres
+@pytest.mark.timeout(900)
+def test_a_sweep_survives_a_dead_node_and_then_a_dead_driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    require("postgres", is_reachable(), f"no PostgreSQL server is installed and {GIVEN} is unset")
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))  # a server's run folders
+    with server(fsync=False) as place, made_database(place) as url, cluster() as nodes:
+        check_sweep_survives(nodes.address, nodes, url, tmp_path)
