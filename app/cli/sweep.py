@@ -18,6 +18,7 @@ from app.sweeps.scheduler import run_sweep
 from app.sweeps.templates import find_sweep_file, list_templates
 from emtc_core.errors import ClusterError, StorageError
 from storage.engine import Database, open_database
+from storage.places import describe_place
 from storage.queries.sweeps import Sweep, get_sweep, list_sweeps, sweep_runs
 
 Jobs = Annotated[
@@ -76,6 +77,8 @@ def sweep(
         database = open_database(db)
         queued = control.create_sweep(database, plan, jobs=at_once, elsewhere=True)  # judged above
         queued += control.retry(database, plan.id) if retry else 0
+        if where := describe_place(database):
+            say(where)
         if queue or detach:
             return _leave_to_others(database, plan, file, queued, at_once, cluster=cluster, detach=detach, json=json)
         say(f"Sweep {plan.id}: {len(plan.runs)} runs, {queued} queued now, {at_once} at once.")
