@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from app.components.packing import pack_payload
 from app.figures.chart import Chart, Panel
-from app.playback.side import NAMES, Side, count_actions, join_values, level_values, show_actions
+from app.playback.side import NAMES, Side, count_actions, join_values, level_picture, level_values, show_actions
 from app.theme import AGENTS, NEUTRAL, OPPONENTS, VIRIDIS
 from emtc_core.envs.base import Scene
 
@@ -77,6 +77,8 @@ def _pack_side(side: Side, number: int, arrays: Arrays, bounds: list[float]) -> 
     if values is not None:
         own["values"] = np.asarray(values, np.float32)
         own["levels"] = level_values(values)
+        if scene.picture:
+            own["pixels"] = level_picture(values, scene.picture)
     if side.actions is not None:
         own["action"] = side.actions.astype(np.int32)
     arrays |= {f"{number}-{name}": array for name, array in own.items()}
@@ -90,6 +92,7 @@ def _pack_side(side: Side, number: int, arrays: Arrays, bounds: list[float]) -> 
         "labels": label_units(scene),
         "cells": list(scene.walkable.shape) if scene.walkable is not None else None,
         "note": scene.note,
+        "picture": list(scene.picture) if "pixels" in own else None,
         "entries": [] if values is None else name_entries(scene),
         "actions": [vars(action) for action in show_actions(side.action_names, count_actions(side))],
         "agents": 0 if side.actions is None else side.actions.shape[1],
