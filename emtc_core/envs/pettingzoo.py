@@ -1,8 +1,8 @@
 """Anyone's PettingZoo parallel environment, by import path: `--env pettingzoo --map module:factory`.
 
-Description: a name of `zoo.examples` (`mpe2:simple_spread`), or `module:factory`, which names something to call without arguments that returns a `ParallelEnv`; the
-    current folder is searched too (`trust.home_folder`). The agents are `possible_agents`, in that order, all
-    episode long.
+Description: a game that is wrapped already (`zoo.examples`), or `module:factory`, which names something to call
+    without arguments that returns a `ParallelEnv`; the current folder is searched too (`trust.home_folder`). The agents
+    are `possible_agents`, in that order, all episode long.
 Actions: discrete spaces; an agent with fewer actions than the widest never sees the others available. A mask
     is read from the observation (`{"observation": …, "action_mask": …}`) or from the agent's info.
 Observations: each agent's space flattened (a category becomes one-hot), padded with zeros to the widest.

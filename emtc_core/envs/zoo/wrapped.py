@@ -191,7 +191,11 @@ def pursuit() -> Game:
 
 
 def multiwalker() -> Game:
-    """Carry the package (SISL), at most 500 steps; each of four joints is pushed back, not at all or forth."""
+    """Carry the package (SISL), at most 500 steps; each of four joints is pushed back, not at all or forth.
+
+    A fall ends the episode; who fell stays, for the state cannot be read without.
+    """
     from pettingzoo.sisl import multiwalker_v9
 
-    return ChosenActions(multiwalker_v9.parallel_env(), choices=list(itertools.product((-1.0, 0.0, 1.0), repeat=4)))
+    pushes = list(itertools.product((-1.0, 0.0, 1.0), repeat=4))
+    return ChosenActions(multiwalker_v9.parallel_env(remove_on_fall=False), choices=pushes)
