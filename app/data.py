@@ -23,6 +23,7 @@ from app.results.collapse import Collapse, measure_collapse
 from app.results.odd_one import OddOne, find_odd_one
 from app.results.quantities import Quantity, find_quantity
 from app.results.series import Comparison, Seed, make_seeds, read_seeds, settle
+from app.results.success import success_threshold
 from app.results.what_if import Rules, Stream, merge_nodes, read_stream
 from app.theme import ENDED
 from emtc_core.envs.base import Scene
@@ -271,6 +272,17 @@ def _shared_metrics(url: str, run_ids: tuple[str, ...]) -> list[str]:
 def shared_metrics(run_ids: Sequence[str]) -> list[str]:
     """List every number that any of these runs logged."""
     return _shared_metrics(database_url(), tuple(run_ids))
+
+
+@st.cache_data(ttl=5, show_spinner=False)
+def _decided_by_return(url: str, run_ids: tuple[str, ...]) -> bool:
+    configs = runs.run_configs(_open(url), run_ids).values()
+    return bool(configs) and all(success_threshold(config) is not None for config in configs)
+
+
+def decided_by_return(run_ids: Sequence[str]) -> bool:
+    """Tell whether in every one of these runs the return decides what a success is."""
+    return _decided_by_return(database_url(), tuple(run_ids))
 
 
 @st.cache_data(ttl=5, show_spinner=False)
