@@ -12,7 +12,7 @@ import typer
 from app.cli.output import DEFAULT_DATABASE, AsJson, DatabaseUrl, RunPrefix, print_json, print_table, say
 from app.cli.progress import show_progress
 from app.results.success import name_success, success_threshold
-from app.runs.launch import check_startable, doubt_success, launch_run
+from app.runs.launch import check_startable, doubt_observations, doubt_success, launch_run
 from app.runs.resume import Standing, launch_again, look, resume_run, take_to_resume
 from app.runs.signals import StopSignals, stop_signals
 from app.runs.stopping import leave_run
@@ -55,7 +55,7 @@ def train(
     run_config = resolve(env=env, map=map, algo=algo, steps=steps, seed=seed, file=config, overrides=list(set or []))
     _allow_typed(run_config, map, set or ())
     check_startable(run_config)
-    if doubt := doubt_success(run_config):
+    for doubt in filter(None, (doubt_success(run_config), doubt_observations(run_config))):
         say(f"Warning: {doubt}")
     database = open_database(db)
     if detach:

@@ -17,7 +17,7 @@ MARGIN = 2.5
 SMALLEST_REACH = np.array([7.0, 4.0])
 ASPECT, WIDEST = 1.5, 2.2
 """Width over height, at least and at most."""
-TEAMS = (("agents", AGENTS), ("opponents", OPPONENTS), ("ball", NEUTRAL))
+TEAMS = (("agents", AGENTS), ("opponents", OPPONENTS), ("neutral", NEUTRAL))
 
 Arrays = dict[str, NDArray[np.generic]]
 
@@ -34,7 +34,7 @@ def make_payload(sides: Sequence[Side], *, start: int = 0) -> bytes:
         "frames": frames,
         "start": max(0, min(start, frames - 1)),
         "sides": [_pack_side(side, number, arrays, bounds) | {"bars": hurt} for number, (side, bounds) in seen],
-        "teams": [{"name": name, "color": color} for name, color in TEAMS],
+        "teams": [{"name": name, "color": color} for name, color in name_teams(sides)],
         "panels": _pack_panels(chart, sides, arrays),
         "names": list(NAMES[: len(sides)]) if len(sides) > 1 else [""],
         "ramp": list(VIRIDIS),
@@ -42,6 +42,14 @@ def make_payload(sides: Sequence[Side], *, start: int = 0) -> bytes:
         "Space plays and pauses, arrows step.",
     }
     return pack_payload(meta | {"key": _fingerprint(meta, arrays)}, arrays)
+
+
+def name_teams(sides: Sequence[Side]) -> list[tuple[str, str]]:
+    """Name the teams with their colours; who belongs to none by what it is, where all of these are the same."""
+    units = [unit for side in sides for unit in zip(side.scene.kind, side.scene.team.tolist(), strict=True)]
+    kinds = {kind for kind, team in units if team == 2}
+    neutral = kinds.pop() if len(kinds) == 1 else "neutral"
+    return [*TEAMS[:2], (neutral, TEAMS[2][1])]
 
 
 def _fingerprint(meta: dict[str, object], arrays: Arrays) -> str:

@@ -61,6 +61,11 @@ class Side:
         """Whether there is anything to draw on a field."""
         return bool(self.scene.position.size)
 
+    @property
+    def hides_field(self) -> bool:
+        """Whether neither a field nor a picture can be drawn, which its note explains above the player."""
+        return not self.has_units and not self.scene.picture
+
 
 def make_side(
     env: str,

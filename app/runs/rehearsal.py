@@ -51,6 +51,8 @@ class Rehearsal:
     """Of the whole episodes, undiscounted, in the environment's unit."""
     tells_success: bool
     """Whether any info said that an episode was won, or was not."""
+    is_blind: bool
+    """Whether what agents observe never changed within an episode."""
 
     @property
     def random_play(self) -> str:
@@ -135,6 +137,16 @@ def why_no_success(config: RunConfig, seen: Rehearsal) -> str:
     return ""
 
 
+def why_blind(config: RunConfig, seen: Rehearsal) -> str:
+    """Say that agents have nothing to act on; empty where they have."""
+    if not seen.is_blind or seen.steps < 2:
+        return ""
+    return (
+        f"What the agents of {config.env.map} observe never changed in random play, so nothing can be learned from it. "
+        'Games that show their screen draw it only if they are made with render_mode="rgb_array".'
+    )
+
+
 def memory_bytes() -> int:
     """Tell how much memory this machine, or the container that this is, has."""
     limits = [psutil.virtual_memory().total]
@@ -172,26 +184,33 @@ def play(env: VectorEnv) -> Rehearsal:
     info, rng = env.info, np.random.default_rng(0)
     deadline = time.monotonic() + LONGEST_TRIAL_S
     returns: list[float] = []
-    longest = 0
+    longest, is_blind = 0, True
     while len(returns) < EPISODES and time.monotonic() < deadline:
-        steps, episode_return, is_over = _play_once(env, rng, seed=len(returns), deadline=deadline)
+        steps, episode_return, is_over, has_changed = _play_once(env, rng, seed=len(returns), deadline=deadline)
+        is_blind &= not has_changed
         if is_over:
             returns.append(episode_return)
         if is_over or not returns:
             longest = max(longest, steps)
     sizes = (info.n_agents, info.n_actions, info.obs_dim, info.state_dim, info.episode_limit)
-    return Rehearsal(*sizes, longest, tuple(returns), bool(getattr(env, "tells_success", True)))
+    return Rehearsal(*sizes, longest, tuple(returns), bool(getattr(env, "tells_success", True)), is_blind)
 
 
-def _play_once(env: VectorEnv, rng: np.random.Generator, *, seed: int, deadline: float) -> tuple[int, float, bool]:
-    seen, steps, episode_return = env.reset(seed), 0, 0.0
+def _play_once(
+    env: VectorEnv, rng: np.random.Generator, *, seed: int, deadline: float
+) -> tuple[int, float, bool, bool]:
+    """Play one episode; return its steps and return, whether it came to its end, and whether anything changed."""
+    first = seen = env.reset(seed)
+    steps, episode_return, has_changed = 0, 0.0, False
     while not (seen.terminated | seen.truncated)[0]:
         if steps and time.monotonic() > deadline:
-            return steps, episode_return, False
+            return steps, episode_return, False, has_changed
         choices = [rng.choice(np.flatnonzero(row)) for row in seen.avail[0]]
         seen = env.step(np.array([choices]))
         steps, episode_return = steps + 1, episode_return + float(seen.reward[0])
-    return steps, episode_return, True
+        present = seen.obs[0].any(axis=-1)  # who left observes zeros
+        has_changed |= bool((seen.obs != first.obs)[0, present].any())
+    return steps, episode_return, True, has_changed
 
 
 def _main() -> None:

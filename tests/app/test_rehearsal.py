@@ -7,7 +7,7 @@ import pytest
 
 from app.cli.main import run
 from app.runs import rehearsal
-from app.runs.launch import check_startable, doubt_success, launch_run, spawn
+from app.runs.launch import check_startable, doubt_observations, doubt_success, launch_run, spawn
 from emtc_core.config.resolve import resolve
 from emtc_core.config.run import RunConfig
 from emtc_core.errors import ConfigError, EnvUnavailableError
@@ -121,6 +121,12 @@ def test_simple_spread_is_tried_and_doubted(monkeypatch):
     seen = rehearsal.rehearse(config.env)
     assert (seen.n_agents, seen.n_actions, seen.obs_dim, seen.state_dim, seen.steps) == (3, 5, 18, 54, 25)
     assert "memory.success_threshold" in doubt_success(config)
+
+
+def test_a_game_that_shows_nothing_is_doubted():
+    assert "made with render_mode" in doubt_observations(plan(f"{ZOO}:make_blind"))
+    assert doubt_observations(plan(f"{ZOO}:make")) == ""
+    assert doubt_observations(resolve()) == ""
 
 
 def test_an_environment_that_never_says_won_is_doubted_until_a_return_decides():

@@ -8,7 +8,7 @@ from app import data, messages, state
 from app.components import config_form
 from app.components.launch import success
 from app.format import count, duration, escape_markdown, size
-from app.runs.launch import check_startable, doubt_success, estimate, launch_run
+from app.runs.launch import check_startable, doubt_observations, doubt_success, estimate, launch_run
 from emtc_core.config.resolve import describe_fields, describe_presets, flatten, resolve
 from emtc_core.config.run import RunConfig, list_algos
 from emtc_core.envs.registry import IMPORTED_BY_MAP
@@ -49,7 +49,7 @@ def show() -> None:
     if config is None or seeds is None or not _available(config) or rule is None:
         st.button("Start", type="primary", disabled=True, key="start_invalid")
         return
-    _success(config)
+    _doubts(config)
     _cost(config, seeds)
     _start(config, seeds)
 
@@ -201,11 +201,13 @@ def _available(config: RunConfig) -> bool:
     return True
 
 
-def _success(config: RunConfig) -> None:
-    """Warn where no episode may ever count as a success, which the trial of a stranger's environment showed."""
+def _doubts(config: RunConfig) -> None:
+    """Warn of what the trial of a stranger's environment showed: no success, or nothing to observe."""
     with messages.guarded():
         if doubt := doubt_success(config):
             st.warning(escape_markdown(doubt), icon=":material/flag:")
+        if doubt := doubt_observations(config):
+            st.warning(escape_markdown(doubt), icon=":material/visibility_off:")
 
 
 def _cost(config: RunConfig, seeds: list[int]) -> None:

@@ -20,6 +20,7 @@ _MPE_UNIT = 6.0
 _KAZ_FIELD = (32.0, 18.0)
 _KAZ_ROWS = {"archer": 2, "knight": 2, "mace": 2, "arrow": 10, "zombie": 10}
 _KAZ_TEAM = {"archer": 0, "knight": 0, "mace": 2, "arrow": 2, "zombie": 1}
+_OUTSIDE = -5.0
 _KAZ_RADIUS = {"archer": 0.6, "knight": 0.6, "mace": 0.3, "arrow": 0.25, "zombie": 0.6}
 
 
@@ -47,7 +48,7 @@ def _draw_spread(map: str, states: Floats) -> Scene:
         place,
         alive=np.ones(place.shape[:2], bool),
         team=[0, 0, 0, 2, 2, 2],
-        radius=[0.15 * _MPE_UNIT] * 3 + [0.05 * _MPE_UNIT] * 3,
+        radius=[0.15 * _MPE_UNIT] * 3 + [0.08 * _MPE_UNIT] * 3,
         kind=("agent",) * 3 + ("landmark",) * 3,
         bounds=(-edge, -edge, edge, edge),
     )
@@ -60,16 +61,25 @@ def _draw_kaz(map: str, states: Floats) -> Scene:
     alive = rows.any(axis=2)
     width, height = _KAZ_FIELD
     place = np.stack([rows[..., 0] * width, (1 - rows[..., 1]) * height], axis=2)
-    shown = np.maximum.accumulate(np.where(alive, np.arange(len(rows))[:, None], 0), axis=0)
     return _stage(
         map,
-        np.take_along_axis(place, shown[..., None], axis=0),
+        _hide_absent(place, alive, n_agents=4),
         alive=alive,
         team=[_KAZ_TEAM[name] for name in kind],
         radius=[_KAZ_RADIUS[name] for name in kind],
         kind=kind,
         bounds=(0.0, 0.0, width, height),
     )
+
+
+def _hide_absent(place: Floats, alive: NDArray[np.bool_], *, n_agents: int) -> Floats:
+    """Let fallen agents lie where they fell; whatever else is not there waits outside the field until it appears."""
+    lain = np.maximum.accumulate(np.where(alive, np.arange(len(alive))[:, None], 0), axis=0)
+    comes = np.append(alive[1:], alive[-1:], axis=0)
+    soon = np.append(place[1:], place[-1:], axis=0)
+    shown = np.where(alive[..., None], place, np.where(comes[..., None], soon, _OUTSIDE))
+    shown[:, :n_agents] = np.take_along_axis(place, lain[..., None], axis=0)[:, :n_agents]
+    return shown
 
 
 def _stage(

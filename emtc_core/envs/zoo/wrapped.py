@@ -7,7 +7,7 @@ some of a continuous space, `WonAtEnd` tells which ends are won. One's own game 
     from emtc_core.envs.zoo.wrapped import SmallPictures
 
     def make():
-        return SmallPictures(pistonball_v6.parallel_env(continuous=False), block=40)
+        return SmallPictures(pistonball_v6.parallel_env(continuous=False, render_mode="rgb_array"), block=40)
 
 and played by `--env pettingzoo --map my_game:make`. The packages of a game are imported when it is made.
 """
@@ -25,6 +25,8 @@ from pettingzoo.utils import BaseParallelWrapper
 Game = ParallelEnv[Any, Any, Any]
 _GREY = np.array([0.299, 0.587, 0.114], np.float32)
 """Luma of red, green and blue (ITU-R BT.601)."""
+_DRAWN = "rgb_array"
+"""Without it these games do not draw between their steps, and what agents observe never changes."""
 _KAZ_CYCLES = 300
 
 
@@ -163,14 +165,14 @@ def cooperative_pong() -> Game:
     """Keep the ball in play (butterfly); an observation is the screen at 14 × 24."""
     from pettingzoo.butterfly import cooperative_pong_v6
 
-    return SmallPictures(cooperative_pong_v6.parallel_env(), block=20)
+    return SmallPictures(cooperative_pong_v6.parallel_env(render_mode=_DRAWN), block=20)
 
 
 def pistonball() -> Game:
     """Roll the ball to the left (butterfly), 125 steps; an observation is what is near a piston at 22 × 6."""
     from pettingzoo.butterfly import pistonball_v6
 
-    return WonAtEnd(SmallPictures(pistonball_v6.parallel_env(continuous=False), block=20))
+    return WonAtEnd(SmallPictures(pistonball_v6.parallel_env(continuous=False, render_mode=_DRAWN), block=20))
 
 
 def knights_archers_zombies() -> Game:
