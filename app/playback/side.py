@@ -224,8 +224,14 @@ def level_values(values: NDArray[np.float32]) -> NDArray[np.uint8]:
 
 
 def level_picture(values: NDArray[np.float32], size: tuple[int, ...]) -> NDArray[np.uint8]:
-    """Scale the picture that the states [T, S] begin with to its range over the episode: [T, H, W] or [T, H, W, 3]."""
+    """Scale the picture that the states [T, S] begin with to its range over the episode, each colour to its own.
+
+    Returns:
+        [T, H, W] or [T, H, W, 3], black at the least value or 0, whichever is less.
+    """
     shown = np.nan_to_num(np.asarray(values[:, : math.prod(size)], np.float64), posinf=0.0, neginf=0.0)
-    low, high = shown.min(initial=0.0), shown.max(initial=0.0)
-    part = (shown - low) / (high - low if high > low else 1.0)
-    return np.rint(part * 255).astype(np.uint8).reshape(len(values), *size)
+    shown = shown.reshape(len(values), *size)
+    axes = (0, 1, 2)
+    low, high = shown.min(axis=axes, initial=0.0), shown.max(axis=axes, initial=0.0)
+    part = (shown - low) / np.where(high > low, high - low, 1.0)
+    return np.rint(part * 255).astype(np.uint8)

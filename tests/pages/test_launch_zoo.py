@@ -3,8 +3,10 @@
 import pytest
 
 from app.runs import rehearsal
+from emtc_core.envs.zoo.examples import missing
 from storage.queries.runs import list_runs
 from tests.pages.test_pages import open_page, said
+from tests.require import require
 
 ZOO = "tests.core.zoo_example"
 
@@ -91,3 +93,15 @@ def test_images_are_refused_before_the_start(form, monkeypatch):
     form = type_map(form, f"{ZOO}:make_pictures")
     assert "42,336 of state" in form.error[0].value.replace("\\", "")
     assert form.button(key="start_invalid").disabled
+
+
+def test_a_wrapped_game_is_chosen_by_name_and_its_rule_is_ready(form):
+    map = "butterfly:knights_archers_zombies"
+    lacks = missing(map)
+    require(map, not lacks, f"the extra `zoo` is not installed: {', '.join(lacks)}")
+    form = form.selectbox(key="game-pettingzoo").set_value(map).run(timeout=120)
+    assert not form.exception
+    assert not form.error
+    assert form.text_input(key=f"threshold-{map}-1").value == "1"
+    assert "random play returned" in plain(form).lower()
+    assert not form.button(key="start").disabled

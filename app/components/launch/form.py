@@ -99,10 +99,12 @@ def _map(env: str, maps: list[str]) -> str:
     if env not in IMPORTED_BY_MAP:
         return st.selectbox("Map", maps, key=f"map-{env}", help="Map or scenario.")
     games = [_OWN, *(map for map in maps if map in EXAMPLES)]
-    told = {_OWN: "my own", **{map: f"{map}: {example.about}" for map, example in EXAMPLES.items()}}
     if len(games) > 1:
-        game = st.selectbox("Game", games, format_func=told.__getitem__, key=f"game-{env}", help=_GAMES)
+        game = st.selectbox(
+            "Game", games, format_func=lambda game: game or "my own", key=f"game-{env}", help=_GAMES
+        )  # fmt: skip
         if game != _OWN:
+            st.caption(escape_markdown(f"{EXAMPLES[game].about[:1].upper()}{EXAMPLES[game].about[1:]}."))
             return game
     typed = st.text_input(
         "Map", value="", key=f"map-{env}", placeholder="my_game:make", max_chars=300,

@@ -85,7 +85,10 @@ def _top(run: RunRow, frames: LiveCurves) -> None:
         controls.show(run)
         _freshness(frames)
     with st.container(gap="xxsmall"):
-        run_picker.gate_badge(data.gate_state(run))
+        gate = data.gate_state(run)
+        run_picker.gate_badge(gate)
+        if (why := data.idle_incentive(run)) and why not in (gate.sentence if gate else ""):
+            st.warning(escape_markdown(why), icon=":material/flag:")
         controls.show_log(run)
         asking.show_answers(run)
         standing.show(run)

@@ -32,6 +32,8 @@ class Example:
     action_names: tuple[str, ...] = ()
     picture: tuple[int, ...] = ()
     """Height, width and, in colour, 3, where the state is a picture."""
+    colors: str = ""
+    """What the colours of the picture mean."""
 
 
 EXAMPLES: Mapping[str, Example] = MappingProxyType(
@@ -68,8 +70,9 @@ EXAMPLES: Mapping[str, Example] = MappingProxyType(
         ),
         "sisl:pursuit": Example(
             "pursuit",
-            "eight pursuers surround thirty evaders, who win when all are caught",
+            "eight pursuers surround thirty evaders; won when all are caught",
             ("pygame", "scipy"), (8, 5, 147, 768), ("left", "right", "up", "down", "stop"), (16, 16, 3),
+            "red: obstacle, green: pursuers, blue: evaders",
         ),
         "sisl:multiwalker": Example(
             "multiwalker",

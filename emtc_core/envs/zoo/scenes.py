@@ -32,7 +32,8 @@ def make_scene(map: str, states: Floats) -> Scene:
         return draw(map, states)
     if example.picture:
         height, width = example.picture[:2]
-        note = f"What is drawn is the state itself, a picture of {height} × {width}."
+        colors = f" ({example.colors})" if example.colors else ""
+        note = f"What is drawn is the state itself, a picture of {height} × {width}{colors}."
         return empty_scene(map, states, note, picture=example.picture)
     return empty_scene(map, states, "The state of this game says no places, so its entries are drawn.")
 
