@@ -42,7 +42,9 @@ class LiveCurves:
 
     def latest(self, name: str) -> float | None:
         """Tell the last value of a metric that is followed; None before the first."""
-        rows = self.metrics.loc[self.metrics["name"] == name, "value"] if len(self.metrics) else ()
+        if not len(self.metrics):
+            return None
+        rows = self.metrics.loc[self.metrics["name"] == name, "value"]
         return float(rows.iloc[-1]) if len(rows) else None
 
     def refresh(self) -> int:

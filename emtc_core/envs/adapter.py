@@ -96,9 +96,9 @@ def empty_scene(
     )
 
 
-def is_picture(size: tuple[int, ...], states: NDArray[np.float32]) -> bool:
+def is_picture(size: tuple[object, ...], states: NDArray[np.float32]) -> bool:
     """Tell whether (height, width) or (height, width, 3) is a picture that the states [T, S] begin with."""
-    is_size = (
-        len(size) in (2, 3) and all(isinstance(side, int) and side > 0 for side in size) and size[2:] in ((), (3,))
-    )
-    return is_size and states.ndim == 2 and math.prod(size) <= states.shape[1]
+    if len(size) not in (2, 3) or size[2:] not in ((), (3,)) or states.ndim != 2:
+        return False
+    sides = [side for side in size if isinstance(side, int) and side > 0]  # a stranger's module may say anything
+    return len(sides) == len(size) and math.prod(sides) <= states.shape[1]

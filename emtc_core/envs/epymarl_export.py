@@ -5,9 +5,10 @@ EPyMARL asks gymnasium for an id; the module in front of the colon is imported, 
     key=emtc_core.envs.epymarl_export:skirmish-3m-v0
     python src/main.py --config=qmix --env-config=gymma with env_args.key=$key env_args.time_limit=60
 
-(`reward_scalarisation=mean` keeps the return's own unit; EPyMARL's default sums the agents' equal rewards.) Spaces are tuples with an entry for each agent, observations and rewards stand in the same order, every agent has the
-team's reward, and infos say `battle_won` as 0 or 1. A `gymma` environment has no masks: an action that the game
-forbids is replaced by the first that it allows.
+(`reward_scalarisation=mean` keeps the return's own unit; EPyMARL's default sums the agents' equal rewards.) Spaces are
+tuples with an entry for each agent, observations and rewards stand in the same order, every agent has the team's
+reward, and infos say `battle_won` as 0 or 1. A `gymma` environment has no masks: an action that the game forbids is
+replaced by the first that it allows.
 """
 
 from typing import Any

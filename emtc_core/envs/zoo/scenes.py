@@ -59,7 +59,7 @@ def _draw_kaz(map: str, states: Floats) -> Scene:
     """Draw archers, knights, their weapons and zombies: a row each of place and heading, zeros for who is not there."""
     rows = states.reshape(len(states), -1, 4)
     kind = tuple(name for name, count in _KAZ_ROWS.items() for _ in range(count))
-    alive = rows.any(axis=2)
+    alive = np.abs(rows).max(axis=2) > 0
     width, height = _KAZ_FIELD
     place = np.stack([rows[..., 0] * width, (1 - rows[..., 1]) * height], axis=2)
     return _stage(

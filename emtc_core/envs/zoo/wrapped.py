@@ -64,8 +64,8 @@ class SmallPictures(BaseParallelWrapper[Any, Any, Any]):
 
     def step(self, actions: dict[Any, Any]) -> tuple[Any, Any, Any, Any, Any]:
         """Step as the game does."""
-        observations, *rest = self.env.step(actions)
-        return self._shrink_all(observations), *rest
+        observations, rewards, terminations, truncations, infos = self.env.step(actions)
+        return self._shrink_all(observations), rewards, terminations, truncations, infos
 
     def state(self) -> NDArray[np.float32]:
         """The whole screen, small."""
@@ -142,21 +142,21 @@ def _say(infos: dict[Any, dict[str, Any]], *, won: bool) -> dict[Any, dict[str, 
 
 def simple_spread() -> Game:
     """Cover the landmarks (MPE2), 25 steps."""
-    from mpe2 import simple_spread_v3
+    from mpe2 import simple_spread_v3  # pyright: ignore[reportMissingImports]  (an extra)
 
     return simple_spread_v3.parallel_env()
 
 
 def simple_reference() -> Game:
     """Tell each other where to go (MPE2), 25 steps."""
-    from mpe2 import simple_reference_v3
+    from mpe2 import simple_reference_v3  # pyright: ignore[reportMissingImports]  (an extra)
 
     return simple_reference_v3.parallel_env()
 
 
 def simple_speaker_listener() -> Game:
     """Speak and listen (MPE2), 25 steps."""
-    from mpe2 import simple_speaker_listener_v4
+    from mpe2 import simple_speaker_listener_v4  # pyright: ignore[reportMissingImports]  (an extra)
 
     return simple_speaker_listener_v4.parallel_env()
 
