@@ -50,6 +50,7 @@ def test_a_wrapped_game_has_the_sizes_that_are_told_and_keeps_the_contract(map: 
 def test_a_wrapped_game_has_a_rule_for_success_and_may_be_drawn(map: str):
     check_trusted(EnvConfig(name="pettingzoo", map=map))
     config = resolve(env="pettingzoo", map=map)
+    assert config.env.pettingzoo.episode_limit == EXAMPLES[map].sizes[4]
     assert config.memory.success == ("flag" if map in WON else "return_threshold")
     states = np.random.default_rng(0).random((6, EXAMPLES[map].sizes[3]), np.float32)
     scene = make_scene("pettingzoo", map, states)

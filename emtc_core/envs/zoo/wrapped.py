@@ -162,7 +162,7 @@ def simple_speaker_listener() -> Game:
 
 
 def cooperative_pong() -> Game:
-    """Keep the ball in play (butterfly); an observation is the screen at 14 × 24."""
+    """Keep the ball in play (butterfly), cut at 500 steps; an observation is the screen at 14 × 24."""
     from pettingzoo.butterfly import cooperative_pong_v6
 
     return SmallPictures(cooperative_pong_v6.parallel_env(render_mode=_DRAWN), block=20)
