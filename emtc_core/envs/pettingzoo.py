@@ -85,6 +85,11 @@ def make_env(config: EnvConfig, *, n_envs: int) -> VectorEnv:
         raise EnvUnavailableError(f"{config.map} failed when it was called: {error!r}.") from error
     if not hasattr(envs[0], "possible_agents"):
         raise EnvUnavailableError(f"{config.map} must make a parallel environment of PettingZoo, got {type(envs[0])}.")
+    if hasattr(envs[0], "agent_iter"):
+        raise EnvUnavailableError(
+            f"{config.map} must make a parallel environment of PettingZoo, and its agents take turns. "
+            "Name what makes its parallel form, often parallel_env in the same module."
+        )
     return PettingZooEnv(envs, map=config.map, config=config.pettingzoo)
 
 
@@ -206,7 +211,8 @@ class _Reader:
             space = env.action_space(agent)
             if not isinstance(space, spaces.Discrete):
                 raise EnvUnavailableError(
-                    f"{map} must have discrete actions, got {space} for {agent}. Wrap it to choose among some."
+                    f"{map} must have discrete actions, got {space} for {agent}. Let it choose among some with "
+                    "emtc_core.envs.zoo.wrapped.ChosenActions."
                 )
             self._first[agent], self._count[agent] = int(space.start), int(space.n)
         self.n_actions = max(self._count.values())

@@ -7,6 +7,7 @@ decides for itself. A process that another one started looks for modules in that
 """
 
 import os
+from difflib import get_close_matches
 from pathlib import Path
 
 from emtc_core.envs.zoo.examples import EXAMPLES
@@ -43,6 +44,8 @@ def refuse_unlisted(map: str) -> None:
 
 def why_unlisted(map: str) -> str:
     """Say that a module is not listed, and how it would be."""
+    if close := get_close_matches(map, EXAMPLES, n=1, cutoff=0.7):
+        return f"There is no wrapped game {map[:80]!r}. Did you mean {close[0]}?"
     module = _module_of(map)[:80]
     return (
         f"The module {module!r} is not imported, because {VARIABLE} of this machine does not list it. "

@@ -94,6 +94,11 @@ def test_a_missing_package_is_named_with_the_command_that_brings_it(monkeypatch)
         make_env(EnvConfig(name="pettingzoo", map="mpe2:simple_spread"), n_envs=1)
 
 
+def test_a_mistyped_game_is_answered_with_the_closest():
+    with pytest.raises(EnvUnavailableError, match="Did you mean mpe2:simple_spread"):
+        check_trusted(EnvConfig(name="pettingzoo", map="mpe:simple_spread"))
+
+
 def test_installed_games_are_listed_with_their_sizes():
     rows = {row.map: row for row in list_envs() if row.env == "pettingzoo"}
     for map in examples.list_installed():

@@ -5,6 +5,7 @@ import functools
 import numpy as np
 from gymnasium import spaces
 from pettingzoo import ParallelEnv
+from pettingzoo.utils import parallel_to_aec
 
 from emtc_core.envs.base import Scene
 
@@ -67,6 +68,12 @@ def make() -> Corridor:
 
 def make_with_state() -> Corridor:
     return Corridor(with_state=True)
+
+
+def make_turns():
+    game = Corridor()
+    game.render_mode = None
+    return parallel_to_aec(game)
 
 
 def make_continuous() -> Corridor:
