@@ -101,7 +101,8 @@ def check_fits(config: RunConfig, seen: Rehearsal) -> None:
     advice = (
         f"Set train.replay={fitting}"
         if fitting >= train.batch
-        else f"Set a smaller train.batch (now {train.batch}) and train.replay, or shrink the observations (pictures: emtc_core.envs.zoo.wrapped.SmallPictures)"
+        else f"Set a smaller train.batch (now {train.batch}) and train.replay, or shrink the observations (pictures: "
+        "emtc_core.envs.zoo.wrapped.SmallPictures)"
     )
     raise ConfigError(
         f"The episodes of this run would need {(steps + in_work) * step_bytes / 1e9:,.0f} GB, and it may take "

@@ -15,7 +15,7 @@ from emtc_core.errors import EnvUnavailableError
 
 VARIABLE = "EMTC_ENV_MODULES"
 FOLDER_VARIABLE = "EMTC_ENV_FOLDER"
-_OWN = ("emtc_core.envs.pettingzoo_export", "emtc_core.envs.zoo")
+_OWN = "emtc_core.envs.pettingzoo_export"
 
 
 def is_allowed(map: str) -> bool:
@@ -23,7 +23,7 @@ def is_allowed(map: str) -> bool:
     if map in EXAMPLES:
         return True
     module = _module_of(map)
-    return any(module == listed or module.startswith(f"{listed}.") for listed in (*_OWN, *_listed()))
+    return any(module == listed or module.startswith(f"{listed}.") for listed in (_OWN, *_listed()))
 
 
 def allow(map: str) -> None:
