@@ -14,9 +14,10 @@ from app import data, view
 from app.results.quantities import Quantity, find_quantity
 from app.results.series import Comparison, Seed, make_seeds, read_seeds, settle
 from app.results.settings import ORIGIN
+from app.results.success import success_threshold
 from emtc_core.metrics import METRICS
 from storage.bundles.shelf import Bundle
-from storage.queries import compare, run_table
+from storage.queries import compare, run_table, runs
 from storage.queries.run_table import RunFilter
 from storage.runs import RunRow
 
@@ -90,6 +91,18 @@ def shared_metrics(run_ids: Sequence[str]) -> list[str]:
 @st.cache_data(ttl=5, show_spinner=False)
 def _shared_metrics(url: str, run_ids: tuple[str, ...]) -> list[str]:
     return compare.shared_metrics(data.open_url(url), run_ids)
+
+
+def decided_by_return(run_ids: Sequence[str]) -> bool:
+    """Tell whether in every one of these runs the return decides what a success is."""
+    rules = [_are_decided_by_return(url, tuple(ids)) for url, _, ids in _sources(run_ids) if ids]
+    return bool(rules) and all(rules)
+
+
+@st.cache_data(ttl=5, show_spinner=False)
+def _are_decided_by_return(url: str, run_ids: tuple[str, ...]) -> bool:
+    configs = runs.run_configs(data.open_url(url), run_ids).values()
+    return bool(configs) and all(success_threshold(config) is not None for config in configs)
 
 
 def names_beside(run_ids: Sequence[str]) -> dict[str, str]:

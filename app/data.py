@@ -208,6 +208,16 @@ def gate_state(run: RunRow) -> GateState | None:
     return gate_states([(run.id, run.live_status, run.env_steps)]).get(run.id)
 
 
+@st.cache_data(ttl=5, show_spinner=False)
+def _idle_incentive(url: str, run_id: str) -> str | None:
+    return gates.idle_incentives(_open(url), [run_id]).get(run_id)
+
+
+def idle_incentive(run: RunRow) -> str | None:
+    """Say why a run has no incentive, where nothing was a success yet; at most five seconds old."""
+    return _idle_incentive(database_url(), run.id)
+
+
 @st.cache_data(ttl=2, show_spinner=False)
 def _known_runs(url: str, run_ids: tuple[str, ...]) -> frozenset[str]:
     return frozenset(runs.run_configs(_open(url), run_ids))

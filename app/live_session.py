@@ -40,6 +40,13 @@ class LiveCurves:
         (first_at, first), (last_at, last) = self._seen[0], self._seen[-1]
         return (last - first) / (last_at - first_at) if last > first and last_at > first_at else None
 
+    def latest(self, name: str) -> float | None:
+        """Tell the last value of a metric that is followed; None before the first."""
+        if not len(self.metrics):
+            return None
+        rows = self.metrics.loc[self.metrics["name"] == name, "value"]
+        return float(rows.iloc[-1]) if len(rows) else None
+
     def refresh(self) -> int:
         """Read what is new and say how many rows that were."""
         db = data.database()

@@ -26,6 +26,12 @@ METRICS = _registry(
         "mean undiscounted return of the training episodes since the last report",
     ),
     ("rollout/win_rate", "fraction", "share of won training episodes since the last report"),
+    (
+        "rollout/success_rate",
+        "fraction",
+        "share of training episodes since the last report that returned memory.success_threshold or more, where the "
+        "return decides what a success is (memory.success=return_threshold)",
+    ),
     ("rollout/length", "steps", "mean length of the training episodes since the last report"),
     ("rollout/epsilon", "fraction", "probability of a random action"),
     ("train/loss", "return²", "masked mean squared TD error plus the backbone's own terms"),
@@ -88,6 +94,12 @@ METRICS = _registry(
     ("embedder/info_nce_chance", "fraction", "that share for an embedder that tells no rows apart: 1 / batch"),
     ("embedder/return_unit", "return", "divisor of H in the embedder's return loss: 1, or its running spread"),
     ("embedder/fit_ms", "ms", "time of one refit"),
+    (
+        "eval/success_rate",
+        "fraction",
+        "share of greedy evaluation episodes that returned memory.success_threshold [env return] or more, where the "
+        "return decides what a success is (memory.success=return_threshold)",
+    ),
     ("eval/overestimation", "return", "greedy Q_tot(s_0) minus the discounted return then obtained"),
     ("eval/q_start", "return", "greedy Q_tot at the first step of the evaluation episodes"),
     ("time/env_steps_per_second", "steps/s", "training env steps per second since the last report"),

@@ -34,8 +34,10 @@ class MetricsWindow:
         for name, part_and_whole in shares.items():
             self._shares[name].append(part_and_whole)
 
-    def add_episode(self, episode: Episode) -> None:
-        """Add one finished training episode."""
+    def add_episode(self, episode: Episode, *, is_success: bool | None = None) -> None:
+        """Add one finished training episode; `is_success` where its return decides that."""
+        if is_success is not None:
+            self.add({"rollout/success_rate": float(is_success)})
         self._env_steps += episode.length
         self.add(
             {

@@ -57,6 +57,8 @@ class RunSummary:
     updates: int
     win_rate: float | None
     return_mean: float | None
+    success_rate: float | None = None
+    """Of the last evaluation, where the return decides what a success is."""
 
 
 class Trainer:
@@ -102,6 +104,7 @@ class Trainer:
         self._updates = 0
         self._last_batch: Batch | None = None
         self._last_evaluation: tuple[float, float] | None = None
+        self._last_success_rate: float | None = None
         self._duties = self._make_duties()
         self._to_take: list[Episode] = []  # of this round, played and not yet in memory
         self._updates_owed = 0  # to the last episode that was taken
@@ -178,7 +181,7 @@ class Trainer:
                 number=self._episode,
             )
         self._recorder.record_episode(self._episode_record(episode, absorbed, first, tau))
-        self._window.add_episode(episode)
+        self._window.add_episode(episode, is_success=self._judge(episode.episode_return))
         train = self._config.train
         if not self._learner.on_policy and len(self._replay_buffer) >= max(train.burn_in, train.batch):
             self._updates_owed = train.num_circle
@@ -276,9 +279,12 @@ class Trainer:
             raise
         self._last_evaluation = (float(record.won.mean()), float(record.returns.mean()))
         self._recorder.record_evaluation(record)
-        self._recorder.record_metrics(
-            self.env_step, {"eval/q_start": values.q_start, "eval/overestimation": values.overestimation}
-        )
+        metrics = {"eval/q_start": values.q_start, "eval/overestimation": values.overestimation}
+        judged = [self._judge(float(value)) for value in record.returns]
+        known = [is_success for is_success in judged if is_success is not None]
+        if known:
+            metrics["eval/success_rate"] = self._last_success_rate = sum(known) / len(known)
+        self._recorder.record_metrics(self.env_step, metrics)
 
     def _answer(self, question: Question) -> None:
         """Show what the present policy does, beside the training and not as a part of it."""
@@ -346,6 +352,7 @@ class Trainer:
             "round": self._round,
             "updates": self._updates,
             "last_evaluation": self._last_evaluation,
+            "last_success_rate": self._last_success_rate,
             "duties": {name: duty.last for name, duty in self._duties.items()},
             "learner": self._learner.get_state(),
             "episodic": self._episodic.get_state(),
@@ -363,6 +370,7 @@ class Trainer:
         self._round = state["round"]
         self._updates = state["updates"]
         self._last_evaluation = state["last_evaluation"]
+        self._last_success_rate = state.get("last_success_rate")  # absent in older checkpoints
         for name, last in state["duties"].items():
             self._duties[name].last = last
         self._learner.set_state(state["learner"])
@@ -381,6 +389,11 @@ class Trainer:
             return 1.0  # such a learner explores by sampling its own policy
         train = self._config.train
         return linear_decay(self.env_step, start=train.eps_start, end=train.eps_end, steps=train.eps_steps)
+
+    def _judge(self, episode_return: float) -> bool | None:
+        """Tell whether a return is a success, where returns decide that; None where the environment does."""
+        memory = self._config.memory
+        return None if memory.success == "flag" else memory.is_success(won=False, episode_return=episode_return)
 
     def _tau(self) -> float:
         return self._temperature.at(self.env_step)
@@ -414,4 +427,5 @@ class Trainer:
             updates=self._updates,
             win_rate=win_rate,
             return_mean=return_mean,
+            success_rate=self._last_success_rate,
         )

@@ -9,6 +9,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from app.cli.output import say
 from app.format import count, duration, number, percent
+from app.results.success import last_success, name_success, success_threshold
 from emtc_core.errors import EmtcError
 from storage.engine import Database
 from storage.queries.runs import get_run
@@ -27,7 +28,9 @@ def show_progress(database: Database, run_id: str) -> Generator[OnProgress]:
         with _bar(console, total) as on_progress:
             yield on_progress
     else:
-        yield ProgressLines(total, read_win_rate=lambda: _last_win_rate(database, run_id))
+        threshold = success_threshold(get_run(database, run_id).config)
+        label = "win rate" if threshold is None else name_success(threshold)
+        yield ProgressLines(total, read_rate=lambda: _last_rate(database, run_id, threshold), label=label)
 
 
 class ProgressLines:
@@ -37,7 +40,8 @@ class ProgressLines:
         self,
         total: int,
         *,
-        read_win_rate: Callable[[], float | None],
+        read_rate: Callable[[], float | None],
+        label: str = "win rate",
         write: Callable[[str], None] = say,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -45,11 +49,13 @@ class ProgressLines:
 
         Args:
             total: Budget [env steps].
-            read_win_rate: Looks up the last evaluation's win rate, None before the first.
+            read_rate: Looks up the last evaluation's share of wins or successes, None before the first.
+            label: What that share is.
             write: Takes a line.
             clock: Seconds that never go back.
         """
-        self._total, self._read_win_rate, self._write, self._clock = total, read_win_rate, write, clock
+        self._total, self._read_rate, self._write, self._clock = total, read_rate, write, clock
+        self._label = label
         self._last: tuple[float, int] | None = None  # a resumed run does not begin at 0
 
     def __call__(self, env_step: int) -> None:
@@ -69,14 +75,14 @@ class ProgressLines:
         left = max(0, self._total - env_step)
         return (
             f"{count(min(env_step, self._total))} of {count(self._total)} env steps "
-            f"({percent(min(1.0, env_step / self._total))}), test win rate {percent(self._read_win_rate(), 1)}, "
+            f"({percent(min(1.0, env_step / self._total))}), test {self._label} {percent(self._read_rate(), 1)}, "
             f"{number(speed)} steps/s, about {duration(left / speed if speed else None)} left"
         )
 
 
-def _last_win_rate(database: Database, run_id: str) -> float | None:
+def _last_rate(database: Database, run_id: str, threshold: float | None) -> float | None:
     with contextlib.suppress(EmtcError):  # the recorder says what ails the database
-        return get_run(database, run_id).win_rate
+        return get_run(database, run_id).win_rate if threshold is None else last_success(database, run_id)
     return None
 
 

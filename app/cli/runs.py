@@ -7,6 +7,7 @@ from typing import Annotated, Any, get_args
 import typer
 
 from app.cli.output import DEFAULT_DATABASE, AsJson, DatabaseUrl, RunPrefix, print_json, print_table, say
+from app.results.success import last_success
 from app.runs.questions import ask_and_wait, describe
 from app.runs.resume import look
 from emtc_core.control import QuestionKind
@@ -17,7 +18,7 @@ from storage.engine import Database, open_database
 from storage.lifecycle import Event
 from storage.liveness import LiveStatus
 from storage.places import run_place
-from storage.queries.gate_state import GateState, gate_state
+from storage.queries.gate_state import GateState, gate_state, idle_incentives
 from storage.queries.run_table import SORTS, RunFilter, run_page
 from storage.queries.runs import get_run, list_resumes
 from storage.removal import list_belongings, remove_run
@@ -91,6 +92,8 @@ def show(run: RunPrefix, db: DatabaseUrl = DEFAULT_DATABASE, json: AsJson = Fals
     facts: dict[str, Any] = {**asdict(row), "folder": _folder(database, row.id)}
     del facts["owner_token"]
     facts["gate"] = _gate_facts(gate_state(database, row.id))
+    facts["no_success"] = idle_incentives(database, [row.id]).get(row.id)
+    facts["success_rate"] = last_success(database, row.id)
     standing = look(database, row)
     facts["checkpoints"] = [asdict(each) for each in standing.checkpoints]
     facts["resumes"] = list_resumes(database, row.id).astype(object).to_dict("records")

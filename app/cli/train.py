@@ -11,7 +11,8 @@ import typer
 
 from app.cli.output import DEFAULT_DATABASE, AsJson, DatabaseUrl, RunPrefix, print_json, print_table, say
 from app.cli.progress import show_progress
-from app.runs.launch import check_startable, doubt_success, launch_run
+from app.results.success import name_success, success_threshold
+from app.runs.launch import check_startable, doubt_observations, doubt_success, launch_run
 from app.runs.resume import Standing, launch_again, look, resume_run, take_to_resume
 from app.runs.signals import StopSignals, stop_signals
 from app.runs.stopping import leave_run
@@ -55,7 +56,7 @@ def train(
     run_config = resolve(env=env, map=map, algo=algo, steps=steps, seed=seed, file=config, overrides=list(set or []))
     _allow_typed(run_config, map, set or ())
     check_startable(run_config)
-    if doubt := doubt_success(run_config):
+    for doubt in filter(None, (doubt_success(run_config), doubt_observations(run_config))):
         say(f"Warning: {doubt}")
     database = open_database(db)
     if where := describe_place(database):
@@ -211,8 +212,12 @@ def _train_in_foreground(
     if json:
         print_json({"run_id": run_id, "wall_seconds": wall_seconds, **asdict(summary)})
     else:
-        win_rate = "–" if summary.win_rate is None else f"{summary.win_rate:.1%}"
-        say(f"{summary.status}: {summary.env_steps} env steps in {wall_seconds:.0f} s, test win rate {win_rate}")
+        threshold = success_threshold(get_run(database, run_id).config)
+        rate, label = summary.win_rate, "win rate"
+        if threshold is not None:
+            rate, label = summary.success_rate, name_success(threshold)
+        told = "–" if rate is None else f"{rate:.1%}"
+        say(f"{summary.status}: {summary.env_steps} env steps in {wall_seconds:.0f} s, test {label} {told}")
     return 0
 
 

@@ -27,6 +27,6 @@ def show(scene: Scene, chart: Chart, *, key: str, start: int = 0, title: str = "
 
 def show_sides(sides: Sequence[Side], *, key: str, start: int = 0) -> None:
     """Draw one episode, or two side by side under one cursor and one bar."""
-    for note in dict.fromkeys(side.scene.note for side in sides if not side.has_units and side.scene.note):
+    for note in dict.fromkeys(side.scene.note for side in sides if side.hides_field and side.scene.note):
         st.info(escape_markdown(note), icon=":material/visibility_off:")  # why nothing can be drawn
     _playback(key=key, data=make_payload(sides, start=start))

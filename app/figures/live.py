@@ -17,6 +17,8 @@ _Z95 = 1.959963984540054
 _INCENTIVE = ("gate/incentive_removed", "gate/closed_fraction", "incentive/rho")
 _MEMORY = ("memory/merge_rate", "memory/hit_rate")
 _GAP = "eval/overestimation"
+SUCCESS_RATE = "eval/success_rate"
+"""Drawn in the place of the win rate where the return decides what a success is."""
 GATE_METRICS = (
     *(f"gate/{name}_new{part}" for name in ("delta_mem", "beta") for part in ("", "_p10", "_p90")),
     *(*_INCENTIVE, *_MEMORY, _GAP),
@@ -145,31 +147,63 @@ def _latest(panel: Panel) -> str:
 
 
 def draw_outcomes(
-    evaluations: pd.DataFrame, episodes: pd.DataFrame, *, run: str, marks: tuple[Mark, ...] = ()
+    evaluations: pd.DataFrame,
+    episodes: pd.DataFrame,
+    *,
+    run: str,
+    marks: tuple[Mark, ...] = (),
+    threshold: float | None = None,
+    metrics: pd.DataFrame | None = None,
 ) -> Chart:
-    """Greedy win rate with its 95 % interval, and returns of evaluation and training."""
+    """Greedy win rate with its 95 % interval, and returns of evaluation and training.
+
+    Args:
+        evaluations: As `storage.queries.curves.evaluations` reads them.
+        episodes: Training episodes.
+        run: Name for the title.
+        marks: Where the run was resumed.
+        threshold: The return from which on an episode is a success, where the return decides; its share is drawn then.
+        metrics: `SUCCESS_RATE` of such a run, as `storage.queries.curves.metric` reads it.
+    """
+    if threshold is not None and metrics is not None:
+        evaluations = _count_successes(evaluations, metrics)
     evaluations = evaluations.reindex(columns=[*_EVALUATION])
     x = column(evaluations, "env_step")
     low, high = wilson_interval(column(evaluations, "wins"), column(evaluations, "episodes"))
     win_rate = Line("greedy evaluation, 95 % interval", WIN_RATE, x, column(evaluations, "win_rate"), low, high)
+    title, verb = ("win rate", "were won") if threshold is None else (name_success(threshold), "returned that much")
     returns = [Line("greedy evaluation", RETURN, x, column(evaluations, "return_mean"))]
     if len(episodes):
         returns.append(_smooth_returns(episodes))
     panels = (
-        Panel("win rate", "fraction", (win_rate,), range=(-0.03, 1.03)),
+        Panel(title, "fraction", (win_rate,), range=(-0.03, 1.03)),
         Panel("episode return", "env return", tuple(returns)),
     )
     caption = (
-        "Share of greedy evaluation episodes that were won, with the Wilson 95 % interval of that many episodes "
+        f"Share of greedy evaluation episodes that {verb}, with the Wilson 95 % interval of that many episodes "
         "of this one run; mean undiscounted return of evaluation and of training (running mean over 5 % of the "
         "shown episodes)."
     )
     last = _last(evaluations, ("win_rate", "return_mean"))
-    described = "Win rate and return over training env steps. " + (
-        f"Latest evaluation: win rate {last[0]}, return {last[1]}." if last else "No evaluation yet."
+    described = f"{title[0].upper()}{title[1:]} and return over training env steps. " + (
+        f"Latest evaluation: {title} {last[0]}, return {last[1]}." if last else "No evaluation yet."
     )
     chart = Chart("learning-curves", f"Learning curve of {run}", X_LABEL, panels, caption, described, marks)
     return replace(chart, subtitle="one run; mean over the greedy episodes of each evaluation, band: 95 % (Wilson)")
+
+
+def name_success(threshold: float) -> str:
+    """Name the share of successes on an axis: "success (return ≥ -18)"."""
+    return f"success (return ≥ {threshold:g})"
+
+
+def _count_successes(evaluations: pd.DataFrame, metrics: pd.DataFrame) -> pd.DataFrame:
+    """Put the successes of each evaluation in the place of its wins; one without a rate has none to draw."""
+    frame = metrics.reindex(columns=["env_step", "name", "value"])
+    rated = frame.loc[frame["name"] == SUCCESS_RATE, :]
+    rates = pd.Series(column(rated, "value"), index=column(rated, "env_step"))
+    rate = rates.reindex(column(evaluations, "env_step")).to_numpy()
+    return evaluations.assign(win_rate=rate, wins=rate * column(evaluations, "episodes"))
 
 
 def draw_metrics(

@@ -19,7 +19,7 @@ from emtc_core.errors import EmtcError
 IMPORTS: Final = """\
 from app.figures.chart import Mark
 from app.figures.live import GATE_METRICS, contrast_chance, draw_gate_dynamics, draw_gate_effect
-from app.figures.live import draw_metrics, draw_outcomes
+from app.figures.live import SUCCESS_RATE, draw_metrics, draw_outcomes
 from app.figures.memory import draw_memory
 from app.figures.plotly_view import to_plotly
 from app.figures.selection import draw_selection
@@ -36,6 +36,7 @@ from app.results.registry import FIGURES
 from app.results.selection import Choice
 from app.results.series import read_comparison
 from app.results.statistics import Reading
+from app.results.success import success_threshold
 from app.results.what_if import Question, answer, merge_nodes, read_rules, read_stream
 from emtc_core.errors import EmtcError
 from storage import open_database
@@ -94,7 +95,8 @@ def _outcomes(view: View, figure: Figure) -> list[str]:
     return [
         *_run(view),
         "episodes = training_episodes(db, run.id, points=1000)",
-        f"return draw_outcomes(evaluations(db, run.id), episodes, run=run.name, marks=marks){_within(view)}",
+        "rule = {'threshold': success_threshold(run.config), 'metrics': metric(db, run.id, [SUCCESS_RATE])}",
+        f"return draw_outcomes(evaluations(db, run.id), episodes, run=run.name, marks=marks, **rule){_within(view)}",
     ]
 
 

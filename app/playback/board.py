@@ -13,7 +13,16 @@ from app.figures.chart import Chart, Panel
 from app.figures.symbols import make_printable, set_as_math
 from app.playback.field import Field
 from app.playback.payload import frame_sides, name_entries
-from app.playback.side import MISSING, NAMES, Side, count_actions, join_values, level_values, show_actions
+from app.playback.side import (
+    MISSING,
+    NAMES,
+    Side,
+    count_actions,
+    join_values,
+    level_picture,
+    level_values,
+    show_actions,
+)
 from app.theme import VIRIDIS
 
 _INCH = 100.0  # CSS-like pixels in an inch; sizes below are inches unless they say so
@@ -46,13 +55,15 @@ class Board:
         below = rows * (_PANEL + _ABOVE) + _BELOW if count else _EDGE
         self.figure = Figure(figsize=(width, _TOP + tall + below))
         self._frame = _Frame(self.figure, width, _TOP + tall + below)
-        self._parts: list[Field | _Strip | _Values] = []
+        self._parts: list[Field | _Picture | _Strip | _Values] = []
         for number, side in enumerate(sides):
             left = _EDGE + number * (each + _GAP)
             ax = self._frame.add(left, _TOP, each, tall)
             self._frame.write(left, 0.42, _titled(side, number, pair=len(sides) > 1))
             if side.has_units:
                 self._parts.append(Field(ax, side.scene, seen[number], (each * _INCH, tall * _INCH), bars=bool(hurt)))
+            elif side.scene.picture and side.scene.values is not None:
+                self._parts.append(_Picture(ax, side))
             else:
                 self._parts.append(_Strip(ax, side))
         self._clock = self._frame.write(width - _EDGE, 0.2, "", align="right")
@@ -119,6 +130,20 @@ def _field_height(side: Side, bounds: Sequence[float], width: float, most: float
         return min(most, 2.4)
     x0, y0, x1, y1 = bounds
     return min(most, width * (y1 - y0) / (x1 - x0))
+
+
+class _Picture:
+    """The state as the picture that it is."""
+
+    def __init__(self, ax: Axes, side: Side) -> None:
+        assert side.scene.values is not None  # the caller has looked
+        self._pixels = level_picture(side.scene.values, side.scene.picture)
+        ax.set(xticks=[], yticks=[])
+        self._image = ax.imshow(self._pixels[0], cmap="gray", vmin=0, vmax=255, interpolation="nearest")
+        self.moving: list[Artist] = [self._image]
+
+    def move(self, frame: float) -> None:
+        self._image.set_data(self._pixels[min(int(frame), len(self._pixels) - 1)])
 
 
 class _Strip:

@@ -31,7 +31,7 @@ def make_page(sides: Sequence[Side], *, start: int = 0, sources: Sequence[str] =
     """
     title = make_printable(" beside ".join(side.title for side in sides)) or "Replay"
     packed = base64.b64encode(make_payload(sides, start=start)).decode()
-    told = dict.fromkeys(side.scene.note for side in sides if not side.has_units and side.scene.note)
+    told = dict.fromkeys(side.scene.note for side in sides if side.hides_field and side.scene.note)
     notes = "\n".join(f"<p>{escape(make_printable(note))}</p>" for note in told)
     script = f"{read_script('field.js', 'playback.js')}\n{_START}".replace("</", "<\\/")
     return f"""<!doctype html>

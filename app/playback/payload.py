@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from app.components.packing import pack_payload
 from app.figures.chart import Chart, Panel
-from app.playback.side import NAMES, Side, count_actions, join_values, level_values, show_actions
+from app.playback.side import NAMES, Side, count_actions, join_values, level_picture, level_values, show_actions
 from app.theme import AGENTS, NEUTRAL, OPPONENTS, VIRIDIS
 from emtc_core.envs.base import Scene
 
@@ -17,7 +17,7 @@ MARGIN = 2.5
 SMALLEST_REACH = np.array([7.0, 4.0])
 ASPECT, WIDEST = 1.5, 2.2
 """Width over height, at least and at most."""
-TEAMS = (("agents", AGENTS), ("opponents", OPPONENTS), ("ball", NEUTRAL))
+TEAMS = (("agents", AGENTS), ("opponents", OPPONENTS), ("neutral", NEUTRAL))
 
 Arrays = dict[str, NDArray[np.generic]]
 
@@ -34,7 +34,7 @@ def make_payload(sides: Sequence[Side], *, start: int = 0) -> bytes:
         "frames": frames,
         "start": max(0, min(start, frames - 1)),
         "sides": [_pack_side(side, number, arrays, bounds) | {"bars": hurt} for number, (side, bounds) in seen],
-        "teams": [{"name": name, "color": color} for name, color in TEAMS],
+        "teams": [{"name": name, "color": color} for name, color in name_teams(sides)],
         "panels": _pack_panels(chart, sides, arrays),
         "names": list(NAMES[: len(sides)]) if len(sides) > 1 else [""],
         "ramp": list(VIRIDIS),
@@ -42,6 +42,14 @@ def make_payload(sides: Sequence[Side], *, start: int = 0) -> bytes:
         "Space plays and pauses, arrows step.",
     }
     return pack_payload(meta | {"key": _fingerprint(meta, arrays)}, arrays)
+
+
+def name_teams(sides: Sequence[Side]) -> list[tuple[str, str]]:
+    """Name the teams with their colours; who belongs to none by what it is, where all of these are the same."""
+    units = [unit for side in sides for unit in zip(side.scene.kind, side.scene.team.tolist(), strict=True)]
+    kinds = {kind for kind, team in units if team == 2}
+    neutral = kinds.pop() if len(kinds) == 1 else "neutral"
+    return [*TEAMS[:2], (neutral, TEAMS[2][1])]
 
 
 def _fingerprint(meta: dict[str, object], arrays: Arrays) -> str:
@@ -77,6 +85,8 @@ def _pack_side(side: Side, number: int, arrays: Arrays, bounds: list[float]) -> 
     if values is not None:
         own["values"] = np.asarray(values, np.float32)
         own["levels"] = level_values(values)
+        if scene.picture:
+            own["pixels"] = level_picture(values, scene.picture)
     if side.actions is not None:
         own["action"] = side.actions.astype(np.int32)
     arrays |= {f"{number}-{name}": array for name, array in own.items()}
@@ -90,6 +100,7 @@ def _pack_side(side: Side, number: int, arrays: Arrays, bounds: list[float]) -> 
         "labels": label_units(scene),
         "cells": list(scene.walkable.shape) if scene.walkable is not None else None,
         "note": scene.note,
+        "picture": list(scene.picture) if "pixels" in own else None,
         "entries": [] if values is None else name_entries(scene),
         "actions": [vars(action) for action in show_actions(side.action_names, count_actions(side))],
         "agents": 0 if side.actions is None else side.actions.shape[1],

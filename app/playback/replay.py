@@ -7,6 +7,7 @@ from typing import Any
 from app.figures.trajectory import draw_trajectory
 from app.format import number
 from app.playback.side import Side, make_side
+from app.results.success import name_outcome
 from storage.models import PLAYBACKS_AT_MOST
 from storage.queries.episodes import Trajectory
 from storage.runs import RunRow
@@ -45,7 +46,7 @@ def make_replay(run: RunRow, trajectory: Trajectory, *, training: bool) -> Repla
     if not training:
         asked = trajectory.episode >= PLAYBACKS_AT_MOST
         kind = f"{'Asked for' if asked else 'Evaluation'} at step {trajectory.env_step}, episode"
-    outcome = "won" if trajectory.won else "not won"
+    outcome = name_outcome(run.config, won=trajectory.won, episode_return=trajectory.episode_return)
     title = f"{kind} {trajectory.episode}, {outcome}, return {number(trajectory.episode_return)}"
     known = {name: getattr(trajectory, name) for name in ("h", "delta_mem", "beta")}
     chart = draw_trajectory(title=title, reward=trajectory.reward, **known)

@@ -5,6 +5,7 @@ themselves. After this comes `payload` (for the browser), `drawing` (for files) 
 """
 
 import logging
+import math
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -12,7 +13,7 @@ from numpy.typing import NDArray
 
 from app.figures.chart import Chart, Line, Panel
 from app.theme import AGENTS, NEUTRAL, OKABE_ITO, OPPONENTS, SPEED
-from emtc_core.envs.adapter import empty_scene
+from emtc_core.envs.adapter import empty_scene, is_picture
 from emtc_core.envs.base import Scene
 from emtc_core.envs.registry import make_scene, name_actions
 from emtc_core.errors import EmtcError
@@ -59,6 +60,11 @@ class Side:
     def has_units(self) -> bool:
         """Whether there is anything to draw on a field."""
         return bool(self.scene.position.size)
+
+    @property
+    def hides_field(self) -> bool:
+        """Whether neither a field nor a picture can be drawn, which its note explains above the player."""
+        return not self.has_units and not self.scene.picture
 
 
 def make_side(
@@ -110,6 +116,8 @@ def find_fault(scene: Scene, frames: int) -> str:
             return f"{name} has shape {found} instead of {shape}"
     if scene.target is not None and scene.target.shape != (frames, units):
         return f"target has shape {scene.target.shape} instead of {(frames, units)}"
+    if scene.picture and (scene.values is None or not is_picture(scene.picture, scene.values)):
+        return f"its values hold no picture of {scene.picture}"
     if not all(np.isfinite(each).all() for each in (scene.position, scene.health, scene.shield, scene.radius)):
         return "a position, health or radius is no number"
     if not np.isin(scene.team, (0, 1, 2)).all():
@@ -213,3 +221,17 @@ def level_values(values: NDArray[np.float32]) -> NDArray[np.uint8]:
     span = np.where(changes, high - low, 1.0)
     part = (np.where(known, wide, 0.0) - np.where(changes, low, 0.0)) / span
     return np.where(known & changes, np.rint(np.clip(part, 0, 1) * 254), MISSING).astype(np.uint8)
+
+
+def level_picture(values: NDArray[np.float32], size: tuple[int, ...]) -> NDArray[np.uint8]:
+    """Scale the picture that the states [T, S] begin with to its range over the episode, each colour to its own.
+
+    Returns:
+        [T, H, W] or [T, H, W, 3], black at the least value or 0, whichever is less.
+    """
+    shown = np.nan_to_num(np.asarray(values[:, : math.prod(size)], np.float64), posinf=0.0, neginf=0.0)
+    shown = shown.reshape(len(values), *size)
+    axes = (0, 1, 2)
+    low, high = shown.min(axis=axes, initial=0.0), shown.max(axis=axes, initial=0.0)
+    part = (shown - low) / np.where(high > low, high - low, 1.0)
+    return np.rint(part * 255).astype(np.uint8)

@@ -15,6 +15,7 @@ from app.results.names import name_task
 from app.results.quantities import MU_W, WIN_RATE, Quantity
 from app.results.settings import Settings
 from app.results.statistics import MOST_POINTS, Curve, Values, mu_w, mu_w_curve
+from app.results.success import say_rule
 from app.results.variants import Variant, group_variants
 from emtc_core.config.resolve import flatten_tree
 from storage.engine import Database
@@ -240,7 +241,8 @@ def settle(
         ]
         if kept:
             groups.append(Group(replace(variant, run_ids=tuple(seed.id for seed in kept)), kept))
-    return Comparison(tuple(groups), tuple(left_out), quantity)
+    shown = say_rule(quantity, (seed.settings for seed in seeds))
+    return Comparison(tuple(groups), tuple(left_out), shown)
 
 
 def _find_reasons(seeds: Sequence[Seed], *, include_unfinished: bool, final: bool) -> dict[str, str]:

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 import psutil
 
-from app.runs.rehearsal import check_fits, rehearse, why_no_success
+from app.runs.rehearsal import Rehearsal, check_fits, needs_rule, rehearse, why_blind, why_no_success
 from app.runs.versions import library_versions
 from emtc_core.config.resolve import resolve
 from emtc_core.config.run import RunConfig
@@ -67,8 +67,26 @@ def check_startable(config: RunConfig) -> None:
 
 
 def doubt_success(config: RunConfig) -> str:
-    """Say that no episode of a startable run may ever count as a success, and what to set; else empty."""
+    """Say that no or any episode of a startable run would count as a success, and what to set; else empty."""
     return why_no_success(config, rehearse(config.env)) if config.env.name in IMPORTED_BY_MAP else ""
+
+
+def doubt_observations(config: RunConfig) -> str:
+    """Say that the agents of a startable run observe nothing that changes; else empty."""
+    return why_blind(config, rehearse(config.env)) if config.env.name in IMPORTED_BY_MAP else ""
+
+
+def find_unruled(config: RunConfig) -> Rehearsal | None:
+    """Tell what random play showed of an environment that never says who won, where a run needs to know.
+
+    Raises:
+        EnvUnavailableError: If it fails when it is tried, or this machine's user does not list its module.
+    """
+    if config.env.name not in IMPORTED_BY_MAP:
+        return None
+    check_trusted(config.env)
+    seen = rehearse(config.env)
+    return seen if needs_rule(config, seen) else None
 
 
 def _why_no_cuda() -> str:

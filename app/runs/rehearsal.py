@@ -1,4 +1,4 @@
-"""Try a stranger's environment for one episode before a run is made of it, in an interpreter of its own.
+"""Try a stranger's environment for some episodes before a run is made of it, in an interpreter of its own.
 
 Nobody knows the sizes of an environment that a map imports, nor whether it can ever say "won", until it has been
 made. What lives here: the trial, and what follows from it for memory and for the success rule. What does not: whether
@@ -17,6 +17,7 @@ from pathlib import Path
 import numpy as np
 import psutil
 
+from app.format import number
 from emtc_core.config.env import EnvConfig
 from emtc_core.config.run import RunConfig
 from emtc_core.envs.base import VectorEnv
@@ -26,7 +27,8 @@ from emtc_core.errors import ConfigError, EmtcError, EnvUnavailableError
 
 ROOT = Path(__file__).resolve().parents[2]
 PATIENCE_S = 60
-LONGEST_EPISODE_S = 5.0
+LONGEST_TRIAL_S = 5.0
+EPISODES = 10
 MEMORY_SHARE = 0.5
 """Of this machine's memory for episodes: the buffer is copied as it grows."""
 _CGROUP_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
@@ -36,7 +38,7 @@ _MARK = "emtc-rehearsal "
 
 @dataclass(frozen=True)
 class Rehearsal:
-    """What one episode of random actions showed."""
+    """What some episodes of random actions showed."""
 
     n_agents: int
     n_actions: int
@@ -44,14 +46,27 @@ class Rehearsal:
     state_dim: int
     episode_limit: int
     steps: int
-    episode_return: float
-    """Undiscounted, in the environment's unit."""
+    """Of the longest episode, or of as much of the first as the time held."""
+    returns: tuple[float, ...]
+    """Of the whole episodes, undiscounted, in the environment's unit."""
     tells_success: bool
-    """Whether any info said that the episode was won, or was not."""
+    """Whether any info said that an episode was won, or was not."""
+    is_blind: bool
+    """Whether what agents observe never changed within an episode."""
+
+    @property
+    def random_play(self) -> str:
+        """What random play returned, as a clause."""
+        if not self.returns:
+            return f"random play had ended no episode after {self.steps:,} steps"
+        if len(self.returns) == 1:
+            return f"a random episode returned {number(self.returns[0])}"
+        low, high = number(min(self.returns)), number(max(self.returns))
+        return f"random play returned {low} to {high} in {len(self.returns)} episodes"
 
 
 def rehearse(config: EnvConfig) -> Rehearsal:
-    """Make the environment and play one episode; the answer is kept for two minutes.
+    """Make the environment and play up to `EPISODES` episodes; the answer is kept for two minutes.
 
     Raises:
         EnvUnavailableError: In one sentence, if it cannot be imported, made or played.
@@ -86,7 +101,8 @@ def check_fits(config: RunConfig, seen: Rehearsal) -> None:
     advice = (
         f"Set train.replay={fitting}"
         if fitting >= train.batch
-        else f"Set a smaller train.batch (now {train.batch}) and train.replay, or shrink the observations"
+        else f"Set a smaller train.batch (now {train.batch}) and train.replay, or shrink the observations (pictures: "
+        "emtc_core.envs.zoo.wrapped.SmallPictures)"
     )
     raise ConfigError(
         f"The episodes of this run would need {(steps + in_work) * step_bytes / 1e9:,.0f} GB, and it may take "
@@ -97,15 +113,38 @@ def check_fits(config: RunConfig, seen: Rehearsal) -> None:
     )
 
 
+def needs_rule(config: RunConfig, seen: Rehearsal) -> bool:
+    """Tell whether this run needs a rule for what counts as a success, because nothing in its environment says so."""
+    return config.uses_incentive and not seen.tells_success
+
+
 def why_no_success(config: RunConfig, seen: Rehearsal) -> str:
-    """Say that nothing in this run may ever count as a success, and what to set; empty where something can."""
-    if not config.uses_incentive or config.memory.success != "flag" or seen.tells_success:
+    """Say that the rule for a success tells nothing apart in this run, and what to set; empty where it may."""
+    if not needs_rule(config, seen):
+        return ""
+    if config.memory.success == "flag":
+        return (
+            f"No info of {config.env.map} said won, is_success or battle_won in random play. If none ever does, no "
+            "episode is a success: ρ stays 0 and the incentive is off. Then set memory.success=return_threshold, and "
+            "memory.success_threshold to the episode return, in the environment's own unit, that counts as one "
+            f"({seen.random_play})."
+        )
+    threshold = config.memory.success_threshold
+    if len(seen.returns) > 1 and min(seen.returns) >= threshold:
+        return (
+            f"Every episode counts as a success: memory.success_threshold = {threshold:g} [env return], and "
+            f"{seen.random_play}. Set it above that."
+        )
+    return ""
+
+
+def why_blind(config: RunConfig, seen: Rehearsal) -> str:
+    """Say that agents have nothing to act on; empty where they have."""
+    if not seen.is_blind or seen.steps < 2:
         return ""
     return (
-        f"No info of {config.env.map} said won, is_success or battle_won in an episode of {seen.steps:,} random steps. "
-        "If none ever does, no episode is a success: ρ stays 0 and the incentive is off. Then set "
-        "memory.success=return_threshold, and memory.success_threshold to the return that counts as one "
-        f"(this episode's was {seen.episode_return:.4g})."
+        f"What the agents of {config.env.map} observe never changed in random play, so nothing can be learned from it. "
+        'Games that show their screen draw it only if they are made with render_mode="rgb_array".'
     )
 
 
@@ -138,20 +177,41 @@ def _ask(config: EnvConfig) -> Rehearsal | str:
         said = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
         return f"{config.map} ended the process that tried it: {said[:300]}"
     answer = json.loads(lines[-1].removeprefix(_MARK))
-    return answer if isinstance(answer, str) else Rehearsal(**answer)
+    return answer if isinstance(answer, str) else Rehearsal(**(answer | {"returns": tuple(answer["returns"])}))
 
 
 def play(env: VectorEnv) -> Rehearsal:
-    """Play one episode of random actions, or as much of it as five seconds hold."""
-    rng, info = np.random.default_rng(0), env.info
-    seen, steps, episode_return = env.reset(0), 0, 0.0
-    deadline = time.monotonic() + LONGEST_EPISODE_S
-    while not (seen.terminated | seen.truncated)[0] and time.monotonic() < deadline:
+    """Play episodes of random actions, as many as `EPISODES` or `LONGEST_TRIAL_S` hold."""
+    info, rng = env.info, np.random.default_rng(0)
+    deadline = time.monotonic() + LONGEST_TRIAL_S
+    returns: list[float] = []
+    longest, is_blind = 0, True
+    while len(returns) < EPISODES and time.monotonic() < deadline:
+        steps, episode_return, is_over, has_changed = _play_once(env, rng, seed=len(returns), deadline=deadline)
+        is_blind &= not has_changed
+        if is_over:
+            returns.append(episode_return)
+        if is_over or not returns:
+            longest = max(longest, steps)
+    sizes = (info.n_agents, info.n_actions, info.obs_dim, info.state_dim, info.episode_limit)
+    return Rehearsal(*sizes, longest, tuple(returns), bool(getattr(env, "tells_success", True)), is_blind)
+
+
+def _play_once(
+    env: VectorEnv, rng: np.random.Generator, *, seed: int, deadline: float
+) -> tuple[int, float, bool, bool]:
+    """Play one episode; return its steps and return, whether it came to its end, and whether anything changed."""
+    first = seen = env.reset(seed)
+    steps, episode_return, has_changed = 0, 0.0, False
+    while not (seen.terminated | seen.truncated)[0]:
+        if steps and time.monotonic() > deadline:
+            return steps, episode_return, False, has_changed
         choices = [rng.choice(np.flatnonzero(row)) for row in seen.avail[0]]
         seen = env.step(np.array([choices]))
         steps, episode_return = steps + 1, episode_return + float(seen.reward[0])
-    sizes = (info.n_agents, info.n_actions, info.obs_dim, info.state_dim, info.episode_limit)
-    return Rehearsal(*sizes, steps, episode_return, bool(getattr(env, "tells_success", True)))
+        present = seen.obs[0].any(axis=-1)  # who left observes zeros
+        has_changed |= bool((seen.obs != first.obs)[0, present].any())
+    return steps, episode_return, True, has_changed
 
 
 def _main() -> None:
@@ -172,7 +232,7 @@ def _try(config: EnvConfig) -> dict[str, object] | str:
     except EmtcError as exc:
         return str(exc)
     except Exception as exc:
-        return f"{config.map} failed in an episode of random actions: {exc!r}."
+        return f"{config.map} failed in random play: {exc!r}."
 
 
 if __name__ == "__main__":

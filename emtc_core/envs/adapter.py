@@ -4,6 +4,7 @@ What lives here: the questions, the sentences that every adapter answers unknown
 states that nobody can draw. What does not: any game, and the list of environments (`registry.py`).
 """
 
+import math
 from difflib import get_close_matches
 from typing import Protocol
 
@@ -65,8 +66,18 @@ def refuse_obstacle(env: str, obstacle: str, how_to_get: str) -> None:
         raise EnvUnavailableError(f"{env} cannot run here: {obstacle} To get it: {how_to_get}")
 
 
-def empty_scene(title: str, states: NDArray[np.float32], note: str, names: tuple[str, ...] = ()) -> Scene:
-    """Make a field without units whose note says why; it carries the states [T, S], and their names if there are S."""
+def empty_scene(
+    title: str,
+    states: NDArray[np.float32],
+    note: str,
+    names: tuple[str, ...] = (),
+    *,
+    picture: tuple[int, ...] = (),
+) -> Scene:
+    """Make a field without units whose note says why; it carries the states [T, S], and their names if there are S.
+
+    A `picture` of more than S numbers is none.
+    """
     nothing = np.zeros((len(states), 0), np.float32)
     return Scene(
         position=np.zeros((len(states), 0, 2), np.float32),
@@ -81,4 +92,13 @@ def empty_scene(title: str, states: NDArray[np.float32], note: str, names: tuple
         note=note,
         values=states,
         value_names=names if states.ndim == 2 and len(names) == states.shape[1] else (),
+        picture=picture if is_picture(picture, states) else (),
     )
+
+
+def is_picture(size: tuple[object, ...], states: NDArray[np.float32]) -> bool:
+    """Tell whether (height, width) or (height, width, 3) is a picture that the states [T, S] begin with."""
+    if len(size) not in (2, 3) or size[2:] not in ((), (3,)) or states.ndim != 2:
+        return False
+    sides = [side for side in size if isinstance(side, int) and side > 0]  # a stranger's module may say anything
+    return len(sides) == len(size) and math.prod(sides) <= states.shape[1]

@@ -68,6 +68,7 @@ class Scene:
     target: NDArray[np.int16] | None = field(default=None)  # [T, U] unit aimed at after frame t, -1 none
     values: NDArray[np.float32] | None = None  # [T, S] the states themselves, where nobody knows how to draw them
     value_names: tuple[str, ...] = ()  # [S] where the environment gives them
+    picture: tuple[int, ...] = ()  # height, width[, 3]: the first of `values`, row by row, where they are a picture
 
 
 @runtime_checkable

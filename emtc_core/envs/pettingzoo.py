@@ -1,8 +1,8 @@
 """Anyone's PettingZoo parallel environment, by import path: `--env pettingzoo --map module:factory`.
 
-Description: `module:factory` names something to call without arguments that returns a `ParallelEnv`; the
-    current folder is searched too (`trust.home_folder`). The agents are `possible_agents`, in that order, all
-    episode long.
+Description: a game that is wrapped already (`zoo.examples`), or `module:factory`, which names something to call
+    without arguments that returns a `ParallelEnv`; the current folder is searched too (`trust.home_folder`). The agents
+    are `possible_agents`, in that order, all episode long.
 Actions: discrete spaces; an agent with fewer actions than the widest never sees the others available. A mask
     is read from the observation (`{"observation": …, "action_mask": …}`) or from the agent's info.
 Observations: each agent's space flattened (a category becomes one-hot), padded with zeros to the widest.
@@ -16,7 +16,8 @@ Episode end: when no agent is left: terminated if the game ended for any of the 
 Arguments: `env.pettingzoo.*` of the configuration.
 Differences from the original: reward bounds are unknown; replays are drawn only if the module has a function
     `make_scene(states) -> Scene` and this machine lists it (`trust`), because the map of a stored run is a row's word;
-    otherwise the state's entries are, under the names of the module's `STATE_NAMES` if it has as many.
+    otherwise the state's entries are, under the names of the module's `STATE_NAMES` if it has as many, and as a picture
+    if `STATE_PICTURE = (height, width)` or `(height, width, 3)` says so.
 """
 
 import math
@@ -36,6 +37,8 @@ from emtc_core.envs.adapter import empty_scene, refuse_obstacle
 from emtc_core.envs.base import EnvInfo, Observation, Scene, VectorEnv
 from emtc_core.envs.batch import blank_observation, copy_observation, refuse_unavailable
 from emtc_core.envs.trust import home_folder, is_allowed, why_unlisted
+from emtc_core.envs.zoo import examples, scenes
+from emtc_core.envs.zoo.examples import EXAMPLES
 from emtc_core.errors import EnvUnavailableError
 from emtc_core.install import how_to_install
 from emtc_core.seeding import derive_seed
@@ -46,13 +49,14 @@ if TYPE_CHECKING:
 HOW_TO_GET = how_to_install("pettingzoo")
 PLACEHOLDER = "module:factory"
 """Stands in the list of maps, which are anything that can be imported."""
+_WRAPPED = "emtc_core.envs.zoo.wrapped"
 
 _WON_KEYS = ("won", "is_success", "battle_won")
 
 
 def list_maps() -> list[str]:
-    """List the form that a map takes; there is no list of maps."""
-    return [PLACEHOLDER]
+    """List the form that a map takes, for anything can be imported, and the wrapped games that this machine has."""
+    return [PLACEHOLDER, *examples.list_installed()]
 
 
 def find_obstacle() -> str:
@@ -60,14 +64,20 @@ def find_obstacle() -> str:
     return "" if find_spec("pettingzoo") else "the package pettingzoo is not installed."
 
 
-def find_info(config: EnvConfig) -> None:
-    """Sizes are known once an environment has been made; only the form of the map is checked."""
+def find_info(config: EnvConfig) -> EnvInfo | None:
+    """Sizes of a stranger's game are known once it has been made; only the form of its map is checked."""
+    if config.map in EXAMPLES:
+        return examples.make_info(config)
     _split(config.map)
+    return None
 
 
 def make_env(config: EnvConfig, *, n_envs: int) -> VectorEnv:
     """Make `n_envs` environments in this process."""
     refuse_obstacle("pettingzoo", find_obstacle(), HOW_TO_GET)
+    if config.map in EXAMPLES and (lacks := examples.missing(config.map)):
+        obstacle = f"{config.map} lacks {' and '.join(lacks)}."
+        refuse_obstacle("pettingzoo", obstacle, how_to_install(examples.EXTRA))
     factory = _load_factory(config.map)
     try:
         envs = [factory() for _ in range(n_envs)]
@@ -75,11 +85,18 @@ def make_env(config: EnvConfig, *, n_envs: int) -> VectorEnv:
         raise EnvUnavailableError(f"{config.map} failed when it was called: {error!r}.") from error
     if not hasattr(envs[0], "possible_agents"):
         raise EnvUnavailableError(f"{config.map} must make a parallel environment of PettingZoo, got {type(envs[0])}.")
+    if hasattr(envs[0], "agent_iter"):
+        raise EnvUnavailableError(
+            f"{config.map} must make a parallel environment of PettingZoo, and its agents take turns. "
+            "Name what makes its parallel form, often parallel_env in the same module."
+        )
     return PettingZooEnv(envs, map=config.map, config=config.pettingzoo)
 
 
 def make_scene(map: str, states: NDArray[np.float32]) -> Scene:
     """Let the module draw its states if it can and this machine lists it; otherwise an empty field that says why."""
+    if map in EXAMPLES:
+        return scenes.make_scene(map, states)
     _split(map)
     if not is_allowed(map):
         return empty_scene(map, states, why_unlisted(map))
@@ -141,7 +158,7 @@ class PettingZooEnv:
 
     def scene(self, states: NDArray[np.float32]) -> Scene:
         """Draw stored states if the environment's module can; whoever made it trusts it."""
-        return _draw(self._map, states)
+        return scenes.make_scene(self._map, states) if self._map in EXAMPLES else _draw(self._map, states)
 
     def close(self) -> None:
         """Close every environment once."""
@@ -194,7 +211,8 @@ class _Reader:
             space = env.action_space(agent)
             if not isinstance(space, spaces.Discrete):
                 raise EnvUnavailableError(
-                    f"{map} must have discrete actions, got {space} for {agent}. Wrap it to choose among some."
+                    f"{map} must have discrete actions, got {space} for {agent}. Let it choose among some with "
+                    "emtc_core.envs.zoo.wrapped.ChosenActions."
                 )
             self._first[agent], self._count[agent] = int(space.start), int(space.n)
         self.n_actions = max(self._count.values())
@@ -237,6 +255,8 @@ class _Reader:
 
 
 def _split(map: str) -> tuple[str, str]:
+    if map in EXAMPLES:
+        return _WRAPPED, EXAMPLES[map].factory
     module, colon, factory = map.partition(":")
     if not (colon and factory.isidentifier() and all(part.isidentifier() for part in module.split("."))):
         raise EnvUnavailableError(f"env.map must read {PLACEHOLDER} for pettingzoo, got {map!r}.")
@@ -249,7 +269,8 @@ def _draw(map: str, states: NDArray[np.float32]) -> Scene:
     if draw is not None:
         return draw(states)
     note = "This environment does not say how to draw its states: its module has no make_scene(states)."
-    return empty_scene(map, states, note, tuple(str(name) for name in getattr(module, "STATE_NAMES", ())))
+    names = tuple(str(name) for name in getattr(module, "STATE_NAMES", ()))
+    return empty_scene(map, states, note, names, picture=tuple(getattr(module, "STATE_PICTURE", ())))
 
 
 def _load_module(map: str) -> ModuleType:

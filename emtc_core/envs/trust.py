@@ -7,8 +7,10 @@ decides for itself. A process that another one started looks for modules in that
 """
 
 import os
+from difflib import get_close_matches
 from pathlib import Path
 
+from emtc_core.envs.zoo.examples import EXAMPLES
 from emtc_core.errors import EnvUnavailableError
 
 VARIABLE = "EMTC_ENV_MODULES"
@@ -17,7 +19,9 @@ _OWN = "emtc_core.envs.pettingzoo_export"
 
 
 def is_allowed(map: str) -> bool:
-    """Tell whether this machine's user lists the module of `module:factory`."""
+    """Tell whether this machine's user lists the module of `module:factory`; a wrapped game's is this project's."""
+    if map in EXAMPLES:
+        return True
     module = _module_of(map)
     return any(module == listed or module.startswith(f"{listed}.") for listed in (_OWN, *_listed()))
 
@@ -40,6 +44,8 @@ def refuse_unlisted(map: str) -> None:
 
 def why_unlisted(map: str) -> str:
     """Say that a module is not listed, and how it would be."""
+    if close := get_close_matches(map, EXAMPLES, n=1, cutoff=0.7):
+        return f"There is no wrapped game {map[:80]!r}. Did you mean {close[0]}?"
     module = _module_of(map)[:80]
     return (
         f"The module {module!r} is not imported, because {VARIABLE} of this machine does not list it. "

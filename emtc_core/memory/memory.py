@@ -130,7 +130,7 @@ class EpisodicMemory:
         check_shape("state", state, (steps + 1, self._table.state.shape[1]))
         x = self._embed(state, np.arange(steps + 1), for_write=True)
         self._refresh_if_due(x, steps)
-        is_success = won if self.config.success == "flag" else episode_return >= self.config.success_threshold
+        is_success = self.config.is_success(won=won, episode_return=episode_return)
         path = self._make_path(state, x, reward, is_success=bool(is_success))
         slots = self._walk(path, episode)
         missing = np.full(steps + 1 - len(slots), -1)

@@ -4,12 +4,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-from sqlalchemy import Connection, func, or_, select
+from sqlalchemy import Connection, false, func, or_, select
 
 from storage.engine import Database
 from storage.frames import read_frame
 from storage.models import Evaluation, MetricRow, Run
 from storage.queries.gate_state import gate_states, idle_incentives
+from storage.queries.run_terms import Dialect
 from storage.runs import STOP_ASKED_AT, observe
 
 MOST_RUNS = 200
@@ -35,6 +36,7 @@ class RunFacts:
     heartbeat_at: datetime | None
     claimed_at: datetime | None
     win_rate: float | None
+    """None, too, where a return decides what a success is."""
     error: str | None
     scores: tuple[tuple[int, float, float], ...] = ()
     """Of a run at work: env step, win rate and mean return of each evaluation, oldest first."""
@@ -50,7 +52,9 @@ class RunFacts:
 def alert_facts(db: Database, *, since: timedelta) -> list[RunFacts]:
     """What is known of the newest runs that are at work or ended within `since`? At most 200."""
     recent = or_(Run.status.in_(_ALIVE), Run.ended_at >= datetime.now(UTC) - since)
-    newest = select(*_COLUMNS).where(recent).order_by(Run.created_at.desc(), Run.id).limit(MOST_RUNS)
+    _, rule, _ = Dialect(db.dialect).setting("memory.success")
+    decided = func.coalesce(rule == "return_threshold", false()).label("decided_by_return")
+    newest = select(*_COLUMNS, decided).where(recent).order_by(Run.created_at.desc(), Run.id).limit(MOST_RUNS)
     with db.read() as connection:
         rows = connection.execute(newest).all()
         states = {row.id: observe(db, row)[0] for row in rows}
@@ -69,7 +73,7 @@ def alert_facts(db: Database, *, since: timedelta) -> list[RunFacts]:
             row.ended_at,
             row.heartbeat_at,
             row.claimed_at,
-            row.win_rate,
+            None if row.decided_by_return else row.win_rate,
             row.error,
             tuple(scores.get(row.id, ())),
             *nans.get(row.id, (None, 0)),

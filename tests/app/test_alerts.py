@@ -146,6 +146,18 @@ def record_evaluations(db: Database, run_id: str, n: int) -> None:
         connection.execute(Evaluation.__table__.insert(), rows)
 
 
+def test_no_win_rate_is_told_where_the_return_decides_what_a_success_is(db):
+    ruled = CONFIG | {"memory": {"success": "return_threshold", "success_threshold": -18.0}}
+    for name, config in (("ruled", ruled), ("flagged", CONFIG)):
+        run_id = create_run(db, config, target_steps=1000, versions={}, name=name)
+        start_run(db, run_id, **ME)
+        with db.transaction() as connection:
+            connection.execute(update(Run).where(Run.id == run_id).values(win_rate=0.0))
+        finish_run(db, run_id, "finished")
+    told = {alert.run_name: alert.sentence for alert in list_alerts(db)}
+    assert told == {"ruled": "Finished after 0 steps.", "flagged": "Finished after 0 steps with a win rate of 0%."}
+
+
 def test_the_database_tells_what_happened(db):
     finish_run(db, start(db, "done"), "finished")
     finish_run(db, start(db, "broken"), "failed", error="No map.")

@@ -139,6 +139,20 @@ def test_figures_of_a_run_without_points_are_empty_and_still_drawable(stats):
     assert draw_outcomes(EMPTY_EVALUATIONS, pd.DataFrame(), run="r").is_empty
 
 
+def test_where_the_return_decides_outcomes_draw_that_share_and_name_the_threshold():
+    steps = {"env_step": [100, 200, 300], "episodes": 16.0, "wins": 0.0, "win_rate": 0.0, "return_mean": 1.0}
+    rated = logged(eval__success_rate=0.25)
+    chart = draw_outcomes(pd.DataFrame(steps), pd.DataFrame(), run="r", threshold=-18.0, metrics=rated)
+    (line,) = chart.panels[0].lines
+    assert chart.panels[0].title == "success (return ≥ -18)"
+    assert line.y.tolist()[:2] == [0.25, 0.5]
+    assert np.isnan(line.y[2])  # an evaluation without a rate is no failure
+    low, high = wilson_interval(np.array([4.0]), np.array([16.0]))
+    assert (line.low[0], line.high[0]) == (low[0], high[0])
+    plain = draw_outcomes(pd.DataFrame(steps), pd.DataFrame(), run="r", metrics=rated)
+    assert (plain.panels[0].title, plain.panels[0].lines[0].y.tolist()) == ("win rate", [0, 0, 0])
+
+
 def test_wilson_interval_matches_a_hand_calculation():
     low, high = wilson_interval(np.array([0.0, 8.0]), np.array([16.0, 16.0]))
     assert low[0] == 0

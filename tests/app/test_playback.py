@@ -17,8 +17,18 @@ from app.playback.drawing import MOST_FRAMES, to_gif, to_svg
 from app.playback.files import read_replays
 from app.playback.frames import list_moments, moment_at
 from app.playback.offline import make_page
-from app.playback.payload import frame_sides, make_payload
-from app.playback.side import MISSING, Side, draw_scene, find_fault, join_values, level_values, make_side, show_actions
+from app.playback.payload import frame_sides, make_payload, name_teams
+from app.playback.side import (
+    MISSING,
+    Side,
+    draw_scene,
+    find_fault,
+    join_values,
+    level_picture,
+    level_values,
+    make_side,
+    show_actions,
+)
 from emtc_core.envs.base import Scene
 from emtc_core.errors import ConfigError
 
@@ -164,6 +174,45 @@ def test_states_that_nobody_can_draw_are_a_strip_in_every_form(env, map, said, m
     assert next(entry for entry in header["arrays"] if entry["name"] == "0-levels")["dtype"] == "u1"
     assert ElementTree.fromstring(to_svg([side], frame=2)).tag.endswith("svg")
     assert said.split()[0] in make_page([side]).decode()
+
+
+def test_a_state_that_is_a_picture_is_shown_as_one_in_every_form(monkeypatch):
+    monkeypatch.setenv("EMTC_ENV_MODULES", "tests.core")
+    monkeypatch.delattr("tests.core.zoo_example.make_scene")
+    monkeypatch.setattr("tests.core.zoo_example.STATE_PICTURE", (2, 3), raising=False)
+    states = np.arange(5 * 7, dtype=np.float32).reshape(5, 7)
+    chart = draw_trajectory(title="e", reward=np.ones(4))
+    map = "tests.core.zoo_example:make"
+    side = make_side("pettingzoo", map, states=states, actions=np.ones((4, 2), np.int64), chart=chart, title="e")
+    assert side.scene.picture == (2, 3)
+    assert not find_fault(side.scene, 5)
+    header = read_header(make_payload([side]))
+    assert header["meta"]["sides"][0]["picture"] == [2, 3]
+    assert next(entry for entry in header["arrays"] if entry["name"] == "0-pixels")["dtype"] == "u1"
+    first, last = (to_svg([side], frame=frame) for frame in (0, 4))
+    assert ElementTree.fromstring(first).tag.endswith("svg")
+    assert first != last
+    for wrong in ((3, 3), (2,), (2, 3, 4), (0, 3), ("2", 3)):
+        monkeypatch.setattr("tests.core.zoo_example.STATE_PICTURE", wrong)
+        assert draw_scene("pettingzoo", map, states).picture == ()
+    broken = replace(side.scene, picture=(9, 9))
+    assert "no picture" in find_fault(broken, 5)
+
+
+def test_a_picture_is_scaled_over_the_episode_each_colour_to_its_own_range():
+    grey = level_picture(np.array([[0, 1, 9], [2, 4, 9]], np.float32), (1, 2))
+    assert grey.tolist() == [[[0, 64]], [[128, 255]]]
+    below = level_picture(np.array([[-1, 1]], np.float32), (1, 2))
+    assert below.tolist() == [[[0, 255]]]
+    color = level_picture(np.array([[1, 10, 0], [0.5, 5, np.nan]], np.float32), (1, 1, 3))
+    assert color.tolist() == [[[[255, 255, 0]]], [[[128, 128, 0]]]]
+
+
+def test_who_belongs_to_no_team_is_named_by_what_it_is():
+    for kinds, name in ((("a", "ball", "ball"), "ball"), (("a", "mace", "arrow"), "neutral")):
+        scene = replace(make_scene(), team=np.array([0, 2, 2], np.int8), kind=kinds)
+        assert [team for team, _ in name_teams([replace(make_episode(5), scene=scene)])][2] == name
+    assert [team for team, _ in name_teams([make_episode(5)])] == ["agents", "opponents", "neutral"]
 
 
 def test_a_strip_has_the_names_that_the_environment_gives(monkeypatch):

@@ -12,7 +12,7 @@ class Scene:
         self.now, self.win_rate = 0.0, None
         self.lines: list[str] = []
         self.report = ProgressLines(
-            10_000, read_win_rate=lambda: self.win_rate, write=self.lines.append, clock=lambda: self.now
+            10_000, read_rate=lambda: self.win_rate, write=self.lines.append, clock=lambda: self.now
         )
 
     def at(self, seconds: float, env_step: int) -> None:
@@ -61,7 +61,7 @@ def test_a_closed_log_does_not_stop_the_run():
     def refuse(line: str) -> None:
         raise BrokenPipeError
 
-    report = ProgressLines(100, read_win_rate=lambda: None, write=refuse)
+    report = ProgressLines(100, read_rate=lambda: None, write=refuse)
     report(0)
     report(50)
 

@@ -7,7 +7,7 @@ import pytest
 
 from app.cli.main import run
 from app.runs import rehearsal
-from app.runs.launch import check_startable, doubt_success, launch_run, spawn
+from app.runs.launch import check_startable, doubt_observations, doubt_success, launch_run, spawn
 from emtc_core.config.resolve import resolve
 from emtc_core.config.run import RunConfig
 from emtc_core.errors import ConfigError, EnvUnavailableError
@@ -34,7 +34,8 @@ def test_a_trial_tells_the_sizes_and_is_made_once(monkeypatch):
     seen = rehearsal.rehearse(config)
     assert (seen.n_agents, seen.n_actions, seen.obs_dim, seen.state_dim, seen.episode_limit) == (2, 3, 2, 4, 500)
     assert 1 <= seen.steps <= 30
-    assert seen.episode_return > 0
+    assert len(seen.returns) == rehearsal.EPISODES
+    assert all(value > 0 for value in seen.returns)
     monkeypatch.setattr(rehearsal, "_ask", lambda config: pytest.fail("it was asked again"))
     assert rehearsal.rehearse(config) == seen
 
@@ -106,7 +107,9 @@ def test_the_command_warns_before_it_starts_and_tries_what_was_typed(tmp_path, m
     monkeypatch.delenv("EMTC_ENV_MODULES")
     words = ["train", "--env", "pettingzoo", "--detach", "--db", f"sqlite:///{tmp_path / 'x.db'}", "--map"]
     assert run([*words, f"{ZOO}:make_speechless"]) == 0
-    assert "Warning: No info of" in capsys.readouterr().err
+    warning = capsys.readouterr().err
+    for part in ("Warning: No info of", "memory.success=return_threshold", "random play returned"):
+        assert part in warning
     assert run([*words, f"{ZOO}:missing"]) == 2
     assert "has nothing to call" in capsys.readouterr().err
 
@@ -120,11 +123,21 @@ def test_simple_spread_is_tried_and_doubted(monkeypatch):
     assert "memory.success_threshold" in doubt_success(config)
 
 
+def test_a_game_that_shows_nothing_is_doubted():
+    assert "made with render_mode" in doubt_observations(plan(f"{ZOO}:make_blind"))
+    assert doubt_observations(plan(f"{ZOO}:make")) == ""
+    assert doubt_observations(resolve()) == ""
+
+
 def test_an_environment_that_never_says_won_is_doubted_until_a_return_decides():
     doubt = doubt_success(plan(f"{ZOO}:make_speechless"))
     assert "memory.success=return_threshold" in doubt
     assert "ρ stays 0" in doubt
-    assert doubt_success(plan(f"{ZOO}:make_speechless", memory__success="return_threshold")) == ""
+    assert "random play returned" in doubt
+    asked = {"memory__success": "return_threshold", "memory__success_threshold": 20.0}
+    assert doubt_success(plan(f"{ZOO}:make_speechless", **asked)) == ""
+    easy = doubt_success(plan(f"{ZOO}:make_speechless", **asked | {"memory__success_threshold": -1.0}))
+    assert "Every episode counts as a success: memory.success_threshold = -1 [env return]" in easy
     assert doubt_success(plan(f"{ZOO}:make_speechless", algo="qmix")) == ""
     assert doubt_success(plan(f"{ZOO}:make")) == ""
     assert doubt_success(resolve()) == ""

@@ -132,6 +132,7 @@ def test_an_environment_without_a_drawing_shows_an_empty_field_and_says_why(monk
         (f"{HERE}:missing", "has nothing to call"),
         (f"{HERE}:not_callable", "has nothing to call"),
         (f"{HERE}:make_continuous", "must have discrete actions"),
+        (f"{HERE}:make_turns", "its agents take turns"),
         ("os:getcwd", "must make a parallel environment"),
     ],
 )

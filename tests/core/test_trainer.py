@@ -353,9 +353,29 @@ def test_every_variant_is_configuration(tmp_path: Path, change: str) -> None:
         assert [value is not None for value in (record.delta_mem, record.beta, record.tau)] == [gated] * 3
 
 
+@pytest.mark.parametrize("threshold", [-1.0, 1.5, 1e6])
+def test_where_the_return_decides_its_share_is_logged_and_won_stays_the_environments(
+    tmp_path: Path, threshold: float
+) -> None:
+    rule = ("memory.success=return_threshold", f"memory.success_threshold={threshold}")
+    trainer, recorder = make_trainer(short_config(*rule, steps=400), tmp_path)
+    summary = trainer.run()
+    rates = {step: values["eval/success_rate"] for step, values in recorder.metrics if "eval/success_rate" in values}
+    expected = {each.env_step: float((each.returns >= threshold).mean()) for each in recorder.evaluations}
+    assert rates == expected
+    assert summary.success_rate == list(rates.values())[-1]
+    trained = [values["rollout/success_rate"] for _, values in recorder.metrics if "rollout/success_rate" in values]
+    assert trained
+    assert all(0 <= rate <= 1 for rate in trained)
+    if threshold == -1:
+        assert set(rates.values()) | set(trained) == {1.0}
+        assert summary.win_rate == float(recorder.evaluations[-1].won.mean())
+
+
 def test_every_registered_metric_is_logged_by_some_run(tmp_path: Path) -> None:
     logged: set[str] = set()
-    for algo, extra in {"emtc-cds": "cds.beta=0.1", "emc": "curiosity.scale=0.01", "mappo": "mappo.epochs=1"}.items():
+    ruled = "memory.success=return_threshold"
+    for algo, extra in {"emtc-cds": "cds.beta=0.1", "emc": "curiosity.scale=0.01", "mappo": ruled}.items():
         trainer, recorder = make_trainer(
             short_config("mappo.rollout_steps=100", extra, steps=400, algo=algo), tmp_path / algo
         )

@@ -5,6 +5,7 @@ import functools
 import numpy as np
 from gymnasium import spaces
 from pettingzoo import ParallelEnv
+from pettingzoo.utils import parallel_to_aec
 
 from emtc_core.envs.base import Scene
 
@@ -69,6 +70,12 @@ def make_with_state() -> Corridor:
     return Corridor(with_state=True)
 
 
+def make_turns():
+    game = Corridor()
+    game.render_mode = None
+    return parallel_to_aec(game)
+
+
 def make_continuous() -> Corridor:
     env = Corridor()
     env.action_space = lambda agent: spaces.Box(0, 1, (2,))  # type: ignore[method-assign]
@@ -91,6 +98,17 @@ class Pictures(Speechless):
 
     def _observe(self, agents=None):
         return {agent: np.zeros((84, 84, 3), np.uint8) for agent in agents or self.agents}
+
+
+class Blind(Speechless):
+    """A game whose screen is never drawn."""
+
+    def _observe(self, agents=None):
+        return {agent: np.full(1 if agent == "short" else 2, 7, np.float32) for agent in agents or self.agents}
+
+
+def make_blind() -> Corridor:
+    return Blind()
 
 
 def make_speechless() -> Corridor:

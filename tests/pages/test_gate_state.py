@@ -1,8 +1,12 @@
 """Whether a gate acts, in the three places that say it: Live's status line, the run header and Home's table."""
 
+import json
+
 import pytest
+from sqlalchemy import update
 
 from app import data
+from app.cli.main import run
 from app.live_session import LiveCurves
 from emtc_core.config.run import PRESETS
 from storage.engine import open_database
@@ -89,6 +93,25 @@ def test_live_draws_both_charts_of_a_gate_and_one_of_an_old_run(gates):
         *("train/loss", "train/q_taken", "embedder/info_nce_accuracy", "time/env_steps_per_second")
     ]
     assert not open_page("live", run=gates[1]["none"]).exception
+
+
+@pytest.mark.parametrize("kind", ["none", "idle"])
+def test_live_and_show_warn_where_no_success_feeds_the_incentive(gates, kind, capsys):
+    db, runs = gates
+    run_id = runs[kind]
+    recorder = DatabaseRecorder(db, run_id)
+    for step in (10_000, 10_001):
+        recorder.record_metrics(step, {"incentive/rho": 0.0, "rollout/return": -27.5})
+    recorder.close()
+    with db.transaction() as connection:
+        rho = MetricRow.name == "incentive/rho"
+        connection.execute(update(MetricRow).where(MetricRow.run_id == run_id, rho).values(value=0.0))
+    text = said(open_page("live", run=run_id)).replace("\\", "")
+    assert text.count("No sampled state belongs to a success yet, so there is no incentive (ρ = 0)") == 1
+    assert run(["show", run_id, "--json", "--db", db.url]) == 0
+    facts = json.loads(capsys.readouterr().out)
+    assert "set memory.success=return_threshold" in facts["no_success"]
+    assert facts["success_rate"] is None
 
 
 def test_a_number_logged_after_a_report_of_its_own_step_is_not_lost(gates):

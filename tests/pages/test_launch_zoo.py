@@ -3,8 +3,10 @@
 import pytest
 
 from app.runs import rehearsal
+from emtc_core.envs.zoo.examples import missing
 from storage.queries.runs import list_runs
 from tests.pages.test_pages import open_page, said
+from tests.require import require
 
 ZOO = "tests.core.zoo_example"
 
@@ -48,14 +50,42 @@ def test_a_map_that_must_fail_is_one_sentence_and_no_button(form, map, sentence)
     assert form.button(key="start_invalid").disabled
 
 
-def test_a_good_map_may_start_and_one_that_cannot_win_is_doubted(form):
+def test_a_good_map_may_start(form):
     form = type_map(form, f"{ZOO}:make")
     assert not form.error
     assert not form.button(key="start").disabled
     assert not form.warning
-    form = type_map(form, f"{ZOO}:make_speechless")
+    assert "What counts as a success?" not in plain(form)
+
+
+def test_where_nothing_can_win_the_success_rule_is_asked_for_before_the_start(form, empty, monkeypatch):
+    map = f"{ZOO}:make_speechless"
+    form = type_map(form, map)
+    assert "What counts as a success?" in plain(form)
+    assert "random play returned" in plain(form).lower()
+    assert form.button(key="start_invalid").disabled
+    form = form.text_input(key=f"threshold-{map}-").set_value("much").run(timeout=60)
+    assert 'memory.success_threshold must be a number, got "much"' in form.error[0].value.replace("\\", "")
+    form = form.text_input(key=f"threshold-{map}-").set_value("9.5").run(timeout=60)
+    assert not form.error
+    assert not form.warning
+    asked = []
+    monkeypatch.setattr(
+        "app.components.launch.form.launch_run", lambda db, config, **named: asked.append(config) or "x"
+    )
+    form.button(key="start").click().run(timeout=60)
+    assert (asked[0].memory.success, asked[0].memory.success_threshold) == ("return_threshold", 9.5)
+
+
+def test_a_rule_that_tells_nothing_apart_is_doubted(form):
+    map = f"{ZOO}:make_speechless"
+    form = type_map(form, map)
+    form = form.radio(key=f"success-{map}").set_value("flag").run(timeout=60)
     assert not form.button(key="start").disabled
     assert "memory.success=return_threshold" in form.warning[0].value.replace("\\", "")
+    form = form.radio(key=f"success-{map}").set_value("return_threshold").run(timeout=60)
+    form = form.text_input(key=f"threshold-{map}-").set_value("-1").run(timeout=60)
+    assert "Every episode counts as a success" in form.warning[0].value.replace("\\", "")
 
 
 def test_images_are_refused_before_the_start(form, monkeypatch):
@@ -63,3 +93,15 @@ def test_images_are_refused_before_the_start(form, monkeypatch):
     form = type_map(form, f"{ZOO}:make_pictures")
     assert "42,336 of state" in form.error[0].value.replace("\\", "")
     assert form.button(key="start_invalid").disabled
+
+
+def test_a_wrapped_game_is_chosen_by_name_and_its_rule_is_ready(form):
+    map = "butterfly:knights_archers_zombies"
+    lacks = missing(map)
+    require(map, not lacks, f"the extra `zoo` is not installed: {', '.join(lacks)}")
+    form = form.selectbox(key="game-pettingzoo").set_value(map).run(timeout=120)
+    assert not form.exception
+    assert not form.error
+    assert form.text_input(key=f"threshold-{map}-1").value == "1"
+    assert "random play returned" in plain(form).lower()
+    assert not form.button(key="start").disabled

@@ -97,7 +97,7 @@ function buildSides(self) {
     const under = make("div", "under", box)
     legend(self, side, make("span", "key", under))
     const note = make("span", "note", under)
-    note.textContent = note.title = side.units ? side.note : "" // why there is no field stands above the player
+    note.textContent = note.title = side.units || side.picture ? side.note : "" // why there is no field stands above the player
     side.field.addEventListener("pointermove", (event) => hover(self, side, event))
     side.field.addEventListener("pointerleave", () => { side.tip.hidden = true })
   })

@@ -6,7 +6,7 @@ from typing import Any
 import streamlit as st
 
 from app import messages, state, view
-from app.compared import Compared, read_compared, shared_metrics
+from app.compared import Compared, decided_by_return, read_compared, shared_metrics
 from app.components import curves, export, pin, result_table
 from app.components.compare import legend, run_table
 from app.format import escape_markdown
@@ -18,10 +18,15 @@ from app.results.published import WARNING, list_published_maps, tabulate_beside_
 from app.results.quantities import EVALUATED, Quantity, find_quantity
 from app.results.series import default_times, settle
 from app.results.statistics import BAND_NAMES, BANDS, CENTER_NAMES, CENTERS, Center, Reading
+from app.results.success import SUCCESS_RATE, success_threshold
 from app.results.variants import group_variants, list_differences
 from app.results.win_rates import tabulate_mu_w, tabulate_win_rates
 
 _PANEL = 260
+_WON = (
+    "Won is what the environment says. Where the return decides what a success is, choose the quantity "
+    f"*{SUCCESS_RATE}* above."
+)
 
 
 def show(run_ids: list[str]) -> None:
@@ -37,6 +42,8 @@ def show(run_ids: list[str]) -> None:
     )
     with results, messages.guarded():
         finals = compared.finals(include_unfinished=unfinished)
+        if any(success_threshold(config) is not None for config in compared.configs.values()):
+            st.caption(_WON)
         result_table.show(tabulate_win_rates(finals, reading), key="win-rates", stem="win-rates")
     with times, messages.guarded():
         _mu_w(compared, reading, unfinished=unfinished)
@@ -53,6 +60,8 @@ def show(run_ids: list[str]) -> None:
 
 def _controls(run_ids: list[str]) -> tuple[Quantity, Reading, bool, bool]:
     keys = [*EVALUATED, *shared_metrics(run_ids)]
+    if SUCCESS_RATE in keys and decided_by_return(run_ids):
+        keys = [SUCCESS_RATE, *(key for key in keys if key != SUCCESS_RATE)]
     with st.container(horizontal=True, vertical_alignment="bottom"):
         key = st.selectbox(
             "Quantity", keys, format_func=_name_quantity, width=270, **_in_url("y", keys),

@@ -6,13 +6,16 @@ import streamlit as st
 
 from app import data, messages, state
 from app.components import config_form
+from app.components.launch import success
 from app.format import count, duration, escape_markdown, size
-from app.runs.launch import check_startable, doubt_success, estimate, launch_run
+from app.runs.launch import check_startable, doubt_observations, doubt_success, estimate, launch_run
 from emtc_core.config.resolve import describe_fields, describe_presets, flatten, resolve
 from emtc_core.config.run import RunConfig, list_algos
 from emtc_core.envs.registry import IMPORTED_BY_MAP
 from emtc_core.envs.trust import VARIABLE
+from emtc_core.envs.zoo.examples import EXAMPLES, EXTRA
 from emtc_core.errors import ConfigError, EmtcError
+from emtc_core.install import how_to_install
 from storage.places import describe_place
 
 _FIRST = frozenset({"algo", "seed", "preset", "env.name", "env.map", "train.t_max"})
@@ -21,8 +24,10 @@ _TOKEN = "launch_token"
 MOST_SEEDS = 8
 TYPE_A_MAP = (
     "Type the map: module:factory names what makes your environment, as my_game:make. It is imported only if "
-    f"{VARIABLE} of this machine lists the module; it is tried for one episode before anything starts."
+    f"{VARIABLE} of this machine lists the module; it is tried for some episodes before anything starts."
 )
+_OWN = ""
+_GAMES = f"Games of PettingZoo and MPE2 that are wrapped already, of those installed here: {how_to_install(EXTRA)}"
 
 
 def show() -> None:
@@ -37,13 +42,15 @@ def show() -> None:
     base = _resolve(choice, steps)
     if base is None:
         return
-    overrides = steps | _sections(base)
+    unruled = success.find(base)
+    rule = success.ask(base, unruled) if unruled else {}
+    overrides = steps | _sections(base, without=success.KEYS if unruled else frozenset()) | (rule or {})
     seeds = _seeds()
     config = _resolve(choice, overrides)
-    if config is None or seeds is None or not _available(config):
+    if config is None or seeds is None or not _available(config) or rule is None:
         st.button("Start", type="primary", disabled=True, key="start_invalid")
         return
-    _success(config)
+    _doubts(config)
     _cost(config, seeds)
     _start(config, seeds)
 
@@ -92,6 +99,14 @@ def _preset() -> str:
 def _map(env: str, maps: list[str]) -> str:
     if env not in IMPORTED_BY_MAP:
         return st.selectbox("Map", maps, key=f"map-{env}", help="Map or scenario.")
+    games = [_OWN, *(map for map in maps if map in EXAMPLES)]
+    if len(games) > 1:
+        game = st.selectbox(
+            "Game", games, format_func=lambda game: game or "my own", key=f"game-{env}", help=_GAMES
+        )  # fmt: skip
+        if game != _OWN:
+            st.caption(escape_markdown(f"{EXAMPLES[game].about[:1].upper()}{EXAMPLES[game].about[1:]}."))
+            return game
     typed = st.text_input(
         "Map", value="", key=f"map-{env}", placeholder="my_game:make", max_chars=300,
         help=f"Import path of your environment, as module:factory. This machine must list the module in {VARIABLE}.",
@@ -123,10 +138,10 @@ def _training_length(usual: RunConfig) -> int:
         )
 
 
-def _sections(base: RunConfig) -> dict[str, object]:
+def _sections(base: RunConfig, *, without: frozenset[str]) -> dict[str, object]:
     defaults = flatten(base)
     overrides: dict[str, object] = {}
-    fields = [info for info in describe_fields() if info.key not in _FIRST]
+    fields = [info for info in describe_fields() if info.key not in _FIRST | without]
     st.markdown("##### All settings")
     st.caption("Closed sections keep the preset's values. Every setting says what it means in its help.")
     relevant = _relevant(base)
@@ -189,11 +204,13 @@ def _available(config: RunConfig) -> bool:
     return True
 
 
-def _success(config: RunConfig) -> None:
-    """Warn where no episode may ever count as a success, which the trial of a stranger's environment showed."""
+def _doubts(config: RunConfig) -> None:
+    """Warn of what the trial of a stranger's environment showed: no success, or nothing to observe."""
     with messages.guarded():
         if doubt := doubt_success(config):
             st.warning(escape_markdown(doubt), icon=":material/flag:")
+        if doubt := doubt_observations(config):
+            st.warning(escape_markdown(doubt), icon=":material/visibility_off:")
 
 
 def _cost(config: RunConfig, seeds: list[int]) -> None:

@@ -17,6 +17,7 @@ from app.components.live import asking, controls, pulse, standing
 from app.figures.chart import Chart, Mark
 from app.figures.live import (
     GATE_METRICS,
+    SUCCESS_RATE,
     contrast_chance,
     draw_gate_dynamics,
     draw_gate_effect,
@@ -25,6 +26,7 @@ from app.figures.live import (
 )
 from app.format import aware, count, duration, escape_markdown, number, percent
 from app.live_session import LiveCurves
+from app.results.success import success_threshold
 from app.theme import ENDED
 from storage.recorder_state import stall_reason
 from storage.runs import RunRow
@@ -55,7 +57,7 @@ def show(run: RunRow) -> None:
 def _frames(run_id: str) -> LiveCurves:
     known = st.session_state.get("live_curves")
     if known is None or known.run_id != run_id:
-        known = st.session_state["live_curves"] = LiveCurves(run_id, (*_FIRST, *GATE_METRICS))
+        known = st.session_state["live_curves"] = LiveCurves(run_id, (*_FIRST, *GATE_METRICS, SUCCESS_RATE))
     return known
 
 
@@ -83,7 +85,10 @@ def _top(run: RunRow, frames: LiveCurves) -> None:
         controls.show(run)
         _freshness(frames)
     with st.container(gap="xxsmall"):
-        run_picker.gate_badge(data.gate_state(run))
+        gate = data.gate_state(run)
+        run_picker.gate_badge(gate)
+        if (why := data.idle_incentive(run)) and why not in (gate.sentence if gate else ""):
+            st.warning(escape_markdown(why), icon=":material/flag:")
         controls.show_log(run)
         asking.show_answers(run)
         standing.show(run)
@@ -97,13 +102,22 @@ def _figures(run: RunRow, frames: LiveCurves) -> None:
         st.progress(done, text=f"{count(run.env_steps)} of {count(run.target_steps)} env steps · {percent(done)}")
         with st.container(horizontal=True, width="content", gap="medium"):
             for label, value, about in (
-                ("Win rate", percent(run.win_rate), "Last greedy evaluation"),
+                _success(run, frames),
                 ("Return", number(run.return_mean), "Last greedy evaluation, mean [env return]"),
                 ("Speed [steps/s]", number(speed), "Training env steps per second"),
                 ("Time left", _time_left(run, speed), "At the present speed"),
                 ("Elapsed", duration(_elapsed(run)), "Since the trainer started"),
             ):
                 st.metric(label, value, help=about, width="content")
+
+
+def _success(run: RunRow, frames: LiveCurves) -> tuple[str, str, str]:
+    """Say how often it wins, or how often it returns what counts as a success."""
+    threshold = success_threshold(run.config)
+    if threshold is None:
+        return "Win rate", percent(run.win_rate), "Last greedy evaluation"
+    about = f"Last greedy evaluation, episodes that returned {threshold:g} [env return] or more"
+    return "Success", percent(frames.latest(SUCCESS_RATE)), about
 
 
 def _latest_speed(run: RunRow, frames: LiveCurves) -> float | None:
@@ -114,8 +128,7 @@ def _latest_speed(run: RunRow, frames: LiveCurves) -> float | None:
     frames.observe(run.env_steps)
     if (seen := frames.steps_per_second()) is not None or not len(frames.metrics):
         return seen
-    rows = frames.metrics.loc[frames.metrics["name"] == _SPEED, "value"]
-    return float(rows.iloc[-1]) if len(rows) else None
+    return frames.latest(_SPEED)
 
 
 def _time_left(run: RunRow, speed: float | None) -> str:
@@ -186,7 +199,14 @@ def _charts(run: RunRow) -> None:
 
 def _draw(run: RunRow, frames: LiveCurves, marks: tuple[Mark, ...]) -> dict[str, Chart]:
     """Draw what the run has, in the order of reading: how the gate judges, what came of it, and what it did."""
-    outcomes = draw_outcomes(frames.evaluations, frames.training_episodes(), run=run.name, marks=marks)
+    outcomes = draw_outcomes(
+        frames.evaluations,
+        frames.training_episodes(),
+        run=run.name,
+        marks=marks,
+        threshold=success_threshold(run.config),
+        metrics=frames.metrics,
+    )
     if not len(frames.gate):
         return {"Outcomes": outcomes}
     dynamics = draw_gate_dynamics(frames.gate, frames.metrics, run=run.name, marks=marks)

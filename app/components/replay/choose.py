@@ -10,6 +10,7 @@ from streamlit.delta_generator import DeltaGenerator
 from app import data, messages, state
 from app.format import count, number
 from app.playback.replay import Replay, make_replay
+from app.results.success import name_outcome
 from storage.queries.episode_search import EpisodePage
 from storage.queries.episodes import Order
 from storage.runs import RunRow
@@ -92,7 +93,7 @@ def _training(run: RunRow, bar: DeltaGenerator, foot: DeltaGenerator, place: Pla
         text = _search(place, place.episode)
         page = _page(place, lambda offset: data.episode_page(run.id, text, order_by=order, limit=LISTED, offset=offset))
         labels = {
-            str(row["episode"]): f"episode {count(row['episode'])} · {_outcome(row)}"
+            str(row["episode"]): f"episode {count(row['episode'])} · {_outcome(run, row)}"
             for row in data.rows_of(page.frame)
         }
         wanted = state.read_int(place.episode)
@@ -110,7 +111,7 @@ def _playback(run: RunRow, bar: DeltaGenerator, foot: DeltaGenerator, place: Pla
         page = _page(place, lambda offset: data.playback_page(run.id, text, limit=LISTED, offset=offset))
         labels = {
             f"{row['env_step']}-{row['episode']}": (
-                f"step {count(row['env_step'])} · episode {row['episode']} · {_outcome(row)}"
+                f"step {count(row['env_step'])} · episode {row['episode']} · {_outcome(run, row)}"
             )
             for row in data.rows_of(page.frame)
         }
@@ -217,6 +218,6 @@ def _select(label: str, labels: dict[str, str], place: Place, *, parameter: str)
     )
 
 
-def _outcome(row: dict[str, Any]) -> str:
-    won = "won" if row["won"] else "not won"
-    return f"{won} · return {number(row['episode_return'])} · {row['length']} steps"
+def _outcome(run: RunRow, row: dict[str, Any]) -> str:
+    ended = name_outcome(run.config, won=bool(row["won"]), episode_return=float(row["episode_return"]))
+    return f"{ended} · return {number(row['episode_return'])} · {row['length']} steps"
