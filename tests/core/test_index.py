@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from emtc_core.memory.index import faiss_gpu
+from emtc_core.memory.index import factory, faiss_gpu
 from emtc_core.memory.index.base import Metric, NeighborIndex
 from emtc_core.memory.index.brute import BruteIndex
 from emtc_core.memory.index.ckdtree import CKDTreeIndex
@@ -194,6 +194,15 @@ def test_the_device_decides_which_index_serves_unlimited_distance() -> None:
     assert isinstance(make_nearest_index("l2", device="cpu"), CKDTreeIndex)
     if importlib.util.find_spec("faiss") is None:
         assert not faiss_gpu.is_available()
+
+
+def test_a_faiss_that_fails_on_this_gpu_is_replaced_and_says_so(monkeypatch: pytest.MonkeyPatch, caplog) -> None:
+    monkeypatch.setattr(factory, "is_available", lambda: True)  # and yet there is no GPU, or no faiss
+    if faiss_gpu.is_available():
+        pytest.skip("faiss searches on a GPU here")
+    with caplog.at_level("WARNING"):
+        assert isinstance(make_nearest_index("l2", device="cuda"), BruteIndex)
+    assert "Every node is compared instead" in caplog.text
 
 
 def test_a_node_exactly_at_the_radius_is_out_for_l2_and_in_for_linf() -> None:
