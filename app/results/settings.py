@@ -10,7 +10,7 @@ Settings = Mapping[str, Value]
 
 TASK = frozenset({"env.name", "env.map"})
 _IDENTITY = frozenset({"algo", "seed", "train.t_max"}) | TASK
-_HARMLESS = ("record.", "checkpoint.", "eval.", "train.device", "train.threads")
+_HARMLESS = ("record.", "checkpoint.", "eval.", "train.device", "train.replay_device", "train.threads")
 """Settings that do not change what is learned."""
 
 

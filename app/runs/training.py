@@ -44,6 +44,7 @@ def train_run(
     token: str | None = None,
     signals: StopSignals | None = None,
     on_progress: Callable[[int], None] = lambda env_step: None,
+    announce: Callable[[str], None] = lambda text: None,
 ) -> RunSummary:
     """Train one created run in this process and leave its final status in the database.
 
@@ -54,6 +55,7 @@ def train_run(
         token: By which this process owns the run; without one it takes the run.
         signals: Where signals are heard already; without them this function listens.
         on_progress: Told the env step after each round.
+        announce: Told, before the first step, what the run will hold in memory.
 
     Raises:
         EmtcError: Whatever made the run fail; the run is marked failed with that sentence.
@@ -61,7 +63,9 @@ def train_run(
     """
     if signals is None:
         with stop_signals() as heard:
-            return train_run(database, run_id, resume=resume, token=token, signals=heard, on_progress=on_progress)
+            return train_run(
+                database, run_id, resume=resume, token=token, signals=heard, on_progress=on_progress, announce=announce
+            )
     if token is None:
         owner = this_process()
         claim_start(database, run_id, owner)
@@ -69,7 +73,12 @@ def train_run(
     with _ending(database, run_id, token, signals):
         config, device = _begin(database, run_id, token)
         summary = _train(
-            database, run_id, config, device, resume=resume, token=token, signals=signals, on_progress=on_progress
+            *(database, run_id, config, device),
+            resume=resume,
+            token=token,
+            signals=signals,
+            on_progress=on_progress,
+            announce=announce,
         )
     _end(database, run_id, summary.status, token, signals)
     return summary
@@ -144,6 +153,7 @@ def _train(
     token: str,
     signals: StopSignals,
     on_progress: Callable[[int], None],
+    announce: Callable[[str], None],
 ) -> RunSummary:
     store = CheckpointStore(run_folder(database, run_id), keep=config.checkpoint.keep, run_id=run_id)
     with (
@@ -154,6 +164,8 @@ def _train(
         loaded = _load(database, run_id, store) if resume else None
         heard = signals.as_control(control, blocked=lambda: recorder.blocked)
         trainer = _make_trainer(config, recorder, heard, store, device, on_progress)
+        for line in trainer.memory_plan.describe():
+            announce(line)
         if loaded is not None:
             _restore(trainer, loaded, recorder, store)
         return trainer.run()

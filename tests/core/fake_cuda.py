@@ -7,7 +7,7 @@ without CUDA lacks more than a device, and what stands in for that is put into P
     GRU cell        no shapes for the fused kernel; cuDNN's has them, but is missing too
     backward        the engine asks the driver for streams; here every leaf of the graph gets a gradient of zeros
     modules         `Module.to` swaps contents, which fake parameters refuse
-    pinned memory   needs a driver
+    pinned memory   needs a driver, and so do events
 
 Two things a GPU refuses or pays for that shapes let pass are refused: products of different types, and copies to the
 host, for which the host would wait.
@@ -71,6 +71,12 @@ class AsOnAGpu(TorchDispatchMode):
         return func(*args, **kwargs)
 
 
+class Event:
+    """A moment on a GPU that has none."""
+
+    def record(self) -> None: ...
+
+
 def stand_in() -> None:
     """Put into this process what a build without CUDA lacks."""
     if torch.version.cuda is None:
@@ -85,6 +91,7 @@ def stand_in() -> None:
     nn.Module.to = _move
     Tensor.backward = _backward
     Tensor.pin_memory = lambda self: self
+    torch.cuda.Event = Event
 
 
 def _gru_cell(from_input, from_hidden, hidden, bias_input=None, bias_hidden=None):
@@ -114,8 +121,14 @@ def _backward(self: Tensor) -> None:
         ahead += [following for following, _ in node.next_functions]
 
 
-def update(config: RunConfig, *, resumed: bool) -> None:
-    """Make one update on the GPU; `resumed` goes on from the state that a learner left on the CPU."""
+def update(config: RunConfig, *, resumed: bool = False, home: str | None = None) -> None:
+    """Make one update on the GPU.
+
+    Args:
+        config: The algorithm.
+        resumed: Go on from the state that a learner left on the CPU.
+        home: Where the replay buffer lives, if not on the GPU.
+    """
     episodes = hard_episodes(BLOCKS)
     saved = make_learner(config, BLOCKS, device="cpu", seed=2).get_state() if resumed else None
     learner = make_learner(config, BLOCKS, device=GPU, seed=1)
@@ -125,13 +138,15 @@ def update(config: RunConfig, *, resumed: bool) -> None:
         stats = learner.update_rollout(episodes, env_step=0)
     else:
         memory = make_memory(episodes)
-        buffer = ReplayBuffer(len(episodes), BLOCKS, device=GPU)
+        buffer = ReplayBuffer(len(episodes), BLOCKS, device=GPU, home=home, priority_alpha=0.6)
         for i, episode in enumerate(episodes):
             buffer.add(episode, beta=np.array(memory.beta[i]))
-        batch = buffer.take(np.arange(len(episodes)))
+        batch = buffer.sample(len(episodes), np.random.default_rng(0))
         shape = batch.ends.shape
         recalled = incentive_inputs(np.zeros(shape), np.zeros(shape), np.ones(shape, np.bool_), device=GPU)
         stats = learner.update(batch, recalled if config.uses_memory else None, env_step=0)
+        buffer.set_priorities(batch.indices, stats.episode_error)
+        buffer.sample(len(episodes), np.random.default_rng(0))
     assert {x.device for x in stats.values()} == {GPU}, stats
     assert stats["train/loss"].dtype is torch.float32, stats["train/loss"].dtype
 
@@ -154,9 +169,10 @@ def list_cases() -> dict[str, Callable[[], None]]:
             sections = dict(SECTIONS.get(algo, {}))
             sections["train"] = {**sections.get("train", {}), "mixed_precision": mixed}
             config = make_config(algo, **sections)
-            cases[f"{algo}, mixed" if mixed else algo] = partial(update, config, resumed=False)
+            cases[f"{algo}, mixed" if mixed else algo] = partial(update, config)
             if algo in RESUMED and not mixed:
                 cases[f"{algo}, resumed"] = partial(update, config, resumed=True)
+    cases["replay in host memory"] = partial(update, make_config("emtc-qplex"), home="cpu")
     return cases
 
 
