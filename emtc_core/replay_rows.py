@@ -130,7 +130,7 @@ class ReplayRows:
                 name: torch.zeros((n_rows, width), dtype=dtype, device=self._home)
                 for name, (width, dtype) in _layout(self._info).items()
             }
-        except (MemoryError, torch.OutOfMemoryError) as exc:
+        except (MemoryError, ValueError, torch.OutOfMemoryError) as exc:  # NumPy calls the largest sizes a ValueError
             size = n_rows * row_bytes(self._info) / 1e9
             raise ConfigError(
                 f"The replay buffer may need {size:,.1f} GB on {self._home.type}, which it does not have. "

@@ -6,11 +6,13 @@ import pytest
 import torch
 
 from emtc_core import draws
+from emtc_core.checkpoint import CheckpointStore
 from emtc_core.config.embed import EmbedConfig
 from emtc_core.embedder.networks import make_embedder
 from emtc_core.learner.learner import make_learner
 from tests.core.learner_cases import BLOCKS, hard_episodes, make_config
 from tests.core.test_learner import make_update
+from tests.core.test_trainer import make_trainer, short_config
 
 CPU, ELSEWHERE = torch.device("cpu"), torch.device("meta")
 LEFT_BY_A_GPU = torch.tensor([7, 0, 0, 0, 0, 0, 0, 0, 64, 0, 0, 0, 0, 0, 0, 0], dtype=torch.uint8)  # seed, offset
@@ -76,3 +78,27 @@ def test_an_embedder_saved_on_a_gpu_goes_on_here():
 def test_on_the_cpu_a_refit_draws_from_the_embedders_own_generator():
     generator = torch.Generator().manual_seed(3)
     assert draws.fork(generator, CPU) is generator
+
+
+def test_a_run_whose_checkpoint_a_gpu_left_comes_to_its_end_here(tmp_path):
+    config = short_config("cds.replay=episode_per", steps=500, algo="emtc-cds")
+    trainer, _ = make_trainer(config, tmp_path)
+    while not trainer._updates:
+        trainer.step()
+    state = trainer.get_state()
+    state["learner"]["generator"] = LEFT_BY_A_GPU
+    state["episodic"]["embedder"]["generator"] = LEFT_BY_A_GPU
+    late = {"places": torch.tensor([0, -1]), "weights": torch.tensor([5.0, 7.0])}  # a GPU's priorities come later
+    state["replay_buffer"]["coming_priorities"] = [late]
+    trainer.checkpoints.save(trainer.env_step, state)
+    ends = []
+    for _ in range(2):
+        resumed, _ = make_trainer(config, tmp_path)
+        loaded = CheckpointStore(tmp_path, keep=2).load_latest()
+        assert loaded is not None
+        resumed.set_state(loaded.state)
+        assert resumed._replay_buffer.get_state()["priority"][0] == 5.0
+        while resumed.env_step < config.train.t_max:
+            resumed.step()
+        ends.append(resumed.get_state()["learner"]["online"])
+    assert all(torch.equal(weight, ends[1][name]) for name, weight in ends[0].items())
