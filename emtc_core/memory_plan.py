@@ -80,17 +80,15 @@ def plan_memory(
     train, steps = config.train, most_steps(config, info)
     replay = (1 + most_pages(train.replay, info, steps)) * PAGE_ROWS * row_bytes(info)
     home = choose_home(config, device, replay, free_bytes)
-    nodes = min(config.memory.capacity, steps + train.replay) if config.uses_memory else 0
-    on_host = {"nodes": nodes * (NODE.itemsize + 4 * info.state_dim + 12 * config.embed.dim + 8)}
-    if device.type == "cpu":
-        on_host = {"replay": replay, "networks": networks} | on_host
-        on_device = {}
-    else:
-        batch = train.batch * (info.episode_limit + 1) * row_bytes(info)
-        on_device = {"batch": batch, "networks": networks, **_searched(config, info, nodes)}
-        on_device, on_host = (
-            ({"replay": replay} | on_device, on_host) if home == device else (on_device, {"replay": replay} | on_host)
-        )
+    nodes = min(config.memory.capacity, 2 * steps) if config.uses_memory else 0  # a step may end an episode: one more
+    episodes, networks_of = {"replay": replay}, {"networks": networks}
+    on_device: dict[str, int] = {}
+    if device.type != "cpu":
+        batch = {"batch": train.batch * (info.episode_limit + 1) * row_bytes(info)}
+        on_device = (episodes if home == device else {}) | batch | networks_of | _searched(config, info, nodes)
+    on_host = {} if "replay" in on_device else episodes
+    on_host = on_host | ({} if on_device else networks_of)
+    on_host = on_host | {"nodes": nodes * (NODE.itemsize + 4 * info.state_dim + 12 * config.embed.dim + 8)}
     room = host_bytes - sum(size for name, size in on_host.items() if name != "replay")
     most = max(1, int(train.replay * room / max(replay, 1)))
     return MemoryPlan(device, home, _positive(on_device), _positive(on_host), host_bytes, most)
