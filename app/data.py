@@ -27,11 +27,9 @@ from app.results.what_if import Rules, Stream, merge_nodes, read_stream
 from app.theme import ENDED
 from emtc_core.envs.base import Scene
 from emtc_core.envs.registry import EnvRow, list_envs
-from emtc_core.errors import StorageError
 from storage.asking.glossary import TableWords, describe_schema
 from storage.care.sizes import Sizes, measure
-from storage.engine import Database, open_database, run_folder
-from storage.files import read_tail
+from storage.engine import Database, open_database
 from storage.queries import compare, curves, episodes, memory, run_table, runs, sweeps
 from storage.queries import gate_state as gates
 from storage.queries.episode_search import EpisodePage, find_episodes, find_playbacks
@@ -42,13 +40,11 @@ from storage.queries.memory import PointDetail, Projection, Snapshot
 from storage.queries.questions import Asked, list_questions
 from storage.queries.run_table import Choices, RunFilter, Shelf
 from storage.runs import RunRow
-from storage.secrets import hide_passwords
 
 if TYPE_CHECKING:
     from emtc_core.memory.remerge import Remerged
 
 DEFAULT_DATABASE = "sqlite:///runs/emtc.db"
-LOG_TAIL_BYTES = 20_000
 JUDGED_AT_ONCE = 40
 
 
@@ -482,13 +478,3 @@ def _alerts(url: str) -> list[Alert]:
 def alerts() -> list[Alert]:
     """Say what happened to runs in the last days, newest first; at most ten seconds old."""
     return _alerts(database_url())
-
-
-def log_tail(run_id: str) -> str:
-    """Read the end of a run's log, or an empty text."""
-    try:
-        path = run_folder(database(), run_id) / "log.txt"
-    except StorageError as exc:
-        return str(exc)
-    text = hide_passwords(read_tail(path, LOG_TAIL_BYTES).decode(errors="replace"))
-    return "\n".join(line.rsplit("\r", 1)[-1] for line in text.splitlines()[-60:])

@@ -5,6 +5,7 @@ Torch is asked in an interpreter of its own: the app never loads it.
 
 import importlib.metadata
 import importlib.util
+import os
 import shutil
 import subprocess
 import sys
@@ -12,7 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from emtc_core.envs.registry import doctor_rows
+from emtc_core.errors import StorageError
 from emtc_core.install import FROM_CHECKOUT, how_to_install
+from storage.places import VARIABLE, check_place, configured
+from storage.secrets import hide_passwords
 
 CHROME_NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
 NEEDED = ("torch", "numba", "streamlit", "sqlalchemy", "umap-learn", "openTSNE")
@@ -43,7 +47,7 @@ class Check:
 def run_checks() -> list[Check]:
     """Run every check; takes seconds."""
     gpu = _ask_cuda()
-    return [*_libraries(), _device(gpu), _faiss(gpu), _chrome(), _apprise(), *_environments()]
+    return [*_libraries(), _device(gpu), _faiss(gpu), _chrome(), _apprise(), _files(), *_environments()]
 
 
 def _check(name: str, usable: bool, detail: str, *, advice: str = "", needed: bool = False) -> Check:
@@ -122,6 +126,17 @@ def _apprise() -> Check:
     found = importlib.util.find_spec("apprise") is not None
     detail = "alerts can be sent: set EMTC_NOTIFY" if found else "alerts stay in the app"
     return _check("apprise", found, detail, advice=how_to_install("alerts"))
+
+
+def _files() -> Check:
+    """Say where the files of new runs go, and whether they can be written there."""
+    try:
+        setting = configured()
+        check_place()
+    except StorageError as exc:
+        return _check("files", False, hide_passwords(os.environ.get(VARIABLE, "")), advice=str(exc))
+    beside = f"beside the database; {VARIABLE} names a place for several machines"
+    return _check("files", True, setting or beside)
 
 
 def _environments() -> list[Check]:

@@ -22,6 +22,7 @@ from emtc_core.checkpoint_file import (
     name_checkpoint,
     read_manifest,
     read_part,
+    set_newer_aside,
     write_checkpoint,
 )
 from emtc_core.control import StopRequested
@@ -85,6 +86,10 @@ class CheckpointStore:
     def list(self) -> list[Path]:
         """List the checkpoints, oldest first."""
         return list_checkpoints(self.folder)
+
+    def set_newer_aside(self, env_step: int) -> None:
+        """Rename what lies beyond a step that the run went back to, so that nothing takes it for the run's state."""
+        set_newer_aside(self.folder, env_step)
 
     def load_latest(self, why_not: Callable[[int], str | None] = lambda env_step: None) -> Loaded | None:
         """Load the newest usable checkpoint, or None if there is none at all.

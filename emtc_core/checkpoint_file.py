@@ -171,6 +171,17 @@ def examine(folder: Path, run_id: str) -> list[Examined]:
     return [_examine(path, run_id) for path in reversed(list_checkpoints(folder))]
 
 
+def examine_open(name: str, file: BinaryIO, size: int, run_id: str) -> Examined:
+    """Check an open checkpoint that lies elsewhere, but for the bytes of its parts: whoever fetches it checks those."""
+    path = Path(name)
+    try:
+        manifest = _read_manifest(path, file, size)
+        check_owner(path, manifest, run_id)
+    except CheckpointError as exc:
+        return Examined(name, _step_in_name(path), str(exc))
+    return Examined(name, manifest.env_step, None)
+
+
 def set_newer_aside(folder: Path, env_step: int) -> None:
     """Rename what lies beyond a step that the run went back to, so that nothing takes it for the run's state."""
     for path in list_checkpoints(folder):

@@ -126,24 +126,17 @@ def refuse_when_read_only(what: str) -> None:
         raise StorageError(f"Nobody can {what} here: {READ_ONLY_VARIABLE}=1 lets this process only read.")
 
 
-def run_folder(database: Database, run_id: str) -> Path:
-    """Name the folder of a run's log and checkpoints; it is not created here.
-
-    It stands beside a SQLite file and in the user's data folder for a server.
+def sweep_folder(database: Database, sweep_id: str) -> Path:
+    """Name the folder of the log of a sweep's scheduler; it is not created here.
 
     Raises:
         StorageError: If the id is none, or the folder is or holds a link or a special file.
     """
-    return find_folder(files_root(database), check_identifier(run_id))
-
-
-def sweep_folder(database: Database, sweep_id: str) -> Path:
-    """Name the folder of the log of a sweep's scheduler, as `run_folder` does."""
     return find_folder(files_root(database), f"sweep-{check_identifier(sweep_id, 'The id of a sweep')}")
 
 
 def files_root(database: Database) -> Path:
-    """Name the folder under which all files of a database lie."""
+    """Name the folder beside a SQLite file, or in the user's data folder for a server, for what belongs to it."""
     return files_root_of(database.path)
 
 

@@ -6,6 +6,7 @@ program makes is private to its user.
 """
 
 import os
+import re
 import shutil
 import stat
 from collections.abc import Generator, Iterator
@@ -17,6 +18,9 @@ from emtc_core.errors import StorageError
 
 FOLDER_MODE = 0o700
 FILE_MODE = 0o600
+_OWN_NAME = re.compile(
+    r"checkpoint-[0-9]+\.[a-z.]+|non-finite-update-[0-9]+\.npz|log\.txt|traceback\.txt|trainer\.json"
+)
 
 
 def find_folder(root: Path, name: str) -> Path:
@@ -65,6 +69,19 @@ def measure_folder(folder: Path) -> tuple[int, int]:
 def is_checkpoint(place: Path) -> bool:
     """Tell by its name whether a file is a checkpoint, whole, begun or set aside."""
     return place.name.startswith("checkpoint-")
+
+
+def list_own_files(folder: Path) -> list[Path]:
+    """List what this program has written into a run's folder that stands among others' files."""
+    return [place for place in folder.glob("*") if _OWN_NAME.fullmatch(place.name) and not place.is_dir()]
+
+
+def remove_own_files(folder: Path) -> None:
+    """Delete what `list_own_files` lists, and the folder if nothing else is in it."""
+    for place in list_own_files(folder):
+        place.unlink(missing_ok=True)
+    with suppress(OSError):  # it is not empty, or was never made
+        folder.rmdir()
 
 
 def make_private_folder(folder: Path) -> None:

@@ -23,6 +23,7 @@ from storage.files import find_strangers
 from storage.guards import IDENTIFIER, is_guarded, is_identifier, shorten, unguarded
 from storage.migrations import upgrade
 from storage.models import Base
+from storage.places import why_no_place
 from storage.queries.episodes import MOST_TRAJECTORY_BYTES
 from storage.secrets import hide_passwords
 
@@ -125,6 +126,7 @@ def _rows(connection: Connection, is_allowed: Callable[[str], bool]) -> Iterator
             where = f"{table.name} {shorten(row.get('id', row.get('run_id')))}"
             yield from _cells(table.name, where, row, readers)
             yield from _modules(table.name, where, row, is_allowed)
+            yield from _place(where, row.get("files") if table.name == "runs" else None)
 
 
 def _reader(column: Column[Any], dialect: Dialect) -> Callable[[Any], Any] | None:
@@ -146,6 +148,12 @@ def _cells(
             continue
         if name in _SHOWN_TEXTS.get(table, ()) and isinstance(value, str) and _CONTROL.search(value):
             yield Finding("notice", where, f"{name} holds control characters; they are shown as text.")
+
+
+def _place(where: str, recorded: object) -> Iterator[Finding]:
+    """Tell of files that lie elsewhere; whether they may be used is asked again by whoever would."""
+    if isinstance(recorded, str) and (why := why_no_place(recorded)):
+        yield Finding("notice", where, why)
 
 
 def _modules(table: str, where: str, row: Mapping[Any, Any], is_allowed: Callable[[str], bool]) -> Iterator[Finding]:

@@ -14,7 +14,7 @@ from sqlalchemy.types import JSON, TypeDecorator
 
 from storage.guards import guard_columns
 
-SCHEMA_VERSION = "0005"
+SCHEMA_VERSION = "0006"
 """The newest Alembic revision; a test keeps it equal to the head of storage/migrations."""
 
 SUMMARY_STEPS = 1000
@@ -116,6 +116,7 @@ class Run(Base):
     gate_removed: Mapped[float | None]  # share of the incentive, mean of the reports so far; none without a gate
     hidden_at: Mapped[datetime | None]  # since when it is drawn only where somebody chooses it
     archived_at: Mapped[datetime | None]  # since when lists leave it out, too
+    files: Mapped[str | None] = mapped_column(Text)  # place of checkpoints and logs; none: beside the database
 
 
 class SweepRow(Base):

@@ -6,8 +6,9 @@ The file is made while there is room and changed in place, which needs no new di
 import logging
 
 from emtc_core.errors import StorageError
-from storage.engine import Database, run_folder
+from storage.engine import Database
 from storage.files import make_private_folder, read_tail
+from storage.places import local_folder
 
 _log = logging.getLogger(__name__)
 _BYTES = 512
@@ -18,7 +19,7 @@ class StateFile:
 
     def __init__(self, db: Database, run_id: str) -> None:
         """Name the file; nothing is created yet."""
-        self._path = run_folder(db, run_id) / "recorder.state"
+        self._path = local_folder(db, run_id) / "recorder.state"
 
     def prepare(self) -> None:
         """Make the file while there is room.

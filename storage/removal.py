@@ -2,15 +2,18 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from sqlalchemy import func, select
+from sqlalchemy import Integer, func, select
 from sqlalchemy.orm import InstrumentedAttribute
 
-from storage.engine import Database, run_folder
-from storage.files import remove_folder
+from emtc_core.errors import StorageError
+from storage.engine import Database
+from storage.files import list_own_files, remove_folder, remove_own_files
+from storage.marks import check_mark
 from storage.models import Entry, EpisodeRow, Evaluation, Run, SnapshotRow, Transition
+from storage.places import Place, local_folder, place_of, run_folder, run_place
+from storage.remote import Found, Remote
 from storage.runs import delete_run
 
 _AT_ONCE = 500  # databases limit the parameters of one statement
@@ -52,13 +55,16 @@ class Total:
     snapshots: int
     files: int
     size_bytes: int
+    why_not: tuple[str, ...] = ()
+    """Why the files of some cannot be counted, which will not be deleted therefore."""
 
     def __str__(self) -> str:
-        return (
+        counted = (
             f"{self.transitions:,} transitions in {self.episodes:,} episodes, {self.evaluations:,} evaluations, "
             f"{self.snapshots:,} snapshots, and {self.files:,} files of logs and checkpoints "
             f"({self.size_bytes / 1e6:,.1f} MB)"
         )
+        return f"{counted}. Some will stay. {' '.join(self.why_not)}" if self.why_not else counted
 
 
 def total_belongings(db: Database, run_ids: Sequence[str]) -> Total:
@@ -73,22 +79,59 @@ def total_belongings(db: Database, run_ids: Sequence[str]) -> Total:
                 return int(connection.execute(asked).scalar_one())
 
             runs += count(Run.id)
-            transitions += count(Run.id, func.sum(Run.env_steps))
+            transitions += count(Run.id, func.sum(Run.env_steps, type_=Integer()))
             episodes += count(EpisodeRow.run_id)
             evaluations += count(Evaluation.run_id)
             snapshots += count(SnapshotRow.run_id)
-    sizes = [size for run_id in run_ids for size in _file_sizes(run_folder(db, run_id))]
-    return Total(runs, transitions, episodes, evaluations, snapshots, len(sizes), sum(sizes))
+    sizes, why_not = _all_file_sizes(db, run_ids)
+    return Total(runs, transitions, episodes, evaluations, snapshots, len(sizes), sum(sizes), why_not)
 
 
-def _file_sizes(folder: Path) -> list[int]:
-    return [path.lstat().st_size for path in folder.rglob("*") if path.is_symlink() or path.is_file()]
+def _all_file_sizes(db: Database, run_ids: Sequence[str]) -> tuple[list[int], tuple[str, ...]]:
+    """Measure the files of several runs, asking a service once; say what cannot be measured."""
+    sizes: list[int] = []
+    reasons: dict[str, None] = {}
+    listed: dict[Remote, dict[str, list[Found]] | StorageError] = {}
+
+    def list_at(remote: Remote) -> dict[str, list[Found]]:
+        if remote not in listed:
+            try:
+                listed[remote] = remote.list_runs()
+            except StorageError as error:
+                listed[remote] = error
+        if isinstance(answer := listed[remote], StorageError):
+            raise answer
+        return answer
+
+    for run_id in run_ids:
+        try:
+            place = run_place(db, run_id)
+            there = list_at(place.remote).get(run_id, []) if place.remote else None
+            sizes += _file_sizes(db, run_id, place, there)
+        except StorageError as error:
+            reasons[str(error)] = None
+    return sizes, tuple(reasons)
 
 
-def list_belongings(db: Database, run_id: str) -> Belongings:
-    """Count what `remove_run` would remove."""
-    folder = run_folder(db, run_id)
-    sizes = _file_sizes(folder)
+def _file_sizes(db: Database, run_id: str, place: Place, there: Sequence[Found] | None = None) -> list[int]:
+    """Measure what a run has beside the database and in its own place; `there` is what is known of a service."""
+    beside = local_folder(db, run_id).rglob("*")
+    sizes = [path.lstat().st_size for path in beside if path.is_symlink() or path.is_file()]
+    if remote := place.files_of(run_id):
+        sizes += [found.size for found in (remote.list_files() if there is None else there)]
+    elif place.recorded is not None:
+        sizes += [path.lstat().st_size for path in list_own_files(run_folder(db, run_id))]
+    return sizes
+
+
+def list_belongings(db: Database, run_id: str, *, leave_files: bool = False) -> Belongings:
+    """Count what `remove_run` would remove.
+
+    Raises:
+        StorageError: If the run's files lie where this machine may not look, or cannot be reached.
+    """
+    place = place_of(db, None) if leave_files else _place_to_clear(db, run_id)
+    sizes = _file_sizes(db, run_id, place)
     with db.read() as connection:
 
         def count(key: InstrumentedAttribute[Any]) -> int:
@@ -101,20 +144,44 @@ def list_belongings(db: Database, run_id: str) -> Belongings:
             snapshots=count(SnapshotRow.run_id),
             entries=count(Entry.run_id),
             children=count(Run.parent_id),
-            folder=str(folder),
+            folder=place.show(run_id),
             files=len(sizes),
             size_bytes=sum(sizes),
         )
 
 
-def remove_run(db: Database, run_id: str) -> None:
-    """Delete a run for good: its rows, then its folder of log and checkpoints.
+def remove_run(db: Database, run_id: str, *, leave_files: bool = False) -> None:
+    """Delete a run for good: its rows, then its log and checkpoints, wherever the run says they lie.
+
+    Args:
+        db: An open database.
+        run_id: The run.
+        leave_files: Delete the rows, and what lies beside the database; leave what lies elsewhere.
 
     Raises:
         RunNotFoundError: If there is no such run.
         RunStateError: If somebody works on it; nothing is removed then.
-        StorageError: If its folder leads elsewhere; nothing is removed then.
+        StorageError: If its folder leads elsewhere, or its files lie where this machine may not look or cannot reach:
+            nothing is removed then.
     """
-    folder = run_folder(db, run_id)  # refused before a row is gone, if it leads elsewhere
+    beside = local_folder(db, run_id)  # refused before a row is gone, if it leads elsewhere
+    place = None if leave_files else _place_to_clear(db, run_id)
+    remote = place.files_of(run_id) if place else None
+    own = run_folder(db, run_id) if place and place.recorded and remote is None else None
+    if remote is not None:
+        remote.list_files()  # asked while nothing is gone yet
     delete_run(db, run_id)
-    remove_folder(folder)
+    remove_folder(beside)
+    if own is not None:
+        remove_own_files(own)
+    if remote is not None:
+        remote.remove_all()
+
+
+def _place_to_clear(db: Database, run_id: str) -> Place:
+    try:
+        place = run_place(db, run_id)
+        check_mark(db, place, run_id)
+        return place
+    except StorageError as error:
+        raise StorageError(f"{error} To delete its rows alone: emtc delete {run_id} --leave-files") from error

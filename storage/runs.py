@@ -87,6 +87,8 @@ class RunRow:
     gate_removed: float | None
     hidden_at: datetime | None
     archived_at: datetime | None
+    files: str | None
+    """Where its checkpoints and logs lie, as `storage.places` writes it; None: beside the database."""
     stall: str | None = None
     """Why its recorder waits (full disk, locked database), when it does."""
 
@@ -229,10 +231,12 @@ def start_run(
     host: str,
     device: str | None,
     token: str | None = None,
+    files: str | None = None,
 ) -> None:
     """Begin a run in this process, which took it by `claim_start` or was handed the token of whoever did.
 
-    Without a token it is taken in the same transaction. Of two processes that try, one succeeds.
+    Without a token it is taken in the same transaction. Of two processes that try, one succeeds. When it begins for
+    the first time, `files` is recorded as the place of its files.
 
     Raises:
         RunNotFoundError: If there is no such run.
@@ -251,6 +255,8 @@ def start_run(
         values |= {"device": device or row.device, "owner_token": token, "claimed_at": row.claimed_at or now}
         values |= {"started_at": row.started_at or now, "ended_at": None, "heartbeat_at": now, "error": None}
         values["archived_at"] = None  # what works is listed
+        if row.started_at is None:
+            values["files"] = files
         connection.execute(update(Run).where(Run.id == run_id).values(**values))
 
 

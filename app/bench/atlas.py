@@ -11,7 +11,8 @@ import numpy as np
 from app.bench.browser import opened_page, served
 from app.bench.records import CONFIG, LENGTH, Figure, make_records, temporary_database
 from emtc_core.recorder import EpisodeRecord, SnapshotRecord
-from storage.engine import Database, run_folder
+from storage.engine import Database
+from storage.places import run_folder
 from storage.recorder import DatabaseRecorder
 from storage.runs import create_run
 

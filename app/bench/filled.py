@@ -21,7 +21,8 @@ from emtc_core.recorder import NullRecorder
 from emtc_core.replay_buffer import ReplayBuffer
 from emtc_core.rollout.collector import Collector
 from emtc_core.trainer import Trainer
-from storage.engine import Database, run_folder
+from storage.engine import Database
+from storage.places import run_folder
 
 FILLING_ENVS = 64
 

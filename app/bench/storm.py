@@ -15,9 +15,10 @@ from app.bench.storms.fleet import STEPS, Fleet, storm_config
 from app.bench.storms.weather import Weather
 from app.bench.storms.witness import Witness, count_rows, find_wrong
 from emtc_core.errors import ConfigError, StorageError
-from storage.engine import Database, open_database, run_folder
+from storage.engine import Database, open_database
 from storage.files import remove_folder
 from storage.outage import patiently
+from storage.places import run_folder
 from storage.queries.runs import list_runs
 
 MINUTES, TRAINERS = 1.0, 4

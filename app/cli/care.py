@@ -50,6 +50,8 @@ def stats(file: DatabaseFile = None, db: DatabaseUrl = DEFAULT_DATABASE, json: A
     print_table(rows, title=sizes.shown, empty=f"{sizes.shown} holds no run.")
     free = "" if sizes.disk_free is None else f"; {size(sizes.disk_free)} are free on its disk"
     say(f"The database takes {size(sizes.database)}, of which a vacuum would give back {size(sizes.reusable)}{free}.")
+    if sizes.unmeasured:
+        say(sizes.unmeasured)
     if sizes.left_behind:
         say(f"Folders of runs that are no more take {size(sizes.left_behind)}.")
 

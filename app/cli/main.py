@@ -68,6 +68,7 @@ COMMANDS = {
     "sql": Command("sql:sql", "Ask a database in SQL; nothing can be changed."),
     "watch": Command("watch:watch", "Tell what happens to runs, and stop those that a rule names."),
     "envs": Command("envs:envs", "List environments and maps with their sizes, usable here or not."),
+    "setup": Command("setup:app", "Bring what an environment needs: emtc setup smac."),
     "bench": Command("bench:bench", "Run one benchmark, or all of the performance budgets."),
     "doctor": Command("doctor:doctor", "Check device, search library, environments and browser."),
 }

@@ -10,12 +10,13 @@ from app.cli.output import DEFAULT_DATABASE, AsJson, DatabaseUrl, RunPrefix, pri
 from app.runs.questions import ask_and_wait, describe
 from app.runs.resume import look
 from emtc_core.control import QuestionKind
-from emtc_core.errors import ConfigError
+from emtc_core.errors import ConfigError, StorageError
 from storage import lifecycle
 from storage.control import ask, ask_stop
-from storage.engine import open_database, run_folder
+from storage.engine import Database, open_database
 from storage.lifecycle import Event
 from storage.liveness import LiveStatus
+from storage.places import run_place
 from storage.queries.gate_state import GateState, gate_state
 from storage.queries.run_table import SORTS, RunFilter, run_page
 from storage.queries.runs import get_run, list_resumes
@@ -87,7 +88,7 @@ def show(run: RunPrefix, db: DatabaseUrl = DEFAULT_DATABASE, json: AsJson = Fals
     """Show one run: status, progress, configuration, versions."""
     database = open_database(db, read_only=True)
     row = get_run(database, run)
-    facts: dict[str, Any] = {**asdict(row), "folder": str(run_folder(database, row.id))}
+    facts: dict[str, Any] = {**asdict(row), "folder": _folder(database, row.id)}
     del facts["owner_token"]
     facts["gate"] = _gate_facts(gate_state(database, row.id))
     standing = look(database, row)
@@ -104,6 +105,14 @@ def show(run: RunPrefix, db: DatabaseUrl = DEFAULT_DATABASE, json: AsJson = Fals
     config = facts.pop("config")
     print_table([{"field": k, "value": v} for k, v in facts.items()], title=f"Run {row.id}", empty="")
     print_table([{"section": k, "values": v} for k, v in config.items()], title="Configuration", empty="")
+
+
+def _folder(db: Database, run_id: str) -> str:
+    """Name the place of a run's files, or say why it is not used here."""
+    try:
+        return run_place(db, run_id).show(run_id)
+    except StorageError as exc:
+        return str(exc)
 
 
 def _gate_facts(state: GateState | None) -> dict[str, Any] | None:
@@ -156,13 +165,16 @@ def delete(
     run: RunPrefix,
     db: DatabaseUrl = DEFAULT_DATABASE,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask; a script is never asked")] = False,
+    leave_files: Annotated[
+        bool, typer.Option("--leave-files", help="Leave checkpoints and logs that do not lie beside the database")
+    ] = False,
 ) -> None:
-    """Delete a run with everything that it recorded, and its folder."""
+    """Delete a run with everything that it recorded, its log and its checkpoints."""
     database = open_database(db, create=False)
     row = get_run(database, run)
     lifecycle.check(row.id, state_now(row), Event.DELETE)
-    belongings = list_belongings(database, row.id)
+    belongings = list_belongings(database, row.id, leave_files=leave_files)
     if not yes and sys.stdin.isatty():
         typer.confirm(f"Delete run {row.id} for good: {belongings}?", abort=True)
-    remove_run(database, row.id)
+    remove_run(database, row.id, leave_files=leave_files)
     say(f"Deleted run {row.id}: {belongings}.")

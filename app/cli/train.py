@@ -26,6 +26,7 @@ from storage.control import ask
 from storage.engine import Database, open_database
 from storage.lifecycle import State
 from storage.ownership import this_process
+from storage.places import describe_place
 from storage.queries.runs import get_run
 from storage.runs import create_run, finish_run
 from storage.runs import start_again as make_again
@@ -57,6 +58,8 @@ def train(
     if doubt := doubt_success(run_config):
         say(f"Warning: {doubt}")
     database = open_database(db)
+    if where := describe_place(database):
+        say(where)
     if detach:
         run_id = launch_run(database, run_config, name=name)
         say(f"Run {run_id} trains in the background. Watch it with: emtc show {run_id}")

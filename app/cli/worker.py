@@ -9,6 +9,7 @@ import typer
 from app.cli.output import DEFAULT_DATABASE, AsJson, DatabaseUrl, print_json, say
 from app.sweeps.worker import Work, leave_signals, summarize
 from storage.engine import open_database, refuse_when_read_only
+from storage.places import check_place, describe_place
 
 
 def worker(
@@ -21,7 +22,10 @@ def worker(
     """Take queued and lost runs from the database and train them; on SIGTERM or SIGUSR1 give them back and end."""
     with leave_signals() as leave:
         refuse_when_read_only("train runs")
+        check_place()
         database = open_database(db, create=False)
+        if where := describe_place(database):
+            say(where)
         if gpu is not None:
             os.environ["CUDA_VISIBLE_DEVICES"] = str(gpu)  # the trainers inherit it
         try:

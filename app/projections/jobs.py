@@ -24,7 +24,8 @@ from app.projections.snapshots import (
 )
 from app.runs.launch import spawn
 from emtc_core.errors import ConfigError
-from storage.engine import Database, run_folder
+from storage.engine import Database
+from storage.places import local_folder
 from storage.projections import JobRow, create_job, get_job, update_job
 from storage.queries.memory import Snapshot
 
@@ -73,7 +74,7 @@ def start_job(
         db, snapshot.id, method=method, params=projection_params(method, n=n, seed=seed, embedder=embedder)
     )
     if job.status == "queued" and job.pid is None:
-        log = run_folder(db, snapshot.run_id) / "projections.txt"
+        log = local_folder(db, snapshot.run_id) / "projections.txt"
         process = spawn(["app.projections", "--job", str(job.id)], log, db=db)
         _sign(db, job.id, process.pid)
     return get_job(db, job.id)

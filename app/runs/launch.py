@@ -23,9 +23,10 @@ from emtc_core.config.run import RunConfig
 from emtc_core.envs.registry import IMPORTED_BY_MAP, check_available, check_trusted, get_env_info
 from emtc_core.envs.trust import FOLDER_VARIABLE, home_folder
 from emtc_core.errors import ConfigError, EmtcError, RunStateError, StorageError
-from storage.engine import Database, is_read_only, refuse_when_read_only, run_folder
+from storage.engine import Database, is_read_only, refuse_when_read_only
 from storage.files import append_private, make_private_folder
 from storage.ownership import get_process_created_at, mark_launched, this_process
+from storage.places import check_place, run_folder
 from storage.queries.runs import get_run, list_runs
 from storage.runs import create_run, find_launch, finish_run
 
@@ -53,8 +54,10 @@ def check_startable(config: RunConfig) -> None:
     Raises:
         EnvUnavailableError: If the environment is not here, or is a module that this machine's user does not list, or
             fails when it is tried.
+        StorageError: If EMTC_FILES names a place that cannot be written from here.
         ConfigError: If CUDA is asked for and there is none, or the replay buffer would not fit into memory.
     """
+    check_place()
     check_available(config.env)
     check_trusted(config.env)
     if config.env.name in IMPORTED_BY_MAP:

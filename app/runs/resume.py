@@ -6,19 +6,25 @@ starts again from step 0 and names it as its parent. Nothing here loads torch.
 
 import socket
 from dataclasses import dataclass
+from pathlib import Path
 
+from app.runs.carrier import is_ours
 from app.runs.launch import start_trainer
 from app.runs.versions import library_versions
-from emtc_core.checkpoint_file import Examined, examine
-from emtc_core.errors import RunStateError
+from emtc_core.checkpoint_file import Examined, examine, examine_open
+from emtc_core.errors import RunStateError, StorageError
 from storage import lifecycle
-from storage.engine import Database, run_folder
+from storage.engine import Database
 from storage.lifecycle import Event
+from storage.marks import check_mark
 from storage.ownership import Owner, this_process
+from storage.places import Place, run_folder, run_place
 from storage.queries.runs import get_run
+from storage.remote import Found, RunFiles
 from storage.runs import RunRow, claim_start, start_again, state_now, why_not_resume_at
 
 GOOD_ENOUGH = 2
+_MOST_SEEN = 1000
 
 
 @dataclass(frozen=True)
@@ -30,6 +36,10 @@ class Standing:
     folder: str
     elsewhere: str | None
     """The machine that trained the run, when it is not this one."""
+    refused: str | None = None
+    """Why this machine may not or cannot look for checkpoints where the run says that they lie."""
+    not_carried: int = 0
+    """How many of the newest checkpoints have not reached the place at a URL."""
 
     @property
     def usable(self) -> Examined | None:
@@ -44,7 +54,7 @@ class Standing:
     @property
     def can_resume(self) -> bool:
         """Whether a resume loses nothing unsaid: there is a checkpoint, or no row that it could cost."""
-        return self.usable is not None or self.env_steps == 0
+        return self.refused is None and (self.usable is not None or self.env_steps == 0)
 
     @property
     def superseded_steps(self) -> int:
@@ -54,6 +64,8 @@ class Standing:
     @property
     def why_not(self) -> str:
         """Say why nothing can be resumed."""
+        if self.refused:
+            return self.refused
         if self.faults:
             return " ".join(self.faults)
         where = f" It was trained on {self.elsewhere}; resume it there." if self.elsewhere else ""
@@ -61,13 +73,42 @@ class Standing:
 
 
 def look(db: Database, row: RunRow) -> Standing:
-    """Examine a run's checkpoints, each once as long as its file stays as it is."""
-    folder = run_folder(db, row.id)
-    found = tuple(examine(folder, row.id))
+    """Examine a run's checkpoints, each once as long as its file stays as it is; at a URL, without fetching one."""
+    elsewhere = row.host if row.host not in (None, socket.gethostname()) else None
+    try:
+        place = run_place(db, row.id)
+        check_mark(db, place, row.id)
+        here, there = _examine(place, row.id, run_folder(db, row.id))
+        found = (*here, *there)
+    except StorageError as exc:
+        return Standing(row.env_steps, (), row.files or "", elsewhere, str(exc))
     if lifecycle.allows(row.state, Event.CLAIM):  # else the rows still grow
         found = tuple(_fitting(db, row.id, each) for each in found)
-    elsewhere = row.host if row.host not in (None, socket.gethostname()) else None
-    return Standing(row.env_steps, found, str(folder), elsewhere)
+    return Standing(row.env_steps, found, place.show(row.id), elsewhere, not_carried=len(here) if place.remote else 0)
+
+
+def _examine(place: Place, run_id: str, folder: Path) -> tuple[list[Examined], list[Examined]]:
+    """Examine what a resume would find, newest first: in this machine's folder, and at a URL what it has of that."""
+    files = place.files_of(run_id)
+    if files is None:
+        return examine(folder, run_id), []
+    there = [_look_into(files, found) for found in reversed(files.list_checkpoints())]
+    newest = there[0].name if there else ""
+    here = examine(folder, run_id) if is_ours(files, folder) else []
+    return [each for each in here if each.name > newest], there
+
+
+def _look_into(files: RunFiles, found: Found) -> Examined:
+    """Look at a checkpoint at a URL, once as long as it stays as it is."""
+    key = (files, found)
+    if key not in _SEEN:
+        if len(_SEEN) >= _MOST_SEEN:
+            _SEEN.clear()
+        _SEEN[key] = files.look_into(found, lambda file: examine_open(found.name, file, found.size, files.run_id))
+    return _SEEN[key]
+
+
+_SEEN: dict[tuple[RunFiles, Found], Examined] = {}
 
 
 def take_to_resume(db: Database, run_id: str) -> Owner:
@@ -79,6 +120,8 @@ def take_to_resume(db: Database, run_id: str) -> Owner:
     row = get_run(db, run_id)
     lifecycle.check(row.id, state_now(row), Event.CLAIM)
     standing = look(db, row)
+    if standing.refused:
+        raise RunStateError(f"Run {row.id} cannot go on here. {standing.refused}")
     if not standing.can_resume:
         raise RunStateError(
             f"Run {row.id} has recorded {row.env_steps:,} steps and no usable checkpoint here. {standing.why_not} "

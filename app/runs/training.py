@@ -14,8 +14,8 @@ import torch
 
 from app.runs.signals import StopSignals, stop_signals
 from app.runs.stopping import leave_run
+from app.runs.stores import storing
 from emtc_core.checkpoint import CheckpointStore, Loaded
-from emtc_core.checkpoint_file import set_newer_aside
 from emtc_core.config.resolve import config_from_stored
 from emtc_core.config.run import RunConfig
 from emtc_core.control import Control, StopRequested
@@ -24,10 +24,11 @@ from emtc_core.envs.registry import check_trusted, make_env
 from emtc_core.errors import CheckpointError, EmtcError, RunInterruptedError, RunStateError, StorageError
 from emtc_core.trainer import RunSummary, Trainer
 from storage.control import DatabaseControl, Heartbeat
-from storage.engine import Database, run_folder
+from storage.engine import Database
 from storage.files import append_private, make_private_folder
 from storage.outage import patiently
 from storage.ownership import this_process
+from storage.places import run_folder, run_place
 from storage.queries.runs import get_run
 from storage.recorder import DatabaseRecorder
 from storage.runs import claim_start, finish_run, start_run, why_not_resume_at
@@ -117,7 +118,7 @@ def _ending(database: Database, run_id: str, token: str, signals: StopSignals) -
             finish_run(database, run_id, "stopped", error=str(exc) or "It was ended at once.", token=token)
         raise
     except BaseException as exc:
-        with suppress(OSError):  # a full disk must not hide what happened
+        with suppress(OSError, StorageError):  # a full disk, or no place, must not hide what happened
             _keep_traceback(run_folder(database, run_id))
         sentence = hide_passwords(str(exc) if isinstance(exc, EmtcError) else f"{type(exc).__name__}: {exc}")
         try:
@@ -133,11 +134,13 @@ def _begin(database: Database, run_id: str, token: str) -> tuple[RunConfig, torc
     check_trusted(config.env)  # the row says which module is imported
     device = choose_device(config.train.device)
     configure_threads(config.train.threads)
-    me = this_process(token)
+    me, files = this_process(token), run_place(database, run_id).recorded
 
     def start() -> None:
-        pid, created_at, host = me.pid, me.pid_created_at, me.host
-        start_run(database, run_id, pid=pid, pid_created_at=created_at, host=host, device=str(device), token=token)
+        pid, created_at, host, used = me.pid, me.pid_created_at, me.host, str(device)
+        start_run(
+            database, run_id, pid=pid, pid_created_at=created_at, host=host, device=used, token=token, files=files
+        )
 
     patiently(database, start)
     return config, device
@@ -155,10 +158,10 @@ def _train(
     on_progress: Callable[[int], None],
     announce: Callable[[str], None],
 ) -> RunSummary:
-    store = CheckpointStore(run_folder(database, run_id), keep=config.checkpoint.keep, run_id=run_id)
     with (
         closing(Heartbeat(database, run_id, token=token)),
         closing(DatabaseControl(database, run_id, token=token)) as control,
+        storing(database, run_id, config.checkpoint.keep) as store,
         _recording(database, run_id, token) as recorder,
     ):
         loaded = _load(database, run_id, store) if resume else None
@@ -216,7 +219,7 @@ def _restore(trainer: Trainer, loaded: Loaded, recorder: DatabaseRecorder, store
     """Bring the trainer to the checkpoint; only when it stands there are later rows superseded."""
     trainer.set_state(loaded.state)
     recorder.supersede(loaded.env_step, checkpoint=loaded.name, passed_over=loaded.passed_over)
-    set_newer_aside(store.folder, loaded.env_step)
+    store.set_newer_aside(loaded.env_step)
 
 
 def _make_trainer(

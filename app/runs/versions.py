@@ -5,7 +5,7 @@ from importlib.metadata import PackageNotFoundError, version
 
 from emtc_core import __version__
 
-LIBRARIES = ("torch", "numpy", "numba", "scipy", "sqlalchemy", "gfootball", "smac", "jaxmarl", "pettingzoo")
+LIBRARIES = ("torch", "numpy", "numba", "scipy", "sqlalchemy", "gfootball", "jaxmarl", "pettingzoo")
 
 
 def library_versions() -> dict[str, str]:

@@ -10,7 +10,7 @@ from app.runs.launch import check_startable, start_trainer
 from app.runs.resume import look
 from app.runs.versions import library_versions
 from emtc_core.config.resolve import config_from_stored
-from emtc_core.errors import ConfigError, EnvUnavailableError
+from emtc_core.errors import ConfigError, EnvUnavailableError, StorageError
 from storage.claims import Claim, give_back
 from storage.engine import Database
 from storage.queries.runs import get_run
@@ -45,14 +45,15 @@ class Starter:
             sentence = f"Its trainer ended {MOST_STARTS} times without a word. The log says more."
             finish_run(self._db, claim.run_id, "failed", error=sentence, token=claim.token)
             return None
-        if claim.resume and (why_not := self._why_no_resume(claim)):
-            self._starts[self._replace(claim, why_not)] = self._starts[claim.run_id]
+        standing = look(self._db, get_run(self._db, claim.run_id)) if claim.resume else None
+        if standing and standing.refused:  # to start again from 0 would forget what lies there
+            sentence = f"It cannot go on from here. {standing.refused}"
+            finish_run(self._db, claim.run_id, "failed", error=sentence, token=claim.token)
+            return None
+        if standing and not standing.can_resume:
+            self._starts[self._replace(claim, standing.why_not)] = self._starts[claim.run_id]
             return None
         return start_trainer(self._db, claim.run_id, token=claim.token, resume=claim.resume, give_back=gives_back)
-
-    def _why_no_resume(self, claim: Claim) -> str | None:
-        standing = look(self._db, get_run(self._db, claim.run_id))
-        return None if standing.can_resume else standing.why_not
 
     def _replace(self, claim: Claim, why_not: str) -> str:
         """Give a run's place in the sweep to a new one that starts from step 0; what the old one recorded stays."""
@@ -74,10 +75,14 @@ class Fitness:
         """Give a run back that another machine must train, and say why; None if it can be trained here.
 
         Raises:
-            StorageError: If the database does not answer.
+            StorageError: If the database or the place of files does not answer; the run waits again then.
         """
         row = get_run(self._db, claim.run_id)
-        why = self._why_not_here(row.config) or self._why_not_from_here(claim)
+        try:
+            why = self._why_not_here(row.config) or self._why_not_from_here(claim)
+        except StorageError:  # the place of files does not answer just now: asked again at the next tick
+            give_back(self._db, claim.run_id, token=claim.token, claim=claim)
+            raise
         if why is None:
             return None
         give_back(self._db, claim.run_id, token=claim.token, claim=claim)
@@ -98,11 +103,13 @@ class Fitness:
         return self._known[asked]
 
     def _why_not_from_here(self, claim: Claim) -> str | None:
-        """Its checkpoint lies on the machine that had it before, and this one does not reach it."""
-        if not claim.resume or claim.host in (None, socket.gethostname()):
+        """Its checkpoint lies where this machine does not reach it: on the one that had it before, or elsewhere."""
+        if not claim.resume:
             return None
         standing = look(self._db, get_run(self._db, claim.run_id))
-        if standing.can_resume or standing.checkpoints:
+        if standing.refused:
+            return standing.refused
+        if claim.host in (None, socket.gethostname()) or standing.can_resume or standing.checkpoints:
             return None
         return (
             f"it was trained on {claim.host}, and no checkpoint of it is in {standing.folder}. A worker there goes on "

@@ -53,7 +53,7 @@ class EnvConfig(Section):
     """Which game, and its own settings."""
 
     name: str = "skirmish"
-    """Environment: skirmish, grf, smac, smax or pettingzoo."""
+    """Environment: skirmish, grf, smac, smacv2, smax or pettingzoo."""
     map: Annotated[str, Field(min_length=1, max_length=300)] = "3m"
     """Map or scenario; for pettingzoo, module:factory."""
     skirmish: SkirmishConfig = SkirmishConfig()

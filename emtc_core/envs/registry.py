@@ -23,7 +23,8 @@ from emtc_core.errors import EnvUnavailableError
 ADAPTERS: dict[str, str] = {
     "skirmish": "emtc_core.envs.skirmish.adapter",
     "grf": "emtc_core.envs.grf.adapter",
-    "smac": "emtc_core.envs.smac",
+    "smac": "emtc_core.envs.smac.adapter",
+    "smacv2": "emtc_core.envs.smac.v2",
     "smax": "emtc_core.envs.smax",
     "pettingzoo": "emtc_core.envs.pettingzoo",
 }

@@ -112,6 +112,7 @@ _COLUMNS: Final = {
     "runs.gate_removed": "share of the incentive that the gate removed; NULL without a gate",
     "runs.hidden_at": "since when it is drawn only where it is chosen (UTC)",
     "runs.archived_at": "since when lists leave it out (UTC)",
+    "runs.files": "folder or URL of its checkpoints and logs; NULL: beside the database",
     "sweeps.jobs": "trainers at once",
     "sweeps.plan": "its file and its runs (JSON)",
     "resumes.env_step": "where the run went on",

@@ -1,8 +1,9 @@
 """What a bundle holds, and how the rows of a run go from one database to another.
 
 The same copy makes a bundle of one's own runs and takes a stranger's runs in: every value is looked at on its way, what
-belongs to a process or a machine (who trains, who may write, on which host) stays behind, and so do hidden and archived
-marks. A run that was at work arrives as stopped. Notebook entries, jobs, commands and checkpoints are never copied.
+belongs to a process or a machine (who trains, who may write, on which host, where files lie) stays behind, and so do
+hidden and archived marks. A run that was at work arrives as stopped. Notebook entries, jobs, commands and checkpoints
+are never copied.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,7 +22,7 @@ from storage.models import Base, ProjectionRow, Run, SnapshotRow, SweepRow
 from storage.queries.episodes import THINNED
 
 _NOBODY_S: Final = dict.fromkeys(
-    ("pid", "pid_created_at", "host", "launch_token", "owner_token", "claimed_at", "hidden_at", "archived_at")
+    ("pid", "pid_created_at", "host", "launch_token", "owner_token", "claimed_at", "hidden_at", "archived_at", "files")
 )
 _AT_WORK: Final = frozenset({"queued", "running", "paused"})
 _ALWAYS: Final = ("resumes", "evaluations", "metrics", "gate_stats", "transition_summary")

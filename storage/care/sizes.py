@@ -5,15 +5,16 @@ row takes on the disk with its indexes. So kinds are close, and the size of the 
 """
 
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 
 from sqlalchemy import ColumnElement, Connection, LargeBinary, exists, func, select
 from sqlalchemy.orm import InstrumentedAttribute
 
+from emtc_core.errors import StorageError
 from storage.engine import Database, files_root
-from storage.files import measure_folder
+from storage.files import find_folder, measure_folder
 from storage.guards import unguarded
 from storage.models import (
     AskedEvaluation,
@@ -28,11 +29,14 @@ from storage.models import (
     Transition,
     TransitionSummary,
 )
+from storage.places import Place, place_of
+from storage.remote import Found
 
 TRANSITION_BYTES = 70
 _EPISODE_BYTES = 110  # beside its trajectory
 _ROW_BYTES = {MetricRow: 98, GateStats: 130, Evaluation: 130, AskedEvaluation: 130, TransitionSummary: 110}
 _BEYOND_ALL = 1 << 50  # a number of steps that somebody made up is not multiplied out of its column
+_MOST_REASONS = 3
 _SAMPLE = 200  # episodes of a run whose trajectories are measured
 
 
@@ -76,20 +80,56 @@ class Sizes:
     runs: tuple[RunSize, ...]
     left_behind: int
     """In folders of runs that are no more."""
+    unmeasured: str = ""
+    """Which files lie where this machine may not look or cannot reach, so that they are in no figure."""
 
 
 def measure(db: Database) -> Sizes:
-    """Measure a database and everything that lies beside it, the biggest run first."""
-    root = files_root(db)
-    folders = {place.name: measure_folder(place) for place in _folders(root)}
+    """Measure a database and everything that lies beside it or in its runs' own place, the biggest run first."""
+    folders = {place.name: measure_folder(place) for place in _folders(files_root(db))}
     with db.read() as connection:
-        runs = _runs(connection, folders)
+        placed, unmeasured = _placed(db, connection)
+        runs = _runs(connection, {name: _both(folders.get(name), placed.get(name)) for name in {*folders, *placed}})
         database, reusable = file_sizes(connection, db)
     known = {run.run_id for run in runs}
     left = [sum(taken) for name, taken in folders.items() if name not in known and not name.startswith("sweep-")]
     free = shutil.disk_usage(db.path.parent).free if db.path else None
     ordered = tuple(sorted(runs, key=lambda run: (-run.total, run.run_id)))
-    return Sizes(db.shown, database, reusable, free, ordered, sum(left))
+    return Sizes(db.shown, database, reusable, free, ordered, sum(left), unmeasured)
+
+
+def _placed(db: Database, connection: Connection) -> tuple[dict[str, tuple[int, int]], str]:
+    """Measure the files of runs that do not lie beside the database, and say which cannot be measured."""
+    found: dict[str, tuple[int, int]] = {}
+    reasons: list[str] = []
+    rows = connection.execute(select(Run.files, Run.id).where(Run.files.is_not(None)).order_by(Run.files, Run.id)).all()
+    for recorded in dict.fromkeys(row.files for row in rows):
+        run_ids = [row.id for row in rows if row.files == recorded]
+        try:
+            place = place_of(db, recorded)
+            found |= _measure_place(place, run_ids)
+        except StorageError as error:
+            reasons.append(
+                f"The files of {len(run_ids):,} run{'s' if len(run_ids) != 1 else ''} are not counted. {error}"
+            )
+    return found, " ".join(reasons[:_MOST_REASONS])
+
+
+def _measure_place(place: Place, run_ids: list[str]) -> dict[str, tuple[int, int]]:
+    if place.remote is not None:
+        there = place.remote.list_runs()
+        return {run_id: _add_up(there.get(run_id, [])) for run_id in run_ids}
+    return {run_id: measure_folder(find_folder(place.root, run_id)) for run_id in run_ids}
+
+
+def _add_up(files: Sequence[Found]) -> tuple[int, int]:
+    checkpoints = sum(found.size for found in files if found.is_checkpoint)
+    return checkpoints, sum(found.size for found in files) - checkpoints
+
+
+def _both(beside: tuple[int, int] | None, placed: tuple[int, int] | None) -> tuple[int, int]:
+    a, b = beside or (0, 0), placed or (0, 0)
+    return a[0] + b[0], a[1] + b[1]
 
 
 def _folders(root: Path) -> list[Path]:

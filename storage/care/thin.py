@@ -5,17 +5,20 @@ snapshots but every n-th and the last, and checkpoints. What is gone leaves a se
 thinned trajectory is the blob of no array, and a run without its transitions or checkpoints is not resumed.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 
 from sqlalchemy import Connection, delete, func, select, update
 
 from storage import lifecycle
 from storage.care.sizes import TRANSITION_BYTES, octets, snapshot_octets
-from storage.engine import Database, run_folder
-from storage.files import is_checkpoint
+from storage.engine import Database
+from storage.files import is_checkpoint, list_own_files
 from storage.lifecycle import Event
+from storage.marks import check_mark
 from storage.models import EpisodeRow, ProjectionRow, SnapshotRow, Transition
+from storage.places import run_folder, run_place
 from storage.queries.episodes import THINNED
 from storage.runs import find_run, locked_row, state_now
 
@@ -72,7 +75,6 @@ def count_thinning(db: Database, run_id: str, what: Thinning) -> Gone:
         RunNotFoundError: If there is no such run.
         RunStateError: If somebody works on it.
     """
-    folder = run_folder(db, run_id)
     lifecycle.check(run_id, state_now(find_run(db, run_id)), Event.THIN)
     with db.read() as connection:
         total = Gone()
@@ -87,7 +89,7 @@ def count_thinning(db: Database, run_id: str, what: Thinning) -> Gone:
         for snapshot_id in _surplus(connection, run_id, what.snapshots_every):
             total += Gone(snapshots=1, size_bytes=_snapshot_bytes(connection, snapshot_id))
     if what.checkpoints:
-        sizes = [place.lstat().st_size for place in folder.glob("*") if is_checkpoint(place)]
+        sizes = [size for size, _ in _checkpoints(db, run_id)]
         total += Gone(checkpoints=len(sizes), size_bytes=sum(sizes))
     return total
 
@@ -105,7 +107,6 @@ def thin_run(db: Database, run_id: str, what: Thinning) -> Gone:
         RunStateError: If somebody works on it, or takes it meanwhile.
     """
     gone = count_thinning(db, run_id, what)
-    folder = run_folder(db, run_id)
     with db.read() as connection:
         surplus = _surplus(connection, run_id, what.snapshots_every)
     for snapshot_id in surplus:
@@ -119,9 +120,22 @@ def thin_run(db: Database, run_id: str, what: Thinning) -> Gone:
     if what.checkpoints:
         with db.transaction() as connection:  # nobody takes the run while its files go
             _check(connection, run_id)
-            for place in [place for place in folder.glob("*") if is_checkpoint(place)]:
-                place.unlink(missing_ok=True)
+            for _, remove in _checkpoints(db, run_id):
+                remove()
     return gone
+
+
+def _checkpoints(db: Database, run_id: str) -> list[tuple[int, Callable[[], None]]]:
+    """List a run's checkpoints wherever they lie: the size of each, and what removes it."""
+    place = run_place(db, run_id)
+    check_mark(db, place, run_id)
+    files = place.files_of(run_id)
+    here = [path for path in list_own_files(run_folder(db, run_id)) if is_checkpoint(path)]
+    there = [found for found in files.list_files() if found.is_checkpoint] if files else []
+    return [
+        *((path.lstat().st_size, partial(path.unlink, missing_ok=True)) for path in here),
+        *((found.size, partial(files.remove, found.name)) for found in there if files),
+    ]
 
 
 def _check(connection: Connection, run_id: str) -> None:

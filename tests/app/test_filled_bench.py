@@ -5,7 +5,8 @@ from app.bench.filled import save_filled_state
 from app.runs.versions import library_versions
 from emtc_core.checkpoint import CheckpointStore
 from emtc_core.config.resolve import resolve
-from storage.engine import open_database, run_folder
+from storage.engine import open_database
+from storage.places import run_folder
 from storage.runs import create_run
 
 FAST = ["embed.min_entries=64", "embed.batch=64", "train.burn_in=8", "train.batch=8"]

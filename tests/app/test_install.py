@@ -34,6 +34,6 @@ def test_beside_a_wheel_the_packages_of_the_extra_are_named(tmp_path, monkeypatc
     assert "wheel" in install.how_to_upgrade()
 
 
-@pytest.mark.parametrize("extra", ["gpu", "smax", "pettingzoo", "alerts", "ray", "postgres"])
+@pytest.mark.parametrize("extra", ["gpu", "smax", "pettingzoo", "alerts", "ray", "postgres", "files"])
 def test_every_extra_that_a_hint_names_exists(extra):
     assert extra in tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]

@@ -11,7 +11,8 @@ from app.runs.launch import estimate, kill_run, launch_run
 from app.runs.resume import resume_run
 from emtc_core.config.resolve import resolve
 from emtc_core.errors import ConfigError, EnvUnavailableError, RunStateError
-from storage.engine import open_database, run_folder
+from storage.engine import open_database
+from storage.places import run_folder
 from storage.projections import create_job, get_job
 from storage.queries.memory import find_projection, get_snapshot, list_snapshots
 from storage.queries.runs import get_run, list_runs

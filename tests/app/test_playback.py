@@ -147,7 +147,7 @@ def test_each_entry_of_a_state_has_its_own_scale():
     [
         ("pettingzoo", "tests.core.zoo_example:make", "does not list it"),
         ("pettingzoo", "nonsense", "must read module:factory"),
-        ("smac", "10m_vs_11m", "has no map"),
+        ("smac", "no_such_map", "has no map"),
         ("skirmish", "3m", "must have shape"),
         ("chess", "board", "must be one of"),
     ],

@@ -7,12 +7,14 @@ import psutil
 import pytest
 from sqlalchemy import update
 
-from app.sweeps.starting import Fitness
+from app.sweeps.starting import Fitness, Starter
 from emtc_core.config.resolve import resolve
+from emtc_core.errors import StorageError
 from storage.claims import Claim, Worker, claim_any
 from storage.engine import Database, open_database
 from storage.lifecycle import State
 from storage.models import Run
+from storage.queries.runs import list_runs
 from storage.runs import find_run
 from storage.sweeps import PlannedRun, save_sweep
 
@@ -58,4 +60,55 @@ def test_an_environment_that_is_not_here_is_left_to_a_machine_that_has_it(tmp_pa
     assert "no_such_map" in sentence
     row = find_run(db, claim.run_id)
     assert (row.state, row.host) == (State.CREATED, None)
+    db.dispose()
+
+
+def claim_trained_run(db: Database, me: Worker, files: str) -> Claim:
+    """Claim a run that has rows, and whose files lie in a place."""
+    queued = claim_run_of(db, me)
+    with db.transaction() as connection:
+        began = find_run(db, queued.run_id).created_at
+        values = {"env_steps": 100, "started_at": began, "host": socket.gethostname(), "pid": None, "files": files}
+        connection.execute(update(Run).values(**values))
+    claim = claim_any(db, me)
+    assert claim is not None
+    return claim
+
+
+def test_a_run_whose_files_lie_elsewhere_is_left_to_a_machine_that_reaches_them(tmp_path: Path, me: Worker) -> None:
+    db = open_database(f"sqlite:///{tmp_path / 'x.db'}")
+    claim = claim_trained_run(db, me, "s3://bucket/emtc")
+    sentence = Fitness(db).refuse(claim)
+    assert sentence is not None
+    assert "Set EMTC_FILES=s3://bucket/emtc" in sentence
+    assert find_run(db, claim.run_id).state == State.CREATED
+    db.dispose()
+
+
+def test_a_scheduler_starts_no_run_again_from_0_whose_files_it_does_not_reach(tmp_path: Path, me: Worker) -> None:
+    db = open_database(f"sqlite:///{tmp_path / 'x.db'}")
+    claim = claim_trained_run(db, me, "s3://bucket/emtc")
+    assert Starter(db).start(claim) is None
+    row = find_run(db, claim.run_id)
+    assert (row.state, row.env_steps, row.sweep_id) == (State.FAILED, 100, "aaaa0000")
+    assert "Set EMTC_FILES=s3://bucket/emtc" in (row.error or "")
+    assert list_runs(db)["id"].tolist() == [claim.run_id], "no other run took its place"
+    db.dispose()
+
+
+def test_a_run_waits_while_the_place_of_files_does_not_answer(
+    tmp_path: Path, me: Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    db = open_database(f"sqlite:///{tmp_path / 'x.db'}")
+    claim = claim_run_of(db, me)
+    monkeypatch.setenv("EMTC_FILES", str(tmp_path / "unmounted"))
+    fitness = Fitness(db)
+    with pytest.raises(StorageError, match="is no folder here"):
+        fitness.refuse(claim)
+    assert find_run(db, claim.run_id).state == State.CREATED
+    (tmp_path / "mounted").mkdir()
+    monkeypatch.setenv("EMTC_FILES", str(tmp_path / "mounted"))
+    again = claim_any(db, me)
+    assert again is not None
+    assert fitness.refuse(again) is None
     db.dispose()

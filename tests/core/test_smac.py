@@ -1,23 +1,25 @@
-"""The adapter of StarCraft II: what it says when something is missing, and that it adds nothing of its own."""
+"""The adapters of StarCraft II: what they say when something is missing, and that they add nothing of their own."""
 
+import os
+import signal
 import sys
-from collections.abc import Iterator
-from importlib.util import find_spec
-from pathlib import Path
-from types import ModuleType
 
 import numpy as np
+import psutil
 import pytest
 
-from emtc_core.config.env import EnvConfig
-from emtc_core.envs.base import VectorEnv
+from emtc_core.config.env import EnvConfig, SkirmishConfig
 from emtc_core.envs.checker import check_env, random_actions
-from emtc_core.envs.registry import doctor_rows, get_env_info, list_envs, make_env, make_scene
-from emtc_core.envs.smac import SmacEnv, find_obstacle
+from emtc_core.envs.registry import check_available, doctor_rows, get_env_info, list_envs, make_env, make_scene
+from emtc_core.envs.skirmish.maps import MAPS, make_info
+from emtc_core.envs.smac import link, places
+from emtc_core.envs.smac.adapter import find_obstacle
+from emtc_core.envs.smac.env import SmacEnv
+from emtc_core.envs.smac.maps import SMAC_MAPS, SMACV2_MAPS, state_names
 from emtc_core.errors import EnvUnavailableError
 from emtc_core.seeding import derive_seed
 from tests.core.smac_double import StarCraft2Env
-from tests.require import require
+from tests.core.smac_machine import ROOT, Machine, wait_until_gone
 
 PAPER = {
     "1c3s5z": (270, 15), "3s5z": (216, 14), "3s_vs_5z": (68, 11), "5m_vs_6m": (98, 12), "MMM2": (322, 18),
@@ -25,111 +27,137 @@ PAPER = {
 }  # fmt: skip
 
 
-class Machine:
-    """A machine on which things are installed one after the other."""
-
-    def __init__(self, folder: Path, patch: pytest.MonkeyPatch):
-        self.site, self.game = folder / "site", folder / "StarCraftII"
-        self.site.mkdir()
-        patch.syspath_prepend(str(self.site))
-        patch.setenv("SC2PATH", str(self.game))
-
-    def package(self, *path: str, text: str = "") -> None:
-        folder = self.site
-        for part in path:
-            folder = folder / part
-            folder.mkdir(exist_ok=True)
-            (folder / "__init__.py").touch()
-        (folder / "__init__.py").write_text(text)
-
-    def install_all(self, *maps: str) -> None:
-        self.package("smac", "env", "starcraft2")
-        self.package("smac", "env", "starcraft2", "maps")
-        registry = self.site / "smac" / "env" / "starcraft2" / "maps" / "smac_maps.py"
-        registry.write_text("def get_smac_map_registry():\n    return {'3m': {}, '25m': {}}\n")
-        self.package("smac", "env", text="from tests.core.smac_double import StarCraft2Env\n")
-        self.package("pysc2")
-        (self.game / "Versions").mkdir(parents=True)
-        folder = self.game / "Maps" / "SMAC_Maps"
-        folder.mkdir(parents=True)
-        for name in maps:
-            (folder / f"{name}.SC2Map").touch()
+def pids(env: SmacEnv) -> list[int]:
+    return [game._process.pid for game in env._games if game is not None]
 
 
-@pytest.fixture
-def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Machine]:
-    real = forget_packages()
-    yield Machine(tmp_path, monkeypatch)
-    forget_packages()
-    sys.modules.update(real)
+def any_actions(seen) -> np.ndarray:
+    return random_actions(seen.avail, np.random.default_rng(0))
 
 
-def forget_packages() -> dict[str, ModuleType]:
-    """Take the game's packages out of the import system and hand them back."""
-    names = [name for name in sys.modules if name.split(".")[0] in ("smac", "pysc2")]
-    return {name: sys.modules.pop(name) for name in names}
+class TestSizes:
+    @pytest.mark.parametrize(("map", "sizes"), PAPER.items())
+    def test_those_of_the_papers_maps_are_known_without_the_game(self, map: str, sizes: tuple[int, int]):
+        info = get_env_info(EnvConfig(name="smac", map=map))
+        assert info is not None
+        assert (info.state_dim, info.n_actions) == sizes
+        rows = {row.map: row for row in list_envs() if row.env == "smac"}
+        assert (rows[map].state_dim, rows[map].n_actions) == sizes
 
+    @pytest.mark.parametrize("map", MAPS)
+    def test_smac_and_its_simulator_have_the_same(self, map: str):
+        ours, own = get_env_info(EnvConfig(name="smac", map=map)), make_info(MAPS[map], SkirmishConfig())
+        assert ours is not None
+        for name in ("n_agents", "n_actions", "obs_dim", "state_dim", "episode_limit", "agent_block", "action_names"):
+            assert getattr(ours, name) == getattr(own, name)
 
-@pytest.mark.parametrize(("map", "sizes"), PAPER.items())
-def test_sizes_of_the_papers_maps_are_known_without_the_game(map: str, sizes: tuple[int, int]):
-    info = get_env_info(EnvConfig(name="smac", map=map))
-    assert info is not None
-    assert (info.state_dim, info.n_actions) == sizes
-    rows = {row.map: row for row in list_envs() if row.env == "smac"}
-    assert (rows[map].state_dim, rows[map].n_actions) == sizes
+    @pytest.mark.parametrize(
+        ("map", "obs_dim", "state_dim", "n_actions"),
+        [
+            ("terran_5_vs_5", 82, 120, 11), ("protoss_5_vs_5", 92, 130, 11), ("zerg_5_vs_5", 82, 120, 11),
+            ("terran_10_vs_10", 162, 290, 16), ("protoss_10_vs_11", 191, 327, 17), ("zerg_20_vs_20", 322, 780, 26),
+            ("terran_20_vs_23", 346, 858, 29), ("protoss_20_vs_23", 389, 901, 29),
+        ],
+    )  # fmt: skip
+    def test_those_of_smacv2_are_what_its_package_tells(self, map, obs_dim, state_dim, n_actions):
+        info = get_env_info(EnvConfig(name="smacv2", map=map))
+        assert info is not None
+        assert (info.obs_dim, info.state_dim, info.n_actions) == (obs_dim, state_dim, n_actions)
+
+    @pytest.mark.parametrize("known", [*SMAC_MAPS.values(), *SMACV2_MAPS.values()])
+    def test_every_entry_of_a_state_has_a_name_of_its_own(self, known):
+        names = state_names(known)
+        assert len(names) == len(set(names)) == known.sizes()["state_shape"]
 
 
 class TestWhatIsMissing:
+    def test_first_the_isolated_environment_with_the_command_that_makes_it(self, monkeypatch, tmp_path):
+        monkeypatch.delenv(places.PYTHON_VARIABLE, raising=False)
+        monkeypatch.setattr(places, "home", lambda: tmp_path)
+        assert find_obstacle() == f"it needs StarCraft II, whose isolated environment is not in {tmp_path / 'env'}."
+        with pytest.raises(EnvUnavailableError, match=r"To get it: emtc setup smac$"):
+            make_env(EnvConfig(name="smac", map="3m"), n_envs=1)
+        with pytest.raises(EnvUnavailableError, match=r"See: emtc doctor$"):
+            check_available(EnvConfig(name="smacv2", map="zerg_5_vs_5"))
+        advice = {row.env: row.how_to_get for row in doctor_rows()}
+        assert advice["smac"] == advice["smacv2"] == "emtc setup smac"
+
+    def test_an_interpreter_of_ones_own_that_is_not_there_is_named(self, machine: Machine):
+        machine.python.unlink()
+        assert find_obstacle() == f"EMTC_SMAC_PYTHON names {machine.python}, which is not there."
+
+    def test_an_interpreter_that_does_not_answer_is_named(self, machine: Machine):
+        machine.make_python("exit 3")
+        assert find_obstacle() == f"the interpreter {machine.python} does not answer (CalledProcessError)."
+
     def test_the_optimiser_of_that_name_is_recognised(self, machine: Machine):
         machine.package("smac", "facade")
         assert "hyperparameter optimiser" in find_obstacle()
 
-    def test_then_the_engine_binding_then_the_game_then_the_maps(self, machine: Machine):
+    def test_then_the_packages_then_the_game_then_the_maps(self, machine: Machine):
+        assert find_obstacle() == f"the package smac is not in the environment of {machine.python}."
         machine.package("smac", "env", "starcraft2")
-        if find_spec("pysc2") is None:
-            assert find_obstacle() == "the package pysc2 is not installed."
+        assert find_obstacle() == f"the package pysc2 is not in the environment of {machine.python}."
         machine.package("pysc2")
         assert find_obstacle() == f"StarCraft II is not in {machine.game} (SC2PATH)."
         (machine.game / "Versions").mkdir(parents=True)
-        assert "SMAC's maps are not in" in find_obstacle()
-        (machine.game / "Maps").mkdir()
-        (machine.game / "Maps" / "3m.SC2Map").touch()
+        assert find_obstacle() == f"SMAC's maps are not in {machine.game / 'Maps'}."
+        machine.add_maps("3m")
         assert find_obstacle() == ""
-
-    def test_the_refusal_names_what_is_missing_and_every_step(self, machine: Machine):
-        machine.package("smac", "facade")
-        with pytest.raises(EnvUnavailableError, match="optimiser") as refusal:
-            make_env(EnvConfig(name="smac", map="3m"), n_envs=1)
-        for step in ("pip uninstall -y smac", "oxwhirl/smac.git", "4.10", "SC2PATH", "SMAC_Maps"):
-            assert step in str(refusal.value)
+        reasons = {row.env: row.reason for row in doctor_rows()}
+        assert reasons["smac"] == ""
+        assert "the package smacv2 is not" in reasons["smacv2"]
 
     def test_a_single_missing_map_is_named(self, machine: Machine):
         machine.install_all("3m")
-        with pytest.raises(EnvUnavailableError, match=r"cannot find 8m\.SC2Map"):
-            make_env(EnvConfig(name="smac", map="8m"), n_envs=1)
+        with pytest.raises(EnvUnavailableError, match=r"8m\.SC2Map is not in"):
+            machine.make("8m")
+        with pytest.raises(EnvUnavailableError, match=r"32x32_flat\.SC2Map is not in"):
+            machine.make("zerg_5_vs_5", env="smacv2")
 
-    def test_the_doctor_has_a_line_for_it(self, machine: Machine):
-        machine.install_all("3m")
-        assert {row.env: row.usable for row in doctor_rows()}["smac"]
+    def test_this_projects_packages_do_not_reach_the_games_interpreter(self, monkeypatch):
+        monkeypatch.setenv("PYTHONPATH", str(ROOT))
+        monkeypatch.setenv("VIRTUAL_ENV", "x")
+        assert not {"PYTHONPATH", "VIRTUAL_ENV"} & places.isolated_environ().keys()
 
 
 class TestInstalled:
-    def test_maps_beyond_the_papers_come_from_the_package(self, machine: Machine):
-        machine.install_all("3m")
+    def test_maps_are_listed_and_one_of_ones_own_too(self, ready: Machine):
+        ready.add_maps("my_map")
         rows = {row.map: row for row in list_envs() if row.env == "smac"}
         assert rows["25m"].available
-        assert rows["25m"].obs_dim is None
+        assert rows["25m"].obs_dim == 4 + 25 * 5 + 24 * 5 + 1
+        assert rows["my_map"].obs_dim is None
+        assert "32x32_flat" not in rows
+        rows = {row.map: row for row in list_envs() if row.env == "smacv2"}
+        assert len(rows) == 15
+        assert rows["terran_10_vs_11"].available
 
-    def test_it_keeps_the_contract(self, machine: Machine):
-        machine.install_all("3m")
-        env = make_env(EnvConfig(name="smac", map="3m"), n_envs=3)
+    def test_it_keeps_the_contract(self, ready: Machine):
+        env = ready.make("3m", 3)
         assert env.info == get_env_info(EnvConfig(name="smac", map="3m"))
         assert check_env(env, steps=150, reproducible=False) == []
+        workers = pids(env)
+        assert len(set(workers)) == 3
         env.close()
+        env.close()
+        assert not any(map(psutil.pid_exists, workers))
+        assert len(ready.events("close")) == 3
+
+    def test_this_process_never_meets_the_packages(self, ready: Machine):
+        env = ready.make()
+        env.step(any_actions(env.reset(0)))
+        env.close()
+        assert not {"smac", "smacv2", "pysc2", "s2clientprotocol"} & sys.modules.keys()
+
+    def test_so_does_smacv2(self, ready: Machine):
+        env = ready.make("terran_5_vs_5", 2, env="smacv2")
+        assert env.info.env == "smacv2"
+        assert check_env(env, steps=130, reproducible=False) == []
         env.close()
 
-    def test_it_shows_what_the_game_shows(self):
-        env = SmacEnv(lambda seed: StarCraft2Env("2s3z", seed, continuing_episode=True), map="2s3z", n_envs=2)
+    def test_it_shows_what_the_game_shows(self, ready: Machine):
+        env = ready.make("2s3z", 2)
         game = StarCraft2Env("2s3z", derive_seed(4, "smac", 1), continuing_episode=True)
         seen, rng, over = env.reset(4), np.random.default_rng(0), False
         game.reset()
@@ -145,26 +173,144 @@ class TestInstalled:
         assert seen.truncated[1] == info.get("episode_limit", False)
         env.close()
 
-    def test_a_reset_in_the_first_battle_does_not_launch_a_second_game(self):
-        StarCraft2Env.launched = 0
-        env = SmacEnv(lambda seed: StarCraft2Env("3m", seed), map="3m", n_envs=1)
-        env.reset(0)
-        env.reset(0)
-        assert StarCraft2Env.launched == 1
+    def test_every_copy_has_a_seed_and_a_game_of_its_own(self, ready: Machine):
+        env = ready.make("3m", 2)
+        env.reset(7)
+        env.reset(8)
         env.close()
+        launched = ready.events("launch")
+        assert {int(seed) for *_, seed in launched} == {derive_seed(7, "smac", 0), derive_seed(7, "smac", 1)}
+        assert len({pid for pid, *_ in launched}) == len(launched) == 2
 
-    def test_a_broken_connection_truncates_and_is_not_won(self):
-        class Broken(StarCraft2Env):
-            def step(self, actions):
-                return 0, True, {}
-
-        env = SmacEnv(lambda seed: Broken("3m", seed), map="3m", n_envs=1)
-        seen = env.reset(0)
-        seen = env.step(random_actions(seen.avail, np.random.default_rng(0)))
+    def test_a_broken_connection_truncates_and_is_not_won(self, ready: Machine):
+        env = ready.make(does="lose")
+        seen = env.step(any_actions(env.reset(0)))
         assert seen.truncated[0]
         assert not seen.terminated[0]
         assert not seen.won[0]
         env.close()
+        assert len(ready.events("launch")) == 1
+
+    def test_what_the_game_prints_is_no_answer(self, ready: Machine, capfd):
+        env = ready.make(does="chatter")
+        env.step(any_actions(env.reset(0)))
+        env.close()
+        assert "the game speaks" in capfd.readouterr().err
+
+
+class TestWorkersThatEnd:
+    def test_one_that_is_killed_truncates_its_battle_alone_and_is_started_anew(self, ready: Machine):
+        env = ready.make("3m", 2)
+        seen = env.reset(0)
+        first, other = pids(env)
+        os.kill(first, signal.SIGKILL)
+        seen = env.step(any_actions(seen))
+        assert seen.truncated.tolist() == [True, False]
+        assert not seen.terminated.any()
+        assert not seen.won.any()
+        still = env.step(any_actions(seen))
+        np.testing.assert_array_equal(still.obs[0], seen.obs[0])
+        seen = env.reset()
+        assert seen.avail.any(axis=(1, 2)).all()
+        assert pids(env)[0] != first
+        assert pids(env)[1] == other
+        assert not env.step(any_actions(seen)).truncated.any()
+        env.close()
+        seeds = [int(event[-1]) for event in ready.events("launch")]
+        assert seeds[2] == derive_seed(0, "smac", 0, 1)
+
+    def test_the_game_that_it_leaves_ends_with_it(self, ready: Machine):
+        env = ready.make(does="child")
+        seen = env.reset(0)
+        game = int(ready.events("child")[0][-1])
+        os.kill(pids(env)[0], signal.SIGKILL)
+        env.step(any_actions(seen))
+        assert wait_until_gone(game)
+        env.close()
+
+    def test_closing_ends_the_game_too(self, ready: Machine):
+        env = ready.make(does="child")
+        env.reset(0)
+        game = int(ready.events("child")[0][-1])
+        env.close()
+        assert wait_until_gone(game)
+
+    def test_a_game_that_dies_again_and_again_ends_the_run_with_a_sentence(self, ready: Machine):
+        env = ready.make(does="die")
+
+        def play() -> None:
+            for _ in range(5):
+                seen = env.reset(0)
+                while not seen.truncated[0]:
+                    seen = env.step(any_actions(seen))
+
+        with pytest.raises(EnvUnavailableError, match=r"lost 3 times in copy 0 .* ended by SIGKILL\.$"):
+            play()
+        assert len(ready.events("launch")) == 3
+        env.close()
+
+    def test_so_does_one_that_dies_at_its_start(self, ready: Machine):
+        env = ready.make(does="die-at-reset")
+        with pytest.raises(EnvUnavailableError, match=r"lost 3 times .* ended with exit code 7\.$"):
+            env.reset(0)
+        env.close()
+
+    def test_a_game_that_cannot_start_is_told_in_one_line(self, ready: Machine):
+        env = ready.make(does="refuse")
+        with pytest.raises(EnvUnavailableError) as refusal:
+            env.reset(0)
+        assert str(refusal.value) == (
+            "smac 3m could not start a battle: RuntimeError: SC2 did not start. What led to it is in the log."
+        )
+        env.close()
+
+    def test_an_exchange_that_is_broken_off_leaves_no_answer_for_the_next(self, ready: Machine):
+        env = ready.make("3m", 2)
+        seen = env.reset(0)
+        actions = any_actions(seen)
+
+        class StopError(Exception):
+            pass
+
+        def stop(*_: object) -> None:
+            raise StopError
+
+        env._games[1].take_step = stop  # pyright: ignore  # as a signal would
+        with pytest.raises(StopError):
+            env.step(actions)
+        assert pids(env) == []
+        again = env.reset(0)
+        assert again.avail.any(axis=(1, 2)).all()
+        assert not env.step(any_actions(again)).truncated.any()
+        env.close()
+
+    def test_a_fault_of_the_package_is_told_in_one_line(self, ready: Machine):
+        env = ready.make(does="fail")
+        actions = any_actions(env.reset(0))
+        with pytest.raises(EnvUnavailableError, match=r"3m could not go on: AssertionError: a unit .* is in the log"):
+            env.step(actions)
+        env.close()
+
+    def test_a_package_that_does_not_load_is_told_in_one_line(self, ready: Machine):
+        ready.package("smac", "env", text="raise TypeError('Descriptors cannot\\nbe created directly.')")
+        with pytest.raises(EnvUnavailableError) as refusal:
+            ready.make()
+        said = "TypeError: Descriptors cannot be created directly."
+        assert str(refusal.value) == f"smac 3m could not be made: {said} What led to it is in the log."
+
+    def test_a_silent_worker_is_ended(self, ready: Machine, monkeypatch):
+        monkeypatch.setattr(link, "PATIENCE_S", 3.0)
+        env = ready.make(does="hang")
+        seen = env.step(any_actions(env.reset(0)))
+        assert seen.truncated[0]
+        assert pids(env) == []
+        env.close()
+
+    def test_an_interpreter_that_cannot_start_is_named(self, ready: Machine):
+        ready.make().close()  # what the interpreter has is known for some seconds
+        ready.python.write_text("#!/no/such/interpreter\n")
+        with pytest.raises(EnvUnavailableError, match="cannot be started"):
+            ready.make()
 
 
 def test_replays_are_drawn_from_states_alone():
@@ -172,67 +318,15 @@ def test_replays_are_drawn_from_states_alone():
     scene = make_scene("smac", "3m", states)
     assert scene.note == "StarCraft II."
     assert len(scene.kind) == 6
-    assert make_scene("smac", "3m", states).walkable is None
+    assert scene.walkable is None
 
 
-@pytest.fixture
-def real_package():
-    missing = [name for name in ("smac", "pysc2", "s2clientprotocol") if find_spec(name) is None]
-    require("smac", not missing, f"not installed: {', '.join(missing)}")
-
-
-@pytest.mark.usefixtures("real_package")
-class TestRealPackageOverAScriptedClient:
-    """The public package itself, with a scripted game at the other end of its protocol."""
-
-    @staticmethod
-    def script(monkeypatch: pytest.MonkeyPatch, map: str, enemy_damage: float):
-        from smac.env.starcraft2 import starcraft2 as module
-
-        from tests.reference.sc2_client import ScriptedRunConfig
-
-        config = ScriptedRunConfig(map, enemy_damage)
-        monkeypatch.setattr(module.run_configs, "get", lambda version=None: config)
-        return module.StarCraft2Env, config
-
-    @pytest.mark.parametrize("map", ["3m", "2s3z"])
-    @pytest.mark.parametrize(("enemy_damage", "fights", "end"), [(0.3, 1, "won"), (2, 1, "lost"), (0, 0, "cut")])
-    def test_it_agrees_with_the_package_step_by_step(self, monkeypatch, map, enemy_damage, fights, end):
-        starcraft, _ = self.script(monkeypatch, map, enemy_damage)
-        env = SmacEnv(lambda seed: starcraft(map, seed=seed, continuing_episode=True), map=map, n_envs=2)
-        assert env.info == get_env_info(EnvConfig(name="smac", map=map))
-        game, rng = starcraft(map_name=map), np.random.default_rng(1)
-        for _ in range(2):
-            seen, over = env.reset(0), False
-            game.reset()
-            while not over:
-                np.testing.assert_array_equal(seen.obs[0], np.stack(game.get_obs()))
-                np.testing.assert_array_equal(seen.state[0], game.get_state().astype(np.float32))
-                np.testing.assert_array_equal(seen.avail[0], np.array(game.get_avail_actions(), bool))
-                actions = self.aggressive(seen.avail, rng) if fights else np.where(seen.avail[..., 1], 1, 0)
-                actions[1] = actions[0]
-                seen = env.step(actions)
-                reward, over, info = game.step(actions[0].tolist())
-                assert seen.reward[0] == np.float32(reward)
-                assert (seen.terminated | seen.truncated)[0] == over
-            assert seen.won[0] == info["battle_won"]
-            assert end == ("won" if seen.won[0] else "cut" if seen.truncated[0] else "lost")
-        env.close()
-        game.close()
-
-    def test_it_keeps_the_contract(self, monkeypatch):
-        starcraft, config = self.script(monkeypatch, "3m", 0.3)
-        env: VectorEnv = SmacEnv(lambda seed: starcraft("3m", seed=seed, continuing_episode=True), map="3m", n_envs=2)
-        assert check_env(env, steps=150, reproducible=False) == []
-        env.close()
-        assert len(config.games) == 2
-        assert all(game.closed for game in config.games)
-
-    @staticmethod
-    def aggressive(avail: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-        """Shoot where possible, otherwise mostly walk east."""
-        shots = avail.copy()
-        shots[..., :6] = False
-        can_shoot = shots.any(axis=-1)
-        walk = np.where(avail[..., 4] & (rng.random(avail.shape[:2]) < 0.7), 4, random_actions(avail, rng))
-        return np.where(can_shoot, random_actions(shots, rng), walk)
+@pytest.mark.parametrize(("env", "map"), [("smac", "25m"), ("smacv2", "protoss_5_vs_5")])
+def test_states_that_cannot_be_drawn_are_shown_with_their_names(env: str, map: str):
+    info = get_env_info(EnvConfig(name=env, map=map))
+    assert info is not None
+    actions = np.zeros((1, info.n_agents), np.int64)
+    scene = make_scene(env, map, np.zeros((2, info.state_dim), np.float32), actions)
+    assert scene.note
+    assert len(scene.value_names) == info.state_dim
+    assert scene.value_names[0] == "agent 0 health"

@@ -7,8 +7,9 @@ from sqlalchemy import update
 from app.components.live.standing import describe_checkpoints, describe_resumes
 from app.runs.resume import Standing, look
 from emtc_core.checkpoint_file import Examined, name_checkpoint, write_checkpoint
-from storage.engine import Database, run_folder
+from storage.engine import Database
 from storage.models import Run
+from storage.places import run_folder
 from storage.queries.runs import get_run, list_resumes, list_runs
 from storage.runs import rewind_run, start_again
 from tests.pages.seed import seed_run

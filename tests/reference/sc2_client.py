@@ -1,10 +1,12 @@
 """A scripted StarCraft II: speaks the game's protocol to the real `smac` package, with toy rules.
 
 It stands where pysc2's controller of a running game would: units walk and shoot by simple deterministic
-rules and are created anew when all are dead, as SMAC's maps do. It needs the package s2clientprotocol.
+rules and are created anew when all are dead, as SMAC's maps do, or when they are asked for, as on SMACv2's.
+It runs in the game worker's interpreter, where `install` puts it in the game's place, and needs s2clientprotocol.
 """
 
 import math
+import os
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 
@@ -35,13 +37,18 @@ ARMIES = {
     "3m": ([MARINE] * 3, [ENEMY_MARINE] * 3),
     "2s3z": ([STALKER] * 2 + [ZEALOT] * 3, [ENEMY_STALKER] * 2 + [ENEMY_ZEALOT] * 3),
 }
+# SMACv2's own unit types are the last nine of the game's list, in alphabetic order
+N_TYPES = 2_000
+SMACV2_TYPES = ("baneling", "colossus", "hydralisk", "marauder", "marine", "medivac", "stalker", "zealot", "zergling")
+SHIELDS = {"colossus": 150.0, "stalker": 80.0, "zealot": 50.0}
+ENEMY_SHIELDS = {4: 150.0, 74: 80.0, 73: 50.0}
 
 
 class ScriptedController:
     """The part of pysc2's RemoteController that StarCraft2Env calls."""
 
     def __init__(self, map_name: str, enemy_damage: float = 1.0):
-        self._armies = ARMIES[map_name]
+        self._armies = ARMIES.get(map_name, ([], []))  # SMACv2's map is empty
         self._enemy_damage = enemy_damage
         self._next_tag = 1
         self.units: dict[int, Unit] = {}
@@ -92,10 +99,20 @@ class ScriptedController:
                 if tag in self.units:
                     self.units[tag].order = (command.ability_id, target)
 
+    def data(self):
+        return SimpleNamespace(units=range(N_TYPES))
+
     def debug(self, commands) -> None:
         for command in commands:
             for tag in command.kill_unit.tag:
                 self.units.pop(tag, None)
+            if command.HasField("create_unit"):
+                self._create(command.create_unit)
+
+    def _create(self, wanted) -> None:
+        own = wanted.unit_type - (N_TYPES - len(SMACV2_TYPES))
+        shield = SHIELDS.get(SMACV2_TYPES[own], 0.0) if wanted.owner == 1 else ENEMY_SHIELDS.get(wanted.unit_type, 0.0)
+        self._add(wanted.owner, wanted.unit_type, 100.0, shield, wanted.pos.x, wanted.pos.y)
 
     def step(self, loops: int) -> None:
         for _ in range(loops):
@@ -145,9 +162,11 @@ class ScriptedController:
     def _spawn(self) -> None:
         for owner, army, x in ((1, self._armies[0], 11.0), (2, self._armies[1], 19.0)):
             for row, (unit_type, health, shield) in enumerate(army):
-                tag, self._next_tag = self._next_tag, self._next_tag + 1
-                y = 14.0 + row * 1.25
-                self.units[tag] = Unit(tag, owner, unit_type, x, y, health, health, shield, shield)
+                self._add(owner, unit_type, health, shield, x, 14.0 + row * 1.25)
+
+    def _add(self, owner: int, unit_type: int, health: float, shield: float, x: float, y: float) -> None:
+        tag, self._next_tag = self._next_tag, self._next_tag + 1
+        self.units[tag] = Unit(tag, owner, unit_type, x, y, health, health, shield, shield)
 
 
 class ScriptedGame:
@@ -166,6 +185,7 @@ class ScriptedRunConfig:
 
     def __init__(self, map_name: str, enemy_damage: float = 1.0):
         self._map_name, self._enemy_damage = map_name, enemy_damage
+        self.version = None
         self.games: list[ScriptedGame] = []
 
     def start(self, **_: object) -> ScriptedGame:
@@ -174,3 +194,12 @@ class ScriptedRunConfig:
 
     def map_data(self, path: str) -> bytes:
         return b"map"
+
+
+def install() -> None:
+    """Stand in the place of the game in this interpreter; SC2_SCRIPT reads "map:enemy damage"."""
+    from pysc2 import run_configs
+
+    map_name, _, enemy_damage = os.environ["SC2_SCRIPT"].partition(":")
+    config = ScriptedRunConfig(map_name, float(enemy_damage))
+    run_configs.get = lambda version=None: config

@@ -8,7 +8,8 @@ import sqlite3
 import sys
 from contextlib import closing
 
-from storage.engine import open_database, run_folder
+from storage.engine import open_database
+from storage.places import run_folder
 from storage.projections import save_projection
 from storage.queries.memory import get_snapshot, list_snapshots
 from storage.recorder import DatabaseRecorder

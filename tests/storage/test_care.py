@@ -15,9 +15,10 @@ from storage.care.sizes import measure
 from storage.care.thin import Gone, Thinning, count_thinning, thin_run
 from storage.care.upkeep import back_up_now, list_at_work, vacuum
 from storage.check import check_run
-from storage.engine import Database, open_database, run_folder
+from storage.engine import Database, open_database
 from storage.foreign import check_database
 from storage.models import EpisodeRow, Run, SnapshotRow, Transition
+from storage.places import run_folder
 from storage.queries.curves import evaluations
 from storage.queries.episodes import get_trajectory, list_episodes
 from storage.queries.gate import gate_chart

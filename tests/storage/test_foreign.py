@@ -12,9 +12,10 @@ import pytest
 from emtc_core.errors import StorageError
 from storage import engine
 from storage.check import check_run
-from storage.engine import Database, files_root, files_root_of, open_database, run_folder, sweep_folder
+from storage.engine import Database, files_root, files_root_of, open_database, sweep_folder
 from storage.files import read_tail
 from storage.foreign import check_database
+from storage.places import run_folder
 from storage.queries.runs import list_runs
 from storage.runs import create_run, find_run
 from tests.hostile import ACTS, make_bomb, tamper
@@ -30,7 +31,7 @@ HARMLESS = {
     "an unknown environment", "a name that is a page", "a status of its own", "a pid of everybody", "a pid too long",
     "steps below zero", "a name that commands the terminal", "a configuration of other kinds", "words for numbers",
     "numbers beyond all", "episodes of another length", "snapshots of another size", "a blob of other arrays",
-    "a deep configuration", "missing tables",
+    "a deep configuration", "missing tables", "files in a folder of mine", "files at a stranger's address",
 }  # fmt: skip
 
 

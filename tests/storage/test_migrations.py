@@ -25,8 +25,8 @@ ASSETS = Path(__file__).parents[1] / "assets"
 NEXT = """
 import sqlalchemy as sa
 from alembic import op
-revision = "0006"
-down_revision = "0005"
+revision = "0007"
+down_revision = "0006"
 
 def upgrade():
     with op.batch_alter_table("runs", recreate="always") as table:
@@ -57,8 +57,8 @@ def next_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A future version of the program with one more migration; returns that migration's file."""
     scripts = Path(shutil.copytree(upgrade.SCRIPTS, tmp_path / "scripts"))
     monkeypatch.setattr(upgrade, "SCRIPTS", scripts)
-    monkeypatch.setattr(upgrade, "SCHEMA_VERSION", "0006")
-    return scripts / "versions" / "0006_colour.py"
+    monkeypatch.setattr(upgrade, "SCHEMA_VERSION", "0007")
+    return scripts / "versions" / "0007_colour.py"
 
 
 def test_a_database_of_every_released_schema_opens_whole(old: str) -> None:
@@ -134,10 +134,10 @@ def test_a_reader_does_not_upgrade(old: str, next_version: Path) -> None:
 
 
 def test_a_server_is_upgraded_too(postgres_url: str, next_version: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(upgrade, "SCHEMA_VERSION", "0005")
+    monkeypatch.setattr(upgrade, "SCHEMA_VERSION", "0006")
     open_database(postgres_url).dispose()
     next_version.write_text(NEXT.format(then="pass").replace(', recreate="always"', ""))
-    monkeypatch.setattr(upgrade, "SCHEMA_VERSION", "0006")
+    monkeypatch.setattr(upgrade, "SCHEMA_VERSION", "0007")
     db = open_database(postgres_url)
     with db.read() as connection:
         assert "colour" in {column["name"] for column in inspect(connection).get_columns("runs")}

@@ -3,7 +3,8 @@
 import pytest
 
 from emtc_core.errors import RunNotFoundError, RunStateError
-from storage.engine import Database, run_folder
+from storage.engine import Database
+from storage.places import run_folder
 from storage.recorder import DatabaseRecorder
 from storage.removal import list_belongings, remove_run
 from storage.runs import find_run, start_again, start_run

@@ -20,11 +20,12 @@ from app.runs.resume import look, take_to_resume
 from app.runs.versions import library_versions
 from emtc_core.config.resolve import resolve
 from emtc_core.config.run import RunConfig
-from storage.engine import Database, run_folder
+from storage.engine import Database
 from storage.files import append_private, make_private_folder
 from storage.lifecycle import State
 from storage.outage import patiently
 from storage.ownership import get_process_created_at, mark_launched, this_process
+from storage.places import run_folder
 from storage.queries.runs import get_run
 from storage.runs import create_run, start_again
 

@@ -28,6 +28,8 @@ def show(sizes: Sizes) -> None:
         )
     if sizes.left_behind:
         st.caption(f"Folders of runs that are no more take {size(sizes.left_behind)} beside it.")
+    if sizes.unmeasured:
+        st.warning(escape_markdown(sizes.unmeasured), icon=":material/cloud_off:")
     if sizes.disk_free is not None and sizes.disk_free < _SCARCE * sizes.database:
         st.warning("The disk is nearly full: thin runs below, then vacuum, or make room elsewhere.")
     _acts()

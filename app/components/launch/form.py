@@ -13,6 +13,7 @@ from emtc_core.config.run import RunConfig, list_algos
 from emtc_core.envs.registry import IMPORTED_BY_MAP
 from emtc_core.envs.trust import VARIABLE
 from emtc_core.errors import ConfigError, EmtcError
+from storage.places import describe_place
 
 _FIRST = frozenset({"algo", "seed", "preset", "env.name", "env.map", "train.t_max"})
 _USUAL_PRESET = "demo"
@@ -201,7 +202,7 @@ def _cost(config: RunConfig, seeds: list[int]) -> None:
     left.metric("Expected duration, each run", f"≈ {duration(expected.seconds)}", help=expected.basis)
     middle.metric("Expected disk use, each run", f"≈ {size(expected.disk_bytes)}")
     right.metric("Runs", count(len(seeds)), help="They start together and share this machine.")
-    st.caption(f"The speed behind it is {expected.basis}.")
+    st.caption(escape_markdown(f"The speed behind it is {expected.basis}. {describe_place(data.database())}"))
 
 
 def _start(config: RunConfig, seeds: list[int]) -> None:

@@ -7,11 +7,11 @@ from typing import get_args
 import pandas as pd
 import streamlit as st
 
-from app import data, messages, state
+from app import data, messages, run_files, state
 from app.components.live import asking
 from app.format import aware, count, duration, escape_markdown
 from app.runs.launch import kill_run
-from app.runs.resume import launch_again, look, resume_run
+from app.runs.resume import launch_again, resume_run
 from emtc_core.control import Command
 from emtc_core.errors import EmtcError
 from storage import lifecycle
@@ -42,11 +42,13 @@ def show(run: RunRow) -> None:
 
 def _offer(run: RunRow) -> None:
     """Offer to go on from a checkpoint, or else a new run: nothing recorded is removed unsaid."""
-    standing = look(data.database(), run)
+    standing = run_files.standing(run)
     if not standing.can_resume:
-        if st.button("Start again from step 0", icon=":material/restart_alt:", type="primary", key="start-again"):
+        weight = "secondary" if standing.refused else "primary"  # where that is set right, the run can still go on
+        if st.button("Start again from step 0", icon=":material/restart_alt:", type=weight, key="start-again"):
             _try(lambda: _start_again(run.id))
-        st.caption(escape_markdown(f"As a new run; this one keeps its rows. {standing.why_not}"))
+        why_not = "" if standing.refused else standing.why_not  # the panel below has said it
+        st.caption(escape_markdown(f"As a new run; this one keeps its rows. {why_not}"))
         return
     resume = "Resume from the last checkpoint"
     if st.button(resume, icon=":material/replay:", type="primary", key="resume-ended"):

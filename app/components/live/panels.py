@@ -11,7 +11,7 @@ from typing import Any
 
 import streamlit as st
 
-from app import data, messages, state
+from app import data, messages, run_files, state
 from app.components import curves, pin, run_picker
 from app.components.live import asking, controls, pulse, standing
 from app.figures.chart import Chart, Mark
@@ -229,7 +229,7 @@ def _window_chosen() -> Callable[[list[float]], None]:
 
 def _log(run_id: str) -> None:
     with st.expander("Log of the trainer", icon=":material/terminal:"):
-        text = data.log_tail(run_id)
+        text = run_files.log_tail(run_id)
         if text:
             st.code(text, language=None, height=280)
         else:

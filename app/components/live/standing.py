@@ -3,9 +3,9 @@
 import pandas as pd
 import streamlit as st
 
-from app import data, state
+from app import data, run_files, state
 from app.format import count, escape_markdown
-from app.runs.resume import GOOD_ENOUGH, Standing, look
+from app.runs.resume import GOOD_ENOUGH, Standing
 from emtc_core.checkpoint_file import FIRST_STEP
 from storage.lifecycle import State
 from storage.queries.runs import list_resumes
@@ -20,10 +20,14 @@ def show(run: RunRow) -> None:
         st.caption(escape_markdown(text))
     if run.state == State.FINISHED or run.env_steps == 0:
         return
-    standing = look(data.database(), run)
+    standing = run_files.standing(run)
+    if standing.refused:
+        st.warning(escape_markdown(standing.refused), icon=":material/cloud_off:")
+        return
     for fault in standing.faults:
         st.warning(escape_markdown(fault), icon=":material/broken_image:")
-    st.caption(escape_markdown(describe_checkpoints(standing, first_at=_first_at(run))))
+    told = describe_checkpoints(standing, first_at=_first_at(run))
+    st.caption(escape_markdown(f"{told}{_describe_place(standing)}" if run.files else told))
 
 
 def describe_resumes(resumes: pd.DataFrame) -> str:
@@ -55,6 +59,15 @@ def describe_checkpoints(standing: Standing, *, first_at: int | None) -> str:
     if len(good) < GOOD_ENOUGH:
         return f"Only one good checkpoint, at step {listed}: should its file be damaged, there is no other."
     return f"Good checkpoints at steps {listed}."
+
+
+def _describe_place(standing: Standing) -> str:
+    """Say where checkpoints lie, and how many of them a network has not taken yet."""
+    if not standing.checkpoints:
+        return ""
+    n = standing.not_carried
+    late = f", which {count(n)} of them {'have' if n > 1 else 'has'} not reached yet" if n else ""
+    return f" Checkpoints lie at {standing.folder}{late}."
 
 
 def _first_at(run: RunRow) -> int | None:

@@ -1,0 +1,106 @@
+"""`emtc setup`: bring what an environment needs and pip cannot install beside this project."""
+
+import sys
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from app.cli.output import AsJson, print_json, say
+from emtc_core.envs.registry import get_adapter
+from emtc_core.envs.smac import places
+from emtc_core.envs.smac.setup import GAME_HELP, Task, list_tasks
+from emtc_core.errors import ConfigError, EnvUnavailableError
+
+app = typer.Typer(no_args_is_help=True, help="Bring what an environment needs.")
+
+
+@app.callback()
+def setup() -> None:
+    """Bring what an environment needs."""
+
+
+@app.command()
+def smac(
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask before downloading")] = False,
+    python: Annotated[str, typer.Option(metavar="PYTHON", help="Interpreter to make the environment with")] = "",
+    source: Annotated[
+        Path | None,
+        typer.Option("--from", metavar="FOLDER", help="Wheels and SMAC_Maps.zip that were brought; nothing is loaded"),
+    ] = None,
+    json: AsJson = False,
+) -> int:
+    """Make SMAC and SMACv2 usable, but for the game: an interpreter of their own, the packages, the maps.
+
+    What is there already is kept, so it may be run again at any time. For a machine without a network: elsewhere, run
+    pip wheel -w FOLDER with what it names as packages, put the archive of the maps beside, and give --from FOLDER.
+    """
+    if source is not None and not source.is_dir():
+        raise ConfigError(f"--from must be a folder, got {source}.")
+    if sys.platform == "win32":
+        raise ConfigError("StarCraft II's game worker needs Linux or macOS.")
+    tasks = list_tasks(python or sys.executable, source.absolute() if source else None)
+    _ask(tasks, yes=yes)
+    try:
+        _carry_out(tasks)
+    except EnvUnavailableError as error:
+        say(str(error))
+        return 1
+    missing = {name: get_adapter(name).find_obstacle() for name in ("smac", "smacv2")}
+    if json:
+        print_json({"done": [task.name for task in tasks], "missing": missing})
+    return _conclude(missing)
+
+
+def _ask(tasks: list[Task], *, yes: bool) -> None:
+    """Say what will be done and wait for a yes."""
+    for task in tasks:
+        say(f"{task.name}: {task.about}")
+    if not tasks or yes:
+        return
+    if not sys.stdin.isatty():
+        raise ConfigError("Nothing was done: nobody is there to be asked. Agree with --yes")
+    typer.confirm("Do this?", abort=True, err=True)
+
+
+def _carry_out(tasks: list[Task]) -> None:
+    if not tasks:
+        return
+    with _alone():
+        for task in tasks:
+            say(f"{task.name} …")
+            for line in task.do():
+                say(line)
+
+
+def _conclude(missing: dict[str, str]) -> int:
+    reasons = list(dict.fromkeys(filter(None, missing.values())))
+    for reason in reasons:
+        say(reason[0].upper() + reason[1:])
+    if places.why_no_game() in reasons:
+        say(GAME_HELP.format(folder=places.game_folder()))
+    if reasons:
+        return 1
+    say("Everything is there: emtc train --env smac --map 3m, or --env smacv2 --map terran_5_vs_5")
+    return 0
+
+
+@contextmanager
+def _alone() -> Generator[None]:
+    """Keep a second setup from working in the same folder."""
+    import fcntl  # no such thing on Windows, where the worker does not run either
+
+    home = places.home()
+    try:
+        home.mkdir(parents=True, exist_ok=True)
+        lock = (home / "setup.lock").open("w")
+    except OSError as error:
+        raise ConfigError(f"{home} cannot be written: {error.strerror}. Set XDG_DATA_HOME elsewhere.") from error
+    with lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise ConfigError("Another emtc setup smac is at work. Wait for it.") from error
+        yield

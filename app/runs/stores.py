@@ -1,0 +1,70 @@
+"""Where a trainer's checkpoints go: a folder that it works in, and at a URL what is carried there from it."""
+
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from app.runs.carrier import Carrier, leave_mark
+from emtc_core.checkpoint import CheckpointStore
+from emtc_core.errors import RunInterruptedError
+from storage.engine import Database
+from storage.files import make_private_folder
+from storage.marks import check_mark, make_mark
+from storage.places import run_folder, run_place
+from storage.runs import why_not_resume_at
+
+
+class CarriedStore(CheckpointStore):
+    """Checkpoints in a folder of this machine, each of which is then carried to a URL."""
+
+    def __init__(self, folder: Path, carrier: Carrier, *, keep: int, run_id: str) -> None:
+        super().__init__(folder, keep=keep, run_id=run_id)
+        self._carrier = carrier
+
+    def save(self, env_step: int, state: dict[str, Any]) -> Path:
+        """Write one checkpoint durably, and have it carried meanwhile.
+
+        Raises:
+            OSError: If it cannot be written here; those before it stay.
+        """
+        path = super().save(env_step, state)
+        self._carrier.bring(path)
+        return path
+
+    def set_newer_aside(self, env_step: int) -> None:
+        """Do it there too.
+
+        Raises:
+            StorageError: If the place does not answer.
+        """
+        super().set_newer_aside(env_step)
+        self._carrier.set_newer_aside(env_step)
+
+
+@contextmanager
+def storing(database: Database, run_id: str, keep: int) -> Generator[CheckpointStore]:
+    """Store checkpoints where the run says; at a URL, leave only when the last one has arrived.
+
+    Raises:
+        StorageError: If the place does not answer, or holds the files of another database; nothing was trained then.
+    """
+    folder, place = run_folder(database, run_id), run_place(database, run_id)
+    check_mark(database, place, run_id)
+    files, mark = place.files_of(run_id), make_mark(database)
+    if files is None:
+        make_private_folder(folder)
+        if place.recorded is not None:
+            leave_mark(folder, mark)
+        yield CheckpointStore(folder, keep=keep, run_id=run_id)
+        return
+    carrier = Carrier(files, folder, keep=keep, mark=mark)
+    carrier.begin(lambda env_step: why_not_resume_at(database, run_id, env_step))
+    try:
+        yield CarriedStore(folder, carrier, keep=keep, run_id=run_id)
+    except (KeyboardInterrupt, RunInterruptedError):  # nobody waits
+        raise
+    except BaseException:
+        carrier.close()
+        raise
+    carrier.close()

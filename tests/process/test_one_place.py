@@ -1,0 +1,138 @@
+"""One place for files: a run that one machine trained, and lost, goes on where another one is.
+
+Machines share a PostgreSQL server; each has a home of its own, as XDG_DATA_HOME has it.
+"""
+
+import json
+import os
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from sqlalchemy import text
+
+from app.bench.postgres import GIVEN, is_reachable, made_database, server
+from storage.check import check_run
+from storage.engine import Database, open_database
+from tests.process.trainers import EMTC, environment, train_command, wait_until
+from tests.require import require
+
+pytestmark = pytest.mark.postgres
+STEPS = 2500
+
+
+@pytest.fixture(scope="module")
+def postgres() -> Iterator[str]:
+    require("postgres", is_reachable(), f"no PostgreSQL server is installed and {GIVEN} is unset")
+    with server(fsync=False) as url:
+        yield url
+
+
+@pytest.fixture
+def db(postgres: str) -> Iterator[Database]:
+    with made_database(postgres) as url:
+        database = open_database(url)
+        yield database
+        database.dispose()
+
+
+class Machine:
+    """Commands with a home of their own."""
+
+    def __init__(self, home: Path, db: Database, files: str = "") -> None:
+        self.home = home
+        self.env = {**environment(), "XDG_DATA_HOME": str(home), "EMTC_DB": db.url, "EMTC_FILES": files}
+
+    def emtc(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run([*EMTC, *arguments], capture_output=True, text=True, check=False, env=self.env)
+
+    def train(self, db: Database) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(
+            train_command(db.url, steps=STEPS), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env=self.env
+        )
+
+
+def asked(db: Database, sql: str) -> list[tuple]:
+    with db.read() as connection:
+        return [tuple(row) for row in connection.execute(text(sql)).all()]
+
+
+def kill_after_a_checkpoint(machine: Machine, db: Database, place: Path) -> tuple[str, str]:
+    """The run, and what its machine was told."""
+    process = machine.train(db)
+    wait_until(
+        lambda: bool(list(place.rglob("checkpoint-*.pt"))) and asked(db, "select env_steps from runs")[0][0] > 900,
+        timeout_s=120,
+        what="a checkpoint",
+    )
+    process.send_signal(signal.SIGKILL)
+    _, said = process.communicate()
+    ((run_id,),) = asked(db, "select id from runs")
+    wait_until(
+        lambda: json.loads(machine.emtc("show", run_id, "--json").stdout)["live_status"] == "lost",
+        timeout_s=60, what="seeing the death",
+    )  # fmt: skip
+    return run_id, said.decode()
+
+
+@pytest.mark.parametrize("kind", ["folder", pytest.param("url", marks=pytest.mark.slow)])
+def test_a_killed_run_goes_on_on_another_machine(db: Database, tmp_path: Path, kind: str) -> None:
+    place = tmp_path / "shared"
+    place.mkdir()
+    files = str(place) if kind == "folder" else f"file://{place}"
+    first, second = (Machine(tmp_path / name, db, files) for name in ("first", "second"))
+    run_id, said = kill_after_a_checkpoint(first, db, place / "")
+    assert f"go to {files}" in said
+    assert asked(db, "select files from runs") == [(files,)]
+    elsewhere = Machine(tmp_path / "third", db)
+    refused = elsewhere.emtc("resume", run_id)
+    assert (refused.returncode, len(refused.stderr.splitlines())) == (2, 1)
+    assert f"Set EMTC_FILES={files}" in refused.stderr
+    assert asked(db, "select count(*) from resumes") == [(0,)]
+    done = second.emtc("resume", run_id, "--json")
+    assert done.returncode == 0, done.stderr
+    ((env_step, reached),) = asked(db, "select env_step, reached_env_step from resumes")
+    assert 0 < env_step <= reached, "it went on from a checkpoint of the other machine"
+    assert asked(db, "select status, error from runs") == [("finished", None)]
+    assert check_run(db, run_id) == []
+    kept = sorted(path.name for path in (place / run_id).glob("checkpoint-*.pt"))
+    assert len(kept) == 2, "as many as checkpoint.keep says"
+    assert f"{int(kept[-1][11:-3])}" == f"{asked(db, 'select env_steps from runs')[0][0]}", "the last one arrived"
+    gone = second.emtc("delete", run_id, "--yes")
+    assert gone.returncode == 0, gone.stderr
+    assert list(place.rglob("*")) == []
+
+
+def test_a_server_without_a_place_says_so_and_keeps_the_rows(db: Database, tmp_path: Path) -> None:
+    first, second = Machine(tmp_path / "first", db), Machine(tmp_path / "second", db)
+    run_id, said = kill_after_a_checkpoint(first, db, first.home)
+    assert said.count("no other one can go on with the run") == 1
+    before = asked(db, "select count(*) from transitions")
+    refused = second.emtc("resume", run_id)
+    assert refused.returncode == 2
+    assert f"There is no checkpoint in {second.home}" in refused.stderr
+    assert asked(db, "select count(*) from transitions") == before
+
+
+@pytest.mark.parametrize(
+    ("files", "sentence"),
+    [
+        ("shared", "must be a whole path"),
+        ("/nowhere/at/all", "is no folder here"),
+        ("s3://key:secret@bucket/x", "must not hold a password or a key"),
+        ("nothing://bucket/x", "cannot be used: Protocol not known: nothing"),
+    ],
+)
+def test_an_unusable_place_is_refused_before_anything_is_made(
+    db: Database, tmp_path: Path, files: str, sentence: str
+) -> None:
+    machine = Machine(tmp_path / "home", db, files)
+    for command in (["train", "--steps", "100"], ["train", "--steps", "100", "--detach"], ["worker", "--once"]):
+        done = machine.emtc(*command)
+        assert (done.returncode, len(done.stderr.splitlines())) == (2, 1), done.stderr
+        assert sentence in done.stderr
+        assert "secret" not in done.stderr
+    assert asked(db, "select count(*) from runs") == [(0,)]
+    assert not os.path.lexists(tmp_path / "home")

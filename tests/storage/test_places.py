@@ -1,0 +1,325 @@
+"""Where the files of runs lie: what EMTC_FILES may be, what is recorded, and what a stranger's row cannot do."""
+
+import os
+import threading
+from pathlib import Path
+
+import pytest
+from sqlalchemy import update
+
+from emtc_core.errors import StorageError
+from storage.bundles.contents import THIN, copy_runs
+from storage.care.sizes import measure
+from storage.care.thin import Thinning, count_thinning, thin_run
+from storage.care.upkeep import back_up_now
+from storage.engine import Database, files_root, open_database
+from storage.marks import MARK, make_mark
+from storage.models import Run
+from storage.places import check_place, configured, describe_place, local_folder, run_folder, run_place
+from storage.remote import Remote
+from storage.removal import list_belongings, remove_run, total_belongings
+from storage.runs import create_run, find_run, finish_run, start_run
+from tests.storage.records import CONFIG, ME
+
+NAMES = ("checkpoint-000000000040.pt", "checkpoint-000000000120.aside", "log.txt")
+
+
+@pytest.fixture(autouse=True)
+def unset(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("EMTC_FILES", raising=False)
+
+
+@pytest.fixture
+def shared(tmp_path: Path) -> Path:
+    place = tmp_path / "shared"
+    place.mkdir()
+    return place
+
+
+def end(db: Database, run_id: str, files: str | None) -> str:
+    """Begin and end a run whose files lie in a place."""
+    start_run(db, run_id, **ME, files=files)
+    finish_run(db, run_id, "stopped")
+    return run_id
+
+
+def fill(folder: Path, *more: str) -> Path:
+    folder.mkdir(parents=True)
+    for name in (*NAMES, *more):
+        (folder / name).write_bytes(b"x" * 1000)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("text", "read"),
+    [
+        ("", None),
+        ("/shared/emtc/", "/shared/emtc"),
+        ("/shared/../emtc", "/emtc"),
+        ("~/emtc", os.path.expanduser("~/emtc")),  # noqa: PTH111 - what a shell would do
+        ("s3://bucket/emtc/", "s3://bucket/emtc"),
+        ("S3://Bucket", "s3://Bucket"),
+        ("sftp://me@host:22/data", "sftp://me@host:22/data"),
+        ("file:///mnt/slow", "file:///mnt/slow"),
+    ],
+)
+def test_a_place_has_one_form(monkeypatch: pytest.MonkeyPatch, text: str, read: str | None) -> None:
+    monkeypatch.setenv("EMTC_FILES", text)
+    assert configured() == read
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("emtc", "a whole path"),
+        ("./emtc", "a whole path"),
+        ("~nobody-has-this-name/x", "no such user"),
+        ("sftp://me:secret@host/data", "must not hold a password or a key"),
+        ("s3://secret@bucket/data", "must not hold a password or a key"),
+        ("s3://bucket/x?key=secret", "a plain URL"),
+        ("simplecache::s3://bucket/x", "a whole path"),
+        ("s3://", "a plain URL"),
+        ("s3://[bucket", "a folder or a URL"),
+        ("/shared/\x1b[31m", "a folder or a URL"),
+        ("/" + "x" * 2000, "a folder or a URL"),
+    ],
+)
+def test_what_is_no_place_is_refused_without_its_secret(
+    monkeypatch: pytest.MonkeyPatch, text: str, sentence: str
+) -> None:
+    monkeypatch.setenv("EMTC_FILES", text)
+    with pytest.raises(StorageError, match=sentence) as caught:
+        check_place()
+    assert "\n" not in str(caught.value)
+    assert "secret" not in str(caught.value).replace("?key=secret", "")
+
+
+def test_a_folder_that_is_not_there_is_not_made(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """It may be the place where a network disk is not mounted just now."""
+    monkeypatch.setenv("EMTC_FILES", str(tmp_path / "absent"))
+    with pytest.raises(StorageError, match="is no folder here"):
+        check_place()
+    assert list(tmp_path.iterdir()) == []
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("EMTC_FILES", str(tmp_path / "file"))
+    with pytest.raises(StorageError, match="is no folder here"):
+        check_place()
+
+
+def test_a_run_that_has_not_begun_goes_where_this_machine_says(
+    db: Database, run_id: str, shared: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert run_folder(db, run_id) == files_root(db) / run_id
+    monkeypatch.setenv("EMTC_FILES", str(shared))
+    assert run_folder(db, run_id) == shared / run_id
+    end(db, run_id, configured())
+    assert find_run(db, run_id).files == str(shared)
+    assert local_folder(db, run_id) == files_root(db) / run_id
+
+
+def test_a_place_is_recorded_once(db: Database, run_id: str, shared: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    end(db, run_id, None)
+    monkeypatch.setenv("EMTC_FILES", str(shared))
+    start_run(db, run_id, **ME, files=configured())
+    assert find_run(db, run_id).files is None
+    assert run_folder(db, run_id) == files_root(db) / run_id, "an earlier run stays where it is"
+
+
+def test_a_link_that_the_user_sets_is_followed(
+    db: Database, run_id: str, shared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "link").symlink_to(shared)
+    monkeypatch.setenv("EMTC_FILES", str(tmp_path / "link"))
+    assert run_place(db, run_id).recorded == str(tmp_path / "link")
+    assert run_folder(db, run_id) == shared / run_id
+
+
+def test_files_in_a_folder_are_counted_and_go_with_the_run_and_nothing_else(
+    db: Database, run_id: str, shared: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("EMTC_FILES", str(shared))
+    end(db, run_id, str(shared))
+    folder = fill(shared / run_id, "notes.txt", "checkpoint-plan.txt")
+    other = fill(shared / "another1")
+    found = list_belongings(db, run_id)
+    assert (found.files, found.size_bytes, found.folder) == (3, 3000, str(folder))
+    assert (total_belongings(db, [run_id]).files, total_belongings(db, [run_id]).size_bytes) == (3, 3000)
+    (size,) = measure(db).runs
+    assert size.checkpoints >= 2000
+    remove_run(db, run_id)
+    assert sorted(path.name for path in folder.iterdir()) == ["checkpoint-plan.txt", "notes.txt"]
+    assert len(list(other.iterdir())) == 3
+
+
+@pytest.mark.parametrize("kind", ["file", "memory"])
+def test_files_at_a_url_are_counted_thinned_and_go_with_the_run(
+    db: Database, run_id: str, shared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    url = f"file://{shared}" if kind == "file" else f"memory://{tmp_path.name}"
+    monkeypatch.setenv("EMTC_FILES", url)
+    check_place()
+    files = Remote(url).files_of(end(db, run_id, url))
+    for path in fill(tmp_path / "made").iterdir():
+        files.put(path)
+    Remote(url).files_of("another1").put(tmp_path / "made" / "log.txt")
+    assert (list_belongings(db, run_id).files, list_belongings(db, run_id).size_bytes) == (3, 3000)
+    assert total_belongings(db, [run_id]).size_bytes == 3000
+    (size,) = measure(db).runs
+    assert (size.checkpoints, size.other_files) == (2000, 1000)
+    what = Thinning(checkpoints=True)
+    assert count_thinning(db, run_id, what).checkpoints == 2
+    thin_run(db, run_id, what)
+    assert [found.name for found in files.list_files()] == ["log.txt"]
+    remove_run(db, run_id)
+    assert {run: len(found) for run, found in Remote(url).list_runs().items()} == {"another1": 1}
+
+
+@pytest.mark.parametrize("hostile", ["folder", "url", "password", "climbs", "nothing", "bytes"])
+def test_a_place_that_only_a_row_names_is_neither_read_nor_deleted(
+    db: Database, run_id: str, shared: Path, hostile: str
+) -> None:
+    named = {
+        "folder": str(shared),
+        "url": f"file://{shared}",
+        "password": "s3://me:secret@evil/x",
+        "climbs": f"{shared}/../shared",
+        "nothing": "",
+        "bytes": "\x1b]0;x\x07",
+    }[hostile]
+    folder = fill(shared / end(db, run_id, named))
+    for act in (
+        lambda: run_folder(db, run_id),
+        lambda: list_belongings(db, run_id),
+        lambda: count_thinning(db, run_id, Thinning(checkpoints=True)),
+        lambda: thin_run(db, run_id, Thinning(checkpoints=True)),
+        lambda: remove_run(db, run_id),
+    ):
+        with pytest.raises(StorageError, match="nothing there is read, written or deleted") as caught:
+            act()
+        assert "secret" not in str(caught.value)
+        assert str(caught.value).isprintable()
+    assert find_run(db, run_id).files == named, "the row stays, too"
+    assert "nothing there is read" in str(total_belongings(db, [run_id]))
+    sizes = measure(db)
+    assert (sizes.runs[0].checkpoints, sizes.runs[0].other_files) == (0, 0)
+    assert "nothing there is read" in sizes.unmeasured
+    assert len(list(folder.iterdir())) == 3
+    remove_run(db, run_id, leave_files=True)
+    assert len(list(folder.iterdir())) == 3
+
+
+def test_the_sentence_names_the_setting_that_would_do(
+    db: Database, run_id: str, shared: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    end(db, run_id, "s3://bucket/emtc")
+    with pytest.raises(StorageError, match=r"EMTC_FILES is not set: .* Set EMTC_FILES=s3://bucket/emtc"):
+        run_folder(db, run_id)
+    monkeypatch.setenv("EMTC_FILES", str(shared))
+    with pytest.raises(StorageError, match=f"here EMTC_FILES is {shared}: .* Set EMTC_FILES=s3://bucket/emtc"):
+        run_folder(db, run_id)
+
+
+def test_only_a_server_without_a_place_is_spoken_of(
+    db: Database, shared: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = describe_place(db)
+    assert ("no other one can go on" in told) == (db.path is None)
+    monkeypatch.setenv("EMTC_FILES", str(shared))
+    assert str(shared) in describe_place(db)
+
+
+def test_a_run_keeps_no_place_of_another_machine_in_a_copy(tmp_path: Path) -> None:
+    source, target = (open_database(f"sqlite:///{tmp_path / name}.db") for name in ("a", "b"))
+    run_id = end(source, create_run(source, CONFIG, target_steps=10, versions={}), "/home/somebody")
+    with source.read() as read, target.transaction() as write:
+        copy_runs(read, write, [run_id], THIN)
+    assert find_run(target, run_id).files is None
+    for db in (source, target):
+        db.dispose()
+
+
+def test_a_name_that_is_none_of_ours_is_not_touched(tmp_path: Path) -> None:
+    files = Remote(f"file://{tmp_path}").files_of("abc12345")
+    (tmp_path / "victim").write_text("x")
+    for name in ("../victim", "victim", "checkpoint-1/../../victim", "notes.txt"):
+        for act in (lambda name=name: files.remove(name), lambda name=name: files.read_tail(name, 10)):
+            with pytest.raises(StorageError, match="is no name of a run's file"):
+                act()
+    assert (tmp_path / "victim").read_text() == "x"
+
+
+def test_a_place_that_does_not_answer_keeps_the_run(
+    db: Database, run_id: str, shared: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = f"nothing://{shared.name}"
+    monkeypatch.setenv("EMTC_FILES", url)
+    end(db, run_id, url)
+    with pytest.raises(StorageError, match="Protocol not known"):
+        remove_run(db, run_id)
+    assert find_run(db, run_id).id == run_id
+    assert "Protocol not known" in measure(db).unmeasured
+    with db.transaction() as connection:
+        connection.execute(update(Run).values(files=None))
+    remove_run(db, run_id)
+
+
+@pytest.mark.parametrize("kind", ["folder", "url"])
+def test_a_copy_of_a_database_leaves_the_files_of_the_original(
+    shared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    files = str(shared) if kind == "folder" else f"file://{shared}"
+    monkeypatch.setenv("EMTC_FILES", files)
+    db = open_database(f"sqlite:///{tmp_path / 'original.db'}")
+    run_id = end(db, create_run(db, CONFIG, target_steps=10, versions={}), files)
+    folder = fill(shared / run_id)
+    (folder / MARK).write_bytes(make_mark(db))
+    place = back_up_now(db, tmp_path / "copy.db")
+    copy = open_database(f"sqlite:///{place}")
+    for act in (
+        lambda: remove_run(copy, run_id),
+        lambda: thin_run(copy, run_id, Thinning(checkpoints=True)),
+        lambda: list_belongings(copy, run_id),
+    ):
+        with pytest.raises(StorageError, match="this one is a copy of it: nothing there is written or deleted"):
+            act()
+    remove_run(copy, run_id, leave_files=True)
+    assert len(list(folder.iterdir())) == 4
+    assert list_belongings(db, run_id).files == 4
+    for each in (db, copy):
+        each.dispose()
+    moved = (tmp_path / "original.db").rename(tmp_path / "moved.db")
+    db = open_database(f"sqlite:///{moved}")
+    remove_run(db, run_id)
+    assert not folder.exists()
+    db.dispose()
+
+
+@pytest.mark.parametrize("mark", [b"", b"[1]", b"{", b'{"database": 7}', b'{"database": null}', b"[" * 5000])
+def test_a_mark_that_says_nothing_forbids_nothing(
+    shared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mark: bytes
+) -> None:
+    monkeypatch.setenv("EMTC_FILES", str(shared))
+    db = open_database(f"sqlite:///{tmp_path / 'x.db'}")
+    run_id = end(db, create_run(db, CONFIG, target_steps=10, versions={}), str(shared))
+    (fill(shared / run_id) / MARK).write_bytes(mark)
+    remove_run(db, run_id)
+    assert list(shared.iterdir()) == []
+    db.dispose()
+
+
+def test_after_a_failure_it_is_connected_anew(tmp_path: Path) -> None:
+    """A library keeps a connection that its server has closed, and every later question would fail."""
+    remote = Remote(f"file://{tmp_path}")
+    first = remote.system
+    assert Remote(f"file://{tmp_path}").system is first, "one connection serves all"
+    with pytest.raises(StorageError, match="cannot be used"):
+        remote.ask(lambda: first.cat_file(str(tmp_path / "absent")))
+    assert remote.system is not first
+    assert remote.system is Remote(f"file://{tmp_path}").system
+
+
+def test_nobody_waits_for_a_place_longer_than_told(tmp_path: Path) -> None:
+    answer = threading.Event()
+    with pytest.raises(StorageError, match="did not answer within 0 s"):
+        Remote(f"file://{tmp_path}").ask(answer.wait, patience_s=0.05)
+    answer.set()
