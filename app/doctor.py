@@ -22,7 +22,13 @@ CHROME_NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-
 NEEDED = ("torch", "numba", "streamlit", "sqlalchemy", "umap-learn", "openTSNE")
 _ROOT = Path(__file__).resolve().parent.parent
 _ASK_CUDA = "import torch; print(torch.cuda.get_device_name() if torch.cuda.is_available() else '')"
-_CUDA_TIMEOUT_S = 120
+_ASK_FAISS = (
+    "import faiss; print(faiss.__version__, faiss.get_num_gpus() if hasattr(faiss, 'GpuIndexFlat') else 'none')"
+)
+_ASK_TOOLKIT = "import torch; print(torch.version.cuda or '')"
+_FAISS_TOOLKIT = "12"
+"""CUDA's major version in every wheel of faiss with GPU support."""
+_ASKING_TIMEOUT_S = 120
 
 
 @dataclass(frozen=True)
@@ -40,7 +46,8 @@ class Check:
 
 def run_checks() -> list[Check]:
     """Run every check; takes seconds."""
-    return [*_libraries(), _device(), _faiss(), _chrome(), _apprise(), _files(), *_environments()]
+    gpu = _ask_cuda()
+    return [*_libraries(), _device(gpu), _faiss(gpu), _chrome(), _apprise(), _files(), *_environments()]
 
 
 def _check(name: str, usable: bool, detail: str, *, advice: str = "", needed: bool = False) -> Check:
@@ -57,27 +64,51 @@ def _libraries() -> list[Check]:
     return checks
 
 
-def _device() -> Check:
-    name = _ask_cuda()
-    if name:
-        return _check("cuda", True, name)
+def _device(gpu: str) -> Check:
+    if gpu:
+        return _check("cuda", True, gpu)
     return _check("cuda", False, "runs train on the CPU", advice="install a CUDA build of torch and a driver")
 
 
 def _ask_cuda() -> str:
     """Name the GPU; empty when there is none or torch does not answer."""
-    command = [sys.executable, "-c", _ASK_CUDA]
+    return _ask(_ASK_CUDA)
+
+
+def _ask(question: str) -> str:
+    """Let another interpreter answer; empty when it does not."""
+    command = [sys.executable, "-c", question]
     try:
-        asked = subprocess.run(command, cwd=_ROOT, capture_output=True, text=True, check=True, timeout=_CUDA_TIMEOUT_S)
+        asked = subprocess.run(
+            command, cwd=_ROOT, capture_output=True, text=True, check=True, timeout=_ASKING_TIMEOUT_S
+        )
     except (subprocess.SubprocessError, OSError):
         return ""
     return asked.stdout.strip()
 
 
-def _faiss() -> Check:
-    found = importlib.util.find_spec("faiss") is not None
-    detail = "GPU neighbour search" if found else "the CPU index is used"
-    return _check("faiss", found, detail, advice=how_to_install("gpu"))
+def _faiss(gpu: str) -> Check:
+    """Say whether neighbours are searched on a GPU; what is installed is not yet used."""
+    without = "torch compares every node on the GPU" if gpu else "neighbours are searched on the CPU"
+    if importlib.util.find_spec("faiss") is None:
+        return _check("faiss", False, f"not installed; {without}", advice=how_to_install("gpu"))
+    version, _, gpus = _ask(_ASK_FAISS).partition(" ")
+    if not version:
+        return _check(
+            "faiss", False, f"it does not load; {without}", advice=f"{how_to_install('gpu')} --force-reinstall"
+        )
+    if gpus == "none":
+        return _check("faiss", False, f"{version} without GPU support; {without}", advice=how_to_install("gpu"))
+    if gpus == "0" or not gpu:
+        return _check("faiss", False, f"{version}, but there is no GPU to use; {without}", advice=_why_no_gpu())
+    return _check("faiss", True, f"{version}, GPU neighbour search")
+
+
+def _why_no_gpu() -> str:
+    toolkit = _ask(_ASK_TOOLKIT)
+    if toolkit and toolkit.partition(".")[0] != _FAISS_TOOLKIT:
+        return f"its wheels are made for CUDA {_FAISS_TOOLKIT}, torch for CUDA {toolkit}; choose a torch for cu126"
+    return "it needs a GPU and a driver for CUDA 12"
 
 
 def find_chrome() -> str | None:

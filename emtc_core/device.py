@@ -1,5 +1,7 @@
 """Where a run computes: CUDA when there is one, else the CPU with a sensible number of threads."""
 
+import contextlib
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
@@ -26,8 +28,48 @@ def choose_device(wanted: Literal["auto", "cpu", "cuda"]) -> torch.device:
 
 def send(array: NDArray[np.generic], device: torch.device) -> torch.Tensor:
     """Put an array on a device; to a GPU it travels in the background, so that nobody waits for the work before it."""
-    tensor = torch.from_numpy(np.ascontiguousarray(array))
+    return send_tensor(torch.from_numpy(np.ascontiguousarray(array)), device)
+
+
+def send_tensor(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """Put a host tensor on a device, as `send` does an array."""
     return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor.to(device)
+
+
+@dataclass(frozen=True)
+class OnItsWay:
+    """A tensor that is being copied to the host."""
+
+    value: torch.Tensor
+    arrived: torch.cuda.Event | None = None
+
+    def is_here(self) -> bool:
+        """Tell whether `wait` would return at once."""
+        return self.arrived is None or self.arrived.query()
+
+    def wait(self) -> torch.Tensor:
+        """Return it when it has arrived."""
+        if self.arrived is not None:
+            self.arrived.synchronize()
+        return self.value
+
+
+def fetch(tensor: torch.Tensor) -> OnItsWay:
+    """Copy a tensor to the host; from a GPU it travels in the background, so that nobody waits for the work before."""
+    tensor = tensor.detach()
+    if not tensor.is_cuda:
+        return OnItsWay(tensor)
+    value = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True).copy_(tensor, non_blocking=True)
+    arrived = torch.cuda.Event()
+    arrived.record()
+    return OnItsWay(value, arrived)
+
+
+def autocast(device: torch.device, *, wanted: bool) -> contextlib.AbstractContextManager[object]:
+    """Compute in bfloat16 where that is safe, on CUDA if wanted."""
+    if wanted and device.type == "cuda":
+        return torch.autocast("cuda", torch.bfloat16)
+    return contextlib.nullcontext()
 
 
 def configure_threads(threads: int) -> int:

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from emtc_core.device import OnItsWay, fetch
 from emtc_core.errors import NonFiniteLossError
 from emtc_core.learner.td import IncentiveInputs
 from emtc_core.replay_buffer import Batch
@@ -28,13 +28,8 @@ class Pending:
     """A loss on its way from the device."""
 
     update: int
-    loss: Tensor
-    arrived: torch.cuda.Event | None
+    loss: OnItsWay
     learned: Learned
-
-    def is_here(self) -> bool:
-        """Tell whether reading the loss would not wait."""
-        return self.arrived is None or self.arrived.query()
 
 
 class LossWatch:
@@ -47,13 +42,7 @@ class LossWatch:
 
     def watch(self, update: int, loss: Tensor, learned: Learned) -> None:
         """Take note of one update; returns without waiting for the device."""
-        loss = loss.detach()
-        arrived = None
-        if loss.is_cuda:
-            loss = torch.empty((), dtype=loss.dtype, pin_memory=True).copy_(loss, non_blocking=True)
-            arrived = torch.cuda.Event()
-            arrived.record()
-        self._pending.append(Pending(update, loss, arrived, learned))
+        self._pending.append(Pending(update, fetch(loss), learned))
 
     def check(self, *, wait: bool = False) -> None:
         """Look at the losses that have arrived, or at all of them.
@@ -61,11 +50,9 @@ class LossWatch:
         Raises:
             NonFiniteLossError: At the first that is NaN or infinite, after its batch was saved.
         """
-        while self._pending and (wait or self._pending[0].is_here()):
+        while self._pending and (wait or self._pending[0].loss.is_here()):
             pending = self._pending.popleft()
-            if pending.arrived is not None:
-                pending.arrived.synchronize()
-            if not math.isfinite(loss := pending.loss.item()):
+            if not math.isfinite(loss := pending.loss.wait().item()):
                 path = self._save(pending)
                 raise NonFiniteLossError(
                     f"The training loss became {loss} at update {pending.update}. Lower train.lr or "

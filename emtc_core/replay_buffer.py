@@ -1,10 +1,10 @@
 """Replay of whole episodes: ragged storage in pages of rows, sampled as padded and masked batches.
 
-What lives here: the storage, uniform and prioritised sampling, the padded batch. What does not: values that
-change after an episode was written (H, counts), which are recalled from the episodic memory by `slots`.
-Before: collector, memory and gate. After: the learner.
+What lives here: which episode holds which rows, uniform and prioritised sampling, the padded batch. What does not:
+the rows themselves (replay_rows.py), and values that change after an episode was written (H, counts), which are
+recalled from the episodic memory by `slots`. Before: collector, memory and gate. After: the learner.
 
-Memory grows with real steps: an episode of T transitions holds T + 1 rows in pages of `PAGE_ROWS`, freed when
+Memory is used by real steps: an episode of T transitions holds T + 1 rows in pages of `PAGE_ROWS`, freed when
 the oldest episode leaves. Page 0 is the padding: zero everywhere, action 0 available, beta 1.
 """
 
@@ -19,9 +19,10 @@ from torch import Tensor
 from emtc_core.arrays import check_shape
 from emtc_core.device import send
 from emtc_core.envs.base import EnvInfo
+from emtc_core.priorities import Priorities
+from emtc_core.replay_rows import PAGE_ROWS, ReplayRows, most_pages
 from emtc_core.rollout.episode import Episode
 
-PAGE_ROWS = 16
 FIRST_PAGES = 64
 StateDict = dict[str, Any]  # tensors, numbers and further dictionaries of them
 Slots = NDArray[np.int64]
@@ -74,6 +75,8 @@ class ReplayBuffer:
         bootstrap_on_timeout: bool = False,
         priority_alpha: float | None = None,
         device: torch.device | str = "cpu",
+        home: torch.device | str | None = None,
+        most_steps: int | None = None,
     ) -> None:
         """Make an empty buffer.
 
@@ -82,7 +85,9 @@ class ReplayBuffer:
             info: Sizes of one step.
             bootstrap_on_timeout: Whether an episode cut by the time limit is bootstrapped past its end.
             priority_alpha: Exponent of episode priorities; None samples uniformly.
-            device: Where the rows live and batches are made.
+            device: Where batches are made.
+            home: Where the rows live; None is the same device.
+            most_steps: Env steps that will ever be added, as far as memory is reserved for them; None: no bound.
         """
         self._info, self._capacity, self._device = info, capacity, torch.device(device)
         self._bootstrap_on_timeout, self._alpha = bootstrap_on_timeout, priority_alpha
@@ -91,15 +96,15 @@ class ReplayBuffer:
         self._length = np.zeros(capacity, np.int64)
         self._ends = np.zeros(capacity, np.bool_)
         self._generation = np.zeros(capacity, np.int64)
-        self._priority = np.ones(capacity)
+        self._priorities = Priorities(capacity, lag=int(self._device.type == "cuda"))
         self._number = np.zeros(capacity, np.int64)
         self._won = np.zeros(capacity, np.bool_)
         self._return = np.zeros(capacity)
         self._size = self._next = 0
         self._free: list[int] = []
-        self._rows = self._empty_rows(1)
-        self._rows["avail"].view(PAGE_ROWS, info.n_agents, info.n_actions)[..., 0] = True
-        self._rows["beta"].fill_(1.0)
+        pages = 1 + most_pages(capacity, info, most_steps)
+        self._rows = ReplayRows(info, pages * PAGE_ROWS, home=torch.device(home or device), device=self._device)
+        self._rows.write(np.arange(PAGE_ROWS), _padding(info))
         self._slots = np.full((PAGE_ROWS, 2), -1, np.int64)
 
     def __len__(self) -> int:
@@ -137,7 +142,7 @@ class ReplayBuffer:
         self._release(place)
         self._length[place] = episode.length
         self._ends[place] = episode.terminated or (episode.truncated and not self._bootstrap_on_timeout)
-        self._priority[place] = 1.0
+        self._priorities.reset(place)
         self._number[place], self._won[place], self._return[place] = number, episode.won, episode.episode_return
         self._claim(place)
         self._write(place, episode, beta)
@@ -166,7 +171,7 @@ class ReplayBuffer:
         steps = np.arange(longest)
         inside_BT = steps < length[:, None]
         ends_BT = ~inside_BT | ((steps == length[:, None] - 1) & self._ends[indices, None])
-        fields = self._gather(rows_TB)
+        fields = self._rows.gather(rows_TB)
         slots_TB2 = self._slots[rows_TB]
         return Batch(
             **fields,
@@ -183,12 +188,12 @@ class ReplayBuffer:
 
     def read(self, place: int) -> Stored:
         """Read back one episode without padding."""
-        rows = send(self._episode_rows(place), self._device)
+        rows = self._episode_rows(place)
         return Stored(
             place=place,
             number=int(self._number[place]),
-            state=self._rows["state"][rows].cpu().numpy(),
-            reward=self._rows["reward"][rows[:-1], 0].cpu().numpy(),
+            state=self._rows.read("state", rows),
+            reward=self._rows.read("reward", rows[:-1])[:, 0],
             won=bool(self._won[place]),
             episode_return=float(self._return[place]),
         )
@@ -209,59 +214,44 @@ class ReplayBuffer:
         self._slots[rows_TK[real]] = np.stack([slots.T[real], uids.T[real]], axis=1)
         self._generation[indices] = generation
 
-    def set_priorities(self, indices: NDArray[np.integer], priorities: NDArray[np.floating]) -> None:
+    def set_priorities(self, indices: NDArray[np.integer], priorities: Tensor) -> None:
         """Set the sampling priorities (> 0) of these episodes; new episodes start at 1."""
-        self._priority[indices] = np.maximum(priorities, 1e-8)
+        self._priorities.set(indices, priorities)
 
     def get_state(self) -> StateDict:
         """Return everything as tensors and numbers; rows are stored without padding, in buffer order."""
         size = self._size
         rows = np.concatenate([self._episode_rows(i) for i in range(size)]) if size else np.zeros(0, np.int64)
-        index = torch.from_numpy(rows)
         return {
-            "rows": {name: values[index.to(values.device)].cpu() for name, values in self._rows.items()},
+            "rows": self._rows.take(rows),
             "slots": torch.from_numpy(self._slots[rows]),
             "length": torch.from_numpy(self._length[:size].copy()),
             "ends": torch.from_numpy(self._ends[:size].copy()),
             "generation": torch.from_numpy(self._generation[:size].copy()),
-            "priority": torch.from_numpy(self._priority[:size].copy()),
             "number": torch.from_numpy(self._number[:size].copy()),
             "won": torch.from_numpy(self._won[:size].copy()),
             "return": torch.from_numpy(self._return[:size].copy()),
             "next": self._next,
-        }
+        } | self._priorities.get_state(size)
 
     def set_state(self, state: StateDict) -> None:
         """Restore what `get_state` returned; later samples equal those of the saved buffer."""
         for place in range(self._size):
             self._release(place)
-        names = ("length", "ends", "generation", "priority", "number", "won", "return")
+        names = ("length", "ends", "generation", "number", "won", "return")
         columns = {name: state[name].numpy() for name in names}
         self._size = len(columns["length"])
         self._length[: self._size], self._ends[: self._size] = columns["length"], columns["ends"]
         self._generation[: self._size] = columns["generation"]
-        self._priority[: self._size] = columns["priority"]
+        self._priorities.set_state(state)
         self._number[: self._size], self._won[: self._size] = columns["number"], columns["won"]
         self._return[: self._size] = columns["return"]
         for place in range(self._size):
             self._claim(place)
         rows = np.concatenate([self._episode_rows(i) for i in range(self._size)] or [np.zeros(0, np.int64)])
-        for name, values in self._rows.items():
-            values[torch.from_numpy(rows).to(self._device)] = state["rows"][name].to(self._device)
+        self._rows.put(rows, state["rows"])
         self._slots[rows] = state["slots"].numpy()
         self._next = state["next"]
-
-    def _empty_rows(self, pages: int) -> dict[str, Tensor]:
-        info, rows = self._info, pages * PAGE_ROWS
-        shapes: dict[str, tuple[int, torch.dtype]] = {
-            "obs": (info.n_agents * info.obs_dim, torch.float32),
-            "state": (info.state_dim, torch.float32),
-            "avail": (info.n_agents * info.n_actions, torch.bool),
-            "action": (info.n_agents, torch.int64),
-            "reward": (1, torch.float32),
-            "beta": (1, torch.float32),
-        }
-        return {k: torch.zeros((rows, w), dtype=d, device=self._device) for k, (w, d) in shapes.items()}
 
     def _check(self, episode: Episode) -> None:
         info, steps = self._info, episode.length
@@ -275,8 +265,7 @@ class ReplayBuffer:
     def _draw(self, batch: int, rng: np.random.Generator) -> NDArray[np.int64]:
         if self._alpha is None:
             return rng.choice(self._size, batch, replace=False)
-        weight = self._priority[: self._size] ** self._alpha
-        return rng.choice(self._size, batch, replace=False, p=weight / weight.sum())
+        return self._priorities.draw(batch, self._size, self._alpha, rng)
 
     def _row_index(self, indices: NDArray[np.int64], longest: int) -> NDArray[np.int64]:
         steps_T1 = np.arange(longest + 1)[:, None]
@@ -285,24 +274,6 @@ class ReplayBuffer:
 
     def _episode_rows(self, place: int) -> NDArray[np.int64]:
         return self._row_index(np.array([place]), int(self._length[place]))[:, 0]
-
-    def _gather(self, rows_TB: NDArray[np.int64]) -> dict[str, Tensor]:
-        n_steps, n_batch = rows_TB.shape
-        info = self._info
-        index = send(rows_TB, self._device).reshape(-1)
-        transitions = index[: (n_steps - 1) * n_batch]
-
-        def pick(name: str, at: Tensor, *shape: int) -> Tensor:
-            return self._rows[name].index_select(0, at).view(-1, n_batch, *shape).transpose(0, 1)
-
-        return {
-            "obs": pick("obs", index, info.n_agents, info.obs_dim),
-            "state": pick("state", index, info.state_dim),
-            "avail": pick("avail", index, info.n_agents, info.n_actions),
-            "action": pick("action", transitions, info.n_agents),
-            "reward": pick("reward", transitions),
-            "beta": pick("beta", transitions),
-        }
 
     def _claim(self, place: int) -> None:
         need = -(-(int(self._length[place]) + 1) // PAGE_ROWS)
@@ -316,15 +287,15 @@ class ReplayBuffer:
         used[:] = 0
 
     def _grow(self, need: int) -> None:
+        """Give out pages that were never used: from what is reserved, and only beyond it from more."""
         held = len(self._slots) // PAGE_ROWS
         more = max(need, FIRST_PAGES, held // 2)
-        fresh = self._empty_rows(more)
-        self._rows = {name: torch.cat([values, fresh[name]]) for name, values in self._rows.items()}
+        self._rows.reserve((held + need) * PAGE_ROWS)
+        more = min(more, len(self._rows) // PAGE_ROWS - held)
         self._slots = np.concatenate([self._slots, np.full((more * PAGE_ROWS, 2), -1, np.int64)])
         self._free = [*range(held + more - 1, held - 1, -1), *self._free]
 
     def _write(self, place: int, episode: Episode, beta: NDArray[np.floating] | None) -> None:
-        rows = send(self._episode_rows(place), self._device)
         steps = episode.length
         action = np.zeros((steps + 1, self._info.n_agents), np.int64)
         reward, gate = np.zeros((steps + 1, 1), np.float32), np.ones((steps + 1, 1), np.float32)
@@ -339,5 +310,10 @@ class ReplayBuffer:
             "reward": reward,
             "beta": gate,
         }
-        for name, array in values.items():
-            self._rows[name][rows] = send(array, self._device).reshape(steps + 1, -1)
+        self._rows.write(self._episode_rows(place), values)
+
+
+def _padding(info: EnvInfo) -> dict[str, NDArray[np.generic]]:
+    avail = np.zeros((PAGE_ROWS, info.n_agents, info.n_actions), np.bool_)
+    avail[..., 0] = True
+    return {"avail": avail, "beta": np.ones((PAGE_ROWS, 1), np.float32)}

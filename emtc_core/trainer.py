@@ -34,6 +34,8 @@ from emtc_core.evaluation import Evaluator
 from emtc_core.learner.learner import ValueLearner, make_learner
 from emtc_core.learner.stats import LearnerStats
 from emtc_core.loss_watch import Learned, LossWatch
+from emtc_core.machine import memory_bytes
+from emtc_core.memory_plan import count_networks, free_bytes, most_steps, plan_memory
 from emtc_core.metrics_window import MetricsWindow
 from emtc_core.recorder import EpisodeRecord, Recorder
 from emtc_core.replay_buffer import Batch, ReplayBuffer
@@ -82,6 +84,14 @@ class Trainer:
         self._on_progress = on_progress
         train = config.train
         self._learner = make_learner(config, env.info, device=device, seed=derive_seed(config.seed, "learner"))
+        self.memory_plan = plan_memory(
+            config,
+            env.info,
+            device=device,
+            networks=count_networks(self._learner.get_state()),
+            free_bytes=free_bytes(device),
+            host_bytes=memory_bytes(),
+        )
         self._episodic = make_episodic_system(config, env.info, device=device)
         self._replay_buffer = ReplayBuffer(
             train.replay,
@@ -89,6 +99,8 @@ class Trainer:
             bootstrap_on_timeout=train.bootstrap_on_timeout,
             priority_alpha=config.cds.per_alpha if config.cds.replay == "episode_per" else None,
             device=device,
+            home=self.memory_plan.replay_home,
+            most_steps=most_steps(config, env.info),
         )
         self._fresh = FreshEpisodes(config.mappo.rollout_steps)
         self._collector = Collector(env, reward_scale=train.reward_scale, seed=config.seed, stream="rollout")
@@ -211,7 +223,7 @@ class Trainer:
         recalled = time.monotonic()
         stats = learner.update(batch, inputs, env_step=self.env_step)
         if stats.episode_error is not None and self._config.cds.replay == "episode_per":
-            self._replay_buffer.set_priorities(batch.indices, stats.episode_error.cpu().numpy())
+            self._replay_buffer.set_priorities(batch.indices, stats.episode_error)
         self._count_update(stats, (batch, inputs))
         self._last_batch = batch
         self._window.add(

@@ -186,7 +186,9 @@ def _train_heard(
     except Exception as exc:
         finish_run(database, run_id, "failed", error=f"{type(exc).__name__}: {exc}", token=token)
         raise
-    return train_run(database, run_id, resume=resume, token=token, signals=signals, on_progress=on_progress)
+    return train_run(
+        database, run_id, resume=resume, token=token, signals=signals, on_progress=on_progress, announce=say
+    )
 
 
 def _train_in_foreground(

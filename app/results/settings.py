@@ -12,7 +12,7 @@ ORIGIN = "from"
 """No setting of a run: which bundle it stands in, where it stands beside one's own. Part of what makes a variant."""
 TASK = frozenset({"env.name", "env.map"})
 _IDENTITY = frozenset({"algo", "seed", "train.t_max"}) | TASK
-_HARMLESS = ("record.", "checkpoint.", "eval.", "train.device", "train.threads")
+_HARMLESS = ("record.", "checkpoint.", "eval.", "train.device", "train.replay_device", "train.threads")
 """Settings that do not change what is learned."""
 
 

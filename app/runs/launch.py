@@ -62,8 +62,9 @@ def check_startable(config: RunConfig) -> None:
     check_trusted(config.env)
     if config.env.name in IMPORTED_BY_MAP:
         check_fits(config, rehearse(config.env))
-    if config.train.device == "cuda" and (reason := _why_no_cuda()):
-        raise ConfigError(reason)
+    for key in ("device", "replay_device"):
+        if getattr(config.train, key) == "cuda" and (reason := _why_no_cuda()):
+            raise ConfigError(reason.replace("train.device", f"train.{key}", 1))
 
 
 def doubt_success(config: RunConfig) -> str:

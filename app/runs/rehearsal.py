@@ -15,7 +15,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
-import psutil
 
 from app.format import number
 from emtc_core.config.env import EnvConfig
@@ -24,14 +23,14 @@ from emtc_core.envs.base import VectorEnv
 from emtc_core.envs.registry import check_trusted, make_env
 from emtc_core.envs.trust import FOLDER_VARIABLE, VARIABLE, home_folder
 from emtc_core.errors import ConfigError, EmtcError, EnvUnavailableError
+from emtc_core.machine import memory_bytes
 
 ROOT = Path(__file__).resolve().parents[2]
 PATIENCE_S = 60
 LONGEST_TRIAL_S = 5.0
 EPISODES = 10
 MEMORY_SHARE = 0.5
-"""Of this machine's memory for episodes: the buffer is copied as it grows."""
-_CGROUP_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
+"""Of this machine's memory for episodes: other runs, the app and the memory's nodes need some too."""
 _KEPT_S = {True: 120.0, False: 3.0}  # a trial that failed is soon made again: its module may have been mended
 _MARK = "emtc-rehearsal "
 
@@ -146,15 +145,6 @@ def why_blind(config: RunConfig, seen: Rehearsal) -> str:
         f"What the agents of {config.env.map} observe never changed in random play, so nothing can be learned from it. "
         'Games that show their screen draw it only if they are made with render_mode="rgb_array".'
     )
-
-
-def memory_bytes() -> int:
-    """Tell how much memory this machine, or the container that this is, has."""
-    limits = [psutil.virtual_memory().total]
-    for place in map(Path, _CGROUP_LIMITS):
-        if place.is_file() and (text := place.read_text().strip()).isdecimal():
-            limits.append(int(text))
-    return min(limits)
 
 
 def _ask(config: EnvConfig) -> Rehearsal | str:

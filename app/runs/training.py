@@ -45,6 +45,7 @@ def train_run(
     token: str | None = None,
     signals: StopSignals | None = None,
     on_progress: Callable[[int], None] = lambda env_step: None,
+    announce: Callable[[str], None] = lambda text: None,
 ) -> RunSummary:
     """Train one created run in this process and leave its final status in the database.
 
@@ -55,6 +56,7 @@ def train_run(
         token: By which this process owns the run; without one it takes the run.
         signals: Where signals are heard already; without them this function listens.
         on_progress: Told the env step after each round.
+        announce: Told, before the first step, what the run will hold in memory.
 
     Raises:
         EmtcError: Whatever made the run fail; the run is marked failed with that sentence.
@@ -62,7 +64,9 @@ def train_run(
     """
     if signals is None:
         with stop_signals() as heard:
-            return train_run(database, run_id, resume=resume, token=token, signals=heard, on_progress=on_progress)
+            return train_run(
+                database, run_id, resume=resume, token=token, signals=heard, on_progress=on_progress, announce=announce
+            )
     if token is None:
         owner = this_process()
         claim_start(database, run_id, owner)
@@ -70,7 +74,12 @@ def train_run(
     with _ending(database, run_id, token, signals):
         config, device = _begin(database, run_id, token)
         summary = _train(
-            database, run_id, config, device, resume=resume, token=token, signals=signals, on_progress=on_progress
+            *(database, run_id, config, device),
+            resume=resume,
+            token=token,
+            signals=signals,
+            on_progress=on_progress,
+            announce=announce,
         )
     _end(database, run_id, summary.status, token, signals)
     return summary
@@ -147,6 +156,7 @@ def _train(
     token: str,
     signals: StopSignals,
     on_progress: Callable[[int], None],
+    announce: Callable[[str], None],
 ) -> RunSummary:
     with (
         closing(Heartbeat(database, run_id, token=token)),
@@ -157,6 +167,8 @@ def _train(
         loaded = _load(database, run_id, store) if resume else None
         heard = signals.as_control(control, blocked=lambda: recorder.blocked)
         trainer = _make_trainer(config, recorder, heard, store, device, on_progress)
+        for line in trainer.memory_plan.describe():
+            announce(line)
         if loaded is not None:
             _restore(trainer, loaded, recorder, store)
         return trainer.run()

@@ -45,7 +45,7 @@ def check_plan(plan: Plan, *, elsewhere: bool = False) -> None:
     for run in plan.runs:
         train = run.config.train
         sizes = (train.replay, train.batch, train.n_envs, train.t_max)  # what decides whether the episodes fit
-        asked[run.config.env.model_dump_json(), train.device, *sizes] = run.config
+        asked[run.config.env.model_dump_json(), train.device, train.replay_device, *sizes] = run.config
     for config in asked.values():
         check_startable(config)
 

@@ -69,7 +69,7 @@ class Fitness:
     def __init__(self, db: Database) -> None:
         """Judge runs of a database."""
         self._db = db
-        self._known: dict[tuple[str, str], str | None] = {}
+        self._known: dict[tuple[str, ...], str | None] = {}
 
     def refuse(self, claim: Claim) -> str | None:
         """Give a run back that another machine must train, and say why; None if it can be trained here.
@@ -93,7 +93,7 @@ class Fitness:
             config = config_from_stored(stored)
         except ConfigError as exc:  # another version of the program queued it
             return str(exc)
-        asked = (config.env.model_dump_json(), config.train.device)
+        asked = (config.env.model_dump_json(), config.train.device, config.train.replay_device)
         if asked not in self._known:
             try:
                 check_startable(config)

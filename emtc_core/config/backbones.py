@@ -64,7 +64,7 @@ class CdsConfig(Section):
     policy_mixture: Literal["heads", "agents", "histories"] = "agents"
     """What P averages over: heads (intended), agents (SMAC code) or histories (GRF code)."""
     replay: Literal["uniform", "episode_per"] = "uniform"
-    """Episode sampling: uniform, or prioritised by TD error (GRF code)."""
+    """Episode sampling: uniform, or prioritised by TD error (GRF code); on a GPU, whose errors come in the background, one update late."""
     per_alpha: Annotated[float, Field(ge=0, le=1)] = 0.6
     """Priority exponent of episode_per."""
     predictor_schedule: Literal["every_step", "periodic"] = "every_step"

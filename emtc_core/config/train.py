@@ -2,7 +2,7 @@
 
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from emtc_core.config.base import LARGEST, Section
 
@@ -50,10 +50,18 @@ class TrainConfig(Section):
     """Width of the agent network [units]."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Where the learner runs; auto takes CUDA when there is one."""
+    replay_device: Literal["auto", "cuda", "cpu"] = "auto"
+    """Where replayed episodes live: auto takes the GPU if they fill at most half of what is free there, else host memory, from which batches travel in the background."""
     threads: Annotated[int, Field(ge=0, le=256)] = 0
     """CPU threads of the learner; 0 is one thread, the fastest for these small networks unless the machine is idle."""
     mixed_precision: bool = False
-    """bfloat16 autocast in the learner's forward pass (CUDA only)."""
+    """bfloat16 autocast in the learner's forward pass, MAPPO's too; without effect on a CPU."""
+
+    @model_validator(mode="after")
+    def _replays_where_it_trains(self) -> "TrainConfig":
+        if self.replay_device == "cuda" and self.device == "cpu":
+            raise ValueError("train.replay_device = cuda needs train.device = auto or cuda, got cpu")
+        return self
 
 
 class EvalConfig(Section):

@@ -5,6 +5,7 @@ One pass over the sample in mini-batches; the caller then re-projects the memory
 """
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
@@ -14,6 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from emtc_core.draws import fork
 from emtc_core.embedder.augment import augment
 from emtc_core.embedder.losses import info_nce, return_loss, state_loss
 from emtc_core.embedder.networks import Embedder
@@ -68,7 +70,7 @@ def fit(embedder: Embedder, sample: Sample) -> EmbedStats:
     unit = embedder.return_scale.update(sample.h)
     h_M = torch.as_tensor(sample.h / unit).to(embedder.device, torch.float32)
     B = min(config.batch, len(h_M))
-    update = Step(embedder, B).take if embedder.device.type == "cpu" else partial(_update, embedder)
+    update = _make_update(embedder, B)
     rows = [slice(i, i + B) for i in range(0, len(h_M) - B + 1, B)]
     terms_K5 = torch.stack([update(state_MS[r], time_M1[r], h_M[r]) for r in rows])
     loss, on_return, on_state, contrast, accuracy = terms_K5.double().mean(dim=0).tolist()
@@ -87,9 +89,15 @@ def fit(embedder: Embedder, sample: Sample) -> EmbedStats:
     )
 
 
-def _update(embedder: Embedder, state_BS: Tensor, time_B1: Tensor, h_B: Tensor) -> Tensor:
+def _make_update(embedder: Embedder, rows: int) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
+    if embedder.device.type == "cpu":
+        return Step(embedder, rows).take
+    return partial(_update, embedder, fork(embedder.generator, embedder.device))
+
+
+def _update(embedder: Embedder, generator: torch.Generator, state_BS: Tensor, time_B1: Tensor, h_B: Tensor) -> Tensor:
     """Take one gradient step; return its loss terms without waiting for the device."""
-    terms_5 = compute_losses(embedder, state_BS, time_B1, h_B)
+    terms_5 = compute_losses(embedder, state_BS, time_B1, h_B, generator=generator)
     embedder.optimizer.zero_grad()
     terms_5[0].backward()
     torch.nn.utils.clip_grad_norm_(embedder.parameters, embedder.config.grad_clip)
@@ -97,10 +105,18 @@ def _update(embedder: Embedder, state_BS: Tensor, time_B1: Tensor, h_B: Tensor) 
     return terms_5.detach()
 
 
-def compute_losses(embedder: Embedder, state_BS: Tensor, time_B1: Tensor, h_B: Tensor) -> Tensor:
+def compute_losses(
+    embedder: Embedder,
+    state_BS: Tensor,
+    time_B1: Tensor,
+    h_B: Tensor,
+    *,
+    generator: torch.Generator | None = None,
+) -> Tensor:
     """Stack total, return, state and InfoNCE losses and the InfoNCE accuracy of one mini-batch (Eq. 4).
 
-    Only the raw view is decoded. The reported parts are means per row whatever `reduction` minimises.
+    Only the raw view is decoded. The reported parts are means per row whatever `reduction` minimises. The views are
+    drawn by a generator of the device, or by the embedder's own.
     """
     config = embedder.config
     x_BX = embedder.encoder(state_BS, time_B1)
@@ -108,7 +124,7 @@ def compute_losses(embedder: Embedder, state_BS: Tensor, time_B1: Tensor, h_B: T
     on_return = return_loss(h_B, h_hat_B, reduction=config.reduction)
     on_state = state_loss(state_BS, state_hat_BS, reduction=config.reduction)
     total = on_return + config.lambda_rcon * on_state
-    contrast, accuracy = _contrast(embedder, state_BS, time_B1, x_BX)
+    contrast, accuracy = _contrast(embedder, state_BS, time_B1, x_BX, generator or embedder.generator)
     if contrast is not None:
         total = total + config.lambda_cl * contrast
     nan = torch.full((), float("nan"), device=total.device)
@@ -116,12 +132,14 @@ def compute_losses(embedder: Embedder, state_BS: Tensor, time_B1: Tensor, h_B: T
     return torch.stack([total, on_return / rows, on_state / rows, nan if contrast is None else contrast, accuracy])
 
 
-def _contrast(embedder: Embedder, state_BS: Tensor, time_B1: Tensor, x_BX: Tensor) -> tuple[Tensor | None, Tensor]:
+def _contrast(
+    embedder: Embedder, state_BS: Tensor, time_B1: Tensor, x_BX: Tensor, generator: torch.Generator
+) -> tuple[Tensor | None, Tensor]:
     """InfoNCE between two views of each row (B4); nothing for dCAE or a weight of 0."""
     config = embedder.config
     if config.type != "tcse" or config.lambda_cl == 0:
         return None, torch.full((), float("nan"), device=x_BX.device)
     if config.cl_views == "aug_aug":
-        x_BX = embedder.encoder(augment(state_BS, config, embedder.generator), time_B1)
-    view_BX = embedder.encoder(augment(state_BS, config, embedder.generator), time_B1)
+        x_BX = embedder.encoder(augment(state_BS, config, generator), time_B1)
+    view_BX = embedder.encoder(augment(state_BS, config, generator), time_B1)
     return info_nce(x_BX, view_BX, tau_cl=config.tau_cl, symmetric=config.cl_symmetric)

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from emtc_core.arrays import check_shape
 from emtc_core.config.embed import EmbedConfig
+from emtc_core.draws import restore
 from emtc_core.embedder.return_scale import ReturnScale
 
 State = NDArray[np.float32] | Tensor
@@ -79,7 +80,7 @@ class Embedder:
         self.state_dim = state_dim
         self.episode_limit = episode_limit
         self.device = torch.device(device)
-        self.generator = torch.Generator(self.device).manual_seed(seed)
+        self.generator = torch.Generator().manual_seed(seed)
         self._init_generator = torch.Generator().manual_seed(seed)
         self.return_scale = ReturnScale(config.return_scale)
         if config.type == "random":
@@ -183,8 +184,8 @@ class Embedder:
         self.optimizer.load_state_dict(state["optimizer"])
         if "return_scale" in state:  # checkpoints of before it know none
             self.return_scale.set_state(state["return_scale"])
-        self.generator.set_state(state["generator"].cpu())
-        self._init_generator.set_state(state["init_generator"].cpu())
+        restore(self.generator, state["generator"])
+        restore(self._init_generator, state["init_generator"])
 
 
 def _widen(weight: Tensor, bias: Tensor | None, *, inputs: int) -> tuple[Tensor, Tensor | None]:

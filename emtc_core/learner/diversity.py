@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from emtc_core.config.backbones import CdsConfig
+from emtc_core.draws import permutation
 from emtc_core.envs.base import EnvInfo
 from emtc_core.learner.backbones.base import Unrolled
 from emtc_core.learner.networks import DiverseAgent, Sequence
@@ -115,6 +116,6 @@ class Diversity:
         real = torch.argsort(seq.mask.flatten(), descending=True, stable=True)[: seq.n_real]
         n_agents = self._info.n_agents
         places = (real.unsqueeze(-1) * n_agents + torch.arange(n_agents, device=real.device)).flatten()
-        orders = (torch.randperm(len(places), generator=generator, device=real.device) for _ in range(epochs))
+        orders = (permutation(len(places), generator=generator, device=real.device) for _ in range(epochs))
         chunks = (places[chunk] for order in orders for chunk in order.split(CHUNK))
         self._online.fit(self._rows(seq, online), chunks, self._optimizer)

@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from emtc_core.config.run import RunConfig
-from emtc_core.device import send
+from emtc_core.device import autocast, send
+from emtc_core.draws import restore
 from emtc_core.envs.base import EnvInfo
 from emtc_core.learner.backbones.base import Evaluation, Unrolled
 from emtc_core.learner.background import Background
@@ -56,7 +57,7 @@ class ValueLearner:
         self._config, self._device = config, torch.device(device)
         self._agent_id = agent_sees_id(config)
         self._uses_incentive = config.uses_incentive
-        self._generator = torch.Generator(self._device).manual_seed(seed)
+        self._generator = torch.Generator().manual_seed(seed)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             self.online = make_backbone(config, info).to(self._device)
@@ -90,8 +91,8 @@ class ValueLearner:
     ) -> NDArray[np.float32]:
         """Estimate the greedy Q_tot of first steps: obs [B, N, O], state [B, S], avail [B, N, A] to [B]."""
         seq = self._start_sequence(obs, state, avail)
-        generator = torch.Generator(self._device).manual_seed(0)
-        return self.online.start(self.online.unroll(seq, generator), seq).cpu().numpy()
+        unrolled = self.online.unroll(seq, torch.Generator().manual_seed(0))
+        return self.online.start(unrolled, seq).cpu().numpy()
 
     # ---- learning ----
 
@@ -103,7 +104,7 @@ class ValueLearner:
             incentive: What the memory recalls of the successors; None without a memory.
             env_step: Training env steps so far, for annealed weights.
         """
-        with self._precision():
+        with autocast(self._device, wanted=self._config.train.mixed_precision):
             seq = make_sequence(batch, agent_id=self._agent_id)
             prepared = [self._background.submit(part.prepare, seq) for part in self._intrinsic]
             online = self.online.unroll(seq, self._generator)
@@ -166,7 +167,7 @@ class ValueLearner:
         self.online.load_state_dict(state["online"])
         self.target.load_state_dict(state["target"])
         self._optimizer.load_state_dict(state["optimizer"])
-        self._generator.set_state(state["generator"].cpu())
+        restore(self._generator, state["generator"])
         self._last_copy = state["last_copy"]
         for part, saved in zip(self._intrinsic, state["intrinsic"], strict=True):
             part.set_state(saved)
@@ -259,11 +260,6 @@ class ValueLearner:
         nothing = torch.zeros((0, n_batch), device=self._device)
         inputs = agent_inputs(obs_1BNO, action, n_actions=n_actions, agent_id=self._agent_id)
         return Sequence(inputs, obs_1BNO, state_1BS, avail_1BNA, action, nothing, nothing, nothing, nothing, 0)
-
-    def _precision(self) -> contextlib.AbstractContextManager[object]:
-        if self._config.train.mixed_precision and self._device.type == "cuda":
-            return torch.autocast("cuda", torch.bfloat16)
-        return contextlib.nullcontext()
 
 
 Learner = ValueLearner | MappoLearner

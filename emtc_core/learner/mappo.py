@@ -18,7 +18,8 @@ from torch import Tensor, nn
 
 from emtc_core.arrays import check_shape
 from emtc_core.config.run import RunConfig
-from emtc_core.device import send
+from emtc_core.device import autocast, send
+from emtc_core.draws import permutation, restore
 from emtc_core.envs.base import EnvInfo
 from emtc_core.learner.ppo import (
     generalized_advantages,
@@ -78,7 +79,7 @@ class MappoLearner:
         """Build actor and critic from a seed; global randomness is left as it was."""
         self._config, self._info, self._device = config, info, torch.device(device)
         self._frames = config.mappo.stacked_frames
-        self._generator = torch.Generator(self._device).manual_seed(seed)
+        self._generator = torch.Generator().manual_seed(seed)
         actor_in = self._frames * info.obs_dim + info.n_agents
         critic_in = self._frames * (info.state_dim + info.obs_dim) + info.n_agents
         hidden = config.train.hidden
@@ -150,7 +151,7 @@ class MappoLearner:
         samples = self._samples(episodes)
         settings, reports = self._config.mappo, []
         for _ in range(settings.epochs):
-            order = torch.randperm(len(samples.action), generator=self._generator, device=self._device)
+            order = permutation(len(samples.action), generator=self._generator, device=self._device)
             for rows in order.chunk(settings.minibatches):
                 whole = settings.minibatches == 1
                 reports.append(self._step(samples if whole else samples.take(rows)))
@@ -183,19 +184,19 @@ class MappoLearner:
         self._actor_optimizer.load_state_dict(state["actor_optimizer"])
         self._critic_optimizer.load_state_dict(state["critic_optimizer"])
         self._value_norm.set_state(state["value_norm"])
-        self._generator.set_state(state["generator"].cpu())
+        restore(self._generator, state["generator"])
 
     # ---- parts of an update ----
 
     def _step(self, samples: Samples) -> dict[str, Tensor]:
         settings, clip = self._config.mappo, self._config.train.grad_clip
-        log_probs_RA = masked_log_softmax(self.actor(samples.actor_in), samples.avail)
+        log_probs_RA = masked_log_softmax(self._run(self.actor, samples.actor_in), samples.avail)
         log_prob = _log_prob(log_probs_RA, samples.action)
         policy = policy_loss(log_prob, samples.old_log_prob, samples.advantage, samples.alive, clip=settings.clip)
         entropy = mean_entropy(log_probs_RA, samples.alive)
         self._value_norm.update(samples.returns)
         value = value_loss(
-            self.critic(samples.critic_in).squeeze(-1),
+            self._run(self.critic, samples.critic_in).squeeze(-1),
             samples.old_value,
             self._value_norm.normalize(samples.returns),
             clip=settings.clip,
@@ -219,7 +220,7 @@ class MappoLearner:
         real = self._tensor(layout.rows[layout.inside])
         critic_in = self._critic_in(obs_MKNO, state_MKS)
         actor_in = self._with_id(obs_MKNO[real].transpose(1, 2).flatten(2))
-        old_value = self.critic(critic_in).squeeze(-1)
+        old_value = self._run(self.critic, critic_in).squeeze(-1)
         value = self._value_norm.denormalize(old_value)
         advantage = self._advantages(episodes, layout, value)
         alive = avail[..., 1:].any(-1).float()
@@ -229,7 +230,7 @@ class MappoLearner:
             "avail": avail,
             "action": action,
             "alive": alive,
-            "old_log_prob": _log_prob(masked_log_softmax(self.actor(actor_in), avail), action),
+            "old_log_prob": _log_prob(masked_log_softmax(self._run(self.actor, actor_in), avail), action),
             "old_value": old_value[real],
             "advantage": normalize_advantages(advantage, alive),
             "returns": advantage + value[real],
@@ -264,6 +265,11 @@ class MappoLearner:
     def _with_id(self, x_BNI: Tensor) -> Tensor:
         ids = torch.eye(self._info.n_agents, device=x_BNI.device).expand(len(x_BNI), -1, -1)
         return torch.cat([x_BNI, ids], -1)
+
+    def _run(self, network: nn.Module, inputs: Tensor) -> Tensor:
+        """Apply a network in the configured precision; probabilities and losses are computed in that of the inputs."""
+        with autocast(self._device, wanted=self._config.train.mixed_precision):
+            return network(inputs).to(inputs.dtype)
 
     def _tensor(self, array: NDArray[np.generic]) -> Tensor:
         return send(array, self._device)

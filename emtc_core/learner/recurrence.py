@@ -2,7 +2,8 @@
 
 PyTorch's own CPU path records a dozen small operations per step; here a step is five forward and four backward, and
 whatever does not depend on the step before is one operation over a chunk of steps, whose arrays stay in the
-processor's cache from the input to the hidden state and back. On CUDA the library's layers are used.
+processor's cache from the input to the hidden state and back. On CUDA the library's layers are used; what they return
+under autocast is turned back into the inputs' type, as hidden states are read where there is no autocast, too.
 
     x    = relu(inputs W + b)
     r, z = sigmoid(x W_r + h U_r), sigmoid(x W_z + h U_z)      with biases in every term
@@ -63,7 +64,7 @@ def run_trunk(first: nn.Linear, rnn: nn.GRU, inputs: Tensor, lengths: NDArray[np
         lengths: [M] steps of each row; what is returned of later steps has no meaning. None: all of them.
     """
     if inputs.is_cuda:
-        return rnn(first(inputs).relu_())[0]
+        return rnn(first(inputs).relu_())[0].to(inputs.dtype)
     return _run(inputs, lengths, *_weights(first, rnn))
 
 

@@ -20,13 +20,6 @@ from tests.core.test_learner import SYSTEMS
 NOWHERE = torch.device("meta")
 
 
-class HostGenerator(torch.Generator):
-    """The meta device has no generators; those of the host draw shapes just as well."""
-
-    def __new__(cls, device: torch.device | str = "cpu") -> "HostGenerator":
-        return super().__new__(cls, "cpu")
-
-
 class UnfusedAdam(torch.optim.Adam):
     """The fused kernel exists for real devices only."""
 
@@ -36,7 +29,6 @@ class UnfusedAdam(torch.optim.Adam):
 
 @pytest.fixture(autouse=True)
 def what_the_meta_device_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch, "Generator", HostGenerator)
     monkeypatch.setattr(torch.optim, "Adam", UnfusedAdam)
 
 

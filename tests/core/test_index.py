@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from emtc_core.memory.index import faiss_gpu
+from emtc_core.memory.index import factory, faiss_gpu
 from emtc_core.memory.index.base import Metric, NeighborIndex
 from emtc_core.memory.index.brute import BruteIndex
 from emtc_core.memory.index.ckdtree import CKDTreeIndex
@@ -112,6 +112,68 @@ class TestBrute(IndexContract):
         return BruteIndex(metric)
 
 
+class FlatByHand:
+    """What `faiss.IndexFlat` and `faiss.GpuIndexFlat` take and give in releases 1.8 to 1.15: float32, squared sums."""
+
+    def __init__(self, dim: int, metric: Metric) -> None:
+        self._is_linf = metric == "linf"
+        self.metric_arg = 0.0
+        self._x = torch.zeros((0, dim))
+
+    def add(self, x: torch.Tensor, /) -> None:
+        assert x.dtype == torch.float32
+        self._x = torch.cat([self._x, x])
+
+    def search(self, x: torch.Tensor, k: int, /) -> tuple[torch.Tensor, torch.Tensor]:
+        assert x.dtype == torch.float32
+        gaps = (x[:, None] - self._x).abs()
+        distances = gaps.amax(-1) if self._is_linf else gaps.pow(self.metric_arg).sum(-1)
+        return distances.topk(k, largest=False)
+
+
+def test_few_queries_need_every_node_where_nodes_stand_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    index = faiss_gpu.FaissGpuIndex("l2", device="cpu", make_flat=FlatByHand)
+    z = np.random.default_rng(0).normal(size=(2000, 4))
+    index.build(z)
+    monkeypatch.setattr(BruteIndex, "query", lambda self, q: pytest.fail(f"{len(q)} queries were uncertain"))
+    assert index.query(z[:500])[0].tolist() == list(range(500))
+
+
+class TestFaissWithAFlatIndexByHand(IndexContract):
+    def make(self, metric: Metric) -> NeighborIndex:
+        return faiss_gpu.FaissGpuIndex(metric, device="cpu", make_flat=FlatByHand)
+
+
+HAS_FAISS = importlib.util.find_spec("faiss") is not None
+
+
+@pytest.mark.skipif(not HAS_FAISS, reason="faiss is not installed here")
+class TestFaissWithItsOwnFlatIndexOnTheCpu(IndexContract):
+    """The index that faiss computes on a host, by the very calls that are made on a GPU."""
+
+    def make(self, metric: Metric) -> NeighborIndex:
+        faiss = importlib.import_module("faiss")
+        importlib.import_module("faiss.contrib.torch_utils")
+        kinds = {"linf": faiss.METRIC_Linf, "l2": faiss.METRIC_Lp}
+        return faiss_gpu.FaissGpuIndex(
+            metric, device="cpu", make_flat=lambda dim, metric: faiss.IndexFlat(dim, kinds[metric])
+        )
+
+
+@pytest.mark.skipif(not HAS_FAISS, reason="faiss is not installed here")
+def test_the_installed_faiss_takes_the_calls_that_are_made_on_a_gpu() -> None:
+    faiss = importlib.import_module("faiss")
+    if not hasattr(faiss, "GpuIndexFlat"):
+        pytest.skip("this faiss was built without GPUs")
+    make = faiss_gpu.flat_on_gpu("cuda:0")
+    for metric in METRICS:
+        if faiss.get_num_gpus():
+            assert make(4, metric).metric_arg == 0.0
+            continue
+        with pytest.raises(RuntimeError, match="Invalid GPU device"):  # arguments that do not fit raise a TypeError
+            make(4, metric)
+
+
 @pytest.mark.skipif(not faiss_gpu.is_available(), reason="faiss with CUDA is not installed here")
 class TestFaissGpu(IndexContract):
     def make(self, metric: Metric) -> NeighborIndex:
@@ -122,7 +184,8 @@ class TestFaissGpu(IndexContract):
 def test_the_choice_among_faiss_candidates_is_exact_and_takes_the_lowest_slot(is_linf: bool) -> None:
     z = torch.tensor([[0.0, 0.0], [1.0, 0.0], [1.0, 0.0], [1.0 + 1e-9, 0.0]], dtype=torch.float64)
     q = torch.tensor([[1.0, 0.0], [2.0, 0.0]], dtype=torch.float64)
-    slots, distances = faiss_gpu.choose_exactly(q, z, torch.tensor([[3, 2, 1], [0, 1, 3]]), is_linf=is_linf)
+    slots, distances, farthest = faiss_gpu.choose_exactly(q, z, torch.tensor([[3, 2, 1], [0, 1, 3]]), is_linf=is_linf)
+    assert farthest.tolist() == pytest.approx([1e-9, 2.0], abs=1e-12)
     assert slots.tolist() == [1, 3]
     assert distances.tolist() == pytest.approx([0.0, 1.0 - 1e-9], abs=1e-12)
 
@@ -131,6 +194,15 @@ def test_the_device_decides_which_index_serves_unlimited_distance() -> None:
     assert isinstance(make_nearest_index("l2", device="cpu"), CKDTreeIndex)
     if importlib.util.find_spec("faiss") is None:
         assert not faiss_gpu.is_available()
+
+
+def test_a_faiss_that_fails_on_this_gpu_is_replaced_and_says_so(monkeypatch: pytest.MonkeyPatch, caplog) -> None:
+    monkeypatch.setattr(factory, "is_available", lambda: True)  # and yet there is no GPU, or no faiss
+    if faiss_gpu.is_available():
+        pytest.skip("faiss searches on a GPU here")
+    with caplog.at_level("WARNING"):
+        assert isinstance(make_nearest_index("l2", device="cuda"), BruteIndex)
+    assert "Every node is compared instead" in caplog.text
 
 
 def test_a_node_exactly_at_the_radius_is_out_for_l2_and_in_for_linf() -> None:

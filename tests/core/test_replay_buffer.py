@@ -85,11 +85,11 @@ def test_the_last_episodes_survive_any_sequence_of_lengths(lengths: list[int], c
 
 def test_memory_grows_with_real_steps_not_with_the_episode_limit():
     buffer, _ = filled_buffer([3] * 300, capacity=300)
-    rows = len(buffer._rows["obs"])
+    rows = len(buffer._slots)
     assert rows <= 1.6 * (300 + 65) * PAGE_ROWS
     for i in range(900):
         buffer.add(make_episode(3, i))
-    assert len(buffer._rows["obs"]) == rows
+    assert len(buffer._slots) == rows
 
 
 def test_sampling_draws_different_episodes_and_repeats_for_a_seed():
@@ -108,7 +108,7 @@ def test_a_buffer_smaller_than_the_batch_says_so():
 
 def test_priorities_steer_sampling():
     buffer, _ = filled_buffer([5] * 10, priority_alpha=1.0)
-    buffer.set_priorities(np.arange(10), np.array([1e-6] * 9 + [1.0]))
+    buffer.set_priorities(np.arange(10), torch.tensor([1e-6] * 9 + [1.0]))
     rng = np.random.default_rng(0)
     assert all(9 in buffer.sample(1, rng).indices for _ in range(50))
 

@@ -41,9 +41,11 @@ def test_unusable_arguments_create_nothing(tmp_path: Path, arguments: list[str],
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has what is asked for")
-def test_a_device_that_is_not_there_is_refused_before_anything_is_created(tmp_path: Path) -> None:
-    done = emtc("train", "--set", "train.device=cuda", "--db", f"sqlite:///{tmp_path / 'x.db'}")
+@pytest.mark.parametrize("key", ["train.device", "train.replay_device"])
+def test_a_device_that_is_not_there_is_refused_before_anything_is_created(tmp_path: Path, key: str) -> None:
+    done = emtc("train", "--set", f"{key}=cuda", "--db", f"sqlite:///{tmp_path / 'x.db'}")
     assert done.returncode == 2
+    assert done.stderr.startswith(f"{key} is cuda, but torch sees no CUDA device here.")
     assert len(done.stderr.strip().splitlines()) == 1
     assert list(tmp_path.iterdir()) == []
 

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from emtc_core.config.backbones import DmixConfig
 from emtc_core.device import send
+from emtc_core.draws import rand
 from emtc_core.learner.backbones.base import Backbone, Evaluation, TdLoss, Unrolled
 from emtc_core.learner.mixers.dmix import DmixMixer
 from emtc_core.learner.networks import Sequence, SharedAgent
@@ -61,7 +62,7 @@ class DmixBackbone(Backbone):
         """Run the agents over whole sequences and draw fractions for every step."""
         hidden = self.agent.unroll(seq.inputs, seq.n_steps)
         shape = (*hidden.shape[:2], self._n_fractions)
-        fractions = torch.rand(shape, generator=generator, device=hidden.device)
+        fractions = rand(shape, generator=generator, device=hidden.device)
         with torch.no_grad():
             q = self._quantile_agent.means(hidden, self._quantile_agent.embed(fractions))
         best, action = greedy(q, seq.avail)

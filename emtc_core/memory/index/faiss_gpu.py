@@ -1,70 +1,124 @@
-"""faiss on CUDA: `knn_gpu` over the live tensor, then exact order among its candidates.
+"""faiss on CUDA: a flat index of all nodes in float32 finds candidates, float64 differences choose among them.
 
-faiss computes in float32. Its L2 metric expands |a - b|² and loses differences smaller than about 1e-3, so
-the general metric (exact differences) finds the candidates, and float64 differences choose among them.
-Two nodes closer to each other than float32 can tell are thus still ordered exactly, as long as fewer than
-`CANDIDATES` stand in one place.
+faiss' L2 metric expands |a - b|² and loses differences smaller than about 1e-3, so the general metric (exact
+differences) is used, of coordinates about their mean. Where rounding may still have hidden the nearest node behind the
+candidates, because many stand in nearly one place, that query is compared with every node (`brute`).
+
+The exponent of the general metric is a property of an index. `knn_gpu` takes none in any release, so a flat index is
+made instead, which answers the same question from the same memory.
 """
 
 import importlib
 import importlib.util
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Protocol
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from emtc_core.memory.index.base import Metric, Points, Slots
+from emtc_core.memory.index.brute import BruteIndex
 
 CANDIDATES = 16
+SCRATCH_BYTES = 256 * 2**20
+"""Device memory that faiss keeps for itself; its own choice is 1.5 GB."""
+
+
+class FlatIndex(Protocol):
+    """What is asked of faiss: the part of `GpuIndexFlat` that `IndexFlat`, its twin on the CPU, has too."""
+
+    metric_arg: float
+
+    def add(self, x: torch.Tensor, /) -> None: ...
+
+    def search(self, x: torch.Tensor, k: int, /) -> tuple[torch.Tensor, torch.Tensor]: ...
+
+
+MakeFlat = Callable[[int, Metric], FlatIndex]
 
 
 def is_available() -> bool:
     """Whether faiss with GPU support and a CUDA device are here."""
     if importlib.util.find_spec("faiss") is None or not torch.cuda.is_available():
         return False
-    return hasattr(importlib.import_module("faiss"), "knn_gpu")
+    faiss = importlib.import_module("faiss")
+    return hasattr(faiss, "GpuIndexFlat") and faiss.get_num_gpus() > 0
+
+
+def flat_on_gpu(device: str) -> MakeFlat:
+    """Make flat indexes on a device: "cuda" or "cuda:1"."""
+    faiss: Any = importlib.import_module("faiss")
+    importlib.import_module("faiss.contrib.torch_utils")  # lets faiss take torch tensors
+    resources, settings = faiss.StandardGpuResources(), faiss.GpuIndexFlatConfig()
+    resources.setTempMemory(SCRATCH_BYTES)
+    settings.device = torch.device(device).index or 0
+
+    def make(dim: int, metric: Metric) -> FlatIndex:
+        kind = faiss.METRIC_Linf if metric == "linf" else faiss.METRIC_Lp
+        return faiss.GpuIndexFlat(resources, dim, kind, settings)
+
+    return make
 
 
 class FaissGpuIndex:
-    """Nearest node at any distance on CUDA; nothing is built beyond the tensor itself."""
+    """Nearest node at any distance on CUDA."""
 
-    def __init__(self, metric: Metric, *, device: str) -> None:
-        self._faiss: Any = importlib.import_module("faiss")
-        importlib.import_module("faiss.contrib.torch_utils")  # lets faiss take torch tensors
-        self._resources = self._faiss.StandardGpuResources()
-        self._metric = metric
-        self._device = device
-        self._z = torch.zeros((0, 1), dtype=torch.float64)
+    def __init__(self, metric: Metric, *, device: str, make_flat: MakeFlat | None = None) -> None:
+        """Ask faiss for an index on the device, or `make_flat` for another of the same kind."""
+        self._make_flat = make_flat or flat_on_gpu(device)
+        self._metric: Metric = metric
+        self._exact = BruteIndex(metric, device=device)
+        self._flat: FlatIndex | None = None
 
     def build(self, z: Points) -> None:
-        """Copy all rows to the device."""
-        self._z = torch.tensor(z, dtype=torch.float64, device=self._device)
+        """Copy all rows to the device: in float64 for the choice, in float32 for faiss."""
+        self._flat = None  # its memory is free before the next one takes some
+        self._exact.build(z)
+        if not len(z):
+            return
+        z_MX = self._exact.z
+        self._middle_X = z_MX.mean(0)
+        centred_MX = z_MX - self._middle_X
+        self._reach = centred_MX.abs().max()
+        self._flat = self._make_flat(z.shape[1], self._metric)
+        self._flat.metric_arg = 2.0  # the exponent; the largest difference has none and ignores it
+        self._flat.add(centred_MX.float())
 
     def query(self, q: Points) -> tuple[Slots, NDArray[np.float64]]:
         """Find the nearest node of each query."""
-        if not len(self._z):
+        if self._flat is None or not len(q):
             return np.full(len(q), -1), np.full(len(q), np.inf)
-        q_QX = torch.tensor(q, dtype=torch.float64, device=self._device)
-        is_linf = self._metric == "linf"
-        _, slots_QK = self._faiss.knn_gpu(
-            self._resources,
-            q_QX.float().contiguous(),
-            self._z.float().contiguous(),
-            min(CANDIDATES, len(self._z)),
-            metric=self._faiss.METRIC_Linf if is_linf else self._faiss.METRIC_Lp,
-            metric_arg=0.0 if is_linf else 2.0,
-        )
-        slots, distances = choose_exactly(q_QX, self._z, slots_QK.long(), is_linf=is_linf)
-        return slots.cpu().numpy(), distances.cpu().numpy()
+        z_MX = self._exact.z
+        q_QX = torch.tensor(q, dtype=torch.float64, device=z_MX.device)
+        centred_QX = q_QX - self._middle_X
+        _, slots_QK = self._flat.search(centred_QX.float(), min(CANDIDATES, len(z_MX)))
+        found, distance, farthest = choose_exactly(q_QX, z_MX, slots_QK.long(), is_linf=self._metric == "linf")
+        rounding = rounding_error(farthest, reach=torch.maximum(self._reach, centred_QX.abs().max()), dim=q.shape[1])
+        is_certain = (distance + 2 * rounding < farthest) | (slots_QK.shape[1] == len(z_MX))
+        slots, distances, certain = (x.cpu().numpy() for x in (found, distance, is_certain))
+        if not certain.all():
+            slots[~certain], distances[~certain] = self._exact.query(q[~certain])
+        return slots, distances
+
+
+def rounding_error(distance: torch.Tensor, *, reach: torch.Tensor, dim: int) -> torch.Tensor:
+    """Bound how far a distance in float32 is off: coordinates up to `reach` are rounded, then their differences."""
+    eps = torch.finfo(torch.float32).eps
+    return eps * (2.0 * dim**0.5 * reach + (dim + 16) * distance)
 
 
 def choose_exactly(
     q_QX: torch.Tensor, z_MX: torch.Tensor, slots_QK: torch.Tensor, *, is_linf: bool
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Choose among candidates by float64 difference, the lowest slot among equals."""
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Choose among candidates by float64 difference, the lowest slot among equals.
+
+    Returns:
+        [Q] the slot, its distance, and the distance of the farthest candidate.
+    """
     gap_QKX = (z_MX[slots_QK] - q_QX[:, None]).abs()
     distance_QK = gap_QKX.amax(dim=2) if is_linf else gap_QKX.pow(2).sum(dim=2).sqrt()
     nearest_Q = distance_QK.min(dim=1).values
     is_nearest_QK = distance_QK == nearest_Q[:, None]
-    return torch.where(is_nearest_QK, slots_QK, len(z_MX)).min(dim=1).values, nearest_Q
+    slots_Q = torch.where(is_nearest_QK, slots_QK, len(z_MX)).min(dim=1).values
+    return slots_Q, nearest_Q, distance_QK.amax(dim=1)

@@ -1,0 +1,138 @@
+"""Rows of replayed episodes, one per step: where they live, and how a batch of them reaches the learner.
+
+What lives here: one stretch of memory per field, reserved once for as many rows as a run can fill, so that nothing is
+copied while it grows. On the host the system gives the memory when a row is first written; a GPU gives it at once. A
+batch from the host is gathered in pinned memory and travels to a GPU in the background. What does not: which rows
+belong to which episode (replay_buffer.py), and which device to choose (memory_plan.py).
+"""
+
+from collections.abc import Mapping
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from emtc_core.device import send
+from emtc_core.envs.base import EnvInfo
+from emtc_core.errors import ConfigError
+
+PAGE_ROWS = 16
+FIELDS = ("obs", "state", "avail", "action", "reward", "beta")
+
+
+def most_pages(capacity: int, info: EnvInfo, most_steps: int | None) -> int:
+    """Bound the pages that `capacity` episodes fill, T + 1 rows each, in a run of so many env steps; None: no bound."""
+    pages = capacity * -(-(info.episode_limit + 1) // PAGE_ROWS)
+    if most_steps is None:
+        return pages
+    return min(pages, most_steps // PAGE_ROWS + min(capacity, most_steps))
+
+
+def row_bytes(info: EnvInfo) -> int:
+    """Count the bytes of one row."""
+    return sum(width * dtype.itemsize for width, dtype in _layout(info).values())
+
+
+def _layout(info: EnvInfo) -> dict[str, tuple[int, torch.dtype]]:
+    return {
+        "obs": (info.n_agents * info.obs_dim, torch.float32),
+        "state": (info.state_dim, torch.float32),
+        "avail": (info.n_agents * info.n_actions, torch.bool),
+        "action": (info.n_agents, torch.int64),
+        "reward": (1, torch.float32),
+        "beta": (1, torch.float32),
+    }
+
+
+class ReplayRows:
+    """Columns of all rows, zero until they are written."""
+
+    def __init__(self, info: EnvInfo, n_rows: int, *, home: torch.device, device: torch.device) -> None:
+        """Reserve rows in `home`; batches are made on `device`.
+
+        Raises:
+            ConfigError: If there is not so much memory.
+        """
+        self._info, self._home, self._device = info, home, device
+        self._fields = self._reserve(n_rows)
+
+    def __len__(self) -> int:
+        return len(self._fields["reward"])
+
+    def reserve(self, n_rows: int) -> None:
+        """Make room for so many rows at least; only where more come than the run was said to have."""
+        if n_rows <= len(self):
+            return
+        old = self._fields
+        self._fields = self._reserve(max(n_rows, len(self) + len(self) // 2))
+        for name, values in old.items():
+            self._fields[name][: len(values)] = values
+
+    def write(self, rows: NDArray[np.int64], values: Mapping[str, NDArray[np.generic]]) -> None:
+        """Write rows of some or all fields; each field [R, ...]."""
+        at = send(rows, self._home)
+        for name, array in values.items():
+            self._fields[name][at] = send(array, self._home).reshape(len(rows), -1)
+
+    def put(self, rows: NDArray[np.int64], values: Mapping[str, Tensor]) -> None:
+        """Write rows as `take` returned them."""
+        at = torch.from_numpy(rows).to(self._home)
+        for name in FIELDS:
+            self._fields[name][at] = values[name].to(self._home)
+
+    def take(self, rows: NDArray[np.int64]) -> dict[str, Tensor]:
+        """Copy rows to the host, [R, width] each."""
+        at = torch.from_numpy(rows).to(self._home)
+        return {name: values[at].cpu() for name, values in self._fields.items()}
+
+    def read(self, name: str, rows: NDArray[np.int64]) -> NDArray[np.float32]:
+        """Copy rows of one field to the host."""
+        return self._fields[name][torch.from_numpy(rows).to(self._home)].cpu().numpy()
+
+    def gather(self, rows_TB: NDArray[np.int64]) -> dict[str, Tensor]:
+        """Make a batch of T + 1 steps of B episodes on the device, by field: [B, T (+ 1), ...].
+
+        Tensors are views of time-major storage.
+        """
+        n_steps, n_batch = rows_TB.shape
+        info = self._info
+        index = send(rows_TB, self._home).reshape(-1)
+        transitions = index[: (n_steps - 1) * n_batch]
+
+        def pick(name: str, at: Tensor, *shape: int) -> Tensor:
+            return self._select(name, at).view(-1, n_batch, *shape).transpose(0, 1)
+
+        return {
+            "obs": pick("obs", index, info.n_agents, info.obs_dim),
+            "state": pick("state", index, info.state_dim),
+            "avail": pick("avail", index, info.n_agents, info.n_actions),
+            "action": pick("action", transitions, info.n_agents),
+            "reward": pick("reward", transitions),
+            "beta": pick("beta", transitions),
+        }
+
+    def _select(self, name: str, at: Tensor) -> Tensor:
+        values = self._fields[name]
+        if self._home == self._device or self._device.type != "cuda":
+            return values.index_select(0, at).to(self._device)
+        pinned = torch.empty((len(at), values.shape[1]), dtype=values.dtype, pin_memory=True)
+        return torch.index_select(values, 0, at, out=pinned).to(self._device, non_blocking=True)
+
+    def _reserve(self, n_rows: int) -> dict[str, Tensor]:
+        try:
+            if self._home.type == "cpu":  # NumPy's zeros are the system's, which it provides page by page
+                return {
+                    name: torch.from_numpy(np.zeros((n_rows, width), str(dtype).removeprefix("torch.")))
+                    for name, (width, dtype) in _layout(self._info).items()
+                }
+            return {
+                name: torch.zeros((n_rows, width), dtype=dtype, device=self._home)
+                for name, (width, dtype) in _layout(self._info).items()
+            }
+        except (MemoryError, ValueError, torch.OutOfMemoryError) as exc:  # NumPy calls the largest sizes a ValueError
+            size = n_rows * row_bytes(self._info) / 1e9
+            raise ConfigError(
+                f"The replay buffer may need {size:,.1f} GB on {self._home.type}, which it does not have. "
+                "Set a smaller train.replay."
+            ) from exc

@@ -1,0 +1,60 @@
+"""The doctor says what is true of the GPU search here, whatever is installed."""
+
+from pathlib import Path
+
+import pytest
+
+from app import doctor
+
+GPU = "NVIDIA Some GPU"
+FAISS = "__version__ = '1.14.1'\n"
+
+
+@pytest.fixture
+def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Put a package called faiss on the path of this interpreter and of those it asks."""
+
+    def put(text: str) -> None:
+        (tmp_path / "faiss.py").write_text(text)
+        monkeypatch.syspath_prepend(tmp_path)
+        monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+
+    return put
+
+
+@pytest.mark.parametrize(
+    ("text", "gpu", "usable", "detail"),
+    [
+        (FAISS + "GpuIndexFlat = get_num_gpus = lambda: 1", GPU, True, "1.14.1, GPU neighbour search"),
+        (
+            FAISS + "GpuIndexFlat = get_num_gpus = lambda: 0",
+            "",
+            False,
+            "there is no GPU to use; neighbours are searched on",
+        ),
+        (
+            FAISS + "GpuIndexFlat = get_num_gpus = lambda: 1",
+            "",
+            False,
+            "there is no GPU to use; neighbours are searched on",
+        ),
+        (FAISS + "get_num_gpus = lambda: 0", GPU, False, "1.14.1 without GPU support; torch compares every node"),
+        ("raise ImportError('libcudart.so.12')", GPU, False, "it does not load; torch compares every node on the GPU"),
+    ],
+)
+def test_faiss_is_usable_only_where_it_can_search_on_a_gpu(monkeypatch, install, text, gpu, usable, detail):
+    monkeypatch.setattr(doctor, "_ASK_TOOLKIT", "print('12.6')")  # without loading torch
+    install(text)
+    check = doctor._faiss(gpu)
+    assert (check.usable, detail in check.detail, bool(check.advice)) == (usable, True, not usable), check
+
+
+def test_another_cuda_than_that_of_faiss_is_named(monkeypatch, install):
+    install(FAISS + "GpuIndexFlat = get_num_gpus = lambda: 0")
+    monkeypatch.setattr(doctor, "_ASK_TOOLKIT", "print('13.0')")
+    assert "made for CUDA 12, torch for CUDA 13.0" in doctor._faiss(GPU).advice
+
+
+def test_no_gpu_is_no_fault_of_the_machine():
+    assert not doctor._device("").needed
+    assert doctor._device(GPU).usable

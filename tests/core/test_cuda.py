@@ -1,0 +1,89 @@
+"""Every update computes on a GPU, in both precisions, and the host never waits for it: shown by shapes alone."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from emtc_core.learner import learner as learner_module
+from emtc_core.learner import mappo, networks
+from emtc_core.learner.background import Background
+from emtc_core.learner.learner import IncentiveInputs, make_learner
+from emtc_core.learner.mappo import MappoLearner
+from tests.core.fake_cuda import SECTIONS, list_cases, list_faults
+from tests.core.learner_cases import BLOCKS, hard_episodes, make_batch, make_config, make_inputs, make_memory
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(scope="module")
+def answers() -> dict[str, str]:
+    """Ask a process of its own what each case raised."""
+    command = [sys.executable, "-m", "tests.core.fake_cuda"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=280)
+    if "undefined symbol" in done.stderr or "cannot open shared object" in done.stderr:
+        pytest.skip("this build of PyTorch keeps its device guards elsewhere")
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+@pytest.mark.parametrize("name", list_cases())
+def test_an_update_runs_on_a_gpu_and_nobody_waits(answers, name):
+    assert answers[name] == ""
+
+
+@pytest.mark.parametrize("name", list_faults())
+def test_what_a_gpu_refuses_or_waits_for_would_be_noticed(answers, name):
+    assert answers[name]
+
+
+def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Take the library's layers and no second thread, as on CUDA, and bfloat16 as the CPU computes it."""
+
+    def trunk(first, rnn, inputs, lengths=None):
+        return rnn(first(inputs).relu_())[0].to(inputs.dtype)
+
+    def mixed(device, *, wanted):
+        return torch.autocast("cpu", torch.bfloat16, enabled=wanted)
+
+    monkeypatch.setattr(networks, "run_trunk", trunk)
+    monkeypatch.setattr(
+        networks, "run_trunks", lambda trunks, inputs, lengths=None: [trunk(*t, inputs) for t in trunks]
+    )
+    monkeypatch.setattr(Background, "__init__", lambda self, device: setattr(self, "_pool", None))
+    monkeypatch.setattr(learner_module, "autocast", mixed)
+    monkeypatch.setattr(mappo, "autocast", mixed)
+
+
+def gradients(algo: str, *, mixed: bool) -> dict[str, torch.Tensor]:
+    sections = dict(SECTIONS.get(algo, {}))
+    sections["train"] = {**sections.get("train", {}), "mixed_precision": mixed}
+    learner = make_learner(make_config(algo, **sections), BLOCKS, device="cpu", seed=1)
+    episodes = hard_episodes(BLOCKS)
+    if isinstance(learner, MappoLearner):
+        stats = learner.update_rollout(episodes)
+        named = {**dict(learner.actor.named_parameters()), **dict(learner.critic.named_parameters())}
+    else:
+        memory = make_memory(episodes)
+        batch = make_batch(episodes, BLOCKS, memory)
+        inputs = make_inputs(memory, batch.reward.shape[1])
+        inputs = IncentiveInputs(inputs.h_next.float(), inputs.rho_next.float(), inputs.hit)
+        stats = learner.update(batch, inputs if learner._config.uses_memory else None, env_step=0)
+        named = dict(learner.online.named_parameters())
+    assert np.isfinite(list(stats.read().values())).all()
+    return {name: p.grad for name, p in named.items() if p.grad is not None}
+
+
+@pytest.mark.parametrize("algo", ["vdn", "qmix", "emtc-qplex", "emc", "emu-cds", "dmix", "mappo"])
+def test_bfloat16_changes_the_gradient_of_no_weight_beyond_its_rounding(monkeypatch, algo):
+    as_on_a_gpu(monkeypatch)
+    exact, rounded = (gradients(algo, mixed=mixed) for mixed in (False, True))
+    assert rounded.keys() == exact.keys()
+    whole, other = (torch.cat([g.flatten() for g in grads.values()]) for grads in (exact, rounded))
+    assert not torch.equal(whole, other)
+    assert torch.linalg.vector_norm(other - whole) < 0.1 * torch.linalg.vector_norm(whole)
+    assert [name for name, g in exact.items() if g.any() and not rounded[name].any()] == []

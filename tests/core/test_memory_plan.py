@@ -1,0 +1,160 @@
+"""What a run will hold in memory is counted before it starts, and decides where its episodes live."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from emtc_core.config.resolve import resolve
+from emtc_core.envs.base import EnvInfo
+from emtc_core.envs.registry import get_env_info
+from emtc_core.errors import ConfigError
+from emtc_core.machine import memory_bytes
+from emtc_core.memory_plan import MemoryPlan, count_networks, most_steps, plan_memory
+from emtc_core.memory_plan import free_bytes as ask_free
+from emtc_core.replay_buffer import ReplayBuffer
+from emtc_core.replay_rows import ReplayRows, row_bytes
+from tests.core.learner_cases import BLOCKS, make_episode
+
+CPU, GPU = torch.device("cpu"), torch.device("cuda")
+GB = 10**9
+
+
+def plan(
+    map: str, device: torch.device, *, free: int = 0, host: int = 64 * GB, algo="emtc-qplex", **keys
+) -> MemoryPlan:
+    overrides = {name.replace("__", "."): value for name, value in keys.items()}
+    config = resolve(map=map, algo=algo, overrides=overrides)
+    info = get_env_info(config.env)
+    assert info is not None
+    return plan_memory(config, info, device=device, networks=5_000_000, free_bytes=free, host_bytes=host)
+
+
+def shares(sizes: Mapping[str, int]) -> dict[str, float]:
+    return {name: round(size / 1e9, 1) for name, size in sizes.items() if size >= 5e7 and name != "memory keys"}
+
+
+def test_on_a_gpu_with_room_replay_lives_there():
+    made = plan("corridor", GPU, free=24 * GB, gate__on_miss="nearest")
+    assert made.replay_home == GPU
+    assert shares(made.on_device) == {"replay": 10.6, "batch": 0.1, "states embedded anew": 1.1}
+    assert made.on_device["memory keys"] >= 1_000_000 * 4 * 12  # with faiss, what it keeps to compute in, too
+    line = made.describe()[0]
+    assert line.startswith("device memory: up to 11.")
+    assert "(replay 10.6 GB, batch 0.1 GB, networks 5.0 MB, states embedded anew 1.1 GB, memory keys " in line
+
+
+@pytest.mark.parametrize(("free", "home"), [(22 * GB, GPU), (21 * GB, CPU)])
+def test_auto_leaves_the_gpu_half_of_what_is_free(free, home):
+    made = plan("corridor", GPU, free=free)
+    assert made.replay_home == home
+    assert ("replay" in made.on_host) == (home == CPU)
+
+
+def test_whoever_wants_the_gpu_gets_it_as_far_as_it_reaches():
+    assert plan("corridor", GPU, free=11 * GB, train__replay_device="cuda").replay_home == GPU
+    with pytest.raises(ConfigError, match=r"5,000 episodes of replay may need 10\.6 GB and the GPU has 10\.0 GB free"):
+        plan("corridor", GPU, free=10 * GB, train__replay_device="cuda")
+    assert plan("corridor", GPU, free=80 * GB, train__replay_device="cpu").replay_home == CPU
+
+
+def test_on_a_cpu_there_is_nothing_to_choose():
+    assert plan("corridor", CPU).replay_home == CPU
+    assert plan("corridor", CPU).describe() == ["memory: up to 11.9 GB (replay 10.6 GB, networks 5.0 MB, nodes 1.2 GB)"]
+    with pytest.raises(ConfigError, match=r"train\.replay_device is cuda, but the run trains on the CPU"):
+        plan("corridor", CPU, train__replay_device="cuda")
+    with pytest.raises(ConfigError, match=r"train\.replay_device = cuda needs train\.device = auto or cuda, got cpu"):
+        resolve(overrides={"train.replay_device": "cuda", "train.device": "cpu"})
+
+
+def test_a_host_that_may_be_too_small_is_warned_of_and_the_advice_fits():
+    made = plan("corridor", CPU, host=8 * GB)
+    warning = made.describe()[-1]
+    assert warning.startswith("Warning: the run may need up to 11.9 GB of this machine's 8.0 GB. Set train.replay=")
+    assert sum(plan("corridor", CPU, host=8 * GB, train__replay=made.most_replay).on_host.values()) <= 8 * GB
+
+
+def test_a_short_run_and_one_from_fresh_episodes_reserve_little():
+    assert plan("corridor", CPU, train__t_max=2000).on_host["replay"] < 0.02 * plan("corridor", CPU).on_host["replay"]
+    assert plan("corridor", CPU, algo="mappo").on_host["replay"] < 1_000_000
+    assert "nodes" not in plan("corridor", CPU, algo="qplex").on_host
+
+
+def test_what_is_counted_is_what_the_buffer_takes():
+    config = resolve(map="3m", overrides={"train.t_max": 3000, "train.replay": 40})
+    info = get_env_info(config.env)
+    made = plan_memory(config, info, device=CPU, networks=0, free_bytes=0, host_bytes=GB)
+    buffer = ReplayBuffer(40, info, most_steps=most_steps(config, info))
+    tensors = buffer._rows._fields.values()
+    assert made.on_host["replay"] == sum(x.numel() * x.element_size() for x in tensors)
+    assert row_bytes(info) == sum(x.shape[1] * x.element_size() for x in tensors)
+
+
+@pytest.mark.parametrize("lengths", [[1] * 60, [12] * 60, [1, 12, 7] * 20, [3, 12, 12, 12]])
+def test_nothing_is_reserved_beyond_what_was_planned(lengths):
+    buffer = ReplayBuffer(25, BLOCKS, most_steps=sum(lengths))
+    planned = len(buffer._rows)
+    for i, length in enumerate(lengths):
+        buffer.add(make_episode(BLOCKS, length, i))
+    assert len(buffer._rows) == planned
+
+
+def test_more_than_was_planned_is_kept_too():
+    buffer = ReplayBuffer(25, BLOCKS, most_steps=10)
+    episodes = [make_episode(BLOCKS, 12, i) for i in range(25)]
+    for episode in episodes:
+        buffer.add(episode)
+    batch = buffer.take(np.arange(25))
+    for row, episode in enumerate(episodes):
+        np.testing.assert_array_equal(batch.obs[row], episode.obs)
+
+
+def test_what_is_reserved_costs_nothing_until_it_is_written():
+    psutil = pytest.importorskip("psutil")
+    big = replace(BLOCKS, obs_dim=1000, episode_limit=1000)
+    before = psutil.Process().memory_info().rss
+    buffer = ReplayBuffer(200, big)
+    buffer.add(make_episode(big, 20, 0))
+    reserved = len(buffer._rows) * row_bytes(big)
+    assert reserved > 2 * GB
+    assert psutil.Process().memory_info().rss - before < reserved / 10
+
+
+def test_memory_that_is_not_there_is_refused_in_a_sentence():
+    with pytest.raises(ConfigError, match=r"The replay buffer may need [\d,.]+ GB on cpu, which it does not have. Set"):
+        ReplayRows(EnvInfo("test", "huge", 8, 9, 10**6, 10**6, 400, (0.0, 1.0)), 10**9, home=CPU, device=CPU)
+
+
+def test_batches_reach_the_device_from_rows_that_live_on_the_host():
+    nowhere = torch.device("meta")
+    buffer = ReplayBuffer(4, BLOCKS, device=nowhere, home="cpu")
+    for i in range(4):
+        buffer.add(make_episode(BLOCKS, 5, i))
+    batch = buffer.take(np.arange(4))
+    assert {x.device for x in vars(batch).values() if isinstance(x, torch.Tensor)} == {nowhere}
+    assert buffer.read(2).state.tolist() == make_episode(BLOCKS, 5, 2).state.tolist()
+
+
+def test_a_buffer_saved_from_a_host_is_restored_on_a_device_and_back():
+    buffer = ReplayBuffer(4, BLOCKS)
+    for i in range(4):
+        buffer.add(make_episode(BLOCKS, 5, i))
+    saved = buffer.get_state()
+    elsewhere = ReplayBuffer(4, BLOCKS, device="meta")
+    elsewhere.set_state(saved)
+    assert elsewhere.take(np.arange(4)).obs.shape == buffer.take(np.arange(4)).obs.shape
+    back = ReplayBuffer(4, BLOCKS)
+    back.set_state(saved)
+    assert torch.equal(back.take(np.arange(4)).obs, buffer.take(np.arange(4)).obs)
+
+
+def test_networks_count_with_what_their_updates_keep():
+    state = {"online": {"w": torch.zeros(10, 10)}, "intrinsic": [{"w": torch.zeros(5, dtype=torch.float64)}], "n": 3}
+    assert count_networks(state) == 3 * (400 + 40)
+
+
+def test_this_machine_has_memory_and_the_cpu_is_not_asked_for_its_own():
+    assert memory_bytes() > GB / 2
+    assert ask_free(CPU) == 0
