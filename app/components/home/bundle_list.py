@@ -94,9 +94,10 @@ def describe_runs(rows: Sequence[Mapping[str, Any]], *, total: int | None = None
     """Say in a line what runs there are: how many, of which algorithms, on which maps, with which seeds."""
     number = len(rows) if total is None else total
     algos = _list(name_algo(str(row.get("algo", "?"))) for row in rows)
-    seeds = _list(sorted({str(row.get("seed", "?")) for row in rows}, key=lambda seed: (len(seed), seed)))
+    seeds = sorted({str(row.get("seed", "?")) for row in rows}, key=lambda seed: (len(seed), seed))
     maps = _list(str(row.get("map", "?")) for row in rows)
-    return f"{count(number)} run{'' if number == 1 else 's'}: {algos} on {maps}, seeds {seeds}"
+    plurals = ["" if n == 1 else "s" for n in (number, len(seeds))]
+    return f"{count(number)} run{plurals[0]}: {algos} on {maps}, seed{plurals[1]} {_list(seeds)}"
 
 
 def describe_file(bundle: Bundle) -> str:

@@ -77,7 +77,7 @@ def _choices() -> dict[str, object] | None:
         name = st.text_input("Name", value="", key="launch_name", placeholder="made from the choices", max_chars=80)
         st.session_state["launch_name_kept"] = name
     if obstacle:
-        st.warning(escape_markdown(obstacle), icon=":material/block:")
+        st.warning(escape_markdown(obstacle[0].upper() + obstacle[1:]), icon=":material/block:")
         return None
     if not map_name:
         st.info(TYPE_A_MAP, icon=":material/edit:")
