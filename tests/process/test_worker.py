@@ -164,8 +164,10 @@ def test_the_job_scripts_of_the_readme_run(name: str, tmp_path: Path) -> None:
     program.write_text(f'#!/bin/sh\nexec {sys.executable} -m app.cli.main "$@"\n')
     program.chmod(0o755)
     variables = {**environment(), "EMTC_DB": url, "PATH": f"{tmp_path}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT)}
+    variables["EMTC_FILES"] = str(tmp_path)
     done = subprocess.run(job_scripts()[name], capture_output=True, text=True, check=False, env=variables)
-    assert (done.returncode, done.stderr.strip()) == (0, "No run waited for this worker.")
+    assert (done.returncode, done.stderr.strip().splitlines()[1:]) == (0, ["No run waited for this worker."])
+    assert f"Checkpoints and logs go to {tmp_path}." in done.stderr
 
 
 def test_a_worker_of_one_sweep_needs_one_that_exists(tmp_path: Path) -> None:
