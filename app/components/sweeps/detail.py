@@ -102,7 +102,10 @@ def _missing(sweep: Sweep, runs: Sequence[RunRow]) -> None:
         st.markdown(f"**{len(names)} of {len(sweep.plan.get('runs', ()))} runs are missing.** {escape_markdown(shown)}")
         label = f"Launch the {len(names)} missing runs" if len(names) > 1 else "Launch the missing run"
         idle = not messages.may_act()
-        if st.button(label, icon=":material/play_arrow:", type="primary", key="sweep_missing", disabled=idle):
+        about = "They train on this machine. On a cluster, give emtc sweep with --engine ray again instead."
+        if st.button(
+            label, icon=":material/play_arrow:", type="primary", key="sweep_missing", disabled=idle, help=about
+        ):
             try:
                 go_on(data.database(), sweep)
             except EmtcError as exc:
