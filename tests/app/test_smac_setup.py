@@ -218,6 +218,7 @@ class TestTheCommand:
         assert run(["setup", "smac"]) == 0
         assert "Everything is there: emtc train --env smac" in capfd.readouterr().err
 
+    @pytest.mark.slow
     def test_an_interruption_is_made_good_by_the_next_try(self, home, capfd):
         brought = home.parent / "brought"
         write_wheels(brought)
@@ -233,6 +234,7 @@ class TestTheCommand:
         assert run(command) == 1
         assert json.loads(capfd.readouterr().out)["done"] == ["packages", "maps"]
 
+    @pytest.mark.slow
     def test_packages_that_say_something_else_are_not_called_done(self, home, capfd):
         brought = home.parent / "brought"
         write_wheels(brought, agents=4)

@@ -18,6 +18,7 @@ INK = """canvas => canvas.getContext("2d").getImageData(0, 0, canvas.width, canv
 LINES = "nodes => nodes.map(n => n.state.data.panels[0].lines.map(l => l.name))"
 
 
+@pytest.mark.slow
 def test_a_zoom_and_a_hidden_line_hold_for_every_panel_and_stay_in_the_link(browser, tmp_path: Path, monkeypatch):
     monkeypatch.setenv("EMTC_WARM_UP", "0")
     database = tmp_path / "emtc.db"

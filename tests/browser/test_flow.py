@@ -343,7 +343,7 @@ def test_idle_tick_redraws_nothing_and_new_rows_keep_the_view(page, tmp_path: Pa
         )
         chart.evaluate(count)
         page.mouse.move(5, 5)
-        page.wait_for_timeout(5000)
+        page.wait_for_timeout(3500)
         assert chart.evaluate("node => node.drawn") == 0
         chart.evaluate("node => { node.state.hidden.add('training'); node.state.window = [100, 300] }")
         recorder = DatabaseRecorder(db, run_id)

@@ -54,7 +54,7 @@ def test_gate_and_outcomes_fit_one_screen_and_move_together(live):
     page.wait_for_function("() => document.location.search.includes('x=')", timeout=PATIENCE_MS)
 
 
-@pytest.mark.parametrize("width", [1024, 390])
+@pytest.mark.parametrize("width", [pytest.param(1024, marks=pytest.mark.slow), 390])
 def test_a_narrow_window_stacks_the_charts_and_is_never_too_narrow(live, width):
     page = live(width, 900)
     boxes = page.locator(".curves").evaluate_all(BOXES)

@@ -75,6 +75,7 @@ def test_two_players_move_together_and_ask_nothing_of_the_server(page, seeded):
     assert sent == []
 
 
+@pytest.mark.slow
 def test_positions_move_between_steps_while_it_plays(page, seeded):
     open_pair(page, seeded)
     player = page.locator(".playback")

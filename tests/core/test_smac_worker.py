@@ -217,7 +217,7 @@ class TestTheWorkersEnd:
         channel.close()
         assert process.wait(20) == 0
 
-    @pytest.mark.parametrize("does", ["child", "hang"])
+    @pytest.mark.parametrize("does", ["child", pytest.param("hang", marks=pytest.mark.slow)])
     def test_a_trainer_that_is_killed_takes_worker_and_game_along(self, ready: Machine, does):
         program = (
             "import sys, numpy as np, threading\n"

@@ -4,6 +4,8 @@ import json
 import subprocess
 from pathlib import Path
 
+import pytest
+
 from storage.control import send_command
 from storage.engine import Database, open_database
 from storage.queries.episodes import get_playback, get_trajectory
@@ -25,6 +27,7 @@ STEPS = 4000
 SETS = (*FAST, "env.skirmish.spawn_jitter=0.5")
 
 
+@pytest.mark.slow
 def test_a_detached_run_answers_and_learns_what_it_would_have_learned(tmp_path: Path) -> None:
     path, unasked = tmp_path / "asked.db", tmp_path / "unasked.db"
     url = f"sqlite:///{path}"

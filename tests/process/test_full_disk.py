@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.process.trainers import EMTC, breaches, environment, read, train_command, wait_until
 
 FULL = """
@@ -21,6 +23,7 @@ sys.exit(run(sys.argv[1:]))
 """
 
 
+@pytest.mark.slow
 def test_a_second_ctrl_c_ends_a_trainer_that_waits_for_the_disk(tmp_path: Path) -> None:
     path = tmp_path / "x.db"
     command = [sys.executable, "-c", FULL, *train_command(f"sqlite:///{path}", steps=50_000)[len(EMTC) :]]

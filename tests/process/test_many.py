@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import pytest
+
 from app.runs.many import resume_runs, stop_runs
 from storage.engine import open_database
 from tests.process.trainers import breaches, emtc, read, train_command, wait_until
@@ -13,6 +15,7 @@ def _rows(path: Path) -> dict[str, tuple[str, int]]:
     return {run: (status, steps) for run, status, steps in read(path, "select id, status, env_steps from runs")}
 
 
+@pytest.mark.slow
 def test_live_runs_stop_and_go_on_together(tmp_path: Path, monkeypatch) -> None:
     path = tmp_path / "x.db"
     url = f"sqlite:///{path}"

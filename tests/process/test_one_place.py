@@ -120,9 +120,9 @@ def test_a_server_without_a_place_says_so_and_keeps_the_rows(db: Database, tmp_p
     ("files", "sentence"),
     [
         ("shared", "must be a whole path"),
-        ("/nowhere/at/all", "is no folder here"),
+        pytest.param("/nowhere/at/all", "is no folder here", marks=pytest.mark.slow),
         ("s3://key:secret@bucket/x", "must not hold a password or a key"),
-        ("nothing://bucket/x", "cannot be used: Protocol not known: nothing"),
+        pytest.param("nothing://bucket/x", "cannot be used: Protocol not known: nothing", marks=pytest.mark.slow),
     ],
 )
 def test_an_unusable_place_is_refused_before_anything_is_made(

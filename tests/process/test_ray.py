@@ -84,6 +84,7 @@ def test_an_address_without_a_cluster_is_refused_in_a_sentence(tmp_path: Path) -
     assert "need --engine ray" in refusal(tmp_path, "--address", f"127.0.0.1:{port}")
 
 
+@pytest.mark.slow
 def test_what_answers_without_being_ray_is_refused_too(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = f"127.0.0.1:{silent.getsockname()[1]}"

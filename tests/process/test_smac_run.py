@@ -49,6 +49,7 @@ def test_a_run_outlives_its_workers_and_leaves_none(url: str, tmp_path: Path) ->
     assert all(wait_until_gone(worker.pid) for worker in workers)
 
 
+@pytest.mark.slow
 def test_a_stopped_run_leaves_no_worker_and_goes_on(url: str, tmp_path: Path) -> None:
     trainer, database = start(url, steps=700), tmp_path / "runs.db"
     wait_until(lambda: recorded_steps(database) > 100, timeout_s=120, what="step 100")

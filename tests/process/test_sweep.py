@@ -144,6 +144,7 @@ def test_a_trainer_outlives_its_scheduler_and_is_not_started_again(tmp_path: Pat
     assert breaches(path) == []
 
 
+@pytest.mark.slow
 def test_a_detached_sweep_stops_when_asked_and_the_same_command_goes_on(tmp_path: Path) -> None:
     file, url, path = write_sweep(tmp_path, steps=40_000)
     done = emtc("sweep", file, "--db", url, "--jobs", "1", "--detach")

@@ -132,6 +132,7 @@ def test_show_and_runs_answer_in_json(recorded) -> None:
     assert [row["id"] for row in listed] == [result["run_id"]]
 
 
+@pytest.mark.slow
 def test_a_redirected_run_says_how_far_it_is_on_stderr_and_keeps_stdout_clean(tmp_path: Path) -> None:
     command = train_command(f"sqlite:///{tmp_path / 'x.db'}", steps=400)
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment())
