@@ -3,7 +3,6 @@
 What a run recorded is written by `storage.recorder`; who is asked to do what stands in `storage.control`.
 """
 
-import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -18,6 +17,7 @@ from storage.label_rules import check_labels
 from storage.lifecycle import Event, State
 from storage.liveness import LiveStatus, is_process_alive, live_status
 from storage.models import CommandRow, Resume, Run
+from storage.new_runs import new_run_values
 from storage.ownership import Owner, check_token, taken_over
 from storage.recorder_state import stall_reason
 from storage.rewind import last_episode_end, rewind, why_not_rewind, why_thinned
@@ -42,8 +42,6 @@ STATE_COLUMNS: Final = (
 """What `observe` and `state_now` need of a row."""
 
 _ENDINGS: Final[Mapping[str, Event]] = {"finished": Event.FINISH, "stopped": Event.STOP, "failed": Event.FAIL}
-_ALPHABET = "23456789abcdefghjkmnpqrstuvwxyz"  # no 0/o, 1/l/i
-_ID_LENGTH = 8
 _DELETE_STEPS = 200_000  # transitions removed per transaction, so that a delete never blocks a trainer
 
 
@@ -125,7 +123,6 @@ def create_run(
         RunStateError: If the launch token was used before; see `find_launch`.
     """
     values = {
-        **_new_values(config, name),
         "target_steps": target_steps,
         "versions": dict(versions),
         "device": device,
@@ -135,27 +132,13 @@ def create_run(
     }
     try:
         with db.transaction() as connection:
-            run_id = _new_id(connection)
-            connection.execute(insert(Run), {"id": run_id, **values})
+            new = new_run_values(connection, config, name)
+            connection.execute(insert(Run), new | values)
     except StorageError as error:
         if launch_token is not None and (known := find_launch(db, launch_token)) is not None:
             raise RunStateError(f"This launch has already made run {known}.") from error
         raise
-    return run_id
-
-
-def new_run_values(connection: Connection, config: Mapping[str, Any], name: str | None) -> dict[str, Any]:
-    """Fill the columns of a queued run that follow from its configuration, with an id that no run has."""
-    return {"id": _new_id(connection), **_new_values(config, name)}
-
-
-def describe_config(config: Mapping[str, Any]) -> tuple[str, str, str, int]:
-    """Read env, map, algorithm and seed from a resolved configuration."""
-    env = config.get("env", "")
-    nested = env if isinstance(env, Mapping) else {}
-    name = nested.get("name", nested.get("env", "")) if nested else env
-    map_name = config.get("map") or nested.get("map", "")
-    return str(name), str(map_name), str(config.get("algo", "")), int(config.get("seed", 0))
+    return str(new["id"])
 
 
 def find_launch(db: Database, launch_token: str) -> str | None:
@@ -418,30 +401,6 @@ def forget_commands(connection: Connection, run_ids: Sequence[str]) -> None:
     """Acknowledge what was asked of earlier owners, which nobody will obey."""
     pending = (CommandRow.run_id.in_(run_ids), CommandRow.acknowledged_at.is_(None))
     connection.execute(update(CommandRow).where(*pending).values(acknowledged_at=datetime.now(UTC)))
-
-
-def _new_values(config: Mapping[str, Any], name: str | None) -> dict[str, Any]:
-    env, map_name, algo, seed = describe_config(config)
-    return {
-        "name": name or f"{algo} {map_name} seed {seed}",
-        "env": env,
-        "map": map_name,
-        "algo": algo,
-        "seed": seed,
-        "config": dict(config),
-        "status": "queued",
-        "env_steps": 0,
-        "created_at": datetime.now(UTC),
-        "tags": [],
-        "notes": "",
-    }
-
-
-def _new_id(connection: Connection) -> str:
-    while True:
-        run_id = "".join(secrets.choice(_ALPHABET) for _ in range(_ID_LENGTH))
-        if connection.execute(select(Run.id).where(Run.id == run_id)).first() is None:
-            return run_id
 
 
 def locked_row(connection: Connection, run_id: str) -> Any:

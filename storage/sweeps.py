@@ -13,7 +13,8 @@ from sqlalchemy import insert, select, update
 from storage.claims import Worker, find_sweep_locked, is_unclaimed, lock_sweep, no_owner
 from storage.engine import Database
 from storage.models import Run, SweepRow
-from storage.runs import forget_commands, new_run_values
+from storage.new_runs import new_run_values
+from storage.runs import forget_commands
 
 SweepStatus = Literal["active", "stopped"]
 

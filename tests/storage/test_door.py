@@ -34,7 +34,7 @@ RECORDED = {  # section 4 of the design, without blobs
 
 
 def fill(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("storage.runs._new_id", lambda connection: RUN)
+    monkeypatch.setattr("storage.new_runs._new_id", lambda connection: RUN)
     config = CONFIG | {"gate": CONFIG["gate"] | {"enabled": True}, "preset": "paper"}
     create_run(db, config, target_steps=30, versions={"emtc-lab": "0.1.0"})
     record_everything(db, RUN)
