@@ -298,6 +298,7 @@ class TestWorkersThatEnd:
         said = "TypeError: Descriptors cannot be created directly."
         assert str(refusal.value) == f"smac 3m could not be made: {said} What led to it is in the log."
 
+    @pytest.mark.slow
     def test_a_silent_worker_is_ended(self, ready: Machine, monkeypatch):
         monkeypatch.setattr(link, "PATIENCE_S", 3.0)
         env = ready.make(does="hang")

@@ -33,6 +33,7 @@ def workers_of(trainer: subprocess.Popen[str]) -> list[psutil.Process]:
     return [child for child in children if str(WORKER) in child.cmdline()]
 
 
+@pytest.mark.slow
 def test_a_run_outlives_its_workers_and_leaves_none(url: str, tmp_path: Path) -> None:
     trainer, database = start(url, steps=1200), tmp_path / "runs.db"
     wait_until(lambda: recorded_steps(database) > 100, timeout_s=120, what="step 100")

@@ -113,6 +113,7 @@ def test_two_schedulers_at_once_start_each_run_once(tmp_path: Path) -> None:
     assert breaches(path) == []
 
 
+@pytest.mark.slow
 def test_a_killed_sweep_goes_on_where_it_was(tmp_path: Path) -> None:
     """Scheduler and one trainer die by SIGKILL; the same command finishes all runs, the lost one by a resume."""
     file, url, path = write_sweep(tmp_path, steps=1500)
