@@ -25,6 +25,11 @@ def count(value: float | None) -> str:
     return MISSING if value is None or not isfinite(value) else f"{int(value):,}"
 
 
+def runs_of(number: int) -> str:
+    """Write a number of runs."""
+    return "1 run" if number == 1 else f"{count(number)} runs"
+
+
 def percent(value: float | None, digits: int = 0) -> str:
     """Write a fraction as a percentage."""
     return MISSING if value is None or not isfinite(value) else f"{100 * value:.{digits}f} %"

@@ -12,9 +12,10 @@ from typing import Any, Final
 
 from emtc_core.errors import StorageError
 from storage.engine import Database
-from storage.files import find_folder, read_tail
+from storage.files import FILE_MODE, find_folder, make_private_folder, read_tail
 from storage.guards import check_identifier, shorten
 from storage.places import Place
+from storage.remote import RunFiles
 
 MARK: Final = "trainer.json"
 _MOST_BYTES: Final = 8_000
@@ -26,15 +27,30 @@ def make_mark(db: Database) -> bytes:
     return json.dumps({"host": socket.gethostname(), "session": secrets.token_hex(8), "database": path}).encode()
 
 
-def read_mark(place: Place, run_id: str) -> bytes:
-    """Read the mark of the trainer that wrote last; nothing where there is none.
+def leave_mark(folder: Path, mark: bytes) -> None:
+    """Write a trainer's mark, for this user alone."""
+    make_private_folder(folder)
+    (folder / MARK).write_bytes(mark)
+    (folder / MARK).chmod(FILE_MODE)
+
+
+def mark_at(files: RunFiles) -> bytes:
+    """Read the mark of the trainer that wrote last at a URL; nothing where there is none.
 
     Raises:
         StorageError: If the place does not answer.
     """
-    if files := place.files_of(run_id):
-        return files.read_tail(MARK, _MOST_BYTES)
-    return read_tail(find_folder(place.root, check_identifier(run_id)) / MARK, _MOST_BYTES)
+    return files.read_tail(MARK, _MOST_BYTES)
+
+
+def is_ours(files: RunFiles, folder: Path) -> bool:
+    """Tell whether the trainer that had the run last worked in this folder.
+
+    Raises:
+        StorageError: If the place does not answer.
+    """
+    here = _mark_in(folder)
+    return bool(here) and here == mark_at(files)
 
 
 def check_mark(db: Database, place: Place, run_id: str) -> None:
@@ -45,7 +61,8 @@ def check_mark(db: Database, place: Place, run_id: str) -> None:
     """
     if place.recorded is None or db.path is None:
         return
-    said = _parse(read_mark(place, run_id))
+    files = place.files_of(run_id)
+    said = _parse(mark_at(files) if files else _mark_in(find_folder(place.root, check_identifier(run_id))))
     path, host = said.get("database"), said.get("host")
     here = str(db.path.resolve())
     if not isinstance(path, str) or path == here:
@@ -57,6 +74,10 @@ def check_mark(db: Database, place: Place, run_id: str) -> None:
         f"{shorten(host)}, and this one is a copy of it: nothing there is written or deleted. If it was moved here, "
         f"remove {MARK} there."
     )
+
+
+def _mark_in(folder: Path) -> bytes:
+    return read_tail(folder / MARK, _MOST_BYTES)
 
 
 def _parse(mark: bytes) -> dict[str, Any]:

@@ -8,6 +8,7 @@ import orjson
 import typer
 
 from app.cli.output import printable, say
+from app.format import runs_of
 from app.raw import RAW_FORMATS, RawFormat, write_raw
 from app.results.marl_eval import to_marl_eval
 from storage.engine import Database
@@ -49,7 +50,7 @@ def export_raw(db: Database, rows: Sequence[RunRow], table: TableName, format: s
         return
     with replaced(out) as file:
         n = write_raw(db, ids, table, kind, file)
-    say(f"Wrote {out}: {n:,} rows of {table} of {len(ids):,} run{'s' if len(ids) != 1 else ''}.")
+    say(f"Wrote {out}: {n:,} rows of {table} of {runs_of(len(ids))}.")
 
 
 def export_marl_eval(

@@ -15,34 +15,16 @@ from pathlib import Path
 from app.runs.launch import LOG_NAME
 from emtc_core.checkpoint_file import list_checkpoints, name_checkpoint, verify
 from emtc_core.errors import CheckpointError, StorageError
-from storage.files import FILE_MODE, make_private_folder, read_tail
-from storage.marks import MARK
+from storage.files import make_private_folder, read_tail
+from storage.marks import MARK, is_ours, leave_mark, mark_at
 from storage.outage import Outage
 from storage.remote import Found, RunFiles
 
 _log = logging.getLogger(__name__)
 LAST_WORDS_S = 600.0
 """How long the end of a run waits for its last checkpoint to arrive."""
-_MARK_BYTES = 8_000
 _LOG_BYTES = 4_000_000
 _END_BYTES = 65_536
-
-
-def is_ours(files: RunFiles, folder: Path) -> bool:
-    """Tell whether the trainer that had the run last worked in this folder.
-
-    Raises:
-        StorageError: If the place does not answer.
-    """
-    here = read_tail(folder / MARK, _MARK_BYTES)
-    return bool(here) and here == files.read_tail(MARK, _MARK_BYTES)
-
-
-def leave_mark(folder: Path, mark: bytes) -> None:
-    """Write a trainer's mark, for this user alone."""
-    make_private_folder(folder)
-    (folder / MARK).write_bytes(mark)
-    (folder / MARK).chmod(FILE_MODE)
 
 
 class Carrier:
@@ -168,7 +150,7 @@ class Carrier:
 
     def _may(self) -> bool:
         """Ask there whether the run is still this trainer's; one that was long silent may have lost it."""
-        self._is_taken_over = self._files.read_tail(MARK, _MARK_BYTES) != self._mark
+        self._is_taken_over = mark_at(self._files) != self._mark
         if self._is_taken_over:
             _log.warning("run %s: another trainer has it now; nothing more goes to %s", *self._places()[:2])
         return not self._is_taken_over

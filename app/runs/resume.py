@@ -8,7 +8,6 @@ import socket
 from dataclasses import dataclass
 from pathlib import Path
 
-from app.runs.carrier import is_ours
 from app.runs.launch import start_trainer
 from app.runs.versions import library_versions
 from emtc_core.checkpoint_file import Examined, examine, examine_open
@@ -16,7 +15,7 @@ from emtc_core.errors import RunStateError, StorageError
 from storage import lifecycle
 from storage.engine import Database
 from storage.lifecycle import Event
-from storage.marks import check_mark
+from storage.marks import check_mark, is_ours
 from storage.ownership import Owner, this_process
 from storage.places import Place, run_folder, run_place
 from storage.queries.runs import get_run

@@ -5,12 +5,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from app.runs.carrier import Carrier, leave_mark
+from app.runs.carrier import Carrier
 from emtc_core.checkpoint import CheckpointStore
 from emtc_core.errors import RunInterruptedError
 from storage.engine import Database
 from storage.files import make_private_folder
-from storage.marks import check_mark, make_mark
+from storage.marks import check_mark, leave_mark, make_mark
 from storage.places import run_folder, run_place
 from storage.runs import why_not_resume_at
 

@@ -40,13 +40,19 @@ def plan_import(db: Database, bundle: Bundle) -> Plan:
     source = open_database(bundle.url, read_only=True)
     try:
         with source.read() as reading, db.read() as own:
-            ids = list(reading.execute(select(Run.id).order_by(Run.created_at, Run.id)).scalars())
+            ids = _list_ids(reading)
             here = list_present(own, ids)
-            new = sorted(set(ids) - set(here), key=ids.index)
+            known = set(here)
+            new = [each for each in ids if each not in known]
             rows = {name: _count(reading, name, new) for name in _COUNTED}
     finally:
         source.dispose()
     return Plan(tuple(new), tuple(here), rows)
+
+
+def _list_ids(connection: Connection) -> list[str]:
+    """List the runs of a bundle, oldest first."""
+    return list(connection.execute(select(Run.id).order_by(Run.created_at, Run.id)).scalars())
 
 
 def _count(connection: Connection, name: str, run_ids: Sequence[str]) -> int:
@@ -88,8 +94,9 @@ def _copy(db: Database, study: Path, shown: str, run_ids: Sequence[str] | None =
     source = open_database(f"sqlite:///{study}", read_only=True)
     try:
         with source.read() as reading, db.transaction() as writing:
-            there = list(reading.execute(select(Run.id).order_by(Run.created_at, Run.id)).scalars())
-            ids = there if run_ids is None else [each for each in there if each in set(run_ids)]
+            there = _list_ids(reading)
+            wanted = set(there if run_ids is None else run_ids)
+            ids = [each for each in there if each in wanted]
             if here := list_present(writing, ids):
                 named = ", ".join(here[:_NAMED]) + (" …" if len(here) > _NAMED else "")
                 raise StorageError(

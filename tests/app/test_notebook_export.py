@@ -434,7 +434,8 @@ def test_what_a_stranger_stored_in_a_view_never_becomes_code(seeded, monkeypatch
         view | {"figure": evil},
     ]
     ids = [create_entry(db, title="x", figure=freeze(make_chart(5)), view=each) for each in [view, *others]]
-    run_cells(export_entries(db, ids, "ipynb"), monkeypatch, db.url)
+    names = run_cells(export_entries(db, ids, "ipynb"), monkeypatch, db.url)
+    assert {f"frozen_{made}" for made in ids} <= names.keys(), "every cell came to its end"
 
 
 def test_a_password_does_not_travel_with_the_notebook() -> None:

@@ -58,12 +58,16 @@ def test_the_last_round_may_go_past_the_budget():
 
 
 def test_a_closed_log_does_not_stop_the_run():
+    refused: list[str] = []
+
     def refuse(line: str) -> None:
+        refused.append(line)
         raise BrokenPipeError
 
     report = ProgressLines(100, read_rate=lambda: None, write=refuse)
     report(0)
     report(50)
+    assert len(refused) == 1
 
 
 @pytest.mark.parametrize("first", [1, 400])

@@ -382,3 +382,4 @@ def test_background_projection_shows_progress_and_then_its_map(page, seeded):
         return page.locator(".atlas").evaluate(drawn) == pytest.approx(expected, rel=1e-3, abs=1e-2)
 
     wait_until(page, stored_map_is_drawn, "the stored layout on the map")
+    assert stored_map_is_drawn(), "and stays"

@@ -13,26 +13,18 @@ from pathlib import Path
 import pytest
 from sqlalchemy import text
 
-from app.bench.postgres import GIVEN, is_reachable, made_database, server
+from app.bench.postgres import made_database
 from storage.check import check_run
 from storage.engine import Database, open_database
 from tests.process.trainers import EMTC, environment, train_command, wait_until
-from tests.require import require
 
 pytestmark = pytest.mark.postgres
 STEPS = 2500
 
 
-@pytest.fixture(scope="module")
-def postgres() -> Iterator[str]:
-    require("postgres", is_reachable(), f"no PostgreSQL server is installed and {GIVEN} is unset")
-    with server(fsync=False) as url:
-        yield url
-
-
 @pytest.fixture
-def db(postgres: str) -> Iterator[Database]:
-    with made_database(postgres) as url:
+def db(postgres_server: str) -> Iterator[Database]:
+    with made_database(postgres_server) as url:
         database = open_database(url)
         yield database
         database.dispose()

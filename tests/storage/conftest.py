@@ -7,21 +7,12 @@ from pathlib import Path
 import pytest
 from sqlalchemy import make_url
 
-from app.bench.postgres import GIVEN, is_reachable, made_database, server
+from app.bench.postgres import made_database
 from storage.engine import Database, open_database
 from storage.runs import create_run
-from tests.require import require
 from tests.storage.records import CONFIG
 
 BACKENDS = ("sqlite", pytest.param("postgres", marks=pytest.mark.postgres))
-
-
-@pytest.fixture(scope="session")
-def postgres_server() -> Iterator[str]:
-    """URL of a server's `postgres` database: EMTC_TEST_POSTGRES, or a private one on a Unix socket."""
-    require("postgres", is_reachable(), f"no PostgreSQL server is installed and {GIVEN} is unset")
-    with server(fsync=False) as url:
-        yield url
 
 
 @pytest.fixture

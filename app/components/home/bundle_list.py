@@ -7,7 +7,7 @@ import streamlit as st
 
 from app import data, messages, view
 from app.components.home import import_bundle, run_table
-from app.format import count, escape_markdown, size
+from app.format import escape_markdown, runs_of, size
 from app.results.names import name_algo
 from emtc_core.errors import EmtcError
 from storage.bundles.shelf import Bundle, put_away
@@ -96,8 +96,7 @@ def describe_runs(rows: Sequence[Mapping[str, Any]], *, total: int | None = None
     algos = _list(name_algo(str(row.get("algo", "?"))) for row in rows)
     seeds = sorted({str(row.get("seed", "?")) for row in rows}, key=lambda seed: (len(seed), seed))
     maps = _list(str(row.get("map", "?")) for row in rows)
-    plurals = ["" if n == 1 else "s" for n in (number, len(seeds))]
-    return f"{count(number)} run{plurals[0]}: {algos} on {maps}, seed{plurals[1]} {_list(seeds)}"
+    return f"{runs_of(number)}: {algos} on {maps}, seed{'' if len(seeds) == 1 else 's'} {_list(seeds)}"
 
 
 def describe_file(bundle: Bundle) -> str:

@@ -8,8 +8,8 @@ import streamlit as st
 from app import data, messages, state, view
 from app.components import run_picker
 from app.components.home import delete_runs, table_state
-from app.components.home.table_state import act, describe, runs_of
-from app.format import escape_markdown
+from app.components.home.table_state import act, describe
+from app.format import escape_markdown, runs_of
 from app.runs.many import resume_runs, stop_runs
 from storage import lifecycle
 from storage.label_rules import LONGEST_NOTE

@@ -8,7 +8,7 @@ import streamlit as st
 from app import data, messages
 from app.components import run_picker
 from app.components.home import table_state
-from app.format import count, escape_markdown
+from app.format import count, escape_markdown, runs_of
 from app.runs import many
 from storage import lifecycle
 from storage.lifecycle import Event, State
@@ -39,7 +39,7 @@ def confirm(rows: Sequence[Mapping[str, Any]]) -> None:
     with st.container(border=True), messages.guarded():
         _say_what_goes(asked, names)
         with st.container(horizontal=True):
-            label = f"Delete {table_state.runs_of(len(asked))} for good"
+            label = f"Delete {runs_of(len(asked))} for good"
             st.button(label, type="primary", key="delete-now", on_click=_delete, args=(asked,))
             st.button("Keep", key="delete-not", on_click=_ask, args=([],))
 

@@ -3,7 +3,7 @@
 import streamlit as st
 
 from app import data, messages
-from app.format import escape_markdown
+from app.format import escape_markdown, runs_of
 from emtc_core.errors import EmtcError
 from storage.bundles.shelf import Bundle
 from storage.bundles.take_in import Plan, import_opened, plan_import
@@ -36,9 +36,8 @@ def confirm(bundle: Bundle) -> None:
             "of one variant together whoever trained them. Find or leave them out by that tag."
         )
         with st.container(horizontal=True):
-            n = len(plan.new)
             st.button(
-                f"Import {n:,} run{'s' if n != 1 else ''}", type="primary", key="import-now", disabled=not n,
+                f"Import {runs_of(len(plan.new))}", type="primary", key="import-now", disabled=not plan.new,
                 on_click=_import, args=(bundle, plan),
             )  # fmt: skip
             st.button("Not now", key="import-not", on_click=_ask, args=(None,))
@@ -56,7 +55,7 @@ def _import(bundle: Bundle, plan: Plan) -> None:
     except EmtcError as exc:
         say(exc)
         return
-    say(f"Imported {len(made):,} run{'s' if len(made) != 1 else ''} from {bundle.name}.")
+    say(f"Imported {runs_of(len(made))} from {bundle.name}.")
     st.cache_data.clear()
 
 

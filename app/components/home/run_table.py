@@ -9,7 +9,7 @@ import streamlit as st
 from app import data, messages, state
 from app.components import in_url, run_filters
 from app.components.home import chosen_runs, table_state
-from app.format import count, duration
+from app.format import count, duration, runs_of
 from app.results.names import name_algo
 from app.theme import ENDED
 from emtc_core.errors import ConfigError
@@ -176,7 +176,7 @@ def _turn_pages(total: int) -> None:
             number = st.pagination(pages, key=_NUMBER, bind=state.bind_int(_NUMBER), width=420)
         first = (number - 1) * ROWS + 1
         shown = f"{count(first)}–{count(min(total, first + ROWS - 1))} of " if pages > 1 else ""
-        st.caption(f"{shown}{count(total)} run{'' if total == 1 else 's'}", width="content")
+        st.caption(f"{shown}{runs_of(total)}", width="content")
 
 
 def column_config() -> dict[str, Any]:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 import streamlit as st
 
 from app import messages
-from app.format import escape_markdown
+from app.format import escape_markdown, runs_of
 from app.runs.many import Outcome
 from emtc_core.errors import EmtcError
 
@@ -57,11 +57,6 @@ def tell() -> None:
     elif said is not None:
         st.toast(escape_markdown(said), icon=":material/check:", duration="long")
         st.caption(escape_markdown(said))
-
-
-def runs_of(number: int) -> str:
-    """Write a number of runs."""
-    return "1 run" if number == 1 else f"{number:,} runs"
 
 
 def describe(what: str, outcome: Outcome) -> str:
