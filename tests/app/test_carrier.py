@@ -2,7 +2,6 @@
 
 import logging
 import secrets
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -19,6 +18,7 @@ from storage.places import run_folder
 from storage.remote import Remote, RunFiles
 from storage.runs import find_run
 from tests.pages.seed import seed_run
+from tests.process.trainers import wait_until
 
 RUN = "abc12345"
 
@@ -55,13 +55,6 @@ def save(folder: Path, env_step: int, content: bytes = b"state") -> Path:
     return path
 
 
-def wait(true: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 20
-    while not true():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-
-
 def steps(files: RunFiles) -> list[int]:
     return [int(found.name[11:-3]) for found in files.list_checkpoints()]
 
@@ -69,7 +62,7 @@ def steps(files: RunFiles) -> list[int]:
 def carried(carrier: Carrier, files: RunFiles, folder: Path, env_step: int, content: bytes = b"state") -> Path:
     path = save(folder, env_step, content)
     carrier.bring(path)
-    wait(lambda: env_step in steps(files))
+    wait_until(lambda: env_step in steps(files), timeout_s=120, what="the checkpoint's arrival")
     return path
 
 
@@ -179,7 +172,7 @@ def test_a_failed_copy_is_told_once_and_tried_again_with_the_next(tmp_path, capl
     with caplog.at_level(logging.WARNING):
         for env_step in (100, 200):
             carrier.bring(save(folder, env_step))
-            wait(lambda: not carrier._wanted and bool(caplog.records))
+            wait_until(lambda: not carrier._wanted and bool(caplog.records), timeout_s=120, what="the warning")
         assert [record.levelname for record in caplog.records] == ["WARNING"]
         assert "its checkpoints do not reach" in caplog.text
         (place / RUN).unlink()
