@@ -11,15 +11,16 @@ from typing import Any
 import streamlit as st
 
 from app import data, view
-from app.results.quantities import Quantity, find_quantity
+from app.results.quantities import RATES, Quantity, RateName, find_quantity
 from app.results.series import Comparison, Seed, make_seeds, read_seeds, settle
 from app.results.settings import ORIGIN
 from app.results.success import success_threshold
 from emtc_core.metrics import METRICS
-from storage.bundles.shelf import Bundle
-from storage.queries import compare, run_table, runs
+from storage.bundles.bundle_cache import Bundle
+from storage.queries import curves as stored_curves
+from storage.queries import run_table, runs
 from storage.queries.run_table import RunFilter
-from storage.runs import RunRow
+from storage.runs.rows import RunRow
 
 
 @dataclass(frozen=True)
@@ -44,6 +45,15 @@ class Compared:
         """Put the win rates together by variant, for numbers of the end."""
         return settle(self.win_rates, include_unfinished=include_unfinished, final=True)
 
+    def ends(self, rate: Quantity, *, include_unfinished: bool) -> Comparison:
+        """Put the drawn curves, which are such a win rate, together by variant, for numbers of the end."""
+        return settle(self.drawn, rate, include_unfinished=include_unfinished, final=True)
+
+
+def read_finals(run_ids: Sequence[str], rate: RateName, *, include_unfinished: bool) -> Comparison:
+    """Put the win rates of several runs together, for numbers of the end: greedy, robust or of training."""
+    return read_compared(run_ids, RATES[rate].key).ends(RATES[rate], include_unfinished=include_unfinished)
+
 
 def read_compared(run_ids: Sequence[str], quantity: str) -> Compared:
     """Read the curves of several runs; at most five seconds old. One statement for each curve table of a database."""
@@ -61,8 +71,8 @@ def read_compared(run_ids: Sequence[str], quantity: str) -> Compared:
 @st.cache_resource(ttl=5, max_entries=32, show_spinner=False)
 def _read(url: str, run_ids: tuple[str, ...], quantity: str, key: str, name: str) -> Compared:
     db, drawn = data.open_url(url), find_quantity(quantity)
-    rows = compare.get_rows(db, run_ids)
-    frame = compare.evaluation_curves(db, [row.id for row in rows])
+    rows = runs.get_rows(db, run_ids)
+    frame = stored_curves.evaluation_curves(db, [row.id for row in rows])
     curves = make_seeds(rows, frame, drawn) if drawn.is_evaluation else read_seeds(db, rows, drawn)
     found = Compared({row.id: row for row in rows}, make_seeds(rows, frame), curves, drawn)
     return _mark(found, key, name) if key else found
@@ -90,7 +100,7 @@ def shared_metrics(run_ids: Sequence[str]) -> list[str]:
 
 @st.cache_data(ttl=5, show_spinner=False)
 def _shared_metrics(url: str, run_ids: tuple[str, ...]) -> list[str]:
-    return compare.shared_metrics(data.open_url(url), run_ids)
+    return stored_curves.shared_metrics(data.open_url(url), run_ids)
 
 
 def decided_by_return(run_ids: Sequence[str]) -> bool:

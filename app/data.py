@@ -26,20 +26,19 @@ from app.results.what_if import Rules, Stream, merge_nodes, read_stream
 from app.theme import ENDED
 from emtc_core.envs.base import Scene
 from emtc_core.envs.registry import EnvRow, list_envs
-from storage.asking.glossary import TableWords, describe_schema
-from storage.bundles.shelf import is_shelved
-from storage.care.sizes import Sizes, measure
+from storage.bundles.bundle_cache import is_cached
 from storage.engine import Database, open_database
+from storage.maintenance.sizes import Sizes, measure
 from storage.queries import curves, episodes, memory, run_table, runs, sweeps
 from storage.queries import gate_state as gates
 from storage.queries.episode_search import EpisodePage, find_episodes, find_playbacks
-from storage.queries.episodes import Order, Trajectory
-from storage.queries.extremes import Extremes, find_extremes
+from storage.queries.episodes import Extremes, Order, Trajectory, find_extremes
 from storage.queries.gate_state import GateState
 from storage.queries.memory import PointDetail, Projection, Snapshot
 from storage.queries.questions import Asked, list_questions
 from storage.queries.run_table import Choices, RunFilter, Shelf
-from storage.runs import RunRow
+from storage.runs.rows import RunRow, find_run
+from storage.sql_console.glossary import TableWords, describe_schema
 
 if TYPE_CHECKING:
     from emtc_core.memory.remerge import Remerged
@@ -84,7 +83,7 @@ def close_url(url: str) -> None:
 
 @st.cache_resource(show_spinner=False, on_release=lambda db: db.dispose())
 def _open(url: str) -> Database:
-    return open_database(url, read_only=is_shelved(url))
+    return open_database(url, read_only=is_cached(url))
 
 
 @st.cache_data(ttl=1, show_spinner=False)
@@ -173,7 +172,7 @@ def get_run(run_id: str) -> RunRow:
     Raises:
         RunNotFoundError: If there is none.
     """
-    return runs.get_run(database(), run_id)
+    return find_run(database(), run_id)
 
 
 @st.cache_resource(show_spinner=False)

@@ -15,8 +15,8 @@ from pathlib import Path
 from emtc_core.envs.registry import doctor_rows
 from emtc_core.errors import StorageError
 from emtc_core.install import FROM_CHECKOUT, how_to_install
-from storage.places import VARIABLE, check_place, configured
-from storage.secrets import hide_passwords
+from storage.files.places import VARIABLE, check_place, configured
+from storage.guards import hide_passwords
 
 CHROME_NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
 NEEDED = ("torch", "numba", "streamlit", "sqlalchemy", "umap-learn", "openTSNE")

@@ -10,7 +10,7 @@ from app import view
 from app.format import escape_markdown
 from emtc_core.errors import EmtcError
 from storage.engine import is_read_only
-from storage.secrets import hide_passwords
+from storage.guards import hide_passwords
 
 _log = logging.getLogger(__name__)
 

@@ -1,7 +1,7 @@
 """Raw tables of many rows as files: CSV, Parquet or Arrow, written part by part.
 
 What lives here: formats. What does not: which rows there are
-(`storage.tables`), and result tables, which are small (`app.tables`).
+(`storage.queries.tables`), and result tables, which are small (`app.tables`).
 """
 
 from collections.abc import Callable, Generator, Sequence
@@ -10,7 +10,7 @@ from typing import Any, BinaryIO, Final, Literal, get_args
 
 from emtc_core.errors import StorageError
 from storage.engine import Database
-from storage.tables import NO_ARROW, Part, TableName, arrow_schema, choose_fields, read_parts
+from storage.queries.tables import NO_ARROW, Part, TableName, arrow_schema, choose_fields, read_parts
 
 RawFormat = Literal["csv", "parquet", "arrow"]
 RAW_FORMATS: tuple[RawFormat, ...] = get_args(RawFormat)

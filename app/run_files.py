@@ -12,12 +12,11 @@ from app import data
 from app.runs.launch import LOG_NAME
 from app.runs.resume import Standing, look
 from emtc_core.errors import StorageError
-from storage.files import read_tail
-from storage.places import run_folder, run_place
-from storage.queries.runs import get_run
-from storage.remote import Remote
-from storage.runs import RunRow
-from storage.secrets import hide_passwords
+from storage.files.places import run_folder, run_place
+from storage.files.remote import Remote
+from storage.guards import hide_passwords
+from storage.private_files import read_tail
+from storage.runs.rows import RunRow, find_run
 
 FAR_S = 10
 LOG_TAIL_BYTES = 20_000
@@ -47,7 +46,7 @@ def log_tail(run_id: str) -> str:
     """Read the end of a run's log, or an empty text."""
     db = data.database()
     try:
-        place, row = run_place(db, run_id), get_run(db, run_id)
+        place, row = run_place(db, run_id), find_run(db, run_id)
         if place.remote is not None and row.started_at is not None and row.host != socket.gethostname():
             said = _far_log(place.remote.url, run_id)
         else:

@@ -1,14 +1,18 @@
 """Frames as tables in files: CSV, LaTeX, Markdown or Parquet.
 
-A frame may say more about itself in `attrs`: `best`, cells to print in bold as [row, column name], `caption`, and
-`left_out`, the runs that do not count.
+A frame may say more about itself in `attrs`: `best`, cells to print in bold as [row, column name], `caption`,
+`left_out`, the runs that do not count, `about`, what CSV too says below its rows though it has no caption, and
+`numbers`, what quoted cells are made of. Files that a program reads, CSV
+and Parquet, have those numbers in columns of their own right after the quoted text: "3m" is followed by "3m value",
+"3m low", "3m high", "3m n", "3m statistic" and "3m interval".
 A column named "3m · 0.8M" stands under the head "3m" in LaTeX. What lives here: formats. What does not: which rows
 a table needs (`app.results`).
 """
 
 import importlib.util
 import io
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import astuple, dataclass, fields
 from itertools import groupby
 from typing import Literal, get_args
 
@@ -65,15 +69,82 @@ _LATEX = str.maketrans(
 )
 
 
+@dataclass(frozen=True)
+class Number:
+    """What a quoted cell is made of; None where there is none of it."""
+
+    value: float
+    low: float | None = None
+    high: float | None = None
+    n: int | str = ""
+    """How many seeds it is of; of two variants both, "3 and 5"."""
+    statistic: str = ""
+    """What the value is: "mean over seeds"."""
+    interval: str = ""
+    """What low and high are."""
+
+
+class Cell(str):
+    """A quoted cell that knows its number."""
+
+    __slots__ = ("number",)
+    number: Number
+
+    def __new__(cls, text: str, number: Number) -> "Cell":
+        """Write the text; the number goes along with it."""
+        cell = super().__new__(cls, text)
+        cell.number = number
+        return cell
+
+    def followed_by(self, text: str) -> "Cell":
+        """Write more behind it."""
+        return Cell(f"{self}{text}", self.number)
+
+
 def describe_table(
-    frame: pd.DataFrame, *, caption: str, best: Sequence[tuple[int, str]] = (), left_out: Sequence[str] = ()
+    frame: pd.DataFrame,
+    *,
+    caption: str,
+    best: Sequence[tuple[int, str]] = (),
+    left_out: Sequence[str] = (),
+    about: Sequence[str] = (),
+    cells: Mapping[str, Sequence[object]] | None = None,
 ) -> pd.DataFrame:
     """Give a frame its caption, its best cells as (row, column name), and the runs that do not count, with why.
 
-    All of it travels with the frame into the files.
+    Sentences `about` its runs stand below the rows of CSV, which has no caption. All of it travels with the frame into
+    the files, and so do the numbers of those `cells`, by column, that are quoted: in the frame itself they become plain
+    text.
     """
-    frame.attrs = {"caption": caption, "best": [[row, name] for row, name in best], "left_out": list(left_out)}
+    numbers = {
+        name: [list(astuple(cell.number)) if isinstance(cell, Cell) else None for cell in column]
+        for name, column in (cells or {}).items()
+        if any(isinstance(cell, Cell) for cell in column)
+    }
+    for name in numbers:
+        plain = [str(each) if isinstance(each, Cell) else each for each in frame[name]]
+        frame[name] = pd.Series(plain, index=frame.index, dtype=frame[name].dtype)
+    bold = [[row, name] for row, name in best]
+    frame.attrs = {"caption": caption, "best": bold, "left_out": list(left_out)}
+    frame.attrs["about"] = [text for text in about if text]
+    if numbers:
+        frame.attrs["numbers"] = numbers
     return frame
+
+
+def with_numbers(frame: pd.DataFrame) -> pd.DataFrame:
+    """Put the numbers of quoted cells into columns of their own, right after each quoted column."""
+    known: Mapping[str, Sequence[Sequence[object] | None]] = frame.attrs.get("numbers", {})
+    columns: dict[str, pd.Series] = {}
+    for name in frame.columns:
+        columns[name] = pd.Series(frame[name])
+        for place, part in enumerate(fields(Number) if name in known else ()):
+            values = [row[place] if row else None for row in known[name]]
+            is_number = part.name in ("value", "low", "high")
+            kept = values if is_number else [value or None for value in values]
+            kind = "float64" if is_number else "object"
+            columns[f"{name} {part.name}"] = pd.Series(kept, index=frame.index, dtype=kind)
+    return pd.DataFrame(columns) if known else frame
 
 
 def writes_parquet() -> bool:
@@ -94,14 +165,14 @@ def export_table(frame: pd.DataFrame, format: TableFormat) -> bytes:
         ValueError: If the format is unknown.
     """
     if format == "csv":
-        return (frame.to_csv(index=False) + _remarks(frame)).encode()
+        return (with_numbers(frame).to_csv(index=False) + _remarks(frame)).encode()
     if format == "markdown":
         return _markdown(frame).encode()
     if format == "latex":
         return _latex(frame).encode()
     if format == "parquet":
         buffer = io.BytesIO()
-        frame.to_parquet(buffer, index=False)
+        with_numbers(frame).to_parquet(buffer, index=False)
         return buffer.getvalue()
     raise ValueError(f"format must be one of {', '.join(TABLE_FORMATS)}, got {format!r}")
 
@@ -112,9 +183,10 @@ def best_cells(frame: pd.DataFrame) -> set[tuple[int, str]]:
 
 
 def _remarks(frame: pd.DataFrame) -> str:
-    """Write what was left out as comment lines without a comma, so that a reader of CSV sees one field in each."""
+    """Write what is said as comment lines without a comma, so that a reader of CSV sees one field in each."""
     plain = str.maketrans("", "", ',"')
-    return "".join(f"# {_one_line(line).translate(plain)}\n" for line in left_out_lines(frame))
+    lines = [*map(str, frame.attrs.get("about", ())), *left_out_lines(frame)]
+    return "".join(f"# {_one_line(line).translate(plain)}\n" for line in lines)
 
 
 def _one_line(text: str) -> str:

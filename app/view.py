@@ -11,7 +11,7 @@ from typing import Final
 import streamlit as st
 
 from app import state
-from storage.bundles.shelf import Bundle, find_bundle, list_bundles
+from storage.bundles.bundle_cache import Bundle, find_bundle, list_bundles
 from storage.engine import is_read_only
 
 FROM: Final = "from"

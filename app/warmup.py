@@ -15,7 +15,7 @@ from app.runs.training import train_run
 from emtc_core.config.resolve import resolve
 from emtc_core.memory.remerge import StoredNodes, remerge
 from storage.engine import open_database
-from storage.runs import create_run
+from storage.runs.changes import create_run
 
 STEPS = 100
 

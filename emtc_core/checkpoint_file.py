@@ -190,7 +190,7 @@ def set_newer_aside(folder: Path, env_step: int) -> None:
 
 
 def name_checkpoint(env_step: int) -> str:
-    """Name the checkpoint at a step, so that names sort as steps do."""
+    """File name of the checkpoint at a step, so that names sort as steps do."""
     return f"checkpoint-{env_step:012d}.pt"
 
 

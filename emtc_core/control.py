@@ -1,6 +1,6 @@
 """How the outside world steers a running trainer: commands in, heartbeats and acknowledgements out.
 
-`storage.control.DatabaseControl` implements the protocol; `NoControl` runs to the end undisturbed; `Steering`
+`storage.runs.control.DatabaseControl` implements the protocol; `NoControl` runs to the end undisturbed; `Steering`
 is how the trainer obeys. A command changes how the training goes on in time; a question asks what the present policy
 does, and changes nothing of the training.
 """
@@ -32,22 +32,13 @@ class Control(Protocol):
 
     def poll(self) -> Command | Question | None:
         """Take the oldest unacknowledged command or question and acknowledge it, or None."""
-        ...
 
     def set_status(self, status: Literal["running", "paused"]) -> None:
         """Publish that the trainer obeyed a pause or a resume."""
-        ...
 
 
-class NoControl:
+class NoControl(Control):
     """Nobody gives commands."""
-
-    def poll(self) -> Command | Question | None:
-        """Answer that there is no command."""
-        return None
-
-    def set_status(self, status: Literal["running", "paused"]) -> None:
-        """Tell nobody."""
 
 
 class StopRequested(Exception):  # noqa: N818  (no failure: it takes the trainer out of whatever it does)

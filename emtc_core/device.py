@@ -37,14 +37,14 @@ def send_tensor(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
 
 
 @dataclass(frozen=True)
-class OnItsWay:
-    """A tensor that is being copied to the host."""
+class AsyncCopy:
+    """A tensor on its way to the host."""
 
     value: torch.Tensor
     arrived: torch.cuda.Event | None = None
 
     def is_here(self) -> bool:
-        """Tell whether `wait` would return at once."""
+        """Whether `wait` would return at once."""
         return self.arrived is None or self.arrived.query()
 
     def wait(self) -> torch.Tensor:
@@ -54,15 +54,15 @@ class OnItsWay:
         return self.value
 
 
-def fetch(tensor: torch.Tensor) -> OnItsWay:
+def fetch(tensor: torch.Tensor) -> AsyncCopy:
     """Copy a tensor to the host; from a GPU it travels in the background, so that nobody waits for the work before."""
     tensor = tensor.detach()
     if not tensor.is_cuda:
-        return OnItsWay(tensor)
+        return AsyncCopy(tensor)
     value = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True).copy_(tensor, non_blocking=True)
     arrived = torch.cuda.Event()
     arrived.record()
-    return OnItsWay(value, arrived)
+    return AsyncCopy(value, arrived)
 
 
 def autocast(device: torch.device, *, wanted: bool) -> contextlib.AbstractContextManager[object]:

@@ -1,4 +1,4 @@
-"""The words that get what is missing: one place, so that no hint names a package that no index has.
+"""What this machine has, and the words that get what is missing: no hint names a package that no index has.
 
 EMTC Lab is installed from a checkout or from a wheel, never by its name. In a checkout an extra is `-e ".[name]"`;
 beside a wheel it is the packages that the extra stands for.
@@ -9,9 +9,12 @@ from importlib.metadata import PackageNotFoundError, requires
 from pathlib import Path
 from typing import Final
 
+import psutil
+
 CHECKOUT: Final = Path(__file__).resolve().parent.parent
 FROM_CHECKOUT: Final = "pip install -e . in a checkout of EMTC Lab"
 """For texts that are read on another machine."""
+_CGROUP_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 
 
 def how_to_install(extra: str) -> str:
@@ -45,3 +48,12 @@ def _requirements_of(extra: str) -> list[str]:
         return []
     marked = re.compile(rf"^(.+?)\s*;\s*extra\s*==\s*['\"]{re.escape(extra)}['\"]$")
     return [f"'{found[1]}'" for line in declared if (found := marked.match(line))]
+
+
+def memory_bytes() -> int:
+    """Memory of this machine, or of the container that this is [bytes]."""
+    limits = [psutil.virtual_memory().total]
+    for place in map(Path, _CGROUP_LIMITS):
+        if place.is_file() and (text := place.read_text().strip()).isdecimal():
+            limits.append(int(text))
+    return min(limits)

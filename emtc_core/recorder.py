@@ -1,6 +1,6 @@
 """What a run tells the outside world: records, and the protocol that receives them.
 
-The core knows no database. `storage.recorder.DatabaseRecorder` implements the protocol; the two below
+The core knows no database. `storage.recording.recorder.DatabaseRecorder` implements the protocol; the two below
 serve tests and benchmarks. Everything observed goes one way: trainer → recorder.
 """
 
@@ -57,6 +57,14 @@ class PlaybackRecord:
 
 
 @dataclass(frozen=True)
+class RobustRecord:
+    """As many greedy episodes again at the same moment, from shifted starts."""
+
+    won: NDArray[np.bool_]  # [E]
+    distinct: int  # of them, that differ in actions or outcome
+
+
+@dataclass(frozen=True)
 class EvaluationRecord:
     """Greedy test episodes at one moment; returns and lengths per episode, in the environment's unit."""
 
@@ -65,6 +73,8 @@ class EvaluationRecord:
     lengths: NDArray[np.int64]  # [E]
     won: NDArray[np.bool_]  # [E]
     playbacks: tuple[PlaybackRecord, ...] = ()
+    distinct: int | None = None  # how many of its episodes differ in actions or outcome
+    robust: RobustRecord | None = None  # where starts can be shifted
 
     @property
     def wins(self) -> int:
@@ -135,53 +145,33 @@ class SnapshotRecord:
 class Recorder(Protocol):
     """Receives everything a run observes. May block when its queue is full; never drops."""
 
-    def record_episode(self, record: EpisodeRecord) -> None: ...
+    def record_episode(self, record: EpisodeRecord) -> None:
+        """Take one training episode."""
 
-    def record_metrics(self, env_step: int, values: Mapping[str, float]) -> None: ...
+    def record_metrics(self, env_step: int, values: Mapping[str, float]) -> None:
+        """Take numbers by their registered names."""
 
-    def record_evaluation(self, record: EvaluationRecord) -> None: ...
+    def record_evaluation(self, record: EvaluationRecord) -> None:
+        """Take an evaluation."""
 
-    def record_asked(self, record: AskedRecord) -> None: ...
+    def record_asked(self, record: AskedRecord) -> None:
+        """Take an answer."""
 
-    def record_gate_stats(self, record: GateStatsRecord) -> None: ...
+    def record_gate_stats(self, record: GateStatsRecord) -> None:
+        """Take the gate's statistics."""
 
-    def record_snapshot(self, record: SnapshotRecord) -> None: ...
+    def record_snapshot(self, record: SnapshotRecord) -> None:
+        """Take a snapshot of the memory."""
 
     def flush(self) -> None:
         """Return when everything recorded so far is durable."""
-        ...
 
     def close(self) -> None:
         """Flush and release; idempotent."""
-        ...
 
 
-class NullRecorder:
+class NullRecorder(Recorder):
     """Forgets everything; the baseline that telemetry is measured against."""
-
-    def record_episode(self, record: EpisodeRecord) -> None:
-        """Forget the episode."""
-
-    def record_metrics(self, env_step: int, values: Mapping[str, float]) -> None:
-        """Forget the values."""
-
-    def record_evaluation(self, record: EvaluationRecord) -> None:
-        """Forget the evaluation."""
-
-    def record_asked(self, record: AskedRecord) -> None:
-        """Forget the answer."""
-
-    def record_gate_stats(self, record: GateStatsRecord) -> None:
-        """Forget the statistics."""
-
-    def record_snapshot(self, record: SnapshotRecord) -> None:
-        """Forget the snapshot."""
-
-    def flush(self) -> None:
-        """Nothing is pending."""
-
-    def close(self) -> None:
-        """Nothing is held."""
 
 
 class ListRecorder(NullRecorder):

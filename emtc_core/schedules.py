@@ -1,4 +1,7 @@
-"""Quantities that change with the number of environment steps."""
+"""Quantities that change with the number of environment steps, and what is due after some of them."""
+
+from emtc_core.checkpoint_file import FIRST_STEP
+from emtc_core.config.run import RunConfig
 
 
 def linear_decay(env_step: int, *, start: float, end: float, steps: int) -> float:
@@ -23,12 +26,25 @@ class Every:
         self.last = last
 
     def due(self, env_step: int) -> bool:
-        """Tell whether it is time, and if so start counting anew."""
+        """Whether it is time; if so, counting starts anew."""
         if env_step - self.last < self.interval:
             return False
         self.last = env_step
         return True
 
-    def hurry(self) -> None:
+    def force_due(self) -> None:
         """Be due at the next look, whatever the interval says."""
         self.last = -self.interval
+
+
+def make_duties(config: RunConfig) -> dict[str, Every]:
+    """When each duty of a trainer beside its updates is due, by name."""
+    budget = config.train.t_max
+    return {
+        "refit": Every(config.embed.interval),
+        "evaluation": Every(config.eval.interval, last=-config.eval.interval),
+        "gate_stats": Every(min(config.record.gate_interval, max(1, budget // 200))),
+        "snapshot": Every(max(1, budget // max(1, config.record.snapshots))),
+        "metrics": Every(min(config.record.metrics_interval, max(1, budget // 100))),
+        "checkpoint": Every(config.checkpoint.interval, last=min(0, FIRST_STEP - config.checkpoint.interval)),
+    }

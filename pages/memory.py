@@ -6,7 +6,7 @@ from app import messages
 from app.components import run_picker
 from app.components.memory import collapse_panel, point_panel, second_map, selection_panel, snapshot_map
 from app.components.memory.snapshot_map import FIRST, Chosen, Shown
-from storage.runs import RunRow
+from storage.runs.rows import RunRow
 
 
 def draw(run: RunRow) -> None:

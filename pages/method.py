@@ -3,11 +3,11 @@
 import streamlit as st
 
 from app import messages
-from app.components.method import check, equations, options
+from app.components.method import check, differences, equations, intervals, options
 
 st.title("Method")
-on_equations, on_settings, on_presets, on_metrics, on_check = st.tabs(
-    ["Equations", "Settings", "Presets", "Metrics", "Numerical check"],
+on_equations, on_settings, on_presets, on_differences, on_metrics, on_intervals, on_check = st.tabs(
+    ["Equations", "Settings", "Presets", "Published code", "Metrics", "Intervals", "Numerical check"],
     key="part",
     on_change="rerun",
     bind="query-params",
@@ -18,7 +18,11 @@ with on_settings, messages.guarded():
     options.show_settings()
 with on_presets, messages.guarded():
     options.show_presets()
+with on_differences, messages.guarded():
+    differences.show()
 with on_metrics, messages.guarded():
     options.show_metrics()
+with on_intervals, messages.guarded():
+    intervals.show()
 with on_check, messages.guarded():
     check.show()

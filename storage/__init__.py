@@ -1,12 +1,18 @@
-"""The database: recorded, asked, kept. `open_database` is the way in for scripts and notebooks (see `storage.door`).
+"""The database: recorded, queried, kept. `open_database` is the way in for scripts and notebooks (see `storage.api`).
 
-It is loaded when it is asked for: who records needs none of what a reader does.
+The root holds what every room stands on (`models`, `engine`, `frames`, `blobs`, `guards`, `private_files`, `retry`) and
+what is small enough to be one file (`notebook`, `projections`, `alerts`, `figures`). Above it are the rooms: `files` <
+`runs` < `recording`, `queries` < `maintenance` < `bundles`; and `sql_console`. They are cut by what one wants to do
+with a run. The other drawing, by direction (write, read, keep), was walked through too: a learning curve passed three
+rooms of it instead of two, a run's states stood in all, and whoever steers a run both writes and reads.
+
+The api is imported when it is asked for: who records needs none of what a reader does.
 """
 
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from storage.door import OpenDatabase, RecordedRun, open_database
+    from storage.api import OpenDatabase, RecordedRun, open_database
 
 __all__ = ["OpenDatabase", "RecordedRun", "open_database"]
 
@@ -17,4 +23,4 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module
 
-    return getattr(import_module("storage.door"), name)
+    return getattr(import_module("storage.api"), name)

@@ -109,7 +109,7 @@ def unpack_as(
 
 
 def measure(blob: bytes, *, most_bytes: int = MOST_BYTES) -> int:
-    """Tell how many bytes a blob's arrays take, without unpacking them.
+    """How many bytes a blob's arrays take; they are not unpacked.
 
     Raises:
         StorageError: As `unpack` does, as far as the header and the frames tell.
@@ -125,27 +125,10 @@ def measure(blob: bytes, *, most_bytes: int = MOST_BYTES) -> int:
 def unpack_one(blob: bytes, form: str | None = None) -> NDArray[Any]:
     """Read the only array of a blob, which must have the form that `unpack_as` describes."""
     with _damage_told():
-        return _open_one(blob, form).read()
-
-
-def unpack_row(blob: bytes, row: int, form: str | None = None) -> NDArray[Any]:
-    """Read one row of the only array of a blob, decompressing its chunk alone."""
-    with _damage_told():
-        packed = _open_one(blob, form)
-        return packed.read_chunk(row // packed.rows)[row % packed.rows]
-
-
-def find_row(blob: bytes, value: int) -> int | None:
-    """Find the row of a value in the only array of a blob, one-dimensional and ascending, or None."""
-    with _damage_told():
         (packed,) = _open(blob)
-        low, high = 0, len(packed.starts) - 1
-        while low < high:  # the last chunk that does not begin above the value
-            middle = (low + high + 1) // 2
-            low, high = (middle, high) if packed.read_chunk(middle)[0] <= value else (low, middle - 1)
-        chunk = packed.read_chunk(low)
-        place = int(np.searchsorted(chunk, value))
-        return low * packed.rows + place if place < len(chunk) and chunk[place] == value else None
+        if form is not None and not packed.has_form(form):
+            raise ValueError("the array is of another form")
+        return packed.read()
 
 
 @dataclass(frozen=True)
@@ -162,7 +145,7 @@ class _Packed:
     blob: memoryview
 
     def has_form(self, form: str | None) -> bool:
-        """Tell whether this is of a form as "f2": kind and number of dimensions."""
+        """Whether this is of a form as "f2": kind and number of dimensions."""
         return form is not None and self.dtype.kind in _KINDS[form[0]] and len(self.shape) == int(form[1:])
 
     @property
@@ -189,13 +172,6 @@ class _Packed:
         if not self.shape:
             return ()
         return (min(self.rows, self.shape[0] - place * self.rows), *self.shape[1:])
-
-
-def _open_one(blob: bytes, form: str | None) -> _Packed:
-    (packed,) = _open(blob)
-    if form is not None and not packed.has_form(form):
-        raise ValueError("the array is of another form")
-    return packed
 
 
 def _open(blob: bytes, most_bytes: int = MOST_BYTES) -> Iterator[_Packed]:

@@ -19,11 +19,10 @@ from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError
 
 from emtc_core.errors import StorageError
 from emtc_core.install import how_to_install
-from storage.backup import back_up
-from storage.files import FILE_MODE, find_folder, make_private_folder
-from storage.guards import check_identifier, shorten
+from storage.guards import check_identifier, hide_passwords, shorten
 from storage.migrations import upgrade
-from storage.secrets import hide_passwords
+from storage.migrations.backup import back_up
+from storage.private_files import FILE_MODE, find_folder, make_private_folder
 
 READ_ONLY_VARIABLE = "EMTC_READ_ONLY"
 BUSY_TIMEOUT_S = 10.0
@@ -112,7 +111,7 @@ def open_database(url: str, *, read_only: bool = False, create: bool = True) -> 
 
 
 def is_read_only() -> bool:
-    """Tell whether EMTC_READ_ONLY=1 forbids this process to start, change or delete anything."""
+    """Whether EMTC_READ_ONLY=1 forbids this process to start, change or delete anything."""
     return os.environ.get(READ_ONLY_VARIABLE, "") not in ("", "0")
 
 
@@ -127,7 +126,7 @@ def refuse_when_read_only(what: str) -> None:
 
 
 def sweep_folder(database: Database, sweep_id: str) -> Path:
-    """Name the folder of the log of a sweep's scheduler; it is not created here.
+    """The folder of the log of a sweep's scheduler; it is not created here.
 
     Raises:
         StorageError: If the id is none, or the folder is or holds a link or a special file.
@@ -136,12 +135,12 @@ def sweep_folder(database: Database, sweep_id: str) -> Path:
 
 
 def files_root(database: Database) -> Path:
-    """Name the folder beside a SQLite file, or in the user's data folder for a server, for what belongs to it."""
+    """The folder beside a SQLite file, or in the user's data folder for a server, for what belongs to it."""
     return files_root_of(database.path)
 
 
 def files_root_of(path: Path | None) -> Path:
-    """Name the folder of all files of the SQLite database at `path`, or of a server's databases."""
+    """The folder of all files of the SQLite database at `path`, or of a server's databases."""
     return user_data_path("emtc-lab") if path is None else path.with_name(f"{path.stem}.files")
 
 
@@ -254,7 +253,7 @@ def open_unchecked(url: str) -> tuple[Engine, Path | None]:
 
 
 def find_schema(url: str) -> tuple[str | None, bool]:
-    """Read the schema of a database, None where it has no tables yet, and tell whether it is a SQLite file.
+    """Read the schema of a database, None where it has no tables yet, and whether it is a SQLite file.
 
     Raises:
         StorageError: If there is no database, or it is somebody else's.
@@ -319,7 +318,7 @@ def _upgrade(database: Database) -> Database:
 
 
 def _why_not_readable(database: Database, version: str | None) -> str:
-    """Say what a reader finds instead of this version's tables, and the command that makes them."""
+    """What a reader finds instead of this version's tables, and the command that makes them."""
     place = database.path or (database.url if database.url == database.shown else "--db URL")
     if version is None:
         return f"{database.shown} is empty: it holds no tables yet. Make them with: emtc db upgrade {place}"
@@ -342,7 +341,7 @@ def read_safely(engine: Engine) -> Generator[Connection]:
 
 @contextmanager
 def _translated(engine: Engine) -> Generator[None]:
-    """Turn a driver's error into one sentence, keeping it as the cause."""
+    """Raise a driver's error as one sentence, keeping it as the cause."""
     driver = engine.dialect.loaded_dbapi
     try:
         yield

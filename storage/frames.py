@@ -1,6 +1,6 @@
 """Rows → typed frames: an empty answer has the same columns and types as a full one."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -10,8 +10,7 @@ from sqlalchemy.sql import Select
 from sqlalchemy.types import Boolean, Double, Integer, TypeEngine
 
 from emtc_core.errors import StorageError
-from storage.guards import shorten, unguarded
-from storage.models import UtcDateTime
+from storage.guards import UtcDateTime, shorten, unguarded
 
 Statement: TypeAlias = "Select[*tuple[Any, ...]]"
 """A select of any columns."""
@@ -52,8 +51,18 @@ def make_frame(fields: Sequence[Field], rows: Sequence[Sequence[Any]]) -> pd.Dat
     )
 
 
-def strange_value(name: str, values: Sequence[Any]) -> StorageError:
-    """Make the sentence about a column that holds something else than it should."""
+def join_frames(frames: Sequence[pd.DataFrame]) -> pd.DataFrame:
+    """Join the frames of the parts of one answer, as `in_parts` cut the question; the types stay those of the first."""
+    return pd.concat(frames, ignore_index=True) if len(frames) > 1 else frames[0]
+
+
+def in_parts(ids: Sequence[str], size: int = 500) -> Iterator[Sequence[str]]:
+    """Cut ids into parts, at least one: databases limit the parameters of one statement."""
+    return (ids[first : first + size] for first in range(0, max(1, len(ids)), size))
+
+
+def wrong_value(name: str, values: Sequence[Any]) -> StorageError:
+    """The error about a column that holds something else than it should."""
     strange = next((value for value in values if isinstance(value, str | bytes)), "something")
     return StorageError(
         f"The database holds {shorten(strange)} in a column {name} of numbers or times. "
@@ -65,7 +74,7 @@ def _checked(field: Field, values: list[Any]) -> pd.Series:
     try:
         return _series(field, values)
     except (ValueError, TypeError, OverflowError) as error:
-        raise strange_value(field.name, values) from error
+        raise wrong_value(field.name, values) from error
 
 
 def _series(field: Field, values: list[Any]) -> pd.Series:

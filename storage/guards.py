@@ -2,12 +2,12 @@
 
 The grammar of identifiers lives here, and the guard that `storage.models` puts around the columns of its small
 tables. The bulk tables are read column by column in `storage.frames`, which checks the same way. Blobs check
-themselves (`storage.blobs`); paths that are made of identifiers are made in `storage.files`.
+themselves (`storage.blobs`); paths that are made of identifiers are made in `storage.private_files`.
 """
 
 import re
 from collections.abc import Callable
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any, Final
 
 from sqlalchemy import JSON, BigInteger, Column, DateTime, Double, Integer, MetaData, String
@@ -18,7 +18,6 @@ from emtc_core.errors import StorageError
 
 IDENTIFIER: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,11}")
 """Runs and sweeps: 1 to 12 letters, digits, - and _. Such a name is one step of a path and nothing else."""
-
 _IDENTIFIERS = frozenset({"runs.id", "runs.sweep_id", "runs.parent_id", "sweeps.id"})
 _BULK = frozenset({"episodes", "transitions", "transition_summary", "metrics", "gate_stats", "evaluations"})
 _STATUSES = ("queued", "running", "paused", "finished", "stopped", "failed")
@@ -44,7 +43,7 @@ def shorten(value: object) -> str:
 
 
 def damaged(column: str, value: object, expected: str) -> StorageError:
-    """Make the sentence about a stored value that is not what its column holds."""
+    """The error about a stored value that is not what its column holds."""
     return StorageError(
         f"The database holds {shorten(value)} in {column}, which must be {expected}. "
         "See what else is wrong with it: emtc db check"
@@ -90,6 +89,28 @@ class Guarded(TypeDecorator[Any]):
         return read
 
 
+class UtcDateTime(TypeDecorator[datetime]):
+    """An aware UTC time; SQLite, which has no time type, gets it as naive UTC text."""
+
+    impl = DateTime(timezone=True)
+    cache_ok = True
+
+    def process_bind_param(self, value: datetime | None, dialect: Dialect) -> datetime | None:
+        """Refuse a time without a zone; store UTC."""
+        if value is None:
+            return None
+        if value.tzinfo is None:
+            raise ValueError(f"times must carry a zone, got {value!r}")
+        utc = value.astimezone(UTC)
+        return utc.replace(tzinfo=None) if dialect.name == "sqlite" else utc
+
+    def process_result_value(self, value: datetime | None, dialect: Dialect) -> datetime | None:
+        """Give back an aware UTC time."""
+        if value is None:
+            return None
+        return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
+
+
 def guard_columns(metadata: MetaData) -> None:
     """Check what is read from every column of the small tables."""
     for table in metadata.tables.values():
@@ -99,17 +120,17 @@ def guard_columns(metadata: MetaData) -> None:
 
 
 def is_identifier(column: str) -> bool:
-    """Tell whether a column, as "runs.id", holds the id of a run or of a sweep."""
+    """Whether a column, as "runs.id", holds the id of a run or of a sweep."""
     return column in _IDENTIFIERS or column.endswith(".run_id")
 
 
 def is_guarded(column: Column[Any]) -> bool:
-    """Tell whether what is read from a column is checked."""
+    """Whether what is read from a column is checked."""
     return isinstance(column.type, Guarded)
 
 
 def unguarded(kind: TypeEngine[Any]) -> TypeEngine[Any]:
-    """Name the type that a guard stands around, or the type itself."""
+    """The type that a guard stands around, or the type itself."""
     return kind.impl_instance if isinstance(kind, Guarded) else kind
 
 
@@ -129,13 +150,13 @@ def _rule(kind: TypeEngine[Any], column: str) -> tuple[Callable[[Any], bool], st
         return _is_whole, "a whole number"
     if isinstance(kind, Double):
         return _is_number, "a number"
-    if isinstance(kind, DateTime) or getattr(kind, "impl", None).__class__ is DateTime:
+    if isinstance(kind, UtcDateTime):
         return _is_time, "a time"
     return lambda value: True, "readable"
 
 
 def _is_deep(value: Any, stored: str) -> bool:
-    """Tell whether a value is nested deeper than anything that this program writes or could walk through."""
+    """Whether a value is nested deeper than anything that this program writes or could walk through."""
     if stored.count("{") + stored.count("[") <= _DEEPEST:
         return False
     level = [value]
@@ -171,3 +192,14 @@ def _is_number(value: Any) -> bool:
 
 def _is_time(value: Any) -> bool:
     return isinstance(value, datetime)
+
+
+_IN_ADDRESS = re.compile(r"([a-zA-Z][\w+.-]*://[^\s:/@'\"]*:)[^\s'\"]*@")
+
+
+_IN_SETTINGS = re.compile(r"((?:password|passwd|pwd)\s*=\s*)('[^']*'|[^\s&'\"]+)", re.IGNORECASE)
+
+
+def hide_passwords(text: str) -> str:
+    """Put *** in the place of every password of an address or a connection string in a text."""
+    return _IN_SETTINGS.sub(r"\1***", _IN_ADDRESS.sub(r"\1***@", text))

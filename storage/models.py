@@ -1,51 +1,30 @@
 """The tables: one mapped class each. No query and no commit lives here.
 
-Every table that belongs to a run carries its id and goes with it. Big values stand last in their row, so
-that reading the columns before them touches no overflow page. Times end in `_at` and are UTC.
+What a column means stands beside it (`doc`), for whoever asks in SQL; what a name means in every table is told once, in
+`sql_console.glossary`. Every table that belongs to a run carries its id and goes with it. Big values stand last in
+their row, so that reading the columns before them touches no overflow page. Times end in `_at` and are UTC.
 """
 
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
-from sqlalchemy import BigInteger, Boolean, DateTime, Double, ForeignKey, Index, Integer, LargeBinary, String, Text
-from sqlalchemy.engine import Dialect
-from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
-from sqlalchemy.types import JSON, TypeDecorator
+from sqlalchemy import BigInteger, Boolean, Double, ForeignKey, Index, Integer, LargeBinary, String, Text
+from sqlalchemy.orm import DeclarativeBase, Mapped
+from sqlalchemy.orm import mapped_column as column
+from sqlalchemy.types import JSON
 
-from storage.guards import guard_columns
+from storage.guards import UtcDateTime, guard_columns
 
-SCHEMA_VERSION = "0006"
+SCHEMA_VERSION = "0007"
 """The newest Alembic revision; a test keeps it equal to the head of storage/migrations."""
 
 SUMMARY_STEPS = 1000
 """Env steps in one row of `transition_summary`."""
 
-RUN_ID_LENGTH = 12
+_ID, _WORD, _NAME = String(12), String(16), String(64)  # of runs and sweeps; a status or command; a metric
 
 PLAYBACKS_AT_MOST = 1000
 """Greedy episodes kept of one evaluation, as `eval.keep_playbacks` has it."""
-
-
-class UtcDateTime(TypeDecorator[datetime]):
-    """An aware UTC time; SQLite, which has no time type, gets it as naive UTC text."""
-
-    impl = DateTime(timezone=True)
-    cache_ok = True
-
-    def process_bind_param(self, value: datetime | None, dialect: Dialect) -> datetime | None:
-        """Refuse a time without a zone; store UTC."""
-        if value is None:
-            return None
-        if value.tzinfo is None:
-            raise ValueError(f"times must carry a zone, got {value!r}")
-        utc = value.astimezone(UTC)
-        return utc.replace(tzinfo=None) if dialect.name == "sqlite" else utc
-
-    def process_result_value(self, value: datetime | None, dialect: Dialect) -> datetime | None:
-        """Give back an aware UTC time."""
-        if value is None:
-            return None
-        return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
 
 
 class Base(DeclarativeBase):
@@ -62,61 +41,68 @@ class Base(DeclarativeBase):
 
 
 def _run_key() -> Mapped[str]:
-    return mapped_column(String(RUN_ID_LENGTH), ForeignKey("runs.id", ondelete="CASCADE"), primary_key=True)
+    return column(_ID, ForeignKey("runs.id", ondelete="CASCADE"), primary_key=True)
 
 
 def _run_id() -> Mapped[str]:
-    return mapped_column(String(RUN_ID_LENGTH), ForeignKey("runs.id", ondelete="CASCADE"))
+    return column(_ID, ForeignKey("runs.id", ondelete="CASCADE"))
 
 
 def _serial() -> Mapped[int]:
-    return mapped_column(Integer, primary_key=True, autoincrement=True)
+    return column(Integer, primary_key=True, autoincrement=True)
 
 
+_DISTINCT = "of the episodes, how many differ in actions or outcome; quote the name in SQL"
 _NEVER_REUSED = {"sqlite_autoincrement": True}  # pages cache by id: a deleted row's id must not come back
 _CLUSTERED = {"sqlite_with_rowid": False}  # rows lie in the order of their key: one tree instead of two
 
 
 class Run(Base):
-    """One training run: what was asked, where it stands, who works on it."""
+    """One training run: what was asked, where it stands, who works on it.
+
+    `mu_w` and `gate_removed` cover the evaluations and reports so far, and are kept by `runs.run_summary`.
+    """
 
     __tablename__ = "runs"
     __table_args__ = (Index("ix_runs_created_at", "created_at"), Index("ix_runs_sweep_id", "sweep_id"))
 
-    id: Mapped[str] = mapped_column(String(RUN_ID_LENGTH), primary_key=True)
-    name: Mapped[str] = mapped_column(Text)
-    env: Mapped[str] = mapped_column(Text)
-    map: Mapped[str] = mapped_column(Text)
-    algo: Mapped[str] = mapped_column(Text)
-    seed: Mapped[int]
-    status: Mapped[str] = mapped_column(String(16))
-    env_steps: Mapped[int] = mapped_column(default=0)
-    target_steps: Mapped[int]
+    id: Mapped[str] = column(_ID, primary_key=True, doc="short name of the run, in every table as run_id")
+    name: Mapped[str] = column(Text)
+    env: Mapped[str] = column(Text, doc="environment")
+    map: Mapped[str] = column(Text, doc="map or scenario")
+    algo: Mapped[str] = column(Text, doc="algorithm, as emtc-qplex")
+    seed: Mapped[int] = column(doc="random seed")
+    status: Mapped[str] = column(
+        _WORD,
+        doc="queued, running, paused, finished, stopped or failed; a dead process cannot write that it is lost",
+    )
+    env_steps: Mapped[int] = column(default=0, doc="env steps recorded")
+    target_steps: Mapped[int] = column(doc="env steps asked for")
     created_at: Mapped[datetime]
-    started_at: Mapped[datetime | None]
-    ended_at: Mapped[datetime | None]
-    heartbeat_at: Mapped[datetime | None]
+    started_at: Mapped[datetime | None] = column(doc="when training began (UTC)")
+    ended_at: Mapped[datetime | None] = column(doc="when it ended (UTC)")
+    heartbeat_at: Mapped[datetime | None] = column(doc="last sign of life (UTC)")
     pid: Mapped[int | None]
     pid_created_at: Mapped[float | None]  # process create time in Unix seconds: process ids are reused
-    host: Mapped[str | None] = mapped_column(Text)
-    device: Mapped[str | None] = mapped_column(Text)
-    sweep_id: Mapped[str | None] = mapped_column(Text)
-    launch_token: Mapped[str | None] = mapped_column(Text, unique=True)
-    win_rate: Mapped[float | None]  # of the last evaluation, so that the run list reads one table
+    host: Mapped[str | None] = column(Text)
+    device: Mapped[str | None] = column(Text, doc="cpu or cuda")
+    sweep_id: Mapped[str | None] = column(Text, doc="whose plan it belongs to: sweeps.id")
+    launch_token: Mapped[str | None] = column(Text, unique=True, doc="one press of a button")
+    win_rate: Mapped[float | None] = column(doc="share of greedy test episodes won in the last evaluation")
     return_mean: Mapped[float | None]
-    tags: Mapped[list[str]] = mapped_column(default=list)
-    notes: Mapped[str] = mapped_column(Text, default="")
-    error: Mapped[str | None] = mapped_column(Text)
-    versions: Mapped[dict[str, Any]]
-    config: Mapped[dict[str, Any]]
-    parent_id: Mapped[str | None] = mapped_column(String(RUN_ID_LENGTH))  # started again from it; it may be deleted
-    owner_token: Mapped[str | None] = mapped_column(Text)  # only the process that was given it may write
-    claimed_at: Mapped[datetime | None]  # since when the present owner has the run
-    mu_w: Mapped[float | None]  # of the evaluations so far; this and the next one are kept by `storage.standing`
-    gate_removed: Mapped[float | None]  # share of the incentive, mean of the reports so far; none without a gate
-    hidden_at: Mapped[datetime | None]  # since when it is drawn only where somebody chooses it
-    archived_at: Mapped[datetime | None]  # since when lists leave it out, too
-    files: Mapped[str | None] = mapped_column(Text)  # place of checkpoints and logs; none: beside the database
+    tags: Mapped[list[str]] = column(default=list, doc="labels (JSON list)")
+    notes: Mapped[str] = column(Text, default="", doc="what people wrote about it")
+    error: Mapped[str | None] = column(Text)
+    versions: Mapped[dict[str, Any]] = column(doc="code and libraries (JSON)")
+    config: Mapped[dict[str, Any]] = column(doc="every setting (JSON): config -> 'gate' ->> 'enabled'")
+    parent_id: Mapped[str | None] = column(_ID, doc="the run that this one started again")
+    owner_token: Mapped[str | None] = column(Text, doc="mark of the process that may write it")
+    claimed_at: Mapped[datetime | None] = column(doc="since when that process has it (UTC)")
+    mu_w: Mapped[float | None] = column(doc="μ̄_w: area under the win-rate curve so far, per env step")
+    gate_removed: Mapped[float | None] = column(doc="share of the incentive that the gate removed; NULL without a gate")
+    hidden_at: Mapped[datetime | None] = column(doc="since when it is drawn only where it is chosen (UTC)")
+    archived_at: Mapped[datetime | None] = column(doc="since when lists leave it out (UTC)")
+    files: Mapped[str | None] = column(Text, doc="folder or URL of its checkpoints and logs; NULL: beside the database")
 
 
 class SweepRow(Base):
@@ -124,15 +110,15 @@ class SweepRow(Base):
 
     __tablename__ = "sweeps"
 
-    id: Mapped[str] = mapped_column(String(RUN_ID_LENGTH), primary_key=True)
-    name: Mapped[str] = mapped_column(Text)
-    status: Mapped[str] = mapped_column(String(16))
+    id: Mapped[str] = column(_ID, primary_key=True)
+    name: Mapped[str] = column(Text)
+    status: Mapped[str] = column(_WORD)
     created_at: Mapped[datetime]
-    jobs: Mapped[int] = mapped_column(Integer)  # trainers at once
+    jobs: Mapped[int] = column(Integer, doc="trainers at once")
     pid: Mapped[int | None]  # of the scheduler that came last
     pid_created_at: Mapped[float | None]
-    host: Mapped[str | None] = mapped_column(Text)
-    plan: Mapped[dict[str, Any]]
+    host: Mapped[str | None] = column(Text)
+    plan: Mapped[dict[str, Any]] = column(doc="its file and its runs (JSON)")
 
 
 class Resume(Base):
@@ -143,12 +129,12 @@ class Resume(Base):
 
     id: Mapped[int] = _serial()
     run_id: Mapped[str] = _run_id()
-    env_step: Mapped[int]
-    reached_env_step: Mapped[int]
-    resumed_at: Mapped[datetime]
-    episodes: Mapped[int | None]  # superseded; unknown in rows of earlier versions
-    checkpoint: Mapped[str | None] = mapped_column(Text)  # file that was restored
-    passed_over: Mapped[str | None] = mapped_column(Text)  # why newer checkpoints were not used
+    env_step: Mapped[int] = column(doc="where the run went on")
+    reached_env_step: Mapped[int] = column(doc="how far it had come before")
+    resumed_at: Mapped[datetime] = column(doc="when (UTC)")
+    episodes: Mapped[int | None] = column(doc="episodes that were superseded")
+    checkpoint: Mapped[str | None] = column(Text, doc="file that was restored")
+    passed_over: Mapped[str | None] = column(Text, doc="why newer files were not")
 
 
 class CommandRow(Base):
@@ -159,10 +145,10 @@ class CommandRow(Base):
 
     id: Mapped[int] = _serial()
     run_id: Mapped[str] = _run_id()
-    command: Mapped[str] = mapped_column(String(16))
-    requested_at: Mapped[datetime]
-    acknowledged_at: Mapped[datetime | None]
-    episode: Mapped[int | None]  # training episode whose start a `play` repeats
+    command: Mapped[str] = column(_WORD, doc="stop, pause, resume; evaluate and play ask what the present policy does")
+    requested_at: Mapped[datetime] = column(doc="when it was asked (UTC)")
+    acknowledged_at: Mapped[datetime | None] = column(doc="when the trainer took it (UTC)")
+    episode: Mapped[int | None] = column(doc="training episode whose start a play repeats")
 
 
 class EpisodeRow(Base):
@@ -177,12 +163,12 @@ class EpisodeRow(Base):
     )
 
     run_id: Mapped[str] = _run_key()
-    episode: Mapped[int] = mapped_column(primary_key=True)
-    first_env_step: Mapped[int]
+    episode: Mapped[int] = column(primary_key=True)
+    first_env_step: Mapped[int] = column(doc="env step of its first transition")
     length: Mapped[int]
     episode_return: Mapped[float]
-    won: Mapped[bool] = mapped_column(Boolean)
-    epsilon: Mapped[float]
+    won: Mapped[bool] = column(Boolean)
+    epsilon: Mapped[float] = column(doc="share of random actions")
     trajectory: Mapped[bytes]
 
 
@@ -195,11 +181,11 @@ class EvalEpisode(Base):
     __tablename__ = "eval_episodes"
 
     run_id: Mapped[str] = _run_key()
-    env_step: Mapped[int] = mapped_column(primary_key=True)
-    episode: Mapped[int] = mapped_column(primary_key=True)
+    env_step: Mapped[int] = column(primary_key=True, doc="env step of the evaluation")
+    episode: Mapped[int] = column(primary_key=True)
     length: Mapped[int]
     episode_return: Mapped[float]
-    won: Mapped[bool] = mapped_column(Boolean)
+    won: Mapped[bool] = column(Boolean)
     trajectory: Mapped[bytes]
 
 
@@ -210,17 +196,17 @@ class Transition(Base):
     __table_args__ = _CLUSTERED
 
     run_id: Mapped[str] = _run_key()
-    env_step: Mapped[int] = mapped_column(primary_key=True)
+    env_step: Mapped[int] = column(primary_key=True, doc="1, 2, 3 … without a gap")
     episode: Mapped[int]
-    t: Mapped[int] = mapped_column(Integer)
-    reward: Mapped[float]
-    h: Mapped[float | None]
-    h_next: Mapped[float | None]
-    delta_mem: Mapped[float | None]
-    beta: Mapped[float | None]
+    t: Mapped[int] = column(Integer)
+    reward: Mapped[float] = column(doc="extrinsic reward in the learner's unit")
+    h: Mapped[float | None] = column(doc="return that the memory recalls at s [return]")
+    h_next: Mapped[float | None] = column(doc="the same at s′; 0 at the end of an episode [return]")
+    delta_mem: Mapped[float | None] = column(doc="|r + γ h_next − h|; NULL where nothing was found [return]")
+    beta: Mapped[float | None] = column(doc="gate: exp(−(scale Δ_mem)² / 2τ²), 0 to 1")
     tau: Mapped[float | None]
-    slot: Mapped[int | None]
-    next_slot: Mapped[int | None]
+    slot: Mapped[int | None] = column(doc="node of s")
+    next_slot: Mapped[int | None] = column(doc="node of s′")
 
 
 class TransitionSummary(Base):
@@ -230,16 +216,16 @@ class TransitionSummary(Base):
     __table_args__ = _CLUSTERED
 
     run_id: Mapped[str] = _run_key()
-    bucket: Mapped[int] = mapped_column(primary_key=True)  # (env_step - 1) // SUMMARY_STEPS
-    n: Mapped[int]
-    delta_mem_n: Mapped[int]
-    delta_mem_sum: Mapped[float]
-    delta_mem_max: Mapped[float | None]
-    beta_n: Mapped[int]
-    beta_sum: Mapped[float]
-    beta_min: Mapped[float | None]
-    tau_n: Mapped[int]
-    tau_sum: Mapped[float]
+    bucket: Mapped[int] = column(primary_key=True, doc="(env_step − 1) // 1000")
+    n: Mapped[int] = column(doc="transitions in it")
+    delta_mem_n: Mapped[int] = column(doc="of them with a Δ_mem")
+    delta_mem_sum: Mapped[float] = column(doc="their sum of Δ_mem [return]")
+    delta_mem_max: Mapped[float | None] = column(doc="the largest of them [return]")
+    beta_n: Mapped[int] = column(doc="transitions with a β")
+    beta_sum: Mapped[float] = column(doc="their sum of β")
+    beta_min: Mapped[float | None] = column(doc="the smallest of them")
+    tau_n: Mapped[int] = column(doc="transitions with a τ")
+    tau_sum: Mapped[float] = column(doc="their sum of τ [return]")
 
 
 class GateStats(Base):
@@ -249,7 +235,7 @@ class GateStats(Base):
     __table_args__ = _CLUSTERED
 
     run_id: Mapped[str] = _run_key()
-    env_step: Mapped[int] = mapped_column(primary_key=True)
+    env_step: Mapped[int] = column(primary_key=True)
     delta_mem_mean: Mapped[float | None]
     delta_mem_q05: Mapped[float | None]
     delta_mem_q25: Mapped[float | None]
@@ -263,8 +249,8 @@ class GateStats(Base):
     beta_q75: Mapped[float | None]
     beta_q95: Mapped[float | None]
     tau: Mapped[float]
-    memory_size: Mapped[int]
-    desirable_fraction: Mapped[float | None]
+    memory_size: Mapped[int] = column(doc="nodes in the memory")
+    desirable_fraction: Mapped[float | None] = column(doc="share of nodes with ξ = 1")
 
 
 class MetricRow(Base):
@@ -274,25 +260,28 @@ class MetricRow(Base):
     __table_args__ = (Index("ix_metrics_curve", "run_id", "name", "env_step", "value"), _CLUSTERED)
 
     run_id: Mapped[str] = _run_key()
-    env_step: Mapped[int] = mapped_column(primary_key=True)
-    name: Mapped[str] = mapped_column(String(64), primary_key=True)
-    value: Mapped[float | None]
+    env_step: Mapped[int] = column(primary_key=True)
+    name: Mapped[str] = column(_NAME, primary_key=True, doc="group/name, as train/loss; the Method page lists them")
+    value: Mapped[float | None] = column(doc="the number")
 
 
 class Evaluation(Base):
-    """Greedy test episodes at one moment."""
+    """Greedy test episodes at one moment, and as many from shifted starts where the environment has such."""
 
     __tablename__ = "evaluations"
     __table_args__ = _CLUSTERED
 
     run_id: Mapped[str] = _run_key()
-    env_step: Mapped[int] = mapped_column(primary_key=True)
-    episodes: Mapped[int] = mapped_column(Integer)
-    wins: Mapped[int] = mapped_column(Integer)
+    env_step: Mapped[int] = column(primary_key=True)
+    episodes: Mapped[int] = column(Integer, doc="greedy episodes played")
+    wins: Mapped[int] = column(Integer, doc="of them won")
     win_rate: Mapped[float]
     return_mean: Mapped[float]
-    return_std: Mapped[float]
-    length_mean: Mapped[float]
+    return_std: Mapped[float] = column(doc="standard deviation over the episodes [env return]")
+    length_mean: Mapped[float] = column(doc="mean length [steps]")
+    distinct: Mapped[int | None] = column(Integer, doc=_DISTINCT)
+    robust_win_rate: Mapped[float | None] = column(doc="share won of as many greedy episodes from shifted starts")
+    robust_distinct: Mapped[int | None] = column(Integer, doc="of those, how many differ in actions or outcome")
 
 
 class AskedEvaluation(Base):
@@ -301,22 +290,30 @@ class AskedEvaluation(Base):
     __tablename__ = "asked_evaluations"
     __table_args__ = (Index("ix_asked_evaluations_run_id", "run_id", "env_step"),)
 
-    command_id: Mapped[int] = mapped_column(
-        Integer, ForeignKey("commands.id", ondelete="CASCADE"), primary_key=True, autoincrement=False
+    command_id: Mapped[int] = column(
+        Integer,
+        ForeignKey("commands.id", ondelete="CASCADE"),
+        primary_key=True,
+        autoincrement=False,
+        doc="who asked what and when: commands.id",
     )
     run_id: Mapped[str] = _run_id()
     env_step: Mapped[int]
-    episodes: Mapped[int] = mapped_column(Integer)
-    wins: Mapped[int] = mapped_column(Integer)
+    episodes: Mapped[int] = column(Integer, doc="greedy episodes played, from 1000 × command_id in eval_episodes")
+    wins: Mapped[int] = column(Integer, doc="of them won")
     win_rate: Mapped[float]
     return_mean: Mapped[float]
-    return_std: Mapped[float]
-    length_mean: Mapped[float]
-    again_of: Mapped[int | None]  # training episode whose start was repeated
+    return_std: Mapped[float] = column(doc="standard deviation over the episodes [env return]")
+    length_mean: Mapped[float] = column(doc="mean length [steps]")
+    distinct: Mapped[int | None] = column(Integer, doc=_DISTINCT)
+    again_of: Mapped[int | None] = column(doc="training episode whose start was repeated")
 
 
 class SnapshotRow(Base):
-    """The episodic memory at one moment; each array is one packed column, see `storage.blobs`."""
+    """The episodic memory at one moment; each array is one packed column, see `storage.blobs`.
+
+    `state` holds `state` as float16 and `state_rows`, the rows of the snapshot that they belong to.
+    """
 
     __tablename__ = "snapshots"
     __table_args__ = (Index("ix_snapshots_run_step", "run_id", "env_step", unique=True), _NEVER_REUSED)
@@ -324,21 +321,21 @@ class SnapshotRow(Base):
     id: Mapped[int] = _serial()
     run_id: Mapped[str] = _run_id()
     env_step: Mapped[int]
-    size: Mapped[int]
+    size: Mapped[int] = column(doc="nodes in it")
     created_at: Mapped[datetime]
-    slot: Mapped[bytes]
-    embedding: Mapped[bytes]
-    H: Mapped[bytes]
-    xi: Mapped[bytes]
-    n_call: Mapped[bytes]
-    n_xi: Mapped[bytes]
-    t: Mapped[bytes]
-    reward: Mapped[bytes]
-    idx_next: Mapped[bytes]
-    episode: Mapped[bytes]
-    delta_mem: Mapped[bytes]
-    beta: Mapped[bytes]
-    state: Mapped[bytes]  # `state` float16 and `state_rows`, the rows of the snapshot they belong to
+    slot: Mapped[bytes] = column(doc="place of each node")
+    embedding: Mapped[bytes] = column(doc="four coordinates of each node")
+    H: Mapped[bytes] = column(doc="best return known from each node")
+    xi: Mapped[bytes] = column(doc="whether each node belongs to a success")
+    n_call: Mapped[bytes] = column(doc="how often each node was visited")
+    n_xi: Mapped[bytes] = column(doc="how often successfully")
+    t: Mapped[bytes] = column(doc="step in its episode")
+    reward: Mapped[bytes] = column(doc="reward of each node")
+    idx_next: Mapped[bytes] = column(doc="slot of the successor, −1 for none")
+    episode: Mapped[bytes] = column(doc="whose state stands in the node")
+    delta_mem: Mapped[bytes] = column(doc="Δ_mem along its link")
+    beta: Mapped[bytes] = column(doc="gate along its link")
+    state: Mapped[bytes] = column(doc="states of a sample of the nodes")
 
 
 class ProjectionRow(Base):
@@ -348,12 +345,12 @@ class ProjectionRow(Base):
     __table_args__ = (Index("ix_projections_snapshot", "snapshot_id", "method"), _NEVER_REUSED)
 
     id: Mapped[int] = _serial()
-    snapshot_id: Mapped[int] = mapped_column(Integer, ForeignKey("snapshots.id", ondelete="CASCADE"))
-    method: Mapped[str] = mapped_column(String(16))
+    snapshot_id: Mapped[int] = column(Integer, ForeignKey("snapshots.id", ondelete="CASCADE"))
+    method: Mapped[str] = column(_WORD)
     params: Mapped[dict[str, Any]]
-    seconds: Mapped[float]
+    seconds: Mapped[float] = column(doc="how long it took")
     created_at: Mapped[datetime]
-    coordinates: Mapped[bytes]
+    coordinates: Mapped[bytes] = column(doc="x and y of each node; of embed-… what the embedder says")
 
 
 class Job(Base):
@@ -363,15 +360,15 @@ class Job(Base):
     __table_args__ = (Index("ix_jobs_snapshot", "snapshot_id", "method"), _NEVER_REUSED)
 
     id: Mapped[int] = _serial()
-    snapshot_id: Mapped[int] = mapped_column(Integer, ForeignKey("snapshots.id", ondelete="CASCADE"))
-    method: Mapped[str] = mapped_column(String(16))
+    snapshot_id: Mapped[int] = column(Integer, ForeignKey("snapshots.id", ondelete="CASCADE"))
+    method: Mapped[str] = column(_WORD)
     params: Mapped[dict[str, Any]]
-    status: Mapped[str] = mapped_column(String(16))
-    progress: Mapped[float] = mapped_column(default=0.0)
+    status: Mapped[str] = column(_WORD)
+    progress: Mapped[float] = column(default=0.0, doc="0 to 1")
     pid: Mapped[int | None]
     pid_created_at: Mapped[float | None]
-    host: Mapped[str | None] = mapped_column(Text)
-    error: Mapped[str | None] = mapped_column(Text)
+    host: Mapped[str | None] = column(Text)
+    error: Mapped[str | None] = column(Text)
     created_at: Mapped[datetime]
     updated_at: Mapped[datetime]
 
@@ -385,15 +382,15 @@ class Entry(Base):
     id: Mapped[int] = _serial()
     created_at: Mapped[datetime]
     updated_at: Mapped[datetime]
-    run_id: Mapped[str | None] = mapped_column(String(RUN_ID_LENGTH), ForeignKey("runs.id", ondelete="SET NULL"))
-    title: Mapped[str] = mapped_column(Text)
-    body: Mapped[str] = mapped_column(Text)
-    figure: Mapped[dict[str, Any] | None] = mapped_column(JSON)
-    view: Mapped[dict[str, Any] | None] = mapped_column(JSON)
+    run_id: Mapped[str | None] = column(_ID, ForeignKey("runs.id", ondelete="SET NULL"))
+    title: Mapped[str] = column(Text, doc="its heading")
+    body: Mapped[str] = column(Text, doc="the note (Markdown)")
+    figure: Mapped[dict[str, Any] | None] = column(JSON, doc="the figure as plain values (JSON)")
+    view: Mapped[dict[str, Any] | None] = column(JSON, doc="where it came from (JSON)")
 
 
 def first_playback(command_id: int) -> int:
-    """Number the first greedy episode that answers a command: past every one of a regular evaluation, never reused."""
+    """The number of the first greedy episode that answers a command: past all regular ones, and never reused."""
     return PLAYBACKS_AT_MOST * command_id
 
 

@@ -12,9 +12,9 @@ from sqlalchemy import insert, select, update
 from emtc_core.errors import StorageError
 from storage.blobs import pack
 from storage.engine import Database
-from storage.liveness import is_process_gone
 from storage.models import Job, ProjectionRow, SnapshotRow
 from storage.queries.memory import EMBEDDING
+from storage.runs.ownership import is_process_gone
 
 JobStatus = Literal["queued", "running", "finished", "failed", "cancelled"]
 

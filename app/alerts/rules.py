@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final, Literal, get_args
 
-from storage.queries.alerts import RunFacts
+from storage.alerts import RunFacts
 
 Kind = Literal["finished", "failed", "lost", "nan", "stagnation", "gate-idle", "no-success", "disk-low"]
 KINDS: Final[tuple[Kind, ...]] = get_args(Kind)
@@ -74,7 +74,7 @@ def _alert(kind: Kind, run: RunFacts, at: datetime, sentence: str, *, event: obj
 
 def _ended(run: RunFacts) -> Iterator[Alert]:
     if run.status == "finished" and run.ended_at:
-        won = "" if run.win_rate is None else f" with a win rate of {run.win_rate:.0%}"
+        won = "" if run.win_rate is None else f" with a last win rate of {run.win_rate:.0%}"
         yield _alert("finished", run, run.ended_at, f"Finished after {run.env_steps:,} steps{won}.")
     if run.status == "failed" and run.ended_at and not _says_nan(run):
         yield _alert("failed", run, run.ended_at, f"Failed: {run.error or 'its log may say why.'}")

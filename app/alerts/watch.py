@@ -11,9 +11,9 @@ from typing import Any
 from app.alerts.rules import REMEMBERED, Alert, Kind, find_alerts
 from emtc_core.errors import ConfigError, EmtcError
 from emtc_core.install import how_to_install
-from storage.control import send_command
+from storage.alerts import alert_facts
 from storage.engine import Database
-from storage.queries.alerts import alert_facts
+from storage.runs.control import send_command
 
 NOTIFY_VARIABLE = "EMTC_NOTIFY"
 

@@ -12,9 +12,9 @@ from app.bench.browser import opened_page, served
 from app.bench.records import CONFIG, LENGTH, Figure, make_records, temporary_database
 from emtc_core.recorder import EpisodeRecord, SnapshotRecord
 from storage.engine import Database
-from storage.places import run_folder
-from storage.recorder import DatabaseRecorder
-from storage.runs import create_run
+from storage.files.places import run_folder
+from storage.recording.recorder import DatabaseRecorder
+from storage.runs.changes import create_run
 
 SIZES = (50_000, 1_000_000)
 LASSOED = 100_000

@@ -62,11 +62,11 @@ def play_script(map: str, policy: Policy, *, episodes: int, seed: int, config: S
     for _ in range(spec.episode_limit * STEP_LOOPS // ORDER_LOOPS):
         policy(battle)
         battle.advance(ORDER_LOOPS)
-        fighting = (battle.whole[..., c.ALIVE] == 1) & armed
+        fighting = (battle.ints[..., c.ALIVE] == 1) & armed
         stands[:, 0] = fighting[:, : battle.n_allies].any(axis=1)
         stands[:, 1] = fighting[:, battle.n_allies :].any(axis=1)
-        battle.running[:] = stands.all(axis=1)
-        if not battle.running.any():
+        battle.world.running[:] = stands.all(axis=1)
+        if not battle.world.running.any():
             break
     return float((stands[:, 0] & ~stands[:, 1]).mean())
 
@@ -84,7 +84,7 @@ def play_random(map: str, *, episodes: int, seed: int) -> float:
 def attack_closest(battle: Battle) -> None:
     """Every fighter attacks the nearest enemy that it can hit; medivacs heal the worst wounded."""
     n = battle.n_allies
-    place = battle.real[..., [c.X, c.Y]]
+    place = battle.floats[..., [c.X, c.Y]]
     distance = np.linalg.norm(place[:, :n, None] - place[:, None, n:], axis=-1)
     _attack_least(battle, distance)
 
@@ -92,37 +92,37 @@ def attack_closest(battle: Battle) -> None:
 def attack_weakest(battle: Battle) -> None:
     """The whole team attacks the enemy with the least health."""
     n = battle.n_allies
-    health = battle.real[:, None, n:, c.HEALTH]
+    health = battle.floats[:, None, n:, c.HEALTH]
     _attack_least(battle, np.broadcast_to(health, (len(health), n, health.shape[-1])).copy())
 
 
 def wall_off(battle: Battle) -> None:
     """Walk behind corridor's choke first, then attack the nearest."""
     n = battle.n_allies
-    place = battle.real[:, :n, [c.X, c.Y]]
-    order = battle.whole[:, :n, c.ORDER]
-    gone = (order == c.MOVE) | (battle.clock[:, None] == 0)
+    place = battle.floats[:, :n, [c.X, c.Y]]
+    order = battle.ints[:, :n, c.ORDER]
+    gone = (order == c.MOVE) | (battle.world.clock[:, None] == 0)
     walking = gone & (np.linalg.norm(place - WALL_POINT, axis=-1) >= WALL_REACHED)
     attack_closest(battle)
     order[walking] = c.MOVE
-    battle.whole[:, :n, c.TARGET][walking] = -1
-    battle.real[:, :n, c.ORDER_X][walking], battle.real[:, :n, c.ORDER_Y][walking] = WALL_POINT
+    battle.ints[:, :n, c.TARGET][walking] = -1
+    battle.floats[:, :n, c.ORDER_X][walking], battle.floats[:, :n, c.ORDER_Y][walking] = WALL_POINT
 
 
 def _attack_least(battle: Battle, cost_BNE: NDArray[np.float64]) -> None:
     n = battle.n_allies
-    alive = battle.whole[..., c.ALIVE] == 1
+    alive = battle.ints[..., c.ALIVE] == 1
     flies = battle.spec[n:, c.S_LAYER] == c.AIR
     hits = ~flies[None] | (battle.spec[:n, c.S_HITS_AIR] > 0)[:, None]
     cost_BNE[~(hits[None] & alive[:, None, n:])] = np.inf
     target = np.where(np.isfinite(cost_BNE).any(axis=-1), cost_BNE.argmin(axis=-1) + n, -1)
     order = np.where(target >= 0, c.ATTACK, c.STAND)
     mends = battle.spec[:n, c.S_DELIVERY] == c.MEND
-    fraction = battle.real[:, :n, c.HEALTH] / battle.spec[:n, c.S_HEALTH]
+    fraction = battle.floats[:, :n, c.HEALTH] / battle.spec[:n, c.S_HEALTH]
     worst = np.where(alive[:, :n] & ~mends, fraction, np.inf).argmin(axis=1)
     target[:, mends], order[:, mends] = worst[:, None], c.HEAL
-    battle.whole[:, :n, c.WINDING][battle.whole[:, :n, c.TARGET] != target] = 0
-    battle.whole[:, :n, c.TARGET], battle.whole[:, :n, c.ORDER] = target, order
+    battle.ints[:, :n, c.WINDING][battle.ints[:, :n, c.TARGET] != target] = 0
+    battle.ints[:, :n, c.TARGET], battle.ints[:, :n, c.ORDER] = target, order
 
 
 def _figure(policy: str, map: str, share: float, wanted: float, *, firm: bool = True) -> Figure:

@@ -12,8 +12,8 @@ from app.bench.records import CONFIG, LENGTH, Figure, make_records, temporary_da
 from emtc_core.errors import StorageError
 from storage.engine import open_database
 from storage.queries.runs import list_runs
-from storage.recorder import DatabaseRecorder
-from storage.runs import create_run
+from storage.recording.recorder import DatabaseRecorder
+from storage.runs.changes import create_run
 
 WRITERS, READERS = 4, 3
 STEPS_PER_SECOND = 1000
@@ -112,7 +112,7 @@ def _listen(tell: Callable[[str], None]) -> None:
         def emit(self, record: logging.LogRecord) -> None:
             tell(record.getMessage())
 
-    logging.getLogger("storage.recorder").addHandler(Ear(logging.WARNING))
+    logging.getLogger("storage.recording.recorder").addHandler(Ear(logging.WARNING))
 
 
 def _figure(name: str, value: float, unit: str, budget: float | None, met: bool | None, reference: str) -> Figure:

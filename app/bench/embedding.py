@@ -24,7 +24,6 @@ import torch
 from numpy.typing import NDArray
 from scipy.spatial import KDTree
 
-from emtc_core.checkpoint import CheckpointStore
 from emtc_core.config.resolve import resolve
 from emtc_core.config.run import RunConfig
 from emtc_core.control import NoControl
@@ -38,7 +37,8 @@ from emtc_core.errors import EnvUnavailableError
 from emtc_core.memory.memory import EpisodicMemory
 from emtc_core.recorder import EpisodeRecord, ListRecorder
 from emtc_core.schedules import Every
-from emtc_core.trainer import Trainer
+from emtc_core.training.checkpoint import CheckpointStore
+from emtc_core.training.trainer import Trainer
 
 TASKS = (("skirmish", "3m"), ("skirmish", "2s3z"), ("grf", "academy_3_vs_1_with_keeper"))
 STEPS = 20_000

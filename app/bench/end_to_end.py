@@ -15,7 +15,7 @@ from emtc_core.config.run import RunConfig
 from emtc_core.envs.registry import check_available
 from emtc_core.errors import EnvUnavailableError
 from storage.engine import Database, open_database
-from storage.runs import create_run
+from storage.runs.changes import create_run
 
 CASES = (
     ("skirmish", "3m", 10_000, None, "none published"),

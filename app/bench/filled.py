@@ -11,18 +11,18 @@ import torch
 from numpy.typing import NDArray
 
 from app.runs.training import train_run
-from emtc_core.checkpoint import CheckpointStore
 from emtc_core.config.run import RunConfig
 from emtc_core.control import NoControl, StopRequested
 from emtc_core.device import choose_device, configure_threads
 from emtc_core.envs.registry import make_env
-from emtc_core.episodic import EpisodicPart
 from emtc_core.recorder import NullRecorder
-from emtc_core.replay_buffer import ReplayBuffer
+from emtc_core.replay_buffer.buffer import ReplayBuffer
 from emtc_core.rollout.collector import Collector
-from emtc_core.trainer import Trainer
+from emtc_core.training.checkpoint import CheckpointStore
+from emtc_core.training.episodic import EpisodicPart
+from emtc_core.training.trainer import Trainer
 from storage.engine import Database
-from storage.places import run_folder
+from storage.files.places import run_folder
 
 FILLING_ENVS = 64
 

@@ -5,12 +5,13 @@ from contextlib import closing
 
 from app.bench.records import CONFIG, Figure, fill_transitions, median_ms, temporary_database
 from emtc_core.metrics import METRICS
-from storage.control import command_log
 from storage.engine import Database
 from storage.queries.curves import evaluations, metric, training_episodes
 from storage.queries.gate import gate_stats
-from storage.queries.runs import get_run, list_resumes
-from storage.runs import create_run
+from storage.queries.runs import list_resumes
+from storage.runs.changes import create_run
+from storage.runs.control import command_log
+from storage.runs.rows import find_run
 
 RUNS, TRANSITIONS = 20, 1_000_000
 _REPEATS = 15
@@ -32,7 +33,7 @@ def figures() -> list[Figure]:
 
 def live_tick(db: Database, run_id: str, *, after: int) -> None:
     """Ask what the Live page asks when it ticks and has to redraw its charts."""
-    get_run(db, run_id)
+    find_run(db, run_id)
     command_log(db, run_id)
     list_resumes(db, run_id)
     evaluations(db, run_id, after=after)
@@ -72,7 +73,8 @@ def _insert_curves(connection: sqlite3.Connection, run_id: str) -> None:
         f"INSERT INTO gate_stats VALUES ({marks})", ((run_id, step, *[1.0] * width) for step in steps[::5])
     )
     connection.executemany(
-        "INSERT INTO evaluations VALUES (?, ?, 16, 8, 0.5, 1.0, 0.1, 50.0)", ((run_id, step) for step in steps[::10])
+        "INSERT INTO evaluations VALUES (?, ?, 16, 8, 0.5, 1.0, 0.1, 50.0, 12, 0.4, 16)",
+        ((run_id, step) for step in steps[::10]),
     )
 
 

@@ -11,10 +11,10 @@ from emtc_core.recorder import SnapshotRecord
 from storage.engine import Database
 from storage.models import Run
 from storage.queries.gate import gate_chart
-from storage.queries.memory import get_point, list_snapshots
+from storage.queries.memory import get_node, get_snapshot, list_snapshots
 from storage.queries.runs import list_runs
-from storage.recorder import DatabaseRecorder
-from storage.runs import create_run
+from storage.recording.recorder import DatabaseRecorder
+from storage.runs.changes import create_run
 
 TRANSITIONS = 10_000_000
 NODES = 1_000_000
@@ -30,9 +30,10 @@ def run() -> list[Figure]:
         fill_transitions(db, long_run, TRANSITIONS)
         snapshot_run = create_run(db, CONFIG, target_steps=1, versions={})
         snapshot_id = fill_snapshot(db, snapshot_run, NODES)
+        snapshot = get_snapshot(db, snapshot_id)
         slots = iter(np.linspace(0, NODES - 1, 2 * _REPEATS).astype(int).tolist())
         chart_ms = median_ms(lambda: gate_chart(db, long_run), _REPEATS)
-        point_ms = median_ms(lambda: get_point(db, snapshot_id, next(slots)), _REPEATS)
+        point_ms = median_ms(lambda: get_node(db, snapshot, next(slots)), _REPEATS)
         fill_runs(db, RUNS)
         list_ms = median_ms(lambda: list_runs(db), _REPEATS)
         all_ms = median_ms(lambda: list_runs(db, limit=RUNS), _REPEATS)

@@ -15,7 +15,7 @@ from sqlalchemy import insert, update
 from emtc_core.recorder import EpisodeRecord
 from storage.engine import Database, open_database
 from storage.models import Run, TransitionSummary
-from storage.summary import summarize
+from storage.runs.run_summary import summarize
 
 Figure = dict[str, object]
 

@@ -16,10 +16,10 @@ from app.bench.storms.weather import Weather
 from app.bench.storms.witness import Witness, count_rows, find_wrong
 from emtc_core.errors import ConfigError, StorageError
 from storage.engine import Database, open_database
-from storage.files import remove_folder
-from storage.outage import patiently
-from storage.places import run_folder
+from storage.files.places import run_folder
+from storage.private_files import remove_folder
 from storage.queries.runs import list_runs
+from storage.retry import retry_transient
 
 MINUTES, TRAINERS = 1.0, 4
 EVERY_S = 2.5
@@ -97,7 +97,7 @@ def weather_storm(
             weather.calm()
         finally:
             fleet.come_home()
-    patiently(db, witness.look)
+    retry_transient(db, witness.look)
     return Toll(
         blows=dict(weather.blows),
         rows=count_rows(db),

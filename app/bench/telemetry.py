@@ -12,8 +12,8 @@ from app.bench import contention, postgres
 from app.bench.records import CONFIG, LENGTH, Figure, make_records, temporary_database
 from emtc_core.recorder import NullRecorder, Recorder
 from storage.engine import Database, open_database
-from storage.recorder import DatabaseRecorder
-from storage.runs import create_run
+from storage.recording.recorder import DatabaseRecorder
+from storage.runs.changes import create_run
 
 _EPISODES = 3000
 _LOOP_EPISODES = 10

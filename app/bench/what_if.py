@@ -11,7 +11,7 @@ from app.bench.records import CONFIG, Figure, fill_transitions, median_ms, tempo
 from app.figures.what_if import draw_what_if
 from app.results.what_if import Question, Rules, Stream, answer, merge_nodes, read_rules, read_stream, tabulate
 from storage.queries.memory import Snapshot
-from storage.runs import create_run
+from storage.runs.changes import create_run
 
 TRANSITIONS = NODES = 200_000
 DELTA = 1e-3  # among normal embeddings it merges next to nothing; the widest factor leaves a few hundred nodes

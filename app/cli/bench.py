@@ -13,7 +13,7 @@ BENCHMARKS = (
     "learner", "memory", "embedder", "skirmish", "grf", "telemetry", "queries", "projection", "atlas",
     "storm", "end_to_end",
 )  # fmt: skip
-EXTRA = ("calibration", "embedding", "what_if")
+EXTRA = ("calibration", "coverage", "embedding", "what_if")
 Minutes = Annotated[float | None, typer.Option(min=0.05, max=1440, help="storm: how long it lasts; 1 unless told")]
 Trainers = Annotated[int | None, typer.Option(min=1, max=64, help="storm: how many work at a time; 4 unless told")]
 StormDatabase = Annotated[

@@ -12,15 +12,14 @@ from app.format import size
 from app.results.named.memories import best_and_worst
 from emtc_core import __version__
 from emtc_core.errors import ConfigError
+from storage.bundles.bundle_cache import cache_bundle
 from storage.bundles.contents import THIN, WHOLE, Contents
-from storage.bundles.shelf import shelve
-from storage.bundles.take_in import import_bundle
+from storage.bundles.import_bundle import import_bundle
 from storage.bundles.write import write_bundle
 from storage.engine import READ_ONLY_VARIABLE, Database, open_database
 from storage.queries.run_table import RunFilter, matching_ids
-from storage.queries.runs import get_run
 from storage.queries.sweeps import get_sweep, sweep_runs
-from storage.runs import RunRow
+from storage.runs.rows import RunRow, find_run
 
 BundleFile = Annotated[Path, typer.Argument(metavar="FILE", help="A bundle, as study.emtc")]
 
@@ -70,7 +69,7 @@ def open_file(
     if take_in:
         _import(file, db, json=json)
         return 0
-    opened = shelve(file)
+    opened = cache_bundle(file)
     if json:
         ids = matching_ids(open_database(opened.url, read_only=True), RunFilter(shelf="all"))
         print_json({"database": opened.url, "runs": ids})
@@ -94,7 +93,7 @@ def _import(file: Path, url: str, *, json: bool) -> None:
 def _find(db: Database, runs: list[str] | None, sweep: str) -> list[RunRow]:
     if sweep:
         return sweep_runs(db, get_sweep(db, sweep).id)
-    return list({row.id: row for row in (get_run(db, name) for name in runs or ())}.values())
+    return list({row.id: row for row in (find_run(db, name) for name in runs or ())}.values())
 
 
 def _usual_episodes(db: Database, row: RunRow, contents: Contents) -> frozenset[int]:

@@ -21,15 +21,15 @@ from app.cli.output import (
     say,
 )
 from app.format import size
-from storage import lifecycle
-from storage.care.sizes import KINDS, measure
-from storage.care.thin import Gone, Thinning, count_thinning, thin_run
-from storage.care.upkeep import back_up_now
-from storage.care.upkeep import vacuum as vacuum_database
 from storage.engine import Database, open_database, refuse_when_read_only
-from storage.lifecycle import Event
-from storage.queries.runs import get_run, list_runs
-from storage.runs import state_now
+from storage.maintenance.sizes import KINDS, measure
+from storage.maintenance.thin import Gone, Thinning, count_thinning, thin_run
+from storage.maintenance.upkeep import back_up_now
+from storage.maintenance.upkeep import vacuum as vacuum_database
+from storage.queries.runs import list_runs
+from storage.runs import lifecycle
+from storage.runs.lifecycle import Event
+from storage.runs.rows import find_run, state_now
 
 Runs = Annotated[list[str] | None, typer.Argument(metavar="[RUN]...", help="Runs to thin; --all takes every ended one")]
 
@@ -79,7 +79,7 @@ def thin(
         raise typer.BadParameter("Name the runs to thin, or --all of them.")
     database = open_database(db, create=False)
     refuse_when_read_only("thin a run")
-    chosen = _ended(database) if every else [get_run(database, run).id for run in dict.fromkeys(runs or ())]
+    chosen = _ended(database) if every else [find_run(database, run).id for run in dict.fromkeys(runs or ())]
     gone = {run_id: count_thinning(database, run_id, what) for run_id in chosen}
     if json and not yes:
         _print_gone(gone, done=False)
@@ -96,7 +96,7 @@ def thin(
 
 def _ended(db: Database) -> list[str]:
     """List the runs that nobody works on, and name the others."""
-    listed = [get_run(db, run_id) for run_id in list_runs(db, None)["id"]]
+    listed = [find_run(db, run_id) for run_id in list_runs(db, None)["id"]]
     busy = [row.id for row in listed if not lifecycle.allows(state_now(row), Event.THIN)]
     if busy:
         say(f"Left alone, as somebody works on them or nobody began: {', '.join(busy)}.")

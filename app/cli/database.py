@@ -19,7 +19,7 @@ from app.cli.output import (
 from emtc_core.envs.trust import is_allowed
 from emtc_core.errors import ConfigError
 from storage.engine import find_schema, open_database
-from storage.foreign import check_database
+from storage.maintenance.check_database import check_database
 
 app = typer.Typer(help="Care for a database, a foreign one too.", no_args_is_help=True)
 

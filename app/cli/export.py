@@ -10,24 +10,28 @@ import typer
 
 from app.cli.export_raw import MARL_EVAL, export_marl_eval, export_raw, find_raw
 from app.cli.output import DEFAULT_DATABASE, DatabaseUrl, printable, say
+from app.cli.progress import show_shares
 from app.figures.chart import Chart
 from app.figures.cloud import QUANTITIES
 from app.figures.export import EXPORT_FORMATS, WIDTHS, export_figure
+from app.results.finals import FINAL_RULES
 from app.results.kinds import FigureKind, Options
 from app.results.provenance import describe_runs
+from app.results.quantities import RATE_NAMES
 from app.results.registry import FIGURES, TABLES
 from app.results.select import select_runs
-from app.results.statistics import BANDS, CENTERS
+from app.results.statistics import BAND_NAMES, BANDS, CENTERS
 from app.tables import TABLE_FORMATS, export_table
 from emtc_core.errors import ConfigError
 from storage.engine import Database, open_database
 from storage.queries.sweeps import get_sweep, sweep_runs
-from storage.runs import RunRow
-from storage.tables import TABLE_NAMES, TableName
+from storage.queries.tables import TABLE_NAMES, TableName
+from storage.runs.rows import RunRow
 
 Choice = TypeVar("Choice", bound=str)
 ENCODER_TIMING = "encoder-timing"
 GATE_READINGS = "gate-readings"
+_BANDS = ", ".join(f"{band} ({name})" for band, name in BAND_NAMES.items())
 _FORMATS = (
     "Figures: svg, pdf, png, html, csv; tables: csv, latex, markdown, parquet; raw: csv, parquet, arrow, marl-eval; "
     "replays: html, gif, svg"
@@ -44,14 +48,30 @@ def export(
     map: Annotated[list[str] | None, typer.Option(help="Only runs on this map; may be repeated")] = None,
     algo: Annotated[list[str] | None, typer.Option(help="Only runs of this algorithm; may be repeated")] = None,
     center: Annotated[str, typer.Option(help=f"Over seeds: {', '.join(CENTERS)}")] = "",
-    band: Annotated[str, typer.Option(help=f"Over seeds: {', '.join(BANDS)}")] = "",
+    band: Annotated[str, typer.Option(help=f"Over seeds: {_BANDS}")] = "",
     include_unfinished: Annotated[
         bool, typer.Option("--include-unfinished", help="Count runs that have not finished too, marked with a dagger")
     ] = False,
+    final: Annotated[
+        str,
+        typer.Option(help=f"Win rate at a run's end: {', '.join(FINAL_RULES)}; a mean over the last tenth if missing"),
+    ] = "",
+    rate: Annotated[
+        str,
+        typer.Option(
+            help=f"Win rate of which episodes: {', '.join(RATE_NAMES)}; greedy if missing, robust from shifted starts"
+        ),
+    ] = "",
     width: Annotated[str, typer.Option(help="Columns of the paper that an image spans: one or two")] = "",
     color: Annotated[str, typer.Option(help="What colours the memory atlas; h when missing")] = "",
     method: Annotated[str, typer.Option(help="Projection of a memory: pca, tsne or umap")] = "",
     episodes: Annotated[str, typer.Option(help="Two episodes of strategy-divergence, as 120,87")] = "",
+    refit_every: Annotated[
+        int | None,
+        typer.Option(
+            min=1, help="Env steps between the refits of gate-readings; at 10000 it takes about a sixth of the time"
+        ),
+    ] = None,
     replay: Annotated[
         str | None,
         typer.Option(help="Episode to replay: 512, or 80000-0 for the first of the evaluation at step 80000"),
@@ -79,7 +99,10 @@ def export(
         color=_choose("color", color, QUANTITIES) if color else None,
         method=_choose("method", method, ("pca", "tsne", "umap")) if method else None,
         episodes=_read_pair(episodes) if episodes else (),
+        refit_every=refit_every,
         include_unfinished=include_unfinished,
+        final=_choose("final", final, FINAL_RULES) if final else None,
+        rate=_choose("rate", rate, RATE_NAMES) if rate else None,
     )
     if width and figure is None:
         raise typer.BadParameter("--width belongs to an image; a table has none.")
@@ -98,7 +121,7 @@ def export(
     columns = _choose("width", width or "two", WIDTHS)
     if width and image in ("html", "csv"):
         raise typer.BadParameter(f"--width belongs to svg, pdf and png; {image} has none.")
-    kind = FIGURES.get(name) or FigureKind(name, _judge_again, needs_runs=True)
+    kind = FIGURES.get(name) or FigureKind(name, _judge_again, frozenset({"refit_every"}), needs_runs=True)
     if kind.needs_runs and not runs:
         raise typer.BadParameter("Name at least one run; list them with: emtc runs")
     database = open_database(db, create=False)
@@ -204,7 +227,8 @@ def _judge_again(db: Database, rows: Sequence[RunRow], options: Options) -> Char
     """Run memory and gate anew on what was recorded; the only figure that computes with the core."""
     from app.runs.readings import make_gate_readings
 
-    chart = make_gate_readings(db, rows, on_progress=say)
+    with show_shares() as on_progress:
+        chart = make_gate_readings(db, rows, on_progress=on_progress, refit_every=options.refit_every)
     say(chart.caption)
     return chart
 

@@ -12,9 +12,9 @@ from app.format import runs_of
 from app.raw import RAW_FORMATS, RawFormat, write_raw
 from app.results.marl_eval import to_marl_eval
 from storage.engine import Database
-from storage.files import replaced
-from storage.runs import RunRow
-from storage.tables import TABLE_NAMES, TableName
+from storage.private_files import replaced
+from storage.queries.tables import TABLE_NAMES, TableName
+from storage.runs.rows import RunRow
 
 MARL_EVAL = "marl-eval"
 

@@ -7,9 +7,8 @@ import typer
 from app.cli.output import DEFAULT_DATABASE, DatabaseUrl, RunPrefix, say
 from emtc_core.errors import ConfigError
 from storage.engine import Database, open_database
-from storage.labels import Act, note_runs, shelve_runs, tag_runs
-from storage.queries.runs import get_run
-from storage.runs import edit_run
+from storage.runs.labels import Act, edit_run, note_runs, shelve_runs, tag_runs
+from storage.runs.rows import find_run
 
 Runs = Annotated[list[str], typer.Argument(metavar="RUN…", help="Run ids or unambiguous beginnings of them")]
 Undo = Annotated[bool, typer.Option("--undo", help="Bring them back")]
@@ -41,7 +40,7 @@ def note(
 ) -> None:
     """Write the note of a run."""
     database = open_database(db, create=False)
-    run_id = get_run(database, run).id
+    run_id = find_run(database, run).id
     if append:
         note_runs(database, [run_id], text)
     else:
@@ -72,7 +71,7 @@ def find_runs(database: Database, prefixes: list[str]) -> list[str]:
     Raises:
         RunNotFoundError: If one is none's, or more than one's.
     """
-    return list(dict.fromkeys(get_run(database, prefix).id for prefix in prefixes))
+    return list(dict.fromkeys(find_run(database, prefix).id for prefix in prefixes))
 
 
 def _count(ids: list[str]) -> str:

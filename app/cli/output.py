@@ -15,7 +15,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from storage.secrets import hide_passwords
+from storage.guards import hide_passwords
 
 _OBEYED = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 DEFAULT_DATABASE = "sqlite:///runs/emtc.db"

@@ -1,18 +1,26 @@
-"""How far a foreground run is: a bar on a terminal, a plain line on stderr now and then where there is none."""
+"""How far a run or a long export is: a bar on a terminal, a plain line on stderr now and then where there is none."""
 
 import contextlib
 import time
 from collections.abc import Callable, Generator
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TaskProgressColumn,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 
 from app.cli.output import say
 from app.format import count, duration, number, percent
 from app.results.success import last_success, name_success, success_threshold
 from emtc_core.errors import EmtcError
 from storage.engine import Database
-from storage.queries.runs import get_run
+from storage.runs.rows import find_run
 
 LINE_EVERY_S = 30.0
 LINE_EVERY_FRACTION = 0.05
@@ -23,12 +31,12 @@ OnProgress = Callable[[int], None]
 def show_progress(database: Database, run_id: str) -> Generator[OnProgress]:
     """Give what the trainer calls with its env steps after every round."""
     console = Console(stderr=True)
-    total = get_run(database, run_id).target_steps
+    total = find_run(database, run_id).target_steps
     if console.is_terminal:
         with _bar(console, total) as on_progress:
             yield on_progress
     else:
-        threshold = success_threshold(get_run(database, run_id).config)
+        threshold = success_threshold(find_run(database, run_id).config)
         label = "win rate" if threshold is None else name_success(threshold)
         yield ProgressLines(total, read_rate=lambda: _last_rate(database, run_id, threshold), label=label)
 
@@ -82,7 +90,7 @@ class ProgressLines:
 
 def _last_rate(database: Database, run_id: str, threshold: float | None) -> float | None:
     with contextlib.suppress(EmtcError):  # the recorder says what ails the database
-        return get_run(database, run_id).win_rate if threshold is None else last_success(database, run_id)
+        return find_run(database, run_id).win_rate if threshold is None else last_success(database, run_id)
     return None
 
 
@@ -99,3 +107,43 @@ def _bar(console: Console, total: int) -> Generator[OnProgress]:
     with Progress(*columns, console=console) as progress:
         task = progress.add_task("training", total=total)
         yield lambda env_step: progress.update(task, completed=min(env_step, total))
+
+
+OnShare = Callable[[str, float, float], None]
+
+
+@contextlib.contextmanager
+def show_shares() -> Generator[OnShare]:
+    """Give what a computation in parts calls with the name of the present part, its own share done, and that of all."""
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield ShareLines()
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn())
+    with Progress(*columns, TimeRemainingColumn(), console=console) as progress:
+        task = progress.add_task("", total=1.0)
+        yield lambda name, share, of_all: progress.update(
+            task, completed=of_all, description=f"{name} {percent(share)}, all"
+        )
+
+
+class ShareLines:
+    """Writes a line when another part began, and when 30 s or 5 % of all have passed since the line before."""
+
+    def __init__(self, *, write: Callable[[str], None] = say, clock: Callable[[], float] = time.monotonic) -> None:
+        self._write, self._clock = write, clock
+        self._part: str | None = None
+        self._began = self._last = (0.0, 0.0)
+
+    def __call__(self, name: str, share: float, of_all: float) -> None:
+        """Write a line if one is due."""
+        now = self._clock()
+        if self._part is None:
+            self._began = (now, of_all)
+        elif name == self._part and now - self._last[0] < LINE_EVERY_S and of_all - self._last[1] < LINE_EVERY_FRACTION:
+            return
+        self._part, self._last = name, (now, of_all)
+        seconds, done = now - self._began[0], of_all - self._began[1]
+        left = duration(seconds / done * (1 - of_all) if done > 0 and seconds > 0 else None)
+        with contextlib.suppress(OSError):
+            self._write(f"{name}: {percent(share)}, {percent(of_all)} of all, about {left} left")

@@ -11,7 +11,7 @@ from app.projections.snapshots import LANDMARKS, METHODS, phase_of, project_snap
 from emtc_core.errors import ConfigError
 from storage.engine import Database, open_database
 from storage.queries.memory import Projection, list_snapshots
-from storage.queries.runs import get_run
+from storage.runs.rows import find_run
 
 
 def project(
@@ -29,7 +29,7 @@ def project(
     if method not in METHODS:
         raise typer.BadParameter(f"--method must be one of {', '.join(METHODS)}, got {method!r}.")
     database = open_database(db, create=False)
-    snapshot_id = _find_snapshot(database, get_run(database, run).id, snapshot)
+    snapshot_id = _find_snapshot(database, find_run(database, run).id, snapshot)
     with Progress(console=Console(stderr=True)) as bar:
         task = bar.add_task(method, total=1.0)
         projection = project_snapshot(

@@ -12,17 +12,17 @@ from app.runs.questions import ask_and_wait, describe
 from app.runs.resume import look
 from emtc_core.control import QuestionKind
 from emtc_core.errors import ConfigError, StorageError
-from storage import lifecycle
-from storage.control import ask, ask_stop
 from storage.engine import Database, open_database
-from storage.lifecycle import Event
-from storage.liveness import LiveStatus
-from storage.places import run_place
+from storage.files.places import run_place
 from storage.queries.gate_state import GateState, gate_state, idle_incentives
 from storage.queries.run_table import SORTS, RunFilter, run_page
-from storage.queries.runs import get_run, list_resumes
-from storage.removal import list_belongings, remove_run
-from storage.runs import state_now
+from storage.queries.runs import list_resumes
+from storage.runs import lifecycle
+from storage.runs.control import ask, ask_stop
+from storage.runs.lifecycle import Event
+from storage.runs.ownership import LiveStatus
+from storage.runs.removal import count_run_contents, remove_run
+from storage.runs.rows import find_run, state_now
 
 PAGE, MOST_ROWS, MOST_EPISODE = 200, 1_000_000, 10**15
 STATUSES = get_args(LiveStatus)
@@ -88,7 +88,7 @@ def _tell_pages(shown: int, total: int, page: int, limit: int | None) -> None:
 def show(run: RunPrefix, db: DatabaseUrl = DEFAULT_DATABASE, json: AsJson = False) -> None:
     """Show one run: status, progress, configuration, versions."""
     database = open_database(db, read_only=True)
-    row = get_run(database, run)
+    row = find_run(database, run)
     facts: dict[str, Any] = {**asdict(row), "folder": _folder(database, row.id)}
     del facts["owner_token"]
     facts["gate"] = _gate_facts(gate_state(database, row.id))
@@ -134,7 +134,7 @@ def stop(run: RunPrefix, db: DatabaseUrl = DEFAULT_DATABASE) -> None:
 def pause(run: RunPrefix, db: DatabaseUrl = DEFAULT_DATABASE) -> None:
     """Pause a run between two of its environment steps; exit code 1 says that nobody has heard."""
     database = open_database(db, create=False)
-    row = get_run(database, run)
+    row = find_run(database, run)
     lifecycle.check(row.id, row.state, Event.PAUSE)
     say(ask(database, row.id, "pause"))
 
@@ -154,7 +154,7 @@ def ask_run(
 ) -> None:
     """Ask a living run what its present policy does; its training goes on as if nobody had asked."""
     database = open_database(db, create=False)
-    row = get_run(database, run)
+    row = find_run(database, run)
     asked = ask_and_wait(database, row.id, kind, episode=episode, answer_within_s=wait)
     if json:
         print_json(asdict(asked))
@@ -174,9 +174,9 @@ def delete(
 ) -> None:
     """Delete a run with everything that it recorded, its log and its checkpoints."""
     database = open_database(db, create=False)
-    row = get_run(database, run)
+    row = find_run(database, run)
     lifecycle.check(row.id, state_now(row), Event.DELETE)
-    belongings = list_belongings(database, row.id, leave_files=leave_files)
+    belongings = count_run_contents(database, row.id, leave_files=leave_files)
     if not yes and sys.stdin.isatty():
         typer.confirm(f"Delete run {row.id} for good: {belongings}?", abort=True)
     remove_run(database, row.id, leave_files=leave_files)

@@ -10,9 +10,9 @@ import typer
 from app.cli.output import DEFAULT_DATABASE, AsJson, DatabaseUrl, print_json, print_table, say
 from app.tables import NO_PARQUET, export_table, writes_parquet
 from emtc_core.errors import ConfigError
-from storage.asking.glossary import describe_schema
-from storage.asking.question import MOST_ROWS, MOST_SECONDS, ROWS, SECONDS, Answer, ask
 from storage.engine import open_database
+from storage.sql_console.glossary import describe_schema
+from storage.sql_console.question import MOST_ROWS, MOST_SECONDS, ROWS, SECONDS, Answer, ask
 
 Schema = Annotated[bool, typer.Option("--schema", help="List the tables and columns instead, and what they mean")]
 

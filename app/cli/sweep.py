@@ -18,7 +18,7 @@ from app.sweeps.scheduler import run_sweep
 from app.sweeps.templates import find_sweep_file, list_templates
 from emtc_core.errors import ClusterError, StorageError
 from storage.engine import Database, open_database
-from storage.places import describe_place
+from storage.files.places import describe_place
 from storage.queries.sweeps import Sweep, get_sweep, list_sweeps, sweep_runs
 
 Jobs = Annotated[

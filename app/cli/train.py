@@ -23,17 +23,17 @@ from emtc_core.control import StopRequested
 from emtc_core.envs.registry import IMPORTED_BY_MAP
 from emtc_core.envs.trust import allow
 from emtc_core.errors import EmtcError, RunStateError
-from storage.control import ask
 from storage.engine import Database, open_database
-from storage.lifecycle import State
-from storage.ownership import this_process
-from storage.places import describe_place
-from storage.queries.runs import get_run
-from storage.runs import create_run, finish_run
-from storage.runs import start_again as make_again
+from storage.files.places import describe_place
+from storage.runs.changes import create_run, finish_run
+from storage.runs.changes import start_again as make_again
+from storage.runs.control import ask
+from storage.runs.lifecycle import State
+from storage.runs.ownership import this_process
+from storage.runs.rows import find_run
 
 if TYPE_CHECKING:  # it loads torch
-    from emtc_core.trainer import RunSummary
+    from emtc_core.training.trainer import RunSummary
 
 
 def train(
@@ -98,7 +98,7 @@ def resume(
 ) -> int:
     """Go on with a paused run, or with one that stopped, failed or was lost, from its newest usable checkpoint."""
     database = open_database(db, create=False)
-    row = get_run(database, run)
+    row = find_run(database, run)
     if start_again:
         return _start_again(database, row.id, detach=detach, json=json)
     if row.state == State.PAUSED:
@@ -202,7 +202,7 @@ def _train_in_foreground(
     except StopRequested:
         _mark_stopped(database, run_id, token, signals)
         if json:
-            print_json({"run_id": run_id, "status": "stopped", "env_steps": get_run(database, run_id).env_steps})
+            print_json({"run_id": run_id, "status": "stopped", "env_steps": find_run(database, run_id).env_steps})
         return 0
     except Exception as exc:
         sentence = str(exc) if isinstance(exc, EmtcError) else f"Run {run_id} failed: {type(exc).__name__}: {exc}"
@@ -214,12 +214,12 @@ def _train_in_foreground(
     if json:
         print_json({"run_id": run_id, "wall_seconds": wall_seconds, **asdict(summary)})
     else:
-        threshold = success_threshold(get_run(database, run_id).config)
+        threshold = success_threshold(find_run(database, run_id).config)
         rate, label = summary.win_rate, "win rate"
         if threshold is not None:
             rate, label = summary.success_rate, name_success(threshold)
         told = "–" if rate is None else f"{rate:.1%}"
-        say(f"{summary.status}: {summary.env_steps} env steps in {wall_seconds:.0f} s, test {label} {told}")
+        say(f"{summary.status}: {summary.env_steps} env steps in {wall_seconds:.0f} s, last test {label} {told}")
     return 0
 
 

@@ -10,10 +10,10 @@ import typer
 
 from app.cli.output import DEFAULT_DATABASE, AsJson, DatabaseUrl, print_json, say
 from app.sweeps.worker import Work, leave_signals, summarize
-from storage.claims import NO_LIMIT, Claim, claim_any, claim_run
 from storage.engine import Database, open_database, refuse_when_read_only
-from storage.places import check_place, describe_place
+from storage.files.places import check_place, describe_place
 from storage.queries.sweeps import get_sweep
+from storage.runs.claims import NO_LIMIT, Claim, claim_any, claim_run
 
 
 def worker(

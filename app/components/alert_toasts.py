@@ -8,7 +8,7 @@ from app import data, view
 from app.alerts.rules import Alert
 from app.format import escape_markdown
 from emtc_core.errors import EmtcError
-from storage.inbox import read_keys
+from storage.alerts import read_keys
 
 EVERY_S = 15
 _SINCE, _TOLD = "alerts_since", "alerts_told"

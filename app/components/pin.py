@@ -13,7 +13,7 @@ from app.notebook.frozen import Figure, freeze
 from app.notebook.view import make_view
 from emtc_core.errors import EmtcError
 from storage.notebook import create_entry
-from storage.runs import RunRow
+from storage.runs.rows import RunRow
 
 LONGEST_TITLE = 200
 _Cited = RunRow | Sequence[RunRow] | None

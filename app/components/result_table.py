@@ -20,8 +20,9 @@ _LABELS: dict[TableFormat, str] = {
 
 def show(frame: pd.DataFrame, *, key: str, stem: str) -> None:
     """Draw the table, what it says and its files."""
-    with st.container(horizontal=True, horizontal_alignment="distribute", vertical_alignment="bottom"):
-        st.caption(escape_markdown(str(frame.attrs.get("caption", ""))), width="stretch")
+    said, files = st.columns([7, 1], vertical_alignment="bottom")
+    said.caption(escape_markdown(str(frame.attrs.get("caption", ""))))
+    with files.container(horizontal=True, horizontal_alignment="right"):
         download(frame, key=key, stem=stem)
     st.markdown(to_markdown(frame))
     left_out(frame)
@@ -62,7 +63,7 @@ def to_markdown(frame: pd.DataFrame) -> str:
 
     def cell(row: int, name: str) -> str:
         text = escape_markdown(str(frame[name].iloc[row]))
-        for glued in (" ± ", " = ", " of "):  # a number, its spread and its count never part at a line's end
+        for glued in (" ± ", " = ", " of ", " and "):  # a number, its spread and its count never part at a line's end
             text = text.replace(glued, glued.replace(" ", "\u00a0")) if name != frame.columns[0] else text
         return f"**{text}**" if (row, name) in best else text
 

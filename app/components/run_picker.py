@@ -9,7 +9,7 @@ from app.theme import GATE_COLOR, GATE_ICON, STATUS_COLOR, STATUS_ICON
 from emtc_core.errors import ConfigError, EmtcError
 from storage.queries.gate_state import GateState
 from storage.queries.run_table import RunFilter
-from storage.runs import RunRow
+from storage.runs.rows import RunRow
 
 _KEY = "run_picker"
 _KEPT = "run_kept"

@@ -11,7 +11,7 @@ import streamlit as st
 from app import data, state
 from app.format import escape_markdown, number
 from app.results.odd_one import OddOne
-from storage.runs import RunRow
+from storage.runs.rows import RunRow
 
 _NO_SNAPSHOT = " No snapshot of the memory is there: wait on Live for the first one, or start the demo run on Home."
 _FRAME = 0.03

@@ -40,6 +40,10 @@ class Line:
     label: str = ""
     group: str = ""
     """Of a faint line: the name of the line that it stands behind."""
+    statistic: str = ""
+    """What a value is over seeds, and what the band around it; empty where no seeds are summarised."""
+    n: int | NDArray[np.int64] | None = None
+    """How many seeds a value is of, all values or each."""
 
 
 @dataclass(frozen=True)
@@ -102,7 +106,9 @@ class Chart:
         return replace(self, panels=panels)
 
     def to_frame(self) -> pd.DataFrame:
-        """List every point in long form: panel, unit, series, x, value, low, high."""
+        """List every point in long form: panel, unit, series, x, value, low, high; over seeds also statistic and n."""
+        columns = ["panel", "unit", "series", "x", "value", "low", "high"]
+        over_seeds = ["statistic", "n"] if any(line.statistic for _, line in self.lines) else []
         parts = [
             pd.DataFrame(
                 {
@@ -113,12 +119,14 @@ class Chart:
                     "value": line.y,
                     "low": line.low if line.low is not None else np.nan,
                     "high": line.high if line.high is not None else np.nan,
-                }
+                    "statistic": line.statistic or None,
+                    "n": pd.Series(line.n, index=range(len(line.x)), dtype="Int64"),
+                },
+                columns=[*columns, *over_seeds],
             )
             for panel, line in self.lines
             if len(line.x)
         ]
-        columns = ["panel", "unit", "series", "x", "value", "low", "high"]
         return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=columns)
 
     def to_component(self) -> dict[str, Any]:
@@ -154,6 +162,7 @@ def _cut(line: Line, window: Sequence[float]) -> Line:
         y=line.y[keep],
         low=None if line.low is None else line.low[keep],
         high=None if line.high is None else line.high[keep],
+        n=line.n[keep] if isinstance(line.n, np.ndarray) else line.n,
     )
 
 

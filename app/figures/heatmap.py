@@ -47,6 +47,8 @@ class Heatmap:
     grids: tuple[Grid, ...]
     value_label: str
     caption: str
+    statistic: str = ""
+    """What a value is over seeds."""
 
     @property
     def colors(self) -> tuple[str, ...]:
@@ -82,13 +84,14 @@ class Heatmap:
         return "#ffffff" if (value - low) / (high - low) < 0.6 else "#1f2430"
 
     def to_frame(self) -> pd.DataFrame:
-        """List every cell, also the empty ones: panel, both settings, value, n, best."""
+        """List every cell, also the empty ones: panel, both settings, value, what it is, n, best."""
         rows = [
             {
                 "panel": grid.title,
                 self.y_label: y,
                 self.x_label: x,
                 "value": grid.values[i, j],
+                "statistic": self.statistic or None,
                 "n": int(grid.counts[i, j]),
                 "best": bool(grid.best[i, j]),
             }
@@ -96,7 +99,7 @@ class Heatmap:
             for i, y in enumerate(self.y)
             for j, x in enumerate(self.x)
         ]
-        return pd.DataFrame(rows, columns=["panel", self.y_label, self.x_label, "value", "n", "best"])
+        return pd.DataFrame(rows, columns=["panel", self.y_label, self.x_label, "value", "statistic", "n", "best"])
 
     def _say(self, grid: Grid, y: int, x: int, value: float, count: int, best: bool) -> str:
         return f"{value:.3f} at {self.x[x]} and {self.y[y]} (n = {count}{', best' if best else ''})"

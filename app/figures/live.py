@@ -1,6 +1,6 @@
 """The curves of one run: the gate at work, outcomes, learning and speed. Frames in, Charts out."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -8,17 +8,19 @@ import numpy as np
 import pandas as pd
 
 from app.figures.chart import Chart, Line, Mark, Panel, Values, column
+from app.results.intervals import score_interval
 from app.theme import BETA, DELTA_MEM, H_VALUE, LOSS, OKABE_ITO, RETURN, SPEED, TAU, WIN_RATE
 from emtc_core.metrics import METRICS
 
 X_LABEL = "training env steps"
-_EVALUATION = ("env_step", "episodes", "wins", "win_rate", "return_mean")
-_Z95 = 1.959963984540054
+_EVALUATION = ("env_step", "episodes", "wins", "win_rate", "return_mean", "distinct", "robust_win_rate")
 _INCENTIVE = ("gate/incentive_removed", "gate/closed_fraction", "incentive/rho")
 _MEMORY = ("memory/merge_rate", "memory/hit_rate")
 _GAP = "eval/overestimation"
 SUCCESS_RATE = "eval/success_rate"
 """Drawn in the place of the win rate where the return decides what a success is."""
+TRAINING_RATES = ("rollout/win_rate", "rollout/success_rate")
+"""What the exploring policy reached, drawn beside the greedy one: by `won`, and where the return decides."""
 GATE_METRICS = (
     *(f"gate/{name}_new{part}" for name in ("delta_mem", "beta") for part in ("", "_p10", "_p90")),
     *(*_INCENTIVE, *_MEMORY, _GAP),
@@ -155,7 +157,7 @@ def draw_outcomes(
     threshold: float | None = None,
     metrics: pd.DataFrame | None = None,
 ) -> Chart:
-    """Greedy win rate with its 95 % interval, and returns of evaluation and training.
+    """Win rates (greedy with its 95 % interval, robust, of training), and returns of evaluation and training.
 
     Args:
         evaluations: As `storage.queries.curves.evaluations` reads them.
@@ -163,25 +165,25 @@ def draw_outcomes(
         run: Name for the title.
         marks: Where the run was resumed.
         threshold: The return from which on an episode is a success, where the return decides; its share is drawn then.
-        metrics: `SUCCESS_RATE` of such a run, as `storage.queries.curves.metric` reads it.
+        metrics: `TRAINING_RATES`, and `SUCCESS_RATE` of such a run, as `storage.queries.curves.metric` reads them.
     """
     if threshold is not None and metrics is not None:
         evaluations = _count_successes(evaluations, metrics)
     evaluations = evaluations.reindex(columns=[*_EVALUATION])
     x = column(evaluations, "env_step")
-    low, high = wilson_interval(column(evaluations, "wins"), column(evaluations, "episodes"))
-    win_rate = Line("greedy evaluation, 95 % interval", WIN_RATE, x, column(evaluations, "win_rate"), low, high)
     title, verb = ("win rate", "were won") if threshold is None else (name_success(threshold), "returned that much")
+    rates = (_greedy_rate(evaluations), *_other_rates(evaluations, metrics, by_return=threshold is not None))
     returns = [Line("greedy evaluation", RETURN, x, column(evaluations, "return_mean"))]
     if len(episodes):
         returns.append(_smooth_returns(episodes))
     panels = (
-        Panel(title, "fraction", (win_rate,), range=(-0.03, 1.03)),
+        Panel(title, "fraction", rates, range=(-0.03, 1.03)),
         Panel("episode return", "env return", tuple(returns)),
     )
     caption = (
-        f"Share of greedy evaluation episodes that {verb}, with the Wilson 95 % interval of that many episodes "
-        "of this one run; mean undiscounted return of evaluation and of training (running mean over 5 % of the "
+        f"Share of greedy evaluation episodes that {verb}, with the Wilson 95 % interval of as many episodes as differ"
+        f"{_tell_distinct(evaluations)}; of episodes from shifted starts (robust), and of training, which explores. "
+        "Mean undiscounted return of evaluation and of training (running mean over 5 % of the "
         "shown episodes)."
     )
     last = _last(evaluations, ("win_rate", "return_mean"))
@@ -190,6 +192,32 @@ def draw_outcomes(
     )
     chart = Chart("learning-curves", f"Learning curve of {run}", X_LABEL, panels, caption, described, marks)
     return replace(chart, subtitle="one run; mean over the greedy episodes of each evaluation, band: 95 % (Wilson)")
+
+
+def _greedy_rate(evaluations: pd.DataFrame) -> Line:
+    """The greedy win rate; episodes that are copies of each other count once in its band."""
+    rate, episodes, distinct = (column(evaluations, name) for name in ("win_rate", "episodes", "distinct"))
+    different = np.where(np.isfinite(distinct), distinct, episodes)
+    band = wilson_interval(rate * different, different)
+    return Line("greedy evaluation, 95 % Wilson interval", WIN_RATE, column(evaluations, "env_step"), rate, *band)
+
+
+def _other_rates(evaluations: pd.DataFrame, metrics: pd.DataFrame | None, *, by_return: bool) -> Iterator[Line]:
+    robust = column(evaluations, "robust_win_rate")
+    if np.isfinite(robust).any() and not by_return:
+        yield Line("greedy, shifted starts (robust)", DELTA_MEM, column(evaluations, "env_step"), robust, dash=_DASHED)
+    x, trained = _curve(metrics, TRAINING_RATES[by_return])
+    if len(x):
+        yield Line("training, exploring", SPEED, x, trained, width=1.5)
+
+
+def _tell_distinct(evaluations: pd.DataFrame) -> str:
+    """How many episodes of the last evaluation differ, in brackets; nothing where that was not counted."""
+    counted = evaluations.loc[evaluations["distinct"].notna(), :]
+    if not len(counted):
+        return ""
+    last = counted.iloc[-1]
+    return f" in actions or outcome (of the last evaluation's {last['episodes']:.0f}: {last['distinct']:.0f})"
 
 
 def name_success(threshold: float) -> str:
@@ -202,8 +230,7 @@ def _count_successes(evaluations: pd.DataFrame, metrics: pd.DataFrame) -> pd.Dat
     frame = metrics.reindex(columns=["env_step", "name", "value"])
     rated = frame.loc[frame["name"] == SUCCESS_RATE, :]
     rates = pd.Series(column(rated, "value"), index=column(rated, "env_step"))
-    rate = rates.reindex(column(evaluations, "env_step")).to_numpy()
-    return evaluations.assign(win_rate=rate, wins=rate * column(evaluations, "episodes"))
+    return evaluations.assign(win_rate=rates.reindex(column(evaluations, "env_step")).to_numpy())
 
 
 def draw_metrics(
@@ -240,10 +267,7 @@ def contrast_chance(config: Mapping[str, Any]) -> float | None:
 def wilson_interval(wins: Values, n: Values) -> tuple[Values, Values]:
     """Bound a win probability with 95 % confidence from wins out of n (Wilson 1927); NaN where n is 0."""
     with np.errstate(divide="ignore", invalid="ignore"):
-        p, z2 = wins / n, _Z95**2
-        centre = (p + z2 / (2 * n)) / (1 + z2 / n)
-        half = _Z95 / (1 + z2 / n) * np.sqrt(p * (1 - p) / n + z2 / (4 * n**2))
-    return np.clip(centre - half, 0, 1), np.clip(centre + half, 0, 1)
+        return score_interval(wins / n, n)
 
 
 def _smooth_returns(episodes: pd.DataFrame) -> Line:

@@ -1,11 +1,11 @@
-"""The two checks of the Method page. Results of `emtc_core.propositions` in, Charts out."""
+"""The two checks of the Method page. Results of `emtc_core.gate.propositions` in, Charts out."""
 
 import numpy as np
 
 from app.figures.chart import Chart, Line, Mark, Panel
 from app.format import number, percent
 from app.theme import BETA, DELTA_MEM, LOSS, OKABE_ITO, RETURN
-from emtc_core.propositions import Proposition1, Proposition2
+from emtc_core.gate.propositions import Proposition1, Proposition2
 
 
 def draw_proposition_1(result: Proposition1, *, gamma: float, seed: int) -> Chart:

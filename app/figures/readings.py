@@ -16,7 +16,7 @@ LINKS_DASH = (6, 4)
 
 
 class Point(Protocol):
-    """What one reading said at one moment; see emtc_core.readings.ReadingPoint."""
+    """What one reading said at one moment; see emtc_core.training.readings.ReadingPoint."""
 
     @property
     def env_step(self) -> int: ...
@@ -58,13 +58,20 @@ class Reading:
         return np.array([value(point) for point in self.points], np.float64)
 
 
-def draw_readings(readings: Sequence[Reading], *, run: str) -> Chart:
-    """Draw Δ̄ beside β̄ in one row for each reading, new transitions solid with their band, the memory's links dashed."""
+def draw_readings(readings: Sequence[Reading], *, run: str, refit_every: int | None = None) -> Chart:
+    """Draw Δ̄ beside β̄ in one row for each reading, new transitions solid with their band, the memory's links dashed.
+
+    Args:
+        readings: The readings in the order of their rows.
+        run: Name of the run.
+        refit_every: Interval of the refits [env steps] if it was not the readings' own.
+    """
+    refits = "" if refit_every is None else f"Embedders refitted every {refit_every:,} env steps (--refit-every). "
     panels = [draw(reading) for reading in readings for draw in (_delta_panel, _beta_panel)]
     caption = (
         f"The recorded episodes of {run} judged again by each reading of the paper. Solid: mean over the transitions "
         "collected since the last point, band from their 10 % to their 90 % quantile; dashed: mean over the links "
-        "stored in the memory; long dashes: τ. " + " ".join(describe_shape(reading) for reading in readings)
+        "stored in the memory; long dashes: τ. " + refits + " ".join(describe_shape(reading) for reading in readings)
     )
     described = f"One row each for {', '.join(r.name for r in readings)}: delta_mem and beta over env steps."
     title = f"Readings of the gate on the episodes of {run}"

@@ -107,7 +107,8 @@ def _thin_line(line: Line, most: int) -> Line:
         return line
     keep = _extremes(line.y, most)
     low, high = (None if band is None else band[keep] for band in (line.low, line.high))
-    return replace(line, x=line.x[keep], y=line.y[keep], low=low, high=high)
+    n = line.n[keep] if isinstance(line.n, np.ndarray) else line.n
+    return replace(line, x=line.x[keep], y=line.y[keep], low=low, high=high, n=n)
 
 
 def _extremes(y: Values, most: int) -> NDArray[np.int64]:

@@ -19,7 +19,7 @@ from emtc_core.errors import EmtcError
 IMPORTS: Final = """\
 from app.figures.chart import Mark
 from app.figures.live import GATE_METRICS, contrast_chance, draw_gate_dynamics, draw_gate_effect
-from app.figures.live import SUCCESS_RATE, draw_metrics, draw_outcomes
+from app.figures.live import SUCCESS_RATE, TRAINING_RATES, draw_metrics, draw_outcomes
 from app.figures.memory import draw_memory
 from app.figures.plotly_view import to_plotly
 from app.figures.selection import draw_selection
@@ -95,7 +95,8 @@ def _outcomes(view: View, figure: Figure) -> list[str]:
     return [
         *_run(view),
         "episodes = training_episodes(db, run.id, points=1000)",
-        "rule = {'threshold': success_threshold(run.config), 'metrics': metric(db, run.id, [SUCCESS_RATE])}",
+        "rates = metric(db, run.id, [*TRAINING_RATES, SUCCESS_RATE])",
+        "rule = {'threshold': success_threshold(run.config), 'metrics': rates}",
         f"return draw_outcomes(evaluations(db, run.id), episodes, run=run.name, marks=marks, **rule){_within(view)}",
     ]
 

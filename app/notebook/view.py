@@ -9,7 +9,7 @@ from typing import Any
 from urllib.parse import urlencode
 
 from emtc_core import __version__
-from storage.runs import RunRow
+from storage.runs.rows import RunRow
 
 PAGES = ("home", "live", "memory", "replay", "compare", "sweeps", "method", "launch")
 Query = dict[str, list[str]]

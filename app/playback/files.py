@@ -11,7 +11,7 @@ from app.theme import Mode
 from emtc_core.errors import ConfigError
 from storage.engine import Database
 from storage.queries.episodes import get_playback, get_trajectory
-from storage.queries.runs import get_run
+from storage.runs.rows import find_run
 
 Format = Literal["html", "gif", "svg"]
 FORMATS: tuple[Format, ...] = get_args(Format)
@@ -32,7 +32,7 @@ def _read(db: Database, prefix: str, name: str) -> Replay:
     parts = name.split("-")
     if len(parts) > 2 or not all(part.isdecimal() and part.isascii() and len(part) <= 18 for part in parts):
         raise ConfigError(f"An episode is named by its number, or as 80000-0 for a playback, got {name[:80]!r}.")
-    run = get_run(db, prefix)
+    run = find_run(db, prefix)
     numbers = [int(part) for part in parts]
     if len(numbers) == 1:
         return make_replay(run, get_trajectory(db, run.id, numbers[0]), training=True)

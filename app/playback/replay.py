@@ -10,7 +10,7 @@ from app.playback.side import Side, make_side
 from app.results.success import name_outcome
 from storage.models import PLAYBACKS_AT_MOST
 from storage.queries.episodes import Trajectory
-from storage.runs import RunRow
+from storage.runs.rows import RunRow
 
 
 @dataclass(frozen=True)

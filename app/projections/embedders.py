@@ -23,7 +23,7 @@ from storage.engine import Database
 from storage.projections import save_projection
 from storage.queries.episodes import iter_states
 from storage.queries.memory import EMBEDDING, Projection, Snapshot, find_projection, get_snapshot
-from storage.queries.runs import get_run
+from storage.runs.rows import find_run
 
 MOST_REFITS = 100
 FITTED_SHARE = 0.8  # of the progress: up to here the embedder is fitted, from here nodes are embedded
@@ -51,7 +51,7 @@ def embed_snapshot(
         StorageError: If there is no such snapshot, or states were thinned away.
     """
     snapshot = get_snapshot(db, snapshot_id)
-    told = get_run(db, snapshot.run_id).config["embed"]
+    told = find_run(db, snapshot.run_id).config["embed"]
     known = {name: value for name, value in told.items() if name in EmbedConfig.model_fields}
     config = EmbedConfig.model_validate(known | {"type": kind, "reset_each_update": False})
     params = _params(snapshot, config, seed)

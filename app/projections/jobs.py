@@ -25,7 +25,7 @@ from app.projections.snapshots import (
 from app.runs.launch import spawn
 from emtc_core.errors import ConfigError
 from storage.engine import Database
-from storage.places import local_folder
+from storage.files.places import local_folder
 from storage.projections import JobRow, create_job, get_job, update_job
 from storage.queries.memory import Snapshot
 

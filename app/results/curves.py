@@ -3,10 +3,13 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
+import numpy as np
+
 from app.figures.chart import Chart, Line, Panel
 from app.results.quantities import WIN_RATE, Quantity
-from app.results.series import DAGGER, Comparison, Group
-from app.results.statistics import BAND_NAMES, CENTER_NAMES, Curve, Reading, align
+from app.results.rates import episodes_of, rate_of_curve
+from app.results.series import DAGGER, NO_CURVE, Comparison, Group, Seed
+from app.results.statistics import BOOTSTRAP_COVERS, CENTER_NAMES, Reading, align
 from app.results.study import tell_left_out
 from app.theme import Style, style_methods
 
@@ -41,7 +44,8 @@ def draw_comparison(
             style = styles[group.variant.method]
             named = comparison.name_line(group.variant.method)
             lines += _seeds(group, named, style) if per_seed else []
-            lines.append(draw_line(named, group.curves, reading, style, label=f"{_shorten(group)}{group.mark}"))
+            label = f"{_shorten(group)}{group.mark}"
+            lines.append(draw_line(named, group.seeds, reading, style, quantity=quantity, label=label))
         panels.append(Panel(f"{quantity.title}, {task}", quantity.unit, tuple(lines), range=quantity.range))
     described = f"{quantity.title} over {X_LABEL}, one panel for each of {', '.join(comparison.tasks)}: " + ", ".join(
         f"{group.variant.label} (n = {group.n})" for group in comparison.groups
@@ -51,7 +55,7 @@ def draw_comparison(
     caption += tell_left_out(comparison.left_out)
     columns = min(3, len(comparison.tasks)) or 1
     shown = tuple(panels) or (Panel(quantity.title, quantity.unit, ()),)
-    subtitle = say_reading(reading)
+    subtitle = say_reading(reading, share=quantity.is_share)
     return Chart(name, title, X_LABEL, shown, caption, f"{described}.", columns=columns, subtitle=subtitle)
 
 
@@ -67,9 +71,9 @@ def split_panels(chart: Chart) -> list[Chart]:
     return [replace(chart, panels=(panel,), columns=1) for panel in chart.panels]
 
 
-def say_reading(reading: Reading) -> str:
+def say_reading(reading: Reading, *, share: bool) -> str:
     """Say in few words, on the figure itself, what a line and its band are."""
-    band = "" if reading.band == "none" else f"; band: {BAND_NAMES[reading.band]}"
+    band = "" if reading.band == "none" else f"; band: {reading.name_band(share=share)}"
     return f"line: {CENTER_NAMES[reading.center]} over seeds{band}"
 
 
@@ -81,18 +85,22 @@ def describe_reading(comparison: Comparison, reading: Reading) -> str:
     counts = sorted({group.n for group in comparison.groups}) or [0]
     n = f"n = {counts[0]}" if len(counts) == 1 else f"n = {counts[0]} to {counts[-1]}"
     band = "" if reading.band == "none" else " A single seed has no band."
-    if reading.band == "ci":
-        band = " The interval resamples whole seeds, 2000 times." + band
-    return f"{what}; {each}, then the line is the {reading} ({n} seeds, in the legend).{band}"
+    if reading.band == "bootstrap":
+        band = f" Whole seeds are resampled. {BOOTSTRAP_COVERS}{band}"
+    said = reading.say(share=quantity.is_share)
+    return f"{what}; {each}, then the line is the {said} ({n} seeds, in the legend).{band}"
 
 
-def draw_line(name: str, curves: Sequence[Curve], reading: Reading, style: Style, *, label: str = "") -> Line:
-    """Draw some seeds as one line over the stretch that all of them reached."""
-    steps, values = align(curves)
-    summary = reading.summarize(values)
+def draw_line(
+    name: str, seeds: Sequence[Seed], reading: Reading, style: Style, *, quantity: Quantity = WIN_RATE, label: str = ""
+) -> Line:
+    """Draw a quantity of some seeds as one line over the stretch that all of them reached."""
+    steps, values = align([seed.curve for seed in seeds])
+    summary = reading.summarize(values, rate_of_curve(quantity, seeds, steps))
     return Line(
         name, style.color, steps, summary.center, summary.low, summary.high,
         dash=style.dash, marker=style.marker, label=label,
+        statistic=reading.say(share=quantity.is_share), n=len(seeds),
     )  # fmt: skip
 
 
@@ -104,6 +112,7 @@ def _shorten(group: Group) -> str:
 
 def _remarks(comparison: Comparison) -> list[str]:
     remarks = [f"All lines: preset = {comparison.preset}."] if comparison.preset else []
+    remarks += filter(None, (_tell_distinct(comparison.seeds),))
     unfinished = [seed for group in comparison.groups for seed in group.unfinished]
     if unfinished:
         told = "; ".join(f"run {seed.id} {seed.progress}" for seed in unfinished[:5])
@@ -112,10 +121,23 @@ def _remarks(comparison: Comparison) -> list[str]:
     return remarks
 
 
+def _tell_distinct(seeds: Sequence[Seed]) -> str:
+    """Say how many episodes of an evaluation differ; empty where none was counted."""
+    counted = [seed for seed in seeds if len(seed.distinct)]
+    if not counted:
+        return ""
+    played, differ = {f"{episodes_of(seed):g}" for seed in counted}, np.concatenate([seed.distinct for seed in counted])
+    low, high = int(differ.min()), int(differ.max())
+    told = f"{low} differ" if low == high else f"{low} to {high} differ, median {np.median(differ):g}"
+    here = "" if len(counted) == len(seeds) else f" Counted in {len(counted)} of the {len(seeds)} runs."
+    return f"Of the {f'{played.pop()} ' if len(played) == 1 else ''}episodes of an evaluation {told}.{here}"
+
+
 def _seeds(group: Group, name: str, style: Style) -> list[Line]:
     if group.n < 2:
         return []
+    usual = Line(name, style.color, *NO_CURVE, width=1.0, faint=True, group=name, statistic="one seed", n=1)
     return [
-        Line(f"{group.variant.method}, {seed.id}", style.color, *seed.curve, width=1.0, faint=True, group=name)
+        replace(usual, name=f"{group.variant.method}, {seed.id}", x=seed.curve.steps, y=seed.curve.values)
         for seed in group.seeds
     ]

@@ -1,4 +1,4 @@
-"""Named figures for those who know the database and not the app: what `storage.door` looks up by name."""
+"""Named figures for those who know the database and not the app: what `storage.figures` imports."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import fields

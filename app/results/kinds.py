@@ -10,14 +10,20 @@ from typing import Literal, get_args
 import pandas as pd
 
 from app.figures.kinds import AnyFigure
+from app.results.finals import LAST_TENTH, FinalRule
+from app.results.quantities import RATES, Quantity, RateName
 from app.results.statistics import USUAL_BAND, Band, Center, Reading
 from emtc_core.errors import ConfigError
 from storage.engine import Database
-from storage.runs import RunRow
+from storage.runs.rows import RunRow
 
-Option = Literal["center", "band", "color", "method", "episodes", "include_unfinished"]
+Option = Literal["center", "band", "color", "method", "episodes", "refit_every", "include_unfinished", "final", "rate"]
 OPTIONS: tuple[Option, ...] = get_args(Option)
 OVER_SEEDS: frozenset[Option] = frozenset({"center", "band", "include_unfinished"})
+AT_THE_END: frozenset[Option] = frozenset({*OVER_SEEDS, "final"})
+"""What a figure or a table of final win rates understands."""
+OF_ANY_RATE: frozenset[Option] = frozenset({*AT_THE_END, "rate"})
+"""What one understands that may be made of another win rate than that of greedy episodes."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +35,20 @@ class Options:
     color: str | None = None
     method: str | None = None
     episodes: tuple[int, ...] = ()
+    refit_every: int | None = None
     include_unfinished: bool = False
+    final: FinalRule | None = None
+    rate: RateName | None = None
+
+    @property
+    def final_rule(self) -> FinalRule:
+        """Which win rate stands for the end of a run: the mean over the last tenth, unless another was asked for."""
+        return self.final or LAST_TENTH
+
+    @property
+    def rated(self) -> Quantity:
+        """Which win rate a table is made of: that of greedy episodes, unless another was asked for."""
+        return RATES[self.rate or "greedy"]
 
     @property
     def reading(self) -> Reading | None:

@@ -14,8 +14,8 @@ from typing import Any
 from app.results.series import Comparison, read_seeds, settle
 from emtc_core.errors import ConfigError
 from storage.engine import Database
-from storage.queries.compare import evaluation_curves
-from storage.runs import RunRow
+from storage.queries.curves import evaluation_curves
+from storage.runs.rows import RunRow
 
 MarlEval = Mapping[str, Mapping[str, Mapping[str, Mapping[str, Mapping[str, Any]]]]]
 """environment → task → algorithm → run → step."""

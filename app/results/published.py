@@ -11,14 +11,15 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
+from app.results.finals import LAST_TENTH, FinalRule, caption_final, final_rates, name_final
 from app.results.names import name_algo, name_method
+from app.results.rates import rate_of_final
 from app.results.series import Comparison
 from app.results.statistics import Reading
 from app.results.win_rates import quote
-from app.tables import MISSING, NESTED, describe_table
+from app.tables import MISSING, NESTED, Cell, Number, describe_table
 
 WARNING = (
     "The paper's numbers come from StarCraft II 4.10 and Google Research Football. skirmish is a simulator: "
@@ -79,34 +80,45 @@ def list_published_maps() -> list[str]:
     return list(dict.fromkeys(map for _, map, _ in read_published()))
 
 
-def tabulate_beside_published(comparison: Comparison, reading: Reading | None = None) -> pd.DataFrame:
-    """Put our last win rates [%] beside the paper's, for the maps that it has; empty when it has none of them.
+def tabulate_beside_published(
+    comparison: Comparison, reading: Reading | None = None, final: FinalRule = LAST_TENTH
+) -> pd.DataFrame:
+    """Put our final win rates [%] beside the paper's, for the maps that it has; empty when it has none of them.
 
     A variant with changed settings has no published number of its own. An algorithm of the paper that was not run
     has a row with the paper's number alone.
     """
     rates, how = read_published(), reading or Reading()
     columns: dict[str, dict[str, str]] = {}
+    at_end = name_final(final, unit="%")
     for task in comparison.tasks:
         here = [group for group in comparison.groups if group.variant.task == task]
         place = (here[0].variant.env, here[0].variant.map)
-        paper = {algo: str(value) for (env, map, algo), value in rates.items() if (env, map) == place}
+        paper = {algo: value for (env, map, algo), value in rates.items() if (env, map) == place}
         if not paper:
             continue
         columns[f"{task}{NESTED}ours"] = {
-            group.variant.method: (
-                f"{quote(np.array([100 * seed.final for seed in group.seeds]), how)}{group.mark} (n = {group.n})"
-            )
+            group.variant.method: quote(
+                100 * final_rates(group.seeds, final), how, rate=rate_of_final(group.seeds, final, top=100), of=at_end
+            ).followed_by(f"{group.mark} (n = {group.n})")
             for group in here
         }
-        columns[f"{task}{NESTED}paper"] = paper
+        columns[f"{task}{NESTED}paper"] = {algo: Cell(str(rate), _quoted(rate)) for algo, rate in paper.items()}
     methods = list(dict.fromkeys(method for column in columns.values() for method in column))
     ours = {each.variant.method: name_method(each.variant.algo, each.variant.changes) for each in comparison.groups}
     names = [ours.get(method) or name_algo(method) for method in methods]
     texts = {name: [column.get(method, MISSING) for method in methods] for name, column in columns.items()}
     frame = pd.DataFrame({"variant": pd.Series(names, dtype="object"), **texts})
-    caption = f"Last test win rate [%]. Ours: {how}. Paper: mean ± standard deviation over five seeds. {WARNING}"
-    return describe_table(frame, caption=caption, left_out=[str(each) for each in comparison.left_out])
+    ours_alone = [seed for seed in comparison.seeds if f"{seed.task}{NESTED}ours" in columns]
+    said = f"Ours: {how.say(share=True)}. Paper: mean ± standard deviation over five seeds. {WARNING}"
+    caption, about = caption_final(ours_alone, final, said, unit="%")
+    left_out = [str(each) for each in comparison.left_out]
+    return describe_table(frame, caption=caption, left_out=left_out, about=about, cells=texts)
+
+
+def _quoted(rate: PublishedRate) -> Number:
+    low, high = rate.mean - rate.std, rate.mean + rate.std
+    return Number(rate.mean, low, high, 5, "published test win rate [%], mean over seeds", "standard deviation")
 
 
 def _read(name: str) -> dict[str, Any]:

@@ -3,10 +3,9 @@
 from collections.abc import Collection, Sequence
 
 from storage.engine import Database
-from storage.queries.compare import get_rows
 from storage.queries.run_table import RunFilter, matching_ids
-from storage.queries.runs import get_run
-from storage.runs import RunRow
+from storage.queries.runs import get_rows
+from storage.runs.rows import RunRow, find_run
 
 
 def select_runs(
@@ -24,7 +23,7 @@ def select_runs(
         RunNotFoundError: If a name is no run's id or its beginning.
     """
     if names:
-        rows = [get_run(db, name) for name in dict.fromkeys(names)]
+        rows = [find_run(db, name) for name in dict.fromkeys(names)]
         rows = list({row.id: row for row in rows}.values())
     else:
         drawn = RunFilter(shelf="drawn", evaluated=True)

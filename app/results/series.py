@@ -5,22 +5,22 @@ run is named with the reason why it was left out, or marked with a dagger where 
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
 import pandas as pd
 
 from app.results.names import name_task
-from app.results.quantities import MU_W, WIN_RATE, Quantity
+from app.results.quantities import MU_W, WIN_RATE, WITHOUT, Quantity
 from app.results.settings import Settings
 from app.results.statistics import MOST_POINTS, Curve, Values, mu_w, mu_w_curve
 from app.results.success import say_rule
 from app.results.variants import Variant, group_variants
 from emtc_core.config.resolve import flatten_tree
 from storage.engine import Database
-from storage.queries.compare import evaluation_curves, metric_curves
-from storage.runs import RunRow
+from storage.queries.curves import evaluation_curves, metric_curves
+from storage.runs.rows import RunRow
 
 DAGGER = "†"
 NO_CURVE = Curve(np.empty(0), np.empty(0))
@@ -38,6 +38,8 @@ class Seed:
     target_steps: int = 0
     made: float = 0.0
     """When it was made; of two runs with one seed the newer counts."""
+    distinct: Values = field(default_factory=lambda: np.empty(0))
+    """How many episodes of each evaluation differ; only where that was counted."""
 
     @property
     def is_result(self) -> bool:
@@ -64,11 +66,6 @@ class Seed:
         """The env steps that it was to train."""
         steps = self.settings.get("train.t_max")
         return float(steps) if isinstance(steps, int | float) else 0.0
-
-    @property
-    def final(self) -> float:
-        """The last value of its curve; NaN without one."""
-        return float(self.curve.values[-1]) if len(self.curve.steps) else np.nan
 
     def mu_w_at(self, share: float) -> float:
         """The time average of the win rate up to a share of the training length; NaN if it has not come so far.
@@ -192,11 +189,12 @@ def read_seeds(db: Database, rows: Sequence[RunRow], quantity: Quantity = WIN_RA
 
 def make_seeds(rows: Sequence[RunRow], frame: pd.DataFrame, quantity: Quantity = WIN_RATE) -> list[Seed]:
     """Give each run its curve out of rows of all of them."""
-    curves = split_curves(frame, quantity)
+    curves, distinct = split_curves(frame, quantity), _split_distinct(frame, quantity)
     return [
         Seed(
             row.id, flatten_tree(row.config), curves.get(row.id, NO_CURVE),
             row.live_status, row.env_steps, row.target_steps, row.created_at.timestamp(),
+            distinct.get(row.id, NO_CURVE.values),
         )
         for row in rows
     ]  # fmt: skip
@@ -210,6 +208,14 @@ def split_curves(frame: pd.DataFrame, quantity: Quantity = WIN_RATE) -> dict[str
         for run_id, part in rows.groupby("run_id", sort=False)
     }
     return {run_id: mu_w_curve(curve) for run_id, curve in curves.items()} if quantity is MU_W else curves
+
+
+def _split_distinct(frame: pd.DataFrame, quantity: Quantity) -> dict[str, Values]:
+    """Split how many episodes of each greedy evaluation differ by run; nothing for another quantity than their wins."""
+    if quantity.key != WIN_RATE.key or "distinct" not in frame:
+        return {}
+    counted = frame.loc[frame["distinct"].notna(), :]
+    return {str(run_id): _column(part, "distinct") for run_id, part in counted.groupby("run_id", sort=False)}
 
 
 def settle(
@@ -232,7 +238,9 @@ def settle(
     groups, left_out = [], []
     for variant in group_variants({seed.id: seed.settings for seed in seeds}):
         here = [known[run_id] for run_id in variant.run_ids]
-        reasons = _find_reasons(here, include_unfinished=include_unfinished, final=final)
+        reasons = _find_reasons(
+            here, WITHOUT.get(quantity.key, "no point yet"), include_unfinished=include_unfinished, final=final
+        )
         kept = tuple(seed for seed in here if seed.id not in reasons)
         left_out += [
             LeftOut(seed.id, f"{variant.label}; seed {seed.number}", reasons[seed.id])
@@ -245,9 +253,9 @@ def settle(
     return Comparison(tuple(groups), tuple(left_out), shown)
 
 
-def _find_reasons(seeds: Sequence[Seed], *, include_unfinished: bool, final: bool) -> dict[str, str]:
+def _find_reasons(seeds: Sequence[Seed], without: str, *, include_unfinished: bool, final: bool) -> dict[str, str]:
     """Say of each run of one variant that does not count why."""
-    reasons = {seed.id: f"no point yet; {seed.progress}" for seed in seeds if not len(seed.curve.steps)}
+    reasons = {seed.id: f"{without}; {seed.progress}" for seed in seeds if not len(seed.curve.steps)}
     best: dict[str, Seed] = {}
     for seed in sorted(seeds, key=lambda each: (each.is_result, each.made, each.id)):
         if seed.id not in reasons:

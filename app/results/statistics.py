@@ -10,18 +10,18 @@ from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import trim_mean
 
-Values = NDArray[np.float64]
-Center = Literal["mean", "median", "iqm"]
-Band = Literal["std", "se", "ci", "iqr", "minmax", "none"]
+from app.results.intervals import CLAIMS, LEVEL, Center, Rate, Values, center_of, interval_over_seeds
+
+Band = Literal["std", "se", "ci", "bootstrap", "iqr", "minmax", "none"]
 CENTERS: tuple[Center, ...] = get_args(Center)
 BANDS: tuple[Band, ...] = get_args(Band)
 CENTER_NAMES: dict[Center, str] = {"mean": "mean", "median": "median", "iqm": "interquartile mean"}
 BAND_NAMES: dict[Band, str] = {
     "std": "standard deviation",
     "se": "standard error",
-    "ci": "95 % bootstrap interval",
+    "ci": "95 % interval",
+    "bootstrap": "percentile bootstrap of 2000 draws",
     "iqr": "quartiles",
     "minmax": "least to greatest",
     "none": "no band",
@@ -30,6 +30,8 @@ BAND_NAMES: dict[Band, str] = {
 USUAL_BAND: dict[Center, Band] = {"mean": "std", "median": "iqr", "iqm": "ci"}
 """The band that is usually printed beside a centre."""
 
+BOOTSTRAP_COVERS = "Of 3 to 5 seeds a percentile bootstrap covers 74 to 83 %, where it means 95 %."
+"""Measured by `emtc bench coverage`."""
 MOST_POINTS = 500
 """A longer common grid is thinned to this; every seed is interpolated onto what is left."""
 _DRAWS = 2000
@@ -59,22 +61,30 @@ class Reading:
     band: Band = "std"
 
     def __str__(self) -> str:
+        return self.say()
+
+    def say(self, *, share: bool = False) -> str:
+        """Say what a number over seeds and its band are; `share` if the values are shares."""
         if self.band == "none":
             return f"{CENTER_NAMES[self.center]} over seeds"
         sign = "±" if self.is_symmetric else "with"
-        return f"{CENTER_NAMES[self.center]} {sign} {BAND_NAMES[self.band]} over seeds"
+        return f"{CENTER_NAMES[self.center]} {sign} {self.name_band(share=share)} over seeds"
+
+    def name_band(self, *, share: bool = False) -> str:
+        """Name the band, an interval with its method."""
+        return str(CLAIMS[self.center, share]) if self.band == "ci" else BAND_NAMES[self.band]
 
     @property
     def is_symmetric(self) -> bool:
         """Whether the band is a distance from the centre to both sides."""
         return self.band in ("std", "se")
 
-    def summarize(self, values: Values) -> Summary:
-        """Summarise values [seeds, ...] over seeds; a single seed has no band."""
+    def summarize(self, values: Values, rate: Rate | None = None) -> Summary:
+        """Summarise values [seeds, ...] over seeds; a single seed has no band. `rate` says of what they are shares."""
         middle = center_of(values, self.center)
         if self.band == "none" or len(values) < 2:
             return Summary(middle, None, None)
-        return Summary(middle, *band_of(values, self))
+        return Summary(middle, *band_of(values, self, rate))
 
 
 def finite(values: Iterable[float]) -> Values:
@@ -101,23 +111,15 @@ def align(curves: Sequence[Curve]) -> tuple[Values, Values]:
     return steps, np.stack([np.interp(steps, *curve) for curve in curves])
 
 
-def center_of(values: Values, center: Center, axis: int = 0) -> Values:
-    """Take the mean, the median or the interquartile mean over seeds, the first axis unless told otherwise.
-
-    The interquartile mean leaves out a quarter of the seeds, rounded down, at either end.
-    """
-    if center == "mean":
-        return values.mean(axis=axis)
-    return np.median(values, axis=axis) if center == "median" else np.asarray(trim_mean(values, 0.25, axis=axis))
-
-
-def band_of(values: Values, reading: Reading) -> tuple[Values, Values]:
+def band_of(values: Values, reading: Reading, rate: Rate | None = None) -> tuple[Values, Values]:
     """Bound the centre of values [seeds, ...]; needs two seeds at least."""
     if reading.is_symmetric:
         middle, spread = center_of(values, reading.center), values.std(axis=0, ddof=1)
         spread = spread / np.sqrt(len(values)) if reading.band == "se" else spread
         return middle - spread, middle + spread
     if reading.band == "ci":
+        return interval_over_seeds(values, reading.center, rate)
+    if reading.band == "bootstrap":
         return bootstrap_interval(values, reading.center)
     if reading.band == "iqr":
         low, high = np.quantile(values, (0.25, 0.75), axis=0)
@@ -125,8 +127,11 @@ def band_of(values: Values, reading: Reading) -> tuple[Values, Values]:
     return values.min(axis=0), values.max(axis=0)
 
 
-def bootstrap_interval(values: Values, center: Center, *, level: float = 0.95, seed: int = 0) -> tuple[Values, Values]:
+def bootstrap_interval(values: Values, center: Center, *, level: float = LEVEL, seed: int = 0) -> tuple[Values, Values]:
     """Percentile bootstrap of the centre: whole seeds are drawn with replacement, 2000 times.
+
+    `scipy.stats.bootstrap` gives the same. For 500 points of five seeds it takes 115 to 360 ms, this 13 to 35: of five
+    seeds there are only 126 draws, and a page of twelve lines is drawn anew at every press.
 
     Args:
         values: [seeds, ...]; a drawn seed brings its whole curve along.
@@ -135,7 +140,7 @@ def bootstrap_interval(values: Values, center: Center, *, level: float = 0.95, s
         seed: Of the draws: the same values always have the same interval.
     """
     drawn = np.sort(np.random.default_rng(seed).integers(len(values), size=(_DRAWS, len(values))), axis=1)
-    distinct, counts = np.unique(drawn, axis=0, return_counts=True)  # of five seeds there are only 126 draws
+    distinct, counts = np.unique(drawn, axis=0, return_counts=True)
     parts = np.array_split(distinct, -(-len(distinct) // _AT_ONCE))
     centers = np.concatenate([center_of(values[rows], center, axis=1) for rows in parts])
     order = np.argsort(centers, axis=0)

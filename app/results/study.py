@@ -2,12 +2,13 @@
 
 from collections.abc import Callable, Iterable, Sequence
 
+from app.results.quantities import WIN_RATE, Quantity
 from app.results.series import Comparison, LeftOut, Seed, read_seeds, settle
 from app.results.settings import TASK, Settings, is_harmless, learning_settings
 from emtc_core.config.resolve import Value
 from emtc_core.errors import ConfigError
 from storage.engine import Database
-from storage.runs import RunRow
+from storage.runs.rows import RunRow
 
 LAMBDAS = ("embed.lambda_rcon", "embed.lambda_cl")
 AUGMENTATION = ("embed.p_mask", "embed.sigma")
@@ -19,10 +20,15 @@ _FREE = frozenset({"seed", "preset"}) | TASK
 
 
 def read_study(
-    db: Database, rows: Sequence[RunRow], *, include_unfinished: bool = False, final: bool = True
+    db: Database,
+    rows: Sequence[RunRow],
+    *,
+    include_unfinished: bool = False,
+    final: bool = True,
+    quantity: Quantity = WIN_RATE,
 ) -> Comparison:
     """Read the win rates of a study's runs and settle which of them count."""
-    return settle(read_seeds(db, rows), include_unfinished=include_unfinished, final=final)
+    return settle(read_seeds(db, rows, quantity), quantity, include_unfinished=include_unfinished, final=final)
 
 
 def check_one_study(name: str, seeds: Sequence[Seed], keys: Iterable[str]) -> None:

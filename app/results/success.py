@@ -10,7 +10,7 @@ from math import isfinite
 from typing import Any
 
 from app.figures.live import SUCCESS_RATE, name_success
-from app.results.quantities import UNIT_RANGE, Quantity
+from app.results.quantities import ROBUST, UNIT_RANGE, Quantity
 from app.results.settings import Settings
 from storage.engine import Database
 from storage.queries.curves import metric
@@ -39,13 +39,24 @@ def name_outcome(config: Mapping[str, Any], *, won: bool, episode_return: float)
 
 
 def say_rule(quantity: Quantity, settings: Iterable[Settings]) -> Quantity:
-    """Write the threshold of the runs into the quantity's name, where it is their success rate."""
+    """Write the threshold of the runs into the quantity's name, where it is their success rate; shifts where robust."""
+    if quantity.key == ROBUST.key:
+        return replace(quantity, meaning=_say_shifts(settings))
     if quantity.key != SUCCESS_RATE:
         return quantity
     found = {_threshold(each.get("memory.success"), each.get("memory.success_threshold")) for each in settings}
     known = [threshold for threshold in found if threshold is not None]
     title = name_success(known[0]) if len(known) == 1 else "success (return ≥ each run's own threshold)"
     return replace(quantity, title=title, range=UNIT_RANGE)
+
+
+def _say_shifts(settings: Iterable[Settings]) -> str:
+    """Say by how far the starts were shifted: "… from starts shifted by up to 0.05 cells"."""
+    found = (each.get("eval.robust_jitter") for each in settings)
+    known = sorted({float(value) for value in found if isinstance(value, int | float) and value > 0})
+    shifts = " to ".join(f"{each:g}" for each in dict.fromkeys((*known[:1], *known[-1:])))
+    starts = f"starts shifted by up to {shifts} cells" if shifts else "shifted starts"
+    return f"share won of as many greedy episodes from {starts}"
 
 
 def last_success(db: Database, run_id: str) -> float | None:

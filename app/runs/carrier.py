@@ -15,10 +15,10 @@ from pathlib import Path
 from app.runs.launch import LOG_NAME
 from emtc_core.checkpoint_file import list_checkpoints, name_checkpoint, verify
 from emtc_core.errors import CheckpointError, StorageError
-from storage.files import make_private_folder, read_tail
-from storage.marks import MARK, is_ours, leave_mark, mark_at
-from storage.outage import Outage
-from storage.remote import Found, RunFiles
+from storage.files.remote import RemoteFile, RunFiles
+from storage.files.writer_lease import LEASE, is_ours, read_lease, write_lease
+from storage.private_files import make_private_folder, read_tail
+from storage.retry import Outage
 
 _log = logging.getLogger(__name__)
 LAST_WORDS_S = 600.0
@@ -55,8 +55,8 @@ class Carrier:
             self._set_strangers_aside()
             self._read_earlier_log()
         self._fetch(why_not)
-        self._files.write(MARK, self._mark)
-        leave_mark(self._folder, self._mark)
+        self._files.write(LEASE, self._mark)
+        write_lease(self._folder, self._mark)
         self._thread.start()
 
     def bring(self, checkpoint: Path) -> None:
@@ -111,7 +111,7 @@ class Carrier:
             if _is_good(path, why_not):
                 return
 
-    def _is_same(self, path: Path, found: Found) -> bool:
+    def _is_same(self, path: Path, found: RemoteFile) -> bool:
         """Compare sizes and ends: a checkpoint ends with the digests of all that it holds."""
         if not path.is_file() or path.stat().st_size != found.size:
             return False
@@ -150,7 +150,7 @@ class Carrier:
 
     def _may(self) -> bool:
         """Ask there whether the run is still this trainer's; one that was long silent may have lost it."""
-        self._is_taken_over = mark_at(self._files) != self._mark
+        self._is_taken_over = read_lease(self._files) != self._mark
         if self._is_taken_over:
             _log.warning("run %s: another trainer has it now; nothing more goes to %s", *self._places()[:2])
         return not self._is_taken_over

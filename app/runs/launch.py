@@ -24,11 +24,12 @@ from emtc_core.envs.registry import IMPORTED_BY_MAP, check_available, check_trus
 from emtc_core.envs.trust import FOLDER_VARIABLE, home_folder
 from emtc_core.errors import ConfigError, EmtcError, RunStateError, StorageError
 from storage.engine import Database, is_read_only, refuse_when_read_only
-from storage.files import append_private, make_private_folder
-from storage.ownership import get_process_created_at, mark_launched, this_process
-from storage.places import check_place, run_folder
-from storage.queries.runs import get_run, list_runs
-from storage.runs import create_run, find_launch, finish_run
+from storage.files.places import check_place, run_folder
+from storage.private_files import append_private, make_private_folder
+from storage.queries.runs import list_runs
+from storage.runs.changes import create_run, find_launch, finish_run
+from storage.runs.ownership import get_process_created_at, mark_launched, this_process
+from storage.runs.rows import find_run
 
 ROOT = Path(__file__).resolve().parents[2]
 LOG_NAME = "log.txt"
@@ -138,7 +139,7 @@ def kill_run(db: Database, run_id: str) -> None:
         RunStateError: If it is not.
     """
     refuse_when_read_only("end a process")
-    row = get_run(db, run_id)
+    row = find_run(db, run_id)
     if row.host != socket.gethostname() or row.pid is None or row.pid_created_at is None:
         raise RunStateError(f"Run {row.id} works on {row.host or 'no machine'}; end it there.")
     try:

@@ -5,12 +5,12 @@ from dataclasses import dataclass
 
 from app.runs.resume import resume_run
 from emtc_core.errors import EmtcError, RunNotFoundError
-from storage.control import send_command
 from storage.engine import Database
-from storage.lifecycle import State
-from storage.queries.runs import get_run
-from storage.removal import remove_run
-from storage.runs import finish_run
+from storage.runs.changes import finish_run
+from storage.runs.control import send_command
+from storage.runs.lifecycle import State
+from storage.runs.removal import remove_run
+from storage.runs.rows import find_run
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ def delete_runs(db: Database, run_ids: Sequence[str]) -> Outcome:
 
 
 def _stop(db: Database, run_id: str) -> None:
-    if get_run(db, run_id).state == State.CREATED:
+    if find_run(db, run_id).state == State.CREATED:
         finish_run(db, run_id, "stopped")
     else:
         send_command(db, run_id, "stop")

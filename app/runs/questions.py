@@ -5,10 +5,10 @@ import time
 from app.format import aware, count, number
 from emtc_core.control import QuestionKind
 from emtc_core.errors import UnheardError
-from storage.control import HEARD_WITHIN_S, POLL_S, send_command, wait_until_heard
 from storage.engine import Database
 from storage.queries.questions import Answer, Asked, find_question
-from storage.runs import find_run
+from storage.runs.control import HEARD_WITHIN_S, POLL_S, send_command, wait_until_heard
+from storage.runs.rows import find_run
 
 
 def ask_and_wait(

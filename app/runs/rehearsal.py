@@ -23,7 +23,7 @@ from emtc_core.envs.base import VectorEnv
 from emtc_core.envs.registry import check_trusted, make_env
 from emtc_core.envs.trust import FOLDER_VARIABLE, VARIABLE, home_folder
 from emtc_core.errors import ConfigError, EmtcError, EnvUnavailableError
-from emtc_core.machine import memory_bytes
+from emtc_core.install import memory_bytes
 
 ROOT = Path(__file__).resolve().parents[2]
 PATIENCE_S = 60

@@ -12,15 +12,16 @@ from app.runs.launch import start_trainer
 from app.runs.versions import library_versions
 from emtc_core.checkpoint_file import Examined, examine, examine_open
 from emtc_core.errors import RunStateError, StorageError
-from storage import lifecycle
 from storage.engine import Database
-from storage.lifecycle import Event
-from storage.marks import check_mark, is_ours
-from storage.ownership import Owner, this_process
-from storage.places import Place, run_folder, run_place
-from storage.queries.runs import get_run
-from storage.remote import Found, RunFiles
-from storage.runs import RunRow, claim_start, start_again, state_now, why_not_resume_at
+from storage.files.places import Place, run_folder, run_place
+from storage.files.remote import RemoteFile, RunFiles
+from storage.files.writer_lease import check_lease, is_ours
+from storage.runs import lifecycle
+from storage.runs.changes import claim_start, start_again
+from storage.runs.lifecycle import Event
+from storage.runs.ownership import Owner, this_process
+from storage.runs.rewind import why_not_resume_at
+from storage.runs.rows import RunRow, find_run, state_now
 
 GOOD_ENOUGH = 2
 _MOST_SEEN = 1000
@@ -76,7 +77,7 @@ def look(db: Database, row: RunRow) -> Standing:
     elsewhere = row.host if row.host not in (None, socket.gethostname()) else None
     try:
         place = run_place(db, row.id)
-        check_mark(db, place, row.id)
+        check_lease(db, place, row.id)
         here, there = _examine(place, row.id, run_folder(db, row.id))
         found = (*here, *there)
     except StorageError as exc:
@@ -97,7 +98,7 @@ def _examine(place: Place, run_id: str, folder: Path) -> tuple[list[Examined], l
     return [each for each in here if each.name > newest], there
 
 
-def _look_into(files: RunFiles, found: Found) -> Examined:
+def _look_into(files: RunFiles, found: RemoteFile) -> Examined:
     """Look at a checkpoint at a URL, once as long as it stays as it is."""
     key = (files, found)
     if key not in _SEEN:
@@ -107,7 +108,7 @@ def _look_into(files: RunFiles, found: Found) -> Examined:
     return _SEEN[key]
 
 
-_SEEN: dict[tuple[RunFiles, Found], Examined] = {}
+_SEEN: dict[tuple[RunFiles, RemoteFile], Examined] = {}
 
 
 def take_to_resume(db: Database, run_id: str) -> Owner:
@@ -116,7 +117,7 @@ def take_to_resume(db: Database, run_id: str) -> Owner:
     Raises:
         RunStateError: If the run is at work, or has rows and no usable checkpoint.
     """
-    row = get_run(db, run_id)
+    row = find_run(db, run_id)
     lifecycle.check(row.id, state_now(row), Event.CLAIM)
     standing = look(db, row)
     if standing.refused:
@@ -137,7 +138,7 @@ def resume_run(db: Database, run_id: str) -> None:
     Raises:
         RunStateError: If the run is at work, or has rows and no usable checkpoint.
     """
-    row = get_run(db, run_id)
+    row = find_run(db, run_id)
     owner = take_to_resume(db, row.id)
     start_trainer(db, row.id, token=owner.token, resume=True)
 

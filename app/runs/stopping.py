@@ -1,9 +1,9 @@
 """How a trainer that was told to stop leaves its run: stopped, or given back to the queue."""
 
 from app.runs.signals import StopSignals
-from storage.claims import give_back
 from storage.engine import Database
-from storage.runs import finish_run
+from storage.runs.changes import finish_run
+from storage.runs.claims import give_back
 
 
 def leave_run(db: Database, run_id: str, token: str | None, signals: StopSignals) -> None:

@@ -6,13 +6,13 @@ from pathlib import Path
 from typing import Any
 
 from app.runs.carrier import Carrier
-from emtc_core.checkpoint import CheckpointStore
 from emtc_core.errors import RunInterruptedError
+from emtc_core.training.checkpoint import CheckpointStore
 from storage.engine import Database
-from storage.files import make_private_folder
-from storage.marks import check_mark, leave_mark, make_mark
-from storage.places import run_folder, run_place
-from storage.runs import why_not_resume_at
+from storage.files.places import run_folder, run_place
+from storage.files.writer_lease import check_lease, make_lease, write_lease
+from storage.private_files import make_private_folder
+from storage.runs.rewind import why_not_resume_at
 
 
 class CarriedStore(CheckpointStore):
@@ -50,12 +50,12 @@ def storing(database: Database, run_id: str, keep: int) -> Generator[CheckpointS
         StorageError: If the place does not answer, or holds the files of another database; nothing was trained then.
     """
     folder, place = run_folder(database, run_id), run_place(database, run_id)
-    check_mark(database, place, run_id)
-    files, mark = place.files_of(run_id), make_mark(database)
+    check_lease(database, place, run_id)
+    files, mark = place.files_of(run_id), make_lease(database)
     if files is None:
         make_private_folder(folder)
         if place.recorded is not None:
-            leave_mark(folder, mark)
+            write_lease(folder, mark)
         yield CheckpointStore(folder, keep=keep, run_id=run_id)
         return
     carrier = Carrier(files, folder, keep=keep, mark=mark)

@@ -15,24 +15,26 @@ import torch
 from app.runs.signals import StopSignals, stop_signals
 from app.runs.stopping import leave_run
 from app.runs.stores import storing
-from emtc_core.checkpoint import CheckpointStore, Loaded
 from emtc_core.config.resolve import config_from_stored
 from emtc_core.config.run import RunConfig
 from emtc_core.control import Control, StopRequested
 from emtc_core.device import choose_device, configure_threads
 from emtc_core.envs.registry import check_trusted, make_env
 from emtc_core.errors import CheckpointError, EmtcError, RunInterruptedError, RunStateError, StorageError
-from emtc_core.trainer import RunSummary, Trainer
-from storage.control import DatabaseControl, Heartbeat
+from emtc_core.training.checkpoint import CheckpointStore, Loaded
+from emtc_core.training.evaluation import with_shifted_starts
+from emtc_core.training.trainer import RunSummary, Trainer
 from storage.engine import Database
-from storage.files import append_private, make_private_folder
-from storage.outage import patiently
-from storage.ownership import this_process
-from storage.places import run_folder, run_place
-from storage.queries.runs import get_run
-from storage.recorder import DatabaseRecorder
-from storage.runs import claim_start, finish_run, start_run, why_not_resume_at
-from storage.secrets import hide_passwords
+from storage.files.places import run_folder, run_place
+from storage.guards import hide_passwords
+from storage.private_files import append_private, make_private_folder
+from storage.recording.recorder import DatabaseRecorder
+from storage.retry import retry_transient
+from storage.runs.changes import claim_start, finish_run, start_run
+from storage.runs.control import DatabaseControl, Heartbeat
+from storage.runs.ownership import this_process
+from storage.runs.rewind import why_not_resume_at
+from storage.runs.rows import find_run
 
 _log = logging.getLogger(__name__)
 
@@ -97,9 +99,9 @@ def _end(
             leave_run(database, run_id, token, signals)
 
     try:
-        patiently(database, write)
+        retry_transient(database, write)
     except RunStateError:  # it stands unless an earlier try arrived, and its answer was lost
-        row = get_run(database, run_id)
+        row = find_run(database, run_id)
         given_back = signals.gives_back and row.owner_token != token
         if row.status != status and not given_back:
             raise
@@ -122,7 +124,7 @@ def _ending(database: Database, run_id: str, token: str, signals: StopSignals) -
             _keep_traceback(run_folder(database, run_id))
         sentence = hide_passwords(str(exc) if isinstance(exc, EmtcError) else f"{type(exc).__name__}: {exc}")
         try:
-            patiently(database, lambda: finish_run(database, run_id, "failed", error=sentence, token=token))
+            retry_transient(database, lambda: finish_run(database, run_id, "failed", error=sentence, token=token))
         except StorageError as error:
             _log.warning("run %s: that it failed could not be written: %s", run_id, error)
         raise
@@ -130,7 +132,7 @@ def _ending(database: Database, run_id: str, token: str, signals: StopSignals) -
 
 def _begin(database: Database, run_id: str, token: str) -> tuple[RunConfig, torch.device]:
     """Read the configuration, choose the device and begin."""
-    config = config_from_stored(get_run(database, run_id).config)
+    config = config_from_stored(find_run(database, run_id).config)
     check_trusted(config.env)  # the row says which module is imported
     device = choose_device(config.train.device)
     configure_threads(config.train.threads)
@@ -142,7 +144,7 @@ def _begin(database: Database, run_id: str, token: str) -> tuple[RunConfig, torc
             database, run_id, pid=pid, pid_created_at=created_at, host=host, device=used, token=token, files=files
         )
 
-    patiently(database, start)
+    retry_transient(database, start)
     return config, device
 
 
@@ -205,7 +207,7 @@ def _load(database: Database, run_id: str, store: CheckpointStore) -> Loaded | N
         CheckpointError: If there is none and the run has rows: to start from 0 here would remove them.
     """
     loaded = store.load_latest(lambda env_step: why_not_resume_at(database, run_id, env_step))
-    if loaded is None and (steps := get_run(database, run_id).env_steps):
+    if loaded is None and (steps := find_run(database, run_id).env_steps):
         raise CheckpointError(
             f"There is no checkpoint in {store.folder}, and run {run_id} has recorded {steps:,} steps. They stay. "
             f"Start again from step 0, as a new run, with: emtc resume {run_id} --start-again"
@@ -230,10 +232,12 @@ def _make_trainer(
     device: torch.device,
     on_progress: Callable[[int], None],
 ) -> Trainer:
+    shifted, copies = with_shifted_starts(config.env, config.eval), min(config.eval.episodes, config.train.n_envs)
     return Trainer(
         config,
         env=make_env(config.env, n_envs=config.train.n_envs),
-        eval_env=make_env(config.env, n_envs=min(config.eval.episodes, config.train.n_envs)),
+        eval_env=make_env(config.env, n_envs=copies),
+        robust_env=make_env(shifted, n_envs=copies) if shifted else None,
         recorder=recorder,
         control=control,
         checkpoints=store,

@@ -15,11 +15,11 @@ from app.sweeps.file import SweepFile
 from app.sweeps.plan import Plan, make_plan
 from emtc_core.config.run import RunConfig
 from emtc_core.errors import ConfigError, RunStateError
-from storage.claims import Worker
-from storage.control import send_command
 from storage.engine import Database, sweep_folder
 from storage.queries.sweeps import Sweep, get_sweep, list_sweeps
-from storage.sweeps import attach_scheduler, requeue, save_sweep, stop_sweep
+from storage.runs.claims import Worker
+from storage.runs.control import send_command
+from storage.runs.sweeps import attach_scheduler, requeue, save_sweep, stop_sweep
 
 
 def default_jobs() -> int:

@@ -15,7 +15,7 @@ from app.sweeps.file import Leaf, Range, SweepFile
 from emtc_core.config.resolve import Value, resolve
 from emtc_core.config.run import RunConfig
 from emtc_core.errors import ConfigError
-from storage.sweeps import PlannedRun
+from storage.runs.sweeps import PlannedRun
 
 MOST_RUNS = 5000
 _UNCOUNTED = 10**15

@@ -16,9 +16,9 @@ from app.sweeps.ray_place import Held, hold_place, list_carried
 from app.sweeps.scheduler import attached, tend
 from app.sweeps.worker import NOTHING, leave_signals
 from emtc_core.errors import ClusterError
-from storage.claims import count_work
 from storage.engine import Database
 from storage.queries.sweeps import Sweep, get_sweep
+from storage.runs.claims import count_work
 
 POLL_S = 0.5
 MOST_FAILURES = 6

@@ -12,11 +12,11 @@ from app.sweeps.control import this_process
 from app.sweeps.starting import Starter
 from app.sweeps.worker import Leave
 from emtc_core.errors import StorageError
-from storage.claims import Worker, claim_run
 from storage.engine import Database
-from storage.outage import patiently
 from storage.queries.sweeps import Sweep, get_sweep
-from storage.sweeps import attach_scheduler, detach_scheduler
+from storage.retry import retry_transient
+from storage.runs.claims import Worker, claim_run
+from storage.runs.sweeps import attach_scheduler, detach_scheduler
 
 POLL_S = 0.5
 
@@ -65,7 +65,7 @@ def tend(
     while leave is None or not leave.asked:
         with suppress(StorageError):  # a locked database is asked again at the next tick
             fill()
-        sweep = patiently(db, lambda: get_sweep(db, sweep_id))
+        sweep = retry_transient(db, lambda: get_sweep(db, sweep_id))
         on_progress(sweep)
         if sweep.is_over or (sweep.status == "stopped" and not _is_worked_on(sweep)):
             return sweep

@@ -11,10 +11,10 @@ from app.runs.resume import look
 from app.runs.versions import library_versions
 from emtc_core.config.resolve import config_from_stored
 from emtc_core.errors import ConfigError, EnvUnavailableError, StorageError
-from storage.claims import Claim, give_back
 from storage.engine import Database
-from storage.queries.runs import get_run
-from storage.runs import finish_run, start_again
+from storage.runs.changes import finish_run, start_again
+from storage.runs.claims import Claim, give_back
+from storage.runs.rows import find_run
 
 MOST_STARTS = 3
 
@@ -45,7 +45,7 @@ class Starter:
             sentence = f"Its trainer ended {MOST_STARTS} times without a word. The log says more."
             finish_run(self._db, claim.run_id, "failed", error=sentence, token=claim.token)
             return None
-        standing = look(self._db, get_run(self._db, claim.run_id)) if claim.resume else None
+        standing = look(self._db, find_run(self._db, claim.run_id)) if claim.resume else None
         if standing and standing.refused:  # to start again from 0 would forget what lies there
             sentence = f"It cannot go on from here. {standing.refused}"
             finish_run(self._db, claim.run_id, "failed", error=sentence, token=claim.token)
@@ -57,7 +57,7 @@ class Starter:
 
     def _replace(self, claim: Claim, why_not: str) -> str:
         """Give a run's place in the sweep to a new one that starts from step 0; what the old one recorded stays."""
-        place = "has its place in the sweep" if get_run(self._db, claim.run_id).sweep_id else "takes its place"
+        place = "has its place in the sweep" if find_run(self._db, claim.run_id).sweep_id else "takes its place"
         sentence = f"Its trainer ended and no checkpoint can be used: {why_not} A new run {place}."
         finish_run(self._db, claim.run_id, "failed", error=sentence, token=claim.token)
         return start_again(self._db, claim.run_id, versions=library_versions())
@@ -77,7 +77,7 @@ class Fitness:
         Raises:
             StorageError: If the database or the place of files does not answer; the run waits again then.
         """
-        row = get_run(self._db, claim.run_id)
+        row = find_run(self._db, claim.run_id)
         try:
             why = self._why_not_here(row.config) or self._why_not_from_here(claim)
         except StorageError:  # the place of files does not answer just now: asked again at the next tick
@@ -106,7 +106,7 @@ class Fitness:
         """Its checkpoint lies where this machine does not reach it: on the one that had it before, or elsewhere."""
         if not claim.resume:
             return None
-        standing = look(self._db, get_run(self._db, claim.run_id))
+        standing = look(self._db, find_run(self._db, claim.run_id))
         if standing.refused:
             return standing.refused
         if claim.host in (None, socket.gethostname()) or standing.can_resume or standing.checkpoints:

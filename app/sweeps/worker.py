@@ -19,10 +19,10 @@ from app.runs.signals import listening
 from app.sweeps.control import this_process
 from app.sweeps.starting import Fitness, Starter
 from emtc_core.errors import EmtcError, RunStateError, StorageError
-from storage.claims import Claim, claim_any, give_back
 from storage.engine import Database
-from storage.outage import patiently
-from storage.queries.runs import get_run
+from storage.retry import retry_transient
+from storage.runs.claims import Claim, claim_any, give_back
+from storage.runs.rows import find_run
 
 POLL_S = 0.5
 IDLE_POLL_S = 3.0
@@ -145,7 +145,7 @@ class Work:
             self._note(claim)
             return
         self._held[claim.run_id] = (claim, process)
-        row = get_run(self._db, claim.run_id)
+        row = find_run(self._db, claim.run_id)
         self._say(f"Run {claim.run_id} {'goes on' if claim.resume else 'begins'}: {row.name}.")
 
     def _look_after(self) -> None:
@@ -153,7 +153,9 @@ class Work:
         for claim, process in list(self._held.values()):
             if process.poll() is not None:
                 with suppress(RunStateError):  # its trainer has said how it ended
-                    patiently(self._db, partial(give_back, self._db, claim.run_id, token=claim.token, claim=claim))
+                    retry_transient(
+                        self._db, partial(give_back, self._db, claim.run_id, token=claim.token, claim=claim)
+                    )
                 del self._held[claim.run_id]
                 self._note(claim)
 
@@ -173,7 +175,7 @@ class Work:
 
     def _note(self, claim: Claim) -> None:
         try:
-            row = get_run(self._db, claim.run_id)
+            row = find_run(self._db, claim.run_id)
         except EmtcError as error:  # deleted, or the database does not answer
             self._say(str(error))
             return

@@ -52,7 +52,7 @@ class CdsConfig(Section):
     mixer: Literal["qplex", "qmix"] = "qplex"
     """qplex: its SMAC code, and what EMU and EMTC build on; qmix: what its authors recommend for football."""
     b1: Weight = 2.0
-    """Weight of log q against log p, and of the policy logits."""
+    """Weight of log q against log p, and of the logits of an agent's own policy; those of the mean policy P have none."""
     b2: Weight = 1.0
     """Weight of the policy divergence."""
     beta: Weight = 0.0

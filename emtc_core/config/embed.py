@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from emtc_core.config.base import LARGEST, Section
+from emtc_core.config.base import LARGEST, WITH_A_MEMORY, Before, Section
 
 Fraction = Annotated[float, Field(ge=0, le=1)]
 Weight = Annotated[float, Field(ge=0, le=1000)]
@@ -31,11 +31,11 @@ class EmbedConfig(Section):
     """B: nodes per gradient step [nodes]."""
     min_entries: Annotated[int, Field(ge=2, le=LARGEST)] = 1024
     """No refit before the memory holds this many nodes, unless min_episodes were written [nodes]. B10."""
-    min_episodes: Annotated[int, Field(ge=0, le=LARGEST)] = 32
+    min_episodes: Annotated[int, Field(ge=0, le=LARGEST), Before(0, algos=WITH_A_MEMORY)] = 32
     """Refit from this many written episodes on, however few nodes they left: where everything merges, only a refit can tell states apart. 0: nodes alone decide (EMU's code) [episodes]. B15."""
     reduction: Literal["mean", "sum"] = "mean"
     """Reconstruction losses over the batch: mean (Algorithm 1) or sum (EMU's code). B6."""
-    return_scale: Literal["none", "std"] = "std"
+    return_scale: Annotated[Literal["none", "std"], Before("none", algos=WITH_A_MEMORY)] = "std"
     """Unit of the return loss: none, (H - H^)² as printed, in which returns of size 20 drown InfoNCE; std, ((H - H^) / sigma_H)², sigma_H the running standard deviation of H over the refits' nodes, the head decoding H / sigma_H, nothing centred. B15."""
     lambda_rcon: Weight = 0.1
     """Weight of the state reconstruction (Eq. 5)."""

@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from emtc_core.config.base import Section
+from emtc_core.config.base import Before, Section
 
 RandomStart = Literal["none", "surround", "reflect", "surround_reflect"]
 
@@ -12,7 +12,7 @@ RandomStart = Literal["none", "surround", "reflect", "surround_reflect"]
 class SkirmishConfig(Section):
     """The embedded simulator."""
 
-    spawn_jitter: Annotated[float, Field(ge=0, le=0.5)] = 0.0
+    spawn_jitter: Annotated[float, Field(ge=0, le=0.5), Before(0.05, env="skirmish")] = 0.0
     """Largest shift of each unit along each axis at a start on the map's own places [cells]. 0, as in SMAC: units stand
     at the same places in every episode and only the random weapon delay
     differs. Runs stored before this setting existed had 0.05."""
@@ -53,7 +53,7 @@ class EnvConfig(Section):
     """Which game, and its own settings."""
 
     name: str = "skirmish"
-    """Environment: skirmish, grf, smac, smacv2, smax or pettingzoo."""
+    """Environment; `emtc envs` lists them."""
     map: Annotated[str, Field(min_length=1, max_length=300)] = "3m"
     """Map or scenario; for pettingzoo, module:factory."""
     skirmish: SkirmishConfig = SkirmishConfig()

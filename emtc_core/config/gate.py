@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from emtc_core.config.base import LARGEST, Section
+from emtc_core.config.base import LARGEST, WITH_A_MEMORY, Before, Section
 
 Tau = Annotated[float, Field(gt=0, le=1000)]
 
@@ -18,13 +18,13 @@ class GateConfig(Section):
     """stored: beta is computed once, when the episode is written (Algorithm 3); recompute: at each update. C5."""
     successor: Literal["nn", "link"] = "nn"
     """H(s') from the node of the actual next state, or from the node's idx_next. C1."""
-    lookup: Literal["nearest", "written"] = "nearest"
+    lookup: Annotated[Literal["nearest", "written"], Before("written", algos=WITH_A_MEMORY)] = "nearest"
     """Where H of a state is read: at the node nearest to it (Algorithm 3 searches), or at the node that Algorithm 2 assigned while it walked the episode. C2."""
     timing: Literal["after_write", "before_write"] = "after_write"
     """Judge an episode by the memory that already holds it (Algorithm 3), or by what was known before it. C19."""
     on_miss: Literal["block", "pass", "nearest"] = "block"
     """No node within delta: beta = 0, beta = 1, or use the nearest node at any distance. C2."""
-    on_empty: Literal["pass", "block"] = "pass"
+    on_empty: Annotated[Literal["pass", "block"], Before("block", algos=WITH_A_MEMORY)] = "pass"
     """No node to search at all (a first episode, an index not yet built): beta = 1, since a memory that knows nothing has nothing to doubt, or beta = 0. C2."""
     terminal_value: Literal["zero", "lookup"] = "zero"
     """H(s') of a terminating transition. C3."""

@@ -48,5 +48,5 @@ class MemoryConfig(Section):
     """Rewrite replayed episodes into memory after each refit: none (paper), one (EMU's code as it runs), all. A19."""
 
     def is_success(self, *, won: bool, episode_return: float) -> bool:
-        """Tell whether an episode counts as a success; `episode_return` is undiscounted, in the environment's unit."""
+        """Whether an episode counts as a success; `episode_return` is undiscounted, in the environment's unit."""
         return won if self.success == "flag" else episode_return >= self.success_threshold

@@ -16,24 +16,15 @@ from typing import Any, Literal, Union, get_args, get_origin
 from annotated_types import Ge, Gt, Le, Lt
 from pydantic import BaseModel, ValidationError
 
+from emtc_core.config.base import Before, Formerly, Value
 from emtc_core.config.run import PRESETS, RunConfig, list_algos, split_algo
 from emtc_core.config.toml import parse_toml, quote, read_text, shorten
 from emtc_core.errors import ConfigError
 
-Value = str | int | float | bool | None
 _MOST_TOLD = 10
 _LONGEST_KEY = 80
 _INIT_DESIRABILITY = "memory.init_desirability"
 _RETIRED = {"gate.reward"}  # settings of earlier versions that had one choice only
-_BEFORE_ON_SKIRMISH: dict[str, Value] = {"env.skirmish.spawn_jitter": 0.05}
-_WITH_A_MEMORY = ("emtc-", "emu-", "emc")
-_BEFORE_WITH_A_MEMORY: dict[str, Value] = {
-    "gate.lookup": "written",
-    "gate.on_empty": "block",
-    "embed.min_episodes": 0,
-    "embed.return_scale": "none",
-}
-"""What runs did that were stored before these settings existed, where that is not the default of today."""
 
 
 @dataclass(frozen=True)
@@ -111,7 +102,7 @@ def resolve(
 
 def describe_fields() -> list[FieldInfo]:
     """List every setting of the tree in declaration order."""
-    return list(_walk(RunConfig, ""))
+    return [_field_info(key, field) for key, field in _walk(RunConfig, "")]
 
 
 def flatten(config: RunConfig) -> dict[str, Value]:
@@ -128,28 +119,48 @@ def flatten_tree(tree: Mapping[str, Any]) -> dict[str, Value]:
     return _as_it_was(flat) if {"algo", "env.name"} <= flat.keys() else flat
 
 
-@dataclass(frozen=True)
-class Before:
-    """What a setting was before it existed, and in which runs: of an environment, of algorithms that start so."""
-
-    value: Value
-    env: str = ""
-    algos: tuple[str, ...] = ()
-
-
 def value_before(key: str) -> Before | None:
-    """Tell what a stored run that does not name a setting did; None for a setting that every run names."""
-    if key in _BEFORE_ON_SKIRMISH:
-        return Before(_BEFORE_ON_SKIRMISH[key], env="skirmish")
-    return Before(_BEFORE_WITH_A_MEMORY[key], algos=_WITH_A_MEMORY) if key in _BEFORE_WITH_A_MEMORY else None
+    """What a stored run that does not name a setting did; None for a setting that every run names."""
+    return _befores().get(current_key(key))
+
+
+def current_key(key: str) -> str:
+    """The key that a setting has today, whatever it was called."""
+    return _former_keys().get(key, key)
+
+
+def stored_keys(key: str) -> tuple[str, ...]:
+    """Every key under which runs have stored a setting, today's first."""
+    now = current_key(key)
+    return (now, *(former for former, found in _former_keys().items() if found == now))
+
+
+@cache
+def _befores() -> dict[str, Before]:
+    return {key: note for key, field in _walk(RunConfig, "") for note in field.metadata if isinstance(note, Before)}
+
+
+@cache
+def _former_keys() -> dict[str, str]:
+    """Keys of today by those of earlier versions."""
+    return {
+        note.key: key for key, field in _walk(RunConfig, "") for note in field.metadata if isinstance(note, Formerly)
+    }
+
+
+def _rename(flat: Mapping[str, Any]) -> dict[str, Any]:
+    return {current_key(key): value for key, value in flat.items()}
 
 
 def _as_it_was(flat: dict[str, Value]) -> dict[str, Value]:
     """Complete the settings of a stored run by what its version did, and drop what had no other choice."""
-    before = dict(_BEFORE_ON_SKIRMISH) if flat["env.name"] == "skirmish" else {}
-    if str(flat["algo"]).startswith(_WITH_A_MEMORY):
-        before |= _BEFORE_WITH_A_MEMORY
-    return before | {key: value for key, value in flat.items() if key not in _RETIRED}
+    env, algo = flat["env.name"], str(flat["algo"])
+    before = {
+        key: note.value
+        for key, note in _befores().items()
+        if note.env in ("", env) and (not note.algos or algo.startswith(note.algos))
+    }
+    return before | {key: value for key, value in _rename(flat).items() if key not in _RETIRED}
 
 
 def config_from_stored(stored: Mapping[str, Any]) -> RunConfig:
@@ -196,14 +207,14 @@ def _unknown_key_sentence(key: str, known: Iterable[str]) -> str:
 
 def _parse_overrides(overrides: Mapping[str, Value] | Sequence[str]) -> dict[str, Any]:
     if isinstance(overrides, Mapping):
-        return dict(overrides)
+        return _rename(overrides)
     parsed = {}
     for text in overrides:
         key, sign, value = text.partition("=")
         if not sign or not key.strip():
             raise ConfigError(f'--set takes key=value, got "{shorten(text)}".')
         parsed[key.strip()] = _parse_value(value.strip())
-    return parsed
+    return _rename(parsed)
 
 
 def _parse_value(text: str) -> Any:
@@ -218,7 +229,7 @@ def _parse_value(text: str) -> Any:
 
 def _read_file(path: Path) -> dict[str, Any]:
     what = "configuration file"
-    return flatten_tree(parse_toml(read_text(path, what), f"{what} {path}"))
+    return _rename(flatten_tree(parse_toml(read_text(path, what), f"{what} {path}")))
 
 
 def _preset_values(preset: str, *, env: str, map: str, algo: str) -> dict[str, Any]:
@@ -246,7 +257,7 @@ def applied_rules(preset: str, *, env: str, map: str, algo: str) -> list[Applied
 
 
 def describe_presets() -> dict[str, str]:
-    """Say what each preset is, one sentence by name."""
+    """Summary of each preset, one sentence by name."""
     return {name: str(_read_preset(name)["summary"]) for name in PRESETS}
 
 
@@ -281,13 +292,13 @@ def _nest(flat: Mapping[str, Any]) -> dict[str, Any]:
     return tree
 
 
-def _walk(model: type[BaseModel], prefix: str) -> Iterable[FieldInfo]:
+def _walk(model: type[BaseModel], prefix: str) -> Iterable[tuple[str, Any]]:
     for name, field in model.model_fields.items():
         annotation = field.annotation
         if isinstance(annotation, type) and issubclass(annotation, BaseModel):
             yield from _walk(annotation, f"{prefix}{name}.")
         else:
-            yield _field_info(f"{prefix}{field.alias or name}", field)
+            yield f"{prefix}{field.alias or name}", field
 
 
 def _field_info(key: str, field: Any) -> FieldInfo:

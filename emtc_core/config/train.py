@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from emtc_core.config.base import LARGEST, Section
+from emtc_core.config.base import LARGEST, Before, Formerly, Section
 
 Steps = Annotated[int, Field(ge=1, le=LARGEST)]
 
@@ -20,7 +20,7 @@ class TrainConfig(Section):
     """Discount."""
     reward_scale: Annotated[float, Field(gt=0, le=1e6)] = 1.0
     """Factor on the environment's reward before anything is stored; 100 on football. C8."""
-    num_circle: Annotated[int, Field(ge=1, le=100)] = 1
+    updates_per_episode: Annotated[int, Field(ge=1, le=100), Formerly("train.num_circle")] = 1
     """Gradient updates per collected episode. C15."""
     batch: Annotated[int, Field(ge=1, le=4096)] = 32
     """Episodes per update."""
@@ -35,7 +35,7 @@ class TrainConfig(Section):
     grad_clip: Annotated[float, Field(gt=0)] = 10.0
     """Largest global gradient norm."""
     target_interval: Annotated[int, Field(ge=1, le=LARGEST)] = 200
-    """Target networks are copied when this many episodes (times num_circle) have passed."""
+    """Target networks are copied when this many episodes (times updates_per_episode) have passed."""
     double_q: bool = True
     """Choose the next action with the online network, value it with the target network."""
     bootstrap_on_timeout: bool = False
@@ -77,6 +77,10 @@ class EvalConfig(Section):
     """How a table quotes a final number over seeds: mean ± standard deviation, or median and quartiles. D1."""
     keep_playbacks: Annotated[int, Field(ge=0, le=1000)] = 2
     """Greedy episodes per evaluation stored for the replay page."""
+    robust_jitter: Annotated[float, Field(ge=0, le=0.5), Before(0.0)] = 0.05
+    """Largest shift of each unit along each axis at the starts of a second, robust evaluation [cells]. Skirmish with
+    fixed starts only, where greedy episodes are near copies of each other; it plays eval.episodes once more at each
+    evaluation. 0: none."""
 
 
 class RecordConfig(Section):

@@ -15,12 +15,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from emtc_core.draws import fork
 from emtc_core.embedder.augment import augment
 from emtc_core.embedder.losses import info_nce, return_loss, state_loss
 from emtc_core.embedder.networks import Embedder
 from emtc_core.embedder.step import Step
 from emtc_core.errors import NonFiniteLossError
+from emtc_core.random_ops import fork
 
 
 class Sample(Protocol):
@@ -47,6 +47,10 @@ class EmbedStats:
     return_unit: float  # divisor of the returns
     updates: int
     seconds: float
+
+    def means(self) -> dict[str, float]:
+        """The means by name."""
+        return {name: value for name, value in vars(self).items() if name not in ("updates", "seconds")}
 
 
 NO_FIT = EmbedStats(*([float("nan")] * 7), updates=0, seconds=0.0)

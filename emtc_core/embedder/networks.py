@@ -16,8 +16,9 @@ from torch import Tensor, nn
 
 from emtc_core.arrays import check_shape
 from emtc_core.config.embed import EmbedConfig
-from emtc_core.draws import restore
+from emtc_core.embedder.fine import encode
 from emtc_core.embedder.return_scale import ReturnScale
+from emtc_core.random_ops import restore
 
 State = NDArray[np.float32] | Tensor
 Times = NDArray[np.integer[Any]] | Tensor
@@ -142,6 +143,20 @@ class Embedder:
             rows = slice(start, min(start + C, M))
             x_MX[rows] = _encode(layers, room, state_MS[rows], time_M1[rows])[:, : self.dim]
         return x_MX
+
+    @torch.no_grad()
+    def embed_fine(self, state: State, t: Times, *, for_write: bool = False) -> NDArray[np.float64]:
+        """Embed as `embed` does, from the same float32 inputs and weights, with every operation in float64.
+
+        On the processor always, there at some three times the time; a row's bits are the same in any batch here too.
+        """
+        check_shape("state", state, (None, self.state_dim))
+        check_shape("t", t, (len(state),))
+        inputs = torch.cat(self.to_inputs(state, t, for_write=for_write), dim=1).cpu().numpy()
+        if self.config.type == "random":
+            return encode([(self.projection, None)], inputs[:, :-1])
+        layers = (*hidden_layers(self.encoder), self.encoder.out)
+        return encode([(layer.weight.t(), layer.bias) for layer in layers], inputs)
 
     def to_inputs(self, state: State, t: Times, *, for_write: bool = False) -> tuple[Tensor, Tensor]:
         """Move states to the device as float32 and normalise their time index to [M, 1]."""

@@ -27,11 +27,11 @@ class Adapter(Protocol):
         ...
 
     def find_obstacle(self) -> str:
-        """Say in one sentence why the environment cannot run here, or "" when it can."""
+        """Why the environment cannot run here, in one sentence; "" when it can."""
         ...
 
     def find_info(self, config: EnvConfig) -> EnvInfo | None:
-        """Tell the sizes without starting an engine; None where only a started one knows."""
+        """Sizes without starting an engine; None where only a started one knows."""
         ...
 
     def make_env(self, config: EnvConfig, *, n_envs: int) -> VectorEnv:
@@ -97,7 +97,7 @@ def empty_scene(
 
 
 def is_picture(size: tuple[object, ...], states: NDArray[np.float32]) -> bool:
-    """Tell whether (height, width) or (height, width, 3) is a picture that the states [T, S] begin with."""
+    """Whether (height, width) or (height, width, 3) is a picture that the states [T, S] begin with."""
     if len(size) not in (2, 3) or size[2:] not in ((), (3,)) or states.ndim != 2:
         return False
     sides = [side for side in size if isinstance(side, int) and side > 0]  # a stranger's module may say anything

@@ -1,6 +1,7 @@
 """The environment interface: vectorised, framework-free, the same for every game.
 
-What lives here: the protocol, its values and the scene that a replay draws. What does not: any game.
+What lives here: the protocol, its values, the scene that a replay draws, and the arrays of adapters that gather
+single games into one batch. What does not: any game.
 An environment that has ended is absorbing: it repeats its last observation with reward 0 until it is
 reset, so that a batch can run in step until its slowest episode ends.
 """
@@ -103,3 +104,37 @@ class VectorEnv(Protocol):
     def close(self) -> None:
         """Release processes and engines; idempotent."""
         ...
+
+
+def blank_observation(info: EnvInfo, copies: int) -> Observation:
+    """Make zeroed arrays for `copies` games; nothing is available, nothing is over."""
+    return Observation(
+        obs=np.zeros((copies, info.n_agents, info.obs_dim), np.float32),
+        state=np.zeros((copies, info.state_dim), np.float32),
+        avail=np.zeros((copies, info.n_agents, info.n_actions), bool),
+        reward=np.zeros(copies, np.float32),
+        terminated=np.zeros(copies, bool),
+        truncated=np.zeros(copies, bool),
+        won=np.zeros(copies, bool),
+    )
+
+
+def copy_observation(seen: Observation) -> Observation:
+    """Copy every array, so that what was handed out never changes."""
+    return Observation(**{name: array.copy() for name, array in vars(seen).items()})
+
+
+def refuse_unavailable(actions: NDArray[np.integer], avail: NDArray[np.bool_], over: NDArray[np.bool_]) -> None:
+    """Refuse actions [B, N] that `avail` [B, N, A] forbids in a copy that is not over.
+
+    Raises:
+        ValueError: Naming the first such action, its agent and its copy.
+    """
+    n_actions = avail.shape[-1]
+    inside = (actions >= 0) & (actions < n_actions)
+    chosen = np.where(inside, actions, 0)[..., None].astype(np.intp)
+    illegal = ~(inside & np.take_along_axis(avail, chosen, axis=-1)[..., 0]) & ~over[:, None]
+    if illegal.any():
+        copy, agent = np.argwhere(illegal)[0]
+        allowed = np.flatnonzero(avail[copy, agent]).tolist()
+        raise ValueError(f"action of agent {agent} in copy {copy} must be one of {allowed}, got {actions[copy, agent]}")

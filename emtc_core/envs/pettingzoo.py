@@ -34,8 +34,15 @@ from numpy.typing import NDArray
 from emtc_core.arrays import check_shape
 from emtc_core.config.env import EnvConfig, PettingZooConfig
 from emtc_core.envs.adapter import empty_scene, refuse_obstacle
-from emtc_core.envs.base import EnvInfo, Observation, Scene, VectorEnv
-from emtc_core.envs.batch import blank_observation, copy_observation, refuse_unavailable
+from emtc_core.envs.base import (
+    EnvInfo,
+    Observation,
+    Scene,
+    VectorEnv,
+    blank_observation,
+    copy_observation,
+    refuse_unavailable,
+)
 from emtc_core.envs.trust import home_folder, is_allowed, why_unlisted
 from emtc_core.envs.zoo import examples, scenes
 from emtc_core.envs.zoo.examples import EXAMPLES
@@ -108,14 +115,14 @@ class PettingZooEnv:
 
     def __init__(self, envs: "list[ParallelEnv[Any, Any, Any]]", *, map: str, config: PettingZooConfig) -> None:
         self._envs = envs
-        self._n_envs = len(envs)
+        self.n_envs = len(envs)
         self._reader = _Reader(envs[0], map)
         self._config = config
-        self._info = self._reader.make_info(map, config.episode_limit)
+        self.info = self._reader.make_info(map, config.episode_limit)
         self._map = map
         self._t = 0
         self._over = np.ones(len(envs), bool)
-        self._last: Observation = blank_observation(self._info, self._n_envs)
+        self._last: Observation = blank_observation(self.info, self.n_envs)
         self._tells_success = False
 
     @property
@@ -123,21 +130,11 @@ class PettingZooEnv:
         """Whether any agent's info has said so far that an episode was won, or was not."""
         return self._tells_success
 
-    @property
-    def info(self) -> EnvInfo:
-        """The sizes."""
-        return self._info
-
-    @property
-    def n_envs(self) -> int:
-        """Number of environments."""
-        return self._n_envs
-
     def reset(self, seed: int | None = None) -> Observation:
         """Reset every environment; copy b is seeded with `derive_seed(seed, "pettingzoo", b)`."""
         self._t = 0
         self._over[:] = False
-        self._last = blank_observation(self._info, self._n_envs)
+        self._last = blank_observation(self.info, self.n_envs)
         for copy, env in enumerate(self._envs):
             own = None if seed is None else derive_seed(seed, "pettingzoo", copy)
             observations, infos = env.reset(seed=own)
@@ -147,7 +144,7 @@ class PettingZooEnv:
 
     def step(self, actions: NDArray[np.integer]) -> Observation:
         """Step every environment that still runs."""
-        check_shape("actions", actions, (self.n_envs, self._info.n_agents))
+        check_shape("actions", actions, (self.n_envs, self.info.n_agents))
         refuse_unavailable(actions, self._last.avail, self._over)
         self._t += 1
         self._last.reward[:] = 0
@@ -178,7 +175,7 @@ class PettingZooEnv:
         )
         ended = finished and (any(terminations.values()) or not any(truncations.values()))
         last.terminated[copy] = ended
-        last.truncated[copy] = not ended and (finished or self._t >= self._info.episode_limit)
+        last.truncated[copy] = not ended and (finished or self._t >= self.info.episode_limit)
         self._over[copy] = last.terminated[copy] | last.truncated[copy]
         self._tells_success |= any(map(_mentions_success, infos.values()))
         last.won[copy] = self._over[copy] and any(_says_won(info) for info in infos.values())

@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from emtc_core.config.env import EnvConfig
+from emtc_core.envs.action_targets import find_targets
 from emtc_core.envs.adapter import Adapter
-from emtc_core.envs.aim import find_targets
 from emtc_core.envs.base import EnvInfo, Scene, VectorEnv
 from emtc_core.envs.trust import refuse_unlisted
 from emtc_core.errors import EnvUnavailableError
@@ -72,7 +72,7 @@ def make_env(config: EnvConfig, *, n_envs: int) -> VectorEnv:
 
 
 def get_env_info(config: EnvConfig) -> EnvInfo | None:
-    """Tell the sizes of an environment and map without starting it; None where only a started one knows.
+    """Sizes of an environment and map without starting it; None where only a started one knows.
 
     Raises:
         EnvUnavailableError: If the environment or map is unknown.
@@ -118,7 +118,7 @@ def make_scene(env: str, map: str, states: NDArray[np.float32], actions: NDArray
 
 
 def name_actions(env: str, map: str) -> tuple[str, ...]:
-    """Name the actions of an environment and map; nothing where only a started game knows them.
+    """Names of the actions of an environment and map; nothing where only a started game knows them.
 
     Raises:
         EnvUnavailableError: If the environment or map is unknown.
@@ -133,7 +133,7 @@ def list_envs() -> list[EnvRow]:
 
 
 def doctor_rows() -> list[DoctorRow]:
-    """Tell for each environment whether it can run here and how to get it if not."""
+    """For each environment, whether it can run here and how to get it if not."""
     rows: list[DoctorRow] = []
     for name in ADAPTERS:
         adapter = get_adapter(name)

@@ -25,8 +25,7 @@ from numpy.typing import NDArray
 from emtc_core.arrays import check_shape
 from emtc_core.config.env import EnvConfig
 from emtc_core.envs.adapter import refuse_obstacle, refuse_unknown_map
-from emtc_core.envs.base import EnvInfo, Observation, Scene, VectorEnv
-from emtc_core.envs.batch import blank_observation, refuse_unavailable
+from emtc_core.envs.base import EnvInfo, Observation, Scene, VectorEnv, blank_observation, refuse_unavailable
 from emtc_core.install import how_to_install
 from emtc_core.seeding import derive_seed
 
@@ -71,7 +70,7 @@ def find_obstacle() -> str:
 
 
 def find_info(config: EnvConfig) -> EnvInfo:
-    """Tell a map's sizes."""
+    """A map's sizes."""
     refuse_unknown_map("smax", config.map, list_maps())
     n, e = ARMIES[config.map]
     return EnvInfo(
@@ -122,24 +121,14 @@ class SmaxEnv:
     """B battles in one compiled call."""
 
     def __init__(self, info: EnvInfo, *, n_envs: int) -> None:
-        self._info = info
-        self._n_envs = n_envs
+        self.info = info
+        self.n_envs = n_envs
         self._battles = _compiled_battles(info.map, n_envs)
         self._seed = 0
         self._round = -1
         self._carry: Any = None  # JAX's own trees of device arrays
         self._last = blank_observation(info, n_envs)
         self._last.terminated[:] = True  # nothing runs before the first reset
-
-    @property
-    def info(self) -> EnvInfo:
-        """The sizes."""
-        return self._info
-
-    @property
-    def n_envs(self) -> int:
-        """Number of battles."""
-        return self._n_envs
 
     def reset(self, seed: int | None = None) -> Observation:
         """Start every battle anew."""
@@ -152,7 +141,7 @@ class SmaxEnv:
 
     def step(self, actions: NDArray[np.integer]) -> Observation:
         """Play one step in every battle that is still on."""
-        check_shape("actions", actions, (self._n_envs, self._info.n_agents))
+        check_shape("actions", actions, (self.n_envs, self.info.n_agents))
         over = self._last.terminated | self._last.truncated
         refuse_unavailable(actions, self._last.avail, over)
         if self._carry is not None:
@@ -163,7 +152,7 @@ class SmaxEnv:
 
     def scene(self, states: NDArray[np.float32]) -> Scene:
         """Draw world states."""
-        return make_scene(self._info.map, states)
+        return make_scene(self.info.map, states)
 
     def close(self) -> None:
         """Let go of the device arrays."""
@@ -180,13 +169,13 @@ class _Battles:
             smax = import_module("jaxmarl.environments.smax")
         self._jax: Any = import_module("jax")
         self._game: Any = jaxmarl.make("HeuristicEnemySMAX", scenario=smax.map_name_to_scenario(map))
-        self._n_envs = n_envs
+        self.n_envs = n_envs
         self.reset = self._jax.jit(self._reset)
         self.step = self._jax.jit(self._step)
 
     def _reset(self, seed: int) -> Any:
         random = self._jax.random
-        keys = self._jax.vmap(random.fold_in, (None, 0))(random.PRNGKey(seed), np.arange(self._n_envs))
+        keys = self._jax.vmap(random.fold_in, (None, 0))(random.PRNGKey(seed), np.arange(self.n_envs))
         return self._jax.vmap(self._reset_one)(keys)
 
     def _step(self, carry: Any, actions: Any) -> Any:

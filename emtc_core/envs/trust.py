@@ -19,7 +19,7 @@ _OWN = "emtc_core.envs.pettingzoo_export"
 
 
 def is_allowed(map: str) -> bool:
-    """Tell whether this machine's user lists the module of `module:factory`; a wrapped game's is this project's."""
+    """Whether this machine's user lists the module of `module:factory`; a wrapped game's is this project's."""
     if map in EXAMPLES:
         return True
     module = _module_of(map)
@@ -43,7 +43,7 @@ def refuse_unlisted(map: str) -> None:
 
 
 def why_unlisted(map: str) -> str:
-    """Say that a module is not listed, and how it would be."""
+    """Sentence that a module is not listed, and how to list it."""
     if close := get_close_matches(map, EXAMPLES, n=1, cutoff=0.7):
         return f"There is no wrapped game {map[:80]!r}. Did you mean {close[0]}?"
     module = _module_of(map)[:80]
@@ -54,7 +54,7 @@ def why_unlisted(map: str) -> str:
 
 
 def home_folder() -> Path:
-    """Tell where a user's own modules are looked for: where the command was typed, which its trainers are told."""
+    """Where a user's own modules are looked for: where the command was typed, which its trainers are told."""
     return Path(os.environ.get(FOLDER_VARIABLE) or Path.cwd())
 
 

@@ -16,7 +16,7 @@ from emtc_core.config.train import TrainConfig
 from emtc_core.learner.backbones.base import Unrolled
 from emtc_core.learner.networks import Sequence, SharedAgent, unroll_together
 from emtc_core.learner.td import greedy, masked_mean
-from emtc_core.replay_buffer import StateDict
+from emtc_core.replay_buffer.buffer import StateDict
 
 VALUE_FACTOR = 10.0
 SOFT_RATE = 0.005

@@ -2,28 +2,29 @@
 
     r_i = [b1 log q(o'_i | z_i, i) - log p(o'_i | z_i)] + b2 KL(softmax(b1 Q_i) || P_i),  z_i = [h_{t-1}; o_t; a_t]
 
-log q and log p are minus squared prediction errors of two predictors; rewards use their target copies. The
-reward enters the target as cds.beta times the mean over agents. Source: lich14/CDS.
+P_i is a mean of softmax(Q): b1 sharpens the agent's own policy alone. log q and log p are minus squared prediction
+errors of two predictors; rewards use their target copies. The reward enters the target as cds.beta times the mean over
+agents. Source: lich14/CDS.
 """
 
 import copy
+import math
 
 import torch
 from torch import Tensor
 
 from emtc_core.config.backbones import CdsConfig
-from emtc_core.draws import permutation
 from emtc_core.envs.base import EnvInfo
 from emtc_core.learner.backbones.base import Unrolled
 from emtc_core.learner.networks import DiverseAgent, Sequence
 from emtc_core.learner.predictors import Predictors, Rows
-from emtc_core.replay_buffer import StateDict
+from emtc_core.random_ops import permutation
+from emtc_core.replay_buffer.buffer import StateDict
 
 CHUNK = 256
 PERIOD_EPISODES = 16
 PERIOD_EPOCHS = 25
 ANNEAL_FROM = 1_000_000
-EPS = 1e-12
 
 
 class Diversity:
@@ -96,16 +97,16 @@ class Diversity:
         return Rows(z_id.flatten(0, 2), seq.obs[1:].reshape(-1, n_obs))
 
     def _policy_divergence(self, online: Unrolled) -> Tensor:
-        """Compute KL(pi_i || P_i), pi = softmax(b1 Q): [T, B, N]."""
-        b1, mixture = self._config.b1, self._config.policy_mixture
-        pi_TBNA = torch.softmax(b1 * online.q[:-1], -1)
+        """Compute KL(softmax(b1 Q_i) || P_i) in logarithms, which no probability can underflow: [T, B, N]."""
+        mixture = self._config.policy_mixture
+        own_TBNA = torch.log_softmax(self._config.b1 * online.q[:-1], -1)
         if mixture == "agents":
-            mean = pi_TBNA.mean(2, keepdim=True)
+            mean = _log_mean(torch.log_softmax(online.q[:-1], -1), 2).unsqueeze(2)
         else:
             # [T, B, history, identity, A]: averaging over identities keeps a history, and vice versa.
-            pi_TBNKA = torch.softmax(b1 * self._agent.swapped(online.hidden[:-1]), -1)
-            mean = pi_TBNKA.mean(3 if mixture == "heads" else 2)
-        return (pi_TBNA * ((pi_TBNA + EPS).log() - (mean + EPS).log())).sum(-1)
+            by_identity = torch.log_softmax(self._agent.swapped(online.hidden[:-1]), -1)
+            mean = _log_mean(by_identity, 3 if mixture == "heads" else 2)
+        return (own_TBNA.exp() * (own_TBNA - mean)).sum(-1)
 
     def _anneal(self, env_step: int) -> float:
         past = max(env_step - ANNEAL_FROM, 0) / ANNEAL_FROM
@@ -119,3 +120,7 @@ class Diversity:
         orders = (permutation(len(places), generator=generator, device=real.device) for _ in range(epochs))
         chunks = (places[chunk] for order in orders for chunk in order.split(CHUNK))
         self._online.fit(self._rows(seq, online), chunks, self._optimizer)
+
+
+def _log_mean(logarithms: Tensor, dim: int) -> Tensor:
+    return torch.logsumexp(logarithms, dim) - math.log(logarithms.shape[dim])

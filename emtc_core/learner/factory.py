@@ -1,7 +1,9 @@
-"""From configuration to parts: the only place that asks which algorithm this is."""
+"""From configuration to parts: value systems by name, intrinsic rewards, optimisers."""
 
 import copy
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
+from importlib import import_module
+from pkgutil import iter_modules
 
 import torch
 from torch import nn
@@ -9,74 +11,27 @@ from torch import nn
 from emtc_core.config.run import RunConfig
 from emtc_core.config.train import TrainConfig
 from emtc_core.envs.base import EnvInfo
-from emtc_core.errors import ConfigError
-from emtc_core.learner.backbones.base import Backbone
-from emtc_core.learner.backbones.dmix import DmixBackbone, QuantileAgent
-from emtc_core.learner.backbones.value import ValueBackbone
+from emtc_core.learner import backbones
+from emtc_core.learner.backbones.base import Backbone, BackboneTable
 from emtc_core.learner.curiosity import Curiosity
 from emtc_core.learner.diversity import Diversity
 from emtc_core.learner.intrinsic import IntrinsicReward
-from emtc_core.learner.mixers.dmix import DmixMixer
-from emtc_core.learner.mixers.qmix import QmixMixer
-from emtc_core.learner.mixers.qplex import QplexMixer
-from emtc_core.learner.mixers.vdn import VdnMixer
-from emtc_core.learner.networks import DiverseAgent, SharedAgent, input_width
+from emtc_core.learner.networks import DiverseAgent
 
-
-def agent_sees_id(config: RunConfig) -> bool:
-    """Tell whether the agent's input carries its id; CDS tells agents apart by their heads instead."""
-    return config.backbone != "cds"
+_MODULES = [import_module(f"{backbones.__name__}.{each.name}") for each in iter_modules(backbones.__path__)]
+BACKBONES: BackboneTable = {name: make for m in _MODULES for name, make in getattr(m, "BACKBONES", {}).items()}
 
 
 def make_backbone(config: RunConfig, info: EnvInfo) -> Backbone:
     """Make the value system with PyTorch's default initialisation."""
-    n_inputs = input_width(info.obs_dim, info.n_actions, info.n_agents, agent_id=agent_sees_id(config))
-    sizes = (n_inputs, info.n_actions, config.train.hidden)
-    if config.backbone == "dmix":
-        agent = QuantileAgent(*sizes, n_cos=config.dmix.n_cos)
-        mixer = DmixMixer(config.qmix, n_agents=info.n_agents, state_dim=info.state_dim)
-        return DmixBackbone(agent, mixer, config.dmix)
-    if config.backbone == "cds":
-        return ValueBackbone(DiverseAgent(*sizes, info.n_agents), make_mixer(config, info), l1=config.cds.l1)
-    return ValueBackbone(SharedAgent(*sizes), make_mixer(config, info))
+    return BACKBONES[config.backbone](config, info)
 
 
-def make_target(config: RunConfig, online: Backbone) -> Backbone:
+def make_target(online: Backbone) -> Backbone:
     """Copy a backbone for bootstrapping, without gradients."""
     target = copy.deepcopy(online).requires_grad_(False)
-    if isinstance(target, DmixBackbone):
-        target.use_target_fractions(config.dmix)
+    target.become_target()
     return target
-
-
-def make_mixer(config: RunConfig, info: EnvInfo) -> nn.Module:
-    """Make the mixing rule of a scalar backbone.
-
-    Raises:
-        ConfigError: If no rule of that name is listed in `MIXERS`.
-    """
-    rule = config.cds.mixer if config.backbone == "cds" else config.backbone
-    if rule not in MIXERS:
-        raise ConfigError(f"No mixing rule is called {rule}. List it in MIXERS of emtc_core/learner/factory.py.")
-    return MIXERS[rule](config, info)
-
-
-def _make_qplex(config: RunConfig, info: EnvInfo) -> nn.Module:
-    return QplexMixer(
-        config.qplex,
-        n_agents=info.n_agents,
-        n_actions=info.n_actions,
-        state_dim=info.state_dim,
-        obs_dim=info.obs_dim,
-        agent_block=info.agent_block,
-    )
-
-
-MIXERS: dict[str, Callable[[RunConfig, EnvInfo], nn.Module]] = {
-    "qplex": _make_qplex,
-    "qmix": lambda config, info: QmixMixer(config.qmix, n_agents=info.n_agents, state_dim=info.state_dim),
-    "vdn": lambda config, info: VdnMixer(),
-}
 
 
 def make_intrinsic(

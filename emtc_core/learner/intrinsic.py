@@ -7,7 +7,7 @@ from torch import Tensor
 
 from emtc_core.learner.backbones.base import Unrolled
 from emtc_core.learner.networks import Sequence
-from emtc_core.replay_buffer import StateDict
+from emtc_core.replay_buffer.buffer import StateDict
 
 
 class IntrinsicReward(Protocol):

@@ -19,12 +19,11 @@ from torch import Tensor, nn
 
 from emtc_core.config.run import RunConfig
 from emtc_core.device import autocast, send
-from emtc_core.draws import restore
 from emtc_core.envs.base import EnvInfo
 from emtc_core.learner.backbones.base import Evaluation, Unrolled
 from emtc_core.learner.background import Background
 from emtc_core.learner.controller import Controller
-from emtc_core.learner.factory import agent_sees_id, make_backbone, make_intrinsic, make_optimizer, make_target
+from emtc_core.learner.factory import make_backbone, make_intrinsic, make_optimizer, make_target
 from emtc_core.learner.mappo import MappoLearner
 from emtc_core.learner.networks import Sequence, agent_inputs, make_sequence
 from emtc_core.learner.stats import LearnerStats
@@ -36,7 +35,8 @@ from emtc_core.learner.td import (
     gate_shares,
     masked_mean,
 )
-from emtc_core.replay_buffer import Batch
+from emtc_core.random_ops import restore
+from emtc_core.replay_buffer.buffer import Batch
 
 
 @dataclass(frozen=True)
@@ -55,14 +55,14 @@ class ValueLearner:
     def __init__(self, config: RunConfig, info: EnvInfo, *, device: torch.device | str, seed: int) -> None:
         """Build the networks from a seed; global randomness is left as it was."""
         self._config, self._device = config, torch.device(device)
-        self._agent_id = agent_sees_id(config)
         self._uses_incentive = config.uses_incentive
         self._generator = torch.Generator().manual_seed(seed)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             self.online = make_backbone(config, info).to(self._device)
             self._intrinsic = make_intrinsic(config, info, self.online, device=self._device)
-        self.target = make_target(config, self.online)
+        self._agent_id = self.online.agent_id
+        self.target = make_target(self.online)
         self._parameters = list(self.online.parameters())
         self._optimizer = make_optimizer(config.train, self._parameters)
         self._background = Background(self._device)

@@ -19,9 +19,9 @@ from torch import Tensor, nn
 from emtc_core.arrays import check_shape
 from emtc_core.config.run import RunConfig
 from emtc_core.device import autocast, send
-from emtc_core.draws import permutation, restore
 from emtc_core.envs.base import EnvInfo
 from emtc_core.learner.ppo import (
+    ValueNorm,
     generalized_advantages,
     masked_log_softmax,
     mean_entropy,
@@ -30,7 +30,7 @@ from emtc_core.learner.ppo import (
     value_loss,
 )
 from emtc_core.learner.stats import LearnerStats
-from emtc_core.learner.value_norm import ValueNorm
+from emtc_core.random_ops import permutation, restore
 from emtc_core.rollout.episode import Episode
 
 

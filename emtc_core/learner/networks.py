@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from emtc_core.learner.recurrence import run_trunk, run_trunks
-from emtc_core.replay_buffer import Batch
+from emtc_core.replay_buffer.buffer import Batch
 
 _MOSTLY_REAL = 0.9
 

@@ -1,7 +1,13 @@
-"""Advantages and losses of PPO, one equation per function; networks and sampling live in mappo.py."""
+"""Advantages, losses and value normalisation of PPO, one equation per function; networks live in mappo.py."""
 
 import torch
 from torch import Tensor
+from torch.nn.functional import huber_loss
+
+from emtc_core.replay_buffer.buffer import StateDict
+
+EPS = 1e-5
+MIN_VARIANCE = 1e-2
 
 
 def generalized_advantages(
@@ -46,13 +52,7 @@ def policy_loss(log_prob: Tensor, old_log_prob: Tensor, advantage: Tensor, alive
 def value_loss(value: Tensor, old_value: Tensor, target: Tensor, *, clip: float, delta: float) -> Tensor:
     """Take the larger Huber loss of the value and its clipped change; normalised units, [R]."""
     clipped = old_value + (value - old_value).clamp(-clip, clip)
-    return torch.maximum(huber(target - value, delta), huber(target - clipped, delta)).mean()
-
-
-def huber(error: Tensor, delta: float) -> Tensor:
-    """Square small errors (halved), grow linearly past `delta`."""
-    size = error.abs()
-    return torch.where(size <= delta, 0.5 * error.square(), delta * (size - 0.5 * delta))
+    return torch.maximum(*(huber_loss(v, target, reduction="none", delta=delta) for v in (value, clipped))).mean()
 
 
 def masked_log_softmax(logits: Tensor, avail: Tensor) -> Tensor:
@@ -64,3 +64,44 @@ def mean_entropy(log_probs: Tensor, alive: Tensor) -> Tensor:
     """Average the policy's entropy over living agents: [R, A] and [R]."""
     entropy_R = -(log_probs.exp() * log_probs.clamp_min(-1e9)).sum(-1)
     return (entropy_R * alive).sum() / alive.sum().clamp_min(1.0)
+
+
+class ValueNorm:
+    """Exponential averages of a scalar and its square, divided by their own accumulated weight."""
+
+    def __init__(self, beta: float, device: torch.device) -> None:
+        """Start empty; `beta` is the averaging factor."""
+        self._beta = beta
+        self._mean, self._square, self._weight = torch.zeros(3, device=device).unbind()
+
+    def update(self, values: Tensor) -> None:
+        """Take the mean and mean square of these values into the averages."""
+        share = 1.0 - self._beta
+        self._mean = self._beta * self._mean + share * values.mean()
+        self._square = self._beta * self._square + share * values.square().mean()
+        self._weight = self._beta * self._weight + share
+
+    def normalize(self, values: Tensor) -> Tensor:
+        """Express values in deviations from the mean."""
+        mean, deviation = self._moments()
+        return (values - mean) / deviation
+
+    def denormalize(self, values: Tensor) -> Tensor:
+        """Express normalised values in return units."""
+        mean, deviation = self._moments()
+        return values * deviation + mean
+
+    def get_state(self) -> StateDict:
+        """Return the three averages."""
+        return {"mean": self._mean, "square": self._square, "weight": self._weight}
+
+    def set_state(self, state: StateDict) -> None:
+        """Restore what `get_state` returned."""
+        names = ("mean", "square", "weight")
+        self._mean, self._square, self._weight = (state[name].to(self._mean.device) for name in names)
+
+    def _moments(self) -> tuple[Tensor, Tensor]:
+        weight = self._weight.clamp_min(EPS)
+        mean = self._mean / weight
+        variance = self._square / weight - mean.square()
+        return mean, variance.clamp_min(MIN_VARIANCE).sqrt()

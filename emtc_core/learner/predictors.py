@@ -112,7 +112,7 @@ def _fill_layer(layer: nn.Linear, grad: Tensor, inputs: Tensor) -> None:
 
 
 def _make_gradients(layers: list[nn.Linear]) -> Tensor:
-    """Give the layers one stretch of memory for all their gradients, so that its norm is one operation."""
+    """Allocate for the layers one stretch of memory for all their gradients, so that its norm is one operation."""
     parameters = [p for layer in layers for p in layer.parameters()]
     flat = torch.empty_like(torch.nn.utils.parameters_to_vector(parameters))
     for parameter, part in zip(parameters, flat.split([p.numel() for p in parameters]), strict=True):

@@ -11,9 +11,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.nn.functional import huber_loss
 
 from emtc_core.device import send
-from emtc_core.incentive import incentive
+from emtc_core.gate.incentive import incentive
 
 UNAVAILABLE_Q = -9_999_999.0
 
@@ -117,6 +118,6 @@ def quantile_huber(quantiles: Tensor, fractions: Tensor, target: Tensor) -> Tens
         [T, B] sum over j of the mean over k.
     """
     error = target.unsqueeze(-2) - quantiles.unsqueeze(-1)
-    huber = torch.where(error.abs() <= 1.0, 0.5 * error.square(), error.abs() - 0.5)
+    huber = huber_loss(error, torch.zeros_like(error), reduction="none")
     weight = (fractions.unsqueeze(-1) - (error.detach() <= 0).float()).abs()
     return (weight * huber).mean(-1).sum(-1)

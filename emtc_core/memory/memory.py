@@ -32,7 +32,15 @@ from emtc_core.embedder.networks import Embedder, State
 from emtc_core.errors import NonFiniteLossError
 from emtc_core.memory.nodes import NodeTable, touch_all
 from emtc_core.memory.recall import NodeColumns, Recall, Slots, copy_columns, delta_along_links, recall
-from emtc_core.memory.scaling import identity_scaling, measure_scaling
+from emtc_core.memory.scaling import (
+    TOLERANCE,
+    Embeddings,
+    Scaling,
+    choose_probes,
+    identity_scaling,
+    largest_rounding,
+    measure_scaling,
+)
 from emtc_core.memory.space import Space
 from emtc_core.memory.state import fill_table, list_table_faults, table_state
 from emtc_core.memory.write import Columns, Path, make_rules, write_backwards
@@ -128,17 +136,21 @@ class EpisodicMemory:
         """
         steps = len(reward)
         check_shape("state", state, (steps + 1, self._table.state.shape[1]))
-        x = self._embed(state, np.arange(steps + 1), for_write=True)
-        self._refresh_if_due(x, steps)
+        self._refresh_if_due(state, steps)
         is_success = self.config.is_success(won=won, episode_return=episode_return)
-        path = self._make_path(state, x, reward, is_success=bool(is_success))
+        path = self._make_path(state, reward, is_success=bool(is_success))
         slots = self._walk(path, episode)
         missing = np.full(steps + 1 - len(slots), -1)
         return np.concatenate([slots, missing])
 
-    def _make_path(
-        self, state: NDArray[np.float32], x: NDArray[np.float32], reward: NDArray[np.float32], *, is_success: bool
-    ) -> Path:
+    def _make_path(self, state: NDArray[np.float32], reward: NDArray[np.float32], *, is_success: bool) -> Path:
+        own, sought = self._space.scaling, self._space.scaling_of_lookups
+        x = self._embed(state, np.arange(len(state)), for_write=True, fine=own.is_fine)
+        q = (
+            x
+            if sought.is_fine == own.is_fine
+            else self._embed(state, np.arange(len(state)), for_write=True, fine=sought.is_fine)
+        )
         rows = len(state) if self.config.store_terminal else len(reward)
         xi = np.full(rows, is_success)
         if self.config.store_terminal and self.config.terminal_xi == "zero":
@@ -146,8 +158,8 @@ class EpisodicMemory:
         return Path(
             state=np.ascontiguousarray(state[:rows], np.float32),
             x=x[:rows],
-            z=self._space.scaling.apply(x[:rows]),
-            q=self._space.scaling_of_lookups.apply(x[:rows]),
+            z=own.apply(x[:rows]),
+            q=sought.apply(q[:rows]),
             reward=np.append(reward.astype(np.float64), 0.0)[:rows],
             xi=xi,
         )
@@ -168,27 +180,51 @@ class EpisodicMemory:
         self._space.note_written(slots)
         return slots
 
-    def _refresh_if_due(self, x: NDArray[np.float32], steps: int) -> None:
+    def _refresh_if_due(self, state: NDArray[np.float32], steps: int) -> None:
         is_due = self._appended >= GROWTH * self._measured
         if self.config.norm_interval == "200_steps":
             is_due |= self._steps >= EMU_NORM_STEPS
-        if is_due and self.config.delta_space == "normalized":
-            self._refresh(x)
+        if is_due:
+            self._refresh(state)
         self._steps += steps
 
-    def _refresh(self, x_if_empty: NDArray[np.float32] | None = None) -> None:
-        """Measure the scaling on all nodes, move them all, rebuild the index."""
-        x = self._table.x[: self.size] if self.size or x_if_empty is None else x_if_empty
-        raw = self.config.delta_space == "raw"
-        self._space.rescale(self._table, identity_scaling(x.shape[1]) if raw else measure_scaling(x))
+    def _refresh(self, first: NDArray[np.float32] | None = None) -> None:
+        """Measure the scaling on all nodes, move them all, rebuild the index.
+
+        Args:
+            first: [M, S] states of an episode, which stand in for the nodes of an empty memory.
+        """
+        table, size = self._table, self.size
+        state, t = table.state[:size], table.nodes["t"][:size]
+        x = table.x[:size]
+        if first is not None and not size:
+            state, t = first, np.arange(len(first))
+            x = self._embed(state, t, for_write=True)
+        scaling = self._measure(x)
+        if not scaling.is_fine and self._is_coarse(state, t, scaling):
+            x = self._embed(state, t, for_write=not size, fine=True)
+            table.set_embeddings(x[:size])
+            scaling = self._measure(x)
+        self._space.rescale(table, scaling)
         self._measured, self._appended, self._steps = len(x), 0, 0
+
+    def _measure(self, x: Embeddings) -> Scaling:
+        if self.config.delta_space == "raw":
+            return identity_scaling(x.shape[1], is_fine=x.dtype == np.float64)
+        return measure_scaling(x)
+
+    def _is_coarse(self, state: NDArray[np.float32], t: NDArray[np.integer[Any]], scaling: Scaling) -> bool:
+        """Whether float32 rounding could decide who merges; `memory.scaling` says what was measured."""
+        rows = choose_probes(len(state))
+        x, fine = self._embed(state[rows], t[rows]), self._embed(state[rows], t[rows], fine=True)
+        return largest_rounding(x, fine, scaling) > TOLERANCE * self.config.delta
 
     def reproject(self) -> None:
         """Recompute every embedding from its stored (state, t), then scaling and index, all at once (B11)."""
         if not self.size:
             return
         table = self._table
-        table.x[: self.size] = self._embed(table.state[: self.size], table.nodes["t"][: self.size])
+        table.set_embeddings(self._embed(table.state[: self.size], table.nodes["t"][: self.size]))
         self._refresh()
         self.generation += 1
 
@@ -198,8 +234,13 @@ class EpisodicMemory:
             self._space.freeze(self._table)
             self.generation += 1
 
-    def _embed(self, state: State, t: NDArray[np.integer[Any]], *, for_write: bool = False) -> NDArray[np.float32]:
-        x = self.embedder.embed(state, t, for_write=for_write).cpu().numpy()
+    def _embed(
+        self, state: State, t: NDArray[np.integer[Any]], *, for_write: bool = False, fine: bool = False
+    ) -> NDArray[Any]:
+        if fine:
+            x = self.embedder.embed_fine(state, t, for_write=for_write)
+        else:
+            x = self.embedder.embed(state, t, for_write=for_write).cpu().numpy()
         if not np.isfinite(x).all():
             raise NonFiniteLossError("Embeddings must be finite, got NaN or infinity. Lower embed.lr.")
         return x
@@ -215,7 +256,8 @@ class EpisodicMemory:
         Returns:
             [Q] slots, -1 where nothing was found.
         """
-        z = self._space.scaling_of_lookups.apply(self._embed(state, t))
+        scaling = self._space.scaling_of_lookups
+        z = scaling.apply(self._embed(state, t, fine=scaling.is_fine))
         slots = self._space.find(self._table, z)
         self._counts["queried"] += len(slots)
         self._counts["hits"] += int((slots >= 0).sum())
@@ -227,7 +269,7 @@ class EpisodicMemory:
     def holds(
         self, slots: Slots, uids: Slots, t: NDArray[np.integer[Any]], episode: NDArray[np.integer[Any]]
     ) -> NDArray[np.bool_]:
-        """Tell which slots hold that very state: step t of that episode, arrays of one shape.
+        """Which slots hold that very state: step t of that episode, arrays of one shape.
 
         Such a node is at distance 0 in whatever way the memory was embedded since, so nobody needs to search.
         A frozen index knows nodes as they were, so there the answer is always no.

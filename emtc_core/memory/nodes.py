@@ -43,7 +43,7 @@ class NodeTable:
         rows = min(FIRST_ROWS, capacity)
         self.nodes = np.zeros(rows, NODE)
         self.state = np.zeros((rows, state_dim), np.float32)
-        self.x = np.zeros((rows, dim), np.float32)  # as embedded
+        self.x: NDArray[np.float32 | np.float64] = np.zeros((rows, dim), np.float32)  # as embedded
         self.z = np.zeros((rows, dim))  # in the space where delta is tested
         self.order = np.full((rows, 2), NONE, np.int32)  # neighbors towards the oldest, the newest
         self.ends = np.full(2, NONE, np.int64)  # oldest, newest
@@ -60,6 +60,12 @@ class NodeTable:
         self.x = _grown(self.x, rows)
         self.z = _grown(self.z, rows)
         self.order = _grown(self.order, rows)
+
+    def set_embeddings(self, x: NDArray[np.float32 | np.float64]) -> None:
+        """Replace all embeddings [size, X]; those to come are kept in the same precision."""
+        if x.dtype != self.x.dtype:
+            self.x = np.zeros(self.x.shape, x.dtype)
+        self.x[: self.size] = x
 
     def list_order(self) -> NDArray[np.int64]:
         """List all slots from the next to be evicted to the last."""

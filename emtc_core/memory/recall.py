@@ -51,7 +51,7 @@ class NodeColumns:
 
     slot: Slots
     uid: Slots
-    embedding: NDArray[np.float32]  # [M, X] as embedded, not scaled
+    embedding: NDArray[np.float32]  # [M, X] as embedded, not scaled; rounded where the memory keeps float64
     h: NDArray[np.float64]
     xi: NDArray[np.bool_]
     n_call: NDArray[np.int32]
@@ -68,7 +68,7 @@ def copy_columns(table: NodeTable) -> NodeColumns:
     copied = {name: np.ascontiguousarray(node[name]) for name in ("uid", "h", "xi", "n_call", "n_xi", "t", "reward")}
     return NodeColumns(
         slot=np.arange(table.size),
-        embedding=table.x[: table.size].copy(),
+        embedding=table.x[: table.size].astype(np.float32),
         idx_next=table.list_successors(),
         episode=np.ascontiguousarray(node["episode"]),
         **copied,

@@ -96,9 +96,7 @@ def remerge(nodes: StoredNodes, *, delta: float, config: MemoryConfig, at_any_di
     h, xi, n_call, n_xi = nodes.h[order], nodes.xi[order], nodes.n_call[order], nodes.n_xi[order]
     link = np.where(nodes.next >= 0, rank[nodes.next], NONE)[order]
     rules = _rules_of(config)
-    node = _walk(
-        index.buckets, index.chain, index.z, delta, index.radius, index.is_linf, rules, z, h, xi, n_call, n_xi, link
-    )
+    node = _walk(index.cells(delta), rules, z, h, xi, n_call, n_xi, link)
     link = np.where(link >= 0, node[link], NONE)
     found = _look_up(index, z, node, delta=delta, at_any_distance=at_any_distance)
     rows = np.append(order, NONE)  # the last one serves rank -1
@@ -120,7 +118,7 @@ def _look_up(index: grid.GridIndex, z: Points, node: Rows, *, delta: float, at_a
     """Find the kept node nearest to where each state stood; a node that moved may have left states behind."""
     found = np.arange(len(z))  # what a node that was kept and never moved finds: no other stands where it stands
     sought = np.flatnonzero((node != found) | (index.z != z).any(axis=1))
-    found[sought] = _find_all(index.buckets, index.chain, index.z, delta, index.radius, index.is_linf, z[sought])
+    found[sought] = index.query(z[sought], reach=delta)[0]
     missed = np.flatnonzero(found < 0)
     if at_any_distance and len(missed):
         kept = np.flatnonzero(node == np.arange(len(node)))
@@ -131,29 +129,8 @@ def _look_up(index: grid.GridIndex, z: Points, node: Rows, *, delta: float, at_a
 
 
 @njit(cache=True, nogil=True)
-def _find_all(
-    buckets: NDArray[Any],
-    chain: NDArray[Any],
-    place: NDArray[Any],
-    delta: float,
-    cell_radius: float,
-    is_linf: bool,
-    z: NDArray[Any],
-) -> NDArray[Any]:  # pragma: no cover  # compiled
-    found = np.empty(len(z), np.int64)
-    for row in range(len(z)):
-        found[row] = grid.nearest_in_cells(buckets, place, chain, z[row], delta, cell_radius, is_linf)[0]
-    return found
-
-
-@njit(cache=True, nogil=True)
 def _walk(
-    buckets: NDArray[Any],
-    chain: NDArray[Any],
-    place: NDArray[Any],
-    delta: float,
-    cell_radius: float,
-    is_linf: bool,
+    cells: grid.Cells,
     rules: tuple[bool, bool, bool],
     z: NDArray[Any],
     h: NDArray[Any],
@@ -162,14 +139,14 @@ def _walk(
     n_xi: NDArray[Any],
     link: NDArray[Any],
 ) -> NDArray[Any]:  # pragma: no cover  # compiled
-    """Merge rows, given in the order in which they were written, in place; say which node holds each [M]."""
+    """Merge rows, given in the order in which they were written, in place; return which node holds each [M]."""
     keep_max, reset_counts, link_on_improve = rules
     node = np.empty(len(h), np.int64)
     for row in range(len(h)):
-        into, _ = grid.nearest_in_cells(buckets, place, chain, z[row], delta, cell_radius, is_linf)
+        into, _ = grid.nearest(cells, z[row])
         if into < 0:
             node[row] = row
-            grid.insert(buckets, chain, place, row, cell_radius)
+            grid.insert(cells, row)
             continue
         node[row] = into
         n_call[into] += n_call[row]
@@ -182,10 +159,10 @@ def _walk(
             xi[into] = True
             if reset_counts:
                 n_call[into], n_xi[into] = n_call[row], n_xi[row]
-            grid.remove(buckets, chain, place, into, cell_radius)
+            grid.remove(cells, into)
             for i in range(z.shape[1]):
-                place[into, i] = z[row, i]
-            grid.insert(buckets, chain, place, into, cell_radius)
+                cells.z[into, i] = z[row, i]
+            grid.insert(cells, into)
         if improves or not link_on_improve:
             link[into] = link[row]
     return node

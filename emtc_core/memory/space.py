@@ -13,9 +13,8 @@ from numpy.typing import NDArray
 
 from emtc_core.config.memory import MemoryConfig
 from emtc_core.memory.index.base import Points, Slots
-from emtc_core.memory.index.factory import make_nearest_index
 from emtc_core.memory.index.grid import GridIndex
-from emtc_core.memory.index.settled import SettledIndex
+from emtc_core.memory.index.incremental import IncrementalIndex, make_nearest_index
 from emtc_core.memory.nodes import NodeTable
 from emtc_core.memory.scaling import Scaling, identity_scaling
 from emtc_core.memory.write import Index
@@ -43,7 +42,7 @@ class Space:
         self._frozen: Frozen | None = None
         if config.index == "stale_target_update":
             self._frozen = self._freeze(self.scaling, np.zeros((0, dim)), NO_UIDS)
-        self._nearest = SettledIndex(
+        self._nearest = IncrementalIndex(
             lambda: make_nearest_index(config.delta_metric, device=device), config.delta_metric
         )
 
@@ -57,7 +56,7 @@ class Space:
         frozen = self._frozen
         grid = frozen.grid if frozen else self._grid
         uid = frozen.uid if frozen else NO_UIDS
-        return Index(grid.buckets, grid.chain, grid.z, uid, grid.radius, grid.is_linf, frozen is None)
+        return Index(grid.cells(), uid, frozen is None)
 
     def follow(self, table: NodeTable) -> None:
         """Keep up with a table that may have grown; call before a write."""
@@ -143,9 +142,14 @@ class Space:
         return faults
 
 
-def _scaling_state(scaling: Scaling) -> dict[str, torch.Tensor]:
-    return {"mean": torch.from_numpy(scaling.mean.copy()), "divisor": torch.from_numpy(scaling.divisor.copy())}
+def _scaling_state(scaling: Scaling) -> dict[str, Any]:
+    return {
+        "mean": torch.from_numpy(scaling.mean.copy()),
+        "divisor": torch.from_numpy(scaling.divisor.copy()),
+        "is_fine": scaling.is_fine,
+    }
 
 
-def _make_scaling(state: Mapping[str, torch.Tensor]) -> Scaling:
-    return Scaling(state["mean"].numpy().copy(), state["divisor"].numpy().copy())
+def _make_scaling(state: Mapping[str, Any]) -> Scaling:
+    is_fine = state.get("is_fine", False)  # absent in older checkpoints
+    return Scaling(state["mean"].numpy().copy(), state["divisor"].numpy().copy(), is_fine)

@@ -43,7 +43,7 @@ def fill_table(table: NodeTable, state: Mapping[str, Any]) -> None:
     for name in FIELDS:
         table.nodes[name][:size] = state["nodes"][name].numpy()
     table.state[:size] = state["state"].numpy()
-    table.x[:size] = state["x"].numpy()
+    table.set_embeddings(state["x"].numpy())
     table.set_order(state["order"].numpy())
 
 

@@ -32,12 +32,8 @@ class Columns(NamedTuple):
 class Index(NamedTuple):
     """The grid that lookups see: the live one, or the frozen one of `index = "stale_target_update"`."""
 
-    buckets: NDArray[Any]
-    chain: NDArray[Any]
-    z: NDArray[Any]
+    cells: grid.Cells
     uid: NDArray[Any]  # of the frozen nodes; empty for the live grid
-    radius: float
-    is_linf: bool
     is_live: bool
 
 
@@ -115,15 +111,15 @@ def write_backwards(
     return slots, size, next_uid, merged
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, forceinline=True)
 def _find(columns: Columns, index: Index, point: NDArray[Any]) -> Int:  # pragma: no cover  # compiled
-    slot, _ = grid.nearest(index.buckets, index.z, index.chain, point, index.radius, index.is_linf)
+    slot, _ = grid.nearest(index.cells, point)
     if slot >= 0 and not index.is_live and columns.nodes[slot].uid != index.uid[slot]:
         return NONE
     return slot
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, forceinline=True)
 def _merge(
     columns: Columns,
     index: Index,
@@ -148,10 +144,10 @@ def _merge(
         if rules.reset_counts_on_shift:
             node.n_call, node.n_xi = 1, 1
         if index.is_live:
-            grid.remove(index.buckets, index.chain, index.z, slot, index.radius)
+            grid.remove(index.cells, slot)
         _stand(columns, path, slot, row, episode)
         if index.is_live:
-            grid.insert(index.buckets, index.chain, index.z, slot, index.radius)
+            grid.insert(index.cells, slot)
     elif improves:
         node.h = value
     if improves or not rules.link_on_improve:
@@ -161,7 +157,7 @@ def _merge(
         append_newest(columns.order, columns.ends, slot)
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, forceinline=True)
 def _claim(columns: Columns, index: Index, size: Int) -> Int:  # pragma: no cover  # compiled
     """Take the next free slot, or the one that is first to leave."""
     if size < len(columns.nodes):
@@ -169,11 +165,11 @@ def _claim(columns: Columns, index: Index, size: Int) -> Int:  # pragma: no cove
     slot = columns.ends[0]
     remove_from_order(columns.order, columns.ends, slot)
     if index.is_live:
-        grid.remove(index.buckets, index.chain, index.z, slot, index.radius)
+        grid.remove(index.cells, slot)
     return slot
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, forceinline=True)
 def _fill(
     columns: Columns,
     index: Index,
@@ -194,11 +190,11 @@ def _fill(
     node.n_xi = xi and rules.init_desirability
     _stand(columns, path, slot, row, episode)
     if index.is_live:
-        grid.insert(index.buckets, index.chain, index.z, slot, index.radius)
+        grid.insert(index.cells, slot)
     append_newest(columns.order, columns.ends, slot)
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, forceinline=True)
 def _stand(columns: Columns, path: Path, slot: Int, row: Int, episode: Int) -> None:  # pragma: no cover  # compiled
     """Let the path's state stand in the node."""
     columns.nodes[slot].episode = episode
@@ -210,7 +206,7 @@ def _stand(columns: Columns, path: Path, slot: Int, row: Int, episode: Int) -> N
         columns.z[slot, i] = path.z[row, i]
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, forceinline=True)
 def _link(
     columns: Columns, slot: Int, successor: Int, successor_uid: Int, reward: float
 ) -> None:  # pragma: no cover  # compiled

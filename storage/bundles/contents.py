@@ -16,11 +16,11 @@ from sqlalchemy import Column, Connection, Table, case, insert, literal, select
 from sqlalchemy.types import Double, Integer, LargeBinary
 
 from emtc_core.errors import StorageError
-from storage.frames import strange_value
+from storage.frames import wrong_value
 from storage.guards import unguarded
-from storage.label_rules import MOST_TAGS
 from storage.models import Base, ProjectionRow, Run, SnapshotRow, SweepRow
 from storage.queries.episodes import THINNED
+from storage.runs.labels import MOST_TAGS
 
 _NOBODY_S: Final = dict.fromkeys(
     ("pid", "pid_created_at", "host", "launch_token", "owner_token", "claimed_at", "hidden_at", "archived_at", "files")
@@ -48,7 +48,7 @@ class Contents:
     """Run id → training episodes whose states and actions go along, whatever else stays behind."""
 
     def describe(self) -> dict[str, Any]:
-        """Say it in a manifest."""
+        """The contents as a manifest holds them."""
         kinds = {name: bool(value) for name, value in vars(self).items() if name != "chosen"}
         return kinds | {"episodes": {run_id: sorted(numbers) for run_id, numbers in self.chosen.items()}}
 
@@ -82,7 +82,7 @@ def copy_runs(
     _copy_sweeps(source, target, run_ids)
     for run_id in run_ids:
         row = source.execute(select(Run.__table__).where(Run.id == run_id)).mappings().one()
-        target.execute(insert(Run), _settled(dict(row)) | _NOBODY_S | _tagged(row["tags"], tag))
+        target.execute(insert(Run), _ended(dict(row)) | _NOBODY_S | _tagged(row["tags"], tag))
         for name in _ALWAYS:
             _copy(source, target, name, _of_run(name, run_id), without=("id",))
         _copy_episodes(source, target, run_id, contents)
@@ -108,7 +108,7 @@ def _tagged(tags: Any, tag: str) -> dict[str, Any]:
     return {"tags": sorted({*known, tag})} if tag and len(known) < MOST_TAGS else {}
 
 
-def _settled(row: dict[str, Any]) -> dict[str, Any]:
+def _ended(row: dict[str, Any]) -> dict[str, Any]:
     if row["status"] not in _AT_WORK:
         return row
     ended = row["ended_at"] or row["heartbeat_at"] or datetime.now(UTC)
@@ -179,7 +179,7 @@ def _check_row(table: Table, row: Mapping[str, Any]) -> None:
     for name, value in row.items():
         if value is None or isinstance(value, _python_kinds(table.columns[name])):
             continue
-        raise strange_value(f"{table.name}.{name}", [value if isinstance(value, str | bytes) else repr(value)])
+        raise wrong_value(f"{table.name}.{name}", [value if isinstance(value, str | bytes) else repr(value)])
 
 
 def _python_kinds(column: Column[Any]) -> tuple[type, ...]:

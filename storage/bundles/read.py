@@ -2,7 +2,8 @@
 
 Only two members are read, by names that are written here, so no name in the file ever becomes a path. What comes out
 is counted while it is unpacked and compared with the manifest's size and checksum, and the database is then looked at
-row by row (`storage.foreign`) before anything writes to it or shows it. Nothing is left of a bundle that is refused.
+row by row (`maintenance.check_database`) before anything writes to it or shows it. Nothing is left of a bundle that is
+refused.
 """
 
 import hashlib
@@ -30,10 +31,10 @@ from storage.bundles.manifest import (
     read_manifest,
 )
 from storage.engine import find_schema, open_database
-from storage.files import make_private_folder
-from storage.foreign import check_database
 from storage.guards import shorten
+from storage.maintenance.check_database import check_database
 from storage.migrations import upgrade
+from storage.private_files import make_private_folder
 
 _CHUNK_BYTES: Final = 1 << 20
 _MOST_DIRECTORY_BYTES: Final = 1 << 16  # of the zip's own list; two members take 150
@@ -44,7 +45,7 @@ _PLAIN_FILE_MODE: Final = 0o400
 
 
 def find_cache() -> Path:
-    """Name the folder in which this user's bundles are unpacked; it need not exist."""
+    """The folder in which this user's bundles are unpacked; it need not exist."""
     return user_cache_path("emtc-lab") / "bundles"
 
 
@@ -59,7 +60,7 @@ def peek(place: Path) -> Manifest:
 
 
 def open_bundle(place: Path, *, cache: Path | None = None) -> tuple[Path, Manifest]:
-    """Unpack a bundle into the cache folder, checked and read-only, and say where.
+    """Unpack a bundle into the cache folder, checked and read-only; return where, and its manifest.
 
     Args:
         place: The bundle.

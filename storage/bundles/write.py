@@ -18,8 +18,8 @@ from emtc_core.errors import StorageError
 from storage.bundles.contents import Contents, copy_runs, refuse_empty
 from storage.bundles.manifest import ABOUT, FORMAT, MANIFEST, STUDY, VERSION
 from storage.engine import Database, open_database, refuse_when_read_only
-from storage.files import replaced
 from storage.models import SCHEMA_VERSION, Run
+from storage.private_files import replaced
 
 _CHUNK_BYTES = 1 << 20
 _NAMED = (Run.id, Run.name, Run.env, Run.map, Run.algo, Run.seed, Run.status, Run.env_steps, Run.sweep_id)

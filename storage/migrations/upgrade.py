@@ -15,7 +15,7 @@ _LOCK_KEY = 0x454D5443  # "EMTC"
 
 
 def is_current(connection: Connection, url: str) -> bool:
-    """Tell whether the database has the newest schema.
+    """Whether the database has the newest schema.
 
     Raises:
         NewerDatabaseError: If its schema is newer than this program.
@@ -43,7 +43,7 @@ def read_version(connection: Connection, url: str) -> str | None:
         if tables:
             raise StorageError(f"{url} is not a database of EMTC Lab: it holds {sorted(tables)[0]}.")
         return None
-    if own := list_own_acts(connection):
+    if own := list_triggers_and_views(connection):
         raise StorageError(f"{url} holds {own[0]}, which EMTC Lab never makes. See: emtc db check")
     versions = list(connection.execute(text("SELECT version_num FROM alembic_version")).scalars())
     if not versions:
@@ -60,7 +60,7 @@ def known_versions() -> frozenset[str]:
     return frozenset(file.name.partition("_")[0] for file in (SCRIPTS / "versions").glob("[0-9]*_*.py"))
 
 
-def list_own_acts(connection: Connection) -> list[str]:
+def list_triggers_and_views(connection: Connection) -> list[str]:
     """List what a SQLite file would do by itself: triggers, and views in the place of tables."""
     if connection.dialect.name != "sqlite":
         return []

@@ -1,12 +1,13 @@
 """How does a run develop? Evaluations, metrics and training episodes over env steps."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import pandas as pd
-from sqlalchemy import ColumnElement, func, or_, select
+from sqlalchemy import ColumnElement, exists, func, or_, select
 
+from emtc_core.metrics import METRICS
 from storage.engine import Database
-from storage.frames import Statement, read_frame
+from storage.frames import Statement, in_parts, join_frames, read_frame
 from storage.models import EpisodeRow, Evaluation, MetricRow
 
 
@@ -14,7 +15,8 @@ def evaluations(db: Database, run_id: str, after: int = 0) -> pd.DataFrame:
     """How well does it play? One row per evaluation after env step `after`.
 
     Returns:
-        env_step, episodes, wins, win_rate, return_mean, return_std, length_mean.
+        env_step, episodes, wins, win_rate, return_mean, return_std, length_mean, distinct, robust_win_rate,
+        robust_distinct; the last three are missing where nothing was counted or played.
     """
     columns = [column for column in Evaluation.__table__.columns if column.name != "run_id"]
     statement = select(*columns).where(Evaluation.run_id == run_id, Evaluation.env_step > after)
@@ -101,3 +103,59 @@ def training_episodes(db: Database, run_id: str, points: int = 2000) -> pd.DataF
         spaced = or_((EpisodeRow.episode - first) % every == 0, EpisodeRow.episode == last)
         statement = select(*columns).where(EpisodeRow.run_id == run_id, spaced)
         return read_frame(connection, statement.order_by(EpisodeRow.episode))
+
+
+def evaluation_curves(db: Database, run_ids: Sequence[str]) -> pd.DataFrame:
+    """How well did each of these runs play over time?
+
+    Returns:
+        run_id, env_step, win_rate, robust_win_rate, return_mean, length_mean, episodes, distinct, by run and env step.
+    """
+    columns = (
+        *(Evaluation.run_id, Evaluation.env_step, Evaluation.win_rate, Evaluation.robust_win_rate),
+        *(Evaluation.return_mean, Evaluation.length_mean, Evaluation.episodes, Evaluation.distinct),
+    )
+
+    def select_rows(ids: Sequence[str]) -> Statement:
+        wanted = Evaluation.run_id.in_(ids)
+        return select(*columns).where(wanted).order_by(Evaluation.run_id, Evaluation.env_step)
+
+    return _read(db, run_ids, select_rows)
+
+
+def metric_curves(db: Database, run_ids: Sequence[str], name: str, stretch: int = 1) -> pd.DataFrame:
+    """How did one logged number go in each of these runs? Answered from the index ix_metrics_curve.
+
+    Args:
+        db: An open database.
+        run_ids: The runs.
+        name: A metric, as in `emtc_core.metrics`.
+        stretch: Values within so many env steps become their mean, at the last of their steps.
+
+    Returns:
+        run_id, env_step, value, by run and env step.
+    """
+    last = func.max(MetricRow.env_step).label("env_step")
+    place = MetricRow.env_step // max(1, stretch)
+
+    def select_rows(ids: Sequence[str]) -> Statement:
+        wanted = (MetricRow.run_id.in_(ids), MetricRow.name == name, MetricRow.value.is_not(None))
+        rows = select(MetricRow.run_id, last, func.avg(MetricRow.value).label("value")).where(*wanted)
+        return rows.group_by(MetricRow.run_id, place).order_by(MetricRow.run_id, last)
+
+    return _read(db, run_ids, select_rows)
+
+
+def shared_metrics(db: Database, run_ids: Sequence[str]) -> list[str]:
+    """Which numbers did any of these runs log? In the registry's order; each name is one look into an index."""
+    ids = next(in_parts(run_ids))
+    looks = [exists().where(MetricRow.run_id.in_(ids), MetricRow.name == name) for name in METRICS]
+    found = [look.label(f"found_{place}") for place, look in enumerate(looks)]
+    with db.read() as connection:
+        row = connection.execute(select(*found)).one()
+    return [name for name, present in zip(METRICS, row, strict=True) if present]
+
+
+def _read(db: Database, run_ids: Sequence[str], select_rows: Callable[[Sequence[str]], Statement]) -> pd.DataFrame:
+    with db.read() as connection:
+        return join_frames([read_frame(connection, select_rows(part)) for part in in_parts(run_ids)])

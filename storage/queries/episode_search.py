@@ -16,7 +16,7 @@ from emtc_core.errors import ConfigError
 from storage.engine import Database
 from storage.frames import read_frame
 from storage.models import EpisodeRow, EvalEpisode
-from storage.queries.episodes import Order
+from storage.queries.episodes import OUTLINE, Order
 from storage.queries.terms import Sql, Term, compare_number, is_whole, split_search
 
 _OUTCOMES = {"won": True, "lost": False}
@@ -42,10 +42,6 @@ def find_episodes(
     Raises:
         ConfigError: If the search is none.
     """
-    columns = (
-        *(EpisodeRow.episode, EpisodeRow.first_env_step, EpisodeRow.length),
-        *(EpisodeRow.episode_return, EpisodeRow.won, EpisodeRow.epsilon),
-    )
     numbers: dict[str, Any] = {
         "episode": EpisodeRow.episode,
         "step": EpisodeRow.first_env_step,
@@ -61,7 +57,7 @@ def find_episodes(
     column = numbers[{"episode_return": "return"}.get(order_by.removeprefix("-"), order_by.removeprefix("-"))]
     order = (column.desc() if order_by.startswith("-") else column, EpisodeRow.episode)
     terms = [_condition(term, numbers, EpisodeRow.won, is_number) for term in split_search(text)]
-    return _read(db, EpisodeRow.run_id == run_id, columns, terms, order, (limit, offset))
+    return _read(db, EpisodeRow.run_id == run_id, OUTLINE, terms, order, (limit, offset))
 
 
 def find_playbacks(db: Database, run_id: str, text: str = "", *, limit: int = 200, offset: int = 0) -> EpisodePage:

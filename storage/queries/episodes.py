@@ -3,12 +3,13 @@
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
+from math import isfinite
 from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
-from sqlalchemy import Connection, select
+from sqlalchemy import and_, func, select
 
 from emtc_core.errors import StorageError
 from storage.blobs import pack, unpack_as
@@ -24,6 +25,11 @@ MOST_TRAJECTORY_BYTES = 256 << 20
 """Unpacked: a long episode of a big game takes a hundredth."""
 THINNED = pack({})
 """What stands where a trajectory was thinned away: the blob of no array."""
+OUTLINE = (
+    *(EpisodeRow.episode, EpisodeRow.first_env_step, EpisodeRow.length),
+    *(EpisodeRow.episode_return, EpisodeRow.won, EpisodeRow.epsilon),
+)
+"""What is told of a training episode in a list."""
 Order = Literal["episode", "-episode", "episode_return", "-episode_return", "length", "-length"]
 
 
@@ -66,29 +72,17 @@ def get_trajectory(db: Database, run_id: str, episode: int) -> Trajectory:
     Raises:
         StorageError: If the run has no such episode.
     """
-    with db.read() as connection:
-        return read_trajectory(connection, run_id, episode)
-
-
-def read_trajectory(connection: Connection, run_id: str, episode: int) -> Trajectory:
-    """Read a training episode on an open connection; see `get_trajectory`."""
-    columns = (
-        *(EpisodeRow.first_env_step, EpisodeRow.length, EpisodeRow.won, EpisodeRow.episode_return),
-        EpisodeRow.trajectory,
-    )
+    outline = select(*OUTLINE, EpisodeRow.trajectory)
     key = (EpisodeRow.run_id == run_id, EpisodeRow.episode == episode)
-    row = connection.execute(select(*columns).where(*key)).one_or_none()
-    if row is None:
-        raise StorageError(f"Run {run_id} has no episode {episode}.")
-    if not isinstance(row.first_env_step, int) or not isinstance(row.length, int):
-        raise damaged("episodes", (row.first_env_step, row.length), "two whole numbers")
-    last = row.first_env_step + row.length - 1
-    verdict = (Transition.h, Transition.h_next, Transition.delta_mem, Transition.beta, Transition.tau)
-    steps = connection.execute(
-        select(*verdict)
-        .where(Transition.run_id == run_id, Transition.env_step.between(row.first_env_step, last))
-        .order_by(Transition.env_step)
-    ).all()
+    verdict = select(Transition.h, Transition.h_next, Transition.delta_mem, Transition.beta, Transition.tau)
+    with db.read() as connection:
+        row = connection.execute(outline.where(*key)).one_or_none()
+        if row is None:
+            raise StorageError(f"Run {run_id} has no episode {episode}.")
+        if not isinstance(row.first_env_step, int) or not isinstance(row.length, int):
+            raise damaged("episodes", (row.first_env_step, row.length), "two whole numbers")
+        span = Transition.env_step.between(row.first_env_step, row.first_env_step + row.length - 1)
+        steps = connection.execute(verdict.where(Transition.run_id == run_id, span).order_by(Transition.env_step)).all()
     if row.trajectory == THINNED:
         raise StorageError(
             f"The trajectory of episode {episode} of run {run_id} was thinned away, or left out of a bundle; its "
@@ -119,17 +113,31 @@ def iter_states(db: Database, run_id: str, episodes: Iterable[int]) -> Iterator[
     Raises:
         StorageError: If an episode is missing, or its trajectory was thinned away.
     """
+    for told in iter_trajectories(db, run_id, episodes):
+        yield told.episode, told.state
+
+
+def iter_trajectories(db: Database, run_id: str, episodes: Iterable[int]) -> Iterator[Trajectory]:
+    """What happened in these training episodes, in order of number? Without verdicts, a few episodes at a time.
+
+    Raises:
+        StorageError: If an episode is missing, or its trajectory was thinned away.
+    """
+    columns = (
+        *(EpisodeRow.episode, EpisodeRow.first_env_step, EpisodeRow.won, EpisodeRow.episode_return),
+        EpisodeRow.trajectory,
+    )
     remaining = iter(sorted(set(episodes)))
     while chunk := list(islice(remaining, _EPISODES_AT_ONCE)):
-        statement = select(EpisodeRow.episode, EpisodeRow.trajectory).where(
-            EpisodeRow.run_id == run_id, EpisodeRow.episode.in_(chunk)
-        )
+        statement = select(*columns).where(EpisodeRow.run_id == run_id, EpisodeRow.episode.in_(chunk))
         with db.read() as connection:
-            found = {row.episode: row.trajectory for row in connection.execute(statement)}
+            found = {row.episode: row for row in connection.execute(statement)}
         for episode in chunk:
-            if found.get(episode, THINNED) == THINNED:
+            row = found.get(episode)
+            if row is None or row.trajectory == THINNED:
                 raise StorageError(f"The states of episode {episode} of run {run_id} are gone. Choose another run.")
-            yield episode, _arrays(found[episode])["state"]
+            outcome = (run_id, episode, row.first_env_step, row.won, row.episode_return)
+            yield Trajectory(*outcome, **_arrays(row.trajectory))
 
 
 def get_playback(db: Database, run_id: str, env_step: int, episode: int) -> Trajectory:
@@ -147,30 +155,15 @@ def get_playback(db: Database, run_id: str, env_step: int, episode: int) -> Traj
     return Trajectory(run_id, episode, env_step, row.won, row.episode_return, **_arrays(row.trajectory))
 
 
-def list_playbacks(db: Database, run_id: str) -> pd.DataFrame:
-    """Which greedy episodes were kept? env_step, episode, length, episode_return, won; newest first."""
-    columns = (
-        *(EvalEpisode.env_step, EvalEpisode.episode, EvalEpisode.length),
-        *(EvalEpisode.episode_return, EvalEpisode.won),
-    )
-    order = (EvalEpisode.env_step.desc(), EvalEpisode.episode)
-    with db.read() as connection:
-        return read_frame(connection, select(*columns).where(EvalEpisode.run_id == run_id).order_by(*order))
-
-
 def list_episodes(db: Database, run_id: str, order_by: Order = "-episode", limit: int = 200) -> pd.DataFrame:
     """Which training episodes are there? A leading minus sorts downwards.
 
     Returns:
         episode, first_env_step, length, episode_return, won, epsilon.
     """
-    columns = (
-        *(EpisodeRow.episode, EpisodeRow.first_env_step, EpisodeRow.length),
-        *(EpisodeRow.episode_return, EpisodeRow.won, EpisodeRow.epsilon),
-    )
     column = getattr(EpisodeRow, order_by.removeprefix("-"))
     order = column.desc() if order_by.startswith("-") else column
-    statement = select(*columns).where(EpisodeRow.run_id == run_id)
+    statement = select(*OUTLINE).where(EpisodeRow.run_id == run_id)
     with db.read() as connection:
         return read_frame(connection, statement.order_by(order, EpisodeRow.episode).limit(limit))
 
@@ -186,3 +179,70 @@ def _arrays(blob: bytes) -> dict[str, Any]:
         if name in arrays:
             arrays[name] = arrays[name].astype(np.int64)
     return arrays
+
+
+_Row = tuple[int, float, int | None]
+"""Episode, return, and the node of its first state."""
+
+
+ENOUGH = 0.5
+"""Share of the run's whole spread of returns that two episodes from one node must differ by to be preferred."""
+
+
+@dataclass(frozen=True)
+class Extremes:
+    """Two training episodes, and the node that both began in, where they did."""
+
+    best: int
+    worst: int
+    node: int | None
+
+
+def find_extremes(db: Database, run_id: str) -> Extremes | None:
+    """Which replayable training episodes had the highest and the lowest return, from the same start if possible?
+
+    Two that began in the same node of the memory are preferred if their returns differ by at least `ENOUGH` of what
+    the best and the worst of all do; among equals the newest is taken. None where all episodes returned the same.
+    Answered from the primary keys of episodes and transitions.
+    """
+    first = and_(Transition.run_id == EpisodeRow.run_id, Transition.env_step == EpisodeRow.first_env_step)
+    statement = (
+        select(EpisodeRow.episode, EpisodeRow.episode_return, Transition.slot)
+        .outerjoin(Transition, first)
+        .where(EpisodeRow.run_id == run_id, func.length(EpisodeRow.trajectory) > len(THINNED))
+        .order_by(EpisodeRow.episode)
+    )
+    with db.read() as connection:
+        rows = connection.execute(statement).all()
+    known = [(int(row.episode), float(row.episode_return), row.slot) for row in rows if _is_number(row.episode_return)]
+    if not known:
+        return None
+    best, worst = _ends(known)
+    spread = best[1] - worst[1]
+    if spread <= 0:
+        return None
+    in_one = [_ends(group) for group in _group(known).values()]
+    high, low = max(in_one, key=lambda ends: ends[0][1] - ends[1][1], default=(best, best))
+    if high[1] - low[1] >= ENOUGH * spread:
+        return Extremes(high[0], low[0], high[2])
+    return Extremes(best[0], worst[0], None)
+
+
+def _is_number(value: object) -> bool:
+    """Whether a column of a foreign database holds a return."""
+    return isinstance(value, int | float) and isfinite(value)
+
+
+def _group(rows: list[_Row]) -> dict[int, list[_Row]]:
+    """Put the episodes that began in the same node together."""
+    groups: dict[int, list[_Row]] = {}
+    for row in rows:
+        if row[2] is not None:
+            groups.setdefault(row[2], []).append(row)
+    return groups
+
+
+def _ends(rows: list[_Row]) -> tuple[_Row, _Row]:
+    """Pick the highest and the lowest return, the newest among equals; rows come oldest first."""
+    newest_first = rows[::-1]
+    return max(newest_first, key=lambda row: row[1]), min(newest_first, key=lambda row: row[1])

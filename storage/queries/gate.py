@@ -70,7 +70,7 @@ def newest_transitions(db: Database, run_id: str, until: int, limit: int) -> pd.
 
 
 def has_transitions(connection: Connection, run_id: str) -> bool:
-    """Tell whether a run's transitions are there, or only their sums."""
+    """Whether a run's transitions are there, or only their sums."""
     first = select(Transition.run_id).where(Transition.run_id == run_id, Transition.env_step == 1)
     return connection.execute(first).first() is not None
 

@@ -8,9 +8,8 @@ from typing import Any, Literal
 from sqlalchemy import func, select
 
 from storage.engine import Database
+from storage.frames import in_parts
 from storage.models import MetricRow, Run
-
-__all__ = ["ACTIVE_SHARE", "GateState", "gate_state", "gate_states", "idle_incentives", "judge", "name_gate"]
 
 ACTIVE_SHARE = 0.001  # of the incentive removed, or of the transitions closed
 _MERGED_ALL = 0.9
@@ -18,7 +17,6 @@ _NAMES = (
     *("gate/incentive_removed", "gate/closed_fraction", "gate/delta_mem_new", "gate/beta_new", "gate/tau"),
     *("memory/merge_rate", "memory/hit_rate", "memory/size", "incentive/rho", "rollout/win_rate", "rollout/return"),
 )
-_RUNS_AT_ONCE = 200
 
 
 @dataclass(frozen=True)
@@ -36,7 +34,7 @@ def gate_state(db: Database, run_id: str) -> GateState | None:
 
 
 def name_gate(removed: float | None) -> Literal["active", "idle"] | None:
-    """Name the state of a gate that removed this share of the incentive; None or NaN where there is no gate."""
+    """The state of a gate that removed this share of the incentive; None or NaN where there is no gate."""
     if removed is None or isnan(removed):
         return None
     return "active" if removed >= ACTIVE_SHARE else "idle"
@@ -45,8 +43,8 @@ def name_gate(removed: float | None) -> Literal["active", "idle"] | None:
 def gate_states(db: Database, run_ids: Sequence[str]) -> dict[str, GateState]:
     """Which of these runs have a gate that acts? Answered from the index `ix_metrics_curve`."""
     found: dict[str, GateState] = {}
-    for first in range(0, len(run_ids), _RUNS_AT_ONCE):
-        found |= _states_of(db, run_ids[first : first + _RUNS_AT_ONCE])
+    for part in in_parts(run_ids, 200):
+        found |= _states_of(db, part)
     return found
 
 
@@ -83,7 +81,7 @@ def _read(db: Database, run_ids: Sequence[str]) -> tuple[dict[str, dict[str, flo
 
 
 def judge(values: Mapping[str, float], config: Mapping[str, Any]) -> GateState:
-    """Judge by the means over a run's reports, and say in one sentence why and what to try.
+    """The state of a gate by the means over a run's reports, with one sentence on why and what to try.
 
     Args:
         values: By metric name, at least `gate/beta_new`.
@@ -146,6 +144,6 @@ def _explain_no_success(values: Mapping[str, float], config: Mapping[str, Any]) 
 
 
 def _wider(config: Mapping[str, Any]) -> str:
-    """Name a reading that merges more than this run's own."""
+    """A reading that merges more than this run's own, as the option of `emtc train`."""
     is_wide = config.get("memory", {}).get("delta", 0) >= 1.8e-2
     return "preset=emu_index" if is_wide or config.get("preset") == "wide" else "preset=wide"

@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 from sqlalchemy import Connection, Row, select
 
 from emtc_core.errors import StorageError
-from storage.blobs import find_row, unpack_as, unpack_one, unpack_row
+from storage.blobs import unpack_as, unpack_one
 from storage.engine import Database
-from storage.frames import read_frame
+from storage.frames import Statement, read_frame
 from storage.models import EpisodeRow, ProjectionRow, SnapshotRow
-from storage.queries.episodes import Trajectory, read_trajectory
+from storage.queries.episodes import Trajectory, get_trajectory
 
 _FORMS = {
     **dict.fromkeys(("slot", "n_call", "n_xi", "t", "idx_next", "episode"), "i1"),
@@ -139,7 +139,9 @@ def get_snapshot(db: Database, snapshot_id: int) -> Snapshot:
         StorageError: If there is no such snapshot.
     """
     with db.read() as connection:
-        row = _snapshot_row(connection, snapshot_id)
+        row = connection.execute(select(SnapshotRow.__table__).where(SnapshotRow.id == snapshot_id)).one_or_none()
+        if row is None:
+            raise StorageError(f"There is no snapshot {snapshot_id}.")
         began = connection.execute(
             select(EpisodeRow.episode, EpisodeRow.first_env_step).where(EpisodeRow.run_id == row.run_id)
         ).all()
@@ -182,7 +184,7 @@ def _ages(
 
 
 def get_node(db: Database, snapshot: Snapshot, slot: int) -> PointDetail:
-    """What is this node of a snapshot that was read already, and which episode does its state come from?
+    """What is this node of a snapshot, and which episode does its state come from?
 
     Raises:
         StorageError: If the snapshot has no such slot.
@@ -190,50 +192,27 @@ def get_node(db: Database, snapshot: Snapshot, slot: int) -> PointDetail:
     row = snapshot.row_of(slot)
     if row is None:
         raise StorageError(f"Snapshot {snapshot.id} has no node in slot {slot}.")
-    node = {name: getattr(snapshot, name.lower())[row] for name in _FORMS if name != "slot"}
-    with db.read() as connection:
-        return _detail(connection, (snapshot.id, snapshot.run_id, snapshot.env_step), row, slot, node)
-
-
-def get_point(db: Database, snapshot_id: int, slot: int) -> PointDetail:
-    """What is this node, and which episode does its state come from?
-
-    Raises:
-        StorageError: If the snapshot has no such slot.
-    """
-    with db.read() as connection:
-        row = _snapshot_row(connection, snapshot_id)
-        place = find_row(row.slot, slot)
-        if place is None:
-            raise StorageError(f"Snapshot {snapshot_id} has no node in slot {slot}.")
-        node = {name: unpack_row(row._mapping[name], place, form) for name, form in _FORMS.items() if name != "slot"}
-        return _detail(connection, (snapshot_id, row.run_id, row.env_step), place, slot, node)
-
-
-def _detail(
-    connection: Connection, where: tuple[int, str, int], place: int, slot: int, node: Mapping[str, Any]
-) -> PointDetail:
-    snapshot_id, run_id, env_step = where
-    trajectory = read_trajectory(connection, run_id, int(node["episode"]))
-    if not 0 <= node["t"] < len(trajectory.state):
-        raise StorageError(f"Slot {slot} of snapshot {snapshot_id} names a step that its episode does not have.")
+    t, episode, successor = int(snapshot.t[row]), int(snapshot.episode[row]), int(snapshot.idx_next[row])
+    trajectory = get_trajectory(db, snapshot.run_id, episode)
+    if not 0 <= t < len(trajectory.state):
+        raise StorageError(f"Slot {slot} of snapshot {snapshot.id} names a step that its episode does not have.")
     return PointDetail(
-        snapshot_id=snapshot_id,
-        run_id=run_id,
-        env_step=env_step,
-        row=place,
+        snapshot_id=snapshot.id,
+        run_id=snapshot.run_id,
+        env_step=snapshot.env_step,
+        row=row,
         slot=slot,
-        embedding=node["embedding"],
-        h=float(node["H"]),
-        xi=bool(node["xi"]),
-        n_call=int(node["n_call"]),
-        n_xi=int(node["n_xi"]),
-        t=int(node["t"]),
-        reward=float(node["reward"]),
-        idx_next=int(node["idx_next"]) if node["idx_next"] >= 0 else None,
-        episode=int(node["episode"]),
-        delta_mem=_known(float(node["delta_mem"])),
-        beta=_known(float(node["beta"])),
+        embedding=snapshot.embedding[row],
+        h=float(snapshot.h[row]),
+        xi=bool(snapshot.xi[row]),
+        n_call=int(snapshot.n_call[row]),
+        n_xi=int(snapshot.n_xi[row]),
+        t=t,
+        reward=float(snapshot.reward[row]),
+        idx_next=successor if successor >= 0 else None,
+        episode=episode,
+        delta_mem=_known(float(snapshot.delta_mem[row])),
+        beta=_known(float(snapshot.beta[row])),
         trajectory=trajectory,
     )
 
@@ -243,13 +222,7 @@ def find_projection(db: Database, snapshot_id: int, method: str, params: Mapping
 
     `start` tells from where a layout set out; parameters that do not name it accept any, the newest first.
     """
-    key = (ProjectionRow.snapshot_id == snapshot_id, ProjectionRow.method == method)
-    statement = select(ProjectionRow.id, ProjectionRow.params).where(*key).order_by(ProjectionRow.id.desc())
-    with db.read() as connection:
-        for row in connection.execute(statement).all():
-            if _are_same(row.params, params):
-                return _get_projection(connection, row.id)
-    return None
+    return _find(db, _of_snapshot(snapshot_id, method), lambda row: _are_same(row.params, params))
 
 
 def get_projection(db: Database, projection_id: int) -> Projection:
@@ -264,13 +237,7 @@ def get_projection(db: Database, projection_id: int) -> Projection:
 
 def find_embedding(db: Database, snapshot_id: int, kind: str, *, seed: int) -> Projection | None:
     """What is the newest embedding of this snapshot by a fresh embedder of this type? Coordinates [M, X]."""
-    key = (ProjectionRow.snapshot_id == snapshot_id, ProjectionRow.method == f"{EMBEDDING}{kind}")
-    statement = select(ProjectionRow.id, ProjectionRow.params).where(*key).order_by(ProjectionRow.id.desc())
-    with db.read() as connection:
-        for row in connection.execute(statement).all():
-            if row.params.get("seed") == seed:
-                return _get_projection(connection, row.id)
-    return None
+    return _find(db, _of_snapshot(snapshot_id, f"{EMBEDDING}{kind}"), lambda row: row.params.get("seed") == seed)
 
 
 def find_earlier_projection(
@@ -289,11 +256,20 @@ def find_earlier_projection(
         .order_by(SnapshotRow.env_step.desc(), ProjectionRow.id.desc())
     )
     wanted = {name: value for name, value in params.items() if name != _START}
+    return _find(
+        db, statement, lambda row: _are_same(row.params, wanted | {"n": min(row.size, wanted.get("n", row.size))})
+    )
+
+
+def _of_snapshot(snapshot_id: int, method: str) -> Statement:
+    key = (ProjectionRow.snapshot_id == snapshot_id, ProjectionRow.method == method)
+    return select(ProjectionRow.id, ProjectionRow.params).where(*key).order_by(ProjectionRow.id.desc())
+
+
+def _find(db: Database, newest_first: Statement, fits: Callable[[Row[Any]], bool]) -> Projection | None:
     with db.read() as connection:
-        for row in connection.execute(statement).all():
-            if _are_same(row.params, wanted | {"n": min(row.size, wanted.get("n", row.size))}):
-                return _get_projection(connection, row.id)
-    return None
+        found = next((row for row in connection.execute(newest_first).all() if fits(row)), None)
+        return _get_projection(connection, found.id) if found else None
 
 
 def _are_same(stored: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
@@ -316,14 +292,6 @@ def _check_lengths(
     whole = all(len(column) == size for column in columns.values()) and columns["embedding"].shape[1] == EMBED_DIM
     if not whole or len(rows) != len(states["state"]) or ((rows < 0) | (rows >= size)).any():
         raise StorageError(f"Snapshot {snapshot_id} is damaged: its columns are not of one length.")
-
-
-def _snapshot_row(connection: Connection, snapshot_id: int) -> Row[Any]:
-    table = SnapshotRow.__table__
-    row = connection.execute(select(table).where(SnapshotRow.id == snapshot_id)).one_or_none()
-    if row is None:
-        raise StorageError(f"There is no snapshot {snapshot_id}.")
-    return row
 
 
 def _known(value: float) -> float | None:

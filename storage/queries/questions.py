@@ -9,9 +9,9 @@ from sqlalchemy import ColumnElement, select
 
 from emtc_core.control import QuestionKind
 from storage.engine import Database
-from storage.lifecycle import ANSWERS
 from storage.models import AskedEvaluation, CommandRow, first_playback
-from storage.runs import RunRow
+from storage.runs.lifecycle import ANSWERS
+from storage.runs.rows import RunRow
 
 Stage = Literal["waiting", "playing", "answered", "unanswered"]
 """Not taken yet; taken; answered; or the trainer ended, or went back to an earlier step, and the answer with it."""

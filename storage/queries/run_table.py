@@ -11,15 +11,15 @@ from sqlalchemy.types import Double
 
 from emtc_core.errors import ConfigError
 from storage.engine import Database
+from storage.frames import in_parts, join_frames
 from storage.models import Run
 from storage.queries.run_terms import COLUMNS, Dialect, Sql, make_condition, parse_condition, parse_text
 from storage.queries.runs import LISTED, read_listed
-from storage.runs import STATE_COLUMNS, observe
+from storage.runs.rows import STATE_COLUMNS, observe
 
 Shelf = Literal["open", "drawn", "hidden", "archived", "all"]
 """`open` leaves out what is archived, `drawn` what is hidden too; `hidden` and `archived` list those alone."""
 
-_AT_ONCE = 500  # databases limit the parameters of one statement
 _AT_WORK, _WAITING = 0, 2
 
 
@@ -128,8 +128,8 @@ def names_of(db: Database, prefixes: Sequence[str]) -> dict[str, str]:
     """What are the runs called whose ids start so, archived ones too? Id → name, newest first."""
     found: dict[str, Any] = {}
     with db.read() as connection:
-        for first in range(0, len(prefixes), _AT_ONCE):
-            part = [prefix.lower() for prefix in prefixes[first : first + _AT_ONCE]]
+        for some in in_parts(prefixes):
+            part = [prefix.lower() for prefix in some]
             exact = connection.execute(_named.where(Run.id.in_(part))).all()
             rest = set(part) - {row.id for row in exact}
             starts = [Run.id.startswith(prefix, autoescape=True) for prefix in rest if prefix]
@@ -257,9 +257,8 @@ def _urgency(dialect: Dialect) -> Sql:
 def _read(db: Database, connection: Connection, run_ids: Sequence[str], dialect: Dialect) -> pd.DataFrame:
     """Read runs in the order of their ids."""
     preset = COLUMNS["preset"].make(dialect).label("preset")
-    parts = [run_ids[first : first + _AT_ONCE] for first in range(0, len(run_ids), _AT_ONCE)] or [[]]
-    frames = [read_listed(db, connection, select(*LISTED, preset).where(Run.id.in_(part))) for part in parts]
-    frame = pd.concat(frames, ignore_index=True) if len(frames) > 1 else frames[0]
+    wanted = (select(*LISTED, preset).where(Run.id.in_(part)) for part in in_parts(run_ids))
+    frame = join_frames([read_listed(db, connection, statement) for statement in wanted])
     place = {run_id: position for position, run_id in enumerate(run_ids)}
     order = frame["id"].map(lambda run_id: place[run_id]).to_numpy(int).argsort()
     return frame.iloc[order].reset_index(drop=True)

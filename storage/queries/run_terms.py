@@ -19,7 +19,7 @@ from typing import Any, Final, Literal
 from sqlalchemy import JSON, String, and_, case, cast, func, literal, not_, or_, select, true, type_coerce
 from sqlalchemy.types import Double
 
-from emtc_core.config.resolve import describe_fields, value_before
+from emtc_core.config.resolve import describe_fields, stored_keys, value_before
 from emtc_core.errors import ConfigError
 from storage.models import Run
 from storage.queries.gate_state import ACTIVE_SHARE
@@ -74,11 +74,11 @@ def _check(term: Term) -> None:
 
 @cache
 def _settings() -> frozenset[str]:
-    return frozenset(info.key for info in describe_fields()) - COLUMNS.keys()
+    return frozenset(key for info in describe_fields() for key in stored_keys(info.key)) - COLUMNS.keys()
 
 
 @dataclass(frozen=True)
-class Known:
+class SearchKey:
     """Something known of every run: its SQL by dialect and by the ids of lost runs, and how it is compared."""
 
     kind: Literal["text", "number", "tag"]
@@ -108,7 +108,11 @@ class Dialect:
 
     def setting(self, key: str) -> tuple[Sql, Sql, Sql]:
         """The kind, the text and the number of a setting; its kind is NULL where a run has no such setting."""
-        parts = key.split(".")
+        found = [self._setting(each.split(".")) for each in stored_keys(key)]
+        kind, text, number = (func.coalesce(*same) if len(found) > 1 else same[0] for same in zip(*found, strict=True))
+        return kind, text, number
+
+    def _setting(self, parts: list[str]) -> tuple[Sql, Sql, Sql]:
         if self.name == "sqlite":
             path = "$" + "".join(f'."{part}"' for part in parts)
             kind, value = func.json_type(self.config, path), func.json_extract(self.config, path)
@@ -138,27 +142,27 @@ def _column(column: Any) -> Callable[[Dialect], Sql]:
     return lambda dialect: column
 
 
-COLUMNS: Final[dict[str, Known]] = {
-    "id": Known("text", _column(Run.id)),
-    "name": Known("text", _column(Run.name)),
-    "note": Known("text", _column(Run.notes)),
-    "tag": Known("tag", _column(Run.tags)),
-    "env": Known("text", _column(Run.env)),
-    "map": Known("text", _column(Run.map)),
-    "algo": Known("text", _column(Run.algo)),
-    "preset": Known("text", lambda dialect: func.coalesce(dialect.setting("preset")[1], "")),
-    "status": Known("text", lambda dialect: dialect.status),
-    "gate": Known("text", _gate),
-    "host": Known("text", _column(Run.host)),
-    "device": Known("text", _column(Run.device)),
-    "sweep": Known("text", _column(Run.sweep_id)),
-    "parent": Known("text", _column(Run.parent_id)),
-    "seed": Known("number", _column(Run.seed)),
-    "env_steps": Known("number", _column(Run.env_steps)),
-    "target_steps": Known("number", _column(Run.target_steps)),
-    "win_rate": Known("number", _column(Run.win_rate)),
-    "return": Known("number", _column(Run.return_mean)),
-    "mu_w": Known("number", _column(Run.mu_w)),
+COLUMNS: Final[dict[str, SearchKey]] = {
+    "id": SearchKey("text", _column(Run.id)),
+    "name": SearchKey("text", _column(Run.name)),
+    "note": SearchKey("text", _column(Run.notes)),
+    "tag": SearchKey("tag", _column(Run.tags)),
+    "env": SearchKey("text", _column(Run.env)),
+    "map": SearchKey("text", _column(Run.map)),
+    "algo": SearchKey("text", _column(Run.algo)),
+    "preset": SearchKey("text", lambda dialect: func.coalesce(dialect.setting("preset")[1], "")),
+    "status": SearchKey("text", lambda dialect: dialect.status),
+    "gate": SearchKey("text", _gate),
+    "host": SearchKey("text", _column(Run.host)),
+    "device": SearchKey("text", _column(Run.device)),
+    "sweep": SearchKey("text", _column(Run.sweep_id)),
+    "parent": SearchKey("text", _column(Run.parent_id)),
+    "seed": SearchKey("number", _column(Run.seed)),
+    "env_steps": SearchKey("number", _column(Run.env_steps)),
+    "target_steps": SearchKey("number", _column(Run.target_steps)),
+    "win_rate": SearchKey("number", _column(Run.win_rate)),
+    "return": SearchKey("number", _column(Run.return_mean)),
+    "mu_w": SearchKey("number", _column(Run.mu_w)),
 }
 """What may be compared beside the settings."""
 

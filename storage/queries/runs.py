@@ -6,16 +6,13 @@ from typing import Any, Final
 import pandas as pd
 from sqlalchemy import Connection, select
 
-from storage import lifecycle
 from storage.engine import Database
-from storage.frames import Statement, read_frame
+from storage.frames import Statement, in_parts, read_frame
 from storage.models import Resume, Run
 from storage.queries.gate_state import name_gate
-from storage.runs import STOP_ASKED_AT, RunRow, find_run, observe
+from storage.runs import lifecycle
+from storage.runs.rows import RUN_COLUMNS, STOP_ASKED_AT, RunRow, make_run_row, observe
 
-__all__ = ["LISTED", "get_run", "latest_run_id", "list_resumes", "list_runs", "read_listed", "run_configs"]
-
-_IDS_AT_ONCE = 500  # databases limit the parameters of one statement
 LISTED: Final = (
     *(Run.id, Run.name, Run.env, Run.map, Run.algo, Run.seed, Run.status, Run.env_steps, Run.target_steps),
     *(Run.created_at, Run.started_at, Run.ended_at, Run.heartbeat_at, Run.device, Run.win_rate),
@@ -63,21 +60,12 @@ def _describe(db: Database, row: Any) -> tuple[str, str, str | None]:
     return status, lifecycle.refine(row, status).value, stall
 
 
-def get_run(db: Database, run_id: str) -> RunRow:
-    """What is this run? An unambiguous prefix of the id will do.
-
-    Raises:
-        RunNotFoundError: If no run, or more than one, answers to it.
-    """
-    return find_run(db, run_id)
-
-
 def run_configs(db: Database, run_ids: Sequence[str]) -> dict[str, dict[str, Any]]:
     """How were these runs configured? Ids that are not there are left out."""
     found: dict[str, dict[str, Any]] = {}
     with db.read() as connection:
-        for first in range(0, len(run_ids), _IDS_AT_ONCE):
-            wanted = Run.id.in_(run_ids[first : first + _IDS_AT_ONCE])
+        for part in in_parts(run_ids):
+            wanted = Run.id.in_(part)
             found |= {row.id: row.config for row in connection.execute(select(Run.id, Run.config).where(wanted))}
     return found
 
@@ -100,3 +88,14 @@ def list_resumes(db: Database, run_id: str) -> pd.DataFrame:
     )
     with db.read() as connection:
         return read_frame(connection, select(*columns).where(Resume.run_id == run_id).order_by(Resume.id))
+
+
+def get_rows(db: Database, run_ids: Sequence[str]) -> list[RunRow]:
+    """What are these runs? In the order of their ids as given; ids that are not there are left out."""
+    found: dict[str, RunRow] = {}
+    with db.read() as connection:
+        for part in in_parts(run_ids):
+            wanted = Run.id.in_(part)
+            rows = connection.execute(select(*RUN_COLUMNS).where(wanted)).all()
+            found |= {row.id: make_run_row(db, row) for row in rows}
+    return [found[run_id] for run_id in run_ids if run_id in found]

@@ -10,10 +10,10 @@ from sqlalchemy import select
 
 from emtc_core.errors import StorageError
 from storage.engine import Database
-from storage.liveness import LiveStatus, is_process_gone
 from storage.models import Run, SweepRow
-from storage.runs import RUN_COLUMNS, RunRow, make_run_row, observe
-from storage.sweeps import SweepStatus
+from storage.runs.ownership import LiveStatus, is_process_gone
+from storage.runs.rows import RUN_COLUMNS, RunRow, make_run_row, observe
+from storage.runs.sweeps import SweepStatus
 
 ENDED: frozenset[str] = frozenset({"finished", "stopped", "failed"})
 
@@ -57,7 +57,7 @@ class Sweep:
 
     @property
     def state(self) -> Literal["running", "paused", "finished", "stopped", "failed", "lost"]:
-        """Say in one word what goes on; `lost` means that runs are left and nobody starts them."""
+        """What goes on, in one word; `lost` means that runs are left and nobody starts them."""
         counts = self.counts
         if counts["running"]:
             return "running"

@@ -76,7 +76,7 @@ def read_number(text: str) -> float | None:
 
 
 def is_whole(text: str) -> bool:
-    """Tell whether a text is written as a whole number."""
+    """Whether a text is written as a whole number."""
     return text.lstrip("+-").isdecimal()
 
 

@@ -12,8 +12,8 @@ from app.sweeps.plan import make_plan
 from emtc_core.recorder import EvaluationRecord
 from storage.engine import Database
 from storage.queries.sweeps import sweep_runs
-from storage.recorder import DatabaseRecorder
-from storage.runs import finish_run, start_run
+from storage.recording.recorder import DatabaseRecorder
+from storage.runs.changes import finish_run, start_run
 
 LAMBDA = """
 name = "Weights *of* <b>losses</b>"

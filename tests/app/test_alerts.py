@@ -20,12 +20,11 @@ from app.cli.main import run
 from app.components.alert_toasts import choose
 from emtc_core.config.resolve import resolve
 from emtc_core.errors import ConfigError, StorageError
-from storage.control import command_log
+from storage.alerts import NAME, RunFacts, mark_read, read_keys
 from storage.engine import Database, files_root, open_database
-from storage.inbox import NAME, mark_read, read_keys
 from storage.models import Evaluation, MetricRow, Run
-from storage.queries.alerts import RunFacts
-from storage.runs import create_run, finish_run, start_run
+from storage.runs.changes import create_run, finish_run, start_run
+from storage.runs.control import command_log
 from tests.require import require
 from tests.storage.records import CONFIG, ME
 
@@ -56,7 +55,7 @@ def test_a_run_that_trains_well_is_no_news():
 @pytest.mark.parametrize(
     ("changes", "kind", "fragment"),
     [
-        ({"status": "finished", "ended_at": EARLIER}, "finished", "after 500 steps with a win rate of 50%"),
+        ({"status": "finished", "ended_at": EARLIER}, "finished", "after 500 steps with a last win rate of 50%"),
         ({"status": "failed", "ended_at": EARLIER, "error": "No map."}, "failed", "No map."),
         ({"status": "lost"}, "lost", "gone without a word"),
         (
@@ -155,7 +154,7 @@ def test_no_win_rate_is_told_where_the_return_decides_what_a_success_is(db):
             connection.execute(update(Run).where(Run.id == run_id).values(win_rate=0.0))
         finish_run(db, run_id, "finished")
     told = {alert.run_name: alert.sentence for alert in list_alerts(db)}
-    assert told == {"ruled": "Finished after 0 steps.", "flagged": "Finished after 0 steps with a win rate of 0%."}
+    assert told == {"ruled": "Finished after 0 steps.", "flagged": "Finished after 0 steps with a last win rate of 0%."}
 
 
 def test_the_database_tells_what_happened(db):

@@ -11,9 +11,9 @@ from app.figures.plotly_view import to_plotly
 from app.notebook.frozen import freeze
 from app.results import registry
 from emtc_core.errors import EmtcError
-from storage.bundles.shelf import shelve
+from storage.bundles.bundle_cache import cache_bundle
 from storage.engine import Database, open_database
-from storage.queries.runs import get_run
+from storage.runs.rows import find_run
 from tests.pages.seed import seed_run
 
 FIGURES = ("gate-dynamics", "learning-curves", "strategy-divergence")
@@ -63,14 +63,14 @@ def test_the_figures_are_the_same_bit_by_bit(seeded, tmp_path: Path, capsys, mon
 def test_every_figure_of_a_whole_bundle_is_frozen_to_the_same_json(seeded, tmp_path: Path) -> None:
     db, run_id = seeded
     assert run(["bundle", run_id, "--whole", "--out", str(tmp_path / "s.emtc"), "--db", db.url]) == 0
-    there = open_database(shelve(tmp_path / "s.emtc").url, read_only=True)
+    there = open_database(cache_bundle(tmp_path / "s.emtc").url, read_only=True)
     drawn = []
     for name, figure in registry.FIGURES.items():
         try:
-            mine = figure.make(db, [get_run(db, run_id)])
+            mine = figure.make(db, [find_run(db, run_id)])
         except EmtcError:  # one run does not make this figure
             continue
-        theirs = figure.make(there, [get_run(there, run_id)])
+        theirs = figure.make(there, [find_run(there, run_id)])
         assert json.dumps(freeze(theirs)) == json.dumps(freeze(mine)), name
         assert to_plotly(theirs).to_json() == to_plotly(mine).to_json(), name
         drawn.append(name)
@@ -84,7 +84,7 @@ def test_an_import_makes_the_run_one_s_own(seeded, tmp_path: Path, capsys) -> No
     assert run(["open", out, "--import", "--db", own]) == 0
     assert f"Imported 1 run into {own}: {run_id}." in capsys.readouterr().err
     mine = open_database(own)
-    assert get_run(mine, run_id).config == get_run(db, run_id).config
+    assert find_run(mine, run_id).config == find_run(db, run_id).config
     assert run(["open", out, "--import", "--db", own]) == 2
     assert "are here already" in capsys.readouterr().err
 
@@ -104,7 +104,7 @@ def test_the_app_is_started_on_it_and_may_only_read(seeded, tmp_path: Path, monk
     assert started["command"][:5] == [sys.executable, "-P", "-m", "streamlit", "run"]
     assert Path(started["command"][5]).is_file()
     assert started["read_only"] == "1"
-    assert get_run(open_database(started["url"], read_only=True), run_id).name == "Seeded run"
+    assert find_run(open_database(started["url"], read_only=True), run_id).name == "Seeded run"
 
 
 @pytest.mark.parametrize(

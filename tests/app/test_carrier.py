@@ -12,11 +12,11 @@ from app.runs.resume import look
 from emtc_core.checkpoint_file import name_checkpoint, verify, write_checkpoint
 from emtc_core.errors import StorageError
 from storage.engine import Database, open_database
-from storage.marks import MARK
+from storage.files.places import run_folder
+from storage.files.remote import Remote, RunFiles
+from storage.files.writer_lease import LEASE
 from storage.models import Run
-from storage.places import run_folder
-from storage.remote import Remote, RunFiles
-from storage.runs import find_run
+from storage.runs.rows import find_run
 from tests.pages.seed import seed_run
 from tests.process.trainers import wait_until
 
@@ -75,7 +75,7 @@ def test_another_machine_fetches_the_newest_and_as_many_are_kept(files, begin):
     _, elsewhere = begin("b")
     assert [path.name for path in elsewhere.glob("*.pt")] == [name_checkpoint(300)]
     assert verify(elsewhere / name_checkpoint(300)).env_step == 300
-    assert {found.name for found in files.list_files()} == {name_checkpoint(200), name_checkpoint(300), MARK}
+    assert {found.name for found in files.list_files()} == {name_checkpoint(200), name_checkpoint(300), LEASE}
 
 
 def test_the_last_checkpoint_has_arrived_when_a_trainer_leaves(files, begin):

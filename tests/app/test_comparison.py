@@ -1,5 +1,7 @@
 """Learning curves over seeds: groups, lines, captions and facets; which runs count, and what is said of the others."""
 
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -10,7 +12,7 @@ from app.results.curves import draw_comparison, split_panels
 from app.results.provenance import describe_runs, hash_config
 from app.results.quantities import EVALUATED, MU_W, WIN_RATE, find_quantity
 from app.results.series import Comparison, Seed, settle, split_curves
-from app.results.statistics import Reading
+from app.results.statistics import BOOTSTRAP_COVERS, Reading
 from tests.app.seed_cases import make_seed, stored
 
 
@@ -53,12 +55,27 @@ def test_a_run_without_a_point_makes_no_line_and_is_told(comparison) -> None:
     assert str(lost) in draw_comparison(comparison).caption
 
 
+def test_the_caption_says_how_many_episodes_of_an_evaluation_differ_where_that_was_counted(comparison, seeds) -> None:
+    assert "differ" not in draw_comparison(comparison).caption
+    counts = ([1.0, 9.0], [16.0], [9.0, 2.0, 12.0], [16.0])
+    counted = [replace(seed, distinct=np.array(each)) for seed, each in zip(seeds[:4], counts, strict=True)]
+    caption = draw_comparison(settle(counted)).caption
+    assert "Of the 16 episodes of an evaluation 1 to 16 differ, median 9. " in f"{caption} "
+    caption = draw_comparison(settle([*counted[1:2], *seeds[2:4]])).caption
+    assert "Of the 16 episodes of an evaluation 16 differ. Counted in 1 of the 3 runs." in caption
+
+
 def test_the_caption_says_statistic_band_seeds_and_the_order_of_averaging(comparison) -> None:
     caption = draw_comparison(comparison, Reading("iqm", "ci")).caption
-    assert "interquartile mean with 95 % bootstrap interval over seeds" in caption
+    assert (
+        "interquartile mean with 95 % interval (Wilson's score with Yuen's t; covers 92 to 100 %) over seeds" in caption
+    )
     assert "episodes are averaged per seed first" in caption
     assert "n = 2 seeds" in caption
-    assert "resamples whole seeds" in caption
+    assert "resampled" not in caption
+    said = draw_comparison(comparison, Reading("mean", "bootstrap")).caption
+    assert "mean with percentile bootstrap of 2000 draws over seeds" in said
+    assert BOOTSTRAP_COVERS in said
 
 
 def test_seeds_can_be_seen_as_faint_lines_outside_the_legend(comparison) -> None:

@@ -11,7 +11,7 @@ from emtc_core.errors import ConfigError, StorageError
 from storage.engine import Database, open_database
 from storage.projections import create_job, get_job
 from storage.queries.episodes import iter_states
-from storage.queries.memory import find_embedding, find_projection, get_point, get_snapshot, list_snapshots
+from storage.queries.memory import find_embedding, find_projection, get_node, get_snapshot, list_snapshots
 from tests.pages.seed import seed_run
 
 
@@ -29,7 +29,7 @@ def test_states_are_those_of_the_nodes(seeded: tuple[Database, int]) -> None:
     rows = np.random.default_rng(0).permutation(snapshot.size)[:20]
     states = read_states(db, snapshot, rows)
     for row, state in zip(rows, states, strict=True):
-        assert np.array_equal(state, get_point(db, snapshot_id, int(snapshot.slot[row])).state)
+        assert np.array_equal(state, get_node(db, get_snapshot(db, snapshot_id), int(snapshot.slot[row])).state)
 
 
 def test_states_that_are_gone_are_a_sentence(seeded: tuple[Database, int]) -> None:

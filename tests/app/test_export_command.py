@@ -8,7 +8,7 @@ import pytest
 
 from app.cli.main import run
 from storage.engine import open_database
-from storage.queries.episodes import list_playbacks
+from storage.queries.episode_search import find_playbacks
 from tests.pages.seed import seed_run
 
 MAGIC = {"svg": b"<?xml", "pdf": b"%PDF", "png": b"\x89PNG", "html": b"<!doctype html>", "csv": b"panel"}
@@ -49,6 +49,8 @@ def test_the_memory_atlas_names_what_its_colors_mean(seeded, tmp_path: Path) -> 
         (["--table", "losses"], "must be one of comparisons, runs, win-rates"),
         (["--figure", "learning-curves", "--center", "average", "--out", "x.svg"], "must be one of mean, median, iqm"),
         (["--table", "win-rates", "--band", "wide"], "must be one of std, se, ci"),
+        (["--table", "win-rates", "--final", "best"], "must be one of last-tenth, last, got 'best'"),
+        (["--table", "transitions", "--final", "last"], "would change nothing in a raw table"),
         ([], "--figure or --table"),
     ],
 )
@@ -78,7 +80,7 @@ def test_images_carry_their_runs_and_their_statistic(seeded, tmp_path: Path) -> 
         content = out.read_bytes()
         if format != "pdf":  # compressed there
             assert f"run {run_id}: emtc-qplex on 3m, seed 1, config ".encode() in content
-            assert b"interquartile mean with 95 % bootstrap interval over seeds" in content
+            assert b"interquartile mean with 95 % interval (Wilson" in content
 
 
 def test_figures_of_many_runs_choose_their_runs_by_map_and_algorithm(seeded, tmp_path: Path, capsys) -> None:
@@ -121,7 +123,7 @@ def test_a_playback_stands_beside_an_episode_of_another_run(seeded, tmp_path: Pa
     url, run_id = seeded
     db = open_database(url)
     other = seed_run(db, name="Another")
-    step = list_playbacks(db, other)["env_step"].iloc[0]
+    step = find_playbacks(db, other).frame["env_step"].iloc[0]
     db.dispose()
     out = tmp_path / "both.svg"
     arguments = ["export", run_id, other, "--replay", "1", "--beside", f"{step}-0", "--out", str(out), "--db", url]

@@ -10,17 +10,21 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from sqlalchemy import insert
+from sqlalchemy import insert, update
 
 from app.cli.main import run
+from app.results.finals import name_final
 from app.results.kinds import OPTIONS, OVER_SEEDS, Options
+from app.results.quantities import ROBUST, TRAINED
+from app.results.rates import rate_of_final
 from app.results.registry import FIGURES, TABLES
 from app.results.select import select_runs
+from app.results.series import read_seeds
 from app.theme import METHOD
 from emtc_core.errors import ConfigError
 from storage.engine import Database, open_database
-from storage.models import Evaluation, Run
-from tests.app.seed_cases import stored
+from storage.models import Evaluation, MetricRow, Run
+from tests.app.seed_cases import make_seed, stored
 
 MADE_AT = datetime(2026, 1, 1, tzinfo=UTC)
 RAMP = [(0, 0.0), (500, 0.5), (1000, 1.0)]
@@ -40,6 +44,8 @@ class Runs:
         points: list[tuple[int, float | None]] = RAMP,
         status: str = "finished",
         env_steps: int = 1000,
+        robust: float | None = None,
+        trained: float | None = None,
         **arguments: Any,
     ) -> str:
         """Add a run with its win rates and return its id."""
@@ -56,9 +62,11 @@ class Runs:
         with self.db.transaction() as connection:
             connection.execute(insert(Run), row)
             for step, rate in points:
-                connection.execute(
-                    insert(Evaluation), {"run_id": run_id, "env_step": step, "win_rate": rate or 0.0, **played}
-                )
+                place = {"run_id": run_id, "env_step": step}
+                rates = {"win_rate": rate or 0.0, "robust_win_rate": robust}
+                connection.execute(insert(Evaluation), place | rates | played)
+                if trained is not None:
+                    connection.execute(insert(MetricRow), place | {"name": "rollout/win_rate", "value": trained})
         return run_id
 
     def export(self, *arguments: str) -> int:
@@ -94,10 +102,14 @@ def draw(runs: Runs, figure: str, tmp_path: Path, *arguments: str) -> pd.DataFra
     return pd.read_csv(out)
 
 
+NUMBERS = tuple(f" {part}" for part in ("value", "low", "high", "n", "statistic", "interval"))
+
+
 def tabulate(runs: Runs, table: str, capsysbinary, *arguments: str) -> tuple[pd.DataFrame, str]:
     assert runs.export("--table", table, *arguments) == 0
     written = capsysbinary.readouterr().out
-    return pd.read_csv(io.BytesIO(written), comment="#"), written.decode()
+    read = pd.read_csv(io.BytesIO(written), comment="#")
+    return read.drop(columns=[name for name in read if name.endswith(NUMBERS)]), written.decode()
 
 
 @pytest.mark.parametrize("figure", ["ablation", "learning-curves"])
@@ -129,6 +141,31 @@ def test_every_figure_over_seeds_draws_the_center_and_the_band_that_were_asked_f
     assert (last["iqm"]["low"], last["iqm"]["high"]) == (0.0, share)
 
 
+@pytest.mark.parametrize("figure", ["learning-curves", "mu-w", "tau-study", "mu-w-by-delta", "performance-profile"])
+def test_the_csv_of_a_figure_says_of_every_point_which_statistic_it_is_and_of_how_many_seeds(
+    runs, tmp_path, figure
+) -> None:
+    spread_runs(runs, "gate.enabled=false")
+    arguments = [] if figure == "performance-profile" else ["--band", "ci"]
+    frame = draw(runs, figure, tmp_path, *arguments).query("panel != 'τ'")
+    assert (frame["n"] == 4).all()
+    assert frame["statistic"].str.contains("95 % interval").all()
+    assert frame["low"].between(0, 1).all()
+    assert frame["high"].between(0, 1).all()
+
+
+def test_ci_and_bootstrap_are_two_bands_and_each_says_its_name(runs, capsysbinary, tmp_path) -> None:
+    spread_runs(runs)
+    names = {}
+    for band in ("ci", "bootstrap"):
+        assert runs.export("--table", "win-rates", "--band", band) == 0
+        names[band] = pd.read_csv(io.BytesIO(capsysbinary.readouterr().out))["3m interval"].iloc[0]
+        assert runs.export("--table", "win-rates", "--band", band, "--format", "latex") == 0
+        assert names[band].replace("%", "").split()[0] in capsysbinary.readouterr().out.decode()
+    assert names["ci"].startswith("95 % interval (Wilson's score")
+    assert names["bootstrap"] == "percentile bootstrap of 2000 draws"
+
+
 @pytest.mark.parametrize("figure", ["lambda-heatmap", "augmentation", "mu-w-by-delta"])
 def test_final_numbers_of_studies_follow_the_center(runs, tmp_path, figure) -> None:
     spread_runs(runs, "gate.enabled=false")
@@ -136,6 +173,135 @@ def test_final_numbers_of_studies_follow_the_center(runs, tmp_path, figure) -> N
         center: draw(runs, figure, tmp_path, "--center", center)["value"].iloc[-1] for center in ("mean", "median")
     }
     assert found == {"mean": 0.25, "median": 0.0}
+
+
+def swing(runs: Runs, *overrides: str, **arguments: Any) -> None:
+    """Two seeds that win one of their last three evaluations of the budget's last tenth, the very last one."""
+    for seed in (1, 2):
+        runs.add(*overrides, seed=seed, points=[(500, 1.0), (920, 0.0), (960, 0.0), (1000, 1.0)], **arguments)
+
+
+@pytest.mark.parametrize("figure", ["lambda-heatmap", "augmentation", "mu-w-by-delta"])
+def test_final_numbers_of_studies_are_means_over_the_last_tenth_or_the_last_evaluation(runs, tmp_path, figure) -> None:
+    swing(runs, "gate.enabled=false")
+    mean, last = (draw(runs, figure, tmp_path, "--final", rule).iloc[-1] for rule in ("last-tenth", "last"))
+    assert (round(mean["value"], 3), last["value"]) == (0.333, 1.0)
+    assert draw(runs, figure, tmp_path).iloc[-1]["value"] == mean["value"]
+
+
+@pytest.mark.parametrize(
+    ("table", "column", "mean", "last"),
+    [
+        ("win-rates", "3m", "33.3 ± 0.0 (n = 2 of 5)", "100.0 ± 0.0 (n = 2 of 5)"),
+        ("augmentation", "3m", "0.333 ± 0.000 (n = 2)", "1.000 ± 0.000 (n = 2)"),
+        ("gate-readings", None, "33.3 [5.0–82.6]", "100.0 [16.5–100.0]"),  # of 96 and of 32 episodes, t = 12.7
+    ],
+)
+def test_tables_of_final_numbers_take_either_and_csv_says_which(runs, capsysbinary, table, column, mean, last) -> None:
+    for noise in ("0.05", "0.1"):
+        swing(runs, f"embed.sigma={noise}")
+    for rule, cell, name in (("last-tenth", mean, "final win rate"), ("last", last, "last win rate")):
+        frame, text = tabulate(runs, table, capsysbinary, "--final", rule)
+        assert frame[column or f"{name} [%]"].tolist()[0] == cell
+        assert name_final(rule).partition("(")[2] in text
+        assert "#" not in text
+
+
+def test_falls_are_a_table_of_their_own(runs, capsysbinary) -> None:
+    swing(runs)
+    frame, _ = tabulate(runs, "falls", capsysbinary, "--center", "median", "--band", "none")
+    assert frame.iloc[0].tolist() == [
+        *("3m", "EMTC(QPLEX)", 2, 2, 2.0, 3.0, 66.7),
+        "seed 1: 2 of 3; seed 2: 2 of 3",
+    ]
+    assert runs.export("--table", "falls", "--final", "last") == 2
+    assert b"--final would change nothing in the table falls" in capsysbinary.readouterr().err
+
+
+RATED = {
+    "greedy": (
+        "100.0",
+        "final win rate [%] (mean of the evaluations in the last tenth of the budget), mean over seeds",
+    ),
+    "robust": (
+        "25.0",
+        "final robust win rate [%] (mean of the evaluations in the last tenth of the budget, each the share won of as "
+        "many greedy episodes from starts shifted by up to 0.05 cells), mean over seeds",
+    ),
+    "training": (
+        "75.0",
+        "final training win rate [%] (mean of the reports in the last tenth of the budget, each the share won of the "
+        "training episodes since the last report, played with exploration), mean over seeds",
+    ),
+}
+
+
+@pytest.mark.parametrize("rate", RATED)
+def test_the_table_of_win_rates_is_made_of_the_rate_that_was_asked_for_and_says_which(runs, capsysbinary, rate) -> None:
+    runs.add(robust=0.25, trained=0.75)
+    text, statistic = RATED[rate]
+    assert runs.export("--table", "win-rates", "--rate", rate) == 0
+    row = pd.read_csv(io.BytesIO(capsysbinary.readouterr().out)).iloc[0]
+    assert (row["3m"], row["3m statistic"]) == (f"{text} (n = 1 of 5)", statistic)
+    assert runs.export("--table", "win-rates", "--rate", rate, "--format", "markdown") == 0
+    caption = capsysbinary.readouterr().out.decode()
+    assert statistic.partition(" (")[0].capitalize() in caption
+    if rate == "greedy":
+        runs.export("--table", "win-rates")
+        assert f"{text} (n = 1 of 5)" in capsysbinary.readouterr().out.decode()
+
+
+@pytest.mark.parametrize(
+    ("rate", "reason"),
+    [
+        ("robust", "no robust win rate: no evaluation from shifted starts (skirmish with eval.robust_jitter)"),
+        ("training", "no training win rate was logged"),
+    ],
+)
+def test_a_run_without_the_rate_that_was_asked_for_is_left_out_and_listed_with_the_reason(
+    runs, capsysbinary, rate, reason
+) -> None:
+    runs.add(robust=0.25, trained=0.75)
+    without = runs.add(algo="qmix")
+    assert runs.export("--table", "win-rates", "--rate", rate) == 0
+    text = capsysbinary.readouterr().out.decode()
+    assert pd.read_csv(io.StringIO(text), comment="#")["variant"].tolist() == ["EMTC(QPLEX)"]
+    assert f"# run {without} (QMIX on 3m; seed 1): {reason}; finished at 1000 of 1000 env steps\n" in text
+
+
+def test_tests_of_variants_take_the_same_rate(runs, capsysbinary) -> None:
+    for seed in (1, 2):
+        runs.add(robust=0.25, seed=seed)
+        runs.add(robust=0.75, seed=seed, algo="qmix")
+    differences = []
+    for rate in ("greedy", "robust"):
+        assert runs.export("--table", "comparisons", "--rate", rate) == 0
+        row = pd.read_csv(io.BytesIO(capsysbinary.readouterr().out)).iloc[0]
+        differences.append(row["difference [%] value"])
+        assert f"final {'robust ' if rate == 'robust' else ''}win rate [%]" in row["difference [%] statistic"]
+    assert differences == [0.0, -50.0]
+
+
+def test_the_interval_of_a_training_rate_counts_an_episode_for_each_report() -> None:
+    seeds = [make_seed(f"a{k}", [(k * 10, 1.0) for k in range(91, 101)], seed=k) for k in (1, 2)]
+    assert rate_of_final(seeds, "last-tenth", of=TRAINED).episodes == 10
+    assert rate_of_final(seeds, "last-tenth", of=ROBUST).episodes == 160
+
+
+def test_learning_curves_read_how_many_episodes_differ_and_the_robust_rate_says_nothing_of_it(runs) -> None:
+    made = [runs.add(robust=0.5, seed=seed) for seed in (1, 2)]
+    with runs.db.transaction() as connection:
+        connection.execute(update(Evaluation).where(Evaluation.run_id == made[0]).values(distinct=3))
+    rows = select_runs(runs.db, made)
+    assert [seed.distinct.tolist() for seed in read_seeds(runs.db, rows)] == [[3, 3, 3], []]
+    assert [len(seed.distinct) for seed in read_seeds(runs.db, rows, ROBUST)] == [0, 0]
+    caption = FIGURES["learning-curves"].make(runs.db, rows).caption
+    assert "Of the 16 episodes of an evaluation 3 differ. Counted in 1 of the 2 runs." in caption
+
+
+def test_a_rate_that_no_table_knows_is_refused(runs, capsysbinary) -> None:
+    assert runs.export("--table", "win-rates", "--rate", "lucky") == 2
+    assert "must be one of greedy, robust, training" in capsysbinary.readouterr().err.decode()
 
 
 @pytest.mark.parametrize("table", ["win-rates", "mu-w"])
@@ -153,7 +319,10 @@ VALUES: dict[str, Any] = {
     "color": "xi",
     "method": "pca",
     "episodes": (1, 2),
+    "refit_every": 10_000,
     "include_unfinished": True,
+    "final": "last",
+    "rate": "robust",
 }
 
 
@@ -275,7 +444,7 @@ def test_a_share_of_the_training_is_of_what_was_asked_not_of_what_was_evaluated(
 def test_every_figure_over_seeds_says_what_it_averages_on_itself(runs, tmp_path) -> None:
     runs.add("gate.enabled=false")
     for name, kind in FIGURES.items():
-        if kind.takes == OVER_SEEDS:
+        if kind.takes >= OVER_SEEDS:
             out = tmp_path / f"{name}.svg"
             assert runs.export("--figure", name, "--center", "iqm", "--out", str(out)) == 0
             drawn = out.read_text(encoding="utf-8").partition("</metadata>")[2]

@@ -153,6 +153,27 @@ def test_where_the_return_decides_outcomes_draw_that_share_and_name_the_threshol
     assert (plain.panels[0].title, plain.panels[0].lines[0].y.tolist()) == ("win rate", [0, 0, 0])
 
 
+def test_copies_of_one_battle_count_once_in_the_band_and_the_other_rates_stand_beside():
+    counted = {"distinct": [4, 16], "robust_win_rate": [0.25, 0.5]}
+    frame = pd.DataFrame(
+        {"env_step": [1, 2], "episodes": 16, "wins": 8, "win_rate": 0.5, "return_mean": 1.0, **counted}
+    )
+    chart = draw_outcomes(frame, pd.DataFrame(), run="r", metrics=logged(rollout__win_rate=0.1))
+    greedy, robust, training = chart.panels[0].lines
+    low, high = wilson_interval(np.array([2.0, 8.0]), np.array([4.0, 16.0]))
+    assert (greedy.low.tolist(), greedy.high.tolist()) == (low.tolist(), high.tolist())
+    assert robust.y.tolist() == [0.25, 0.5]
+    assert training.y.tolist() == [0.1, 0.2]
+    assert "(of the last evaluation's 16: 16)" in chart.caption
+
+
+def test_an_evaluation_of_an_earlier_version_has_the_band_of_all_its_episodes():
+    frame = pd.DataFrame({"env_step": [1], "episodes": 16, "wins": 8, "win_rate": 0.5, "return_mean": 1.0})
+    (line,) = draw_outcomes(frame, pd.DataFrame(), run="r").panels[0].lines
+    low, high = wilson_interval(np.array([8.0]), np.array([16.0]))
+    assert (line.low[0], line.high[0]) == (low[0], high[0])
+
+
 def test_wilson_interval_matches_a_hand_calculation():
     low, high = wilson_interval(np.array([0.0, 8.0]), np.array([16.0, 16.0]))
     assert low[0] == 0

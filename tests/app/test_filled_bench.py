@@ -3,11 +3,11 @@
 from app.bench.end_to_end import run_filled
 from app.bench.filled import save_filled_state
 from app.runs.versions import library_versions
-from emtc_core.checkpoint import CheckpointStore
 from emtc_core.config.resolve import resolve
+from emtc_core.training.checkpoint import CheckpointStore
 from storage.engine import open_database
-from storage.places import run_folder
-from storage.runs import create_run
+from storage.files.places import run_folder
+from storage.runs.changes import create_run
 
 FAST = ["embed.min_entries=64", "embed.batch=64", "train.burn_in=8", "train.batch=8"]
 

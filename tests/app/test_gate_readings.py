@@ -1,18 +1,28 @@
 """One recorded stream under every reading: the same numbers as were recorded, and words that fit the curves."""
 
+import shutil
+from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
+from app.figures.chart import Chart
 from app.figures.readings import Reading, describe_shape, draw_readings
+from app.runs import kept_readings
 from app.runs.readings import READINGS, configure, make_gate_readings
-from emtc_core.config.resolve import resolve
+from emtc_core.config.resolve import config_from_stored, resolve
 from emtc_core.envs.registry import get_env_info
 from emtc_core.errors import ConfigError
-from emtc_core.readings import read_stream
 from emtc_core.recorder import ListRecorder
+from emtc_core.training.readings import read_stream
+from storage.engine import Database, open_database
+from storage.queries.episodes import iter_trajectories, list_episodes
+from storage.recording.recorder import DatabaseRecorder
+from storage.runs.changes import create_run
+from storage.runs.rows import RunRow, find_run
 from tests.core.test_trainer import make_trainer
 
 
@@ -89,3 +99,114 @@ def _as_episode(record):  # the recorder keeps no observations, and nothing here
 def test_more_than_one_run_is_refused() -> None:
     with pytest.raises(ConfigError, match="judges the episodes of one run, got 2 runs"):
         make_gate_readings(None, [None, None], on_progress=print)  # type: ignore[arg-type]
+
+
+# ---- the whole figure ----
+
+
+@pytest.fixture
+def recorded(tmp_path: Path) -> tuple[Database, list[RunRow]]:
+    """A run of 600 steps in a database."""
+    db = open_database(f"sqlite:///{tmp_path / 'x.db'}")
+    config = resolve(map="3m", steps=600, overrides=["train.burn_in=999"])
+    trainer, recorder = make_trainer(config, tmp_path)
+    trainer.run()
+    run_id = create_run(db, config.model_dump(mode="json"), target_steps=600, versions={}, name="a run")
+    with closing(DatabaseRecorder(db, run_id)) as into:
+        for record in recorder.episodes:
+            into.record_episode(record)
+    return db, [find_run(db, run_id)]
+
+
+def _draw(recorded: tuple[Database, list[RunRow]], **options: int) -> tuple[Chart, list[tuple[str, float, float]]]:
+    """The figure, and what was heard of its progress."""
+    heard: list[tuple[str, float, float]] = []
+    chart = make_gate_readings(*recorded, on_progress=lambda *told: heard.append(told), **options)
+    return chart, heard
+
+
+def _values(chart: Chart) -> list[np.ndarray]:
+    return [line.y for panel in chart.panels for line in panel.lines]
+
+
+def test_each_curve_is_what_its_reading_says_alone(recorded: tuple[Database, list[RunRow]]) -> None:
+    chart, _ = _draw(recorded)
+    db, (row,) = recorded
+    run = config_from_stored(row.config)
+    episodes = [
+        _as_episode(told) for told in iter_trajectories(db, row.id, range(1, 1 + len(list_episodes(db, row.id))))
+    ]
+    for preset, panel in zip(READINGS, chart.panels[::2], strict=True):
+        points = read_stream(configure(run, preset, steps=row.env_steps), get_env_info(run.env), episodes)
+        np.testing.assert_array_equal(panel.lines[0].y, [point.delta_new[0] for point in points])
+        assert np.isfinite(panel.lines[0].y).any() or preset == "emu_index"  # whose index is not built in 600 steps
+
+
+def test_progress_names_the_readings_and_their_share(recorded: tuple[Database, list[RunRow]]) -> None:
+    _, heard = _draw(recorded)
+    assert list(dict.fromkeys(names for names, _, _ in heard)) == [
+        "paper, prewrite",
+        "emu_index",
+        "literal_raw",
+        "wide",
+    ]
+    of_all = [share for _, _, share in heard]
+    assert of_all == sorted(of_all)
+    assert (of_all[0] < 0.05, of_all[-1]) == (True, 1.0)
+    assert [share for names, share, _ in heard if names == "wide"][-1] == 1.0
+
+
+def test_an_interrupted_export_goes_on_where_it_was(recorded: tuple[Database, list[RunRow]]) -> None:
+    def interrupt(names: str, share: float, of_all: float) -> None:
+        if of_all > 0.6:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        make_gate_readings(*recorded, on_progress=interrupt)
+    later, heard = _draw(recorded)
+    assert {names for names, _, _ in heard} == {"literal_raw", "wide"}
+    again, nothing = _draw(recorded)
+    assert nothing == []
+    shutil.rmtree(recorded[0].path.with_name("x.files"))
+    fresh, _ = _draw(recorded)
+    for chart in (later, again):
+        assert chart.caption == fresh.caption
+        assert all(map(np.array_equal, _values(chart), _values(fresh), [True] * 100))
+
+
+def test_what_was_kept_is_of_no_use_to_other_options_or_a_longer_run(
+    recorded: tuple[Database, list[RunRow]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    db, (row,) = recorded
+    _draw(recorded)
+    assert _draw(recorded, refit_every=100)[1]
+    assert _draw((db, [replace(row, env_steps=row.env_steps - 1)]))[1]
+    monkeypatch.setattr(kept_readings, "_digest_of_core", lambda: "other code")
+    assert _draw(recorded)[1]
+
+
+def test_a_damaged_file_is_judged_again(recorded: tuple[Database, list[RunRow]]) -> None:
+    fresh, _ = _draw(recorded)
+    for file in recorded[0].path.parent.rglob("gate-reading-*-wide-*.json"):
+        file.write_text(file.read_text()[:-20])
+    again, heard = _draw(recorded)
+    assert {names for names, _, _ in heard} == {"wide"}
+    assert again.caption == fresh.caption
+
+
+def test_nothing_is_kept_where_this_process_may_only_read(
+    recorded: tuple[Database, list[RunRow]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("EMTC_READ_ONLY", "1")
+    _draw(recorded)
+    assert list(recorded[0].path.parent.rglob("gate-reading-*")) == []
+
+
+def test_coarser_refits_are_refits_at_that_interval_and_stand_in_the_caption(
+    recorded: tuple[Database, list[RunRow]],
+) -> None:
+    run = config_from_stored(recorded[1][0].config)
+    assert configure(run, "wide", steps=600).embed.interval == 1000
+    assert configure(run, "wide", steps=600, refit_every=250).embed.interval == 250
+    assert "refitted every 250 env steps (--refit-every)" in _draw(recorded, refit_every=250)[0].caption
+    assert "refitted" not in _draw(recorded)[0].caption

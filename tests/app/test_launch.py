@@ -12,10 +12,11 @@ from app.runs.resume import resume_run
 from emtc_core.config.resolve import resolve
 from emtc_core.errors import ConfigError, EnvUnavailableError, RunStateError
 from storage.engine import open_database
-from storage.places import run_folder
+from storage.files.places import run_folder
 from storage.projections import create_job, get_job
 from storage.queries.memory import find_projection, get_snapshot, list_snapshots
-from storage.queries.runs import get_run, list_runs
+from storage.queries.runs import list_runs
+from storage.runs.rows import find_run
 from tests.pages.seed import seed_failed_run, seed_run
 
 PATIENCE_S = 120
@@ -44,14 +45,14 @@ def test_one_press_makes_one_run_that_trains_in_a_process_of_its_own(db):
     first = launch_run(db, config, name="twice", launch_token="token")
     assert launch_run(db, config, name="twice", launch_token="token") == first
     assert len(list_runs(db)) == 1
-    row = get_run(db, first)
+    row = find_run(db, first)
     assert row.pid is not None
     process = psutil.Process(row.pid)
     try:
         assert process.pid != psutil.Process().pid
-        wait_until(lambda: get_run(db, first).live_status == "running", "the start of the run")
+        wait_until(lambda: find_run(db, first).live_status == "running", "the start of the run")
         kill_run(db, first)
-        wait_until(lambda: get_run(db, first).live_status == "lost", "the notice of its death")
+        wait_until(lambda: find_run(db, first).live_status == "lost", "the notice of its death")
     finally:
         if process.is_running():
             process.kill()

@@ -16,7 +16,7 @@ from emtc_core.errors import ConfigError
 from storage.engine import Database, open_database
 from storage.queries.episodes import get_trajectory
 from storage.queries.memory import get_snapshot, list_snapshots
-from storage.queries.runs import get_run
+from storage.runs.rows import find_run
 from tests.pages.seed import seed_run
 
 
@@ -30,7 +30,7 @@ def seeded(tmp_path_factory: pytest.TempPathFactory):
 
 def test_memories_are_drawn_under_one_colour_scale(seeded) -> None:
     _, db, ids = seeded
-    maps = make_embedding_comparison(db, [get_run(db, run_id) for run_id in ids], method="pca")
+    maps = make_embedding_comparison(db, [find_run(db, run_id) for run_id in ids], method="pca")
     assert [panel.title for panel in maps.panels] == [f"tcse, 3m ({run_id})" for run_id in ids]
     assert maps.low == min(panel.low for panel in maps.panels)
     assert maps.high == max(panel.high for panel in maps.panels)
@@ -56,7 +56,7 @@ def _with(snapshot, h, embedding):
 
 def test_the_paths_go_through_the_nodes_that_the_episodes_met(seeded) -> None:
     _, db, ids = seeded
-    maps = make_strategy_divergence(db, [get_run(db, ids[0])])
+    maps = make_strategy_divergence(db, [find_run(db, ids[0])])
     snapshot = get_snapshot(db, int(list_snapshots(db, ids[0])["id"].iloc[-1]))
     assert "won" in maps.panels[0].title
     assert "lost" in maps.panels[1].title
@@ -75,7 +75,7 @@ def test_the_paths_go_through_the_nodes_that_the_episodes_met(seeded) -> None:
 
 def test_maps_can_be_kept_in_the_notebook(seeded) -> None:
     _, db, ids = seeded
-    maps = make_strategy_divergence(db, [get_run(db, ids[0])])
+    maps = make_strategy_divergence(db, [find_run(db, ids[0])])
     kept = thaw(freeze(maps))
     assert isinstance(kept, Maps)
     pd.testing.assert_frame_equal(kept.to_frame(), maps.to_frame())
@@ -108,7 +108,7 @@ def test_chosen_episodes_are_followed_and_unusable_ones_refused(seeded, tmp_path
     assert run([*command, "--episodes", "2"]) == 2
     assert "two numbers" in capsys.readouterr().err
     with pytest.raises(ConfigError, match="two or three runs"):
-        make_embedding_comparison(db, [get_run(db, ids[0])])
+        make_embedding_comparison(db, [find_run(db, ids[0])])
 
 
 def test_the_encoders_are_timed_beside_each_other(capsys) -> None:

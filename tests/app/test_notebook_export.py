@@ -19,7 +19,14 @@ from app.cli.main import run
 from app.figures.chart import Chart, Line, Mark, Panel
 from app.figures.cloud import QUANTITIES, Cloud
 from app.figures.heatmap import Grid, Heatmap
-from app.figures.live import GATE_METRICS, draw_gate_dynamics, draw_gate_effect, draw_metrics, draw_outcomes
+from app.figures.live import (
+    GATE_METRICS,
+    TRAINING_RATES,
+    draw_gate_dynamics,
+    draw_gate_effect,
+    draw_metrics,
+    draw_outcomes,
+)
 from app.figures.memory import draw_memory
 from app.figures.selection import draw_selection
 from app.figures.trajectory import draw_trajectory
@@ -44,11 +51,12 @@ from emtc_core.errors import StorageError
 from storage.engine import Database, open_database
 from storage.notebook import create_entry
 from storage.queries.curves import evaluations, metric, training_episodes
-from storage.queries.episodes import get_playback, get_trajectory, list_playbacks
+from storage.queries.episode_search import find_playbacks
+from storage.queries.episodes import get_playback, get_trajectory
 from storage.queries.gate import gate_stats
 from storage.queries.memory import get_snapshot, list_snapshots
-from storage.queries.runs import get_run
-from storage.runs import delete_run
+from storage.runs.removal import delete_run
+from storage.runs.rows import find_run
 from tests.pages.seed import seed_run
 
 HOSTILE = (
@@ -116,7 +124,7 @@ def seeded(tmp_path_factory: pytest.TempPathFactory) -> tuple[Database, str]:
 
 def pin(db: Database, figure: Chart | Cloud, run_id: str, page: str, title: str = "Pinned", **rest) -> int:
     facts, query = rest.get("facts", {}), rest.get("query", {"run": [run_id]})
-    view = make_view(page=page, figure=figure.name, query=query, runs=[get_run(db, run_id)], facts=facts)
+    view = make_view(page=page, figure=figure.name, query=query, runs=[find_run(db, run_id)], facts=facts)
     return create_entry(db, title=title, body=rest.get("body", ""), run_id=run_id, figure=freeze(figure), view=view)
 
 
@@ -244,9 +252,9 @@ def test_the_markdown_zip_has_fixed_names_only(seeded) -> None:
 def pinned_figures(db: Database, run_id: str) -> list[tuple[Chart | Cloud, int]]:
     snapshot = get_snapshot(db, int(list_snapshots(db, run_id)["id"].iloc[-1]))
     rows = sample_rows(snapshot, n=100, seed=3)
-    playback = list_playbacks(db, run_id).iloc[0]
+    playback = find_playbacks(db, run_id).frame.iloc[0]
     step, number = int(playback["env_step"]), int(playback["episode"])
-    name, names = get_run(db, run_id).name, ["train/loss", "embedder/info_nce_accuracy"]
+    name, names = find_run(db, run_id).name, ["train/loss", "embedder/info_nce_accuracy"]
     texts = {"title": "An 'atlas' \"{of}\"\n\\", "caption": "Caption."}
 
     def draw_map(drawn) -> Cloud:
@@ -270,13 +278,13 @@ def pinned_figures(db: Database, run_id: str) -> list[tuple[Chart | Cloud, int]]
         return draw_memory(snapshot, some, places, color="beta", colors=RED_GREEN, **labels, **texts)
 
     def draw_pair() -> Chart:
-        row = get_run(db, run_id)
+        row = find_run(db, run_id)
         first = make_replay(row, get_trajectory(db, run_id, 2), training=True)
         second = make_replay(row, get_playback(db, run_id, step, number), training=False)
         return join_values([replay.side for replay in tell_apart([first, second])])
 
     def draw_asked(question: Question, rows: NDArray[np.int64] | None = None) -> Chart:
-        rules = read_rules(get_run(db, run_id).config)
+        rules = read_rules(find_run(db, run_id).config)
         stream = read_stream(db, run_id, rules, until=snapshot.env_step)
         merged = None if question.delta_factor is None else merge_nodes(snapshot, rules, question.delta_factor)
         found = answer(snapshot, stream, rules, question, merged=merged, rows=rows)
@@ -287,7 +295,7 @@ def pinned_figures(db: Database, run_id: str) -> list[tuple[Chart | Cloud, int]]
     quantity, reading = find_quantity("win_rate"), {"center": "median", "band": "none"}
     compared = {"page": "compare", "facts": {"quantity": "win_rate", **reading}}
     gated = metric(db, run_id, GATE_METRICS)
-    runs = [get_run(db, run_id)]
+    runs = [find_run(db, run_id)]
     won = read_comparison(db, runs, quantity)
     losses = read_comparison(db, runs, find_quantity("train/loss"))
     logged = {"page": "compare", "facts": {"quantity": "train/loss", **reading}, "query": {"each": ["true"]}}
@@ -298,7 +306,15 @@ def pinned_figures(db: Database, run_id: str) -> list[tuple[Chart | Cloud, int]]
         (FIGURES["learning-curves"].make(db, runs), sweep),
         (draw_gate_dynamics(gate_stats(db, run_id), gated, run=name).within((0, 150)), live),
         (draw_gate_effect(gated, run=name).within((0, 150)), live),
-        (draw_outcomes(evaluations(db, run_id), training_episodes(db, run_id, 1000), run=name), {"page": "live"}),
+        (
+            draw_outcomes(
+                evaluations(db, run_id),
+                training_episodes(db, run_id, 1000),
+                run=name,
+                metrics=metric(db, run_id, TRAINING_RATES),
+            ),
+            {"page": "live"},
+        ),
         (
             draw_metrics(metric(db, run_id, names), names, run=name, chance=1 / 1024),
             {"page": "live", "facts": {"metrics": names}},

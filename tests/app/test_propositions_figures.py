@@ -7,7 +7,7 @@ from app.figures.chart import Chart
 from app.figures.export import EXPORT_FORMATS, export_figure
 from app.figures.plotly_view import to_plotly
 from app.figures.propositions import draw_proposition_1, draw_proposition_2
-from emtc_core.propositions import Proposition1, Proposition2
+from emtc_core.gate.propositions import Proposition1, Proposition2
 
 
 def make_first() -> Chart:

@@ -7,9 +7,9 @@ import pandas as pd
 import pytest
 
 from app.cli.main import run
-from storage.door import OpenDatabase, open_database
-from storage.runs import create_run
-from storage.tables import TABLE_NAMES, TableName
+from storage.api import OpenDatabase, open_database
+from storage.queries.tables import TABLE_NAMES, TableName
+from storage.runs.changes import create_run
 from tests.storage.records import CONFIG, record_everything
 
 pytest.importorskip("pyarrow")

@@ -17,12 +17,12 @@ from app.cli.main import run
 from app.raw import RAW_FORMATS, write_raw
 from app.results.marl_eval import to_marl_eval
 from emtc_core.errors import ConfigError
-from storage.care.thin import Thinning, thin_run
 from storage.engine import Database, open_database
+from storage.maintenance.thin import Thinning, thin_run
 from storage.models import Evaluation, Run, SweepRow, Transition
-from storage.queries.compare import get_rows
-from storage.runs import create_run
-from storage.tables import TABLE_NAMES
+from storage.queries.runs import get_rows
+from storage.queries.tables import TABLE_NAMES
+from storage.runs.changes import create_run
 from tests.app.seed_cases import stored
 from tests.storage.records import CONFIG, record_everything
 
@@ -66,7 +66,7 @@ def test_a_table_holds_what_is_stored(two, tmp_path: Path, table: str, format: s
 
 
 def open_rows(db: Database, run_id: str, table: str) -> list[dict]:
-    from storage.tables import read_parts
+    from storage.queries.tables import read_parts
 
     return [
         {field.name: value for field, value in zip(part.fields, row, strict=True)}

@@ -91,7 +91,7 @@ def test_centers_and_distribution_bands_stay_among_the_seeds(values, center, ban
     summary = Reading(center, band).summarize(values)
     least, greatest = values.min(axis=0) - 1e-12, values.max(axis=0) + 1e-12
     assert ((least <= summary.center) & (summary.center <= greatest)).all()
-    if band in ("ci", "iqr", "minmax"):
+    if band in ("bootstrap", "iqr", "minmax"):
         assert (least <= summary.low).all()
         assert (summary.low <= summary.high).all()
         assert (summary.high <= greatest).all()

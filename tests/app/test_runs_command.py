@@ -8,7 +8,8 @@ from app.cli.main import run
 from storage.engine import Database, open_database
 from storage.queries.run_table import count_runs
 from storage.queries.runs import list_runs
-from storage.runs import create_run, find_run, finish_run, start_run
+from storage.runs.changes import create_run, finish_run, start_run
+from storage.runs.rows import find_run
 from tests.pages.several import seed_runs
 from tests.storage.records import CONFIG, ME
 

@@ -17,7 +17,7 @@ from app.results.selection import Choice, describe, list_nodes
 from emtc_core.errors import ConfigError
 from storage.engine import open_database
 from storage.queries.episodes import get_trajectory, list_episodes
-from storage.queries.memory import get_node, get_point, get_snapshot, list_snapshots
+from storage.queries.memory import get_snapshot, list_snapshots
 from tests.pages.seed import seed_run
 
 
@@ -142,15 +142,6 @@ def test_rows_are_found_by_slot_as_one_by_one(seeded) -> None:
     slots = np.array([0, 5, snapshot.size - 1, snapshot.size + 7, -1])
     found = snapshot.rows_of(slots).tolist()
     assert found == [-1 if (row := snapshot.row_of(int(slot))) is None else row for slot in slots]
-
-
-def test_a_node_of_a_read_snapshot_is_the_one_that_the_database_names(seeded) -> None:
-    db, _, snapshot = seeded
-    for slot in (0, 11, int(snapshot.slot[-1])):
-        one, other = get_node(db, snapshot, slot), get_point(db, snapshot.id, slot)
-        for name in ("slot", "row", "h", "xi", "n_call", "n_xi", "t", "reward", "idx_next", "episode", "delta_mem"):
-            assert getattr(one, name) == getattr(other, name), name
-        assert one.trajectory.episode == other.trajectory.episode
 
 
 def test_the_opposite_of_an_episode_is_the_one_that_ended_most_differently(seeded) -> None:

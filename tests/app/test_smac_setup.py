@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from app.cli.main import run
-from emtc_core.envs.smac import fetch, places, setup
+from emtc_core.envs.smac import places, setup
 from emtc_core.envs.smac.maps import ARENA, SMAC_MAPS
 from emtc_core.errors import EnvUnavailableError
 from tests.require import require
@@ -22,7 +22,7 @@ from tests.require import require
 MAPS = sorted({*SMAC_MAPS, ARENA})
 
 
-def pack(entries: dict[str, bytes], folder: Path, name: str = fetch.MAPS_FILE) -> Path:
+def pack(entries: dict[str, bytes], folder: Path, name: str = setup.MAPS_FILE) -> Path:
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as opened:
         for entry, content in entries.items():
@@ -41,7 +41,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     brought = tmp_path / "brought"
     brought.mkdir()
     archive = pack({f"{name}.SC2Map": name.encode() for name in MAPS}, brought)
-    monkeypatch.setattr(fetch, "MAPS_SHA256", hashlib.sha256(archive.read_bytes()).hexdigest())
+    monkeypatch.setattr(setup, "MAPS_SHA256", hashlib.sha256(archive.read_bytes()).hexdigest())
     places._ANSWERS.clear()
     return tmp_path / "home"
 
@@ -83,7 +83,7 @@ class TestMaps:
         setup.bring_maps(home.parent / "brought")
         (folder / "corridor.SC2Map").unlink()
         (folder / "MMM.SC2Map.part").write_bytes(b"hal")
-        (home / "downloads" / fetch.MAPS_FILE).write_bytes(b"cut off")
+        (home / "downloads" / setup.MAPS_FILE).write_bytes(b"cut off")
         assert not setup.has_maps()
         setup.bring_maps(home.parent / "brought")
         assert (folder / "corridor.SC2Map").read_bytes() == b"corridor"
@@ -103,8 +103,8 @@ class TestMaps:
     def test_nothing_leaves_the_folder(self, tmp_path, name):
         archive = pack({"8m.SC2Map": b"8m", name: b"evil"}, tmp_path)
         with pytest.raises(EnvUnavailableError, match="is no sound archive of maps"):
-            fetch.unpack_maps(archive, tmp_path / "a" / "Maps")
-        assert [path.name for path in tmp_path.rglob("*")] == [fetch.MAPS_FILE]
+            setup.unpack_maps(archive, tmp_path / "a" / "Maps")
+        assert [path.name for path in tmp_path.rglob("*")] == [setup.MAPS_FILE]
 
     def test_a_bomb_a_torn_and_an_altered_archive_are_refused(self, tmp_path):
         bomb = pack({"3m.SC2Map": bytes(8 << 20)}, tmp_path, "bomb.zip")
@@ -114,7 +114,7 @@ class TestMaps:
         altered.write_bytes(whole[:2000] + bytes([whole[2000] ^ 1]) + whole[2001:])
         for archive in (bomb, torn, altered, tmp_path / "none.zip"):
             with pytest.raises(EnvUnavailableError, match="is no sound archive of maps"):
-                fetch.unpack_maps(archive, tmp_path / "Maps")
+                setup.unpack_maps(archive, tmp_path / "Maps")
         assert not (tmp_path / "Maps").exists()
 
 
@@ -125,7 +125,7 @@ class TestDownload:
         handler = type("Quiet", (http.server.SimpleHTTPRequestHandler,), {"log_message": lambda *_: None})
         served = http.server.ThreadingHTTPServer(("127.0.0.1", 0), lambda *a: handler(*a, directory=folder))
         threading.Thread(target=served.serve_forever, daemon=True).start()
-        monkeypatch.setattr(fetch, "MAPS_URL", f"http://127.0.0.1:{served.server_port}/{fetch.MAPS_FILE}")
+        monkeypatch.setattr(setup, "MAPS_URL", f"http://127.0.0.1:{served.server_port}/{setup.MAPS_FILE}")
         yield served
         served.shutdown()
         served.server_close()
@@ -136,13 +136,13 @@ class TestDownload:
         assert setup.has_maps()
 
     def test_one_that_is_not_there_says_how_to_go_on(self, home, server):
-        (home.parent / "brought" / fetch.MAPS_FILE).unlink()
+        (home.parent / "brought" / setup.MAPS_FILE).unlink()
         with pytest.raises(EnvUnavailableError, match=r"404.* emtc setup smac --from FOLDER"):
             setup.bring_maps(None)
 
     def test_the_published_address_and_sum_belong_to_one_commit(self):
-        assert fetch.SMACV2_COMMIT in fetch.MAPS_URL
-        assert any(fetch.SMACV2_COMMIT in source for source in setup.SOURCES)
+        assert setup.SMACV2_COMMIT in setup.MAPS_URL
+        assert any(setup.SMACV2_COMMIT in source for source in setup.SOURCES)
 
 
 CLASS = """

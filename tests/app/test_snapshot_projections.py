@@ -24,8 +24,8 @@ from storage.queries.memory import (
     get_snapshot,
     list_snapshots,
 )
-from storage.recorder import DatabaseRecorder
-from storage.runs import create_run
+from storage.recording.recorder import DatabaseRecorder
+from storage.runs.changes import create_run
 
 N = 150
 

@@ -16,7 +16,7 @@ from app.bench.storms.witness import Witness, count_rows, find_wrong
 from app.cli.main import run as emtc
 from emtc_core.errors import ConfigError
 from storage.engine import Database, open_database
-from storage.runs import create_run
+from storage.runs.changes import create_run
 from tests.hostile import tamper
 from tests.storage.records import CONFIG, record_everything
 

@@ -117,6 +117,13 @@ def test_the_same_file_is_the_same_sweep_and_more_seeds_extend_it():
     assert {run.key for run in first.runs} < {run.key for run in more.runs}
 
 
+def test_a_sweep_file_may_name_a_setting_by_its_former_key():
+    swept = plan("[grid]\ntrain.num_circle = [1, 2]")
+    assert sorted({run.config.train.updates_per_episode for run in swept.runs}) == [1, 2]
+    assert swept.id == "50724fd6"
+    assert swept.runs[0].key == "50724fd6-2f6bf7114e-1"
+
+
 def test_every_template_is_valid_and_asks_a_question():
     templates = list_templates()
     assert {name for name in templates if not name.endswith("-demo")} == {

@@ -7,6 +7,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from app.results.finals import name_final
+from app.results.intervals import CLAIMS, Rate
 from app.results.series import Seed, default_times, settle
 from app.results.statistics import Reading
 from app.results.win_rates import quote, tabulate_mu_w, tabulate_win_rates
@@ -70,7 +72,9 @@ def test_runs_that_have_not_finished_are_no_results_and_are_listed_in_every_form
     csv = export_table(table, "csv")
     assert csv.decode().endswith(f"\n# {reason.replace(',', '')}\n")
     assert len(pd.read_csv(io.BytesIO(csv), comment="#")) == len(table)
-    assert len(pd.read_csv(io.BytesIO(csv))) == len(table) + 2
+    remarks = csv.decode().count("\n# ")
+    assert remarks >= 2
+    assert len(pd.read_csv(io.BytesIO(csv))) == len(table) + remarks
 
 
 def test_an_unfinished_run_that_is_asked_for_has_a_dagger_and_is_never_bold(seeds) -> None:
@@ -109,13 +113,39 @@ def test_the_papers_steps_are_used_once_every_run_has_reached_them(seeds) -> Non
         (Reading("mean", "se"), "50.0 ± 17.7"),
         (Reading("median", "iqr"), "50.0 [25.0–75.0]"),
         (Reading("mean", "minmax"), "50.0 [0.0–100.0]"),
-        (Reading("mean", "ci"), "50.0 [20.0–80.0]"),
+        (Reading("mean", "ci"), "50.0 [0.9–99.1]"),  # t of 4 degrees of freedom: 2.776 · 39.53 / √5 = 49.1
+        (Reading("mean", "bootstrap"), "50.0 [20.0–80.0]"),
         (Reading("iqm", "none"), "50.0"),
     ],
 )
 def test_a_cell_quotes_its_statistic(reading, text) -> None:
     assert quote(np.array([0.0, 25.0, 50.0, 75.0, 100.0]), reading) == text
     assert quote(np.array([50.0]), reading) == "50.0"
+
+
+def test_a_win_rate_is_quoted_with_an_interval_that_stays_between_0_and_100() -> None:
+    """Three seeds that won all of 16 episodes: p > 48 / (48 + t²), t = 4.303 with 2 degrees of freedom."""
+    quoted = quote(np.full(3, 100.0), Reading("mean", "ci"), rate=Rate(100, 16))
+    assert quoted == "100.0 [72.2–100.0]"
+
+
+def test_csv_and_parquet_say_value_edges_seeds_statistic_and_interval_of_every_cell(seeds) -> None:
+    table = tabulate_win_rates(settle(seeds, final=True), Reading("mean", "ci"))
+    for read in (
+        pd.read_csv(io.BytesIO(export_table(table, "csv"))),
+        pd.read_parquet(io.BytesIO(export_table(table, "parquet"))),
+    ):
+        parts = ("value", "low", "high", "n", "statistic", "interval")
+        wanted = [name for map in ("3m", "8m") for name in (map, *(f"{map} {part}" for part in parts))]
+        assert read.columns.tolist() == ["variant", *wanted]
+        ours = read.set_index("variant").loc["EMTC(QPLEX)"]
+        assert (ours["3m"], ours["3m value"], ours["3m n"]) == ("95.0 [9.5–100.0] (n = 2 of 5)", 95.0, 2)
+        assert ours["3m low"] == pytest.approx(9.5, abs=0.05)
+        assert ours["3m statistic"] == f"{name_final('last-tenth', unit='%')}, mean over seeds"
+        assert ours["3m interval"] == str(CLAIMS["mean", True])
+        assert pd.isna(ours[["8m value", "8m low", "8m n", "8m statistic"]]).all()
+    assert "value" not in export_table(table, "latex").decode()
+    assert "value" not in export_table(table, "markdown").decode()
 
 
 NASTY = "emtc_qplex (a & b = 50 %, {c} #1 $x$ ~ ^ \\\\ <d> τ)"

@@ -30,7 +30,7 @@ from emtc_core.errors import ConfigError
 from emtc_core.learner.td import Incentive, gate_shares
 from storage.engine import open_database
 from storage.queries.memory import Snapshot, get_snapshot, list_snapshots
-from storage.queries.runs import get_run
+from storage.runs.rows import find_run
 from tests.pages.seed import TAU, seed_run
 from tests.reference.what_if import Stored, looped_links, looped_remerge, scaled
 
@@ -265,7 +265,7 @@ def test_slots_without_a_node_have_no_row() -> None:
 
 def test_the_stream_is_what_plain_sql_says(seeded) -> None:
     db, run_id = seeded
-    rules = read_rules(get_run(db, run_id).config)
+    rules = read_rules(find_run(db, run_id).config)
     until = int(list_snapshots(db, run_id)["env_step"].iloc[0])
     stream = read_stream(db, run_id, rules, until=until, limit=40)
     with sqlite3.connect(db.path) as connection:
@@ -283,7 +283,7 @@ def test_the_stream_is_what_plain_sql_says(seeded) -> None:
 
 def test_a_target_that_goes_on_after_a_time_limit_ends_where_h_next_is_0(seeded) -> None:
     db, run_id = seeded
-    rules = read_rules(get_run(db, run_id).config)
+    rules = read_rules(find_run(db, run_id).config)
     until = int(list_snapshots(db, run_id)["env_step"].iloc[-1])
     before = read_stream(db, run_id, rules, until=until)
     last = int(np.flatnonzero(before.ends)[1]) + 1
@@ -297,7 +297,7 @@ def test_a_target_that_goes_on_after_a_time_limit_ends_where_h_next_is_0(seeded)
 def test_a_seeded_run_is_answered_as_plain_arithmetic_says(seeded) -> None:
     db, run_id = seeded
     snapshot = get_snapshot(db, int(list_snapshots(db, run_id)["id"].iloc[-1]))
-    rules = read_rules(get_run(db, run_id).config)
+    rules = read_rules(find_run(db, run_id).config)
     stream = read_stream(db, run_id, rules, until=snapshot.env_step)
     found = answer(snapshot, stream, rules, Question(tau_factor=0.5))
     with sqlite3.connect(db.path) as connection:
@@ -312,7 +312,7 @@ def test_a_run_without_a_gate_is_judged_by_what_it_looked_up(seeded) -> None:
     with db.transaction() as connection:
         connection.exec_driver_sql("UPDATE transitions SET delta_mem = NULL, beta = NULL, tau = NULL")
     snapshot = get_snapshot(db, int(list_snapshots(db, run_id)["id"].iloc[-1]))
-    rules = read_rules(get_run(db, run_id).config)
+    rules = read_rules(find_run(db, run_id).config)
     stream = read_stream(db, run_id, rules, until=snapshot.env_step)
     found = answer(snapshot, stream, rules, Question()).sets[0]
     assert np.isnan(found.recorded.beta).all()

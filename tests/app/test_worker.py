@@ -10,13 +10,13 @@ from sqlalchemy import update
 from app.sweeps.starting import Fitness, Starter
 from emtc_core.config.resolve import resolve
 from emtc_core.errors import StorageError
-from storage.claims import Claim, Worker, claim_any
 from storage.engine import Database, open_database
-from storage.lifecycle import State
 from storage.models import Run
 from storage.queries.runs import list_runs
-from storage.runs import find_run
-from storage.sweeps import PlannedRun, save_sweep
+from storage.runs.claims import Claim, Worker, claim_any
+from storage.runs.lifecycle import State
+from storage.runs.rows import find_run
+from storage.runs.sweeps import PlannedRun, save_sweep
 
 
 @pytest.fixture

@@ -17,11 +17,12 @@ from app.projections.snapshots import projection_params
 from app.projections.turning import draw_plane
 from app.results.selection import Choice
 from emtc_core.recorder import EvaluationRecord
-from storage.control import Heartbeat
 from storage.engine import open_database
-from storage.queries.memory import find_projection, get_point, get_snapshot, list_snapshots
-from storage.queries.runs import get_run, latest_run_id
-from storage.recorder import DatabaseRecorder
+from storage.queries.memory import find_projection, get_node, get_snapshot, list_snapshots
+from storage.queries.runs import latest_run_id
+from storage.recording.recorder import DatabaseRecorder
+from storage.runs.control import Heartbeat
+from storage.runs.rows import find_run
 from tests.browser.server import running_app
 from tests.pages.seed import seed_run
 
@@ -67,7 +68,7 @@ def frame_of(page) -> int:
 
 
 def end_trainer(db) -> None:
-    run = get_run(db, latest_run_id(db))
+    run = find_run(db, latest_run_id(db))
     if run.pid and run.live_status in ("queued", "running", "paused"):
         os.kill(run.pid, signal.SIGKILL)
 
@@ -102,7 +103,7 @@ def test_from_the_demo_button_to_the_replay_of_a_clicked_memory(page, tmp_path: 
 def _see_a_death_and_resume(page, db) -> None:
     page.get_by_role("link", name="Live").click()
     page.locator(".curves canvas").first.wait_for(timeout=PATIENCE_MS)
-    run = get_run(db, latest_run_id(db))
+    run = find_run(db, latest_run_id(db))
     assert run.live_status == "running", "the demo run ended before it could be killed"
     os.kill(run.pid, signal.SIGKILL)
     page.get_by_role("button", name="Resume from the last checkpoint").click(timeout=PATIENCE_MS)
@@ -127,7 +128,7 @@ def test_click_shows_the_entry_that_the_database_holds(page, seeded):
     slot = click_a_point(page)
     page.locator(".playback .field").wait_for(timeout=PATIENCE_MS)
     assert f"point={slot}" in page.url
-    detail = get_point(db, int(list_snapshots(db, run_id)["id"].iloc[-1]), slot)
+    detail = get_node(db, get_snapshot(db, int(list_snapshots(db, run_id)["id"].iloc[-1])), slot)
     page.wait_for_timeout(500)
     assert frame_of(page) == detail.t
     where = page.locator(".atlas").evaluate(
@@ -347,7 +348,7 @@ def test_idle_tick_redraws_nothing_and_new_rows_keep_the_view(page, tmp_path: Pa
         assert chart.evaluate("node => node.drawn") == 0
         chart.evaluate("node => { node.state.hidden.add('training'); node.state.window = [100, 300] }")
         recorder = DatabaseRecorder(db, run_id)
-        last = get_run(db, run_id).env_steps
+        last = find_run(db, run_id).env_steps
         won = np.array([True, True])
         recorder.record_evaluation(EvaluationRecord(last + 1, np.ones(2, np.float32), np.array([5, 5]), won))
         recorder.close()

@@ -12,7 +12,7 @@ import pytest
 from app.bench.browser import free_port, wait_for
 from emtc_core.config.resolve import resolve
 from storage.engine import open_database
-from storage.runs import create_run
+from storage.runs.changes import create_run
 from tests.browser.server import running_app
 from tests.require import require
 

@@ -8,7 +8,8 @@ import pytest
 from emtc_core.envs.zoo.examples import EXAMPLES, missing
 from storage.engine import open_database
 from storage.queries.curves import metric
-from storage.queries.runs import get_run, latest_run_id
+from storage.queries.runs import latest_run_id
+from storage.runs.rows import find_run
 from tests.browser.server import running_app
 from tests.require import require
 
@@ -22,7 +23,7 @@ def wait_for_the_end(db) -> str:
     deadline = time.monotonic() + 300
     while time.monotonic() < deadline:
         run_id = latest_run_id(db)
-        if run_id and (run := get_run(db, run_id)).live_status in ("finished", "failed", "lost", "stopped"):
+        if run_id and (run := find_run(db, run_id)).live_status in ("finished", "failed", "lost", "stopped"):
             assert (run.live_status, run.error) == ("finished", None)
             return run_id
         time.sleep(0.5)

@@ -8,7 +8,7 @@ import torch
 from emtc_core.config.run import RunConfig
 from emtc_core.envs.base import EnvInfo
 from emtc_core.learner.learner import IncentiveInputs, ValueLearner, make_learner
-from emtc_core.replay_buffer import Batch, ReplayBuffer
+from emtc_core.replay_buffer.buffer import Batch, ReplayBuffer
 from emtc_core.rollout.episode import Episode
 from tests.reference.learner import Memory
 

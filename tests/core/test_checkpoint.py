@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 import torch
 
-from emtc_core.checkpoint import CheckpointStore, load
 from emtc_core.checkpoint_file import examine, read_manifest, set_newer_aside
 from emtc_core.control import StopRequested
 from emtc_core.errors import CheckpointError
+from emtc_core.training.checkpoint import CheckpointStore, load
 from tests.core.small_files import small_files
 
 PLACES = 200

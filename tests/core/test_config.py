@@ -4,7 +4,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from emtc_core.config.resolve import config_from_stored, describe_fields, describe_presets, flatten, resolve
+from emtc_core.config.resolve import (
+    config_from_stored,
+    describe_fields,
+    describe_presets,
+    flatten,
+    flatten_tree,
+    resolve,
+)
 from emtc_core.config.run import PRESETS, list_algos, split_algo
 from emtc_core.errors import ConfigError
 
@@ -73,6 +80,22 @@ def test_the_initial_desirability_can_follow_emus_table(algo: str, env: str, map
     assert config.memory.init_desirability is expected
 
 
+@pytest.mark.parametrize(
+    ("algo", "env", "map", "expected"),
+    [
+        ("emu-qplex", "skirmish", "3s_vs_5z", False),
+        ("emu-qplex", "skirmish", "2s3z", False),
+        ("emu-qplex", "smac", "6h_vs_8z", True),
+        ("emu-cds", "skirmish", "6h_vs_8z", False),
+        ("emu-cds", "skirmish", "corridor", True),
+        ("emu-cds", "grf", "academy_counterattack_hard", True),
+        ("emtc-qplex", "skirmish", "3s_vs_5z", True),
+    ],
+)
+def test_emu_starts_new_nodes_as_its_own_configurations_do(algo: str, env: str, map: str, expected: bool) -> None:
+    assert resolve(env=env, map=map, algo=algo).memory.init_desirability is expected
+
+
 def test_lambda_of_episodic_control_is_written_as_the_paper_writes_it() -> None:
     assert resolve(algo="emc", overrides=["ec.lambda=0.3"]).ec.weight == 0.3
     assert flatten(resolve(algo="emc", map="corridor"))["ec.lambda"] == 0.01
@@ -137,6 +160,22 @@ def test_a_run_stored_before_a_setting_existed_keeps_what_it_did() -> None:
     assert (config.gate.lookup, config.gate.on_empty, config.embed.min_episodes) == ("written", "block", 0)
     assert config.embed.return_scale == "none"
     assert config.env.skirmish.spawn_jitter == 0.05
+
+
+def test_the_former_key_of_a_setting_is_read_wherever_a_key_is_read(tmp_path: Path) -> None:
+    stored = resolve(map="3m").model_dump(mode="json")
+    del stored["train"]["updates_per_episode"]
+    stored["train"]["num_circle"] = 3
+    (tmp_path / "old.toml").write_text("[train]\nnum_circle = 3\n")
+    read = [
+        config_from_stored(stored),
+        resolve(file=tmp_path / "old.toml"),
+        resolve(overrides=["train.num_circle=3"]),
+        resolve(overrides={"train.num_circle": 3}),
+    ]
+    assert [config.train.updates_per_episode for config in read] == [3] * 4
+    assert all("train.num_circle" not in flatten(config) for config in read)
+    assert flatten_tree(stored)["train.updates_per_episode"] == 3
 
 
 def test_every_preset_says_in_one_sentence_what_it_is() -> None:

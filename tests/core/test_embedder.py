@@ -1,5 +1,6 @@
 """Algorithm 1: losses, augmentation, networks, refit, and every option of the embedder."""
 
+import copy
 import math
 from typing import Any
 
@@ -191,16 +192,18 @@ def test_weights_follow_the_seed_alone_and_leave_global_randomness_untouched() -
     assert not torch.equal(_weights(one), _weights(other))
 
 
+@pytest.mark.parametrize("fine", [False, True])
 @pytest.mark.parametrize(("hidden", "dim"), [(64, 4), (64, 1), (8, 1), (8, 4), (17, 3), (33, 2)])
-def test_a_row_is_embedded_the_same_in_any_batch_whatever_the_widths(hidden: int, dim: int) -> None:
+def test_a_row_is_embedded_the_same_in_any_batch_whatever_the_widths(hidden: int, dim: int, fine: bool) -> None:
     rng = np.random.default_rng(0)
     for kind in ("tcse", "random"):
         config = EmbedConfig(type=kind, hidden=hidden, dim=dim)
         embedder = make_embedder(config, state_dim=26, episode_limit=100, device="cpu", seed=0)
         state, t = rng.normal(size=(700, 26)).astype(np.float32), rng.integers(0, 100, 700)
-        together = embedder.embed(state, t).numpy()
+        embed = embedder.embed_fine if fine else embedder.embed
+        together = np.asarray(embed(state, t))
         for n in (1, 2, 63, 64, 65, 151, 400):
-            part = embedder.embed(state[13 : 13 + n], t[13 : 13 + n]).numpy()
+            part = np.asarray(embed(state[13 : 13 + n], t[13 : 13 + n]))
             np.testing.assert_array_equal(part, together[13 : 13 + n])
 
 
@@ -209,6 +212,9 @@ def test_embedding_is_what_the_encoder_computes() -> None:
     state, t = np.random.default_rng(1).normal(size=(70, 5)).astype(np.float32), np.arange(70) % 10
     expected = embedder.encoder(*embedder.to_inputs(state, t)).detach()
     np.testing.assert_allclose(embedder.embed(state, t), expected, rtol=1e-5, atol=1e-6)
+    doubled = copy.deepcopy(embedder.encoder).double()
+    expected = doubled(*(part.double() for part in embedder.to_inputs(state, t))).detach()
+    np.testing.assert_allclose(embedder.embed_fine(state, t), expected, rtol=1e-12, atol=1e-14)
 
 
 def test_a_row_is_embedded_the_same_in_any_batch() -> None:

@@ -8,10 +8,10 @@ import torch
 
 from emtc_core.config.resolve import resolve
 from emtc_core.envs.registry import make_env
-from emtc_core.episodic import EpisodicPart
 from emtc_core.learner.learner import make_learner
-from emtc_core.replay_buffer import ReplayBuffer
+from emtc_core.replay_buffer.buffer import ReplayBuffer
 from emtc_core.rollout.collector import Collector
+from emtc_core.training.episodic import EpisodicPart
 
 CPU = torch.device("cpu")
 

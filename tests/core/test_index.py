@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 import torch
 
-from emtc_core.memory.index import factory, faiss_gpu
+from emtc_core.memory.index import faiss_gpu, incremental
 from emtc_core.memory.index.base import Metric, NeighborIndex
-from emtc_core.memory.index.brute import BruteIndex
 from emtc_core.memory.index.ckdtree import CKDTreeIndex
-from emtc_core.memory.index.factory import make_nearest_index
+from emtc_core.memory.index.faiss_gpu import BruteIndex
 from emtc_core.memory.index.grid import GridIndex
+from emtc_core.memory.index.incremental import make_nearest_index, nearest_of
 
 METRICS: tuple[Metric, ...] = ("l2", "linf")
 
@@ -197,7 +197,7 @@ def test_the_device_decides_which_index_serves_unlimited_distance() -> None:
 
 
 def test_a_faiss_that_fails_on_this_gpu_is_replaced_and_says_so(monkeypatch: pytest.MonkeyPatch, caplog) -> None:
-    monkeypatch.setattr(factory, "is_available", lambda: True)  # and yet there is no GPU, or no faiss
+    monkeypatch.setattr(incremental, "is_available", lambda: True)  # and yet there is no GPU, or no faiss
     if faiss_gpu.is_available():
         pytest.skip("faiss searches on a GPU here")
     with caplog.at_level("WARNING"):
@@ -211,3 +211,15 @@ def test_a_node_exactly_at_the_radius_is_out_for_l2_and_in_for_linf() -> None:
         index = GridIndex(0.25, metric)  # type: ignore[arg-type]  # both are metrics
         index.build(z)
         assert index.query(q)[0].tolist() == [want]
+
+
+@pytest.mark.parametrize("order", [2.0, np.inf])
+@pytest.mark.parametrize("dim", [1, 4, 7])  # from 8 on NumPy adds squares in another order
+def test_the_nearest_of_some_slots_is_the_first_minimum_of_their_distances(dim: int, order: float) -> None:
+    rng = np.random.default_rng(0)
+    z = rng.normal(size=(400, dim)) * np.array([1.0, 1e-8])[rng.integers(0, 2, (400, 1))]
+    z[200:300] = z[:100]
+    q = np.concatenate([z[150:250], rng.normal(size=(50, dim)), 0.5 * (z[:50] + z[50:100])])
+    slots = np.sort(rng.choice(400, 250, replace=False))
+    expected = [slots[np.argmin(np.linalg.norm(z[slots] - row, ord=order, axis=1))] for row in q]
+    assert nearest_of(slots, z, q, order == np.inf).tolist() == expected

@@ -11,11 +11,11 @@ from emtc_core.config.resolve import resolve
 from emtc_core.envs.base import EnvInfo
 from emtc_core.envs.registry import get_env_info
 from emtc_core.errors import ConfigError
-from emtc_core.machine import memory_bytes
-from emtc_core.memory_plan import MemoryPlan, count_networks, most_steps, plan_memory
-from emtc_core.memory_plan import free_bytes as ask_free
-from emtc_core.replay_buffer import ReplayBuffer
-from emtc_core.replay_rows import ReplayRows, row_bytes
+from emtc_core.install import memory_bytes
+from emtc_core.replay_buffer.buffer import ReplayBuffer
+from emtc_core.replay_buffer.rows import ReplayRows, row_bytes
+from emtc_core.training.memory_plan import MemoryPlan, count_networks, most_steps, plan_memory
+from emtc_core.training.memory_plan import free_bytes as ask_free
 from tests.core.learner_cases import BLOCKS, make_episode
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda")

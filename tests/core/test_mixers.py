@@ -10,10 +10,8 @@ from hypothesis import strategies as st
 
 from emtc_core.config.backbones import QmixConfig, QplexConfig
 from emtc_core.learner.mixers.base import Mixer, MixInputs
-from emtc_core.learner.mixers.dmix import DmixMixer
-from emtc_core.learner.mixers.qmix import QmixMixer
+from emtc_core.learner.mixers.monotonic import DmixMixer, QmixMixer, VdnMixer
 from emtc_core.learner.mixers.qplex import Importance, QplexMixer
-from emtc_core.learner.mixers.vdn import VdnMixer
 
 N, A, S, O = 3, 4, 10, 5
 SIZES = {"n_agents": N, "n_actions": A, "state_dim": S, "obs_dim": O, "agent_block": 2}

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from emtc_core.gate import delta_mem
-from emtc_core.propositions import (
+from emtc_core.gate.gate import delta_mem
+from emtc_core.gate.propositions import (
     GOAL_REWARD,
     Proposition2,
     Solution,

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from emtc_core.envs.base import EnvInfo
-from emtc_core.replay_buffer import PAGE_ROWS, ReplayBuffer
+from emtc_core.replay_buffer.buffer import PAGE_ROWS, ReplayBuffer
 from emtc_core.rollout.episode import Episode
 
 INFO = EnvInfo("test", "tiny", 2, 3, 4, 5, 40, (-1.0, 1.0))

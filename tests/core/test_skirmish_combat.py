@@ -13,24 +13,24 @@ def duel(map: str, i: int, j: int, gap: float) -> Battle:
     battle = make(map)._battle
     battle.seed(0)
     battle.restart()
-    battle.whole[0, :, c.ALIVE] = 0
-    battle.whole[0, [i, j], c.ALIVE] = 1
-    battle.real[0, :, c.HURT] = 0.0
+    battle.ints[0, :, c.ALIVE] = 0
+    battle.ints[0, [i, j], c.ALIVE] = 1
+    battle.floats[0, :, c.HURT] = 0.0
     distance = gap + battle.spec[i, c.S_RADIUS] + battle.spec[j, c.S_RADIUS]
-    battle.real[0, [i, j], c.Y] = 16.0
-    battle.real[0, i, c.X], battle.real[0, j, c.X] = 14.0, 14.0 + distance
-    battle.real[0, i, [c.FACE_X, c.FACE_Y]] = 1.0, 0.0
+    battle.floats[0, [i, j], c.Y] = 16.0
+    battle.floats[0, i, c.X], battle.floats[0, j, c.X] = 14.0, 14.0 + distance
+    battle.floats[0, i, [c.FACE_X, c.FACE_Y]] = 1.0, 0.0
     return battle
 
 
 def attack(battle: Battle, i: int, j: int) -> None:
-    battle.whole[0, i, [c.ORDER, c.TARGET]] = c.ATTACK, j
+    battle.ints[0, i, [c.ORDER, c.TARGET]] = c.ATTACK, j
 
 
 def hold(battle: Battle, j: int) -> None:
     """Keep an enemy from acting: it is stunned by an endless cooldown and pinned to its place."""
-    battle.real[0, j, c.COOLDOWN] = 1e6
-    battle.whole[0, j, c.TARGET] = -1
+    battle.floats[0, j, c.COOLDOWN] = 1e6
+    battle.ints[0, j, c.TARGET] = -1
 
 
 def hits(battle: Battle, i: int, j: int, loops: int) -> list[tuple[int, float, float]]:
@@ -39,11 +39,11 @@ def hits(battle: Battle, i: int, j: int, loops: int) -> list[tuple[int, float, f
     found = []
     for loop in range(1, loops + 1):
         hold(battle, j)
-        x, y = battle.real[0, j, [c.X, c.Y]]
-        before = battle.real[0, j, [c.SHIELD, c.HEALTH]]
+        x, y = battle.floats[0, j, [c.X, c.Y]]
+        before = battle.floats[0, j, [c.SHIELD, c.HEALTH]]
         battle.advance(1)
-        battle.real[0, j, [c.X, c.Y]] = x, y
-        lost = before - battle.real[0, j, [c.SHIELD, c.HEALTH]]
+        battle.floats[0, j, [c.X, c.Y]] = x, y
+        lost = before - battle.floats[0, j, [c.SHIELD, c.HEALTH]]
         if lost.sum() > 0.1:
             found.append((loop, round(float(lost[0]), 6), round(float(lost[1]), 6)))
     return found
@@ -69,7 +69,7 @@ def test_a_marines_period_is_its_weapon_plus_the_random_delay():
 
 def test_a_stalkers_missile_flies_and_spills_over_the_shield_less_armor():
     battle = duel("3s_vs_5z", 0, 3, 5.0)
-    battle.real[0, 3, c.SHIELD] = 11.0
+    battle.floats[0, 3, c.SHIELD] = 11.0
     found = hits(battle, 0, 3, 45)
     flight = 5.0 / 1.17
     assert found[0] == (1 + 3 + int(flight), 11, 1)
@@ -78,14 +78,14 @@ def test_a_stalkers_missile_flies_and_spills_over_the_shield_less_armor():
 
 def test_a_zealot_strikes_twice_each_swing():
     battle = duel("3s_vs_5z", 3, 0, 0.0)
-    battle.real[0, 3, [c.FACE_X, c.FACE_Y]] = 1.0, 0.0
-    battle.whole[0, 3, c.TARGET] = 0
-    lost, last = [], battle.real[0, 0, c.SHIELD]
+    battle.floats[0, 3, [c.FACE_X, c.FACE_Y]] = 1.0, 0.0
+    battle.ints[0, 3, c.TARGET] = 0
+    lost, last = [], battle.floats[0, 0, c.SHIELD]
     for loop in range(1, 30):
         battle.advance(1)
-        if battle.real[0, 0, c.SHIELD] < last:
-            lost.append((loop, last - battle.real[0, 0, c.SHIELD]))
-            last = battle.real[0, 0, c.SHIELD]
+        if battle.floats[0, 0, c.SHIELD] < last:
+            lost.append((loop, last - battle.floats[0, 0, c.SHIELD]))
+            last = battle.floats[0, 0, c.SHIELD]
     assert [round(drop) for _, drop in lost[:4]] == [8, 8, 8, 8]
     assert 4 <= lost[1][0] - lost[0][0] <= 5
     assert 18 <= lost[2][0] - lost[0][0] <= 22
@@ -101,18 +101,18 @@ def test_a_bonus_counts_against_its_attribute_only():
 
 def test_the_colossus_sweeps_a_bar_across_its_line_of_fire():
     battle = duel("1c3s5z", 0, 10, 4.0)
-    centre = battle.real[0, 10, [c.X, c.Y]].copy()
+    centre = battle.floats[0, 10, [c.X, c.Y]].copy()
     offsets = {11: (0.0, 1.8), 12: (0.0, -2.0), 13: (0.7, 0.0), 14: (0.6, 1.0)}
     for unit, offset in offsets.items():
-        battle.whole[0, unit, c.ALIVE] = 1
-        battle.real[0, unit, [c.X, c.Y]] = centre + offset
-    before = battle.real[0, :, c.SHIELD].copy()
-    battle.real[0, 9:, c.COOLDOWN] = 1e6
-    battle.whole[0, 0, c.WINDING] = 1  # fires in the coming loop, before anyone has moved
-    battle.real[0, 0, c.WIND] = 0.5
+        battle.ints[0, unit, c.ALIVE] = 1
+        battle.floats[0, unit, [c.X, c.Y]] = centre + offset
+    before = battle.floats[0, :, c.SHIELD].copy()
+    battle.floats[0, 9:, c.COOLDOWN] = 1e6
+    battle.ints[0, 0, c.WINDING] = 1  # fires in the coming loop, before anyone has moved
+    battle.floats[0, 0, c.WIND] = 0.5
     attack(battle, 0, 10)
     battle.advance(1)
-    lost = (before - battle.real[0, :, c.SHIELD])[10:15]
+    lost = (before - battle.floats[0, :, c.SHIELD])[10:15]
     np.testing.assert_array_equal(lost, [30, 30, 0, 0, 30])
 
 
@@ -121,49 +121,49 @@ def test_shots_cannot_hit_flyers_without_the_weapon_for_it():
     seen = env.reset(0)
     battle = env._battle
     medivac = 10 + 11
-    battle.real[0, medivac, [c.X, c.Y]] = battle.real[0, 0, [c.X, c.Y]] + (3.0, 0.0)
+    battle.floats[0, medivac, [c.X, c.Y]] = battle.floats[0, 0, [c.X, c.Y]] + (3.0, 0.0)
     seen = env.step(np.ones((1, 10), int))
     assert seen.avail[0, 0, 6 + 11], "the mask offers the flyer although a marauder cannot hit it"
     action = np.ones((1, 10), int)
     action[0, 0] = 6 + 11
     env.step(action)
-    assert battle.whole[0, 0, c.ORDER] == c.STAND
+    assert battle.ints[0, 0, c.ORDER] == c.STAND
 
 
 def test_a_medivac_restores_health_for_energy():
     env = make("MMM2")
     env.reset(0)
     battle, marine, medivac = env._battle, 2, 9
-    battle.whole[0, 10:, c.ALIVE] = 0
-    battle.whole[0, 10, c.ALIVE] = 1
-    battle.real[0, 10, [c.X, c.Y]] = 29.0, 24.0
-    battle.real[0, marine, c.HEALTH] = 20.0
-    battle.real[0, medivac, [c.X, c.Y]] = battle.real[0, marine, [c.X, c.Y]] + (1.0, 0.0)
-    battle.whole[0, medivac, [c.ORDER, c.TARGET]] = c.HEAL, marine
+    battle.ints[0, 10:, c.ALIVE] = 0
+    battle.ints[0, 10, c.ALIVE] = 1
+    battle.floats[0, 10, [c.X, c.Y]] = 29.0, 24.0
+    battle.floats[0, marine, c.HEALTH] = 20.0
+    battle.floats[0, medivac, [c.X, c.Y]] = battle.floats[0, marine, [c.X, c.Y]] + (1.0, 0.0)
+    battle.ints[0, medivac, [c.ORDER, c.TARGET]] = c.HEAL, marine
     battle.advance(8)
-    assert battle.real[0, marine, c.HEALTH] == pytest.approx(24.5)
-    assert battle.real[0, medivac, c.ENERGY] == pytest.approx(50 - 4.5 * 0.33 + 8 * 0.5625 / 16)
+    assert battle.floats[0, marine, c.HEALTH] == pytest.approx(24.5)
+    assert battle.floats[0, medivac, c.ENERGY] == pytest.approx(50 - 4.5 * 0.33 + 8 * 0.5625 / 16)
 
 
 def test_shields_recharge_after_160_loops_and_zerg_always():
     battle = duel("corridor", 0, 29, 15.0)
-    battle.real[0, 0, [c.X, c.Y]], battle.real[0, 29, [c.X, c.Y]] = (4.5, 4.5), (27.0, 27.0)
-    battle.real[0, [0, 29], c.HURT] = 0.0
-    battle.real[0, 0, c.SHIELD], battle.real[0, 29, c.HEALTH] = 10.0, 10.0
+    battle.floats[0, 0, [c.X, c.Y]], battle.floats[0, 29, [c.X, c.Y]] = (4.5, 4.5), (27.0, 27.0)
+    battle.floats[0, [0, 29], c.HURT] = 0.0
+    battle.floats[0, 0, c.SHIELD], battle.floats[0, 29, c.HEALTH] = 10.0, 10.0
     battle.advance(159)
-    assert battle.real[0, 0, c.SHIELD] == 10.0
-    assert battle.real[0, 29, c.HEALTH] == pytest.approx(10 + 159 * 0.2734 / 16)
+    assert battle.floats[0, 0, c.SHIELD] == 10.0
+    assert battle.floats[0, 29, c.HEALTH] == pytest.approx(10 + 159 * 0.2734 / 16)
     battle.advance(8)
-    assert battle.real[0, 0, c.SHIELD] == pytest.approx(10 + 8 * 0.125)
+    assert battle.floats[0, 0, c.SHIELD] == pytest.approx(10 + 8 * 0.125)
 
 
 def test_a_walker_covers_its_speed_and_does_not_reach_its_point_in_one_step():
     for name, distance in (("3m", 1.125), ("3s_vs_5z", 1.4766), ("6h_vs_8z", 1.125)):
         env = make(name)
         env.reset(0)
-        start = env._battle.real[0, 0, [c.X, c.Y]].copy()
+        start = env._battle.floats[0, 0, [c.X, c.Y]].copy()
         env.step(np.full((1, env.info.n_agents), 3))
-        moved = env._battle.real[0, 0, [c.X, c.Y]] - start
+        moved = env._battle.floats[0, 0, [c.X, c.Y]] - start
         assert np.hypot(*moved) == pytest.approx(distance, abs=0.02)
 
 
@@ -172,12 +172,12 @@ def test_a_move_cancels_a_wind_up_and_no_shot_falls():
     attack(battle, 0, 3)
     hold(battle, 3)
     battle.advance(2)
-    assert battle.whole[0, 0, c.WINDING] == 1
-    battle.whole[0, 0, [c.ORDER, c.TARGET]] = c.MOVE, -1
-    battle.real[0, 0, [c.ORDER_X, c.ORDER_Y]] = 10.0, 16.0
+    assert battle.ints[0, 0, c.WINDING] == 1
+    battle.ints[0, 0, [c.ORDER, c.TARGET]] = c.MOVE, -1
+    battle.floats[0, 0, [c.ORDER_X, c.ORDER_Y]] = 10.0, 16.0
     battle.advance(10)
-    assert battle.real[0, 3, c.SHIELD] == 50
-    assert battle.real[0, 0, c.COOLDOWN] == 0
+    assert battle.floats[0, 3, c.SHIELD] == 50
+    assert battle.floats[0, 0, c.COOLDOWN] == 0
 
 
 def test_allies_never_act_without_an_order():
@@ -187,4 +187,4 @@ def test_allies_never_act_without_an_order():
         seen = env.step(np.where(seen.avail[..., 1], 1, 0))
     assert seen.terminated.all()
     assert not seen.won.any()
-    np.testing.assert_array_equal(env._battle.real[:, 3:, c.HEALTH], 45)
+    np.testing.assert_array_equal(env._battle.floats[:, 3:, c.HEALTH], 45)

@@ -21,40 +21,40 @@ class Laws:
         self.launched: dict[tuple[int, int], int] = {}
         self.loops = 0
 
-    def look(self, battle, real, whole):
+    def look(self, battle, floats, ints):
         self.loops += 1
-        ran = battle.running
-        now, spec = battle.real, battle.spec
-        was_alive, alive = whole[..., c.ALIVE] == 1, battle.whole[..., c.ALIVE] == 1
+        ran = battle.world.running
+        now, spec = battle.floats, battle.spec
+        was_alive, alive = ints[..., c.ALIVE] == 1, battle.ints[..., c.ALIVE] == 1
         assert not (alive & ~was_alive).any(), "a dead unit came back"
-        self._vitals(battle, real, was_alive)
+        self._vitals(battle, floats, was_alive)
         place = now[..., [c.X, c.Y]]
         assert battle.walkable[place[..., 0].astype(int), place[..., 1].astype(int)].all(), "off the ground"
-        moved = np.linalg.norm(place - real[..., [c.X, c.Y]], axis=-1)
+        moved = np.linalg.norm(place - floats[..., [c.X, c.Y]], axis=-1)
         assert (moved[~was_alive | ~ran[:, None]] == 0).all(), "the dead or a finished battle moved"
         assert (now[..., c.COOLDOWN] <= spec[:, c.S_PERIOD] + 2).all()
-        self._weapons(battle, real, was_alive)
+        self._weapons(battle, floats, was_alive)
 
-    def _vitals(self, battle, real, was_alive):
-        now, spec = battle.real, battle.spec
+    def _vitals(self, battle, floats, was_alive):
+        now, spec = battle.floats, battle.spec
         assert (now[..., [c.HEALTH, c.SHIELD, c.ENERGY]] >= 0).all()
         assert (now[..., c.HEALTH] <= spec[:, c.S_HEALTH] + ROUNDING).all()
-        rise = now[..., c.HEALTH] - real[..., c.HEALTH]
+        rise = now[..., c.HEALTH] - floats[..., c.HEALTH]
         own = np.where(spec[:, c.S_ZERG] > 0, ZERG_RATE, 0.0)
         healed = battle.spec[:, c.S_BIOLOGICAL] * HEAL_RATE * (spec[:, c.S_DELIVERY] == c.MEND).any()
         assert (rise <= own + healed + ROUNDING).all(), "health rose by itself"
-        gain = now[..., c.SHIELD] - real[..., c.SHIELD]
+        gain = now[..., c.SHIELD] - floats[..., c.SHIELD]
         assert (gain <= SHIELD_RATE + ROUNDING).all()
-        early = real[..., c.HURT] + 1 < SHIELD_DELAY
+        early = floats[..., c.HURT] + 1 < SHIELD_DELAY
         assert (gain[early] <= ROUNDING).all(), "a shield recharged too soon"
         assert (rise[~was_alive] <= 0).all()
-        assert (now[..., c.HEALTH][battle.whole[..., c.ALIVE] == 0] == 0).all()
+        assert (now[..., c.HEALTH][battle.ints[..., c.ALIVE] == 0] == 0).all()
 
-    def _weapons(self, battle, real, was_alive):
-        fired = battle.real[..., c.COOLDOWN] > real[..., c.COOLDOWN]
+    def _weapons(self, battle, floats, was_alive):
+        fired = battle.floats[..., c.COOLDOWN] > floats[..., c.COOLDOWN]
         assert not (fired & ~was_alive).any(), "a dead unit fired"
         for b, i in np.argwhere(fired):
-            clock = int(battle.clock[b])
+            clock = int(battle.world.clock[b])
             last = self.launched.get((b, i))
             if last is not None and clock > last:
                 least = battle.spec[i, c.S_PERIOD] - 1 - np.ceil(battle.spec[i, c.S_WIND_UP])
@@ -115,10 +115,10 @@ def test_the_dead_score_nothing_once_their_missiles_have_landed():
     env = make("3s_vs_5z", 4)
     lost = {}
 
-    def look(battle, real, whole):
-        for b in np.flatnonzero(~(whole[:, :3, c.ALIVE] == 1).any(axis=1)):
-            if (whole[b, :3, c.PENDING_TARGET] < 0).all():
-                drop = real[b, 3:, [c.HEALTH, c.SHIELD]].sum() - battle.real[b, 3:, [c.HEALTH, c.SHIELD]].sum()
+    def look(battle, floats, ints):
+        for b in np.flatnonzero(~(ints[:, :3, c.ALIVE] == 1).any(axis=1)):
+            if (ints[b, :3, c.PENDING_TARGET] < 0).all():
+                drop = floats[b, 3:, [c.HEALTH, c.SHIELD]].sum() - battle.floats[b, 3:, [c.HEALTH, c.SHIELD]].sum()
                 lost[b] = max(lost.get(b, 0.0), drop)
 
     play(env, 5, fight=1.0, look=look)
@@ -132,7 +132,7 @@ def test_the_time_limit_truncates_and_does_not_terminate():
     walls = np.array([5, 5, 5])
     for step in range(env.info.episode_limit):
         assert not is_over(seen).any(), f"ended at step {step}"
-        env._battle.real[..., c.HEALTH] = env._battle.spec[:, c.S_HEALTH]  # nobody can die
+        env._battle.floats[..., c.HEALTH] = env._battle.spec[:, c.S_HEALTH]  # nobody can die
         actions = np.where(seen.avail[..., 5], walls, 1)
         seen = env.step(actions)
     assert seen.truncated.all()

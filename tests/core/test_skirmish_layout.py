@@ -44,7 +44,7 @@ def played(request):
     seen = env.reset(3)
     for _ in range(PLAY_STEPS):
         battle = env._battle
-        frames.append((seen, battle.real.copy(), battle.whole.copy()))
+        frames.append((seen, battle.floats.copy(), battle.ints.copy()))
         seen = env.step(draw(seen.avail, rng, fight=0.9))
     return request.param, env, frames
 
@@ -52,10 +52,10 @@ def played(request):
 def test_the_state_decodes_to_the_battle(played):
     name, env, frames = played
     facts, spec = FACTS[name], env._battle.spec
-    for seen, real, whole in frames:
+    for seen, floats, ints in frames:
         allies, enemies, actions = decode_state(facts, seen.state[1])
         for j, row in enumerate(allies + enemies):
-            alive = whole[1, j, c.ALIVE] == 1
+            alive = ints[1, j, c.ALIVE] == 1
             kind = env._battle.units[j].name
             if not alive:
                 assert (row.health, row.x, row.y) == (0, 16, 16)
@@ -63,14 +63,14 @@ def test_the_state_decodes_to_the_battle(played):
                 assert not row.clock
                 assert row.kind is None
                 continue
-            assert row.health == pytest.approx(real[1, j, c.HEALTH] / spec[j, c.S_HEALTH], rel=1e-6)
-            assert (row.x, row.y) == pytest.approx(real[1, j, [c.X, c.Y]].tolist(), abs=1e-4)
+            assert row.health == pytest.approx(floats[1, j, c.HEALTH] / spec[j, c.S_HEALTH], rel=1e-6)
+            assert (row.x, row.y) == pytest.approx(floats[1, j, [c.X, c.Y]].tolist(), abs=1e-4)
             if row.shield is not None:
-                assert row.shield == pytest.approx(real[1, j, c.SHIELD] / spec[j, c.S_SHIELD], rel=1e-6)
+                assert row.shield == pytest.approx(floats[1, j, c.SHIELD] / spec[j, c.S_SHIELD], rel=1e-6)
             if row.clock is not None:
                 source = c.ENERGY if kind == "medivac" else c.COOLDOWN
-                assert row.clock == pytest.approx(real[1, j, source] / COOLDOWN_SCALE[kind], rel=1e-6)
-        last = whole[1, : facts.n, c.LAST_ACTION].tolist()
+                assert row.clock == pytest.approx(floats[1, j, source] / COOLDOWN_SCALE[kind], rel=1e-6)
+        last = ints[1, : facts.n, c.LAST_ACTION].tolist()
         assert actions == [None if action < 0 else action for action in last]
 
 
@@ -127,21 +127,21 @@ def test_availability_follows_the_rules_of_smac(played):
     name, env, frames = played
     n, grid = FACTS[name].n, env._battle.walkable
     kinds = [unit.name for unit in env._battle.units]
-    for seen, real, whole in frames:
+    for seen, floats, ints in frames:
         for i in range(n):
             avail = seen.avail[0, i].tolist()
-            if whole[0, i, c.ALIVE] == 0:
+            if ints[0, i, c.ALIVE] == 0:
                 assert avail == [True] + [False] * (len(avail) - 1)
                 continue
-            x, y = real[0, i, [c.X, c.Y]]
+            x, y = floats[0, i, [c.X, c.Y]]
             cells = [(x, y + 1), (x, y - 1), (x + 1, y), (x - 1, y)]
             assert avail[:6] == [False, True, *(bool(grid[int(cx), int(cy)]) for cx, cy in cells)]
             for k, offered in enumerate(avail[6:]):
                 heals = kinds[i] == "medivac"
                 j = k if heals else n + k
-                near = np.hypot(*(real[0, j, [c.X, c.Y]] - (x, y))) <= 6.0
+                near = np.hypot(*(floats[0, j, [c.X, c.Y]] - (x, y))) <= 6.0
                 valid = not heals or (k < n and kinds[j] != "medivac")
-                assert offered == bool(valid and near and whole[0, j, c.ALIVE] == 1)
+                assert offered == bool(valid and near and ints[0, j, c.ALIVE] == 1)
 
 
 def test_enemies_are_sorted_by_type_and_place_or_stand_as_created():
@@ -149,7 +149,7 @@ def test_enemies_are_sorted_by_type_and_place_or_stand_as_created():
     ordered.reset(1)
     names = [unit.name for unit in ordered._battle.units[9:]]
     assert names == ["colossus"] + ["zealot"] * 5 + ["stalker"] * 3
-    x = ordered._battle.real[:, 10:15, c.X]
+    x = ordered._battle.floats[:, 10:15, c.X]
     assert (np.diff(x, axis=1) >= 0).all()
     official = make("1c3s5z", 4, enemy_order="official")
     names = [unit.name for unit in official._battle.units[9:]]

@@ -10,8 +10,8 @@ from tests.reference.skirmish_watch import make, play
 WON_MAPS = ("3m", "8m", "2s3z", "MMM2", "corridor")
 
 
-def totals(env, real):
-    return real[..., env.info.n_agents :, [c.HEALTH, c.SHIELD]].sum(axis=(-1, -2))
+def totals(env, floats):
+    return floats[..., env.info.n_agents :, [c.HEALTH, c.SHIELD]].sum(axis=(-1, -2))
 
 
 @pytest.mark.parametrize("name", FACTS)
@@ -20,12 +20,12 @@ def test_each_reward_is_the_damage_and_the_kills_of_its_step(name):
     rng = np.random.default_rng(0)
     seen = env.reset(4)
     for _ in range(40):
-        running = env._battle.running.copy()
-        before, alive = totals(env, env._battle.real), env._battle.whole[:, facts.n :, c.ALIVE].sum(axis=1)
+        running = env._battle.world.running.copy()
+        before, alive = totals(env, env._battle.floats), env._battle.ints[:, facts.n :, c.ALIVE].sum(axis=1)
         weight = rng.random(seen.avail.shape) * seen.avail
         weight[..., 6:] *= 3
         seen = env.step(weight.argmax(axis=-1))
-        after, left = totals(env, env._battle.real), env._battle.whole[:, facts.n :, c.ALIVE].sum(axis=1)
+        after, left = totals(env, env._battle.floats), env._battle.ints[:, facts.n :, c.ALIVE].sum(axis=1)
         points = np.abs(before - after + 10 * (alive - left)) + 200 * (seen.won & running)
         np.testing.assert_allclose(seen.reward, points * running * 20 / facts.max_reward, rtol=1e-5, atol=1e-6)
 
@@ -36,14 +36,14 @@ def test_a_victory_over_helpless_enemies_returns_twenty(name):
     seen, earned = env.reset(0), 0.0
     battle, n = env._battle, env.info.n_agents
     for _ in range(env.info.episode_limit):
-        battle.real[0, n:, c.COOLDOWN] = 1e6
-        battle.real[0, :, c.HURT] = 0.0  # no shield recharges
+        battle.floats[0, n:, c.COOLDOWN] = 1e6
+        battle.floats[0, :, c.HURT] = 0.0  # no shield recharges
         fighters = battle.spec[:, c.S_DELIVERY] != c.MEND
-        living = np.flatnonzero((battle.whole[0, :, c.ALIVE] == 1) & fighters)
+        living = np.flatnonzero((battle.ints[0, :, c.ALIVE] == 1) & fighters)
         foe = living[living >= n][0]
-        battle.real[0, foe, [c.HEALTH, c.SHIELD]] = np.minimum(battle.real[0, foe, [c.HEALTH, c.SHIELD]], 1.0)
-        battle.whole[0, foe, c.ALIVE] = 0  # one enemy falls per step
-        battle.real[0, foe, [c.HEALTH, c.SHIELD]] = 0.0
+        battle.floats[0, foe, [c.HEALTH, c.SHIELD]] = np.minimum(battle.floats[0, foe, [c.HEALTH, c.SHIELD]], 1.0)
+        battle.ints[0, foe, c.ALIVE] = 0  # one enemy falls per step
+        battle.floats[0, foe, [c.HEALTH, c.SHIELD]] = 0.0
         seen = env.step(np.where(seen.avail[..., 1], 1, 0))
         earned += float(seen.reward[0])
         if seen.terminated[0]:
@@ -57,8 +57,8 @@ def test_a_victory_over_helpless_enemies_returns_twenty(name):
 def test_shields_that_recharge_pay_in_positive_numbers_as_in_smac():
     env = make("3s_vs_5z")
     seen = env.reset(0)
-    env._battle.real[0, 3:, c.SHIELD] = 20.0
-    env._battle.real[0, 3:, c.BEFORE] = 120.0
+    env._battle.floats[0, 3:, c.SHIELD] = 20.0
+    env._battle.floats[0, 3:, c.BEFORE] = 120.0
     seen = env.step(np.ones((1, 3), int))
     assert seen.reward[0] == pytest.approx(5 * 8 * 0.125 * 20 / 1000)
 
@@ -76,7 +76,7 @@ def test_sparse_rewards_pay_the_end_alone_and_keep_the_scale():
 def test_mmm_is_lost_when_only_the_medivac_stands():
     env = make("MMM2")
     env.reset(0)
-    env._battle.whole[0, :9, c.ALIVE] = 0
+    env._battle.ints[0, :9, c.ALIVE] = 0
     seen = env.step(np.ones((1, 10), int))
     assert seen.terminated[0]
     assert not seen.won[0]
@@ -85,9 +85,9 @@ def test_mmm_is_lost_when_only_the_medivac_stands():
 def test_a_double_knock_out_ends_without_victory():
     env = make("3m")
     env.reset(0)
-    env._battle.whole[0, :, c.ALIVE] = 0
-    env._battle.real[0, :, c.HEALTH] = 0
-    env._battle.running[:] = True
+    env._battle.ints[0, :, c.ALIVE] = 0
+    env._battle.floats[0, :, c.HEALTH] = 0
+    env._battle.world.running[:] = True
     seen = env.step(np.ones((1, 3), int))
     assert seen.terminated[0]
     assert not seen.won[0]
@@ -97,11 +97,11 @@ def test_a_double_knock_out_ends_without_victory():
 def test_an_unavailable_action_is_refused_and_nothing_moves():
     env = make("3m", 2)
     seen = env.reset(0)
-    before = env._battle.real.copy()
+    before = env._battle.floats.copy()
     for wrong in (0, 6, 9, -1):
         actions = np.ones((2, 3), int)
         actions[1, 2] = wrong
         with pytest.raises(ValueError, match="agent 2 in copy 1"):
             env.step(actions)
-        np.testing.assert_array_equal(env._battle.real, before)
+        np.testing.assert_array_equal(env._battle.floats, before)
     assert not decode_state(FACTS["3m"], seen.state[0])[2][0]

@@ -17,23 +17,23 @@ from tests.reference.skirmish_watch import draw, make
 def test_frames_show_where_units_were_and_whom_they_aimed_at(name):
     env, rng = make(name), np.random.default_rng(0)
     seen, n = env.reset(0), make(name).info.n_agents
-    states, truth, actions = [seen.state[0]], [env._battle.real[0].copy()], []
+    states, truth, actions = [seen.state[0]], [env._battle.floats[0].copy()], []
     for _ in range(40):
         choice = draw(seen.avail, rng, fight=0.9)
         seen = env.step(choice)
         if (seen.terminated | seen.truncated)[0]:
             break
         states.append(seen.state[0])
-        truth.append(env._battle.real[0].copy())
+        truth.append(env._battle.floats[0].copy())
         actions.append(choice[0])
     scene = env.scene(np.array(states))
-    real = np.array(truth)
-    np.testing.assert_allclose(scene.position[0], real[0][:, [c.X, c.Y]], atol=1e-4)
-    alive = real[..., c.HEALTH] > 0
+    floats = np.array(truth)
+    np.testing.assert_allclose(scene.position[0], floats[0][:, [c.X, c.Y]], atol=1e-4)
+    alive = floats[..., c.HEALTH] > 0
     np.testing.assert_array_equal(scene.alive, alive)
-    np.testing.assert_allclose(scene.position[alive], real[..., [c.X, c.Y]][alive], atol=1e-4)
+    np.testing.assert_allclose(scene.position[alive], floats[..., [c.X, c.Y]][alive], atol=1e-4)
     shield = env._battle.spec[:, c.S_SHIELD]
-    np.testing.assert_allclose(scene.shield, real[..., c.SHIELD] / np.where(shield > 0, shield, 1), atol=1e-6)
+    np.testing.assert_allclose(scene.shield, floats[..., c.SHIELD] / np.where(shield > 0, shield, 1), atol=1e-6)
     kinds = [unit.name for unit in env._battle.units]
     assert list(scene.kind) == kinds
     assert scene.team.tolist() == [0] * n + [1] * (len(kinds) - n)
@@ -47,9 +47,9 @@ def test_frames_show_where_units_were_and_whom_they_aimed_at(name):
 def test_the_dead_lie_where_they_were_seen_last():
     env = make("3m")
     states = [env.reset(0).state[0]]
-    env._battle.real[0, 4, [c.X, c.Y]] = 20.0, 12.0
+    env._battle.floats[0, 4, [c.X, c.Y]] = 20.0, 12.0
     states.append(env._show(np.zeros(1, np.float32)).state[0])
-    env._battle.whole[0, 4, c.ALIVE] = 0
+    env._battle.ints[0, 4, c.ALIVE] = 0
     states += [env._show(np.zeros(1, np.float32)).state[0]] * 2
     scene = make_scene(MAPS["3m"], np.array(states))
     assert not scene.alive[2:, 4].any()

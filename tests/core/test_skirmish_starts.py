@@ -12,7 +12,7 @@ from emtc_core.config.resolve import config_from_stored, resolve
 from emtc_core.envs.skirmish import columns as c
 from emtc_core.envs.skirmish.maps import MAPS
 from emtc_core.envs.skirmish.movement import fits
-from emtc_core.envs.skirmish.spawn import MARGIN
+from emtc_core.envs.skirmish.starts import MARGIN
 from emtc_core.envs.skirmish.terrain import may_stand
 from emtc_core.errors import ConfigError
 from tests.reference.skirmish_watch import make, play
@@ -27,12 +27,12 @@ def start(name: str, seed: int = 0, copies: int = 40, **config):
     """The battle after a reset, and the places [B, U, 2] of its units."""
     env = make(name, copies, **config)
     env.reset(seed)
-    return env._battle, env._battle.real[..., [c.X, c.Y]]
+    return env._battle, env._battle.floats[..., [c.X, c.Y]]
 
 
 def stand(battle, places) -> bool:
     """Whether the rule by which units walk lets every one of them be where it is."""
-    return all(SLOW_FITS(battle._ground, x, y) for x, y in places.reshape(-1, 2))
+    return all(SLOW_FITS(battle.world.ground, x, y) for x, y in places.reshape(-1, 2))
 
 
 @pytest.mark.parametrize("name", MAPS)
@@ -89,7 +89,7 @@ def test_the_shift_of_old_is_within_reach_and_keeps_within_its_bound():
 
 @pytest.mark.parametrize("name", ["3m", "6h_vs_8z", "corridor"])
 def test_one_rule_says_where_a_body_may_stand(name):
-    ground = make(name)._battle._ground
+    ground = make(name)._battle.world.ground
     places = np.random.default_rng(0).uniform(1, 31, (3000, 2))
     expected = [SLOW_FITS(ground, x, y) for x, y in places]
     np.testing.assert_array_equal(may_stand(ground, places), expected)
@@ -175,8 +175,8 @@ def test_enemies_come_to_the_team_wherever_it_is(name):
     for _ in range(60):
         stop = np.where(seen.avail[..., 1], 1, 0)
         seen = env.step(stop)
-    hurt = battle.real[:, : battle.n_allies, c.HEALTH] < battle.spec[: battle.n_allies, c.S_HEALTH]
-    dead = battle.whole[:, : battle.n_allies, c.ALIVE] == 0
+    hurt = battle.floats[:, : battle.n_allies, c.HEALTH] < battle.spec[: battle.n_allies, c.S_HEALTH]
+    dead = battle.ints[:, : battle.n_allies, c.ALIVE] == 0
     assert (hurt | dead).any(axis=1).all()
 
 
@@ -186,12 +186,12 @@ def test_any_random_start_plays_on_the_ground(name, kind, seed):
     env = make(name, random_start=kind)
     battle = env._battle
 
-    def look(battle, real, whole):
-        place = battle.real[..., [c.X, c.Y]]
+    def look(battle, floats, ints):
+        place = battle.floats[..., [c.X, c.Y]]
         assert battle.walkable[place[..., 0].astype(int), place[..., 1].astype(int)].all()
 
     play(env, seed, fight=0.7, look=look)
-    assert battle.clock[0] > 8
+    assert battle.world.clock[0] > 8
 
 
 def test_a_run_stored_before_the_settings_existed_opens_and_keeps_its_shift():
@@ -210,7 +210,10 @@ def test_a_run_stored_before_the_settings_existed_opens_and_keeps_its_shift():
             "env.skirmish.spawn_jitter=-1",
             "env.skirmish.spawn_jitter: input should be greater than or equal to 0, got -1.",
         ),
-        ("env.skirmish.spawn_jitter=1", "env.skirmish.spawn_jitter: input should be less than or equal to 0.5, got 1."),
+        (
+            "env.skirmish.spawn_jitter=1",
+            "env.skirmish.spawn_jitter: input should be less than or equal to 0.5, got 1.",
+        ),
         (
             "env.skirmish.random_start=circle",
             "env.skirmish.random_start: input should be 'none', 'surround', 'reflect' or 'surround_reflect', "

@@ -56,7 +56,7 @@ def play_focus(choose) -> float:
     while not is_over(seen).all():
         actions = np.where(seen.avail[..., 1], 1, 0)
         for b, i in np.argwhere(seen.avail[..., 6:].any(axis=-1)):
-            health = np.where(seen.avail[b, i, 6:], env._battle.real[b, 3:, c.HEALTH], 0.0)
+            health = np.where(seen.avail[b, i, 6:], env._battle.floats[b, 3:, c.HEALTH], 0.0)
             actions[b, i] = 6 + choose(i, health)
         seen = env.step(actions)
     return float(seen.won.mean())
@@ -74,16 +74,16 @@ def play_kiting(episodes: int) -> float:
     while not is_over(seen).all():
         actions = np.zeros((episodes, 3), int)
         for b, i in np.argwhere(seen.avail[..., 1] & ~is_over(seen)[:, None]):
-            actions[b, i] = kite(env._battle.real[b], env._battle.whole[b], seen.avail[b, i], i)
+            actions[b, i] = kite(env._battle.floats[b], env._battle.ints[b], seen.avail[b, i], i)
         seen = env.step(actions)
     return float(seen.won.mean())
 
 
-def kite(real, whole, avail, i: int) -> int:
-    place, living = real[:, [c.X, c.Y]], whole[3:, c.ALIVE] == 1
+def kite(floats, ints, avail, i: int) -> int:
+    place, living = floats[:, [c.X, c.Y]], ints[3:, c.ALIVE] == 1
     gap = np.where(living, np.linalg.norm(place[3:] - place[i], axis=-1), np.inf)
-    if real[i, c.COOLDOWN] <= 2 and avail[6:].any():
-        vigor = real[3:, c.HEALTH] + real[3:, c.SHIELD]
+    if floats[i, c.COOLDOWN] <= 2 and avail[6:].any():
+        vigor = floats[3:, c.HEALTH] + floats[3:, c.SHIELD]
         return 6 + int(np.where(avail[6:], vigor, np.inf).argmin())
     if gap.min() > SAFE:
         toward = place[3 + gap.argmin()] - place[i]
@@ -102,13 +102,13 @@ def test_melee_units_surround_a_lone_target():
     env = make("3s_vs_5z")
     env.reset(0)
     battle = env._battle
-    battle.whole[0, :2, c.ALIVE] = 0
-    battle.real[0, 2, [c.X, c.Y]] = 16.0, 16.0
+    battle.ints[0, :2, c.ALIVE] = 0
+    battle.floats[0, 2, [c.X, c.Y]] = 16.0, 16.0
     reached = []
     for _ in range(20):
-        battle.real[0, 2, c.HEALTH] = 80.0
+        battle.floats[0, 2, c.HEALTH] = 80.0
         battle.advance(8)
-        reached.append(int((battle.whole[0, 3:, c.MOBILITY] == c.PLANTED).sum()))
+        reached.append(int((battle.ints[0, 3:, c.MOBILITY] == c.PLANTED).sum()))
     assert max(reached) == 5, "five zealots must all reach a standing stalker"
 
 
@@ -116,8 +116,8 @@ def test_enemies_leave_a_waiting_team_alone_once_they_have_arrived():
     env = make("3s_vs_5z")
     env.reset(0)
     battle = env._battle
-    battle.real[0, :3, c.X], battle.real[0, :3, c.Y] = 27.0, [27.0, 28.0, 26.0]
+    battle.floats[0, :3, c.X], battle.floats[0, :3, c.Y] = 27.0, [27.0, 28.0, 26.0]
     for _ in range(60):
         env.step(np.ones((1, 3), int))
-    assert (battle.real[0, :3, c.SHIELD] == 80).all()
-    assert np.linalg.norm(battle.real[0, 3:, [c.X, c.Y]].T - (9, 16), axis=-1).max() < 4
+    assert (battle.floats[0, :3, c.SHIELD] == 80).all()
+    assert np.linalg.norm(battle.floats[0, 3:, [c.X, c.Y]].T - (9, 16), axis=-1).max() < 4

@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from emtc_core.config.gate import GateConfig
-from emtc_core.gate import gate_coefficient
-from emtc_core.temperature import Temperature
+from emtc_core.gate.gate import gate_coefficient
+from emtc_core.gate.temperature import Temperature
 
 NOTHING = np.zeros(0)
 

@@ -3,13 +3,12 @@
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from emtc_core import trainer as trainer_module
-from emtc_core.checkpoint import CheckpointStore, load
 from emtc_core.config.resolve import resolve
 from emtc_core.config.run import RunConfig, list_algos
 from emtc_core.control import Command, NoControl, Question, QuestionKind
@@ -17,9 +16,11 @@ from emtc_core.envs.registry import make_env
 from emtc_core.errors import CheckpointError, NonFiniteLossError
 from emtc_core.metrics import METRICS
 from emtc_core.recorder import EpisodeRecord, ListRecorder
-from emtc_core.replay_buffer import Batch
+from emtc_core.replay_buffer.buffer import Batch
 from emtc_core.schedules import linear_decay
-from emtc_core.trainer import Trainer
+from emtc_core.training import trainer as trainer_module
+from emtc_core.training.checkpoint import CheckpointStore, load
+from emtc_core.training.trainer import Trainer
 from tests.core.small_files import small_files
 
 SHORT = ["train.burn_in=4", "train.batch=4", "eval.episodes=4", "eval.interval=600", "checkpoint.interval=400"]
@@ -60,7 +61,7 @@ class Says(NoControl):
         self.published.append((self.polls, status))
 
 
-def make_trainer(config: RunConfig, folder: Path, control=None) -> tuple[Trainer, ListRecorder]:
+def make_trainer(config: RunConfig, folder: Path, control=None, **more: Any) -> tuple[Trainer, ListRecorder]:
     torch.set_num_threads(1)
     recorder = ListRecorder()
     trainer = Trainer(
@@ -71,6 +72,7 @@ def make_trainer(config: RunConfig, folder: Path, control=None) -> tuple[Trainer
         control=control or NoControl(),
         checkpoints=CheckpointStore(folder, keep=2),
         device=torch.device("cpu"),
+        **more,
     )
     if isinstance(control, StopWhen):
         control.trainer = trainer
@@ -183,7 +185,7 @@ def test_a_clicked_point_always_finds_its_trajectory(finished) -> None:
 @pytest.mark.parametrize("algo", list_algos())
 def test_stopping_and_resuming_equals_never_having_stopped(tmp_path: Path, algo: str) -> None:
     extra = {"cds": ["cds.beta=0.1"], "emc": ["curiosity.scale=0.01"]}.get(algo.rpartition("-")[2], [])
-    config = short_config("mappo.rollout_steps=300", "train.num_circle=2", *extra, steps=700, algo=algo)
+    config = short_config("mappo.rollout_steps=300", "train.updates_per_episode=2", *extra, steps=700, algo=algo)
     whole, recorder = make_trainer(config, tmp_path / "whole")
     whole.run()
     moments = [moment for name, moment in MOMENTS.items() if algo != "mappo" or name != "between two updates"]
@@ -314,7 +316,7 @@ def test_a_game_that_repeats_no_start_is_not_said_to_have_done_so(tmp_path: Path
     control = Says({20: Question("play", 1, again_of=1)})
     trainer, recorder = make_trainer(short_config(steps=300), tmp_path, control)
     env = trainer._evaluator._env
-    env._info = replace(env.info, repeats_starts=False)  # type: ignore[attr-defined]  # as StarCraft II has it
+    env.info = replace(env.info, repeats_starts=False)  # type: ignore[misc]  # as StarCraft II has it
     trainer.run()
     assert [answer.again_of for answer in recorder.asked] == [None]
 

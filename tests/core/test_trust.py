@@ -51,7 +51,7 @@ def test_a_listed_module_is_imported(trap: Path, monkeypatch):
         ("a b,c", "b:make", True),
         (":", ":make", False),
         ("", "emtc_core.envs.pettingzoo_export:parallel_env", True),
-        ("", "emtc_core.trainer:Trainer", False),
+        ("", "emtc_core.training.trainer:Trainer", False),
     ],
 )
 def test_a_listed_package_brings_its_modules_and_nothing_else(monkeypatch, listed: str, map: str, allowed: bool):

@@ -5,11 +5,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from emtc_core.checkpoint import CheckpointStore
 from emtc_core.config.resolve import resolve
 from emtc_core.control import NoControl
 from emtc_core.recorder import ListRecorder
-from emtc_core.trainer import Trainer
+from emtc_core.training.checkpoint import CheckpointStore
+from emtc_core.training.trainer import Trainer
 from tests.learning.two_step_game import TwoStepGame
 
 SETTINGS = ["train.eps_end=1.0", "train.target_interval=50", "eval.interval=100000", "qplex.mixer=dmaq",

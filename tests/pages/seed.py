@@ -22,8 +22,8 @@ from emtc_core.recorder import (
 )
 from emtc_core.rollout.collector import Collector
 from storage.engine import Database
-from storage.recorder import DatabaseRecorder
-from storage.runs import create_run, finish_run, start_run
+from storage.recording.recorder import DatabaseRecorder
+from storage.runs.changes import create_run, finish_run, start_run
 
 N_EPISODES = 8
 TAU = 1.0

@@ -6,9 +6,9 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 from app.notebook.export import export_entries
+from storage.bundles.bundle_cache import Bundle, cache_bundle, list_bundles
 from storage.bundles.contents import WHOLE
 from storage.bundles.read import find_cache
-from storage.bundles.shelf import Bundle, list_bundles, shelve
 from storage.bundles.write import write_bundle
 from storage.engine import open_database
 from storage.notebook import list_entries
@@ -39,7 +39,7 @@ def own(use_database, tmp_path):
 
 @pytest.fixture
 def opened(own, file) -> Bundle:
-    return shelve(file[0])
+    return cache_bundle(file[0])
 
 
 def press(app: AppTest, label: str) -> AppTest:

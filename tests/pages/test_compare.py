@@ -1,10 +1,10 @@
 """The Compare page: what it says about no run, one run and several; and that its URL is the whole view."""
 
 import pytest
-from sqlalchemy import event, update
+from sqlalchemy import delete, event, insert, update
 from streamlit.testing.v1 import AppTest
 
-from storage.models import Run
+from storage.models import Evaluation, Run
 from tests.pages.several import seed_runs
 from tests.pages.test_pages import open_page, said
 
@@ -71,15 +71,84 @@ def test_unfinished_runs_are_listed_under_the_table_and_count_when_asked_for(sev
 def test_statistics_say_who_is_better_and_when_seeds_are_too_few(several):
     app = open_page("compare", part="Statistics")
     assert not app.exception
-    rows = table(app, "task")
+    rows = table(app, "task | variant | against")
     assert rows[1][:3] == ["3m", "EMTC(QPLEX)", "EMTC(QPLEX), No-TCGM"]
     assert "too few seeds to tell: with 2 and 2" in rows[1][-1]
-    assert "Share of runs whose last greedy win rate lies above each value, over 3m" in said(app).replace("\\", "")
+    text = said(app).replace("\\", "")
+    assert "Share of runs whose final win rate lies above each value, over 3m" in text
+    assert (
+        "Final win rate: mean of the evaluations in the last tenth of the budget (one of each run: its last)." in text
+    )
+
+
+@pytest.fixture
+def swinging(use_database, tmp_path):
+    """One run with evaluations every 1,000 of 30,000 env steps: win rates 1, 0, 1, 0 …, and 1 at the very end."""
+    db = use_database(tmp_path / "swinging.db")
+    (run_id,) = seed_runs(db, algos=("emtc-qplex",), maps=("corridor",), seeds=1)
+    points = [
+        {"run_id": run_id, "env_step": step, "episodes": 10, "wins": 10 * won, "win_rate": float(won)}
+        | {"return_mean": 0.0, "return_std": 0.0, "length_mean": 9.0}
+        for step, won in ((1000 * k, k % 2 == 0) for k in range(1, 31))
+    ]
+    with db.transaction() as connection:
+        connection.execute(delete(Evaluation))
+        connection.execute(insert(Evaluation), points)
+        connection.execute(update(Run).values(env_steps=30_000, target_steps=30_000))
+    return db
+
+
+def test_the_last_evaluation_alone_is_on_request_and_stands_in_the_link(swinging):
+    app = open_page("compare")
+    assert table(app, "variant")[1][1] == "66.7 (n = 1 of 5)"  # at 28,000, 29,000 and 30,000 steps
+    app.segmented_control(key="compare_final").set_value("last").run()
+    assert app.query_params["final"] in ("last", ["last"])
+    again = open_page("compare", final="last", part="Beside the paper")
+    for page in (app, again):
+        assert not page.exception
+        assert table(page, "variant")[1][1] == "100.0 (n = 1 of 5)"
+        text = said(page).replace("\\", "").replace("\u00a0", " ")
+        assert "Last win rate [%]: that of the last evaluation alone." in text
+        assert "| EMTC(QPLEX) | 100.0 (n = 1) | 97.4 ± 1.7 |" in text
+    app.segmented_control(key="compare_final").set_value("last-tenth").run()
+    assert "final" not in app.query_params
+
+
+def test_tables_of_win_rates_are_of_the_episodes_that_were_asked_for_and_the_link_says_so(several):
+    db, ids = several
+    with db.transaction() as connection:
+        connection.execute(update(Evaluation).where(Evaluation.run_id.in_(ids[:4])).values(robust_win_rate=0.25))
+    app = open_page("compare")
+    app.segmented_control(key="compare_rate").set_value("robust").run()
+    assert app.query_params["rate"] in ("robust", ["robust"])
+    again = open_page("compare", rate="robust")
+    for page in (app, again):
+        assert not page.exception
+        assert table(page, "variant")[1] == ["EMTC(QPLEX)", "25.0 ± 0.0 (n = 2 of 5)", "25.0 ± 0.0 (n = 2 of 5)"]
+        text = said(page).replace("\\", "")
+        assert "Final robust win rate [%]" in text
+        assert "from starts shifted by up to 0.05 cells" in text
+        assert "no robust win rate: no evaluation from shifted starts" in text
+        assert table(page, "task")[0][:2] == ["task", "variant"]
+    trained = open_page("compare", rate="training")
+    assert not trained.exception
+    assert "no training win rate was logged" in said(trained).replace("\\", "")
+    app.segmented_control(key="compare_rate").set_value("greedy").run()
+    assert "rate" not in app.query_params
+
+
+def test_falls_stand_below_the_win_rates_and_beside_every_run(swinging):
+    app = open_page("compare")
+    assert table(app, "task")[1] == ["corridor", "EMTC(QPLEX)", "1", "1", "14.0", "28.0", "50.0", "seed 1: 14 of 28"]
+    rows = next(frame.value for frame in app.dataframe if "falls" in frame.value.columns)
+    numbers = rows[["final win rate", "last win rate", "falls", "after"]].iloc[0].tolist()
+    assert numbers == [pytest.approx(2 / 3), 1.0, 14, 28]
 
 
 def test_the_caption_says_statistic_band_and_seeds(several):
     text = said(open_page("compare", center="iqm", band="ci")).replace("\\", "")
-    assert "the line is the interquartile mean with 95 % bootstrap interval over seeds (n = 2 seeds" in text
+    assert "the line is the interquartile mean with 95 % interval (Wilson's score with Yuen's t; covers" in text
+    assert "over seeds (n = 2 seeds" in text
     assert "episodes are averaged per seed first" in text
 
 
@@ -141,6 +210,7 @@ def test_strangers_in_the_url_are_harmless(several):
         y="<script>",
         center="mode",
         band="42",
+        final="best",
         x="nan-1",
         hide="**",
         at="minus one",

@@ -1,7 +1,7 @@
 """Storage: what takes room, and thinning, vacuum and backup that say what they do."""
 
 from app.components.disk.sizes import table_key
-from storage.care.sizes import measure
+from storage.maintenance.sizes import measure
 from storage.queries.episodes import list_episodes
 from storage.queries.memory import list_snapshots
 from tests.pages.seed import seed_run

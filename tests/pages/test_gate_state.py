@@ -11,8 +11,8 @@ from app.live_session import LiveCurves
 from emtc_core.config.run import PRESETS
 from storage.engine import open_database
 from storage.models import MetricRow
-from storage.queries.runs import get_run
-from storage.recorder import DatabaseRecorder
+from storage.recording.recorder import DatabaseRecorder
+from storage.runs.rows import find_run
 from tests.pages.conftest import copy_database
 from tests.pages.seed import seed_run
 from tests.pages.test_pages import open_page, said
@@ -70,7 +70,7 @@ def test_a_chosen_row_of_home_gives_the_reason(gates):
 
 def test_an_ended_run_is_judged_once_and_a_resumed_one_anew(gates):
     db, runs = gates
-    run = get_run(db, runs["active"])
+    run = find_run(db, runs["active"])
     assert data.gate_state(run).state == "active"
     with db.transaction() as connection:
         connection.execute(MetricRow.__table__.delete())
@@ -81,7 +81,7 @@ def test_an_ended_run_is_judged_once_and_a_resumed_one_anew(gates):
 def test_many_unjudged_runs_are_judged_bit_by_bit(gates, monkeypatch):
     db, runs = gates
     monkeypatch.setattr(data, "JUDGED_AT_ONCE", 1)
-    rows = [(runs[kind], "finished", get_run(db, runs[kind]).env_steps) for kind in ("active", "old", "idle")]
+    rows = [(runs[kind], "finished", find_run(db, runs[kind]).env_steps) for kind in ("active", "old", "idle")]
     assert [len(data.gate_states(rows)) for _ in range(4)] == [1, 1, 2, 2]
 
 
@@ -119,7 +119,7 @@ def test_a_number_logged_after_a_report_of_its_own_step_is_not_lost(gates):
     run_id = seed_run(db, status="running")
     curves = LiveCurves(run_id, ("train/loss", "eval/overestimation"))
     curves.refresh()
-    step = get_run(db, run_id).env_steps + 100
+    step = find_run(db, run_id).env_steps + 100
     for values in ({"train/loss": 0.5}, {"eval/overestimation": 2.5}):
         recorder = DatabaseRecorder(db, run_id)
         recorder.record_metrics(step, values)

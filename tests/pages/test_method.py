@@ -7,10 +7,14 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 from app.bench.embedding import TASKS
+from app.components.method import intervals
+from app.components.method.differences import DIFFERENCES
 from app.components.method.equations import BACKGROUND, BEYOND, EMBEDDER, GATE
 from app.components.method.measured import read_measured
 from app.components.method.options import compare_presets, explain_preset, labels_of
+from app.components.method.published import list_differences
 from app.format import escape_markdown, number
+from emtc_core.config.published import Case
 from emtc_core.config.resolve import describe_fields
 from emtc_core.metrics import METRICS
 from tests.pages.test_pages import open_page, said
@@ -51,6 +55,14 @@ def test_equations_are_numbered_from_one_to_twelve(method):
     assert [equation.number for equation in (*BACKGROUND, *EMBEDDER, *GATE)] == list(range(1, 13))
     drawn = "\n".join(str(element.value) for element in method.latex)
     assert all(rf"\qquad ({number})" in drawn for number in range(1, 13))
+
+
+def test_page_lists_every_difference_from_published_code(method):
+    text = said(method)
+    assert all(f"| {d.whose} | {d.published} | {d.here} |" in text for d in DIFFERENCES)
+    assert "padding" in DIFFERENCES[0].published
+    assert "200·k + 1" in DIFFERENCES[1].published
+    assert "`incentive.mask_terminal`" in DIFFERENCES[2].here
 
 
 def test_settings_that_answer_an_open_question_name_it():
@@ -110,6 +122,20 @@ def test_rules_of_cds_code_apply_to_cds_on_football_only():
     reasons = explain_preset("cds_code", "cds", "grf", "academy_3_vs_1_with_keeper")
     assert "`cds.mixer = qmix`" in reasons[0][0]
     assert "train.t_max = 4050000" in reasons[1][0]
+
+
+def test_a_baseline_shows_what_differs_from_its_published_configuration_and_why(empty):
+    app = open_page("method", part="Presets", algo="emu-qplex")
+    assert not app.exception
+    text = said(app)
+    rows = list_differences(Case("emu-qplex", "skirmish", "corridor"))
+    assert len(rows) > 10
+    assert all(f"| {' | '.join(row)} |" in text for row in rows)
+    assert "HyunghoNa/EMU at 107ff71" in text
+
+
+def test_an_algorithm_without_published_code_says_so(method):
+    assert "No configuration of emtc\\-qplex on corridor is published in code." in said(method)
 
 
 def test_no_preset_to_compare_is_an_empty_comparison(method):
@@ -182,3 +208,10 @@ def test_page_shows_what_was_measured_of_the_return_scale(method):
     text = said(method)
     for (what, map, scale), value in read_measured().items():
         assert number(value) in text, (what, map, scale)
+
+
+def test_page_shows_how_often_each_interval_was_found_to_hold(method):
+    text = said(method)
+    for (what, data, n), value in intervals.read_measured().items():
+        assert f"{value:.1f}" in text, (what, data, n)
+    assert intervals.COMMAND in text

@@ -8,8 +8,8 @@ from sqlalchemy import update
 
 from emtc_core.checkpoint_file import name_checkpoint, write_checkpoint
 from storage.engine import Database
+from storage.files.remote import Remote, RunFiles
 from storage.models import Run
-from storage.remote import Remote, RunFiles
 from tests.pages.seed import seed_run
 from tests.pages.test_pages import open_page, said
 

@@ -7,7 +7,9 @@ from app.bench.run_table import fill_table
 from app.components import run_picker
 from storage.queries.run_table import RunFilter, count_runs, matching_ids
 from storage.queries.runs import latest_run_id, list_runs
-from storage.runs import create_run, edit_run, find_run
+from storage.runs.changes import create_run
+from storage.runs.labels import edit_run
+from storage.runs.rows import find_run
 from tests.pages.several import seed_runs
 from tests.pages.test_pages import ROOT, open_page, said
 from tests.storage.records import CONFIG
@@ -210,7 +212,7 @@ def test_chosen_rows_stay_when_a_new_run_comes(several):
 
 
 def test_a_run_that_is_gone_takes_the_choice_away(several):
-    from storage.runs import delete_run
+    from storage.runs.removal import delete_run
 
     db, ids = several
     app = choose(open_home(), ids[0], ids[1])

@@ -2,8 +2,8 @@
 
 import pytest
 
-from storage.asking.glossary import EXAMPLES
 from storage.queries.runs import list_runs
+from storage.sql_console.glossary import EXAMPLES
 from tests.pages.test_pages import open_page, said
 
 

@@ -8,10 +8,12 @@ from app.components.live.standing import describe_checkpoints, describe_resumes
 from app.runs.resume import Standing, look
 from emtc_core.checkpoint_file import Examined, name_checkpoint, write_checkpoint
 from storage.engine import Database
+from storage.files.places import run_folder
 from storage.models import Run
-from storage.places import run_folder
-from storage.queries.runs import get_run, list_resumes, list_runs
-from storage.runs import rewind_run, start_again
+from storage.queries.runs import list_resumes, list_runs
+from storage.runs.changes import start_again
+from storage.runs.rewind import rewind_run
+from storage.runs.rows import find_run
 from tests.pages.seed import seed_run
 from tests.pages.test_pages import open_page, said
 
@@ -20,7 +22,7 @@ def lose(db: Database, run_id: str) -> int:
     """Take the run's process away; returns how far it came."""
     with db.transaction() as connection:
         connection.execute(update(Run).where(Run.id == run_id).values(pid=2**22 + 1))
-    return get_run(db, run_id).env_steps
+    return find_run(db, run_id).env_steps
 
 
 def leave_checkpoint(db: Database, run_id: str, env_step: int, *, of: str | None = None) -> Path:
@@ -40,7 +42,7 @@ def test_a_lost_run_without_a_checkpoint_offers_a_new_run(empty):
     assert "Start again from step 0" in labels
     assert "Resume from the last checkpoint" not in labels
     assert "this one keeps its rows" in said(app)
-    assert get_run(empty, run_id).env_steps == steps
+    assert find_run(empty, run_id).env_steps == steps
 
 
 def test_a_lost_run_with_a_checkpoint_says_what_a_resume_supersedes(empty):
@@ -59,7 +61,7 @@ def test_checkpoints_that_cannot_be_used_say_why(empty):
     steps = lose(empty, run_id)
     leave_checkpoint(empty, run_id, steps + 1)
     leave_checkpoint(empty, run_id, 0, of="zzzz9999")
-    standing = look(empty, get_run(empty, run_id))
+    standing = look(empty, find_run(empty, run_id))
     assert not standing.can_resume
     assert "cannot go back" in standing.faults[0]
     assert "belongs to run zzzz9999" in standing.faults[1]
@@ -67,7 +69,7 @@ def test_checkpoints_that_cannot_be_used_say_why(empty):
 
 def test_what_was_superseded_is_counted(empty):
     run_id = seed_run(empty)
-    steps = get_run(empty, run_id).env_steps
+    steps = find_run(empty, run_id).env_steps
     assert describe_resumes(list_resumes(empty, run_id)) == ""
     rewind_run(empty, run_id, 0, checkpoint=name_checkpoint(0), passed_over=["checkpoint-7.pt is damaged."])
     told = describe_resumes(list_resumes(empty, run_id))
@@ -89,8 +91,8 @@ def test_fewer_than_two_good_checkpoints_are_told():
 
 def test_a_run_started_again_leaves_its_parent_as_it_was(empty):
     run_id = seed_run(empty)
-    before = get_run(empty, run_id)
-    child = get_run(empty, start_again(empty, run_id, versions={}))
+    before = find_run(empty, run_id)
+    child = find_run(empty, start_again(empty, run_id, versions={}))
     assert (child.parent_id, child.config, child.env_steps, child.name) == (run_id, before.config, 0, before.name)
-    assert get_run(empty, run_id) == before
+    assert find_run(empty, run_id) == before
     assert set(list_runs(empty)["parent_id"].dropna()) == {run_id}

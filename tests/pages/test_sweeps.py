@@ -7,10 +7,10 @@ import psutil
 import pytest
 from sqlalchemy import update
 
-from storage.claims import Worker
 from storage.models import Run
 from storage.queries.sweeps import list_sweeps, sweep_runs
-from storage.sweeps import attach_scheduler
+from storage.runs.claims import Worker
+from storage.runs.sweeps import attach_scheduler
 from tests.app.sweep_cases import ABLATION, AUGMENTATION, DELTA, LAMBDA, TAU, seed_sweep
 from tests.pages.test_pages import open_page, said
 

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from storage.control import send_command
 from storage.engine import Database, open_database
 from storage.queries.episodes import get_playback, get_trajectory
 from storage.queries.questions import find_question
-from storage.runs import find_run
+from storage.runs.control import send_command
+from storage.runs.rows import find_run
 from tests.process.trainers import (
     FAST,
     breaches,

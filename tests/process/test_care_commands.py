@@ -11,7 +11,7 @@ from app.cli.main import run
 from storage.engine import open_database
 from storage.models import Run
 from storage.queries.episodes import list_episodes
-from storage.runs import create_run, finish_run, start_run
+from storage.runs.changes import create_run, finish_run, start_run
 from tests.storage.records import CONFIG, ME, record_everything
 
 

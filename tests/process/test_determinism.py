@@ -8,8 +8,8 @@ import pytest
 from app.cli.main import run
 from emtc_core.config.resolve import resolve
 from storage.engine import open_database
-from storage.queries.runs import get_run
-from storage.runs import create_run
+from storage.runs.changes import create_run
+from storage.runs.rows import find_run
 from tests.process.trainers import FAST
 
 TABLES = ("episodes", "eval_episodes", "transitions", "gate_stats", "evaluations", "snapshots", "metrics")
@@ -64,7 +64,7 @@ def test_a_queued_run_that_cannot_start_here_fails_with_the_reason(tmp_path: Pat
     config["gate"]["a_setting_of_tomorrow"] = 1
     run_id = create_run(db, config, target_steps=100, versions={})
     assert run(["train-worker", run_id, "--db", url]) == 1
-    row = get_run(db, run_id)
+    row = find_run(db, run_id)
     assert row.status == "failed"
     assert "a_setting_of_tomorrow" in (row.error or "")
     db.dispose()

@@ -12,11 +12,12 @@ import psutil
 import pytest
 
 from emtc_core.control import StopRequested
-from storage import lifecycle
-from storage.check import check_run
 from storage.engine import Database, open_database
-from storage.lifecycle import Event, State
-from storage.queries.runs import get_run, list_runs
+from storage.maintenance.check_run import check_run
+from storage.queries.runs import list_runs
+from storage.runs import lifecycle
+from storage.runs.lifecycle import Event, State
+from storage.runs.rows import find_run
 from tests.process.trainers import emtc, environment, train_command, wait_until
 
 SPAN_S = 3.0
@@ -46,7 +47,7 @@ def end_detached(db: Database, moment_s: float, number: int) -> str:
     """Start a trainer in the background, and send the process that owns the run a signal."""
     run_id = json.loads(emtc(*train_command(db.url, steps=50_000)[3:], "--detach").stdout)["run_id"]
     time.sleep(moment_s)
-    pid = get_run(db, run_id).pid
+    pid = find_run(db, run_id).pid
     assert pid is not None
     os.kill(pid, number)
     wait_until(lambda: not psutil.pid_exists(pid), timeout_s=PATIENCE_S, what="the end of the trainer")
@@ -54,7 +55,7 @@ def end_detached(db: Database, moment_s: float, number: int) -> str:
 
 
 def assert_ended(db: Database, run_id: str, number: int) -> None:
-    row = get_run(db, run_id)
+    row = find_run(db, run_id)
     expected = {State.LOST} if number == signal.SIGKILL else {State.STOPPED, State.LOST}
     assert row.state in expected, f"{row.state} after {signal.Signals(number).name}"
     assert row.live_status not in ("queued", "running", "paused")

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from app.cli.main import run
 from storage.engine import files_root_of, open_database
-from storage.runs import create_run
+from storage.runs.changes import create_run
 from tests.hostile import ACTS, tamper
 from tests.storage.records import CONFIG, record_everything
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from storage.check import check_run
 from storage.engine import find_schema, open_database
+from storage.maintenance.check_run import check_run
 from storage.migrations.upgrade import SCHEMA_VERSION
 from storage.queries.runs import list_runs
 from tests.process.test_fuzz import emtc

@@ -14,8 +14,8 @@ import pytest
 from sqlalchemy import text
 
 from app.bench.postgres import made_database
-from storage.check import check_run
 from storage.engine import Database, open_database
+from storage.maintenance.check_run import check_run
 from tests.process.trainers import EMTC, environment, train_command, wait_until
 
 pytestmark = pytest.mark.postgres

@@ -16,7 +16,7 @@ import pytest
 
 from app.bench.postgres import GIVEN, is_reachable, made_database, server
 from storage.engine import Database, open_database
-from storage.places import run_folder
+from storage.files.places import run_folder
 from tests.process.ray_cluster import QUIET, Cluster, cluster, free_port, require_ray, trainers_under
 from tests.process.test_sweep import TINY, breaches, read, statuses, write_sweep
 from tests.process.test_worker import Ask, asking, gaps

@@ -8,7 +8,7 @@ import pytest
 
 from app.cli.main import run
 from storage.engine import open_database
-from storage.runs import create_run
+from storage.runs.changes import create_run
 from tests.process.test_bad_input import emtc
 from tests.storage.records import CONFIG
 

@@ -16,9 +16,9 @@ from sqlalchemy import text
 
 from app.bench.postgres import GIVEN, is_reachable, made_database, server
 from storage.engine import Database, open_database
-from storage.lifecycle import State
-from storage.places import run_folder
-from storage.runs import find_run
+from storage.files.places import run_folder
+from storage.runs.lifecycle import State
+from storage.runs.rows import find_run
 from tests.process.test_sweep import TINY
 from tests.process.trainers import EMTC, emtc, environment, wait_until
 from tests.require import require

@@ -43,14 +43,14 @@ def reward(
     `hidden_before` [N, H], `obs` and `obs_next` [N, O], `q_by_identity` [history, identity, A].
     """
     n, n_actions = len(action), q_by_identity.shape[-1]
-    policies = torch.softmax(config.b1 * q_by_identity, -1)
+    policies = torch.softmax(q_by_identity, -1)
     total = 0.0
     for i in range(n):
         z = torch.cat([hidden_before[i], obs[i], torch.eye(n_actions, dtype=obs.dtype)[action[i]]])
         agent = torch.eye(n, dtype=obs.dtype)[i]
         prediction = -config.b1 * q_error(p, z, agent, obs_next[i]) + p_error(p, z, obs_next[i])
         average = mixture(config, i, policies)
-        pi = policies[i, i]
+        pi = torch.softmax(config.b1 * q_by_identity[i, i], -1)
         divergence = sum(pi[a] * torch.log(pi[a] / average[a]) for a in range(n_actions))
         total += float(prediction + config.b2 * divergence)
     return config.beta * total / n

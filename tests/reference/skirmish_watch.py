@@ -36,9 +36,9 @@ def play(env: SkirmishEnv, seed: int, *, fight: float = 0.0, look: Look | None =
 
         def advance(loops: int) -> None:
             for _ in range(loops):
-                real, whole = battle.real.copy(), battle.whole.copy()
+                floats, ints = battle.floats.copy(), battle.ints.copy()
                 Battle.advance(battle, 1)
-                look(battle, real, whole)
+                look(battle, floats, ints)
 
         battle.advance = advance  # type: ignore[method-assign]
     rng = np.random.default_rng(seed)

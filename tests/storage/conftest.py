@@ -9,7 +9,7 @@ from sqlalchemy import make_url
 
 from app.bench.postgres import made_database
 from storage.engine import Database, open_database
-from storage.runs import create_run
+from storage.runs.changes import create_run
 from tests.storage.records import CONFIG
 
 BACKENDS = ("sqlite", pytest.param("postgres", marks=pytest.mark.postgres))

@@ -9,11 +9,11 @@ import sys
 from contextlib import closing
 
 from storage.engine import open_database
-from storage.places import run_folder
+from storage.files.places import run_folder
 from storage.projections import save_projection
 from storage.queries.memory import get_snapshot, list_snapshots
-from storage.recorder import DatabaseRecorder
-from storage.runs import create_run
+from storage.recording.recorder import DatabaseRecorder
+from storage.runs.changes import create_run
 from tests.storage.records import CONFIG, make_evaluation, make_gate_stats, make_snapshot, record_episodes
 
 

@@ -13,10 +13,11 @@ from emtc_core.recorder import (
     GateStatsRecord,
     PlaybackRecord,
     Recorder,
+    RobustRecord,
     SnapshotRecord,
 )
 from storage.engine import Database
-from storage.recorder import DatabaseRecorder
+from storage.recording.recorder import DatabaseRecorder
 
 GAMMA = 0.99
 STATE_DIM, N_AGENTS = 6, 3
@@ -69,7 +70,8 @@ def make_evaluation(env_step: int, *, wins: int = 3, episodes: int = 4) -> Evalu
     kept = make_episode(99, 1)
     playback = PlaybackRecord(kept.state, kept.action, kept.reward, kept.episode_return, won=True)
     lengths = np.full(episodes, 12)
-    return EvaluationRecord(env_step, np.arange(episodes, dtype=np.float32), lengths, won, (playback,))
+    outcome = (env_step, np.arange(episodes, dtype=np.float32), lengths, won, (playback,))
+    return EvaluationRecord(*outcome, distinct=episodes - 1, robust=RobustRecord(np.arange(episodes) < 1, episodes))
 
 
 def make_gate_stats(env_step: int) -> GateStatsRecord:

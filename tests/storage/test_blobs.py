@@ -14,7 +14,7 @@ from hypothesis.extra import numpy as hnp
 
 from emtc_core.errors import StorageError
 from storage import blobs
-from storage.blobs import find_row, measure, pack, unpack, unpack_as, unpack_one, unpack_row
+from storage.blobs import measure, pack, unpack, unpack_as, unpack_one
 
 dtypes = st.one_of(
     hnp.boolean_dtypes(), hnp.integer_dtypes(), hnp.unsigned_integer_dtypes(), hnp.floating_dtypes(sizes=(16, 32, 64))
@@ -36,22 +36,12 @@ def test_every_array_comes_back_as_it_was(named: dict[str, np.ndarray], chunk_ro
 
 @settings(max_examples=60, deadline=None)
 @given(st.sets(st.integers(-50, 50), min_size=1), st.integers(1, 9))
-def test_single_rows_are_found_and_read_through_chunks(values: set[int], chunk_rows: int) -> None:
-    ascending = np.array(sorted(values))
+def test_an_array_is_read_through_chunks(values: set[int], chunk_rows: int) -> None:
+    rows = np.stack([np.array(sorted(values)), np.array(sorted(values)) ** 2], axis=1)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(blobs, "CHUNK_ROWS", chunk_rows)
-        keys, squares = pack({"keys": ascending}), pack({"squares": np.stack([ascending, ascending**2], axis=1)})
-    for value in range(-51, 52):
-        row = find_row(keys, value)
-        if value not in values:
-            assert row is None
-        else:
-            assert row is not None
-            assert unpack_row(squares, row).tolist() == [value, value**2]
-
-
-def test_nothing_is_found_in_an_empty_array() -> None:
-    assert find_row(pack({"keys": np.zeros(0, np.int64)}), 1) is None
+        squares = pack({"squares": rows})
+    assert np.array_equal(unpack_one(squares), rows)
 
 
 def test_a_slice_that_is_not_contiguous_is_packed_by_value() -> None:
@@ -117,7 +107,7 @@ def test_a_small_blob_that_unpacks_to_gigabytes_is_refused_before_it_is_unpacked
     assert len(blob) < 300_000
 
     def read_it() -> None:
-        for read in (unpack, unpack_one, measure, lambda b: unpack_row(b, 3), lambda b: find_row(b, 1)):
+        for read in (unpack, unpack_one, measure):
             with pytest.raises(StorageError, match="at most 1,073,741,824"):
                 read(blob)
 

@@ -20,19 +20,21 @@ from sqlalchemy import func, insert, select, text, update
 from emtc_core.errors import StorageError
 from storage.blobs import pack
 from storage.bundles.contents import THIN, WHOLE, Contents
+from storage.bundles.import_bundle import import_bundle
 from storage.bundles.manifest import MANIFEST, STUDY
 from storage.bundles.read import open_bundle
-from storage.bundles.take_in import import_bundle
 from storage.bundles.write import write_bundle
-from storage.care.thin import Thinning, thin_run
-from storage.check import check_run
 from storage.engine import Database, open_database
+from storage.maintenance.check_run import check_run
+from storage.maintenance.thin import Thinning, thin_run
 from storage.migrations import upgrade
 from storage.models import SCHEMA_VERSION, Base, EpisodeRow, ProjectionRow, Run, SnapshotRow, SweepRow, Transition
-from storage.queries.episodes import get_trajectory, list_playbacks
+from storage.queries.episode_search import find_playbacks
+from storage.queries.episodes import get_trajectory
 from storage.queries.gate import gate_chart
-from storage.queries.memory import get_point, get_snapshot
-from storage.runs import create_run, find_run
+from storage.queries.memory import get_node, get_snapshot
+from storage.runs.changes import create_run
+from storage.runs.rows import find_run
 from tests.hostile import make_bomb
 from tests.storage.records import CONFIG, ME, record_everything
 
@@ -113,7 +115,7 @@ def test_a_bundle_holds_what_was_asked(source, tmp_path: Path, contents: Content
     outcome = ("trajectory",)
     assert rows(there, "episodes", run_id, outcome) == rows(db, "episodes", run_id, outcome)
     assert bool(rows(there, "snapshots", run_id)) == contents.snapshots
-    assert len(list_playbacks(there, run_id)) == (1 if contents.playbacks else 0)
+    assert len(find_playbacks(there, run_id).frame) == (1 if contents.playbacks else 0)
     assert bool(rows(there, "transitions", run_id)) == contents.transitions
     with there.read() as connection:
         drawn = connection.execute(select(func.count()).select_from(ProjectionRow)).scalar_one()
@@ -140,7 +142,7 @@ def test_chosen_episodes_come_with_their_states(source, tmp_path: Path) -> None:
     assert check_run(there, run_id) == []
     snapshot = get_snapshot(there, int(rows(there, "snapshots", run_id)[0]["id"]))
     slot = int(snapshot.slot[snapshot.episode == 2][0])
-    assert get_point(there, snapshot.id, slot).trajectory.episode == 2
+    assert get_node(there, get_snapshot(there, snapshot.id), slot).trajectory.episode == 2
 
 
 def test_what_belongs_to_a_machine_stays_behind(source, tmp_path: Path) -> None:

@@ -9,14 +9,15 @@ import pytest
 from sqlalchemy import update
 
 from emtc_core.errors import RunStateError
-from storage.claims import Claim, Worker, claim_any, claim_run, count_work, give_back
-from storage.control import ask_stop, send_command
 from storage.engine import Database, open_database
-from storage.lifecycle import State
 from storage.models import Run
-from storage.ownership import check_owned
-from storage.runs import create_run, find_run, finish_run, start_run
-from storage.sweeps import PlannedRun, save_sweep, stop_sweep
+from storage.runs.changes import create_run, finish_run, start_run
+from storage.runs.claims import Claim, Worker, claim_any, claim_run, count_work, give_back
+from storage.runs.control import ask_stop, send_command
+from storage.runs.lifecycle import State
+from storage.runs.ownership import check_owned
+from storage.runs.rows import find_run
+from storage.runs.sweeps import PlannedRun, save_sweep, stop_sweep
 from tests.storage.records import CONFIG
 
 

@@ -5,9 +5,9 @@ import pytest
 from sqlalchemy import event
 
 from storage.engine import Database
-from storage.queries import compare
-from storage.recorder import DatabaseRecorder
-from storage.runs import create_run
+from storage.queries import curves, runs
+from storage.recording.recorder import DatabaseRecorder
+from storage.runs.changes import create_run
 from tests.storage.records import CONFIG, make_evaluation
 
 
@@ -26,30 +26,30 @@ def two_runs(db: Database) -> list[str]:
 
 
 def test_evaluations_of_all_runs_come_by_run_and_step(db: Database, two_runs: list[str]) -> None:
-    frame = compare.evaluation_curves(db, two_runs)
+    frame = curves.evaluation_curves(db, two_runs)
     parts = dict(list(frame.groupby("run_id")))
     assert parts[two_runs[0]]["env_step"].tolist() == [10, 20]
     assert parts[two_runs[1]]["env_step"].tolist() == [20, 40]
     assert parts[two_runs[1]]["win_rate"].tolist() == [0.5, 0.5]
-    assert set(compare.evaluation_curves(db, two_runs[:1])["run_id"]) == {two_runs[0]}
+    assert set(curves.evaluation_curves(db, two_runs[:1])["run_id"]) == {two_runs[0]}
 
 
 def test_metrics_are_averaged_within_a_stretch_of_steps(db: Database, two_runs: list[str]) -> None:
-    first = compare.metric_curves(db, two_runs[:1], "train/loss")
+    first = curves.metric_curves(db, two_runs[:1], "train/loss")
     assert first[["env_step", "value"]].to_numpy().tolist() == [[10, 10.0], [20, 20.0]]
-    whole = compare.metric_curves(db, two_runs, "train/loss", stretch=100)
+    whole = curves.metric_curves(db, two_runs, "train/loss", stretch=100)
     assert sorted(whole[["env_step", "value"]].to_numpy().tolist()) == [[20, 15.0], [40, 15.0]]
 
 
 def test_only_numbers_that_were_logged_are_offered(db: Database, two_runs: list[str]) -> None:
-    assert compare.shared_metrics(db, two_runs) == ["train/loss"]
-    assert compare.shared_metrics(db, []) == []
+    assert curves.shared_metrics(db, two_runs) == ["train/loss"]
+    assert curves.shared_metrics(db, []) == []
 
 
 def test_an_answer_about_no_run_has_the_types_of_a_full_one(db: Database, two_runs: list[str]) -> None:
     for full, none in (
-        (compare.evaluation_curves(db, two_runs), compare.evaluation_curves(db, [])),
-        (compare.metric_curves(db, two_runs, "train/loss"), compare.metric_curves(db, [], "train/loss")),
+        (curves.evaluation_curves(db, two_runs), curves.evaluation_curves(db, [])),
+        (curves.metric_curves(db, two_runs, "train/loss"), curves.metric_curves(db, [], "train/loss")),
     ):
         pd.testing.assert_series_equal(full.dtypes, none.dtypes)
 
@@ -57,11 +57,11 @@ def test_an_answer_about_no_run_has_the_types_of_a_full_one(db: Database, two_ru
 def test_a_figure_of_many_runs_is_one_statement(db: Database, two_runs: list[str]) -> None:
     said: list[str] = []
     event.listen(db.reader, "before_cursor_execute", lambda *call: said.append(call[2]))
-    compare.evaluation_curves(db, two_runs)
-    compare.metric_curves(db, two_runs, "train/loss")
+    curves.evaluation_curves(db, two_runs)
+    curves.metric_curves(db, two_runs, "train/loss")
     assert len([statement for statement in said if statement.startswith("SELECT")]) == 2
 
 
 def test_rows_come_in_the_order_of_their_ids_and_strangers_are_left_out(db: Database, two_runs: list[str]) -> None:
-    rows = compare.get_rows(db, [two_runs[1], "stranger", two_runs[0]])
+    rows = runs.get_rows(db, [two_runs[1], "stranger", two_runs[0]])
     assert [(row.id, row.seed) for row in rows] == [(two_runs[1], 2), (two_runs[0], 1)]

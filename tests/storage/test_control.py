@@ -11,12 +11,13 @@ import pytest
 from sqlalchemy import event
 
 from emtc_core.errors import RunStateError, UnheardError
-from storage.control import DatabaseControl, Heartbeat, ask_stop, command_log, send_command
 from storage.engine import Database, open_database
-from storage.lifecycle import State
-from storage.outage import Outage
-from storage.ownership import this_process
-from storage.runs import claim_start, create_run, find_run, finish_run, start_run
+from storage.retry import Outage
+from storage.runs.changes import claim_start, create_run, finish_run, start_run
+from storage.runs.control import DatabaseControl, Heartbeat, ask_stop, command_log, send_command
+from storage.runs.lifecycle import State
+from storage.runs.ownership import this_process
+from storage.runs.rows import find_run
 from tests.storage.records import CONFIG, ME
 
 

@@ -14,8 +14,8 @@ from sqlalchemy import text
 import storage.migrations
 from emtc_core.errors import NewerDatabaseError, StorageError
 from storage.engine import Database, open_database
+from storage.files.places import run_folder
 from storage.models import SCHEMA_VERSION, Base
-from storage.places import run_folder
 
 
 def test_a_database_and_its_folder_are_made_on_demand(tmp_path: Path) -> None:

@@ -6,8 +6,8 @@ import pytest
 from emtc_core.errors import ConfigError
 from storage.engine import Database
 from storage.queries.episode_search import find_episodes, find_playbacks
-from storage.queries.episodes import list_episodes, list_playbacks
-from storage.recorder import DatabaseRecorder
+from storage.queries.episodes import list_episodes
+from storage.recording.recorder import DatabaseRecorder
 from tests.storage.records import make_episode, make_evaluation, record_episodes
 
 
@@ -59,7 +59,6 @@ def test_the_order_is_that_of_the_list(recorded) -> None:
 
 def test_playbacks_are_found_too(recorded) -> None:
     db, run_id, _ = recorded
-    assert find_playbacks(db, run_id).frame.equals(list_playbacks(db, run_id))
     assert find_playbacks(db, run_id, "100").frame["env_step"].tolist() == [100]
     assert find_playbacks(db, run_id, "step>100 won").total == 1
     assert find_playbacks(db, run_id, "lost").total == 0

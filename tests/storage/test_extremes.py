@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from storage.engine import Database
-from storage.queries.extremes import Extremes, find_extremes
-from storage.recorder import DatabaseRecorder
+from storage.queries.episodes import Extremes, find_extremes
+from storage.recording.recorder import DatabaseRecorder
 from tests.storage.records import make_episode
 
 

@@ -11,13 +11,14 @@ import pytest
 
 from emtc_core.errors import StorageError
 from storage import engine
-from storage.check import check_run
 from storage.engine import Database, files_root, files_root_of, open_database, sweep_folder
-from storage.files import read_tail
-from storage.foreign import check_database
-from storage.places import run_folder
+from storage.files.places import run_folder
+from storage.maintenance.check_database import check_database
+from storage.maintenance.check_run import check_run
+from storage.private_files import read_tail
 from storage.queries.runs import list_runs
-from storage.runs import create_run, find_run
+from storage.runs.changes import create_run
+from storage.runs.rows import find_run
 from tests.hostile import ACTS, make_bomb, tamper
 from tests.storage.records import CONFIG, record_everything
 
@@ -176,7 +177,9 @@ def test_an_older_database_is_copied_before_it_is_upgraded(tmp_path: Path) -> No
 
 def test_a_database_that_cannot_be_copied_is_not_upgraded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = Path(shutil.copy(OLD, tmp_path / "x.db"))
-    monkeypatch.setattr("storage.backup.os.open", lambda *args: (_ for _ in ()).throw(OSError(28, "No space left")))
+    monkeypatch.setattr(
+        "storage.migrations.backup.os.open", lambda *args: (_ for _ in ()).throw(OSError(28, "No space left"))
+    )
     monkeypatch.setattr(engine, "_prepare_place", lambda path: [])
     with pytest.raises(StorageError, match="was not upgraded"):
         open_database(f"sqlite:///{path}")

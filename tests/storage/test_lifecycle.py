@@ -19,28 +19,32 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from sqlalchemy import update
 
 from emtc_core.errors import RunNotFoundError, RunStateError
-from storage import lifecycle
-from storage.claims import Claim, give_back
-from storage.control import DatabaseControl, ask_stop, send_command
 from storage.engine import Database, open_database
-from storage.lifecycle import STORED, TRANSITIONS, Event, State
-from storage.liveness import LOST_AFTER_S, START_LIMIT_S
 from storage.models import Run
-from storage.ownership import Owner, this_process
 from storage.queries.runs import list_runs
-from storage.recorder import DatabaseRecorder
-from storage.runs import (
-    claim_start,
-    create_run,
-    delete_run,
-    find_run,
-    finish_run,
-    start_again,
-    start_run,
-    state_now,
-)
+from storage.recording.recorder import DatabaseRecorder
+from storage.runs import lifecycle
+from storage.runs.changes import claim_start, create_run, finish_run, start_again, start_run
+from storage.runs.claims import Claim, give_back
+from storage.runs.control import DatabaseControl, ask_stop, send_command
+from storage.runs.lifecycle import TRANSITIONS, Event, State
+from storage.runs.ownership import LOST_AFTER_S, START_LIMIT_S, Owner, this_process
+from storage.runs.removal import delete_run
+from storage.runs.rows import find_run, state_now
 from tests.storage.records import CONFIG, record_episodes
 
+STORED = {
+    State.CREATED: ("queued",),
+    State.STARTING: ("queued",),
+    State.RUNNING: ("running",),
+    State.PAUSED: ("paused",),
+    State.STOPPING: ("queued", "running", "paused"),
+    State.STOPPED: ("stopped",),
+    State.FINISHED: ("finished",),
+    State.FAILED: ("failed",),
+    State.LOST: ("queued", "running", "paused"),
+}
+"""The words of `runs.status` under which each state may stand."""
 ENDINGS = {"finished": Event.FINISH, "stopped": Event.STOP, "failed": Event.FAIL}
 
 

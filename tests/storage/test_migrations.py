@@ -9,15 +9,15 @@ import pytest
 from sqlalchemy import inspect, text
 
 from emtc_core.errors import StorageError
-from storage.check import check_run
 from storage.engine import Database, open_database
+from storage.maintenance.check_run import check_run
 from storage.migrations import upgrade
 from storage.queries.curves import evaluations, metric
 from storage.queries.gate import gate_stats
-from storage.queries.memory import find_projection, get_point, list_snapshots
+from storage.queries.memory import find_projection, get_node, get_snapshot, list_snapshots
 from storage.queries.runs import list_runs
-from storage.recorder import DatabaseRecorder
-from storage.runs import create_run
+from storage.recording.recorder import DatabaseRecorder
+from storage.runs.changes import create_run
 from tests.storage.records import CONFIG, make_evaluation
 
 ASSETS = Path(__file__).parents[1] / "assets"
@@ -25,8 +25,8 @@ ASSETS = Path(__file__).parents[1] / "assets"
 NEXT = """
 import sqlalchemy as sa
 from alembic import op
-revision = "0007"
-down_revision = "0006"
+revision = "0008"
+down_revision = "0007"
 
 def upgrade():
     with op.batch_alter_table("runs", recreate="always") as table:
@@ -43,7 +43,7 @@ def assert_whole(db: Database) -> None:
     assert metric(db, run_id, ["train/loss"])["value"].tolist() == [0.5]
     assert gate_stats(db, run_id)["memory_size"].tolist() == [42]
     snapshot_id = int(list_snapshots(db, run_id)["id"].iloc[0])
-    assert get_point(db, snapshot_id, 101).t == 1
+    assert get_node(db, get_snapshot(db, snapshot_id), 101).t == 1
     assert find_projection(db, snapshot_id, "pca", {"seed": 1}) is not None
 
 
@@ -57,8 +57,8 @@ def next_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A future version of the program with one more migration; returns that migration's file."""
     scripts = Path(shutil.copytree(upgrade.SCRIPTS, tmp_path / "scripts"))
     monkeypatch.setattr(upgrade, "SCRIPTS", scripts)
-    monkeypatch.setattr(upgrade, "SCHEMA_VERSION", "0007")
-    return scripts / "versions" / "0007_colour.py"
+    monkeypatch.setattr(upgrade, "SCHEMA_VERSION", "0008")
+    return scripts / "versions" / "0008_colour.py"
 
 
 def test_a_database_of_every_released_schema_opens_whole(old: str) -> None:
@@ -134,10 +134,10 @@ def test_a_reader_does_not_upgrade(old: str, next_version: Path) -> None:
 
 
 def test_a_server_is_upgraded_too(postgres_url: str, next_version: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(upgrade, "SCHEMA_VERSION", "0006")
+    monkeypatch.setattr(upgrade, "SCHEMA_VERSION", "0007")
     open_database(postgres_url).dispose()
     next_version.write_text(NEXT.format(then="pass").replace(', recreate="always"', ""))
-    monkeypatch.setattr(upgrade, "SCHEMA_VERSION", "0007")
+    monkeypatch.setattr(upgrade, "SCHEMA_VERSION", "0008")
     db = open_database(postgres_url)
     with db.read() as connection:
         assert "colour" in {column["name"] for column in inspect(connection).get_columns("runs")}

@@ -16,7 +16,7 @@ from storage.notebook import (
     list_entries,
     restore_entry,
 )
-from storage.runs import delete_run
+from storage.runs.removal import delete_run
 
 FIGURE = {"type": "Chart", "title": "Δ̄", "panels": [{"y": [1.0, None, 3.5]}]}
 

@@ -9,16 +9,17 @@ from sqlalchemy import update
 
 from emtc_core.errors import StorageError
 from storage.bundles.contents import THIN, copy_runs
-from storage.care.sizes import measure
-from storage.care.thin import Thinning, count_thinning, thin_run
-from storage.care.upkeep import back_up_now
 from storage.engine import Database, files_root, open_database
-from storage.marks import MARK, make_mark
+from storage.files.places import check_place, configured, describe_place, local_folder, run_folder, run_place
+from storage.files.remote import Remote
+from storage.files.writer_lease import LEASE, make_lease
+from storage.maintenance.sizes import measure
+from storage.maintenance.thin import Thinning, count_thinning, thin_run
+from storage.maintenance.upkeep import back_up_now
 from storage.models import Run
-from storage.places import check_place, configured, describe_place, local_folder, run_folder, run_place
-from storage.remote import Remote
-from storage.removal import list_belongings, remove_run, total_belongings
-from storage.runs import create_run, find_run, finish_run, start_run
+from storage.runs.changes import create_run, finish_run, start_run
+from storage.runs.removal import count_run_contents, remove_run, total_run_contents
+from storage.runs.rows import find_run
 from tests.storage.records import CONFIG, ME
 
 NAMES = ("checkpoint-000000000040.pt", "checkpoint-000000000120.aside", "log.txt")
@@ -141,9 +142,9 @@ def test_files_in_a_folder_are_counted_and_go_with_the_run_and_nothing_else(
     end(db, run_id, str(shared))
     folder = fill(shared / run_id, "notes.txt", "checkpoint-plan.txt")
     other = fill(shared / "another1")
-    found = list_belongings(db, run_id)
+    found = count_run_contents(db, run_id)
     assert (found.files, found.size_bytes, found.folder) == (3, 3000, str(folder))
-    assert (total_belongings(db, [run_id]).files, total_belongings(db, [run_id]).size_bytes) == (3, 3000)
+    assert (total_run_contents(db, [run_id]).files, total_run_contents(db, [run_id]).size_bytes) == (3, 3000)
     (size,) = measure(db).runs
     assert size.checkpoints >= 2000
     remove_run(db, run_id)
@@ -162,8 +163,8 @@ def test_files_at_a_url_are_counted_thinned_and_go_with_the_run(
     for path in fill(tmp_path / "made").iterdir():
         files.put(path)
     Remote(url).files_of("another1").put(tmp_path / "made" / "log.txt")
-    assert (list_belongings(db, run_id).files, list_belongings(db, run_id).size_bytes) == (3, 3000)
-    assert total_belongings(db, [run_id]).size_bytes == 3000
+    assert (count_run_contents(db, run_id).files, count_run_contents(db, run_id).size_bytes) == (3, 3000)
+    assert total_run_contents(db, [run_id]).size_bytes == 3000
     (size,) = measure(db).runs
     assert (size.checkpoints, size.other_files) == (2000, 1000)
     what = Thinning(checkpoints=True)
@@ -189,7 +190,7 @@ def test_a_place_that_only_a_row_names_is_neither_read_nor_deleted(
     folder = fill(shared / end(db, run_id, named))
     for act in (
         lambda: run_folder(db, run_id),
-        lambda: list_belongings(db, run_id),
+        lambda: count_run_contents(db, run_id),
         lambda: count_thinning(db, run_id, Thinning(checkpoints=True)),
         lambda: thin_run(db, run_id, Thinning(checkpoints=True)),
         lambda: remove_run(db, run_id),
@@ -199,7 +200,7 @@ def test_a_place_that_only_a_row_names_is_neither_read_nor_deleted(
         assert "secret" not in str(caught.value)
         assert str(caught.value).isprintable()
     assert find_run(db, run_id).files == named, "the row stays, too"
-    assert "nothing there is read" in str(total_belongings(db, [run_id]))
+    assert "nothing there is read" in str(total_run_contents(db, [run_id]))
     sizes = measure(db)
     assert (sizes.runs[0].checkpoints, sizes.runs[0].other_files) == (0, 0)
     assert "nothing there is read" in sizes.unmeasured
@@ -272,19 +273,19 @@ def test_a_copy_of_a_database_leaves_the_files_of_the_original(
     db = open_database(f"sqlite:///{tmp_path / 'original.db'}")
     run_id = end(db, create_run(db, CONFIG, target_steps=10, versions={}), files)
     folder = fill(shared / run_id)
-    (folder / MARK).write_bytes(make_mark(db))
+    (folder / LEASE).write_bytes(make_lease(db))
     place = back_up_now(db, tmp_path / "copy.db")
     copy = open_database(f"sqlite:///{place}")
     for act in (
         lambda: remove_run(copy, run_id),
         lambda: thin_run(copy, run_id, Thinning(checkpoints=True)),
-        lambda: list_belongings(copy, run_id),
+        lambda: count_run_contents(copy, run_id),
     ):
         with pytest.raises(StorageError, match="this one is a copy of it: nothing there is written or deleted"):
             act()
     remove_run(copy, run_id, leave_files=True)
     assert len(list(folder.iterdir())) == 4
-    assert list_belongings(db, run_id).files == 4
+    assert count_run_contents(db, run_id).files == 4
     for each in (db, copy):
         each.dispose()
     moved = (tmp_path / "original.db").rename(tmp_path / "moved.db")
@@ -301,7 +302,7 @@ def test_a_mark_that_says_nothing_forbids_nothing(
     monkeypatch.setenv("EMTC_FILES", str(shared))
     db = open_database(f"sqlite:///{tmp_path / 'x.db'}")
     run_id = end(db, create_run(db, CONFIG, target_steps=10, versions={}), str(shared))
-    (fill(shared / run_id) / MARK).write_bytes(mark)
+    (fill(shared / run_id) / LEASE).write_bytes(mark)
     remove_run(db, run_id)
     assert list(shared.iterdir()) == []
     db.dispose()

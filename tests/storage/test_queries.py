@@ -9,10 +9,12 @@ from storage.engine import Database
 from storage.models import Base, EpisodeRow, MetricRow, Run, Transition
 from storage.projections import create_job, get_job, list_jobs, save_projection, update_job
 from storage.queries import curves, episodes, gate, memory
-from storage.queries.runs import get_run, list_runs
-from storage.recorder import DatabaseRecorder
-from storage.runs import create_run
-from storage.summary import summarize_bucket
+from storage.queries.episode_search import find_playbacks
+from storage.queries.runs import list_runs
+from storage.recording.recorder import DatabaseRecorder
+from storage.runs.changes import create_run
+from storage.runs.rows import find_run
+from storage.runs.run_summary import summarize_bucket
 from tests.storage.records import (
     CONFIG,
     ME,
@@ -58,7 +60,7 @@ def test_an_empty_answer_has_the_types_of_a_full_one(db: Database, run_id: str) 
         curves.training_episodes(db, run_id),
         gate.gate_stats(db, run_id),
         gate.gate_chart(db, run_id),
-        episodes.list_playbacks(db, run_id),
+        find_playbacks(db, run_id).frame,
         episodes.list_episodes(db, run_id),
         memory.list_snapshots(db, run_id),
     )
@@ -75,7 +77,7 @@ def test_an_empty_answer_has_the_types_of_a_full_one(db: Database, run_id: str) 
         curves.training_episodes(db, run_id),
         gate.gate_stats(db, run_id),
         gate.gate_chart(db, run_id),
-        episodes.list_playbacks(db, run_id),
+        find_playbacks(db, run_id).frame,
         episodes.list_episodes(db, run_id),
         memory.list_snapshots(db, run_id),
     )
@@ -211,16 +213,16 @@ def test_a_point_is_told_with_its_episode(db: Database, run_id: str) -> None:
     recorder.record_snapshot(make_snapshot(30, 3))
     recorder.close()
     snapshot_id = int(memory.list_snapshots(db, run_id)["id"].iloc[0])
-    point = memory.get_point(db, snapshot_id, 104)
+    point = memory.get_node(db, memory.get_snapshot(db, snapshot_id), 104)
     assert (point.slot, point.episode, point.t, point.env_step) == (104, 2, 4, 30)
     assert (point.h, point.xi, point.n_call, point.n_xi, point.idx_next) == (pytest.approx(1.04), True, 105, 2, 105)
     np.testing.assert_array_equal(point.state, make_episode(2, 11).state[4])
     assert point.trajectory.first_env_step == 11
-    last = memory.get_point(db, snapshot_id, 110)
+    last = memory.get_node(db, memory.get_snapshot(db, snapshot_id), 110)
     assert (last.idx_next, last.delta_mem) == (None, None)
     for slot in (103, 99, 100_000):
         with pytest.raises(StorageError, match="no node in slot"):
-            memory.get_point(db, snapshot_id, slot)
+            memory.get_node(db, memory.get_snapshot(db, snapshot_id), slot)
     with pytest.raises(StorageError, match="no snapshot"):
         memory.get_snapshot(db, 999)
 
@@ -230,7 +232,7 @@ def test_playbacks_are_listed_and_read(db: Database, run_id: str) -> None:
     recorder.record_evaluation(make_evaluation(10))
     recorder.record_evaluation(make_evaluation(20))
     recorder.close()
-    assert episodes.list_playbacks(db, run_id)["env_step"].tolist() == [20, 10]
+    assert find_playbacks(db, run_id).frame["env_step"].tolist() == [20, 10]
     playback = episodes.get_playback(db, run_id, 20, 0)
     kept = make_episode(99, 1)
     np.testing.assert_array_equal(playback.state, kept.state)
@@ -280,7 +282,7 @@ def test_a_projection_job_is_made_once_and_its_death_is_seen(db: Database, run_i
 
 def test_the_list_and_the_run_tell_the_same(db: Database) -> None:
     run_id = create_run(db, CONFIG, target_steps=50, versions={"torch": "2"}, name="first", sweep_id="s1")
-    row, listed = get_run(db, run_id[:5]), list_runs(db).iloc[0]
+    row, listed = find_run(db, run_id[:5]), list_runs(db).iloc[0]
     assert (row.name, row.target_steps, row.versions, row.sweep_id) == ("first", 50, {"torch": "2"}, "s1")
     assert (listed["name"], listed["target_steps"], listed["tags"]) == ("first", 50, [])
     assert listed["created_at"] == row.created_at

@@ -6,17 +6,20 @@ from sqlalchemy import text
 from emtc_core.control import Question
 from emtc_core.errors import RunStateError
 from emtc_core.recorder import AskedRecord
-from storage.check import check_run
-from storage.control import DatabaseControl, send_command
 from storage.engine import Database
+from storage.maintenance.check_run import check_run
 from storage.models import first_playback
-from storage.ownership import this_process
 from storage.queries.curves import evaluations
 from storage.queries.episode_search import find_playbacks
 from storage.queries.episodes import get_playback
 from storage.queries.questions import Asked, find_question, list_questions
-from storage.recorder import DatabaseRecorder
-from storage.runs import claim_start, delete_run, find_run, finish_run, rewind_run, start_run
+from storage.recording.recorder import DatabaseRecorder
+from storage.runs.changes import claim_start, finish_run, start_run
+from storage.runs.control import DatabaseControl, send_command
+from storage.runs.ownership import this_process
+from storage.runs.removal import delete_run
+from storage.runs.rewind import rewind_run
+from storage.runs.rows import find_run
 from tests.storage.records import ME, make_evaluation, record_episodes
 from tests.storage.test_control import wait_for
 

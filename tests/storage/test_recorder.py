@@ -13,16 +13,17 @@ import pytest
 from sqlalchemy import Connection, event, select, text
 
 from emtc_core.errors import RunStateError, StorageError
-from storage.check import check_run
 from storage.engine import Database, open_database
+from storage.files.recorder_state import stall_reason
+from storage.maintenance.check_run import check_run
 from storage.models import Transition
-from storage.outage import patiently
-from storage.ownership import this_process
 from storage.queries.curves import metric
 from storage.queries.episodes import get_trajectory
-from storage.recorder import DatabaseRecorder
-from storage.recorder_state import stall_reason
-from storage.runs import create_run, find_run, finish_run
+from storage.recording.recorder import DatabaseRecorder
+from storage.retry import retry_transient
+from storage.runs.changes import create_run, finish_run
+from storage.runs.ownership import this_process
+from storage.runs.rows import find_run
 from tests.storage.records import (
     CONFIG,
     make_episode,
@@ -297,7 +298,7 @@ def test_a_run_waits_for_a_lock_to_go_back_and_to_end(patient: Database) -> None
     recorder.flush()
     for act in (
         lambda: recorder.supersede(10, checkpoint="checkpoint-000000000010.pt"),
-        lambda: patiently(patient, lambda: finish_run(patient, run_id, "stopped", token=owner.token)),
+        lambda: retry_transient(patient, lambda: finish_run(patient, run_id, "stopped", token=owner.token)),
     ):
         with closing(sqlite3.connect(patient.path, isolation_level=None)) as other:
             other.execute("BEGIN IMMEDIATE")
@@ -313,7 +314,7 @@ def test_a_run_waits_for_a_lock_to_go_back_and_to_end(patient: Database) -> None
 
 def test_what_does_not_pass_is_not_waited_for(db: Database, run_id: str) -> None:
     with pytest.raises(RunStateError):
-        patiently(db, lambda: finish_run(db, run_id, "finished"))
+        retry_transient(db, lambda: finish_run(db, run_id, "finished"))
 
 
 def test_two_recorders_and_a_reader_never_meet_a_lock(db: Database) -> None:

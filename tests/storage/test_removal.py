@@ -4,10 +4,11 @@ import pytest
 
 from emtc_core.errors import RunNotFoundError, RunStateError
 from storage.engine import Database
-from storage.places import run_folder
-from storage.recorder import DatabaseRecorder
-from storage.removal import list_belongings, remove_run
-from storage.runs import find_run, start_again, start_run
+from storage.files.places import run_folder
+from storage.recording.recorder import DatabaseRecorder
+from storage.runs.changes import start_again, start_run
+from storage.runs.removal import count_run_contents, remove_run
+from storage.runs.rows import find_run
 from tests.storage.records import ME, make_evaluation, make_snapshot, record_episodes
 
 
@@ -27,7 +28,7 @@ def recorded(db: Database, run_id: str) -> str:
 
 def test_what_goes_is_named_and_counted_first(db: Database, recorded: str) -> None:
     start_again(db, recorded, versions={})
-    found = list_belongings(db, recorded)
+    found = count_run_contents(db, recorded)
     assert (found.transitions, found.episodes, found.evaluations, found.snapshots) == (30, 3, 1, 1)
     assert (found.entries, found.children, found.files, found.size_bytes) == (0, 1, 2, 8)
     assert str(run_folder(db, recorded)) in str(found)

@@ -11,10 +11,7 @@ from sqlalchemy import delete, insert
 from app.results.statistics import Curve, mu_w
 from emtc_core.errors import ConfigError, RunNotFoundError, RunStateError
 from storage.engine import Database, open_database
-from storage.label_rules import check_tags
-from storage.labels import note_runs, shelve_runs, tag_runs
 from storage.models import Evaluation, Run
-from storage.ownership import this_process
 from storage.queries.curves import evaluations
 from storage.queries.gate_state import gate_state
 from storage.queries.run_table import (
@@ -27,8 +24,12 @@ from storage.queries.run_table import (
     runs_by_id,
 )
 from storage.queries.terms import MOST_TERMS
-from storage.recorder import DatabaseRecorder
-from storage.runs import claim_start, create_run, edit_run, find_run, finish_run, rewind_run, start_run
+from storage.recording.recorder import DatabaseRecorder
+from storage.runs.changes import claim_start, create_run, finish_run, start_run
+from storage.runs.labels import check_tags, edit_run, note_runs, shelve_runs, tag_runs
+from storage.runs.ownership import this_process
+from storage.runs.rewind import rewind_run
+from storage.runs.rows import find_run
 from tests.reference import run_table as reference
 from tests.storage.records import CONFIG, ME, make_evaluation, record_episodes
 
@@ -192,6 +193,14 @@ def test_a_run_of_an_earlier_version_did_what_its_version_did(db: Database) -> N
     create_run(db, CONFIG | {"gate": {"lookup": "current"}}, target_steps=10, versions={})
     create_run(db, CONFIG | {"algo": "qmix"}, target_steps=10, versions={})
     assert matching_ids(db, RunFilter(text="gate.lookup=written")) == [old]
+
+
+@pytest.mark.parametrize("key", ["train.updates_per_episode", "train.num_circle"])
+def test_a_setting_is_found_by_either_of_its_keys_however_the_run_stored_it(db: Database, key: str) -> None:
+    stored = ({"updates_per_episode": 2}, {"num_circle": 2}, {"num_circle": 1}, {})
+    runs = [create_run(db, CONFIG | {"train": train}, target_steps=10, versions={}) for train in stored]
+    assert set(matching_ids(db, RunFilter(text=f"{key}=2"))) == set(runs[:2])
+    assert set(matching_ids(db, RunFilter(text=f"{key}<2"))) == {runs[2]}
 
 
 @pytest.mark.parametrize(

@@ -7,14 +7,18 @@ import pytest
 from sqlalchemy import func, select, update
 
 from emtc_core.errors import RunNotFoundError, RunStateError
-from storage.check import check_run
 from storage.engine import Database
-from storage.liveness import live_status
+from storage.maintenance.check_run import check_run
 from storage.models import Base, Run
 from storage.queries.memory import list_snapshots
 from storage.queries.runs import latest_run_id, list_resumes, list_runs
-from storage.recorder import DatabaseRecorder
-from storage.runs import create_run, delete_run, edit_run, find_launch, find_run, finish_run, rewind_run, start_run
+from storage.recording.recorder import DatabaseRecorder
+from storage.runs.changes import create_run, find_launch, finish_run, start_run
+from storage.runs.labels import edit_run
+from storage.runs.ownership import live_status
+from storage.runs.removal import delete_run
+from storage.runs.rewind import rewind_run
+from storage.runs.rows import find_run
 from tests.storage.records import (
     CONFIG,
     ME,
@@ -190,7 +194,7 @@ def test_a_run_cannot_go_forward_or_into_an_episode(db: Database, run_id: str) -
 
 
 def test_a_deleted_run_leaves_no_row(db: Database, run_id: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("storage.runs._DELETE_STEPS", 25)
+    monkeypatch.setattr("storage.runs.removal._DELETE_STEPS", 25)
     record_all(db, run_id)
     delete_run(db, run_id)
     with db.read() as connection:

@@ -10,22 +10,15 @@ import psutil
 import pytest
 
 from emtc_core.errors import StorageError
-from storage.claims import Worker, claim_run
-from storage.control import send_command
 from storage.engine import Database, open_database
 from storage.models import SCHEMA_VERSION
-from storage.ownership import mark_launched
-from storage.queries.runs import get_run
 from storage.queries.sweeps import Progress, Sweep, get_sweep, list_sweeps, sweep_runs
-from storage.runs import finish_run, start_run
-from storage.sweeps import (
-    PlannedRun,
-    attach_scheduler,
-    detach_scheduler,
-    requeue,
-    save_sweep,
-    stop_sweep,
-)
+from storage.runs.changes import finish_run, start_run
+from storage.runs.claims import Worker, claim_run
+from storage.runs.control import send_command
+from storage.runs.ownership import mark_launched
+from storage.runs.rows import find_run
+from storage.runs.sweeps import PlannedRun, attach_scheduler, detach_scheduler, requeue, save_sweep, stop_sweep
 from tests.storage.records import CONFIG
 
 SWEEP = "ab12cd34"
@@ -68,7 +61,7 @@ def test_saving_again_queues_only_what_is_new(db: Database) -> None:
 def test_runs_are_claimed_in_the_order_of_the_plan_and_no_more_than_fit(db: Database, me: Worker) -> None:
     save(db, 3)
     claims = [claim_run(db, SWEEP, me, jobs=2) for _ in range(3)]
-    assert [get_run(db, claim.run_id).name for claim in claims if claim] == ["run 0", "run 1"]
+    assert [find_run(db, claim.run_id).name for claim in claims if claim] == ["run 0", "run 1"]
     assert claims[2] is None
     assert not any(claim.resume for claim in claims if claim)
 

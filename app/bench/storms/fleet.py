@@ -21,13 +21,13 @@ from app.runs.versions import library_versions
 from emtc_core.config.resolve import resolve
 from emtc_core.config.run import RunConfig
 from storage.engine import Database
-from storage.files import append_private, make_private_folder
-from storage.lifecycle import State
-from storage.outage import patiently
-from storage.ownership import get_process_created_at, mark_launched, this_process
-from storage.places import run_folder
-from storage.queries.runs import get_run
-from storage.runs import create_run, start_again
+from storage.files.places import run_folder
+from storage.private_files import append_private, make_private_folder
+from storage.retry import retry_transient
+from storage.runs.changes import create_run, start_again
+from storage.runs.lifecycle import State
+from storage.runs.ownership import get_process_created_at, mark_launched, this_process
+from storage.runs.rows import find_run
 
 STEPS = 2500
 PATIENCE_S = 120.0
@@ -85,7 +85,7 @@ class Fleet:
         for place, berth in enumerate(self._berths):
             if not berth.process.is_alive():
                 berth.process.join()
-                self._berths[place] = patiently(self._db, lambda run_id=berth.run_id: self._go_on(run_id))
+                self._berths[place] = retry_transient(self._db, lambda run_id=berth.run_id: self._go_on(run_id))
 
     def come_home(self) -> None:
         """Stop every trainer, as a signal does, and kill whoever does not come."""
@@ -99,14 +99,14 @@ class Fleet:
     def _launch(self) -> Berth:
         owner = this_process()
         values = self._config.model_dump(mode="json")
-        run_id = patiently(
+        run_id = retry_transient(
             self._db,
             lambda: create_run(self._db, values, target_steps=self._config.train.t_max, versions={}, owner=owner),
         )
         return self._start(run_id, owner.token, resume=False)
 
     def _go_on(self, run_id: str) -> Berth:
-        row = get_run(self._db, run_id)
+        row = find_run(self._db, run_id)
         if row.state == State.FINISHED:
             return self._launch()
         if row.state == State.FAILED:
@@ -131,7 +131,7 @@ class Fleet:
         with suppress(psutil.NoSuchProcess):  # it has ended already, and said how
             created_at = get_process_created_at(berth.pid)
             host = socket.gethostname()
-            patiently(
+            retry_transient(
                 self._db,
                 lambda: mark_launched(
                     self._db, run_id, pid=berth.pid, pid_created_at=created_at, host=host, token=token

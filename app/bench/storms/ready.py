@@ -9,13 +9,13 @@ from pathlib import Path
 import torch
 
 from app.bench.storms.fleet import storm_config
-from emtc_core.checkpoint import CheckpointStore
 from emtc_core.config.run import RunConfig
 from emtc_core.control import NoControl
 from emtc_core.device import configure_threads
 from emtc_core.envs.registry import make_env
 from emtc_core.recorder import ListRecorder
-from emtc_core.trainer import Trainer
+from emtc_core.training.checkpoint import CheckpointStore
+from emtc_core.training.trainer import Trainer
 
 STEPS = 400
 

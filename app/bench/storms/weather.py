@@ -16,9 +16,9 @@ from sqlalchemy import text
 from app.bench.storms.fleet import Berth, Fleet
 from emtc_core.control import Command
 from emtc_core.errors import RunStateError, StorageError
-from storage.control import send_command
 from storage.engine import Database
-from storage.outage import patiently
+from storage.retry import retry_transient
+from storage.runs.control import send_command
 
 LONGEST_LOCK_S, LONGEST_PAUSE_S, LONGEST_FULL_S = 12.0, 5.0, 6.0
 FULL_AT_BYTES = 64 * 1024
@@ -87,7 +87,7 @@ class Weather:
         if berth is None:
             return False
         try:
-            patiently(self._db, lambda: send_command(self._db, berth.run_id, command))
+            retry_transient(self._db, lambda: send_command(self._db, berth.run_id, command))
         except RunStateError:  # it has ended meanwhile
             return False
         return True

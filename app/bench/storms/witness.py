@@ -5,8 +5,8 @@ from typing import Any
 from sqlalchemy import Connection, text
 
 from emtc_core.config.run import RunConfig
-from storage.check import check_run
 from storage.engine import Database
+from storage.maintenance.check_run import check_run
 
 _PLACES = """
 SELECT r.id FROM runs r LEFT JOIN

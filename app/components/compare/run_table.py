@@ -5,12 +5,21 @@ import streamlit as st
 
 from app.compared import Compared
 from app.components.compare import choice
+from app.results.finals import FALLEN, FINAL_MEANINGS, FINAL_NAMES, FINAL_RULES, MADE_IT, count_falls, final_rate
 from app.results.series import settle
 from app.results.statistics import mu_w
 
+_COUNTS = ("falls", "after")
+_COLUMNS = (
+    *("variant", "map", "seed", "status"),
+    *FINAL_NAMES.values(),
+    *_COUNTS,
+    *("μ̄_w", "last evaluation", "run", "id"),
+)
+
 
 def show(compared: Compared) -> None:
-    """Draw one row for each run with its last win rate and mu_w."""
+    """Draw one row for each run with its final and its last win rate, its falls and mu_w."""
     frame = make_rows(compared)
     picked = st.dataframe(
         frame,
@@ -19,7 +28,17 @@ def show(compared: Compared) -> None:
         on_select="rerun",
         selection_mode="multi-row",
         column_config={
-            "win rate": st.column_config.NumberColumn(format="percent", help="Last greedy evaluation"),
+            **{
+                FINAL_NAMES[rule]: st.column_config.NumberColumn(
+                    format="percent", help=FINAL_MEANINGS[rule].capitalize()
+                )
+                for rule in FINAL_RULES
+            },
+            "falls": st.column_config.NumberColumn(
+                format="localized",
+                help=f"Evaluations below {FALLEN:g} after the first of at least {MADE_IT:g}; empty if there is none",
+            ),
+            "after": st.column_config.NumberColumn(format="localized", help="Of how many evaluations after that one"),
             "μ̄_w": st.column_config.NumberColumn(format="%.3f", help="Up to the run's last evaluation"),
             "last evaluation": st.column_config.NumberColumn(format="localized", help="Env step"),
         },
@@ -42,8 +61,9 @@ def make_rows(compared: Compared) -> pd.DataFrame:
     for group in settle(compared.win_rates, include_unfinished=True).groups:
         for seed in group.seeds:
             row, curve = compared.rows[seed.id], seed.curve
-            reached = {"win rate": seed.final, "μ̄_w": mu_w(curve)[-1], "last evaluation": int(curve.steps[-1])}
+            rates = {FINAL_NAMES[rule]: final_rate(seed, rule) for rule in FINAL_RULES}
+            fallen = dict(zip(_COUNTS, count_falls(curve) or (None, None), strict=True))
+            reached = rates | fallen | {"μ̄_w": mu_w(curve)[-1], "last evaluation": int(curve.steps[-1])}
             about = {"variant": group.variant.name, "map": group.variant.task, "seed": row.seed}
             rows.append(about | {"status": row.live_status} | reached | {"run": row.name, "id": seed.id})
-    names = ["variant", "map", "seed", "status", "win rate", "μ̄_w", "last evaluation", "run", "id"]
-    return pd.DataFrame(rows, columns=pd.Index(names))
+    return pd.DataFrame(rows, columns=pd.Index(_COLUMNS)).astype(dict.fromkeys(_COUNTS, "Int64"))

@@ -1,28 +1,31 @@
 """The Compare page below the choice of runs: curves, tables, what differs, the paper's numbers, the runs themselves."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import streamlit as st
 
 from app import messages, state, view
-from app.compared import Compared, decided_by_return, read_compared, shared_metrics
+from app.compared import Compared, decided_by_return, read_compared, read_finals, shared_metrics
 from app.components import curves, export, pin, result_table
 from app.components.compare import legend, run_table
 from app.format import escape_markdown
 from app.results.curves import draw_comparison, split_panels
+from app.results.finals import FINAL_RULES, FinalRule
 from app.results.named.comparisons import draw_profiles, tabulate_tests
 from app.results.names import parse_steps
 from app.results.provenance import describe_runs
 from app.results.published import WARNING, list_published_maps, tabulate_beside_published
-from app.results.quantities import EVALUATED, Quantity, find_quantity
-from app.results.series import default_times, settle
+from app.results.quantities import EVALUATED, RATE_NAMES, Quantity, RateName, find_quantity
+from app.results.series import Comparison, default_times, settle
 from app.results.statistics import BAND_NAMES, BANDS, CENTER_NAMES, CENTERS, Center, Reading
 from app.results.success import SUCCESS_RATE, success_threshold
 from app.results.variants import group_variants, list_differences
-from app.results.win_rates import tabulate_mu_w, tabulate_win_rates
+from app.results.win_rates import tabulate_falls, tabulate_mu_w, tabulate_win_rates
+from storage.runs.rows import RunRow
 
 _PANEL = 260
+_FINAL_WORDS: dict[FinalRule, str] = {"last-tenth": "mean over the last tenth", "last": "last evaluation"}
 _WON = (
     "Won is what the environment says. Where the return decides what a success is, choose the quantity "
     f"*{SUCCESS_RATE}* above."
@@ -34,6 +37,7 @@ def show(run_ids: list[str]) -> None:
     quantity, reading, per_seed, unfinished = _controls(run_ids)
     compared = read_compared(run_ids, quantity.key)
     _curves(compared, reading, per_seed=per_seed, unfinished=unfinished)
+    final, rate = _at_the_end()
     results, times, comparisons, settings, paper, runs = st.tabs(
         ["Win rates", "μ̄_w", "Statistics", "Settings that differ", "Beside the paper", "Runs"],
         key="part",
@@ -41,19 +45,22 @@ def show(run_ids: list[str]) -> None:
         bind="query-params",
     )
     with results, messages.guarded():
-        finals = compared.finals(include_unfinished=unfinished)
         if any(success_threshold(config) is not None for config in compared.configs.values()):
             st.caption(_WON)
-        result_table.show(tabulate_win_rates(finals, reading), key="win-rates", stem="win-rates")
+        rated = read_finals(run_ids, rate, include_unfinished=unfinished)
+        result_table.show(tabulate_win_rates(rated, reading, final), key="win-rates", stem="win-rates")
+        finals = compared.finals(include_unfinished=unfinished)
+        result_table.show(tabulate_falls(finals, reading), key="falls", stem="falls")
     with times, messages.guarded():
         _mu_w(compared, reading, unfinished=unfinished)
     if comparisons.open:  # thousands of draws: only when it is looked at
         with comparisons, messages.guarded():
-            _statistics(compared, unfinished=unfinished)
+            rated = read_finals(run_ids, rate, include_unfinished=unfinished)
+            _statistics(rated, compared.rows, final)
     with settings, messages.guarded():
         _differences(compared)
     with paper, messages.guarded():
-        _published(compared, reading, unfinished=unfinished)
+        _published(compared, reading, final, unfinished=unfinished)
     with runs, messages.guarded():
         run_table.show(compared)
 
@@ -85,6 +92,23 @@ def _controls(run_ids: list[str]) -> tuple[Quantity, Reading, bool, bool]:
             )  # fmt: skip
     middle: Center = next(each for each in CENTERS if each == center)
     return find_quantity(str(key)), Reading(middle, band), per_seed, unfinished
+
+
+def _at_the_end() -> tuple[FinalRule, RateName]:
+    """Ask, beside the tables that it changes, which win rate stands for the end of a run, and of which episodes."""
+    with st.container(horizontal=True, horizontal_alignment="right"):
+        chosen = st.segmented_control(
+            "Win rate at the end of a run", FINAL_RULES, required=True, format_func=_FINAL_WORDS.__getitem__,
+            help="While a policy forms, successive evaluations swing, so that the last one alone is a draw.",
+            **_in_url("final", FINAL_RULES),
+        )  # fmt: skip
+        rate = st.segmented_control(
+            "Of which episodes", RATE_NAMES, required=True, format_func=str.capitalize,
+            help="Greedy is SMAC's protocol. Robust: from shifted starts. Training: with exploration. "
+            "Falls and the numbers beside the paper are always of greedy episodes.",
+            **_in_url("rate", RATE_NAMES),
+        )  # fmt: skip
+    return next(each for each in FINAL_RULES if each == chosen), next(each for each in RATE_NAMES if each == rate)
 
 
 def _in_url(name: str, options: Sequence[str]) -> dict[str, Any]:
@@ -163,18 +187,17 @@ def _mu_w(compared: Compared, reading: Reading, *, unfinished: bool) -> None:
     result_table.show(tabulate_mu_w(everything, times or usual, reading), key="mu-w", stem="mu-w")
 
 
-def _statistics(compared: Compared, *, unfinished: bool) -> None:
-    comparison = compared.finals(include_unfinished=unfinished)
+def _statistics(comparison: Comparison, rows: Mapping[str, RunRow], final: FinalRule) -> None:
     if len(comparison.methods) < 2:
         st.info("Tests compare two variants at least; choose more runs.")
         return
-    result_table.show(tabulate_tests(comparison), key="comparisons", stem="comparisons")
-    profiles = draw_profiles(comparison)
+    result_table.show(tabulate_tests(comparison, final), key="comparisons", stem="comparisons")
+    profiles = draw_profiles(comparison, final)
     with st.container(horizontal=True, horizontal_alignment="distribute", vertical_alignment="bottom"):
         st.markdown(f"#### {profiles.title}")
-        sources = describe_runs({seed.id: compared.rows[seed.id].config for seed in comparison.seeds})
+        sources = describe_runs({seed.id: rows[seed.id].config for seed in comparison.seeds})
         export.show(profiles, key="profiles", stem="compare", sources=sources)
-    curves.show(profiles, key="profiles", panel_height=_PANEL, x_name="win rate")
+    curves.show(profiles, key="profiles", panel_height=_PANEL, x_name=profiles.x_label)
     st.caption(escape_markdown(profiles.caption))
 
 
@@ -188,8 +211,8 @@ def _differences(compared: Compared) -> None:
     st.dataframe(frame, hide_index=True, alt="Settings that differ between the compared variants.")
 
 
-def _published(compared: Compared, reading: Reading, *, unfinished: bool) -> None:
-    frame = tabulate_beside_published(compared.finals(include_unfinished=unfinished), reading)
+def _published(compared: Compared, reading: Reading, final: FinalRule, *, unfinished: bool) -> None:
+    frame = tabulate_beside_published(compared.finals(include_unfinished=unfinished), reading, final)
     st.warning(WARNING, icon=":material/info:")
     if frame.empty:
         st.markdown(

@@ -7,7 +7,7 @@ from typing import Any
 import pandas as pd
 import streamlit as st
 
-from storage.care.sizes import KINDS, RunSize, Sizes
+from storage.maintenance.sizes import KINDS, RunSize, Sizes
 
 _MEANING = {
     "transitions": "Rows of single steps",

@@ -8,8 +8,8 @@ from app import data, messages
 from app.components.disk import whole
 from app.format import count, escape_markdown
 from emtc_core.errors import EmtcError
-from storage.care.sizes import RunSize
-from storage.care.thin import Gone, Thinning, count_thinning, thin_run
+from storage.maintenance.sizes import RunSize
+from storage.maintenance.thin import Gone, Thinning, count_thinning, thin_run
 
 
 def show(runs: Sequence[RunSize]) -> None:

@@ -7,8 +7,8 @@ import streamlit as st
 from app import data, messages
 from app.format import MISSING, escape_markdown, size
 from emtc_core.errors import EmtcError
-from storage.care.sizes import Sizes
-from storage.care.upkeep import back_up_now, vacuum
+from storage.maintenance.sizes import Sizes
+from storage.maintenance.upkeep import back_up_now, vacuum
 
 _DONE = "storage_done"
 _SCARCE = 0.1

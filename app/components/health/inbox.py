@@ -8,7 +8,7 @@ import streamlit as st
 from app import data, messages, state
 from app.alerts.rules import Alert, Severity
 from app.format import clock, count, escape_markdown
-from storage.inbox import mark_read, read_keys
+from storage.alerts import mark_read, read_keys
 
 _ICON: Final[dict[Severity, str]] = {
     "info": ":material/check_circle:",

@@ -10,7 +10,7 @@ from app.components.home import import_bundle, run_table
 from app.format import escape_markdown, runs_of, size
 from app.results.names import name_algo
 from emtc_core.errors import EmtcError
-from storage.bundles.shelf import Bundle, put_away
+from storage.bundles.bundle_cache import Bundle, remove_bundle
 from storage.guards import shorten
 from storage.queries.run_table import RunFilter
 
@@ -85,7 +85,7 @@ def _remove(bundle: Bundle) -> None:
     st.session_state.pop(NEW, None)
     data.close_url(bundle.url)
     try:
-        put_away(bundle)
+        remove_bundle(bundle)
     except EmtcError as exc:
         import_bundle.say(exc)
 

@@ -11,12 +11,10 @@ from app.components.home import delete_runs, table_state
 from app.components.home.table_state import act, describe
 from app.format import escape_markdown, runs_of
 from app.runs.many import resume_runs, stop_runs
-from storage import lifecycle
-from storage.label_rules import LONGEST_NOTE
-from storage.labels import Act, note_runs, shelve_runs, tag_runs
-from storage.lifecycle import Event, State
 from storage.queries.run_table import RunFilter
-from storage.runs import edit_run
+from storage.runs import lifecycle
+from storage.runs.labels import LONGEST_NOTE, Act, edit_run, note_runs, shelve_runs, tag_runs
+from storage.runs.lifecycle import Event, State
 
 _DONE: dict[Act, str] = {"hide": "Hid", "show": "Show again", "archive": "Archived", "restore": "Restored"}
 MOST_TO_COMPARE = 500

@@ -10,9 +10,9 @@ from app.components import run_picker
 from app.components.home import table_state
 from app.format import count, escape_markdown, runs_of
 from app.runs import many
-from storage import lifecycle
-from storage.lifecycle import Event, State
-from storage.removal import list_belongings, total_belongings
+from storage.runs import lifecycle
+from storage.runs.lifecycle import Event, State
+from storage.runs.removal import count_run_contents, total_run_contents
 
 _ASKED = "runs_to_delete"
 _NAMED = 10
@@ -47,7 +47,7 @@ def confirm(rows: Sequence[Mapping[str, Any]]) -> None:
 def _say_what_goes(run_ids: Sequence[str], names: Mapping[str, str]) -> None:
     db = data.database()
     if len(run_ids) == 1:
-        belongings = list_belongings(db, run_ids[0])
+        belongings = count_run_contents(db, run_ids[0])
         st.markdown(f"For good, this removes run `{run_ids[0]}`: {escape_markdown(str(belongings))}.")
         if belongings.entries or belongings.children:
             kept = f"{count(belongings.entries)} notebook entries and {count(belongings.children)} later runs"
@@ -55,7 +55,7 @@ def _say_what_goes(run_ids: Sequence[str], names: Mapping[str, str]) -> None:
         return
     named = ", ".join(f"{escape_markdown(names[run_id])} (`{run_id}`)" for run_id in run_ids[:_NAMED])
     more = f" and {len(run_ids) - _NAMED:,} more" if len(run_ids) > _NAMED else ""
-    total = escape_markdown(str(total_belongings(db, run_ids)))
+    total = escape_markdown(str(total_run_contents(db, run_ids)))
     st.markdown(f"For good, this removes **{len(run_ids):,} runs**: {total}.")
     st.caption(f"{named}{more}. Notebook entries that name them stay.")
 

@@ -5,8 +5,8 @@ import streamlit as st
 from app import data, messages
 from app.format import escape_markdown, runs_of
 from emtc_core.errors import EmtcError
-from storage.bundles.shelf import Bundle
-from storage.bundles.take_in import Plan, import_opened, plan_import
+from storage.bundles.bundle_cache import Bundle
+from storage.bundles.import_bundle import Plan, import_opened, plan_import
 
 _ASKED, _SAID = "bundle_to_import", "bundle_said"
 _NAMED = 10

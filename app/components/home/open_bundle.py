@@ -13,10 +13,10 @@ from app import data, messages
 from app.components.home import bundle_list
 from app.format import escape_markdown, size
 from emtc_core.errors import EmtcError, StorageError
+from storage.bundles.bundle_cache import cache_bundle, clean_name
 from storage.bundles.read import find_cache, peek
-from storage.bundles.shelf import clean_name, shelve
 from storage.engine import is_read_only
-from storage.files import make_private_folder
+from storage.private_files import make_private_folder
 
 SUFFIX = ".emtc"
 _DROPPED, _TYPED, _TIMES = "bundle_file", "bundle_path", "bundles_opened"
@@ -60,7 +60,7 @@ def _open(place: Path) -> None:
     runs = [run for run in manifest.runs if isinstance(run, dict)]
     says = f"It says that it holds {bundle_list.describe_runs(runs)}, {size(manifest.size)} unpacked"
     with st.spinner(f"{escape_markdown(says)}. Checking every row …"):
-        bundle = shelve(place)
+        bundle = cache_bundle(place)
     data.close_url(bundle.url)
     st.session_state[bundle_list.NEW] = bundle.key
 

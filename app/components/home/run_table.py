@@ -35,7 +35,7 @@ _GATES = {"active": "● active", "idle": "○ idle"}
 _SORTS = {
     "": "At work, then newest",
     "created": "Created",
-    "win_rate": "Win rate",
+    "win_rate": "Last win rate",
     "mu_w": "μ̄_w",
     "return": "Return",
     "gate": "Gate",
@@ -189,7 +189,7 @@ def column_config() -> dict[str, Any]:
         "map": column.TextColumn("Map", width=80),
         "seed": column.NumberColumn("Seed", width=60),
         "progress": column.ProgressColumn("Progress", format="percent", min_value=0, max_value=1, width=90),
-        "win_rate": column.NumberColumn("Win rate", format="percent", width=80, help="Last greedy evaluation"),
+        "win_rate": column.NumberColumn("Last win rate", format="percent", width=95, help="Last greedy evaluation"),
         "mu_w": column.NumberColumn(
             "μ̄_w", format="%.3f", width=70, help="Normalised overall win rate up to the last evaluation"
         ),

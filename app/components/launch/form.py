@@ -16,7 +16,7 @@ from emtc_core.envs.trust import VARIABLE
 from emtc_core.envs.zoo.examples import EXAMPLES, EXTRA
 from emtc_core.errors import ConfigError, EmtcError
 from emtc_core.install import how_to_install
-from storage.places import describe_place
+from storage.files.places import describe_place
 
 _FIRST = frozenset({"algo", "seed", "preset", "env.name", "env.map", "train.t_max"})
 _USUAL_PRESET = "demo"

@@ -9,10 +9,10 @@ from app.format import escape_markdown
 from app.runs.questions import describe
 from emtc_core.control import QuestionKind
 from emtc_core.errors import EmtcError
-from storage.control import send_command
-from storage.lifecycle import ANSWERS
 from storage.queries.questions import Asked
-from storage.runs import RunRow
+from storage.runs.control import send_command
+from storage.runs.lifecycle import ANSWERS
+from storage.runs.rows import RunRow
 
 PLAY = "play"  # the parameter by which Replay opens a greedy episode
 _EVALUATE = "As many greedy episodes as a regular evaluation has, with the present weights."

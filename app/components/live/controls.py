@@ -14,10 +14,10 @@ from app.runs.launch import kill_run
 from app.runs.resume import launch_again, resume_run
 from emtc_core.control import Command
 from emtc_core.errors import EmtcError
-from storage import lifecycle
-from storage.control import ask_stop, command_log, send_command
-from storage.lifecycle import Event, State
-from storage.runs import RunRow
+from storage.runs import lifecycle
+from storage.runs.control import ask_stop, command_log, send_command
+from storage.runs.lifecycle import Event, State
+from storage.runs.rows import RunRow
 
 SILENCE_S = 10.0
 

@@ -9,6 +9,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
+import pandas as pd
 import streamlit as st
 
 from app import data, messages, run_files, state
@@ -18,6 +19,7 @@ from app.figures.chart import Chart, Mark
 from app.figures.live import (
     GATE_METRICS,
     SUCCESS_RATE,
+    TRAINING_RATES,
     contrast_chance,
     draw_gate_dynamics,
     draw_gate_effect,
@@ -28,8 +30,8 @@ from app.format import aware, count, duration, escape_markdown, number, percent
 from app.live_session import LiveCurves
 from app.results.success import success_threshold
 from app.theme import ENDED
-from storage.recorder_state import stall_reason
-from storage.runs import RunRow
+from storage.files.recorder_state import stall_reason
+from storage.runs.rows import RunRow
 
 CHARTS = "live_charts"
 CHART_HEIGHT = 470
@@ -57,7 +59,8 @@ def show(run: RunRow) -> None:
 def _frames(run_id: str) -> LiveCurves:
     known = st.session_state.get("live_curves")
     if known is None or known.run_id != run_id:
-        known = st.session_state["live_curves"] = LiveCurves(run_id, (*_FIRST, *GATE_METRICS, SUCCESS_RATE))
+        names = (*_FIRST, *GATE_METRICS, *TRAINING_RATES, SUCCESS_RATE)
+        known = st.session_state["live_curves"] = LiveCurves(run_id, names)
     return known
 
 
@@ -115,9 +118,18 @@ def _success(run: RunRow, frames: LiveCurves) -> tuple[str, str, str]:
     """Say how often it wins, or how often it returns what counts as a success."""
     threshold = success_threshold(run.config)
     if threshold is None:
-        return "Win rate", percent(run.win_rate), "Last greedy evaluation"
+        return "Win rate", percent(run.win_rate), _tell_evaluation(frames.evaluations)
     about = f"Last greedy evaluation, episodes that returned {threshold:g} [env return] or more"
     return "Success", percent(frames.latest(SUCCESS_RATE)), about
+
+
+def _tell_evaluation(evaluations: pd.DataFrame) -> str:
+    """What the last win rate rests on."""
+    if not len(evaluations) or pd.isna((last := evaluations.iloc[-1])["distinct"]):
+        return "Last greedy evaluation"
+    told = f"Last greedy evaluation: {last['distinct']:.0f} of its {last['episodes']:.0f} episodes differ"
+    robust = last["robust_win_rate"]
+    return told if pd.isna(robust) else f"{told}; from shifted starts {percent(robust)} were won"
 
 
 def _latest_speed(run: RunRow, frames: LiveCurves) -> float | None:

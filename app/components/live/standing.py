@@ -7,9 +7,9 @@ from app import data, run_files, state
 from app.format import count, escape_markdown
 from app.runs.resume import GOOD_ENOUGH, Standing
 from emtc_core.checkpoint_file import FIRST_STEP
-from storage.lifecycle import State
 from storage.queries.runs import list_resumes
-from storage.runs import RunRow
+from storage.runs.lifecycle import State
+from storage.runs.rows import RunRow
 
 
 def show(run: RunRow) -> None:

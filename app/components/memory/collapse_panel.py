@@ -22,7 +22,7 @@ def show(shown: Shown) -> None:
         found = data.collapse(shown.embedded, shown.coordinates, shown.plane, shown.run.config.get("memory", {}))
         st.dataframe(_tabulate(found), hide_index=True, height="content")
         said = "; ".join(f"*{escape_markdown(each.name)}*: {escape_markdown(each.meaning)}" for each in found.numbers)
-        st.caption(f"95 % intervals over resampled episodes. {said}.")
+        st.caption(f"95 % percentile bootstrap over whole episodes, 1000 draws. {said}.")
 
 
 def _tabulate(found: Collapse) -> pd.DataFrame:

@@ -18,7 +18,7 @@ from app.format import count, escape_markdown, number
 from emtc_core.errors import EmtcError
 from storage.queries.episodes import Trajectory
 from storage.queries.memory import PointDetail
-from storage.runs import RunRow
+from storage.runs.rows import RunRow
 
 MAP = "map"
 _Told = tuple[Trajectory, Trajectory | None]

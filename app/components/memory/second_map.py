@@ -9,7 +9,7 @@ from app.components.memory.snapshot_map import SECOND, Chosen
 from app.components.run_picker import LISTED
 from emtc_core.errors import EmtcError
 from storage.queries.run_table import RunFilter
-from storage.runs import RunRow
+from storage.runs.rows import RunRow
 
 _HELP = (
     "Another snapshot, projection or run beside this one: colour and filters are shared, and of one run the selection, "

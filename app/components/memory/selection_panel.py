@@ -15,7 +15,7 @@ from app.figures.selection import draw_selection
 from app.format import count, escape_markdown, number, percent
 from app.results.neighborhoods import neighbor_agreement
 from app.results.selection import Choice, describe, has_place, list_nodes
-from storage.runs import RunRow
+from storage.runs.rows import RunRow
 
 LISTED = 1000
 

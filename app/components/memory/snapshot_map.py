@@ -22,7 +22,7 @@ from app.results.selection import Choice, read_numbers
 from app.theme import ENDED
 from emtc_core.errors import ConfigError
 from storage.queries.memory import Snapshot
-from storage.runs import RunRow
+from storage.runs.rows import RunRow
 
 OWN = "own"
 EMBEDDINGS = {OWN: "the run's own", "tcse": "a fresh TCSE", "dcae": "a fresh dCAE", "random": "a random one"}

@@ -13,7 +13,7 @@ from app.theme import DELTA_MEM, WIN_RATE
 from emtc_core.errors import EmtcError
 from storage.queries.episodes import Trajectory
 from storage.queries.memory import PointDetail
-from storage.runs import RunRow
+from storage.runs.rows import RunRow
 
 AGAINST = "against"
 EVERY = 10

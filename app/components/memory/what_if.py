@@ -13,7 +13,7 @@ from app.figures.what_if import draw_what_if
 from app.format import count, escape_markdown, number, percent
 from app.results.what_if import Answer, Lookup, Question, Rules, Stream, Successor, answer, read_rules, tabulate
 from storage.queries.memory import Snapshot
-from storage.runs import RunRow
+from storage.runs.rows import RunRow
 
 PAGE = "memory"
 RECORDED = "recorded"

@@ -9,7 +9,7 @@ from app.components import curves, export
 from app.figures.chart import Chart
 from app.figures.propositions import draw_proposition_1, draw_proposition_2
 from app.format import escape_markdown, number, percent
-from emtc_core.propositions import (
+from emtc_core.gate.propositions import (
     Behavior,
     Proposition2,
     Solution,

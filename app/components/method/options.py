@@ -7,7 +7,7 @@ import streamlit as st
 
 from app import data
 from app.components.config_form import SECTION_TITLES
-from app.components.method import measured
+from app.components.method import measured, published
 from app.components.method.markdown import write_table
 from app.format import MISSING, escape_markdown
 from emtc_core.config.resolve import (
@@ -79,6 +79,7 @@ def show_presets() -> None:
     )
     try:
         _show_comparison(algo, *task, [name for name in others if name in chosen])
+        published.show(algo, *task)
     except ConfigError as exc:
         st.info(escape_markdown(str(exc)))
     measured.show_readings()

@@ -9,7 +9,7 @@ from app.components.replay.choose import BESIDE, FIRST, TRAINING
 from app.playback.replay import Replay
 from emtc_core.errors import EmtcError
 from storage.queries.run_table import RunFilter
-from storage.runs import RunRow
+from storage.runs.rows import RunRow
 
 LISTED = 100
 _ON, _RUN, _NOTE = "beside_on", "choose-beside-run", "extremes_note"

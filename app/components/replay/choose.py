@@ -13,7 +13,7 @@ from app.playback.replay import Replay, make_replay
 from app.results.success import name_outcome
 from storage.queries.episode_search import EpisodePage
 from storage.queries.episodes import Order
-from storage.runs import RunRow
+from storage.runs.rows import RunRow
 
 LISTED = 200
 PLAY = "play"

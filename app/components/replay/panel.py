@@ -11,7 +11,7 @@ from app.format import escape_markdown
 from app.playback.replay import Replay, tell_apart
 from app.playback.side import join_values
 from emtc_core.errors import EmtcError
-from storage.runs import RunRow
+from storage.runs.rows import RunRow
 
 
 def show(run: RunRow) -> None:

@@ -7,7 +7,7 @@ import streamlit as st
 
 from app.format import count, escape_markdown
 from app.tables import NO_PARQUET, TABLE_MIME, TABLE_SUFFIX, TableFormat, export_table, writes_parquet
-from storage.asking.question import Answer
+from storage.sql_console.question import Answer
 
 _KEPT: Final = "answer"
 _FORMATS: Final[dict[TableFormat, str]] = {"csv": "CSV", "parquet": "Parquet"}

@@ -8,8 +8,8 @@ import streamlit as st
 from app import data, messages
 from app.components.sql import answer
 from emtc_core.errors import EmtcError, StorageError
-from storage.asking.glossary import EXAMPLES
-from storage.asking.question import LONGEST_QUESTION, ask
+from storage.sql_console.glossary import EXAMPLES
+from storage.sql_console.question import LONGEST_QUESTION, ask
 
 _KEY: Final = "q"
 _LIMITS: Final = (100, 1000, 10_000, 100_000)

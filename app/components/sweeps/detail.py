@@ -13,7 +13,7 @@ from app.sweeps.control import go_on, stop
 from app.theme import STATUS_COLOR, STATUS_ICON
 from emtc_core.errors import EmtcError
 from storage.queries.sweeps import Sweep
-from storage.runs import RunRow
+from storage.runs.rows import RunRow
 
 TICK_S = 3.0
 _SHOWN = ("finished", "running", "queued", "stopped", "failed", "lost")
@@ -120,7 +120,7 @@ def _table(sweep_id: str) -> None:
     columns: dict[str, Any] = {
         "Progress": st.column_config.ProgressColumn(format="percent", min_value=0, max_value=1, width="small"),
         "Machine": st.column_config.TextColumn(help="The machine, or node of a cluster, that trains it or did so last"),
-        "Win rate": st.column_config.NumberColumn(format="percent", help="Last greedy evaluation"),
+        "Last win rate": st.column_config.NumberColumn(format="percent", help="Last greedy evaluation"),
     }
     picked = st.dataframe(
         make_rows(runs),
@@ -146,7 +146,7 @@ def make_rows(runs: Sequence[RunRow]) -> pd.DataFrame:
             "Run": run.name,
             "Progress": min(1.0, run.env_steps / max(1, run.target_steps)),
             "Machine": run.host or "–",
-            "Win rate": run.win_rate,
+            "Last win rate": run.win_rate,
             "Id": run.id,
             "Error": run.error or "",
         }

@@ -17,7 +17,7 @@ from app.results.registry import FIGURES, TABLES
 from app.tables import TABLE_FORMATS, TABLE_MIME, TABLE_SUFFIX, TableFormat, export_table
 from app.theme import Mode
 from storage.queries.sweeps import Sweep
-from storage.runs import RunRow
+from storage.runs.rows import RunRow
 
 STUDY = "study"
 _OWN = "own"

@@ -1,4 +1,4 @@
-"""Figures and tables over seeds: learning curves, mu_w, baselines, ablation; final win rates."""
+"""Figures and tables over seeds: learning curves, mu_w, baselines, ablation; final win rates, falls."""
 
 from collections.abc import Sequence
 
@@ -6,15 +6,16 @@ import pandas as pd
 
 from app.figures.chart import Chart
 from app.results.curves import draw_comparison
-from app.results.kinds import OVER_SEEDS, FigureKind, Options, TableKind
+from app.results.kinds import OF_ANY_RATE, OVER_SEEDS, FigureKind, Options, TableKind
 from app.results.names import name_algo
 from app.results.quantities import MU_W, WIN_RATE, Quantity
-from app.results.series import default_times, read_comparison, read_seeds, settle
-from app.results.win_rates import tabulate_mu_w, tabulate_win_rates
+from app.results.series import Comparison, default_times, read_comparison, read_seeds, settle
+from app.results.win_rates import tabulate_falls, tabulate_mu_w, tabulate_win_rates
+from app.tables import describe_table
 from emtc_core.errors import ConfigError
 from storage.engine import Database
 from storage.queries.runs import list_runs
-from storage.runs import RunRow
+from storage.runs.rows import RunRow
 
 BASELINES = ("emtc-qplex", "emtc-cds", "dmix", "mappo")
 _PARTS = "No-TCGM: β = 1 everywhere. No-TCSE: the autoencoder alone, without contrast."
@@ -57,9 +58,16 @@ def _draw(
 
 
 def _win_rates(db: Database, rows: Sequence[RunRow], options: Options) -> pd.DataFrame:
-    seeds = read_seeds(db, rows)
-    comparison = settle(seeds, include_unfinished=options.include_unfinished, final=True)
-    return tabulate_win_rates(comparison, options.reading)
+    return tabulate_win_rates(_finals(db, rows, options), options.reading, options.final_rule)
+
+
+def _falls(db: Database, rows: Sequence[RunRow], options: Options) -> pd.DataFrame:
+    return tabulate_falls(_finals(db, rows, options), options.reading)
+
+
+def _finals(db: Database, rows: Sequence[RunRow], options: Options) -> Comparison:
+    seeds, rated = read_seeds(db, rows, options.rated), options.rated
+    return settle(seeds, rated, include_unfinished=options.include_unfinished, final=True)
 
 
 def _mu_w_table(db: Database, rows: Sequence[RunRow], options: Options) -> pd.DataFrame:
@@ -71,7 +79,9 @@ def _mu_w_table(db: Database, rows: Sequence[RunRow], options: Options) -> pd.Da
 
 def _runs(db: Database, rows: Sequence[RunRow], options: Options) -> pd.DataFrame:
     columns = ["id", "name", "env", "map", "algo", "seed", "status", "env_steps", "target_steps", "win_rate"]
-    return list_runs(db, limit=None).loc[:, columns]
+    return describe_table(
+        list_runs(db, limit=None).loc[:, columns], caption="win_rate is that of a run's last evaluation."
+    )
 
 
 FIGURES = (
@@ -82,6 +92,7 @@ FIGURES = (
 )
 TABLES = (
     TableKind("runs", _runs, takes_runs=False),
-    TableKind("win-rates", _win_rates, OVER_SEEDS),
+    TableKind("win-rates", _win_rates, OF_ANY_RATE),
+    TableKind("falls", _falls, OVER_SEEDS),
     TableKind("mu-w", _mu_w_table, OVER_SEEDS),
 )

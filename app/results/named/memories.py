@@ -14,7 +14,7 @@ from emtc_core.errors import ConfigError
 from storage.engine import Database
 from storage.queries.episodes import Trajectory, get_trajectory, list_episodes
 from storage.queries.memory import Snapshot, get_snapshot, list_snapshots
-from storage.runs import RunRow
+from storage.runs.rows import RunRow
 
 SHOWN = 20_000
 NEIGHBORS = 10

@@ -13,7 +13,7 @@ from storage.engine import Database
 from storage.queries.curves import metric
 from storage.queries.gate import gate_stats
 from storage.queries.memory import get_snapshot, list_snapshots
-from storage.runs import RunRow
+from storage.runs.rows import RunRow
 
 
 def _gate_dynamics(db: Database, rows: Sequence[RunRow], options: Options) -> Chart:

@@ -5,8 +5,11 @@ from functools import partial
 
 import pandas as pd
 
-from app.results.kinds import OVER_SEEDS, Options, TableKind
+from app.results.finals import FinalRule, caption_final, final_rate, name_final
+from app.results.intervals import Rate
+from app.results.kinds import AT_THE_END, OVER_SEEDS, Options, TableKind
 from app.results.names import EMBEDDERS
+from app.results.rates import rate_of, rate_of_final
 from app.results.series import DAGGER, Comparison, Seed
 from app.results.settings import show_value
 from app.results.statistics import Reading, finite
@@ -14,7 +17,7 @@ from app.results.study import AUGMENTATION, DELTA, EMBEDDER, find_studies, group
 from app.results.win_rates import find_best, quote
 from app.tables import NESTED, describe_table
 from storage.engine import Database
-from storage.runs import RunRow
+from storage.runs.rows import RunRow
 
 SHARES = (1 / 3, 2 / 3, 1.0)
 
@@ -34,8 +37,8 @@ def _embedders(db: Database, rows: Sequence[RunRow], options: Options) -> pd.Dat
                 best += [(len(table), names[place]) for place in find_best([cells[name] or None for name in names])]
             table.append({"task": task, "δ": show_value(delta), **cells})
     columns = ["task", "δ", *(_time_column(share, name) for share in SHARES for name in EMBEDDERS.values())]
-    caption = f"μ̄_w after a third, two thirds and all of the training, {reading}, gate off."
-    return _describe(pd.DataFrame(table, columns=pd.Index(columns)), caption, best, comparison)
+    caption = f"μ̄_w after a third, two thirds and all of the training, {reading.say(share=True)}, gate off."
+    return _describe(table, columns, caption, best, comparison)
 
 
 def _cells_over_time(seeds: Sequence[Seed], reading: Reading) -> dict[str, str]:
@@ -44,6 +47,8 @@ def _cells_over_time(seeds: Sequence[Seed], reading: Reading) -> dict[str, str]:
             [seed for seed in seeds if seed.settings.get(EMBEDDER) == each],
             partial(Seed.mu_w_at, share=share),
             reading,
+            rate_of(seeds, evaluations=max(1.0, share * min((len(seed.curve.steps) for seed in seeds), default=1))),
+            of="μ̄_w",
         )
         for share in SHARES
         for each, name in EMBEDDERS.items()
@@ -59,34 +64,50 @@ def _augmentation(db: Database, rows: Sequence[RunRow], options: Options) -> pd.
     reading = options.reading or Reading()
     comparison = read_study(db, rows, include_unfinished=options.include_unfinished)
     seeds = find_studies(comparison.seeds, AUGMENTATION, lambda seed: seed.settings.get(EMBEDDER) == "tcse")
-    tasks = list(dict.fromkeys(seed.task for seed in seeds))
+    tasks, final = list(dict.fromkeys(seed.task for seed in seeds)), options.final_rule
     table = [
         {"p_mask": show_value(p_mask), "σ": show_value(sigma)}
-        | {task: _quote([s for s in here if s.task == task], lambda seed: seed.final, reading) for task in tasks}
+        | {task: _quote_final([seed for seed in here if seed.task == task], final, reading) for task in tasks}
         for (p_mask, sigma), here in group_seeds(seeds, *AUGMENTATION).items()
     ]
     best = [(at, task) for task in tasks for at in find_best([row[task] or None for row in table])]
-    caption = f"Final greedy win rate, {reading}; combinations without a run are not listed."
-    return _describe(pd.DataFrame(table, columns=pd.Index(["p_mask", "σ", *tasks])), caption, best, comparison)
+    said = f"A cell is the {reading.say(share=True)}; combinations without a run are not listed."
+    caption, about = caption_final(seeds, final, said)
+    return _describe(table, ["p_mask", "σ", *tasks], caption, best, comparison, about)
 
 
-def _quote(seeds: Sequence[Seed], number: Callable[[Seed], float], reading: Reading) -> str:
+def _quote_final(seeds: Sequence[Seed], final: FinalRule, reading: Reading) -> str:
+    number = partial(final_rate, rule=final)
+    return _quote(seeds, number, reading, rate_of_final(seeds, final), of=name_final(final))
+
+
+def _quote(seeds: Sequence[Seed], number: Callable[[Seed], float], reading: Reading, rate: Rate, *, of: str) -> str:
     """Quote one number over seeds: "0.920 ± 0.010 (n = 5)"; an empty text when there is none."""
     numbers = finite(map(number, seeds))
     mark = "" if all(seed.is_result for seed in seeds) else DAGGER
-    return f"{quote(numbers, reading, digits=3)}{mark} (n = {len(numbers)})" if len(numbers) else ""
+    if not len(numbers):
+        return ""
+    quoted = quote(numbers, reading, digits=3, rate=rate, of=of)
+    return quoted.followed_by(f"{mark} (n = {len(numbers)})")
 
 
 def _describe(
-    frame: pd.DataFrame, caption: str, best: Sequence[tuple[int, str]], comparison: Comparison
+    table: Sequence[Mapping[str, str]],
+    columns: Sequence[str],
+    caption: str,
+    best: Sequence[tuple[int, str]],
+    comparison: Comparison,
+    about: Sequence[str] = (),
 ) -> pd.DataFrame:
+    frame = pd.DataFrame(table, columns=pd.Index(columns))
+    cells = {name: [row.get(name) for row in table] for name in columns}
     said: Mapping[bool, str] = {True: f" {DAGGER} rests on a run that has not finished and is never bold.", False: ""}
     marked = any(group.unfinished for group in comparison.groups)
     left_out = [str(each) for each in comparison.left_out]
-    return describe_table(frame, caption=caption + said[marked], best=best, left_out=left_out)
+    return describe_table(frame, caption=caption + said[marked], best=best, left_out=left_out, about=about, cells=cells)
 
 
 TABLES = (
     TableKind("mu-w-embedders", _embedders, OVER_SEEDS),
-    TableKind("augmentation", _augmentation, OVER_SEEDS),
+    TableKind("augmentation", _augmentation, AT_THE_END),
 )

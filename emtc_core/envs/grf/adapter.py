@@ -43,7 +43,7 @@ def find_obstacle() -> str:
 
 
 def find_info(config: EnvConfig) -> EnvInfo:
-    """Tell a scenario's sizes."""
+    """A scenario's sizes."""
     refuse_unknown_map("grf", config.map, list_maps())
     return make_info(get_scenario(config.map), config.grf)
 

@@ -37,7 +37,7 @@ def engine_seed(seed: int, copy: int, episode: int = 0) -> int:
 
 
 def make_info(scenario: Scenario, config: GrfConfig) -> EnvInfo:
-    """Tell a scenario's sizes; needs no engine."""
+    """A scenario's sizes; needs no engine."""
     defenders = tuple(f"defender {j}" for j in range(1, scenario.n_opponents))
     return EnvInfo(
         env="grf",
@@ -59,13 +59,13 @@ class GrfEnv:
     def __init__(self, map: str, *, n_envs: int, config: GrfConfig) -> None:
         scenario = get_scenario(map)
         self._config = config
-        self._info = make_info(scenario, config)
+        self.info = make_info(scenario, config)
         self._layout = Layout(scenario.n_agents, scenario.n_opponents)
         self._observations = ObservationMap(self._layout)
         lineup = scenario.trimmed if config.trimmed else scenario.full
         squad = Squad(lineup, scenario.n_agents, scenario.n_opponents, config.control == "engine")
         self._group = make_group(squad, n_envs=n_envs, workers=config.workers)
-        self._n_envs = n_envs
+        self.n_envs = n_envs
         self._seed = secrets.randbits(31)
         self._episode = -1
         self._t = 0
@@ -74,33 +74,23 @@ class GrfEnv:
         self._won = np.zeros(n_envs, bool)
         self._avail = np.ones((n_envs, scenario.n_agents, N_ACTIONS), bool)
 
-    @property
-    def info(self) -> EnvInfo:
-        """The sizes."""
-        return self._info
-
-    @property
-    def n_envs(self) -> int:
-        """Number of matches."""
-        return self._n_envs
-
     def reset(self, seed: int | None = None) -> Observation:
         """Kick off everywhere."""
         self._episode += 1
         if seed is not None:
             self._seed, self._episode = seed, 0
         board = self._group.board
-        board.seed[:] = [engine_seed(self._seed, copy, self._episode) for copy in range(self._n_envs)]
+        board.seed[:] = [engine_seed(self._seed, copy, self._episode) for copy in range(self.n_envs)]
         self._group.reset()
         self._t = 0
         self._terminated[:] = False
         self._truncated[:] = False
         self._won[:] = False
-        return self._observe(np.zeros(self._n_envs, np.float32))
+        return self._observe(np.zeros(self.n_envs, np.float32))
 
     def step(self, actions: NDArray[np.integer]) -> Observation:
         """Play a tenth of a second in every match that still runs."""
-        check_shape("actions", actions, (self._n_envs, self._info.n_agents))
+        check_shape("actions", actions, (self.n_envs, self.info.n_agents))
         board = self._group.board
         running = ~(self._terminated | self._truncated)
         if ((actions < 0) | (actions >= N_ACTIONS))[running].any():
@@ -114,7 +104,7 @@ class GrfEnv:
 
     def scene(self, states: NDArray[np.float32]) -> Scene:
         """Draw stored states on a pitch."""
-        return make_scene(self._info.map, states)
+        return make_scene(self.info.map, states)
 
     def close(self) -> None:
         """End the worker processes and hand the engines back."""

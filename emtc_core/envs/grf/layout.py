@@ -37,7 +37,7 @@ class Layout:
 
 
 def in_own_half(layout: Layout, state_BS: NDArray[np.float64]) -> NDArray[np.bool_]:
-    """Tell where the ball or any agent has crossed to x < 0; this ends an academy episode."""
+    """Where the ball or any agent has crossed to x < 0; this ends an academy episode."""
     agents_x = state_BS[:, 0 : 2 * layout.n_agents : 2]
     return (agents_x < 0).any(axis=1) | (state_BS[:, layout.ball_at] < 0)
 

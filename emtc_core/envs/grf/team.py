@@ -1,28 +1,84 @@
 """Several engines behind one call: in this process, or spread over worker processes.
 
-What lives here: the group's interface, the group inside this process, and the one that starts workers. What
+What lives here: the board that both sides share (the pipes see to it that one at a time touches it), the group's
+interface, the group inside this process, and the one that starts workers. What
 does not: the worker's side (`worker.py`), observations and rewards (`env.py`).
 """
 
+import mmap
 import os
 import subprocess
 import sys
+import tempfile
 import weakref
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Protocol
 
 import numpy as np
 import orjson
+from numpy.typing import NDArray
 
 from emtc_core.envs.grf.engine import ENDED, Engine, Squad
-from emtc_core.envs.grf.shared import Board, make_board, memory_file
+from emtc_core.envs.grf.layout import Layout
 from emtc_core.errors import EnvUnavailableError
 
 _ROOT = Path(__file__).resolve().parents[3]
 _CLOSE_TIMEOUT_S = 5.0
 _WORKERS_PER_CORE = 4
+
+
+@dataclass(frozen=True)
+class Board:
+    """Commands on the way in, the engines' numbers on the way out."""
+
+    state: NDArray[np.float64]  # [B, S]
+    seed: NDArray[np.int64]  # [B]
+    action: NDArray[np.int64]  # [B, N]
+    goal: NDArray[np.int64]  # [B] goals for minus goals against
+    running: NDArray[np.bool_]  # [B]
+    ended: NDArray[np.bool_]  # [B] by the engine's own rules
+
+
+def memory_file(n_envs: int, squad: Squad) -> int:
+    """Open an anonymous file as large as the board; it vanishes with its last user."""
+    size = sum(int(np.prod(shape)) * dtype.itemsize for shape, dtype in _fields(n_envs, squad))
+    if hasattr(os, "memfd_create"):
+        descriptor = os.memfd_create("emtc-football")
+    else:
+        with tempfile.TemporaryFile() as file:
+            descriptor = os.dup(file.fileno())
+    os.ftruncate(descriptor, size)
+    return descriptor
+
+
+def make_board(memory: int | None, n_envs: int, squad: Squad) -> Board:
+    """Lay the board over a memory file, or over private memory when `memory` is None."""
+    fields = _fields(n_envs, squad)
+    if memory is None:
+        return Board(*(np.zeros(shape, dtype) for shape, dtype in fields))
+    buffer = mmap.mmap(memory, 0)
+    arrays, offset = [], 0
+    for shape, dtype in fields:
+        count = int(np.prod(shape))
+        arrays.append(np.frombuffer(buffer, dtype, count, offset).reshape(shape))
+        offset += count * dtype.itemsize
+    return Board(*arrays)
+
+
+def _fields(n_envs: int, squad: Squad) -> list[tuple[tuple[int, ...], np.dtype]]:
+    """Shapes in the order of Board's fields, the widest types first so that all stay aligned."""
+    dim = Layout(squad.n_agents, squad.n_opponents).dim
+    wide, flag = np.dtype(np.int64), np.dtype(np.bool_)
+    return [
+        ((n_envs, dim), np.dtype(np.float64)),
+        ((n_envs,), wide),
+        ((n_envs, squad.n_agents), wide),
+        ((n_envs,), wide),
+        ((n_envs,), flag),
+        ((n_envs,), flag),
+    ]
 
 
 class EngineGroup(Protocol):

@@ -14,8 +14,7 @@ import orjson
 
 from emtc_core.envs.grf.engine import Squad
 from emtc_core.envs.grf.scenarios import Lineup, Player
-from emtc_core.envs.grf.shared import make_board
-from emtc_core.envs.grf.team import LocalGroup
+from emtc_core.envs.grf.team import LocalGroup, make_board
 
 
 def main(arguments: list[str]) -> None:

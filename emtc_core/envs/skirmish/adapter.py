@@ -23,7 +23,7 @@ def find_obstacle() -> str:
 
 
 def find_info(config: EnvConfig) -> EnvInfo:
-    """Tell a map's sizes."""
+    """A map's sizes."""
     refuse_unknown_map("skirmish", config.map, list_maps())
     return make_info(MAPS[config.map], config.skirmish)
 

@@ -1,18 +1,19 @@
 """Names of the columns of a battle's arrays, and the table of constants per unit.
 
-Kernels read `real[b, i, X]` rather than records: one dtype per array keeps them small and quick to
-compile. `real` [B, U, *] float64 and `whole` [B, U, *] int64 change in time; `spec` [U, *] float64 does not.
+Kernels read `floats[b, i, X]` rather than records: one dtype per array keeps them small and quick to
+compile. `floats` [B, U, *] and `ints` [B, U, *] change in time; `spec` [U, *] does not.
 Units 0..n-1 are the agents in agent order, the rest the enemies in slot order.
 """
 
 import math
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from emtc_core.envs.skirmish.units import UnitType
 
-# real
+# floats
 X, Y = 0, 1
 VX, VY = 2, 3
 """Displacement in the last loop, cells."""
@@ -36,9 +37,9 @@ OLD_X, OLD_Y = 17, 18
 """Position before the loop's movement."""
 WANT_X, WANT_Y = 19, 20
 """Displacement that the unit wants in this loop."""
-N_REAL = 21
+N_FLOATS = 21
 
-# whole
+# ints
 ALIVE = 0
 ORDER = 1
 TARGET = 2
@@ -56,7 +57,7 @@ MOBILITY = 8
 """What the unit did in this loop: PLANTED, IDLE or WALKING."""
 LAST_ACTION = 9
 """The agent's last action; -1 before the first."""
-N_WHOLE = 10
+N_INTS = 10
 
 STAND, MOVE, ATTACK, HEAL = 0, 1, 2, 3
 """Orders; from ATTACK on they have a target."""
@@ -81,6 +82,25 @@ GROUND, GIANT, AIR = 0, 1, 2
 _DELIVERY = {"instant": INSTANT, "missile": MISSILE, "blades": BLADES, "line": LINE, "heal": MEND}
 _LAYER = {"ground": GROUND, "giant": GIANT, "air": AIR}
 _ATTRIBUTE = {"none": 0, "light": 1, "armored": 2}
+
+
+Outputs = NDArray[np.float32]
+Flags = NDArray[np.bool_]
+
+
+class World(NamedTuple):
+    """B battles of U units as the kernels see them; only `spec`, `ground` and `choke` stay as they are."""
+
+    floats: NDArray[np.float64]  # [B, U, N_FLOATS]
+    ints: NDArray[np.int64]  # [B, U, N_INTS]
+    spec: NDArray[np.float64]  # [U, N_SPEC]
+    ground: NDArray[np.int8]  # [X, Y] of `terrain.make_ground`
+    choke: NDArray[np.float64]  # of `terrain.get_choke`
+    goals: NDArray[np.float64]  # [B, 2] where the enemies march to
+    rng: NDArray[np.uint64]  # [B] words of `chance`
+    clock: NDArray[np.int64]  # [B] game loops
+    running: NDArray[np.bool_]  # [B]
+    n_allies: int
 
 
 def make_spec(units: tuple[UnitType, ...], type_bits: list[int]) -> NDArray[np.float64]:

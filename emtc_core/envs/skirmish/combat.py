@@ -5,55 +5,9 @@ What lives here: what each unit does in a loop besides moving. What does not: wh
 """
 
 import numpy as np
-from numpy.typing import NDArray
 
+from emtc_core.envs.skirmish import columns as c
 from emtc_core.envs.skirmish.chance import uniform
-from emtc_core.envs.skirmish.columns import (
-    AIR,
-    ALIVE,
-    ATTACK,
-    ATTACKER,
-    BLADES,
-    COOLDOWN,
-    ENERGY,
-    ENGAGED,
-    HEAL,
-    HEALTH,
-    HURT,
-    IDLE,
-    LINE,
-    MEND,
-    MISSILE,
-    MOVE,
-    ORDER,
-    ORDER_X,
-    ORDER_Y,
-    PENDING,
-    PENDING_TARGET,
-    PLANTED,
-    S_ARMOR,
-    S_ATTRIBUTE,
-    S_BONUS,
-    S_BONUS_AGAINST,
-    S_DAMAGE,
-    S_DELIVERY,
-    S_HEALTH,
-    S_LAYER,
-    S_MISSILE_SPEED,
-    S_PERIOD,
-    S_RADIUS,
-    S_REACH,
-    S_SHIELD,
-    S_WIND_UP,
-    S_ZERG,
-    SHIELD,
-    STAND,
-    TARGET,
-    WIND,
-    WINDING,
-    X,
-    Y,
-)
 from emtc_core.envs.skirmish.compiled import part
 from emtc_core.envs.skirmish.movement import stand, turn_to, walk
 from emtc_core.envs.skirmish.targeting import edge_distance
@@ -76,187 +30,143 @@ from emtc_core.envs.skirmish.units import (
 
 
 @part
-def tick(real: NDArray[np.float64], whole: NDArray[np.int64], spec: NDArray[np.float64], b: int, i: int) -> None:
+def tick(w: c.World, b: int, i: int) -> None:
     """Advance the timers of unit i by one loop and regenerate it."""
-    real[b, i, COOLDOWN] = max(real[b, i, COOLDOWN] - 1.0, 0.0)
-    real[b, i, HURT] += 1.0
-    if real[b, i, HURT] >= SHIELD_DELAY:
-        real[b, i, SHIELD] = min(real[b, i, SHIELD] + SHIELD_RATE, spec[i, S_SHIELD])
-    if spec[i, S_ZERG] > 0.0:
-        real[b, i, HEALTH] = min(real[b, i, HEALTH] + ZERG_RATE, spec[i, S_HEALTH])
-    if spec[i, S_DELIVERY] == MEND:
-        real[b, i, ENERGY] = min(real[b, i, ENERGY] + ENERGY_RATE, ENERGY_MAX)
+    w.floats[b, i, c.COOLDOWN] = max(w.floats[b, i, c.COOLDOWN] - 1.0, 0.0)
+    w.floats[b, i, c.HURT] += 1.0
+    if w.floats[b, i, c.HURT] >= SHIELD_DELAY:
+        w.floats[b, i, c.SHIELD] = min(w.floats[b, i, c.SHIELD] + SHIELD_RATE, w.spec[i, c.S_SHIELD])
+    if w.spec[i, c.S_ZERG] > 0.0:
+        w.floats[b, i, c.HEALTH] = min(w.floats[b, i, c.HEALTH] + ZERG_RATE, w.spec[i, c.S_HEALTH])
+    if w.spec[i, c.S_DELIVERY] == c.MEND:
+        w.floats[b, i, c.ENERGY] = min(w.floats[b, i, c.ENERGY] + ENERGY_RATE, ENERGY_MAX)
 
 
 @part
-def hit(real: NDArray[np.float64], whole: NDArray[np.int64], spec: NDArray[np.float64], b: int, i: int, j: int) -> None:
+def hit(w: c.World, b: int, i: int, j: int) -> None:
     """Let one hit of unit i's weapon take effect on unit j: shield first, then armor and health."""
-    if whole[b, j, ALIVE] == 0:
+    if w.ints[b, j, c.ALIVE] == 0:
         return
-    damage = spec[i, S_DAMAGE]
-    if spec[i, S_BONUS_AGAINST] > 0.0 and spec[i, S_BONUS_AGAINST] == spec[j, S_ATTRIBUTE]:
-        damage += spec[i, S_BONUS]
-    absorbed = min(damage, real[b, j, SHIELD])
-    real[b, j, SHIELD] -= absorbed
+    damage = w.spec[i, c.S_DAMAGE]
+    if w.spec[i, c.S_BONUS_AGAINST] > 0.0 and w.spec[i, c.S_BONUS_AGAINST] == w.spec[j, c.S_ATTRIBUTE]:
+        damage += w.spec[i, c.S_BONUS]
+    absorbed = min(damage, w.floats[b, j, c.SHIELD])
+    w.floats[b, j, c.SHIELD] -= absorbed
     if damage > absorbed:
-        real[b, j, HEALTH] -= max(damage - absorbed - spec[j, S_ARMOR], MIN_DAMAGE)
-    real[b, j, HURT] = 0.0
-    whole[b, j, ATTACKER] = i
-    if real[b, j, HEALTH] <= 0.0:
-        real[b, j, HEALTH], real[b, j, SHIELD] = 0.0, 0.0
-        whole[b, j, ALIVE] = 0
+        w.floats[b, j, c.HEALTH] -= max(damage - absorbed - w.spec[j, c.S_ARMOR], MIN_DAMAGE)
+    w.floats[b, j, c.HURT] = 0.0
+    w.ints[b, j, c.ATTACKER] = i
+    if w.floats[b, j, c.HEALTH] <= 0.0:
+        w.floats[b, j, c.HEALTH], w.floats[b, j, c.SHIELD] = 0.0, 0.0
+        w.ints[b, j, c.ALIVE] = 0
 
 
 @part
-def _sweep(
-    real: NDArray[np.float64],
-    whole: NDArray[np.int64],
-    spec: NDArray[np.float64],
-    n_allies: int,
-    b: int,
-    i: int,
-    target: int,
-) -> None:
-    first, last = (n_allies, whole.shape[1]) if i < n_allies else (0, n_allies)
-    at_x, at_y = real[b, target, X], real[b, target, Y]
-    dx, dy = at_x - real[b, i, X], at_y - real[b, i, Y]
+def _sweep(w: c.World, b: int, i: int, target: int) -> None:
+    first, last = (w.n_allies, w.ints.shape[1]) if i < w.n_allies else (0, w.n_allies)
+    at_x, at_y = w.floats[b, target, c.X], w.floats[b, target, c.Y]
+    dx, dy = at_x - w.floats[b, i, c.X], at_y - w.floats[b, i, c.Y]
     length = max(np.sqrt(dx * dx + dy * dy), 1e-9)
     dx, dy = dx / length, dy / length
     for j in range(first, last):
-        if whole[b, j, ALIVE] == 0 or spec[j, S_LAYER] == AIR:
+        if w.ints[b, j, c.ALIVE] == 0 or w.spec[j, c.S_LAYER] == c.AIR:
             continue
-        rx, ry = real[b, j, X] - at_x, real[b, j, Y] - at_y
+        rx, ry = w.floats[b, j, c.X] - at_x, w.floats[b, j, c.Y] - at_y
         along = max(abs(rx * dx + ry * dy) - BEAM_HALF_WIDTH, 0.0)
         across = max(abs(rx * dy - ry * dx) - BEAM_HALF_LENGTH, 0.0)
-        if along * along + across * across <= spec[j, S_RADIUS] * spec[j, S_RADIUS]:
-            hit(real, whole, spec, b, i, j)
-            hit(real, whole, spec, b, i, j)
+        if along * along + across * across <= w.spec[j, c.S_RADIUS] * w.spec[j, c.S_RADIUS]:
+            hit(w, b, i, j)
+            hit(w, b, i, j)
 
 
 @part
-def _launch(
-    real: NDArray[np.float64],
-    whole: NDArray[np.int64],
-    rng: NDArray[np.uint64],
-    spec: NDArray[np.float64],
-    n_allies: int,
-    b: int,
-    i: int,
-    target: int,
-) -> None:
-    delivery = spec[i, S_DELIVERY]
-    if delivery == MISSILE:
-        gap = max(edge_distance(real, spec, b, i, target), 0.0)
-        real[b, i, PENDING] = gap / spec[i, S_MISSILE_SPEED]
-        whole[b, i, PENDING_TARGET] = target
-    elif delivery == LINE:
-        _sweep(real, whole, spec, n_allies, b, i, target)
+def _launch(w: c.World, b: int, i: int, target: int) -> None:
+    delivery = w.spec[i, c.S_DELIVERY]
+    if delivery == c.MISSILE:
+        gap = max(edge_distance(w, b, i, target), 0.0)
+        w.floats[b, i, c.PENDING] = gap / w.spec[i, c.S_MISSILE_SPEED]
+        w.ints[b, i, c.PENDING_TARGET] = target
+    elif delivery == c.LINE:
+        _sweep(w, b, i, target)
     else:
-        hit(real, whole, spec, b, i, target)
-        if delivery == BLADES:
-            real[b, i, PENDING] = SECOND_BLADE
-            whole[b, i, PENDING_TARGET] = target
-    delay = uniform(rng, b, DELAY_LOW, DELAY_HIGH)
-    real[b, i, COOLDOWN] = spec[i, S_PERIOD] + delay - np.ceil(spec[i, S_WIND_UP])
-    whole[b, i, WINDING] = 0
-    whole[b, i, ENGAGED] = target
+        hit(w, b, i, target)
+        if delivery == c.BLADES:
+            w.floats[b, i, c.PENDING] = SECOND_BLADE
+            w.ints[b, i, c.PENDING_TARGET] = target
+    delay = uniform(w.rng, b, DELAY_LOW, DELAY_HIGH)
+    w.floats[b, i, c.COOLDOWN] = w.spec[i, c.S_PERIOD] + delay - np.ceil(w.spec[i, c.S_WIND_UP])
+    w.ints[b, i, c.WINDING] = 0
+    w.ints[b, i, c.ENGAGED] = target
 
 
 @part
-def land_pending(
-    real: NDArray[np.float64], whole: NDArray[np.int64], spec: NDArray[np.float64], b: int, i: int
-) -> None:
+def land_pending(w: c.World, b: int, i: int) -> None:
     """Let a missile or second blade under way land when due; blades need a living arm, missiles do not."""
-    target = whole[b, i, PENDING_TARGET]
+    target = w.ints[b, i, c.PENDING_TARGET]
     if target < 0:
         return
-    real[b, i, PENDING] -= 1.0
-    if spec[i, S_DELIVERY] == BLADES and whole[b, i, ALIVE] == 0:
-        whole[b, i, PENDING_TARGET] = -1
-    elif real[b, i, PENDING] <= 0.0:
-        whole[b, i, PENDING_TARGET] = -1
-        hit(real, whole, spec, b, i, target)
+    w.floats[b, i, c.PENDING] -= 1.0
+    if w.spec[i, c.S_DELIVERY] == c.BLADES and w.ints[b, i, c.ALIVE] == 0:
+        w.ints[b, i, c.PENDING_TARGET] = -1
+    elif w.floats[b, i, c.PENDING] <= 0.0:
+        w.ints[b, i, c.PENDING_TARGET] = -1
+        hit(w, b, i, target)
 
 
 @part
-def _attack(
-    real: NDArray[np.float64],
-    whole: NDArray[np.int64],
-    rng: NDArray[np.uint64],
-    spec: NDArray[np.float64],
-    n_allies: int,
-    b: int,
-    i: int,
-    target: int,
-) -> bool:
+def _attack(w: c.World, b: int, i: int, target: int) -> bool:
     """Advance the weapon cycle against a target; False where the unit must walk to it first."""
-    dx, dy = real[b, target, X] - real[b, i, X], real[b, target, Y] - real[b, i, Y]
+    dx, dy = w.floats[b, target, c.X] - w.floats[b, i, c.X], w.floats[b, target, c.Y] - w.floats[b, i, c.Y]
     length = max(np.sqrt(dx * dx + dy * dy), 1e-9)
-    edge = length - spec[i, S_RADIUS] - spec[target, S_RADIUS]
-    if whole[b, i, ENGAGED] != target:
-        whole[b, i, ENGAGED] = -1
-    engaged = whole[b, i, WINDING] == 1 or whole[b, i, ENGAGED] == target
-    if edge > spec[i, S_REACH] + (RANGE_SLOP if engaged and spec[i, S_DELIVERY] != LINE else 0.0):
-        whole[b, i, WINDING], whole[b, i, ENGAGED] = 0, -1
+    edge = length - w.spec[i, c.S_RADIUS] - w.spec[target, c.S_RADIUS]
+    if w.ints[b, i, c.ENGAGED] != target:
+        w.ints[b, i, c.ENGAGED] = -1
+    engaged = w.ints[b, i, c.WINDING] == 1 or w.ints[b, i, c.ENGAGED] == target
+    if edge > w.spec[i, c.S_REACH] + (RANGE_SLOP if engaged and w.spec[i, c.S_DELIVERY] != c.LINE else 0.0):
+        w.ints[b, i, c.WINDING], w.ints[b, i, c.ENGAGED] = 0, -1
         return False
-    faced = turn_to(real, b, i, dx / length, dy / length)
-    if whole[b, i, WINDING] == 1:
-        real[b, i, WIND] -= 1.0
-    elif faced and real[b, i, COOLDOWN] <= 0.0:
-        whole[b, i, WINDING] = 1
-        real[b, i, WIND] = spec[i, S_WIND_UP]
-    if whole[b, i, WINDING] == 1 and real[b, i, WIND] <= 0.0:
-        _launch(real, whole, rng, spec, n_allies, b, i, target)
-    stand(real, whole, b, i, PLANTED)
+    faced = turn_to(w, b, i, dx / length, dy / length)
+    if w.ints[b, i, c.WINDING] == 1:
+        w.floats[b, i, c.WIND] -= 1.0
+    elif faced and w.floats[b, i, c.COOLDOWN] <= 0.0:
+        w.ints[b, i, c.WINDING] = 1
+        w.floats[b, i, c.WIND] = w.spec[i, c.S_WIND_UP]
+    if w.ints[b, i, c.WINDING] == 1 and w.floats[b, i, c.WIND] <= 0.0:
+        _launch(w, b, i, target)
+    stand(w, b, i, c.PLANTED)
     return True
 
 
 @part
-def _mend(
-    real: NDArray[np.float64], whole: NDArray[np.int64], spec: NDArray[np.float64], b: int, i: int, target: int
-) -> bool:
+def _mend(w: c.World, b: int, i: int, target: int) -> bool:
     """Heal a friend in reach; False where the medivac must fly to it first."""
-    if edge_distance(real, spec, b, i, target) > spec[i, S_REACH]:
+    if edge_distance(w, b, i, target) > w.spec[i, c.S_REACH]:
         return False
-    missing = spec[target, S_HEALTH] - real[b, target, HEALTH]
-    amount = max(min(HEAL_RATE, missing, real[b, i, ENERGY] / HEAL_COST), 0.0)
-    real[b, target, HEALTH] += amount
-    real[b, i, ENERGY] = max(real[b, i, ENERGY] - amount * HEAL_COST, 0.0)
-    stand(real, whole, b, i, IDLE)
+    missing = w.spec[target, c.S_HEALTH] - w.floats[b, target, c.HEALTH]
+    amount = max(min(HEAL_RATE, missing, w.floats[b, i, c.ENERGY] / HEAL_COST), 0.0)
+    w.floats[b, target, c.HEALTH] += amount
+    w.floats[b, i, c.ENERGY] = max(w.floats[b, i, c.ENERGY] - amount * HEAL_COST, 0.0)
+    stand(w, b, i, c.IDLE)
     return True
 
 
 @part
-def act(
-    real: NDArray[np.float64],
-    whole: NDArray[np.int64],
-    rng: NDArray[np.uint64],
-    spec: NDArray[np.float64],
-    ground: NDArray[np.int8],
-    choke: NDArray[np.float64],
-    n_allies: int,
-    b: int,
-    i: int,
-) -> None:
+def act(w: c.World, b: int, i: int) -> None:
     """Let unit i follow its order in this loop: stand, walk, attack or heal."""
-    order, target = whole[b, i, ORDER], whole[b, i, TARGET]
-    if order >= ATTACK and (target < 0 or whole[b, target, ALIVE] == 0):
-        whole[b, i, ORDER], whole[b, i, TARGET], whole[b, i, WINDING] = STAND, -1, 0
-        order = STAND
-    if order == STAND:
-        whole[b, i, WINDING] = 0
-        stand(real, whole, b, i, IDLE)
-    elif order == MOVE:
-        whole[b, i, WINDING], whole[b, i, ENGAGED] = 0, -1
-        goal_x, goal_y = real[b, i, ORDER_X], real[b, i, ORDER_Y]
-        walk(real, whole, spec, ground, choke, n_allies, b, i, -1, goal_x, goal_y, 0.0)
+    order, target = w.ints[b, i, c.ORDER], w.ints[b, i, c.TARGET]
+    if order >= c.ATTACK and (target < 0 or w.ints[b, target, c.ALIVE] == 0):
+        w.ints[b, i, c.ORDER], w.ints[b, i, c.TARGET], w.ints[b, i, c.WINDING] = c.STAND, -1, 0
+        order = c.STAND
+    if order == c.STAND:
+        w.ints[b, i, c.WINDING] = 0
+        stand(w, b, i, c.IDLE)
+    elif order == c.MOVE:
+        w.ints[b, i, c.WINDING], w.ints[b, i, c.ENGAGED] = 0, -1
+        goal_x, goal_y = w.floats[b, i, c.ORDER_X], w.floats[b, i, c.ORDER_Y]
+        walk(w, b, i, -1, goal_x, goal_y, 0.0)
     else:
-        done = (
-            _mend(real, whole, spec, b, i, target)
-            if order == HEAL
-            else _attack(real, whole, rng, spec, n_allies, b, i, target)
-        )
+        done = _mend(w, b, i, target) if order == c.HEAL else _attack(w, b, i, target)
         if not done:
-            goal_x, goal_y = real[b, target, X], real[b, target, Y]
-            halt = spec[i, S_REACH] + spec[i, S_RADIUS] + spec[target, S_RADIUS]
-            walk(real, whole, spec, ground, choke, n_allies, b, i, target, goal_x, goal_y, halt)
+            goal_x, goal_y = w.floats[b, target, c.X], w.floats[b, target, c.Y]
+            halt = w.spec[i, c.S_REACH] + w.spec[i, c.S_RADIUS] + w.spec[target, c.S_RADIUS]
+            walk(w, b, i, target, goal_x, goal_y, halt)

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from emtc_core.arrays import check_shape
 from emtc_core.config.env import SkirmishConfig
-from emtc_core.envs.base import EnvInfo, Observation, Scene
+from emtc_core.envs.base import Observation, Scene
 from emtc_core.envs.skirmish.battle import Battle
 from emtc_core.envs.skirmish.maps import MapSpec, get_map, make_info
 from emtc_core.envs.skirmish.observe import observe
@@ -43,24 +43,14 @@ class SkirmishEnv:
 
     def __init__(self, spec: MapSpec, *, n_envs: int, config: SkirmishConfig) -> None:
         self._spec = spec
-        self._info = make_info(spec, config)
+        self.info, self.n_envs = make_info(spec, config), n_envs
         self._battle = Battle(spec, n_envs=n_envs, config=config)
         self._sparse = config.reward_sparse
         self._scale = 20.0 / spec.max_reward
         self._steps = np.zeros(n_envs, dtype=np.int64)
         self._ends = np.zeros((n_envs, 3), dtype=np.bool_)
-        self._avail = np.zeros((n_envs, self._info.n_agents, self._info.n_actions), dtype=np.bool_)
+        self._avail = np.zeros((n_envs, self.info.n_agents, self.info.n_actions), dtype=np.bool_)
         self._seeded = False
-
-    @property
-    def info(self) -> EnvInfo:
-        """Sizes and bounds."""
-        return self._info
-
-    @property
-    def n_envs(self) -> int:
-        """Number of copies."""
-        return len(self._steps)
 
     def reset(self, seed: int | None = None) -> Observation:
         """Start a new battle in every copy; copy b's chance depends on (seed, b) alone."""
@@ -78,29 +68,18 @@ class SkirmishEnv:
         Raises:
             ValueError: If a running copy is given an action that `avail` forbids; nothing has moved then.
         """
-        check_shape("actions", actions, (self.n_envs, self._info.n_agents))
+        check_shape("actions", actions, (self.n_envs, self.info.n_agents))
         battle = self._battle
         wanted = np.ascontiguousarray(actions, dtype=np.int64)
-        illegal = give_orders(battle.real, battle.whole, battle.spec, battle.running, wanted, self._avail)
+        illegal = give_orders(battle.world, wanted, self._avail)
         if illegal >= 0:
-            b, i = divmod(illegal, self._info.n_agents)
+            b, i = divmod(illegal, self.info.n_agents)
             allowed = np.flatnonzero(self._avail[b, i]).tolist()
             raise ValueError(f"action of agent {i} in copy {b} must be one of {allowed}, got {int(wanted[b, i])}.")
         battle.advance(STEP_LOOPS)
         reward = np.empty(self.n_envs, dtype=np.float32)
-        score(
-            battle.real,
-            battle.whole,
-            battle.spec,
-            battle.running,
-            self._steps,
-            reward,
-            self._ends,
-            battle.n_allies,
-            self._spec.episode_limit,
-            self._sparse,
-            self._scale,
-        )
+        limit = self._spec.episode_limit
+        score(battle.world, self._steps, reward, self._ends, limit, self._sparse, self._scale)
         return self._show(reward)
 
     def scene(self, states: NDArray[np.float32]) -> Scene:
@@ -112,11 +91,11 @@ class SkirmishEnv:
         self._battle.close()
 
     def _show(self, reward: NDArray[np.float32]) -> Observation:
-        info, battle = self._info, self._battle
+        info, battle = self.info, self._battle
         obs = np.zeros((self.n_envs, info.n_agents, info.obs_dim), dtype=np.float32)
         state = np.zeros((self.n_envs, 1, info.state_dim), dtype=np.float32)
         avail = np.zeros_like(self._avail)
-        observe(battle.real, battle.whole, battle.spec, battle.walkable, obs, state, avail, len(self._spec.type_bits))
+        observe(battle.world, battle.walkable, obs, state, avail, len(self._spec.type_bits))
         self._avail = avail
         ends = self._ends.copy()
         return Observation(obs, state[:, 0], avail.copy(), reward, ends[:, 0], ends[:, 1], ends[:, 2])

@@ -9,30 +9,7 @@ stands in their way.
 import numpy as np
 from numpy.typing import NDArray
 
-from emtc_core.envs.skirmish.columns import (
-    AIR,
-    ALIVE,
-    BLOCKED,
-    FACE_X,
-    FACE_Y,
-    IDLE,
-    MOBILITY,
-    OLD_X,
-    OLD_Y,
-    PLANTED,
-    S_ACCELERATION,
-    S_LAYER,
-    S_SEPARATION,
-    S_SPEED,
-    SIDE,
-    VX,
-    VY,
-    WALKING,
-    WANT_X,
-    WANT_Y,
-    X,
-    Y,
-)
+from emtc_core.envs.skirmish import columns as c
 from emtc_core.envs.skirmish.compiled import part
 from emtc_core.envs.skirmish.terrain import CLEARANCE
 from emtc_core.envs.skirmish.units import TURN_DEGREES
@@ -56,21 +33,21 @@ _SIN_TURN = float(np.sin(np.radians(TURN_DEGREES)))
 
 
 @part
-def turn_to(real: NDArray[np.float64], b: int, i: int, dx: float, dy: float) -> bool:
-    """Turn unit i towards the unit vector (dx, dy) by at most one loop's turn; say whether it faces it."""
-    fx, fy = real[b, i, FACE_X], real[b, i, FACE_Y]
+def turn_to(w: c.World, b: int, i: int, dx: float, dy: float) -> bool:
+    """Turn unit i towards the unit vector (dx, dy) by at most one loop's turn; return whether it faces it."""
+    fx, fy = w.floats[b, i, c.FACE_X], w.floats[b, i, c.FACE_Y]
     if fx * dx + fy * dy >= _COS_TURN:
-        real[b, i, FACE_X], real[b, i, FACE_Y] = dx, dy
+        w.floats[b, i, c.FACE_X], w.floats[b, i, c.FACE_Y] = dx, dy
         return True
     sine = _SIN_TURN if fx * dy - fy * dx >= 0.0 else -_SIN_TURN
-    real[b, i, FACE_X] = fx * _COS_TURN - fy * sine
-    real[b, i, FACE_Y] = fx * sine + fy * _COS_TURN
+    w.floats[b, i, c.FACE_X] = fx * _COS_TURN - fy * sine
+    w.floats[b, i, c.FACE_Y] = fx * sine + fy * _COS_TURN
     return False
 
 
 @part
 def fits(ground: NDArray[np.int8], x: float, y: float) -> bool:
-    """Say whether a body may stand with its centre at a point."""
+    """Whether a body may stand with its centre at a point."""
     if x < 0.0 or y < 0.0 or x >= ground.shape[0] or y >= ground.shape[1]:
         return False
     grade = ground[int(x), int(y)]
@@ -86,31 +63,20 @@ def fits(ground: NDArray[np.int8], x: float, y: float) -> bool:
 
 
 @part
-def _around(
-    real: NDArray[np.float64],
-    whole: NDArray[np.int64],
-    spec: NDArray[np.float64],
-    n_allies: int,
-    b: int,
-    i: int,
-    target: int,
-    dx: float,
-    dy: float,
-    length: float,
-) -> tuple[float, float]:
+def _around(w: c.World, b: int, i: int, target: int, dx: float, dy: float, length: float) -> tuple[float, float]:
     nearest, gap, cross = -1, LOOK_AHEAD, 0.0
-    x, y, size, layer = real[b, i, X], real[b, i, Y], spec[i, S_SEPARATION], spec[i, S_LAYER]
-    for j in range(whole.shape[1]):
-        stands = whole[b, j, MOBILITY] != WALKING or real[b, j, BLOCKED] >= JAMMED
-        if j == i or whole[b, j, ALIVE] == 0 or not stands:
+    x, y, size, layer = w.floats[b, i, c.X], w.floats[b, i, c.Y], w.spec[i, c.S_SEPARATION], w.spec[i, c.S_LAYER]
+    for j in range(w.ints.shape[1]):
+        stands = w.ints[b, j, c.MOBILITY] != c.WALKING or w.floats[b, j, c.BLOCKED] >= JAMMED
+        if j == i or w.ints[b, j, c.ALIVE] == 0 or not stands:
             continue
-        friend = (i < n_allies) == (j < n_allies)
-        if j == target or layer != spec[j, S_LAYER]:
+        friend = (i < w.n_allies) == (j < w.n_allies)
+        if j == target or layer != w.spec[j, c.S_LAYER]:
             continue
-        if friend and whole[b, j, MOBILITY] == IDLE:
+        if friend and w.ints[b, j, c.MOBILITY] == c.IDLE:
             continue
-        rx, ry = real[b, j, X] - x, real[b, j, Y] - y
-        room = GRAZE * (size + spec[j, S_SEPARATION])
+        rx, ry = w.floats[b, j, c.X] - x, w.floats[b, j, c.Y] - y
+        room = GRAZE * (size + w.spec[j, c.S_SEPARATION])
         if friend:
             room *= SQUEEZE
         ahead, side = rx * dx + ry * dy, dx * ry - dy * rx
@@ -121,162 +87,138 @@ def _around(
         if edge < gap:
             nearest, gap, cross = j, edge, side
     if nearest < 0:
-        whole[b, i, SIDE] = 0
+        w.ints[b, i, c.SIDE] = 0
         return dx, dy
-    if whole[b, i, SIDE] == 0:
-        whole[b, i, SIDE] = -1 if cross > 0.0 else 1
-    rx, ry = real[b, nearest, X] - x, real[b, nearest, Y] - y
-    turn = float(whole[b, i, SIDE]) / max(np.sqrt(rx * rx + ry * ry), 1e-9)
+    if w.ints[b, i, c.SIDE] == 0:
+        w.ints[b, i, c.SIDE] = -1 if cross > 0.0 else 1
+    rx, ry = w.floats[b, nearest, c.X] - x, w.floats[b, nearest, c.Y] - y
+    turn = float(w.ints[b, i, c.SIDE]) / max(np.sqrt(rx * rx + ry * ry), 1e-9)
     return -ry * turn, rx * turn
 
 
 @part
-def stand(real: NDArray[np.float64], whole: NDArray[np.int64], b: int, i: int, mobility: int) -> None:
+def stand(w: c.World, b: int, i: int, mobility: int) -> None:
     """Let unit i stand in this loop: PLANTED while it attacks, else IDLE. Flyers drift to a halt."""
-    whole[b, i, MOBILITY] = mobility
-    whole[b, i, SIDE] = 0
-    real[b, i, BLOCKED] = 0.0
-    real[b, i, WANT_X], real[b, i, WANT_Y] = 0.0, 0.0
+    w.ints[b, i, c.MOBILITY] = mobility
+    w.ints[b, i, c.SIDE] = 0
+    w.floats[b, i, c.BLOCKED] = 0.0
+    w.floats[b, i, c.WANT_X], w.floats[b, i, c.WANT_Y] = 0.0, 0.0
 
 
 @part
-def walk(
-    real: NDArray[np.float64],
-    whole: NDArray[np.int64],
-    spec: NDArray[np.float64],
-    ground: NDArray[np.int8],
-    choke: NDArray[np.float64],
-    n_allies: int,
-    b: int,
-    i: int,
-    target: int,
-    goal_x: float,
-    goal_y: float,
-    halt: float,
-) -> None:
+def walk(w: c.World, b: int, i: int, target: int, goal_x: float, goal_y: float, halt: float) -> None:
     """Let unit i walk towards a point in this loop, through the choke and around what stands there."""
-    x, y = real[b, i, X], real[b, i, Y]
-    line = choke[0]
-    if (y < line) != (goal_y < line) and fits(ground, goal_x, goal_y):
+    x, y = w.floats[b, i, c.X], w.floats[b, i, c.Y]
+    line = w.choke[0]
+    if (y < line) != (goal_y < line) and fits(w.ground, goal_x, goal_y):
         cross = x + (goal_x - x) * (line - y) / (goal_y - y)
-        if cross < choke[1] + CLEARANCE or cross > choke[2] - CLEARANCE:
-            goal_x = min(max(cross, choke[1] + 2.0 * CLEARANCE), choke[2] - 2.0 * CLEARANCE)
+        if cross < w.choke[1] + CLEARANCE or cross > w.choke[2] - CLEARANCE:
+            goal_x = min(max(cross, w.choke[1] + 2.0 * CLEARANCE), w.choke[2] - 2.0 * CLEARANCE)
             goal_y = line + (0.2 if goal_y >= line else -0.2)
     dx, dy = goal_x - x, goal_y - y
     distance = np.sqrt(dx * dx + dy * dy)
     if distance < 1e-6:
-        stand(real, whole, b, i, IDLE)
+        stand(w, b, i, c.IDLE)
         return
     length = max(distance - halt, 0.0)
-    dx, dy = _around(real, whole, spec, n_allies, b, i, target, dx / distance, dy / distance, length)
-    turn_to(real, b, i, dx, dy)
-    speed = min(spec[i, S_SPEED], distance)
-    whole[b, i, MOBILITY] = WALKING
-    real[b, i, WANT_X], real[b, i, WANT_Y] = dx * speed, dy * speed
+    dx, dy = _around(w, b, i, target, dx / distance, dy / distance, length)
+    turn_to(w, b, i, dx, dy)
+    speed = min(w.spec[i, c.S_SPEED], distance)
+    w.ints[b, i, c.MOBILITY] = c.WALKING
+    w.floats[b, i, c.WANT_X], w.floats[b, i, c.WANT_Y] = dx * speed, dy * speed
 
 
 @part
-def _settle(real: NDArray[np.float64], ground: NDArray[np.int8], b: int, i: int) -> None:
-    x, y = real[b, i, X], real[b, i, Y]
-    if fits(ground, x, y):
+def _settle(w: c.World, b: int, i: int) -> None:
+    x, y = w.floats[b, i, c.X], w.floats[b, i, c.Y]
+    if fits(w.ground, x, y):
         return
-    old_x, old_y = real[b, i, OLD_X], real[b, i, OLD_Y]
-    if fits(ground, x, old_y):
-        real[b, i, Y] = old_y
-    elif fits(ground, old_x, y):
-        real[b, i, X] = old_x
+    old_x, old_y = w.floats[b, i, c.OLD_X], w.floats[b, i, c.OLD_Y]
+    if fits(w.ground, x, old_y):
+        w.floats[b, i, c.Y] = old_y
+    elif fits(w.ground, old_x, y):
+        w.floats[b, i, c.X] = old_x
     else:
-        real[b, i, X], real[b, i, Y] = old_x, old_y
+        w.floats[b, i, c.X], w.floats[b, i, c.Y] = old_x, old_y
 
 
 @part
-def _yields(whole: NDArray[np.int64], n_allies: int, b: int, i: int, j: int) -> float:
-    mine, other = whole[b, i, MOBILITY], whole[b, j, MOBILITY]
+def _yields(w: c.World, b: int, i: int, j: int) -> float:
+    mine, other = w.ints[b, i, c.MOBILITY], w.ints[b, j, c.MOBILITY]
     if mine == other:
-        return 0.0 if mine == PLANTED else 0.5
-    friends = (i < n_allies) == (j < n_allies)
-    if mine == WALKING:
-        return 0.5 if friends and other == IDLE else 1.0
-    if other == WALKING:
-        return 0.5 if friends and mine == IDLE else 0.0
-    return 1.0 if mine == IDLE and friends else 0.0
+        return 0.0 if mine == c.PLANTED else 0.5
+    friends = (i < w.n_allies) == (j < w.n_allies)
+    if mine == c.WALKING:
+        return 0.5 if friends and other == c.IDLE else 1.0
+    if other == c.WALKING:
+        return 0.5 if friends and mine == c.IDLE else 0.0
+    return 1.0 if mine == c.IDLE and friends else 0.0
 
 
 @part
-def _push_apart(
-    real: NDArray[np.float64], whole: NDArray[np.int64], spec: NDArray[np.float64], n_allies: int, b: int
-) -> None:
-    n_units = whole.shape[1]
+def _push_apart(w: c.World, b: int) -> None:
+    n_units = w.ints.shape[1]
     for i in range(n_units):
-        if whole[b, i, ALIVE] == 0:
+        if w.ints[b, i, c.ALIVE] == 0:
             continue
-        x, y, size, layer = real[b, i, X], real[b, i, Y], spec[i, S_SEPARATION], spec[i, S_LAYER]
+        x, y, size, layer = w.floats[b, i, c.X], w.floats[b, i, c.Y], w.spec[i, c.S_SEPARATION], w.spec[i, c.S_LAYER]
         for j in range(i + 1, n_units):
-            if whole[b, j, ALIVE] == 0:
+            if w.ints[b, j, c.ALIVE] == 0:
                 continue
-            dx, dy = real[b, j, X] - x, real[b, j, Y] - y
-            room = size + spec[j, S_SEPARATION]
-            if (i < n_allies) == (j < n_allies):
+            dx, dy = w.floats[b, j, c.X] - x, w.floats[b, j, c.Y] - y
+            room = size + w.spec[j, c.S_SEPARATION]
+            if (i < w.n_allies) == (j < w.n_allies):
                 room *= SQUEEZE
             square = dx * dx + dy * dy
-            if square >= room * room or layer != spec[j, S_LAYER]:
+            if square >= room * room or layer != w.spec[j, c.S_LAYER]:
                 continue
             if square < 1e-12:
                 dx, dy, square = 1e-6, 0.0, 1e-12
             gap = np.sqrt(square)
             push = (room - gap) / gap
-            first, second = _yields(whole, n_allies, b, i, j), _yields(whole, n_allies, b, j, i)
+            first, second = _yields(w, b, i, j), _yields(w, b, j, i)
             x -= dx * push * first
             y -= dy * push * first
-            real[b, j, X] += dx * push * second
-            real[b, j, Y] += dy * push * second
-        real[b, i, X], real[b, i, Y] = x, y
+            w.floats[b, j, c.X] += dx * push * second
+            w.floats[b, j, c.Y] += dy * push * second
+        w.floats[b, i, c.X], w.floats[b, i, c.Y] = x, y
 
 
 @part
-def move_all(
-    real: NDArray[np.float64],
-    whole: NDArray[np.int64],
-    spec: NDArray[np.float64],
-    ground: NDArray[np.int8],
-    n_allies: int,
-    b: int,
-) -> None:
+def move_all(w: c.World, b: int) -> None:
     """Carry out the wanted velocities of one loop, push bodies apart and keep all on the ground."""
-    n_units = whole.shape[1]
+    n_units = w.ints.shape[1]
     for i in range(n_units):
-        want_x, want_y = real[b, i, WANT_X], real[b, i, WANT_Y]
-        if spec[i, S_LAYER] == AIR:
-            dx, dy = want_x - real[b, i, VX], want_y - real[b, i, VY]
+        want_x, want_y = w.floats[b, i, c.WANT_X], w.floats[b, i, c.WANT_Y]
+        if w.spec[i, c.S_LAYER] == c.AIR:
+            dx, dy = want_x - w.floats[b, i, c.VX], want_y - w.floats[b, i, c.VY]
             change = np.sqrt(dx * dx + dy * dy)
-            share = min(1.0, spec[i, S_ACCELERATION] / change) if change > 0.0 else 1.0
-            want_x, want_y = real[b, i, VX] + dx * share, real[b, i, VY] + dy * share
-        real[b, i, OLD_X], real[b, i, OLD_Y] = real[b, i, X], real[b, i, Y]
-        if whole[b, i, ALIVE] == 1:
-            real[b, i, X] += want_x
-            real[b, i, Y] += want_y
-            _settle(real, ground, b, i)
+            share = min(1.0, w.spec[i, c.S_ACCELERATION] / change) if change > 0.0 else 1.0
+            want_x, want_y = w.floats[b, i, c.VX] + dx * share, w.floats[b, i, c.VY] + dy * share
+        w.floats[b, i, c.OLD_X], w.floats[b, i, c.OLD_Y] = w.floats[b, i, c.X], w.floats[b, i, c.Y]
+        if w.ints[b, i, c.ALIVE] == 1:
+            w.floats[b, i, c.X] += want_x
+            w.floats[b, i, c.Y] += want_y
+            _settle(w, b, i)
     for _ in range(PASSES):
-        _push_apart(real, whole, spec, n_allies, b)
+        _push_apart(w, b)
         for i in range(n_units):
-            _settle(real, ground, b, i)
+            _settle(w, b, i)
     for i in range(n_units):
-        _count_headway(real, whole, spec, b, i)
+        _count_headway(w, b, i)
 
 
 @part
-def _count_headway(
-    real: NDArray[np.float64], whole: NDArray[np.int64], spec: NDArray[np.float64], b: int, i: int
-) -> None:
-    dx, dy = real[b, i, X] - real[b, i, OLD_X], real[b, i, Y] - real[b, i, OLD_Y]
-    real[b, i, VX], real[b, i, VY] = dx, dy
-    if whole[b, i, MOBILITY] != WALKING:
+def _count_headway(w: c.World, b: int, i: int) -> None:
+    dx, dy = w.floats[b, i, c.X] - w.floats[b, i, c.OLD_X], w.floats[b, i, c.Y] - w.floats[b, i, c.OLD_Y]
+    w.floats[b, i, c.VX], w.floats[b, i, c.VY] = dx, dy
+    if w.ints[b, i, c.MOBILITY] != c.WALKING:
         return
-    least = HEADWAY * spec[i, S_SPEED]
+    least = HEADWAY * w.spec[i, c.S_SPEED]
     if dx * dx + dy * dy >= least * least:
-        real[b, i, BLOCKED] = max(real[b, i, BLOCKED] - 1.0, 0.0)
+        w.floats[b, i, c.BLOCKED] = max(w.floats[b, i, c.BLOCKED] - 1.0, 0.0)
         return
-    real[b, i, BLOCKED] += 1.0
-    if real[b, i, BLOCKED] >= TURN_BACK:
-        real[b, i, BLOCKED] = 0.0
-        whole[b, i, SIDE] = -whole[b, i, SIDE]
+    w.floats[b, i, c.BLOCKED] += 1.0
+    if w.floats[b, i, c.BLOCKED] >= TURN_BACK:
+        w.floats[b, i, c.BLOCKED] = 0.0
+        w.ints[b, i, c.SIDE] = -w.ints[b, i, c.SIDE]

@@ -10,24 +10,8 @@ Available: no-op for the dead only; stop; moves whose cell at distance 1 is walk
 """
 
 import numpy as np
-from numpy.typing import NDArray
 
-from emtc_core.envs.skirmish.columns import (
-    ALIVE,
-    COOLDOWN,
-    ENERGY,
-    HEALTH,
-    LAST_ACTION,
-    MEND,
-    S_DELIVERY,
-    S_HEALTH,
-    S_SHIELD,
-    S_SHOWN,
-    S_TYPE_BIT,
-    SHIELD,
-    X,
-    Y,
-)
+from emtc_core.envs.skirmish import columns as c
 from emtc_core.envs.skirmish.compiled import kernel, part
 from emtc_core.envs.skirmish.orders import N_MOVES
 
@@ -38,143 +22,106 @@ CENTRE, WIDTH = 16.0, 32.0
 
 
 @part
-def _walkable(walkable: NDArray[np.bool_], x: float, y: float) -> bool:
+def _walkable(walkable: c.Flags, x: float, y: float) -> bool:
     cx, cy = int(x), int(y)
     return 0 <= cx < walkable.shape[0] and 0 <= cy < walkable.shape[1] and walkable[cx, cy]
 
 
 @part
-def _write_avail(
-    real: NDArray[np.float64],
-    whole: NDArray[np.int64],
-    spec: NDArray[np.float64],
-    walkable: NDArray[np.bool_],
-    avail: NDArray[np.bool_],
-    b: int,
-    i: int,
-) -> None:
+def _write_avail(w: c.World, walkable: c.Flags, avail: c.Flags, b: int, i: int) -> None:
     n_agents, n_targets = avail.shape[1], avail.shape[2] - N_MOVES
-    if whole[b, i, ALIVE] == 0:
+    if w.ints[b, i, c.ALIVE] == 0:
         avail[b, i, 0] = True
         return
-    x, y = real[b, i, X], real[b, i, Y]
+    x, y = w.floats[b, i, c.X], w.floats[b, i, c.Y]
     avail[b, i, 1] = True
     avail[b, i, 2] = _walkable(walkable, x, y + LOOK)
     avail[b, i, 3] = _walkable(walkable, x, y - LOOK)
     avail[b, i, 4] = _walkable(walkable, x + LOOK, y)
     avail[b, i, 5] = _walkable(walkable, x - LOOK, y)
-    heals = spec[i, S_DELIVERY] == MEND
+    heals = w.spec[i, c.S_DELIVERY] == c.MEND
     for k in range(min(n_targets, n_agents) if heals else n_targets):
         j = k if heals else n_agents + k
-        if whole[b, j, ALIVE] == 0 or (heals and spec[j, S_DELIVERY] == MEND):
+        if w.ints[b, j, c.ALIVE] == 0 or (heals and w.spec[j, c.S_DELIVERY] == c.MEND):
             continue
-        dx, dy = real[b, j, X] - x, real[b, j, Y] - y
+        dx, dy = w.floats[b, j, c.X] - x, w.floats[b, j, c.Y] - y
         avail[b, i, N_MOVES + k] = np.sqrt(dx * dx + dy * dy) <= SHOOT_RANGE
 
 
 @part
-def _write_vitals(
-    real: NDArray[np.float64],
-    spec: NDArray[np.float64],
-    out: NDArray[np.float32],
-    b: int,
-    row: int,
-    at: int,
-    j: int,
-    n_bits: int,
-) -> int:
-    """Write [shield], [type] of unit j at out[b, row, at:] and say where they end."""
-    if spec[j, S_SHIELD] > 0.0:
-        out[b, row, at] = real[b, j, SHIELD] / spec[j, S_SHIELD]
+def _write_vitals(w: c.World, out: c.Outputs, b: int, row: int, at: int, j: int, n_bits: int) -> int:
+    """Write [shield], [type] of unit j at out[b, row, at:] and return where they end."""
+    if w.spec[j, c.S_SHIELD] > 0.0:
+        out[b, row, at] = w.floats[b, j, c.SHIELD] / w.spec[j, c.S_SHIELD]
         at += 1
     if n_bits > 0:
-        out[b, row, at + int(spec[j, S_TYPE_BIT])] = 1.0
+        out[b, row, at + int(w.spec[j, c.S_TYPE_BIT])] = 1.0
     return at + n_bits
 
 
 @part
-def _write_obs(
-    real: NDArray[np.float64],
-    whole: NDArray[np.int64],
-    spec: NDArray[np.float64],
-    avail: NDArray[np.bool_],
-    obs: NDArray[np.float32],
-    n_bits: int,
-    b: int,
-    i: int,
-) -> None:
+def _write_obs(w: c.World, avail: c.Flags, obs: c.Outputs, n_bits: int, b: int, i: int) -> None:
     n_agents = obs.shape[1]
-    if whole[b, i, ALIVE] == 0:
+    if w.ints[b, i, c.ALIVE] == 0:
         return
     for k in range(4):
         obs[b, i, k] = avail[b, i, 2 + k]
     at = 4
-    n_units = whole.shape[1]
+    n_units = w.ints.shape[1]
     for k in range(n_units):
         # Enemies come first, then the other allies.
         j = n_agents + k if k < n_units - n_agents else k - (n_units - n_agents)
         if j == i:
             continue
-        end = at + 5 + (1 if spec[j, S_SHIELD] > 0.0 else 0) + n_bits
-        dx, dy = real[b, j, X] - real[b, i, X], real[b, j, Y] - real[b, i, Y]
+        end = at + 5 + (1 if w.spec[j, c.S_SHIELD] > 0.0 else 0) + n_bits
+        dx, dy = w.floats[b, j, c.X] - w.floats[b, i, c.X], w.floats[b, j, c.Y] - w.floats[b, i, c.Y]
         distance = np.sqrt(dx * dx + dy * dy)
-        if whole[b, j, ALIVE] == 1 and distance < SIGHT:
+        if w.ints[b, j, c.ALIVE] == 1 and distance < SIGHT:
             obs[b, i, at] = 1.0 if j < n_agents or avail[b, i, N_MOVES + j - n_agents] else 0.0
             obs[b, i, at + 1] = distance / SIGHT
             obs[b, i, at + 2] = dx / SIGHT
             obs[b, i, at + 3] = dy / SIGHT
-            obs[b, i, at + 4] = real[b, j, HEALTH] / spec[j, S_HEALTH]
-            _write_vitals(real, spec, obs, b, i, at + 5, j, n_bits)
+            obs[b, i, at + 4] = w.floats[b, j, c.HEALTH] / w.spec[j, c.S_HEALTH]
+            _write_vitals(w, obs, b, i, at + 5, j, n_bits)
         at = end
-    obs[b, i, at] = real[b, i, HEALTH] / spec[i, S_HEALTH]
-    _write_vitals(real, spec, obs, b, i, at + 1, i, n_bits)
+    obs[b, i, at] = w.floats[b, i, c.HEALTH] / w.spec[i, c.S_HEALTH]
+    _write_vitals(w, obs, b, i, at + 1, i, n_bits)
 
 
 @part
-def _write_state(
-    real: NDArray[np.float64],
-    whole: NDArray[np.int64],
-    spec: NDArray[np.float64],
-    state: NDArray[np.float32],
-    n_agents: int,
-    n_actions: int,
-    n_bits: int,
-    b: int,
-) -> None:
+def _write_state(w: c.World, state: c.Outputs, n_agents: int, n_actions: int, n_bits: int, b: int) -> None:
     at = 0
-    for j in range(whole.shape[1]):
-        width = (4 if j < n_agents else 3) + (1 if spec[j, S_SHIELD] > 0.0 else 0) + n_bits
-        if whole[b, j, ALIVE] == 1:
-            state[b, 0, at] = real[b, j, HEALTH] / spec[j, S_HEALTH]
+    for j in range(w.ints.shape[1]):
+        width = (4 if j < n_agents else 3) + (1 if w.spec[j, c.S_SHIELD] > 0.0 else 0) + n_bits
+        if w.ints[b, j, c.ALIVE] == 1:
+            state[b, 0, at] = w.floats[b, j, c.HEALTH] / w.spec[j, c.S_HEALTH]
             place = at + 1
             if j < n_agents:
-                clock = real[b, j, ENERGY] if spec[j, S_DELIVERY] == MEND else real[b, j, COOLDOWN]
-                state[b, 0, place] = clock / spec[j, S_SHOWN]
+                clock = w.floats[b, j, c.ENERGY] if w.spec[j, c.S_DELIVERY] == c.MEND else w.floats[b, j, c.COOLDOWN]
+                state[b, 0, place] = clock / w.spec[j, c.S_SHOWN]
                 place += 1
-            state[b, 0, place] = (real[b, j, X] - CENTRE) / WIDTH
-            state[b, 0, place + 1] = (real[b, j, Y] - CENTRE) / WIDTH
-            _write_vitals(real, spec, state, b, 0, place + 2, j, n_bits)
+            state[b, 0, place] = (w.floats[b, j, c.X] - CENTRE) / WIDTH
+            state[b, 0, place + 1] = (w.floats[b, j, c.Y] - CENTRE) / WIDTH
+            _write_vitals(w, state, b, 0, place + 2, j, n_bits)
         at += width
     for i in range(n_agents):
-        if whole[b, i, LAST_ACTION] >= 0:
-            state[b, 0, at + whole[b, i, LAST_ACTION]] = 1.0
+        if w.ints[b, i, c.LAST_ACTION] >= 0:
+            state[b, 0, at + w.ints[b, i, c.LAST_ACTION]] = 1.0
         at += n_actions
 
 
 @kernel
 def observe(
-    real: NDArray[np.float64],
-    whole: NDArray[np.int64],
-    spec: NDArray[np.float64],
-    walkable: NDArray[np.bool_],
-    obs: NDArray[np.float32],
-    state: NDArray[np.float32],
-    avail: NDArray[np.bool_],
+    w: c.World,
+    walkable: c.Flags,
+    obs: c.Outputs,
+    state: c.Outputs,
+    avail: c.Flags,
     n_bits: int,
 ) -> None:
     """Fill obs [B, N, O], state [B, 1, S] and avail [B, N, A], which must come zeroed."""
     for b in range(obs.shape[0]):
         for i in range(obs.shape[1]):
-            _write_avail(real, whole, spec, walkable, avail, b, i)
-            _write_obs(real, whole, spec, avail, obs, n_bits, b, i)
-        _write_state(real, whole, spec, state, obs.shape[1], avail.shape[2], n_bits, b)
+            _write_avail(w, walkable, avail, b, i)
+            _write_obs(w, avail, obs, n_bits, b, i)
+        _write_state(w, state, obs.shape[1], avail.shape[2], n_bits, b)

@@ -7,7 +7,7 @@ What regenerates counts negatively before the absolute value, so an episode may 
 import numpy as np
 from numpy.typing import NDArray
 
-from emtc_core.envs.skirmish.columns import ALIVE, BEFORE, HEALTH, MEND, S_DELIVERY, SHIELD
+from emtc_core.envs.skirmish import columns as c
 from emtc_core.envs.skirmish.compiled import kernel, part
 
 KILL, WIN = 10.0, 200.0
@@ -15,27 +15,27 @@ LOST, DRAWN, WON, OPEN = -1, 0, 1, 2
 
 
 @part
-def _take_losses(real: NDArray[np.float64], whole: NDArray[np.int64], n_allies: int, b: int) -> float:
+def _take_losses(w: c.World, b: int) -> float:
     """Sum what enemies lost since the last boundary, kills included, and remember where they stand."""
     total = 0.0
-    for j in range(n_allies, whole.shape[1]):
-        before = real[b, j, BEFORE]
+    for j in range(w.n_allies, w.ints.shape[1]):
+        before = w.floats[b, j, c.BEFORE]
         if before <= 0.0:
             continue
-        now = real[b, j, HEALTH] + real[b, j, SHIELD] if whole[b, j, ALIVE] == 1 else 0.0
-        total += before - now + (KILL if whole[b, j, ALIVE] == 0 else 0.0)
-        real[b, j, BEFORE] = now
+        now = w.floats[b, j, c.HEALTH] + w.floats[b, j, c.SHIELD] if w.ints[b, j, c.ALIVE] == 1 else 0.0
+        total += before - now + (KILL if w.ints[b, j, c.ALIVE] == 0 else 0.0)
+        w.floats[b, j, c.BEFORE] = now
     return total
 
 
 @part
-def _judge(whole: NDArray[np.int64], spec: NDArray[np.float64], n_allies: int, b: int) -> int:
+def _judge(w: c.World, b: int) -> int:
     allies, fighters, enemies, hostile = 0, 0, 0, 0
-    for i in range(whole.shape[1]):
-        if whole[b, i, ALIVE] == 0:
+    for i in range(w.ints.shape[1]):
+        if w.ints[b, i, c.ALIVE] == 0:
             continue
-        armed = 0 if spec[i, S_DELIVERY] == MEND else 1
-        if i < n_allies:
+        armed = 0 if w.spec[i, c.S_DELIVERY] == c.MEND else 1
+        if i < w.n_allies:
             allies, fighters = allies + 1, fighters + armed
         else:
             enemies, hostile = enemies + 1, hostile + armed
@@ -48,26 +48,22 @@ def _judge(whole: NDArray[np.int64], spec: NDArray[np.float64], n_allies: int, b
 
 @kernel
 def score(
-    real: NDArray[np.float64],
-    whole: NDArray[np.int64],
-    spec: NDArray[np.float64],
-    running: NDArray[np.bool_],
+    w: c.World,
     steps: NDArray[np.int64],
-    reward: NDArray[np.float32],
-    ends: NDArray[np.bool_],
-    n_allies: int,
+    reward: c.Outputs,
+    ends: c.Flags,
     limit: int,
     sparse: bool,
     scale: float,
 ) -> None:
     """Write the reward [B] of this step and the flags ends [B, 3]: terminated, truncated, won."""
-    for b in range(whole.shape[0]):
+    for b in range(w.ints.shape[0]):
         reward[b] = 0.0
-        if not running[b]:
+        if not w.running[b]:
             continue
         steps[b] += 1
-        points = abs(_take_losses(real, whole, n_allies, b))
-        verdict = _judge(whole, spec, n_allies, b)
+        points = abs(_take_losses(w, b))
+        verdict = _judge(w, b)
         if sparse:
             points = 1.0 if verdict == WON else (-1.0 if verdict == LOST else 0.0)
         elif verdict == WON:
@@ -76,4 +72,4 @@ def score(
         ends[b, 0] = verdict != OPEN
         ends[b, 1] = verdict == OPEN and steps[b] >= limit
         ends[b, 2] = verdict == WON
-        running[b] = not (ends[b, 0] or ends[b, 1])
+        w.running[b] = not (ends[b, 0] or ends[b, 1])

@@ -5,31 +5,8 @@ Allies never choose; they do what their agents order.
 """
 
 import numpy as np
-from numpy.typing import NDArray
 
-from emtc_core.envs.skirmish.columns import (
-    AIR,
-    ALIVE,
-    ATTACKER,
-    ENERGY,
-    HEALTH,
-    HURT,
-    MEND,
-    MOBILITY,
-    PLANTED,
-    S_BIOLOGICAL,
-    S_DELIVERY,
-    S_HEALTH,
-    S_HITS_AIR,
-    S_LAYER,
-    S_RADIUS,
-    S_REACH,
-    S_SCAN,
-    TARGET,
-    WINDING,
-    X,
-    Y,
-)
+from emtc_core.envs.skirmish import columns as c
 from emtc_core.envs.skirmish.compiled import part
 from emtc_core.envs.skirmish.units import HEAL_SEARCH, HEAL_START_ENERGY, RANGE_SLOP
 
@@ -51,127 +28,98 @@ RESCAN_LOOPS = 4
 
 
 @part
-def edge_distance(real: NDArray[np.float64], spec: NDArray[np.float64], b: int, i: int, j: int) -> float:
+def edge_distance(w: c.World, b: int, i: int, j: int) -> float:
     """Measure the gap between two bodies."""
-    dx = real[b, j, X] - real[b, i, X]
-    dy = real[b, j, Y] - real[b, i, Y]
-    return np.sqrt(dx * dx + dy * dy) - spec[i, S_RADIUS] - spec[j, S_RADIUS]
+    dx = w.floats[b, j, c.X] - w.floats[b, i, c.X]
+    dy = w.floats[b, j, c.Y] - w.floats[b, i, c.Y]
+    return np.sqrt(dx * dx + dy * dy) - w.spec[i, c.S_RADIUS] - w.spec[j, c.S_RADIUS]
 
 
 @part
-def can_hit(spec: NDArray[np.float64], i: int, j: int) -> bool:
-    """Say whether the weapon of i reaches the plane of j."""
-    return spec[i, S_DELIVERY] != MEND and (spec[j, S_LAYER] != AIR or spec[i, S_HITS_AIR] > 0.0)
+def can_hit(w: c.World, i: int, j: int) -> bool:
+    """Whether the weapon of i reaches the plane of j."""
+    return w.spec[i, c.S_DELIVERY] != c.MEND and (w.spec[j, c.S_LAYER] != c.AIR or w.spec[i, c.S_HITS_AIR] > 0.0)
 
 
 @part
-def _attackers(whole: NDArray[np.int64], n_allies: int, b: int, ally: int) -> int:
+def _attackers(w: c.World, b: int, ally: int) -> int:
     count = 0
-    for j in range(n_allies, whole.shape[1]):
-        if whole[b, j, TARGET] == ally and whole[b, j, MOBILITY] == PLANTED and whole[b, j, ALIVE] == 1:
+    for j in range(w.n_allies, w.ints.shape[1]):
+        if w.ints[b, j, c.TARGET] == ally and w.ints[b, j, c.MOBILITY] == c.PLANTED and w.ints[b, j, c.ALIVE] == 1:
             count += 1
     return count
 
 
 @part
-def _nearest(
-    real: NDArray[np.float64],
-    whole: NDArray[np.int64],
-    spec: NDArray[np.float64],
-    n_allies: int,
-    b: int,
-    i: int,
-    within: float,
-) -> int:
+def _nearest(w: c.World, b: int, i: int, within: float) -> int:
     best, best_edge = -1, np.inf
-    for j in range(n_allies):
-        if whole[b, j, ALIVE] == 1 and can_hit(spec, i, j):
-            edge = edge_distance(real, spec, b, i, j)
+    for j in range(w.n_allies):
+        if w.ints[b, j, c.ALIVE] == 1 and can_hit(w, i, j):
+            edge = edge_distance(w, b, i, j)
             if edge > within:
                 continue
-            if spec[i, S_REACH] < 1.0:
-                edge += CROWD * _attackers(whole, n_allies, b, j)
+            if w.spec[i, c.S_REACH] < 1.0:
+                edge += CROWD * _attackers(w, b, j)
             if edge < best_edge:
                 best, best_edge = j, edge
     return best
 
 
 @part
-def _caller(
-    real: NDArray[np.float64],
-    whole: NDArray[np.int64],
-    spec: NDArray[np.float64],
-    n_allies: int,
-    b: int,
-    i: int,
-) -> int:
+def _caller(w: c.World, b: int, i: int) -> int:
     best, best_gap = -1, HELP_RADIUS * HELP_RADIUS
-    for j in range(n_allies, whole.shape[1]):
-        attacker = whole[b, j, ATTACKER]
-        if attacker < 0 or real[b, j, HURT] > HELP_LOOPS or whole[b, attacker, ALIVE] == 0:
+    for j in range(w.n_allies, w.ints.shape[1]):
+        attacker = w.ints[b, j, c.ATTACKER]
+        if attacker < 0 or w.floats[b, j, c.HURT] > HELP_LOOPS or w.ints[b, attacker, c.ALIVE] == 0:
             continue
-        dx = real[b, j, X] - real[b, i, X]
-        dy = real[b, j, Y] - real[b, i, Y]
+        dx = w.floats[b, j, c.X] - w.floats[b, i, c.X]
+        dy = w.floats[b, j, c.Y] - w.floats[b, i, c.Y]
         gap = -1.0 if j == i else dx * dx + dy * dy
-        if gap <= best_gap and can_hit(spec, i, attacker):
+        if gap <= best_gap and can_hit(w, i, attacker):
             best, best_gap = attacker, gap
     return best
 
 
 @part
-def _wounded(
-    real: NDArray[np.float64],
-    whole: NDArray[np.int64],
-    spec: NDArray[np.float64],
-    n_allies: int,
-    b: int,
-    i: int,
-) -> int:
+def _wounded(w: c.World, b: int, i: int) -> int:
     best, best_fraction = -1, 1.0
-    if real[b, i, ENERGY] < HEAL_START_ENERGY and whole[b, i, TARGET] < 0:
+    if w.floats[b, i, c.ENERGY] < HEAL_START_ENERGY and w.ints[b, i, c.TARGET] < 0:
         return -1
-    for j in range(n_allies, whole.shape[1]):
-        if whole[b, j, ALIVE] == 1 and spec[j, S_BIOLOGICAL] > 0.0:
-            fraction = real[b, j, HEALTH] / spec[j, S_HEALTH]
-            if fraction < best_fraction and edge_distance(real, spec, b, i, j) <= HEAL_SEARCH:
+    for j in range(w.n_allies, w.ints.shape[1]):
+        if w.ints[b, j, c.ALIVE] == 1 and w.spec[j, c.S_BIOLOGICAL] > 0.0:
+            fraction = w.floats[b, j, c.HEALTH] / w.spec[j, c.S_HEALTH]
+            if fraction < best_fraction and edge_distance(w, b, i, j) <= HEAL_SEARCH:
                 best, best_fraction = j, fraction
     return best
 
 
 @part
-def choose_target(
-    real: NDArray[np.float64],
-    whole: NDArray[np.int64],
-    spec: NDArray[np.float64],
-    n_allies: int,
-    b: int,
-    i: int,
-    clock: int,
-) -> int:
+def choose_target(w: c.World, b: int, i: int, clock: int) -> int:
     """Choose the target of enemy i in this loop: an ally to attack, a friend to heal, or -1.
 
     A target is kept while it is in weapon reach; while it is not, a candidate that is in reach replaces
     it, and a unit that cannot get through takes the nearest instead.
     """
-    target = whole[b, i, TARGET]
-    if spec[i, S_DELIVERY] == MEND:
-        if target >= 0 and whole[b, target, ALIVE] == 1 and real[b, target, HEALTH] < spec[target, S_HEALTH]:
+    target = w.ints[b, i, c.TARGET]
+    if w.spec[i, c.S_DELIVERY] == c.MEND:
+        hurt = target >= 0 and w.floats[b, target, c.HEALTH] < w.spec[target, c.S_HEALTH]
+        if hurt and w.ints[b, target, c.ALIVE] == 1:
             return target
-        return _wounded(real, whole, spec, n_allies, b, i)
-    if target >= 0 and whole[b, target, ALIVE] == 1:
-        edge = edge_distance(real, spec, b, i, target)
-        if whole[b, i, WINDING] == 1 or edge <= spec[i, S_REACH] + RANGE_SLOP:
+        return _wounded(w, b, i)
+    if target >= 0 and w.ints[b, target, c.ALIVE] == 1:
+        edge = edge_distance(w, b, i, target)
+        if w.ints[b, i, c.WINDING] == 1 or edge <= w.spec[i, c.S_REACH] + RANGE_SLOP:
             return target
-        if (clock + i - n_allies) % RESCAN_LOOPS != 0 and edge <= LEASH:
+        if (clock + i - w.n_allies) % RESCAN_LOOPS != 0 and edge <= LEASH:
             return target
-        other = _nearest(real, whole, spec, n_allies, b, i, spec[i, S_SCAN])
+        other = _nearest(w, b, i, w.spec[i, c.S_SCAN])
         if other >= 0:
             return other
         if edge <= LEASH:
             return target
-    if (clock + i - n_allies + FIRST_LOOK) % ACQUIRE_LOOPS != 0:
+    if (clock + i - w.n_allies + FIRST_LOOK) % ACQUIRE_LOOPS != 0:
         return -1
-    other = _nearest(real, whole, spec, n_allies, b, i, spec[i, S_SCAN])
+    other = _nearest(w, b, i, w.spec[i, c.S_SCAN])
     if other >= 0:
         return other
-    return _caller(real, whole, spec, n_allies, b, i)
+    return _caller(w, b, i)

@@ -60,7 +60,7 @@ def make_ground(walkable: NDArray[np.bool_]) -> NDArray[np.int8]:
 
 
 def may_stand(ground: NDArray[np.int8], places: NDArray[np.float64]) -> NDArray[np.bool_]:
-    """Say of every place [..., 2] whether a body may stand there; the kernels' twin is `movement.fits`."""
+    """For every place [..., 2], whether a body may stand there; the kernels' twin is `movement.fits`."""
     stands = np.ones(places.shape[:-1], dtype=np.bool_)
     for offset in ((0.0, 0.0), (CLEARANCE, 0.0), (-CLEARANCE, 0.0), (0.0, CLEARANCE), (0.0, -CLEARANCE)):
         cells = (places + offset).astype(np.int64)

@@ -45,7 +45,7 @@ def find_obstacle() -> str:
 
 
 def find_info(config: EnvConfig) -> EnvInfo | None:
-    """Tell the sizes of a known map; another is measured when it runs."""
+    """Sizes of a known map; another is measured when it runs."""
     known = SMAC_MAPS.get(config.map)
     if known is not None:
         return describe("smac", config.map, known.sizes())

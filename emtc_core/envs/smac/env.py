@@ -12,8 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from emtc_core.arrays import check_shape
-from emtc_core.envs.base import EnvInfo, Observation, Scene
-from emtc_core.envs.batch import blank_observation, copy_observation, refuse_unavailable
+from emtc_core.envs.base import EnvInfo, Observation, Scene, blank_observation, copy_observation, refuse_unavailable
 from emtc_core.envs.smac.link import GRACE_S, Arrays, GameLink, LostWorkerError
 from emtc_core.envs.smac.maps import describe
 from emtc_core.errors import EnvUnavailableError
@@ -37,38 +36,28 @@ class SmacEnv:
         draw: Callable[[str, NDArray[np.float32]], Scene],
     ) -> None:
         self._start, self._env, self._map, self._draw = start, env, map, draw
-        self._n_envs = n_envs
+        self.n_envs = n_envs
         self._seed: int | None = None
         self._losses, self._starts = [0] * n_envs, [0] * n_envs
         self._games: list[GameLink | None] = []
         try:
             for _ in range(n_envs):
                 self._games.append(start())
-            self._info = self._measure()
+            self.info = self._measure()
         except BaseException:
             self.close()
             raise
         self._over = np.ones(n_envs, bool)
-        self._last = blank_observation(self._info, n_envs)
-
-    @property
-    def info(self) -> EnvInfo:
-        """The sizes."""
-        return self._info
-
-    @property
-    def n_envs(self) -> int:
-        """Number of games."""
-        return self._n_envs
+        self._last = blank_observation(self.info, n_envs)
 
     def reset(self, seed: int | None = None) -> Observation:
         """Start a new battle in every game; the first call seeds and launches them."""
         first = self._seed is None
         if self._seed is None:
             self._seed = seed or 0
-        self._last = blank_observation(self._info, self._n_envs)
+        self._last = blank_observation(self.info, self.n_envs)
         self._over[:] = False
-        waiting = list(range(self._n_envs))
+        waiting = list(range(self.n_envs))
         with self._all_or_none():
             while waiting:
                 waiting = self._begin(waiting, anew=first)
@@ -76,7 +65,7 @@ class SmacEnv:
 
     def step(self, actions: NDArray[np.integer]) -> Observation:
         """Give orders in every battle that is still on."""
-        check_shape("actions", actions, (self._n_envs, self._info.n_agents))
+        check_shape("actions", actions, (self.n_envs, self.info.n_agents))
         refuse_unavailable(actions, self._last.avail, self._over)
         self._last.reward[:] = 0
         running = np.flatnonzero(~self._over).tolist()

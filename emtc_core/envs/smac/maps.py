@@ -167,7 +167,7 @@ def smacv2_arguments(map: str) -> dict[str, Any]:
 
 
 def state_names(known: SmacMap) -> tuple[str, ...]:
-    """Name the entries of the state, in order."""
+    """Names of the entries of the state, in order."""
     kinds = tuple(f"type {k}" for k in range(known.type_bits))
     ally = ("health", "energy or cooldown", "x", "y", *(("shield",) if known.race == "protoss" else ()), *kinds)
     enemy = ("health", "x", "y", *(("shield",) if known.enemy_race == "protoss" else ()), *kinds)

@@ -22,23 +22,23 @@ _KEPT_S, _PATIENCE_S = 5.0, 60.0
 
 
 def home() -> Path:
-    """Name the folder of the isolated environment and of what was downloaded for it."""
+    """Folder of the isolated environment and of what was downloaded for it."""
     return user_data_path("emtc-lab") / "smac"
 
 
 def own_python() -> Path:
-    """Name the interpreter of the environment that `emtc setup smac` makes."""
+    """Interpreter of the environment that `emtc setup smac` makes."""
     return home() / "env" / "bin" / "python"
 
 
 def find_python() -> Path:
-    """Name the interpreter that runs the game worker."""
+    """Interpreter that runs the game worker."""
     named = os.environ.get(PYTHON_VARIABLE)
     return Path(named).expanduser() if named else own_python()
 
 
 def game_folder() -> Path:
-    """Name the folder of StarCraft II, where pysc2 looks for it, too."""
+    """Folder of StarCraft II, where pysc2 looks for it, too."""
     return Path(os.environ.get(GAME_VARIABLE) or Path.home() / "StarCraftII").expanduser()
 
 
@@ -61,7 +61,7 @@ def find_obstacle(package: str, map_file: str) -> str:
 
 
 def why_no_game() -> str:
-    """Say that the game is not where it is looked for; empty where it is."""
+    """Sentence that the game is not where it is looked for; empty where it is."""
     folder = game_folder()
     if (folder / "Versions").is_dir():
         return ""
@@ -86,7 +86,7 @@ def _why_not_python(package: str) -> str:
 
 
 def why_not_packages(python: Path, package: str) -> str:
-    """Say what an interpreter lacks to play `package`; empty where it lacks nothing."""
+    """What an interpreter lacks to play `package`; empty where it lacks nothing."""
     found = _ask(python)
     if isinstance(found, str):
         return found

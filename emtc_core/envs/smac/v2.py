@@ -33,7 +33,7 @@ def find_obstacle() -> str:
 
 
 def find_info(config: EnvConfig) -> EnvInfo:
-    """Tell a scenario's sizes."""
+    """A scenario's sizes."""
     refuse_unknown_map("smacv2", config.map, list_maps())
     return describe("smacv2", config.map, SMACV2_MAPS[config.map].sizes())
 

@@ -201,7 +201,7 @@ def _answer(worker: Worker, request: dict[str, Any]) -> tuple[dict[str, Any], di
 
 
 def check() -> dict[str, Any]:
-    """Tell what this interpreter has, importing none of it: `smac` on the package index is another package."""
+    """What this interpreter has, importing none of it: `smac` on the package index is another package."""
     found: dict[str, Any] = {name: find_spec(name) is not None for name in ("numpy", "pysc2", "smac", "smacv2")}
     return {**found, "starcraft": [name for name in ("smac", "smacv2") if _is_starcraft(name)]}
 

@@ -89,12 +89,12 @@ def list_installed() -> list[str]:
 
 
 def missing(map: str) -> tuple[str, ...]:
-    """Name the packages that a wrapped game lacks here."""
+    """Packages that a wrapped game lacks here."""
     return tuple(module for module in ("pettingzoo", *EXAMPLES[map].needs) if find_spec(module) is None)
 
 
 def make_info(config: EnvConfig) -> EnvInfo:
-    """Tell the sizes of a wrapped game."""
+    """Sizes of a wrapped game."""
     example = EXAMPLES[config.map]
     n_agents, n_actions, obs_dim, state_dim, longest = example.sizes
     return EnvInfo(

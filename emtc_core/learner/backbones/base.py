@@ -4,13 +4,16 @@ The learner holds two copies, online and target, and knows nothing of mixers or 
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from emtc_core.learner.networks import Sequence, SharedAgent
+from emtc_core.config.run import RunConfig
+from emtc_core.envs.base import EnvInfo
+from emtc_core.learner.networks import Sequence, SharedAgent, input_width
 
 
 @dataclass(frozen=True)
@@ -46,6 +49,11 @@ class Backbone(nn.Module, ABC):
     """A value system: one network for all agents and the rule that joins their values."""
 
     agent: SharedAgent
+    agent_id = True
+    """Whether the agents' input carries a one-hot id."""
+
+    def become_target(self) -> None:
+        """Do what only a target copy does; called once on the copy."""
 
     @abstractmethod
     def unroll(self, seq: Sequence, generator: torch.Generator) -> Unrolled:
@@ -70,3 +78,13 @@ class Backbone(nn.Module, ABC):
     @abstractmethod
     def act_values(self, hidden: Tensor, rng: np.random.Generator | None) -> Tensor:
         """Return action values [B, N, A] of hidden states [B, N, H]; None asks for no randomness."""
+
+
+BackboneTable = dict[str, Callable[[RunConfig, EnvInfo], Backbone]]
+"""What a module of this folder lists in `BACKBONES`: how a value system is made, by the name in `config.run`."""
+
+
+def agent_sizes(config: RunConfig, info: EnvInfo, *, agent_id: bool = True) -> tuple[int, int, int]:
+    """Width of an agent's input, its actions, width of its hidden layers."""
+    n_inputs = input_width(info.obs_dim, info.n_actions, info.n_agents, agent_id=agent_id)
+    return n_inputs, info.n_actions, config.train.hidden

@@ -13,12 +13,14 @@ import torch
 from torch import Tensor, nn
 
 from emtc_core.config.backbones import DmixConfig
+from emtc_core.config.run import RunConfig
 from emtc_core.device import send
-from emtc_core.draws import rand
-from emtc_core.learner.backbones.base import Backbone, Evaluation, TdLoss, Unrolled
-from emtc_core.learner.mixers.dmix import DmixMixer
+from emtc_core.envs.base import EnvInfo
+from emtc_core.learner.backbones.base import Backbone, BackboneTable, Evaluation, TdLoss, Unrolled, agent_sizes
+from emtc_core.learner.mixers.monotonic import DmixMixer
 from emtc_core.learner.networks import Sequence, SharedAgent
 from emtc_core.learner.td import greedy, quantile_huber
+from emtc_core.random_ops import rand
 
 
 class QuantileAgent(SharedAgent):
@@ -53,10 +55,11 @@ class DmixBackbone(Backbone):
         super().__init__()
         self.agent, self.mixer = agent, mixer
         self._n_fractions, self._n_act_fractions = config.n_quantiles, config.n_act_quantiles
+        self._n_target_fractions = config.n_target_quantiles
 
-    def use_target_fractions(self, config: DmixConfig) -> None:
+    def become_target(self) -> None:
         """Draw as many fractions as a target copy should."""
-        self._n_fractions = config.n_target_quantiles
+        self._n_fractions = self._n_target_fractions
 
     def unroll(self, seq: Sequence, generator: torch.Generator) -> Unrolled:
         """Run the agents over whole sequences and draw fractions for every step."""
@@ -111,3 +114,13 @@ class DmixBackbone(Backbone):
     @property
     def _quantile_agent(self) -> QuantileAgent:
         return cast(QuantileAgent, self.agent)  # set in __init__, registered once under the shared name
+
+
+def make_dmix(config: RunConfig, info: EnvInfo) -> DmixBackbone:
+    """Make DMIX for a game's sizes."""
+    agent = QuantileAgent(*agent_sizes(config, info), n_cos=config.dmix.n_cos)
+    mixer = DmixMixer(config.qmix, n_agents=info.n_agents, state_dim=info.state_dim)
+    return DmixBackbone(agent, mixer, config.dmix)
+
+
+BACKBONES: BackboneTable = {"dmix": make_dmix}

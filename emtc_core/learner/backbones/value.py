@@ -4,8 +4,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from emtc_core.learner.backbones.base import Backbone, Evaluation, TdLoss, Unrolled
+from emtc_core.config.run import RunConfig
+from emtc_core.envs.base import EnvInfo
+from emtc_core.learner.backbones.base import Backbone, BackboneTable, Evaluation, TdLoss, Unrolled, agent_sizes
 from emtc_core.learner.mixers.base import Mixed, MixInputs
+from emtc_core.learner.mixers.registry import MIXERS, make_mixer
 from emtc_core.learner.networks import DiverseAgent, Sequence, SharedAgent
 from emtc_core.learner.td import greedy
 
@@ -80,6 +83,22 @@ class ValueBackbone(Backbone):
         if not isinstance(self.agent, DiverseAgent) or not self._l1:
             return None
         return self._l1 * self.agent.private(unrolled.hidden[:-1]).abs().mean((-1, -2))
+
+
+def make_value_backbone(config: RunConfig, info: EnvInfo) -> ValueBackbone:
+    """Make the backbone of a mixing rule, which has its name."""
+    return ValueBackbone(SharedAgent(*agent_sizes(config, info)), make_mixer(config.backbone, config, info))
+
+
+def make_cds(config: RunConfig, info: EnvInfo) -> ValueBackbone:
+    """Make CDS, which tells agents apart by their heads and not by an id in the input."""
+    agent = DiverseAgent(*agent_sizes(config, info, agent_id=False), info.n_agents)
+    backbone = ValueBackbone(agent, make_mixer(config.cds.mixer, config, info), l1=config.cds.l1)
+    backbone.agent_id = False
+    return backbone
+
+
+BACKBONES: BackboneTable = {**dict.fromkeys(MIXERS, make_value_backbone), "cds": make_cds}
 
 
 def _like(per_row: Tensor | None, seq: Sequence) -> Tensor | None:

@@ -1,9 +1,13 @@
 """What a mixer reads and returns. R rows are (time, episode) pairs, already flattened."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from torch import Tensor
+from torch import Tensor, nn
+
+from emtc_core.config.run import RunConfig
+from emtc_core.envs.base import EnvInfo
 
 
 @dataclass(frozen=True)
@@ -29,3 +33,7 @@ class Mixer(Protocol):
     """A rule that joins the agents' values; Q_tot never falls when a greedy Q_i rises."""
 
     def __call__(self, inputs: MixInputs) -> Mixed: ...
+
+
+MixerTable = dict[str, Callable[[RunConfig, EnvInfo], nn.Module]]
+"""What a module of this folder lists in `MIXERS`: how a mixing rule is made, by the name in `config.run`."""

@@ -12,7 +12,9 @@ import torch
 from torch import Tensor, nn
 
 from emtc_core.config.backbones import QplexConfig
-from emtc_core.learner.mixers.base import Mixed, MixInputs
+from emtc_core.config.run import RunConfig
+from emtc_core.envs.base import EnvInfo
+from emtc_core.learner.mixers.base import Mixed, MixerTable, MixInputs
 from emtc_core.learner.networks import GroupedLinear, StackedLinear, mlp
 
 FLOOR = 1e-10
@@ -154,3 +156,18 @@ class AttentionTransform(nn.Module):
         if self._config.nonlinear:
             own_RNU = torch.cat([own_RNU, inputs.q_taken.unsqueeze(-1)], dim=-1)
         return own_RNU
+
+
+def make_qplex(config: RunConfig, info: EnvInfo) -> QplexMixer:
+    """Make the mixer for a game's sizes."""
+    return QplexMixer(
+        config.qplex,
+        n_agents=info.n_agents,
+        n_actions=info.n_actions,
+        state_dim=info.state_dim,
+        obs_dim=info.obs_dim,
+        agent_block=info.agent_block,
+    )
+
+
+MIXERS: MixerTable = {"qplex": make_qplex}

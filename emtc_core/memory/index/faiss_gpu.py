@@ -1,4 +1,6 @@
-"""faiss on CUDA: a flat index of all nodes in float32 finds candidates, float64 differences choose among them.
+"""Search on a GPU: every difference (the fallback, and the judge of the other indexes), or faiss.
+
+faiss: a flat index of all nodes in float32 finds candidates, float64 differences choose among them.
 
 faiss' L2 metric expands |a - b|² and loses differences smaller than about 1e-3, so the general metric (exact
 differences) is used, of coordinates about their mean. Where rounding may still have hidden the nearest node behind the
@@ -18,8 +20,8 @@ import torch
 from numpy.typing import NDArray
 
 from emtc_core.memory.index.base import Metric, Points, Slots
-from emtc_core.memory.index.brute import BruteIndex
 
+PAIRS_AT_ONCE = 32_000_000  # bounds the distance block to 256 MB
 CANDIDATES = 16
 SCRATCH_BYTES = 256 * 2**20
 """Device memory that faiss keeps for itself; its own choice is 1.5 GB."""
@@ -59,6 +61,37 @@ def flat_on_gpu(device: str) -> MakeFlat:
         return faiss.GpuIndexFlat(resources, dim, kind, settings)
 
     return make
+
+
+class BruteIndex:
+    """Exact differences in float64, not the |a|² - 2ab + |b|² expansion, whose rounding exceeds delta."""
+
+    def __init__(self, metric: Metric, *, device: str = "cpu") -> None:
+        self._p = 2.0 if metric == "l2" else float("inf")
+        self._device = device
+        self.z = torch.zeros((0, 1), dtype=torch.float64)
+
+    def build(self, z: Points) -> None:
+        """Copy all rows to the device."""
+        self.z = torch.tensor(z, dtype=torch.float64, device=self._device)
+
+    def query(self, q: Points) -> tuple[Slots, NDArray[np.float64]]:
+        """Find the nearest node of each query."""
+        if not len(self.z):
+            return np.full(len(q), -1), np.full(len(q), np.inf)
+        rows = max(1, PAIRS_AT_ONCE // len(self.z))
+        found = [self._nearest(part) for part in torch.tensor(q, device=self._device).split(rows)]
+        slots, distances = (torch.cat(column).cpu().numpy() for column in zip(*found, strict=True))
+        return slots, distances
+
+    def _nearest(self, q_QX: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        mode = "donot_use_mm_for_euclid_dist"
+        distance_QM = torch.cdist(q_QX, self.z, p=self._p, compute_mode=mode)
+        nearest_Q = distance_QM.min(dim=1).values
+        slot_M = torch.arange(len(self.z), device=self._device)
+        is_nearest_QM = distance_QM == nearest_Q[:, None]
+        slots_Q = torch.where(is_nearest_QM, slot_M, len(self.z)).min(dim=1).values
+        return slots_Q, nearest_Q
 
 
 class FaissGpuIndex:

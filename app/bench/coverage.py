@@ -1,0 +1,167 @@
+"""How often does an interval that names a level hold the truth? Simulated tables of 3, 5 and 10 seeds.
+
+Every table draws its seeds anew from a population whose mean, median and interquartile mean are known; counted is the
+share of tables whose interval holds it. The populations: `normal`, the standard normal distribution; `piled`, win rates
+of 16 episodes where each seed wins with a probability of its own, drawn from Beta(9, 1): 36 % of the seeds win every
+episode; `half`, min(1, N(1, 0.1)): half of the seeds stand at 1 exactly. An interval is met if it covers what its label
+says, give or take two points. Everything is drawn from fixed seeds, so `--json` is the same on every machine.
+It is what `app/bench/measured/coverage.json` keeps and the Method page shows.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cache
+from typing import get_args
+from zlib import crc32
+
+import numpy as np
+from scipy.stats import betabinom, norm
+
+from app.bench.records import Figure
+from app.results.collapse import interval_of, resample_sums
+from app.results.comparing import difference_of_means, performance_profile, probability_of_improvement
+from app.results.intervals import CLAIMS, Center, Claim, Rate, Values, interval_over_seeds, score_interval
+from app.results.statistics import bootstrap_interval
+
+SIZES = (3, 5, 10)
+TABLES = 10_000
+FEWER = 2_000
+"""Tables of what takes longer: the bootstrap, and what compares two variants one table at a time."""
+EPISODES, BATTLES = 16, (16, 32)
+TOLERANCE = 2.0  # percentage points
+_GRID = (np.arange(100_000) + 0.5) / 100_000
+
+
+@dataclass(frozen=True)
+class Population:
+    """What seeds are drawn from, by its quantiles; `rate` where its values are shares."""
+
+    name: str
+    quantile: Callable[[Values], Values]
+    rate: Rate | None = None
+
+    def draw(self, rng: np.random.Generator, seeds: int, tables: int) -> Values:
+        """Draw values [seeds, tables]."""
+        return self.quantile(rng.random((seeds, tables)))
+
+    def truth(self, center: Center) -> float:
+        """Compute the centre of the population."""
+        if center == "median":
+            return float(self.quantile(np.array([0.5]))[0])
+        part = _GRID if center == "mean" else 0.25 + _GRID / 2
+        return float(self.quantile(part).mean())
+
+
+def _piled(u: Values) -> Values:
+    return np.searchsorted(_battles(), u) / EPISODES
+
+
+@cache
+def _battles() -> Values:
+    return betabinom(EPISODES, 9, 1).cdf(np.arange(EPISODES))
+
+
+NORMAL = Population("normal", norm.ppf)
+PILED = Population("piled", _piled, Rate(episodes=EPISODES))
+HALF = Population("half", lambda u: np.clip(norm.ppf(u, 1.0, 0.1), 0, 1), Rate(episodes=EPISODES))
+POPULATIONS = (NORMAL, PILED, HALF)
+CENTERS: tuple[Center, ...] = get_args(Center)
+_AT_LEAST = Claim("", 95, 100)
+_PERCENTILE = "percentile bootstrap of 2000 draws, named without a level"
+
+
+def run() -> list[Figure]:
+    """Measure `coverage.<interval>.<data>.<n>`, the share of tables [%] whose interval holds the truth."""
+    return [*measure_centers(), *_bootstraps(), *_two_variants(), *_profiles(), *_evaluations(), _collapse()]
+
+
+def measure_centers() -> list[Figure]:
+    """Measure the intervals of mean, interquartile mean and median."""
+    return [measure_center(center, population, n) for center in CENTERS for population in POPULATIONS for n in SIZES]
+
+
+def measure_center(center: Center, population: Population, n: int, tables: int = TABLES) -> Figure:
+    """Measure the interval of one centre on one population."""
+    name = f"{center}.{population.name}.{n}"
+    values = population.draw(_generator(name), n, tables)
+    low, high = interval_over_seeds(values, center, population.rate)
+    return _figure(name, _holds(low, high, population.truth(center)), CLAIMS[center, population.rate is not None])
+
+
+def _bootstraps() -> Iterator[Figure]:
+    for center in CENTERS:
+        for population in POPULATIONS:
+            for n in SIZES:
+                name = f"bootstrap-{center}.{population.name}.{n}"
+                low, high = bootstrap_interval(population.draw(_generator(name), n, FEWER), center)
+                yield _figure(name, _holds(low, high, population.truth(center)), None, _PERCENTILE)
+
+
+def _two_variants() -> Iterator[Figure]:
+    """Compare two variants, x with a mean of .7 against y with .5, both normal; and two that are piled up alike."""
+    shifted = Population("normal", lambda u: norm.ppf(u, 0.7, 0.1), Rate(episodes=EPISODES))
+    middling = Population("normal", lambda u: norm.ppf(u, 0.5, 0.1), Rate(episodes=EPISODES))
+    better = float(norm.cdf(0.2 / (0.1 * np.sqrt(2))))
+    for name, x, y, gap, chance in (("normal", shifted, middling, 0.2, better), ("piled", PILED, PILED, 0.0, 0.5)):
+        for n in SIZES:
+            rng = _generator(f"two.{name}.{n}")
+            ours, theirs = x.draw(rng, n, FEWER).T, y.draw(rng, n, FEWER).T
+            apart = [difference_of_means([a], [b], Rate(episodes=EPISODES)) for a, b in zip(ours, theirs, strict=True)]
+            wins = [probability_of_improvement([a], [b]) for a, b in zip(ours, theirs, strict=True)]
+            for what, found, truth in (("difference", apart, gap), ("improvement", wins, chance)):
+                low, high = np.array([(each.low, each.high) for each in found]).T
+                yield _figure(f"{what}.{name}.{n}", _holds(low, high, truth), _AT_LEAST)
+
+
+def _profiles() -> Iterator[Figure]:
+    """Measure Wilson's interval of a share of runs, on average over thresholds from one tail to the other."""
+    quantiles = np.linspace(0.05, 0.95, 19)
+    for n in SIZES:
+        name = f"profile.normal.{n}"
+        tables = NORMAL.draw(_generator(name), n, FEWER).T
+        edges = np.array([performance_profile([each], norm.ppf(quantiles))[1:] for each in tables])
+        yield _figure(name, _holds(edges[:, 0], edges[:, 1], 1 - quantiles), Claim("Wilson's score"))
+
+
+def _evaluations() -> Iterator[Figure]:
+    """Measure Wilson's interval of one evaluation, on average over probabilities that are piled up at 1, Beta(9, 1)."""
+    for n in BATTLES:
+        name = f"wilson.piled.{n}"
+        rng = _generator(name)
+        p = rng.beta(9, 1, TABLES)
+        low, high = score_interval(rng.binomial(n, p) / n, n)
+        yield _figure(name, _holds(low, high, p), Claim("Wilson's score"), "n counts the episodes of one evaluation")
+
+
+def _collapse(episodes: int = 60, nodes: int = 5, tables: int = 500) -> Figure:
+    """Measure the bootstrap over whole episodes that the numbers of an embedding have."""
+    name = f"episodes.normal.{episodes}"
+    rng, member, held = _generator(name), np.repeat(np.arange(episodes), nodes), []
+    for table in range(tables):
+        value = rng.normal(size=episodes)[member] + rng.normal(size=len(member))
+        sums = resample_sums(np.stack([value, np.ones(len(value))], axis=1), member, seed=table)
+        low, high = interval_of(sums[:, 0] / sums[:, 1])
+        held.append(low <= 0 <= high)
+    share = 100 * float(np.mean(held))
+    return _figure(name, share, Claim("percentile bootstrap"), "n counts the episodes of a memory's nodes")
+
+
+def _generator(name: str) -> np.random.Generator:
+    return np.random.default_rng(crc32(name.encode()))
+
+
+def _holds(low: Values, high: Values, truth: float | Values) -> float:
+    """Compute the share [%] of intervals that hold the truth, but for rounding."""
+    return 100 * float(((low <= truth + 1e-9) & (truth <= high + 1e-9)).mean())
+
+
+def _figure(name: str, covered: float, claim: Claim | None, reference: str = "") -> Figure:
+    met = None if claim is None else claim.least - TOLERANCE <= covered <= claim.most + TOLERANCE
+    return {
+        "name": f"coverage.{name}",
+        "value": round(covered, 1),
+        "unit": "% of tables",
+        "budget": None if claim is None else claim.least,
+        "met": met,
+        "reference": reference or (str(claim) if claim and claim.method else "at least 95 %"),
+    }

@@ -1,0 +1,310 @@
+"""Numerical check of the method's two propositions on a grid task whose V* is known exactly.
+
+What lives here: a small tabular task, its solution by value iteration, a tabular memory with a chosen error,
+and the two checks. The gate and the incentive are those of `gate` and `incentive`, the very lines that the
+learner runs. What does not live here: networks and the episodic memory itself. Stage before: incentive.
+
+Letters: S states, A = 4 actions, n transitions, K steps from a poor memory to a perfect one.
+"""
+
+from dataclasses import dataclass
+from typing import Final, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from emtc_core.gate.gate import delta_mem, gate_coefficient
+from emtc_core.gate.incentive import incentive
+from emtc_core.seeding import make_generator
+
+Float64s = NDArray[np.float64]
+Indices = NDArray[np.int64]
+Bools = NDArray[np.bool_]
+Behavior = Literal["greedy", "random"]
+
+MOVES: Final = ((0, 1), (0, -1), (1, 0), (-1, 0))
+GOAL_REWARD: Final = 10.0
+WORST_COST: Final = 0.5
+_TOLERANCE: Final = 1e-9
+"""Slack for rounding when a bound is compared, in return units."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """A grid with costly cells and one goal that ends the episode; S = side², the cell is the latent place."""
+
+    position: Float64s  # [S, 2] latent coordinates, in cells
+    transition: Float64s  # [A, S, S] P(s' | s, a); all zero from the goal
+    reward: Float64s  # [S] earned on entering a state
+    terminal: Bools  # [S]
+    gamma: float
+
+
+@dataclass(frozen=True)
+class Solution:
+    """What value iteration found."""
+
+    v: Float64s  # [S] V*, 0 at the goal
+    q: Float64s  # [A, S] Q*
+    sweeps: int
+    residual: float  # bound on max |V - V*|, return units
+
+
+@dataclass(frozen=True)
+class Transitions:
+    """n sampled transitions (s, a, r, s')."""
+
+    state: Indices  # [n]
+    action: Indices  # [n]
+    next_state: Indices  # [n]
+    reward: Float64s  # [n]
+    terminated: Bools  # [n]
+
+
+@dataclass(frozen=True)
+class TabularMemory:
+    """Which stored state each state retrieves, and what stands there."""
+
+    retrieved: Indices  # [S] the stored state that answers for s; of no meaning at the goal
+    h: Float64s  # [S] H of it, i.e. V_E(s); 0 at the goal
+    n_nodes: int
+
+
+@dataclass(frozen=True)
+class Proposition1:
+    """Delta_mem against Delta_opt on n transitions, with the bound between them; all in return units."""
+
+    delta_opt: Float64s  # [n]
+    delta_mem: Float64s  # [n]
+    eps_rep: float
+    eps_store: float
+    alpha: float
+    lipschitz_bound: float  # L delta, never below eps_rep
+
+    @property
+    def largest_difference(self) -> float:
+        """Largest |Delta_mem - Delta_opt| [return]."""
+        return float(np.abs(self.delta_mem - self.delta_opt).max(initial=0.0))
+
+    @property
+    def share_below(self) -> float:
+        """Share of transitions with Delta_mem <= Delta_opt + alpha, the printed statement."""
+        return float(np.mean(self.delta_mem <= self.delta_opt + self.alpha + _TOLERANCE))
+
+    @property
+    def share_inside(self) -> float:
+        """Share with |Delta_mem - Delta_opt| <= alpha, which the text relies on as well."""
+        return float(np.mean(np.abs(self.delta_mem - self.delta_opt) <= self.alpha + _TOLERANCE))
+
+
+@dataclass(frozen=True)
+class Proposition2:
+    """Gated gradient against the oracle's while H goes to V*."""
+
+    mix: Float64s  # [K] 0: the poor memory; 1: H = V*
+    distance: Float64s  # [K] max |H - V*|, return units
+    gradient_error: Float64s  # [K] |g - g*| / |g*|
+    beta_mean: Float64s  # [K] mean gate over the transitions
+    share_overestimated: float  # of the transitions: max Q^- (s') > V*(s')
+
+
+def make_task(*, gamma: float, seed: int, side: int = 10, slip: float = 0.0) -> Task:
+    """Make a grid task with random costs and a random goal.
+
+    Args:
+        gamma: Discount in [0, 1).
+        seed: Chooses goal and costs.
+        side: Cells per edge, >= 2.
+        slip: Probability that a move goes in a random direction; 0 makes the task deterministic.
+
+    Raises:
+        ValueError: If an argument is out of its range.
+    """
+    if not (0 <= gamma < 1 and 0 <= slip <= 1 and side >= 2):
+        raise ValueError(f"make_task needs gamma in [0, 1), slip in [0, 1], side >= 2; got {gamma}, {slip}, {side}")
+    rng = make_generator(seed, "proposition task")
+    S = side * side
+    cell_S2 = np.stack(np.divmod(np.arange(S), side), axis=1)
+    moved_AS2 = np.clip(cell_S2 + np.array(MOVES)[:, None, :], 0, side - 1)
+    straight_ASS = np.eye(S)[moved_AS2[..., 0] * side + moved_AS2[..., 1]]
+    transition = (1 - slip) * straight_ASS + slip * straight_ASS.mean(axis=0)
+    goal = int(rng.integers(S))
+    reward = -WORST_COST * rng.random(S)
+    reward[goal] = GOAL_REWARD
+    terminal = np.arange(S) == goal
+    transition[:, goal] = 0.0
+    return Task(cell_S2.astype(np.float64), transition, reward, terminal, gamma)
+
+
+def solve(task: Task, *, tolerance: float = 1e-10) -> Solution:
+    """Compute V* and Q* by value iteration: V(s) <- max_a sum_s' P(s'|s,a) (r(s') + gamma V(s')).
+
+    Sweeps end when the contraction bounds the error of V by `tolerance` [return].
+    """
+    v = np.zeros(len(task.reward))
+    contraction = task.gamma / (1 - task.gamma)
+    sweeps, residual = 0, np.inf
+    while residual > tolerance:
+        best = look_ahead(task, v).max(axis=0)
+        residual = contraction * float(np.abs(best - v).max())
+        v, sweeps = best, sweeps + 1
+    return Solution(v, look_ahead(task, v), sweeps, residual)
+
+
+def look_ahead(task: Task, v: Float64s) -> Float64s:
+    """Value each action by one step and then v: [A, S], 0 at the goal."""
+    return task.transition @ (task.reward + task.gamma * v)
+
+
+def evaluate_random_policy(task: Task) -> Float64s:
+    """Value of acting at random, [S], by a linear solve: what an early memory would hold."""
+    mean_SS = task.transition.mean(axis=0)
+    return np.linalg.solve(np.eye(len(mean_SS)) - task.gamma * mean_SS, mean_SS @ task.reward)
+
+
+def sample_transitions(task: Task, solution: Solution, *, behavior: Behavior, n: int, seed: int) -> Transitions:
+    """Sample n transitions from uniformly drawn non-terminal states.
+
+    Args:
+        task: Where to act.
+        solution: Its optimal values.
+        behavior: "greedy" takes an optimal action, "random" any.
+        n: How many.
+        seed: Chooses states, actions and slips.
+    """
+    rng = make_generator(seed, "proposition transitions")
+    state = rng.choice(np.flatnonzero(~task.terminal), size=n)
+    action = rng.integers(len(MOVES), size=n) if behavior == "random" else solution.q.argmax(axis=0)[state]
+    cumulative_nS = task.transition[action, state].cumsum(axis=1)
+    drawn_n1 = rng.random((n, 1)) * cumulative_nS[:, -1:]
+    next_state = (cumulative_nS > drawn_n1).argmax(axis=1)
+    return Transitions(state, action, next_state, task.reward[next_state], task.terminal[next_state])
+
+
+def make_memory(task: Task, v: Float64s, *, delta: float, noise: float, seed: int) -> TabularMemory:
+    """Store states in a random order; one that finds a stored state nearer than delta merges into it.
+
+    The goal is not stored: the gate takes 0 after a terminal step and never asks the memory there.
+
+    Args:
+        task: Gives the latent places.
+        v: [S] values that a memory without error would hold.
+        delta: Merge radius [cells]; up to 1 every state is its own memory.
+        noise: H is off by at most this, uniformly [return].
+        seed: Chooses order and errors.
+    """
+    rng = make_generator(seed, "proposition memory")
+    distance_SS = _distances(task)
+    stored: list[int] = []
+    for s in rng.permutation(np.flatnonzero(~task.terminal)):
+        if not stored or distance_SS[s, stored].min() >= delta:
+            stored.append(int(s))
+    retrieved = np.array(stored)[distance_SS[:, stored].argmin(axis=1)]
+    h_stored = v + noise * rng.uniform(-1, 1, size=len(v))
+    return TabularMemory(retrieved, np.where(task.terminal, 0.0, h_stored[retrieved]), len(stored))
+
+
+def check_proposition_1(
+    task: Task, v: Float64s, memory: TabularMemory, transitions: Transitions, *, delta: float
+) -> Proposition1:
+    """Compare the consistency error of a memory with that of V* (Proposition 1).
+
+    alpha = (1 + gamma) (eps_rep + eps_store) is taken over all states; the proof inserts V* twice into Eq. 7
+    and uses |V_E(s) - V*(s)| <= eps_rep + eps_store, which bounds the difference from both sides.
+    """
+    s, s_next, alive = transitions.state, transitions.next_state, ~task.terminal
+    retrieved_v = v[memory.retrieved]
+    eps_rep = float(np.abs(v - retrieved_v)[alive].max())
+    eps_store = float(np.abs(memory.h - retrieved_v)[alive].max())
+    return Proposition1(
+        delta_opt=delta_mem(transitions.reward, v[s], v[s_next], gamma=task.gamma),
+        delta_mem=delta_mem(transitions.reward, memory.h[s], memory.h[s_next], gamma=task.gamma),
+        eps_rep=eps_rep,
+        eps_store=eps_store,
+        alpha=(1 + task.gamma) * (eps_rep + eps_store),
+        lipschitz_bound=_lipschitz_constant(task, v) * delta,
+    )
+
+
+def check_proposition_2(
+    task: Task,
+    solution: Solution,
+    transitions: Transitions,
+    *,
+    mix: Float64s,
+    tau: float,
+    target_error: float,
+    clamp: Literal["none", "positive"],
+    seed: int,
+) -> Proposition2:
+    """Compare the gated gradient (Eq. 11) with the oracle's -2 grad Q (r + gamma V*(s') - Q) as H -> V*.
+
+    Q is tabular with random parameters, the target network Q^- is Q* plus normal errors, rho = 1, and beta
+    comes from the memory at hand. H = (1 - mix) V_random + mix V*.
+
+    Args:
+        task: The task.
+        solution: Its optimal values.
+        transitions: Those that the gradient averages over.
+        mix: [K] in [0, 1].
+        tau: Gate temperature [return].
+        target_error: Standard deviation of Q^- - Q* [return].
+        clamp: As in `incentive`; "positive" is EMU's code.
+        seed: Chooses Q and Q^-.
+    """
+    rng = make_generator(seed, "proposition networks")
+    q_online = solution.q + GOAL_REWARD / 2 * rng.standard_normal(solution.q.shape)
+    q_target = solution.q + target_error * rng.standard_normal(solution.q.shape)
+    q_next = np.where(transitions.terminated, 0.0, q_target.max(axis=0)[transitions.next_state])
+    v_next = solution.v[transitions.next_state]
+    oracle = _gradient(transitions.reward + task.gamma * v_next, q_online, transitions)
+    v_poor = evaluate_random_policy(task)
+    errors, betas = np.empty(len(mix)), np.empty(len(mix))
+    for k, share in enumerate(mix):
+        h = (1 - share) * v_poor + share * solution.v
+        target, betas[k] = _gated_target(h, q_next, transitions, gamma=task.gamma, tau=tau, clamp=clamp)
+        errors[k] = np.linalg.norm(_gradient(target, q_online, transitions) - oracle) / np.linalg.norm(oracle)
+    return Proposition2(
+        mix=mix,
+        distance=(1 - mix) * float(np.abs(v_poor - solution.v).max()),
+        gradient_error=errors,
+        beta_mean=betas,
+        share_overestimated=float(np.mean(q_next > v_next + _TOLERANCE)),
+    )
+
+
+def _gated_target(
+    h: Float64s,
+    q_next: Float64s,
+    transitions: Transitions,
+    *,
+    gamma: float,
+    tau: float,
+    clamp: Literal["none", "positive"],
+) -> tuple[Float64s, float]:
+    """Return the target of Eq. 10, [n], and the mean gate."""
+    h_next = h[transitions.next_state]
+    beta = gate_coefficient(delta_mem(transitions.reward, h[transitions.state], h_next, gamma=gamma), tau=tau)
+    rho = np.where(transitions.terminated, 0.0, 1.0)
+    r_p = incentive(h_next, q_next, rho, gamma=gamma, clamp=clamp)
+    return transitions.reward + beta * r_p + gamma * q_next, float(beta.mean())
+
+
+def _gradient(target: Float64s, q: Float64s, transitions: Transitions) -> Float64s:
+    """Differentiate mean (target - Q(s, a))² with respect to the table Q, [A, S]."""
+    gradient = np.zeros_like(q)
+    error = target - q[transitions.action, transitions.state]
+    np.add.at(gradient, (transitions.action, transitions.state), -2 * error / len(error))
+    return gradient
+
+
+def _distances(task: Task) -> Float64s:
+    return np.linalg.norm(task.position[:, None] - task.position[None], axis=-1)
+
+
+def _lipschitz_constant(task: Task, v: Float64s) -> float:
+    """Smallest L with |V*(s) - V*(u)| <= L |x(s) - x(u)| between non-terminal states [return per cell]."""
+    alive = ~task.terminal
+    distance_SS = _distances(task)[np.ix_(alive, alive)]
+    np.fill_diagonal(distance_SS, np.inf)
+    return float((np.abs(v[alive, None] - v[None, alive]) / distance_SS).max())

@@ -1,0 +1,319 @@
+"""Replay of whole episodes: ragged storage in pages of rows, sampled as padded and masked batches.
+
+What lives here: which episode holds which rows, uniform and prioritised sampling, the padded batch. What does not:
+the rows themselves (replay_rows.py), and values that change after an episode was written (H, counts), which are
+recalled from the episodic memory by `slots`. Before: collector, memory and gate. After: the learner.
+
+Memory is used by real steps: an episode of T transitions holds T + 1 rows in pages of `PAGE_ROWS`, freed when
+the oldest episode leaves. Page 0 is the padding: zero everywhere, action 0 available, beta 1.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from emtc_core.arrays import check_shape
+from emtc_core.device import send
+from emtc_core.envs.base import EnvInfo
+from emtc_core.replay_buffer.priorities import Priorities
+from emtc_core.replay_buffer.rows import PAGE_ROWS, ReplayRows, most_pages
+from emtc_core.rollout.episode import Episode
+
+FIRST_PAGES = 64
+StateDict = dict[str, Any]  # tensors, numbers and further dictionaries of them
+Slots = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Stored:
+    """What rewriting one stored episode into the episodic memory needs."""
+
+    place: int
+    number: int  # of the episode in its run
+    state: NDArray[np.float32]  # [T+1, S]
+    reward: NDArray[np.float32]  # [T] learner's unit
+    won: bool
+    episode_return: float  # environment's unit
+
+
+@dataclass(frozen=True)
+class Batch:
+    """B episodes cut to the longest, T transitions; padding is False in `filled`.
+
+    Tensors are views of time-major storage, so that unrolling over time copies nothing.
+    """
+
+    obs: Tensor  # [B, T+1, N, O]
+    state: Tensor  # [B, T+1, S]
+    avail: Tensor  # [B, T+1, N, A] bool; padding offers action 0
+    action: Tensor  # [B, T, N] int64
+    reward: Tensor  # [B, T] learner's unit
+    terminated: Tensor  # [B, T] bool; True where nothing is bootstrapped (padding too)
+    filled: Tensor  # [B, T] bool; True on real transitions
+    beta: Tensor  # [B, T] gate stored with the transition; 1 where there is none
+    indices: NDArray[np.int64]  # [B] places in the buffer, for set_slots and set_priorities
+    slots: Slots  # [B, T+1] memory slots of the states; -1 padding or not stored
+    uids: Slots  # [B, T+1] identities of those slots when they were resolved
+    generation: NDArray[np.int64]  # [B] re-projection at which slots were resolved
+    ends: NDArray[np.bool_]  # [B, T] `terminated` on the host
+    length: NDArray[np.int64]  # [B] real transitions
+    number: NDArray[np.int64]  # [B] of the episode in its run
+
+
+class ReplayBuffer:
+    """The last `capacity` episodes, first in, first out."""
+
+    def __init__(
+        self,
+        capacity: int,
+        info: EnvInfo,
+        *,
+        bootstrap_on_timeout: bool = False,
+        priority_alpha: float | None = None,
+        device: torch.device | str = "cpu",
+        home: torch.device | str | None = None,
+        most_steps: int | None = None,
+    ) -> None:
+        """Make an empty buffer.
+
+        Args:
+            capacity: Most episodes kept, >= 1.
+            info: Sizes of one step.
+            bootstrap_on_timeout: Whether an episode cut by the time limit is bootstrapped past its end.
+            priority_alpha: Exponent of episode priorities; None samples uniformly.
+            device: Where batches are made.
+            home: Where the rows live; None is the same device.
+            most_steps: Env steps that will ever be added, as far as memory is reserved for them; None: no bound.
+        """
+        self._info, self._capacity, self._device = info, capacity, torch.device(device)
+        self._bootstrap_on_timeout, self._alpha = bootstrap_on_timeout, priority_alpha
+        max_pages = -(-(info.episode_limit + 1) // PAGE_ROWS)
+        self._pages = np.zeros((capacity, max_pages), np.int64)
+        self._length = np.zeros(capacity, np.int64)
+        self._ends = np.zeros(capacity, np.bool_)
+        self._generation = np.zeros(capacity, np.int64)
+        self._priorities = Priorities(capacity, lag=int(self._device.type == "cuda"))
+        self._number = np.zeros(capacity, np.int64)
+        self._won = np.zeros(capacity, np.bool_)
+        self._return = np.zeros(capacity)
+        self._size = self._next = 0
+        self._free: list[int] = []
+        pages = 1 + most_pages(capacity, info, most_steps)
+        self._rows = ReplayRows(info, pages * PAGE_ROWS, home=torch.device(home or device), device=self._device)
+        self._rows.write(np.arange(PAGE_ROWS), _padding(info))
+        self._slots = np.full((PAGE_ROWS, 2), -1, np.int64)
+
+    def __len__(self) -> int:
+        return self._size
+
+    def can_sample(self, batch: int) -> bool:
+        """Whether `batch` different episodes are held."""
+        return self._size >= batch
+
+    def add(
+        self,
+        episode: Episode,
+        *,
+        slots: Slots | None = None,
+        uids: Slots | None = None,
+        generation: int = 0,
+        beta: NDArray[np.floating] | None = None,
+        number: int = 0,
+    ) -> int:
+        """Store one episode in place of the oldest when full.
+
+        Args:
+            episode: The finished episode.
+            slots: [T+1] memory slots of its states; -1 where not stored.
+            uids: [T+1] identities of those slots.
+            generation: Re-projection at which the slots were resolved.
+            beta: [T] gate of its transitions.
+            number: The episode's number in its run.
+
+        Returns:
+            The episode's place in the buffer.
+        """
+        self._check(episode)
+        place = self._next
+        self._release(place)
+        self._length[place] = episode.length
+        self._ends[place] = episode.terminated or (episode.truncated and not self._bootstrap_on_timeout)
+        self._priorities.reset(place)
+        self._number[place], self._won[place], self._return[place] = number, episode.won, episode.episode_return
+        self._claim(place)
+        self._write(place, episode, beta)
+        self._next, self._size = (place + 1) % self._capacity, max(self._size, place + 1)
+        missing = np.full(episode.length + 1, -1, np.int64)
+        slots, uids = (missing if slots is None else slots), (missing if uids is None else uids)
+        self.set_slots(np.array([place]), slots[None], uids[None], generation)
+        return place
+
+    def sample(self, batch: int, rng: np.random.Generator) -> Batch:
+        """Draw `batch` different episodes, uniformly or by priority, cut to the longest.
+
+        Raises:
+            ValueError: If fewer episodes are held.
+        """
+        if not self.can_sample(batch):
+            raise ValueError(f"the replay buffer must hold {batch} episodes before sampling, holds {self._size}")
+        return self.take(self._draw(batch, rng))
+
+    def take(self, indices: NDArray[np.integer]) -> Batch:
+        """Return the episodes at these places as one padded batch."""
+        indices = np.asarray(indices, np.int64)
+        length = self._length[indices]
+        longest = int(length.max())
+        rows_TB = self._row_index(indices, longest)
+        steps = np.arange(longest)
+        inside_BT = steps < length[:, None]
+        ends_BT = ~inside_BT | ((steps == length[:, None] - 1) & self._ends[indices, None])
+        fields = self._rows.gather(rows_TB)
+        slots_TB2 = self._slots[rows_TB]
+        return Batch(
+            **fields,
+            terminated=send(ends_BT, self._device),
+            filled=send(inside_BT, self._device),
+            indices=indices,
+            slots=np.ascontiguousarray(slots_TB2[..., 0].T),
+            uids=np.ascontiguousarray(slots_TB2[..., 1].T),
+            generation=self._generation[indices],
+            ends=ends_BT,
+            length=length,
+            number=self._number[indices],
+        )
+
+    def read(self, place: int) -> Stored:
+        """Read back one episode without padding."""
+        rows = self._episode_rows(place)
+        return Stored(
+            place=place,
+            number=int(self._number[place]),
+            state=self._rows.read("state", rows),
+            reward=self._rows.read("reward", rows[:-1])[:, 0],
+            won=bool(self._won[place]),
+            episode_return=float(self._return[place]),
+        )
+
+    def set_slots(self, indices: NDArray[np.integer], slots: Slots, uids: Slots, generation: int) -> None:
+        """Replace the slots of these episodes after a re-projection.
+
+        Args:
+            indices: [K] places in the buffer.
+            slots: [K, T+1] with T at least the longest of them; what lies past an episode's end is ignored.
+            uids: [K, T+1] identities of those slots.
+            generation: Re-projection at which they were resolved.
+        """
+        indices = np.asarray(indices, np.int64)
+        check_shape("uids", uids, slots.shape)
+        rows_TK = self._row_index(indices, slots.shape[1] - 1)
+        real = np.arange(slots.shape[1])[:, None] <= self._length[indices]
+        self._slots[rows_TK[real]] = np.stack([slots.T[real], uids.T[real]], axis=1)
+        self._generation[indices] = generation
+
+    def set_priorities(self, indices: NDArray[np.integer], priorities: Tensor) -> None:
+        """Set the sampling priorities (> 0) of these episodes; new episodes start at 1."""
+        self._priorities.set(indices, priorities)
+
+    def get_state(self) -> StateDict:
+        """Return everything as tensors and numbers; rows are stored without padding, in buffer order."""
+        size = self._size
+        rows = np.concatenate([self._episode_rows(i) for i in range(size)]) if size else np.zeros(0, np.int64)
+        return {
+            "rows": self._rows.take(rows),
+            "slots": torch.from_numpy(self._slots[rows]),
+            "length": torch.from_numpy(self._length[:size].copy()),
+            "ends": torch.from_numpy(self._ends[:size].copy()),
+            "generation": torch.from_numpy(self._generation[:size].copy()),
+            "number": torch.from_numpy(self._number[:size].copy()),
+            "won": torch.from_numpy(self._won[:size].copy()),
+            "return": torch.from_numpy(self._return[:size].copy()),
+            "next": self._next,
+        } | self._priorities.get_state(size)
+
+    def set_state(self, state: StateDict) -> None:
+        """Restore what `get_state` returned; later samples equal those of the saved buffer."""
+        for place in range(self._size):
+            self._release(place)
+        names = ("length", "ends", "generation", "number", "won", "return")
+        columns = {name: state[name].numpy() for name in names}
+        self._size = len(columns["length"])
+        self._length[: self._size], self._ends[: self._size] = columns["length"], columns["ends"]
+        self._generation[: self._size] = columns["generation"]
+        self._priorities.set_state(state)
+        self._number[: self._size], self._won[: self._size] = columns["number"], columns["won"]
+        self._return[: self._size] = columns["return"]
+        for place in range(self._size):
+            self._claim(place)
+        rows = np.concatenate([self._episode_rows(i) for i in range(self._size)] or [np.zeros(0, np.int64)])
+        self._rows.put(rows, state["rows"])
+        self._slots[rows] = state["slots"].numpy()
+        self._next = state["next"]
+
+    def _check(self, episode: Episode) -> None:
+        info, steps = self._info, episode.length
+        if not 1 <= steps <= info.episode_limit:
+            raise ValueError(f"an episode must have 1 to {info.episode_limit} transitions, got {steps}")
+        check_shape("obs", episode.obs, (steps + 1, info.n_agents, info.obs_dim))
+        check_shape("state", episode.state, (steps + 1, info.state_dim))
+        check_shape("avail", episode.avail, (steps + 1, info.n_agents, info.n_actions))
+        check_shape("action", episode.action, (steps, info.n_agents))
+
+    def _draw(self, batch: int, rng: np.random.Generator) -> NDArray[np.int64]:
+        if self._alpha is None:
+            return rng.choice(self._size, batch, replace=False)
+        return self._priorities.draw(batch, self._size, self._alpha, rng)
+
+    def _row_index(self, indices: NDArray[np.int64], longest: int) -> NDArray[np.int64]:
+        steps_T1 = np.arange(longest + 1)[:, None]
+        rows = self._pages[indices][:, steps_T1[:, 0] // PAGE_ROWS].T * PAGE_ROWS + steps_T1 % PAGE_ROWS
+        return np.where(steps_T1 <= self._length[indices], rows, 0)
+
+    def _episode_rows(self, place: int) -> NDArray[np.int64]:
+        return self._row_index(np.array([place]), int(self._length[place]))[:, 0]
+
+    def _claim(self, place: int) -> None:
+        need = -(-(int(self._length[place]) + 1) // PAGE_ROWS)
+        if len(self._free) < need:
+            self._grow(need)
+        self._pages[place, :need] = [self._free.pop() for _ in range(need)]
+
+    def _release(self, place: int) -> None:
+        used = self._pages[place]
+        self._free.extend(int(page) for page in used[used > 0][::-1])
+        used[:] = 0
+
+    def _grow(self, need: int) -> None:
+        """Provide pages that were never used: from what is reserved, and only beyond it from more."""
+        held = len(self._slots) // PAGE_ROWS
+        more = max(need, FIRST_PAGES, held // 2)
+        self._rows.reserve((held + need) * PAGE_ROWS)
+        more = min(more, len(self._rows) // PAGE_ROWS - held)
+        self._slots = np.concatenate([self._slots, np.full((more * PAGE_ROWS, 2), -1, np.int64)])
+        self._free = [*range(held + more - 1, held - 1, -1), *self._free]
+
+    def _write(self, place: int, episode: Episode, beta: NDArray[np.floating] | None) -> None:
+        steps = episode.length
+        action = np.zeros((steps + 1, self._info.n_agents), np.int64)
+        reward, gate = np.zeros((steps + 1, 1), np.float32), np.ones((steps + 1, 1), np.float32)
+        action[:-1], reward[:-1, 0] = episode.action, episode.reward
+        if beta is not None:
+            gate[:-1, 0] = beta
+        values = {
+            "obs": episode.obs,
+            "state": episode.state,
+            "avail": episode.avail,
+            "action": action,
+            "reward": reward,
+            "beta": gate,
+        }
+        self._rows.write(self._episode_rows(place), values)
+
+
+def _padding(info: EnvInfo) -> dict[str, NDArray[np.generic]]:
+    avail = np.zeros((PAGE_ROWS, info.n_agents, info.n_actions), np.bool_)
+    avail[..., 0] = True
+    return {"avail": avail, "beta": np.ones((PAGE_ROWS, 1), np.float32)}

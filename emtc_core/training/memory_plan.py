@@ -1,0 +1,155 @@
+"""What a run will hold in memory, before it starts: where the replay buffer lives, how much everything takes.
+
+Sizes are those at the end of a long run, from the configuration alone: as many episodes as are replayed, each as long
+as the environment allows, and as many nodes as the memory keeps. A run in which episodes are shorter needs less. What
+one update needs for a moment (activations, gradients of inputs) comes on top and is not counted.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from emtc_core.config.run import RunConfig
+from emtc_core.envs.base import EnvInfo
+from emtc_core.errors import ConfigError
+from emtc_core.memory.index.faiss_gpu import SCRATCH_BYTES
+from emtc_core.memory.index.faiss_gpu import is_available as has_faiss
+from emtc_core.memory.nodes import NODE
+from emtc_core.replay_buffer.rows import PAGE_ROWS, most_pages, row_bytes
+
+REPLAY_SHARE = 0.5
+"""Of a GPU's free memory at the start, for the replay buffer under `train.replay_device=auto`."""
+UPDATE_COPIES = 2
+"""Of the weights that are trained: gradient and moments."""
+
+
+@dataclass(frozen=True)
+class MemoryPlan:
+    """Bytes by what takes them, and where."""
+
+    device: torch.device
+    replay_home: torch.device
+    on_device: Mapping[str, int]  # empty where the host computes
+    on_host: Mapping[str, int]
+    host_bytes: int
+    most_replay: int
+    """How many episodes of replay the host could hold."""
+
+    def describe(self) -> list[str]:
+        """Write a line for each place, and one more if the host may be too small."""
+        lines = [_line("device memory", self.on_device)] if self.on_device else []
+        lines.append(_line("memory", self.on_host))
+        if (total := sum(self.on_host.values())) > self.host_bytes:
+            lines.append(
+                f"Warning: the run may need up to {_size(total)} of this machine's {_size(self.host_bytes)}. "
+                f"Set train.replay={self.most_replay} or a smaller memory.capacity if its episodes are long."
+            )
+        return lines
+
+
+def most_steps(config: RunConfig, info: EnvInfo) -> int:
+    """Bound the env steps that reach the replay buffer; a learner from fresh episodes replays none."""
+    return 0 if config.backbone == "mappo" else config.train.t_max + info.episode_limit
+
+
+def plan_memory(
+    config: RunConfig,
+    info: EnvInfo,
+    *,
+    device: torch.device,
+    networks: int,
+    free_bytes: int,
+    host_bytes: int,
+) -> MemoryPlan:
+    """Choose where the replay buffer lives, and count.
+
+    Args:
+        config: The run.
+        info: Sizes of one step.
+        device: Where the learner computes.
+        networks: Bytes of all weights and optimisers.
+        free_bytes: What the device has left; of no interest on the CPU.
+        host_bytes: This machine's memory.
+
+    Raises:
+        ConfigError: If `train.replay_device=cuda` cannot be had.
+    """
+    train, steps = config.train, most_steps(config, info)
+    replay = (1 + most_pages(train.replay, info, steps)) * PAGE_ROWS * row_bytes(info)
+    home = choose_home(config, device, replay, free_bytes)
+    nodes = min(config.memory.capacity, 2 * steps) if config.uses_memory else 0  # a step may end an episode: one more
+    episodes, networks_of = {"replay": replay}, {"networks": networks}
+    on_device: dict[str, int] = {}
+    if device.type != "cpu":
+        batch = {"batch": train.batch * (info.episode_limit + 1) * row_bytes(info)}
+        on_device = (episodes if home == device else {}) | batch | networks_of | _searched(config, info, nodes)
+    on_host = {} if "replay" in on_device else episodes
+    on_host = on_host | ({} if on_device else networks_of)
+    on_host = on_host | {"nodes": nodes * (NODE.itemsize + 4 * info.state_dim + 12 * config.embed.dim + 8)}
+    room = host_bytes - sum(size for name, size in on_host.items() if name != "replay")
+    most = max(1, int(train.replay * room / max(replay, 1)))
+    return MemoryPlan(device, home, _positive(on_device), _positive(on_host), host_bytes, most)
+
+
+def choose_home(config: RunConfig, device: torch.device, replay: int, free_bytes: int) -> torch.device:
+    """Choose where replayed episodes live (`train.replay_device`).
+
+    Raises:
+        ConfigError: If they should lie on a GPU that is not used, or has no room for them.
+    """
+    host, wanted = torch.device("cpu"), config.train.replay_device
+    if wanted == "cuda" and device.type == "cpu":
+        raise ConfigError("train.replay_device is cuda, but the run trains on the CPU. Use auto or cpu.")
+    if device.type == "cpu" or wanted == "cpu":
+        return host
+    if wanted == "auto":
+        return device if replay <= REPLAY_SHARE * free_bytes else host
+    if replay > free_bytes:
+        raise ConfigError(
+            f"train.replay_device is cuda, but {config.train.replay:,} episodes of replay may need {_size(replay)} and "
+            f"the GPU has {_size(free_bytes)} free. Use auto or cpu, or a smaller train.replay."
+        )
+    return device
+
+
+def free_bytes(device: torch.device) -> int:
+    """Ask a GPU what it has left."""
+    return torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else 0
+
+
+def count_networks(state: object) -> int:
+    """Count the bytes of a learner's state, and of what its updates keep beside the weights."""
+    return (1 + UPDATE_COPIES) * sum(x.numel() * x.element_size() for x in _tensors(state))
+
+
+def _tensors(state: object) -> Sequence[Tensor]:
+    if isinstance(state, Tensor):
+        return [state]
+    parts: Any = state.values() if isinstance(state, Mapping) else state if isinstance(state, list | tuple) else ()
+    return [x for part in parts for x in _tensors(part)]
+
+
+def _searched(config: RunConfig, info: EnvInfo, nodes: int) -> dict[str, int]:
+    """Count what a search at any distance keeps on a GPU, and the states that are embedded anew together."""
+    if not nodes:
+        return {}
+    sizes = {"states embedded anew": 4 * nodes * info.state_dim} if config.embed.type != "random" else {}
+    if "nearest" in (config.gate.on_miss, config.incentive.on_miss):
+        sizes["memory keys"] = nodes * config.embed.dim * (8 + 4) + (SCRATCH_BYTES if has_faiss() else 0)
+    return sizes
+
+
+def _positive(sizes: Mapping[str, int]) -> dict[str, int]:
+    return {name: size for name, size in sizes.items() if size}
+
+
+def _line(place: str, sizes: Mapping[str, int]) -> str:
+    parts = ", ".join(f"{name} {_size(size)}" for name, size in sizes.items())
+    return f"{place}: up to {_size(sum(sizes.values()))} ({parts})"
+
+
+def _size(n_bytes: int) -> str:
+    return f"{n_bytes / 1e9:,.1f} GB" if n_bytes >= 5e7 else f"{n_bytes / 1e6:,.1f} MB"

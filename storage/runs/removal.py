@@ -1,0 +1,212 @@
+"""What goes with a run when it is deleted for good: counted first, then removed, rows and folder."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import Integer, delete, func, select
+from sqlalchemy.orm import InstrumentedAttribute
+
+from emtc_core.errors import StorageError
+from storage.engine import Database
+from storage.files.places import Place, local_folder, place_of, run_folder, run_place
+from storage.files.remote import Remote, RemoteFile
+from storage.files.writer_lease import check_lease
+from storage.frames import in_parts
+from storage.models import Entry, EpisodeRow, Evaluation, Run, SnapshotRow, Transition
+from storage.private_files import list_own_files, remove_folder, remove_own_files
+from storage.runs import lifecycle
+from storage.runs.lifecycle import Event
+from storage.runs.rewind import last_episode_end, rewind
+from storage.runs.rows import locked_row, state_now
+
+
+@dataclass(frozen=True)
+class RunContents:
+    """What a run has: rows in the database, and files in its folder."""
+
+    transitions: int
+    episodes: int
+    evaluations: int
+    snapshots: int
+    entries: int
+    """Notebook entries that cite it; they stay."""
+    children: int
+    """Runs that were started again from it; they stay."""
+    folder: str
+    files: int
+    size_bytes: int
+
+    def __str__(self) -> str:
+        counted = (
+            f"{self.transitions:,} transitions in {self.episodes:,} episodes, {self.evaluations:,} evaluations, "
+            f"{self.snapshots:,} snapshots"
+        )
+        size = f"{self.size_bytes / 1e6:,.1f} MB" if self.size_bytes else "nothing"
+        return f"{counted}, and the folder {self.folder} with {self.files:,} files ({size}: log and checkpoints)"
+
+
+@dataclass(frozen=True)
+class Total:
+    """What several runs have together."""
+
+    runs: int
+    transitions: int
+    episodes: int
+    evaluations: int
+    snapshots: int
+    files: int
+    size_bytes: int
+    why_not: tuple[str, ...] = ()
+    """Why the files of some cannot be counted, which will not be deleted therefore."""
+
+    def __str__(self) -> str:
+        counted = (
+            f"{self.transitions:,} transitions in {self.episodes:,} episodes, {self.evaluations:,} evaluations, "
+            f"{self.snapshots:,} snapshots, and {self.files:,} files of logs and checkpoints "
+            f"({self.size_bytes / 1e6:,.1f} MB)"
+        )
+        return f"{counted}. Some will stay. {' '.join(self.why_not)}" if self.why_not else counted
+
+
+def total_run_contents(db: Database, run_ids: Sequence[str]) -> Total:
+    """Count what removing all of these runs would remove; their transitions are as many as their env steps."""
+    runs = transitions = episodes = evaluations = snapshots = 0
+    with db.read() as connection:
+        for part in in_parts(run_ids):
+
+            def count(key: InstrumentedAttribute[Any], what: Any = None, part: Sequence[str] = part) -> int:
+                asked = select(func.count() if what is None else func.coalesce(what, 0)).where(key.in_(part))
+                return int(connection.execute(asked).scalar_one())
+
+            runs += count(Run.id)
+            transitions += count(Run.id, func.sum(Run.env_steps, type_=Integer()))
+            episodes += count(EpisodeRow.run_id)
+            evaluations += count(Evaluation.run_id)
+            snapshots += count(SnapshotRow.run_id)
+    sizes, why_not = _all_file_sizes(db, run_ids)
+    return Total(runs, transitions, episodes, evaluations, snapshots, len(sizes), sum(sizes), why_not)
+
+
+def _all_file_sizes(db: Database, run_ids: Sequence[str]) -> tuple[list[int], tuple[str, ...]]:
+    """The sizes of the files of several runs, asking a service once, and why some cannot be measured."""
+    sizes: list[int] = []
+    reasons: dict[str, None] = {}
+    listed: dict[Remote, dict[str, list[RemoteFile]] | StorageError] = {}
+
+    def list_at(remote: Remote) -> dict[str, list[RemoteFile]]:
+        if remote not in listed:
+            try:
+                listed[remote] = remote.list_runs()
+            except StorageError as error:
+                listed[remote] = error
+        if isinstance(answer := listed[remote], StorageError):
+            raise answer
+        return answer
+
+    for run_id in run_ids:
+        try:
+            place = run_place(db, run_id)
+            there = list_at(place.remote).get(run_id, []) if place.remote else None
+            sizes += _file_sizes(db, run_id, place, there)
+        except StorageError as error:
+            reasons[str(error)] = None
+    return sizes, tuple(reasons)
+
+
+def _file_sizes(db: Database, run_id: str, place: Place, there: Sequence[RemoteFile] | None = None) -> list[int]:
+    """Measure what a run has beside the database and in its own place; `there` is what is known of a service."""
+    beside = local_folder(db, run_id).rglob("*")
+    sizes = [path.lstat().st_size for path in beside if path.is_symlink() or path.is_file()]
+    if remote := place.files_of(run_id):
+        sizes += [found.size for found in (remote.list_files() if there is None else there)]
+    elif place.recorded is not None:
+        sizes += [path.lstat().st_size for path in list_own_files(run_folder(db, run_id))]
+    return sizes
+
+
+def count_run_contents(db: Database, run_id: str, *, leave_files: bool = False) -> RunContents:
+    """Count what `remove_run` would remove.
+
+    Raises:
+        StorageError: If the run's files lie where this machine may not look, or cannot be reached.
+    """
+    place = place_of(db, None) if leave_files else _place_to_clear(db, run_id)
+    sizes = _file_sizes(db, run_id, place)
+    with db.read() as connection:
+
+        def count(key: InstrumentedAttribute[Any]) -> int:
+            return connection.execute(select(func.count()).where(key == run_id)).scalar_one()
+
+        return RunContents(
+            transitions=count(Transition.run_id),
+            episodes=count(EpisodeRow.run_id),
+            evaluations=count(Evaluation.run_id),
+            snapshots=count(SnapshotRow.run_id),
+            entries=count(Entry.run_id),
+            children=count(Run.parent_id),
+            folder=place.show(run_id),
+            files=len(sizes),
+            size_bytes=sum(sizes),
+        )
+
+
+def remove_run(db: Database, run_id: str, *, leave_files: bool = False) -> None:
+    """Delete a run for good: its rows, then its log and checkpoints, wherever the run says they lie.
+
+    Args:
+        db: An open database.
+        run_id: The run.
+        leave_files: Delete the rows, and what lies beside the database; leave what lies elsewhere.
+
+    Raises:
+        RunNotFoundError: If there is no such run.
+        RunStateError: If somebody works on it; nothing is removed then.
+        StorageError: If its folder leads elsewhere, or its files lie where this machine may not look or cannot reach:
+            nothing is removed then.
+    """
+    beside = local_folder(db, run_id)  # refused before a row is gone, if it leads elsewhere
+    place = None if leave_files else _place_to_clear(db, run_id)
+    remote = place.files_of(run_id) if place else None
+    own = run_folder(db, run_id) if place and place.recorded and remote is None else None
+    if remote is not None:
+        remote.list_files()  # asked while nothing is gone yet
+    delete_run(db, run_id)
+    remove_folder(beside)
+    if own is not None:
+        remove_own_files(own)
+    if remote is not None:
+        remote.remove_all()
+
+
+def _place_to_clear(db: Database, run_id: str) -> Place:
+    try:
+        place = run_place(db, run_id)
+        check_lease(db, place, run_id)
+        return place
+    except StorageError as error:
+        raise StorageError(f"{error} To delete its rows alone: emtc delete {run_id} --leave-files") from error
+
+
+_DELETE_STEPS = 200_000  # transitions removed per transaction, so that a delete never blocks a trainer
+
+
+def delete_run(db: Database, run_id: str) -> None:
+    """Remove a run and all it recorded, from its end backwards in bounded transactions.
+
+    Between two of them the run is a shorter but valid one. Its folder of logs and checkpoints is not touched here;
+    see `removal`.
+
+    Raises:
+        RunNotFoundError: If there is no such run.
+        RunStateError: If a live process works on it.
+    """
+    while True:
+        with db.transaction() as connection:
+            row = locked_row(connection, run_id)
+            lifecycle.check(run_id, state_now(row), Event.DELETE)
+            keep = last_episode_end(connection, run_id, row.env_steps - _DELETE_STEPS)
+            rewind(connection, run_id, keep, reached=row.env_steps)
+            if keep == 0:
+                connection.execute(delete(Run).where(Run.id == run_id))
+                return

@@ -1,0 +1,214 @@
+"""Which win rate stands for the end of a run, and its falls: by hand, and for any curve."""
+
+import io
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.results.finals import FINAL_RULES, Falls, count_falls, define_final, final_rate, name_final, tell_without
+from app.results.intervals import CLAIMS
+from app.results.named.comparisons import draw_profiles, tabulate_tests
+from app.results.published import tabulate_beside_published
+from app.results.rates import rate_of_final
+from app.results.series import Seed, settle
+from app.results.statistics import Reading
+from app.results.win_rates import tabulate_falls, tabulate_win_rates
+from app.tables import export_table
+from tests.app.seed_cases import make_curve, make_seed
+
+SWINGS = (1.0, 1.0, 0.0, 0.38, 0.62, 0.0, 1.0, 1.0, 0.12, 0.0, 0.94, 0.44, 0.44)
+"""Measured: EMTC(QPLEX) on 3s_vs_5z between 500,000 and 640,000 env steps; here every 10,000 steps up to its end."""
+PUBLISHED_CODE = (1, 1, 1, 0, 0.94, 0, 0.62, 0.44, 1, 1, 0.94, 0.5, 0, 0, 1, 0.81, 1)
+"""Measured: the published code on 3m within 90,000 env steps, but for a stretch; here every 5,000 up to its end."""
+
+
+def run_of(values: tuple[float, ...], first: int, every: int, **given) -> Seed:
+    """A run that was evaluated at equal distances up to its budget."""
+    steps = [first + every * place for place in range(len(values))]
+    done = {"env_steps": steps[-1], "target_steps": steps[-1]}
+    return make_seed(given.pop("run_id", "a"), list(zip(steps, values, strict=True)), **(done | given))
+
+
+def test_the_final_win_rate_is_the_mean_over_the_last_tenth_of_the_budget() -> None:
+    """Beyond 576,000 of 640,000 steps: 1, 1, .12, 0, .94, .44 and .44."""
+    run = run_of(SWINGS, 520_000, 10_000)
+    assert final_rate(run, "last-tenth") == pytest.approx((1 + 1 + 0.12 + 0 + 0.94 + 0.44 + 0.44) / 7)
+    assert final_rate(run, "last") == 0.44
+
+
+def test_equal_means_of_unequal_evaluations_are_a_tie() -> None:
+    """.1 + .2 + .3 is .6000000000000001 and .3 + .2 + .1 is .6, before they are divided by three."""
+    up, down = (
+        [run_of(values, 92_000, 4_000, run_id=algo, algo=algo)]
+        for values, algo in (((0.1, 0.2, 0.3), "emtc-qplex"), ((0.3, 0.2, 0.1), "qmix"))
+    )
+    assert final_rate(up[0], "last-tenth") == final_rate(down[0], "last-tenth") == 0.2
+    table = tabulate_tests(settle([*up, *down], final=True))
+    assert table["P(improvement)"].str[:4].tolist() == ["0.50"]
+
+
+def test_an_evaluation_at_exactly_nine_tenths_is_not_in_the_last_tenth() -> None:
+    points = [(899, 0.0), (900, 0.0), (901, 1.0), (1003, 0.5)]
+    assert final_rate(make_seed("a", points), "last-tenth") == 0.75
+
+
+def test_falls_are_evaluations_below_a_half_after_the_first_of_nine_tenths() -> None:
+    """Of the twelve after the first of 3s_vs_5z: 0, .38, 0, .12, 0, .44 and .44; .5 itself is no fall."""
+    assert count_falls(run_of(SWINGS, 520_000, 10_000).curve) == Falls(7, 12)
+    assert count_falls(run_of(PUBLISHED_CODE, 10_000, 5_000).curve) == Falls(5, 16)
+    assert count_falls(make_curve([1, 2, 3, 4, 5], [1.0, 0.0, 0.0, 0.0, 0.94])) == Falls(3, 4)
+
+
+def test_what_came_before_the_first_success_is_no_fall_and_without_one_there_is_nothing_to_count() -> None:
+    assert count_falls(make_curve([1, 2, 3, 4], [0.0, 0.1, 0.9, 0.6])) == Falls(0, 1)
+    assert count_falls(make_curve([1, 2], [0.0, 0.9])) == Falls(0, 0)
+    assert np.isnan(Falls(0, 0).share)
+    assert count_falls(make_curve([1, 2], [0.89, 0.0])) is None
+    assert count_falls(make_curve([], [])) is None
+
+
+rates = st.lists(st.integers(0, 16).map(lambda wins: wins / 16), min_size=1, max_size=30)
+
+
+@given(rates, st.integers(0, 1200), st.randoms(use_true_random=False))
+def test_the_final_rate_and_the_falls_of_any_curve_are_those_of_a_loop(values, target, random) -> None:
+    steps = sorted(random.sample(range(1, 1300), len(values)))
+    run = make_seed("a", list(zip(steps, values, strict=True)), target_steps=target)
+    late = [value for step, value in zip(steps, values, strict=True) if target and step > target - target / 10]
+    expected = sum(late) / len(late) if late else values[-1]
+    assert final_rate(run, "last-tenth") == pytest.approx(expected)
+    assert final_rate(run, "last") == values[-1]
+    assert (tell_without([run], "last-tenth") == "") == bool(late)
+    made, falls, after = False, 0, 0
+    for value in values:
+        falls, after = (falls + (value < 0.5), after + 1) if made else (0, 0)
+        made = made or value >= 0.9
+    assert count_falls(run.curve) == (Falls(falls, after) if made else None)
+
+
+def test_a_run_without_an_evaluation_there_has_its_last_one_and_every_table_names_it() -> None:
+    seeds = [
+        make_seed("a", [(0, 0.0), (850, 0.5)], algo="qmix", map="corridor"),
+        make_seed("b", [(0, 0.0), (920, 0.0), (1000, 1.0)], map="corridor"),
+    ]
+    comparison = settle(seeds, final=True)
+    assert final_rate(seeds[0], "last-tenth") == 0.5
+    told = "Without an evaluation in that tenth, so that the last one stands for it: run a, at 850 of 1,000 env steps."
+    made = [tabulate_win_rates(comparison), tabulate_tests(comparison), tabulate_beside_published(comparison)]
+    for table in made:
+        assert told in table.attrs["caption"]
+        assert told.replace(",", "") in export_table(table, "csv").decode()
+        assert f"{told}" in export_table(table, "latex").decode()
+    assert told in draw_profiles(comparison).caption
+    assert tell_without(seeds, "last") == ""
+
+
+def test_many_runs_without_an_evaluation_there_are_counted_and_the_first_named() -> None:
+    seeds = [make_seed(f"r{k}", [(100, 0.5)], seed=k) for k in range(8)]
+    assert tell_without(seeds, "last-tenth").endswith("run r4, at 100 of 1,000 env steps; and 3 more.")
+
+
+def test_an_unfinished_run_that_is_asked_for_is_read_at_its_last_evaluation_and_told() -> None:
+    seeds = [make_seed("c", [(0, 0.0), (200, 0.25)], status="stopped", env_steps=250)]
+    table = tabulate_win_rates(settle(seeds, include_unfinished=True, final=True))
+    assert table["3m"].tolist() == ["25.0† (n = 1 of 5)"]
+    assert "the last one stands for it: run c, at 200 of 1,000 env steps." in table.attrs["caption"]
+
+
+def test_a_caption_says_of_how_many_evaluations_a_mean_is() -> None:
+    one = run_of(SWINGS, 520_000, 10_000)
+    two = run_of((0.0, 1.0, 0.5), 80_000, 10_000, run_id="b")
+    meaning = "final win rate: mean of the evaluations in the last tenth of the budget"
+    assert define_final([one], "last-tenth") == f"{meaning} (7 of each run)"
+    assert define_final([one, two], "last-tenth") == f"{meaning} (1 to 7 of each run)"
+    assert define_final([two], "last-tenth") == f"{meaning} (one of each run: its last)"
+    assert define_final([one], "last", unit="%") == "last win rate [%]: that of the last evaluation alone"
+
+
+@pytest.mark.parametrize(("rule", "cell"), [("last-tenth", "56.3 (n = 1 of 5)"), ("last", "44.0 (n = 1 of 5)")])
+def test_a_table_says_in_every_format_which_number_it_shows(rule, cell) -> None:
+    comparison = settle([run_of(SWINGS, 520_000, 10_000)], final=True)
+    table = tabulate_win_rates(comparison, Reading(), rule)
+    assert table["3m"].tolist() == [cell]
+    defined = f"{define_final(comparison.seeds, rule, unit='%').capitalize()}."
+    assert table.attrs["caption"].startswith(defined)
+    for format in ("latex", "markdown"):
+        assert defined in export_table(table, format).decode()
+    for read, format in ((pd.read_csv, "csv"), (pd.read_parquet, "parquet")):
+        written = read(io.BytesIO(export_table(table, format)))
+        assert written["3m statistic"].tolist() == [f"{name_final(rule, unit='%')}, mean over seeds"]
+
+
+def test_the_interval_of_a_final_rate_counts_the_episodes_of_every_evaluation_that_it_averages() -> None:
+    """Two seeds that won all of 3 · 16 episodes each, and two that won all of 16: p > n / (n + t²), t = 12.706."""
+    seeds = [run_of((1.0, 1.0, 1.0), 92_000, 4_000, run_id=f"a{k}", seed=k) for k in (1, 2)]
+    lows = []
+    for rule in FINAL_RULES:
+        table = tabulate_win_rates(settle(seeds, final=True), Reading("mean", "ci"), rule)
+        lows.append(pd.read_csv(io.BytesIO(export_table(table, "csv")))["3m low"].iloc[0])
+    assert lows == [pytest.approx(100 * n / (n + 12.706**2), abs=0.01) for n in (96, 32)]
+    short = make_seed("b", [(850, 1.0)])
+    assert rate_of_final([seeds[0], short], "last-tenth").episodes == 16
+
+
+def test_falls_are_counts_and_only_their_share_stays_between_0_and_100() -> None:
+    seeds = [
+        run_of((1.0, 0.0, 0.0, 0.0, 0.94), 20_000, 20_000, run_id="a", seed=1),
+        run_of((0.0, 0.9, 1.0, 0.5, 1.0), 20_000, 20_000, run_id="b", seed=2),
+    ]
+    table = tabulate_falls(settle(seeds, final=True), Reading("mean", "ci"))
+    row = pd.read_csv(io.BytesIO(export_table(table, "csv"))).iloc[0]
+    assert (row["falls value"], row["falls interval"]) == (1.5, str(CLAIMS["mean", False]))
+    assert row["falls low"] < 0
+    assert row["falls [%] statistic"] == "falls [%], mean over seeds"
+    assert 0 <= row["falls [%] low"] < 37.5 < row["falls [%] high"] <= 100
+    assert "Falls [%] is a share" in table.attrs["caption"]
+
+
+@pytest.mark.parametrize("rule", FINAL_RULES)
+def test_tests_and_profiles_use_the_number_that_was_asked_for(rule) -> None:
+    """One variant ends with 1 after 0 and 0, the other holds .4: by the mean it is better, by the last it is worse."""
+    seeds = [
+        *(run_of((0.0, 0.0, 1.0), 92_000, 4_000, run_id=f"a{k}", seed=k) for k in (1, 2)),
+        *(run_of((0.4, 0.4, 0.4), 92_000, 4_000, run_id=f"b{k}", seed=k, algo="qmix") for k in (1, 2)),
+    ]
+    comparison = settle(seeds, final=True)
+    table = tabulate_tests(comparison, rule)
+    assert table["difference [%]"].str[:5].tolist() == (["-6.7 "] if rule == "last-tenth" else ["+60.0"])
+    assert table["P(improvement)"].str[:4].tolist() == (["0.00"] if rule == "last-tenth" else ["1.00"])
+    chart = draw_profiles(comparison, rule)
+    name = define_final(comparison.seeds, rule)
+    assert chart.x_label == name.partition(":")[0]
+    assert name.capitalize() in chart.caption
+    ours = chart.panels[0].lines[0]
+    assert ours.y[int(np.searchsorted(ours.x, 0.5))] == (0.0 if rule == "last-tenth" else 1.0)
+
+
+def test_the_table_of_falls_averages_the_seeds_that_made_it_and_shows_each() -> None:
+    seeds = [
+        run_of((1.0, 0.0, 0.0, 0.0, 0.94), 20_000, 20_000, run_id="a", seed=1),
+        run_of((0.0, 0.9, 1.0, 0.5, 1.0), 20_000, 20_000, run_id="b", seed=2),
+        run_of((0.0, 0.2, 0.4, 0.6, 0.8), 20_000, 20_000, run_id="c", seed=3),
+        run_of((0.0, 0.5), 50_000, 50_000, run_id="d", algo="qmix"),
+    ]
+    table = tabulate_falls(settle(seeds, final=True), Reading())
+    assert table.to_numpy().tolist() == [
+        [
+            *("3m", "EMTC(QPLEX)", 3, 2, "1.5 ± 2.1", "3.5 ± 0.7", "37.5 ± 53.0"),
+            "seed 1: 3 of 4; seed 2: 0 of 3; seed 3: never 0.9",
+        ],
+        ["3m", "QMIX", 1, 0, "–", "–", "–", "seed 1: never 0.9"],
+    ]
+    assert "below 0.5 after a run's first of at least 0.9" in table.attrs["caption"]
+    assert "mean ± standard deviation over seeds" in table.attrs["caption"]
+
+
+def test_the_table_of_falls_leaves_out_what_the_win_rates_leave_out() -> None:
+    cut = make_seed("c", [(0, 1.0), (200, 0.0)], status="stopped", env_steps=250)
+    assert not len(tabulate_falls(settle([cut], final=True)))
+    table = tabulate_falls(settle([cut], include_unfinished=True, final=True))
+    assert table[["variant", "falls"]].to_numpy().tolist() == [["EMTC(QPLEX)†", "1.0"]]
+    assert "† rests on a run that has not finished." in table.attrs["caption"]

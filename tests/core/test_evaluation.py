@@ -1,0 +1,76 @@
+"""Greedy evaluations: how many of their episodes differ, and the robust one from shifted starts."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from emtc_core.config.resolve import config_from_stored, resolve
+from emtc_core.envs.registry import make_env
+from emtc_core.rollout.episode import Episode
+from emtc_core.training.evaluation import count_distinct, with_shifted_starts
+from tests.core.test_trainer import make_trainer, short_config
+
+
+def episode(*actions: int, won: bool = False, episode_return: float = 0.0) -> Episode:
+    T = len(actions)
+    return Episode(
+        obs=np.zeros((T + 1, 1, 2), np.float32), state=np.zeros((T + 1, 2), np.float32),
+        avail=np.ones((T + 1, 1, 3), bool), action=np.array(actions)[:, None], reward=np.zeros(T, np.float32),
+        terminated=True, truncated=False, won=won, episode_return=episode_return, epsilon=0.0,
+    )  # fmt: skip
+
+
+def test_episodes_differ_by_actions_or_by_outcome() -> None:
+    copies = [episode(1, 2), episode(1, 2)]
+    assert count_distinct(copies) == 1
+    others = [episode(1, 1), episode(1, 2, won=True), episode(1, 2, episode_return=0.5), episode(1)]
+    assert count_distinct([*copies, *others]) == 5
+    assert count_distinct([]) == 0
+
+
+@pytest.mark.parametrize(
+    ("overrides", "jitter"),
+    [
+        ([], 0.05),
+        (["eval.robust_jitter=0.2"], 0.2),
+        (["eval.robust_jitter=0"], None),
+        (["env.skirmish.spawn_jitter=0.05"], None),
+        (["env.skirmish.random_start=reflect"], None),
+    ],
+)
+def test_starts_are_shifted_only_where_they_are_fixed(overrides: list[str], jitter: float | None) -> None:
+    config = resolve(map="3m", overrides=overrides)
+    shifted = with_shifted_starts(config.env, config.eval)
+    assert (shifted and shifted.skirmish.spawn_jitter) == jitter
+
+
+def test_other_games_have_no_robust_evaluation() -> None:
+    config = resolve(env="grf", map="academy_3_vs_1_with_keeper")
+    assert with_shifted_starts(config.env, config.eval) is None
+
+
+def test_a_run_stored_before_goes_on_without_robust_evaluations() -> None:
+    stored = resolve(map="3m").model_dump(mode="json")
+    del stored["eval"]["robust_jitter"]
+    assert config_from_stored(stored).eval.robust_jitter == 0
+
+
+def test_the_robust_evaluation_changes_nothing_else(tmp_path: Path) -> None:
+    config = short_config(steps=700)
+    plain, without = make_trainer(config, tmp_path / "without")
+    plain.run()
+    shifted = with_shifted_starts(config.env, config.eval)
+    assert shifted is not None
+    trainer, recorder = make_trainer(config, tmp_path / "with", robust_env=make_env(shifted, n_envs=4))
+    trainer.run()
+    assert [e.distinct for e in recorder.evaluations] == [e.distinct for e in without.evaluations]
+    for one, other in zip(recorder.evaluations, without.evaluations, strict=True):
+        assert other.robust is None
+        assert one.robust is not None
+        assert len(one.robust.won) == config.eval.episodes
+        assert 1 <= one.robust.distinct <= config.eval.episodes
+        assert one.returns.tolist() == other.returns.tolist()
+    for one, other in zip(recorder.episodes, without.episodes, strict=True):
+        assert (one.episode_return, one.length) == (other.episode_return, other.length)
+        assert np.array_equal(one.beta, other.beta, equal_nan=True)

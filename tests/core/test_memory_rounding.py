@@ -1,0 +1,135 @@
+"""No state merges, and none is kept apart, because of how an embedding was rounded."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from emtc_core.config.embed import EmbedConfig
+from emtc_core.config.memory import MemoryConfig
+from emtc_core.embedder.networks import Embedder, hidden_layers, make_embedder
+from emtc_core.memory.memory import EpisodicMemory
+from emtc_core.memory.scaling import TOLERANCE
+
+S, T_LIM, M = 6, 50, 20
+DELTA = 1.8e-5
+Wide = np.ndarray[Any, np.dtype[np.longdouble]]
+
+
+def _memory(spread: float = 1.0, **options: Any) -> EpisodicMemory:
+    """A memory whose embedder's first dimension has about this spread for a mean of one."""
+    embedder = make_embedder(EmbedConfig(hidden=8), state_dim=S, episode_limit=T_LIM, device="cpu", seed=3)
+    out = embedder.encoder.out
+    with torch.no_grad():
+        out.weight[0] *= spread / embedder.embed(_episode(0), np.arange(M))[:, 0].std()
+        out.bias[0] = 1.0
+    values: dict[str, Any] = {"delta": DELTA, "capacity": 1000, **options}
+    config = MemoryConfig(**values)
+    return EpisodicMemory(config, state_dim=S, gamma=0.99, embedder=embedder, seed=1)
+
+
+def _episode(seed: int) -> np.ndarray:
+    return np.random.default_rng(seed).normal(size=(M, S)).astype(np.float32)
+
+
+def _close_to(state: np.ndarray, seed: int) -> np.ndarray:
+    """An episode whose states are as near to those of another as float32 lets them be, up to far beyond delta."""
+    rng = np.random.default_rng(seed)
+    return (state + 10 ** rng.uniform(-6, -3, (M, 1)) * rng.normal(size=(M, S))).astype(np.float32)
+
+
+def _write(memory: EpisodicMemory, state: np.ndarray, episode: int = 1) -> list[int]:
+    reward = np.zeros(len(state) - 1, np.float32)
+    return memory.write(state=state, reward=reward, won=False, episode=episode, episode_return=0.0).tolist()
+
+
+def _exact_embedding(embedder: Embedder, state: np.ndarray) -> Wide:
+    """Embed an episode in extended precision."""
+    x = np.concatenate([state, (np.arange(M, dtype=np.float32) / np.float32(T_LIM))[:, None]], axis=1)
+    x = x.astype(np.longdouble)
+    layers = [*hidden_layers(embedder.encoder), embedder.encoder.out]
+    for layer in layers:
+        weight, bias = (part.detach().numpy().astype(np.longdouble) for part in (layer.weight, layer.bias))
+        x = x @ weight.T + bias
+        x = x if layer is layers[-1] else np.maximum(x, 0)
+    return x
+
+
+def _write_twice(memory: EpisodicMemory, seed: int) -> tuple[Wide, list[int]]:
+    """Write an episode and one close to it.
+
+    Returns:
+        [M, M] exact distances between the second's states and the first's; the row of the first that each state of
+        the second merged with, -1 where it became a node.
+    """
+    first = _episode(seed)
+    second = _close_to(first, seed)
+    one, two = (_exact_embedding(memory.embedder, state) for state in (first, second))
+    nodes = _write(memory, first)
+    assert sorted(nodes) == list(range(M))
+    slots = _write(memory, second, episode=2)
+    distance = np.sqrt((((two[:, None] - one[None]) / (one.std(axis=0) + 1e-8)) ** 2).sum(axis=2))
+    return distance, [nodes.index(slot) if slot < M else -1 for slot in slots]
+
+
+powers = st.floats(-5, 0).map(lambda power: 10**power)
+seeds = st.integers(0, 10_000)
+
+
+@settings(max_examples=40, deadline=None)
+@given(spread=st.floats(-5, -3).map(lambda power: 10**power), seed=seeds)
+def test_who_merges_in_a_dimension_of_small_spread_is_what_exact_arithmetic_says(spread: float, seed: int) -> None:
+    distance, merged = _write_twice(_memory(spread), seed)
+    assume(not (np.abs(distance / DELTA - 1) < 1e-6).any())
+    assert merged == [int(row.argmin()) if row.min() < DELTA else -1 for row in distance]
+
+
+@settings(max_examples=40, deadline=None)
+@given(spread=powers, seed=seeds)
+def test_rounding_is_worth_less_than_delta_at_any_spread(spread: float, seed: int) -> None:
+    distance, merged = _write_twice(_memory(spread), seed)
+    for row, into in zip(distance / DELTA, merged, strict=True):
+        assert into >= 0 or row.min() > 1 - 2 * TOLERANCE
+        assert into < 0 or row[into] < 1 + 2 * TOLERANCE
+
+
+def test_an_ordinary_memory_stays_in_float32_and_one_that_rounding_could_decide_does_not() -> None:
+    for spread, delta, dtype in ((1.0, DELTA, torch.float32), (1e-3, DELTA, torch.float64), (1.0, 1e-7, torch.float64)):
+        memory = _memory(spread, delta=delta)
+        _write(memory, _episode(0))
+        memory.reproject()
+        assert memory.get_state()["table"]["x"].dtype == dtype
+
+
+@pytest.mark.parametrize("index", ["live", "stale_target_update"])
+@pytest.mark.parametrize("time_norm", ["T_lim", "write_T_lim+1"])
+def test_what_was_written_in_float64_is_found_at_its_place_also_after_a_checkpoint(index: str, time_norm: str) -> None:
+    memory, same = (_memory(1e-3, index=index) for _ in range(2))
+    for each in (memory, same):
+        each.embedder.config = each.embedder.config.model_copy(update={"time_norm": time_norm})
+    _write(memory, _episode(1))
+    memory.reproject()
+    memory.on_target_update()
+    slots = memory.find(_episode(1), np.arange(M))
+    assert (slots >= 0).all()
+    same.set_state(memory.get_state())
+    assert same.find(_episode(1), np.arange(M)).tolist() == slots.tolist()
+    assert same.check_valid() == memory.check_valid() == []
+    assert memory.columns().embedding.dtype == np.float32
+
+
+def test_a_stale_index_of_float32_is_asked_in_float32_by_a_memory_that_went_over_to_float64() -> None:
+    memory, state = _memory(index="stale_target_update"), _episode(1)
+    _write(memory, state)
+    memory.on_target_update()
+    seen = memory.find(state, np.arange(M))
+    bias = memory.embedder.encoder.out.bias.detach()
+    bias[0] = 1e4  # for one re-projection rounding is far beyond delta
+    memory.reproject()
+    bias[0] = 1.0
+    space = memory.get_state()["space"]
+    assert (space["frozen"]["scaling"]["is_fine"], space["scaling"]["is_fine"]) == (False, True)
+    assert memory.find(state, np.arange(M)).tolist() == seen.tolist()

@@ -1,0 +1,132 @@
+from collections.abc import Iterator
+
+import pytest
+
+from emtc_core.config.published import (
+    Case,
+    Given,
+    Table,
+    compare,
+    find_configuration,
+    list_cases,
+    list_idle,
+    read_table,
+)
+from emtc_core.config.resolve import Value, flatten, resolve
+
+ALGOS = ("emu-qplex", "emu-cds", "qplex", "cds", "emc", "qmix", "vdn", "dmix", "mappo")
+SMAC = ("1c3s5z", "3s_vs_5z", "MMM2", "3s5z_vs_3s6z", "corridor", "6h_vs_8z", "5m_vs_6m", "3m", "8m", "2s3z", "3s5z")
+FOOTBALL = ("academy_3_vs_1_with_keeper", "academy_counterattack_easy", "academy_counterattack_hard")
+NOT_PUBLISHED = {Case("mappo", "skirmish", "2s3z")}
+ONE_TASK_EACH = [Case(algo, env, map) for algo in ALGOS for env, map in (("skirmish", "MMM2"), ("grf", FOOTBALL[0]))]
+
+
+def ours(case: Case) -> dict[str, Value]:
+    return flatten(resolve(algo=case.algo, env=case.env, map=case.map))
+
+
+def other(value: Value) -> Given:
+    """Another value of the same type."""
+    if isinstance(value, bool):
+        return not value
+    return f"{value} no more" if isinstance(value, str) else (value or 0) * 2 + 1
+
+
+def with_value(name: str, key: str, value: Given) -> Table:
+    """The table with one published value of one file changed."""
+    table = read_table()
+    file = table.file[name]
+    return table.model_copy(
+        update={"file": table.file | {name: file.model_copy(update={"values": file.values | {key: value}})}}
+    )
+
+
+def files_behind(case: Case) -> Iterator[str]:
+    known = find_configuration(case)
+    assert known is not None
+    for name in known.files:
+        while name:
+            yield name
+            name = read_table().file[name].like
+
+
+@pytest.mark.parametrize("case", list_cases(), ids=lambda case: f"{case.algo}-{case.map}")
+def test_every_setting_of_a_baseline_is_the_published_one_or_a_difference_with_a_reason(case: Case) -> None:
+    assert compare(case).faults == []
+
+
+def test_every_baseline_is_compared_on_every_task() -> None:
+    tasks = [("skirmish", map) for map in SMAC] + [("grf", map) for map in FOOTBALL]
+    assert set(list_cases()) == {Case(algo, env, map) for algo in ALGOS for env, map in tasks} - NOT_PUBLISHED
+
+
+def test_every_line_of_the_rules_decides_something() -> None:
+    assert list_idle(read_table()) == []
+
+
+def test_a_key_that_is_left_out_has_no_value() -> None:
+    table = read_table()
+    repeated = [
+        (name, key)
+        for entry in table.left_out
+        for name in entry.files or [name for name, file in table.file.items() if file.path.endswith(".yaml")]
+        for key in entry.keys
+        if key in table.file[name].values
+    ]
+    assert repeated == []
+
+
+def test_one_published_value_changed_is_a_fault() -> None:
+    cases = {case: ours(case) for case in list_cases()}
+    users = {name: [case for case in cases if name in files_behind(case)] for name in read_table().file}
+    unnoticed = [
+        (name, key)
+        for name, file in read_table().file.items()
+        for key, value in file.values.items()
+        if not any(compare(case, cases[case], with_value(name, key, other(value))).faults for case in users[name])
+    ]
+    assert unnoticed == []
+
+
+@pytest.mark.parametrize("case", ONE_TASK_EACH, ids=lambda case: f"{case.algo}-{case.map}")
+def test_one_value_of_ours_changed_is_a_fault(case: Case) -> None:
+    values, table = ours(case), read_table()
+    unread = {key for entry in table.unread if entry.holds(case) for key in entry.keys}
+    compared = {row.key for row in compare(case).compared}
+    named = {"algo", "seed", "preset", "env.name", "env.map"}
+    read = {key for key in values if not {key, f"{key.rpartition('.')[0]}.*"} & unread} - named | compared & set(values)
+    assert len(read) > 30
+    assert [key for key in read if not compare(case, values | {key: other(values[key])}).faults] == []
+
+
+def test_a_new_setting_that_no_table_knows_is_a_fault() -> None:
+    case = Case("emu-qplex", "skirmish", "3s_vs_5z")
+    assert compare(case, ours(case) | {"memory.brand_new": True}).faults == [
+        'The setting "memory.brand_new" is in no table for emu-qplex on 3s_vs_5z: give its published value with the '
+        "file, pin ours with a reason, or say that nothing reads it."
+    ]
+
+
+def test_a_published_key_that_no_table_knows_is_a_fault() -> None:
+    faults = compare(Case("qmix", "skirmish", "MMM2"), table=with_value("pymarl/qmix", "brand_new", 3)).faults
+    assert faults == [
+        '"brand_new" of oxwhirl/pymarl: src/config/algs/qmix.yaml is in no table for qmix on MMM2: name the setting '
+        "or the constant that stands for it, or why there is none."
+    ]
+
+
+def test_a_difference_names_both_values_and_the_file() -> None:
+    case = Case("emu-qplex", "skirmish", "3s_vs_5z")
+    rows = {row.key: row for row in compare(case).differences}
+    row = rows["memory.delta_metric"]
+    assert (row.ours, row.published) == ("l2", "linf")
+    assert row.source == "HyunghoNa/EMU: EMU_release_pymarl/src/modules/agents/LRN_KNN_STATE.py"
+    assert "A10" in row.why
+    assert "memory.init_desirability" not in rows
+
+
+@pytest.mark.parametrize(("one", "two"), [(True, 1), (1, True), (0.5, "0.5"), (5, 6)])
+def test_a_value_of_another_type_is_another_value(one: Given, two: Given) -> None:
+    table = with_value("pymarl/qmix", "double_q", two)
+    values = ours(Case("qmix", "skirmish", "MMM2")) | {"train.double_q": one}
+    assert compare(Case("qmix", "skirmish", "MMM2"), values, table).faults

@@ -1,0 +1,355 @@
+"""Our learners against what published ones computed from the same weights and batches, in float64.
+
+Fixtures: tests/reference/make_published_fixtures.py. Where published code and ours differ on purpose:
+
+* The attention regulariser is averaged over padding there and over real steps here, so fixtures with padding have it
+  off, and those that have it on are not padded.
+* There `episode` counts the episodes before the one just collected, here `episodes_total` counts that one too. The
+  fixtures' updates are numbered as there, from 0, and the tests hand `on_episodes` the same numbers; so copies come
+  after the same update, which in training is one collected episode earlier here.
+* CDS's L1 term is averaged there, on SMAC, over every step that was unrolled, the last one and padding too. It is held
+  against the published private values on its own, and widened to all steps where whole updates are compared.
+* The incentive is not masked on terminating transitions there, `incentive.mask_terminal = false` here.
+"""
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+
+from emtc_core.config.run import RunConfig
+from emtc_core.envs.base import EnvInfo
+from emtc_core.gate.incentive import weigh_successors
+from emtc_core.learner.backbones.value import ValueBackbone
+from emtc_core.learner.curiosity import Curiosity
+from emtc_core.learner.diversity import Diversity
+from emtc_core.learner.learner import IncentiveInputs, ValueLearner, make_learner
+from emtc_core.learner.networks import make_sequence
+from emtc_core.memory.recall import Recall
+from emtc_core.replay_buffer.buffer import Batch
+from tests.reference import published
+from tests.reference.published import INFO, T_ENV, T_ENV_STEP, Arrays, make_settings
+
+# Both sides compute in float64; only the order of sums differs. Losses reach 1e4, hence the relative part.
+CLOSE = {"rtol": 1e-11, "atol": 1e-11}
+NO_PADDED_TERM = {"attend_reg": 0.0}
+CASES = {
+    "qplex": make_settings("qplex"),
+    "qplex_padded": make_settings("qplex", qplex=NO_PADDED_TERM),
+    "qplex_weighted": make_settings("qplex", qplex={"weighted_head": True}),
+    "qplex_nonlinear": make_settings("qplex", qplex={"weighted_head": True, "nonlinear": True}),
+    "dmaq": make_settings(
+        "qplex", qplex={"mixer": "dmaq", "weighted_head": True, "adv_hypernet_layers": 3, "num_kernel": 2}
+    ),
+    "qmix": make_settings("qmix"),
+    "vdn": make_settings("vdn"),
+}
+CDS = make_settings("cds", cds={"b1": 0.5, "b2": 0.5, "beta": 0.1, "anneal": 5.0})
+FOOTBALL_CDS = {
+    mixer: make_settings(
+        "cds",
+        cds={"mixer": mixer, "b1": 0.5, "b2": 1.0, "beta": 0.05, "policy_mixture": "histories"}
+        | {"predictor_schedule": "periodic", "predictor_lr": 3e-4},
+    )
+    for mixer in ("qplex", "qmix")
+}
+PREDICTORS_LEARN_AFTER = 1
+CURIOUS = make_settings("qplex", qplex=NO_PADDED_TERM, curiosity={"scale": 0.5, "decay_cycle": 10**9})
+EMU = make_settings(
+    "emu-qplex",
+    target_interval=100,
+    qplex=NO_PADDED_TERM,
+    incentive={"clamp": "positive", "ratio_eps": 1e-3, "mask_terminal": False},
+    curiosity={"scale": 0.0},
+    gate={"enabled": False},
+)
+
+
+def check(name: str, actual: object, wanted: np.ndarray, **tolerance: float) -> None:
+    np.testing.assert_allclose(np.asarray(actual), wanted, err_msg=name, **(CLOSE | tolerance))
+
+
+def check_updates(
+    fixture: Arrays,
+    config: RunConfig,
+    info: EnvInfo = INFO,
+    after_update: Callable[[ValueLearner, Batch, int], None] = lambda *_: None,
+) -> ValueLearner:
+    """Make the fixture's updates; every loss, gradient norm, Q and weight must be the published one."""
+    learner, batches = published.load_learner(fixture, config, info), published.read_batches(fixture)
+    check_values(learner, batches[0], fixture["q_first"])
+    for k, loss in enumerate(fixture["loss"]):
+        batch = batches[k % len(batches)]
+        if k + 1 == len(fixture["loss"]):
+            check_values(learner, batch, fixture["q_last"])
+        recalled = None if "eta" not in fixture else recall(fixture, k, config)
+        check_q_tot(learner, batch, fixture["q_tot"][k])
+        stats = learner.update(batch, recalled, env_step=T_ENV + k * T_ENV_STEP)
+        check("loss", stats["train/loss"], loss)
+        check("gradient norm", stats["train/grad_norm"], fixture["grad_norm"][k])
+        target = (fixture["target"][k] * batch.filled.numpy()).sum() / batch.length.sum()
+        check("mean target", stats["train/target"], target)
+        if "priority" in fixture:
+            check("priority", stats.episode_error, fixture["priority"][k])
+        learner.on_episodes(k)
+        after_update(learner, batch, k)
+    for which, network in {"after": learner.online, "copied": learner.target}.items():
+        check_weights(which, network, published.translate(published.unpack(fixture, which)))
+    return learner
+
+
+def check_weights(name: str, network: torch.nn.Module, wanted: published.Weights) -> None:
+    assert network.state_dict().keys() == wanted.keys()
+    for key, value in wanted.items():
+        check(f"{name} {key}", network.state_dict()[key], value.numpy())
+
+
+def check_values(learner, batch, wanted: np.ndarray) -> None:
+    """Compare Q_i [B, T+1, N, A] at all steps that are real."""
+    seq = make_sequence(batch, agent_id=learner._agent_id)
+    with torch.no_grad():
+        actual = learner.online.unroll(seq, torch.Generator()).q.transpose(0, 1).numpy()
+    for b, n in enumerate(batch.length):
+        check("Q_i", actual[b, : n + 1], wanted[b, : n + 1])
+
+
+def check_q_tot(learner, batch, wanted: np.ndarray) -> None:
+    seq = make_sequence(batch, agent_id=learner._agent_id)
+    with torch.no_grad():
+        q_tot = learner.online.taken(learner.online.unroll(seq, torch.Generator()), seq).q_tot
+    real = batch.filled.numpy()
+    check("Q_tot", q_tot.T.numpy()[real], wanted[real])
+
+
+def recall(fixture: Arrays, k: int, config: RunConfig) -> IncentiveInputs:
+    """Weigh what EMU's memory recalled at update k by our rules."""
+    read = {name: fixture[f"recalled/{name}"][k] for name in ("h", "n_call", "n_xi", "xi", "hit")}
+    found = Recall(read["h"], read["n_call"], read["n_xi"], read["xi"] > 0, read["hit"] > 0)
+    terminated = published.read_batches(fixture)[k % len(fixture["length"])].ends
+    h, rho = weigh_successors(found, terminated, config.incentive)
+    return IncentiveInputs(torch.from_numpy(h), torch.from_numpy(rho), torch.from_numpy(found.hit))
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_updates_equal_the_published_ones(name):
+    check_updates(published.read(name), CASES[name])
+
+
+def test_the_fixtures_hold_two_target_copies_and_a_clipped_gradient():
+    fixture = published.read("qplex")
+    learner = published.load_learner(fixture, CASES["qplex"])
+    assert [k for k in range(len(fixture["loss"])) if learner.on_episodes(k)] == [3, 6, 9]
+    assert fixture["grad_norm"].max() > learner._config.train.grad_clip > fixture["grad_norm"].min()
+    assert not fixture["terminated"].all(), "one episode is bootstrapped past its end"
+    assert published.read("qplex_padded")["length"].min() == 1
+
+
+@pytest.mark.parametrize("name", ["qplex", "cds"])
+def test_greedy_actions_equal_the_published_ones(name):
+    fixture = published.read(name)
+    config = CASES.get(name, CDS)
+    learner = make_learner(config, INFO, device="cpu", seed=0)
+    assert isinstance(learner, ValueLearner)
+    learner.online.load_state_dict(published.translate(published.unpack(fixture, "after")))
+    learner.begin(len(fixture["greedy"]))
+    rng = np.random.default_rng(0)
+    for t in range(fixture["greedy"].shape[1]):
+        obs, avail = fixture["obs"][0, :, t].astype(np.float32), fixture["avail"][0, :, t]
+        np.testing.assert_array_equal(learner.act(obs, avail, epsilon=0.0, rng=rng), fixture["greedy"][:, t])
+
+
+# ---- CDS ----
+
+
+def widen_l1(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Average the private values over all steps that were unrolled, as published."""
+
+    def every_step(self: ValueBackbone, unrolled):
+        mean = self._l1 * self.agent.private(unrolled.hidden).abs().mean()
+        return mean.expand(unrolled.hidden.shape[0] - 1, unrolled.hidden.shape[1])
+
+    monkeypatch.setattr(ValueBackbone, "_private_l1", every_step)
+
+
+def test_updates_of_cds_equal_the_published_ones(monkeypatch):
+    widen_l1(monkeypatch)
+    check_updates(published.read("cds"), CDS)
+
+
+def test_the_l1_term_is_the_published_one_without_the_last_step():
+    fixture = published.read("cds")
+    learner = published.load_learner(fixture, CDS)
+    seq = make_sequence(published.read_batches(fixture)[0], agent_id=False)
+    with torch.no_grad():
+        unrolled = learner.online.unroll(seq, torch.Generator())
+        private = learner.online.agent.private(unrolled.hidden).transpose(0, 1)
+        ours = learner.online._private_l1(unrolled)
+    check("private values", private, fixture["private"])
+    check("L1", ours.T, 0.1 * np.abs(fixture["private"][:, :-1]).mean((-1, -2)))
+
+
+def test_rewards_of_cds_equal_the_published_ones_before_and_after_its_predictors_learned(monkeypatch):
+    """Rewards come from target copies: those of update 4 on depend on every weight of the trained predictors.
+
+    All 84 rows of a batch are one chunk there and here, so that the order of chunks plays no part.
+    """
+    widen_l1(monkeypatch)
+    fixture = published.read("cds")
+    learner, batches = published.load_learner(fixture, CDS), published.read_batches(fixture)
+    (part,) = learner._intrinsic
+    assert isinstance(part, Diversity)
+    for k, wanted in enumerate(fixture["intrinsic"]):  # [B, N, T], before cds.beta and the mean over agents
+        batch, env_step = batches[k % len(batches)], T_ENV + k * T_ENV_STEP
+        seq = make_sequence(batch, agent_id=False)
+        with torch.no_grad():
+            reward = part.reward(seq, learner.online.unroll(seq, torch.Generator()), env_step=env_step)
+        check(f"reward at update {k}", reward.T, 0.1 * wanted.mean(1))
+        learner.update(batch, None, env_step=env_step)
+        learner.on_episodes(k)
+    assert np.abs(fixture["intrinsic"][2]).max() > 0.0
+    assert not fixture["intrinsic"][6:].any(), "annealed away by then"
+
+
+def learn_once(learner: ValueLearner, batch: Batch, k: int) -> None:
+    """Train the predictors as after sixteen episodes: 25 passes over a batch that is one chunk."""
+    if k != PREDICTORS_LEARN_AFTER:
+        return
+    (part,) = learner._intrinsic
+    part.on_episodes(16)
+    seq = make_sequence(batch, agent_id=False)
+    with torch.no_grad():
+        unrolled = learner.online.unroll(seq, torch.Generator())
+    part.train(seq, unrolled, env_step=0, generator=torch.Generator())
+
+
+@pytest.mark.parametrize("mixer", ["qplex", "qmix"])
+def test_updates_of_cds_on_football_equal_the_published_ones(mixer):
+    """Their L1 term is masked as ours is, so nothing is widened; intrinsic rewards enter every target compared.
+
+    P averages over histories there. The predictors train on a batch of the test's choice, targets are copied after
+    update 3, so that the targets of the last two depend on them.
+    """
+    fixture = published.read(f"cds_football_{mixer}")
+    check_updates(fixture, FOOTBALL_CDS[mixer], published.FOOTBALL, learn_once)
+    with pytest.raises(AssertionError):
+        check_updates(fixture, FOOTBALL_CDS[mixer], published.FOOTBALL)  # predictors that never learned
+
+
+@pytest.mark.parametrize("mixture", ["heads", "agents"])
+def test_another_mixture_of_policies_is_noticed(mixture):
+    config = FOOTBALL_CDS["qmix"]
+    other = config.model_copy(update={"cds": config.cds.model_copy(update={"policy_mixture": mixture})})
+    with pytest.raises(AssertionError):
+        check_updates(published.read("cds_football_qmix"), other, published.FOOTBALL, learn_once)
+
+
+# ---- EMU's curiosity, which is EMC's ----
+
+
+def test_updates_with_curiosity_equal_the_published_ones():
+    learner = check_updates(published.read("emu_curiosity"), CURIOUS)
+    (part,) = learner._intrinsic
+    assert isinstance(part, Curiosity)
+    after, copied = (published.unpack(published.read("emu_curiosity"), which) for which in ("after", "copied"))
+    wanted = {"vdn": (part._online, after), "predictor": (part._predictor, after)}
+    for which, (network, weights) in wanted.items():
+        check_weights(which, network, published.translate_agent(weights, which))
+    check_weights("target", part._target, published.translate_agent(copied, "vdn"))
+    check_weights("soft copy", part._soft, published.translate_agent(copied, "predictor"))
+
+
+def test_rewards_of_curiosity_equal_the_published_ones():
+    fixture = published.read("emu_curiosity")
+    learner, batches = published.load_learner(fixture, CURIOUS), published.read_batches(fixture)
+    (part,) = learner._intrinsic
+    for k, wanted in enumerate(fixture["intrinsic"]):
+        batch = batches[k % len(batches)]
+        seq = make_sequence(batch, agent_id=True)
+        part.prepare(seq)
+        with torch.no_grad():
+            reward = part.reward(seq, learner.online.unroll(seq, torch.Generator()), env_step=0)
+        check(f"reward at update {k}", (reward * seq.mask).T, wanted)
+        learner.update(batch, None, env_step=0)
+        learner.on_episodes(k)
+
+
+# ---- EMU's incentive ----
+
+
+def test_updates_with_the_incentive_of_emu_equal_the_published_ones():
+    check_updates(published.read("emu"), EMU)
+
+
+def test_incentives_equal_the_published_ones_and_ours_are_masked_where_an_episode_ends():
+    fixture = published.read("emu")
+    learner, batches = published.load_learner(fixture, EMU), published.read_batches(fixture)
+    for k, eta in enumerate(fixture["eta"]):
+        batch = batches[k % len(batches)]
+        seq = make_sequence(batch, agent_id=True)
+        with torch.no_grad():
+            following = learner._following(learner.online.unroll(seq, learner._generator), seq)
+        real = batch.filled.numpy()
+        gained = learner._incentive(seq, following, recall(fixture, k, EMU))
+        assert gained is not None
+        check("r_p", gained.r_p.T.numpy()[real], 0.99 * eta[real])
+        masked_config = EMU.model_copy(update={"incentive": EMU.incentive.model_copy(update={"mask_terminal": True})})
+        learner._config = masked_config
+        masked = learner._incentive(seq, following, recall(fixture, k, masked_config))
+        assert masked is not None
+        check("masked r_p", masked.r_p.T.numpy()[real], (0.99 * eta * ~batch.ends)[real])
+        learner._config = EMU
+        learner.update(batch, recall(fixture, k, EMU), env_step=T_ENV)
+    ends = published.read_batches(fixture)[0].ends & published.read_batches(fixture)[0].filled.numpy()
+    assert fixture["eta"][0][ends].max() > 0.1, "the fixture has an incentive that only a mask removes"
+    assert (fixture["eta"][0] == 0.0).any()
+    assert (fixture["recalled/h"][0] < 0.0).any()
+
+
+def test_the_success_ratio_equals_the_published_one():
+    fixture = published.read("emu")
+    for k, rho in enumerate(fixture["recalled/rho"]):
+        check("rho", recall(fixture, k, EMU).rho_next, rho)
+
+
+# ---- a changed fixture is noticed ----
+
+
+@pytest.mark.parametrize("which", ["loss", "grad_norm", "q_tot", "target", "q_first", "q_last", "after", "copied"])
+def test_one_changed_published_value_is_noticed(which):
+    fixture = published.read("qplex")
+    flat = fixture[which].reshape(-1)
+    flat[flat.size // 2] += 1e-9 * max(1.0, abs(flat[flat.size // 2]))
+    with pytest.raises(AssertionError):
+        check_updates(fixture, CASES["qplex"])
+
+
+@pytest.mark.parametrize("name", ["qplex", "qmix"])
+def test_one_changed_weight_is_noticed(name):
+    fixture = published.read(name)
+    sizes = [int(np.prod([int(n) for n in str(line).split(" ")[1].split("x")])) for line in fixture["names"]]
+    for last in np.cumsum(sizes) - 1:  # one of every tensor
+        changed = fixture | {"before": fixture["before"].copy()}
+        changed["before"][last] = np.nextafter(changed["before"][last], np.float16(9.0))
+        with pytest.raises(AssertionError):
+            check_updates(changed, CASES[name])
+
+
+def test_one_changed_weight_of_a_predictor_is_noticed(monkeypatch):
+    widen_l1(monkeypatch)
+    fixture = published.read("cds")
+    fixture["before"][-3] += np.float16(1 / 16)
+    with pytest.raises(AssertionError):
+        check_updates(fixture, CDS)
+
+
+def test_one_changed_recall_is_noticed():
+    fixture = published.read("emu")
+    fixture["recalled/n_xi"][1, 0, 0] += 1
+    with pytest.raises(AssertionError):
+        check_updates(fixture, EMU)
+
+
+def test_a_configuration_that_is_not_the_published_one_is_noticed():
+    with pytest.raises(AssertionError):
+        check_updates(published.read("qplex"), make_settings("qplex", qplex={"attend_reg": 2e-3}))

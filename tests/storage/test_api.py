@@ -1,0 +1,289 @@
+"""The Python door: frames with the tables' columns, without the app, torch or Streamlit; its examples run."""
+
+import doctest
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from sqlalchemy import select, update
+
+import storage
+from emtc_core.errors import ConfigError, RunNotFoundError, StorageError
+from storage import api, open_database
+from storage.engine import Database
+from storage.maintenance.thin import Thinning, thin_run
+from storage.models import Run, Transition
+from storage.queries.tables import TABLE_NAMES, Part, choose_fields, read_parts
+from storage.runs.changes import create_run
+from tests.storage.records import CONFIG, record_everything
+
+ROOT = Path(__file__).parent.parent.parent
+RUN = "k3f9aaaa"
+RECORDED = {  # section 4 of the design, without blobs
+    "transitions": "run_id env_step episode t reward h h_next delta_mem beta tau slot next_slot",
+    "episodes": "run_id episode first_env_step length episode_return won epsilon",
+    "evaluations": "run_id env_step episodes wins win_rate return_mean return_std length_mean distinct "
+    "robust_win_rate robust_distinct",
+    "metrics": "run_id env_step name value",
+}
+
+
+def fill(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("storage.runs.changes._new_id", lambda connection: RUN)
+    config = CONFIG | {"gate": CONFIG["gate"] | {"enabled": True}, "preset": "paper"}
+    create_run(db, config, target_steps=30, versions={"emtc-lab": "0.1.0"})
+    record_everything(db, RUN)
+    with db.transaction() as connection:
+        connection.execute(update(Run).where(Run.id == RUN).values(status="finished", win_rate=0.75))
+
+
+@pytest.fixture
+def filled(db: Database, monkeypatch: pytest.MonkeyPatch) -> api.OpenDatabase:
+    fill(db, monkeypatch)
+    return open_database(db.url)
+
+
+@pytest.fixture
+def here(ready_sqlite_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[api.OpenDatabase]:
+    """The database of the examples, at runs/emtc.db under the working directory."""
+    (tmp_path / "runs").mkdir()
+    place = tmp_path / "runs" / "emtc.db"
+    Path(ready_sqlite_url.removeprefix("sqlite:///")).rename(place)
+    with open_database(place, read_only=False) as db:
+        fill(db, monkeypatch)
+    monkeypatch.chdir(tmp_path)
+    with open_database("runs/emtc.db") as db:
+        yield db
+
+
+def examples() -> list[doctest.DocTest]:
+    found = doctest.DocTestFinder(exclude_empty=True).find(api, globs={})
+    return [each for each in found if each.examples]
+
+
+def test_every_question_has_an_example() -> None:
+    shown = {each.name.rpartition(".")[2] for each in examples()}
+    asked = {name for kind in (api.OpenDatabase, api.RecordedRun) for name in vars(kind) if not name.startswith("_")}
+    dataclass_fields = {"id", "row", "db"}
+    assert asked - dataclass_fields <= shown
+
+
+@pytest.mark.parametrize("example", examples(), ids=lambda each: each.name.removeprefix("storage.api."))
+def test_the_examples_run_as_written(here: api.OpenDatabase, example: doctest.DocTest, capsys) -> None:
+    example.globs.update({"open_database": open_database, "db": here, "run": here.run(RUN), "np": np, "pd": pd})
+    runner = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS)
+    result = runner.run(example, clear_globs=False)
+    assert result.failed == 0, capsys.readouterr().out
+
+
+def test_the_readme_code_runs(here: api.OpenDatabase) -> None:
+    readme = (ROOT / "README.md").read_text()
+    section = re.search(r"^## In a notebook\n(.*?)(?=^## )", readme, re.MULTILINE | re.DOTALL)
+    assert section, "README has a section 'In a notebook'"
+    names: dict = {}
+    blocks = re.findall(r"```python\n(.*?)```", section[1], re.DOTALL)
+    assert blocks
+    for block in blocks:
+        exec(compile(block, "README.md", "exec"), names)
+    assert len(names["steps"]) == 30
+
+
+_IMPORT_ALONE = """
+import sys
+class Wall:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in sys.argv[2].split():
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+sys.meta_path.insert(0, Wall())
+from storage import open_database
+db = open_database(sys.argv[1])
+run = db.run(db.runs("map=3m")["id"][0])
+assert len(run.transitions()) == 30
+assert len(run.snapshot()) == 30
+assert len(run.trajectory(1)) == 11
+assert not {"torch", "streamlit", "app", "pages"} & {name.partition(".")[0] for name in sys.modules}
+try:
+    run.figure("gate-dynamics")
+except Exception as reason:
+    print(f"{type(reason).__name__}: {reason}")
+"""
+
+
+_UNNEEDED = (
+    "torch streamlit app pages plotly alembic array_api_compat markdown_it matplotlib numba openTSNE orjson rich scipy "
+    "sklearn typer umap pyarrow"
+)
+"""All but numpy, pandas, platformdirs, psutil, pydantic, sqlalchemy and zstandard, which a kernel needs to read."""
+
+
+def test_the_door_stands_without_app_torch_and_streamlit(here: api.OpenDatabase) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", _IMPORT_ALONE, "runs/emtc.db", _UNNEEDED],
+        capture_output=True,
+        text=True,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert done.stdout.startswith("StorageError: Figures are drawn by EMTC Lab's app. Install it with: pip install")
+
+
+_BESIDE_A_STRANGER = """
+import sys
+from emtc_core.errors import ConfigError
+from storage import open_database
+{before}
+with open_database("runs/emtc.db") as db:
+    assert db.figure("gate-dynamics", [db.runs()["id"][0]]).data
+    try:
+        db.figure("no-such-figure")
+    except ConfigError as error:
+        assert "A figure is one of" in str(error)
+import app
+assert app.mine == "my own script", app
+assert [name for name in sys.modules if name.startswith("app.")] == []
+print("drawn")
+"""
+
+
+@pytest.mark.parametrize("before", ["", "import app"], ids=["later", "before"])
+def test_a_script_called_app_beside_the_notebook_hides_no_figure_and_stays_itself(
+    here: api.OpenDatabase, tmp_path: Path, before: str
+) -> None:
+    (tmp_path / "app.py").write_text('mine = "my own script"\n')
+    done = subprocess.run(
+        [sys.executable, "-c", _BESIDE_A_STRANGER.format(before=before)],
+        capture_output=True,
+        text=True,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert done.stdout == "drawn\n"
+
+
+def test_strange_names_of_the_package_are_no_names() -> None:
+    with pytest.raises(AttributeError, match="nothing_like_it"):
+        _ = storage.nothing_like_it
+
+
+@pytest.mark.parametrize("table", TABLE_NAMES)
+def test_frames_and_arrow_hold_every_stored_value(filled: api.OpenDatabase, table) -> None:
+    pytest.importorskip("pyarrow")
+    run = filled.run(RUN)
+    expected = RECORDED.get(table, " ".join(field.name for field in choose_fields("gate"))).split()
+    frames = list(run.chunks(table, rows=7))
+    whole = pd.concat(frames, ignore_index=True)
+    assert list(whole.columns) == expected
+    assert {str(frame.dtypes.tolist()) for frame in frames} == {str(whole.dtypes.tolist())}, "one type in every part"
+    read = run.arrow(table, rows=7).read_all()
+    assert read.column_names == expected
+    pd.testing.assert_frame_equal(whole, run._frame(table, None, 0))
+    for name in expected:
+        assert read[name].to_pylist() == [None if pd.isna(value) else value for value in whole[name].tolist()]
+
+
+def test_transitions_are_the_stored_rows(filled: api.OpenDatabase) -> None:
+    with filled.read() as connection:
+        stored = connection.execute(select(Transition.__table__).order_by(Transition.env_step)).all()
+    frame = filled.run(RUN).transitions()
+    assert frame["env_step"].tolist() == list(range(1, 31))
+    for name in ("reward", "h", "delta_mem", "beta", "tau", "slot"):
+        wanted = [getattr(row, name) for row in stored]
+        assert [None if pd.isna(value) else value for value in frame[name].tolist()] == wanted, name
+    assert frame["h"].isna().any(), "a miss is missing"
+
+
+def test_parts_meet_without_gap_or_overlap(filled: api.OpenDatabase) -> None:
+    for rows in (1, 3, 10, 15, 30, 31):
+        parts = list(read_parts(filled, "transitions", RUN, columns=["env_step"], since=4, rows=rows))
+        assert [step for part in parts for (step,) in part.rows] == list(range(5, 31))
+        assert all(len(part.rows) <= rows for part in parts)
+
+
+def test_metrics_of_some_names_and_of_all(filled: api.OpenDatabase) -> None:
+    run = filled.run(RUN)
+    every = run.metrics()
+    assert len(run.metrics("train/loss")) == 1
+    assert set(run.metrics(["train/loss"])["name"]) == {"train/loss"}
+    assert run.metrics("no/such").empty
+    assert run.metrics(since=30).empty
+    pd.testing.assert_frame_equal(every, pd.concat(list(run.chunks("metrics", rows=1)), ignore_index=True))
+
+
+def test_a_trajectory_can_be_asked_for_as_it_is_stored(filled: api.OpenDatabase) -> None:
+    blobs = filled.run(RUN).episodes(["episode", "trajectory"])
+    assert all(isinstance(blob, bytes) and blob.startswith(b"EMTC") for blob in blobs["trajectory"])
+
+
+def test_a_greedy_episode_has_no_verdicts(filled: api.OpenDatabase) -> None:
+    steps = filled.run(RUN).trajectory(0, env_step=30)
+    assert steps["delta_mem"].isna().all()
+    assert np.stack(steps["action"][:-1]).shape == (10, 3)
+
+
+def test_runs_tell_what_they_are_and_no_secret(filled: api.OpenDatabase) -> None:
+    frame = filled.runs()
+    assert {"id", "name", "config", "versions", "tags", "error", "sweep_id", "heartbeat_at"} <= set(frame.columns)
+    assert not {"owner_token", "launch_token"} & set(frame.columns)
+    assert frame["config"][0]["gate"]["enabled"] is True
+    assert filled.runs(["gate.enabled=true", "win_rate>0.7"])["id"].tolist() == [RUN]
+    assert filled.runs("no-such-word").empty
+    assert filled.runs("no-such-word").dtypes["env_steps"] == "int64"
+    assert filled.runs(archived=True).empty
+
+
+@pytest.mark.parametrize(
+    ("ask", "error", "words"),
+    [
+        (lambda db: db.run("zzzz"), RunNotFoundError, "No run starts with"),
+        (lambda db: db.runs("gate.enable=1"), ConfigError, "gate.enable"),
+        (lambda db: db.run(RUN).transitions(["delta"]), ConfigError, "transitions has the columns run_id, env_step"),
+        (lambda db: db.run(RUN).transitions(since=-1), ConfigError, "count from 0"),
+        (lambda db: list(db.run(RUN).chunks("runs")), ConfigError, "A raw table is one of"),
+        (lambda db: db.run(RUN).snapshot(29), StorageError, "no snapshot at or before env step 29; there are: 30"),
+        (lambda db: db.figure("pie"), ConfigError, "A figure is one of"),
+        (lambda db: db.figure("learning-curves", colour="h"), ConfigError, "got 'colour'"),
+        (lambda db: db.transaction().__enter__(), StorageError, "was opened for reading only"),
+    ],
+)
+def test_a_wrong_question_is_answered_in_one_sentence(here: api.OpenDatabase, ask, error, words: str) -> None:
+    with pytest.raises(error, match=re.escape(words)) as told:
+        ask(here)
+    assert "\n" not in str(told.value)
+
+
+def test_a_thinned_run_says_so(here: api.OpenDatabase) -> None:
+    with open_database("runs/emtc.db", read_only=False) as db:
+        thin_run(db, RUN, Thinning(transitions=True))
+    with pytest.raises(StorageError, match="thinned away or left out of a bundle"):
+        here.run(RUN).transitions()
+
+
+def test_a_foreign_value_in_a_column_is_one_sentence() -> None:
+    pytest.importorskip("pyarrow")
+    part = Part(choose_fields("transitions", ["delta_mem"]), [("evil",)])
+    for read in (part.to_frame, part.to_arrow):
+        with pytest.raises(StorageError, match="'evil' in a column delta_mem"):
+            read()
+
+
+def test_a_missing_database_is_not_made(tmp_path: Path) -> None:
+    with pytest.raises(StorageError, match="There is no database"):
+        open_database(tmp_path / "none.db")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_older_database_is_refused_and_left_alone(tmp_path: Path) -> None:
+    old = tmp_path / "old.db"
+    old.write_bytes((ROOT / "tests" / "assets" / "schema_0003.db").read_bytes())
+    before = old.read_bytes()
+    with pytest.raises(StorageError, match=r"is of an older version.*emtc db upgrade"):
+        open_database(old)
+    assert old.read_bytes() == before

@@ -1,0 +1,145 @@
+"""The shelf: bundles that are open beside one's own runs, and what taking them in would add."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from sqlalchemy import func, select
+
+from emtc_core.errors import StorageError
+from storage.bundles.bundle_cache import cache_bundle, clean_name, find_bundle, is_cached, list_bundles, remove_bundle
+from storage.bundles.contents import THIN, WHOLE
+from storage.bundles.import_bundle import import_opened, plan_import
+from storage.bundles.read import peek
+from storage.bundles.write import write_bundle
+from storage.engine import Database, open_database
+from storage.models import Run, Transition
+from storage.runs.labels import tag_runs
+from storage.runs.rows import find_run
+from tests.storage.test_bundles import HARMS, MADE_BY, fill, make_bundle, rows, study_of
+
+Theirs = tuple[Database, list[str], Path]
+
+
+@pytest.fixture
+def theirs(tmp_path: Path) -> Theirs:
+    db = open_database(f"sqlite:///{tmp_path / 'theirs.db'}")
+    ids = [fill(db), fill(db)]
+    write_bundle(db, ids, tmp_path / "study.emtc", WHOLE, made_by=MADE_BY)
+    return db, ids, tmp_path / "study.emtc"
+
+
+def test_what_was_opened_is_listed_until_it_is_put_away(theirs: Theirs, tmp_path: Path) -> None:
+    cache = tmp_path / "cache"
+    assert list_bundles(cache=cache) == []
+    bundle = cache_bundle(theirs[2], cache=cache)
+    assert list_bundles(cache=cache) == [bundle]
+    assert find_bundle(bundle.key, cache=cache) == bundle
+    assert find_bundle("../../x", cache=cache) is None
+    assert (bundle.name, bundle.made_by, bundle.packed_bytes) == ("study.emtc", MADE_BY, theirs[2].stat().st_size)
+    assert "every transition" in bundle.contents
+    assert is_cached(bundle.url, cache=cache)
+    assert not is_cached(theirs[0].url, cache=cache)
+    remove_bundle(bundle)
+    assert list_bundles(cache=cache) == []
+    assert list(cache.iterdir()) == []
+    assert theirs[2].is_file(), "the file itself stays"
+
+
+def test_a_bundle_says_what_it_holds_before_it_is_unpacked(theirs: Theirs) -> None:
+    assert {run["id"] for run in peek(theirs[2]).runs} == set(theirs[1])
+
+
+def test_two_files_of_one_name_are_told_apart(theirs: Theirs, tmp_path: Path) -> None:
+    cache = tmp_path / "cache"
+    cache_bundle(theirs[2], cache=cache)
+    write_bundle(theirs[0], theirs[1][:1], tmp_path / "other.emtc", THIN, made_by=MADE_BY)
+    second = cache_bundle(tmp_path / "other.emtc", name="study.emtc", cache=cache)
+    names = {each.name for each in list_bundles(cache=cache)}
+    assert len(names) == 2
+    assert f"study.emtc ({second.key[:6]})" in names
+
+
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [
+        ("study.emtc", "study.emtc"),
+        ("/a/b/étude 2.emtc", "étude 2.emtc"),
+        ("<img src=x onerror=alert(1)>.emtc", "_img src_x onerror_alert(1)_.emtc"),
+        ("a\n`b`,c\u202e.emtc", "a__b__c_.emtc"),
+        ("x" * 200 + ".emtc", "x" * 40 + "...emtc"),
+        ("", "a bundle"),
+    ],
+)
+def test_a_name_is_harmless_wherever_it_is_shown(name: str, shown: str) -> None:
+    assert clean_name(name) == shown
+    assert clean_name(shown) == shown
+
+
+def test_what_a_manifest_claims_is_text_or_nothing(theirs: Theirs, tmp_path: Path) -> None:
+    facts = {"made_by": "x" * 5000, "made_at": ["<script>"], "contents": {"transitions": "<b>", "snapshots": True}}
+    make_bundle(tmp_path / "s.emtc", study_of(theirs[2]), facts=facts)
+    bundle = cache_bundle(tmp_path / "s.emtc", cache=tmp_path / "cache")
+    assert (bundle.made_by, bundle.made_at, bundle.contents) == ("", "", ("memory snapshots",))
+
+
+def test_a_note_that_somebody_broke_hides_nothing(theirs: Theirs, tmp_path: Path) -> None:
+    bundle = cache_bundle(theirs[2], cache=tmp_path / "cache")
+    for text in ("{", "[]", json.dumps({"name": 7, "contents": [3], "packed_bytes": "x"})):
+        bundle.study.with_suffix(".json").write_text(text)
+        (found,) = list_bundles(cache=tmp_path / "cache")
+        assert found.key == bundle.key
+
+
+@pytest.mark.filterwarnings("ignore:Duplicate name")
+@pytest.mark.parametrize("harm", ["a bomb", "altered", "a trigger", "cut", "slip"])
+def test_nothing_of_a_harmed_bundle_comes_onto_the_shelf(theirs: Theirs, tmp_path: Path, harm: str) -> None:
+    study, (do, words) = study_of(theirs[2]), HARMS[harm]
+    done = do(study, tmp_path)
+    assert isinstance(done, dict)
+    make_bundle(tmp_path / "s.emtc", done.pop("study", study), **done)
+    with pytest.raises(StorageError, match=words.replace("(", r"\(")):
+        cache_bundle(tmp_path / "s.emtc", cache=tmp_path / "cache")
+    assert list((tmp_path / "cache").iterdir()) == []
+
+
+def test_an_import_says_first_what_it_would_add(db: Database, theirs: Theirs, tmp_path: Path) -> None:
+    bundle, own = cache_bundle(theirs[2], cache=tmp_path / "cache"), db
+    plan = plan_import(own, bundle)
+    assert set(plan.new) == set(theirs[1])
+    assert (plan.here, plan.rows["transitions"], plan.rows["episodes"]) == ((), 60, 6)
+    assert str(plan).startswith("2 runs: 60 transitions, 6 episodes")
+    with own.read() as connection:
+        assert connection.execute(select(func.count()).select_from(Run)).scalar_one() == 0
+    assert import_opened(own, bundle, plan.new) == list(plan.new)
+    with own.read() as connection:
+        assert connection.execute(select(func.count()).select_from(Transition)).scalar_one() == 60
+    again = plan_import(own, bundle)
+    assert (again.new, set(again.here)) == ((), set(theirs[1]))
+    assert "all of its runs are here already" in str(again)
+
+
+def test_an_import_leaves_what_is_here_and_marks_what_comes(theirs: Theirs, tmp_path: Path) -> None:
+    bundle = cache_bundle(theirs[2], cache=tmp_path / "cache")
+    own = open_database(f"sqlite:///{tmp_path / 'own.db'}")
+    first, second = plan_import(own, bundle).new
+    import_opened(own, bundle, [first])
+    tag_runs(own, [first], add=["mine"])
+    plan = plan_import(own, bundle)
+    assert (plan.new, plan.here) == ((second,), (first,))
+    with pytest.raises(StorageError, match=f"are here already: {first}"):
+        import_opened(own, bundle, [first, second])
+    assert import_opened(own, bundle, plan.new) == [second]
+    assert find_run(own, first).tags == ["from study.emtc", "mine"]
+    assert find_run(own, second).tags == ["from study.emtc"]
+    assert rows(own, "transitions", second) == rows(theirs[0], "transitions", second)
+
+
+def test_a_bundle_of_two_with_one_name_keeps_a_tag_that_is_one(theirs: Theirs, tmp_path: Path) -> None:
+    bundle = cache_bundle(theirs[2], name="x" * 200 + ".emtc", cache=tmp_path / "cache")
+    named = replace(bundle, name=f"{bundle.name} ({bundle.key[:6]})")
+    own = open_database(f"sqlite:///{tmp_path / 'own.db'}")
+    (run_id, *_) = import_opened(own, named, plan_import(own, named).new)
+    tag_runs(own, [run_id], add=["mine"])
+    assert len(find_run(own, run_id).tags) == 2

@@ -1,0 +1,275 @@
+"""Care for a database: sizes that are close, thinning that keeps curves, a vacuum, a copy while others write."""
+
+import sqlite3
+import stat
+import threading
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from sqlalchemy import func, select, update
+
+from emtc_core.errors import RunStateError, StorageError
+from storage.engine import Database, open_database
+from storage.files.places import run_folder
+from storage.maintenance.check_database import check_database
+from storage.maintenance.check_run import check_run
+from storage.maintenance.sizes import measure
+from storage.maintenance.thin import Gone, Thinning, count_thinning, thin_run
+from storage.maintenance.upkeep import back_up_now, list_at_work, vacuum
+from storage.models import EpisodeRow, Run, SnapshotRow, Transition
+from storage.queries.curves import evaluations
+from storage.queries.episodes import get_trajectory, list_episodes
+from storage.queries.gate import gate_chart
+from storage.recording.recorder import DatabaseRecorder
+from storage.runs import removal
+from storage.runs.changes import create_run, finish_run, start_run
+from storage.runs.rewind import why_not_resume_at
+from tests.storage.records import CONFIG, ME, make_evaluation, make_snapshot, record_episodes, record_everything
+
+ALL = Thinning(trajectories=True, transitions=True, checkpoints=True, snapshots_every=2)
+
+
+@pytest.fixture
+def ended(db: Database, run_id: str) -> str:
+    """A finished run of 120 steps with three snapshots and two checkpoints."""
+    start_run(db, run_id, **ME)
+    recorder = DatabaseRecorder(db, run_id)
+    for last in (4, 8, 12):
+        record_episodes(recorder, 4, start=last - 3)
+        recorder.record_snapshot(make_snapshot(last * 10, last))
+    recorder.record_evaluation(make_evaluation(120))
+    recorder.close()
+    finish_run(db, run_id, "finished")
+    folder = run_folder(db, run_id)
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in ("checkpoint-000000000040.pt", "checkpoint-000000000120.pt", "log.txt"):
+        (folder / name).write_bytes(b"x" * 1000)
+    return run_id
+
+
+def count(db: Database, table: type) -> int:
+    with db.read() as connection:
+        return connection.execute(select(func.count()).select_from(table)).scalar_one()
+
+
+def test_sizes_name_each_run_and_kind(db: Database, ended: str) -> None:
+    create_run(db, CONFIG, target_steps=10, versions={}, name="empty")
+    (run_folder(db, ended).parent / "gone1234").mkdir()
+    (run_folder(db, ended).parent / "gone1234" / "checkpoint-1.pt").write_bytes(b"x" * 77)
+    sizes = measure(db)
+    biggest, empty = sizes.runs
+    assert (biggest.run_id, biggest.env_steps, biggest.status) == (ended, 120, "finished")
+    assert (biggest.checkpoints, biggest.other_files, sizes.left_behind) == (2000, 1000, 77)
+    assert min(biggest.transitions, biggest.trajectories, biggest.curves, biggest.playbacks, biggest.snapshots) > 0
+    assert biggest.total == sum(
+        (biggest.transitions, biggest.trajectories, biggest.curves, biggest.playbacks, biggest.snapshots, 3000)
+    )
+    assert empty.total == 0
+    assert sizes.database > 0
+
+
+def test_the_parts_come_close_to_the_whole(ready_sqlite_url: str) -> None:
+    db = open_database(ready_sqlite_url)
+    assert db.path is not None
+    before = db.path.stat().st_size
+    recorder = DatabaseRecorder(db, create_run(db, CONFIG, target_steps=10**6, versions={}))
+    record_episodes(recorder, 400, length=50, state_dim=30)
+    recorder.record_snapshot(make_snapshot(400 * 50, 400, length=50))
+    recorder.close()
+    sizes = measure(db)
+    assert 0.75 < sizes.runs[0].total / (sizes.database - before - _log_bytes(db.path)) < 1.25
+    db.dispose()
+
+
+def _log_bytes(path: Path) -> int:
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("PRAGMA wal_checkpoint(PASSIVE)")
+    return path.with_name(f"{path.name}-wal").stat().st_size
+
+
+def test_what_goes_is_counted_first_and_then_gone(db: Database, ended: str) -> None:
+    counted = count_thinning(db, ended, ALL)
+    assert (counted.trajectories, counted.transitions, counted.snapshots, counted.checkpoints) == (12, 120, 1, 2)
+    assert "12 trajectories, 120 transitions, 1 snapshot, 2 checkpoints (about " in str(counted)
+    assert count(db, Transition) == 120
+    before = measure(db).runs[0].total
+    assert thin_run(db, ended, ALL) == counted
+    assert measure(db).runs[0].total < before
+    assert (count(db, Transition), count(db, SnapshotRow), count(db, EpisodeRow)) == (0, 2, 12)
+    assert [place.name for place in run_folder(db, ended).iterdir()] == ["log.txt"]
+    assert thin_run(db, ended, Thinning(trajectories=True, transitions=True, checkpoints=True)) == Gone()
+
+
+def test_curves_and_invariants_outlive_a_thinning(db: Database, ended: str) -> None:
+    chart, curve = gate_chart(db, ended, points=1), evaluations(db, ended)
+    thin_run(db, ended, ALL)
+    thinned = gate_chart(db, ended, points=1)
+    assert thinned["n"].tolist() == chart["n"].tolist() == [120]
+    assert thinned[["delta_mem_mean", "beta_mean"]].iloc[0].tolist() == pytest.approx(
+        chart[["delta_mem_mean", "beta_mean"]].iloc[0].tolist()
+    )
+    assert evaluations(db, ended).equals(curve)
+    assert len(list_episodes(db, ended)) == 12
+    assert check_run(db, ended) == []
+    assert check_database(db.url, is_allowed=lambda map: True).findings == ()
+
+
+def test_a_thinned_trajectory_is_said_to_be_so(db: Database, ended: str) -> None:
+    thin_run(db, ended, Thinning(trajectories=True))
+    with pytest.raises(StorageError, match="was thinned away"):
+        get_trajectory(db, ended, 3)
+
+
+def test_a_replay_without_its_transitions_has_no_verdicts(db: Database, ended: str) -> None:
+    whole = get_trajectory(db, ended, 3)
+    thin_run(db, ended, Thinning(transitions=True))
+    thinned = get_trajectory(db, ended, 3)
+    assert (thinned.delta_mem, thinned.beta, thinned.tau) == (None, None, None)
+    assert (thinned.state == whole.state).all()
+
+
+def test_a_run_without_its_transitions_does_not_go_on(db: Database, ended: str) -> None:
+    assert why_not_resume_at(db, ended, 40) is None
+    thin_run(db, ended, Thinning(transitions=True))
+    assert "thinned away" in (why_not_resume_at(db, ended, 40) or "")
+
+
+def test_the_last_snapshot_and_every_nth_before_it_stay(db: Database, ended: str) -> None:
+    with db.read() as connection:
+        first, _, last = connection.execute(select(SnapshotRow.id).order_by(SnapshotRow.env_step)).scalars()
+    thin_run(db, ended, Thinning(snapshots_every=2))
+    with db.read() as connection:
+        assert list(connection.execute(select(SnapshotRow.id).order_by(SnapshotRow.env_step)).scalars()) == [
+            first,
+            last,
+        ]
+    thin_run(db, ended, Thinning(snapshots_every=1000))
+    with db.read() as connection:
+        assert list(connection.execute(select(SnapshotRow.id)).scalars()) == [last]
+
+
+@pytest.mark.parametrize("status", ["running", "paused"])
+def test_a_run_at_work_is_left_alone(db: Database, ended: str, status: str) -> None:
+    with db.transaction() as connection:
+        connection.execute(update(Run).values(status=status, heartbeat_at=func.now(), **ME))
+    for act in (count_thinning, thin_run):
+        with pytest.raises(RunStateError, match="can be thinned"):
+            act(db, ended, ALL)
+    assert count(db, Transition) == 120
+    assert list_at_work(db) == [ended]
+    with pytest.raises(RunStateError, match="at work"):
+        vacuum(db)
+
+
+def test_a_thinning_that_was_cut_short_goes_on(db: Database, ended: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("storage.maintenance.thin._STEPS_AT_ONCE", 50)
+    with db.transaction() as connection:  # as after the first of three transactions
+        connection.exec_driver_sql("delete from transitions where env_step <= 50")
+    assert gate_chart(db, ended, points=1)["n"].tolist() == [120]
+    assert check_run(db, ended) != []
+    thin_run(db, ended, Thinning(transitions=True))
+    assert check_run(db, ended) == []
+
+
+def test_a_thinned_run_can_be_deleted(db: Database, ended: str) -> None:
+    thin_run(db, ended, ALL)
+    removal.remove_run(db, ended)
+    assert count(db, Run) == count(db, EpisodeRow) == 0
+
+
+def test_a_delete_goes_in_bounded_transactions(db: Database, ended: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("storage.runs.removal._DELETE_STEPS", 40)
+    left: list[int] = []
+    begin = Database.transaction
+
+    def watched(self: Database):
+        left.append(count(self, Transition))
+        return begin(self)
+
+    monkeypatch.setattr(Database, "transaction", watched)
+    removal.remove_run(db, ended)
+    assert left == [120, 80, 40]
+
+
+def test_a_vacuum_gives_the_room_back(ready_sqlite_url: str) -> None:
+    db = open_database(ready_sqlite_url)
+    run_id = create_run(db, CONFIG, target_steps=10**5, versions={})
+    recorder = DatabaseRecorder(db, run_id)
+    record_episodes(recorder, 200, length=50, state_dim=30)
+    recorder.close()
+    removal.remove_run(db, run_id)
+    assert measure(db).reusable > 0
+    done = vacuum(db)
+    assert done.after < done.before
+    assert measure(db).reusable == 0
+    db.dispose()
+
+
+@pytest.mark.postgres
+def test_a_server_is_vacuumed_and_not_copied(ready_postgres_url: str) -> None:
+    db = open_database(ready_postgres_url)
+    assert vacuum(db).after > 0
+    with pytest.raises(StorageError, match="pg_dump"):
+        back_up_now(db)
+    db.dispose()
+
+
+def test_a_backup_is_whole_private_and_opens(ready_sqlite_url: str) -> None:
+    db = open_database(ready_sqlite_url)
+    run_id = create_run(db, CONFIG, target_steps=100, versions={})
+    record_everything(db, run_id)
+    place = back_up_now(db)
+    assert stat.S_IMODE(place.stat().st_mode) == 0o600
+    copy = open_database(f"sqlite:///{place}", read_only=True)
+    assert check_run(copy, run_id) == []
+    copy.dispose()
+    assert back_up_now(db) != place or place.exists()
+    db.dispose()
+
+
+def test_a_backup_replaces_nothing(ready_sqlite_url: str, tmp_path: Path) -> None:
+    db = open_database(ready_sqlite_url)
+    kept = tmp_path / "kept.db"
+    kept.write_text("mine")
+    with pytest.raises(StorageError, match="replaces nothing"):
+        back_up_now(db, kept)
+    with pytest.raises(StorageError, match="cannot be written"):
+        back_up_now(db, tmp_path / "nowhere" / "x.db")
+    assert kept.read_text() == "mine"
+    db.dispose()
+
+
+def test_a_backup_ends_although_others_write_without_a_pause(
+    ready_sqlite_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("storage.migrations.backup._PAGES_AT_ONCE", 1)
+    db = open_database(ready_sqlite_url)
+    record_everything(db, create_run(db, CONFIG, target_steps=100, versions={}))
+    stop = threading.Event()
+
+    def write() -> None:
+        while not stop.is_set():
+            create_run(db, CONFIG, target_steps=1, versions={})
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        place = back_up_now(db)
+    finally:
+        stop.set()
+        writer.join()
+    with closing(sqlite3.connect(place)) as copy:
+        assert copy.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+    db.dispose()
+
+
+def test_a_server_that_only_shows_keeps_everything(db: Database, ended: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EMTC_READ_ONLY", "1")
+    shown = open_database(db.url)
+    for act in (lambda: thin_run(shown, ended, ALL), lambda: vacuum(shown), lambda: back_up_now(shown)):
+        with pytest.raises(StorageError, match="EMTC_READ_ONLY=1"):
+            act()
+    assert len(list(run_folder(db, ended).iterdir())) == 3
+    assert count(shown, Transition) == 120
+    shown.dispose()

@@ -1,0 +1,280 @@
+"""A question in SQL reads, within its limits, and nothing else: attacks get a sentence."""
+
+import io
+import json
+import math
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from sqlalchemy import func, select
+
+from emtc_core.errors import StorageError
+from storage.engine import Database, open_database
+from storage.models import Base, Run
+from storage.runs.changes import create_run
+from storage.sql_console import worker
+from storage.sql_console.glossary import EXAMPLES, describe_schema
+from storage.sql_console.question import Answer, ask
+from tests.storage.records import CONFIG, record_everything
+
+WRITES = [
+    "update runs set name = 'x'",
+    "delete from runs",
+    "insert into runs (id) values ('a')",
+    "drop table runs",
+    "create table x (a int)",
+    "create temp table x (a int)",
+    "with gone as (delete from runs returning id) select * from gone",
+    "explain analyze delete from runs",
+    "begin",
+    "vacuum",
+]
+SQLITE_ATTACKS = [
+    "attach '{folder}/other.db' as other",
+    "vacuum into '{folder}/other.db'",
+    "pragma writable_schema = 1",
+    "pragma query_only = 0",
+    "pragma journal_mode = delete",
+    "pragma hard_heap_limit = 0",
+    "select * from pragma_writable_schema",
+    "select load_extension('x')",
+    "select fts3_tokenizer('simple')",
+    "select writefile('{folder}/other.db', 'x')",
+    "create virtual table x using fts5(a)",
+    "update sqlite_master set sql = ''",
+]
+POSTGRES_ATTACKS = [
+    "copy runs to program 'touch {folder}/other.db'",
+    "copy runs to '{folder}/other.db'",
+    "do $$ begin delete from runs; end $$",
+    "select set_config('transaction_read_only', 'off', true)",
+    "select U&\"\\0073et_config\"('role', 'none', true)",
+    "select pg_read_file('/etc/passwd')",
+    "select lo_import('/etc/passwd')",
+    "select nextval('snapshots_id_seq')",
+    "select * from runs for update",
+    "select 1 into x",
+    "select 1; commit; delete from runs",
+    "call x()",
+]
+BOMBS = [
+    "with recursive c(x) as (select 1 union all select x + 1 from c) select sum(x) from c",
+    "with recursive c(x) as (select 1 union all select x + 1 from c) select count(*) from c a, c b",
+]
+HUGE = ["select randomblob(1000000000)", "select zeroblob(900000000)"]
+
+
+@pytest.fixture
+def asked(db: Database) -> Database:
+    record_everything(db, create_run(db, CONFIG, target_steps=100, versions={}))
+    return db
+
+
+def refuse(db: Database, query: str) -> str:
+    with pytest.raises(StorageError) as caught:
+        ask(db, query, seconds=5)
+    assert "\n" not in str(caught.value)
+    with db.read() as connection:
+        assert connection.execute(select(func.count()).select_from(Run)).scalar_one() == 1
+    return str(caught.value)
+
+
+def test_an_answer_holds_names_and_values(asked: Database) -> None:
+    answer = ask(asked, "select algo, seed, win_rate, error from runs")
+    assert (answer.columns, answer.rows, answer.cut) == (
+        ("algo", "seed", "win_rate", "error"), [["emtc-qplex", 7, 0.75, None]], None
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_every_example_is_answered(asked: Database, name: str) -> None:
+    assert ask(asked, EXAMPLES[name]).rows
+
+
+@pytest.mark.parametrize("query", WRITES)
+def test_what_writes_is_refused(asked: Database, query: str) -> None:
+    assert "refused" in refuse(asked, query) or "near" in refuse(asked, query)
+
+
+@pytest.mark.parametrize("attack", SQLITE_ATTACKS)
+def test_a_file_reaches_no_other(ready_sqlite_url: str, tmp_path: Path, attack: str) -> None:
+    db = open_database(ready_sqlite_url)
+    create_run(db, CONFIG, target_steps=100, versions={})
+    refuse(db, attack.format(folder=tmp_path))
+    assert not (tmp_path / "other.db").exists()
+    db.dispose()
+
+
+@pytest.mark.postgres
+@pytest.mark.parametrize("attack", POSTGRES_ATTACKS)
+def test_a_server_does_nothing_else(ready_postgres_url: str, tmp_path: Path, attack: str) -> None:
+    db = open_database(ready_postgres_url)
+    create_run(db, CONFIG, target_steps=100, versions={})
+    refuse(db, attack.format(folder=tmp_path))
+    assert not (tmp_path / "other.db").exists()
+    db.dispose()
+
+
+@pytest.mark.parametrize("query", ["select 1; select 2", "select 1; delete from runs"])
+def test_one_statement_and_no_more(asked: Database, query: str) -> None:
+    assert "one statement" in refuse(asked, query)
+
+
+@pytest.mark.parametrize("query", BOMBS)
+def test_a_question_without_end_is_ended(asked: Database, query: str) -> None:
+    with pytest.raises(StorageError, match=r"more than 0\.5 s"):
+        ask(asked, query, seconds=0.5)
+
+
+def test_rows_without_end_are_cut(asked: Database) -> None:
+    answer = ask(asked, "with recursive c(x) as (select 1 union all select x + 1 from c) select x from c", most_rows=7)
+    assert [row[0] for row in answer.rows] == [1, 2, 3, 4, 5, 6, 7]
+    assert answer.cut == "The first 7 rows; there are more."
+    assert ask(asked, "select id from runs", most_rows=1).cut is None
+
+
+@pytest.mark.parametrize("query", HUGE)
+def test_a_value_beyond_memory_is_refused(ready_sqlite_url: str, query: str) -> None:
+    db = open_database(ready_sqlite_url)
+    with pytest.raises(StorageError, match="more than 512 MB of memory"):
+        ask(db, query)
+    db.dispose()
+
+
+def test_the_reader_is_bounded_by_the_system_too(ready_sqlite_url: str) -> None:
+    asks = (  # by a process of its own, whose only child is the reader
+        "import resource\nfrom storage.sql_console.question import ask\nfrom storage.engine import open_database\n"
+        f"try:\n    ask(open_database({ready_sqlite_url!r}), 'select ' + ', '.join(['randomblob(30000000)'] * 60))\n"
+        "except Exception as error:\n    print(error)\n"
+        "print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)"
+    )
+    done = subprocess.run([sys.executable, "-c", asks], capture_output=True, text=True, check=True)
+    said, kilobytes = done.stdout.splitlines()
+    assert "of memory" in said
+    assert int(kilobytes) < 1_200_000
+
+
+def test_a_step_that_nothing_interrupts_is_killed(ready_sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    db = open_database(ready_sqlite_url)
+    monkeypatch.setattr("storage.sql_console.question._GRACE_S", 0.3)
+    with pytest.raises(StorageError, match="was ended"):
+        ask(db, "select length(printf('%.*c', 400000000, 'x'))", seconds=0.2)
+    db.dispose()
+
+
+def test_much_output_is_cut_by_its_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker, "MOST_BYTES_OUT", 1000)
+    monkeypatch.setattr(sys, "stdout", io.StringIO())
+    assert "The first 9 rows" in (worker._write_rows([["x" * 100]] * 20, 100) or "")
+
+
+def test_values_become_plain() -> None:
+    assert worker.plain(b"\0" * 1234567) == "<1,234,567 bytes>"
+    assert worker.plain("x" * 100_001).endswith("… <100,001 characters>")
+    assert worker.plain({"a": [1]}) == '{"a": [1]}'
+    assert worker.plain(2**70) == str(2**70)
+    assert math.isnan(worker.plain(float("nan")))
+
+
+def test_a_blob_is_told_by_its_size(asked: Database) -> None:
+    answer = ask(asked, "select trajectory from episodes limit 1")
+    assert str(answer.rows[0][0]).endswith("bytes>")
+
+
+def test_no_row_still_has_columns(asked: Database) -> None:
+    answer = ask(asked, "select id, name from runs where seed = 99")
+    assert (answer.columns, answer.rows) == (("id", "name"), [])
+    assert list(answer.frame().columns) == ["id", "name"]
+
+
+@pytest.mark.parametrize(
+    ("query", "fragment"),
+    [
+        ("", "must not be empty"),
+        ("  \n", "must not be empty"),
+        ("selec", "selec|SELEC"),
+        ("select nothing from runs", "nothing"),
+        ("select * from nowhere", "nowhere"),
+        ("-- a remark", "refused|gives no rows"),
+        ("select '\ud800'", "Unicode"),
+        ("select \0", "at most"),
+        ("select '" + "x" * 100_001 + "'", "at most 100,000 characters"),
+    ],
+)
+def test_bad_questions_get_one_sentence(asked: Database, query: str, fragment: str) -> None:
+    with pytest.raises(StorageError, match=fragment) as caught:
+        ask(asked, query)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(("rows", "seconds"), [(0, 1.0), (100_001, 1.0), (1, 0.0), (1, 601.0), (1, math.nan)])
+def test_limits_have_limits(asked: Database, rows: int, seconds: float) -> None:
+    with pytest.raises(StorageError, match="must be"):
+        ask(asked, "select 1", most_rows=rows, seconds=seconds)
+
+
+def test_a_frame_has_one_type_in_each_column_and_distinct_names(tmp_path: Path) -> None:
+    rows = [[1, None, 0.5, "a", True, None], [None, 2, 3, 4, False, None]]
+    frame = Answer(("n", "n", "x", "mixed", "flag", "none"), rows, None, 0.1).frame()
+    assert list(frame.columns) == ["n", "n_2", "x", "mixed", "flag", "none"]
+    assert [str(kind) for kind in frame.dtypes][:3] == ["Int64", "Int64", "float64"]
+    assert frame["mixed"].tolist() == ["a", "4"]
+    frame.to_parquet(tmp_path / "x.parquet")
+    assert pd.read_parquet(tmp_path / "x.parquet")["n"].iloc[0] == 1
+
+
+def test_a_question_is_answered_while_somebody_writes(ready_sqlite_url: str) -> None:
+    db = open_database(ready_sqlite_url)
+    run_id = create_run(db, CONFIG, target_steps=100, versions={})
+    with db.transaction() as connection:
+        connection.exec_driver_sql("update runs set name = 'unseen'")
+        assert ask(db, "select id, name from runs").rows == [[run_id, "emtc-qplex 3m seed 7"]]
+    db.dispose()
+
+
+def test_a_question_too_deep_to_read_is_refused(ready_sqlite_url: str) -> None:
+    db = open_database(ready_sqlite_url)
+    with pytest.raises(StorageError, match=r"stack overflow|expression tree"):
+        ask(db, "select " + "(" * 9000 + "1" + ")" * 9000)
+    db.dispose()
+
+
+def test_a_place_with_strange_letters_is_found(tmp_path: Path) -> None:
+    folder = tmp_path / "a #b&c= ü"
+    folder.mkdir()
+    db = open_database(f"sqlite:///{folder / 'x.db'}")
+    create_run(db, CONFIG, target_steps=100, versions={})
+    assert ask(db, "select count(*) from runs").rows == [[1]]
+    assert [place.name for place in tmp_path.iterdir()] == [folder.name]
+    db.dispose()
+
+
+def test_what_a_reader_says_of_its_server_holds_no_password() -> None:
+    server = {"host": "/nowhere", "password": "hunter2"}
+    question = {"server": server, "query": "select 1", "most_rows": 1, "seconds": 1}
+    command = [sys.executable, "-m", "storage.sql_console.worker"]
+    done = subprocess.run(command, input=json.dumps(question), capture_output=True, text=True, check=False)
+    assert "hunter2" not in done.stdout + done.stderr
+    assert "cannot answer" in done.stdout
+
+
+def test_every_column_has_a_meaning() -> None:
+    described = {table.name: {column.name for column in table.columns} for table in describe_schema()}
+    assert described == {table.name: set(table.columns.keys()) for table in Base.metadata.tables.values()}
+    assert all(column.meaning and column.kind for table in describe_schema() for column in table.columns)
+
+
+def test_a_trigger_or_view_of_somebody_else_does_not_write(ready_sqlite_url: str, tmp_path: Path) -> None:
+    db = open_database(ready_sqlite_url)
+    path = db.path
+    assert path is not None
+    with sqlite3.connect(path) as connection:
+        connection.execute("create view v as select load_extension('x')")
+    connection.close()
+    with pytest.raises(StorageError):
+        ask(db, "select * from v")
+    db.dispose()
