@@ -69,7 +69,7 @@ def test_a_sampled_bundle_is_sound_and_keeps_whole_episodes(recorded, tmp_path: 
 
 
 def test_a_memory_that_fits_is_kept_whole(recorded) -> None:
-    db, run_id = recorded
+    db, _ = recorded
     with db.read() as connection:
         row = connection.exec_driver_sql("SELECT * FROM snapshots ORDER BY env_step DESC LIMIT 1").mappings().one()
     assert sample_nodes(dict(row), 10_000)["size"] == row["size"]
