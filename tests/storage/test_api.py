@@ -27,7 +27,7 @@ ROOT = Path(__file__).parent.parent.parent
 RUN = "k3f9aaaa"
 RECORDED = {  # section 4 of the design, without blobs
     "transitions": "run_id env_step episode t reward h h_next delta_mem beta tau slot next_slot",
-    "episodes": "run_id episode first_env_step length episode_return won epsilon",
+    "episodes": "run_id episode first_env_step length episode_return won epsilon closed",
     "evaluations": "run_id env_step episodes wins win_rate return_mean return_std length_mean distinct "
     "robust_win_rate robust_distinct",
     "metrics": "run_id env_step name value",
