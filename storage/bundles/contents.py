@@ -16,8 +16,8 @@ from sqlalchemy import Column, Connection, Table, case, insert, literal, select
 from sqlalchemy.types import Double, Integer, LargeBinary
 
 from emtc_core.errors import StorageError
+from storage.column_types import unguarded
 from storage.frames import wrong_value
-from storage.guards import unguarded
 from storage.models import Base, ProjectionRow, Run, SnapshotRow, SweepRow
 from storage.queries.episodes import THINNED
 from storage.runs.labels import MOST_TAGS
