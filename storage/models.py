@@ -13,7 +13,7 @@ from sqlalchemy.orm import DeclarativeBase, Mapped
 from sqlalchemy.orm import mapped_column as column
 from sqlalchemy.types import JSON
 
-from storage.guards import UtcDateTime, guard_columns
+from storage.column_types import UtcDateTime, guard_columns
 
 SCHEMA_VERSION = "0008"
 """The newest Alembic revision; a test keeps it equal to the head of storage/migrations."""

@@ -17,8 +17,8 @@ from sqlalchemy.types import Double, Integer, LargeBinary
 
 from emtc_core.errors import StorageError
 from storage.bundles.sample import sample_nodes, spread_over
+from storage.column_types import unguarded
 from storage.frames import wrong_value
-from storage.guards import unguarded
 from storage.models import Base, ProjectionRow, Run, SnapshotRow, SweepRow
 from storage.queries.episodes import THINNED
 from storage.runs.labels import MOST_TAGS
