@@ -164,7 +164,7 @@ def _copy_samples(source: Connection, target: Connection, run_id: str, contents:
         whole = select(_table("snapshots")).where(SnapshotRow.id == rows[place].id)
         row = sample_nodes(source.execute(whole).mappings().one(), contents.sample_nodes, first)
         _check_row(_table("snapshots"), row)
-        target.execute(insert(SnapshotRow.__table__), row)
+        target.execute(insert(SnapshotRow), row)
 
 
 def _copy(
