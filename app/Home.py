@@ -10,12 +10,12 @@ ROOT = Path(__file__).resolve().parent.parent
 if str(ROOT) not in sys.path[:2]:  # a checkout that was not installed, or a folder with an app.py of its own
     sys.path.insert(1, str(ROOT))  # behind Streamlit's own entry, this folder
 
-from app import data, messages  # noqa: E402
-from app.components import alert_toasts, bundle_banner, compile_ahead, login, run_picker  # noqa: E402
-from app.components.assets import read_asset  # noqa: E402
+from app.figures.assets import read_asset  # noqa: E402
+from app.ui import compile_ahead, data, login, messages  # noqa: E402  # noqa: E402
+from app.ui.widgets import alert_toasts, bundle_banner, run_picker  # noqa: E402
 from emtc_core.errors import EmtcError  # noqa: E402
 
-ICON = str(ROOT / "app" / "components" / "assets" / "icon.png")  # a font icon would be fetched from another host
+ICON = str(ROOT / "app" / "figures" / "assets" / "icon.png")  # a font icon would be fetched from another host
 st.set_page_config(page_title="EMTC Lab", page_icon=ICON, layout="wide")
 st.html(f"<style>{read_asset('page.css')}</style>")
 login.require()

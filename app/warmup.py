@@ -9,9 +9,9 @@ import tempfile
 
 import numpy as np
 
-from app.projections.methods import compute
-from app.projections.placing import place
-from app.runs.training import train_run
+from app.analysis.projections.methods import compute
+from app.analysis.projections.placing import place
+from app.jobs.training import train_run
 from emtc_core.config.resolve import resolve
 from emtc_core.memory.remerge import StoredNodes, remerge
 from storage.address import sqlite_address

@@ -2,8 +2,8 @@
 
 import streamlit as st
 
-from app import messages
-from app.components.compare import choice, view
+from app.ui import messages
+from app.ui.compare import choice, view
 
 bar = st.container(key="compare_bar", horizontal=True, vertical_alignment="bottom", gap="small")
 bar.title("Compare", width="content")

@@ -2,8 +2,8 @@
 
 import streamlit as st
 
-from app import data, messages
-from app.components.disk import sizes, thinning, whole
+from app.ui import data, messages
+from app.ui.disk import sizes, thinning, whole
 
 st.title("Storage")
 st.markdown(

@@ -2,8 +2,8 @@
 
 import streamlit as st
 
-from app import messages
-from app.components.health import inbox, machine
+from app.ui import messages
+from app.ui.health import inbox, machine
 
 st.title("Health")
 with messages.guarded():

@@ -2,9 +2,9 @@
 
 import streamlit as st
 
-from app import data, messages
-from app.components import tour
-from app.components.home import bundle_list, demo_button, newest_curves, open_bundle, run_table
+from app.ui import data, messages
+from app.ui.home import bundle_list, demo_button, newest_curves, open_bundle, run_table
+from app.ui.widgets import tour
 
 st.title("EMTC Lab")
 st.markdown(

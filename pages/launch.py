@@ -2,8 +2,8 @@
 
 import streamlit as st
 
-from app import messages
-from app.components.launch import form
+from app.ui import messages
+from app.ui.launch import form
 
 st.title("Launch")
 st.markdown("Choose what to train. Nothing starts before the whole configuration is valid.")

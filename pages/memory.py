@@ -2,10 +2,10 @@
 
 import streamlit as st
 
-from app import messages
-from app.components import run_picker
-from app.components.memory import collapse_panel, point_panel, second_map, selection_panel, snapshot_map
-from app.components.memory.snapshot_map import FIRST, Chosen, Shown
+from app.ui import messages
+from app.ui.memory import collapse_panel, point_panel, second_map, selection_panel, snapshot_map
+from app.ui.memory.snapshot_map import FIRST, Chosen, Shown
+from app.ui.widgets import run_picker
 from storage.runs.rows import RunRow
 
 

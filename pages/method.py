@@ -2,8 +2,8 @@
 
 import streamlit as st
 
-from app import messages
-from app.components.method import check, differences, equations, intervals, options
+from app.ui import messages
+from app.ui.method import check, differences, equations, intervals, options
 
 st.title("Method")
 on_equations, on_settings, on_presets, on_differences, on_metrics, on_intervals, on_check = st.tabs(

@@ -2,8 +2,8 @@
 
 import streamlit as st
 
-from app import messages
-from app.components.notebook import entries
+from app.ui import messages
+from app.ui.notebook import entries
 
 st.title("Notebook")
 with messages.guarded():

@@ -1,8 +1,8 @@
 """Replay: what did the team do, and when did the gate trust the memory?"""
 
-from app import messages
-from app.components import run_picker
-from app.components.replay import panel
+from app.ui import messages
+from app.ui.replay import panel
+from app.ui.widgets import run_picker
 
 run = run_picker.open_page("Replay")
 with messages.guarded():

@@ -2,8 +2,8 @@
 
 import streamlit as st
 
-from app import messages
-from app.components.sql import answer, box, schema
+from app.ui import messages
+from app.ui.sql import answer, box, schema
 
 st.title("Ask in SQL")
 st.markdown(

@@ -2,8 +2,8 @@
 
 import streamlit as st
 
-from app import data, messages
-from app.components.sweeps import detail, overview, start, study
+from app.ui import data, messages
+from app.ui.sweeps import detail, overview, start, study
 
 st.title("Sweeps")
 st.markdown(

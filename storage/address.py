@@ -3,6 +3,8 @@
 A SQLite file is named as it is on the disk: all that follows `sqlite:///` is its path, with every % and ? in it, and
 nothing of it is decoded. What such an address means elsewhere (SQLAlchemy's `make_url` decodes it) is never used to
 open one; another file would be found. A server's address is an ordinary URL.
+
+Importing this loads no SQLAlchemy: commands need it before they have printed a line.
 """
 
 import os
@@ -10,16 +12,15 @@ import re
 import stat
 from contextlib import suppress
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 from urllib.parse import unquote
-
-import psutil
-from sqlalchemy import URL, make_url
-from sqlalchemy.exc import ArgumentError, NoSuchModuleError
 
 from emtc_core.errors import StorageError
 from storage.guards import hide_passwords, shorten
 from storage.private_files import FILE_MODE, make_private_folder
+
+if TYPE_CHECKING:
+    from sqlalchemy import URL
 
 _SQLITE: Final = re.compile(r"sqlite(?:\+\w+)?:///")
 _NETWORK_FILESYSTEMS: Final = frozenset(
@@ -39,7 +40,7 @@ def absolute(address: str) -> str:
     return address if not text or _is_no_file(text) else sqlite_address(Path(text).expanduser().absolute())
 
 
-def parse(address: str) -> Path | URL:
+def parse(address: str) -> "Path | URL":
     """Read an address: the whole path of a SQLite file, or the URL of a PostgreSQL server.
 
     Raises:
@@ -50,6 +51,9 @@ def parse(address: str) -> Path | URL:
         if not text or _is_no_file(text):
             raise StorageError("The database must be a file: trainer and app meet in it. Write sqlite:///file.db")
         return _find_place(text)
+    from sqlalchemy import make_url
+    from sqlalchemy.exc import ArgumentError, NoSuchModuleError
+
     try:
         parsed = make_url(address)
         backend = parsed.get_backend_name()
@@ -139,6 +143,8 @@ def _find_place(text: str) -> Path:
 
 def _refuse_network_place(path: Path) -> None:
     """SQLite's write-ahead log needs shared memory, which network file systems do not give."""
+    import psutil
+
     mounts = [part for part in psutil.disk_partitions(all=True) if path.is_relative_to(part.mountpoint)]
     mount = max(mounts, key=lambda part: len(part.mountpoint), default=None)
     if mount is not None and mount.fstype in _NETWORK_FILESYSTEMS:

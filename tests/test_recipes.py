@@ -1,4 +1,4 @@
-"""The recipes of the README are whole: an example of each is followed through the tree.
+"""The recipes of the guide are whole: an example of each is followed through the tree.
 
 Whoever adds a mixer, a page or a column follows a recipe. What the recipe's example touches in the tree and the
 recipe does not name is a place that will be forgotten.
@@ -13,15 +13,20 @@ from typing import NamedTuple
 
 import pytest
 
-from app.results import named
-from app.results.registry import FIGURES, TABLES
+from app.figures import named
+from app.figures.registry import FIGURES, TABLES
 from emtc_core.config.run import BACKBONES, ON_POLICY, PRESETS
 from emtc_core.learner import factory
 
 ROOT = Path(__file__).parent.parent
-README = (ROOT / "README.md").read_text()
+EXTENDING = (ROOT / "app" / "guide" / "extending.md").read_text()
 SOURCE = ("app", "emtc_core", "pages", "storage")
-CHOOSES = ("app/bench/*", "app/sweeps/templates/*", "emtc_core/config/presets/*")  # these choose among what there is
+CHOOSES = (  # these choose among what there is, or hold it against what others published
+    "app/bench/*",
+    "app/jobs/sweeps/templates/*",
+    "emtc_core/config/presets/*",
+    "emtc_core/config/published*",
+)
 
 
 class Recipe(NamedTuple):
@@ -41,8 +46,8 @@ RECIPES = [
 
 
 def text_of(heading: str) -> str:
-    found = re.search(rf"^### {re.escape(heading)}\n(.*?)(?=^##)", README, re.MULTILINE | re.DOTALL)
-    assert found, f"README has no recipe called {heading!r}"
+    found = re.search(rf"^## {re.escape(heading)}\n(.*?)(?=^## )", EXTENDING, re.MULTILINE | re.DOTALL)
+    assert found, f"extending.md has no recipe called {heading!r}"
     return found[1]
 
 
@@ -63,7 +68,8 @@ def test_a_recipe_names_every_file_that_its_example_touches(recipe: Recipe) -> N
     touched = mentions(recipe.example)
     assert touched, f"nothing is called {recipe.example} any more: choose another example"
     forgotten = {f for f in touched if not any(fnmatch(f, p) or f.startswith(f"{p}/") for p in places)}
-    assert not forgotten, f"README, {recipe.heading!r}: {sorted(forgotten)} mention {recipe.example} and are not named"
+    told = f"{sorted(forgotten)} mention {recipe.example} and are not named"
+    assert not forgotten, f"extending.md, {recipe.heading!r}: {told}"
     assert len(touched) <= recipe.most_files, f"{recipe.heading}: {len(touched)} files, {recipe.most_files} promised"
 
 
@@ -72,7 +78,7 @@ def test_a_recipe_names_only_what_exists(heading: str) -> None:
     places = places_of(heading)
     assert places
     missing = [place for place in places if "<name>" not in place and not (ROOT / place).exists()]
-    assert not missing, f"README, {heading!r}: {missing} do not exist"
+    assert not missing, f"extending.md, {heading!r}: {missing} do not exist"
 
 
 def test_every_backbone_of_the_configuration_can_be_made() -> None:
@@ -85,10 +91,10 @@ def test_every_script_of_pages_is_in_the_navigation() -> None:
     assert sorted(listed) == sorted(scripts), "give each script of pages/ one st.Page line in app/Home.py"
 
 
-def test_every_folder_of_components_belongs_to_a_page() -> None:
-    folders = {each.name for each in (ROOT / "app" / "components").iterdir() if (each / "__init__.py").exists()}
+def test_every_folder_of_the_ui_belongs_to_a_page() -> None:
+    folders = {each.name for each in (ROOT / "app" / "ui").iterdir() if (each / "__init__.py").exists()}
     pages = {file.stem for file in (ROOT / "pages").glob("*.py")}
-    assert folders <= pages, f"{sorted(folders - pages)} have no page: parts that several pages share lie beside them"
+    assert folders - pages == {"widgets"}, f"{sorted(folders - pages)} have no page: shared parts lie in app/ui/widgets"
 
 
 def test_every_module_of_named_results_lists_what_it_makes() -> None:

@@ -12,8 +12,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from app.doctor import find_chrome
-from app.runs.launch import ROOT
+from app.jobs.doctor import find_chrome
+from app.jobs.launch import ROOT
 from emtc_core.errors import ConfigError
 
 START_S = 60

@@ -17,11 +17,11 @@ from zlib import crc32
 import numpy as np
 from scipy.stats import betabinom, norm
 
+from app.analysis.collapse import interval_of, resample_sums
+from app.analysis.comparing import difference_of_means, performance_profile, probability_of_improvement
+from app.analysis.intervals import CLAIMS, Center, Claim, Rate, Values, interval_over_seeds, score_interval
+from app.analysis.statistics import bootstrap_interval
 from app.bench.records import Figure
-from app.results.collapse import interval_of, resample_sums
-from app.results.comparing import difference_of_means, performance_profile, probability_of_improvement
-from app.results.intervals import CLAIMS, Center, Claim, Rate, Values, interval_over_seeds, score_interval
-from app.results.statistics import bootstrap_interval
 
 SIZES = (3, 5, 10)
 TABLES = 10_000

@@ -7,9 +7,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from app.analysis.versions import library_versions
 from app.bench.filled import save_filled_state, steps_per_second
-from app.runs.training import train_run
-from app.runs.versions import library_versions
+from app.jobs.training import train_run
 from emtc_core.config.resolve import resolve
 from emtc_core.config.run import RunConfig
 from emtc_core.envs.registry import check_available

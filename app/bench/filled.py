@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from app.runs.training import train_run
+from app.jobs.training import train_run
 from emtc_core.config.run import RunConfig
 from emtc_core.control import NoControl, StopRequested
 from emtc_core.device import choose_device, configure_threads

@@ -10,7 +10,7 @@ import tempfile
 from time import perf_counter
 from typing import Any
 
-from app.runs.launch import ROOT
+from app.jobs.launch import ROOT
 
 POINTS = 20_000
 PLACED = 1_000_000
@@ -23,8 +23,8 @@ _REFERENCES = {
 _PROGRAM = """
 import os, sys
 import numpy as np
-from app.projections.methods import compute
-from app.projections.placing import place
+from app.analysis.projections.methods import compute
+from app.analysis.projections.placing import place
 method, points, landmarks = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 rng = np.random.default_rng(0)
 centres = rng.normal(size=(10, 4)) * 4

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 from app.bench.postgres import made_database, server
 from app.bench.records import Figure, temporary_database
+from app.bench.storms.faults import Faults
 from app.bench.storms.fleet import STEPS, Fleet, storm_config
-from app.bench.storms.weather import Weather
-from app.bench.storms.witness import Witness, count_rows, find_wrong
+from app.bench.storms.invariants import RowWatch, count_rows, find_wrong
 from emtc_core.errors import ConfigError, StorageError
 from storage.engine import Database, open_database
 from storage.files.places import run_folder
@@ -63,7 +63,7 @@ def run(*, minutes: float = MINUTES, db: str = "sqlite", trainers: int = TRAINER
         ConfigError: If the database holds runs.
     """
     with _database(db) as database:
-        toll = weather_storm(database, minutes=minutes, trainers=trainers)
+        toll = run_storm(database, minutes=minutes, trainers=trainers)
         kind = database.dialect
     kills, due = toll.blows.get("kill", 0), KILLS_PER_MINUTE[kind] * minutes
     load = f"{kind}, {trainers} trainers, {minutes:g} min: {toll}"
@@ -75,34 +75,34 @@ def run(*, minutes: float = MINUTES, db: str = "sqlite", trainers: int = TRAINER
     ]
 
 
-def weather_storm(
+def run_storm(
     db: Database, *, minutes: float, trainers: int, steps: int = STEPS, every_s: float = EVERY_S, seed: int = 0
 ) -> Toll:
     """Let a storm rage over an empty database, then look at every row."""
-    fleet, witness = Fleet(db, trainers, steps=steps), Witness(db)
-    weather = Weather(db, fleet, seed=seed)
+    fleet, watch = Fleet(db, trainers, steps=steps), RowWatch(db)
+    faults = Faults(db, fleet, seed=seed)
     started = time.monotonic()
     struck = 0
     try:
         while (elapsed := time.monotonic() - started) < 60 * minutes:
             fleet.tend()
             with suppress(StorageError):  # locked or cut just now
-                witness.look()
+                watch.look()
             if elapsed > struck * every_s:
-                weather.strike()
+                faults.strike()
                 struck += 1
             time.sleep(_LOOK_S)
     finally:
         try:
-            weather.calm()
+            faults.calm()
         finally:
-            fleet.come_home()
-    retry_transient(db, witness.look)
+            fleet.stop()
+    retry_transient(db, watch.look)
     return Toll(
-        blows=dict(weather.blows),
+        blows=dict(faults.blows),
         rows=count_rows(db),
-        lost=witness.lost,
-        superseded=witness.superseded,
+        lost=watch.lost,
+        superseded=watch.superseded,
         resumed=fleet.resumed,
         started_again=fleet.started_again,
         failures=fleet.failures,

@@ -6,10 +6,10 @@ from typing import Annotated
 
 import typer
 
+from app.analysis.format import size
 from app.cli.output import DEFAULT_DATABASE, AsJson, DatabaseUrl, print_json, say
 from app.cli.serve import become_app
-from app.format import size
-from app.results.named.memories import best_and_worst
+from app.figures.named.memories import best_and_worst
 from emtc_core import __version__
 from emtc_core.errors import ConfigError
 from storage.bundles.bundle_cache import cache_bundle

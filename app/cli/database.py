@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from app.cli import care
+from app.cli import maintenance
 from app.cli.output import (
     DEFAULT_DATABASE,
     AsJson,
@@ -25,10 +25,10 @@ app = typer.Typer(help="Care for a database, a foreign one too.", no_args_is_hel
 
 MOST_SHOWN = 200
 
-app.command("stats")(care.stats)
-app.command("thin")(care.thin)
-app.command("vacuum")(care.vacuum)
-app.command("backup")(care.backup)
+app.command("stats")(maintenance.stats)
+app.command("thin")(maintenance.thin)
+app.command("vacuum")(maintenance.vacuum)
+app.command("backup")(maintenance.backup)
 
 
 @app.command()

@@ -3,7 +3,7 @@
 from dataclasses import asdict
 
 from app.cli.output import AsJson, print_json, print_table
-from app.doctor import run_checks
+from app.jobs.doctor import run_checks
 
 
 def doctor(json: AsJson = False) -> None:

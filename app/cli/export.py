@@ -8,20 +8,20 @@ from typing import Annotated, TypeVar
 import pandas as pd
 import typer
 
+from app.analysis.finals import FINAL_RULES
+from app.analysis.node_quantities import QUANTITIES
+from app.analysis.provenance import describe_runs
+from app.analysis.quantities import RATE_NAMES
+from app.analysis.select_runs import select_runs
+from app.analysis.statistics import BAND_NAMES, BANDS, CENTERS
+from app.analysis.tables import TABLE_FORMATS, export_table
 from app.cli.export_raw import MARL_EVAL, export_marl_eval, export_raw, find_raw
 from app.cli.output import DEFAULT_DATABASE, DatabaseUrl, printable, say
 from app.cli.progress import show_shares
-from app.figures.chart import Chart
-from app.figures.cloud import QUANTITIES
-from app.figures.export import EXPORT_FORMATS, WIDTHS, export_figure
-from app.results.finals import FINAL_RULES
-from app.results.kinds import FigureKind, Options
-from app.results.provenance import describe_runs
-from app.results.quantities import RATE_NAMES
-from app.results.registry import FIGURES, TABLES
-from app.results.select import select_runs
-from app.results.statistics import BAND_NAMES, BANDS, CENTERS
-from app.tables import TABLE_FORMATS, export_table
+from app.figures.figure import FigureKind, Options
+from app.figures.kinds.chart import Chart
+from app.figures.registry import FIGURES, TABLES
+from app.figures.render.export import EXPORT_FORMATS, WIDTHS, export_figure
 from emtc_core.errors import ConfigError
 from storage.engine import Database, open_database
 from storage.queries.sweeps import get_sweep, sweep_runs
@@ -142,7 +142,7 @@ def _name_episodes(replay: str | None, beside: str, *, other: bool) -> list[str]
 def _write_replay(
     url: str, runs: Sequence[str], episodes: Sequence[str], format: str, out: Path | None, t: int
 ) -> None:
-    from app.playback.files import FORMATS, make_file, read_replays
+    from app.replay.files import FORMATS, make_file, read_replays
 
     if out is None:
         raise typer.BadParameter("--replay needs --out FILE.")
@@ -217,7 +217,7 @@ def _make_table(
 
 def _measure_encoders() -> pd.DataFrame:
     """Measure now; no database knows how fast this machine is."""
-    from app.bench.encoder import make_encoder_timing_table
+    from app.analysis.encoder_timing import make_encoder_timing_table
 
     say("Measuring the encoders …")
     return make_encoder_timing_table()
@@ -225,10 +225,12 @@ def _measure_encoders() -> pd.DataFrame:
 
 def _judge_again(db: Database, rows: Sequence[RunRow], options: Options) -> Chart:
     """Run memory and gate anew on what was recorded; the only figure that computes with the core."""
-    from app.runs.readings import make_gate_readings
+    from app.analysis.judge_readings import judge_readings
+    from app.figures.readings import draw_readings
 
     with show_shares() as on_progress:
-        chart = make_gate_readings(db, rows, on_progress=on_progress, refit_every=options.refit_every)
+        readings = judge_readings(db, rows, on_progress=on_progress, refit_every=options.refit_every)
+    chart = draw_readings(readings, run=rows[0].name, refit_every=options.refit_every)
     say(chart.caption)
     return chart
 

@@ -7,10 +7,10 @@ from pathlib import Path
 import orjson
 import typer
 
+from app.analysis.format import runs_of
+from app.analysis.marl_eval import to_marl_eval
 from app.cli.output import printable, say
-from app.format import runs_of
-from app.raw import RAW_FORMATS, RawFormat, write_raw
-from app.results.marl_eval import to_marl_eval
+from app.cli.raw import RAW_FORMATS, RawFormat, write_raw
 from storage.engine import Database
 from storage.private_files import replaced
 from storage.queries.tables import TABLE_NAMES, TableName

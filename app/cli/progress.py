@@ -15,9 +15,9 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
+from app.analysis.format import count, duration, number, percent
+from app.analysis.success import last_success, name_success, success_threshold
 from app.cli.output import say
-from app.format import count, duration, number, percent
-from app.results.success import last_success, name_success, success_threshold
 from emtc_core.errors import EmtcError
 from storage.engine import Database
 from storage.runs.rows import find_run

@@ -6,8 +6,8 @@ import typer
 from rich.console import Console
 from rich.progress import Progress
 
+from app.analysis.projections.snapshots import LANDMARKS, METHODS, phase_of, project_snapshot, start_of
 from app.cli.output import DEFAULT_DATABASE, AsJson, DatabaseUrl, RunPrefix, print_json, say
-from app.projections.snapshots import LANDMARKS, METHODS, phase_of, project_snapshot, start_of
 from emtc_core.errors import ConfigError
 from storage.engine import Database, open_database
 from storage.queries.memory import Projection, list_snapshots

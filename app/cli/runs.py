@@ -6,10 +6,10 @@ from typing import Annotated, Any, get_args
 
 import typer
 
+from app.analysis.success import last_success
 from app.cli.output import DEFAULT_DATABASE, AsJson, DatabaseUrl, RunPrefix, print_json, print_table, say
-from app.results.success import last_success
-from app.runs.questions import ask_and_wait, describe
-from app.runs.resume import look
+from app.jobs.questions import ask_and_wait, describe
+from app.jobs.resume import look
 from emtc_core.control import QuestionKind
 from emtc_core.errors import ConfigError, StorageError
 from storage.engine import Database, open_database

@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
+from app.analysis.tables import NO_PARQUET, export_table, writes_parquet
 from app.cli.output import DEFAULT_DATABASE, AsJson, DatabaseUrl, print_json, print_table, say
-from app.tables import NO_PARQUET, export_table, writes_parquet
 from emtc_core.errors import ConfigError
 from storage.engine import open_database
 from storage.sql_console.glossary import describe_schema

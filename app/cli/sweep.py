@@ -8,14 +8,14 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 
+from app.analysis.format import duration, number, percent, size
 from app.cli.output import DEFAULT_DATABASE, AsJson, DatabaseUrl, print_json, print_table, say
-from app.format import duration, number, percent, size
-from app.sweeps import control
-from app.sweeps.plan import Plan, make_plan
-from app.sweeps.ray_cluster import Cluster, connected, count_places, make_cluster
-from app.sweeps.ray_engine import run_sweep_on_ray
-from app.sweeps.scheduler import run_sweep
-from app.sweeps.templates import find_sweep_file, list_templates
+from app.jobs.sweeps import control
+from app.jobs.sweeps.plan import Plan, make_plan
+from app.jobs.sweeps.ray_cluster import Cluster, connected, count_places, make_cluster
+from app.jobs.sweeps.ray_engine import run_sweep_on_ray
+from app.jobs.sweeps.scheduler import run_sweep
+from app.jobs.sweeps.templates import find_sweep_file, list_templates
 from emtc_core.errors import ClusterError, StorageError
 from storage.engine import Database, open_database
 from storage.files.places import describe_place

@@ -1,39 +1,35 @@
 """`emtc train | resume` and the worker behind detached runs."""
 
 import time
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
+from app.analysis.success import name_success, success_threshold
+from app.analysis.versions import library_versions
 from app.cli.output import DEFAULT_DATABASE, AsJson, DatabaseUrl, RunPrefix, print_json, print_table, say
 from app.cli.progress import show_progress
-from app.results.success import name_success, success_threshold
-from app.runs.launch import check_startable, doubt_observations, doubt_success, launch_run
-from app.runs.resume import Standing, launch_again, look, resume_run, take_to_resume
-from app.runs.signals import StopSignals, stop_signals
-from app.runs.stopping import leave_run
-from app.runs.versions import library_versions
+from app.jobs.launch import check_startable, doubt_observations, doubt_success, launch_run
+from app.jobs.resume import CheckpointStatus, launch_again, look, resume_run, take_to_resume
+from app.jobs.signals import StopSignals, stop_signals
+from app.jobs.train_process import mark_stopped, train_detached, train_heard
 from emtc_core.config.resolve import describe_fields, resolve
 from emtc_core.config.run import RunConfig
 from emtc_core.control import StopRequested
 from emtc_core.envs.registry import IMPORTED_BY_MAP
 from emtc_core.envs.trust import allow
-from emtc_core.errors import EmtcError, RunStateError
+from emtc_core.errors import EmtcError
 from storage.engine import Database, open_database
 from storage.files.places import describe_place
-from storage.runs.changes import create_run, finish_run
+from storage.runs.changes import create_run
 from storage.runs.changes import start_again as make_again
 from storage.runs.control import ask
 from storage.runs.lifecycle import State
 from storage.runs.ownership import this_process
 from storage.runs.rows import find_run
-
-if TYPE_CHECKING:  # it loads torch
-    from emtc_core.training.trainer import RunSummary
 
 
 def train(
@@ -128,7 +124,7 @@ def _start_again(database: Database, run_id: str, *, detach: bool, json: bool) -
         return _train_in_foreground(database, child, owner.token, signals, resume=False, json=json)
 
 
-def _say_what_is_superseded(standing: Standing) -> None:
+def _say_what_is_superseded(standing: CheckpointStatus) -> None:
     for fault in standing.faults if standing.usable else ():
         say(f"Passed over: {fault}")
     if standing.usable and standing.superseded_steps:
@@ -146,49 +142,7 @@ def train_worker(
     db: DatabaseUrl = DEFAULT_DATABASE,
 ) -> int:
     """Train a run that another process has created; what a detached trainer executes."""
-    with stop_signals(give_back=give_back) as signals:
-        database = open_database(db, create=False)
-        try:
-            _train_heard(database, run_id, token, signals, resume=resume)
-        except StopRequested:
-            _mark_stopped(database, run_id, token, signals)
-        except Exception as exc:
-            say(str(exc))
-            return 1
-    return 0
-
-
-def _mark_stopped(database: Database, run_id: str, token: str | None, signals: StopSignals) -> None:
-    """Write that a signal came before the first step, wherever it was heard."""
-    with suppress(RunStateError):  # it is written already
-        leave_run(database, run_id, token, signals)
-    say(f"Run {run_id} was stopped before its first step.")
-
-
-def _train_heard(
-    database: Database,
-    run_id: str,
-    token: str | None,
-    signals: StopSignals,
-    *,
-    resume: bool,
-    on_progress: Callable[[int], None] = lambda env_step: None,
-) -> "RunSummary":
-    """Load the learner's libraries and train; a signal meanwhile stops the run.
-
-    Raises:
-        StopRequested: If one came before the first step.
-    """
-    try:
-        from app.runs.training import train_run
-    except StopRequested:
-        raise
-    except Exception as exc:
-        finish_run(database, run_id, "failed", error=f"{type(exc).__name__}: {exc}", token=token)
-        raise
-    return train_run(
-        database, run_id, resume=resume, token=token, signals=signals, on_progress=on_progress, announce=say
-    )
+    return train_detached(db, run_id, announce=say, token=token, resume=resume, give_back=give_back)
 
 
 def _train_in_foreground(
@@ -198,9 +152,11 @@ def _train_in_foreground(
     try:
         say(f"Run {run_id}")
         with show_progress(database, run_id) as on_progress:
-            summary = _train_heard(database, run_id, token, signals, resume=resume, on_progress=on_progress)
+            summary = train_heard(
+                database, run_id, token, signals, resume=resume, announce=say, on_progress=on_progress
+            )
     except StopRequested:
-        _mark_stopped(database, run_id, token, signals)
+        mark_stopped(database, run_id, token, signals, announce=say)
         if json:
             print_json({"run_id": run_id, "status": "stopped", "env_steps": find_run(database, run_id).env_steps})
         return 0

@@ -6,9 +6,9 @@ from typing import Annotated
 
 import typer
 
-from app.alerts.rules import STOPPABLE, Alert, Kind
-from app.alerts.watch import Messenger, describe, list_alerts, stop_what_is_due
 from app.cli.output import DEFAULT_DATABASE, AsJson, DatabaseUrl, print_json, printable, say
+from app.jobs.alerts.rules import STOPPABLE, Alert, Kind
+from app.jobs.alerts.watch import Messenger, describe, list_alerts, stop_what_is_due
 from emtc_core.errors import StorageError
 from storage.engine import open_database, refuse_when_read_only
 

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from app.cli.output import DEFAULT_DATABASE, AsJson, DatabaseUrl, print_json, say
-from app.sweeps.worker import Work, leave_signals, summarize
+from app.jobs.sweeps.worker import Work, leave_signals, summarize
 from storage.engine import Database, open_database, refuse_when_read_only
 from storage.files.places import check_place, describe_place
 from storage.queries.sweeps import get_sweep

@@ -7,9 +7,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from app.figures.chart import Chart, Line, Mark, Panel, Values, column
-from app.results.intervals import score_interval
-from app.theme import BETA, DELTA_MEM, H_VALUE, LOSS, OKABE_ITO, RETURN, SPEED, TAU, WIN_RATE
+from app.analysis.intervals import score_interval
+from app.analysis.success import SUCCESS_RATE, name_success
+from app.figures.kinds.chart import Chart, Line, Mark, Panel, Values, column
+from app.figures.theme import BETA, DELTA_MEM, H_VALUE, LOSS, OKABE_ITO, RETURN, SPEED, TAU, WIN_RATE
 from emtc_core.metrics import METRICS
 
 X_LABEL = "training env steps"
@@ -17,8 +18,6 @@ _EVALUATION = ("env_step", "episodes", "wins", "win_rate", "return_mean", "disti
 _INCENTIVE = ("gate/incentive_removed", "gate/closed_fraction", "incentive/rho")
 _MEMORY = ("memory/merge_rate", "memory/hit_rate")
 _GAP = "eval/overestimation"
-SUCCESS_RATE = "eval/success_rate"
-"""Drawn in the place of the win rate where the return decides what a success is."""
 TRAINING_RATES = ("rollout/win_rate", "rollout/success_rate")
 """What the exploring policy reached, drawn beside the greedy one: by `won`, and where the return decides."""
 GATE_METRICS = (
@@ -218,11 +217,6 @@ def _tell_distinct(evaluations: pd.DataFrame) -> str:
         return ""
     last = counted.iloc[-1]
     return f" in actions or outcome (of the last evaluation's {last['episodes']:.0f}: {last['distinct']:.0f})"
-
-
-def name_success(threshold: float) -> str:
-    """Name the share of successes on an axis: "success (return ≥ -18)"."""
-    return f"success (return ≥ {threshold:g})"
 
 
 def _count_successes(evaluations: pd.DataFrame, metrics: pd.DataFrame) -> pd.DataFrame:

@@ -3,8 +3,9 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from app.figures.cloud import QUANTITIES, Cloud
-from app.theme import VIRIDIS
+from app.analysis.node_quantities import QUANTITIES, values_of
+from app.figures.kinds.cloud import Cloud
+from app.figures.theme import VIRIDIS
 from storage.queries.memory import Snapshot
 
 MOST_WITH_FIELDS = 100_000
@@ -52,15 +53,3 @@ def draw_memory(
         fields=tuple((key, values_of(snapshot, key)[rows][order]) for key in told),
         scale=colors,
     )
-
-
-def values_of(snapshot: Snapshot, color: str) -> NDArray[np.float32]:
-    """Compute the coloured quantity of every node [M].
-
-    Raises:
-        KeyError: If there is no such quantity.
-    """
-    if color == "success":
-        share = snapshot.n_xi / np.maximum(snapshot.n_call, 1)
-        return np.where(snapshot.n_call > 0, share, np.nan).astype(np.float32)
-    return getattr(snapshot, QUANTITIES[color].key).astype(np.float32)

@@ -2,9 +2,9 @@
 
 import numpy as np
 
-from app.figures.chart import Chart, Line, Mark, Panel
-from app.format import number, percent
-from app.theme import BETA, DELTA_MEM, LOSS, OKABE_ITO, RETURN
+from app.analysis.format import number, percent
+from app.figures.kinds.chart import Chart, Line, Mark, Panel
+from app.figures.theme import BETA, DELTA_MEM, LOSS, OKABE_ITO, RETURN
 from emtc_core.gate.propositions import Proposition1, Proposition2
 
 

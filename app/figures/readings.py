@@ -1,61 +1,17 @@
 """Readings of the paper side by side, on one stream of episodes; the caption says which shows the published shape."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 
-from app.figures.chart import Chart, Line, Panel, Values
-from app.theme import BETA, DELTA_MEM, TAU
+from app.analysis.readings import Point, Reading
+from app.figures.kinds.chart import Chart, Line, Panel, Values
+from app.figures.theme import BETA, DELTA_MEM, TAU
 
 X_LABEL = "recorded training env steps"
 ENDS = 10  # the first and the last tenth of the points are compared
 FALLS, RISES = 0.5, 0.25  # Δ̄ at most half of what it was; β̄ higher by a quarter of its range
 LINKS_DASH = (6, 4)
-
-
-class Point(Protocol):
-    """What one reading said at one moment; see emtc_core.training.readings.ReadingPoint."""
-
-    @property
-    def env_step(self) -> int: ...
-
-    @property
-    def tau(self) -> float: ...
-
-    @property
-    def delta_new(self) -> tuple[float, float, float]: ...
-
-    @property
-    def beta_new(self) -> tuple[float, float, float]: ...
-
-    @property
-    def delta_links(self) -> float: ...
-
-    @property
-    def beta_links(self) -> float: ...
-
-    @property
-    def merge_rate(self) -> float: ...
-
-    @property
-    def closed(self) -> float: ...
-
-    @property
-    def size(self) -> int: ...
-
-
-@dataclass(frozen=True)
-class Reading:
-    """One reading's points in order."""
-
-    name: str
-    points: Sequence[Point]
-
-    def series(self, value: Callable[[Point], float]) -> Values:
-        """One number of every point, as an array."""
-        return np.array([value(point) for point in self.points], np.float64)
 
 
 def draw_readings(readings: Sequence[Reading], *, run: str, refit_every: int | None = None) -> Chart:

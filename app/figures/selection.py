@@ -3,10 +3,9 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from app.figures.chart import Chart, Line, Panel
-from app.figures.cloud import QUANTITIES
-from app.figures.memory import values_of
-from app.theme import BETA, NEUTRAL
+from app.analysis.node_quantities import QUANTITIES, values_of
+from app.figures.kinds.chart import Chart, Line, Panel
+from app.figures.theme import BETA, NEUTRAL
 from storage.queries.memory import Snapshot
 
 DRAWN = ("h", "delta_mem", "beta", "t")

@@ -3,8 +3,8 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from app.figures.chart import Chart, Line, Panel
-from app.theme import BETA, DELTA_MEM, H_VALUE, RETURN
+from app.figures.kinds.chart import Chart, Line, Panel
+from app.figures.theme import BETA, DELTA_MEM, H_VALUE, RETURN
 
 X_LABEL = "t, step of the episode"
 Series = NDArray[np.floating] | None

@@ -2,9 +2,9 @@
 
 import numpy as np
 
-from app.figures.chart import Chart, Line, Panel, Values
-from app.results.what_if import Answer, Compared
-from app.theme import BETA, DELTA_MEM
+from app.analysis.what_if import Answer, Compared
+from app.figures.kinds.chart import Chart, Line, Panel, Values
+from app.figures.theme import BETA, DELTA_MEM
 
 X_LABEL = "share of the transitions or links, least consistent first [%]"
 POINTS = 400

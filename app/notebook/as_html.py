@@ -4,7 +4,7 @@ import base64
 from collections.abc import Sequence
 from html import escape
 
-from app.figures.export import export_figure
+from app.figures.render.export import export_figure
 from app.notebook.gather import Gathered, view_link
 from app.notebook.markdown import to_html
 

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
-from app.figures.export import export_figure
-from app.format import escape_markdown
+from app.analysis.format import escape_markdown
+from app.figures.render.export import export_figure
 from app.notebook.frozen import pack
 from app.notebook.gather import Gathered, view_link
 from app.notebook.markdown import tame

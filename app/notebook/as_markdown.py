@@ -4,8 +4,8 @@ import io
 import zipfile
 from collections.abc import Sequence
 
-from app.figures.export import export_figure
-from app.format import escape_markdown
+from app.analysis.format import escape_markdown
+from app.figures.render.export import export_figure
 from app.notebook.gather import Gathered, view_link
 from app.notebook.markdown import tame
 

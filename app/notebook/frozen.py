@@ -15,12 +15,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from app.figures.chart import Chart, Line, Mark, Panel, Values
-from app.figures.cloud import Cloud, Quantity
-from app.figures.heatmap import Grid, Heatmap
+from app.analysis.format import count
+from app.analysis.node_quantities import Quantity
 from app.figures.kinds import AnyFigure as Figure
-from app.figures.maps import Maps, Trace
-from app.format import count
+from app.figures.kinds.chart import Chart, Line, Mark, Panel, Values
+from app.figures.kinds.cloud import Cloud
+from app.figures.kinds.heatmap import Grid, Heatmap
+from app.figures.kinds.maps import Maps, Trace
 from emtc_core.errors import StorageError
 
 MOST_POINTS = 5000

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from app.format import clock
+from app.analysis.format import clock
 from app.notebook.frozen import Figure, note_of, thaw
 from app.notebook.view import View, describe_cited, read_view
 from emtc_core.errors import EmtcError

@@ -8,36 +8,37 @@ from collections.abc import Callable
 from math import isfinite
 from typing import Final
 
+from app.analysis.projections.linear import NO_TURN
+from app.analysis.quantities import find_quantity
+from app.analysis.selection import Choice
+from app.figures.registry import FIGURES
 from app.notebook.frozen import Figure
 from app.notebook.view import View
-from app.projections.linear import NO_TURN
-from app.results.quantities import find_quantity
-from app.results.registry import FIGURES
-from app.results.selection import Choice
 from emtc_core.errors import EmtcError
 
 IMPORTS: Final = """\
-from app.figures.chart import Mark
+from app.figures.kinds.chart import Mark
 from app.figures.live import GATE_METRICS, contrast_chance, draw_gate_dynamics, draw_gate_effect
-from app.figures.live import SUCCESS_RATE, TRAINING_RATES, draw_metrics, draw_outcomes
+from app.analysis.success import SUCCESS_RATE
+from app.figures.live import (TRAINING_RATES, draw_metrics, draw_outcomes)
 from app.figures.memory import draw_memory
-from app.figures.plotly_view import to_plotly
+from app.figures.render.plotly_view import to_plotly
 from app.figures.selection import draw_selection
 from app.figures.trajectory import draw_trajectory
 from app.figures.what_if import draw_what_if
 from app.notebook.frozen import thaw, unpack
-from app.projections.jobs import project_snapshot, sample_rows
-from app.projections.linear import AXIS_PAIRS, Drawn, draw_axes, draw_pca
-from app.playback.replay import make_replay, tell_apart
-from app.playback.side import join_values
-from app.results.curves import draw_comparison
-from app.results.quantities import find_quantity
-from app.results.registry import FIGURES
-from app.results.selection import Choice
-from app.results.series import read_comparison
-from app.results.statistics import Reading
-from app.results.success import success_threshold
-from app.results.what_if import Question, answer, merge_nodes, read_rules, read_stream
+from app.jobs.projections import project_snapshot, sample_rows
+from app.analysis.projections.linear import AXIS_PAIRS, Drawn, draw_axes, draw_pca
+from app.replay.replay import make_replay, tell_apart
+from app.replay.side import join_values
+from app.figures.learning_curves import draw_comparison
+from app.analysis.quantities import find_quantity
+from app.figures.registry import FIGURES
+from app.analysis.selection import Choice
+from app.analysis.series import read_comparison
+from app.analysis.statistics import Reading
+from app.analysis.success import success_threshold
+from app.analysis.what_if import Question, answer, merge_nodes, read_rules, read_stream
 from emtc_core.errors import EmtcError
 from storage import open_database
 from storage.queries.curves import evaluations, metric, training_episodes

@@ -13,8 +13,9 @@ from sqlalchemy import Column, Connection, Table, select, text
 from sqlalchemy.types import JSON, Boolean, Double, Integer, LargeBinary
 
 from emtc_core.errors import StorageError
+from storage.column_types import longest, unguarded
 from storage.engine import Database
-from storage.guards import longest, shorten, unguarded
+from storage.guards import shorten
 from storage.maintenance.check_run import check_run
 from storage.models import Base, EpisodeRow, EvalEpisode, ProjectionRow, SnapshotRow
 from storage.queries.episodes import THINNED, read_arrays

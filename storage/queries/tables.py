@@ -2,7 +2,7 @@
 
 Each part is a read of its own that goes on where the one before it ended, so a long read neither holds a living
 database's write-ahead log nor waits for its trainer. What is written after the read began is not in it.
-What lives here: columns and parts. What does not: files (`app.raw`), questions with answers of their own (`queries`).
+What lives here: columns and parts. What does not: files (`app.cli.raw`), questions with answers of their own.
 """
 
 from collections.abc import Iterator, Sequence
@@ -14,9 +14,9 @@ from sqlalchemy import Column, Table, func, select, tuple_
 from sqlalchemy.types import Boolean, Double, Integer, LargeBinary
 
 from emtc_core.errors import ConfigError, StorageError
+from storage.column_types import unguarded
 from storage.engine import Database
 from storage.frames import Field, make_frame, wrong_value
-from storage.guards import unguarded
 from storage.models import Base, EpisodeRow, Evaluation, GateStats, MetricRow, Run, Transition
 from storage.queries.gate import has_transitions
 

@@ -1,12 +1,12 @@
-"""Seeds with made-up curves, as `app.results.series` reads them from a database."""
+"""Seeds with made-up curves, as `app.analysis.series` reads them from a database."""
 
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from app.results.series import Seed
-from app.results.statistics import Curve
+from app.analysis.series import Seed
+from app.analysis.statistics import Curve
 from emtc_core.config.resolve import flatten_tree, resolve
 
 

@@ -6,9 +6,9 @@ import socket
 import numpy as np
 import psutil
 
-from app.sweeps.control import create_sweep
-from app.sweeps.file import parse_sweep
-from app.sweeps.plan import make_plan
+from app.jobs.sweeps.control import create_sweep
+from app.jobs.sweeps.file import parse_sweep
+from app.jobs.sweeps.plan import make_plan
 from emtc_core.recorder import EvaluationRecord
 from storage.engine import Database
 from storage.queries.sweeps import sweep_runs

@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 from sqlalchemy import update
 
-from app.alerts.rules import SCARCE_BYTES, STANDING_STILL, STOPPABLE, find_alerts
-from app.alerts.watch import Messenger, list_alerts, stop_what_is_due
 from app.cli.main import run
-from app.components.alert_toasts import choose
+from app.jobs.alerts.rules import SCARCE_BYTES, STANDING_STILL, STOPPABLE, find_alerts
+from app.jobs.alerts.watch import Messenger, list_alerts, stop_what_is_due
+from app.ui.widgets.alert_toasts import choose
 from emtc_core.config.resolve import resolve
 from emtc_core.errors import ConfigError, StorageError
 from storage.alerts import NAME, RunFacts, mark_read, read_keys
@@ -242,7 +242,7 @@ def test_an_address_without_a_messenger_names_what_is_missing(monkeypatch):
     assert not Messenger().is_set
     monkeypatch.setenv("EMTC_NOTIFY", "mailto://user:hunter2@example.org")
     monkeypatch.setitem(sys.modules, "apprise", None)
-    monkeypatch.setattr("app.alerts.watch.importlib.util.find_spec", lambda name: None)
+    monkeypatch.setattr("app.jobs.alerts.watch.importlib.util.find_spec", lambda name: None)
     with pytest.raises(ConfigError, match=r'pip install -e ".*\[alerts\]"') as caught:
         Messenger()
     assert "hunter2" not in str(caught.value)

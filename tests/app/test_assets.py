@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-ASSETS = Path(__file__).parents[2] / "app" / "components" / "assets"
+ASSETS = Path(__file__).parents[2] / "app" / "figures" / "assets"
 TOP_LEVEL = re.compile(r"^(?:export default )?(?:async )?(?:function|const|let|class) (\w+)", re.MULTILINE)
 
 

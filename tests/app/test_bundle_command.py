@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from app.cli.main import run
-from app.figures.plotly_view import to_plotly
+from app.figures import registry
+from app.figures.render.plotly_view import to_plotly
 from app.notebook.frozen import freeze
-from app.results import registry
 from emtc_core.errors import EmtcError
 from storage.bundles.bundle_cache import cache_bundle
 from storage.engine import Database, open_database

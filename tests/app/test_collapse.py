@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.manifold import trustworthiness
 
-from app.results import neighborhoods
-from app.results.collapse import COLUMNS, NEIGHBORS, interval_of, measure_collapse, resample_sums, scale_like_memory
-from app.results.neighborhoods import find_elsewhere, neighbor_agreement, rank_layout
+from app.analysis import neighborhoods
+from app.analysis.collapse import COLUMNS, NEIGHBORS, interval_of, measure_collapse, resample_sums, scale_like_memory
+from app.analysis.neighborhoods import find_elsewhere, neighbor_agreement, rank_layout
 from emtc_core.memory.scaling import measure_scaling
 from storage.queries.memory import Snapshot
 

@@ -35,6 +35,6 @@ def test_the_list_of_commands_needs_neither_numbers_nor_a_database() -> None:
 
 
 def test_a_trainer_starts_without_what_draws_and_projects() -> None:
-    found = imported("from app.cli.main import COMMANDS\nCOMMANDS['train-worker'].load()\nimport app.runs.training")
+    found = imported("from app.cli.main import COMMANDS\nCOMMANDS['train-worker'].load()\nimport app.jobs.training")
     assert "torch" in found
     assert not found & HEAVY

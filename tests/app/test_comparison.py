@@ -6,13 +6,13 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from app.figures.export import export_figure
-from app.figures.lines_view import draw_chart
-from app.results.curves import draw_comparison, split_panels
-from app.results.provenance import describe_runs, hash_config
-from app.results.quantities import EVALUATED, MU_W, WIN_RATE, find_quantity
-from app.results.series import Comparison, Seed, settle, split_curves
-from app.results.statistics import BOOTSTRAP_COVERS, Reading
+from app.analysis.provenance import describe_runs, hash_config
+from app.analysis.quantities import EVALUATED, MU_W, WIN_RATE, find_quantity
+from app.analysis.series import Comparison, Seed, settle, split_curves
+from app.analysis.statistics import BOOTSTRAP_COVERS, Reading
+from app.figures.learning_curves import draw_comparison, split_panels
+from app.figures.render.export import export_figure
+from app.figures.render.lines_view import draw_chart
 from tests.app.seed_cases import make_seed, stored
 
 

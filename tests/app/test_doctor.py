@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from app import doctor
+from app.jobs import doctor
 
 GPU = "NVIDIA Some GPU"
 FAISS = "__version__ = '1.14.1'\n"

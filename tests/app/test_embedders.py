@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from app.projections.__main__ import embed
-from app.projections.embedders import embed_snapshot, read_states
-from app.projections.jobs import phase_of, project_snapshot, projection_params, work
-from app.projections.snapshots import EMBED_SHARE, Phase
+from app.analysis.projections.embedders import embed_snapshot, read_states
+from app.analysis.projections.snapshots import EMBED_SHARE, Phase
+from app.jobs.projection_process import embed
+from app.jobs.projections import phase_of, project_snapshot, projection_params, work
 from emtc_core.errors import ConfigError, StorageError
 from storage.engine import Database, open_database
 from storage.projections import create_job, get_job

@@ -12,15 +12,15 @@ import pandas as pd
 import pytest
 from sqlalchemy import insert, update
 
+from app.analysis.finals import name_final
+from app.analysis.quantities import ROBUST, TRAINED
+from app.analysis.rates import rate_of_final
+from app.analysis.select_runs import select_runs
+from app.analysis.series import read_seeds
 from app.cli.main import run
-from app.results.finals import name_final
-from app.results.kinds import OPTIONS, OVER_SEEDS, Options
-from app.results.quantities import ROBUST, TRAINED
-from app.results.rates import rate_of_final
-from app.results.registry import FIGURES, TABLES
-from app.results.select import select_runs
-from app.results.series import read_seeds
-from app.theme import METHOD
+from app.figures.figure import OPTIONS, OVER_SEEDS, Options
+from app.figures.registry import FIGURES, TABLES
+from app.figures.theme import METHOD
 from emtc_core.errors import ConfigError
 from storage.engine import Database, open_database
 from storage.models import Evaluation, MetricRow, Run

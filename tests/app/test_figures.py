@@ -9,11 +9,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from app.components.packing import pack_payload
-from app.figures.chart import Chart, Line, Panel
-from app.figures.cloud import QUANTITIES, Cloud
-from app.figures.export import EXPORT_FORMATS, export_figure
-from app.figures.lines_view import _wrap
+from app.analysis.node_quantities import QUANTITIES
+from app.figures.kinds.chart import Chart, Line, Panel
+from app.figures.kinds.cloud import Cloud
 from app.figures.live import (
     GATE_METRICS,
     contrast_chance,
@@ -23,11 +21,14 @@ from app.figures.live import (
     draw_outcomes,
     wilson_interval,
 )
-from app.figures.matplotlib_view import to_image
-from app.figures.plotly_view import to_plotly
+from app.figures.render.export import EXPORT_FORMATS, export_figure
+from app.figures.render.lines_view import _wrap
+from app.figures.render.matplotlib_view import to_image
+from app.figures.render.plotly_view import to_plotly
 from app.figures.trajectory import draw_trajectory
-from app.playback.payload import make_payload, visible_bounds
-from app.playback.side import Side
+from app.replay.packing import pack_payload
+from app.replay.payload import make_payload, visible_bounds
+from app.replay.side import Side
 from emtc_core.envs.base import Scene
 from emtc_core.metrics import METRICS
 

@@ -8,15 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.results.finals import FINAL_RULES, Falls, count_falls, define_final, final_rate, name_final, tell_without
-from app.results.intervals import CLAIMS
-from app.results.named.comparisons import draw_profiles, tabulate_tests
-from app.results.published import tabulate_beside_published
-from app.results.rates import rate_of_final
-from app.results.series import Seed, settle
-from app.results.statistics import Reading
-from app.results.win_rates import tabulate_falls, tabulate_win_rates
-from app.tables import export_table
+from app.analysis.finals import FINAL_RULES, Falls, count_falls, define_final, final_rate, name_final, tell_without
+from app.analysis.intervals import CLAIMS
+from app.analysis.published import tabulate_beside_published
+from app.analysis.rates import rate_of_final
+from app.analysis.series import Seed, settle
+from app.analysis.statistics import Reading
+from app.analysis.tables import export_table
+from app.analysis.win_rates import tabulate_falls, tabulate_win_rates
+from app.figures.named.comparisons import draw_profiles, tabulate_tests
 from tests.app.seed_cases import make_curve, make_seed
 
 SWINGS = (1.0, 1.0, 0.0, 0.38, 0.62, 0.0, 1.0, 1.0, 0.12, 0.0, 0.94, 0.44, 0.44)

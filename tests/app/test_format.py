@@ -4,7 +4,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from app.format import aware, duration, escape_markdown, number, percent, size
+from app.analysis.format import aware, duration, escape_markdown, number, percent, size
 
 
 @pytest.mark.parametrize(

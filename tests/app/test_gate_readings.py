@@ -9,10 +9,11 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from app.figures.chart import Chart
-from app.figures.readings import Reading, describe_shape, draw_readings
-from app.runs import kept_readings
-from app.runs.readings import READINGS, configure, make_gate_readings
+from app.analysis import kept_readings
+from app.analysis.judge_readings import READINGS, configure, judge_readings
+from app.analysis.readings import Reading
+from app.figures.kinds.chart import Chart
+from app.figures.readings import describe_shape, draw_readings
 from emtc_core.config.resolve import config_from_stored, resolve
 from emtc_core.envs.registry import get_env_info
 from emtc_core.errors import ConfigError
@@ -98,7 +99,7 @@ def _as_episode(record):  # the recorder keeps no observations, and nothing here
 
 def test_more_than_one_run_is_refused() -> None:
     with pytest.raises(ConfigError, match="judges the episodes of one run, got 2 runs"):
-        make_gate_readings(None, [None, None], on_progress=print)  # type: ignore[arg-type]
+        judge_readings(None, [None, None], on_progress=print)  # type: ignore[arg-type]
 
 
 # ---- the whole figure ----
@@ -121,8 +122,8 @@ def recorded(tmp_path: Path) -> tuple[Database, list[RunRow]]:
 def _draw(recorded: tuple[Database, list[RunRow]], **options: int) -> tuple[Chart, list[tuple[str, float, float]]]:
     """The figure, and what was heard of its progress."""
     heard: list[tuple[str, float, float]] = []
-    chart = make_gate_readings(*recorded, on_progress=lambda *told: heard.append(told), **options)
-    return chart, heard
+    readings = judge_readings(*recorded, on_progress=lambda *told: heard.append(told), **options)
+    return draw_readings(readings, run="a run", **options), heard
 
 
 def _values(chart: Chart) -> list[np.ndarray]:
@@ -162,7 +163,7 @@ def test_an_interrupted_export_goes_on_where_it_was(recorded: tuple[Database, li
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        make_gate_readings(*recorded, on_progress=interrupt)
+        judge_readings(*recorded, on_progress=interrupt)
     later, heard = _draw(recorded)
     assert {names for names, _, _ in heard} == {"literal_raw", "wide"}
     again, nothing = _draw(recorded)

@@ -4,7 +4,7 @@ from contextlib import closing
 
 import pytest
 
-from app.results.registry import TABLES
+from app.figures.registry import TABLES
 from storage.engine import Database, open_database
 from storage.queries.sweeps import sweep_runs
 from storage.recording.recorder import DatabaseRecorder

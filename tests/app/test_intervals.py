@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from scipy.stats import binomtest, t, ttest_1samp
 
+from app.analysis.intervals import CLAIMS, Rate, interval_over_seeds, score_interval
+from app.analysis.quantities import MU_W, RETURN, WIN_RATE, find_quantity
+from app.analysis.rates import rate_of, rate_of_curve
+from app.analysis.statistics import BOOTSTRAP_COVERS, Reading
 from app.bench.coverage import CENTERS, NORMAL, PILED, POPULATIONS, SIZES, TOLERANCE, measure_center, run
 from app.figures.live import wilson_interval
-from app.results.intervals import CLAIMS, Rate, interval_over_seeds, score_interval
-from app.results.quantities import MU_W, RETURN, WIN_RATE, find_quantity
-from app.results.rates import rate_of, rate_of_curve
-from app.results.statistics import BOOTSTRAP_COVERS, Reading
 from tests.app.seed_cases import make_seed
 
 SHARES = arrays(np.float64, st.tuples(st.integers(2, 10), st.integers(1, 4)), elements=st.integers(0, 16)).map(

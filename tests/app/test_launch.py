@@ -6,9 +6,9 @@ import numpy as np
 import psutil
 import pytest
 
-from app.projections.jobs import cancel_job, project_snapshot, projection_params, start_job, work
-from app.runs.launch import estimate, kill_run, launch_run
-from app.runs.resume import resume_run
+from app.jobs.launch import estimate, kill_run, launch_run
+from app.jobs.projections import cancel_job, project_snapshot, projection_params, start_job, work
+from app.jobs.resume import resume_run
 from emtc_core.config.resolve import resolve
 from emtc_core.errors import ConfigError, EnvUnavailableError, RunStateError
 from storage.engine import open_database
@@ -116,7 +116,7 @@ def test_background_job_finishes_and_a_second_request_joins_it(seeded):
 
 def test_cancelled_job_stores_nothing(seeded, monkeypatch):
     db, run_id = seeded
-    monkeypatch.setattr("app.projections.jobs.REPORT_EVERY_S", 0.0)
+    monkeypatch.setattr("app.jobs.projections.REPORT_EVERY_S", 0.0)
     snapshot_id = int(list_snapshots(db, run_id)["id"].iloc[-1])
     params = projection_params("umap", n=50, seed=9)
     job = create_job(db, snapshot_id, method="umap", params=params)

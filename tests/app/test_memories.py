@@ -6,12 +6,12 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from app.analysis.node_quantities import QUANTITIES
 from app.cli.main import run
-from app.figures.cloud import QUANTITIES
-from app.figures.maps import Maps, Trace
+from app.figures.kinds.maps import Maps, Trace
 from app.figures.memory import draw_memory
+from app.figures.named.memories import NEIGHBORS, local_spread, make_embedding_comparison, make_strategy_divergence
 from app.notebook.frozen import freeze, thaw
-from app.results.named.memories import NEIGHBORS, local_spread, make_embedding_comparison, make_strategy_divergence
 from emtc_core.errors import ConfigError
 from storage.engine import Database, open_database
 from storage.queries.episodes import get_trajectory

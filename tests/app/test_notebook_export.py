@@ -15,10 +15,18 @@ import pandas as pd
 import pytest
 from numpy.typing import NDArray
 
+from app.analysis.node_quantities import QUANTITIES
+from app.analysis.projections.linear import draw_axes, draw_pca
+from app.analysis.quantities import find_quantity
+from app.analysis.selection import Choice, has_place
+from app.analysis.series import read_comparison
+from app.analysis.statistics import Reading
+from app.analysis.what_if import Question, answer, merge_nodes, read_rules, read_stream
 from app.cli.main import run
-from app.figures.chart import Chart, Line, Mark, Panel
-from app.figures.cloud import QUANTITIES, Cloud
-from app.figures.heatmap import Grid, Heatmap
+from app.figures.kinds.chart import Chart, Line, Mark, Panel
+from app.figures.kinds.cloud import Cloud
+from app.figures.kinds.heatmap import Grid, Heatmap
+from app.figures.learning_curves import draw_comparison
 from app.figures.live import (
     GATE_METRICS,
     TRAINING_RATES,
@@ -28,25 +36,18 @@ from app.figures.live import (
     draw_outcomes,
 )
 from app.figures.memory import draw_memory
+from app.figures.registry import FIGURES
 from app.figures.selection import draw_selection
+from app.figures.theme import RED_GREEN
 from app.figures.trajectory import draw_trajectory
 from app.figures.what_if import draw_what_if
+from app.jobs.projections import sample_rows
 from app.notebook.export import export_entries
 from app.notebook.frozen import MOST_PER_LINE, MOST_POINTS, freeze, note_of, pack, thaw, unpack
 from app.notebook.markdown import tame, to_html
 from app.notebook.view import make_view
-from app.playback.replay import make_replay, tell_apart
-from app.playback.side import join_values
-from app.projections.jobs import sample_rows
-from app.projections.linear import draw_axes, draw_pca
-from app.results.curves import draw_comparison
-from app.results.quantities import find_quantity
-from app.results.registry import FIGURES
-from app.results.selection import Choice, has_place
-from app.results.series import read_comparison
-from app.results.statistics import Reading
-from app.results.what_if import Question, answer, merge_nodes, read_rules, read_stream
-from app.theme import RED_GREEN
+from app.replay.replay import make_replay, tell_apart
+from app.replay.side import join_values
 from emtc_core.errors import StorageError
 from storage.engine import Database, open_database
 from storage.notebook import create_entry

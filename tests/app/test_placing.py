@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.projections import placing
-from app.projections.carrying import FEWEST_SHARED, complete_places, move_rigidly
-from app.projections.placing import place
+from app.analysis.projections import placing
+from app.analysis.projections.alignment import FEWEST_SHARED, complete_places, move_rigidly
+from app.analysis.projections.placing import place
 
 
 def _cloud(n: int, seed: int = 0) -> np.ndarray:

@@ -12,13 +12,13 @@ import pytest
 from PIL import Image
 
 from app.figures.trajectory import draw_trajectory
-from app.playback import side as sides_module
-from app.playback.drawing import MOST_FRAMES, to_gif, to_svg
-from app.playback.files import read_replays
-from app.playback.frames import list_moments, moment_at
-from app.playback.offline import make_page
-from app.playback.payload import frame_sides, make_payload, name_teams
-from app.playback.side import (
+from app.replay import side as sides_module
+from app.replay.drawing import MOST_FRAMES, to_gif, to_svg
+from app.replay.files import read_replays
+from app.replay.frames import list_moments, moment_at
+from app.replay.offline import make_page
+from app.replay.payload import frame_sides, make_payload, name_teams
+from app.replay.side import (
     MISSING,
     Side,
     draw_scene,

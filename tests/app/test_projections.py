@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
-from app.projections.linear import AXIS_PAIRS, draw_axes, draw_pca
-from app.projections.methods import compute
-from app.projections.neighbors import find_neighbors
-from app.projections.sampling import stratified_rows
-from app.projections.umap import find_curve, make_graph
+from app.analysis.projections.linear import AXIS_PAIRS, draw_axes, draw_pca
+from app.analysis.projections.methods import compute
+from app.analysis.projections.neighbors import find_neighbors
+from app.analysis.projections.sampling import stratified_rows
+from app.analysis.projections.umap import find_curve, make_graph
 
 
 @pytest.fixture(scope="module")

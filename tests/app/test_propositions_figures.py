@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from app.figures.chart import Chart
-from app.figures.export import EXPORT_FORMATS, export_figure
-from app.figures.plotly_view import to_plotly
+from app.figures.kinds.chart import Chart
 from app.figures.propositions import draw_proposition_1, draw_proposition_2
+from app.figures.render.export import EXPORT_FORMATS, export_figure
+from app.figures.render.plotly_view import to_plotly
 from emtc_core.gate.propositions import Proposition1, Proposition2
 
 

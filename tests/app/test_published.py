@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from app.results.published import list_published_maps, read_published, tabulate_beside_published
-from app.results.series import settle
+from app.analysis.published import list_published_maps, read_published, tabulate_beside_published
+from app.analysis.series import settle
 from tests.app.seed_cases import make_seed
 
 

@@ -13,9 +13,9 @@ import pandas as pd
 import pytest
 from sqlalchemy import insert, select, text, update
 
+from app.analysis.marl_eval import to_marl_eval
 from app.cli.main import run
-from app.raw import RAW_FORMATS, write_raw
-from app.results.marl_eval import to_marl_eval
+from app.cli.raw import RAW_FORMATS, write_raw
 from emtc_core.errors import ConfigError
 from storage.engine import Database, open_database
 from storage.maintenance.thin import Thinning, thin_run

@@ -11,17 +11,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import binomtest, mannwhitneyu
 
-from app.results.comparing import (
+from app.analysis.comparing import (
     compare_means,
     difference_of_means,
     least_p,
     performance_profile,
     probability_of_improvement,
 )
-from app.results.intervals import Rate, interval_over_seeds
-from app.results.named.comparisons import draw_profiles, tabulate_tests
-from app.results.series import settle
-from app.tables import export_table
+from app.analysis.intervals import Rate, interval_over_seeds
+from app.analysis.series import settle
+from app.analysis.tables import export_table
+from app.figures.named.comparisons import draw_profiles, tabulate_tests
 from emtc_core.errors import ConfigError
 from tests.app.seed_cases import make_seed
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from scipy.stats import trim_mean
 
-from app.results.statistics import (
+from app.analysis.statistics import (
     BANDS,
     CENTERS,
     MOST_POINTS,

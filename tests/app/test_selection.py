@@ -9,11 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sqlalchemy import text
 
-from app.figures.cloud import QUANTITIES, scale_ends
+from app.analysis.node_quantities import QUANTITIES
+from app.analysis.projections.linear import draw_pca
+from app.analysis.selection import Choice, describe, list_nodes
+from app.figures.kinds.cloud import scale_ends
+from app.figures.named.memories import REGION_NODES, find_contrast
 from app.figures.selection import draw_selection
-from app.projections.linear import draw_pca
-from app.results.named.memories import REGION_NODES, find_contrast
-from app.results.selection import Choice, describe, list_nodes
 from emtc_core.errors import ConfigError
 from storage.engine import open_database
 from storage.queries.episodes import get_trajectory, list_episodes

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from app.projections.carrying import match_rows
-from app.projections.snapshots import (
+from app.analysis.projections.alignment import match_rows
+from app.analysis.projections.snapshots import (
     LAYOUT_SHARE,
     Phase,
     phase_of,

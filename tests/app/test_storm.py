@@ -9,10 +9,10 @@ from pathlib import Path
 import psutil
 import pytest
 
-from app.bench.storm import run, weather_storm
+from app.bench.storm import run, run_storm
+from app.bench.storms.faults import full_disk, hold_lock
 from app.bench.storms.fleet import storm_config
-from app.bench.storms.weather import full_disk, hold_lock
-from app.bench.storms.witness import Witness, count_rows, find_wrong
+from app.bench.storms.invariants import RowWatch, count_rows, find_wrong
 from app.cli.main import run as emtc
 from emtc_core.errors import ConfigError
 from storage.engine import Database, open_database
@@ -58,21 +58,21 @@ def test_what_is_wrong_is_found_by_plain_sql(recorded: Database, act: str, said:
 
 
 def test_a_step_that_was_seen_and_is_gone_is_lost_unless_it_was_superseded(recorded: Database) -> None:
-    witness = Witness(recorded)
-    witness.look()
+    watch = RowWatch(recorded)
+    watch.look()
     assert recorded.path is not None
     tamper(recorded.path, "update runs set env_steps = env_steps - 5")
-    witness.look()
-    assert (witness.lost, witness.superseded) == (10, 0)
+    watch.look()
+    assert (watch.lost, watch.superseded) == (10, 0)
     tamper(
         recorded.path,
         "insert into resumes (run_id, env_step, reached_env_step, resumed_at) "
         "select id, 0, env_steps, created_at from runs",
         "update runs set env_steps = 3",
     )
-    witness.look()
-    assert witness.lost == 10
-    assert witness.superseded == count_rows(recorded) - 10
+    watch.look()
+    assert watch.lost == 10
+    assert watch.superseded == count_rows(recorded) - 10
     recorded.dispose()
 
 
@@ -117,7 +117,7 @@ def test_options_of_a_storm_belong_to_no_other_benchmark(capsys: pytest.CaptureF
 @pytest.mark.timeout(600)
 def test_a_minute_of_storm_costs_nothing(tmp_path: Path) -> None:
     db = open_database(f"sqlite:///{tmp_path / 'x.db'}")
-    toll = weather_storm(db, minutes=1, trainers=3)
+    toll = run_storm(db, minutes=1, trainers=3)
     assert (toll.lost, toll.wrong) == (0, [])
     assert toll.blows["kill"] > 0
     assert toll.rows > 0

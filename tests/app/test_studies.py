@@ -3,13 +3,13 @@
 import numpy as np
 import pytest
 
-from app.figures.export import EXPORT_FORMATS, export_figure
-from app.figures.heatmap import Grid, Heatmap
-from app.results.published import find_published, published_studies
-from app.results.registry import FIGURES, TABLES
-from app.results.select import select_runs
-from app.sweeps.file import STUDIES
-from app.tables import TABLE_FORMATS, export_table
+from app.analysis.published import find_published, published_studies
+from app.analysis.select_runs import select_runs
+from app.analysis.tables import TABLE_FORMATS, export_table
+from app.figures.kinds.heatmap import Grid, Heatmap
+from app.figures.registry import FIGURES, TABLES
+from app.figures.render.export import EXPORT_FORMATS, export_figure
+from app.jobs.sweeps.file import STUDIES
 from emtc_core.errors import ConfigError
 from storage.engine import Database, open_database
 from storage.queries.sweeps import sweep_runs

@@ -2,8 +2,8 @@
 
 import pytest
 
-from app.results.quantities import find_quantity
-from app.results.success import SUCCESS_RATE, name_outcome, say_rule, success_threshold
+from app.analysis.quantities import find_quantity
+from app.analysis.success import SUCCESS_RATE, name_outcome, say_rule, success_threshold
 
 RULED = {"memory": {"success": "return_threshold", "success_threshold": -18}}
 

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.sweeps.control import expected_cost
-from app.sweeps.file import parse_sweep
-from app.sweeps.plan import _cells, count_runs, make_plan
-from app.sweeps.templates import find_sweep_file, list_templates
+from app.jobs.sweeps.control import expected_cost
+from app.jobs.sweeps.file import parse_sweep
+from app.jobs.sweeps.plan import _cells, count_runs, make_plan
+from app.jobs.sweeps.templates import find_sweep_file, list_templates
 from emtc_core.errors import ConfigError
 
 HEAD = 'name = "x"\nseeds = 2\nsteps = 300\n'

@@ -7,12 +7,12 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from app.results.finals import name_final
-from app.results.intervals import CLAIMS, Rate
-from app.results.series import Seed, default_times, settle
-from app.results.statistics import Reading
-from app.results.win_rates import quote, tabulate_mu_w, tabulate_win_rates
-from app.tables import best_cells, describe_table, export_table, left_out_lines
+from app.analysis.finals import name_final
+from app.analysis.intervals import CLAIMS, Rate
+from app.analysis.series import Seed, default_times, settle
+from app.analysis.statistics import Reading
+from app.analysis.tables import best_cells, describe_table, export_table, left_out_lines
+from app.analysis.win_rates import quote, tabulate_mu_w, tabulate_win_rates
 from tests.app.seed_cases import make_seed
 
 

@@ -5,7 +5,7 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from app.theme import METHOD, Style, ink, luminance, shade, style_methods
+from app.figures.theme import METHOD, Style, ink, luminance, shade, style_methods
 from emtc_core.config.run import list_algos
 
 # Machado, Oliveira and Fernandes (2009), severity 1, on linear RGB

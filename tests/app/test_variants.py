@@ -1,8 +1,8 @@
 """Runs that differ in nothing but their seed are one line; whatever else differs is named."""
 
-from app.results.names import name_algo, name_method, parse_steps, show_steps
-from app.results.settings import learning_settings, show_value
-from app.results.variants import group_variants, list_differences
+from app.analysis.names import name_algo, name_method, parse_steps, show_steps
+from app.analysis.settings import learning_settings, show_value
+from app.analysis.variants import group_variants, list_differences
 from emtc_core.config.run import list_algos
 from tests.app.seed_cases import stored
 

@@ -10,8 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.figures.what_if import draw_what_if
-from app.results.what_if import (
+from app.analysis.what_if import (
     Judged,
     Question,
     Rules,
@@ -24,6 +23,7 @@ from app.results.what_if import (
     tabulate,
     tau_of,
 )
+from app.figures.what_if import draw_what_if
 from emtc_core.config.gate import GateConfig, IncentiveConfig
 from emtc_core.config.memory import MemoryConfig
 from emtc_core.errors import ConfigError

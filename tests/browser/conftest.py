@@ -4,7 +4,7 @@ from importlib.util import find_spec
 
 import pytest
 
-from app.doctor import find_chrome
+from app.jobs.doctor import find_chrome
 from tests.require import require
 
 

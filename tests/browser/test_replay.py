@@ -7,12 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from app.components.assets import read_script
+from app.figures.assets import read_script
 from app.figures.trajectory import draw_trajectory
-from app.playback.frames import moment_at
-from app.playback.offline import make_page
-from app.playback.payload import make_payload
-from app.playback.side import Side, make_side
+from app.replay.frames import moment_at
+from app.replay.offline import make_page
+from app.replay.payload import make_payload
+from app.replay.side import Side, make_side
 from emtc_core.config.env import EnvConfig
 from emtc_core.envs.registry import get_env_info
 from storage.engine import open_database

@@ -254,8 +254,8 @@ def test_chosen_rows_become_the_whole_comparison(several):
 
 
 def test_a_refresh_reads_each_curve_table_once(several):
-    from app import data
-    from app.compared import read_compared
+    from app.ui import data
+    from app.ui.compared import read_compared
 
     ids = tuple(several[1])
     said_sql: list[str] = []

@@ -5,9 +5,9 @@ import json
 import pytest
 from sqlalchemy import update
 
-from app import data
 from app.cli.main import run
-from app.live_session import LiveCurves
+from app.ui import data
+from app.ui.live_session import LiveCurves
 from emtc_core.config.run import PRESETS
 from storage.engine import open_database
 from storage.models import MetricRow

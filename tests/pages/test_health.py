@@ -42,7 +42,7 @@ def test_every_page_tells_once_what_happens_while_it_is_open(seeded):
 
 @pytest.fixture
 def checked(monkeypatch):
-    monkeypatch.setattr("app.doctor._ask_cuda", lambda: "")
+    monkeypatch.setattr("app.jobs.doctor._ask_cuda", lambda: "")
 
 
 def test_the_machine_is_checked_when_asked(empty, checked):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from app.runs import rehearsal
+from app.jobs import env_probe
 from emtc_core.envs.zoo.examples import missing
 from storage.queries.runs import list_runs
 from tests.pages.test_pages import open_page, said
@@ -13,7 +13,7 @@ ZOO = "tests.core.zoo_example"
 
 @pytest.fixture
 def form(empty, monkeypatch):
-    monkeypatch.setattr(rehearsal, "_ANSWERS", {})
+    monkeypatch.setattr(env_probe, "_ANSWERS", {})
     monkeypatch.setenv("EMTC_ENV_MODULES", ZOO)
     app = open_page("launch")
     return app.selectbox(key="env").set_value("pettingzoo").run(timeout=60)
@@ -70,9 +70,7 @@ def test_where_nothing_can_win_the_success_rule_is_asked_for_before_the_start(fo
     assert not form.error
     assert not form.warning
     asked = []
-    monkeypatch.setattr(
-        "app.components.launch.form.launch_run", lambda db, config, **named: asked.append(config) or "x"
-    )
+    monkeypatch.setattr("app.ui.launch.form.launch_run", lambda db, config, **named: asked.append(config) or "x")
     form.button(key="start").click().run(timeout=60)
     assert (asked[0].memory.success, asked[0].memory.success_threshold) == ("return_threshold", 9.5)
 
@@ -89,7 +87,7 @@ def test_a_rule_that_tells_nothing_apart_is_doubted(form):
 
 
 def test_images_are_refused_before_the_start(form, monkeypatch):
-    monkeypatch.setattr(rehearsal, "memory_bytes", lambda: 10**9)
+    monkeypatch.setattr(env_probe, "memory_bytes", lambda: 10**9)
     form = type_map(form, f"{ZOO}:make_pictures")
     assert "42,336 of state" in form.error[0].value.replace("\\", "")
     assert form.button(key="start_invalid").disabled

@@ -4,7 +4,7 @@ import pytest
 import streamlit as st
 from streamlit.testing.v1 import AppTest
 
-from app.components.login import is_welcome
+from app.ui.login import is_welcome
 from tests.pages.test_pages import ROOT, said
 
 AUTH = {

@@ -6,14 +6,14 @@ from importlib.resources import files
 import pytest
 from streamlit.testing.v1 import AppTest
 
+from app.analysis.format import escape_markdown, number
 from app.bench.embedding import TASKS
-from app.components.method import intervals
-from app.components.method.differences import DIFFERENCES
-from app.components.method.equations import BACKGROUND, BEYOND, EMBEDDER, GATE
-from app.components.method.measured import read_measured
-from app.components.method.options import compare_presets, explain_preset, labels_of
-from app.components.method.published import list_differences
-from app.format import escape_markdown, number
+from app.ui.method import intervals
+from app.ui.method.differences import DIFFERENCES
+from app.ui.method.equations import BACKGROUND, BEYOND, EMBEDDER, GATE
+from app.ui.method.measured import read_measured
+from app.ui.method.options import compare_presets, explain_preset, labels_of
+from app.ui.method.published import list_differences
 from emtc_core.config.published import Case
 from emtc_core.config.resolve import describe_fields
 from emtc_core.metrics import METRICS

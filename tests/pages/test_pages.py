@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from app.format import number, percent
-from app.projections.linear import draw_pca
-from app.results.collapse import measure_collapse
-from app.results.neighborhoods import neighbor_agreement
+from app.analysis.collapse import measure_collapse
+from app.analysis.format import number, percent
+from app.analysis.neighborhoods import neighbor_agreement
+from app.analysis.projections.linear import draw_pca
 from emtc_core.config.resolve import resolve
 from storage.queries.episodes import get_trajectory
 from storage.queries.memory import get_snapshot, list_snapshots

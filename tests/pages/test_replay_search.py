@@ -2,7 +2,7 @@
 
 import pytest
 
-from app.components.replay import choose
+from app.ui.replay import choose
 from storage.queries.episodes import list_episodes
 from tests.pages.test_pages import open_page, said
 

@@ -26,7 +26,7 @@ def started(monkeypatch):
         calls.append(arguments)
         return psutil.Process()
 
-    monkeypatch.setattr("app.sweeps.control.spawn", note)
+    monkeypatch.setattr("app.jobs.sweeps.control.spawn", note)
     return calls
 
 

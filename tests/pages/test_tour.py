@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from app.components.tour import STOPS
-from app.results.odd_one import NEIGHBORS, find_odd_one
+from app.analysis.outlier import NEIGHBORS, find_outlier
+from app.ui.widgets.tour import STOPS
 from storage.queries.memory import get_snapshot, list_snapshots
 from tests.pages.test_pages import open_page, said
 
@@ -13,7 +13,7 @@ def newest_snapshot(db, run_id):
     return get_snapshot(db, int(list_snapshots(db, run_id)["id"].iloc[-1]))
 
 
-def test_the_odd_one_is_the_one_that_a_loop_finds(seeded):
+def test_the_outlier_is_the_one_that_a_loop_finds(seeded):
     snapshot = newest_snapshot(*seeded)
     best, found = -np.inf, -1
     for row in range(snapshot.size):
@@ -21,7 +21,7 @@ def test_the_odd_one_is_the_one_that_a_loop_finds(seeded):
         away[row] = np.inf
         above = snapshot.h[row] - snapshot.h[np.argsort(away)[:NEIGHBORS]].mean()
         best, found = max((best, found), (above, row))
-    odd = find_odd_one(snapshot)
+    odd = find_outlier(snapshot)
     assert odd is not None
     assert (odd.row, odd.slot) == (found, snapshot.slot[found])
     assert odd.h - odd.around == pytest.approx(best, abs=1e-5)
@@ -38,7 +38,7 @@ def test_every_stop_stands_on_its_page_and_leads_on(seeded, at):
 
 
 def test_the_point_that_stands_out_is_named_with_its_numbers(seeded):
-    odd = find_odd_one(newest_snapshot(*seeded))
+    odd = find_outlier(newest_snapshot(*seeded))
     app = open_page("memory", run=seeded[1], tour="2")
     app.button(key="tour_next").click().run()
     assert not app.exception

@@ -92,7 +92,7 @@ def test_fifty_early_deaths(tmp_path: Path) -> None:
 
 
 def test_a_signal_before_the_first_poll_ends_at_once_and_later_ones_are_commands() -> None:
-    from app.runs.signals import stop_signals
+    from app.jobs.signals import stop_signals
     from emtc_core.control import NoControl
 
     with stop_signals(), pytest.raises(StopRequested):

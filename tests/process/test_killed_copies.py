@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from app.runs.launch import ROOT
+from app.jobs.launch import ROOT
 from storage.engine import find_schema
 from tests.process.trainers import emtc, environment, wait_until
 

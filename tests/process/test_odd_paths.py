@@ -12,7 +12,7 @@ from streamlit.testing.v1 import AppTest
 
 from app.cli import serve
 from app.cli.main import run
-from app.runs.launch import ROOT
+from app.jobs.launch import ROOT
 from storage.engine import open_database
 from storage.runs.changes import create_run, finish_run, start_run
 from tests.process.trainers import FAST, environment, train_command

@@ -13,7 +13,7 @@ import pytest
 from app.bench.browser import free_port, wait_for
 from app.cli import serve
 from app.cli.main import run
-from app.runs.launch import ROOT
+from app.jobs.launch import ROOT
 from tests.process.test_server import open_socket
 
 COMMAND = "import sys; from app.cli.main import main; main()"
@@ -99,4 +99,4 @@ def test_a_wheel_holds_the_entry_and_its_settings(tmp_path, monkeypatch):
     build = pytest.importorskip("hatchling.build")
     monkeypatch.chdir(ROOT)
     names = ZipFile(tmp_path / build.build_wheel(str(tmp_path))).namelist()
-    assert {"app/Home.py", "app/.streamlit/config.toml", "app/components/assets/page.css", "pages/home.py"} <= {*names}
+    assert {"app/Home.py", "app/.streamlit/config.toml", "app/figures/assets/page.css", "pages/home.py"} <= {*names}

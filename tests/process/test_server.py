@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 import psutil
 import pytest
 
-from app.runs.launch import spawn
+from app.jobs.launch import spawn
 from storage.engine import Database
 from tests.browser.server import running_app
 

@@ -1,4 +1,4 @@
-"""The trainers that a storm hits: each executes a detached trainer's own command and is started again when it ends.
+"""The trainers that a storm hits: each does what a detached trainer does and is started again when it ends.
 
 They come out of a process that has loaded the learner's libraries already, so that a storm kills trainers rather than
 imports; how a run fares that is killed while its libraries load is a matter of the tests.
@@ -12,12 +12,14 @@ import sys
 from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.context import ForkServerProcess
+from pathlib import Path
 
 import psutil
 
-from app.runs.launch import LOG_NAME
-from app.runs.resume import look, take_to_resume
-from app.runs.versions import library_versions
+from app.analysis.versions import library_versions
+from app.jobs.launch import LOG_NAME
+from app.jobs.resume import look, take_to_resume
+from app.jobs.train_process import train_detached
 from emtc_core.config.resolve import resolve
 from emtc_core.config.run import RunConfig
 from storage.engine import Database
@@ -37,12 +39,10 @@ SETTINGS = (
     "memory.delta=0.02", "record.gate_interval=200",
 )  # fmt: skip
 """Small enough that a run reaches its end, often enough at every duty that a blow may fall on any of them."""
-_COMMANDS = tuple(f"app.cli.{name}" for name in ("train", "export", "notebook", "sweep", "project", "bench"))
-"""All that `app.cli.main` imports of weight, but not itself: each trainer runs it as its own main module."""
 
 
 @dataclass
-class Berth:
+class Slot:
     """One place of the fleet: a run, and the process that trains it."""
 
     run_id: str
@@ -65,38 +65,38 @@ class Fleet:
     def __init__(self, db: Database, trainers: int, *, steps: int = STEPS) -> None:
         self._db, self._config = db, storm_config(steps)
         self._context = multiprocessing.get_context("forkserver")
-        self._context.set_forkserver_preload(["app.bench.storms.ready", "app.runs.training", *_COMMANDS])
+        self._context.set_forkserver_preload(["app.bench.storms.ready", "app.jobs.training"])
         self.resumed = self.started_again = 0
         self.failures: list[str] = []
         """What runs said that failed; a storm ends no run for good."""
-        self._berths = [self._launch() for _ in range(trainers)]
+        self._slots = [self._launch() for _ in range(trainers)]
 
-    def at_sea(self) -> list[Berth]:
+    def list_running(self) -> list[Slot]:
         """List the trainers whose processes live."""
-        return [berth for berth in self._berths if berth.process.is_alive()]
+        return [slot for slot in self._slots if slot.process.is_alive()]
 
-    def choose(self, rng: random.Random) -> Berth | None:
+    def choose(self, rng: random.Random) -> Slot | None:
         """Draw a living trainer."""
-        alive = self.at_sea()
+        alive = self.list_running()
         return rng.choice(alive) if alive else None
 
     def tend(self) -> None:
         """Let every run whose trainer has ended go on, and a finished one make way for a new one."""
-        for place, berth in enumerate(self._berths):
-            if not berth.process.is_alive():
-                berth.process.join()
-                self._berths[place] = retry_transient(self._db, lambda run_id=berth.run_id: self._go_on(run_id))
+        for place, slot in enumerate(self._slots):
+            if not slot.process.is_alive():
+                slot.process.join()
+                self._slots[place] = retry_transient(self._db, lambda run_id=slot.run_id: self._go_on(run_id))
 
-    def come_home(self) -> None:
+    def stop(self) -> None:
         """Stop every trainer, as a signal does, and kill whoever does not come."""
-        for berth in self.at_sea():
-            berth.process.terminate()
-        for berth in self._berths:
-            berth.process.join(PATIENCE_S)
-            berth.process.kill()
-            berth.process.join()
+        for slot in self.list_running():
+            slot.process.terminate()
+        for slot in self._slots:
+            slot.process.join(PATIENCE_S)
+            slot.process.kill()
+            slot.process.join()
 
-    def _launch(self) -> Berth:
+    def _launch(self) -> Slot:
         owner = this_process()
         values = self._config.model_dump(mode="json")
         run_id = retry_transient(
@@ -105,7 +105,7 @@ class Fleet:
         )
         return self._start(run_id, owner.token, resume=False)
 
-    def _go_on(self, run_id: str) -> Berth:
+    def _go_on(self, run_id: str) -> Slot:
         row = find_run(self._db, run_id)
         if row.state == State.FINISHED:
             return self._launch()
@@ -120,35 +120,34 @@ class Fleet:
         self.started_again += 1
         return self._start(child, owner.token, resume=False)
 
-    def _start(self, run_id: str, token: str, *, resume: bool) -> Berth:
+    def _start(self, run_id: str, token: str, *, resume: bool) -> Slot:
         log = run_folder(self._db, run_id) / LOG_NAME
-        options = ("--token", token, *(("--resume",) if resume else ()))
         process = self._context.Process(
-            target=_train, args=(self._db.url, str(log), ("train-worker", run_id, *options))
+            target=_train, args=(self._db.url, log, run_id), kwargs={"token": token, "resume": resume}
         )
         process.start()
-        berth = Berth(run_id, process)
+        slot = Slot(run_id, process)
         with suppress(psutil.NoSuchProcess):  # it has ended already, and said how
-            created_at = get_process_created_at(berth.pid)
+            created_at = get_process_created_at(slot.pid)
             host = socket.gethostname()
             retry_transient(
                 self._db,
                 lambda: mark_launched(
-                    self._db, run_id, pid=berth.pid, pid_created_at=created_at, host=host, token=token
+                    self._db, run_id, pid=slot.pid, pid_created_at=created_at, host=host, token=token
                 ),
             )
-        return berth
+        return slot
 
 
-def _train(url: str, log: str, arguments: tuple[str, ...]) -> None:
+def _train(url: str, log: Path, run_id: str, *, token: str, resume: bool) -> None:
     """Be a detached trainer."""
-    from pathlib import Path
-
-    from app.cli.main import run
-
-    make_private_folder(Path(log).parent)
-    with append_private(Path(log)) as output:
+    make_private_folder(log.parent)
+    with append_private(log) as output:
         os.dup2(output.fileno(), 1)
         os.dup2(output.fileno(), 2)
     os.environ["EMTC_DB"] = url
-    sys.exit(run(list(arguments)))
+    sys.exit(train_detached(url, run_id, announce=_write, token=token, resume=resume))
+
+
+def _write(sentence: str) -> None:
+    sys.stderr.write(f"{sentence}\n")

@@ -1,0 +1,40 @@
+"""Where a figure comes from: one line for each run behind it, for the metadata of exported files."""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from app.analysis.settings import ORIGIN
+
+
+def hash_config(config: Mapping[str, Any]) -> str:
+    """Name a configuration by its content; runs that differ in nothing but their seed have one name."""
+    settings = {key: value for key, value in config.items() if key not in ("seed", ORIGIN)}
+    return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:12]
+
+
+def describe_runs(
+    configs: Mapping[str, Mapping[str, Any]], versions: Mapping[str, Mapping[str, Any]] | None = None
+) -> tuple[str, ...]:
+    """Write one line for each run: its id, what it is, its seed, the hash of its settings and its code.
+
+    Args:
+        configs: Run id → configuration as stored.
+        versions: Run id → versions as stored, where known.
+    """
+    return tuple(
+        f"run {run_id}: {config.get('algo')} on {_map(config)}, seed {config.get('seed')}, "
+        f"config {hash_config(config)}{_code((versions or {}).get(run_id, {}))}"
+        for run_id, config in configs.items()
+    )
+
+
+def _map(config: Mapping[str, Any]) -> Any:
+    env = config.get("env")
+    return env.get("map") if isinstance(env, Mapping) else None  # a foreign database may hold anything
+
+
+def _code(versions: Mapping[str, Any]) -> str:
+    known = [f"{name} {versions[name]}" for name in ("emtc_lab", "commit") if versions.get(name)]
+    return f", {', '.join(known)}" if known else ""

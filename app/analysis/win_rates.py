@@ -1,0 +1,214 @@
+"""Tables of results as the paper prints them: variants × maps, best in bold, missing cells as a dash.
+
+What lives here: what a cell says and which cell is best. What does not: formats (`app.analysis.tables`), statistics
+(`app.analysis.statistics`), which runs count (`app.analysis.series`).
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+import pandas as pd
+
+from app.analysis.finals import (
+    FALLEN,
+    LAST_TENTH,
+    MADE_IT,
+    Falls,
+    FinalRule,
+    caption_final,
+    count_falls,
+    final_rates,
+    name_final,
+)
+from app.analysis.intervals import Rate
+from app.analysis.names import show_steps
+from app.analysis.rates import rate_of_final, rate_of_mu_w
+from app.analysis.series import DAGGER, Comparison, Group, LeftOut
+from app.analysis.statistics import CENTER_NAMES, Curve, Reading, Values, finite, mu_w
+from app.analysis.tables import MISSING, NESTED, Cell, Number, describe_table
+
+_BEST = "Bold is best, ties too."
+_COUNTED = ("falls", "evaluations after", "falls [%]")
+_FALLS = ("task", "variant", "n", f"reached {MADE_IT:g}", *_COUNTED, "each seed")
+_UNFINISHED = f"{DAGGER} rests on a run that has not finished and is never bold."
+
+
+def tabulate_win_rates(
+    comparison: Comparison, reading: Reading | None = None, final: FinalRule = LAST_TENTH
+) -> pd.DataFrame:
+    """Quote each seed's final win rate [%]: variants × maps. How many seeds a cell has and should have is told.
+
+    Args:
+        comparison: Win rates, greedy or others, settled for final numbers.
+        reading: How seeds become one number; None does what `eval.report` of a cell's runs says.
+        final: Which win rate stands for the end of a run.
+    """
+    quantity = comparison.quantity
+
+    def quote_cell(group: Group) -> Cell | None:
+        settings = group.seeds[0].settings
+        how = reading or (Reading("median", "iqr") if settings.get("eval.report") == "median" else Reading())
+        rate = rate_of_final(group.seeds, final, top=100, of=quantity)
+        named = name_final(final, unit="%", of=quantity)
+        quoted = quote(100 * final_rates(group.seeds, final), how, rate=rate, of=named)
+        return quoted.followed_by(f"{group.mark} ({_count(group.n, settings.get('eval.seeds'))})")
+
+    columns = {task: _by_method(comparison, task, quote_cell) for task in comparison.tasks}
+    usual = "mean ± standard deviation over seeds, or median [quartiles] by eval.report"
+    said = f"A cell is the {reading.say(share=True) if reading else usual}; n is the number of seeds."
+    caption, about = caption_final(comparison.seeds, final, said, _BEST, unit="%", of=quantity)
+    return _tabulate(comparison, columns, caption, about=about)
+
+
+def tabulate_falls(comparison: Comparison, reading: Reading | None = None) -> pd.DataFrame:
+    """Count for each variant how often a run that had once won nearly all lost most again: variant and task × numbers.
+
+    Args:
+        comparison: Win rates, settled for final numbers.
+        reading: How seeds become one number.
+    """
+    how = reading or Reading()
+    rows = [_row_of_falls(g, how) for task in comparison.tasks for g in comparison.groups if g.variant.task == task]
+    caption = (
+        f"Falls: evaluations with a win rate below {FALLEN:g} after a run's first of at least {MADE_IT:g}, counted for "
+        f"each seed, and of how many evaluations after it; then {how}. n is the number of seeds; only those that "
+        f"reached {MADE_IT:g} are averaged."
+    )
+    if how.band == "ci":
+        caption += f" Falls [%] is a share; its band is a {how.name_band(share=True)}."
+    if any(group.unfinished for group in comparison.groups):
+        caption += f" {DAGGER} rests on a run that has not finished."
+    frame = pd.DataFrame(rows, columns=pd.Index(_FALLS), dtype="object")
+    left_out, cells = (
+        [str(each) for each in comparison.left_out],
+        dict(zip(_FALLS, zip(*rows, strict=True), strict=False)),
+    )
+    return describe_table(frame, caption=caption, left_out=left_out, cells=cells)
+
+
+def tabulate_mu_w(comparison: Comparison, times: Sequence[int], reading: Reading | None = None) -> pd.DataFrame:
+    """Quote mu_w at chosen env steps: variants × (map, step); each seed is integrated first.
+
+    Args:
+        comparison: Win rates of every run that was chosen, finished or not.
+        times: Env steps; a seed that has not got there is not counted, and listed.
+        reading: How seeds become one number.
+    """
+    how = reading or Reading()
+
+    def quote_at(t: int) -> Callable[[Group], Cell | None]:
+        def quote_cell(group: Group) -> Cell | None:
+            reached = finite(_mu_w_at(seed.curve, t) for seed in group.seeds)
+            if not len(reached):
+                return None
+            there = [seed for seed in group.seeds if seed.curve.steps[-1] >= t]
+            rate = rate_of_mu_w(there, np.float64(t))
+            return quote(reached, how, digits=3, rate=rate, of="μ̄_w").followed_by(f" (n = {len(reached)})")
+
+        return quote_cell
+
+    columns = {
+        f"{task}{NESTED}{show_steps(t)}": _by_method(comparison, task, quote_at(t))
+        for task in comparison.tasks
+        for t in times
+    }
+    caption = (
+        f"Normalised overall win rate at env steps: {how.say(share=True)}; each seed is integrated from its "
+        f"first evaluation, then averaged; n is the number of seeds that got there. {_BEST}"
+    )
+    return _tabulate(comparison, columns, caption, [*comparison.left_out, *_too_short(comparison, times)])
+
+
+def quote(values: Values, reading: Reading, digits: int = 1, *, rate: Rate | None = None, of: str = "") -> Cell:
+    """Quote numbers of seeds, "97.5 ± 1.0" or "97.5 [96.0–99.0]"; a single seed is just its number.
+
+    Args:
+        values: One for each seed.
+        reading: How they become one number.
+        digits: After the point.
+        rate: What they are shares of, where they are shares.
+        of: What a number is, for those who read the table with a program.
+    """
+    center, low, high = reading.summarize(values, rate)
+    statistic = ", ".join(filter(None, (of, f"{CENTER_NAMES[reading.center]} over seeds")))
+    if low is None or high is None:
+        return Cell(f"{center:.{digits}f}", Number(float(center), n=len(values), statistic=statistic))
+    text = f"± {center - low:.{digits}f}" if reading.is_symmetric else f"[{low:.{digits}f}–{high:.{digits}f}]"
+    interval = reading.name_band(share=rate is not None)
+    number = Number(float(center), float(low), float(high), len(values), statistic, interval)
+    return Cell(f"{center:.{digits}f} {text}", number)
+
+
+def _row_of_falls(group: Group, reading: Reading) -> list[str | int]:
+    """Lay out one variant on one task, as `_FALLS` names it."""
+    counted = [(seed.number, count_falls(seed.curve)) for seed in group.seeds]
+    known = [falls for _, falls in counted if falls is not None]
+    numbers = ([each.falls for each in known], [each.after for each in known], [100 * each.share for each in known])
+    cells = [
+        quote(values, reading, rate=rate, of=of) if len(values := finite(each)) else MISSING
+        for each, rate, of in zip(numbers, (None, None, Rate(100)), _COUNTED, strict=True)
+    ]
+    told = "; ".join(f"seed {number}: {_say_falls(falls)}" for number, falls in counted)
+    return [group.variant.task, f"{group.variant.name}{group.mark}", group.n, len(known), *cells, told]
+
+
+def _say_falls(falls: Falls | None) -> str:
+    return f"{falls.falls} of {falls.after}" if falls else f"never {MADE_IT:g}"
+
+
+def _mu_w_at(curve: Curve, t: int) -> float:
+    return float(mu_w(curve, np.array([float(t)]))[0])
+
+
+def _too_short(comparison: Comparison, times: Sequence[int]) -> list[LeftOut]:
+    """List the seeds that did not get to every step, with how far they came."""
+    return [
+        LeftOut(
+            seed.id,
+            f"{group.variant.label}; seed {seed.number}",
+            f"last evaluated at {int(seed.curve.steps[-1]):,}; {seed.progress}",
+        )
+        for group in comparison.groups
+        for seed in group.seeds
+        if times and seed.curve.steps[-1] < max(times)
+    ]
+
+
+def _count(n: int, wanted: object) -> str:
+    """Tell how many seeds a cell rests on; fewer than wanted are told, "n = 2 of 5"."""
+    goal = wanted if isinstance(wanted, int) else 5
+    return f"n = {n}" if n >= goal else f"n = {n} of {goal}"
+
+
+def _by_method(comparison: Comparison, task: str, quote_cell: Callable[[Group], Cell | None]) -> dict[str, Cell | None]:
+    return {group.variant.method: quote_cell(group) for group in comparison.groups if group.variant.task == task}
+
+
+def _tabulate(
+    comparison: Comparison,
+    columns: Mapping[str, Mapping[str, Cell | None]],
+    caption: str,
+    left_out: Sequence[LeftOut] | None = None,
+    about: Sequence[str] = (),
+) -> pd.DataFrame:
+    """Lay cells out as variants × columns and find the best of each column."""
+    methods = list(comparison.methods)
+    best, texts = [], {}
+    quoted = {name: [column.get(method) for method in methods] for name, column in columns.items()}
+    for name, cells in quoted.items():
+        texts[name] = [cell or MISSING for cell in cells]
+        best += [(place, name) for place in find_best(cells)]
+    if any(DAGGER in text for column in texts.values() for text in column):
+        caption = f"{caption} {_UNFINISHED}"
+    if comparison.preset:
+        caption = f"{caption} All with preset = {comparison.preset}."
+    frame = pd.DataFrame({"variant": pd.Series(list(comparison.methods.values()), dtype="object"), **texts})
+    out = [str(each) for each in (comparison.left_out if left_out is None else left_out)]
+    return describe_table(frame, caption=caption, best=best, left_out=out, about=about, cells=quoted)
+
+
+def find_best(cells: Sequence[str | None]) -> list[int]:
+    """Find the greatest of quoted cells, ties as printed included; a cell that is marked never is, nor one alone."""
+    shown = [cell.split(" ")[0] if cell and DAGGER not in cell else "" for cell in cells]
+    top = max((float(text) for text in shown if text), default=None)
+    return [place for place, text in enumerate(shown) if text and len(cells) > 1 and float(text) == top]

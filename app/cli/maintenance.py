@@ -1,0 +1,149 @@
+"""`emtc db stats | thin | vacuum | backup`: how much room what takes, and how to get some back.
+
+What goes is named and counted before it goes; a run that somebody works on is left alone.
+"""
+
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from app.analysis.format import size
+from app.cli.output import (
+    DEFAULT_DATABASE,
+    AsJson,
+    DatabaseFile,
+    DatabaseUrl,
+    database_url,
+    print_json,
+    print_table,
+    say,
+)
+from storage.engine import Database, open_database, refuse_when_read_only
+from storage.maintenance.sizes import KINDS, measure
+from storage.maintenance.thin import Gone, Thinning, count_thinning, thin_run
+from storage.maintenance.upkeep import back_up_now
+from storage.maintenance.upkeep import vacuum as vacuum_database
+from storage.queries.runs import list_runs
+from storage.runs import lifecycle
+from storage.runs.lifecycle import Event
+from storage.runs.rows import find_run, state_now
+
+Runs = Annotated[list[str] | None, typer.Argument(metavar="[RUN]...", help="Runs to thin; --all takes every ended one")]
+
+
+def stats(file: DatabaseFile = None, db: DatabaseUrl = DEFAULT_DATABASE, json: AsJson = False) -> None:
+    """Say how much room each run takes, by kind, and what a vacuum would give back."""
+    sizes = measure(open_database(database_url(file, db), read_only=True))
+    if json:
+        runs = [asdict(run) | {"total": run.total} for run in sizes.runs]
+        print_json(asdict(sizes) | {"runs": runs})
+        return
+    kinds = {kind: kind.replace("_", " ") for kind in KINDS}
+    rows = [
+        {"id": run.run_id, "name": run.name, "status": run.status, "total": size(run.total)}
+        | {shown: size(getattr(run, kind)) if getattr(run, kind) else "" for kind, shown in kinds.items()}
+        for run in sizes.runs
+    ]
+    print_table(rows, title=sizes.shown, empty=f"{sizes.shown} holds no run.")
+    free = "" if sizes.disk_free is None else f"; {size(sizes.disk_free)} are free on its disk"
+    say(f"The database takes {size(sizes.database)}, of which a vacuum would give back {size(sizes.reusable)}{free}.")
+    if sizes.unmeasured:
+        say(sizes.unmeasured)
+    if sizes.left_behind:
+        say(f"Folders of runs that are no more take {size(sizes.left_behind)}.")
+
+
+def thin(
+    runs: Runs = None,
+    every: Annotated[bool, typer.Option("--all", help="Every run that nobody works on")] = False,
+    trajectories: Annotated[
+        bool, typer.Option("--trajectories", help="States and actions of training episodes")
+    ] = False,
+    transitions: Annotated[
+        bool, typer.Option("--transitions", help="Rows of single steps; sums over 1,000 steps, and so the curves, stay")
+    ] = False,
+    checkpoints: Annotated[bool, typer.Option("--checkpoints", help="What a resume needs")] = False,
+    snapshots: Annotated[int, typer.Option(min=1, help="Keep the last snapshot and every N-th before it")] = 1,
+    yes: Annotated[bool, typer.Option("--yes", help="Do it; without, it is only counted")] = False,
+    db: DatabaseUrl = DEFAULT_DATABASE,
+    json: AsJson = False,
+) -> None:
+    """Make runs smaller; curves, evaluations and notes stay."""
+    what = Thinning(trajectories, transitions, checkpoints, snapshots)
+    if what.is_nothing:
+        raise typer.BadParameter("Say what shall go: --trajectories, --transitions, --checkpoints or --snapshots N.")
+    if bool(runs) == every:
+        raise typer.BadParameter("Name the runs to thin, or --all of them.")
+    database = open_database(db, create=False)
+    refuse_when_read_only("thin a run")
+    chosen = _ended(database) if every else [find_run(database, run).id for run in dict.fromkeys(runs or ())]
+    gone = {run_id: count_thinning(database, run_id, what) for run_id in chosen}
+    if json and not yes:
+        _print_gone(gone, done=False)
+        return
+    _say_what_goes(gone, what)
+    done = _is_wanted(yes, total=sum(gone.values(), Gone()))
+    if done:
+        gone = {run_id: thin_run(database, run_id, what) for run_id in chosen}
+    if json:
+        _print_gone(gone, done=done)
+    if done:
+        say(f"Thinned {len(gone)} run{'s' if len(gone) != 1 else ''}. Give the room back to the disk: emtc db vacuum")
+
+
+def _ended(db: Database) -> list[str]:
+    """List the runs that nobody works on, and name the others."""
+    listed = [find_run(db, run_id) for run_id in list_runs(db, None)["id"]]
+    busy = [row.id for row in listed if not lifecycle.allows(state_now(row), Event.THIN)]
+    if busy:
+        say(f"Left alone, as somebody works on them or nobody began: {', '.join(busy)}.")
+    return [row.id for row in listed if row.id not in busy]
+
+
+def _say_what_goes(gone: dict[str, Gone], what: Thinning) -> None:
+    for run_id, counted in gone.items():
+        say(f"Run {run_id}: {counted}.")
+    say(f"For good, of {len(gone)} run{'s' if len(gone) != 1 else ''}: {sum(gone.values(), Gone())}.")
+    if what.transitions or what.checkpoints:
+        say("A run without its transitions or checkpoints cannot be resumed.")
+
+
+def _is_wanted(yes: bool, *, total: Gone) -> bool:
+    if total == Gone():
+        return False
+    if not yes and sys.stdin.isatty():
+        typer.confirm("Remove it?", abort=True)
+        return True
+    if not yes:
+        say("Nothing was removed. To do it, add: --yes")
+    return yes
+
+
+def _print_gone(gone: dict[str, Gone], *, done: bool) -> None:
+    print_json({"done": done, "runs": {run_id: asdict(counted) for run_id, counted in gone.items()}})
+
+
+def vacuum(file: DatabaseFile = None, db: DatabaseUrl = DEFAULT_DATABASE, json: AsJson = False) -> None:
+    """Give the room of what was deleted or thinned back to the disk; no run may be at work."""
+    done = vacuum_database(open_database(database_url(file, db), create=False))
+    if json:
+        print_json(asdict(done))
+    else:
+        say(f"{done}.")
+
+
+def backup(
+    file: DatabaseFile = None,
+    out: Annotated[Path | None, typer.Option(metavar="FILE", help="Where to; beside the database when missing")] = None,
+    db: DatabaseUrl = DEFAULT_DATABASE,
+    json: AsJson = False,
+) -> None:
+    """Copy a SQLite database while others write; the folders of its runs (logs, checkpoints) are not copied."""
+    place = back_up_now(open_database(database_url(file, db), create=False), out and out.absolute())
+    if json:
+        print_json({"backup": str(place), "size_bytes": place.stat().st_size})
+    else:
+        say(f"Copied to {place} ({size(place.stat().st_size)}). Logs and checkpoints are not in it.")

@@ -1,0 +1,198 @@
+// The points of a map: columns that are fetched once, buckets by place, and what a colour, a filter or a lasso means
+// for each point. Nothing here draws. `i` counts points as the server sent them, `k` as they lie in their buckets.
+
+const COLUMN_BYTES = 400e6 // kept in this tab; the columns that were used longest ago go first
+const INKS = 255
+const NO_INK = 255
+
+// One column by its address, as a typed array; the same address again costs nothing.
+function loadColumn({ url, dtype }) {
+  const kept = (window.emtcColumns = window.emtcColumns || new Map())
+  const known = kept.get(url)
+  kept.delete(url)
+  const column = known || fetchColumn(url, dtype)
+  kept.set(url, column)
+  if (!known) column.then(() => forgetOldColumns(kept), () => kept.delete(url))
+  return column
+}
+
+async function fetchColumn(url, dtype) {
+  const answer = await fetch(new URL(`.${url}`, window.location.href))
+  if (!answer.ok) throw new Error(`the map's data could not be read (${answer.status}); reload the page`)
+  const column = new ARRAY_TYPES[dtype](await answer.arrayBuffer())
+  columnSizes.set(url, column.byteLength)
+  return column
+}
+
+const columnSizes = new Map()
+function forgetOldColumns(kept) {
+  let bytes = 0
+  for (const url of kept.keys()) bytes += columnSizes.get(url) || 0
+  for (const url of [...kept.keys()]) {
+    if (bytes <= COLUMN_BYTES) return
+    bytes -= columnSizes.get(url) || 0
+    kept.delete(url)
+  }
+}
+
+function boundsOf(x, y) {
+  let [x0, x1, y0, y1] = [Infinity, -Infinity, Infinity, -Infinity]
+  for (let i = 0; i < x.length; i += 1) {
+    if (x[i] < x0) x0 = x[i]
+    if (x[i] > x1) x1 = x[i]
+    if (y[i] < y0) y0 = y[i]
+    if (y[i] > y1) y1 = y[i]
+  }
+  if (!(x1 >= x0)) [x0, x1, y0, y1] = [0, 1, 0, 1]
+  if (x0 === x1) [x0, x1] = [x0 - 1, x1 + 1]
+  if (y0 === y1) [y0, y1] = [y0 - 1, y1 + 1]
+  return { x0, x1, y0, y1 }
+}
+
+// Points in buckets by place and copied in that order, so that a view into a corner reads little memory; points
+// without a place are left out.
+function gridOf(x, y) {
+  const bounds = boundsOf(x, y)
+  const side = Math.max(1, Math.min(512, Math.round(Math.sqrt(x.length / 8))))
+  const cells = new Int32Array(x.length)
+  const starts = new Int32Array(side * side + 1)
+  const fx = side / (bounds.x1 - bounds.x0)
+  const fy = side / (bounds.y1 - bounds.y0)
+  for (let i = 0; i < x.length; i += 1) {
+    if (Number.isNaN(x[i]) || Number.isNaN(y[i])) {
+      cells[i] = -1
+      continue
+    }
+    const cx = Math.min(side - 1, ((x[i] - bounds.x0) * fx) | 0)
+    const cy = Math.min(side - 1, ((y[i] - bounds.y0) * fy) | 0)
+    cells[i] = cy * side + cx
+    starts[cells[i] + 1] += 1
+  }
+  for (let c = 0; c < side * side; c += 1) starts[c + 1] += starts[c]
+  const n = starts[side * side]
+  const fill = starts.slice(0, -1)
+  const grid = { ...bounds, side, starts, n, order: new Int32Array(n), x: new Float32Array(n), y: new Float32Array(n) }
+  for (let i = 0; i < x.length; i += 1) {
+    if (cells[i] < 0) continue
+    const k = fill[cells[i]]++
+    grid.order[k] = i
+    grid.x[k] = x[i]
+    grid.y[k] = y[i]
+  }
+  return grid
+}
+
+// The rows of buckets that meet a rectangle of the plane: [from, to) in bucket order, one pair per row.
+function rowsWithin(grid, x0, x1, y0, y1) {
+  const { side, starts } = grid
+  const cell = (v, low, high) => Math.max(0, Math.min(side - 1, Math.floor(((v - low) / (high - low)) * side)))
+  const [left, right] = [cell(x0, grid.x0, grid.x1), cell(x1, grid.x0, grid.x1)]
+  const rows = []
+  if (x1 < grid.x0 || x0 > grid.x1 || y1 < grid.y0 || y0 > grid.y1) return rows
+  for (let cy = cell(y0, grid.y0, grid.y1); cy <= cell(y1, grid.y0, grid.y1); cy += 1) {
+    rows.push([starts[cy * side + left], starts[cy * side + right + 1]])
+  }
+  return rows
+}
+
+// The place of each point's value on the colour scale, 0 … 254; NO_INK where it has none.
+function inksOf(grid, values, low, high) {
+  const inks = new Uint8Array(grid.n)
+  const factor = high > low ? (INKS - 1) / (high - low) : 0
+  const { order } = grid
+  for (let k = 0; k < inks.length; k += 1) {
+    const v = values[order[k]]
+    if (Number.isNaN(v)) inks[k] = NO_INK
+    else if (!factor) inks[k] = INKS >> 1
+    else inks[k] = v <= low ? 0 : v >= high ? INKS - 1 : Math.round((v - low) * factor)
+  }
+  return inks
+}
+
+// Which points every filter lets pass and the lasso encloses, 1 or 0; a point without a value passes no filter on it.
+function chosenOf(grid, columns, filters, polygon) {
+  const chosen = new Uint8Array(grid.n).fill(1)
+  const { order } = grid
+  for (const [key, [low, high]] of Object.entries(filters)) {
+    const values = columns[key]
+    for (let k = 0; k < chosen.length; k += 1) {
+      const v = values[order[k]]
+      if (!(v >= low && v <= high)) chosen[k] = 0
+    }
+  }
+  if (polygon) keepInside(grid, polygon, chosen)
+  return chosen
+}
+
+// Even-odd rule in double precision, as `app.analysis.selection` has it.
+function keepInside(grid, polygon, chosen) {
+  const around = boundsOf(polygon.map((at) => at[0]), polygon.map((at) => at[1]))
+  const px = Float64Array.from(polygon, (at) => at[0])
+  const py = Float64Array.from(polygon, (at) => at[1])
+  for (let k = 0; k < chosen.length; k += 1) {
+    if (!chosen[k]) continue
+    const x = grid.x[k]
+    const y = grid.y[k]
+    if (x < around.x0 || x > around.x1 || y < around.y0 || y > around.y1) {
+      chosen[k] = 0
+      continue
+    }
+    let inside = 0
+    for (let a = 0, b = px.length - 1; a < px.length; b = a, a += 1) {
+      if (py[a] > y !== py[b] > y && x < ((px[b] - px[a]) * (y - py[a])) / (py[b] - py[a]) + px[a]) inside ^= 1
+    }
+    chosen[k] = inside
+  }
+}
+
+// Of the chosen points those whose slot is marked.
+function keepSlots(grid, slot, marked, chosen) {
+  for (let k = 0; k < chosen.length; k += 1) if (!marked[slot[grid.order[k]]]) chosen[k] = 0
+}
+
+// One mark per slot, 1 where a chosen point holds it.
+function slotsOf(grid, slot, chosen) {
+  let last = 0
+  for (let i = 0; i < slot.length; i += 1) if (slot[i] > last) last = slot[i]
+  const marked = new Uint8Array(last + 1)
+  for (let k = 0; k < chosen.length; k += 1) if (chosen[k]) marked[slot[grid.order[k]]] = 1
+  return marked
+}
+
+function countOf(chosen) {
+  let count = 0
+  for (let k = 0; k < chosen.length; k += 1) count += chosen[k]
+  return count
+}
+
+function histogramOf(values, low, high, bins) {
+  const counts = new Uint32Array(bins)
+  const factor = bins / (high - low || 1)
+  for (let i = 0; i < values.length; i += 1) {
+    const v = values[i]
+    if (v >= low && v <= high) counts[Math.min(bins - 1, ((v - low) * factor) | 0)] += 1
+  }
+  return counts
+}
+
+// The point nearest to a place on the screen, as `i`, or -1; a chosen one before a grey one.
+function pickPoint(grid, chosen, scales, px, py, reach) {
+  let [best, found, foundChosen] = [reach, -1, 0]
+  const rows = rowsWithin(grid, scales.ux(px - reach), scales.ux(px + reach), scales.uy(py + reach), scales.uy(py - reach))
+  for (const [from, to] of rows) {
+    for (let k = from; k < to; k += 1) {
+      const away = Math.hypot(scales.sx(grid.x[k]) - px, scales.sy(grid.y[k]) - py)
+      if (away >= reach || chosen[k] < foundChosen || (chosen[k] === foundChosen && away >= best)) continue
+      best = away
+      found = grid.order[k]
+      foundChosen = chosen[k]
+    }
+  }
+  return found
+}
+
+// What the mouse drew, thinned until it fits an address: at most `most` corners, each as it will be read again.
+function thinPolygon(corners, most) {
+  const every = Math.max(1, Math.ceil(corners.length / most))
+  return corners.filter((_, at) => at % every === 0).map((at) => at.map((v) => +v.toPrecision(6)))
+}

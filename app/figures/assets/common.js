@@ -1,0 +1,316 @@
+// Shared by the canvas components: theme colours, ticks, panels, and the reader of packed arrays.
+// Text that comes from data is only ever drawn on a canvas or set as textContent, never as HTML.
+
+const MOST_BAND_INK = 0.2 // as in app/figures/kinds/chart.py
+
+function themeOf(element) {
+  const style = getComputedStyle(element)
+  const value = (name, fallback) => style.getPropertyValue(name).trim() || fallback
+  const text = value("--st-text-color", "#1f2430")
+  return {
+    text,
+    background: value("--st-background-color", "#ffffff"),
+    raised: value("--st-secondary-background-color", "#f4f5f7"),
+    faint: `color-mix(in srgb, ${text} 14%, transparent)`,
+    soft: `color-mix(in srgb, ${text} 62%, transparent)`,
+    primary: value("--st-primary-color", "#0072B2"),
+    font: value("--st-font", "sans-serif"),
+  }
+}
+
+// A canvas with one unit per CSS pixel, sharp on dense screens. Returns null while it has no width.
+function fitCanvas(canvas, height) {
+  const width = Math.floor(canvas.clientWidth)
+  if (width < 40) return null
+  const ratio = window.devicePixelRatio || 1
+  canvas.style.height = `${height}px`
+  canvas.width = Math.round(width * ratio)
+  canvas.height = Math.round(height * ratio)
+  const ctx = canvas.getContext("2d")
+  ctx.setTransform(ratio, 0, 0, ratio, 0, 0)
+  ctx.clearRect(0, 0, width, height)
+  return { ctx, width, height, ratio }
+}
+
+// Layout of the bytes: uint32 header length, JSON header padded to 4 bytes, then the arrays.
+const ARRAY_TYPES = { f4: Float32Array, i4: Int32Array, u1: Uint8Array }
+function unpack(bytes) {
+  const buffer = bytes.slice().buffer
+  const length = new DataView(buffer).getUint32(0, true)
+  const header = JSON.parse(new TextDecoder().decode(new Uint8Array(buffer, 4, length)))
+  const arrays = {}
+  for (const { name, dtype, offset, size } of header.arrays) {
+    arrays[name] = new ARRAY_TYPES[dtype](buffer, 4 + length + offset, size)
+  }
+  return { meta: header.meta, arrays }
+}
+
+function formatNumber(value) {
+  if (value === null || value === undefined || Number.isNaN(value)) return "–"
+  const size = Math.abs(value)
+  if (size === 0) return "0"
+  if (size >= 1e6) return `${+(value / 1e6).toPrecision(4)}M`
+  if (size >= 1e4) return `${+(value / 1e3).toPrecision(4)}k`
+  if (size >= 1e-3) return `${+value.toPrecision(4)}`
+  return value.toExponential(1)
+}
+
+function niceTicks(low, high, count) {
+  const span = high - low
+  if (!(span > 0)) return [low]
+  const raw = span / Math.max(1, count)
+  const power = 10 ** Math.floor(Math.log10(raw))
+  const step = [1, 2, 2.5, 5, 10].map((m) => m * power).find((s) => s >= raw) || 10 * power
+  const ticks = []
+  for (let i = Math.ceil(low / step - 1e-9); i * step <= high + step * 1e-9; i += 1) ticks.push(+(i * step).toPrecision(12))
+  return ticks
+}
+
+// The smallest and largest finite value of the visible lines inside [from, to], padded.
+function extentOf(panel, from, to, hidden) {
+  if (panel.range) return panel.range
+  let low = Infinity
+  let high = -Infinity
+  for (const line of panel.lines) {
+    if (isHidden(line, hidden)) continue
+    const { x, y, lo, hi } = line
+    for (let i = 0; i < x.length; i += 1) {
+      if (x[i] < from || x[i] > to) continue
+      for (const values of [y, lo, hi]) {
+        const value = values ? values[i] : null
+        if (!finite(value)) continue
+        if (value < low) low = value
+        if (value > high) high = value
+      }
+    }
+  }
+  if (low === Infinity) return [0, 1]
+  if (panel.zero && low > 0) low = 0
+  const pad = (high - low || Math.abs(high) || 1) * 0.06
+  return [low === 0 && panel.zero ? 0 : low - pad, high + pad]
+}
+
+function finite(value) {
+  return value !== null && value !== undefined && !Number.isNaN(value)
+}
+
+// Whether a legend's entry means this line: its own, or that of the line whose seed it is.
+function isNamed(line, name) {
+  return line.name === name || line.group === name
+}
+
+function isHidden(line, hidden) {
+  return hidden.has(line.name) || hidden.has(line.group)
+}
+
+// Draw one panel of lines into `box` {x, y, width, height}; returns the two scales.
+function drawPanel(ctx, box, panel, view, theme, hidden, options) {
+  const [low, high] = extentOf(panel, view[0], view[1], hidden)
+  const sx = (v) => box.x + ((v - view[0]) / (view[1] - view[0] || 1)) * box.width
+  const sy = (v) => box.y + box.height - ((v - low) / (high - low || 1)) * box.height
+  ctx.save()
+  ctx.font = `12px ${theme.font}`
+  ctx.lineWidth = 1
+  for (const tick of niceTicks(low, high, Math.max(2, box.height / 34))) {
+    ctx.strokeStyle = theme.faint
+    ctx.beginPath()
+    ctx.moveTo(box.x, Math.round(sy(tick)) + 0.5)
+    ctx.lineTo(box.x + box.width, Math.round(sy(tick)) + 0.5)
+    ctx.stroke()
+    ctx.fillStyle = theme.soft
+    ctx.textAlign = "right"
+    ctx.textBaseline = "middle"
+    ctx.fillText(formatNumber(tick), box.x - 8, sy(tick))
+  }
+  for (const tick of niceTicks(view[0], view[1], Math.max(3, box.width / 90))) {
+    ctx.strokeStyle = theme.faint
+    ctx.beginPath()
+    ctx.moveTo(Math.round(sx(tick)) + 0.5, box.y)
+    ctx.lineTo(Math.round(sx(tick)) + 0.5, box.y + box.height)
+    ctx.stroke()
+    if (options.xTicks) {
+      ctx.fillStyle = theme.soft
+      ctx.textAlign = "center"
+      ctx.textBaseline = "top"
+      ctx.fillText(formatNumber(tick), sx(tick), box.y + box.height + 7)
+    }
+  }
+  ctx.beginPath()
+  ctx.rect(box.x - 4, box.y - 4, box.width + 8, box.height + 8)
+  ctx.clip()
+  const { strong } = options
+  const shown = panel.lines.filter((line) => !isHidden(line, hidden))
+  const isStrong = (line) => Boolean(strong) && isNamed(line, strong)
+  const ink = Math.min(MOST_BAND_INK, 0.6 / Math.max(1, shown.filter((line) => line.lo).length)) // as Panel.band_ink
+  for (const line of shown) if (line.lo && line.hi) drawBand(ctx, line, sx, sy, isStrong(line) ? MOST_BAND_INK : strong ? 0.03 : ink)
+  for (const line of shown) if (!isStrong(line)) drawLine(ctx, line, sx, sy, Boolean(strong))
+  for (const line of shown) if (isStrong(line)) drawLine(ctx, { ...line, width: (line.width ?? 2) * 1.4 }, sx, sy)
+  ctx.restore()
+  return { sx, sy, low, high }
+}
+
+function drawBand(ctx, line, sx, sy, ink) {
+  const { x, lo, hi } = line
+  ctx.globalAlpha = ink
+  ctx.fillStyle = line.color
+  ctx.beginPath()
+  let started = false
+  for (let i = 0; i < x.length; i += 1) {
+    if (!finite(hi[i])) continue
+    if (started) ctx.lineTo(sx(x[i]), sy(hi[i]))
+    else ctx.moveTo(sx(x[i]), sy(hi[i]))
+    started = true
+  }
+  for (let i = x.length - 1; i >= 0; i -= 1) if (finite(lo[i])) ctx.lineTo(sx(x[i]), sy(lo[i]))
+  ctx.fill()
+  ctx.globalAlpha = 1
+}
+
+function drawLine(ctx, line, sx, sy, dim) {
+  const { x, y } = line
+  ctx.globalAlpha = (line.faint ? 0.4 : 1) * (dim ? 0.15 : 1)
+  ctx.strokeStyle = line.color
+  ctx.fillStyle = line.color
+  ctx.lineWidth = line.width || 2
+  ctx.lineJoin = "round"
+  ctx.setLineDash(line.dash || [])
+  ctx.beginPath()
+  let pen = false
+  let run = 0
+  for (let i = 0; i < x.length; i += 1) {
+    if (!finite(y[i])) {
+      pen = false
+      continue
+    }
+    if (pen) ctx.lineTo(sx(x[i]), sy(y[i]))
+    else ctx.moveTo(sx(x[i]), sy(y[i]))
+    pen = true
+    run += 1
+  }
+  if (line.width !== 0) ctx.stroke() // a width of 0 draws points only
+  ctx.setLineDash([])
+  drawLinePoints(ctx, line, sx, sy, run)
+  ctx.globalAlpha = 1
+}
+
+// Every point of a short line; of a long one with a marker, one every 48 pixels.
+function drawLinePoints(ctx, { x, y, markers, faint, marker }, sx, sy, run) {
+  const few = run <= 40 && !faint
+  if (!markers && !few && !marker) return
+  const apart = marker && !markers && !few ? 48 : marker && !markers ? 34 : 0
+  let last = -Infinity
+  for (let i = 0; i < x.length; i += 1) {
+    if (!finite(y[i]) || sx(x[i]) - last < apart) continue
+    last = sx(x[i])
+    drawMarker(ctx, marker, last, sy(y[i]), marker ? 4.5 : run > 40 ? 2 : 2.8)
+  }
+}
+
+const CORNERS = { square: [4, 45], diamond: [4, 0], "triangle-up": [3, 0], "triangle-down": [3, 180], pentagon: [5, 0], hexagon: [6, 0] }
+const ARMS = { cross: 0, x: 45 }
+
+// One of the shapes of `app.figures.theme`, filled in the current colour.
+function drawMarker(ctx, marker, x, y, size) {
+  ctx.beginPath()
+  if (CORNERS[marker]) {
+    const [corners, turn] = CORNERS[marker]
+    outlineMarker(ctx, x, y, corners, turn, () => size * 1.15)
+  } else if (marker === "star") {
+    outlineMarker(ctx, x, y, 10, 0, (corner) => (corner % 2 ? 0.5 : 1.35) * size)
+  } else if (marker in ARMS) {
+    const arm = [[1, 3], [1, 1], [3, 1], [3, -1], [1, -1], [1, -3], [-1, -3], [-1, -1], [-3, -1], [-3, 1], [-1, 1], [-1, 3]]
+    const turn = (ARMS[marker] * Math.PI) / 180
+    for (const [u, v] of arm) {
+      const across = (u * Math.cos(turn) - v * Math.sin(turn)) * 0.4 * size
+      ctx.lineTo(x + across, y + (u * Math.sin(turn) + v * Math.cos(turn)) * 0.4 * size)
+    }
+  } else {
+    ctx.arc(x, y, size, 0, 7)
+  }
+  ctx.closePath()
+  ctx.fill()
+}
+
+function outlineMarker(ctx, x, y, corners, turn, radius) {
+  for (let corner = 0; corner < corners; corner += 1) {
+    const angle = ((turn - 90) * Math.PI) / 180 + (corner * 2 * Math.PI) / corners
+    ctx.lineTo(x + radius(corner) * Math.cos(angle), y + radius(corner) * Math.sin(angle))
+  }
+}
+
+const LEGEND_ROW = 20
+
+// Where the names of a panel's lines stand: beside the title as long as they fit, then in rows of their own.
+function layLegend(ctx, panel, theme, width) {
+  ctx.save()
+  ctx.font = `600 13px ${theme.font}`
+  let at = ctx.measureText(panel.title).width + 6
+  ctx.font = `12px ${theme.font}`
+  if (panel.unit) at += ctx.measureText(`[${panel.unit}]`).width
+  at += 18
+  let row = 0
+  const items = []
+  for (const line of panel.lines) {
+    const label = line.label || line.name
+    if (line.name === panel.title || label === panel.title || line.faint) continue
+    const wide = Math.min(width, 28 + ctx.measureText(line.name).width)
+    if (at + wide > width && at > 0) {
+      row += 1
+      at = 0
+    }
+    items.push({ line, at, row, width: wide })
+    at += wide + 14
+  }
+  ctx.restore()
+  return { items, rows: row + 1 }
+}
+
+// "Title [unit]" at the left, then the names of the lines with their looks; returns the hit boxes.
+function drawPanelTitle(ctx, box, panel, theme, hidden, laid = layLegend(ctx, panel, theme, box.width)) {
+  const top = box.y - 12 - (laid.rows - 1) * LEGEND_ROW
+  ctx.save()
+  ctx.textBaseline = "alphabetic"
+  ctx.textAlign = "left"
+  ctx.font = `600 13px ${theme.font}`
+  ctx.fillStyle = theme.text
+  ctx.fillText(panel.title, box.x, top)
+  const wide = ctx.measureText(panel.title).width + 6
+  ctx.font = `12px ${theme.font}`
+  ctx.fillStyle = theme.soft
+  if (panel.unit) ctx.fillText(`[${panel.unit}]`, box.x + wide, top)
+  const hits = []
+  for (const { line, at, row, width } of laid.items) {
+    const x = box.x + at
+    const y = top + row * LEGEND_ROW
+    ctx.globalAlpha = hidden.has(line.name) ? 0.35 : 1
+    ctx.strokeStyle = line.color
+    ctx.fillStyle = line.color
+    ctx.lineWidth = 3
+    ctx.setLineDash(line.dash || [])
+    ctx.beginPath()
+    ctx.moveTo(x, y - 4)
+    ctx.lineTo(x + 20, y - 4)
+    ctx.stroke()
+    ctx.setLineDash([])
+    if (line.marker) drawMarker(ctx, line.marker, x + 10, y - 4, 4.5)
+    ctx.fillStyle = theme.soft
+    ctx.fillText(line.name, x + 26, y, width - 26)
+    ctx.globalAlpha = 1
+    hits.push({ name: line.name, x, y: y - 15, width, height: LEGEND_ROW })
+  }
+  ctx.restore()
+  return hits
+}
+
+// Index of the last x that is not beyond the value (x ascending), or the nearer of the two around it.
+function nearestIndex(x, value) {
+  let low = 0
+  let high = x.length - 1
+  if (high < 0) return -1
+  while (high - low > 1) {
+    const middle = (low + high) >> 1
+    if (x[middle] <= value) low = middle
+    else high = middle
+  }
+  return Math.abs(x[high] - value) < Math.abs(x[low] - value) ? high : low
+}

@@ -1,0 +1,381 @@
+// One side of the player: an episode's units between its steps, or its state as a strip where nobody can draw it.
+// app/replay/frames.py and drawing.py do the same for files.
+
+const FIELD_MAX = { wide: 460, pair: 250, narrow: 170 }
+const STRIP_HEIGHT = 250
+const PICTURE_HEIGHT = 330
+
+// The frame that a side shows: a shorter episode stays at its end.
+function frameOf(side, frame) {
+  return Math.max(0, Math.min(side.frames - 1, frame))
+}
+
+// Where unit u is at a moment, and how much of it is there; a unit that dies fades and does not slide.
+function momentOf(side, u, frame) {
+  const { position, alive, health, shield } = side.arrays
+  const t = Math.floor(frame)
+  const next = Math.min(t + 1, side.frames - 1)
+  const [here, there] = [t * side.units + u, next * side.units + u]
+  const part = frame - t
+  const move = alive[there] ? part : 0
+  const mix = (values, by) => values[here] * (1 - by) + values[there] * by
+  const at = (axis) => position[here * 2 + axis] * (1 - move) + position[there * 2 + axis] * move
+  return { place: [at(0), at(1)], health: mix(health, part), shield: mix(shield, part), presence: mix(alive, part) }
+}
+
+function fieldScale(side, width, most) {
+  const [x0, y0, x1, y1] = side.bounds
+  const scale = Math.min(width / (x1 - x0), most / (y1 - y0))
+  const offset = (width - (x1 - x0) * scale) / 2
+  const height = (y1 - y0) * scale
+  return { scale, height, width, sx: (x) => offset + (x - x0) * scale, sy: (y) => height - (y - y0) * scale }
+}
+
+// Draw a side at a moment; `most` is the greatest height of its field.
+function drawSide(side, frame, theme, most, teams, ramp) {
+  const width = Math.floor(side.field.clientWidth)
+  if (width < 40) return
+  if (!side.units) {
+    drawStrip(side, frame, theme, width, Math.min(most, side.picture ? PICTURE_HEIGHT : STRIP_HEIGHT), ramp)
+    return
+  }
+  const view = fieldScale(side, width, most)
+  side.view = view
+  const { ctx, ratio } = fitCanvas(side.field, view.height)
+  const look = [width, view.height, ratio, theme.background, theme.text].join()
+  if (side.groundLook !== look) {
+    side.groundLook = look
+    side.ground = paintGround(side, view, theme, ratio)
+  }
+  ctx.drawImage(side.ground, 0, 0, width, view.height)
+  const [x0, , x1] = side.bounds
+  ctx.beginPath()
+  ctx.rect(view.sx(x0), 0, view.sx(x1) - view.sx(x0), view.height)
+  ctx.clip()
+  const units = Array.from({ length: side.units }, (_, u) => momentOf(side, u, frame))
+  drawTargets(side, ctx, view, units, frame, teams)
+  units.forEach((unit, u) => drawUnit(side, ctx, view, theme, u, unit, teams))
+  if (side.bars) units.forEach((unit, u) => drawBars(side, ctx, view, theme, u, unit))
+}
+
+// What does not move is painted once per size and theme.
+function paintGround(side, view, theme, ratio) {
+  const ground = document.createElement("canvas")
+  ground.width = Math.max(1, Math.round(view.width * ratio))
+  ground.height = Math.max(1, Math.round(view.height * ratio))
+  const ctx = ground.getContext("2d")
+  ctx.setTransform(ratio, 0, 0, ratio, 0, 0)
+  const [x0, , x1] = side.bounds
+  ctx.fillStyle = theme.raised
+  ctx.beginPath()
+  ctx.rect(view.sx(x0), 0, view.sx(x1) - view.sx(x0), view.height)
+  ctx.clip()
+  ctx.fill()
+  drawCells(side, ctx, view, theme)
+  drawMarkings(side, ctx, view, theme)
+  return ground
+}
+
+function drawCells(side, ctx, view, theme) {
+  const { walkable } = side.arrays
+  if (!walkable) return
+  const [columns, rows] = side.cells
+  ctx.fillStyle = theme.faint
+  for (let x = 0; x < columns; x += 1) {
+    for (let y = 0; y < rows; y += 1) {
+      if (walkable[x * rows + y]) continue
+      const [left, top] = [Math.floor(view.sx(x)), Math.floor(view.sy(y + 1))]
+      ctx.fillRect(left, top, Math.floor(view.sx(x + 1)) - left, Math.floor(view.sy(y)) - top)
+    }
+  }
+}
+
+// Lines painted on the field, as segments x0, y0, x1, y1.
+function drawMarkings(side, ctx, view, theme) {
+  const { markings } = side.arrays
+  if (!markings) return
+  ctx.strokeStyle = theme.soft
+  ctx.lineWidth = 1.5
+  ctx.beginPath()
+  for (let i = 0; i < markings.length; i += 4) {
+    ctx.moveTo(view.sx(markings[i]), view.sy(markings[i + 1]))
+    ctx.lineTo(view.sx(markings[i + 2]), view.sy(markings[i + 3]))
+  }
+  ctx.stroke()
+}
+
+// A dashed line with a head from each unit to the one that its action names.
+function drawTargets(side, ctx, view, units, frame, teams) {
+  const { target, alive } = side.arrays
+  if (!target) return
+  const t = Math.floor(frame)
+  for (let u = 0; u < side.units; u += 1) {
+    const aim = target[t * side.units + u]
+    if (aim < 0 || aim >= side.units || !alive[t * side.units + u]) continue
+    const [x, y] = [view.sx(units[u].place[0]), view.sy(units[u].place[1])]
+    let [dx, dy] = [view.sx(units[aim].place[0]) - x, view.sy(units[aim].place[1]) - y]
+    const far = Math.hypot(dx, dy)
+    const clear = radiusOf(side, view, aim) + 3
+    if (far <= clear) continue
+    dx /= far
+    dy /= far
+    const [tx, ty] = [x + dx * (far - clear), y + dy * (far - clear)]
+    ctx.strokeStyle = ctx.fillStyle = teams[side.team[u]].color
+    ctx.globalAlpha = 0.7 * units[u].presence
+    ctx.lineWidth = 1.6
+    ctx.setLineDash([5, 4])
+    ctx.beginPath()
+    ctx.moveTo(x, y)
+    ctx.lineTo(tx, ty)
+    ctx.stroke()
+    ctx.setLineDash([])
+    ctx.beginPath()
+    ctx.moveTo(tx + dx * 3, ty + dy * 3)
+    ctx.lineTo(tx - dx * 6 - dy * 4, ty - dy * 6 + dx * 4)
+    ctx.lineTo(tx - dx * 6 + dy * 4, ty - dy * 6 - dx * 4)
+    ctx.closePath()
+    ctx.fill()
+    ctx.globalAlpha = 1
+  }
+}
+
+// Agents are circles, opponents squares, neutral things small rings: the shape says what the colour says.
+function outline(ctx, team, x, y, r) {
+  ctx.beginPath()
+  if (team === 1) ctx.rect(x - r * 0.9, y - r * 0.9, r * 1.8, r * 1.8)
+  else ctx.arc(x, y, r, 0, 7)
+}
+
+function drawUnit(side, ctx, view, theme, u, { place, presence }, teams) {
+  const [x, y] = [view.sx(place[0]), view.sy(place[1])]
+  const team = side.team[u]
+  const r = radiusOf(side, view, u)
+  if (presence < 1) {
+    ctx.strokeStyle = teams[team].color
+    ctx.globalAlpha = 0.45 * (1 - presence)
+    ctx.lineWidth = 2
+    ctx.beginPath()
+    ctx.moveTo(x - r * 0.6, y - r * 0.6)
+    ctx.lineTo(x + r * 0.6, y + r * 0.6)
+    ctx.moveTo(x + r * 0.6, y - r * 0.6)
+    ctx.lineTo(x - r * 0.6, y + r * 0.6)
+    ctx.stroke()
+  }
+  ctx.globalAlpha = presence
+  if (presence > 0) {
+    outline(ctx, team, x, y, r)
+    ctx.fillStyle = teams[team].color
+    ctx.fill()
+    ctx.strokeStyle = theme.background
+    ctx.lineWidth = 1.5
+    ctx.stroke()
+  }
+  if (presence > 0 && team !== 2) {
+    ctx.fillStyle = "#ffffff"
+    ctx.font = `600 ${Math.max(9, Math.min(13, r))}px ${theme.font}`
+    ctx.textAlign = "center"
+    ctx.textBaseline = "middle"
+    ctx.fillText(side.labels[u], x, y + 0.5)
+  }
+  ctx.globalAlpha = 1
+}
+
+function radiusOf(side, view, u) {
+  return Math.max(side.team[u] === 2 ? 4 : 8, side.arrays.radius[u] * view.scale)
+}
+
+// Health under the unit, shield below it, above every body so that a crowd stays readable.
+function drawBars(side, ctx, view, theme, u, { place, health, shield, presence }) {
+  if (!presence || side.team[u] === 2) return
+  const r = radiusOf(side, view, u)
+  const bar = Math.max(18, 1.9 * r)
+  const box = { x: view.sx(place[0]) - bar / 2, y: view.sy(place[1]) - r - 6, width: bar }
+  ctx.globalAlpha = presence
+  drawBar(ctx, theme, box, health, theme.text)
+  if (shield > 0) drawBar(ctx, theme, { ...box, y: box.y - 5 }, shield, theme.primary)
+  ctx.globalAlpha = 1
+}
+
+function drawBar(ctx, theme, box, part, color) {
+  ctx.fillStyle = theme.background
+  ctx.fillRect(box.x - 1, box.y - 1, box.width + 2, 5)
+  ctx.fillStyle = theme.faint
+  ctx.fillRect(box.x, box.y, box.width, 3)
+  ctx.fillStyle = color
+  ctx.fillRect(box.x, box.y, box.width * Math.max(0, Math.min(1, part)), 3)
+}
+
+// The state over time: a row for each entry, coloured from its smallest to its largest value of the episode.
+function drawStrip(side, frame, theme, width, height, ramp) {
+  const { ctx } = fitCanvas(side.field, height)
+  const rows = side.entries.length
+  ctx.fillStyle = theme.raised
+  ctx.fillRect(0, 0, width, height)
+  if (!rows || !side.arrays.levels) return
+  const seen = side.picture ? drawPicture(side, ctx, frame, width, height) : 0
+  const names = height / rows >= 12 && width > 260 && !seen
+  const left = names ? Math.min(130, width / 4) : 8 + seen
+  side.box = { x: left, y: 6, width: width - left - 8, height: height - 26 }
+  side.image ||= paintLevels(side, ramp)
+  ctx.imageSmoothingEnabled = rows > side.box.height
+  ctx.drawImage(side.image, side.box.x, side.box.y, side.box.width, side.box.height)
+  ctx.font = `12px ${theme.font}`
+  ctx.fillStyle = theme.soft
+  ctx.textBaseline = "middle"
+  if (names) {
+    ctx.textAlign = "right"
+    const each = side.box.height / rows
+    side.entries.forEach((name, row) => ctx.fillText(name, left - 6, side.box.y + (row + 0.5) * each, left - 10))
+  }
+  ctx.textAlign = "left"
+  ctx.fillText(`state, ${rows} entries, each from its smallest to its largest`, side.box.x, height - 9, side.box.width)
+  const x = side.box.x + ((frame + 0.5) / side.frames) * side.box.width
+  ctx.strokeStyle = theme.background
+  ctx.lineWidth = 4
+  for (const color of [theme.background, theme.text]) {
+    ctx.strokeStyle = color
+    ctx.beginPath()
+    ctx.moveTo(x, 2)
+    ctx.lineTo(x, side.box.y + side.box.height + 4)
+    ctx.stroke()
+    ctx.lineWidth = 1.5
+  }
+}
+
+// The state as the picture that it is, and the width that it takes beside the strip.
+function drawPicture(side, ctx, frame, width, height) {
+  const [tall, wide] = side.picture
+  const scale = Math.min((height - 26) / tall, (width * 0.62) / wide)
+  side.screen ||= document.createElement("canvas")
+  side.screen.width = wide
+  side.screen.height = tall
+  const screen = side.screen.getContext("2d")
+  const pixels = screen.createImageData(wide, tall)
+  const colors = side.picture[2] || 1
+  const first = Math.floor(frame) * tall * wide * colors
+  for (let k = 0; k < tall * wide; k += 1) {
+    for (let c = 0; c < 3; c += 1) pixels.data[4 * k + c] = side.arrays.pixels[first + k * colors + (c % colors)]
+    pixels.data[4 * k + 3] = 255
+  }
+  screen.putImageData(pixels, 0, 0)
+  ctx.imageSmoothingEnabled = false
+  ctx.drawImage(side.screen, 8, 6, wide * scale, tall * scale)
+  return wide * scale + 12
+}
+
+const NO_LEVEL = 255
+function paintLevels(side, ramp) {
+  const { levels } = side.arrays
+  const rows = side.entries.length
+  const image = document.createElement("canvas")
+  image.width = side.frames
+  image.height = rows
+  const ctx = image.getContext("2d")
+  const pixels = ctx.createImageData(side.frames, rows)
+  const parts = ramp.map((color) => [1, 3, 5].map((at) => parseInt(color.slice(at, at + 2), 16)))
+  for (let t = 0; t < side.frames; t += 1) {
+    for (let row = 0; row < rows; row += 1) {
+      const level = levels[t * rows + row]
+      const color = parts[Math.round((level / 254) * (parts.length - 1))] || [128, 128, 128]
+      pixels.data.set([...color, level === NO_LEVEL ? 40 : 255], (row * side.frames + t) * 4)
+    }
+  }
+  ctx.putImageData(pixels, 0, 0)
+  return image
+}
+
+// What stands under the pointer: a unit with its action, or an entry of the state.
+function describeAt(side, frame, mouse, teams) {
+  if (!side.units) return describeEntry(side, mouse)
+  if (!side.view) return null
+  let found = -1
+  for (let u = 0; u < side.units; u += 1) {
+    const { place } = momentOf(side, u, frame)
+    if (Math.hypot(side.view.sx(place[0]) - mouse[0], side.view.sy(place[1]) - mouse[1]) < 14) found = u
+  }
+  if (found < 0) return null
+  const t = Math.floor(frame)
+  const i = t * side.units + found
+  const percent = (value) => `${Math.round(value * 100)} %`
+  const parts = [`${teams[side.team[found]].name} ${side.labels[found]}, ${side.kind[found]}`]
+  if (side.team[found] !== 2) {
+    parts.push(side.arrays.alive[i] ? `health ${percent(side.arrays.health[i])}` : "dead")
+    if (side.arrays.shield[i] > 0) parts.push(`shield ${percent(side.arrays.shield[i])}`)
+  }
+  const action = side.team[found] === 0 ? actionOf(side, t, found) : null
+  if (action) parts.push(action.name)
+  return parts.join(" · ")
+}
+
+function describeEntry(side, mouse) {
+  if (!side.box) return null
+  const row = Math.floor(((mouse[1] - side.box.y) / side.box.height) * side.entries.length)
+  const t = Math.floor(((mouse[0] - side.box.x) / side.box.width) * side.frames)
+  if (row < 0 || row >= side.entries.length || t < 0 || t >= side.frames) return null
+  return `${side.entries[row]} · t = ${t} · ${formatNumber(side.arrays.values[t * side.entries.length + row])}`
+}
+
+function actionOf(side, t, agent) {
+  if (!side.arrays.action || agent >= side.agents || t >= side.frames - 1) return null
+  return side.actions[side.arrays.action[t * side.agents + agent]] || null
+}
+
+// The actions of every side: a row for each agent, a cell for each step.
+function drawActions(ctx, box, sides, names, view, theme) {
+  const shown = sides.map((side, number) => ({ side, name: names[number] })).filter(({ side }) => side.agents)
+  const agents = shown.reduce((sum, { side }) => sum + side.agents, 0)
+  if (!agents) return
+  const gap = 6
+  const row = Math.min(18, (box.height - gap * (shown.length - 1)) / agents)
+  const step = box.width / Math.max(1, view[1])
+  let y = box.y
+  ctx.save()
+  ctx.font = `${Math.min(11, row)}px ${theme.font}`
+  ctx.textBaseline = "middle"
+  for (const { side, name } of shown) {
+    for (let agent = 0; agent < side.agents; agent += 1) {
+      ctx.textAlign = "right"
+      ctx.fillStyle = theme.soft
+      if (row >= 9) ctx.fillText(`${name}${agent}`, box.x - 6, y + row / 2)
+      ctx.textAlign = "center"
+      for (let t = 0; t < side.frames - 1; t += 1) {
+        const action = actionOf(side, t, agent)
+        if (!action || !action.color) continue
+        ctx.fillStyle = action.color
+        ctx.fillRect(box.x + t * step, y + 0.5, Math.max(1, step - 0.5), Math.max(1, row - 1))
+        if (!action.mark || step < 9 || row < 9) continue
+        ctx.fillStyle = "#ffffff"
+        ctx.fillText(action.mark, box.x + (t + 0.5) * step, y + row / 2)
+      }
+      y += row
+    }
+    y += gap
+  }
+  ctx.restore()
+}
+
+// The colours of the groups of actions, beside the panel's title; what does not fit is left to the tips.
+function drawActionKey(ctx, box, sides, theme) {
+  const groups = new Map()
+  for (const side of sides) {
+    const used = new Set(side.arrays.action || [])
+    side.actions.forEach((action, number) => {
+      if (action.color && used.has(number)) groups.set(action.group, action.color)
+    })
+  }
+  ctx.save()
+  ctx.font = `12px ${theme.font}`
+  ctx.textAlign = "left"
+  ctx.textBaseline = "alphabetic"
+  let x = box.x + 62
+  for (const [group, color] of groups) {
+    const wide = ctx.measureText(group).width + 26
+    if (x + wide > box.x + box.width) break
+    ctx.fillStyle = color
+    ctx.fillRect(x, box.y - 22, 11, 11)
+    ctx.fillStyle = theme.soft
+    ctx.fillText(group, x + 15, box.y - 12)
+    x += wide
+  }
+  ctx.restore()
+}

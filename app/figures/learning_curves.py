@@ -1,0 +1,143 @@
+"""Curves over seeds: one panel for each task, one line for each variant, a band over its seeds."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from app.analysis.quantities import WIN_RATE, Quantity
+from app.analysis.rates import episodes_of, rate_of_curve
+from app.analysis.series import DAGGER, NO_CURVE, Comparison, Group, Seed
+from app.analysis.statistics import BOOTSTRAP_COVERS, CENTER_NAMES, Reading, align
+from app.analysis.study import tell_left_out
+from app.figures.kinds.chart import Chart, Line, Panel
+from app.figures.theme import Style, style_methods
+
+X_LABEL = "training env steps"
+
+
+def draw_comparison(
+    comparison: Comparison,
+    reading: Reading | None = None,
+    *,
+    per_seed: bool = False,
+    name: str = "learning-curves",
+    title: str = "",
+    note: str = "",
+) -> Chart:
+    """Draw a quantity of every variant: its centre over seeds, a band, and each seed as a faint line when wanted.
+
+    Args:
+        comparison: Variants with the curves of their seeds.
+        reading: Centre and band; mean ± standard deviation when missing.
+        per_seed: Draw each seed too.
+        name: Of the chart and its files.
+        title: Over the figure; made from the quantity when missing.
+        note: A sentence of the caption.
+    """
+    reading, quantity = reading or Reading(), comparison.quantity
+    styles = style_comparison(comparison)
+    panels = []
+    for task in comparison.tasks:
+        lines: list[Line] = []
+        for group in (each for each in comparison.groups if each.variant.task == task):
+            style = styles[group.variant.method]
+            named = comparison.name_line(group.variant.method)
+            lines += _seeds(group, named, style) if per_seed else []
+            label = f"{_shorten(group)}{group.mark}"
+            lines.append(draw_line(named, group.seeds, reading, style, quantity=quantity, label=label))
+        panels.append(Panel(f"{quantity.title}, {task}", quantity.unit, tuple(lines), range=quantity.range))
+    described = f"{quantity.title} over {X_LABEL}, one panel for each of {', '.join(comparison.tasks)}: " + ", ".join(
+        f"{group.variant.label} (n = {group.n})" for group in comparison.groups
+    )
+    title = title or ("Learning curves" if quantity is WIN_RATE else f"{quantity.title} over training")
+    caption = " ".join(filter(None, (describe_reading(comparison, reading), note, *_remarks(comparison))))
+    caption += tell_left_out(comparison.left_out)
+    columns = min(3, len(comparison.tasks)) or 1
+    shown = tuple(panels) or (Panel(quantity.title, quantity.unit, ()),)
+    subtitle = say_reading(reading, share=quantity.is_share)
+    return Chart(name, title, X_LABEL, shown, caption, f"{described}.", columns=columns, subtitle=subtitle)
+
+
+def style_comparison(comparison: Comparison) -> dict[str, Style]:
+    """Give every method its style: the one that it has on every page."""
+    return style_methods(
+        {group.variant.method: (group.variant.algo, group.variant.changed) for group in comparison.groups}
+    )
+
+
+def split_panels(chart: Chart) -> list[Chart]:
+    """Give each panel a chart of its own, so that each task has its own x axis on the page."""
+    return [replace(chart, panels=(panel,), columns=1) for panel in chart.panels]
+
+
+def say_reading(reading: Reading, *, share: bool) -> str:
+    """Say in few words, on the figure itself, what a line and its band are."""
+    band = "" if reading.band == "none" else f"; band: {reading.name_band(share=share)}"
+    return f"line: {CENTER_NAMES[reading.center]} over seeds{band}"
+
+
+def describe_reading(comparison: Comparison, reading: Reading) -> str:
+    """Say what was averaged over what, what the band is, and over how many seeds."""
+    quantity: Quantity = comparison.quantity
+    what = quantity.meaning[:1].upper() + quantity.meaning[1:]
+    each = "episodes are averaged per seed first" if quantity.is_evaluation else "each seed is one curve"
+    counts = sorted({group.n for group in comparison.groups}) or [0]
+    n = f"n = {counts[0]}" if len(counts) == 1 else f"n = {counts[0]} to {counts[-1]}"
+    band = "" if reading.band == "none" else " A single seed has no band."
+    if reading.band == "bootstrap":
+        band = f" Whole seeds are resampled. {BOOTSTRAP_COVERS}{band}"
+    said = reading.say(share=quantity.is_share)
+    return f"{what}; {each}, then the line is the {said} ({n} seeds, in the legend).{band}"
+
+
+def draw_line(
+    name: str, seeds: Sequence[Seed], reading: Reading, style: Style, *, quantity: Quantity = WIN_RATE, label: str = ""
+) -> Line:
+    """Draw a quantity of some seeds as one line over the stretch that all of them reached."""
+    steps, values = align([seed.curve for seed in seeds])
+    summary = reading.summarize(values, rate_of_curve(quantity, seeds, steps))
+    return Line(
+        name, style.color, steps, summary.center, summary.low, summary.high,
+        dash=style.dash, marker=style.marker, label=label,
+        statistic=reading.say(share=quantity.is_share), n=len(seeds),
+    )  # fmt: skip
+
+
+def _shorten(group: Group) -> str:
+    """Name a line at its end: what a variant changes is enough beside its colour."""
+    algo, _, changes = group.variant.name.partition(", ")
+    return changes or algo
+
+
+def _remarks(comparison: Comparison) -> list[str]:
+    remarks = [f"All lines: preset = {comparison.preset}."] if comparison.preset else []
+    remarks += filter(None, (_tell_distinct(comparison.seeds),))
+    unfinished = [seed for group in comparison.groups for seed in group.unfinished]
+    if unfinished:
+        told = "; ".join(f"run {seed.id} {seed.progress}" for seed in unfinished[:5])
+        more = f"; and {len(unfinished) - 5} more" if len(unfinished) > 5 else ""
+        remarks.append(f"{DAGGER} not finished: {told}{more}; a line ends where its shortest seed does.")
+    return remarks
+
+
+def _tell_distinct(seeds: Sequence[Seed]) -> str:
+    """Say how many episodes of an evaluation differ; empty where none was counted."""
+    counted = [seed for seed in seeds if len(seed.distinct)]
+    if not counted:
+        return ""
+    played, differ = {f"{episodes_of(seed):g}" for seed in counted}, np.concatenate([seed.distinct for seed in counted])
+    low, high = int(differ.min()), int(differ.max())
+    told = f"{low} differ" if low == high else f"{low} to {high} differ, median {np.median(differ):g}"
+    here = "" if len(counted) == len(seeds) else f" Counted in {len(counted)} of the {len(seeds)} runs."
+    return f"Of the {f'{played.pop()} ' if len(played) == 1 else ''}episodes of an evaluation {told}.{here}"
+
+
+def _seeds(group: Group, name: str, style: Style) -> list[Line]:
+    if group.n < 2:
+        return []
+    usual = Line(name, style.color, *NO_CURVE, width=1.0, faint=True, group=name, statistic="one seed", n=1)
+    return [
+        replace(usual, name=f"{group.variant.method}, {seed.id}", x=seed.curve.steps, y=seed.curve.values)
+        for seed in group.seeds
+    ]

@@ -1,0 +1,246 @@
+"""The paper's studies as figures: loss weights, gate temperature, merge radius, augmentation.
+
+Every figure reads what varies from the configurations, never from the names of runs, and refuses runs that differ in
+anything else. A cell or line without a run that counts is left empty.
+"""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+
+import numpy as np
+
+from app.analysis.finals import FINAL_NAMES, FinalRule, caption_final, final_rate, final_rates, name_final
+from app.analysis.intervals import Rate
+from app.analysis.names import EMBEDDERS, name_algo, name_task
+from app.analysis.quantities import UNIT_RANGE
+from app.analysis.rates import rate_of, rate_of_final
+from app.analysis.series import Comparison, Seed
+from app.analysis.settings import show_value
+from app.analysis.statistics import CENTER_NAMES, Reading, center_of, finite
+from app.analysis.study import (
+    AUGMENTATION,
+    DELTA,
+    EMBEDDER,
+    LAMBDAS,
+    TAUS,
+    check_one_study,
+    group_seeds,
+    read_study,
+    tell_left_out,
+)
+from app.figures.figure import AT_THE_END, OVER_SEEDS, FigureKind, Option, Options
+from app.figures.kinds.chart import Chart, Line, Panel
+from app.figures.kinds.heatmap import Grid, Heatmap
+from app.figures.learning_curves import X_LABEL, draw_line, say_reading
+from app.figures.theme import Style, style_methods
+from emtc_core.config.resolve import Value, flatten_tree
+from emtc_core.errors import ConfigError
+from storage.engine import Database
+from storage.runs.rows import RunRow
+
+Number = Callable[[Seed], float]
+RateOf = Callable[[Sequence[Seed]], Rate]
+_NO_BAND: frozenset[Option] = AT_THE_END - {"band"}
+
+
+def _lambda_heatmap(db: Database, rows: Sequence[RunRow], options: Options) -> Heatmap:
+    return _heatmap(db, rows, options, "lambda-heatmap", "Loss weights of the embedder", LAMBDAS, ("λ_rcon", "λ_cl"))
+
+
+def _augmentation(db: Database, rows: Sequence[RunRow], options: Options) -> Heatmap:
+    names = ("p_mask [fraction]", "σ [normalised state]")
+    return _heatmap(db, rows, options, "augmentation", "Augmentation of the embedder", AUGMENTATION, names)
+
+
+def _tau_study(db: Database, rows: Sequence[RunRow], options: Options) -> Chart:
+    """Draw the win rate of every temperature schedule, and below it the schedules."""
+    comparison = read_study(db, rows, include_unfinished=options.include_unfinished, final=False)
+    seeds, reading = comparison.seeds, options.reading or Reading()
+    check_one_study("tau-study", seeds, TAUS)
+    by_tau = group_seeds(seeds, *TAUS)
+    styles = _style(seeds, {_name_taus(taus): taus for taus in by_tau}, TAUS)
+    panels = []
+    for task in comparison.tasks:
+        lines = [
+            draw_line(f"{name} (n = {len(here)})", here, reading, styles[name], label=name)
+            for taus, here in group_seeds((seed for seed in seeds if seed.task == task), *TAUS).items()
+            for name in [_name_taus(taus)]
+        ]
+        panels.append(Panel(f"win rate, {task}", "fraction", tuple(lines), range=UNIT_RANGE))
+    schedules = [_schedule(taus, here[0], styles[_name_taus(taus)]) for taus, here in by_tau.items()]
+    panels.append(Panel("τ", "return", tuple(schedules), from_zero=True))
+    caption = f"Greedy win rate, {_say(reading)}; below, the gate's temperature τ of each line."
+    return _chart("tau-study", "Gate temperature", X_LABEL, panels, caption, comparison, reading)
+
+
+def _mu_w_by_delta(db: Database, rows: Sequence[RunRow], options: Options) -> Chart:
+    """Draw μ̄_w and the final win rate of every embedder over the merge radius, on a logarithmic axis."""
+    comparison = read_study(db, rows, include_unfinished=options.include_unfinished)
+    seeds, reading = comparison.seeds, options.reading or Reading()
+    rule = options.final_rule
+    check_one_study("mu-w-by-delta", seeds, (DELTA, EMBEDDER))
+    if not seeds:
+        raise ConfigError("mu-w-by-delta needs a finished run. Wait for one, or name others.")
+    numbers: dict[str, tuple[Number, RateOf]] = {
+        "μ̄_w": (partial(Seed.mu_w_at, share=1.0), _over_training),
+        FINAL_NAMES[rule]: (partial(final_rate, rule=rule), partial(rate_of_final, rule=rule)),
+    }
+    panels = [
+        Panel(
+            f"{title}, {task}", "fraction",
+            _over_delta([seed for seed in seeds if seed.task == task], *number, reading), from_zero=True,
+        )
+        for task in comparison.tasks
+        for title, number in numbers.items()
+    ]  # fmt: skip
+    gate = "off" if not seeds[0].settings.get("gate.enabled") else "on"
+    said = (
+        "μ̄_w is the time average of the greedy win rate over the whole run (area under its curve, trapezoid rule); "
+        f"each seed first, then {_say(reading)}. Gate {gate}. The axis shows the logarithm of δ."
+    )
+    caption, _ = caption_final(seeds, rule, said)
+    return _chart("mu-w-by-delta", "Merge radius", "log₁₀ δ", panels, caption, comparison, reading)
+
+
+def _heatmap(
+    db: Database,
+    rows: Sequence[RunRow],
+    options: Options,
+    name: str,
+    title: str,
+    keys: tuple[str, str],
+    labels: tuple[str, str],
+) -> Heatmap:
+    comparison = read_study(db, rows, include_unfinished=options.include_unfinished)
+    check_one_study(name, comparison.seeds, keys)
+    settings = [flatten_tree(row.config) for row in rows]
+    ys, xs = (sorted({v for each in settings if isinstance(v := each[key], int | float)}) for key in keys)
+    reading, rule = options.reading or Reading(), options.final_rule
+    grids = tuple(
+        _grid(task, [seed for seed in comparison.seeds if seed.task == task], keys, ys, xs, reading, rule)
+        for task in dict.fromkeys(map(name_task, settings))
+    )
+    done = len(comparison.seeds)
+    said = (
+        f"{CENTER_NAMES[reading.center].capitalize()} over the seeds of each combination; ★ marks the best "
+        f"of a map, empty cells have no run that counts. {done} of {len(rows)} runs count."
+        f"{tell_left_out(comparison.left_out)}"
+    )
+    caption, _ = caption_final(comparison.seeds, rule, said)
+    x, y = (tuple(map(show_value, values)) for values in (xs, ys))
+    over_seeds = f"{name_final(rule)}, {CENTER_NAMES[reading.center]} over seeds"
+    at_end = f"{FINAL_NAMES[rule]} [fraction]"
+    return Heatmap(name, title, labels[1], labels[0], x, y, grids, at_end, caption, over_seeds)
+
+
+def _grid(
+    task: str,
+    seeds: Sequence[Seed],
+    keys: tuple[str, str],
+    ys: Sequence[Value],
+    xs: Sequence[Value],
+    reading: Reading,
+    rule: FinalRule,
+) -> Grid:
+    values, counts = np.full((len(ys), len(xs)), np.nan), np.zeros((len(ys), len(xs)), np.int64)
+    for (y, x), here in group_seeds(seeds, *keys).items():
+        finals = finite(final_rates(here, rule))
+        if len(finals):
+            values[ys.index(y), xs.index(x)] = center_of(finals, reading.center)
+            counts[ys.index(y), xs.index(x)] = len(finals)
+    return Grid(task, values, counts)
+
+
+def _over_delta(seeds: Sequence[Seed], number: Number, rate: RateOf, reading: Reading) -> tuple[Line, ...]:
+    styles = _style(seeds, {name: (embedder,) for embedder, name in EMBEDDERS.items()}, (EMBEDDER,))
+    lines = []
+    for embedder, name in EMBEDDERS.items():
+        cells = group_seeds((seed for seed in seeds if seed.settings.get(EMBEDDER) == embedder), DELTA)
+        points = [
+            (np.log10(float(delta)), numbers, rate(here))
+            for (delta,), here in cells.items()
+            if isinstance(delta, int | float) and len(numbers := finite(map(number, here)))
+        ]
+        if points:
+            lines.append(_delta_line(name, styles[name], points, reading))
+    return tuple(lines)
+
+
+def _over_training(seeds: Sequence[Seed]) -> Rate:
+    return rate_of(seeds, evaluations=max(1, min(len(seed.curve.steps) for seed in seeds)))
+
+
+def _delta_line(name: str, style: Style, points: Sequence[tuple[float, np.ndarray, Rate]], reading: Reading) -> Line:
+    """Join the points of an embedder; without a band where a point rests on a single seed."""
+    summaries = [reading.summarize(numbers[:, None], rate) for _, numbers, rate in points]
+    x = np.array([where for where, _, _ in points])
+    center = np.concatenate([each.center for each in summaries])
+    low, high = (_join(edges) for edges in ([each.low for each in summaries], [each.high for each in summaries]))
+    seeds = np.array([len(numbers) for _, numbers, _ in points])
+    counts = sorted(set(seeds.tolist()))
+    n = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
+    marker = style.marker or "circle"
+    return Line(
+        f"{name} (n = {n})", style.color, x, center, low, high, style.dash, True,
+        marker=marker, label=name, statistic=reading.say(share=True), n=seeds,
+    )  # fmt: skip
+
+
+def _join(edges: Sequence[np.ndarray | None]) -> np.ndarray | None:
+    """Join the edges of a band; no band where one point has none."""
+    known = [edge for edge in edges if edge is not None]
+    return np.concatenate(known) if len(known) == len(edges) else None
+
+
+def _style(seeds: Sequence[Seed], values: dict[str, tuple[Value, ...]], keys: Sequence[str]) -> dict[str, Style]:
+    """Give each line of a study the shade of its algorithm's colour, and a marker."""
+    algo = str(seeds[0].settings.get("algo")) if seeds else ""
+    return style_methods(
+        {
+            name: (algo, ", ".join(f"{key} = {value}" for key, value in zip(keys, here, strict=True)))
+            for name, here in values.items()
+        }
+    )
+
+
+def _name_taus(taus: tuple[Value, ...]) -> str:
+    start, end = map(show_value, taus)
+    return f"τ = {start}" if start == end else f"τ from {start} to {end}"
+
+
+def _schedule(taus: tuple[Value, ...], seed: Seed, style: Style) -> Line:
+    decay = seed.settings.get("gate.tau_decay_steps")
+    until = min(float(decay), seed.t_max) if isinstance(decay, int | float) else seed.t_max / 2
+    x = np.array([0.0, until, seed.t_max])
+    y = np.array([float(taus[0] or 0), float(taus[1] or 0), float(taus[1] or 0)])
+    return Line(_name_taus(taus), style.color, x, y, dash=style.dash, marker=style.marker)
+
+
+def _say(reading: Reading) -> str:
+    band = reading.name_band(share=True)
+    return f"{CENTER_NAMES[reading.center]} over seeds, band: {band} (n in the legend; none for a single seed)"
+
+
+def _chart(
+    name: str,
+    title: str,
+    x_label: str,
+    panels: Sequence[Panel],
+    caption: str,
+    comparison: Comparison,
+    reading: Reading,
+) -> Chart:
+    algos = dict.fromkeys(name_algo(str(seed.settings.get("algo"))) for seed in comparison.seeds)
+    lines = dict.fromkeys(line.name for panel in panels for line in panel.lines)
+    shown = ", ".join(panel.title for panel in panels)
+    described = f"{title} in {len(panels)} panels ({shown}): {', '.join(lines)}."
+    said = f"{', '.join(algos)}. {caption}{tell_left_out(comparison.left_out)}"
+    return Chart(name, title, x_label, tuple(panels), said, described, subtitle=say_reading(reading, share=True))
+
+
+FIGURES = (
+    FigureKind("lambda-heatmap", _lambda_heatmap, _NO_BAND),
+    FigureKind("tau-study", _tau_study, OVER_SEEDS),
+    FigureKind("mu-w-by-delta", _mu_w_by_delta, AT_THE_END),
+    FigureKind("augmentation", _augmentation, _NO_BAND),
+)

@@ -1,0 +1,1 @@
+"""Drawable values in; a Plotly figure, a Matplotlib figure or the bytes of a file out."""

@@ -1,0 +1,54 @@
+"""One figure → the bytes of a file, for the pages' export buttons and `emtc export`."""
+
+from collections.abc import Sequence
+from typing import Literal, get_args
+
+from app.figures.kinds import AnyFigure
+from app.figures.theme import Mode
+
+ExportFormat = Literal["svg", "png", "pdf", "html", "csv"]
+EXPORT_FORMATS: tuple[ExportFormat, ...] = get_args(ExportFormat)
+MIME: dict[ExportFormat, str] = {
+    "svg": "image/svg+xml",
+    "png": "image/png",
+    "pdf": "application/pdf",
+    "html": "text/html",
+    "csv": "text/csv",
+}
+
+
+Width = Literal["one", "two"]
+WIDTHS: tuple[Width, ...] = get_args(Width)
+
+
+def export_figure(
+    figure: AnyFigure,
+    format: ExportFormat,
+    *,
+    mode: Mode = "light",
+    sources: Sequence[str] = (),
+    columns: Width = "two",
+) -> bytes:
+    """Write a figure in one format; libraries are loaded only now, so that pages open fast.
+
+    Args:
+        figure: What to draw.
+        format: One of `EXPORT_FORMATS`.
+        mode: Light is the paper version.
+        sources: The runs behind it; images and pages carry them in their metadata, beside the caption.
+        columns: Of a paper's page that an image spans.
+
+    Raises:
+        ValueError: If the format is unknown.
+    """
+    if format == "csv":
+        return figure.to_frame().to_csv(index=False).encode()
+    if format == "html":
+        from app.figures.render.plotly_view import to_html
+
+        return to_html(figure, mode=mode, sources=sources)
+    if format not in EXPORT_FORMATS:
+        raise ValueError(f"format must be one of {', '.join(EXPORT_FORMATS)}, got {format!r}")
+    from app.figures.render.matplotlib_view import to_image
+
+    return to_image(figure, format, mode=mode, sources=sources, columns=columns)

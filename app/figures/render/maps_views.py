@@ -1,0 +1,122 @@
+"""Maps drawn by Matplotlib (files) and Plotly (notebooks, HTML)."""
+
+from textwrap import fill
+from typing import Any
+
+import numpy as np
+import plotly.graph_objects as go
+from matplotlib.axes import Axes
+from matplotlib.cm import ScalarMappable
+from matplotlib.colors import LinearSegmentedColormap, Normalize
+from matplotlib.figure import Figure
+from plotly.subplots import make_subplots
+
+from app.figures.kinds.cloud import Cloud
+from app.figures.kinds.maps import Maps, Trace
+from app.figures.render.lines_view import set_title, spread
+from app.figures.render.symbols import set_as_math
+from app.figures.theme import NEUTRAL
+
+
+def draw_matplotlib(maps: Maps, width: float) -> Figure:
+    """Draw the panels side by side over one colour bar."""
+    columns = len(maps.panels) if width > 4 else 1
+    rows = -(-len(maps.panels) // columns)
+    drawn = Figure(figsize=(width, 0.5 + rows * 0.82 * width / columns), layout="constrained")
+    axes = list(drawn.subplots(rows, columns, squeeze=False).flat)
+    first = maps.panels[0]
+    scale = ScalarMappable(
+        Normalize(maps.low, maps.high), LinearSegmentedColormap.from_list(first.quantity.key, first.colors)
+    )
+    for place, (ax, panel) in enumerate(zip(axes, maps.panels, strict=True)):
+        trace = maps.trace_of(place)
+        _draw_points(ax, panel, scale, faint=trace is not None)
+        if trace is not None:
+            _draw_trace(ax, trace)
+    drawn.colorbar(scale, ax=list(axes), label=set_as_math(first.value_label))
+    set_title(drawn, maps.title)
+    return drawn
+
+
+def _draw_points(ax: Axes, panel: Cloud, scale: ScalarMappable, *, faint: bool) -> None:
+    ax.scatter(
+        panel.x,
+        panel.y,
+        c=panel.value,
+        s=3 if len(panel.x) < 20_000 else 1,
+        linewidths=0,
+        alpha=0.35 if faint else 1.0,
+        cmap=scale.cmap,
+        vmin=scale.get_clim()[0],
+        vmax=scale.get_clim()[1],
+        plotnonfinite=False,
+        rasterized=True,
+    )
+    ax.set(xlabel=set_as_math(panel.x_label), ylabel=set_as_math(panel.y_label))
+    ax.set_title(fill(panel.title, 44), loc="left", fontsize=8)
+
+
+def _draw_trace(ax: Axes, trace: Trace) -> None:
+    """Draw a path with its start, its end and its largest errors named; a place has one label for all it is."""
+    on_map = np.isfinite(trace.x)
+    ax.plot(trace.x[on_map], trace.y[on_map], color=trace.color, linewidth=1.2, marker="o", markersize=3)
+    said = {int(place): f"t {trace.t[place]}, Δ_mem {trace.delta_mem[place]:.2g}" for place in trace.jumps()}
+    for place, name in zip(np.flatnonzero(on_map)[[0, -1]], ("start", "end"), strict=True) if on_map.any() else ():
+        said[int(place)] = f"{name}, {said[int(place)]}" if int(place) in said else name
+    _write_beside(ax, trace, said)
+
+
+def _write_beside(ax: Axes, trace: Trace, said: dict[int, str]) -> None:
+    """Stand labels in the margin right of the map, each joined to its place: none lies on data or on another."""
+    order = sorted(said, key=lambda place: trace.y[place])
+    low, high = ax.get_ylim()
+    wanted = [(float(trace.y[place]) - low) / ((high - low) or 1) for place in order]
+    places = spread(wanted, 0.09) or wanted
+    for place, y in zip(order, places, strict=True):
+        ax.annotate(
+            set_as_math(said[place]), (trace.x[place], trace.y[place]), (1.03, y), "data",
+            "axes fraction", fontsize=8, va="center", annotation_clip=False,
+            arrowprops={"arrowstyle": "-", "color": trace.color, "linewidth": 0.5, "shrinkA": 0, "shrinkB": 2},
+        )  # fmt: skip
+
+
+def draw_plotly(maps: Maps) -> go.Figure:
+    """Draw the panels side by side over one colour bar."""
+    titles = [panel.title.replace("<", "&lt;") for panel in maps.panels]
+    drawn = make_subplots(rows=1, cols=len(maps.panels), subplot_titles=titles)
+    for place, panel in enumerate(maps.panels):
+        trace = maps.trace_of(place)
+        drawn.add_trace(_points(maps, panel, scale=place == 0, faint=trace is not None), row=1, col=place + 1)
+        if trace is not None:
+            drawn.add_trace(_path(trace), row=1, col=place + 1)
+        drawn.update_xaxes(title_text=panel.x_label, row=1, col=place + 1)
+        drawn.update_yaxes(title_text=panel.y_label, row=1, col=place + 1)
+    drawn.update_layout(height=620, width=120 + 520 * len(maps.panels), showlegend=False)
+    return drawn
+
+
+def _points(maps: Maps, panel: Cloud, *, scale: bool, faint: bool) -> go.Scattergl:
+    marker: dict[str, Any] = {
+        "size": 4,
+        "color": panel.value,
+        "opacity": 0.35 if faint else 1.0,
+        "colorscale": [[i / (len(panel.colors) - 1), color] for i, color in enumerate(panel.colors)],
+        "cmin": maps.low,
+        "cmax": maps.high,
+        "showscale": scale,
+        "colorbar": {"title": {"text": panel.value_label}},
+        "line": {"width": 0, "color": NEUTRAL},
+    }
+    hover = "memory %{customdata}<br>value %{marker.color:.4g}<extra></extra>"
+    return go.Scattergl(x=panel.x, y=panel.y, mode="markers", customdata=panel.slot, marker=marker, hovertemplate=hover)
+
+
+def _path(trace: Trace) -> go.Scatter:
+    return go.Scatter(
+        x=trace.x,
+        y=trace.y,
+        mode="lines+markers",
+        line={"color": trace.color, "width": 2},
+        customdata=np.stack([trace.t, trace.delta_mem], axis=1),
+        hovertemplate="step %{customdata[0]}<br>Δ_mem %{customdata[1]:.3g}<extra></extra>",
+    )

@@ -1,0 +1,27 @@
+"""`EMTC_DB=URL python -m app.jobs.projection_process --job ID`: the background process of one projection."""
+
+import argparse
+import os
+
+from app.analysis.projections.linear import Progress
+from app.jobs.projections import work
+from storage.engine import Database, open_database
+
+
+def main() -> None:
+    """Do the job that the command line names."""
+    parser = argparse.ArgumentParser(prog="app.jobs.projection_process")
+    parser.add_argument("--job", required=True, type=int)
+    arguments = parser.parse_args()
+    work(open_database(os.environ["EMTC_DB"]), arguments.job, embed=embed)
+
+
+def embed(db: Database, snapshot_id: int, *, kind: str, seed: int, progress: Progress) -> None:
+    """Fit an embedder; torch is loaded only now, most jobs do without it."""
+    from app.analysis.projections.embedders import embed_snapshot
+
+    embed_snapshot(db, snapshot_id, kind=kind, seed=seed, progress=progress)
+
+
+if __name__ == "__main__":
+    main()

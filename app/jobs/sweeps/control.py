@@ -1,0 +1,171 @@
+"""Save, start, stop and continue sweeps: what the command line and the page share."""
+
+import os
+import socket
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
+from pydantic import ValidationError
+
+from app.analysis.versions import library_versions
+from app.jobs.launch import LOG_NAME, check_startable, estimate, spawn
+from app.jobs.sweeps.file import SweepFile
+from app.jobs.sweeps.plan import Plan, make_plan
+from emtc_core.config.run import RunConfig
+from emtc_core.errors import ConfigError, RunStateError
+from storage.engine import Database, sweep_folder
+from storage.queries.sweeps import Sweep, get_sweep, list_sweeps
+from storage.runs.claims import Worker
+from storage.runs.control import send_command
+from storage.runs.sweeps import attach_scheduler, requeue, save_sweep, stop_sweep
+
+
+def default_jobs() -> int:
+    """One trainer for each physical core: each computes on one thread."""
+    return max(1, psutil.cpu_count(logical=False) or 1)
+
+
+def this_process() -> Worker:
+    """Name this process for good."""
+    return Worker(os.getpid(), psutil.Process().create_time(), socket.gethostname())
+
+
+def check_plan(plan: Plan, *, elsewhere: bool = False) -> None:
+    """Refuse a plan that this machine cannot run, before anything is created; one for elsewhere is judged there.
+
+    Raises:
+        EnvUnavailableError: If a map or its environment is not here.
+        ConfigError: If CUDA is asked for and there is none.
+    """
+    if elsewhere:
+        return
+    asked: dict[tuple[object, ...], RunConfig] = {}
+    for run in plan.runs:
+        train = run.config.train
+        sizes = (train.replay, train.batch, train.n_envs, train.t_max)  # what decides whether the episodes fit
+        asked[run.config.env.model_dump_json(), train.device, train.replay_device, *sizes] = run.config
+    for config in asked.values():
+        check_startable(config)
+
+
+def create_sweep(db: Database, plan: Plan, *, jobs: int, elsewhere: bool = False) -> int:
+    """Queue the runs of a plan that the database does not have yet, and let a stopped sweep go on.
+
+    Args:
+        db: An open database.
+        plan: The runs.
+        jobs: Trainers at once.
+        elsewhere: Other machines train it: what is missing on this one does not matter.
+
+    Returns:
+        How many runs were queued.
+
+    Raises:
+        EnvUnavailableError, ConfigError: If this machine cannot run it; nothing is created.
+    """
+    check_plan(plan, elsewhere=elsewhere)
+    was_stopped = plan.id in {sweep.id for sweep in list_sweeps(db) if sweep.status == "stopped"}
+    queued = save_sweep(
+        db,
+        plan.id,
+        name=plan.file.name,
+        plan=plan.to_json(),
+        runs=plan.to_rows(),
+        versions=library_versions(),
+        jobs=jobs,
+    )
+    return queued + (requeue(db, plan.id, ("stopped",)) if was_stopped else 0)
+
+
+def start_scheduler(db: Database, sweep_id: str, *, jobs: int, options: Sequence[str] = ()) -> None:
+    """Start a scheduler in the background, which goes on until no run of the sweep is left to do.
+
+    Args:
+        db: An open database.
+        sweep_id: The sweep.
+        jobs: Runs at once.
+        options: Of the command line, for an engine other than the local one.
+    """
+    arguments = ["app.cli.main", "sweep-worker", sweep_id, "--jobs", str(jobs), *options]
+    process = spawn(arguments, scheduler_log(db, sweep_id), db=db)
+    with suppress(psutil.NoSuchProcess):  # noted here, so that nobody starts another before this one notes itself
+        worker = Worker(process.pid, psutil.Process(process.pid).create_time(), socket.gethostname())
+        attach_scheduler(db, sweep_id, worker, jobs=jobs)
+
+
+def scheduler_log(db: Database, sweep_id: str) -> Path:
+    """Name the log of a sweep's background scheduler."""
+    return sweep_folder(db, sweep_id) / LOG_NAME
+
+
+def stop(db: Database, sweep_id: str) -> tuple[int, int]:
+    """Stop a sweep: what is queued becomes stopped, what trains is asked to stop.
+
+    Returns:
+        How many runs were stopped in the queue, and how many were asked.
+    """
+    left_queue, active = stop_sweep(db, sweep_id)
+    asked = 0
+    for run_id in active:
+        try:
+            send_command(db, run_id, "stop")
+            asked += 1
+        except RunStateError:  # it has ended, or its trainer died, in the meantime
+            continue
+    return left_queue, asked
+
+
+def retry(db: Database, sweep_id: str) -> int:
+    """Queue a sweep's stopped and failed runs again; each goes on from its checkpoint where it has one."""
+    return requeue(db, sweep_id, ("stopped", "failed"))
+
+
+def go_on(db: Database, sweep: Sweep) -> int:
+    """Queue exactly the planned runs of a sweep that nobody works on and that have not finished, and start them.
+
+    That is: stopped and failed ones, which go on from their checkpoints, and deleted ones, which are made anew.
+
+    Returns:
+        How many runs are queued.
+
+    Raises:
+        ConfigError: If another version of the program wrote the plan and it would now be another one.
+    """
+    plan = plan_of(sweep)
+    check_plan(plan)
+    create_sweep(db, plan, jobs=sweep.jobs)
+    retry(db, sweep.id)
+    if not sweep.has_scheduler:
+        start_scheduler(db, sweep.id, jobs=sweep.jobs)
+    return get_sweep(db, sweep.id).counts["queued"]
+
+
+def plan_of(sweep: Sweep) -> Plan:
+    """Make the plan of a stored sweep again.
+
+    Raises:
+        ConfigError: If another version of the program wrote it and it would now be another one.
+    """
+    try:
+        plan = make_plan(SweepFile.model_validate(sweep.plan["file"]))
+    except ValidationError as exc:
+        raise ConfigError(f"The plan of sweep {sweep.id} is of another version. Start its file anew.") from exc
+    if plan.id != sweep.id:
+        raise ConfigError(f"The plan of sweep {sweep.id} is of another version. Start its file anew.")
+    return plan
+
+
+def expected_cost(db: Database | None, plan: Plan, *, jobs: int) -> tuple[float, float, str]:
+    """Estimate a whole plan: seconds with `jobs` trainers at once, bytes of disk, and where the speed comes from."""
+    known = {}
+    seconds = disk = 0.0
+    for run in plan.runs:
+        facts = (run.cell.map, run.cell.algo, run.config.train.t_max, run.config.record.snapshots)
+        if facts not in known:
+            known[facts] = estimate(db, run.config)
+        seconds += known[facts].seconds
+        disk += known[facts].disk_bytes
+    bases = dict.fromkeys(each.basis for each in known.values())
+    return seconds / max(1, min(jobs, len(plan.runs))), disk, "; ".join(bases)

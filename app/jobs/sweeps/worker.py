@@ -1,0 +1,197 @@
+"""A worker: takes queued and lost runs of a database, whichever sweep they are of, and trains a few of them at once.
+
+It holds nothing that the database does not: kill it at any moment and start another, here or on another machine. Told
+by a signal that its machine is needed, it gives its runs back with a checkpoint.
+"""
+
+import signal
+import subprocess
+import time
+from collections import Counter
+from collections.abc import Callable, Generator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import partial
+from types import FrameType
+
+from app.jobs.launch import find_trainer
+from app.jobs.signals import listening
+from app.jobs.sweeps.control import this_process
+from app.jobs.sweeps.starting import Fitness, Starter
+from emtc_core.errors import EmtcError, RunStateError, StorageError
+from storage.engine import Database
+from storage.retry import retry_transient
+from storage.runs.claims import Claim, claim_any, give_back
+from storage.runs.rows import find_run
+
+POLL_S = 0.5
+IDLE_POLL_S = 3.0
+REMIND_S = 600.0
+NOTHING = "No run waited for this worker."
+_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
+
+
+@dataclass(frozen=True)
+class Left:
+    """How a run stood when this worker was through with it."""
+
+    run_id: str
+    status: str
+    env_steps: int
+
+
+class Leave:
+    """Hears that the worker is to leave its machine."""
+
+    def __init__(self) -> None:
+        """Hear nothing yet."""
+        self.asked = False
+
+    def on_signal(self, number: int, frame: FrameType | None) -> None:
+        """Take a signal.
+
+        Raises:
+            KeyboardInterrupt: At the second one.
+        """
+        if self.asked:
+            raise KeyboardInterrupt
+        self.asked = True
+
+
+@contextmanager
+def leave_signals() -> Generator[Leave]:
+    """Listen to SIGTERM, SIGINT and SIGUSR1; afterwards they mean what they meant before."""
+    leave = Leave()
+    with listening(_SIGNALS, leave.on_signal):
+        yield leave
+
+
+class Work:
+    """The trainers that one worker holds."""
+
+    def __init__(
+        self,
+        db: Database,
+        *,
+        jobs: int,
+        leave: Leave,
+        say: Callable[[str], None],
+        claim: Callable[..., Claim | None] = claim_any,
+    ) -> None:
+        """Train `jobs` runs at once until told to leave.
+
+        Args:
+            db: An open database.
+            jobs: Runs at once.
+            leave: Tells when to leave.
+            say: Is given one sentence at a time.
+            claim: Takes the next run: `claim_any`, or `claim_run` of one sweep.
+        """
+        self._db, self._jobs, self._leave, self._say, self._claim = db, jobs, leave, say, claim
+        self._me = this_process()
+        self._starter, self._fitness = Starter(db), Fitness(db)
+        self._held: dict[str, tuple[Claim, subprocess.Popen[bytes]]] = {}
+        self._unfit: set[str] = set()
+        self._trouble: str | None = None
+        self.done: list[Left] = []
+
+    def run(self, *, once: bool) -> list[Left]:
+        """Take what waits, and end when told to leave or, with `once`, when nothing is left to take.
+
+        Returns:
+            What became of each run, in the order in which they ended.
+
+        Raises:
+            KeyboardInterrupt: At a second signal; the trainers are dead then.
+        """
+        said_at = -REMIND_S
+        try:
+            while not self._leave.asked:
+                empty = self._take()
+                self._look_after()
+                if empty and not self._held:
+                    if once:
+                        return self.done
+                    if time.monotonic() - said_at >= REMIND_S:
+                        self._say(f"No run waits. Looking again every {IDLE_POLL_S:.0f} s.")
+                        said_at = time.monotonic()
+                time.sleep(POLL_S if self._held or not empty else IDLE_POLL_S)
+            self._give_all_back()
+        except KeyboardInterrupt:
+            self._kill_all()
+            raise
+        return self.done
+
+    def _take(self) -> bool:
+        """Fill the free places; True if the database has nothing more to take."""
+        try:
+            while len(self._held) < self._jobs and not self._leave.asked:
+                claim = self._claim(self._db, worker=self._me, has_trainer=find_trainer, leave=self._unfit)
+                if claim is None:
+                    return True
+                self._begin(claim)
+            self._trouble = None
+        except StorageError as error:  # a locked database or a lost server is asked again at the next tick
+            self._complain(str(error))
+        return False
+
+    def _begin(self, claim: Claim) -> None:
+        if sentence := self._fitness.refuse(claim):
+            self._unfit.add(claim.run_id)
+            self._say(sentence)
+            return
+        process = self._starter.start(claim, gives_back=True)
+        if process is None:
+            self._note(claim)
+            return
+        self._held[claim.run_id] = (claim, process)
+        row = find_run(self._db, claim.run_id)
+        self._say(f"Run {claim.run_id} {'goes on' if claim.resume else 'begins'}: {row.name}.")
+
+    def _look_after(self) -> None:
+        """Note which trainers have ended, and free the runs of those that ended without a word."""
+        for claim, process in list(self._held.values()):
+            if process.poll() is not None:
+                with suppress(RunStateError):  # its trainer has said how it ended
+                    retry_transient(
+                        self._db, partial(give_back, self._db, claim.run_id, token=claim.token, claim=claim)
+                    )
+                del self._held[claim.run_id]
+                self._note(claim)
+
+    def _give_all_back(self) -> None:
+        """Stop every trainer with a checkpoint; each gives its run back."""
+        if self._held:
+            self._say(f"Leaving: {len(self._held)} trainer(s) write a checkpoint. A second signal ends them at once.")
+        for _, process in self._held.values():
+            process.terminate()
+        while any(process.poll() is None for _, process in self._held.values()):
+            time.sleep(POLL_S / 5)
+        self._look_after()
+
+    def _kill_all(self) -> None:
+        for _, process in self._held.values():
+            process.kill()
+
+    def _note(self, claim: Claim) -> None:
+        try:
+            row = find_run(self._db, claim.run_id)
+        except EmtcError as error:  # deleted, or the database does not answer
+            self._say(str(error))
+            return
+        self.done.append(Left(row.id, row.status, row.env_steps))
+        why = f" {row.error}" if row.error else ""
+        self._say(f"Run {row.id} is {row.status} at step {row.env_steps:,}.{why}")
+
+    def _complain(self, trouble: str) -> None:
+        if trouble != self._trouble:
+            self._say(trouble)
+        self._trouble = trouble
+
+
+def summarize(done: list[Left]) -> str:
+    """Say in one sentence what a worker did."""
+    if not done:
+        return NOTHING
+    counts = ", ".join(f"{n} {status}" for status, n in sorted(Counter(left.status for left in done).items()))
+    return f"This worker let go of {len(done)} run(s): {counts}."

@@ -1,0 +1,64 @@
+"""A stored episode → what the player, the files and the command line show of it."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from app.analysis.format import number
+from app.analysis.success import name_outcome
+from app.figures.trajectory import draw_trajectory
+from app.replay.side import Side, make_side
+from storage.models import PLAYBACKS_AT_MOST
+from storage.queries.episodes import Trajectory
+from storage.runs.rows import RunRow
+
+
+@dataclass(frozen=True)
+class Replay:
+    """One episode of one run, ready to be drawn."""
+
+    run: RunRow
+    trajectory: Trajectory
+    side: Side
+    is_training: bool
+    """Whether it was played while training; the gate judged such episodes alone."""
+
+    @property
+    def title(self) -> str:
+        """Which episode it is and how it ended."""
+        return self.side.title
+
+    @property
+    def stem(self) -> str:
+        """Name files after it."""
+        return f"{self.run.id}-{self.trajectory.env_step}-{self.trajectory.episode}"
+
+    @property
+    def facts(self) -> Mapping[str, Any]:
+        """What the notebook needs to draw its values again."""
+        here = {"episode": self.trajectory.episode}
+        return here if self.is_training else here | {"env_step": self.trajectory.env_step}
+
+
+def make_replay(run: RunRow, trajectory: Trajectory, *, training: bool) -> Replay:
+    """Get an episode ready to be drawn."""
+    kind = "Training episode"
+    if not training:
+        asked = trajectory.episode >= PLAYBACKS_AT_MOST
+        kind = f"{'Asked for' if asked else 'Evaluation'} at step {trajectory.env_step}, episode"
+    outcome = name_outcome(run.config, won=trajectory.won, episode_return=trajectory.episode_return)
+    title = f"{kind} {trajectory.episode}, {outcome}, return {number(trajectory.episode_return)}"
+    known = {name: getattr(trajectory, name) for name in ("h", "delta_mem", "beta")}
+    chart = draw_trajectory(title=title, reward=trajectory.reward, **known)
+    side = make_side(run.env, run.map, states=trajectory.state, actions=trajectory.action, chart=chart, title=title)
+    return Replay(run, trajectory, side, training)
+
+
+def tell_apart(replays: Sequence[Replay]) -> list[Replay]:
+    """Put the run's name before each title where the episodes are of several runs."""
+    if len({replay.run.id for replay in replays}) < 2:
+        return list(replays)
+    return [
+        replace(replay, side=replace(replay.side, title=f"{replay.run.name} ({replay.run.id}): {replay.title}"))
+        for replay in replays
+    ]

@@ -1,0 +1,106 @@
+"""Which runs are compared? Filters, a free search and a choice; all of it stands in the URL."""
+
+from dataclasses import replace
+
+import streamlit as st
+from streamlit.delta_generator import DeltaGenerator
+
+from app.analysis.format import escape_markdown
+from app.ui import data, in_url, messages, state
+from app.ui.compare import bundles_beside
+from app.ui.compared import names_beside
+from app.ui.widgets import run_filters
+from storage.queries.run_table import RunFilter
+
+AT_ONCE = 1000
+"""Runs that are compared without being asked for: their curves are read within a second."""
+LISTED = 200
+"""Runs in the list to choose from: the newest that match; the search finds the others."""
+_KEY = "compare_runs"
+
+
+def show(bar: DeltaGenerator) -> list[str]:
+    """Draw the filters and the choice into one row; return the ids of the runs to compare, newest first.
+
+    Ends an empty page.
+    """
+    if not data.has_runs():
+        messages.empty(messages.NO_RUNS, messages.START_DEMO_HINT, page="../pages/home.py", label="Go to Home")
+        st.stop()
+    with bar:
+        wanted = _filter()
+        beside = bundles_beside.ask(wanted)
+        listed, matching = data.run_names(wanted, LISTED)
+        chosen, lost = _choose(listed | beside.every, matching)
+    if lost:
+        st.warning(f"{lost} of the runs in this link are not in the database.", icon=":material/link_off:")
+    if chosen:
+        return [*chosen, *beside.without(chosen)]
+    return [*_all_that_match(wanted, matching, beside.words), *beside.evaluated]
+
+
+def _all_that_match(wanted: RunFilter, matching: int, beside: str) -> list[str]:
+    """List every evaluated run that matches, and say so."""
+    drawn = data.matching_ids(replace(wanted, evaluated=True, shelf="drawn"), "-created")
+    without = matching - len(drawn)
+    more = f" {without:,} more have no evaluation yet, or are hidden." if without > 0 else ""
+    if filters := run_filters.describe(wanted):
+        more += f" Filters: {escape_markdown(filters)}."
+    if len(drawn) > AT_ONCE and not _wants_all(len(drawn)):
+        st.caption(f"Comparing the newest {AT_ONCE:,} of {len(drawn):,} evaluated runs that match.{more}{beside}")
+        return drawn[:AT_ONCE]
+    st.caption(f"Comparing all {len(drawn):,} evaluated runs that match.{more}{beside}")
+    return drawn
+
+
+def _wants_all(number: int) -> bool:
+    return st.toggle(
+        f"Compare all {number:,}", key="every", bind="query-params", help="Reading thousands of curves takes seconds."
+    )
+
+
+def _filter() -> RunFilter:
+    text = run_filters.search("compare")
+    with st.popover("Filters", icon=":material/filter_list:", key="compare_filters"):
+        wanted = run_filters.lists("compare", RunFilter(), across=1)
+        statuses = st.multiselect(
+            "Status", **in_url.several("compare", "states", run_filters.STATUSES), placeholder="any", wrap=True
+        )
+    return replace(wanted, text=text, statuses=tuple(statuses))
+
+
+def _choose(listed: dict[str, str], matching: int) -> tuple[list[str], int]:
+    """Let runs be chosen one by one; the URL's `runs` decides, full ids or beginnings of them.
+
+    Returns:
+        Their ids, and how many the URL names in vain.
+    """
+    wanted = state.read_list(state.RUNS)
+    names = data.names_of(wanted) | names_beside(wanted)
+    chosen = [run_id for text in wanted for run_id in names if run_id.startswith(text.lower())]
+    chosen = list(dict.fromkeys(chosen))
+    lost = sum(not any(run_id.startswith(text.lower()) for run_id in names) for text in wanted)
+    st.session_state[_KEY] = chosen
+    names = names | listed
+    more = f" The newest {LISTED} of {matching:,} that match are listed; find the others above."
+    st.multiselect(
+        "Runs",
+        list(dict.fromkeys([*chosen, *listed])),
+        key=_KEY,
+        format_func=lambda run_id: f"{names.get(run_id, '')} · {run_id}",
+        on_change=_chosen,
+        placeholder="All that match",
+        help="Every evaluated run that matches, or those that you choose. Runs that differ in nothing but their seed "
+        f"become one line.{more if matching > LISTED else ''}",
+    )
+    return chosen, lost
+
+
+def _chosen() -> None:
+    state.write_list(state.RUNS, st.session_state.get(_KEY, []))
+
+
+def choose(run_ids: list[str]) -> None:
+    """Compare exactly these runs from now on."""
+    bundles_beside.forget()
+    state.write_list(state.RUNS, run_ids)

@@ -1,0 +1,224 @@
+"""The Compare page below the choice of runs: curves, tables, what differs, the paper's numbers, the runs themselves."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import streamlit as st
+
+from app.analysis.finals import FINAL_RULES, FinalRule
+from app.analysis.format import escape_markdown
+from app.analysis.names import parse_steps
+from app.analysis.provenance import describe_runs
+from app.analysis.published import WARNING, list_published_maps, tabulate_beside_published
+from app.analysis.quantities import EVALUATED, RATE_NAMES, Quantity, RateName, find_quantity
+from app.analysis.series import Comparison, default_times, settle
+from app.analysis.statistics import BAND_NAMES, BANDS, CENTER_NAMES, CENTERS, Center, Reading
+from app.analysis.success import SUCCESS_RATE, success_threshold
+from app.analysis.variants import group_variants, list_differences
+from app.analysis.win_rates import tabulate_falls, tabulate_mu_w, tabulate_win_rates
+from app.figures.learning_curves import draw_comparison, split_panels
+from app.figures.named.comparisons import draw_profiles, tabulate_tests
+from app.ui import messages, state, view
+from app.ui.compare import legend, run_table
+from app.ui.compared import Compared, decided_by_return, read_compared, read_finals, shared_metrics
+from app.ui.widgets import curves, export, pin, result_table
+from storage.runs.rows import RunRow
+
+_PANEL = 260
+_FINAL_WORDS: dict[FinalRule, str] = {"last-tenth": "mean over the last tenth", "last": "last evaluation"}
+_WON = (
+    "Won is what the environment says. Where the return decides what a success is, choose the quantity "
+    f"*{SUCCESS_RATE}* above."
+)
+
+
+def show(run_ids: list[str]) -> None:
+    """Draw everything about these runs."""
+    quantity, reading, per_seed, unfinished = _controls(run_ids)
+    compared = read_compared(run_ids, quantity.key)
+    _curves(compared, reading, per_seed=per_seed, unfinished=unfinished)
+    final, rate = _at_the_end()
+    results, times, comparisons, settings, paper, runs = st.tabs(
+        ["Win rates", "μ̄_w", "Statistics", "Settings that differ", "Beside the paper", "Runs"],
+        key="part",
+        on_change="rerun",
+        bind="query-params",
+    )
+    with results, messages.guarded():
+        if any(success_threshold(config) is not None for config in compared.configs.values()):
+            st.caption(_WON)
+        rated = read_finals(run_ids, rate, include_unfinished=unfinished)
+        result_table.show(tabulate_win_rates(rated, reading, final), key="win-rates", stem="win-rates")
+        finals = compared.finals(include_unfinished=unfinished)
+        result_table.show(tabulate_falls(finals, reading), key="falls", stem="falls")
+    with times, messages.guarded():
+        _mu_w(compared, reading, unfinished=unfinished)
+    if comparisons.open:  # thousands of draws: only when it is looked at
+        with comparisons, messages.guarded():
+            rated = read_finals(run_ids, rate, include_unfinished=unfinished)
+            _statistics(rated, compared.rows, final)
+    with settings, messages.guarded():
+        _differences(compared)
+    with paper, messages.guarded():
+        _published(compared, reading, final, unfinished=unfinished)
+    with runs, messages.guarded():
+        run_table.show(compared)
+
+
+def _controls(run_ids: list[str]) -> tuple[Quantity, Reading, bool, bool]:
+    keys = [*EVALUATED, *shared_metrics(run_ids)]
+    if SUCCESS_RATE in keys and decided_by_return(run_ids):
+        keys = [SUCCESS_RATE, *(key for key in keys if key != SUCCESS_RATE)]
+    with st.container(horizontal=True, vertical_alignment="bottom"):
+        key = st.selectbox(
+            "Quantity", keys, format_func=_name_quantity, width=270, **_in_url("y", keys),
+            help="Greedy evaluations, or any number that the runs logged; the Method page explains each.",
+        )  # fmt: skip
+        center = st.segmented_control(
+            "Line over seeds",
+            CENTERS,
+            required=True,
+            format_func=CENTER_NAMES.__getitem__,
+            **_in_url("center", CENTERS),
+        )
+        band = st.selectbox(
+            "Band over seeds", BANDS, format_func=BAND_NAMES.__getitem__, width=200, **_in_url("band", BANDS)
+        )
+        with st.container(width="content", gap="xxsmall"):
+            per_seed = st.toggle("Each seed", key="each", bind="query-params", help="A thin line for every single run")
+            unfinished = st.toggle(
+                "Unfinished runs", key="unfinished", bind="query-params",
+                help="Count runs that have not reached their last step, marked †; a line ends where its shortest does.",
+            )  # fmt: skip
+    middle: Center = next(each for each in CENTERS if each == center)
+    return find_quantity(str(key)), Reading(middle, band), per_seed, unfinished
+
+
+def _at_the_end() -> tuple[FinalRule, RateName]:
+    """Ask, beside the tables that it changes, which win rate stands for the end of a run, and of which episodes."""
+    with st.container(horizontal=True, horizontal_alignment="right"):
+        chosen = st.segmented_control(
+            "Win rate at the end of a run", FINAL_RULES, required=True, format_func=_FINAL_WORDS.__getitem__,
+            help="While a policy forms, successive evaluations swing, so that the last one alone is a draw.",
+            **_in_url("final", FINAL_RULES),
+        )  # fmt: skip
+        rate = st.segmented_control(
+            "Of which episodes", RATE_NAMES, required=True, format_func=str.capitalize,
+            help="Greedy is SMAC's protocol. Robust: from shifted starts. Training: with exploration. "
+            "Falls and the numbers beside the paper are always of greedy episodes.",
+            **_in_url("rate", RATE_NAMES),
+        )  # fmt: skip
+    return next(each for each in FINAL_RULES if each == chosen), next(each for each in RATE_NAMES if each == rate)
+
+
+def _in_url(name: str, options: Sequence[str]) -> dict[str, Any]:
+    """Let a URL parameter decide a choice by its key; Streamlit's own binding would write the shown words."""
+    key, given = f"compare_{name}", state.read_text(name)
+    st.session_state[key] = given if given in options else options[0]
+
+    def changed() -> None:
+        chosen = st.session_state[key]
+        state.write(name, None if chosen == options[0] else chosen)
+
+    return {"key": key, "on_change": changed}
+
+
+def _name_quantity(key: str) -> str:
+    quantity = find_quantity(key)
+    return f"{quantity.title} [{quantity.unit}]"
+
+
+def _curves(compared: Compared, reading: Reading, *, per_seed: bool, unfinished: bool) -> None:
+    quantity, comparison = compared.quantity, compared.curves(include_unfinished=unfinished)
+    if not comparison.groups:
+        messages.empty(
+            "None of these runs has a point of this quantity yet.",
+            "Choose another quantity or other runs; a first evaluation follows the first training round.",
+        )
+        return
+    place = st.container(horizontal=True, horizontal_alignment="distribute", vertical_alignment="center")
+    comparison = legend.show(comparison, key="legend")
+    chart = draw_comparison(comparison, reading, per_seed=per_seed)
+    window = state.read_window()
+    shown = chart.within(window)
+    used = {seed.id: compared.rows[seed.id] for seed in comparison.seeds}
+    with place:
+        st.subheader(chart.title)
+        with st.container(horizontal=True, width="content", gap="small"):
+            sources = describe_runs(
+                {run_id: row.config for run_id, row in used.items()},
+                {run_id: row.versions for run_id, row in used.items()},
+            )
+            export.show(shown, key="compare", stem=quantity.key.replace("/", "-"), sources=sources)
+            facts = {"quantity": quantity.key, "center": reading.center, "band": reading.band, "window": window}
+            pin.show(shown, key="compare", page="compare", run=list(used.values()), facts=facts)
+    together = curves.Place("compare")
+    columns = st.columns(min(2, len(chart.panels))) if comparison.groups else []
+    for i, part in enumerate(split_panels(chart) if comparison.groups else []):
+        with columns[i % len(columns)]:
+            curves.show(
+                part, key=f"compare-{part.panels[0].title}", window=window, panel_height=_PANEL, legend=False,
+                on_window=lambda chosen: state.write_window(chosen or None), place=together,
+            )  # fmt: skip
+    st.caption(escape_markdown(chart.caption) + " Drag over a panel to zoom all of them; a double click shows all.")
+    _command(list(used), quantity, reading, unfinished=unfinished)
+
+
+def _command(run_ids: list[str], quantity: Quantity, reading: Reading, *, unfinished: bool) -> None:
+    figure = {"win_rate": "learning-curves", "mu_w": "mu-w"}.get(quantity.key)
+    if figure is None or any(map(view.is_beside, run_ids)):  # the command line reads one database
+        return
+    with st.expander("The same figure on the command line", icon=":material/terminal:"):
+        options = f"--figure {figure} --center {reading.center} --band {reading.band}"
+        options += f"{' --include-unfinished' if unfinished else ''} --out {figure}.pdf"
+        st.code(f"emtc export {' '.join(run_ids)} {options}", language="bash", wrap_lines=True)
+
+
+def _mu_w(compared: Compared, reading: Reading, *, unfinished: bool) -> None:
+    everything = settle(compared.win_rates, include_unfinished=True)
+    usual = default_times(compared.finals(include_unfinished=unfinished).groups or everything.groups)
+    text = st.text_input(
+        "At env steps", key="at", bind="query-params", placeholder=", ".join(map(str, usual)) or "50000, 100000",
+        help="For example 0.8M, 1.6M, 2.4M. Empty: the paper's steps if every run reached them, else quarters.",
+    )  # fmt: skip
+    times = parse_steps(text or "")
+    if text and not times:
+        st.error("Env steps must be written as 50000, 0.8M or 100k, with commas between them.")
+    result_table.show(tabulate_mu_w(everything, times or usual, reading), key="mu-w", stem="mu-w")
+
+
+def _statistics(comparison: Comparison, rows: Mapping[str, RunRow], final: FinalRule) -> None:
+    if len(comparison.methods) < 2:
+        st.info("Tests compare two variants at least; choose more runs.")
+        return
+    result_table.show(tabulate_tests(comparison, final), key="comparisons", stem="comparisons")
+    profiles = draw_profiles(comparison, final)
+    with st.container(horizontal=True, horizontal_alignment="distribute", vertical_alignment="bottom"):
+        st.markdown(f"#### {profiles.title}")
+        sources = describe_runs({seed.id: rows[seed.id].config for seed in comparison.seeds})
+        export.show(profiles, key="profiles", stem="compare", sources=sources)
+    curves.show(profiles, key="profiles", panel_height=_PANEL, x_name=profiles.x_label)
+    st.caption(escape_markdown(profiles.caption))
+
+
+def _differences(compared: Compared) -> None:
+    variants = group_variants(compared.configs)
+    frame = list_differences(compared.configs, variants)
+    if frame.empty:
+        st.info("These runs are configured alike, seed included.")
+        return
+    st.caption("Only settings whose values differ; – means that the run knew no such setting or left it open.")
+    st.dataframe(frame, hide_index=True, alt="Settings that differ between the compared variants.")
+
+
+def _published(compared: Compared, reading: Reading, final: FinalRule, *, unfinished: bool) -> None:
+    frame = tabulate_beside_published(compared.finals(include_unfinished=unfinished), reading, final)
+    st.warning(WARNING, icon=":material/info:")
+    if frame.empty:
+        st.markdown(
+            "The paper prints no win rate for these maps. It has: "
+            + ", ".join(f"`{name}`" for name in list_published_maps())
+            + "."
+        )
+        return
+    result_table.show(frame, key="published", stem="beside-the-paper")

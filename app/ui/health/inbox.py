@@ -1,0 +1,60 @@
+"""What happened lately, the unread first; read marks are shared by all who use the database."""
+
+from collections.abc import Sequence
+from typing import Final
+
+import streamlit as st
+
+from app.analysis.format import clock, count, escape_markdown
+from app.jobs.alerts.rules import Alert, Severity
+from app.ui import data, messages, state
+from storage.alerts import mark_read, read_keys
+
+_ICON: Final[dict[Severity, str]] = {
+    "info": ":material/check_circle:",
+    "warning": ":material/warning:",
+    "error": ":material/error:",
+}
+_COLOR: Final = {"info": "green", "warning": "orange", "error": "red"}
+_SHOWN: Final = 100
+
+
+def show() -> None:
+    """Draw the alerts of the last days."""
+    alerts = data.alerts()
+    read = read_keys(data.database())
+    unread = [alert for alert in alerts if alert.key not in read]
+    st.subheader(f"Inbox: {count(len(unread))} unread")
+    if not alerts:
+        messages.empty(
+            "Nothing happened in the last seven days.",
+            "What finishes, fails, is lost, stands still or yields no numbers will stand here. `emtc watch` sends it.",
+        )
+        return
+    with st.container(horizontal=True, vertical_alignment="center"):
+        if st.button("Mark all as read", key="read_all", disabled=not (unread and messages.may_act())):
+            _mark(unread, alerts)
+        only = st.toggle("Only unread", key="unread", bind="query-params")
+    for alert in (unread if only else alerts)[:_SHOWN]:
+        _draw(alert, is_new=alert in unread)
+    if only and not unread:
+        st.caption("All is read.")
+
+
+def _draw(alert: Alert, *, is_new: bool) -> None:
+    with st.container(border=is_new, horizontal=True, vertical_alignment="center"):
+        st.badge(alert.kind, icon=_ICON[alert.severity], color=_COLOR[alert.severity])  # type: ignore[arg-type]
+        name = f"**{escape_markdown(alert.run_name)}** " if alert.run_id else ""
+        st.markdown(f"{name}{escape_markdown(alert.sentence)}", width="stretch")
+        st.caption(clock(alert.at), width="content")
+        if alert.run_id:
+            st.page_link("../pages/live.py", label="Live", query_params={state.RUN: alert.run_id})
+
+
+def _mark(unread: Sequence[Alert], alerts: Sequence[Alert]) -> None:
+    try:
+        mark_read(data.database(), [alert.key for alert in unread], known=[alert.key for alert in alerts])
+    except OSError as exc:
+        st.error(escape_markdown(f"The marks cannot be written: {exc.strerror}."))
+        return
+    st.rerun()

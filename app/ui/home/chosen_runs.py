@@ -1,0 +1,175 @@
+"""What can be done with the chosen rows of the runs table. Every button says how many runs it acts on."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import streamlit as st
+
+from app.analysis.format import escape_markdown, runs_of
+from app.jobs.bulk_actions import resume_runs, stop_runs
+from app.ui import data, messages, state, view
+from app.ui.home import delete_runs, table_state
+from app.ui.home.table_state import act, describe
+from app.ui.widgets import run_picker
+from storage.queries.run_table import RunFilter
+from storage.runs import lifecycle
+from storage.runs.labels import LONGEST_NOTE, Act, edit_run, note_runs, shelve_runs, tag_runs
+from storage.runs.lifecycle import Event, State
+
+_DONE: dict[Act, str] = {"hide": "Hid", "show": "Show again", "archive": "Archived", "restore": "Restored"}
+MOST_TO_COMPARE = 500
+"""As many runs as a link may hold."""
+
+
+def show(ids: Sequence[str], wanted: RunFilter, sort: str, total: int) -> None:
+    """Draw what can be done with the chosen runs, or how to choose some."""
+    with st.container():  # always there, so that what stands below keeps its place on the page
+        table_state.tell()
+    if not ids:
+        st.caption("Choose rows to open, compare, tag, hide, archive, stop, resume or delete runs.")
+        return
+    rows = data.rows_of(data.runs_by_id(_reach(ids, wanted, sort, total)))
+    if not rows:
+        return
+    with st.container():
+        if len(rows) == 1:
+            _about(rows[0])
+    with st.container(horizontal=True, vertical_alignment="center"):
+        _acts(rows)
+    delete_runs.confirm(rows)
+
+
+def _reach(ids: Sequence[str], wanted: RunFilter, sort: str, total: int) -> list[str]:
+    """Say how many runs are chosen; offer all that match, also those on other pages."""
+    with st.container(horizontal=True, vertical_alignment="center"):
+        place = st.empty()
+        every = total > len(ids) and st.checkbox(
+            f"All {total:,} that match, on every page",
+            key=f"every-{table_state.key()}",
+            help="The buttons then act on runs that this page does not show; each says on how many.",
+        )
+    reached = data.matching_ids(wanted, sort) if every else list(ids)
+    place.markdown(f"**{runs_of(len(reached))} chosen**")
+    return reached
+
+
+def _about(run: dict[str, Any]) -> None:
+    run_id = str(run["id"])
+    with st.container(horizontal=True, vertical_alignment="center"):
+        run_picker.links(run_id, str(run["name"]))
+    run_picker.gate_badge(data.gate_states([(run_id, str(run["status"]), int(run["env_steps"]))]).get(run_id))
+    if run["status"] in ("failed", "lost") and run["error"]:
+        st.error(escape_markdown(str(run["error"])))
+    if run["status"] == "lost":
+        st.warning("The trainer of this run is gone without a word. Open *Live* to see what it can go on from.")
+    if run["notes"]:
+        st.caption(escape_markdown(str(run["notes"])))
+
+
+def _acts(rows: Sequence[dict[str, Any]]) -> None:
+    """Draw the buttons; one that nothing can be done with is disabled."""
+    ids = [str(row["id"]) for row in rows]
+    states = {str(row["id"]): State(str(row["state"])) for row in rows}
+    may = messages.may_act()
+    if 1 < len(ids) <= MOST_TO_COMPARE:
+        st.page_link(
+            "../pages/compare.py",
+            label=f"Compare {len(ids)}",
+            icon=":material/stacked_line_chart:",
+            query_params=view.link({state.RUNS: ",".join(ids)}),
+        )
+    with st.popover(f"Tag {len(ids):,}", icon=":material/sell:", disabled=not may, key="act-tag"):
+        _tag(rows, ids)
+    with st.popover(f"Note {len(ids):,}", icon=":material/edit_note:", disabled=not may, key="act-note"):
+        _note(rows, ids)
+    _shelf(rows, "hidden_at", ("hide", "Hide", ":material/visibility_off:"), ("show", "Show", ":material/visibility:"))
+    _shelf(
+        rows,
+        "archived_at",
+        ("archive", "Archive", ":material/archive:"),
+        ("restore", "Restore", ":material/unarchive:"),
+    )
+    stoppable = [each for each, now in states.items() if _can_stop(now)]
+    resumable = [each for each, now in states.items() if now != State.CREATED and lifecycle.allows(now, Event.CLAIM)]
+    _button(
+        "stop",
+        "Stop",
+        ":material/stop:",
+        stoppable,
+        lambda: describe("Asked to stop", stop_runs(data.database(), stoppable)),
+    )
+    _button(
+        "resume",
+        "Resume",
+        ":material/replay:",
+        resumable,
+        lambda: describe("Resumed", resume_runs(data.database(), resumable)),
+    )
+    delete_runs.offer(states)
+
+
+def _can_stop(now: State) -> bool:
+    return now == State.CREATED or (now != State.STOPPING and lifecycle.allows(now, Event.ASK_STOP))
+
+
+def _button(key: str, label: str, icon: str, ids: Sequence[str], do: Callable[[], str]) -> None:
+    can = bool(ids) and messages.may_act()
+    st.button(f"{label} {len(ids):,}", icon=icon, key=f"act-{key}", disabled=not can, on_click=act, args=(do,))
+
+
+def _shelf(
+    rows: Sequence[dict[str, Any]], column: str, aside: tuple[Act, str, str], back: tuple[Act, str, str]
+) -> None:
+    """Offer to put aside what is not, or to bring back when all of it is."""
+    away = [str(row["id"]) for row in rows if not _is_missing(row[column])]
+    here = [str(row["id"]) for row in rows if _is_missing(row[column])]
+    (how, label, icon), ids = (aside, here) if here else (back, away)
+    _button(how, label, icon, ids, lambda: _shelve(ids, how))
+
+
+def _shelve(ids: Sequence[str], how: Act) -> str:
+    number = shelve_runs(data.database(), ids, how)
+    table_state.forget_choice()  # what is archived is no longer in sight
+    return f"{_DONE[how]} {runs_of(number)}."
+
+
+def _is_missing(value: object) -> bool:
+    return value is None or value != value
+
+
+def _tag(rows: Sequence[dict[str, Any]], ids: Sequence[str]) -> None:
+    known = sorted({str(tag) for row in rows for tag in row["tags"]})
+    with st.form("tag-form", border=False, clear_on_submit=True):
+        every = data.run_choices("all").tags
+        st.multiselect("Add", every, key="tag-add", accept_new_options=True, placeholder="choose, or type a new tag")
+        st.multiselect("Take away", known, key="tag-remove", placeholder="none")
+        _submit(f"Tag {runs_of(len(ids))}", lambda: _write_tags(ids))
+
+
+def _write_tags(ids: Sequence[str]) -> str:
+    add, remove = st.session_state["tag-add"], st.session_state["tag-remove"]
+    return f"Changed the tags of {runs_of(tag_runs(data.database(), ids, add=add, remove=remove))}."
+
+
+def _note(rows: Sequence[dict[str, Any]], ids: Sequence[str]) -> None:
+    alone = rows[0] if len(rows) == 1 else None
+    about = ids[0] if alone else "many"
+    with st.form("note-form", border=False, clear_on_submit=alone is None):
+        if alone:
+            st.text_input("Name", str(alone["name"]), key=f"name-{about}", max_chars=200)
+        label = "Note" if alone else "A line for the note of each"
+        st.text_area(label, str(alone["notes"]) if alone else "", key=f"note-{about}", max_chars=LONGEST_NOTE)
+        _submit(f"Write for {runs_of(len(ids))}", lambda: _write_note(ids, about))
+
+
+def _write_note(ids: Sequence[str], about: str) -> str:
+    text = str(st.session_state[f"note-{about}"] or "")
+    if about == "many":
+        note_runs(data.database(), ids, text.strip())
+    else:
+        edit_run(data.database(), ids[0], name=str(st.session_state[f"name-{about}"] or ""), notes=text)
+    return f"Wrote the note of {runs_of(len(ids))}."
+
+
+def _submit(label: str, do: Callable[[], str]) -> None:
+    st.form_submit_button(label, type="primary", disabled=not messages.may_act(), on_click=act, args=(do,))

@@ -1,0 +1,203 @@
+"""The table of all runs, page by page: searched, filtered and sorted by the database, all of it in the URL."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import pandas as pd
+import streamlit as st
+
+from app.analysis.format import count, duration, runs_of
+from app.analysis.names import name_algo
+from app.figures.theme import ENDED
+from app.ui import data, in_url, messages, state
+from app.ui.home import chosen_runs, table_state
+from app.ui.widgets import run_filters
+from emtc_core.errors import ConfigError
+from storage.queries.run_table import RunFilter, RunPage
+
+ROWS = 50
+PAGE = "home"
+_NUMBER, _DOWN = "page", "down"
+_COLUMNS = [
+    *("status", "name", "algo", "map", "seed", "progress", "win_rate", "mu_w", "return_mean", "gate"),
+    *("tags", "notes", "duration", "id", "created_at"),
+]
+_SYMBOLS = {
+    "queued": "◷ queued",
+    "running": "▶ running",
+    "paused": "❚❚ paused",
+    "finished": "✔ finished",
+    "stopped": "■ stopped",
+    "failed": "✖ failed",
+    "lost": "⚠ lost",
+}
+_GATES = {"active": "● active", "idle": "○ idle"}
+_SORTS = {
+    "": "At work, then newest",
+    "created": "Created",
+    "win_rate": "Last win rate",
+    "mu_w": "μ̄_w",
+    "return": "Return",
+    "gate": "Gate",
+    "progress": "Progress",
+    "duration": "Duration",
+    "status": "Status",
+    "name": "Run",
+    "algo": "Algorithm",
+    "env": "Environment",
+    "map": "Map",
+    "seed": "Seed",
+    "preset": "Preset",
+    "env_steps": "Env steps",
+    "target_steps": "Target steps",
+    "id": "Id",
+}
+
+
+def show() -> None:
+    """Draw the table; it refreshes itself, faster while a run is alive."""
+    active = not set(data.run_choices().statuses) <= ENDED
+    st.fragment(_board, run_every=2 if active else 5)()
+
+
+def _board() -> None:
+    wanted, sort = _ask()
+    try:
+        page = _read_page(wanted, sort)
+    except ConfigError as exc:
+        messages.error(exc)
+        return
+    if not page.total:
+        _say_nothing_matches(wanted)
+        return
+    ids, frame = _stand_still(page, wanted, sort)
+    rows = _draw(frame)
+    _turn_pages(page.total)
+    chosen_runs.show([ids[row] for row in rows if row < len(ids)], wanted, sort, page.total)
+
+
+def _ask() -> tuple[RunFilter, str]:
+    """Draw search, filters and order; return them."""
+    with st.container(horizontal=True, vertical_alignment="bottom"):
+        text = run_filters.search(PAGE, _to_first_page)
+        shelf = run_filters.shelf(PAGE, _to_first_page)
+        column = st.selectbox(
+            "Sort by",
+            **in_url.one(PAGE, "sort", list(_SORTS), _to_first_page),
+            format_func=_SORTS.__getitem__,
+            help="All runs that match are sorted; a click on the head of a column sorts this page alone.",
+        )
+        down = st.toggle(
+            "Downwards", value=True, key=_DOWN, bind="query-params", on_change=_to_first_page, disabled=not column
+        )
+    statuses = run_filters.statuses(PAGE, data.run_choices(shelf).statuses, _to_first_page)
+    wanted = run_filters.lists(PAGE, RunFilter(text=text, shelf=shelf, statuses=statuses), _to_first_page)
+    return wanted, f"-{column}" if column and down else column or ""
+
+
+def _to_first_page() -> None:
+    st.session_state[_NUMBER] = 1
+
+
+def _read_page(wanted: RunFilter, sort: str) -> RunPage:
+    """Read the page that is asked for, or the last one there is."""
+    number = st.session_state.get(_NUMBER) or state.read_int(_NUMBER) or 1
+    number = max(1, min(number, 10**9))
+    page = data.run_page(wanted, sort=sort, limit=ROWS, offset=(number - 1) * ROWS)
+    last = max(1, -(-page.total // ROWS))
+    if number > last:
+        st.session_state[_NUMBER] = last
+        state.write(_NUMBER, last)
+        return data.run_page(wanted, sort=sort, limit=ROWS, offset=(last - 1) * ROWS)
+    return page
+
+
+def _say_nothing_matches(wanted: RunFilter) -> None:
+    if not run_filters.is_asking(wanted):
+        where = "archived" if wanted.shelf == "archived" else "hidden" if wanted.shelf == "hidden" else "listed"
+        st.info(f"No run is {where}.")
+        return
+    st.info("No run matches. Take a filter away, or look among the archived ones under *Show*.")
+
+
+def _stand_still(page: RunPage, wanted: RunFilter, sort: str) -> tuple[list[str], pd.DataFrame]:
+    """Keep the rows in their places while some are chosen: what is chosen must not become another run.
+
+    A table that ticks gets new runs on top. As long as its view is the same and rows are chosen, the runs that were
+    shown when they were are shown, as they are now; another view, or a run that is gone, takes the choice away.
+    """
+    view = repr((wanted, sort, st.session_state.get(_NUMBER, 1)))
+    if table_state.chosen_rows():
+        known = table_state.shown(view)
+        frame = data.runs_by_id(known)
+        if known and len(frame) == len(known):
+            return known, frame
+        table_state.forget_choice()
+    ids = page.frame["id"].tolist()
+    table_state.remember_shown(view, ids)
+    return ids, page.frame
+
+
+def _draw(frame: pd.DataFrame) -> Sequence[int]:
+    picked = st.dataframe(
+        make_rows(frame),
+        key=table_state.key(),
+        hide_index=True,
+        height=36 * min(len(frame), 15) + 38,
+        on_select="rerun",
+        selection_mode="multi-row",
+        column_order=_COLUMNS,
+        column_config=column_config(),
+        alt="Table of runs with status, progress and last evaluation. Choose rows to act on runs.",
+    )
+    return picked["selection"]["rows"]
+
+
+def make_rows(frame: pd.DataFrame) -> pd.DataFrame:
+    """Turn runs into what the table shows; without a judged gate its cell is empty."""
+    rows = frame.copy()
+    rows["status"] = [_SYMBOLS.get(status, status) for status in frame["status"]]
+    rows["algo"] = [name_algo(algo) for algo in frame["algo"]]
+    hidden = frame["hidden_at"].notna()
+    rows["name"] = [f"{name} (hidden)" if aside else name for name, aside in zip(frame["name"], hidden, strict=True)]
+    rows["progress"] = (frame["env_steps"] / frame["target_steps"].clip(lower=1)).clip(upper=1.0)
+    ended = frame["ended_at"].fillna(frame["heartbeat_at"])
+    seconds = (ended - frame["started_at"]).dt.total_seconds()
+    rows["duration"] = [duration(None if pd.isna(value) else float(value)) for value in seconds]
+    rows["gate"] = [_GATES.get(gate, "") for gate in frame["gate"]]
+    return rows
+
+
+def _turn_pages(total: int) -> None:
+    pages = max(1, -(-total // ROWS))
+    with st.container(horizontal=True, horizontal_alignment="distribute", vertical_alignment="center"):
+        number = 1
+        if pages > 1:
+            number = st.pagination(pages, key=_NUMBER, bind=state.bind_int(_NUMBER), width=420)
+        first = (number - 1) * ROWS + 1
+        shown = f"{count(first)}–{count(min(total, first + ROWS - 1))} of " if pages > 1 else ""
+        st.caption(f"{shown}{runs_of(total)}", width="content")
+
+
+def column_config() -> dict[str, Any]:
+    """Say how each column is shown."""
+    column = st.column_config
+    return {
+        "status": column.TextColumn("Status", width=90),
+        "name": column.TextColumn("Run", width="medium"),
+        "algo": column.TextColumn("Algorithm", width=115),
+        "map": column.TextColumn("Map", width=80),
+        "seed": column.NumberColumn("Seed", width=60),
+        "progress": column.ProgressColumn("Progress", format="percent", min_value=0, max_value=1, width=90),
+        "win_rate": column.NumberColumn("Last win rate", format="percent", width=95, help="Last greedy evaluation"),
+        "mu_w": column.NumberColumn(
+            "μ̄_w", format="%.3f", width=70, help="Normalised overall win rate up to the last evaluation"
+        ),
+        "return_mean": column.NumberColumn("Return", format="%.2f", width=80, help="Last evaluation [env return]"),
+        "gate": column.TextColumn("Gate", width=80, help="Does it remove incentive? Choose the row for why."),
+        "tags": column.ListColumn("Tags", width=130),
+        "notes": column.TextColumn("Note", width="small"),
+        "duration": column.TextColumn("Duration", width="small"),
+        "created_at": column.DatetimeColumn("Created (UTC)", format="YYYY-MM-DD HH:mm", timezone="UTC"),
+        "id": column.TextColumn("Id", width="small"),
+    }

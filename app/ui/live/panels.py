@@ -1,0 +1,267 @@
+"""The Live page's parts: a status line that ticks, and charts that redraw only when there are new points.
+
+The ticking fragment holds no chart. It reads what is new and, when there is something, a silent component
+asks for one redraw of the charts' own fragment; so an idle tick sends no chart at all.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+
+import pandas as pd
+import streamlit as st
+
+from app.analysis.format import aware, count, duration, escape_markdown, number, percent
+from app.analysis.success import SUCCESS_RATE, success_threshold
+from app.figures.kinds.chart import Chart, Mark
+from app.figures.live import (
+    GATE_METRICS,
+    TRAINING_RATES,
+    contrast_chance,
+    draw_gate_dynamics,
+    draw_gate_effect,
+    draw_metrics,
+    draw_outcomes,
+)
+from app.figures.theme import ENDED
+from app.ui import data, messages, run_files, state
+from app.ui.live import ask_run, controls, pulse, status
+from app.ui.live_session import LiveCurves
+from app.ui.widgets import curves, pin, run_picker
+from storage.files.recorder_state import stall_reason
+from storage.runs.rows import RunRow
+
+CHARTS = "live_charts"
+CHART_HEIGHT = 470
+"""Gate and outcomes fit under the status on a screen of 1440×900 [pixels]."""
+TICK_S = 2.0
+_SPEED = "time/env_steps_per_second"
+_FIRST = ("train/loss", "train/q_taken", "embedder/info_nce_accuracy", _SPEED)
+
+
+def show(run: RunRow) -> None:
+    """Draw the whole page body of a run."""
+    ended = _is_settled(run)
+    st.session_state["live_ticking"] = not ended
+    frames = _frames(run.id)
+    if not st.session_state.get("live_paused"):
+        frames.refresh()
+    frames.observe(run.env_steps)
+    st.session_state["live_drawn"] = frames.version  # the charts below are drawn in this very run
+    st.session_state["live_waiting"] = 0
+    st.fragment(_status, run_every=None if ended else TICK_S)(run.id)
+    st.fragment(_charts, key=CHARTS)(run)
+    st.fragment(_log, run_every=None if ended else 5)(run.id)
+
+
+def _frames(run_id: str) -> LiveCurves:
+    known = st.session_state.get("live_curves")
+    if known is None or known.run_id != run_id:
+        names = (*_FIRST, *GATE_METRICS, *TRAINING_RATES, SUCCESS_RATE)
+        known = st.session_state["live_curves"] = LiveCurves(run_id, names)
+    return known
+
+
+def _is_settled(run: RunRow) -> bool:
+    return run.live_status in ENDED
+
+
+def _status(run_id: str) -> None:
+    with messages.guarded():
+        run = data.get_run(run_id)
+        before = st.session_state.get("live_status", {}).get(run_id)
+        st.session_state["live_status"] = {run_id: run.live_status}
+        over = st.session_state.get("live_ticking") and _is_settled(run)
+        if over or (before is not None and before != run.live_status):
+            st.rerun()  # the timers of this page follow the run's state
+        frames = _frames(run_id)
+        _top(run, frames)
+        _figures(run, frames)
+        _trouble(run)
+
+
+def _top(run: RunRow, frames: LiveCurves) -> None:
+    with st.container(key="live_bar", horizontal=True, vertical_alignment="center", gap="small"):
+        run_picker.status_badge(run.state.value)
+        controls.show(run)
+        _freshness(frames)
+    with st.container(gap="xxsmall"):
+        gate = data.gate_state(run)
+        run_picker.gate_badge(gate)
+        if (why := data.idle_incentive(run)) and why not in (gate.sentence if gate else ""):
+            st.warning(escape_markdown(why), icon=":material/flag:")
+        controls.show_log(run)
+        ask_run.show_answers(run)
+        status.show(run)
+
+
+def _figures(run: RunRow, frames: LiveCurves) -> None:
+    """Say how far the run is and how well it plays, in one row where there is room for it."""
+    speed = _latest_speed(run, frames)
+    done = min(1.0, run.env_steps / max(1, run.target_steps))
+    with st.container(key="live_figures", horizontal=True, vertical_alignment="center", gap="medium"):
+        st.progress(done, text=f"{count(run.env_steps)} of {count(run.target_steps)} env steps · {percent(done)}")
+        with st.container(horizontal=True, width="content", gap="medium"):
+            for label, value, about in (
+                _success(run, frames),
+                ("Return", number(run.return_mean), "Last greedy evaluation, mean [env return]"),
+                ("Speed [steps/s]", number(speed), "Training env steps per second"),
+                ("Time left", _time_left(run, speed), "At the present speed"),
+                ("Elapsed", duration(_elapsed(run)), "Since the trainer started"),
+            ):
+                st.metric(label, value, help=about, width="content")
+
+
+def _success(run: RunRow, frames: LiveCurves) -> tuple[str, str, str]:
+    """Say how often it wins, or how often it returns what counts as a success."""
+    threshold = success_threshold(run.config)
+    if threshold is None:
+        return "Win rate", percent(run.win_rate), _tell_evaluation(frames.evaluations)
+    about = f"Last greedy evaluation, episodes that returned {threshold:g} [env return] or more"
+    return "Success", percent(frames.latest(SUCCESS_RATE)), about
+
+
+def _tell_evaluation(evaluations: pd.DataFrame) -> str:
+    """What the last win rate rests on."""
+    if not len(evaluations) or pd.isna((last := evaluations.iloc[-1])["distinct"]):
+        return "Last greedy evaluation"
+    told = f"Last greedy evaluation: {last['distinct']:.0f} of its {last['episodes']:.0f} episodes differ"
+    robust = last["robust_win_rate"]
+    return told if pd.isna(robust) else f"{told}; from shifted starts {percent(robust)} were won"
+
+
+def _latest_speed(run: RunRow, frames: LiveCurves) -> float | None:
+    """Tell the present speed; of an ended run, its average."""
+    if run.live_status in ENDED:
+        elapsed = _elapsed(run)
+        return run.env_steps / elapsed if elapsed else None
+    frames.observe(run.env_steps)
+    if (seen := frames.steps_per_second()) is not None or not len(frames.metrics):
+        return seen
+    return frames.latest(_SPEED)
+
+
+def _time_left(run: RunRow, speed: float | None) -> str:
+    if run.live_status in ENDED:
+        return "ended"
+    if not speed:
+        return "–"
+    return duration((run.target_steps - run.env_steps) / speed)
+
+
+def _elapsed(run: RunRow) -> float | None:
+    if run.started_at is None:
+        return None
+    until = run.ended_at or (run.heartbeat_at if run.live_status == "lost" else None) or datetime.now(UTC)
+    return (aware(until) - aware(run.started_at)).total_seconds()
+
+
+def _trouble(run: RunRow) -> None:
+    if run.live_status == "lost":
+        st.warning(
+            "The trainer is gone without a word: no heartbeat, or its process has ended. "
+            "What it recorded stays. The log below may say more.",
+            icon=":material/link_off:",
+        )
+    if run.error:
+        st.error(escape_markdown(run.error), icon=":material/error:")
+    stall = stall_reason(data.database(), run.id)
+    if stall:
+        st.warning(f"Recording waits: {escape_markdown(stall)}", icon=":material/hourglass:")
+
+
+def _freshness(frames: LiveCurves) -> None:
+    paused = st.toggle("Pause live", key="live_paused", help="Keep the charts as they are while the run goes on")
+    fresh = frames.refresh()
+    waiting = st.session_state["live_waiting"] = st.session_state.get("live_waiting", 0) + fresh
+    st.badge(f"{waiting} new points" if waiting else "up to date", color="blue" if waiting else "gray")
+    drawn = str(st.session_state.get("live_drawn", ""))
+    version = drawn if paused else frames.version
+    pulse.show(key="live_pulse", version=version, drawn=drawn, on_news=_redraw)
+
+
+def _redraw() -> None:
+    st.rerun(CHARTS)
+
+
+def _charts(run: RunRow) -> None:
+    frames = _frames(run.id)
+    st.session_state["live_drawn"] = frames.version
+    st.session_state["live_waiting"] = 0
+    if not frames.rows and not frames.has_episodes:
+        messages.empty(
+            "No point has been recorded yet.",
+            "The first one follows the first training round, usually within ten seconds. This page looks by itself.",
+        )
+        return
+    marks = tuple(Mark(step, "resumed") for step in frames.resume_steps())
+    with messages.guarded():
+        titled = _draw(run, frames, marks)
+        place = curves.place_together("live", titled.values(), height=CHART_HEIGHT)
+        with st.container(key="live_charts_grid", horizontal=True, gap="medium"):
+            for title, chart in titled.items():
+                with st.container(gap="xsmall"):
+                    _chart(title, chart, run, place)
+            if len(frames.metrics):
+                with st.container(gap="xsmall"):
+                    _metric_charts(run, frames, marks, place)
+
+
+def _draw(run: RunRow, frames: LiveCurves, marks: tuple[Mark, ...]) -> dict[str, Chart]:
+    """Draw what the run has, in the order of reading: how the gate judges, what came of it, and what it did."""
+    outcomes = draw_outcomes(
+        frames.evaluations,
+        frames.training_episodes(),
+        run=run.name,
+        marks=marks,
+        threshold=success_threshold(run.config),
+        metrics=frames.metrics,
+    )
+    if not len(frames.gate):
+        return {"Outcomes": outcomes}
+    dynamics = draw_gate_dynamics(frames.gate, frames.metrics, run=run.name, marks=marks)
+    effect = draw_gate_effect(frames.metrics, run=run.name, marks=marks)
+    if effect.is_empty:
+        return {"Gate and memory": dynamics, "Outcomes": outcomes}
+    return {"Gate": dynamics, "Outcomes": outcomes, "What it does": effect}
+
+
+def _metric_charts(run: RunRow, frames: LiveCurves, marks: tuple[Mark, ...], place: curves.Place) -> None:
+    present = frames.metric_list()
+    chosen = st.multiselect(
+        "Learning, memory and speed",
+        present,
+        default=[name for name in _FIRST if name in present],
+        key="metrics",
+        bind="query-params",
+        help="Every number that this run logs; the Method page says what each one means.",
+    )
+    frames.follow(chosen)
+    if chosen:
+        chance = contrast_chance(run.config)
+        drawn = draw_metrics(frames.metrics, chosen, run=run.name, marks=marks, chance=chance)
+        _chart("", drawn, run, replace(place, height=None), {"metrics": chosen})
+
+
+def _chart(title: str, chart: Chart, run: RunRow, place: curves.Place, facts: dict[str, Any] | None = None) -> None:
+    with st.container(horizontal=True, horizontal_alignment="distribute", vertical_alignment="center"):
+        st.markdown(f"#### {title}" if title else "", width="content")
+        shown = chart.within(state.read_window())
+        pin.show_with_export(shown, key=f"live-{chart.name}", stem=run.id, page="live", run=run, facts=facts)
+    key, window = f"live-{chart.name}", state.read_window()
+    curves.show(chart, key=key, window=window, on_window=_window_chosen(), place=place)
+    st.caption(escape_markdown(chart.caption))
+
+
+def _window_chosen() -> Callable[[list[float]], None]:
+    return lambda window: state.write_window(window or None)
+
+
+def _log(run_id: str) -> None:
+    with st.expander("Log of the trainer", icon=":material/terminal:"):
+        text = run_files.log_tail(run_id)
+        if text:
+            st.code(text, language=None, height=280)
+        else:
+            st.caption("The trainer has written nothing yet.")

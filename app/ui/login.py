@@ -1,0 +1,85 @@
+"""Who may see the app: whoever reaches it, or, where its secrets name an identity provider, who logs in with that.
+
+The login is Streamlit's own (OpenID Connect, `[auth]` in `.streamlit/secrets.toml`). A provider for everybody, as
+those of large companies are, says who somebody is and not that they may come in: EMTC_USERS lists who may.
+"""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+import streamlit as st
+from streamlit.errors import StreamlitAPIException, StreamlitSecretNotFoundError
+
+from app.analysis.format import escape_markdown
+from app.ui import messages
+from emtc_core.errors import ConfigError
+
+USERS_VARIABLE = "EMTC_USERS"
+DEFAULT = "default"
+
+
+def require() -> None:
+    """Show nothing but the login to whoever must log in first."""
+    try:
+        providers = list_providers()
+    except ConfigError as exc:  # what cannot be read may have asked for a login
+        messages.error(exc)
+        st.stop()
+    if not providers:
+        return
+    if not st.user.get("is_logged_in"):
+        _offer(providers)
+        st.stop()
+    address = str(st.user.get("email") or "")
+    if not is_welcome(address, verified=st.user.get("email_verified") is not False):
+        st.error(f"{escape_markdown(address) or 'Who has no e-mail address'} may not see this server.")
+        st.button("Log out", on_click=st.logout)
+        st.stop()
+
+
+def show_account() -> None:
+    """Say in the sidebar who has logged in, with the way out."""
+    if st.user.get("is_logged_in"):
+        st.sidebar.caption(escape_markdown(str(st.user.get("email") or "")))
+        st.sidebar.button("Log out", on_click=st.logout, key="log_out")
+
+
+def list_providers() -> list[str]:
+    """List the identity providers that the secrets name; none means that nobody needs to log in.
+
+    Raises:
+        ConfigError: If there are secrets that cannot be read.
+    """
+    try:
+        auth = st.secrets.get("auth")
+    except StreamlitSecretNotFoundError as exc:
+        if any(Path(file).exists() for file in st.get_option("secrets.files")):
+            raise ConfigError("The secrets of this server cannot be read, so nobody can log in. Mend them.") from exc
+        return []
+    if auth is None:
+        return []
+    return [name for name, value in auth.items() if isinstance(value, Mapping)] or [DEFAULT]
+
+
+def is_welcome(address: str, *, verified: bool = True) -> bool:
+    """Tell whether an address is in EMTC_USERS, as itself or by its domain (`@lab.org`); without a list it is."""
+    users = os.environ.get(USERS_VARIABLE, "").replace(",", " ").lower().split()
+    name, _, domain = address.lower().rpartition("@")
+    return not users or (verified and bool(name) and (address.lower() in users or f"@{domain}" in users))
+
+
+def _offer(providers: list[str]) -> None:
+    st.title("EMTC Lab")
+    st.markdown("Log in to see the runs of this server.")
+    for name in providers:
+        label = "Log in" if name == DEFAULT else f"Log in with {escape_markdown(name)}"
+        if st.button(label, key=f"login_{name}", type="primary"):
+            _log_in(name)
+
+
+def _log_in(provider: str) -> None:
+    try:
+        st.login(None if provider == DEFAULT else provider)
+    except StreamlitAPIException as exc:  # a library or a setting that is missing
+        messages.error(ConfigError(f"Nobody can log in yet: {' '.join(str(exc).split())}"))

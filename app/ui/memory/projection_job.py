@@ -1,0 +1,52 @@
+"""The background computation of t-SNE and UMAP as the page shows it: start, progress, cancel."""
+
+import streamlit as st
+
+from app.analysis.format import count, escape_markdown
+from app.jobs.projections import cancel_job, phase_of, projection_params, start_job
+from app.ui import data, messages
+from emtc_core.errors import EmtcError
+from storage.projections import get_job, list_jobs
+from storage.queries.memory import Snapshot
+
+_PHASES = {"embedder": "fitting the embedder", "layout": "laying the landmarks out", "placing": "placing the others"}
+
+
+def show(
+    snapshot: Snapshot, *, method: str, label: str, n: int, seed: int, embedder: str | None = None, key: str = ""
+) -> None:
+    """Offer to compute the projection, or show how far it is."""
+    params = projection_params(method, n=n, seed=seed, embedder=embedder)
+    jobs = [job for job in list_jobs(data.database(), snapshot.id) if job.method == method and job.params == params]
+    newest = jobs[0] if jobs else None
+    if newest is not None and newest.status in ("queued", "running"):
+        st.fragment(_progress, run_every=0.7)(newest.id, label, n, embedder)
+        return
+    if newest is not None and newest.status in ("failed", "lost"):
+        reason = newest.error or "its process ended without a word"
+        st.warning(f"The last attempt failed: {escape_markdown(reason)}")
+    with st.container(horizontal=True, vertical_alignment="center", border=True):
+        st.markdown(f"{label} ({count(n)} landmarks) has not been computed yet; the map shows PCA meanwhile.")
+        if st.button(
+            f"Compute {label}", icon=":material/play_arrow:", type="primary", key=f"compute_projection{key}",
+            disabled=not messages.may_act(),
+        ):  # fmt: skip
+            try:
+                start_job(data.database(), snapshot, method=method, n=n, seed=seed, embedder=embedder)
+            except EmtcError as exc:
+                messages.error(exc)
+                return
+            st.rerun()
+
+
+def _progress(job_id: int, label: str, n: int, embedder: str | None) -> None:
+    job = get_job(data.database(), job_id)
+    if job.status not in ("queued", "running"):
+        st.rerun()
+    phase = phase_of(job.progress, embedder=embedder)
+    text = f"{label}, {count(n)} landmarks, in the background: {_PHASES[phase.name]}, {100 * phase.part:.0f} %"
+    with st.container(horizontal=True, vertical_alignment="center", border=True):
+        st.progress(job.progress, text=text)
+        if st.button("Cancel", icon=":material/close:", key=f"cancel_{job_id}", disabled=not messages.may_act()):
+            cancel_job(data.database(), job_id)
+            st.rerun()

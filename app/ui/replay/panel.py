@@ -1,0 +1,75 @@
+"""The Replay page's body: choose one or two episodes, training or evaluation, then play them."""
+
+import streamlit as st
+
+from app.analysis.format import escape_markdown
+from app.replay.replay import Replay, tell_apart
+from app.replay.side import join_values
+from app.ui import data, messages, state
+from app.ui.live import ask_run
+from app.ui.replay import beside, choose, save
+from app.ui.replay.choose import FIRST
+from app.ui.widgets import pin, player
+from emtc_core.errors import EmtcError
+from storage.runs.rows import RunRow
+
+
+def show(run: RunRow) -> None:
+    """Draw the choice and the player."""
+    bar = st.container(horizontal=True, vertical_alignment="bottom")
+    foot = st.container(horizontal=True, vertical_alignment="center")
+    try:
+        chosen = choose.choose(run, bar, foot, FIRST)
+        other = beside.choose_beside(run) if chosen is not None and beside.ask(run, foot) else None
+    except EmtcError as exc:
+        messages.error(exc)
+        return
+    if chosen is not None and other is not None:
+        _play_both(run, chosen, other)
+    elif chosen is not None:
+        _play(run, chosen)
+
+
+def _play(run: RunRow, replay: Replay) -> None:
+    with st.container(horizontal=True, horizontal_alignment="distribute", vertical_alignment="bottom"):
+        st.markdown(f"**{escape_markdown(replay.title)}**, {replay.trajectory.length} steps")
+        with st.container(horizontal=True, width="content", gap="small"):
+            save.show([replay], start=_start())
+            pin.show_with_export(
+                replay.side.chart, key="replay", stem=replay.stem, page="replay", run=run, facts=replay.facts
+            )
+    player.show_sides([replay.side], key="replay-player", start=_start())
+    if replay.is_training:
+        st.caption(escape_markdown(replay.side.chart.caption))
+        if ask_run.why_not(run) is None:
+            st.fragment(_ask_again, run_every=1.0)(run.id, replay.trajectory.episode)
+    else:
+        st.caption(
+            "Evaluation episodes are played greedily and are not written to the memory, so the gate gave no verdict "
+            "on them. Choose *Training episodes* to see Δ\\_mem and β under the cursor."
+        )
+
+
+def _ask_again(run_id: str, episode: int) -> None:
+    """Offer a living run's episode to its present policy, and say what it answered."""
+    run = data.get_run(run_id)
+    with st.container(horizontal=True, vertical_alignment="center", gap="small"):
+        ask_run.show_again(run, episode)
+        ask_run.show_answers(run)
+
+
+def _play_both(run: RunRow, first: Replay, second: Replay) -> None:
+    replays = tell_apart([first, second])
+    chart = join_values([replay.side for replay in replays])
+    player.show_sides([replay.side for replay in replays], key="replay-player", start=_start())
+    with st.container(horizontal=True, vertical_alignment="center"):
+        save.show(replays, start=_start())
+        runs = list({replay.run.id: replay.run for replay in replays}.values())
+        facts = {"pair": [{"run": replay.run.id, **replay.facts} for replay in (first, second)]}
+        stem = f"{first.stem}-{second.stem}"
+        pin.show_with_export(chart, key="replay-both", stem=stem, page="replay", run=runs, facts=facts)
+        st.caption(escape_markdown(chart.caption), width="stretch")
+
+
+def _start() -> int:
+    return state.read_int(state.START) or 0

@@ -1,0 +1,117 @@
+"""The pin beside a figure: one press keeps it in the notebook with a note and the exact view it came from."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+from uuid import uuid4
+
+import streamlit as st
+
+from app.analysis.format import escape_markdown
+from app.notebook.frozen import Figure, freeze
+from app.notebook.view import make_view
+from app.ui import data, messages, state, view
+from app.ui.widgets import export
+from emtc_core.errors import EmtcError
+from storage.notebook import create_entry
+from storage.runs.rows import RunRow
+
+LONGEST_TITLE = 200
+_Cited = RunRow | Sequence[RunRow] | None
+
+
+def show(figure: Figure, *, key: str, page: str, run: _Cited = None, facts: Mapping[str, Any] | None = None) -> None:
+    """Offer to keep the figure as it is drawn now.
+
+    Args:
+        figure: What the page shows.
+        key: Unique among the figures of the page.
+        page: The page's path, such as "live".
+        run: The run or runs that it shows.
+        facts: What the notebook's recipe needs to rebuild it beside the runs, as JSON values.
+    """
+    name = f"{key}-pin"
+    with st.popover("Pin", icon=":material/keep:", key=name, help="Keep this figure and view in the notebook"):
+        made: tuple[int, str] | None = st.session_state.get(f"{name}-made")
+        if made is not None and st.session_state.pop(f"{name}-fresh", False):  # told even if the view has moved on
+            st.toast(f"Pinned as entry {made[0]} of the notebook", icon=":material/keep:")
+        if made is not None and made[1] == _mark(figure):
+            _report(name, made[0])  # in place of the form, so that the second half of a double press hits nothing
+        else:
+            _ask(figure, name, page, run, dict(facts or {}))
+
+
+def show_with_export(
+    figure: Figure, *, key: str, stem: str, page: str, run: _Cited = None, facts: Mapping[str, Any] | None = None
+) -> None:
+    """Draw the export button and the pin side by side."""
+    with st.container(horizontal=True, width="content", gap="small"):
+        export.show(figure, key=key, stem=stem)
+        show(figure, key=key, page=page, run=run, facts=facts)
+
+
+def _ask(figure: Figure, name: str, page: str, run: _Cited, facts: dict[str, Any]) -> None:
+    token = str(st.session_state.setdefault(f"{name}-token", uuid4().hex))
+    with st.form(f"{name}-form-{token}", border=False):
+        st.text_input("Title", max_chars=LONGEST_TITLE, placeholder=figure.title, key=f"{name}-title-{token}")
+        st.text_area("Note", placeholder="Markdown, maths as $β = 1$", height=120, key=f"{name}-note-{token}")
+        st.form_submit_button(
+            "Pin to notebook",
+            type="primary",
+            disabled=not messages.may_act(),
+            key=f"{name}-save-{token}",
+            on_click=_save,
+            args=(figure, name, token, page, run, facts),
+        )
+    if (told := st.session_state.get(f"{name}-told")) is not None:
+        st.error(escape_markdown(str(told)), icon=":material/error:")
+
+
+def _save(figure: Figure, name: str, token: str, page: str, run: _Cited, facts: dict[str, Any]) -> None:
+    """Write the entry; the same token a second time makes nothing new."""
+    runs = [run] if isinstance(run, RunRow) else list(run or ())
+    title = str(st.session_state.get(f"{name}-title-{token}") or figure.title)[:LONGEST_TITLE]
+    try:
+        made = create_entry(
+            data.database(),
+            title=title,
+            body=str(st.session_state.get(f"{name}-note-{token}") or ""),
+            run_id=runs[0].id if len(runs) == 1 and not view.is_beside(runs[0].id) else None,
+            figure=freeze(figure),
+            view=make_view(page=page, figure=figure.name, query=_address(page, runs), runs=runs, facts=facts),
+            token=token,
+        )
+    except EmtcError as exc:
+        st.session_state[f"{name}-told"] = str(exc)
+        return
+    st.session_state[f"{name}-made"] = (made, _mark(figure))
+    st.session_state[f"{name}-fresh"] = True
+    st.session_state[f"{name}-token"] = uuid4().hex
+    st.session_state.pop(f"{name}-told", None)
+
+
+def _mark(figure: Figure) -> str:
+    """Tell this view of this figure from another."""
+    return repr((figure.name, figure.title, figure.caption, sorted(_query().items())))
+
+
+def _query() -> dict[str, list[str]]:
+    """Read the whole URL state."""
+    return {name: st.query_params.get_all(name) for name in st.query_params}
+
+
+def _address(page: str, runs: Sequence[RunRow]) -> dict[str, list[str]]:
+    """Name the runs in the URL state even where the page chose them by itself: later runs must not join the view."""
+    if page == "compare":
+        return _query() | {state.RUNS: [",".join(run.id for run in runs)]}
+    return _query() | ({state.RUN: [runs[0].id]} if len(runs) == 1 else {})
+
+
+def _report(name: str, made: int) -> None:
+    st.success(f"Kept as entry {made}.", icon=":material/check:")
+    st.page_link(
+        "../pages/notebook.py",
+        label="Open the notebook",
+        icon=":material/menu_book:",
+        query_params={"entry": str(made)},
+    )
+    st.button("Pin once more", key=f"{name}-more", on_click=st.session_state.pop, args=(f"{name}-made", None))

@@ -1,0 +1,168 @@
+"""Which run the pages show. The URL's `run` decides; the picker in the sidebar writes it."""
+
+import streamlit as st
+
+from app.analysis.format import count, escape_markdown
+from app.figures.theme import GATE_COLOR, GATE_ICON, STATUS_COLOR, STATUS_ICON
+from app.ui import data, messages, state, view
+from app.ui.widgets import run_filters, tour
+from emtc_core.errors import ConfigError, EmtcError
+from storage.queries.gate_state import GateState
+from storage.queries.run_table import RunFilter
+from storage.runs.rows import RunRow
+
+_KEY = "run_picker"
+_KEPT = "run_kept"
+_SEARCH = "run_search"
+LISTED = 100
+"""Runs in the box: the newest of those that match."""
+RUN_PAGES = frozenset({"live", "memory", "replay"})
+
+
+def show(page: str) -> None:
+    """Draw the picker in the sidebar and keep the URL's run across pages; a page about a run gets the newest."""
+    listed, total = _search()
+    wanted = state.read_text(state.RUN) or st.session_state.get(_KEPT)
+    if wanted is None and page in RUN_PAGES:
+        wanted = data.newest_run()
+    run_id = _resolve(wanted) if wanted else None
+    if run_id:
+        st.session_state[_KEPT] = run_id
+        state.write(state.RUN, run_id)
+    names = listed | (data.names_of([run_id]) if run_id and run_id not in listed else {})
+    if not names:
+        return
+    st.session_state[_KEY] = run_id
+    st.sidebar.selectbox(
+        "Run",
+        list(names),
+        index=None,
+        format_func=lambda each: f"{names.get(each, '')} · {each}",
+        key=_KEY,
+        on_change=_picked,
+        args=(page,),
+        placeholder="Choose a run",
+        help="The pages show this run; its id is in the address, so the link can be shared.",
+    )
+    searched = bool(st.session_state.get(_SEARCH))
+    if searched or total > len(listed):
+        few = f"{count(len(listed))} of " if total > len(listed) else ""
+        st.sidebar.caption(f"{few}{count(total)} {'match' if searched else 'runs are listed, the newest'}.")
+
+
+def _search() -> tuple[dict[str, str], int]:
+    """Draw the search above the picker; return the newest runs that match, and how many do."""
+    if not data.has_runs():
+        return {}, 0
+    text = st.sidebar.text_input(
+        "Find a run",
+        key=_SEARCH,
+        type="search",
+        placeholder="word, tag=paper",
+        help=run_filters.HELP,
+        on_change=_searched,
+    )
+    try:
+        return data.run_names(RunFilter(text=text or ""), LISTED)
+    except ConfigError as exc:
+        st.sidebar.caption(escape_markdown(str(exc)))
+        return {}, 0
+
+
+def _searched() -> None:
+    """Pick the run when one alone is found."""
+    try:
+        names, total = data.run_names(RunFilter(text=st.session_state.get(_SEARCH) or ""), LISTED)
+    except EmtcError:
+        return
+    if total == 1:
+        st.session_state[_KEPT] = next(iter(names))
+        state.write(state.RUN, next(iter(names)))
+
+
+def require_run() -> RunRow:
+    """Return the run that the page is about, or say what to do and end the page."""
+    wanted = state.read_text(state.RUN) or st.session_state.get(_KEPT)
+    try:
+        wanted = wanted or data.newest_run()
+        if wanted is None:
+            messages.empty(messages.NO_RUNS, messages.START_DEMO_HINT, page="../pages/home.py", label="Go to Home")
+            st.stop()
+        return data.get_run(wanted)
+    except EmtcError as exc:
+        messages.error(exc)
+        st.page_link("../pages/home.py", label="Show all runs", icon=":material/arrow_forward:")
+        st.stop()
+
+
+def open_page(title: str, *, gate: bool = True) -> RunRow:
+    """Draw one bar with the page's title and the run that is chosen, or stop and say how to choose one.
+
+    Without `gate` the page itself says whether the gate acts, and keeps that up to date.
+    """
+    bar = st.container(key="page_bar", horizontal=True, vertical_alignment="center", gap="medium")
+    bar.title(title, width="content")
+    run = require_run()
+    with bar:
+        header(run, gate=gate)
+    tour.show(run)
+    return run
+
+
+def header(run: RunRow, *, gate: bool = True) -> None:
+    """Draw a run's name, what it is, and whether its gate acts unless the page itself keeps that up to date."""
+    info = f"`{run.id}` · {run.algo} on {run.env} {run.map} · seed {run.seed}"
+    with st.container(gap="xsmall"):
+        with st.container(horizontal=True, vertical_alignment="center", gap="small"):
+            st.markdown(f"**{escape_markdown(run.name)}**", width="content")
+            st.caption(escape_markdown(info).replace("\\`", "`"), width="content")
+        if gate:
+            gate_badge(data.gate_state(run))
+
+
+def links(run_id: str, name: str) -> None:
+    """Name a run beside the links to its pages; call it inside a horizontal container."""
+    st.markdown(f"**{escape_markdown(name)}**")
+    for page, label, icon in (
+        ("live", "Live", ":material/monitoring:"),
+        ("memory", "Memory", ":material/bubble_chart:"),
+        ("replay", "Replay", ":material/smart_display:"),
+    ):
+        st.page_link(f"../pages/{page}.py", label=label, icon=icon, query_params=view.link({state.RUN: run_id}))
+
+
+def status_badge(status: str) -> None:
+    """Draw a status as icon, colour and word."""
+    st.badge(status, icon=STATUS_ICON.get(status), color=STATUS_COLOR.get(status, "gray"))  # type: ignore[arg-type]
+
+
+def gate_badge(state: GateState | None) -> None:
+    """Say whether a gate acts, why, and what to try; nothing of a run without one."""
+    if state is None:
+        return
+    with st.container(horizontal=True, vertical_alignment="center", gap="small"):
+        st.badge(f"gate {state.state}", icon=GATE_ICON[state.state], color=GATE_COLOR[state.state])
+        st.caption(escape_markdown(state.sentence), width="content")
+
+
+def _resolve(wanted: str) -> str | None:
+    try:
+        return data.get_run(wanted).id
+    except EmtcError:
+        return None
+
+
+def _picked(page: str) -> None:
+    chosen = st.session_state.get(_KEY)
+    st.session_state[_KEPT] = chosen
+    if page in RUN_PAGES:  # what they show of one run means nothing for another
+        st.query_params.clear()
+    state.write(state.RUN, chosen)
+
+
+def forget(run_id: str) -> None:
+    """Stop showing a run that no longer exists."""
+    if st.session_state.get(_KEPT) == run_id:
+        st.session_state.pop(_KEPT)
+    if state.read_text(state.RUN) == run_id:
+        state.write(state.RUN, None)

@@ -1,0 +1,92 @@
+"""The PCA of a run's snapshots stays the same way round while somebody steps through them."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from sqlalchemy import update
+
+from app.analysis.projections import orientation
+from app.analysis.projections.alignment import match_rows
+from app.analysis.projections.linear import NO_TURN, draw_pca
+from app.analysis.projections.orientation import draw_plane, find_turn
+from storage.blobs import pack
+from storage.engine import Database, open_database
+from storage.models import SnapshotRow
+from storage.queries.memory import Snapshot, get_nodes, get_snapshot, list_snapshots
+from tests.pages.seed import seed_run
+
+
+@pytest.fixture
+def two(tmp_path: Path) -> tuple[Database, Snapshot, Snapshot]:
+    """Two snapshots; a refit between them turned the embedding of what they share upside down."""
+    db = open_database(f"sqlite:///{tmp_path / 'x.db'}")
+    run_id = seed_run(db)
+    first, second = (get_snapshot(db, int(each)) for each in list_snapshots(db, run_id)["id"])
+    rng = np.random.default_rng(4)
+    stretched = (rng.normal(size=(first.size, 4)) * [5, 3, 0.5, 0.1]).astype(np.float32)
+    write(db, first.id, stretched)
+    before, after = match_rows(first, second)
+    assert len(before) == first.size
+    later = (rng.normal(size=(second.size, 4)) * [5, 3, 0.5, 0.1]).astype(np.float32)
+    later[after] = -stretched[before]
+    write(db, second.id, later)
+    return db, get_snapshot(db, first.id), get_snapshot(db, second.id)
+
+
+def write(db: Database, snapshot_id: int, embedding: np.ndarray) -> None:
+    with db.transaction() as connection:
+        blob = pack({"embedding": embedding})
+        connection.execute(update(SnapshotRow).where(SnapshotRow.id == snapshot_id).values(embedding=blob))
+
+
+def alike(first: Snapshot, second: Snapshot, places: list[np.ndarray]) -> list[float]:
+    before, after = match_rows(first, second)
+    return [float(np.corrcoef(places[0][before, axis], places[1][after, axis])[0, 1]) for axis in (0, 1)]
+
+
+def test_a_later_snapshot_is_shown_as_the_one_before_it(two):
+    db, first, second = two
+    raw = [draw_pca(each.embedding).coordinates for each in (first, second)]
+    assert max(alike(first, second, raw)) < -0.9, "without it the map turns over"
+    shown = [draw_plane(db, each).coordinates for each in (first, second)]
+    assert min(alike(first, second, shown)) > 0.9
+    assert (find_turn(db, first), find_turn(db, second)) == (NO_TURN, (-1, -1))
+
+
+def test_only_signs_are_changed(two):
+    db, _, second = two
+    drawn, raw = draw_plane(db, second), draw_pca(second.embedding)
+    assert np.array_equal(np.abs(drawn.coordinates), np.abs(raw.coordinates))
+    assert (drawn.x_label, drawn.y_label) == (raw.x_label, raw.y_label)
+
+
+def test_the_way_to_a_snapshot_does_not_matter(two):
+    db, first, second = two
+    known: dict = {}
+    find_turn(db, first, known)
+    assert find_turn(db, second, known) == find_turn(db, second)
+    assert known == {first.id: NO_TURN, second.id: (-1, -1)}
+
+
+def test_beyond_the_limit_a_snapshot_follows_the_last_one_within(two, monkeypatch):
+    db, first, second = two
+    monkeypatch.setattr(orientation, "MOST_NODES", first.size)
+    assert find_turn(db, second) == (-1, -1)
+    monkeypatch.setattr(orientation, "MOST_NODES", 0)
+    assert find_turn(db, second) == (-1, -1), "the first one is always there"
+
+
+def test_snapshots_that_share_nothing_begin_anew(two):
+    db, _, second = two
+    with db.transaction() as connection:
+        blob = pack({"episode": second.episode + 1000})
+        connection.execute(update(SnapshotRow).where(SnapshotRow.id == second.id).values(episode=blob))
+    assert find_turn(db, get_snapshot(db, second.id)) == NO_TURN
+
+
+def test_a_few_columns_are_those_of_the_snapshot(two):
+    db, first, _ = two
+    nodes = get_nodes(db, first.id)
+    for name in ("slot", "episode", "t", "embedding"):
+        assert np.array_equal(getattr(nodes, name), getattr(first, name)), name

@@ -1,0 +1,98 @@
+"""What Live says a run stands on, and what it offers: never a resume that costs rows unsaid."""
+
+from pathlib import Path
+
+from sqlalchemy import update
+
+from app.jobs.resume import CheckpointStatus, look
+from app.ui.live.status import describe_checkpoints, describe_resumes
+from emtc_core.checkpoint_file import Examined, name_checkpoint, write_checkpoint
+from storage.engine import Database
+from storage.files.places import run_folder
+from storage.models import Run
+from storage.queries.runs import list_resumes, list_runs
+from storage.runs.changes import start_again
+from storage.runs.rewind import rewind_run
+from storage.runs.rows import find_run
+from tests.pages.seed import seed_run
+from tests.pages.test_pages import open_page, said
+
+
+def lose(db: Database, run_id: str) -> int:
+    """Take the run's process away; returns how far it came."""
+    with db.transaction() as connection:
+        connection.execute(update(Run).where(Run.id == run_id).values(pid=2**22 + 1))
+    return find_run(db, run_id).env_steps
+
+
+def leave_checkpoint(db: Database, run_id: str, env_step: int, *, of: str | None = None) -> Path:
+    folder = run_folder(db, run_id)
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / name_checkpoint(env_step)
+    write_checkpoint(path, run_id=of or run_id, env_step=env_step, parts=[("state", lambda sink: sink.write(b"x"))])
+    return path
+
+
+def test_a_lost_run_without_a_checkpoint_offers_a_new_run(empty):
+    run_id = seed_run(empty, status="running")
+    steps = lose(empty, run_id)
+    app = open_page("live", run=run_id)
+    assert not app.exception
+    labels = [button.label for button in app.button]
+    assert "Start again from step 0" in labels
+    assert "Resume from the last checkpoint" not in labels
+    assert "this one keeps its rows" in said(app)
+    assert find_run(empty, run_id).env_steps == steps
+
+
+def test_a_lost_run_with_a_checkpoint_says_what_a_resume_supersedes(empty):
+    run_id = seed_run(empty, status="running")
+    lose(empty, run_id)
+    leave_checkpoint(empty, run_id, 0)
+    app = open_page("live", run=run_id)
+    assert not app.exception
+    assert "Resume from the last checkpoint" in [button.label for button in app.button]
+    assert "steps recorded after it are superseded" in said(app)
+    assert "Only one good checkpoint" in said(app)
+
+
+def test_checkpoints_that_cannot_be_used_say_why(empty):
+    run_id = seed_run(empty, status="running")
+    steps = lose(empty, run_id)
+    leave_checkpoint(empty, run_id, steps + 1)
+    leave_checkpoint(empty, run_id, 0, of="zzzz9999")
+    standing = look(empty, find_run(empty, run_id))
+    assert not standing.can_resume
+    assert "cannot go back" in standing.faults[0]
+    assert "belongs to run zzzz9999" in standing.faults[1]
+
+
+def test_what_was_superseded_is_counted(empty):
+    run_id = seed_run(empty)
+    steps = find_run(empty, run_id).env_steps
+    assert describe_resumes(list_resumes(empty, run_id)) == ""
+    rewind_run(empty, run_id, 0, checkpoint=name_checkpoint(0), passed_over=["checkpoint-7.pt is damaged."])
+    told = describe_resumes(list_resumes(empty, run_id))
+    assert f"{steps:,} recorded steps in " in told
+    assert "checkpoint-7.pt is damaged." in told
+
+
+def test_fewer_than_two_good_checkpoints_are_told():
+    good, bad = Examined("a", 400, None), Examined("b", 800, "b is damaged.")
+    told = [
+        describe_checkpoints(CheckpointStatus(900, found, "folder", None), first_at=400)
+        for found in ((), (bad,), (bad, good), (good, good))
+    ]
+    assert "The first one is due at step 400" in told[0]
+    assert told[1].startswith("No usable checkpoint here. If")
+    assert told[2].startswith("Only one good checkpoint, at step 400")
+    assert told[3] == "Good checkpoints at steps 400 and 400."
+
+
+def test_a_run_started_again_leaves_its_parent_as_it_was(empty):
+    run_id = seed_run(empty)
+    before = find_run(empty, run_id)
+    child = find_run(empty, start_again(empty, run_id, versions={}))
+    assert (child.parent_id, child.config, child.env_steps, child.name) == (run_id, before.config, 0, before.name)
+    assert find_run(empty, run_id) == before
+    assert set(list_runs(empty)["parent_id"].dropna()) == {run_id}
