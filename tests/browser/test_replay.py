@@ -23,7 +23,6 @@ from tests.pages.seed import seed_run
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(600)]
 
-PATIENCE_MS = 120_000
 IS_BLANK = """node => {
     const pixels = node.getContext('2d').getImageData(0, 0, node.width, node.height).data
     return new Set(new Uint32Array(pixels.buffer)).size < 8
@@ -43,7 +42,7 @@ def seeded(tmp_path_factory):
 def open_pair(page, seeded) -> None:
     url, run_id, _ = seeded
     page.goto(f"{url}/replay?run={run_id}&episode=1&beside=2")
-    page.locator(".playback.pair .field").nth(1).wait_for(timeout=PATIENCE_MS)
+    page.locator(".playback.pair .field").nth(1).wait_for()
     page.wait_for_timeout(800)
 
 
@@ -112,7 +111,7 @@ def test_the_saved_page_plays_over_file_without_a_network(page, seeded, tmp_path
     page.context.set_offline(True)
     page.on("request", lambda request: asked.append(request.url))
     page.goto(file.as_uri())
-    page.locator(".playback .field").nth(1).wait_for(timeout=PATIENCE_MS)
+    page.locator(".playback .field").nth(1).wait_for()
     page.wait_for_timeout(300)
     assert frame_of(page) == 1
     for canvas in page.locator(".playback .field, .playback .lines").all():
@@ -136,7 +135,7 @@ def test_a_page_of_hostile_text_shows_it_as_text(page, tmp_path: Path):
     file = tmp_path / "replay.html"
     file.write_bytes(make_page([side, side]))
     page.goto(file.as_uri())
-    page.locator(".playback .field").first.wait_for(timeout=PATIENCE_MS)
+    page.locator(".playback .field").first.wait_for()
     page.wait_for_timeout(300)
     assert page.evaluate("window.hit") is None
     assert page.locator("img").count() == 0
@@ -162,7 +161,7 @@ def test_football_and_smax_are_played_too(page, tmp_path: Path):
     page.goto(file.as_uri())
     for number in (0, 1):
         field = page.locator(".playback .field").nth(number)
-        field.wait_for(timeout=PATIENCE_MS)
+        field.wait_for()
         page.wait_for_timeout(200)
         assert not field.evaluate(IS_BLANK)
 
