@@ -1,6 +1,7 @@
 """The real app on a free port with its own database, and a page of a real browser in front of it."""
 
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -25,3 +26,10 @@ def open_page(browser: Any, width: int = 1400, height: int = 1600) -> Any:
     page = browser.new_page(viewport={"width": width, "height": height})
     page.set_default_timeout(PATIENCE_MS)
     return page
+
+
+def wait_until(page: Any, ready: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + PATIENCE_MS / 1000
+    while not ready():
+        assert time.monotonic() < deadline, f"{what} did not happen within {PATIENCE_MS} ms"
+        page.wait_for_timeout(100)

@@ -4,7 +4,6 @@ import os
 import re
 import signal
 import time
-from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
@@ -23,7 +22,7 @@ from storage.queries.runs import latest_run_id
 from storage.recording.recorder import DatabaseRecorder
 from storage.runs.control import Heartbeat
 from storage.runs.rows import find_run
-from tests.browser.server import PATIENCE_MS, open_page, running_app
+from tests.browser.server import open_page, running_app, wait_until
 from tests.pages.seed import seed_run
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(600)]
@@ -92,8 +91,7 @@ def test_from_the_demo_button_to_the_replay_of_a_clicked_memory(page, tmp_path: 
             page.locator(".playback .field").wait_for()
             before = frame_of(page)
             page.locator(".playback .play").click()
-            page.wait_for_timeout(1200)
-            assert frame_of(page) > before
+            wait_until(page, lambda: frame_of(page) > before, "the next frame")
             _see_a_death_and_resume(page, db)
         finally:
             end_trainer(db)
@@ -128,21 +126,13 @@ def test_click_shows_the_entry_that_the_database_holds(page, seeded):
     page.locator(".playback .field").wait_for()
     assert f"point={slot}" in page.url
     detail = get_node(db, get_snapshot(db, int(list_snapshots(db, run_id)["id"].iloc[-1])), slot)
-    page.wait_for_timeout(500)
-    assert frame_of(page) == detail.t
+    wait_until(page, lambda: frame_of(page) == detail.t, "the frame of the clicked memory")
     where = page.locator(".atlas").evaluate(
         "node => { const s = node.state, i = s.columns.slot.indexOf(s.mark.selected);"
         " return [s.mark.at, [s.x[i], s.y[i]], s.mark.traces[0].places.at(-1)] }"
     )
     assert where[0] == pytest.approx(where[1], abs=1e-5), "the ring stands on the clicked point"
     assert where[2] is not None
-
-
-def wait_until(page, ready: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + PATIENCE_MS / 1000
-    while not ready():
-        assert time.monotonic() < deadline, f"{what} did not happen within {PATIENCE_MS} ms"
-        page.wait_for_timeout(100)
 
 
 def wait_for_colour(page, name: str) -> None:
@@ -271,10 +261,13 @@ def test_a_map_can_be_searched_filtered_and_selected_by_keys_alone(page, seeded)
         page.keyboard.press("PageUp")
     wait_until(page, lambda: atlas.evaluate(counted) < before, "the range of H")
     wait_until(page, lambda: "ranges=h" in page.url, "the range in the address")
-    page.wait_for_timeout(1000)  # the last press, too, is in the address by then
-    query = parse_qs(urlsplit(page.url).query)
-    chosen = Choice.parse(query["lasso"][0], query["ranges"][0]).mask(snapshot, draw_plane(db, snapshot).coordinates)
-    assert atlas.evaluate(counted) == chosen.sum()
+    plane = draw_plane(db, snapshot).coordinates
+
+    def in_the_address() -> int:
+        query = parse_qs(urlsplit(page.url).query)
+        return Choice.parse(query["lasso"][0], query["ranges"][0]).mask(snapshot, plane).sum()
+
+    wait_until(page, lambda: atlas.evaluate(counted) == in_the_address(), "the last press in the address")
 
 
 def test_replay_obeys_buttons_keys_and_the_time_line(page, seeded):
@@ -298,9 +291,7 @@ def test_replay_obeys_buttons_keys_and_the_time_line(page, seeded):
     page.keyboard.press("Home")
     page.locator(".playback .speed").select_option("32")
     page.locator(".playback .play").click()
-    page.wait_for_function(f"() => Number(document.querySelector('.playback')?.dataset.frame ?? -1) >= 0 || {last}")
-    page.wait_for_timeout(800)
-    assert frame_of(page) > 2
+    wait_until(page, lambda: 2 < frame_of(page) <= last, "the third frame")
 
 
 def test_dragging_zooms_all_charts_and_the_link_keeps_the_window(page, browser, seeded):
@@ -315,17 +306,17 @@ def test_dragging_zooms_all_charts_and_the_link_keeps_the_window(page, browser, 
     page.mouse.move(box["x"] + box["width"] * 0.6, box["y"] + 100, steps=5)
     page.mouse.up()
     page.wait_for_function("() => document.location.search.includes('x=')")
-    page.wait_for_timeout(1000)
-    windows = page.locator(".curves").evaluate_all(
-        "nodes => nodes.map(n => JSON.stringify(n.state.window?.map(Math.round)))"
-    )
-    assert len(set(windows)) == 1
-    assert windows[0] is not None
+
+    def windows(of) -> list[str | None]:
+        return of.locator(".curves").evaluate_all(
+            "nodes => nodes.map(n => JSON.stringify(n.state.window?.map(Math.round)))"
+        )
+
+    wait_until(page, lambda: len(set(windows(page))) == 1 and windows(page)[0] is not None, "one window for all")
     again = open_page(browser)
     again.goto(page.url)
     again.locator(".curves canvas").first.wait_for()
-    again.wait_for_timeout(1000)
-    assert again.locator(".curves").first.evaluate("n => JSON.stringify(n.state.window)") == windows[0]
+    wait_until(again, lambda: windows(again) == windows(page), "the window of the link")
     again.close()
 
 
