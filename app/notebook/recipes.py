@@ -45,7 +45,8 @@ from storage.queries.curves import evaluations, metric, training_episodes
 from storage.queries.episodes import get_playback, get_trajectory
 from storage.queries.gate import gate_stats
 from storage.queries.memory import get_snapshot
-from storage.queries.runs import get_run, list_resumes
+from storage.queries.runs import list_resumes
+from storage.runs.rows import find_run
 """
 _GATE_ROWS = "metrics = metric(db, run.id, GATE_METRICS)"
 _NAMES = {"tsne": "t-SNE", "umap": "UMAP"}
@@ -80,7 +81,7 @@ def _compare(view: View, figure: Figure) -> list[str]:
 
 def _runs(view: View) -> str:
     ids = ", ".join(repr(run_id) for run_id in view.run_ids)
-    return f"runs = [get_run(db, run_id) for run_id in [{ids}]]"
+    return f"runs = [find_run(db, run_id) for run_id in [{ids}]]"
 
 
 def _gate_dynamics(view: View, figure: Figure) -> list[str]:
@@ -198,7 +199,7 @@ def _two_trajectories(view: View, figure: Figure) -> list[str]:
         "    training = env_step is None",
         "    key = (run_id, number) if training else (run_id, env_step, number)",
         "    episode = get_trajectory(db, *key) if training else get_playback(db, *key)",
-        "    replays.append(make_replay(get_run(db, run_id), episode, training=training))",
+        "    replays.append(make_replay(find_run(db, run_id), episode, training=training))",
         "return join_values([replay.side for replay in tell_apart(replays)])",
     ]
 
@@ -211,7 +212,7 @@ def _what_if(view: View, figure: Figure) -> list[str]:
     merged = "None" if factor is None else f"merge_nodes(snapshot, rules, {factor!r})"
     snapshot = int(view.facts["snapshot"])
     return [
-        f"run = get_run(db, {view.run_ids[0]!r})",
+        f"run = find_run(db, {view.run_ids[0]!r})",
         f"snapshot = get_snapshot(db, {snapshot})",
         "rules = read_rules(run.config)",
         "stream = read_stream(db, run.id, rules, until=snapshot.env_step)",
@@ -236,7 +237,7 @@ def _choose_rows(view: View, snapshot: int) -> list[str]:
 
 def _run(view: View) -> list[str]:
     return [
-        f"run = get_run(db, {view.run_ids[0]!r})",
+        f"run = find_run(db, {view.run_ids[0]!r})",
         'marks = tuple(Mark(step, "resumed") for step in list_resumes(db, run.id)["env_step"])',
     ]
 
