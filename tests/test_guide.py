@@ -13,7 +13,7 @@ from typer.main import get_command
 from app.cli.bench import BENCHMARKS, EXTRA
 from app.cli.export import GATE_READINGS
 from app.cli.main import COMMANDS, make_app
-from app.results.registry import FIGURES, TABLES
+from app.figures.registry import FIGURES, TABLES
 from storage.queries.tables import TABLE_NAMES
 
 ROOT = Path(__file__).parent.parent
