@@ -1,7 +1,8 @@
 """Who may see the app: whoever reaches it, or, where its secrets name an identity provider, who logs in with that.
 
 The login is Streamlit's own (OpenID Connect, `[auth]` in `.streamlit/secrets.toml`). A provider for everybody, as
-those of large companies are, says who somebody is and not that they may come in: EMTC_USERS lists who may.
+those of large companies are, says who somebody is and not that they may come in: EMTC_USERS lists who may. An address
+counts where the provider says that it has verified it; nobody uploads anything before the login.
 """
 
 import os
@@ -12,7 +13,7 @@ import streamlit as st
 from streamlit.errors import StreamlitAPIException, StreamlitSecretNotFoundError
 
 from app.analysis.format import escape_markdown
-from app.ui import messages
+from app.ui import messages, uploads
 from emtc_core.errors import ConfigError
 
 USERS_VARIABLE = "EMTC_USERS"
@@ -29,13 +30,16 @@ def require() -> None:
     if not providers:
         return
     if not st.user.get("is_logged_in"):
+        uploads.forbid()
         _offer(providers)
         st.stop()
     address = str(st.user.get("email") or "")
-    if not is_welcome(address, verified=st.user.get("email_verified") is not False):
+    if not is_welcome(address, verified=is_verified(st.user.get("email_verified"))):
+        uploads.forbid()
         st.error(f"{escape_markdown(address) or 'Who has no e-mail address'} may not see this server.")
         st.button("Log out", on_click=st.logout)
         st.stop()
+    uploads.allow()
 
 
 def show_account() -> None:
@@ -67,6 +71,11 @@ def is_welcome(address: str, *, verified: bool = True) -> bool:
     users = os.environ.get(USERS_VARIABLE, "").replace(",", " ").lower().split()
     name, _, domain = address.lower().rpartition("@")
     return not users or (verified and bool(name) and (address.lower() in users or f"@{domain}" in users))
+
+
+def is_verified(claim: object) -> bool:
+    """Tell whether a provider vouches for an address: only if it says so, as a truth value or as that word."""
+    return claim is True or (isinstance(claim, str) and claim.lower() == "true")
 
 
 def _offer(providers: list[str]) -> None:

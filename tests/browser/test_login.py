@@ -1,5 +1,6 @@
 """Logging in with a real browser at an OpenID Connect provider of this machine."""
 
+import json
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -16,6 +17,7 @@ from storage.runs.changes import create_run
 from tests.browser.server import running_app
 from tests.require import require
 
+ADA = {"sub": "ada@lab.org", "email": "ada@lab.org", "email_verified": True}
 SECRETS = """
 [auth]
 redirect_uri = "http://localhost:{app}/oauth2callback"
@@ -50,7 +52,9 @@ def _provider(port: int, folder: Path) -> Iterator[None]:
     log = folder / "provider.log"
     with log.open("wb") as output:
         server = subprocess.Popen(
-            [sys.executable, "-m", "oidc_provider_mock", "--port", str(port)], stdout=output, stderr=subprocess.STDOUT
+            [sys.executable, "-m", "oidc_provider_mock", "--port", str(port), "--user-claims", json.dumps(ADA)],
+            stdout=output,
+            stderr=subprocess.STDOUT,
         )
     try:
         wait_for(f"http://localhost:{port}/.well-known/openid-configuration", server, log)

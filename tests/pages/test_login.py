@@ -1,10 +1,15 @@
 """A server that asks for a login shows nothing before it, whatever address is opened; who is not listed stays out."""
 
+from types import SimpleNamespace
+
 import pytest
 import streamlit as st
+from streamlit.runtime.memory_uploaded_file_manager import MemoryUploadedFileManager
+from streamlit.runtime.uploaded_file_manager import UploadedFileRec
 from streamlit.testing.v1 import AppTest
 
-from app.ui.login import is_welcome
+from app.ui import uploads
+from app.ui.login import is_verified, is_welcome
 from tests.pages.test_pages import said, start_app
 
 AUTH = {
@@ -97,3 +102,34 @@ def test_secrets_that_cannot_be_read_let_nobody_in(seeded, monkeypatch, tmp_path
 def test_who_is_welcome(users, address, verified, welcome, monkeypatch):
     monkeypatch.setenv("EMTC_USERS", users)
     assert is_welcome(address, verified=verified) is welcome
+
+
+@pytest.mark.parametrize(
+    ("claim", "verified"),
+    [(True, True), ("true", True), ("True", True), (False, False), ("false", False), (None, False)],
+)
+def test_an_address_counts_only_where_the_provider_vouches_for_it(seeded, monkeypatch, claim, verified):
+    assert is_verified(claim) is verified
+    monkeypatch.setenv("EMTC_USERS", "@lab.org")
+    user = {"is_logged_in": True, "email": "ada@lab.org", "email_verified": claim}
+    app = open_as({name: value for name, value in user.items() if value is not None}, "home", seeded[1], AUTH)
+    assert bool(app.error) is not verified
+
+
+def test_nobody_fills_the_memory_with_files_before_the_login(monkeypatch):
+    manager = MemoryUploadedFileManager("/upload")
+    page = SimpleNamespace(session_id="stranger", uploaded_file_mgr=manager)
+    monkeypatch.setattr(uploads, "get_script_run_ctx", lambda: page)
+    film = UploadedFileRec(file_id="film", name="film.mkv", type="video", data=bytes(1000))
+    manager.add_file("stranger", film)  # before any page was opened
+    uploads.forbid()
+    for session in ("stranger", "another"):
+        with pytest.raises(uploads.UploadRefusedError):
+            manager.add_file(session, film)
+        assert manager.get_files(session, ["film"]) == []
+    page.session_id = "ada"
+    uploads.allow()
+    manager.add_file("ada", film)
+    assert manager.get_files("ada", ["film"]) == [film]
+    uploads.forbid()
+    assert manager.get_files("ada", ["film"]) == []
