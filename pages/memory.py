@@ -5,7 +5,7 @@ import streamlit as st
 from app.ui import messages
 from app.ui.memory import collapse_panel, point_panel, second_map, selection_panel, snapshot_map
 from app.ui.memory.snapshot_map import FIRST, Chosen, Shown
-from app.ui.widgets import run_picker
+from app.ui.widgets import any_figure, run_picker
 from storage.runs.rows import RunRow
 
 
@@ -17,6 +17,7 @@ def draw(run: RunRow) -> None:
         return
     maps = draw_two(run, chosen) if two else draw_one(chosen)
     selection_panel.show(maps[0])
+    any_figure.show_more("memory", [run])
 
 
 def draw_one(chosen: Chosen) -> list[Shown]:

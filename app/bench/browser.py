@@ -56,7 +56,7 @@ def served(
         yield f"http://localhost:{port}"
     finally:
         server.terminate()
-        server.wait(timeout=20)
+        server.wait(timeout=START_S)
 
 
 @contextmanager

@@ -9,7 +9,7 @@ import numpy as np
 
 from app.analysis.what_if import Question, Rules, Stream, answer, merge_nodes, read_rules, read_stream, tabulate
 from app.bench.records import CONFIG, Figure, fill_transitions, median_ms, temporary_database
-from app.figures.what_if import draw_what_if
+from app.figures.named.what_if import draw_what_if
 from storage.queries.memory import Snapshot
 from storage.runs.changes import create_run
 

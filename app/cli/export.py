@@ -1,9 +1,11 @@
 """`emtc export`: the figures and tables of the pages as files, without a browser, and the raw tables."""
 
+import json
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import pandas as pd
 import typer
@@ -19,7 +21,6 @@ from app.cli.export_raw import MARL_EVAL, export_marl_eval, export_raw, find_raw
 from app.cli.output import DEFAULT_DATABASE, DatabaseUrl, printable, say
 from app.cli.progress import show_shares
 from app.figures.figure import FigureKind, Options
-from app.figures.kinds.chart import Chart
 from app.figures.registry import FIGURES, TABLES
 from app.figures.render.export import EXPORT_FORMATS, WIDTHS, export_figure
 from emtc_core.errors import ConfigError
@@ -30,7 +31,6 @@ from storage.runs.rows import RunRow
 
 Choice = TypeVar("Choice", bound=str)
 ENCODER_TIMING = "encoder-timing"
-GATE_READINGS = "gate-readings"
 _BANDS = ", ".join(f"{band} ({name})" for band, name in BAND_NAMES.items())
 _FORMATS = (
     "Figures: svg, pdf, png, html, csv; tables: csv, latex, markdown, parquet; raw: csv, parquet, arrow, marl-eval; "
@@ -72,6 +72,10 @@ def export(
             min=1, help="Env steps between the refits of gate-readings; at 10000 it takes about a sixth of the time"
         ),
     ] = None,
+    set: Annotated[
+        list[str] | None,
+        typer.Option(metavar="OPTION=VALUE", help="An option that only this figure has; may be repeated"),
+    ] = None,
     replay: Annotated[
         str | None,
         typer.Option(help="Episode to replay: 512, or 80000-0 for the first of the evaluation at step 80000"),
@@ -93,42 +97,60 @@ def export(
     raw = find_raw(table, format)
     if (figure is None) == (table is None and raw is None):
         raise typer.BadParameter("Give either --figure or --table, or --replay EPISODE.")
-    options = Options(
-        center=_choose("center", center, CENTERS) if center else None,
-        band=_choose("band", band, BANDS) if band else None,
-        color=_choose("color", color, QUANTITIES) if color else None,
-        method=_choose("method", method, ("pca", "tsne", "umap")) if method else None,
-        episodes=_read_pair(episodes) if episodes else (),
-        refit_every=refit_every,
-        include_unfinished=include_unfinished,
-        final=_choose("final", final, FINAL_RULES) if final else None,
-        rate=_choose("rate", rate, RATE_NAMES) if rate else None,
-    )
+    shared: dict[str, Any] = {
+        "center": _choose("center", center, CENTERS) if center else None,
+        "band": _choose("band", band, BANDS) if band else None,
+        "color": _choose("color", color, QUANTITIES) if color else None,
+        "method": _choose("method", method, ("pca", "tsne", "umap", "axes")) if method else None,
+        "episodes": _read_pair(episodes) if episodes else (),
+        "refit_every": refit_every,
+        "include_unfinished": include_unfinished,
+        "final": _choose("final", final, FINAL_RULES) if final else None,
+        "rate": _choose("rate", rate, RATE_NAMES) if rate else None,
+    }
+    if set and figure is None:
+        raise typer.BadParameter("--set belongs to a figure; a table has no option of its own.")
     if width and figure is None:
         raise typer.BadParameter("--width belongs to an image; a table has none.")
     if sweep:
         runs = _of_sweep(db, sweep, runs)
     if raw is not None:
-        _write_raw(db, raw, format, runs, map, algo, options, out)
-        return
-    if table is not None:
-        _write(_make_table(db, table, format, runs, map, algo, options), out)
-        return
-    if out is None:
+        _write_raw(db, raw, format, runs, map, algo, Options(**shared), out)
+    elif table is not None:
+        _write(_make_table(db, table, format, runs, map, algo, Options(**shared)), out)
+    elif out is None:
         raise typer.BadParameter("--figure needs --out FILE.")
-    name = _choose("figure", figure or "", (*FIGURES, GATE_READINGS))
-    image = _choose("format", format or out.suffix.removeprefix("."), EXPORT_FORMATS)
+    else:
+        given = {name: value for name, value in shared.items() if value} | _read_own(set or [])
+        kind = FIGURES[_choose("figure", figure or "", FIGURES)]
+        _write(_make_figure(kind, given, db, runs, map, algo, format or out.suffix.removeprefix("."), width), out)
+
+
+def _make_figure(
+    kind: FigureKind,
+    given: Mapping[str, Any],
+    url: str,
+    runs: Sequence[str] | None,
+    maps: Sequence[str] | None,
+    algos: Sequence[str] | None,
+    format: str,
+    width: str,
+) -> bytes:
+    image = _choose("format", format, EXPORT_FORMATS)
     columns = _choose("width", width or "two", WIDTHS)
     if width and image in ("html", "csv"):
         raise typer.BadParameter(f"--width belongs to svg, pdf and png; {image} has none.")
-    kind = FIGURES.get(name) or FigureKind(name, _judge_again, frozenset({"refit_every"}), needs_runs=True)
     if kind.needs_runs and not runs:
         raise typer.BadParameter("Name at least one run; list them with: emtc runs")
-    database = open_database(db, create=False)
-    rows = _select(database, runs, map, algo)
-    drawn = kind.make(database, rows, options)
+    database = open_database(url, create=False)
+    rows = _select(database, runs, maps, algos)
+    judges = "refit_every" in kind.takes  # for minutes
+    with show_shares() if judges else nullcontext() as on_progress:
+        drawn = kind.make(database, rows, kind.read_options(given, on_progress=on_progress))
+    if judges:
+        say(drawn.caption)
     sources = describe_runs({row.id: row.config for row in rows}, {row.id: row.versions for row in rows})
-    _write(export_figure(drawn, image, sources=sources, columns=columns), out)
+    return export_figure(drawn, image, sources=sources, columns=columns)
 
 
 def _name_episodes(replay: str | None, beside: str, *, other: bool) -> list[str]:
@@ -223,16 +245,18 @@ def _measure_encoders() -> pd.DataFrame:
     return make_encoder_timing_table()
 
 
-def _judge_again(db: Database, rows: Sequence[RunRow], options: Options) -> Chart:
-    """Run memory and gate anew on what was recorded; the only figure that computes with the core."""
-    from app.analysis.judge_readings import judge_readings
-    from app.figures.readings import draw_readings
-
-    with show_shares() as on_progress:
-        readings = judge_readings(db, rows, on_progress=on_progress, refit_every=options.refit_every)
-    chart = draw_readings(readings, run=rows[0].name, refit_every=options.refit_every)
-    say(chart.caption)
-    return chart
+def _read_own(given: Sequence[str]) -> dict[str, Any]:
+    """Read OPTION=VALUE; a value that is JSON is taken as such, anything else as a text."""
+    found: dict[str, Any] = {}
+    for text in given:
+        name, equals, value = text.partition("=")
+        if not equals:
+            raise typer.BadParameter(f"--set takes OPTION=VALUE, got {text!r}.")
+        try:
+            found[name.strip()] = json.loads(value)
+        except ValueError:
+            found[name.strip()] = value
+    return found
 
 
 def _select(

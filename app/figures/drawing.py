@@ -1,14 +1,12 @@
 """Named figures for those who know the database and not the app: what `storage.figures` imports."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
 from typing import Any
 
 import plotly.graph_objects as go
 
 from app.analysis.select_runs import select_runs
-from app.figures.figure import Options
-from app.figures.registry import FIGURES
+from app.figures.registry import find_figure
 from app.figures.render.plotly_view import to_plotly
 from emtc_core.errors import ConfigError
 from storage.engine import Database
@@ -20,15 +18,11 @@ def draw_named(db: Database, name: str, runs: Sequence[str], options: Mapping[st
     Raises:
         ConfigError: If there is no such figure or option, or it cannot be made of these runs.
     """
-    if name not in FIGURES:
-        raise ConfigError(f"A figure is one of {', '.join(sorted(FIGURES))}, got {name!r}.")
-    known = [each.name for each in fields(Options)]
-    if strange := [each for each in options if each not in known]:
-        raise ConfigError(f"A figure takes {', '.join(known)}, got {strange[0]!r}.")
-    kind = FIGURES[name]
+    kind = find_figure(name)
+    given = kind.read_options(options)
     if kind.needs_runs and not runs:
         raise ConfigError(f"{name} shows one run: name it.")
     rows = select_runs(db, runs or None)
     if not rows:
         raise ConfigError("No evaluated run was chosen. List what there is with: emtc runs")
-    return to_plotly(kind.make(db, rows, Options(**options)))
+    return to_plotly(kind.make(db, rows, given))

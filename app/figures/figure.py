@@ -1,11 +1,13 @@
-"""What a named figure or table is: how it is made and which options it understands.
+"""What a named figure or table is: its question, how it is made, which options it understands, where it appears.
 
-A module of `app.figures.named` lists its own in `FIGURES` and `TABLES`; `app.figures.registry` finds them there.
+A module of `app.figures.named` lists its own in `FIGURES` and `TABLES`; `app.figures.registry` finds them there. From
+then on it is on its pages, in `emtc export`, in notebooks and in `db.figure(…)`.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
-from typing import Literal, get_args
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import isfinite
+from typing import Any, Literal, get_args
 
 import pandas as pd
 
@@ -13,6 +15,7 @@ from app.analysis.finals import LAST_TENTH, FinalRule
 from app.analysis.quantities import RATES, Quantity, RateName
 from app.analysis.statistics import USUAL_BAND, Band, Center, Reading
 from app.figures.kinds import AnyFigure
+from app.figures.kinds.chart import Chart
 from emtc_core.errors import ConfigError
 from storage.engine import Database
 from storage.runs.rows import RunRow
@@ -24,6 +27,19 @@ AT_THE_END: frozenset[Option] = frozenset({*OVER_SEEDS, "final"})
 """What a figure or a table of final win rates understands."""
 OF_ANY_RATE: frozenset[Option] = frozenset({*AT_THE_END, "rate"})
 """What one understands that may be made of another win rate than that of greedy episodes."""
+
+
+OnProgress = Callable[[str, float, float], None]
+"""Hears the name of the present part, the share of it that is done, and the share of all."""
+
+
+@dataclass(frozen=True)
+class Own:
+    """An option that only some figures have: how its value is read from a script's or a file's, and what it means."""
+
+    name: str
+    read: Callable[[Any], Any]
+    about: str
 
 
 @dataclass(frozen=True)
@@ -39,6 +55,13 @@ class Options:
     include_unfinished: bool = False
     final: FinalRule | None = None
     rate: RateName | None = None
+    own: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    """Values of the options that only this figure has."""
+    on_progress: OnProgress | None = field(default=None, compare=False)
+
+    def get(self, name: str, missing: Any = None) -> Any:
+        """The value of an option that only this figure has."""
+        return self.own.get(name, missing)
 
     @property
     def final_rule(self) -> FinalRule:
@@ -61,10 +84,26 @@ class Options:
     @property
     def given(self) -> list[str]:
         """The options that were asked for."""
-        return [each.name for each in fields(self) if getattr(self, each.name)]
+        return [*(name for name in OPTIONS if getattr(self, name)), *self.own]
 
 
 NO_OPTIONS = Options()
+
+
+def read_window(value: Any) -> tuple[float, float]:
+    """Read a window of x, "0-150" or two numbers.
+
+    Raises:
+        ValueError: If it is none.
+    """
+    low, high = str(value).split("-") if isinstance(value, str) else value
+    window = float(low), float(high)
+    if not all(map(isfinite, window)):
+        raise ValueError("a window has two ends")
+    return window
+
+
+WINDOW = Own("x", read_window, "a window of env steps, as 0-150")
 
 
 @dataclass(frozen=True)
@@ -76,6 +115,12 @@ class FigureKind:
     takes: frozenset[Option] = frozenset()
     needs_runs: bool = False
     """Whether runs must be named: it shows one run, not every run there is."""
+    question: str = ""
+    """What it answers, as a page asks it."""
+    own: tuple[Own, ...] = ()
+    """Options that it has beside those that several figures take."""
+    pages: tuple[str, ...] = ()
+    """Pages that offer it under *More figures*; what a page draws with widgets of its own is not listed there."""
 
     def make(self, db: Database, rows: Sequence[RunRow], options: Options = NO_OPTIONS) -> AnyFigure:
         """Draw it for these runs.
@@ -83,8 +128,31 @@ class FigureKind:
         Raises:
             ConfigError: If an option was given that would change nothing.
         """
-        _refuse_unused("figure", self.name, self.takes, options)
-        return self.draw(db, rows, options)
+        _refuse_unused("figure", self.name, frozenset({*self.takes, *(each.name for each in self.own)}), options)
+        drawn = self.draw(db, rows, options)
+        window = options.get(WINDOW.name)
+        return drawn.within(window) if isinstance(drawn, Chart) and window is not None else drawn
+
+    def read_options(self, given: Mapping[str, Any], *, on_progress: OnProgress | None = None) -> Options:
+        """Read options as a script, the command line or a notebook entry gives them, by name.
+
+        Raises:
+            ConfigError: If there is no such option, or a value cannot be read.
+        """
+        own = {each.name: each for each in self.own}
+        if strange := [name for name in given if name not in (*OPTIONS, *own)]:
+            raise ConfigError(f"A figure takes {', '.join((*OPTIONS, *own))}, got {strange[0]!r}.")
+        shared = {name: value for name, value in given.items() if name not in own}
+        values = {name: self._read(own[name], value) for name, value in given.items() if name in own}
+        return Options(**shared, own=values, on_progress=on_progress)
+
+    def _read(self, option: Own, value: Any) -> Any:
+        try:
+            return option.read(value)
+        except (AttributeError, KeyError, TypeError, ValueError) as exc:
+            raise ConfigError(
+                f"{option.name} of the figure {self.name} must be {option.about}, got {value!r}."
+            ) from exc
 
 
 @dataclass(frozen=True)
@@ -107,9 +175,20 @@ class TableKind:
         return self.tabulate(db, rows, options)
 
 
-def _refuse_unused(what: str, name: str, takes: frozenset[Option], options: Options) -> None:
+def _refuse_unused(what: str, name: str, takes: frozenset[str], options: Options) -> None:
     for given in options.given:
         if given not in takes:
-            known = ", ".join(f"--{each.replace('_', '-')}" for each in sorted(takes))
+            known = ", ".join(f"--{each.replace('_', '-')}" for each in sorted(takes & {*OPTIONS}))
             said = f"It takes {known}." if known else "It takes no option of this kind."
             raise ConfigError(f"--{given.replace('_', '-')} would change nothing in the {what} {name}. {said}")
+
+
+def one_run(figure: str, rows: Sequence[RunRow]) -> RunRow:
+    """The only run of a figure that shows one.
+
+    Raises:
+        ConfigError: If there are more.
+    """
+    if len(rows) > 1:
+        raise ConfigError(f"{figure} shows one run, got {len(rows)}.")
+    return rows[0]

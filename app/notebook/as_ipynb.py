@@ -6,7 +6,6 @@ data, drawn when the database no longer has what the figure shows.
 
 import base64
 import json
-import textwrap
 from collections.abc import Sequence
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
@@ -16,7 +15,7 @@ from app.figures.render.export import export_figure
 from app.notebook.frozen import pack
 from app.notebook.gather import Gathered, view_link
 from app.notebook.markdown import tame
-from app.notebook.recipes import IMPORTS, make_recipe
+from app.notebook.recipe import make_recipe
 from emtc_core.install import FROM_CHECKOUT
 
 Cell = dict[str, Any]
@@ -26,7 +25,10 @@ import base64
 import os
 
 try:
-{imports}
+    from app.figures.render.plotly_view import to_plotly
+    from app.notebook.frozen import thaw, unpack
+    from emtc_core.errors import EmtcError
+    from storage import open_database
 except ImportError as missing:
     print(f"{{missing}}. {install} Until then the figures are pictures, as they were frozen.")
     open_database = None
@@ -50,11 +52,11 @@ def show(recipe, frozen, image):
     if recipe is None:  # its view does not say how to rebuild it
         return to_plotly(thaw(unpack(frozen)))
     try:
-        figure = recipe(open_database(DATABASE))
+        with open_database(DATABASE) as db:
+            return recipe(db)
     except (EmtcError, LookupError, ValueError) as reason:
         print(f"As it was frozen: {{reason}}")
-        figure = thaw(unpack(frozen))
-    return to_plotly(figure)
+        return to_plotly(thaw(unpack(frozen)))
 '''
 INSTALL = f"Install EMTC Lab in this kernel with: {FROM_CHECKOUT}."
 
@@ -67,10 +69,9 @@ def to_notebook(entries: Sequence[Gathered], *, database: str, address: str | No
         database: URL of the database; a password in it is left out.
         address: Address of the app, for links to the views.
     """
-    imports = textwrap.indent(IMPORTS.rstrip(), "    ")
     cells = [
         _text("head", f"# Research notebook\n\nEvery figure is shown as it was frozen. To draw it anew: {INSTALL}"),
-        _code("setup", _SETUP.format(imports=imports, install=INSTALL, database=without_password(database))),
+        _code("setup", _SETUP.format(install=INSTALL, database=without_password(database))),
     ]
     for entry in entries:
         cells += _entry(entry, address)
@@ -108,8 +109,7 @@ def _figure(entry: Gathered, packed: str) -> list[Cell]:
     if recipe is None:
         source = f"show(None, {call}  # its view does not say how to rebuild it"
     else:
-        body = textwrap.indent("\n".join(recipe), "    ")
-        source = f"def figure_{number}(db):\n{body}\n\n\nshow(figure_{number}, {call}"
+        source = f"show(lambda db: {recipe}, {call}"
     image = base64.b64encode(export_figure(entry.figure, "png")).decode()
     output = {
         "output_type": "display_data",

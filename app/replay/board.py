@@ -10,11 +10,12 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 
 from app.figures.kinds.chart import Chart, Panel
+from app.figures.named.trajectories import NAMES
 from app.figures.render.symbols import make_printable, set_as_math
 from app.figures.theme import VIRIDIS
 from app.replay.field import Field
 from app.replay.payload import frame_sides, name_entries
-from app.replay.side import MISSING, NAMES, Side, count_actions, join_values, level_picture, level_values, show_actions
+from app.replay.side import MISSING, Side, count_actions, join_values, level_picture, level_values, show_actions
 
 _INCH = 100.0  # CSS-like pixels in an inch; sizes below are inches unless they say so
 _WIDTH = {1: 7.2, 2: 10.0}

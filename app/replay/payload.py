@@ -7,9 +7,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.figures.kinds.chart import Chart, Panel
+from app.figures.named.trajectories import NAMES
 from app.figures.theme import AGENTS, NEUTRAL, OPPONENTS, VIRIDIS
 from app.replay.packing import pack_payload
-from app.replay.side import NAMES, Side, count_actions, join_values, level_picture, level_values, show_actions
+from app.replay.side import Side, count_actions, join_values, level_picture, level_values, show_actions
 from emtc_core.envs.base import Scene
 
 MARGIN = 2.5

@@ -4,11 +4,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from app.analysis.format import number
-from app.analysis.success import name_outcome
-from app.figures.trajectory import draw_trajectory
+from app.analysis.episodes import name_episode
+from app.figures.named.trajectories import draw_episode
 from app.replay.side import Side, make_side
-from storage.models import PLAYBACKS_AT_MOST
 from storage.queries.episodes import Trajectory
 from storage.runs.rows import RunRow
 
@@ -42,14 +40,8 @@ class Replay:
 
 def make_replay(run: RunRow, trajectory: Trajectory, *, training: bool) -> Replay:
     """Get an episode ready to be drawn."""
-    kind = "Training episode"
-    if not training:
-        asked = trajectory.episode >= PLAYBACKS_AT_MOST
-        kind = f"{'Asked for' if asked else 'Evaluation'} at step {trajectory.env_step}, episode"
-    outcome = name_outcome(run.config, won=trajectory.won, episode_return=trajectory.episode_return)
-    title = f"{kind} {trajectory.episode}, {outcome}, return {number(trajectory.episode_return)}"
-    known = {name: getattr(trajectory, name) for name in ("h", "delta_mem", "beta")}
-    chart = draw_trajectory(title=title, reward=trajectory.reward, **known)
+    title = name_episode(run.config, trajectory, training=training)
+    chart = draw_episode(trajectory, title=title)
     side = make_side(run.env, run.map, states=trajectory.state, actions=trajectory.action, chart=chart, title=title)
     return Replay(run, trajectory, side, training)
 

@@ -14,6 +14,7 @@ import streamlit as st
 from numpy.typing import NDArray
 
 from app.analysis.collapse import Collapse, measure_collapse
+from app.analysis.episodes import draw_scene
 from app.analysis.outlier import Outlier, find_outlier
 from app.analysis.projections.linear import Drawn, Turn
 from app.analysis.projections.orientation import draw_plane, find_turn
@@ -22,7 +23,6 @@ from app.figures.theme import ENDED
 from app.jobs.alerts.rules import Alert
 from app.jobs.alerts.watch import list_alerts
 from app.jobs.projections import sample_rows
-from app.replay.side import draw_scene
 from app.ui import view
 from emtc_core.envs.base import Scene
 from emtc_core.envs.registry import EnvRow, list_envs

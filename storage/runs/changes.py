@@ -12,6 +12,7 @@ from sqlalchemy import Connection, insert, select, update
 
 from emtc_core.errors import RunStateError, StorageError
 from storage.engine import Database
+from storage.guards import LONGEST_NAME
 from storage.models import Run
 from storage.runs import lifecycle
 from storage.runs.lifecycle import Event, State
@@ -199,7 +200,7 @@ def new_run_values(connection: Connection, config: Mapping[str, Any], name: str 
     env, map_name, algo, seed = _describe(config)
     return {
         "id": _new_id(connection),
-        "name": name or f"{algo} {map_name} seed {seed}",
+        "name": (name or f"{algo} {map_name} seed {seed}")[:LONGEST_NAME],
         "env": env,
         "map": map_name,
         "algo": algo,

@@ -12,7 +12,7 @@ import pytest
 from app.analysis.node_quantities import QUANTITIES
 from app.figures.kinds.chart import Chart, Line, Panel
 from app.figures.kinds.cloud import Cloud
-from app.figures.live import (
+from app.figures.named.live import (
     GATE_METRICS,
     contrast_chance,
     draw_gate_dynamics,
@@ -21,11 +21,11 @@ from app.figures.live import (
     draw_outcomes,
     wilson_interval,
 )
+from app.figures.named.trajectories import draw_trajectory
 from app.figures.render.export import EXPORT_FORMATS, export_figure
 from app.figures.render.lines_view import _wrap
 from app.figures.render.matplotlib_view import to_image
 from app.figures.render.plotly_view import to_plotly
-from app.figures.trajectory import draw_trajectory
 from app.replay.packing import pack_payload
 from app.replay.payload import make_payload, visible_bounds
 from app.replay.side import Side

@@ -13,7 +13,7 @@ from app.analysis import kept_readings
 from app.analysis.judge_readings import READINGS, configure, judge_readings
 from app.analysis.readings import Reading
 from app.figures.kinds.chart import Chart
-from app.figures.readings import describe_shape, draw_readings
+from app.figures.named.gate_readings import describe_shape, draw_readings
 from emtc_core.config.resolve import config_from_stored, resolve
 from emtc_core.envs.registry import get_env_info
 from emtc_core.errors import ConfigError

@@ -15,7 +15,7 @@ from app.analysis.quantities import MU_W, RETURN, WIN_RATE, find_quantity
 from app.analysis.rates import rate_of, rate_of_curve
 from app.analysis.statistics import BOOTSTRAP_COVERS, Reading
 from app.bench.coverage import CENTERS, NORMAL, PILED, POPULATIONS, SIZES, TOLERANCE, measure_center, run
-from app.figures.live import wilson_interval
+from app.figures.named.live import wilson_interval
 from tests.app.seed_cases import make_seed
 
 SHARES = arrays(np.float64, st.tuples(st.integers(2, 10), st.integers(1, 4)), elements=st.integers(0, 16)).map(

@@ -9,8 +9,8 @@ import pytest
 from app.analysis.node_quantities import QUANTITIES
 from app.cli.main import run
 from app.figures.kinds.maps import Maps, Trace
-from app.figures.memory import draw_memory
 from app.figures.named.memories import NEIGHBORS, local_spread, make_embedding_comparison, make_strategy_divergence
+from app.figures.named.memory_map import draw_memory
 from app.notebook.frozen import freeze, thaw
 from emtc_core.errors import ConfigError
 from storage.engine import Database, open_database

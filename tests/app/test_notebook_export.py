@@ -27,7 +27,7 @@ from app.figures.kinds.chart import Chart, Line, Mark, Panel
 from app.figures.kinds.cloud import Cloud
 from app.figures.kinds.heatmap import Grid, Heatmap
 from app.figures.learning_curves import draw_comparison
-from app.figures.live import (
+from app.figures.named.live import (
     GATE_METRICS,
     TRAINING_RATES,
     draw_gate_dynamics,
@@ -35,12 +35,12 @@ from app.figures.live import (
     draw_metrics,
     draw_outcomes,
 )
-from app.figures.memory import draw_memory
+from app.figures.named.memory_map import draw_memory, draw_selection
+from app.figures.named.trajectories import draw_trajectory
+from app.figures.named.what_if import draw_what_if
 from app.figures.registry import FIGURES
-from app.figures.selection import draw_selection
+from app.figures.render.plotly_view import to_plotly
 from app.figures.theme import RED_GREEN
-from app.figures.trajectory import draw_trajectory
-from app.figures.what_if import draw_what_if
 from app.jobs.projections import sample_rows
 from app.notebook.export import export_entries
 from app.notebook.frozen import MOST_PER_LINE, MOST_POINTS, freeze, note_of, pack, thaw, unpack
@@ -360,22 +360,29 @@ def pinned_figures(db: Database, run_id: str) -> list[tuple[Chart | Cloud, int]]
     return [(figure, pin(db, figure, run_id, **rest)) for figure, rest in figures]
 
 
-def run_cells(content: bytes, monkeypatch: pytest.MonkeyPatch, url: str) -> dict:
+def run_cells(content: bytes, monkeypatch: pytest.MonkeyPatch, url: str) -> list:
+    """Run the notebook; return what each cell that shows a figure shows."""
     monkeypatch.setenv("EMTC_DB", url)
     names: dict = {"__name__": "__main__"}
+    shown = []
     for source in code_cells(content):
-        exec(compile(source, "cell", "exec"), names)
-    return names
+        if source.startswith("show("):
+            shown.append(eval(compile(source, "cell", "eval"), names))
+        else:
+            exec(compile(source, "cell", "exec"), names)
+    return shown
 
 
 def test_the_cells_rebuild_every_figure_from_the_database(seeded, monkeypatch, capsys) -> None:
     db, run_id = seeded
     figures = pinned_figures(db, run_id)
     content = export_entries(db, [made for _, made in figures], "ipynb")
-    names = run_cells(content, monkeypatch, db.url)
+    shown = run_cells(content, monkeypatch, db.url)
     assert capsys.readouterr().out == "", "no figure fell back to what was frozen"
-    for figure, made in figures:
-        assert_same(names[f"figure_{made}"](db), figure)
+    calls = [source for source in code_cells(content) if source.startswith("show(")]
+    assert all(source.startswith("show(lambda db: db.figure(") for source in calls)
+    for (figure, _), drawn in zip(figures, shown, strict=True):
+        assert drawn.to_json() == to_plotly(figure).to_json()
 
 
 def test_the_cells_fall_back_to_the_frozen_figures(tmp_path: Path, monkeypatch, capsys) -> None:
@@ -451,8 +458,8 @@ def test_what_a_stranger_stored_in_a_view_never_becomes_code(seeded, monkeypatch
         view | {"figure": evil},
     ]
     ids = [create_entry(db, title="x", figure=freeze(make_chart(5)), view=each) for each in [view, *others]]
-    names = run_cells(export_entries(db, ids, "ipynb"), monkeypatch, db.url)
-    assert {f"frozen_{made}" for made in ids} <= names.keys(), "every cell came to its end"
+    shown = run_cells(export_entries(db, ids, "ipynb"), monkeypatch, db.url)
+    assert len(shown) == len(ids), "every cell came to its end"
 
 
 def test_a_password_does_not_travel_with_the_notebook() -> None:

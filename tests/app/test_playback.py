@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from app.figures.trajectory import draw_trajectory
+from app.figures.named.trajectories import draw_trajectory
 from app.replay import side as sides_module
 from app.replay.drawing import MOST_FRAMES, to_gif, to_svg
 from app.replay.files import read_replays

@@ -14,7 +14,7 @@ from app.analysis.projections.linear import draw_pca
 from app.analysis.selection import Choice, describe, list_nodes
 from app.figures.kinds.cloud import scale_ends
 from app.figures.named.memories import REGION_NODES, find_contrast
-from app.figures.selection import draw_selection
+from app.figures.named.memory_map import draw_selection
 from emtc_core.errors import ConfigError
 from storage.engine import open_database
 from storage.queries.episodes import get_trajectory, list_episodes

@@ -23,7 +23,7 @@ from app.analysis.what_if import (
     tabulate,
     tau_of,
 )
-from app.figures.what_if import draw_what_if
+from app.figures.named.what_if import draw_what_if
 from emtc_core.config.gate import GateConfig, IncentiveConfig
 from emtc_core.config.memory import MemoryConfig
 from emtc_core.errors import ConfigError

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from app.figures.assets import read_script
-from app.figures.trajectory import draw_trajectory
+from app.figures.named.trajectories import draw_trajectory
 from app.replay.frames import moment_at
 from app.replay.offline import make_page
 from app.replay.payload import make_payload

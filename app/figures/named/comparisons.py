@@ -195,5 +195,5 @@ def _read(db: Database, rows: Sequence[RunRow], options: Options) -> Comparison:
     return read_study(db, rows, include_unfinished=options.include_unfinished, quantity=options.rated)
 
 
-FIGURES = (FigureKind("performance-profile", _profiles, _TAKES),)
+FIGURES = (FigureKind("performance-profile", _profiles, _TAKES, question="Which share of the runs ends above x?"),)
 TABLES = (TableKind("comparisons", _tests, _TAKES),)

@@ -8,12 +8,12 @@ from numpy.typing import NDArray
 from app.analysis.projections.snapshots import project_snapshot, sample_rows
 from app.figures.figure import FigureKind, Options
 from app.figures.kinds.maps import Maps, Trace
-from app.figures.memory import draw_memory
+from app.figures.named.memory_map import draw_memory, last_snapshot
 from app.figures.theme import DELTA_MEM, WIN_RATE
 from emtc_core.errors import ConfigError
 from storage.engine import Database
 from storage.queries.episodes import Trajectory, get_trajectory, list_episodes
-from storage.queries.memory import Snapshot, get_snapshot, list_snapshots
+from storage.queries.memory import Snapshot
 from storage.runs.rows import RunRow
 
 SHOWN = 20_000
@@ -29,7 +29,7 @@ def make_embedding_comparison(db: Database, rows: Sequence[RunRow], *, method: s
         raise ConfigError(f"embedding-comparison shows two or three runs, got {len(rows)}. Name them as RUN RUN.")
     panels, said = [], []
     for row in rows:
-        snapshot = _last_snapshot(db, row)
+        snapshot = last_snapshot(db, row)
         shown = sample_rows(snapshot, n=SHOWN, seed=0)
         name = f"{row.config['embed']['type']}, {row.map} ({row.id})"
         said.append(f"{name}: {len(shown)} of {snapshot.size} nodes, local spread {local_spread(snapshot, shown):.2f}")
@@ -78,7 +78,7 @@ def make_strategy_divergence(
     """
     if len(rows) != 1:
         raise ConfigError(f"strategy-divergence shows one run, got {len(rows)}.")
-    snapshot = _last_snapshot(db, rows[0])
+    snapshot = last_snapshot(db, rows[0])
     good, bad = (get_trajectory(db, rows[0].id, n) for n in episodes or _best_and_worst(db, snapshot))
     shown = sample_rows(snapshot, n=SHOWN, seed=0)
     every_node = project_snapshot(db, snapshot.id, method=method, n=SHOWN).coordinates
@@ -127,7 +127,7 @@ def best_and_worst(db: Database, row: RunRow) -> tuple[int, int]:
     Raises:
         ConfigError: If the run has no snapshot, or fewer than two episodes before it.
     """
-    return _best_and_worst(db, _last_snapshot(db, row))
+    return _best_and_worst(db, last_snapshot(db, row))
 
 
 def _best_and_worst(db: Database, snapshot: Snapshot) -> tuple[int, int]:
@@ -168,13 +168,6 @@ def find_contrast(db: Database, snapshot: Snapshot, episode: Trajectory) -> int:
     return int(ends[apart.index(max(apart))]["episode"])
 
 
-def _last_snapshot(db: Database, row: RunRow) -> Snapshot:
-    snapshots = list_snapshots(db, row.id)
-    if snapshots.empty:
-        raise ConfigError(f"Run {row.id} has no snapshot of a memory. Choose a run of an EMTC or EMU algorithm.")
-    return get_snapshot(db, int(snapshots["id"].iloc[-1]))
-
-
 def _embedding_comparison(db: Database, rows: Sequence[RunRow], options: Options) -> Maps:
     return make_embedding_comparison(db, rows, method=options.method or "tsne")
 
@@ -184,6 +177,12 @@ def _strategy_divergence(db: Database, rows: Sequence[RunRow], options: Options)
 
 
 FIGURES = (
-    FigureKind("embedding-comparison", _embedding_comparison, frozenset({"method"}), needs_runs=True),
-    FigureKind("strategy-divergence", _strategy_divergence, frozenset({"method", "episodes"}), needs_runs=True),
-)
+    FigureKind(
+        "embedding-comparison", _embedding_comparison, frozenset({"method"}), needs_runs=True, pages=("compare",),
+        question="Which embedder tells returns apart?",
+    ),
+    FigureKind(
+        "strategy-divergence", _strategy_divergence, frozenset({"method", "episodes"}), needs_runs=True,
+        pages=("memory",), question="Where do a good and a bad strategy part?",
+    ),
+)  # fmt: skip

@@ -239,8 +239,8 @@ def _chart(
 
 
 FIGURES = (
-    FigureKind("lambda-heatmap", _lambda_heatmap, _NO_BAND),
-    FigureKind("tau-study", _tau_study, OVER_SEEDS),
-    FigureKind("mu-w-by-delta", _mu_w_by_delta, AT_THE_END),
-    FigureKind("augmentation", _augmentation, _NO_BAND),
+    FigureKind("lambda-heatmap", _lambda_heatmap, _NO_BAND, question="Which weights of the two losses are best?"),
+    FigureKind("tau-study", _tau_study, OVER_SEEDS, question="Which gate temperature is best?"),
+    FigureKind("mu-w-by-delta", _mu_w_by_delta, AT_THE_END, question="How do embedders fare at each merge radius?"),
+    FigureKind("augmentation", _augmentation, _NO_BAND, question="Which masking and noise are best?"),
 )

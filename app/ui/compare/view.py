@@ -21,7 +21,7 @@ from app.figures.named.comparisons import draw_profiles, tabulate_tests
 from app.ui import messages, state, view
 from app.ui.compare import legend, run_table
 from app.ui.compared import Compared, decided_by_return, read_compared, read_finals, shared_metrics
-from app.ui.widgets import curves, export, pin, result_table
+from app.ui.widgets import any_figure, curves, export, pin, result_table
 from storage.runs.rows import RunRow
 
 _PANEL = 260
@@ -63,6 +63,7 @@ def show(run_ids: list[str]) -> None:
         _published(compared, reading, final, unfinished=unfinished)
     with runs, messages.guarded():
         run_table.show(compared)
+    any_figure.show_more("compare", list(compared.rows.values()))
 
 
 def _controls(run_ids: list[str]) -> tuple[Quantity, Reading, bool, bool]:

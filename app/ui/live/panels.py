@@ -15,7 +15,7 @@ import streamlit as st
 from app.analysis.format import aware, count, duration, escape_markdown, number, percent
 from app.analysis.success import SUCCESS_RATE, success_threshold
 from app.figures.kinds.chart import Chart, Mark
-from app.figures.live import (
+from app.figures.named.live import (
     GATE_METRICS,
     TRAINING_RATES,
     contrast_chance,

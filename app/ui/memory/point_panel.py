@@ -10,7 +10,7 @@ import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
 from app.analysis.format import count, escape_markdown, number
-from app.figures.trajectory import draw_trajectory
+from app.figures.named.trajectories import draw_trajectory
 from app.ui import data, messages, state, view
 from app.ui.memory import atlas, listener, traces
 from app.ui.memory.snapshot_map import Shown

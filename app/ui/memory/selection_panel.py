@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from app.analysis.format import count, escape_markdown, number, percent
 from app.analysis.neighborhoods import neighbor_agreement
 from app.analysis.selection import Choice, describe, has_place, list_nodes
-from app.figures.selection import draw_selection
+from app.figures.named.memory_map import draw_selection
 from app.ui.memory import listener, snapshot_map, what_if
 from app.ui.memory.snapshot_map import Shown
 from app.ui.widgets import curves, pin

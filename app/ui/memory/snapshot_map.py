@@ -15,7 +15,7 @@ from app.analysis.projections.methods import BACKGROUND, SMALLEST
 from app.analysis.projections.snapshots import MOST_LANDMARKS, projection_params, start_of
 from app.analysis.selection import Choice, read_numbers
 from app.figures.kinds.cloud import Cloud
-from app.figures.memory import draw_memory
+from app.figures.named.memory_map import draw_memory
 from app.figures.theme import ENDED
 from app.ui import data, in_url, messages, state
 from app.ui.memory import atlas, projection_job

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from app.analysis.format import count, escape_markdown, number, percent
 from app.analysis.what_if import Answer, Lookup, Question, Rules, Stream, Successor, answer, read_rules, tabulate
-from app.figures.what_if import draw_what_if
+from app.figures.named.what_if import draw_what_if
 from app.ui import data, in_url, messages
 from app.ui.widgets import curves, pin, result_table
 from storage.queries.memory import Snapshot

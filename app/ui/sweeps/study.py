@@ -9,13 +9,10 @@ from app.analysis.format import escape_markdown
 from app.analysis.published import PublishedStudy, find_published
 from app.analysis.tables import TABLE_FORMATS, TABLE_MIME, TABLE_SUFFIX, TableFormat, export_table
 from app.figures.kinds import AnyFigure
-from app.figures.kinds.chart import Chart
 from app.figures.registry import FIGURES, TABLES
-from app.figures.render.plotly_view import to_plotly
-from app.figures.theme import Mode
 from app.ui import data, messages
 from app.ui.sweeps import select_by_id
-from app.ui.widgets import curves, pin, result_table
+from app.ui.widgets import any_figure, pin, result_table
 from storage.queries.sweeps import Sweep
 from storage.runs.rows import RunRow
 
@@ -52,6 +49,7 @@ def show(sweep: Sweep) -> None:
         if study in _TABLES:
             _table(TABLES[_TABLES[study]].make(data.database(), runs), key=f"sweep-{study}")
     _published(find_published(study, str(sweep.plan.get("file", {}).get("env", ""))), sweep)
+    any_figure.show_more("sweeps", runs)
 
 
 def _draw(figure: AnyFigure, sweep: Sweep, runs: Sequence[RunRow]) -> None:
@@ -59,13 +57,7 @@ def _draw(figure: AnyFigure, sweep: Sweep, runs: Sequence[RunRow]) -> None:
     with st.container(horizontal=True, horizontal_alignment="distribute", vertical_alignment="bottom"):
         st.markdown(f"#### {escape_markdown(figure.title)}")
         pin.show_with_export(figure, key=key, stem=sweep.id, page="sweeps", run=runs)
-    if isinstance(figure, Chart):
-        curves.show(figure, key=key, panel_height=190, x_name=_X_NAMES.get(figure.name, "env step"))
-    else:
-        mode: Mode = "dark" if st.context.theme.type == "dark" else "light"
-        drawn = to_plotly(figure, mode=mode).update_layout(title=None, margin={"t": 40})
-        st.plotly_chart(drawn, key=key, theme=None, config={"displayModeBar": False})
-    st.caption(escape_markdown(figure.caption))
+    any_figure.show(figure, key=key, x_name=_X_NAMES.get(figure.name, ""))
 
 
 def _table(frame: pd.DataFrame, *, key: str) -> None:

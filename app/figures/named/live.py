@@ -1,4 +1,7 @@
-"""The curves of one run: the gate at work, outcomes, learning and speed. Frames in, Charts out."""
+"""The curves of one run: the gate at work, outcomes, learning and speed.
+
+Live draws them from what it has followed so far, everything else from the database.
+"""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -8,10 +11,17 @@ import numpy as np
 import pandas as pd
 
 from app.analysis.intervals import score_interval
-from app.analysis.success import SUCCESS_RATE, name_success
+from app.analysis.success import SUCCESS_RATE, name_success, success_threshold
+from app.figures.figure import WINDOW, FigureKind, Options, Own, one_run
 from app.figures.kinds.chart import Chart, Line, Mark, Panel, Values, column
 from app.figures.theme import BETA, DELTA_MEM, H_VALUE, LOSS, OKABE_ITO, RETURN, SPEED, TAU, WIN_RATE
+from emtc_core.errors import ConfigError
 from emtc_core.metrics import METRICS
+from storage.engine import Database
+from storage.queries.curves import evaluations, metric, training_episodes
+from storage.queries.gate import gate_stats
+from storage.queries.runs import list_resumes
+from storage.runs.rows import RunRow
 
 X_LABEL = "training env steps"
 _EVALUATION = ("env_step", "episodes", "wins", "win_rate", "return_mean", "distinct", "robust_win_rate")
@@ -26,6 +36,10 @@ GATE_METRICS = (
 )
 """What the two charts of the gate draw beside the statistics over the memory."""
 _ACCURACY = "embedder/info_nce_accuracy"
+FIRST_METRICS = ("train/loss", "train/q_taken", _ACCURACY, "time/env_steps_per_second")
+"""What is drawn of the logged numbers where none is named."""
+EPISODE_POINTS = 1000
+"""Of the training episodes."""
 _FRACTION = (-0.03, 1.03)
 _DASHED = (6, 4)
 
@@ -189,7 +203,7 @@ def draw_outcomes(
     described = f"{title[0].upper()}{title[1:]} and return over training env steps. " + (
         f"Latest evaluation: {title} {last[0]}, return {last[1]}." if last else "No evaluation yet."
     )
-    chart = Chart("learning-curves", f"Learning curve of {run}", X_LABEL, panels, caption, described, marks)
+    chart = Chart("outcomes", f"Learning curve of {run}", X_LABEL, panels, caption, described, marks)
     return replace(chart, subtitle="one run; mean over the greedy episodes of each evaluation, band: 95 % (Wilson)")
 
 
@@ -286,3 +300,69 @@ def _last(frame: pd.DataFrame, names: Sequence[str]) -> list[str] | None:
     if not len(frame):
         return None
     return [f"{float(frame[name].iloc[-1]):.3g}" if pd.notna(frame[name].iloc[-1]) else "none" for name in names]
+
+
+def read_marks(db: Database, run: RunRow) -> tuple[Mark, ...]:
+    """Where a run was resumed."""
+    return tuple(Mark(step, "resumed") for step in list_resumes(db, run.id)["env_step"])
+
+
+def _gate_dynamics(db: Database, rows: Sequence[RunRow], options: Options) -> Chart:
+    run = one_run("gate-dynamics", rows)
+    stats = gate_stats(db, run.id)
+    if stats.empty:
+        raise ConfigError(f"Run {run.id} ({run.algo}) has no gate statistics. Choose a run of an EMTC algorithm.")
+    marks = read_marks(db, run)
+    return draw_gate_dynamics(stats, metric(db, run.id, GATE_METRICS), run=run.name, marks=marks)
+
+
+def _gate_effect(db: Database, rows: Sequence[RunRow], options: Options) -> Chart:
+    run = one_run("gate-effect", rows)
+    drawn = draw_gate_effect(metric(db, run.id, GATE_METRICS), run=run.name, marks=read_marks(db, run))
+    if drawn.is_empty:
+        raise ConfigError(f"Run {run.id} ({run.algo}) logged nothing of what its gate did. Choose another.")
+    return drawn
+
+
+def _outcomes(db: Database, rows: Sequence[RunRow], options: Options) -> Chart:
+    run = one_run("outcomes", rows)
+    return draw_outcomes(
+        evaluations(db, run.id),
+        training_episodes(db, run.id, points=EPISODE_POINTS),
+        run=run.name,
+        marks=read_marks(db, run),
+        threshold=success_threshold(run.config),
+        metrics=metric(db, run.id, [*TRAINING_RATES, SUCCESS_RATE]),
+    )
+
+
+def _metrics(db: Database, rows: Sequence[RunRow], options: Options) -> Chart:
+    run, names = one_run("metrics", rows), options.get("metrics", FIRST_METRICS)
+    logged = metric(db, run.id, names)
+    marks, chance = read_marks(db, run), contrast_chance(run.config)
+    return draw_metrics(logged, names, run=run.name, marks=marks, chance=chance)
+
+
+def _read_metrics(value: Any) -> list[str]:
+    names = value.split(",") if isinstance(value, str) else [str(each) for each in value]
+    if strange := [each for each in names if each not in METRICS]:
+        raise ValueError(strange)
+    return names
+
+
+FIGURES = (
+    FigureKind(
+        "gate-dynamics", _gate_dynamics, needs_runs=True, own=(WINDOW,),
+        question="How does the gate judge, over training?",
+    ),
+    FigureKind(
+        "gate-effect", _gate_effect, needs_runs=True, own=(WINDOW,),
+        question="What do gate and memory do to the incentive?",
+    ),
+    FigureKind("outcomes", _outcomes, needs_runs=True, own=(WINDOW,), question="What came of one run's training?"),
+    FigureKind(
+        "metrics", _metrics, needs_runs=True,
+        own=(WINDOW, Own("metrics", _read_metrics, "names of metrics, with commas between them")),
+        question="How do the logged numbers of one run develop?",
+    ),
+)  # fmt: skip

@@ -1,10 +1,27 @@
 """What a gate did beside what it would have done: sorted Δ_mem and β, recorded and recomputed."""
 
+from collections.abc import Mapping, Sequence
+from typing import Any, get_args
+
 import numpy as np
 
-from app.analysis.what_if import Answer, Compared
+from app.analysis.what_if import (
+    Answer,
+    Compared,
+    Lookup,
+    Question,
+    Successor,
+    answer,
+    merge_nodes,
+    read_rules,
+    read_stream,
+)
+from app.figures.figure import FigureKind, Options, Own, one_run
 from app.figures.kinds.chart import Chart, Line, Panel, Values
+from app.figures.named.memory_map import PLACES, chosen_snapshot, place_nodes, read_choice
 from app.figures.theme import BETA, DELTA_MEM
+from storage.engine import Database
+from storage.runs.rows import RunRow
 
 X_LABEL = "share of the transitions or links, least consistent first [%]"
 POINTS = 400
@@ -67,3 +84,54 @@ def _reach(each: Compared) -> float:
         if len(judged.beta):
             shares.append(float((judged.beta < 1 - _NEGLIGIBLE).mean()))
     return max(shares)
+
+
+def _what_if(db: Database, rows: Sequence[RunRow], options: Options) -> Chart:
+    run = one_run("what-if", rows)
+    snapshot = chosen_snapshot(db, run, options)
+    rules = read_rules(run.config)
+    question = options.get("question") or read_question(options.own)
+    stream = read_stream(db, run.id, rules, until=snapshot.env_step)
+    factor = question.delta_factor
+    merged = None if factor is None else merge_nodes(snapshot, rules, factor)
+    chosen = None
+    if choice := read_choice(options):
+        chosen = np.flatnonzero(choice.mask(snapshot, place_nodes(db, snapshot, options).coordinates))
+    found = answer(snapshot, stream, rules, question, merged=merged, rows=chosen)
+    return draw_what_if(found, run=run.name, env_step=snapshot.env_step)
+
+
+def read_question(given: Mapping[str, Any]) -> Question:
+    """Read a question from its parts; what is not given is as it was."""
+
+    def number(name: str) -> float | None:
+        value = given.get(name)
+        return None if value is None else float(value)
+
+    return Question(
+        tau_factor=float(given.get("tau_factor", 1.0)),
+        tau_fixed=number("tau_fixed"),
+        delta_factor=number("delta_factor"),
+        lookup=next(each for each in get_args(Lookup) if each == given.get("lookup", "nearest")),
+        successor=next(each for each in get_args(Successor) if each == given.get("successor", "nn")),
+    )
+
+
+def _one_of(*names: str) -> Any:
+    return lambda value: names[names.index(value)]
+
+
+_QUESTION = (
+    Own("question", read_question, "its parts by name"),
+    Own("tau_factor", float, "a factor of every recorded τ"),
+    Own("tau_fixed", float, "one τ in place of the recorded ones [return]"),
+    Own("delta_factor", float, "a factor of the run's δ, by which nodes merge anew"),
+    Own("lookup", _one_of(*get_args(Lookup)), "nearest or written"),
+    Own("successor", _one_of(*get_args(Successor)), "nn or link"),
+)
+FIGURES = (
+    FigureKind(
+        "what-if", _what_if, frozenset({"method"}), needs_runs=True, own=(*PLACES, *_QUESTION),
+        question="What would the gate have done with another τ, δ or lookup rule?",
+    ),
+)  # fmt: skip

@@ -1,0 +1,105 @@
+"""A figure is written in one file: then it is on its page, in the command line, in notebooks, in the door."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from streamlit.testing.v1 import AppTest
+
+from app.cli.main import run
+from app.figures.figure import FigureKind, Own
+from app.figures.kinds.chart import Chart, Line, Panel
+from app.figures.registry import FIGURES, find_figure
+from app.notebook.export import export_entries
+from app.notebook.frozen import freeze
+from app.notebook.view import make_view
+from storage import open_database as open_door
+from storage.engine import Database, open_database
+from storage.notebook import create_entry
+from storage.runs.rows import find_run
+from tests.pages.seed import seed_run
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def draw_toy(db, rows, options) -> Chart:
+    """A figure as one file has it: data, drawing, an option of its own."""
+    steps = np.array([0.0, 1.0])
+    line = Line("toy", "#0072B2", steps, steps * options.get("slope", 1.0))
+    panel = Panel(", ".join(row.name for row in rows), "steps", (line,))
+    return Chart("toy", "A toy", "env steps", (panel,), "What a toy shows.", "A toy.")
+
+
+TOY = FigureKind(
+    "toy", draw_toy, needs_runs=True, question="What does a toy show?", pages=("compare", "live"),
+    own=(Own("slope", float, "a number"),),
+)  # fmt: skip
+
+
+@pytest.fixture
+def seeded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Database, str]:
+    monkeypatch.setitem(FIGURES, "toy", TOY)
+    db = open_database(f"sqlite:///{tmp_path / 'x.db'}")
+    monkeypatch.setenv("EMTC_DB", db.url)
+    return db, seed_run(db)
+
+
+def test_the_command_line_has_it(seeded, tmp_path: Path) -> None:
+    db, run_id = seeded
+    out = tmp_path / "toy.csv"
+    command = ["export", run_id, "--figure", "toy", "--set", "slope=3", "--out", str(out), "--db", db.url]
+    assert run(command) == 0
+    assert pd.read_csv(out)["value"].tolist() == [0.0, 3.0]
+
+
+def test_the_door_has_it(seeded) -> None:
+    db, run_id = seeded
+    with open_door(db.url) as door:
+        assert list(door.run(run_id).figure("toy", slope=2).data[0].y) == [0.0, 2.0]
+
+
+def test_a_notebook_draws_it_by_the_line_of_the_door(seeded) -> None:
+    db, run_id = seeded
+    row = find_run(db, run_id)
+    view = make_view(page="live", figure="toy", query={}, runs=[row], facts={"slope": 4.0})
+    figure = TOY.make(db, [row], TOY.read_options({"slope": 4.0}))
+    made = create_entry(db, title="Toy", figure=freeze(figure), view=view)
+    cells = json.loads(export_entries(db, [made], "ipynb"))["cells"]
+    (call,) = [cell["source"] for cell in cells if cell["source"].startswith("show(")]
+    assert call.startswith(f"show(lambda db: db.figure('toy', ['{run_id}'], slope=4.0), ")
+
+
+@pytest.mark.parametrize("page", ["compare", "live"])
+def test_its_pages_offer_it(seeded, page: str) -> None:
+    _, run_id = seeded
+    app = AppTest.from_file(str(ROOT / "app" / "Home.py"), default_timeout=120)
+    app.query_params.update({"run": run_id, "runs": run_id, "more_figures": "true", "more_figure": "toy"})
+    app.switch_page(f"../pages/{page}.py").run()
+    assert not app.exception
+    (chosen,) = [box for box in app.selectbox if box.label == "Question"]
+    assert chosen.options == ["Choose a question", *chosen.options[1:-1], "What does a toy show?"]
+    assert chosen.value == "toy"
+    assert "#### A toy" in [text.value for text in app.markdown]
+
+
+def test_every_figure_asks_something_and_its_name_is_that_of_the_registry() -> None:
+    assert [name for name, kind in FIGURES.items() if not kind.question.endswith("?") or name != kind.name] == []
+
+
+def test_what_only_one_figure_takes_is_refused_by_another(seeded, tmp_path: Path, capsys) -> None:
+    db, run_id = seeded
+    command = ["export", run_id, "--figure", "mu-w", "--set", "slope=3", "--out", str(tmp_path / "x.csv")]
+    assert run([*command, "--db", db.url]) == 2
+    assert "got 'slope'" in capsys.readouterr().err
+    assert find_figure("toy").read_options({"slope": "2"}).get("slope") == 2.0
+
+
+@pytest.mark.parametrize("figure", ["gate-effect", "what-if", "outcomes", "metrics"])
+def test_what_live_and_memory_draw_can_be_exported(seeded, tmp_path: Path, figure: str) -> None:
+    db, run_id = seeded
+    out = tmp_path / f"{figure}.csv"
+    given = ["--set", "tau_factor=0.5"] if figure == "what-if" else []
+    assert run(["export", run_id, "--figure", figure, *given, "--out", str(out), "--db", db.url]) == 0
+    assert len(pd.read_csv(out)) > 0
