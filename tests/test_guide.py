@@ -14,6 +14,7 @@ from app.cli.bench import BENCHMARKS, EXTRA
 from app.cli.export import GATE_READINGS
 from app.cli.main import COMMANDS, make_app
 from app.figures.registry import FIGURES, TABLES
+from app.ui import guide
 from storage.queries.tables import TABLE_NAMES
 
 ROOT = Path(__file__).parent.parent
@@ -92,6 +93,22 @@ def test_every_file_that_a_text_names_exists(file: Path) -> None:
 def test_every_page_of_the_guide_is_linked_from_the_readme() -> None:
     assert PAGES
     assert {link.partition("#")[0] for link in links_of(README)} >= {f"app/guide/{page.name}" for page in PAGES}
+
+
+def test_every_page_of_the_guide_is_shown_in_the_app() -> None:
+    assert sorted(guide.PAGES) == [page.stem for page in PAGES]
+
+
+def test_the_map_names_what_exists() -> None:
+    rows = re.findall(r"^\| (\*\*)?(`[^|]+`)[ *]*\|", README.read_text(), re.MULTILINE)
+    parent, checked = ROOT, 0
+    for bold, cell in rows:
+        names = re.findall(r"`([\w./]+)`", cell)
+        for name in names:
+            assert ((ROOT if bold else parent) / name).exists(), f"{name} in {parent.name}"
+        checked += len(names)
+        parent = ROOT / names[0] if bold else parent
+    assert checked > 30
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
