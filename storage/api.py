@@ -22,10 +22,10 @@ import pandas as pd
 
 from emtc_core.errors import StorageError
 from storage import engine
+from storage.column_types import unguarded
 from storage.engine import Database
 from storage.figures import draw_figure
 from storage.frames import Field, make_frame
-from storage.guards import unguarded
 from storage.models import Run
 from storage.queries.episodes import Trajectory, get_playback, get_trajectory
 from storage.queries.memory import get_snapshot, list_snapshots

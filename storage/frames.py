@@ -10,7 +10,8 @@ from sqlalchemy.sql import Select
 from sqlalchemy.types import Boolean, Double, Integer, TypeEngine
 
 from emtc_core.errors import StorageError
-from storage.guards import UtcDateTime, shorten, unguarded
+from storage.column_types import UtcDateTime, unguarded
+from storage.guards import shorten
 
 Statement: TypeAlias = "Select[*tuple[Any, ...]]"
 """A select of any columns."""

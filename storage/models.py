@@ -13,9 +13,9 @@ from sqlalchemy.orm import DeclarativeBase, Mapped
 from sqlalchemy.orm import mapped_column as column
 from sqlalchemy.types import JSON
 
-from storage.guards import UtcDateTime, guard_columns
+from storage.column_types import UtcDateTime, guard_columns
 
-SCHEMA_VERSION = "0007"
+SCHEMA_VERSION = "0008"
 """The newest Alembic revision; a test keeps it equal to the head of storage/migrations."""
 
 SUMMARY_STEPS = 1000
@@ -158,7 +158,7 @@ class EpisodeRow(Base):
     __table_args__ = (
         Index(
             "ix_episodes_outline",
-            *("run_id", "episode", "first_env_step", "length", "episode_return", "won", "epsilon"),
+            *("run_id", "episode", "first_env_step", "length", "episode_return", "won", "epsilon", "closed"),
         ),
     )
 
@@ -169,6 +169,7 @@ class EpisodeRow(Base):
     episode_return: Mapped[float]
     won: Mapped[bool] = column(Boolean)
     epsilon: Mapped[float] = column(doc="share of random actions")
+    closed: Mapped[int | None] = column(doc="of its transitions, how many had β < .5; NULL without a gate")
     trajectory: Mapped[bytes]
 
 

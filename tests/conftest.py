@@ -1,4 +1,8 @@
-"""What every test has: threads that sleep while they wait, examples without a deadline, and a PostgreSQL server."""
+"""What every test has: one thread that computes, examples without a deadline, and a PostgreSQL server.
+
+Each worker of pytest-xdist is a process of its own: its session fixtures, its server, its browser and its `tmp_path`
+are nobody else's, and ports are asked of the system. So nothing here depends on how many workers there are.
+"""
 
 import os
 from collections.abc import Iterator
@@ -9,8 +13,10 @@ from hypothesis import settings
 from app.bench.postgres import GIVEN, is_reachable, server
 from tests.require import require
 
-# Before anything loads OpenMP, as in the trainers that `emtc` starts.
+# Before anything loads OpenMP, as in the trainers that `emtc` starts. A core has one test at a time, and a sum over
+# two threads is another sum than over one: results must not depend on the machine's size.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 settings.register_profile("busy", deadline=None)  # a busy machine is no fault of an example
 settings.load_profile("busy")
 

@@ -1,4 +1,4 @@
-"""The recipes of the README are whole: an example of each is followed through the tree.
+"""The recipes of the guide are whole: an example of each is followed through the tree.
 
 Whoever adds a mixer, a page or a column follows a recipe. What the recipe's example touches in the tree and the
 recipe does not name is a place that will be forgotten.
@@ -19,13 +19,14 @@ from emtc_core.config.run import BACKBONES, ON_POLICY, PRESETS
 from emtc_core.learner import factory
 
 ROOT = Path(__file__).parent.parent
-README = (ROOT / "README.md").read_text()
+EXTENDING = (ROOT / "app" / "guide" / "extending.md").read_text()
 SOURCE = ("app", "emtc_core", "pages", "storage")
-CHOOSES = (
+CHOOSES = (  # these choose among what there is, or hold it against what others published
     "app/bench/*",
     "app/jobs/sweeps/templates/*",
     "emtc_core/config/presets/*",
-)  # these choose among what there is
+    "emtc_core/config/published*",
+)
 
 
 class Recipe(NamedTuple):
@@ -45,8 +46,8 @@ RECIPES = [
 
 
 def text_of(heading: str) -> str:
-    found = re.search(rf"^### {re.escape(heading)}\n(.*?)(?=^##)", README, re.MULTILINE | re.DOTALL)
-    assert found, f"README has no recipe called {heading!r}"
+    found = re.search(rf"^## {re.escape(heading)}\n(.*?)(?=^## )", EXTENDING, re.MULTILINE | re.DOTALL)
+    assert found, f"extending.md has no recipe called {heading!r}"
     return found[1]
 
 
@@ -67,7 +68,8 @@ def test_a_recipe_names_every_file_that_its_example_touches(recipe: Recipe) -> N
     touched = mentions(recipe.example)
     assert touched, f"nothing is called {recipe.example} any more: choose another example"
     forgotten = {f for f in touched if not any(fnmatch(f, p) or f.startswith(f"{p}/") for p in places)}
-    assert not forgotten, f"README, {recipe.heading!r}: {sorted(forgotten)} mention {recipe.example} and are not named"
+    told = f"{sorted(forgotten)} mention {recipe.example} and are not named"
+    assert not forgotten, f"extending.md, {recipe.heading!r}: {told}"
     assert len(touched) <= recipe.most_files, f"{recipe.heading}: {len(touched)} files, {recipe.most_files} promised"
 
 
@@ -76,7 +78,7 @@ def test_a_recipe_names_only_what_exists(heading: str) -> None:
     places = places_of(heading)
     assert places
     missing = [place for place in places if "<name>" not in place and not (ROOT / place).exists()]
-    assert not missing, f"README, {heading!r}: {missing} do not exist"
+    assert not missing, f"extending.md, {heading!r}: {missing} do not exist"
 
 
 def test_every_backbone_of_the_configuration_can_be_made() -> None:

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from app.analysis.example_study import choose_contents
 from app.analysis.format import size
 from app.cli.output import DEFAULT_DATABASE, AsJson, DatabaseUrl, print_json, say
 from app.cli.serve import become_app
@@ -27,9 +28,14 @@ BundleFile = Annotated[Path, typer.Argument(metavar="FILE", help="A bundle, as s
 def bundle(
     out: Annotated[Path, typer.Option(metavar="FILE", help="Where to, as study.emtc")],
     runs: Annotated[list[str] | None, typer.Argument(metavar="RUN…", help="Run ids or beginnings of them")] = None,
-    sweep: Annotated[str, typer.Option(metavar="SWEEP", help="The runs of a sweep, instead of RUN")] = "",
+    sweep: Annotated[
+        list[str] | None, typer.Option(metavar="SWEEP", help="The runs of a sweep, instead of RUN; may be repeated")
+    ] = None,
     thin: Annotated[bool, typer.Option("--thin", help="Curves and configurations only: a few MB at most")] = False,
     whole: Annotated[bool, typer.Option("--whole", help="States and actions of every episode, too")] = False,
+    example: Annotated[
+        bool, typer.Option("--example", help="Thin, and of one run per variant samples of its memory and episodes")
+    ] = False,
     episode: Annotated[
         list[int] | None, typer.Option("--episode", help="A training episode to take along; may be repeated")
     ] = None,
@@ -41,14 +47,18 @@ def bundle(
     Configurations, evaluations, metrics, gate statistics and the outcomes of all episodes; without --thin also every
     transition, the memory's snapshots, the evaluations' episodes and the two that strategy-divergence shows.
     """
-    if thin and whole:
-        raise typer.BadParameter("Give either --thin or --whole.")
+    if thin + whole + example > 1:
+        raise typer.BadParameter("Give one of --thin, --whole and --example.")
     if bool(runs) == bool(sweep):
         raise typer.BadParameter("Name runs, or a sweep with --sweep; list runs with: emtc runs")
     database = open_database(db, read_only=True)
     rows = _find(database, runs, sweep)
-    contents = THIN if thin else WHOLE if whole else Contents()
-    chosen = {row.id: frozenset(episode or ()) | _usual_episodes(database, row, contents) for row in rows}
+    rows = [row for row in rows if row.env_steps] if example else rows
+    contents = THIN if thin else WHOLE if whole else choose_contents(database, rows) if example else Contents()
+    chosen = {
+        row.id: frozenset(episode or ()) | _usual_episodes(database, row, contents) | contents.chosen.get(row.id, set())
+        for row in rows
+    }
     contents = replace(contents, chosen={run_id: numbers for run_id, numbers in chosen.items() if numbers})
     made = write_bundle(database, [row.id for row in rows], out, contents, made_by=f"emtc-lab {__version__}")
     if json:
@@ -90,9 +100,9 @@ def _import(file: Path, url: str, *, json: bool) -> None:
         say(f"Imported {len(ids)} run{'s' if len(ids) != 1 else ''} into {database.shown}: {', '.join(ids)}.")
 
 
-def _find(db: Database, runs: list[str] | None, sweep: str) -> list[RunRow]:
-    if sweep:
-        return sweep_runs(db, get_sweep(db, sweep).id)
+def _find(db: Database, runs: list[str] | None, sweeps: list[str] | None) -> list[RunRow]:
+    if sweeps:
+        return [row for sweep in dict.fromkeys(sweeps) for row in sweep_runs(db, get_sweep(db, sweep).id)]
     return list({row.id: row for row in (find_run(db, name) for name in runs or ())}.values())
 
 

@@ -17,6 +17,9 @@ from emtc_core.rollout.episode import Episode
 Float64s = NDArray[np.float64]
 Slots = NDArray[np.int64]
 
+CLOSED_BELOW = 0.5
+"""A gate with a smaller β counts as closed."""
+
 
 def delta_mem(reward: Any, h: Any, h_next: Any, *, gamma: float) -> Any:
     """Measure how much the memory contradicts itself over one step: |r + gamma H(s') - H(s)| (Eq. 7).

@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.nn.functional import huber_loss
 
 from emtc_core.device import send
+from emtc_core.gate.gate import CLOSED_BELOW
 from emtc_core.gate.incentive import incentive
 
 UNAVAILABLE_Q = -9_999_999.0
@@ -94,7 +95,7 @@ def gate_shares(incentive: Incentive, beta: Tensor, mask: Tensor) -> dict[str, t
     removed, offered = ((value.abs() * mask).sum() for value in (incentive.r_p - incentive.gated, incentive.r_p))
     return {
         "gate/incentive_removed": (removed, offered),
-        "gate/closed_fraction": (((beta < 0.5) * mask).sum(), mask.sum()),
+        "gate/closed_fraction": (((beta < CLOSED_BELOW) * mask).sum(), mask.sum()),
     }
 
 

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from emtc_core.config.resolve import flatten
 from emtc_core.config.run import RunConfig
 from emtc_core.envs.base import EnvInfo
-from emtc_core.gate.gate import GateVerdict, gate_coefficient
+from emtc_core.gate.gate import CLOSED_BELOW, GateVerdict, gate_coefficient
 from emtc_core.gate.temperature import Temperature
 from emtc_core.memory.memory import EpisodicMemory
 from emtc_core.memory.recall import Recall
@@ -175,7 +175,7 @@ class _Judged:
             delta_links=float(error.mean()) if len(error) else np.nan,
             beta_links=self._beta_of_links(error),
             merge_rate=merge_rate,
-            closed=float((beta < 0.5).mean()),
+            closed=float((beta < CLOSED_BELOW).mean()),
             size=size,
         )
         self.points.append(point)

@@ -125,6 +125,8 @@ def _note(study: Path) -> Path:
 def _describe(manifest: Manifest) -> dict[str, Any]:
     contents = manifest.facts.get("contents")
     kinds = [words for kind, words in _KINDS.items() if isinstance(contents, Mapping) and contents.get(kind) is True]
+    if isinstance(contents, Mapping) and isinstance(most := contents.get("sample_nodes"), int):
+        kinds.append(f"memory snapshots as samples of at most {most:,} nodes")
     return {
         "opened_at": datetime.now(UTC).isoformat(timespec="milliseconds"),
         "made_at": _fact(manifest.facts.get("made_at")),

@@ -2,8 +2,8 @@
 
 The same copy makes a bundle of one's own runs and takes a stranger's runs in: every value is looked at on its way, what
 belongs to a process or a machine (who trains, who may write, on which host, where files lie) stays behind, and so do
-hidden and archived marks. A run that was at work arrives as stopped. Notebook entries, jobs, commands and checkpoints
-are never copied.
+hidden and archived marks. A run that was at work arrives as stopped. Jobs, commands and checkpoints are never copied,
+notebook entries only into a bundle that asks for them.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,8 +16,9 @@ from sqlalchemy import Column, Connection, Table, case, insert, literal, select
 from sqlalchemy.types import Double, Integer, LargeBinary
 
 from emtc_core.errors import StorageError
+from storage.bundles.sample import sample_nodes, spread_over
+from storage.column_types import unguarded
 from storage.frames import wrong_value
-from storage.guards import unguarded
 from storage.models import Base, ProjectionRow, Run, SnapshotRow, SweepRow
 from storage.queries.episodes import THINNED
 from storage.runs.labels import MOST_TAGS
@@ -46,11 +47,18 @@ class Contents:
     """States and actions of every training episode."""
     chosen: Mapping[str, frozenset[int]] = field(default_factory=dict)
     """Run id → training episodes whose states and actions go along, whatever else stays behind."""
+    samples: Mapping[str, int] = field(default_factory=dict)
+    """Run id → how many snapshots of it go along as samples of their nodes, where `snapshots` is off."""
+    sample_nodes: int = 6_000
+    """Nodes in each of those at most."""
+    entries: bool = False
+    """The notebook's entries about these runs."""
 
     def describe(self) -> dict[str, Any]:
         """The contents as a manifest holds them."""
-        kinds = {name: bool(value) for name, value in vars(self).items() if name != "chosen"}
-        return kinds | {"episodes": {run_id: sorted(numbers) for run_id, numbers in self.chosen.items()}}
+        kinds = {name: value for name, value in vars(self).items() if isinstance(value, bool)}
+        sampled = {"sampled": dict(self.samples), "sample_nodes": self.sample_nodes} if self.samples else {}
+        return kinds | sampled | {"episodes": {run_id: sorted(numbers) for run_id, numbers in self.chosen.items()}}
 
 
 THIN: Final = Contents(snapshots=False, playbacks=False, transitions=False)
@@ -90,6 +98,10 @@ def copy_runs(
             _copy(source, target, "eval_episodes", _of_run("eval_episodes", run_id))
         if contents.snapshots:
             _copy_snapshots(source, target, run_id, renumber=renumber)
+        elif run_id in contents.samples:
+            _copy_samples(source, target, run_id, contents)
+        if contents.entries:
+            _copy(source, target, "entries", _of_run("entries", run_id))
 
 
 def _copy_sweeps(source: Connection, target: Connection, run_ids: Sequence[str]) -> None:
@@ -142,6 +154,17 @@ def _copy_snapshots(source: Connection, target: Connection, run_id: str, *, renu
             values = {str(name): value for name, value in each.items() if name not in without}
             _check_row(projections, values)
             target.execute(insert(projections), values | {"snapshot_id": new})
+
+
+def _copy_samples(source: Connection, target: Connection, run_id: str, contents: Contents) -> None:
+    asked = select(SnapshotRow.id, SnapshotRow.env_step).where(SnapshotRow.run_id == run_id)
+    rows = source.execute(asked.order_by(SnapshotRow.env_step)).all()
+    first = contents.chosen.get(run_id, _NO_EPISODES)
+    for place in spread_over([row.env_step for row in rows], contents.samples[run_id]):
+        whole = select(_table("snapshots")).where(SnapshotRow.id == rows[place].id)
+        row = sample_nodes(source.execute(whole).mappings().one(), contents.sample_nodes, first)
+        _check_row(_table("snapshots"), row)
+        target.execute(insert(SnapshotRow), row)
 
 
 def _copy(

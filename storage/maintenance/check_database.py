@@ -18,9 +18,10 @@ from sqlalchemy.engine import Dialect
 from emtc_core.errors import StorageError
 from emtc_core.install import how_to_upgrade
 from storage.blobs import measure
+from storage.column_types import is_guarded, is_identifier, unguarded
 from storage.engine import files_root_of, open_unchecked, read_safely
 from storage.files.places import why_no_place
-from storage.guards import IDENTIFIER, hide_passwords, is_guarded, is_identifier, shorten, unguarded
+from storage.guards import IDENTIFIER, hide_passwords, shorten
 from storage.migrations import upgrade
 from storage.models import Base
 from storage.private_files import find_special_files

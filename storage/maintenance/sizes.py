@@ -13,10 +13,10 @@ from sqlalchemy import ColumnElement, Connection, LargeBinary, exists, func, sel
 from sqlalchemy.orm import InstrumentedAttribute
 
 from emtc_core.errors import StorageError
+from storage.column_types import unguarded
 from storage.engine import Database, files_root
 from storage.files.places import Place, place_of
 from storage.files.remote import RemoteFile
-from storage.guards import unguarded
 from storage.models import (
     AskedEvaluation,
     EpisodeRow,

@@ -89,11 +89,11 @@ def training_episodes(db: Database, run_id: str, points: int = 2000) -> pd.DataF
     """How did the training episodes go? Of many, evenly spaced ones; the first and the last always.
 
     Returns:
-        first_env_step, episode, length, episode_return, won, epsilon.
+        first_env_step, episode, length, episode_return, won, epsilon, closed.
     """
     columns = (
         *(EpisodeRow.first_env_step, EpisodeRow.episode, EpisodeRow.length, EpisodeRow.episode_return),
-        *(EpisodeRow.won, EpisodeRow.epsilon),
+        *(EpisodeRow.won, EpisodeRow.epsilon, EpisodeRow.closed),
     )
     ends = select(func.min(EpisodeRow.episode), func.max(EpisodeRow.episode)).where(EpisodeRow.run_id == run_id)
     with db.read() as connection:

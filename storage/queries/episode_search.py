@@ -2,7 +2,7 @@
 
 1200                    the episode of this number, and the one in which env step 1,200 was made
 won, lost               by outcome
-return>5 length<40      by a number; also episode, step and epsilon, with = != < <= > >=
+return>5 length<40      by a number; also episode, step, epsilon and closed, with = != < <= > >=
 """
 
 from collections.abc import Mapping, Sequence
@@ -37,7 +37,7 @@ def find_episodes(
     """Which training episodes match? Answered from the index ix_episodes_outline.
 
     Returns:
-        episode, first_env_step, length, episode_return, won, epsilon.
+        episode, first_env_step, length, episode_return, won, epsilon, closed.
 
     Raises:
         ConfigError: If the search is none.
@@ -48,6 +48,7 @@ def find_episodes(
         "length": EpisodeRow.length,
         "return": EpisodeRow.episode_return,
         "epsilon": EpisodeRow.epsilon,
+        "closed": EpisodeRow.closed,
     }
 
     def is_number(number: int) -> Sql:

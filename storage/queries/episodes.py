@@ -27,7 +27,7 @@ THINNED = pack({})
 """What stands where a trajectory was thinned away: the blob of no array."""
 OUTLINE = (
     *(EpisodeRow.episode, EpisodeRow.first_env_step, EpisodeRow.length),
-    *(EpisodeRow.episode_return, EpisodeRow.won, EpisodeRow.epsilon),
+    *(EpisodeRow.episode_return, EpisodeRow.won, EpisodeRow.epsilon, EpisodeRow.closed),
 )
 """What is told of a training episode in a list."""
 Order = Literal["episode", "-episode", "episode_return", "-episode_return", "length", "-length"]
@@ -159,7 +159,7 @@ def list_episodes(db: Database, run_id: str, order_by: Order = "-episode", limit
     """Which training episodes are there? A leading minus sorts downwards.
 
     Returns:
-        episode, first_env_step, length, episode_return, won, epsilon.
+        episode, first_env_step, length, episode_return, won, epsilon, closed.
     """
     column = getattr(EpisodeRow, order_by.removeprefix("-"))
     order = column.desc() if order_by.startswith("-") else column

@@ -1,5 +1,7 @@
 """What does the gate do? Statistics over the memory, and the verdicts on the transitions themselves."""
 
+from collections.abc import Sequence
+
 import pandas as pd
 from sqlalchemy import ColumnElement, Connection, func, select
 from sqlalchemy.orm import InstrumentedAttribute
@@ -7,7 +9,7 @@ from sqlalchemy.types import BigInteger, Double
 
 from storage.engine import Database
 from storage.frames import Statement, read_frame
-from storage.models import SUMMARY_STEPS, GateStats, Run, Transition, TransitionSummary
+from storage.models import SUMMARY_STEPS, EpisodeRow, GateStats, Run, Transition, TransitionSummary
 
 _EXACT_STEPS = 40_000  # ranges up to this long are read from the transitions themselves
 
@@ -122,3 +124,55 @@ def _from_summary(run_id: str, first: int, last: int, points: int) -> Statement:
         .group_by(group)
         .order_by(group)
     )
+
+
+def gate_parts(db: Database, run_ids: Sequence[str], parts: int = 10) -> pd.DataFrame:
+    """How did the gate judge what was collected in each part of the training that was asked for?
+
+    Returns:
+        run_id, part (0 for the first), delta_mem, beta: means over the transitions, of sums over 1,000 of them.
+    """
+    table = TransitionSummary
+    part = (table.bucket * SUMMARY_STEPS * parts) // Run.target_steps
+    statement = (
+        select(
+            table.run_id,
+            part.label("part"),
+            _ratio(table.delta_mem_sum, table.delta_mem_n).label("delta_mem"),
+            _ratio(table.beta_sum, table.beta_n).label("beta"),
+        )
+        .join(Run, Run.id == table.run_id)
+        .where(table.run_id.in_(run_ids), part < parts)
+        .group_by(table.run_id, part)
+        .order_by(table.run_id, part)
+    )
+    with db.read() as connection:
+        return read_frame(connection, statement)
+
+
+def closed_by_outcome(db: Database, run_ids: Sequence[str]) -> pd.DataFrame:
+    """On which transitions did the gate close, of won and of lost training episodes from the first win on?
+
+    Returns:
+        run_id, won, steps, closed: transitions, and those of them with β below .5; no row of a run without a gate.
+    """
+    first = (
+        select(EpisodeRow.run_id, func.min(EpisodeRow.episode).label("episode"))
+        .where(EpisodeRow.won.is_(True))
+        .group_by(EpisodeRow.run_id)
+        .subquery()
+    )
+    statement = (
+        select(
+            EpisodeRow.run_id,
+            EpisodeRow.won,
+            func.sum(EpisodeRow.length, type_=BigInteger()).label("steps"),
+            func.sum(EpisodeRow.closed, type_=BigInteger()).label("closed"),
+        )
+        .join(first, (first.c.run_id == EpisodeRow.run_id) & (first.c.episode <= EpisodeRow.episode))
+        .where(EpisodeRow.run_id.in_(run_ids), EpisodeRow.closed.is_not(None))
+        .group_by(EpisodeRow.run_id, EpisodeRow.won)
+        .order_by(EpisodeRow.run_id, EpisodeRow.won)
+    )
+    with db.read() as connection:
+        return read_frame(connection, statement)

@@ -18,7 +18,7 @@ from storage.frames import Statement, read_frame
 from storage.models import EpisodeRow, ProjectionRow, SnapshotRow
 from storage.queries.episodes import Trajectory, get_trajectory
 
-_FORMS = {
+SNAPSHOT_FORMS = {
     **dict.fromkeys(("slot", "n_call", "n_xi", "t", "idx_next", "episode"), "i1"),
     **dict.fromkeys(("H", "reward", "delta_mem", "beta"), "f1"),
     "embedding": "f2",
@@ -145,7 +145,8 @@ def get_snapshot(db: Database, snapshot_id: int) -> Snapshot:
         began = connection.execute(
             select(EpisodeRow.episode, EpisodeRow.first_env_step).where(EpisodeRow.run_id == row.run_id)
         ).all()
-    columns: dict[str, NDArray[Any]] = {name: unpack_one(row._mapping[name], form) for name, form in _FORMS.items()}
+    forms = SNAPSHOT_FORMS.items()
+    columns: dict[str, NDArray[Any]] = {name: unpack_one(row._mapping[name], form) for name, form in forms}
     states = unpack_as(row.state, {"state_rows": "i1", "state": "f2"})
     _check_lengths(snapshot_id, row.size, columns, states)
     columns["h"] = columns.pop("H")
@@ -165,7 +166,7 @@ def get_nodes(db: Database, snapshot_id: int) -> Nodes:
         row = connection.execute(asked).one_or_none()
     if row is None:
         raise StorageError(f"There is no snapshot {snapshot_id}.")
-    columns: dict[str, NDArray[Any]] = {name: unpack_one(row._mapping[name], _FORMS[name]) for name in names}
+    columns: dict[str, NDArray[Any]] = {name: unpack_one(row._mapping[name], SNAPSHOT_FORMS[name]) for name in names}
     if len({len(column) for column in columns.values()}) > 1 or columns["embedding"].shape[1] != EMBED_DIM:
         raise StorageError(f"Snapshot {snapshot_id} is damaged: its columns are not of one length.")
     return Nodes(snapshot_id, **columns)

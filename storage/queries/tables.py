@@ -14,9 +14,9 @@ from sqlalchemy import Column, Table, func, select, tuple_
 from sqlalchemy.types import Boolean, Double, Integer, LargeBinary
 
 from emtc_core.errors import ConfigError, StorageError
+from storage.column_types import unguarded
 from storage.engine import Database
 from storage.frames import Field, make_frame, wrong_value
-from storage.guards import unguarded
 from storage.models import Base, EpisodeRow, Evaluation, GateStats, MetricRow, Run, Transition
 from storage.queries.gate import has_transitions
 

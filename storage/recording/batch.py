@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from emtc_core.gate.gate import CLOSED_BELOW
 from emtc_core.recorder import (
     AskedRecord,
     EpisodeRecord,
@@ -108,7 +109,8 @@ def _add_episodes(batch: Batch, run_id: str, episodes: Sequence[EpisodeRecord]) 
 
 def _episode_row(run_id: str, record: EpisodeRecord) -> tuple[Any, ...]:
     outline = (record.episode, record.first_env_step, record.length, _finite(record.episode_return))
-    return (run_id, *outline, bool(record.won), float(record.epsilon), _pack_trajectory(record, record.slots))
+    closed = None if record.beta is None else int((record.beta < CLOSED_BELOW).sum())
+    return (run_id, *outline, bool(record.won), float(record.epsilon), closed, _pack_trajectory(record, record.slots))
 
 
 def _pack_trajectory(record: EpisodeRecord | PlaybackRecord, slots: NDArray[np.integer[Any]] | None = None) -> bytes:

@@ -5,7 +5,7 @@ from typing import Any, Final
 
 from sqlalchemy import Column, LargeBinary
 
-from storage.guards import unguarded
+from storage.column_types import unguarded
 from storage.models import Base
 
 EXAMPLES: Final[dict[str, str]] = {

@@ -6,13 +6,17 @@ from pathlib import Path
 
 import pytest
 
+from app.analysis import example_study
+from app.analysis.example_study import SNAPSHOTS, choose_episodes
 from app.cli.main import run
 from app.figures import registry
 from app.figures.render.plotly_view import to_plotly
 from app.notebook.frozen import freeze
-from emtc_core.errors import EmtcError
+from emtc_core.errors import EmtcError, StorageError
 from storage.bundles.bundle_cache import cache_bundle
 from storage.engine import Database, open_database
+from storage.queries.episodes import get_trajectory, list_episodes
+from storage.queries.memory import list_snapshots
 from storage.runs.rows import find_run
 from tests.pages.seed import seed_run
 
@@ -129,3 +133,32 @@ def test_unusable_arguments_write_nothing(seeded, tmp_path: Path, capsys, monkey
     assert run([*given, "--db", db.url]) == 2
     assert words in capsys.readouterr().err
     assert list((tmp_path / "here").iterdir()) == []
+
+
+def test_an_example_holds_samples_and_the_episodes_of_one_run_per_variant(
+    seeded, tmp_path: Path, capsys, monkeypatch
+) -> None:
+    monkeypatch.setattr(example_study, "EPISODES", 3)
+    db, run_id = seeded
+    out = tmp_path / "example.emtc"
+    assert run(["bundle", run_id, "--example", "--out", str(out), "--db", db.url]) == 0
+    there = open_database(unpack(out, capsys), read_only=True)
+    won = list_episodes(db, run_id, "episode", limit=1000).query("won")["episode"]
+    kept = [number for number in chosen_by(db, run_id) if trajectory_is_kept(there, run_id, number)]
+    assert kept == chosen_by(db, run_id)
+    assert kept[0] == won.iloc[0]
+    assert 1 <= len(list_snapshots(there, run_id)) <= SNAPSHOTS
+    thinned = set(list_episodes(db, run_id, limit=1000)["episode"]) - set(kept)
+    assert thinned
+    assert not any(trajectory_is_kept(there, run_id, number) for number in thinned)
+
+
+def chosen_by(db: Database, run_id: str) -> list[int]:
+    return choose_episodes(db, run_id, 3)
+
+
+def trajectory_is_kept(db: Database, run_id: str, episode: int) -> bool:
+    try:
+        return len(get_trajectory(db, run_id, episode).state) > 0
+    except StorageError:
+        return False

@@ -12,7 +12,8 @@ ROOT = Path(__file__).parents[2]
 
 
 def test_no_text_names_a_package_that_no_index_has():
-    texts = [file for top in ("app", "emtc_core", "pages", "storage") for file in (ROOT / top).rglob("*.py")]
+    tops = ("app", "emtc_core", "pages", "storage")
+    texts = [file for top in tops for kind in ("py", "md") for file in (ROOT / top).rglob(f"*.{kind}")]
     named = re.compile(r"pip install [^\n]*\bemtc-lab\b|emtc-lab\[")
     assert [file.name for file in (*texts, ROOT / "README.md") if named.search(file.read_text())] == []
 

@@ -5,6 +5,7 @@ from importlib.util import find_spec
 import pytest
 
 from app.jobs.doctor import find_chrome
+from tests.browser.server import open_page
 from tests.require import require
 
 
@@ -23,7 +24,7 @@ def browser():
 
 @pytest.fixture
 def page(browser):
-    opened = browser.new_page(viewport={"width": 1400, "height": 1600})
+    opened = open_page(browser)
     faults: list[str] = []
     opened.on("pageerror", lambda fault: faults.append(str(fault)))
     yield opened

@@ -13,7 +13,6 @@ from tests.pages.several import seed_runs
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
 
-PATIENCE_MS = 60_000
 BANNER = "From study.emtc, read-only."
 
 
@@ -25,21 +24,21 @@ def test_a_dropped_file_is_looked_at_and_compared_and_left_again(page, tmp_path:
     settings = {"EMTC_WARM_UP": "0", "XDG_CACHE_HOME": str(tmp_path / "cache")}
     with running_app(tmp_path / "own.db", env=settings) as url:
         page.goto(url)
-        page.get_by_role("button", name="Open a bundle").click(timeout=PATIENCE_MS)
+        page.get_by_role("button", name="Open a bundle").click()
         page.locator("input[type=file]").set_input_files(tmp_path / "study.emtc")
-        page.get_by_text("9 runs: EMTC(QPLEX), QMIX on 3m, corridor").wait_for(timeout=PATIENCE_MS)
+        page.get_by_text("9 runs: EMTC(QPLEX), QMIX on 3m, corridor").wait_for()
         page.get_by_text("Compare with mine").click()
-        page.get_by_text("Beside them 9 of study.emtc").wait_for(timeout=PATIENCE_MS)
-        page.locator(".legend button", has_text="from study.emtc").nth(2).wait_for(timeout=PATIENCE_MS)
+        page.get_by_text("Beside them 9 of study.emtc").wait_for()
+        page.locator(".legend button", has_text="from study.emtc").nth(2).wait_for()
         page.goto(url)
-        page.get_by_role("button", name="Look at it").click(timeout=PATIENCE_MS)
-        page.get_by_text(BANNER).wait_for(timeout=PATIENCE_MS)
+        page.get_by_role("button", name="Look at it").click()
+        page.get_by_text(BANNER).wait_for()
         page.goto(f"{page.url.partition('?')[0]}memory?{page.url.partition('?')[2]}&run={run_id}")
-        page.locator(".atlas[data-ready]").wait_for(timeout=PATIENCE_MS)
+        page.locator(".atlas[data-ready]").wait_for()
         assert page.get_by_text(BANNER).is_visible(), "the link alone leads to the bundle"
         page.get_by_role("link", name="Compare", exact=True).click()
-        page.get_by_text("Comparing all 9 evaluated runs").wait_for(timeout=PATIENCE_MS)
+        page.get_by_text("Comparing all 9 evaluated runs").wait_for()
         page.get_by_role("button", name="Back to my own runs").click()
-        page.get_by_text("Comparing all 8 evaluated runs").wait_for(timeout=PATIENCE_MS)
-        page.get_by_text(BANNER).wait_for(state="detached", timeout=PATIENCE_MS)
+        page.get_by_text("Comparing all 8 evaluated runs").wait_for()
+        page.get_by_text(BANNER).wait_for(state="detached")
         assert "from=" not in page.url

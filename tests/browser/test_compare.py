@@ -5,12 +5,11 @@ from pathlib import Path
 import pytest
 
 from storage.engine import open_database
-from tests.browser.server import running_app
+from tests.browser.server import open_page, running_app
 from tests.pages.several import seed_runs
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
 
-PATIENCE_MS = 60_000
 WINDOWS = "nodes => nodes.map(n => JSON.stringify(n.state.window?.map(Math.round)))"
 STRONG = "nodes => nodes.map(n => n.state.strong)"
 INK = """canvas => canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height).data
@@ -23,10 +22,10 @@ def test_a_zoom_and_a_hidden_line_hold_for_every_panel_and_stay_in_the_link(brow
     monkeypatch.setenv("EMTC_WARM_UP", "0")
     database = tmp_path / "emtc.db"
     seed_runs(open_database(f"sqlite:///{database}"))
-    page = browser.new_page(viewport={"width": 1400, "height": 1400})
+    page = open_page(browser, height=1400)
     with running_app(database) as url:
         page.goto(f"{url}/compare?center=iqm")
-        page.locator(".curves canvas").nth(1).wait_for(timeout=PATIENCE_MS)
+        page.locator(".curves canvas").nth(1).wait_for()
         page.wait_for_timeout(1000)
         curves, entry = page.locator(".curves canvas").first, page.locator(".legend button", has_text="QMIX")
         plain = curves.evaluate(INK)
@@ -39,25 +38,25 @@ def test_a_zoom_and_a_hidden_line_hold_for_every_panel_and_stay_in_the_link(brow
         assert page.locator(".curves").evaluate_all(STRONG) == [None] * 2
         assert curves.evaluate(INK) == plain
         entry.click()
-        page.wait_for_function("() => document.location.search.includes('hide=qmix')", timeout=PATIENCE_MS)
+        page.wait_for_function("() => document.location.search.includes('hide=qmix')")
         box = page.locator(".curves canvas").first.bounding_box()
         page.mouse.move(box["x"] + box["width"] * 0.3, box["y"] + 120)
         page.mouse.down()
         page.mouse.move(box["x"] + box["width"] * 0.7, box["y"] + 120, steps=5)
         page.mouse.up()
-        page.wait_for_function("() => document.location.search.includes('x=')", timeout=PATIENCE_MS)
+        page.wait_for_function("() => document.location.search.includes('x=')")
         page.wait_for_timeout(1500)
         windows = page.locator(".curves").evaluate_all(WINDOWS)
         assert len(windows) == 2
         assert windows[0] == windows[1] != "null"
-        again = browser.new_page(viewport={"width": 1400, "height": 1400})
+        again = open_page(browser, height=1400)
         again.goto(page.url)
-        again.locator(".curves canvas").nth(1).wait_for(timeout=PATIENCE_MS)
+        again.locator(".curves canvas").nth(1).wait_for()
         again.wait_for_timeout(1000)
         assert again.locator(".curves").evaluate_all(WINDOWS) == windows
         assert again.locator(".curves").evaluate_all(LINES) == [["EMTC(QPLEX) (n = 2)"]] * 2
         assert again.locator(".legend button[aria-pressed=false]").inner_text() == "QMIX (n = 2)"
         again.get_by_role("button", name="Table").first.click()
-        with again.expect_download(timeout=PATIENCE_MS) as download:
+        with again.expect_download() as download:
             again.get_by_role("button", name="LaTeX, booktabs").first.click()
         assert rb"\toprule" in Path(download.value.path()).read_bytes()

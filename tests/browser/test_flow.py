@@ -4,7 +4,6 @@ import os
 import re
 import signal
 import time
-from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
@@ -23,12 +22,11 @@ from storage.queries.runs import latest_run_id
 from storage.recording.recorder import DatabaseRecorder
 from storage.runs.control import Heartbeat
 from storage.runs.rows import find_run
-from tests.browser.server import running_app
+from tests.browser.server import open_page, running_app, wait_until
 from tests.pages.seed import seed_run
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(600)]
 
-PATIENCE_MS = 120_000
 NAMES = [quantity.name.split()[0] for quantity in QUANTITIES.values()]
 COUNT_DRAWINGS = """node => {
     const draw = node.state.draw
@@ -48,7 +46,7 @@ def seeded(tmp_path_factory):
 
 def click_a_point(page, on: str = ".atlas") -> int:
     """Click the middle-most point of the map as a person does: move until the tip names one."""
-    page.locator(f"{on}[data-ready]").wait_for(timeout=PATIENCE_MS)
+    page.locator(f"{on}[data-ready]").wait_for()
     box = page.locator(f"{on} .over").bounding_box()
     tip = page.locator(f"{on} .tip")
     for away in range(0, 260, 6):
@@ -78,23 +76,22 @@ def test_from_the_demo_button_to_the_replay_of_a_clicked_memory(page, tmp_path: 
     with running_app(database) as url:
         page.goto(url)
         button = page.get_by_role("button", name="Start the demo run")
-        button.wait_for(timeout=PATIENCE_MS)
+        button.wait_for()
         _wait_for_warm_up(tmp_path)
         button.click()
         page.wait_for_url("**/live?run=*")
-        page.locator(".curves canvas").first.wait_for(timeout=PATIENCE_MS)
+        page.locator(".curves canvas").first.wait_for()
         db = open_database(f"sqlite:///{database}")
         try:
             while not len(list_snapshots(db, latest_run_id(db))):
                 time.sleep(0.3)
             page.get_by_role("link", name="Memory").click()
             slot = click_a_point(page)
-            page.get_by_role("heading", name=f"Memory {slot}").wait_for(timeout=PATIENCE_MS)
-            page.locator(".playback .field").wait_for(timeout=PATIENCE_MS)
+            page.get_by_role("heading", name=f"Memory {slot}").wait_for()
+            page.locator(".playback .field").wait_for()
             before = frame_of(page)
             page.locator(".playback .play").click()
-            page.wait_for_timeout(1200)
-            assert frame_of(page) > before
+            wait_until(page, lambda: frame_of(page) > before, "the next frame")
             _see_a_death_and_resume(page, db)
         finally:
             end_trainer(db)
@@ -102,12 +99,12 @@ def test_from_the_demo_button_to_the_replay_of_a_clicked_memory(page, tmp_path: 
 
 def _see_a_death_and_resume(page, db) -> None:
     page.get_by_role("link", name="Live").click()
-    page.locator(".curves canvas").first.wait_for(timeout=PATIENCE_MS)
+    page.locator(".curves canvas").first.wait_for()
     run = find_run(db, latest_run_id(db))
     assert run.live_status == "running", "the demo run ended before it could be killed"
     os.kill(run.pid, signal.SIGKILL)
-    page.get_by_role("button", name="Resume from the last checkpoint").click(timeout=PATIENCE_MS)
-    page.get_by_role("button", name="Pause", exact=False).first.wait_for(timeout=PATIENCE_MS)
+    page.get_by_role("button", name="Resume from the last checkpoint").click()
+    page.get_by_role("button", name="Pause", exact=False).first.wait_for()
 
 
 def _wait_for_warm_up(folder: Path) -> None:
@@ -126,24 +123,16 @@ def test_click_shows_the_entry_that_the_database_holds(page, seeded):
     url, run_id, db = seeded
     page.goto(f"{url}/memory?run={run_id}")
     slot = click_a_point(page)
-    page.locator(".playback .field").wait_for(timeout=PATIENCE_MS)
+    page.locator(".playback .field").wait_for()
     assert f"point={slot}" in page.url
     detail = get_node(db, get_snapshot(db, int(list_snapshots(db, run_id)["id"].iloc[-1])), slot)
-    page.wait_for_timeout(500)
-    assert frame_of(page) == detail.t
+    wait_until(page, lambda: frame_of(page) == detail.t, "the frame of the clicked memory")
     where = page.locator(".atlas").evaluate(
         "node => { const s = node.state, i = s.columns.slot.indexOf(s.mark.selected);"
         " return [s.mark.at, [s.x[i], s.y[i]], s.mark.traces[0].places.at(-1)] }"
     )
     assert where[0] == pytest.approx(where[1], abs=1e-5), "the ring stands on the clicked point"
     assert where[2] is not None
-
-
-def wait_until(page, ready: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + PATIENCE_MS / 1000
-    while not ready():
-        assert time.monotonic() < deadline, f"{what} did not happen within {PATIENCE_MS} ms"
-        page.wait_for_timeout(100)
 
 
 def wait_for_colour(page, name: str) -> None:
@@ -156,7 +145,7 @@ def test_colour_changes_while_selection_and_view_stay(page, seeded):
     url, run_id, _ = seeded
     page.goto(f"{url}/memory?run={run_id}")
     slot = click_a_point(page)
-    page.get_by_role("heading", name=f"Memory {slot}").wait_for(timeout=PATIENCE_MS)
+    page.get_by_role("heading", name=f"Memory {slot}").wait_for()
     atlas = page.locator(".atlas")
     atlas.evaluate("node => { node.marked = node.state }")
     atlas.locator(".in").click()
@@ -174,10 +163,10 @@ def test_colour_changes_while_selection_and_view_stay(page, seeded):
 def _open_again(page, slot: int, seen: dict[str, float]) -> None:
     """A link shows another browser the same picture: memory, colour and camera."""
     address = page.url
-    fresh = page.context.browser.new_context(viewport=page.viewport_size).new_page()
+    fresh = open_page(page.context.browser)
     fresh.goto(address)
-    fresh.locator(".atlas[data-ready]").wait_for(timeout=PATIENCE_MS)
-    fresh.get_by_role("heading", name=f"Memory {slot}").wait_for(timeout=PATIENCE_MS)
+    fresh.locator(".atlas[data-ready]").wait_for()
+    fresh.get_by_role("heading", name=f"Memory {slot}").wait_for()
     wait_for_colour(fresh, "β")
     view = fresh.locator(".atlas").evaluate("node => node.state.view")
     assert [view[key] for key in ("x", "y", "span")] == pytest.approx(
@@ -200,8 +189,8 @@ def select_box(page, corners: tuple[float, float, float, float]) -> None:
 def test_a_selection_is_counted_as_the_database_counts_and_its_address_recalls_it(page, seeded):
     url, run_id, db = seeded
     page.goto(f"{url}/memory?run={run_id}&ranges=t:5:40")
-    page.locator(".atlas[data-ready]").wait_for(timeout=PATIENCE_MS)
-    page.get_by_role("heading", name="nodes selected").wait_for(timeout=PATIENCE_MS)
+    page.locator(".atlas[data-ready]").wait_for()
+    page.get_by_role("heading", name="nodes selected").wait_for()
     select_box(page, (0.2, 0.2, 0.7, 0.7))
     wait_until(page, lambda: "lasso=" in page.url, "the lasso in the address")
     snapshot = get_snapshot(db, int(list_snapshots(db, run_id)["id"].iloc[-1]))
@@ -209,15 +198,15 @@ def test_a_selection_is_counted_as_the_database_counts_and_its_address_recalls_i
     chosen = Choice.parse(query["lasso"][0], query["ranges"][0]).mask(snapshot, draw_plane(db, snapshot).coordinates)
     assert 0 < chosen.sum() < ((snapshot.t >= 5) & (snapshot.t <= 40)).sum()
     told = page.get_by_role("heading", name=f"{chosen.sum()} of {snapshot.size} nodes selected")
-    told.wait_for(timeout=PATIENCE_MS)
+    told.wait_for()
     counted = "node => Number(node.dataset.chosen)"
     assert page.locator(".atlas").evaluate(counted) == chosen.sum()
     page.reload()
-    page.locator(".atlas[data-ready]").wait_for(timeout=PATIENCE_MS)
-    told.wait_for(timeout=PATIENCE_MS)
+    page.locator(".atlas[data-ready]").wait_for()
+    told.wait_for()
     assert page.locator(".atlas").evaluate(counted) == chosen.sum()
     page.locator(".atlas .clear").click()
-    page.get_by_text("Select a region with").wait_for(timeout=PATIENCE_MS)
+    page.get_by_text("Select a region with").wait_for()
     assert "lasso=" not in page.url
 
 
@@ -225,7 +214,7 @@ def test_two_maps_of_a_run_share_pointer_selection_and_colour(page, seeded):
     url, run_id, db = seeded
     page.goto(f"{url}/memory?run={run_id}&two=true&b_method=Axes")
     left, right = (page.locator(".atlas[data-ready]").nth(place) for place in (0, 1))
-    right.wait_for(timeout=PATIENCE_MS)
+    right.wait_for()
     counted = "node => Number(node.dataset.chosen)"
     left.locator(".find").fill("episode 3")
     page.keyboard.press("Enter")
@@ -249,7 +238,7 @@ def test_a_map_can_be_searched_filtered_and_selected_by_keys_alone(page, seeded)
     url, run_id, db = seeded
     page.goto(f"{url}/memory?run={run_id}")
     atlas = page.locator(".atlas[data-ready]")
-    atlas.wait_for(timeout=PATIENCE_MS)
+    atlas.wait_for()
     snapshot = get_snapshot(db, int(list_snapshots(db, run_id)["id"].iloc[-1]))
     counted = "node => Number(node.dataset.chosen)"
     page.locator(".atlas .find").fill("episode 3")
@@ -257,7 +246,7 @@ def test_a_map_can_be_searched_filtered_and_selected_by_keys_alone(page, seeded)
     wait_until(page, lambda: atlas.evaluate(counted) == (snapshot.episode == 3).sum(), "the filter on episode 3")
     page.locator(".atlas .find").fill("7")
     page.keyboard.press("Enter")
-    page.get_by_role("heading", name="Memory 7", exact=True).wait_for(timeout=PATIENCE_MS)
+    page.get_by_role("heading", name="Memory 7", exact=True).wait_for()
     atlas.focus()
     page.keyboard.press("Escape")
     wait_until(page, lambda: atlas.evaluate(counted) == snapshot.size, "the end of the choice")
@@ -272,16 +261,19 @@ def test_a_map_can_be_searched_filtered_and_selected_by_keys_alone(page, seeded)
         page.keyboard.press("PageUp")
     wait_until(page, lambda: atlas.evaluate(counted) < before, "the range of H")
     wait_until(page, lambda: "ranges=h" in page.url, "the range in the address")
-    page.wait_for_timeout(1000)  # the last press, too, is in the address by then
-    query = parse_qs(urlsplit(page.url).query)
-    chosen = Choice.parse(query["lasso"][0], query["ranges"][0]).mask(snapshot, draw_plane(db, snapshot).coordinates)
-    assert atlas.evaluate(counted) == chosen.sum()
+    plane = draw_plane(db, snapshot).coordinates
+
+    def in_the_address() -> int:
+        query = parse_qs(urlsplit(page.url).query)
+        return Choice.parse(query["lasso"][0], query["ranges"][0]).mask(snapshot, plane).sum()
+
+    wait_until(page, lambda: atlas.evaluate(counted) == in_the_address(), "the last press in the address")
 
 
 def test_replay_obeys_buttons_keys_and_the_time_line(page, seeded):
     url, run_id, _ = seeded
     page.goto(f"{url}/replay?run={run_id}")
-    page.locator(".playback .field").wait_for(timeout=PATIENCE_MS)
+    page.locator(".playback .field").wait_for()
     page.wait_for_timeout(500)
     page.locator(".playback .forward").click()
     assert frame_of(page) == 1
@@ -299,34 +291,32 @@ def test_replay_obeys_buttons_keys_and_the_time_line(page, seeded):
     page.keyboard.press("Home")
     page.locator(".playback .speed").select_option("32")
     page.locator(".playback .play").click()
-    page.wait_for_function(f"() => Number(document.querySelector('.playback')?.dataset.frame ?? -1) >= 0 || {last}")
-    page.wait_for_timeout(800)
-    assert frame_of(page) > 2
+    wait_until(page, lambda: 2 < frame_of(page) <= last, "the third frame")
 
 
 def test_dragging_zooms_all_charts_and_the_link_keeps_the_window(page, browser, seeded):
     url, run_id, _ = seeded
     page.goto(f"{url}/live?run={run_id}")
     first = page.locator(".curves canvas").first
-    first.wait_for(timeout=PATIENCE_MS)
+    first.wait_for()
     page.wait_for_timeout(1000)
     box = first.bounding_box()
     page.mouse.move(box["x"] + box["width"] * 0.3, box["y"] + 100)
     page.mouse.down()
     page.mouse.move(box["x"] + box["width"] * 0.6, box["y"] + 100, steps=5)
     page.mouse.up()
-    page.wait_for_function("() => document.location.search.includes('x=')", timeout=PATIENCE_MS)
-    page.wait_for_timeout(1000)
-    windows = page.locator(".curves").evaluate_all(
-        "nodes => nodes.map(n => JSON.stringify(n.state.window?.map(Math.round)))"
-    )
-    assert len(set(windows)) == 1
-    assert windows[0] is not None
-    again = browser.new_page(viewport={"width": 1400, "height": 1600})
+    page.wait_for_function("() => document.location.search.includes('x=')")
+
+    def windows(of) -> list[str | None]:
+        return of.locator(".curves").evaluate_all(
+            "nodes => nodes.map(n => JSON.stringify(n.state.window?.map(Math.round)))"
+        )
+
+    wait_until(page, lambda: len(set(windows(page))) == 1 and windows(page)[0] is not None, "one window for all")
+    again = open_page(browser)
     again.goto(page.url)
-    again.locator(".curves canvas").first.wait_for(timeout=PATIENCE_MS)
-    again.wait_for_timeout(1000)
-    assert again.locator(".curves").first.evaluate("n => JSON.stringify(n.state.window)") == windows[0]
+    again.locator(".curves canvas").first.wait_for()
+    wait_until(again, lambda: windows(again) == windows(page), "the window of the link")
     again.close()
 
 
@@ -336,7 +326,7 @@ def test_idle_tick_redraws_nothing_and_new_rows_keep_the_view(page, tmp_path: Pa
     run_id = seed_run(db, status="running")
     with closing(Heartbeat(db, run_id)), running_app(database) as url:
         page.goto(f"{url}/live?run={run_id}")
-        page.locator(".curves canvas").first.wait_for(timeout=PATIENCE_MS)
+        page.locator(".curves canvas").first.wait_for()
         page.wait_for_timeout(3000)
         chart = page.locator(".curves[aria-label^='Win rate and return']")
         count = (
@@ -359,10 +349,10 @@ def test_idle_tick_redraws_nothing_and_new_rows_keep_the_view(page, tmp_path: Pa
 def test_figure_downloads_as_vector_without_chrome_on_the_server(page, seeded):
     url, run_id, _ = seeded
     page.goto(f"{url}/live?run={run_id}")
-    page.get_by_role("button", name="Export").first.click(timeout=PATIENCE_MS)
+    page.get_by_role("button", name="Export").first.click()
     page.wait_for_timeout(500)
     for label, start in (("SVG, vector", b"<?xml"), ("PDF, vector", b"%PDF"), ("CSV, the data", b"panel,unit")):
-        with page.expect_download(timeout=PATIENCE_MS) as download:
+        with page.expect_download() as download:
             page.get_by_role("button", name=label).click()
         assert Path(download.value.path()).read_bytes().startswith(start)
 
@@ -370,9 +360,9 @@ def test_figure_downloads_as_vector_without_chrome_on_the_server(page, seeded):
 def test_background_projection_shows_progress_and_then_its_map(page, seeded):
     url, run_id, db = seeded
     page.goto(f"{url}/memory?run={run_id}&method=UMAP")
-    page.get_by_role("button", name="Compute UMAP").click(timeout=PATIENCE_MS)
-    page.get_by_text("landmarks, in the background").first.wait_for(timeout=PATIENCE_MS)
-    page.get_by_text(re.compile(r"nodes, .* · UMAP")).wait_for(timeout=PATIENCE_MS)
+    page.get_by_role("button", name="Compute UMAP").click()
+    page.get_by_text("landmarks, in the background").first.wait_for()
+    page.get_by_text(re.compile(r"nodes, .* · UMAP")).wait_for()
     snapshot_id = int(list_snapshots(db, run_id)["id"].iloc[-1])
     snapshot = get_snapshot(db, snapshot_id)
     stored = find_projection(db, snapshot_id, "umap", projection_params("umap", n=snapshot.size, seed=0))

@@ -6,12 +6,11 @@ from pathlib import Path
 import pytest
 
 from storage.engine import open_database
-from tests.browser.server import running_app
+from tests.browser.server import open_page, running_app
 from tests.pages.seed import seed_run
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
 
-PATIENCE_MS = 60_000
 WINDOWS = "nodes => nodes.map(n => JSON.stringify(n.state.window))"
 BOXES = """nodes => nodes.map(n => n.getBoundingClientRect()).map(b => [b.left, b.top, b.right, b.bottom])"""
 WIDER = (
@@ -27,9 +26,9 @@ def live(browser, tmp_path: Path, monkeypatch):
     with running_app(database) as url:
 
         def show(width: int, height: int):
-            page = browser.new_page(viewport={"width": width, "height": height})
+            page = open_page(browser, width, height)
             page.goto(f"{url}/live?run={run_id}")
-            page.locator(".curves canvas").nth(3).wait_for(timeout=PATIENCE_MS)
+            page.locator(".curves canvas").nth(3).wait_for()
             page.wait_for_timeout(1500)
             return page
 
@@ -51,7 +50,7 @@ def test_gate_and_outcomes_fit_one_screen_and_move_together(live):
     assert len(windows) == 4
     assert windows == [windows[0]] * 4
     assert windows[0] != "null"
-    page.wait_for_function("() => document.location.search.includes('x=')", timeout=PATIENCE_MS)
+    page.wait_for_function("() => document.location.search.includes('x=')")
 
 
 @pytest.mark.parametrize("width", [pytest.param(1024, marks=pytest.mark.slow), 390])

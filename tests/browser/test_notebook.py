@@ -7,12 +7,11 @@ import pytest
 
 from storage.engine import Database, open_database
 from storage.notebook import list_entries
-from tests.browser.server import running_app
+from tests.browser.server import PATIENCE_MS, running_app
 from tests.pages.seed import seed_run
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
 
-PATIENCE_MS = 60_000
 HOSTILE = "<img src=x onerror=\"document.title='owned'\"> ![pixel](https://tracker.example/p.png) $\\beta = 1$"
 
 
@@ -25,7 +24,7 @@ def open_the_notebook(page, db: Database, url: str) -> None:
     page.wait_for_timeout(2000)
     link = page.get_by_role("link", name="Open the notebook").first
     if link.is_visible():
-        link.click(timeout=PATIENCE_MS)
+        link.click()
     elif "/notebook" not in page.url:
         page.goto(f"{url}/notebook")
 
@@ -39,21 +38,21 @@ def test_a_pinned_figure_stands_in_the_notebook_and_leads_back(page, tmp_path: P
     page.on("request", lambda request: asked.append(request.url))
     with running_app(database) as url:
         page.goto(f"{url}/live?run={run_id}&x=0-150")
-        page.locator(".curves canvas").first.wait_for(timeout=PATIENCE_MS)
+        page.locator(".curves canvas").first.wait_for()
         page.get_by_role("button", name="Pin").first.click()
         page.get_by_label("Title").fill("Found by a test")
         page.get_by_label("Note").fill(HOSTILE)
         page.get_by_role("button", name="Pin to notebook").dblclick(delay=80)
         open_the_notebook(page, db, url)
-        page.get_by_role("heading", name="Found by a test").wait_for(timeout=PATIENCE_MS)
-        page.locator(".curves canvas").first.wait_for(timeout=PATIENCE_MS)
-        page.locator(".katex").first.wait_for(timeout=PATIENCE_MS)
+        page.get_by_role("heading", name="Found by a test").wait_for()
+        page.locator(".curves canvas").first.wait_for()
+        page.locator(".katex").first.wait_for()
         assert page.locator("img[src='x'], img[src*='tracker']").count() == 0
         assert not any("tracker.example" in address for address in asked)
         assert len(list_entries(db)) == 1
         page.get_by_role("link", name="Open this view").click()
-        page.wait_for_url("**/live?*", timeout=PATIENCE_MS)
-        page.locator(".curves canvas").first.wait_for(timeout=PATIENCE_MS)
+        page.wait_for_url("**/live?*")
+        page.locator(".curves canvas").first.wait_for()
         assert f"run={run_id}" in page.url
         assert "x=0-150" in page.url
         assert page.title() != "owned"

@@ -18,12 +18,11 @@ from emtc_core.envs.registry import get_env_info
 from storage.engine import open_database
 from storage.queries.episodes import get_trajectory
 from tests.app.test_playback import make_scene
-from tests.browser.server import running_app
+from tests.browser.server import running_app, wait_until
 from tests.pages.seed import seed_run
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(600)]
 
-PATIENCE_MS = 120_000
 IS_BLANK = """node => {
     const pixels = node.getContext('2d').getImageData(0, 0, node.width, node.height).data
     return new Set(new Uint32Array(pixels.buffer)).size < 8
@@ -43,7 +42,7 @@ def seeded(tmp_path_factory):
 def open_pair(page, seeded) -> None:
     url, run_id, _ = seeded
     page.goto(f"{url}/replay?run={run_id}&episode=1&beside=2")
-    page.locator(".playback.pair .field").nth(1).wait_for(timeout=PATIENCE_MS)
+    page.locator(".playback.pair .field").nth(1).wait_for()
     page.wait_for_timeout(800)
 
 
@@ -97,9 +96,12 @@ def test_both_fields_and_all_values_stand_in_one_window_and_stack_in_a_narrow_on
     assert left["y"] == right["y"]
     assert left["x"] + left["width"] <= right["x"]
     page.set_viewport_size({"width": 880, "height": 900})
-    page.wait_for_timeout(500)
-    upper, lower = (page.locator(".playback .field").nth(k).bounding_box() for k in (0, 1))
-    assert upper["y"] + upper["height"] <= lower["y"]
+
+    def stacked() -> bool:
+        upper, lower = (page.locator(".playback .field").nth(k).bounding_box() for k in (0, 1))
+        return upper["y"] + upper["height"] <= lower["y"]
+
+    wait_until(page, stacked, "one field below the other")
     assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
 
 
@@ -112,19 +114,17 @@ def test_the_saved_page_plays_over_file_without_a_network(page, seeded, tmp_path
     page.context.set_offline(True)
     page.on("request", lambda request: asked.append(request.url))
     page.goto(file.as_uri())
-    page.locator(".playback .field").nth(1).wait_for(timeout=PATIENCE_MS)
-    page.wait_for_timeout(300)
-    assert frame_of(page) == 1
+    page.locator(".playback .field").nth(1).wait_for()
     for canvas in page.locator(".playback .field, .playback .lines").all():
-        assert not canvas.evaluate(IS_BLANK)
+        wait_until(page, lambda canvas=canvas: not canvas.evaluate(IS_BLANK), "a picture on every canvas")
+    assert frame_of(page) == 1
     page.keyboard.press("ArrowRight")
     assert frame_of(page) == 2
     page.keyboard.press("End")
     page.keyboard.press("Home")
     assert frame_of(page) == 0
     page.keyboard.press(" ")
-    page.wait_for_timeout(1000)
-    assert frame_of(page) > 0
+    wait_until(page, lambda: frame_of(page) > 0, "the first frame that it plays")
     assert asked == [file.as_uri()]
 
 
@@ -136,12 +136,12 @@ def test_a_page_of_hostile_text_shows_it_as_text(page, tmp_path: Path):
     file = tmp_path / "replay.html"
     file.write_bytes(make_page([side, side]))
     page.goto(file.as_uri())
-    page.locator(".playback .field").first.wait_for(timeout=PATIENCE_MS)
-    page.wait_for_timeout(300)
+    page.locator(".playback .field").first.wait_for()
+    field = page.locator(".playback .field").first
+    wait_until(page, lambda: not field.evaluate(IS_BLANK), "a picture on the field")
     assert page.evaluate("window.hit") is None
     assert page.locator("img").count() == 0
     assert hostile in page.locator("h1").inner_text()
-    assert not page.locator(".playback .field").first.evaluate(IS_BLANK)
     page.locator(".playback .field").first.hover()
     assert "state " in page.locator(".playback .tip").first.inner_text()
 
@@ -162,9 +162,8 @@ def test_football_and_smax_are_played_too(page, tmp_path: Path):
     page.goto(file.as_uri())
     for number in (0, 1):
         field = page.locator(".playback .field").nth(number)
-        field.wait_for(timeout=PATIENCE_MS)
-        page.wait_for_timeout(200)
-        assert not field.evaluate(IS_BLANK)
+        field.wait_for()
+        wait_until(page, lambda field=field: not field.evaluate(IS_BLANK), "a field with its units")
 
 
 def test_browser_and_files_put_every_unit_at_the_same_place(page):

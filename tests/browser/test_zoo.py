@@ -15,7 +15,6 @@ from tests.require import require
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(600)]
 
-PATIENCE_MS = 120_000
 STEPS = {"mpe2:simple_spread": 1000, "butterfly:knights_archers_zombies": 600, "butterfly:cooperative_pong": 400}
 
 
@@ -45,28 +44,28 @@ def test_from_the_form_to_the_replay(page, tmp_path: Path, game: str):
     db = open_database(f"sqlite:///{path}")
     with running_app(path, env={"EMTC_WARM_UP": "0"}) as url:
         page.goto(f"{url}/launch?env=pettingzoo")
-        page.get_by_role("combobox", name="Game").click(timeout=PATIENCE_MS)
+        page.get_by_role("combobox", name="Game").click()
         page.get_by_role("option", name=game, exact=True).click()
-        page.get_by_text("What counts as a success?").wait_for(timeout=PATIENCE_MS)
+        page.get_by_text("What counts as a success?").wait_for()
         assert page.get_by_text("Random play returned").is_visible()
         steps = page.get_by_role("spinbutton", name="Training length")
         steps.fill(str(STEPS[game]))
         steps.press("Enter")
         start = page.get_by_role("button", name="Start", exact=True)
-        start.and_(page.locator(":enabled")).click(timeout=PATIENCE_MS)
-        page.get_by_text("success (return ≥").or_(page.get_by_text("Outcomes")).first.wait_for(timeout=PATIENCE_MS)
+        start.and_(page.locator(":enabled")).click()
+        page.get_by_text("success (return ≥").or_(page.get_by_text("Outcomes")).first.wait_for()
         run_id = wait_for_the_end(db)
         assert page.get_by_text("Success", exact=True).is_visible()
         assert len(metric(db, run_id, ["eval/success_rate"]))
         page.goto(f"{url}/replay?run={run_id}")
         field = page.locator(".playback canvas.field")
-        field.wait_for(timeout=PATIENCE_MS)
-        page.locator(".playback[data-frame='0']").wait_for(timeout=PATIENCE_MS)
+        field.wait_for()
+        page.locator(".playback[data-frame='0']").wait_for()
         assert field.evaluate(COUNT_COLORS) > 2  # it is not empty
         page.get_by_role("slider").first.focus()
         for _ in range(9):
             page.keyboard.press("ArrowRight")
-        page.locator(".playback[data-frame='9']").wait_for(timeout=PATIENCE_MS)
+        page.locator(".playback[data-frame='9']").wait_for()
         assert field.evaluate(COUNT_COLORS) > 2
         assert page.get_by_test_id("stAlert").count() == 0
         if EXAMPLES[game].picture:

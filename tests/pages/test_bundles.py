@@ -196,3 +196,13 @@ def test_a_figure_of_a_bundle_s_run_is_kept_in_ones_own_notebook(own, opened, fi
     assert "no longer in this database" not in said(open_page("notebook"))
     content = export_entries(own[0], [entry.id for entry in entries], "ipynb").decode()
     assert f"t0000@{opened.key}" in content
+
+
+def test_the_example_study_is_one_press_away(own, file, monkeypatch) -> None:
+    monkeypatch.setattr("app.ui.home.example_study.EXAMPLE_STUDY", file[0])
+    app = open_page("home")
+    app.button(key="open_example").click().run()
+    assert not app.exception
+    (bundle,) = list_bundles()
+    assert bundle.name == "study.emtc"
+    assert bundle.key in app.query_params["from"]

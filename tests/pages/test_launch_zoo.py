@@ -16,11 +16,11 @@ def form(empty, monkeypatch):
     monkeypatch.setattr(env_probe, "_ANSWERS", {})
     monkeypatch.setenv("EMTC_ENV_MODULES", ZOO)
     app = open_page("launch")
-    return app.selectbox(key="env").set_value("pettingzoo").run(timeout=60)
+    return app.selectbox(key="env").set_value("pettingzoo").run()
 
 
 def type_map(form, map: str):
-    return form.text_input(key="map-pettingzoo").set_value(map).run(timeout=60)
+    return form.text_input(key="map-pettingzoo").set_value(map).run()
 
 
 def plain(form) -> str:
@@ -64,25 +64,25 @@ def test_where_nothing_can_win_the_success_rule_is_asked_for_before_the_start(fo
     assert "What counts as a success?" in plain(form)
     assert "random play returned" in plain(form).lower()
     assert form.button(key="start_invalid").disabled
-    form = form.text_input(key=f"threshold-{map}-").set_value("much").run(timeout=60)
+    form = form.text_input(key=f"threshold-{map}-").set_value("much").run()
     assert 'memory.success_threshold must be a number, got "much"' in form.error[0].value.replace("\\", "")
-    form = form.text_input(key=f"threshold-{map}-").set_value("9.5").run(timeout=60)
+    form = form.text_input(key=f"threshold-{map}-").set_value("9.5").run()
     assert not form.error
     assert not form.warning
     asked = []
     monkeypatch.setattr("app.ui.launch.form.launch_run", lambda db, config, **named: asked.append(config) or "x")
-    form.button(key="start").click().run(timeout=60)
+    form.button(key="start").click().run()
     assert (asked[0].memory.success, asked[0].memory.success_threshold) == ("return_threshold", 9.5)
 
 
 def test_a_rule_that_tells_nothing_apart_is_doubted(form):
     map = f"{ZOO}:make_speechless"
     form = type_map(form, map)
-    form = form.radio(key=f"success-{map}").set_value("flag").run(timeout=60)
+    form = form.radio(key=f"success-{map}").set_value("flag").run()
     assert not form.button(key="start").disabled
     assert "memory.success=return_threshold" in form.warning[0].value.replace("\\", "")
-    form = form.radio(key=f"success-{map}").set_value("return_threshold").run(timeout=60)
-    form = form.text_input(key=f"threshold-{map}-").set_value("-1").run(timeout=60)
+    form = form.radio(key=f"success-{map}").set_value("return_threshold").run()
+    form = form.text_input(key=f"threshold-{map}-").set_value("-1").run()
     assert "Every episode counts as a success" in form.warning[0].value.replace("\\", "")
 
 
@@ -97,7 +97,7 @@ def test_a_wrapped_game_is_chosen_by_name_and_its_rule_is_ready(form):
     map = "butterfly:knights_archers_zombies"
     lacks = missing(map)
     require(map, not lacks, f"the extra `zoo` is not installed: {', '.join(lacks)}")
-    form = form.selectbox(key="game-pettingzoo").set_value(map).run(timeout=120)
+    form = form.selectbox(key="game-pettingzoo").set_value(map).run()
     assert not form.exception
     assert not form.error
     assert form.text_input(key=f"threshold-{map}-1").value == "1"

@@ -5,7 +5,7 @@ import streamlit as st
 from streamlit.testing.v1 import AppTest
 
 from app.ui.login import is_welcome
-from tests.pages.test_pages import ROOT, said
+from tests.pages.test_pages import said, start_app
 
 AUTH = {
     "redirect_uri": "http://localhost:8501/oauth2callback",
@@ -18,7 +18,7 @@ PAGES = ("home", "launch", "live", "memory", "replay", "compare", "sweeps", "not
 
 
 def open_as(user: dict[str, object], page: str, run: str, auth: dict[str, object]) -> AppTest:
-    app = AppTest.from_file(str(ROOT / "app" / "Home.py"), default_timeout=30)
+    app = start_app()
     app.secrets["auth"] = auth
     app.user = user
     app.query_params["run"] = run
@@ -75,7 +75,7 @@ def test_secrets_that_cannot_be_read_let_nobody_in(seeded, monkeypatch, tmp_path
     monkeypatch.setattr(st, "secrets", type(st.secrets)())
     st.config.set_option("secrets.files", [str(broken)])
     try:
-        app = AppTest.from_file(str(ROOT / "app" / "Home.py"), default_timeout=30).run()
+        app = start_app().run()
     finally:
         st.config.set_option("secrets.files", before)
     assert "cannot be read" in app.error[0].value

@@ -18,8 +18,13 @@ ROOT = Path(__file__).resolve().parents[2]
 PAGES = ("home", "launch", "live", "memory", "replay")
 
 
+def start_app() -> AppTest:
+    """The app before its first run; its patience is for a busy machine, no page needs it."""
+    return AppTest.from_file(str(ROOT / "app" / "Home.py"), default_timeout=120)
+
+
 def open_page(page: str, **query: str) -> AppTest:
-    app = AppTest.from_file(str(ROOT / "app" / "Home.py"), default_timeout=30)
+    app = start_app()
     for name, value in query.items():
         app.query_params[name] = value
     app.run()
@@ -254,7 +259,7 @@ def test_link_to_an_episode_opens_it(seeded):
 def test_unreadable_database_is_one_sentence(monkeypatch, use_database, tmp_path):
     use_database(tmp_path / "fine.db")
     monkeypatch.setenv("EMTC_DB", "sqlite:////proc/nowhere/x.db")
-    app = AppTest.from_file(str(ROOT / "app" / "Home.py"), default_timeout=30).run()
+    app = start_app().run()
     assert not app.exception
     assert len(app.error) == 1
     assert "EMTC_DB" in said(app)

@@ -11,7 +11,7 @@ from storage.runs.changes import create_run
 from storage.runs.labels import edit_run
 from storage.runs.rows import find_run
 from tests.pages.several import seed_runs
-from tests.pages.test_pages import ROOT, open_page, said
+from tests.pages.test_pages import open_page, said, start_app
 from tests.storage.records import CONFIG
 
 
@@ -30,7 +30,7 @@ def several(use_database, tmp_path):
 
 
 def open_home(**query: str) -> AppTest:
-    app = AppTest.from_file(str(ROOT / "app" / "Home.py"), default_timeout=60)
+    app = start_app()
     for name, value in query.items():
         app.query_params[name] = value
     return app.run()

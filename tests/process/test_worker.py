@@ -147,17 +147,17 @@ def test_a_second_signal_ends_a_worker_and_its_trainer_at_once(tmp_path: Path) -
 
 
 def job_scripts() -> dict[str, list[str]]:
-    """The commands of the README's job scripts, as the schedulers would start them."""
-    readme = (ROOT / "README.md").read_text()
-    sbatch = re.search(r"```bash\n(#!/bin/bash\n#SBATCH.*?)```", readme, re.DOTALL)
-    job = re.search(r"kind: Job.*?command: (\[.*?\])", readme, re.DOTALL)
+    """The commands of the guide's job scripts, as the schedulers would start them."""
+    guide = (ROOT / "app" / "guide" / "sweeps.md").read_text()
+    sbatch = re.search(r"```bash\n(#!/bin/bash\n#SBATCH.*?)```", guide, re.DOTALL)
+    job = re.search(r"kind: Job.*?command: (\[.*?\])", guide, re.DOTALL)
     assert sbatch
     assert job
     return {"sbatch": ["bash", "-c", sbatch[1]], "kubernetes": json.loads(job[1])}
 
 
 @pytest.mark.parametrize("name", ["sbatch", "kubernetes"])
-def test_the_job_scripts_of_the_readme_run(name: str, tmp_path: Path) -> None:
+def test_the_job_scripts_of_the_guide_run(name: str, tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'x.db'}"
     open_database(url).dispose()
     program = tmp_path / "emtc"

@@ -27,7 +27,7 @@ ROOT = Path(__file__).parent.parent.parent
 RUN = "k3f9aaaa"
 RECORDED = {  # section 4 of the design, without blobs
     "transitions": "run_id env_step episode t reward h h_next delta_mem beta tau slot next_slot",
-    "episodes": "run_id episode first_env_step length episode_return won epsilon",
+    "episodes": "run_id episode first_env_step length episode_return won epsilon closed",
     "evaluations": "run_id env_step episodes wins win_rate return_mean return_std length_mean distinct "
     "robust_win_rate robust_distinct",
     "metrics": "run_id env_step name value",
@@ -82,15 +82,15 @@ def test_the_examples_run_as_written(here: api.OpenDatabase, example: doctest.Do
     assert result.failed == 0, capsys.readouterr().out
 
 
-def test_the_readme_code_runs(here: api.OpenDatabase) -> None:
-    readme = (ROOT / "README.md").read_text()
-    section = re.search(r"^## In a notebook\n(.*?)(?=^## )", readme, re.MULTILINE | re.DOTALL)
-    assert section, "README has a section 'In a notebook'"
+def test_the_guide_code_runs(here: api.OpenDatabase) -> None:
+    guide = (ROOT / "app" / "guide" / "scripts.md").read_text()
+    section = re.search(r"^## In a notebook\n(.*?)(?=^## |\Z)", guide, re.MULTILINE | re.DOTALL)
+    assert section, "scripts.md has a section 'In a notebook'"
     names: dict = {}
     blocks = re.findall(r"```python\n(.*?)```", section[1], re.DOTALL)
     assert blocks
     for block in blocks:
-        exec(compile(block, "README.md", "exec"), names)
+        exec(compile(block, "scripts.md", "exec"), names)
     assert len(names["steps"]) == 30
 
 

@@ -25,8 +25,8 @@ ASSETS = Path(__file__).parents[1] / "assets"
 NEXT = """
 import sqlalchemy as sa
 from alembic import op
-revision = "0008"
-down_revision = "0007"
+revision = "0009"
+down_revision = "0008"
 
 def upgrade():
     with op.batch_alter_table("runs", recreate="always") as table:
@@ -57,8 +57,8 @@ def next_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A future version of the program with one more migration; returns that migration's file."""
     scripts = Path(shutil.copytree(upgrade.SCRIPTS, tmp_path / "scripts"))
     monkeypatch.setattr(upgrade, "SCRIPTS", scripts)
-    monkeypatch.setattr(upgrade, "SCHEMA_VERSION", "0008")
-    return scripts / "versions" / "0008_colour.py"
+    monkeypatch.setattr(upgrade, "SCHEMA_VERSION", "0009")
+    return scripts / "versions" / "0009_colour.py"
 
 
 def test_a_database_of_every_released_schema_opens_whole(old: str) -> None:
@@ -134,11 +134,27 @@ def test_a_reader_does_not_upgrade(old: str, next_version: Path) -> None:
 
 
 def test_a_server_is_upgraded_too(postgres_url: str, next_version: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(upgrade, "SCHEMA_VERSION", "0007")
+    monkeypatch.setattr(upgrade, "SCHEMA_VERSION", "0008")
     open_database(postgres_url).dispose()
     next_version.write_text(NEXT.format(then="pass").replace(', recreate="always"', ""))
-    monkeypatch.setattr(upgrade, "SCHEMA_VERSION", "0008")
+    monkeypatch.setattr(upgrade, "SCHEMA_VERSION", "0009")
     db = open_database(postgres_url)
     with db.read() as connection:
         assert "colour" in {column["name"] for column in inspect(connection).get_columns("runs")}
+    db.dispose()
+
+
+def test_a_count_of_closed_gates_follows_from_the_transitions(tmp_path: Path) -> None:
+    db = open_database(f"sqlite:///{shutil.copy(ASSETS / 'trained_0007.db', tmp_path / 'old.db')}")
+    with db.read() as connection:
+        rows = connection.execute(
+            text(
+                "SELECT closed, (SELECT count(*) FROM transitions AS t WHERE t.run_id = e.run_id "
+                "AND t.episode = e.episode AND t.beta < 0.5) AS counted, "
+                "(SELECT count(beta) FROM transitions AS t WHERE t.run_id = e.run_id AND t.episode = e.episode) "
+                "AS judged FROM episodes AS e"
+            )
+        ).all()
+    assert [row.closed for row in rows] == [row.counted if row.judged else None for row in rows]
+    assert len(rows) > 10
     db.dispose()

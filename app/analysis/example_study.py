@@ -1,0 +1,59 @@
+"""The study that ships with the program: which of its runs, snapshots and episodes fit into a small file.
+
+One run of each variant, that with the least seed, shows its memory: four snapshots as samples of their nodes, and its
+share of twenty training episodes whose states go along. All other runs have their curves and the outcomes of their
+episodes. `emtc bundle --example` writes the file, *Open the example study* on Home opens it.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from app.analysis.series import read_seeds, settle
+from storage.bundles.contents import Contents
+from storage.engine import Database
+from storage.queries.episodes import list_episodes
+from storage.queries.memory import get_nodes, list_snapshots
+from storage.runs.rows import RunRow
+
+EXAMPLE_STUDY: Final = Path(__file__).resolve().parent.parent / "guide" / "first-study.emtc"
+SNAPSHOTS: Final = 4
+EPISODES: Final = 20
+"""Training episodes with their states, of all runs together."""
+
+
+def choose_contents(db: Database, rows: Sequence[RunRow]) -> Contents:
+    """What of these runs goes into the file."""
+    shown = _one_of_each_variant(db, rows)
+    each = EPISODES // max(1, len(shown))
+    chosen = {run_id: frozenset(choose_episodes(db, run_id, each)) for run_id in shown}
+    return Contents(
+        snapshots=False,
+        playbacks=False,
+        transitions=False,
+        chosen={run_id: episodes for run_id, episodes in chosen.items() if episodes},
+        samples=dict.fromkeys(shown, SNAPSHOTS),
+        entries=True,
+    )
+
+
+def choose_episodes(db: Database, run_id: str, n: int) -> list[int]:
+    """The first episode that was won, the last lost one after it, and those that wrote most of the last snapshot."""
+    outcomes = list_episodes(db, run_id, "episode", limit=1_000_000)
+    won = outcomes.loc[outcomes["won"].astype(bool), "episode"]
+    chosen = won.head(1).tolist()
+    if len(won):
+        later = outcomes.loc[(outcomes["episode"] > won.iloc[0]) & ~outcomes["won"].astype(bool), "episode"]
+        chosen += later.tail(1).tolist()
+    snapshots = list_snapshots(db, run_id)["id"]
+    if len(snapshots):
+        episodes, counts = np.unique(get_nodes(db, int(snapshots.iloc[-1])).episode, return_counts=True)
+        chosen += [int(each) for each in episodes[np.argsort(-counts, kind="stable")]]
+    return list(dict.fromkeys(int(each) for each in chosen))[:n]
+
+
+def _one_of_each_variant(db: Database, rows: Sequence[RunRow]) -> list[str]:
+    groups = settle(read_seeds(db, rows), final=True).groups
+    return [min(group.seeds, key=lambda seed: (int(seed.number), seed.id)).id for group in groups]

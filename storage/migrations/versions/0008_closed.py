@@ -1,0 +1,28 @@
+"""On how many of its transitions did the gate close in an episode?"""
+
+import sqlalchemy as sa
+from alembic import op
+
+revision = "0008"
+down_revision = "0007"
+branch_labels = None
+depends_on = None
+
+OUTLINE = ["run_id", "episode", "first_env_step", "length", "episode_return", "won", "epsilon", "closed"]
+CLOSED = """
+    UPDATE episodes SET closed = (
+        SELECT sum(CASE WHEN beta < 0.5 THEN 1 WHEN beta >= 0.5 THEN 0 END)
+        FROM transitions
+        WHERE transitions.run_id = episodes.run_id
+        AND transitions.env_step >= episodes.first_env_step
+        AND transitions.env_step < episodes.first_env_step + episodes.length
+    )
+"""
+
+
+def upgrade() -> None:
+    """Count them from the recorded transitions; where those were thinned away the count stays unknown."""
+    op.add_column("episodes", sa.Column("closed", sa.BigInteger(), nullable=True))
+    op.execute(CLOSED)
+    op.drop_index("ix_episodes_outline", "episodes")
+    op.create_index("ix_episodes_outline", "episodes", OUTLINE)

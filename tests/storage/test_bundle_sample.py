@@ -1,0 +1,75 @@
+"""A sample of a snapshot: whole episodes, nothing changed in what is kept, a link to what was left out still a link."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from storage.bundles.contents import Contents
+from storage.bundles.read import open_bundle
+from storage.bundles.sample import sample_nodes, spread_over
+from storage.bundles.write import write_bundle
+from storage.engine import open_database
+from storage.maintenance.check_run import check_run
+from storage.queries.episodes import get_trajectory
+from storage.queries.memory import get_node, get_snapshot, list_snapshots
+from storage.recording.recorder import DatabaseRecorder
+from storage.runs.changes import create_run
+from tests.storage.records import CONFIG, make_snapshot, record_episodes
+
+EPISODES, LENGTH = 12, 10
+
+
+@pytest.fixture
+def recorded(tmp_path: Path):
+    db = open_database(f"sqlite:///{tmp_path / 'x.db'}")
+    run_id = create_run(db, CONFIG, target_steps=120, versions={"emtc-lab": "0.1.0"})
+    recorder = DatabaseRecorder(db, run_id)
+    record_episodes(recorder, EPISODES, length=LENGTH)
+    for step in (20, 60, 120):
+        recorder.record_snapshot(make_snapshot(step, EPISODES))
+    recorder.close()
+    return db, run_id
+
+
+@given(steps=st.lists(st.integers(1, 10_000), min_size=1, unique=True).map(sorted), n=st.integers(1, 9))
+def test_snapshots_are_spread_and_end_with_the_last(steps: list[int], n: int) -> None:
+    places = spread_over(steps, n)
+    assert places == sorted(set(places))
+    assert len(places) <= n
+    assert places[-1] == len(steps) - 1
+
+
+def test_a_sampled_bundle_is_sound_and_keeps_whole_episodes(recorded, tmp_path: Path) -> None:
+    db, run_id = recorded
+    whole = get_snapshot(db, int(list_snapshots(db, run_id)["id"].iloc[-1]))
+    contents = Contents(
+        snapshots=False, playbacks=False, transitions=False,
+        chosen={run_id: frozenset({3, 7})}, samples={run_id: 2}, sample_nodes=45,
+    )  # fmt: skip
+    place = tmp_path / "x.emtc"
+    write_bundle(db, [run_id], place, contents, made_by="a test")
+    study, facts = open_bundle(place, cache=tmp_path / "cache")
+    there = open_database(f"sqlite:///{study}", read_only=True)
+    assert (facts.facts["contents"]["sampled"], facts.facts["contents"]["sample_nodes"]) == ({run_id: 2}, 45)
+    assert check_run(there, run_id) == []
+    assert list_snapshots(there, run_id)["env_step"].tolist() == [60, 120]
+    kept = get_snapshot(there, int(list_snapshots(there, run_id)["id"].iloc[-1]))
+    assert kept.size <= 45
+    assert {3, 7} <= set(kept.episode.tolist())
+    for episode in np.unique(kept.episode):
+        rows, theirs = np.flatnonzero(whole.episode == episode), np.flatnonzero(kept.episode == episode)
+        assert kept.slot[theirs].tolist() == whole.slot[rows].tolist()
+        for name in ("embedding", "h", "xi", "idx_next", "delta_mem", "beta"):
+            np.testing.assert_array_equal(getattr(kept, name)[theirs], getattr(whole, name)[rows])
+    shown = get_node(there, kept, int(kept.slot[kept.episode == 3][0]))
+    np.testing.assert_array_equal(shown.trajectory.state, get_trajectory(db, run_id, 3).state)
+
+
+def test_a_memory_that_fits_is_kept_whole(recorded) -> None:
+    db, _ = recorded
+    with db.read() as connection:
+        row = connection.exec_driver_sql("SELECT * FROM snapshots ORDER BY env_step DESC LIMIT 1").mappings().one()
+    assert sample_nodes(dict(row), 10_000)["size"] == row["size"]

@@ -1,0 +1,131 @@
+"""README and guide: short enough to be read, without a dead link, a missing file or a command that does not exist."""
+
+import re
+import shlex
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+import typer
+from typer.main import get_command
+
+from app.cli.bench import BENCHMARKS, EXTRA
+from app.cli.export import GATE_READINGS
+from app.cli.main import COMMANDS, make_app
+from app.figures.registry import FIGURES, TABLES
+from storage.queries.tables import TABLE_NAMES
+
+ROOT = Path(__file__).parent.parent
+GUIDE = ROOT / "app" / "guide"
+README = ROOT / "README.md"
+PAGES = sorted(GUIDE.glob("*.md"))
+TEXTS = [README, *PAGES]
+SOURCE = ("app/", "emtc_core/", "pages/", "storage/", "tests/", ".ci/")
+LATIN = {"β": "beta", "δ": "delta", "Δ_mem": "delta_mem", "μ_w": "mu_w", "τ": "tau", "ξ": "xi"}
+
+
+class Line(NamedTuple):
+    text: str
+    place: str
+
+
+def links_of(file: Path) -> list[str]:
+    text = without_code(file.read_text())
+    found = re.findall(r"\]\(([^)\s]+)\)|(?:src|srcset|href)=\"([^\"]+)\"", text)
+    return [link for pair in found for link in pair if link and not re.match(r"[a-z]+:", link)]
+
+
+def without_code(text: str) -> str:
+    return re.sub(r"^ *```.*?^ *```|`[^`\n]*`", "", text, flags=re.MULTILINE | re.DOTALL)
+
+
+def anchors_of(file: Path) -> set[str]:
+    headings = re.findall(r"^#+ (.+)$", re.sub(r"^```.*?^```", "", file.read_text(), flags=re.M | re.S), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def terms() -> list[tuple[str, str]]:
+    return re.findall(r"^- \*\*(.+?)\*\*(.*?)(?=^- |\Z)", (GUIDE / "glossary.md").read_text(), re.M | re.S)
+
+
+def commands_of(file: Path) -> list[Line]:
+    text = file.read_text()
+    blocks = "\n".join(re.findall(r"^ *```bash\n(.*?)^ *```", text, re.MULTILINE | re.DOTALL))
+    typed = [part.strip() for line in blocks.splitlines() for part in line.split("  #")[0].split(";")]
+    quoted = re.findall(r"`((?:EMTC_\w+=\S+ )?emtc [^`\n]+)`", re.sub(r"^ *```.*?^ *```", "", text, flags=re.M | re.S))
+    found = [re.sub(r"^(exec |EMTC_\w+=\S+ )", "", each) for each in (*typed, *quoted)]
+    return [Line(each, file.name) for each in found if each.startswith("emtc ")]
+
+
+def parse(line: str) -> None:
+    """Have the command line read the words as if they were typed; a name alone stands for its whole command."""
+    words = [word.strip("[]") for word in shlex.split(line)[1:]]
+    if words == ["--help"] or words in ([name] for name in COMMANDS):
+        return
+    command, rest = get_command(make_app(words[0])).commands[words[0]], words[1:]  # type: ignore[attr-defined]
+    while hasattr(command, "commands"):
+        command, rest = command.commands[rest[0]], rest[1:]
+    command.make_context(words[0], rest, resilient_parsing=False)
+
+
+def test_the_readme_is_short() -> None:
+    assert len(README.read_text()) <= 10_000
+
+
+@pytest.mark.parametrize("file", TEXTS, ids=lambda file: file.name)
+def test_every_link_and_picture_exists(file: Path) -> None:
+    for link in links_of(file):
+        path, _, anchor = link.partition("#")
+        target = (file.parent / path).resolve() if path else file
+        assert target.exists(), f"{file.name} points to {link}"
+        assert not anchor or anchor in anchors_of(target), f"{file.name} points to {link}"
+
+
+@pytest.mark.parametrize("file", TEXTS, ids=lambda file: file.name)
+def test_every_file_that_a_text_names_exists(file: Path) -> None:
+    quoted = re.findall(r"`([\w./]+)`", file.read_text())
+    missing = [place for place in quoted if place.startswith(SOURCE) and not (ROOT / place).exists()]
+    assert missing == []
+
+
+def test_every_page_of_the_guide_is_linked_from_the_readme() -> None:
+    assert PAGES
+    assert {link.partition("#")[0] for link in links_of(README)} >= {f"app/guide/{page.name}" for page in PAGES}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_a_page_says_what_it_is_for_and_has_sections(page: Path) -> None:
+    title, purpose, *_ = page.read_text().split("\n\n")
+    assert title.startswith("# ")
+    assert re.fullmatch(r"[^#`|\n].*\.", purpose, re.DOTALL), f"{page.name} begins with a sentence on what it is for"
+    assert re.search(r"^## ", page.read_text(), re.MULTILINE)
+
+
+def test_the_glossary_is_short_and_in_order() -> None:
+    named = [LATIN.get(term, term).lower() for term, _ in terms()]
+    assert 20 <= len(named) <= 30
+    assert named == sorted(named)
+
+
+@pytest.mark.parametrize("term", terms(), ids=lambda term: term[0])
+def test_a_term_is_explained_in_at_most_two_sentences(term: tuple[str, str]) -> None:
+    explained = re.sub(r"\s+", " ", term[1]).strip()
+    assert explained.endswith(".")
+    assert len(re.findall(r"\.(?= |$)", explained)) <= 2
+
+
+@pytest.mark.parametrize("line", [line for file in TEXTS for line in commands_of(file)], ids=lambda line: line.text)
+def test_a_command_in_a_text_exists_with_its_options(line: Line) -> None:
+    with suppress(typer.Exit):  # its help is its answer
+        parse(line.text)
+    words = shlex.split(line.text)
+    for option, known in (("--figure", {*FIGURES, GATE_READINGS}), ("--table", {*TABLES, *TABLE_NAMES})):
+        assert option not in words or words[words.index(option) + 1] in (*known, "NAME")
+    assert words[1] != "bench" or words[2] in (*BENCHMARKS, *EXTRA, "all")
+
+
+def test_commands_of_the_texts_are_found() -> None:
+    said = {line.text.split()[1] for file in TEXTS for line in commands_of(file)} - {"--help"}
+    assert said <= set(COMMANDS)
+    assert len(said) > 20
