@@ -13,7 +13,18 @@ from app.analysis.format import escape_markdown
 from app.ui import in_url, messages, state
 
 FOLDER = Path(__file__).resolve().parents[1] / "guide"
-PAGES = ("runs", "sweeps", "scripts", "figures", "environments", "extending", "sharing", "measured", "glossary")
+PAGES = (
+    "runs",
+    "sweeps",
+    "scripts",
+    "figures",
+    "environments",
+    "extending",
+    "sharing",
+    "measured",
+    "findings",
+    "glossary",
+)
 PAGE, SEARCH = "page", "q"
 LONGEST_EXCERPT = 600
 _FENCE = re.compile(r"^ *```.*\n?", re.MULTILINE)
