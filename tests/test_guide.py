@@ -11,7 +11,6 @@ import typer
 from typer.main import get_command
 
 from app.cli.bench import BENCHMARKS, EXTRA
-from app.cli.export import GATE_READINGS
 from app.cli.main import COMMANDS, make_app
 from app.figures.registry import FIGURES, TABLES
 from app.ui import guide
@@ -137,7 +136,7 @@ def test_a_command_in_a_text_exists_with_its_options(line: Line) -> None:
     with suppress(typer.Exit):  # its help is its answer
         parse(line.text)
     words = shlex.split(line.text)
-    for option, known in (("--figure", {*FIGURES, GATE_READINGS}), ("--table", {*TABLES, *TABLE_NAMES})):
+    for option, known in (("--figure", FIGURES), ("--table", {*TABLES, *TABLE_NAMES})):
         assert option not in words or words[words.index(option) + 1] in (*known, "NAME")
     assert words[1] != "bench" or words[2] in (*BENCHMARKS, *EXTRA, "all")
 
