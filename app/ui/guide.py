@@ -13,6 +13,7 @@ from app.analysis.format import escape_markdown
 from app.ui import in_url, messages, state
 
 FOLDER = Path(__file__).resolve().parents[1] / "guide"
+<<<<<<< HEAD
 PAGES = (
     "runs",
     "sweeps",
@@ -25,11 +26,25 @@ PAGES = (
     "findings",
     "glossary",
 )
+=======
+GLOSSARY = "glossary"
+PAGES = ("runs", "sweeps", "scripts", "figures", "environments", "extending", "sharing", "measured", GLOSSARY)
+>>>>>>> refs/heads/docs
 PAGE, SEARCH = "page", "q"
 LONGEST_EXCERPT = 600
-_FENCE = re.compile(r"^ *```.*\n?", re.MULTILINE)
-_RULE = re.compile(r"^\|[-|: ]+\|$\n?", re.MULTILINE)
-_LINK = re.compile(r"\[([^\]]+)\]\([^)\s]+\)")
+_PLAIN = (
+    (re.compile(r"^ *```.*\n?", re.MULTILINE), ""),
+    (re.compile(r"^\|[-|: ]+\|$\n?", re.MULTILINE), ""),
+    (re.compile(r"(?: \|)+$", re.MULTILINE), ";"),
+    (re.compile(r"^\| ", re.MULTILINE), ""),
+    (re.compile(r"(?: \|)+ "), " · "),
+    (re.compile(r"^- ", re.MULTILINE), "• "),
+    (re.compile(r"\[([^\]]+)\]\([^)\s]+\)"), r"\1"),
+    (re.compile(r"(\*{1,2}|`)([^*`]+)\1"), r"\2"),
+    (re.compile(r"^#+ ", re.MULTILINE), ""),
+    (re.compile(r"\s+"), " "),
+)
+"""What of Markdown goes or changes, in this order, so that plain text is left."""
 _TO_PAGE = re.compile(r"\]\((\w+)\.md(?:#[\w-]*)?\)")
 
 
@@ -50,8 +65,9 @@ class Page(NamedTuple):
 
     @property
     def sections(self) -> list[Section]:
-        """Its parts in order."""
-        parts = re.split(r"^##+ (.+)$", self.text, flags=re.MULTILINE)
+        """Its parts in order; in the glossary each term is one."""
+        begins = r"^- \*\*(.+?)\*\*[:,]? " if self.name == GLOSSARY else r"^##+ (.+)$"
+        parts = re.split(begins, self.text, flags=re.MULTILINE)
         return [
             Section(self.name, heading, _flatten(text))
             for heading, text in zip(["", *parts[1::2]], parts[::2], strict=True)
@@ -107,7 +123,7 @@ def _show_found(words: Sequence[str]) -> None:
         title = read_pages()[section.page].title
         with st.container(border=True):
             st.button(
-                f"{title}: {section.heading}" if section.heading else title,
+                f"**{title}**: {escape_markdown(section.heading)}" if section.heading else f"**{title}**",
                 key=f"guide-open-{number}", type="tertiary", on_click=_open, args=(section.page,),
             )  # fmt: skip
             st.markdown(mark_words(_cut(section.text, words), words))
@@ -127,8 +143,9 @@ def _link_within_app(text: str) -> str:
 
 
 def _flatten(markdown: str) -> str:
-    plain = _LINK.sub(r"\1", _RULE.sub("", _FENCE.sub("", markdown)))
-    return re.sub(r"\s+", " ", re.sub(r"[`*|]", " ", plain)).strip()
+    for pattern, plain in _PLAIN:
+        markdown = pattern.sub(plain, markdown)
+    return markdown.strip()
 
 
 def _cut(text: str, words: Sequence[str]) -> str:
