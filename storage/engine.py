@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from platformdirs import user_data_path
 from sqlalchemy import URL, Connection, Engine, create_engine, event
@@ -20,7 +21,7 @@ from sqlalchemy.pool import ConnectionPoolEntry
 
 from emtc_core.errors import StorageError
 from emtc_core.install import how_to_install
-from storage import address
+from storage import address, clock
 from storage.guards import check_identifier, hide_passwords
 from storage.migrations import upgrade
 from storage.migrations.backup import back_up
@@ -231,9 +232,18 @@ def _sqlite_engine(path: Path, *, writes: bool, is_upgrade: bool = False) -> Eng
 
 def _server_engine(url: URL) -> Engine:
     try:
-        return create_engine(url, pool_pre_ping=True)
+        engine = create_engine(url, pool_pre_ping=True)
     except ModuleNotFoundError as error:
         raise StorageError(f"PostgreSQL needs psycopg. Install it with: {how_to_install('postgres')}") from error
+
+    @event.listens_for(engine, "checkout")
+    def _set_clock(connection: Any, *_: object) -> None:
+        if clock.is_due():
+            (server,) = connection.execute("SELECT clock_timestamp()").fetchone()
+            connection.rollback()
+            clock.set_by(server)
+
+    return engine
 
 
 def _upgrade(database: Database) -> Database:

@@ -5,11 +5,12 @@ A sweep's runs are rows of `runs` that carry its id.
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import Any, Literal
 
 from sqlalchemy import insert, select, update
 
+from storage import clock
 from storage.engine import Database
 from storage.models import Run, SweepRow
 from storage.runs.changes import new_run_values
@@ -47,7 +48,7 @@ def save_sweep(
     Returns:
         How many runs were queued.
     """
-    now = datetime.now(UTC)
+    now = clock.now()
     with db.transaction() as connection:
         values = {"name": name, "plan": dict(plan), "jobs": jobs, "status": "active"}
         if find_sweep_locked(connection, sweep_id) is None:
@@ -121,7 +122,7 @@ def stop_sweep(db: Database, sweep_id: str) -> tuple[int, list[str]]:
         connection.execute(update(SweepRow).where(SweepRow.id == sweep_id).values(status="stopped"))
         rows = connection.execute(columns).all()
         waiting = [row.id for row in rows if is_unclaimed(row)]
-        values = {"status": "stopped", "ended_at": datetime.now(UTC)}
+        values = {"status": "stopped", "ended_at": clock.now()}
         connection.execute(update(Run).where(Run.id.in_(waiting)).values(**values))
     return len(waiting), [row.id for row in rows if row.id not in waiting]
 
