@@ -13,23 +13,11 @@ from app.analysis.format import escape_markdown
 from app.ui import in_url, messages, state
 
 FOLDER = Path(__file__).resolve().parents[1] / "guide"
-<<<<<<< HEAD
-PAGES = (
-    "runs",
-    "sweeps",
-    "scripts",
-    "figures",
-    "environments",
-    "extending",
-    "sharing",
-    "measured",
-    "findings",
-    "glossary",
-)
-=======
 GLOSSARY = "glossary"
-PAGES = ("runs", "sweeps", "scripts", "figures", "environments", "extending", "sharing", "measured", GLOSSARY)
->>>>>>> refs/heads/docs
+PAGES = (
+    *("runs", "sweeps", "scripts", "figures", "environments", "extending", "sharing", "measured", "findings"),
+    GLOSSARY,
+)
 PAGE, SEARCH = "page", "q"
 LONGEST_EXCERPT = 600
 _PLAIN = (
