@@ -1,6 +1,8 @@
 """`emtc db`: look at a database before trusting it, and bring an older one to this version."""
 
+import sys
 from dataclasses import asdict
+from json import dumps
 from typing import Annotated
 
 import typer
@@ -20,6 +22,7 @@ from emtc_core.envs.trust import is_allowed
 from emtc_core.errors import ConfigError
 from storage.engine import find_schema, open_database
 from storage.maintenance.check_database import check_database
+from storage.sql_console import reader_role
 
 app = typer.Typer(help="Care for a database, a foreign one too.", no_args_is_help=True)
 
@@ -47,6 +50,27 @@ def check(file: DatabaseFile = None, db: DatabaseUrl = DEFAULT_DATABASE, json: A
         if len(rows) > MOST_SHOWN:
             say(f"… and {len(rows) - MOST_SHOWN:,} more; all of them with --json.")
     return 0 if report.is_sound else 1
+
+
+@app.command()
+def reader(
+    create: Annotated[bool, typer.Option("--create", help="Make the role now, by the login of --db")] = False,
+    name: Annotated[str, typer.Option(help="Name of the role")] = reader_role.NAME,
+    db: DatabaseUrl = DEFAULT_DATABASE,
+    json: AsJson = False,
+) -> None:
+    """Make a PostgreSQL role that can only read, by which `emtc sql` and the SQL page ask; or print what makes it."""
+    database = open_database(db, create=False)
+    made = reader_role.create_reader(database, name=name) if create else None
+    statements, url = ([], made) if made else reader_role.describe_reader(database, name=name)
+    if json:
+        sys.stdout.write(dumps({"statements": statements, "variable": reader_role.VARIABLE, "url": url}) + "\n")
+        return
+    for statement in statements:
+        sys.stdout.write(f"{statement};\n")
+    say("Run this as an administrator of the server." if statements else f"Made the role {name}.")
+    say("Then let the app and `emtc sql` know, and nobody else, for it holds the role's password:")
+    sys.stdout.write(f"{'-- ' if statements else ''}export {reader_role.VARIABLE}='{url}'\n")
 
 
 @app.command()

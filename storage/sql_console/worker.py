@@ -1,7 +1,7 @@
 """The process that answers one question and can only read: `python -m storage.sql_console.worker`, a question on stdin.
 
 SQLite: the file is opened for reading, an authorizer refuses every act but reading, and no second file is attached.
-PostgreSQL: one statement in a read-only transaction, by a role without rights of its own where the login has all.
+PostgreSQL: one statement in a read-only transaction, by a role that may do nothing else (`reader_role`).
 Both: so many rows, seconds and bytes, and no more. Only what is needed to answer is imported: it starts in no time.
 """
 
@@ -31,6 +31,25 @@ _FUNCTIONS_REFUSED = frozenset({"load_extension", "fts3_tokenizer"})
 _COMMENT = re.compile(r"\A(?:\s+|--[^\n]*(?:\n|\Z)|/\*.*?\*/|\()+", re.DOTALL)
 _BEGINNINGS = ("select", "with", "values", "table", "explain")
 _REACHES_OUT = re.compile(r"u&\s*\"|\b(set_config|query_to_xml\w*|cursor_to_xml\w*|dblink\w*|lo_\w+)\b", re.IGNORECASE)
+
+
+_RIGHTS = """
+SELECT session_user::text, CASE
+    WHEN bool_or(rolsuper) THEN 'is a superuser'
+    WHEN bool_or(rolcreaterole OR rolcreatedb OR rolreplication OR rolbypassrls) THEN 'may make roles or databases'
+    WHEN EXISTS (SELECT FROM pg_roles AS other
+        WHERE other.rolname != session_user AND pg_has_role(session_user, other.oid, 'MEMBER'))
+        THEN 'belongs to another role'
+    WHEN EXISTS (SELECT FROM pg_class JOIN pg_namespace AS place ON place.oid = relnamespace
+        WHERE nspname NOT LIKE 'pg\\_%' AND nspname != 'information_schema' AND CASE WHEN relkind = 'S'
+        THEN has_sequence_privilege(session_user, pg_class.oid, 'USAGE, UPDATE')
+        WHEN relkind IN ('r', 'p', 'v', 'm', 'f')
+        THEN has_table_privilege(session_user, pg_class.oid, 'INSERT, UPDATE, DELETE, TRUNCATE, TRIGGER') END)
+        THEN 'may write'
+    END
+FROM pg_roles WHERE rolname IN (session_user, current_user)
+"""
+"""Who asks, and what that role may do that a reader needs not; NULL where there is nothing."""
 
 
 class RefusedError(Exception):
@@ -211,11 +230,12 @@ def _check_statement(query: str) -> None:
 def _begin_reading(connection: Any, milliseconds: int) -> None:
     connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
     connection.execute(f"SET LOCAL statement_timeout = {milliseconds}")
-    (is_superuser, version) = connection.execute(
-        "SELECT current_setting('is_superuser') = 'on', current_setting('server_version_num')::int"
-    ).fetchall()[0]
-    if is_superuser and version >= 140_000:
-        connection.execute("SET LOCAL ROLE pg_read_all_data")
+    role, more = connection.execute(_RIGHTS).fetchall()[0]
+    if more:
+        raise RefusedError(
+            f"Questions are asked by a role that was made for reading, and {role} {more}. Make one with: emtc db "
+            "reader, and name it in EMTC_DB_READER"
+        )
 
 
 if __name__ == "__main__":
