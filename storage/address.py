@@ -9,10 +9,12 @@ Importing this loads no SQLAlchemy: commands need it before they have printed a 
 
 import os
 import re
+import sqlite3
 import stat
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Literal
 from urllib.parse import unquote
 
 from emtc_core.errors import StorageError
@@ -26,6 +28,8 @@ _SQLITE: Final = re.compile(r"sqlite(?:\+\w+)?:///")
 _NETWORK_FILESYSTEMS: Final = frozenset(
     {"nfs", "nfs4", "cifs", "smb3", "smbfs", "afs", "lustre", "fuse.sshfs", "beegfs"}
 )
+NO_ROOM_TO_SHARE: Final = frozenset({"SQLITE_IOERR_SHMSIZE", "SQLITE_IOERR_SHMMAP", "SQLITE_FULL"})
+"""What SQLite says where the disk is too full for the memory that the connections of a file share."""
 _BESIDE: Final = ("", "-wal", "-shm", "-journal")
 
 
@@ -65,6 +69,32 @@ def parse(address: str) -> "Path | URL":
     if backend != "postgresql":
         raise StorageError(f"The database must be SQLite or PostgreSQL, got {backend}.")
     return parsed if "+" in parsed.drivername else parsed.set(drivername="postgresql+psycopg")
+
+
+class AloneConnection(sqlite3.Connection):
+    """One that does without the memory that connections share, for whose file the disk has no room."""
+
+
+def connect(path: Path, *, wait_s: float, writes: bool, mode: Literal["ro", "rw"] = "rw") -> sqlite3.Connection:
+    """Open a SQLite file that is there, for reading on a full disk, too; `mode` is what the system lets it do.
+
+    There a reader looks at the file as it stands, and a writer, or a reader of what is still in the log, has it alone:
+    such a connection is an `AloneConnection`, and should be closed soon.
+    """
+    shared = partial(sqlite3.connect, timeout=wait_s, check_same_thread=False, uri=True)
+    connection = shared(f"{path.as_uri()}?mode={mode}")
+    try:
+        connection.execute("SELECT 1 FROM sqlite_master LIMIT 1").close()
+    except sqlite3.Error as error:
+        if getattr(error, "sqlite_errorname", "") not in NO_ROOM_TO_SHARE:  # whoever asks next is told
+            return connection
+        connection.close()
+        log = path.with_name(f"{path.name}-wal")
+        if not writes and not (log.exists() and log.stat().st_size):  # nobody writes, or could
+            return shared(f"{path.as_uri()}?immutable=1", factory=AloneConnection)
+        connection = shared(f"{path.as_uri()}?mode={mode}", factory=AloneConnection)
+        connection.execute("PRAGMA locking_mode=EXCLUSIVE").close()
+    return connection
 
 
 def refuse_missing(path: Path, what_else: str = "") -> None:

@@ -10,11 +10,13 @@ import sqlite3
 from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 from platformdirs import user_data_path
 from sqlalchemy import URL, Connection, Engine, create_engine, event
 from sqlalchemy.exc import DBAPIError
+from sqlalchemy.pool import ConnectionPoolEntry
 
 from emtc_core.errors import StorageError
 from emtc_core.install import how_to_install
@@ -26,6 +28,7 @@ from storage.private_files import find_folder
 
 READ_ONLY_VARIABLE = "EMTC_READ_ONLY"
 BUSY_TIMEOUT_S = 10.0
+_DISK_FULL = address.NO_ROOM_TO_SHARE | {"SQLITE_IOERR_WRITE", "SQLITE_IOERR_FSYNC"}
 _UPGRADE_TIMEOUT_S = 300.0  # another process may be copying and upgrading a big one
 PAGE_BYTES = 8192
 
@@ -198,7 +201,9 @@ def find_schema(url: str) -> tuple[str | None, bool]:
 
 def _sqlite_engine(path: Path, *, writes: bool, is_upgrade: bool = False) -> Engine:
     wait_s = _UPGRADE_TIMEOUT_S if is_upgrade else BUSY_TIMEOUT_S
-    engine = create_engine(URL.create("sqlite", database=str(path)), connect_args={"timeout": wait_s})
+    engine = create_engine(
+        URL.create("sqlite", database=str(path)), creator=partial(address.connect, path, wait_s=wait_s, writes=writes)
+    )
 
     @event.listens_for(engine, "connect")
     def _configure(connection: sqlite3.Connection, _record: object) -> None:
@@ -211,6 +216,11 @@ def _sqlite_engine(path: Path, *, writes: bool, is_upgrade: bool = False) -> Eng
             pragmas += ["query_only=ON"]
         for pragma in pragmas:
             connection.execute(f"PRAGMA {pragma}").close()
+
+    @event.listens_for(engine, "checkin")
+    def _let_go(connection: sqlite3.Connection | None, record: ConnectionPoolEntry) -> None:
+        if isinstance(connection, address.AloneConnection):
+            record.invalidate()  # it keeps others out, or sees nothing that they write
 
     @event.listens_for(engine, "begin")
     def _begin(connection: Connection) -> None:
@@ -288,6 +298,18 @@ def _translated(engine: Engine) -> Generator[None]:
         raise StorageError("A number must be below 2^63 to stand in the database.") from error
 
 
+def is_disk_full(error: StorageError) -> bool:
+    """Whether a database failed because its disk is full."""
+    return _is_full(error.__cause__)
+
+
+def _is_full(error: BaseException | None) -> bool:
+    return getattr(error, "sqlite_errorname", "") in _DISK_FULL
+
+
 def _first_line(error: BaseException | None) -> str:
     lines = hide_passwords(str(error)).strip().splitlines()
-    return lines[0].rstrip(".") if lines else type(error).__name__
+    said = lines[0].rstrip(".") if lines else type(error).__name__
+    if _is_full(error):
+        return f"{said}. The disk is full: delete something on it, or thin runs with: emtc db thin"
+    return said

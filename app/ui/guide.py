@@ -14,7 +14,18 @@ from app.ui import in_url, messages, state
 
 FOLDER = Path(__file__).resolve().parents[1] / "guide"
 GLOSSARY = "glossary"
-PAGES = ("runs", "sweeps", "scripts", "figures", "environments", "extending", "sharing", "measured", GLOSSARY)
+PAGES = (
+    "runs",
+    "sweeps",
+    "scripts",
+    "figures",
+    "environments",
+    "extending",
+    "sharing",
+    "measured",
+    "findings",
+    GLOSSARY,
+)
 PAGE, SEARCH = "page", "q"
 LONGEST_EXCERPT = 600
 _PLAIN = (

@@ -16,6 +16,8 @@ from collections.abc import Generator, Iterable
 from pathlib import Path
 from typing import Any
 
+from storage.address import connect
+
 MOST_BYTES_OUT = 64 << 20
 MOST_MEMORY = 512 << 20
 _ADDRESS_SPACE = 2 << 30
@@ -102,8 +104,7 @@ def _write(value: Any) -> None:
 def _ask_sqlite(question: dict[str, Any]) -> Generator[Any, None, None]:
     """Give the names of the columns, then the rows."""
     query, seconds, denied = question["query"], question["seconds"], list[str]()
-    place = f"{Path(question['path']).as_uri()}?mode=ro"
-    with contextlib.closing(sqlite3.connect(place, uri=True, isolation_level=None, timeout=5)) as connection:
+    with contextlib.closing(connect(Path(question["path"]), wait_s=5, writes=False, mode="ro")) as connection:
         _restrict(connection, query, denied)
         late = threading.Timer(seconds, connection.interrupt)
         late.daemon = True
@@ -120,6 +121,7 @@ def _ask_sqlite(question: dict[str, Any]) -> Generator[Any, None, None]:
 
 def _restrict(connection: sqlite3.Connection, query: str, denied: list[str]) -> None:
     """Take from a connection everything but reading, then the means to give it back; what it refuses is named."""
+    connection.isolation_level = None
     connection.execute("PRAGMA query_only=ON")
     connection.execute("PRAGMA trusted_schema=OFF")
     connection.execute(f"PRAGMA hard_heap_limit={MOST_MEMORY}")
