@@ -15,7 +15,15 @@ from app.ui import in_url, messages, state
 FOLDER = Path(__file__).resolve().parents[1] / "guide"
 GLOSSARY = "glossary"
 PAGES = (
-    *("runs", "sweeps", "scripts", "figures", "environments", "extending", "sharing", "measured", "findings"),
+    "runs",
+    "sweeps",
+    "scripts",
+    "figures",
+    "environments",
+    "extending",
+    "sharing",
+    "measured",
+    "findings",
     GLOSSARY,
 )
 PAGE, SEARCH = "page", "q"
