@@ -10,7 +10,7 @@ import urllib.request
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from app.jobs.doctor import find_chrome
 from app.jobs.launch import ROOT
@@ -60,8 +60,15 @@ def served(
 
 
 @contextmanager
-def opened_page(width: int = 1440, height: int = 900) -> Generator[Any]:
+def opened_page(
+    width: int = 1440, height: int = 900, color_scheme: Literal["light", "dark"] = "light"
+) -> Generator[Any]:
     """Open an empty page of a headless Chromium without a GPU.
+
+    Args:
+        width: Of the window.
+        height: Of the window.
+        color_scheme: What the reader's machine prefers.
 
     Raises:
         ConfigError: If playwright or a browser is missing.
@@ -75,7 +82,7 @@ def opened_page(width: int = 1440, height: int = 900) -> Generator[Any]:
         raise ConfigError("This benchmark drives a browser: apt-get install chromium")
     with sync_playwright() as driver:
         chromium = driver.chromium.launch(executable_path=path, args=["--no-sandbox", "--disable-gpu"])
-        page = chromium.new_page(viewport={"width": width, "height": height})
+        page = chromium.new_page(viewport={"width": width, "height": height}, color_scheme=color_scheme)
         page.set_default_timeout(120_000)
         yield page
         chromium.close()

@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from app.analysis import episodes
+from app.analysis.episodes import draw_scene, find_fault
 from app.figures.named.trajectories import draw_trajectory
-from app.replay import side as sides_module
 from app.replay.drawing import MOST_FRAMES, to_gif, to_svg
 from app.replay.files import read_replays
 from app.replay.frames import list_moments, moment_at
@@ -21,8 +22,6 @@ from app.replay.payload import frame_sides, make_payload, name_teams
 from app.replay.side import (
     MISSING,
     Side,
-    draw_scene,
-    find_fault,
     join_values,
     level_picture,
     level_values,
@@ -231,7 +230,7 @@ def test_a_strangers_scene_that_fails_or_lies_is_a_strip(monkeypatch):
     def fail(*_: object) -> Scene:
         raise ValueError("zero-size array to reduction operation minimum which has no identity")
 
-    monkeypatch.setattr(sides_module, "make_scene", fail)
+    monkeypatch.setattr(episodes, "make_scene", fail)
     assert "ValueError" in draw_scene("pettingzoo", "a:b", states).note
     for broken in (
         make_scene(4),
@@ -240,7 +239,7 @@ def test_a_strangers_scene_that_fails_or_lies_is_a_strip(monkeypatch):
         replace(make_scene(), bounds=(0.0, 0.0, 0.0, 1.0)),
         replace(make_scene(), target=np.zeros((5, 2), np.int16)),
     ):
-        monkeypatch.setattr(sides_module, "make_scene", lambda *_, given=broken: given)
+        monkeypatch.setattr(episodes, "make_scene", lambda *_, given=broken: given)
         assert find_fault(broken, 5)
         scene = draw_scene("pettingzoo", "a:b", states)
         assert "cannot be shown" in scene.note

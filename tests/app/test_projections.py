@@ -7,7 +7,6 @@ from app.analysis.projections.linear import AXIS_PAIRS, draw_axes, draw_pca
 from app.analysis.projections.methods import compute
 from app.analysis.projections.neighbors import find_neighbors
 from app.analysis.projections.sampling import stratified_rows
-from app.analysis.projections.umap import find_curve, make_graph
 
 
 @pytest.fixture(scope="module")
@@ -93,25 +92,6 @@ def test_neighbors_leave_the_point_itself_out_even_among_twins():
     index, distance = find_neighbors(points, 3)
     assert (index != np.arange(6)[:, None]).all()
     assert (distance == 0).all()
-
-
-def test_curve_parameters_are_those_of_umap_learn():
-    assert find_curve(0.1) == pytest.approx((1.577, 0.895), abs=2e-3)
-
-
-@pytest.mark.slow
-def test_graph_agrees_with_umap_learn(blobs):
-    from umap.umap_ import fuzzy_simplicial_set
-
-    index, distance = find_neighbors(blobs, 14)
-    own = np.arange(len(blobs))[:, None]
-    theirs, _, _ = fuzzy_simplicial_set(
-        blobs, 15, np.random.RandomState(0), "euclidean",
-        knn_indices=np.hstack([own, index]).astype(np.int32),
-        knn_dists=np.hstack([np.zeros_like(own, dtype=np.float32), distance.astype(np.float32)]),
-    )  # fmt: skip
-    difference = make_graph(blobs, n_neighbors=15) - theirs
-    assert abs(difference).max() < 1e-3
 
 
 def test_sample_is_everything_when_there_is_little():

@@ -43,7 +43,7 @@ EMBED_SHARE = 0.4
 LAYOUT_SHARE = 0.85
 """Of the progress: up to here landmarks are laid out, from here the other nodes are placed."""
 _PLACERS = ("numba", "numpy", "scipy")
-_LIBRARIES = {"pca": ("numpy",), "tsne": ("openTSNE", *_PLACERS), "umap": _PLACERS}
+_LIBRARIES = {"pca": ("numpy",), "tsne": ("openTSNE", *_PLACERS), "umap": ("umap-learn", *_PLACERS)}
 _REVISION = 2
 """Goes up when a change here changes pictures."""
 
