@@ -127,7 +127,9 @@ def test_click_shows_the_entry_that_the_database_holds(page, seeded):
     assert f"point={slot}" in page.url
     detail = get_node(db, get_snapshot(db, int(list_snapshots(db, run_id)["id"].iloc[-1])), slot)
     wait_until(page, lambda: frame_of(page) == detail.t, "the frame of the clicked memory")
-    where = page.locator(".atlas").evaluate(
+    atlas = page.locator(".atlas")
+    wait_until(page, lambda: atlas.evaluate("node => node.state.mark.traces.length") > 0, "the way of its episode")
+    where = atlas.evaluate(
         "node => { const s = node.state, i = s.columns.slot.indexOf(s.mark.selected);"
         " return [s.mark.at, [s.x[i], s.y[i]], s.mark.traces[0].places.at(-1)] }"
     )
