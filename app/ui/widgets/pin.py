@@ -136,7 +136,7 @@ def _query() -> dict[str, list[str]]:
 
 
 def _address(page: str, runs: Sequence[RunRow]) -> dict[str, list[str]]:
-    """The URL state, with the runs in it even where the page chose them by itself: later runs must not join the view."""
+    """The URL state, with the runs even where the page chose them by itself: later runs must not join the view."""
     if page == "compare":
         return _query() | {state.RUNS: [",".join(run.id for run in runs)]}
     return _query() | ({state.RUN: [runs[0].id]} if len(runs) == 1 else {})
