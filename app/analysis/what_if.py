@@ -64,14 +64,12 @@ class Question:
 
     tau_factor: float = 1.0
     tau_fixed: float | None = None  # return units, in place of the recorded tau
-    delta_factor: float | None = (
-        None  # None leaves the nodes as they were recorded; 1 merges anew at the recorded delta
-    )
+    delta_factor: float | None = None  # None leaves the nodes as recorded; 1 merges anew at the recorded delta
     lookup: Lookup = "nearest"
     successor: Successor = "nn"
 
     def tau(self, recorded: Any) -> Any:
-        """Say tau [return units] where it was `recorded`, a number or an array."""
+        """The tau [return units] where it was `recorded`, a number or an array."""
         fixed = self.tau_fixed
         return recorded * self.tau_factor if fixed is None else np.full_like(np.asarray(recorded, np.float64), fixed)
 
@@ -247,7 +245,7 @@ def merge_nodes(snapshot: Snapshot, rules: Rules, factor: float) -> "Remerged":
 
 
 def tau_of(snapshot: Snapshot, stream: Stream, gate: GateConfig) -> float:
-    """Say tau at a snapshot [return units]: what its own delta_mem and beta tell, else the newest transition's."""
+    """The tau at a snapshot [return units]: what its own delta_mem and beta tell, else the newest transition's."""
     low, high = _TELLING
     telling = (snapshot.beta > low) & (snapshot.beta < high) & (snapshot.delta_mem > 0)
     if telling.any():

@@ -11,10 +11,9 @@ from urllib.parse import parse_qs, urlsplit
 import numpy as np
 import pytest
 
-from app.analysis.node_quantities import QUANTITIES
 from app.analysis.projections.orientation import draw_plane
 from app.analysis.projections.snapshots import projection_params
-from app.analysis.selection import Choice
+from app.analysis.selection import QUANTITIES, Choice
 from emtc_core.recorder import EvaluationRecord
 from storage.engine import open_database
 from storage.queries.memory import find_projection, get_node, get_snapshot, list_snapshots

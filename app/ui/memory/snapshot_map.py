@@ -1,4 +1,7 @@
-"""The Memory page's upper part: which snapshot, which projection, and the map itself."""
+"""The Memory page's upper part: which snapshot, which projection, and the map itself.
+
+The choice of a second map: another snapshot, another projection or another run beside the first.
+"""
 
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -9,19 +12,20 @@ import streamlit as st
 from numpy.typing import NDArray
 
 from app.analysis.format import count, escape_markdown
-from app.analysis.node_quantities import QUANTITIES
 from app.analysis.projections.linear import AXIS_PAIRS, Drawn, draw_axes
 from app.analysis.projections.methods import BACKGROUND, SMALLEST
 from app.analysis.projections.snapshots import MOST_LANDMARKS, projection_params, start_of
-from app.analysis.selection import Choice, read_numbers
+from app.analysis.selection import QUANTITIES, Choice, read_numbers
 from app.figures.kinds.cloud import Cloud
 from app.figures.named.memory_map import draw_memory
 from app.figures.theme import ENDED
 from app.ui import data, in_url, messages, state
 from app.ui.memory import atlas, projection_job
-from app.ui.memory.columns import Columns, columns_of
-from emtc_core.errors import ConfigError
+from app.ui.memory.atlas import Columns, columns_of
+from app.ui.widgets.run_picker import LISTED
+from emtc_core.errors import ConfigError, EmtcError
 from storage.queries.memory import Snapshot
+from storage.queries.run_table import RunFilter
 from storage.runs.rows import RunRow
 
 OWN = "own"
@@ -87,7 +91,7 @@ class Shown:
 
     @property
     def plane(self) -> str:
-        """Tell these places from any others."""
+        """A key that these places have and no others."""
         view = self.chosen.view
         return f"{self.snapshot.id}-{self.chosen.stamp}-{self.name}-{view.pair}-{view.n}-{view.seed}-{view.embedder}"
 
@@ -330,3 +334,34 @@ def make_figure(shown: Shown, chosen: NDArray[np.bool_]) -> Cloud:
         caption=f"{caption}. Colour: {QUANTITIES[asked.color].meaning}.",
         colors=atlas.PALETTES[asked.palette].colors, every_quantity=True,
     )  # fmt: skip
+
+
+_HELP = (
+    "Another snapshot, projection or run beside this one: colour and filters are shared, and of one run the selection, "
+    "the point under the pointer and, under one projection, the camera too."
+)
+
+
+def asked() -> bool:
+    """Draw the switch; tell whether two maps are wanted."""
+    wanted = st.toggle("Two maps", key="two", bind="query-params", help=_HELP)
+    return bool(wanted)
+
+
+def choose_second(run: RunRow) -> Chosen | None:
+    """Draw the choices in one bar; None while there is nothing to draw a second map of."""
+    with st.container(horizontal=True, vertical_alignment="bottom", gap="small"):
+        chosen = _choose_run(run)
+        return choose(chosen, SECOND)
+
+
+def _choose_run(run: RunRow) -> RunRow:
+    names = {run.id: run.name} | data.run_names(RunFilter(), LISTED)[0]
+    chosen = st.selectbox(
+        "Run of the second map", **in_url.one("memory", "b_run", list(names)),
+        format_func=lambda each: f"{names[each]} · {each}", width=220,
+    )  # fmt: skip
+    try:
+        return data.get_run(str(chosen))
+    except EmtcError:  # deleted between two looks
+        return run

@@ -112,7 +112,7 @@ def _draw(run: RunRow, snapshot: Snapshot, question: Question, found: Answer, ch
 
 
 def _explain(run: RunRow, stream: Stream, rules: Rules, found: Answer) -> str:
-    """Say what cannot be recomputed, and why."""
+    """What cannot be recomputed, and why."""
     state = data.gate_state(run)
     removed = state.values.get("gate/incentive_removed") if state else None
     metric = (

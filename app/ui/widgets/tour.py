@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import streamlit as st
 
 from app.analysis.format import escape_markdown, number
-from app.analysis.outlier import Outlier
+from app.analysis.neighborhoods import Outlier
 from app.ui import data, state
 from storage.runs.rows import RunRow
 
