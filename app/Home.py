@@ -33,7 +33,9 @@ page = st.navigation(
         st.Page("../pages/disk.py", title="Storage", icon=":material/hard_drive:", url_path="storage"),
         st.Page("../pages/health.py", title="Health", icon=":material/notifications:"),
         st.Page("../pages/method.py", title="Method", icon=":material/function:", url_path="method"),
-    ]
+        st.Page("../pages/guide.py", title="Guide", icon=":material/help:", url_path="guide"),
+    ],
+    expanded=True,  # more than a dozen would hide the last ones
 )
 try:
     bundle_banner.settle()

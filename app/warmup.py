@@ -14,6 +14,7 @@ from app.analysis.projections.placing import place
 from app.jobs.training import train_run
 from emtc_core.config.resolve import resolve
 from emtc_core.memory.remerge import StoredNodes, remerge
+from storage.address import sqlite_address
 from storage.engine import open_database
 from storage.runs.changes import create_run
 
@@ -26,7 +27,7 @@ def main() -> None:
         os.nice(10)
     config = resolve(preset="demo", steps=STEPS, overrides={"eval.episodes": 8})
     with tempfile.TemporaryDirectory() as folder:
-        db = open_database(f"sqlite:///{folder}/warm-up.db")
+        db = open_database(sqlite_address(f"{folder}/warm-up.db"))
         run_id = create_run(db, config.model_dump(mode="json"), target_steps=STEPS, versions={})
         train_run(db, run_id, resume=False)
         db.dispose()

@@ -22,6 +22,7 @@ import pandas as pd
 
 from emtc_core.errors import StorageError
 from storage import engine
+from storage.address import sqlite_address
 from storage.column_types import unguarded
 from storage.engine import Database
 from storage.figures import draw_figure
@@ -56,7 +57,7 @@ def open_database(place: str | Path, *, read_only: bool = True) -> "OpenDatabase
         StorageError: If there is no database, or it is of an older version: then with the command that upgrades it.
         NewerDatabaseError: If a newer version of EMTC Lab wrote it.
     """
-    url = f"sqlite:///{place}" if isinstance(place, Path) or "://" not in place else place
+    url = sqlite_address(place) if isinstance(place, Path) or "://" not in place else place
     opened = engine.open_database(url, read_only=read_only, create=not read_only)
     return OpenDatabase(**{part.name: getattr(opened, part.name) for part in fields(opened)})
 

@@ -12,11 +12,12 @@ from sqlalchemy import JSON, BigInteger, Column, DateTime, Double, Integer, Meta
 from sqlalchemy.engine import Dialect
 from sqlalchemy.types import TypeDecorator, TypeEngine
 
-from storage.guards import IDENTIFIER, damaged
+from storage.guards import IDENTIFIER, LONGEST_NAME, damaged
 
 _IDENTIFIERS = frozenset({"runs.id", "runs.sweep_id", "runs.parent_id", "sweeps.id"})
 _BULK = frozenset({"episodes", "transitions", "transition_summary", "metrics", "gate_stats", "evaluations"})
 _STATUSES = ("queued", "running", "paused", "finished", "stopped", "failed")
+_SHORT = frozenset({"runs.name", "runs.env", "runs.map", "runs.algo", "runs.host", "runs.device", "sweeps.name"})
 _DEEPEST = 64
 
 
@@ -115,7 +116,8 @@ def _rule(kind: TypeEngine[Any], column: str) -> tuple[Callable[[Any], bool], st
             return _is_texts, "a JSON list of texts"
         return _is_object, f"a JSON object of at most {_DEEPEST} levels"
     if isinstance(kind, String):
-        return _is_text, "text"
+        most = longest(column)
+        return (_is_text, "text") if most is None else (_is_short, f"text of at most {most:,} characters")
     if isinstance(kind, Integer | BigInteger):
         return _is_whole, "a whole number"
     if isinstance(kind, Double):
@@ -148,8 +150,17 @@ def _is_object(value: Any) -> bool:
     return isinstance(value, dict)
 
 
+def longest(column: str) -> int | None:
+    """How long the text in a column, as "runs.name", may be; None: as long as it wants."""
+    return LONGEST_NAME if column in _SHORT else None
+
+
 def _is_text(value: Any) -> bool:
     return isinstance(value, str)
+
+
+def _is_short(value: Any) -> bool:
+    return isinstance(value, str) and len(value) <= LONGEST_NAME
 
 
 def _is_whole(value: Any) -> bool:

@@ -10,24 +10,28 @@ import sqlite3
 from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 
-import psutil
 from platformdirs import user_data_path
-from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url
-from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError
+from sqlalchemy import URL, Connection, Engine, create_engine, event
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.pool import ConnectionPoolEntry
 
 from emtc_core.errors import StorageError
 from emtc_core.install import how_to_install
-from storage.guards import check_identifier, hide_passwords, shorten
+from storage import address, clock
+from storage.guards import check_identifier, hide_passwords
 from storage.migrations import upgrade
 from storage.migrations.backup import back_up
-from storage.private_files import FILE_MODE, find_folder, make_private_folder
+from storage.private_files import find_folder
 
 READ_ONLY_VARIABLE = "EMTC_READ_ONLY"
 BUSY_TIMEOUT_S = 10.0
+_DISK_FULL = address.NO_ROOM_TO_SHARE | {"SQLITE_IOERR_WRITE", "SQLITE_IOERR_FSYNC"}
+_UPGRADE_TIMEOUT_S = 300.0  # another process may be copying and upgrading a big one
 PAGE_BYTES = 8192
-_NETWORK_FILESYSTEMS = frozenset({"nfs", "nfs4", "cifs", "smb3", "smbfs", "afs", "lustre", "fuse.sshfs", "beegfs"})
 
 
 @dataclass(frozen=True)
@@ -83,7 +87,8 @@ def open_database(url: str, *, read_only: bool = False, create: bool = True) -> 
     """Open a database, creating or upgrading it where needed.
 
     Args:
-        url: `sqlite:///folder/file.db` or `postgresql://…`. A relative path starts at the working directory.
+        url: `sqlite:///folder/file.db`, whose path is read as it stands, or `postgresql://…`. A relative path starts
+            at the working directory.
         read_only: Never write; then the database must exist and be of this version. EMTC_READ_ONLY=1 in the
             environment makes every database so.
         create: Make a SQLite file that is not there yet; without it a missing one is refused.
@@ -95,9 +100,9 @@ def open_database(url: str, *, read_only: bool = False, create: bool = True) -> 
         StorageError: If the URL is unusable or the place cannot be written; nothing is created then.
         NewerDatabaseError: If a newer version of EMTC Lab wrote it.
     """
-    parsed = _parse(url)
+    parsed = address.parse(url)
     read_only = read_only or is_read_only()
-    if parsed.get_backend_name() == "sqlite":
+    if isinstance(parsed, Path):
         return _open_sqlite(parsed, read_only=read_only, create=create and not read_only)
     complete = parsed.render_as_string(hide_password=False)
     engine = _server_engine(parsed)
@@ -140,99 +145,30 @@ def files_root(database: Database) -> Path:
 
 
 def files_root_of(path: Path | None) -> Path:
-    """The folder of all files of the SQLite database at `path`, or of a server's databases."""
-    return user_data_path("emtc-lab") if path is None else path.with_name(f"{path.stem}.files")
+    """The folder of all files of the SQLite database at `path`, be it a link to it, or of a server's databases."""
+    if path is None:
+        return user_data_path("emtc-lab")
+    file = path.resolve()
+    return file.with_name(f"{file.stem}.files")
 
 
 def _why_read_only() -> str:
     return f" {READ_ONLY_VARIABLE}=1 is set." if is_read_only() else ""
 
 
-def _parse(url: str) -> URL:
-    try:
-        parsed = make_url(url)
-        backend = parsed.get_backend_name()
-    except (ArgumentError, NoSuchModuleError, ValueError) as error:
-        shown = shorten(hide_passwords(url))
-        raise StorageError(f"{shown} is no database URL. Write sqlite:///file.db or postgresql://…") from error
-    if backend not in ("sqlite", "postgresql"):
-        raise StorageError(f"The database must be SQLite or PostgreSQL, got {backend}.")
-    if backend == "postgresql" and "+" not in parsed.drivername:
-        parsed = parsed.set(drivername="postgresql+psycopg")
-    return parsed
-
-
-def _open_sqlite(url: URL, *, read_only: bool, create: bool) -> Database:
-    if not url.database or url.database == ":memory:" or url.database.startswith("file:"):
-        raise StorageError("The database must be a file: trainer and app meet in it. Write sqlite:///file.db")
-    path = _find_place(url.database)
-    if not create and not os.path.lexists(path):
-        raise StorageError(f"There is no database at {path}. Name another with --db, or start a run: emtc train")
-    created = [] if read_only else _prepare_place(path)
+def _open_sqlite(path: Path, *, read_only: bool, create: bool) -> Database:
+    if not create:
+        address.refuse_missing(path, ", or start a run: emtc train")
+    created = [] if read_only else address.prepare(path)
     reader = _sqlite_engine(path, writes=False)
     writer = None if read_only else _sqlite_engine(path, writes=True)
-    database = Database(f"sqlite:///{path}", path, reader, writer)
+    database = Database(address.sqlite_address(path), path, reader, writer)
     try:
         return _upgrade(database)
     except BaseException:
         database.dispose()
-        _remove(created)
+        address.remove(created)
         raise
-
-
-def _find_place(text: str) -> Path:
-    """Read the path of a SQLite file.
-
-    Raises:
-        StorageError: If no file can be there.
-    """
-    try:
-        path = Path(text).expanduser().absolute()
-        if path.exists() and not (path.is_file() or path.is_dir()):
-            raise OSError(0, "it is no plain file")
-    except (OSError, RuntimeError, ValueError) as error:  # too long, no such user, a zero byte
-        reason = str(getattr(error, "strerror", None) or error).rstrip(".").lower()
-        raise StorageError(f"{shorten(text)} cannot be a database: {reason}. Choose another with --db.") from error
-    return path
-
-
-def _prepare_place(path: Path) -> list[Path]:
-    """Make the folder and the empty file; return what was made, innermost first."""
-    created: list[Path] = []
-    try:
-        _refuse_network_place(path)
-        for folder in reversed([parent for parent in path.parents if not parent.exists()]):
-            make_private_folder(folder)
-            created.insert(0, folder)
-        existed = path.exists()
-        os.close(os.open(path, os.O_WRONLY | os.O_CREAT, FILE_MODE))  # the files that SQLite adds copy its mode
-        if not existed:
-            created.insert(0, path)
-    except OSError as error:
-        _remove(created)
-        reason = (error.strerror or str(error)).lower()
-        raise StorageError(f"The database {path} cannot be written: {reason}. Choose another with --db.") from error
-    return created
-
-
-def _remove(created: list[Path]) -> None:
-    for place in created:
-        if place.is_dir():
-            place.rmdir()
-            continue
-        for suffix in ("", "-wal", "-shm", "-journal"):
-            place.with_name(place.name + suffix).unlink(missing_ok=True)
-
-
-def _refuse_network_place(path: Path) -> None:
-    """SQLite's write-ahead log needs shared memory, which network file systems do not give."""
-    mounts = [part for part in psutil.disk_partitions(all=True) if path.is_relative_to(part.mountpoint)]
-    mount = max(mounts, key=lambda part: len(part.mountpoint), default=None)
-    if mount is not None and mount.fstype in _NETWORK_FILESYSTEMS:
-        raise StorageError(
-            f"{path} lies on a network file system ({mount.fstype}), where SQLite is not safe. "
-            "Choose a local disk or a PostgreSQL URL with --db."
-        )
 
 
 def open_unchecked(url: str) -> tuple[Engine, Path | None]:
@@ -243,13 +179,11 @@ def open_unchecked(url: str) -> tuple[Engine, Path | None]:
     Raises:
         StorageError: If the URL is unusable or no such file exists.
     """
-    parsed = _parse(url)
-    if parsed.get_backend_name() != "sqlite":
+    parsed = address.parse(url)
+    if isinstance(parsed, URL):
         return _server_engine(parsed).execution_options(postgresql_readonly=True), None
-    path = _find_place(parsed.database or "")
-    if not path.is_file():
-        raise StorageError(f"There is no database at {path}. Name another with --db.")
-    return _sqlite_engine(path, writes=False), path
+    address.refuse_missing(parsed, ".")
+    return _sqlite_engine(parsed, writes=False), parsed
 
 
 def find_schema(url: str) -> tuple[str | None, bool]:
@@ -266,13 +200,16 @@ def find_schema(url: str) -> tuple[str | None, bool]:
         engine.dispose()
 
 
-def _sqlite_engine(path: Path, *, writes: bool, enforce_keys: bool = True) -> Engine:
-    engine = create_engine(f"sqlite:///{path}", connect_args={"timeout": BUSY_TIMEOUT_S})
+def _sqlite_engine(path: Path, *, writes: bool, is_upgrade: bool = False) -> Engine:
+    wait_s = _UPGRADE_TIMEOUT_S if is_upgrade else BUSY_TIMEOUT_S
+    engine = create_engine(
+        URL.create("sqlite", database=str(path)), creator=partial(address.connect, path, wait_s=wait_s, writes=writes)
+    )
 
     @event.listens_for(engine, "connect")
     def _configure(connection: sqlite3.Connection, _record: object) -> None:
         connection.isolation_level = None  # transactions are begun below, not guessed by the driver
-        pragmas = [f"busy_timeout={int(BUSY_TIMEOUT_S * 1000)}", f"foreign_keys={enforce_keys:d}", "cache_size=-32768"]
+        pragmas = [f"busy_timeout={int(wait_s * 1000)}", f"foreign_keys={not is_upgrade:d}", "cache_size=-32768"]
         pragmas.append("trusted_schema=OFF")  # a foreign file's views and checks call no function with effects
         if writes:
             pragmas += [f"page_size={PAGE_BYTES}", "journal_mode=WAL", "synchronous=NORMAL"]
@@ -280,6 +217,11 @@ def _sqlite_engine(path: Path, *, writes: bool, enforce_keys: bool = True) -> En
             pragmas += ["query_only=ON"]
         for pragma in pragmas:
             connection.execute(f"PRAGMA {pragma}").close()
+
+    @event.listens_for(engine, "checkin")
+    def _let_go(connection: sqlite3.Connection | None, record: ConnectionPoolEntry) -> None:
+        if isinstance(connection, address.AloneConnection):
+            record.invalidate()  # it keeps others out, or sees nothing that they write
 
     @event.listens_for(engine, "begin")
     def _begin(connection: Connection) -> None:
@@ -290,9 +232,18 @@ def _sqlite_engine(path: Path, *, writes: bool, enforce_keys: bool = True) -> En
 
 def _server_engine(url: URL) -> Engine:
     try:
-        return create_engine(url, pool_pre_ping=True)
+        engine = create_engine(url, pool_pre_ping=True)
     except ModuleNotFoundError as error:
         raise StorageError(f"PostgreSQL needs psycopg. Install it with: {how_to_install('postgres')}") from error
+
+    @event.listens_for(engine, "checkout")
+    def _set_clock(connection: Any, *_: object) -> None:
+        if clock.is_due():
+            (server,) = connection.execute("SELECT clock_timestamp()").fetchone()
+            connection.rollback()
+            clock.set_by(server)
+
+    return engine
 
 
 def _upgrade(database: Database) -> Database:
@@ -304,7 +255,7 @@ def _upgrade(database: Database) -> Database:
         raise StorageError(_why_not_readable(database, version))
     migrator, backup = database, None
     if database.path is not None:  # SQLite rebuilds altered tables: dropping the old one must not cascade
-        engine = _sqlite_engine(database.path, writes=True, enforce_keys=False)
+        engine = _sqlite_engine(database.path, writes=True, is_upgrade=True)
         migrator = replace(database, writer=engine)
     try:
         with migrator.transaction() as connection:
@@ -357,6 +308,18 @@ def _translated(engine: Engine) -> Generator[None]:
         raise StorageError("A number must be below 2^63 to stand in the database.") from error
 
 
+def is_disk_full(error: StorageError) -> bool:
+    """Whether a database failed because its disk is full."""
+    return _is_full(error.__cause__)
+
+
+def _is_full(error: BaseException | None) -> bool:
+    return getattr(error, "sqlite_errorname", "") in _DISK_FULL
+
+
 def _first_line(error: BaseException | None) -> str:
     lines = hide_passwords(str(error)).strip().splitlines()
-    return lines[0].rstrip(".") if lines else type(error).__name__
+    said = lines[0].rstrip(".") if lines else type(error).__name__
+    if _is_full(error):
+        return f"{said}. The disk is full: delete something on it, or thin runs with: emtc db thin"
+    return said

@@ -12,6 +12,8 @@ from emtc_core.errors import StorageError
 
 IDENTIFIER: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,11}")
 """Runs and sweeps: 1 to 12 letters, digits, - and _. Such a name is one step of a path and nothing else."""
+LONGEST_NAME: Final = 10_000
+"""Of the texts that stand in every list of runs [characters]."""
 _LONGEST_SHOWN = 60
 _IN_ADDRESS = re.compile(r"([a-zA-Z][\w+.-]*://[^\s:/@'\"]*:)[^\s'\"]*@")
 _IN_SETTINGS = re.compile(r"((?:password|passwd|pwd)\s*=\s*)('[^']*'|[^\s&'\"]+)", re.IGNORECASE)

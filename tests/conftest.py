@@ -17,6 +17,8 @@ from tests.require import require
 # two threads is another sum than over one: results must not depend on the machine's size.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# readline, where pytest loads it, tells every worker of a terminal of 80 columns; tables are tested as files have them.
+os.environ.pop("COLUMNS", None)
 settings.register_profile("busy", deadline=None)  # a busy machine is no fault of an example
 settings.load_profile("busy")
 

@@ -11,9 +11,9 @@ import typer
 from typer.main import get_command
 
 from app.cli.bench import BENCHMARKS, EXTRA
-from app.cli.export import GATE_READINGS
 from app.cli.main import COMMANDS, make_app
 from app.figures.registry import FIGURES, TABLES
+from app.ui import guide
 from storage.queries.tables import TABLE_NAMES
 
 ROOT = Path(__file__).parent.parent
@@ -94,6 +94,22 @@ def test_every_page_of_the_guide_is_linked_from_the_readme() -> None:
     assert {link.partition("#")[0] for link in links_of(README)} >= {f"app/guide/{page.name}" for page in PAGES}
 
 
+def test_every_page_of_the_guide_is_shown_in_the_app() -> None:
+    assert sorted(guide.PAGES) == [page.stem for page in PAGES]
+
+
+def test_the_map_names_what_exists() -> None:
+    rows = re.findall(r"^\| (\*\*)?(`[^|]+`)[ *]*\|", README.read_text(), re.MULTILINE)
+    parent, checked = ROOT, 0
+    for bold, cell in rows:
+        names = re.findall(r"`([\w./]+)`", cell)
+        for name in names:
+            assert ((ROOT if bold else parent) / name).exists(), f"{name} in {parent.name}"
+        checked += len(names)
+        parent = ROOT / names[0] if bold else parent
+    assert checked > 30
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_a_page_says_what_it_is_for_and_has_sections(page: Path) -> None:
     title, purpose, *_ = page.read_text().split("\n\n")
@@ -120,7 +136,7 @@ def test_a_command_in_a_text_exists_with_its_options(line: Line) -> None:
     with suppress(typer.Exit):  # its help is its answer
         parse(line.text)
     words = shlex.split(line.text)
-    for option, known in (("--figure", {*FIGURES, GATE_READINGS}), ("--table", {*TABLES, *TABLE_NAMES})):
+    for option, known in (("--figure", FIGURES.keys()), ("--table", {*TABLES, *TABLE_NAMES})):
         assert option not in words or words[words.index(option) + 1] in (*known, "NAME")
     assert words[1] != "bench" or words[2] in (*BENCHMARKS, *EXTRA, "all")
 

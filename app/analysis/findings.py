@@ -201,26 +201,33 @@ def _second_half(seed: Seed) -> float:
 
 
 def _gate_numbers(frame: pd.DataFrame) -> dict[str, Numbers]:
-    parts = {name: frame.pivot(index="run_id", columns="part", values=name) for name in ("delta_mem", "beta")}
-    if any(not {0, PARTS - 1} <= set(each.columns) for each in parts.values()):
-        return {DELTA_RATIO.key: {}, BETA_RISE.key: {}}
-    delta, beta = parts["delta_mem"], parts["beta"]
+    delta, beta = (_by_run(frame, "part", name) for name in ("delta_mem", "beta"))
+    ends = 0, PARTS - 1
     return {
-        DELTA_RATIO.key: _known(np.log(delta[PARTS - 1] / delta[0])),
-        BETA_RISE.key: _known(beta[PARTS - 1] - beta[0]),
+        DELTA_RATIO.key: _finite({key: np.log(part[ends[1]] / part[ends[0]]) for key, part in _with(delta, *ends)}),
+        BETA_RISE.key: _finite({key: part[ends[1]] - part[ends[0]] for key, part in _with(beta, *ends)}),
     }
 
 
 def _closed_numbers(frame: pd.DataFrame) -> dict[str, Numbers]:
-    frame = frame.assign(share=frame["closed"] / frame["steps"], won=frame["won"].astype(bool))
-    shares = frame.pivot(index="run_id", columns="won", values="share")
-    if not {False, True} <= set(shares.columns):
-        return {CLOSED_MORE.key: {}}
-    return {CLOSED_MORE.key: _known(shares[False] - shares[True])}
+    shares = _by_run(frame.assign(share=frame["closed"] / frame["steps"]), "won", "share")
+    return {CLOSED_MORE.key: _finite({key: share[False] - share[True] for key, share in _with(shares, False, True)})}
 
 
-def _known(values: "pd.Series[float]") -> Numbers:
-    return {str(run_id): float(value) for run_id, value in values.items() if np.isfinite(value)}
+def _by_run(frame: pd.DataFrame, key: str, value: str) -> dict[str, dict[int, float]]:
+    """A column by run and by another column."""
+    found: dict[str, dict[int, float]] = {}
+    for run_id, place, number in zip(frame["run_id"], frame[key], frame[value], strict=True):
+        found.setdefault(str(run_id), {})[int(place)] = float(number)
+    return found
+
+
+def _with(found: Mapping[str, dict[int, float]], *keys: int) -> list[tuple[str, dict[int, float]]]:
+    return [(run_id, here) for run_id, here in found.items() if all(key in here for key in keys)]
+
+
+def _finite(numbers: Numbers) -> Numbers:
+    return {run_id: float(number) for run_id, number in numbers.items() if np.isfinite(number)}
 
 
 def _find(

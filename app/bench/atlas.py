@@ -16,7 +16,7 @@ from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -70,12 +70,19 @@ def served(
         yield f"http://localhost:{port}"
     finally:
         server.terminate()
-        server.wait(timeout=20)
+        server.wait(timeout=START_S)
 
 
 @contextmanager
-def opened_page(width: int = 1440, height: int = 900) -> Generator[Any]:
+def opened_page(
+    width: int = 1440, height: int = 900, color_scheme: Literal["light", "dark"] = "light"
+) -> Generator[Any]:
     """Open an empty page of a headless Chromium without a GPU.
+
+    Args:
+        width: Of the window.
+        height: Of the window.
+        color_scheme: What the reader's machine prefers.
 
     Raises:
         ConfigError: If playwright or a browser is missing.
@@ -89,7 +96,7 @@ def opened_page(width: int = 1440, height: int = 900) -> Generator[Any]:
         raise ConfigError("This benchmark drives a browser: apt-get install chromium")
     with sync_playwright() as driver:
         chromium = driver.chromium.launch(executable_path=path, args=["--no-sandbox", "--disable-gpu"])
-        page = chromium.new_page(viewport={"width": width, "height": height})
+        page = chromium.new_page(viewport={"width": width, "height": height}, color_scheme=color_scheme)
         page.set_default_timeout(120_000)
         yield page
         chromium.close()

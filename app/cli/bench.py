@@ -13,12 +13,17 @@ BENCHMARKS = (
     "learner", "memory", "embedder", "skirmish", "grf", "telemetry", "queries", "projection", "atlas",
     "storm", "end_to_end",
 )  # fmt: skip
-EXTRA = ("calibration", "coverage", "embedding", "what_if")
+EXTRA = ("calibration", "coverage", "embedding", "pictures", "what_if")
+TAKES = {"storm": ("minutes", "trainers", "db"), "pictures": ("db",)}
 Minutes = Annotated[float | None, typer.Option(min=0.05, max=1440, help="storm: how long it lasts; 1 unless told")]
 Trainers = Annotated[int | None, typer.Option(min=1, max=64, help="storm: how many work at a time; 4 unless told")]
-StormDatabase = Annotated[
+SomeDatabase = Annotated[
     str | None,
-    typer.Option("--db", help="storm: an empty database's URL; sqlite and postgresql make one that is gone afterwards"),
+    typer.Option(
+        "--db",
+        help="storm: an empty database's URL; sqlite and postgresql make one that is gone afterwards. "
+        "pictures: a database that holds the demo runs, which are trained without it",
+    ),
 ]
 
 
@@ -26,15 +31,16 @@ def bench(
     name: Annotated[str, typer.Argument(help=f"{', '.join((*BENCHMARKS, *EXTRA))} or all")],
     minutes: Minutes = None,
     trainers: Trainers = None,
-    db: StormDatabase = None,
+    db: SomeDatabase = None,
     json: AsJson = False,
 ) -> None:
     """Run one benchmark, or all of the performance budgets."""
     if name not in (*BENCHMARKS, *EXTRA, "all"):
         raise typer.BadParameter(f"NAME must be one of {', '.join((*BENCHMARKS, *EXTRA, 'all'))}, got {name!r}.")
     options = {key: value for key, value in (("minutes", minutes), ("trainers", trainers), ("db", db)) if value}
-    if options and name != "storm":
-        raise typer.BadParameter(f"--{next(iter(options))} belongs to storm, not to {name}.")
+    if strange := [key for key in options if key not in TAKES.get(name, ())]:
+        takers = " and ".join(each for each, taken in TAKES.items() if strange[0] in taken)
+        raise typer.BadParameter(f"--{strange[0]} belongs to {takers}, not to {name}.")
     figures: list[dict[str, Any]] = []
     for one in BENCHMARKS if name == "all" else (name,):
         say(f"bench {one} …")

@@ -7,6 +7,7 @@ What goes is named and counted before it goes; a run that somebody works on is l
 
 import sys
 from dataclasses import asdict
+from json import dumps
 from pathlib import Path
 from typing import Annotated
 
@@ -35,12 +36,13 @@ from storage.queries.runs import list_runs
 from storage.runs import lifecycle
 from storage.runs.lifecycle import Event
 from storage.runs.rows import find_run, state_now
+from storage.sql_console import reader_role
 
 Runs = Annotated[list[str] | None, typer.Argument(metavar="[RUN]...", help="Runs to thin; --all takes every ended one")]
 
 
 def stats(file: DatabaseFile = None, db: DatabaseUrl = DEFAULT_DATABASE, json: AsJson = False) -> None:
-    """How much room each run takes, by kind, and what a vacuum would give back."""
+    """Say how much room each run takes, by kind, and what a vacuum would give back."""
     sizes = measure(open_database(database_url(file, db), read_only=True))
     if json:
         runs = [asdict(run) | {"total": run.total} for run in sizes.runs]
@@ -180,6 +182,27 @@ def check(file: DatabaseFile = None, db: DatabaseUrl = DEFAULT_DATABASE, json: A
         if len(rows) > MOST_SHOWN:
             say(f"… and {len(rows) - MOST_SHOWN:,} more; all of them with --json.")
     return 0 if report.is_sound else 1
+
+
+@app.command()
+def reader(
+    create: Annotated[bool, typer.Option("--create", help="Make the role now, by the login of --db")] = False,
+    name: Annotated[str, typer.Option(help="Name of the role")] = reader_role.NAME,
+    db: DatabaseUrl = DEFAULT_DATABASE,
+    json: AsJson = False,
+) -> None:
+    """Make a PostgreSQL role that can only read, by which `emtc sql` and the SQL page ask; or print what makes it."""
+    database = open_database(db, create=False)
+    made = reader_role.create_reader(database, name=name) if create else None
+    statements, url = ([], made) if made else reader_role.describe_reader(database, name=name)
+    if json:
+        sys.stdout.write(dumps({"statements": statements, "variable": reader_role.VARIABLE, "url": url}) + "\n")
+        return
+    for statement in statements:
+        sys.stdout.write(f"{statement};\n")
+    say("Run this as an administrator of the server." if statements else f"Made the role {name}.")
+    say("Then let the app and `emtc sql` know, and nobody else, for it holds the role's password:")
+    sys.stdout.write(f"{'-- ' if statements else ''}export {reader_role.VARIABLE}='{url}'\n")
 
 
 @app.command()

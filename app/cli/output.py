@@ -15,6 +15,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from storage.address import sqlite_address
 from storage.guards import hide_passwords
 
 _OBEYED = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
@@ -63,7 +64,7 @@ def database_url(file: str | None, db: str) -> str:
     """Choose between a file or URL that was named and --db."""
     if file is None:
         return db
-    return file if "://" in file else f"sqlite:///{file}"
+    return file if "://" in file else sqlite_address(file)
 
 
 def say(text: str) -> None:

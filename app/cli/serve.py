@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from sqlalchemy.engine import make_url
 
 from app.cli.output import DEFAULT_DATABASE, DatabaseUrl
 from emtc_core.envs.trust import FOLDER_VARIABLE, home_folder
+from storage.address import absolute
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 
@@ -31,18 +31,8 @@ def become_app(url: str, options: list[str] | None = None, environment: Mapping[
     The working directory is on no import path (-P): a file `app.py` of the user's is not taken for the package. A
     checkout's settings are read from its folder; a wheel carries them beside `Home.py`, where Streamlit looks too.
     """
-    told = {"EMTC_DB": _absolute(url), FOLDER_VARIABLE: str(home_folder()), **(environment or {})}
+    told = {"EMTC_DB": absolute(url), FOLDER_VARIABLE: str(home_folder()), **(environment or {})}
     if (ROOT / ".streamlit").is_dir():
         os.chdir(ROOT)
     home = [sys.executable, "-P", "-m", "streamlit", "run", str(ROOT / "app" / "Home.py"), *(options or [])]
     os.execve(sys.executable, home, os.environ | told)
-
-
-def _absolute(url: str) -> str:
-    """Let a relative SQLite file stay that of the folder where the command was typed."""
-    if not url.startswith("sqlite:///"):
-        return url
-    parsed = make_url(url)
-    if not parsed.database or parsed.database == ":memory:":
-        return url
-    return parsed.set(database=str(Path(parsed.database).absolute())).render_as_string(hide_password=False)

@@ -10,9 +10,10 @@ import typer
 
 from app.cli.output import DEFAULT_DATABASE, AsJson, DatabaseUrl, print_json, say
 from app.jobs.sweeps.worker import Work, leave_signals, summarize
-from storage.engine import Database, open_database, refuse_when_read_only
+from storage.engine import Database, refuse_when_read_only
 from storage.files.places import check_place, describe_place
 from storage.queries.sweeps import get_sweep
+from storage.retry import open_patiently
 from storage.runs.claims import NO_LIMIT, Claim, claim_any, claim_run
 
 
@@ -31,7 +32,7 @@ def worker(
     with leave_signals() as leave:
         refuse_when_read_only("train runs")
         check_place()
-        database = open_database(db, create=False)
+        database = open_patiently(db, say=say, is_over=lambda: leave.asked)
         if where := describe_place(database):
             say(where)
         if gpu is not None:

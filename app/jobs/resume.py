@@ -13,7 +13,7 @@ from app.jobs.launch import start_trainer
 from emtc_core.checkpoint_file import Examined, examine, examine_open
 from emtc_core.errors import RunStateError, StorageError
 from storage.engine import Database
-from storage.files.places import Place, run_folder, run_place
+from storage.files.places import Place, explain_missing, run_folder, run_place
 from storage.files.remote import RemoteFile, RunFiles
 from storage.files.writer_lease import check_lease, is_ours
 from storage.runs import lifecycle
@@ -38,6 +38,8 @@ class CheckpointStatus:
     """The machine that trained the run, when it is not this one."""
     refused: str | None = None
     """Why this machine may not or cannot look for checkpoints where the run says that they lie."""
+    missing: str = ""
+    """Where else they may be, where there is none."""
     not_carried: int = 0
     """How many of the newest checkpoints have not reached the place at a URL."""
 
@@ -69,7 +71,7 @@ class CheckpointStatus:
         if self.faults:
             return " ".join(self.faults)
         where = f" It was trained on {self.elsewhere}; resume it there." if self.elsewhere else ""
-        return f"There is no checkpoint in {self.folder}.{where}"
+        return f"There is no checkpoint in {self.folder}.{where}{self.missing}"
 
 
 def look(db: Database, row: RunRow) -> CheckpointStatus:
@@ -84,9 +86,9 @@ def look(db: Database, row: RunRow) -> CheckpointStatus:
         return CheckpointStatus(row.env_steps, (), row.files or "", elsewhere, str(exc))
     if lifecycle.allows(row.state, Event.CLAIM):  # else the rows still grow
         found = tuple(_fitting(db, row.id, each) for each in found)
-    return CheckpointStatus(
-        row.env_steps, found, place.show(row.id), elsewhere, not_carried=len(here) if place.remote else 0
-    )
+    missing = explain_missing(db, row.id) if not (found or place.recorded or elsewhere) else ""
+    late = len(here) if place.remote else 0
+    return CheckpointStatus(row.env_steps, found, place.show(row.id), elsewhere, missing=missing, not_carried=late)
 
 
 def _examine(place: Place, run_id: str, folder: Path) -> tuple[list[Examined], list[Examined]]:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from emtc_core.errors import StorageError
+from storage.address import sqlite_address
 from storage.bundles.manifest import Manifest
 from storage.bundles.read import find_cache, open_bundle
 from storage.private_files import replaced
@@ -49,7 +50,7 @@ class Bundle:
     @property
     def url(self) -> str:
         """Its database, which is read and not written."""
-        return f"sqlite:///{self.study}"
+        return sqlite_address(self.study)
 
     @property
     def study_bytes(self) -> int:
@@ -115,7 +116,7 @@ def remove_bundle(bundle: Bundle) -> None:
 
 def is_cached(url: str, *, cache: Path | None = None) -> bool:
     """Whether a URL is that of a cached bundle's database."""
-    return url.startswith(f"sqlite:///{cache or find_cache()}/")
+    return url.startswith(f"{sqlite_address(cache or find_cache())}/")
 
 
 def _note(study: Path) -> Path:

@@ -162,7 +162,7 @@ def _copy_samples(source: Connection, target: Connection, run_id: str, contents:
     first = contents.chosen.get(run_id, _NO_EPISODES)
     for place in spread_over([row.env_step for row in rows], contents.samples[run_id]):
         whole = select(_table("snapshots")).where(SnapshotRow.id == rows[place].id)
-        row = sample_nodes(source.execute(whole).mappings().one(), contents.sample_nodes, first)
+        row = sample_nodes(dict(source.execute(whole).mappings().one()), contents.sample_nodes, first)
         _check_row(_table("snapshots"), row)
         target.execute(insert(SnapshotRow), row)
 

@@ -8,6 +8,7 @@ from typing import Final
 from sqlalchemy import Connection, func, select
 
 from emtc_core.errors import StorageError
+from storage.address import sqlite_address
 from storage.bundles.bundle_cache import Bundle, clean_name
 from storage.bundles.contents import WHOLE, copy_runs, list_present
 from storage.bundles.read import unpacked
@@ -91,7 +92,7 @@ def import_bundle(db: Database, place: Path, *, cache: Path | None = None) -> li
 
 
 def _copy(db: Database, study: Path, shown: str, run_ids: Sequence[str] | None = None) -> list[str]:
-    source = open_database(f"sqlite:///{study}", read_only=True)
+    source = open_database(sqlite_address(study), read_only=True)
     try:
         with source.read() as reading, db.transaction() as writing:
             there = _list_ids(reading)

@@ -22,6 +22,7 @@ from platformdirs import user_cache_path
 
 from emtc_core.errors import EmtcError, NewerDatabaseError, StorageError
 from emtc_core.install import how_to_upgrade
+from storage.address import sqlite_address
 from storage.bundles.manifest import (
     MANIFEST,
     MOST_MANIFEST_BYTES,
@@ -30,6 +31,7 @@ from storage.bundles.manifest import (
     Manifest,
     read_manifest,
 )
+from storage.bundles.soundness import check_study
 from storage.engine import find_schema, open_database
 from storage.guards import shorten
 from storage.maintenance.check_database import check_database
@@ -189,13 +191,17 @@ def _write_checked(member: IO[bytes], study: Path, manifest: Manifest, shown: st
 def _make_ready(study: Path, shown: str) -> None:
     """Look at every row of the database, then give it its indexes and this version's schema."""
     try:
-        url = f"sqlite:///{study}"
+        url = sqlite_address(study)
         _refuse_unsound(url, shown)
         schema, _ = find_schema(url)
         if schema is None:
             raise StorageError("it holds no tables")
         _make_indexes(study, schema)
-        open_database(url).dispose() if schema != upgrade.SCHEMA_VERSION else None
+        db = open_database(url)
+        try:
+            check_study(db)
+        finally:
+            db.dispose()
         with closing(sqlite3.connect(study, isolation_level=None)) as connection:
             connection.execute("PRAGMA journal_mode=DELETE")
     except NewerDatabaseError as error:
@@ -219,13 +225,16 @@ def _refuse_unsound(url: str, shown: str) -> None:
 
 
 def _make_indexes(study: Path, schema: str) -> None:
-    """Make the indexes that a database of this schema has: their text is ours, never the bundle's."""
+    """Make the indexes that a database of this schema has: text and content are ours, never the bundle's."""
     fresh = upgrade.describe_indexes(schema)
     with closing(sqlite3.connect(study, isolation_level=None)) as connection:
         connection.execute("PRAGMA trusted_schema=OFF")
         connection.execute("BEGIN")
-        there = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'index'")}
-        for name, statement in fresh.items():
-            if name not in there:
-                connection.execute(statement)
+        own = "SELECT name FROM sqlite_master WHERE type = 'index' AND sql NOT NULL"
+        for (name,) in connection.execute(own).fetchall():
+            quoted = name.replace('"', '""')
+            connection.execute(f'DROP INDEX "{quoted}"')
+        for statement in fresh.values():
+            connection.execute(statement)
+        connection.execute("REINDEX")  # of keys, too: two rows of one key are found here
         connection.execute("COMMIT")

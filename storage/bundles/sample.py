@@ -24,7 +24,7 @@ def spread_over(steps: Sequence[int], n: int) -> list[int]:
     return sorted({int(np.abs(np.asarray(steps) - step).argmin()) for step in wanted})
 
 
-def sample_nodes(row: Mapping[str, Any], most: int, first: frozenset[int] = frozenset()) -> dict[str, Any]:
+def sample_nodes(row: Mapping[Any, Any], most: int, first: frozenset[int] = frozenset()) -> dict[str, Any]:
     """A row of `snapshots` with at most `most` nodes, of as many whole episodes as fit.
 
     Args:

@@ -15,6 +15,7 @@ from typing import Any
 from sqlalchemy import select
 
 from emtc_core.errors import StorageError
+from storage.address import sqlite_address
 from storage.bundles.contents import Contents, copy_runs, refuse_empty
 from storage.bundles.manifest import ABOUT, FORMAT, MANIFEST, STUDY, VERSION
 from storage.engine import Database, open_database, refuse_when_read_only
@@ -73,7 +74,7 @@ def write_bundle(db: Database, run_ids: Sequence[str], place: Path, contents: Co
 
 
 def _copy(db: Database, run_ids: Sequence[str], study: Path, contents: Contents) -> list[dict[str, Any]]:
-    target = open_database(f"sqlite:///{study}")
+    target = open_database(sqlite_address(study))
     try:
         with db.read() as source, target.transaction() as connection:
             copy_runs(source, connection, run_ids, contents)

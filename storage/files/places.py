@@ -10,6 +10,7 @@ deleted or called over a network because a row says so. How a URL is read and wr
 
 import os
 import re
+import shlex
 import tempfile
 import time
 from dataclasses import dataclass
@@ -119,6 +120,25 @@ def local_folder(db: Database, run_id: str) -> Path:
         StorageError: If the id is none, or the folder is or holds a link or a special file.
     """
     return find_folder(files_root(db), check_identifier(run_id))
+
+
+def explain_missing(db: Database, run_id: str) -> str:
+    """Where the files of a run are looked for beside its database, and how they get there if they are elsewhere."""
+    if db.path is None:
+        return ""
+    root = files_root(db)
+    known = {folder for place in {db.path.parent, root.parent} for folder in place.glob(f"*.files/{run_id}")}
+    others = sorted(folder for folder in known if folder.parent != root)
+    if not others:
+        return (
+            f" They lie beside the database, in a folder of its name: where {db.path.name} was moved from, "
+            f"{root.name} must come along."
+        )
+    old, new = (others[0], root / run_id) if root.exists() else (others[0].parent, root)
+    return (
+        f" {others[0]} holds files of this run: if the database had that name before, move them (mv "
+        f"{shlex.quote(str(old))} {shlex.quote(str(new))})."
+    )
 
 
 def check_place() -> None:

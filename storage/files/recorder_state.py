@@ -8,6 +8,7 @@ import logging
 from emtc_core.errors import StorageError
 from storage.engine import Database
 from storage.files.places import local_folder
+from storage.files.reserve import keep_reserve
 from storage.private_files import make_private_folder, read_tail
 
 _log = logging.getLogger(__name__)
@@ -19,7 +20,7 @@ class StateFile:
 
     def __init__(self, db: Database, run_id: str) -> None:
         """Choose the file; nothing is created yet."""
-        self._path = local_folder(db, run_id) / "recorder.state"
+        self._db, self._path = db, local_folder(db, run_id) / "recorder.state"
 
     def prepare(self) -> None:
         """Make the file while there is room.
@@ -29,6 +30,7 @@ class StateFile:
         """
         try:
             make_private_folder(self._path.parent)
+            keep_reserve(self._db)
             self._path.write_bytes(_padded(""))
         except OSError as error:
             raise StorageError(f"The run's folder {self._path.parent} cannot be written: {error.strerror}.") from error

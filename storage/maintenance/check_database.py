@@ -17,6 +17,7 @@ from sqlalchemy.engine import Dialect
 
 from emtc_core.errors import StorageError
 from emtc_core.install import how_to_upgrade
+from storage.address import sqlite_address
 from storage.blobs import measure
 from storage.column_types import is_guarded, is_identifier, unguarded
 from storage.engine import files_root_of, open_unchecked, read_safely
@@ -73,7 +74,7 @@ def check_database(url: str, *, is_allowed: Callable[[str], bool]) -> Report:
         StorageError: If there is no database, or it cannot be read at all.
     """
     engine, path = open_unchecked(url)
-    shown = hide_passwords(str(engine.url))
+    shown = hide_passwords(sqlite_address(path) if path else str(engine.url))
     try:
         with read_safely(engine) as connection:
             own = [
@@ -84,6 +85,8 @@ def check_database(url: str, *, is_allowed: Callable[[str], bool]) -> Report:
             if own or broken:  # what a view or a broken page gives is no row
                 return Report(shown, None, 0, (*own, *broken))
             schema = upgrade.read_version(connection, shown)
+            if path and schema in upgrade.known_versions() and (broken := list(_layout(connection, schema))):
+                return Report(shown, schema, 0, tuple(broken))
             findings = [*_schema(schema), *_rows(connection, is_allowed), *_blobs(connection)]
             ids = _run_ids(connection)
     finally:
@@ -102,6 +105,11 @@ def _structure(connection: Connection) -> Iterator[Finding]:
     for (line,) in connection.execute(text("PRAGMA quick_check(5)")):
         if line != "ok":
             yield Finding("damage", "file", str(line))
+
+
+def _layout(connection: Connection, version: str) -> Iterator[Finding]:
+    for what in upgrade.find_strange_layout(connection, version):
+        yield Finding("damage", "schema", f"{what}.")
 
 
 def _schema(version: str | None) -> Iterator[Finding]:

@@ -13,6 +13,7 @@ from sqlalchemy import Connection, delete, func, select, update
 
 from storage.engine import Database
 from storage.files.places import run_folder, run_place
+from storage.files.reserve import with_reserve
 from storage.files.writer_lease import check_lease
 from storage.maintenance.sizes import TRANSITION_BYTES, octets, snapshot_octets
 from storage.models import EpisodeRow, ProjectionRow, SnapshotRow, Transition
@@ -107,6 +108,17 @@ def thin_run(db: Database, run_id: str, what: Thinning) -> Gone:
         RunStateError: If somebody works on it, or takes it meanwhile.
     """
     gone = count_thinning(db, run_id, what)
+    if what.checkpoints:  # first: on a full disk what follows needs some room
+        files = _checkpoints(db, run_id)
+        with db.transaction() as connection:  # nobody takes the run while its files go
+            _check(connection, run_id)
+            for _, remove in files:
+                remove()
+    with_reserve(db, lambda: _forget_rows(db, run_id, what))
+    return gone
+
+
+def _forget_rows(db: Database, run_id: str, what: Thinning) -> None:
     with db.read() as connection:
         surplus = _surplus(connection, run_id, what.snapshots_every)
     for snapshot_id in surplus:
@@ -117,12 +129,6 @@ def thin_run(db: Database, run_id: str, what: Thinning) -> Gone:
         _forget_trajectories(db, run_id)
     if what.transitions:
         _forget_transitions(db, run_id)
-    if what.checkpoints:
-        with db.transaction() as connection:  # nobody takes the run while its files go
-            _check(connection, run_id)
-            for _, remove in _checkpoints(db, run_id):
-                remove()
-    return gone
 
 
 def _checkpoints(db: Database, run_id: str) -> list[tuple[int, Callable[[], None]]]:

@@ -1,15 +1,23 @@
 """A whole copy of a SQLite database, taken while others write, before something changes all of it."""
 
+import errno
 import os
+import re
+import socket
 import sqlite3
-from contextlib import closing
+from contextlib import closing, suppress
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Final
+
+import psutil
 
 from emtc_core.errors import StorageError
 from storage.private_files import FILE_MODE
 
 _PAGES_AT_ONCE = 4096
+_ASIDE: Final = ".begun-copy."
+_NO_LINKS: Final = frozenset({errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EMLINK, errno.ENOSYS})
 
 
 def back_up(path: Path, version: str | None) -> Path:
@@ -58,19 +66,57 @@ def copy_database(path: Path, place: Path | None = None) -> Path:
 def _copy(path: Path, place: Path) -> None:
     """Copy page by page from one state of the database: a writer does not make it begin anew.
 
+    The copy is written aside, looked at and on the disk before it gets its name: whatever ends this process leaves
+    either the whole copy or none.
+
     Raises:
         OSError, sqlite3.Error: If it cannot be written; then nothing is left of it.
     """
-    os.close(os.open(place, os.O_WRONLY | os.O_CREAT | os.O_EXCL, FILE_MODE))
+    _remove_abandoned(place)
+    beside = place.with_name(f"{_ASIDE}{socket.gethostname()}.{os.getpid()}.{place.name}")
     try:
-        with closing(sqlite3.connect(path, isolation_level=None)) as source, closing(sqlite3.connect(place)) as target:
-            source.execute("BEGIN")
-            source.execute("SELECT count(*) FROM sqlite_master").fetchone()
-            source.backup(target, pages=_PAGES_AT_ONCE)
-            target.execute("PRAGMA journal_mode=DELETE")  # one file, which can be moved
-    except (OSError, sqlite3.Error):
-        place.unlink(missing_ok=True)
-        raise
+        os.close(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, FILE_MODE))
+        _copy_pages(path, beside)
+        _sync(beside)
+        try:
+            os.link(beside, place)  # unlike a renaming, it replaces nothing that has come there meanwhile
+        except OSError as error:
+            if error.errno not in _NO_LINKS:
+                raise
+            beside.rename(place)
+        _sync(place.parent)
+    finally:
+        beside.unlink(missing_ok=True)
+
+
+def _copy_pages(path: Path, place: Path) -> None:
+    with closing(sqlite3.connect(path, isolation_level=None)) as source, closing(sqlite3.connect(place)) as target:
+        target.execute("PRAGMA journal_mode=OFF")  # nobody reads it before it is whole
+        source.execute("BEGIN")
+        source.execute("SELECT count(*) FROM sqlite_master").fetchone()
+        source.backup(target, pages=_PAGES_AT_ONCE)
+        target.execute("PRAGMA journal_mode=DELETE")  # one file, which can be moved
+        for (line,) in target.execute("PRAGMA quick_check(1)"):
+            if line != "ok":
+                raise sqlite3.DatabaseError(f"the copy is damaged: {line}")
+
+
+def _remove_abandoned(place: Path) -> None:
+    """Remove what processes of this machine that are no more have begun beside a place."""
+    begun = re.compile(re.escape(f"{_ASIDE}{socket.gethostname()}.") + r"(\d+)\..*")
+    for other in place.parent.iterdir():
+        if (found := begun.fullmatch(other.name)) and not psutil.pid_exists(int(found[1])):
+            other.unlink(missing_ok=True)
+
+
+def _sync(place: Path) -> None:
+    """Wait until a file, or the names in a folder, are on the disk."""
+    with suppress(PermissionError):  # folders cannot be opened everywhere
+        descriptor = os.open(place, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
 
 
 def _free_place(path: Path, label: str) -> Path:

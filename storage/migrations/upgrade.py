@@ -91,17 +91,52 @@ def to_head(connection: Connection, url: str) -> None:
             raise StorageError(f"{url} cannot be upgraded: a row of {orphan[0]} has lost its {orphan[2]}.")
 
 
-@cache
+Layout = dict[str, frozenset[tuple[str, int, int]]]
+"""Table → its columns: name, place in the key from 1 (0: none), and what is hidden about it (0: nothing)."""
+
+
 def describe_indexes(version: str) -> dict[str, str]:
     """List the indexes that a SQLite database of a known schema has, with the statements that make them."""
+    return _describe(version)[0]
+
+
+def find_strange_layout(connection: Connection, version: str) -> list[str]:
+    """What of the tables of a SQLite database of a known schema no version of this program has made so."""
+    expected, found = _describe(version)[1], _read_layout(connection)
+    strange = [f"the table {name} is missing" for name in sorted(expected.keys() - found.keys())]
+    for name in sorted(expected.keys() & found.keys()):
+        missing = sorted(each[0] for each in expected[name] - found[name])
+        more = sorted(each[0] for each in found[name] - expected[name])
+        if missing:
+            strange.append(f"{name} has no column {missing[0]} as it should be")
+        elif more:
+            strange.append(f"{name} has a column {more[0]!r}, which no version has made")
+    return strange
+
+
+@cache
+def _describe(version: str) -> tuple[dict[str, str], Layout]:
+    """Make a database of a schema, and list its indexes and its tables."""
     engine = create_engine("sqlite://")
     try:
         with engine.begin() as connection:
             _run(connection, version)
             made = text("SELECT name, sql FROM sqlite_master WHERE type = 'index' AND sql IS NOT NULL")
-            return {row.name: row.sql for row in connection.execute(made)}
+            return {row.name: row.sql for row in connection.execute(made)}, _read_layout(connection)
     finally:
         engine.dispose()
+
+
+def _read_layout(connection: Connection) -> Layout:
+    columns = text(
+        "SELECT t.name AS place, c.name, c.pk, c.hidden + (t.type != 'table') AS hidden "
+        "FROM pragma_table_list AS t JOIN pragma_table_xinfo(t.name) AS c WHERE t.schema = 'main'"
+    )
+    layout: dict[str, set[tuple[str, int, int]]] = {}
+    for row in connection.execute(columns):
+        if not row.place.startswith("sqlite_"):
+            layout.setdefault(row.place, set()).add((row.name, row.pk, row.hidden))
+    return {name: frozenset(found) for name, found in layout.items()}
 
 
 def _run(connection: Connection, version: str) -> None:

@@ -88,7 +88,7 @@ def get_trajectory(db: Database, run_id: str, episode: int) -> Trajectory:
             f"The trajectory of episode {episode} of run {run_id} was thinned away, or left out of a bundle; its "
             "outcome and the run's curves stay. Look at an evaluation episode instead."
         )
-    arrays = _arrays(row.trajectory)
+    arrays = read_arrays(row.trajectory)
     outcome = (run_id, episode, row.first_env_step, row.won, row.episode_return)
     if not steps and row.length == len(arrays["reward"]):  # its transitions were thinned away
         return Trajectory(*outcome, **arrays)
@@ -137,7 +137,7 @@ def iter_trajectories(db: Database, run_id: str, episodes: Iterable[int]) -> Ite
             if row is None or row.trajectory == THINNED:
                 raise StorageError(f"The states of episode {episode} of run {run_id} are gone. Choose another run.")
             outcome = (run_id, episode, row.first_env_step, row.won, row.episode_return)
-            yield Trajectory(*outcome, **_arrays(row.trajectory))
+            yield Trajectory(*outcome, **read_arrays(row.trajectory))
 
 
 def get_playback(db: Database, run_id: str, env_step: int, episode: int) -> Trajectory:
@@ -152,7 +152,7 @@ def get_playback(db: Database, run_id: str, env_step: int, episode: int) -> Traj
         row = connection.execute(select(*columns).where(*key)).one_or_none()
     if row is None:
         raise StorageError(f"Run {run_id} keeps no playback {episode} of the evaluation at step {env_step}.")
-    return Trajectory(run_id, episode, env_step, row.won, row.episode_return, **_arrays(row.trajectory))
+    return Trajectory(run_id, episode, env_step, row.won, row.episode_return, **read_arrays(row.trajectory))
 
 
 def list_episodes(db: Database, run_id: str, order_by: Order = "-episode", limit: int = 200) -> pd.DataFrame:
@@ -168,7 +168,7 @@ def list_episodes(db: Database, run_id: str, order_by: Order = "-episode", limit
         return read_frame(connection, statement.order_by(order, EpisodeRow.episode).limit(limit))
 
 
-def _arrays(blob: bytes) -> dict[str, Any]:
+def read_arrays(blob: bytes) -> dict[str, Any]:
     """Read a trajectory: T actions, rewards and slots, and T + 1 states."""
     arrays = unpack_as(blob, _FORMS, optional=frozenset({"slots"}), most_bytes=MOST_TRAJECTORY_BYTES)
     n_steps = len(arrays["reward"])

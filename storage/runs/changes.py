@@ -5,13 +5,14 @@ What it recorded is written by `storage.recording`; who is asked to do what stan
 
 import secrets
 from collections.abc import Mapping
-from datetime import UTC, datetime
 from typing import Any, Final, Literal
 
 from sqlalchemy import Connection, insert, select, update
 
 from emtc_core.errors import RunStateError, StorageError
+from storage import clock
 from storage.engine import Database
+from storage.guards import LONGEST_NAME
 from storage.models import Run
 from storage.runs import lifecycle
 from storage.runs.lifecycle import Event, State
@@ -115,7 +116,7 @@ def start_run(
         RunNotFoundError: If there is no such run.
         RunStateError: If somebody else has it.
     """
-    now = datetime.now(UTC)
+    now = clock.now()
     with db.transaction() as connection:
         row = locked_row(connection, run_id)
         if token is not None and row.owner_token != token:
@@ -146,7 +147,7 @@ def finish_run(
     Raises:
         RunStateError: If the run cannot pass to that state, or belongs to another process.
     """
-    now = datetime.now(UTC)
+    now = clock.now()
     with db.transaction() as connection:
         row = locked_row(connection, run_id)
         if token is not None or row.pid is not None:
@@ -199,7 +200,7 @@ def new_run_values(connection: Connection, config: Mapping[str, Any], name: str 
     env, map_name, algo, seed = _describe(config)
     return {
         "id": _new_id(connection),
-        "name": name or f"{algo} {map_name} seed {seed}",
+        "name": (name or f"{algo} {map_name} seed {seed}")[:LONGEST_NAME],
         "env": env,
         "map": map_name,
         "algo": algo,
@@ -207,7 +208,7 @@ def new_run_values(connection: Connection, config: Mapping[str, Any], name: str 
         "config": dict(config),
         "status": "queued",
         "env_steps": 0,
-        "created_at": datetime.now(UTC),
+        "created_at": clock.now(),
         "tags": [],
         "notes": "",
     }

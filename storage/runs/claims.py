@@ -6,19 +6,28 @@ free again. Starting processes is the caller's business.
 """
 
 import secrets
+import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Any, Literal
 
 from sqlalchemy import Connection, and_, or_, select, update
 
 from emtc_core.errors import StorageError
+from storage import clock
 from storage.engine import Database
 from storage.models import Run, SweepRow
 from storage.runs import lifecycle
 from storage.runs.lifecycle import Event, State
-from storage.runs.ownership import Owner, check_token, is_process_alive, is_process_gone, is_start_overdue, live_status
+from storage.runs.ownership import (
+    LOST_AFTER_S,
+    Owner,
+    check_token,
+    is_process_alive,
+    is_process_gone,
+    is_start_overdue,
+    live_status,
+)
 from storage.runs.rows import forget_commands, locked_row
 
 _SILENT_ELSEWHERE_S = 120.0  # another machine's trainer is left alone for so long
@@ -28,6 +37,40 @@ _COLUMNS = (
     *(Run.id, Run.sweep_id, Run.status, Run.created_at, Run.started_at, Run.heartbeat_at),
     *(Run.pid, Run.pid_created_at, Run.host, Run.owner_token, Run.claimed_at),
 )
+
+
+class _Watch:
+    """How long this process has seen other machines' runs without a sign of life, whatever any clock says."""
+
+    def __init__(self) -> None:
+        """Have seen nothing."""
+        self._seen: dict[str, tuple[tuple[Any, ...], float]] = {}
+        self._waiting: dict[str, float] = {}
+
+    def look_at(self, row: Any) -> float:
+        """Note how a run stands; return for how long it has stood so [seconds]."""
+        stands, now = (row.status, row.owner_token, row.heartbeat_at), time.monotonic()
+        before, since = self._seen.get(row.id, (None, now))
+        if before != stands:
+            self._seen[row.id], since = (stands, now), now
+        return now - since
+
+    def wait_for(self, run_id: str) -> bool:
+        """Note that a run will be free unless it stirs; False, for it is not yet."""
+        self._waiting[run_id] = time.monotonic()
+        return False
+
+    def is_waiting(self) -> bool:
+        """Whether a run that was looked at just now is waited for."""
+        return any(time.monotonic() - at < LOST_AFTER_S for at in self._waiting.values())
+
+
+_WATCH = _Watch()
+
+
+def is_watching() -> bool:
+    """Whether a run of another machine seems lost, and is watched for a moment before it is taken."""
+    return _WATCH.is_waiting()
 
 
 @dataclass(frozen=True)
@@ -156,7 +199,7 @@ def give_back(
         if stays:
             paused = f"It was paused when its worker had to go. Go on with: emtc resume {run_id}"
             error = paused if state == State.PAUSED else None
-            values = {"status": "stopped", "ended_at": datetime.now(UTC), "error": error}
+            values = {"status": "stopped", "ended_at": clock.now(), "error": error}
         else:
             forget_commands(connection, [run_id])
             before = {"host": claim.host} if claim is not None and row.status == "queued" else {}
@@ -218,15 +261,19 @@ def _tell_apart(rows: Sequence[Any], has_trainer: Callable[[str], bool]) -> tupl
 def _is_free(row: Any, has_trainer: Callable[[str], bool]) -> bool:
     """Whether nobody works on a run that is not over: never claimed, or its claimer or trainer has gone."""
     if row.status == "queued":
-        if row.pid is None or is_start_overdue(row, datetime.now(UTC)):
+        if row.pid is None or is_start_overdue(row, clock.now()):
             return True
         return is_process_gone(row) and not has_trainer(row.id)
     if is_process_gone(row):
         return not has_trainer(row.id)
     seen = row.heartbeat_at or row.started_at
-    long_silent = seen is None or (datetime.now(UTC) - seen).total_seconds() > _SILENT_ELSEWHERE_S
-    may_wake_up = is_process_alive(row)
-    return long_silent and not may_wake_up and live_status(row, datetime.now(UTC)) == "lost"
+    if is_process_alive(row):  # it may wake up
+        return False
+    watched_s = _WATCH.look_at(row)
+    long_silent = seen is None or (clock.now() - seen).total_seconds() > _SILENT_ELSEWHERE_S
+    if long_silent and live_status(row, clock.now()) == "lost":
+        return watched_s >= LOST_AFTER_S or _WATCH.wait_for(row.id)
+    return watched_s > _SILENT_ELSEWHERE_S  # its clock may have been ahead
 
 
 def _take_first(connection: Connection, rows: Sequence[Any], worker: Worker) -> Claim | None:

@@ -8,7 +8,6 @@ import logging
 import threading
 import time
 from collections import deque
-from datetime import UTC, datetime
 from typing import Literal, cast, get_args
 
 import pandas as pd
@@ -16,6 +15,7 @@ from sqlalchemy import ColumnElement, insert, select, update
 
 from emtc_core.control import Command, Question, QuestionKind
 from emtc_core.errors import RunStateError, StorageError, UnheardError
+from storage import clock
 from storage.engine import Database
 from storage.frames import read_frame
 from storage.models import CommandRow, EpisodeRow, Run
@@ -113,7 +113,7 @@ def send_command(db: Database, run_id: str, command: Command | QuestionKind, *, 
         raise RunStateError(f"Run {row.id} is {row.state.value}: no trainer is there to {command}.")
     if episode is not None:
         _check_episode(db, row.id, command, episode)
-    values = {"run_id": row.id, "command": command, "requested_at": datetime.now(UTC), "episode": episode}
+    values = {"run_id": row.id, "command": command, "requested_at": clock.now(), "episode": episode}
     with db.transaction() as connection:
         result = connection.execute(insert(CommandRow).returning(CommandRow.id), values)
         return result.scalar_one()
@@ -208,7 +208,7 @@ class DatabaseControl:
         with self._db.transaction() as connection:
             if taken:
                 connection.execute(
-                    update(CommandRow).where(CommandRow.id.in_(taken)).values(acknowledged_at=datetime.now(UTC))
+                    update(CommandRow).where(CommandRow.id.in_(taken)).values(acknowledged_at=clock.now())
                 )
             if status is not None:
                 connection.execute(update(Run).where(*_at_work(self._run_id, self._token)).values(status=status))
@@ -246,9 +246,7 @@ class Heartbeat:
 
     def _beat(self) -> None:
         with self._db.transaction() as connection:
-            connection.execute(
-                update(Run).where(*_at_work(self._run_id, self._token)).values(heartbeat_at=datetime.now(UTC))
-            )
+            connection.execute(update(Run).where(*_at_work(self._run_id, self._token)).values(heartbeat_at=clock.now()))
 
 
 def _at_work(run_id: str, token: str | None) -> tuple[ColumnElement[bool], ...]:

@@ -9,7 +9,7 @@ from sqlalchemy import Connection, select, update
 from emtc_core.errors import RunNotFoundError, RunStateError
 from storage.engine import Database
 from storage.frames import in_parts
-from storage.guards import shorten
+from storage.guards import LONGEST_NAME, shorten
 from storage.models import Run
 from storage.runs import lifecycle
 from storage.runs.lifecycle import Event
@@ -24,12 +24,25 @@ def check_labels(name: str | None, tags: Sequence[str] | None, notes: str | None
     Raises:
         RunStateError: If a tag is none, the name is empty or the note too long.
     """
-    if name is not None and not name.strip():
-        raise RunStateError("The name of a run must not be empty.")
+    if name is not None:
+        check_name(name)
     if notes is not None:
         check_note(notes)
     values = {"name": name, "tags": None if tags is None else check_tags(tags), "notes": notes}
     return {key: value for key, value in values.items() if value is not None}
+
+
+def check_name(name: str) -> str:
+    """Return the name of a run, or refuse one that is empty or too long.
+
+    Raises:
+        RunStateError: If it is.
+    """
+    if not name.strip():
+        raise RunStateError("The name of a run must not be empty.")
+    if len(name) > LONGEST_NAME:
+        raise RunStateError(f"The name of a run holds at most {LONGEST_NAME:,} characters, got {len(name):,}.")
+    return name
 
 
 def check_note(text: str) -> str:

@@ -8,13 +8,14 @@ import os
 import secrets
 import socket
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any, Literal, Protocol
 
 import psutil
 from sqlalchemy import Connection, select, update
 
 from emtc_core.errors import RunStateError
+from storage import clock
 from storage.engine import Database
 from storage.models import Run
 
@@ -108,7 +109,7 @@ class Owner:
     def columns(self) -> dict[str, Any]:
         """Fill the columns of a run that it takes now."""
         process = {"pid": self.pid, "pid_created_at": self.pid_created_at, "host": self.host}
-        return {**process, "owner_token": self.token, "claimed_at": datetime.now(UTC)}
+        return {**process, "owner_token": self.token, "claimed_at": clock.now()}
 
 
 def this_process(token: str | None = None) -> Owner:

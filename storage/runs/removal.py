@@ -11,6 +11,7 @@ from emtc_core.errors import StorageError
 from storage.engine import Database
 from storage.files.places import Place, local_folder, place_of, run_folder, run_place
 from storage.files.remote import Remote, RemoteFile
+from storage.files.reserve import with_reserve
 from storage.files.writer_lease import check_lease
 from storage.frames import in_parts
 from storage.models import Entry, EpisodeRow, Evaluation, Run, SnapshotRow, Transition
@@ -171,7 +172,7 @@ def remove_run(db: Database, run_id: str, *, leave_files: bool = False) -> None:
     own = run_folder(db, run_id) if place and place.recorded and remote is None else None
     if remote is not None:
         remote.list_files()  # asked while nothing is gone yet
-    delete_run(db, run_id)
+    with_reserve(db, lambda: delete_run(db, run_id))
     remove_folder(beside)
     if own is not None:
         remove_own_files(own)

@@ -2,12 +2,13 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any, Final, Literal
 
 from sqlalchemy import Connection, func, select, update
 
 from emtc_core.errors import RunNotFoundError
+from storage import clock
 from storage.engine import Database
 from storage.files.recorder_state import stall_reason
 from storage.models import CommandRow, Run
@@ -111,7 +112,7 @@ def observe(db: Database, row: Any) -> tuple[LiveStatus, str | None]:
     A trainer that cannot write for want of disk space cannot send heartbeats either: as long as this host
     has its process, such a run is not lost.
     """
-    status = live_status(row, datetime.now(UTC))
+    status = live_status(row, clock.now())
     if status != "lost" or not is_process_alive(row):
         return status, None
     stall = stall_reason(db, row.id)
@@ -123,7 +124,7 @@ def state_now(row: Any) -> State:
 
     A silent process that this host still has may wake up: its run is not free.
     """
-    state = lifecycle.state_of(row, datetime.now(UTC))
+    state = lifecycle.state_of(row, clock.now())
     if state == State.LOST and row.status != "queued" and is_process_alive(row):
         return lifecycle.refine(row, row.status)
     return state
@@ -132,7 +133,7 @@ def state_now(row: Any) -> State:
 def forget_commands(connection: Connection, run_ids: Sequence[str]) -> None:
     """Acknowledge what was asked of earlier owners, which nobody will obey."""
     pending = (CommandRow.run_id.in_(run_ids), CommandRow.acknowledged_at.is_(None))
-    connection.execute(update(CommandRow).where(*pending).values(acknowledged_at=datetime.now(UTC)))
+    connection.execute(update(CommandRow).where(*pending).values(acknowledged_at=clock.now()))
 
 
 def locked_row(connection: Connection, run_id: str) -> Any:

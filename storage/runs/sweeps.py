@@ -5,11 +5,12 @@ A sweep's runs are rows of `runs` that carry its id.
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import Any, Literal
 
 from sqlalchemy import insert, select, update
 
+from storage import clock
 from storage.engine import Database
 from storage.models import Run, SweepRow
 from storage.runs.changes import new_run_values
@@ -41,18 +42,25 @@ def save_sweep(
 ) -> int:
     """Write a sweep and queue the runs that it does not have yet, all or nothing; again changes nothing.
 
+    A finished run of the sweep that came out of a bundle counts as that of its settings, so that a study can go on
+    elsewhere.
+
     Returns:
         How many runs were queued.
     """
-    now = datetime.now(UTC)
+    now = clock.now()
     with db.transaction() as connection:
         values = {"name": name, "plan": dict(plan), "jobs": jobs, "status": "active"}
         if find_sweep_locked(connection, sweep_id) is None:
             connection.execute(insert(SweepRow), {"id": sweep_id, "created_at": now, **values})
         else:
             connection.execute(update(SweepRow).where(SweepRow.id == sweep_id).values(**values))
-        known = set(connection.execute(select(Run.launch_token).where(Run.sweep_id == sweep_id)).scalars())
-        fresh = [run for run in runs if run.key not in known]
+        there = connection.execute(
+            select(Run.launch_token, Run.status, Run.config).where(Run.sweep_id == sweep_id)
+        ).all()
+        known = {row.launch_token for row in there}
+        imported = [row.config for row in there if row.launch_token is None and row.status == "finished"]
+        fresh = [run for run in runs if run.key not in known and not any(_agree(run.config, each) for each in imported)]
         for i, run in enumerate(fresh):
             row = {
                 **new_run_values(connection, run.config, run.name),
@@ -64,6 +72,18 @@ def save_sweep(
             }
             connection.execute(insert(Run), row)
     return len(fresh)
+
+
+def _agree(config: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Whether two configurations are equal in every setting that both know; versions may know more of them."""
+    for key in config.keys() & other.keys():
+        ours, theirs = config[key], other[key]
+        if isinstance(ours, Mapping) and isinstance(theirs, Mapping):
+            if not _agree(ours, theirs):
+                return False
+        elif ours != theirs:
+            return False
+    return True
 
 
 def attach_scheduler(db: Database, sweep_id: str, worker: Worker, *, jobs: int) -> None:
@@ -102,7 +122,7 @@ def stop_sweep(db: Database, sweep_id: str) -> tuple[int, list[str]]:
         connection.execute(update(SweepRow).where(SweepRow.id == sweep_id).values(status="stopped"))
         rows = connection.execute(columns).all()
         waiting = [row.id for row in rows if is_unclaimed(row)]
-        values = {"status": "stopped", "ended_at": datetime.now(UTC)}
+        values = {"status": "stopped", "ended_at": clock.now()}
         connection.execute(update(Run).where(Run.id.in_(waiting)).values(**values))
     return len(waiting), [row.id for row in rows if row.id not in waiting]
 

@@ -19,6 +19,7 @@ from sqlalchemy import make_url
 from emtc_core.errors import StorageError
 from storage.engine import Database
 from storage.guards import hide_passwords, shorten
+from storage.sql_console.reader_role import reader_url
 
 ROWS = 1000
 MOST_ROWS = 100_000
@@ -88,7 +89,7 @@ def _place(db: Database) -> dict[str, Any]:
     """Where the database is, for another process."""
     if db.path is not None:
         return {"path": str(db.path)}
-    _, settings = db.reader.dialect.create_connect_args(make_url(db.url))
+    _, settings = db.reader.dialect.create_connect_args(make_url(reader_url(db)))
     return {"server": {name: str(value) for name, value in settings.items() if name != "context"}}
 
 

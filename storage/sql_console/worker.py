@@ -1,7 +1,7 @@
 """The process that answers one question and can only read: `python -m storage.sql_console.worker`, a question on stdin.
 
 SQLite: the file is opened for reading, an authorizer refuses every act but reading, and no second file is attached.
-PostgreSQL: one statement in a read-only transaction, by a role without rights of its own where the login has all.
+PostgreSQL: one statement in a read-only transaction, by a role that may do nothing else (`reader_role`).
 Both: so many rows, seconds and bytes, and no more. Only what is needed to answer is imported: it starts in no time.
 """
 
@@ -16,6 +16,8 @@ from collections.abc import Generator, Iterable
 from pathlib import Path
 from typing import Any
 
+from storage.address import connect
+
 MOST_BYTES_OUT = 64 << 20
 MOST_MEMORY = 512 << 20
 _ADDRESS_SPACE = 2 << 30
@@ -29,6 +31,25 @@ _FUNCTIONS_REFUSED = frozenset({"load_extension", "fts3_tokenizer"})
 _COMMENT = re.compile(r"\A(?:\s+|--[^\n]*(?:\n|\Z)|/\*.*?\*/|\()+", re.DOTALL)
 _BEGINNINGS = ("select", "with", "values", "table", "explain")
 _REACHES_OUT = re.compile(r"u&\s*\"|\b(set_config|query_to_xml\w*|cursor_to_xml\w*|dblink\w*|lo_\w+)\b", re.IGNORECASE)
+
+
+_RIGHTS = """
+SELECT session_user::text, CASE
+    WHEN bool_or(rolsuper) THEN 'is a superuser'
+    WHEN bool_or(rolcreaterole OR rolcreatedb OR rolreplication OR rolbypassrls) THEN 'may make roles or databases'
+    WHEN EXISTS (SELECT FROM pg_roles AS other
+        WHERE other.rolname != session_user AND pg_has_role(session_user, other.oid, 'MEMBER'))
+        THEN 'belongs to another role'
+    WHEN EXISTS (SELECT FROM pg_class JOIN pg_namespace AS place ON place.oid = relnamespace
+        WHERE nspname NOT LIKE 'pg\\_%' AND nspname != 'information_schema' AND CASE WHEN relkind = 'S'
+        THEN has_sequence_privilege(session_user, pg_class.oid, 'USAGE, UPDATE')
+        WHEN relkind IN ('r', 'p', 'v', 'm', 'f')
+        THEN has_table_privilege(session_user, pg_class.oid, 'INSERT, UPDATE, DELETE, TRUNCATE, TRIGGER') END)
+        THEN 'may write'
+    END
+FROM pg_roles WHERE rolname IN (session_user, current_user)
+"""
+"""Who asks, and what that role may do that a reader needs not; NULL where there is nothing."""
 
 
 class RefusedError(Exception):
@@ -102,8 +123,7 @@ def _write(value: Any) -> None:
 def _ask_sqlite(question: dict[str, Any]) -> Generator[Any, None, None]:
     """Give the names of the columns, then the rows."""
     query, seconds, denied = question["query"], question["seconds"], list[str]()
-    place = f"{Path(question['path']).as_uri()}?mode=ro"
-    with contextlib.closing(sqlite3.connect(place, uri=True, isolation_level=None, timeout=5)) as connection:
+    with contextlib.closing(connect(Path(question["path"]), wait_s=5, writes=False, mode="ro")) as connection:
         _restrict(connection, query, denied)
         late = threading.Timer(seconds, connection.interrupt)
         late.daemon = True
@@ -120,6 +140,7 @@ def _ask_sqlite(question: dict[str, Any]) -> Generator[Any, None, None]:
 
 def _restrict(connection: sqlite3.Connection, query: str, denied: list[str]) -> None:
     """Take from a connection everything but reading, then the means to give it back; what it refuses is named."""
+    connection.isolation_level = None
     connection.execute("PRAGMA query_only=ON")
     connection.execute("PRAGMA trusted_schema=OFF")
     connection.execute(f"PRAGMA hard_heap_limit={MOST_MEMORY}")
@@ -209,11 +230,12 @@ def _check_statement(query: str) -> None:
 def _begin_reading(connection: Any, milliseconds: int) -> None:
     connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
     connection.execute(f"SET LOCAL statement_timeout = {milliseconds}")
-    (is_superuser, version) = connection.execute(
-        "SELECT current_setting('is_superuser') = 'on', current_setting('server_version_num')::int"
-    ).fetchall()[0]
-    if is_superuser and version >= 140_000:
-        connection.execute("SET LOCAL ROLE pg_read_all_data")
+    role, more = connection.execute(_RIGHTS).fetchall()[0]
+    if more:
+        raise RefusedError(
+            f"Questions are asked by a role that was made for reading, and {role} {more}. Make one with: emtc db "
+            "reader, and name it in EMTC_DB_READER"
+        )
 
 
 if __name__ == "__main__":

@@ -64,7 +64,7 @@ def carried(
 ) -> Path:
     path = save(folder, env_step, content)
     uploader.bring(path)
-    wait_until(lambda: env_step in steps(files), timeout_s=120, what="the checkpoint's arrival")
+    wait_until(lambda: env_step in steps(files), what="the checkpoint's arrival")
     return path
 
 
@@ -174,7 +174,7 @@ def test_a_failed_copy_is_told_once_and_tried_again_with_the_next(tmp_path, capl
     with caplog.at_level(logging.WARNING):
         for env_step in (100, 200):
             uploader.bring(save(folder, env_step))
-            wait_until(lambda: not uploader._wanted and bool(caplog.records), timeout_s=120, what="the warning")
+            wait_until(lambda: not uploader._wanted and bool(caplog.records), what="the warning")
         assert [record.levelname for record in caplog.records] == ["WARNING"]
         assert "its checkpoints do not reach" in caplog.text
         (place / RUN).unlink()

@@ -88,7 +88,7 @@ def test_figures_of_many_runs_choose_their_runs_by_map_and_algorithm(seeded, tmp
     out = tmp_path / "f.csv"
     chosen = ["--map", "3m", "--algo", "emtc-qplex", "--algo", "qmix"]
     assert run(["export", "--figure", "baselines", *chosen, "--out", str(out), "--db", url]) == 0
-    assert set(pd.read_csv(out)["series"]) == {"EMTC(QPLEX) (n = 1)"}
+    assert set(pd.read_csv(out)["series"]) == {"EMTC(QPLEX), τ = 1 (n = 1)"}
     assert run(["export", "--figure", "learning-curves", "--map", "9m", "--out", str(out), "--db", url]) == 2
     assert "No evaluated run was chosen" in capsys.readouterr().err
 
@@ -105,7 +105,7 @@ def test_tables_can_be_made_of_chosen_runs_with_a_chosen_statistic(seeded, capsy
         assert run(["export", run_id, "--table", table, "--center", "median", "--format", "latex", "--db", url]) == 0
         said = capsysbinary.readouterr().out.decode()
         assert "median with quartiles over seeds" in said
-        assert r"EMTC(QPLEX) &" in said
+        assert r"EMTC(QPLEX), $\tau$ = 1 &" in said
         assert "All with preset = demo" in said
     assert run(["export", run_id, "--table", "runs", "--db", url]) == 2
 

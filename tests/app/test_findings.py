@@ -12,9 +12,15 @@ from hypothesis import strategies as st
 from scipy.stats import ttest_1samp, ttest_ind
 from sqlalchemy import update
 
+from app.analysis.example_study import EXAMPLE_STUDY
 from app.analysis.findings import CLAIMS, EMTC, MU_W, NO_TCGM, Finding, find_all, judge, welch_interval
+from app.analysis.select_runs import select_runs
+from app.analysis.tables import export_table
 from app.figures.registry import TABLES
-from emtc_core.config.resolve import resolve
+from app.jobs.sweeps.plan import make_plan
+from app.jobs.sweeps.templates import find_sweep_file
+from emtc_core.config.resolve import flatten_tree, resolve
+from storage.bundles.bundle_cache import cache_bundle
 from storage.engine import Database, open_database
 from storage.models import SUMMARY_STEPS, EpisodeRow, Run
 from storage.queries.gate import closed_by_outcome, gate_parts
@@ -23,6 +29,7 @@ from storage.runs.changes import create_run
 from storage.runs.rows import RunRow, find_run
 from tests.storage.records import CONFIG, make_evaluation, record_episodes
 
+ROOT = Path(__file__).parents[2]
 numbers = st.lists(st.floats(-2, 2).map(lambda x: round(x, 3)), min_size=2, max_size=6)
 HELPS, FALLS = CLAIMS[2], CLAIMS[4]
 BASE = Finding(HELPS, "3m", "a", "b", MU_W, (3, 3), 0.2, 0.1, 0.3, 1.0)
@@ -141,4 +148,29 @@ def test_parts_of_a_training_are_means_over_its_transitions(tmp_path: Path) -> N
     found = gate_parts(db, [run_id], 2).set_index("part")
     for name in ("delta_mem", "beta"):
         np.testing.assert_allclose(found[name], every[name].groupby(part).mean())
+    db.dispose()
+
+
+def test_the_guide_quotes_what_the_shipped_study_holds(tmp_path: Path) -> None:
+    db = open_database(cache_bundle(EXAMPLE_STUDY, cache=tmp_path).url, read_only=True)
+    told = export_table(TABLES["findings"].make(db, select_runs(db)), "markdown").decode()
+    guide = (ROOT / "app" / "guide" / "findings.md").read_text()
+    rows = [line for line in told.splitlines() if line.startswith("| ")]
+    assert len(rows) > 3
+    assert [row for row in rows if row not in guide] == []
+    assert EXAMPLE_STUDY.stat().st_size < 12_000_000
+    db.dispose()
+
+
+def test_the_shipped_runs_are_those_of_the_plan(tmp_path: Path) -> None:
+    db = open_database(cache_bundle(EXAMPLE_STUDY, cache=tmp_path).url, read_only=True)
+    wanted = [
+        flatten_tree(run.config.model_dump(mode="json"))
+        for name in "abcd"
+        for run in make_plan(find_sweep_file(f"first-study-{name}")).runs
+    ]  # fmt: skip
+    for row in select_runs(db):
+        there = flatten_tree(row.config)
+        assert any(all(there[key] == each[key] for key in there.keys() & each.keys()) for each in wanted), row.name
+        assert row.env_steps >= row.target_steps == there["train.t_max"]
     db.dispose()

@@ -57,7 +57,7 @@ def _provider(port: int, folder: Path) -> Iterator[None]:
         yield
     finally:
         server.terminate()
-        server.wait(timeout=20)
+        server.wait(timeout=120)
 
 
 def _log_in(page, address: str, who: str) -> None:

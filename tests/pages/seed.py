@@ -53,7 +53,8 @@ def seed_run(
 
     A run of an "old" version has a gate and never measured what it does; "none" is a backbone alone.
     """
-    config = resolve(preset="demo", steps=2000, algo="qplex" if gate == "none" else "emtc-qplex")
+    tau = (f"gate.tau_start={TAU}", f"gate.tau_end={TAU}")
+    config = resolve(preset="demo", steps=2000, algo="qplex" if gate == "none" else "emtc-qplex", overrides=tau)
     run_id = create_run(db, config.model_dump(mode="json"), name=name, target_steps=2000, versions={"emtc_lab": "test"})
     me = psutil.Process()
     start_run(db, run_id, pid=os.getpid(), pid_created_at=me.create_time(), host=socket.gethostname(), device="cpu")

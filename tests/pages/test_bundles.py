@@ -132,7 +132,7 @@ def test_runs_of_a_bundle_stand_beside_ones_own_as_lines_of_their_own(own, opene
     assert rows[1:6] == [
         "EMTC(QPLEX)",
         "EMTC(QPLEX), from study.emtc",
-        "EMTC(QPLEX), preset = demo, from study.emtc",
+        "EMTC(QPLEX), τ = 1, preset = demo, from study.emtc",
         "QMIX",
         "QMIX, from study.emtc",
     ]

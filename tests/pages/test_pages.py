@@ -23,7 +23,7 @@ def start_app() -> AppTest:
     return AppTest.from_file(str(ROOT / "app" / "Home.py"), default_timeout=120)
 
 
-def open_page(page: str, **query: str) -> AppTest:
+def open_page(page: str, /, **query: str) -> AppTest:
     app = start_app()
     for name, value in query.items():
         app.query_params[name] = value

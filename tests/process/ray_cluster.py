@@ -111,7 +111,6 @@ def _node(options: list[str], variables: Mapping[str, str]) -> Generator[Node]:
         try:
             wait_until(
                 lambda: "Ray runtime started" in read_out() or process.poll() is not None,
-                timeout_s=100,
                 what="a Ray node",
             )
             assert process.poll() is None, read_out()

@@ -32,14 +32,14 @@ def test_a_detached_run_answers_and_learns_what_it_would_have_learned(tmp_path: 
     path, unasked = tmp_path / "asked.db", tmp_path / "unasked.db"
     url = f"sqlite:///{path}"
     run_id = start_detached(url)
-    wait_until(lambda: recorded_steps(path) > 200, timeout_s=120, what="step 200")
+    wait_until(lambda: recorded_steps(path) > 200, what="step 200")
     db = open_database(url)
     numbers = [send_command(db, run_id, "evaluate"), send_command(db, run_id, "play", episode=2)]
     for number in numbers:
-        wait_until(lambda number=number: is_answered(db, run_id, number), timeout_s=60, what="an answer")
+        wait_until(lambda number=number: is_answered(db, run_id, number), what="an answer")
     db.dispose()
     assert emtc("pause", run_id, "--db", url).returncode == 0
-    wait_until(lambda: read(path, "select status from runs") == [("paused",)], timeout_s=60, what="the pause")
+    wait_until(lambda: read(path, "select status from runs") == [("paused",)], what="the pause")
     steps = recorded_steps(path)
     asked = emtc("ask", run_id, "play", "--json", "--db", url)
     assert asked.returncode == 0, asked.stderr
@@ -47,7 +47,7 @@ def test_a_detached_run_answers_and_learns_what_it_would_have_learned(tmp_path: 
     assert (answer["env_step"], answer["episodes"]) == (steps, 1)
     assert emtc("ask", run_id, "play", "--episode", "999999", "--db", url).returncode == 2
     assert emtc("resume", run_id, "--db", url).returncode == 0
-    wait_until(lambda: read(path, "select status from runs") == [("finished",)], timeout_s=180, what="the end")
+    wait_until(lambda: read(path, "select status from runs") == [("finished",)], what="the end")
     assert breaches(path) == []
     assert emtc("ask", run_id, "evaluate", "--db", url).returncode == 2
 

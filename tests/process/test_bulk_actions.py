@@ -23,7 +23,7 @@ def test_live_runs_stop_and_go_on_together(tmp_path: Path, monkeypatch) -> None:
     for seed in (1, 2):
         command = train_command(url, steps=STEPS, seed=seed)
         assert emtc(*command[command.index("train") :], "--detach").returncode == 0
-    wait_until(lambda: all(steps > 300 for _, steps in _rows(path).values()), timeout_s=120, what="step 300")
+    wait_until(lambda: all(steps > 300 for _, steps in _rows(path).values()), what="step 300")
     ids = list(_rows(path))
     db = open_database(url)
     try:
@@ -33,7 +33,6 @@ def test_live_runs_stop_and_go_on_together(tmp_path: Path, monkeypatch) -> None:
         assert set(resume_runs(db, ids).done) == set(ids)
         wait_until(
             lambda: all(steps > before[run][1] for run, (_, steps) in _rows(path).items()),
-            timeout_s=120,
             what="the runs to go on",
         )
     finally:
@@ -45,6 +44,4 @@ def test_live_runs_stop_and_go_on_together(tmp_path: Path, monkeypatch) -> None:
 
 
 def _wait_for(path: Path, wanted: str) -> None:
-    wait_until(
-        lambda: {status for status, _ in _rows(path).values()} == {wanted}, timeout_s=120, what=f"both runs {wanted}"
-    )
+    wait_until(lambda: {status for status, _ in _rows(path).values()} == {wanted}, what=f"both runs {wanted}")

@@ -21,11 +21,10 @@ from storage.runs.rows import find_run
 from tests.process.trainers import emtc, environment, train_command, wait_until
 
 SPAN_S = 3.0
-PATIENCE_S = 120
 
 
 def wait_for_row(db: Database) -> str:
-    wait_until(lambda: len(list_runs(db)) == 1, timeout_s=PATIENCE_S, what="the first row")
+    wait_until(lambda: len(list_runs(db)) == 1, what="the first row")
     return str(list_runs(db)["id"].iloc[0])
 
 
@@ -37,7 +36,7 @@ def end_in_foreground(db: Database, moment_s: float, number: int) -> str:
             run_id = wait_for_row(db)
             time.sleep(moment_s)
             process.send_signal(number)
-            process.wait(PATIENCE_S)
+            process.wait(120)
         finally:
             process.kill()
     return run_id
@@ -50,7 +49,7 @@ def end_detached(db: Database, moment_s: float, number: int) -> str:
     pid = find_run(db, run_id).pid
     assert pid is not None
     os.kill(pid, number)
-    wait_until(lambda: not psutil.pid_exists(pid), timeout_s=PATIENCE_S, what="the end of the trainer")
+    wait_until(lambda: not psutil.pid_exists(pid), what="the end of the trainer")
     return run_id
 
 

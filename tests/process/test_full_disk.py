@@ -30,10 +30,10 @@ def test_a_second_ctrl_c_ends_a_trainer_that_waits_for_the_disk(tmp_path: Path) 
     told = (tmp_path / "stderr.txt").open("w+")
     with told, subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=told, env=environment()) as process:
         states = lambda: [file.read_text() for file in path.with_suffix(".files").glob("*/recorder.state")]  # noqa: E731
-        wait_until(lambda: any("full" in text for text in states()), timeout_s=250, what="the disk being full")
+        wait_until(lambda: any("full" in text for text in states()), what="the disk being full")
         process.send_signal(signal.SIGINT)
         text = lambda: (tmp_path / "stderr.txt").read_text()  # noqa: E731
-        wait_until(lambda: "Stopping" in text(), timeout_s=30, what="an explanation")
+        wait_until(lambda: "Stopping" in text(), what="an explanation")
         assert "Press Ctrl-C again" in text()
         assert "disk is full" in text()
         process.send_signal(signal.SIGINT)

@@ -21,12 +21,12 @@ def test_a_killed_run_is_seen_and_resumed_to_the_same_end(tmp_path: Path) -> Non
     url = f"sqlite:///{path}"
     moment = random.Random().randint(300, 1800)
     with start(url, steps=STEPS) as process:
-        wait_until(lambda: recorded_steps(path) > moment, timeout_s=120, what=f"step {moment}")
+        wait_until(lambda: recorded_steps(path) > moment, what=f"step {moment}")
         process.send_signal(signal.SIGKILL)
         process.wait()
     run_id = read(path, "select id from runs")[0][0]
     assert breaches(path) == []
-    wait_until(lambda: status(url, run_id) == "lost", timeout_s=60, what="seeing the death")
+    wait_until(lambda: status(url, run_id) == "lost", what="seeing the death")
     done = emtc("resume", run_id, "--db", url, "--json")
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout.splitlines()[-1])["status"] == "finished"
@@ -44,7 +44,7 @@ def test_a_stopped_run_leaves_a_checkpoint_and_goes_on(tmp_path: Path) -> None:
     path = tmp_path / "x.db"
     url = f"sqlite:///{path}"
     with start(url, steps=STEPS) as process:
-        wait_until(lambda: recorded_steps(path) > 300, timeout_s=120, what="step 300")
+        wait_until(lambda: recorded_steps(path) > 300, what="step 300")
         run_id = read(path, "select id from runs")[0][0]
         assert emtc("stop", run_id, "--db", url).returncode == 0
         out, _ = process.communicate(timeout=60)
@@ -61,7 +61,7 @@ def test_a_stopped_run_leaves_a_checkpoint_and_goes_on(tmp_path: Path) -> None:
 def test_sigterm_stops_gracefully(tmp_path: Path) -> None:
     path = tmp_path / "x.db"
     with start(f"sqlite:///{path}", steps=50_000) as process:
-        wait_until(lambda: recorded_steps(path) > 200, timeout_s=120, what="step 200")
+        wait_until(lambda: recorded_steps(path) > 200, what="step 200")
         process.send_signal(signal.SIGTERM)
         process.communicate(timeout=60)
     assert read(path, "select status from runs") == [("stopped",)]

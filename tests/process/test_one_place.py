@@ -56,7 +56,6 @@ def kill_after_a_checkpoint(machine: Machine, db: Database, place: Path) -> tupl
     process = machine.train(db)
     wait_until(
         lambda: bool(list(place.rglob("checkpoint-*.pt"))) and asked(db, "select env_steps from runs")[0][0] > 900,
-        timeout_s=120,
         what="a checkpoint",
     )
     process.send_signal(signal.SIGKILL)
@@ -64,7 +63,7 @@ def kill_after_a_checkpoint(machine: Machine, db: Database, place: Path) -> tupl
     ((run_id,),) = asked(db, "select id from runs")
     wait_until(
         lambda: json.loads(machine.emtc("show", run_id, "--json").stdout)["live_status"] == "lost",
-        timeout_s=60, what="seeing the death",
+        what="seeing the death",
     )  # fmt: skip
     return run_id, said.decode()
 

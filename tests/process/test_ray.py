@@ -62,9 +62,7 @@ def test_a_killed_trainer_on_a_local_ray_goes_on_from_its_checkpoint(tmp_path: P
     file, url, path = write_sweep(tmp_path, steps=1500)
     db = open_database(url)
     with sweep(file, url, "--jobs", "2", "--json", log=tmp_path / "log") as driver:
-        wait_until(
-            lambda: any(has_checkpoint(db, run) for run in trainers_under(driver.pid)), timeout_s=200, what="one"
-        )
+        wait_until(lambda: any(has_checkpoint(db, run) for run in trainers_under(driver.pid)), what="one")
         run_id, pid = next((run, pid) for run, pid in trainers_under(driver.pid).items() if has_checkpoint(db, run))
         assert psutil.Process(pid).environ()["CUDA_VISIBLE_DEVICES"] == "", "no GPU unless asked"
         os.kill(pid, signal.SIGKILL)
@@ -155,7 +153,7 @@ def test_a_run_that_asks_for_a_gpu_gets_that_of_its_node_for_itself(tmp_path: Pa
                     seen[run_id] = (variables["CUDA_VISIBLE_DEVICES"], variables["EMTC_FILES"])
             return driver.poll() is not None
 
-        wait_until(look, timeout_s=250, what="the end")
+        wait_until(look, what="the end")
     assert statuses(path) == ["finished"] * 2
     assert list(seen.values()) == [("0", str(files))] * 2
     assert read(path, "select jobs from sweeps") == [(1,)], "as many at once as fit into the cluster"
@@ -186,7 +184,7 @@ def test_a_detached_driver_leaves_with_checkpoints_and_a_dead_task_costs_nothing
     driver = psutil.Process(pid)
     assert {"sweep-worker", "ray", two_nodes.address} <= set(driver.cmdline())
     driver.terminate()
-    wait_until(lambda: not driver.is_running(), timeout_s=120, what="the driver's end")
+    wait_until(lambda: not driver.is_running(), what="the driver's end")
     ((stood_at, status),) = read(path, "select env_steps, status from runs where id = ?", first)
     assert (status, two_nodes.trainers(), stood_at >= 100) == ("queued", {}, True)
     with sweep(file, url, *options) as again:
@@ -195,7 +193,7 @@ def test_a_detached_driver_leaves_with_checkpoints_and_a_dead_task_costs_nothing
         task = psutil.Process(pid).parents()[2]
         assert "hold_place" in task.cmdline()[0]
         task.kill()
-        wait_until(lambda: not task.is_running(), timeout_s=60, what="the task's end")
+        wait_until(lambda: not task.is_running(), what="the task's end")
         assert psutil.pid_exists(pid)
         assert again.wait(timeout=300) == 0
     assert statuses(path) == ["finished"] * 2
@@ -218,7 +216,7 @@ def wait_for_trainer(nodes: Cluster, db: Database) -> tuple[str, int]:
     def ready() -> list[tuple[str, int]]:
         return [(run, pid) for run, pid in nodes.trainers().items() if has_checkpoint(db, run)]
 
-    wait_until(lambda: bool(ready()), timeout_s=200, what="a checkpoint")
+    wait_until(lambda: bool(ready()), what="a checkpoint")
     return ready()[0]
 
 
@@ -259,7 +257,7 @@ def kill_node(nodes: Cluster, db: Database) -> list[str]:
         runs = nodes.nodes[1].trainers()
         return len(runs) == 2 and all(has_checkpoint(db, run) for run in runs)
 
-    wait_until(ready, timeout_s=200, what="checkpoints on the second node")
+    wait_until(ready, what="checkpoints on the second node")
     runs = list(nodes.nodes[1].trainers())
     nodes.nodes[1].kill()
     return runs

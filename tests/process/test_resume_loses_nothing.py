@@ -17,10 +17,10 @@ def killed_run(folder: Path, *, at: int, checkpoints: int = 0, sets: tuple[str, 
     path = folder / "x.db"
     url = f"sqlite:///{path}"
     with start(url, steps=STEPS, sets=sets) as process:
-        wait_until(lambda: recorded_steps(path) > at, timeout_s=250, what=f"step {at}")
+        wait_until(lambda: recorded_steps(path) > at, what=f"step {at}")
         wait_until(
             lambda: len(list((folder / "x.files").glob("*/checkpoint-*.pt"))) >= checkpoints,
-            timeout_s=120, what=f"{checkpoints} checkpoints",
+            what=f"{checkpoints} checkpoints",
         )  # fmt: skip
         process.send_signal(signal.SIGKILL)
         process.wait()

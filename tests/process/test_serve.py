@@ -21,7 +21,7 @@ _OPENS = f"""
 import sys
 sys.path.insert(0, {str(ROOT / "app")!r})  # as Streamlit does
 from streamlit.testing.v1 import AppTest
-app = AppTest.from_file({str(ROOT / "app" / "Home.py")!r}, default_timeout=60).run()
+app = AppTest.from_file({str(ROOT / "app" / "Home.py")!r}, default_timeout=120).run()
 assert not app.exception, app.exception
 print(app.title[0].value)
 """
@@ -45,7 +45,7 @@ def served(folder: Path) -> Iterator[tuple[int, subprocess.Popen[bytes]]]:
         yield port, server
     finally:
         server.terminate()
-        server.wait(timeout=20)
+        server.wait(timeout=120)
 
 
 def test_the_app_starts_with_its_own_settings_and_is_this_process(served, folder):

@@ -36,7 +36,7 @@ def workers_of(trainer: subprocess.Popen[str]) -> list[psutil.Process]:
 @pytest.mark.slow
 def test_a_run_outlives_its_workers_and_leaves_none(url: str, tmp_path: Path) -> None:
     trainer, database = start(url, steps=1200), tmp_path / "runs.db"
-    wait_until(lambda: recorded_steps(database) > 100, timeout_s=120, what="step 100")
+    wait_until(lambda: recorded_steps(database) > 100, what="step 100")
     workers = workers_of(trainer)
     assert len(workers) >= 2
     for worker in workers:
@@ -53,7 +53,7 @@ def test_a_run_outlives_its_workers_and_leaves_none(url: str, tmp_path: Path) ->
 @pytest.mark.slow
 def test_a_stopped_run_leaves_no_worker_and_goes_on(url: str, tmp_path: Path) -> None:
     trainer, database = start(url, steps=700), tmp_path / "runs.db"
-    wait_until(lambda: recorded_steps(database) > 100, timeout_s=120, what="step 100")
+    wait_until(lambda: recorded_steps(database) > 100, what="step 100")
     workers = workers_of(trainer)
     trainer.send_signal(signal.SIGTERM)
     trainer.communicate(timeout=100)
@@ -62,6 +62,6 @@ def test_a_stopped_run_leaves_no_worker_and_goes_on(url: str, tmp_path: Path) ->
     assert status in ("stopped", "paused")
     resumed = emtc("resume", run_id, "--db", url)
     assert resumed.returncode == 0, resumed.stderr
-    wait_until(lambda: read(database, "select status from runs") == [("finished",)], timeout_s=200, what="the end")
+    wait_until(lambda: read(database, "select status from runs") == [("finished",)], what="the end")
     assert recorded_steps(database) >= max(700, steps)
     assert breaches(database) == []

@@ -118,7 +118,7 @@ def test_a_killed_sweep_goes_on_where_it_was(tmp_path: Path) -> None:
     """Scheduler and one trainer die by SIGKILL; the same command finishes all runs, the lost one by a resume."""
     file, url, path = write_sweep(tmp_path, steps=1500)
     with start_sweep(file, url, 1) as scheduler:
-        wait_until(lambda: read(path, "select 1 from runs where env_steps > 400") != [], timeout_s=120, what="step 400")
+        wait_until(lambda: read(path, "select 1 from runs where env_steps > 400") != [], what="step 400")
         scheduler.send_signal(signal.SIGKILL)
         scheduler.wait()
     pid = read(path, "select pid from runs where status = 'running'")[0][0]
@@ -136,7 +136,7 @@ def test_a_killed_sweep_goes_on_where_it_was(tmp_path: Path) -> None:
 def test_a_trainer_outlives_its_scheduler_and_is_not_started_again(tmp_path: Path) -> None:
     file, url, path = write_sweep(tmp_path, steps=1000)
     with start_sweep(file, url, 1) as scheduler:
-        wait_until(lambda: "running" in statuses(path), timeout_s=120, what="the first run")
+        wait_until(lambda: "running" in statuses(path), what="the first run")
         scheduler.send_signal(signal.SIGKILL)
         scheduler.wait()
     assert emtc("sweep", file, "--db", url, "--jobs", "1").returncode == 0
@@ -150,12 +150,12 @@ def test_a_detached_sweep_stops_when_asked_and_the_same_command_goes_on(tmp_path
     file, url, path = write_sweep(tmp_path, steps=40_000)
     done = emtc("sweep", file, "--db", url, "--jobs", "1", "--detach")
     assert done.returncode == 0, done.stderr
-    wait_until(lambda: read(path, "select 1 from runs where env_steps > 100") != [], timeout_s=120, what="step 100")
+    wait_until(lambda: read(path, "select 1 from runs where env_steps > 100") != [], what="step 100")
     assert emtc("sweep", file, "--db", url, "--stop").returncode == 0
-    wait_until(lambda: statuses(path) == ["stopped"] * 2, timeout_s=60, what="the stop")
-    wait_until(lambda: read(path, "select pid from sweeps") == [(None,)], timeout_s=60, what="the scheduler's end")
+    wait_until(lambda: statuses(path) == ["stopped"] * 2, what="the stop")
+    wait_until(lambda: read(path, "select pid from sweeps") == [(None,)], what="the scheduler's end")
     assert emtc("sweep", file, "--db", url, "--jobs", "1", "--detach").returncode == 0
-    wait_until(lambda: "running" in statuses(path), timeout_s=60, what="going on")
+    wait_until(lambda: "running" in statuses(path), what="going on")
     assert emtc("sweep", file, "--db", url, "--stop").returncode == 0
-    wait_until(lambda: statuses(path) == ["stopped"] * 2, timeout_s=60, what="the second stop")
+    wait_until(lambda: statuses(path) == ["stopped"] * 2, what="the second stop")
     assert [fault for fault in breaches(path) if "0 rows" not in fault] == []  # one run never began

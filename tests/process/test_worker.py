@@ -74,7 +74,7 @@ def wait_for_checkpoint(
         found.extend((worker, *pair) for worker in workers if (pair := trained_by(worker, db)))
         return bool(found)
 
-    wait_until(look, timeout_s=120, what="a checkpoint")
+    wait_until(look, what="a checkpoint")
     return found[0]
 
 
@@ -137,11 +137,11 @@ def test_a_second_signal_ends_a_worker_and_its_trainer_at_once(tmp_path: Path) -
     _, pid, run_id = wait_for_checkpoint([worker], db)
     os.kill(pid, signal.SIGSTOP)
     worker.terminate()
-    wait_until(lambda: "Leaving" in (tmp_path / "log").read_text(), timeout_s=60, what="the first signal")
+    wait_until(lambda: "Leaving" in (tmp_path / "log").read_text(), what="the first signal")
     assert worker.poll() is None
     worker.terminate()
     assert worker.wait(timeout=60) == 1
-    wait_until(lambda: not psutil.pid_exists(pid), timeout_s=60, what="the trainer's end")
+    wait_until(lambda: not psutil.pid_exists(pid), what="the trainer's end")
     assert find_run(db, run_id).state == State.LOST
     db.dispose()
 
@@ -183,7 +183,7 @@ def test_an_idle_worker_waits_says_so_and_ends_when_told(tmp_path: Path) -> None
     url = f"sqlite:///{tmp_path / 'x.db'}"
     open_database(url).dispose()
     worker = start_worker(url, tmp_path / "log")
-    wait_until(lambda: "No run waits" in (tmp_path / "log").read_text(), timeout_s=60, what="its sentence")
+    wait_until(lambda: "No run waits" in (tmp_path / "log").read_text(), what="its sentence")
     assert worker.poll() is None
     worker.send_signal(signal.SIGUSR1)
     assert worker.wait(timeout=60) == 0

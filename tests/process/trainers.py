@@ -10,6 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+PATIENCE_S = 240.0
+"""How long anything here may take: a busy machine is slow, and pytest ends a test that hangs."""
 EMTC = [sys.executable, "-m", "app.cli.main"]
 FAST = (
     "train.burn_in=8", "train.batch=8", "eval.episodes=4", "eval.interval=1000", "checkpoint.interval=400",
@@ -47,7 +49,7 @@ def emtc(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([*EMTC, *arguments], capture_output=True, text=True, check=False, env=environment())
 
 
-def wait_until(ready: Callable[[], bool], *, timeout_s: float, what: str) -> float:
+def wait_until(ready: Callable[[], bool], *, what: str, timeout_s: float = PATIENCE_S) -> float:
     started = time.monotonic()
     while time.monotonic() - started < timeout_s:
         if ready():

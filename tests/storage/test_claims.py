@@ -1,16 +1,19 @@
 """Runs taken by workers of several machines and given back, on both databases: never twice, nobody's wish undone."""
 
 import threading
+import time
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import psutil
 import pytest
-from sqlalchemy import update
+from sqlalchemy import select, update
 
 from emtc_core.errors import RunStateError
+from storage import clock
 from storage.engine import Database, open_database
 from storage.models import Run
+from storage.runs import claims, ownership
 from storage.runs.changes import create_run, finish_run, start_run
 from storage.runs.claims import Claim, Worker, claim_any, claim_run, count_work, give_back
 from storage.runs.control import ask_stop, send_command
@@ -24,6 +27,14 @@ from tests.storage.records import CONFIG
 def save(db: Database, sweep_id: str, n: int) -> None:
     runs = [PlannedRun(f"{sweep_id}-{i}", f"{sweep_id} {i}", {**CONFIG, "seed": i}, 1000) for i in range(n)]
     save_sweep(db, sweep_id, name=sweep_id, plan={"runs": []}, runs=runs, versions={}, jobs=1)
+
+
+@pytest.fixture(autouse=True)
+def unwatched(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Take what seems lost at once, but in the tests about watching."""
+    monkeypatch.setattr(claims, "LOST_AFTER_S", 0.0)
+    monkeypatch.setattr(claims, "_WATCH", claims._Watch())
+    clock.forget()
 
 
 @pytest.fixture
@@ -172,3 +183,61 @@ def test_runs_of_stopped_sweeps_and_lost_runs_of_people_are_left_alone(db: Datab
     silence(db, alone)
     assert find_run(db, alone).state == State.LOST
     assert claim_any(db, me) is None
+
+
+class Ahead(datetime):
+    """A machine's clock that is ten minutes fast."""
+
+    @classmethod
+    def now(cls, tz: Any = None) -> datetime:
+        return datetime.now(tz) + timedelta(minutes=10)
+
+
+@pytest.fixture
+def elsewhere(db: Database) -> tuple[str, Claim]:
+    """A run that another machine trains, which beat a moment ago."""
+    run_id = create_run(db, CONFIG, target_steps=100, versions={})
+    claim = claim_one(db, Worker(1, 1.0, "far-away"))
+    begin(db, claim, Worker(1, 1.0, "far-away"))
+    with db.transaction() as connection:  # so that a worker takes it once it is lost
+        connection.execute(update(Run).where(Run.id == run_id).values(sweep_id=None))
+    return run_id, claim
+
+
+def is_free(db: Database, run_id: str) -> bool:
+    with db.read() as connection:
+        row = connection.execute(select(*claims._COLUMNS).where(Run.id == run_id)).one()
+    return claims._is_free(row, lambda run_id: False)
+
+
+def test_a_living_run_is_not_taken_by_a_worker_whose_clock_is_ahead(db: Database, elsewhere, monkeypatch) -> None:
+    monkeypatch.setattr(claims, "LOST_AFTER_S", ownership.LOST_AFTER_S)
+    monkeypatch.setattr(clock, "datetime", Ahead)
+    run_id, _ = elsewhere
+    if db.dialect == "postgresql":
+        assert find_run(db, run_id).live_status == "running", "the server's clock says when it beat"
+    for _ in range(3):
+        assert not is_free(db, run_id)
+        assert claims.is_watching() == (db.dialect == "sqlite"), "a file has no clock: it is watched"
+        with db.transaction() as connection:
+            beat = clock.now() if db.dialect == "postgresql" else datetime.now(UTC)
+            connection.execute(update(Run).where(Run.id == run_id).values(heartbeat_at=beat))
+
+
+def test_a_dead_run_whose_clock_was_ahead_is_taken_in_the_end(db: Database, elsewhere, monkeypatch) -> None:
+    run_id, _ = elsewhere
+    with db.transaction() as connection:
+        connection.execute(update(Run).where(Run.id == run_id).values(heartbeat_at=Ahead.now(UTC)))
+    assert not is_free(db, run_id)
+    monkeypatch.setattr(claims, "_SILENT_ELSEWHERE_S", 0.0)
+    assert is_free(db, run_id)
+
+
+def test_what_seems_lost_is_free_once_it_did_not_stir_for_a_moment(db: Database, elsewhere, monkeypatch) -> None:
+    run_id, _ = elsewhere
+    monkeypatch.setattr(claims, "LOST_AFTER_S", 0.2)
+    silence(db, run_id)
+    assert not is_free(db, run_id)
+    assert claims.is_watching()
+    time.sleep(0.3)
+    assert is_free(db, run_id)

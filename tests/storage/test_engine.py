@@ -73,7 +73,7 @@ def test_a_refused_place_is_left_as_it_was(tmp_path: Path) -> None:
 
 
 def test_a_folder_is_no_database(tmp_path: Path) -> None:
-    with pytest.raises(StorageError, match="directory"):
+    with pytest.raises(StorageError, match="it is a folder"):
         open_database(f"sqlite:///{tmp_path}")
 
 

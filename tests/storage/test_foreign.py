@@ -180,7 +180,7 @@ def test_a_database_that_cannot_be_copied_is_not_upgraded(tmp_path: Path, monkey
     monkeypatch.setattr(
         "storage.migrations.backup.os.open", lambda *args: (_ for _ in ()).throw(OSError(28, "No space left"))
     )
-    monkeypatch.setattr(engine, "_prepare_place", lambda path: [])
+    monkeypatch.setattr(engine.address, "prepare", lambda path: [])
     with pytest.raises(StorageError, match="was not upgraded"):
         open_database(f"sqlite:///{path}")
     assert [place.name for place in tmp_path.iterdir() if "schema" in place.name] == []

@@ -1,6 +1,7 @@
 """Where the files of runs lie: what EMTC_FILES may be, what is recorded, and what a stranger's row cannot do."""
 
 import os
+import subprocess
 import threading
 from pathlib import Path
 
@@ -10,7 +11,15 @@ from sqlalchemy import update
 from emtc_core.errors import StorageError
 from storage.bundles.contents import THIN, copy_runs
 from storage.engine import Database, files_root, open_database
-from storage.files.places import check_place, configured, describe_place, local_folder, run_folder, run_place
+from storage.files.places import (
+    check_place,
+    configured,
+    describe_place,
+    explain_missing,
+    local_folder,
+    run_folder,
+    run_place,
+)
 from storage.files.remote import Remote
 from storage.files.writer_lease import LEASE, make_lease
 from storage.maintenance.sizes import measure
@@ -324,3 +333,34 @@ def test_nobody_waits_for_a_place_longer_than_told(tmp_path: Path) -> None:
     with pytest.raises(StorageError, match="did not answer within 0 s"):
         Remote(f"file://{tmp_path}").ask(answer.wait, patience_s=0.05)
     answer.set()
+
+
+def test_a_database_behind_a_link_keeps_its_files_where_it_lies(ready_sqlite_url: str, tmp_path: Path) -> None:
+    path = Path(ready_sqlite_url.removeprefix("sqlite:///"))
+    link = tmp_path / "elsewhere" / "short.db"
+    link.parent.mkdir()
+    link.symlink_to(path)
+    db = open_database(f"sqlite:///{link}")
+    run_id = end(db, create_run(db, CONFIG, target_steps=100, versions={}), None)
+    assert run_folder(db, run_id) == path.with_suffix(".files") / run_id
+    assert local_folder(db, run_id) == run_folder(open_database(ready_sqlite_url), run_id)
+
+
+def test_files_left_under_an_earlier_name_are_found_and_the_command_that_brings_them(ready_sqlite_url: str) -> None:
+    before = open_database(ready_sqlite_url)
+    run_id = end(before, create_run(before, CONFIG, target_steps=100, versions={}), None)
+    fill(run_folder(before, run_id))
+    before.dispose()
+    renamed = before.path.rename(before.path.with_name("a new name.db"))
+    db = open_database(f"sqlite:///{renamed}")
+    why = explain_missing(db, run_id)
+    assert f"{before.path.with_suffix('.files') / run_id} holds files of this run" in why
+    subprocess.run(why.partition("(")[2].partition(")")[0], shell=True, check=True)  # as a user would
+    assert sorted(place.name for place in run_folder(db, run_id).iterdir()) == sorted(NAMES)
+
+
+def test_a_database_that_was_moved_says_what_must_come_along(ready_sqlite_url: str, tmp_path: Path) -> None:
+    path = Path(ready_sqlite_url.removeprefix("sqlite:///"))
+    (tmp_path / "far").mkdir()
+    db = open_database(f"sqlite:///{path.rename(tmp_path / 'far' / path.name)}")
+    assert f"{path.stem}.files must come along" in explain_missing(db, "abc")

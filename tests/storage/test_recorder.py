@@ -34,7 +34,7 @@ from tests.storage.records import (
 )
 
 
-def wait_for(ready: Callable[[], Any], timeout_s: float = 10.0) -> None:
+def wait_for(ready: Callable[[], Any], timeout_s: float = 120.0) -> None:
     ends = time.monotonic() + timeout_s
     while not ready():
         assert time.monotonic() < ends, "it did not happen in time"

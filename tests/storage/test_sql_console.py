@@ -3,9 +3,11 @@
 import io
 import json
 import math
+import secrets
 import sqlite3
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pandas as pd
@@ -19,6 +21,7 @@ from storage.runs.changes import create_run
 from storage.sql_console import worker
 from storage.sql_console.glossary import EXAMPLES, describe_schema
 from storage.sql_console.question import Answer, ask
+from storage.sql_console.reader_role import create_reader
 from tests.storage.records import CONFIG, record_everything
 
 WRITES = [
@@ -58,6 +61,12 @@ POSTGRES_ATTACKS = [
     "select nextval('snapshots_id_seq')",
     "select * from runs for update",
     "select 1 into x",
+    "select * from ts_stat('select to_tsvector(pg_read_' || 'file(''/etc/passwd''))')",
+    "select * from ts_stat('select to_tsvector(set_con' || 'fig(''role'', ''postgres'', true))')",
+    "select * from ts_stat('delete from runs returning to_tsvector(id)')",
+    "select pg_ls_dir('/')",
+    "select lo_creat(-1)",
+    "select pg_reload_conf()",
     "select 1; commit; delete from runs",
     "call x()",
 ]
@@ -69,9 +78,29 @@ HUGE = ["select randomblob(1000000000)", "select zeroblob(900000000)"]
 
 
 @pytest.fixture
-def asked(db: Database) -> Database:
+def asked(db: Database, request: pytest.FixtureRequest) -> Database:
     record_everything(db, create_run(db, CONFIG, target_steps=100, versions={}))
+    if db.dialect == "postgresql":
+        request.getfixturevalue("reader")(db)
     return db
+
+
+@pytest.fixture
+def reader(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Database], str]]:
+    """Makes a role for reading, by which questions are asked; roles belong to the whole server, so it goes again."""
+    made: list[tuple[Database, str]] = []
+
+    def make(db: Database) -> str:
+        name = f"reader_{secrets.token_hex(6)}"
+        monkeypatch.setenv("EMTC_DB_READER", create_reader(db, name=name))
+        made.append((db, name))
+        return name
+
+    yield make
+    for db, name in made:
+        with db.transaction() as connection:
+            connection.exec_driver_sql(f"DROP OWNED BY {name}")
+            connection.exec_driver_sql(f"DROP ROLE {name}")
 
 
 def refuse(db: Database, query: str) -> str:
@@ -111,12 +140,56 @@ def test_a_file_reaches_no_other(ready_sqlite_url: str, tmp_path: Path, attack: 
 
 @pytest.mark.postgres
 @pytest.mark.parametrize("attack", POSTGRES_ATTACKS)
-def test_a_server_does_nothing_else(ready_postgres_url: str, tmp_path: Path, attack: str) -> None:
+def test_a_server_does_nothing_else(ready_postgres_url: str, tmp_path: Path, attack: str, reader) -> None:
     db = open_database(ready_postgres_url)
     create_run(db, CONFIG, target_steps=100, versions={})
+    reader(db)
     refuse(db, attack.format(folder=tmp_path))
     assert not (tmp_path / "other.db").exists()
-    db.dispose()
+
+
+@pytest.mark.postgres
+@pytest.mark.parametrize("right", ["SUPERUSER", "CREATEROLE", "IN ROLE pg_monitor", "writes"])
+def test_a_role_that_may_do_more_than_read_asks_nothing(ready_postgres_url, reader, monkeypatch, right: str) -> None:
+    db = open_database(ready_postgres_url)
+    name = reader(db)
+    with db.transaction() as connection:
+        grant = {"writes": f"GRANT UPDATE ON runs TO {name}", "IN ROLE pg_monitor": f"GRANT pg_monitor TO {name}"}
+        connection.exec_driver_sql(grant.get(right, f"ALTER ROLE {name} {right}"))
+    with pytest.raises(StorageError, match=f"made for reading, and {name} (is|may|belongs).*emtc db reader"):
+        ask(db, "select 1")
+    monkeypatch.delenv("EMTC_DB_READER")
+    with pytest.raises(StorageError, match="postgres is a superuser"):
+        ask(db, "select 1")
+
+
+@pytest.mark.postgres
+def test_a_role_for_reading_reaches_what_comes_later_and_nobody_else(ready_postgres_url: str, reader) -> None:
+    db = open_database(ready_postgres_url)
+    reader(db)
+    with db.transaction() as connection:
+        connection.exec_driver_sql("CREATE TABLE later (a int)")
+    assert ask(db, "select count(*) from later").rows == [[0]]
+    with db.read() as connection:
+        pid = connection.exec_driver_sql("select pg_backend_pid()").scalar_one()
+        for act in (f"select pg_terminate_backend({pid})", f"select pg_cancel_backend({pid})"):
+            with pytest.raises(StorageError, match=r"permission|must be"):
+                ask(db, act)
+        assert connection.exec_driver_sql("select 1").scalar_one() == 1
+
+
+@pytest.mark.postgres
+def test_another_database_is_not_asked(ready_postgres_url: str, reader, monkeypatch: pytest.MonkeyPatch) -> None:
+    db = open_database(ready_postgres_url)
+    reader(db)
+    monkeypatch.setenv("EMTC_DB_READER", "postgresql://reader@localhost/other")
+    with pytest.raises(StorageError, match="names another database"):
+        ask(db, "select 1")
+
+
+def test_a_file_needs_no_role(ready_sqlite_url: str) -> None:
+    with pytest.raises(StorageError, match="A SQLite file has no roles"):
+        create_reader(open_database(ready_sqlite_url))
 
 
 @pytest.mark.parametrize("query", ["select 1; select 2", "select 1; delete from runs"])

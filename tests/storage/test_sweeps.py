@@ -8,10 +8,11 @@ from datetime import UTC, datetime, timedelta
 
 import psutil
 import pytest
+from sqlalchemy import select, update
 
 from emtc_core.errors import StorageError
 from storage.engine import Database, open_database
-from storage.models import SCHEMA_VERSION
+from storage.models import SCHEMA_VERSION, Run
 from storage.queries.sweeps import Progress, Sweep, get_sweep, list_sweeps, sweep_runs
 from storage.runs.changes import finish_run, start_run
 from storage.runs.claims import Worker, claim_run
@@ -56,6 +57,19 @@ def test_saving_again_queues_only_what_is_new(db: Database) -> None:
     assert save(db, 3) == 0
     assert save(db, 5) == 2
     assert [run.name for run in sweep_runs(db, SWEEP)] == [f"run {i}" for i in range(5)]
+
+
+def test_a_finished_run_out_of_a_bundle_is_not_trained_again(db: Database) -> None:
+    assert save(db, 2) == 2
+    with db.transaction() as connection:
+        first = connection.execute(select(Run.id, Run.config).order_by(Run.created_at)).first()
+        assert first is not None
+        older = {"config": {key: value for key, value in first.config.items() if key != "gate"}, "launch_token": None}
+        connection.execute(update(Run).where(Run.id == first.id).values(**older, status="finished"))
+    assert save(db, 3) == 1
+    with db.transaction() as connection:
+        connection.execute(update(Run).where(Run.id == first.id).values(status="stopped"))
+    assert save(db, 3) == 1, "one that was cut off is no result"
 
 
 def test_runs_are_claimed_in_the_order_of_the_plan_and_no_more_than_fit(db: Database, me: Worker) -> None:

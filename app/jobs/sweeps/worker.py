@@ -21,7 +21,7 @@ from app.jobs.sweeps.starting import Fitness, Starter
 from emtc_core.errors import EmtcError, RunStateError, StorageError
 from storage.engine import Database
 from storage.retry import retry_transient
-from storage.runs.claims import Claim, claim_any, give_back
+from storage.runs.claims import Claim, claim_any, give_back, is_watching
 from storage.runs.rows import find_run
 
 POLL_S = 0.5
@@ -110,7 +110,7 @@ class Work:
                 empty = self._take()
                 self._look_after()
                 if empty and not self._held:
-                    if once:
+                    if once and not is_watching():
                         return self.done
                     if time.monotonic() - said_at >= REMIND_S:
                         self._say(f"No run waits. Looking again every {IDLE_POLL_S:.0f} s.")

@@ -1,0 +1,92 @@
+"""The Guide page as a user reaches it: a page by its address, a search over all of them, and back to a page."""
+
+import re
+
+import pytest
+from streamlit.testing.v1 import AppTest
+
+from app.ui.guide import PAGES, find_sections, mark_words, read_pages
+from tests.pages.test_pages import open_page, said
+
+
+def shown(app: AppTest) -> str:
+    [header] = app.header
+    return str(header.value)
+
+
+def found(app: AppTest) -> list[str]:
+    return [button.label.replace("*", "") for button in app.button if str(button.key).startswith("guide-open")]
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_the_address_names_the_page_that_is_shown(empty, name):
+    app = open_page("guide", page=name)
+    assert not app.exception
+    assert not app.error
+    assert shown(app) == read_pages()[name].title
+    assert app.radio[0].value == name
+
+
+def test_a_page_is_chosen_and_stands_in_the_address(empty):
+    app = open_page("guide")
+    assert shown(app) == read_pages()[PAGES[0]].title
+    app.radio[0].set_value("glossary").run()
+    assert shown(app) == "Glossary"
+    assert app.query_params["page"] == "glossary"
+
+
+def test_an_unknown_page_is_the_first_one(empty):
+    assert shown(open_page("guide", page="../../LICENSE")) == read_pages()[PAGES[0]].title
+
+
+def test_links_between_pages_stay_in_the_app(seeded):
+    app = open_page("guide", page="figures", run=seeded[1])
+    assert re.search(rf"\]\(\?run={seeded[1]}&page=glossary\)", said(app))
+    assert ".md)" not in said(app)
+
+
+def test_a_search_finds_sections_that_hold_every_word(empty):
+    app = open_page("guide", q="sigterm SIGUSR1")
+    assert found(app) == ["Sweeps, workers and clusters: Workers"]
+    assert ":orange-background[SIGTERM]" in said(app)
+    assert ":orange-background[SIGUSR1]" in said(app)
+
+
+def test_a_found_section_opens_its_page(empty):
+    app = open_page("guide", q="sigterm sigusr1")
+    next(button for button in app.button if str(button.key).startswith("guide-open")).click().run()
+    assert not app.exception
+    assert shown(app) == "Sweeps, workers and clusters"
+    assert app.query_params["page"] == "sweeps"
+    assert "q" not in app.query_params
+
+
+@pytest.mark.parametrize("typed", ["<b>zzz</b>", "(", "[x](y)", "\\", "*" * 400, "$x$ :red[y]"])
+def test_whatever_is_typed_is_text(empty, typed):
+    app = open_page("guide", q=typed)
+    assert not app.exception
+    assert not app.error
+    assert found(app) or "No section holds these words" in said(app)
+
+
+def test_marked_text_is_the_text_itself():
+    marked = mark_words("a <b>β</b> is $1$ [x]", ["Β", "x]"])
+    assert marked == r"a \<b\>:orange-background[β]\</b\> is \$1\$ \[:orange-background[x\]]"
+
+
+def test_a_heading_alone_finds_its_section():
+    assert ("sharing", "Login") in [(section.page, section.heading) for section in find_sections(["Login"])]
+
+
+def test_each_term_of_the_glossary_is_found_by_itself():
+    [term] = [section for section in find_sections(["gated", "γ"]) if section.page == "glossary"]
+    assert term.heading == "incentive"
+    assert term.text.startswith(
+        "r_p (return): what the memory adds to the reward in the target, γ ρ (H(s′) − max Q⁻(s′))"
+    )
+
+
+def test_sections_are_plain_text():
+    text = " ".join(section.text for page in read_pages().values() for section in page.sections)
+    assert not re.search(r"```|\*\*|\]\(|\|--|\| \|", text)
+    assert "emtc worker" in text

@@ -1,0 +1,63 @@
+"""A copy of a database that is killed while it is written leaves nothing under its name, and nothing for long."""
+
+import signal
+import sqlite3
+import subprocess
+import sys
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from app.jobs.launch import ROOT
+from storage.engine import find_schema
+from tests.process.trainers import emtc, environment, wait_until
+
+SLOWLY = """
+import sqlite3, sys, time
+from functools import partial
+from storage.migrations import backup
+
+class Slow(sqlite3.Connection):
+    def backup(self, target, *, pages):
+        super().backup(target, pages=1, progress=lambda *_: time.sleep(0.02))
+
+backup.sqlite3.connect = partial(sqlite3.connect, factory=Slow)
+
+from app.cli.main import run
+sys.exit(run(sys.argv[1:]))
+"""
+OLD = ROOT / "tests" / "assets" / "schema_0002.db"
+
+
+def kill_copying(folder: Path, *command: str) -> None:
+    """Kill a command once a part of its copy is written."""
+    child = [sys.executable, "-c", SLOWLY, *command]
+    with subprocess.Popen(child, cwd=ROOT, env=environment(), stderr=subprocess.DEVNULL) as process:
+        begun = lambda: any(place.stat().st_size for place in folder.glob(".begun-copy.*"))  # noqa: E731
+        wait_until(lambda: begun() or process.poll() is not None, timeout_s=120, what="a begun copy")
+        process.send_signal(signal.SIGKILL)
+    assert process.returncode == -signal.SIGKILL
+
+
+@pytest.mark.parametrize("command", [("db", "backup", "{path}"), ("db", "upgrade", "{path}")])
+def test_a_copy_that_was_killed_is_not_there_and_the_next_one_has_its_name(tmp_path: Path, command):
+    path = tmp_path / "x.db"
+    path.write_bytes(OLD.read_bytes())
+    if command[1] == "backup":
+        assert emtc("db", "upgrade", str(path)).returncode == 0
+        next(tmp_path.glob("x.schema-*.db")).unlink()
+    asked = [word.format(path=path) for word in command]
+    kill_copying(tmp_path, *asked)
+    assert [place.name for place in tmp_path.glob("x.*.db")] == []
+    done = emtc(*asked)
+    assert done.returncode == 0, done.stderr
+    (copy,) = tmp_path.glob("x.*.db")
+    if command[1] == "upgrade":
+        assert copy.name == "x.schema-0002.db"
+        assert find_schema(f"sqlite:///{copy}") == ("0002", True)
+    with closing(sqlite3.connect(copy)) as connection:
+        assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+        assert connection.execute("PRAGMA journal_mode").fetchall() == [("delete",)]
+        assert connection.execute("SELECT count(*) FROM runs").fetchall() == [(1,)]
+    assert list(tmp_path.glob(".begun-copy.*")) == [], "what the killed one had begun takes room for ever"

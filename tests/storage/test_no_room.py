@@ -1,0 +1,102 @@
+"""A disk without one free byte: everything is read, and what makes room is done with what was kept for it."""
+
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from emtc_core.errors import StorageError
+from storage.engine import Database, files_root, open_database
+from storage.files.places import run_folder
+from storage.files.reserve import NAME, SIZE_BYTES, keep_reserve
+from storage.maintenance.check_run import check_run
+from storage.maintenance.sizes import measure
+from storage.maintenance.thin import Thinning, thin_run
+from storage.queries.runs import list_runs
+from storage.runs.changes import create_run, finish_run, start_run
+from storage.runs.labels import note_runs
+from storage.runs.removal import remove_run
+from storage.sql_console.question import ask
+from tests.require import require
+from tests.storage.records import CONFIG, ME, record_everything
+
+DISK_MB = 24
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Path]:
+    """A small file system of its own."""
+    place = tmp_path / "disk"
+    place.mkdir()
+    made = subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={DISK_MB}m", "tmpfs", place], check=False)
+    require("a file system of one's own", made.returncode == 0, "this user may not mount one")
+    try:
+        yield place
+    finally:
+        subprocess.run(["umount", "--lazy", place], check=True)
+
+
+@pytest.fixture
+def full(disk: Path) -> tuple[Database, str]:
+    """A finished run on a full disk, opened by nobody, with and without a second one."""
+    db = open_database(f"sqlite:///{disk / 'x.db'}")
+    run_id = create_run(db, CONFIG, target_steps=100, versions={})
+    start_run(db, run_id, **ME)
+    record_everything(db, run_id)
+    finish_run(db, run_id, "finished")
+    (run_folder(db, run_id) / "checkpoint-000000000030.pt").write_bytes(bytes(3 << 20))
+    files_root(db).joinpath(NAME).write_bytes(bytes(SIZE_BYTES))
+    db.dispose()
+    fill(disk)
+    return open_database(f"sqlite:///{disk / 'x.db'}"), run_id
+
+
+def fill(disk: Path) -> None:
+    with (disk / "film.mkv").open("ab", buffering=0) as file:
+        try:
+            while file.write(bytes(4096)):
+                pass
+        except OSError:
+            assert os.statvfs(disk).f_bfree == 0
+
+
+def test_everything_is_read_and_what_writes_says_that_the_disk_is_full(full: tuple[Database, str]) -> None:
+    db, run_id = full
+    assert list_runs(db)["id"].tolist() == [run_id]
+    assert check_run(db, run_id) == []
+    assert measure(db).runs[0].run_id == run_id
+    assert ask(db, "select count(*) from runs").rows == [[1]]
+    files_root(db).joinpath(NAME).unlink()
+    fill(db.path.parent)
+    with pytest.raises(StorageError, match="The disk is full: delete something on it, or thin runs"):
+        note_runs(db, [run_id], "a note" * 2000)
+    with pytest.raises(StorageError, match="The disk is full"):
+        thin_run(db, run_id, Thinning(trajectories=True))
+    assert check_run(db, run_id) == []
+
+
+@pytest.mark.parametrize("what", [Thinning(trajectories=True), Thinning(transitions=True), Thinning(checkpoints=True)])
+def test_a_thinning_makes_room(full: tuple[Database, str], what: Thinning) -> None:
+    db, run_id = full
+    assert str(thin_run(db, run_id, what)) != "nothing"
+    assert str(thin_run(db, run_id, what)) == "nothing"
+    assert check_run(db, run_id) == []
+    note_runs(db, [run_id], "there is room again")
+
+
+def test_a_run_is_deleted(full: tuple[Database, str]) -> None:
+    db, run_id = full
+    remove_run(db, run_id)
+    assert list_runs(db).empty
+
+
+def test_room_is_kept_only_where_there_is_plenty(disk: Path, tmp_path: Path) -> None:
+    for folder, kept in ((disk, False), (tmp_path, True)):
+        db = open_database(f"sqlite:///{folder / 'y.db'}")
+        record_everything(db, create_run(db, CONFIG, target_steps=100, versions={}))
+        keep_reserve(db)
+        place = files_root(db) / NAME
+        assert place.exists() == kept
+        assert not kept or place.stat().st_size == SIZE_BYTES

@@ -1,0 +1,58 @@
+"""Waiting for a server that is away: told once, with growing pauses, and not for one that refuses the login."""
+
+import psycopg
+import pytest
+from sqlalchemy import make_url
+
+from app.bench.atlas import free_port
+from emtc_core.errors import StorageError
+from storage import retry
+from storage.engine import open_database
+from storage.retry import open_patiently
+
+AWAY = "postgresql://nobody@127.0.0.1:{port}/none"
+
+
+@pytest.fixture(autouse=True)
+def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(retry, "_FIRST_PAUSE_S", 0.05)
+    monkeypatch.setattr(retry, "_RETRY_S", 0.05)
+
+
+def test_a_worker_waits_for_a_server_and_says_so_once() -> None:
+    told: list[str] = []
+    with pytest.raises(StorageError, match="refused"):
+        open_patiently(AWAY.format(port=free_port()), say=told.append, patience_s=1.0)
+    assert len(told) == 1
+    assert "Trying again" in told[0]
+
+
+def test_whoever_is_told_to_leave_waits_no_longer() -> None:
+    told: list[str] = []
+    with pytest.raises(StorageError):
+        open_patiently(AWAY.format(port=free_port()), say=told.append, is_over=lambda: bool(told))
+    assert len(told) == 1
+
+
+@pytest.mark.postgres
+def test_a_server_that_comes_back_is_used(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    open_database(postgres_url).dispose()
+    tries: list[str] = []
+
+    def away_at_first(url: str, **options: bool) -> object:
+        tries.append(url)
+        if len(tries) < 4:
+            raise StorageError("away") from psycopg.OperationalError("the database system is starting up")
+        return open_database(url, **options)
+
+    monkeypatch.setattr(retry, "open_database", away_at_first)
+    told: list[str] = []
+    assert open_patiently(postgres_url, say=told.append).dialect == "postgresql"
+    assert (len(tries), len(told)) == (4, 1)
+
+
+@pytest.mark.postgres
+def test_a_server_that_has_no_such_database_is_not_waited_for(postgres_url: str) -> None:
+    wrong = make_url(postgres_url).set(database="nowhere").render_as_string(hide_password=False)
+    with pytest.raises(StorageError, match="does not exist"):
+        open_patiently(wrong, say=pytest.fail)

@@ -1,0 +1,179 @@
+"""A bundle whose rows no version of this program has written is refused before anything of it is kept or shown."""
+
+import random
+import shutil
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from emtc_core.errors import StorageError
+from storage.bundles.contents import WHOLE
+from storage.bundles.import_bundle import import_bundle
+from storage.bundles.read import open_bundle
+from storage.bundles.write import write_bundle
+from storage.engine import open_database
+from storage.maintenance.check_run import check_run
+from storage.queries.runs import list_runs
+from tests.storage.test_bundles import MADE_BY, fill, make_bundle, study_of, tampered
+
+HARMS = {
+    "a name of 50 MB": ("update runs set name = hex(zeroblob(25000000))", "runs.name"),
+    "a map of 50 MB": ("update runs set map = hex(zeroblob(25000000))", "runs.map"),
+    "tags without end": ("update runs set tags = '[\"' || hex(zeroblob(1000000)) || '\"]'", "runs.tags"),
+    "a word for a number": ("update runs set target_steps = 'many'", "runs.target_steps"),
+    "every second transition": ("delete from transitions where env_step % 2 = 0", "transitions stand at"),
+    "negative steps": ("update transitions set env_step = -env_step", "env_step >= 1"),
+    "shifted steps": ("update transitions set env_step = env_step + 1000000", "transitions stand at"),
+    "steps in another order": ("update transitions set t = 9 - t", "another episode or t than its place"),
+    "an episode too few": ("delete from episodes where episode = 2", "do not cover"),
+    "an episode of another length": ("update episodes set length = 3 where episode = 3", "do not cover"),
+    "more steps than there are": ("update runs set env_steps = 9223372036854775807", "transitions stand at"),
+    "a gate that does not close": ("update transitions set beta = 1.0", "beta is off"),
+    "an error below zero": ("update transitions set delta_mem = -1", "delta_mem >= 0"),
+    "other sums": ("update transition_summary set delta_mem_sum = 99", "does not hold the sums"),
+    "a rate above all": ("update evaluations set win_rate = 7", "win_rate"),
+    "a rate of other wins": ("update evaluations set wins = 1", "win_rate"),
+    "a number without end": ("update evaluations set return_mean = 9e999", "evaluations.return_mean"),
+    "an evaluation after the end": ("update evaluations set env_step = 10000000", "evaluations breaks the rule"),
+    "a metric after the end": ("update metrics set env_step = 10000000", "metrics breaks the rule"),
+    "quantiles in another order": ("update gate_stats set beta_q05 = 0.99", "beta_q05 <= beta_q25"),
+    "settings of other kinds": ('update runs set config = \'{"train": 3, "gate": "x"}\'', "run "),
+    "settings that are none": ("update runs set config = json_set(config, '$.gate.tau_start', 'x')", "run "),
+    "a snapshot of another size": ("update snapshots set size = 7", "not of one length"),
+    "a snapshot of other arrays": ("update snapshots set slot = H", "damaged"),
+    "a trajectory of another episode": (
+        "update episodes set trajectory = (select trajectory from eval_episodes limit 1), length = 9 where episode = 3",
+        "do not cover",
+    ),
+    "a blob that is text": ("update episodes set trajectory = 'text'", "trajectory"),
+    "a projection of fewer nodes": (
+        "update projections set coordinates = (select embedding from snapshots limit 1)",
+        "two coordinates",
+    ),
+    "a row of no run": ("update evaluations set run_id = 'nobody'", "evaluations"),
+    "a renamed name": ("alter table runs rename column name to title", "no column name"),
+    "a renamed gate": ("alter table transitions rename column beta to gate", "no column beta"),
+    "a renamed count": ("alter table snapshots rename column n_call to n", "no column n_call"),
+    "one column more": ("alter table runs add column colour", "has a column 'colour'"),
+    "a column that computes": ("alter table runs add column twice as (seed * 2)", "has a column 'twice'"),
+    "a table less": ("drop table gate_stats", "gate_stats is missing"),
+    "two rows of one key": (
+        "create table t as select * from transitions; drop table transitions; alter table t rename to transitions; "
+        "delete from transitions where env_step = 5; "
+        "insert into transitions select * from transitions where env_step = 6",
+        "transitions has no column",
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def sound(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    """The database of a whole bundle of one run, without the host's secrets."""
+    folder = tmp_path_factory.mktemp("sound")
+    db = open_database(f"sqlite:///{folder / 'x.db'}")
+    write_bundle(db, [fill(db)], folder / "study.emtc", WHOLE, made_by=MADE_BY)
+    return study_of(folder / "study.emtc")
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> Path:
+    path = tmp_path / "own.db"
+    db = open_database(f"sqlite:///{path}")
+    fill(db)
+    db.dispose()
+    return path
+
+
+def take(place: Path, own: Path, cache: Path) -> list[str]:
+    db = open_database(f"sqlite:///{own}")
+    try:
+        return import_bundle(db, place, cache=cache)
+    finally:
+        db.dispose()
+
+
+def test_a_sound_one_is_taken(sound: bytes, own: Path, tmp_path: Path) -> None:
+    make_bundle(tmp_path / "s.emtc", sound)
+    assert len(take(tmp_path / "s.emtc", own, tmp_path / "cache")) == 1
+
+
+@pytest.mark.parametrize("harm", HARMS)
+def test_what_no_version_has_written_is_refused_in_one_sentence(harm: str, sound: bytes, own: Path, tmp_path: Path):
+    statements, words = HARMS[harm]
+    place, cache = tmp_path / "s.emtc", tmp_path / "cache"
+    make_bundle(place, tampered(sound, tmp_path, *statements.split("; ")))
+    before = own.read_bytes()
+    for act in (lambda: open_bundle(place, cache=cache), lambda: take(place, own, cache)):
+        with pytest.raises(StorageError) as told:
+            act()
+        assert words in str(told.value)
+        assert "\n" not in str(told.value)
+        assert len(str(told.value)) < 500
+    assert list(cache.iterdir()) == [], "something was kept of it"
+    assert own.read_bytes() == before
+
+
+def mutate(study: bytes, folder: Path, rng: random.Random) -> bytes:
+    """Change the database of a bundle somewhere: a value, a row, a key, a name, or a byte of the file."""
+    place = folder / "mutated.db"
+    place.write_bytes(study)
+    with closing(sqlite3.connect(place)) as connection:
+        tables = "SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'sqlite_%'"
+        table = rng.choice([name for (name,) in connection.execute(tables)])
+        column = rng.choice([row[1] for row in connection.execute(f"PRAGMA table_info({table})")])
+        value = rng.choice(
+            ["NULL", "''", "'x'", "-1", "0", "1e308", "9e999", "-9223372036854775808", "zeroblob(9)", "'[[[['", "'{}'",
+             f'"{column}" + 1', f'-"{column}"', f'"{column}" || "{column}"', f'substr("{column}", 2)', "'../../x'",
+             "hex(zeroblob(200000))"]
+        )  # fmt: skip
+        rest = rng.choice(["", " WHERE random() % 2 = 0", " LIMIT 1"])
+        where = rest if "LIMIT" not in rest else f' WHERE "{column}" IN (SELECT "{column}" FROM {table} LIMIT 1)'
+        act = rng.choice(
+            [*[f'UPDATE OR REPLACE {table} SET "{column}" = {value}{where}'] * 6, f"DELETE FROM {table}{where}",
+             f'ALTER TABLE {table} RENAME COLUMN "{column}" TO other', f"DROP TABLE {table}",
+             f"ALTER TABLE {table} RENAME TO other"]
+        )  # fmt: skip
+        connection.execute("PRAGMA ignore_check_constraints=ON")
+        try:
+            connection.execute(act)
+            connection.commit()
+        except sqlite3.Error:
+            pass
+    content = bytearray(place.read_bytes())
+    if rng.random() < 0.3:
+        for _ in range(rng.randint(1, 8)):
+            content[rng.randrange(len(content))] = rng.randrange(256)
+    return bytes(content)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_mutated_bundle_is_refused_or_harmless(sound: bytes, own: Path, tmp_path: Path, seed: int) -> None:
+    check_mutants(sound, own, tmp_path, random.Random(seed), times=10)
+
+
+def check_mutants(sound: bytes, own: Path, folder: Path, rng: random.Random, *, times: int) -> tuple[int, int]:
+    """Import mutants into a database of one's own; return how many were refused and how many were taken."""
+    place, cache, copy = folder / "m.emtc", folder / "cache", folder / "copy.db"
+    before, refused, taken = own.read_bytes(), 0, 0
+    for _ in range(times):
+        make_bundle(place, mutate(sound, folder, rng))
+        try:
+            shutil.copy(own, copy)
+            ids = take(place, copy, cache)
+        except StorageError as error:
+            told = str(error)
+        else:
+            told = ""
+        if told:
+            assert "\n" not in told
+            assert copy.read_bytes() == before
+            refused += 1
+            continue
+        db = open_database(f"sqlite:///{copy}", read_only=True)
+        assert len(list_runs(db)) == 1 + len(ids)
+        assert [check_run(db, run_id) for run_id in ids] == [[] for _ in ids]
+        db.dispose()
+        taken += 1
+    return refused, taken
