@@ -2,14 +2,13 @@
 
 Two sets of transitions are judged again, by the core's own functions:
 
-  * **transitions**, the newest that the run recorded up to a snapshot: another tau over the recorded delta_mem. What
-    their lookups found is not recomputed, for the memory of that moment is gone.
-  * **links**, the stored successors of the snapshot's nodes: another tau, the nodes merged anew at another delta
-    (`emtc_core.memory.remerge` says what that can rebuild), and then each end of a link looked up by another rule.
+  * **transitions**, the newest recorded up to a snapshot: another tau over the recorded delta_mem. Lookups are not
+    recomputed, for the memory of that moment is gone.
+  * **links**, the stored successors of the snapshot's nodes: another tau, nodes merged anew at another delta
+    (`emtc_core.memory.remerge`), and each end of a link looked up by another rule.
 
-The incentive is the core's r_p with H and N_xi/N_call of the snapshot's nodes, its removed share the metric
-`gate/incentive_removed`, over every recorded transition instead of the sampled ones. The learner's Q(s') is not
-recorded for each transition and stands at 0. What does not live here: drawing, and asking the database.
+The incentive is the core's r_p with H and N_xi/N_call of the nodes, its removed share `gate/incentive_removed` over
+every recorded transition. The learner's Q(s') is not recorded for each transition and stands at 0.
 """
 
 from collections.abc import Mapping

@@ -42,7 +42,7 @@ Runs = Annotated[list[str] | None, typer.Argument(metavar="[RUN]...", help="Runs
 
 
 def stats(file: DatabaseFile = None, db: DatabaseUrl = DEFAULT_DATABASE, json: AsJson = False) -> None:
-    """How much room each run takes, by kind, and what a vacuum would give back."""
+    """Print how much room each run takes, by kind, and what a vacuum would give back."""
     sizes = measure(open_database(database_url(file, db), read_only=True))
     if json:
         runs = [asdict(run) | {"total": run.total} for run in sizes.runs]

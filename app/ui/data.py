@@ -1,7 +1,7 @@
 """Cached questions to the database, keyed by ids and never by arrays. Cached values are shared: never mutate.
 
-What lives here: every read of the pages. What does not: drawing, what one session has followed so far
-(`live_session`), and writes (those are in `runs.launch` and `storage`).
+What lives here: reads of runs, episodes and sweeps. What does not: reads of memories (`memory_data`), drawing, what one
+session has followed so far (`live_session`), and writes (those are in `app.jobs` and `storage`).
 """
 
 import os
@@ -14,35 +14,28 @@ import pandas as pd
 import streamlit as st
 from numpy.typing import NDArray
 
-from app.analysis.collapse import Collapse, measure_collapse
 from app.analysis.episodes import draw_scene
-from app.analysis.neighborhoods import Outlier, find_outlier
-from app.analysis.projections.linear import Drawn, Turn
-from app.analysis.projections.orientation import draw_plane, find_turn
-from app.analysis.what_if import Rules, Stream, merge_nodes, read_stream
 from app.figures.theme import ENDED
 from app.jobs.alerts.rules import Alert
 from app.jobs.alerts.watch import list_alerts
-from app.jobs.projections import sample_rows
 from app.ui import view
 from emtc_core.envs.base import Scene
 from emtc_core.envs.registry import EnvRow, list_envs
 from storage.bundles.bundle_cache import is_cached
 from storage.engine import Database, open_database
 from storage.maintenance.sizes import Sizes, measure
-from storage.queries import curves, episodes, memory, run_table, runs, sweeps
+from storage.queries import curves, episodes, run_table, runs, sweeps
 from storage.queries import gate_state as gates
 from storage.queries.episode_search import EpisodePage, find_episodes, find_playbacks
 from storage.queries.episodes import Extremes, Order, Trajectory, find_extremes
 from storage.queries.gate_state import GateState
-from storage.queries.memory import PointDetail, Projection, Snapshot
 from storage.queries.questions import Asked, list_questions
 from storage.queries.run_table import Choices, RunFilter, Shelf
 from storage.runs.rows import RunRow, find_run
 from storage.sql_console.glossary import TableWords, describe_schema
 
 if TYPE_CHECKING:
-    from emtc_core.memory.remerge import Remerged
+    pass
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -89,7 +82,7 @@ def _open(url: str) -> Database:
     return open_database(url, read_only=is_cached(url))
 
 
-def _cached(
+def cached(
     cache: Callable[..., Any], *, show_spinner: str | bool = False, **kept: Any
 ) -> Callable[[Callable[Concatenate[str, P], R]], Callable[P, R]]:
     """Decorate `read(url, …)`: kept by the URL and the other arguments, and asked of this session's database."""
@@ -157,7 +150,7 @@ def runs_by_id(run_ids: Sequence[str]) -> pd.DataFrame:
     return run_table.runs_by_id(database(), run_ids)
 
 
-@_cached(st.cache_data, ttl=2)
+@cached(st.cache_data, ttl=2)
 def run_names(url: str, wanted: RunFilter, limit: int | None = 100) -> tuple[dict[str, str], int]:
     """Names of the newest runs that match, by id, and the count of all that do; at most two seconds old.
 
@@ -167,7 +160,7 @@ def run_names(url: str, wanted: RunFilter, limit: int | None = 100) -> tuple[dic
     return run_table.run_names(_open(url), wanted, limit=limit)
 
 
-@_cached(st.cache_data, ttl=5)
+@cached(st.cache_data, ttl=5)
 def run_choices(url: str, shelf: Shelf = "open") -> Choices:
     """List what runs can be filtered by; at most five seconds old."""
     return run_table.list_choices(_open(url), shelf)
@@ -239,7 +232,7 @@ def known_runs(run_ids: Sequence[str]) -> frozenset[str]:
     return _known_runs(database_url(), tuple(sorted(set(run_ids))))
 
 
-@_cached(st.cache_data, ttl=1)
+@cached(st.cache_data, ttl=1)
 def sweep_list(url: str) -> list[sweeps.Sweep]:
     """List the newest sweeps with the progress of their runs; at most one second old."""
     return sweeps.list_sweeps(_open(url))
@@ -256,116 +249,16 @@ def env_list() -> list[EnvRow]:
     return list_envs()
 
 
-@_cached(st.cache_data, ttl=2)
+@cached(st.cache_data, ttl=2)
 def evaluations(url: str, run_id: str) -> pd.DataFrame:
     """Read all evaluations of a run; at most two seconds old."""
     return curves.evaluations(_open(url), run_id)
 
 
-@_cached(st.cache_data, ttl=5)
+@cached(st.cache_data, ttl=5)
 def metric_names(url: str, run_id: str) -> list[str]:
     """List every number that a run has logged; at most five seconds old."""
     return curves.metric_names(_open(url), run_id)
-
-
-@_cached(st.cache_data, ttl=2)
-def snapshots(url: str, run_id: str) -> pd.DataFrame:
-    """List a run's snapshots; at most two seconds old."""
-    return memory.list_snapshots(_open(url), run_id)
-
-
-@_cached(st.cache_resource, max_entries=6, show_spinner="Reading the snapshot …")
-def snapshot(url: str, snapshot_id: int, stamp: str) -> Snapshot:
-    """Read a snapshot's columns; `stamp` is its creation time, so that a reused id is not confused."""
-    return memory.get_snapshot(_open(url), snapshot_id)
-
-
-@_cached(st.cache_resource, max_entries=6)
-def principal_plane(url: str, snapshot_id: int, stamp: str) -> Drawn:
-    """Place every node of a snapshot by the two directions of largest variance, turned as in earlier snapshots."""
-    return draw_plane(_open(url), snapshot(snapshot_id, stamp), _turns(url))
-
-
-@st.cache_resource(show_spinner=False)
-def _turns(url: str) -> dict[int, Turn]:
-    """Which way round the PCA of each snapshot is shown, as far as it was asked."""
-    return {}
-
-
-def turn_of(snapshot: Snapshot) -> Turn:
-    """Which way round the PCA of a snapshot is shown."""
-    return find_turn(database(), snapshot, _turns(database_url()))
-
-
-@_cached(st.cache_resource, max_entries=16)
-def sample(url: str, snapshot_id: int, stamp: str, *, n: int, seed: int) -> NDArray[np.int64]:
-    """Choose the rows of a snapshot that are shown, stratified by return and time."""
-    return sample_rows(snapshot(snapshot_id, stamp), n=n, seed=seed)
-
-
-@st.cache_resource(max_entries=4, show_spinner="Reading the newest transitions …")
-def _stream(url: str, run_id: str, snapshot_id: int, until: int, _rules: Rules) -> Stream:
-    return read_stream(_open(url), run_id, _rules, until=until)
-
-
-def stream(snapshot: Snapshot, rules: Rules) -> Stream:
-    """Read the newest transitions of a run up to one of its snapshots; both never change."""
-    return _stream(database_url(), snapshot.run_id, snapshot.id, snapshot.env_step, rules)
-
-
-@st.cache_resource(max_entries=8, show_spinner="Merging …")
-def _merged(
-    url: str, run_id: str, snapshot_id: int, env_step: int, factor: float, _snapshot: Snapshot, _rules: Rules
-) -> "Remerged":
-    return merge_nodes(_snapshot, _rules, factor)
-
-
-def merged(snapshot: Snapshot, rules: Rules, factor: float) -> "Remerged":
-    """Merge a snapshot's nodes at `factor` times the run's delta.
-
-    Raises:
-        ConfigError: If the snapshot cannot be merged.
-    """
-    return _merged(database_url(), snapshot.run_id, snapshot.id, snapshot.env_step, factor, snapshot, rules)
-
-
-@_cached(st.cache_data, max_entries=64)
-def outlier(url: str, snapshot_id: int, stamp: str) -> Outlier | None:
-    """Find the node of a snapshot whose return stands out most from its neighbors'."""
-    return find_outlier(snapshot(snapshot_id, stamp))
-
-
-@st.cache_resource(max_entries=16, show_spinner="Measuring the embedding …")
-def _collapse(
-    url: str, plane: str, delta: float, delta_space: str, _snapshot: Snapshot, _layout: NDArray[np.float32]
-) -> Collapse:
-    space = "raw" if delta_space == "raw" else "normalized"
-    return measure_collapse(_snapshot, delta=delta, delta_space=space, layout=_layout, n_jobs=os.cpu_count() or 1)
-
-
-def collapse(snapshot: Snapshot, layout: NDArray[np.float32], plane: str, memory: dict[str, Any]) -> Collapse:
-    """Measure whether a snapshot's embedding has collapsed, and its layout [M, 2]; `plane` names the layout."""
-    delta, space = float(memory.get("delta", 0.0)), str(memory.get("delta_space", "normalized"))
-    return _collapse(database_url(), plane, delta, space, snapshot, layout)
-
-
-def point(snapshot: Snapshot, slot: int) -> PointDetail:
-    """Read one node with the episode that wrote it.
-
-    Raises:
-        StorageError: If the snapshot has no such node.
-    """
-    return memory.get_node(database(), snapshot, slot)
-
-
-def find_projection(snapshot_id: int, method: str, params: dict[str, object]) -> Projection | None:
-    """Find stored coordinates."""
-    return memory.find_projection(database(), snapshot_id, method, params)
-
-
-def find_embedding(snapshot_id: int, kind: str, *, seed: int) -> Projection | None:
-    """Find the stored embedding [M, 4] of a snapshot by an embedder that was fitted to it anew."""
-    return memory.find_embedding(database(), snapshot_id, kind, seed=seed)
 
 
 def trajectory(run_id: str, episode: int) -> Trajectory:
@@ -391,7 +284,7 @@ def playback(run_id: str, env_step: int, episode: int) -> Trajectory:
     return episodes.get_playback(database(), run_id, env_step, episode)
 
 
-@_cached(st.cache_data, ttl=2)
+@cached(st.cache_data, ttl=2)
 def playback_page(url: str, run_id: str, text: str, *, limit: int, offset: int = 0) -> EpisodePage:
     """List the evaluation episodes that were kept and match a search, newest first; at most two seconds old.
 
@@ -401,7 +294,7 @@ def playback_page(url: str, run_id: str, text: str, *, limit: int, offset: int =
     return find_playbacks(_open(url), run_id, text, limit=limit, offset=offset)
 
 
-@_cached(st.cache_data, ttl=2)
+@cached(st.cache_data, ttl=2)
 def episode_page(url: str, run_id: str, text: str, *, order_by: Order, limit: int, offset: int = 0) -> EpisodePage:
     """List training episodes that match a search, a page at a time; at most two seconds old.
 
@@ -411,7 +304,7 @@ def episode_page(url: str, run_id: str, text: str, *, order_by: Order, limit: in
     return find_episodes(_open(url), run_id, text, order_by=order_by, limit=limit, offset=offset)
 
 
-@_cached(st.cache_data, ttl=10)
+@cached(st.cache_data, ttl=10)
 def extremes(url: str, run_id: str) -> Extremes | None:
     """Find the best and the worst episode that can be replayed; at most ten seconds old."""
     return find_extremes(_open(url), run_id)
@@ -428,13 +321,13 @@ def schema() -> list[TableWords]:
     return describe_schema()
 
 
-@_cached(st.cache_data, ttl=60, show_spinner="Measuring …")
+@cached(st.cache_data, ttl=60, show_spinner="Measuring …")
 def sizes(url: str) -> Sizes:
     """Measure what takes how much room; at most a minute old."""
     return measure(_open(url))
 
 
-@_cached(st.cache_data, ttl=10)
+@cached(st.cache_data, ttl=10)
 def alerts(url: str) -> list[Alert]:
     """What happened to runs in the last days, newest first; at most ten seconds old."""
     return list_alerts(_open(url))

@@ -16,7 +16,7 @@ from app.analysis.format import count, escape_markdown, number, percent
 from app.analysis.neighborhoods import neighbor_agreement
 from app.analysis.selection import Choice, describe, has_place, list_nodes
 from app.figures.named.memory_map import draw_selection
-from app.ui import data, messages
+from app.ui import memory_data, messages
 from app.ui.memory import atlas, snapshot_map, what_if
 from app.ui.memory.snapshot_map import Shown
 from app.ui.widgets import curves, pin
@@ -33,7 +33,7 @@ def show_collapse(shown: Shown) -> None:
     if not box.open:
         return
     with box, messages.guarded():
-        found = data.collapse(shown.embedded, shown.coordinates, shown.plane, shown.run.config.get("memory", {}))
+        found = memory_data.collapse(shown.embedded, shown.coordinates, shown.plane, shown.run.config.get("memory", {}))
         st.dataframe(_tabulate(found), hide_index=True, height="content")
         said = "; ".join(f"*{escape_markdown(each.name)}*: {escape_markdown(each.meaning)}" for each in found.numbers)
         st.caption(f"95 % percentile bootstrap over whole episodes, 1000 draws. {said}.")
