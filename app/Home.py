@@ -11,8 +11,8 @@ if str(ROOT) not in sys.path[:2]:  # a checkout that was not installed, or a fol
     sys.path.insert(1, str(ROOT))  # behind Streamlit's own entry, this folder
 
 from app.figures.assets import read_asset  # noqa: E402
-from app.ui import compile_ahead, data, login, messages  # noqa: E402  # noqa: E402
-from app.ui.widgets import alert_toasts, bundle_banner, run_picker  # noqa: E402
+from app.ui import data, login, messages, run_files  # noqa: E402
+from app.ui.widgets import bundle_banner, run_picker  # noqa: E402
 from emtc_core.errors import EmtcError  # noqa: E402
 
 ICON = str(ROOT / "app" / "figures" / "assets" / "icon.png")  # a font icon would be fetched from another host
@@ -45,9 +45,9 @@ except EmtcError as exc:
     messages.error(exc)
     st.markdown("Name another database in the environment variable `EMTC_DB` and start the app again.")
     st.stop()
-compile_ahead.start_once()
+run_files.compile_ahead()
 login.show_account()
 messages.tell_read_only()
 bundle_banner.show()
-alert_toasts.show()
+bundle_banner.show_alerts()
 page.run()

@@ -3,7 +3,7 @@
 import streamlit as st
 
 from app.ui import data, messages
-from app.ui.disk import sizes, thinning, whole
+from app.ui.disk import whole
 
 st.title("Storage")
 st.markdown(
@@ -14,6 +14,6 @@ with messages.guarded():
     measured = data.sizes()
     whole.show(measured)
     if measured.runs:
-        thinning.show(sizes.show(measured))
+        whole.show_thinning(whole.show_sizes(measured))
     else:
         messages.empty(messages.NO_RUNS, messages.START_DEMO_HINT, page="../pages/home.py", label="Go to Home")

@@ -3,7 +3,7 @@
 import streamlit as st
 
 from app.ui import data, messages
-from app.ui.home import bundle_list, demo_button, example_study, newest_curves, open_bundle, run_table
+from app.ui.home import bundle_list, example_study, newest_curves, run_table
 from app.ui.widgets import tour
 
 st.title("EMTC Lab")
@@ -15,12 +15,12 @@ st.markdown(
 with messages.guarded():
     has_runs = data.has_runs()
     with st.container(horizontal=True, gap="small"):
-        demo_button.show(primary=not has_runs)
+        example_study.show_demo_button(primary=not has_runs)
         example_study.show()
         newest = data.newest_run() if has_runs else None
         if newest is not None:
             tour.offer(newest)
-        open_bundle.show()
+        bundle_list.show_open()
     bundle_list.show(new=True)
     if has_runs:
         st.subheader("Runs")

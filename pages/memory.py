@@ -3,7 +3,7 @@
 import streamlit as st
 
 from app.ui import messages
-from app.ui.memory import collapse_panel, point_panel, second_map, selection_panel, snapshot_map
+from app.ui.memory import point_panel, selection_panel, snapshot_map
 from app.ui.memory.snapshot_map import FIRST, Chosen, Shown
 from app.ui.widgets import any_figure, run_picker
 from storage.runs.rows import RunRow
@@ -12,7 +12,7 @@ from storage.runs.rows import RunRow
 def draw(run: RunRow) -> None:
     with st.container(horizontal=True, vertical_alignment="bottom", gap="small"):
         chosen = snapshot_map.choose(run, FIRST)
-        two = chosen is not None and second_map.asked()
+        two = chosen is not None and snapshot_map.asked()
     if chosen is None:
         return
     maps = draw_two(run, chosen) if two else draw_one(chosen)
@@ -26,18 +26,18 @@ def draw_one(chosen: Chosen) -> list[Shown]:
         shown = snapshot_map.show(chosen)
     with right:
         point_panel.show([shown])
-    collapse_panel.show(shown)
+    selection_panel.show_collapse(shown)
     return [shown]
 
 
 def draw_two(run: RunRow, chosen: Chosen) -> list[Shown]:
-    beside = second_map.choose(run)
+    beside = snapshot_map.choose_second(run)
     maps = []
     for column, one, other in zip(st.columns(2, gap="medium"), (chosen, beside), (beside, chosen), strict=True):
         with column:
             if one is not None:
                 maps.append(snapshot_map.show(one, other))
-                collapse_panel.show(maps[-1])
+                selection_panel.show_collapse(maps[-1])
     point_panel.show(maps)
     return maps
 

@@ -3,7 +3,7 @@
 import streamlit as st
 
 from app.ui import messages
-from app.ui.sql import answer, box, schema
+from app.ui.sql import box
 
 st.title("Ask in SQL")
 st.markdown(
@@ -13,7 +13,7 @@ st.markdown(
 with messages.guarded():
     left, right = st.columns(2, gap="large")
     with right:
-        schema.show()
+        box.show_schema()
     with left:
         box.show()
-    answer.show()
+    box.show_answer()

@@ -3,7 +3,7 @@
 import streamlit as st
 
 from app.ui import data, messages
-from app.ui.sweeps import detail, overview, start, study
+from app.ui.sweeps import detail, start, study
 
 st.title("Sweeps")
 st.markdown(
@@ -14,7 +14,7 @@ with messages.guarded():
     sweeps = data.sweep_list()
     start.show(expanded=not sweeps)
     if sweeps:
-        chosen = overview.show(sweeps)
+        chosen = start.show_overview(sweeps)
         detail.show(chosen)
         study.show(chosen)
     else:

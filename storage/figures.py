@@ -31,7 +31,7 @@ def draw_figure(db: Database, name: str, runs: Sequence[str], options: Mapping[s
     try:
         if _APP.is_file() and _is_hidden():
             return _draw_in_own_process(db.url, name, runs, options)
-        from app.figures.drawing import draw_named
+        from app.figures.registry import draw_named
 
         return draw_named(db, name, runs, options)
     except ModuleNotFoundError as error:

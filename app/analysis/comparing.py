@@ -43,7 +43,7 @@ class Tests:
 
     @property
     def verdict(self) -> str:
-        """Say what the seeds can tell."""
+        """What the seeds can tell."""
         if (least := least_p(*self.n)) > TELLING:
             return f"too few seeds to tell: with {self.n[0]} and {self.n[1]} no permutation falls below p = {least:.2g}"
         if not np.isfinite(self.permutation_p):

@@ -50,7 +50,7 @@ def draw_scene(env: str, map: str, states: NDArray[np.float32], actions: NDArray
 
 
 def find_fault(scene: Scene, frames: int) -> str:
-    """Say what a scene breaks of its contract, or nothing."""
+    """What a scene breaks of its contract, or nothing."""
     units = len(scene.kind)
     shapes = {
         "position": (frames, units, 2),

@@ -4,6 +4,8 @@ While a policy forms, successive evaluations swing between 1 and 0, so that the 
 asked for, a run's final win rate is the mean of the evaluations in the last tenth of its budget. What lives here: both
 numbers of one run, and the words that say which one a table shows. What does not: which runs count
 (`app.analysis.series`), what a cell says (`app.analysis.win_rates`).
+
+Of what are the values of some seeds shares, and of how many episodes? What an interval of a win rate has to know.
 """
 
 from collections.abc import Sequence
@@ -11,7 +13,8 @@ from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 
-from app.analysis.quantities import WIN_RATE, Quantity
+from app.analysis.intervals import Rate
+from app.analysis.quantities import MU_W, WIN_RATE, Quantity
 from app.analysis.series import Seed
 from app.analysis.statistics import Curve, Values
 
@@ -84,17 +87,17 @@ def count_falls(curve: Curve) -> Falls | None:
 
 
 def title_final(rule: FinalRule, of: Quantity = WIN_RATE) -> str:
-    """Name the number that stands for the end of a run: "final robust win rate"."""
+    """The name of the number that stands for the end of a run: "final robust win rate"."""
     return FINAL_NAMES[rule].replace(WIN_RATE.title, of.title)
 
 
 def name_final(rule: FinalRule, *, unit: str = "", of: Quantity = WIN_RATE) -> str:
-    """Say in a few words of its own what number stands for the end of a run, for those who read only the numbers."""
+    """What number stands for the end of a run, for those who read only the numbers."""
     return f"{title_final(rule, of)}{f' [{unit}]' if unit else ''} ({_explain(rule, of)})"
 
 
 def define_final(seeds: Sequence[Seed], rule: FinalRule, *, unit: str = "", of: Quantity = WIN_RATE) -> str:
-    """Say what number stands for the end of these runs, and of how many evaluations it is the mean."""
+    """What number stands for the end of these runs, and of how many evaluations it is the mean."""
     name = f"{title_final(rule, of)}{f' [{unit}]' if unit else ''}"
     return f"{name}: {_explain(rule, of)}{_say_counts(seeds, rule)}"
 
@@ -114,7 +117,7 @@ def caption_final(
 
 
 def tell_without(seeds: Sequence[Seed], rule: FinalRule, of: Quantity = WIN_RATE) -> str:
-    """Name the runs that have no evaluation, or report, in the last tenth of their budget; empty when all have one."""
+    """The runs that have no evaluation, or report, in the last tenth of their budget; empty when all have one."""
     without = [seed for seed in seeds if not len(last_tenth(seed)) and len(seed.curve.steps)]
     if rule != LAST_TENTH or not without:
         return ""
@@ -128,7 +131,7 @@ def tell_without(seeds: Sequence[Seed], rule: FinalRule, of: Quantity = WIN_RATE
 
 
 def _explain(rule: FinalRule, of: Quantity) -> str:
-    """Say what the number is the mean of; of which episodes, unless of those of the greedy protocol."""
+    """What the number is the mean of; of which episodes, unless of those of the greedy protocol."""
     meaning = FINAL_MEANINGS[rule] if of.is_evaluation else FINAL_MEANINGS[rule].replace("evaluation", "report")
     return meaning if of.key == WIN_RATE.key else f"{meaning}, each the {of.meaning}"
 
@@ -141,3 +144,48 @@ def _say_counts(seeds: Sequence[Seed], rule: FinalRule) -> str:
         return " (one of each run: its last)"
     n = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
     return f" ({n} of each run)"
+
+
+USUAL_EPISODES = 16
+"""Of an evaluation, where a run does not say: one that was imported."""
+
+
+def rate_of(seeds: Sequence[Seed], *, top: float = 1.0, evaluations: float | Values = 1) -> Rate:
+    """What win rates of these seeds are shares of.
+
+    Args:
+        seeds: The runs; the fewest episodes of any of them count.
+        top: What a win rate of 1 is written as.
+        evaluations: How many evaluations each value averages.
+    """
+    return Rate(top, min((episodes_of(seed) for seed in seeds), default=USUAL_EPISODES) * evaluations)
+
+
+def rate_of_final(seeds: Sequence[Seed], rule: FinalRule, *, top: float = 1.0, of: Quantity = WIN_RATE) -> Rate:
+    """The rate of the win rates at the end of these runs: of all the evaluations that the shortest mean is made of.
+
+    A report of training counts as one episode, the least that it can be a share of.
+    """
+    count = min((count_final(seed, rule) for seed in seeds), default=1)
+    return rate_of(seeds, top=top, evaluations=count) if of.counts_episodes else Rate(top, count)
+
+
+def rate_of_mu_w(seeds: Sequence[Seed], steps: float | Values) -> Rate:
+    """The rate of mu_w at env steps [T], which averages the evaluations up to there."""
+    counts = [np.searchsorted(seed.curve.steps, steps, side="right") for seed in seeds]
+    return rate_of(seeds, evaluations=np.maximum(1.0, np.min(counts, axis=0)))
+
+
+def rate_of_curve(quantity: Quantity, seeds: Sequence[Seed], steps: Values) -> Rate | None:
+    """The rate of a quantity at env steps [T]; None where its values are no shares."""
+    if not quantity.is_share:
+        return None
+    if quantity.key == MU_W.key:
+        return rate_of_mu_w(seeds, steps)
+    return rate_of(seeds) if quantity.counts_episodes else Rate()
+
+
+def episodes_of(seed: Seed) -> float:
+    """How many episodes an evaluation of this run plays."""
+    episodes = seed.settings.get("eval.episodes")
+    return float(episodes) if isinstance(episodes, int | float) and episodes > 0 else USUAL_EPISODES

@@ -1,13 +1,24 @@
 """One run's recorded episodes, judged by every reading of the paper: what the figure gate-readings shows.
 
 This module runs memory, embedder and gate, so nothing on a page imports it; the command line does, when asked.
+
+Readings of a run that were judged before, kept in its folder beside the database: an export goes on where it ended.
 """
 
+import contextlib
+import json
+import os
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict
+from functools import cache
+from hashlib import blake2b
+from pathlib import Path
 
 import numpy as np
+from pydantic import TypeAdapter
 
-from app.analysis.kept_readings import KeptReadings
+import emtc_core
+from app.analysis.provenance import library_versions
 from app.analysis.readings import Reading
 from emtc_core.config.resolve import config_from_stored, flatten, resolve
 from emtc_core.config.run import PresetName, RunConfig
@@ -15,10 +26,53 @@ from emtc_core.envs.base import EnvInfo
 from emtc_core.envs.registry import get_env_info
 from emtc_core.errors import ConfigError
 from emtc_core.rollout.episode import Episode
-from emtc_core.training.readings import find_shared, read_together
-from storage.engine import Database
+from emtc_core.training.readings import ReadingPoint, find_shared, read_together
+from storage.engine import Database, is_read_only
+from storage.files.places import local_folder
 from storage.queries.episodes import iter_trajectories, list_episodes
 from storage.runs.rows import RunRow
+
+_POINTS = TypeAdapter(list[ReadingPoint])
+
+
+class KeptReadings:
+    """The readings of one run at one step that need not be judged again."""
+
+    def __init__(self, db: Database, run_id: str, *, env_steps: int, episodes: int) -> None:
+        self._folder = local_folder(db, run_id)
+        self._stream = [run_id, env_steps, episodes]
+
+    def find(self, config: RunConfig, points: int) -> list[ReadingPoint] | None:
+        """Read what was kept of a reading; None where nothing whole is there."""
+        try:
+            return _POINTS.validate_json(self._file(config, points).read_bytes())
+        except (OSError, ValueError):
+            return None
+
+    def keep(self, config: RunConfig, points: int, said: list[ReadingPoint]) -> None:
+        """Keep a reading, where this process may write."""
+        if is_read_only():
+            return
+        file = self._file(config, points)
+        partial = file.with_suffix(f".{os.getpid()}")
+        with contextlib.suppress(OSError):  # what cannot be kept is judged again
+            self._folder.mkdir(parents=True, exist_ok=True)
+            partial.write_text(json.dumps([asdict(point) for point in said]))
+            partial.replace(file)
+
+    def _file(self, config: RunConfig, points: int) -> Path:
+        decides = [self._stream, points, flatten(config), library_versions(), _digest_of_core()]
+        digest = blake2b(json.dumps(decides, sort_keys=True).encode(), digest_size=8).hexdigest()
+        return self._folder / f"gate-reading-{self._stream[1]}-{config.preset}-{digest}.json"
+
+
+@cache
+def _digest_of_core() -> str:
+    digest = blake2b(digest_size=8)
+    for file in sorted(Path(emtc_core.__file__).parent.rglob("*.py")):
+        digest.update(file.read_bytes())
+    return digest.hexdigest()
+
 
 READINGS: tuple[PresetName, ...] = ("paper", "emu_index", "prewrite", "literal_raw", "wide")
 POINTS = 100
@@ -94,7 +148,7 @@ def _tell(
 
 
 def _info(db: Database, row: RunRow, run: RunConfig) -> EnvInfo:
-    """Say the sizes; what cannot be asked of the environment is read from the first episode."""
+    """The sizes; what cannot be asked of the environment is read from the first episode."""
     known = get_env_info(run.env)
     if known is not None:
         return known

@@ -25,13 +25,13 @@ _ABLATIONS: dict[tuple[str, Value], str] = {
 
 
 def name_algo(algo: str) -> str:
-    """Name an algorithm as the paper does: "emtc-qplex" is EMTC(QPLEX), "cds" is CDS."""
+    """An algorithm's name as in the paper: "emtc-qplex" is EMTC(QPLEX), "cds" is CDS."""
     method, _, backbone = algo.rpartition("-")
     return f"{method.upper()}({backbone.upper()})" if method in ("emtc", "emu") else algo.upper()
 
 
 def name_change(algo: str, key: str, value: Value) -> str:
-    """Name one changed setting: an ablation by its name in the paper, a symbol, else the setting's own key."""
+    """The name of one changed setting: an ablation by its name in the paper, a symbol, else the setting's own key."""
     if key == ORIGIN:
         return f"from {value}"
     if algo.startswith("emtc-") and (key, value) in _ABLATIONS:
@@ -40,7 +40,7 @@ def name_change(algo: str, key: str, value: Value) -> str:
 
 
 def name_method(algo: str, changes: Mapping[str, Value]) -> str:
-    """Name an algorithm with what was changed: "EMTC(QPLEX), No-TCGM, δ = 1.8e-3"."""
+    """An algorithm's name with what was changed: "EMTC(QPLEX), No-TCGM, δ = 1.8e-3"."""
     rest = dict(changes)
     said = []
     if (tau := rest.get("gate.tau_start")) is not None and tau == rest.get("gate.tau_end"):
@@ -51,12 +51,12 @@ def name_method(algo: str, changes: Mapping[str, Value]) -> str:
 
 
 def name_budget(steps: Value) -> str:
-    """Name how long a run was to train."""
+    """How long a run was to train, in words."""
     return f"{steps:,} steps" if isinstance(steps, int) else "unknown budget"
 
 
 def name_task(settings: Mapping[str, Value]) -> str:
-    """Name the map, and the environment where it is not the embedded one: "3m", "3m [smac]"."""
+    """The map's name, with the environment's where it is not the embedded one: "3m", "3m [smac]"."""
     env = settings.get("env.name", "skirmish")
     return str(settings.get("env.map")) if env == "skirmish" else f"{settings.get('env.map')} [{env}]"
 

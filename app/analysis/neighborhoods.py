@@ -2,6 +2,8 @@
 
 Nodes that stand at one and the same place, as all do in a collapsed embedding, are neighbors in random order: they are
 moved apart by less than float32 can say. Without that a tree lists them by row, and rows are episodes.
+
+The memory that is least like its neighbors: where a look at the map begins.
 """
 
 from dataclasses import dataclass
@@ -9,6 +11,39 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 from scipy.spatial import KDTree
+
+from app.analysis.projections.sampling import find_neighbors
+from app.analysis.projections.snapshots import sample_rows
+from storage.queries.memory import Snapshot
+
+OUTLIER_NEIGHBORS = 10
+LOOKED_AT = 20_000
+
+
+@dataclass(frozen=True)
+class Outlier:
+    """A node whose return stands out from its neighborhood."""
+
+    row: int
+    slot: int
+    h: float
+    around: float  # mean H of its nearest neighbors
+
+
+def find_outlier(snapshot: Snapshot) -> Outlier | None:
+    """Find the node whose H lies highest above the mean of its nearest neighbors; None in a tiny memory.
+
+    Of a large memory a sample is looked at, stratified by return and time.
+    """
+    rows = sample_rows(snapshot, n=LOOKED_AT, seed=0)
+    if len(rows) <= OUTLIER_NEIGHBORS:
+        return None
+    near, _ = find_neighbors(snapshot.embedding[rows], OUTLIER_NEIGHBORS)
+    h = snapshot.h[rows].astype(np.float64)
+    around = h[near].mean(axis=1)
+    odd = int(np.argmax(h - around))
+    return Outlier(int(rows[odd]), int(snapshot.slot[rows[odd]]), float(h[odd]), float(around[odd]))
+
 
 Floats = NDArray[np.float64]
 Rows = NDArray[np.int64]
@@ -77,7 +112,7 @@ def neighbor_agreement(
     seed: int = 0,
     n_jobs: int = 1,
 ) -> Agreement:
-    """Tell how far a layout can be trusted about a selection: do its neighbors stay neighbors?
+    """How far a layout can be trusted about a selection: do its neighbors stay neighbors?
 
     Args:
         embedding: Nodes [M, 4].

@@ -1,15 +1,34 @@
-"""Where a figure comes from: one line for each run behind it, for the metadata of exported files."""
+"""Where a figure comes from: one line for each run behind it, for the metadata of exported files.
+
+The versions that a run stores, so that its numbers can be traced to the code that made them.
+"""
 
 import hashlib
 import json
+import platform
 from collections.abc import Mapping
+from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from app.analysis.settings import ORIGIN
+from emtc_core import __version__
+
+LIBRARIES = ("torch", "numpy", "numba", "scipy", "sqlalchemy", "gfootball", "jaxmarl", "pettingzoo")
+
+
+def library_versions() -> dict[str, str]:
+    """Collect the versions that a run stores."""
+    found = {"emtc_lab": __version__, "python": platform.python_version()}
+    for name in LIBRARIES:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return found
 
 
 def hash_config(config: Mapping[str, Any]) -> str:
-    """Name a configuration by its content; runs that differ in nothing but their seed have one name."""
+    """A configuration's name, a digest of its content; runs that differ in nothing but their seed have one name."""
     settings = {key: value for key, value in config.items() if key not in ("seed", ORIGIN)}
     return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:12]
 

@@ -13,9 +13,8 @@ from typing import Any
 
 import pandas as pd
 
-from app.analysis.finals import LAST_TENTH, FinalRule, caption_final, final_rates, name_final
+from app.analysis.finals import LAST_TENTH, FinalRule, caption_final, final_rates, name_final, rate_of_final
 from app.analysis.names import name_algo, name_method
-from app.analysis.rates import rate_of_final
 from app.analysis.series import Comparison
 from app.analysis.statistics import Reading
 from app.analysis.tables import MISSING, NESTED, Cell, Number, describe_table

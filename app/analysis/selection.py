@@ -1,4 +1,7 @@
-"""Which nodes of a memory a researcher chose on the map, by lasso and by ranges of values, and what they are."""
+"""Which nodes of a memory a researcher chose on the map, by lasso and by ranges of values, and what they are.
+
+The quantities of a memory's nodes: what a map can be coloured by and a choice can be made by.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -9,9 +12,49 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from app.analysis.node_quantities import QUANTITIES, values_of
 from emtc_core.errors import ConfigError
 from storage.queries.memory import Snapshot
+
+
+@dataclass(frozen=True)
+class Quantity:
+    """What a point's colour can mean."""
+
+    key: str
+    name: str
+    unit: str
+    meaning: str
+    binary: bool = False
+    whole: bool = False
+
+
+QUANTITIES: dict[str, Quantity] = {
+    q.key: q
+    for q in (
+        Quantity("h", "H", "return", "highest return-to-go ever seen from the state"),
+        Quantity("xi", "ξ", "yes or no", "desirable: part of a successful episode", binary=True),
+        Quantity("delta_mem", "Δ_mem", "return", "consistency error along the stored successor"),
+        Quantity("beta", "β", "fraction", "gate coefficient of that error at the snapshot's τ"),
+        Quantity("t", "t", "steps", "step of the episode at which the state was met", whole=True),
+        Quantity("success", "N_ξ ÷ N_call", "fraction", "share of the visits that belong to successes"),
+        Quantity("n_call", "N_call", "visits", "how often the state was met", whole=True),
+        Quantity("age", "age", "env steps", "since the state that stands in the node was met", whole=True),
+        Quantity("episode", "episode", "number", "the training episode whose state stands in the node", whole=True),
+    )
+}
+
+
+def values_of(snapshot: Snapshot, color: str) -> NDArray[np.float32]:
+    """Compute the coloured quantity of every node [M].
+
+    Raises:
+        KeyError: If there is no such quantity.
+    """
+    if color == "success":
+        share = snapshot.n_xi / np.maximum(snapshot.n_call, 1)
+        return np.where(snapshot.n_call > 0, share, np.nan).astype(np.float32)
+    return getattr(snapshot, QUANTITIES[color].key).astype(np.float32)
+
 
 MOST_CORNERS: Final = 200
 DESCRIBED: Final = ("h", "delta_mem", "beta", "t")
@@ -45,12 +88,12 @@ class Choice:
 
     @property
     def words(self) -> str:
-        """Say what is chosen, as "H 0.5 – 2, inside a lasso"."""
+        """What is chosen, as "H 0.5 – 2, inside a lasso"."""
         said = [f"{QUANTITIES[key].name} {low:.4g} – {high:.4g}" for key, (low, high) in self.ranges.items()]
         return ", ".join([*said, *(["inside a lasso"] if self.polygon else [])])
 
     def mask(self, snapshot: Snapshot, coordinates: NDArray[np.float32]) -> NDArray[np.bool_]:
-        """Tell of every node [M] whether it is chosen, given its place [M, 2]; NaN: it has none."""
+        """A mask of the nodes [M]: whether it is chosen, given its place [M, 2]; NaN: it has none."""
         chosen = has_place(coordinates)
         for key, (low, high) in self.ranges.items():
             values = values_of(snapshot, key).astype(np.float64)
@@ -62,7 +105,7 @@ class Choice:
 
 
 def has_place(coordinates: NDArray[np.float32]) -> NDArray[np.bool_]:
-    """Tell of every node whether the projection [M, 2] gives it a place."""
+    """A mask of the nodes that the projection [M, 2] gives a place."""
     return np.isfinite(coordinates[:, 0]) & np.isfinite(coordinates[:, 1])
 
 

@@ -48,7 +48,7 @@ class Seed:
 
     @property
     def progress(self) -> str:
-        """Say how far it came: "stopped at 2,942 of 15,000 env steps"."""
+        """How far it came: "stopped at 2,942 of 15,000 env steps"."""
         return f"{self.status} at {self.env_steps:,} of {self.target_steps:,} env steps"
 
     @property
@@ -156,7 +156,7 @@ class Comparison:
         return presets.pop() if len(presets) == 1 and named == {False} else ""
 
     def name_line(self, method: str) -> str:
-        """Name a method with its number of seeds, the same in every panel: "QMIX (n = 5)", "QMIX (n = 3 to 5)"."""
+        """A method's name with its number of seeds, the same in every panel: "QMIX (n = 5)", "QMIX (n = 3 to 5)"."""
         here = [group for group in self.groups if group.variant.method == method]
         low, high = min(group.n for group in here), max(group.n for group in here)
         mark = DAGGER if any(group.unfinished for group in here) else ""
@@ -254,7 +254,7 @@ def settle(
 
 
 def _find_reasons(seeds: Sequence[Seed], without: str, *, include_unfinished: bool, final: bool) -> dict[str, str]:
-    """Say of each run of one variant that does not count why."""
+    """Why each run of one variant that does not count does not."""
     reasons = {seed.id: f"{without}; {seed.progress}" for seed in seeds if not len(seed.curve.steps)}
     best: dict[str, Seed] = {}
     for seed in sorted(seeds, key=lambda each: (each.is_result, each.made, each.id)):

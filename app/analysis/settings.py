@@ -17,7 +17,7 @@ _HARMLESS = ("record.", "checkpoint.", "eval.", "train.device", "train.replay_de
 
 
 def is_harmless(key: str) -> bool:
-    """Tell whether a setting leaves what is learned alone."""
+    """Whether a setting leaves what is learned alone."""
     return key.startswith(_HARMLESS)
 
 

@@ -64,14 +64,14 @@ class Reading:
         return self.say()
 
     def say(self, *, share: bool = False) -> str:
-        """Say what a number over seeds and its band are; `share` if the values are shares."""
+        """What a number over seeds and its band are; `share` if the values are shares."""
         if self.band == "none":
             return f"{CENTER_NAMES[self.center]} over seeds"
         sign = "±" if self.is_symmetric else "with"
         return f"{CENTER_NAMES[self.center]} {sign} {self.name_band(share=share)} over seeds"
 
     def name_band(self, *, share: bool = False) -> str:
-        """Name the band, an interval with its method."""
+        """The band's name, an interval's with its method."""
         return str(CLAIMS[self.center, share]) if self.band == "ci" else BAND_NAMES[self.band]
 
     @property

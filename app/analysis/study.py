@@ -1,6 +1,9 @@
-"""Studies: runs that differ in a few named settings, and the check that they differ in nothing else."""
+"""Studies: runs that differ in a few named settings, and the check that they differ in nothing else.
 
-from collections.abc import Callable, Iterable, Sequence
+Which runs? Named ones, or every run there is, on some maps and of some algorithms.
+"""
+
+from collections.abc import Callable, Collection, Iterable, Sequence
 
 from app.analysis.quantities import WIN_RATE, Quantity
 from app.analysis.series import Comparison, LeftOut, Seed, read_seeds, settle
@@ -8,7 +11,33 @@ from app.analysis.settings import TASK, Settings, is_harmless, learning_settings
 from emtc_core.config.resolve import Value
 from emtc_core.errors import ConfigError
 from storage.engine import Database
-from storage.runs.rows import RunRow
+from storage.queries.run_table import RunFilter, matching_ids
+from storage.queries.runs import get_rows
+from storage.runs.rows import RunRow, find_run
+
+
+def select_runs(
+    db: Database,
+    names: Sequence[str] | None = None,
+    *,
+    maps: Collection[str] | None = None,
+    algos: Collection[str] | None = None,
+) -> list[RunRow]:
+    """Find the named runs in their order, or every evaluated one, newest first; whether one counts is not asked here.
+
+    Hidden and archived runs are found by name alone.
+
+    Raises:
+        RunNotFoundError: If a name is no run's id or its beginning.
+    """
+    if names:
+        rows = [find_run(db, name) for name in dict.fromkeys(names)]
+        rows = list({row.id: row for row in rows}.values())
+    else:
+        drawn = RunFilter(shelf="drawn", evaluated=True)
+        rows = get_rows(db, matching_ids(db, drawn, sort="-created"))
+    return [row for row in rows if (not maps or row.map in maps) and (not algos or row.algo in algos)]
+
 
 LAMBDAS = ("embed.lambda_rcon", "embed.lambda_cl")
 AUGMENTATION = ("embed.p_mask", "embed.sigma")
@@ -68,7 +97,7 @@ def find_studies(seeds: Sequence[Seed], keys: Sequence[str], fits: Callable[[See
 
 
 def tell_left_out(left_out: Sequence[LeftOut]) -> str:
-    """Say in a caption which runs do not count; empty when all do."""
+    """The sentence of a caption on the runs that do not count; empty when all do."""
     if not left_out:
         return ""
     shown = "; ".join(str(each) for each in left_out[:5])

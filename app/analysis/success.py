@@ -19,7 +19,7 @@ SUCCESS_RATE = "eval/success_rate"
 
 
 def success_threshold(config: Mapping[str, Any]) -> float | None:
-    """Tell the return [env return] from which on an episode of a run is a success; None where `won` decides."""
+    """The return [env return] from which on an episode of a run is a success; None where `won` decides."""
     memory: object = config.get("memory") if config else None
     if not isinstance(memory, Mapping):  # a stored row may hold anything
         return None
@@ -32,12 +32,12 @@ def _threshold(rule: object, value: object) -> float | None:
 
 
 def name_success(threshold: float) -> str:
-    """Name the share of successes on an axis: "success (return ≥ -18)"."""
+    """The share of successes as an axis calls it: "success (return ≥ -18)"."""
     return f"success (return ≥ {threshold:g})"
 
 
 def name_outcome(config: Mapping[str, Any], *, won: bool, episode_return: float) -> str:
-    """Say how an episode ended: won or not, or by the return where that decides."""
+    """How an episode ended: won or not, or by the return where that decides."""
     threshold = success_threshold(config)
     if threshold is None:
         return "won" if won else "not won"
@@ -58,7 +58,7 @@ def say_rule(quantity: Quantity, settings: Iterable[Settings]) -> Quantity:
 
 
 def _say_shifts(settings: Iterable[Settings]) -> str:
-    """Say by how far the starts were shifted: "… from starts shifted by up to 0.05 cells"."""
+    """By how far the starts were shifted: "… from starts shifted by up to 0.05 cells"."""
     found = (each.get("eval.robust_jitter") for each in settings)
     known = sorted({float(value) for value in found if isinstance(value, int | float) and value > 0})
     shifts = " to ".join(f"{each:g}" for each in dict.fromkeys((*known[:1], *known[-1:])))

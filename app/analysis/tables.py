@@ -148,12 +148,12 @@ def with_numbers(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def writes_parquet() -> bool:
-    """Tell whether this machine has what writes Parquet."""
+    """Whether this machine has what writes Parquet."""
     return importlib.util.find_spec("pyarrow") is not None
 
 
 def left_out_lines(frame: pd.DataFrame) -> list[str]:
-    """Say below a table which runs were left out of it; nothing if none was."""
+    """The lines below a table on which runs were left out of it; nothing if none was."""
     runs = [str(text) for text in frame.attrs.get("left_out", ())]
     return [f"Left out: {len(runs)} run{'s' if len(runs) > 1 else ''} of those chosen.", *runs] if runs else []
 

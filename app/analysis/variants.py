@@ -39,7 +39,7 @@ class Variant:
 
     @property
     def label(self) -> str:
-        """Name it where several maps stand together: "EMTC(QPLEX) on 3m, No-TCGM"."""
+        """Its name where several maps stand together: "EMTC(QPLEX) on 3m, No-TCGM"."""
         algo, comma, rest = self.name.partition(", ")
         return f"{algo} on {self.task}{comma}{rest}"
 
@@ -84,7 +84,7 @@ def list_differences(configs: Mapping[str, Mapping[str, Any]], variants: Sequenc
 
 
 def _keys(flat: Mapping[str, Settings], changes: Mapping[str, Settings]) -> dict[str, tuple[str, str]]:
-    """Name method and task of every run; the budget only where it tells otherwise equal runs apart."""
+    """Method and task of every run by name; the budget only where it tells otherwise equal runs apart."""
     keys = {run_id: (_method(values, changes[run_id]), name_task(values)) for run_id, values in flat.items()}
     budgets: dict[tuple[str, str], set[Value]] = {}
     for run_id, key in keys.items():

@@ -2,14 +2,13 @@
 
 Two sets of transitions are judged again, by the core's own functions:
 
-  * **transitions**, the newest that the run recorded up to a snapshot: another tau over the recorded delta_mem. What
-    their lookups found is not recomputed, for the memory of that moment is gone.
-  * **links**, the stored successors of the snapshot's nodes: another tau, the nodes merged anew at another delta
-    (`emtc_core.memory.remerge` says what that can rebuild), and then each end of a link looked up by another rule.
+  * **transitions**, the newest recorded up to a snapshot: another tau over the recorded delta_mem. Lookups are not
+    recomputed, for the memory of that moment is gone.
+  * **links**, the stored successors of the snapshot's nodes: another tau, nodes merged anew at another delta
+    (`emtc_core.memory.remerge`), and each end of a link looked up by another rule.
 
-The incentive is the core's r_p with H and N_xi/N_call of the snapshot's nodes, its removed share the metric
-`gate/incentive_removed`, over every recorded transition instead of the sampled ones. The learner's Q(s') is not
-recorded for each transition and stands at 0. What does not live here: drawing, and asking the database.
+The incentive is the core's r_p with H and N_xi/N_call of the nodes, its removed share `gate/incentive_removed` over
+every recorded transition. The learner's Q(s') is not recorded for each transition and stands at 0.
 """
 
 from collections.abc import Mapping
@@ -64,14 +63,12 @@ class Question:
 
     tau_factor: float = 1.0
     tau_fixed: float | None = None  # return units, in place of the recorded tau
-    delta_factor: float | None = (
-        None  # None leaves the nodes as they were recorded; 1 merges anew at the recorded delta
-    )
+    delta_factor: float | None = None  # None leaves the nodes as recorded; 1 merges anew at the recorded delta
     lookup: Lookup = "nearest"
     successor: Successor = "nn"
 
     def tau(self, recorded: Any) -> Any:
-        """Say tau [return units] where it was `recorded`, a number or an array."""
+        """The tau [return units] where it was `recorded`, a number or an array."""
         fixed = self.tau_fixed
         return recorded * self.tau_factor if fixed is None else np.full_like(np.asarray(recorded, np.float64), fixed)
 
@@ -247,7 +244,7 @@ def merge_nodes(snapshot: Snapshot, rules: Rules, factor: float) -> "Remerged":
 
 
 def tau_of(snapshot: Snapshot, stream: Stream, gate: GateConfig) -> float:
-    """Say tau at a snapshot [return units]: what its own delta_mem and beta tell, else the newest transition's."""
+    """The tau at a snapshot [return units]: what its own delta_mem and beta tell, else the newest transition's."""
     low, high = _TELLING
     telling = (snapshot.beta > low) & (snapshot.beta < high) & (snapshot.delta_mem > 0)
     if telling.any():

@@ -19,10 +19,11 @@ from app.analysis.finals import (
     count_falls,
     final_rates,
     name_final,
+    rate_of_final,
+    rate_of_mu_w,
 )
 from app.analysis.intervals import Rate
 from app.analysis.names import show_steps
-from app.analysis.rates import rate_of_final, rate_of_mu_w
 from app.analysis.series import DAGGER, Comparison, Group, LeftOut
 from app.analysis.statistics import CENTER_NAMES, Curve, Reading, Values, finite, mu_w
 from app.analysis.tables import MISSING, NESTED, Cell, Number, describe_table
@@ -175,7 +176,7 @@ def _too_short(comparison: Comparison, times: Sequence[int]) -> list[LeftOut]:
 
 
 def _count(n: int, wanted: object) -> str:
-    """Tell how many seeds a cell rests on; fewer than wanted are told, "n = 2 of 5"."""
+    """How many seeds a cell rests on; fewer than wanted are told, "n = 2 of 5"."""
     goal = wanted if isinstance(wanted, int) else 5
     return f"n = {n}" if n >= goal else f"n = {n} of {goal}"
 

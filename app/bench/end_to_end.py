@@ -1,4 +1,7 @@
-"""Whole training: env steps per second with everything on, recorded to a database on disk."""
+"""Whole training: env steps per second with everything on, recorded to a database on disk.
+
+A run that starts from a full memory: what training costs late, without the hours before.
+"""
 
 import tempfile
 import time
@@ -7,15 +10,100 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from app.analysis.versions import library_versions
-from app.bench.filled import save_filled_state, steps_per_second
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from app.analysis.provenance import library_versions
 from app.jobs.training import train_run
 from emtc_core.config.resolve import resolve
 from emtc_core.config.run import RunConfig
-from emtc_core.envs.registry import check_available
+from emtc_core.control import NoControl, StopRequested
+from emtc_core.device import choose_device, configure_threads
+from emtc_core.envs.registry import check_available, make_env
 from emtc_core.errors import EnvUnavailableError
+from emtc_core.recorder import NullRecorder
+from emtc_core.replay_buffer.buffer import ReplayBuffer
+from emtc_core.rollout.collector import Collector
+from emtc_core.training.checkpoint import CheckpointStore
+from emtc_core.training.episodic import EpisodicPart
+from emtc_core.training.trainer import Trainer
 from storage.engine import Database, open_database
+from storage.files.places import run_folder
 from storage.runs.changes import create_run
+
+FILLING_ENVS = 64
+
+
+class RandomActor:
+    """Takes any available action."""
+
+    def begin(self, n_envs: int) -> None:
+        """There is nothing to forget."""
+
+    def act(
+        self, obs: NDArray[np.float32], avail: NDArray[np.bool_], *, epsilon: float, rng: np.random.Generator
+    ) -> NDArray[np.int64]:
+        """Choose actions [B, N]."""
+        return np.where(avail, rng.random(avail.shape), -1.0).argmax(-1)
+
+
+def save_filled_state(database: Database, run_id: str, config: RunConfig, *, nodes: int) -> None:
+    """Leave the run a checkpoint at step 0 whose memory holds `nodes` nodes, or a few more."""
+    device = choose_device(config.train.device)
+    configure_threads(config.train.threads)
+    memory, replay_buffer = _fill(config, nodes, device)
+    store = CheckpointStore(run_folder(database, run_id), keep=1, run_id=run_id)
+    fresh = Trainer(
+        config,
+        env=make_env(config.env, n_envs=config.train.n_envs),
+        eval_env=make_env(config.env, n_envs=config.train.n_envs),
+        recorder=NullRecorder(),
+        control=NoControl(),
+        checkpoints=store,
+        device=device,
+    )
+    filled = {"episodic": memory.get_state(), "replay_buffer": replay_buffer.get_state()}
+    evaluated = {"duties": fresh.get_state()["duties"] | {"evaluation": 0}}
+    store.save(0, fresh.get_state() | filled | evaluated)
+
+
+def _fill(config: RunConfig, nodes: int, device: torch.device) -> tuple[EpisodicPart, ReplayBuffer]:
+    env = make_env(config.env, n_envs=FILLING_ENVS)
+    memory = EpisodicPart(config, env.info, device=device)
+    replay_buffer = ReplayBuffer(config.train.replay, env.info, device=device)
+    collector = Collector(env, reward_scale=config.train.reward_scale, seed=config.seed, stream="filling")
+    number = 0
+    while memory.memory.size < nodes:
+        for episode in collector.collect(RandomActor(), epsilon=1.0, round=(number,)):
+            number += 1
+            absorbed = memory.absorb(episode, number=number, tau=1.0)
+            beta = None if absorbed.verdict is None else absorbed.verdict.beta
+            replay_buffer.add(
+                episode,
+                slots=absorbed.seen,
+                uids=absorbed.uids,
+                generation=absorbed.generation,
+                beta=beta,
+                number=number,
+            )
+    memory.refit(replay_buffer)
+    return memory, replay_buffer
+
+
+def steps_per_second(database: Database, run_id: str, *, steps: int) -> float:
+    """Go on with a filled run for `steps` env steps; start, end and the first round are not timed."""
+    ticks: list[tuple[float, int]] = []
+
+    def on_progress(env_step: int) -> None:
+        ticks.append((time.monotonic(), env_step))
+        if env_step >= steps:
+            raise StopRequested
+
+    train_run(database, run_id, resume=True, on_progress=on_progress)
+    (began, first), (ended, last) = ticks[0], ticks[-1]
+    return (last - first) / (ended - began)
+
 
 CASES = (
     ("skirmish", "3m", 10_000, None, "none published"),

@@ -17,7 +17,7 @@ import pandas as pd
 from numpy.typing import NDArray
 from PIL import Image
 
-from app.bench.browser import opened_page, served
+from app.bench.atlas import opened_page, served
 from app.bench.records import Figure
 from app.jobs.launch import ROOT
 from emtc_core.errors import ConfigError

@@ -22,7 +22,7 @@ def find_server_binaries() -> Path | None:
 
 
 def is_reachable() -> bool:
-    """Tell whether `server` has something to give."""
+    """Whether `server` has something to give."""
     return bool(os.environ.get(GIVEN)) or find_server_binaries() is not None
 
 

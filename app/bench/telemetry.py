@@ -2,18 +2,131 @@
 
 The loop is synthetic: each episode costs the NumPy work of a fast trainer, far faster than real ones, so
 that the ratio is an upper bound of what a run pays.
+
+Four trainers write and three Live pages read one SQLite file: is anybody ever told that it is locked?
 """
 
+import logging
+import multiprocessing
 import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from multiprocessing.queues import Queue
 
 import numpy as np
 
-from app.bench import contention, postgres
-from app.bench.records import CONFIG, LENGTH, Figure, make_records, temporary_database
+from app.bench import postgres
+from app.bench.records import CONFIG, LENGTH, Figure, live_tick, make_records, temporary_database
+from emtc_core.errors import StorageError
 from emtc_core.recorder import NullRecorder, Recorder
 from storage.engine import Database, open_database
+from storage.queries.runs import list_runs
 from storage.recording.recorder import DatabaseRecorder
 from storage.runs.changes import create_run
+
+WRITERS, READERS = 4, 3
+STEPS_PER_SECOND = 1000
+_TICK_S = 0.25
+_SECONDS = 20.0
+
+
+@dataclass
+class Contention:
+    """What writers and readers met."""
+
+    transitions: int = 0
+    ticks: int = 0
+    complaints: list[str] = field(default_factory=list)
+    slowest_tick_ms: float = 0.0
+
+
+def figures() -> list[Figure]:
+    """Measure `telemetry.locked` and `telemetry.slowest_live_tick_ms`."""
+    with temporary_database() as db:
+        met = contend(db.url, seconds=_SECONDS)
+    load = f"{WRITERS} recorders of {STEPS_PER_SECOND:,} steps/s, {READERS} Live pages, {_SECONDS:.0f} s"
+    complaints = len(met.complaints)
+    return [
+        _figure("telemetry.locked", complaints, "complaints", 0, complaints == 0, f"{load}: {met.ticks} ticks"),
+        _figure("telemetry.slowest_live_tick_ms", met.slowest_tick_ms, "ms", None, None, load),
+    ]
+
+
+def contend(url: str, *, seconds: float) -> Contention:
+    """Let writers and readers, each a process of its own, work on one database for so long."""
+    db = open_database(url)
+    runs = [create_run(db, CONFIG, target_steps=10_000_000, versions={}) for _ in range(WRITERS)]
+    db.dispose()
+    context = multiprocessing.get_context("spawn")
+    found: Queue[Contention] = context.Queue()
+    work = [(_write, run_id) for run_id in runs] + [(_read, runs[place % WRITERS]) for place in range(READERS)]
+    processes = [context.Process(target=act, args=(url, run_id, seconds, found)) for act, run_id in work]
+    for process in processes:
+        process.start()
+    reports = [found.get(timeout=60 + 3 * seconds) for _ in processes]
+    for process in processes:
+        process.join()
+    return Contention(
+        transitions=sum(report.transitions for report in reports),
+        ticks=sum(report.ticks for report in reports),
+        complaints=[complaint for report in reports for complaint in report.complaints],
+        slowest_tick_ms=max(report.slowest_tick_ms for report in reports),
+    )
+
+
+def _write(url: str, run_id: str, seconds: float, found: "Queue[Contention]") -> None:
+    """Record like a trainer: an episode at a time, numbers once a second."""
+    report = Contention()
+    _listen(report.complaints.append)
+    db = open_database(url)
+    recorder = DatabaseRecorder(db, run_id)
+    kinds = make_records(50)
+    started = time.monotonic()
+    while (elapsed := time.monotonic() - started) < seconds:
+        if report.transitions > STEPS_PER_SECOND * elapsed:
+            time.sleep(0.01)
+            continue
+        episode, first = report.transitions // LENGTH + 1, report.transitions + 1
+        recorder.record_episode(replace(kinds[episode % 50], episode=episode, first_env_step=first))
+        report.transitions += LENGTH
+        recorder.record_metrics(report.transitions, {"train/loss": 1.0, "time/env_steps_per_second": 1e3})
+    recorder.close()
+    db.dispose()
+    found.put(report)
+
+
+def _read(url: str, run_id: str, seconds: float, found: "Queue[Contention]") -> None:
+    """Ask what a Live page asks, eight times as often."""
+    report = Contention()
+    db = open_database(url)
+    started = time.monotonic()
+    while time.monotonic() - started < seconds:
+        asked = time.monotonic()
+        try:
+            list_runs(db)
+            live_tick(db, run_id, after=0)
+        except StorageError as error:
+            report.complaints.append(str(error))
+        report.slowest_tick_ms = max(report.slowest_tick_ms, 1e3 * (time.monotonic() - asked))
+        report.ticks += 1
+        time.sleep(_TICK_S)
+    db.dispose()
+    found.put(report)
+
+
+def _listen(tell: Callable[[str], None]) -> None:
+    """A recorder that meets a lock waits, tries again and warns in its log."""
+
+    class Ear(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            tell(record.getMessage())
+
+    logging.getLogger("storage.recording.recorder").addHandler(Ear(logging.WARNING))
+
+
+def _figure(name: str, value: float, unit: str, budget: float | None, met: bool | None, reference: str) -> Figure:
+    return {"name": name, "value": value, "unit": unit, "budget": budget, "met": met, "reference": reference}
+
 
 _EPISODES = 3000
 _LOOP_EPISODES = 10
@@ -44,7 +157,7 @@ def run() -> list[Figure]:
             "reference": "the same loop of 1,000 env steps/s without a recorder",
         },
         *(_postgres_figures() if postgres.is_reachable() else ()),
-        *contention.figures(),
+        *figures(),
     ]
 
 

@@ -11,11 +11,11 @@ import pandas as pd
 import typer
 
 from app.analysis.finals import FINAL_RULES
-from app.analysis.node_quantities import QUANTITIES
 from app.analysis.provenance import describe_runs
 from app.analysis.quantities import RATE_NAMES
-from app.analysis.select_runs import select_runs
+from app.analysis.selection import QUANTITIES
 from app.analysis.statistics import BAND_NAMES, BANDS, CENTERS
+from app.analysis.study import select_runs
 from app.analysis.tables import TABLE_FORMATS, export_table
 from app.cli.export_raw import MARL_EVAL, export_marl_eval, export_raw, find_raw
 from app.cli.output import DEFAULT_DATABASE, DatabaseUrl, printable, say

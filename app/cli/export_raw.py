@@ -1,20 +1,186 @@
-"""`emtc export --table transitions | episodes | evaluations | metrics | gate`: the raw tables, however long."""
+"""`emtc export --table transitions | episodes | evaluations | metrics | gate`: the raw tables, however long.
+
+Raw tables of many rows as files: CSV, Parquet or Arrow, written part by part.
+
+Evaluations in the JSON of marl-eval (Gorsane et al., 2022), which feeds rliable's statistics.
+"""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from math import isfinite
 from pathlib import Path
+from typing import Any, BinaryIO, Final, Literal, get_args
 
 import orjson
 import typer
 
 from app.analysis.format import runs_of
-from app.analysis.marl_eval import to_marl_eval
+from app.analysis.series import Comparison, read_seeds, settle
 from app.cli.output import printable, say
-from app.cli.raw import RAW_FORMATS, RawFormat, write_raw
+from emtc_core.errors import ConfigError, StorageError
 from storage.engine import Database
 from storage.private_files import replaced
-from storage.queries.tables import TABLE_NAMES, TableName
+from storage.queries.curves import evaluation_curves
+from storage.queries.tables import NO_ARROW, TABLE_NAMES, Part, TableName, arrow_schema, choose_fields, read_parts
 from storage.runs.rows import RunRow
+
+MarlEval = Mapping[str, Mapping[str, Mapping[str, Mapping[str, Mapping[str, Any]]]]]
+"""environment → task → algorithm → run → step."""
+Played = tuple[int, float, float]
+"""Env step, win rate and mean return of one evaluation."""
+
+
+@dataclass(frozen=True)
+class Exported:
+    """The JSON, and what to know about it."""
+
+    data: MarlEval
+    remarks: tuple[str, ...]
+
+
+def to_marl_eval(db: Database, rows: Sequence[RunRow], *, include_unfinished: bool = False) -> Exported:
+    """Lay out the evaluations of some runs; an algorithm is a variant, its runs are its seeds.
+
+    Raises:
+        ConfigError: If no run counts.
+    """
+    comparison = settle(read_seeds(db, rows), include_unfinished=include_unfinished, final=True)
+    if not comparison.groups:
+        reasons = "; ".join(map(str, comparison.left_out)) or "none was evaluated"
+        raise ConfigError(f"No run counts: {reasons}. Unfinished ones count with: --include-unfinished")
+    runs = _read(db, comparison)
+    steps = _steps(comparison, runs)
+    data: dict[str, Any] = {}
+    for group in comparison.groups:
+        variant = group.variant
+        tasks = data.setdefault(variant.env.lower(), {}).setdefault(variant.map.lower(), {})
+        tasks[variant.method.replace(", ", "; ")] = {
+            f"run_{number}": _lay_out(runs[run_id], steps[variant.env])
+            for number, run_id in enumerate(group.run_ids, start=1)
+        }
+    return Exported(data, (*map(str, comparison.left_out), *_remarks(comparison, runs, steps)))
+
+
+def _read(db: Database, comparison: Comparison) -> dict[str, list[Played]]:
+    """Read env step, win rate and return of every evaluation that has both, by run."""
+    ids = [run_id for group in comparison.groups for run_id in group.run_ids]
+    frame = evaluation_curves(db, ids)
+    runs: dict[str, list[Played]] = {run_id: [] for run_id in ids}
+    columns = (frame[name].tolist() for name in ("run_id", "env_step", "win_rate", "return_mean"))
+    for run_id, step, rate, score in zip(*columns, strict=True):
+        if isfinite(rate) and isfinite(score):
+            runs[run_id].append((step, rate, score))
+    return runs
+
+
+def _steps(comparison: Comparison, runs: Mapping[str, Sequence[Played]]) -> dict[str, int]:
+    """Count the evaluations that every run of an environment has."""
+    fewest: dict[str, int] = {}
+    for group in comparison.groups:
+        for run_id in group.run_ids:
+            fewest[group.variant.env] = min(len(runs[run_id]), fewest.get(group.variant.env, len(runs[run_id])))
+    return fewest
+
+
+def _lay_out(played: Sequence[Played], n: int) -> dict[str, Any]:
+    shown = played[:n]
+    if not shown:
+        raise ConfigError("A run's evaluations have no mean return, which marl-eval wants beside the win rate.")
+    steps: dict[str, Any] = {
+        f"step_{place}": {"step_count": step, "win_rate": [rate], "return": [score]}
+        for place, (step, rate, score) in enumerate(shown, start=1)
+    }
+    _, rate, score = max(shown, key=lambda each: each[1:])
+    steps["absolute_metrics"] = {"win_rate": [rate], "return": [score]}
+    return steps
+
+
+def _remarks(comparison: Comparison, runs: Mapping[str, Sequence[Played]], steps: Mapping[str, int]) -> list[str]:
+    remarks = ["absolute_metrics are those of a run's best evaluation; none of ten times as many episodes was made."]
+    cut = [run for group in comparison.groups for run in group.run_ids if len(runs[run]) > steps[group.variant.env]]
+    if cut:
+        remarks.append(f"marl-eval wants as many steps of every run; the last evaluations are left out of {cut}.")
+    counts = {f"{group.variant.method} on {group.variant.task}": group.n for group in comparison.groups}
+    if len(set(counts.values())) > 1:
+        said = ", ".join(f"{name}: {n}" for name, n in counts.items())
+        remarks.append(f"marl-eval wants as many runs of each algorithm on each task, here are {said}.")
+    return remarks
+
+
+RawFormat = Literal["csv", "parquet", "arrow"]
+RAW_FORMATS: tuple[RawFormat, ...] = get_args(RawFormat)
+_ROWS: Final = 50_000  # of a part, and so of a row group
+
+Write = Callable[[Part], None]
+
+
+def write_raw(
+    db: Database, run_ids: Sequence[str], table: TableName, format: RawFormat, out: BinaryIO, *, rows: int = _ROWS
+) -> int:
+    """Write a raw table of some runs, one run after the other, in the memory of one part.
+
+    A missing value is empty in CSV and null elsewhere; every number is read back as it was stored.
+
+    Args:
+        db: An open database.
+        run_ids: The runs.
+        table: Which table.
+        format: csv, parquet, or arrow (the file format of Arrow, which is Feather 2).
+        out: Where to.
+        rows: Of one part.
+
+    Returns:
+        How many rows were written.
+
+    Raises:
+        StorageError: If pyarrow is missing, or a run's rows were thinned away.
+    """
+    written = 0
+    with _WRITERS[format](table, out) as write:
+        for run_id in run_ids:
+            for part in read_parts(db, table, run_id, rows=rows):
+                write(part)
+                written += len(part.rows)
+    return written
+
+
+@contextmanager
+def _csv(table: TableName, out: BinaryIO) -> Generator[Write]:
+    out.write((",".join(field.name for field in choose_fields(table)) + "\n").encode())
+
+    def write(part: Part) -> None:
+        part.to_frame().to_csv(out, index=False, header=False, lineterminator="\n")
+
+    yield write
+
+
+@contextmanager
+def _parquet(table: TableName, out: BinaryIO) -> Generator[Write]:
+    try:
+        from pyarrow import parquet
+    except ImportError as error:
+        raise StorageError(NO_ARROW) from error
+    with parquet.ParquetWriter(out, arrow_schema(choose_fields(table)), compression="zstd") as writer:
+        yield lambda part: writer.write_batch(part.to_arrow())
+
+
+@contextmanager
+def _arrow(table: TableName, out: BinaryIO) -> Generator[Write]:
+    schema = arrow_schema(choose_fields(table))
+    from pyarrow import ipc
+
+    with ipc.new_file(out, schema, options=ipc.IpcWriteOptions(compression="zstd")) as writer:
+        yield lambda part: writer.write_batch(part.to_arrow())
+
+
+_WRITERS: Final[dict[RawFormat, Callable[[TableName, Any], AbstractContextManager[Write]]]] = {
+    "csv": _csv,
+    "parquet": _parquet,
+    "arrow": _arrow,
+}
+
 
 MARL_EVAL = "marl-eval"
 
@@ -29,7 +195,7 @@ class _Terminal:
 
 
 def find_raw(table: str | None, format: str) -> TableName | None:
-    """Tell which raw table is meant, if it is one; marl-eval's JSON is made of evaluations."""
+    """Which raw table is meant, if it is one; marl-eval's JSON is made of evaluations."""
     if table is None and format == MARL_EVAL:
         return "evaluations"
     return next((name for name in TABLE_NAMES if name == table), None)

@@ -68,5 +68,5 @@ def database_url(file: str | None, db: str) -> str:
 
 
 def say(text: str) -> None:
-    """Tell the user something that is not the result: on stderr."""
+    """The user something that is not the result: on stderr."""
     sys.stderr.write(printable(text) + "\n")

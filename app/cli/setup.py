@@ -1,18 +1,45 @@
-"""`emtc setup`: bring what an environment needs and pip cannot install beside this project."""
+"""`emtc setup`: bring what an environment needs and pip cannot install beside this project.
+
+`emtc envs`: which environments and maps there are, and why one cannot be used here.
+
+`emtc doctor`: what is installed and usable, and how to get what is missing.
+"""
 
 import sys
 from collections.abc import Generator
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from app.cli.output import AsJson, print_json, say
-from emtc_core.envs.registry import get_adapter
+from app.cli.output import AsJson, print_json, print_table, say
+from app.jobs.doctor import run_checks
+from emtc_core.envs.registry import get_adapter, list_envs
 from emtc_core.envs.smac import places
 from emtc_core.envs.smac.setup import GAME_HELP, Task, list_tasks
 from emtc_core.errors import ConfigError, EnvUnavailableError
+
+
+def doctor(json: AsJson = False) -> None:
+    """Check device, search library, environments and browser."""
+    checks = run_checks()
+    rows = [asdict(check) for check in checks]
+    if json:
+        print_json({"ok": all(check.usable for check in checks if check.needed), "checks": rows})
+    else:
+        print_table(rows, title="emtc doctor", empty="Nothing was checked.")
+
+
+def envs(json: AsJson = False) -> None:
+    """List environments and maps with their sizes, usable here or not."""
+    rows = [asdict(row) for row in list_envs()]
+    if json:
+        print_json(rows)
+    else:
+        print_table(rows, title="Environments", empty="No environment is registered.")
+
 
 app = typer.Typer(no_args_is_help=True, help="Bring what an environment needs.")
 
@@ -55,7 +82,7 @@ def smac(
 
 
 def _ask(tasks: list[Task], *, yes: bool) -> None:
-    """Say what will be done and wait for a yes."""
+    """What will be done and wait for a yes."""
     for task in tasks:
         say(f"{task.name}: {task.about}")
     if not tasks or yes:

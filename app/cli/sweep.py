@@ -11,11 +11,11 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 from app.analysis.format import duration, number, percent, size
 from app.cli.output import DEFAULT_DATABASE, AsJson, DatabaseUrl, print_json, print_table, say
 from app.jobs.sweeps import control
+from app.jobs.sweeps.file import find_sweep_file, list_templates
 from app.jobs.sweeps.plan import Plan, make_plan
 from app.jobs.sweeps.ray_cluster import Cluster, connected, count_places, make_cluster
 from app.jobs.sweeps.ray_engine import run_sweep_on_ray
 from app.jobs.sweeps.scheduler import run_sweep
-from app.jobs.sweeps.templates import find_sweep_file, list_templates
 from emtc_core.errors import ClusterError, StorageError
 from storage.engine import Database, open_database
 from storage.files.places import describe_place
@@ -109,7 +109,7 @@ def sweep_worker(
 def _find_cluster(
     plan: Plan, engine: str, address: str | None, cpus: float | None, gpus: float | None
 ) -> Cluster | None:
-    """Say which cluster trains a plan, and what its runs ask for; None is this machine."""
+    """Which cluster trains a plan, and what its runs ask for; None is this machine."""
     if engine not in ("local", "ray"):
         raise typer.BadParameter(f"--engine must be local or ray, got {engine!r}.")
     if engine == "ray":

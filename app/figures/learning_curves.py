@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import numpy as np
 
+from app.analysis.finals import episodes_of, rate_of_curve
 from app.analysis.quantities import WIN_RATE, Quantity
-from app.analysis.rates import episodes_of, rate_of_curve
 from app.analysis.series import DAGGER, NO_CURVE, Comparison, Group, Seed
 from app.analysis.statistics import BOOTSTRAP_COVERS, CENTER_NAMES, Reading, align
 from app.analysis.study import tell_left_out
@@ -72,13 +72,13 @@ def split_panels(chart: Chart) -> list[Chart]:
 
 
 def say_reading(reading: Reading, *, share: bool) -> str:
-    """Say in few words, on the figure itself, what a line and its band are."""
+    """What a line and its band are, in few words for the figure itself."""
     band = "" if reading.band == "none" else f"; band: {reading.name_band(share=share)}"
     return f"line: {CENTER_NAMES[reading.center]} over seeds{band}"
 
 
 def describe_reading(comparison: Comparison, reading: Reading) -> str:
-    """Say what was averaged over what, what the band is, and over how many seeds."""
+    """What was averaged over what, what the band is, and over how many seeds."""
     quantity: Quantity = comparison.quantity
     what = quantity.meaning[:1].upper() + quantity.meaning[1:]
     each = "episodes are averaged per seed first" if quantity.is_evaluation else "each seed is one curve"
@@ -105,7 +105,7 @@ def draw_line(
 
 
 def _shorten(group: Group) -> str:
-    """Name a line at its end: what a variant changes is enough beside its colour."""
+    """A line's label at its end: what a variant changes is enough beside its colour."""
     algo, _, changes = group.variant.name.partition(", ")
     return changes or algo
 
@@ -122,7 +122,7 @@ def _remarks(comparison: Comparison) -> list[str]:
 
 
 def _tell_distinct(seeds: Sequence[Seed]) -> str:
-    """Say how many episodes of an evaluation differ; empty where none was counted."""
+    """How many episodes of an evaluation differ; empty where none was counted."""
     counted = [seed for seed in seeds if len(seed.distinct)]
     if not counted:
         return ""

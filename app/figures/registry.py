@@ -1,11 +1,21 @@
-"""Every named figure and table: what the modules of `app.figures.named` list."""
+"""Every named figure and table: what the modules of `app.figures.named` list.
 
+Named figures for those who know the database and not the app: what `storage.figures` imports.
+"""
+
+from collections.abc import Mapping, Sequence
 from importlib import import_module
 from pkgutil import iter_modules
+from typing import Any
 
+import plotly.graph_objects as go
+
+from app.analysis.study import select_runs
 from app.figures import named
 from app.figures.figure import FigureKind, TableKind
+from app.figures.render.plotly_view import to_plotly
 from emtc_core.errors import ConfigError
+from storage.engine import Database
 
 _MODULES = [import_module(f"{named.__name__}.{each.name}") for each in iter_modules(named.__path__)]
 FIGURES: dict[str, FigureKind] = {kind.name: kind for module in _MODULES for kind in getattr(module, "FIGURES", ())}
@@ -26,3 +36,19 @@ def find_figure(name: str) -> FigureKind:
 def figures_of(page: str) -> list[FigureKind]:
     """List the figures that a page offers beside those that it draws with widgets of its own."""
     return [kind for kind in FIGURES.values() if page in kind.pages]
+
+
+def draw_named(db: Database, name: str, runs: Sequence[str], options: Mapping[str, Any]) -> go.Figure:
+    """Draw a named figure of some runs, or of every evaluated one, as `emtc export --figure` does.
+
+    Raises:
+        ConfigError: If there is no such figure or option, or it cannot be made of these runs.
+    """
+    kind = find_figure(name)
+    given = kind.read_options(options)
+    if kind.needs_runs and not runs:
+        raise ConfigError(f"{name} shows one run: name it.")
+    rows = select_runs(db, runs or None)
+    if not rows:
+        raise ConfigError("No evaluated run was chosen. List what there is with: emtc runs")
+    return to_plotly(kind.make(db, rows, given))

@@ -71,7 +71,7 @@ def _device(gpu: str) -> Check:
 
 
 def _ask_cuda() -> str:
-    """Name the GPU; empty when there is none or torch does not answer."""
+    """The GPU's name; empty when there is none or torch does not answer."""
     return _ask(_ASK_CUDA)
 
 
@@ -88,7 +88,7 @@ def _ask(question: str) -> str:
 
 
 def _faiss(gpu: str) -> Check:
-    """Say whether neighbours are searched on a GPU; what is installed is not yet used."""
+    """Whether neighbours are searched on a GPU; what is installed is not yet used."""
     without = "torch compares every node on the GPU" if gpu else "neighbours are searched on the CPU"
     if importlib.util.find_spec("faiss") is None:
         return _check("faiss", False, f"not installed; {without}", advice=how_to_install("gpu"))
@@ -129,7 +129,7 @@ def _apprise() -> Check:
 
 
 def _files() -> Check:
-    """Say where the files of new runs go, and whether they can be written there."""
+    """Where the files of new runs go, and whether they can be written there."""
     try:
         setting = configured()
         check_place()

@@ -113,12 +113,12 @@ def check_fits(config: RunConfig, seen: Probe) -> None:
 
 
 def needs_rule(config: RunConfig, seen: Probe) -> bool:
-    """Tell whether this run needs a rule for what counts as a success, because nothing in its environment says so."""
+    """Whether this run needs a rule for what counts as a success, because nothing in its environment says so."""
     return config.uses_incentive and not seen.tells_success
 
 
 def why_no_success(config: RunConfig, seen: Probe) -> str:
-    """Say that the rule for a success tells nothing apart in this run, and what to set; empty where it may."""
+    """Why the rule for a success tells nothing apart in this run, and what to set; empty where it may."""
     if not needs_rule(config, seen):
         return ""
     if config.memory.success == "flag":
@@ -138,7 +138,7 @@ def why_no_success(config: RunConfig, seen: Probe) -> str:
 
 
 def why_blind(config: RunConfig, seen: Probe) -> str:
-    """Say that agents have nothing to act on; empty where they have."""
+    """A warning where agents have nothing to act on; else empty."""
     if not seen.is_blind or seen.steps < 2:
         return ""
     return (

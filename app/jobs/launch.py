@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 import psutil
 
-from app.analysis.versions import library_versions
+from app.analysis.provenance import library_versions
 from app.jobs.env_probe import Probe, check_fits, needs_rule, probe, why_blind, why_no_success
 from emtc_core.config.resolve import resolve
 from emtc_core.config.run import RunConfig
@@ -69,17 +69,17 @@ def check_startable(config: RunConfig) -> None:
 
 
 def doubt_success(config: RunConfig) -> str:
-    """Say that no or any episode of a startable run would count as a success, and what to set; else empty."""
+    """A warning where no or any episode of a startable run would count as a success, with what to set; else empty."""
     return why_no_success(config, probe(config.env)) if config.env.name in IMPORTED_BY_MAP else ""
 
 
 def doubt_observations(config: RunConfig) -> str:
-    """Say that the agents of a startable run observe nothing that changes; else empty."""
+    """A warning where the agents of a startable run observe nothing that changes; else empty."""
     return why_blind(config, probe(config.env)) if config.env.name in IMPORTED_BY_MAP else ""
 
 
 def find_unruled(config: RunConfig) -> Probe | None:
-    """Tell what random play showed of an environment that never says who won, where a run needs to know.
+    """What random play showed of an environment that never says who won, where a run needs to know.
 
     Raises:
         EnvUnavailableError: If it fails when it is tried, or this machine's user does not list its module.
@@ -164,7 +164,7 @@ def estimate(db: Database | None, config: RunConfig) -> Estimate:
 
 
 def find_trainer(run_id: str) -> bool:
-    """Tell whether this machine has a trainer of a run, whatever its row says."""
+    """Whether this machine has a trainer of a run, whatever its row says."""
     processes = (process.info for process in psutil.process_iter(["cmdline", "status"]))
     return any(
         {"train-worker", run_id} <= set(info["cmdline"] or ()) and info["status"] != psutil.STATUS_ZOMBIE

@@ -44,7 +44,7 @@ def ask_and_wait(
 
 
 def describe(asked: Asked) -> str:
-    """Say when something was asked and what became of it."""
+    """When something was asked and what became of it."""
     when = f"asked {aware(asked.requested_at):%H:%M:%S} UTC"
     if asked.answer is not None:
         return f"{when}: {describe_answer(asked, asked.answer)}"
@@ -56,7 +56,7 @@ def describe(asked: Asked) -> str:
 
 
 def describe_answer(asked: Asked, answer: Answer) -> str:
-    """Say what the greedy policy did."""
+    """What the greedy policy did."""
     at = f"at env step {count(answer.env_step)}"
     if asked.kind == "evaluate":
         return f"win rate {answer.wins}/{answer.episodes} {at}"

@@ -8,7 +8,7 @@ import socket
 from dataclasses import dataclass
 from pathlib import Path
 
-from app.analysis.versions import library_versions
+from app.analysis.provenance import library_versions
 from app.jobs.launch import start_trainer
 from emtc_core.checkpoint_file import Examined, examine, examine_open
 from emtc_core.errors import RunStateError, StorageError
@@ -65,7 +65,7 @@ class CheckpointStatus:
 
     @property
     def why_not(self) -> str:
-        """Say why nothing can be resumed."""
+        """Why nothing can be resumed."""
         if self.refused:
             return self.refused
         if self.faults:

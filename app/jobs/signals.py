@@ -3,6 +3,8 @@
 Until a trainer polls, a signal ends what goes on at once, since nothing has been learned that could be lost. From
 then on it is a stop command, which leaves a checkpoint; a second SIGINT ends even that. The trainer of a worker takes
 a signal as the machine's wish, not a person's: its run goes back to the queue.
+
+How a trainer that was told to stop leaves its run: stopped, or given back to the queue.
 """
 
 import os
@@ -13,6 +15,9 @@ from types import FrameType
 from typing import Any
 
 from emtc_core.control import Command, Control, Question, StopRequested
+from storage.engine import Database
+from storage.runs.changes import finish_run
+from storage.runs.claims import give_back
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 _SAID = "Stopping: the trainer leaves a checkpoint. Press Ctrl-C again to end at once without one."
@@ -96,3 +101,15 @@ class _Signalled:
 def _say(text: str) -> None:
     """Write without buffers: a handler may interrupt another write."""
     os.write(2, f"\n{text}\n".encode())
+
+
+def leave_run(db: Database, run_id: str, token: str | None, signals: StopSignals) -> None:
+    """Write that a run stopped, or give it back if the machine wanted its trainer to go.
+
+    Raises:
+        RunStateError: If the run belongs to somebody else by now, or has ended.
+    """
+    if signals.gives_back and token is not None:
+        give_back(db, run_id, token=token)
+    else:
+        finish_run(db, run_id, "stopped", token=token)

@@ -4,8 +4,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from app.jobs.signals import StopSignals, stop_signals
-from app.jobs.stopping import leave_run
+from app.jobs.signals import StopSignals, leave_run, stop_signals
 from emtc_core.control import StopRequested
 from emtc_core.errors import RunStateError
 from storage.engine import Database, open_database

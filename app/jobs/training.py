@@ -13,8 +13,7 @@ from typing import Literal
 import torch
 
 from app.jobs.checkpoint_stores import storing
-from app.jobs.signals import StopSignals, stop_signals
-from app.jobs.stopping import leave_run
+from app.jobs.signals import StopSignals, leave_run, stop_signals
 from emtc_core.config.resolve import config_from_stored
 from emtc_core.config.run import RunConfig
 from emtc_core.control import Control, StopRequested

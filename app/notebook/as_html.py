@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from html import escape
 
 from app.figures.render.export import export_figure
-from app.notebook.gather import Gathered, view_link
 from app.notebook.markdown import to_html
+from app.notebook.view import Gathered, view_link
 
 _POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
 _STYLE = """

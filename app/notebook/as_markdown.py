@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from app.analysis.format import escape_markdown
 from app.figures.render.export import export_figure
-from app.notebook.gather import Gathered, view_link
 from app.notebook.markdown import tame
+from app.notebook.view import Gathered, view_link
 
 FOLDER = "figures"
 Files = dict[str, bytes]

@@ -6,7 +6,7 @@ from typing import Literal, get_args
 from app.notebook.as_html import to_page
 from app.notebook.as_ipynb import to_notebook
 from app.notebook.as_markdown import to_zip
-from app.notebook.gather import gather
+from app.notebook.view import gather
 from storage.engine import Database
 
 NotebookFormat = Literal["md", "html", "ipynb"]

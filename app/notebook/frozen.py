@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.analysis.format import count
-from app.analysis.node_quantities import Quantity
+from app.analysis.selection import Quantity
 from app.figures.kinds import AnyFigure as Figure
 from app.figures.kinds.chart import Chart, Line, Mark, Panel, Values
 from app.figures.kinds.cloud import Cloud
@@ -66,7 +66,7 @@ def unpack(text: str) -> dict[str, Any]:
 
 
 def note_of(frozen: Mapping[str, Any]) -> str:
-    """Say what was left out when the figure was frozen; empty when nothing was."""
+    """What was left out when the figure was frozen; empty when nothing was."""
     note = frozen.get("note")
     return note if isinstance(note, str) else ""
 

@@ -1,7 +1,12 @@
-"""One or two episodes → the bytes that the player in the browser reads, once."""
+"""One or two episodes → the bytes that the player in the browser reads, once.
+
+Pack arrays with a JSON header into the one bytes payload that a canvas component takes.
+"""
 
 import hashlib
-from collections.abc import Sequence
+import json
+import struct
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -9,9 +14,32 @@ from numpy.typing import NDArray
 from app.figures.kinds.chart import Chart, Panel
 from app.figures.named.trajectories import NAMES
 from app.figures.theme import AGENTS, NEUTRAL, OPPONENTS, VIRIDIS
-from app.replay.packing import pack_payload
 from app.replay.side import Side, count_actions, join_values, level_picture, level_values, show_actions
 from emtc_core.envs.base import Scene
+
+_TYPES = {"float32": "f4", "int32": "i4", "uint8": "u1"}
+
+
+def pack_payload(meta: Mapping[str, object], arrays: Mapping[str, NDArray[np.generic]]) -> bytes:
+    """Pack a header and float, integer or boolean arrays (sent as float32, int32, uint8); bytes stay bytes."""
+    entries, chunks, offset = [], [], 0
+    for name, array in arrays.items():
+        narrow = _narrow(array)
+        entries.append({"name": name, "dtype": _TYPES[narrow.dtype.name], "offset": offset, "size": int(narrow.size)})
+        chunk = narrow.tobytes()
+        chunks.append(chunk + b"\0" * (-len(chunk) % 4))
+        offset += len(chunks[-1])
+    header = json.dumps({"meta": meta, "arrays": entries}, allow_nan=False).encode()
+    header += b" " * (-len(header) % 4)
+    return struct.pack("<I", len(header)) + header + b"".join(chunks)
+
+
+def _narrow(array: NDArray[np.generic]) -> NDArray[np.generic]:
+    if array.dtype.name in ("bool", "uint8"):
+        return np.ascontiguousarray(array, dtype=np.uint8)
+    kind = np.int32 if np.issubdtype(array.dtype, np.integer) else np.float32
+    return np.ascontiguousarray(array, dtype=kind)
+
 
 MARGIN = 2.5
 """Field units around the outermost unit."""
@@ -46,7 +74,7 @@ def make_payload(sides: Sequence[Side], *, start: int = 0) -> bytes:
 
 
 def name_teams(sides: Sequence[Side]) -> list[tuple[str, str]]:
-    """Name the teams with their colours; who belongs to none by what it is, where all of these are the same."""
+    """The teams' names with their colours; who belongs to none by what it is, where all of these are the same."""
     units = [unit for side in sides for unit in zip(side.scene.kind, side.scene.team.tolist(), strict=True)]
     kinds = {kind for kind, team in units if team == 2}
     neutral = kinds.pop() if len(kinds) == 1 else "neutral"
@@ -54,7 +82,7 @@ def name_teams(sides: Sequence[Side]) -> list[tuple[str, str]]:
 
 
 def _fingerprint(meta: dict[str, object], arrays: Arrays) -> str:
-    """Name this content, so that the same payload once more leaves the cursor where it is."""
+    """A digest of this content, so that the same payload once more leaves the cursor where it is."""
     found = hashlib.sha1(repr(sorted(meta.items())).encode(), usedforsecurity=False)
     for name, array in arrays.items():
         found.update(name.encode())
@@ -109,7 +137,7 @@ def _pack_side(side: Side, number: int, arrays: Arrays, bounds: list[float]) -> 
 
 
 def name_entries(scene: Scene) -> list[str]:
-    """Name the entries of the state as the environment does, or number them from 0."""
+    """Names of the state's entries, the environment's or numbers from 0."""
     size = 0 if scene.values is None else scene.values.shape[1]
     return list(scene.value_names) if len(scene.value_names) == size else [f"state {k}" for k in range(size)]
 

@@ -28,7 +28,7 @@ class Replay:
 
     @property
     def stem(self) -> str:
-        """Name files after it."""
+        """The stem of its files' names."""
         return f"{self.run.id}-{self.trajectory.env_step}-{self.trajectory.episode}"
 
     @property

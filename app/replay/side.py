@@ -79,7 +79,7 @@ def make_side(
 
 
 def show_actions(names: tuple[str, ...], count: int) -> list[Action]:
-    """Say how each of `count` actions is shown; unnamed ones are numbered and coloured in turn."""
+    """How each of `count` actions is shown; unnamed ones are numbered and coloured in turn."""
     if len(names) != count:
         return [Action(f"action {k}", f"action {k}", OKABE_ITO[k % len(OKABE_ITO)], str(k)) for k in range(count)]
     rest = [name for name in names if _group(name) == name]

@@ -79,7 +79,7 @@ def _read(url: str, run_ids: tuple[str, ...], quantity: str, key: str, name: str
 
 
 def _mark(found: Compared, key: str, name: str) -> Compared:
-    """Name the runs of a bundle as such, wherever they go from here."""
+    """Mark the runs of a bundle as such, wherever they go from here."""
 
     def mark(seed: Seed) -> Seed:
         return replace(seed, id=view.address(seed.id, key), settings={**seed.settings, ORIGIN: name})
@@ -104,7 +104,7 @@ def _shared_metrics(url: str, run_ids: tuple[str, ...]) -> list[str]:
 
 
 def decided_by_return(run_ids: Sequence[str]) -> bool:
-    """Tell whether in every one of these runs the return decides what a success is."""
+    """Whether in every one of these runs the return decides what a success is."""
     rules = [_are_decided_by_return(url, tuple(ids)) for url, _, ids in _sources(run_ids) if ids]
     return bool(rules) and all(rules)
 
@@ -116,7 +116,7 @@ def _are_decided_by_return(url: str, run_ids: tuple[str, ...]) -> bool:
 
 
 def names_beside(run_ids: Sequence[str]) -> dict[str, str]:
-    """Name those of these runs that are in bundles, by `id@key`."""
+    """Names of those of these runs that are in bundles, by `id@key`."""
     found: dict[str, str] = {}
     for url, bundle, ids in _sources(run_ids):
         if bundle is not None:
@@ -128,7 +128,7 @@ def names_beside(run_ids: Sequence[str]) -> dict[str, str]:
 
 
 def runs_beside(bundle: Bundle, wanted: RunFilter) -> dict[str, str]:
-    """Name the runs of a bundle that match, by `id@key`, newest first."""
+    """Names of the runs of a bundle that match, by `id@key`, newest first."""
     names, _ = run_table.run_names(data.open_url(bundle.url), wanted, limit=None)
     return {view.address(run_id, bundle.key): _name(name, bundle) for run_id, name in names.items()}
 

@@ -1,59 +1,55 @@
 """Cached questions to the database, keyed by ids and never by arrays. Cached values are shared: never mutate.
 
-What lives here: every read of the pages. What does not: drawing, what one session has followed so far
-(`live_session`), and writes (those are in `runs.launch` and `storage`).
+What lives here: reads of runs, episodes and sweeps. What does not: reads of memories (`memory_data`), drawing, what one
+session has followed so far (`live_session`), and writes (those are in `app.jobs` and `storage`).
 """
 
 import os
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from functools import wraps
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 import numpy as np
 import pandas as pd
 import streamlit as st
 from numpy.typing import NDArray
 
-from app.analysis.collapse import Collapse, measure_collapse
 from app.analysis.episodes import draw_scene
-from app.analysis.outlier import Outlier, find_outlier
-from app.analysis.projections.linear import Drawn, Turn
-from app.analysis.projections.orientation import draw_plane, find_turn
-from app.analysis.what_if import Rules, Stream, merge_nodes, read_stream
 from app.figures.theme import ENDED
 from app.jobs.alerts.rules import Alert
 from app.jobs.alerts.watch import list_alerts
-from app.jobs.projections import sample_rows
 from app.ui import view
 from emtc_core.envs.base import Scene
 from emtc_core.envs.registry import EnvRow, list_envs
 from storage.bundles.bundle_cache import is_cached
 from storage.engine import Database, open_database
 from storage.maintenance.sizes import Sizes, measure
-from storage.queries import curves, episodes, memory, run_table, runs, sweeps
+from storage.queries import curves, episodes, run_table, runs, sweeps
 from storage.queries import gate_state as gates
 from storage.queries.episode_search import EpisodePage, find_episodes, find_playbacks
 from storage.queries.episodes import Extremes, Order, Trajectory, find_extremes
 from storage.queries.gate_state import GateState
-from storage.queries.memory import PointDetail, Projection, Snapshot
 from storage.queries.questions import Asked, list_questions
 from storage.queries.run_table import Choices, RunFilter, Shelf
 from storage.runs.rows import RunRow, find_run
 from storage.sql_console.glossary import TableWords, describe_schema
 
 if TYPE_CHECKING:
-    from emtc_core.memory.remerge import Remerged
+    pass
 
+P = ParamSpec("P")
+R = TypeVar("R")
 DEFAULT_DATABASE = "sqlite:///runs/emtc.db"
 JUDGED_AT_ONCE = 40
 
 
 def own_url() -> str:
-    """Name the database of this app."""
+    """URL of this app's database."""
     return os.environ.get("EMTC_DB", DEFAULT_DATABASE)
 
 
 def database_url() -> str:
-    """Name the database that this session looks at: the app's own, or that of an opened bundle."""
+    """URL of the database that this session looks at: the app's own, or that of an opened bundle."""
     viewed = view.bundle()
     return viewed.url if viewed else own_url()
 
@@ -86,6 +82,23 @@ def _open(url: str) -> Database:
     return open_database(url, read_only=is_cached(url))
 
 
+def cached(
+    cache: Callable[..., Any], *, show_spinner: str | bool = False, **kept: Any
+) -> Callable[[Callable[Concatenate[str, P], R]], Callable[P, R]]:
+    """Decorate `read(url, …)`: kept by the URL and the other arguments, and asked of this session's database."""
+
+    def decorate(read: Callable[Concatenate[str, P], R]) -> Callable[P, R]:
+        keep = cache(show_spinner=show_spinner, **kept)(read)
+
+        @wraps(read)
+        def ask(*args: P.args, **named: P.kwargs) -> R:
+            return keep(database_url(), *args, **named)
+
+        return ask
+
+    return decorate
+
+
 @st.cache_data(ttl=1, show_spinner=False)
 def _run_page(url: str, wanted: RunFilter, sort: str, limit: int, offset: int) -> run_table.RunPage:
     return run_table.run_page(_open(url), wanted, sort=sort, limit=limit, offset=offset)
@@ -108,22 +121,22 @@ def _names_of(url: str, prefixes: tuple[str, ...]) -> dict[str, str]:
 
 
 def names_of(prefixes: Sequence[str]) -> dict[str, str]:
-    """Name the runs whose ids start so, by id; at most five seconds old."""
+    """Names of the runs whose ids start so, by id; at most five seconds old."""
     return names_in(database_url(), prefixes)
 
 
 def names_in(url: str, prefixes: Sequence[str]) -> dict[str, str]:
-    """Name runs of one database as `names_of` does."""
+    """Names of runs of one database, as `names_of` reads them."""
     return _names_of(url, tuple(prefixes))
 
 
 def has_runs() -> bool:
-    """Tell whether there is any run."""
+    """Whether there is any run."""
     return bool(run_names(RunFilter(shelf="all"), 1)[0])
 
 
 def newest_run() -> str | None:
-    """Name the newest run that is not archived, or the newest of all."""
+    """The id of the newest run that is not archived, or the newest of all."""
     return next(iter(run_names(RunFilter(), 1)[0] or run_names(RunFilter(shelf="all"), 1)[0]), None)
 
 
@@ -137,28 +150,20 @@ def runs_by_id(run_ids: Sequence[str]) -> pd.DataFrame:
     return run_table.runs_by_id(database(), run_ids)
 
 
-@st.cache_data(ttl=2, show_spinner=False)
-def _run_names(url: str, wanted: RunFilter, limit: int | None) -> tuple[dict[str, str], int]:
-    return run_table.run_names(_open(url), wanted, limit=limit)
-
-
-def run_names(wanted: RunFilter, limit: int | None = 100) -> tuple[dict[str, str], int]:
-    """Name the newest runs that match by id, and count all that do; at most two seconds old.
+@cached(st.cache_data, ttl=2)
+def run_names(url: str, wanted: RunFilter, limit: int | None = 100) -> tuple[dict[str, str], int]:
+    """Names of the newest runs that match, by id, and the count of all that do; at most two seconds old.
 
     Raises:
         ConfigError: If the search is none.
     """
-    return _run_names(database_url(), wanted, limit)
+    return run_table.run_names(_open(url), wanted, limit=limit)
 
 
-@st.cache_data(ttl=5, show_spinner=False)
-def _run_choices(url: str, shelf: Shelf) -> Choices:
-    return run_table.list_choices(_open(url), shelf)
-
-
-def run_choices(shelf: Shelf = "open") -> Choices:
+@cached(st.cache_data, ttl=5)
+def run_choices(url: str, shelf: Shelf = "open") -> Choices:
     """List what runs can be filtered by; at most five seconds old."""
-    return _run_choices(database_url(), shelf)
+    return run_table.list_choices(_open(url), shelf)
 
 
 def rows_of(frame: pd.DataFrame) -> list[dict[str, Any]]:
@@ -213,7 +218,7 @@ def _idle_incentive(url: str, run_id: str) -> str | None:
 
 
 def idle_incentive(run: RunRow) -> str | None:
-    """Say why a run has no incentive, where nothing was a success yet; at most five seconds old."""
+    """Why a run has no incentive, where nothing was a success yet; at most five seconds old."""
     return _idle_incentive(database_url(), run.id)
 
 
@@ -223,18 +228,14 @@ def _known_runs(url: str, run_ids: tuple[str, ...]) -> frozenset[str]:
 
 
 def known_runs(run_ids: Sequence[str]) -> frozenset[str]:
-    """Tell which of these runs are still in the database; at most two seconds old."""
+    """Which of these runs are still in the database; at most two seconds old."""
     return _known_runs(database_url(), tuple(sorted(set(run_ids))))
 
 
-@st.cache_data(ttl=1, show_spinner=False)
-def _sweep_list(url: str) -> list[sweeps.Sweep]:
-    return sweeps.list_sweeps(_open(url))
-
-
-def sweep_list() -> list[sweeps.Sweep]:
+@cached(st.cache_data, ttl=1)
+def sweep_list(url: str) -> list[sweeps.Sweep]:
     """List the newest sweeps with the progress of their runs; at most one second old."""
-    return _sweep_list(database_url())
+    return sweeps.list_sweeps(_open(url))
 
 
 def sweep_runs(sweep_id: str) -> list[RunRow]:
@@ -248,144 +249,16 @@ def env_list() -> list[EnvRow]:
     return list_envs()
 
 
-@st.cache_data(ttl=2, show_spinner=False)
-def _evaluations(url: str, run_id: str) -> pd.DataFrame:
+@cached(st.cache_data, ttl=2)
+def evaluations(url: str, run_id: str) -> pd.DataFrame:
+    """Read all evaluations of a run; at most two seconds old."""
     return curves.evaluations(_open(url), run_id)
 
 
-def evaluations(run_id: str) -> pd.DataFrame:
-    """Read all evaluations of a run; at most two seconds old."""
-    return _evaluations(database_url(), run_id)
-
-
-@st.cache_data(ttl=5, show_spinner=False)
-def _metric_names(url: str, run_id: str) -> list[str]:
-    return curves.metric_names(_open(url), run_id)
-
-
-def metric_names(run_id: str) -> list[str]:
+@cached(st.cache_data, ttl=5)
+def metric_names(url: str, run_id: str) -> list[str]:
     """List every number that a run has logged; at most five seconds old."""
-    return _metric_names(database_url(), run_id)
-
-
-@st.cache_data(ttl=2, show_spinner=False)
-def _snapshots(url: str, run_id: str) -> pd.DataFrame:
-    return memory.list_snapshots(_open(url), run_id)
-
-
-def snapshots(run_id: str) -> pd.DataFrame:
-    """List a run's snapshots; at most two seconds old."""
-    return _snapshots(database_url(), run_id)
-
-
-@st.cache_resource(max_entries=6, show_spinner="Reading the snapshot …")
-def _snapshot(url: str, snapshot_id: int, stamp: str) -> Snapshot:
-    return memory.get_snapshot(_open(url), snapshot_id)
-
-
-def snapshot(snapshot_id: int, stamp: str) -> Snapshot:
-    """Read a snapshot's columns; `stamp` is its creation time, so that a reused id is not confused."""
-    return _snapshot(database_url(), snapshot_id, stamp)
-
-
-@st.cache_resource(max_entries=6, show_spinner=False)
-def _principal_plane(url: str, snapshot_id: int, stamp: str) -> Drawn:
-    return draw_plane(_open(url), _snapshot(url, snapshot_id, stamp), _turns(url))
-
-
-def principal_plane(snapshot_id: int, stamp: str) -> Drawn:
-    """Place every node of a snapshot by the two directions of largest variance, turned as in earlier snapshots."""
-    return _principal_plane(database_url(), snapshot_id, stamp)
-
-
-@st.cache_resource(show_spinner=False)
-def _turns(url: str) -> dict[int, Turn]:
-    """Which way round the PCA of each snapshot is shown, as far as it was asked."""
-    return {}
-
-
-def turn_of(snapshot: Snapshot) -> Turn:
-    """Tell which way round the PCA of a snapshot is shown."""
-    return find_turn(database(), snapshot, _turns(database_url()))
-
-
-@st.cache_resource(max_entries=16, show_spinner=False)
-def _sample(url: str, snapshot_id: int, stamp: str, n: int, seed: int) -> NDArray[np.int64]:
-    return sample_rows(_snapshot(url, snapshot_id, stamp), n=n, seed=seed)
-
-
-def sample(snapshot_id: int, stamp: str, *, n: int, seed: int) -> NDArray[np.int64]:
-    """Choose the rows of a snapshot that are shown, stratified by return and time."""
-    return _sample(database_url(), snapshot_id, stamp, n, seed)
-
-
-@st.cache_resource(max_entries=4, show_spinner="Reading the newest transitions …")
-def _stream(url: str, run_id: str, snapshot_id: int, until: int, _rules: Rules) -> Stream:
-    return read_stream(_open(url), run_id, _rules, until=until)
-
-
-def stream(snapshot: Snapshot, rules: Rules) -> Stream:
-    """Read the newest transitions of a run up to one of its snapshots; both never change."""
-    return _stream(database_url(), snapshot.run_id, snapshot.id, snapshot.env_step, rules)
-
-
-@st.cache_resource(max_entries=8, show_spinner="Merging …")
-def _merged(
-    url: str, run_id: str, snapshot_id: int, env_step: int, factor: float, _snapshot: Snapshot, _rules: Rules
-) -> "Remerged":
-    return merge_nodes(_snapshot, _rules, factor)
-
-
-def merged(snapshot: Snapshot, rules: Rules, factor: float) -> "Remerged":
-    """Merge a snapshot's nodes at `factor` times the run's delta.
-
-    Raises:
-        ConfigError: If the snapshot cannot be merged.
-    """
-    return _merged(database_url(), snapshot.run_id, snapshot.id, snapshot.env_step, factor, snapshot, rules)
-
-
-@st.cache_data(max_entries=64, show_spinner=False)
-def _outlier(url: str, snapshot_id: int, stamp: str) -> Outlier | None:
-    return find_outlier(_snapshot(url, snapshot_id, stamp))
-
-
-def outlier(snapshot_id: int, stamp: str) -> Outlier | None:
-    """Find the node of a snapshot whose return stands out most from its neighbors'."""
-    return _outlier(database_url(), snapshot_id, stamp)
-
-
-@st.cache_resource(max_entries=16, show_spinner="Measuring the embedding …")
-def _collapse(
-    url: str, plane: str, delta: float, delta_space: str, _snapshot: Snapshot, _layout: NDArray[np.float32]
-) -> Collapse:
-    space = "raw" if delta_space == "raw" else "normalized"
-    return measure_collapse(_snapshot, delta=delta, delta_space=space, layout=_layout, n_jobs=os.cpu_count() or 1)
-
-
-def collapse(snapshot: Snapshot, layout: NDArray[np.float32], plane: str, memory: dict[str, Any]) -> Collapse:
-    """Measure whether a snapshot's embedding has collapsed, and its layout [M, 2]; `plane` names the layout."""
-    delta, space = float(memory.get("delta", 0.0)), str(memory.get("delta_space", "normalized"))
-    return _collapse(database_url(), plane, delta, space, snapshot, layout)
-
-
-def point(snapshot: Snapshot, slot: int) -> PointDetail:
-    """Read one node with the episode that wrote it.
-
-    Raises:
-        StorageError: If the snapshot has no such node.
-    """
-    return memory.get_node(database(), snapshot, slot)
-
-
-def find_projection(snapshot_id: int, method: str, params: dict[str, object]) -> Projection | None:
-    """Find stored coordinates."""
-    return memory.find_projection(database(), snapshot_id, method, params)
-
-
-def find_embedding(snapshot_id: int, kind: str, *, seed: int) -> Projection | None:
-    """Find the stored embedding [M, 4] of a snapshot by an embedder that was fitted to it anew."""
-    return memory.find_embedding(database(), snapshot_id, kind, seed=seed)
+    return curves.metric_names(_open(url), run_id)
 
 
 def trajectory(run_id: str, episode: int) -> Trajectory:
@@ -411,42 +284,30 @@ def playback(run_id: str, env_step: int, episode: int) -> Trajectory:
     return episodes.get_playback(database(), run_id, env_step, episode)
 
 
-@st.cache_data(ttl=2, show_spinner=False)
-def _playback_page(url: str, run_id: str, text: str, limit: int, offset: int) -> EpisodePage:
-    return find_playbacks(_open(url), run_id, text, limit=limit, offset=offset)
-
-
-def playback_page(run_id: str, text: str, *, limit: int, offset: int = 0) -> EpisodePage:
+@cached(st.cache_data, ttl=2)
+def playback_page(url: str, run_id: str, text: str, *, limit: int, offset: int = 0) -> EpisodePage:
     """List the evaluation episodes that were kept and match a search, newest first; at most two seconds old.
 
     Raises:
         ConfigError: If the search is none.
     """
-    return _playback_page(database_url(), run_id, text, limit, offset)
+    return find_playbacks(_open(url), run_id, text, limit=limit, offset=offset)
 
 
-@st.cache_data(ttl=2, show_spinner=False)
-def _episode_page(url: str, run_id: str, text: str, order_by: Order, limit: int, offset: int) -> EpisodePage:
-    return find_episodes(_open(url), run_id, text, order_by=order_by, limit=limit, offset=offset)
-
-
-def episode_page(run_id: str, text: str, *, order_by: Order, limit: int, offset: int = 0) -> EpisodePage:
+@cached(st.cache_data, ttl=2)
+def episode_page(url: str, run_id: str, text: str, *, order_by: Order, limit: int, offset: int = 0) -> EpisodePage:
     """List training episodes that match a search, a page at a time; at most two seconds old.
 
     Raises:
         ConfigError: If the search is none.
     """
-    return _episode_page(database_url(), run_id, text, order_by, limit, offset)
+    return find_episodes(_open(url), run_id, text, order_by=order_by, limit=limit, offset=offset)
 
 
-@st.cache_data(ttl=10, show_spinner=False)
-def _extremes(url: str, run_id: str) -> Extremes | None:
-    return find_extremes(_open(url), run_id)
-
-
-def extremes(run_id: str) -> Extremes | None:
+@cached(st.cache_data, ttl=10)
+def extremes(url: str, run_id: str) -> Extremes | None:
     """Find the best and the worst episode that can be replayed; at most ten seconds old."""
-    return _extremes(database_url(), run_id)
+    return find_extremes(_open(url), run_id)
 
 
 def scene(env: str, map: str, states: NDArray[np.float32]) -> Scene:
@@ -460,21 +321,13 @@ def schema() -> list[TableWords]:
     return describe_schema()
 
 
-@st.cache_data(ttl=60, show_spinner="Measuring …")
-def _sizes(url: str) -> Sizes:
+@cached(st.cache_data, ttl=60, show_spinner="Measuring …")
+def sizes(url: str) -> Sizes:
+    """Measure what takes how much room; at most a minute old."""
     return measure(_open(url))
 
 
-def sizes() -> Sizes:
-    """Measure what takes how much room; at most a minute old."""
-    return _sizes(database_url())
-
-
-@st.cache_data(ttl=10, show_spinner=False)
-def _alerts(url: str) -> list[Alert]:
+@cached(st.cache_data, ttl=10)
+def alerts(url: str) -> list[Alert]:
+    """What happened to runs in the last days, newest first; at most ten seconds old."""
     return list_alerts(_open(url))
-
-
-def alerts() -> list[Alert]:
-    """Say what happened to runs in the last days, newest first; at most ten seconds old."""
-    return _alerts(database_url())

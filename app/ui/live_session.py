@@ -36,12 +36,12 @@ class LiveCurves:
             self._seen.popleft()
 
     def steps_per_second(self) -> float | None:
-        """Tell the run's speed as this session saw it, or None while it has not seen it move."""
+        """The run's speed as this session saw it, or None while it has not seen it move."""
         (first_at, first), (last_at, last) = self._seen[0], self._seen[-1]
         return (last - first) / (last_at - first_at) if last > first and last_at > first_at else None
 
     def latest(self, name: str) -> float | None:
-        """Tell the last value of a metric that is followed; None before the first."""
+        """The last value of a metric that is followed; None before the first."""
         if not len(self.metrics):
             return None
         rows = self.metrics.loc[self.metrics["name"] == name, "value"]
@@ -82,7 +82,7 @@ class LiveCurves:
         self.metric_names += more
 
     def _read_until(self, names: Sequence[str]) -> int:
-        """Tell the last env step that was read of these metrics."""
+        """The last env step that was read of these metrics."""
         return _last_step(self.metrics.loc[self.metrics["name"].isin(names), :]) if len(self.metrics) else 0
 
     @property

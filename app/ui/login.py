@@ -43,7 +43,7 @@ def require() -> None:
 
 
 def show_account() -> None:
-    """Say in the sidebar who has logged in, with the way out."""
+    """Show in the sidebar who has logged in, with the way out."""
     if st.user.get("is_logged_in"):
         st.sidebar.caption(escape_markdown(str(st.user.get("email") or "")))
         st.sidebar.button("Log out", on_click=st.logout, key="log_out")
@@ -67,14 +67,14 @@ def list_providers() -> list[str]:
 
 
 def is_welcome(address: str, *, verified: bool = True) -> bool:
-    """Tell whether an address is in EMTC_USERS, as itself or by its domain (`@lab.org`); without a list it is."""
+    """Whether an address is in EMTC_USERS, as itself or by its domain (`@lab.org`); without a list it is."""
     users = os.environ.get(USERS_VARIABLE, "").replace(",", " ").lower().split()
     name, _, domain = address.lower().rpartition("@")
     return not users or (verified and bool(name) and (address.lower() in users or f"@{domain}" in users))
 
 
 def is_verified(claim: object) -> bool:
-    """Tell whether a provider vouches for an address: only if it says so, as a truth value or as that word."""
+    """Whether a provider vouches for an address: only if it says so, as a truth value or as that word."""
     return claim is True or (isinstance(claim, str) and claim.lower() == "true")
 
 

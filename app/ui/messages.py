@@ -33,12 +33,12 @@ def error(exc: BaseException) -> None:
 
 
 def may_act() -> bool:
-    """Tell whether buttons that start, stop, change or delete may be pressed; storage refuses them anyway if not."""
+    """Whether buttons that start, stop, change or delete may be pressed; storage refuses them anyway if not."""
     return not is_read_only() and view.bundle() is None
 
 
 def tell_read_only() -> None:
-    """Say once, at the top, that nothing can be changed."""
+    """Show once, at the top, that nothing can be changed."""
     if is_read_only():
         st.info(READ_ONLY, icon=":material/lock:")
 
@@ -53,7 +53,7 @@ def guarded() -> Generator[None]:
 
 
 def empty(what: str, next_step: str, *, page: str | None = None, label: str = "") -> None:
-    """Say that something does not exist yet, why, and what to do."""
+    """Show that something does not exist yet, why, and what to do."""
     with st.container(border=True):
         st.markdown(f"**{what}**")
         st.markdown(next_step)

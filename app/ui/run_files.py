@@ -2,13 +2,15 @@
 
 What lies on this machine is read as it is; what a network brings is at most FAR_S old, and so is a place that did not
 answer: a page must not wait for it at every refresh.
+
+Start the compilation of what a first run needs, once per server, as soon as somebody opens the app.
 """
 
 import socket
 
 import streamlit as st
 
-from app.jobs.launch import LOG_NAME
+from app.jobs.launch import LOG_NAME, start_warmup
 from app.jobs.resume import CheckpointStatus, look
 from app.ui import data
 from emtc_core.errors import StorageError
@@ -17,6 +19,19 @@ from storage.files.remote import Remote
 from storage.guards import hide_passwords
 from storage.private_files import read_tail
 from storage.runs.rows import RunRow, find_run
+
+
+def compile_ahead() -> None:
+    """Start it unless this server has done so."""
+    _start(data.own_url())
+
+
+@st.cache_resource(show_spinner=False)
+def _start(url: str) -> bool:
+    db = data.open_url(url)
+    folder = db.path.with_name(f"{db.path.stem}.files") if db.path else None
+    return start_warmup(folder / "warm-up.txt") if folder else False
+
 
 FAR_S = 10
 LOG_TAIL_BYTES = 20_000

@@ -36,7 +36,7 @@ def settle() -> str | None:
 
 
 def bundle() -> Bundle | None:
-    """Tell the bundle that this session looks at; None where it looks at its own runs."""
+    """The bundle that this session looks at; None where it looks at its own runs."""
     viewed = st.session_state.get(_VIEWED)
     return viewed if isinstance(viewed, Bundle) else None
 
@@ -67,7 +67,7 @@ def find(key: str) -> Bundle | None:
 
 
 def address(run_id: str, key: str) -> str:
-    """Name a run of a bundle where it stands beside one's own."""
+    """The address of a bundle's run where it stands beside one's own."""
     return f"{run_id}{_MARK}{key}"
 
 
@@ -81,5 +81,5 @@ def split(run_ids: Sequence[str]) -> dict[str, list[str]]:
 
 
 def is_beside(run_id: str) -> bool:
-    """Tell whether a run is named as one of a bundle beside one's own."""
+    """Whether a run is named as one of a bundle beside one's own."""
     return _MARK in run_id

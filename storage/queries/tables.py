@@ -2,7 +2,7 @@
 
 Each part is a read of its own that goes on where the one before it ended, so a long read neither holds a living
 database's write-ahead log nor waits for its trainer. What is written after the read began is not in it.
-What lives here: columns and parts. What does not: files (`app.cli.raw`), questions with answers of their own.
+What lives here: columns and parts. What does not: files (`app.cli.export_raw`), questions with answers of their own.
 """
 
 from collections.abc import Iterator, Sequence

@@ -17,7 +17,7 @@ from sqlalchemy import update
 from app.cli.main import run
 from app.jobs.alerts.rules import SCARCE_BYTES, STANDING_STILL, STOPPABLE, find_alerts
 from app.jobs.alerts.watch import Messenger, list_alerts, stop_what_is_due
-from app.ui.widgets.alert_toasts import choose
+from app.ui.widgets.bundle_banner import choose
 from emtc_core.config.resolve import resolve
 from emtc_core.errors import ConfigError, StorageError
 from storage.alerts import NAME, RunFacts, mark_read, read_keys

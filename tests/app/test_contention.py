@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from app.bench.contention import contend
+from app.bench.telemetry import contend
 from storage.engine import open_database
 from storage.queries.runs import list_runs
 

@@ -12,11 +12,10 @@ import pandas as pd
 import pytest
 from sqlalchemy import insert, update
 
-from app.analysis.finals import name_final
+from app.analysis.finals import name_final, rate_of_final
 from app.analysis.quantities import ROBUST, TRAINED
-from app.analysis.rates import rate_of_final
-from app.analysis.select_runs import select_runs
 from app.analysis.series import read_seeds
+from app.analysis.study import select_runs
 from app.cli.main import run
 from app.figures.figure import OPTIONS, OVER_SEEDS, Options
 from app.figures.registry import FIGURES, TABLES

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from app.analysis.node_quantities import QUANTITIES
+from app.analysis.selection import QUANTITIES
 from app.figures.kinds.chart import Chart, Line, Panel
 from app.figures.kinds.cloud import Cloud
 from app.figures.named.live import (
@@ -26,8 +26,7 @@ from app.figures.render.export import EXPORT_FORMATS, export_figure
 from app.figures.render.lines_view import _wrap
 from app.figures.render.matplotlib_view import to_image
 from app.figures.render.plotly_view import to_plotly
-from app.replay.packing import pack_payload
-from app.replay.payload import make_payload, visible_bounds
+from app.replay.payload import make_payload, pack_payload, visible_bounds
 from app.replay.side import Side
 from emtc_core.envs.base import Scene
 from emtc_core.metrics import METRICS

@@ -1,8 +1,7 @@
 """The benchmark that starts from a filled memory, run small: its name and what it starts from."""
 
-from app.analysis.versions import library_versions
-from app.bench.end_to_end import run_filled
-from app.bench.filled import save_filled_state
+from app.analysis.provenance import library_versions
+from app.bench.end_to_end import run_filled, save_filled_state
 from emtc_core.config.resolve import resolve
 from emtc_core.training.checkpoint import CheckpointStore
 from storage.engine import open_database

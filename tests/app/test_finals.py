@@ -8,10 +8,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.analysis.finals import FINAL_RULES, Falls, count_falls, define_final, final_rate, name_final, tell_without
+from app.analysis.finals import (
+    FINAL_RULES,
+    Falls,
+    count_falls,
+    define_final,
+    final_rate,
+    name_final,
+    rate_of_final,
+    tell_without,
+)
 from app.analysis.intervals import CLAIMS
 from app.analysis.published import tabulate_beside_published
-from app.analysis.rates import rate_of_final
 from app.analysis.series import Seed, settle
 from app.analysis.statistics import Reading
 from app.analysis.tables import export_table

@@ -14,11 +14,11 @@ from sqlalchemy import update
 
 from app.analysis.example_study import EXAMPLE_STUDY
 from app.analysis.findings import CLAIMS, EMTC, MU_W, NO_TCGM, Finding, find_all, judge, welch_interval
-from app.analysis.select_runs import select_runs
+from app.analysis.study import select_runs
 from app.analysis.tables import export_table
 from app.figures.registry import TABLES
+from app.jobs.sweeps.file import find_sweep_file
 from app.jobs.sweeps.plan import make_plan
-from app.jobs.sweeps.templates import find_sweep_file
 from emtc_core.config.resolve import flatten_tree, resolve
 from storage.bundles.bundle_cache import cache_bundle
 from storage.engine import Database, open_database

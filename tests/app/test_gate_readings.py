@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from app.analysis import kept_readings
+from app.analysis import judge_readings as kept
 from app.analysis.judge_readings import READINGS, configure, judge_readings
 from app.analysis.readings import Reading
 from app.figures.kinds.chart import Chart
@@ -182,7 +182,7 @@ def test_what_was_kept_is_of_no_use_to_other_options_or_a_longer_run(
     _draw(recorded)
     assert _draw(recorded, refit_every=100)[1]
     assert _draw((db, [replace(row, env_steps=row.env_steps - 1)]))[1]
-    monkeypatch.setattr(kept_readings, "_digest_of_core", lambda: "other code")
+    monkeypatch.setattr(kept, "_digest_of_core", lambda: "other code")
     assert _draw(recorded)[1]
 
 

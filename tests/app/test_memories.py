@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from app.analysis.node_quantities import QUANTITIES
+from app.analysis.selection import QUANTITIES
 from app.cli.main import run
 from app.figures.kinds.maps import Maps, Trace
 from app.figures.named.memories import NEIGHBORS, local_spread, make_embedding_comparison, make_strategy_divergence

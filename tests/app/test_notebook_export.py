@@ -15,10 +15,9 @@ import pandas as pd
 import pytest
 from numpy.typing import NDArray
 
-from app.analysis.node_quantities import QUANTITIES
 from app.analysis.projections.linear import draw_axes, draw_pca
 from app.analysis.quantities import find_quantity
-from app.analysis.selection import Choice, has_place
+from app.analysis.selection import QUANTITIES, Choice, has_place
 from app.analysis.series import read_comparison
 from app.analysis.statistics import Reading
 from app.analysis.what_if import Question, answer, merge_nodes, read_rules, read_stream

@@ -5,8 +5,7 @@ import pytest
 
 from app.analysis.projections.linear import AXIS_PAIRS, draw_axes, draw_pca
 from app.analysis.projections.methods import compute
-from app.analysis.projections.neighbors import find_neighbors
-from app.analysis.projections.sampling import stratified_rows
+from app.analysis.projections.sampling import find_neighbors, stratified_rows
 
 
 @pytest.fixture(scope="module")

@@ -13,9 +13,8 @@ import pandas as pd
 import pytest
 from sqlalchemy import insert, select, text, update
 
-from app.analysis.marl_eval import to_marl_eval
+from app.cli.export_raw import RAW_FORMATS, to_marl_eval, write_raw
 from app.cli.main import run
-from app.cli.raw import RAW_FORMATS, write_raw
 from emtc_core.errors import ConfigError
 from storage.engine import Database, open_database
 from storage.maintenance.thin import Thinning, thin_run

@@ -9,9 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sqlalchemy import text
 
-from app.analysis.node_quantities import QUANTITIES
 from app.analysis.projections.linear import draw_pca
-from app.analysis.selection import Choice, describe, list_nodes
+from app.analysis.selection import QUANTITIES, Choice, describe, list_nodes
 from app.figures.kinds.cloud import scale_ends
 from app.figures.named.memories import REGION_NODES, find_contrast
 from app.figures.named.memory_map import draw_selection

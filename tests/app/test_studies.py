@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from app.analysis.published import find_published, published_studies
-from app.analysis.select_runs import select_runs
+from app.analysis.study import select_runs
 from app.analysis.tables import TABLE_FORMATS, export_table
 from app.figures.kinds.heatmap import Grid, Heatmap
 from app.figures.registry import FIGURES, TABLES

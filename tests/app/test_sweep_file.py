@@ -7,9 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from app.jobs.sweeps.control import expected_cost
-from app.jobs.sweeps.file import parse_sweep
+from app.jobs.sweeps.file import find_sweep_file, list_templates, parse_sweep
 from app.jobs.sweeps.plan import _cells, count_runs, make_plan
-from app.jobs.sweeps.templates import find_sweep_file, list_templates
 from emtc_core.errors import ConfigError
 
 HEAD = 'name = "x"\nseeds = 2\nsteps = 300\n'

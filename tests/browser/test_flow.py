@@ -11,10 +11,9 @@ from urllib.parse import parse_qs, urlsplit
 import numpy as np
 import pytest
 
-from app.analysis.node_quantities import QUANTITIES
 from app.analysis.projections.orientation import draw_plane
 from app.analysis.projections.snapshots import projection_params
-from app.analysis.selection import Choice
+from app.analysis.selection import QUANTITIES, Choice
 from emtc_core.recorder import EvaluationRecord
 from storage.engine import open_database
 from storage.queries.memory import find_projection, get_node, get_snapshot, list_snapshots
@@ -127,7 +126,9 @@ def test_click_shows_the_entry_that_the_database_holds(page, seeded):
     assert f"point={slot}" in page.url
     detail = get_node(db, get_snapshot(db, int(list_snapshots(db, run_id)["id"].iloc[-1])), slot)
     wait_until(page, lambda: frame_of(page) == detail.t, "the frame of the clicked memory")
-    where = page.locator(".atlas").evaluate(
+    atlas = page.locator(".atlas")
+    wait_until(page, lambda: atlas.evaluate("node => node.state.mark.traces.length") > 0, "the way of its episode")
+    where = atlas.evaluate(
         "node => { const s = node.state, i = s.columns.slot.indexOf(s.mark.selected);"
         " return [s.mark.at, [s.x[i], s.y[i]], s.mark.traces[0].places.at(-1)] }"
     )

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from app.bench.browser import free_port, wait_for
+from app.bench.atlas import free_port, wait_for
 from emtc_core.config.resolve import resolve
 from storage.engine import open_database
 from storage.runs.changes import create_run

@@ -11,9 +11,8 @@ from app.bench.embedding import TASKS
 from app.ui.method import intervals
 from app.ui.method.differences import DIFFERENCES
 from app.ui.method.equations import BACKGROUND, BEYOND, EMBEDDER, GATE
-from app.ui.method.measured import read_measured
+from app.ui.method.measured import list_differences, read_measured
 from app.ui.method.options import compare_presets, explain_preset, labels_of
-from app.ui.method.published import list_differences
 from emtc_core.config.published import Case
 from emtc_core.config.resolve import describe_fields
 from emtc_core.metrics import METRICS

@@ -37,7 +37,7 @@ def test_a_chart_pinned_on_live_stands_in_the_notebook(seeded):
 @pytest.mark.parametrize(
     ("page", "query", "key", "figure"),
     [
-        ("live", {}, "live-learning-curves", "learning-curves"),
+        ("live", {}, "live-outcomes", "outcomes"),
         ("live", {}, "live-metrics", "metrics"),
         ("memory", {}, "atlas", "memory-atlas"),
         ("memory", {"point": "3"}, "point-trajectory", "trajectory"),

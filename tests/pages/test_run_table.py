@@ -3,7 +3,7 @@
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from app.bench.run_table import fill_table
+from app.bench.queries import fill_table
 from app.ui.widgets import run_picker
 from storage.queries.run_table import RunFilter, count_runs, matching_ids
 from storage.queries.runs import latest_run_id, list_runs

@@ -5,7 +5,7 @@ from pathlib import Path
 from sqlalchemy import update
 
 from app.jobs.resume import CheckpointStatus, look
-from app.ui.live.status import describe_checkpoints, describe_resumes
+from app.ui.live.controls import describe_checkpoints, describe_resumes
 from emtc_core.checkpoint_file import Examined, name_checkpoint, write_checkpoint
 from storage.engine import Database
 from storage.files.places import run_folder

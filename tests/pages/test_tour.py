@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from app.analysis.outlier import NEIGHBORS, find_outlier
+from app.analysis.neighborhoods import OUTLIER_NEIGHBORS, find_outlier
 from app.ui.widgets.tour import STOPS
 from storage.queries.memory import get_snapshot, list_snapshots
 from tests.pages.test_pages import open_page, said
@@ -19,7 +19,7 @@ def test_the_outlier_is_the_one_that_a_loop_finds(seeded):
     for row in range(snapshot.size):
         away = ((snapshot.embedding - snapshot.embedding[row]) ** 2).sum(axis=1)
         away[row] = np.inf
-        above = snapshot.h[row] - snapshot.h[np.argsort(away)[:NEIGHBORS]].mean()
+        above = snapshot.h[row] - snapshot.h[np.argsort(away)[:OUTLIER_NEIGHBORS]].mean()
         best, found = max((best, found), (above, row))
     odd = find_outlier(snapshot)
     assert odd is not None

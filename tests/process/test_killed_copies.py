@@ -13,16 +13,19 @@ from app.jobs.launch import ROOT
 from storage.engine import find_schema
 from tests.process.trainers import emtc, environment, wait_until
 
-SLOWLY = """
+HALFWAY = """
 import sqlite3, sys, time
 from functools import partial
+from pathlib import Path
 from storage.migrations import backup
 
-class Slow(sqlite3.Connection):
+class Halting(sqlite3.Connection):
     def backup(self, target, *, pages):
-        super().backup(target, pages=1, progress=lambda *_: time.sleep(0.02))
+        target.execute("PRAGMA cache_size=1")  # else nothing is written before all of it
+        file = Path(target.execute("PRAGMA database_list").fetchone()[2])
+        super().backup(target, pages=1, progress=lambda *_: time.sleep(600 if file.stat().st_size else 0))
 
-backup.sqlite3.connect = partial(sqlite3.connect, factory=Slow)
+backup.sqlite3.connect = partial(sqlite3.connect, factory=Halting)
 
 from app.cli.main import run
 sys.exit(run(sys.argv[1:]))
@@ -32,10 +35,10 @@ OLD = ROOT / "tests" / "assets" / "schema_0002.db"
 
 def kill_copying(folder: Path, *command: str) -> None:
     """Kill a command once a part of its copy is written."""
-    child = [sys.executable, "-c", SLOWLY, *command]
+    child = [sys.executable, "-c", HALFWAY, *command]
     with subprocess.Popen(child, cwd=ROOT, env=environment(), stderr=subprocess.DEVNULL) as process:
         begun = lambda: any(place.stat().st_size for place in folder.glob(".begun-copy.*"))  # noqa: E731
-        wait_until(lambda: begun() or process.poll() is not None, timeout_s=120, what="a begun copy")
+        wait_until(lambda: begun() or process.poll() is not None, what="a begun copy")
         process.send_signal(signal.SIGKILL)
     assert process.returncode == -signal.SIGKILL
 

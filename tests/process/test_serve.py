@@ -10,7 +10,7 @@ from zipfile import ZipFile
 
 import pytest
 
-from app.bench.browser import free_port, wait_for
+from app.bench.atlas import free_port, wait_for
 from app.cli import serve
 from app.cli.main import run
 from app.jobs.launch import ROOT

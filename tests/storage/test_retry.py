@@ -4,7 +4,7 @@ import psycopg
 import pytest
 from sqlalchemy import make_url
 
-from app.bench.browser import free_port
+from app.bench.atlas import free_port
 from emtc_core.errors import StorageError
 from storage import retry
 from storage.engine import open_database

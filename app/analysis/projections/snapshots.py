@@ -95,7 +95,7 @@ def sample_rows(snapshot: Snapshot, *, n: int, seed: int) -> NDArray[np.int64]:
 
 
 def phase_of(progress: float, *, embedder: str | None = None) -> Phase:
-    """Tell which phase a projection's progress [0, 1] is in, and how far that phase is."""
+    """Which phase a projection's progress [0, 1] is in, and how far that phase is."""
     if embedder is not None:
         if progress < EMBED_SHARE:
             return Phase("embedder", progress / EMBED_SHARE)

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.analysis.projections.linear import Coordinates, Progress, draw_pca
-from app.analysis.projections.neighbors import find_neighbors
+from app.analysis.projections.sampling import find_neighbors
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", ImportWarning)  # that its parametric kind needs TensorFlow

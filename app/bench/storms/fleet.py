@@ -16,7 +16,7 @@ from pathlib import Path
 
 import psutil
 
-from app.analysis.versions import library_versions
+from app.analysis.provenance import library_versions
 from app.jobs.launch import LOG_NAME
 from app.jobs.resume import look, take_to_resume
 from app.jobs.train_process import train_detached

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from app.analysis.node_quantities import Quantity
+from app.analysis.selection import Quantity
 from app.figures.theme import TWO, VIRIDIS
 
 
@@ -45,7 +45,7 @@ class Cloud:
 
     @property
     def value_label(self) -> str:
-        """Name the coloured quantity with its unit."""
+        """The coloured quantity with its unit."""
         return f"{self.quantity.name} [{self.quantity.unit}]"
 
     @property
@@ -65,7 +65,7 @@ class Cloud:
 
     @property
     def description(self) -> str:
-        """Say in words what the picture shows."""
+        """What the picture shows, in words."""
         return f"{self.title}: {len(self.slot)} points coloured by {self.value_label}. {self.caption}"
 
     def to_frame(self) -> pd.DataFrame:

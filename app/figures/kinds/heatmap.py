@@ -71,7 +71,7 @@ class Heatmap:
 
     @property
     def description(self) -> str:
-        """Say in words what the picture shows."""
+        """What the picture shows, in words."""
         parts = [
             f"{grid.title}: " + (", ".join(self._say(grid, *cell) for cell in grid.cells) or "no cell measured")
             for grid in self.grids

@@ -56,7 +56,7 @@ class Maps:
 
     @property
     def description(self) -> str:
-        """Say in words what the picture shows."""
+        """What the picture shows, in words."""
         return f"{self.title}: {'; '.join(panel.title for panel in self.panels)}. {self.caption}"
 
     def trace_of(self, place: int) -> Trace | None:

@@ -13,9 +13,16 @@ from app.analysis.comparing import (
     performance_profile,
     probability_of_improvement,
 )
-from app.analysis.finals import LAST_TENTH, FinalRule, caption_final, final_rates, name_final, title_final
+from app.analysis.finals import (
+    LAST_TENTH,
+    FinalRule,
+    caption_final,
+    final_rates,
+    name_final,
+    rate_of_final,
+    title_final,
+)
 from app.analysis.quantities import UNIT_RANGE, Quantity
-from app.analysis.rates import rate_of_final
 from app.analysis.series import Comparison, Group
 from app.analysis.statistics import Values
 from app.analysis.study import read_study, tell_left_out

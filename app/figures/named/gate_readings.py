@@ -8,10 +8,9 @@ from collections.abc import Callable, Iterable, Sequence
 import numpy as np
 import pandas as pd
 
-from app.analysis.finals import FINAL_NAMES, FinalRule, caption_final, final_rates, name_final
+from app.analysis.finals import FINAL_NAMES, FinalRule, caption_final, final_rates, name_final, rate_of, rate_of_final
 from app.analysis.intervals import CLAIMS, Rate
 from app.analysis.quantities import find_quantity
-from app.analysis.rates import rate_of, rate_of_final
 from app.analysis.readings import Point
 from app.analysis.readings import Reading as GateReading
 from app.analysis.series import Group, read_comparison, read_seeds
@@ -131,7 +130,7 @@ def draw_readings(readings: Sequence[GateReading], *, run: str, refit_every: int
 
 
 def describe_shape(reading: GateReading) -> str:
-    """Say in one sentence, with numbers, how much of the published shape (Δ̄ falls to 0, β̄ rises to 1) is there."""
+    """In one sentence, with numbers, how much of the published shape (Δ̄ falls to 0, β̄ rises to 1) is there."""
     delta, beta = reading.series(lambda p: p.delta_new[0]), reading.series(lambda p: p.beta_new[0])
     if len(delta) < 2 * ENDS:
         return f"{reading.name}: too few points to tell a shape."

@@ -156,7 +156,7 @@ def _describe_dynamics(panels: Sequence[Panel]) -> str:
 
 
 def _latest(panel: Panel) -> str:
-    """Say the last value of every line."""
+    """The last value of every line."""
     values = [(line.label or line.name, line.y[np.isfinite(line.y)]) for line in panel.lines]
     return ", ".join(f"{name} {y[-1]:.3g}" if len(y) else f"{name} none yet" for name, y in values)
 
@@ -267,7 +267,7 @@ def draw_metrics(
 
 
 def contrast_chance(config: Mapping[str, Any]) -> float | None:
-    """Tell the InfoNCE accuracy of a guess, one of a whole batch, in a run configured (as stored) like this."""
+    """The InfoNCE accuracy of a guess, one of a whole batch, in a run configured (as stored) like this."""
     batch = config.get("embed", {}).get("batch")
     return 1 / batch if batch else None
 

@@ -9,10 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from app.analysis.node_quantities import QUANTITIES, values_of
 from app.analysis.projections.linear import AXIS_PAIRS, NO_TURN, Drawn, draw_axes, draw_pca
 from app.analysis.projections.snapshots import project_snapshot, sample_rows
-from app.analysis.selection import Choice, has_place
+from app.analysis.selection import QUANTITIES, Choice, has_place, values_of
 from app.figures.figure import FigureKind, Options, Own, one_run
 from app.figures.kinds.chart import Chart, Line, Panel
 from app.figures.kinds.cloud import Cloud

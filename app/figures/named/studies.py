@@ -9,11 +9,19 @@ from functools import partial
 
 import numpy as np
 
-from app.analysis.finals import FINAL_NAMES, FinalRule, caption_final, final_rate, final_rates, name_final
+from app.analysis.finals import (
+    FINAL_NAMES,
+    FinalRule,
+    caption_final,
+    final_rate,
+    final_rates,
+    name_final,
+    rate_of,
+    rate_of_final,
+)
 from app.analysis.intervals import Rate
 from app.analysis.names import EMBEDDERS, name_algo, name_task
 from app.analysis.quantities import UNIT_RANGE
-from app.analysis.rates import rate_of, rate_of_final
 from app.analysis.series import Comparison, Seed
 from app.analysis.settings import show_value
 from app.analysis.statistics import CENTER_NAMES, Reading, center_of, finite

@@ -5,10 +5,9 @@ from functools import partial
 
 import pandas as pd
 
-from app.analysis.finals import FinalRule, caption_final, final_rate, name_final
+from app.analysis.finals import FinalRule, caption_final, final_rate, name_final, rate_of, rate_of_final
 from app.analysis.intervals import Rate
 from app.analysis.names import EMBEDDERS
-from app.analysis.rates import rate_of, rate_of_final
 from app.analysis.series import DAGGER, Comparison, Seed
 from app.analysis.settings import show_value
 from app.analysis.statistics import Reading, finite

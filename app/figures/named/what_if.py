@@ -75,7 +75,7 @@ def _sorted_at(values: Values, share: Values, *, descending: bool) -> Values:
 
 
 def _reach(each: Compared) -> float:
-    """Say up to which share any of the curves is worth a look."""
+    """The share up to which any of the curves is worth a look."""
     shares = [0.0]
     for judged in (each.recorded, each.recomputed):
         error = judged.delta_mem[np.isfinite(judged.delta_mem)]

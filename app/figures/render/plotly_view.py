@@ -82,7 +82,7 @@ def _draw_chart(chart: Chart) -> go.Figure:
 
 
 def axis_title(panel: Panel) -> str:
-    """Name a y axis with its unit."""
+    """A y axis's title, with its unit."""
     return f"{panel.title} [{panel.unit}]" if panel.unit else panel.title
 
 

@@ -53,7 +53,7 @@ class Alert:
 
 
 def find_alerts(runs: Sequence[RunFacts], *, disk_free: int | None, now: datetime) -> list[Alert]:
-    """Say what happened in the last days, newest first.
+    """What happened in the last days, newest first.
 
     Args:
         runs: What the database says of the runs at work and of those that ended lately.

@@ -9,7 +9,7 @@ from pathlib import Path
 import psutil
 from pydantic import ValidationError
 
-from app.analysis.versions import library_versions
+from app.analysis.provenance import library_versions
 from app.jobs.launch import LOG_NAME, check_startable, estimate, spawn
 from app.jobs.sweeps.file import SweepFile
 from app.jobs.sweeps.plan import Plan, make_plan
@@ -28,7 +28,7 @@ def default_jobs() -> int:
 
 
 def this_process() -> Worker:
-    """Name this process for good."""
+    """This process by host, pid and start, which no other one ever has."""
     return Worker(os.getpid(), psutil.Process().create_time(), socket.gethostname())
 
 
@@ -96,7 +96,7 @@ def start_scheduler(db: Database, sweep_id: str, *, jobs: int, options: Sequence
 
 
 def scheduler_log(db: Database, sweep_id: str) -> Path:
-    """Name the log of a sweep's background scheduler."""
+    """The log of a sweep's background scheduler."""
     return sweep_folder(db, sweep_id) / LOG_NAME
 
 

@@ -57,7 +57,7 @@ class Plan:
 
     @cached_property
     def id(self) -> str:
-        """Name the sweep by what it asks for: the same file again is the same sweep, and more seeds extend it."""
+        """The sweep's id, made of what it asks for: the same file again is the same sweep, and more seeds extend it."""
         return _digest(self.file.model_dump(mode="json", exclude={"seeds", "about", "study"}))[:8]
 
     def to_rows(self) -> list[PlannedRun]:

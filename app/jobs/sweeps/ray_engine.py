@@ -130,7 +130,7 @@ class Places:
             self._in_vain = self._failures = 0
 
     def _fail(self, sentence: str) -> None:
-        """Say it, and give up when it is the only thing that happens.
+        """Write it to the log, and give up when it is the only thing that happens.
 
         Raises:
             ClusterError: If it is.
@@ -160,7 +160,7 @@ class Places:
 
 
 def _explain(error: Exception) -> str:
-    """Say why a place was lost, in a sentence instead of Ray's many lines."""
+    """Why a place was lost, in a sentence instead of Ray's many lines."""
     text = str(error)
     if node := re.search(r"node it was running on is dead.*?Node IP: ([^,\s]+)", text):
         return f"A node of the cluster is lost ({node[1]}). What its trainers cannot finish goes on elsewhere."

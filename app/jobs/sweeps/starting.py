@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
-from app.analysis.versions import library_versions
+from app.analysis.provenance import library_versions
 from app.jobs.launch import check_startable, start_trainer
 from app.jobs.resume import look
 from emtc_core.config.resolve import config_from_stored

@@ -190,7 +190,7 @@ class Work:
 
 
 def summarize(done: list[Left]) -> str:
-    """Say in one sentence what a worker did."""
+    """What a worker did, in one sentence."""
     if not done:
         return NOTHING
     counts = ", ".join(f"{n} {status}" for status, n in sorted(Counter(left.status for left in done).items()))

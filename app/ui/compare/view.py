@@ -1,28 +1,144 @@
-"""The Compare page below the choice of runs: curves, tables, what differs, the paper's numbers, the runs themselves."""
+"""The Compare page below the choice of runs: curves, tables, what differs, the paper's numbers, the runs themselves.
+
+One legend for all panels of a comparison; what the reader hides stands in the URL.
+
+The compared runs one by one, sorted as you like; chosen rows become the whole comparison.
+"""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import pandas as pd
 import streamlit as st
+from streamlit.components.v2 import component
 
-from app.analysis.finals import FINAL_RULES, FinalRule
+from app.analysis.finals import (
+    FALLEN,
+    FINAL_MEANINGS,
+    FINAL_NAMES,
+    FINAL_RULES,
+    MADE_IT,
+    FinalRule,
+    count_falls,
+    final_rate,
+)
 from app.analysis.format import escape_markdown
 from app.analysis.names import parse_steps
 from app.analysis.provenance import describe_runs
 from app.analysis.published import WARNING, list_published_maps, tabulate_beside_published
 from app.analysis.quantities import EVALUATED, RATE_NAMES, Quantity, RateName, find_quantity
 from app.analysis.series import Comparison, default_times, settle
-from app.analysis.statistics import BAND_NAMES, BANDS, CENTER_NAMES, CENTERS, Center, Reading
+from app.analysis.statistics import BAND_NAMES, BANDS, CENTER_NAMES, CENTERS, Center, Reading, mu_w
 from app.analysis.success import SUCCESS_RATE, success_threshold
 from app.analysis.variants import group_variants, list_differences
 from app.analysis.win_rates import tabulate_falls, tabulate_mu_w, tabulate_win_rates
-from app.figures.learning_curves import draw_comparison, split_panels
+from app.figures.assets import read_asset, read_script
+from app.figures.learning_curves import draw_comparison, split_panels, style_comparison
 from app.figures.named.comparisons import draw_profiles, tabulate_tests
 from app.ui import messages, state, view
-from app.ui.compare import legend, run_table
+from app.ui.compare import choice
 from app.ui.compared import Compared, decided_by_return, read_compared, read_finals, shared_metrics
-from app.ui.widgets import any_figure, curves, export, pin, result_table
+from app.ui.widgets import any_figure, curves, pin, result_table
 from storage.runs.rows import RunRow
+
+_COUNTS = ("falls", "after")
+_COLUMNS = (
+    *("variant", "map", "seed", "status"),
+    *FINAL_NAMES.values(),
+    *_COUNTS,
+    *("μ̄_w", "last evaluation", "run", "id"),
+)
+
+
+def show_runs(compared: Compared) -> None:
+    """Draw one row for each run with its final and its last win rate, its falls and mu_w."""
+    frame = make_rows(compared)
+    picked = st.dataframe(
+        frame,
+        key="compared_runs",
+        hide_index=True,
+        on_select="rerun",
+        selection_mode="multi-row",
+        column_config={
+            **{
+                FINAL_NAMES[rule]: st.column_config.NumberColumn(
+                    format="percent", help=FINAL_MEANINGS[rule].capitalize()
+                )
+                for rule in FINAL_RULES
+            },
+            "falls": st.column_config.NumberColumn(
+                format="localized",
+                help=f"Evaluations below {FALLEN:g} after the first of at least {MADE_IT:g}; empty if there is none",
+            ),
+            "after": st.column_config.NumberColumn(format="localized", help="Of how many evaluations after that one"),
+            "μ̄_w": st.column_config.NumberColumn(format="%.3f", help="Up to the run's last evaluation"),
+            "last evaluation": st.column_config.NumberColumn(format="localized", help="Env step"),
+        },
+        alt="One row for each compared run. Choose rows to compare only them.",
+    )
+    rows = [row for row in picked["selection"]["rows"] if row < len(frame)]
+    chosen = [str(frame["id"].iloc[row]) for row in rows]
+    st.button(
+        f"Compare only the {len(chosen)} chosen" if chosen else "Choose rows to compare only them",
+        disabled=not chosen,
+        key="compare_chosen",
+        on_click=choice.choose,
+        args=(chosen,),
+    )
+
+
+def make_rows(compared: Compared) -> pd.DataFrame:
+    """List the runs by variant with what they reached."""
+    rows = []
+    for group in settle(compared.win_rates, include_unfinished=True).groups:
+        for seed in group.seeds:
+            row, curve = compared.rows[seed.id], seed.curve
+            rates = {FINAL_NAMES[rule]: final_rate(seed, rule) for rule in FINAL_RULES}
+            fallen = dict(zip(_COUNTS, count_falls(curve) or (None, None), strict=True))
+            reached = rates | fallen | {"μ̄_w": mu_w(curve)[-1], "last evaluation": int(curve.steps[-1])}
+            about = {"variant": group.variant.name, "map": group.variant.task, "seed": row.seed}
+            rows.append(about | {"status": row.live_status} | reached | {"run": row.name, "id": seed.id})
+    return pd.DataFrame(rows, columns=pd.Index(_COLUMNS)).astype(dict.fromkeys(_COUNTS, "Int64"))
+
+
+HIDDEN = "hide"
+
+_legend = component(
+    "emtc_lab_legend",
+    html='<div class="legend" role="group" aria-label="Lines"></div>',
+    css=read_asset("legend.css"),
+    js=read_script("legend.js"),
+)
+
+
+def show_legend(comparison: Comparison, *, key: str) -> Comparison:
+    """Draw a button for each method and return the comparison without the hidden ones.
+
+    A press hides a line, resting on its button lets it stand out in every panel.
+    """
+    styles = style_comparison(comparison)
+    hidden = set(state.read_list(HIDDEN, separator=""))
+    items = [
+        {
+            "name": method,
+            "label": comparison.name_line(method),
+            "color": styles[method].color,
+            "dash": list(styles[method].dash or ()) or None,
+            "marker": styles[method].marker or None,
+            "hidden": method in hidden,
+        }
+        for method in comparison.methods
+    ]
+
+    def toggled() -> None:
+        heard = st.session_state.get(key)
+        name = heard.get("toggle") if heard else None
+        if name:
+            state.write_list(HIDDEN, sorted(hidden ^ {str(name)}), separator="")
+
+    _legend(key=key, data={"items": items}, on_toggle_change=toggled)
+    return comparison.without(hidden)
+
 
 _PANEL = 260
 _FINAL_WORDS: dict[FinalRule, str] = {"last-tenth": "mean over the last tenth", "last": "last evaluation"}
@@ -62,7 +178,7 @@ def show(run_ids: list[str]) -> None:
     with paper, messages.guarded():
         _published(compared, reading, final, unfinished=unfinished)
     with runs, messages.guarded():
-        run_table.show(compared)
+        show_runs(compared)
     any_figure.show_more("compare", list(compared.rows.values()))
 
 
@@ -138,7 +254,7 @@ def _curves(compared: Compared, reading: Reading, *, per_seed: bool, unfinished:
         )
         return
     place = st.container(horizontal=True, horizontal_alignment="distribute", vertical_alignment="center")
-    comparison = legend.show(comparison, key="legend")
+    comparison = show_legend(comparison, key="legend")
     chart = draw_comparison(comparison, reading, per_seed=per_seed)
     window = state.read_window()
     shown = chart.within(window)
@@ -150,7 +266,7 @@ def _curves(compared: Compared, reading: Reading, *, per_seed: bool, unfinished:
                 {run_id: row.config for run_id, row in used.items()},
                 {run_id: row.versions for run_id, row in used.items()},
             )
-            export.show(shown, key="compare", stem=quantity.key.replace("/", "-"), sources=sources)
+            pin.show_export(shown, key="compare", stem=quantity.key.replace("/", "-"), sources=sources)
             facts = {"quantity": quantity.key, "center": reading.center, "band": reading.band, "window": window}
             pin.show(shown, key="compare", page="compare", run=list(used.values()), facts=facts)
     together = curves.Place("compare")
@@ -197,7 +313,7 @@ def _statistics(comparison: Comparison, rows: Mapping[str, RunRow], final: Final
     with st.container(horizontal=True, horizontal_alignment="distribute", vertical_alignment="bottom"):
         st.markdown(f"#### {profiles.title}")
         sources = describe_runs({seed.id: rows[seed.id].config for seed in comparison.seeds})
-        export.show(profiles, key="profiles", stem="compare", sources=sources)
+        pin.show_export(profiles, key="profiles", stem="compare", sources=sources)
     curves.show(profiles, key="profiles", panel_height=_PANEL, x_name=profiles.x_label)
     st.caption(escape_markdown(profiles.caption))
 

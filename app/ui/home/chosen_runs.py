@@ -1,20 +1,141 @@
-"""What can be done with the chosen rows of the runs table. Every button says how many runs it acts on."""
+"""What can be done with the chosen rows of the runs table. Every button says how many runs it acts on.
 
-from collections.abc import Callable, Sequence
+What the runs table remembers between two drawings: which rows were shown and chosen, and what was just done.
+
+Deleting chosen runs for good: offered, then counted and named, then done.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import streamlit as st
 
-from app.analysis.format import escape_markdown, runs_of
-from app.jobs.bulk_actions import resume_runs, stop_runs
+from app.analysis.format import count, escape_markdown, runs_of
+from app.jobs import bulk_actions
+from app.jobs.bulk_actions import Outcome, resume_runs, stop_runs
 from app.ui import data, messages, state, view
-from app.ui.home import delete_runs, table_state
-from app.ui.home.table_state import act, describe
 from app.ui.widgets import run_picker
+from emtc_core.errors import EmtcError
 from storage.queries.run_table import RunFilter
 from storage.runs import lifecycle
 from storage.runs.labels import LONGEST_NOTE, Act, edit_run, note_runs, shelve_runs, tag_runs
 from storage.runs.lifecycle import Event, State
+from storage.runs.removal import count_run_contents, total_run_contents
+
+_ASKED = "runs_to_delete"
+_NAMED = 10
+
+
+def offer(states: Mapping[str, State]) -> None:
+    """Draw the button that asks what would go; nothing is deleted by it."""
+    free = [run_id for run_id, now in states.items() if lifecycle.allows(now, Event.DELETE)]
+    can = bool(free) and messages.may_act()
+    label = f"Delete {len(free):,} …"
+    st.button(label, icon=":material/delete:", key="act-delete", disabled=not can, on_click=_ask, args=(free,))
+
+
+def _ask(run_ids: Sequence[str]) -> None:
+    st.session_state[_ASKED] = list(run_ids)
+
+
+def confirm(rows: Sequence[Mapping[str, Any]]) -> None:
+    """What goes with the runs that were asked for, as long as they are chosen; delete on a second press."""
+    names = {str(row["id"]): str(row["name"]) for row in rows}
+    asked = st.session_state.get(_ASKED, [])
+    if not asked or not set(asked) <= names.keys() or not messages.may_act():
+        return
+    with st.container(border=True), messages.guarded():
+        _say_what_goes(asked, names)
+        with st.container(horizontal=True):
+            label = f"Delete {runs_of(len(asked))} for good"
+            st.button(label, type="primary", key="delete-now", on_click=_delete, args=(asked,))
+            st.button("Keep", key="delete-not", on_click=_ask, args=([],))
+
+
+def _say_what_goes(run_ids: Sequence[str], names: Mapping[str, str]) -> None:
+    db = data.database()
+    if len(run_ids) == 1:
+        belongings = count_run_contents(db, run_ids[0])
+        st.markdown(f"For good, this removes run `{run_ids[0]}`: {escape_markdown(str(belongings))}.")
+        if belongings.entries or belongings.children:
+            kept = f"{count(belongings.entries)} notebook entries and {count(belongings.children)} later runs"
+            st.caption(f"{kept} that name it stay.")
+        return
+    named = ", ".join(f"{escape_markdown(names[run_id])} (`{run_id}`)" for run_id in run_ids[:_NAMED])
+    more = f" and {len(run_ids) - _NAMED:,} more" if len(run_ids) > _NAMED else ""
+    total = escape_markdown(str(total_run_contents(db, run_ids)))
+    st.markdown(f"For good, this removes **{len(run_ids):,} runs**: {total}.")
+    st.caption(f"{named}{more}. Notebook entries that name them stay.")
+
+
+def _delete(run_ids: Sequence[str]) -> None:
+    st.session_state[_ASKED] = []
+    forget_choice()
+    act(lambda: _remove(run_ids))
+
+
+def _remove(run_ids: Sequence[str]) -> str:
+    outcome = bulk_actions.delete_runs(data.database(), run_ids)
+    for run_id in outcome.done:
+        run_picker.forget(run_id)
+    return describe("Deleted", outcome)
+
+
+_SHOWN, _FORGOTTEN, _SAID = "run_table_shown", "run_table_forgotten", "run_table_said"
+
+
+def key() -> str:
+    """Key of the table's widget; another name is another table, in which nothing is chosen."""
+    times = st.session_state.get(_FORGOTTEN, 0)
+    return f"run_table-{times}" if times else "run_table"
+
+
+def chosen_rows() -> Sequence[int]:
+    """List the places of the chosen rows, as the browser told them last."""
+    table = st.session_state.get(key())
+    return table["selection"]["rows"] if table else ()
+
+
+def forget_choice() -> None:
+    """Choose no row any more."""
+    st.session_state[_FORGOTTEN] = st.session_state.get(_FORGOTTEN, 0) + 1
+
+
+def shown(view: str) -> list[str]:
+    """List the runs that were shown last in this view, or none if it was another one."""
+    known_view, ids = st.session_state.get(_SHOWN, ("", []))
+    return ids if known_view == view else []
+
+
+def remember_shown(view: str, ids: list[str]) -> None:
+    """Keep which runs are shown now."""
+    st.session_state[_SHOWN] = (view, ids)
+
+
+def act(do: Callable[[], str]) -> None:
+    """Do something to runs, and keep the sentence that it returns, or why it failed, for the next drawing."""
+    try:
+        st.session_state[_SAID] = (do(), False)
+    except EmtcError as exc:
+        st.session_state[_SAID] = (exc, True)
+    st.cache_data.clear()
+
+
+def tell() -> None:
+    """What the last act did, once."""
+    said, is_fault = st.session_state.pop(_SAID, (None, False))
+    if is_fault:
+        messages.error(said)
+    elif said is not None:
+        st.toast(escape_markdown(said), icon=":material/check:", duration="long")
+        st.caption(escape_markdown(said))
+
+
+def describe(what: str, outcome: Outcome) -> str:
+    """What was done, and what was not and why."""
+    left = f" Not done to {runs_of(len(outcome.refused))}: {outcome.refused[0]}" if outcome.refused else ""
+    return f"{what} {runs_of(len(outcome.done))}.{left}"
+
 
 _DONE: dict[Act, str] = {"hide": "Hid", "show": "Show again", "archive": "Archived", "restore": "Restored"}
 MOST_TO_COMPARE = 500
@@ -24,7 +145,7 @@ MOST_TO_COMPARE = 500
 def show(ids: Sequence[str], wanted: RunFilter, sort: str, total: int) -> None:
     """Draw what can be done with the chosen runs, or how to choose some."""
     with st.container():  # always there, so that what stands below keeps its place on the page
-        table_state.tell()
+        tell()
     if not ids:
         st.caption("Choose rows to open, compare, tag, hide, archive, stop, resume or delete runs.")
         return
@@ -36,16 +157,16 @@ def show(ids: Sequence[str], wanted: RunFilter, sort: str, total: int) -> None:
             _about(rows[0])
     with st.container(horizontal=True, vertical_alignment="center"):
         _acts(rows)
-    delete_runs.confirm(rows)
+    confirm(rows)
 
 
 def _reach(ids: Sequence[str], wanted: RunFilter, sort: str, total: int) -> list[str]:
-    """Say how many runs are chosen; offer all that match, also those on other pages."""
+    """How many runs are chosen; offer all that match, also those on other pages."""
     with st.container(horizontal=True, vertical_alignment="center"):
         place = st.empty()
         every = total > len(ids) and st.checkbox(
             f"All {total:,} that match, on every page",
-            key=f"every-{table_state.key()}",
+            key=f"every-{key()}",
             help="The buttons then act on runs that this page does not show; each says on how many.",
         )
     reached = data.matching_ids(wanted, sort) if every else list(ids)
@@ -105,7 +226,7 @@ def _acts(rows: Sequence[dict[str, Any]]) -> None:
         resumable,
         lambda: describe("Resumed", resume_runs(data.database(), resumable)),
     )
-    delete_runs.offer(states)
+    offer(states)
 
 
 def _can_stop(now: State) -> bool:
@@ -129,7 +250,7 @@ def _shelf(
 
 def _shelve(ids: Sequence[str], how: Act) -> str:
     number = shelve_runs(data.database(), ids, how)
-    table_state.forget_choice()  # what is archived is no longer in sight
+    forget_choice()  # what is archived is no longer in sight
     return f"{_DONE[how]} {runs_of(number)}."
 
 

@@ -1,12 +1,43 @@
-"""One button to the study that ships with the program: opened read-only, beside one's own runs."""
+"""One button to the study that ships with the program: opened read-only, beside one's own runs.
+
+One button from nothing to a live curve: starts the demo run and opens its Live page.
+"""
+
+import secrets
 
 import streamlit as st
 
 from app.analysis.example_study import EXAMPLE_STUDY
-from app.ui import data, messages, view
+from app.jobs.launch import launch_demo
+from app.ui import data, messages, state, view
 from emtc_core.errors import EmtcError
 from storage.bundles.bundle_cache import cache_bundle
 from storage.engine import is_read_only
+
+_TOKEN = "demo_token"
+
+
+def show_demo_button(*, primary: bool) -> None:
+    """Draw the button; a double click starts one run only."""
+    token = st.session_state.setdefault(_TOKEN, secrets.token_hex(8))
+    pressed = st.button(
+        "Start the demo run",
+        icon=":material/play_arrow:",
+        type="primary" if primary else "secondary",
+        key="start_demo",
+        disabled=not messages.may_act(),
+        help="EMTC(QPLEX) on the embedded simulator's map 3m: about two minutes on two CPU cores.",
+    )
+    if not pressed:
+        return
+    try:
+        run_id = launch_demo(data.database(), launch_token=token)
+    except EmtcError as exc:
+        messages.error(exc)
+        return
+    st.session_state[_TOKEN] = secrets.token_hex(8)
+    st.cache_data.clear()
+    st.switch_page("../pages/live.py", query_params={state.RUN: run_id, state.TOUR: "1"})
 
 
 def show() -> None:

@@ -8,7 +8,7 @@ from app.figures.learning_curves import draw_comparison
 from app.ui import data, view
 from app.ui.compared import read_compared
 from app.ui.state import RUNS
-from app.ui.widgets import curves, export
+from app.ui.widgets import curves, pin
 from storage.queries.run_table import RunFilter
 
 NEWEST = 10
@@ -32,6 +32,6 @@ def show() -> None:
                 query_params=view.link({RUNS: ",".join(newest)}),
             )
             sources = describe_runs(compared.configs, {run_id: row.versions for run_id, row in compared.rows.items()})
-            export.show(chart, key="compare", stem="last-runs", sources=sources)
+            pin.show_export(chart, key="compare", stem="last-runs", sources=sources)
     curves.show(chart, key="compare", panel_height=240)
     st.caption(escape_markdown(chart.caption))

@@ -10,7 +10,7 @@ from app.analysis.format import count, duration, runs_of
 from app.analysis.names import name_algo
 from app.figures.theme import ENDED
 from app.ui import data, in_url, messages, state
-from app.ui.home import chosen_runs, table_state
+from app.ui.home import chosen_runs
 from app.ui.widgets import run_filters
 from emtc_core.errors import ConfigError
 from storage.queries.run_table import RunFilter, RunPage
@@ -127,21 +127,21 @@ def _stand_still(page: RunPage, wanted: RunFilter, sort: str) -> tuple[list[str]
     shown when they were are shown, as they are now; another view, or a run that is gone, takes the choice away.
     """
     view = repr((wanted, sort, st.session_state.get(_NUMBER, 1)))
-    if table_state.chosen_rows():
-        known = table_state.shown(view)
+    if chosen_runs.chosen_rows():
+        known = chosen_runs.shown(view)
         frame = data.runs_by_id(known)
         if known and len(frame) == len(known):
             return known, frame
-        table_state.forget_choice()
+        chosen_runs.forget_choice()
     ids = page.frame["id"].tolist()
-    table_state.remember_shown(view, ids)
+    chosen_runs.remember_shown(view, ids)
     return ids, page.frame
 
 
 def _draw(frame: pd.DataFrame) -> Sequence[int]:
     picked = st.dataframe(
         make_rows(frame),
-        key=table_state.key(),
+        key=chosen_runs.key(),
         hide_index=True,
         height=36 * min(len(frame), 15) + 38,
         on_select="rerun",
@@ -180,7 +180,7 @@ def _turn_pages(total: int) -> None:
 
 
 def column_config() -> dict[str, Any]:
-    """Say how each column is shown."""
+    """How each column is shown."""
     column = st.column_config
     return {
         "status": column.TextColumn("Status", width=90),

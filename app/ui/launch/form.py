@@ -1,13 +1,17 @@
-"""The Launch page's body: the choices that matter first, all other settings by section, then cost and start."""
+"""The Launch page's body: the choices that matter first, all other settings by section, then cost and start.
 
+What counts as a success, asked for where nothing in the environment ever says so.
+"""
+
+import math
 import secrets
 
 import streamlit as st
 
-from app.analysis.format import count, duration, escape_markdown, size
-from app.jobs.launch import check_startable, doubt_observations, doubt_success, estimate, launch_run
+from app.analysis.format import count, duration, escape_markdown, number, size
+from app.jobs.env_probe import Probe
+from app.jobs.launch import check_startable, doubt_observations, doubt_success, estimate, find_unruled, launch_run
 from app.ui import data, messages, state
-from app.ui.launch import success_rule
 from app.ui.widgets import config_form
 from emtc_core.config.resolve import describe_fields, describe_presets, flatten, resolve
 from emtc_core.config.run import RunConfig, list_algos
@@ -17,6 +21,59 @@ from emtc_core.envs.zoo.examples import EXAMPLES, EXTRA
 from emtc_core.errors import ConfigError, EmtcError
 from emtc_core.install import how_to_install
 from storage.files.places import describe_place
+
+SUCCESS, THRESHOLD = "memory.success", "memory.success_threshold"
+KEYS = frozenset({SUCCESS, THRESHOLD})
+_RULES = {"return_threshold": "an episode return of at least", "flag": "only what the environment says"}
+
+
+def find(config: RunConfig) -> Probe | None:
+    """What random play showed if a rule is wanted; what cannot be tried is refused further down, in its words."""
+    try:
+        with st.spinner("Trying the environment …"):
+            return find_unruled(config)
+    except EmtcError:
+        return None
+
+
+def ask(config: RunConfig, seen: Probe) -> dict[str, object] | None:
+    """Draw the question and return the settings that answer it, or None while it is open."""
+    map = config.env.map
+    with st.container(border=True, key="success-rule"):
+        st.markdown("**What counts as a success?**")
+        st.caption(
+            f"In random play {escape_markdown(map)} never said who won, and without a success there is no incentive "
+            f"(ρ stays 0). {escape_markdown(seen.random_play.capitalize())} [env return]."
+        )
+        left, right = st.columns(2, vertical_alignment="bottom")
+        rule = left.radio(
+            "Success", list(_RULES), format_func=_RULES.__getitem__, key=f"success-{map}", horizontal=True,
+            help=f"`--set {SUCCESS}=…`",
+        )  # fmt: skip
+        if rule == "flag":
+            return {SUCCESS: "flag"}
+        known = number(config.memory.success_threshold, 6) if config.memory.success == "return_threshold" else ""
+        typed = right.text_input(
+            "Success threshold [env return]", value=known, key=f"threshold-{map}-{known}",
+            placeholder="type a return", help="Undiscounted sum of the team's rewards over an episode, in the "
+            f"environment's own unit, before train.reward_scale.  \n`--set {THRESHOLD}=…`",
+        )  # fmt: skip
+        return _read(typed.strip())
+
+
+def _read(typed: str) -> dict[str, object] | None:
+    if not typed:
+        st.info("Type the return from which on an episode is a success.", icon=":material/edit:")
+        return None
+    try:
+        threshold = float(typed)
+    except ValueError:
+        threshold = math.nan
+    if not math.isfinite(threshold):
+        st.error(f'{THRESHOLD} must be a number, got "{escape_markdown(typed[:40])}".', icon=":material/error:")
+        return None
+    return {SUCCESS: "return_threshold", THRESHOLD: threshold}
+
 
 _FIRST = frozenset({"algo", "seed", "preset", "env.name", "env.map", "train.t_max"})
 _USUAL_PRESET = "demo"
@@ -42,9 +99,9 @@ def show() -> None:
     base = _resolve(choice, steps)
     if base is None:
         return
-    unruled = success_rule.find(base)
-    rule = success_rule.ask(base, unruled) if unruled else {}
-    overrides = steps | _sections(base, without=success_rule.KEYS if unruled else frozenset()) | (rule or {})
+    unruled = find(base)
+    rule = ask(base, unruled) if unruled else {}
+    overrides = steps | _sections(base, without=KEYS if unruled else frozenset()) | (rule or {})
     seeds = _seeds()
     config = _resolve(choice, overrides)
     if config is None or seeds is None or not _available(config) or rule is None:
@@ -155,7 +212,7 @@ def _sections(base: RunConfig, *, without: frozenset[str]) -> dict[str, object]:
 
 
 def _relevant(base: RunConfig) -> set[str]:
-    """Name the sections that this algorithm reads; the others would have no effect."""
+    """The sections that this algorithm reads; the others would have no effect."""
     sections = {"train", "eval", "record", "checkpoint", "env", base.backbone}
     if base.uses_memory:
         sections |= {"memory", "embed", "gate", "incentive"}

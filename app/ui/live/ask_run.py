@@ -40,7 +40,7 @@ def show_again(run: RunRow, episode: int) -> None:
 
 
 def show_answers(run: RunRow) -> None:
-    """Say what became of the last questions, each with the way to its playback.
+    """What became of the last questions, each with the way to its playback.
 
     The way is a plain link: this part of the page ticks, and a tick takes a page link's address back. It is relative,
     for the app may be served below a path of its own.
@@ -50,7 +50,7 @@ def show_answers(run: RunRow) -> None:
 
 
 def why_not(run: RunRow) -> str | None:
-    """Say why a run cannot be asked, or None if it can."""
+    """Why a run cannot be asked, or None if it can."""
     if run.state in ANSWERS:
         return None
     return f"No trainer is there to answer: the run is {run.state.value}."

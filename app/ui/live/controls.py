@@ -1,4 +1,7 @@
-"""Stop, pause and resume a run, with what was asked and when the trainer obeyed."""
+"""Stop, pause and resume a run, with what was asked and when the trainer obeyed.
+
+What a run stands on: its checkpoints here, the run it was started again from, and what resumes superseded.
+"""
 
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -9,15 +12,81 @@ import streamlit as st
 
 from app.analysis.format import aware, count, duration, escape_markdown
 from app.jobs.launch import kill_run
-from app.jobs.resume import launch_again, resume_run
+from app.jobs.resume import GOOD_ENOUGH, CheckpointStatus, launch_again, resume_run
 from app.ui import data, messages, run_files, state
 from app.ui.live import ask_run
+from emtc_core.checkpoint_file import FIRST_STEP
 from emtc_core.control import Command
 from emtc_core.errors import EmtcError
+from storage.queries.runs import list_resumes
 from storage.runs import lifecycle
 from storage.runs.control import ask_stop, command_log, send_command
 from storage.runs.lifecycle import Event, State
 from storage.runs.rows import RunRow
+
+
+def show_status(run: RunRow) -> None:
+    """Draw at most four lines; nothing for a run that never was in danger."""
+    if run.parent_id:
+        st.caption(f"Started again from step 0, after run [{run.parent_id}](/live?{state.RUN}={run.parent_id}).")
+    if text := describe_resumes(list_resumes(data.database(), run.id)):
+        st.caption(escape_markdown(text))
+    if run.state == State.FINISHED or run.env_steps == 0:
+        return
+    standing = run_files.checkpoint_status(run)
+    if standing.refused:
+        st.warning(escape_markdown(standing.refused), icon=":material/cloud_off:")
+        return
+    for fault in standing.faults:
+        st.warning(escape_markdown(fault), icon=":material/broken_image:")
+    told = describe_checkpoints(standing, first_at=_first_at(run))
+    st.caption(escape_markdown(f"{told}{_describe_place(standing)}" if run.files else told))
+
+
+def describe_resumes(resumes: pd.DataFrame) -> str:
+    """How often a run was resumed and what that superseded; nothing for none."""
+    rows = data.rows_of(resumes)
+    if not rows:
+        return ""
+    last = rows[-1]
+    steps = sum(row["reached_env_step"] - row["env_step"] for row in rows)
+    known = all(pd.notna(row["episodes"]) for row in rows)
+    told = f" in {count(sum(row['episodes'] for row in rows))} episodes" if known else ""
+    anew = f"{count(steps)} recorded steps{told} were superseded: they were learned anew."
+    sentences = [
+        f"Resumed {count(len(rows))}×, last from step {count(last['env_step'])}.",
+        anew if steps else "No step was superseded.",
+    ]
+    if isinstance(last["passed_over"], str):
+        sentences.append(f"Newer checkpoints were passed over. {last['passed_over']}")
+    return " ".join(sentences)
+
+
+def describe_checkpoints(standing: CheckpointStatus, *, first_at: int | None) -> str:
+    """Which checkpoints are good, and what it means when they are fewer than two."""
+    good = [each.env_step for each in standing.checkpoints if each.fault is None]
+    if not good:
+        first = f" The first one is due at step {count(first_at)}." if first_at and not standing.checkpoints else ""
+        return f"No usable checkpoint here.{first} If the trainer ends now, the run can only start again from step 0."
+    listed = " and ".join(count(step) for step in good)
+    if len(good) < GOOD_ENOUGH:
+        return f"Only one good checkpoint, at step {listed}: should its file be damaged, there is no other."
+    return f"Good checkpoints at steps {listed}."
+
+
+def _describe_place(standing: CheckpointStatus) -> str:
+    """Where checkpoints lie, and how many of them a network has not taken yet."""
+    if not standing.checkpoints:
+        return ""
+    n = standing.not_carried
+    late = f", which {count(n)} of them {'have' if n > 1 else 'has'} not reached yet" if n else ""
+    return f" Checkpoints lie at {standing.folder}{late}."
+
+
+def _first_at(run: RunRow) -> int | None:
+    value = run.config.get("checkpoint", {}).get("interval")
+    return min(value, FIRST_STEP) if isinstance(value, int) else None
+
 
 SILENCE_S = 10.0
 
@@ -72,7 +141,7 @@ def _start_again(run_id: str) -> None:
 
 
 def show_log(run: RunRow) -> None:
-    """Say what was asked of the trainer and how fast it obeyed; offer the hard way after a long silence."""
+    """What was asked of the trainer and how fast it obeyed; offer the hard way after a long silence."""
     log = command_log(data.database(), run.id)
     rows = data.rows_of(log.loc[log["command"].isin(get_args(Command))].tail(3))
     for row in reversed(rows):
@@ -91,7 +160,7 @@ def show_log(run: RunRow) -> None:
 
 
 def describe_command(command: str, requested_at: datetime, acknowledged_at: datetime | None) -> str:
-    """Say in one line when something was asked and when the trainer obeyed."""
+    """In one line, when something was asked and when the trainer obeyed."""
     asked = f"{command}: requested {aware(requested_at):%H:%M:%S} UTC"
     if acknowledged_at is None or pd.isna(acknowledged_at):
         return f"{asked}, not acknowledged yet"

@@ -2,6 +2,8 @@
 
 The ticking fragment holds no chart. It reads what is new and, when there is something, a silent component
 asks for one redraw of the charts' own fragment; so an idle tick sends no chart at all.
+
+A silent component: when the database has something newer than what is drawn, it asks for one redraw.
 """
 
 from collections.abc import Callable
@@ -11,9 +13,11 @@ from typing import Any
 
 import pandas as pd
 import streamlit as st
+from streamlit.components.v2 import component
 
 from app.analysis.format import aware, count, duration, escape_markdown, number, percent
 from app.analysis.success import SUCCESS_RATE, success_threshold
+from app.figures.assets import read_asset
 from app.figures.kinds.chart import Chart, Mark
 from app.figures.named.live import (
     GATE_METRICS,
@@ -26,11 +30,19 @@ from app.figures.named.live import (
 )
 from app.figures.theme import ENDED
 from app.ui import data, messages, run_files, state
-from app.ui.live import ask_run, controls, pulse, status
+from app.ui.live import ask_run, controls
 from app.ui.live_session import LiveCurves
 from app.ui.widgets import curves, pin, run_picker
 from storage.files.recorder_state import stall_reason
 from storage.runs.rows import RunRow
+
+_pulse = component("emtc_lab_pulse", js=read_asset("pulse.js"))
+
+
+def show_pulse(*, key: str, version: str, drawn: str, on_news: Callable[[], None]) -> None:
+    """Call `on_news` once for each version that differs from the drawn one."""
+    _pulse(key=key, data={"version": version, "drawn": drawn}, on_news_change=on_news)
+
 
 CHARTS = "live_charts"
 CHART_HEIGHT = 470
@@ -93,11 +105,11 @@ def _top(run: RunRow, frames: LiveCurves) -> None:
             st.warning(escape_markdown(why), icon=":material/flag:")
         controls.show_log(run)
         ask_run.show_answers(run)
-        status.show(run)
+        controls.show_status(run)
 
 
 def _figures(run: RunRow, frames: LiveCurves) -> None:
-    """Say how far the run is and how well it plays, in one row where there is room for it."""
+    """How far the run is and how well it plays, in one row where there is room for it."""
     speed = _latest_speed(run, frames)
     done = min(1.0, run.env_steps / max(1, run.target_steps))
     with st.container(key="live_figures", horizontal=True, vertical_alignment="center", gap="medium"):
@@ -114,7 +126,7 @@ def _figures(run: RunRow, frames: LiveCurves) -> None:
 
 
 def _success(run: RunRow, frames: LiveCurves) -> tuple[str, str, str]:
-    """Say how often it wins, or how often it returns what counts as a success."""
+    """How often it wins, or how often it returns what counts as a success."""
     threshold = success_threshold(run.config)
     if threshold is None:
         return "Win rate", percent(run.win_rate), _tell_evaluation(frames.evaluations)
@@ -132,7 +144,7 @@ def _tell_evaluation(evaluations: pd.DataFrame) -> str:
 
 
 def _latest_speed(run: RunRow, frames: LiveCurves) -> float | None:
-    """Tell the present speed; of an ended run, its average."""
+    """The present speed; of an ended run, its average."""
     if run.live_status in ENDED:
         elapsed = _elapsed(run)
         return run.env_steps / elapsed if elapsed else None
@@ -178,7 +190,7 @@ def _freshness(frames: LiveCurves) -> None:
     st.badge(f"{waiting} new points" if waiting else "up to date", color="blue" if waiting else "gray")
     drawn = str(st.session_state.get("live_drawn", ""))
     version = drawn if paused else frames.version
-    pulse.show(key="live_pulse", version=version, drawn=drawn, on_news=_redraw)
+    show_pulse(key="live_pulse", version=version, drawn=drawn, on_news=_redraw)
 
 
 def _redraw() -> None:

@@ -2,21 +2,98 @@
 
 What is sent through here is small: addresses of columns, and what the page's address asks to see. Which point is
 selected, and the paths of episodes, go through a component beside it, so that a click never touches the map.
+
+What a map says, heard by one part of a page: that part is drawn anew, and no other.
+
+The columns of a snapshot as the browser fetches them: one address each, raw numbers behind it.
 """
 
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, NotRequired, TypedDict
+from typing import Any, Final, Literal, NotRequired, TypedDict
 
+import numpy as np
+import streamlit as st
+from numpy.typing import NDArray
 from streamlit.components.v2 import component
+from streamlit.runtime import get_instance
 
-from app.analysis.node_quantities import QUANTITIES
 from app.analysis.projections.linear import Drawn
-from app.analysis.selection import Choice
+from app.analysis.selection import QUANTITIES, Choice, values_of
 from app.figures.assets import read_asset, read_script
+from app.figures.kinds.cloud import scale_ends
 from app.figures.theme import RED_GREEN, TWO, VIRIDIS
-from app.ui import state
-from app.ui.memory.columns import Columns, publish
+from app.ui import data, state
+from storage.queries.memory import Snapshot
+
+Column = NDArray[np.float32] | NDArray[np.int32]
+_DTYPES = {"float32": "f4", "int32": "i4"}
+_MIME = "application/octet-stream"
+
+
+@dataclass(frozen=True)
+class Columns:
+    """Every quantity of every node, in the order in which the map draws them."""
+
+    order: NDArray[np.int64]  # [M] rows of the snapshot, shuffled, so that no value lies on top of another
+    slot: NDArray[np.int32]
+    quantities: Mapping[str, NDArray[np.float32]]
+    ends: Mapping[str, tuple[float, float]]
+    """Values at the ends of the colour scale; one point in a hundred may lie beyond either."""
+
+
+def columns_of(snapshot: Snapshot, stamp: str) -> Columns:
+    """Arrange the columns of a snapshot, once."""
+    return _columns(data.database_url(), snapshot.id, stamp, snapshot)
+
+
+@st.cache_resource(max_entries=6, show_spinner=False)
+def _columns(url: str, snapshot_id: int, stamp: str, _snapshot: Snapshot) -> Columns:
+    order = np.random.default_rng(0).permutation(_snapshot.size)
+    quantities = {key: values_of(_snapshot, key)[order] for key in QUANTITIES}
+    ends = {key: scale_ends(values, QUANTITIES[key]) for key, values in quantities.items()}
+    return Columns(order, _snapshot.slot[order].astype(np.int32), quantities, ends)
+
+
+def publish(name: str, column: Column) -> dict[str, str]:
+    """Give a column an address; `name` tells it from every other column of every snapshot.
+
+    The store tells big files apart by their length and a few samples, so the name is a part of what it looks at.
+    """
+    url = get_instance().media_file_mgr.add(
+        np.ascontiguousarray(column).tobytes(), _MIME, coordinates=f"emtc-column-{name}", file_name=name
+    )
+    return {"url": url, "dtype": _DTYPES[column.dtype.name]}
+
+
+Said = Literal["pick", "select", "view"]
+LONGEST = 20_000
+_listener = component("emtc_lab_listener", js=read_asset("listener.js"))
+
+
+def hear(acts: Mapping[Said, Callable[[dict[str, Any]], None]], *, channel: str) -> None:
+    """Act on what the map of this channel says; call this inside the fragment that shall be drawn anew.
+
+    Of one kind of event one fragment may hear: of two that are asked for at once, Streamlit draws one.
+
+    Args:
+        acts: What to do when a point was picked, a selection was made, or colour, scale or camera changed. The event
+            comes from a browser: check what you take.
+        channel: The map.
+    """
+    key = f"hear-{'-'.join(acts)}-{channel}"
+
+    def heard() -> None:
+        text = getattr(st.session_state.get(key), "heard", None)
+        if isinstance(text, str) and len(text) <= LONGEST:
+            said = json.loads(text)
+            for what, act in acts.items() if isinstance(said, dict) else ():
+                if isinstance(said.get(what), dict):
+                    act(said[what])
+
+    _listener(key=key, data={"hears": list(acts), "channel": channel}, on_heard_change=heard)
+
 
 KEYS: Final = (
     "Arrow keys pan, plus and minus zoom, 0 shows everything, n and p step through the points, s selects what is in "

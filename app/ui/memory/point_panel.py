@@ -11,8 +11,8 @@ from streamlit.delta_generator import DeltaGenerator
 
 from app.analysis.format import count, escape_markdown, number
 from app.figures.named.trajectories import draw_trajectory
-from app.ui import data, messages, state, view
-from app.ui.memory import atlas, listener, traces
+from app.ui import data, memory_data, messages, state, view
+from app.ui.memory import atlas, traces
 from app.ui.memory.snapshot_map import Shown
 from app.ui.widgets import pin, player
 from emtc_core.errors import EmtcError
@@ -39,7 +39,7 @@ def show(maps: Sequence[Shown]) -> None:
     for each in maps:
         _mark(each, slot, told if each.run.id == active.run.id else None)
     for each in maps:
-        listener.hear({"pick": partial(_picked, each.chosen.side.prefix)}, channel=each.chosen.side.channel)
+        atlas.hear({"pick": partial(_picked, each.chosen.side.prefix)}, channel=each.chosen.side.channel)
 
 
 def _mark(shown: Shown, slot: int | None, told: _Told | None) -> None:
@@ -59,7 +59,7 @@ def _node(shown: Shown, slot: int | None, bar: DeltaGenerator) -> _Told | None:
         messages.empty("No memory is chosen.", "Click a point of the map, or type a memory id.")
         return None
     try:
-        detail = data.point(shown.snapshot, slot)
+        detail = memory_data.point(shown.snapshot, slot)
     except EmtcError as exc:
         messages.error(exc)
         return None

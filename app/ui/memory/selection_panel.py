@@ -1,4 +1,7 @@
-"""What was selected on the map: how many, what they are against the rest, the list of them, and ways to keep it."""
+"""What was selected on the map: how many, what they are against the rest, the list of them, and ways to keep it.
+
+Numbers under a map: does this embedding tell returns and success apart, and how far can the map be trusted?
+"""
 
 import os
 from io import BytesIO
@@ -8,14 +11,41 @@ import pandas as pd
 import streamlit as st
 from numpy.typing import NDArray
 
+from app.analysis.collapse import Collapse, Number
 from app.analysis.format import count, escape_markdown, number, percent
 from app.analysis.neighborhoods import neighbor_agreement
 from app.analysis.selection import Choice, describe, has_place, list_nodes
 from app.figures.named.memory_map import draw_selection
-from app.ui.memory import listener, snapshot_map, what_if
+from app.ui import memory_data, messages
+from app.ui.memory import atlas, snapshot_map, what_if
 from app.ui.memory.snapshot_map import Shown
 from app.ui.widgets import curves, pin
 from storage.runs.rows import RunRow
+
+
+@st.fragment
+def show_collapse(shown: Shown) -> None:
+    """Draw the numbers once somebody opens them."""
+    box = st.expander(
+        "Has this embedding collapsed?", icon=":material/compress:", key=f"{shown.chosen.side.prefix}collapse",
+        bind="query-params",
+    )  # fmt: skip
+    if not box.open:
+        return
+    with box, messages.guarded():
+        found = memory_data.collapse(shown.embedded, shown.coordinates, shown.plane, shown.run.config.get("memory", {}))
+        st.dataframe(_tabulate(found), hide_index=True, height="content")
+        said = "; ".join(f"*{escape_markdown(each.name)}*: {escape_markdown(each.meaning)}" for each in found.numbers)
+        st.caption(f"95 % percentile bootstrap over whole episodes, 1000 draws. {said}.")
+
+
+def _tabulate(found: Collapse) -> pd.DataFrame:
+    def told(each: Number) -> str:
+        return f"{number(each.value)} [{number(each.low)} – {number(each.high)}]"
+
+    rows = [(each.name, told(each), each.unit, count(each.n)) for each in found.numbers]
+    return pd.DataFrame(rows, columns=["number", "value [95 %]", "unit", "nodes"])
+
 
 LISTED = 1000
 
@@ -23,9 +53,7 @@ LISTED = 1000
 @st.fragment
 def show(shown: Shown) -> None:
     """Offer the map as a file, and hold a selection against the rest of it; a new selection draws this part alone."""
-    listener.hear(
-        {"view": snapshot_map.keep_view, "select": snapshot_map.keep_choice}, channel=shown.chosen.side.channel
-    )
+    atlas.hear({"view": snapshot_map.keep_view, "select": snapshot_map.keep_choice}, channel=shown.chosen.side.channel)
     asked = snapshot_map.read_choice()
     run, chosen = shown.run, asked.mask(shown.snapshot, shown.coordinates)
     _tools(run, shown, chosen)
@@ -66,7 +94,7 @@ def _tools(run: RunRow, shown: Shown, chosen: NDArray[np.bool_]) -> None:
 
 
 def _agreement(shown: Shown, rows: NDArray[np.int64]) -> None:
-    """Tell how far this region of the map can be trusted, once somebody asks."""
+    """How far this region of the map can be trusted, once somebody asks."""
     box = st.expander("Can the map be trusted here?", key="agreement", bind="query-params", icon=":material/rule:")
     if not box.open or not len(rows):
         return

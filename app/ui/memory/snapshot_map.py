@@ -1,4 +1,7 @@
-"""The Memory page's upper part: which snapshot, which projection, and the map itself."""
+"""The Memory page's upper part: which snapshot, which projection, and the map itself.
+
+The choice of a second map: another snapshot, another projection or another run beside the first.
+"""
 
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -9,19 +12,20 @@ import streamlit as st
 from numpy.typing import NDArray
 
 from app.analysis.format import count, escape_markdown
-from app.analysis.node_quantities import QUANTITIES
 from app.analysis.projections.linear import AXIS_PAIRS, Drawn, draw_axes
 from app.analysis.projections.methods import BACKGROUND, SMALLEST
 from app.analysis.projections.snapshots import MOST_LANDMARKS, projection_params, start_of
-from app.analysis.selection import Choice, read_numbers
+from app.analysis.selection import QUANTITIES, Choice, read_numbers
 from app.figures.kinds.cloud import Cloud
 from app.figures.named.memory_map import draw_memory
 from app.figures.theme import ENDED
-from app.ui import data, in_url, messages, state
+from app.ui import data, in_url, memory_data, messages, state
 from app.ui.memory import atlas, projection_job
-from app.ui.memory.columns import Columns, columns_of
-from emtc_core.errors import ConfigError
+from app.ui.memory.atlas import Columns, columns_of
+from app.ui.widgets.run_picker import LISTED
+from emtc_core.errors import ConfigError, EmtcError
 from storage.queries.memory import Snapshot
+from storage.queries.run_table import RunFilter
 from storage.runs.rows import RunRow
 
 OWN = "own"
@@ -87,7 +91,7 @@ class Shown:
 
     @property
     def plane(self) -> str:
-        """Tell these places from any others."""
+        """A key that these places have and no others."""
         view = self.chosen.view
         return f"{self.snapshot.id}-{self.chosen.stamp}-{self.name}-{view.pair}-{view.n}-{view.seed}-{view.embedder}"
 
@@ -107,20 +111,20 @@ class Shown:
         method = "pca" if self.name.startswith("PCA") else self.chosen.view.method
         kept = read_choice()
         choice = {name: state.read_long(name, LONGEST_CHOICE) if kept else "" for name in (LASSO, RANGES)}
-        turn = {"turn": data.turn_of(self.snapshot)} if method == "pca" else {}
+        turn = {"turn": memory_data.turn_of(self.snapshot)} if method == "pca" else {}
         return asdict(self.chosen.view) | {"snapshot": self.snapshot.id, "method": method, "fit": "all"} | turn | choice
 
 
 def choose(run: RunRow, side: Side) -> Chosen | None:
     """Draw the choices into the bar around; None while there is nothing to draw a map of."""
-    listed = data.snapshots(run.id)
+    listed = memory_data.snapshots(run.id)
     if not len(listed):
         _empty(run)
         return None
     row = _choose_snapshot(listed, side)
     view = _choose_view(side)
     stamp = str(row["created_at"])
-    snapshot = data.snapshot(row["id"], stamp)
+    snapshot = memory_data.snapshot(row["id"], stamp)
     if snapshot.size == 0:
         messages.empty("The memory was still empty at this moment.", "Choose a later snapshot.")
         return None
@@ -256,7 +260,7 @@ def _project(chosen: Chosen) -> tuple[Drawn, str, Snapshot]:
         return _project_refitted(chosen)
     if view.method == "axes":
         return draw_axes(snapshot.embedding, AXIS_PAIRS[view.pair]), "embedding axes", snapshot
-    pca = data.principal_plane(snapshot.id, chosen.stamp)
+    pca = memory_data.principal_plane(snapshot.id, chosen.stamp)
     if view.method not in BACKGROUND:
         return pca, "PCA", snapshot
     if snapshot.size < SMALLEST:
@@ -270,10 +274,10 @@ def _project(chosen: Chosen) -> tuple[Drawn, str, Snapshot]:
 def _project_refitted(chosen: Chosen) -> tuple[Drawn, str, Snapshot]:
     """Project the embedding of an embedder that was fitted anew to this snapshot; the run's own until it is there."""
     snapshot, view = chosen.snapshot, chosen.view
-    embedding = data.find_embedding(snapshot.id, view.embedder, seed=view.seed)
+    embedding = memory_data.find_embedding(snapshot.id, view.embedder, seed=view.seed)
     found = _stored(chosen, "pca" if view.method == "axes" else view.method)
     if embedding is None or found is None:
-        pca = data.principal_plane(snapshot.id, chosen.stamp)
+        pca = memory_data.principal_plane(snapshot.id, chosen.stamp)
         return pca, "PCA of the run's own embedding, in the meantime", snapshot
     refitted = replace(snapshot, embedding=embedding.coordinates)
     if view.method == "axes":
@@ -287,7 +291,7 @@ def _stored(chosen: Chosen, method: str) -> tuple[Drawn, str] | None:
     snapshot, view, name = chosen.snapshot, chosen.view, METHODS[method]
     n, embedder = min(view.n, snapshot.size), None if view.embedder == OWN else view.embedder
     params = projection_params(method, n=n, seed=view.seed, embedder=embedder)
-    found = data.find_projection(snapshot.id, method, params)
+    found = memory_data.find_projection(snapshot.id, method, params)
     if found is None:
         label = name if embedder is None else f"{name} of {EMBEDDINGS[embedder]}"
         projection_job.show(
@@ -316,7 +320,7 @@ def keep_choice(said: dict[str, Any]) -> None:
 def make_figure(shown: Shown, chosen: NDArray[np.bool_]) -> Cloud:
     """Draw the chosen nodes [M] in the map's colour as a figure for files, a bounded number of them."""
     snapshot, asked = shown.snapshot, read_view()
-    rows = data.sample(snapshot.id, shown.chosen.stamp, n=MOST_IN_FILE, seed=shown.chosen.view.seed)
+    rows = memory_data.sample(snapshot.id, shown.chosen.stamp, n=MOST_IN_FILE, seed=shown.chosen.view.seed)
     rows = rows[chosen[rows]]
     sample = "all nodes" if snapshot.size <= MOST_IN_FILE else f"by return × time, seed {shown.chosen.view.seed}"
     kept = f", chosen: {asked.choice.words}" if asked.choice else ""
@@ -330,3 +334,34 @@ def make_figure(shown: Shown, chosen: NDArray[np.bool_]) -> Cloud:
         caption=f"{caption}. Colour: {QUANTITIES[asked.color].meaning}.",
         colors=atlas.PALETTES[asked.palette].colors, every_quantity=True,
     )  # fmt: skip
+
+
+_HELP = (
+    "Another snapshot, projection or run beside this one: colour and filters are shared, and of one run the selection, "
+    "the point under the pointer and, under one projection, the camera too."
+)
+
+
+def asked() -> bool:
+    """Draw the switch; tell whether two maps are wanted."""
+    wanted = st.toggle("Two maps", key="two", bind="query-params", help=_HELP)
+    return bool(wanted)
+
+
+def choose_second(run: RunRow) -> Chosen | None:
+    """Draw the choices in one bar; None while there is nothing to draw a second map of."""
+    with st.container(horizontal=True, vertical_alignment="bottom", gap="small"):
+        chosen = _choose_run(run)
+        return choose(chosen, SECOND)
+
+
+def _choose_run(run: RunRow) -> RunRow:
+    names = {run.id: run.name} | data.run_names(RunFilter(), LISTED)[0]
+    chosen = st.selectbox(
+        "Run of the second map", **in_url.one("memory", "b_run", list(names)),
+        format_func=lambda each: f"{names[each]} · {each}", width=220,
+    )  # fmt: skip
+    try:
+        return data.get_run(str(chosen))
+    except EmtcError:  # deleted between two looks
+        return run

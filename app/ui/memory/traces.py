@@ -57,7 +57,7 @@ def make_paths(shown: Shown, own: Trajectory, other: Trajectory | None) -> list[
 
 
 def say(own: Trajectory, other: Trajectory) -> None:
-    """Say in numbers what the gate made of two episodes, the better one first."""
+    """Show in numbers what the gate made of two episodes, the better one first."""
     st.caption(" · ".join(_in_numbers(each) for each in _in_order(own, other)))
 
 
@@ -106,7 +106,7 @@ def _name(trajectory: Trajectory) -> str:
 
 
 def _in_numbers(trajectory: Trajectory) -> str:
-    """Say what an episode's errors and gates come to."""
+    """What an episode's errors and gates come to."""
     if trajectory.delta_mem is None or trajectory.beta is None:
         return escape_markdown(_name(trajectory))
     known = np.isfinite(trajectory.delta_mem)

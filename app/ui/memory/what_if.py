@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from app.analysis.format import count, escape_markdown, number, percent
 from app.analysis.what_if import Answer, Lookup, Question, Rules, Stream, Successor, answer, read_rules, tabulate
 from app.figures.named.what_if import draw_what_if
-from app.ui import data, in_url, messages
+from app.ui import data, in_url, memory_data, messages
 from app.ui.widgets import curves, pin, result_table
 from storage.queries.memory import Snapshot
 from storage.runs.rows import RunRow
@@ -50,9 +50,9 @@ def show(
     with box, messages.guarded():
         rules = read_rules(run.config)
         question = _ask(rules)
-        stream = data.stream(snapshot, rules)
+        stream = memory_data.stream(snapshot, rules)
         factor = question.delta_factor
-        merged = None if factor is None else data.merged(snapshot, rules, factor)
+        merged = None if factor is None else memory_data.merged(snapshot, rules, factor)
         found = answer(snapshot, stream, rules, question, merged=merged, rows=rows)
         _draw(run, snapshot, question, found, dict(facts or {}))
         st.caption(_explain(run, stream, rules, found))
@@ -112,7 +112,7 @@ def _draw(run: RunRow, snapshot: Snapshot, question: Question, found: Answer, ch
 
 
 def _explain(run: RunRow, stream: Stream, rules: Rules, found: Answer) -> str:
-    """Say what cannot be recomputed, and why."""
+    """What cannot be recomputed, and why."""
     state = data.gate_state(run)
     removed = state.values.get("gate/incentive_removed") if state else None
     metric = (

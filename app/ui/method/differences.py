@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import streamlit as st
 
-from app.ui.method.markdown import write_table
+from app.ui.method.measured import write_table
 
 _HELD = """
 Tests load the weights that published code began with, feed the batches that it was fed, in float64, and compare what
@@ -85,7 +85,7 @@ DIFFERENCES = (
 
 
 def show() -> None:
-    """Say what was compared, then list the differences."""
+    """What was compared, then list the differences."""
     st.markdown(_HELD)
     st.caption(
         "`tests/reference/make_published_fixtures.py` made the arrays and names the repositories and commits; "

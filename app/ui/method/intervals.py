@@ -8,7 +8,7 @@ from importlib.resources import files
 import streamlit as st
 
 from app.analysis.statistics import BOOTSTRAP_COVERS
-from app.ui.method.markdown import write_table
+from app.ui.method.measured import write_table
 
 COMMAND = "emtc bench coverage --json"
 _HOW = """

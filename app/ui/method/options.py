@@ -7,8 +7,8 @@ import streamlit as st
 
 from app.analysis.format import MISSING, escape_markdown
 from app.ui import data
-from app.ui.method import measured, published
-from app.ui.method.markdown import write_table
+from app.ui.method import measured
+from app.ui.method.measured import write_table
 from app.ui.widgets.config_form import SECTION_TITLES
 from emtc_core.config.resolve import (
     FieldInfo,
@@ -79,7 +79,7 @@ def show_presets() -> None:
     )
     try:
         _show_comparison(algo, *task, [name for name in others if name in chosen])
-        published.show(algo, *task)
+        measured.show(algo, *task)
     except ConfigError as exc:
         st.info(escape_markdown(str(exc)))
     measured.show_readings()
@@ -139,7 +139,7 @@ def explain_preset(preset: str, algo: str, env: str, map: str) -> list[tuple[str
 
 
 def labels_of(info: FieldInfo) -> str:
-    """Name the open questions that a setting answers, e.g. "B13, B14"."""
+    """The open questions that a setting answers, e.g. "B13, B14"."""
     return ", ".join(_LABEL.findall(info.description))
 
 

@@ -31,7 +31,7 @@ def show_new() -> None:
 
 
 def is_editing(entry_id: int) -> bool:
-    """Tell whether this session is editing the entry."""
+    """Whether this session is editing the entry."""
     return st.session_state.get(_EDITING) == entry_id
 
 

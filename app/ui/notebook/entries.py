@@ -3,7 +3,7 @@
 import streamlit as st
 
 from app.ui import data, messages, state
-from app.ui.notebook import download, edit, entry
+from app.ui.notebook import edit, entry
 from app.ui.notebook.entry import ENTRY
 from emtc_core.errors import EmtcError
 from storage.notebook import EntryRow, get_entry, list_entries
@@ -25,7 +25,7 @@ def show() -> None:
         edit.show_new()
         shown = list_entries(data.database(), text=text, run_id=run_id) if text or run_id else every
         if every:
-            download.show([row.id for row in shown], every=[row.id for row in every], key="notebook")
+            entry.show_download([row.id for row in shown], every=[row.id for row in every], key="notebook")
     entry.show_undo()
     if not every:
         messages.empty(

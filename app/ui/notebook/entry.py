@@ -1,16 +1,111 @@
-"""One entry of the notebook: its text, its frozen figure, where it came from, and what can be done with it."""
+"""One entry of the notebook: its text, its frozen figure, where it came from, and what can be done with it.
+
+Entries as files: Markdown with images, one self-contained page, or a Jupyter notebook that rebuilds the figures.
+
+The frozen figure of an entry: curves on the canvas of the pages, everything else as an image.
+"""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from urllib.parse import urlsplit
 
 import streamlit as st
 from streamlit.errors import StreamlitAPIException
 
 from app.analysis.format import clock, escape_markdown
+from app.figures.kinds.chart import Chart
+from app.figures.render.export import export_figure
+from app.figures.theme import Mode
+from app.notebook.export import MIME, NOTEBOOK_FORMATS, SUFFIX, NotebookFormat, export_entries
+from app.notebook.frozen import Figure, note_of, thaw
 from app.notebook.markdown import tame
 from app.notebook.view import View, describe_cited, read_view
 from app.ui import data, messages, state
 from app.ui.compared import names_beside
-from app.ui.notebook import download, edit, figure
+from app.ui.notebook import edit
+from app.ui.widgets import curves
 from emtc_core.errors import EmtcError
-from storage.notebook import DeletedEntry, EntryRow, delete_entry, restore_entry
+from storage.notebook import DeletedEntry, EntryRow, delete_entry, get_figure, restore_entry
+
+
+def show_figure(entry_id: int) -> None:
+    """Draw the figure with its caption; one that this version cannot read says so in its place."""
+    try:
+        figure, note = _frozen(data.database_url(), entry_id)
+        if isinstance(figure, Chart):
+            height = 130 if len(figure.panels) > 2 else 220
+            curves.show(figure, key=f"entry-{entry_id}-figure", x_name=_short(figure.x_label), panel_height=height)
+        else:
+            st.image(_picture(data.database_url(), entry_id, _mode()), width=760, alt=_alt(figure))
+    except EmtcError as exc:
+        messages.error(exc)
+        return
+    st.caption(" ".join(escape_markdown(part) for part in (figure.caption, note) if part))
+
+
+@st.cache_data(max_entries=32, show_spinner=False)
+def _frozen(url: str, entry_id: int) -> tuple[Figure, str]:
+    """An entry's figure never changes, and its id is never given again."""
+    frozen = get_figure(data.database(), entry_id) or {}
+    return thaw(frozen), note_of(frozen)
+
+
+@st.cache_data(max_entries=64, show_spinner="Drawing …")
+def _picture(url: str, entry_id: int, mode: Mode) -> bytes:
+    return export_figure(_frozen(url, entry_id)[0], "png", mode=mode)
+
+
+def _mode() -> Mode:
+    return "dark" if st.context.theme.type == "dark" else "light"
+
+
+def _short(x_label: str) -> str:
+    return "env step" if "env step" in x_label else x_label.partition(",")[0]
+
+
+def _alt(figure: Figure) -> str:
+    return figure.description
+
+
+_LABELS: dict[NotebookFormat, str] = {
+    "md": "Markdown, zip with images and data",
+    "html": "HTML, one page, no network",
+    "ipynb": "Jupyter notebook, rebuilds the figures",
+}
+
+
+def show_download(ids: Sequence[int], *, key: str, every: Sequence[int] = ()) -> None:
+    """Offer the entries `ids`, or `every` one, in each format; a file is made only when it is asked for."""
+    with st.popover("Export", icon=":material/download:", key=f"{key}-export"):
+        chosen = ids
+        if len(every) > len(ids):
+            scope = st.radio("Entries", [f"the {len(ids)} shown", f"all {len(every)}"], key=f"{key}-export-scope")
+            chosen = every if str(scope).startswith("all") else ids
+        stem = f"notebook-entry-{chosen[0]}" if len(chosen) == 1 else "notebook"
+        for format in NOTEBOOK_FORMATS:
+            st.download_button(
+                _LABELS[format],
+                data=_writer(chosen, format, app_address(st.context.url)),
+                file_name=f"{stem}.{SUFFIX[format]}",
+                mime=MIME[format],
+                key=f"{key}-export-{format}",
+                on_click="ignore",
+                width="stretch",
+                disabled=not chosen,
+            )
+
+
+def app_address(url: str | None) -> str | None:
+    """Find where the app answers from the address of this page."""
+    parts = urlsplit(url or "")
+    if parts.scheme not in ("http", "https"):
+        return None
+    return f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/').removesuffix('/notebook')}"
+
+
+def _writer(ids: Sequence[int], format: NotebookFormat, address: str | None) -> Callable[[], bytes]:
+    return partial(export_entries, data.database(), tuple(ids), format, address=address)
+
 
 ENTRY = "entry"
 """The URL parameter that names one entry."""
@@ -29,7 +124,7 @@ def show(row: EntryRow) -> None:
             if row.body.strip():
                 st.markdown(tame(row.body))
         if row.has_figure:
-            figure.show(row.id)
+            show_figure(row.id)
         missing = _missing(row)
         _origin(row, missing)
         _actions(row, linked=not missing)
@@ -77,7 +172,7 @@ def _actions(row: EntryRow, *, linked: bool) -> None:
         idle = not messages.may_act()
         if not edit.is_editing(row.id) and not idle:
             st.button("Edit", icon=":material/edit:", key=f"entry-{row.id}-edit", on_click=edit.begin, args=(row,))
-        download.show([row.id], key=f"entry-{row.id}")
+        show_download([row.id], key=f"entry-{row.id}")
         with st.popover("Delete", icon=":material/delete:", key=f"entry-{row.id}-delete", disabled=idle):
             st.markdown("Delete this entry with its figure?")
             st.button(

@@ -175,7 +175,7 @@ def _page(place: Place, read: Callable[[int], EpisodePage]) -> EpisodePage:
 
 
 def _tell(foot: DeltaGenerator, place: Place, page: EpisodePage, nothing: str, next_step: str) -> None:
-    """Say how many episodes there are, and turn their pages; or that there is none."""
+    """How many episodes there are, and turn their pages; or that there is none."""
     if not page.recorded:
         messages.empty(nothing, next_step, page="../pages/live.py", label="Watch the run on Live")
         return

@@ -1,17 +1,62 @@
-"""The Replay page's body: choose one or two episodes, training or evaluation, then play them."""
+"""The Replay page's body: choose one or two episodes, training or evaluation, then play them.
+
+The replay itself as a file: a page that plays without a network, an animation, one frame as vectors.
+"""
+
+from collections.abc import Sequence
+from functools import partial
 
 import streamlit as st
 
 from app.analysis.format import escape_markdown
+from app.figures.theme import Mode
+from app.replay.drawing import MOST_FRAMES
+from app.replay.files import MIME, Format, make_file
 from app.replay.replay import Replay, tell_apart
 from app.replay.side import join_values
 from app.ui import data, messages, state
 from app.ui.live import ask_run
-from app.ui.replay import beside, choose, save
+from app.ui.replay import beside, choose
 from app.ui.replay.choose import FIRST
 from app.ui.widgets import pin, player
 from emtc_core.errors import EmtcError
 from storage.runs.rows import RunRow
+
+
+def show_save(replays: Sequence[Replay], *, start: int) -> None:
+    """Offer the files; each is made only when it is asked for, while its button says that it is at work."""
+    last = max(0, max(replay.side.frames for replay in replays) - 1)
+    stem = "-".join(replay.stem for replay in replays)
+    with st.popover("Save replay", icon=":material/movie:", key="save-replay"):
+        _offer(replays, "Replay as HTML", "html", stem, help="One file that plays in any browser, without a network.")
+        mode: Mode = "dark" if st.toggle("Dark background", key="save-replay-dark") else "light"
+        slow = f"At most {MOST_FRAMES} frames; drawing them takes some seconds."
+        _offer(replays, "GIF", "gif", stem, mode=mode, help=slow)
+        at = min(max(0, start), last)
+        t = st.number_input("Step of the frame", 0, last, at, key=f"save-replay-t-{stem}-{at}")
+        _offer(replays, "SVG of this frame", "svg", stem, t=int(t), mode=mode)
+
+
+def _offer(
+    replays: Sequence[Replay],
+    label: str,
+    format: Format,
+    stem: str,
+    *,
+    t: int = 0,
+    mode: Mode = "light",
+    help: str | None = None,
+) -> None:
+    st.download_button(
+        label,
+        data=partial(make_file, replays, format, t=t, mode=mode),
+        file_name=f"replay-{stem}{f'-t{t}' if format == 'svg' else ''}.{format}",
+        mime=MIME[format],
+        key=f"save-replay-{format}",
+        on_click="ignore",
+        width="stretch",
+        help=help,
+    )
 
 
 def show(run: RunRow) -> None:
@@ -34,7 +79,7 @@ def _play(run: RunRow, replay: Replay) -> None:
     with st.container(horizontal=True, horizontal_alignment="distribute", vertical_alignment="bottom"):
         st.markdown(f"**{escape_markdown(replay.title)}**, {replay.trajectory.length} steps")
         with st.container(horizontal=True, width="content", gap="small"):
-            save.show([replay], start=_start())
+            show_save([replay], start=_start())
             pin.show_with_export(
                 replay.side.chart, key="replay", stem=replay.stem, page="replay", run=run, facts=replay.facts
             )
@@ -63,7 +108,7 @@ def _play_both(run: RunRow, first: Replay, second: Replay) -> None:
     chart = join_values([replay.side for replay in replays])
     player.show_sides([replay.side for replay in replays], key="replay-player", start=_start())
     with st.container(horizontal=True, vertical_alignment="center"):
-        save.show(replays, start=_start())
+        show_save(replays, start=_start())
         runs = list({replay.run.id: replay.run for replay in replays}.values())
         facts = {"pair": [{"run": replay.run.id, **replay.facts} for replay in (first, second)]}
         stem = f"{first.stem}-{second.stem}"

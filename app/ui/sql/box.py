@@ -1,15 +1,91 @@
-"""The question: a box, examples to begin with, limits, and the button that asks."""
+"""The question: a box, examples to begin with, limits, and the button that asks.
+
+The tables with their columns and what they mean, beside the box.
+
+The answer: a table, how much it is, and its files.
+"""
 
 import threading
+from functools import partial
 from typing import Final
 
+import pandas as pd
 import streamlit as st
 
+from app.analysis.format import count, escape_markdown
+from app.analysis.tables import NO_PARQUET, TABLE_MIME, TABLE_SUFFIX, TableFormat, export_table, writes_parquet
 from app.ui import data, messages
-from app.ui.sql import answer
 from emtc_core.errors import EmtcError, StorageError
 from storage.sql_console.glossary import EXAMPLES
-from storage.sql_console.question import LONGEST_QUESTION, ask
+from storage.sql_console.question import LONGEST_QUESTION, Answer, ask
+
+_KEPT: Final = "answer"
+_FORMATS: Final[dict[TableFormat, str]] = {"csv": "CSV", "parquet": "Parquet"}
+
+
+def keep(answer: Answer) -> None:
+    """Show this answer until there is another one."""
+    st.session_state[_KEPT] = answer
+
+
+def forget() -> None:
+    """Show no answer."""
+    st.session_state.pop(_KEPT, None)
+
+
+def show_answer() -> None:
+    """Draw the last answer, if there is one."""
+    answer = st.session_state.get(_KEPT)
+    if not isinstance(answer, Answer):
+        return
+    st.subheader("Answer")
+    with st.container(horizontal=True, horizontal_alignment="distribute", vertical_alignment="center"):
+        told = answer.cut or f"{count(len(answer.rows))} row{'' if len(answer.rows) == 1 else 's'}."
+        st.caption(escape_markdown(f"{told} {answer.seconds:.1f} s"), width="stretch")
+        _offer(answer)
+    if answer.rows:
+        st.dataframe(answer.frame(), hide_index=True, key="answer_table", alt="The rows that answer the question.")
+    else:
+        st.markdown("No row answers this. Look at the columns beside the box, or loosen the condition.")
+
+
+def _offer(answer: Answer) -> None:
+    """Offer the rows as files, which are made when they are asked for."""
+    for format, label in _FORMATS.items():
+        can = format != "parquet" or writes_parquet()
+        st.download_button(
+            label,
+            data=partial(export_table, answer.frame(), format) if can else b"",
+            file_name=f"answer.{TABLE_SUFFIX[format]}",
+            mime=TABLE_MIME[format],
+            icon=":material/download:",
+            key=f"answer-{format}",
+            on_click="ignore",
+            disabled=not can,
+            help=None if can else NO_PARQUET,
+        )
+
+
+def show_schema() -> None:
+    """Draw the choice of a table and what its columns mean."""
+    tables = {table.name: table for table in data.schema()}
+    chosen = st.selectbox(
+        "Table", list(tables), key="table", bind="query-params",
+        format_func=lambda name: f"{name}: {tables[name].meaning}", help="A blob is shown by its size.",
+    )  # fmt: skip
+    table = tables[chosen or "runs"]
+    columns = [{"Column": each.name, "Type": each.kind, "Meaning": each.meaning} for each in table.columns]
+    st.dataframe(
+        pd.DataFrame(columns),
+        hide_index=True,
+        height=390,
+        key="columns",
+        column_config={name: st.column_config.TextColumn(width="small") for name in ("Column", "Type")},
+        alt=f"Columns of the table {table.name}, their types and what they mean.",
+    )
+    if data.database().dialect == "sqlite":
+        st.caption(escape_markdown("Times are text in UTC, as 2026-01-31 12:00:00; a boolean is 1 or 0."))
+
 
 _KEY: Final = "q"
 _LIMITS: Final = (100, 1000, 10_000, 100_000)
@@ -39,13 +115,13 @@ def _take() -> None:
 
 
 def _ask(query: str, limit: int) -> None:
-    answer.forget()
+    forget()
     try:
         if not _AT_ONCE.acquire(blocking=False):
             raise StorageError("Others are asking just now. Ask again in a few seconds.")
         try:
             with st.spinner("Asking …"):
-                answer.keep(ask(data.database(), query, most_rows=limit, seconds=_SECONDS))
+                keep(ask(data.database(), query, most_rows=limit, seconds=_SECONDS))
         finally:
             _AT_ONCE.release()
     except EmtcError as exc:

@@ -35,7 +35,7 @@ def show(sweep: Sweep) -> None:
 
 
 def find_missing(sweep: Sweep, runs: Sequence[RunRow]) -> list[str]:
-    """Name the planned runs that have not finished and that nobody works on."""
+    """The planned runs that have not finished and that nobody works on."""
     known = {run.launch_token: run for run in runs}
     planned = [(str(run["key"]), _short_name(run)) for run in sweep.plan.get("runs", ())]
     idle = ("stopped", "failed", "lost") if sweep.has_scheduler else ("stopped", "failed", "lost", "queued")

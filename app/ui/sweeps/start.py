@@ -1,16 +1,39 @@
-"""Start a sweep from a template, an uploaded or a pasted file; its faults are told before anything is created."""
+"""Start a sweep from a template, an uploaded or a pasted file; its faults are told before anything is created.
+
+A select box whose choice stands in the URL by its id, whatever its label is called today.
+
+The sweeps with their progress, and the choice of one of them; the choice stands in the URL.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import pandas as pd
 import streamlit as st
 
 from app.analysis.format import count, duration, escape_markdown, size
 from app.jobs.sweeps.control import check_plan, create_sweep, default_jobs, expected_cost, start_scheduler
-from app.jobs.sweeps.file import parse_sweep
+from app.jobs.sweeps.file import list_templates, parse_sweep, read_template
 from app.jobs.sweeps.plan import Plan, make_plan
-from app.jobs.sweeps.templates import list_templates, read_template
 from app.ui import data, messages, state
-from app.ui.sweeps import select_by_id
 from emtc_core.errors import EmtcError
+from storage.queries.sweeps import Sweep
+
+
+def show_select(label: str, names: Mapping[str, str], *, key: str, text: str) -> str:
+    """Draw the box and return the chosen id; `key` is the URL's parameter, `text` the help."""
+    widget, ids = f"{key}_chosen", list(names)
+    wanted = state.read_text(key)
+    st.session_state[widget] = wanted if wanted in names else ids[0]
+
+    def heard() -> None:
+        chosen = st.session_state[widget]
+        state.write(key, None if chosen == ids[0] else chosen)
+
+    return st.selectbox(
+        label, ids, format_func=lambda each: names.get(each, str(each)), key=widget, on_change=heard, help=text
+    )
+
 
 SWEEP = "sweep"
 _OWN = "own"
@@ -43,7 +66,7 @@ def _ask() -> tuple[str, int]:
     with left:
         names = {name: file.name for name, file in templates.items()} | {_OWN: "A file of my own"}
         text = "The paper's studies, and small versions of them that a laptop finishes."
-        template = select_by_id.show("Template", names, key="template", text=text)
+        template = show_select("Template", names, key="template", text=text)
     with middle:
         uploaded = st.file_uploader("Sweep file", type="toml", key="sweep_upload", help="Instead of the template.")
     with right:
@@ -116,3 +139,60 @@ def _start(plan: Plan, jobs: int) -> None:
     state.write(SWEEP, plan.id)
     st.cache_data.clear()
     st.rerun()
+
+
+WORDS = {
+    "running": "▶ running",
+    "paused": "❚❚ paused",
+    "finished": "✔ finished",
+    "stopped": "■ stopped",
+    "failed": "✖ some failed",
+    "lost": "⚠ waiting",
+}
+
+
+def show_overview(sweeps: Sequence[Sweep]) -> Sweep:
+    """Draw the table, refreshing itself while a sweep works, and return the chosen sweep."""
+    st.subheader("All sweeps")
+    st.fragment(_table, run_every=3 if any(sweep.state == "running" for sweep in sweeps) else None)()
+    known = {sweep.id: sweep for sweep in sweeps}
+    names = {sweep.id: f"{sweep.name} · {sweep.id}" for sweep in sweeps}
+    text = "What is shown below; its id is in the address, so the link can be shared."
+    chosen = show_select("Sweep", names, key=SWEEP, text=text)
+    state.write(SWEEP, chosen)  # also the newest: tomorrow another one will be
+    return known[chosen]
+
+
+def make_rows(sweeps: Sequence[Sweep]) -> pd.DataFrame:
+    """Turn sweeps into what the table shows."""
+    rows = [
+        {
+            "State": WORDS[sweep.state],
+            "Sweep": sweep.name,
+            "Progress": round(sweep.done, 2),
+            "Time left": _time_left(sweep),
+            "Runs": len(sweep.runs),
+            **{status.capitalize(): sweep.counts[status] for status in ("finished", "running", "queued", "failed")},
+            "Id": sweep.id,
+            "Created (UTC)": sweep.created_at,
+        }
+        for sweep in sweeps
+    ]
+    return pd.DataFrame(rows)
+
+
+def _time_left(sweep: Sweep) -> str:
+    if sweep.is_over:
+        return "ended"
+    left = sweep.seconds_left()
+    return "–" if left is None else f"≈ {duration(left)}"
+
+
+def _table() -> None:
+    columns: dict[str, Any] = {
+        "Sweep": st.column_config.TextColumn(width="medium"),
+        "Progress": st.column_config.ProgressColumn(format="percent", min_value=0, max_value=1, width="small"),
+        "Created (UTC)": st.column_config.DatetimeColumn(format="YYYY-MM-DD HH:mm", timezone="UTC"),
+    }
+    described = "Table of sweeps: state, progress, how many runs finished, run, wait or failed, and the time left."
+    st.dataframe(make_rows(data.sweep_list()), hide_index=True, key="sweep_table", column_config=columns, alt=described)

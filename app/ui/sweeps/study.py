@@ -11,7 +11,7 @@ from app.analysis.tables import TABLE_FORMATS, TABLE_MIME, TABLE_SUFFIX, TableFo
 from app.figures.kinds import AnyFigure
 from app.figures.registry import FIGURES, TABLES
 from app.ui import data, messages
-from app.ui.sweeps import select_by_id
+from app.ui.sweeps import start
 from app.ui.widgets import any_figure, pin, result_table
 from storage.queries.sweeps import Sweep
 from storage.runs.rows import RunRow
@@ -37,7 +37,7 @@ def show(sweep: Sweep) -> None:
     own = own if own in _NAMES else "learning-curves"
     names = {_OWN: f"The sweep's own: {_NAMES[own]}", **_NAMES}
     text = "Every study reads the configurations of the runs, so another one may fit too."
-    chosen = select_by_id.show("Figure", names, key=STUDY, text=text)
+    chosen = start.show_select("Figure", names, key=STUDY, text=text)
     study = own if chosen == _OWN else chosen
     runs = data.sweep_runs(sweep.id)
     if all(run.win_rate is None for run in runs):

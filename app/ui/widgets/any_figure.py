@@ -13,7 +13,7 @@ from app.figures.registry import figures_of
 from app.figures.render.plotly_view import to_plotly
 from app.figures.theme import Mode
 from app.ui import data, in_url, messages, view
-from app.ui.widgets import curves, export, pin
+from app.ui.widgets import curves, pin
 from storage.runs.rows import RunRow
 
 _PANEL = 190
@@ -56,7 +56,7 @@ def _draw(kind: FigureKind, runs: Sequence[RunRow], page: str) -> None:
         st.markdown(f"#### {escape_markdown(figure.title)}")
         with st.container(horizontal=True, width="content", gap="small"):
             sources = describe_runs({run.id: run.config for run in runs}, {run.id: run.versions for run in runs})
-            export.show(figure, key=f"more-{kind.name}", stem=page, sources=sources)
+            pin.show_export(figure, key=f"more-{kind.name}", stem=page, sources=sources)
             pin.show(figure, key=f"more-{kind.name}", page=page, run=runs)
     show(figure, key=f"more-{kind.name}")
     names = " ".join(run.id for run in runs)

@@ -1,9 +1,47 @@
-"""On every page: whose runs these are, where they are not one's own, and the way back."""
+"""On every page: whose runs these are, where they are not one's own, and the way back.
+
+On every page, once each: what happened since this tab was opened.
+"""
+
+from datetime import UTC, datetime
 
 import streamlit as st
 
 from app.analysis.format import escape_markdown
-from app.ui import view
+from app.jobs.alerts.rules import Alert
+from app.ui import data, view
+from emtc_core.errors import EmtcError
+from storage.alerts import read_keys
+
+EVERY_S = 15
+_SINCE, _TOLD = "alerts_since", "alerts_told"
+_ICON = {"info": ":material/check_circle:", "warning": ":material/warning:", "error": ":material/error:"}
+
+
+def show_alerts() -> None:
+    """Show alerts now, and look again every few seconds while the tab is open; runs of a bundle have no news."""
+    if view.bundle() is not None:
+        return
+    st.session_state.setdefault(_SINCE, datetime.now(UTC))
+    st.session_state.setdefault(_TOLD, set())
+    st.fragment(_tell, run_every=EVERY_S)()
+
+
+def _tell() -> None:
+    told: set[str] = st.session_state[_TOLD]
+    try:
+        alerts, read = data.alerts(), read_keys(data.database())
+    except EmtcError:  # the page says what is wrong with the database
+        return
+    for alert in choose(alerts, since=st.session_state[_SINCE], told=told | read):
+        name = f"**{escape_markdown(alert.run_name)}** " if alert.run_id else ""
+        st.toast(f"{name}{escape_markdown(alert.sentence)}", icon=_ICON[alert.severity], duration="long")
+        told.add(alert.key)
+
+
+def choose(alerts: list[Alert], *, since: datetime, told: set[str] | frozenset[str]) -> list[Alert]:
+    """Choose what is new to this tab, oldest first; what happened before it was opened stands in the inbox."""
+    return [alert for alert in reversed(alerts) if alert.at >= since and alert.key not in told]
 
 
 def settle() -> None:
@@ -18,7 +56,7 @@ def settle() -> None:
 
 
 def show() -> None:
-    """Say that the pages show a bundle, which nobody can change."""
+    """Show that the pages are of a bundle, which nobody can change."""
     bundle = view.bundle()
     if bundle is None:
         return

@@ -46,13 +46,13 @@ def show_section(fields: Sequence[FieldInfo], defaults: Mapping[str, Value]) -> 
 
 
 def label_of(info: FieldInfo) -> str:
-    """Name a setting with its unit."""
+    """A setting's label, with its unit."""
     name = info.key.rpartition(".")[2].replace("_", " ")
     return f"{name} [{info.unit}]" if info.unit else name
 
 
 def help_of(info: FieldInfo) -> str:
-    """Say what a setting means, its bounds and its key on the command line."""
+    """What a setting means, its bounds and its key on the command line."""
     bounds = []
     if info.minimum is not None:
         bounds.append(f"{'more than' if info.minimum_open else 'at least'} {info.minimum:g}")

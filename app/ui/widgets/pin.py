@@ -1,19 +1,55 @@
-"""The pin beside a figure: one press keeps it in the notebook with a note and the exact view it came from."""
+"""The pin beside a figure: one press keeps it in the notebook with a note and the exact view it came from.
 
-from collections.abc import Mapping, Sequence
+The export button under a figure: vector and raster images, an interactive page, and the data.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 from uuid import uuid4
 
 import streamlit as st
 
 from app.analysis.format import escape_markdown
+from app.figures.kinds import AnyFigure
+from app.figures.render.export import EXPORT_FORMATS, MIME, ExportFormat, export_figure
+from app.figures.theme import Mode
 from app.notebook.frozen import Figure, freeze
 from app.notebook.view import make_view
 from app.ui import data, messages, state, view
-from app.ui.widgets import export
 from emtc_core.errors import EmtcError
 from storage.notebook import create_entry
 from storage.runs.rows import RunRow
+
+_LABELS: dict[ExportFormat, str] = {
+    "svg": "SVG, vector",
+    "png": "PNG, 300 dpi",
+    "pdf": "PDF, vector",
+    "html": "HTML, interactive",
+    "csv": "CSV, the data",
+}
+
+
+def show_export(figure: AnyFigure, *, key: str, stem: str, sources: Sequence[str] = ()) -> None:
+    """Offer the figure in every format; a file is made only when it is asked for and names its `sources`, the runs."""
+    with st.popover("Export", icon=":material/download:", key=f"{key}-export"):
+        st.caption("Drawn on this machine, no browser needed. Light is the paper version.")
+        mode: Mode = "dark" if st.toggle("Dark background", key=f"{key}-export-dark") else "light"
+        for format in EXPORT_FORMATS:
+            st.download_button(
+                _LABELS[format],
+                data=_writer(figure, format, mode, sources),
+                file_name=f"{figure.name}-{stem}.{format}",
+                mime=MIME[format],
+                key=f"{key}-export-{format}",
+                on_click="ignore",
+                width="stretch",
+            )
+
+
+def _writer(figure: AnyFigure, format: ExportFormat, mode: Mode, sources: Sequence[str]) -> Callable[[], bytes]:
+    return partial(export_figure, figure, format, mode=mode, sources=sources)
+
 
 LONGEST_TITLE = 200
 _Cited = RunRow | Sequence[RunRow] | None
@@ -45,7 +81,7 @@ def show_with_export(
 ) -> None:
     """Draw the export button and the pin side by side."""
     with st.container(horizontal=True, width="content", gap="small"):
-        export.show(figure, key=key, stem=stem)
+        show_export(figure, key=key, stem=stem)
         show(figure, key=key, page=page, run=run, facts=facts)
 
 
@@ -90,7 +126,7 @@ def _save(figure: Figure, name: str, token: str, page: str, run: _Cited, facts: 
 
 
 def _mark(figure: Figure) -> str:
-    """Tell this view of this figure from another."""
+    """A text that this view of this figure has and no other."""
     return repr((figure.name, figure.title, figure.caption, sorted(_query().items())))
 
 
@@ -100,7 +136,7 @@ def _query() -> dict[str, list[str]]:
 
 
 def _address(page: str, runs: Sequence[RunRow]) -> dict[str, list[str]]:
-    """Name the runs in the URL state even where the page chose them by itself: later runs must not join the view."""
+    """The URL state, with the runs even where the page chose them by itself: later runs must not join the view."""
     if page == "compare":
         return _query() | {state.RUNS: [",".join(run.id for run in runs)]}
     return _query() | ({state.RUN: [runs[0].id]} if len(runs) == 1 else {})

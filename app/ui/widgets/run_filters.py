@@ -83,7 +83,7 @@ def lists(page: str, wanted: RunFilter, on_change: Callable[[], None] | None = N
 
 
 def describe(wanted: RunFilter) -> str:
-    """Say which lists ask for what, in a line; nothing where none does."""
+    """Which lists ask for what, in a line; nothing where none does."""
     chosen = {
         "environment": wanted.envs,
         "map": wanted.maps,
@@ -96,5 +96,5 @@ def describe(wanted: RunFilter) -> str:
 
 
 def is_asking(wanted: RunFilter) -> bool:
-    """Tell whether a filter asks anything of a run."""
+    """Whether a filter asks anything of a run."""
     return wanted != RunFilter(shelf=wanted.shelf, evaluated=wanted.evaluated)

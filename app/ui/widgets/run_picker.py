@@ -121,7 +121,7 @@ def header(run: RunRow, *, gate: bool = True) -> None:
 
 
 def links(run_id: str, name: str) -> None:
-    """Name a run beside the links to its pages; call it inside a horizontal container."""
+    """Show a run's name beside the links to its pages; call it inside a horizontal container."""
     st.markdown(f"**{escape_markdown(name)}**")
     for page, label, icon in (
         ("live", "Live", ":material/monitoring:"),
@@ -137,7 +137,7 @@ def status_badge(status: str) -> None:
 
 
 def gate_badge(state: GateState | None) -> None:
-    """Say whether a gate acts, why, and what to try; nothing of a run without one."""
+    """Whether a gate acts, why, and what to try; nothing of a run without one."""
     if state is None:
         return
     with st.container(horizontal=True, vertical_alignment="center", gap="small"):

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import streamlit as st
 
 from app.analysis.format import escape_markdown, number
-from app.analysis.outlier import Outlier
-from app.ui import data, state
+from app.analysis.neighborhoods import Outlier
+from app.ui import memory_data, state
 from storage.runs.rows import RunRow
 
 _NO_SNAPSHOT = " No snapshot of the memory is there: wait on Live for the first one, or start the demo run on Home."
@@ -72,7 +72,7 @@ def _tell_gate(run: RunRow) -> str:
 
 def _tell_growth(run: RunRow) -> str:
     said = "Every point is a state that the run remembers. Press *▶ Growth*: they appear in the order of their writing."
-    return said if len(data.snapshots(run.id)) else said + _NO_SNAPSHOT
+    return said if len(memory_data.snapshots(run.id)) else said + _NO_SNAPSHOT
 
 
 def _tell_outlier(run: RunRow) -> str:
@@ -107,16 +107,16 @@ def _tell_replay(run: RunRow) -> str:
 
 
 def _outlier(run: RunRow) -> Outlier | None:
-    listed = data.snapshots(run.id)
-    return None if listed.empty else data.outlier(int(listed["id"].iloc[-1]), str(listed["created_at"].iloc[-1]))
+    listed = memory_data.snapshots(run.id)
+    return None if listed.empty else memory_data.outlier(int(listed["id"].iloc[-1]), str(listed["created_at"].iloc[-1]))
 
 
 def _look_at_outlier(run: RunRow) -> dict[str, str]:
-    odd, listed = _outlier(run), data.snapshots(run.id)
+    odd, listed = _outlier(run), memory_data.snapshots(run.id)
     if odd is None:
         return {}
     snapshot_id, stamp = int(listed["id"].iloc[-1]), str(listed["created_at"].iloc[-1])
-    places = data.principal_plane(snapshot_id, stamp).coordinates
+    places = memory_data.principal_plane(snapshot_id, stamp).coordinates
     x, y = places[odd.row].tolist()
     span = _FRAME * float(places[:, 0].max() - places[:, 0].min())
     return {"snap": str(snapshot_id), "color": "h", "camera": f"{x:.6g},{y:.6g},{span:.6g}"}

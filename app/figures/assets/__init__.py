@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-_FOLDER = Path(__file__).parent / "assets"
+_FOLDER = Path(__file__).parent
 
 
 def read_asset(name: str) -> str:

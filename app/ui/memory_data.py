@@ -1,0 +1,122 @@
+"""Cached reads of memories: snapshots, where their nodes lie, and what is computed of them. Never mutate them."""
+
+import os
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+import streamlit as st
+from numpy.typing import NDArray
+
+from app.analysis.collapse import Collapse, measure_collapse
+from app.analysis.neighborhoods import Outlier, find_outlier
+from app.analysis.projections.linear import Drawn, Turn
+from app.analysis.projections.orientation import draw_plane, find_turn
+from app.analysis.what_if import Rules, Stream, merge_nodes, read_stream
+from app.jobs.projections import sample_rows
+from app.ui.data import cached, database, database_url, open_url
+from storage.queries import memory
+from storage.queries.memory import PointDetail, Projection, Snapshot
+
+if TYPE_CHECKING:
+    from emtc_core.memory.remerge import Remerged
+
+
+@cached(st.cache_data, ttl=2)
+def snapshots(url: str, run_id: str) -> pd.DataFrame:
+    """List a run's snapshots; at most two seconds old."""
+    return memory.list_snapshots(open_url(url), run_id)
+
+
+@cached(st.cache_resource, max_entries=6, show_spinner="Reading the snapshot …")
+def snapshot(url: str, snapshot_id: int, stamp: str) -> Snapshot:
+    """Read a snapshot's columns; `stamp` is its creation time, so that a reused id is not confused."""
+    return memory.get_snapshot(open_url(url), snapshot_id)
+
+
+@cached(st.cache_resource, max_entries=6)
+def principal_plane(url: str, snapshot_id: int, stamp: str) -> Drawn:
+    """Place every node of a snapshot by the two directions of largest variance, turned as in earlier snapshots."""
+    return draw_plane(open_url(url), snapshot(snapshot_id, stamp), _turns(url))
+
+
+@st.cache_resource(show_spinner=False)
+def _turns(url: str) -> dict[int, Turn]:
+    """Which way round the PCA of each snapshot is shown, as far as it was asked."""
+    return {}
+
+
+def turn_of(snapshot: Snapshot) -> Turn:
+    """Which way round the PCA of a snapshot is shown."""
+    return find_turn(database(), snapshot, _turns(database_url()))
+
+
+@cached(st.cache_resource, max_entries=16)
+def sample(url: str, snapshot_id: int, stamp: str, *, n: int, seed: int) -> NDArray[np.int64]:
+    """Choose the rows of a snapshot that are shown, stratified by return and time."""
+    return sample_rows(snapshot(snapshot_id, stamp), n=n, seed=seed)
+
+
+@st.cache_resource(max_entries=4, show_spinner="Reading the newest transitions …")
+def _stream(url: str, run_id: str, snapshot_id: int, until: int, _rules: Rules) -> Stream:
+    return read_stream(open_url(url), run_id, _rules, until=until)
+
+
+def stream(snapshot: Snapshot, rules: Rules) -> Stream:
+    """Read the newest transitions of a run up to one of its snapshots; both never change."""
+    return _stream(database_url(), snapshot.run_id, snapshot.id, snapshot.env_step, rules)
+
+
+@st.cache_resource(max_entries=8, show_spinner="Merging …")
+def _merged(
+    url: str, run_id: str, snapshot_id: int, env_step: int, factor: float, _snapshot: Snapshot, _rules: Rules
+) -> "Remerged":
+    return merge_nodes(_snapshot, _rules, factor)
+
+
+def merged(snapshot: Snapshot, rules: Rules, factor: float) -> "Remerged":
+    """Merge a snapshot's nodes at `factor` times the run's delta.
+
+    Raises:
+        ConfigError: If the snapshot cannot be merged.
+    """
+    return _merged(database_url(), snapshot.run_id, snapshot.id, snapshot.env_step, factor, snapshot, rules)
+
+
+@cached(st.cache_data, max_entries=64)
+def outlier(url: str, snapshot_id: int, stamp: str) -> Outlier | None:
+    """Find the node of a snapshot whose return stands out most from its neighbors'."""
+    return find_outlier(snapshot(snapshot_id, stamp))
+
+
+@st.cache_resource(max_entries=16, show_spinner="Measuring the embedding …")
+def _collapse(
+    url: str, plane: str, delta: float, delta_space: str, _snapshot: Snapshot, _layout: NDArray[np.float32]
+) -> Collapse:
+    space = "raw" if delta_space == "raw" else "normalized"
+    return measure_collapse(_snapshot, delta=delta, delta_space=space, layout=_layout, n_jobs=os.cpu_count() or 1)
+
+
+def collapse(snapshot: Snapshot, layout: NDArray[np.float32], plane: str, memory: dict[str, Any]) -> Collapse:
+    """Measure whether a snapshot's embedding has collapsed, and its layout [M, 2]; `plane` names the layout."""
+    delta, space = float(memory.get("delta", 0.0)), str(memory.get("delta_space", "normalized"))
+    return _collapse(database_url(), plane, delta, space, snapshot, layout)
+
+
+def point(snapshot: Snapshot, slot: int) -> PointDetail:
+    """Read one node with the episode that wrote it.
+
+    Raises:
+        StorageError: If the snapshot has no such node.
+    """
+    return memory.get_node(database(), snapshot, slot)
+
+
+def find_projection(snapshot_id: int, method: str, params: dict[str, object]) -> Projection | None:
+    """Find stored coordinates."""
+    return memory.find_projection(database(), snapshot_id, method, params)
+
+
+def find_embedding(snapshot_id: int, kind: str, *, seed: int) -> Projection | None:
+    """Find the stored embedding [M, 4] of a snapshot by an embedder that was fitted to it anew."""
+    return memory.find_embedding(database(), snapshot_id, kind, seed=seed)
