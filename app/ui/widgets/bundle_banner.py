@@ -63,7 +63,13 @@ def show() -> None:
     with st.container(border=True, horizontal=True, vertical_alignment="center", key="bundle_banner"):
         st.markdown(
             f":material/lock: **From {escape_markdown(bundle.name)}, read-only.** These are not your runs; "
-            "nothing about them can be started or changed.",
+            f"nothing about them can be started or changed.{_say_samples(bundle)}",
             width="stretch",
         )
         st.button("Back to my own runs", icon=":material/undo:", key="leave_bundle", on_click=view.enter, args=(None,))
+
+
+def _say_samples(bundle: Bundle) -> str:
+    """That maps show only a part of each memory, where its maker kept no more."""
+    samples = [escape_markdown(each) for each in bundle.contents if "samples" in each]
+    return f" It holds {samples[0]}." if samples else ""
