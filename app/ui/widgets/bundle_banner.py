@@ -12,6 +12,7 @@ from app.jobs.alerts.rules import Alert
 from app.ui import data, view
 from emtc_core.errors import EmtcError
 from storage.alerts import read_keys
+from storage.bundles.bundle_cache import Bundle
 
 EVERY_S = 15
 _SINCE, _TOLD = "alerts_since", "alerts_told"
