@@ -7,6 +7,7 @@ database is kept as before its upgrade in `backup`, and what may stand in one in
 
 import os
 import sqlite3
+import time
 from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -29,6 +30,7 @@ from storage.private_files import find_folder
 
 READ_ONLY_VARIABLE = "EMTC_READ_ONLY"
 BUSY_TIMEOUT_S = 10.0
+_OPENING_S, _LOOK_AGAIN_S = 20.0, 0.05
 _DISK_FULL = address.NO_ROOM_TO_SHARE | {"SQLITE_IOERR_WRITE", "SQLITE_IOERR_FSYNC"}
 _UPGRADE_TIMEOUT_S = 300.0  # another process may be copying and upgrading a big one
 PAGE_BYTES = 8192
@@ -160,15 +162,27 @@ def _open_sqlite(path: Path, *, read_only: bool, create: bool) -> Database:
     if not create:
         address.refuse_missing(path, ", or start a run: emtc train")
     created = [] if read_only else address.prepare(path)
-    reader = _sqlite_engine(path, writes=False)
-    writer = None if read_only else _sqlite_engine(path, writes=True)
-    database = Database(address.sqlite_address(path), path, reader, writer)
-    try:
-        return _upgrade(database)
-    except BaseException:
-        database.dispose()
-        address.remove(created)
-        raise
+    until = time.monotonic() + _OPENING_S
+    while True:
+        reader = _sqlite_engine(path, writes=False)
+        writer = None if read_only else _sqlite_engine(path, writes=True)
+        database = Database(address.sqlite_address(path), path, reader, writer)
+        try:
+            return _upgrade(database)
+        except BaseException as error:
+            database.dispose()
+            if read_only or time.monotonic() > until or not _is_in_the_making(error):
+                address.remove(created)
+                raise
+        time.sleep(_LOOK_AGAIN_S)
+
+
+def _is_in_the_making(error: BaseException) -> bool:
+    """Whether somebody else makes or upgrades the file: while it turns to a log of its own, SQLite does not wait."""
+    name = getattr(error.__cause__, "sqlite_errorname", "") if isinstance(error, StorageError) else ""
+    return name.startswith(("SQLITE_BUSY", "SQLITE_LOCKED", "SQLITE_IOERR", "SQLITE_CANTOPEN")) and not _is_full(
+        error.__cause__
+    )
 
 
 def open_unchecked(url: str) -> tuple[Engine, Path | None]:

@@ -74,7 +74,7 @@ def is_welcome(address: str, *, verified: bool = True) -> bool:
 
 
 def is_verified(claim: object) -> bool:
-    """Tell whether a provider vouches for an address: only if it says so, as a truth value or as that word."""
+    """Whether a provider vouches for an address: only if it says so, as a truth value or as that word."""
     return claim is True or (isinstance(claim, str) and claim.lower() == "true")
 
 

@@ -43,7 +43,7 @@ class _Scoped(Section):
     maps: tuple[str, ...] = ()
 
     def holds(self, case: Case) -> bool:
-        """Tell whether this concerns a case."""
+        """Whether this concerns a case."""
         return (
             case.algo in (self.algos or (case.algo,))
             and case.game == (self.game or case.game)
@@ -271,7 +271,7 @@ def _judge(row: Compared, case: Case, table: Table, verdict: Verdict) -> None:
 
 
 def _account_for(key: str, *, case: Case, ours: Mapping[str, Value], table: Table, verdict: Verdict) -> None:
-    """Say why a setting of ours has no published value: nothing reads it, or its value is pinned."""
+    """Why a setting of ours has no published value: nothing reads it, or its value is pinned."""
     if _first_naming(key, table.unread, case, verdict):
         return
     pinned = next((one for one in table.pinned if key in one.values and one.holds(case)), None)
@@ -312,7 +312,7 @@ def _text(value: Value) -> str:
 
 
 def list_idle(table: Table) -> list[str]:
-    """Name every line of the rules that decides nothing for any baseline on any task."""
+    """Every line of the rules that decides nothing for any baseline on any task."""
     used = {pair for case in list_cases() for pair in compare(case, table=table).used}
     named: list[tuple[Section, Iterable[str]]] = [(one, one.values) for one in (*table.constant, *table.pinned)]
     named += [(one, one.keys) for one in table.unread]

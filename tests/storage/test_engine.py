@@ -13,6 +13,7 @@ from sqlalchemy import text
 
 import storage.migrations
 from emtc_core.errors import NewerDatabaseError, StorageError
+from storage import engine
 from storage.engine import Database, open_database
 from storage.files.places import run_folder
 from storage.models import SCHEMA_VERSION, Base
@@ -142,6 +143,39 @@ def test_several_processes_may_open_a_new_database_at_once(url: str) -> None:
     for thread in threads:
         thread.join()
     assert failures == []
+
+
+def test_who_cannot_open_a_new_database_does_not_remove_it_under_another(tmp_path: Path, monkeypatch) -> None:
+    path = tmp_path / "x.db"
+    monkeypatch.setattr(engine, "_OPENING_S", 0.0)
+
+    def fails_after_another_has_begun(database: Database) -> Database:
+        with sqlite3.connect(path) as other:
+            other.execute("CREATE TABLE runs (id TEXT)")
+        other.close()
+        raise StorageError("The database failed: database is locked.")
+
+    monkeypatch.setattr(engine, "_upgrade", fails_after_another_has_begun)
+    with pytest.raises(StorageError, match="locked"):
+        open_database(f"sqlite:///{path}")
+    assert sqlite3.connect(path).execute("SELECT count(*) FROM runs").fetchall() == [(0,)]
+
+
+def test_a_file_that_somebody_is_making_is_opened_once_it_is_made(tmp_path: Path, monkeypatch) -> None:
+    tries: list[Database] = []
+    upgrade_it = engine._upgrade
+
+    def fails_at_first(database: Database) -> Database:
+        tries.append(database)
+        if len(tries) < 3:
+            cause = sqlite3.OperationalError("disk I/O error")
+            cause.sqlite_errorname = "SQLITE_IOERR_READ"
+            raise StorageError("The database failed: disk I/O error.") from cause
+        return upgrade_it(database)
+
+    monkeypatch.setattr(engine, "_upgrade", fails_at_first)
+    open_database(f"sqlite:///{tmp_path / 'x.db'}").dispose()
+    assert len(tries) == 3
 
 
 def test_a_run_folder_stands_beside_the_database(tmp_path: Path) -> None:
