@@ -262,5 +262,5 @@ class DatabaseRecorder:
         else:
             self._outage.failed(reason)
         if reason != self._blocked:
-            self._blocked = reason
             self._state_file.write(reason or "")
+            self._blocked = reason  # after the file: who sees that it waits finds out why

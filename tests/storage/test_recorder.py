@@ -14,7 +14,7 @@ from sqlalchemy import Connection, event, select, text
 
 from emtc_core.errors import RunStateError, StorageError
 from storage.engine import Database, open_database
-from storage.files.recorder_state import stall_reason
+from storage.files.recorder_state import StateFile, stall_reason
 from storage.maintenance.check_run import check_run
 from storage.models import Transition
 from storage.queries.curves import metric
@@ -266,6 +266,24 @@ def test_a_locked_database_is_waited_for(patient: Database) -> None:
     other.close()
     recorder.close()
     assert read_steps(patient, run_id) == list(range(1, 21))
+
+
+def test_who_sees_that_a_recorder_waits_finds_out_why(patient: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    run_id = create_run(patient, CONFIG, target_steps=1, versions={})
+    assert patient.path is not None
+    recorder, write, seen = DatabaseRecorder(patient, run_id), StateFile.write, list[str | None]()
+
+    def watched(self: StateFile, text: str) -> None:
+        seen.append(recorder.blocked)
+        write(self, text)
+
+    monkeypatch.setattr(StateFile, "write", watched)
+    with closing(sqlite3.connect(patient.path, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        record_episodes(recorder, 2)
+        wait_for(lambda: recorder.blocked)
+    recorder.close()
+    assert seen[0] is None, "the reason is written before it is told"
 
 
 def test_a_commit_whose_answer_was_lost_is_not_written_twice(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
