@@ -324,6 +324,7 @@ class Behind(OnSqlite):
 
 
 PLANTED = settings(BUDGET, max_examples=300, phases=(Phase.generate,), report_multiple_bugs=False)
+"""A search by chance, which may miss a fault: such acts are slow ones and tell no commit apart."""
 
 
 @pytest.fixture(autouse=True)
@@ -360,12 +361,14 @@ class TrustingWatch(claims._Watch):
         return float("inf") if (clock.now() - row.heartbeat_at).total_seconds() > LOST_AFTER_S else 0.0
 
 
+@pytest.mark.slow
 def test_a_heartbeat_judged_by_ones_own_clock_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(claims, "_Watch", TrustingWatch)
     with pytest.raises(AssertionError, match="last beat"):
         run_state_machine_as_test(OnSqlite, settings=PLANTED)
 
 
+@pytest.mark.slow
 def test_a_claim_without_a_token_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     def nobody_asks(*arguments: Any) -> None:
         """Let every process write for every run."""
