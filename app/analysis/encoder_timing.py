@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 import torch
 
-from emtc_core.config.embed import EmbedConfig
+from emtc_core.config.memory import EmbedConfig
 from emtc_core.device import choose_device
 from emtc_core.embedder.networks import Embedder, make_embedder
 

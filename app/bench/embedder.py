@@ -6,7 +6,7 @@ import time
 import torch
 
 from app.bench.memory import SIZES, Figure, figure, fill_memory
-from emtc_core.config.embed import EmbedConfig
+from emtc_core.config.memory import EmbedConfig
 from emtc_core.embedder.fit import fit
 from emtc_core.memory.memory import EpisodicMemory
 

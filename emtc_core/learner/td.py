@@ -14,8 +14,7 @@ from torch import Tensor
 from torch.nn.functional import huber_loss
 
 from emtc_core.device import send
-from emtc_core.gate.gate import CLOSED_BELOW
-from emtc_core.gate.incentive import incentive
+from emtc_core.gate.gate import CLOSED_BELOW, incentive
 
 UNAVAILABLE_Q = -9_999_999.0
 

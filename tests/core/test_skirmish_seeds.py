@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from emtc_core.envs.skirmish import compiled
+from emtc_core.envs.skirmish.battle import advance
 from emtc_core.envs.skirmish.chance import make_words, uniform_block
-from emtc_core.envs.skirmish.simulate import advance
 from tests.reference.skirmish_watch import make, play
 
 ROOT = Path(__file__).parents[2]

@@ -3,7 +3,7 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from emtc_core.config.env import EnvConfig
+from emtc_core.config.train import EnvConfig
 from emtc_core.envs.adapter import refuse_unknown_map
 from emtc_core.envs.base import EnvInfo, Scene, VectorEnv
 from emtc_core.envs.skirmish.maps import MAPS, make_info

@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from emtc_core.arrays import check_shape
-from emtc_core.config.env import SkirmishConfig
+from emtc_core.config.train import SkirmishConfig
 from emtc_core.envs.base import Observation, Scene
 from emtc_core.envs.skirmish.battle import Battle
 from emtc_core.envs.skirmish.maps import MapSpec, get_map, make_info

@@ -4,10 +4,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from emtc_core.arrays import check_shape
-from emtc_core.config.env import SkirmishConfig
+from emtc_core.config.train import SkirmishConfig
 from emtc_core.envs.base import Scene
-from emtc_core.envs.skirmish.maps import N_MOVES, MapSpec, make_info
-from emtc_core.envs.skirmish.terrain import SIZE, make_walkable
+from emtc_core.envs.skirmish.maps import N_MOVES, SIZE, MapSpec, make_info, make_walkable
 
 NOTE = "A simulator with StarCraft II's unit statistics, not StarCraft II."
 
