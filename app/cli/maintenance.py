@@ -29,14 +29,13 @@ from emtc_core.errors import ConfigError
 from storage.engine import Database, find_schema, open_database, refuse_when_read_only
 from storage.maintenance.check_database import check_database
 from storage.maintenance.sizes import KINDS, measure
-from storage.maintenance.thin import Gone, Thinning, count_thinning, thin_run
-from storage.maintenance.upkeep import back_up_now
+from storage.maintenance.upkeep import Gone, Thinning, back_up_now, count_thinning, thin_run
 from storage.maintenance.upkeep import vacuum as vacuum_database
 from storage.queries.runs import list_runs
 from storage.runs import lifecycle
 from storage.runs.lifecycle import Event
 from storage.runs.rows import find_run, state_now
-from storage.sql_console import reader_role
+from storage.sql_console import question
 
 Runs = Annotated[list[str] | None, typer.Argument(metavar="[RUN]...", help="Runs to thin; --all takes every ended one")]
 
@@ -187,22 +186,22 @@ def check(file: DatabaseFile = None, db: DatabaseUrl = DEFAULT_DATABASE, json: A
 @app.command()
 def reader(
     create: Annotated[bool, typer.Option("--create", help="Make the role now, by the login of --db")] = False,
-    name: Annotated[str, typer.Option(help="Name of the role")] = reader_role.NAME,
+    name: Annotated[str, typer.Option(help="Name of the role")] = question.READER_NAME,
     db: DatabaseUrl = DEFAULT_DATABASE,
     json: AsJson = False,
 ) -> None:
     """Make a PostgreSQL role that can only read, by which `emtc sql` and the SQL page ask; or print what makes it."""
     database = open_database(db, create=False)
-    made = reader_role.create_reader(database, name=name) if create else None
-    statements, url = ([], made) if made else reader_role.describe_reader(database, name=name)
+    made = question.create_reader(database, name=name) if create else None
+    statements, url = ([], made) if made else question.describe_reader(database, name=name)
     if json:
-        sys.stdout.write(dumps({"statements": statements, "variable": reader_role.VARIABLE, "url": url}) + "\n")
+        sys.stdout.write(dumps({"statements": statements, "variable": question.READER_VARIABLE, "url": url}) + "\n")
         return
     for statement in statements:
         sys.stdout.write(f"{statement};\n")
     say("Run this as an administrator of the server." if statements else f"Made the role {name}.")
     say("Then let the app and `emtc sql` know, and nobody else, for it holds the role's password:")
-    sys.stdout.write(f"{'-- ' if statements else ''}export {reader_role.VARIABLE}='{url}'\n")
+    sys.stdout.write(f"{'-- ' if statements else ''}export {question.READER_VARIABLE}='{url}'\n")
 
 
 @app.command()

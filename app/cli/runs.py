@@ -17,9 +17,8 @@ from emtc_core.control import QuestionKind
 from emtc_core.errors import ConfigError, StorageError
 from storage.engine import Database, open_database
 from storage.files.places import run_place
-from storage.queries.gate_state import GateState, gate_state, idle_incentives
-from storage.queries.run_table import SORTS, RunFilter, run_page
-from storage.queries.runs import list_resumes
+from storage.queries.gate import GateState, gate_state, idle_incentives
+from storage.queries.runs import SORTS, RunFilter, list_resumes, run_page
 from storage.runs import lifecycle
 from storage.runs.control import ask, ask_stop
 from storage.runs.labels import Act, edit_run, note_runs, shelve_runs, tag_runs

@@ -10,7 +10,7 @@ from emtc_core.errors import RunInterruptedError
 from emtc_core.training.checkpoint import CheckpointStore
 from storage.engine import Database
 from storage.files.places import run_folder, run_place
-from storage.files.writer_lease import check_lease, make_lease, write_lease
+from storage.files.trainer_files import check_lease, make_lease, write_lease
 from storage.private_files import make_private_folder
 from storage.runs.rewind import why_not_resume_at
 

@@ -16,7 +16,7 @@ from app.jobs.launch import LOG_NAME
 from emtc_core.checkpoint_file import list_checkpoints, name_checkpoint, verify
 from emtc_core.errors import CheckpointError, StorageError
 from storage.files.remote import RemoteFile, RunFiles
-from storage.files.writer_lease import LEASE, is_ours, read_lease, write_lease
+from storage.files.trainer_files import LEASE, is_ours, read_lease, write_lease
 from storage.private_files import make_private_folder, read_tail
 from storage.retry import Outage
 

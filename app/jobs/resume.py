@@ -15,7 +15,7 @@ from emtc_core.errors import RunStateError, StorageError
 from storage.engine import Database
 from storage.files.places import Place, explain_missing, run_folder, run_place
 from storage.files.remote import RemoteFile, RunFiles
-from storage.files.writer_lease import check_lease, is_ours
+from storage.files.trainer_files import check_lease, is_ours
 from storage.runs import lifecycle
 from storage.runs.changes import claim_start, start_again
 from storage.runs.lifecycle import Event

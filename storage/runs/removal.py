@@ -11,8 +11,7 @@ from emtc_core.errors import StorageError
 from storage.engine import Database
 from storage.files.places import Place, local_folder, place_of, run_folder, run_place
 from storage.files.remote import Remote, RemoteFile
-from storage.files.reserve import with_reserve
-from storage.files.writer_lease import check_lease
+from storage.files.trainer_files import check_lease, with_reserve
 from storage.frames import in_parts
 from storage.models import Entry, EpisodeRow, Evaluation, Run, SnapshotRow, Transition
 from storage.private_files import list_own_files, remove_folder, remove_own_files

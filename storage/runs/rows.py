@@ -10,7 +10,7 @@ from sqlalchemy import Connection, func, select, update
 from emtc_core.errors import RunNotFoundError
 from storage import clock
 from storage.engine import Database
-from storage.files.recorder_state import stall_reason
+from storage.files.trainer_files import stall_reason
 from storage.models import CommandRow, Run
 from storage.runs import lifecycle
 from storage.runs.lifecycle import State

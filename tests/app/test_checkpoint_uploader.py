@@ -14,7 +14,7 @@ from emtc_core.errors import StorageError
 from storage.engine import Database, open_database
 from storage.files.places import run_folder
 from storage.files.remote import Remote, RunFiles
-from storage.files.writer_lease import LEASE
+from storage.files.trainer_files import LEASE
 from storage.models import Run
 from storage.runs.rows import find_run
 from tests.pages.seed import seed_run

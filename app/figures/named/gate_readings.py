@@ -21,7 +21,7 @@ from app.figures.figure import AT_THE_END, FigureKind, Options, TableKind
 from app.figures.kinds.chart import Chart, Line, Panel
 from app.figures.theme import BETA, DELTA_MEM, TAU
 from storage.engine import Database
-from storage.queries.gate_state import GateState, gate_states
+from storage.queries.gate import GateState, gate_states
 from storage.runs.rows import RunRow
 
 INTERVAL = Reading("mean", "ci")

@@ -25,7 +25,7 @@ from storage.bundles.read import find_cache, peek
 from storage.engine import is_read_only
 from storage.guards import shorten
 from storage.private_files import make_private_folder
-from storage.queries.run_table import RunFilter
+from storage.queries.runs import RunFilter
 
 SUFFIX = ".emtc"
 _DROPPED, _TYPED, _TIMES = "bundle_file", "bundle_path", "bundles_opened"

@@ -13,7 +13,7 @@ from app.ui import data, in_url, messages, state
 from app.ui.home import chosen_runs
 from app.ui.widgets import run_filters
 from emtc_core.errors import ConfigError
-from storage.queries.run_table import RunFilter, RunPage
+from storage.queries.runs import RunFilter, RunPage
 
 ROWS = 50
 PAGE = "home"

@@ -25,7 +25,7 @@ from app.ui.memory.atlas import Columns, columns_of
 from app.ui.widgets.run_picker import LISTED
 from emtc_core.errors import ConfigError, EmtcError
 from storage.queries.memory import Snapshot
-from storage.queries.run_table import RunFilter
+from storage.queries.runs import RunFilter
 from storage.runs.rows import RunRow
 
 OWN = "own"

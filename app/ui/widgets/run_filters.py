@@ -7,7 +7,7 @@ import streamlit as st
 
 from app.analysis.names import name_algo
 from app.ui import data, in_url
-from storage.queries.run_table import RunFilter, Shelf
+from storage.queries.runs import RunFilter, Shelf
 
 SHELVES: dict[Shelf, str] = {"open": "All but archived", "hidden": "Hidden", "archived": "Archived", "all": "All"}
 HELP = (
