@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 
 from app.analysis.episodes import draw_scene
 from app.figures.theme import ENDED
-from app.jobs.alerts.rules import Alert
-from app.jobs.alerts.watch import list_alerts
+from app.jobs.alerts import Alert, list_alerts
 from app.ui import view
 from emtc_core.envs.base import Scene
 from emtc_core.envs.registry import EnvRow, list_envs

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from app.jobs.checkpoint_uploader import CheckpointUploader
+from app.jobs.checkpoint_stores import CheckpointUploader
 from app.jobs.resume import look
 from emtc_core.checkpoint_file import name_checkpoint, verify, write_checkpoint
 from emtc_core.errors import StorageError
