@@ -12,7 +12,7 @@ from typing import Annotated, Any, get_args
 
 import typer
 
-from app.analysis.success import last_success
+from app.analysis.quantities import last_success
 from app.cli.output import DEFAULT_DATABASE, AsJson, DatabaseUrl, RunPrefix, print_json, print_table, printable, say
 from app.jobs.alerts import STOPPABLE, Alert, Kind, Messenger, describe_alert, list_alerts, stop_what_is_due
 from app.jobs.questions import ask_and_wait, describe

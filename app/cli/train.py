@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from app.analysis.provenance import library_versions
-from app.analysis.success import name_success, success_threshold
+from app.analysis.quantities import name_success, success_threshold
 from app.cli.output import DEFAULT_DATABASE, AsJson, DatabaseUrl, RunPrefix, print_json, print_table, say
 from app.cli.progress import show_progress
 from app.jobs.launch import check_startable, doubt_observations, doubt_success, launch_run

@@ -10,10 +10,9 @@ from typing import Any
 
 import streamlit as st
 
-from app.analysis.quantities import RATES, Quantity, RateName, find_quantity
+from app.analysis.quantities import RATES, Quantity, RateName, find_quantity, success_threshold
 from app.analysis.series import Comparison, Seed, make_seeds, read_seeds, settle
 from app.analysis.settings import ORIGIN
-from app.analysis.success import success_threshold
 from app.ui import data, view
 from emtc_core.metrics import METRICS
 from storage.bundles.bundle_cache import Bundle

@@ -45,8 +45,7 @@ from app.notebook.export import export_entries
 from app.notebook.frozen import MOST_PER_LINE, MOST_POINTS, freeze, note_of, pack, thaw, unpack
 from app.notebook.markdown import tame, to_html
 from app.notebook.view import make_view
-from app.replay.replay import make_replay, tell_apart
-from app.replay.side import join_values
+from app.replay.replay import join_values, make_replay, tell_apart
 from emtc_core.errors import StorageError
 from storage.engine import Database, open_database
 from storage.notebook import create_entry

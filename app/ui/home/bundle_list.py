@@ -15,7 +15,7 @@ from typing import Any, BinaryIO
 import streamlit as st
 
 from app.analysis.format import escape_markdown, runs_of, size
-from app.analysis.names import name_algo
+from app.analysis.settings import name_algo
 from app.ui import data, messages, view
 from app.ui.home import run_table
 from emtc_core.errors import EmtcError, StorageError

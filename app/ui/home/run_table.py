@@ -7,7 +7,7 @@ import pandas as pd
 import streamlit as st
 
 from app.analysis.format import count, duration, runs_of
-from app.analysis.names import name_algo
+from app.analysis.settings import name_algo
 from app.figures.theme import ENDED
 from app.ui import data, in_url, messages, state
 from app.ui.home import chosen_runs

@@ -16,7 +16,7 @@ import streamlit as st
 from streamlit.components.v2 import component
 
 from app.analysis.format import aware, count, duration, escape_markdown, number, percent
-from app.analysis.success import SUCCESS_RATE, success_threshold
+from app.analysis.quantities import SUCCESS_RATE, success_threshold
 from app.figures.assets import read_asset
 from app.figures.kinds.chart import Chart, Mark
 from app.figures.named.live import (

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import streamlit as st
 
-from app.analysis.names import name_algo
+from app.analysis.settings import name_algo
 from app.ui import data, in_url
 from storage.queries.runs import RunFilter, Shelf
 
