@@ -26,8 +26,7 @@ from storage.queries.runs import SORTS, RunFilter, list_resumes, run_page
 from storage.runs import lifecycle
 from storage.runs.control import ask, ask_stop
 from storage.runs.labels import Act, edit_run, note_runs, shelve_runs, tag_runs
-from storage.runs.lifecycle import Event
-from storage.runs.ownership import LiveStatus
+from storage.runs.lifecycle import Event, LiveStatus
 from storage.runs.removal import count_run_contents, remove_run
 from storage.runs.rows import find_run, state_now
 

@@ -27,8 +27,7 @@ from storage.files.places import describe_place
 from storage.runs.changes import create_run
 from storage.runs.changes import start_again as make_again
 from storage.runs.control import ask
-from storage.runs.lifecycle import State
-from storage.runs.ownership import this_process
+from storage.runs.lifecycle import State, this_process
 from storage.runs.rows import find_run
 
 

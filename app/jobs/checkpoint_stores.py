@@ -23,7 +23,7 @@ from storage.files.remote import RemoteFile, RunFiles
 from storage.files.trainer_files import LEASE, check_lease, is_ours, make_lease, read_lease, write_lease
 from storage.private_files import make_private_folder, read_tail
 from storage.retry import Outage
-from storage.runs.rewind import why_not_resume_at
+from storage.runs.removal import why_not_resume_at
 
 _log = logging.getLogger(__name__)
 LAST_WORDS_S = 600.0

@@ -35,8 +35,8 @@ from storage.queries.episodes import (
     find_playbacks,
 )
 from storage.queries.gate import GateState
-from storage.queries.questions import Asked, list_questions
 from storage.queries.runs import Choices, RunFilter, Shelf
+from storage.runs.control import Asked, list_questions
 from storage.runs.rows import RunRow, find_run
 from storage.sql_console.glossary import TableWords, describe_schema
 

@@ -33,10 +33,10 @@ from emtc_core.learner.controller import Controller
 from emtc_core.learner.factory import make_backbone, make_intrinsic, make_optimizer, make_target
 from emtc_core.learner.mappo import MappoLearner
 from emtc_core.learner.networks import Sequence, agent_inputs, make_sequence
-from emtc_core.learner.stats import LearnerStats
 from emtc_core.learner.td import (
     Incentive,
     IncentiveInputs,
+    LearnerStats,
     episodic_control_error,
     episodic_incentive,
     gate_shares,

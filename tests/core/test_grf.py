@@ -15,8 +15,7 @@ from emtc_core.config.train import EnvConfig, GrfConfig
 from emtc_core.envs.grf.adapter import find_obstacle
 from emtc_core.envs.grf.engine import Engine, Squad
 from emtc_core.envs.grf.env import GrfEnv, engine_seed
-from emtc_core.envs.grf.layout import Layout, ObservationMap, in_own_half, make_scene
-from emtc_core.envs.grf.scenarios import EPISODE_LIMIT, SCENARIOS
+from emtc_core.envs.grf.scenarios import EPISODE_LIMIT, SCENARIOS, Layout, ObservationMap, in_own_half, make_scene
 from emtc_core.envs.grf.team import count_workers
 from emtc_core.envs.registry import get_env_info, make_env
 from emtc_core.errors import EnvUnavailableError, ShapeError

@@ -23,7 +23,7 @@ from storage.queries.gate import gate_chart
 from storage.recording.recorder import DatabaseRecorder
 from storage.runs import removal
 from storage.runs.changes import create_run, finish_run, start_run
-from storage.runs.rewind import why_not_resume_at
+from storage.runs.removal import why_not_resume_at
 from tests.storage.records import CONFIG, ME, make_evaluation, make_snapshot, record_episodes, record_everything
 
 ALL = Thinning(trajectories=True, transitions=True, checkpoints=True, snapshots_every=2)

@@ -22,7 +22,7 @@ from storage.queries.episodes import get_trajectory
 from storage.recording.recorder import DatabaseRecorder
 from storage.retry import retry_transient
 from storage.runs.changes import create_run, finish_run
-from storage.runs.ownership import this_process
+from storage.runs.lifecycle import this_process
 from storage.runs.rows import find_run
 from tests.storage.records import (
     CONFIG,

@@ -38,8 +38,7 @@ from storage.private_files import append_private, make_private_folder
 from storage.retry import retry_transient
 from storage.runs.changes import create_run, start_again
 from storage.runs.control import send_command
-from storage.runs.lifecycle import State
-from storage.runs.ownership import get_process_created_at, mark_launched, this_process
+from storage.runs.lifecycle import State, get_process_created_at, mark_launched, this_process
 from storage.runs.rows import find_run
 
 STEPS = 2500

@@ -27,8 +27,7 @@ import orjson
 from numpy.typing import NDArray
 
 from emtc_core.envs.grf.engine import ENDED, Engine, Squad
-from emtc_core.envs.grf.layout import Layout
-from emtc_core.envs.grf.scenarios import Lineup, Player
+from emtc_core.envs.grf.scenarios import Layout, Lineup, Player
 from emtc_core.errors import EnvUnavailableError
 
 _ROOT = Path(__file__).resolve().parents[3]

@@ -1,7 +1,7 @@
 """B battles of one map as arrays: set up, give orders, advance.
 
 What lives here: ownership of the arrays that the kernels change, and `advance`, the loop of game loops and the one
-entry through which battles go on. Stage before: `orders.py` gave the agents' orders. Stage after: `score.py` and
+entry through which battles go on. Stage before: `orders.py` gave the agents' orders. Stage after:
 `observe.py`. What does not: SMAC's interface (`env.py`). Scripted policies that order at any distance (the
 calibration) drive this class directly.
 """
@@ -16,9 +16,8 @@ from numpy.typing import NDArray
 from emtc_core.config.train import SkirmishConfig
 from emtc_core.envs.skirmish import columns
 from emtc_core.envs.skirmish import columns as c
-from emtc_core.envs.skirmish.chance import make_words, uniform_block
 from emtc_core.envs.skirmish.combat import act, land_pending, tick
-from emtc_core.envs.skirmish.compiled import kernel, part
+from emtc_core.envs.skirmish.kernels import kernel, make_words, part, uniform_block
 from emtc_core.envs.skirmish.maps import MapSpec, get_choke, make_ground, make_walkable
 from emtc_core.envs.skirmish.movement import move_all
 from emtc_core.envs.skirmish.orders import choose_target

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from emtc_core.envs.skirmish import columns as c
-from emtc_core.envs.skirmish.compiled import kernel, part
+from emtc_core.envs.skirmish.kernels import kernel, part
 from emtc_core.envs.skirmish.units import HEAL_SEARCH, HEAL_START_ENERGY, RANGE_SLOP
 
 MOVE_AMOUNT = 2.0
