@@ -214,34 +214,29 @@ def _markdown(frame: pd.DataFrame) -> str:
 
 
 def _latex(frame: pd.DataFrame) -> str:
-    best = best_cells(frame)
-    rows = []
-    for i, row in enumerate(_texts(frame)):
-        cells = [_bold(cell) if (i, name) in best else _escape(cell) for cell, name in zip(row, frame, strict=True)]
-        rows.append(" & ".join(cells) + r" \\")
     comment = [f"% {line}" for line in str(frame.attrs.get("caption", "")).splitlines()]
     remarks = [f"% {_one_line(line)}" for line in left_out_lines(frame)]
-    body = [rf"\begin{{tabular}}{{{'l' * len(frame.columns)}}}", r"\toprule", *_head(list(frame.columns)), r"\midrule"]
-    return "\n".join([*comment, *body, *rows, r"\bottomrule", r"\end{tabular}", *remarks]) + "\n"
+    return "\n".join([*comment, _tabular(frame), *remarks]) + "\n"
 
 
-def _head(names: Sequence[str]) -> list[str]:
-    """Write the head of a LaTeX table, in two rows where names are nested."""
-    if not any(NESTED in name for name in names):
-        return [" & ".join(map(_escape, names)) + r" \\"]
-    parts = [name.split(NESTED, 1) if NESTED in name else ["", name] for name in names]
-    upper, rules, at = [], [], 1
-    for above, members in groupby(parts, key=lambda part: part[0]):
-        span = len(list(members))
-        upper.append(rf"\multicolumn{{{span}}}{{c}}{{{_escape(above)}}}" if above else " & ".join([""] * span))
-        rules += [rf"\cmidrule(lr){{{at}-{at + span - 1}}}"] if above else []
-        at += span
-    return [" & ".join(upper) + r" \\", " ".join(rules), " & ".join(_escape(part[1]) for part in parts) + r" \\"]
+def _tabular(frame: pd.DataFrame) -> str:
+    """Let pandas write the frame; a rule stands under each name that spans columns."""
+    best = best_cells(frame)
+    rows = [
+        [_escape(cell, bold=(i, name) in best) for cell, name in zip(row, frame, strict=True)]
+        for i, row in enumerate(_texts(frame))
+    ]
+    parts = [name.split(NESTED, 1) if NESTED in name else ["", name] for name in frame]
+    heads = [(_escape(above), _escape(below)) for above, below in parts]
+    is_nested = any(above for above, _ in heads)
+    written = pd.DataFrame(rows, columns=pd.MultiIndex.from_tuples(heads) if is_nested else [name for _, name in heads])
+    form = "l" * len(heads)
+    text = written.to_latex(index=False, escape=False, column_format=form, multicolumn_format="c").rstrip("\n")
+    spans = [list(members) for _, members in groupby(enumerate(heads, 1), key=lambda head: head[1][0])]
+    rules = [rf"\cmidrule(lr){{{span[0][0]}-{span[-1][0]}}}" for span in spans if span[0][1][0]]
+    return text.replace("\\\\\n", f"\\\\\n{' '.join(rules)}\n", 1) if is_nested else text
 
 
-def _escape(text: str) -> str:
-    return text.translate(_LATEX)
-
-
-def _bold(text: str) -> str:
-    return rf"\textbf{{{_escape(text)}}}"
+def _escape(text: str, *, bold: bool = False) -> str:
+    escaped = text.translate(_LATEX)
+    return rf"\textbf{{{escaped}}}" if bold else escaped

@@ -258,6 +258,7 @@ def shares(judged: Judged) -> Shares:
     known = np.isfinite(judged.delta_mem)
     offered = np.abs(judged.r_p)
     whole = float(offered.sum())
+    removed = float(((1 - judged.beta) * offered).sum() / whole) if whole else 0.0
     has_gate = n > 0 and not np.isnan(judged.beta).any()
     return Shares(
         n=n,
@@ -265,11 +266,7 @@ def shares(judged: Judged) -> Shares:
         delta_mem=float(judged.delta_mem[known].mean()) if known.any() else np.nan,
         beta=float(judged.beta.mean()) if has_gate else np.nan,
         closed=float((judged.beta < 0.5).mean()) if has_gate else np.nan,
-        removed=float(((1 - judged.beta) * offered).sum() / whole)
-        if has_gate and whole
-        else 0.0
-        if has_gate
-        else np.nan,
+        removed=removed if has_gate else np.nan,
     )
 
 

@@ -20,7 +20,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-from app.bench.records import CONFIG, LENGTH, Figure, make_records, temporary_database
+from app.bench import Figure, make_figure
+from app.bench.records import CONFIG, LENGTH, make_records, temporary_database
 from app.jobs.doctor import find_chrome
 from app.jobs.launch import ROOT
 from emtc_core.errors import ConfigError
@@ -275,13 +276,5 @@ def _lasso(page: Any, address: str, run_id: str) -> float:
 
 
 def _figure(what: str, n: int, value: float) -> Figure:
-    budget = _BUDGETS.get(what, {}).get(n)
-    more_is_better = what == "pan_frames_per_second"
-    return {
-        "name": f"atlas.{what}.{n}",
-        "value": round(value, 3),
-        "unit": "frames/s" if more_is_better else "s",
-        "budget": budget,
-        "met": None if budget is None else (value >= budget if more_is_better else value <= budget),
-        "reference": _REFERENCE,
-    }
+    unit = "frames/s" if what == "pan_frames_per_second" else "s"
+    return make_figure(f"atlas.{what}.{n}", value, unit, _BUDGETS.get(what, {}).get(n), _REFERENCE, digits=3)

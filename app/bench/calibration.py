@@ -7,18 +7,17 @@ Starts are the default ones, so nothing but the random weapon delay tells one ep
 """
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from app.bench import Figure, make_figure
 from emtc_core.config.train import SkirmishConfig
 from emtc_core.envs.skirmish import columns as c
 from emtc_core.envs.skirmish.battle import Battle
 from emtc_core.envs.skirmish.env import STEP_LOOPS, make_skirmish
 from emtc_core.envs.skirmish.maps import MAPS
 
-Figure = dict[str, Any]
 Policy = Callable[[Battle], None]
 
 ORDER_LOOPS = 2
@@ -126,16 +125,13 @@ def _attack_least(battle: Battle, cost_BNE: NDArray[np.float64]) -> None:
 
 
 def _figure(policy: str, map: str, share: float, wanted: float, *, firm: bool = True) -> Figure:
-    return {
-        "name": f"calibration.{policy}.{map}",
-        "value": round(share, 3),
-        "unit": "win share",
-        "budget": wanted if firm else None,
-        "met": abs(share - wanted) <= TOLERANCE + 1e-9 if firm else None,
-        "reference": (FIRM if firm else UNCERTAIN).format(wanted),
-    }
+    name, reference = f"calibration.{policy}.{map}", (FIRM if firm else UNCERTAIN).format(wanted)
+    if not firm:
+        return make_figure(name, share, "win share", None, reference, digits=3)
+    met = abs(share - wanted) <= TOLERANCE + 1e-9
+    return make_figure(name, share, "win share", wanted, reference, met=met, digits=3)
 
 
 def _random_figure(map: str, share: float) -> Figure:
-    figure = _figure("random", map, share, 0.0)
-    return figure | {"met": share == 0.0, "reference": "random play never wins on SMAClite either"}
+    reference = "random play never wins on SMAClite either"
+    return make_figure(f"calibration.random.{map}", share, "win share", 0.0, reference, digits=3)

@@ -29,7 +29,7 @@ from app.analysis.statistics import (
     interval_over_seeds,
     score_interval,
 )
-from app.bench.records import Figure
+from app.bench import Figure, make_figure
 
 SIZES = (3, 5, 10)
 TABLES = 10_000
@@ -165,11 +165,6 @@ def _holds(low: Values, high: Values, truth: float | Values) -> float:
 
 def _figure(name: str, covered: float, claim: Claim | None, reference: str = "") -> Figure:
     met = None if claim is None else claim.least - TOLERANCE <= covered <= claim.most + TOLERANCE
-    return {
-        "name": f"coverage.{name}",
-        "value": round(covered, 1),
-        "unit": "% of tables",
-        "budget": None if claim is None else claim.least,
-        "met": met,
-        "reference": reference or (str(claim) if claim and claim.method else "at least 95 %"),
-    }
+    known = reference or (str(claim) if claim and claim.method else "at least 95 %")
+    least = None if claim is None else claim.least
+    return make_figure(f"coverage.{name}", covered, "% of tables", least, known, met=met, digits=1)

@@ -11,11 +11,12 @@ import numpy as np
 import pandas as pd
 import torch
 
-from app.bench.memory import SIZES, Figure, figure, fill_memory
+from app.bench import Figure
+from app.bench.memory import SIZES, figure, fill_memory
 from emtc_core.config.memory import EmbedConfig
 from emtc_core.device import choose_device
 from emtc_core.embedder.fit import fit
-from emtc_core.embedder.networks import Embedder, make_embedder
+from emtc_core.embedder.networks import Embedder
 from emtc_core.memory.memory import EpisodicMemory
 
 CYCLES = 3
@@ -65,7 +66,7 @@ def make_encoder_timing_table(repeats: int = REPEATS) -> pd.DataFrame:
 def _measure_encoder(state_dim: int, batch: int, seq: int, *, repeats: int) -> dict[str, float | int]:
     device = choose_device("auto")
     embedders = [
-        make_embedder(EmbedConfig(type=kind), state_dim=state_dim, episode_limit=EPISODE_LIMIT, device=device, seed=0)
+        Embedder(EmbedConfig(type=kind), state_dim=state_dim, episode_limit=EPISODE_LIMIT, device=device, seed=0)
         for kind in ("dcae", "tcse")
     ]
     state = torch.rand(batch * seq, state_dim, device=device)

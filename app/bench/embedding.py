@@ -24,13 +24,14 @@ import torch
 from numpy.typing import NDArray
 from scipy.spatial import KDTree
 
+from app.bench import Figure, make_figure
 from emtc_core.config.resolve import resolve
 from emtc_core.config.run import RunConfig
 from emtc_core.control import NoControl
 from emtc_core.device import configure_threads
 from emtc_core.embedder.fit import fit
 from emtc_core.embedder.losses import augment, info_nce
-from emtc_core.embedder.networks import Embedder, make_embedder
+from emtc_core.embedder.networks import Embedder
 from emtc_core.envs.registry import check_available, make_env
 from emtc_core.errors import EnvUnavailableError
 from emtc_core.memory.memory import EpisodicMemory
@@ -88,7 +89,7 @@ def record_episodes(config: RunConfig) -> list[EpisodeRecord]:
 def judge(config: RunConfig, episodes: Sequence[EpisodeRecord], scale: Scale, *, seed: int) -> dict[str, float]:
     """Embed the episodes with one return scale and describe the embedding."""
     settings = config.embed.model_copy(update={"return_scale": scale})
-    embedder = make_embedder(
+    embedder = Embedder(
         settings,
         state_dim=episodes[0].state.shape[1],
         episode_limit=max(episode.length for episode in episodes),
@@ -191,12 +192,6 @@ def _return_r2(embedder: Embedder, memory: EpisodicMemory) -> float:
 UNITS = {"info_nce": "nats", "purity": "R²", "return_r2": "R²"}
 
 
-def _figure(what: str, map: str, scale: Scale, value: float) -> dict[str, Any]:
-    return {
-        "name": f"embedding.{what}.{map}.{scale}",
-        "value": round(value, 4),
-        "unit": UNITS.get(what, "fraction"),
-        "budget": None,
-        "met": None,
-        "reference": f"mean of {len(SEEDS)} embedders",
-    }
+def _figure(what: str, map: str, scale: Scale, value: float) -> Figure:
+    reference = f"mean of {len(SEEDS)} embedders"
+    return make_figure(f"embedding.{what}.{map}.{scale}", value, UNITS.get(what, "fraction"), None, reference, digits=4)

@@ -8,13 +8,13 @@ import time
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from app.analysis.provenance import library_versions
+from app.bench import Figure, make_figure
 from app.jobs.training import train_run
 from emtc_core.config.resolve import resolve
 from emtc_core.config.run import RunConfig
@@ -110,7 +110,6 @@ CASES = (
     ("grf", "academy_3_vs_1_with_keeper", 8_000, 250.0, "EMU's public code 36-50 steps/s on two cores"),
 )
 FILLED_MAP, FILLED_NODES, FILLED_STEPS = "3s_vs_5z", 200_000, 8_000
-Figure = dict[str, Any]
 
 
 def run() -> list[Figure]:
@@ -162,11 +161,4 @@ def _fresh_run(config: RunConfig) -> Generator[tuple[Database, str]]:
 
 
 def _figure(case: str, speed: float, budget: float | None, reference: str) -> Figure:
-    return {
-        "name": f"end_to_end.steps_per_second.{case}",
-        "value": round(speed, 1),
-        "unit": "steps/s",
-        "budget": budget,
-        "met": None if budget is None else speed >= budget,
-        "reference": reference,
-    }
+    return make_figure(f"end_to_end.steps_per_second.{case}", speed, "steps/s", budget, reference, digits=1)

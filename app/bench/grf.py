@@ -13,12 +13,11 @@ from typing import Any
 
 import numpy as np
 
+from app.bench import Figure, make_figure
 from emtc_core.config.train import EnvConfig
 from emtc_core.envs.grf.adapter import find_obstacle
 from emtc_core.envs.grf.scenarios import EPISODE_LIMIT, get_scenario
 from emtc_core.envs.registry import make_env
-
-Figure = dict[str, Any]
 
 MAP = "academy_3_vs_1_with_keeper"
 COPIES = (1, 8)
@@ -40,8 +39,8 @@ def _compare(copies: int) -> list[Figure]:
     ratio = statistics.median(a / b for a, b in pairs)
     where = f"{copies} matches on {cores} cores; gfootball's own environment: {theirs:.0f} steps/s per core"
     return [
-        _figure(f"grf.steps_per_second_per_core.{copies}", ours, "steps/s", None, where),
-        _figure(f"grf.ratio_to_wrapped.{copies}", ratio, "ratio", 1.5, where),
+        make_figure(f"grf.steps_per_second_per_core.{copies}", ours, "steps/s", None, where),
+        make_figure(f"grf.ratio_to_wrapped.{copies}", ratio, "ratio", 1.5, where, met=ratio >= 1.5),
     ]
 
 
@@ -106,8 +105,3 @@ def _play_wrapped(seed: int, ready: Any, rates: Any) -> None:
             env.reset()
             t = 0
     rates.put(steps / (time.perf_counter() - started))
-
-
-def _figure(name: str, value: float, unit: str, budget: float | None, reference: str) -> Figure:
-    met = None if budget is None else value >= budget
-    return {"name": name, "value": value, "unit": unit, "budget": budget, "met": met, "reference": reference}

@@ -9,11 +9,11 @@ follow that rhythm.
 import statistics
 import time
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
 
+from app.bench import Figure, make_figure
 from emtc_core.config.resolve import resolve
 from emtc_core.config.run import RunConfig
 from emtc_core.device import choose_device, configure_threads
@@ -42,7 +42,6 @@ ALGOS = (
     "mappo",
 )
 EMU_CODE = "EMU's public code 1.83 s at 7K entries; a bare QPLEX update 0.13 s"
-Figure = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -191,14 +190,8 @@ def _wait() -> None:
 
 def _update_figure(algo: str, seconds: float) -> Figure:
     budget = BUDGET_S if algo == "emtc-qplex" else None
-    return {
-        "name": f"learner.update_seconds.{algo}",
-        "value": round(seconds, 4),
-        "unit": "s",
-        "budget": budget,
-        "met": None if budget is None else seconds <= budget,
-        "reference": "one rollout of 3,200 transitions" if algo == "mappo" else EMU_CODE,
-    }
+    reference = "one rollout of 3,200 transitions" if algo == "mappo" else EMU_CODE
+    return make_figure(f"learner.update_seconds.{algo}", seconds, "s", budget, reference, digits=4)
 
 
 def _share_figures(timing: Timing) -> list[Figure]:
@@ -206,14 +199,4 @@ def _share_figures(timing: Timing) -> list[Figure]:
         ("learner.memory_share", timing.memory_share, "with a re-projection every seven updates (t_emb = 1K)"),
         ("learner.memory_share.settled", timing.settled_share, "between two re-projections: gathers only"),
     )
-    return [
-        {
-            "name": name,
-            "value": round(share, 4),
-            "unit": "fraction",
-            "budget": BUDGET_SHARE,
-            "met": share <= BUDGET_SHARE,
-            "reference": what,
-        }
-        for name, share, what in rows
-    ]
+    return [make_figure(name, share, "fraction", BUDGET_SHARE, what, digits=4) for name, share, what in rows]

@@ -17,8 +17,8 @@ import pandas as pd
 from numpy.typing import NDArray
 from PIL import Image
 
+from app.bench import Figure, make_figure
 from app.bench.atlas import opened_page, served
-from app.bench.records import Figure
 from app.jobs.launch import ROOT
 from emtc_core.errors import ConfigError
 from storage import open_database
@@ -164,10 +164,4 @@ def _wait_until_still(page: Any) -> None:
 
 
 def _figure(name: str, size: int, budget: float | None) -> Figure:
-    kilobytes = size / 1000
-    met = None if budget is None else kilobytes <= budget
-    reference = "1440 × 900 points, 256 colours"
-    return {
-        "name": f"pictures.{name}", "value": kilobytes, "unit": "kB", "budget": budget, "met": met,
-        "reference": reference,
-    }  # fmt: skip
+    return make_figure(f"pictures.{name}", size / 1000, "kB", budget, "1440 × 900 points, 256 colours")

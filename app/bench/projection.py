@@ -8,8 +8,8 @@ import subprocess
 import sys
 import tempfile
 from time import perf_counter
-from typing import Any
 
+from app.bench import Figure, make_figure
 from app.jobs.launch import ROOT
 
 POINTS = 20_000
@@ -37,7 +37,7 @@ else:
 """
 
 
-def run() -> list[dict[str, Any]]:
+def run() -> list[Figure]:
     """Measure both methods and the placing, each from the start of a process to its end."""
     layouts = [
         _figure(f"{method}_seconds.{POINTS}", time_cold_start(method, POINTS), budget_s, _REFERENCES[method])
@@ -45,17 +45,6 @@ def run() -> list[dict[str, Any]]:
     ]
     reference = "openTSNE's transform: 5.4 s of CPU for 15,000 points, that is 6 minutes; and less trustworthy"
     return [*layouts, _figure(f"place_seconds.{PLACED}", time_cold_start("place", PLACED), _PLACE_BUDGET_S, reference)]
-
-
-def _figure(name: str, seconds: float, budget_s: float, reference: str) -> dict[str, Any]:
-    return {
-        "name": f"projection.{name}",
-        "value": round(seconds, 2),
-        "unit": "s",
-        "budget": budget_s,
-        "met": seconds <= budget_s,
-        "reference": reference,
-    }
 
 
 def time_cold_start(method: str, points: int) -> float:
@@ -69,3 +58,7 @@ def time_cold_start(method: str, points: int) -> float:
             env={**os.environ, "NUMBA_CACHE_DIR": cache},
         )
         return perf_counter() - started
+
+
+def _figure(name: str, seconds: float, budget_s: float, reference: str) -> Figure:
+    return make_figure(f"projection.{name}", seconds, "s", budget_s, reference, digits=2)

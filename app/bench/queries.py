@@ -4,19 +4,17 @@ How fast does the table of runs answer, 5,000 of them, on whatever database hold
 """
 
 import sqlite3
-import time
 from collections.abc import Callable
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
-from statistics import median
 from typing import Any
 
 import numpy as np
 from sqlalchemy import insert
 
-from app.bench import records, what_if
+from app.bench import Figure, make_figure, records, what_if
 from app.bench.postgres import is_reachable, made_database, server
-from app.bench.records import CONFIG, LENGTH, Figure, fill_transitions, make_records, median_ms, temporary_database
+from app.bench.records import CONFIG, LENGTH, fill_transitions, make_records, median_ms, temporary_database
 from emtc_core.config.resolve import resolve
 from emtc_core.recorder import SnapshotRecord
 from storage.engine import Database, open_database
@@ -126,20 +124,10 @@ def _curve(row: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _table_figure(name: str, what: str, ask: Callable[[], object]) -> Figure:
-    times = []
-    for _ in range(_TABLE_REPEATS):
-        started = time.perf_counter()
-        ask()
-        times.append(1000 * (time.perf_counter() - started))
-    value = median(times)
-    return {
-        "name": name,
-        "value": value,
-        "unit": "ms",
-        "budget": BUDGET_MS,
-        "met": value <= BUDGET_MS,
-        "reference": f"50 of {TABLE_RUNS:,} runs: {what}" if "page" in name else f"{TABLE_RUNS:,} runs: {what}",
-    }
+    runs = f"{TABLE_RUNS:,} runs: {what}"
+    return make_figure(
+        name, median_ms(ask, _TABLE_REPEATS), "ms", BUDGET_MS, f"50 of {runs}" if "page" in name else runs
+    )
 
 
 TRANSITIONS = 10_000_000
@@ -164,13 +152,15 @@ def run() -> list[Figure]:
         list_ms = median_ms(lambda: list_runs(db), _REPEATS)
         all_ms = median_ms(lambda: list_runs(db, limit=RUNS), _REPEATS)
     return [
-        _figure("queries.gate_chart_ms", chart_ms, 150, f"at most 2,000 points of {TRANSITIONS:,} transitions"),
-        _figure("queries.point_detail_ms", point_ms, 100, f"entry, trajectory, delta_mem; {NODES:,} nodes"),
-        _figure("queries.run_list_ms", list_ms, 300, f"the newest 200 of {RUNS:,} runs"),
-        _figure("queries.run_list_all_ms", all_ms, 300, f"all {RUNS:,} runs"),
+        make_figure(
+            "queries.gate_chart_ms", chart_ms, "ms", 150, f"at most 2,000 points of {TRANSITIONS:,} transitions"
+        ),
+        make_figure("queries.point_detail_ms", point_ms, "ms", 100, f"entry, trajectory, delta_mem; {NODES:,} nodes"),
+        make_figure("queries.run_list_ms", list_ms, "ms", 300, f"the newest 200 of {RUNS:,} runs"),
+        make_figure("queries.run_list_all_ms", all_ms, "ms", 300, f"all {RUNS:,} runs"),
         *figures(),
         *records.figures(),
-        *what_if.figures(),
+        *what_if.run(),
     ]
 
 
@@ -216,14 +206,3 @@ def fill_runs(db: Database, count: int) -> None:
             f"FROM n, (SELECT * FROM runs LIMIT 1)",
             (count,),
         )
-
-
-def _figure(name: str, value: float, budget: float, reference: str) -> Figure:
-    return {
-        "name": name,
-        "value": value,
-        "unit": "ms",
-        "budget": budget,
-        "met": value <= budget,
-        "reference": reference,
-    }

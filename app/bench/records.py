@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 from sqlalchemy import insert, update
 
+from app.bench import Figure, make_figure
 from emtc_core.metrics import METRICS
 from emtc_core.recorder import EpisodeRecord
 from storage.engine import Database, open_database
@@ -26,8 +27,6 @@ from storage.runs.changes import create_run
 from storage.runs.control import command_log
 from storage.runs.rows import find_run
 from storage.runs.run_summary import summarize
-
-Figure = dict[str, object]
 
 LENGTH, STATE_DIM, N_AGENTS = 150, 68, 3  # 3s_vs_5z
 CONFIG = {"env": {"name": "skirmish", "map": "3s_vs_5z"}, "algo": "emtc-qplex", "seed": 1}
@@ -132,8 +131,8 @@ def figures() -> list[Figure]:
         tick = median_ms(lambda: live_tick(db, run_id, after=TRANSITIONS - 1000), _REPEATS)
         first = median_ms(lambda: live_tick(db, run_id, after=0), _REPEATS)
     return [
-        _figure("queries.live_tick_ms", tick, 50, f"a tick that brings new points; {size}"),
-        _figure("queries.live_open_ms", first, None, f"the first reading of every curve; {size}"),
+        make_figure("queries.live_tick_ms", tick, "ms", 50, f"a tick that brings new points; {size}"),
+        make_figure("queries.live_open_ms", first, "ms", None, f"the first reading of every curve; {size}"),
     ]
 
 
@@ -191,8 +190,3 @@ def _copy_rows(connection: sqlite3.Connection, table: str, source: str, target: 
         f"INSERT INTO {table} (run_id, {columns}) SELECT ?, {columns} FROM {table} WHERE run_id = ? ORDER BY 2, 3",
         (target, source),
     )
-
-
-def _figure(name: str, value: float, budget: float | None, reference: str) -> Figure:
-    met = None if budget is None else value <= budget
-    return {"name": name, "value": value, "unit": "ms", "budget": budget, "met": met, "reference": reference}

@@ -5,16 +5,14 @@ ones are carried along until their batch starts anew, as the collector of traini
 """
 
 import time
-from typing import Any
 
 import numpy as np
 
+from app.bench import Figure, make_figure
 from emtc_core.config.train import EnvConfig
 from emtc_core.envs.base import VectorEnv
 from emtc_core.envs.registry import get_adapter, make_env
 from emtc_core.envs.skirmish.env import warm_up
-
-Figure = dict[str, Any]
 
 BUDGETS = {"3m": 50_000.0, "3s_vs_5z": 50_000.0, "corridor": 15_000.0}
 N_ENVS = 64
@@ -60,22 +58,13 @@ def _measure(env: str, map: str, *, seconds: float) -> float:
 
 
 def _figure(map: str, speed: float) -> Figure:
-    budget = BUDGETS.get(map)
-    return {
-        "name": f"skirmish.steps_per_second.{map}",
-        "value": round(speed),
-        "unit": "steps/s",
-        "budget": budget,
-        "met": None if budget is None else speed >= budget,
-        "reference": "SMAX on two cores: 136 at 8 copies, 1,600 at 128",
-    }
+    reference = "SMAX on two cores: 136 at 8 copies, 1,600 at 128"
+    return make_figure(f"skirmish.steps_per_second.{map}", speed, "steps/s", BUDGETS.get(map), reference, digits=0)
 
 
 def _compare_with_smax(speed: float) -> list[Figure]:
-    smax = _measure("smax", SMAX_MAP, seconds=SECONDS)
-    shared = {"unit": "steps/s", "budget": None, "met": None, "reference": f"the same {N_ENVS} copies, this run"}
-    ratio = {"name": f"skirmish.speed_over_smax.{SMAX_MAP}", "value": round(speed / smax, 1)}
+    smax, reference = _measure("smax", SMAX_MAP, seconds=SECONDS), f"the same {N_ENVS} copies, this run"
     return [
-        {"name": f"skirmish.smax_steps_per_second.{SMAX_MAP}", "value": round(smax), **shared},
-        {**shared, **ratio, "unit": "ratio"},
+        make_figure(f"skirmish.smax_steps_per_second.{SMAX_MAP}", smax, "steps/s", None, reference, digits=0),
+        make_figure(f"skirmish.speed_over_smax.{SMAX_MAP}", speed / smax, "ratio", None, reference, digits=1),
     ]

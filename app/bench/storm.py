@@ -13,8 +13,9 @@ from typing import Any
 
 from sqlalchemy import Connection, text
 
+from app.bench import Figure, make_figure
 from app.bench.postgres import made_database, server
-from app.bench.records import Figure, temporary_database
+from app.bench.records import temporary_database
 from app.bench.storms.fleet import STEPS, Faults, Fleet, storm_config
 from emtc_core.config.run import RunConfig
 from emtc_core.errors import ConfigError, StorageError
@@ -173,10 +174,10 @@ def run(*, minutes: float = MINUTES, db: str = "sqlite", trainers: int = TRAINER
     kills, due = toll.blows.get("kill", 0), KILLS_PER_MINUTE[kind] * minutes
     load = f"{kind}, {trainers} trainers, {minutes:g} min: {toll}"
     return [
-        _figure("kills", kills, "SIGKILLs", due, kills >= due, load),
-        _figure("rows", toll.rows, "transitions", None, None, "all runs together"),
-        _figure("lost", toll.lost, "transitions", 0, toll.lost == 0, "seen once, not superseded, and gone"),
-        _figure("wrong", len(toll.wrong), "breaches", 0, not toll.wrong, "; ".join(toll.wrong[:5]) or "plain SQL"),
+        make_figure("storm.kills", kills, "SIGKILLs", due, load, met=kills >= due),
+        make_figure("storm.rows", toll.rows, "transitions", None, "all runs together"),
+        make_figure("storm.lost", toll.lost, "transitions", 0, "seen once, not superseded, and gone"),
+        make_figure("storm.wrong", len(toll.wrong), "breaches", 0, "; ".join(toll.wrong[:5]) or "plain SQL"),
     ]
 
 
@@ -243,7 +244,3 @@ def _opened(url: str) -> Generator[Database]:
         yield db
     finally:
         db.dispose()
-
-
-def _figure(name: str, value: float, unit: str, budget: float | None, met: bool | None, reference: str) -> Figure:
-    return {"name": f"storm.{name}", "value": value, "unit": unit, "budget": budget, "met": met, "reference": reference}

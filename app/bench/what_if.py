@@ -8,7 +8,8 @@ from dataclasses import replace
 import numpy as np
 
 from app.analysis.what_if import Question, Rules, Stream, answer, merge_nodes, read_rules, read_stream, tabulate
-from app.bench.records import CONFIG, Figure, fill_transitions, median_ms, temporary_database
+from app.bench import Figure, make_figure
+from app.bench.records import CONFIG, fill_transitions, median_ms, temporary_database
 from app.figures.named.what_if import draw_what_if
 from storage.queries.memory import Snapshot
 from storage.runs.changes import create_run
@@ -20,11 +21,6 @@ _REPEATS = 7
 
 
 def run() -> list[Figure]:
-    """Measure the figures of this module alone."""
-    return figures()
-
-
-def figures() -> list[Figure]:
     """Measure `what_if.tau_ms.200000`, `what_if.delta_ms.200000` and `what_if.read_ms.200000`."""
     rules = read_rules({"memory": {"delta": DELTA}})
     snapshot = make_snapshot(NODES)
@@ -78,12 +74,4 @@ def _spread(stream: Stream) -> Stream:
 
 
 def _figure(name: str, value: float, budget: float, reference: str) -> Figure:
-    name = f"what_if.{name}_ms.{TRANSITIONS}"
-    return {
-        "name": name,
-        "value": value,
-        "unit": "ms",
-        "budget": budget,
-        "met": value <= budget,
-        "reference": reference,
-    }
+    return make_figure(f"what_if.{name}_ms.{TRANSITIONS}", value, "ms", budget, reference)

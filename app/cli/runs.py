@@ -168,8 +168,7 @@ def show(run: RunPrefix, db: DatabaseUrl = DEFAULT_DATABASE, json: AsJson = Fals
     facts["gate"] = _gate_facts(gate_state(database, row.id))
     facts["no_success"] = idle_incentives(database, [row.id]).get(row.id)
     facts["success_rate"] = last_success(database, row.id)
-    standing = look(database, row)
-    facts["checkpoints"] = [asdict(each) for each in standing.checkpoints]
+    facts["checkpoints"] = [asdict(each) for each in look(database, row).checkpoints]
     facts["resumes"] = list_resumes(database, row.id).astype(object).to_dict("records")
     facts["superseded_steps"] = sum(each["reached_env_step"] - each["env_step"] for each in facts["resumes"])
     facts["steps_note"] = (

@@ -123,13 +123,13 @@ def _start_again(database: Database, run_id: str, *, detach: bool, json: bool) -
         return _train_in_foreground(database, child, owner.token, signals, resume=False, json=json)
 
 
-def _say_what_is_superseded(standing: CheckpointStatus) -> None:
-    for fault in standing.faults if standing.usable else ():
+def _say_what_is_superseded(status: CheckpointStatus) -> None:
+    for fault in status.faults if status.usable else ():
         say(f"Passed over: {fault}")
-    if standing.usable and standing.superseded_steps:
+    if status.usable and status.superseded_steps:
         say(
-            f"Going on from step {standing.usable.env_step:,} ({standing.usable.name}); "
-            f"{standing.superseded_steps:,} later steps will be superseded, once the trainer stands there."
+            f"Going on from step {status.usable.env_step:,} ({status.usable.name}); "
+            f"{status.superseded_steps:,} later steps will be superseded, once the trainer stands there."
         )
 
 

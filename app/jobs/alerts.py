@@ -35,7 +35,7 @@ SEVERITY: Final[dict[Kind, Severity]] = {
     "no-success": "warning",
     "disk-low": "error",
 }
-STANDING_STILL: Final = 20
+STAGNANT_AFTER: Final = 20
 """Evaluations in a row without a better win rate, or a better return at the same one."""
 NEARLY_ALL: Final = 0.99
 """A team that wins this share has nothing left to gain."""
@@ -107,13 +107,13 @@ def _says_nan(run: RunFacts) -> bool:
     return "loss became" in (run.error or "")
 
 
-def _standing_still(run: RunFacts) -> Iterator[Alert]:
+def _stagnation(run: RunFacts) -> Iterator[Alert]:
     scores = run.scores
-    if run.status != "running" or run.heartbeat_at is None or len(scores) <= STANDING_STILL:
+    if run.status != "running" or run.heartbeat_at is None or len(scores) <= STAGNANT_AFTER:
         return
     best = max(range(len(scores)), key=lambda place: (scores[place][1:], -place))
     env_step, win_rate, return_mean = scores[best]
-    if len(scores) - 1 - best < STANDING_STILL or win_rate >= NEARLY_ALL:
+    if len(scores) - 1 - best < STAGNANT_AFTER or win_rate >= NEARLY_ALL:
         return
     told = (
         f"No better evaluation since step {env_step:,} (win rate {win_rate:.0%}, return {return_mean:.2f}): "
@@ -137,7 +137,7 @@ def _is_due(run: RunFacts) -> bool:
 
 
 _RULES: Final[tuple[Callable[[RunFacts], Iterator[Alert]], ...]] = (
-    *(_ended, _not_a_number, _standing_still),
+    *(_ended, _not_a_number, _stagnation),
     *(_idle_gate, _no_success),
 )
 
@@ -172,11 +172,6 @@ class Messenger:
         """
         addresses = os.environ.get(NOTIFY_VARIABLE, "").split()
         self._target = _make_target(addresses) if addresses else None
-
-    @property
-    def is_set(self) -> bool:
-        """Whether alerts are sent anywhere."""
-        return self._target is not None
 
     def send(self, alerts: Iterable[Alert]) -> bool:
         """Send alerts as one message; tell whether it arrived."""

@@ -122,12 +122,12 @@ def take_to_resume(db: Database, run_id: str) -> Owner:
     """
     row = find_run(db, run_id)
     lifecycle.check(row.id, state_now(row), Event.CLAIM)
-    standing = look(db, row)
-    if standing.refused:
-        raise RunStateError(f"Run {row.id} cannot go on here. {standing.refused}")
-    if not standing.can_resume:
+    status = look(db, row)
+    if status.refused:
+        raise RunStateError(f"Run {row.id} cannot go on here. {status.refused}")
+    if not status.can_resume:
         raise RunStateError(
-            f"Run {row.id} has recorded {row.env_steps:,} steps and no usable checkpoint here. {standing.why_not} "
+            f"Run {row.id} has recorded {row.env_steps:,} steps and no usable checkpoint here. {status.why_not} "
             f"Its rows stay. Start again from step 0, as a new run, with: emtc resume {row.id} --start-again"
         )
     owner = this_process()

@@ -79,15 +79,8 @@ def hidden_layers(part: Encoder | Decoder) -> list[nn.Linear]:
     return [layer for layer in part.trunk if isinstance(layer, nn.Linear)]
 
 
-def make_embedder(
-    config: EmbedConfig, *, state_dim: int, episode_limit: int, device: str | torch.device, seed: int
-) -> "Embedder":
-    """Make the embedder that `embed.type` names, with its own generator seeded by `seed`."""
-    return Embedder(config, state_dim=state_dim, episode_limit=episode_limit, device=device, seed=seed)
-
-
 class Embedder:
-    """Semantic embedder: `embed` for everyone, networks and optimizer for `fit` alone."""
+    """The embedder that `embed.type` names: `embed` for everyone, networks and optimizer for `fit` alone."""
 
     def __init__(
         self, config: EmbedConfig, *, state_dim: int, episode_limit: int, device: str | torch.device, seed: int

@@ -1,7 +1,7 @@
 """The gate (Eq. 7, 8), the incentive that it weighs (Eq. 2) and its temperature (Eq. 12).
 
 `delta_mem` and `gate_coefficient` take arrays of any shape, so a run, the sliders of a page and a check of
-the database run the same line. `settle` applies the rules for misses and `evaluate_gate` judges one episode.
+the database run the same line. `gate_transitions` applies the rules for misses and `evaluate_gate` judges one episode.
 Stage before: memory; after: replay buffer.
 
 `incentive` takes NumPy arrays and torch tensors, through which gradients flow. The caller multiplies
@@ -86,7 +86,7 @@ def beta_of_miss(config: GateConfig, *, is_empty: bool) -> float:
     return 1.0 if rule == "pass" else 0.0
 
 
-def settle(
+def gate_transitions(
     reward: NDArray[Any],
     h: Float64s,
     h_next: Float64s,
@@ -165,7 +165,7 @@ def evaluate_gate(
     ends = episode.terminated or (episode.truncated and not bootstrap_on_timeout)
     if ends and config.terminal_value == "zero":
         h_next[-1] = 0.0
-    delta, beta = settle(episode.reward, h, h_next, config=config, gamma=gamma, tau=tau, is_empty=is_empty)
+    delta, beta = gate_transitions(episode.reward, h, h_next, config=config, gamma=gamma, tau=tau, is_empty=is_empty)
     return GateVerdict(h=h, h_next=h_next, delta_mem=delta, beta=beta)
 
 

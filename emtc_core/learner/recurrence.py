@@ -1,9 +1,10 @@
 """The agents' trunk over whole sequences for the CPU: Linear, ReLU and nn.GRU's equations, with a gradient by hand.
 
 PyTorch's own CPU path records a dozen small operations per step; here a step is five forward and four backward, and
-whatever does not depend on the step before is one operation over a chunk of steps, whose arrays stay in the
-processor's cache from the input to the hidden state and back. On CUDA the library's layers are used; what they return
-under autocast is turned back into the inputs' type, as hidden states are read where there is no autocast, too.
+whatever does not depend on the step before is one operation over a chunk of steps, whose arrays stay in the processor's
+cache from the input to the hidden state and back. An update of football size takes 75 ms on one core so, and 105 by
+nn.GRU. On CUDA the library's layers are used; what they return under autocast is turned back into the inputs' type, as
+hidden states are read where there is no autocast, too.
 
     x    = relu(inputs W + b)
     r, z = sigmoid(x W_r + h U_r), sigmoid(x W_z + h U_z)      with biases in every term

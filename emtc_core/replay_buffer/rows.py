@@ -174,7 +174,7 @@ class Priorities:
     def set(self, places: NDArray[np.integer], weights: Tensor) -> None:
         """Set the weights (> 0) of these places."""
         self._coming.append(Coming(np.array(places, np.int64), fetch(weights)))
-        self._settle()
+        self._apply_due()
 
     def draw(self, n: int, among: int, alpha: float, rng: np.random.Generator) -> NDArray[np.int64]:
         """Draw n different ones of the first `among` places, by weight to the power alpha."""
@@ -192,9 +192,9 @@ class Priorities:
         self._weight[: len(weight)] = weight
         saved = state.get("coming_priorities", [])  # absent in older checkpoints
         self._coming = deque(Coming(c["places"].numpy().copy(), AsyncCopy(c["weights"])) for c in saved)
-        self._settle()
+        self._apply_due()
 
-    def _settle(self) -> None:
+    def _apply_due(self) -> None:
         while len(self._coming) > self._lag:
             coming = self._coming.popleft()
             held = coming.places >= 0

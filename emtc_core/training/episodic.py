@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 from emtc_core.config.run import RunConfig
 from emtc_core.device import send
 from emtc_core.embedder.fit import fit
-from emtc_core.embedder.networks import make_embedder
+from emtc_core.embedder.networks import Embedder
 from emtc_core.envs.base import EnvInfo
-from emtc_core.gate.gate import GateVerdict, gate_coefficient, settle, weigh_successors
+from emtc_core.gate.gate import GateVerdict, gate_coefficient, gate_transitions, weigh_successors
 from emtc_core.learner.td import IncentiveInputs, incentive_inputs
 from emtc_core.memory.memory import EpisodicMemory
 from emtc_core.recorder import QUANTILES, GateStatsRecord, SnapshotRecord
@@ -83,7 +83,7 @@ class EpisodicPart(EpisodicSystem):
     def __init__(self, config: RunConfig, info: EnvInfo, *, device: torch.device) -> None:
         self._config = config
         self._gamma = config.train.gamma
-        self._embedder = make_embedder(
+        self._embedder = Embedder(
             config.embed,
             state_dim=info.state_dim,
             episode_limit=info.episode_limit,
@@ -174,7 +174,7 @@ class EpisodicPart(EpisodicSystem):
             h_next = np.where(batch.ends, 0.0, h_next)
         reward = batch.reward.cpu().numpy()
         is_empty = self.memory.is_blind
-        return settle(reward, h, h_next, config=gate, gamma=self._gamma, tau=tau, is_empty=is_empty)
+        return gate_transitions(reward, h, h_next, config=gate, gamma=self._gamma, tau=tau, is_empty=is_empty)
 
     def _slots_of_gate(self, batch: Batch) -> Slots:
         """Find the nodes [B, T+1] that the gate reads now: by a search of every state, or only where none is known."""

@@ -86,13 +86,6 @@ def run_configs(db: Database, run_ids: Sequence[str]) -> dict[str, dict[str, Any
     return found
 
 
-def latest_run_id(db: Database) -> str | None:
-    """Which run was made last?"""
-    with db.read() as connection:
-        newest = select(Run.id).order_by(Run.created_at.desc(), Run.id).limit(1)
-        return connection.execute(newest).scalar_one_or_none()
-
-
 def list_resumes(db: Database, run_id: str) -> pd.DataFrame:
     """Where was this run resumed? env_step, reached_env_step (before), resumed_at, episodes, checkpoint, passed_over.
 

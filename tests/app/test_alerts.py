@@ -17,7 +17,7 @@ from sqlalchemy import update
 from app.cli.main import run
 from app.jobs.alerts import (
     SCARCE_BYTES,
-    STANDING_STILL,
+    STAGNANT_AFTER,
     STOPPABLE,
     Messenger,
     find_alerts,
@@ -74,7 +74,7 @@ def test_a_run_that_trains_well_is_no_news():
         ({"gate_idle": "Nothing merged."}, "gate-idle", "Nothing merged."),
         ({"no_success": "Nobody won."}, "no-success", "Nobody won."),
         ({"no_success": "Nobody won.", "gate_idle": "No incentive."}, "no-success", "Nobody won."),
-        ({"scores": scores(0.5, *[0.4] * STANDING_STILL)}, "stagnation", "since step 0 "),
+        ({"scores": scores(0.5, *[0.4] * STAGNANT_AFTER)}, "stagnation", "since step 0 "),
     ],
 )
 def test_each_event_is_one_alert(changes, kind, fragment):
@@ -86,9 +86,9 @@ def test_each_event_is_one_alert(changes, kind, fragment):
 @pytest.mark.parametrize(
     "changes",
     [
-        {"scores": scores(0.5, *[0.4] * (STANDING_STILL - 1))},
-        {"scores": scores(1.0, *[0.9] * STANDING_STILL)},
-        {"scores": scores(0.5, *[0.4] * STANDING_STILL), "status": "paused"},
+        {"scores": scores(0.5, *[0.4] * (STAGNANT_AFTER - 1))},
+        {"scores": scores(1.0, *[0.9] * STAGNANT_AFTER)},
+        {"scores": scores(0.5, *[0.4] * STAGNANT_AFTER), "status": "paused"},
         {"gate_idle": "Nothing merged.", "env_steps": 100},
         {"no_success": "Nobody won.", "env_steps": 100},
         {"status": "finished", "ended_at": NOW - timedelta(days=8)},
@@ -100,7 +100,7 @@ def test_what_is_no_event_is_no_alert(changes):
 
 
 def test_a_better_return_at_the_same_win_rate_is_progress():
-    climbing = tuple((100 * step, 0.0, float(step)) for step in range(2 * STANDING_STILL))
+    climbing = tuple((100 * step, 0.0, float(step)) for step in range(2 * STAGNANT_AFTER))
     assert kinds(facts(scores=climbing)) == []
 
 
@@ -112,9 +112,9 @@ def test_a_disk_that_is_nearly_full_is_told_once_a_day():
 
 
 def test_the_same_event_has_the_same_key_and_another_one_another():
-    still = facts(scores=scores(0.5, *[0.4] * STANDING_STILL))
-    later = facts(scores=scores(0.5, *[0.4] * (STANDING_STILL + 5)), heartbeat_at=NOW + timedelta(minutes=5))
-    again = facts(scores=scores(0.5, 0.6, *[0.4] * STANDING_STILL))
+    still = facts(scores=scores(0.5, *[0.4] * STAGNANT_AFTER))
+    later = facts(scores=scores(0.5, *[0.4] * (STAGNANT_AFTER + 5)), heartbeat_at=NOW + timedelta(minutes=5))
+    again = facts(scores=scores(0.5, 0.6, *[0.4] * STAGNANT_AFTER))
     keys = [find_alerts([run], disk_free=None, now=NOW)[0].key for run in (still, later, again)]
     assert keys[0] == keys[1] != keys[2]
 
@@ -167,7 +167,7 @@ def test_no_win_rate_is_told_where_the_return_decides_what_a_success_is(db):
 def test_the_database_tells_what_happened(db):
     finish_run(db, start(db, "done"), "finished")
     finish_run(db, start(db, "broken"), "failed", error="No map.")
-    record_evaluations(db, start(db, "still"), STANDING_STILL + 1)
+    record_evaluations(db, start(db, "still"), STAGNANT_AFTER + 1)
     sick, gone = start(db, "sick"), start(db, "gone")
     with db.transaction() as connection:
         values = [{"run_id": sick, "env_step": step, "name": "train/loss", "value": None} for step in (7, 9)]
@@ -210,7 +210,7 @@ def test_a_run_in_which_nothing_can_be_a_success_is_told_without_a_gate_too(db, 
 
 def test_a_rule_stops_only_what_it_names(db):
     still, fine = start(db, "still"), start(db, "fine")
-    record_evaluations(db, still, STANDING_STILL + 1)
+    record_evaluations(db, still, STAGNANT_AFTER + 1)
     assert stop_what_is_due(db, list_alerts(db), ["nan"]) == []
     assert stop_what_is_due(db, list_alerts(db), ["stagnation"]) == [f"Run {still} was asked to stop."]
     assert command_log(db, still)["command"].tolist() == ["stop"]
@@ -246,7 +246,7 @@ def test_marks_follow_no_link_and_obey_a_server_that_only_shows(db, tmp_path, mo
 
 def test_an_address_without_a_messenger_names_what_is_missing(monkeypatch):
     monkeypatch.delenv("EMTC_NOTIFY", raising=False)
-    assert not Messenger().is_set
+    assert Messenger().send([])  # without an address it asks for nothing
     monkeypatch.setenv("EMTC_NOTIFY", "mailto://user:hunter2@example.org")
     monkeypatch.setitem(sys.modules, "apprise", None)
     monkeypatch.setattr("app.jobs.alerts.importlib.util.find_spec", lambda name: None)

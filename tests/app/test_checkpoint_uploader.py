@@ -223,9 +223,9 @@ def test_what_lies_there_is_known_before_it_is_fetched(lost, tmp_path, monkeypat
         path = tmp_path / name_checkpoint(env_step)
         write_checkpoint(path, run_id=owner, env_step=env_step, parts=[("state", lambda sink: sink.write(b"x"))])
         files.put(path)
-    standing = look(db, find_run(db, run_id))
-    assert (standing.usable and standing.usable.env_step, standing.folder) == (0, files.url)
-    assert "belongs to run zzzz9999" in standing.faults[0]
+    status = look(db, find_run(db, run_id))
+    assert (status.usable and status.usable.env_step, status.folder) == (0, files.url)
+    assert "belongs to run zzzz9999" in status.faults[0]
     assert list(run_folder(db, run_id).glob("*.pt")) == [], "nothing was fetched"
     monkeypatch.setenv("EMTC_FILES", str(tmp_path))
     refused = look(db, find_run(db, run_id))
@@ -240,8 +240,8 @@ def test_what_has_not_arrived_there_is_counted(lost, tmp_path):
     uploader.begin(fits)
     uploader.close()
     write_checkpoint(folder / name_checkpoint(0), run_id=run_id, env_step=0, parts=[])
-    standing = look(db, find_run(db, run_id))
-    assert (standing.can_resume, standing.not_carried) == (True, 1)
+    status = look(db, find_run(db, run_id))
+    assert (status.can_resume, status.not_carried) == (True, 1)
     files.put(folder / name_checkpoint(0))
     assert look(db, find_run(db, run_id)).not_carried == 0
     db.dispose()
@@ -250,7 +250,7 @@ def test_what_has_not_arrived_there_is_counted(lost, tmp_path):
 def test_a_place_of_no_answer_is_no_reason_to_start_again(lost, tmp_path):
     db, run_id, _ = lost
     (tmp_path / "place").write_text("no folder")
-    standing = look(db, find_run(db, run_id))
-    assert not standing.can_resume
-    assert "cannot be used" in standing.why_not
+    status = look(db, find_run(db, run_id))
+    assert not status.can_resume
+    assert "cannot be used" in status.why_not
     db.dispose()

@@ -17,7 +17,7 @@ from app.analysis.selection import QUANTITIES, Choice
 from emtc_core.recorder import EvaluationRecord
 from storage.engine import open_database
 from storage.queries.memory import find_projection, get_node, get_snapshot, list_snapshots
-from storage.queries.runs import latest_run_id
+from storage.queries.runs import list_runs
 from storage.recording.recorder import DatabaseRecorder
 from storage.runs.control import Heartbeat
 from storage.runs.rows import find_run
@@ -65,7 +65,7 @@ def frame_of(page) -> int:
 
 
 def end_trainer(db) -> None:
-    run = find_run(db, latest_run_id(db))
+    run = find_run(db, list_runs(db)["id"].iloc[0])
     if run.pid and run.live_status in ("queued", "running", "paused"):
         os.kill(run.pid, signal.SIGKILL)
 
@@ -82,7 +82,7 @@ def test_from_the_demo_button_to_the_replay_of_a_clicked_memory(page, tmp_path: 
         page.locator(".curves canvas").first.wait_for()
         db = open_database(f"sqlite:///{database}")
         try:
-            while not len(list_snapshots(db, latest_run_id(db))):
+            while not len(list_snapshots(db, list_runs(db)["id"].iloc[0])):
                 time.sleep(0.3)
             page.get_by_role("link", name="Memory").click()
             slot = click_a_point(page)
@@ -99,7 +99,7 @@ def test_from_the_demo_button_to_the_replay_of_a_clicked_memory(page, tmp_path: 
 def _see_a_death_and_resume(page, db) -> None:
     page.get_by_role("link", name="Live").click()
     page.locator(".curves canvas").first.wait_for()
-    run = find_run(db, latest_run_id(db))
+    run = find_run(db, list_runs(db)["id"].iloc[0])
     assert run.live_status == "running", "the demo run ended before it could be killed"
     os.kill(run.pid, signal.SIGKILL)
     page.get_by_role("button", name="Resume from the last checkpoint").click()

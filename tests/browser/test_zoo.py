@@ -8,7 +8,7 @@ import pytest
 from emtc_core.envs.zoo.examples import EXAMPLES, missing
 from storage.engine import open_database
 from storage.queries.curves import metric
-from storage.queries.runs import latest_run_id
+from storage.queries.runs import list_runs
 from storage.runs.rows import find_run
 from tests.browser.server import running_app
 from tests.require import require
@@ -21,7 +21,7 @@ STEPS = {"mpe2:simple_spread": 1000, "butterfly:knights_archers_zombies": 600, "
 def wait_for_the_end(db) -> str:
     deadline = time.monotonic() + 300
     while time.monotonic() < deadline:
-        run_id = latest_run_id(db)
+        run_id = next(iter(list_runs(db)["id"]), None)
         if run_id and (run := find_run(db, run_id)).live_status in ("finished", "failed", "lost", "stopped"):
             assert (run.live_status, run.error) == ("finished", None)
             return run_id

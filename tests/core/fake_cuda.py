@@ -32,7 +32,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from emtc_core.config.memory import EmbedConfig
 from emtc_core.config.run import RunConfig, list_algos
 from emtc_core.embedder.fit import compute_losses
-from emtc_core.embedder.networks import make_embedder
+from emtc_core.embedder.networks import Embedder
 from emtc_core.learner.learner import make_learner
 from emtc_core.learner.mappo import MappoLearner
 from emtc_core.learner.td import incentive_inputs
@@ -153,7 +153,7 @@ def update(config: RunConfig, *, resumed: bool = False, home: str | None = None)
 
 def refit() -> None:
     """Take one step of Algorithm 1 on the GPU."""
-    embedder = make_embedder(EmbedConfig(), state_dim=5, episode_limit=9, device=GPU, seed=1)
+    embedder = Embedder(EmbedConfig(), state_dim=5, episode_limit=9, device=GPU, seed=1)
     state_BS, time_B1 = embedder.to_inputs(np.zeros((64, 5), np.float32), np.zeros(64, np.int32))
     terms_5 = compute_losses(embedder, state_BS, time_B1, torch.zeros(64, device=GPU), generator=torch.Generator())
     terms_5[0].backward()

@@ -11,7 +11,7 @@ import torch
 from emtc_core.config.memory import EmbedConfig
 from emtc_core.embedder.fit import Step, compute_losses, fit
 from emtc_core.embedder.losses import augment, info_nce, info_nce_gradient, return_loss, state_loss
-from emtc_core.embedder.networks import Embedder, ReturnScale, make_embedder
+from emtc_core.embedder.networks import Embedder, ReturnScale
 from emtc_core.errors import NonFiniteLossError, ShapeError
 from emtc_core.memory.memory import NodeSample
 from tests.reference.embedder import looped_info_nce, looped_reconstruction, looped_refit, looped_return_unit
@@ -21,7 +21,7 @@ S, T_LIM = 10, 20
 
 def _embedder(seed: int = 1, **options: Any) -> Embedder:
     config = EmbedConfig(**{"hidden": 16, "batch": 64, **options})
-    return make_embedder(config, state_dim=S, episode_limit=T_LIM, device="cpu", seed=seed)
+    return Embedder(config, state_dim=S, episode_limit=T_LIM, device="cpu", seed=seed)
 
 
 def _sample(n: int = 640, seed: int = 0) -> NodeSample:
@@ -173,7 +173,7 @@ def test_by_default_no_coordinate_changes_place_and_a_shift_rotates_each_row() -
 
 
 def test_the_sizes_are_those_of_the_published_code() -> None:
-    embedder = make_embedder(EmbedConfig(), state_dim=S, episode_limit=T_LIM, device="cpu", seed=1)
+    embedder = Embedder(EmbedConfig(), state_dim=S, episode_limit=T_LIM, device="cpu", seed=1)
     shapes = [tuple(p.shape) for p in embedder.encoder.parameters()]
     assert shapes == [(64, S + 1), (64,), (64, 64), (64,), (4, 64), (4,)]
     shapes = [tuple(p.shape) for p in embedder.decoder.parameters()]
@@ -194,7 +194,7 @@ def test_a_row_is_embedded_the_same_in_any_batch_whatever_the_widths(hidden: int
     rng = np.random.default_rng(0)
     for kind in ("tcse", "random"):
         config = EmbedConfig(type=kind, hidden=hidden, dim=dim)
-        embedder = make_embedder(config, state_dim=26, episode_limit=100, device="cpu", seed=0)
+        embedder = Embedder(config, state_dim=26, episode_limit=100, device="cpu", seed=0)
         state, t = rng.normal(size=(700, 26)).astype(np.float32), rng.integers(0, 100, 700)
         embed = embedder.embed_fine if fine else embedder.embed
         together = np.asarray(embed(state, t))
@@ -204,7 +204,7 @@ def test_a_row_is_embedded_the_same_in_any_batch_whatever_the_widths(hidden: int
 
 
 def test_embedding_is_what_the_encoder_computes() -> None:
-    embedder = make_embedder(EmbedConfig(hidden=10, dim=3), state_dim=5, episode_limit=9, device="cpu", seed=1)
+    embedder = Embedder(EmbedConfig(hidden=10, dim=3), state_dim=5, episode_limit=9, device="cpu", seed=1)
     state, t = np.random.default_rng(1).normal(size=(70, 5)).astype(np.float32), np.arange(70) % 10
     expected = embedder.encoder(*embedder.to_inputs(state, t)).detach()
     np.testing.assert_allclose(embedder.embed(state, t), expected, rtol=1e-5, atol=1e-6)
@@ -214,7 +214,7 @@ def test_embedding_is_what_the_encoder_computes() -> None:
 
 
 def test_a_row_is_embedded_the_same_in_any_batch() -> None:
-    embedder = make_embedder(EmbedConfig(), state_dim=S, episode_limit=T_LIM, device="cpu", seed=1)
+    embedder = Embedder(EmbedConfig(), state_dim=S, episode_limit=T_LIM, device="cpu", seed=1)
     rng = np.random.default_rng(0)
     state, t = rng.normal(size=(70_000, S)).astype(np.float32), rng.integers(0, T_LIM, 70_000)
     together = embedder.embed(state, t)

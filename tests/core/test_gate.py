@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from emtc_core.config.memory import GateConfig
-from emtc_core.gate.gate import GateVerdict, delta_mem, evaluate_gate, gate_coefficient, settle
+from emtc_core.gate.gate import GateVerdict, delta_mem, evaluate_gate, gate_coefficient, gate_transitions
 from emtc_core.rollout.episode import Episode
 from emtc_core.schedules import linear_decay
 from tests.reference.gate import looped_gate
@@ -177,8 +177,8 @@ def test_a_miss_blocks_or_passes_as_told() -> None:
 
 def test_delta_scale_decouples_the_gate_from_the_reward_unit() -> None:
     args = (np.array([0.0]), np.array([100.0]), np.array([0.0]))
-    _, plain = settle(*args, is_empty=False, config=GateConfig(), gamma=1.0, tau=1.0)
-    delta, in_goals = settle(*args, is_empty=False, config=GateConfig(delta_scale=0.01), gamma=1.0, tau=1.0)
+    _, plain = gate_transitions(*args, is_empty=False, config=GateConfig(), gamma=1.0, tau=1.0)
+    delta, in_goals = gate_transitions(*args, is_empty=False, config=GateConfig(delta_scale=0.01), gamma=1.0, tau=1.0)
     assert delta[0] == 100.0
     assert plain[0] == 0.0
     assert in_goals[0] == pytest.approx(math.exp(-0.5))
@@ -186,7 +186,7 @@ def test_delta_scale_decouples_the_gate_from_the_reward_unit() -> None:
 
 def test_a_gate_that_is_off_lets_everything_pass() -> None:
     args = (np.zeros(2), np.array([100.0, np.nan]), np.zeros(2))
-    _, beta = settle(*args, is_empty=False, config=GateConfig(enabled=False), gamma=1.0, tau=1.0)
+    _, beta = gate_transitions(*args, is_empty=False, config=GateConfig(enabled=False), gamma=1.0, tau=1.0)
     assert beta.tolist() == [1.0, 1.0]
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from emtc_core.config.memory import EmbedConfig, MemoryConfig
 from emtc_core.embedder.fit import fit
-from emtc_core.embedder.networks import Embedder, make_embedder
+from emtc_core.embedder.networks import Embedder
 from emtc_core.errors import NonFiniteLossError, ShapeError
 from emtc_core.memory.memory import EpisodicMemory
 from emtc_core.memory.scaling import measure_scaling
@@ -19,7 +19,7 @@ NEAR = 1e-4  # moves a state by less than delta below
 
 def make_memory(embed: dict[str, Any] | None = None, **options: Any) -> EpisodicMemory:
     """A memory over the random projection in its raw unit, where distances are easy to arrange."""
-    embedder = make_embedder(
+    embedder = Embedder(
         EmbedConfig(**(embed or {"type": "random"})), state_dim=S, episode_limit=T_LIM, device="cpu", seed=1
     )
     config = MemoryConfig(**{"delta": 0.01, "delta_space": "raw", "capacity": 100, **options})

@@ -9,7 +9,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from emtc_core.config.memory import EmbedConfig, MemoryConfig
-from emtc_core.embedder.networks import Embedder, hidden_layers, make_embedder
+from emtc_core.embedder.networks import Embedder, hidden_layers
 from emtc_core.memory.memory import EpisodicMemory
 from emtc_core.memory.scaling import TOLERANCE
 
@@ -20,7 +20,7 @@ Wide = np.ndarray[Any, np.dtype[np.longdouble]]
 
 def _memory(spread: float = 1.0, **options: Any) -> EpisodicMemory:
     """A memory whose embedder's first dimension has about this spread for a mean of one."""
-    embedder = make_embedder(EmbedConfig(hidden=8), state_dim=S, episode_limit=T_LIM, device="cpu", seed=3)
+    embedder = Embedder(EmbedConfig(hidden=8), state_dim=S, episode_limit=T_LIM, device="cpu", seed=3)
     out = embedder.encoder.out
     with torch.no_grad():
         out.weight[0] *= spread / embedder.embed(_episode(0), np.arange(M))[:, 0].std()

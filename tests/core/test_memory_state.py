@@ -8,7 +8,7 @@ import torch
 
 from emtc_core.config.memory import EmbedConfig, MemoryConfig
 from emtc_core.embedder.fit import fit
-from emtc_core.embedder.networks import make_embedder
+from emtc_core.embedder.networks import Embedder
 from emtc_core.errors import CheckpointError
 from emtc_core.memory.memory import EpisodicMemory
 
@@ -21,7 +21,7 @@ class _Run:
     def __init__(self, seed: int = 1, **options: object) -> None:
         config = MemoryConfig(**{"capacity": 150, "delta": 0.2, **options})  # type: ignore[arg-type]
         embed = EmbedConfig(hidden=16, batch=64)
-        self.embedder = make_embedder(embed, state_dim=S, episode_limit=T_LIM, device="cpu", seed=seed)
+        self.embedder = Embedder(embed, state_dim=S, episode_limit=T_LIM, device="cpu", seed=seed)
         self.memory = EpisodicMemory(config, state_dim=S, gamma=0.9, embedder=self.embedder, seed=seed)
 
     def advance(self, first: int, last: int) -> list[list[int]]:

@@ -6,7 +6,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from emtc_core.config.memory import EmbedConfig, MemoryConfig
-from emtc_core.embedder.networks import Embedder, make_embedder
+from emtc_core.embedder.networks import Embedder
 from emtc_core.memory.memory import EpisodicMemory
 from tests.reference.memory import LoopedMemory
 
@@ -55,7 +55,7 @@ class _Pair:
     """Both memories on one embedder."""
 
     def __init__(self, config: MemoryConfig, embed: EmbedConfig, seed: int) -> None:
-        self.embedder: Embedder = make_embedder(embed, state_dim=S, episode_limit=T_LIM, device="cpu", seed=seed)
+        self.embedder: Embedder = Embedder(embed, state_dim=S, episode_limit=T_LIM, device="cpu", seed=seed)
         self.fast = EpisodicMemory(config, state_dim=S, gamma=0.9, embedder=self.embedder, seed=seed)
         self.slow = LoopedMemory(config, 0.9, self._embed_one)
         self.rng = np.random.default_rng(seed)

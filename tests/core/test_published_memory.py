@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from emtc_core.config.memory import EmbedConfig, MemoryConfig
-from emtc_core.embedder.networks import make_embedder
+from emtc_core.embedder.networks import Embedder
 from emtc_core.gate.gate import success_ratio
 from emtc_core.memory.memory import EpisodicMemory
 from tests.reference import published
@@ -40,7 +40,7 @@ EMU_CODE = {
 
 def make_memory(fixture: Arrays, **options: object) -> EpisodicMemory:
     embed = EmbedConfig(type="dcae", time_norm="write_T_lim+1")
-    embedder = make_embedder(embed, state_dim=S, episode_limit=T_LIM, device="cpu", seed=0)
+    embedder = Embedder(embed, state_dim=S, episode_limit=T_LIM, device="cpu", seed=0)
     theirs = published.unpack(fixture, "before")
     names = {"fc1": "trunk.0", "fc2": "trunk.2", "fc3": "out"}
     embedder.encoder.load_state_dict(

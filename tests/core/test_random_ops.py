@@ -7,7 +7,7 @@ import torch
 
 from emtc_core import random_ops
 from emtc_core.config.memory import EmbedConfig
-from emtc_core.embedder.networks import make_embedder
+from emtc_core.embedder.networks import Embedder
 from emtc_core.learner.learner import make_learner
 from emtc_core.training.checkpoint import CheckpointStore
 from tests.core.learner_cases import BLOCKS, hard_episodes, make_config
@@ -68,7 +68,7 @@ def test_a_state_from_another_device_has_the_shape_of_ones_own(algo):
 
 
 def test_an_embedder_saved_on_a_gpu_goes_on_here():
-    make = lambda: make_embedder(EmbedConfig(), state_dim=5, episode_limit=9, device="cpu", seed=1)  # noqa: E731
+    make = lambda: Embedder(EmbedConfig(), state_dim=5, episode_limit=9, device="cpu", seed=1)  # noqa: E731
     saved = make().get_state() | {"generator": LEFT_BY_A_GPU}
     embedder = make()
     embedder.set_state(saved)

@@ -6,7 +6,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from emtc_core.config.memory import EmbedConfig, MemoryConfig
-from emtc_core.embedder.networks import make_embedder
+from emtc_core.embedder.networks import Embedder
 from emtc_core.memory.memory import EpisodicMemory
 from emtc_core.memory.remerge import StoredNodes, remerge
 from tests.reference.what_if import Stored, looped_remerge, scaled
@@ -69,7 +69,7 @@ def test_merging_equals_the_loops(config: MemoryConfig, size: int, seed: int, de
 
 def _written(delta: float, config: MemoryConfig, seed: int) -> EpisodicMemory:
     embed = EmbedConfig(type="random", dim=4)
-    embedder = make_embedder(embed, state_dim=6, episode_limit=12, device="cpu", seed=seed)
+    embedder = Embedder(embed, state_dim=6, episode_limit=12, device="cpu", seed=seed)
     config = config.model_copy(update={"delta": delta})
     memory = EpisodicMemory(config, state_dim=6, gamma=GAMMA, embedder=embedder, seed=seed)
     rng = np.random.default_rng(seed)

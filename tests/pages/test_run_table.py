@@ -5,7 +5,7 @@ from streamlit.testing.v1 import AppTest
 
 from app.bench.queries import fill_table
 from app.ui.widgets import run_picker
-from storage.queries.runs import RunFilter, count_runs, latest_run_id, list_runs, matching_ids
+from storage.queries.runs import RunFilter, count_runs, list_runs, matching_ids
 from storage.runs.changes import create_run
 from storage.runs.labels import edit_run
 from storage.runs.rows import find_run
@@ -207,7 +207,7 @@ def test_chosen_rows_stay_when_a_new_run_comes(several):
     assert shown(app) == before
     press(app, "Archive 1")
     assert find_run(db, ids[3]).archived_at is not None
-    assert find_run(db, latest_run_id(db)).archived_at is None
+    assert find_run(db, list_runs(db)["id"].iloc[0]).archived_at is None
 
 
 def test_a_run_that_is_gone_takes_the_choice_away(several):

@@ -61,10 +61,10 @@ def test_checkpoints_that_cannot_be_used_say_why(empty):
     steps = lose(empty, run_id)
     leave_checkpoint(empty, run_id, steps + 1)
     leave_checkpoint(empty, run_id, 0, of="zzzz9999")
-    standing = look(empty, find_run(empty, run_id))
-    assert not standing.can_resume
-    assert "cannot go back" in standing.faults[0]
-    assert "belongs to run zzzz9999" in standing.faults[1]
+    status = look(empty, find_run(empty, run_id))
+    assert not status.can_resume
+    assert "cannot go back" in status.faults[0]
+    assert "belongs to run zzzz9999" in status.faults[1]
 
 
 def test_what_was_superseded_is_counted(empty):

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from app.analysis.projections.linear import Coordinates, Progress, ignore_progress
 from emtc_core.config.memory import EmbedConfig
 from emtc_core.embedder.fit import fit
-from emtc_core.embedder.networks import Embedder, make_embedder
+from emtc_core.embedder.networks import Embedder
 from emtc_core.memory.memory import NodeSample
 from storage.engine import Database
 from storage.projections import save_projection
@@ -83,7 +83,7 @@ def _embed(
     rng = np.random.default_rng(params["seed"])
     pool = np.sort(rng.choice(snapshot.size, min(config.samples, snapshot.size), replace=False))
     state = read_states(db, snapshot, pool)
-    embedder = make_embedder(
+    embedder = Embedder(
         config, state_dim=state.shape[1], episode_limit=params["episode_limit"], device="cpu", seed=params["seed"]
     )
     t, h = snapshot.t[pool], snapshot.h[pool].astype(np.float64)

@@ -72,7 +72,7 @@ def _make_placer(
     def place_chunk(start: int) -> None:
         chunk = points[start : start + CHUNK].astype(np.float64)
         distance, index = (np.reshape(part, (len(chunk), k)) for part in tree.query(chunk, k=k))
-        _settle(distance, index, places, PERPLEXITY, STEPS, drawn[start : start + CHUNK])
+        _go_downhill(distance, index, places, PERPLEXITY, STEPS, drawn[start : start + CHUNK])
 
     return place_chunk
 
@@ -103,7 +103,7 @@ def _weigh(distance: NDArray[Any], target: float, weight: NDArray[Any]) -> None:
 
 
 @njit(cache=True, nogil=True)
-def _settle(
+def _go_downhill(
     distance: NDArray[Any],
     index: NDArray[Any],
     layout: NDArray[Any],

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from importlib.resources import files
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationError, field_validator, model_validator
 
@@ -22,7 +22,6 @@ from emtc_core.errors import ConfigError
 
 Leaf = bool | int | float | str
 Study = Literal["lambda-heatmap", "tau-study", "augmentation", "delta-embedder", "ablation", "learning-curves"]
-STUDIES: tuple[Study, ...] = get_args(Study)
 MOST_SEEDS = 100
 _MOST_TOLD = 20
 _WHAT = "sweep file"

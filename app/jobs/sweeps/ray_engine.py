@@ -1,6 +1,6 @@
 """The Ray engine: the cluster's nodes hold places for one sweep, and in each an `emtc worker` trains run after run.
 
-Who trains what is settled in the database, as for every worker. So a task, a node or this driver may die at any moment:
+Who trains what is decided in the database, as for every worker. So a task, a node or this driver may die at any moment:
 a run whose trainer died with them is claimed again and goes on from its checkpoint, and trainers that live on finish
 theirs.
 """

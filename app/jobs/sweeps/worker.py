@@ -65,13 +65,13 @@ class Starter:
             sentence = f"Its trainer ended {MOST_STARTS} times without a word. The log says more."
             finish_run(self._db, claim.run_id, "failed", error=sentence, token=claim.token)
             return None
-        standing = look(self._db, find_run(self._db, claim.run_id)) if claim.resume else None
-        if standing and standing.refused:  # to start again from 0 would forget what lies there
-            sentence = f"It cannot go on from here. {standing.refused}"
+        status = look(self._db, find_run(self._db, claim.run_id)) if claim.resume else None
+        if status and status.refused:  # to start again from 0 would forget what lies there
+            sentence = f"It cannot go on from here. {status.refused}"
             finish_run(self._db, claim.run_id, "failed", error=sentence, token=claim.token)
             return None
-        if standing and not standing.can_resume:
-            self._starts[self._replace(claim, standing.why_not)] = self._starts[claim.run_id]
+        if status and not status.can_resume:
+            self._starts[self._replace(claim, status.why_not)] = self._starts[claim.run_id]
             return None
         return start_trainer(self._db, claim.run_id, token=claim.token, resume=claim.resume, give_back=gives_back)
 
@@ -126,13 +126,13 @@ class Fitness:
         """Its checkpoint lies where this machine does not reach it: on the one that had it before, or elsewhere."""
         if not claim.resume:
             return None
-        standing = look(self._db, find_run(self._db, claim.run_id))
-        if standing.refused:
-            return standing.refused
-        if claim.host in (None, socket.gethostname()) or standing.can_resume or standing.checkpoints:
+        status = look(self._db, find_run(self._db, claim.run_id))
+        if status.refused:
+            return status.refused
+        if claim.host in (None, socket.gethostname()) or status.can_resume or status.checkpoints:
             return None
         return (
-            f"it was trained on {claim.host}, and no checkpoint of it is in {standing.folder}. A worker there goes on "
+            f"it was trained on {claim.host}, and no checkpoint of it is in {status.folder}. A worker there goes on "
             f"with it, or start it again from step 0 with: emtc resume {claim.run_id} --start-again"
         )
 

@@ -92,7 +92,7 @@ class Engine:
         return info.left_goals - info.right_goals, self._judge(info)
 
     def controlled_players(self) -> list[int]:
-        """List which left player each agent steers; right after a reset the engine has not settled it."""
+        """List which left player each agent steers; right after a reset the engine has not decided it."""
         controllers = self._game.get_info().left_controllers
         return [controllers[i].controlled_player for i in range(self._squad.n_agents)]
 

@@ -108,7 +108,7 @@ class GrfEnv:
         board.goal[:] = 0
         self._group.step()
         self._t += 1
-        return self._observe(self._settle(running))
+        return self._observe(self._judge_step(running))
 
     def scene(self, states: NDArray[np.float32]) -> Scene:
         """Draw stored states on a pitch."""
@@ -118,7 +118,7 @@ class GrfEnv:
         """End the worker processes and hand the engines back."""
         self._group.close()
 
-    def _settle(self, running: NDArray[np.bool_]) -> NDArray[np.float32]:
+    def _judge_step(self, running: NDArray[np.bool_]) -> NDArray[np.float32]:
         """Decide ends and rewards of the matches that have just played a step."""
         board = self._group.board
         ended = board.ended | in_own_half(self._layout, board.state)

@@ -129,7 +129,7 @@ def walk(w: c.World, b: int, i: int, target: int, goal_x: float, goal_y: float, 
 
 
 @part
-def _settle(w: c.World, b: int, i: int) -> None:
+def _keep_on_ground(w: c.World, b: int, i: int) -> None:
     x, y = w.floats[b, i, c.X], w.floats[b, i, c.Y]
     if fits(w.ground, x, y):
         return
@@ -199,11 +199,11 @@ def move_all(w: c.World, b: int) -> None:
         if w.ints[b, i, c.ALIVE] == 1:
             w.floats[b, i, c.X] += want_x
             w.floats[b, i, c.Y] += want_y
-            _settle(w, b, i)
+            _keep_on_ground(w, b, i)
     for _ in range(PASSES):
         _push_apart(w, b)
         for i in range(n_units):
-            _settle(w, b, i)
+            _keep_on_ground(w, b, i)
     for i in range(n_units):
         _count_headway(w, b, i)
 
