@@ -12,15 +12,18 @@ from datetime import UTC, datetime
 from itertools import islice
 from typing import Any, Final
 
+import numpy as np
+from numpy.typing import NDArray
 from sqlalchemy import Column, Connection, Table, case, insert, literal, select
 from sqlalchemy.types import Double, Integer, LargeBinary
 
 from emtc_core.errors import StorageError
-from storage.bundles.sample import sample_nodes, spread_over
+from storage.bundles.sample import choose_nodes, sample_coordinates, sample_nodes, spread_over
 from storage.column_types import unguarded
 from storage.frames import wrong_value
 from storage.models import Base, ProjectionRow, Run, SnapshotRow, SweepRow
 from storage.queries.episodes import THINNED
+from storage.queries.memory import EMBEDDING
 from storage.runs.labels import MOST_TAGS
 
 _NOBODY_S: Final = dict.fromkeys(
@@ -162,9 +165,22 @@ def _copy_samples(source: Connection, target: Connection, run_id: str, contents:
     first = contents.chosen.get(run_id, _NO_EPISODES)
     for place in spread_over([row.env_step for row in rows], contents.samples[run_id]):
         whole = select(_table("snapshots")).where(SnapshotRow.id == rows[place].id)
-        row = sample_nodes(dict(source.execute(whole).mappings().one()), contents.sample_nodes, first)
+        row = dict(source.execute(whole).mappings().one())
+        kept = choose_nodes(row, contents.sample_nodes, first)
+        row = sample_nodes(row, kept)
         _check_row(_table("snapshots"), row)
         target.execute(insert(SnapshotRow), row)
+        _copy_embeddings(source, target, int(row["id"]), kept)
+
+
+def _copy_embeddings(source: Connection, target: Connection, snapshot_id: int, kept: NDArray[np.int64]) -> None:
+    """Copy what fresh embedders made of a snapshot, for the nodes that go along; layouts are drawn again."""
+    table = _table("projections")
+    fitted = select(table).where(table.c.snapshot_id == snapshot_id, table.c.method.startswith(EMBEDDING))
+    for each in source.execute(fitted.order_by(table.c.id)).mappings().all():
+        row = sample_coordinates(each, kept)
+        _check_row(table, row)
+        target.execute(insert(table), row)
 
 
 def _copy(

@@ -24,22 +24,33 @@ def spread_over(steps: Sequence[int], n: int) -> list[int]:
     return sorted({int(np.abs(np.asarray(steps) - step).argmin()) for step in wanted})
 
 
-def sample_nodes(row: Mapping[Any, Any], most: int, first: frozenset[int] = frozenset()) -> dict[str, Any]:
-    """A row of `snapshots` with at most `most` nodes, of as many whole episodes as fit.
+def choose_nodes(row: Mapping[Any, Any], most: int, first: frozenset[int] = frozenset()) -> NDArray[np.int64]:
+    """Ascending places of at most `most` nodes in a row of `snapshots`, of as many whole episodes as fit.
 
     Args:
         row: A row of the table, its columns packed.
         most: Nodes to keep.
         first: Episodes that are kept before others are drawn.
     """
-    columns = {name: unpack_one(row[name], form) for name, form in SNAPSHOT_FORMS.items()}
-    kept = _choose_rows(columns["episode"], most, first)
+    return _choose_rows(unpack_one(row["episode"], SNAPSHOT_FORMS["episode"]), most, first)
+
+
+def sample_nodes(row: Mapping[Any, Any], kept: NDArray[np.int64]) -> dict[str, Any]:
+    """A row of `snapshots`, its columns packed, with these of its nodes alone."""
     states = unpack_as(row["state"], {"state_rows": "i1", "state": "f2"})
     here = np.isin(states["state_rows"], kept)
     state_rows = np.searchsorted(kept, states["state_rows"][here])
-    packed: dict[str, Any] = {name: pack({name: column[kept]}) for name, column in columns.items()}
+    packed: dict[str, Any] = {
+        name: pack({name: unpack_one(row[name], form)[kept]}) for name, form in SNAPSHOT_FORMS.items()
+    }
     packed["state"] = pack({"state_rows": state_rows, "state": states["state"][here]})
     return {**row, **packed, "size": len(kept)}
+
+
+def sample_coordinates(row: Mapping[Any, Any], kept: NDArray[np.int64]) -> dict[str, Any]:
+    """A row of `projections`, its coordinates packed, of these nodes alone."""
+    coordinates = unpack_one(row["coordinates"], "f2")[kept]
+    return {**row, "coordinates": pack({"coordinates": coordinates})}
 
 
 def _choose_rows(episode: NDArray[np.int64], most: int, first: frozenset[int]) -> NDArray[np.int64]:
