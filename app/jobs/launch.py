@@ -230,7 +230,8 @@ def start_trainer(
     Raises:
         StorageError: If it cannot be started; the run is marked failed then.
     """
-    options = ["--token", token, *(["--resume"] if resume else []), *(["--worker", str(os.getpid())] if give_back else [])]
+    options = ["--token", token, *(["--resume"] if resume else [])]
+    options += ["--worker", str(os.getpid())] if give_back else []
     command = ["app.cli.main", "train-worker", run_id, *options]
     try:
         process = spawn(command, run_folder(db, run_id) / LOG_NAME, db=db)

@@ -23,7 +23,6 @@ from tests.require import require
 SHORT, LONG = (220, 520, 700, 900), (900, 2100, 2800, 3600)
 """Env steps of three stops and of the end: rounds of short and of long episodes, with a checkpoint in each."""
 OFTEN = (
-    "eval.interval=300",
     "mappo.rollout_steps=120",
     "record.gate_interval=100",
     "train.n_envs=2",
@@ -58,6 +57,7 @@ def test_every_algorithm_goes_on_as_if_nothing_had_been(tmp_path: Path, algo: st
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1200)
 @pytest.mark.parametrize(
     ("env", "map", "steps"),
     [
@@ -77,7 +77,11 @@ def check_that_interruptions_change_nothing(
     folder: Path, env: str, map: str, algo: str, steps: tuple[int, ...]
 ) -> None:
     *stops, end = steps
-    extra = (f"checkpoint.interval={end // 6}", *(("cds.beta=0.1",) if algo.endswith("-cds") else ()))
+    extra = (
+        f"checkpoint.interval={end // 6}",
+        f"eval.interval={end // 3}",
+        *(("cds.beta=0.1",) if algo.endswith("-cds") else ()),
+    )
     whole, unbroken = make_run(folder / "a", env, map, algo, end, *extra)
     train_run(whole, unbroken, resume=False)
     db, run_id = make_run(folder / "b", env, map, algo, end, *extra)
