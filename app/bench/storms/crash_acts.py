@@ -38,7 +38,7 @@ from storage.runs.rows import find_run
 STEPS: Final = 900
 OLDER: Final = "0006"
 CONFIG: Final[RunConfig] = storm_config(STEPS)
-_EVERYTHING: Final = Thinning(trajectories=True, transitions=True, checkpoints=True, snapshots_every=2)
+_EVERYTHING: Final = Thinning(trajectories=True, transitions=True, checkpoints=True, snapshots_every=1000)
 
 
 @dataclass(frozen=True)
