@@ -20,13 +20,15 @@ class NotebookFigure(go.Figure):
     def __init__(self, figure: AnyFigure) -> None:
         """Draw it."""
         super().__init__(to_plotly(figure))
-        self._source, self._drawn = figure, self.to_json()
-
-    _ipython_display_ = _repr_html_ = None  # these would be asked before the bundle, and know no picture
+        self._source, self._drawn = figure, str(self.to_json())
 
     def _repr_mimebundle_(self, *_: Any, **__: Any) -> dict[str, Any]:
-        said = self.to_json()
+        said = str(self.to_json())
         bundle: dict[str, Any] = {"application/vnd.plotly.v1+json": json.loads(said)}
         if said == self._drawn:
             bundle["image/png"] = base64.b64encode(export_figure(self._source, "png")).decode()
         return bundle
+
+
+for _hook in ("_ipython_display_", "_repr_html_"):  # a kernel would ask these before the bundle: they know no picture
+    setattr(NotebookFigure, _hook, None)
