@@ -2,7 +2,7 @@
 
 The claims, their measures and what counts as held stand in `app/jobs/sweeps/templates/first-study.md`, which is older
 than its runs. A seed is the unit. What lives here: one number per run and measure, and the verdicts. What does not:
-how a table of them looks (`app.figures.named.findings`).
+how a table of them looks (`app.figures.named.comparisons`).
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,10 +16,9 @@ from scipy import stats
 from app.analysis.collapse import measure_collapse
 from app.analysis.comparing import probability_of_improvement
 from app.analysis.finals import LAST_TENTH, MADE_IT, count_falls, final_rate
-from app.analysis.intervals import LEVEL
 from app.analysis.quantities import ROBUST, find_quantity
 from app.analysis.series import Comparison, Group, Seed, read_seeds, settle
-from app.analysis.statistics import Values, mu_w
+from app.analysis.statistics import LEVEL, Values, mu_w
 from emtc_core.config.resolve import Value
 from storage.engine import Database
 from storage.queries.gate import closed_by_outcome, gate_parts

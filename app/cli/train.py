@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from app.analysis.provenance import library_versions
-from app.analysis.success import name_success, success_threshold
+from app.analysis.quantities import name_success, success_threshold
 from app.cli.output import DEFAULT_DATABASE, AsJson, DatabaseUrl, RunPrefix, print_json, print_table, say
 from app.cli.progress import show_progress
 from app.jobs.launch import check_startable, doubt_observations, doubt_success, launch_run
@@ -27,8 +27,7 @@ from storage.files.places import describe_place
 from storage.runs.changes import create_run
 from storage.runs.changes import start_again as make_again
 from storage.runs.control import ask
-from storage.runs.lifecycle import State
-from storage.runs.ownership import this_process
+from storage.runs.lifecycle import State, this_process
 from storage.runs.rows import find_run
 
 

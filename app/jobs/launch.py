@@ -28,7 +28,7 @@ from storage.files.places import check_place, run_folder
 from storage.private_files import append_private, make_private_folder
 from storage.queries.runs import list_runs
 from storage.runs.changes import create_run, find_launch, finish_run
-from storage.runs.ownership import get_process_created_at, mark_launched, this_process
+from storage.runs.lifecycle import get_process_created_at, mark_launched, this_process
 from storage.runs.rows import find_run
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -46,14 +46,12 @@ from app.notebook.export import export_entries
 from app.notebook.frozen import MOST_PER_LINE, MOST_POINTS, freeze, note_of, pack, thaw, unpack
 from app.notebook.markdown import tame, to_html
 from app.notebook.view import make_view
-from app.replay.replay import make_replay, tell_apart
-from app.replay.side import join_values
+from app.replay.replay import join_values, make_replay, tell_apart
 from emtc_core.errors import StorageError
 from storage.engine import Database, open_database
 from storage.notebook import create_entry
 from storage.queries.curves import evaluations, metric, training_episodes
-from storage.queries.episode_search import find_playbacks
-from storage.queries.episodes import get_playback, get_trajectory
+from storage.queries.episodes import find_playbacks, get_playback, get_trajectory
 from storage.queries.gate import gate_stats
 from storage.queries.memory import get_snapshot, list_snapshots
 from storage.runs.removal import delete_run
@@ -463,7 +461,7 @@ def test_what_a_stranger_stored_in_a_view_never_becomes_code(seeded, monkeypatch
 
 
 def test_a_password_does_not_travel_with_the_notebook() -> None:
-    from app.notebook.as_ipynb import to_notebook
+    from app.notebook.export import to_notebook
 
     content = to_notebook([], database="postgresql+psycopg://me:secret@host/db?x=1", address=None).decode()
     assert "secret" not in content

@@ -7,9 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage.bundles.contents import Contents
+from storage.bundles.contents import Contents, choose_nodes, sample_nodes, spread_over
 from storage.bundles.read import open_bundle
-from storage.bundles.sample import choose_nodes, sample_nodes, spread_over
 from storage.bundles.write import write_bundle
 from storage.engine import open_database
 from storage.maintenance.check_run import check_run

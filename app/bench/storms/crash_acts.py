@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Final
 
 from app.analysis.provenance import library_versions
+from app.bench.storm import find_wrong
 from app.bench.storms.fleet import storm_config
-from app.bench.storms.invariants import find_wrong
 from app.jobs.resume import look, take_to_resume
 from app.jobs.train_process import train_detached
 from emtc_core.config.run import RunConfig
@@ -24,14 +24,12 @@ from storage.bundles.import_bundle import import_bundle
 from storage.bundles.write import write_bundle
 from storage.engine import Database, open_database
 from storage.maintenance.check_run import check_run
-from storage.maintenance.thin import Thinning, thin_run
-from storage.maintenance.upkeep import vacuum
+from storage.maintenance.upkeep import Thinning, thin_run, vacuum
 from storage.migrations import upgrade
 from storage.migrations.backup import copy_database
 from storage.queries.runs import list_runs
 from storage.runs.changes import create_run, start_again
-from storage.runs.lifecycle import State
-from storage.runs.ownership import this_process
+from storage.runs.lifecycle import State, this_process
 from storage.runs.removal import remove_run
 from storage.runs.rows import find_run
 

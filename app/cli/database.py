@@ -1,8 +1,8 @@
-"""`emtc db stats | thin | vacuum | backup`: how much room what takes, and how to get some back.
+"""`emtc db stats | thin | vacuum | backup | check | upgrade | reader` and `emtc sql`: a database cared for, and asked.
 
-What goes is named and counted before it goes; a run that somebody works on is left alone.
-
-`emtc db`: look at a database before trusting it, and bring an older one to this version.
+What goes is named and counted before it goes; a run that somebody works on is left alone. A database of unknown origin
+is looked at before it is trusted, and an older one brought to this version. A question in SQL only reads, capped in
+rows and in time.
 """
 
 import sys
@@ -14,6 +14,7 @@ from typing import Annotated
 import typer
 
 from app.analysis.format import size
+from app.analysis.tables import NO_PARQUET, export_table, writes_parquet
 from app.cli.output import (
     DEFAULT_DATABASE,
     AsJson,
@@ -29,16 +30,19 @@ from emtc_core.errors import ConfigError
 from storage.engine import Database, find_schema, open_database, refuse_when_read_only
 from storage.maintenance.check_database import check_database
 from storage.maintenance.sizes import KINDS, measure
-from storage.maintenance.thin import Gone, Thinning, count_thinning, thin_run
-from storage.maintenance.upkeep import back_up_now
+from storage.maintenance.upkeep import Gone, Thinning, back_up_now, count_thinning, thin_run
 from storage.maintenance.upkeep import vacuum as vacuum_database
 from storage.queries.runs import list_runs
 from storage.runs import lifecycle
 from storage.runs.lifecycle import Event
 from storage.runs.rows import find_run, state_now
-from storage.sql_console import reader_role
+from storage.sql_console import question
+from storage.sql_console.glossary import describe_schema
+from storage.sql_console.question import MOST_ROWS, MOST_SECONDS, ROWS, SECONDS, Answer, ask
 
 Runs = Annotated[list[str] | None, typer.Argument(metavar="[RUN]...", help="Runs to thin; --all takes every ended one")]
+
+Schema = Annotated[bool, typer.Option("--schema", help="List the tables and columns instead, and what they mean")]
 
 
 def stats(file: DatabaseFile = None, db: DatabaseUrl = DEFAULT_DATABASE, json: AsJson = False) -> None:
@@ -187,22 +191,22 @@ def check(file: DatabaseFile = None, db: DatabaseUrl = DEFAULT_DATABASE, json: A
 @app.command()
 def reader(
     create: Annotated[bool, typer.Option("--create", help="Make the role now, by the login of --db")] = False,
-    name: Annotated[str, typer.Option(help="Name of the role")] = reader_role.NAME,
+    name: Annotated[str, typer.Option(help="Name of the role")] = question.READER_NAME,
     db: DatabaseUrl = DEFAULT_DATABASE,
     json: AsJson = False,
 ) -> None:
     """Make a PostgreSQL role that can only read, by which `emtc sql` and the SQL page ask; or print what makes it."""
     database = open_database(db, create=False)
-    made = reader_role.create_reader(database, name=name) if create else None
-    statements, url = ([], made) if made else reader_role.describe_reader(database, name=name)
+    made = question.create_reader(database, name=name) if create else None
+    statements, url = ([], made) if made else question.describe_reader(database, name=name)
     if json:
-        sys.stdout.write(dumps({"statements": statements, "variable": reader_role.VARIABLE, "url": url}) + "\n")
+        sys.stdout.write(dumps({"statements": statements, "variable": question.READER_VARIABLE, "url": url}) + "\n")
         return
     for statement in statements:
         sys.stdout.write(f"{statement};\n")
     say("Run this as an administrator of the server." if statements else f"Made the role {name}.")
     say("Then let the app and `emtc sql` know, and nobody else, for it holds the role's password:")
-    sys.stdout.write(f"{'-- ' if statements else ''}export {reader_role.VARIABLE}='{url}'\n")
+    sys.stdout.write(f"{'-- ' if statements else ''}export {question.READER_VARIABLE}='{url}'\n")
 
 
 @app.command()
@@ -224,3 +228,57 @@ def upgrade(
         return
     kept = f" As it was before: {database.backup}" if database.backup else ""
     say(f"{database.shown} has the schema of this version.{kept}")
+
+
+def sql(
+    query: Annotated[str, typer.Argument(metavar="[QUERY]", help="One statement that reads, as a SELECT")] = "",
+    csv: Annotated[bool, typer.Option("--csv", help="Print CSV")] = False,
+    parquet: Annotated[Path | None, typer.Option(metavar="FILE", help="Write a Parquet file")] = None,
+    limit: Annotated[int, typer.Option(help=f"Rows at most, up to {MOST_ROWS:,}")] = ROWS,
+    seconds: Annotated[float, typer.Option(help=f"Time at most, up to {MOST_SECONDS:.0f}")] = SECONDS,
+    schema: Schema = False,
+    db: DatabaseUrl = DEFAULT_DATABASE,
+    json: AsJson = False,
+) -> None:
+    """Ask the database in SQL; nothing is written, whatever is asked."""
+    if sum((csv, json, parquet is not None)) > 1:
+        raise typer.BadParameter("Give at most one of --csv, --json and --parquet.")
+    if schema:
+        _show_schema(json=json)
+        return
+    if parquet is not None and not writes_parquet():
+        raise ConfigError(NO_PARQUET)
+    answer = ask(open_database(db, read_only=True), query, most_rows=limit, seconds=seconds)
+    if parquet is not None:
+        _write(export_table(answer.frame(), "parquet"), parquet)
+    elif csv:
+        sys.stdout.buffer.write(export_table(answer.frame(), "csv"))
+    elif json:
+        print_json(_rows(answer))
+    else:
+        print_table(_rows(answer), title="", empty="No row answers this.")
+    if answer.cut:
+        say(f"{answer.cut} See more with --limit.")
+
+
+def _rows(answer: Answer) -> list[dict[str, object]]:
+    names = [str(name) for name in answer.frame().columns]
+    return [dict(zip(names, row, strict=True)) for row in answer.rows]
+
+
+def _show_schema(*, json: bool) -> None:
+    tables = describe_schema()
+    if json:
+        print_json([asdict(table) for table in tables])
+        return
+    for table in tables:
+        rows = [asdict(column) for column in table.columns]
+        print_table(rows, title=f"{table.name}: {table.meaning}", empty="")
+
+
+def _write(content: bytes, out: Path) -> None:
+    try:
+        out.write_bytes(content)
+    except OSError as exc:
+        raise ConfigError(f"{out} cannot be written: {exc.strerror}. Choose another file.") from exc
+    say(f"Wrote {out} ({len(content):,} bytes).")

@@ -1,14 +1,24 @@
-"""What somebody should know: a pure function from what the database says of its runs to alerts.
+"""What somebody should know about runs: judged from the database, shown in the app, sent by `emtc watch`.
 
-An alert names its event, not the moment that somebody looked: the same event has the same key for every reader.
+`find_alerts` is a pure function from what the database says of its runs to alerts. An alert names its event, not the
+moment that somebody looked: the same event has the same key for every reader. Others send the alerts of a database
+now to where the user wants them, and ask for the stop that one may call for.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+import importlib.util
+import logging
+import os
+import shutil
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
-from typing import Final, Literal, get_args
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final, Literal, get_args
 
-from storage.alerts import RunFacts
+from emtc_core.errors import ConfigError, EmtcError
+from emtc_core.install import how_to_install
+from storage.alerts import RunFacts, alert_facts
+from storage.engine import Database
+from storage.runs.control import send_command
 
 Kind = Literal["finished", "failed", "lost", "nan", "stagnation", "gate-idle", "no-success", "disk-low"]
 KINDS: Final[tuple[Kind, ...]] = get_args(Kind)
@@ -33,6 +43,8 @@ GATE_AFTER: Final = 0.25
 """Of the steps asked for: before it, an idle gate says little, and so does an incentive without a success."""
 SCARCE_BYTES: Final = 2_000_000_000
 REMEMBERED: Final = timedelta(days=7)
+
+NOTIFY_VARIABLE = "EMTC_NOTIFY"
 
 
 @dataclass(frozen=True)
@@ -128,3 +140,70 @@ _RULES: Final[tuple[Callable[[RunFacts], Iterator[Alert]], ...]] = (
     *(_ended, _not_a_number, _standing_still),
     *(_idle_gate, _no_success),
 )
+
+
+def list_alerts(db: Database) -> list[Alert]:
+    """Judge the runs of a database as they are now, newest alert first."""
+    free = shutil.disk_usage(db.path.parent).free if db.path else None
+    return find_alerts(alert_facts(db, since=REMEMBERED), disk_free=free, now=datetime.now(UTC))
+
+
+def stop_what_is_due(db: Database, alerts: Iterable[Alert], kinds: Collection[Kind]) -> list[str]:
+    """Ask the trainers of alerts of these kinds to stop; say what was asked of whom."""
+    said = []
+    for run_id in dict.fromkeys(alert.run_id for alert in alerts if alert.kind in kinds and alert.run_id):
+        try:
+            send_command(db, run_id, "stop")
+        except EmtcError as error:
+            said.append(str(error))
+        else:
+            said.append(f"Run {run_id} was asked to stop.")
+    return said
+
+
+class Messenger:
+    """Sends alerts to the addresses in EMTC_NOTIFY, separated by spaces; without any it sends nothing."""
+
+    def __init__(self) -> None:
+        """Read the addresses, which may hold secrets and are never shown.
+
+        Raises:
+            ConfigError: If there is an address and nothing that could send, or none can be used.
+        """
+        addresses = os.environ.get(NOTIFY_VARIABLE, "").split()
+        self._target = _make_target(addresses) if addresses else None
+
+    @property
+    def is_set(self) -> bool:
+        """Whether alerts are sent anywhere."""
+        return self._target is not None
+
+    def send(self, alerts: Iterable[Alert]) -> bool:
+        """Send alerts as one message; tell whether it arrived."""
+        lines = [describe_alert(alert) for alert in alerts]
+        if self._target is None or not lines:
+            return True
+        return bool(
+            self._target.notify(
+                title=f"EMTC Lab: {len(lines)} alert{'s' if len(lines) > 1 else ''}", body="\n".join(lines)
+            )
+        )
+
+
+def _make_target(addresses: list[str]) -> Any:
+    if importlib.util.find_spec("apprise") is None:
+        raise ConfigError(f"{NOTIFY_VARIABLE} needs apprise. Install it with: {how_to_install('alerts')}")
+    import apprise  # pyright: ignore[reportMissingImports] - optional
+
+    logging.getLogger("apprise").setLevel(logging.CRITICAL + 1)  # its warnings quote addresses
+    target = apprise.Apprise()
+    added = [target.add(address) for address in addresses]
+    if not all(added):
+        raise ConfigError(f"{NOTIFY_VARIABLE} holds an address that apprise does not know. Write it as json://host")
+    return target
+
+
+def describe_alert(alert: Alert) -> str:
+    """Write an alert as one line."""
+    whose = f" {alert.run_name} ({alert.run_id})" if alert.run_id else ""
+    return f"{alert.kind}{whose}: {alert.sentence}"
