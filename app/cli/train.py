@@ -137,11 +137,11 @@ def train_worker(
     run_id: str,
     resume: Annotated[bool, typer.Option("--resume")] = False,
     token: Annotated[str | None, typer.Option("--token")] = None,
-    give_back: Annotated[bool, typer.Option("--give-back")] = False,
+    worker: Annotated[int | None, typer.Option("--worker")] = None,
     db: DatabaseUrl = DEFAULT_DATABASE,
 ) -> int:
     """Train a run that another process has created; what a detached trainer executes."""
-    return train_detached(db, run_id, announce=say, token=token, resume=resume, give_back=give_back)
+    return train_detached(db, run_id, announce=say, token=token, resume=resume, worker=worker)
 
 
 def _train_in_foreground(

@@ -103,7 +103,7 @@ import base64
 import os
 
 try:
-    from app.figures.render.plotly_view import to_plotly
+    from app.figures.render.notebook_view import NotebookFigure
     from app.notebook.frozen import thaw, unpack
     from emtc_core.errors import EmtcError
     from storage import open_database
@@ -128,13 +128,13 @@ def show(recipe, frozen, image):
     if open_database is None:
         return Picture(image)
     if recipe is None:  # its view does not say how to rebuild it
-        return to_plotly(thaw(unpack(frozen)))
+        return NotebookFigure(thaw(unpack(frozen)))
     try:
         with open_database(DATABASE) as db:
             return recipe(db)
     except (EmtcError, LookupError, ValueError) as reason:
         print(f"As it was frozen: {{reason}}")
-        return to_plotly(thaw(unpack(frozen)))
+        return NotebookFigure(thaw(unpack(frozen)))
 '''
 INSTALL = f"Install EMTC Lab in this kernel with: {FROM_CHECKOUT}."
 

@@ -27,7 +27,7 @@ from storage.column_types import unguarded
 from storage.frames import wrong_value
 from storage.models import Base, ProjectionRow, Run, SnapshotRow, SweepRow
 from storage.queries.episodes import THINNED
-from storage.queries.memory import SNAPSHOT_FORMS
+from storage.queries.memory import EMBEDDING, SNAPSHOT_FORMS
 from storage.runs.labels import MOST_TAGS
 
 _NOBODY_S: Final = dict.fromkeys(
@@ -171,9 +171,22 @@ def _copy_samples(source: Connection, target: Connection, run_id: str, contents:
     first = contents.chosen.get(run_id, _NO_EPISODES)
     for place in spread_over([row.env_step for row in rows], contents.samples[run_id]):
         whole = select(_table("snapshots")).where(SnapshotRow.id == rows[place].id)
-        row = sample_nodes(dict(source.execute(whole).mappings().one()), contents.sample_nodes, first)
+        row = dict(source.execute(whole).mappings().one())
+        kept = choose_nodes(row, contents.sample_nodes, first)
+        row = sample_nodes(row, kept)
         _check_row(_table("snapshots"), row)
         target.execute(insert(SnapshotRow), row)
+        _copy_embeddings(source, target, int(row["id"]), kept)
+
+
+def _copy_embeddings(source: Connection, target: Connection, snapshot_id: int, kept: NDArray[np.int64]) -> None:
+    """Copy what fresh embedders made of a snapshot, for the nodes that go along; layouts are drawn again."""
+    table = _table("projections")
+    fitted = select(table).where(table.c.snapshot_id == snapshot_id, table.c.method.startswith(EMBEDDING))
+    for each in source.execute(fitted.order_by(table.c.id)).mappings().all():
+        row = sample_coordinates(each, kept)
+        _check_row(table, row)
+        target.execute(insert(table), row)
 
 
 def _copy(
@@ -264,22 +277,33 @@ def spread_over(steps: Sequence[int], n: int) -> list[int]:
     return sorted({int(np.abs(np.asarray(steps) - step).argmin()) for step in wanted})
 
 
-def sample_nodes(row: Mapping[Any, Any], most: int, first: frozenset[int] = frozenset()) -> dict[str, Any]:
-    """A row of `snapshots` with at most `most` nodes, of as many whole episodes as fit.
+def choose_nodes(row: Mapping[Any, Any], most: int, first: frozenset[int] = frozenset()) -> NDArray[np.int64]:
+    """Ascending places of at most `most` nodes in a row of `snapshots`, of as many whole episodes as fit.
 
     Args:
         row: A row of the table, its columns packed.
         most: Nodes to keep.
         first: Episodes that are kept before others are drawn.
     """
-    columns = {name: unpack_one(row[name], form) for name, form in SNAPSHOT_FORMS.items()}
-    kept = _choose_rows(columns["episode"], most, first)
+    return _choose_rows(unpack_one(row["episode"], SNAPSHOT_FORMS["episode"]), most, first)
+
+
+def sample_nodes(row: Mapping[Any, Any], kept: NDArray[np.int64]) -> dict[str, Any]:
+    """A row of `snapshots`, its columns packed, with these of its nodes alone."""
     states = unpack_as(row["state"], {"state_rows": "i1", "state": "f2"})
     here = np.isin(states["state_rows"], kept)
     state_rows = np.searchsorted(kept, states["state_rows"][here])
-    packed: dict[str, Any] = {name: pack({name: column[kept]}) for name, column in columns.items()}
+    packed: dict[str, Any] = {
+        name: pack({name: unpack_one(row[name], form)[kept]}) for name, form in SNAPSHOT_FORMS.items()
+    }
     packed["state"] = pack({"state_rows": state_rows, "state": states["state"][here]})
     return {**row, **packed, "size": len(kept)}
+
+
+def sample_coordinates(row: Mapping[Any, Any], kept: NDArray[np.int64]) -> dict[str, Any]:
+    """A row of `projections`, its coordinates packed, of these nodes alone."""
+    coordinates = unpack_one(row["coordinates"], "f2")[kept]
+    return {**row, "coordinates": pack({"coordinates": coordinates})}
 
 
 def _choose_rows(episode: NDArray[np.int64], most: int, first: frozenset[int]) -> NDArray[np.int64]:

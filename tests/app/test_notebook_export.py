@@ -38,6 +38,7 @@ from app.figures.named.memory_map import draw_memory, draw_selection
 from app.figures.named.trajectories import draw_trajectory
 from app.figures.named.what_if import draw_what_if
 from app.figures.registry import FIGURES
+from app.figures.render.notebook_view import NotebookFigure
 from app.figures.render.plotly_view import to_plotly
 from app.figures.theme import RED_GREEN
 from app.jobs.projections import sample_rows
@@ -379,7 +380,7 @@ def test_the_cells_rebuild_every_figure_from_the_database(seeded, monkeypatch, c
     calls = [source for source in code_cells(content) if source.startswith("show(")]
     assert all(source.startswith("show(lambda db: db.figure(") for source in calls)
     for (figure, _), drawn in zip(figures, shown, strict=True):
-        assert drawn.to_json() == to_plotly(figure).to_json()
+        assert json.loads(drawn.to_json()) == json.loads(to_plotly(figure).to_json())
 
 
 def test_the_cells_fall_back_to_the_frozen_figures(tmp_path: Path, monkeypatch, capsys) -> None:
@@ -499,3 +500,14 @@ def test_unusable_arguments_write_nothing(seeded, tmp_path: Path, capsys, monkey
     assert run(["notebook", *arguments, "--db", seeded[0].url]) == 2
     assert fragment in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_cell_shows_a_picture_beside_what_is_live() -> None:
+    """What executes a notebook to HTML or PDF runs no script: it takes the picture."""
+    shown = NotebookFigure(make_chart(50))
+    assert shown._ipython_display_ is shown._repr_html_ is None, "either would be shown in the bundle's place"
+    bundle = shown._repr_mimebundle_()
+    assert set(bundle) == {"application/vnd.plotly.v1+json", "image/png"}
+    assert base64.b64decode(bundle["image/png"]).startswith(b"\x89PNG")
+    shown.update_layout(title={"text": "mine"})
+    assert set(shown._repr_mimebundle_()) == {"application/vnd.plotly.v1+json"}, "an old picture of a changed figure"
