@@ -25,7 +25,7 @@ from typing import Final
 
 import numpy as np
 
-from app.bench.records import Figure
+from app.bench import Figure
 from app.bench.storms.crash_acts import ACTS, Act, train_reference
 from emtc_core.errors import ConfigError, EmtcError
 
