@@ -110,7 +110,7 @@ def tabulate_beside_published(
     frame = pd.DataFrame({"variant": pd.Series(names, dtype="object"), **texts})
     ours_alone = [seed for seed in comparison.seeds if f"{seed.task}{NESTED}ours" in columns]
     said = f"Ours: {how.say(share=True)}. Paper: mean ± standard deviation over five seeds. {WARNING}"
-    caption, about = caption_final(ours_alone, final, said, unit="%")
+    caption, about = caption_final(ours_alone, final, said, unit="%", at=comparison)
     left_out = [str(each) for each in comparison.left_out]
     return describe_table(frame, caption=caption, left_out=left_out, about=about, cells=texts)
 

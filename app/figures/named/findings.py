@@ -54,4 +54,5 @@ def _findings(db: Database, rows: Sequence[RunRow], options: Options) -> pd.Data
     return tabulate_findings(found, [str(each) for each in comparison.left_out])
 
 
-TABLES = (TableKind("findings", _findings),)
+_NEEDS = "finished runs of two algorithms or ablations that a claim compares, on one map"
+TABLES = (TableKind("findings", _findings, needs=_NEEDS),)

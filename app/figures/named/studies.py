@@ -83,7 +83,7 @@ def _tau_study(db: Database, rows: Sequence[RunRow], options: Options) -> Chart:
 
 def _mu_w_by_delta(db: Database, rows: Sequence[RunRow], options: Options) -> Chart:
     """Draw μ̄_w and the final win rate of every embedder over the merge radius, on a logarithmic axis."""
-    comparison = read_study(db, rows, include_unfinished=options.include_unfinished)
+    comparison = read_study(db, rows, include_unfinished=options.include_unfinished, budget=options.read_at)
     seeds, reading = comparison.seeds, options.reading or Reading()
     rule = options.final_rule
     check_one_study("mu-w-by-delta", seeds, (DELTA, EMBEDDER))
@@ -106,7 +106,7 @@ def _mu_w_by_delta(db: Database, rows: Sequence[RunRow], options: Options) -> Ch
         "μ̄_w is the time average of the greedy win rate over the whole run (area under its curve, trapezoid rule); "
         f"each seed first, then {_say(reading)}. Gate {gate}. The axis shows the logarithm of δ."
     )
-    caption, _ = caption_final(seeds, rule, said)
+    caption, _ = caption_final(seeds, rule, said, at=comparison)
     return _chart("mu-w-by-delta", "Merge radius", "log₁₀ δ", panels, caption, comparison, reading)
 
 
@@ -119,7 +119,7 @@ def _heatmap(
     keys: tuple[str, str],
     labels: tuple[str, str],
 ) -> Heatmap:
-    comparison = read_study(db, rows, include_unfinished=options.include_unfinished)
+    comparison = read_study(db, rows, include_unfinished=options.include_unfinished, budget=options.read_at)
     check_one_study(name, comparison.seeds, keys)
     settings = [flatten_tree(row.config) for row in rows]
     ys, xs = (sorted({v for each in settings if isinstance(v := each[key], int | float)}) for key in keys)
@@ -131,10 +131,11 @@ def _heatmap(
     done = len(comparison.seeds)
     said = (
         f"{CENTER_NAMES[reading.center].capitalize()} over the seeds of each combination; ★ marks the best "
-        f"of a map, empty cells have no run that counts. {done} of {len(rows)} runs count."
+        f"of a map among those with two seeds or more, empty cells have no run that counts. "
+        f"{done} of {len(rows)} runs count."
         f"{tell_left_out(comparison.left_out)}"
     )
-    caption, _ = caption_final(comparison.seeds, rule, said)
+    caption, _ = caption_final(comparison.seeds, rule, said, at=comparison)
     x, y = (tuple(map(show_value, values)) for values in (xs, ys))
     over_seeds = f"{name_final(rule)}, {CENTER_NAMES[reading.center]} over seeds"
     at_end = f"{FINAL_NAMES[rule]} [fraction]"

@@ -14,7 +14,7 @@ from app.analysis.statistics import Reading, finite
 from app.analysis.study import AUGMENTATION, DELTA, EMBEDDER, find_studies, group_seeds, read_study
 from app.analysis.tables import NESTED, describe_table
 from app.analysis.win_rates import find_best, quote
-from app.figures.figure import AT_THE_END, OVER_SEEDS, Options, TableKind
+from app.figures.figure import AT_A_BUDGET, AT_THE_END, Options, TableKind
 from storage.engine import Database
 from storage.runs.rows import RunRow
 
@@ -24,7 +24,7 @@ SHARES = (1 / 3, 2 / 3, 1.0)
 def _embedders(db: Database, rows: Sequence[RunRow], options: Options) -> pd.DataFrame:
     """Give μ̄_w over seeds: task and merge radius × training time and embedder; gate off."""
     reading = options.reading or Reading()
-    comparison = read_study(db, rows, include_unfinished=options.include_unfinished)
+    comparison = read_study(db, rows, include_unfinished=options.include_unfinished, budget=options.read_at)
     fits = [seed for seed in comparison.seeds if not seed.settings.get("gate.enabled")]
     seeds = find_studies(fits, (EMBEDDER, DELTA), lambda seed: EMBEDDER in seed.settings)
     table, best = [], []
@@ -37,7 +37,7 @@ def _embedders(db: Database, rows: Sequence[RunRow], options: Options) -> pd.Dat
             table.append({"task": task, "δ": show_value(delta), **cells})
     columns = ["task", "δ", *(_time_column(share, name) for share in SHARES for name in EMBEDDERS.values())]
     caption = f"μ̄_w after a third, two thirds and all of the training, {reading.say(share=True)}, gate off."
-    return _describe(table, columns, caption, best, comparison)
+    return _describe(table, columns, f"{caption} {comparison.budget}", best, comparison, [comparison.unequal])
 
 
 def _cells_over_time(seeds: Sequence[Seed], reading: Reading) -> dict[str, str]:
@@ -61,7 +61,7 @@ def _time_column(share: float, embedder: str) -> str:
 def _augmentation(db: Database, rows: Sequence[RunRow], options: Options) -> pd.DataFrame:
     """Give the final win rate over seeds of every measured combination of masking and noise, one column per task."""
     reading = options.reading or Reading()
-    comparison = read_study(db, rows, include_unfinished=options.include_unfinished)
+    comparison = read_study(db, rows, include_unfinished=options.include_unfinished, budget=options.read_at)
     seeds = find_studies(comparison.seeds, AUGMENTATION, lambda seed: seed.settings.get(EMBEDDER) == "tcse")
     tasks, final = list(dict.fromkeys(seed.task for seed in seeds)), options.final_rule
     table = [
@@ -71,7 +71,7 @@ def _augmentation(db: Database, rows: Sequence[RunRow], options: Options) -> pd.
     ]
     best = [(at, task) for task in tasks for at in find_best([row[task] or None for row in table])]
     said = f"A cell is the {reading.say(share=True)}; combinations without a run are not listed."
-    caption, about = caption_final(seeds, final, said)
+    caption, about = caption_final(seeds, final, said, at=comparison)
     return _describe(table, ["p_mask", "σ", *tasks], caption, best, comparison, about)
 
 
@@ -102,11 +102,17 @@ def _describe(
     cells = {name: [row.get(name) for row in table] for name in columns}
     said: Mapping[bool, str] = {True: f" {DAGGER} rests on a run that has not finished and is never bold.", False: ""}
     marked = any(group.unfinished for group in comparison.groups)
-    left_out = [str(each) for each in comparison.left_out]
+    left_out, best = [str(each) for each in comparison.left_out], [] if comparison.mixed else best
     return describe_table(frame, caption=caption + said[marked], best=best, left_out=left_out, about=about, cells=cells)
 
 
 TABLES = (
-    TableKind("mu-w-embedders", _embedders, OVER_SEEDS),
-    TableKind("augmentation", _augmentation, AT_THE_END),
-)
+    TableKind(
+        "mu-w-embedders", _embedders, AT_A_BUDGET,
+        needs="finished runs with the gate off that differ in embed.type or memory.delta and in nothing else",
+    ),
+    TableKind(
+        "augmentation", _augmentation, AT_THE_END,
+        needs="finished runs with embed.type = tcse that differ in embed.p_mask or embed.sigma and in nothing else",
+    ),
+)  # fmt: skip
