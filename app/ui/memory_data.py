@@ -8,7 +8,7 @@ import pandas as pd
 import streamlit as st
 from numpy.typing import NDArray
 
-from app.analysis.collapse import Collapse, measure_collapse
+from app.analysis.collapse import Collapse, Number, measure_collapse, measure_layout
 from app.analysis.neighborhoods import Outlier, find_outlier
 from app.analysis.projections.linear import Drawn, Turn
 from app.analysis.projections.orientation import draw_plane, find_turn
@@ -90,17 +90,25 @@ def outlier(url: str, snapshot_id: int, stamp: str) -> Outlier | None:
 
 
 @st.cache_resource(max_entries=16, show_spinner="Measuring the embedding …")
-def _collapse(
-    url: str, plane: str, delta: float, delta_space: str, _snapshot: Snapshot, _layout: NDArray[np.float32]
-) -> Collapse:
+def _collapse(url: str, embedding: str, delta: float, delta_space: str, _snapshot: Snapshot) -> Collapse:
     space = "raw" if delta_space == "raw" else "normalized"
-    return measure_collapse(_snapshot, delta=delta, delta_space=space, layout=_layout, n_jobs=os.cpu_count() or 1)
+    return measure_collapse(_snapshot, delta=delta, delta_space=space, n_jobs=os.cpu_count() or 1)
 
 
-def collapse(snapshot: Snapshot, layout: NDArray[np.float32], plane: str, memory: dict[str, Any]) -> Collapse:
-    """Measure whether a snapshot's embedding has collapsed, and its layout [M, 2]; `plane` names the layout."""
+def collapse(snapshot: Snapshot, embedding: str, memory: dict[str, Any]) -> Collapse:
+    """Measure whether a snapshot's embedding has collapsed, once for all its projections; `embedding` is its name."""
     delta, space = float(memory.get("delta", 0.0)), str(memory.get("delta_space", "normalized"))
-    return _collapse(database_url(), plane, delta, space, snapshot, layout)
+    return _collapse(database_url(), embedding, delta, space, snapshot)
+
+
+@st.cache_resource(max_entries=32, show_spinner="Measuring the map …")
+def _faithfulness(url: str, plane: str, _snapshot: Snapshot, _layout: NDArray[np.float32]) -> list[Number]:
+    return measure_layout(_snapshot, _layout)
+
+
+def faithfulness(snapshot: Snapshot, layout: NDArray[np.float32], plane: str) -> list[Number]:
+    """Measure how well a layout [M, 2] shows a snapshot's embedding; `plane` names the layout."""
+    return _faithfulness(database_url(), plane, snapshot, layout)
 
 
 def point(snapshot: Snapshot, slot: int) -> PointDetail:

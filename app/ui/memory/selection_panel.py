@@ -4,14 +4,16 @@ Numbers under a map: does this embedding tell returns and success apart, and how
 """
 
 import os
+from collections.abc import Sequence
 from io import BytesIO
+from math import isfinite
 
 import numpy as np
 import pandas as pd
 import streamlit as st
 from numpy.typing import NDArray
 
-from app.analysis.collapse import Collapse, Number
+from app.analysis.collapse import USEFUL, USELESS, Number
 from app.analysis.format import count, escape_markdown, number, percent
 from app.analysis.neighborhoods import neighbor_agreement
 from app.analysis.selection import Choice, describe, has_place, list_nodes
@@ -33,18 +35,30 @@ def show_collapse(shown: Shown) -> None:
     if not box.open:
         return
     with box, messages.guarded():
-        found = memory_data.collapse(shown.embedded, shown.coordinates, shown.plane, shown.run.config.get("memory", {}))
-        st.dataframe(_tabulate(found), hide_index=True, height="content")
-        said = "; ".join(f"*{escape_markdown(each.name)}*: {escape_markdown(each.meaning)}" for each in found.numbers)
-        st.caption(f"95 % percentile bootstrap over whole episodes, 1000 draws. {said}.")
+        found = memory_data.collapse(shown.embedded, shown.embedding, shown.run.config.get("memory", {}))
+        st.markdown(f"**{escape_markdown(found.verdict)}**")
+        layout = memory_data.faithfulness(shown.embedded, shown.coordinates, shown.plane)
+        st.dataframe(tabulate_collapse([*found.numbers, *layout]), hide_index=True, height="content")
+        st.caption(
+            f"Yes: the whole interval of R² lies below {USELESS:g}; no: above {USEFUL:g}. 95 % percentile bootstrap "
+            "over whole episodes, 1000 draws; of the embedding, whatever its projection, and below it of this map."
+        )
 
 
-def _tabulate(found: Collapse) -> pd.DataFrame:
-    def told(each: Number) -> str:
-        return f"{number(each.value)} [{number(each.low)} – {number(each.high)}]"
+def tabulate_collapse(numbers: Sequence[Number]) -> pd.DataFrame:
+    """List the numbers by what they mean; one that nothing can be said of says so."""
+    rows = [(_name(each), _say_number(each), each.unit, count(each.n)) for each in numbers]
+    return pd.DataFrame(rows, columns=["what", "value [95 %]", "unit", "nodes"])
 
-    rows = [(each.name, told(each), each.unit, count(each.n)) for each in found.numbers]
-    return pd.DataFrame(rows, columns=["number", "value [95 %]", "unit", "nodes"])
+
+def _name(each: Number) -> str:
+    return f"{each.name} {each.meaning}" if each.meaning.startswith("of the layout") else each.meaning
+
+
+def _say_number(each: Number) -> str:
+    if not isfinite(each.value):
+        return "no such nodes" if not each.n else "not defined"
+    return f"{number(each.value)} [{number(each.low)} to {number(each.high)}]"
 
 
 LISTED = 1000

@@ -96,6 +96,12 @@ class Shown:
         return f"{self.snapshot.id}-{self.chosen.stamp}-{self.name}-{view.pair}-{view.n}-{view.seed}-{view.embedder}"
 
     @property
+    def embedding(self) -> str:
+        """A key that this embedding of these nodes has, however it is projected."""
+        view, nodes = self.chosen.view, f"{self.snapshot.id}-{self.chosen.stamp}"
+        return nodes if self.embedded is self.snapshot else f"{nodes}-{view.embedder}-{view.seed}"
+
+    @property
     def snapshot(self) -> Snapshot:
         """The memory at one moment."""
         return self.chosen.snapshot
