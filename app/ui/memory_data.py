@@ -8,8 +8,8 @@ import pandas as pd
 import streamlit as st
 from numpy.typing import NDArray
 
-from app.analysis.collapse import Collapse, Number, measure_collapse, measure_layout
-from app.analysis.neighborhoods import Outlier, find_outlier
+from app.analysis.collapse import Collapse, Number, measure_collapse, measure_layout, scale_like_memory
+from app.analysis.neighborhoods import Outlier, find_nearest, find_outlier
 from app.analysis.projections.linear import Drawn, Turn
 from app.analysis.projections.orientation import draw_plane, find_turn
 from app.analysis.what_if import Rules, Stream, merge_nodes, read_stream
@@ -109,6 +109,19 @@ def _faithfulness(url: str, plane: str, _snapshot: Snapshot, _layout: NDArray[np
 def faithfulness(snapshot: Snapshot, layout: NDArray[np.float32], plane: str) -> list[Number]:
     """Measure how well a layout [M, 2] shows a snapshot's embedding; `plane` names the layout."""
     return _faithfulness(database_url(), plane, snapshot, layout)
+
+
+@st.cache_resource(max_entries=4)
+def _scaled(url: str, embedding: str, delta_space: str, _snapshot: Snapshot) -> NDArray[np.floating]:
+    return _snapshot.embedding if delta_space == "raw" else scale_like_memory(_snapshot.embedding)
+
+
+def nearest(
+    snapshot: Snapshot, embedding: str, memory: dict[str, Any], row: int, k: int
+) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """Find the rows of the k nodes nearest to one, where the memory itself compares them, and their distances."""
+    space = _scaled(database_url(), embedding, str(memory.get("delta_space", "normalized")), snapshot)
+    return find_nearest(space, row, k)
 
 
 def point(snapshot: Snapshot, slot: int) -> PointDetail:

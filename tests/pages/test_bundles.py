@@ -206,3 +206,13 @@ def test_the_example_study_is_one_press_away(own, file, monkeypatch) -> None:
     (bundle,) = list_bundles()
     assert bundle.name == "study.emtc"
     assert bundle.key in app.query_params["from"]
+
+
+def test_replay_of_a_run_without_states_says_which_runs_of_the_bundle_have_some(own, opened, file):
+    app = open_page("replay", **{"from": opened.key}, run="t0000")
+    assert not app.exception
+    assert not app.error
+    assert "the states of none" in said(app)
+    shown = open_page("replay", **{"from": opened.key})
+    assert not shown.error
+    assert shown.query_params["run"] in (file[1], [file[1]])

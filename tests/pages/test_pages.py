@@ -309,3 +309,25 @@ def test_another_projection_does_not_measure_the_embedding_again(seeded, monkeyp
         assert not app.error
         assert any("by chance" in str(part.value) for part in app.markdown)
     assert len(measured) == 1
+
+
+def test_a_second_map_begins_with_another_snapshot(seeded):
+    db, run_id = seeded
+    ids = [int(each) for each in list_snapshots(db, run_id)["id"]]
+    app = open_page("memory", run=run_id, two="true")
+    assert not app.exception
+    shown = [app.select_slider(key=key).value for key in ("snapshot", "b_snapshot")]
+    assert shown == [ids[-1], ids[0]]
+
+
+def test_the_nearest_nodes_of_a_node_are_listed_with_what_they_are_worth(seeded):
+    db, run_id = seeded
+    snapshot = get_snapshot(db, int(list_snapshots(db, run_id)["id"].iloc[-1]))
+    app = open_page("memory", run=run_id, point="7", near="true")
+    assert not app.exception
+    listed = next(frame.value for frame in app.dataframe if "distance" in frame.value)
+    assert listed.columns.tolist() == ["memory", "distance", "H [return]", "ξ", "Δ_mem [return]", "episode", "t"]
+    scaled = (snapshot.embedding - snapshot.embedding.mean(0)) / snapshot.embedding.std(0)
+    away = np.linalg.norm(scaled - scaled[snapshot.slot.tolist().index(7)], axis=1)
+    assert listed["memory"].tolist() == snapshot.slot[np.argsort(away)[1:11]].tolist()
+    assert set(listed["ξ"]) <= {"desirable", "not yet"}

@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 import streamlit as st
 from numpy.typing import NDArray
+from streamlit.delta_generator import DeltaGenerator
 
 from app.analysis.collapse import USEFUL, USELESS, Number
 from app.analysis.format import count, escape_markdown, number, percent
@@ -65,20 +66,26 @@ LISTED = 1000
 
 
 @st.fragment
-def show(shown: Shown) -> None:
-    """Offer the map as a file, and hold a selection against the rest of it; a new selection draws this part alone."""
+def show(shown: Shown, beside: DeltaGenerator | None = None) -> None:
+    """Offer the map as a file, and hold a selection against the rest of it; a new selection draws this part alone.
+
+    The numbers of a selection stand in the place `beside` the map, where there is one.
+    """
     atlas.hear({"view": snapshot_map.keep_view, "select": snapshot_map.keep_choice}, channel=shown.chosen.side.channel)
     asked = snapshot_map.read_choice()
     run, chosen = shown.run, asked.mask(shown.snapshot, shown.coordinates)
     _tools(run, shown, chosen)
     if not asked:
+        if beside is not None:
+            beside.empty()
         st.caption(
             "Select a region with *Lasso*, *Box* or *Select view*, or keep a range with *Filter*: "
-            "what it holds against the rest stands here then."
+            "what it holds against the rest stands beside the map then."
         )
         what_if.show(run, shown.snapshot, None)
         return
-    _selected(run, shown, asked, chosen)
+    with st.container() if beside is None else beside.container():
+        _selected(run, shown, asked, chosen)
     what_if.show(run, shown.snapshot, np.flatnonzero(chosen), facts=shown.facts)
 
 
@@ -86,15 +93,13 @@ def _selected(run: RunRow, shown: Shown, asked: Choice, chosen: NDArray[np.bool_
     snapshot, among, rows = shown.snapshot, has_place(shown.coordinates), np.flatnonzero(chosen)
     st.markdown(f"##### {count(len(rows))} of {count(int(among.sum()))} nodes selected")
     st.caption(escape_markdown(f"{asked.words}. The address keeps it; a pin keeps it under a name in the notebook."))
-    left, right = st.columns([2, 3], gap="medium")
     chart = draw_selection(snapshot, chosen, among, run=run.name, words=asked.words)
-    with left:
-        st.dataframe(_as_text(describe(snapshot, chosen, among)), hide_index=True, height="content")
+    st.dataframe(_as_text(describe(snapshot, chosen, among)), hide_index=True, height="content")
+    with st.container(horizontal=True, gap="small"):
         _downloads(run, shown, rows)
-        _agreement(shown, rows)
-    with right:
-        curves.show(chart, key="selection-curves", panel_height=88, x_name="share of nodes")
         pin.show_with_export(chart, key="selection", stem=run.id, page="memory", run=run, facts=shown.facts)
+    curves.show(chart, key="selection-curves", panel_height=84, x_name="share of nodes")
+    _agreement(shown, rows)
 
 
 def _tools(run: RunRow, shown: Shown, chosen: NDArray[np.bool_]) -> None:

@@ -121,14 +121,17 @@ class Shown:
         return asdict(self.chosen.view) | {"snapshot": self.snapshot.id, "method": method, "fit": "all"} | turn | choice
 
 
-def choose(run: RunRow, side: Side) -> Chosen | None:
-    """Draw the choices into the bar around; None while there is nothing to draw a map of."""
+def choose(run: RunRow, side: Side, beside: int | None = None) -> Chosen | None:
+    """Draw the choices into the bar around; None while there is nothing to draw a map of.
+
+    A map `beside` a snapshot of the same run shows another one at first, or the only one otherwise projected.
+    """
     listed = memory_data.snapshots(run.id)
     if not len(listed):
         _empty(run)
         return None
-    row = _choose_snapshot(listed, side)
-    view = _choose_view(side)
+    row = _choose_snapshot(listed, side, beside)
+    view = _choose_view(side, usual="axes" if row["id"] == beside and len(listed) == 1 else "pca")
     stamp = str(row["created_at"])
     snapshot = memory_data.snapshot(row["id"], stamp)
     if snapshot.size == 0:
@@ -178,13 +181,15 @@ def _empty(run: RunRow) -> None:
     )
 
 
-def _choose_snapshot(listed: pd.DataFrame, side: Side) -> dict[str, Any]:
+def _choose_snapshot(listed: pd.DataFrame, side: Side, beside: int | None) -> dict[str, Any]:
     rows = {int(row["id"]): row for row in data.rows_of(listed)}
     ids = list(rows)
     key, name = f"{side.prefix}snapshot", f"{side.prefix}{state.SNAPSHOT}"
     wanted = state.read_int(name)
     if st.session_state.get(key) not in ids or wanted not in (None, st.session_state.get(key)):
-        st.session_state[key] = wanted if wanted in ids else ids[-1]
+        others = [each for each in ids if each != beside] or ids
+        usual = ids[-1] if beside is None else others[len(others) // 2]
+        st.session_state[key] = wanted if wanted in ids else usual
     if len(ids) > 1:
         chosen = st.select_slider(
             "Snapshot at env step",
@@ -201,10 +206,10 @@ def _choose_snapshot(listed: pd.DataFrame, side: Side) -> dict[str, Any]:
     return rows[chosen]
 
 
-def _choose_view(side: Side) -> _View:
+def _choose_view(side: Side, *, usual: str) -> _View:
     prefix = side.prefix
     method = st.segmented_control(
-        "Projection", list(METHODS), default="pca", required=True, format_func=METHODS.__getitem__,
+        "Projection", list(METHODS), default=usual, required=True, format_func=METHODS.__getitem__,
         key=f"{prefix}method", bind="query-params",
         help="Axes and PCA are instant; t-SNE and UMAP are computed in the background.",
     )  # fmt: skip
@@ -354,11 +359,11 @@ def asked() -> bool:
     return bool(wanted)
 
 
-def choose_second(run: RunRow) -> Chosen | None:
+def choose_second(run: RunRow, first: Chosen) -> Chosen | None:
     """Draw the choices in one bar; None while there is nothing to draw a second map of."""
     with st.container(horizontal=True, vertical_alignment="bottom", gap="small"):
         chosen = _choose_run(run)
-        return choose(chosen, SECOND)
+        return choose(chosen, SECOND, first.snapshot.id if chosen.id == run.id else None)
 
 
 def _choose_run(run: RunRow) -> RunRow:

@@ -24,7 +24,7 @@ def show(page: str) -> None:
     listed, total = _search()
     wanted = state.read_text(state.RUN) or st.session_state.get(_KEPT)
     if wanted is None and page in RUN_PAGES:
-        wanted = data.newest_run()
+        wanted = _usual_run(page)
     run_id = _resolve(wanted) if wanted else None
     if run_id:
         st.session_state[_KEPT] = run_id
@@ -48,6 +48,12 @@ def show(page: str) -> None:
     if searched or total > len(listed):
         few = f"{count(len(listed))} of " if total > len(listed) else ""
         st.sidebar.caption(f"{few}{count(total)} {'match' if searched else 'runs are listed, the newest'}.")
+
+
+def _usual_run(page: str) -> str | None:
+    """The newest run; of a bundle, for a page of replays, the newest whose episodes can be replayed."""
+    shown = data.runs_with_states() if page == "replay" and view.bundle() is not None else []
+    return shown[0] if shown else data.newest_run()
 
 
 def _search() -> tuple[dict[str, str], int]:
