@@ -127,7 +127,7 @@ def test_runs_of_a_bundle_stand_beside_ones_own_as_lines_of_their_own(own, opene
     assert not app.exception
     assert not app.error
     text = said(app).replace("\\", "")
-    assert "Comparing all 4 evaluated runs that match. Beside them 5 of study.emtc." in text
+    assert "Evaluated runs that match: 4; each table says which of them count. Beside them 5 of study.emtc." in text
     rows = [line.split("|")[1].strip() for line in text.splitlines() if line.startswith("| ")]
     assert rows[1:6] == [
         "EMTC(QPLEX)",
@@ -140,7 +140,7 @@ def test_runs_of_a_bundle_stand_beside_ones_own_as_lines_of_their_own(own, opene
 
 def test_a_comparison_knows_no_bundle_until_one_is_ticked(own, opened):
     app = open_page("compare")
-    assert "Comparing all 4 evaluated runs" in said(app)
+    assert "Evaluated runs that match: 4" in said(app)
     assert "from study" not in said(app)
 
 

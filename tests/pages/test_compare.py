@@ -47,7 +47,7 @@ def test_one_seeded_run_is_a_line_without_a_band(seeded):
 def test_runs_are_grouped_by_everything_but_the_seed(several):
     app = open_page("compare")
     assert not app.exception
-    assert "Comparing all 10 evaluated runs" in said(app)
+    assert "Evaluated runs that match: 10;" in said(app)
     rows = table(app, "variant")
     assert rows[0] == ["variant", "3m", "corridor"]
     assert [row[0] for row in rows[1:]] == ["EMTC(QPLEX)", "EMTC(QPLEX), No-TCGM", "QMIX"]
@@ -193,7 +193,7 @@ def test_what_is_chosen_is_written_into_the_url(several):
 )
 def test_filters_choose_runs(several, query, count):
     text = said(open_page("compare", **query))
-    assert f"Comparing all {count} evaluated runs" in text
+    assert f"Evaluated runs that match: {count};" in text
     assert ("No run matches" in text) == (count == 0)
 
 

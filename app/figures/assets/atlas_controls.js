@@ -97,12 +97,14 @@ async function find(self, input) {
     return
   }
   if (/^e/i.test(word || "")) {
-    self.filters.episode = [Number(digits), Number(digits)]
-    await chooseAgain(self)
-    if (!self.count) {
+    await needColumns(self, ["episode"])
+    if (!self.columns.episode.includes(Number(digits))) {
       input.setCustomValidity(`No memory of episode ${digits} on this map.`)
       input.reportValidity()
+      return
     }
+    self.filters.episode = [Number(digits), Number(digits)]
+    await chooseAgain(self)
     frameChosen(self)
     return
   }

@@ -153,7 +153,7 @@ def describe_shape(reading: GateReading) -> str:
     closed, merged = np.nanmean(reading.series(lambda p: p.closed)), np.nanmean(reading.series(lambda p: p.merge_rate))
     return (
         f"{reading.name}: Δ̄ {d0:.2g} → {d1:.2g}, β̄ {b0:.2f} → {b1:.2f} ({verdict}); "
-        f"{merged:.1%} of states merged, {closed:.1%} of gates below 0.5."
+        f"{100 * merged:.1f} % of states merged, {100 * closed:.1f} % of gates below 0.5."
     )
 
 

@@ -12,6 +12,7 @@ import streamlit as st
 from numpy.typing import NDArray
 
 from app.analysis.format import count, escape_markdown
+from app.analysis.names import name_algo
 from app.analysis.projections.linear import AXIS_PAIRS, Drawn, draw_axes
 from app.analysis.projections.methods import BACKGROUND, SMALLEST
 from app.analysis.projections.snapshots import MOST_LANDMARKS, projection_params, start_of
@@ -162,7 +163,8 @@ def show(chosen: Chosen, beside: Chosen | None = None) -> Shown:
 def _empty(run: RunRow) -> None:
     if not run.config.get("algo", "").startswith(("emtc", "emu", "emc")):
         messages.empty(
-            f"{escape_markdown(run.algo)} keeps no episodic memory.", "Choose a run of an EMTC or EMU algorithm."
+            f"{escape_markdown(name_algo(run.algo))} keeps no episodic memory.",
+            "Choose a run of an EMTC or EMU algorithm.",
         )
         return
     if run.live_status in ENDED:

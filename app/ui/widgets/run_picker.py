@@ -3,6 +3,7 @@
 import streamlit as st
 
 from app.analysis.format import count, escape_markdown
+from app.analysis.names import name_algo
 from app.figures.theme import GATE_COLOR, GATE_ICON, STATUS_COLOR, STATUS_ICON
 from app.ui import data, messages, state, view
 from app.ui.widgets import run_filters, tour
@@ -117,7 +118,7 @@ def open_page(title: str, *, gate: bool = True) -> RunRow:
 
 def header(run: RunRow, *, gate: bool = True) -> None:
     """Draw a run's name, what it is, and whether its gate acts unless the page itself keeps that up to date."""
-    info = f"`{run.id}` · {run.algo} on {run.env} {run.map} · seed {run.seed}"
+    info = f"`{run.id}` · {name_algo(run.algo)} on {run.env} {run.map} · seed {run.seed}"
     with st.container(gap="xsmall"):
         with st.container(horizontal=True, vertical_alignment="center", gap="small"):
             st.markdown(f"**{escape_markdown(run.name)}**", width="content")
