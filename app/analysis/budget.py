@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final, Literal
 
-from app.analysis.names import parse_steps
 from app.analysis.series import Comparison, Group, LeftOut, Seed
+from app.analysis.settings import parse_steps
 
 Budget = int | Literal["common", "own"]
 """Env steps; or the most that all runs of a task reached; or the end of each run, whatever its length."""

@@ -6,9 +6,9 @@ from dataclasses import replace
 import numpy as np
 
 from app.analysis.finals import episodes_of, rate_of_curve
-from app.analysis.names import name_change
 from app.analysis.quantities import WIN_RATE, Quantity
 from app.analysis.series import DAGGER, NO_CURVE, Comparison, Group, Seed
+from app.analysis.settings import name_change
 from app.analysis.statistics import BOOTSTRAP_COVERS, CENTER_NAMES, Reading, align
 from app.analysis.study import tell_left_out
 from app.analysis.variants import Variant

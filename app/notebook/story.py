@@ -9,15 +9,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from app.analysis.names import name_algo
+from app.analysis.settings import name_algo
 from app.figures.registry import find_figure
 from app.notebook.frozen import freeze
 from app.notebook.view import Query, make_view
 from emtc_core.errors import EmtcError
 from storage.engine import Database
 from storage.notebook import create_entry
-from storage.queries.episode_search import find_kept
-from storage.queries.episodes import list_episodes
+from storage.queries.episodes import find_kept, list_episodes
 from storage.queries.memory import list_snapshots
 from storage.runs.rows import RunRow
 

@@ -3,13 +3,13 @@
 import streamlit as st
 
 from app.analysis.format import count, escape_markdown
-from app.analysis.names import name_algo
+from app.analysis.settings import name_algo
 from app.figures.theme import GATE_COLOR, GATE_ICON, STATUS_COLOR, STATUS_ICON
 from app.ui import data, messages, state, view
 from app.ui.widgets import run_filters, tour
 from emtc_core.errors import ConfigError, EmtcError
-from storage.queries.gate_state import GateState
-from storage.queries.run_table import RunFilter
+from storage.queries.gate import GateState
+from storage.queries.runs import RunFilter
 from storage.runs.rows import RunRow
 
 _KEY = "run_picker"
