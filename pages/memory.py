@@ -15,23 +15,26 @@ def draw(run: RunRow) -> None:
         two = chosen is not None and snapshot_map.asked()
     if chosen is None:
         return
-    maps = draw_two(run, chosen) if two else draw_one(chosen)
-    selection_panel.show(maps[0])
+    if two:
+        selection_panel.show(draw_two(run, chosen)[0])
+    else:
+        draw_one(chosen)
     any_figure.show_more("memory", [run])
 
 
-def draw_one(chosen: Chosen) -> list[Shown]:
+def draw_one(chosen: Chosen) -> None:
     left, right = st.columns([11, 9], gap="medium")
     with left:
         shown = snapshot_map.show(chosen)
     with right:
+        beside = st.empty()
         point_panel.show([shown])
     selection_panel.show_collapse(shown)
-    return [shown]
+    selection_panel.show(shown, beside)
 
 
 def draw_two(run: RunRow, chosen: Chosen) -> list[Shown]:
-    beside = snapshot_map.choose_second(run)
+    beside = snapshot_map.choose_second(run, chosen)
     maps = []
     for column, one, other in zip(st.columns(2, gap="medium"), (chosen, beside), (beside, chosen), strict=True):
         with column:

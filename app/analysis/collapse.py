@@ -8,7 +8,7 @@ every number says of how many nodes it is.
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -24,6 +24,7 @@ RANKED = 4000  # nodes among which the ranks of a layout are compared: the work 
 DRAWS = 1000
 LEVEL = 0.95
 _DRAWS_AT_ONCE = 50
+USELESS, USEFUL = 0.1, 0.3  # R² of H: what neighbors tell of a return that is next to nothing, and what helps
 
 COLUMNS = ("name", "value", "low", "high", "n", "unit")
 
@@ -47,12 +48,51 @@ class Collapse:
 
     numbers: tuple[Number, ...]
 
+    @property
+    def verdict(self) -> str:
+        """The answer in words, with the numbers that it rests on."""
+        return say_verdict(self)
+
     def __getitem__(self, name: str) -> Number:
         return next(number for number in self.numbers if number.name == name)
 
     def to_frame(self) -> pd.DataFrame:
         """List them, one row each: name, value, low, high, n, unit."""
         return pd.DataFrame([astuple(number)[: len(COLUMNS)] for number in self.numbers], columns=list(COLUMNS))
+
+
+def say_verdict(found: Collapse) -> str:
+    """Say whether an embedding has collapsed: whether its neighbors tell what a state is worth.
+
+    It has where the whole interval of R² lies below `USELESS`, and has not where it lies above `USEFUL`.
+    """
+    told, chance = found["h_r2_knn"], found["h_r2_by_chance"]
+    if not np.isfinite(told.value):
+        return "Cannot tell: no node has neighbors in other episodes whose H differ."
+    said = f"R² {_quote(told)}; {_short(chance.value)} by chance"
+    if told.high < USELESS:
+        return f"Yes: neighbors say next to nothing of H, {said}.{_say_desirability(found)}"
+    if told.low > USEFUL:
+        return f"No: neighbors predict H with {said}.{_say_desirability(found)}"
+    return f"In part, or too few episodes to tell: neighbors predict H with {said}.{_say_desirability(found)}"
+
+
+def _say_desirability(found: Collapse) -> str:
+    purity, chance = found["xi_purity"], found["xi_purity_by_chance"]
+    if not np.isfinite(purity.value) or chance.value > 0.999:  # all are desirable, or none is
+        return ""
+    return f" {_quote(purity)} of them share its ξ; {_short(chance.value)} by chance."
+
+
+def _quote(number: Number) -> str:
+    return f"{_short(number.value)} [{_short(number.low)}, {_short(number.high)}]"
+
+
+def _short(value: float) -> str:
+    """Write a share or an R² with two digits and no leading zero: .80, −.07."""
+    return (
+        f"{value:.2f}".replace("0.", ".", 1).replace("-", "−") if abs(value) < 1 else f"{value:.2f}".replace("-", "−")
+    )
 
 
 @dataclass(frozen=True)
@@ -102,12 +142,18 @@ def measure_collapse(
     measures = [
         *_measure_returns(snapshot, rows, index, distance, delta=delta, threshold=wide),
         *_measure_desirability(snapshot, rows, index),
+        _measure_chance(snapshot, rows, seed),
     ]
     numbers = _with_intervals(measures, snapshot.episode[rows], seed)
     if layout is not None:
-        ranked, ranks = _measure_layout(snapshot, points, layout, seed)
-        numbers += _with_intervals(ranks, snapshot.episode[ranked], seed)
+        numbers += measure_layout(replace(snapshot, embedding=points), layout, seed=seed)
     return Collapse(tuple(numbers))
+
+
+def measure_layout(snapshot: Snapshot, layout: NDArray[np.float32], *, seed: int = 0) -> list[Number]:
+    """Measure how well a layout [M, 2] shows a snapshot's embedding; nothing of too few nodes."""
+    ranked, ranks = _measure_layout(snapshot, snapshot.embedding, layout, seed)
+    return _with_intervals(ranks, snapshot.episode[ranked], seed)
 
 
 def _measure_returns(
@@ -130,6 +176,16 @@ def _measure_returns(
         "delta_reached", "nodes", "nodes with a node of another episode within δ",
         merged.sum(axis=1) > 0, np.ones(len(rows)),
     )  # fmt: skip
+
+
+def _measure_chance(snapshot: Snapshot, rows: Rows, seed: int) -> _Measure:
+    """What h_r2_knn would be of an embedding that knows nothing: its neighbors are drawn at random."""
+    h = snapshot.h.astype(np.float64)
+    h -= h.mean()
+    drawn = np.random.default_rng(seed).integers(snapshot.size, size=(len(rows), NEIGHBORS))
+    elsewhere = snapshot.episode[drawn] != snapshot.episode[rows][:, None]
+    text = f"R² of H predicted by {NEIGHBORS} nodes of other episodes drawn at random"
+    return _r2("h_r2_by_chance", text, h[rows], h[drawn], elsewhere)
 
 
 def _measure_desirability(snapshot: Snapshot, rows: Rows, index: Rows) -> Iterator[_Measure]:

@@ -14,7 +14,7 @@ from typing import Literal, NamedTuple, get_args
 import numpy as np
 
 from app.analysis.quantities import MU_W, WIN_RATE, Quantity
-from app.analysis.series import Seed
+from app.analysis.series import Comparison, Seed
 from app.analysis.statistics import Curve, Rate, Values
 
 FinalRule = Literal["last-tenth", "last"]
@@ -50,9 +50,9 @@ class Falls(NamedTuple):
 
 def last_tenth(seed: Seed) -> Values:
     """Give the evaluations in the last tenth of the budget: those at more than nine tenths of its env steps."""
-    if not seed.target_steps:
+    if not seed.budget:
         return np.empty(0)
-    return seed.curve.values[10 * seed.curve.steps > 9 * seed.target_steps]
+    return seed.curve.values[10 * seed.curve.steps > 9 * seed.budget]
 
 
 def final_rate(seed: Seed, rule: FinalRule) -> float:
@@ -102,9 +102,14 @@ def define_final(seeds: Sequence[Seed], rule: FinalRule, *, unit: str = "", of: 
 
 
 def caption_final(
-    seeds: Sequence[Seed], rule: FinalRule, *sentences: str, unit: str = "", of: Quantity = WIN_RATE
+    seeds: Sequence[Seed],
+    rule: FinalRule,
+    *sentences: str,
+    unit: str = "",
+    of: Quantity = WIN_RATE,
+    at: Comparison,
 ) -> tuple[str, list[str]]:
-    """Begin a caption with what the final number is and end it with the runs that have none.
+    """Begin a caption with what the final number is and where `at` reads it, and end it with the runs that have none.
 
     Returns:
         The caption with the sentences between them, and what of it CSV must say too, whose columns say the rest.
@@ -112,7 +117,7 @@ def caption_final(
     without = tell_without(seeds, rule, of)
     defined = define_final(seeds, rule, unit=unit, of=of)
     said = f"{defined[:1].upper()}{defined[1:]}."
-    return " ".join(filter(None, (said, *sentences, without))), [without]
+    return " ".join(filter(None, (said, at.budget, *sentences, without))), [at.unequal, without]
 
 
 def tell_without(seeds: Sequence[Seed], rule: FinalRule, of: Quantity = WIN_RATE) -> str:
@@ -121,8 +126,7 @@ def tell_without(seeds: Sequence[Seed], rule: FinalRule, of: Quantity = WIN_RATE
     if rule != LAST_TENTH or not without:
         return ""
     told = "; ".join(
-        f"run {seed.id}, at {int(seed.curve.steps[-1]):,} of {seed.target_steps:,} env steps"
-        for seed in without[:_NAMED]
+        f"run {seed.id}, at {int(seed.curve.steps[-1]):,} of {seed.budget:,} env steps" for seed in without[:_NAMED]
     )
     more = f"; and {len(without) - _NAMED} more" if len(without) > _NAMED else ""
     missing = "an evaluation" if of.is_evaluation else "a report"

@@ -45,6 +45,16 @@ def find_outlier(snapshot: Snapshot) -> Outlier | None:
     return Outlier(int(rows[odd]), int(snapshot.slot[rows[odd]]), float(h[odd]), float(around[odd]))
 
 
+def find_nearest(points: NDArray[np.floating], row: int, k: int) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """Find the k nearest other points of one point [k], nearest first, and how far away they are [k]."""
+    away = np.linalg.norm(points - points[row], axis=1)
+    away[row] = np.inf
+    k = min(k, len(points) - 1)
+    near = np.argpartition(away, k - 1)[:k] if k else np.empty(0, np.int64)
+    near = near[np.argsort(away[near], kind="stable")]
+    return near.astype(np.int64), away[near].astype(np.float64)
+
+
 Floats = NDArray[np.float64]
 Rows = NDArray[np.int64]
 NEIGHBORS = 15

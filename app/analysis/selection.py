@@ -26,13 +26,18 @@ class Quantity:
     meaning: str
     binary: bool = False
     whole: bool = False
+    words: tuple[str, ...] = ()
+    """What its values are called, from 0 up, where people say words for them."""
 
 
 QUANTITIES: dict[str, Quantity] = {
     q.key: q
     for q in (
         Quantity("h", "H", "return", "highest return-to-go ever seen from the state"),
-        Quantity("xi", "ξ", "yes or no", "desirable: part of a successful episode", binary=True),
+        Quantity(
+            "xi", "ξ", "yes or no", "desirable: part of a successful episode", binary=True,
+            words=("not yet", "desirable"),
+        ),
         Quantity("delta_mem", "Δ_mem", "return", "consistency error along the stored successor"),
         Quantity("beta", "β", "fraction", "gate coefficient of that error at the snapshot's τ"),
         Quantity("t", "t", "steps", "step of the episode at which the state was met", whole=True),
@@ -41,7 +46,7 @@ QUANTITIES: dict[str, Quantity] = {
         Quantity("age", "age", "env steps", "since the state that stands in the node was met", whole=True),
         Quantity("episode", "episode", "number", "the training episode whose state stands in the node", whole=True),
     )
-}
+}  # fmt: skip
 
 
 def values_of(snapshot: Snapshot, color: str) -> NDArray[np.float32]:

@@ -38,6 +38,18 @@ class Seed:
     """When it was made; of two runs with one seed the newer counts."""
     distinct: Values = field(default_factory=lambda: np.empty(0))
     """How many episodes of each evaluation differ; only where that was counted."""
+    read_at: int = 0
+    """The env steps at which it is read where that is before its end; 0 for its end."""
+
+    @property
+    def budget(self) -> int:
+        """The env steps at which it is read."""
+        return self.read_at or self.target_steps
+
+    def up_to(self, budget: int, edge: float) -> "Seed":
+        """Read it at a smaller budget: of its evaluations, those at `edge` env steps at most are left."""
+        keep = self.curve.steps <= edge
+        return replace(self, curve=Curve(*(part[keep] for part in self.curve)), read_at=budget)
 
     @property
     def is_result(self) -> bool:
@@ -61,8 +73,8 @@ class Seed:
 
     @property
     def t_max(self) -> float:
-        """The env steps that it was to train."""
-        steps = self.settings.get("train.t_max")
+        """The env steps that it was to train, or at which it is read."""
+        steps = self.read_at or self.settings.get("train.t_max")
         return float(steps) if isinstance(steps, int | float) else 0.0
 
     def mu_w_at(self, share: float) -> float:
@@ -130,6 +142,15 @@ class Comparison:
     groups: tuple[Group, ...]
     left_out: tuple[LeftOut, ...] = ()
     quantity: Quantity = WIN_RATE
+    budget: str = ""
+    """The sentence of every caption on the env steps at which its runs are read (`app.analysis.budget`)."""
+    mixed: frozenset[str] = frozenset()
+    """Tasks on which runs of different lengths stand side by side, each at its own end."""
+
+    @property
+    def unequal(self) -> str:
+        """The same sentence where its runs differ in length: what CSV, which has no caption, must say all the same."""
+        return self.budget if self.mixed or any(seed.read_at for seed in self.seeds) else ""
 
     @cached_property
     def tasks(self) -> list[str]:

@@ -5,6 +5,7 @@ Which runs? Named ones, or every run there is, on some maps and of some algorith
 
 from collections.abc import Callable, Collection, Iterable, Sequence
 
+from app.analysis.budget import COMMON, Budget, at_budget
 from app.analysis.quantities import WIN_RATE, Quantity
 from app.analysis.series import Comparison, LeftOut, Seed, read_seeds, settle
 from app.analysis.settings import TASK, Settings, is_harmless, learning_settings
@@ -54,9 +55,11 @@ def read_study(
     include_unfinished: bool = False,
     final: bool = True,
     quantity: Quantity = WIN_RATE,
+    budget: Budget = COMMON,
 ) -> Comparison:
-    """Read the win rates of a study's runs and settle which of them count."""
-    return settle(read_seeds(db, rows, quantity), quantity, include_unfinished=include_unfinished, final=final)
+    """Read the win rates of a study's runs and settle which of them count; for numbers of the end, at one budget."""
+    comparison = settle(read_seeds(db, rows, quantity), quantity, include_unfinished=include_unfinished, final=final)
+    return at_budget(comparison, budget) if final else comparison
 
 
 def check_one_study(name: str, seeds: Sequence[Seed], keys: Iterable[str]) -> None:

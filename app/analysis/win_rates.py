@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from app.analysis.budget import reach
 from app.analysis.finals import (
     FALLEN,
     LAST_TENTH,
@@ -34,7 +35,7 @@ from app.analysis.settings import name_algo, name_method, show_steps
 from app.analysis.statistics import CENTER_NAMES, Curve, Rate, Reading, Values, finite, mu_w
 from app.analysis.tables import MISSING, NESTED, Cell, Number, describe_table
 
-_BEST = "Bold is best, ties too."
+_BEST = "Bold is best of the cells with two seeds or more, ties too."
 _COUNTED = ("falls", "evaluations after", "falls [%]")
 _FALLS = ("task", "variant", "n", f"reached {MADE_IT:g}", *_COUNTED, "each seed")
 _UNFINISHED = f"{DAGGER} rests on a run that has not finished and is never bold."
@@ -63,12 +64,14 @@ def tabulate_win_rates(
         rate = rate_of_final(group.seeds, final, top=100, of=quantity)
         named = name_final(final, unit="%", of=quantity)
         quoted = quote(100 * final_rates(group.seeds, final), how, rate=rate, of=named)
-        return quoted.followed_by(f"{group.mark} ({_count(group.n, settings.get('eval.seeds'))})")
+        length = f"; {_say_length(group)}" if group.variant.task in comparison.mixed else ""
+        return quoted.followed_by(f"{group.mark} ({_count(group.n, settings.get('eval.seeds'))}{length})")
 
     columns = {task: _by_method(comparison, task, quote_cell) for task in comparison.tasks}
     usual = "mean ± standard deviation over seeds, or median [quartiles] by eval.report"
     said = f"A cell is the {reading.say(share=True) if reading else usual}; n is the number of seeds."
-    caption, about = caption_final(comparison.seeds, final, said, _BEST, unit="%", of=quantity)
+    best = "" if comparison.mixed else _BEST
+    caption, about = caption_final(comparison.seeds, final, said, best, unit="%", of=quantity, at=comparison)
     return _tabulate(comparison, columns, caption, about=about)
 
 
@@ -82,7 +85,8 @@ def tabulate_falls(comparison: Comparison, reading: Reading | None = None) -> pd
     how = reading or Reading()
     rows = [_row_of_falls(g, how) for task in comparison.tasks for g in comparison.groups if g.variant.task == task]
     caption = (
-        f"Falls: evaluations with a win rate below {FALLEN:g} after a run's first of at least {MADE_IT:g}, counted for "
+        f"{comparison.budget} Falls: evaluations with a win rate below {FALLEN:g} "
+        f"after a run's first of at least {MADE_IT:g}, counted for "
         f"each seed, and of how many evaluations after it; then {how}. n is the number of seeds; only those that "
         f"reached {MADE_IT:g} are averaged."
     )
@@ -91,11 +95,9 @@ def tabulate_falls(comparison: Comparison, reading: Reading | None = None) -> pd
     if any(group.unfinished for group in comparison.groups):
         caption += f" {DAGGER} rests on a run that has not finished."
     frame = pd.DataFrame(rows, columns=pd.Index(_FALLS), dtype="object")
-    left_out, cells = (
-        [str(each) for each in comparison.left_out],
-        dict(zip(_FALLS, zip(*rows, strict=True), strict=False)),
-    )
-    return describe_table(frame, caption=caption, left_out=left_out, cells=cells)
+    left_out = [str(each) for each in comparison.left_out]
+    cells = dict(zip(_FALLS, zip(*rows, strict=True), strict=False))
+    return describe_table(frame, caption=caption.strip(), left_out=left_out, about=[comparison.unequal], cells=cells)
 
 
 def tabulate_mu_w(comparison: Comparison, times: Sequence[int], reading: Reading | None = None) -> pd.DataFrame:
@@ -192,6 +194,12 @@ def _count(n: int, wanted: object) -> str:
     return f"n = {n}" if n >= goal else f"n = {n} of {goal}"
 
 
+def _say_length(group: Group) -> str:
+    """How long the runs of a cell were: "4,000 steps"."""
+    lengths = sorted({reach(seed) for seed in group.seeds})
+    return f"{lengths[0]:,} steps" if len(lengths) == 1 else f"{lengths[0]:,} to {lengths[-1]:,} steps"
+
+
 def _by_method(comparison: Comparison, task: str, quote_cell: Callable[[Group], Cell | None]) -> dict[str, Cell | None]:
     return {group.variant.method: quote_cell(group) for group in comparison.groups if group.variant.task == task}
 
@@ -209,7 +217,7 @@ def _tabulate(
     quoted = {name: [column.get(method) for method in methods] for name, column in columns.items()}
     for name, cells in quoted.items():
         texts[name] = [cell or MISSING for cell in cells]
-        best += [(place, name) for place in find_best(cells)]
+        best += [(place, name) for place in find_best([] if name in comparison.mixed else cells)]
     if any(DAGGER in text for column in texts.values() for text in column):
         caption = f"{caption} {_UNFINISHED}"
     if comparison.preset:
@@ -220,10 +228,17 @@ def _tabulate(
 
 
 def find_best(cells: Sequence[str | None]) -> list[int]:
-    """Find the greatest of quoted cells, ties as printed included; a cell that is marked never is, nor one alone."""
-    shown = [cell.split(" ")[0] if cell and DAGGER not in cell else "" for cell in cells]
-    top = max((float(text) for text in shown if text), default=None)
-    return [place for place, text in enumerate(shown) if text and len(cells) > 1 and float(text) == top]
+    """Find the greatest of quoted cells, ties as printed included, where two cells of two seeds or more compare.
+
+    A cell of a single seed never is, nor one with a dagger.
+    """
+    shown = {place: float(cell.split(" ")[0]) for place, cell in enumerate(cells) if cell and _may_be_best(cell)}
+    return [place for place, value in shown.items() if len(shown) > 1 and value == max(shown.values())]
+
+
+def _may_be_best(cell: str) -> bool:
+    seeds = cell.number.n if isinstance(cell, Cell) else 0
+    return DAGGER not in cell and isinstance(seeds, int) and seeds > 1
 
 
 @dataclass(frozen=True)
@@ -310,7 +325,7 @@ def tabulate_beside_published(
     frame = pd.DataFrame({"variant": pd.Series(names, dtype="object"), **texts})
     ours_alone = [seed for seed in comparison.seeds if f"{seed.task}{NESTED}ours" in columns]
     said = f"Ours: {how.say(share=True)}. Paper: mean ± standard deviation over five seeds. {WARNING}"
-    caption, about = caption_final(ours_alone, final, said, unit="%")
+    caption, about = caption_final(ours_alone, final, said, unit="%", at=comparison)
     left_out = [str(each) for each in comparison.left_out]
     return describe_table(frame, caption=caption, left_out=left_out, about=about, cells=texts)
 

@@ -1,6 +1,7 @@
 """`emtc bundle | open`: some runs as one file for a colleague, and such a file looked at or taken in."""
 
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -60,12 +61,22 @@ def bundle(
         for row in rows
     }
     contents = replace(contents, chosen={run_id: numbers for run_id, numbers in chosen.items() if numbers})
-    made = write_bundle(database, [row.id for row in rows], out, contents, made_by=f"emtc-lab {__version__}")
+    ids = [row.id for row in rows]
+    add = partial(_tell_story, order=[*contents.samples, *ids]) if example else None
+    made = write_bundle(database, ids, out, contents, made_by=f"emtc-lab {__version__}", add=add)
     if json:
         print_json(asdict(made) | {"place": str(made.place)})
         return
     n = f"{made.runs} run{'s' if made.runs != 1 else ''}"
     say(f"Wrote {out}: {n} in {size(made.size_bytes)} ({size(made.study_bytes)} unpacked). Look at it: emtc open {out}")
+
+
+def _tell_story(db: Database, order: list[str]) -> None:
+    """Write the notebook of the example study into its own database; the first run is the one that is shown."""
+    from app.notebook.story import write_story
+
+    rows = {row.id: row for row in (find_run(db, run_id) for run_id in dict.fromkeys(order))}
+    write_story(db, list(rows.values()))
 
 
 def open_file(

@@ -10,7 +10,9 @@ from typing import Annotated, Any, TypeVar
 import pandas as pd
 import typer
 
+from app.analysis.budget import Budget, read_budget
 from app.analysis.finals import FINAL_RULES
+from app.analysis.format import runs_of
 from app.analysis.provenance import describe_runs
 from app.analysis.quantities import RATE_NAMES
 from app.analysis.selection import QUANTITIES
@@ -52,6 +54,14 @@ def export(
     include_unfinished: Annotated[
         bool, typer.Option("--include-unfinished", help="Count runs that have not finished too, marked with a dagger")
     ] = False,
+    budget: Annotated[
+        str,
+        typer.Option(
+            metavar="STEPS",
+            help="Env steps at which runs of different lengths are compared, as 20000 or 0.8M; the most that all "
+            "reached if missing; own: each at its own end, marked",
+        ),
+    ] = "",
     final: Annotated[
         str,
         typer.Option(help=f"Win rate at a run's end: {', '.join(FINAL_RULES)}; a mean over the last tenth if missing"),
@@ -105,6 +115,7 @@ def export(
         "episodes": _read_pair(episodes) if episodes else (),
         "refit_every": refit_every,
         "include_unfinished": include_unfinished,
+        "budget": _read_budget(budget) if budget else None,
         "final": _choose("final", final, FINAL_RULES) if final else None,
         "rate": _choose("rate", rate, RATE_NAMES) if rate else None,
     }
@@ -200,7 +211,7 @@ def _write_raw(
     out: Path | None,
 ) -> None:
     """Write a raw table; only marl-eval's JSON, which compares, takes every evaluated run when none is named."""
-    unused = [each for each in options.given if format != MARL_EVAL or each != "include_unfinished"]
+    unused = [each for each in options.given if format != MARL_EVAL or each not in ("include_unfinished", "budget")]
     if unused:
         raise typer.BadParameter(f"--{unused[0].replace('_', '-')} would change nothing in a raw table.")
     if not (runs or maps or algos or format == MARL_EVAL):
@@ -208,7 +219,8 @@ def _write_raw(
     database = open_database(url, read_only=True)
     rows = _select(database, runs, maps, algos)
     if format == MARL_EVAL:
-        export_marl_eval(database, rows, table, out, include_unfinished=options.include_unfinished)
+        unfinished = options.include_unfinished
+        export_marl_eval(database, rows, table, out, include_unfinished=unfinished, budget=options.read_at)
     else:
         export_raw(database, rows, table, format, out)
 
@@ -234,7 +246,17 @@ def _make_table(
         raise typer.BadParameter(f"--table {name} is made of all runs; leave out RUN, --map and --algo.")
     database = open_database(url, read_only=True)
     rows = _select(database, runs, maps, algos) if chosen else select_runs(database) if kind.takes_runs else []
-    return export_table(kind.make(database, rows, options), image)
+    made = kind.make(database, rows, options)
+    if made.empty and kind.takes_runs:
+        raise ConfigError(f"None of {runs_of(len(rows))} belongs in {name}: it needs {kind.needs}.{_why(made)}")
+    return export_table(made, image)
+
+
+def _why(table: pd.DataFrame) -> str:
+    """Why the first of the runs that were left out does not count."""
+    left_out = [str(each) for each in table.attrs.get("left_out", ())]
+    more = f", and {len(left_out) - 1} more" if len(left_out) > 1 else ""
+    return f" Left out: {left_out[0]}{more}." if left_out else ""
 
 
 def _measure_encoders() -> pd.DataFrame:
@@ -273,6 +295,13 @@ def _read_pair(text: str) -> tuple[int, int]:
     if len(parts) != 2 or not all(part.isdecimal() and part.isascii() for part in parts):
         raise typer.BadParameter(f"--episodes takes two numbers as 120,87, got {text!r}.")
     return int(parts[0]), int(parts[1])
+
+
+def _read_budget(text: str) -> Budget:
+    try:
+        return read_budget(text)
+    except ValueError as exc:
+        raise typer.BadParameter(f"--budget: {exc}.") from exc
 
 
 def _choose(option: str, given: str, allowed: Iterable[Choice]) -> Choice:

@@ -16,6 +16,7 @@ from typing import Any, BinaryIO, Final, Literal, get_args
 import orjson
 import typer
 
+from app.analysis.budget import COMMON, Budget, at_budget
 from app.analysis.format import runs_of
 from app.analysis.series import Comparison, read_seeds, settle
 from app.cli.output import printable, say
@@ -40,13 +41,16 @@ class Exported:
     remarks: tuple[str, ...]
 
 
-def to_marl_eval(db: Database, rows: Sequence[RunRow], *, include_unfinished: bool = False) -> Exported:
-    """Lay out the evaluations of some runs; an algorithm is a variant, its runs are its seeds.
+def to_marl_eval(
+    db: Database, rows: Sequence[RunRow], *, include_unfinished: bool = False, budget: Budget = COMMON
+) -> Exported:
+    """Lay out the evaluations of some runs, up to one budget; an algorithm is a variant, its runs are its seeds.
 
     Raises:
         ConfigError: If no run counts.
     """
-    comparison = settle(read_seeds(db, rows), include_unfinished=include_unfinished, final=True)
+    settled = settle(read_seeds(db, rows), include_unfinished=include_unfinished, final=True)
+    comparison = at_budget(settled, budget)
     if not comparison.groups:
         reasons = "; ".join(map(str, comparison.left_out)) or "none was evaluated"
         raise ConfigError(f"No run counts: {reasons}. Unfinished ones count with: --include-unfinished")
@@ -60,17 +64,18 @@ def to_marl_eval(db: Database, rows: Sequence[RunRow], *, include_unfinished: bo
             f"run_{number}": _lay_out(runs[run_id], steps[variant.env])
             for number, run_id in enumerate(group.run_ids, start=1)
         }
-    return Exported(data, (*map(str, comparison.left_out), *_remarks(comparison, runs, steps)))
+    return Exported(data, (comparison.budget, *map(str, comparison.left_out), *_remarks(comparison, runs, steps)))
 
 
 def _read(db: Database, comparison: Comparison) -> dict[str, list[Played]]:
-    """Read env step, win rate and return of every evaluation that has both, by run."""
-    ids = [run_id for group in comparison.groups for run_id in group.run_ids]
+    """Read env step, win rate and return of every evaluation that has both and counts, by run."""
+    ends = {seed.id: seed.curve.steps[-1] for seed in comparison.seeds}
+    ids = list(ends)
     frame = evaluation_curves(db, ids)
     runs: dict[str, list[Played]] = {run_id: [] for run_id in ids}
     columns = (frame[name].tolist() for name in ("run_id", "env_step", "win_rate", "return_mean"))
     for run_id, step, rate, score in zip(*columns, strict=True):
-        if isfinite(rate) and isfinite(score):
+        if isfinite(rate) and isfinite(score) and step <= ends[run_id]:
             runs[run_id].append((step, rate, score))
     return runs
 
@@ -220,7 +225,13 @@ def export_raw(db: Database, rows: Sequence[RunRow], table: TableName, format: s
 
 
 def export_marl_eval(
-    db: Database, rows: Sequence[RunRow], table: TableName, out: Path | None, *, include_unfinished: bool
+    db: Database,
+    rows: Sequence[RunRow],
+    table: TableName,
+    out: Path | None,
+    *,
+    include_unfinished: bool,
+    budget: Budget,
 ) -> None:
     """Write evaluations in marl-eval's JSON.
 
@@ -229,7 +240,7 @@ def export_marl_eval(
     """
     if table != "evaluations":
         raise typer.BadParameter(f"--format {MARL_EVAL} is made of --table evaluations, not of {table}.")
-    made = to_marl_eval(db, rows, include_unfinished=include_unfinished)
+    made = to_marl_eval(db, rows, include_unfinished=include_unfinished, budget=budget)
     content = orjson.dumps(made.data, option=orjson.OPT_INDENT_2) + b"\n"
     for remark in made.remarks:
         say(remark)

@@ -173,7 +173,7 @@ def _train_in_foreground(
         rate, label = summary.win_rate, "win rate"
         if threshold is not None:
             rate, label = summary.success_rate, name_success(threshold)
-        told = "–" if rate is None else f"{rate:.1%}"
+        told = "–" if rate is None else f"{100 * rate:.1f} %"
         say(f"{summary.status}: {summary.env_steps} env steps in {wall_seconds:.0f} s, last test {label} {told}")
     return 0
 

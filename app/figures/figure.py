@@ -11,6 +11,7 @@ from typing import Any, Literal, get_args
 
 import pandas as pd
 
+from app.analysis.budget import COMMON, Budget, read_budget
 from app.analysis.finals import LAST_TENTH, FinalRule
 from app.analysis.quantities import RATES, Quantity, RateName
 from app.analysis.statistics import USUAL_BAND, Band, Center, Reading
@@ -20,10 +21,14 @@ from emtc_core.errors import ConfigError
 from storage.engine import Database
 from storage.runs.rows import RunRow
 
-Option = Literal["center", "band", "color", "method", "episodes", "refit_every", "include_unfinished", "final", "rate"]
+Option = Literal[
+    "center", "band", "color", "method", "episodes", "refit_every", "include_unfinished", "budget", "final", "rate"
+]
 OPTIONS: tuple[Option, ...] = get_args(Option)
 OVER_SEEDS: frozenset[Option] = frozenset({"center", "band", "include_unfinished"})
-AT_THE_END: frozenset[Option] = frozenset({*OVER_SEEDS, "final"})
+AT_A_BUDGET: frozenset[Option] = frozenset({*OVER_SEEDS, "budget"})
+"""What one understands that reads every run at one number of env steps."""
+AT_THE_END: frozenset[Option] = frozenset({*AT_A_BUDGET, "final"})
 """What a figure or a table of final win rates understands."""
 OF_ANY_RATE: frozenset[Option] = frozenset({*AT_THE_END, "rate"})
 """What one understands that may be made of another win rate than that of greedy episodes."""
@@ -53,6 +58,7 @@ class Options:
     episodes: tuple[int, ...] = ()
     refit_every: int | None = None
     include_unfinished: bool = False
+    budget: int | str | None = None
     final: FinalRule | None = None
     rate: RateName | None = None
     own: Mapping[str, Any] = field(default_factory=dict[str, Any])
@@ -67,6 +73,18 @@ class Options:
     def final_rule(self) -> FinalRule:
         """Which win rate stands for the end of a run: the mean over the last tenth, unless another was asked for."""
         return self.final or LAST_TENTH
+
+    @property
+    def read_at(self) -> Budget:
+        """At how many env steps runs are compared: at the most that all reached, unless another was asked for.
+
+        Raises:
+            ConfigError: If it is no budget.
+        """
+        try:
+            return COMMON if self.budget is None else read_budget(self.budget)
+        except ValueError as exc:
+            raise ConfigError(f"{str(exc)[:1].upper()}{str(exc)[1:]}.") from exc
 
     @property
     def rated(self) -> Quantity:
@@ -164,6 +182,8 @@ class TableKind:
     takes: frozenset[Option] = frozenset()
     takes_runs: bool = True
     """Whether runs can be chosen."""
+    needs: str = "a run that has finished and was evaluated"
+    """What belongs in it, as the refusal of an empty file says."""
 
     def make(self, db: Database, rows: Sequence[RunRow], options: Options = NO_OPTIONS) -> pd.DataFrame:
         """Make it of these runs.

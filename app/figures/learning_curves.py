@@ -8,8 +8,10 @@ import numpy as np
 from app.analysis.finals import episodes_of, rate_of_curve
 from app.analysis.quantities import WIN_RATE, Quantity
 from app.analysis.series import DAGGER, NO_CURVE, Comparison, Group, Seed
+from app.analysis.settings import name_change
 from app.analysis.statistics import BOOTSTRAP_COVERS, CENTER_NAMES, Reading, align
 from app.analysis.study import tell_left_out
+from app.analysis.variants import Variant
 from app.figures.kinds.chart import Chart, Line, Panel
 from app.figures.theme import Style, style_methods
 
@@ -40,13 +42,17 @@ def draw_comparison(
     panels = []
     for task in comparison.tasks:
         lines: list[Line] = []
-        for group in (each for each in comparison.groups if each.variant.task == task):
+        here = [each for each in comparison.groups if each.variant.task == task]
+        labels = label_ends([group.variant for group in here])
+        for group in here:
             style = styles[group.variant.method]
             named = comparison.name_line(group.variant.method)
             lines += _seeds(group, named, style) if per_seed else []
-            label = f"{_shorten(group)}{group.mark}"
+            label = f"{labels[group.variant.method]}{group.mark}"
             lines.append(draw_line(named, group.seeds, reading, style, quantity=quantity, label=label))
-        panels.append(Panel(f"{quantity.title}, {task}", quantity.unit, tuple(lines), range=quantity.range))
+        panels.append(
+            Panel(f"{quantity.title}, {task}", quantity.unit, tuple(lines), range=quantity.range, axis=quantity.title)
+        )
     described = f"{quantity.title} over {X_LABEL}, one panel for each of {', '.join(comparison.tasks)}: " + ", ".join(
         f"{group.variant.label} (n = {group.n})" for group in comparison.groups
     )
@@ -104,10 +110,22 @@ def draw_line(
     )  # fmt: skip
 
 
-def _shorten(group: Group) -> str:
-    """A line's label at its end: what a variant changes is enough beside its colour."""
-    algo, _, changes = group.variant.name.partition(", ")
-    return changes or algo
+def label_ends(variants: Sequence[Variant]) -> dict[str, str]:
+    """Give each line of a panel its label, by method: what it changes, where that alone says which line is meant.
+
+    It does where all lines are of one algorithm, and for an ablation by its name; of two that would read alike both
+    have their whole names.
+    """
+    algos = {variant.algo for variant in variants}
+    short = {each.method: _shorten(each, alone=len(algos) == 1) for each in variants}
+    read = list(short.values())
+    return {each.method: label if read.count(label := short[each.method]) == 1 else each.name for each in variants}
+
+
+def _shorten(variant: Variant, *, alone: bool) -> str:
+    algo, _, changes = variant.name.partition(", ")
+    clear = alone or any(name_change(variant.algo, *each).startswith("No-") for each in variant.changes.items())
+    return changes if changes and clear else variant.name if changes else algo
 
 
 def _remarks(comparison: Comparison) -> list[str]:

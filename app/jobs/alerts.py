@@ -86,7 +86,7 @@ def _alert(kind: Kind, run: RunFacts, at: datetime, sentence: str, *, event: obj
 
 def _ended(run: RunFacts) -> Iterator[Alert]:
     if run.status == "finished" and run.ended_at:
-        won = "" if run.win_rate is None else f" with a last win rate of {run.win_rate:.0%}"
+        won = "" if run.win_rate is None else f" with a last win rate of {100 * run.win_rate:.0f} %"
         yield _alert("finished", run, run.ended_at, f"Finished after {run.env_steps:,} steps{won}.")
     if run.status == "failed" and run.ended_at and not _says_nan(run):
         yield _alert("failed", run, run.ended_at, f"Failed: {run.error or 'its log may say why.'}")
@@ -116,7 +116,7 @@ def _stagnation(run: RunFacts) -> Iterator[Alert]:
     if len(scores) - 1 - best < STAGNANT_AFTER or win_rate >= NEARLY_ALL:
         return
     told = (
-        f"No better evaluation since step {env_step:,} (win rate {win_rate:.0%}, return {return_mean:.2f}): "
+        f"No better evaluation since step {env_step:,} (win rate {100 * win_rate:.0f} %, return {return_mean:.2f}): "
         f"{len(scores) - 1 - best} in a row."
     )
     yield _alert("stagnation", run, run.heartbeat_at, told, event=env_step)

@@ -10,6 +10,7 @@ from typing import Any
 
 import streamlit as st
 
+from app.analysis.budget import COMMON, Budget, at_budget, list_budgets
 from app.analysis.quantities import RATES, Quantity, RateName, find_quantity, success_threshold
 from app.analysis.series import Comparison, Seed, make_seeds, read_seeds, settle
 from app.analysis.settings import ORIGIN
@@ -40,18 +41,25 @@ class Compared:
         """Put the drawn curves together by variant."""
         return settle(self.drawn, self.quantity, include_unfinished=include_unfinished)
 
-    def finals(self, *, include_unfinished: bool) -> Comparison:
-        """Put the win rates together by variant, for numbers of the end."""
-        return settle(self.win_rates, include_unfinished=include_unfinished, final=True)
+    def lengths(self, *, include_unfinished: bool) -> list[int]:
+        """The lengths that the runs have which count, ascending."""
+        return list_budgets(settle(self.win_rates, include_unfinished=include_unfinished, final=True))
 
-    def ends(self, rate: Quantity, *, include_unfinished: bool) -> Comparison:
+    def finals(self, *, include_unfinished: bool, budget: Budget = COMMON) -> Comparison:
+        """Put the win rates together by variant, for numbers of the end, at one budget."""
+        return at_budget(settle(self.win_rates, include_unfinished=include_unfinished, final=True), budget)
+
+    def ends(self, rate: Quantity, *, include_unfinished: bool, budget: Budget = COMMON) -> Comparison:
         """Put the drawn curves, which are such a win rate, together by variant, for numbers of the end."""
-        return settle(self.drawn, rate, include_unfinished=include_unfinished, final=True)
+        return at_budget(settle(self.drawn, rate, include_unfinished=include_unfinished, final=True), budget)
 
 
-def read_finals(run_ids: Sequence[str], rate: RateName, *, include_unfinished: bool) -> Comparison:
+def read_finals(
+    run_ids: Sequence[str], rate: RateName, *, include_unfinished: bool, budget: Budget = COMMON
+) -> Comparison:
     """Put the win rates of several runs together, for numbers of the end: greedy, robust or of training."""
-    return read_compared(run_ids, RATES[rate].key).ends(RATES[rate], include_unfinished=include_unfinished)
+    read = read_compared(run_ids, RATES[rate].key)
+    return read.ends(RATES[rate], include_unfinished=include_unfinished, budget=budget)
 
 
 def read_compared(run_ids: Sequence[str], quantity: str) -> Compared:

@@ -32,8 +32,10 @@ from storage.queries.episodes import (
     Trajectory,
     find_episodes,
     find_extremes,
+    find_kept,
     find_playbacks,
 )
+from storage.queries.episodes import runs_with_states as list_runs_with_states
 from storage.queries.gate import GateState
 from storage.queries.runs import Choices, RunFilter, Shelf
 from storage.runs.control import Asked, list_questions
@@ -306,6 +308,18 @@ def episode_page(url: str, run_id: str, text: str, *, order_by: Order, limit: in
         ConfigError: If the search is none.
     """
     return find_episodes(_open(url), run_id, text, order_by=order_by, limit=limit, offset=offset)
+
+
+@cached(st.cache_data, ttl=10)
+def kept_episodes(url: str, run_id: str, among: tuple[int, ...] | None = None) -> list[int]:
+    """List training episodes that can be replayed, newest first; at most ten seconds old."""
+    return find_kept(_open(url), run_id, among)
+
+
+@cached(st.cache_data, ttl=60)
+def runs_with_states(url: str) -> list[str]:
+    """List the runs that have a training episode that can be replayed; at most a minute old."""
+    return list_runs_with_states(_open(url))
 
 
 @cached(st.cache_data, ttl=10)

@@ -82,3 +82,15 @@ def one(
             on_change()
 
     return BoundChoice(key=key, on_change=changed, options=list(options))
+
+
+def key_of(page: str, parameter: str, options: Sequence[str]) -> dict[str, Any]:
+    """Bind a widget that takes its options by itself: at every run the URL decides, by the option's own key."""
+    key, given = f"{page}_{parameter}", state.read_text(parameter)
+    st.session_state[key] = given if given in options else options[0]
+
+    def changed() -> None:
+        chosen = st.session_state[key]
+        state.write(parameter, None if chosen == options[0] else chosen)
+
+    return {"key": key, "on_change": changed}

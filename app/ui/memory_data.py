@@ -8,8 +8,8 @@ import pandas as pd
 import streamlit as st
 from numpy.typing import NDArray
 
-from app.analysis.collapse import Collapse, measure_collapse
-from app.analysis.neighborhoods import Outlier, find_outlier
+from app.analysis.collapse import Collapse, Number, measure_collapse, measure_layout, scale_like_memory
+from app.analysis.neighborhoods import Outlier, find_nearest, find_outlier
 from app.analysis.projections.alignment import draw_plane, find_turn
 from app.analysis.projections.linear import Drawn, Turn
 from app.analysis.what_if import Rules, Stream, merge_nodes, read_stream
@@ -90,17 +90,38 @@ def outlier(url: str, snapshot_id: int, stamp: str) -> Outlier | None:
 
 
 @st.cache_resource(max_entries=16, show_spinner="Measuring the embedding …")
-def _collapse(
-    url: str, plane: str, delta: float, delta_space: str, _snapshot: Snapshot, _layout: NDArray[np.float32]
-) -> Collapse:
+def _collapse(url: str, embedding: str, delta: float, delta_space: str, _snapshot: Snapshot) -> Collapse:
     space = "raw" if delta_space == "raw" else "normalized"
-    return measure_collapse(_snapshot, delta=delta, delta_space=space, layout=_layout, n_jobs=os.cpu_count() or 1)
+    return measure_collapse(_snapshot, delta=delta, delta_space=space, n_jobs=os.cpu_count() or 1)
 
 
-def collapse(snapshot: Snapshot, layout: NDArray[np.float32], plane: str, memory: dict[str, Any]) -> Collapse:
-    """Measure whether a snapshot's embedding has collapsed, and its layout [M, 2]; `plane` names the layout."""
+def collapse(snapshot: Snapshot, embedding: str, memory: dict[str, Any]) -> Collapse:
+    """Measure whether a snapshot's embedding has collapsed, once for all its projections; `embedding` is its name."""
     delta, space = float(memory.get("delta", 0.0)), str(memory.get("delta_space", "normalized"))
-    return _collapse(database_url(), plane, delta, space, snapshot, layout)
+    return _collapse(database_url(), embedding, delta, space, snapshot)
+
+
+@st.cache_resource(max_entries=32, show_spinner="Measuring the map …")
+def _faithfulness(url: str, plane: str, _snapshot: Snapshot, _layout: NDArray[np.float32]) -> list[Number]:
+    return measure_layout(_snapshot, _layout)
+
+
+def faithfulness(snapshot: Snapshot, layout: NDArray[np.float32], plane: str) -> list[Number]:
+    """Measure how well a layout [M, 2] shows a snapshot's embedding; `plane` names the layout."""
+    return _faithfulness(database_url(), plane, snapshot, layout)
+
+
+@st.cache_resource(max_entries=4)
+def _scaled(url: str, embedding: str, delta_space: str, _snapshot: Snapshot) -> NDArray[np.floating]:
+    return _snapshot.embedding if delta_space == "raw" else scale_like_memory(_snapshot.embedding)
+
+
+def nearest(
+    snapshot: Snapshot, embedding: str, memory: dict[str, Any], row: int, k: int
+) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """Find the rows of the k nodes nearest to one, where the memory itself compares them, and their distances."""
+    space = _scaled(database_url(), embedding, str(memory.get("delta_space", "normalized")), snapshot)
+    return find_nearest(space, row, k)
 
 
 def point(snapshot: Snapshot, slot: int) -> PointDetail:

@@ -5,7 +5,7 @@ import json
 import sqlite3
 import tempfile
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -36,7 +36,15 @@ class Written:
     runs: int
 
 
-def write_bundle(db: Database, run_ids: Sequence[str], place: Path, contents: Contents, *, made_by: str) -> Written:
+def write_bundle(
+    db: Database,
+    run_ids: Sequence[str],
+    place: Path,
+    contents: Contents,
+    *,
+    made_by: str,
+    add: Callable[[Database], object] | None = None,
+) -> Written:
     """Write runs into one file, as they are at one moment.
 
     Args:
@@ -45,6 +53,7 @@ def write_bundle(db: Database, run_ids: Sequence[str], place: Path, contents: Co
         place: The file; what stands there is replaced in the end.
         contents: What of each run.
         made_by: Name and version of this program.
+        add: Writes more into the bundle's own database, such as entries of its notebook, once the runs are there.
 
     Raises:
         StorageError: If it cannot be written; then there is no file.
@@ -53,7 +62,7 @@ def write_bundle(db: Database, run_ids: Sequence[str], place: Path, contents: Co
     refuse_empty(run_ids)
     with tempfile.TemporaryDirectory(prefix="emtc-bundle-") as folder:
         study = Path(folder) / STUDY
-        runs = _copy(db, run_ids, study, contents)
+        runs = _copy(db, run_ids, study, contents, add)
         size, digest = study.stat().st_size, _digest(study)
         facts = {
             "format": FORMAT,
@@ -73,12 +82,16 @@ def write_bundle(db: Database, run_ids: Sequence[str], place: Path, contents: Co
     return Written(place, place.stat().st_size, size, len(runs))
 
 
-def _copy(db: Database, run_ids: Sequence[str], study: Path, contents: Contents) -> list[dict[str, Any]]:
+def _copy(
+    db: Database, run_ids: Sequence[str], study: Path, contents: Contents, add: Callable[[Database], object] | None
+) -> list[dict[str, Any]]:
     target = open_database(sqlite_address(study))
     try:
         with db.read() as source, target.transaction() as connection:
             copy_runs(source, connection, run_ids, contents)
             rows = connection.execute(select(*_NAMED).order_by(Run.created_at, Run.id)).mappings().all()
+        if add is not None:
+            add(target)
     finally:
         target.dispose()
     _shrink(study)

@@ -17,14 +17,14 @@ from typing import Any, Literal
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
-from sqlalchemy import Boolean, and_, func, literal, not_, or_, select, type_coerce
+from sqlalchemy import Boolean, and_, exists, func, literal, not_, or_, select, type_coerce
 
 from emtc_core.errors import ConfigError, StorageError
 from storage.blobs import pack, unpack_as
 from storage.engine import Database
 from storage.frames import read_frame
 from storage.guards import damaged
-from storage.models import EpisodeRow, EvalEpisode, Transition
+from storage.models import EpisodeRow, EvalEpisode, Run, Transition
 from storage.queries.search_terms import Sql, Term, compare_number, is_whole, split_search
 
 Floats = NDArray[np.float64]
@@ -296,6 +296,30 @@ def find_episodes(
     order = (column.desc() if order_by.startswith("-") else column, EpisodeRow.episode)
     terms = [_condition(term, numbers, EpisodeRow.won, is_number) for term in split_search(text)]
     return _read(db, EpisodeRow.run_id == run_id, OUTLINE, terms, order, (limit, offset))
+
+
+def find_kept(db: Database, run_id: str, among: Sequence[int] | None = None, *, limit: int = 200) -> list[int]:
+    """Which training episodes can be replayed, newest first? Of others the states were thinned away or left out.
+
+    Args:
+        db: An open database.
+        run_id: The run.
+        among: Only these episodes are asked about.
+        limit: At most so many.
+    """
+    kept = (EpisodeRow.run_id == run_id, func.length(EpisodeRow.trajectory) > len(THINNED))
+    asked = () if among is None else (EpisodeRow.episode.in_(list(among)),)
+    rows = select(EpisodeRow.episode).where(*kept, *asked).order_by(EpisodeRow.episode.desc()).limit(limit)
+    with db.read() as connection:
+        return [int(each) for each in connection.execute(rows).scalars()]
+
+
+def runs_with_states(db: Database) -> list[str]:
+    """Which runs have a training episode that can be replayed? Looks at each run's episodes until it finds one."""
+    is_kept = (EpisodeRow.run_id == Run.id, func.length(EpisodeRow.trajectory) > len(THINNED))
+    rows = select(Run.id).where(exists().where(*is_kept)).order_by(Run.created_at.desc())
+    with db.read() as connection:
+        return [str(each) for each in connection.execute(rows).scalars()]
 
 
 def find_playbacks(db: Database, run_id: str, text: str = "", *, limit: int = 200, offset: int = 0) -> EpisodePage:

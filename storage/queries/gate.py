@@ -260,8 +260,8 @@ def judge(values: Mapping[str, float], config: Mapping[str, Any]) -> GateState:
     state = name_gate(removed) or "idle"
     if state == "active":
         sentence = (
-            f"The gate removed {removed:.1%} of the incentive so far: "
-            f"{closed:.1%} of the sampled transitions had β below 0.5."
+            f"The gate removed {100 * removed:.1f} % of the incentive so far: "
+            f"{100 * closed:.1f} % of the sampled transitions had β below 0.5."
         )
     else:
         sentence = _explain_idle(values, config, closed)
@@ -275,25 +275,27 @@ def _explain_idle(values: Mapping[str, float], config: Mapping[str, Any], closed
         return "No update has been made yet: the gate acts on the incentive from the first one on."
     if merged > _MERGED_ALL:
         return (
-            f"{merged:.1%} of states merged within δ = {delta:g}, into {values.get('memory/size', 0):.0f} nodes: the "
-            "embedding hardly tells states apart. Try --set memory.delta_space=normalized, or a smaller memory.delta."
+            f"{100 * merged:.1f} % of states merged within δ = {delta:g}, into {values.get('memory/size', 0):.0f} "
+            "nodes: the embedding hardly tells states apart. Try --set memory.delta_space=normalized, or a smaller "
+            "memory.delta."
         )
     if not values.get("incentive/rho"):
-        return f"{_explain_no_success(values, config)} β is below 0.5 on {closed:.1%} of transitions."
+        return f"{_explain_no_success(values, config)} β is below 0.5 on {100 * closed:.1f} % of transitions."
     if closed >= ACTIVE_SHARE:
         return (
-            f"β is below 0.5 on {closed:.1%} of transitions, but they carry next to no incentive. "
+            f"β is below 0.5 on {100 * closed:.1f} % of transitions, but they carry next to no incentive. "
             "Look at incentive/r_p and incentive/rho on Live."
         )
     if merged < 0.0005:
         return (
-            f"{merged:.1%} of states merged within δ = {delta:g}: every memory stands alone, β is 1 everywhere. "
-            f"Try --set {_wider(config)}."
+            f"{100 * merged:.1f} % of states merged within δ = {delta:g}: every memory stands alone, β is 1 "
+            f"everywhere. Try --set {_wider(config)}."
         )
     error, tau = values.get("gate/delta_mem_new", 0.0), values.get("gate/tau", float("nan"))
     return (
-        f"{merged:.1%} of states merged within δ = {delta:g}, and their returns agree: mean Δ_mem {error:.2g} against "
-        f"τ = {tau:.2g}, so β stays near 1. Try --set {_wider(config)}, or a colder gate by gate.tau_start."
+        f"{100 * merged:.1f} % of states merged within δ = {delta:g}, and their returns agree: mean Δ_mem "
+        f"{error:.2g} against τ = {tau:.2g}, so β stays near 1. Try --set {_wider(config)}, or a colder "
+        "gate by gate.tau_start."
     )
 
 

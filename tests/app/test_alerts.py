@@ -62,7 +62,7 @@ def test_a_run_that_trains_well_is_no_news():
 @pytest.mark.parametrize(
     ("changes", "kind", "fragment"),
     [
-        ({"status": "finished", "ended_at": EARLIER}, "finished", "after 500 steps with a last win rate of 50%"),
+        ({"status": "finished", "ended_at": EARLIER}, "finished", "after 500 steps with a last win rate of 50 %"),
         ({"status": "failed", "ended_at": EARLIER, "error": "No map."}, "failed", "No map."),
         ({"status": "lost"}, "lost", "gone without a word"),
         (

@@ -12,9 +12,11 @@ from app.cli.main import run
 from app.figures import registry
 from app.figures.render.plotly_view import to_plotly
 from app.notebook.frozen import freeze
+from app.notebook.view import gather, read_view
 from emtc_core.errors import EmtcError, StorageError
 from storage.bundles.bundle_cache import cache_bundle
 from storage.engine import Database, open_database
+from storage.notebook import list_entries
 from storage.queries.episodes import get_trajectory, list_episodes
 from storage.queries.memory import list_snapshots
 from storage.runs.rows import find_run
@@ -151,6 +153,26 @@ def test_an_example_holds_samples_and_the_episodes_of_one_run_per_variant(
     thinned = set(list_episodes(db, run_id, limit=1000)["episode"]) - set(kept)
     assert thinned
     assert not any(trajectory_is_kept(there, run_id, number) for number in thinned)
+
+
+def test_the_example_tells_its_story_in_pinned_views_that_open(seeded, tmp_path: Path, capsys, monkeypatch) -> None:
+    monkeypatch.setattr(example_study, "EPISODES", 3)
+    db, run_id = seeded
+    before = len(list_entries(db))
+    out = tmp_path / "example.emtc"
+    assert run(["bundle", run_id, "--example", "--out", str(out), "--db", db.url]) == 0
+    there = open_database(unpack(out, capsys), read_only=True)
+    entries = list_entries(there)
+    assert [entry.title.partition(".")[0] for entry in entries] == ["1", "2", "3", "4"], (
+        "the first chapter stands first"
+    )
+    views = [read_view(entry.view) for entry in entries]
+    assert [view.page for view in views if view] == ["compare", "live", "memory", "replay"]
+    for entry in gather(there, [entry.id for entry in entries]):
+        assert entry.figure is not None
+    shown = views[3].query["episode"][0] if views[3] else ""
+    assert trajectory_is_kept(there, run_id, int(shown))
+    assert len(list_entries(db)) == before, "the study's own notebook is left alone"
 
 
 def chosen_by(db: Database, run_id: str) -> list[int]:

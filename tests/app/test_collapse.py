@@ -92,7 +92,7 @@ def test_the_numbers_are_those_of_the_slow_twin(seed: int) -> None:
     snapshot = _random(seed)
     measured = measure_collapse(snapshot, delta=0.9, delta_space="raw", threshold=1.0)
     expected = _measure_slowly(snapshot, delta=0.9, threshold=1.0)
-    assert [number.name for number in measured.numbers] == list(expected)
+    assert [number.name for number in measured.numbers] == [*expected, "h_r2_by_chance"]
     for name, (value, n) in expected.items():
         assert measured[name].value == pytest.approx(value, abs=1e-6), name
         assert measured[name].n == n, name
@@ -118,6 +118,22 @@ def test_the_frame_lists_name_value_interval_count_and_unit() -> None:
     assert frame.columns.tolist() == list(COLUMNS) == ["name", "value", "low", "high", "n", "unit"]
     assert frame["name"].tolist()[-2:] == ["trustworthiness", "continuity"]
     assert (frame["low"] <= frame["high"]).all()
+
+
+def test_the_verdict_says_in_words_what_the_numbers_say() -> None:
+    rng = np.random.default_rng(0)
+    worth = rng.normal(size=600)
+    useful = _snapshot(np.stack([worth] * 4, axis=1), worth, worth > 0)
+    flat = _snapshot(np.ones((600, 4)), worth, worth > 0)
+    even = _snapshot(rng.normal(size=(600, 4)), np.ones(600), np.ones(600))
+    found = measure_collapse(useful, delta=0.1)
+    told, chance = found["h_r2_knn"], found["h_r2_by_chance"]
+    assert -0.2 < chance.value < 0.05
+    assert found.verdict.startswith(f"No: neighbors predict H with R² {told.value:.2f} [".replace("0.", "."))
+    assert f"; −{-chance.value:.2f} by chance.".replace("0.", ".") in found.verdict
+    assert "share its ξ; .5" in found.verdict
+    assert measure_collapse(flat, delta=0.1).verdict.startswith("Yes: neighbors say next to nothing of H, R² −")
+    assert measure_collapse(even, delta=0.1).verdict.startswith("Cannot tell: ")
 
 
 @settings(max_examples=15, deadline=None)

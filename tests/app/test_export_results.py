@@ -53,7 +53,7 @@ class Runs:
         run_id = f"r{self.count:03d}"
         row = {
             "id": run_id, "name": run_id, "env": "skirmish", "map": config["env"]["map"], "algo": config["algo"],
-            "seed": config["seed"], "status": status, "env_steps": env_steps, "target_steps": 1000,
+            "seed": config["seed"], "status": status, "env_steps": env_steps, "target_steps": max(1000, env_steps),
             "created_at": MADE_AT + timedelta(minutes=self.count), "tags": [], "notes": "", "versions": {},
             "config": config, "win_rate": points[-1][1] if points else None, "return_mean": 0.0,
         }  # fmt: skip
@@ -303,6 +303,42 @@ def test_a_rate_that_no_table_knows_is_refused(runs, capsysbinary) -> None:
     assert "must be one of greedy, robust, training" in capsysbinary.readouterr().err.decode()
 
 
+def test_runs_of_different_lengths_are_read_at_one_budget_in_every_file(runs, tmp_path, capsysbinary) -> None:
+    for seed in (1, 2):
+        runs.add(seed=seed)
+        runs.add(
+            "train.t_max=4000", seed=seed, algo="qmix", env_steps=4000, points=[(0, 0.0), (1000, 0.5), (4000, 1.0)]
+        )
+    _, text = tabulate(runs, "win-rates", capsysbinary)
+    assert "# Read at 1000 env steps" in text
+    for rule, cells in ((), ["100.0", "50.0"]), (("--budget", "4000"), ["100.0"]), (("--budget", "own"), ["100.0"] * 2):
+        frame, _ = tabulate(runs, "win-rates", capsysbinary, *rule)
+        assert [cell.partition(" ")[0] for cell in frame["3m"]] == cells
+    assert runs.export("--table", "win-rates", "--format", "latex", "--budget", "own") == 0
+    tex = capsysbinary.readouterr().out.decode()
+    assert "RUNS OF DIFFERENT LENGTHS" in tex
+    assert "n = 2 of 5; 4,000 steps" in tex
+    out = tmp_path / "evaluations.json"
+    assert runs.export("--format", "marl-eval", "--out", str(out)) == 0
+    assert '"step_count": 4000' not in out.read_text()
+    assert "Read at 1,000 env steps" in capsysbinary.readouterr().err.decode()
+    assert runs.export("--table", "win-rates", "--budget", "some") == 2
+    assert "a budget is common, own or a number" in capsysbinary.readouterr().err.decode()
+
+
+@pytest.mark.parametrize("table", ["mu-w-embedders", "augmentation", "findings", "comparisons", "gate-readings"])
+def test_a_table_that_none_of_the_runs_belongs_in_is_refused_and_nothing_is_written(
+    runs, tmp_path, capsysbinary, table
+) -> None:
+    runs.add(algo="qmix")
+    out = tmp_path / "x.csv"
+    assert runs.export("--table", table, "--out", str(out)) == 2
+    told = capsysbinary.readouterr().err.decode()
+    assert f"None of 1 run belongs in {table}: it needs " in told
+    assert told.count("\n") == 1
+    assert not out.exists()
+
+
 @pytest.mark.parametrize("table", ["win-rates", "mu-w"])
 def test_tables_quote_the_center_and_the_band_that_were_asked_for(runs, capsysbinary, table) -> None:
     spread_runs(runs)
@@ -320,6 +356,7 @@ VALUES: dict[str, Any] = {
     "episodes": (1, 2),
     "refit_every": 10_000,
     "include_unfinished": True,
+    "budget": 1000,
     "final": "last",
     "rate": "robust",
 }
@@ -339,7 +376,10 @@ def test_a_refused_option_exits_with_2_and_writes_nothing(runs, tmp_path, capsys
     runs.add()
     out = tmp_path / "x.svg"
     assert runs.export("--figure", "lambda-heatmap", "--band", "ci", "--out", str(out)) == 2
-    assert "--band would change nothing in the figure lambda-heatmap. It takes --center" in capsys.readouterr().err
+    assert (
+        "--band would change nothing in the figure lambda-heatmap. It takes --budget, --center"
+        in capsys.readouterr().err
+    )
     assert not out.exists()
     assert runs.export("--table", "runs", "--center", "iqm") == 2
     assert "--center would change nothing in the table runs" in capsys.readouterr().err
@@ -360,12 +400,11 @@ def test_one_demo_run_that_was_lost_is_no_result_and_is_never_bold(runs, capsysb
     assert text.endswith(f"# Left out: 1 run of those chosen.\n# {reason}\n")
     assert runs.export("--table", "win-rates", "--format", "latex") == 0
     assert f"% {reason.replace('1000', '1,000')}" in capsysbinary.readouterr().out.decode()
-    frame, _ = tabulate(runs, "win-rates", capsysbinary, "--include-unfinished")
-    assert frame.to_numpy().tolist() == [["EMTC(QPLEX)", "100.0† (n = 1 of 5)"], ["QMIX", "50.0 ± 0.0 (n = 2 of 5)"]]
+    frame, text = tabulate(runs, "win-rates", capsysbinary, "--include-unfinished")
+    assert frame.to_numpy().tolist() == [["EMTC(QPLEX)", "100.0† (n = 1 of 5)"], ["QMIX", "0.0 ± 0.0 (n = 2 of 5)"]]
+    assert "# Read at 300 env steps the most that all of them reached (shortest: run" in text
     assert runs.export("--table", "win-rates", "--include-unfinished", "--format", "markdown") == 0
-    text = capsysbinary.readouterr().out.decode()
-    assert "**50.0 ± 0.0" in text
-    assert "**100.0" not in text
+    assert "**" not in capsysbinary.readouterr().out.decode()
 
 
 def test_an_unfinished_run_counts_at_the_steps_that_it_reached(runs, capsysbinary) -> None:

@@ -50,7 +50,7 @@ def _points(delta: np.ndarray, beta: np.ndarray) -> list[SimpleNamespace]:
 def test_the_words_say_what_the_curves_do(delta: np.ndarray, beta: np.ndarray, words: str) -> None:
     sentence = describe_shape(Reading("r", _points(delta, beta)))
     assert words in sentence
-    assert "50.0% of states merged, 25.0% of gates below 0.5" in sentence
+    assert "50.0 % of states merged, 25.0 % of gates below 0.5" in sentence
 
 
 def test_a_stream_too_short_to_have_a_shape_is_said_to_be_so() -> None:

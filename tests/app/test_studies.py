@@ -66,12 +66,14 @@ def test_a_missing_cell_stays_empty_and_is_told(db):
 
 
 def test_all_grids_share_one_colour_scale_and_ties_share_the_star():
-    low = Grid("a", np.array([[0.1, 0.5], [0.5, np.nan]]), np.ones((2, 2), np.int64))
+    low = Grid("a", np.array([[0.1, 0.5], [0.5, np.nan]]), np.full((2, 2), 2))
     high = Grid("b", np.array([[0.7, 0.7], [0.7, 0.7]]), np.ones((2, 2), np.int64))
     heatmap = Heatmap("n", "t", "x", "y", ("1", "2"), ("1", "2"), (low, high), "v", "c")
     assert heatmap.bounds == (0.1, 0.7)
     assert low.best.tolist() == [[False, True], [True, False]]
     assert not high.best.any()
+    alone = Grid("c", np.array([[0.1, 0.9], [0.5, 0.7]]), np.array([[2, 1], [2, 1]]))
+    assert alone.best.tolist() == [[False, False], [True, False]], "a single seed is never the best"
     svg = export_figure(heatmap, "svg").decode()
     assert "0.700" in svg
     assert "0.100" in svg

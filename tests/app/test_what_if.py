@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from app.analysis.what_if import (
+    Answer,
     Judged,
     Question,
     Rules,
@@ -23,7 +24,7 @@ from app.analysis.what_if import (
     tabulate,
     tau_of,
 )
-from app.figures.named.what_if import draw_what_if
+from app.figures.named.what_if import ask_what_if, draw_what_if
 from emtc_core.config.memory import GateConfig, IncentiveConfig, MemoryConfig
 from emtc_core.errors import ConfigError
 from emtc_core.learner.td import Incentive, gate_shares
@@ -357,3 +358,15 @@ def test_without_transitions_the_links_are_drawn_alone() -> None:
     chart = draw_what_if(answer(_snapshot(2), NONE, _rules(), Question()), run="a run", env_step=30)
     assert [panel.title for panel in chart.panels] == ["β of links"]
     assert not chart.is_empty
+
+
+@pytest.mark.parametrize(
+    ("tau", "delta", "asked"),
+    [
+        ((0.6, 0.6), (1e-5, 1e-5), "τ = 0.6 at the snapshot and δ = 1e-05, as the run had them."),
+        ((0.6, 1.2), (1e-5, 1e-5), "What if τ were 1.2 at the snapshot instead of 0.6?"),
+        ((0.6, 0.6), (1e-5, 2e-5), "What if δ were 2e-05 instead of 1e-05?"),
+    ],
+)
+def test_the_caption_asks_only_about_what_would_be_otherwise(tau, delta, asked) -> None:
+    assert ask_what_if(Answer((), 0, 0, *tau, *delta)) == asked

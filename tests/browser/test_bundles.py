@@ -37,8 +37,8 @@ def test_a_dropped_file_is_looked_at_and_compared_and_left_again(page, tmp_path:
         page.locator(".atlas[data-ready]").wait_for()
         assert page.get_by_text(BANNER).is_visible(), "the link alone leads to the bundle"
         page.get_by_role("link", name="Compare", exact=True).click()
-        page.get_by_text("Comparing all 9 evaluated runs").wait_for()
+        page.get_by_text("Evaluated runs that match: 9").wait_for()
         page.get_by_role("button", name="Back to my own runs").click()
-        page.get_by_text("Comparing all 8 evaluated runs").wait_for()
+        page.get_by_text("Evaluated runs that match: 8").wait_for()
         page.get_by_text(BANNER).wait_for(state="detached")
         assert "from=" not in page.url

@@ -127,7 +127,7 @@ def test_runs_of_a_bundle_stand_beside_ones_own_as_lines_of_their_own(own, opene
     assert not app.exception
     assert not app.error
     text = said(app).replace("\\", "")
-    assert "Comparing all 4 evaluated runs that match. Beside them 5 of study.emtc." in text
+    assert "Evaluated runs that match: 4; each table says which of them count. Beside them 5 of study.emtc." in text
     rows = [line.split("|")[1].strip() for line in text.splitlines() if line.startswith("| ")]
     assert rows[1:6] == [
         "EMTC(QPLEX)",
@@ -140,7 +140,7 @@ def test_runs_of_a_bundle_stand_beside_ones_own_as_lines_of_their_own(own, opene
 
 def test_a_comparison_knows_no_bundle_until_one_is_ticked(own, opened):
     app = open_page("compare")
-    assert "Comparing all 4 evaluated runs" in said(app)
+    assert "Evaluated runs that match: 4" in said(app)
     assert "from study" not in said(app)
 
 
@@ -206,3 +206,13 @@ def test_the_example_study_is_one_press_away(own, file, monkeypatch) -> None:
     (bundle,) = list_bundles()
     assert bundle.name == "study.emtc"
     assert bundle.key in app.query_params["from"]
+
+
+def test_replay_of_a_run_without_states_says_which_runs_of_the_bundle_have_some(own, opened, file):
+    app = open_page("replay", **{"from": opened.key}, run="t0000")
+    assert not app.exception
+    assert not app.error
+    assert "the states of none" in said(app)
+    shown = open_page("replay", **{"from": opened.key})
+    assert not shown.error
+    assert shown.query_params["run"] in (file[1], [file[1]])

@@ -47,7 +47,7 @@ def test_one_seeded_run_is_a_line_without_a_band(seeded):
 def test_runs_are_grouped_by_everything_but_the_seed(several):
     app = open_page("compare")
     assert not app.exception
-    assert "Comparing all 10 evaluated runs" in said(app)
+    assert "Evaluated runs that match: 10;" in said(app)
     rows = table(app, "variant")
     assert rows[0] == ["variant", "3m", "corridor"]
     assert [row[0] for row in rows[1:]] == ["EMTC(QPLEX)", "EMTC(QPLEX), No-TCGM", "QMIX"]
@@ -193,7 +193,7 @@ def test_what_is_chosen_is_written_into_the_url(several):
 )
 def test_filters_choose_runs(several, query, count):
     text = said(open_page("compare", **query))
-    assert f"Comparing all {count} evaluated runs" in text
+    assert f"Evaluated runs that match: {count};" in text
     assert ("No run matches" in text) == (count == 0)
 
 
@@ -264,3 +264,54 @@ def test_a_refresh_reads_each_curve_table_once(several):
     read_compared(ids, "train/loss")
     for name in (Run.__tablename__, "evaluations", "metrics"):
         assert sum(f"FROM {name}" in " ".join(statement.split()) for statement in said_sql) == 1
+
+
+@pytest.fixture
+def unequal(use_database, tmp_path):
+    """EMTC(QPLEX) of 40,000 steps and QMIX of 20,000 on 3m, two seeds each."""
+    db = use_database(tmp_path / "unequal.db")
+    seed_runs(db, algos=("emtc-qplex",), maps=("3m",))
+    seed_runs(db, algos=("qmix",), maps=("3m",), evaluations=3, prefix="s")
+    return db
+
+
+def test_runs_of_different_lengths_are_compared_at_what_all_reached_and_the_page_says_so(unequal):
+    app = open_page("compare")
+    assert not app.exception
+    assert [row[1] for row in table(app, "variant")[1:]] == ["42.5 ± 3.5 (n = 2 of 5)", "**85.0 ± 7.1 (n = 2 of 5)**"]
+    told = next(info.value for info in app.info).replace("\\", "")
+    assert told.startswith("Read at 20,101 env steps, the most that all of them reached (shortest: runs s0000, s0001).")
+    assert app.selectbox(key="compare-budget").value == "common"
+
+
+def test_each_run_at_its_own_end_is_a_choice_with_a_loud_mark_and_stands_in_the_link(unequal):
+    app = open_page("compare")
+    app.selectbox(key="compare-budget").set_value("own").run()
+    assert app.query_params["budget"] in ("own", ["own"])
+    again = open_page("compare", budget="own")
+    for page in (app, again):
+        assert not page.exception
+        assert table(page, "variant")[1][1] == "85.0 ± 7.1 (n = 2 of 5; 40,101 to 40,102 steps)"
+        assert any("RUNS OF DIFFERENT LENGTHS" in warning.value for warning in page.warning)
+    longest = open_page("compare", budget="40101")
+    assert [row[0] for row in table(longest, "variant")[1:]] == ["EMTC(QPLEX)"]
+    assert "has 20,101 of the 40,101 env steps" in said(longest).replace("\\", "")
+
+
+def test_runs_of_one_length_are_not_asked_at_which(several):
+    app = open_page("compare", budget="<b>")
+    assert not app.exception
+    assert "compare-budget" not in [each.key for each in app.selectbox]
+
+
+def test_statistics_of_variants_that_share_no_map_say_what_they_need_and_fail_at_nothing(use_database, tmp_path):
+    db = use_database(tmp_path / "apart.db")
+    seed_runs(db, algos=("emtc-qplex",), maps=("3m",))
+    seed_runs(db, algos=("qmix",), maps=("corridor",), prefix="s")
+    app = open_page("compare", part="Statistics")
+    assert not app.exception
+    assert not app.error
+    told = "\n".join(info.value for info in app.info).replace("\\", "")
+    assert "Performance profiles need a map on which every variant has finished runs" in told
+    assert "EMTC(QPLEX) on 3m; QMIX on corridor" in told
+    assert "--" not in told

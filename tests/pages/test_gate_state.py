@@ -19,7 +19,7 @@ from tests.pages.test_pages import open_page, said
 
 KINDS = ("active", "idle", "none", "old")
 SENTENCES = {
-    "active": "The gate removed 20\\.0% of the incentive so far",
+    "active": "The gate removed 20\\.0 % of the incentive so far",
     "idle": "every memory stands alone, β is 1 everywhere\\. Try \\-\\-set preset=wide",
 }
 

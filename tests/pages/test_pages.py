@@ -200,8 +200,10 @@ def test_two_maps_stand_side_by_side_with_the_numbers_of_each(seeded):
     )
     assert not app.exception
     assert not app.error
-    tables = [frame.value for frame in app.dataframe if "number" in frame.value]
-    assert [table["number"].tolist()[0] for table in tables] == ["h_r2_knn", "h_r2_knn"]
+    tables = [frame.value for frame in app.dataframe if "what" in frame.value]
+    assert [table["what"].tolist()[0].partition(" predicted")[0] for table in tables] == ["R² of H", "R² of H"]
+    assert all(not value.startswith("–") for table in tables for value in table["value [95 %]"])
+    assert sum("by chance" in str(part.value) for part in app.markdown) == 2, "each has its verdict in words"
     assert tables[0]["nodes"].tolist() != tables[1]["nodes"].tolist(), "the numbers are those of each snapshot"
     snapshot = get_snapshot(db, first)
     numbers = measure_collapse(snapshot, delta=resolve(preset="demo").memory.delta, layout=snapshot.embedding[:, :2])
@@ -291,3 +293,41 @@ def test_launch_form_says_what_a_run_will_cost(empty):
     labels = [metric.label for metric in app.metric]
     assert "Expected duration, each run" in labels
     assert "Expected disk use, each run" in labels
+
+
+def test_another_projection_does_not_measure_the_embedding_again(seeded, monkeypatch):
+    from app.ui import memory_data
+
+    measured: list[int] = []
+    really = memory_data.measure_collapse
+    monkeypatch.setattr(
+        memory_data, "measure_collapse", lambda *given, **named: measured.append(1) or really(*given, **named)
+    )
+    for method in ("Axes", "PCA"):
+        app = open_page("memory", run=seeded[1], method=method, collapse="true")
+        assert not app.exception
+        assert not app.error
+        assert any("by chance" in str(part.value) for part in app.markdown)
+    assert len(measured) == 1
+
+
+def test_a_second_map_begins_with_another_snapshot(seeded):
+    db, run_id = seeded
+    ids = [int(each) for each in list_snapshots(db, run_id)["id"]]
+    app = open_page("memory", run=run_id, two="true")
+    assert not app.exception
+    shown = [app.select_slider(key=key).value for key in ("snapshot", "b_snapshot")]
+    assert shown == [ids[-1], ids[0]]
+
+
+def test_the_nearest_nodes_of_a_node_are_listed_with_what_they_are_worth(seeded):
+    db, run_id = seeded
+    snapshot = get_snapshot(db, int(list_snapshots(db, run_id)["id"].iloc[-1]))
+    app = open_page("memory", run=run_id, point="7", near="true")
+    assert not app.exception
+    listed = next(frame.value for frame in app.dataframe if "distance" in frame.value)
+    assert listed.columns.tolist() == ["memory", "distance", "H [return]", "ξ", "Δ_mem [return]", "episode", "t"]
+    scaled = (snapshot.embedding - snapshot.embedding.mean(0)) / snapshot.embedding.std(0)
+    away = np.linalg.norm(scaled - scaled[snapshot.slot.tolist().index(7)], axis=1)
+    assert listed["memory"].tolist() == snapshot.slot[np.argsort(away)[1:11]].tolist()
+    assert set(listed["ξ"]) <= {"desirable", "not yet"}

@@ -1,9 +1,11 @@
 """Replay's list of episodes: all of them can be found, and the list says how many there are."""
 
 import pytest
+from sqlalchemy import update
 
 from app.ui.replay import choose
-from storage.queries.episodes import list_episodes
+from storage.models import EpisodeRow
+from storage.queries.episodes import THINNED, list_episodes
 from tests.pages.test_pages import open_page, said
 
 
@@ -45,3 +47,31 @@ def test_a_link_opens_its_episode_whatever_is_listed(seeded, query):
     assert not app.exception
     if "episode" in query:
         assert f"Training episode {query['episode']}" in said(app)
+
+
+def thin_out(db, *, keep: list[int]) -> None:
+    with db.transaction() as connection:
+        connection.execute(update(EpisodeRow).where(EpisodeRow.episode.not_in(keep)).values(trajectory=THINNED))
+
+
+def test_the_page_begins_with_an_episode_whose_states_are_kept(seeded):
+    db, run_id = seeded
+    thin_out(db, keep=[2, 5])
+    app = open_page("replay", run=run_id)
+    assert not app.exception
+    assert not app.error
+    assert app.selectbox(key="choose-episode").value == "5"
+    labels = app.selectbox(key="choose-episode").options
+    assert sum("states left out" in label for label in labels) == len(labels) - 2
+    linked = open_page("replay", run=run_id, episode="4")
+    assert "thinned away, or left out of a bundle" in linked.error[0].value.replace("\\", "")
+
+
+def test_an_episode_beyond_the_first_page_is_found_to_begin_with(seeded, monkeypatch):
+    monkeypatch.setattr("app.ui.replay.choose.LISTED", 3)
+    db, run_id = seeded
+    thin_out(db, keep=[1])
+    app = open_page("replay", run=run_id)
+    assert not app.exception
+    assert not app.error
+    assert app.selectbox(key="choose-episode").value == "1"

@@ -26,9 +26,11 @@ function create(root) {
     self.stale = true
     self.drawOver()
   }
-  self.drawOver = () => {
-    cancelAnimationFrame(self.next)
-    self.next = requestAnimationFrame(() => self.grid && drawAll(self))
+  self.drawOver = () => { // one picture per frame; an awaited one is never put off, or growth would never be seen
+    self.next ||= requestAnimationFrame(() => {
+      self.next = 0
+      if (self.grid) drawAll(self)
+    })
   }
   self.observer = new ResizeObserver(self.draw)
   heed(self, "emtc-mark", (detail) => {
@@ -167,7 +169,9 @@ function drawOverlay(self, { ctx, width, height }) {
   drawAxes(self, ctx, theme, width, height)
   drawLasso(self, ctx, theme, self.polygon, false)
   drawLasso(self, ctx, theme, self.lasso, true)
+  drawFew(self, ctx, theme)
   self.mark.traces.forEach((trace) => drawTrace(self, ctx, theme, trace))
+  for (const place of self.mark.near || []) drawRing(self, ctx, theme, place, 1.2, 6)
   drawNames(self, ctx, theme)
   drawScale(self, ctx, theme)
   drawRing(self, ctx, theme, self.mark.at, 3)
@@ -191,8 +195,8 @@ function drawNames(self, ctx, theme) {
 // A point in words: its id and every quantity that is here; the rest comes while the pointer rests.
 function describe(self, i) {
   const told = self.meta.columns.filter((each) => self.columns[each.key] && each.key !== "slot")
-  const say = (v) => (Number.isNaN(v) ? "–" : formatNumber(v))
-  return [`memory ${self.columns.slot[i]}`, ...told.map((each) => `${each.name}  ${say(self.columns[each.key][i])}`)].join("\n")
+  const say = ({ words }, v) => (Number.isNaN(v) ? "–" : words ? words[v] : formatNumber(v))
+  return [`memory ${self.columns.slot[i]}`, ...told.map((each) => `${each.name}  ${say(each, self.columns[each.key][i])}`)].join("\n")
 }
 
 function hoverOver(self, px, py) {

@@ -25,6 +25,7 @@ function buildControls(self) {
   on(".in", "click", () => zoomAt(self, 1.4, self.width / 2, self.height / 2))
   on(".out", "click", () => zoomAt(self, 1 / 1.4, self.width / 2, self.height / 2))
   on(".all", "click", () => reset(self))
+  on(".full", "click", () => (document.fullscreenElement ? document.exitFullscreen() : root.requestFullscreen()))
 }
 
 function fillControls(self) {
@@ -63,7 +64,7 @@ function showState(self) {
   self.root.querySelector(".status").textContent = all
     ? `${total} nodes${lost} · ${drawing}${missing}`
     : `${count} of ${total} chosen, the rest grey · ${drawing}`
-  self.root.querySelector(".clear").hidden = all
+  self.root.querySelector(".clear").disabled = all // it keeps its place: nothing else moves under the pointer
   self.root.querySelector(".filter").textContent = active ? `Filter (${active})` : "Filter"
   self.root.querySelector(".grow").textContent = self.growing ? "■ Growth" : "▶ Growth"
   self.root.dataset.chosen = String(self.count)
@@ -96,9 +97,15 @@ async function find(self, input) {
     return
   }
   if (/^e/i.test(word || "")) {
-    self.filters.episode = [Number(digits), Number(digits)]
     await needColumns(self, ["episode"])
-    chooseAgain(self)
+    if (!self.columns.episode.includes(Number(digits))) {
+      input.setCustomValidity(`No memory of episode ${digits} on this map.`)
+      input.reportValidity()
+      return
+    }
+    self.filters.episode = [Number(digits), Number(digits)]
+    await chooseAgain(self)
+    frameChosen(self)
     return
   }
   const i = self.columns.slot.indexOf(Number(digits))
@@ -110,6 +117,18 @@ async function find(self, input) {
   self.view = { ...self.view, x: self.x[i], y: self.y[i], span: Math.min(self.view.span, self.scales.whole / 4), whole: false }
   choose(self, i)
   tellView(self)
+}
+
+// Bring what is chosen into the frame, with room around it.
+function frameChosen(self) {
+  const { grid, chosen, scales, width, height } = self
+  const rows = [...chosen.keys()].filter((k) => chosen[k])
+  if (!rows.length) return
+  const around = boundsOf(rows.map((k) => grid.x[k]), rows.map((k) => grid.y[k]))
+  const high = ((around.y1 - around.y0) * width * scales.ky) / (height * scales.kx)
+  const span = Math.min(scales.whole, Math.max(1.3 * (around.x1 - around.x0), 1.3 * high, scales.whole / 50))
+  self.view = { x: (around.x0 + around.x1) / 2, y: (around.y0 + around.y1) / 2, span, whole: false }
+  moved(self)
 }
 
 // Let the memories appear in the order in which they were written.
@@ -143,6 +162,7 @@ async function openFilters(self, open) {
   const panel = self.root.querySelector(".filters")
   panel.hidden = !open
   self.root.querySelector(".filter").setAttribute("aria-expanded", String(open))
+  self.draw() // the map has more room now, or less
   if (!open || panel.childElementCount) return
   await needColumns(self, self.meta.columns.map((each) => each.key))
   if (!panel.childElementCount) panel.append(...self.meta.columns.filter((each) => each.key !== "slot").map((each) => filterRow(self, each)))
@@ -195,7 +215,7 @@ function drawHistogram(self, canvas, column, [from, to]) {
   counts.forEach((count, bin) => {
     const middle = low + ((bin + 0.5) / BINS) * (high - low)
     fit.ctx.fillStyle = middle >= from && middle <= to ? theme.primary : theme.faint
-    const height = count ? Math.max(1, 32 * Math.sqrt(count / most)) : 0
+    const height = count ? Math.max(1, (32 * Math.log1p(count)) / Math.log1p(most)) : 0 // logarithmic: rare values count
     fit.ctx.fillRect((bin * fit.width) / BINS, 34 - height, fit.width / BINS - 1, height)
   })
 }

@@ -256,11 +256,30 @@ function dot(ctx, theme, x, y, r, color) {
   ctx.stroke()
 }
 
-function drawRing(self, ctx, theme, place, width) {
+const FEW = 300
+
+// A choice of few points is drawn large over the rest, or nobody would find it.
+function drawFew(self, ctx, theme) {
+  if (!self.count || self.count > FEW || self.count === self.grid.n) return
+  const { grid, chosen, inks, lut, scales } = self
+  for (let k = 0; k < chosen.length; k += 1) {
+    if (!chosen[k]) continue
+    const color = inks[k] === NO_INK ? theme.soft : lut[Math.round((inks[k] / (INKS - 1)) * (lut.length - 1))]
+    const [x, y] = [scales.sx(grid.x[k]), scales.sy(grid.y[k])]
+    dot(ctx, theme, x, y, 5, color)
+    ctx.beginPath()
+    ctx.arc(x, y, 6, 0, 7)
+    ctx.lineWidth = 1
+    ctx.strokeStyle = theme.text
+    ctx.stroke()
+  }
+}
+
+function drawRing(self, ctx, theme, place, width, radius = 9) {
   if (!place) return
   const [x, y] = [self.scales.sx(place[0]), self.scales.sy(place[1])]
   ctx.beginPath()
-  ctx.arc(x, y, 9, 0, 7)
+  ctx.arc(x, y, radius, 0, 7)
   ctx.lineWidth = width + 3
   ctx.strokeStyle = theme.background
   ctx.stroke()

@@ -143,7 +143,8 @@ function drawPanel(ctx, box, panel, view, theme, hidden, options) {
   const isStrong = (line) => Boolean(strong) && isNamed(line, strong)
   const ink = Math.min(MOST_BAND_INK, 0.6 / Math.max(1, shown.filter((line) => line.lo).length)) // as Panel.band_ink
   for (const line of shown) if (line.lo && line.hi) drawBand(ctx, line, sx, sy, isStrong(line) ? MOST_BAND_INK : strong ? 0.03 : ink)
-  for (const line of shown) if (!isStrong(line)) drawLine(ctx, line, sx, sy, Boolean(strong))
+  const openLast = (a, b) => Boolean(a.dash) - Boolean(b.dash) // a dashed line lets one that it lies on be seen
+  for (const line of shown.toSorted(openLast)) if (!isStrong(line)) drawLine(ctx, line, sx, sy, Boolean(strong))
   for (const line of shown) if (isStrong(line)) drawLine(ctx, { ...line, width: (line.width ?? 2) * 1.4 }, sx, sy)
   ctx.restore()
   return { sx, sy, low, high }

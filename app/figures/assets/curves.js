@@ -132,67 +132,6 @@ function draw(self, root, canvas) {
   drawOverlay(self, fit.ctx, theme, last)
 }
 
-const MOST_LABELS = 8
-const LABEL_ROW = 14
-
-function labelled(panel, hidden) {
-  return panel.lines.filter((line) => line.label && !line.faint && !hidden.has(line.name) && line.y.some(finite))
-}
-
-// Room at the right for the lines' names, if there are few enough lines and the chart is wide enough; else 0.
-function marginForLabels(ctx, data, theme, width, hidden, each) {
-  const lines = data.panels.map((panel) => labelled(panel, hidden))
-  const most = Math.max(0, ...lines.map((each) => each.length))
-  if (most < 2 || most > MOST_LABELS || most * LABEL_ROW > each) return 0
-  ctx.font = `12px ${theme.font}`
-  const widest = Math.max(...lines.flat().map((line) => ctx.measureText(line.label).width)) + 16
-  return widest < width * 0.28 ? widest : 0
-}
-
-// Each line's name beside its last point in view, moved apart so that none lies on another.
-function drawEndLabels(ctx, box, panel, { sx, sy }, view, theme, self) {
-  const ends = []
-  for (const line of labelled(panel, self.hidden)) {
-    let last = -1
-    for (let i = 0; i < line.x.length; i += 1) if (finite(line.y[i]) && line.x[i] >= view[0] && line.x[i] <= view[1]) last = i
-    if (last >= 0) ends.push({ line, x: sx(line.x[last]), y: sy(line.y[last]) })
-  }
-  ends.sort((a, b) => a.y - b.y)
-  const right = box.x + box.width
-  for (const end of ends) end.early = right - end.x > 40
-  const beside = ends.filter((end) => !end.early)
-  let above = box.y - LABEL_ROW / 2
-  for (const end of beside) above = end.at = Math.max(end.y, above + LABEL_ROW)
-  let below = box.y + box.height + LABEL_ROW / 2
-  for (const end of [...beside].reverse()) below = end.at = Math.min(end.at, below - LABEL_ROW)
-  ctx.save()
-  ctx.font = `12px ${theme.font}`
-  ctx.textBaseline = "middle"
-  ctx.textAlign = "left"
-  const early = ends.filter((end) => end.early)
-  early.forEach((end, i) => { // inside the plot: below every name that it would lie on
-    end.at = end.y
-    const over = (other) => Math.abs(other.x - end.x) < ctx.measureText((other.x < end.x ? other : end).line.label).width
-    for (const other of early.slice(0, i)) if (over(other)) end.at = Math.max(end.at, other.at + LABEL_ROW)
-  })
-  for (const { line, x, at, y, early } of ends) {
-    ctx.globalAlpha = self.strong && !isNamed(line, self.strong) ? 0.2 : 1
-    ctx.strokeStyle = line.color
-    ctx.fillStyle = line.color
-    if (early) { // a leader across the plot would look like data
-      ctx.fillText(line.label, x + 7, at)
-      continue
-    }
-    ctx.lineWidth = 0.7
-    ctx.beginPath()
-    ctx.moveTo(x + 3, y)
-    ctx.lineTo(right + 8, at)
-    ctx.stroke()
-    ctx.fillText(line.label, right + 11, at)
-  }
-  ctx.restore()
-}
-
 function drawMarks(self, ctx, theme, last) {
   for (const mark of self.data.marks || []) {
     if (mark.x < self.view[0] || mark.x > self.view[1]) continue

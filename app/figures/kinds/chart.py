@@ -56,6 +56,8 @@ class Panel:
     lines: tuple[Line, ...]
     range: tuple[float, float] | None = None
     from_zero: bool = False
+    axis: str = ""
+    """What its y axis says where the title stands above it; the title if empty."""
 
     @property
     def band_ink(self) -> float:

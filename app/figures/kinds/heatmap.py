@@ -20,8 +20,8 @@ class Grid:
 
     @property
     def best(self) -> NDArray[np.bool_]:
-        """The cells with the greatest value as it is printed, ties included; none where all are alike."""
-        shown = np.round(self.values, 3)
+        """Of the cells with two seeds or more those with the greatest value as it is printed; none if all are alike."""
+        shown = np.where(self.counts > 1, np.round(self.values, 3), np.nan)
         known = np.isfinite(shown)
         best = known & (shown == np.nanmax(shown, initial=-np.inf))
         return best & bool((best != known).any())

@@ -35,10 +35,11 @@ from emtc_core.errors import ConfigError
 from storage.engine import Database
 from storage.runs.rows import RunRow
 
-_TAKES: frozenset[Option] = frozenset({"include_unfinished", "final", "rate"})
+_TAKES: frozenset[Option] = frozenset({"include_unfinished", "budget", "final", "rate"})
 _COLUMNS = (
     *("task", "variant", "against", "n", "difference [%]", "P(improvement)", "Welch p", "permutation p", "verdict"),
 )
+_NOT_COMPARED = "no verdict: runs of different lengths"
 _PROFILE = "share of runs above x; band: 95 % interval (Wilson's score)"
 
 _FOUND_COLUMNS = ("claim", "task", "compared", "measure", "n", "difference", "P(improvement)", "on this map", "verdict")
@@ -50,7 +51,7 @@ def tabulate_tests(comparison: Comparison, final: FinalRule = LAST_TENTH) -> pd.
     rows = []
     for task in comparison.tasks:
         first, *others = (group for group in comparison.groups if group.variant.task == task)
-        rows += [_compare(task, first, other, final, comparison.quantity) for other in others]
+        rows += [_compare(comparison, first, other, final) for other in others]
     if len(comparison.tasks) > 1:
         rows += _over_tasks(comparison, final)
     said = (
@@ -62,7 +63,7 @@ def tabulate_tests(comparison: Comparison, final: FinalRule = LAST_TENTH) -> pd.
         f"not corrected for the number of comparisons; a difference is p < {TELLING} in the permutation test. n is the "
         "number of seeds of both."
     )
-    caption, about = caption_final(comparison.seeds, final, said, of=comparison.quantity)
+    caption, about = caption_final(comparison.seeds, final, said, of=comparison.quantity, at=comparison)
     frame = pd.DataFrame(rows, columns=pd.Index(_COLUMNS), dtype="object")
     cells = {name: [row[place] for row in rows] for place, name in enumerate(_COLUMNS)}
     left_out = [str(each) for each in comparison.left_out]
@@ -71,9 +72,9 @@ def tabulate_tests(comparison: Comparison, final: FinalRule = LAST_TENTH) -> pd.
 
 def draw_profiles(comparison: Comparison, final: FinalRule = LAST_TENTH) -> Chart:
     """Draw which share of the runs of each variant ends above each win rate, over the tasks that all of them have."""
-    tasks = _shared_tasks(comparison)
+    tasks = shared_tasks(comparison)
     if not tasks:
-        raise ConfigError("performance-profile needs a map on which every variant has a result. Choose with --algo.")
+        raise ConfigError(say_none_shared(comparison))
     thresholds = np.linspace(0, 1, 201)
     styles, lines = style_comparison(comparison), []
     for method, name in comparison.methods.items():
@@ -105,7 +106,7 @@ def draw_profiles(comparison: Comparison, final: FinalRule = LAST_TENTH) -> Char
         f"{_warn(comparison)}{tell_left_out(comparison.left_out)}"
     )
     shown = [seed for seed in comparison.seeds if seed.task in tasks]
-    caption, _ = caption_final(shown, final, said, of=comparison.quantity)
+    caption, _ = caption_final(shown, final, said, of=comparison.quantity, at=comparison)
     described = f"Performance profiles of {', '.join(comparison.methods.values())} over {', '.join(tasks)}."
     subtitle = "all seeds and maps pooled; band: 95 % interval (Wilson's)"
     return Chart(
@@ -119,7 +120,21 @@ def draw_profiles(comparison: Comparison, final: FinalRule = LAST_TENTH) -> Char
     )
 
 
-def _compare(task: str, first: Group, other: Group, final: FinalRule, of: Quantity) -> list[str]:
+def say_none_shared(comparison: Comparison) -> str:
+    """What a performance profile needs and these runs lack."""
+    on = (f"{name} on {', '.join(_tasks_of(comparison, method))}" for method, name in comparison.methods.items())
+    return (
+        "Performance profiles need a map on which every variant has finished runs, and these share none "
+        f"({'; '.join(on)}). Choose runs of one map, or fewer variants."
+    )
+
+
+def _tasks_of(comparison: Comparison, method: str) -> list[str]:
+    return [task for task in comparison.tasks if _has(comparison, method, task)]
+
+
+def _compare(comparison: Comparison, first: Group, other: Group, final: FinalRule) -> list[str]:
+    of, task = comparison.quantity, first.variant.task
     x, y = (final_rates(group.seeds, final) for group in (first, other))
     tests, better = compare_means(x, y), probability_of_improvement([x], [y])
     rate = rate_of_final([*first.seeds, *other.seeds], final, of=of)
@@ -133,7 +148,7 @@ def _compare(task: str, first: Group, other: Group, final: FinalRule, of: Quanti
         _quote_improvement(better, n, final, of),
         _show_p(tests.welch_p),
         _show_p(tests.permutation_p),
-        tests.verdict,
+        _NOT_COMPARED if task in comparison.mixed else tests.verdict,
     ]
 
 
@@ -181,7 +196,8 @@ def _scores(comparison: Comparison, method: str, tasks: Sequence[str], final: Fi
     return [final_rates(found[task], final) for task in tasks]
 
 
-def _shared_tasks(comparison: Comparison) -> list[str]:
+def shared_tasks(comparison: Comparison) -> list[str]:
+    """The maps on which every variant has a result."""
     return [task for task in comparison.tasks if all(_has(comparison, method, task) for method in comparison.methods)]
 
 
@@ -203,7 +219,8 @@ def _profiles(db: Database, rows: Sequence[RunRow], options: Options) -> Chart:
 
 
 def _read(db: Database, rows: Sequence[RunRow], options: Options) -> Comparison:
-    return read_study(db, rows, include_unfinished=options.include_unfinished, quantity=options.rated)
+    unfinished, rated = options.include_unfinished, options.rated
+    return read_study(db, rows, include_unfinished=unfinished, quantity=rated, budget=options.read_at)
 
 
 FIGURES = (FigureKind("performance-profile", _profiles, _TAKES, question="Which share of the runs ends above x?"),)
@@ -248,4 +265,9 @@ def _findings(db: Database, rows: Sequence[RunRow], options: Options) -> pd.Data
     return tabulate_findings(found, [str(each) for each in comparison.left_out])
 
 
-TABLES = (TableKind("comparisons", _tests, _TAKES), TableKind("findings", _findings))
+_NEEDS = "finished runs of two variants on one map"
+_CLAIMED = "finished runs of two algorithms or ablations that a claim compares, on one map"
+TABLES = (
+    TableKind("comparisons", _tests, _TAKES, needs=_NEEDS),
+    TableKind("findings", _findings, needs=_CLAIMED),
+)

@@ -5,12 +5,13 @@ from typing import Any
 
 import pandas as pd
 
+from app.analysis.budget import at_budget
 from app.analysis.quantities import EVALUATED, MU_W, WIN_RATE, Quantity, find_quantity
 from app.analysis.series import Comparison, default_times, read_comparison, read_seeds, settle
 from app.analysis.settings import name_algo
 from app.analysis.tables import describe_table
 from app.analysis.win_rates import tabulate_falls, tabulate_mu_w, tabulate_win_rates
-from app.figures.figure import OF_ANY_RATE, OVER_SEEDS, WINDOW, FigureKind, Options, Own, TableKind
+from app.figures.figure import AT_A_BUDGET, OF_ANY_RATE, OVER_SEEDS, WINDOW, FigureKind, Options, Own, TableKind
 from app.figures.kinds.chart import Chart
 from app.figures.learning_curves import draw_comparison
 from emtc_core.errors import ConfigError
@@ -72,7 +73,8 @@ def _falls(db: Database, rows: Sequence[RunRow], options: Options) -> pd.DataFra
 
 def _finals(db: Database, rows: Sequence[RunRow], options: Options) -> Comparison:
     seeds, rated = read_seeds(db, rows, options.rated), options.rated
-    return settle(seeds, rated, include_unfinished=options.include_unfinished, final=True)
+    settled = settle(seeds, rated, include_unfinished=options.include_unfinished, final=True)
+    return at_budget(settled, options.read_at)
 
 
 def _mu_w_table(db: Database, rows: Sequence[RunRow], options: Options) -> pd.DataFrame:
@@ -115,6 +117,6 @@ FIGURES = (
 TABLES = (
     TableKind("runs", _runs, takes_runs=False),
     TableKind("win-rates", _win_rates, OF_ANY_RATE),
-    TableKind("falls", _falls, OVER_SEEDS),
+    TableKind("falls", _falls, AT_A_BUDGET),
     TableKind("mu-w", _mu_w_table, OVER_SEEDS),
 )

@@ -8,13 +8,14 @@ from collections.abc import Callable, Iterable, Sequence
 import numpy as np
 import pandas as pd
 
+from app.analysis.budget import at_budget
 from app.analysis.finals import FINAL_NAMES, FinalRule, caption_final, final_rates, name_final, rate_of, rate_of_final
 from app.analysis.quantities import find_quantity
 from app.analysis.readings import Point
 from app.analysis.readings import Reading as GateReading
 from app.analysis.series import Group, read_comparison, read_seeds
 from app.analysis.statistics import CLAIMS, Rate, Reading, Values, finite
-from app.analysis.tables import MISSING, describe_table
+from app.analysis.tables import MISSING, Cell, describe_table
 from app.analysis.win_rates import find_best, quote
 from app.figures.figure import AT_THE_END, FigureKind, Options, TableKind
 from app.figures.kinds.chart import Chart, Line, Panel
@@ -34,7 +35,8 @@ def _readings(db: Database, rows: Sequence[RunRow], options: Options) -> pd.Data
     """One row for each variant of an algorithm with a memory: outcome, what the gate removed, how far Q is off."""
     reading = options.reading or INTERVAL
     rows = [row for row in rows if row.algo.startswith(("emtc-", "emu-"))]
-    comparison = read_comparison(db, rows, include_unfinished=options.include_unfinished)
+    settled = read_comparison(db, rows, include_unfinished=options.include_unfinished)
+    comparison = at_budget(settled, options.read_at)
     gates = gate_states(db, [row.id for row in rows])
     gaps = {seed.id: _mean(seed.curve.values) for seed in read_seeds(db, rows, _OVERESTIMATION)}
     table = [_row(group, gates, gaps, reading, options.final_rule) for group in comparison.groups]
@@ -45,20 +47,26 @@ def _readings(db: Database, rows: Sequence[RunRow], options: Options) -> pd.Data
         for task in comparison.tasks
         for places in [[i for i, row in enumerate(table) if row["task"] == task]]
         for column in (at_end, _MU_W)
-        for at in find_best([None if table[i][column] == MISSING else str(table[i][column]) for i in places])
+        for at in find_best([_quoted(table[i][column]) for i in places] if task not in comparison.mixed else [])
     ]
     said = (
         f"Readings of the gate, {reading.say(share=True)}; n is the number of seeds. μ̄_w: over the whole training; "
         "removed: Σ|(1-β) r_p| over Σ|r_p|, β and merges: means over a run's reports; overestimation: greedy "
         "Q_tot(s_0) minus the return then obtained, mean over a run's evaluations. — where there is no gate."
     )
+    if any(seed.read_at for seed in comparison.seeds):
+        said += " Readings of the gate and the overestimation are of whole runs."
     if reading.band == "ci":
         said += f" Overestimation is no share; its band is a {CLAIMS[reading.center, False]}."
-    caption, about = caption_final(comparison.seeds, options.final_rule, said, unit="%")
+    caption, about = caption_final(comparison.seeds, options.final_rule, said, unit="%", at=comparison)
     left_out = [str(each) for each in comparison.left_out]
     cells = {name: [row[name] for row in table] for name in columns}
     frame = pd.DataFrame(table, columns=pd.Index(columns), dtype="object")
     return describe_table(frame, caption=caption, best=best, left_out=left_out, about=about, cells=cells)
+
+
+def _quoted(cell: str | int) -> Cell | None:
+    return cell if isinstance(cell, Cell) else None
 
 
 def _column(final: FinalRule) -> str:
@@ -144,7 +152,7 @@ def describe_shape(reading: GateReading) -> str:
     closed, merged = np.nanmean(reading.series(lambda p: p.closed)), np.nanmean(reading.series(lambda p: p.merge_rate))
     return (
         f"{reading.name}: Δ̄ {d0:.2g} → {d1:.2g}, β̄ {b0:.2f} → {b1:.2f} ({verdict}); "
-        f"{merged:.1%} of states merged, {closed:.1%} of gates below 0.5."
+        f"{100 * merged:.1f} % of states merged, {100 * closed:.1f} % of gates below 0.5."
     )
 
 
@@ -197,4 +205,4 @@ FIGURES = (
         question="Which reading of the paper shows the published shape?",
     ),
 )  # fmt: skip
-TABLES = (TableKind("gate-readings", _readings, AT_THE_END),)
+TABLES = (TableKind("gate-readings", _readings, AT_THE_END, needs="an evaluated run of an EMTC or EMU algorithm"),)

@@ -38,7 +38,7 @@ from app.analysis.study import (
 )
 from app.analysis.tables import NESTED, describe_table
 from app.analysis.win_rates import find_best, quote
-from app.figures.figure import AT_THE_END, OVER_SEEDS, FigureKind, Option, Options, TableKind
+from app.figures.figure import AT_A_BUDGET, AT_THE_END, OVER_SEEDS, FigureKind, Option, Options, TableKind
 from app.figures.kinds.chart import Chart, Line, Panel
 from app.figures.kinds.heatmap import Grid, Heatmap
 from app.figures.learning_curves import X_LABEL, draw_line, say_reading
@@ -87,7 +87,7 @@ def _tau_study(db: Database, rows: Sequence[RunRow], options: Options) -> Chart:
 
 def _mu_w_by_delta(db: Database, rows: Sequence[RunRow], options: Options) -> Chart:
     """Draw μ̄_w and the final win rate of every embedder over the merge radius, on a logarithmic axis."""
-    comparison = read_study(db, rows, include_unfinished=options.include_unfinished)
+    comparison = read_study(db, rows, include_unfinished=options.include_unfinished, budget=options.read_at)
     seeds, reading = comparison.seeds, options.reading or Reading()
     rule = options.final_rule
     check_one_study("mu-w-by-delta", seeds, (DELTA, EMBEDDER))
@@ -110,7 +110,7 @@ def _mu_w_by_delta(db: Database, rows: Sequence[RunRow], options: Options) -> Ch
         "μ̄_w is the time average of the greedy win rate over the whole run (area under its curve, trapezoid rule); "
         f"each seed first, then {_say(reading)}. Gate {gate}. The axis shows the logarithm of δ."
     )
-    caption, _ = caption_final(seeds, rule, said)
+    caption, _ = caption_final(seeds, rule, said, at=comparison)
     return _chart("mu-w-by-delta", "Merge radius", "log₁₀ δ", panels, caption, comparison, reading)
 
 
@@ -123,7 +123,7 @@ def _heatmap(
     keys: tuple[str, str],
     labels: tuple[str, str],
 ) -> Heatmap:
-    comparison = read_study(db, rows, include_unfinished=options.include_unfinished)
+    comparison = read_study(db, rows, include_unfinished=options.include_unfinished, budget=options.read_at)
     check_one_study(name, comparison.seeds, keys)
     settings = [flatten_tree(row.config) for row in rows]
     ys, xs = (sorted({v for each in settings if isinstance(v := each[key], int | float)}) for key in keys)
@@ -135,10 +135,11 @@ def _heatmap(
     done = len(comparison.seeds)
     said = (
         f"{CENTER_NAMES[reading.center].capitalize()} over the seeds of each combination; ★ marks the best "
-        f"of a map, empty cells have no run that counts. {done} of {len(rows)} runs count."
+        f"of a map among those with two seeds or more, empty cells have no run that counts. "
+        f"{done} of {len(rows)} runs count."
         f"{tell_left_out(comparison.left_out)}"
     )
-    caption, _ = caption_final(comparison.seeds, rule, said)
+    caption, _ = caption_final(comparison.seeds, rule, said, at=comparison)
     x, y = (tuple(map(show_value, values)) for values in (xs, ys))
     over_seeds = f"{name_final(rule)}, {CENTER_NAMES[reading.center]} over seeds"
     at_end = f"{FINAL_NAMES[rule]} [fraction]"
@@ -261,7 +262,7 @@ FIGURES = (
 def _embedders(db: Database, rows: Sequence[RunRow], options: Options) -> pd.DataFrame:
     """Give μ̄_w over seeds: task and merge radius × training time and embedder; gate off."""
     reading = options.reading or Reading()
-    comparison = read_study(db, rows, include_unfinished=options.include_unfinished)
+    comparison = read_study(db, rows, include_unfinished=options.include_unfinished, budget=options.read_at)
     fits = [seed for seed in comparison.seeds if not seed.settings.get("gate.enabled")]
     seeds = find_studies(fits, (EMBEDDER, DELTA), lambda seed: EMBEDDER in seed.settings)
     table, best = [], []
@@ -274,7 +275,7 @@ def _embedders(db: Database, rows: Sequence[RunRow], options: Options) -> pd.Dat
             table.append({"task": task, "δ": show_value(delta), **cells})
     columns = ["task", "δ", *(_time_column(share, name) for share in SHARES for name in EMBEDDERS.values())]
     caption = f"μ̄_w after a third, two thirds and all of the training, {reading.say(share=True)}, gate off."
-    return _describe(table, columns, caption, best, comparison)
+    return _describe(table, columns, f"{caption} {comparison.budget}", best, comparison, [comparison.unequal])
 
 
 def _cells_over_time(seeds: Sequence[Seed], reading: Reading) -> dict[str, str]:
@@ -298,7 +299,7 @@ def _time_column(share: float, embedder: str) -> str:
 def _augmentation_table(db: Database, rows: Sequence[RunRow], options: Options) -> pd.DataFrame:
     """Give the final win rate over seeds of every measured combination of masking and noise, one column per task."""
     reading = options.reading or Reading()
-    comparison = read_study(db, rows, include_unfinished=options.include_unfinished)
+    comparison = read_study(db, rows, include_unfinished=options.include_unfinished, budget=options.read_at)
     seeds = find_studies(comparison.seeds, AUGMENTATION, lambda seed: seed.settings.get(EMBEDDER) == "tcse")
     tasks, final = list(dict.fromkeys(seed.task for seed in seeds)), options.final_rule
     table = [
@@ -308,7 +309,7 @@ def _augmentation_table(db: Database, rows: Sequence[RunRow], options: Options) 
     ]
     best = [(at, task) for task in tasks for at in find_best([row[task] or None for row in table])]
     said = f"A cell is the {reading.say(share=True)}; combinations without a run are not listed."
-    caption, about = caption_final(seeds, final, said)
+    caption, about = caption_final(seeds, final, said, at=comparison)
     return _describe(table, ["p_mask", "σ", *tasks], caption, best, comparison, about)
 
 
@@ -339,11 +340,17 @@ def _describe(
     cells = {name: [row.get(name) for row in table] for name in columns}
     said: Mapping[bool, str] = {True: f" {DAGGER} rests on a run that has not finished and is never bold.", False: ""}
     marked = any(group.unfinished for group in comparison.groups)
-    left_out = [str(each) for each in comparison.left_out]
+    left_out, best = [str(each) for each in comparison.left_out], [] if comparison.mixed else best
     return describe_table(frame, caption=caption + said[marked], best=best, left_out=left_out, about=about, cells=cells)
 
 
 TABLES = (
-    TableKind("mu-w-embedders", _embedders, OVER_SEEDS),
-    TableKind("augmentation", _augmentation_table, AT_THE_END),
-)
+    TableKind(
+        "mu-w-embedders", _embedders, AT_A_BUDGET,
+        needs="finished runs with the gate off that differ in embed.type or memory.delta and in nothing else",
+    ),
+    TableKind(
+        "augmentation", _augmentation_table, AT_THE_END,
+        needs="finished runs with embed.type = tcse that differ in embed.p_mask or embed.sigma and in nothing else",
+    ),
+)  # fmt: skip

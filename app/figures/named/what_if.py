@@ -36,14 +36,27 @@ def draw_what_if(found: Answer, *, run: str, env_step: int) -> Chart:
     x = np.linspace(0.0, reach, POINTS)
     panels = [panel for each in found.sets for panel in _panels_of(each, x)]
     caption = (
-        f"What if τ were {found.tau_after:.3g} instead of {found.tau:.3g} at the snapshot, and δ "
-        f"{found.delta_after:.3g} instead of {found.delta:.3g}? Dashed: recorded; solid: recomputed from the record by "
+        f"{ask_what_if(found)} Dashed: recorded; solid: recomputed from the record by "
         f"the same functions. Every curve is sorted by itself; beyond {100 * reach:.3g} % Δ_mem is within "
-        f"{_NEGLIGIBLE:.0%} of 0, as seen from its largest, and β within {_NEGLIGIBLE:.0%} of 1. Snapshot at env step "
-        f"{env_step:,}: {found.nodes:,} nodes, {found.nodes_after:,} recomputed."
+        f"{100 * _NEGLIGIBLE:.0f} % of 0, as seen from its largest, and β within {100 * _NEGLIGIBLE:.0f} % of 1. "
+        f"Snapshot at env step {env_step:,}: {found.nodes:,} nodes, {found.nodes_after:,} recomputed."
     )
     described = f"Sorted Δ_mem and β of {run}, recorded and recomputed, over the share of transitions and links."
     return Chart("what-if", f"What if: the gate of {run} recomputed", X_LABEL, tuple(panels), caption, described)
+
+
+def ask_what_if(found: Answer) -> str:
+    """The question in words: what would be otherwise, or that nothing would."""
+    changes = [
+        f"{name} were {after:.3g}{where} instead of {before:.3g}"
+        for name, before, after, where in (
+            ("τ", found.tau, found.tau_after, " at the snapshot"), ("δ", found.delta, found.delta_after, "")
+        )
+        if f"{before:.3g}" != f"{after:.3g}"
+    ]  # fmt: skip
+    if changes:
+        return f"What if {' and '.join(changes)}?"
+    return f"τ = {found.tau:.3g} at the snapshot and δ = {found.delta:.3g}, as the run had them."
 
 
 def _panels_of(each: Compared, x: Values) -> list[Panel]:

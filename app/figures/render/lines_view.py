@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import pairwise
+from statistics import fmean
 from textwrap import fill
 
 import numpy as np
@@ -107,6 +107,9 @@ def _draw_grid(chart: Chart, width: float, columns: int) -> Figure:
     handles: dict[str, Artist] = {}
     for ax, panel in zip(axes, chart.panels, strict=False):
         _draw_panel(ax, panel)
+        if len(chart.panels) > 1:
+            ax.set_title(set_as_math(panel.title), loc="left", fontsize=_LABEL_SIZE, fontweight="bold")
+            ax.set_ylabel(set_as_math(f"{panel.axis or panel.title}\n[{panel.unit}]"))
         _draw_marks(ax, chart, named=True)
         ax.set_xlabel(set_as_math(chart.x_label))
         ax.xaxis.set_major_locator(MaxNLocator(4 if columns > 1 or width < 4 else 8))
@@ -151,8 +154,8 @@ def _count_in_thousands(ax: Axes, chart: Chart) -> None:
 
 
 def _draw_panel(ax: Axes, panel: Panel) -> None:
-    for line in panel.lines:
-        _draw_line(ax, line, band=panel.band_ink)
+    for place, line in enumerate(panel.lines):
+        _draw_line(ax, line, band=panel.band_ink, place=place)
     ax.set_ylabel(set_as_math(f"{panel.title}\n[{panel.unit}]" if panel.unit else panel.title))
     ax.grid(visible=True, linewidth=0.5)
     ax.set_axisbelow(True)
@@ -166,11 +169,12 @@ def _goes_below_zero(panel: Panel) -> bool:
     return any(np.nanmin(line.y, initial=0) < 0 for line in panel.lines)
 
 
-def _draw_line(ax: Axes, line: Line, *, band: float) -> None:
+def _draw_line(ax: Axes, line: Line, *, band: float, place: int) -> None:
     style = (0, (line.dash[0] / 2, line.dash[1] / 2)) if line.dash else "-"
     few = len(line.x) < 40 and not line.faint
     shape = _SHAPES.get(line.marker, "o" if line.markers or few else "")
-    every = 1 if line.markers or few else max(1, len(line.x) // 10)
+    every = 1 if line.markers or (few and not line.marker) else max(2, len(line.x) // 8)
+    first = 0 if every == 1 else place % every  # so that the markers of lines on top of each other stand apart
     width = (0.6 if line.faint else 1.4) if line.width else 0.0
     ax.plot(
         line.x,
@@ -181,7 +185,8 @@ def _draw_line(ax: Axes, line: Line, *, band: float) -> None:
         linewidth=width,
         alpha=0.4 if line.faint else 1.0,
         marker=shape,
-        markevery=every,
+        markevery=(first, every),
+        zorder=2.1 if line.dash else 2,  # a dashed line lets one that it lies on be seen
         markeredgecolor=ax.get_facecolor(),
         markeredgewidth=0.4 if line.marker else 0.0,
         markersize=4.5 if line.marker and line.marker != "circle" else 2.5,
@@ -191,26 +196,25 @@ def _draw_line(ax: Axes, line: Line, *, band: float) -> None:
 
 
 def _label_ends(ax: Axes, panel: Panel, height: float) -> None:
-    """Write each line's name beside its end, if all fit below each other; a thin leader where a line ends early."""
+    """Write each line's name into the margin, if all fit below each other; dots lead there from one that ends early."""
     ends = [(line, *_end(line)) for line in panel.lines if line.label and np.isfinite(line.y).any()]
     if not 1 < len(ends) <= _MOST_LABELS or max(len(line.label) for line, _, _ in ends) > 34:
         return
     (left, right), (low, high) = ax.get_xlim(), ax.get_ylim()
-    early = [end for end in ends if right - end[1] > 0.12 * (right - left)]
-    beside = [end for end in ends if end not in early]
     gap = 1.25 * _LABEL_SIZE * _POINT / (0.8 * height)
-    places = spread([(y - low) / (high - low) for _, _, y in beside], gap)
-    for line, x, y in early:  # a leader across the plot would look like data
-        ax.annotate(
-            set_as_math(line.label), (x, y), (4, 0), "data", "offset points", va="center", size=_LABEL_SIZE,
-            color=line.color,
-        )  # fmt: skip
-    for (line, x, y), place in zip(beside, places or (), strict=places is not None):
+    places = spread([(y - low) / (high - low) for _, _, y in ends], gap)
+    for (line, x, y), place in zip(ends, places or (), strict=places is not None):
+        if right - x > 0.06 * (right - left):
+            ax.plot((x, right), (y, y), ":", color=line.color, linewidth=0.6, alpha=0.6, label="_", clip_on=False)
+            x = right
         ax.annotate(
             set_as_math(line.label), (x, y), (1.02, place), "data", "axes fraction", va="center", size=_LABEL_SIZE,
             color=line.color, annotation_clip=False,
-            arrowprops={"arrowstyle": "-", "color": line.color, "linewidth": 0.4, "shrinkA": 0, "shrinkB": 1},
+            arrowprops={
+                "arrowstyle": "-", "color": line.color, "linewidth": 0.4, "relpos": (0, 0.5), "shrinkA": 0, "shrinkB": 1
+            },
         )  # fmt: skip
+    ax.set_xlim(left, right)
 
 
 def _end(line: Line) -> tuple[float, float]:
@@ -219,14 +223,19 @@ def _end(line: Line) -> tuple[float, float]:
 
 
 def spread(places: Sequence[float], gap: float) -> list[float] | None:
-    """Move places in [0, 1] so far apart that no two are nearer than `gap`; None if they do not fit."""
-    if (len(places) - 1) * gap > 1:
+    """Move places in [0, 1] as little as it takes that no two are nearer than `gap`; None if they do not fit.
+
+    They keep their order. Without the gaps between them, as if labels had no height, it is a regression that never
+    falls: those that would fall are pooled at their mean.
+    """
+    room = 1 - (len(places) - 1) * gap
+    if room < 0:
         return None
     order = sorted(range(len(places)), key=lambda each: places[each])
-    moved = [min(max(places[each], 0.0), 1.0) for each in order]
-    for lower, upper in pairwise(range(len(moved))):
-        moved[upper] = max(moved[upper], moved[lower] + gap)
-    moved[-1] = min(moved[-1], 1.0)
-    for upper, lower in pairwise(range(len(moved) - 1, -1, -1)):
-        moved[lower] = min(moved[lower], moved[upper] - gap)
-    return [moved[order.index(each)] for each in range(len(places))]
+    pools: list[list[float]] = []
+    for rank, each in enumerate(order):
+        pools.append([places[each] - rank * gap])
+        while len(pools) > 1 and fmean(pools[-2]) > fmean(pools[-1]):
+            pools[-2:] = [pools[-2] + pools[-1]]
+    level = [min(max(fmean(pool), 0.0), room) for pool in pools for _ in pool]
+    return [level[rank] + rank * gap for rank in map(order.index, range(len(places)))]

@@ -25,7 +25,7 @@ def to_plotly(figure: AnyFigure, *, mode: Mode = "light") -> go.Figure:
         paper_bgcolor=background,
         plot_bgcolor=background,
         hovermode="x unified" if isinstance(figure, Chart) else "closest",
-        margin={"l": 80, "r": 30, "t": 70, "b": 60},
+        margin={"l": 80, "r": 30, "t": 100 if isinstance(figure, Chart) and figure.columns > 1 else 70, "b": 60},
         title={"text": plain(figure.title), "x": 0.01, **_subtitle(figure)},
     )
     drawn.update_xaxes(**axis)
@@ -61,9 +61,12 @@ def _draw(figure: AnyFigure) -> go.Figure:
 
 def _draw_chart(chart: Chart) -> go.Figure:
     rows = -(-len(chart.panels) // chart.columns)
+    titles = [f"<b>{plain(panel.title)}</b>" for panel in chart.panels] if chart.columns > 1 else None
     drawn = make_subplots(
-        rows=rows, cols=chart.columns, shared_xaxes=chart.columns == 1, vertical_spacing=0.06 if rows < 8 else 0.01
-    )
+        rows=rows, cols=chart.columns, shared_xaxes=chart.columns == 1, vertical_spacing=_apart(rows, titles),
+        subplot_titles=titles,
+    )  # fmt: skip
+    drawn.update_annotations(font_size=13)  # the panels' titles
     named: set[str] = set()
     for place, panel in enumerate(chart.panels):
         row, col = place // chart.columns + 1, place % chart.columns + 1
@@ -71,7 +74,9 @@ def _draw_chart(chart: Chart) -> go.Figure:
             legend = chart.columns == 1 or line.name not in named
             _draw_line(drawn, row, col, line, legend=legend, band=panel.band_ink)
             named.add(line.name)
-        drawn.update_yaxes(title_text=plain(axis_title(panel)), row=row, col=col, range=panel.range)
+        drawn.update_yaxes(
+            title_text=plain(axis_title(panel, named=titles is not None)), row=row, col=col, range=panel.range
+        )
         if chart.columns > 1 or row == rows:
             drawn.update_xaxes(title_text=plain(chart.x_label), row=row, col=col)
     for mark in chart.marks:
@@ -80,9 +85,15 @@ def _draw_chart(chart: Chart) -> go.Figure:
     return drawn
 
 
-def axis_title(panel: Panel) -> str:
-    """A y axis's title, with its unit."""
-    return f"{panel.title} [{panel.unit}]" if panel.unit else panel.title
+def _apart(rows: int, titles: Sequence[str] | None) -> float:
+    """How far rows of panels stand apart, as a share of the height: below an axis of its own there is a title too."""
+    return min(0.06 if rows < 8 else 0.01, 1 / rows) if titles is None else 0.24 / rows
+
+
+def axis_title(panel: Panel, *, named: bool = False) -> str:
+    """A y axis's title, with its unit; less of it where the panel is `named` above."""
+    title = (panel.axis if named else "") or panel.title
+    return f"{title} [{panel.unit}]" if panel.unit else title
 
 
 def _draw_line(drawn: go.Figure, row: int, col: int, line: Line, *, legend: bool, band: float) -> None:

@@ -99,7 +99,8 @@ def _all_that_match(wanted: RunFilter, matching: int, beside: str) -> list[str]:
     if len(drawn) > AT_ONCE and not _wants_all(len(drawn)):
         st.caption(f"Comparing the newest {AT_ONCE:,} of {len(drawn):,} evaluated runs that match.{more}{beside}")
         return drawn[:AT_ONCE]
-    st.caption(f"Comparing all {len(drawn):,} evaluated runs that match.{more}{beside}")
+    said = f"Evaluated runs that match: {len(drawn):,}; each table says which of them count."
+    st.caption(f"{said}{more}{beside}")
     return drawn
 
 

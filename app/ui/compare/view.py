@@ -5,8 +5,7 @@ One legend for all panels of a comparison; what the reader hides stands in the U
 The compared runs one by one, sorted as you like; chosen rows become the whole comparison.
 """
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping
 
 import pandas as pd
 import streamlit as st
@@ -24,15 +23,7 @@ from app.analysis.finals import (
 )
 from app.analysis.format import escape_markdown
 from app.analysis.provenance import describe_runs
-from app.analysis.quantities import (
-    EVALUATED,
-    RATE_NAMES,
-    SUCCESS_RATE,
-    Quantity,
-    RateName,
-    find_quantity,
-    success_threshold,
-)
+from app.analysis.quantities import EVALUATED, SUCCESS_RATE, Quantity, find_quantity, success_threshold
 from app.analysis.series import Comparison, default_times, settle
 from app.analysis.settings import parse_steps
 from app.analysis.statistics import BAND_NAMES, BANDS, CENTER_NAMES, CENTERS, Center, Reading, mu_w
@@ -47,9 +38,9 @@ from app.analysis.win_rates import (
 )
 from app.figures.assets import read_asset, read_script
 from app.figures.learning_curves import draw_comparison, split_panels, style_comparison
-from app.figures.named.comparisons import draw_profiles, tabulate_tests
-from app.ui import messages, state, view
-from app.ui.compare import choice
+from app.figures.named.comparisons import draw_profiles, say_none_shared, shared_tasks, tabulate_tests
+from app.ui import in_url, messages, state, view
+from app.ui.compare import at_the_end, choice
 from app.ui.compared import Compared, decided_by_return, read_compared, read_finals, shared_metrics
 from app.ui.widgets import any_figure, curves, pin, result_table
 from storage.runs.rows import RunRow
@@ -154,7 +145,6 @@ def show_legend(comparison: Comparison, *, key: str) -> Comparison:
 
 
 _PANEL = 260
-_FINAL_WORDS: dict[FinalRule, str] = {"last-tenth": "mean over the last tenth", "last": "last evaluation"}
 _WON = (
     "Won is what the environment says. Where the return decides what a success is, choose the quantity "
     f"*{SUCCESS_RATE}* above."
@@ -166,7 +156,8 @@ def show(run_ids: list[str]) -> None:
     quantity, reading, per_seed, unfinished = _controls(run_ids)
     compared = read_compared(run_ids, quantity.key)
     _curves(compared, reading, per_seed=per_seed, unfinished=unfinished)
-    final, rate = _at_the_end()
+    final, rate, budget = at_the_end.ask(compared.lengths(include_unfinished=unfinished))
+    at_the_end.tell_lengths(compared.finals(include_unfinished=unfinished, budget=budget))
     results, times, comparisons, settings, paper, runs = st.tabs(
         ["Win rates", "μ̄_w", "Statistics", "Settings that differ", "Beside the paper", "Runs"],
         key="part",
@@ -176,20 +167,20 @@ def show(run_ids: list[str]) -> None:
     with results, messages.guarded():
         if any(success_threshold(config) is not None for config in compared.configs.values()):
             st.caption(_WON)
-        rated = read_finals(run_ids, rate, include_unfinished=unfinished)
+        rated = read_finals(run_ids, rate, include_unfinished=unfinished, budget=budget)
         result_table.show(tabulate_win_rates(rated, reading, final), key="win-rates", stem="win-rates")
-        finals = compared.finals(include_unfinished=unfinished)
+        finals = compared.finals(include_unfinished=unfinished, budget=budget)
         result_table.show(tabulate_falls(finals, reading), key="falls", stem="falls")
     with times, messages.guarded():
         _mu_w(compared, reading, unfinished=unfinished)
     if comparisons.open:  # thousands of draws: only when it is looked at
         with comparisons, messages.guarded():
-            rated = read_finals(run_ids, rate, include_unfinished=unfinished)
+            rated = read_finals(run_ids, rate, include_unfinished=unfinished, budget=budget)
             _statistics(rated, compared.rows, final)
     with settings, messages.guarded():
         _differences(compared)
     with paper, messages.guarded():
-        _published(compared, reading, final, unfinished=unfinished)
+        _published(compared.finals(include_unfinished=unfinished, budget=budget), reading, final)
     with runs, messages.guarded():
         show_runs(compared)
     any_figure.show_more("compare", list(compared.rows.values()))
@@ -201,7 +192,7 @@ def _controls(run_ids: list[str]) -> tuple[Quantity, Reading, bool, bool]:
         keys = [SUCCESS_RATE, *(key for key in keys if key != SUCCESS_RATE)]
     with st.container(horizontal=True, vertical_alignment="bottom"):
         key = st.selectbox(
-            "Quantity", keys, format_func=_name_quantity, width=270, **_in_url("y", keys),
+            "Quantity", keys, format_func=_name_quantity, width=270, **in_url.key_of("compare", "y", keys),
             help="Greedy evaluations, or any number that the runs logged; the Method page explains each.",
         )  # fmt: skip
         center = st.segmented_control(
@@ -209,10 +200,14 @@ def _controls(run_ids: list[str]) -> tuple[Quantity, Reading, bool, bool]:
             CENTERS,
             required=True,
             format_func=CENTER_NAMES.__getitem__,
-            **_in_url("center", CENTERS),
+            **in_url.key_of("compare", "center", CENTERS),
         )
         band = st.selectbox(
-            "Band over seeds", BANDS, format_func=BAND_NAMES.__getitem__, width=200, **_in_url("band", BANDS)
+            "Band over seeds",
+            BANDS,
+            format_func=BAND_NAMES.__getitem__,
+            width=200,
+            **in_url.key_of("compare", "band", BANDS),
         )
         with st.container(width="content", gap="xxsmall"):
             per_seed = st.toggle("Each seed", key="each", bind="query-params", help="A thin line for every single run")
@@ -222,35 +217,6 @@ def _controls(run_ids: list[str]) -> tuple[Quantity, Reading, bool, bool]:
             )  # fmt: skip
     middle: Center = next(each for each in CENTERS if each == center)
     return find_quantity(str(key)), Reading(middle, band), per_seed, unfinished
-
-
-def _at_the_end() -> tuple[FinalRule, RateName]:
-    """Ask, beside the tables that it changes, which win rate stands for the end of a run, and of which episodes."""
-    with st.container(horizontal=True, horizontal_alignment="right"):
-        chosen = st.segmented_control(
-            "Win rate at the end of a run", FINAL_RULES, required=True, format_func=_FINAL_WORDS.__getitem__,
-            help="While a policy forms, successive evaluations swing, so that the last one alone is a draw.",
-            **_in_url("final", FINAL_RULES),
-        )  # fmt: skip
-        rate = st.segmented_control(
-            "Of which episodes", RATE_NAMES, required=True, format_func=str.capitalize,
-            help="Greedy is SMAC's protocol. Robust: from shifted starts. Training: with exploration. "
-            "Falls and the numbers beside the paper are always of greedy episodes.",
-            **_in_url("rate", RATE_NAMES),
-        )  # fmt: skip
-    return next(each for each in FINAL_RULES if each == chosen), next(each for each in RATE_NAMES if each == rate)
-
-
-def _in_url(name: str, options: Sequence[str]) -> dict[str, Any]:
-    """Let a URL parameter decide a choice by its key; Streamlit's own binding would write the shown words."""
-    key, given = f"compare_{name}", state.read_text(name)
-    st.session_state[key] = given if given in options else options[0]
-
-    def changed() -> None:
-        chosen = st.session_state[key]
-        state.write(name, None if chosen == options[0] else chosen)
-
-    return {"key": key, "on_change": changed}
 
 
 def _name_quantity(key: str) -> str:
@@ -322,6 +288,9 @@ def _statistics(comparison: Comparison, rows: Mapping[str, RunRow], final: Final
         st.info("Tests compare two variants at least; choose more runs.")
         return
     result_table.show(tabulate_tests(comparison, final), key="comparisons", stem="comparisons")
+    if not shared_tasks(comparison):
+        st.info(escape_markdown(say_none_shared(comparison)), icon=":material/info:")
+        return
     profiles = draw_profiles(comparison, final)
     with st.container(horizontal=True, horizontal_alignment="distribute", vertical_alignment="bottom"):
         st.markdown(f"#### {profiles.title}")
@@ -341,8 +310,8 @@ def _differences(compared: Compared) -> None:
     st.dataframe(frame, hide_index=True, alt="Settings that differ between the compared variants.")
 
 
-def _published(compared: Compared, reading: Reading, final: FinalRule, *, unfinished: bool) -> None:
-    frame = tabulate_beside_published(compared.finals(include_unfinished=unfinished), reading, final)
+def _published(comparison: Comparison, reading: Reading, final: FinalRule) -> None:
+    frame = tabulate_beside_published(comparison, reading, final)
     st.warning(WARNING, icon=":material/info:")
     if frame.empty:
         st.markdown(

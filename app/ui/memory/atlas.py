@@ -181,7 +181,13 @@ def show(
     own: list[dict[str, object]] = [{**slot, **publish(f"slot-{frame.nodes}", columns.slot)}]
     for key, values in columns.quantities.items():
         quantity, (low, high) = QUANTITIES[key], ends[key]
-        about = {"key": key, "name": quantity.name, "unit": quantity.unit, "meaning": quantity.meaning}
+        about: dict[str, object] = {
+            "key": key,
+            "name": quantity.name,
+            "unit": quantity.unit,
+            "meaning": quantity.meaning,
+        }
+        about |= {"words": list(quantity.words)} if quantity.words else {}
         shape = {"binary": quantity.binary, "whole": quantity.whole or quantity.binary, "colored": True}
         own.append({**about, **shape, "low": low, "high": high, **publish(f"{key}-{frame.nodes}", values)})
     meta = {
@@ -218,8 +224,16 @@ def _asked(view: View) -> dict[str, object]:
 
 
 def mark(
-    *, channel: str, selected: int | None, at: Place | None = None, traces: Sequence[Path] = (), every: int = 10
+    *,
+    channel: str,
+    selected: int | None,
+    at: Place | None = None,
+    near: Sequence[Place] = (),
+    traces: Sequence[Path] = (),
+    every: int = 10,
 ) -> None:
-    """Ring the selected point of the map `channel` and draw paths of episodes, every so manieth step marked."""
-    data = {"channel": channel, "selected": selected, "at": at, "traces": list(traces), "every": every}
+    """Ring the selected point of the map `channel` and those `near` it; draw paths, every so manieth step marked."""
+    data = {
+        "channel": channel, "selected": selected, "at": at, "near": list(near), "traces": list(traces), "every": every
+    }  # fmt: skip
     _marker(key=f"{channel}-marker", data=data)

@@ -10,9 +10,10 @@ import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
 from app.analysis.format import count, escape_markdown, number
+from app.analysis.selection import QUANTITIES
 from app.figures.named.trajectories import draw_trajectory
 from app.ui import data, memory_data, messages, state, view
-from app.ui.memory import atlas, traces
+from app.ui.memory import atlas, nearest, traces
 from app.ui.memory.snapshot_map import Shown
 from app.ui.widgets import pin, player
 from emtc_core.errors import EmtcError
@@ -21,6 +22,9 @@ from storage.queries.memory import PointDetail
 from storage.runs.rows import RunRow
 
 MAP = "map"
+_NEAREST = (
+    "The nodes whose embeddings are nearest to this one's, where the memory compares them; ringed on the map too."
+)
 _Told = tuple[Trajectory, Trajectory | None]
 
 
@@ -49,7 +53,8 @@ def _mark(shown: Shown, slot: int | None, told: _Told | None) -> None:
         atlas.mark(channel=channel, selected=None)
         return
     paths = traces.make_paths(shown, *told)
-    atlas.mark(channel=channel, selected=slot, at=_place(shown, slot), traces=paths, every=traces.EVERY)
+    near = nearest.places(shown, slot) if st.session_state.get("near") else []
+    atlas.mark(channel=channel, selected=slot, at=_place(shown, slot), near=near, traces=paths, every=traces.EVERY)
 
 
 def _node(shown: Shown, slot: int | None, bar: DeltaGenerator) -> _Told | None:
@@ -68,11 +73,14 @@ def _node(shown: Shown, slot: int | None, bar: DeltaGenerator) -> _Told | None:
     with st.container(horizontal=True, vertical_alignment="center", gap="small"):
         st.markdown(f"##### Memory {detail.slot}", width="stretch")
         other = traces.choose(run, shown, detail)
+        near = st.toggle("Nearest", key="near", bind="query-params", help=_NEAREST)
         with st.popover("Fields", icon=":material/list:", help="Everything that is known of this memory"):
             st.dataframe(make_fields(run, detail), hide_index=True, height="content")
     if other is not None:
         traces.say(detail.trajectory, other)
     _entry(detail)
+    if near:
+        nearest.show(shown, detail.slot)
     _replay(run, detail)
     return detail.trajectory, other
 
@@ -116,7 +124,7 @@ def _typed() -> None:
 def _entry(detail: PointDetail) -> None:
     tiles = (
         ("H", number(detail.h), "Highest return-to-go ever seen from this state [return]"),
-        ("ξ", "desirable" if detail.xi else "not yet", "Whether a successful episode passed here"),
+        ("ξ", QUANTITIES["xi"].words[int(detail.xi)], "Whether a successful episode passed here"),
         ("N_ξ/N_call", f"{count(detail.n_xi)} / {count(detail.n_call)}", "Successful visits of all visits"),
         ("Δ_mem", number(detail.delta_mem), "Consistency error along the stored successor [return]"),
         ("β", number(detail.beta), "Gate coefficient at the snapshot"),
@@ -155,7 +163,7 @@ def make_fields(run: RunRow, detail: PointDetail) -> pd.DataFrame:
         ("run", f"{run.name} ({run.id})"),
         ("snapshot at env step", count(detail.env_step)),
         ("H [return]", number(detail.h, 6)),
-        ("ξ", "1" if detail.xi else "0"),
+        ("ξ", f"{int(detail.xi)}, {QUANTITIES['xi'].words[int(detail.xi)]}"),
         ("N_call", count(detail.n_call)),
         ("N_ξ", count(detail.n_xi)),
         ("Δ_mem at the snapshot [return]", number(detail.delta_mem, 6)),

@@ -4,14 +4,17 @@ Numbers under a map: does this embedding tell returns and success apart, and how
 """
 
 import os
+from collections.abc import Sequence
 from io import BytesIO
+from math import isfinite
 
 import numpy as np
 import pandas as pd
 import streamlit as st
 from numpy.typing import NDArray
+from streamlit.delta_generator import DeltaGenerator
 
-from app.analysis.collapse import Collapse, Number
+from app.analysis.collapse import USEFUL, USELESS, Number
 from app.analysis.format import count, escape_markdown, number, percent
 from app.analysis.neighborhoods import neighbor_agreement
 from app.analysis.selection import Choice, describe, has_place, list_nodes
@@ -33,38 +36,56 @@ def show_collapse(shown: Shown) -> None:
     if not box.open:
         return
     with box, messages.guarded():
-        found = memory_data.collapse(shown.embedded, shown.coordinates, shown.plane, shown.run.config.get("memory", {}))
-        st.dataframe(_tabulate(found), hide_index=True, height="content")
-        said = "; ".join(f"*{escape_markdown(each.name)}*: {escape_markdown(each.meaning)}" for each in found.numbers)
-        st.caption(f"95 % percentile bootstrap over whole episodes, 1000 draws. {said}.")
+        found = memory_data.collapse(shown.embedded, shown.embedding, shown.run.config.get("memory", {}))
+        st.markdown(f"**{escape_markdown(found.verdict)}**")
+        layout = memory_data.faithfulness(shown.embedded, shown.coordinates, shown.plane)
+        st.dataframe(tabulate_collapse([*found.numbers, *layout]), hide_index=True, height="content")
+        st.caption(
+            f"Yes: the whole interval of R² lies below {USELESS:g}; no: above {USEFUL:g}. 95 % percentile bootstrap "
+            "over whole episodes, 1000 draws; of the embedding, whatever its projection, and below it of this map."
+        )
 
 
-def _tabulate(found: Collapse) -> pd.DataFrame:
-    def told(each: Number) -> str:
-        return f"{number(each.value)} [{number(each.low)} – {number(each.high)}]"
+def tabulate_collapse(numbers: Sequence[Number]) -> pd.DataFrame:
+    """List the numbers by what they mean; one that nothing can be said of says so."""
+    rows = [(_name(each), _say_number(each), each.unit, count(each.n)) for each in numbers]
+    return pd.DataFrame(rows, columns=["what", "value [95 %]", "unit", "nodes"])
 
-    rows = [(each.name, told(each), each.unit, count(each.n)) for each in found.numbers]
-    return pd.DataFrame(rows, columns=["number", "value [95 %]", "unit", "nodes"])
+
+def _name(each: Number) -> str:
+    return f"{each.name} {each.meaning}" if each.meaning.startswith("of the layout") else each.meaning
+
+
+def _say_number(each: Number) -> str:
+    if not isfinite(each.value):
+        return "no such nodes" if not each.n else "not defined"
+    return f"{number(each.value)} [{number(each.low)} to {number(each.high)}]"
 
 
 LISTED = 1000
 
 
 @st.fragment
-def show(shown: Shown) -> None:
-    """Offer the map as a file, and hold a selection against the rest of it; a new selection draws this part alone."""
+def show(shown: Shown, beside: DeltaGenerator | None = None) -> None:
+    """Offer the map as a file, and hold a selection against the rest of it; a new selection draws this part alone.
+
+    The numbers of a selection stand in the place `beside` the map, where there is one.
+    """
     atlas.hear({"view": snapshot_map.keep_view, "select": snapshot_map.keep_choice}, channel=shown.chosen.side.channel)
     asked = snapshot_map.read_choice()
     run, chosen = shown.run, asked.mask(shown.snapshot, shown.coordinates)
     _tools(run, shown, chosen)
     if not asked:
+        if beside is not None:
+            beside.empty()
         st.caption(
             "Select a region with *Lasso*, *Box* or *Select view*, or keep a range with *Filter*: "
-            "what it holds against the rest stands here then."
+            "what it holds against the rest stands beside the map then."
         )
         what_if.show(run, shown.snapshot, None)
         return
-    _selected(run, shown, asked, chosen)
+    with st.container() if beside is None else beside.container():
+        _selected(run, shown, asked, chosen)
     what_if.show(run, shown.snapshot, np.flatnonzero(chosen), facts=shown.facts)
 
 
@@ -72,15 +93,13 @@ def _selected(run: RunRow, shown: Shown, asked: Choice, chosen: NDArray[np.bool_
     snapshot, among, rows = shown.snapshot, has_place(shown.coordinates), np.flatnonzero(chosen)
     st.markdown(f"##### {count(len(rows))} of {count(int(among.sum()))} nodes selected")
     st.caption(escape_markdown(f"{asked.words}. The address keeps it; a pin keeps it under a name in the notebook."))
-    left, right = st.columns([2, 3], gap="medium")
     chart = draw_selection(snapshot, chosen, among, run=run.name, words=asked.words)
-    with left:
-        st.dataframe(_as_text(describe(snapshot, chosen, among)), hide_index=True, height="content")
+    st.dataframe(_as_text(describe(snapshot, chosen, among)), hide_index=True, height="content")
+    with st.container(horizontal=True, gap="small"):
         _downloads(run, shown, rows)
-        _agreement(shown, rows)
-    with right:
-        curves.show(chart, key="selection-curves", panel_height=88, x_name="share of nodes")
         pin.show_with_export(chart, key="selection", stem=run.id, page="memory", run=run, facts=shown.facts)
+    curves.show(chart, key="selection-curves", panel_height=84, x_name="share of nodes")
+    _agreement(shown, rows)
 
 
 def _tools(run: RunRow, shown: Shown, chosen: NDArray[np.bool_]) -> None:

@@ -15,6 +15,7 @@ from app.analysis.format import count, escape_markdown
 from app.analysis.projections.linear import AXIS_PAIRS, Drawn, draw_axes
 from app.analysis.projections.snapshots import BACKGROUND, MOST_LANDMARKS, SMALLEST, projection_params, start_of
 from app.analysis.selection import QUANTITIES, Choice, read_numbers
+from app.analysis.settings import name_algo
 from app.figures.kinds.cloud import Cloud
 from app.figures.named.memory_map import draw_memory
 from app.figures.theme import ENDED
@@ -95,6 +96,12 @@ class Shown:
         return f"{self.snapshot.id}-{self.chosen.stamp}-{self.name}-{view.pair}-{view.n}-{view.seed}-{view.embedder}"
 
     @property
+    def embedding(self) -> str:
+        """A key that this embedding of these nodes has, however it is projected."""
+        view, nodes = self.chosen.view, f"{self.snapshot.id}-{self.chosen.stamp}"
+        return nodes if self.embedded is self.snapshot else f"{nodes}-{view.embedder}-{view.seed}"
+
+    @property
     def snapshot(self) -> Snapshot:
         """The memory at one moment."""
         return self.chosen.snapshot
@@ -114,14 +121,17 @@ class Shown:
         return asdict(self.chosen.view) | {"snapshot": self.snapshot.id, "method": method, "fit": "all"} | turn | choice
 
 
-def choose(run: RunRow, side: Side) -> Chosen | None:
-    """Draw the choices into the bar around; None while there is nothing to draw a map of."""
+def choose(run: RunRow, side: Side, beside: int | None = None) -> Chosen | None:
+    """Draw the choices into the bar around; None while there is nothing to draw a map of.
+
+    A map `beside` a snapshot of the same run shows another one at first, or the only one otherwise projected.
+    """
     listed = memory_data.snapshots(run.id)
     if not len(listed):
         _empty(run)
         return None
-    row = _choose_snapshot(listed, side)
-    view = _choose_view(side)
+    row = _choose_snapshot(listed, side, beside)
+    view = _choose_view(side, usual="axes" if row["id"] == beside and len(listed) == 1 else "pca")
     stamp = str(row["created_at"])
     snapshot = memory_data.snapshot(row["id"], stamp)
     if snapshot.size == 0:
@@ -152,7 +162,8 @@ def show(chosen: Chosen, beside: Chosen | None = None) -> Shown:
 def _empty(run: RunRow) -> None:
     if not run.config.get("algo", "").startswith(("emtc", "emu", "emc")):
         messages.empty(
-            f"{escape_markdown(run.algo)} keeps no episodic memory.", "Choose a run of an EMTC or EMU algorithm."
+            f"{escape_markdown(name_algo(run.algo))} keeps no episodic memory.",
+            "Choose a run of an EMTC or EMU algorithm.",
         )
         return
     if run.live_status in ENDED:
@@ -171,13 +182,15 @@ def _empty(run: RunRow) -> None:
     )
 
 
-def _choose_snapshot(listed: pd.DataFrame, side: Side) -> dict[str, Any]:
+def _choose_snapshot(listed: pd.DataFrame, side: Side, beside: int | None) -> dict[str, Any]:
     rows = {int(row["id"]): row for row in data.rows_of(listed)}
     ids = list(rows)
     key, name = f"{side.prefix}snapshot", f"{side.prefix}{state.SNAPSHOT}"
     wanted = state.read_int(name)
     if st.session_state.get(key) not in ids or wanted not in (None, st.session_state.get(key)):
-        st.session_state[key] = wanted if wanted in ids else ids[-1]
+        others = [each for each in ids if each != beside] or ids
+        usual = ids[-1] if beside is None else others[len(others) // 2]
+        st.session_state[key] = wanted if wanted in ids else usual
     if len(ids) > 1:
         chosen = st.select_slider(
             "Snapshot at env step",
@@ -194,10 +207,10 @@ def _choose_snapshot(listed: pd.DataFrame, side: Side) -> dict[str, Any]:
     return rows[chosen]
 
 
-def _choose_view(side: Side) -> _View:
+def _choose_view(side: Side, *, usual: str) -> _View:
     prefix = side.prefix
     method = st.segmented_control(
-        "Projection", list(METHODS), default="pca", required=True, format_func=METHODS.__getitem__,
+        "Projection", list(METHODS), default=usual, required=True, format_func=METHODS.__getitem__,
         key=f"{prefix}method", bind="query-params",
         help="Axes and PCA are instant; t-SNE and UMAP are computed in the background.",
     )  # fmt: skip
@@ -347,11 +360,11 @@ def asked() -> bool:
     return bool(wanted)
 
 
-def choose_second(run: RunRow) -> Chosen | None:
+def choose_second(run: RunRow, first: Chosen) -> Chosen | None:
     """Draw the choices in one bar; None while there is nothing to draw a second map of."""
     with st.container(horizontal=True, vertical_alignment="bottom", gap="small"):
         chosen = _choose_run(run)
-        return choose(chosen, SECOND)
+        return choose(chosen, SECOND, first.snapshot.id if chosen.id == run.id else None)
 
 
 def _choose_run(run: RunRow) -> RunRow:

@@ -115,7 +115,7 @@ def _in_numbers(trajectory: Trajectory) -> str:
     error, gate = trajectory.delta_mem[known], trajectory.beta[known]
     return escape_markdown(
         f"{_name(trajectory)}: mean Δ_mem {error.mean():.3g}, largest {error.max():.3g}, "
-        f"mean β {gate.mean():.3g}, β < .5 at {np.mean(gate < 0.5):.0%} of its steps"
+        f"mean β {gate.mean():.3g}, β < .5 at {100 * np.mean(gate < 0.5):.0f} % of its steps"
     )
 
 

@@ -23,6 +23,7 @@ from app.notebook.view import View, describe_cited, read_view
 from app.ui import data, messages, state
 from app.ui.compared import names_beside
 from app.ui.notebook import edit
+from app.ui.view import link
 from app.ui.widgets import curves
 from emtc_core.errors import EmtcError
 from storage.notebook import DeletedEntry, EntryRow, delete_entry, get_figure, restore_entry
@@ -195,7 +196,7 @@ def _link(view: View) -> None:
             f"../pages/{view.page}.py",
             label="Open this view",
             icon=":material/open_in_new:",
-            query_params=view.query,
+            query_params={**view.query, **link({})},
             help=escape_markdown(view.address),
         )
     except StreamlitAPIException:  # pinned on a page that this version does not have

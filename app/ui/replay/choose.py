@@ -91,14 +91,21 @@ def _training(run: RunRow, bar: DeltaGenerator, foot: DeltaGenerator, place: Pla
         order = "-episode" if place.beside else _order(place)
         text = _search(place, place.episode)
         page = _page(place, lambda offset: data.episode_page(run.id, text, order_by=order, limit=LISTED, offset=offset))
+        rows = data.rows_of(page.frame)
+        kept = data.kept_episodes(run.id, tuple(int(row["episode"]) for row in rows))
         labels = {
             str(row["episode"]): f"episode {count(row['episode'])} · {_outcome(run, row)}"
-            for row in data.rows_of(page.frame)
+            f"{'' if int(row['episode']) in kept else ' · states left out'}"
+            for row in rows
         }
+        if rows and not kept and not text:  # none on this page: begin with one that can be shown all the same
+            kept = data.kept_episodes(run.id)[:1]
+            labels = {str(each): f"episode {count(each)}" for each in kept} | labels
+        usual = next((key for key in labels if int(key) in kept), None)
         wanted = state.read_int(place.episode)
         if wanted is not None and str(wanted) not in labels:
             labels = {str(wanted): f"episode {count(wanted)}"} | labels
-        chosen = _select("Episode", labels, place, parameter=place.episode)
+        chosen = _select("Episode", labels, place, parameter=place.episode, usual=usual)
     _tell(foot, place, page, "No training episode has been recorded yet.", "The first ones follow within seconds.")
     return make_replay(run, data.trajectory(run.id, int(chosen)), training=True) if chosen else None
 
@@ -189,7 +196,10 @@ def _tell(foot: DeltaGenerator, place: Place, page: EpisodePage, nothing: str, n
         st.caption(f"{shown}{of or count(page.recorded) + ' episodes'}.", width="content")
 
 
-def _select(label: str, labels: dict[str, str], place: Place, *, parameter: str) -> str | None:
+def _select(
+    label: str, labels: dict[str, str], place: Place, *, parameter: str, usual: str | None = None
+) -> str | None:
+    """Draw the choice of one; nobody's choice is the `usual` one, the first unless told."""
     if not labels:
         return None
     widget = f"choose-{parameter}"
@@ -197,7 +207,7 @@ def _select(label: str, labels: dict[str, str], place: Place, *, parameter: str)
     if wanted in labels:
         st.session_state[widget] = wanted
     elif st.session_state.get(widget) not in labels:
-        st.session_state[widget] = next(iter(labels))
+        st.session_state[widget] = usual or next(iter(labels))
     if place.beside:
         state.write(parameter, st.session_state[widget])
 

@@ -13,7 +13,7 @@ from app.figures.theme import Mode
 from app.replay.drawing import MOST_FRAMES
 from app.replay.files import MIME, Format, make_file
 from app.replay.replay import Replay, join_values, tell_apart
-from app.ui import data, messages, state
+from app.ui import data, messages, state, view
 from app.ui.live import ask_run
 from app.ui.replay import beside, choose
 from app.ui.replay.choose import FIRST
@@ -60,6 +60,8 @@ def _offer(
 
 def show(run: RunRow) -> None:
     """Draw the choice and the player."""
+    if view.bundle() is not None and _tell_none_kept(run):
+        return
     bar = st.container(horizontal=True, vertical_alignment="bottom")
     foot = st.container(horizontal=True, vertical_alignment="center")
     try:
@@ -72,6 +74,25 @@ def show(run: RunRow) -> None:
         _play_both(run, chosen, other)
     elif chosen is not None:
         _play(run, chosen)
+
+
+def _tell_none_kept(run: RunRow) -> bool:
+    """Say of a bundle's run that nothing of it can be replayed, and which of its runs can; false of any other run."""
+    others = data.runs_with_states(), data.playback_page(run.id, "", limit=1).recorded
+    if run.id in others[0] or others[1]:
+        return False
+    messages.empty(
+        "This bundle holds the outcomes of this run's episodes, and the states of none.",
+        "Runs of it with episodes to replay:" if others[0] else "It holds those of no other run either.",
+    )
+    names = data.names_of(others[0][:10])
+    for run_id in others[0][:10]:
+        with st.container(horizontal=True, vertical_alignment="center", gap="small"):
+            st.page_link(
+                "../pages/replay.py", label=escape_markdown(names[run_id]), icon=":material/smart_display:",
+                query_params=view.link({state.RUN: run_id}),
+            )  # fmt: skip
+    return True
 
 
 def _play(run: RunRow, replay: Replay) -> None:

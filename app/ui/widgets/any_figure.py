@@ -14,6 +14,7 @@ from app.figures.render.plotly_view import to_plotly
 from app.figures.theme import Mode
 from app.ui import data, in_url, messages, view
 from app.ui.widgets import curves, pin
+from emtc_core.errors import ConfigError
 from storage.runs.rows import RunRow
 
 _PANEL = 190
@@ -50,8 +51,12 @@ def show_more(page: str, runs: Sequence[RunRow]) -> None:
 
 
 def _draw(kind: FigureKind, runs: Sequence[RunRow], page: str) -> None:
-    with st.spinner("Drawing …"):
-        figure = kind.make(data.database(), runs)
+    try:
+        with st.spinner("Drawing …"):
+            figure = kind.make(data.database(), runs)
+    except ConfigError as exc:  # it does not apply to these runs, which is no failure
+        st.info(escape_markdown(str(exc)), icon=":material/info:")
+        return
     with st.container(horizontal=True, horizontal_alignment="distribute", vertical_alignment="bottom"):
         st.markdown(f"#### {escape_markdown(figure.title)}")
         with st.container(horizontal=True, width="content", gap="small"):

@@ -13,7 +13,7 @@ _curves = component(
     "emtc_lab_curves",
     html='<div class="curves" tabindex="0" role="img"><canvas></canvas><div class="tip" hidden></div></div>',
     css=read_asset("curves.css"),
-    js=read_script("curves.js"),
+    js=read_script("ends.js", "curves.js"),
 )
 
 

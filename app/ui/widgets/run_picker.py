@@ -3,6 +3,7 @@
 import streamlit as st
 
 from app.analysis.format import count, escape_markdown
+from app.analysis.settings import name_algo
 from app.figures.theme import GATE_COLOR, GATE_ICON, STATUS_COLOR, STATUS_ICON
 from app.ui import data, messages, state, view
 from app.ui.widgets import run_filters, tour
@@ -24,7 +25,7 @@ def show(page: str) -> None:
     listed, total = _search()
     wanted = state.read_text(state.RUN) or st.session_state.get(_KEPT)
     if wanted is None and page in RUN_PAGES:
-        wanted = data.newest_run()
+        wanted = _usual_run(page)
     run_id = _resolve(wanted) if wanted else None
     if run_id:
         st.session_state[_KEPT] = run_id
@@ -48,6 +49,12 @@ def show(page: str) -> None:
     if searched or total > len(listed):
         few = f"{count(len(listed))} of " if total > len(listed) else ""
         st.sidebar.caption(f"{few}{count(total)} {'match' if searched else 'runs are listed, the newest'}.")
+
+
+def _usual_run(page: str) -> str | None:
+    """The newest run; of a bundle, for a page of replays, the newest whose episodes can be replayed."""
+    shown = data.runs_with_states() if page == "replay" and view.bundle() is not None else []
+    return shown[0] if shown else data.newest_run()
 
 
 def _search() -> tuple[dict[str, str], int]:
@@ -111,7 +118,7 @@ def open_page(title: str, *, gate: bool = True) -> RunRow:
 
 def header(run: RunRow, *, gate: bool = True) -> None:
     """Draw a run's name, what it is, and whether its gate acts unless the page itself keeps that up to date."""
-    info = f"`{run.id}` · {run.algo} on {run.env} {run.map} · seed {run.seed}"
+    info = f"`{run.id}` · {name_algo(run.algo)} on {run.env} {run.map} · seed {run.seed}"
     with st.container(gap="xsmall"):
         with st.container(horizontal=True, vertical_alignment="center", gap="small"):
             st.markdown(f"**{escape_markdown(run.name)}**", width="content")

@@ -1,0 +1,123 @@
+"""Runs of 4,000, 20,000 and 40,000 env steps in one table: read at one budget, or marked so that nobody is misled."""
+
+import numpy as np
+import pytest
+
+from app.analysis.budget import COMMON, OWN, at_budget, keep_usual_length, list_budgets, read_budget
+from app.analysis.finals import LAST_TENTH, final_rate
+from app.analysis.series import Comparison, Seed, settle
+from app.analysis.statistics import Reading
+from app.analysis.tables import best_cells, export_table, left_out_lines
+from app.analysis.win_rates import find_best, quote, tabulate_falls, tabulate_win_rates
+from app.figures.named.comparisons import tabulate_tests
+from tests.app.seed_cases import make_seed
+
+
+def ramp(run_id: str, length: int, *, algo: str, seed: int = 1, slope: float = 1 / 40_000, over: int = 7) -> Seed:
+    """A run whose win rate climbs by `slope` a step, evaluated about every 1,000 and at its very end."""
+    steps = [k * 1000 + over for k in range(length // 1000 + 1)]
+    return make_seed(
+        run_id, [(step, min(1.0, slope * step)) for step in steps], f"train.t_max={length}",
+        algo=algo, seed=seed, env_steps=length + over, target_steps=length,
+    )  # fmt: skip
+
+
+@pytest.fixture
+def unequal() -> list[Seed]:
+    """QMIX for 4,000 steps, VDN for 20,000 and 40,000: all learn equally fast."""
+    return [
+        *(ramp(f"q{k}", 4000, algo="qmix", seed=k, over=3 + k) for k in (1, 2)),
+        *(ramp(f"v{k}", 40_000, algo="vdn", seed=k) for k in (1, 2)),
+        ramp("m1", 20_000, algo="qplex", over=2),
+    ]
+
+
+def ends(seeds: list[Seed]) -> Comparison:
+    return settle(seeds, final=True)
+
+
+def test_unequal_runs_are_compared_at_the_most_that_all_of_them_reached(unequal) -> None:
+    table = tabulate_win_rates(at_budget(ends(unequal)), Reading())
+    assert table["3m"].tolist() == ["10.0 (n = 1 of 5)", "10.0 ± 0.0 (n = 2 of 5)", "10.0 ± 0.0 (n = 2 of 5)"]
+    caption = table.attrs["caption"]
+    assert "Read at 4,000 env steps, the most that all of them reached (shortest: runs q1, q2)." in caption
+    assert "3 runs are longer: only the evaluations up to there count" in caption
+    assert "# Read at 4000 env steps" in export_table(table, "csv").decode()
+    assert "% " in (tex := export_table(table, "latex").decode())
+    assert "Read at 4,000 env steps" in tex
+
+
+def test_a_longer_run_is_never_read_later_than_the_shorter_ones_ended(unequal) -> None:
+    late = ramp("late", 40_000, algo="cds", over=99)
+    cut = {seed.id: seed for seed in at_budget(ends([*unequal, late])).seeds}
+    assert [cut[name].curve.steps[-1] for name in ("q2", "m1", "v1")] == [4005, 4002, 4007]
+    assert cut["late"].curve.steps[-1] == 3099, "at 4,099 it had trained for longer than any run of 4,000"
+    assert final_rate(cut["late"], LAST_TENTH) == pytest.approx(3099 / 40_000)
+    caption = tabulate_win_rates(at_budget(ends([*unequal, late])), Reading()).attrs["caption"]
+    assert (
+        "Without an evaluation in that tenth, so that the last one stands for it: run late, at 3,099 of 4,000"
+        in caption
+    )
+
+
+def test_runs_of_one_length_are_left_as_they_are_whatever_round_they_ended_in() -> None:
+    seeds = [ramp(f"r{k}", 4000 + k, algo="qmix", seed=k, over=9 * k) for k in range(1, 4)]
+    comparison = at_budget(ends(seeds))
+    assert [len(seed.curve.steps) for seed in comparison.seeds] == [5, 5, 5]
+    assert comparison.budget == "All runs at 4,001 env steps."
+    assert comparison.unequal == ""
+
+
+def test_a_budget_that_was_asked_for_leaves_out_what_is_too_short(unequal) -> None:
+    table = tabulate_win_rates(at_budget(ends(unequal), 20_000), Reading())
+    assert table["variant"].tolist() == ["QPLEX", "VDN"]
+    assert "Read at 20,000 env steps, as was asked for." in table.attrs["caption"]
+    told = "\n".join(left_out_lines(table))
+    assert "run q1 (QMIX on 3m; seed 1): has 4,000 of the 20,000 env steps at which runs are compared" in told
+
+
+def test_each_at_its_own_end_is_marked_in_every_cell_and_nothing_is_bold(unequal) -> None:
+    comparison = at_budget(ends(unequal), OWN)
+    table = tabulate_win_rates(comparison, Reading())
+    assert (
+        "RUNS OF DIFFERENT LENGTHS: each is read at its own end (3m 4,000 to 40,000 env steps)"
+        in (table.attrs["caption"])
+    )
+    assert [cell.partition("; ")[2] for cell in table["3m"]] == ["20,000 steps)", "4,000 steps)", "40,000 steps)"]
+    assert not best_cells(table)
+    assert "40,000 steps" in export_table(table, "latex").decode()
+    assert r"\textbf" not in export_table(table, "latex").decode()
+    assert set(tabulate_tests(comparison)["verdict"]) == {"no verdict: runs of different lengths"}
+    assert "RUNS OF DIFFERENT LENGTHS" in tabulate_falls(comparison).attrs["caption"]
+
+
+def test_a_map_has_a_budget_of_its_own(unequal) -> None:
+    other = [make_seed(f"c{k}", [(0, 0.0), (9000, 0.5)], map="8m", seed=k, env_steps=9000) for k in (1, 2)]
+    comparison = at_budget(ends([*unequal, *other]), COMMON)
+    assert "Read at 3m 4,000; 8m 1,000 env steps" in comparison.budget
+    assert list_budgets(comparison) == [1000, 4000, 20_000, 40_000]
+
+
+def test_numbers_of_whole_runs_are_of_runs_as_long_as_most(unequal) -> None:
+    kept = keep_usual_length(ends(unequal))
+    assert [seed.id for seed in kept.seeds] == ["v1", "v2"], "of two lengths that are as frequent the greater"
+    assert "4,000 env steps long, where most runs of its map have 40,000" in "\n".join(map(str, kept.left_out))
+
+
+def test_bold_needs_two_cells_of_two_seeds() -> None:
+    alone, few, good, fair = (quote(np.array(values), Reading()) for values in ([1.0], [0.9], [0.8, 0.8], [0.5, 0.5]))
+    assert find_best([alone]) == find_best([good, None]) == find_best([alone, few]) == find_best([alone, good]) == []
+    assert find_best([alone, good, fair]) == [1]
+
+
+@pytest.mark.parametrize(
+    ("text", "budget"), [("common", "common"), ("own", "own"), ("0.8M", 800_000), (20_000, 20_000)]
+)
+def test_a_budget_is_read_as_people_write_it(text, budget) -> None:
+    assert read_budget(text) == budget
+
+
+@pytest.mark.parametrize("text", ["", "all", "-5", "1, 2", "nan"])
+def test_what_is_no_budget_is_refused(text) -> None:
+    with pytest.raises(ValueError, match="a budget is common, own or a number of env steps"):
+        read_budget(text)

@@ -1,0 +1,119 @@
+"""The map of the memory in a real browser: growth is seen, a found episode is framed, a selection stands beside it."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from storage.engine import Database, open_database
+from storage.queries.memory import get_snapshot, list_snapshots
+from tests.browser.server import running_app, wait_until
+from tests.pages.seed import seed_run
+
+pytestmark = [pytest.mark.browser, pytest.mark.timeout(600)]
+
+COLOURED = """node => {
+    const { canvas } = node.state
+    const { data } = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height)
+    let coloured = 0
+    for (let i = 0; i < data.length; i += 4) {
+        if (data[i + 3] > 200 && Math.max(data[i], data[i + 1], data[i + 2]) - Math.min(data[i], data[i + 1], data[i + 2]) > 40) coloured += 1
+    }
+    return coloured
+}"""  # noqa: E501
+CHOSEN = "node => Number(node.dataset.chosen)"
+
+
+@pytest.fixture(scope="module")
+def seeded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str, Database]]:
+    path: Path = tmp_path_factory.mktemp("memory") / "emtc.db"
+    db = open_database(f"sqlite:///{path}")
+    run_id = seed_run(db)
+    with running_app(path, env={"EMTC_WARM_UP": "0"}) as url:
+        yield url, run_id, db
+
+
+def open_map(page, seeded, **query: str):
+    url, run_id, _ = seeded
+    page.set_viewport_size({"width": 1440, "height": 900})
+    page.goto(f"{url}/memory?run={run_id}" + "".join(f"&{name}={value}" for name, value in query.items()))
+    atlas = page.locator(".atlas[data-ready]").first
+    atlas.wait_for()
+    wait_until(page, lambda: atlas.evaluate("node => node.state.drawn > 0"), "the first picture")
+    return atlas
+
+
+def test_growth_is_drawn_while_it_counts_and_a_second_press_ends_it(page, seeded) -> None:
+    atlas = open_map(page, seeded, ranges="t:0:1000")
+    whole = atlas.evaluate(COLOURED)
+    button = atlas.locator(".grow")
+    place = button.bounding_box()
+    seen = atlas.evaluate(
+        f"""async node => {{
+            const coloured = {COLOURED}, seen = []
+            node.querySelector(".grow").click()
+            for (let i = 0; i < 400 && seen.length < 6; i += 1) {{
+                await new Promise(requestAnimationFrame)
+                const now = [Number(node.dataset.chosen), coloured(node)]
+                if (node.state.growing && now[1] !== seen.at(-1)?.[1]) seen.push(now)
+            }}
+            return seen
+        }}"""
+    )
+    assert len({pixels for _, pixels in seen}) >= 4, f"as the caption counts, the picture changes: {seen}"
+    assert min(pixels for _, pixels in seen) < whole
+    assert button.bounding_box() == place, "nothing slides under the pointer"
+    button.click()
+    wait_until(page, lambda: not atlas.evaluate("node => Boolean(node.state.growing)"), "the end of the growth")
+    assert "t:0:1000" in page.url.replace("%3A", ":"), "a second press clears no choice"
+
+
+def test_a_found_episode_is_large_and_fills_the_frame(page, seeded) -> None:
+    atlas = open_map(page, seeded)
+    _, run_id, db = seeded
+    snapshot = get_snapshot(db, int(list_snapshots(db, run_id)["id"].iloc[-1]))
+    before = atlas.evaluate("node => node.state.view.span")
+    atlas.locator(".find").fill("episode 3")
+    page.keyboard.press("Enter")
+    wait_until(page, lambda: atlas.evaluate(CHOSEN) == (snapshot.episode == 3).sum(), "the choice of episode 3")
+    wait_until(page, lambda: atlas.evaluate("node => node.state.view.span") < before, "the frame around it")
+    inside = """node => {
+        const { grid, chosen, scales, width, height } = node.state
+        return [...chosen.keys()].filter(k => chosen[k]).every(k => {
+            const [x, y] = [scales.sx(grid.x[k]), scales.sy(grid.y[k])]
+            return x > 0 && y > 0 && x < width && y < height
+        })
+    }"""
+    wait_until(page, lambda: atlas.evaluate(inside), "all of it inside the frame")
+
+
+def test_what_a_selection_holds_stands_beside_the_map_and_the_filter_covers_none_of_it(page, seeded) -> None:
+    atlas = open_map(page, seeded)
+    atlas.locator(".filter").click()
+    page.get_by_role("slider", name="H, from").wait_for()
+    stage, filters = atlas.locator(".stage").bounding_box(), atlas.locator(".filters").bounding_box()
+    assert filters["x"] >= stage["x"] + stage["width"]
+    atlas.locator(".filter").click()
+    atlas.focus()
+    page.keyboard.press("+")
+    page.keyboard.press("s")
+    told = page.get_by_role("heading", name="nodes selected")
+    told.wait_for()
+    frame = atlas.bounding_box()
+    assert told.bounding_box()["x"] >= frame["x"] + frame["width"]
+    assert told.bounding_box()["y"] < frame["y"] + frame["height"] / 2
+    page.keyboard.press("+")
+    page.keyboard.press("s")
+    page.wait_for_timeout(1500)
+    assert told.count() == 1, "a new selection takes the place of the one before"
+    page.keyboard.press("Escape")
+    told.wait_for(state="detached")
+
+
+def test_the_nearest_nodes_are_one_press_away_and_ringed(page, seeded) -> None:
+    atlas = open_map(page, seeded, point="7")
+    page.get_by_role("heading", name="Memory 7", exact=True).wait_for()
+    page.get_by_text("Nearest", exact=True).click()
+    page.get_by_text("episodes wrote these 10 nodes").wait_for()
+    wait_until(page, lambda: atlas.evaluate("node => node.state.mark.near.length") == 10, "ten rings on the map")
+    assert "near=true" in page.url
