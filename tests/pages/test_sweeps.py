@@ -138,8 +138,12 @@ def test_names_that_users_typed_are_shown_as_text(empty):
     assert "Weights \\*of\\* \\<b\\>losses\\</b\\>" in said(app)
 
 
-@pytest.mark.parametrize("strange", ["1e999", "nan", "-1", "3.5", "9" * 400, "x", ""])
-def test_a_strange_number_in_the_address_is_dropped(empty, strange):
+@pytest.mark.parametrize("strange", ["1e999", "nan", "-1", "0", "257", "3.5", "9" * 400, "x"])
+def test_a_strange_number_in_the_address_is_marked_and_starts_nothing(empty, strange):
     app = open_page("sweeps", jobs=strange)
     assert not app.exception
-    assert 1 <= app.number_input(key="jobs").value <= 256
+    assert "Must be" in said(app)
+    assert app.button(key="sweep_invalid").disabled
+    app.text_input(key="sweeps-jobs").set_value("3").run()
+    assert not app.button(key="sweep_start").disabled
+    assert app.query_params["jobs"] == "3"
