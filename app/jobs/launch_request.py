@@ -25,7 +25,8 @@ MOST_SEEDS = 8
 LONGEST = 300
 """Of a text [characters]."""
 _OTHER_NAMES: Final = {"seed": SEEDS, "env.name": ENV, "env.map": MAP, "train.t_max": STEPS}
-_IDENTITY = frozenset({"algo", "seed", "preset", "env.name", "env.map", "train.t_max"})
+IDENTITY: Final = frozenset({"algo", "seed", "preset", "env.name", "env.map", "train.t_max"})
+"""Settings that are choices of the form."""
 _SCALES = {"k": 1_000, "m": 1_000_000}
 
 Texts = Mapping[str, str]
@@ -194,24 +195,26 @@ def request_of(stored: Mapping[str, object], *, name: str = "") -> dict[str, str
     }
 
 
-def find_own(settings: Mapping[str, Value]) -> list[str]:
-    """List the settings of a run that its preset does not give it; all of them where the preset is not known."""
+def usual_settings(settings: Mapping[str, Value]) -> dict[str, Value]:
+    """What a run's task, length and preset say of every setting; nothing where this version does not know them."""
     steps = settings.get("train.t_max")
     try:
-        usual = flatten(
-            resolve(
-                env=str(settings.get("env.name")),
-                map=str(settings.get("env.map")),
-                algo=str(settings.get("algo")),
-                steps=steps if isinstance(steps, int) else None,
-                preset=str(settings.get("preset", "paper")),
-            )
+        usual = resolve(
+            env=str(settings.get("env.name")),
+            map=str(settings.get("env.map")),
+            algo=str(settings.get("algo")),
+            steps=steps if isinstance(steps, int) else None,
+            preset=str(settings.get("preset", "paper")),
         )
     except ConfigError:
-        usual = {}
-    return [
-        key for key, value in settings.items() if key not in _IDENTITY and (key not in usual or usual[key] != value)
-    ]
+        return {}
+    return flatten(usual)
+
+
+def find_own(settings: Mapping[str, Value]) -> list[str]:
+    """List the settings of a run that its preset does not give it; all of them where the preset is not known."""
+    usual = usual_settings(settings)
+    return [key for key, value in settings.items() if key not in IDENTITY and (key not in usual or usual[key] != value)]
 
 
 def write_command(texts: Texts) -> str:
@@ -312,4 +315,4 @@ def _resolve(
 @cache
 def _fields() -> dict[str, FieldInfo]:
     """Settings that are no choice of the form."""
-    return {info.key: info for info in describe_fields() if info.key not in _IDENTITY}
+    return {info.key: info for info in describe_fields() if info.key not in IDENTITY}

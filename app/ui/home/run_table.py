@@ -9,7 +9,7 @@ import streamlit as st
 from app.analysis.format import count, duration, runs_of
 from app.analysis.names import name_algo
 from app.figures.theme import ENDED
-from app.ui import data, in_url, messages, state
+from app.ui import data, in_url, messages, state, view
 from app.ui.home import chosen_runs
 from app.ui.widgets import run_filters
 from emtc_core.errors import ConfigError
@@ -160,6 +160,7 @@ def make_rows(frame: pd.DataFrame) -> pd.DataFrame:
     rows["algo"] = [name_algo(algo) for algo in frame["algo"]]
     hidden = frame["hidden_at"].notna()
     rows["name"] = [f"{name} (hidden)" if aside else name for name, aside in zip(frame["name"], hidden, strict=True)]
+    rows["name"] = [view.named_link(run_id, name) for run_id, name in zip(rows["id"], rows["name"], strict=True)]
     rows["progress"] = (frame["env_steps"] / frame["target_steps"].clip(lower=1)).clip(upper=1.0)
     ended = frame["ended_at"].fillna(frame["heartbeat_at"])
     seconds = (ended - frame["started_at"]).dt.total_seconds()
@@ -184,7 +185,9 @@ def column_config() -> dict[str, Any]:
     column = st.column_config
     return {
         "status": column.TextColumn("Status", width=90),
-        "name": column.TextColumn("Run", width="medium"),
+        "name": column.LinkColumn(
+            "Run", width="medium", display_text=view.CALLED_PATTERN, help="Opens the run's own page in a new tab"
+        ),
         "algo": column.TextColumn("Algorithm", width=115),
         "map": column.TextColumn("Map", width=80),
         "seed": column.NumberColumn("Seed", width=60),

@@ -26,7 +26,6 @@ from emtc_core.errors import EmtcError
 from emtc_core.install import how_to_install
 from storage.files.places import describe_place
 
-_FIRST = frozenset({"algo", "seed", "preset", "env.name", "env.map", "train.t_max"})
 _TOKEN = "launch_token"
 TYPE_A_MAP = (
     "Type the map: module:factory names what makes your environment, as my_game:make. It is imported only if "
@@ -157,7 +156,7 @@ def _map(texts: Mapping[str, str], request: Request, maps: Mapping[str, list[str
 def _settings(
     texts: Mapping[str, str], request: Request, faults: Mapping[str, str], *, without: frozenset[str]
 ) -> None:
-    fields = [info for info in describe_fields() if info.key not in _FIRST | without]
+    fields = [info for info in describe_fields() if info.key not in launch_request.IDENTITY | without]
     shown = [info for info in fields if _is_read(info.key, request)]
     st.markdown("##### All settings")
     _tell_changes(texts, {info.key for info in shown} | without, request)

@@ -9,7 +9,7 @@ import streamlit as st
 from app.analysis.format import count, duration, escape_markdown, percent
 from app.figures.theme import STATUS_COLOR, STATUS_ICON
 from app.jobs.sweeps.control import go_on, stop
-from app.ui import data, messages
+from app.ui import data, messages, view
 from app.ui.widgets import run_picker
 from emtc_core.errors import EmtcError
 from storage.queries.sweeps import Sweep
@@ -118,6 +118,9 @@ def _missing(sweep: Sweep, runs: Sequence[RunRow]) -> None:
 def _table(sweep_id: str) -> None:
     runs = data.sweep_runs(sweep_id)
     columns: dict[str, Any] = {
+        "Run": st.column_config.LinkColumn(
+            display_text=view.CALLED_PATTERN, help="Opens the run's own page in a new tab"
+        ),
         "Progress": st.column_config.ProgressColumn(format="percent", min_value=0, max_value=1, width="small"),
         "Machine": st.column_config.TextColumn(help="The machine, or node of a cluster, that trains it or did so last"),
         "Last win rate": st.column_config.NumberColumn(format="percent", help="Last greedy evaluation"),
@@ -143,7 +146,7 @@ def make_rows(runs: Sequence[RunRow]) -> pd.DataFrame:
     rows = [
         {
             "Status": run.live_status,
-            "Run": run.name,
+            "Run": view.named_link(run.id, run.name),
             "Progress": min(1.0, run.env_steps / max(1, run.target_steps)),
             "Machine": run.host or "–",
             "Last win rate": run.win_rate,

@@ -16,7 +16,7 @@ _KEPT = "run_kept"
 _SEARCH = "run_search"
 LISTED = 100
 """Runs in the box: the newest of those that match."""
-RUN_PAGES = frozenset({"live", "memory", "replay"})
+RUN_PAGES = frozenset({"run", "live", "memory", "replay"})
 
 
 def show(page: str) -> None:
@@ -114,7 +114,7 @@ def header(run: RunRow, *, gate: bool = True) -> None:
     info = f"`{run.id}` · {run.algo} on {run.env} {run.map} · seed {run.seed}"
     with st.container(gap="xsmall"):
         with st.container(horizontal=True, vertical_alignment="center", gap="small"):
-            st.markdown(f"**{escape_markdown(run.name)}**", width="content")
+            name_link(run.id, run.name)
             st.caption(escape_markdown(info).replace("\\`", "`"), width="content")
         if gate:
             gate_badge(data.gate_state(run))
@@ -122,7 +122,19 @@ def header(run: RunRow, *, gate: bool = True) -> None:
 
 def links(run_id: str, name: str) -> None:
     """Show a run's name beside the links to its pages; call it inside a horizontal container."""
-    st.markdown(f"**{escape_markdown(name)}**")
+    name_link(run_id, name)
+    page_links(run_id)
+
+
+def name_link(run_id: str, name: str) -> None:
+    """Show a run's name as the link to its own page; call it inside a horizontal container."""
+    label, about = f"**{escape_markdown(name)}**", "What this run was: settings, code, machine, and a clone of it"
+    query = view.link({state.RUN: run_id})
+    st.page_link("../pages/run.py", label=label, query_params=query, width="content", help=about)
+
+
+def page_links(run_id: str) -> None:
+    """Show the links to what a run did; call it inside a horizontal container."""
     for page, label, icon in (
         ("live", "Live", ":material/monitoring:"),
         ("memory", "Memory", ":material/bubble_chart:"),
