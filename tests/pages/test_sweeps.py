@@ -147,3 +147,15 @@ def test_a_strange_number_in_the_address_is_marked_and_starts_nothing(empty, str
     app.text_input(key="sweeps-jobs").set_value("3").run()
     assert not app.button(key="sweep_start").disabled
     assert app.query_params["jobs"] == "3"
+
+
+@pytest.mark.parametrize(
+    ("bases", "said"),
+    [
+        ([GUESSED, GUESSED], GUESSED),
+        (["the speed of 1 run", GUESSED], "measured here for 1 of 2 kinds of run, and a guess for the others"),
+        (["the speed of 1 run", "the median speed of 4 runs"], "measured here for 2 of 2 kinds of run"),
+    ],
+)
+def test_where_a_speed_comes_from_does_not_contradict_itself(bases, said):
+    assert _say_basis(bases) == said

@@ -90,9 +90,16 @@ def _ask() -> tuple[RunFilter, str]:
         down = st.toggle(
             "Downwards", value=True, key=_DOWN, bind="query-params", on_change=_to_first_page, disabled=not column
         )
-    statuses = run_filters.statuses(PAGE, data.run_choices(shelf).statuses, _to_first_page)
-    wanted = run_filters.lists(PAGE, RunFilter(text=text, shelf=shelf, statuses=statuses), _to_first_page)
+    with st.expander("Filters", icon=":material/filter_list:", expanded=_is_filtered()):
+        statuses = run_filters.statuses(PAGE, data.run_choices(shelf).statuses, _to_first_page)
+        wanted = run_filters.lists(PAGE, RunFilter(text=text, shelf=shelf, statuses=statuses), _to_first_page)
     return wanted, f"-{column}" if column and down else column or ""
+
+
+def _is_filtered() -> bool:
+    """Whether this page was opened with a filter in its address, so that what hides runs is in sight."""
+    asked = any(name in st.query_params for name in ("states", "envs", "maps", "algos", "presets", "tags"))
+    return bool(st.session_state.setdefault("run_filters_open", asked))
 
 
 def _to_first_page() -> None:

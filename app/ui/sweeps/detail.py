@@ -6,7 +6,7 @@ from typing import Any
 import pandas as pd
 import streamlit as st
 
-from app.analysis.format import count, duration, escape_markdown, percent
+from app.analysis.format import count, duration, escape_markdown, percent, runs_of
 from app.figures.theme import STATUS_COLOR, STATUS_ICON
 from app.jobs.sweeps.control import go_on, stop
 from app.ui import data, messages, view
@@ -84,7 +84,8 @@ def _buttons(sweep: Sweep) -> None:
 def _stop(sweep_id: str) -> None:
     try:
         waiting, asked = stop(data.database(), sweep_id)
-        said = f"{waiting} run(s) left the queue, {asked} trainer(s) were asked to stop."
+        asked_of = "1 trainer was" if asked == 1 else f"{count(asked)} trainers were"
+        said = f"{runs_of(waiting)} left the queue, {asked_of} asked to stop."
     except EmtcError as exc:
         said = str(exc)
     st.session_state["sweep_said"] = said

@@ -58,7 +58,7 @@ def _search() -> tuple[dict[str, str], int]:
         "Find a run",
         key=_SEARCH,
         type="search",
-        placeholder="word, tag=paper",
+        placeholder="corridor tag=paper",
         help=run_filters.HELP,
         on_change=_searched,
     )
