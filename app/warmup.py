@@ -9,8 +9,8 @@ import tempfile
 
 import numpy as np
 
-from app.analysis.projections.methods import compute
 from app.analysis.projections.placing import place
+from app.analysis.projections.snapshots import compute
 from app.jobs.training import train_run
 from emtc_core.config.resolve import resolve
 from emtc_core.memory.remerge import StoredNodes, remerge

@@ -17,8 +17,8 @@ from storage.engine import Database, files_root, refuse_when_read_only
 from storage.frames import read_frame
 from storage.models import Evaluation, MetricRow, Run
 from storage.private_files import FILE_MODE, make_private_folder, read_tail
-from storage.queries.gate_state import gate_states, idle_incentives
-from storage.queries.run_terms import Dialect
+from storage.queries.gate import gate_states, idle_incentives
+from storage.queries.search_terms import Dialect
 from storage.runs.rows import STOP_ASKED_AT, observe
 
 MOST_RUNS = 200

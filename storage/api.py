@@ -30,8 +30,7 @@ from storage.frames import Field, make_frame
 from storage.models import Run
 from storage.queries.episodes import Trajectory, get_playback, get_trajectory
 from storage.queries.memory import get_snapshot, list_snapshots
-from storage.queries.run_table import RunFilter, matching_ids
-from storage.queries.runs import get_rows
+from storage.queries.runs import RunFilter, get_rows, matching_ids
 from storage.queries.tables import PART_ROWS, TableName, arrow_schema, choose_fields, read_parts
 from storage.runs.rows import RunRow, find_run
 

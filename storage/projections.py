@@ -14,7 +14,7 @@ from storage.blobs import pack
 from storage.engine import Database
 from storage.models import Job, ProjectionRow, SnapshotRow
 from storage.queries.memory import EMBEDDING
-from storage.runs.ownership import is_process_gone
+from storage.runs.lifecycle import is_process_gone
 
 JobStatus = Literal["queued", "running", "finished", "failed", "cancelled"]
 

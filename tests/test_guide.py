@@ -145,3 +145,9 @@ def test_commands_of_the_texts_are_found() -> None:
     said = {line.text.split()[1] for file in TEXTS for line in commands_of(file)} - {"--help"}
     assert said <= set(COMMANDS)
     assert len(said) > 20
+
+
+@pytest.mark.parametrize("name", re.findall(r"`(tests/\S+?::\w+)`", (GUIDE / "promises.md").read_text()))
+def test_each_promise_names_a_test_that_exists(name: str) -> None:
+    file, _, test = name.partition("::")
+    assert f"\ndef {test}(" in (ROOT / file).read_text()

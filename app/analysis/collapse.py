@@ -16,7 +16,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from app.analysis.neighborhoods import ASKED, NEIGHBORS, Floats, Rows, find_elsewhere, rank_layout
-from app.analysis.projections.sampling import stratified_rows
+from app.analysis.projections.linear import stratified_rows
 from storage.queries.memory import Snapshot
 
 MOST_WITHIN_DELTA = 50  # nearest of them: a collapsed embedding has the whole memory within delta

@@ -13,7 +13,7 @@ import numpy as np
 from scipy.optimize import root_scalar
 from scipy.stats import permutation_test, t, ttest_ind_from_stats
 
-from app.analysis.intervals import LEVEL, Rate, Values, interval_over_seeds, score_interval
+from app.analysis.statistics import LEVEL, Rate, Values, interval_over_seeds, score_interval
 
 Scores = Sequence[Values]
 """The last value of every seed, one array for each task."""

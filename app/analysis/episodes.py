@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.analysis.format import number
-from app.analysis.success import name_outcome
+from app.analysis.quantities import name_outcome
 from emtc_core.envs.adapter import empty_scene, is_picture
 from emtc_core.envs.base import Scene
 from emtc_core.envs.registry import make_scene

@@ -2,7 +2,8 @@
 
 One run of each variant, that with the least seed, shows its memory: four snapshots as samples of their nodes, and its
 share of twenty training episodes whose states go along. All other runs have their curves and the outcomes of their
-episodes. `emtc bundle --example` writes the file, *Open the example study* on Home opens it.
+episodes, and a sample of their last snapshot where fresh embedders were fitted to it. `emtc bundle --example` writes
+the file, *Open the example study* on Home opens it.
 """
 
 from collections.abc import Sequence
@@ -15,7 +16,7 @@ from app.analysis.series import read_seeds, settle
 from storage.bundles.contents import Contents
 from storage.engine import Database
 from storage.queries.episodes import list_episodes
-from storage.queries.memory import get_nodes, list_snapshots
+from storage.queries.memory import find_embedding, get_nodes, list_snapshots
 from storage.runs.rows import RunRow
 
 EXAMPLE_STUDY: Final = Path(__file__).resolve().parent.parent / "guide" / "first-study.emtc"
@@ -34,7 +35,7 @@ def choose_contents(db: Database, rows: Sequence[RunRow]) -> Contents:
         playbacks=False,
         transitions=False,
         chosen={run_id: episodes for run_id, episodes in chosen.items() if episodes},
-        samples=dict.fromkeys(shown, SNAPSHOTS),
+        samples={row.id: 1 for row in rows if _has_embeddings(db, row.id)} | dict.fromkeys(shown, SNAPSHOTS),
         entries=True,
     )
 
@@ -52,6 +53,12 @@ def choose_episodes(db: Database, run_id: str, n: int) -> list[int]:
         episodes, counts = np.unique(get_nodes(db, int(snapshots.iloc[-1])).episode, return_counts=True)
         chosen += [int(each) for each in episodes[np.argsort(-counts, kind="stable")]]
     return list(dict.fromkeys(int(each) for each in chosen))[:n]
+
+
+def _has_embeddings(db: Database, run_id: str) -> bool:
+    """Whether fresh embedders were fitted to its last snapshot: claim 8 is about those of every seed."""
+    snapshots = list_snapshots(db, run_id)["id"]
+    return bool(len(snapshots)) and find_embedding(db, int(snapshots.iloc[-1]), "tcse", seed=0) is not None
 
 
 def _one_of_each_variant(db: Database, rows: Sequence[RunRow]) -> list[str]:

@@ -13,10 +13,9 @@ from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 
-from app.analysis.intervals import Rate
 from app.analysis.quantities import MU_W, WIN_RATE, Quantity
 from app.analysis.series import Seed
-from app.analysis.statistics import Curve, Values
+from app.analysis.statistics import Curve, Rate, Values
 
 FinalRule = Literal["last-tenth", "last"]
 FINAL_RULES: tuple[FinalRule, ...] = get_args(FinalRule)

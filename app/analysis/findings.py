@@ -2,7 +2,7 @@
 
 The claims, their measures and what counts as held stand in `app/jobs/sweeps/templates/first-study.md`, which is older
 than its runs. A seed is the unit. What lives here: one number per run and measure, and the verdicts. What does not:
-how a table of them looks (`app.figures.named.findings`).
+how a table of them looks (`app.figures.named.comparisons`).
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -13,21 +13,24 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
+from app.analysis.collapse import measure_collapse
 from app.analysis.comparing import probability_of_improvement
 from app.analysis.finals import LAST_TENTH, MADE_IT, count_falls, final_rate
-from app.analysis.intervals import LEVEL
 from app.analysis.quantities import ROBUST, find_quantity
 from app.analysis.series import Comparison, Group, Seed, read_seeds, settle
-from app.analysis.statistics import Values, mu_w
+from app.analysis.statistics import LEVEL, Values, mu_w
 from emtc_core.config.resolve import Value
 from storage.engine import Database
 from storage.queries.gate import closed_by_outcome, gate_parts
+from storage.queries.memory import find_embedding, get_snapshot, list_snapshots
 from storage.runs.rows import RunRow
 
 Verdict = Literal["held", "not held", "cannot tell"]
 Numbers = Mapping[str, float]
 """A measure's number of each run that has one, by run id."""
 
+OWN: Final = "own"
+EMBEDDERS: Final = (OWN, "tcse", "dcae", "random")
 PARTS: Final = 10
 NEGLIGIBLE: Final = 0.05
 """Win rates that differ by less, as the whole interval says, do not differ in practice."""
@@ -80,6 +83,9 @@ CLOSED_MORE = Measure(
     "closed_more", "closed: lost − won", "share of transitions with β < .5 in lost episodes minus that in won ones, "
     "from the first win on"
 )  # fmt: skip
+R2_OF_H = Measure("r2", "R² of H", "H of a node predicted by its nearest nodes of other episodes, last snapshot")
+R2_OVER_DCAE = Measure("r2_dcae", "R² of H: TCSE − dCAE", "both fitted anew to the states of a run's last snapshot")
+R2_OVER_RANDOM = Measure("r2_random", "R² of H: TCSE − random", "the same against a fixed random projection")
 REMOVED = Measure("removed", "incentive removed", "Σ|(1 − β) r_p| / Σ|r_p|, mean over the run")
 
 
@@ -100,11 +106,13 @@ CLAIMS: Final = (
     Claim(1, "EMTC learns better than EMU", ((EMTC, EMU),), (MU_W, FINAL, ROBUST_FINAL)),
     Claim(2, "EMTC learns better than its backbone", ((EMTC, QPLEX), (EMTC_CDS, CDS)), (MU_W, FINAL, ROBUST_FINAL)),
     Claim(3, "The gate helps", ((EMTC, NO_TCGM),), (MU_W, FINAL, ROBUST_FINAL, FALLS)),
-    Claim(4, "The contrastive embedder helps", ((EMTC, NO_TCSE),), (MU_W, FINAL)),
+    Claim(4, "The contrastive embedder helps", ((EMTC, NO_TCSE),), (MU_W, FINAL, R2_OF_H)),
     Claim(5, "Δ̄ falls while it learns", ((EMTC, None),), (DELTA_RATIO,), -1),
     Claim(5, "β̄ rises while it learns", ((EMTC, None),), (BETA_RISE,)),
     Claim(6, "The gate curbs overestimation", ((EMTC, NO_TCGM),), (OVERESTIMATION,), -1),
     Claim(7, "The gate closes on misleading memories", ((EMTC, None),), (CLOSED_MORE,)),
+    Claim(8, "TCSE tells states apart better than dCAE", ((EMTC, None), (EMU, None)), (R2_OVER_DCAE,)),
+    Claim(8, "TCSE tells states apart better than random", ((EMTC, None), (EMU, None)), (R2_OVER_RANDOM,)),
 )
 
 
@@ -184,11 +192,12 @@ def measure_runs(db: Database, rows: Sequence[RunRow], seeds: Sequence[Seed]) ->
         ROBUST_FINAL.key: {seed.id: final_rate(seed, LAST_TENTH) for seed in robust if len(seed.curve.steps)},
         FALLS.key: {run_id: float(count.falls) for run_id, count in falls.items()},
         FIRST.key: {seed.id: _first_success(seed) for seed in seeds},
-        OVERESTIMATION.key: {seed.id: _second_half(seed) for seed in gap if len(seed.curve.steps)},
+        OVERESTIMATION.key: _finite({seed.id: _second_half(seed) for seed in gap}),
         REMOVED.key: {row.id: row.gate_removed for row in rows if row.gate_removed is not None},
     }
     ids = [row.id for row in rows]
-    return numbers | _gate_numbers(gate_parts(db, ids, PARTS)) | _closed_numbers(closed_by_outcome(db, ids))
+    gate = _gate_numbers(gate_parts(db, ids, PARTS)) | _closed_numbers(closed_by_outcome(db, ids))
+    return numbers | gate | _embedding_numbers(db, rows)
 
 
 def _first_success(seed: Seed) -> float:
@@ -197,7 +206,8 @@ def _first_success(seed: Seed) -> float:
 
 
 def _second_half(seed: Seed) -> float:
-    return float(seed.curve.values[2 * seed.curve.steps > seed.target_steps].mean())
+    late = seed.curve.values[2 * seed.curve.steps > seed.target_steps]
+    return float(late.mean()) if len(late) else np.nan
 
 
 def _gate_numbers(frame: pd.DataFrame) -> dict[str, Numbers]:
@@ -212,6 +222,35 @@ def _gate_numbers(frame: pd.DataFrame) -> dict[str, Numbers]:
 def _closed_numbers(frame: pd.DataFrame) -> dict[str, Numbers]:
     shares = _by_run(frame.assign(share=frame["closed"] / frame["steps"]), "won", "share")
     return {CLOSED_MORE.key: _finite({key: share[False] - share[True] for key, share in _with(shares, False, True)})}
+
+
+def _embedding_numbers(db: Database, rows: Sequence[RunRow]) -> dict[str, Numbers]:
+    """R² of H by a run's own embedder, and by those that were fitted anew to the same nodes where there are any."""
+    r2 = {row.id: predict_returns(db, row) for row in rows}
+    own, tcse, dcae, random = ({run: each[kind] for run, each in r2.items() if kind in each} for kind in EMBEDDERS)
+    return {
+        R2_OF_H.key: _finite(own),
+        R2_OVER_DCAE.key: _finite({run: tcse[run] - dcae[run] for run in tcse.keys() & dcae.keys()}),
+        R2_OVER_RANDOM.key: _finite({run: tcse[run] - random[run] for run in tcse.keys() & random.keys()}),
+    }
+
+
+def predict_returns(db: Database, row: RunRow) -> Numbers:
+    """R² of H at a run's last snapshot by embedder: `OWN`, and the types that were fitted anew and are stored."""
+    snapshots = list_snapshots(db, row.id)["id"]
+    if not len(snapshots):
+        return {}
+    snapshot = get_snapshot(db, int(snapshots.iloc[-1]))
+    fitted = {kind: find_embedding(db, snapshot.id, kind, seed=0) for kind in EMBEDDERS[1:]}
+    memory = row.config["memory"]
+    space: Literal["raw", "normalized"] = "raw" if memory.get("delta_space") == "raw" else "normalized"
+    return {
+        kind: measure_collapse(
+            snapshot, delta=float(memory["delta"]), delta_space=space, embedding=found and found.coordinates
+        )["h_r2_knn"].value
+        for kind, found in {OWN: None, **fitted}.items()
+        if kind == OWN or found
+    }
 
 
 def _by_run(frame: pd.DataFrame, key: str, value: str) -> dict[str, dict[int, float]]:

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.spatial import KDTree
 
-from app.analysis.projections.sampling import find_neighbors
+from app.analysis.projections.linear import find_neighbors
 from app.analysis.projections.snapshots import sample_rows
 from storage.queries.memory import Snapshot
 

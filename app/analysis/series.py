@@ -11,11 +11,9 @@ from functools import cached_property
 import numpy as np
 import pandas as pd
 
-from app.analysis.names import name_task
-from app.analysis.quantities import MU_W, WIN_RATE, WITHOUT, Quantity
-from app.analysis.settings import Settings
+from app.analysis.quantities import MU_W, WIN_RATE, WITHOUT, Quantity, say_rule
+from app.analysis.settings import Settings, name_task
 from app.analysis.statistics import MOST_POINTS, Curve, Values, mu_w, mu_w_curve
-from app.analysis.success import say_rule
 from app.analysis.variants import Variant, group_variants
 from emtc_core.config.resolve import flatten_tree
 from storage.engine import Database

@@ -11,8 +11,7 @@ from app.analysis.settings import TASK, Settings, is_harmless, learning_settings
 from emtc_core.config.resolve import Value
 from emtc_core.errors import ConfigError
 from storage.engine import Database
-from storage.queries.run_table import RunFilter, matching_ids
-from storage.queries.runs import get_rows
+from storage.queries.runs import RunFilter, get_rows, matching_ids
 from storage.runs.rows import RunRow, find_run
 
 

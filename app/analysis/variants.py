@@ -10,8 +10,7 @@ from typing import Any
 
 import pandas as pd
 
-from app.analysis.names import name_budget, name_method, name_task
-from app.analysis.settings import Settings, find_changes, write_value
+from app.analysis.settings import Settings, find_changes, name_budget, name_method, name_task, write_value
 from emtc_core.config.resolve import Value, flatten_tree
 from emtc_core.config.run import list_algos
 

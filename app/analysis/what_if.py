@@ -22,11 +22,9 @@ from pydantic import ValidationError
 
 from app.analysis.tables import MISSING, describe_table
 from emtc_core.config.base import Section
-from emtc_core.config.gate import GateConfig, IncentiveConfig
-from emtc_core.config.memory import MemoryConfig
+from emtc_core.config.memory import GateConfig, IncentiveConfig, MemoryConfig
 from emtc_core.errors import ConfigError
-from emtc_core.gate.gate import beta_of_miss, delta_mem, gate_coefficient
-from emtc_core.gate.incentive import incentive, weigh_successors
+from emtc_core.gate.gate import beta_of_miss, delta_mem, gate_coefficient, incentive, weigh_successors
 from storage.engine import Database
 from storage.queries.gate import newest_transitions
 from storage.queries.memory import Snapshot
@@ -324,7 +322,7 @@ def _section(kind: type[S], config: Mapping[str, Any], name: str) -> S:
 
 @dataclass(frozen=True)
 class _Recalled:
-    """Nodes as the incentive recalls them; see `emtc_core.gate.incentive.RecalledNodes`."""
+    """Nodes as the incentive recalls them; see `emtc_core.gate.gate.RecalledNodes`."""
 
     h: Floats
     n_call: NDArray[np.int32]

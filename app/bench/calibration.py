@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from emtc_core.config.env import SkirmishConfig
+from emtc_core.config.train import SkirmishConfig
 from emtc_core.envs.skirmish import columns as c
 from emtc_core.envs.skirmish.battle import Battle
 from emtc_core.envs.skirmish.env import STEP_LOOPS, make_skirmish

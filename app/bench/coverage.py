@@ -19,8 +19,16 @@ from scipy.stats import betabinom, norm
 
 from app.analysis.collapse import interval_of, resample_sums
 from app.analysis.comparing import difference_of_means, performance_profile, probability_of_improvement
-from app.analysis.intervals import CLAIMS, Center, Claim, Rate, Values, interval_over_seeds, score_interval
-from app.analysis.statistics import bootstrap_interval
+from app.analysis.statistics import (
+    CLAIMS,
+    Center,
+    Claim,
+    Rate,
+    Values,
+    bootstrap_interval,
+    interval_over_seeds,
+    score_interval,
+)
 from app.bench.records import Figure
 
 SIZES = (3, 5, 10)

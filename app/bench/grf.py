@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from emtc_core.config.env import EnvConfig
+from emtc_core.config.train import EnvConfig
 from emtc_core.envs.grf.adapter import find_obstacle
 from emtc_core.envs.grf.scenarios import EPISODE_LIMIT, get_scenario
 from emtc_core.envs.registry import make_env

@@ -8,8 +8,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from emtc_core.config.embed import EmbedConfig
-from emtc_core.config.memory import MemoryConfig
+from emtc_core.config.memory import EmbedConfig, MemoryConfig
 from emtc_core.embedder.networks import make_embedder
 from emtc_core.memory.memory import EpisodicMemory
 

@@ -23,7 +23,7 @@ _REFERENCES = {
 _PROGRAM = """
 import os, sys
 import numpy as np
-from app.analysis.projections.methods import compute
+from app.analysis.projections.snapshots import compute
 from app.analysis.projections.placing import place
 method, points, landmarks = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 rng = np.random.default_rng(0)

@@ -23,8 +23,7 @@ from storage.engine import Database, open_database
 from storage.models import Evaluation, Run
 from storage.queries.gate import gate_chart
 from storage.queries.memory import get_node, get_snapshot, list_snapshots
-from storage.queries.run_table import RunFilter, list_choices, run_page
-from storage.queries.runs import list_runs
+from storage.queries.runs import RunFilter, list_choices, list_runs, run_page
 from storage.recording.recorder import DatabaseRecorder
 from storage.runs.changes import create_run
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from emtc_core.config.env import EnvConfig
+from emtc_core.config.train import EnvConfig
 from emtc_core.envs.base import VectorEnv
 from emtc_core.envs.registry import get_adapter, make_env
 from emtc_core.envs.skirmish.env import warm_up

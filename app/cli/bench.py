@@ -13,10 +13,14 @@ BENCHMARKS = (
     "learner", "memory", "embedder", "skirmish", "grf", "telemetry", "queries", "projection", "atlas",
     "storm", "end_to_end",
 )  # fmt: skip
-EXTRA = ("calibration", "coverage", "embedding", "pictures", "what_if")
-TAKES = {"storm": ("minutes", "trainers", "db"), "pictures": ("db",)}
+EXTRA = ("calibration", "coverage", "crash_points", "embedding", "pictures", "what_if")
+TAKES = {"storm": ("minutes", "trainers", "db"), "pictures": ("db",), "crash_points": ("points",)}
 Minutes = Annotated[float | None, typer.Option(min=0.05, max=1440, help="storm: how long it lasts; 1 unless told")]
 Trainers = Annotated[int | None, typer.Option(min=1, max=64, help="storm: how many work at a time; 4 unless told")]
+Points = Annotated[
+    int | None,
+    typer.Option(min=0, help="crash_points: calls at which each act is harmed; 24 unless told, 0: at every one"),
+]
 SomeDatabase = Annotated[
     str | None,
     typer.Option(
@@ -32,12 +36,14 @@ def bench(
     minutes: Minutes = None,
     trainers: Trainers = None,
     db: SomeDatabase = None,
+    points: Points = None,
     json: AsJson = False,
 ) -> None:
     """Run one benchmark, or all of the performance budgets."""
     if name not in (*BENCHMARKS, *EXTRA, "all"):
         raise typer.BadParameter(f"NAME must be one of {', '.join((*BENCHMARKS, *EXTRA, 'all'))}, got {name!r}.")
-    options = {key: value for key, value in (("minutes", minutes), ("trainers", trainers), ("db", db)) if value}
+    told = {"minutes": minutes, "trainers": trainers, "db": db, "points": points}
+    options = {key: value for key, value in told.items() if value is not None}
     if strange := [key for key in options if key not in TAKES.get(name, ())]:
         takers = " and ".join(each for each, taken in TAKES.items() if strange[0] in taken)
         raise typer.BadParameter(f"--{strange[0]} belongs to {takers}, not to {name}.")

@@ -18,7 +18,7 @@ from storage.bundles.contents import THIN, WHOLE, Contents
 from storage.bundles.import_bundle import import_bundle
 from storage.bundles.write import write_bundle
 from storage.engine import READ_ONLY_VARIABLE, Database, open_database
-from storage.queries.run_table import RunFilter, matching_ids
+from storage.queries.runs import RunFilter, matching_ids
 from storage.queries.sweeps import get_sweep, sweep_runs
 from storage.runs.rows import RunRow, find_run
 

@@ -239,7 +239,7 @@ def _make_table(
 
 def _measure_encoders() -> pd.DataFrame:
     """Measure now; no database knows how fast this machine is."""
-    from app.analysis.encoder_timing import make_encoder_timing_table
+    from app.bench.embedder import make_encoder_timing_table
 
     say("Measuring the encoders …")
     return make_encoder_timing_table()

@@ -6,8 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from app.cli.output import DEFAULT_DATABASE, AsJson, DatabaseUrl, print_json, print_table, say
-from app.notebook.as_markdown import to_files
-from app.notebook.export import NOTEBOOK_FORMATS, NotebookFormat, export_entries
+from app.notebook.export import NOTEBOOK_FORMATS, NotebookFormat, export_entries, to_files
 from app.notebook.view import gather
 from emtc_core.errors import ConfigError
 from storage.engine import Database, open_database

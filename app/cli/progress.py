@@ -16,7 +16,7 @@ from rich.progress import (
 )
 
 from app.analysis.format import count, duration, number, percent
-from app.analysis.success import last_success, name_success, success_threshold
+from app.analysis.quantities import last_success, name_success, success_threshold
 from app.cli.output import say
 from emtc_core.errors import EmtcError
 from storage.engine import Database

@@ -1,17 +1,19 @@
 """`emtc project`: compute and store a projection of a snapshot, the same one that the Memory page shows."""
 
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 from rich.console import Console
 from rich.progress import Progress
 
-from app.analysis.projections.snapshots import LANDMARKS, METHODS, phase_of, project_snapshot, start_of
+from app.analysis.projections.snapshots import EMBEDDERS, LANDMARKS, METHODS, phase_of, project_snapshot, start_of
 from app.cli.output import DEFAULT_DATABASE, AsJson, DatabaseUrl, RunPrefix, print_json, say
 from emtc_core.errors import ConfigError
 from storage.engine import Database, open_database
 from storage.queries.memory import Projection, list_snapshots
 from storage.runs.rows import find_run
+
+_OWN: Final = "own"
 
 
 def project(
@@ -21,16 +23,23 @@ def project(
     points: Annotated[
         int, typer.Option(help="Landmarks, by return and time; the other nodes are placed by them", min=12)
     ] = LANDMARKS,
-    seed: Annotated[int, typer.Option(help="Decides landmarks and layout", min=0)] = 0,
+    seed: Annotated[int, typer.Option(help="Decides landmarks and layout, and a fresh embedder", min=0)] = 0,
+    embedder: Annotated[
+        str, typer.Option(help="own, or a fresh one fitted to the snapshot's states: tcse, dcae or random")
+    ] = _OWN,
     db: DatabaseUrl = DEFAULT_DATABASE,
     json: AsJson = False,
 ) -> None:
     """Project the memory of a run to the plane and store the coordinates."""
-    if method not in METHODS:
-        raise typer.BadParameter(f"--method must be one of {', '.join(METHODS)}, got {method!r}.")
+    for option, value, known in (("--method", method, METHODS), ("--embedder", embedder, (_OWN, *EMBEDDERS))):
+        if value not in known:
+            raise typer.BadParameter(f"{option} must be one of {', '.join(known)}, got {value!r}.")
     database = open_database(db, create=False)
     snapshot_id = _find_snapshot(database, find_run(database, run).id, snapshot)
+    fresh = embedder if embedder != _OWN else None
     with Progress(console=Console(stderr=True)) as bar:
+        if fresh:
+            _fit(database, snapshot_id, fresh, seed, bar)
         task = bar.add_task(method, total=1.0)
         projection = project_snapshot(
             database,
@@ -38,6 +47,7 @@ def project(
             method=method,
             n=points,
             seed=seed,
+            embedder=fresh,
             progress=lambda part: bar.update(task, completed=part, description=f"{method}: {phase_of(part).name}"),
         )
     if json:
@@ -45,6 +55,14 @@ def project(
         print_json(told | {"nodes": len(projection.coordinates), "params": projection.params})
     else:
         say(_tell(projection))
+
+
+def _fit(database: Database, snapshot_id: int, kind: str, seed: int, bar: Progress) -> None:
+    from app.analysis.projections.embedders import embed_snapshot  # only now: it brings torch
+
+    task = bar.add_task(f"fit {kind}", total=1.0)
+    embed_snapshot(database, snapshot_id, kind=kind, seed=seed, progress=lambda part: bar.update(task, completed=part))
+    bar.update(task, completed=1.0)
 
 
 def _tell(projection: Projection) -> str:

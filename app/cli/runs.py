@@ -1,30 +1,32 @@
 """`emtc runs | show | stop | pause | ask | delete`: the same paths that the pages use.
 
 `emtc tag | note | archive | hide`: what people say about runs; the Home table does the same.
+
+`emtc watch`: say, send, and if told so act on what happens to runs.
 """
 
 import sys
+import time
 from dataclasses import asdict
 from typing import Annotated, Any, get_args
 
 import typer
 
-from app.analysis.success import last_success
-from app.cli.output import DEFAULT_DATABASE, AsJson, DatabaseUrl, RunPrefix, print_json, print_table, say
+from app.analysis.quantities import last_success
+from app.cli.output import DEFAULT_DATABASE, AsJson, DatabaseUrl, RunPrefix, print_json, print_table, printable, say
+from app.jobs.alerts import STOPPABLE, Alert, Kind, Messenger, describe_alert, list_alerts, stop_what_is_due
 from app.jobs.questions import ask_and_wait, describe
 from app.jobs.resume import look
 from emtc_core.control import QuestionKind
 from emtc_core.errors import ConfigError, StorageError
-from storage.engine import Database, open_database
+from storage.engine import Database, open_database, refuse_when_read_only
 from storage.files.places import run_place
-from storage.queries.gate_state import GateState, gate_state, idle_incentives
-from storage.queries.run_table import SORTS, RunFilter, run_page
-from storage.queries.runs import list_resumes
+from storage.queries.gate import GateState, gate_state, idle_incentives
+from storage.queries.runs import SORTS, RunFilter, list_resumes, run_page
 from storage.runs import lifecycle
 from storage.runs.control import ask, ask_stop
 from storage.runs.labels import Act, edit_run, note_runs, shelve_runs, tag_runs
-from storage.runs.lifecycle import Event
-from storage.runs.ownership import LiveStatus
+from storage.runs.lifecycle import Event, LiveStatus
 from storage.runs.removal import count_run_contents, remove_run
 from storage.runs.rows import find_run, state_now
 
@@ -253,3 +255,55 @@ def delete(
         typer.confirm(f"Delete run {row.id} for good: {belongings}?", abort=True)
     remove_run(database, row.id, leave_files=leave_files)
     say(f"Deleted run {row.id}: {belongings}.")
+
+
+def watch(
+    once: Annotated[bool, typer.Option("--once", help="List what is known now, and end")] = False,
+    every: Annotated[float, typer.Option(min=1.0, max=3600.0, help="Look so often [s]")] = 10.0,
+    stop_on: Annotated[str, typer.Option(help="Ask a run to stop on these alerts, as nan,stagnation")] = "",
+    db: DatabaseUrl = DEFAULT_DATABASE,
+    json: AsJson = False,
+) -> None:
+    """Watch runs: print each new alert, and send it to the addresses in EMTC_NOTIFY (needs the extra `alerts`)."""
+    kinds = _read_kinds(stop_on)
+    if kinds:
+        refuse_when_read_only("stop a run")
+    database = open_database(db, read_only=not kinds, create=False)
+    messenger = Messenger()
+    if once:
+        _tell(list_alerts(database), json=json)
+        return
+    earlier = list_alerts(database)
+    known = {alert.key for alert in earlier}
+    say(f"Watching {database.shown}; {len(known)} earlier alerts are not told again. End with Ctrl+C.")
+    for sentence in stop_what_is_due(database, earlier, kinds):
+        say(sentence)
+    while True:
+        time.sleep(every)
+        try:
+            new = [alert for alert in list_alerts(database) if alert.key not in known]
+        except StorageError as error:
+            say(str(error))
+            continue
+        known |= {alert.key for alert in new}
+        _tell(new, json=json)
+        for sentence in stop_what_is_due(database, new, kinds):
+            say(sentence)
+        if not messenger.send(new):
+            say("The alerts could not be sent. Look at the address in EMTC_NOTIFY and at the network.")
+
+
+def _tell(alerts: list[Alert], *, json: bool) -> None:
+    for alert in alerts:
+        if json:
+            print_json(asdict(alert) | {"severity": alert.severity})
+        else:
+            typer.echo(f"{alert.at:%Y-%m-%d %H:%M:%S} {alert.severity} {printable(describe_alert(alert))}")
+
+
+def _read_kinds(text: str) -> list[Kind]:
+    asked = [part.strip() for part in text.split(",") if part.strip()]
+    kinds: list[Kind] = [kind for kind in STOPPABLE if kind in asked]
+    if len(kinds) != len(set(asked)):
+        raise typer.BadParameter(f"--stop-on takes {', '.join(STOPPABLE)}, got {text!r}.")
+    return kinds

@@ -1,7 +1,10 @@
-"""`emtc sweep`: plan, run, continue and stop sweeps."""
+"""`emtc sweep`: plan, run, continue and stop sweeps; `emtc worker`: train queued runs on any machine."""
 
+import os
 from collections.abc import Callable, Generator
 from contextlib import contextmanager, nullcontext
+from dataclasses import asdict
+from functools import partial
 from typing import Annotated, Any
 
 import typer
@@ -16,10 +19,13 @@ from app.jobs.sweeps.plan import Plan, make_plan
 from app.jobs.sweeps.ray_cluster import Cluster, connected, count_places, make_cluster
 from app.jobs.sweeps.ray_engine import run_sweep_on_ray
 from app.jobs.sweeps.scheduler import run_sweep
+from app.jobs.sweeps.worker import Work, leave_signals, summarize
 from emtc_core.errors import ClusterError, StorageError
-from storage.engine import Database, open_database
-from storage.files.places import describe_place
+from storage.engine import Database, open_database, refuse_when_read_only
+from storage.files.places import check_place, describe_place
 from storage.queries.sweeps import Sweep, get_sweep, list_sweeps, sweep_runs
+from storage.retry import open_patiently
+from storage.runs.claims import NO_LIMIT, Claim, claim_any, claim_run
 
 Jobs = Annotated[
     int | None,
@@ -265,3 +271,39 @@ def _print_sweeps(database: Database, *, json: bool) -> int:
     else:
         print_table(rows, title="Sweeps", empty="No sweeps yet. Start one with: emtc sweep ablation-demo")
     return 0
+
+
+def worker(
+    once: Annotated[bool, typer.Option("--once", help="End when no run waits, instead of waiting for more")] = False,
+    jobs: Annotated[int, typer.Option(min=1, help="Trainers at once")] = 1,
+    gpu: Annotated[int | None, typer.Option(min=0, help="Number of the GPU that its trainers use")] = None,
+    sweep: Annotated[str | None, typer.Option(help="Take runs of this sweep only; its id, or how it begins")] = None,
+    at_most: Annotated[int | None, typer.Option(min=1, help="Take none while so many runs of the sweep train")] = None,
+    db: DatabaseUrl = DEFAULT_DATABASE,
+    json: AsJson = False,
+) -> int:
+    """Take queued and lost runs from the database and train them; on SIGTERM or SIGUSR1 give them back and end."""
+    if at_most is not None and sweep is None:
+        raise typer.BadParameter("--at-most counts the runs of one sweep. Name it with --sweep")
+    with leave_signals() as leave:
+        refuse_when_read_only("train runs")
+        check_place()
+        database = open_patiently(db, say=say, is_over=lambda: leave.asked)
+        if where := describe_place(database):
+            say(where)
+        if gpu is not None:
+            os.environ["CUDA_VISIBLE_DEVICES"] = str(gpu)  # the trainers inherit it
+        try:
+            claim = _claim_of(database, sweep, at_most) if sweep else claim_any
+            done = Work(database, jobs=jobs, leave=leave, say=say, claim=claim).run(once=once)
+        except KeyboardInterrupt:
+            say("Ended at once. The next worker goes on from the last checkpoints.")
+            return 1
+    say(summarize(done))
+    if json:
+        print_json([asdict(left) for left in done])
+    return 0
+
+
+def _claim_of(db: Database, sweep: str, at_most: int | None) -> Callable[..., Claim | None]:
+    return partial(claim_run, sweep_id=get_sweep(db, sweep).id, jobs=at_most or NO_LIMIT)

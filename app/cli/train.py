@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from app.analysis.provenance import library_versions
-from app.analysis.success import name_success, success_threshold
+from app.analysis.quantities import name_success, success_threshold
 from app.cli.output import DEFAULT_DATABASE, AsJson, DatabaseUrl, RunPrefix, print_json, print_table, say
 from app.cli.progress import show_progress
 from app.jobs.launch import check_startable, doubt_observations, doubt_success, launch_run
@@ -27,8 +27,7 @@ from storage.files.places import describe_place
 from storage.runs.changes import create_run
 from storage.runs.changes import start_again as make_again
 from storage.runs.control import ask
-from storage.runs.lifecycle import State
-from storage.runs.ownership import this_process
+from storage.runs.lifecycle import State, this_process
 from storage.runs.rows import find_run
 
 
@@ -138,11 +137,11 @@ def train_worker(
     run_id: str,
     resume: Annotated[bool, typer.Option("--resume")] = False,
     token: Annotated[str | None, typer.Option("--token")] = None,
-    give_back: Annotated[bool, typer.Option("--give-back")] = False,
+    worker: Annotated[int | None, typer.Option("--worker")] = None,
     db: DatabaseUrl = DEFAULT_DATABASE,
 ) -> int:
     """Train a run that another process has created; what a detached trainer executes."""
-    return train_detached(db, run_id, announce=say, token=token, resume=resume, give_back=give_back)
+    return train_detached(db, run_id, announce=say, token=token, resume=resume, worker=worker)
 
 
 def _train_in_foreground(

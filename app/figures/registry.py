@@ -8,12 +8,10 @@ from importlib import import_module
 from pkgutil import iter_modules
 from typing import Any
 
-import plotly.graph_objects as go
-
 from app.analysis.study import select_runs
 from app.figures import named
 from app.figures.figure import FigureKind, TableKind
-from app.figures.render.plotly_view import to_plotly
+from app.figures.render.notebook_view import NotebookFigure
 from emtc_core.errors import ConfigError
 from storage.engine import Database
 
@@ -38,7 +36,7 @@ def figures_of(page: str) -> list[FigureKind]:
     return [kind for kind in FIGURES.values() if page in kind.pages]
 
 
-def draw_named(db: Database, name: str, runs: Sequence[str], options: Mapping[str, Any]) -> go.Figure:
+def draw_named(db: Database, name: str, runs: Sequence[str], options: Mapping[str, Any]) -> NotebookFigure:
     """Draw a named figure of some runs, or of every evaluated one, as `emtc export --figure` does.
 
     Raises:
@@ -51,4 +49,4 @@ def draw_named(db: Database, name: str, runs: Sequence[str], options: Mapping[st
     rows = select_runs(db, runs or None)
     if not rows:
         raise ConfigError("No evaluated run was chosen. List what there is with: emtc runs")
-    return to_plotly(kind.make(db, rows, given))
+    return NotebookFigure(kind.make(db, rows, given))

@@ -17,8 +17,8 @@ from pathlib import Path
 import numpy as np
 
 from app.analysis.format import number
-from emtc_core.config.env import EnvConfig
 from emtc_core.config.run import RunConfig
+from emtc_core.config.train import EnvConfig
 from emtc_core.envs.base import VectorEnv
 from emtc_core.envs.registry import check_trusted, make_env
 from emtc_core.envs.trust import FOLDER_VARIABLE, VARIABLE, home_folder

@@ -30,7 +30,7 @@ from storage.files.places import check_place, run_folder
 from storage.private_files import append_private, make_private_folder
 from storage.queries.runs import list_runs
 from storage.runs.changes import create_run, find_launch, finish_run
-from storage.runs.ownership import get_process_created_at, mark_launched, this_process
+from storage.runs.lifecycle import get_process_created_at, mark_launched, this_process
 from storage.runs.rows import find_run
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -224,7 +224,8 @@ def start_trainer(
         run_id: The run.
         token: By which this process owns it.
         resume: Go on from its newest usable checkpoint.
-        give_back: A signal to the trainer gives the run back to the queue instead of stopping it.
+        give_back: A signal to the trainer, or the end of this process, gives the run back to the queue instead of
+            stopping it.
 
     Returns:
         The process, or None if it ended at once.
@@ -232,7 +233,8 @@ def start_trainer(
     Raises:
         StorageError: If it cannot be started; the run is marked failed then.
     """
-    options = ["--token", token, *(["--resume"] if resume else []), *(["--give-back"] if give_back else [])]
+    options = ["--token", token, *(["--resume"] if resume else [])]
+    options += ["--worker", str(os.getpid())] if give_back else []
     command = ["app.cli.main", "train-worker", run_id, *options]
     try:
         process = spawn(command, run_folder(db, run_id) / LOG_NAME, db=db)

@@ -12,9 +12,9 @@ from difflib import get_close_matches
 from functools import cache
 from typing import Final, TypeVar
 
+from emtc_core.config.base import quote, shorten
 from emtc_core.config.resolve import FieldInfo, Value, current_key, describe_fields, flatten, flatten_tree, resolve
 from emtc_core.config.run import PRESETS, RunConfig, list_algos
-from emtc_core.config.toml import quote, shorten
 from emtc_core.envs.registry import IMPORTED_BY_MAP
 from emtc_core.errors import ConfigError
 

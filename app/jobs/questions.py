@@ -6,8 +6,7 @@ from app.analysis.format import aware, count, number
 from emtc_core.control import QuestionKind
 from emtc_core.errors import UnheardError
 from storage.engine import Database
-from storage.queries.questions import Answer, Asked, find_question
-from storage.runs.control import HEARD_WITHIN_S, POLL_S, send_command, wait_until_heard
+from storage.runs.control import HEARD_WITHIN_S, POLL_S, Answer, Asked, find_question, send_command, wait_until_heard
 from storage.runs.rows import find_run
 
 

@@ -15,12 +15,11 @@ from emtc_core.errors import RunStateError, StorageError
 from storage.engine import Database
 from storage.files.places import Place, explain_missing, run_folder, run_place
 from storage.files.remote import RemoteFile, RunFiles
-from storage.files.writer_lease import check_lease, is_ours
+from storage.files.trainer_files import check_lease, is_ours
 from storage.runs import lifecycle
 from storage.runs.changes import claim_start, start_again
-from storage.runs.lifecycle import Event
-from storage.runs.ownership import Owner, this_process
-from storage.runs.rewind import why_not_resume_at
+from storage.runs.lifecycle import Event, Owner, this_process
+from storage.runs.removal import why_not_resume_at
 from storage.runs.rows import RunRow, find_run, state_now
 
 GOOD_ENOUGH = 2

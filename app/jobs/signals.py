@@ -2,13 +2,15 @@
 
 Until a trainer polls, a signal ends what goes on at once, since nothing has been learned that could be lost. From
 then on it is a stop command, which leaves a checkpoint; a second SIGINT ends even that. The trainer of a worker takes
-a signal as the machine's wish, not a person's: its run goes back to the queue.
+a signal, or the worker's death, as the machine's wish, not a person's: its run goes back to the queue.
 
 How a trainer that was told to stop leaves its run: stopped, or given back to the queue.
 """
 
 import os
 import signal
+import threading
+import time
 from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager
 from types import FrameType
@@ -20,6 +22,7 @@ from storage.runs.changes import finish_run
 from storage.runs.claims import give_back
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
+_LOOK_S = 1.0
 _SAID = "Stopping: the trainer leaves a checkpoint. Press Ctrl-C again to end at once without one."
 
 
@@ -79,12 +82,24 @@ def listening(numbers: Iterable[signal.Signals], handler: Callable[[int, FrameTy
 
 
 @contextmanager
-def stop_signals(*, give_back: bool = False) -> Generator[StopSignals]:
-    """Listen to signals, with `give_back` to SIGUSR1 too; afterwards they mean what they meant before."""
-    signals = StopSignals(give_back=give_back)
-    numbers = (*_SIGNALS, signal.SIGUSR1) if give_back else _SIGNALS
+def stop_signals(*, worker: int | None = None) -> Generator[StopSignals]:
+    """Listen to signals, under a worker to SIGUSR1 and to its end too; afterwards they mean what they meant before."""
+    signals = StopSignals(give_back=worker is not None)
+    numbers = _SIGNALS if worker is None else (*_SIGNALS, signal.SIGUSR1)
     with listening(numbers, signals.on_signal):
+        if worker is not None:
+            threading.Thread(target=_leave_with, args=(worker,), daemon=True, name="worker-watch").start()
         yield signals
+
+
+def _leave_with(worker: int) -> None:
+    """Ask this process to leave once its worker has ended: nobody would count it among those that train here.
+
+    Only a worker that was killed dies before its trainers, and the system then gives them another parent.
+    """
+    while os.getppid() == worker:
+        time.sleep(_LOOK_S)
+    os.kill(os.getpid(), signal.SIGTERM)
 
 
 class _Signalled:

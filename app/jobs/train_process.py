@@ -23,7 +23,7 @@ def train_detached(
     announce: Announce,
     token: str | None = None,
     resume: bool = False,
-    give_back: bool = False,
+    worker: int | None = None,
 ) -> int:
     """Train a run that another process has created; return the exit code.
 
@@ -33,9 +33,10 @@ def train_detached(
         announce: Told what a person should read.
         token: By which this process owns the run.
         resume: Go on from the newest usable checkpoint.
-        give_back: A signal is the wish of a machine that is needed elsewhere: the run goes back to the queue.
+        worker: Process that holds the run's claim. A signal, or its end, is then the wish of a machine that is needed
+            elsewhere: the run goes back to the queue.
     """
-    with stop_signals(give_back=give_back) as signals:
+    with stop_signals(worker=worker) as signals:
         database = open_database(url, create=False)
         try:
             train_heard(database, run_id, token, signals, resume=resume, announce=announce)

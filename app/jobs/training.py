@@ -31,8 +31,8 @@ from storage.recording.recorder import DatabaseRecorder
 from storage.retry import retry_transient
 from storage.runs.changes import claim_start, finish_run, start_run
 from storage.runs.control import DatabaseControl, Heartbeat
-from storage.runs.ownership import this_process
-from storage.runs.rewind import why_not_resume_at
+from storage.runs.lifecycle import this_process
+from storage.runs.removal import why_not_resume_at
 from storage.runs.rows import find_run
 
 _log = logging.getLogger(__name__)

@@ -19,9 +19,8 @@ from app.analysis.format import count
 from app.analysis.selection import Quantity
 from app.figures.kinds import AnyFigure as Figure
 from app.figures.kinds.chart import Chart, Line, Mark, Panel, Values
-from app.figures.kinds.cloud import Cloud
+from app.figures.kinds.cloud import Cloud, Maps, Trace
 from app.figures.kinds.heatmap import Grid, Heatmap
-from app.figures.kinds.maps import Maps, Trace
 from emtc_core.errors import StorageError
 
 MOST_POINTS = 5000

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from app.figures.kinds.chart import Chart, Panel
 from app.figures.named.trajectories import NAMES
 from app.figures.theme import AGENTS, NEUTRAL, OPPONENTS, VIRIDIS
-from app.replay.side import Side, count_actions, join_values, level_picture, level_values, show_actions
+from app.replay.replay import Side, count_actions, join_values, level_picture, level_values, show_actions
 from emtc_core.envs.base import Scene
 
 _TYPES = {"float32": "f4", "int32": "i4", "uint8": "u1"}

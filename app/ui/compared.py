@@ -10,16 +10,15 @@ from typing import Any
 
 import streamlit as st
 
-from app.analysis.quantities import RATES, Quantity, RateName, find_quantity
+from app.analysis.quantities import RATES, Quantity, RateName, find_quantity, success_threshold
 from app.analysis.series import Comparison, Seed, make_seeds, read_seeds, settle
 from app.analysis.settings import ORIGIN
-from app.analysis.success import success_threshold
 from app.ui import data, view
 from emtc_core.metrics import METRICS
 from storage.bundles.bundle_cache import Bundle
 from storage.queries import curves as stored_curves
-from storage.queries import run_table, runs
-from storage.queries.run_table import RunFilter
+from storage.queries import runs
+from storage.queries.runs import RunFilter
 from storage.runs.rows import RunRow
 
 
@@ -129,7 +128,7 @@ def names_beside(run_ids: Sequence[str]) -> dict[str, str]:
 
 def runs_beside(bundle: Bundle, wanted: RunFilter) -> dict[str, str]:
     """Names of the runs of a bundle that match, by `id@key`, newest first."""
-    names, _ = run_table.run_names(data.open_url(bundle.url), wanted, limit=None)
+    names, _ = runs.run_names(data.open_url(bundle.url), wanted, limit=None)
     return {view.address(run_id, bundle.key): _name(name, bundle) for run_id, name in names.items()}
 
 

@@ -16,21 +16,27 @@ from numpy.typing import NDArray
 
 from app.analysis.episodes import draw_scene
 from app.figures.theme import ENDED
-from app.jobs.alerts.rules import Alert
-from app.jobs.alerts.watch import list_alerts
+from app.jobs.alerts import Alert, list_alerts
 from app.ui import view
 from emtc_core.envs.base import Scene
 from emtc_core.envs.registry import EnvRow, list_envs
 from storage.bundles.bundle_cache import is_cached
 from storage.engine import Database, open_database
 from storage.maintenance.sizes import Sizes, measure
-from storage.queries import curves, episodes, run_table, runs, sweeps
-from storage.queries import gate_state as gates
-from storage.queries.episode_search import EpisodePage, find_episodes, find_playbacks
-from storage.queries.episodes import Extremes, Order, Trajectory, find_extremes
-from storage.queries.gate_state import GateState
-from storage.queries.questions import Asked, list_questions
-from storage.queries.run_table import Choices, RunFilter, Shelf
+from storage.queries import curves, episodes, runs, sweeps
+from storage.queries import gate as gates
+from storage.queries.episodes import (
+    EpisodePage,
+    Extremes,
+    Order,
+    Trajectory,
+    find_episodes,
+    find_extremes,
+    find_playbacks,
+)
+from storage.queries.gate import GateState
+from storage.queries.runs import Choices, RunFilter, Shelf
+from storage.runs.control import Asked, list_questions
 from storage.runs.rows import RunRow, find_run
 from storage.sql_console.glossary import TableWords, describe_schema
 
@@ -100,13 +106,11 @@ def cached(
 
 
 @st.cache_data(ttl=1, show_spinner=False)
-def _run_page(url: str, wanted: RunFilter, sort: str, limit: int, offset: int) -> run_table.RunPage:
-    return run_table.run_page(_open(url), wanted, sort=sort, limit=limit, offset=offset)
+def _run_page(url: str, wanted: RunFilter, sort: str, limit: int, offset: int) -> runs.RunPage:
+    return runs.run_page(_open(url), wanted, sort=sort, limit=limit, offset=offset)
 
 
-def run_page(
-    wanted: RunFilter, *, sort: str = "", limit: int = 50, offset: int = 0, url: str = ""
-) -> run_table.RunPage:
+def run_page(wanted: RunFilter, *, sort: str = "", limit: int = 50, offset: int = 0, url: str = "") -> runs.RunPage:
     """Read one page of the runs that match, of another database where a URL is given; at most one second old.
 
     Raises:
@@ -117,7 +121,7 @@ def run_page(
 
 @st.cache_data(ttl=5, show_spinner=False)
 def _names_of(url: str, prefixes: tuple[str, ...]) -> dict[str, str]:
-    return run_table.names_of(_open(url), prefixes)
+    return runs.names_of(_open(url), prefixes)
 
 
 def names_of(prefixes: Sequence[str]) -> dict[str, str]:
@@ -142,12 +146,12 @@ def newest_run() -> str | None:
 
 def matching_ids(wanted: RunFilter, sort: str = "") -> list[str]:
     """List all runs that match now, on whatever page they are."""
-    return run_table.matching_ids(database(), wanted, sort=sort)
+    return runs.matching_ids(database(), wanted, sort=sort)
 
 
 def runs_by_id(run_ids: Sequence[str]) -> pd.DataFrame:
     """Read these runs as they are now, in this order; those that are gone are left out."""
-    return run_table.runs_by_id(database(), run_ids)
+    return runs.runs_by_id(database(), run_ids)
 
 
 @cached(st.cache_data, ttl=2)
@@ -157,13 +161,13 @@ def run_names(url: str, wanted: RunFilter, limit: int | None = 100) -> tuple[dic
     Raises:
         ConfigError: If the search is none.
     """
-    return run_table.run_names(_open(url), wanted, limit=limit)
+    return runs.run_names(_open(url), wanted, limit=limit)
 
 
 @cached(st.cache_data, ttl=5)
 def run_choices(url: str, shelf: Shelf = "open") -> Choices:
     """List what runs can be filtered by; at most five seconds old."""
-    return run_table.list_choices(_open(url), shelf)
+    return runs.list_choices(_open(url), shelf)
 
 
 def rows_of(frame: pd.DataFrame) -> list[dict[str, Any]]:

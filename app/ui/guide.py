@@ -22,6 +22,7 @@ PAGES = (
     "environments",
     "extending",
     "sharing",
+    "promises",
     "measured",
     "findings",
     GLOSSARY,

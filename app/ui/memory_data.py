@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from app.analysis.collapse import Collapse, measure_collapse
 from app.analysis.neighborhoods import Outlier, find_outlier
+from app.analysis.projections.alignment import draw_plane, find_turn
 from app.analysis.projections.linear import Drawn, Turn
-from app.analysis.projections.orientation import draw_plane, find_turn
 from app.analysis.what_if import Rules, Stream, merge_nodes, read_stream
 from app.jobs.projections import sample_rows
 from app.ui.data import cached, database, database_url, open_url

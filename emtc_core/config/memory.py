@@ -1,10 +1,15 @@
-"""Settings of the episodic memory (Algorithm 2) and its search index."""
+"""Settings of the episodic memory (Algorithm 2), of the semantic embedder (Algorithm 1), of the gate and of the incentive."""
 
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
-from emtc_core.config.base import Section
+from emtc_core.config.base import LARGEST, WITH_A_MEMORY, Before, Section
+
+Fraction = Annotated[float, Field(ge=0, le=1)]
+Weight = Annotated[float, Field(ge=0, le=1000)]
+
+Tau = Annotated[float, Field(gt=0, le=1000)]
 
 
 class MemoryConfig(Section):
@@ -50,3 +55,123 @@ class MemoryConfig(Section):
     def is_success(self, *, won: bool, episode_return: float) -> bool:
         """Whether an episode counts as a success; `episode_return` is undiscounted, in the environment's unit."""
         return won if self.success == "flag" else episode_return >= self.success_threshold
+
+
+class EmbedConfig(Section):
+    """Temporally consistent semantic embedder (TCSE), its ablations and augmentation."""
+
+    type: Literal["tcse", "dcae", "random"] = "tcse"
+    """tcse: autoencoder + InfoNCE (Eq. 4); dcae: autoencoder alone (EMU); random: fixed linear projection. B13, B14."""
+    hidden: Annotated[int, Field(ge=1, le=4096)] = 64
+    """Width of the two hidden layers [units]."""
+    dim: Annotated[int, Field(ge=1, le=16)] = 4
+    """Embedding dimensions."""
+    lr: Annotated[float, Field(gt=0, le=1)] = 5e-4
+    """Adam learning rate. B7."""
+    grad_clip: Annotated[float, Field(gt=0)] = 10.0
+    """Largest global gradient norm."""
+    interval: Annotated[int, Field(ge=1, le=LARGEST)] = 1000
+    """t_emb: a refit fires when this many env steps have passed [env steps]. B9."""
+    samples: Annotated[int, Field(ge=1, le=LARGEST)] = 102_400
+    """N: most nodes drawn per refit, one pass [nodes]."""
+    batch: Annotated[int, Field(ge=2, le=LARGEST)] = 1024
+    """B: nodes per gradient step [nodes]."""
+    min_entries: Annotated[int, Field(ge=2, le=LARGEST)] = 1024
+    """No refit before the memory holds this many nodes, unless min_episodes were written [nodes]. B10."""
+    min_episodes: Annotated[int, Field(ge=0, le=LARGEST), Before(0, algos=WITH_A_MEMORY)] = 32
+    """Refit from this many written episodes on, however few nodes they left: where everything merges, only a refit can tell states apart. 0: nodes alone decide (EMU's code) [episodes]. B15."""
+    reduction: Literal["mean", "sum"] = "mean"
+    """Reconstruction losses over the batch: mean (Algorithm 1) or sum (EMU's code). B6."""
+    return_scale: Annotated[Literal["none", "std"], Before("none", algos=WITH_A_MEMORY)] = "std"
+    """Unit of the return loss: none, (H - H^)² as printed, in which returns of size 20 drown InfoNCE; std, ((H - H^) / sigma_H)², sigma_H the running standard deviation of H over the refits' nodes, the head decoding H / sigma_H, nothing centred. B15."""
+    lambda_rcon: Weight = 0.1
+    """Weight of the state reconstruction (Eq. 5)."""
+    lambda_cl: Weight = 0.1
+    """Weight of InfoNCE (Eq. 4)."""
+    tau_cl: Annotated[float, Field(gt=0, le=100)] = 0.1
+    """InfoNCE temperature (Eq. 6); not the gate's tau."""
+    cl_views: Literal["raw_aug", "aug_aug"] = "raw_aug"
+    """Positive pair: raw and one augmented view (Algorithm 1), or two augmented views (section text). B4."""
+    cl_symmetric: bool = False
+    """Average InfoNCE over both directions. B5."""
+    p_mask: Fraction = 0.2
+    """Probability of masking a state coordinate."""
+    sigma: Annotated[float, Field(ge=0, le=10)] = 0.05
+    """Standard deviation of the additive noise."""
+    aug_shift: Annotated[int, Field(ge=0, le=1024)] = 0
+    """Largest random cyclic shift of the state coordinates; the appendix argues against it. B3 [coordinates]."""
+    noise_on_masked: bool = True
+    """Masked coordinates get noise too. B8."""
+    reset_each_update: bool = False
+    """Re-initialise the networks at every refit, as Algorithm 1 is printed. B2."""
+    time_norm: Literal["T_lim", "write_T_lim+1"] = "T_lim"
+    """Time input t/T_lim everywhere, or t/(T_lim+1) when writing (EMU's code). A14."""
+
+
+class GateConfig(Section):
+    """Temporal-consistency gate (Eq. 7, 8, 12)."""
+
+    enabled: bool = True
+    """Weigh the incentive by beta; off means beta = 1 (No-TCGM)."""
+    mode: Literal["stored", "recompute"] = "stored"
+    """stored: beta is computed once, when the episode is written (Algorithm 3); recompute: at each update. C5."""
+    successor: Literal["nn", "link"] = "nn"
+    """H(s') from the node of the actual next state, or from the node's idx_next. C1."""
+    lookup: Annotated[Literal["nearest", "written"], Before("written", algos=WITH_A_MEMORY)] = "nearest"
+    """Where H of a state is read: at the node nearest to it (Algorithm 3 searches), or at the node that Algorithm 2 assigned while it walked the episode. C2."""
+    timing: Literal["after_write", "before_write"] = "after_write"
+    """Judge an episode by the memory that already holds it (Algorithm 3), or by what was known before it. C19."""
+    on_miss: Literal["block", "pass", "nearest"] = "block"
+    """No node within delta: beta = 0, beta = 1, or use the nearest node at any distance. C2."""
+    on_empty: Annotated[Literal["pass", "block"], Before("block", algos=WITH_A_MEMORY)] = "pass"
+    """No node to search at all (a first episode, an index not yet built): beta = 1, since a memory that knows nothing has nothing to doubt, or beta = 0. C2."""
+    terminal_value: Literal["zero", "lookup"] = "zero"
+    """H(s') of a terminating transition. C3."""
+    schedule: Literal["linear", "adaptive"] = "linear"
+    """linear: tau cools from tau_start to tau_end (Eq. 12); adaptive: tau is the tau_quantile of delta_mem over the last tau_window transitions, kept between tau_end and tau_start. Beyond the paper; C7."""
+    tau_unit: Literal["return", "spread"] = "return"
+    """Unit of tau_start and tau_end: the return itself (paper), or the standard deviation of the discounted returns of the last tau_window transitions, for rewards of another scale. C7, C8."""
+    tau_start: Tau = 1.2
+    """Gate temperature at env step 0 [return]. Eq. 12."""
+    tau_end: Tau = 0.6
+    """Gate temperature from the end of the decay on [return]. Eq. 12."""
+    tau_decay_steps: Annotated[int, Field(ge=0, le=LARGEST)] | None = None
+    """Length of the linear decay; unset means half of train.t_max. C7 [env steps]."""
+    tau_quantile: Annotated[float, Field(gt=0, le=1)] = 0.9
+    """Quantile of delta_mem that the adaptive schedule follows."""
+    tau_window: Annotated[int, Field(ge=100, le=1_000_000)] = 10_000
+    """Newest transitions that the adaptive schedule and the spread are measured on [transitions]."""
+    delta_scale: Annotated[float, Field(gt=0, le=1e6)] = 1.0
+    """Factor on delta_mem before the gate; 0.01 reads it "in goals" on football. C8."""
+
+    @model_validator(mode="after")
+    def _cools(self) -> "GateConfig":
+        if self.tau_end > self.tau_start:
+            raise ValueError(f"gate.tau_end must not exceed gate.tau_start, got {self.tau_end:g} > {self.tau_start:g}")
+        return self
+
+    @model_validator(mode="after")
+    def _written_exists(self) -> "GateConfig":
+        if self.lookup == "written" and self.timing == "before_write":
+            raise ValueError(
+                "gate.lookup = written needs gate.timing = after_write: before it, nothing is written. "
+                "Set gate.lookup=nearest"
+            )
+        return self
+
+
+class IncentiveConfig(Section):
+    """Episodic incentive r_p (Eq. 2)."""
+
+    enabled: bool = True
+    """Add the incentive to the TD target; off leaves the plain backbone."""
+    type: Literal["ratio", "flag"] = "ratio"
+    """rho = N_xi / N_call (ratio) or the node's success flag (EMU's optimality type 2)."""
+    clamp: Literal["none", "positive"] = "none"
+    """none: r_p may be negative (Eq. 2, Proposition 2); positive: max(H - Q, 0) (EMU's code). C9."""
+    ratio_eps: Annotated[float, Field(ge=0, le=1)] = 0.0
+    """Added to N_call in rho: 0 (paper) or 0.001 (EMU's code). A6."""
+    on_miss: Literal["zero", "nearest"] = "zero"
+    """No node within delta: r_p = 0, or use the nearest node. C2."""
+    mask_terminal: bool = True
+    """r_p = 0 on terminating transitions. C13."""

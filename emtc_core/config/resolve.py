@@ -16,9 +16,8 @@ from typing import Any, Literal, Union, get_args, get_origin
 from annotated_types import Ge, Gt, Le, Lt
 from pydantic import BaseModel, ValidationError
 
-from emtc_core.config.base import Before, Formerly, Value
+from emtc_core.config.base import Before, Formerly, Value, parse_toml, quote, read_text, shorten
 from emtc_core.config.run import PRESETS, RunConfig, list_algos, split_algo
-from emtc_core.config.toml import parse_toml, quote, read_text, shorten
 from emtc_core.errors import ConfigError
 
 _MOST_TOLD = 10

@@ -13,13 +13,9 @@ from emtc_core.config.backbones import (
     QmixConfig,
     QplexConfig,
 )
-from emtc_core.config.base import Section
-from emtc_core.config.embed import EmbedConfig
-from emtc_core.config.env import EnvConfig
-from emtc_core.config.gate import GateConfig, IncentiveConfig
-from emtc_core.config.memory import MemoryConfig
-from emtc_core.config.toml import quote
-from emtc_core.config.train import CheckpointConfig, EvalConfig, RecordConfig, TrainConfig
+from emtc_core.config.base import Section, quote
+from emtc_core.config.memory import EmbedConfig, GateConfig, IncentiveConfig, MemoryConfig
+from emtc_core.config.train import CheckpointConfig, EnvConfig, EvalConfig, RecordConfig, TrainConfig
 
 Backbone = Literal["qplex", "cds", "qmix", "vdn", "dmix", "mappo"]
 BACKBONES: tuple[Backbone, ...] = get_args(Backbone)

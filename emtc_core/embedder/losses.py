@@ -1,16 +1,36 @@
-"""Losses of the semantic embedder: dCAE reconstruction (Eq. 5) and InfoNCE (Eq. 6).
+"""Losses of the semantic embedder, and the augmented views that its contrastive term compares.
 
-Pure functions of tensors. Stage before: networks; after: fit.
+dCAE reconstruction (Eq. 5) and InfoNCE (Eq. 6) are pure functions of tensors. Augmentation masks, adds noise and
+shifts cyclically; only the state is touched, never the time index.
+
+`info_nce_gradient` computes what `info_nce` and autograd compute, to float32 rounding, in one pass over the pairs
+compiled for the CPU, but never holds the [B, B] matrix: each anchor's row of similarities lives in a line of cache
+between its softmax and its share of the gradients. `tests/reference` keeps the loop that it is checked against.
+Stage before: networks; after: fit.
 """
 
-from typing import Literal
+import math
+from typing import Any, Literal
 
+import numpy as np
 import torch
+from numba import njit
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import cross_entropy, normalize
 
+from emtc_core.config.memory import EmbedConfig
+
 NORM_EPS = 1e-12  # of `normalize`
 Reduction = Literal["mean", "sum"]
+
+FAST = {"reassoc", "contract", "nsz", "nnan", "ninf"}  # sums over pairs use vector units; non-finite rows never come
+GROUP = 4  # coordinates handled at once
+LANES = 32  # a single running maximum would not use vector units
+LOG2_E = np.float32(1.4426950408889634)
+LOWEST = np.float32(-60.0)  # below it a share is nothing beside 1, and denormal numbers are slow
+ZERO, HALF, ONE = np.float32(0), np.float32(0.5), np.float32(1)
+C1, C2, C3, C4, C5, C6 = (np.float32(math.log(2) ** k / math.factorial(k)) for k in range(1, 7))  # 2^f, |f| <= 1/2
 
 
 def return_loss(h: Tensor, h_hat: Tensor, *, reduction: Reduction) -> Tensor:
@@ -46,3 +66,177 @@ def info_nce(anchor: Tensor, candidate: Tensor, *, tau_cl: float, symmetric: boo
 
 def _reduce(per_row_B: Tensor, reduction: Reduction) -> Tensor:
     return per_row_B.mean() if reduction == "mean" else per_row_B.sum()
+
+
+def augment(state: Tensor, config: EmbedConfig, generator: torch.Generator) -> Tensor:
+    """Draw one random view of each state: m_d s_d + sigma eps_d, masked first, then noised (B8).
+
+    Args:
+        state: [B, S] states.
+        config: `p_mask`, `sigma`, `noise_on_masked`, `aug_shift`.
+        generator: Source of randomness, on the device of `state`.
+
+    Returns:
+        [B, S], a new tensor; equal to `state` when all three strengths are 0.
+    """
+    view = _shift(state, config.aug_shift, generator) if config.aug_shift else state
+    keep = torch.rand(view.shape, device=view.device, generator=generator) >= config.p_mask
+    view = view * keep
+    if config.sigma == 0:
+        return view
+    noise = config.sigma * torch.randn(view.shape, device=view.device, generator=generator)
+    return view + (noise if config.noise_on_masked else noise * keep)
+
+
+def _shift(state_BS: Tensor, largest: int, generator: torch.Generator) -> Tensor:
+    """Rotate each row's coordinates by its own offset in [-largest, largest]."""
+    B, S = state_BS.shape
+    offset_B = torch.randint(-largest, largest + 1, (B, 1), device=state_BS.device, generator=generator)
+    column_S = torch.arange(S, device=state_BS.device)
+    return state_BS.gather(1, (column_S - offset_B) % S)
+
+
+def info_nce_gradient(
+    anchor: NDArray[np.float32],
+    candidate: NDArray[np.float32],
+    *,
+    tau_cl: float,
+    symmetric: bool,
+    d_anchor: NDArray[np.float32],
+    d_candidate: NDArray[np.float32],
+) -> tuple[float, float]:
+    """Compute InfoNCE (Eq. 6) and write its gradient by both views.
+
+    Args:
+        anchor: [B, X] embeddings.
+        candidate: [B, X] embeddings of the other views, row by row.
+        tau_cl: Softmax temperature, > 0.
+        symmetric: Average with the opposite direction.
+        d_anchor: [B, X], overwritten with the gradient by `anchor`.
+        d_candidate: [B, X], overwritten with the gradient by `candidate`.
+
+    Returns:
+        (loss in nats, share of anchors whose own view is the most similar candidate, the first among equals).
+    """
+    d_anchor[:], d_candidate[:] = 0, 0
+    if not (np.isfinite(anchor).all() and np.isfinite(candidate).all()):
+        return math.nan, math.nan
+    unit_anchor, anchor_norm = _normalize(anchor)
+    unit_candidate, candidate_norm = _normalize(candidate)
+    by_anchor, by_candidate = np.zeros_like(unit_anchor), np.zeros_like(unit_candidate)
+    sharpness, weight = np.float32(1 / tau_cl), np.float32(0.5 if symmetric else 1.0)
+    loss, accuracy = _contrast(unit_anchor, unit_candidate, sharpness, weight, by_anchor, by_candidate)
+    if symmetric:
+        back, _ = _contrast(unit_candidate, unit_anchor, sharpness, weight, by_candidate, by_anchor)
+        loss = 0.5 * (loss + back)
+    _through_norm(by_anchor, unit_anchor, anchor_norm, d_anchor)
+    _through_norm(by_candidate, unit_candidate, candidate_norm, d_candidate)
+    return loss, accuracy
+
+
+def _normalize(x_BX: NDArray[np.float32]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """Divide rows by their norms; return them as columns, [X filled up to whole groups, B], and the norms [B]."""
+    B, X = x_BX.shape
+    norm_B = np.maximum(np.sqrt(np.einsum("bx,bx->b", x_BX, x_BX)), np.float32(NORM_EPS))
+    unit_XB = np.zeros((X + -X % GROUP, B), np.float32)
+    np.divide(x_BX.T, norm_B, out=unit_XB[:X])
+    return unit_XB, norm_B
+
+
+def _through_norm(
+    d_XB: NDArray[np.float32], unit_XB: NDArray[np.float32], norm_B: NDArray[np.float32], out_BX: NDArray[np.float32]
+) -> None:
+    """Turn the gradient by unit vectors into the gradient by the vectors that were normalised."""
+    along_B = np.einsum("xb,xb->b", unit_XB, d_XB)
+    across_XB = (d_XB - unit_XB * along_B) / norm_B
+    out_BX[:] = across_XB[: out_BX.shape[1]].T
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _exp(x: np.float32) -> np.float32:  # pragma: no cover  # compiled
+    """Exponential of a number between -60 and 0, to 2e-7 of itself; without a branch, so that loops are vectorised."""
+    y = x * LOG2_E
+    whole = np.floor(y + HALF)
+    f = y - whole
+    p = C6 * f + C5
+    p = p * f + C4
+    p = p * f + C3
+    p = p * f + C2
+    p = p * f + C1
+    p = p * f + ONE
+    return p * np.int32((np.int32(whole) + np.int32(127)) << np.int32(23)).view(np.float32)
+
+
+@njit(cache=True, nogil=True, fastmath=FAST)
+def _largest(s_B: NDArray[Any], lanes: NDArray[Any]) -> np.float32:  # pragma: no cover  # compiled
+    whole = len(s_B) - len(s_B) % LANES
+    top = s_B[-1]
+    for j in range(whole, len(s_B)):
+        top = max(top, s_B[j])
+    lanes[:] = top
+    for j in range(0, whole, LANES):
+        for lane in range(LANES):
+            lanes[lane] = max(lanes[lane], s_B[j + lane])
+    for lane in range(LANES):
+        top = max(top, lanes[lane])
+    return top
+
+
+@njit(cache=True, nogil=True)
+def _first_at(s_B: NDArray[Any], value: np.float32) -> int:  # pragma: no cover  # compiled
+    j = 0
+    while s_B[j] < value:
+        j += 1
+    return j
+
+
+@njit(cache=True, nogil=True, fastmath=FAST)
+def _contrast(
+    u: NDArray[Any], v: NDArray[Any], sharpness: np.float32, weight: np.float32, du: NDArray[Any], dv: NDArray[Any]
+) -> tuple[float, float]:  # pragma: no cover  # compiled
+    """Cross entropy of the softmax over candidates; adds `weight` times its gradient by unit vectors [X, B]."""
+    X, B = u.shape
+    s, lanes = np.empty(B, np.float32), np.empty(LANES, np.float32)
+    loss, hits = 0.0, 0
+    for i in range(B):
+        s[:] = ZERO
+        for k in range(0, X, GROUP):
+            a0, a1, a2, a3 = (
+                u[k, i] * sharpness,
+                u[k + 1, i] * sharpness,
+                u[k + 2, i] * sharpness,
+                u[k + 3, i] * sharpness,
+            )
+            for j in range(B):
+                s[j] += (a0 * v[k, j] + a1 * v[k + 1, j]) + (a2 * v[k + 2, j] + a3 * v[k + 3, j])
+        own = s[i]
+        top = _largest(s, lanes)
+        if own == top and _first_at(s, top) == i:
+            hits += 1
+        total = ZERO
+        for j in range(B):
+            s[j] = _exp(max(s[j] - top, LOWEST))
+            total += s[j]
+        loss += math.log(total) + top - own
+        share = weight * sharpness / (total * np.float32(B))
+        for j in range(B):
+            s[j] *= share
+        s[i] -= weight * sharpness / np.float32(B)
+        for k in range(0, X, GROUP):
+            a0, a1, a2, a3 = u[k, i], u[k + 1, i], u[k + 2, i], u[k + 3, i]
+            d0, d1, d2, d3 = ZERO, ZERO, ZERO, ZERO
+            for j in range(B):
+                d0 += s[j] * v[k, j]
+                d1 += s[j] * v[k + 1, j]
+                d2 += s[j] * v[k + 2, j]
+                d3 += s[j] * v[k + 3, j]
+            for j in range(B):
+                dv[k, j] += s[j] * a0
+                dv[k + 1, j] += s[j] * a1
+                dv[k + 2, j] += s[j] * a2
+                dv[k + 3, j] += s[j] * a3
+            du[k, i] += d0
+            du[k + 1, i] += d1
+            du[k + 2, i] += d2
+            du[k + 3, i] += d3
+    return loss / B, hits / B

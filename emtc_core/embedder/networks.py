@@ -3,21 +3,30 @@
 The encoder maps (state, t / T_lim) to a small embedding; the decoder maps it back to the state and the
 return. `Embedder` also owns the optimizer and the generator, so its state is one unit in a checkpoint.
 Nothing here knows the memory. Stage before: rollout; after: memory (embed) and fit (train).
+
+`ReturnScale` is the unit in which returns are learned: theirs, or their own running standard deviation (B15). The
+printed return loss is (H - H^)². With returns of size 20 it is hundreds of times InfoNCE, whose gradient it
+then drowns. `return_scale = "std"` minimises ((H - H^) / sigma_H)², the share of the variance of H that the
+decoder leaves unexplained, which weighs the same whatever the rewards' unit: the target is H / sigma_H, the head
+decodes H^ / sigma_H, nothing is centred, and everything else stays.
+
+`encode_fine` is for embeddings that float32 rounds too coarsely: products in float64 whose rows do not depend on one
+another. A BLAS adds up a row's terms in an order that depends on where in a batch the row stands; in float64 no number
+of rows and no width was found at which it does not. Here the order is that of the inputs, always.
 """
 
 import copy
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
+from numba import njit
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from emtc_core.arrays import check_shape
-from emtc_core.config.embed import EmbedConfig
-from emtc_core.embedder.fine import encode
-from emtc_core.embedder.return_scale import ReturnScale
+from emtc_core.config.memory import EmbedConfig
 from emtc_core.random_ops import restore
 
 State = NDArray[np.float32] | Tensor
@@ -27,6 +36,12 @@ RANDOM_PROJECTION_SEED = 123456  # EMU's and EMC's; B13
 MIN_ROWS = 64  # products of fewer rows, or of a width that is no multiple of WIDTH, take other BLAS paths,
 WIDTH = 16  # in which the last bit of a row depends on how many others there are
 CHUNK_ROWS = (2048, 65_536)  # on a CPU, whose cache then holds the layers' outputs, and on a GPU
+
+RATE = 0.1  # share of the latest sample; the head's unit then moves slower than its weights can follow
+RESOLUTION = 1e-6  # a spread within rounding of the mean is none
+
+Doubles = NDArray[np.float64]
+ROWS = 4096  # whose outputs a processor's cache holds
 
 
 class Encoder(nn.Module):
@@ -154,9 +169,9 @@ class Embedder:
         check_shape("t", t, (len(state),))
         inputs = torch.cat(self.to_inputs(state, t, for_write=for_write), dim=1).cpu().numpy()
         if self.config.type == "random":
-            return encode([(self.projection, None)], inputs[:, :-1])
+            return encode_fine([(self.projection, None)], inputs[:, :-1])
         layers = (*hidden_layers(self.encoder), self.encoder.out)
-        return encode([(layer.weight.t(), layer.bias) for layer in layers], inputs)
+        return encode_fine([(layer.weight.t(), layer.bias) for layer in layers], inputs)
 
     def to_inputs(self, state: State, t: Times, *, for_write: bool = False) -> tuple[Tensor, Tensor]:
         """Move states to the device as float32 and normalise their time index to [M, 1]."""
@@ -244,3 +259,85 @@ def _draw_linear(layer: nn.Linear, generator: torch.Generator) -> None:
 
 def _copy(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {name: tensor.detach().clone() for name, tensor in tensors.items()}
+
+
+class ReturnScale:
+    """Divisor of the return target."""
+
+    def __init__(self, how: Literal["none", "std"]) -> None:
+        self._how = how
+        self._variance: float | None = None
+
+    @property
+    def divisor(self) -> float:
+        """1 or sigma_H [return]; 1 before any two returns differed."""
+        return 1.0 if self._variance is None else self._variance**0.5
+
+    def update(self, h_M: NDArray[np.float64]) -> float:
+        """Take the returns of one refit's nodes into the running variance; return the divisor for this refit.
+
+        The first sample sets it; each later one moves it by `RATE` of the way. Returns that are all alike say
+        nothing about a unit.
+        """
+        if self._how == "none" or not np.isfinite(h_M).all():
+            return self.divisor
+        variance = float(np.var(h_M, dtype=np.float64))
+        if variance <= (RESOLUTION * np.abs(h_M).max()) ** 2:
+            return self.divisor
+        before = variance if self._variance is None else self._variance
+        self._variance = before + RATE * (variance - before)
+        return self.divisor
+
+    def get_state(self) -> dict[str, float | None]:
+        """Copy the running variance."""
+        return {"variance": self._variance}
+
+    def set_state(self, state: Mapping[str, float | None]) -> None:
+        """Continue from `get_state`."""
+        self._variance = state["variance"]
+
+
+def encode_fine(layers: list[tuple[Tensor, Tensor | None]], x_MK: NDArray[np.float32]) -> Doubles:
+    """Pass rows through linear layers, (weights [K, N], bias [N]) each, with ReLU between two.
+
+    Returns:
+        [M, N of the last layer] float64; a row's bits are the same in any batch.
+    """
+    doubled = [_as_doubles(weight, bias) for weight, bias in layers]
+    parts = (_encode_part(doubled, x_MK[start : start + ROWS]) for start in range(0, len(x_MK), ROWS))
+    return np.concatenate([np.zeros((0, doubled[-1][0].shape[1])), *parts])
+
+
+def _as_doubles(weight: Tensor, bias: Tensor | None) -> tuple[Doubles, Doubles]:
+    wide = np.ascontiguousarray(weight.detach().cpu().numpy(), np.float64)
+    return wide, np.zeros(wide.shape[1]) if bias is None else bias.detach().cpu().numpy().astype(np.float64)
+
+
+def _encode_part(layers: list[tuple[Doubles, Doubles]], x: NDArray[Any]) -> Doubles:
+    values = x.astype(np.float64)
+    for i, (weight, bias) in enumerate(layers):
+        values = _multiply(values if i == 0 else np.maximum(values, 0.0), weight, bias)
+    return values
+
+
+@njit(cache=True, nogil=True)
+def _multiply(
+    x: NDArray[Any], weight: NDArray[Any], bias: NDArray[Any]
+) -> NDArray[Any]:  # pragma: no cover  # compiled
+    """Compute x W + b; four inputs at a time, as reading and writing y costs more than adding to it."""
+    rows, inputs = x.shape
+    outputs = weight.shape[1]
+    y = np.empty((rows, outputs))
+    for row in range(rows):
+        for j in range(outputs):
+            y[row, j] = bias[j]
+        whole = inputs - inputs % 4
+        for k in range(0, whole, 4):
+            a, b, c, d = x[row, k], x[row, k + 1], x[row, k + 2], x[row, k + 3]
+            for j in range(outputs):
+                more = a * weight[k, j] + b * weight[k + 1, j] + c * weight[k + 2, j] + d * weight[k + 3, j]
+                y[row, j] += more
+        for k in range(whole, inputs):
+            for j in range(outputs):
+                y[row, j] += x[row, k] * weight[k, j]
+    return y

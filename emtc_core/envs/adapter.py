@@ -11,7 +11,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from emtc_core.config.env import EnvConfig
+from emtc_core.config.train import EnvConfig
 from emtc_core.envs.base import EnvInfo, Scene, VectorEnv
 from emtc_core.errors import EnvUnavailableError
 

@@ -1,16 +1,21 @@
 """The environment interface: vectorised, framework-free, the same for every game.
 
-What lives here: the protocol, its values, the scene that a replay draws, and the arrays of adapters that gather
-single games into one batch. What does not: any game.
+What lives here: the protocol, its values, the scene that a replay draws, whom an action in it is meant for, and the
+arrays of adapters that gather single games into one batch. What does not: any game.
 An environment that has ended is absorbing: it repeats its last observation with reward 0 until it is
 reset, so that a batch can run in step until its slowest episode ends.
 """
 
+import re
 from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
+
+HEALERS = frozenset({"medivac"})
+"""Kinds of units whose target slots name agents, as SMAC's medivacs' do."""
+_ATTACK = re.compile(r"attack (\d+)", re.ASCII)
 
 
 @dataclass(frozen=True)
@@ -138,3 +143,33 @@ def refuse_unavailable(actions: NDArray[np.integer], avail: NDArray[np.bool_], o
         copy, agent = np.argwhere(illegal)[0]
         allowed = np.flatnonzero(avail[copy, agent]).tolist()
         raise ValueError(f"action of agent {agent} in copy {copy} must be one of {allowed}, got {actions[copy, agent]}")
+
+
+def find_targets(scene: Scene, actions: NDArray[np.integer], action_names: tuple[str, ...]) -> NDArray[np.int16] | None:
+    """Find the unit that each agent aims at after frame t, from its action there.
+
+    Args:
+        scene: T frames of U units, the N agents first.
+        actions: [T - 1, N], one row per transition.
+        action_names: In action order.
+
+    Returns:
+        [T, U], -1 where a unit aims at nothing or at nobody in the scene; None where no action names a target.
+    """
+    slots = np.array([_slot(name) for name in action_names], np.int64)
+    frames, units = scene.health.shape
+    n_agents = int((scene.team == 0).sum())
+    if not (slots >= 0).any() or actions.shape != (frames - 1, n_agents):
+        return None
+    legal = (actions >= 0) & (actions < len(slots))
+    slot_TN = np.where(legal, slots[np.where(legal, actions, 0)], -1)
+    heals_N = np.array([kind in HEALERS for kind in scene.kind[:n_agents]], bool)
+    first_N, count_N = np.where(heals_N, 0, n_agents), np.where(heals_N, n_agents, units - n_agents)
+    target = np.full((frames, units), -1, np.int16)
+    target[:-1, :n_agents] = np.where((slot_TN >= 0) & (slot_TN < count_N), slot_TN + first_N, -1)
+    return target
+
+
+def _slot(name: str) -> int:
+    found = _ATTACK.fullmatch(name)
+    return int(found[1]) if found else -1

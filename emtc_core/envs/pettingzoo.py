@@ -32,7 +32,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from emtc_core.arrays import check_shape
-from emtc_core.config.env import EnvConfig, PettingZooConfig
+from emtc_core.config.train import EnvConfig, PettingZooConfig
 from emtc_core.envs.adapter import empty_scene, refuse_obstacle
 from emtc_core.envs.base import (
     EnvInfo,
@@ -44,7 +44,7 @@ from emtc_core.envs.base import (
     refuse_unavailable,
 )
 from emtc_core.envs.trust import home_folder, is_allowed, why_unlisted
-from emtc_core.envs.zoo import examples, scenes
+from emtc_core.envs.zoo import examples
 from emtc_core.envs.zoo.examples import EXAMPLES
 from emtc_core.errors import EnvUnavailableError
 from emtc_core.install import how_to_install
@@ -103,7 +103,7 @@ def make_env(config: EnvConfig, *, n_envs: int) -> VectorEnv:
 def make_scene(map: str, states: NDArray[np.float32]) -> Scene:
     """Let the module draw its states if it can and this machine lists it; otherwise an empty field that says why."""
     if map in EXAMPLES:
-        return scenes.make_scene(map, states)
+        return examples.make_scene(map, states)
     _split(map)
     if not is_allowed(map):
         return empty_scene(map, states, why_unlisted(map))
@@ -155,7 +155,7 @@ class PettingZooEnv:
 
     def scene(self, states: NDArray[np.float32]) -> Scene:
         """Draw stored states if the environment's module can; whoever made it trusts it."""
-        return scenes.make_scene(self._map, states) if self._map in EXAMPLES else _draw(self._map, states)
+        return examples.make_scene(self._map, states) if self._map in EXAMPLES else _draw(self._map, states)
 
     def close(self) -> None:
         """Close every environment once."""

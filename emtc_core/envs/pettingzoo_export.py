@@ -16,7 +16,7 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 from pettingzoo import ParallelEnv
 
-from emtc_core.config.env import EnvConfig
+from emtc_core.config.train import EnvConfig
 from emtc_core.envs.base import Observation, VectorEnv
 from emtc_core.envs.registry import make_env
 

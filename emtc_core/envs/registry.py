@@ -13,10 +13,9 @@ from typing import cast
 import numpy as np
 from numpy.typing import NDArray
 
-from emtc_core.config.env import EnvConfig
-from emtc_core.envs.action_targets import find_targets
+from emtc_core.config.train import EnvConfig
 from emtc_core.envs.adapter import Adapter
-from emtc_core.envs.base import EnvInfo, Scene, VectorEnv
+from emtc_core.envs.base import EnvInfo, Scene, VectorEnv, find_targets
 from emtc_core.envs.trust import refuse_unlisted
 from emtc_core.errors import EnvUnavailableError
 

@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from emtc_core.arrays import check_shape
-from emtc_core.config.env import EnvConfig
+from emtc_core.config.train import EnvConfig
 from emtc_core.envs.adapter import refuse_obstacle, refuse_unknown_map
 from emtc_core.envs.base import EnvInfo, Observation, Scene, VectorEnv, blank_observation, refuse_unavailable
 from emtc_core.install import how_to_install

@@ -1,24 +1,43 @@
-"""Temporal-consistency gate: how far an incentive may be trusted (Eq. 7 and 8).
+"""The gate (Eq. 7, 8), the incentive that it weighs (Eq. 2) and its temperature (Eq. 12).
 
 `delta_mem` and `gate_coefficient` take arrays of any shape, so a run, the sliders of a page and a check of
-the database run the same line. `settle` applies the rules for misses and
-`evaluate_gate` judges one episode. Stage before: memory; after: replay buffer. tau: `temperature.py`.
+the database run the same line. `settle` applies the rules for misses and `evaluate_gate` judges one episode.
+Stage before: memory; after: replay buffer.
+
+`incentive` takes NumPy arrays and torch tensors, through which gradients flow. The caller multiplies
+by beta (Eq. 9) and adds the result to the TD target. Stage after: learner.
+
+    linear    tau = tau_start → tau_end over tau_decay_steps (Eq. 12)
+    adaptive  tau = Q_p(delta_mem of the newest transitions), kept in [tau_end, tau_start]
+
+In both, `tau_unit = "spread"` multiplies tau_start and tau_end by the standard deviation of the discounted
+returns of the newest transitions: a run whose rewards are c times larger then has the same gates.
+
+Proposition 2 needs beta → 1 as delta_mem → 0. Both schedules keep tau ≥ tau_end · unit > 0, hence
+beta ≥ exp(-delta_mem² / (2 (tau_end · unit)²)), which tends to 1 whatever the quantile does (a test).
+
+An episode is judged by the temperature that the episodes before it left, and observed afterwards.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from emtc_core.config.gate import GateConfig
+from emtc_core.config.memory import GateConfig, IncentiveConfig
 from emtc_core.rollout.episode import Episode
+from emtc_core.schedules import linear_decay
 
 Float64s = NDArray[np.float64]
 Slots = NDArray[np.int64]
 
 CLOSED_BELOW = 0.5
 """A gate with a smaller β counts as closed."""
+
+Floats = NDArray[np.float64]
+NO_SPREAD = 1e-9  # returns that differ by less than this share of their size tell no scale
 
 
 def delta_mem(reward: Any, h: Any, h_next: Any, *, gamma: float) -> Any:
@@ -148,3 +167,126 @@ def evaluate_gate(
         h_next[-1] = 0.0
     delta, beta = settle(episode.reward, h, h_next, config=config, gamma=gamma, tau=tau, is_empty=is_empty)
     return GateVerdict(h=h, h_next=h_next, delta_mem=delta, beta=beta)
+
+
+def success_ratio(n_xi: Any, n_call: Any, *, eps: float = 0.0) -> Any:
+    """Share of a node's visits that belonged to successful trajectories: N_xi / (N_call + eps).
+
+    0 where the node was never called, which is how a miss arrives here.
+    """
+    calls = n_call + eps
+    return n_xi / np.where(n_call > 0, calls, np.ones_like(calls))
+
+
+def incentive(
+    h_next: Any, q_next_target: Any, rho: Any, *, gamma: float, clamp: Literal["none", "positive"] = "none"
+) -> Any:
+    """Move the bootstrap value towards the memory value: r_p = gamma rho (H(s') - Q(s')) (Eq. 2).
+
+    Args:
+        h_next: Recalled return at s', any shape, return units; must be finite (0 at a miss, where rho is 0).
+        q_next_target: Exactly the value bootstrapped in the TD target, same shape. C12.
+        rho: Success ratio at s' in [0, 1]; 0 at a miss or a masked terminal step.
+        gamma: Discount.
+        clamp: "none" lets r_p be negative; "positive" takes max(H - Q, 0), as EMU's code does. C9.
+
+    Returns:
+        The incentive in return units, same shape.
+    """
+    gap = h_next - q_next_target
+    if clamp == "positive":
+        gap = gap * (gap > 0)
+    return gamma * rho * gap
+
+
+class RecalledNodes(Protocol):
+    """What the incentive needs of a recall, arrays of one shape."""
+
+    @property
+    def h(self) -> NDArray[np.float64]: ...
+    @property
+    def n_call(self) -> NDArray[np.int32]: ...
+    @property
+    def n_xi(self) -> NDArray[np.int32]: ...
+    @property
+    def xi(self) -> NDArray[np.bool_]: ...
+    @property
+    def hit(self) -> NDArray[np.bool_]: ...
+
+
+def weigh_successors(
+    recall: RecalledNodes, terminated: NDArray[np.bool_], config: IncentiveConfig
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Turn a recall of successors into the finite (h_next, rho_next) that `incentive` takes.
+
+    Args:
+        recall: Nodes of s', any shape.
+        terminated: Same shape; True where the TD target does not bootstrap.
+        config: Kind of ratio, its eps, and whether terminal steps are masked (C13).
+    """
+    if config.type == "flag":
+        rho = recall.xi.astype(np.float64)
+    else:
+        rho = success_ratio(recall.n_xi.astype(np.float64), recall.n_call.astype(np.float64), eps=config.ratio_eps)
+    blocked = ~recall.hit | terminated if config.mask_terminal else ~recall.hit
+    return np.where(recall.hit, recall.h, 0.0), np.where(blocked, 0.0, rho)
+
+
+class Temperature:
+    """tau of a run, by env step and by what was observed."""
+
+    def __init__(self, gate: GateConfig, *, t_max: int) -> None:
+        self._gate = gate
+        self._decay_steps = t_max // 2 if gate.tau_decay_steps is None else gate.tau_decay_steps
+        self._delta_mem = _Newest(gate.tau_window if gate.schedule == "adaptive" else 0)
+        self._returns = _Newest(gate.tau_window if gate.tau_unit == "spread" else 0)
+        self._quantile: float | None = None
+        self._unit: float = 1.0
+
+    def at(self, env_step: int) -> float:
+        """Return tau > 0 [return units] for an episode whose last transition is `env_step`."""
+        gate, unit = self._gate, self._unit
+        if gate.schedule == "linear":
+            return unit * linear_decay(env_step, start=gate.tau_start, end=gate.tau_end, steps=self._decay_steps)
+        if self._quantile is None:
+            return unit * gate.tau_start  # nothing was measured yet: as lenient as the paper begins
+        coldest: float = unit * gate.tau_end
+        warmest: float = unit * gate.tau_start
+        return min(max(self._quantile, coldest), warmest)
+
+    def observe(self, delta_mem: Floats, returns: Floats) -> None:
+        """Learn from one judged episode: delta_mem [T] (NaN at a miss) and discounted returns [T]."""
+        self._delta_mem.add(self._gate.delta_scale * delta_mem[np.isfinite(delta_mem)])
+        self._returns.add(returns)
+        self._measure()
+
+    def _measure(self) -> None:
+        errors: Floats = self._delta_mem.values
+        returns: Floats = self._returns.values
+        self._quantile = float(np.quantile(errors, self._gate.tau_quantile)) if len(errors) else None
+        if len(returns):
+            spread = float(np.std(returns))
+            largest = float(np.max(np.abs(returns)))
+            self._unit = spread if spread > NO_SPREAD * largest else 1.0
+
+    def get_state(self) -> dict[str, Any]:
+        """Collect what was observed."""
+        return {"delta_mem": self._delta_mem.values.tolist(), "returns": self._returns.values.tolist()}
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Restore what `get_state` collected."""
+        self._delta_mem.values = np.array(state["delta_mem"], np.float64)
+        self._returns.values = np.array(state["returns"], np.float64)
+        self._measure()
+
+
+class _Newest:
+    """The newest `capacity` numbers, oldest first; none are kept for a capacity of 0."""
+
+    def __init__(self, capacity: int) -> None:
+        self._capacity = capacity
+        self.values: Floats = np.zeros(0)
+
+    def add(self, values: Floats) -> None:
+        if self._capacity:
+            self.values = np.concatenate([self.values, values])[-self._capacity :]

@@ -13,8 +13,7 @@ from typing import Final, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from emtc_core.gate.gate import delta_mem, gate_coefficient
-from emtc_core.gate.incentive import incentive
+from emtc_core.gate.gate import delta_mem, gate_coefficient, incentive
 from emtc_core.seeding import make_generator
 
 Float64s = NDArray[np.float64]

@@ -1,25 +1,58 @@
-"""From configuration to parts: value systems by name, intrinsic rewards, optimisers."""
+"""From configuration to parts: value systems by name, optimisers, and the protocol and choice of intrinsic rewards."""
 
 import copy
 from collections.abc import Iterable
 from importlib import import_module
 from pkgutil import iter_modules
+from typing import Protocol
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from emtc_core.config.run import RunConfig
 from emtc_core.config.train import TrainConfig
 from emtc_core.envs.base import EnvInfo
 from emtc_core.learner import backbones
-from emtc_core.learner.backbones.base import Backbone, BackboneTable
+from emtc_core.learner.backbones.base import Backbone, BackboneTable, Unrolled
 from emtc_core.learner.curiosity import Curiosity
 from emtc_core.learner.diversity import Diversity
-from emtc_core.learner.intrinsic import IntrinsicReward
-from emtc_core.learner.networks import DiverseAgent
+from emtc_core.learner.networks import DiverseAgent, Sequence
+from emtc_core.replay_buffer.buffer import StateDict
 
 _MODULES = [import_module(f"{backbones.__name__}.{each.name}") for each in iter_modules(backbones.__path__)]
 BACKBONES: BackboneTable = {name: make for m in _MODULES for name, make in getattr(m, "BACKBONES", {}).items()}
+
+
+class IntrinsicReward(Protocol):
+    """Curiosity (EMC) or diversity (CDS)."""
+
+    def prepare(self, seq: Sequence) -> None:
+        """Compute what does not wait for the learner's own pass over the batch; comes before `reward`."""
+        ...
+
+    def reward(self, seq: Sequence, online: Unrolled, *, env_step: int) -> Tensor:
+        """Weigh the intrinsic reward of every transition for the target: [T, B], detached."""
+        ...
+
+    def train(self, seq: Sequence, online: Unrolled, *, env_step: int, generator: torch.Generator) -> None:
+        """Learn from the batch that the learner has just used."""
+        ...
+
+    def on_episodes(self, episodes: int) -> None:
+        """Count collected episodes, for whatever is trained by episodes."""
+        ...
+
+    def copy_target(self) -> None:
+        """Synchronise target copies with the learner's."""
+        ...
+
+    def get_state(self) -> StateDict:
+        """Return networks, optimisers and counters."""
+        ...
+
+    def set_state(self, state: StateDict) -> None:
+        """Restore what `get_state` returned."""
+        ...
 
 
 def make_backbone(config: RunConfig, info: EnvInfo) -> Backbone:

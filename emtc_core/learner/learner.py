@@ -2,15 +2,23 @@
 
     Q_tot      backbone, as the configuration names it          (backbones/, mixers/)
     target     reward + intrinsic + beta * r_p + gamma Qbar      (td.py)
-    intrinsic  curiosity (EMC), diversity (CDS)                  (curiosity.py, backbones/cds.py)
+    intrinsic  curiosity (EMC), diversity (CDS)                  (curiosity.py, diversity.py)
 
 Before: the replay buffer and what the memory recalls. After: the recorder, by `LearnerStats`. MAPPO is the
 other learner behind the same interface (mappo.py).
+
+`Background` is a second thread of the CPU for work that the rest of an update need not wait for. PyTorch lets go of
+the interpreter while it computes, so two chains of small operations, each on one thread, run beside each other without
+a barrier at every operation. Where no core is free it gains nothing. What is submitted must share nothing that changes
+with what runs beside it; then every number is the same as without a second thread. On CUDA the work is done at once:
+there the device is what is busy.
 """
 
 import contextlib
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, ParamSpec, TypeVar
 
 import numpy as np
 import torch
@@ -21,15 +29,14 @@ from emtc_core.config.run import RunConfig
 from emtc_core.device import autocast, send
 from emtc_core.envs.base import EnvInfo
 from emtc_core.learner.backbones.base import Evaluation, Unrolled
-from emtc_core.learner.background import Background
 from emtc_core.learner.controller import Controller
 from emtc_core.learner.factory import make_backbone, make_intrinsic, make_optimizer, make_target
 from emtc_core.learner.mappo import MappoLearner
 from emtc_core.learner.networks import Sequence, agent_inputs, make_sequence
-from emtc_core.learner.stats import LearnerStats
 from emtc_core.learner.td import (
     Incentive,
     IncentiveInputs,
+    LearnerStats,
     episodic_control_error,
     episodic_incentive,
     gate_shares,
@@ -37,6 +44,23 @@ from emtc_core.learner.td import (
 )
 from emtc_core.random_ops import restore
 from emtc_core.replay_buffer.buffer import Batch
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class Background:
+    """One more thread, which does its work in the order it was given."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="learner") if device.type == "cpu" else None
+
+    def submit(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Callable[[], T]:
+        """Start the work; what is returned waits for its result, or raises what it raised."""
+        if self._pool is not None:
+            return self._pool.submit(work, *args, **kwargs).result
+        result = work(*args, **kwargs)
+        return lambda: result
 
 
 @dataclass(frozen=True)

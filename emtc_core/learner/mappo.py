@@ -29,7 +29,7 @@ from emtc_core.learner.ppo import (
     policy_loss,
     value_loss,
 )
-from emtc_core.learner.stats import LearnerStats
+from emtc_core.learner.td import LearnerStats
 from emtc_core.random_ops import permutation, restore
 from emtc_core.rollout.episode import Episode
 

@@ -1,10 +1,12 @@
-"""Temporal-difference targets and losses of the value learner, one equation per function.
+"""Temporal-difference targets and losses of the value learner, one equation per function; what an update reports.
 
 What lives here: masked means, greedy choice, the gated target, squared and quantile losses, the episodic-control
-loss. What does not: networks, mixing, or where H and rho come from. All tensors are time-major [T, B].
+loss, and `LearnerStats`, whose values stay on the device until somebody reads them. What does not: networks, mixing,
+or where H and rho come from. All tensors are time-major [T, B].
 """
 
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Literal
 
 import numpy as np
@@ -14,8 +16,7 @@ from torch import Tensor
 from torch.nn.functional import huber_loss
 
 from emtc_core.device import send
-from emtc_core.gate.gate import CLOSED_BELOW
-from emtc_core.gate.incentive import incentive
+from emtc_core.gate.gate import CLOSED_BELOW, incentive
 
 UNAVAILABLE_Q = -9_999_999.0
 
@@ -122,3 +123,28 @@ def quantile_huber(quantiles: Tensor, fractions: Tensor, target: Tensor) -> Tens
     huber = huber_loss(error, torch.zeros_like(error), reduction="none")
     weight = (fractions.unsqueeze(-1) - (error.detach() <= 0).float()).abs()
     return (weight * huber).mean(-1).sum(-1)
+
+
+@dataclass(frozen=True)
+class LearnerStats(Mapping[str, Tensor]):
+    """Scalar tensors of one update by their registered metric names; reading one waits for the device."""
+
+    values_by_name: dict[str, Tensor]
+    episode_error: Tensor | None = None
+    """[B] masked mean squared TD error per episode: the priorities of prioritised replay."""
+    shares: dict[str, tuple[Tensor, Tensor]] = field(default_factory=dict)
+    """Part and whole by metric name; over several updates a share is the sum of parts over the sum of wholes."""
+
+    def __getitem__(self, name: str) -> Tensor:
+        return self.values_by_name[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.values_by_name)
+
+    def __len__(self) -> int:
+        return len(self.values_by_name)
+
+    def read(self) -> dict[str, float]:
+        """Fetch every value in one transfer."""
+        numbers = torch.stack([v.detach().float() for v in self.values()]).tolist()
+        return dict(zip(self, numbers, strict=True))

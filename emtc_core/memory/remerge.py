@@ -25,8 +25,7 @@ from numpy.typing import NDArray
 from emtc_core.arrays import check_shape
 from emtc_core.config.memory import MemoryConfig
 from emtc_core.memory.index import grid
-from emtc_core.memory.index.base import Points
-from emtc_core.memory.index.ckdtree import CKDTreeIndex
+from emtc_core.memory.index.base import CKDTreeIndex, Points
 from emtc_core.memory.scaling import identity_scaling, measure_scaling
 
 Rows = NDArray[np.int64]

@@ -19,8 +19,7 @@ from torch import Tensor
 from emtc_core.arrays import check_shape
 from emtc_core.device import send
 from emtc_core.envs.base import EnvInfo
-from emtc_core.replay_buffer.priorities import Priorities
-from emtc_core.replay_buffer.rows import PAGE_ROWS, ReplayRows, most_pages
+from emtc_core.replay_buffer.rows import PAGE_ROWS, Priorities, ReplayRows, most_pages
 from emtc_core.rollout.episode import Episode
 
 FIRST_PAGES = 64

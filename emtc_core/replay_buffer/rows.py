@@ -1,24 +1,34 @@
-"""Rows of replayed episodes, one per step: where they live, and how a batch of them reaches the learner.
+"""What the replay buffer holds of its episodes: rows, one per step, and a sampling weight for each episode.
 
-What lives here: one stretch of memory per field, reserved once for as many rows as a run can fill, so that nothing is
+Rows lie in one stretch of memory per field, reserved once for as many rows as a run can fill, so that nothing is
 copied while it grows. On the host the system gives the memory when a row is first written; a GPU gives it at once. A
-batch from the host is gathered in pinned memory and travels to a GPU in the background. What does not: which rows
-belong to which episode (replay_buffer.py), and which device to choose (memory_plan.py).
+batch from the host is gathered in pinned memory and travels to a GPU in the background.
+
+Weights are set from errors that may still be on their way from a GPU. One set from the host counts from the next draw.
+Those of a GPU count one draw later, always: the host then asks for update k + 1 without waiting for update k, and
+nothing depends on which of them was faster.
+
+What does not live here: which rows belong to which episode (buffer.py), and which device to choose (memory_plan.py).
 """
 
+from collections import deque
 from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from emtc_core.device import send
+from emtc_core.device import AsyncCopy, fetch, send
 from emtc_core.envs.base import EnvInfo
 from emtc_core.errors import ConfigError
 
 PAGE_ROWS = 16
 FIELDS = ("obs", "state", "avail", "action", "reward", "beta")
+
+SMALLEST = 1e-8
 
 
 def most_pages(capacity: int, info: EnvInfo, most_steps: int | None) -> int:
@@ -136,3 +146,57 @@ class ReplayRows:
                 f"The replay buffer may need {size:,.1f} GB on {self._home.type}, which it does not have. "
                 "Set a smaller train.replay."
             ) from exc
+
+
+@dataclass
+class Coming:
+    """Weights not yet in force; episodes that have left since are -1."""
+
+    places: NDArray[np.int64]
+    weights: AsyncCopy
+
+
+class Priorities:
+    """One weight for each place of a replay buffer."""
+
+    def __init__(self, places: int, *, lag: int) -> None:
+        """Start at 1 everywhere; `lag` is how many draws a weight comes late."""
+        self._weight = np.ones(places)
+        self._lag = lag
+        self._coming: deque[Coming] = deque()
+
+    def reset(self, place: int) -> None:
+        """Begin anew at 1, for another episode."""
+        self._weight[place] = 1.0
+        for coming in self._coming:
+            coming.places[coming.places == place] = -1
+
+    def set(self, places: NDArray[np.integer], weights: Tensor) -> None:
+        """Set the weights (> 0) of these places."""
+        self._coming.append(Coming(np.array(places, np.int64), fetch(weights)))
+        self._settle()
+
+    def draw(self, n: int, among: int, alpha: float, rng: np.random.Generator) -> NDArray[np.int64]:
+        """Draw n different ones of the first `among` places, by weight to the power alpha."""
+        weight = self._weight[:among] ** alpha
+        return rng.choice(among, n, replace=False, p=weight / weight.sum())
+
+    def get_state(self, size: int) -> dict[str, Any]:
+        """Return the weights of the first places, and those that are coming."""
+        coming = [{"places": torch.from_numpy(c.places.copy()), "weights": c.weights.wait()} for c in self._coming]
+        return {"priority": torch.from_numpy(self._weight[:size].copy()), "coming_priorities": coming}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Restore what `get_state` returned."""
+        weight = state["priority"].numpy()
+        self._weight[: len(weight)] = weight
+        saved = state.get("coming_priorities", [])  # absent in older checkpoints
+        self._coming = deque(Coming(c["places"].numpy().copy(), AsyncCopy(c["weights"])) for c in saved)
+        self._settle()
+
+    def _settle(self) -> None:
+        while len(self._coming) > self._lag:
+            coming = self._coming.popleft()
+            held = coming.places >= 0
+            weights = np.maximum(coming.weights.wait().numpy(), SMALLEST)
+            self._weight[coming.places[held]] = weights[held]

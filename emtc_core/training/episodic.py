@@ -20,16 +20,14 @@ from emtc_core.device import send
 from emtc_core.embedder.fit import fit
 from emtc_core.embedder.networks import make_embedder
 from emtc_core.envs.base import EnvInfo
-from emtc_core.gate.gate import GateVerdict, gate_coefficient, settle
-from emtc_core.gate.incentive import weigh_successors
+from emtc_core.gate.gate import GateVerdict, gate_coefficient, settle, weigh_successors
 from emtc_core.learner.td import IncentiveInputs, incentive_inputs
 from emtc_core.memory.memory import EpisodicMemory
 from emtc_core.recorder import QUANTILES, GateStatsRecord, SnapshotRecord
 from emtc_core.replay_buffer.buffer import Batch, ReplayBuffer
 from emtc_core.rollout.episode import Episode
 from emtc_core.seeding import derive_seed, make_generator
-from emtc_core.training.absorbed import Absorbed
-from emtc_core.training.judge import Judge
+from emtc_core.training.judge import Absorbed, Judge
 
 Slots = NDArray[np.int64]
 Floats = NDArray[np.float64]

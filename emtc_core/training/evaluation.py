@@ -12,8 +12,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from emtc_core.config.env import EnvConfig
-from emtc_core.config.train import EvalConfig
+from emtc_core.config.train import EnvConfig, EvalConfig
 from emtc_core.control import Question
 from emtc_core.envs.base import VectorEnv
 from emtc_core.learner.learner import Learner

@@ -1,8 +1,10 @@
-"""Which nodes one configuration of the gate reads of a memory, and what it then says of an episode (Algorithm 3).
+"""What an episode means to one configuration: the nodes its gate reads, its verdict, and the record of both.
 
 The memory need not be written under that configuration: nothing that a gate says decides what is written, so several
-gates can judge by one memory. Stage before: memory (write); after: gate.
+gates can judge by one memory. Stage before: memory (write); after: gate (Algorithm 3).
 """
+
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,6 +13,7 @@ from emtc_core.config.run import RunConfig
 from emtc_core.gate.gate import GateVerdict, evaluate_gate
 from emtc_core.gate.gate import Memory as Readable
 from emtc_core.memory.memory import EpisodicMemory
+from emtc_core.recorder import EpisodeRecord
 from emtc_core.rollout.episode import Episode
 
 Slots = NDArray[np.int64]
@@ -59,3 +62,37 @@ class Judge:
 
     def _search(self, state: NDArray[np.float32]) -> Slots:
         return self._memory.find(state, np.arange(len(state)), nearest=self._config.gate.on_miss == "nearest")
+
+
+@dataclass(frozen=True)
+class Absorbed:
+    """What writing one episode into memory decided; all None without a memory."""
+
+    slots: Slots | None = None  # [T+1] as Algorithm 2 assigned them
+    seen: Slots | None = None  # [T+1] as a reader sees them; differs only for a stale index or incentive.on_miss
+    uids: Slots | None = None  # [T+1] of `seen`
+    generation: int = 0
+    verdict: GateVerdict | None = None
+
+    def record(
+        self, episode: Episode, number: int, first_env_step: int, *, tau: float, uses_gate: bool
+    ) -> EpisodeRecord:
+        """Record of the episode; what a gate said only where transitions carry one."""
+        verdict = self.verdict
+        gated = verdict if uses_gate else None
+        return EpisodeRecord(
+            episode=number,
+            first_env_step=first_env_step,
+            episode_return=episode.episode_return,
+            won=episode.won,
+            epsilon=episode.epsilon,
+            state=episode.state,
+            action=episode.action,
+            reward=episode.reward,
+            slots=self.slots,
+            h=verdict.h if verdict else None,
+            h_next=verdict.h_next if verdict else None,
+            delta_mem=gated.delta_mem if gated else None,
+            beta=gated.beta if gated else None,
+            tau=tau if gated else None,
+        )

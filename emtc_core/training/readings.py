@@ -23,8 +23,7 @@ from numpy.typing import NDArray
 from emtc_core.config.resolve import flatten
 from emtc_core.config.run import RunConfig
 from emtc_core.envs.base import EnvInfo
-from emtc_core.gate.gate import CLOSED_BELOW, GateVerdict, gate_coefficient
-from emtc_core.gate.temperature import Temperature
+from emtc_core.gate.gate import CLOSED_BELOW, GateVerdict, Temperature, gate_coefficient
 from emtc_core.memory.memory import EpisodicMemory
 from emtc_core.memory.recall import Recall
 from emtc_core.replay_buffer.buffer import ReplayBuffer

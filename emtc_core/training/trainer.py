@@ -27,10 +27,10 @@ from emtc_core.config.run import RunConfig
 from emtc_core.control import Control, Question, Steering, StopRequested
 from emtc_core.envs.base import VectorEnv
 from emtc_core.errors import CheckpointError
-from emtc_core.gate.temperature import Temperature
+from emtc_core.gate.gate import Temperature
 from emtc_core.install import memory_bytes
 from emtc_core.learner.learner import ValueLearner, make_learner
-from emtc_core.learner.stats import LearnerStats
+from emtc_core.learner.td import LearnerStats
 from emtc_core.recorder import Recorder
 from emtc_core.replay_buffer.buffer import Batch, ReplayBuffer
 from emtc_core.rollout.collector import Collector, FreshEpisodes, pack_episodes, unpack_episodes
@@ -40,9 +40,8 @@ from emtc_core.seeding import derive_seed, make_generator
 from emtc_core.training.checkpoint import CheckpointStore
 from emtc_core.training.episodic import make_episodic_system
 from emtc_core.training.evaluation import Evaluator
-from emtc_core.training.loss_watch import Learned, LossWatch
 from emtc_core.training.memory_plan import count_networks, free_bytes, most_steps, plan_memory
-from emtc_core.training.metrics_window import MetricsWindow
+from emtc_core.training.monitor import Learned, LossWatch, MetricsWindow
 
 ROOM_PATIENCE_S, ROOM_POLL_S = 300.0, 1.0
 

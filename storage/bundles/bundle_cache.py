@@ -15,8 +15,7 @@ from typing import Any, Final
 
 from emtc_core.errors import StorageError
 from storage.address import sqlite_address
-from storage.bundles.manifest import Manifest
-from storage.bundles.read import find_cache, open_bundle
+from storage.bundles.read import Manifest, find_cache, open_bundle
 from storage.private_files import replaced
 
 LONGEST_NAME: Final = 48

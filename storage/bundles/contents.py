@@ -4,6 +4,10 @@ The same copy makes a bundle of one's own runs and takes a stranger's runs in: e
 belongs to a process or a machine (who trains, who may write, on which host, where files lie) stays behind, and so do
 hidden and archived marks. A run that was at work arrives as stopped. Jobs, commands and checkpoints are never copied,
 notebook entries only into a bundle that asks for them.
+
+A snapshot may go as a sample, whole episodes of its nodes, so that a small bundle can show a big memory. What a sample
+cannot say, the manifest does: how many nodes of each snapshot were kept at most. A link to a node that was left out
+stays as it was recorded, and its Δ_mem and β with it.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,15 +16,18 @@ from datetime import UTC, datetime
 from itertools import islice
 from typing import Any, Final
 
+import numpy as np
+from numpy.typing import NDArray
 from sqlalchemy import Column, Connection, Table, case, insert, literal, select
 from sqlalchemy.types import Double, Integer, LargeBinary
 
 from emtc_core.errors import StorageError
-from storage.bundles.sample import sample_nodes, spread_over
+from storage.blobs import pack, unpack_as, unpack_one
 from storage.column_types import unguarded
 from storage.frames import wrong_value
 from storage.models import Base, ProjectionRow, Run, SnapshotRow, SweepRow
 from storage.queries.episodes import THINNED
+from storage.queries.memory import EMBEDDING, SNAPSHOT_FORMS
 from storage.runs.labels import MOST_TAGS
 
 _NOBODY_S: Final = dict.fromkeys(
@@ -31,6 +38,8 @@ _ALWAYS: Final = ("resumes", "evaluations", "metrics", "gate_stats", "transition
 _ROWS_AT_ONCE: Final = 5_000
 _BLOB_ROWS_AT_ONCE: Final = 64
 _NO_EPISODES: Final[frozenset[int]] = frozenset()
+
+_SEED: Final = 0
 
 
 @dataclass(frozen=True)
@@ -162,9 +171,22 @@ def _copy_samples(source: Connection, target: Connection, run_id: str, contents:
     first = contents.chosen.get(run_id, _NO_EPISODES)
     for place in spread_over([row.env_step for row in rows], contents.samples[run_id]):
         whole = select(_table("snapshots")).where(SnapshotRow.id == rows[place].id)
-        row = sample_nodes(dict(source.execute(whole).mappings().one()), contents.sample_nodes, first)
+        row = dict(source.execute(whole).mappings().one())
+        kept = choose_nodes(row, contents.sample_nodes, first)
+        row = sample_nodes(row, kept)
         _check_row(_table("snapshots"), row)
         target.execute(insert(SnapshotRow), row)
+        _copy_embeddings(source, target, int(row["id"]), kept)
+
+
+def _copy_embeddings(source: Connection, target: Connection, snapshot_id: int, kept: NDArray[np.int64]) -> None:
+    """Copy what fresh embedders made of a snapshot, for the nodes that go along; layouts are drawn again."""
+    table = _table("projections")
+    fitted = select(table).where(table.c.snapshot_id == snapshot_id, table.c.method.startswith(EMBEDDING))
+    for each in source.execute(fitted.order_by(table.c.id)).mappings().all():
+        row = sample_coordinates(each, kept)
+        _check_row(table, row)
+        target.execute(insert(table), row)
 
 
 def _copy(
@@ -245,3 +267,49 @@ def refuse_empty(run_ids: Sequence[str]) -> None:
     """
     if not run_ids:
         raise StorageError("A bundle holds at least one run. List what there is with: emtc runs")
+
+
+def spread_over(steps: Sequence[int], n: int) -> list[int]:
+    """At most `n` places among ascending env steps, the last one always, the others evenly spaced in env steps."""
+    if len(steps) <= n:
+        return list(range(len(steps)))
+    wanted = np.linspace(0, steps[-1], n + 1)[1:]
+    return sorted({int(np.abs(np.asarray(steps) - step).argmin()) for step in wanted})
+
+
+def choose_nodes(row: Mapping[Any, Any], most: int, first: frozenset[int] = frozenset()) -> NDArray[np.int64]:
+    """Ascending places of at most `most` nodes in a row of `snapshots`, of as many whole episodes as fit.
+
+    Args:
+        row: A row of the table, its columns packed.
+        most: Nodes to keep.
+        first: Episodes that are kept before others are drawn.
+    """
+    return _choose_rows(unpack_one(row["episode"], SNAPSHOT_FORMS["episode"]), most, first)
+
+
+def sample_nodes(row: Mapping[Any, Any], kept: NDArray[np.int64]) -> dict[str, Any]:
+    """A row of `snapshots`, its columns packed, with these of its nodes alone."""
+    states = unpack_as(row["state"], {"state_rows": "i1", "state": "f2"})
+    here = np.isin(states["state_rows"], kept)
+    state_rows = np.searchsorted(kept, states["state_rows"][here])
+    packed: dict[str, Any] = {
+        name: pack({name: unpack_one(row[name], form)[kept]}) for name, form in SNAPSHOT_FORMS.items()
+    }
+    packed["state"] = pack({"state_rows": state_rows, "state": states["state"][here]})
+    return {**row, **packed, "size": len(kept)}
+
+
+def sample_coordinates(row: Mapping[Any, Any], kept: NDArray[np.int64]) -> dict[str, Any]:
+    """A row of `projections`, its coordinates packed, of these nodes alone."""
+    coordinates = unpack_one(row["coordinates"], "f2")[kept]
+    return {**row, "coordinates": pack({"coordinates": coordinates})}
+
+
+def _choose_rows(episode: NDArray[np.int64], most: int, first: frozenset[int]) -> NDArray[np.int64]:
+    """Ascending rows of whole episodes, the wanted ones and then drawn ones, until the next would be too many."""
+    known, counts = np.unique(episode, return_counts=True)
+    drawn = np.random.default_rng(_SEED).permutation(len(known))
+    order = np.concatenate([drawn[np.isin(known[drawn], list(first))], drawn[~np.isin(known[drawn], list(first))]])
+    chosen = order[np.cumsum(counts[order]) <= most]
+    return np.flatnonzero(np.isin(episode, known[chosen]))

@@ -1,5 +1,15 @@
 """Open a bundle from anybody: what it says is checked before it is believed, and nothing of it is followed.
 
+A bundle is a zip of `manifest.json` and `study.db`, an ordinary database of EMTC Lab. Its manifest holds:
+
+- `format`, `version`: "emtc-bundle", now 1.
+- `about`: how to open it, for whoever finds the file.
+- `made_at`, `made_by`: when, and by which version.
+- `schema`: of study.db, whose secondary indexes are left out: they are made anew when it is opened.
+- `contents`: what was copied of each run; see `contents.Contents`.
+- `runs`, `sweeps`: who is in it.
+- `members`: name → size [bytes] and sha256 of each other member, unpacked.
+
 Only two members are read, by names that are written here, so no name in the file ever becomes a path. What comes out
 is counted while it is unpacked and compared with the manifest's size and checksum, and the database is then looked at
 row by row (`maintenance.check_database`) before anything writes to it or shows it. Nothing is left of a bundle that is
@@ -7,30 +17,25 @@ refused.
 """
 
 import hashlib
+import json
+import re
 import shutil
 import sqlite3
 import struct
 import tempfile
 import zipfile
 import zlib
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from contextlib import closing, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Final
+from typing import IO, Any, Final
 
 from platformdirs import user_cache_path
 
 from emtc_core.errors import EmtcError, NewerDatabaseError, StorageError
 from emtc_core.install import how_to_upgrade
 from storage.address import sqlite_address
-from storage.bundles.manifest import (
-    MANIFEST,
-    MOST_MANIFEST_BYTES,
-    MOST_STUDY_BYTES,
-    STUDY,
-    Manifest,
-    read_manifest,
-)
 from storage.bundles.soundness import check_study
 from storage.engine import find_schema, open_database
 from storage.guards import shorten
@@ -38,12 +43,70 @@ from storage.maintenance.check_database import check_database
 from storage.migrations import upgrade
 from storage.private_files import make_private_folder
 
+FORMAT: Final = "emtc-bundle"
+VERSION: Final = 1
+MANIFEST: Final = "manifest.json"
+STUDY: Final = "study.db"
+MOST_MANIFEST_BYTES: Final = 16 << 20
+MOST_STUDY_BYTES: Final = 256 << 30
+"""SQLite's own files may be bigger; a study that is does not travel in one file."""
+ABOUT: Final = (
+    "Runs of EMTC Lab. Look at them with: emtc open FILE, or take them into your own database with: "
+    "emtc open FILE --import. study.db is an ordinary SQLite database."
+)
+_SHA256 = re.compile("[0-9a-f]{64}")
+
 _CHUNK_BYTES: Final = 1 << 20
 _MOST_DIRECTORY_BYTES: Final = 1 << 16  # of the zip's own list; two members take 150
 _END: Final = struct.Struct("<4s4H2LH")
 _LOCATOR: Final = struct.Struct("<4sLQL")
 _END_64: Final = struct.Struct("<4sQ2H2L4Q")
 _PLAIN_FILE_MODE: Final = 0o400
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """The checked part of a manifest."""
+
+    size: int
+    sha256: str
+    facts: Mapping[str, Any]
+
+    @property
+    def runs(self) -> list[Mapping[str, Any]]:
+        """The runs that it names."""
+        return list(self.facts["runs"])
+
+
+def parse_manifest(content: bytes, shown: str) -> Manifest:
+    """Read a manifest, which may hold anything.
+
+    Args:
+        content: The member.
+        shown: The bundle's name, for messages.
+
+    Raises:
+        StorageError: If it is none, or of a newer version.
+    """
+    try:
+        facts = json.loads(content)
+    except (ValueError, RecursionError):
+        facts = None
+    if not isinstance(facts, dict) or facts.get("format") != FORMAT or not isinstance(facts.get("version"), int):
+        raise StorageError(f"{shown} is no bundle of EMTC Lab: its manifest does not say that it is one.")
+    if facts["version"] != VERSION:
+        raise StorageError(
+            f"{shown} is a bundle of version {facts['version']}, this program reads {VERSION}. "
+            f"Upgrade with: {how_to_upgrade()}"
+        )
+    members = facts.get("members")
+    member = members.get(STUDY) if isinstance(members, dict) and members.keys() == {STUDY} else None
+    size, digest = (member.get("size"), member.get("sha256")) if isinstance(member, dict) else (None, None)
+    if not isinstance(size, int) or size < 1 or not isinstance(digest, str) or not _SHA256.fullmatch(digest):
+        raise StorageError(f"{shown} is damaged: its manifest does not say how big {STUDY} is. Ask for it again.")
+    if not isinstance(facts.get("runs"), list):
+        raise StorageError(f"{shown} is damaged: its manifest names no runs. Ask for it again.")
+    return Manifest(size, digest, facts)
 
 
 def find_cache() -> Path:
@@ -129,7 +192,7 @@ def _opened(place: Path) -> Generator[zipfile.ZipFile]:
 
 def _read_manifest(archive: zipfile.ZipFile, shown: str) -> Manifest:
     with archive.open(MANIFEST) as member:
-        return read_manifest(_read_whole(member, shown), shown)
+        return parse_manifest(_read_whole(member, shown), shown)
 
 
 def _check_directory(file: IO[bytes], shown: str) -> None:

@@ -17,7 +17,7 @@ from sqlalchemy import select
 from emtc_core.errors import StorageError
 from storage.address import sqlite_address
 from storage.bundles.contents import Contents, copy_runs, refuse_empty
-from storage.bundles.manifest import ABOUT, FORMAT, MANIFEST, STUDY, VERSION
+from storage.bundles.read import ABOUT, FORMAT, MANIFEST, STUDY, VERSION
 from storage.engine import Database, open_database, refuse_when_read_only
 from storage.models import SCHEMA_VERSION, Run
 from storage.private_files import replaced

@@ -9,10 +9,9 @@ import pandas as pd
 from numpy.typing import NDArray
 from sqlalchemy import Connection, func, select
 
-from emtc_core.config.gate import GateConfig
-from emtc_core.gate.gate import beta_of_miss, gate_coefficient
+from emtc_core.config.memory import GateConfig
+from emtc_core.gate.gate import Temperature, beta_of_miss, gate_coefficient
 from emtc_core.gate.gate import delta_mem as consistency_error
-from emtc_core.gate.temperature import Temperature
 from emtc_core.rollout.episode import discounted_returns
 from storage.blobs import unpack
 from storage.engine import Database

@@ -4,7 +4,7 @@ import re
 from functools import cache
 from pathlib import Path
 
-from sqlalchemy import Connection, create_engine, inspect, text
+from sqlalchemy import URL, Connection, create_engine, inspect, text
 
 from emtc_core.errors import NewerDatabaseError, StorageError
 from emtc_core.install import how_to_upgrade
@@ -89,6 +89,16 @@ def to_head(connection: Connection, url: str) -> None:
         orphan = connection.execute(text("PRAGMA foreign_key_check")).first()
         if orphan is not None:
             raise StorageError(f"{url} cannot be upgraded: a row of {orphan[0]} has lost its {orphan[2]}.")
+
+
+def make_older(place: Path, version: str) -> None:
+    """Make a SQLite file with the tables of an earlier schema and no row, for those who try an upgrade."""
+    engine = create_engine(URL.create("sqlite", database=str(place)))
+    try:
+        with engine.begin() as connection:
+            _run(connection, version)
+    finally:
+        engine.dispose()
 
 
 Layout = dict[str, frozenset[tuple[str, int, int]]]

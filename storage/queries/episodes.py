@@ -1,6 +1,14 @@
-"""What happened in one episode? Trajectories of training episodes and of greedy playbacks."""
+"""What happened in one episode, and which episodes of a run are like this?
 
-from collections.abc import Iterable, Iterator
+Trajectories of training episodes and of greedy playbacks; all episodes of a run, searched by the database and cut into
+pages:
+
+    1200                    the episode of this number, and the one in which env step 1,200 was made
+    won, lost               by outcome
+    return>5 length<40      by a number; also episode, step, epsilon and closed, with = != < <= > >=
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from math import isfinite
@@ -9,14 +17,15 @@ from typing import Any, Literal
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
-from sqlalchemy import and_, func, select
+from sqlalchemy import Boolean, and_, func, literal, not_, or_, select, type_coerce
 
-from emtc_core.errors import StorageError
+from emtc_core.errors import ConfigError, StorageError
 from storage.blobs import pack, unpack_as
 from storage.engine import Database
 from storage.frames import read_frame
 from storage.guards import damaged
 from storage.models import EpisodeRow, EvalEpisode, Transition
+from storage.queries.search_terms import Sql, Term, compare_number, is_whole, split_search
 
 Floats = NDArray[np.float64]
 _FORMS = {"state": "f2", "action": "i2", "reward": "f1", "slots": "i1"}
@@ -31,6 +40,8 @@ OUTLINE = (
 )
 """What is told of a training episode in a list."""
 Order = Literal["episode", "-episode", "episode_return", "-episode_return", "length", "-length"]
+
+_OUTCOMES = {"won": True, "lost": False}
 
 
 @dataclass(frozen=True)
@@ -246,3 +257,105 @@ def _ends(rows: list[_Row]) -> tuple[_Row, _Row]:
     """Pick the highest and the lowest return, the newest among equals; rows come oldest first."""
     newest_first = rows[::-1]
     return max(newest_first, key=lambda row: row[1]), min(newest_first, key=lambda row: row[1])
+
+
+@dataclass(frozen=True)
+class EpisodePage:
+    """One page of episodes, how many match on all pages, and how many there are."""
+
+    frame: pd.DataFrame
+    total: int
+    recorded: int
+
+
+def find_episodes(
+    db: Database, run_id: str, text: str = "", *, order_by: Order = "-episode", limit: int = 200, offset: int = 0
+) -> EpisodePage:
+    """Which training episodes match? Answered from the index ix_episodes_outline.
+
+    Returns:
+        episode, first_env_step, length, episode_return, won, epsilon, closed.
+
+    Raises:
+        ConfigError: If the search is none.
+    """
+    numbers: dict[str, Any] = {
+        "episode": EpisodeRow.episode,
+        "step": EpisodeRow.first_env_step,
+        "length": EpisodeRow.length,
+        "return": EpisodeRow.episode_return,
+        "epsilon": EpisodeRow.epsilon,
+        "closed": EpisodeRow.closed,
+    }
+
+    def is_number(number: int) -> Sql:
+        after = EpisodeRow.first_env_step + EpisodeRow.length
+        return or_(EpisodeRow.episode == number, (EpisodeRow.first_env_step <= number) & (after > number))
+
+    column = numbers[{"episode_return": "return"}.get(order_by.removeprefix("-"), order_by.removeprefix("-"))]
+    order = (column.desc() if order_by.startswith("-") else column, EpisodeRow.episode)
+    terms = [_condition(term, numbers, EpisodeRow.won, is_number) for term in split_search(text)]
+    return _read(db, EpisodeRow.run_id == run_id, OUTLINE, terms, order, (limit, offset))
+
+
+def find_playbacks(db: Database, run_id: str, text: str = "", *, limit: int = 200, offset: int = 0) -> EpisodePage:
+    """Which greedy episodes were kept and match? Newest first.
+
+    Returns:
+        env_step, episode, length, episode_return, won.
+
+    Raises:
+        ConfigError: If the search is none.
+    """
+    columns = (
+        *(EvalEpisode.env_step, EvalEpisode.episode, EvalEpisode.length),
+        *(EvalEpisode.episode_return, EvalEpisode.won),
+    )
+    numbers: dict[str, Any] = {
+        "episode": EvalEpisode.episode,
+        "step": EvalEpisode.env_step,
+        "length": EvalEpisode.length,
+        "return": EvalEpisode.episode_return,
+    }
+
+    def is_number(number: int) -> Sql:
+        return or_(EvalEpisode.env_step == number, EvalEpisode.episode == number)
+
+    terms = [_condition(term, numbers, EvalEpisode.won, is_number) for term in split_search(text)]
+    order = (EvalEpisode.env_step.desc(), EvalEpisode.episode)
+    return _read(db, EvalEpisode.run_id == run_id, columns, terms, order, (limit, offset))
+
+
+def _read(
+    db: Database,
+    of_run: Sql,
+    columns: Sequence[Any],
+    terms: Sequence[Sql],
+    order: Sequence[Any],
+    cut: tuple[int, int],
+) -> EpisodePage:
+    limit, offset = cut
+    rows = select(*columns).where(of_run, *terms).order_by(*order).limit(limit).offset(offset)
+    with db.read() as connection:
+        recorded = connection.execute(select(func.count()).where(of_run)).scalar_one()
+        total = connection.execute(select(func.count()).where(of_run, *terms)).scalar_one() if terms else recorded
+        return EpisodePage(read_frame(connection, rows), total, recorded)
+
+
+def _condition(term: Term, numbers: Mapping[str, Any], won: Any, is_number: Any) -> Sql:
+    if not term.key:
+        return _word(term.value, won, is_number)
+    if term.key not in numbers:
+        raise ConfigError(f'Episodes have {", ".join(numbers)}, won and lost, but no "{term.key[:80]}".')
+    if term.sign == "!=":
+        return not_(compare_number(numbers[term.key], Term(term.value, term.key)))
+    return compare_number(numbers[term.key], term)
+
+
+def _word(word: str, won: Any, is_number: Any) -> Sql:
+    if (outcome := _OUTCOMES.get(word.lower())) is not None:
+        return type_coerce(won, Boolean) == literal(outcome)
+    digits = word.replace(",", "").removeprefix("#")
+    if not is_whole(digits) or len(digits) > 18:
+        raise ConfigError(f'Episodes are found by a number, won, lost, or as in return>5, got "{word[:80]}".')
+    return is_number(int(digits))

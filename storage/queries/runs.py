@@ -1,17 +1,25 @@
-"""Which runs are there, and what is one of them?"""
+"""Which runs are there, which of them look like this, and what is one of them?
 
-from collections.abc import Sequence
-from typing import Any, Final
+Searched, filtered, sorted and cut into pages by the database.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Literal
 
 import pandas as pd
-from sqlalchemy import Connection, select
+from sqlalchemy import Connection, SQLColumnExpression, String, and_, case, cast, func, or_, select, true, type_coerce
+from sqlalchemy.types import Double
 
+from emtc_core.errors import ConfigError
 from storage.engine import Database
-from storage.frames import Statement, in_parts, read_frame
+from storage.frames import Statement, in_parts, join_frames, read_frame
 from storage.models import Resume, Run
-from storage.queries.gate_state import name_gate
+from storage.queries.gate import name_gate
+from storage.queries.search_terms import COLUMNS, Dialect, Sql, make_condition, parse_condition, parse_text
 from storage.runs import lifecycle
-from storage.runs.rows import RUN_COLUMNS, STOP_ASKED_AT, RunRow, make_run_row, observe
+from storage.runs.rows import RUN_COLUMNS, STATE_COLUMNS, STOP_ASKED_AT, RunRow, make_run_row, observe
 
 LISTED: Final = (
     *(Run.id, Run.name, Run.env, Run.map, Run.algo, Run.seed, Run.status, Run.env_steps, Run.target_steps),
@@ -21,6 +29,14 @@ LISTED: Final = (
 )
 """What `read_listed` needs of a row of `runs`."""
 _WORKER = ("pid", "pid_created_at", "host", "claimed_at", "stop_asked_at", "gate_removed")
+
+Shelf = Literal["open", "drawn", "hidden", "archived", "all"]
+"""`open` leaves out what is archived, `drawn` what is hidden too; `hidden` and `archived` list those alone."""
+
+_AT_WORK, _WAITING = 0, 2
+
+
+_named = select(Run.id, Run.name, Run.created_at)
 
 
 def list_runs(db: Database, limit: int | None = 200) -> pd.DataFrame:
@@ -99,3 +115,241 @@ def get_rows(db: Database, run_ids: Sequence[str]) -> list[RunRow]:
             rows = connection.execute(select(*RUN_COLUMNS).where(wanted)).all()
             found |= {row.id: make_run_row(db, row) for row in rows}
     return [found[run_id] for run_id in run_ids if run_id in found]
+
+
+@dataclass(frozen=True)
+class RunFilter:
+    """What a run must be to be listed. Of each tuple one value must fit; an empty one asks nothing."""
+
+    text: str = ""
+    """Words and comparisons; see `search_terms`."""
+    where: tuple[str, ...] = ()
+    """Comparisons."""
+    statuses: tuple[str, ...] = ()
+    envs: tuple[str, ...] = ()
+    maps: tuple[str, ...] = ()
+    algos: tuple[str, ...] = ()
+    presets: tuple[str, ...] = ()
+    tags: tuple[str, ...] = ()
+    shelf: Shelf = "open"
+    ids: tuple[str, ...] | None = None
+    """Only these runs."""
+    evaluated: bool = False
+    """Only runs that were evaluated."""
+
+
+@dataclass(frozen=True)
+class RunPage:
+    """One page of runs: the columns of `list_runs`, preset included, and how many match on all pages."""
+
+    frame: pd.DataFrame
+    total: int
+
+
+@dataclass(frozen=True)
+class Choices:
+    """What there is to filter by, among the runs of a shelf."""
+
+    statuses: dict[str, int]
+    """Live status → how many runs."""
+    envs: list[str]
+    maps: list[str]
+    algos: list[str]
+    presets: list[str]
+    tags: list[str]
+
+    @property
+    def total(self) -> int:
+        """How many runs there are."""
+        return sum(self.statuses.values())
+
+
+def run_page(
+    db: Database, wanted: RunFilter | None = None, *, sort: str = "", limit: int | None = 50, offset: int = 0
+) -> RunPage:
+    """Which runs match, a page at a time, and how many are there?
+
+    Args:
+        db: An open database.
+        wanted: What they must be; None asks nothing and leaves out what is archived.
+        sort: One of SORTS, downwards with a leading minus; runs without the value come last. Empty puts those at
+            work first, then the newest, and what waits in the queue of a sweep last.
+        limit: Rows at most; None reads all.
+        offset: Rows that earlier pages showed.
+
+    Raises:
+        ConfigError: If the search or the order is none.
+    """
+    with db.read() as connection:
+        dialect = _dialect(db, connection)
+        matches = _conditions(wanted or RunFilter(), dialect)
+        order = _order(sort, dialect)
+        asked = select(Run.id, func.count().over().label("total")).where(*matches)  # one pass finds and counts
+        rows = connection.execute(asked.order_by(*order).limit(limit).offset(offset or None)).all()
+        total = rows[0].total if rows else 0
+        if not rows and offset:
+            total = connection.execute(select(func.count()).select_from(Run).where(*matches)).scalar_one()
+        return RunPage(_read(db, connection, [row.id for row in rows], dialect), total)
+
+
+def runs_by_id(db: Database, run_ids: Sequence[str]) -> pd.DataFrame:
+    """What are these runs now, in this order? The columns of `run_page`; ids that are not there are left out."""
+    with db.read() as connection:
+        return _read(db, connection, run_ids, Dialect(db.dialect))
+
+
+def matching_ids(db: Database, wanted: RunFilter, *, sort: str = "", limit: int | None = None) -> list[str]:
+    """Which runs match, as ids in the order of the pages?"""
+    return list(run_names(db, wanted, sort=sort, limit=limit)[0])
+
+
+def run_names(
+    db: Database, wanted: RunFilter | None = None, *, sort: str = "-created", limit: int | None = 100
+) -> tuple[dict[str, str], int]:
+    """What are the runs called that match? Id → name of the first ones, and how many there are."""
+    with db.read() as connection:
+        dialect = _dialect(db, connection)
+        matches = _conditions(wanted or RunFilter(), dialect)
+        named = select(Run.id, Run.name).where(*matches).order_by(*_order(sort, dialect)).limit(limit)
+        total = connection.execute(select(func.count()).select_from(Run).where(*matches)).scalar_one()
+        return {row.id: row.name for row in connection.execute(named)}, total
+
+
+def names_of(db: Database, prefixes: Sequence[str]) -> dict[str, str]:
+    """What are the runs called whose ids start so, archived ones too? Id → name, newest first."""
+    found: dict[str, Any] = {}
+    with db.read() as connection:
+        for some in in_parts(prefixes):
+            part = [prefix.lower() for prefix in some]
+            exact = connection.execute(_named.where(Run.id.in_(part))).all()
+            rest = set(part) - {row.id for row in exact}
+            starts = [Run.id.startswith(prefix, autoescape=True) for prefix in rest if prefix]
+            found |= {row.id: row for row in exact}
+            found |= {row.id: row for row in (connection.execute(_named.where(or_(*starts))) if starts else ())}
+    newest = sorted(sorted(found), key=lambda run_id: found[run_id].created_at, reverse=True)
+    return {run_id: found[run_id].name for run_id in newest}
+
+
+def count_runs(db: Database, wanted: RunFilter | None = None) -> int:
+    """How many runs match?"""
+    with db.read() as connection:
+        matches = _conditions(wanted or RunFilter(), _dialect(db, connection))
+        return connection.execute(select(func.count()).select_from(Run).where(*matches)).scalar_one()
+
+
+def list_choices(db: Database, shelf: Shelf = "open") -> Choices:
+    """What can runs be filtered by?"""
+    with db.read() as connection:
+        dialect = _dialect(db, connection)
+        on_shelf = _on_shelf(shelf)
+        each, preset = dialect.each_tag(), COLUMNS["preset"].make(dialect)
+        columns = (dialect.status.label("status"), Run.env, Run.map, Run.algo, preset.label("preset"), func.count())
+        grouped = select(*columns).where(on_shelf).group_by(*columns[:-1])
+        rows = connection.execute(grouped).all()
+        tagged = select(each.c.value).select_from(Run).join(each, true()).where(on_shelf).distinct()
+        tags = sorted(connection.execute(tagged).scalars())
+    statuses: Counter[str] = Counter()
+    for row in rows:
+        statuses[row.status] += row[-1]
+    envs, maps, algos, presets = (sorted({str(row[place]) for row in rows} - {""}) for place in range(1, 5))
+    return Choices(dict(statuses), envs, maps, algos, presets, [str(tag) for tag in tags])
+
+
+def _dialect(db: Database, connection: Connection) -> Dialect:
+    """Look which runs are lost: that follows from clocks and processes, not from rows alone."""
+    owned = or_(Run.status.in_(("running", "paused")), and_(Run.status == "queued", Run.pid.is_not(None)))
+    rows = connection.execute(select(*STATE_COLUMNS).where(owned)).all()
+    return Dialect(db.dialect, [row.id for row in rows if observe(db, row)[0] == "lost"])
+
+
+def _conditions(wanted: RunFilter, dialect: Dialect) -> list[Sql]:
+    """Make the conditions of a filter; those that open the configuration stand last, for the fewest runs."""
+    terms = [*parse_text(wanted.text), *map(parse_condition, wanted.where)]
+    settings = [make_condition(term, dialect) for term in terms if term.key and term.key not in COLUMNS]
+    listed = (
+        (dialect.status, wanted.statuses),
+        (Run.env, wanted.envs),
+        (Run.map, wanted.maps),
+        (Run.algo, wanted.algos),
+    )
+    conditions = [_on_shelf(wanted.shelf), *(column.in_(values) for column, values in listed if values)]
+    conditions += [make_condition(term, dialect) for term in terms if not term.key or term.key in COLUMNS]
+    if wanted.presets:
+        settings.append(COLUMNS["preset"].make(dialect).in_(wanted.presets))
+    if wanted.tags:
+        each = dialect.each_tag()
+        conditions.append(select(each).where(each.c.value.in_(wanted.tags)).exists())
+    if wanted.ids is not None:
+        conditions.append(Run.id.in_(wanted.ids))
+    if wanted.evaluated:
+        conditions.append(Run.win_rate.is_not(None))
+    return conditions + settings
+
+
+def _on_shelf(shelf: Shelf) -> Sql:
+    if shelf == "all":
+        return true()
+    if shelf == "archived":
+        return Run.archived_at.is_not(None)
+    shown, hidden = Run.archived_at.is_(None), Run.hidden_at
+    if shelf == "open":
+        return shown
+    return and_(shown, hidden.is_(None) if shelf == "drawn" else hidden.is_not(None))
+
+
+def _duration(dialect: Dialect) -> Sql:
+    return dialect.seconds_between(Run.started_at, func.coalesce(Run.ended_at, Run.heartbeat_at))
+
+
+def _progress(_: Dialect) -> Sql:
+    return cast(Run.env_steps, Double) / case((Run.target_steps > 0, Run.target_steps), else_=1)
+
+
+def _gate_removed(_: Dialect) -> Sql:
+    return type_coerce(Run.gate_removed, Double)
+
+
+def _created(_: Dialect) -> Sql:
+    return type_coerce(Run.created_at, String)
+
+
+SORTS: Final[dict[str, Callable[[Dialect], Sql]]] = {
+    **{name: COLUMNS[name].make for name in ("status", "name", "algo", "env", "map", "preset", "seed")},
+    "progress": _progress,
+    **{name: COLUMNS[name].make for name in ("env_steps", "target_steps", "win_rate", "return", "mu_w")},
+    "gate": _gate_removed,
+    "duration": _duration,
+    "created": _created,
+    "id": COLUMNS["id"].make,
+}
+"""What runs can be sorted by. The gate is sorted by the share of the incentive that it removed."""
+
+
+def _order(sort: str, dialect: Dialect) -> list[SQLColumnExpression[Any]]:
+    newest: list[SQLColumnExpression[Any]] = [Run.created_at.desc(), Run.id]
+    if sort in ("", "-created"):  # the latter from an index
+        return newest if sort else [_urgency(dialect), *newest]
+    make = SORTS.get(sort.removeprefix("-"))
+    if make is None:
+        raise ConfigError(
+            f'Runs are sorted by one of {", ".join(SORTS)}, with a leading - downwards, got "{sort[:80]}".'
+        )
+    value = make(dialect)
+    return [value.is_(None), value.desc() if sort.startswith("-") else value, *newest]
+
+
+def _urgency(dialect: Dialect) -> Sql:
+    """Put what is at work first and what waits for its turn in a sweep last, however many they are."""
+    waits = and_(Run.status == "queued", Run.pid.is_(None), Run.sweep_id.is_not(None))
+    at_work = dialect.status.in_(("queued", "running", "paused"))
+    return case((waits, _WAITING), (at_work, _AT_WORK), else_=1)
+
+
+def _read(db: Database, connection: Connection, run_ids: Sequence[str], dialect: Dialect) -> pd.DataFrame:
+    """Read runs in the order of their ids."""
+    preset = COLUMNS["preset"].make(dialect).label("preset")
+    wanted = (select(*LISTED, preset).where(Run.id.in_(part)) for part in in_parts(run_ids))
+    frame = join_frames([read_listed(db, connection, statement) for statement in wanted])
+    place = {run_id: position for position, run_id in enumerate(run_ids)}
+    order = frame["id"].map(lambda run_id: place[run_id]).to_numpy(int).argsort()
+    return frame.iloc[order].reset_index(drop=True)

@@ -11,7 +11,7 @@ from sqlalchemy import select
 from emtc_core.errors import StorageError
 from storage.engine import Database
 from storage.models import Run, SweepRow
-from storage.runs.ownership import LiveStatus, is_process_gone
+from storage.runs.lifecycle import LiveStatus, is_process_gone
 from storage.runs.rows import RUN_COLUMNS, RunRow, make_run_row, observe
 from storage.runs.sweeps import SweepStatus
 

@@ -16,11 +16,11 @@ from emtc_core.errors import StorageError
 from emtc_core.metrics import METRICS
 from emtc_core.recorder import AskedRecord, EpisodeRecord, EvaluationRecord, GateStatsRecord, SnapshotRecord
 from storage.engine import Database
-from storage.files.recorder_state import StateFile
+from storage.files.trainer_files import StateFile
 from storage.recording.batch import Batch, Record, make_batch, size_of
 from storage.recording.statements import is_written, write_batch
 from storage.retry import Outage, is_transient, retry_transient
-from storage.runs.rewind import rewind_run
+from storage.runs.removal import rewind_run
 from storage.runs.rows import find_run
 
 _log = logging.getLogger(__name__)

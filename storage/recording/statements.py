@@ -26,7 +26,7 @@ from sqlalchemy import (
 from emtc_core.errors import RunNotFoundError
 from storage.models import Base, Run
 from storage.recording.batch import Batch, Rows
-from storage.runs.ownership import check_owned
+from storage.runs.lifecycle import check_owned
 from storage.runs.run_summary import update_run_summary
 
 _PLAIN = ("episodes", "transitions")  # a second row of the same key is a fault, not a correction

@@ -15,8 +15,7 @@ from storage.engine import Database
 from storage.guards import LONGEST_NAME
 from storage.models import Run
 from storage.runs import lifecycle
-from storage.runs.lifecycle import Event, State
-from storage.runs.ownership import Owner, check_token, taken_over
+from storage.runs.lifecycle import Event, Owner, State, check_token, taken_over
 from storage.runs.rows import forget_commands, locked_row, state_now
 
 _ENDINGS: Final[Mapping[str, Event]] = {"finished": Event.FINISH, "stopped": Event.STOP, "failed": Event.FAIL}

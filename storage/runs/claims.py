@@ -18,10 +18,11 @@ from storage import clock
 from storage.engine import Database
 from storage.models import Run, SweepRow
 from storage.runs import lifecycle
-from storage.runs.lifecycle import Event, State
-from storage.runs.ownership import (
+from storage.runs.lifecycle import (
     LOST_AFTER_S,
+    Event,
     Owner,
+    State,
     check_token,
     is_process_alive,
     is_process_gone,

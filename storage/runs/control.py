@@ -1,4 +1,4 @@
-"""Commands to a trainer and signs of life from it, both through the database.
+"""Commands to a trainer, what it answered to questions, and signs of life from it, all through the database.
 
 The trainer never waits for the database here: a thread reads commands and writes acknowledgements and
 status; another one writes heartbeats. A database that does not answer is tried again at the next tick.
@@ -8,7 +8,10 @@ import logging
 import threading
 import time
 from collections import deque
-from typing import Literal, cast, get_args
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Literal, cast, get_args
 
 import pandas as pd
 from sqlalchemy import ColumnElement, insert, select, update
@@ -18,18 +21,20 @@ from emtc_core.errors import RunStateError, StorageError, UnheardError
 from storage import clock
 from storage.engine import Database
 from storage.frames import read_frame
-from storage.models import CommandRow, EpisodeRow, Run
+from storage.models import AskedEvaluation, CommandRow, EpisodeRow, Run, first_playback
 from storage.retry import Outage
 from storage.runs.changes import finish_run
-from storage.runs.lifecycle import ANSWERS, State
-from storage.runs.ownership import HEARTBEAT_S
-from storage.runs.rows import find_run
+from storage.runs.lifecycle import ANSWERS, HEARTBEAT_S, State
+from storage.runs.rows import RunRow, find_run
 
 _log = logging.getLogger(__name__)
 POLL_S = 0.25
 _HEARS = (State.STARTING, State.RUNNING, State.PAUSED, State.STOPPING)
 _WORDS: tuple[str, ...] = (*get_args(Command), *get_args(QuestionKind))
 HEARD_WITHIN_S = 15.0
+
+Stage = Literal["waiting", "playing", "answered", "unanswered"]
+"""Not taken yet; taken; answered; or the trainer ended, or went back to an earlier step, and the answer with it."""
 
 
 def ask_stop(db: Database, run_id: str, *, patience_s: float = HEARD_WITHIN_S) -> str:
@@ -253,3 +258,78 @@ def _at_work(run_id: str, token: str | None) -> tuple[ColumnElement[bool], ...]:
     """Only a run that its owner still has: an earlier owner that wakes up says nothing of it."""
     mine = () if token is None else (Run.owner_token == token,)
     return (Run.id == run_id, Run.status.in_(("running", "paused")), *mine)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What the greedy policy did; of a `play`, in one episode."""
+
+    env_step: int
+    episodes: int
+    wins: int
+    return_mean: float
+    length_mean: float
+    again_of: int | None
+    """The training episode whose start was repeated."""
+    playback: int
+    """Number of its first episode among the playbacks of `env_step`."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """One question, and how far it has come."""
+
+    id: int
+    kind: QuestionKind
+    episode: int | None
+    """The training episode that was to be repeated."""
+    requested_at: datetime
+    stage: Stage
+    answer: Answer | None
+
+
+def list_questions(db: Database, run: RunRow, limit: int = 3) -> list[Asked]:
+    """What was asked of this run last? Newest first; answered from ix_commands_run_id."""
+    asked = (CommandRow.run_id == run.id, CommandRow.command.in_(get_args(QuestionKind)))
+    return _read(db, run, asked, limit)
+
+
+def find_question(db: Database, run: RunRow, command_id: int) -> Asked | None:
+    """How far has this question come?"""
+    found = _read(db, run, (CommandRow.run_id == run.id, CommandRow.id == command_id), 1)
+    return found[0] if found else None
+
+
+def _read(db: Database, run: RunRow, wanted: Sequence[ColumnElement[bool]], limit: int) -> list[Asked]:
+    answer = AskedEvaluation
+    columns = (
+        *(CommandRow.id, CommandRow.command, CommandRow.episode, CommandRow.requested_at),
+        *(CommandRow.acknowledged_at, answer.env_step, answer.episodes, answer.wins, answer.return_mean),
+        *(answer.length_mean, answer.again_of),
+    )
+    rows = (
+        select(*columns)
+        .outerjoin(answer, answer.command_id == CommandRow.id)
+        .where(*wanted)
+        .order_by(CommandRow.id.desc())
+        .limit(limit)
+    )
+    with db.read() as connection:
+        return [_asked(run, row) for row in connection.execute(rows)]
+
+
+def _asked(run: RunRow, row: Any) -> Asked:
+    answer = None
+    if row.env_step is not None:
+        outcome = (row.env_step, row.episodes, row.wins, row.return_mean, row.length_mean, row.again_of)
+        answer = Answer(*outcome, playback=first_playback(row.id))
+    return Asked(row.id, row.command, row.episode, row.requested_at, _stage(run, row, answer), answer)
+
+
+def _stage(run: RunRow, row: Any, answer: Answer | None) -> Stage:
+    if answer is not None:
+        return "answered"
+    of_this_owner = run.claimed_at is None or row.requested_at >= run.claimed_at
+    if run.state not in ANSWERS or not of_this_owner:
+        return "unanswered"
+    return "waiting" if row.acknowledged_at is None else "playing"

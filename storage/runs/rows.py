@@ -10,11 +10,10 @@ from sqlalchemy import Connection, func, select, update
 from emtc_core.errors import RunNotFoundError
 from storage import clock
 from storage.engine import Database
-from storage.files.recorder_state import stall_reason
+from storage.files.trainer_files import stall_reason
 from storage.models import CommandRow, Run
 from storage.runs import lifecycle
-from storage.runs.lifecycle import State
-from storage.runs.ownership import LiveStatus, is_process_alive, live_status
+from storage.runs.lifecycle import LiveStatus, State, is_process_alive, live_status
 
 Status = Literal["queued", "running", "paused", "finished", "stopped", "failed"]
 STOP_ASKED_AT: Final = (

@@ -2,7 +2,7 @@
 
 A list of thousands of runs sorts and filters by `runs.mu_w` and `runs.gate_removed`, and charts over whole runs read
 `transition_summary`, sums per SUMMARY_STEPS transitions. All are written in the transaction that changes the rows. What
-mu_w means is defined by `app.analysis.statistics`, a gate that acts by `storage.queries.gate_state`; tests keep these
+mu_w means is defined by `app.analysis.statistics`, a gate that acts by `storage.queries.gate`; tests keep these
 statements equal to both.
 """
 

@@ -2,24 +2,32 @@
 
 The process (`worker`) opens the database for reading, refuses whatever is no reading, and is bounded in rows, time,
 memory and temporary files. Here it is started, listened to and, if it does not end by itself, ended.
+
+On a PostgreSQL server a question logs in as a role that was made for it. A read-only transaction of an owner or a
+superuser still reads the server's files, ends other people's connections and takes its own role back, and no list of
+words holds against functions that run text. That role owns nothing and belongs to nobody; the server itself refuses
+the rest.
 """
 
 import json
+import os
+import re
+import secrets
 import subprocess
 import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pandas as pd
 from sqlalchemy import make_url
 
-from emtc_core.errors import StorageError
-from storage.engine import Database
+from emtc_core.errors import ConfigError, StorageError
+from storage.address import parse
+from storage.engine import Database, refuse_when_read_only
 from storage.guards import hide_passwords, shorten
-from storage.sql_console.reader_role import reader_url
 
 ROWS = 1000
 MOST_ROWS = 100_000
@@ -28,6 +36,15 @@ MOST_SECONDS = 600.0
 LONGEST_QUESTION = 100_000
 _GRACE_S = 3.0  # to start, to open the database, and to end by itself
 _ROOT = Path(__file__).resolve().parents[2]
+
+READER_VARIABLE: Final = "EMTC_DB_READER"
+READER_NAME: Final = "emtc_reader"
+_PLAIN: Final = re.compile(r"[a-z_][a-z0-9_]{0,62}")
+_SETTINGS: Final = (
+    "default_transaction_read_only = on",
+    "statement_timeout = '10min'",
+    "idle_in_transaction_session_timeout = '1min'",
+)
 
 
 @dataclass(frozen=True)
@@ -132,3 +149,67 @@ def _series(values: Sequence[Any]) -> pd.Series:
     if kinds and kinds <= {int, float}:
         return pd.Series(values, dtype="float64")
     return pd.Series([None if value is None else str(value) for value in values], dtype="str")
+
+
+def describe_reader(db: Database, *, name: str = READER_NAME, password: str | None = None) -> tuple[list[str], str]:
+    """The statements that make a role for reading, to be run by an administrator, and the address for questions.
+
+    Args:
+        db: An open database of a server.
+        name: Of the role: small letters, digits and _.
+        password: Its password; a new one where it is missing.
+
+    Raises:
+        ConfigError: If the name is none.
+        StorageError: If it is a SQLite file, which needs no role.
+    """
+    if db.path is not None:
+        raise StorageError("A SQLite file has no roles: questions are asked of it by a process that can only read.")
+    if not _PLAIN.fullmatch(name):
+        raise ConfigError(f"The name of a role must be small letters, digits and _, got {shorten(name)}.")
+    secret = password or secrets.token_urlsafe(24)
+    url = make_url(db.url)
+    database = (url.database or "").replace('"', '""')
+    owner = (url.username or "").replace('"', '""')
+    of_owner = f'FOR ROLE "{owner}" ' if owner else ""  # whoever makes the tables of the next schema
+    statements = [
+        f"CREATE ROLE {name} LOGIN NOSUPERUSER NOCREATEDB NOCREATEROLE NOREPLICATION NOBYPASSRLS NOINHERIT "
+        f"CONNECTION LIMIT 20 PASSWORD '{secret}'",
+        *(f"ALTER ROLE {name} SET {setting}" for setting in _SETTINGS),
+        f'GRANT CONNECT ON DATABASE "{database}" TO {name}',
+        f"GRANT USAGE ON SCHEMA public TO {name}",
+        f"GRANT SELECT ON ALL TABLES IN SCHEMA public TO {name}",
+        f"ALTER DEFAULT PRIVILEGES {of_owner}IN SCHEMA public GRANT SELECT ON TABLES TO {name}",
+    ]
+    return statements, url.set(username=name, password=secret).render_as_string(hide_password=False)
+
+
+def create_reader(db: Database, *, name: str = READER_NAME) -> str:
+    """Make a role for reading by one's own login, and return the address for questions.
+
+    Raises:
+        ConfigError, StorageError: If the name is none, or this login may not make roles.
+    """
+    refuse_when_read_only("make a role")
+    statements, url = describe_reader(db, name=name)
+    with db.transaction() as connection:
+        for statement in statements:
+            connection.exec_driver_sql(statement)
+    return url
+
+
+def reader_url(db: Database) -> str:
+    """The address by which questions are asked of a server: EMTC_DB_READER's, else the database's own.
+
+    Raises:
+        StorageError: If it names another database.
+    """
+    given = os.environ.get(READER_VARIABLE, "").strip()
+    if not given:
+        return db.url
+    url = parse(given)
+    if isinstance(url, Path) or url.database != make_url(db.url).database:
+        raise StorageError(
+            f"{READER_VARIABLE} names another database than {db.shown}. Make its own with: emtc db reader"
+        )
+    return url.render_as_string(hide_password=False)

@@ -1,7 +1,7 @@
 """The process that answers one question and can only read: `python -m storage.sql_console.worker`, a question on stdin.
 
 SQLite: the file is opened for reading, an authorizer refuses every act but reading, and no second file is attached.
-PostgreSQL: one statement in a read-only transaction, by a role that may do nothing else (`reader_role`).
+PostgreSQL: one statement in a read-only transaction, by a role that may do nothing else (`question`).
 Both: so many rows, seconds and bytes, and no more. Only what is needed to answer is imported: it starts in no time.
 """
 

@@ -15,8 +15,15 @@ import pytest
 from sqlalchemy import update
 
 from app.cli.main import run
-from app.jobs.alerts.rules import SCARCE_BYTES, STANDING_STILL, STOPPABLE, find_alerts
-from app.jobs.alerts.watch import Messenger, list_alerts, stop_what_is_due
+from app.jobs.alerts import (
+    SCARCE_BYTES,
+    STANDING_STILL,
+    STOPPABLE,
+    Messenger,
+    find_alerts,
+    list_alerts,
+    stop_what_is_due,
+)
 from app.ui.widgets.bundle_banner import unread_warnings
 from emtc_core.config.resolve import resolve
 from emtc_core.errors import ConfigError, StorageError
@@ -243,7 +250,7 @@ def test_an_address_without_a_messenger_names_what_is_missing(monkeypatch):
     assert not Messenger().is_set
     monkeypatch.setenv("EMTC_NOTIFY", "mailto://user:hunter2@example.org")
     monkeypatch.setitem(sys.modules, "apprise", None)
-    monkeypatch.setattr("app.jobs.alerts.watch.importlib.util.find_spec", lambda name: None)
+    monkeypatch.setattr("app.jobs.alerts.importlib.util.find_spec", lambda name: None)
     with pytest.raises(ConfigError, match=r'pip install -e ".*\[alerts\]"') as caught:
         Messenger()
     assert "hunter2" not in str(caught.value)

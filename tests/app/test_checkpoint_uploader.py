@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from app.jobs.checkpoint_uploader import CheckpointUploader
+from app.jobs.checkpoint_stores import CheckpointUploader
 from app.jobs.resume import look
 from emtc_core.checkpoint_file import name_checkpoint, verify, write_checkpoint
 from emtc_core.errors import StorageError
 from storage.engine import Database, open_database
 from storage.files.places import run_folder
 from storage.files.remote import Remote, RunFiles
-from storage.files.writer_lease import LEASE
+from storage.files.trainer_files import LEASE
 from storage.models import Run
 from storage.runs.rows import find_run
 from tests.pages.seed import seed_run

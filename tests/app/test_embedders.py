@@ -3,8 +3,12 @@
 import numpy as np
 import pytest
 
+from app.analysis.collapse import measure_collapse
+from app.analysis.findings import R2_OVER_DCAE, R2_OVER_RANDOM, measure_runs, predict_returns
 from app.analysis.projections.embedders import embed_snapshot, read_states
 from app.analysis.projections.snapshots import EMBED_SHARE, Phase
+from app.analysis.series import read_seeds
+from app.cli.main import run
 from app.jobs.projection_process import embed
 from app.jobs.projections import phase_of, project_snapshot, projection_params, work
 from emtc_core.errors import ConfigError, StorageError
@@ -12,6 +16,7 @@ from storage.engine import Database, open_database
 from storage.projections import create_job, get_job
 from storage.queries.episodes import iter_states
 from storage.queries.memory import find_embedding, find_projection, get_node, get_snapshot, list_snapshots
+from storage.runs.rows import find_run
 from tests.pages.seed import seed_run
 
 
@@ -65,6 +70,35 @@ def test_a_job_fits_the_embedder_and_draws_its_map(seeded: tuple[Database, int])
     own = project_snapshot(db, snapshot_id, method="umap", n=50)
     assert own.id != theirs.id
     assert project_snapshot(db, snapshot_id, method="umap", n=50, embedder="random").id == theirs.id
+
+
+def test_a_study_reads_how_well_each_embedder_tells_returns(seeded: tuple[Database, int]) -> None:
+    db, snapshot_id = seeded
+    snapshot = get_snapshot(db, snapshot_id)
+    row = find_run(db, snapshot.run_id)
+    memory = row.config["memory"]
+    assert "tcse" not in predict_returns(db, row)
+    for kind in ("tcse", "dcae", "random"):
+        command = ["project", row.id, "--method", "pca", "--embedder", kind, "--db", f"sqlite:///{db.path}"]
+        assert run(command) == 0
+    told = predict_returns(db, row)
+    assert set(told) == {"own", "tcse", "dcae", "random"}
+    assert len(set(told.values())) == 4
+    found = find_embedding(db, snapshot_id, "dcae", seed=0)
+    assert found is not None
+    by_hand = measure_collapse(
+        snapshot, delta=memory["delta"], delta_space=memory["delta_space"], embedding=found.coordinates
+    )
+    assert told["dcae"] == by_hand["h_r2_knn"].value
+    measured = measure_runs(db, [row], read_seeds(db, [row]))
+    assert measured[R2_OVER_DCAE.key] == {row.id: told["tcse"] - told["dcae"]}
+    assert measured[R2_OVER_RANDOM.key] == {row.id: told["tcse"] - told["random"]}
+
+
+def test_an_unknown_embedder_is_refused_by_name(seeded: tuple[Database, int], capsys) -> None:
+    db, _ = seeded
+    assert run(["project", "x", "--embedder", "magic", "--db", f"sqlite:///{db.path}"]) == 2
+    assert "own, tcse, dcae, random" in capsys.readouterr().err
 
 
 def test_a_map_of_an_embedder_that_was_not_fitted_is_a_sentence(seeded: tuple[Database, int]) -> None:

@@ -30,7 +30,7 @@ from app.figures.render.lines_view import _wrap
 from app.figures.render.matplotlib_view import to_image
 from app.figures.render.plotly_view import to_plotly
 from app.replay.payload import make_payload, pack_payload, visible_bounds
-from app.replay.side import Side
+from app.replay.replay import Side
 from emtc_core.envs.base import Scene
 from emtc_core.metrics import METRICS
 

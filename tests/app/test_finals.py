@@ -18,12 +18,10 @@ from app.analysis.finals import (
     rate_of_final,
     tell_without,
 )
-from app.analysis.intervals import CLAIMS
-from app.analysis.published import tabulate_beside_published
 from app.analysis.series import Seed, settle
-from app.analysis.statistics import Reading
+from app.analysis.statistics import CLAIMS, Reading
 from app.analysis.tables import export_table
-from app.analysis.win_rates import tabulate_falls, tabulate_win_rates
+from app.analysis.win_rates import tabulate_beside_published, tabulate_falls, tabulate_win_rates
 from app.figures.named.comparisons import draw_profiles, tabulate_tests
 from tests.app.seed_cases import make_curve, make_seed
 

@@ -39,6 +39,7 @@ from app.figures.named.memory_map import draw_memory, draw_selection
 from app.figures.named.trajectories import draw_trajectory
 from app.figures.named.what_if import draw_what_if
 from app.figures.registry import FIGURES
+from app.figures.render.notebook_view import NotebookFigure
 from app.figures.render.plotly_view import to_plotly
 from app.figures.theme import RED_GREEN
 from app.jobs.projections import sample_rows
@@ -46,14 +47,12 @@ from app.notebook.export import export_entries
 from app.notebook.frozen import MOST_PER_LINE, MOST_POINTS, freeze, note_of, pack, thaw, unpack
 from app.notebook.markdown import tame, to_html
 from app.notebook.view import make_view
-from app.replay.replay import make_replay, tell_apart
-from app.replay.side import join_values
+from app.replay.replay import join_values, make_replay, tell_apart
 from emtc_core.errors import StorageError
 from storage.engine import Database, open_database
 from storage.notebook import create_entry
 from storage.queries.curves import evaluations, metric
-from storage.queries.episode_search import find_playbacks
-from storage.queries.episodes import get_playback, get_trajectory
+from storage.queries.episodes import find_playbacks, get_playback, get_trajectory
 from storage.queries.gate import gate_stats
 from storage.queries.memory import get_snapshot, list_snapshots
 from storage.runs.removal import delete_run
@@ -382,7 +381,7 @@ def test_the_cells_rebuild_every_figure_from_the_database(seeded, monkeypatch, c
     calls = [source for source in code_cells(content) if source.startswith("show(")]
     assert all(source.startswith("show(lambda db: db.figure(") for source in calls)
     for (figure, _), drawn in zip(figures, shown, strict=True):
-        assert drawn.to_json() == to_plotly(figure).to_json()
+        assert json.loads(drawn.to_json()) == json.loads(to_plotly(figure).to_json())
 
 
 def test_the_cells_fall_back_to_the_frozen_figures(tmp_path: Path, monkeypatch, capsys) -> None:
@@ -463,7 +462,7 @@ def test_what_a_stranger_stored_in_a_view_never_becomes_code(seeded, monkeypatch
 
 
 def test_a_password_does_not_travel_with_the_notebook() -> None:
-    from app.notebook.as_ipynb import to_notebook
+    from app.notebook.export import to_notebook
 
     content = to_notebook([], database="postgresql+psycopg://me:secret@host/db?x=1", address=None).decode()
     assert "secret" not in content
@@ -502,3 +501,14 @@ def test_unusable_arguments_write_nothing(seeded, tmp_path: Path, capsys, monkey
     assert run(["notebook", *arguments, "--db", seeded[0].url]) == 2
     assert fragment in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_cell_shows_a_picture_beside_what_is_live() -> None:
+    """What executes a notebook to HTML or PDF runs no script: it takes the picture."""
+    shown = NotebookFigure(make_chart(50))
+    assert shown._ipython_display_ is shown._repr_html_ is None, "either would be shown in the bundle's place"
+    bundle = shown._repr_mimebundle_()
+    assert set(bundle) == {"application/vnd.plotly.v1+json", "image/png"}
+    assert base64.b64decode(bundle["image/png"]).startswith(b"\x89PNG")
+    shown.update_layout(title={"text": "mine"})
+    assert set(shown._repr_mimebundle_()) == {"application/vnd.plotly.v1+json"}, "an old picture of a changed figure"

@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 from sqlalchemy import update
 
-from app.analysis.projections import orientation
-from app.analysis.projections.alignment import match_rows
+from app.analysis.projections import alignment
+from app.analysis.projections.alignment import draw_plane, find_turn, match_rows
 from app.analysis.projections.linear import NO_TURN, draw_pca
-from app.analysis.projections.orientation import draw_plane, find_turn
 from storage.blobs import pack
 from storage.engine import Database, open_database
 from storage.models import SnapshotRow
@@ -71,9 +70,9 @@ def test_the_way_to_a_snapshot_does_not_matter(two):
 
 def test_beyond_the_limit_a_snapshot_follows_the_last_one_within(two, monkeypatch):
     db, first, second = two
-    monkeypatch.setattr(orientation, "MOST_NODES", first.size)
+    monkeypatch.setattr(alignment, "MOST_NODES", first.size)
     assert find_turn(db, second) == (-1, -1)
-    monkeypatch.setattr(orientation, "MOST_NODES", 0)
+    monkeypatch.setattr(alignment, "MOST_NODES", 0)
     assert find_turn(db, second) == (-1, -1), "the first one is always there"
 
 

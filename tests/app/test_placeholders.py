@@ -7,11 +7,10 @@ from pathlib import Path
 import pytest
 
 import app
-from app.analysis.names import parse_steps
+from app.analysis.settings import parse_steps
 from storage.engine import open_database
-from storage.queries.episode_search import find_episodes, find_playbacks
-from storage.queries.run_terms import parse_text
-from storage.queries.terms import split_search
+from storage.queries.episodes import find_episodes, find_playbacks
+from storage.queries.search_terms import parse_text, split_search
 from storage.sql_console.question import ask
 
 UI = Path(app.__file__).parent / "ui"

@@ -15,19 +15,10 @@ from app.analysis import episodes
 from app.analysis.episodes import draw_scene, find_fault
 from app.figures.named.trajectories import draw_trajectory
 from app.replay.drawing import MOST_FRAMES, to_gif, to_svg
-from app.replay.files import read_replays
-from app.replay.frames import list_moments, moment_at
-from app.replay.offline import make_page
+from app.replay.field import list_moments, moment_at
+from app.replay.files import make_page, read_replays
 from app.replay.payload import frame_sides, make_payload, name_teams
-from app.replay.side import (
-    MISSING,
-    Side,
-    join_values,
-    level_picture,
-    level_values,
-    make_side,
-    show_actions,
-)
+from app.replay.replay import MISSING, Side, join_values, level_picture, level_values, make_side, show_actions
 from emtc_core.envs.base import Scene
 from emtc_core.errors import ConfigError
 

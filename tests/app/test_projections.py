@@ -3,9 +3,8 @@
 import numpy as np
 import pytest
 
-from app.analysis.projections.linear import AXIS_PAIRS, draw_axes, draw_pca
-from app.analysis.projections.methods import compute
-from app.analysis.projections.sampling import find_neighbors, stratified_rows
+from app.analysis.projections.linear import AXIS_PAIRS, draw_axes, draw_pca, find_neighbors, stratified_rows
+from app.analysis.projections.snapshots import compute
 
 
 @pytest.fixture(scope="module")

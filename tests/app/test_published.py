@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from app.analysis.published import list_published_maps, read_published, tabulate_beside_published
 from app.analysis.series import settle
+from app.analysis.win_rates import list_published_maps, read_published, tabulate_beside_published
 from tests.app.seed_cases import make_seed
 
 

@@ -18,8 +18,8 @@ from app.analysis.comparing import (
     performance_profile,
     probability_of_improvement,
 )
-from app.analysis.intervals import Rate, interval_over_seeds
 from app.analysis.series import settle
+from app.analysis.statistics import Rate, interval_over_seeds
 from app.analysis.tables import export_table
 from app.figures.named.comparisons import draw_profiles, tabulate_tests
 from emtc_core.errors import ConfigError

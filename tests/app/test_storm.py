@@ -9,10 +9,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from app.bench.storm import run, run_storm
-from app.bench.storms.faults import full_disk, hold_lock
-from app.bench.storms.fleet import storm_config
-from app.bench.storms.invariants import RowWatch, count_rows, find_wrong
+from app.bench.storm import RowWatch, count_rows, find_wrong, run, run_storm
+from app.bench.storms.fleet import full_disk, hold_lock, storm_config
 from app.cli.main import run as emtc
 from emtc_core.errors import ConfigError
 from storage.engine import Database, open_database

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from app.analysis.published import find_published, published_studies
 from app.analysis.study import select_runs
 from app.analysis.tables import TABLE_FORMATS, export_table
+from app.analysis.win_rates import find_published, published_studies
 from app.figures.kinds.heatmap import Grid, Heatmap
 from app.figures.registry import FIGURES, TABLES
 from app.figures.render.export import EXPORT_FORMATS, export_figure

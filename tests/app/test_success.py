@@ -2,8 +2,7 @@
 
 import pytest
 
-from app.analysis.quantities import find_quantity
-from app.analysis.success import SUCCESS_RATE, name_outcome, say_rule, success_threshold
+from app.analysis.quantities import SUCCESS_RATE, find_quantity, name_outcome, say_rule, success_threshold
 
 RULED = {"memory": {"success": "return_threshold", "success_threshold": -18}}
 

@@ -1,7 +1,6 @@
 """Runs that differ in nothing but their seed are one line; whatever else differs is named."""
 
-from app.analysis.names import name_algo, name_method, parse_steps, show_steps
-from app.analysis.settings import learning_settings, show_value
+from app.analysis.settings import learning_settings, name_algo, name_method, parse_steps, show_steps, show_value
 from app.analysis.variants import group_variants, list_differences
 from emtc_core.config.run import list_algos
 from tests.app.seed_cases import stored

@@ -24,8 +24,7 @@ from app.analysis.what_if import (
     tau_of,
 )
 from app.figures.named.what_if import draw_what_if
-from emtc_core.config.gate import GateConfig, IncentiveConfig
-from emtc_core.config.memory import MemoryConfig
+from emtc_core.config.memory import GateConfig, IncentiveConfig, MemoryConfig
 from emtc_core.errors import ConfigError
 from emtc_core.learner.td import Incentive, gate_shares
 from storage.engine import open_database

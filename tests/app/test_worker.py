@@ -7,7 +7,7 @@ import psutil
 import pytest
 from sqlalchemy import update
 
-from app.jobs.sweeps.starting import Fitness, Starter
+from app.jobs.sweeps.worker import Fitness, Starter
 from emtc_core.config.resolve import resolve
 from emtc_core.errors import StorageError
 from storage.engine import Database, open_database

@@ -11,7 +11,7 @@ from urllib.parse import parse_qs, urlsplit
 import numpy as np
 import pytest
 
-from app.analysis.projections.orientation import draw_plane
+from app.analysis.projections.alignment import draw_plane
 from app.analysis.projections.snapshots import projection_params
 from app.analysis.selection import QUANTITIES, Choice
 from emtc_core.recorder import EvaluationRecord

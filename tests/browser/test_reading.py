@@ -29,7 +29,9 @@ PALE = r"""() => {
     }
     const ground = node => {
         let c = [0, 0, 0, 0]
-        for (let n = node; n && c[3] < 0.999; n = n.parentElement) c = over(c, read(getComputedStyle(n).backgroundColor))
+        for (let n = node; n && c[3] < 0.999; n = n.parentElement) {
+            c = over(c, read(getComputedStyle(n).backgroundColor))
+        }
         return over(c, [255, 255, 255, 1])
     }
     const ratio = (node, style, opacity) => {
@@ -38,7 +40,7 @@ PALE = r"""() => {
         const [a, b] = [light(over(ink, low)), light(low)]
         return Math.max(a, b) / Math.min(a, b)
     }
-    const veil = node => { let o = 1; for (let n = node; n; n = n.parentElement) o *= getComputedStyle(n).opacity; return o }
+    const veil = node => node ? getComputedStyle(node).opacity * veil(node.parentElement) : 1
     const found = []
     const words = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT)
     while (words.nextNode()) {

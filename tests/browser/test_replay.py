@@ -9,11 +9,11 @@ import pytest
 
 from app.figures.assets import read_script
 from app.figures.named.trajectories import draw_trajectory
-from app.replay.frames import moment_at
-from app.replay.offline import make_page
+from app.replay.field import moment_at
+from app.replay.files import make_page
 from app.replay.payload import make_payload
-from app.replay.side import Side, make_side
-from emtc_core.config.env import EnvConfig
+from app.replay.replay import Side, make_side
+from emtc_core.config.train import EnvConfig
 from emtc_core.envs.registry import get_env_info
 from storage.engine import open_database
 from storage.queries.episodes import get_trajectory

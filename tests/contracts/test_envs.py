@@ -6,7 +6,7 @@ An environment joins by subclassing `EnvContract` and saying how it is made.
 import numpy as np
 import pytest
 
-from emtc_core.config.env import EnvConfig, GrfConfig, SkirmishConfig
+from emtc_core.config.train import EnvConfig, GrfConfig, SkirmishConfig
 from emtc_core.envs.base import EnvInfo, Observation, Scene, VectorEnv
 from emtc_core.envs.checker import check_env, random_actions
 from emtc_core.envs.registry import get_adapter, get_env_info, make_env, make_scene

@@ -29,7 +29,7 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from emtc_core.config.embed import EmbedConfig
+from emtc_core.config.memory import EmbedConfig
 from emtc_core.config.run import RunConfig, list_algos
 from emtc_core.embedder.fit import compute_losses
 from emtc_core.embedder.networks import make_embedder

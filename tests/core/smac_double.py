@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from emtc_core.config.env import EnvConfig
+from emtc_core.config.train import EnvConfig
 from emtc_core.envs.registry import make_env
 
 LOG_VARIABLE, DOES_VARIABLE = "SMAC_DOUBLE_LOG", "SMAC_DOUBLE_DOES"

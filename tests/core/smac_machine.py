@@ -8,7 +8,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from emtc_core.config.env import EnvConfig
+from emtc_core.config.train import EnvConfig
 from emtc_core.envs.registry import make_env
 from emtc_core.envs.smac import places
 from emtc_core.envs.smac.env import SmacEnv

@@ -5,8 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from emtc_core.config.env import EnvConfig
-from emtc_core.envs.action_targets import find_targets
+from emtc_core.config.train import EnvConfig
+from emtc_core.envs.base import find_targets
 from emtc_core.envs.registry import get_env_info, make_env, make_scene, name_actions
 
 NAMES = ("no-op", "stop", "attack 0", "attack 1")

@@ -11,8 +11,7 @@ import torch
 
 from emtc_core.learner import learner as learner_module
 from emtc_core.learner import mappo, networks
-from emtc_core.learner.background import Background
-from emtc_core.learner.learner import IncentiveInputs, make_learner
+from emtc_core.learner.learner import Background, IncentiveInputs, make_learner
 from emtc_core.learner.mappo import MappoLearner
 from tests.core.fake_cuda import SECTIONS, list_cases, list_faults
 from tests.core.learner_cases import BLOCKS, hard_episodes, make_batch, make_config, make_inputs, make_memory

@@ -8,14 +8,10 @@ import numpy as np
 import pytest
 import torch
 
-from emtc_core.config.embed import EmbedConfig
-from emtc_core.embedder.augment import augment
-from emtc_core.embedder.contrast import info_nce_gradient
-from emtc_core.embedder.fit import compute_losses, fit
-from emtc_core.embedder.losses import info_nce, return_loss, state_loss
-from emtc_core.embedder.networks import Embedder, make_embedder
-from emtc_core.embedder.return_scale import ReturnScale
-from emtc_core.embedder.step import Step
+from emtc_core.config.memory import EmbedConfig
+from emtc_core.embedder.fit import Step, compute_losses, fit
+from emtc_core.embedder.losses import augment, info_nce, info_nce_gradient, return_loss, state_loss
+from emtc_core.embedder.networks import Embedder, ReturnScale, make_embedder
 from emtc_core.errors import NonFiniteLossError, ShapeError
 from emtc_core.memory.memory import NodeSample
 from tests.reference.embedder import looped_info_nce, looped_reconstruction, looped_refit, looped_return_unit

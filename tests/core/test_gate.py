@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from emtc_core.config.gate import GateConfig
+from emtc_core.config.memory import GateConfig
 from emtc_core.gate.gate import GateVerdict, delta_mem, evaluate_gate, gate_coefficient, settle
 from emtc_core.rollout.episode import Episode
 from emtc_core.schedules import linear_decay

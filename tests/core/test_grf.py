@@ -11,13 +11,11 @@ import numpy as np
 import psutil
 import pytest
 
-from emtc_core.config.env import EnvConfig, GrfConfig
+from emtc_core.config.train import EnvConfig, GrfConfig
 from emtc_core.envs.grf.adapter import find_obstacle
 from emtc_core.envs.grf.engine import Engine, Squad
 from emtc_core.envs.grf.env import GrfEnv, engine_seed
-from emtc_core.envs.grf.layout import Layout, ObservationMap, in_own_half
-from emtc_core.envs.grf.scenarios import EPISODE_LIMIT, SCENARIOS
-from emtc_core.envs.grf.scene import make_scene
+from emtc_core.envs.grf.scenarios import EPISODE_LIMIT, SCENARIOS, Layout, ObservationMap, in_own_half, make_scene
 from emtc_core.envs.grf.team import count_workers
 from emtc_core.envs.registry import get_env_info, make_env
 from emtc_core.errors import EnvUnavailableError, ShapeError
@@ -241,7 +239,7 @@ class TestWithTheEngine:
     def test_workers_end_with_a_killed_parent(self, tmp_path: Path):
         script = tmp_path / "parent.py"  # no main guard: a worker must not run its parent's script again
         script.write_text(
-            "from emtc_core.config.env import EnvConfig\n"
+            "from emtc_core.config.train import EnvConfig\n"
             "from emtc_core.envs.registry import make_env\n"
             "env = make_env(EnvConfig(name='grf', map='academy_3_vs_1_with_keeper'), n_envs=2)\n"
             "env.reset(0)\n"

@@ -8,9 +8,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from emtc_core.config.gate import IncentiveConfig
-from emtc_core.gate.gate import gate_coefficient
-from emtc_core.gate.incentive import incentive, success_ratio, weigh_successors
+from emtc_core.config.memory import IncentiveConfig
+from emtc_core.gate.gate import gate_coefficient, incentive, success_ratio, weigh_successors
 
 
 def _recall(n_xi: list[int], n_call: list[int], xi: list[bool], hit: list[bool]) -> SimpleNamespace:

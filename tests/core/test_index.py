@@ -8,8 +8,7 @@ import pytest
 import torch
 
 from emtc_core.memory.index import faiss_gpu, incremental
-from emtc_core.memory.index.base import Metric, NeighborIndex
-from emtc_core.memory.index.ckdtree import CKDTreeIndex
+from emtc_core.memory.index.base import CKDTreeIndex, Metric, NeighborIndex
 from emtc_core.memory.index.faiss_gpu import BruteIndex
 from emtc_core.memory.index.grid import GridIndex
 from emtc_core.memory.index.incremental import make_nearest_index, nearest_of

@@ -8,10 +8,9 @@ import torch
 
 from emtc_core.config.backbones import CuriosityConfig
 from emtc_core.learner.curiosity import Curiosity, curiosity_scale
-from emtc_core.learner.diversity import Diversity
+from emtc_core.learner.diversity import Diversity, Predictors, Rows
 from emtc_core.learner.learner import ValueLearner, make_learner
 from emtc_core.learner.networks import DiverseAgent, Sequence, make_sequence
-from emtc_core.learner.predictors import Predictors, Rows
 from tests.core.learner_cases import BLOCKS, hard_episodes, make_batch, make_config
 from tests.reference import diversity as twin
 from tests.reference.learner import sub, trace

@@ -5,8 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from emtc_core.config.embed import EmbedConfig
-from emtc_core.config.memory import MemoryConfig
+from emtc_core.config.memory import EmbedConfig, MemoryConfig
 from emtc_core.embedder.fit import fit
 from emtc_core.embedder.networks import Embedder, make_embedder
 from emtc_core.errors import NonFiniteLossError, ShapeError

@@ -8,8 +8,7 @@ import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from emtc_core.config.embed import EmbedConfig
-from emtc_core.config.memory import MemoryConfig
+from emtc_core.config.memory import EmbedConfig, MemoryConfig
 from emtc_core.embedder.networks import Embedder, hidden_layers, make_embedder
 from emtc_core.memory.memory import EpisodicMemory
 from emtc_core.memory.scaling import TOLERANCE

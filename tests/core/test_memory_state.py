@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from emtc_core.config.embed import EmbedConfig
-from emtc_core.config.memory import MemoryConfig
+from emtc_core.config.memory import EmbedConfig, MemoryConfig
 from emtc_core.embedder.fit import fit
 from emtc_core.embedder.networks import make_embedder
 from emtc_core.errors import CheckpointError

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from pettingzoo.test import parallel_api_test, parallel_seed_test
 
-from emtc_core.config.env import EnvConfig, PettingZooConfig
+from emtc_core.config.train import EnvConfig, PettingZooConfig
 from emtc_core.envs.base import VectorEnv
 from emtc_core.envs.checker import check_env, random_actions
 from emtc_core.envs.pettingzoo_export import ExportedEnv, parallel_env

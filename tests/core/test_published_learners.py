@@ -20,7 +20,7 @@ import torch
 
 from emtc_core.config.run import RunConfig
 from emtc_core.envs.base import EnvInfo
-from emtc_core.gate.incentive import weigh_successors
+from emtc_core.gate.gate import weigh_successors
 from emtc_core.learner.backbones.value import ValueBackbone
 from emtc_core.learner.curiosity import Curiosity
 from emtc_core.learner.diversity import Diversity

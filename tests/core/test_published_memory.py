@@ -15,10 +15,9 @@ Where `emu_code` imitates and does not copy, the stream of the fixture stands cl
 import numpy as np
 import pytest
 
-from emtc_core.config.embed import EmbedConfig
-from emtc_core.config.memory import MemoryConfig
+from emtc_core.config.memory import EmbedConfig, MemoryConfig
 from emtc_core.embedder.networks import make_embedder
-from emtc_core.gate.incentive import success_ratio
+from emtc_core.gate.gate import success_ratio
 from emtc_core.memory.memory import EpisodicMemory
 from tests.reference import published
 from tests.reference.published_inputs import T_LIM, Arrays, S

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from emtc_core import random_ops
-from emtc_core.config.embed import EmbedConfig
+from emtc_core.config.memory import EmbedConfig
 from emtc_core.embedder.networks import make_embedder
 from emtc_core.learner.learner import make_learner
 from emtc_core.training.checkpoint import CheckpointStore

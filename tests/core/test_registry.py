@@ -7,7 +7,7 @@ import sys
 import numpy as np
 import pytest
 
-from emtc_core.config.env import EnvConfig
+from emtc_core.config.train import EnvConfig
 from emtc_core.envs.registry import (
     ADAPTERS,
     doctor_rows,

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from emtc_core.config.env import SkirmishConfig
+from emtc_core.config.train import SkirmishConfig
 from emtc_core.envs.skirmish import columns as c
 from emtc_core.envs.skirmish.maps import MAPS, make_info
 from tests.reference.skirmish_layout import FACTS, Row, decode_obs, decode_state

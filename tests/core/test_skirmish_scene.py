@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 
 from emtc_core.envs.skirmish import columns as c
-from emtc_core.envs.skirmish.maps import MAPS
-from emtc_core.envs.skirmish.scene import make_scene
+from emtc_core.envs.skirmish.maps import MAPS, make_scene
 from emtc_core.errors import EnvUnavailableError, ShapeError
 from tests.reference.skirmish_watch import draw, make
 
@@ -76,7 +75,7 @@ def test_an_unknown_map_is_refused_by_name():
 
 def test_sizes_and_scenes_load_no_compiler():
     code = (
-        "import sys; import emtc_core.envs.skirmish.scene; import emtc_core.envs.skirmish.maps;"
+        "import sys; import emtc_core.envs.skirmish.maps; import emtc_core.envs.skirmish.maps;"
         "assert 'numba' not in sys.modules and 'torch' not in sys.modules"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

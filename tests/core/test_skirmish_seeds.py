@@ -10,9 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from emtc_core.envs.skirmish import compiled
-from emtc_core.envs.skirmish.chance import make_words, uniform_block
-from emtc_core.envs.skirmish.simulate import advance
+from emtc_core.envs.skirmish import kernels
+from emtc_core.envs.skirmish.battle import advance
+from emtc_core.envs.skirmish.kernels import make_words, uniform_block
 from tests.reference.skirmish_watch import make, play
 
 ROOT = Path(__file__).parents[2]
@@ -52,7 +52,7 @@ def test_the_same_seed_plays_the_same_battle_in_another_process():
 def test_a_kernel_runs_where_no_cache_can_be_written(tmp_path):
     module = tmp_path / "tiny.py"
     module.write_text(
-        "from emtc_core.envs.skirmish.compiled import kernel\n@kernel\ndef add(x):\n    return x + 1\nprint(add(1))\n"
+        "from emtc_core.envs.skirmish.kernels import kernel\n@kernel\ndef add(x):\n    return x + 1\nprint(add(1))\n"
     )
     (tmp_path / "__pycache__").write_text("a file in the way")
     done = subprocess.run(
@@ -90,7 +90,7 @@ def blocked(root: Path) -> dict[str, str]:
 
 def test_the_cache_of_a_kernel_is_stamped_with_the_whole_package():
     cache_file = getattr(getattr(advance, "_cache", None), "_cache_file", None)
-    assert cache_file is None or cache_file._source_stamp == compiled._DIGEST
+    assert cache_file is None or cache_file._source_stamp == kernels._DIGEST
 
 
 def test_a_copy_does_not_depend_on_how_many_stand_beside_it():

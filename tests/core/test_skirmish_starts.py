@@ -7,13 +7,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from emtc_core.config.env import SkirmishConfig
 from emtc_core.config.resolve import config_from_stored, resolve
+from emtc_core.config.train import SkirmishConfig
 from emtc_core.envs.skirmish import columns as c
-from emtc_core.envs.skirmish.maps import MAPS
+from emtc_core.envs.skirmish.maps import MAPS, may_stand
 from emtc_core.envs.skirmish.movement import fits
 from emtc_core.envs.skirmish.starts import MARGIN
-from emtc_core.envs.skirmish.terrain import may_stand
 from emtc_core.errors import ConfigError
 from tests.reference.skirmish_watch import make, play
 

@@ -12,7 +12,7 @@ from app.bench.calibration import (
     play_script,
     wall_off,
 )
-from emtc_core.config.env import SkirmishConfig
+from emtc_core.config.train import SkirmishConfig
 from emtc_core.envs.skirmish import columns as c
 from emtc_core.envs.skirmish.maps import MAPS
 from tests.reference.skirmish_watch import is_over, make

@@ -8,7 +8,7 @@ import numpy as np
 import psutil
 import pytest
 
-from emtc_core.config.env import EnvConfig, SkirmishConfig
+from emtc_core.config.train import EnvConfig, SkirmishConfig
 from emtc_core.envs.checker import check_env, random_actions
 from emtc_core.envs.registry import check_available, doctor_rows, get_env_info, list_envs, make_env, make_scene
 from emtc_core.envs.skirmish.maps import MAPS, make_info

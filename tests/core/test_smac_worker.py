@@ -221,7 +221,7 @@ class TestTheWorkersEnd:
     def test_a_trainer_that_is_killed_takes_worker_and_game_along(self, ready: Machine, does):
         program = (
             "import sys, numpy as np, threading\n"
-            "from emtc_core.config.env import EnvConfig\n"
+            "from emtc_core.config.train import EnvConfig\n"
             "from emtc_core.envs.registry import make_env\n"
             "env = make_env(EnvConfig(name='smac', map='3m'), n_envs=2)\n"
             "seen = env.reset(0)\n"

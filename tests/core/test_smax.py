@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from emtc_core.config.env import EnvConfig
+from emtc_core.config.train import EnvConfig
 from emtc_core.envs.registry import get_env_info, make_env, make_scene
 from emtc_core.envs.smax import ARMIES, find_obstacle
 from emtc_core.errors import EnvUnavailableError, ShapeError

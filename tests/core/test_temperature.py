@@ -5,9 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from emtc_core.config.gate import GateConfig
-from emtc_core.gate.gate import gate_coefficient
-from emtc_core.gate.temperature import Temperature
+from emtc_core.config.memory import GateConfig
+from emtc_core.gate.gate import Temperature, gate_coefficient
 
 NOTHING = np.zeros(0)
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from emtc_core.config.env import EnvConfig
+from emtc_core.config.train import EnvConfig
 from emtc_core.envs import trust
 from emtc_core.envs.registry import check_trusted, make_scene
 from emtc_core.errors import EnvUnavailableError

@@ -5,8 +5,8 @@ import pytest
 from gymnasium import spaces
 from pettingzoo import ParallelEnv
 
-from emtc_core.config.env import EnvConfig
 from emtc_core.config.resolve import resolve
+from emtc_core.config.train import EnvConfig
 from emtc_core.envs.base import VectorEnv
 from emtc_core.envs.checker import check_env, random_actions
 from emtc_core.envs.registry import check_trusted, get_env_info, list_envs, make_env, make_scene

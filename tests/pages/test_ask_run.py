@@ -8,10 +8,9 @@ import pytest
 from emtc_core.recorder import AskedRecord, EvaluationRecord, PlaybackRecord
 from storage.engine import Database
 from storage.queries.episodes import get_trajectory
-from storage.queries.questions import Asked, list_questions
 from storage.recording.recorder import DatabaseRecorder
 from storage.runs.changes import finish_run
-from storage.runs.control import DatabaseControl, Heartbeat
+from storage.runs.control import Asked, DatabaseControl, Heartbeat, list_questions
 from storage.runs.rows import find_run
 from tests.pages.seed import seed_run
 from tests.pages.test_pages import open_page, said

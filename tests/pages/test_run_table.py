@@ -5,8 +5,7 @@ from streamlit.testing.v1 import AppTest
 
 from app.bench.queries import fill_table
 from app.ui.widgets import run_picker
-from storage.queries.run_table import RunFilter, count_runs, matching_ids
-from storage.queries.runs import latest_run_id, list_runs
+from storage.queries.runs import RunFilter, count_runs, latest_run_id, list_runs, matching_ids
 from storage.runs.changes import create_run
 from storage.runs.labels import edit_run
 from storage.runs.rows import find_run

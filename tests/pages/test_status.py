@@ -12,7 +12,7 @@ from storage.files.places import run_folder
 from storage.models import Run
 from storage.queries.runs import list_resumes, list_runs
 from storage.runs.changes import start_again
-from storage.runs.rewind import rewind_run
+from storage.runs.removal import rewind_run
 from storage.runs.rows import find_run
 from tests.pages.seed import seed_run
 from tests.pages.test_pages import open_page, said

@@ -7,6 +7,8 @@ import psutil
 import pytest
 from sqlalchemy import update
 
+from app.jobs.launch import GUESSED
+from app.jobs.sweeps.control import _say_basis
 from storage.models import Run
 from storage.queries.sweeps import list_sweeps, sweep_runs
 from storage.runs.claims import Worker

@@ -8,8 +8,7 @@ import pytest
 
 from storage.engine import Database, open_database
 from storage.queries.episodes import get_playback, get_trajectory
-from storage.queries.questions import find_question
-from storage.runs.control import send_command
+from storage.runs.control import find_question, send_command
 from storage.runs.rows import find_run
 from tests.process.trainers import (
     FAST,

@@ -128,6 +128,20 @@ def test_runs_survive_on_a_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         check_that_runs_survive(url, tmp_path, steps=2500)
 
 
+def test_a_trainer_leaves_with_its_killed_worker_and_gives_its_run_back(tmp_path: Path) -> None:
+    """Nobody counts a trainer whose worker is gone: a second worker here would train beside it, more than told to."""
+    url = f"sqlite:///{tmp_path / 'x.db'}"
+    db = queue(url, tmp_path, steps=40_000, seeds=1)
+    worker = start_worker(url, tmp_path / "log", "--jobs", "1")
+    _, pid, run_id = wait_for_checkpoint([worker], db)
+    worker.kill()
+    assert worker.wait() == -signal.SIGKILL
+    wait_until(lambda: not psutil.pid_exists(pid), what="the trainer's end")
+    assert asking(db)("select id, status from runs where env_steps >= 100") == [(run_id, "queued")]
+    assert gaps(asking(db)) == []
+    db.dispose()
+
+
 @pytest.mark.slow
 def test_a_second_signal_ends_a_worker_and_its_trainer_at_once(tmp_path: Path) -> None:
     """A trainer that cannot obey is not waited for; its run is lost, and free for the next worker."""

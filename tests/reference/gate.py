@@ -2,7 +2,7 @@
 
 import math
 
-from emtc_core.config.gate import GateConfig
+from emtc_core.config.memory import GateConfig
 
 
 def looped_gate(

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from emtc_core.config.env import SkirmishConfig
+from emtc_core.config.train import SkirmishConfig
 from emtc_core.envs.base import Observation
 from emtc_core.envs.skirmish.battle import Battle
 from emtc_core.envs.skirmish.env import SkirmishEnv, make_skirmish

@@ -5,8 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from emtc_core.config.gate import GateConfig
-from emtc_core.config.memory import MemoryConfig
+from emtc_core.config.memory import GateConfig, MemoryConfig
 
 
 @dataclass

@@ -7,14 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage.bundles.contents import Contents
+from storage.bundles.contents import Contents, choose_nodes, sample_nodes, spread_over
 from storage.bundles.read import open_bundle
-from storage.bundles.sample import sample_nodes, spread_over
 from storage.bundles.write import write_bundle
 from storage.engine import open_database
 from storage.maintenance.check_run import check_run
+from storage.projections import save_projection
 from storage.queries.episodes import get_trajectory
-from storage.queries.memory import get_node, get_snapshot, list_snapshots
+from storage.queries.memory import find_embedding, find_projection, get_node, get_snapshot, list_snapshots
 from storage.recording.recorder import DatabaseRecorder
 from storage.runs.changes import create_run
 from tests.storage.records import CONFIG, make_snapshot, record_episodes
@@ -45,6 +45,9 @@ def test_snapshots_are_spread_and_end_with_the_last(steps: list[int], n: int) ->
 def test_a_sampled_bundle_is_sound_and_keeps_whole_episodes(recorded, tmp_path: Path) -> None:
     db, run_id = recorded
     whole = get_snapshot(db, int(list_snapshots(db, run_id)["id"].iloc[-1]))
+    fitted = np.arange(4 * whole.size, dtype=np.float32).reshape(-1, 4)
+    save_projection(db, whole.id, method="embed-dcae", params={"seed": 0}, coordinates=fitted, seconds=0.1)
+    save_projection(db, whole.id, method="pca", params={"seed": 0}, coordinates=fitted[:, :2], seconds=0.1)
     contents = Contents(
         snapshots=False, playbacks=False, transitions=False,
         chosen={run_id: frozenset({3, 7})}, samples={run_id: 2}, sample_nodes=45,
@@ -64,6 +67,10 @@ def test_a_sampled_bundle_is_sound_and_keeps_whole_episodes(recorded, tmp_path: 
         assert kept.slot[theirs].tolist() == whole.slot[rows].tolist()
         for name in ("embedding", "h", "xi", "idx_next", "delta_mem", "beta"):
             np.testing.assert_array_equal(getattr(kept, name)[theirs], getattr(whole, name)[rows])
+        embedding = find_embedding(there, kept.id, "dcae", seed=0)
+        assert embedding is not None
+        np.testing.assert_array_equal(embedding.coordinates[theirs], fitted[rows])
+    assert find_projection(there, kept.id, "pca", {"seed": 0}) is None, "a layout is of all nodes and is drawn again"
     shown = get_node(there, kept, int(kept.slot[kept.episode == 3][0]))
     np.testing.assert_array_equal(shown.trajectory.state, get_trajectory(db, run_id, 3).state)
 
@@ -72,4 +79,4 @@ def test_a_memory_that_fits_is_kept_whole(recorded) -> None:
     db, _ = recorded
     with db.read() as connection:
         row = connection.exec_driver_sql("SELECT * FROM snapshots ORDER BY env_step DESC LIMIT 1").mappings().one()
-    assert sample_nodes(dict(row), 10_000)["size"] == row["size"]
+    assert sample_nodes(row, choose_nodes(row, 10_000))["size"] == row["size"]

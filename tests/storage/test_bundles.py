@@ -21,16 +21,14 @@ from emtc_core.errors import StorageError
 from storage.blobs import pack
 from storage.bundles.contents import THIN, WHOLE, Contents
 from storage.bundles.import_bundle import import_bundle
-from storage.bundles.manifest import MANIFEST, STUDY
-from storage.bundles.read import open_bundle
+from storage.bundles.read import MANIFEST, STUDY, open_bundle
 from storage.bundles.write import write_bundle
 from storage.engine import Database, open_database
 from storage.maintenance.check_run import check_run
-from storage.maintenance.thin import Thinning, thin_run
+from storage.maintenance.upkeep import Thinning, thin_run
 from storage.migrations import upgrade
 from storage.models import SCHEMA_VERSION, Base, EpisodeRow, ProjectionRow, Run, SnapshotRow, SweepRow, Transition
-from storage.queries.episode_search import find_playbacks
-from storage.queries.episodes import get_trajectory
+from storage.queries.episodes import find_playbacks, get_trajectory
 from storage.queries.gate import gate_chart
 from storage.queries.memory import get_node, get_snapshot
 from storage.runs.changes import create_run

@@ -13,12 +13,11 @@ from emtc_core.errors import RunStateError
 from storage import clock
 from storage.engine import Database, open_database
 from storage.models import Run
-from storage.runs import claims, ownership
+from storage.runs import claims, lifecycle
 from storage.runs.changes import create_run, finish_run, start_run
 from storage.runs.claims import Claim, Worker, claim_any, claim_run, count_work, give_back
 from storage.runs.control import ask_stop, send_command
-from storage.runs.lifecycle import State
-from storage.runs.ownership import check_owned
+from storage.runs.lifecycle import State, check_owned
 from storage.runs.rows import find_run
 from storage.runs.sweeps import PlannedRun, save_sweep, stop_sweep
 from tests.storage.records import CONFIG
@@ -211,7 +210,7 @@ def is_free(db: Database, run_id: str) -> bool:
 
 
 def test_a_living_run_is_not_taken_by_a_worker_whose_clock_is_ahead(db: Database, elsewhere, monkeypatch) -> None:
-    monkeypatch.setattr(claims, "LOST_AFTER_S", ownership.LOST_AFTER_S)
+    monkeypatch.setattr(claims, "LOST_AFTER_S", lifecycle.LOST_AFTER_S)
     monkeypatch.setattr(clock, "datetime", Ahead)
     run_id, _ = elsewhere
     if db.dialect == "postgresql":

@@ -15,8 +15,7 @@ from storage.engine import Database, open_database
 from storage.retry import Outage
 from storage.runs.changes import claim_start, create_run, finish_run, start_run
 from storage.runs.control import DatabaseControl, Heartbeat, ask_stop, command_log, send_command
-from storage.runs.lifecycle import State
-from storage.runs.ownership import this_process
+from storage.runs.lifecycle import State, this_process
 from storage.runs.rows import find_run
 from tests.storage.records import CONFIG, ME
 

@@ -29,12 +29,12 @@ from storage.maintenance.check_run import check_run
 from storage.models import Run
 from storage.recording import recorder
 from storage.recording.recorder import DatabaseRecorder
-from storage.runs import claims, ownership
+from storage.runs import claims, lifecycle
 from storage.runs.changes import claim_start, finish_run, start_run
 from storage.runs.claims import Worker, claim_any, claim_run, count_work, give_back
 from storage.runs.control import send_command
-from storage.runs.ownership import HEARTBEAT_S, LOST_AFTER_S, Owner
-from storage.runs.rewind import rewind_run
+from storage.runs.lifecycle import HEARTBEAT_S, LOST_AFTER_S, Owner
+from storage.runs.removal import rewind_run
 from storage.runs.rows import find_run
 from storage.runs.sweeps import PlannedRun, save_sweep
 from tests.storage.records import CONFIG, make_episode
@@ -374,8 +374,8 @@ def test_a_claim_without_a_token_is_found(monkeypatch: pytest.MonkeyPatch) -> No
         """Let every process write for every run."""
 
     monkeypatch.setattr("storage.recording.statements.check_owned", nobody_asks)
-    monkeypatch.setattr("storage.runs.rewind.check_token", nobody_asks)
+    monkeypatch.setattr("storage.runs.removal.check_token", nobody_asks)
     monkeypatch.setattr("storage.runs.changes.check_token", nobody_asks)
     with pytest.raises((AssertionError, StorageError, ExceptionGroup)):
         run_state_machine_as_test(OnOneClock, settings=PLANTED)
-    assert ownership.check_owned is not nobody_asks
+    assert lifecycle.check_owned is not nobody_asks

@@ -27,8 +27,7 @@ from storage.runs import lifecycle
 from storage.runs.changes import claim_start, create_run, finish_run, start_again, start_run
 from storage.runs.claims import Claim, give_back
 from storage.runs.control import DatabaseControl, ask_stop, send_command
-from storage.runs.lifecycle import TRANSITIONS, Event, State
-from storage.runs.ownership import LOST_AFTER_S, START_LIMIT_S, Owner, this_process
+from storage.runs.lifecycle import LOST_AFTER_S, START_LIMIT_S, TRANSITIONS, Event, Owner, State, this_process
 from storage.runs.removal import delete_run
 from storage.runs.rows import find_run, state_now
 from tests.storage.records import CONFIG, record_episodes

@@ -10,10 +10,10 @@ import pytest
 from emtc_core.errors import StorageError
 from storage.engine import Database, files_root, open_database
 from storage.files.places import run_folder
-from storage.files.reserve import NAME, SIZE_BYTES, keep_reserve
+from storage.files.trainer_files import RESERVE, RESERVE_BYTES, keep_reserve
 from storage.maintenance.check_run import check_run
 from storage.maintenance.sizes import measure
-from storage.maintenance.thin import Thinning, thin_run
+from storage.maintenance.upkeep import Thinning, thin_run
 from storage.queries.runs import list_runs
 from storage.runs.changes import create_run, finish_run, start_run
 from storage.runs.labels import note_runs
@@ -47,7 +47,7 @@ def full(disk: Path) -> tuple[Database, str]:
     record_everything(db, run_id)
     finish_run(db, run_id, "finished")
     (run_folder(db, run_id) / "checkpoint-000000000030.pt").write_bytes(bytes(3 << 20))
-    files_root(db).joinpath(NAME).write_bytes(bytes(SIZE_BYTES))
+    files_root(db).joinpath(RESERVE).write_bytes(bytes(RESERVE_BYTES))
     db.dispose()
     fill(disk)
     return open_database(f"sqlite:///{disk / 'x.db'}"), run_id
@@ -68,7 +68,7 @@ def test_everything_is_read_and_what_writes_says_that_the_disk_is_full(full: tup
     assert check_run(db, run_id) == []
     assert measure(db).runs[0].run_id == run_id
     assert ask(db, "select count(*) from runs").rows == [[1]]
-    files_root(db).joinpath(NAME).unlink()
+    files_root(db).joinpath(RESERVE).unlink()
     fill(db.path.parent)
     with pytest.raises(StorageError, match="The disk is full: delete something on it, or thin runs"):
         note_runs(db, [run_id], "a note" * 2000)
@@ -97,6 +97,6 @@ def test_room_is_kept_only_where_there_is_plenty(disk: Path, tmp_path: Path) -> 
         db = open_database(f"sqlite:///{folder / 'y.db'}")
         record_everything(db, create_run(db, CONFIG, target_steps=100, versions={}))
         keep_reserve(db)
-        place = files_root(db) / NAME
+        place = files_root(db) / RESERVE
         assert place.exists() == kept
-        assert not kept or place.stat().st_size == SIZE_BYTES
+        assert not kept or place.stat().st_size == RESERVE_BYTES

@@ -10,7 +10,7 @@ from storage.engine import Database
 from storage.models import Base, EpisodeRow, MetricRow, Run, Transition
 from storage.projections import create_job, get_job, list_jobs, save_projection, update_job
 from storage.queries import curves, episodes, gate, memory
-from storage.queries.episode_search import find_playbacks
+from storage.queries.episodes import find_playbacks
 from storage.queries.runs import list_runs
 from storage.recording.recorder import DatabaseRecorder
 from storage.runs.changes import create_run

@@ -10,15 +10,12 @@ from storage.engine import Database
 from storage.maintenance.check_run import check_run
 from storage.models import first_playback
 from storage.queries.curves import evaluations
-from storage.queries.episode_search import find_playbacks
-from storage.queries.episodes import get_playback
-from storage.queries.questions import Asked, find_question, list_questions
+from storage.queries.episodes import find_playbacks, get_playback
 from storage.recording.recorder import DatabaseRecorder
 from storage.runs.changes import claim_start, finish_run, start_run
-from storage.runs.control import DatabaseControl, send_command
-from storage.runs.ownership import this_process
-from storage.runs.removal import delete_run
-from storage.runs.rewind import rewind_run
+from storage.runs.control import Asked, DatabaseControl, find_question, list_questions, send_command
+from storage.runs.lifecycle import this_process
+from storage.runs.removal import delete_run, rewind_run
 from storage.runs.rows import find_run
 from tests.storage.records import ME, make_evaluation, record_episodes
 from tests.storage.test_control import wait_for

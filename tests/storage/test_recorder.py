@@ -14,7 +14,7 @@ from sqlalchemy import Connection, event, select, text
 
 from emtc_core.errors import RunStateError, StorageError
 from storage.engine import Database, open_database
-from storage.files.recorder_state import StateFile, stall_reason
+from storage.files.trainer_files import StateFile, stall_reason
 from storage.maintenance.check_run import check_run
 from storage.models import Transition
 from storage.queries.curves import metric
@@ -22,7 +22,7 @@ from storage.queries.episodes import get_trajectory
 from storage.recording.recorder import DatabaseRecorder
 from storage.retry import retry_transient
 from storage.runs.changes import create_run, finish_run
-from storage.runs.ownership import this_process
+from storage.runs.lifecycle import this_process
 from storage.runs.rows import find_run
 from tests.storage.records import (
     CONFIG,

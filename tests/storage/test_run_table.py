@@ -13,22 +13,14 @@ from emtc_core.errors import ConfigError, RunNotFoundError, RunStateError
 from storage.engine import Database, open_database
 from storage.models import Evaluation, Run
 from storage.queries.curves import evaluations
-from storage.queries.gate_state import gate_state
-from storage.queries.run_table import (
-    SORTS,
-    RunFilter,
-    count_runs,
-    list_choices,
-    matching_ids,
-    run_page,
-    runs_by_id,
-)
-from storage.queries.terms import MOST_TERMS
+from storage.queries.gate import gate_state
+from storage.queries.runs import SORTS, RunFilter, count_runs, list_choices, matching_ids, run_page, runs_by_id
+from storage.queries.search_terms import MOST_TERMS
 from storage.recording.recorder import DatabaseRecorder
 from storage.runs.changes import claim_start, create_run, finish_run, start_run
 from storage.runs.labels import check_tags, edit_run, note_runs, shelve_runs, tag_runs
-from storage.runs.ownership import this_process
-from storage.runs.rewind import rewind_run
+from storage.runs.lifecycle import this_process
+from storage.runs.removal import rewind_run
 from storage.runs.rows import find_run
 from tests.reference import run_table as reference
 from tests.storage.records import CONFIG, ME, make_evaluation, record_episodes

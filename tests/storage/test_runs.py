@@ -15,9 +15,8 @@ from storage.queries.runs import latest_run_id, list_resumes, list_runs
 from storage.recording.recorder import DatabaseRecorder
 from storage.runs.changes import create_run, find_launch, finish_run, start_run
 from storage.runs.labels import edit_run
-from storage.runs.ownership import live_status
-from storage.runs.removal import delete_run
-from storage.runs.rewind import rewind_run
+from storage.runs.lifecycle import live_status
+from storage.runs.removal import delete_run, rewind_run
 from storage.runs.rows import find_run
 from tests.storage.records import (
     CONFIG,

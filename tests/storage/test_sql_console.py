@@ -20,8 +20,7 @@ from storage.models import Base, Run
 from storage.runs.changes import create_run
 from storage.sql_console import worker
 from storage.sql_console.glossary import EXAMPLES, describe_schema
-from storage.sql_console.question import Answer, ask
-from storage.sql_console.reader_role import create_reader
+from storage.sql_console.question import Answer, ask, create_reader
 from tests.storage.records import CONFIG, record_everything
 
 WRITES = [

@@ -17,7 +17,7 @@ from storage.queries.sweeps import Progress, Sweep, get_sweep, list_sweeps, swee
 from storage.runs.changes import finish_run, start_run
 from storage.runs.claims import Worker, claim_run
 from storage.runs.control import send_command
-from storage.runs.ownership import mark_launched
+from storage.runs.lifecycle import mark_launched
 from storage.runs.rows import find_run
 from storage.runs.sweeps import PlannedRun, attach_scheduler, detach_scheduler, requeue, save_sweep, stop_sweep
 from tests.storage.records import CONFIG

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.analysis.projections.linear import Coordinates, Progress, ignore_progress
-from emtc_core.config.embed import EmbedConfig
+from emtc_core.config.memory import EmbedConfig
 from emtc_core.embedder.fit import fit
 from emtc_core.embedder.networks import Embedder, make_embedder
 from emtc_core.memory.memory import NodeSample

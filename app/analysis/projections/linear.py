@@ -1,4 +1,8 @@
-"""Projections that answer at once, axis pairs and PCA, and the types that all projections share."""
+"""Projections that answer at once, axis pairs and PCA; types, sample and neighbors that all projections share.
+
+A picture shows a sample of N memory nodes, stratified by return × time and seeded, or all of them. Neighbors are exact
+and come in a fixed order whatever the number of threads.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -6,6 +10,7 @@ from itertools import combinations
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.spatial import KDTree
 
 Progress = Callable[[float], None]
 Coordinates = NDArray[np.float32]
@@ -75,3 +80,51 @@ def _flip_and_scale(drawn: NDArray[np.float64], like: Coordinates) -> NDArray[np
     signs = np.where((now * before).sum(axis=0) < 0, -1.0, 1.0)
     size_now, size_before = (float(np.sqrt((part**2).mean())) for part in (now, before))
     return drawn * signs * (size_before / size_now if size_now and size_before else 1.0)
+
+
+def find_neighbors(
+    points: NDArray[np.floating], k: int, *, n_jobs: int = 1
+) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """Find the k nearest other points of each point.
+
+    Returns:
+        Indices [n, k] and distances [n, k], nearest first, the point itself left out.
+    """
+    tree = KDTree(points.astype(np.float64))
+    distance, index = (np.asarray(part) for part in tree.query(points, k=k + 1, workers=n_jobs))
+    own = index == np.arange(len(points))[:, None]
+    own[~own.any(axis=1), -1] = True  # k + 1 or more twins stand in its place: leave the last one out
+    keep = ~own
+    return index[keep].reshape(-1, k).astype(np.int64), distance[keep].reshape(-1, k).astype(np.float64)
+
+
+STRATA = 10  # in each direction
+
+
+def stratified_rows(h: NDArray[np.floating], t: NDArray[np.integer], *, n: int, seed: int) -> NDArray[np.int64]:
+    """Choose n rows so that every stratum of return × time gives the same share of its nodes.
+
+    Strata are deciles of each quantity. Shares are rounded by largest remainder, so exactly n rows come
+    back, ascending; all rows when there are no more than n.
+    """
+    total = len(h)
+    if total <= n:
+        return np.arange(total, dtype=np.int64)
+    stratum = _deciles(h) * STRATA + _deciles(t)
+    counts = np.bincount(stratum, minlength=STRATA * STRATA)
+    exact = counts * (n / total)
+    quota = np.floor(exact).astype(np.int64)
+    short = n - int(quota.sum())
+    quota[np.argsort(quota - exact, kind="stable")[:short]] += 1
+    shuffled = np.random.default_rng(seed).permutation(total)
+    order = shuffled[np.argsort(stratum[shuffled], kind="stable")]
+    starts = np.concatenate([[0], np.cumsum(counts)[:-1]])
+    rank = np.arange(total) - np.repeat(starts, counts)
+    return np.sort(order[rank < np.repeat(quota, counts)])
+
+
+def _deciles(values: NDArray[np.generic]) -> NDArray[np.int64]:
+    """Number the decile of each value, 0…9; equal values share one."""
+    finite = np.nan_to_num(values.astype(np.float64))
+    edges = np.quantile(finite, np.linspace(0, 1, STRATA + 1)[1:-1])
+    return np.searchsorted(edges, finite, side="right").astype(np.int64)

@@ -2,7 +2,9 @@
 
 Landmarks are a sample stratified by return and time. The layout sets out from the stored projection of the nearest
 earlier snapshot of the run that had the same parameters, if there is one, and from PCA if not. What it set out from
-is a parameter of the result (`start`): the same snapshot, method, n, seed and start give bit-identical coordinates.
+is a parameter of the result (`start`): the same snapshot, method, n, seed, start and library versions give
+bit-identical coordinates. Axis pairs and PCA answer at once; t-SNE and UMAP need a background process and are imported
+where they are called: no page needs their libraries.
 """
 
 import hashlib
@@ -17,9 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.analysis.projections.alignment import FEWEST_SHARED, carry_places, complete_places, move_rigidly
-from app.analysis.projections.linear import Coordinates, Progress, draw_pca, ignore_progress
-from app.analysis.projections.methods import BACKGROUND, compute
-from app.analysis.projections.sampling import stratified_rows
+from app.analysis.projections.linear import Coordinates, Progress, draw_pca, ignore_progress, stratified_rows
 from emtc_core.errors import ConfigError
 from storage.engine import Database
 from storage.projections import save_projection
@@ -32,6 +32,9 @@ from storage.queries.memory import (
     get_projection,
     get_snapshot,
 )
+
+BACKGROUND: frozenset[str] = frozenset({"tsne", "umap"})
+SMALLEST = 12  # points that a neighbor graph needs
 
 METHODS = ("pca", *sorted(BACKGROUND))
 EMBEDDERS = ("tcse", "dcae", "random")
@@ -48,6 +51,44 @@ _REVISION = 2
 """Goes up when a change here changes pictures."""
 
 Begin = int | Literal["earlier"] | None
+
+
+def compute(
+    method: str,
+    embedding: Coordinates,
+    *,
+    seed: int,
+    n_jobs: int = 1,
+    progress: Progress = ignore_progress,
+    begin: Coordinates | None = None,
+) -> Coordinates:
+    """Compute a projection of distinct or repeated 4-D points [n, 4] → [n, 2].
+
+    Args:
+        method: "pca", "tsne" or "umap".
+        embedding: Points, finite.
+        seed: Decides everything that is random.
+        n_jobs: Threads; the result depends on the method's arithmetic only, not on timing.
+        progress: Receives the finished part in [0, 1]; may raise to cancel.
+        begin: Places [n, 2] from which a slow method starts, so that its layout stays near them; without them it
+            starts from PCA.
+
+    Raises:
+        ValueError: If the method is unknown or there are too few points.
+    """
+    if method == "pca":
+        return draw_pca(embedding).coordinates
+    if method not in BACKGROUND:
+        raise ValueError(f"method must be pca, tsne or umap, got {method!r}")
+    if len(embedding) < SMALLEST:
+        raise ValueError(f"{method} needs at least {SMALLEST} points, got {len(embedding)}")
+    if method == "tsne":
+        from app.analysis.projections.tsne import compute_tsne
+
+        return compute_tsne(embedding, seed=seed, n_jobs=n_jobs, progress=progress, begin=begin)
+    from app.analysis.projections.umap import compute_umap
+
+    return compute_umap(embedding, seed=seed, progress=progress, begin=begin)
 
 
 @dataclass(frozen=True)

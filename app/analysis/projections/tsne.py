@@ -11,8 +11,7 @@ from openTSNE.affinity import PerplexityBasedNN
 from openTSNE.initialization import rescale
 from openTSNE.nearest_neighbors import PrecomputedNeighbors
 
-from app.analysis.projections.linear import Coordinates, Progress, draw_pca
-from app.analysis.projections.sampling import find_neighbors
+from app.analysis.projections.linear import Coordinates, Progress, draw_pca, find_neighbors
 
 PERPLEXITY = 30.0
 EARLY_ITERATIONS = 125

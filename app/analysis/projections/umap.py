@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from app.analysis.projections.linear import Coordinates, Progress, draw_pca
-from app.analysis.projections.sampling import find_neighbors
+from app.analysis.projections.linear import Coordinates, Progress, draw_pca, find_neighbors
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", ImportWarning)  # that its parametric kind needs TensorFlow

@@ -1,20 +1,28 @@
-"""The trainers that a storm hits: each does what a detached trainer does and is started again when it ends.
+"""The trainers that a storm hits, and what it does to them and their database, each blow at a moment that nobody chose.
 
-They come out of a process that has loaded the learner's libraries already, so that a storm kills trainers rather than
-imports; how a run fares that is killed while its libraries load is a matter of the tests.
+Each does what a detached trainer does and is started again when it ends. They come out of a process that has loaded the
+learner's libraries already, so that a storm kills trainers rather than imports; how a run fares that is killed while
+its libraries load is a matter of the tests.
 """
 
 import multiprocessing
 import os
 import random
+import signal
 import socket
+import sqlite3
 import sys
-from contextlib import suppress
+import time
+from collections import Counter
+from collections.abc import Callable, Generator, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 
 import psutil
+from sqlalchemy import text
 
 from app.analysis.provenance import library_versions
 from app.jobs.launch import LOG_NAME
@@ -22,13 +30,15 @@ from app.jobs.resume import look, take_to_resume
 from app.jobs.train_process import train_detached
 from emtc_core.config.resolve import resolve
 from emtc_core.config.run import RunConfig
+from emtc_core.control import Command
+from emtc_core.errors import RunStateError, StorageError
 from storage.engine import Database
 from storage.files.places import run_folder
 from storage.private_files import append_private, make_private_folder
 from storage.retry import retry_transient
 from storage.runs.changes import create_run, start_again
-from storage.runs.lifecycle import State
-from storage.runs.ownership import get_process_created_at, mark_launched, this_process
+from storage.runs.control import send_command
+from storage.runs.lifecycle import State, get_process_created_at, mark_launched, this_process
 from storage.runs.rows import find_run
 
 STEPS = 2500
@@ -39,6 +49,12 @@ SETTINGS = (
     "memory.delta=0.02", "record.gate_interval=200",
 )  # fmt: skip
 """Small enough that a run reaches its end, often enough at every duty that a blow may fall on any of them."""
+
+LONGEST_LOCK_S, LONGEST_PAUSE_S, LONGEST_FULL_S = 12.0, 5.0, 6.0
+FULL_AT_BYTES = 64 * 1024
+"""How much a file may hold while the disk is full: every log, checkpoint and database outgrows it."""
+
+_CHANCES = {"kill": 55, "terminate": 8, "stop": 8, "pause": 11, "lock": 6, "full": 6, "cut": 6}
 
 
 @dataclass
@@ -151,3 +167,142 @@ def _train(url: str, log: Path, run_id: str, *, token: str, resume: bool) -> Non
 
 def _write(sentence: str) -> None:
     sys.stderr.write(f"{sentence}\n")
+
+
+class Faults:
+    """Draws one blow after another; those that last go on in threads of their own."""
+
+    def __init__(self, db: Database, fleet: Fleet, *, seed: int) -> None:
+        self._db, self._fleet, self._rng = db, fleet, random.Random(seed)
+        self.blows: Counter[str] = Counter()
+        """How many of each kind fell."""
+        self._threads = ThreadPoolExecutor(max_workers=16, thread_name_prefix="fault")
+        self._lasting: list[Future[None]] = []
+        self._acts: dict[str, Callable[[], bool]] = {
+            "kill": self._kill, "terminate": self._terminate, "stop": self._stop, "pause": self._pause,
+            "lock": self._lock,
+        }  # fmt: skip
+        if hasattr(psutil.Process, "rlimit"):  # where the kernel can limit another process
+            self._acts["full"] = self._full
+        if db.dialect == "postgresql":
+            self._acts["cut"] = self._cut
+
+    def strike(self) -> None:
+        """Let one blow fall, if there is anybody to be hit."""
+        kinds = list(self._acts)
+        kind = self._rng.choices(kinds, [_CHANCES[kind] for kind in kinds])[0]
+        self.blows[kind] += self._acts[kind]()
+
+    def calm(self) -> None:
+        """Wait for what lasts."""
+        for lasting in self._lasting:
+            lasting.result()
+        self._threads.shutdown()
+
+    def _kill(self) -> bool:
+        return self._signal(signal.SIGKILL)
+
+    def _terminate(self) -> bool:
+        return self._signal(signal.SIGTERM)
+
+    def _signal(self, number: int) -> bool:
+        slot = self._fleet.choose(self._rng)
+        if slot is None:
+            return False
+        with suppress(ProcessLookupError):
+            os.kill(slot.pid, number)
+            return True
+        return False
+
+    def _stop(self) -> bool:
+        return self._ask(self._fleet.choose(self._rng), "stop")
+
+    def _pause(self) -> bool:
+        slot, seconds = self._fleet.choose(self._rng), self._rng.uniform(0, LONGEST_PAUSE_S)
+        return self._ask(slot, "pause") and self._last(lambda: self._go_on_after(slot, seconds))
+
+    def _go_on_after(self, slot: Slot | None, seconds: float) -> None:
+        time.sleep(seconds)
+        self._ask(slot, "resume")
+
+    def _ask(self, slot: Slot | None, command: Command) -> bool:
+        if slot is None:
+            return False
+        try:
+            retry_transient(self._db, lambda: send_command(self._db, slot.run_id, command))
+        except RunStateError:  # it has ended meanwhile
+            return False
+        return True
+
+    def _lock(self) -> bool:
+        seconds = self._rng.uniform(0.5, LONGEST_LOCK_S)
+
+        def hold() -> None:
+            with suppress(StorageError), hold_lock(self._db):  # a cut ends it early
+                time.sleep(seconds)
+
+        return self._last(hold)
+
+    def _full(self) -> bool:
+        seconds = self._rng.uniform(0.5, LONGEST_FULL_S)
+
+        def fill() -> None:
+            with full_disk(slot.pid for slot in self._fleet.list_running()):
+                time.sleep(seconds)
+
+        return self._last(fill)
+
+    def _cut(self) -> bool:
+        with suppress(StorageError):
+            cut_connections(self._db)
+        return True
+
+    def _last(self, act: Callable[[], None]) -> bool:
+        self._lasting.append(self._threads.submit(act))
+        return True
+
+
+@contextmanager
+def hold_lock(db: Database) -> Generator[None]:
+    """Keep every other writer out, as a careless second program does."""
+    if db.path is None:
+        with db.transaction() as connection:
+            connection.execute(text("LOCK TABLE runs, episodes, transitions IN EXCLUSIVE MODE"))
+            yield
+        return
+    with closing(sqlite3.connect(db.path, timeout=60, isolation_level=None)) as connection:
+        connection.execute("BEGIN IMMEDIATE")
+        yield
+        connection.execute("ROLLBACK")
+
+
+@contextmanager
+def full_disk(pids: Iterator[int]) -> Generator[None]:
+    """Let no file of these processes grow beyond FULL_AT_BYTES: the kernel refuses it as it does on a full disk."""
+    limited: list[psutil.Process] = []
+    for pid in pids:
+        with suppress(psutil.Error, OSError):
+            limited.append(psutil.Process(pid))
+            _limit(limited[-1], FULL_AT_BYTES)
+    try:
+        yield
+    finally:
+        for process in limited:
+            with suppress(psutil.Error, OSError):  # killed meanwhile
+                _limit(process, psutil.RLIM_INFINITY)
+
+
+def _limit(process: psutil.Process, size_bytes: int) -> None:
+    _, hard = process.rlimit(psutil.RLIMIT_FSIZE)
+    process.rlimit(psutil.RLIMIT_FSIZE, (hard if size_bytes == psutil.RLIM_INFINITY else size_bytes, hard))
+
+
+def cut_connections(db: Database) -> None:
+    """End every other connection to a server's database, as its restart or a firewall does."""
+    with db.read() as connection:
+        connection.execute(
+            text(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+                "WHERE datname = current_database() AND pid <> pg_backend_pid()"
+            )
+        )

@@ -1,5 +1,5 @@
 // One side of the player: an episode's units between its steps, or its state as a strip where nobody can draw it.
-// app/replay/frames.py and drawing.py do the same for files.
+// app/replay/field.py and drawing.py do the same for files.
 
 const FIELD_MAX = { wide: 460, pair: 250, narrow: 170 }
 const STRIP_HEIGHT = 250

@@ -1,4 +1,7 @@
-"""Cloud: the points of a memory snapshot in a plane, coloured by one quantity, as plain values."""
+"""Clouds: the points of a memory snapshot in a plane, coloured by one quantity; and maps, clouds side by side.
+
+Maps share one colour scale, with paths over them where an episode is followed. All are plain values.
+"""
 
 from dataclasses import dataclass
 
@@ -8,6 +11,9 @@ from numpy.typing import NDArray
 
 from app.analysis.selection import Quantity
 from app.figures.theme import TWO, VIRIDIS
+
+MOST_JUMPS = 3
+"""Errors that are written beside a path."""
 
 
 def scale_ends(values: NDArray[np.floating], quantity: Quantity) -> tuple[float, float]:
@@ -72,3 +78,67 @@ class Cloud:
         """List every point: slot, x, y and the quantities, the coloured one first."""
         place = {"slot": self.slot, "x": self.x, "y": self.y}
         return pd.DataFrame({**place, self.quantity.key: self.value, **dict(self.fields)})
+
+
+def largest_errors(delta_mem: NDArray[np.floating], most: int) -> NDArray[np.int64]:
+    """Choose the steps with the largest errors above 0, at most so many, in order."""
+    known = np.flatnonzero(np.nan_to_num(delta_mem) > 0)
+    return np.sort(known[np.argsort(-delta_mem[known], kind="stable")][:most])
+
+
+@dataclass(frozen=True)
+class Trace:
+    """The nodes that an episode retrieved, in order."""
+
+    label: str
+    color: str
+    t: NDArray[np.int64]  # [K] steps of the episode
+    x: NDArray[np.float32]  # [K]; NaN where the node is not on the map
+    y: NDArray[np.float32]
+    delta_mem: NDArray[np.float64]  # [K] error of the transition that begins there; NaN: unknown
+
+    def jumps(self, most: int = MOST_JUMPS) -> NDArray[np.int64]:
+        """Choose the places on the map with the largest errors above 0, at most so many, in order."""
+        return largest_errors(np.where(np.isfinite(self.x), self.delta_mem, np.nan), most)
+
+
+@dataclass(frozen=True)
+class Maps:
+    """One cloud per panel; `traces` has one entry per panel or none."""
+
+    name: str
+    title: str
+    panels: tuple[Cloud, ...]
+    caption: str
+    traces: tuple[Trace | None, ...] = ()
+
+    @property
+    def low(self) -> float:
+        """Value at the lower end of the common scale."""
+        return min(panel.low for panel in self.panels)
+
+    @property
+    def high(self) -> float:
+        """Value at the upper end of the common scale."""
+        return max(panel.high for panel in self.panels)
+
+    @property
+    def description(self) -> str:
+        """What the picture shows, in words."""
+        return f"{self.title}: {'; '.join(panel.title for panel in self.panels)}. {self.caption}"
+
+    def trace_of(self, place: int) -> Trace | None:
+        """Return the path over a panel, or None."""
+        return self.traces[place] if self.traces else None
+
+    def to_frame(self) -> pd.DataFrame:
+        """List every point and every place of a path: panel, kind, slot, t, x, y, value, delta_mem."""
+        parts = []
+        for place, panel in enumerate(self.panels):
+            points = panel.to_frame().rename(columns={panel.quantity.key: "value"})
+            parts.append(points.assign(panel=panel.title, kind="memory"))
+            if (trace := self.trace_of(place)) is not None:
+                path = {"t": trace.t, "x": trace.x, "y": trace.y, "delta_mem": trace.delta_mem}
+                parts.append(pd.DataFrame(path).assign(panel=panel.title, kind="path"))
+        columns = ["panel", "kind", "slot", "t", "x", "y", "value", "delta_mem"]
+        return pd.concat(parts, ignore_index=True).reindex(columns=columns)

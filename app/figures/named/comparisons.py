@@ -1,4 +1,4 @@
-"""Is one variant better? The table of tests and probabilities of improvement, and performance profiles."""
+"""Is one variant better? Tests, probabilities of improvement, performance profiles and the first study's findings."""
 
 from collections.abc import Sequence
 
@@ -22,6 +22,7 @@ from app.analysis.finals import (
     rate_of_final,
     title_final,
 )
+from app.analysis.findings import FEWEST_SEEDS, Finding, find_all, judge
 from app.analysis.quantities import UNIT_RANGE, Quantity
 from app.analysis.series import Comparison, Group
 from app.analysis.statistics import Values
@@ -39,6 +40,9 @@ _COLUMNS = (
     *("task", "variant", "against", "n", "difference [%]", "P(improvement)", "Welch p", "permutation p", "verdict"),
 )
 _PROFILE = "share of runs above x; band: 95 % interval (Wilson's score)"
+
+_FOUND_COLUMNS = ("claim", "task", "compared", "measure", "n", "difference", "P(improvement)", "on this map", "verdict")
+_WELCH = "95 % t interval over seeds (Welch)"
 
 
 def tabulate_tests(comparison: Comparison, final: FinalRule = LAST_TENTH) -> pd.DataFrame:
@@ -203,4 +207,45 @@ def _read(db: Database, rows: Sequence[RunRow], options: Options) -> Comparison:
 
 
 FIGURES = (FigureKind("performance-profile", _profiles, _TAKES, question="Which share of the runs ends above x?"),)
-TABLES = (TableKind("comparisons", _tests, _TAKES),)
+
+
+def tabulate_findings(found: Sequence[Finding], left_out: Sequence[str] = ()) -> pd.DataFrame:
+    """One row for each claim, map and measure; the measure that decides a claim has the verdicts."""
+    verdicts = judge(found)
+    rows = [_row(finding, verdicts[finding.claim.text]) for finding in found]
+    measures = {finding.measure.title: finding.measure.meaning for finding in found}
+    caption = (
+        "The claims of the first study's plan. Difference of the means over seeds with Welch's 95 % t interval; "
+        "P(improvement): share of pairs of seeds in which the first is the better. Held: on every map with at least "
+        f"{FEWEST_SEEDS} seeds of each the interval lies on the claim's side of 0. Not held: on one of them it lies on "
+        "the other side, or, of win rates, within ±.05. Cannot tell: anything else. "
+        + " ".join(f"{title}: {meaning}." for title, meaning in measures.items())
+    )
+    frame = pd.DataFrame(rows, columns=pd.Index(_FOUND_COLUMNS), dtype="object")
+    cells = {name: [row[place] for row in rows] for place, name in enumerate(_FOUND_COLUMNS)}
+    return describe_table(frame, caption=caption, left_out=left_out, cells=cells)
+
+
+def _row(finding: Finding, verdict: str) -> list[str]:
+    n = " and ".join(map(str, finding.n))
+    compared = f"{finding.first} − {finding.second}" if finding.second else finding.first
+    said = (finding.verdict, verdict) if finding.decides else (MISSING, MISSING)
+    better = MISSING if np.isnan(finding.improvement) else f"{finding.improvement:.2f}"
+    claim = f"{finding.claim.number}. {finding.claim.text}"
+    return [claim, finding.task, compared, finding.measure.title, n, _quote(finding, n), better, *said]
+
+
+def _quote(finding: Finding, n: str) -> Cell:
+    statistic = f"{finding.measure.title}, {'difference of the means' if finding.second else 'mean'} over seeds"
+    value, low, high = finding.difference, finding.low, finding.high
+    if not np.isfinite(low):
+        return Cell(f"{value:+.3g}", Number(value, n=n, statistic=statistic))
+    return Cell(f"{value:+.3g} [{low:+.3g}–{high:+.3g}]", Number(value, low, high, n, statistic, _WELCH))
+
+
+def _findings(db: Database, rows: Sequence[RunRow], options: Options) -> pd.DataFrame:
+    found, comparison = find_all(db, rows)
+    return tabulate_findings(found, [str(each) for each in comparison.left_out])
+
+
+TABLES = (TableKind("comparisons", _tests, _TAKES), TableKind("findings", _findings))

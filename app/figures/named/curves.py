@@ -5,9 +5,9 @@ from typing import Any
 
 import pandas as pd
 
-from app.analysis.names import name_algo
 from app.analysis.quantities import EVALUATED, MU_W, WIN_RATE, Quantity, find_quantity
 from app.analysis.series import Comparison, default_times, read_comparison, read_seeds, settle
+from app.analysis.settings import name_algo
 from app.analysis.tables import describe_table
 from app.analysis.win_rates import tabulate_falls, tabulate_mu_w, tabulate_win_rates
 from app.figures.figure import OF_ANY_RATE, OVER_SEEDS, WINDOW, FigureKind, Options, Own, TableKind

@@ -9,19 +9,18 @@ import numpy as np
 import pandas as pd
 
 from app.analysis.finals import FINAL_NAMES, FinalRule, caption_final, final_rates, name_final, rate_of, rate_of_final
-from app.analysis.intervals import CLAIMS, Rate
 from app.analysis.quantities import find_quantity
 from app.analysis.readings import Point
 from app.analysis.readings import Reading as GateReading
 from app.analysis.series import Group, read_comparison, read_seeds
-from app.analysis.statistics import Reading, Values, finite
+from app.analysis.statistics import CLAIMS, Rate, Reading, Values, finite
 from app.analysis.tables import MISSING, describe_table
 from app.analysis.win_rates import find_best, quote
 from app.figures.figure import AT_THE_END, FigureKind, Options, TableKind
 from app.figures.kinds.chart import Chart, Line, Panel
 from app.figures.theme import BETA, DELTA_MEM, TAU
 from storage.engine import Database
-from storage.queries.gate_state import GateState, gate_states
+from storage.queries.gate import GateState, gate_states
 from storage.runs.rows import RunRow
 
 INTERVAL = Reading("mean", "ci")

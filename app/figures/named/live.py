@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from app.analysis.intervals import score_interval
-from app.analysis.success import SUCCESS_RATE, name_success, success_threshold
+from app.analysis.quantities import SUCCESS_RATE, name_success, success_threshold
+from app.analysis.statistics import score_interval
 from app.figures.figure import WINDOW, FigureKind, Options, Own, one_run
 from app.figures.kinds.chart import Chart, Line, Mark, Panel, Values, column
 from app.figures.theme import BETA, DELTA_MEM, H_VALUE, LOSS, OKABE_ITO, RETURN, SPEED, TAU, WIN_RATE

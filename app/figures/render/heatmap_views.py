@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 from app.figures.kinds.heatmap import Grid, Heatmap
-from app.figures.render.symbols import set_as_math
+from app.figures.theme import set_as_math
 
 if TYPE_CHECKING:  # each library is loaded by its own caller
     import plotly.graph_objects as go

@@ -13,8 +13,7 @@ from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.ticker import EngFormatter, MaxNLocator
 
 from app.figures.kinds.chart import Chart, Line, Panel, Values
-from app.figures.render.symbols import set_as_math
-from app.figures.theme import Marker
+from app.figures.theme import Marker, set_as_math
 
 _POINT = 1 / 72  # of an inch
 _LEGEND_SIZE, _LABEL_SIZE = 8, 8

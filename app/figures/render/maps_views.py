@@ -11,11 +11,9 @@ from matplotlib.colors import LinearSegmentedColormap, Normalize
 from matplotlib.figure import Figure
 from plotly.subplots import make_subplots
 
-from app.figures.kinds.cloud import Cloud
-from app.figures.kinds.maps import Maps, Trace
+from app.figures.kinds.cloud import Cloud, Maps, Trace
 from app.figures.render.lines_view import set_title, spread
-from app.figures.render.symbols import set_as_math
-from app.figures.theme import NEUTRAL
+from app.figures.theme import NEUTRAL, set_as_math
 
 
 def draw_matplotlib(maps: Maps, width: float) -> Figure:

@@ -14,12 +14,10 @@ from matplotlib.figure import Figure
 
 from app.figures.kinds import AnyFigure
 from app.figures.kinds.chart import Chart
-from app.figures.kinds.cloud import Cloud
+from app.figures.kinds.cloud import Cloud, Maps
 from app.figures.kinds.heatmap import Heatmap
-from app.figures.kinds.maps import Maps
 from app.figures.render import heatmap_views, lines_view, maps_views
-from app.figures.render.symbols import make_printable, set_as_math
-from app.figures.theme import Mode, ink
+from app.figures.theme import Mode, ink, make_printable, set_as_math
 
 Format = Literal["svg", "pdf", "png"]
 FORMATS: tuple[Format, ...] = ("svg", "png", "pdf")

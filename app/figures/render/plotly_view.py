@@ -9,9 +9,8 @@ from plotly.subplots import make_subplots
 
 from app.figures.kinds import AnyFigure
 from app.figures.kinds.chart import Chart, Line, Panel
-from app.figures.kinds.cloud import Cloud
+from app.figures.kinds.cloud import Cloud, Maps
 from app.figures.kinds.heatmap import Heatmap
-from app.figures.kinds.maps import Maps
 from app.figures.render import heatmap_views, maps_views
 from app.figures.theme import Mode, ink
 

@@ -15,10 +15,9 @@ from typing import Annotated, Any, Literal, get_args
 
 from pydantic import Field, ValidationError, field_validator, model_validator
 
-from emtc_core.config.base import LARGEST, Section
+from emtc_core.config.base import LARGEST, Section, parse_toml, quote, read_text, shorten
 from emtc_core.config.resolve import flatten_tree
 from emtc_core.config.run import PresetName
-from emtc_core.config.toml import parse_toml, quote, read_text, shorten
 from emtc_core.errors import ConfigError
 
 Leaf = bool | int | float | str

@@ -9,8 +9,7 @@ from contextlib import contextmanager, suppress
 
 from app.jobs.launch import find_trainer
 from app.jobs.sweeps.control import this_process
-from app.jobs.sweeps.starting import Starter
-from app.jobs.sweeps.worker import Leave
+from app.jobs.sweeps.worker import Leave, Starter
 from emtc_core.errors import StorageError
 from storage.engine import Database
 from storage.queries.sweeps import Sweep, get_sweep

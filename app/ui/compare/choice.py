@@ -13,7 +13,7 @@ from app.analysis.format import escape_markdown
 from app.ui import data, in_url, messages, state, view
 from app.ui.compared import names_beside, runs_beside
 from app.ui.widgets import run_filters
-from storage.queries.run_table import RunFilter
+from storage.queries.runs import RunFilter
 
 _PAGE = "compare"
 

@@ -23,15 +23,28 @@ from app.analysis.finals import (
     final_rate,
 )
 from app.analysis.format import escape_markdown
-from app.analysis.names import parse_steps
 from app.analysis.provenance import describe_runs
-from app.analysis.published import WARNING, list_published_maps, tabulate_beside_published
-from app.analysis.quantities import EVALUATED, RATE_NAMES, Quantity, RateName, find_quantity
+from app.analysis.quantities import (
+    EVALUATED,
+    RATE_NAMES,
+    SUCCESS_RATE,
+    Quantity,
+    RateName,
+    find_quantity,
+    success_threshold,
+)
 from app.analysis.series import Comparison, default_times, settle
+from app.analysis.settings import parse_steps
 from app.analysis.statistics import BAND_NAMES, BANDS, CENTER_NAMES, CENTERS, Center, Reading, mu_w
-from app.analysis.success import SUCCESS_RATE, success_threshold
 from app.analysis.variants import group_variants, list_differences
-from app.analysis.win_rates import tabulate_falls, tabulate_mu_w, tabulate_win_rates
+from app.analysis.win_rates import (
+    WARNING,
+    list_published_maps,
+    tabulate_beside_published,
+    tabulate_falls,
+    tabulate_mu_w,
+    tabulate_win_rates,
+)
 from app.figures.assets import read_asset, read_script
 from app.figures.learning_curves import draw_comparison, split_panels, style_comparison
 from app.figures.named.comparisons import draw_profiles, tabulate_tests

@@ -17,8 +17,7 @@ from app.ui import data, messages
 from app.ui.widgets import whole_number
 from emtc_core.errors import EmtcError
 from storage.maintenance.sizes import KINDS, RunSize, Sizes
-from storage.maintenance.thin import Gone, Thinning, count_thinning, thin_run
-from storage.maintenance.upkeep import back_up_now, vacuum
+from storage.maintenance.upkeep import Gone, Thinning, back_up_now, count_thinning, thin_run, vacuum
 
 _MEANING = {
     "transitions": "Rows of single steps",

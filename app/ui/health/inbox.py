@@ -6,7 +6,7 @@ from typing import Final
 import streamlit as st
 
 from app.analysis.format import clock, count, escape_markdown
-from app.jobs.alerts.rules import Alert, Severity
+from app.jobs.alerts import Alert, Severity
 from app.ui import data, messages, state
 from storage.alerts import mark_read, read_keys
 

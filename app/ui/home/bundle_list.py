@@ -15,7 +15,7 @@ from typing import Any, BinaryIO
 import streamlit as st
 
 from app.analysis.format import escape_markdown, runs_of, size
-from app.analysis.names import name_algo
+from app.analysis.settings import name_algo
 from app.ui import data, messages, view
 from app.ui.home import run_table
 from emtc_core.errors import EmtcError, StorageError
@@ -25,7 +25,7 @@ from storage.bundles.read import find_cache, peek
 from storage.engine import is_read_only
 from storage.guards import shorten
 from storage.private_files import make_private_folder
-from storage.queries.run_table import RunFilter
+from storage.queries.runs import RunFilter
 
 SUFFIX = ".emtc"
 _DROPPED, _TYPED, _TIMES = "bundle_file", "bundle_path", "bundles_opened"

@@ -16,7 +16,7 @@ from app.jobs.bulk_actions import Outcome, resume_runs, stop_runs
 from app.ui import data, messages, state, view
 from app.ui.widgets import run_picker
 from emtc_core.errors import EmtcError
-from storage.queries.run_table import RunFilter
+from storage.queries.runs import RunFilter
 from storage.runs import lifecycle
 from storage.runs.labels import LONGEST_NOTE, Act, edit_run, note_runs, shelve_runs, tag_runs
 from storage.runs.lifecycle import Event, State

@@ -9,7 +9,7 @@ from app.ui import data, view
 from app.ui.compared import read_compared
 from app.ui.state import RUNS
 from app.ui.widgets import curves, pin
-from storage.queries.run_table import RunFilter
+from storage.queries.runs import RunFilter
 
 NEWEST = 10
 

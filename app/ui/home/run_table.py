@@ -7,13 +7,13 @@ import pandas as pd
 import streamlit as st
 
 from app.analysis.format import count, duration, runs_of
-from app.analysis.names import name_algo
+from app.analysis.settings import name_algo
 from app.figures.theme import ENDED
 from app.ui import data, in_url, messages, state, view
 from app.ui.home import chosen_runs
 from app.ui.widgets import run_filters
 from emtc_core.errors import ConfigError
-from storage.queries.run_table import RunFilter, RunPage
+from storage.queries.runs import RunFilter, RunPage
 
 ROWS = 50
 PAGE = "home"

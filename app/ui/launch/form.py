@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 import streamlit as st
 
 from app.analysis.format import count, duration, escape_markdown, size
-from app.analysis.names import name_algo
+from app.analysis.settings import name_algo
 from app.jobs import launch_request
 from app.jobs.launch import check_startable, doubt_observations, doubt_success, estimate, launch_run
 from app.jobs.launch_request import ALGO, CHOICES, ENV, MAP, NAME, PRESET, SEEDS, STEPS, USUAL, Request

@@ -10,8 +10,7 @@ from app.ui import data, messages, state, view
 from app.ui.widgets import whole_number
 from emtc_core.control import QuestionKind
 from emtc_core.errors import EmtcError
-from storage.queries.questions import Asked
-from storage.runs.control import send_command
+from storage.runs.control import Asked, send_command
 from storage.runs.lifecycle import ANSWERS
 from storage.runs.rows import RunRow
 

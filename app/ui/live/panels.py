@@ -16,7 +16,7 @@ import streamlit as st
 from streamlit.components.v2 import component
 
 from app.analysis.format import aware, count, duration, escape_markdown, number, percent
-from app.analysis.success import SUCCESS_RATE, success_threshold
+from app.analysis.quantities import SUCCESS_RATE, success_threshold
 from app.figures.assets import read_asset
 from app.figures.kinds.chart import Chart, Mark
 from app.figures.named.live import (
@@ -34,7 +34,7 @@ from app.ui import data, messages, run_files, state
 from app.ui.live import ask_run, controls
 from app.ui.live_session import LiveCurves
 from app.ui.widgets import curves, pin, run_picker
-from storage.files.recorder_state import stall_reason
+from storage.files.trainer_files import stall_reason
 from storage.runs.rows import RunRow
 
 _pulse = component("emtc_lab_pulse", js=read_asset("pulse.js"))

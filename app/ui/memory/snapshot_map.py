@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 
 from app.analysis.format import count, escape_markdown
 from app.analysis.projections.linear import AXIS_PAIRS, Drawn, draw_axes
-from app.analysis.projections.methods import BACKGROUND, SMALLEST
-from app.analysis.projections.snapshots import MOST_LANDMARKS, projection_params, start_of
+from app.analysis.projections.snapshots import BACKGROUND, MOST_LANDMARKS, SMALLEST, projection_params, start_of
 from app.analysis.selection import QUANTITIES, Choice, read_numbers
 from app.figures.kinds.cloud import Cloud
 from app.figures.named.memory_map import draw_memory
@@ -25,7 +24,7 @@ from app.ui.memory.atlas import Columns, columns_of
 from app.ui.widgets.run_picker import LISTED
 from emtc_core.errors import ConfigError, EmtcError
 from storage.queries.memory import Snapshot
-from storage.queries.run_table import RunFilter
+from storage.queries.runs import RunFilter
 from storage.runs.rows import RunRow
 
 OWN = "own"

@@ -8,7 +8,7 @@ from app.ui import data, messages, state
 from app.ui.replay import choose
 from app.ui.replay.choose import BESIDE, FIRST, TRAINING
 from emtc_core.errors import EmtcError
-from storage.queries.run_table import RunFilter
+from storage.queries.runs import RunFilter
 from storage.runs.rows import RunRow
 
 LISTED = 100

@@ -8,11 +8,10 @@ import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
 from app.analysis.format import count, number
-from app.analysis.success import name_outcome
+from app.analysis.quantities import name_outcome
 from app.replay.replay import Replay, make_replay
 from app.ui import data, messages, state
-from storage.queries.episode_search import EpisodePage
-from storage.queries.episodes import Order
+from storage.queries.episodes import EpisodePage, Order
 from storage.runs.rows import RunRow
 
 LISTED = 200

@@ -12,8 +12,7 @@ from app.analysis.format import escape_markdown
 from app.figures.theme import Mode
 from app.replay.drawing import MOST_FRAMES
 from app.replay.files import MIME, Format, make_file
-from app.replay.replay import Replay, tell_apart
-from app.replay.side import join_values
+from app.replay.replay import Replay, join_values, tell_apart
 from app.ui import data, messages, state
 from app.ui.live import ask_run
 from app.ui.replay import beside, choose

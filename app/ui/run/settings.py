@@ -13,7 +13,7 @@ from app.jobs.launch_request import IDENTITY, usual_settings, write_text
 from app.ui import data, in_url, messages
 from emtc_core.config.resolve import Value, describe_fields, flatten_tree
 from emtc_core.errors import EmtcError
-from storage.queries.run_table import RunFilter
+from storage.queries.runs import RunFilter
 from storage.runs.rows import RunRow
 
 PAGE = "run"

@@ -110,7 +110,8 @@ def show() -> None:
     if asked:
         _ask(query or "", int(limit or _LIMITS[1]))
     st.caption(
-        f"Ctrl+Enter asks. A question is ended when it takes longer than {_SECONDS:.0f} s. The same on the command line, with more time: `emtc sql`."
+        f"Ctrl+Enter asks. A question that takes longer than {_SECONDS:.0f} s is ended. The same on the command line, "
+        "with more time: `emtc sql`."
     )
 
 

@@ -6,8 +6,8 @@ import pandas as pd
 import streamlit as st
 
 from app.analysis.format import escape_markdown
-from app.analysis.published import PublishedStudy, find_published
 from app.analysis.tables import TABLE_FORMATS, TABLE_MIME, TABLE_SUFFIX, TableFormat, export_table
+from app.analysis.win_rates import PublishedStudy, find_published
 from app.figures.kinds import AnyFigure
 from app.figures.registry import FIGURES, TABLES
 from app.ui import data, messages

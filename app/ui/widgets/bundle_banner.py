@@ -8,7 +8,7 @@ from collections.abc import Collection, Sequence
 import streamlit as st
 
 from app.analysis.format import count, escape_markdown
-from app.jobs.alerts.rules import Alert
+from app.jobs.alerts import Alert
 from app.ui import data, view
 from emtc_core.errors import EmtcError
 from storage.alerts import read_keys

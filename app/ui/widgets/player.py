@@ -9,7 +9,7 @@ from app.analysis.format import escape_markdown
 from app.figures.assets import read_asset, read_script
 from app.figures.kinds.chart import Chart
 from app.replay.payload import make_payload
-from app.replay.side import Side
+from app.replay.replay import Side
 from emtc_core.envs.base import Scene
 
 _playback = component(

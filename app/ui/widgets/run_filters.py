@@ -5,9 +5,9 @@ from dataclasses import replace
 
 import streamlit as st
 
-from app.analysis.names import name_algo
+from app.analysis.settings import name_algo
 from app.ui import data, in_url
-from storage.queries.run_table import RunFilter, Shelf
+from storage.queries.runs import RunFilter, Shelf
 
 SHELVES: dict[Shelf, str] = {"open": "All but archived", "hidden": "Hidden", "archived": "Archived", "all": "All"}
 HELP = (

@@ -7,8 +7,8 @@ from app.figures.theme import GATE_COLOR, GATE_ICON, STATUS_COLOR, STATUS_ICON
 from app.ui import data, messages, state, view
 from app.ui.widgets import run_filters, tour
 from emtc_core.errors import ConfigError, EmtcError
-from storage.queries.gate_state import GateState
-from storage.queries.run_table import RunFilter
+from storage.queries.gate import GateState
+from storage.queries.runs import RunFilter
 from storage.runs.rows import RunRow
 
 _KEY = "run_picker"

@@ -11,7 +11,7 @@ import streamlit as st
 from app.analysis.format import escape_markdown, number
 from app.analysis.neighborhoods import Outlier
 from app.ui import data, memory_data, state
-from storage.queries.run_table import RunFilter
+from storage.queries.runs import RunFilter
 from storage.runs.rows import RunRow
 
 _NO_SNAPSHOT = " No snapshot of the memory is there: wait on Live for the first one, or start the demo run on Home."

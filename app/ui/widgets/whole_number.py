@@ -8,7 +8,7 @@ import streamlit as st
 from app.analysis.format import escape_markdown
 from app.jobs.launch_request import parse_count
 from app.ui import in_url
-from emtc_core.config.toml import quote
+from emtc_core.config.base import quote
 from emtc_core.errors import ConfigError
 
 _LONGEST = 40

@@ -6,12 +6,12 @@ from importlib.util import find_spec
 import numpy as np
 from numpy.typing import NDArray
 
-from emtc_core.config.env import EnvConfig
+from emtc_core.config.train import EnvConfig
 from emtc_core.envs.adapter import refuse_obstacle, refuse_unknown_map
 from emtc_core.envs.base import EnvInfo, Scene, VectorEnv
 from emtc_core.envs.grf.env import GrfEnv, make_info
 from emtc_core.envs.grf.scenarios import SCENARIOS, get_scenario
-from emtc_core.envs.grf.scene import make_scene as draw
+from emtc_core.envs.grf.scenarios import make_scene as draw
 
 HOW_TO_GET = (
     "apt-get install -y build-essential cmake libgl1-mesa-dev libsdl2-dev libsdl2-image-dev libsdl2-ttf-dev "

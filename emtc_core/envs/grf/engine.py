@@ -1,7 +1,7 @@
 """One football engine, driven without gfootball's Python layers.
 
 What lives here: starting, resetting and stepping the compiled engine, and reading the few numbers that the
-state holds. What does not: observations, rewards, time limits (`env.py`) and processes (`workers.py`).
+state holds. What does not: observations, rewards, time limits (`env.py`) and processes (`team.py`).
 gfootball's own environment converts and deep-copies some forty fields per player and step and keeps a trace
 for its dumps; here a step costs the engine's own time and about forty attribute reads.
 """

@@ -3,13 +3,13 @@
 Description: n attackers against a keeper and one or two defenders; the real gfootball engine, one step per
     tenth of a second. A scenario is `scenarios.SCENARIOS[map]`.
 Actions: gfootball's default set of 19; all are always available. Directions, sprint and dribble are sticky.
-Observations: own position, the others' relative to it, directions, ball; see `layout.py`.
+Observations: own position, the others' relative to it, directions, ball; see `scenarios.py`.
 State: absolute positions and directions of the agents, the observed opponents and the ball.
 Rewards: `env.grf.reward` paper: +1 for our goal, -1 for theirs, 0 otherwise; emu: +100 for our goal and -1
     at any other end.
 Episode end: terminated by a goal, the ball out of play, a change of possession, or the ball or an agent in
     our own half; truncated after 150 steps.
-Arguments: `env.grf.*` of the configuration, see `config/env.py`.
+Arguments: `env.grf.*` of the configuration, see `config/train.py`.
 Differences from the original: the wrappers published with CDS and EMU call the time limit an end of the
     game; here it is truncation, and `train.bootstrap_on_timeout` decides. Seeds are ours: the engine of
     copy b gets `engine_seed(seed, b, episode)`.
@@ -21,12 +21,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from emtc_core.arrays import check_shape
-from emtc_core.config.env import GrfConfig
+from emtc_core.config.train import GrfConfig
 from emtc_core.envs.base import EnvInfo, Observation, Scene
 from emtc_core.envs.grf.engine import Squad
-from emtc_core.envs.grf.layout import Layout, ObservationMap, in_own_half
-from emtc_core.envs.grf.scenarios import ACTION_NAMES, EPISODE_LIMIT, N_ACTIONS, Scenario, get_scenario
-from emtc_core.envs.grf.scene import make_scene
+from emtc_core.envs.grf.scenarios import (
+    ACTION_NAMES,
+    EPISODE_LIMIT,
+    N_ACTIONS,
+    Layout,
+    ObservationMap,
+    Scenario,
+    get_scenario,
+    in_own_half,
+    make_scene,
+)
 from emtc_core.envs.grf.team import make_group
 from emtc_core.seeding import derive_seed
 

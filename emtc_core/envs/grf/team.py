@@ -1,12 +1,18 @@
 """Several engines behind one call: in this process, or spread over worker processes.
 
 What lives here: the board that both sides share (the pipes see to it that one at a time touches it), the group's
-interface, the group inside this process, and the one that starts workers. What
-does not: the worker's side (`worker.py`), observations and rewards (`env.py`).
+interface, the group inside this process, the one that starts workers, and the worker's side. What does not:
+observations and rewards (`env.py`).
+
+`WorkerGroup` starts `python -m emtc_core.envs.grf.team MEMORY COMMANDS REPLIES TASK`, where the first three are
+inherited file descriptors. Such a process waits for a byte, plays its engines and answers with a byte. It ends when the
+pipe of commands closes, and only then: an interrupt from the keyboard reaches it as well, but whether to stop is the
+trainer's to decide.
 """
 
 import mmap
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -14,14 +20,14 @@ import weakref
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import orjson
 from numpy.typing import NDArray
 
 from emtc_core.envs.grf.engine import ENDED, Engine, Squad
-from emtc_core.envs.grf.layout import Layout
+from emtc_core.envs.grf.scenarios import Layout, Lineup, Player
 from emtc_core.errors import EnvUnavailableError
 
 _ROOT = Path(__file__).resolve().parents[3]
@@ -174,7 +180,7 @@ class _Worker:
         task = {"squad": asdict(squad), "n_envs": n_envs, "share": share}
         fds = [memory, command_out, reply_in]
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "emtc_core.envs.grf.worker", *map(str, fds), orjson.dumps(task).decode()],
+            [sys.executable, "-m", "emtc_core.envs.grf.team", *map(str, fds), orjson.dumps(task).decode()],
             pass_fds=fds,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
@@ -239,3 +245,32 @@ def make_group(squad: Squad, *, n_envs: int, workers: int) -> EngineGroup:
         return WorkerGroup(squad, n_envs=n_envs, n_workers=count_workers(n_envs, workers))
     board = make_board(None, n_envs, squad)
     return LocalGroup(squad, board, range(n_envs))
+
+
+def main(arguments: list[str]) -> None:
+    """Serve until the parent is gone."""
+    memory, commands, replies = (int(fd) for fd in arguments[:3])
+    task = orjson.loads(arguments[3])
+    squad = _squad(task["squad"])
+    board = make_board(memory, task["n_envs"], squad)
+    group = LocalGroup(squad, board, range(*task["share"]))
+    while command := os.read(commands, 1):
+        if command == b"r":
+            group.reset()
+        elif command == b"s":
+            group.step()
+        os.write(replies, b".")
+
+
+def _squad(fields: dict[str, Any]) -> Squad:
+    lineup = fields.pop("lineup")
+    left, right = (tuple(Player(**player) for player in lineup[side]) for side in ("left", "right"))
+    return Squad(Lineup(left, right, tuple(lineup["ball"])), **fields)
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        main(sys.argv[1:])
+    except BrokenPipeError:  # the parent went while an answer was under way
+        sys.exit(0)

@@ -3,11 +3,11 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from emtc_core.config.env import EnvConfig
+from emtc_core.config.train import EnvConfig
 from emtc_core.envs.adapter import refuse_unknown_map
 from emtc_core.envs.base import EnvInfo, Scene, VectorEnv
 from emtc_core.envs.skirmish.maps import MAPS, make_info
-from emtc_core.envs.skirmish.scene import make_scene as draw
+from emtc_core.envs.skirmish.maps import make_scene as draw
 
 HOW_TO_GET = "It is part of EMTC Lab; nothing is to be installed."
 

@@ -94,10 +94,10 @@ class World(NamedTuple):
     floats: NDArray[np.float64]  # [B, U, N_FLOATS]
     ints: NDArray[np.int64]  # [B, U, N_INTS]
     spec: NDArray[np.float64]  # [U, N_SPEC]
-    ground: NDArray[np.int8]  # [X, Y] of `terrain.make_ground`
-    choke: NDArray[np.float64]  # of `terrain.get_choke`
+    ground: NDArray[np.int8]  # [X, Y] of `maps.make_ground`
+    choke: NDArray[np.float64]  # of `maps.get_choke`
     goals: NDArray[np.float64]  # [B, 2] where the enemies march to
-    rng: NDArray[np.uint64]  # [B] words of `chance`
+    rng: NDArray[np.uint64]  # [B] words of `kernels.make_words`
     clock: NDArray[np.int64]  # [B] game loops
     running: NDArray[np.bool_]  # [B]
     n_allies: int

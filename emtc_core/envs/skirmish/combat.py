@@ -1,16 +1,15 @@
 """Fighting: timers, orders, the weapon cycle, damage and healing of one unit in one loop.
 
 What lives here: what each unit does in a loop besides moving. What does not: whom enemies choose
-(`targeting.py`), where bodies end up (`movement.py`), rewards (`score.py`).
+(`orders.py`), where bodies end up (`movement.py`), rewards (`observe.py`).
 """
 
 import numpy as np
 
 from emtc_core.envs.skirmish import columns as c
-from emtc_core.envs.skirmish.chance import uniform
-from emtc_core.envs.skirmish.compiled import part
+from emtc_core.envs.skirmish.kernels import part, uniform
 from emtc_core.envs.skirmish.movement import stand, turn_to, walk
-from emtc_core.envs.skirmish.targeting import edge_distance
+from emtc_core.envs.skirmish.orders import edge_distance
 from emtc_core.envs.skirmish.units import (
     BEAM_HALF_LENGTH,
     BEAM_HALF_WIDTH,

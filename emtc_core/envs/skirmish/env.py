@@ -8,7 +8,7 @@ Actions:
 Observations, State:
     As SMAC; see `observe.py`.
 Rewards:
-    As SMAC, shaped or sparse; see `score.py`.
+    As SMAC, shaped or sparse; see `observe.py`.
 Episode end:
     `terminated` when a side is gone; `truncated` at the map's limit; an ended copy is absorbing.
 Chance:
@@ -25,14 +25,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from emtc_core.arrays import check_shape
-from emtc_core.config.env import SkirmishConfig
+from emtc_core.config.train import SkirmishConfig
 from emtc_core.envs.base import Observation, Scene
 from emtc_core.envs.skirmish.battle import Battle
-from emtc_core.envs.skirmish.maps import MapSpec, get_map, make_info
-from emtc_core.envs.skirmish.observe import observe
+from emtc_core.envs.skirmish.maps import MapSpec, get_map, make_info, make_scene
+from emtc_core.envs.skirmish.observe import observe, score
 from emtc_core.envs.skirmish.orders import give_orders
-from emtc_core.envs.skirmish.scene import make_scene
-from emtc_core.envs.skirmish.score import score
 
 STEP_LOOPS = 8
 """Game loops per environment step."""

@@ -1,15 +1,23 @@
-"""The eleven maps: line-ups, spawn points, limits and the sizes that follow from SMAC's layouts.
+"""The eleven maps: line-ups, spawn points, walkable ground, limits, sizes; and their stored states as drawable units.
 
-What lives here: data and the arithmetic of sizes. What does not: any simulation; this module loads no
-compiler, so that pages and tables can ask for sizes and draw replays cheaply.
+What lives here: data, the arithmetic of sizes that follow from SMAC's layouts, and scenes, which need no running
+battle. What does not: any simulation; this module loads no compiler, so that pages and tables can ask for sizes and
+draw replays cheaply.
+
+Ground is 32 by 32 unit cells, indexed [x, y], origin lower left. The grids follow the rule that reproduces the game's
+own pathing bitmap: a cell is walkable when its four corners lie on the high plateau and it is at least two cells away
+from the border.
 """
 
 from dataclasses import dataclass, field
 from typing import Literal
 
-from emtc_core.config.env import SkirmishConfig
-from emtc_core.envs.base import EnvInfo
-from emtc_core.envs.skirmish.terrain import TerrainName
+import numpy as np
+from numpy.typing import NDArray
+
+from emtc_core.arrays import check_shape
+from emtc_core.config.train import SkirmishConfig
+from emtc_core.envs.base import EnvInfo, Scene
 from emtc_core.envs.skirmish.units import (
     ALLY_MEDIVAC,
     COLOSSUS,
@@ -25,6 +33,32 @@ from emtc_core.envs.skirmish.units import (
 )
 from emtc_core.errors import EnvUnavailableError
 
+SIZE = 32
+CLEARANCE = 0.375
+"""Distance that a unit's centre keeps from blocked cells: the hard body of most units."""
+TerrainName = Literal["plain", "open", "arena", "corridor"]
+
+_ARENA_ROWS = {
+    7: (10, 19), 8: (9, 20), 9: (8, 21), **dict.fromkeys(range(10, 18), (7, 22)),
+    18: (8, 21), 19: (9, 20), 20: (10, 19),
+}  # fmt: skip
+_CORRIDOR_ROWS = {
+    2: (2, 13), **dict.fromkeys(range(3, 11), (2, 12)), 11: (2, 13), 12: (2, 14),
+    13: (11, 25), 14: (12, 26), 15: (13, 27), 16: (13, 28), 17: (12, 29),
+    **dict.fromkeys(range(18, 22), (11, 29)), 22: (12, 29), **{y: (y - 10, 29) for y in range(23, 30)},
+}  # fmt: skip
+_ROWS: dict[TerrainName, dict[int, tuple[int, int]]] = {
+    "plain": dict.fromkeys(range(7, 25), (2, 29)),
+    "open": dict.fromkeys(range(2, 30), (2, 29)),
+    "arena": _ARENA_ROWS,
+    "corridor": _CORRIDOR_ROWS,
+}
+
+Choke = tuple[float, float, float]
+CORRIDOR_CHOKE: Choke = (13.0, 11.0, 15.0)
+"""The rooms of corridor touch only along y = 13 for x in [11, 15)."""
+NO_CHOKE: Choke = (-1.0, 0.0, 0.0)
+
 Group = tuple[tuple[UnitType, int], ...]
 Point = tuple[float, float]
 MOVES = ("no-op", "stop", "north", "south", "east", "west")
@@ -37,6 +71,40 @@ _AGENT_ORDER: tuple[UnitName, ...] = (
     "colossus", "stalker", "zealot", "marauder", "marine", "medivac", "hydralisk", "zergling",
 )  # fmt: skip
 _ENEMY_BITS: dict[tuple[str, ...], tuple[UnitName, ...]] = {("stalker", "zealot"): ("zealot", "stalker")}
+
+NOTE = "A simulator with StarCraft II's unit statistics, not StarCraft II."
+
+
+def make_walkable(name: TerrainName) -> NDArray[np.bool_]:
+    """Make the grid of one terrain, [x, y], True where units may stand."""
+    grid = np.zeros((SIZE, SIZE), dtype=np.bool_)
+    for y, (first, last) in _ROWS[name].items():
+        grid[first : last + 1, y] = True
+    return grid
+
+
+def get_choke(name: TerrainName) -> Choke:
+    """Get the passage between the rooms of a terrain as (y, x0, x1); NO_CHOKE where there is one room."""
+    return CORRIDOR_CHOKE if name == "corridor" else NO_CHOKE
+
+
+def make_ground(walkable: NDArray[np.bool_]) -> NDArray[np.int8]:
+    """Grade cells for movement: 0 blocked, 1 beside a blocked cell, 2 with free cells all around."""
+    padded = np.pad(walkable, 1)
+    free = np.ones_like(walkable)
+    for dx in range(3):
+        for dy in range(3):
+            free &= padded[dx : dx + SIZE, dy : dy + SIZE]
+    return walkable.astype(np.int8) + free.astype(np.int8)
+
+
+def may_stand(ground: NDArray[np.int8], places: NDArray[np.float64]) -> NDArray[np.bool_]:
+    """For every place [..., 2], whether a body may stand there; the kernels' twin is `movement.fits`."""
+    stands = np.ones(places.shape[:-1], dtype=np.bool_)
+    for offset in ((0.0, 0.0), (CLEARANCE, 0.0), (-CLEARANCE, 0.0), (0.0, CLEARANCE), (0.0, -CLEARANCE)):
+        cells = (places + offset).astype(np.int64)
+        stands &= ground[cells[..., 0], cells[..., 1]] > 0
+    return stands
 
 
 @dataclass(frozen=True)
@@ -173,3 +241,63 @@ def get_map(name: str) -> MapSpec:
     if name not in MAPS:
         raise EnvUnavailableError(f'skirmish has no map "{name}". Maps: {", ".join(MAPS)}.')
     return MAPS[name]
+
+
+def make_scene(spec: MapSpec, states: NDArray[np.float32]) -> Scene:
+    """Decode the stored states [T, S] of one episode on a map."""
+    info = make_info(spec, SkirmishConfig())
+    check_shape("states", states, (None, info.state_dim))
+    n, e, bits = info.n_agents, info.n_actions - N_MOVES, len(spec.type_bits)
+    rows = np.asarray(states, dtype=np.float32)
+    split = n * info.agent_block
+    enemy_row = 3 + spec.enemy_shield + bits
+    ally_TNR = rows[:, :split].reshape(len(rows), n, info.agent_block)
+    enemy_TER = rows[:, split : split + e * enemy_row].reshape(len(rows), e, enemy_row)
+    enemy_TER = np.insert(enemy_TER, 1, 0.0, axis=2)
+    health = np.concatenate([ally_TNR[..., 0], enemy_TER[..., 0]], axis=1)
+    alive = health > 0.0
+    place = np.concatenate([ally_TNR[..., 2:4], enemy_TER[..., 2:4]], axis=1) * SIZE + SIZE / 2
+    shield = np.zeros_like(health)
+    shield[:, :n] = ally_TNR[..., 4] if spec.ally_shield else 0.0
+    shield[:, n:] = enemy_TER[..., 4] if spec.enemy_shield else 0.0
+    kinds = (
+        *_kinds(ally_TNR, spec.type_bits, spec.allies[0].name),
+        *_kinds(enemy_TER, spec.enemy_type_bits, spec.enemies("sorted")[0].name),
+    )
+    radii = {unit.name: unit.radius for unit in (*spec.allies, *spec.enemies("sorted"))}
+    return Scene(
+        position=_hold_last(place, alive),
+        health=health,
+        shield=shield,
+        alive=alive,
+        team=np.repeat(np.array([0, 1], dtype=np.int8), [n, e]),
+        radius=np.array([radii[kind] for kind in kinds], dtype=np.float32),
+        kind=kinds,
+        bounds=(0.0, 0.0, float(SIZE), float(SIZE)),
+        walkable=make_walkable(spec.terrain),
+        title=f"skirmish {spec.name}",
+        note=NOTE,
+        target=_targets(rows[:, split + e * enemy_row :].reshape(len(rows), n, -1), kinds, n, e),
+    )
+
+
+def _kinds(rows_TUR: NDArray[np.float32], type_bits: tuple[str, ...], only: str) -> tuple[str, ...]:
+    if not type_bits:
+        return (only,) * rows_TUR.shape[1]
+    return tuple(type_bits[bit] for bit in rows_TUR[..., -len(type_bits) :].max(axis=0).argmax(axis=-1))
+
+
+def _hold_last(place_TU2: NDArray[np.float32], alive_TU: NDArray[np.bool_]) -> NDArray[np.float32]:
+    """Let the dead lie where they were seen last."""
+    frame = np.where(alive_TU, np.arange(len(alive_TU))[:, None], 0)
+    last_TU = np.maximum.accumulate(frame, axis=0)
+    return np.take_along_axis(place_TU2, last_TU[..., None], axis=0)
+
+
+def _targets(action_TNA: NDArray[np.float32], kinds: tuple[str, ...], n: int, e: int) -> NDArray[np.int16]:
+    """Unit aimed at after each frame: the last actions that stand in the following state."""
+    target = np.full((len(action_TNA), n + e), -1, dtype=np.int16)
+    slot_TN = action_TNA[1:].argmax(axis=-1) - N_MOVES
+    heals_N = np.array([kind == "medivac" for kind in kinds[:n]])
+    target[:-1, :n] = np.where(slot_TN < 0, -1, np.where(heals_N, slot_TN, slot_TN + n))
+    return target

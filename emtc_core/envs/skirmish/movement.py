@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from emtc_core.envs.skirmish import columns as c
-from emtc_core.envs.skirmish.compiled import part
-from emtc_core.envs.skirmish.terrain import CLEARANCE
+from emtc_core.envs.skirmish.kernels import part
+from emtc_core.envs.skirmish.maps import CLEARANCE
 from emtc_core.envs.skirmish.units import TURN_DEGREES
 
 LOOK_AHEAD = 0.8

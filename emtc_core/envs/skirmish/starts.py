@@ -15,12 +15,10 @@ from itertools import product
 import numpy as np
 from numpy.typing import NDArray
 
-from emtc_core.config.env import RandomStart
-from emtc_core.envs.skirmish.chance import uniform
-from emtc_core.envs.skirmish.compiled import kernel, part
-from emtc_core.envs.skirmish.maps import spawn_order
+from emtc_core.config.train import RandomStart
+from emtc_core.envs.skirmish.kernels import kernel, part, uniform
+from emtc_core.envs.skirmish.maps import may_stand, spawn_order
 from emtc_core.envs.skirmish.movement import fits
-from emtc_core.envs.skirmish.terrain import may_stand
 from emtc_core.envs.skirmish.units import UnitType
 
 MARGIN = 0.05

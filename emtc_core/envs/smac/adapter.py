@@ -19,11 +19,11 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from emtc_core.config.env import EnvConfig
+from emtc_core.config.train import EnvConfig
 from emtc_core.envs.adapter import empty_scene, refuse_obstacle, refuse_unknown_map
 from emtc_core.envs.base import EnvInfo, Scene, VectorEnv
 from emtc_core.envs.skirmish.maps import MAPS
-from emtc_core.envs.skirmish.scene import make_scene as draw
+from emtc_core.envs.skirmish.maps import make_scene as draw
 from emtc_core.envs.smac import places
 from emtc_core.envs.smac.env import SmacEnv
 from emtc_core.envs.smac.link import GameLink, Play

@@ -12,7 +12,7 @@ Differences from the original: as in `smac`; teams and places follow the seed, w
 import numpy as np
 from numpy.typing import NDArray
 
-from emtc_core.config.env import EnvConfig
+from emtc_core.config.train import EnvConfig
 from emtc_core.envs.adapter import empty_scene, refuse_obstacle, refuse_unknown_map
 from emtc_core.envs.base import EnvInfo, Scene, VectorEnv
 from emtc_core.envs.smac import places

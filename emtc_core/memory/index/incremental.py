@@ -13,8 +13,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from emtc_core.memory.index.base import Metric, NeighborIndex, Points, Slots
-from emtc_core.memory.index.ckdtree import CKDTreeIndex
+from emtc_core.memory.index.base import CKDTreeIndex, Metric, NeighborIndex, Points, Slots
 from emtc_core.memory.index.faiss_gpu import BruteIndex, FaissGpuIndex, is_available
 
 _LOG = logging.getLogger(__name__)

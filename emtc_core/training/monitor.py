@@ -1,0 +1,153 @@
+"""What is watched while a run learns: losses that are NaN or infinite, and the averages of its metrics.
+
+The trainer hands over every update and asks before it relies on the weights: at the next update, before a metrics row,
+before a checkpoint. On a GPU the loss is copied in the background, so that no update waits for the device, and the
+learner's statistics stay tensors until they are read. The batch behind a loss that is no number is kept.
+"""
+
+import math
+import time
+from collections import defaultdict, deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from emtc_core.device import AsyncCopy, fetch
+from emtc_core.errors import NonFiniteLossError
+from emtc_core.learner.td import IncentiveInputs
+from emtc_core.replay_buffer.buffer import Batch
+from emtc_core.rollout.episode import Episode
+
+Learned = tuple[Batch, IncentiveInputs | None] | Sequence[Episode]
+
+Number = float | torch.Tensor
+
+
+@dataclass(frozen=True)
+class Pending:
+    """A loss on its way from the device."""
+
+    update: int
+    loss: AsyncCopy
+    learned: Learned
+
+
+class LossWatch:
+    """Holds the updates whose loss has not been looked at."""
+
+    def __init__(self, folder: Path) -> None:
+        """Keep offending batches in `folder`, made on demand."""
+        self._folder = folder
+        self._pending: deque[Pending] = deque()
+
+    def watch(self, update: int, loss: Tensor, learned: Learned) -> None:
+        """Take note of one update; returns without waiting for the device."""
+        self._pending.append(Pending(update, fetch(loss), learned))
+
+    def check(self, *, wait: bool = False) -> None:
+        """Look at the losses that have arrived, or at all of them.
+
+        Raises:
+            NonFiniteLossError: At the first that is NaN or infinite, after its batch was saved.
+        """
+        while self._pending and (wait or self._pending[0].loss.is_here()):
+            pending = self._pending.popleft()
+            if not math.isfinite(loss := pending.loss.wait().item()):
+                path = self._save(pending)
+                raise NonFiniteLossError(
+                    f"The training loss became {loss} at update {pending.update}. Lower train.lr or "
+                    f"train.reward_scale. The batch is kept in {path}"
+                )
+
+    def _save(self, pending: Pending) -> Path:
+        self._folder.mkdir(parents=True, exist_ok=True)
+        path = self._folder / f"non-finite-update-{pending.update:09d}.npz"
+        np.savez_compressed(path, allow_pickle=False, **_arrays(pending.learned))
+        return path
+
+
+def _arrays(learned: Learned) -> dict[str, NDArray[np.generic]]:
+    """Lay out what an update saw: a replayed batch with its recall, or the episodes of a rollout end to end."""
+    if isinstance(learned, tuple):
+        batch, recalled = learned
+        fields = vars(batch) | ({} if recalled is None else vars(recalled))
+        return {name: x.cpu().numpy() if isinstance(x, Tensor) else np.asarray(x) for name, x in fields.items()}
+    names = ("obs", "state", "avail", "action", "reward")
+    arrays = {name: np.concatenate([getattr(episode, name) for episode in learned]) for name in names}
+    return arrays | {"length": np.array([episode.length for episode in learned])}
+
+
+class MetricsWindow:
+    """Collects numbers by metric name and hands over their means."""
+
+    def __init__(self) -> None:
+        self._restart()
+
+    def _restart(self) -> None:
+        self._values: dict[str, list[Number]] = defaultdict(list)
+        self._shares: dict[str, list[tuple[torch.Tensor, torch.Tensor]]] = defaultdict(list)
+        self._env_steps = 0
+        self._rollout_s = 0.0
+        self._started = time.monotonic()
+
+    def add(self, values: Mapping[str, Number]) -> None:
+        """Add one observation per name."""
+        for name, value in values.items():
+            self._values[name].append(value)
+
+    def add_shares(self, shares: Mapping[str, tuple[torch.Tensor, torch.Tensor]]) -> None:
+        """Add a part and its whole per name; `take` divides the sums, and gives 0 where the whole is 0."""
+        for name, part_and_whole in shares.items():
+            self._shares[name].append(part_and_whole)
+
+    def add_episode(self, episode: Episode, *, is_success: bool | None = None) -> None:
+        """Add one finished training episode; `is_success` where its return decides that."""
+        if is_success is not None:
+            self.add({"rollout/success_rate": float(is_success)})
+        self._env_steps += episode.length
+        self.add(
+            {
+                "rollout/return": episode.episode_return,
+                "rollout/win_rate": float(episode.won),
+                "rollout/length": float(episode.length),
+                "rollout/epsilon": episode.epsilon,
+            }
+        )
+
+    def add_rollout_time(self, seconds: float) -> None:
+        """Add the wall time of one round of stepping and acting [s]."""
+        self._rollout_s += seconds
+
+    def take(self) -> dict[str, float]:
+        """Return the mean of every name and start a new window; what lies on a device comes over in one transfer."""
+        elapsed = max(time.monotonic() - self._started, 1e-9)
+        shares = {name: _share(pairs) for name, pairs in self._shares.items()}
+        means = _fetch({name: _mean(values) for name, values in self._values.items()} | shares)
+        means["time/env_steps_per_second"] = self._env_steps / elapsed
+        means["time/rollout_share"] = self._rollout_s / elapsed
+        self._restart()
+        return means
+
+
+def _mean(values: Sequence[Number]) -> Number:
+    """Average numbers, or tensors of one device, which stay there."""
+    tensors = [value for value in values if isinstance(value, torch.Tensor)]
+    if len(tensors) == len(values):
+        return torch.stack([tensor.double() for tensor in tensors]).mean()
+    return sum(float(value) for value in values) / len(values)
+
+
+def _share(pairs: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> torch.Tensor:
+    part, whole = (torch.stack(sums).double().sum() for sums in zip(*pairs, strict=True))
+    return torch.where(whole > 0, part / whole.clamp_min(torch.finfo(torch.float64).tiny), torch.zeros_like(whole))
+
+
+def _fetch(means: Mapping[str, Number]) -> dict[str, float]:
+    tensors = [value for value in means.values() if isinstance(value, torch.Tensor)]
+    fetched = iter(torch.stack(tensors).tolist() if tensors else [])
+    return {name: next(fetched) if isinstance(value, torch.Tensor) else value for name, value in means.items()}

@@ -1,0 +1,102 @@
+"""Equal rows however often a run was interrupted: every algorithm, stopped, and thrown back to an older checkpoint."""
+
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from app.analysis.provenance import library_versions
+from app.jobs.resume import take_to_resume
+from app.jobs.training import train_run
+from emtc_core.config.resolve import resolve
+from emtc_core.config.run import list_algos
+from emtc_core.envs.grf.adapter import find_obstacle
+from storage.engine import Database, open_database
+from storage.files.places import run_folder
+from storage.runs.changes import create_run
+from storage.runs.rows import find_run
+from tests.process.test_determinism import TABLES, rows
+from tests.process.trainers import FAST, breaches
+from tests.require import require
+
+SHORT, LONG = (220, 520, 700, 900), (900, 2100, 2800, 3600)
+"""Env steps of three stops and of the end: rounds of short and of long episodes, with a checkpoint in each."""
+OFTEN = (
+    "mappo.rollout_steps=120",
+    "record.gate_interval=100",
+    "train.n_envs=2",
+)
+EVERY_DAY = ("emtc-qplex", "mappo")
+ALGOS = [pytest.param(algo, marks=[] if algo in EVERY_DAY else pytest.mark.slow) for algo in list_algos()]
+
+
+def make_run(folder: Path, env: str, map: str, algo: str, steps: int, *extra: str) -> tuple[Database, str]:
+    db = open_database(f"sqlite:///{folder / f'{algo}.db'}")
+    config = resolve(env=env, map=map, algo=algo, steps=steps, overrides=[*FAST, *OFTEN, *extra])
+    return db, create_run(db, config.model_dump(mode="json"), target_steps=steps, versions=library_versions())
+
+
+def stop_at(step: int) -> Callable[[int], None]:
+    def on_progress(env_step: int) -> None:
+        if env_step >= step:
+            signal.raise_signal(signal.SIGTERM)
+
+    return on_progress
+
+
+def lose_newest_checkpoint(db: Database, run_id: str) -> None:
+    """As after `kill -9`: rows are there that no checkpoint knows of."""
+    newest = max(run_folder(db, run_id).glob("checkpoint-*.pt"))
+    newest.unlink()
+
+
+@pytest.mark.parametrize("algo", ALGOS)
+def test_every_algorithm_goes_on_as_if_nothing_had_been(tmp_path: Path, algo: str) -> None:
+    check_that_interruptions_change_nothing(tmp_path, "skirmish", "3m", algo, SHORT)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize(
+    ("env", "map", "steps"),
+    [
+        ("skirmish", "3s_vs_5z", LONG),
+        ("pettingzoo", "butterfly:cooperative_pong", LONG),
+        pytest.param("grf", "academy_3_vs_1_with_keeper", LONG, marks=pytest.mark.grf),
+    ],
+)
+def test_so_does_every_environment(tmp_path: Path, env: str, map: str, steps: tuple[int, ...]) -> None:
+    if env == "grf":
+        obstacle = find_obstacle()
+        require("grf", not obstacle, obstacle)
+    check_that_interruptions_change_nothing(tmp_path, env, map, "emtc-qplex", steps)
+
+
+def check_that_interruptions_change_nothing(
+    folder: Path, env: str, map: str, algo: str, steps: tuple[int, ...]
+) -> None:
+    *stops, end = steps
+    extra = (
+        f"checkpoint.interval={end // 6}",
+        f"eval.interval={end // 3}",
+        *(("cds.beta=0.1",) if algo.endswith("-cds") else ()),
+    )
+    whole, unbroken = make_run(folder / "a", env, map, algo, end, *extra)
+    train_run(whole, unbroken, resume=False)
+    db, run_id = make_run(folder / "b", env, map, algo, end, *extra)
+    assert train_run(db, run_id, resume=False, on_progress=stop_at(stops[0])).status == "stopped"
+    for step in stops[1:]:
+        lose_newest_checkpoint(db, run_id)
+        owner = take_to_resume(db, run_id)
+        assert train_run(db, run_id, resume=True, token=owner.token, on_progress=stop_at(step)).status == "stopped"
+    owner = take_to_resume(db, run_id)
+    assert train_run(db, run_id, resume=True, token=owner.token).status == "finished"
+    assert find_run(db, run_id).env_steps >= end
+    assert db.path is not None
+    assert whole.path is not None
+    assert breaches(db.path) == []
+    for table in TABLES:
+        assert rows(db.path, table) == rows(whole.path, table), table
+    for each in (whole, db):
+        each.dispose()
