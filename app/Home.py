@@ -20,21 +20,30 @@ st.set_page_config(page_title="EMTC Lab", page_icon=ICON, layout="wide")
 st.html(f"<style>{read_asset('page.css')}</style>")
 login.require()
 page = st.navigation(
-    [
-        st.Page("../pages/home.py", title="Home", icon=":material/home:", default=True),
-        st.Page("../pages/launch.py", title="Launch", icon=":material/rocket_launch:"),
-        st.Page("../pages/live.py", title="Live", icon=":material/monitoring:"),
-        st.Page("../pages/memory.py", title="Memory", icon=":material/bubble_chart:"),
-        st.Page("../pages/replay.py", title="Replay", icon=":material/smart_display:"),
-        st.Page("../pages/compare.py", title="Compare", icon=":material/stacked_line_chart:"),
-        st.Page("../pages/sweeps.py", title="Sweeps", icon=":material/grid_on:"),
-        st.Page("../pages/notebook.py", title="Notebook", icon=":material/menu_book:"),
-        st.Page("../pages/sql.py", title="Ask in SQL", icon=":material/database:"),
-        st.Page("../pages/disk.py", title="Storage", icon=":material/hard_drive:", url_path="storage"),
-        st.Page("../pages/health.py", title="Health", icon=":material/notifications:"),
-        st.Page("../pages/method.py", title="Method", icon=":material/function:", url_path="method"),
-        st.Page("../pages/guide.py", title="Guide", icon=":material/help:", url_path="guide"),
-    ],
+    {
+        "": [st.Page("../pages/home.py", title="Home", icon=":material/home:", default=True)],
+        "Runs": [
+            st.Page("../pages/launch.py", title="Launch", icon=":material/rocket_launch:"),
+            st.Page("../pages/run.py", title="Run", icon=":material/description:"),
+            st.Page("../pages/live.py", title="Live", icon=":material/monitoring:"),
+            st.Page("../pages/memory.py", title="Memory", icon=":material/bubble_chart:"),
+            st.Page("../pages/replay.py", title="Replay", icon=":material/smart_display:"),
+        ],
+        "Study": [
+            st.Page("../pages/compare.py", title="Compare", icon=":material/stacked_line_chart:"),
+            st.Page("../pages/sweeps.py", title="Sweeps", icon=":material/grid_on:"),
+            st.Page("../pages/notebook.py", title="Notebook", icon=":material/menu_book:"),
+            st.Page("../pages/sql.py", title="Ask in SQL", icon=":material/database:"),
+        ],
+        "Upkeep": [
+            st.Page("../pages/disk.py", title="Storage", icon=":material/hard_drive:", url_path="storage"),
+            st.Page("../pages/health.py", title="Health", icon=":material/notifications:"),
+        ],
+        "Learn": [
+            st.Page("../pages/method.py", title="Method", icon=":material/function:", url_path="method"),
+            st.Page("../pages/guide.py", title="Guide", icon=":material/help:", url_path="guide"),
+        ],
+    },
     expanded=True,  # more than a dozen would hide the last ones
 )
 try:

@@ -17,9 +17,8 @@ with messages.guarded():
     with st.container(horizontal=True, gap="small"):
         example_study.show_demo_button(primary=not has_runs)
         example_study.show()
-        newest = data.newest_run() if has_runs else None
-        if newest is not None:
-            tour.offer(newest)
+        if has_runs:
+            tour.offer()
         bundle_list.show_open()
     bundle_list.show(new=True)
     if has_runs:

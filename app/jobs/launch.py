@@ -12,10 +12,12 @@ import threading
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 import numpy as np
 import psutil
 
+from app.analysis.format import runs_of
 from app.analysis.provenance import library_versions
 from app.jobs.env_probe import Probe, check_fits, needs_rule, probe, why_blind, why_no_success
 from emtc_core.config.resolve import resolve
@@ -35,6 +37,7 @@ ROOT = Path(__file__).resolve().parents[2]
 LOG_NAME = "log.txt"
 WARM_UP_VARIABLE = "EMTC_WARM_UP"
 
+GUESSED: Final = "a guess, as no run of this map and algorithm has finished here yet"
 _GUESSED_STEPS_PER_SECOND = 350.0
 _BYTES_PER_STEP = 150
 _BYTES_PER_NODE = 60
@@ -264,5 +267,6 @@ def _known_speed(db: Database | None, config: RunConfig) -> tuple[float, str]:
         and (seconds := (row["ended_at"] - row["started_at"]).total_seconds()) > 0
     ]
     if speeds:
-        return float(np.median(speeds)), f"the median of {len(speeds)} finished run(s) of this map and algorithm here"
-    return _GUESSED_STEPS_PER_SECOND, "a guess, as no such run has finished here yet"
+        measured = f"the speed of {runs_of(1)}" if len(speeds) == 1 else f"the median speed of {runs_of(len(speeds))}"
+        return float(np.median(speeds)), f"{measured} of this map and algorithm that finished here"
+    return _GUESSED_STEPS_PER_SECOND, GUESSED

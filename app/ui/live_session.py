@@ -96,10 +96,6 @@ class LiveCurves:
         steps = (_last_step(frame) for frame in (self.evaluations, self.gate, self.metrics))
         return "-".join(map(str, (self.resumes, int(self.has_episodes), *steps, len(self.metrics))))
 
-    def training_episodes(self) -> pd.DataFrame:
-        """Read the training episodes, thinned by the database."""
-        return curves.training_episodes(data.database(), self.run_id, points=1000)
-
     def resume_steps(self) -> list[int]:
         """List the env steps at which the run was resumed."""
         return runs.list_resumes(data.database(), self.run_id)["env_step"].tolist()

@@ -7,6 +7,7 @@ its owner's, whatever its visitors type.
 
 from collections.abc import Mapping, Sequence
 from typing import Final
+from urllib.parse import quote, urlencode
 
 import streamlit as st
 
@@ -15,6 +16,9 @@ from storage.bundles.bundle_cache import Bundle, find_bundle, list_bundles
 from storage.engine import is_read_only
 
 FROM: Final = "from"
+CALLED: Final = "called"
+"""A name in a link to a run, for tables to show; it means nothing else."""
+CALLED_PATTERN: Final = rf"[?&]{CALLED}=([^&]*)"
 WITH: Final = "with"
 """Bundles that stand beside one's own runs on Compare."""
 _VIEWED = "bundle_viewed"
@@ -54,6 +58,16 @@ def link(parameters: Mapping[str, str]) -> dict[str, str]:
     """Complete the parameters of a link to a page, so that it stays with these runs in a new tab, too."""
     viewed = bundle()
     return dict(parameters) | ({FROM: viewed.key} if viewed else {})
+
+
+def address_of(page: str, parameters: Mapping[str, str]) -> str:
+    """A link to a page of the app for Markdown and tables: relative, for the app may be served below a path."""
+    return f"{page}?{urlencode(link(parameters), quote_via=quote)}"
+
+
+def named_link(run_id: str, name: str) -> str:
+    """A run's own page as a link for a cell of a table, which shows its `called`; cells sort by it."""
+    return address_of("run", {CALLED: name, "run": run_id})
 
 
 def bundles() -> list[Bundle]:

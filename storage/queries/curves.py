@@ -105,6 +105,23 @@ def training_episodes(db: Database, run_id: str, points: int = 2000) -> pd.DataF
         return read_frame(connection, statement.order_by(EpisodeRow.episode))
 
 
+def training_returns(db: Database, run_id: str, width: int) -> pd.DataFrame:
+    """How did training go in each stretch of `width` env steps? Only stretches that are over: none changes later.
+
+    Returns:
+        first_env_step (of a stretch's last episode), episode_return (mean over its episodes), episodes.
+    """
+    stretch = (EpisodeRow.first_env_step - EpisodeRow.first_env_step % width).label("stretch")
+    columns = (
+        func.max(EpisodeRow.first_env_step).label("first_env_step"),
+        func.avg(EpisodeRow.episode_return).label("episode_return"),
+        func.count().label("episodes"),
+    )
+    statement = select(*columns).where(EpisodeRow.run_id == run_id).group_by(stretch).order_by(stretch)
+    with db.read() as connection:
+        return read_frame(connection, statement).iloc[:-1].reset_index(drop=True)
+
+
 def evaluation_curves(db: Database, run_ids: Sequence[str]) -> pd.DataFrame:
     """How well did each of these runs play over time?
 

@@ -17,6 +17,9 @@ from storage.models import SUMMARY_STEPS, EpisodeRow, GateStats, MetricRow, Run,
 _EXACT_STEPS = 40_000  # ranges up to this long are read from the transitions themselves
 
 ACTIVE_SHARE = 0.001  # of the incentive removed, or of the transitions closed
+_ENDED = ("finished", "stopped", "failed")
+_MAY_NEVER_SAY_WON = frozenset({"pettingzoo"})
+"""Environments of users; the others always say who won."""
 _MERGED_ALL = 0.9
 _NAMES = (
     *("gate/incentive_removed", "gate/closed_fraction", "gate/delta_mem_new", "gate/beta_new", "gate/tau"),
@@ -219,42 +222,46 @@ def gate_states(db: Database, run_ids: Sequence[str]) -> dict[str, GateState]:
 
 def idle_incentives(db: Database, run_ids: Sequence[str]) -> dict[str, str]:
     """Which of these runs, with a gate or without, have no incentive because nothing was a success yet, and why?"""
-    values, configs = _read(db, run_ids)
+    values, configs, ended = _read(db, run_ids)
     return {
-        run_id: _explain_no_success(values[run_id], config)
+        run_id: _explain_no_success(values[run_id], config, ended=run_id in ended)
         for run_id, config in configs.items()
         if values[run_id].get("incentive/rho") == 0
     }
 
 
 def _states_of(db: Database, run_ids: Sequence[str]) -> dict[str, GateState]:
-    values, configs = _read(db, run_ids)
+    values, configs, ended = _read(db, run_ids)
     return {
-        run_id: judge(values[run_id], config)
+        run_id: judge(values[run_id], config, ended=run_id in ended)
         for run_id, config in configs.items()
         if "gate/beta_new" in values[run_id]  # every run with a gate reports it with its first episodes
     }
 
 
-def _read(db: Database, run_ids: Sequence[str]) -> tuple[dict[str, dict[str, float]], dict[str, dict[str, Any]]]:
-    """Read the mean of each metric over a run's reports, and its configuration."""
+def _read(
+    db: Database, run_ids: Sequence[str]
+) -> tuple[dict[str, dict[str, float]], dict[str, dict[str, Any]], frozenset[str]]:
+    """Read the mean of each metric over a run's reports, its configuration, and which runs have ended."""
     wanted = (MetricRow.run_id.in_(run_ids), MetricRow.name.in_(_NAMES), MetricRow.value.is_not(None))
     means = select(MetricRow.run_id, MetricRow.name, func.avg(MetricRow.value)).where(*wanted)
     with db.read() as connection:
         rows = connection.execute(means.group_by(MetricRow.run_id, MetricRow.name)).all()
-        known = connection.execute(select(Run.id, Run.config).where(Run.id.in_(run_ids))).all()
+        known = connection.execute(select(Run.id, Run.config, Run.status).where(Run.id.in_(run_ids))).all()
     values: dict[str, dict[str, float]] = {run_id: {} for run_id in run_ids}
     for run_id, name, mean in rows:
         values[run_id][name] = float(mean)
-    return values, {row.id: row.config for row in known}
+    ended = frozenset(row.id for row in known if row.status in _ENDED)
+    return values, {row.id: row.config for row in known}, ended
 
 
-def judge(values: Mapping[str, float], config: Mapping[str, Any]) -> GateState:
+def judge(values: Mapping[str, float], config: Mapping[str, Any], *, ended: bool = False) -> GateState:
     """The state of a gate by the means over a run's reports, with one sentence on why and what to try.
 
     Args:
         values: By metric name, at least `gate/beta_new`.
         config: The run's configuration as stored.
+        ended: Whether it trains no more.
     """
     removed, closed = (values.get(f"gate/{name}", 0.0) for name in ("incentive_removed", "closed_fraction"))
     state = name_gate(removed) or "idle"
@@ -264,11 +271,11 @@ def judge(values: Mapping[str, float], config: Mapping[str, Any]) -> GateState:
             f"{100 * closed:.1f} % of the sampled transitions had β below 0.5."
         )
     else:
-        sentence = _explain_idle(values, config, closed)
+        sentence = _explain_idle(values, config, closed, ended=ended)
     return GateState(state, sentence, dict(values))
 
 
-def _explain_idle(values: Mapping[str, float], config: Mapping[str, Any], closed: float) -> str:
+def _explain_idle(values: Mapping[str, float], config: Mapping[str, Any], closed: float, *, ended: bool) -> str:
     memory = config.get("memory", {})
     delta, merged = memory.get("delta", float("nan")), values.get("memory/merge_rate", 0.0)
     if "gate/closed_fraction" not in values:
@@ -280,7 +287,8 @@ def _explain_idle(values: Mapping[str, float], config: Mapping[str, Any], closed
             "memory.delta."
         )
     if not values.get("incentive/rho"):
-        return f"{_explain_no_success(values, config)} β is below 0.5 on {100 * closed:.1f} % of transitions."
+        why = _explain_no_success(values, config, ended=ended)
+        return f"{why} β is below 0.5 on {100 * closed:.1f} % of transitions."
     if closed >= ACTIVE_SHARE:
         return (
             f"β is below 0.5 on {100 * closed:.1f} % of transitions, but they carry next to no incentive. "
@@ -299,7 +307,7 @@ def _explain_idle(values: Mapping[str, float], config: Mapping[str, Any], closed
     )
 
 
-def _explain_no_success(values: Mapping[str, float], config: Mapping[str, Any]) -> str:
+def _explain_no_success(values: Mapping[str, float], config: Mapping[str, Any], *, ended: bool) -> str:
     memory = config.get("memory", {})
     found = "No sampled state belongs to a success yet, so there is no incentive (ρ = 0)"
     returned = f" (mean return so far: {values['rollout/return']:.4g})" if "rollout/return" in values else ""
@@ -307,11 +315,15 @@ def _explain_no_success(values: Mapping[str, float], config: Mapping[str, Any]) 
         threshold = memory.get("success_threshold", float("nan"))
         return f"{found}: too few episodes reach memory.success_threshold = {threshold:g}{returned}. Lower it."
     if values.get("rollout/win_rate"):
-        return f"{found}. Train on, or check memory.success."
-    return (
-        f"{found}: no episode was won. Train on; if this environment never says won, set "
-        f"memory.success=return_threshold and memory.success_threshold{returned}."
-    )
+        return f"{found}. {'Check' if ended else 'Train on, or check'} memory.success."
+    if config.get("env", {}).get("name") in _MAY_NEVER_SAY_WON:
+        return (
+            f"{found}: no episode was won. {'If' if ended else 'Train on; if'} this environment never says won, set "
+            f"memory.success=return_threshold and memory.success_threshold{returned}."
+        )
+    if ended:
+        return f"{found}: the run ended before its first win. Train a longer one, or explore longer (train.eps_steps)."
+    return f"{found}: it begins with the first win. Until then the run learns as its backbone alone would."
 
 
 def _wider(config: Mapping[str, Any]) -> str:

@@ -70,12 +70,12 @@ class Term:
 
 
 def split_search(text: str) -> list[Term]:
-    """Read words and comparisons, separated by spaces; quotes keep spaces together.
+    """Read words and comparisons, separated by spaces or commas with a space; quotes keep spaces together.
 
     Raises:
         ConfigError: If there are more than MOST_TERMS.
     """
-    pieces = [piece for piece in _PIECE.findall(text) if piece.strip('"')]
+    pieces = [piece.rstrip(",") for piece in _PIECE.findall(text) if piece.strip('",')]
     if len(pieces) > MOST_TERMS:
         raise ConfigError(f"A search takes at most {MOST_TERMS} words, got {len(pieces):,}.")
     return [read_comparison(piece) or Term(piece.replace('"', "")) for piece in pieces]

@@ -24,7 +24,7 @@ from app.jobs.alerts import (
     list_alerts,
     stop_what_is_due,
 )
-from app.ui.widgets.bundle_banner import choose
+from app.ui.widgets.bundle_banner import unread_warnings
 from emtc_core.config.resolve import resolve
 from emtc_core.errors import ConfigError, StorageError
 from storage.alerts import NAME, RunFacts, mark_read, read_keys
@@ -119,14 +119,13 @@ def test_the_same_event_has_the_same_key_and_another_one_another():
     assert keys[0] == keys[1] != keys[2]
 
 
-def test_a_tab_is_told_only_of_what_came_after_it_and_once():
-    old = facts(status="finished", ended_at=EARLIER)
+def test_only_unread_warnings_wait_in_the_sidebar():
+    done = facts(id="done", status="finished", ended_at=EARLIER)
     new = facts(id="new", status="failed", ended_at=NOW)
-    alerts = find_alerts([old, new], disk_free=None, now=NOW)
-    since = NOW - timedelta(minutes=1)
-    (chosen,) = choose(alerts, since=since, told=set())
-    assert chosen.run_id == "new"
-    assert choose(alerts, since=since, told={chosen.key}) == []
+    alerts = find_alerts([done, new], disk_free=None, now=NOW)
+    (waiting,) = unread_warnings(alerts, set())
+    assert waiting.run_id == "new"
+    assert unread_warnings(alerts, {waiting.key}) == []
 
 
 @pytest.fixture
@@ -191,7 +190,9 @@ def test_the_database_tells_what_happened(db):
     ],
 )
 def test_a_run_in_which_nothing_can_be_a_success_is_told_without_a_gate_too(db, success, values, fragment):
-    config = resolve(algo="emu-qplex", overrides={"memory.success": success}).model_dump(mode="json")
+    config = resolve(
+        env="pettingzoo", map="my:game", algo="emu-qplex", overrides={"memory.success": success}
+    ).model_dump(mode="json")
     run_id = create_run(db, config, target_steps=1000, versions={}, name="silent")
     start_run(db, run_id, **ME)
     with db.transaction() as connection:

@@ -8,6 +8,8 @@ from xml.etree import ElementTree
 import numpy as np
 import pandas as pd
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from app.analysis.selection import QUANTITIES
 from app.figures.kinds.chart import Chart, Line, Panel
@@ -19,6 +21,7 @@ from app.figures.named.live import (
     draw_gate_effect,
     draw_metrics,
     draw_outcomes,
+    trailing_mean,
     wilson_interval,
 )
 from app.figures.named.trajectories import draw_trajectory
@@ -318,3 +321,17 @@ def test_a_long_name_breaks_between_its_settings_and_not_within_one():
     assert wrapped.replace("\n", " ") == name
     assert "\n" in wrapped
     assert not any(line.startswith("= ") or line.endswith(" =") for line in wrapped.split("\n"))
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 400), st.floats(-50, 50), st.integers(1, 9)), min_size=1, max_size=40),
+    st.integers(1, 900),
+    st.integers(1, 40),
+)
+def test_a_smoothed_curve_never_changes_its_past(steps, window, known):
+    gaps, y, n = (np.array(part, float) for part in zip(*steps, strict=True))
+    x = np.cumsum(gaps)
+    whole = trailing_mean(x, y, n, window)
+    assert np.array_equal(trailing_mean(x[:known], y[:known], n[:known], window), whole[:known])
+    slow = [np.average(y[(x > at - window) & (x <= at)], weights=n[(x > at - window) & (x <= at)]) for at in x]
+    assert np.allclose(whole, slow)

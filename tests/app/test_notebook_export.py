@@ -33,6 +33,7 @@ from app.figures.named.live import (
     draw_gate_effect,
     draw_metrics,
     draw_outcomes,
+    read_returns,
 )
 from app.figures.named.memory_map import draw_memory, draw_selection
 from app.figures.named.trajectories import draw_trajectory
@@ -50,7 +51,7 @@ from app.replay.replay import join_values, make_replay, tell_apart
 from emtc_core.errors import StorageError
 from storage.engine import Database, open_database
 from storage.notebook import create_entry
-from storage.queries.curves import evaluations, metric, training_episodes
+from storage.queries.curves import evaluations, metric
 from storage.queries.episodes import find_playbacks, get_playback, get_trajectory
 from storage.queries.gate import gate_stats
 from storage.queries.memory import get_snapshot, list_snapshots
@@ -308,7 +309,7 @@ def pinned_figures(db: Database, run_id: str) -> list[tuple[Chart | Cloud, int]]
         (
             draw_outcomes(
                 evaluations(db, run_id),
-                training_episodes(db, run_id, 1000),
+                read_returns(db, find_run(db, run_id)),
                 run=name,
                 metrics=metric(db, run_id, TRAINING_RATES),
             ),

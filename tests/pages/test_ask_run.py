@@ -69,7 +69,7 @@ def test_an_evaluation_is_asked_waited_for_and_shown_with_the_way_to_its_replay(
 def test_a_training_episode_is_asked_for_again(alive):
     db, run_id = alive
     app = open_page("live", run=run_id)
-    app.number_input(key="ask-episode").set_value(3).run()
+    app.text_input(key="ask-episode").set_value("3").run()
     app.button(key="ask-play-again").click().run()
     assert (last_question(db, run_id).kind, last_question(db, run_id).episode) == ("play", 3)
     answer(db, run_id, wins=1, episodes=1, again_of=3)
@@ -80,7 +80,7 @@ def test_a_training_episode_is_asked_for_again(alive):
 def test_an_episode_that_nobody_recorded_is_one_sentence(alive):
     db, run_id = alive
     app = open_page("live", run=run_id)
-    app.number_input(key="ask-episode").set_value(9999).run()
+    app.text_input(key="ask-episode").set_value("9999").run()
     app.button(key="ask-play-again").click().run()
     assert not app.exception
     assert ["has recorded no episode 9999" in error.value for error in app.error] == [True]

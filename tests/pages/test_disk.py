@@ -35,7 +35,7 @@ def test_what_goes_is_counted_before_it_goes(seeded):
     app = choose(db, open_page("disk"), run_id)
     assert "Choose what shall go" in said(app)
     app.checkbox(key="thin_trajectories").check()
-    app.number_input(key="thin_snapshots").set_value(2).run()
+    app.text_input(key="thin_snapshots").set_value("2").run()
     assert "8 trajectories, 1 snapshot" in said(app).replace("\\", "")
     assert len(list_snapshots(db, run_id)) == 2
     app.button(key="thin").click().run()

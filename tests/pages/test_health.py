@@ -1,6 +1,7 @@
 """Health: what happened stands in the inbox until it is read, and the machine says what it lacks."""
 
 import pytest
+import streamlit as st
 
 from tests.pages.seed import seed_failed_run
 from tests.pages.test_pages import open_page, said
@@ -27,17 +28,18 @@ def test_what_happened_is_new_until_it_is_read(seeded):
     assert "Inbox: 0 unread" in said(open_page("health"))
 
 
-def test_every_page_tells_once_what_happens_while_it_is_open(seeded):
+def test_warnings_are_counted_in_the_sidebar_and_no_page_raises_a_toast(seeded):
     app = open_page("home")
-    assert not app.toast
+    assert "in Health" not in said(app)  # that a run has finished is no warning
     seed_failed_run(seeded[0])
-    import streamlit as st
-
     st.cache_data.clear()
     app.run()
-    assert ["could not be started" in toast.value for toast in app.toast] == [True]
-    app.run()
     assert not app.toast
+    assert ":orange[●] 1 warning in Health" in [link.proto.label for link in app.sidebar.get("page_link")]
+    app = open_page("health", unread="true")
+    assert "Inbox: 2 unread" in said(app)
+    app.button(key="read_all").click().run()
+    assert "in Health" not in said(open_page("home"))
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ from storage.engine import files_root
 from tests.hostile import ACTS, tamper
 from tests.pages.test_pages import open_page, said
 
-PAGES = ("home", "live", "memory", "replay", "compare", "sweeps", "notebook", "sql", "disk", "health")
+PAGES = ("home", "run", "live", "memory", "replay", "compare", "sweeps", "notebook", "sql", "disk", "health")
 USUAL = (
     ("an id that climbs", "home"),
     ("a bomb in an episode", "replay"),
@@ -14,6 +14,7 @@ USUAL = (
     ("a module in the columns", "replay"),
     ("a configuration of other kinds", "compare"),
     ("steps that are words", "live"),
+    ("a configuration of other kinds", "run"),
     ("numbers beyond all", "live"),
     ("a name that is a page", "home"),
     ("a trigger", "home"),

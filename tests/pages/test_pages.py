@@ -15,7 +15,7 @@ from storage.queries.episodes import get_trajectory
 from storage.queries.memory import get_snapshot, list_snapshots
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = ("home", "launch", "live", "memory", "replay")
+PAGES = ("home", "launch", "run", "live", "memory", "replay")
 
 
 def start_app() -> AppTest:
@@ -38,7 +38,8 @@ def open_page(page: str, /, **query: str) -> AppTest:
 
 def said(app: AppTest) -> str:
     parts = [*app.markdown, *app.caption, *app.error, *app.warning, *app.info, *app.title, *app.subheader]
-    return "\n".join(str(part.value) for part in parts)
+    links = [link.proto.label for link in app.get("page_link")]
+    return "\n".join([*(str(part.value) for part in parts), *links])
 
 
 @pytest.mark.parametrize("page", PAGES)
@@ -69,7 +70,7 @@ def test_page_opens_on_a_failed_run_and_tells_why_or_what_to_do(failed, page):
         assert "could not be started" in said(app)
 
 
-@pytest.mark.parametrize("page", ["live", "memory", "replay"])
+@pytest.mark.parametrize("page", ["run", "live", "memory", "replay"])
 def test_unknown_run_is_one_sentence_and_one_action(seeded, page):
     app = open_page(page, run="zzzz")
     assert not app.exception
@@ -102,7 +103,7 @@ def test_what_users_typed_is_shown_as_text_and_not_as_markup(failed):
 def test_home_lists_runs_and_offers_the_demo(seeded):
     app = open_page("home")
     assert app.button(key="start_demo").label == "Start the demo run"
-    assert "Seeded run" in app.dataframe[0].value["name"].tolist()
+    assert any("called=Seeded%20run&" in link for link in app.dataframe[0].value["name"])
 
 
 def test_live_shows_status_progress_and_last_evaluation(seeded):
@@ -273,7 +274,7 @@ def test_launch_form_refuses_a_wrong_value_before_anything_starts(empty):
     box.set_value("9").run()
     assert not app.exception
     assert any("tau\\_end must not exceed" in error.value for error in app.error)
-    assert app.button(key="start_invalid").disabled
+    assert app.button(key="start").disabled
 
 
 def test_launch_form_explains_each_setting_with_its_key(empty):

@@ -8,6 +8,7 @@ from tests.pages.test_pages import open_page, said
 PAGES = (
     "home",
     "launch",
+    "run",
     "live",
     "memory",
     "replay",
@@ -22,6 +23,7 @@ PAGES = (
 ACTING = {
     "home": ("start_demo",),
     "launch": ("start",),
+    "run": ("run-keep",),
     "sweeps": ("sweep_start",),
     "health": ("read_all",),
     "disk": ("backup", "vacuum"),

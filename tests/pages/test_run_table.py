@@ -159,7 +159,7 @@ def test_archived_runs_leave_the_table_and_come_back(several):
     app = choose(open_home(), ids[2])
     press(app, "Hide 1")
     assert count_runs(db, RunFilter(shelf="drawn")) == 6
-    assert any("(hidden)" in name for name in open_home().dataframe[0].value["name"])
+    assert any("%28hidden%29" in name for name in open_home().dataframe[0].value["name"])
 
 
 def test_deleting_names_and_counts_what_goes_and_asks_again(several):

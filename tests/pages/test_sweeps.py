@@ -7,6 +7,8 @@ import psutil
 import pytest
 from sqlalchemy import update
 
+from app.jobs.launch import GUESSED
+from app.jobs.sweeps.control import _say_basis
 from storage.models import Run
 from storage.queries.sweeps import list_sweeps, sweep_runs
 from storage.runs.claims import Worker
@@ -138,8 +140,24 @@ def test_names_that_users_typed_are_shown_as_text(empty):
     assert "Weights \\*of\\* \\<b\\>losses\\</b\\>" in said(app)
 
 
-@pytest.mark.parametrize("strange", ["1e999", "nan", "-1", "3.5", "9" * 400, "x", ""])
-def test_a_strange_number_in_the_address_is_dropped(empty, strange):
+@pytest.mark.parametrize("strange", ["1e999", "nan", "-1", "0", "257", "3.5", "9" * 400, "x"])
+def test_a_strange_number_in_the_address_is_marked_and_starts_nothing(empty, strange):
     app = open_page("sweeps", jobs=strange)
     assert not app.exception
-    assert 1 <= app.number_input(key="jobs").value <= 256
+    assert "Must be" in said(app)
+    assert app.button(key="sweep_invalid").disabled
+    app.text_input(key="sweeps-jobs").set_value("3").run()
+    assert not app.button(key="sweep_start").disabled
+    assert app.query_params["jobs"] == "3"
+
+
+@pytest.mark.parametrize(
+    ("bases", "said"),
+    [
+        ([GUESSED, GUESSED], GUESSED),
+        (["the speed of 1 run", GUESSED], "measured here for 1 of 2 kinds of run, and a guess for the others"),
+        (["the speed of 1 run", "the median speed of 4 runs"], "measured here for 2 of 2 kinds of run"),
+    ],
+)
+def test_where_a_speed_comes_from_does_not_contradict_itself(bases, said):
+    assert _say_basis(bases) == said

@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 
 from app.analysis.neighborhoods import OUTLIER_NEIGHBORS, find_outlier
-from app.ui.widgets.tour import STOPS
+from app.ui.widgets.tour import NOTHING_TO_SHOW, STOPS
 from storage.queries.memory import get_snapshot, list_snapshots
+from tests.pages.seed import seed_failed_run, seed_run
 from tests.pages.test_pages import open_page, said
 
 
@@ -66,3 +67,27 @@ def test_a_run_without_a_memory_yet_is_told_to_wait(failed):
     app = open_page("memory", run=failed[1], tour="3")
     assert not app.exception
     assert "wait on Live for the first one" in said(app)
+
+
+def test_the_tour_takes_a_run_with_a_gate_and_a_memory_though_others_are_newer(seeded):
+    db, run_id = seeded
+    seed_run(db, name="Newer, without a gate", gate="none")
+    seed_failed_run(db)
+    app = open_page("home")
+    app.button(key="take_tour").click().run()
+    assert app.title[0].value == "Live"
+    assert app.query_params["run"] in (run_id, [run_id])
+    assert "how open the gate" in said(app)
+
+
+def test_where_no_run_can_show_it_the_tour_says_so(use_database, tmp_path):
+    seed_run(use_database(tmp_path / "bare.db"), gate="none")
+    app = open_page("home")
+    app.button(key="take_tour").click().run()
+    assert app.title[0].value == "EMTC Lab"
+    assert NOTHING_TO_SHOW in [info.value for info in app.info]
+
+
+def test_a_stop_on_a_run_without_a_gate_does_not_speak_of_one(seeded):
+    bare = seed_run(seeded[0], gate="none")
+    assert "This run has no gate" in said(open_page("live", run=bare, tour="1"))

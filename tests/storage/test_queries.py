@@ -1,6 +1,7 @@
 """Queries against rows written by hand, on both databases."""
 
 import numpy as np
+import pandas as pd
 import pytest
 from sqlalchemy import insert, text, update
 
@@ -126,6 +127,24 @@ def test_a_curve_of_few_values_is_thinned_as_well(db: Database, run_id: str) -> 
     for curve in (tau, wins):
         assert (curve["env_step"].iloc[0], curve["env_step"].iloc[-1]) == (1, 3000)
         assert curve["env_step"].is_unique
+
+
+def test_the_returns_of_a_run_that_goes_on_begin_as_they_were(db: Database, run_id: str) -> None:
+    rows = [
+        {"run_id": run_id, "episode": e, "first_env_step": 1 + 7 * (e - 1), "length": 7, "episode_return": float(e % 5)}
+        | {"won": False, "epsilon": 0.5, "trajectory": b""}
+        for e in range(1, 101)
+    ]
+    with db.transaction() as connection:
+        connection.execute(insert(EpisodeRow), rows[:60])
+    before = curves.training_returns(db, run_id, width=50)
+    with db.transaction() as connection:
+        connection.execute(insert(EpisodeRow), rows[60:])
+    after = curves.training_returns(db, run_id, width=50)
+    assert len(before) == 8
+    pd.testing.assert_frame_equal(after.iloc[:8], before)
+    first = [row["episode_return"] for row in rows if row["first_env_step"] < 50]
+    assert (after["episode_return"].iloc[0], after["episodes"].iloc[0]) == (sum(first) / len(first), len(first))
 
 
 def test_many_episodes_are_spaced_evenly_with_both_ends(db: Database, run_id: str) -> None:

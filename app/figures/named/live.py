@@ -18,7 +18,7 @@ from app.figures.theme import BETA, DELTA_MEM, H_VALUE, LOSS, OKABE_ITO, RETURN,
 from emtc_core.errors import ConfigError
 from emtc_core.metrics import METRICS
 from storage.engine import Database
-from storage.queries.curves import evaluations, metric, training_episodes
+from storage.queries.curves import evaluations, metric, training_returns
 from storage.queries.gate import gate_stats
 from storage.queries.runs import list_resumes
 from storage.runs.rows import RunRow
@@ -38,8 +38,10 @@ GATE_METRICS = (
 _ACCURACY = "embedder/info_nce_accuracy"
 FIRST_METRICS = ("train/loss", "train/q_taken", _ACCURACY, "time/env_steps_per_second")
 """What is drawn of the logged numbers where none is named."""
-EPISODE_POINTS = 1000
-"""Of the training episodes."""
+STRETCHES = 400
+"""Into so many parts a run's length is cut; the training episodes of each are one point."""
+SMOOTHED = 10
+"""Stretches, back from each point, whose mean is drawn."""
 _FRACTION = (-0.03, 1.03)
 _DASHED = (6, 4)
 
@@ -174,7 +176,7 @@ def draw_outcomes(
 
     Args:
         evaluations: As `storage.queries.curves.evaluations` reads them.
-        episodes: Training episodes.
+        episodes: Training returns, as `read_returns` reads them.
         run: Name for the title.
         marks: Where the run was resumed.
         threshold: The return from which on an episode is a success, where the return decides; its share is drawn then.
@@ -196,8 +198,8 @@ def draw_outcomes(
     caption = (
         f"Share of greedy evaluation episodes that {verb}, with the Wilson 95 % interval of as many episodes as differ"
         f"{_tell_distinct(evaluations)}; of episodes from shifted starts (robust), and of training, which explores. "
-        "Mean undiscounted return of evaluation and of training (running mean over 5 % of the "
-        "shown episodes)."
+        "Mean undiscounted return of evaluation and of training (running mean over the last "
+        f"{100 * SMOOTHED / STRETCHES:g} % of the run's whole length)."
     )
     last = _last(evaluations, ("win_rate", "return_mean"))
     described = f"{title[0].upper()}{title[1:]} and return over training env steps. " + (
@@ -278,10 +280,26 @@ def wilson_interval(wins: Values, n: Values) -> tuple[Values, Values]:
         return score_interval(wins / n, n)
 
 
+def read_returns(db: Database, run: RunRow) -> pd.DataFrame:
+    """Training returns over stretches of fixed length, and in `attrs` the env steps over which they are smoothed."""
+    width = max(1, run.target_steps // STRETCHES)
+    frame = training_returns(db, run.id, width)
+    frame.attrs["window"] = width * SMOOTHED
+    return frame
+
+
+def trailing_mean(x: Values, y: Values, n: Values, window: float) -> Values:
+    """Mean over the last `window` of x up to each point, of values that are means over n: no later point changes it."""
+    first = np.searchsorted(x, x - window, side="right")
+    total, weight = (np.concatenate([[0.0], np.cumsum(part)]) for part in (y * n, n))
+    places = np.arange(1, len(x) + 1)
+    return (total[places] - total[first]) / (weight[places] - weight[first])
+
+
 def _smooth_returns(episodes: pd.DataFrame) -> Line:
-    span = max(1, len(episodes) // 20)
-    mean = pd.Series(column(episodes, "episode_return")).rolling(span, min_periods=1).mean()
-    return Line("training", SPEED, column(episodes, "first_env_step"), np.asarray(mean, np.float64), width=1.5)
+    x, y, n = (column(episodes, name) for name in ("first_env_step", "episode_return", "episodes"))
+    mean = trailing_mean(x, y, n, float(episodes.attrs["window"]))
+    return Line("training", SPEED, x, mean, width=1.5)
 
 
 def _metric_color(name: str) -> str:
@@ -328,7 +346,7 @@ def _outcomes(db: Database, rows: Sequence[RunRow], options: Options) -> Chart:
     run = one_run("outcomes", rows)
     return draw_outcomes(
         evaluations(db, run.id),
-        training_episodes(db, run.id, points=EPISODE_POINTS),
+        read_returns(db, run),
         run=run.name,
         marks=read_marks(db, run),
         threshold=success_threshold(run.config),

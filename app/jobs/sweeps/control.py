@@ -10,7 +10,7 @@ import psutil
 from pydantic import ValidationError
 
 from app.analysis.provenance import library_versions
-from app.jobs.launch import LOG_NAME, check_startable, estimate, spawn
+from app.jobs.launch import GUESSED, LOG_NAME, check_startable, estimate, spawn
 from app.jobs.sweeps.file import SweepFile
 from app.jobs.sweeps.plan import Plan, make_plan
 from emtc_core.config.run import RunConfig
@@ -167,5 +167,13 @@ def expected_cost(db: Database | None, plan: Plan, *, jobs: int) -> tuple[float,
             known[facts] = estimate(db, run.config)
         seconds += known[facts].seconds
         disk += known[facts].disk_bytes
-    bases = dict.fromkeys(each.basis for each in known.values())
-    return seconds / max(1, min(jobs, len(plan.runs))), disk, "; ".join(bases)
+    return seconds / max(1, min(jobs, len(plan.runs))), disk, _say_basis([each.basis for each in known.values()])
+
+
+def _say_basis(bases: Sequence[str]) -> str:
+    """Where the speeds come from, in one phrase that does not contradict itself."""
+    guessed = bases.count(GUESSED)
+    if len(set(bases)) == 1:
+        return bases[0]
+    told = f"measured here for {len(bases) - guessed} of {len(bases)} kinds of run"
+    return f"{told}, and a guess for the others" if guessed else told

@@ -14,6 +14,7 @@ import streamlit as st
 
 from app.analysis.format import MISSING, count, escape_markdown, size
 from app.ui import data, messages
+from app.ui.widgets import whole_number
 from emtc_core.errors import EmtcError
 from storage.maintenance.sizes import KINDS, RunSize, Sizes
 from storage.maintenance.upkeep import Gone, Thinning, back_up_now, count_thinning, thin_run, vacuum
@@ -84,6 +85,8 @@ def show_thinning(runs: Sequence[RunSize]) -> None:
         return
     st.subheader(f"Thin {count(len(runs))} run{'s' if len(runs) > 1 else ''}")
     what = _choose()
+    if what is None:
+        return
     if what.is_nothing:
         st.caption("Choose what shall go; it is counted before anything is removed.")
         return
@@ -98,11 +101,11 @@ def show_thinning(runs: Sequence[RunSize]) -> None:
         act(lambda: _thin(list(free), what), "Thinning …")
 
 
-def _choose() -> Thinning:
+def _choose() -> Thinning | None:
     with st.container(horizontal=True, vertical_alignment="bottom"):
-        every = st.number_input(
-            "Keep every n-th snapshot", min_value=1, max_value=1000, value=1, key="thin_snapshots", width=200,
-            help="Counted from the last one, which always stays; 1 keeps all.",
+        every = whole_number.ask(
+            "Keep every n-th snapshot", key="thin_snapshots", usual=1, low=1, high=1000, width=200,
+            about="Counted from the last one, which always stays; 1 keeps all.",
         )  # fmt: skip
         trajectories = st.checkbox(
             "Trajectories", key="thin_trajectories", help="Replays of training episodes and of single memories end."
@@ -111,7 +114,7 @@ def _choose() -> Thinning:
             "Transitions", key="thin_transitions", help="Sums over 1,000 steps stay, and so the curves of Live."
         )
         checkpoints = st.checkbox("Checkpoints", key="thin_checkpoints", help="What a resume goes on from.")
-    return Thinning(trajectories, transitions, checkpoints, int(every))
+    return None if every is None else Thinning(trajectories, transitions, checkpoints, every)
 
 
 def _count(runs: Sequence[RunSize], what: Thinning) -> tuple[dict[str, Gone], list[str]]:

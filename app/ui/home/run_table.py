@@ -9,7 +9,7 @@ import streamlit as st
 from app.analysis.format import count, duration, runs_of
 from app.analysis.settings import name_algo
 from app.figures.theme import ENDED
-from app.ui import data, in_url, messages, state
+from app.ui import data, in_url, messages, state, view
 from app.ui.home import chosen_runs
 from app.ui.widgets import run_filters
 from emtc_core.errors import ConfigError
@@ -90,9 +90,16 @@ def _ask() -> tuple[RunFilter, str]:
         down = st.toggle(
             "Downwards", value=True, key=_DOWN, bind="query-params", on_change=_to_first_page, disabled=not column
         )
-    statuses = run_filters.statuses(PAGE, data.run_choices(shelf).statuses, _to_first_page)
-    wanted = run_filters.lists(PAGE, RunFilter(text=text, shelf=shelf, statuses=statuses), _to_first_page)
+    with st.expander("Filters", icon=":material/filter_list:", expanded=_is_filtered()):
+        statuses = run_filters.statuses(PAGE, data.run_choices(shelf).statuses, _to_first_page)
+        wanted = run_filters.lists(PAGE, RunFilter(text=text, shelf=shelf, statuses=statuses), _to_first_page)
     return wanted, f"-{column}" if column and down else column or ""
+
+
+def _is_filtered() -> bool:
+    """Whether this page was opened with a filter in its address, so that what hides runs is in sight."""
+    asked = any(name in st.query_params for name in ("states", "envs", "maps", "algos", "presets", "tags"))
+    return bool(st.session_state.setdefault("run_filters_open", asked))
 
 
 def _to_first_page() -> None:
@@ -160,6 +167,7 @@ def make_rows(frame: pd.DataFrame) -> pd.DataFrame:
     rows["algo"] = [name_algo(algo) for algo in frame["algo"]]
     hidden = frame["hidden_at"].notna()
     rows["name"] = [f"{name} (hidden)" if aside else name for name, aside in zip(frame["name"], hidden, strict=True)]
+    rows["name"] = [view.named_link(run_id, name) for run_id, name in zip(rows["id"], rows["name"], strict=True)]
     rows["progress"] = (frame["env_steps"] / frame["target_steps"].clip(lower=1)).clip(upper=1.0)
     ended = frame["ended_at"].fillna(frame["heartbeat_at"])
     seconds = (ended - frame["started_at"]).dt.total_seconds()
@@ -184,7 +192,9 @@ def column_config() -> dict[str, Any]:
     column = st.column_config
     return {
         "status": column.TextColumn("Status", width=90),
-        "name": column.TextColumn("Run", width="medium"),
+        "name": column.LinkColumn(
+            "Run", width="medium", display_text=view.CALLED_PATTERN, help="Opens the run's own page in a new tab"
+        ),
         "algo": column.TextColumn("Algorithm", width=115),
         "map": column.TextColumn("Map", width=80),
         "seed": column.NumberColumn("Seed", width=60),

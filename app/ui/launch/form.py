@@ -1,264 +1,268 @@
 """The Launch page's body: the choices that matter first, all other settings by section, then cost and start.
 
-What counts as a success, asked for where nothing in the environment ever says so.
+The form is texts in the address; they are checked before anything is drawn, so that each fault stands under its field.
 """
 
-import math
 import secrets
+from collections.abc import Callable, Mapping
 
 import streamlit as st
 
-from app.analysis.format import count, duration, escape_markdown, number, size
-from app.jobs.env_probe import Probe
-from app.jobs.launch import check_startable, doubt_observations, doubt_success, estimate, find_unruled, launch_run
+from app.analysis.format import count, duration, escape_markdown, size
+from app.analysis.settings import name_algo
+from app.jobs import launch_request
+from app.jobs.launch import check_startable, doubt_observations, doubt_success, estimate, launch_run
+from app.jobs.launch_request import ALGO, CHOICES, ENV, MAP, NAME, PRESET, SEEDS, STEPS, USUAL, Request
 from app.ui import data, messages, state
+from app.ui.in_url import Bound
+from app.ui.launch import address, success
 from app.ui.widgets import config_form
-from emtc_core.config.resolve import describe_fields, describe_presets, flatten, resolve
-from emtc_core.config.run import RunConfig, list_algos
+from emtc_core.config.resolve import FieldInfo, Value, describe_fields, describe_presets
+from emtc_core.config.run import RunConfig, list_algos, split_algo
 from emtc_core.envs.registry import IMPORTED_BY_MAP
 from emtc_core.envs.trust import VARIABLE
 from emtc_core.envs.zoo.examples import EXAMPLES, EXTRA
-from emtc_core.errors import ConfigError, EmtcError
+from emtc_core.errors import EmtcError
 from emtc_core.install import how_to_install
 from storage.files.places import describe_place
 
-SUCCESS, THRESHOLD = "memory.success", "memory.success_threshold"
-KEYS = frozenset({SUCCESS, THRESHOLD})
-_RULES = {"return_threshold": "an episode return of at least", "flag": "only what the environment says"}
-
-
-def find(config: RunConfig) -> Probe | None:
-    """What random play showed if a rule is wanted; what cannot be tried is refused further down, in its words."""
-    try:
-        with st.spinner("Trying the environment …"):
-            return find_unruled(config)
-    except EmtcError:
-        return None
-
-
-def ask(config: RunConfig, seen: Probe) -> dict[str, object] | None:
-    """Draw the question and return the settings that answer it, or None while it is open."""
-    map = config.env.map
-    with st.container(border=True, key="success-rule"):
-        st.markdown("**What counts as a success?**")
-        st.caption(
-            f"In random play {escape_markdown(map)} never said who won, and without a success there is no incentive "
-            f"(ρ stays 0). {escape_markdown(seen.random_play.capitalize())} [env return]."
-        )
-        left, right = st.columns(2, vertical_alignment="bottom")
-        rule = left.radio(
-            "Success", list(_RULES), format_func=_RULES.__getitem__, key=f"success-{map}", horizontal=True,
-            help=f"`--set {SUCCESS}=…`",
-        )  # fmt: skip
-        if rule == "flag":
-            return {SUCCESS: "flag"}
-        known = number(config.memory.success_threshold, 6) if config.memory.success == "return_threshold" else ""
-        typed = right.text_input(
-            "Success threshold [env return]", value=known, key=f"threshold-{map}-{known}",
-            placeholder="type a return", help="Undiscounted sum of the team's rewards over an episode, in the "
-            f"environment's own unit, before train.reward_scale.  \n`--set {THRESHOLD}=…`",
-        )  # fmt: skip
-        return _read(typed.strip())
-
-
-def _read(typed: str) -> dict[str, object] | None:
-    if not typed:
-        st.info("Type the return from which on an episode is a success.", icon=":material/edit:")
-        return None
-    try:
-        threshold = float(typed)
-    except ValueError:
-        threshold = math.nan
-    if not math.isfinite(threshold):
-        st.error(f'{THRESHOLD} must be a number, got "{escape_markdown(typed[:40])}".', icon=":material/error:")
-        return None
-    return {SUCCESS: "return_threshold", THRESHOLD: threshold}
-
-
-_FIRST = frozenset({"algo", "seed", "preset", "env.name", "env.map", "train.t_max"})
-_USUAL_PRESET = "demo"
 _TOKEN = "launch_token"
-MOST_SEEDS = 8
 TYPE_A_MAP = (
     "Type the map: module:factory names what makes your environment, as my_game:make. It is imported only if "
     f"{VARIABLE} of this machine lists the module; it is tried for some episodes before anything starts."
 )
+_TOLD_AT_ONCE = 4
 _OWN = ""
 _GAMES = f"Games of PettingZoo and MPE2 that are wrapped already, of those installed here: {how_to_install(EXTRA)}"
+_LABELS = {STEPS: "Training length", SEEDS: "Seeds", MAP: "Map", ENV: "Environment", ALGO: "Algorithm"}
 
 
 def show() -> None:
     """Draw the form; the start button is live only while everything is valid."""
-    choice = _choices()
-    if choice is None:
-        return
-    usual = _resolve(choice, {})
-    if usual is None:
-        return
-    steps: dict[str, object] = {"train.t_max": _training_length(usual)}
-    base = _resolve(choice, steps)
-    if base is None:
-        return
-    unruled = find(base)
-    rule = ask(base, unruled) if unruled else {}
-    overrides = steps | _sections(base, without=KEYS if unruled else frozenset()) | (rule or {})
-    seeds = _seeds()
-    config = _resolve(choice, overrides)
-    if config is None or seeds is None or not _available(config) or rule is None:
-        st.button("Start", type="primary", disabled=True, key="start_invalid")
-        return
-    _doubts(config)
-    _cost(config, seeds)
-    _start(config, seeds)
-
-
-def _choices() -> dict[str, object] | None:
+    texts = address.read()
     rows = data.env_list()
-    envs = list(dict.fromkeys(row.env for row in rows))
-    left, middle, right = st.columns(3)
-    with left:
-        preset = _preset()
-        algo = st.selectbox(
-            "Algorithm", list_algos(), key="algo", bind="query-params",
-            help="Method and value system; the paper's own is emtc-qplex.",
-        )  # fmt: skip
-    with middle:
-        env = st.selectbox("Environment", envs, key="env", bind="query-params", help="The game.")
-        map_name = _map(env, [row.map for row in rows if row.env == env])
-    obstacle = next((r.reason for r in rows if r.env == env and not r.available), None)
-    with right:
-        st.text_input(
-            "Seeds", value="1", key="seeds",
-            help="One run each: 1, or 1,2,5, or 1-5. A seed decides every random number of its run.",
-        )  # fmt: skip
-        name = st.text_input("Name", value="", key="launch_name", placeholder="made from the choices", max_chars=80)
-        st.session_state["launch_name_kept"] = name
+    maps: dict[str, list[str]] = {}
+    for row in rows:
+        maps.setdefault(row.env, []).append(row.map)
+    request = launch_request.check(texts, maps)
+    _say_unknown(texts)
+    _choices(texts, request, maps)
+    obstacle = next((row.reason for row in rows if row.env == request.choices[ENV] and not row.available), "")
+    config, ruled = (None, frozenset[str]()) if obstacle else success.ask(texts, request, maps)
+    faults = dict(request.faults)
+    if not obstacle and (asked := config or request.config):
+        faults |= _refusals(asked)
+    elif not faults and not request.choices[MAP]:
+        st.info(TYPE_A_MAP, icon=":material/edit:")
+    _settings(texts, request, faults, without=ruled)
     if obstacle:
         st.warning(escape_markdown(obstacle[0].upper() + obstacle[1:]), icon=":material/block:")
-        return None
-    if not map_name:
-        st.info(TYPE_A_MAP, icon=":material/edit:")
-        return None
-    return {"env": env, "map": map_name, "algo": algo, "preset": preset}
+    if config is not None and not faults:
+        _doubts(config)
+    with st.container(key="launch_bar"):
+        _say_faults(faults)
+        _start(config if not faults else None, request, texts.get(NAME, ""))
 
 
-def _preset() -> str:
-    presets = describe_presets()
-    told = "\n".join(f"- **{escape_markdown(name)}**: {escape_markdown(text)}" for name, text in presets.items())
-    chosen = st.selectbox(
-        "Preset", list(presets), index=list(presets).index(_USUAL_PRESET), key="preset", bind="query-params",
-        help=f"Where the defaults of all settings below come from.\n{told}",
-    )  # fmt: skip
-    st.caption(escape_markdown(presets[chosen]))
-    return chosen
-
-
-def _map(env: str, maps: list[str]) -> str:
-    if env not in IMPORTED_BY_MAP:
-        return st.selectbox("Map", maps, key=f"map-{env}", help="Map or scenario.")
-    games = [_OWN, *(map for map in maps if map in EXAMPLES)]
-    if len(games) > 1:
-        game = st.selectbox(
-            "Game", games, format_func=lambda game: game or "my own", key=f"game-{env}", help=_GAMES
+def _choices(texts: Mapping[str, str], request: Request, maps: Mapping[str, list[str]]) -> None:
+    left, middle, right = st.columns(3)
+    with left:
+        _preset(request)
+        _select(
+            "Algorithm", ALGO, list_algos(), request, key="algo",
+            about="Method and value system; the paper's own is emtc-qplex.",
         )  # fmt: skip
-        if game != _OWN:
-            st.caption(escape_markdown(f"{EXAMPLES[game].about[:1].upper()}{EXAMPLES[game].about[1:]}."))
-            return game
-    typed = st.text_input(
-        "Map", value="", key=f"map-{env}", placeholder="my_game:make", max_chars=300,
-        help=f"Import path of your environment, as module:factory. This machine must list the module in {VARIABLE}.",
-    )  # fmt: skip
-    return typed.strip()
-
-
-def _resolve(choice: dict[str, object], overrides: dict[str, object]) -> RunConfig | None:
-    try:
-        return resolve(**choice, overrides=overrides)  # type: ignore[arg-type]  # the widgets hold exactly these
-    except ConfigError as exc:
-        for sentence in str(exc).splitlines():
-            st.error(escape_markdown(sentence), icon=":material/error:")
-        return None
-
-
-def _training_length(usual: RunConfig) -> int:
-    """Ask for the training length; defaults that depend on it, as the gate's decay does, follow it."""
-    info = next(info for info in describe_fields() if info.key == "train.t_max")
+    with middle:
+        _select("Environment", ENV, list(maps), request, key="env", about="The game.", then=_forget_map)
+        _map(texts, request, maps)
+        address.mark(request.faults, MAP)
+    with right:
+        _text(
+            "Seeds", SEEDS, texts, USUAL[SEEDS], request,
+            "One run each: 1, or 1,2,5, or 1-5. A seed decides every random number of its run.",
+        )  # fmt: skip
+        _text("Name", NAME, texts, "", request, "Shown in lists.", placeholder="made from the choices")
     left, _, _ = st.columns(3)
     with left:
-        return st.number_input(
-            "Training length [env steps]",
-            min_value=1,
-            value=usual.train.t_max,
-            step=1000,
-            key=f"steps-{usual.train.t_max}",
-            help=config_form.help_of(info),
+        info = next(info for info in describe_fields() if info.key == "train.t_max")
+        usual = launch_request.write_text(request.usual_steps)
+        about = f"{config_form.help_of(info)}  \nWritten as 40000, 40k or 1.5M."
+        _text("Training length [env steps]", STEPS, texts, usual, request, about)
+
+
+def _preset(request: Request) -> None:
+    presets = describe_presets()
+    told = "\n".join(f"- **{escape_markdown(name)}**: {escape_markdown(text)}" for name, text in presets.items())
+    about = f"Where the defaults of all settings below come from.\n{told}"
+    _select("Preset", PRESET, list(presets), request, key="preset", about=about)
+    if PRESET not in request.faults:
+        st.caption(escape_markdown(presets[request.choices[PRESET]]))
+
+
+def _select(
+    label: str,
+    name: str,
+    options: list[str],
+    request: Request,
+    *,
+    key: str,
+    about: str,
+    then: Callable[[str], None] | None = None,
+) -> None:
+    """Draw a choice; what the address asks for and is not there leaves it open, with the reason under it."""
+    wrong = name in request.faults
+    shown = None if wrong else request.choices[name]
+    bound = address.bind(name, key, shown, usual=USUAL.get(name, options[0]), then=then)
+    st.selectbox(label, options, index=None if wrong else 0, **bound, help=about)
+    if name != MAP:
+        address.mark(request.faults, name)
+
+
+def _text(
+    label: str, name: str, texts: Mapping[str, str], usual: str, request: Request, about: str, placeholder: str = ""
+) -> None:
+    bound = address.bind(name, _KEYS.get(name, name), texts.get(name, usual), usual=usual)
+    st.text_input(label, **bound, help=about, placeholder=placeholder or usual, max_chars=launch_request.LONGEST)
+    address.mark(request.faults, name)
+
+
+_KEYS = {NAME: "launch_name"}
+
+
+def _forget_map(env: str) -> None:
+    """A map belongs to its environment."""
+    address.put(MAP, None)
+
+
+def _map(texts: Mapping[str, str], request: Request, maps: Mapping[str, list[str]]) -> None:
+    env = request.choices[ENV]
+    if env not in IMPORTED_BY_MAP:
+        _select("Map", MAP, maps[env], request, key=f"map-{env}", about="Map or scenario.")
+        return
+    typed = texts.get(MAP, "")
+    games = [_OWN, *(map for map in maps[env] if map in EXAMPLES)]
+    if len(games) > 1:
+        bound = address.bind(MAP, f"game-{env}", typed if typed in games else _OWN)
+        st.selectbox("Game", games, format_func=lambda game: game or "my own", **bound, help=_GAMES)
+        if typed and typed in games:
+            st.caption(escape_markdown(f"{EXAMPLES[typed].about[:1].upper()}{EXAMPLES[typed].about[1:]}."))
+            return
+    st.text_input(
+        "Map", **address.bind(MAP, f"map-{env}", typed), placeholder="my_game:make", max_chars=launch_request.LONGEST,
+        help=f"Import path of your environment, as module:factory. This machine must list the module in {VARIABLE}.",
+    )  # fmt: skip
+
+
+def _settings(
+    texts: Mapping[str, str], request: Request, faults: Mapping[str, str], *, without: frozenset[str]
+) -> None:
+    fields = [info for info in describe_fields() if info.key not in launch_request.IDENTITY | without]
+    shown = [info for info in fields if _is_read(info.key, request)]
+    st.markdown("##### All settings")
+    _tell_changes(texts, {info.key for info in shown} | without, request)
+    for section in dict.fromkeys(info.key.partition(".")[0] for info in shown):
+        own = [info for info in shown if info.key.partition(".")[0] == section]
+        wrong = any(info.key in faults for info in own)
+        changed = sum(info.key in texts for info in own)
+        title = config_form.SECTION_TITLES.get(section, section.upper())
+        icon = ":material/error:" if wrong else ":material/tune:" if changed else None
+        with st.expander(title, expanded=wrong, icon=icon):
+            config_form.show_section(own, request.defaults, texts, _bind, lambda key: address.mark(dict(faults), key))
+
+
+def _bind(info: FieldInfo, shown: object, usual: str, write: Callable[[object], str]) -> Bound:
+    return address.bind(info.key, f"set-{info.key}", shown, usual=usual, write=write)
+
+
+def _tell_changes(texts: Mapping[str, str], shown: set[str], request: Request) -> None:
+    """Which settings are not the preset's, those among them that this form does not show, and the way back."""
+    own = [key for key in texts if key not in CHOICES]
+    if not own:
+        st.caption("All of them are the preset's. Closed sections keep its values.")
+        return
+    hidden = [key for key in own if key not in shown]
+    with st.container(horizontal=True, vertical_alignment="center", gap="small"):
+        st.caption(f"{_list_changes(own, texts, request.defaults)}.", width="stretch")
+        st.button(
+            "Take the preset's values", icon=":material/undo:", key="launch_reset",
+            on_click=address.keep_only, args=(frozenset(CHOICES),),
+        )  # fmt: skip
+    known = [key for key in hidden if key in request.defaults]
+    if known:
+        named = escape_markdown(", ".join(f"{key} = {texts[key]}" for key in known))
+        algo = escape_markdown(name_algo(request.choices[ALGO]))
+        st.caption(
+            f":material/visibility_off: Carried to the run, and not on this form, for {algo} reads none of it: {named}."
         )
 
 
-def _sections(base: RunConfig, *, without: frozenset[str]) -> dict[str, object]:
-    defaults = flatten(base)
-    overrides: dict[str, object] = {}
-    fields = [info for info in describe_fields() if info.key not in _FIRST | without]
-    st.markdown("##### All settings")
-    st.caption("Closed sections keep the preset's values. Every setting says what it means in its help.")
-    relevant = _relevant(base)
-    for section in dict.fromkeys(info.key.partition(".")[0] for info in fields):
-        if section not in relevant:
-            continue
-        with st.expander(config_form.SECTION_TITLES.get(section, section.upper())):
-            own = [info for info in fields if info.key.partition(".")[0] == section]
-            overrides |= config_form.show_section(own, defaults)
-    return overrides
+def _list_changes(own: list[str], texts: Mapping[str, str], defaults: Mapping[str, Value]) -> str:
+    told = [
+        f"`{key}` = {escape_markdown(texts[key] or 'not set')} "
+        f"({escape_markdown(launch_request.write_text(defaults[key]) or 'not set')})"
+        for key in own
+        if key in defaults
+    ]
+    head = "1 setting is not the preset's" if len(told) == 1 else f"{len(told)} settings are not the preset's"
+    return f"{head} (whose value stands in brackets): {', '.join(told)}" if told else "Nothing here is known"
 
 
-def _relevant(base: RunConfig) -> set[str]:
-    """The sections that this algorithm reads; the others would have no effect."""
-    sections = {"train", "eval", "record", "checkpoint", "env", base.backbone}
-    if base.uses_memory:
+def _is_read(key: str, request: Request) -> bool:
+    """Whether this algorithm in this environment reads a setting; any other would have no effect."""
+    section, _, rest = key.partition(".")
+    if section == "env":
+        return rest.partition(".")[0] == request.choices[ENV]
+    return section in _relevant(request.choices[ALGO])
+
+
+def _relevant(algo: str) -> set[str]:
+    """The sections that this algorithm reads."""
+    method, backbone = split_algo(algo)
+    sections = {"train", "eval", "record", "checkpoint", backbone}
+    if method != "none":
         sections |= {"memory", "embed", "gate", "incentive"}
-    if base.algo == "emc":
+    if method == "emc":
         sections |= {"curiosity", "ec"}
-    if base.backbone in ("cds", "dmix"):
+    if backbone in ("cds", "dmix"):
         sections |= {"qplex", "qmix"}
     return sections
 
 
-def _seeds() -> list[int] | None:
-    try:
-        return parse_seeds(str(st.session_state.get("seeds", "1")))
-    except ConfigError as exc:
-        st.error(escape_markdown(str(exc)), icon=":material/error:")
-        return None
-
-
-def parse_seeds(text: str) -> list[int]:
-    """Read "1", "1,2,5" or "1-5" as distinct seeds in their order.
-
-    Raises:
-        ConfigError: If it is something else, or more than MOST_SEEDS.
-    """
-    seeds: list[int] = []
-    for part in text.replace(" ", "").split(","):
-        first, dash, last = part.partition("-")
-        if not (first.isdecimal() and first.isascii() and (not dash or (last.isdecimal() and last.isascii()))):
-            raise ConfigError(f'Seeds must be written as 1, 1,2,5 or 1-5, got "{text}".')
-        low, high = int(first), int(last or first)
-        if not low <= high < 2**31 or high - low >= MOST_SEEDS:
-            raise ConfigError(f'Seeds must rise, stay below 2147483648 and be {MOST_SEEDS} at most, got "{text}".')
-        seeds += range(low, high + 1)
-    distinct = list(dict.fromkeys(seeds))
-    if len(distinct) > MOST_SEEDS:
-        raise ConfigError(f"At most {MOST_SEEDS} seeds start at once, got {len(distinct)}.")
-    return distinct
-
-
-def _available(config: RunConfig) -> bool:
+def _refusals(config: RunConfig) -> dict[str, str]:
+    """Why this machine cannot run it, by the setting that is to blame where there is one."""
     try:
         check_startable(config)
     except EmtcError as exc:
-        messages.error(exc)
-        return False
-    return True
+        return launch_request.place_faults([str(exc)], [])
+    return {}
+
+
+def _say_faults(faults: Mapping[str, str]) -> None:
+    """Gather what is wrong beside the button, for its field may be out of sight."""
+    told = []
+    for name, sentence in faults.items():
+        where = _LABELS.get(name, name)
+        told.append(escape_markdown(sentence if not where or where in sentence else f"{where}: {sentence}"))
+    if told:
+        more = f"  \nAnd {len(told) - _TOLD_AT_ONCE} more." if len(told) > _TOLD_AT_ONCE else ""
+        st.error("  \n".join(told[:_TOLD_AT_ONCE]) + more, icon=":material/error:")
+
+
+def _describe_lost(name: str) -> str:
+    return f'There is no setting "{name[:60]}" in this version.'
+
+
+def _say_unknown(texts: Mapping[str, str]) -> None:
+    """What the address asks for and there is not, with a way to go on without it."""
+    known = {info.key for info in describe_fields()} | set(CHOICES)
+    strangers, lost = address.strangers(), [name for name in texts if name not in known]
+    if not strangers and not lost:
+        return
+    told = [*map(_describe_lost, lost), *map(address.describe_stranger, strangers)]
+    with st.container(horizontal=True, vertical_alignment="center", gap="small"):
+        st.warning("  \n".join(map(escape_markdown, told[:_TOLD_AT_ONCE])), icon=":material/link_off:")
+        kept = frozenset(texts) - frozenset(lost)
+        st.button("Leave it out", key="launch_leave_out", on_click=address.keep_only, args=(kept,))
 
 
 def _doubts(config: RunConfig) -> None:
@@ -270,26 +274,35 @@ def _doubts(config: RunConfig) -> None:
             st.warning(escape_markdown(doubt), icon=":material/visibility_off:")
 
 
-def _cost(config: RunConfig, seeds: list[int]) -> None:
-    expected = estimate(data.database(), config)
-    left, middle, right = st.columns(3)
-    left.metric("Expected duration, each run", f"≈ {duration(expected.seconds)}", help=expected.basis)
-    middle.metric("Expected disk use, each run", f"≈ {size(expected.disk_bytes)}")
-    right.metric("Runs", count(len(seeds)), help="They start together and share this machine.")
-    st.caption(escape_markdown(f"The speed behind it is {expected.basis}. {describe_place(data.database())}"))
+def _start(config: RunConfig | None, request: Request, name: str) -> None:
+    """Draw what the runs will cost, and the button beside it; both stay in view."""
+    seeds = request.seeds
+    note = ""
+    with st.container(horizontal=True, vertical_alignment="center", gap="medium", key="launch_cost"):
+        if config is not None:
+            expected = estimate(data.database(), config)
+            note = f"The speed behind it is {expected.basis}. {describe_place(data.database())}"
+            for label, value, about in (
+                ("Expected duration, each run", f"≈ {duration(expected.seconds)}", expected.basis),
+                ("Expected disk use, each run", f"≈ {size(expected.disk_bytes)}", "With every snapshot of the memory"),
+                ("Runs", count(len(seeds)), "They start together and share this machine."),
+            ):
+                st.metric(label, value, help=about, width="content")
+        label = "Start" if len(seeds) <= 1 or config is None else f"Start {len(seeds)} runs"
+        off = config is None or not messages.may_act()
+        pressed = st.button(label, type="primary", icon=":material/rocket_launch:", key="start", disabled=off)
+    if note:
+        st.caption(escape_markdown(note))
+    if pressed and config is not None and messages.may_act():
+        _launch(config, seeds, name)
 
 
-def _start(config: RunConfig, seeds: list[int]) -> None:
+def _launch(config: RunConfig, seeds: tuple[int, ...], name: str) -> None:
     token = st.session_state.setdefault(_TOKEN, secrets.token_hex(8))
-    label = "Start" if len(seeds) == 1 else f"Start {len(seeds)} runs"
-    idle = not messages.may_act()
-    if not st.button(label, type="primary", icon=":material/rocket_launch:", key="start", disabled=idle):
-        return
-    name = str(st.session_state.get("launch_name_kept", "")).strip() or None
     started: list[str] = []
     try:
         for seed in seeds:
-            titled = f"{name} (seed {seed})" if name and len(seeds) > 1 else name
+            titled = f"{name} (seed {seed})" if name and len(seeds) > 1 else name or None
             seeded = config.model_copy(update={"seed": seed})
             started.append(launch_run(data.database(), seeded, name=titled, launch_token=f"{token}-{seed}"))
     except EmtcError as exc:

@@ -7,6 +7,7 @@ import streamlit as st
 from app.analysis.format import escape_markdown
 from app.jobs.questions import describe
 from app.ui import data, messages, state, view
+from app.ui.widgets import whole_number
 from emtc_core.control import QuestionKind
 from emtc_core.errors import EmtcError
 from storage.runs.control import Asked, send_command
@@ -25,8 +26,9 @@ def show_buttons(run: RunRow) -> None:
     _button(run, "play", "Play one episode now", ":material/smart_display:", _ONE)
     if why_not(run) is None and run.env_steps:
         with st.popover("Play again …", icon=":material/replay:", help="A training episode, with the present policy"):
-            episode = st.number_input("Training episode", min_value=1, key="ask-episode")
-            show_again(run, int(episode))
+            episode = whole_number.ask("Training episode", key="ask-episode", usual=1, low=1, high=10**9)
+            if episode is not None:
+                show_again(run, episode)
 
 
 def show_again(run: RunRow, episode: int) -> None:

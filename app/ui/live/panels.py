@@ -27,6 +27,7 @@ from app.figures.named.live import (
     draw_gate_effect,
     draw_metrics,
     draw_outcomes,
+    read_returns,
 )
 from app.figures.theme import ENDED
 from app.ui import data, messages, run_files, state
@@ -47,6 +48,8 @@ def show_pulse(*, key: str, version: str, drawn: str, on_news: Callable[[], None
 CHARTS = "live_charts"
 CHART_HEIGHT = 470
 """Gate and outcomes fit under the status on a screen of 1440×900 [pixels]."""
+STATUS_HEIGHT = 112
+"""Of the place for words about a run at work: five lines [pixels]."""
 TICK_S = 2.0
 _SPEED = "time/env_steps_per_second"
 _FIRST = ("train/loss", "train/q_taken", "embedder/info_nce_accuracy", _SPEED)
@@ -90,7 +93,9 @@ def _status(run_id: str) -> None:
         frames = _frames(run_id)
         _top(run, frames)
         _figures(run, frames)
-        _trouble(run)
+        with st.container(key="live_status", gap="xxsmall", height="content" if _is_settled(run) else STATUS_HEIGHT):
+            _trouble(run)
+            _tell(run)
 
 
 def _top(run: RunRow, frames: LiveCurves) -> None:
@@ -98,14 +103,17 @@ def _top(run: RunRow, frames: LiveCurves) -> None:
         run_picker.status_badge(run.state.value)
         controls.show(run)
         _freshness(frames)
-    with st.container(gap="xxsmall"):
-        gate = data.gate_state(run)
-        run_picker.gate_badge(gate)
-        if (why := data.idle_incentive(run)) and why not in (gate.sentence if gate else ""):
-            st.warning(escape_markdown(why), icon=":material/flag:")
-        controls.show_log(run)
-        ask_run.show_answers(run)
-        controls.show_status(run)
+
+
+def _tell(run: RunRow) -> None:
+    """What is known of the run in words; it scrolls within its place, so that no line moves the charts."""
+    gate = data.gate_state(run)
+    run_picker.gate_badge(gate)
+    if (why := data.idle_incentive(run)) and why not in (gate.sentence if gate else ""):
+        st.warning(escape_markdown(why), icon=":material/flag:")
+    controls.show_log(run)
+    ask_run.show_answers(run)
+    controls.show_status(run)
 
 
 def _figures(run: RunRow, frames: LiveCurves) -> None:
@@ -224,7 +232,7 @@ def _draw(run: RunRow, frames: LiveCurves, marks: tuple[Mark, ...]) -> dict[str,
     """Draw what the run has, in the order of reading: how the gate judges, what came of it, and what it did."""
     outcomes = draw_outcomes(
         frames.evaluations,
-        frames.training_episodes(),
+        read_returns(data.database(), run),
         run=run.name,
         marks=marks,
         threshold=success_threshold(run.config),

@@ -151,7 +151,7 @@ def _search(place: Place, parameter: str) -> str:
         key=place.find,
         type="search",
         bind="query-params",
-        placeholder="1200, won, return>5",
+        placeholder="won return>5",
         help=_HELP,
         width=170 if place.beside else 220,
         label_visibility=place.labels,

@@ -17,7 +17,7 @@ from app.ui import data, messages, state, view
 from app.ui.live import ask_run
 from app.ui.replay import beside, choose
 from app.ui.replay.choose import FIRST
-from app.ui.widgets import pin, player
+from app.ui.widgets import pin, player, whole_number
 from emtc_core.errors import EmtcError
 from storage.runs.rows import RunRow
 
@@ -32,8 +32,9 @@ def show_save(replays: Sequence[Replay], *, start: int) -> None:
         slow = f"At most {MOST_FRAMES} frames; drawing them takes some seconds."
         _offer(replays, "GIF", "gif", stem, mode=mode, help=slow)
         at = min(max(0, start), last)
-        t = st.number_input("Step of the frame", 0, last, at, key=f"save-replay-t-{stem}-{at}")
-        _offer(replays, "SVG of this frame", "svg", stem, t=int(t), mode=mode)
+        t = whole_number.ask("Step of the frame", key=f"save-replay-t-{stem}-{at}", usual=at, low=0, high=last)
+        if t is not None:
+            _offer(replays, "SVG of this frame", "svg", stem, t=t, mode=mode)
 
 
 def _offer(

@@ -6,10 +6,10 @@ from typing import Any
 import pandas as pd
 import streamlit as st
 
-from app.analysis.format import count, duration, escape_markdown, percent
+from app.analysis.format import count, duration, escape_markdown, percent, runs_of
 from app.figures.theme import STATUS_COLOR, STATUS_ICON
 from app.jobs.sweeps.control import go_on, stop
-from app.ui import data, messages
+from app.ui import data, messages, view
 from app.ui.widgets import run_picker
 from emtc_core.errors import EmtcError
 from storage.queries.sweeps import Sweep
@@ -84,7 +84,8 @@ def _buttons(sweep: Sweep) -> None:
 def _stop(sweep_id: str) -> None:
     try:
         waiting, asked = stop(data.database(), sweep_id)
-        said = f"{waiting} run(s) left the queue, {asked} trainer(s) were asked to stop."
+        asked_of = "1 trainer was" if asked == 1 else f"{count(asked)} trainers were"
+        said = f"{runs_of(waiting)} left the queue, {asked_of} asked to stop."
     except EmtcError as exc:
         said = str(exc)
     st.session_state["sweep_said"] = said
@@ -118,6 +119,9 @@ def _missing(sweep: Sweep, runs: Sequence[RunRow]) -> None:
 def _table(sweep_id: str) -> None:
     runs = data.sweep_runs(sweep_id)
     columns: dict[str, Any] = {
+        "Run": st.column_config.LinkColumn(
+            display_text=view.CALLED_PATTERN, help="Opens the run's own page in a new tab"
+        ),
         "Progress": st.column_config.ProgressColumn(format="percent", min_value=0, max_value=1, width="small"),
         "Machine": st.column_config.TextColumn(help="The machine, or node of a cluster, that trains it or did so last"),
         "Last win rate": st.column_config.NumberColumn(format="percent", help="Last greedy evaluation"),
@@ -143,7 +147,7 @@ def make_rows(runs: Sequence[RunRow]) -> pd.DataFrame:
     rows = [
         {
             "Status": run.live_status,
-            "Run": run.name,
+            "Run": view.named_link(run.id, run.name),
             "Progress": min(1.0, run.env_steps / max(1, run.target_steps)),
             "Machine": run.host or "–",
             "Last win rate": run.win_rate,

@@ -16,6 +16,7 @@ from app.jobs.sweeps.control import check_plan, create_sweep, default_jobs, expe
 from app.jobs.sweeps.file import list_templates, parse_sweep, read_template
 from app.jobs.sweeps.plan import Plan, make_plan
 from app.ui import data, messages, state
+from app.ui.widgets import whole_number
 from emtc_core.errors import EmtcError
 from storage.queries.sweeps import Sweep
 
@@ -53,14 +54,14 @@ def show(*, expanded: bool) -> None:
     with st.expander("Start a sweep", icon=":material/grid_on:", expanded=expanded or "template" in st.query_params):
         text, jobs = _ask()
         plan = _read(text)
-        if plan is None:
+        if plan is None or jobs is None:
             st.button("Start the sweep", type="primary", disabled=True, key="sweep_invalid")
             return
         _cost(plan, jobs)
         _start(plan, jobs)
 
 
-def _ask() -> tuple[str, int]:
+def _ask() -> tuple[str, int | None]:
     templates = list_templates()
     left, middle, right = st.columns([3, 3, 1], vertical_alignment="top")
     with left:
@@ -70,9 +71,9 @@ def _ask() -> tuple[str, int]:
     with middle:
         uploaded = st.file_uploader("Sweep file", type="toml", key="sweep_upload", help="Instead of the template.")
     with right:
-        jobs = st.number_input(
-            "At once", min_value=1, max_value=256, value=default_jobs(), key="jobs", bind=state.bind_int("jobs"),
-            help="Trainers at the same time [processes]; each computes on one thread.",
+        jobs = whole_number.ask(
+            "At once", key="jobs", page="sweeps", usual=default_jobs(), low=1, high=256,
+            about="Trainers at the same time [processes]; each computes on one thread.",
         )  # fmt: skip
     if uploaded is not None:
         return uploaded.getvalue().decode(errors="replace"), jobs

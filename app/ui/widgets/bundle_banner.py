@@ -1,13 +1,13 @@
 """On every page: whose runs these are, where they are not one's own, and the way back.
 
-On every page, once each: what happened since this tab was opened.
+On every page, in the sidebar: how many warnings wait in Health.
 """
 
-from datetime import UTC, datetime
+from collections.abc import Collection, Sequence
 
 import streamlit as st
 
-from app.analysis.format import escape_markdown
+from app.analysis.format import count, escape_markdown
 from app.jobs.alerts import Alert
 from app.ui import data, view
 from emtc_core.errors import EmtcError
@@ -15,34 +15,37 @@ from storage.alerts import read_keys
 from storage.bundles.bundle_cache import Bundle
 
 EVERY_S = 15
-_SINCE, _TOLD = "alerts_since", "alerts_told"
-_ICON = {"info": ":material/check_circle:", "warning": ":material/warning:", "error": ":material/error:"}
 
 
 def show_alerts() -> None:
-    """Show alerts now, and look again every few seconds while the tab is open; runs of a bundle have no news."""
-    if view.bundle() is not None:
+    """Show in the sidebar how many warnings wait in Health, and look again every few seconds; nothing for none."""
+    if view.bundle() is not None:  # runs of a bundle have no news
         return
-    st.session_state.setdefault(_SINCE, datetime.now(UTC))
-    st.session_state.setdefault(_TOLD, set())
-    st.fragment(_tell, run_every=EVERY_S)()
+    with st.sidebar:
+        st.fragment(_count, run_every=EVERY_S)()
 
 
-def _tell() -> None:
-    told: set[str] = st.session_state[_TOLD]
+def _count() -> None:
     try:
-        alerts, read = data.alerts(), read_keys(data.database())
+        waiting = unread_warnings(data.alerts(), read_keys(data.database()))
     except EmtcError:  # the page says what is wrong with the database
         return
-    for alert in choose(alerts, since=st.session_state[_SINCE], told=told | read):
-        name = f"**{escape_markdown(alert.run_name)}** " if alert.run_id else ""
-        st.toast(f"{name}{escape_markdown(alert.sentence)}", icon=_ICON[alert.severity], duration="long")
-        told.add(alert.key)
+    if waiting:
+        noun = "warning" if len(waiting) == 1 else "warnings"
+        st.page_link(
+            "../pages/health.py", label=f":orange[●] {count(len(waiting))} {noun} in Health",
+            query_params={"unread": "true"}, help=describe(waiting[0]),
+        )  # fmt: skip
 
 
-def choose(alerts: list[Alert], *, since: datetime, told: set[str] | frozenset[str]) -> list[Alert]:
-    """Choose what is new to this tab, oldest first; what happened before it was opened stands in the inbox."""
-    return [alert for alert in reversed(alerts) if alert.at >= since and alert.key not in told]
+def unread_warnings(alerts: Sequence[Alert], read: Collection[str]) -> list[Alert]:
+    """List what somebody should look at, newest first; that a run has finished is no warning."""
+    return [alert for alert in alerts if alert.severity != "info" and alert.key not in read]
+
+
+def describe(alert: Alert) -> str:
+    """An alert in one line, harmless in Markdown."""
+    return escape_markdown(f"{alert.run_name}: {alert.sentence}" if alert.run_id else alert.sentence)
 
 
 def settle() -> None:

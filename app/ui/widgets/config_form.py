@@ -1,14 +1,17 @@
 """Widgets for settings, generated from their descriptions: type, bounds, unit, sentence, default."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
 
 import streamlit as st
 
 from app.analysis.format import escape_markdown
+from app.jobs.launch_request import write_text
+from app.ui.in_url import Bound
 from emtc_core.config.resolve import FieldInfo, Value
 
 PER_ROW = 3
-SECTION_TITLES = {
+SECTION_TITLES: Final = {
     "train": "Training",
     "memory": "Episodic memory",
     "embed": "Embedder",
@@ -26,23 +29,32 @@ SECTION_TITLES = {
     "curiosity": "EMC: curiosity",
     "ec": "EMC: episodic control",
 }
+Bind = Callable[[FieldInfo, object, str, Callable[[object], str]], Bound]
+"""Setting, what its widget shows, its default as text, and how the widget's value is written as text."""
 
 
-def show_section(fields: Sequence[FieldInfo], defaults: Mapping[str, Value]) -> dict[str, Value]:
-    """Draw one widget for each setting and return what differs from the defaults.
+def show_section(
+    fields: Sequence[FieldInfo],
+    defaults: Mapping[str, Value],
+    texts: Mapping[str, str],
+    bind: Bind,
+    after: Callable[[str], None],
+) -> None:
+    """Draw one widget for each setting.
 
-    The default is part of a widget's key: when a choice above changes it, the widget shows the new one.
+    Args:
+        fields: The settings.
+        defaults: What a setting is where no text says otherwise.
+        texts: What was typed, by key.
+        bind: Ties a widget to its setting.
+        after: Draws what stands under the widget of a setting.
     """
-    changed: dict[str, Value] = {}
     for start in range(0, len(fields), PER_ROW):
-        columns = st.columns(PER_ROW, vertical_alignment="bottom")
+        columns = st.columns(PER_ROW, vertical_alignment="top")
         for cell, info in zip(columns, fields[start : start + PER_ROW], strict=False):
-            default = defaults.get(info.key, info.default)
             with cell:
-                value = _widget(info, default, key=f"set-{info.key}-{default}")
-            if value != default:
-                changed[info.key] = value
-    return changed
+                _widget(info, write_text(defaults.get(info.key, info.default)), texts.get(info.key), bind)
+                after(info.key)
 
 
 def label_of(info: FieldInfo) -> str:
@@ -62,29 +74,16 @@ def help_of(info: FieldInfo) -> str:
     return f"{escape_markdown(info.description + limits)}  \n`--set {info.key}=…`"
 
 
-def _widget(info: FieldInfo, default: Value, *, key: str) -> Value:
-    label, text = label_of(info), help_of(info)
+def _widget(info: FieldInfo, usual: str, typed: str | None, bind: Bind) -> None:
+    """Draw a setting; numbers are texts, for a box of numbers keeps what is out of bounds to itself."""
+    label, about = label_of(info), help_of(info)
+    text = usual if typed is None else typed
     if info.type == "bool":
-        return st.toggle(label, value=bool(default), key=key, help=text)
-    if info.type == "choice":
-        index = info.choices.index(str(default)) if str(default) in info.choices else 0
-        return st.selectbox(label, info.choices, index=index, key=key, help=text)
-    if info.optional or info.type == "float" or (info.type == "int" and default is None):
-        return _number_text(info, default, label=label, text=text, key=key)
-    if info.type == "int":
-        return st.number_input(label, value=int(default or 0), step=1, key=key, help=text)
-    return st.text_input(label, value="" if default is None else str(default), key=key, help=text)
-
-
-def _number_text(info: FieldInfo, default: Value, *, label: str, text: str, key: str) -> Value:
-    """Take a number as text: an empty one is "not set", and 1.8e-5 keeps its digits."""
-    shown = "" if default is None else f"{default:g}" if isinstance(default, float) else str(default)
-    typed = st.text_input(label, value=shown, key=key, help=text, placeholder="not set").strip()
-    if typed == shown:
-        return default
-    if not typed and info.optional:
-        return None
-    try:
-        return int(typed) if info.type == "int" else float(typed)
-    except ValueError:
-        return typed  # the validation says what is wrong with it
+        bound = bind(info, text.lower() == "true", usual, lambda value: str(value).lower())
+        st.toggle(label, **bound, help=about)
+    elif info.type == "choice":
+        known = text in info.choices
+        bound = bind(info, text if known else None, usual, str)
+        st.selectbox(label, info.choices, index=0 if known else None, **bound, help=about)
+    else:
+        st.text_input(label, **bind(info, text, usual, str), help=about, placeholder=usual or "not set")

@@ -69,7 +69,7 @@ def show(figure: Figure, *, key: str, page: str, run: _Cited = None, facts: Mapp
     with st.popover("Pin", icon=":material/keep:", key=name, help="Keep this figure and view in the notebook"):
         made: tuple[int, str] | None = st.session_state.get(f"{name}-made")
         if made is not None and st.session_state.pop(f"{name}-fresh", False):  # told even if the view has moved on
-            st.toast(f"Pinned as entry {made[0]} of the notebook", icon=":material/keep:")
+            st.toast(f"Pinned as entry {made[0]} of the notebook.", icon=":material/keep:")
         if made is not None and made[1] == _mark(figure):
             _report(name, made[0])  # in place of the form, so that the second half of a double press hits nothing
         else:

@@ -25,7 +25,7 @@ def search(page: str, on_change: Callable[[], None] | None = None) -> str:
             "Find",
             **in_url.text(page, "q", on_change),
             type="search",
-            placeholder="word, map=3m",
+            placeholder="corridor win_rate>0.8",
             help=HELP,
         )
         or ""

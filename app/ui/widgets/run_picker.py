@@ -17,7 +17,7 @@ _KEPT = "run_kept"
 _SEARCH = "run_search"
 LISTED = 100
 """Runs in the box: the newest of those that match."""
-RUN_PAGES = frozenset({"live", "memory", "replay"})
+RUN_PAGES = frozenset({"run", "live", "memory", "replay"})
 
 
 def show(page: str) -> None:
@@ -65,7 +65,7 @@ def _search() -> tuple[dict[str, str], int]:
         "Find a run",
         key=_SEARCH,
         type="search",
-        placeholder="word, tag=paper",
+        placeholder="corridor tag=paper",
         help=run_filters.HELP,
         on_change=_searched,
     )
@@ -121,7 +121,7 @@ def header(run: RunRow, *, gate: bool = True) -> None:
     info = f"`{run.id}` · {name_algo(run.algo)} on {run.env} {run.map} · seed {run.seed}"
     with st.container(gap="xsmall"):
         with st.container(horizontal=True, vertical_alignment="center", gap="small"):
-            st.markdown(f"**{escape_markdown(run.name)}**", width="content")
+            name_link(run.id, run.name)
             st.caption(escape_markdown(info).replace("\\`", "`"), width="content")
         if gate:
             gate_badge(data.gate_state(run))
@@ -129,7 +129,19 @@ def header(run: RunRow, *, gate: bool = True) -> None:
 
 def links(run_id: str, name: str) -> None:
     """Show a run's name beside the links to its pages; call it inside a horizontal container."""
-    st.markdown(f"**{escape_markdown(name)}**")
+    name_link(run_id, name)
+    page_links(run_id)
+
+
+def name_link(run_id: str, name: str) -> None:
+    """Show a run's name as the link to its own page; call it inside a horizontal container."""
+    label, about = f"**{escape_markdown(name)}**", "What this run was: settings, code, machine, and a clone of it"
+    query = view.link({state.RUN: run_id})
+    st.page_link("../pages/run.py", label=label, query_params=query, width="content", help=about)
+
+
+def page_links(run_id: str) -> None:
+    """Show the links to what a run did; call it inside a horizontal container."""
     for page, label, icon in (
         ("live", "Live", ":material/monitoring:"),
         ("memory", "Memory", ":material/bubble_chart:"),

@@ -10,10 +10,16 @@ import streamlit as st
 
 from app.analysis.format import escape_markdown, number
 from app.analysis.neighborhoods import Outlier
-from app.ui import memory_data, state
+from app.ui import data, memory_data, state
+from storage.queries.runs import RunFilter
 from storage.runs.rows import RunRow
 
 _NO_SNAPSHOT = " No snapshot of the memory is there: wait on Live for the first one, or start the demo run on Home."
+NOTHING_TO_SHOW = (
+    "No run here has both a gate and a snapshot of its memory yet. Start the demo run: it has both within a minute."
+)
+_LOOKED_AT = 50
+"""Of the newest runs."""
 _FRAME = 0.03
 """Width of the frame around a point, as a part of the map."""
 
@@ -46,13 +52,29 @@ def show(run: RunRow) -> None:
             st.button(leave, key="tour_leave", on_click=state.write, args=(state.TOUR, None))
 
 
-def offer(run_id: str) -> None:
-    """Offer the tour over a run."""
-    if st.button(
+def offer() -> None:
+    """Offer the tour over the newest run that can show all of it, or say that there is none."""
+    if not st.button(
         "Take the tour", icon=":material/explore:", key="take_tour",
-        help="Six stops on the newest run: its gate, its memory, an odd point, the episode behind it, what if, replay.",
+        help="Six stops on the newest run with a gate and a kept memory: its gate, its memory, an odd point, the "
+        "episode behind it, what if, replay.",
     ):  # fmt: skip
+        return
+    run_id = find()
+    if run_id is None:
+        st.info(NOTHING_TO_SHOW, icon=":material/explore:")
+    else:
         st.switch_page("../pages/live.py", query_params={state.RUN: run_id, state.TOUR: "1"})
+
+
+def find() -> str | None:
+    """The newest run whose gate was measured and whose memory was kept; one whose gate acts comes first."""
+    newest = data.rows_of(data.run_page(RunFilter(), sort="-created", limit=_LOOKED_AT).frame)
+    gated = [row for row in newest if row["gate"] in ("active", "idle")]
+    for row in sorted(gated, key=lambda row: row["gate"] == "idle"):
+        if len(memory_data.snapshots(str(row["id"]))):
+            return str(row["id"])
+    return None
 
 
 def _go(label: str, at: int, run: RunRow) -> None:
@@ -64,6 +86,11 @@ def _go(label: str, at: int, run: RunRow) -> None:
 
 
 def _tell_gate(run: RunRow) -> str:
+    if data.gate_state(run) is None:
+        return (
+            "This run has no gate, or its version did not measure it: there is nothing to see here. *Take the tour* on "
+            "Home finds a run that has one."
+        )
     return (
         "*Gate* shows Δ̄_mem, how far the memory contradicts itself from one step to the next, and β̄, how open the gate "
         "is: 1 trusts the memory, 0 shuts it out. Go on when the first curve stands."

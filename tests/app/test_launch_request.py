@@ -1,0 +1,140 @@
+"""What is asked for when runs are launched: every fault by its field, and a stored run asked for once more."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.jobs.launch_request import check, parse_count, place_faults, read_texts, request_of, write_command
+from emtc_core.config.resolve import describe_fields, flatten, resolve
+from emtc_core.config.run import PRESETS, list_algos
+from emtc_core.errors import ConfigError
+
+MAPS = {
+    "skirmish": ["3m", "2s3z"],
+    "grf": ["academy_3_vs_1_with_keeper"],
+    "pettingzoo": ["mpe2:simple_spread"],
+}
+NUMBERS = [info for info in describe_fields() if info.type in ("int", "float")]
+
+
+def ask(**texts: str):
+    return check(read_texts({name.replace("__", "."): text for name, text in texts.items()}), MAPS)
+
+
+def test_nothing_asked_for_is_the_demo():
+    asked = ask()
+    assert asked.faults == {}
+    assert asked.config == resolve(preset="demo")
+    assert asked.seeds == (1,)
+
+
+@pytest.mark.parametrize(
+    ("texts", "field", "says"),
+    [
+        ({"steps": "-5"}, "steps", "greater than or equal to 1"),
+        ({"steps": "many"}, "steps", "whole number"),
+        ({"steps": "1e99"}, "steps", "whole number"),
+        ({"seeds": "1-99"}, "seeds", "At most 8"),
+        ({"seeds": "9" * 40}, "seeds", "below 2147483648"),
+        ({"map": "2s4z"}, "map", "Did you mean '2s3z'?"),
+        ({"algo": "emtc-qmixx"}, "algo", "Did you mean 'emtc-qmix'?"),
+        ({"env": "football"}, "env", "There is no environment"),
+        ({"preset": "paperr"}, "preset", "Did you mean 'paper'?"),
+        ({"gate.tua_end": "1"}, "gate.tua_end", "Did you mean 'gate.tau_end'?"),
+        ({"gate.enabled": "maybe"}, "gate.enabled", "true or false"),
+        ({"gate.mode": "stord"}, "gate.mode", "Did you mean 'stored'?"),
+        ({"gate.tau_end": "9"}, "gate.tau_end", "must not exceed gate.tau_start"),
+    ],
+)
+def test_a_fault_stands_at_its_field_and_nothing_can_start(texts, field, says):
+    asked = check(read_texts(texts), MAPS)
+    assert asked.config is None
+    assert says in asked.faults[field]
+
+
+@pytest.mark.parametrize("info", NUMBERS, ids=lambda info: info.key)
+def test_every_numeric_field_refuses_words_and_what_is_out_of_bounds(info):
+    name = {"train.t_max": "steps", "seed": "seeds"}.get(info.key, info.key)
+    wrong = ["word", "nan", "inf"] + ([f"{info.minimum - 1:g}"] if info.minimum is not None else [])
+    wrong += [f"{info.maximum * 2 + 1:.0f}"] if info.maximum is not None else []
+    for text in wrong:
+        asked = check({name: text}, MAPS)
+        assert asked.config is None, text
+        assert name in asked.faults, text
+
+
+def test_a_map_alone_finds_its_environment():
+    asked = ask(map="academy_3_vs_1_with_keeper")
+    assert asked.config is not None
+    assert asked.config.env.name == "grf"
+
+
+def test_the_command_lines_names_are_understood():
+    assert read_texts({"seed": "3", "train.t_max": "9", "env.map": "3m", "x": "1"}) == {
+        "seeds": "3",
+        "steps": "9",
+        "map": "3m",
+    }
+
+
+def test_defaults_that_depend_on_the_length_follow_it():
+    assert ask(steps="60k").defaults["gate.tau_decay_steps"] == 30_000
+
+
+@pytest.mark.parametrize(
+    ("text", "value"), [("40000", 40_000), ("40,000", 40_000), ("40k", 40_000), ("1.5M", 1_500_000), ("-5", -5)]
+)
+def test_counts_are_read_as_people_write_them(text, value):
+    assert parse_count(text) == value
+
+
+@pytest.mark.parametrize("text", ["", "k", "1.5", "1.", "--3", "1k5", "½", "9" * 30])
+def test_what_is_no_count_is_refused(text):
+    with pytest.raises(ConfigError):
+        parse_count(text)
+
+
+def test_a_sentence_without_a_field_keeps_its_words():
+    assert place_faults(["The disk is full."], []) == {"": "The disk is full."}
+
+
+@given(
+    st.sampled_from(PRESETS),
+    st.sampled_from(list_algos()),
+    st.sampled_from([info for info in describe_fields() if info.type in ("bool", "choice") and "." in info.key]),
+    st.floats(1e-12, 0.9),
+    st.integers(1, 10**9),
+    st.booleans(),
+)
+def test_a_stored_run_asked_for_once_more_is_the_same_run(preset, algo, info, delta, steps, grf):
+    env, map = ("grf", MAPS["grf"][0]) if grf else ("skirmish", "2s3z")
+    choice = info.choices[-1] if info.choices else not info.default
+    try:
+        config = resolve(
+            env=env, map=map, algo=algo, steps=steps, seed=7, preset=preset,
+            overrides={info.key: choice, "memory.delta": delta},
+        )  # fmt: skip
+    except ConfigError:
+        return
+    asked = check(request_of(config.model_dump(mode="json"), name="Again"), MAPS)
+    assert asked.faults == {}
+    assert asked.config == config
+    assert asked.seeds == (7,)
+
+
+def test_a_setting_of_another_version_is_refused_by_name_and_not_lost():
+    stored = resolve(preset="demo").model_dump(mode="json")
+    stored["gate"]["colour"] = "red"
+    texts = request_of(stored)
+    assert texts["gate.colour"] == "red"
+    assert "There is no setting 'gate.colour'" in check(texts, MAPS).faults["gate.colour"]
+
+
+def test_the_command_repeats_the_run():
+    config = resolve(preset="demo", algo="emu-qplex", seed=4, steps=300, overrides={"memory.delta": 0.5})
+    line = write_command(request_of(config.model_dump(mode="json"), name="it's mine"))
+    assert line.startswith("emtc train --env skirmish --map 3m --algo emu-qplex --steps 300 --seed 4 --name 'it'")
+    words = [word.removeprefix("--set ") for word in line.split(" --set ")[1:]]
+    assert flatten(resolve(env="skirmish", map="3m", algo="emu-qplex", steps=300, seed=4, overrides=words)) == flatten(
+        config
+    )

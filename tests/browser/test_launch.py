@@ -1,0 +1,72 @@
+"""Launch in a real browser: a wrong value is framed and starts nothing, and the address is the form."""
+
+import re
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+
+from storage.engine import open_database
+from storage.queries.runs import list_runs
+from tests.browser.server import open_page, running_app, wait_until
+
+pytestmark = [pytest.mark.browser, pytest.mark.timeout(600)]
+RED = "rgb(214, 57, 43)"
+FRAME = "node => getComputedStyle(node.closest('[data-testid=stTextInputRootElement]')).borderTopColor"
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory):
+    path = tmp_path_factory.mktemp("launch") / "emtc.db"
+    db = open_database(f"sqlite:///{path}")
+    with running_app(path, env={"EMTC_WARM_UP": "0"}) as url:
+        yield url, db
+
+
+def query(page) -> dict[str, str]:
+    return {name: values[0] for name, values in parse_qs(urlsplit(page.url).query).items()}
+
+
+def type_into(page, label: str, text: str):
+    box = page.get_by_role("textbox", name=label, exact=True)
+    box.fill(text)
+    box.press("Enter")
+    return box
+
+
+def test_a_wrong_length_is_framed_in_red_and_start_is_off_until_it_is_mended(page, served):
+    url, db = served
+    page.goto(f"{url}/launch")
+    start = page.get_by_role("button", name="Start", exact=True)
+    start.and_(page.locator(":enabled")).wait_for()
+    box = type_into(page, "Training length [env steps]", "-5")
+    start.and_(page.locator(":disabled")).wait_for()
+    assert page.locator(".st-key-wrong-steps").get_by_text("Must be greater than or equal to 1").is_visible()
+    assert box.evaluate(FRAME) == RED
+    assert start.is_visible(), "the button stays in view"
+    assert start.bounding_box()["y"] < page.viewport_size["height"]
+    type_into(page, "Training length [env steps]", "12345")
+    start.and_(page.locator(":enabled")).wait_for()
+    assert box.evaluate(FRAME) != RED
+    assert len(list_runs(db)) == 0
+
+
+def test_the_form_survives_another_page_and_a_link_carries_all_of_it(page, served):
+    url, _ = served
+    page.goto(f"{url}/launch?algo=emtc-qmix&map=2s3z")
+    assert page.get_by_role("combobox", name="Map").input_value() == "2s3z"
+    type_into(page, "Seeds", "1-4")
+    type_into(page, "Training length [env steps]", "12345")
+    whole = {"algo": "emtc-qmix", "map": "2s3z", "seeds": "1-4", "steps": "12345"}
+    wait_until(page, lambda: query(page) == whole, "the whole form in the address")
+    link = page.url
+    page.get_by_role("link", name=re.compile("Home$")).click()
+    page.get_by_role("heading", name="EMTC Lab").wait_for()
+    page.get_by_role("link", name=re.compile("Launch$")).first.click()
+    page.get_by_role("button", name="Start 4 runs").wait_for()
+    wait_until(page, lambda: query(page) == whole, "the form after another page")
+    other = open_page(page.context.browser)
+    other.goto(link)
+    other.get_by_role("button", name="Start 4 runs").wait_for()
+    assert other.get_by_role("textbox", name="Training length [env steps]").input_value() == "12345"
+    assert other.get_by_role("combobox", name="Map").input_value() == "2s3z"
+    other.context.close()

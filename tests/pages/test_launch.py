@@ -1,0 +1,134 @@
+"""Launch: what is typed is what is checked, marked where it stands, and kept in the address."""
+
+import pytest
+
+from app.jobs import launch
+from storage.queries.runs import list_runs
+from tests.pages.test_pages import open_page, said
+
+
+def plain(app) -> str:
+    return said(app).replace("\\", "")
+
+
+def address(app) -> dict[str, str]:
+    """The address as a reader sees it; the tool has lists where a test wrote it."""
+    return {name: text if isinstance(text, str) else text[0] for name, text in app.query_params.items()}
+
+
+@pytest.mark.parametrize(
+    ("query", "says"),
+    [
+        ({"steps": "-5"}, "Must be greater than or equal to 1, got -5."),
+        ({"seeds": "one"}, "Seeds must be written as"),
+        ({"map": "2s4z"}, "There is no map '2s4z' in skirmish. Did you mean '2s3z'?"),
+        ({"algo": "dqn"}, "There is no algorithm 'dqn'."),
+        ({"preset": "x"}, "There is no preset 'x'."),
+        ({"train.lr": "-1"}, "Must be greater than 0"),
+        ({"gate.tua": "3"}, 'There is no setting "gate.tua" in this version.'),
+    ],
+)
+def test_an_address_that_asks_for_what_is_none_says_so_and_starts_nothing(empty, query, says):
+    app = open_page("launch", **query)
+    assert not app.exception
+    assert says in plain(app)
+    assert app.button(key="start").disabled
+    assert len(list_runs(empty)) == 0
+
+
+def test_a_length_below_one_is_marked_and_start_is_off_until_it_is_mended(empty):
+    app = open_page("launch")
+    assert not app.button(key="start").disabled
+    app.text_input(key="steps").set_value("-5").run()
+    assert "Must be greater than or equal to 1, got -5." in plain(app)
+    assert app.button(key="start").disabled
+    app.text_input(key="steps").set_value("5k").run()
+    assert not app.error
+    assert not app.button(key="start").disabled
+
+
+def test_the_address_decides_the_whole_form(empty, monkeypatch):
+    started = []
+    monkeypatch.setattr(
+        "app.ui.launch.form.launch_run", lambda db, config, **named: started.append((config, named)) or "x"
+    )
+    query = {"algo": "emtc-qmix", "map": "2s3z", "steps": "12345", "seeds": "1-4", "name": "Four"}
+    app = open_page("launch", **query, **{"gate.tau_end": "0.3", "gate.mode": "recompute", "train.double_q": "false"})
+    assert app.selectbox(key="map-skirmish").value == "2s3z"
+    assert app.text_input(key="seeds").value == "1-4"
+    assert app.text_input(key="set-gate.tau_end").value == "0.3"
+    assert app.selectbox(key="set-gate.mode").value == "recompute"
+    assert app.toggle(key="set-train.double_q").value is False
+    app.button(key="start").click().run()
+    config, named = started[0]
+    assert (config.algo, config.env.map, config.train.t_max) == ("emtc-qmix", "2s3z", 12345)
+    assert (config.gate.tau_end, config.gate.mode, config.train.double_q) == (0.3, "recompute", False)
+    assert [config.seed for config, _ in started] == [1, 2, 3, 4]
+    assert named["name"] == "Four (seed 1)"
+
+
+def test_what_was_typed_is_in_the_address_and_there_after_another_page(empty):
+    app = open_page("launch")
+    app.text_input(key="seeds").set_value("1-4").run()
+    app.text_input(key="steps").set_value("12345").run()
+    app.text_input(key="set-gate.tau_end").set_value("0.3").run()
+    app.selectbox(key="map-skirmish").set_value("2s3z").run()
+    kept = {"seeds": "1-4", "steps": "12345", "gate.tau_end": "0.3", "map": "2s3z"}
+    assert address(app) == kept
+    app.switch_page("../pages/home.py").run()
+    app.query_params.clear()  # as a page's link in the sidebar does
+    app.switch_page("../pages/launch.py").run()
+    assert not app.exception
+    assert app.text_input(key="seeds").value == "1-4"
+    assert app.text_input(key="steps").value == "12345"
+    assert app.selectbox(key="map-skirmish").value == "2s3z"
+    assert address(app) == kept
+
+
+def test_another_link_replaces_what_was_typed(empty):
+    app = open_page("launch", seeds="3", steps="777")
+    app.switch_page("../pages/home.py").run()
+    app.switch_page("../pages/launch.py")
+    app.query_params.clear()
+    app.query_params["seeds"] = "5"
+    app.run()
+    assert app.text_input(key="seeds").value == "5"
+    assert app.text_input(key="steps").value == "40000"
+
+
+def test_a_setting_back_at_its_default_leaves_the_address(empty):
+    app = open_page("launch", **{"gate.tau_end": "0.3"})
+    assert "1 setting is not the preset's" in plain(app)
+    app.text_input(key="set-gate.tau_end").set_value("0.6").run()
+    assert "gate.tau_end" not in app.query_params
+
+
+def test_what_the_form_does_not_show_is_carried_and_named(empty):
+    app = open_page("launch", algo="qmix", **{"gate.tau_end": "0.3"})
+    assert "Carried to the run, and not on this form, for QMIX reads none of it: gate.tau_end = 0.3." in plain(app)
+
+
+def test_the_presets_values_come_back_at_one_press(empty):
+    app = open_page("launch", steps="777", **{"gate.tau_end": "0.3"})
+    app.button(key="launch_reset").click().run()
+    assert app.text_input(key="set-gate.tau_end").value == "0.6"
+    assert app.text_input(key="steps").value == "777"
+    assert "gate.tau_end" not in app.query_params
+
+
+def test_what_this_version_does_not_know_can_be_left_out(empty):
+    app = open_page("launch", algorithm="qmix", **{"gate.colour": "red"})
+    assert 'The address names "algorithm", which this form does not have. Did you mean "algo"?' in plain(app)
+    app.button(key="launch_leave_out").click().run()
+    assert not app.warning
+    assert not app.button(key="start").disabled
+    assert address(app) == {}
+
+
+def test_a_press_that_races_with_a_wrong_value_starts_nothing(empty, monkeypatch):
+    monkeypatch.setattr(launch, "start_trainer", lambda *args, **named: pytest.fail("a trainer was started"))
+    app = open_page("launch")
+    app.text_input(key="steps").set_value("-5")
+    app.button(key="start").click().run()
+    assert not app.exception
+    assert len(list_runs(empty)) == 0
