@@ -160,7 +160,8 @@ def test_no_win_rate_is_told_where_the_return_decides_what_a_success_is(db):
             connection.execute(update(Run).where(Run.id == run_id).values(win_rate=0.0))
         finish_run(db, run_id, "finished")
     told = {alert.run_name: alert.sentence for alert in list_alerts(db)}
-    assert told == {"ruled": "Finished after 0 steps.", "flagged": "Finished after 0 steps with a last win rate of 0%."}
+    flagged = "Finished after 0 steps with a last win rate of 0 %."
+    assert told == {"ruled": "Finished after 0 steps.", "flagged": flagged}
 
 
 def test_the_database_tells_what_happened(db):

@@ -82,7 +82,7 @@ def test_estimate_learns_from_finished_runs(seeded, db):
     config = resolve(preset="demo")
     assert "guess" in estimate(db, config).basis
     known = estimate(seeded[0], config)
-    assert "1 finished run" in known.basis
+    assert "1 run of this map and algorithm" in known.basis
     assert known.seconds > 0
     assert known.disk_bytes > 1e6
 

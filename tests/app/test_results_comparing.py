@@ -191,5 +191,5 @@ def test_profiles_pool_the_tasks_that_all_variants_have() -> None:
     assert (ours.name, ours.y[at], theirs.y[at]) == ("EMTC(QPLEX) (n = 2)", 1.0, 0.0)
     assert "over 3m, tasks" in chart.caption
     assert "fewer than 3" in chart.caption
-    with pytest.raises(ConfigError, match="needs a map"):
+    with pytest.raises(ConfigError, match="need a map"):
         draw_profiles(settle([*finals("emtc-qplex", "3m", 0.9), *finals("qmix", "8m", 1.0)], final=True))

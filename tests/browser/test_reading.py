@@ -63,7 +63,8 @@ PALE = r"""() => {
 COVERED = """() => {
     const head = document.querySelector("[data-testid=stHeader]").getBoundingClientRect().bottom
     const main = document.querySelector("[data-testid=stMainBlockContainer]")
-    return [...main.querySelectorAll("h1, a, button")].filter(n => n.getBoundingClientRect().top < head)
+    const isCovered = box => box.height && box.top < head
+    return [...main.querySelectorAll("h1, a, button")].filter(n => isCovered(n.getBoundingClientRect()))
         .map(n => n.innerText).filter(Boolean)
 }"""
 

@@ -19,11 +19,11 @@ ROOT = Path(__file__).parents[2]
 PLAY = """
 import hashlib, sys
 sys.path.insert(0, sys.argv[1])
-from emtc_core.envs.skirmish import compiled
+from emtc_core.envs.skirmish import kernels
 from tests.reference.skirmish_watch import make, play
 seen = play(make("2s3z", 3), 11, fight=0.8)
 print(hashlib.sha256(b"".join(frame.state.tobytes() + frame.reward.tobytes() for frame in seen)).hexdigest())
-print(compiled.__file__)
+print(kernels.__file__)
 """
 
 

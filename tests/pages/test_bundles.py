@@ -108,9 +108,9 @@ def test_one_looks_at_a_bundle_and_comes_back(own, opened):
     assert not app.exception
     assert "5 runs" in said(app)
     app.switch_page("../pages/compare.py").run()
-    assert "all 5 evaluated runs" in said(app), "the session stays with the bundle"
+    assert "Evaluated runs that match: 5" in said(app), "the session stays with the bundle"
     press(app, "Back to my own runs")
-    assert "all 4 evaluated runs" in said(app)
+    assert "Evaluated runs that match: 4" in said(app)
     assert "from" not in app.query_params
 
 

@@ -267,7 +267,7 @@ def _command(run_ids: list[str], quantity: Quantity, reading: Reading, *, unfini
     with st.expander("The same figure on the command line", icon=":material/terminal:"):
         options = f"--figure {figure} --center {reading.center} --band {reading.band}"
         options += f"{' --include-unfinished' if unfinished else ''} --out {figure}.pdf"
-        st.code(f"emtc export {' '.join(run_ids)} {options}", language="bash", wrap_lines=True)
+        st.code(f"emtc export {' '.join(run_ids)} {options}", language=None, wrap_lines=True)
 
 
 def _mu_w(compared: Compared, reading: Reading, *, unfinished: bool) -> None:

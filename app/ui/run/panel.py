@@ -68,7 +68,7 @@ def _facts(run: RunRow) -> None:
 def _code(run: RunRow) -> None:
     """The command that repeats it, and what it ran on."""
     st.markdown("**The same in a terminal**")
-    st.code(write_command(request_of(run.config)), language="bash", wrap_lines=True)
+    st.code(write_command(request_of(run.config)), language=None, wrap_lines=True)
     if run.versions:
         told = " · ".join(f"{name} {version}" for name, version in run.versions.items())
         st.caption(f"Versions: {escape_markdown(told)}")

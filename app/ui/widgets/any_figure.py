@@ -65,4 +65,4 @@ def _draw(kind: FigureKind, runs: Sequence[RunRow], page: str) -> None:
             pin.show(figure, key=f"more-{kind.name}", page=page, run=runs)
     show(figure, key=f"more-{kind.name}")
     names = " ".join(run.id for run in runs)
-    st.code(f"emtc export {names} --figure {kind.name} --out {kind.name}.pdf", language="bash", wrap_lines=True)
+    st.code(f"emtc export {names} --figure {kind.name} --out {kind.name}.pdf", language=None, wrap_lines=True)
