@@ -25,7 +25,7 @@ from typing import Final
 
 import numpy as np
 
-from app.bench import Figure
+from app.bench import Figure, make_figure
 from app.bench.storms.crash_acts import ACTS, Act, train_reference
 from emtc_core.errors import ConfigError, EmtcError
 
@@ -63,16 +63,10 @@ def run(*, points: int = POINTS) -> list[Figure]:
 
 def _figures(name: str, toll: Toll) -> Iterator[Figure]:
     harms = ", ".join(f"{n} × {harm}" for harm, n in toll.tried.items())
-    values: tuple[tuple[str, int, str, int | None, str], ...] = (
-        ("tried", toll.tried.total(), "points", None, f"of {toll.calls} calls that change files: {harms}"),
-        ("wrong", len(toll.wrong), "points", 0, "; ".join(toll.wrong[:3]) or "every row looked at, nothing lost"),
-    )
-    for what, value, unit, budget, reference in values:
-        met = None if budget is None else value == budget
-        yield {
-            "name": f"crash_points.{name}.{what}", "value": value, "unit": unit, "budget": budget, "met": met,
-            "reference": reference,
-        }  # fmt: skip
+    tried = f"of {toll.calls} calls that change files: {harms}"
+    wrong = "; ".join(toll.wrong[:3]) or "every row looked at, nothing lost"
+    yield make_figure(f"crash_points.{name}.tried", toll.tried.total(), "points", reference=tried)
+    yield make_figure(f"crash_points.{name}.wrong", len(toll.wrong), "points", 0, wrong)
 
 
 @contextmanager

@@ -19,9 +19,10 @@ def status(url: str, run_id: str) -> str:
 def test_a_killed_run_is_seen_and_resumed_to_the_same_end(tmp_path: Path) -> None:
     path = tmp_path / "x.db"
     url = f"sqlite:///{path}"
-    moment = random.Random().randint(700, 1800)  # the first checkpoint is written by then
+    moment = random.Random().randint(300, 1800)
     with start(url, steps=STEPS) as process:
         wait_until(lambda: recorded_steps(path) > moment, what=f"step {moment}")
+        wait_until(lambda: any(tmp_path.rglob("checkpoint-*.pt")), what="a checkpoint to go on from")
         process.send_signal(signal.SIGKILL)
         process.wait()
     run_id = read(path, "select id from runs")[0][0]
