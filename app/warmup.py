@@ -2,6 +2,7 @@
 
 It trains the demo's configuration for one round in a throw-away database, lays out a small projection and merges a few
 nodes anew, so whatever a first run, a first UMAP or a first "What if" would compile is compiled here, at low priority.
+The example study is unpacked, so that its first picture stands there at once.
 """
 
 import os
@@ -9,12 +10,14 @@ import tempfile
 
 import numpy as np
 
+from app.analysis.example_study import EXAMPLE_STUDY
 from app.analysis.projections.placing import place
 from app.analysis.projections.snapshots import compute
 from app.jobs.training import train_run
 from emtc_core.config.resolve import resolve
 from emtc_core.memory.remerge import StoredNodes, remerge
 from storage.address import sqlite_address
+from storage.bundles.read import open_bundle
 from storage.engine import open_database
 from storage.runs.changes import create_run
 
@@ -25,6 +28,7 @@ def main() -> None:
     """Walk the path of a first run once."""
     if hasattr(os, "nice"):
         os.nice(10)
+    open_bundle(EXAMPLE_STUDY, is_ours=True)
     config = resolve(preset="demo", steps=STEPS, overrides={"eval.episodes": 8})
     with tempfile.TemporaryDirectory() as folder:
         db = open_database(sqlite_address(f"{folder}/warm-up.db"))

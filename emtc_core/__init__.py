@@ -1,3 +1,3 @@
 """EMTC: environments, episodic memory, gate, learners and the training loop. Importing this loads no torch."""
 
-__version__ = "0.1.0"
+__version__ = "1.0.0"

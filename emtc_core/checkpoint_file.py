@@ -10,7 +10,7 @@ needs torch: the pages ask this module how many good checkpoints a run has.
 import json
 import os
 import zipfile
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from hashlib import blake2b
@@ -103,7 +103,7 @@ def write_checkpoint(
         partial.unlink(missing_ok=True)
         raise
     partial.replace(path)
-    for abandoned in path.parent.glob("checkpoint-*.partial"):  # a run has one writer
+    for abandoned in path.parent.glob(f"{path.stem.partition('-')[0]}-*.partial"):  # a run has one writer
         abandoned.unlink(missing_ok=True)
 
 
@@ -166,9 +166,30 @@ def list_checkpoints(folder: Path) -> list[Path]:
     return sorted(folder.glob("checkpoint-*.pt"))
 
 
+def list_best(folder: Path) -> list[Path]:
+    """List the policies of a run's best evaluations, oldest first: the newest is that of the best so far."""
+    return sorted(folder.glob("best-*.pt"))
+
+
+def list_idle_best(best: Sequence[str], checkpoints: Sequence[str]) -> list[str]:
+    """List the best policies that nothing needs: needed are the newest, and the newest before each kept checkpoint.
+
+    A run that goes back to a checkpoint loses the evaluations after it, and the best of those before it counts again.
+    """
+    steps = {_step_in_name(Path(name)): name for name in best}
+    moments = [max(steps, default=0), *(_step_in_name(Path(name)) for name in checkpoints)]
+    needed = {max((step for step in steps if step <= moment), default=-1) for moment in moments}
+    return [name for step, name in steps.items() if step not in needed]
+
+
 def examine(folder: Path, run_id: str) -> list[Examined]:
     """Check every checkpoint of a run without loading one, newest first; a file is read once as long as it stays."""
     return [_examine(path, run_id) for path in reversed(list_checkpoints(folder))]
+
+
+def examine_best(folder: Path, run_id: str) -> list[Examined]:
+    """Check the policies of a run's best evaluations, newest first."""
+    return [_examine(path, run_id) for path in reversed(list_best(folder))]
 
 
 def examine_open(name: str, file: BinaryIO, size: int, run_id: str) -> Examined:
@@ -184,14 +205,19 @@ def examine_open(name: str, file: BinaryIO, size: int, run_id: str) -> Examined:
 
 def set_newer_aside(folder: Path, env_step: int) -> None:
     """Rename what lies beyond a step that the run went back to, so that nothing takes it for the run's state."""
-    for path in list_checkpoints(folder):
-        if path.name > name_checkpoint(env_step):
+    for path in [*list_checkpoints(folder), *list_best(folder)]:
+        if _step_in_name(path) > env_step:
             path.replace(path.with_suffix(".aside"))
 
 
 def name_checkpoint(env_step: int) -> str:
     """File name of the checkpoint at a step, so that names sort as steps do."""
     return f"checkpoint-{env_step:012d}.pt"
+
+
+def name_best(env_step: int) -> str:
+    """File name of the policy that an evaluation at a step found to be the best so far."""
+    return f"best-{env_step:012d}.pt"
 
 
 def check_owner(path: Path, manifest: Manifest, run_id: str) -> None:

@@ -2,6 +2,7 @@
 
     EmtcError
     ├── ConfigError             a setting is unknown, out of bounds or contradicts another
+    │   └── PluginError         something from outside this project is missing, broken or breaks its contract
     ├── ShapeError              an array does not have the dimensions that its reader needs
     ├── EnvUnavailableError     an environment or map is unknown here, or something it needs is missing
     ├── CheckpointError         a checkpoint is missing, truncated or of another configuration
@@ -14,6 +15,7 @@
         │   └── UnheardError    a trainer was asked for something and took no notice yet
         ├── EntryNotFoundError  no notebook entry has this id
         ├── EntryChangedError   somebody else changed a notebook entry meanwhile
+        ├── LeftOutError        what was asked for was thinned away, or left out of a bundle, on purpose
         └── NewerDatabaseError  the database was written by a newer version
 
 A message reads: thing + rule + value. Next step.
@@ -30,6 +32,10 @@ class ConfigError(EmtcError):
 
 class ShapeError(EmtcError):
     """An array does not have the dimensions that its reader needs."""
+
+
+class PluginError(ConfigError):
+    """Something from outside this project is missing, cannot be loaded or breaks its contract."""
 
 
 class EnvUnavailableError(EmtcError):
@@ -74,6 +80,10 @@ class EntryNotFoundError(StorageError):
 
 class EntryChangedError(StorageError):
     """Somebody else changed a notebook entry meanwhile."""
+
+
+class LeftOutError(StorageError):
+    """What was asked for was thinned away, or left out of a bundle, on purpose: nothing is wrong."""
 
 
 class NewerDatabaseError(StorageError):

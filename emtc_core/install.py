@@ -5,6 +5,7 @@ beside a wheel it is the packages that the extra stands for.
 """
 
 import re
+import sys
 from importlib.metadata import PackageNotFoundError, requires
 from pathlib import Path
 from typing import Final
@@ -28,6 +29,11 @@ def how_to_install(extra: str) -> str:
         return f'pip install -e "{here}[{extra}]"'
     wanted = _requirements_of(extra)
     return f"pip install {' '.join(wanted)}" if wanted else f'pip install -e ".[{extra}]"'
+
+
+def installed_marks() -> tuple[int, ...]:
+    """When the folders that Python imports from were last changed: other times as soon as something is installed."""
+    return tuple(Path(place).stat().st_mtime_ns for place in dict.fromkeys(sys.path) if Path(place).is_dir())
 
 
 def how_to_upgrade() -> str:

@@ -1,9 +1,14 @@
 """Registry of every logged number: `group/name` → what it means and its unit.
 
-The recorder refuses a name that is not here, so an undocumented number cannot reach a chart.
+The recorder refuses a name that is not here, so an undocumented number cannot reach a chart. Two groups are open: `env`
+has what an environment's infos name, `user` what metrics and callbacks from outside return.
 """
 
-from dataclasses import dataclass
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from math import isfinite
+from typing import SupportsFloat
 
 
 @dataclass(frozen=True)
@@ -19,6 +24,8 @@ def _registry(*rows: tuple[str, str, str]) -> dict[str, Metric]:
     return {name: Metric(name, unit, meaning) for name, unit, meaning in rows}
 
 
+MEASURED = ("time/", "machine/", "embedder/fit_ms", "memory/write_ms", "memory/lookup_ms", "memory/reproject_ms")
+"""Beginnings of names whose numbers belong to the machine, not to the seed: two runs alike differ in them."""
 METRICS = _registry(
     (
         "rollout/return",
@@ -105,4 +112,43 @@ METRICS = _registry(
     ("time/env_steps_per_second", "steps/s", "training env steps per second since the last report"),
     ("time/update_ms", "ms", "time of one learner update"),
     ("time/rollout_share", "fraction", "share of wall time spent stepping and acting"),
+    ("machine/cpu_percent", "% of a core", "processor time of the trainer since the last report, over wall time"),
+    ("machine/memory_bytes", "bytes", "main memory that the trainer holds (resident set)"),
+    ("machine/gpu_percent", "%", "use of the run's GPU, by all who use it; where NVIDIA's library can tell"),
+    ("machine/gpu_memory_bytes", "bytes", "memory that the trainer holds on its GPU"),
 )
+
+OPEN_GROUPS = {
+    "env": Metric("env/…", "", "number that the environment's infos name, averaged over an episode's steps and agents"),
+    "user": Metric("user/…", "", "number of a metric or callback from outside"),
+}
+"""Groups whose names nobody knows beforehand."""
+MOST_OPEN = 64
+"""Names of an open group that one run records; those that come first in the alphabet."""
+_OPEN_NAME = re.compile(r"(?:env|user)/[\w.-]{1,60}", re.ASCII)
+
+
+def is_known(name: str) -> bool:
+    """Whether a number may be recorded under a name."""
+    return name in METRICS or _OPEN_NAME.fullmatch(name) is not None
+
+
+def describe_metric(name: str) -> Metric:
+    """What a recorded number means."""
+    if name in METRICS:
+        return METRICS[name]
+    return replace(OPEN_GROUPS[name.partition("/")[0]], name=name)
+
+
+def in_order(names: Iterable[str]) -> list[str]:
+    """Put names of recorded numbers in the registry's order, those of open groups last; strangers are left out."""
+    place = {name: number for number, name in enumerate(METRICS)}
+    return sorted(filter(is_known, set(names)), key=lambda name: (place.get(name, len(place)), name))
+
+
+def open_values(group: str, values: Mapping[str, object]) -> dict[str, float]:
+    """Name numbers of an open group as they are recorded; what is no finite number is left out."""
+    named = {f"{group}/{re.sub(r'[^a-zA-Z0-9_.-]', '_', str(name))[:60]}": value for name, value in values.items()}
+    numbers = {name: float(value) for name, value in named.items() if isinstance(value, SupportsFloat)}
+    finite = {name: value for name, value in numbers.items() if isfinite(value) and is_known(name)}
+    return {name: finite[name] for name in sorted(finite)[:MOST_OPEN]}

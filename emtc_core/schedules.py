@@ -1,7 +1,11 @@
 """Quantities that change with the number of environment steps, and what is due after some of them."""
 
 from emtc_core.checkpoint_file import FIRST_STEP
+from emtc_core.config.outside import PLUGGED
 from emtc_core.config.run import RunConfig
+from emtc_core.config.train import TrainConfig
+from emtc_core.errors import PluginError
+from emtc_core.plugins import get_plugin
 
 
 def linear_decay(env_step: int, *, start: float, end: float, steps: int) -> float:
@@ -16,6 +20,26 @@ def linear_decay(env_step: int, *, start: float, end: float, steps: int) -> floa
     if env_step >= steps:
         return end
     return start + (end - start) * env_step / steps
+
+
+def exploration(train: TrainConfig, env_step: int) -> float:
+    """Probability of a random action: the linear decay, or what a schedule from outside says.
+
+    Such a schedule is a function `epsilon(env_step, train) -> float` of the settings `train.*`.
+
+    Raises:
+        PluginError: If it is not here, or leaves [0, 1].
+    """
+    kind, own = PLUGGED["train.eps_schedule"]
+    if train.eps_schedule in own:
+        return linear_decay(env_step, start=train.eps_start, end=train.eps_end, steps=train.eps_steps)
+    plugin = get_plugin(kind, train.eps_schedule, known=own)
+    epsilon = float(plugin.load()(env_step, train))
+    if not 0 <= epsilon <= 1:
+        raise PluginError(
+            f"The schedule {plugin.label} must return epsilon in [0, 1], got {epsilon:g} at env step {env_step:,}."
+        )
+    return epsilon
 
 
 class Every:

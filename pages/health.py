@@ -3,10 +3,10 @@
 import streamlit as st
 
 from app.ui import messages
-from app.ui.health import inbox, machine
+from app.ui.health import panel
 
 st.title("Health")
 with messages.guarded():
-    inbox.show()
+    panel.show()
 with messages.guarded():
-    machine.show()
+    panel.show_machine()

@@ -3,7 +3,7 @@
 import streamlit as st
 
 from app.ui import data, messages
-from app.ui.home import bundle_list, example_study, newest_curves, run_table
+from app.ui.home import bundle_list, run_table, start
 from app.ui.widgets import tour
 
 st.title("EMTC Lab")
@@ -15,8 +15,8 @@ st.markdown(
 with messages.guarded():
     has_runs = data.has_runs()
     with st.container(horizontal=True, gap="small"):
-        example_study.show_demo_button(primary=not has_runs)
-        example_study.show()
+        start.show_demo_button(primary=not has_runs)
+        start.show()
         if has_runs:
             tour.offer()
         bundle_list.show_open()
@@ -25,7 +25,7 @@ with messages.guarded():
         st.subheader("Runs")
         run_table.show()
         bundle_list.show(new=False)
-        newest_curves.show()
+        start.show_newest()
     else:
         messages.empty(
             messages.NO_RUNS,

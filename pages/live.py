@@ -2,9 +2,9 @@
 
 from app.ui import messages
 from app.ui.live import panels
-from app.ui.widgets import any_figure, run_picker
+from app.ui.widgets import pin, run_picker
 
 run = run_picker.open_page("Live", gate=False)  # its status line has the badge and ticks
 with messages.guarded():
     panels.show(run)
-    any_figure.show_more("live", [run])
+    pin.show_more("live", [run])

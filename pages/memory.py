@@ -5,7 +5,7 @@ import streamlit as st
 from app.ui import messages
 from app.ui.memory import point_panel, selection_panel, snapshot_map
 from app.ui.memory.snapshot_map import FIRST, Chosen, Shown
-from app.ui.widgets import any_figure, run_picker
+from app.ui.widgets import pin, run_picker
 from storage.runs.rows import RunRow
 
 
@@ -19,7 +19,7 @@ def draw(run: RunRow) -> None:
         selection_panel.show(draw_two(run, chosen)[0])
     else:
         draw_one(chosen)
-    any_figure.show_more("memory", [run])
+    pin.show_more("memory", [run])
 
 
 def draw_one(chosen: Chosen) -> None:

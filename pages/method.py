@@ -3,7 +3,7 @@
 import streamlit as st
 
 from app.ui import messages
-from app.ui.method import check, differences, equations, intervals, options
+from app.ui.method import check, equations, measured, options
 
 st.title("Method")
 on_equations, on_settings, on_presets, on_differences, on_metrics, on_intervals, on_check = st.tabs(
@@ -19,10 +19,10 @@ with on_settings, messages.guarded():
 with on_presets, messages.guarded():
     options.show_presets()
 with on_differences, messages.guarded():
-    differences.show()
+    measured.show_differences()
 with on_metrics, messages.guarded():
     options.show_metrics()
 with on_intervals, messages.guarded():
-    intervals.show()
+    measured.show_intervals()
 with on_check, messages.guarded():
     check.show()

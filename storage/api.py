@@ -13,6 +13,7 @@ open database takes this one too. What does not live here: how a table is read i
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, fields
+from difflib import get_close_matches
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final
@@ -20,14 +21,17 @@ from typing import Any, Final
 import numpy as np
 import pandas as pd
 
-from emtc_core.errors import StorageError
+from emtc_core.errors import ConfigError, StorageError
+from emtc_core.metrics import METRICS
 from storage import engine
 from storage.address import sqlite_address
 from storage.column_types import unguarded
 from storage.engine import Database
 from storage.figures import draw_figure
 from storage.frames import Field, make_frame
+from storage.guards import shorten
 from storage.models import Run
+from storage.queries.curves import metric_names, policy_evaluations
 from storage.queries.episodes import Trajectory, get_playback, get_trajectory
 from storage.queries.memory import get_snapshot, list_snapshots
 from storage.queries.runs import RunFilter, get_rows, matching_ids
@@ -92,10 +96,8 @@ class OpenDatabase(Database):
         Raises:
             ConfigError: If the search is none.
         """
-        shelf = "archived" if archived else "open"
-        wanted = (
-            RunFilter(text=where, shelf=shelf) if isinstance(where, str) else RunFilter(where=tuple(where), shelf=shelf)
-        )
+        text, conditions = (where, ()) if isinstance(where, str) else ("", tuple(where))
+        wanted = RunFilter(text=text, where=conditions, shelf="archived" if archived else "open")
         return _lay_out(get_rows(self, matching_ids(self, wanted, sort="-created")))
 
     def run(self, run_id: str) -> "RecordedRun":
@@ -200,14 +202,28 @@ class RecordedRun:
         """
         return self._frame("evaluations", columns, since)
 
+    def policy_evaluations(self) -> pd.DataFrame:
+        """List what `emtc evaluate` found out about its stored policies: greedy episodes that are on no curve.
+
+        >>> run.policy_evaluations()[["env_step", "episodes", "wins", "seed", "settings"]]
+           env_step  episodes  wins  seed settings
+        0        30         4     3     7       {}
+        """
+        return policy_evaluations(self.db, [self.id])
+
     def metrics(self, name: str | Sequence[str] = (), *, since: int = 0) -> pd.DataFrame:
         """Read logged numbers, all of them or those of these names, every value as it was logged.
 
         >>> run.metrics("train/loss")
              run_id  env_step        name  value
         0  k3f9aaaa        30  train/loss    0.5
+
+        Raises:
+            ConfigError: If a name is that of no number, with the nearest ones.
         """
-        return self._frame("metrics", None, since, [name] if isinstance(name, str) else name)
+        names = [name] if isinstance(name, str) else name
+        self._check_metrics(names)
+        return self._frame("metrics", None, since, names)
 
     def gate_stats(self, columns: Sequence[str] | None = None, *, since: int = 0) -> pd.DataFrame:
         """Read what the gate said of the whole memory: mean and quantiles of delta_mem and beta, over env steps.
@@ -252,9 +268,8 @@ class RecordedRun:
             raise StorageError(f"Run {self.id} has no snapshot at or before env step {step}; there are: {steps}.")
         found = get_snapshot(self.db, int(before[-1]))
         names = ("xi", "n_call", "n_xi", "t", "reward", "idx_next", "episode", "delta_mem", "beta")
-        frame = pd.DataFrame({"slot": found.slot, "embedding": list(found.embedding), "H": found.h})
-        for name in names:
-            frame[name] = getattr(found, name)
+        columns = {name: getattr(found, name) for name in names}
+        frame = pd.DataFrame({"slot": found.slot, "embedding": list(found.embedding), "H": found.h, **columns})
         states = np.full(found.size, None, object)
         for row, state in zip(found.state_rows, found.state, strict=True):
             states[row] = state
@@ -309,8 +324,8 @@ class RecordedRun:
             names: Of metrics: which.
             rows: Of one part, at most.
         """
-        options: dict[str, Any] = {"columns": columns, "since": since, "names": names, "rows": rows}
-        return (part.to_frame() for part in read_parts(self.db, table, self.id, **options))
+        parts = read_parts(self.db, table, self.id, columns=columns, since=since, names=names, rows=rows)
+        return (part.to_frame() for part in parts)
 
     def arrow(
         self,
@@ -332,8 +347,7 @@ class RecordedRun:
         schema = arrow_schema(choose_fields(table, columns))
         import pyarrow as pa
 
-        options: dict[str, Any] = {"columns": columns, "since": since, "names": names, "rows": rows}
-        parts = read_parts(self.db, table, self.id, **options)
+        parts = read_parts(self.db, table, self.id, columns=columns, since=since, names=names, rows=rows)
         return pa.RecordBatchReader.from_batches(schema, (part.to_arrow() for part in parts))
 
     def figure(self, name: str, **options: Any) -> Any:
@@ -343,6 +357,15 @@ class RecordedRun:
         ['Δ̄_mem [return]', 'β̄ [fraction]', 'τ [return]']
         """
         return self.db.figure(name, [self.id], **options)
+
+    def _check_metrics(self, names: Sequence[str]) -> None:
+        """Refuse a name that is in no list of metrics and that this run never logged."""
+        strange = [each for each in names if each not in METRICS]
+        logged = metric_names(self.db, self.id) if strange else []
+        for each in (name for name in strange if name not in logged):
+            near = ", ".join(get_close_matches(each, {**METRICS, **dict.fromkeys(logged)}, n=3))
+            hint = f"Did you mean {near}?" if near else f"It logged {', '.join(logged) or 'nothing'}."
+            raise ConfigError(f"Run {self.id} logged no {shorten(each)}. {hint}")
 
     def _frame(
         self, table: TableName, columns: Sequence[str] | None, since: int, names: Sequence[str] = ()

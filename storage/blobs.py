@@ -40,6 +40,8 @@ from storage.guards import shorten
 MAGIC = b"EMTC"
 VERSION = 1
 _PREFIX = struct.Struct("<4sBI")
+EMPTY = _PREFIX.pack(MAGIC, VERSION, 2) + b"[]"
+"""A blob without arrays, as `pack({})` makes it."""
 CHUNK_ROWS = 65_536
 _LEVEL = 1
 _MAX_COLUMNS = 4096  # wider arrays are not worth transposing
@@ -114,6 +116,8 @@ def measure(blob: bytes, *, most_bytes: int = MOST_BYTES) -> int:
     Raises:
         StorageError: As `unpack` does, as far as the header and the frames tell.
     """
+    if blob == EMPTY:  # what thinning leaves, a hundred thousand times in a shared study
+        return 0
     with _damage_told():
         packed = list(_open(blob, most_bytes))
         for each in packed:

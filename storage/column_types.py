@@ -1,15 +1,17 @@
-"""Column types whose values are checked as they are read, and the guard that `storage.models` puts around its columns.
+"""What tables are made of: their base, the columns that many have, and types whose values are checked as they are read.
 
-The bulk tables are read column by column in `storage.frames`, which checks the same way. What a good value is in
-words and patterns is in `storage.guards`, which a command can import without SQLAlchemy.
+`storage.models` puts the guard around its columns. The bulk tables are read column by column in `storage.frames`, which
+checks the same way. What a good value is in words and patterns is in `storage.guards`, which a command can import
+without SQLAlchemy.
 """
 
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
-from sqlalchemy import JSON, BigInteger, Column, DateTime, Double, Integer, MetaData, String
+from sqlalchemy import JSON, BigInteger, Column, DateTime, Double, ForeignKey, Integer, LargeBinary, MetaData, String
 from sqlalchemy.engine import Dialect
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 from sqlalchemy.types import TypeDecorator, TypeEngine
 
 from storage.guards import IDENTIFIER, LONGEST_NAME, damaged
@@ -80,6 +82,34 @@ class UtcDateTime(TypeDecorator[datetime]):
         if value is None:
             return None
         return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
+
+
+class Base(DeclarativeBase):
+    """Parent of all mapped classes."""
+
+    type_annotation_map = {  # noqa: RUF012 - SQLAlchemy reads this attribute as it stands
+        int: BigInteger,
+        float: Double,
+        datetime: UtcDateTime,
+        dict[str, Any]: JSON,
+        list[str]: JSON,
+        bytes: LargeBinary,
+    }
+
+
+def run_key() -> Mapped[str]:
+    """A run's id as a part of the key."""
+    return mapped_column(String(12), ForeignKey("runs.id", ondelete="CASCADE"), primary_key=True)
+
+
+def run_column() -> Mapped[str]:
+    """A run's id beside a key of the row's own."""
+    return mapped_column(String(12), ForeignKey("runs.id", ondelete="CASCADE"))
+
+
+def serial() -> Mapped[int]:
+    """A row's number, given by the database."""
+    return mapped_column(Integer, primary_key=True, autoincrement=True)
 
 
 def guard_columns(metadata: MetaData) -> None:

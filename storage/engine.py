@@ -1,8 +1,8 @@
 """Engines, pragmas, opening and upgrading a database, and the one scope that commits.
 
 `open_database` is the only way in. Readers get a connection that cannot write; writers get one transaction
-that is entirely done or entirely undone. The tables are in `models`, their history in `migrations`, what an older
-database is kept as before its upgrade in `backup`, and what may stand in one in `guards`.
+that is entirely done or entirely undone. The tables are in `models`, their history in `migrations`, how an older
+database is kept as it was before its upgrade, too, and what may stand in one in `guards`.
 """
 
 import os
@@ -25,7 +25,7 @@ from emtc_core.install import how_to_install
 from storage import address, clock
 from storage.guards import check_identifier, hide_passwords
 from storage.migrations import upgrade
-from storage.migrations.backup import back_up
+from storage.migrations.upgrade import back_up
 from storage.private_files import find_folder
 
 READ_ONLY_VARIABLE = "EMTC_READ_ONLY"
@@ -45,6 +45,7 @@ class Database:
     reader: Engine
     writer: Engine | None  # None when opened read-only
     backup: Path | None = None  # the copy that was made before an older database was upgraded just now
+    moment: Connection | None = field(default=None, repr=False)  # what every read goes through, if they share one
 
     @property
     def shown(self) -> str:
@@ -63,8 +64,22 @@ class Database:
         Raises:
             StorageError: If the database cannot be read.
         """
+        if self.moment is not None:
+            with _translated(self.reader):
+                yield self.moment
+            return
         with read_safely(self.reader) as connection:
             yield connection
+
+    @contextmanager
+    def at_one_moment(self) -> Generator["Database"]:
+        """Open this database as it is now: all reads see one state, whatever others write. For one thread.
+
+        Raises:
+            StorageError: If the database cannot be read.
+        """
+        with self.read() as connection:
+            yield replace(self, moment=connection)
 
     @contextmanager
     def transaction(self) -> Generator[Connection]:

@@ -1,10 +1,11 @@
 """Rows → typed frames: an empty answer has the same columns and types as a full one."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-import pandas as pd
 from sqlalchemy import Connection
 from sqlalchemy.sql import Select
 from sqlalchemy.types import Boolean, Double, Integer, TypeEngine
@@ -12,6 +13,9 @@ from sqlalchemy.types import Boolean, Double, Integer, TypeEngine
 from emtc_core.errors import StorageError
 from storage.column_types import UtcDateTime, unguarded
 from storage.guards import shorten
+
+if TYPE_CHECKING:  # loaded with the first frame: much of what is asked in a terminal needs none
+    import pandas as pd
 
 Statement: TypeAlias = "Select[*tuple[Any, ...]]"
 """A select of any columns."""
@@ -46,6 +50,8 @@ def make_frame(fields: Sequence[Field], rows: Sequence[Sequence[Any]]) -> pd.Dat
     Raises:
         StorageError: If a value is not of its column's kind.
     """
+    import pandas as pd
+
     values = zip(*rows, strict=True) if rows else ([] for _ in fields)
     return pd.DataFrame(
         {field.name: _checked(field, list(column)) for field, column in zip(fields, values, strict=True)}
@@ -54,6 +60,8 @@ def make_frame(fields: Sequence[Field], rows: Sequence[Sequence[Any]]) -> pd.Dat
 
 def join_frames(frames: Sequence[pd.DataFrame]) -> pd.DataFrame:
     """Join the frames of the parts of one answer, as `in_parts` cut the question; the types stay those of the first."""
+    import pandas as pd
+
     return pd.concat(frames, ignore_index=True) if len(frames) > 1 else frames[0]
 
 
@@ -79,6 +87,8 @@ def _checked(field: Field, values: list[Any]) -> pd.Series:
 
 
 def _series(field: Field, values: list[Any]) -> pd.Series:
+    import pandas as pd
+
     if isinstance(field.kind, UtcDateTime):
         return pd.Series(pd.to_datetime(values, utc=True), dtype="datetime64[us, UTC]")
     return pd.Series(values, dtype=_dtype(field, values))

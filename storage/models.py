@@ -8,14 +8,14 @@ their row, so that reading the columns before them touches no overflow page. Tim
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import BigInteger, Boolean, Double, ForeignKey, Index, Integer, LargeBinary, String, Text
-from sqlalchemy.orm import DeclarativeBase, Mapped
+from sqlalchemy import Boolean, ForeignKey, Index, Integer, String, Text
+from sqlalchemy.orm import Mapped
 from sqlalchemy.orm import mapped_column as column
 from sqlalchemy.types import JSON
 
-from storage.column_types import UtcDateTime, guard_columns
+from storage.column_types import Base, guard_columns, run_column, run_key, serial
 
-SCHEMA_VERSION = "0008"
+SCHEMA_VERSION = "0010"
 """The newest Alembic revision; a test keeps it equal to the head of storage/migrations."""
 
 SUMMARY_STEPS = 1000
@@ -25,31 +25,6 @@ _ID, _WORD, _NAME = String(12), String(16), String(64)  # of runs and sweeps; a 
 
 PLAYBACKS_AT_MOST = 1000
 """Greedy episodes kept of one evaluation, as `eval.keep_playbacks` has it."""
-
-
-class Base(DeclarativeBase):
-    """Parent of all mapped classes."""
-
-    type_annotation_map = {  # noqa: RUF012 - SQLAlchemy reads this attribute as it stands
-        int: BigInteger,
-        float: Double,
-        datetime: UtcDateTime,
-        dict[str, Any]: JSON,
-        list[str]: JSON,
-        bytes: LargeBinary,
-    }
-
-
-def _run_key() -> Mapped[str]:
-    return column(_ID, ForeignKey("runs.id", ondelete="CASCADE"), primary_key=True)
-
-
-def _run_id() -> Mapped[str]:
-    return column(_ID, ForeignKey("runs.id", ondelete="CASCADE"))
-
-
-def _serial() -> Mapped[int]:
-    return column(Integer, primary_key=True, autoincrement=True)
 
 
 _DISTINCT = "of the episodes, how many differ in actions or outcome; quote the name in SQL"
@@ -71,7 +46,7 @@ class Run(Base):
     env: Mapped[str] = column(Text, doc="environment")
     map: Mapped[str] = column(Text, doc="map or scenario")
     algo: Mapped[str] = column(Text, doc="algorithm, as emtc-qplex")
-    seed: Mapped[int] = column(doc="random seed")
+    seed: Mapped[int] = column(doc="random seed; −n is the nth run of an import that tells no seeds")
     status: Mapped[str] = column(
         _WORD,
         doc="queued, running, paused, finished, stopped or failed; a dead process cannot write that it is lost",
@@ -85,7 +60,7 @@ class Run(Base):
     pid: Mapped[int | None]
     pid_created_at: Mapped[float | None]  # process create time in Unix seconds: process ids are reused
     host: Mapped[str | None] = column(Text)
-    device: Mapped[str | None] = column(Text, doc="cpu or cuda")
+    device: Mapped[str | None] = column(Text, doc="cpu or cuda; imported where another program trained it")
     sweep_id: Mapped[str | None] = column(Text, doc="whose plan it belongs to: sweeps.id")
     launch_token: Mapped[str | None] = column(Text, unique=True, doc="one press of a button")
     win_rate: Mapped[float | None] = column(doc="share of greedy test episodes won in the last evaluation")
@@ -127,8 +102,8 @@ class Resume(Base):
     __tablename__ = "resumes"
     __table_args__ = (Index("ix_resumes_run_id", "run_id"), _NEVER_REUSED)
 
-    id: Mapped[int] = _serial()
-    run_id: Mapped[str] = _run_id()
+    id: Mapped[int] = serial()
+    run_id: Mapped[str] = run_column()
     env_step: Mapped[int] = column(doc="where the run went on")
     reached_env_step: Mapped[int] = column(doc="how far it had come before")
     resumed_at: Mapped[datetime] = column(doc="when (UTC)")
@@ -143,8 +118,8 @@ class CommandRow(Base):
     __tablename__ = "commands"
     __table_args__ = (Index("ix_commands_run_id", "run_id", "id"), _NEVER_REUSED)
 
-    id: Mapped[int] = _serial()
-    run_id: Mapped[str] = _run_id()
+    id: Mapped[int] = serial()
+    run_id: Mapped[str] = run_column()
     command: Mapped[str] = column(_WORD, doc="stop, pause, resume; evaluate and play ask what the present policy does")
     requested_at: Mapped[datetime] = column(doc="when it was asked (UTC)")
     acknowledged_at: Mapped[datetime | None] = column(doc="when the trainer took it (UTC)")
@@ -162,7 +137,7 @@ class EpisodeRow(Base):
         ),
     )
 
-    run_id: Mapped[str] = _run_key()
+    run_id: Mapped[str] = run_key()
     episode: Mapped[int] = column(primary_key=True)
     first_env_step: Mapped[int] = column(doc="env step of its first transition")
     length: Mapped[int]
@@ -181,7 +156,7 @@ class EvalEpisode(Base):
 
     __tablename__ = "eval_episodes"
 
-    run_id: Mapped[str] = _run_key()
+    run_id: Mapped[str] = run_key()
     env_step: Mapped[int] = column(primary_key=True, doc="env step of the evaluation")
     episode: Mapped[int] = column(primary_key=True)
     length: Mapped[int]
@@ -196,7 +171,7 @@ class Transition(Base):
     __tablename__ = "transitions"
     __table_args__ = _CLUSTERED
 
-    run_id: Mapped[str] = _run_key()
+    run_id: Mapped[str] = run_key()
     env_step: Mapped[int] = column(primary_key=True, doc="1, 2, 3 … without a gap")
     episode: Mapped[int]
     t: Mapped[int] = column(Integer)
@@ -204,7 +179,7 @@ class Transition(Base):
     h: Mapped[float | None] = column(doc="return that the memory recalls at s [return]")
     h_next: Mapped[float | None] = column(doc="the same at s′; 0 at the end of an episode [return]")
     delta_mem: Mapped[float | None] = column(doc="|r + γ h_next − h|; NULL where nothing was found [return]")
-    beta: Mapped[float | None] = column(doc="gate: exp(−(scale Δ_mem)² / 2τ²), 0 to 1")
+    beta: Mapped[float | None] = column(doc="gate: exp(−(scale Δ_mem)² / 2τ²), or what gate.type names; 0 to 1")
     tau: Mapped[float | None]
     slot: Mapped[int | None] = column(doc="node of s")
     next_slot: Mapped[int | None] = column(doc="node of s′")
@@ -216,7 +191,7 @@ class TransitionSummary(Base):
     __tablename__ = "transition_summary"
     __table_args__ = _CLUSTERED
 
-    run_id: Mapped[str] = _run_key()
+    run_id: Mapped[str] = run_key()
     bucket: Mapped[int] = column(primary_key=True, doc="(env_step − 1) // 1000")
     n: Mapped[int] = column(doc="transitions in it")
     delta_mem_n: Mapped[int] = column(doc="of them with a Δ_mem")
@@ -235,7 +210,7 @@ class GateStats(Base):
     __tablename__ = "gate_stats"
     __table_args__ = _CLUSTERED
 
-    run_id: Mapped[str] = _run_key()
+    run_id: Mapped[str] = run_key()
     env_step: Mapped[int] = column(primary_key=True)
     delta_mem_mean: Mapped[float | None]
     delta_mem_q05: Mapped[float | None]
@@ -260,26 +235,29 @@ class MetricRow(Base):
     __tablename__ = "metrics"
     __table_args__ = (Index("ix_metrics_curve", "run_id", "name", "env_step", "value"), _CLUSTERED)
 
-    run_id: Mapped[str] = _run_key()
+    run_id: Mapped[str] = run_key()
     env_step: Mapped[int] = column(primary_key=True)
     name: Mapped[str] = column(_NAME, primary_key=True, doc="group/name, as train/loss; the Method page lists them")
     value: Mapped[float | None] = column(doc="the number")
 
 
 class Evaluation(Base):
-    """Greedy test episodes at one moment, and as many from shifted starts where the environment has such."""
+    """Greedy test episodes at one moment, and as many from shifted starts where the environment has such.
+
+    Of an imported run only what its source told stands here; the rest is NULL.
+    """
 
     __tablename__ = "evaluations"
     __table_args__ = _CLUSTERED
 
-    run_id: Mapped[str] = _run_key()
+    run_id: Mapped[str] = run_key()
     env_step: Mapped[int] = column(primary_key=True)
-    episodes: Mapped[int] = column(Integer, doc="greedy episodes played")
-    wins: Mapped[int] = column(Integer, doc="of them won")
-    win_rate: Mapped[float]
-    return_mean: Mapped[float]
-    return_std: Mapped[float] = column(doc="standard deviation over the episodes [env return]")
-    length_mean: Mapped[float] = column(doc="mean length [steps]")
+    episodes: Mapped[int | None] = column(Integer, doc="greedy episodes played; NULL where an import does not tell")
+    wins: Mapped[int | None] = column(Integer, doc="of them won")
+    win_rate: Mapped[float | None]
+    return_mean: Mapped[float | None]
+    return_std: Mapped[float | None] = column(doc="standard deviation over the episodes [env return]")
+    length_mean: Mapped[float | None] = column(doc="mean length [steps]")
     distinct: Mapped[int | None] = column(Integer, doc=_DISTINCT)
     robust_win_rate: Mapped[float | None] = column(doc="share won of as many greedy episodes from shifted starts")
     robust_distinct: Mapped[int | None] = column(Integer, doc="of those, how many differ in actions or outcome")
@@ -298,7 +276,7 @@ class AskedEvaluation(Base):
         autoincrement=False,
         doc="who asked what and when: commands.id",
     )
-    run_id: Mapped[str] = _run_id()
+    run_id: Mapped[str] = run_column()
     env_step: Mapped[int]
     episodes: Mapped[int] = column(Integer, doc="greedy episodes played, from 1000 × command_id in eval_episodes")
     wins: Mapped[int] = column(Integer, doc="of them won")
@@ -310,6 +288,27 @@ class AskedEvaluation(Base):
     again_of: Mapped[int | None] = column(doc="training episode whose start was repeated")
 
 
+class PolicyEvaluation(Base):
+    """Greedy episodes of a stored policy, played after or beside the training: on no curve."""
+
+    __tablename__ = "policy_evaluations"
+    __table_args__ = (Index("ix_policy_evaluations_run_id", "run_id", "env_step"), _NEVER_REUSED)
+
+    id: Mapped[int] = serial()
+    run_id: Mapped[str] = run_column()
+    env_step: Mapped[int] = column(doc="of the checkpoint whose policy played")
+    created_at: Mapped[datetime]
+    episodes: Mapped[int] = column(Integer, doc="greedy episodes played")
+    wins: Mapped[int] = column(Integer, doc="of them won")
+    win_rate: Mapped[float]
+    return_mean: Mapped[float]
+    return_std: Mapped[float] = column(doc="standard deviation over the episodes [env return]")
+    length_mean: Mapped[float] = column(doc="mean length [steps]")
+    distinct: Mapped[int] = column(Integer, doc=_DISTINCT)
+    seed: Mapped[int] = column(doc="of these episodes")
+    settings: Mapped[dict[str, Any]] = column(doc="what was set otherwise than in training (JSON)")
+
+
 class SnapshotRow(Base):
     """The episodic memory at one moment; each array is one packed column, see `storage.blobs`.
 
@@ -319,8 +318,8 @@ class SnapshotRow(Base):
     __tablename__ = "snapshots"
     __table_args__ = (Index("ix_snapshots_run_step", "run_id", "env_step", unique=True), _NEVER_REUSED)
 
-    id: Mapped[int] = _serial()
-    run_id: Mapped[str] = _run_id()
+    id: Mapped[int] = serial()
+    run_id: Mapped[str] = run_column()
     env_step: Mapped[int]
     size: Mapped[int] = column(doc="nodes in it")
     created_at: Mapped[datetime]
@@ -345,7 +344,7 @@ class ProjectionRow(Base):
     __tablename__ = "projections"
     __table_args__ = (Index("ix_projections_snapshot", "snapshot_id", "method"), _NEVER_REUSED)
 
-    id: Mapped[int] = _serial()
+    id: Mapped[int] = serial()
     snapshot_id: Mapped[int] = column(Integer, ForeignKey("snapshots.id", ondelete="CASCADE"))
     method: Mapped[str] = column(_WORD)
     params: Mapped[dict[str, Any]]
@@ -360,7 +359,7 @@ class Job(Base):
     __tablename__ = "jobs"
     __table_args__ = (Index("ix_jobs_snapshot", "snapshot_id", "method"), _NEVER_REUSED)
 
-    id: Mapped[int] = _serial()
+    id: Mapped[int] = serial()
     snapshot_id: Mapped[int] = column(Integer, ForeignKey("snapshots.id", ondelete="CASCADE"))
     method: Mapped[str] = column(_WORD)
     params: Mapped[dict[str, Any]]
@@ -380,7 +379,7 @@ class Entry(Base):
     __tablename__ = "entries"
     __table_args__ = (Index("ix_entries_run_id", "run_id"), _NEVER_REUSED)
 
-    id: Mapped[int] = _serial()
+    id: Mapped[int] = serial()
     created_at: Mapped[datetime]
     updated_at: Mapped[datetime]
     run_id: Mapped[str | None] = column(_ID, ForeignKey("runs.id", ondelete="SET NULL"))

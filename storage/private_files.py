@@ -19,7 +19,7 @@ from emtc_core.errors import StorageError
 FOLDER_MODE = 0o700
 FILE_MODE = 0o600
 _OWN_NAME = re.compile(
-    r"checkpoint-[0-9]+\.[a-z.]+|non-finite-update-[0-9]+\.npz|log\.txt|traceback\.txt|trainer\.json"
+    r"(checkpoint|best)-[0-9]+\.[a-z.]+|non-finite-update-[0-9]+\.npz|log\.txt|traceback\.txt|trainer\.json|code-[0-9a-f]+\.diff"
 )
 
 
@@ -67,8 +67,8 @@ def measure_folder(folder: Path) -> tuple[int, int]:
 
 
 def is_checkpoint(place: Path) -> bool:
-    """Whether a file's name is that of a checkpoint, whole, begun or set aside."""
-    return place.name.startswith("checkpoint-")
+    """Whether a file's name is that of a checkpoint or a best policy, whole, begun or set aside."""
+    return place.name.startswith(("checkpoint-", "best-"))
 
 
 def list_own_files(folder: Path) -> list[Path]:

@@ -20,6 +20,7 @@ _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 60.0
 _NOT_YET = (
     "starting up",
     "shutting down",
+    "terminating connection",
     "in recovery",
     "not yet accepting",
     "too many",
@@ -91,7 +92,8 @@ def open_patiently(
 def _is_away(error: StorageError) -> bool:
     """Whether a server cannot be reached, or does not take anybody yet; one that refuses this login is there."""
     cause = error.__cause__
-    if type(cause).__module__.partition(".")[0] != "psycopg" or type(cause).__name__ != "OperationalError":
+    kinds = type(cause).__mro__  # a server that ends a session raises a kind of its own: AdminShutdown, CrashShutdown
+    if not any((kind.__module__, kind.__name__) == ("psycopg", "OperationalError") for kind in kinds):
         return False
     said = str(cause)
     return "FATAL" not in said or any(words in said for words in _NOT_YET)

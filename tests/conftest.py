@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import settings
 
-from app.bench.postgres import GIVEN, is_reachable, server
+from app.bench.records import GIVEN, is_reachable, server
 from tests.require import require
 
 # Before anything loads OpenMP, as in the trainers that `emtc` starts. A core has one test at a time, and a sum over

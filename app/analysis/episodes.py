@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 
 from app.analysis.format import number
 from app.analysis.quantities import name_outcome
-from emtc_core.envs.adapter import empty_scene, is_picture
-from emtc_core.envs.base import Scene
+from emtc_core.envs.base import Scene, empty_scene, is_picture
 from emtc_core.envs.registry import make_scene
 from emtc_core.errors import EmtcError
 from storage.models import PLAYBACKS_AT_MOST

@@ -1,6 +1,6 @@
 """The study that ships with the program: which of its runs, snapshots and episodes fit into a small file.
 
-One run of each variant, that with the least seed, shows its memory: four snapshots as samples of their nodes, and its
+One run of each variant shows its memory: four snapshots as samples of their nodes, and its
 share of twenty training episodes whose states go along. All other runs have their curves and the outcomes of their
 episodes, and a sample of their last snapshot where fresh embedders were fitted to it. `emtc bundle --example` writes
 the file, *Open the example study* on Home opens it.
@@ -12,10 +12,10 @@ from typing import Final
 
 import numpy as np
 
-from app.analysis.series import read_seeds, settle
+from app.analysis.series import join_seeds, read_seeds
 from storage.bundles.contents import Contents
 from storage.engine import Database
-from storage.queries.episodes import list_episodes
+from storage.queries.episodes import list_episodes, runs_with_states
 from storage.queries.memory import find_embedding, get_nodes, list_snapshots
 from storage.runs.rows import RunRow
 
@@ -62,5 +62,11 @@ def _has_embeddings(db: Database, run_id: str) -> bool:
 
 
 def _one_of_each_variant(db: Database, rows: Sequence[RunRow]) -> list[str]:
-    groups = settle(read_seeds(db, rows), final=True).groups
-    return [min(group.seeds, key=lambda seed: (int(seed.number), seed.id)).id for group in groups]
+    """A run of each variant on the map where it was trained longest: of those to replay if any, the least seed."""
+    told = set(runs_with_states(db))
+    shown: dict[str, str] = {}
+    groups = join_seeds(read_seeds(db, rows), final=True).groups
+    for group in sorted(groups, key=lambda group: -max(seed.target_steps for seed in group.seeds)):
+        least = min(group.seeds, key=lambda seed: (seed.id not in told, int(seed.number), seed.id))
+        shown.setdefault(group.variant.name, least.id)
+    return list(shown.values())

@@ -13,12 +13,12 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
-from app.analysis.budget import keep_usual_length
 from app.analysis.collapse import measure_collapse
+from app.analysis.comparable import keep_usual_length
 from app.analysis.comparing import probability_of_improvement
 from app.analysis.finals import LAST_TENTH, MADE_IT, count_falls, final_rate
 from app.analysis.quantities import ROBUST, find_quantity
-from app.analysis.series import Comparison, Group, Seed, read_seeds, settle
+from app.analysis.series import Comparison, Group, Seed, join_seeds, read_seeds
 from app.analysis.statistics import LEVEL, Values, mu_w
 from emtc_core.config.resolve import Value
 from storage.engine import Database
@@ -156,7 +156,7 @@ def find_all(db: Database, rows: Sequence[RunRow]) -> tuple[list[Finding], Compa
     Returns:
         The findings in the order of the claims, and the runs that they are of.
     """
-    comparison = keep_usual_length(settle(read_seeds(db, rows), final=True))
+    comparison = keep_usual_length(join_seeds(read_seeds(db, rows), final=True))
     numbers = measure_runs(db, rows, comparison.seeds)
     found = [
         finding

@@ -7,13 +7,32 @@ import hashlib
 import json
 import platform
 from collections.abc import Mapping
+from functools import cache
+from hashlib import blake2b
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from typing import Any
 
-from app.analysis.settings import ORIGIN
+import emtc_core
+from app.analysis.settings import CODE, ORIGIN
 from emtc_core import __version__
+from storage.runs.rows import imported_label, name_seed
 
-LIBRARIES = ("torch", "numpy", "numba", "scipy", "sqlalchemy", "gfootball", "jaxmarl", "pettingzoo")
+LIBRARIES = (
+    *(
+        "torch",
+        "numpy",
+        "numba",
+        "scipy",
+        "scikit-learn",
+        "sqlalchemy",
+        "faiss-gpu-cu12",
+        "gfootball",
+        "jaxmarl",
+        "jax",
+    ),
+    *("smac", "smacv2", "pettingzoo", "mpe2", "gymnasium"),
+)
 
 
 def library_versions() -> dict[str, str]:
@@ -27,9 +46,18 @@ def library_versions() -> dict[str, str]:
     return found
 
 
+@cache
+def digest_of_core() -> str:
+    """A digest of the method's own modules, which names the code that learns in a checkout and in a wheel alike."""
+    digest = blake2b(digest_size=8)
+    for file in sorted(Path(emtc_core.__file__).parent.rglob("*.py")):
+        digest.update(file.read_bytes())
+    return digest.hexdigest()
+
+
 def hash_config(config: Mapping[str, Any]) -> str:
     """A configuration's name, a digest of its content; runs that differ in nothing but their seed have one name."""
-    settings = {key: value for key, value in config.items() if key not in ("seed", ORIGIN)}
+    settings = {key: value for key, value in config.items() if key not in ("seed", ORIGIN, CODE)}
     return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:12]
 
 
@@ -43,8 +71,8 @@ def describe_runs(
         versions: Run id → versions as stored, where known.
     """
     return tuple(
-        f"run {run_id}: {config.get('algo')} on {_map(config)}, seed {config.get('seed')}, "
-        f"config {hash_config(config)}{_code((versions or {}).get(run_id, {}))}"
+        f"run {run_id}: {config.get('algo')} on {_map(config)}, {name_seed(config.get('seed'))}, "
+        f"config {hash_config(config)}{_code((versions or {}).get(run_id, {}))}{_imported(config)}"
         for run_id, config in configs.items()
     )
 
@@ -52,6 +80,10 @@ def describe_runs(
 def _map(config: Mapping[str, Any]) -> Any:
     env = config.get("env")
     return env.get("map") if isinstance(env, Mapping) else None  # a foreign database may hold anything
+
+
+def _imported(config: Mapping[str, Any]) -> str:
+    return "" if (label := imported_label(config)) is None else f", imported ({label})"
 
 
 def _code(versions: Mapping[str, Any]) -> str:

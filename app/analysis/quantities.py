@@ -10,7 +10,7 @@ from math import isfinite
 from typing import Any, Literal, get_args
 
 from app.analysis.settings import Settings
-from emtc_core.metrics import METRICS
+from emtc_core.metrics import describe_metric, is_known
 from storage.engine import Database
 from storage.queries.curves import metric
 
@@ -84,8 +84,8 @@ WITHOUT = {
 
 def find_quantity(key: str) -> Quantity:
     """Find what a key draws: an evaluated quantity or a logged metric; the win rate for anything else."""
-    if key in METRICS:
-        known = METRICS[key]
+    if is_known(key):
+        known = describe_metric(key)
         return Quantity(key, key, known.unit, known.meaning)
     return EVALUATED.get(key, WIN_RATE)
 

@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 from app.analysis.quantities import MU_W, WIN_RATE, WITHOUT, Quantity, say_rule
-from app.analysis.settings import Settings, name_task
+from app.analysis.settings import Settings, name_task, with_code
 from app.analysis.statistics import MOST_POINTS, Curve, Values, mu_w, mu_w_curve
 from app.analysis.variants import Variant, group_variants
 from emtc_core.config.resolve import flatten_tree
@@ -68,8 +68,8 @@ class Seed:
 
     @property
     def number(self) -> str:
-        """The seed of its random numbers."""
-        return str(self.settings.get("seed"))
+        """The seed of its random numbers; "−2" is the second run of an import that tells no seeds."""
+        return str(self.settings.get("seed")).replace("-", "−")
 
     @property
     def t_max(self) -> float:
@@ -143,7 +143,7 @@ class Comparison:
     left_out: tuple[LeftOut, ...] = ()
     quantity: Quantity = WIN_RATE
     budget: str = ""
-    """The sentence of every caption on the env steps at which its runs are read (`app.analysis.budget`)."""
+    """The sentence of every caption on the env steps at which its runs are read (`app.analysis.comparable`)."""
     mixed: frozenset[str] = frozenset()
     """Tasks on which runs of different lengths stand side by side, each at its own end."""
 
@@ -191,8 +191,8 @@ class Comparison:
 def read_comparison(
     db: Database, rows: Sequence[RunRow], quantity: Quantity = WIN_RATE, *, include_unfinished: bool = False
 ) -> Comparison:
-    """Read the curves of some runs and put the seeds of each variant together; see `settle`."""
-    return settle(read_seeds(db, rows, quantity), quantity, include_unfinished=include_unfinished)
+    """Read the curves of some runs and put the seeds of each variant together; see `join_seeds`."""
+    return join_seeds(read_seeds(db, rows, quantity), quantity, include_unfinished=include_unfinished)
 
 
 def read_seeds(db: Database, rows: Sequence[RunRow], quantity: Quantity = WIN_RATE) -> list[Seed]:
@@ -211,7 +211,7 @@ def make_seeds(rows: Sequence[RunRow], frame: pd.DataFrame, quantity: Quantity =
     curves, distinct = split_curves(frame, quantity), _split_distinct(frame, quantity)
     return [
         Seed(
-            row.id, flatten_tree(row.config), curves.get(row.id, NO_CURVE),
+            row.id, flatten_tree(with_code(row.config, row.versions)), curves.get(row.id, NO_CURVE),
             row.live_status, row.env_steps, row.target_steps, row.created_at.timestamp(),
             distinct.get(row.id, NO_CURVE.values),
         )
@@ -237,7 +237,7 @@ def _split_distinct(frame: pd.DataFrame, quantity: Quantity) -> dict[str, Values
     return {str(run_id): _column(part, "distinct") for run_id, part in counted.groupby("run_id", sort=False)}
 
 
-def settle(
+def join_seeds(
     seeds: Sequence[Seed],
     quantity: Quantity = WIN_RATE,
     *,

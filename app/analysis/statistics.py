@@ -128,6 +128,12 @@ def score_interval(share: Values, n: float | Values, quantile: float = NORMAL_QU
     return np.clip(middle - half, 0, 1), np.clip(middle + half, 0, 1)
 
 
+def wilson_interval(wins: Values, n: Values) -> tuple[Values, Values]:
+    """Bound a win probability with 95 % confidence from wins out of n (Wilson 1927); NaN where n is 0."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return score_interval(wins / n, n)
+
+
 def _variance(values: Values, center: Center) -> tuple[Values, int]:
     """Estimate the variance of a centre, and tell its degrees of freedom."""
     n = len(values)
@@ -225,6 +231,15 @@ def align(curves: Sequence[Curve]) -> tuple[Values, Values]:
     if len(steps) > MOST_POINTS:
         steps = steps[np.linspace(0, len(steps) - 1, MOST_POINTS).round().astype(int)]
     return steps, np.stack([np.interp(steps, *curve) for curve in curves])
+
+
+def trailing_mean(x: Values, y: Values, window: float, n: Values | None = None) -> Values:
+    """Mean over the last `window` of x up to each point, of values that are means over n: no later point changes it."""
+    n = np.ones(len(y)) if n is None else n
+    first = np.searchsorted(x, x - window, side="right")
+    total, weight = (np.concatenate([[0.0], np.cumsum(part)]) for part in (y * n, n))
+    places = np.arange(1, len(x) + 1)
+    return (total[places] - total[first]) / (weight[places] - weight[first])
 
 
 def band_of(values: Values, reading: Reading, rate: Rate | None = None) -> tuple[Values, Values]:

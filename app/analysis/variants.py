@@ -10,7 +10,16 @@ from typing import Any
 
 import pandas as pd
 
-from app.analysis.settings import Settings, find_changes, name_budget, name_method, name_task, write_value
+from app.analysis.settings import (
+    Settings,
+    doubt_seeds,
+    find_changes,
+    name_budget,
+    name_method,
+    name_task,
+    read_origins,
+    write_value,
+)
 from emtc_core.config.resolve import Value, flatten_tree
 from emtc_core.config.run import list_algos
 
@@ -64,10 +73,17 @@ def group_variants(configs: Mapping[str, Mapping[str, Any]]) -> list[Variant]:
         told = {key: value for key, value in changes[first].items() if key != "preset" or len(presets) > 1}
         budget = f", {name_budget(values.get('train.t_max'))}" if method.endswith(_budget(values)) else ""
         by_seed = sorted(run_ids, key=lambda each: (str(flat[each].get("seed")).zfill(10), each))
-        name = name_method(algo, told) + budget
+        name = name_method(algo, told, read_origins(values)) + budget
         variants.append(Variant(method, name, task, algo, map, env, tuple(by_seed), changes[first]))
     order = {algo: place for place, algo in enumerate(list_algos())}
     return sorted(variants, key=lambda each: (each.task, order.get(each.algo, len(order)), each.method))
+
+
+def doubt_runs(configs: Mapping[str, Mapping[str, Any]]) -> tuple[str, ...]:
+    """Say of which variants the seeds were trained by code that differs; see `code.doubt_seeds`."""
+    flat = {run_id: flatten_tree(config) for run_id, config in configs.items()}
+    variants = group_variants(configs)
+    return doubt_seeds({variant.label: [flat[run_id] for run_id in variant.run_ids] for variant in variants})
 
 
 def list_differences(configs: Mapping[str, Mapping[str, Any]], variants: Sequence[Variant]) -> pd.DataFrame:
@@ -95,8 +111,13 @@ def _keys(flat: Mapping[str, Settings], changes: Mapping[str, Settings]) -> dict
 
 
 def _method(values: Settings, changes: Settings) -> str:
+    return write_method(str(values.get("algo")), changes)
+
+
+def write_method(algo: str, changes: Settings) -> str:
+    """Write what makes a method: "emtc-qplex (gate.enabled = false)"."""
     said = _write_changes(changes)
-    return f"{values.get('algo')} ({said})" if said else str(values.get("algo"))
+    return f"{algo} ({said})" if said else algo
 
 
 def _write_changes(changes: Settings) -> str:

@@ -24,7 +24,8 @@ from app.analysis.tables import MISSING, describe_table
 from emtc_core.config.base import Section
 from emtc_core.config.memory import GateConfig, IncentiveConfig, MemoryConfig
 from emtc_core.errors import ConfigError
-from emtc_core.gate.gate import beta_of_miss, delta_mem, gate_coefficient, incentive, weigh_successors
+from emtc_core.gate.gate import beta_of_miss, delta_mem, incentive, weigh, weigh_successors
+from emtc_core.gate.outside import unknown_context
 from storage.engine import Database
 from storage.queries.gate import newest_transitions
 from storage.queries.memory import Snapshot
@@ -395,5 +396,5 @@ def _error_of_links(
 def _gate(error: Floats, tau: Any, gate: GateConfig) -> Floats:
     """Weigh by the core's gate, a miss by its rule; NaN where tau is unknown."""
     missed = np.isnan(error)
-    beta = gate_coefficient(np.where(missed, 0.0, error), tau=tau, scale=gate.delta_scale)
+    beta = weigh(gate, np.where(missed, 0.0, error), tau=tau, context=unknown_context(error.shape))
     return np.where(missed, beta_of_miss(gate, is_empty=False), beta)

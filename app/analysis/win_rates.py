@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from app.analysis.budget import reach
+from app.analysis.comparable import reach
 from app.analysis.finals import (
     FALLEN,
     LAST_TENTH,
@@ -52,7 +52,7 @@ def tabulate_win_rates(
     """Quote each seed's final win rate [%]: variants × maps. How many seeds a cell has and should have is told.
 
     Args:
-        comparison: Win rates, greedy or others, settled for final numbers.
+        comparison: Win rates, greedy or others, joined for final numbers.
         reading: How seeds become one number; None does what `eval.report` of a cell's runs says.
         final: Which win rate stands for the end of a run.
     """
@@ -79,7 +79,7 @@ def tabulate_falls(comparison: Comparison, reading: Reading | None = None) -> pd
     """Count for each variant how often a run that had once won nearly all lost most again: variant and task × numbers.
 
     Args:
-        comparison: Win rates, settled for final numbers.
+        comparison: Win rates, joined for final numbers.
         reading: How seeds become one number.
     """
     how = reading or Reading()

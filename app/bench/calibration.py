@@ -11,11 +11,11 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
+from app.analysis.format import percent
 from app.bench import Figure, make_figure
 from emtc_core.config.train import SkirmishConfig
 from emtc_core.envs.skirmish import columns as c
-from emtc_core.envs.skirmish.battle import Battle
-from emtc_core.envs.skirmish.env import STEP_LOOPS, make_skirmish
+from emtc_core.envs.skirmish.env import STEP_LOOPS, Battle, make_skirmish
 from emtc_core.envs.skirmish.maps import MAPS
 
 Policy = Callable[[Battle], None]
@@ -31,7 +31,7 @@ WEAKEST = {
     "5m_vs_6m": 0.0, "MMM2": 0.0, "3s5z_vs_3s6z": 0.0, "corridor": 0.0,
 }  # fmt: skip
 WALL_POINT, WALL_REACHED = (9.5, 9.5), 1.5
-FIRM, UNCERTAIN = "real engine, 10 episodes: {:.0%}", "real engine, script uncertain: {:.0%}"
+FIRM, UNCERTAIN = "real engine, 10 episodes: {}", "real engine, script uncertain: {}"
 
 
 def run(maps: tuple[str, ...] = tuple(MAPS), *, episodes: int = 100, seed: int = 0) -> list[Figure]:
@@ -125,7 +125,7 @@ def _attack_least(battle: Battle, cost_BNE: NDArray[np.float64]) -> None:
 
 
 def _figure(policy: str, map: str, share: float, wanted: float, *, firm: bool = True) -> Figure:
-    name, reference = f"calibration.{policy}.{map}", (FIRM if firm else UNCERTAIN).format(wanted)
+    name, reference = f"calibration.{policy}.{map}", (FIRM if firm else UNCERTAIN).format(percent(wanted))
     if not firm:
         return make_figure(name, share, "win share", None, reference, digits=3)
     met = abs(share - wanted) <= TOLERANCE + 1e-9

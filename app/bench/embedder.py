@@ -14,7 +14,7 @@ import torch
 from app.bench import Figure
 from app.bench.memory import SIZES, figure, fill_memory
 from emtc_core.config.memory import EmbedConfig
-from emtc_core.device import choose_device
+from emtc_core.devices import choose_device
 from emtc_core.embedder.fit import fit
 from emtc_core.embedder.networks import Embedder
 from emtc_core.memory.memory import EpisodicMemory

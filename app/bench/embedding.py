@@ -28,7 +28,7 @@ from app.bench import Figure, make_figure
 from emtc_core.config.resolve import resolve
 from emtc_core.config.run import RunConfig
 from emtc_core.control import NoControl
-from emtc_core.device import configure_threads
+from emtc_core.devices import configure_threads
 from emtc_core.embedder.fit import fit
 from emtc_core.embedder.losses import augment, info_nce
 from emtc_core.embedder.networks import Embedder
@@ -55,7 +55,7 @@ SCALES: tuple[Scale, ...] = ("none", "std")
 
 def run(tasks: Sequence[tuple[str, str]] = TASKS, *, steps: int = STEPS) -> list[dict[str, Any]]:
     """Measure `embedding.<what>.<map>.<scale>` for every task that is usable here."""
-    configure_threads(1)
+    configure_threads()
     figures: list[dict[str, Any]] = []
     for env, map in tasks:
         config = resolve(env=env, map=map, steps=steps, seed=SEED, overrides=QUIET)

@@ -19,7 +19,7 @@ from app.jobs.training import train_run
 from emtc_core.config.resolve import resolve
 from emtc_core.config.run import RunConfig
 from emtc_core.control import NoControl, StopRequested
-from emtc_core.device import choose_device, configure_threads
+from emtc_core.devices import choose_device, configure_threads
 from emtc_core.envs.registry import check_available, make_env
 from emtc_core.errors import EnvUnavailableError
 from emtc_core.recorder import NullRecorder
@@ -51,7 +51,7 @@ class RandomActor:
 def save_filled_state(database: Database, run_id: str, config: RunConfig, *, nodes: int) -> None:
     """Leave the run a checkpoint at step 0 whose memory holds `nodes` nodes, or a few more."""
     device = choose_device(config.train.device)
-    configure_threads(config.train.threads)
+    configure_threads()
     memory, replay_buffer = _fill(config, nodes, device)
     store = CheckpointStore(run_folder(database, run_id), keep=1, run_id=run_id)
     fresh = Trainer(

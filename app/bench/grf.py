@@ -15,7 +15,7 @@ import numpy as np
 
 from app.bench import Figure, make_figure
 from emtc_core.config.train import EnvConfig
-from emtc_core.envs.grf.adapter import find_obstacle
+from emtc_core.envs.grf.env import find_obstacle
 from emtc_core.envs.grf.scenarios import EPISODE_LIMIT, get_scenario
 from emtc_core.envs.registry import make_env
 

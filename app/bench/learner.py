@@ -16,7 +16,7 @@ import torch
 from app.bench import Figure, make_figure
 from emtc_core.config.resolve import resolve
 from emtc_core.config.run import RunConfig
-from emtc_core.device import choose_device, configure_threads
+from emtc_core.devices import choose_device, configure_threads
 from emtc_core.envs.base import EnvInfo
 from emtc_core.learner.learner import Learner, MappoLearner, make_learner
 from emtc_core.replay_buffer.buffer import ReplayBuffer
@@ -41,6 +41,8 @@ ALGOS = (
     "emc",
     "mappo",
 )
+SHARED = ("emtc-qplex", "emu-qplex", "emc", "emtc-cds", "cds")
+"""Measured on two threads, too."""
 EMU_CODE = "EMU's public code 1.83 s at 7K entries; a bare QPLEX update 0.13 s"
 
 
@@ -56,7 +58,7 @@ class Timing:
 def run(algos: tuple[str, ...] = ALGOS, entries: int = ENTRIES) -> list[Figure]:
     """Measure `learner.update_seconds.<algo>` and `learner.memory_share`."""
     device = choose_device("auto")
-    configure_threads(0)
+    configure_threads()
     store = _fill(entries, device)
     figures = []
     for algo in algos:
@@ -67,6 +69,9 @@ def run(algos: tuple[str, ...] = ALGOS, entries: int = ENTRIES) -> list[Figure]:
             continue
         timing = _time_updates(learner, config, store)
         figures.append(_update_figure(algo, timing.update_s))
+        if algo in SHARED and device.type == "cpu":
+            sharing = make_learner(config, INFO, device=device, seed=1, threads=2)
+            figures.append(_shared_figure(algo, timing.update_s, _time_updates(sharing, config, store).update_s))
         if algo == "emtc-qplex":
             figures += _share_figures(timing)
     return figures
@@ -192,6 +197,11 @@ def _update_figure(algo: str, seconds: float) -> Figure:
     budget = BUDGET_S if algo == "emtc-qplex" else None
     reference = "one rollout of 3,200 transitions" if algo == "mappo" else EMU_CODE
     return make_figure(f"learner.update_seconds.{algo}", seconds, "s", budget, reference, digits=4)
+
+
+def _shared_figure(algo: str, alone_s: float, shared_s: float) -> Figure:
+    reference = f"train.threads = 2: {1e3 * shared_s:.1f} ms, against {1e3 * alone_s:.1f} ms on one"
+    return make_figure(f"learner.speedup_of_two_threads.{algo}", alone_s / shared_s, "ratio", None, reference, digits=2)
 
 
 def _share_figures(timing: Timing) -> list[Figure]:

@@ -12,9 +12,18 @@ from typing import Any
 import numpy as np
 from sqlalchemy import insert
 
-from app.bench import Figure, make_figure, records, what_if
-from app.bench.postgres import is_reachable, made_database, server
-from app.bench.records import CONFIG, LENGTH, fill_transitions, make_records, median_ms, temporary_database
+from app.bench import Figure, make_figure, what_if
+from app.bench.records import (
+    CONFIG,
+    LENGTH,
+    fill_transitions,
+    is_reachable,
+    made_database,
+    make_records,
+    median_ms,
+    server,
+    temporary_database,
+)
 from emtc_core.config.resolve import resolve
 from emtc_core.recorder import SnapshotRecord
 from storage.engine import Database, open_database
@@ -138,7 +147,7 @@ _EPISODES = 200
 
 
 def run() -> list[Figure]:
-    """Measure `queries.gate_chart_ms`, `queries.point_detail_ms`, `queries.run_page_ms`, `queries.live_tick_ms`, …."""
+    """Measure `queries.gate_chart_ms`, `queries.point_detail_ms`, `queries.run_page_ms`, …."""
     with temporary_database() as db:
         long_run = create_run(db, CONFIG, target_steps=TRANSITIONS, versions={})
         fill_transitions(db, long_run, TRANSITIONS)
@@ -159,7 +168,6 @@ def run() -> list[Figure]:
         make_figure("queries.run_list_ms", list_ms, "ms", 300, f"the newest 200 of {RUNS:,} runs"),
         make_figure("queries.run_list_all_ms", all_ms, "ms", 300, f"all {RUNS:,} runs"),
         *figures(),
-        *records.figures(),
         *what_if.run(),
     ]
 

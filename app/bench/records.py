@@ -1,32 +1,33 @@
 """Made-up runs for the benchmarks: episodes of 3s_vs_5z size, databases that are gone afterwards, long runs.
 
-What one tick of the Live page asks the database, beside 19 other long runs.
+What one tick of the Live page asks the database, beside 19 other long runs. And a PostgreSQL server to measure and
+test against: a given one, or a private one on a Unix socket.
 """
 
+import os
+import shlex
+import shutil
+import socket
 import sqlite3
 import statistics
+import subprocess
 import tempfile
+import threading
 import time
+import uuid
 from collections.abc import Callable, Generator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
+from queue import SimpleQueue
 
 import numpy as np
-from sqlalchemy import insert, update
+from sqlalchemy import NullPool, create_engine, insert, make_url, text, update
 
-from app.bench import Figure, make_figure
-from emtc_core.metrics import METRICS
 from emtc_core.recorder import EpisodeRecord
 from storage.engine import Database, open_database
 from storage.models import Run, TransitionSummary
-from storage.queries.curves import evaluations, metric, training_episodes
-from storage.queries.gate import gate_stats
-from storage.queries.runs import list_resumes
-from storage.runs.changes import create_run
-from storage.runs.control import command_log
-from storage.runs.rows import find_run
-from storage.runs.run_summary import summarize
+from storage.runs.rows import summarize
 
 LENGTH, STATE_DIM, N_AGENTS = 150, 68, 3  # 3s_vs_5z
 CONFIG = {"env": {"name": "skirmish", "map": "3s_vs_5z"}, "algo": "emtc-qplex", "seed": 1}
@@ -118,75 +119,140 @@ def _insert_chunk(path: Path | None, run_id: str, start: int, columns: tuple[np.
         )
 
 
-RUNS, TRANSITIONS = 20, 1_000_000
-_REPEATS = 15
-_FOLLOWED = ("train/loss", "train/q_taken", "time/env_steps_per_second")
+GIVEN = "EMTC_TEST_POSTGRES"
+_PREFIX = "emtc-pg-"
 
 
-def figures() -> list[Figure]:
-    """Measure `queries.live_tick_ms` and `queries.live_open_ms`."""
-    with temporary_database() as db:
-        run_id = fill(db)
-        size = f"{RUNS} runs of {TRANSITIONS:,} transitions in one database"
-        tick = median_ms(lambda: live_tick(db, run_id, after=TRANSITIONS - 1000), _REPEATS)
-        first = median_ms(lambda: live_tick(db, run_id, after=0), _REPEATS)
-    return [
-        make_figure("queries.live_tick_ms", tick, "ms", 50, f"a tick that brings new points; {size}"),
-        make_figure("queries.live_open_ms", first, "ms", None, f"the first reading of every curve; {size}"),
-    ]
+def find_server_binaries() -> Path | None:
+    """Find the folder of `initdb` and `pg_ctl`, or None where no server is installed."""
+    found = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"))
+    on_path = shutil.which("initdb")
+    return found[-1].parent if found else Path(on_path).parent if on_path else None
 
 
-def live_tick(db: Database, run_id: str, *, after: int) -> None:
-    """Ask what the Live page asks when it ticks and has to redraw its charts."""
-    find_run(db, run_id)
-    command_log(db, run_id)
-    list_resumes(db, run_id)
-    evaluations(db, run_id, after=after)
-    gate_stats(db, run_id, after=after)
-    metric(db, run_id, _FOLLOWED, after=after)
-    training_episodes(db, run_id, points=1000)
+def is_reachable() -> bool:
+    """Whether `server` has something to give."""
+    return bool(os.environ.get(GIVEN)) or find_server_binaries() is not None
 
 
-def fill(db: Database) -> str:
-    """Make the runs, all alike; return the id of one in the middle."""
-    runs = [create_run(db, CONFIG, target_steps=TRANSITIONS, versions={}) for _ in range(RUNS)]
-    fill_transitions(db, runs[0], TRANSITIONS)
-    if db.path is None:
-        raise ValueError("the benchmark fills a SQLite file")
-    with closing(sqlite3.connect(db.path)) as connection, connection:
-        connection.execute("PRAGMA synchronous=OFF")
-        _insert_curves(connection, runs[0])
-        for run_id in runs[1:]:
-            for table in ("transitions", "episodes", "metrics", "gate_stats", "evaluations"):
-                _copy_rows(connection, table, runs[0], run_id)
-        connection.execute("UPDATE runs SET env_steps = ?", (TRANSITIONS,))
-    return runs[RUNS // 2]
+@contextmanager
+def server(*, fsync: bool) -> Generator[str]:
+    """Give the URL of a server's `postgres` database: the one in EMTC_TEST_POSTGRES, or a private one.
+
+    Args:
+        fsync: Whether a private server writes as durably as one in production; tests need not.
+    """
+    given = os.environ.get(GIVEN)
+    if given:
+        yield given
+        return
+    binaries = find_server_binaries()
+    if binaries is None:
+        raise FileNotFoundError(f"no PostgreSQL server is installed and {GIVEN} is unset")
+    with _private_server(binaries, fsync=fsync) as url:
+        yield url
 
 
-def _insert_curves(connection: sqlite3.Connection, run_id: str) -> None:
-    """Write every number each 1,000 env steps, and an episode each 50; what a real run of this length holds."""
-    steps = range(1000, TRANSITIONS + 1, 1000)
-    numbers = ((run_id, step, name, step / 7) for step in steps for name in METRICS)
-    connection.executemany("INSERT INTO metrics (run_id, env_step, name, value) VALUES (?, ?, ?, ?)", numbers)
-    connection.executemany(
-        "INSERT INTO episodes VALUES (?, ?, ?, 50, 1.0, 1, 0.1, zeroblob(1000))",
-        ((run_id, place + 1, 50 * place + 1) for place in range(TRANSITIONS // 50)),
-    )
-    marks = ", ".join("?" * len(connection.execute("SELECT * FROM gate_stats").description))
-    width = marks.count("?") - 2
-    connection.executemany(
-        f"INSERT INTO gate_stats VALUES ({marks})", ((run_id, step, *[1.0] * width) for step in steps[::5])
-    )
-    connection.executemany(
-        "INSERT INTO evaluations VALUES (?, ?, 16, 8, 0.5, 1.0, 0.1, 50.0, 12, 0.4, 16)",
-        ((run_id, step) for step in steps[::10]),
-    )
+@contextmanager
+def _private_server(binaries: Path, *, fsync: bool) -> Generator[str]:
+    place = Path(tempfile.mkdtemp(prefix=_PREFIX))
+    if os.geteuid() == 0:
+        shutil.chown(place, "postgres", "postgres")
+    data = place / "data"
+    _run(place, binaries / "initdb", "-D", data, "-U", "postgres", "-A", "trust", "-E", "UTF8", "--no-sync")
+    options = f"-k {place} -c listen_addresses='' -c fsync={'on' if fsync else 'off'} -c max_connections=40"
+    _start(place, binaries, options)
+    try:
+        yield f"postgresql+psycopg://postgres@/postgres?host={place}"
+    finally:
+        _stop(place, binaries)
+        shutil.rmtree(place, ignore_errors=True)
 
 
-def _copy_rows(connection: sqlite3.Connection, table: str, source: str, target: str) -> None:
-    names = [row[1] for row in connection.execute(f"PRAGMA table_info({table})") if row[1] != "run_id"]
-    columns = ", ".join(f'"{name}"' for name in names)
-    connection.execute(
-        f"INSERT INTO {table} (run_id, {columns}) SELECT ?, {columns} FROM {table} WHERE run_id = ? ORDER BY 2, 3",
-        (target, source),
-    )
+@contextmanager
+def far_away(url: str, *, delay_s: float) -> Generator[str]:
+    """Give a URL that reaches a private server as over a network, on which a question and its answer take so long."""
+    name = f"/.s.PGSQL.{make_url(url).port or 5432}"
+    with tempfile.TemporaryDirectory(prefix=_PREFIX) as folder, socket.socket(socket.AF_UNIX) as ear:
+        ear.bind(f"{folder}{name}")
+        ear.listen()
+        threading.Thread(target=_pass_on, args=(ear, f"{_place_of(url)}{name}", delay_s / 2), daemon=True).start()
+        yield make_url(url).update_query_dict({"host": folder}).render_as_string(hide_password=False)
+
+
+def _pass_on(ear: socket.socket, place: str, delay_s: float) -> None:
+    with suppress(OSError):  # whoever listened has gone
+        while True:
+            near = ear.accept()[0]
+            far = socket.socket(socket.AF_UNIX)
+            far.connect(place)
+            for ends in ((near, far), (far, near)):
+                threading.Thread(target=_carry, args=(*ends, delay_s), daemon=True).start()
+
+
+def _carry(source: socket.socket, target: socket.socket, delay_s: float) -> None:
+    """Carry bytes from one end to the other, each so much later than it came, however many are on the way."""
+    on_the_way: SimpleQueue[tuple[float, bytes]] = SimpleQueue()
+    threading.Thread(target=_deliver, args=(on_the_way, target), daemon=True).start()
+    with suppress(OSError):
+        while data := source.recv(1 << 16):
+            on_the_way.put((time.monotonic() + delay_s, data))
+    on_the_way.put((0.0, b""))
+
+
+def _deliver(on_the_way: "SimpleQueue[tuple[float, bytes]]", target: socket.socket) -> None:
+    with suppress(OSError):
+        while (waiting := on_the_way.get())[1]:
+            time.sleep(max(0.0, waiting[0] - time.monotonic()))
+            target.sendall(waiting[1])
+        target.shutdown(socket.SHUT_WR)
+
+
+def is_private(url: str) -> bool:
+    """Whether a URL leads to a server that `server` made, which may be taken down."""
+    return _place_of(url).name.startswith(_PREFIX)
+
+
+@contextmanager
+def outage(url: str) -> Generator[None]:
+    """Take a private server down at once, as a crash of its machine does, and bring it back."""
+    binaries, place = find_server_binaries(), _place_of(url)
+    if binaries is None or not is_private(url):
+        raise ValueError("only a server that was made here is taken down")
+    options = shlex.split((place / "data" / "postmaster.opts").read_text())[3:]  # past the program, -D and its folder
+    _stop(place, binaries)
+    try:
+        yield
+    finally:
+        _start(place, binaries, shlex.join(options))
+
+
+def _place_of(url: str) -> Path:
+    host = make_url(url).query.get("host", "")
+    return Path(host if isinstance(host, str) else host[0])
+
+
+def _start(place: Path, binaries: Path, options: str) -> None:
+    _run(place, binaries / "pg_ctl", "-D", place / "data", "-w", "-o", options, "-l", place / "log", "start")
+
+
+def _stop(place: Path, binaries: Path) -> None:
+    _run(place, binaries / "pg_ctl", "-D", place / "data", "-w", "-m", "immediate", "stop")
+
+
+def _run(place: Path, *command: str | Path) -> None:
+    as_user = ["runuser", "-u", "postgres", "--"] if os.geteuid() == 0 else []
+    subprocess.run([*as_user, *map(str, command)], check=True, stdout=subprocess.DEVNULL, cwd=place)
+
+
+@contextmanager
+def made_database(server_url: str, template: str = "template1") -> Generator[str]:
+    """Make a database, give its URL, and drop it."""
+    name = f"emtc_{uuid.uuid4().hex[:12]}"
+    admin = create_engine(server_url, isolation_level="AUTOCOMMIT", poolclass=NullPool)  # an outage kills idle ones
+    with admin.connect() as connection:
+        connection.execute(text(f"CREATE DATABASE {name} TEMPLATE {template}"))
+    yield admin.url.set(database=name).render_as_string(hide_password=False)
+    with admin.connect() as connection:
+        connection.execute(text(f"DROP DATABASE {name} WITH (FORCE)"))
+    admin.dispose()

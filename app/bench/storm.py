@@ -1,4 +1,8 @@
-"""A storm: trainers on one database are killed, stopped, paused, locked out and denied room; is anything lost or wrong?
+"""A storm: trainers on one database are killed, stopped, paused, locked out, denied room; their server is taken down.
+
+Workers on machines whose clocks are ten minutes off take runs of it meanwhile, and one of these loses its power.
+
+Is anything lost or wrong? And does an app that looks on with open pages, or who tends the trainers, hold more and more?
 
 Every trainer makes the same run with the same seed, so beside the invariants of the tables, each as plain SQL, one more
 thing can be asked: whatever happened to it, each run must have recorded the very rows that the others did. What was
@@ -6,17 +10,19 @@ seen to be recorded is held against what stands there.
 """
 
 import time
-from collections.abc import Generator
-from contextlib import contextmanager, suppress
+from collections.abc import Generator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
+import psutil
 from sqlalchemy import Connection, text
 
 from app.bench import Figure, make_figure
-from app.bench.postgres import made_database, server
-from app.bench.records import temporary_database
+from app.bench.records import made_database, server, temporary_database
+from app.bench.storms.bystanders import Gauge, open_app
 from app.bench.storms.fleet import STEPS, Faults, Fleet, storm_config
+from app.bench.storms.machines import SKEWS_S, Machines, open_machines
 from emtc_core.config.run import RunConfig
 from emtc_core.errors import ConfigError, StorageError
 from storage.engine import Database, open_database
@@ -54,9 +60,11 @@ SELECT count(*) FROM transitions a JOIN transitions b ON b.run_id = :longest AND
 WHERE a.run_id <> :longest AND
  ({" OR ".join(f"coalesce(a.{each}, -7) <> coalesce(b.{each}, -7)" for each in _COMPARED)})"""
 
-MINUTES, TRAINERS = 1.0, 4
+MINUTES, TRAINERS, PAGES, WORKERS = 1.0, 4, 3, len(SKEWS_S)
 EVERY_S = 2.5
 KILLS_PER_MINUTE = {"sqlite": 10, "postgresql": 5}
+FLAT, LONG_MINUTES = (30.0, 6.0), 30.0
+"""By how much [MB, handles] in an hour what a process holds may grow, in a storm of so many minutes or more."""
 _LOOK_S = 0.2
 _MOST_REASONS = 3
 
@@ -147,53 +155,96 @@ class Toll:
     failures: list[str]
     wrong: list[str]
     runs: int
+    robbed: int = 0
+    machines: str = "no workers"
 
     def __str__(self) -> str:
         blows = ", ".join(f"{n} × {kind}" for kind, n in sorted(self.blows.items()))
         reasons = sorted({failure.partition(": ")[2] for failure in self.failures})[:_MOST_REASONS]
         return (
-            f"{self.runs} runs; {blows}; {self.resumed} resumes superseded {self.superseded:,} steps, "
+            f"{self.runs} runs; {blows}; {self.machines}; {self.resumed} resumes superseded {self.superseded:,} steps, "
             f"{self.started_again} started again, {' '.join([f'{len(self.failures)} failed in between', *reasons])}"
         )
 
 
-def run(*, minutes: float = MINUTES, db: str = "sqlite", trainers: int = TRAINERS) -> list[Figure]:
-    """Measure `storm.kills`, `storm.rows`, `storm.lost` and `storm.wrong`.
+def run(
+    *,
+    minutes: float = MINUTES,
+    db: str = "sqlite",
+    trainers: int = TRAINERS,
+    pages: int = PAGES,
+    workers: int = WORKERS,
+) -> list[Figure]:
+    """Measure `storm.kills`, `.rows`, `.lost`, `.wrong` and `.robbed`, and how memory and handles grow.
 
     Args:
         minutes: How long the storm lasts.
         db: An empty database's URL; `sqlite` and `postgresql` make one that is gone afterwards.
         trainers: How many work at a time.
+        pages: How many pages of the app are open meanwhile, in a browser; 0 needs none.
+        workers: How many machines with a clock that is off have one; 0 needs no C compiler.
 
     Raises:
-        ConfigError: If the database holds runs.
+        ConfigError: If the database holds runs, there is no browser for the pages, or no clock can be set off.
     """
-    with _database(db) as database:
-        toll = run_storm(database, minutes=minutes, trainers=trainers)
+    with _database(db) as database, ExitStack() as held:
+        gauges = [Gauge("tender", psutil.Process())]
+        if pages:
+            gauges.append(held.enter_context(open_app(database, pages)))
+        machines = held.enter_context(open_machines(database, workers, minutes)) if workers else None
+        gauges += [machines.gauge()] if machines else []
+        toll = run_storm(database, minutes=minutes, trainers=trainers, gauges=gauges, machines=machines)
         kind = database.dialect
-    kills, due = toll.blows.get("kill", 0), KILLS_PER_MINUTE[kind] * minutes
+    kills, due = toll.blows.get("kill", 0), KILLS_PER_MINUTE[kind] * minutes * min(1.0, trainers / TRAINERS)
     load = f"{kind}, {trainers} trainers, {minutes:g} min: {toll}"
     return [
         make_figure("storm.kills", kills, "SIGKILLs", due, load, met=kills >= due),
         make_figure("storm.rows", toll.rows, "transitions", None, "all runs together"),
         make_figure("storm.lost", toll.lost, "transitions", 0, "seen once, not superseded, and gone"),
+        make_figure("storm.robbed", toll.robbed, "trainers", 0, "lived, and another machine took their run"),
         make_figure("storm.wrong", len(toll.wrong), "breaches", 0, "; ".join(toll.wrong[:5]) or "plain SQL"),
+        *(figure for gauge in gauges for figure in _growth(gauge, minutes)),
     ]
 
 
+def _growth(gauge: Gauge, minutes: float) -> list[Figure]:
+    """How what a process holds grows; a short storm shows the filling of caches, and is held to nothing."""
+    budgets = FLAT if minutes >= LONG_MINUTES else (None, None)
+    units = (("memory", "MB/hour"), ("handles", "handles/hour"))
+    return [
+        make_figure(
+            f"storm.{gauge.name}.{what}", slope, unit, budget, gauge.tell(), digits=1,
+            met=None if budget is None else slope <= budget,
+        )
+        for (what, unit), slope, budget in zip(units, gauge.slopes(), budgets, strict=True)
+    ]  # fmt: skip
+
+
 def run_storm(
-    db: Database, *, minutes: float, trainers: int, steps: int = STEPS, every_s: float = EVERY_S, seed: int = 0
+    db: Database,
+    *,
+    minutes: float,
+    trainers: int,
+    steps: int = STEPS,
+    every_s: float = EVERY_S,
+    seed: int = 0,
+    gauges: Sequence[Gauge] = (),
+    machines: Machines | None = None,
 ) -> Toll:
     """Let a storm rage over an empty database, then look at every row."""
     fleet, watch = Fleet(db, trainers, steps=steps), RowWatch(db)
-    faults = Faults(db, fleet, seed=seed)
+    faults = Faults(db, fleet, seed=seed, more={"blackout": machines.strike} if machines else {})
     started = time.monotonic()
     struck = 0
     try:
         while (elapsed := time.monotonic() - started) < 60 * minutes:
             fleet.tend()
+            if machines:
+                machines.tend()
             with suppress(StorageError):  # locked or cut just now
                 watch.look()
+            for gauge in gauges:
+                gauge.look()
             if elapsed > struck * every_s:
                 faults.strike()
                 struck += 1
@@ -203,6 +254,8 @@ def run_storm(
             faults.calm()
         finally:
             fleet.stop()
+            if machines:
+                machines.stop()
     retry_transient(db, watch.look)
     return Toll(
         blows=dict(faults.blows),
@@ -214,6 +267,7 @@ def run_storm(
         failures=fleet.failures,
         wrong=find_wrong(db, storm_config(steps)),
         runs=len(list_runs(db, limit=None)),
+        **machines.tell() if machines else {},
     )
 
 

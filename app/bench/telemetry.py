@@ -15,8 +15,10 @@ from multiprocessing.queues import Queue
 
 import numpy as np
 
-from app.bench import Figure, make_figure, postgres
-from app.bench.records import CONFIG, LENGTH, live_tick, make_records, temporary_database
+from app.bench import Figure, make_figure
+from app.bench import records as bench_records
+from app.bench.live import live_tick
+from app.bench.records import CONFIG, LENGTH, make_records, temporary_database
 from emtc_core.errors import StorageError
 from emtc_core.recorder import NullRecorder, Recorder
 from storage.engine import Database, open_database
@@ -140,7 +142,7 @@ def run() -> list[Figure]:
     return [
         make_figure("telemetry.transitions_per_second", rate, "transitions/s", 150_000, tried),
         make_figure("telemetry.slowdown", slowdown, "ratio of wall times", 1.03, loop),
-        *(_postgres_figures() if postgres.is_reachable() else ()),
+        *(_postgres_figures() if bench_records.is_reachable() else ()),
         *figures(),
     ]
 
@@ -159,7 +161,7 @@ def measure_rate(db: Database) -> float:
 
 
 def _postgres_figures() -> list[Figure]:
-    with postgres.server(fsync=True) as server, postgres.made_database(server) as url:
+    with bench_records.server(fsync=True) as server, bench_records.made_database(server) as url:
         db = open_database(url)
         rate = measure_rate(db)
         db.dispose()

@@ -10,13 +10,19 @@ import typer
 from app.cli.output import AsJson, print_json, print_table, say
 
 BENCHMARKS = (
-    "learner", "memory", "embedder", "skirmish", "grf", "telemetry", "queries", "projection", "atlas",
-    "storm", "end_to_end",
+    "learner", "memory", "embedder", "skirmish", "grf", "telemetry", "queries", "live", "projection",
+    "atlas", "storm", "end_to_end",
 )  # fmt: skip
 EXTRA = ("calibration", "coverage", "crash_points", "embedding", "pictures", "what_if")
-TAKES = {"storm": ("minutes", "trainers", "db"), "pictures": ("db",), "crash_points": ("points",)}
+TAKES = {"storm": ("minutes", "trainers", "db", "pages", "workers"), "pictures": ("db",), "crash_points": ("points",)}
 Minutes = Annotated[float | None, typer.Option(min=0.05, max=1440, help="storm: how long it lasts; 1 unless told")]
 Trainers = Annotated[int | None, typer.Option(min=1, max=64, help="storm: how many work at a time; 4 unless told")]
+Pages = Annotated[
+    int | None, typer.Option(min=0, max=20, help="storm: pages of the app that are open meanwhile; 3 unless told")
+]
+Workers = Annotated[
+    int | None, typer.Option(min=0, max=2, help="storm: workers whose clocks are ten minutes off; 2 unless told")
+]
 Points = Annotated[
     int | None,
     typer.Option(min=0, help="crash_points: calls at which each act is harmed; 24 unless told, 0: at every one"),
@@ -37,12 +43,14 @@ def bench(
     trainers: Trainers = None,
     db: SomeDatabase = None,
     points: Points = None,
+    pages: Pages = None,
+    workers: Workers = None,
     json: AsJson = False,
 ) -> None:
     """Run one benchmark, or all of the performance budgets."""
     if name not in (*BENCHMARKS, *EXTRA, "all"):
         raise typer.BadParameter(f"NAME must be one of {', '.join((*BENCHMARKS, *EXTRA, 'all'))}, got {name!r}.")
-    told = {"minutes": minutes, "trainers": trainers, "db": db, "points": points}
+    told = {"minutes": minutes, "trainers": trainers, "db": db, "points": points, "pages": pages, "workers": workers}
     options = {key: value for key, value in told.items() if value is not None}
     if strange := [key for key in options if key not in TAKES.get(name, ())]:
         takers = " and ".join(each for each, taken in TAKES.items() if strange[0] in taken)

@@ -16,12 +16,11 @@ from emtc_core import __version__
 from emtc_core.errors import ConfigError
 from storage.bundles.bundle_cache import cache_bundle
 from storage.bundles.contents import THIN, WHOLE, Contents
-from storage.bundles.import_bundle import import_bundle
-from storage.bundles.write import write_bundle
+from storage.bundles.write import import_bundle, write_bundle
 from storage.engine import READ_ONLY_VARIABLE, Database, open_database
 from storage.queries.runs import RunFilter, matching_ids
-from storage.queries.sweeps import get_sweep, sweep_runs
 from storage.runs.rows import RunRow, find_run
+from storage.runs.sweeps import get_sweep, sweep_runs
 
 BundleFile = Annotated[Path, typer.Argument(metavar="FILE", help="A bundle, as study.emtc")]
 
@@ -104,7 +103,10 @@ def open_file(
 
 def _import(file: Path, url: str, *, json: bool) -> None:
     database = open_database(url)
-    ids = import_bundle(database, file)
+    try:
+        ids = import_bundle(database, file)
+    finally:
+        database.dispose()
     if json:
         print_json({"database": database.shown, "runs": ids})
     else:

@@ -10,15 +10,17 @@ from typing import Annotated, Any, TypeVar
 import pandas as pd
 import typer
 
-from app.analysis.budget import Budget, read_budget
+from app.analysis.comparable import Budget, read_budget, select_runs
 from app.analysis.finals import FINAL_RULES
 from app.analysis.format import runs_of
 from app.analysis.provenance import describe_runs
 from app.analysis.quantities import RATE_NAMES
 from app.analysis.selection import QUANTITIES
+from app.analysis.settings import with_code
 from app.analysis.statistics import BAND_NAMES, BANDS, CENTERS
-from app.analysis.study import select_runs
 from app.analysis.tables import TABLE_FORMATS, export_table
+from app.analysis.variants import doubt_runs
+from app.cli.evaluate import CheckpointName, read_checkpoint
 from app.cli.export_raw import MARL_EVAL, export_marl_eval, export_raw, find_raw
 from app.cli.output import DEFAULT_DATABASE, DatabaseUrl, printable, say
 from app.cli.progress import show_shares
@@ -27,9 +29,9 @@ from app.figures.registry import FIGURES, TABLES
 from app.figures.render.export import EXPORT_FORMATS, WIDTHS, export_figure
 from emtc_core.errors import ConfigError
 from storage.engine import Database, open_database
-from storage.queries.sweeps import get_sweep, sweep_runs
 from storage.queries.tables import TABLE_NAMES, TableName
 from storage.runs.rows import RunRow
+from storage.runs.sweeps import get_sweep, sweep_runs
 
 Choice = TypeVar("Choice", bound=str)
 ENCODER_TIMING = "encoder-timing"
@@ -90,16 +92,23 @@ def export(
         str | None,
         typer.Option(help="Episode to replay: 512, or 80000-0 for the first of the evaluation at step 80000"),
     ] = None,
+    policy: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write the RUN's policy as TorchScript, read back and compared")
+    ] = None,
+    checkpoint: CheckpointName = "last",
     beside: Annotated[
         str, typer.Option(help="Another episode beside --replay, of the second RUN if two are named")
     ] = "",
     t: Annotated[int, typer.Option(min=0, help="Step of --replay that an svg shows and an html starts at")] = 0,
     db: DatabaseUrl = DEFAULT_DATABASE,
 ) -> None:
-    """Write one figure or one table of some runs, or the replay of an episode.
+    """Write one figure or one table of some runs, the replay of an episode, or a run's policy.
 
     What compares runs takes every evaluated one when none is named; --map and --algo choose among them.
     """
+    if policy is not None or checkpoint != "last":
+        _write_policy(db, runs or [], policy, checkpoint)
+        return
     if replay is not None or beside or t:
         wanted = _name_episodes(replay, beside, other=bool(figure or table or sweep))
         _write_replay(db, runs or [], wanted, format, out, t)
@@ -160,8 +169,23 @@ def _make_figure(
         drawn = kind.make(database, rows, kind.read_options(given, on_progress=on_progress))
     if judges:
         say(drawn.caption)
+    for doubt in doubt_runs({row.id: with_code(row.config, row.versions) for row in rows}):
+        say(doubt)
     sources = describe_runs({row.id: row.config for row in rows}, {row.id: row.versions for row in rows})
     return export_figure(drawn, image, sources=sources, columns=columns)
+
+
+def _write_policy(url: str, runs: Sequence[str], out: Path | None, checkpoint: str) -> None:
+    if out is None:
+        raise typer.BadParameter("--checkpoint belongs to --policy FILE.")
+    if len(runs) != 1:
+        raise typer.BadParameter("--policy takes one RUN; list them with: emtc runs")
+    wanted = read_checkpoint(checkpoint)
+    database = open_database(url, read_only=True)
+    from app.jobs.policies import export_policy
+
+    chosen = export_policy(database, runs[0], out, checkpoint=wanted)
+    say(f"Wrote {out} ({out.stat().st_size:,} bytes) of {chosen.said}; it acts as the stored policy does.")
 
 
 def _name_episodes(replay: str | None, beside: str, *, other: bool) -> list[str]:

@@ -6,24 +6,26 @@ Evaluations in the JSON of marl-eval (Gorsane et al., 2022), which feeds rliable
 """
 
 import sys
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from math import isfinite
+from math import inf, isfinite
 from pathlib import Path
 from typing import Any, BinaryIO, Final, Literal, get_args
 
 import orjson
 import typer
 
-from app.analysis.budget import COMMON, Budget, at_budget
+from app.analysis.comparable import COMMON, Budget, at_budget
 from app.analysis.format import runs_of
-from app.analysis.series import Comparison, read_seeds, settle
+from app.analysis.series import Comparison, join_seeds, read_seeds
+from app.analysis.variants import Variant, write_method
 from app.cli.output import printable, say
+from emtc_core.config.base import Value
 from emtc_core.errors import ConfigError, StorageError
 from storage.engine import Database
 from storage.private_files import replaced
-from storage.queries.curves import evaluation_curves
+from storage.queries.curves import evaluation_curves, policy_evaluations
 from storage.queries.tables import NO_ARROW, TABLE_NAMES, Part, TableName, arrow_schema, choose_fields, read_parts
 from storage.runs.rows import RunRow
 
@@ -49,22 +51,44 @@ def to_marl_eval(
     Raises:
         ConfigError: If no run counts.
     """
-    settled = settle(read_seeds(db, rows), include_unfinished=include_unfinished, final=True)
-    comparison = at_budget(settled, budget)
+    joined = join_seeds(read_seeds(db, rows), include_unfinished=include_unfinished, final=True)
+    comparison = at_budget(joined, budget)
     if not comparison.groups:
         reasons = "; ".join(map(str, comparison.left_out)) or "none was evaluated"
         raise ConfigError(f"No run counts: {reasons}. Unfinished ones count with: --include-unfinished")
-    runs = _read(db, comparison)
+    shared = _settings_of_tasks(comparison)
+    runs, absolute = _read(db, comparison), _read_absolute(db, comparison)
     steps = _steps(comparison, runs)
     data: dict[str, Any] = {}
     for group in comparison.groups:
         variant = group.variant
         tasks = data.setdefault(variant.env.lower(), {}).setdefault(variant.map.lower(), {})
-        tasks[variant.method.replace(", ", "; ")] = {
-            f"run_{number}": _lay_out(runs[run_id], steps[variant.env])
+        tasks[name_algorithm(variant, shared[variant.task])] = {
+            f"run_{number}": _lay_out(runs[run_id], steps[variant.env], absolute.get(run_id))
             for number, run_id in enumerate(group.run_ids, start=1)
         }
-    return Exported(data, (comparison.budget, *map(str, comparison.left_out), *_remarks(comparison, runs, steps)))
+    return Exported(
+        data, (comparison.budget, *map(str, comparison.left_out), *_remarks(comparison, runs, steps, absolute))
+    )
+
+
+def _settings_of_tasks(comparison: Comparison) -> dict[str, set[tuple[str, Value]]]:
+    """By task, the settings of its environment that all its runs were changed to: they are no algorithm's."""
+    shared: dict[str, set[tuple[str, Value]]] = {}
+    for group in comparison.groups:
+        own = {(key, value) for key, value in group.variant.changes.items() if key.startswith("env.")}
+        shared[group.variant.task] = shared.get(group.variant.task, own) & own
+    return shared
+
+
+def name_algorithm(variant: Variant, of_task: Collection[tuple[str, Value]]) -> str:
+    """A variant as marl-eval's algorithm, without the settings that are its task's; commas would end the name."""
+    told = {key: value for key, value in variant.changes.items() if (key, value) not in of_task}
+    method = variant.method
+    if len(told) < len(variant.changes):
+        before, now = write_method(variant.algo, variant.changes), write_method(variant.algo, told)
+        method = f"{now}{method.removeprefix(before)}"
+    return method.replace(", ", "; ")
 
 
 def _read(db: Database, comparison: Comparison) -> dict[str, list[Played]]:
@@ -80,6 +104,18 @@ def _read(db: Database, comparison: Comparison) -> dict[str, list[Played]]:
     return runs
 
 
+def _read_absolute(db: Database, comparison: Comparison) -> dict[str, Played]:
+    """Of each run's policy evaluations in its own game, read the one of most episodes, the newest of equals."""
+    ends = {seed.id: seed.curve.steps[-1] if seed.read_at else inf for seed in comparison.seeds}
+    frame = policy_evaluations(db, list(ends)).sort_values(["episodes", "id"])
+    columns = (frame[name].tolist() for name in ("run_id", "env_step", "win_rate", "return_mean", "settings"))
+    return {
+        run_id: (step, rate, score)
+        for run_id, step, rate, score, settings in zip(*columns, strict=True)
+        if not settings and step <= ends[run_id] and isfinite(score)
+    }
+
+
 def _steps(comparison: Comparison, runs: Mapping[str, Sequence[Played]]) -> dict[str, int]:
     """Count the evaluations that every run of an environment has."""
     fewest: dict[str, int] = {}
@@ -89,7 +125,7 @@ def _steps(comparison: Comparison, runs: Mapping[str, Sequence[Played]]) -> dict
     return fewest
 
 
-def _lay_out(played: Sequence[Played], n: int) -> dict[str, Any]:
+def _lay_out(played: Sequence[Played], n: int, absolute: Played | None) -> dict[str, Any]:
     shown = played[:n]
     if not shown:
         raise ConfigError("A run's evaluations have no mean return, which marl-eval wants beside the win rate.")
@@ -97,13 +133,25 @@ def _lay_out(played: Sequence[Played], n: int) -> dict[str, Any]:
         f"step_{place}": {"step_count": step, "win_rate": [rate], "return": [score]}
         for place, (step, rate, score) in enumerate(shown, start=1)
     }
-    _, rate, score = max(shown, key=lambda each: each[1:])
+    _, rate, score = absolute or max(shown, key=lambda each: each[1:])
     steps["absolute_metrics"] = {"win_rate": [rate], "return": [score]}
     return steps
 
 
-def _remarks(comparison: Comparison, runs: Mapping[str, Sequence[Played]], steps: Mapping[str, int]) -> list[str]:
-    remarks = ["absolute_metrics are those of a run's best evaluation; none of ten times as many episodes was made."]
+def _remarks(
+    comparison: Comparison,
+    runs: Mapping[str, Sequence[Played]],
+    steps: Mapping[str, int],
+    absolute: Mapping[str, Played],
+) -> list[str]:
+    remarks = []
+    if absolute:
+        remarks.append(f"absolute_metrics of {', '.join(absolute)} are those of emtc evaluate.")
+    if rest := [run_id for run_id in runs if run_id not in absolute]:
+        remarks.append(
+            f"absolute_metrics of {', '.join(rest)} are those of the run's best evaluation; none of ten times as many "
+            f"episodes was made. Make one with: emtc evaluate RUN --checkpoint best --episodes N"
+        )
     cut = [run for group in comparison.groups for run in group.run_ids if len(runs[run]) > steps[group.variant.env]]
     if cut:
         remarks.append(f"marl-eval wants as many steps of every run; the last evaluations are left out of {cut}.")

@@ -1,33 +1,26 @@
 """`emtc runs | show | stop | pause | ask | delete`: the same paths that the pages use.
 
 `emtc tag | note | archive | hide`: what people say about runs; the Home table does the same.
-
-`emtc watch`: say, send, and if told so act on what happens to runs.
 """
 
 import sys
-import time
 from dataclasses import asdict
+from datetime import datetime
 from typing import Annotated, Any, get_args
 
 import typer
 
-from app.analysis.quantities import last_success
-from app.cli.output import DEFAULT_DATABASE, AsJson, DatabaseUrl, RunPrefix, print_json, print_table, printable, say
-from app.jobs.alerts import STOPPABLE, Alert, Kind, Messenger, describe_alert, list_alerts, stop_what_is_due
-from app.jobs.questions import ask_and_wait, describe
-from app.jobs.resume import look
+from app.cli.output import DEFAULT_DATABASE, AsJson, DatabaseUrl, RunPrefix, print_json, print_table, say
 from emtc_core.control import QuestionKind
 from emtc_core.errors import ConfigError, StorageError
-from storage.engine import Database, open_database, refuse_when_read_only
+from storage.engine import Database, open_database
 from storage.files.places import run_place
 from storage.queries.gate import GateState, gate_state, idle_incentives
-from storage.queries.runs import SORTS, RunFilter, list_resumes, run_page
+from storage.queries.runs import SORTS, RunFilter, list_resumes, run_rows
 from storage.runs import lifecycle
 from storage.runs.control import ask, ask_stop
 from storage.runs.labels import Act, edit_run, note_runs, shelve_runs, tag_runs
 from storage.runs.lifecycle import Event, LiveStatus
-from storage.runs.removal import count_run_contents, remove_run
 from storage.runs.rows import find_run, state_now
 
 Runs = Annotated[list[str], typer.Argument(metavar="RUN…", help="Run ids or unambiguous beginnings of them")]
@@ -128,15 +121,24 @@ def runs(
     )
     offset = (page - 1) * (rows_a_page or 0)
     database = open_database(db, read_only=True)
-    found = run_page(database, wanted, sort=sort, limit=rows_a_page, offset=offset)
-    rows = found.frame.astype(object).where(found.frame.notna(), None).to_dict("records")
-    _tell_pages(len(rows), found.total, page, rows_a_page)
+    rows, total = run_rows(database, wanted, sort=sort, limit=rows_a_page, offset=offset)
+    _tell_pages(len(rows), total, page, rows_a_page)
     if json:
-        print_json(rows)
+        print_json([{name: str(at) if isinstance(at, datetime) else at for name, at in row.items()} for row in rows])
         return
     no_run = "No runs yet. Start one with: emtc train --set preset=demo"
-    nothing = no_run if wanted == RunFilter() and not found.total else "No run matches."
-    print_table([{column: row[column] for column in COLUMNS} for row in rows], title="Runs", empty=nothing)
+    nothing = no_run if wanted == RunFilter() and not total else "No run matches."
+    shown = [{column: row[column] for column in COLUMNS} | _outside(row["plugins"]) for row in rows]
+    if not any(row["outside"] for row in shown):
+        shown = [{column: row[column] for column in COLUMNS} for row in rows]
+    print_table(shown, title="Runs", empty=nothing)
+
+
+def _outside(plugins: Any) -> dict[str, str]:
+    """What a run has from outside, each with its origin, as one cell; a stored row may hold anything."""
+    kinds = plugins.values() if isinstance(plugins, dict) else ()
+    named = [f"{name} ({origin})" for kind in kinds if isinstance(kind, dict) for name, origin in kind.items()]
+    return {"outside": ", ".join(named)}
 
 
 def _check_page(limit: int | None, page: int, statuses: list[str]) -> None:
@@ -161,6 +163,9 @@ def _tell_pages(shown: int, total: int, page: int, limit: int | None) -> None:
 
 def show(run: RunPrefix, db: DatabaseUrl = DEFAULT_DATABASE, json: AsJson = False) -> None:
     """Show one run: status, progress, configuration, versions."""
+    from app.analysis.quantities import last_success
+    from app.jobs.resume import look
+
     database = open_database(db, read_only=True)
     row = find_run(database, run)
     facts: dict[str, Any] = {**asdict(row), "folder": _folder(database, row.id)}
@@ -168,7 +173,9 @@ def show(run: RunPrefix, db: DatabaseUrl = DEFAULT_DATABASE, json: AsJson = Fals
     facts["gate"] = _gate_facts(gate_state(database, row.id))
     facts["no_success"] = idle_incentives(database, [row.id]).get(row.id)
     facts["success_rate"] = last_success(database, row.id)
-    facts["checkpoints"] = [asdict(each) for each in look(database, row).checkpoints]
+    status = look(database, row)
+    facts["checkpoints"] = [asdict(each) for each in status.checkpoints]
+    facts["best"] = [asdict(each) for each in status.best]
     facts["resumes"] = list_resumes(database, row.id).astype(object).to_dict("records")
     facts["superseded_steps"] = sum(each["reached_env_step"] - each["env_step"] for each in facts["resumes"])
     facts["steps_note"] = (
@@ -226,6 +233,8 @@ def ask_run(
     json: AsJson = False,
 ) -> None:
     """Ask a living run what its present policy does; its training goes on as if nobody had asked."""
+    from app.jobs.questions import ask_and_wait, describe
+
     database = open_database(db, create=False)
     row = find_run(database, run)
     asked = ask_and_wait(database, row.id, kind, episode=episode, answer_within_s=wait)
@@ -246,6 +255,8 @@ def delete(
     ] = False,
 ) -> None:
     """Delete a run with everything that it recorded, its log and its checkpoints."""
+    from storage.runs.removal import count_run_contents, remove_run
+
     database = open_database(db, create=False)
     row = find_run(database, run)
     lifecycle.check(row.id, state_now(row), Event.DELETE)
@@ -254,55 +265,3 @@ def delete(
         typer.confirm(f"Delete run {row.id} for good: {belongings}?", abort=True)
     remove_run(database, row.id, leave_files=leave_files)
     say(f"Deleted run {row.id}: {belongings}.")
-
-
-def watch(
-    once: Annotated[bool, typer.Option("--once", help="List what is known now, and end")] = False,
-    every: Annotated[float, typer.Option(min=1.0, max=3600.0, help="Look so often [s]")] = 10.0,
-    stop_on: Annotated[str, typer.Option(help="Ask a run to stop on these alerts, as nan,stagnation")] = "",
-    db: DatabaseUrl = DEFAULT_DATABASE,
-    json: AsJson = False,
-) -> None:
-    """Watch runs: print each new alert, and send it to the addresses in EMTC_NOTIFY (needs the extra `alerts`)."""
-    kinds = _read_kinds(stop_on)
-    if kinds:
-        refuse_when_read_only("stop a run")
-    database = open_database(db, read_only=not kinds, create=False)
-    messenger = Messenger()
-    if once:
-        _tell(list_alerts(database), json=json)
-        return
-    earlier = list_alerts(database)
-    known = {alert.key for alert in earlier}
-    say(f"Watching {database.shown}; {len(known)} earlier alerts are not told again. End with Ctrl+C.")
-    for sentence in stop_what_is_due(database, earlier, kinds):
-        say(sentence)
-    while True:
-        time.sleep(every)
-        try:
-            new = [alert for alert in list_alerts(database) if alert.key not in known]
-        except StorageError as error:
-            say(str(error))
-            continue
-        known |= {alert.key for alert in new}
-        _tell(new, json=json)
-        for sentence in stop_what_is_due(database, new, kinds):
-            say(sentence)
-        if not messenger.send(new):
-            say("The alerts could not be sent. Look at the address in EMTC_NOTIFY and at the network.")
-
-
-def _tell(alerts: list[Alert], *, json: bool) -> None:
-    for alert in alerts:
-        if json:
-            print_json(asdict(alert) | {"severity": alert.severity})
-        else:
-            typer.echo(f"{alert.at:%Y-%m-%d %H:%M:%S} {alert.severity} {printable(describe_alert(alert))}")
-
-
-def _read_kinds(text: str) -> list[Kind]:
-    asked = [part.strip() for part in text.split(",") if part.strip()]
-    kinds: list[Kind] = [kind for kind in STOPPABLE if kind in asked]
-    if len(kinds) != len(set(asked)):
-        raise typer.BadParameter(f"--stop-on takes {', '.join(STOPPABLE)}, got {text!r}.")
-    return kinds

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from app.cli.output import DEFAULT_DATABASE, DatabaseUrl
-from emtc_core.envs.trust import FOLDER_VARIABLE, home_folder
+from emtc_core.plugins import FOLDER_VARIABLE, home_folder
 from storage.address import absolute
 
 ROOT = Path(__file__).resolve().parent.parent.parent

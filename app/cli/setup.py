@@ -1,8 +1,8 @@
-"""`emtc setup`: bring what an environment needs and pip cannot install beside this project.
+"""What there is, what is missing, and how to get it: `emtc doctor`, `emtc envs`, `emtc setup`, `emtc check plugin`.
 
-`emtc envs`: which environments and maps there are, and why one cannot be used here.
-
-`emtc doctor`: what is installed and usable, and how to get what is missing.
+`emtc setup` brings what an environment needs and pip cannot install beside this project; `emtc envs` lists
+environments and maps, and why one cannot be used here; `emtc check plugin NAME` holds what comes from outside this
+project to its contract.
 """
 
 import sys
@@ -14,12 +14,13 @@ from typing import Annotated
 
 import typer
 
-from app.cli.output import AsJson, print_json, print_table, say
+from app.cli.output import AsJson, print_json, print_table, printable, say
 from app.jobs.doctor import run_checks
 from emtc_core.envs.registry import get_adapter, list_envs
 from emtc_core.envs.smac import places
 from emtc_core.envs.smac.setup import GAME_HELP, Task, list_tasks
-from emtc_core.errors import ConfigError, EnvUnavailableError
+from emtc_core.errors import ConfigError, EnvUnavailableError, PluginError
+from emtc_core.plugins import KINDS, list_failures, list_plugins, why_missing
 
 
 def doctor(json: AsJson = False) -> None:
@@ -131,3 +132,54 @@ def _alone() -> Generator[None]:
         except OSError as error:
             raise ConfigError("Another emtc setup smac is at work. Wait for it.") from error
         yield
+
+
+check_app = typer.Typer(no_args_is_help=True, help="Check what comes from outside this project.")
+
+
+@check_app.callback()
+def check() -> None:
+    """Check what comes from outside this project."""
+
+
+@check_app.command()
+def plugin(
+    name: Annotated[str, typer.Argument(help="Name of a plug-in; without one, all that are here are listed")] = "",
+    kind: Annotated[str, typer.Option("--kind", help=f"Only of this kind: {', '.join(KINDS)}")] = "",
+    set: Annotated[list[str] | None, typer.Option("--set", help="env.NAME.argument=value, repeatable")] = None,
+    json: AsJson = False,
+) -> int:
+    """Check a plug-in: one line per rule; exit code 0 if all hold, 1 if one is broken, 2 if there is none."""
+    if not name:
+        return _list(json=json)
+    if kind and kind not in KINDS:
+        raise PluginError(f"--kind must be one of {', '.join(KINDS)}, got {kind!r}.")
+    chosen = [each for each in KINDS if kind in ("", each)]
+    found = [plugin for plugin in list_plugins() if plugin.name == name and plugin.kind in chosen]
+    if not found:
+        raise PluginError(why_missing(kind or "plug-in", name))
+    from emtc_core.training.conformance import check_plugin  # loads torch
+
+    rows = [
+        {"kind": plugin.kind, "plugin": plugin.label, "rule": each.rule, "holds": each.holds, "fault": each.fault}
+        for plugin in found
+        for each in check_plugin(plugin, set or ())
+    ]
+    if json:
+        print_json(rows)
+    else:
+        for row in rows:
+            mark, fault = ("ok", "") if row["holds"] else ("BROKEN", f": {row['fault']}")
+            typer.echo(printable(f"{mark:6} {row['kind']} {row['plugin']}: {row['rule']}{fault}"))
+    return 0 if all(row["holds"] for row in rows) else 1
+
+
+def _list(*, json: bool) -> int:
+    rows = [{"kind": each.kind, "name": each.name, "origin": each.origin} for each in list_plugins()]
+    for module, why in list_failures().items():
+        say(f"The module {module} of EMTC_PLUGINS failed when it was imported: {why}.")
+    if json:
+        print_json(rows)
+    else:
+        print_table(rows, title="Plug-ins", empty="None is installed, and EMTC_PLUGINS lists none.")
+    return 0

@@ -19,13 +19,15 @@ from app.jobs.sweeps.plan import Plan, make_plan
 from app.jobs.sweeps.ray_cluster import Cluster, connected, count_places, make_cluster
 from app.jobs.sweeps.ray_engine import run_sweep_on_ray
 from app.jobs.sweeps.scheduler import run_sweep
+from app.jobs.sweeps.study import check_storage
 from app.jobs.sweeps.worker import Work, leave_signals, summarize
 from emtc_core.errors import ClusterError, StorageError
 from storage.engine import Database, open_database, refuse_when_read_only
 from storage.files.places import check_place, describe_place
-from storage.queries.sweeps import Sweep, get_sweep, list_sweeps, sweep_runs
 from storage.retry import open_patiently
 from storage.runs.claims import NO_LIMIT, Claim, claim_any, claim_run
+from storage.runs.rows import shown_status
+from storage.runs.sweeps import Sweep, get_sweep, list_sweeps, sweep_runs
 
 Jobs = Annotated[
     int | None,
@@ -76,7 +78,7 @@ def sweep(
     if stop:
         return _stop(open_database(db, create=False), plan.id)
     cluster = None if queue else cluster
-    control.check_plan(plan, elsewhere=queue or (cluster is not None and cluster.address is not None))
+    _check(plan, db, elsewhere=queue or (cluster is not None and cluster.address is not None))
     with connected(cluster, db) if cluster else nullcontext() as ray:
         if cluster and cluster.address and not jobs:
             at_once = count_places(ray, cluster)
@@ -85,10 +87,23 @@ def sweep(
         queued += control.retry(database, plan.id) if retry else 0
         if where := describe_place(database):
             say(where)
-        if queue or detach:
+        if detach or (queue and not plan.file.optuna):  # a search asks on, whoever trains
             return _leave_to_others(database, plan, file, queued, at_once, cluster=cluster, detach=detach, json=json)
-        say(f"Sweep {plan.id}: {len(plan.runs)} runs, {queued} queued now, {at_once} at once.")
-        return _run(database, plan.id, file, at_once, ray=ray, cluster=cluster, json=json)
+        say(_describe_start(plan, queued, at_once, queue=queue))
+        return _run(database, plan.id, file, at_once, ray=ray, cluster=cluster, trains=not queue, json=json)
+
+
+def _check(plan: Plan, db: str, *, elsewhere: bool) -> None:
+    if plan.file.optuna:
+        check_storage(db)
+    control.check_plan(plan, elsewhere=elsewhere)
+
+
+def _describe_start(plan: Plan, queued: int, jobs: int, *, queue: bool) -> str:
+    if plan.file.optuna:
+        told = " Train them, on this machine or others, with: emtc worker" if queue else ""
+        return f"Search {plan.id}: {len(plan.runs)} trials, {jobs} at once.{told}"
+    return f"Sweep {plan.id}: {len(plan.runs)} runs, {queued} queued now, {jobs} at once."
 
 
 def sweep_worker(
@@ -107,15 +122,33 @@ def sweep_worker(
         with connected(cluster, db) as ray:
             ended = run_sweep_on_ray(ray, cluster, database, sweep_id, jobs=at_once, say=say)
     else:
-        ended = run_sweep(database, sweep_id, jobs=at_once)
+        ended = _run_here(database, sweep_id, at_once)
     say(_summary(ended))
     return 0
+
+
+def _run_here(
+    database: Database,
+    sweep_id: str,
+    jobs: int,
+    *,
+    trains: bool = True,
+    on_progress: Callable[[Sweep], None] = lambda sweep: None,
+) -> Sweep:
+    """Run a sweep, or a search, with this machine's processes."""
+    if not get_sweep(database, sweep_id).trials:
+        return run_sweep(database, sweep_id, jobs=jobs, on_progress=on_progress)
+    from app.jobs.sweeps.search import run_search
+
+    return run_search(database, sweep_id, jobs=jobs, trains=trains, on_progress=on_progress)
 
 
 def _find_cluster(
     plan: Plan, engine: str, address: str | None, cpus: float | None, gpus: float | None
 ) -> Cluster | None:
     """Which cluster trains a plan, and what its runs ask for; None is this machine."""
+    if plan.file.optuna and engine != "local":
+        raise typer.BadParameter("A search runs with --engine local, or with --queue and emtc worker on any machine.")
     if engine not in ("local", "ray"):
         raise typer.BadParameter(f"--engine must be local or ray, got {engine!r}.")
     if engine == "ray":
@@ -150,14 +183,22 @@ def _leave_to_others(
 
 
 def _run(
-    database: Database, sweep_id: str, file: str, jobs: int, *, ray: Any, cluster: Cluster | None, json: bool
+    database: Database,
+    sweep_id: str,
+    file: str,
+    jobs: int,
+    *,
+    ray: Any,
+    cluster: Cluster | None,
+    trains: bool,
+    json: bool,
 ) -> int:
     try:
         with _progress_bar() as on_progress:
             if cluster:
                 ended = run_sweep_on_ray(ray, cluster, database, sweep_id, jobs=jobs, say=say, on_progress=on_progress)
             else:
-                ended = run_sweep(database, sweep_id, jobs=jobs, on_progress=on_progress)
+                ended = _run_here(database, sweep_id, jobs, trains=trains, on_progress=on_progress)
     except ClusterError as exc:
         say(str(exc))
         return 1
@@ -170,8 +211,12 @@ def _run(
     rows = sweep_runs(database, sweep_id)
     if json:
         keep = ("id", "name", "map", "algo", "seed", "env_steps", "win_rate", "return_mean", "error")
-        runs = [{name: getattr(row, name) for name in keep} | {"status": row.live_status} for row in rows]
-        print_json({"sweep_id": ended.id, "name": ended.name, "status": ended.state, "runs": runs})
+        runs = [
+            {name: getattr(row, name) for name in keep} | {"status": shown_status(row.live_status, row.tags)}
+            for row in rows
+        ]
+        saved = {"steps_saved": round(ended.steps_saved, 4)} if ended.trials else {}
+        print_json({"sweep_id": ended.id, "name": ended.name, "status": ended.state, **saved, "runs": runs})
     return 1 if any(row.live_status in ("failed", "lost") for row in rows) else 0
 
 
@@ -190,7 +235,8 @@ def _stop(database: Database, sweep_id: str) -> int:
 
 def _summary(sweep: Sweep) -> str:
     counts = ", ".join(f"{n} {status}" for status, n in sorted(sweep.counts.items()))
-    return f"Sweep {sweep.id}: {counts}."
+    saved = f" Pruning saved {percent(sweep.steps_saved)} of the steps of its trials." if sweep.trials else ""
+    return f"Sweep {sweep.id}: {counts}.{saved}"
 
 
 @contextmanager
@@ -201,7 +247,9 @@ def _progress_bar() -> Generator[Callable[[Sweep], None]]:
 
         def show(sweep: Sweep) -> None:
             counts, left = sweep.counts, sweep.seconds_left()
-            words = f"{counts['finished']} of {len(sweep.runs)} runs, {counts['running']} running"
+            n = sweep.trials or len(sweep.runs)
+            words = f"{counts['finished']} of {n} runs, {counts['running']} running"
+            words += f", {counts['pruned']} pruned" if sweep.trials else ""
             if counts["failed"]:
                 words += f", {counts['failed']} failed"
             if left:
@@ -258,7 +306,8 @@ def _print_sweeps(database: Database, *, json: bool) -> int:
             "status": "waiting" if each.state == "lost" else each.state,
             "runs": len(each.runs),
             **{
-                status: each.counts[status] for status in ("finished", "running", "queued", "stopped", "failed", "lost")
+                status: each.counts[status]
+                for status in ("finished", "running", "queued", "stopped", "pruned", "failed", "lost")
             },
             "done": round(each.done, 4) if json else percent(each.done),
             "seconds_left": each.seconds_left() if json else duration(each.seconds_left()),

@@ -13,15 +13,16 @@ from app.analysis.quantities import name_success, success_threshold
 from app.cli.output import DEFAULT_DATABASE, AsJson, DatabaseUrl, RunPrefix, print_json, print_table, say
 from app.cli.progress import show_progress
 from app.jobs.launch import check_startable, doubt_observations, doubt_success, launch_run
-from app.jobs.resume import CheckpointStatus, launch_again, look, resume_run, take_to_resume
+from app.jobs.resume import CheckpointStatus, launch_again, look, refuse_unknown, resume_run, take_to_resume
 from app.jobs.signals import StopSignals, stop_signals
 from app.jobs.train_process import mark_stopped, train_detached, train_heard
 from emtc_core.config.resolve import describe_fields, resolve
 from emtc_core.config.run import RunConfig
 from emtc_core.control import StopRequested
-from emtc_core.envs.registry import IMPORTED_BY_MAP
+from emtc_core.envs.registry import IMPORTED_BY_MAP, usual_map
 from emtc_core.envs.trust import allow
 from emtc_core.errors import EmtcError
+from emtc_core.plugins import describe_failure
 from storage.engine import Database, open_database
 from storage.files.places import describe_place
 from storage.runs.changes import create_run
@@ -33,7 +34,7 @@ from storage.runs.rows import find_run
 
 def train(
     env: Annotated[str, typer.Option(help="Environment: see emtc envs")] = "skirmish",
-    map: Annotated[str, typer.Option(help="Map or scenario")] = "3m",
+    map: Annotated[str | None, typer.Option(help="Map or scenario; default: 3m, or the first of one's own")] = None,
     algo: Annotated[str, typer.Option(help="Method and backbone, for instance emtc-qplex")] = "emtc-qplex",
     steps: Annotated[int | None, typer.Option(help="Training length [env steps]; default: the task's own")] = None,
     seed: Annotated[int, typer.Option(help="Seed of every random number")] = 1,
@@ -48,6 +49,7 @@ def train(
     """Train one run in the foreground, or detached."""
     if help_keys:
         return _print_keys()
+    map = map or usual_map(env)
     run_config = resolve(env=env, map=map, algo=algo, steps=steps, seed=seed, file=config, overrides=list(set or []))
     _allow_typed(run_config, map, set or ())
     check_startable(run_config)
@@ -116,6 +118,7 @@ def _start_again(database: Database, run_id: str, *, detach: bool, json: bool) -
         if json:
             print_json({"run_id": child, "parent_id": run_id, "status": "queued"})
         return 0
+    refuse_unknown(find_run(database, run_id))
     with stop_signals() as signals:
         owner = this_process()
         child = make_again(database, run_id, versions=library_versions(), owner=owner)
@@ -160,7 +163,7 @@ def _train_in_foreground(
             print_json({"run_id": run_id, "status": "stopped", "env_steps": find_run(database, run_id).env_steps})
         return 0
     except Exception as exc:
-        sentence = str(exc) if isinstance(exc, EmtcError) else f"Run {run_id} failed: {type(exc).__name__}: {exc}"
+        sentence = str(exc) if isinstance(exc, EmtcError) else f"Run {run_id} failed: {describe_failure(exc)}"
         say(sentence)
         if json:
             print_json({"run_id": run_id, "status": "failed", "error": sentence})

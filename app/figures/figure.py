@@ -11,7 +11,7 @@ from typing import Any, Literal, get_args
 
 import pandas as pd
 
-from app.analysis.budget import COMMON, Budget, read_budget
+from app.analysis.comparable import COMMON, Budget, read_budget
 from app.analysis.finals import LAST_TENTH, FinalRule
 from app.analysis.quantities import RATES, Quantity, RateName
 from app.analysis.statistics import USUAL_BAND, Band, Center, Reading

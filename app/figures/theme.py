@@ -172,6 +172,7 @@ STATUS_COLOR: Final = {
     "stopped": "gray",
     "failed": "red",
     "lost": "red",
+    "pruned": "violet",
 }
 STATUS_ICON: Final = {
     "queued": ":material/schedule:",
@@ -184,6 +185,7 @@ STATUS_ICON: Final = {
     "stopped": ":material/stop_circle:",
     "failed": ":material/error:",
     "lost": ":material/link_off:",
+    "pruned": ":material/content_cut:",
 }
 GateColor = Literal["green", "orange"]
 GATE_COLOR: Final[dict[str, GateColor]] = {"active": "green", "idle": "orange"}

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from app.jobs.launch import LOG_NAME
-from emtc_core.checkpoint_file import list_checkpoints, name_checkpoint, verify
+from emtc_core.checkpoint_file import list_best, list_checkpoints, list_idle_best, name_best, name_checkpoint, verify
 from emtc_core.errors import CheckpointError, RunInterruptedError, StorageError
 from emtc_core.training.checkpoint import CheckpointStore
 from storage.engine import Database
@@ -22,7 +22,7 @@ from storage.files.places import run_folder, run_place
 from storage.files.remote import RemoteFile, RunFiles
 from storage.files.trainer_files import LEASE, check_lease, is_ours, make_lease, read_lease, write_lease
 from storage.private_files import make_private_folder, read_tail
-from storage.retry import Outage
+from storage.retry import Outage, retry_transient
 from storage.runs.removal import why_not_resume_at
 
 _log = logging.getLogger(__name__)
@@ -69,15 +69,20 @@ class CheckpointUploader:
         self._wanted.append(checkpoint)
         self._wake.set()
 
+    def bring_best(self) -> None:
+        """Have the policy of the best evaluation carried soon."""
+        self._wake.set()
+
     def set_newer_aside(self, env_step: int) -> None:
         """Rename what lies beyond a step that the run went back to, there as it was here.
 
         Raises:
             StorageError: If the place does not answer.
         """
-        for found in self._files.list_checkpoints():
-            if found.name > name_checkpoint(env_step):
-                self._files.rename(found.name, f"{Path(found.name).stem}.aside")
+        newer = [each for each in self._files.list_checkpoints() if each.name > name_checkpoint(env_step)]
+        newer += [each for each in self._files.list_best() if each.name > name_best(env_step)]
+        for found in newer:
+            self._files.rename(found.name, f"{Path(found.name).stem}.aside")
 
     def close(self) -> None:
         """Wait until the last checkpoint has arrived, for LAST_WORDS_S at most."""
@@ -92,8 +97,8 @@ class CheckpointUploader:
 
     def _set_strangers_aside(self) -> None:
         """Rename what was left here before another trainer went on with the run and is not what lies there."""
-        there = {found.name: found for found in self._files.list_checkpoints()}
-        for path in list_checkpoints(self._folder):
+        there = {found.name: found for found in (*self._files.list_checkpoints(), *self._files.list_best())}
+        for path in [*list_checkpoints(self._folder), *list_best(self._folder)]:
             if path.name not in there or not self._is_same(path, there[path.name]):
                 path.replace(path.with_suffix(".aside"))
 
@@ -126,8 +131,7 @@ class CheckpointUploader:
         while not self._closing:
             self._wake.wait()
             self._wake.clear()
-            if wanted := self._take():
-                self._carry(wanted)
+            self._carry(self._take() or self._failed)
         self._carry(self._take() or self._failed)
 
     def _take(self) -> Path | None:
@@ -137,14 +141,16 @@ class CheckpointUploader:
             return None
 
     def _carry(self, checkpoint: Path | None) -> None:
-        """Copy one checkpoint and the log; a failure is told once and never ends a training."""
+        """Copy one checkpoint, the best policy and the log; a failure is told once and never ends a training."""
         if self._is_taken_over:
             return
         try:
             if checkpoint is not None and checkpoint.is_file() and not self._files.put(checkpoint, may_enter=self._may):
                 return
-            self._drop_old()
-            self._carry_log()
+            self._carry_best()
+            if not self._is_taken_over:
+                self._drop_old()
+                self._carry_log()
         except (StorageError, OSError) as error:
             if checkpoint is not None and checkpoint.is_file():
                 self._failed = checkpoint
@@ -160,9 +166,18 @@ class CheckpointUploader:
             _log.warning("run %s: another trainer has it now; nothing more goes to %s", *self._places()[:2])
         return not self._is_taken_over
 
+    def _carry_best(self) -> None:
+        there = {found.name for found in self._files.list_best()}
+        for path in list_best(self._folder)[-1:]:
+            if path.name not in there:
+                with suppress(FileNotFoundError):  # a better one has just taken its place
+                    self._files.put(path, may_enter=self._may)
+
     def _drop_old(self) -> None:
-        for old in self._files.list_checkpoints()[: -self._keep]:
-            self._files.remove(old.name)
+        kept = [found.name for found in self._files.list_checkpoints()]
+        idle = list_idle_best([found.name for found in self._files.list_best()], kept[-self._keep :])
+        for name in [*kept[: -self._keep], *idle]:
+            self._files.remove(name)
 
     def _carry_log(self) -> None:
         path = self._folder / LOG_NAME
@@ -196,6 +211,16 @@ class UploadingStore(CheckpointStore):
         self._uploader.bring(path)
         return path
 
+    def save_best(self, env_step: int, learner: dict[str, Any]) -> Path | None:
+        """Keep the policy of the best evaluation here, and have it carried meanwhile.
+
+        Raises:
+            OSError: If it cannot be written here, though there is room.
+        """
+        path = super().save_best(env_step, learner)
+        self._uploader.bring_best()
+        return path
+
     def set_newer_aside(self, env_step: int) -> None:
         """Do it there too.
 
@@ -213,7 +238,8 @@ def storing(database: Database, run_id: str, keep: int) -> Generator[CheckpointS
     Raises:
         StorageError: If the place does not answer, or holds the files of another database; nothing was trained then.
     """
-    folder, place = run_folder(database, run_id), run_place(database, run_id)
+    folder = retry_transient(database, lambda: run_folder(database, run_id))
+    place = retry_transient(database, lambda: run_place(database, run_id))
     check_lease(database, place, run_id)
     files, mark = place.files_of(run_id), make_lease(database)
     if files is None:
@@ -223,7 +249,7 @@ def storing(database: Database, run_id: str, keep: int) -> Generator[CheckpointS
         yield CheckpointStore(folder, keep=keep, run_id=run_id)
         return
     uploader = CheckpointUploader(files, folder, keep=keep, mark=mark)
-    uploader.begin(lambda env_step: why_not_resume_at(database, run_id, env_step))
+    uploader.begin(lambda env_step: retry_transient(database, lambda: why_not_resume_at(database, run_id, env_step)))
     try:
         yield UploadingStore(folder, uploader, keep=keep, run_id=run_id)
     except (KeyboardInterrupt, RunInterruptedError):  # nobody waits

@@ -20,10 +20,12 @@ from app.analysis.format import number
 from emtc_core.config.run import RunConfig
 from emtc_core.config.train import EnvConfig
 from emtc_core.envs.base import VectorEnv
-from emtc_core.envs.registry import check_trusted, make_env
-from emtc_core.envs.trust import FOLDER_VARIABLE, VARIABLE, home_folder
+from emtc_core.envs.registry import IMPORTED_BY_MAP, check_trusted, make_env
+from emtc_core.envs.trust import VARIABLE
 from emtc_core.errors import ConfigError, EmtcError, EnvUnavailableError
 from emtc_core.install import memory_bytes
+from emtc_core.plugins import FOLDER_VARIABLE, home_folder
+from emtc_core.plugins import VARIABLE as PLUGINS
 
 ROOT = Path(__file__).resolve().parents[2]
 PATIENCE_S = 60
@@ -70,7 +72,7 @@ def probe(config: EnvConfig) -> Probe:
     Raises:
         EnvUnavailableError: In one sentence, if it cannot be imported, made or played.
     """
-    key = (config.model_dump_json(), os.environ.get(VARIABLE, ""), str(home_folder()))
+    key = (config.model_dump_json(), f"{os.environ.get(VARIABLE)} {os.environ.get(PLUGINS)}", str(home_folder()))
     known = _ANSWERS.get(key)
     if known is None or time.monotonic() - known[0] > _KEPT_S[isinstance(known[1], Probe)]:
         known = _ANSWERS[key] = (time.monotonic(), _ask(config))
@@ -123,10 +125,11 @@ def why_no_success(config: RunConfig, seen: Probe) -> str:
         return ""
     if config.memory.success == "flag":
         return (
-            f"No info of {config.env.map} said won, is_success or battle_won in random play. If none ever does, no "
-            "episode is a success: ρ stays 0 and the incentive is off. Then set memory.success=return_threshold, and "
-            "memory.success_threshold to the episode return, in the environment's own unit, that counts as one "
-            f"({seen.random_play})."
+            f"No info of {name_game(config.env)} said won, is_success or battle_won in random play. If none ever "
+            "does, no episode is a success: ρ stays 0 and the incentive is off. Then set "
+            "memory.success=return_threshold, and memory.success_threshold to the episode "
+            "return, in the environment's own unit, that counts "
+            f"as one ({seen.random_play})."
         )
     threshold = config.memory.success_threshold
     if len(seen.returns) > 1 and min(seen.returns) >= threshold:
@@ -142,9 +145,15 @@ def why_blind(config: RunConfig, seen: Probe) -> str:
     if not seen.is_blind or seen.steps < 2:
         return ""
     return (
-        f"What the agents of {config.env.map} observe never changed in random play, so nothing can be learned from it. "
+        f"What the agents of {name_game(config.env)} observe never changed in random play, so nothing can be learned "
+        "from it. "
         'Games that show their screen draw it only if they are made with render_mode="rgb_array".'
     )
+
+
+def name_game(config: EnvConfig) -> str:
+    """The game as a sentence calls it: by its import path, or by the name of the plug-in that it is."""
+    return config.map if config.name in IMPORTED_BY_MAP else config.name
 
 
 def _ask(config: EnvConfig) -> Probe | str:
@@ -161,11 +170,11 @@ def _ask(config: EnvConfig) -> Probe | str:
             env={**os.environ, FOLDER_VARIABLE: str(home_folder())},
         )
     except subprocess.TimeoutExpired:
-        return f"{config.map} did not play one step within {PATIENCE_S} seconds."
+        return f"{name_game(config)} did not play one step within {PATIENCE_S} seconds."
     lines = [line for line in done.stdout.splitlines() if line.startswith(_MARK)]
     if not lines:
         said = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
-        return f"{config.map} ended the process that tried it: {said[:300]}"
+        return f"{name_game(config)} ended the process that tried it: {said[:300]}"
     answer = json.loads(lines[-1].removeprefix(_MARK))
     return answer if isinstance(answer, str) else Probe(**(answer | {"returns": tuple(answer["returns"])}))
 
@@ -222,7 +231,7 @@ def _try(config: EnvConfig) -> dict[str, object] | str:
     except EmtcError as exc:
         return str(exc)
     except Exception as exc:
-        return f"{config.map} failed in random play: {exc!r}."
+        return f"{name_game(config)} failed in random play: {exc!r}."
 
 
 if __name__ == "__main__":

@@ -22,13 +22,15 @@ from app.analysis.provenance import library_versions
 from app.jobs.env_probe import Probe, check_fits, needs_rule, probe, why_blind, why_no_success
 from emtc_core.config.resolve import resolve
 from emtc_core.config.run import RunConfig
-from emtc_core.envs.registry import IMPORTED_BY_MAP, check_available, check_trusted, get_env_info
-from emtc_core.envs.trust import FOLDER_VARIABLE, home_folder
+from emtc_core.envs.base import EnvInfo
+from emtc_core.envs.registry import check_available, check_trusted, get_env_info, is_tried
 from emtc_core.errors import ConfigError, EmtcError, RunStateError, StorageError
+from emtc_core.plugins import FOLDER_VARIABLE, home_folder
 from storage.engine import Database, is_read_only, refuse_when_read_only
 from storage.files.places import check_place, run_folder
 from storage.private_files import append_private, make_private_folder
 from storage.queries.runs import list_runs
+from storage.retry import retry_transient
 from storage.runs.changes import create_run, find_launch, finish_run
 from storage.runs.lifecycle import get_process_created_at, mark_launched, this_process
 from storage.runs.rows import find_run
@@ -40,16 +42,21 @@ WARM_UP_VARIABLE = "EMTC_WARM_UP"
 GUESSED: Final = "a guess, as no run of this map and algorithm has finished here yet"
 _GUESSED_STEPS_PER_SECOND = 350.0
 _BYTES_PER_STEP = 150
+_BYTES_OF_A_TRAINER = 600e6
+_BYTES_OF_A_NODE = 61
+_PAGE = 16
+"""Rows of the replay buffer that an episode takes together."""
 _BYTES_PER_NODE = 60
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """What a run will take: seconds, bytes of disk, and where the speed comes from."""
+    """What a run will take: seconds, bytes of disk, where the speed comes from, and at most so much main memory."""
 
     seconds: float
     disk_bytes: float
     basis: str
+    memory_bytes: float
 
 
 def check_startable(config: RunConfig) -> None:
@@ -64,7 +71,7 @@ def check_startable(config: RunConfig) -> None:
     check_place()
     check_available(config.env)
     check_trusted(config.env)
-    if config.env.name in IMPORTED_BY_MAP:
+    if is_tried(config.env):
         check_fits(config, probe(config.env))
     for key in ("device", "replay_device"):
         if getattr(config.train, key) == "cuda" and (reason := _why_no_cuda()):
@@ -73,12 +80,12 @@ def check_startable(config: RunConfig) -> None:
 
 def doubt_success(config: RunConfig) -> str:
     """A warning where no or any episode of a startable run would count as a success, with what to set; else empty."""
-    return why_no_success(config, probe(config.env)) if config.env.name in IMPORTED_BY_MAP else ""
+    return why_no_success(config, probe(config.env)) if is_tried(config.env) else ""
 
 
 def doubt_observations(config: RunConfig) -> str:
     """A warning where the agents of a startable run observe nothing that changes; else empty."""
-    return why_blind(config, probe(config.env)) if config.env.name in IMPORTED_BY_MAP else ""
+    return why_blind(config, probe(config.env)) if is_tried(config.env) else ""
 
 
 def find_unruled(config: RunConfig) -> Probe | None:
@@ -87,7 +94,7 @@ def find_unruled(config: RunConfig) -> Probe | None:
     Raises:
         EnvUnavailableError: If it fails when it is tried, or this machine's user does not list its module.
     """
-    if config.env.name not in IMPORTED_BY_MAP:
+    if not is_tried(config.env):
         return None
     check_trusted(config.env)
     seen = probe(config.env)
@@ -96,7 +103,7 @@ def find_unruled(config: RunConfig) -> Probe | None:
 
 def _why_no_cuda() -> str:
     """Ask an interpreter of its own, because the app never loads torch; an empty text means that there is CUDA."""
-    question = "from emtc_core.device import choose_device; choose_device('cuda')"
+    question = "from emtc_core.devices import choose_device; choose_device('cuda')"
     asked = subprocess.run([sys.executable, "-c", question], cwd=ROOT, capture_output=True, text=True, check=False)
     return asked.stderr.strip().splitlines()[-1].partition(": ")[2] if asked.returncode else ""
 
@@ -163,7 +170,23 @@ def estimate(db: Database | None, config: RunConfig) -> Estimate:
     nodes = min(steps, config.memory.capacity) if config.uses_memory else 0
     snapshots = config.record.snapshots * (nodes * _BYTES_PER_NODE / 2 + 0.5 * 2 * state_dim * min(nodes, 20_000))
     disk = steps * (_BYTES_PER_STEP + 1.5 * state_dim) + snapshots
-    return Estimate(steps / speed, disk, basis)
+    return Estimate(steps / speed, disk, basis, _expected_memory(config, info))
+
+
+def _expected_memory(config: RunConfig, info: EnvInfo | None) -> float:
+    """Bound what a trainer holds at the end of a run on the CPU: itself, the replayed episodes and the memory's nodes.
+
+    `emtc_core.training.memory_plan` counts them exactly when a run starts; this knows no learner.
+    """
+    if info is None:
+        return _BYTES_OF_A_TRAINER
+    steps = config.train.t_max + info.episode_limit
+    episode = _PAGE * -(-(info.episode_limit + 1) // _PAGE)
+    most = min(steps + _PAGE * config.train.replay, config.train.replay * episode)
+    rows = 0 if config.backbone == "mappo" else most
+    row = info.n_agents * (4 * info.obs_dim + info.n_actions + 8) + 4 * info.state_dim + 8
+    nodes = min(config.memory.capacity, 2 * steps) if config.uses_memory else 0
+    return _BYTES_OF_A_TRAINER + rows * row + nodes * (_BYTES_OF_A_NODE + 4 * info.state_dim + 12 * config.embed.dim)
 
 
 def find_trainer(run_id: str) -> bool:
@@ -249,7 +272,8 @@ def start_trainer(
             finish_run(db, run_id, "failed", error="Its trainer ended at once. The log says more.", token=token)
         return None
     host = socket.gethostname()
-    mark_launched(db, run_id, pid=process.pid, pid_created_at=created_at, host=host, token=token)
+    pid = process.pid
+    retry_transient(db, lambda: mark_launched(db, run_id, pid=pid, pid_created_at=created_at, host=host, token=token))
     return process
 
 

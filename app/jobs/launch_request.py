@@ -9,18 +9,22 @@ import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
-from functools import cache
+from functools import lru_cache
 from typing import Final, TypeVar
 
 from emtc_core.config.base import quote, shorten
+from emtc_core.config.outside import ORIGINS, owner_of
 from emtc_core.config.resolve import FieldInfo, Value, current_key, describe_fields, flatten, flatten_tree, resolve
 from emtc_core.config.run import PRESETS, RunConfig, list_algos
 from emtc_core.envs.registry import IMPORTED_BY_MAP
 from emtc_core.errors import ConfigError
+from emtc_core.plugins import Plugin, list_plugins
 
 PRESET, ALGO, ENV, MAP, STEPS, SEEDS, NAME = "preset", "algo", "env", "map", "steps", "seeds", "name"
-CHOICES: Final = (PRESET, ALGO, ENV, MAP, STEPS, SEEDS, NAME)
+ALSO = "also"
+CHOICES: Final = (PRESET, ALGO, ENV, MAP, STEPS, SEEDS, NAME, ALSO)
 USUAL: Final = {PRESET: "demo", ALGO: "emtc-qplex", ENV: "skirmish", SEEDS: "1"}
+_USUAL_MAP: Final = "3m"
 MOST_SEEDS = 8
 LONGEST = 300
 """Of a text [characters]."""
@@ -46,6 +50,8 @@ class Request:
     config: RunConfig | None = None
     """The whole configuration with the first seed; None while there is a fault."""
     seeds: tuple[int, ...] = ()
+    also: tuple[str, ...] = ()
+    """Further algorithms, which the same is asked of."""
     usual_steps: int = 0
     """The training length where no text names one [env steps]."""
 
@@ -72,17 +78,21 @@ def check(texts: Texts, maps: Mapping[str, Sequence[str]]) -> Request:
     choices = _choose(texts, maps, faults)
     steps = _read(STEPS, texts, faults, parse_count) if texts.get(STEPS) else None
     seeds = _read(SEEDS, {SEEDS: texts.get(SEEDS) or USUAL[SEEDS]}, faults, parse_seeds) or [1]
+    also = _read(ALSO, texts, faults, parse_algos) if texts.get(ALSO) else None
     settings = _read_settings(texts, faults)
     length = _read_length(steps, choices, faults)
-    defaults = flatten(_resolve(choices, length, {}))
-    usual_steps = _resolve(choices, None, {}).train.t_max
+    arguments = {info.key: info.default for info in describe_fields() if owner_of(info.key)}
+    defaults = arguments | flatten(_resolve_usual(choices, length))
+    usual_steps = _resolve_usual(choices, None).train.t_max
     config = None
     try:
         config = _resolve(choices, length, settings, seed=seeds[0])
     except ConfigError as exc:
         faults |= place_faults(str(exc).splitlines(), settings) | faults
     wrong = bool(faults) or not choices[MAP]
-    return Request(choices, defaults, faults, None if wrong else config, tuple(seeds), usual_steps)
+    return Request(
+        choices, defaults, faults, None if wrong else config, tuple(seeds), _others(choices, also), usual_steps
+    )
 
 
 def place_faults(sentences: Sequence[str], keys: Sequence[str] | Mapping[str, object]) -> dict[str, str]:
@@ -115,6 +125,23 @@ def parse_count(text: str) -> int:
     if not fine or (dot and not part) or value != int(value):
         raise ConfigError(f"Must be a whole number, as 40000, 40k or 1.5M, got {quote(text)}.")
     return int(digits) if scale == 1 and not dot else round(value)
+
+
+def parse_algos(text: str) -> list[str]:
+    """Read "qplex,emu-qplex" as distinct algorithms in their order.
+
+    Raises:
+        ConfigError: If there is no such algorithm.
+    """
+    named = list(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
+    for algo in named:
+        if algo not in list_algos():
+            raise ConfigError(f"There is no algorithm {quote(algo)}.{_hint(algo, list_algos())}")
+    return named
+
+
+def _others(choices: Mapping[str, str], also: Sequence[str] | None) -> tuple[str, ...]:
+    return tuple(algo for algo in also or () if algo != choices[ALGO])
 
 
 def parse_seeds(text: str) -> list[int]:
@@ -214,7 +241,8 @@ def usual_settings(settings: Mapping[str, Value]) -> dict[str, Value]:
 def find_own(settings: Mapping[str, Value]) -> list[str]:
     """List the settings of a run that its preset does not give it; all of them where the preset is not known."""
     usual = usual_settings(settings)
-    return [key for key, value in settings.items() if key not in IDENTITY and (key not in usual or usual[key] != value)]
+    own = (key for key in settings if not key.startswith(f"{ORIGINS}."))
+    return [key for key in own if key not in IDENTITY and (key not in usual or usual[key] != settings[key])]
 
 
 def write_command(texts: Texts) -> str:
@@ -291,7 +319,7 @@ def _read_length(steps: int | None, choices: Mapping[str, str], faults: dict[str
     if steps is None:
         return None
     try:
-        _resolve(choices, steps, {})
+        _resolve_usual(choices, steps)
     except ConfigError as exc:
         faults |= place_faults(str(exc).splitlines(), ["train.t_max"])
         return None
@@ -312,7 +340,20 @@ def _resolve(
     )
 
 
-@cache
+def _resolve_usual(choices: Mapping[str, str], steps: int | None) -> RunConfig:
+    """What the choices amount to without any setting; of an environment that wants some, all but its own."""
+    try:
+        return _resolve(choices, steps, {})
+    except ConfigError:
+        return _resolve({**choices, ENV: USUAL[ENV], MAP: _USUAL_MAP}, steps, {})
+
+
 def _fields() -> dict[str, FieldInfo]:
     """Settings that are no choice of the form."""
+    return _fields_beside(tuple(list_plugins("env")))
+
+
+@lru_cache(maxsize=4)
+def _fields_beside(envs: tuple[Plugin, ...]) -> dict[str, FieldInfo]:
+    """Those settings where these environments from outside are here."""
     return {info.key: info for info in describe_fields() if info.key not in IDENTITY}

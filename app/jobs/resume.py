@@ -1,26 +1,31 @@
 """What a resume could go on from, said before anybody presses: a resume never removes rows in silence.
 
 A run goes on from its newest usable checkpoint. Where there is none, its rows stay, and the offer is a new run that
-starts again from step 0 and names it as its parent. Nothing here loads torch.
+starts again from step 0 and names it as its parent. One act on several runs, a resume too, goes from one to the
+other: what was done, and why it was not where it was not. Nothing here loads torch.
 """
 
 import socket
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from app.analysis.provenance import library_versions
-from app.jobs.launch import start_trainer
-from emtc_core.checkpoint_file import Examined, examine, examine_open
-from emtc_core.errors import RunStateError, StorageError
+from app.jobs.launch import check_startable, start_trainer
+from emtc_core.checkpoint_file import Examined, examine, examine_best, examine_open
+from emtc_core.config.resolve import config_from_stored
+from emtc_core.errors import ConfigError, EmtcError, EnvUnavailableError, RunNotFoundError, RunStateError, StorageError
 from storage.engine import Database
 from storage.files.places import Place, explain_missing, run_folder, run_place
 from storage.files.remote import RemoteFile, RunFiles
 from storage.files.trainer_files import check_lease, is_ours
+from storage.retry import is_transient
 from storage.runs import lifecycle
-from storage.runs.changes import claim_start, start_again
-from storage.runs.lifecycle import Event, Owner, this_process
-from storage.runs.removal import why_not_resume_at
-from storage.runs.rows import RunRow, find_run, state_now
+from storage.runs.changes import claim_start, finish_run, start_again
+from storage.runs.control import send_command
+from storage.runs.lifecycle import Event, Owner, State, this_process
+from storage.runs.removal import remove_run, why_not_resume_at
+from storage.runs.rows import RunRow, find_run, refuse_imported, state_now
 
 GOOD_ENOUGH = 2
 _MOST_SEEN = 1000
@@ -41,6 +46,8 @@ class CheckpointStatus:
     """Where else they may be, where there is none."""
     not_carried: int = 0
     """How many of the newest checkpoints have not reached the place at a URL."""
+    best: tuple[Examined, ...] = ()
+    """The policies of best evaluations, newest first: no resume goes on from one."""
 
     @property
     def usable(self) -> Examined | None:
@@ -74,20 +81,28 @@ class CheckpointStatus:
 
 
 def look(db: Database, row: RunRow) -> CheckpointStatus:
-    """Examine a run's checkpoints, each once as long as its file stays as it is; at a URL, without fetching one."""
+    """Examine a run's checkpoints, each once as long as its file stays as it is; at a URL, without fetching one.
+
+    Raises:
+        StorageError: If the database does not answer now, which says nothing of the checkpoints.
+    """
     elsewhere = row.host if row.host not in (None, socket.gethostname()) else None
     try:
         place = run_place(db, row.id)
         check_lease(db, place, row.id)
         here, there = _examine(place, row.id, run_folder(db, row.id))
-        found = (*here, *there)
+        found, best = (*here, *there), _examine_best(place, row.id, run_folder(db, row.id))
     except StorageError as exc:
+        if is_transient(db, exc):
+            raise
         return CheckpointStatus(row.env_steps, (), row.files or "", elsewhere, str(exc))
     if lifecycle.allows(row.state, Event.CLAIM):  # else the rows still grow
         found = tuple(_fitting(db, row.id, each) for each in found)
     missing = explain_missing(db, row.id) if not (found or place.recorded or elsewhere) else ""
     late = len(here) if place.remote else 0
-    return CheckpointStatus(row.env_steps, found, place.show(row.id), elsewhere, missing=missing, not_carried=late)
+    return CheckpointStatus(
+        row.env_steps, found, place.show(row.id), elsewhere, missing=missing, not_carried=late, best=best
+    )
 
 
 def _examine(place: Place, run_id: str, folder: Path) -> tuple[list[Examined], list[Examined]]:
@@ -99,6 +114,15 @@ def _examine(place: Place, run_id: str, folder: Path) -> tuple[list[Examined], l
     newest = there[0].name if there else ""
     here = examine(folder, run_id) if is_ours(files, folder) else []
     return [each for each in here if each.name > newest], there
+
+
+def _examine_best(place: Place, run_id: str, folder: Path) -> tuple[Examined, ...]:
+    files = place.files_of(run_id)
+    if files is None:
+        return tuple(examine_best(folder, run_id))
+    there = [_look_into(files, found) for found in reversed(files.list_best())]
+    here = examine_best(folder, run_id) if is_ours(files, folder) else []
+    return (*(each for each in here if each.name not in {other.name for other in there}), *there)
 
 
 def _look_into(files: RunFiles, found: RemoteFile) -> Examined:
@@ -121,6 +145,7 @@ def take_to_resume(db: Database, run_id: str) -> Owner:
         RunStateError: If the run is at work, or has rows and no usable checkpoint.
     """
     row = find_run(db, run_id)
+    refuse_imported(row, "go on")
     lifecycle.check(row.id, state_now(row), Event.CLAIM)
     status = look(db, row)
     if status.refused:
@@ -146,12 +171,27 @@ def resume_run(db: Database, run_id: str) -> None:
     start_trainer(db, row.id, token=owner.token, resume=True)
 
 
+def refuse_unknown(row: RunRow) -> None:
+    """Refuse to start a run again that this version or machine could not train, before anything is created.
+
+    Raises:
+        ConfigError: In one sentence.
+    """
+    try:
+        check_startable(config_from_stored(row.config))
+    except (ConfigError, EnvUnavailableError) as exc:
+        reason = str(exc).splitlines()[0]
+        raise ConfigError(f"Run {row.id} ({row.algo} on {row.map}) cannot start again here: {reason}") from exc
+
+
 def launch_again(db: Database, run_id: str) -> str:
     """Start a new run of the same configuration from step 0; the old one keeps its rows.
 
     Raises:
         RunStateError: If the run is at work.
+        ConfigError: If this version or machine cannot train it; nothing is created then.
     """
+    refuse_unknown(find_run(db, run_id))
     owner = this_process()
     child = start_again(db, run_id, versions=library_versions(), owner=owner)
     start_trainer(db, child, token=owner.token)
@@ -162,3 +202,54 @@ def _fitting(db: Database, run_id: str, found: Examined) -> Examined:
     if found.fault is None and (reason := why_not_resume_at(db, run_id, found.env_step)):
         return Examined(found.name, found.env_step, f"{found.name} does not fit what was recorded: {reason}")
     return found
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of an act on several runs."""
+
+    done: tuple[str, ...]
+    """Ids."""
+    refused: tuple[str, ...]
+    """A sentence for each run that it was not done to."""
+
+
+def stop_runs(db: Database, run_ids: Sequence[str]) -> Outcome:
+    """Ask trainers to stop, without waiting until they have heard; what nobody has leaves the queue."""
+    return _each(run_ids, lambda run_id: _stop(db, run_id))
+
+
+def resume_runs(db: Database, run_ids: Sequence[str]) -> Outcome:
+    """Start a trainer for each run that can go on without losing anything."""
+    return _each(run_ids, lambda run_id: resume_run(db, run_id))
+
+
+def delete_runs(db: Database, run_ids: Sequence[str]) -> Outcome:
+    """Delete runs with all that they recorded, and their folders; one that is gone already is done."""
+
+    def delete(run_id: str) -> None:
+        try:
+            remove_run(db, run_id)
+        except RunNotFoundError:
+            return
+
+    return _each(run_ids, delete)
+
+
+def _stop(db: Database, run_id: str) -> None:
+    if find_run(db, run_id).state == State.CREATED:
+        finish_run(db, run_id, "stopped")
+    else:
+        send_command(db, run_id, "stop")
+
+
+def _each(run_ids: Iterable[str], act: Callable[[str], None]) -> Outcome:
+    done, refused = [], []
+    for run_id in run_ids:
+        try:
+            act(run_id)
+        except EmtcError as exc:
+            refused.append(str(exc))
+        else:
+            done.append(run_id)
+    return Outcome(tuple(done), tuple(refused))

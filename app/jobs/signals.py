@@ -40,6 +40,11 @@ class StopSignals:
         """Whether a signal has come after which the run goes back to the queue."""
         return self._gives_back and self._asked
 
+    @property
+    def broke_in(self) -> bool:
+        """Whether a signal ended what went on: whatever failed then was interrupted, and no failure of the run."""
+        return self._asked and not self._polled
+
     def on_signal(self, number: int, frame: FrameType | None) -> None:
         """Take a signal.
 

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 from app.jobs.signals import StopSignals, leave_run, stop_signals
 from emtc_core.control import StopRequested
 from emtc_core.errors import RunStateError
-from storage.engine import Database, open_database
+from storage.engine import Database
+from storage.retry import PATIENCE_S, open_patiently, retry_transient
 from storage.runs.changes import finish_run
 
 if TYPE_CHECKING:  # it loads torch
@@ -37,7 +38,7 @@ def train_detached(
             elsewhere: the run goes back to the queue.
     """
     with stop_signals(worker=worker) as signals:
-        database = open_database(url, create=False)
+        database = open_patiently(url, say=announce, patience_s=PATIENCE_S)
         try:
             train_heard(database, run_id, token, signals, resume=resume, announce=announce)
         except StopRequested:
@@ -80,5 +81,5 @@ def mark_stopped(
 ) -> None:
     """Write that a signal came before the first step, wherever it was heard."""
     with suppress(RunStateError):  # it is written already
-        leave_run(database, run_id, token, signals)
+        retry_transient(database, lambda: leave_run(database, run_id, token, signals))
     announce(f"Run {run_id} was stopped before its first step.")

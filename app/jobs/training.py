@@ -5,21 +5,24 @@ Imported late by the command line, because it loads torch.
 
 import logging
 import traceback
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 
 from app.jobs.checkpoint_stores import storing
+from app.jobs.launch import LOG_NAME
+from app.jobs.provenance import record_provenance
 from app.jobs.signals import StopSignals, leave_run, stop_signals
 from emtc_core.config.resolve import config_from_stored
 from emtc_core.config.run import RunConfig
 from emtc_core.control import Control, StopRequested
-from emtc_core.device import choose_device, configure_threads
+from emtc_core.devices import choose_device, choose_threads, configure_threads
 from emtc_core.envs.registry import check_trusted, make_env
 from emtc_core.errors import CheckpointError, EmtcError, RunInterruptedError, RunStateError, StorageError
+from emtc_core.plugins import describe_failure, find_culprit, get_plugin
 from emtc_core.training.checkpoint import CheckpointStore, Loaded
 from emtc_core.training.evaluation import with_shifted_starts
 from emtc_core.training.trainer import RunSummary, Trainer
@@ -70,7 +73,7 @@ def train_run(
             )
     if token is None:
         owner = this_process()
-        claim_start(database, run_id, owner)
+        retry_transient(database, lambda: claim_start(database, run_id, owner))
         token = owner.token
     with _ending(database, run_id, token, signals):
         config, device = _begin(database, run_id, token)
@@ -100,7 +103,7 @@ def _end(
     try:
         retry_transient(database, write)
     except RunStateError:  # it stands unless an earlier try arrived, and its answer was lost
-        row = find_run(database, run_id)
+        row = retry_transient(database, lambda: find_run(database, run_id))
         given_back = signals.gives_back and row.owner_token != token
         if row.status != status and not given_back:
             raise
@@ -118,33 +121,62 @@ def _ending(database: Database, run_id: str, token: str, signals: StopSignals) -
         with suppress(StorageError):  # what stood in the way of the rows stands in the way of this one too
             finish_run(database, run_id, "stopped", error=str(exc) or "It was ended at once.", token=token)
         raise
+    except StorageError as exc:
+        if not signals.broke_in:
+            _leave_failed(database, run_id, token, exc)
+            raise
+        _end(database, run_id, "stopped", token, signals)  # a driver that is broken off may raise an error of its own
+        raise StopRequested from exc
     except BaseException as exc:
-        with suppress(OSError, StorageError):  # a full disk, or no place, must not hide what happened
-            _keep_traceback(run_folder(database, run_id))
-        sentence = hide_passwords(str(exc) if isinstance(exc, EmtcError) else f"{type(exc).__name__}: {exc}")
-        try:
-            retry_transient(database, lambda: finish_run(database, run_id, "failed", error=sentence, token=token))
-        except StorageError as error:
-            _log.warning("run %s: that it failed could not be written: %s", run_id, error)
+        _leave_failed(database, run_id, token, exc)
         raise
+
+
+def _leave_failed(database: Database, run_id: str, token: str, exc: BaseException) -> None:
+    """Write why a run failed, as far as disk and database take it."""
+    with suppress(OSError, StorageError):  # a full disk, or no place, must not hide what happened
+        _keep_traceback(run_folder(database, run_id), in_log=find_culprit(exc) is not None)
+    sentence = hide_passwords(str(exc) if isinstance(exc, EmtcError) else describe_failure(exc))
+    try:
+        retry_transient(database, lambda: finish_run(database, run_id, "failed", error=sentence, token=token))
+    except StorageError as error:
+        _log.warning("run %s: that it failed could not be written: %s", run_id, error)
 
 
 def _begin(database: Database, run_id: str, token: str) -> tuple[RunConfig, torch.device]:
     """Read the configuration, choose the device and begin."""
-    config = config_from_stored(find_run(database, run_id).config)
+    row = retry_transient(database, lambda: find_run(database, run_id))
+    config = config_from_stored(row.config)
+    chosen = None
+    if config.train.threads == "auto":  # chosen once: a resumed run adds up as it did before
+        chosen = _with_threads(row.config, choose_threads("auto", alone=row.sweep_id is None))
+        config = config_from_stored(chosen)
     check_trusted(config.env)  # the row says which module is imported
+    _load_outside(run_id, config)
     device = choose_device(config.train.device)
-    configure_threads(config.train.threads)
-    me, files = this_process(token), run_place(database, run_id).recorded
+    configure_threads()
+    me, files = this_process(token), retry_transient(database, lambda: run_place(database, run_id)).recorded
 
     def start() -> None:
         pid, created_at, host, used = me.pid, me.pid_created_at, me.host, str(device)
         start_run(
-            database, run_id, pid=pid, pid_created_at=created_at, host=host, device=used, token=token, files=files
+            database,
+            run_id,
+            pid=pid,
+            pid_created_at=created_at,
+            host=host,
+            device=used,
+            token=token,
+            files=files,
+            config=chosen,
         )
 
     retry_transient(database, start)
     return config, device
+
+
+def _with_threads(config: Mapping[str, Any], threads: int) -> dict[str, Any]:
+    return {**config, "train": {**config["train"], "threads": threads}}
 
 
 def _train(
@@ -165,9 +197,10 @@ def _train(
         storing(database, run_id, config.checkpoint.keep) as store,
         _recording(database, run_id, token) as recorder,
     ):
-        loaded = _load(database, run_id, store) if resume else None
+        loaded = retry_transient(database, lambda: _load(database, run_id, store)) if resume else None
         heard = signals.as_control(control, blocked=lambda: recorder.blocked)
         trainer = _make_trainer(config, recorder, heard, store, device, on_progress)
+        retry_transient(database, lambda: record_provenance(database, run_id, config.env, device=device, token=token))
         for line in trainer.memory_plan.describe():
             announce(line)
         if loaded is not None:
@@ -245,8 +278,24 @@ def _make_trainer(
     )
 
 
-def _keep_traceback(folder: Path) -> None:
-    """Put the traceback where a developer finds it; the user gets a sentence."""
+def _keep_traceback(folder: Path, *, in_log: bool) -> None:
+    """Put the traceback where a developer finds it, a plug-in's into the run's log too; the user gets a sentence."""
     make_private_folder(folder)
-    with append_private(folder / "traceback.txt") as file:
-        file.write(hide_passwords(traceback.format_exc()).encode())
+    said = f"{hide_passwords(traceback.format_exc())}\n".encode()
+    for name in ("traceback.txt", *([LOG_NAME] if in_log else [])):
+        with append_private(folder / name) as file:
+            file.write(said)
+
+
+def _load_outside(run_id: str, config: RunConfig) -> None:
+    """Import what the run has from outside, and warn where it is of another version than the run began with.
+
+    Raises:
+        PluginError: If one cannot be loaded.
+    """
+    for kind, name in config.list_outside():
+        plugin, recorded = get_plugin(kind, name), config.plugins.get(kind, {}).get(name)
+        plugin.load()
+        if recorded and plugin.origin != recorded:
+            told = f"the {kind} {name} was that of {recorded}, and is that of {plugin.origin} now"
+            _log.warning("run %s: %s", run_id, told)

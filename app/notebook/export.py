@@ -23,16 +23,15 @@ from app.analysis.format import escape_markdown
 from app.figures.figure import WINDOW, FigureKind, read_window
 from app.figures.registry import find_figure
 from app.figures.render.export import export_figure
-from app.notebook.frozen import Figure, pack
 from app.notebook.markdown import tame, to_html
-from app.notebook.view import Gathered, View, gather, view_link
+from app.notebook.view import Figure, Gathered, View, gather, pack, view_link
 from emtc_core.errors import ConfigError
 from emtc_core.install import FROM_CHECKOUT
 from storage.engine import Database
 
 _EARLIER: Final = {("live", "learning-curves"): "outcomes"}
 """What a figure was called in entries of earlier versions."""
-_IN_ADDRESS: Final = {"each": "each", "unfinished": "include_unfinished"}
+_IN_ADDRESS: Final = {"each": "each", "unfinished": "include_unfinished", "closing": "closing"}
 _TEXTS: Final = ("title", "caption")
 _WIDTH: Final = 100
 
@@ -103,8 +102,8 @@ import base64
 import os
 
 try:
-    from app.figures.render.notebook_view import NotebookFigure
-    from app.notebook.frozen import thaw, unpack
+    from app.figures.registry import NotebookFigure
+    from app.notebook.view import thaw, unpack
     from emtc_core.errors import EmtcError
     from storage import open_database
 except ImportError as missing:

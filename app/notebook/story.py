@@ -6,17 +6,16 @@ these runs cannot tell, because a snapshot or an episode is not there, is left o
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from app.analysis.settings import name_algo
 from app.figures.registry import find_figure
-from app.notebook.frozen import freeze
-from app.notebook.view import Query, make_view
+from app.notebook.view import Query, freeze, make_view
 from emtc_core.errors import EmtcError
 from storage.engine import Database
 from storage.notebook import create_entry
-from storage.queries.episodes import find_kept, list_episodes
+from storage.queries.episodes import find_kept, list_episodes, runs_with_states
 from storage.queries.memory import list_snapshots
 from storage.runs.rows import RunRow
 
@@ -39,18 +38,21 @@ def write_story(db: Database, rows: Sequence[RunRow]) -> list[int]:
 
     Args:
         db: Where the runs and their entries stand: the bundle's own database.
-        rows: The runs of the study.
+        rows: The runs of the study. The first that has a gate and an episode to replay is shown, else the first.
     """
-    told = _curves(rows)
-    for row in rows[:1]:
+    told = [_curves(of_map) for of_map in _by_map(rows)]
+    kept = set(runs_with_states(db))
+    for row in sorted(rows, key=lambda row: (row.gate_removed is None, row.id not in kept))[:1]:
         told += [_gate(row), *_memory(db, row), *_episode(db, row)]
-    made = [_write(db, rows, chapter) for chapter in reversed(told)]
+    numbered = [replace(chapter, title=f"{n}. {chapter.title}") for n, chapter in enumerate(told, 1)]
+    made = [_write(db, rows, chapter) for chapter in reversed(numbered)]
     return [entry for entry in made if entry is not None]
 
 
 def _write(db: Database, rows: Sequence[RunRow], chapter: Chapter) -> int | None:
     """Write one entry; nothing where its figure cannot be drawn of these runs."""
-    cited = [row for row in rows if chapter.query.get("run", [row.id]) == [row.id]]
+    shown = chapter.query.get("run") or chapter.query["runs"][0].split(",")
+    cited = [row for row in rows if row.id in shown]
     kind = find_figure(chapter.figure)
     try:
         figure = kind.make(db, cited, kind.read_options(chapter.facts))
@@ -61,14 +63,19 @@ def _write(db: Database, rows: Sequence[RunRow], chapter: Chapter) -> int | None
     return create_entry(db, title=chapter.title, body=chapter.body, run_id=about, figure=freeze(figure), view=view)
 
 
-def _curves(rows: Sequence[RunRow]) -> list[Chapter]:
+def _by_map(rows: Sequence[RunRow]) -> list[list[RunRow]]:
+    """The runs of each map, the longest trained first: each has an axis of its own length."""
+    maps = sorted({row.map for row in rows}, key=lambda name: -max(row.env_steps for row in rows if row.map == name))
+    return [[row for row in rows if row.map == name] for name in maps]
+
+
+def _curves(rows: Sequence[RunRow]) -> Chapter:
     ids = ",".join(row.id for row in rows)
     body = (
-        "Each line is a variant over its seeds. Runs of different lengths are compared at the most env steps that all "
-        "of them reached; *Win rates* and *Statistics* below the curves say how many seeds a number rests on, and "
-        "what so few of them can tell."
+        "Each line is a variant over its seeds, up to the most env steps that all of them reached; *Win rates* and "
+        "*Statistics* below the curves say how many seeds a number rests on, and what so few of them can tell."
     )
-    return [Chapter("1. Who learns, and how fast", body, "learning-curves", "compare", {"runs": [ids]})]
+    return Chapter(f"Who learns on {rows[0].map}, and how fast", body, "learning-curves", "compare", {"runs": [ids]})
 
 
 def _gate(row: RunRow) -> Chapter:
@@ -77,7 +84,7 @@ def _gate(row: RunRow) -> Chapter:
         "incentive that passes, τ the temperature that decides between them. Where states never merge, β stays at 1 "
         "and the gate has nothing to do: *Live* says which of the two it is."
     )
-    return Chapter("2. The gate at work", body, "gate-dynamics", "live", {"run": [row.id]})
+    return Chapter("The gate at work", body, "gate-dynamics", "live", {"run": [row.id]})
 
 
 def _memory(db: Database, row: RunRow) -> list[Chapter]:
@@ -90,7 +97,7 @@ def _memory(db: Database, row: RunRow) -> list[Chapter]:
         "collapsed?* answers whether neighbors on this map are worth the same; *Nearest* lists a point's neighbors."
     )
     query = {"run": [row.id], "snap": [str(last)]}
-    return [Chapter("3. What it remembers", body, "memory-atlas", "memory", query, {"snapshot": last})]
+    return [Chapter("What it remembers", body, "memory-atlas", "memory", query, {"snapshot": last})]
 
 
 def _episode(db: Database, row: RunRow) -> list[Chapter]:
@@ -102,8 +109,8 @@ def _episode(db: Database, row: RunRow) -> list[Chapter]:
     shown = int(won[0] if len(won) else outcomes["episode_return"].idxmax())
     what = "The first episode that it won" if len(won) else "The best of the kept episodes"
     body = (
-        f"{what}, step by step: under one time cursor the team, Δ_mem and β. A step whose Δ_mem is large contradicts "
-        "what the memory says of the next state."
+        f"{what}: under one time cursor the team, its reward, and its path on the memory's map. Δ_mem and β of single "
+        "steps stay in the database that it was trained in; *Live* has their means."
     )
     query = {"run": [row.id], "episode": [str(shown)]}
-    return [Chapter("4. An episode and its verdicts", body, "trajectory", "replay", query, {"episode": shown})]
+    return [Chapter("An episode, step by step", body, "trajectory", "replay", query, {"episode": shown})]

@@ -103,7 +103,7 @@ class Field:
         self._bodies = PolyCollection([], linewidths=0.8)
         self._names = PathCollection(_letters(label_units(scene)), offset_transform=ax.transData, linewidths=0)
         self._parts = PolyCollection([], linewidths=0)
-        drawn = (self._aims, self._heads, self._crosses, self._bodies, self._names, self._parts)
+        drawn = (self._aims, self._heads, self._crosses, self._bodies, self._parts, self._names)  # numbers above bars
         for collection in drawn:
             ax.add_collection(collection, autolim=False)
         self._names.set_transform(ax.figure.dpi_scale_trans.frozen().scale(1 / 72))

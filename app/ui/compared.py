@@ -10,12 +10,12 @@ from typing import Any
 
 import streamlit as st
 
-from app.analysis.budget import COMMON, Budget, at_budget, list_budgets
+from app.analysis.comparable import COMMON, Budget, at_budget, list_budgets
 from app.analysis.quantities import RATES, Quantity, RateName, find_quantity, success_threshold
-from app.analysis.series import Comparison, Seed, make_seeds, read_seeds, settle
-from app.analysis.settings import ORIGIN
+from app.analysis.series import Comparison, Seed, join_seeds, make_seeds, read_seeds
+from app.analysis.settings import ORIGIN, with_code
 from app.ui import data, view
-from emtc_core.metrics import METRICS
+from emtc_core.metrics import in_order
 from storage.bundles.bundle_cache import Bundle
 from storage.queries import curves as stored_curves
 from storage.queries import runs
@@ -34,24 +34,24 @@ class Compared:
 
     @property
     def configs(self) -> dict[str, dict[str, Any]]:
-        """Run id → configuration as stored."""
-        return {run_id: row.config for run_id, row in self.rows.items()}
+        """Run id → configuration as stored, with what the run stored of its code."""
+        return {run_id: with_code(row.config, row.versions) for run_id, row in self.rows.items()}
 
     def curves(self, *, include_unfinished: bool) -> Comparison:
         """Put the drawn curves together by variant."""
-        return settle(self.drawn, self.quantity, include_unfinished=include_unfinished)
+        return join_seeds(self.drawn, self.quantity, include_unfinished=include_unfinished)
 
     def lengths(self, *, include_unfinished: bool) -> list[int]:
         """The lengths that the runs have which count, ascending."""
-        return list_budgets(settle(self.win_rates, include_unfinished=include_unfinished, final=True))
+        return list_budgets(join_seeds(self.win_rates, include_unfinished=include_unfinished, final=True))
 
     def finals(self, *, include_unfinished: bool, budget: Budget = COMMON) -> Comparison:
         """Put the win rates together by variant, for numbers of the end, at one budget."""
-        return at_budget(settle(self.win_rates, include_unfinished=include_unfinished, final=True), budget)
+        return at_budget(join_seeds(self.win_rates, include_unfinished=include_unfinished, final=True), budget)
 
     def ends(self, rate: Quantity, *, include_unfinished: bool, budget: Budget = COMMON) -> Comparison:
         """Put the drawn curves, which are such a win rate, together by variant, for numbers of the end."""
-        return at_budget(settle(self.drawn, rate, include_unfinished=include_unfinished, final=True), budget)
+        return at_budget(join_seeds(self.drawn, rate, include_unfinished=include_unfinished, final=True), budget)
 
 
 def read_finals(
@@ -102,7 +102,7 @@ def _mark(found: Compared, key: str, name: str) -> Compared:
 def shared_metrics(run_ids: Sequence[str]) -> list[str]:
     """List every number that any of these runs logged."""
     logged = {name for url, _, ids in _sources(run_ids) for name in _shared_metrics(url, tuple(ids))}
-    return [name for name in METRICS if name in logged]
+    return in_order(logged)
 
 
 @st.cache_data(ttl=5, show_spinner=False)

@@ -1,29 +1,35 @@
 """Cached questions to the database, keyed by ids and never by arrays. Cached values are shared: never mutate.
 
 What lives here: reads of runs, episodes and sweeps. What does not: reads of memories (`memory_data`), drawing, what one
-session has followed so far (`live_session`), and writes (those are in `app.jobs` and `storage`).
+session has followed so far (`run_data`), and writes (those are in `app.jobs` and `storage`).
 """
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import wraps
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
+from importlib import invalidate_caches
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
-import numpy as np
 import pandas as pd
 import streamlit as st
-from numpy.typing import NDArray
 
-from app.analysis.episodes import draw_scene
+from app.figures.chart_choices import name_beside
+from app.figures.figure import Options
+from app.figures.kinds.chart import Chart
+from app.figures.registry import find_figure
 from app.figures.theme import ENDED
 from app.jobs.alerts import Alert, list_alerts
 from app.ui import view
-from emtc_core.envs.base import Scene
 from emtc_core.envs.registry import EnvRow, list_envs
+from emtc_core.errors import ConfigError
+from emtc_core.install import installed_marks
 from storage.bundles.bundle_cache import is_cached
 from storage.engine import Database, open_database
 from storage.maintenance.sizes import Sizes, measure
-from storage.queries import curves, episodes, runs, sweeps
+from storage.notebook import list_entries
+from storage.queries import curves, episodes, runs
 from storage.queries import gate as gates
 from storage.queries.episodes import (
     EpisodePage,
@@ -38,17 +44,16 @@ from storage.queries.episodes import (
 from storage.queries.episodes import runs_with_states as list_runs_with_states
 from storage.queries.gate import GateState
 from storage.queries.runs import Choices, RunFilter, Shelf
+from storage.runs import sweeps
 from storage.runs.control import Asked, list_questions
 from storage.runs.rows import RunRow, find_run
 from storage.sql_console.glossary import TableWords, describe_schema
-
-if TYPE_CHECKING:
-    pass
 
 P = ParamSpec("P")
 R = TypeVar("R")
 DEFAULT_DATABASE = "sqlite:///runs/emtc.db"
 JUDGED_AT_ONCE = 40
+_moment: ContextVar[tuple[str, Database] | None] = ContextVar("moment", default=None)
 
 
 def own_url() -> str:
@@ -68,7 +73,24 @@ def database() -> Database:
     Raises:
         StorageError: If it cannot be opened.
     """
-    return _open(database_url())
+    url, known = database_url(), _moment.get()
+    return known[1] if known is not None and known[0] == url else _open(url)
+
+
+@contextmanager
+def at_one_moment() -> Generator[None]:
+    """Let everything below read one state of this session's database, so that tables and figures agree.
+
+    Raises:
+        StorageError: If it cannot be read.
+    """
+    url = database_url()
+    with _open(url).at_one_moment() as known:
+        before = _moment.set((url, known))
+        try:
+            yield
+        finally:
+            _moment.reset(before)
 
 
 def open_url(url: str) -> Database:
@@ -238,10 +260,22 @@ def known_runs(run_ids: Sequence[str]) -> frozenset[str]:
     return _known_runs(database_url(), tuple(sorted(set(run_ids))))
 
 
-@cached(st.cache_data, ttl=1)
-def sweep_list(url: str) -> list[sweeps.Sweep]:
-    """List the newest sweeps with the progress of their runs; at most one second old."""
-    return sweeps.list_sweeps(_open(url))
+@cached(st.cache_resource, ttl=5)
+def reference(
+    url: str, run_id: str, figure: str, options: tuple[tuple[str, Any], ...] = ()
+) -> tuple[str, Chart] | None:
+    """Draw a figure of a run that stands beside another, with its name; None where it has none; five seconds old."""
+    run = find_run(_open(url), run_id)
+    try:
+        drawn = find_figure(figure).make(_open(url), [run], Options(own=dict(options)))
+    except ConfigError:
+        return None
+    return (name_beside(run), drawn) if isinstance(drawn, Chart) else None
+
+
+def sweep_list() -> list[sweeps.Sweep]:
+    """List the newest sweeps with the progress of their runs, as they are now."""
+    return sweeps.list_sweeps(database())
 
 
 def sweep_runs(sweep_id: str) -> list[RunRow]:
@@ -249,16 +283,27 @@ def sweep_runs(sweep_id: str) -> list[RunRow]:
     return sweeps.sweep_runs(database(), sweep_id)
 
 
-@st.cache_data(ttl=3600, show_spinner=False)
-def env_list() -> list[EnvRow]:
-    """List every environment and map."""
+@st.cache_data(ttl=60, max_entries=4, show_spinner=False)
+def _env_list(installed: tuple[int, ...]) -> list[EnvRow]:
+    invalidate_caches()  # a finder may have listed a folder before something was installed there
     return list_envs()
+
+
+def env_list() -> list[EnvRow]:
+    """List every environment and map; anew as soon as something was installed or removed here."""
+    return _env_list(installed_marks())
 
 
 @cached(st.cache_data, ttl=2)
 def evaluations(url: str, run_id: str) -> pd.DataFrame:
     """Read all evaluations of a run; at most two seconds old."""
     return curves.evaluations(_open(url), run_id)
+
+
+@cached(st.cache_data, ttl=5)
+def policy_evaluations(url: str, run_id: str) -> pd.DataFrame:
+    """Read what stored policies of a run did; at most five seconds old."""
+    return curves.policy_evaluations(_open(url), [run_id])
 
 
 @cached(st.cache_data, ttl=5)
@@ -322,15 +367,16 @@ def runs_with_states(url: str) -> list[str]:
     return list_runs_with_states(_open(url))
 
 
+@cached(st.cache_data, ttl=60)
+def told_run(url: str) -> str | None:
+    """The run that the notebook's newest entry about one run tells of; at most a minute old."""
+    return next((entry.run_id for entry in list_entries(_open(url)) if entry.run_id), None)
+
+
 @cached(st.cache_data, ttl=10)
 def extremes(url: str, run_id: str) -> Extremes | None:
     """Find the best and the worst episode that can be replayed; at most ten seconds old."""
     return find_extremes(_open(url), run_id)
-
-
-def scene(env: str, map: str, states: NDArray[np.float32]) -> Scene:
-    """Turn stored states into drawable frames, or into a strip of their entries that says why."""
-    return draw_scene(env, map, states)
 
 
 @st.cache_data(show_spinner=False)

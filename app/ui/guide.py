@@ -23,6 +23,7 @@ PAGES = (
     "extending",
     "sharing",
     "promises",
+    "troubleshooting",
     "measured",
     "findings",
     GLOSSARY,

@@ -42,6 +42,18 @@ def text(page: str, parameter: str, on_change: Callable[[], None] | None = None)
     return Bound(key=key, on_change=changed)
 
 
+def flag(page: str, parameter: str) -> Bound:
+    """Bind a toggle that is usually off."""
+    key = f"{page}-{parameter}"
+    if key not in st.session_state:
+        st.session_state[key] = st.query_params.get(parameter) == "true"
+
+    def changed() -> None:
+        state.write(parameter, "true" if st.session_state[key] else None)
+
+    return Bound(key=key, on_change=changed)
+
+
 def several(
     page: str, parameter: str, options: Sequence[str], on_change: Callable[[], None] | None = None
 ) -> BoundChoice:

@@ -25,7 +25,7 @@ _VIEWED = "bundle_viewed"
 _MARK = "@"
 
 
-def settle() -> str | None:
+def decide() -> str | None:
     """Decide once per rerun, before anything is read; return the key of a bundle that is asked for and not here."""
     kept = bundle()
     key = state.read_text(FROM) or (kept.key if kept else None)

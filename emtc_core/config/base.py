@@ -3,9 +3,9 @@
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 from emtc_core.errors import ConfigError
 
@@ -14,6 +14,10 @@ LARGEST: Final = 10**12
 
 
 Value = str | int | float | bool | None
+PluginName = Annotated[str, Field(min_length=1, max_length=40)]
+"""One of this project's own names, or a plug-in's; `config.outside` knows which there are."""
+IMPORTED: Final = "imported"
+"""The preset, the device and a section of the stored settings of a run that another program trained."""
 WITH_A_MEMORY: Final = ("emtc-", "emu-", "emc")
 """How the names of algorithms begin that write an episodic memory."""
 

@@ -1,10 +1,12 @@
 """Settings of the episodic memory (Algorithm 2), of the semantic embedder (Algorithm 1), of the gate and of the incentive."""
 
-from typing import Annotated, Literal
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import ConfigDict, Field, model_validator
 
-from emtc_core.config.base import LARGEST, WITH_A_MEMORY, Before, Section
+from emtc_core.config.base import LARGEST, WITH_A_MEMORY, Before, PluginName, Section
+from emtc_core.config.outside import complete_arguments
 
 Fraction = Annotated[float, Field(ge=0, le=1)]
 Weight = Annotated[float, Field(ge=0, le=1000)]
@@ -60,8 +62,8 @@ class MemoryConfig(Section):
 class EmbedConfig(Section):
     """Temporally consistent semantic embedder (TCSE), its ablations and augmentation."""
 
-    type: Literal["tcse", "dcae", "random"] = "tcse"
-    """tcse: autoencoder + InfoNCE (Eq. 4); dcae: autoencoder alone (EMU); random: fixed linear projection. B13, B14."""
+    type: PluginName = "tcse"
+    """tcse: autoencoder + InfoNCE (Eq. 4); dcae: autoencoder alone (EMU); random: fixed linear projection; or an embedder from outside. B13, B14."""
     hidden: Annotated[int, Field(ge=1, le=4096)] = 64
     """Width of the two hidden layers [units]."""
     dim: Annotated[int, Field(ge=1, le=16)] = 4
@@ -72,6 +74,8 @@ class EmbedConfig(Section):
     """Largest global gradient norm."""
     interval: Annotated[int, Field(ge=1, le=LARGEST)] = 1000
     """t_emb: a refit fires when this many env steps have passed [env steps]. B9."""
+    overlap: Literal["off", "on"] = "off"
+    """off: training waits for a refit (Algorithm 1). on: the copy of the embedder that a refit step froze is fitted on a second core while training goes on, and takes effect at the next refit step exactly, so the memory is embedded by weights one interval older. Beyond the paper; B9."""
     samples: Annotated[int, Field(ge=1, le=LARGEST)] = 102_400
     """N: most nodes drawn per refit, one pass [nodes]."""
     batch: Annotated[int, Field(ge=2, le=LARGEST)] = 1024
@@ -107,12 +111,22 @@ class EmbedConfig(Section):
     time_norm: Literal["T_lim", "write_T_lim+1"] = "T_lim"
     """Time input t/T_lim everywhere, or t/(T_lim+1) when writing (EMU's code). A14."""
 
+    @model_validator(mode="after")
+    def _can_overlap(self) -> "EmbedConfig":
+        if self.overlap == "on" and self.type not in ("tcse", "dcae", "random"):
+            raise ValueError(f"embed.overlap = on needs embed.type = tcse, dcae or random, got {self.type}")
+        return self
+
 
 class GateConfig(Section):
-    """Temporal-consistency gate (Eq. 7, 8, 12)."""
+    """Temporal-consistency gate (Eq. 7, 8, 12); the arguments of one from outside stand under its name."""
+
+    model_config = ConfigDict(extra="allow")
 
     enabled: bool = True
     """Weigh the incentive by beta; off means beta = 1 (No-TCGM)."""
+    type: PluginName = "gaussian"
+    """beta as a function of delta_mem and tau. gaussian: exp(-delta_mem² / (2 tau²)) (Eq. 8, the paper's); or a gate from outside, which may read the transition, too."""
     mode: Literal["stored", "recompute"] = "stored"
     """stored: beta is computed once, when the episode is written (Algorithm 3); recompute: at each update. C5."""
     successor: Literal["nn", "link"] = "nn"
@@ -143,6 +157,22 @@ class GateConfig(Section):
     """Newest transitions that the adaptive schedule and the spread are measured on [transitions]."""
     delta_scale: Annotated[float, Field(gt=0, le=1e6)] = 1.0
     """Factor on delta_mem before the gate; 0.01 reads it "in goals" on football. C8."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _arguments(cls, values: Any) -> Any:
+        """Complete the arguments of a gate from outside; of one that is not here they stay as they were."""
+        if not isinstance(values, Mapping):
+            return values
+        told = complete_arguments("gate", str(values.get("type", "gaussian")), values, cls.model_fields)
+        if strangers := [key for key in told if key not in cls.model_fields and not isinstance(told[key], Mapping)]:
+            raise ValueError(f'There is no setting "gate.{strangers[0]}"')
+        return told
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """What a gate from outside is called with; empty for the paper's."""
+        return dict((self.model_extra or {}).get(self.type) or {})
 
     @model_validator(mode="after")
     def _cools(self) -> "GateConfig":

@@ -6,6 +6,7 @@ What does not live here: the models and their bounds (beside this file), the rul
 import difflib
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
@@ -16,9 +17,11 @@ from typing import Any, Literal, Union, get_args, get_origin
 from annotated_types import Ge, Gt, Le, Lt
 from pydantic import BaseModel, ValidationError
 
-from emtc_core.config.base import Before, Formerly, Value, parse_toml, quote, read_text, shorten
+from emtc_core.config.base import IMPORTED, Before, Formerly, Value, parse_toml, quote, read_text, shorten
+from emtc_core.config.outside import MIXER, ORIGINS, argument_fields, list_choices, owner_of
 from emtc_core.config.run import PRESETS, RunConfig, list_algos, split_algo
 from emtc_core.errors import ConfigError
+from emtc_core.plugins import why_missing
 
 _MOST_TOLD = 10
 _LONGEST_KEY = 80
@@ -96,12 +99,14 @@ def resolve(
     if config.gate.tau_decay_steps is None:
         flat["gate.tau_decay_steps"] = config.train.t_max // 2
         config = _validate(flat)
-    return config
+    return config.with_origins()
 
 
 def describe_fields() -> list[FieldInfo]:
-    """List every setting of the tree in declaration order."""
-    return [_field_info(key, field) for key, field in _walk(RunConfig, "")]
+    """List every setting of the tree in declaration order, arguments of plug-ins at the end of their section."""
+    fields = [_field_info(key, field) for key, field in (*_walk(RunConfig, ""), *argument_fields())]
+    sections = list(dict.fromkeys(info.key.partition(".")[0] for info in fields))
+    return sorted(fields, key=lambda info: sections.index(info.key.partition(".")[0]))
 
 
 def flatten(config: RunConfig) -> dict[str, Value]:
@@ -115,7 +120,8 @@ def flatten_tree(tree: Mapping[str, Any]) -> dict[str, Value]:
         flat = dict(_flatten(tree, ""))
     except RecursionError as exc:
         raise ConfigError("The configuration is nested too deeply.") from exc
-    return _as_it_was(flat) if {"algo", "env.name"} <= flat.keys() else flat
+    ours = {"algo", "env.name"} <= flat.keys() and flat.get("preset") != IMPORTED
+    return _as_it_was(flat) if ours else flat
 
 
 def value_before(key: str) -> Before | None:
@@ -171,6 +177,17 @@ def config_from_stored(stored: Mapping[str, Any]) -> RunConfig:
     return _validate(flatten_tree(stored))
 
 
+def change(config: RunConfig, overrides: Sequence[str]) -> RunConfig:
+    """Set some of a configuration's settings otherwise, given as "key=value".
+
+    Raises:
+        ConfigError: With one sentence per fault.
+    """
+    explicit = _parse_overrides(overrides)
+    _refuse_unknown_keys(explicit)
+    return _validate({**flatten(config), **explicit})
+
+
 def _validate(flat: Mapping[str, Any]) -> RunConfig:
     try:
         return RunConfig.model_validate(_nest(flat))
@@ -179,13 +196,23 @@ def _validate(flat: Mapping[str, Any]) -> RunConfig:
 
 
 def _sentences(exc: ValidationError) -> Iterable[str]:
+    known = {info.key for info in describe_fields()}
+    said: dict[tuple[str, str], list[str]] = {}
     for fault in exc.errors():
-        key = ".".join(str(part) for part in fault["loc"])
+        key = _key_of([str(part) for part in fault["loc"]], known)
         text = str(fault["msg"]).removeprefix("Value error, ")
         if fault["type"] == "value_error":
             yield text + "."
         else:
-            yield f"{shorten(key)}: {text[0].lower()}{text[1:]}, got {quote(fault['input'])}."
+            said.setdefault((key, quote(fault["input"])), []).append(f"{text[0].lower()}{text[1:]}")
+    for (key, given), texts in said.items():
+        yield f"{shorten(key)}: {', or '.join(texts)}, got {given}."
+
+
+def _key_of(parts: Sequence[str], known: AbstractSet[str]) -> str:
+    """The setting at a place in the tree; where it may be of several types, the place ends in one of their names."""
+    keys = [".".join(parts[:n]) for n in range(len(parts), 0, -1)]
+    return next((key for key in keys if key in known), keys[0] if keys else "")
 
 
 def _refuse_unknown_keys(flat: Mapping[str, Any]) -> None:
@@ -199,6 +226,9 @@ def _refuse_unknown_keys(flat: Mapping[str, Any]) -> None:
 
 
 def _unknown_key_sentence(key: str, known: Iterable[str]) -> str:
+    owner = owner_of(key)
+    if owner and not any(owner_of(each) == owner for each in known):
+        return why_missing(*owner)
     close = difflib.get_close_matches(key[:_LONGEST_KEY], known, n=1, cutoff=0.5)
     hint = f' Did you mean "{close[0]}"?' if close else " List them with: emtc train --help-keys"
     return f'There is no setting "{shorten(key)}".{hint}'
@@ -294,6 +324,8 @@ def _nest(flat: Mapping[str, Any]) -> dict[str, Any]:
 def _walk(model: type[BaseModel], prefix: str) -> Iterable[tuple[str, Any]]:
     for name, field in model.model_fields.items():
         annotation = field.annotation
+        if not prefix and name in (ORIGINS, MIXER):
+            continue
         if isinstance(annotation, type) and issubclass(annotation, BaseModel):
             yield from _walk(annotation, f"{prefix}{name}.")
         else:
@@ -303,17 +335,16 @@ def _walk(model: type[BaseModel], prefix: str) -> Iterable[tuple[str, Any]]:
 def _field_info(key: str, field: Any) -> FieldInfo:
     annotation, metadata, optional = _unwrap(field.annotation, list(field.metadata))
     choices = tuple(str(c) for c in get_args(annotation)) if get_origin(annotation) is Literal else ()
-    if key == "algo":
-        choices = tuple(list_algos())
+    choices = tuple(list_algos()) if key == "algo" else list_choices(key) or choices
     lows = [m.ge if isinstance(m, Ge) else m.gt for m in metadata if isinstance(m, Ge | Gt)]
     highs = [m.le if isinstance(m, Le) else m.lt for m in metadata if isinstance(m, Le | Lt)]
-    text = field.description or ""
+    text = field.description or (f"Argument {key.rpartition('.')[2]}." if owner_of(key) else "")
     unit = text[text.rfind("[") + 1 : text.rfind("]")] if "[" in text else ""
     kind = "choice" if choices else getattr(annotation, "__name__", "str")
     return FieldInfo(
         key=key,
         type=kind if kind in ("int", "float", "bool", "str", "choice") else "str",
-        default=field.default,
+        default=None if field.is_required() else field.default,
         minimum=float(lows[0]) if lows else None,  # type: ignore[arg-type]  # bounds here are numbers
         maximum=float(highs[0]) if highs else None,  # type: ignore[arg-type]
         choices=choices,

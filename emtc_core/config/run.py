@@ -1,8 +1,9 @@
 """RunConfig: the whole tree of one run. `resolve.py` builds it; every part takes its own section."""
 
-from typing import Annotated, Literal, get_args
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, get_args
 
-from pydantic import Field, model_validator
+from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
 from emtc_core.config.backbones import (
     CdsConfig,
@@ -15,7 +16,9 @@ from emtc_core.config.backbones import (
 )
 from emtc_core.config.base import Section, quote
 from emtc_core.config.memory import EmbedConfig, GateConfig, IncentiveConfig, MemoryConfig
+from emtc_core.config.outside import MIXER, ORIGINS, check_named, complete_arguments, find_named
 from emtc_core.config.train import CheckpointConfig, EnvConfig, EvalConfig, RecordConfig, TrainConfig
+from emtc_core.plugins import Kind, find_plugin, list_names, why_missing
 
 Backbone = Literal["qplex", "cds", "qmix", "vdn", "dmix", "mappo"]
 BACKBONES: tuple[Backbone, ...] = get_args(Backbone)
@@ -25,24 +28,33 @@ PresetName = Literal["paper", "emu_index", "prewrite", "literal_raw", "wide", "e
 PRESETS: tuple[PresetName, ...] = get_args(PresetName)
 
 
+def list_mixers() -> list[str]:
+    """List the mixing rules from outside; a name of this project's stays this project's."""
+    return [name for name in list_names("mixer") if name not in (*BACKBONES, *METHODS, "emc")]
+
+
 def list_algos() -> list[str]:
-    """List every name that `--algo` takes, the paper's first."""
+    """List every name that `--algo` takes, the paper's first, those of mixers from outside last."""
     composed = [f"{m}-{b}" for b in BACKBONES if b not in ON_POLICY for m in METHODS]
-    return [*composed, *BACKBONES, "emc"]
+    outside = [name for mixer in list_mixers() for name in (*(f"{m}-{mixer}" for m in METHODS), mixer)]
+    return [*composed, *BACKBONES, "emc", *outside]
 
 
-def split_algo(algo: str) -> tuple[Literal["emtc", "emu", "emc", "none"], Backbone]:
+def split_algo(algo: str) -> tuple[Literal["emtc", "emu", "emc", "none"], str]:
     """Split "emtc-qplex" into method and backbone; "emc" is QPLEX with its own method.
 
     Raises:
         ValueError: If the name is not one of `list_algos()`.
     """
     if algo not in list_algos():
-        raise ValueError(f"algo must be one of {', '.join(list_algos())}, got {quote(algo)}")
+        raise ValueError(
+            f"algo must be one of {', '.join(list_algos())}, got {quote(algo)}. "
+            "A mixer from outside is one once its package is installed, or its module listed in EMTC_PLUGINS"
+        )
     if algo == "emc":
         return "emc", "qplex"
     method, _, backbone = algo.rpartition("-")
-    return (method or "none"), backbone  # type: ignore[return-value]  # both halves were just checked
+    return (method or "none"), backbone  # type: ignore[return-value]  # the method was just checked
 
 
 class RunConfig(Section):
@@ -86,14 +98,71 @@ class RunConfig(Section):
     """DMIX."""
     mappo: MappoConfig = MappoConfig()
     """MAPPO."""
+    mixer: dict[str, dict[str, Any]] = Field(default_factory=dict[str, dict[str, Any]])
+    """Arguments of a mixer from outside, by its name."""
+    plugins: dict[str, dict[str, str]] = Field(default_factory=dict[str, dict[str, str]])
+    """What was from outside when the run was made: kind → name → distribution and version. Recorded, never set."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _arguments(cls, values: Any) -> Any:
+        """Complete the arguments of a mixer from outside; of one that is not here they stay as they were."""
+        given = values.get(MIXER) or {} if isinstance(values, Mapping) else None
+        if not isinstance(given, Mapping):
+            return values
+        backbone = str(values.get("algo", "")).rpartition("-")[2]
+        return {**values, MIXER: complete_arguments("mixer", backbone, given, ())}
 
     @model_validator(mode="after")
     def _known_algo(self) -> "RunConfig":
+        for mixer, origin in self.plugins.get("mixer", {}).items():
+            if mixer not in list_mixers():
+                raise ValueError(f"algo: {why_missing('mixer', mixer, origin=origin).rstrip('.')}")
         split_algo(self.algo)
         return self
 
+    @model_validator(mode="after")
+    def _known_plugins(self) -> "RunConfig":
+        check_named(self._names(), self.plugins)
+        for env, origin in self.plugins.get("env", {}).items():
+            if env == self.env.name and find_plugin("env", env) is None:
+                raise ValueError(f"env.name: {why_missing('env', env, origin=origin).rstrip('.')}")
+        return self
+
+    @model_serializer(mode="wrap")
+    def _leave_out_nothing_from_outside(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        tree: dict[str, Any] = handler(self)
+        return {key: value for key, value in tree.items() if key not in (ORIGINS, MIXER) or value}
+
+    def _names(self) -> Mapping[str, str]:
+        return {
+            "gate.type": self.gate.type,
+            "embed.type": self.embed.type,
+            "train.eps_schedule": self.train.eps_schedule,
+            "record.callbacks": self.record.callbacks,
+            "record.metrics": self.record.metrics,
+        }
+
+    def list_outside(self) -> list[tuple[Kind, str]]:
+        """List what this configuration takes from outside: kinds and names."""
+        env, backbone = self.env.name, self.backbone
+        found: list[tuple[Kind, str]] = []
+        if find_plugin("env", env):
+            found.append(("env", env))
+        if backbone not in BACKBONES:
+            found.append(("mixer", backbone))
+        return [*found, *((kind, name) for _, kind, name in find_named(self._names()))]
+
+    def with_origins(self) -> "RunConfig":
+        """Record where everything from outside comes from."""
+        origins: dict[str, dict[str, str]] = {}
+        for kind, name in self.list_outside():
+            if plugin := find_plugin(kind, name):
+                origins.setdefault(kind, {})[name] = plugin.origin
+        return self.model_copy(update={ORIGINS: origins}) if origins else self
+
     @property
-    def backbone(self) -> Backbone:
+    def backbone(self) -> str:
         """The value system or policy learner underneath."""
         return split_algo(self.algo)[1]
 

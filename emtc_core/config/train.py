@@ -1,10 +1,12 @@
 """Settings of environments, collection, the value learner, evaluation, telemetry and checkpoints."""
 
-from typing import Annotated, Literal
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import ConfigDict, Field, model_validator
 
-from emtc_core.config.base import LARGEST, Before, Formerly, Section
+from emtc_core.config.base import LARGEST, Before, Formerly, PluginName, Section
+from emtc_core.config.outside import read_arguments
 
 RandomStart = Literal["none", "surround", "reflect", "surround_reflect"]
 
@@ -52,7 +54,9 @@ class PettingZooConfig(Section):
 
 
 class EnvConfig(Section):
-    """Which game, and its own settings."""
+    """Which game, and its own settings; those of one from outside stand under its name."""
+
+    model_config = ConfigDict(extra="allow")
 
     name: str = "skirmish"
     """Environment; `emtc envs` lists them."""
@@ -64,6 +68,25 @@ class EnvConfig(Section):
     """Google Research Football."""
     pettingzoo: PettingZooConfig = PettingZooConfig()
     """Any PettingZoo parallel environment."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _arguments(cls, values: Any) -> Any:
+        """Complete the arguments of an environment from outside; of one that is not here they stay as they were."""
+        if not isinstance(values, Mapping):
+            return values
+        name = str(values.get("name", "skirmish"))
+        if strangers := [key for key in values if key not in (*cls.model_fields, name)]:
+            raise ValueError(f"env.{strangers[0]}: there is no such setting of the environment {name}")
+        if name in cls.model_fields:
+            return dict(values)
+        arguments = read_arguments("env", name, values.get(name))
+        return {**values, name: arguments} if arguments else dict(values)
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """What an environment from outside is called with; empty for the others."""
+        return dict((self.model_extra or {}).get(self.name) or {})
 
 
 class TrainConfig(Section):
@@ -103,14 +126,18 @@ class TrainConfig(Section):
     """Exploration from the end of the decay on."""
     eps_steps: Steps = 50_000
     """Length of the exploration decay [env steps]."""
+    eps_schedule: PluginName = "linear"
+    """Exploration over env steps. linear: from eps_start to eps_end over eps_steps; or a schedule from outside."""
     hidden: Annotated[int, Field(ge=1, le=4096)] = 64
     """Width of the agent network [units]."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Where the learner runs; auto takes CUDA when there is one."""
     replay_device: Literal["auto", "cuda", "cpu"] = "auto"
     """Where replayed episodes live: auto takes the GPU if they fill at most half of what is free there, else host memory, from which batches travel in the background."""
-    threads: Annotated[int, Field(ge=0, le=256)] = 0
-    """CPU threads of the learner; 0 is one thread, the fastest for these small networks unless the machine is idle."""
+    threads: Annotated[int, Field(ge=0, le=256)] | Literal["auto"] = 0
+    """CPU threads among which an update shares its episodes; 0 is one, which is best where several runs train at once.
+    auto: as many cores as are idle when the run begins, at most 4, one in a sweep; the number is stored with the run.
+    Another number adds up in another order: its curve differs as another seed's may."""
     mixed_precision: bool = False
     """bfloat16 autocast in the learner's forward pass, MAPPO's too; without effect on a CPU."""
 
@@ -151,6 +178,10 @@ class RecordConfig(Section):
     """Snapshots of the memory over the run, evenly spaced; the last step always has one."""
     snapshot_states: Annotated[int, Field(ge=0, le=LARGEST)] = 20_000
     """States stored inside a snapshot, stratified by return and time [nodes]."""
+    metrics: Annotated[str, Field(max_length=300)] = ""
+    """Metrics from outside, names with commas between them: each a number of every training episode, drawn as user/<name>."""
+    callbacks: Annotated[str, Field(max_length=300)] = ""
+    """Callbacks from outside, names with commas between them; the numbers that they return are drawn under user/."""
 
 
 class CheckpointConfig(Section):
@@ -159,4 +190,4 @@ class CheckpointConfig(Section):
     interval: Steps = 20_000
     """Env steps between checkpoints; one more after the first 1000 steps, and one at each stop [env steps]."""
     keep: Annotated[int, Field(ge=1, le=100)] = 2
-    """Checkpoints kept."""
+    """Checkpoints kept; beside them stands the policy of the best evaluation, the learner alone."""

@@ -19,10 +19,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from emtc_core.devices import fork
 from emtc_core.embedder.losses import augment, info_nce, info_nce_gradient, return_loss, state_loss
 from emtc_core.embedder.networks import Embedder, hidden_layers
 from emtc_core.errors import NonFiniteLossError
-from emtc_core.random_ops import fork
 
 
 class Sample(Protocol):

@@ -27,7 +27,7 @@ from torch import Tensor, nn
 
 from emtc_core.arrays import check_shape
 from emtc_core.config.memory import EmbedConfig
-from emtc_core.random_ops import restore
+from emtc_core.devices import restore
 
 State = NDArray[np.float32] | Tensor
 Times = NDArray[np.integer[Any]] | Tensor
@@ -183,6 +183,13 @@ class Embedder:
             widened.append(_widen(layer.weight, layer.bias, inputs=inputs))
             inputs = widened[-1][0].shape[1]
         return widened
+
+    def copy(self) -> "Embedder":
+        """Make another one that shares nothing with this one and would go on the same way."""
+        sizes = {"state_dim": self.state_dim, "episode_limit": self.episode_limit}
+        other = Embedder(self.config, **sizes, device=self.device, seed=0)
+        other.set_state(self.get_state())
+        return other
 
     def get_state(self) -> dict[str, Any]:
         """Copy everything that decides future results: tensors, primitives and dictionaries of them."""

@@ -1,8 +1,8 @@
 """Anyone's PettingZoo parallel environment, by import path: `--env pettingzoo --map module:factory`.
 
 Description: a game that is wrapped already (`zoo.examples`), or `module:factory`, which names something to call
-    without arguments that returns a `ParallelEnv`; the current folder is searched too (`trust.home_folder`). The agents
-    are `possible_agents`, in that order, all episode long.
+    without arguments that returns a `ParallelEnv`; the current folder is searched too
+    (`plugins.home_folder`). The agents are `possible_agents`, in that order, all episode long.
 Actions: discrete spaces; an agent with fewer actions than the widest never sees the others available. A mask
     is read from the observation (`{"observation": …, "action_mask": …}`) or from the agent's info.
 Observations: each agent's space flattened (a category becomes one-hot), padded with zeros to the widest.
@@ -21,9 +21,7 @@ Differences from the original: reward bounds are unknown; replays are drawn only
 """
 
 import math
-import sys
 from collections.abc import Callable, Mapping
-from importlib import import_module
 from importlib.util import find_spec
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, cast
@@ -31,9 +29,8 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from emtc_core.arrays import check_shape
+from emtc_core.arrays import check_shape, derive_seed
 from emtc_core.config.train import EnvConfig, PettingZooConfig
-from emtc_core.envs.adapter import empty_scene, refuse_obstacle
 from emtc_core.envs.base import (
     EnvInfo,
     Observation,
@@ -41,14 +38,17 @@ from emtc_core.envs.base import (
     VectorEnv,
     blank_observation,
     copy_observation,
+    empty_scene,
+    is_picture,
+    refuse_obstacle,
     refuse_unavailable,
 )
-from emtc_core.envs.trust import home_folder, is_allowed, why_unlisted
+from emtc_core.envs.trust import is_allowed, why_unlisted
 from emtc_core.envs.zoo import examples
 from emtc_core.envs.zoo.examples import EXAMPLES
 from emtc_core.errors import EnvUnavailableError
 from emtc_core.install import how_to_install
-from emtc_core.seeding import derive_seed
+from emtc_core.plugins import import_from_home
 
 if TYPE_CHECKING:
     from pettingzoo import ParallelEnv
@@ -113,8 +113,16 @@ def make_scene(map: str, states: NDArray[np.float32]) -> Scene:
 class PettingZooEnv:
     """B parallel environments stepped one after the other."""
 
-    def __init__(self, envs: "list[ParallelEnv[Any, Any, Any]]", *, map: str, config: PettingZooConfig) -> None:
+    def __init__(
+        self,
+        envs: "list[ParallelEnv[Any, Any, Any]]",
+        *,
+        map: str,
+        config: PettingZooConfig,
+        draw: Callable[[NDArray[np.float32]], Scene] | None = None,
+    ) -> None:
         self._envs = envs
+        self._draws = draw
         self.n_envs = len(envs)
         self._reader = _Reader(envs[0], map)
         self._config = config
@@ -148,6 +156,7 @@ class PettingZooEnv:
         refuse_unavailable(actions, self._last.avail, self._over)
         self._t += 1
         self._last.reward[:] = 0
+        self._last.infos.clear()
         for copy, env in enumerate(self._envs):
             if not self._over[copy]:
                 self._advance(copy, env, actions[copy])
@@ -155,6 +164,8 @@ class PettingZooEnv:
 
     def scene(self, states: NDArray[np.float32]) -> Scene:
         """Draw stored states if the environment's module can; whoever made it trusts it."""
+        if self._draws is not None:
+            return self._draws(states)
         return examples.make_scene(self._map, states) if self._map in EXAMPLES else _draw(self._map, states)
 
     def close(self) -> None:
@@ -177,6 +188,8 @@ class PettingZooEnv:
         last.terminated[copy] = ended
         last.truncated[copy] = not ended and (finished or self._t >= self.info.episode_limit)
         self._over[copy] = last.terminated[copy] | last.truncated[copy]
+        for name, value in _numbers(infos).items():
+            last.infos.setdefault(name, np.full(self.n_envs, np.nan, np.float32))[copy] = value
         self._tells_success |= any(map(_mentions_success, infos.values()))
         last.won[copy] = self._over[copy] and any(_says_won(info) for info in infos.values())
 
@@ -266,17 +279,17 @@ def _draw(map: str, states: NDArray[np.float32]) -> Scene:
     if draw is not None:
         return draw(states)
     note = "This environment does not say how to draw its states: its module has no make_scene(states)."
-    names = tuple(str(name) for name in getattr(module, "STATE_NAMES", ()))
-    return empty_scene(map, states, note, names, picture=tuple(getattr(module, "STATE_PICTURE", ())))
+    names: tuple[object, ...] = tuple(getattr(module, "STATE_NAMES", ()))
+    picture: tuple[int, ...] = tuple(getattr(module, "STATE_PICTURE", ()))
+    if is_picture(picture, states):
+        note = f"What is drawn is the state itself, a picture of {' × '.join(str(side) for side in picture[:2])}."
+    return empty_scene(map, states, note, tuple(str(name) for name in names), picture=picture)
 
 
 def _load_module(map: str) -> ModuleType:
     module, _ = _split(map)
-    here = str(home_folder())
-    if here not in sys.path:
-        sys.path.append(here)
     try:
-        return import_module(module)
+        return import_from_home(module)
     except ImportError as error:
         reason = str(error).rstrip(".")
         raise EnvUnavailableError(f"env.map names a module that cannot be imported: {reason}.") from error
@@ -312,6 +325,16 @@ def _own_state_dim(env: "ParallelEnv[Any, Any, Any]") -> int:
 
 def _mentions_success(info: Any) -> bool:
     return isinstance(info, Mapping) and any(key in info for key in _WON_KEYS)
+
+
+def _numbers(infos: Mapping[Any, Any]) -> dict[str, float]:
+    """Mean over the agents of every number that their infos name."""
+    told: dict[str, list[float]] = {}
+    for info in infos.values():
+        for name, value in info.items() if isinstance(info, Mapping) else ():
+            if name not in _WON_KEYS and isinstance(value, bool | int | float | np.number | np.bool_):
+                told.setdefault(str(name), []).append(float(value))
+    return {name: sum(values) / len(values) for name, values in told.items()}
 
 
 def _says_won(info: Any) -> bool:

@@ -1,28 +1,37 @@
 """Every environment by name: its module is imported when it is asked for, never before.
 
-What lives here: the list of environments and the questions that trainers, pages and the command line ask
-of any of them. What does not: a game. To add one, write a module with the names of `adapter.Adapter` and
-give it one line in `ADAPTERS`.
+What lives here: the list of environments and the questions that trainers, pages and the command line ask of any of
+them. What does not: a game. To add one, write a module with the names of `base.Adapter` and give it one line in
+`ADAPTERS`.
+
+`OutsideAdapter` is an environment that an installed package or a module of `EMTC_PLUGINS` brings: a factory, called
+once for each copy with its typed arguments (`env.<name>.…`, and `map` where it asks for one), which returns a
+PettingZoo `ParallelEnv` that is batched here. A factory with a parameter `n_envs` is called once and returns a whole
+`VectorEnv`. Optional attributes of the factory: `maps`, the names of its maps (else one, "default");
+`make_scene(states)`, which draws replays.
 """
 
+import inspect
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from importlib import import_module
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
+from emtc_core.config.outside import arguments_of, call_factory
 from emtc_core.config.train import EnvConfig
-from emtc_core.envs.adapter import Adapter
-from emtc_core.envs.base import EnvInfo, Scene, VectorEnv, find_targets
+from emtc_core.envs.base import Adapter, EnvInfo, Scene, VectorEnv, empty_scene, find_targets, refuse_unknown_map
 from emtc_core.envs.trust import refuse_unlisted
-from emtc_core.errors import EnvUnavailableError
+from emtc_core.errors import EnvUnavailableError, PluginError
+from emtc_core.plugins import Plugin, find_plugin, list_names
 
 ADAPTERS: dict[str, str] = {
     "skirmish": "emtc_core.envs.skirmish.adapter",
-    "grf": "emtc_core.envs.grf.adapter",
-    "smac": "emtc_core.envs.smac.adapter",
+    "grf": "emtc_core.envs.grf.env",
+    "smac": "emtc_core.envs.smac.env",
     "smacv2": "emtc_core.envs.smac.v2",
     "smax": "emtc_core.envs.smax",
     "pettingzoo": "emtc_core.envs.pettingzoo",
@@ -46,6 +55,8 @@ class EnvRow:
     obs_dim: int | None
     state_dim: int | None
     episode_limit: int | None
+    origin: str = ""
+    """Distribution and version, or module, of one from outside; empty for this project's own."""
 
 
 @dataclass(frozen=True)
@@ -92,6 +103,25 @@ def check_available(config: EnvConfig) -> None:
         raise EnvUnavailableError(f"{reason} See: emtc doctor")
 
 
+def is_tried(config: EnvConfig) -> bool:
+    """Whether only a trial tells the sizes of an environment, and whether it says who won: a stranger's."""
+    return config.name not in ADAPTERS or config.name in IMPORTED_BY_MAP
+
+
+def list_names_of_envs() -> list[str]:
+    """List every environment, this project's own first."""
+    return [*ADAPTERS, *(name for name in list_names("env") if name not in ADAPTERS)]
+
+
+def usual_map(env: str) -> str:
+    """The map of an environment where nobody names one: its first.
+
+    Raises:
+        EnvUnavailableError: If no environment has that name.
+    """
+    return "3m" if env in ADAPTERS else get_adapter(env).list_maps()[0]
+
+
 def check_trusted(config: EnvConfig) -> None:
     """Refuse an environment that would import a module which only a file or a row names.
 
@@ -128,13 +158,13 @@ def name_actions(env: str, map: str) -> tuple[str, ...]:
 
 def list_envs() -> list[EnvRow]:
     """List every environment and map, installed or not, with its sizes wherever they are known."""
-    return [row for name in ADAPTERS for row in _rows(name)]
+    return [row for name in list_names_of_envs() for row in _rows(name)]
 
 
 def doctor_rows() -> list[DoctorRow]:
     """For each environment, whether it can run here and how to get it if not."""
     rows: list[DoctorRow] = []
-    for name in ADAPTERS:
+    for name in list_names_of_envs():
         adapter = get_adapter(name)
         reason = adapter.find_obstacle()
         rows.append(DoctorRow(name, not reason, reason, adapter.HOW_TO_GET))
@@ -148,9 +178,15 @@ def get_adapter(name: str) -> Adapter:
         EnvUnavailableError: If no environment has that name.
     """
     if name not in ADAPTERS:
-        close = get_close_matches(name, ADAPTERS, n=1)
+        if plugin := find_plugin("env", name):
+            return OutsideAdapter(plugin)
+        known = list_names_of_envs()
+        close = get_close_matches(name, known, n=1)
         hint = f" Did you mean {close[0]}?" if close else ""
-        raise EnvUnavailableError(f"env.name must be one of {', '.join(ADAPTERS)}, got {name!r}.{hint}")
+        raise EnvUnavailableError(
+            f"env.name must be one of {', '.join(known)}, got {name!r}.{hint} One from outside needs its package "
+            "installed, or its module listed in EMTC_PLUGINS."
+        )
     return cast(Adapter, import_module(ADAPTERS[name]))  # a module; a test checks its names
 
 
@@ -162,8 +198,86 @@ def _rows(name: str) -> list[EnvRow]:
 
 
 def _row(adapter: Adapter, name: str, map: str, reason: str) -> EnvRow:
-    info = adapter.find_info(EnvConfig(name=name, map=map))
+    info = adapter.find_info(EnvConfig(name=name, map=map)) if name in ADAPTERS else None
     if info is None:
-        return EnvRow(name, map, not reason, reason, None, None, None, None, None)
+        origin = adapter.plugin.origin if isinstance(adapter, OutsideAdapter) else ""
+        return EnvRow(name, map, not reason, reason, None, None, None, None, None, origin)
     sizes = (info.n_agents, info.n_actions, info.obs_dim, info.state_dim, info.episode_limit)
     return EnvRow(name, map, not reason, reason, *sizes)
+
+
+ONE_MAP = "default"
+NO_DRAWING = "This environment does not say how to draw its states: its factory has no make_scene(states)."
+
+
+class OutsideAdapter:
+    """Answers for one plug-in."""
+
+    def __init__(self, plugin: Plugin) -> None:
+        self.plugin = plugin
+        self.HOW_TO_GET = f"it comes from {plugin.origin}"
+
+    def list_maps(self) -> list[str]:
+        """List its maps; one that cannot be loaded has one."""
+        try:
+            maps: Sequence[Any] = getattr(self.plugin.load(), "maps", ())
+        except PluginError:
+            maps = ()
+        return [str(map) for map in maps] or [ONE_MAP]
+
+    def find_obstacle(self) -> str:
+        """Why it cannot be loaded; "" when it can."""
+        try:
+            arguments_of(self.plugin)
+        except PluginError as error:
+            return str(error)
+        return ""
+
+    def find_info(self, config: EnvConfig) -> EnvInfo | None:
+        """Only the map is checked: sizes are known once it has been made."""
+        refuse_unknown_map(config.name, config.map, self.list_maps())
+        return None
+
+    def make_env(self, config: EnvConfig, *, n_envs: int) -> VectorEnv:
+        """Make `n_envs` copies.
+
+        Raises:
+            EnvUnavailableError: If the factory fails, or makes no environment.
+        """
+        refuse_unknown_map(config.name, config.map, self.list_maps())
+        whole = "n_envs" in inspect.signature(self.plugin.load()).parameters
+        copies = {"n_envs": n_envs} if whole else {}
+        made = [self._call(config, copies) for _ in range(1 if whole else n_envs)]
+        first = made[0]
+        if isinstance(first, VectorEnv):
+            if first.n_envs != n_envs:
+                raise EnvUnavailableError(f"{self.plugin.label} must make {n_envs} copies, got {first.n_envs}.")
+            return first
+        if not hasattr(first, "possible_agents") or hasattr(first, "agent_iter"):
+            raise EnvUnavailableError(
+                f"{self.plugin.label} must return a ParallelEnv of PettingZoo, or with a parameter n_envs a VectorEnv, "
+                f"got {type(first).__name__}."
+            )
+        return self._batch(made, config)
+
+    def _call(self, config: EnvConfig, copies: dict[str, int]) -> Any:
+        try:
+            return call_factory(self.plugin, config.map, config.arguments, copies)
+        except Exception as error:  # anything may go wrong in a stranger's code; the cause stays in the traceback
+            raise EnvUnavailableError(f"{self.plugin.label} failed when it was called: {error!r}.") from error
+
+    def _batch(self, made: list[Any], config: EnvConfig) -> VectorEnv:
+        from emtc_core.envs.pettingzoo import PettingZooEnv
+
+        env = PettingZooEnv(made, map=config.map, config=config.pettingzoo, draw=self._draw)
+        limit = config.arguments.get("episode_limit", config.pettingzoo.episode_limit)
+        env.info = replace(env.info, env=config.name, episode_limit=int(limit))
+        return env
+
+    def make_scene(self, map: str, states: NDArray[np.float32]) -> Scene:
+        """Draw stored states if the factory can."""
+        return self._draw(states)
+
+    def _draw(self, states: NDArray[np.float32]) -> Scene:
+        draw: Callable[[NDArray[np.float32]], Scene] | None = getattr(self.plugin.load(), "make_scene", None)
+        return empty_scene(self.plugin.label, states, NO_DRAWING) if draw is None else draw(states)

@@ -22,12 +22,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from emtc_core.arrays import check_shape
+from emtc_core.arrays import check_shape, derive_seed
 from emtc_core.config.train import EnvConfig
-from emtc_core.envs.adapter import refuse_obstacle, refuse_unknown_map
-from emtc_core.envs.base import EnvInfo, Observation, Scene, VectorEnv, blank_observation, refuse_unavailable
+from emtc_core.envs.base import (
+    EnvInfo,
+    Observation,
+    Scene,
+    VectorEnv,
+    blank_observation,
+    refuse_obstacle,
+    refuse_unavailable,
+    refuse_unknown_map,
+)
 from emtc_core.install import how_to_install
-from emtc_core.seeding import derive_seed
 
 HOW_TO_GET = f"{how_to_install('smax')}; for a GPU also: pip install 'jax[cuda12]'"
 
@@ -228,7 +235,8 @@ def _compiled_battles(map: str, n_envs: int) -> _Battles:
 
 def _observation(seen: dict[str, Any]) -> Observation:
     """View the device's arrays as NumPy's; on a CPU nothing is copied, and JAX never writes them again."""
-    return Observation(**{name: np.asarray(array) for name, array in seen.items()})
+    arrays: dict[str, Any] = {name: np.asarray(array) for name, array in seen.items()}
+    return Observation(**arrays)
 
 
 def _hold_last(place_TU2: NDArray[np.float32], alive_TU: NDArray[np.bool_]) -> NDArray[np.float32]:

@@ -3,18 +3,17 @@
 A run's map may be an import path (`pettingzoo`), and rows come from colleagues. `EMTC_ENV_MODULES` lists the modules
 that this machine's user trusts, with commas between them; a listed package brings its modules along. What a user types
 into a command is allowed for that command and the processes that it starts. Python code that calls `make_env` itself
-decides for itself. A process that another one started looks for modules in that one's folder (`home_folder`).
+decides for itself. A process that another one started looks for modules in that one's folder
+(`emtc_core.plugins.home_folder`).
 """
 
 import os
 from difflib import get_close_matches
-from pathlib import Path
 
 from emtc_core.envs.zoo.examples import EXAMPLES
 from emtc_core.errors import EnvUnavailableError
 
 VARIABLE = "EMTC_ENV_MODULES"
-FOLDER_VARIABLE = "EMTC_ENV_FOLDER"
 _OWN = "emtc_core.envs.pettingzoo_export"
 
 
@@ -51,11 +50,6 @@ def why_unlisted(map: str) -> str:
         f"The module {module!r} is not imported, because {VARIABLE} of this machine does not list it. "
         f"If you know it and trust it, start again with {VARIABLE}={module}"
     )
-
-
-def home_folder() -> Path:
-    """Where a user's own modules are looked for: where the command was typed, which its trainers are told."""
-    return Path(os.environ.get(FOLDER_VARIABLE) or Path.cwd())
 
 
 def _module_of(map: str) -> str:

@@ -27,6 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from emtc_core.config.memory import GateConfig, IncentiveConfig
+from emtc_core.gate.outside import GateContext, find_gate, weigh_outside
 from emtc_core.rollout.episode import Episode
 from emtc_core.schedules import linear_decay
 
@@ -74,6 +75,25 @@ def gate_coefficient(delta_mem: Any, *, tau: Any, scale: float = 1.0) -> Any:
     return np.exp(-((scale * delta_mem) ** 2) / (2.0 * tau * tau))
 
 
+def weigh(config: GateConfig, delta_mem: Any, *, tau: Any, context: GateContext) -> Any:
+    """Weigh by the gate of a configuration: `gate_coefficient`, or what `gate.type` names from outside.
+
+    Args:
+        config: Its type and `delta_scale`.
+        delta_mem: Temporal-consistency error, any shape, no NaN.
+        tau: Temperature now, > 0.
+        context: The rest of each transition, for a gate that reads it.
+
+    Raises:
+        PluginError: If a gate from outside is missing or breaks its contract.
+    """
+    plugin = find_gate(config)
+    if plugin is None:
+        return gate_coefficient(delta_mem, tau=tau, scale=config.delta_scale)
+    scaled = config.delta_scale * np.asarray(delta_mem, np.float64)
+    return weigh_outside(plugin, scaled, tau, context, config.arguments)
+
+
 def beta_of_miss(config: GateConfig, *, is_empty: bool) -> float:
     """Gate of a transition whose lookup found nothing.
 
@@ -107,7 +127,8 @@ def gate_transitions(
     if not config.enabled:
         return delta, np.ones_like(delta)
     missed = np.isnan(delta)
-    beta = gate_coefficient(np.where(missed, 0.0, delta), tau=tau, scale=config.delta_scale)
+    context = GateContext(reward.astype(np.float64), h, h_next, gamma)
+    beta = weigh(config, np.where(missed, 0.0, delta), tau=tau, context=context)
     return delta, np.where(missed, beta_of_miss(config, is_empty=is_empty), beta)
 
 

@@ -13,8 +13,8 @@ from typing import Final, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from emtc_core.arrays import make_generator
 from emtc_core.gate.gate import delta_mem, gate_coefficient, incentive
-from emtc_core.seeding import make_generator
 
 Float64s = NDArray[np.float64]
 Indices = NDArray[np.int64]

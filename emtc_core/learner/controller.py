@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from emtc_core.arrays import check_shape
-from emtc_core.device import send
+from emtc_core.devices import send
 from emtc_core.envs.base import EnvInfo
 from emtc_core.learner.backbones.base import Backbone
 from emtc_core.learner.networks import input_width

@@ -7,6 +7,7 @@ over agents. Source: kikojay/EMC, pymarl/src.
 
 import copy
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -15,6 +16,7 @@ from emtc_core.config.backbones import CuriosityConfig
 from emtc_core.config.train import TrainConfig
 from emtc_core.learner.backbones.base import Unrolled
 from emtc_core.learner.networks import Sequence, SharedAgent, unroll_together
+from emtc_core.learner.parts import Team
 from emtc_core.learner.td import greedy, masked_mean
 from emtc_core.replay_buffer.buffer import StateDict
 
@@ -51,6 +53,8 @@ class _Pass:
 class Curiosity:
     """The intrinsic reward of EMC."""
 
+    by_episode = False
+
     def __init__(
         self,
         config: CuriosityConfig,
@@ -68,13 +72,19 @@ class Curiosity:
         self._value_optimizer = torch.optim.RMSprop(self._online.parameters(), lr=train.lr, alpha=0.99, eps=1e-5)
         self._predictor_optimizer = torch.optim.Adam(self._predictor.parameters(), lr=train.lr)
         self._pass: _Pass | None = None
+        self._team = Team(1)
+
+    def use(self, team: Team) -> None:
+        """Let each network have a thread of its own."""
+        self._team = team
+        for agent in (self._online, self._predictor, self._target, self._soft):
+            agent.is_compiled = True
 
     def prepare(self, seq: Sequence) -> None:
         """Run all four networks over the batch."""
+        soft, target, predictor, learned = self._unroll(seq)
         with torch.no_grad():
-            soft, target = unroll_together([self._soft, self._target], seq.inputs, seq.n_steps)
             wanted = VALUE_FACTOR * self._soft.values(soft)[1:]
-        predictor, learned = unroll_together([self._predictor, self._online], seq.inputs, seq.n_steps)
         predicted = self._predictor.values(predictor[1:])
         distance = torch.linalg.vector_norm(predicted - wanted + DISTANCE_EPS, dim=-1).mean(-1)
         self._pass = _Pass(distance, learned, target)
@@ -89,8 +99,11 @@ class Curiosity:
         assert self._pass is not None, "prepare comes before train"
         self._value_optimizer.zero_grad(set_to_none=True)
         self._predictor_optimizer.zero_grad(set_to_none=True)
-        # One backward pass for both, as they went through the steps together; they share no weight.
-        (masked_mean(self._pass.distance, seq.mask) + self._value_loss(seq, self._pass)).backward()
+        distance, value = masked_mean(self._pass.distance, seq.mask), self._value_loss(seq, self._pass)
+        if self._team.threads > 1:
+            self._team.run([distance.backward, value.backward])
+        else:
+            (distance + value).backward()  # one pass, as they went through the steps together; they share no weight
         self._pass = None
         for network, optimizer in ((self._predictor, self._predictor_optimizer), (self._online, self._value_optimizer)):
             nn.utils.clip_grad_norm_(network.parameters(), self._train.grad_clip)
@@ -124,6 +137,16 @@ class Curiosity:
             "value_optimizer": self._value_optimizer,
             "predictor_optimizer": self._predictor_optimizer,
         }
+
+    def _unroll(self, seq: Sequence) -> list[Tensor]:
+        """Unroll soft copy and target without a graph, predictor and utilities with theirs."""
+        still, moving = [self._soft, self._target], [self._predictor, self._online]
+        if self._team.threads > 1:
+            unrolls = [torch.no_grad()(agent.unroll) for agent in still] + [agent.unroll for agent in moving]
+            return self._team.run([partial(unroll, seq.inputs, seq.n_steps) for unroll in unrolls])
+        with torch.no_grad():
+            hidden = unroll_together(still, seq.inputs, seq.n_steps)
+        return hidden + unroll_together(moving, seq.inputs, seq.n_steps)
 
     def _value_loss(self, seq: Sequence, at: _Pass) -> Tensor:
         q = self._online.values(at.online)

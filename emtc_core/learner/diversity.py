@@ -22,11 +22,12 @@ import torch
 from torch import Tensor, nn
 
 from emtc_core.config.backbones import CdsConfig
+from emtc_core.devices import permutation
 from emtc_core.envs.base import EnvInfo
 from emtc_core.learner.backbones.base import Unrolled
 from emtc_core.learner.networks import DiverseAgent, Sequence
+from emtc_core.learner.parts import Team
 from emtc_core.learner.recurrence import through_relu
-from emtc_core.random_ops import permutation
 from emtc_core.replay_buffer.buffer import StateDict
 
 WIDTH = 128
@@ -141,6 +142,8 @@ def _make_gradients(layers: list[nn.Linear]) -> Tensor:
 class Diversity:
     """The intrinsic reward of CDS."""
 
+    by_episode = True
+
     def __init__(
         self, config: CdsConfig, info: EnvInfo, agent: DiverseAgent, *, hidden: int, device: torch.device
     ) -> None:
@@ -150,6 +153,9 @@ class Diversity:
         self._target = copy.deepcopy(self._online).requires_grad_(False)
         self._optimizer = torch.optim.Adam(self._online.parameters(), lr=config.predictor_lr, fused=True)
         self._episodes = self._last_training = 0
+
+    def use(self, team: Team) -> None:
+        """Nothing to share: minibatches follow each other."""
 
     def prepare(self, seq: Sequence) -> None:
         """Nothing: everything here reads the learner's own hidden states."""

@@ -14,9 +14,11 @@ from emtc_core.config.train import TrainConfig
 from emtc_core.envs.base import EnvInfo
 from emtc_core.learner import backbones
 from emtc_core.learner.backbones.base import Backbone, BackboneTable, Unrolled
+from emtc_core.learner.backbones.value import make_value_backbone
 from emtc_core.learner.curiosity import Curiosity
 from emtc_core.learner.diversity import Diversity
 from emtc_core.learner.networks import DiverseAgent, Sequence
+from emtc_core.learner.parts import Team
 from emtc_core.replay_buffer.buffer import StateDict
 
 _MODULES = [import_module(f"{backbones.__name__}.{each.name}") for each in iter_modules(backbones.__path__)]
@@ -25,6 +27,13 @@ BACKBONES: BackboneTable = {name: make for m in _MODULES for name, make in getat
 
 class IntrinsicReward(Protocol):
     """Curiosity (EMC) or diversity (CDS)."""
+
+    by_episode: bool
+    """Whether `reward` reads nothing but the episodes it is given, so that parts of a batch may ask at once."""
+
+    def use(self, team: Team) -> None:
+        """Compute on several threads."""
+        ...
 
     def prepare(self, seq: Sequence) -> None:
         """Compute what does not wait for the learner's own pass over the batch; comes before `reward`."""
@@ -56,8 +65,8 @@ class IntrinsicReward(Protocol):
 
 
 def make_backbone(config: RunConfig, info: EnvInfo) -> Backbone:
-    """Make the value system with PyTorch's default initialisation."""
-    return BACKBONES[config.backbone](config, info)
+    """Make the value system with PyTorch's default initialisation; a name from outside is a mixing rule's."""
+    return BACKBONES.get(config.backbone, make_value_backbone)(config, info)
 
 
 def make_target(online: Backbone) -> Backbone:

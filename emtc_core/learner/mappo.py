@@ -18,9 +18,10 @@ from torch import Tensor, nn
 
 from emtc_core.arrays import check_shape
 from emtc_core.config.run import RunConfig
-from emtc_core.device import autocast, send
+from emtc_core.devices import autocast, permutation, restore, send
 from emtc_core.envs.base import EnvInfo
-from emtc_core.learner.ppo import (
+from emtc_core.learner.td import (
+    LearnerStats,
     ValueNorm,
     generalized_advantages,
     masked_log_softmax,
@@ -29,8 +30,6 @@ from emtc_core.learner.ppo import (
     policy_loss,
     value_loss,
 )
-from emtc_core.learner.td import LearnerStats
-from emtc_core.random_ops import permutation, restore
 from emtc_core.rollout.episode import Episode
 
 

@@ -13,6 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from emtc_core.learner.compiled import run_compiled
 from emtc_core.learner.recurrence import run_trunk, run_trunks
 from emtc_core.replay_buffer.buffer import Batch
 
@@ -96,6 +97,9 @@ def input_width(obs_dim: int, n_actions: int, n_agents: int, *, agent_id: bool) 
 class SharedAgent(nn.Module):
     """Linear, ReLU, GRU, Linear: one network for all agents."""
 
+    is_compiled = False
+    """Whether whole sequences pass in one call that holds no lock, so that several threads may unroll (CPU only)."""
+
     def __init__(self, n_inputs: int, n_actions: int, hidden: int) -> None:
         super().__init__()
         self.fc1 = nn.Linear(n_inputs, hidden)
@@ -107,7 +111,8 @@ class SharedAgent(nn.Module):
 
         Past the `n_steps` [B] of an episode, hidden states have no meaning.
         """
-        hidden = run_trunk(self.fc1, self.rnn, inputs.flatten(1, 2), _row_lengths(inputs, n_steps))
+        run = run_compiled if self.is_compiled else run_trunk
+        hidden = run(self.fc1, self.rnn, inputs.flatten(1, 2), _row_lengths(inputs, n_steps))
         return hidden.unflatten(1, inputs.shape[1:3])
 
     def step(self, inputs: Tensor, hidden: Tensor) -> Tensor:

@@ -26,12 +26,21 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from emtc_core.arrays import check_shape
+from emtc_core.arrays import check_shape, make_generator
 from emtc_core.config.memory import MemoryConfig
 from emtc_core.embedder.networks import Embedder, State
 from emtc_core.errors import NonFiniteLossError
-from emtc_core.memory.nodes import NodeTable, touch_all
-from emtc_core.memory.recall import NodeColumns, Recall, Slots, copy_columns, delta_along_links, recall
+from emtc_core.memory.nodes import (
+    NodeColumns,
+    NodeTable,
+    Recall,
+    Slots,
+    copy_columns,
+    delta_along_links,
+    recall,
+    touch_all,
+    values_along_links,
+)
 from emtc_core.memory.scaling import (
     TOLERANCE,
     Embeddings,
@@ -44,7 +53,6 @@ from emtc_core.memory.scaling import (
 from emtc_core.memory.space import Space
 from emtc_core.memory.state import fill_table, list_table_faults, table_state
 from emtc_core.memory.write import Columns, Path, make_rules, write_backwards
-from emtc_core.seeding import make_generator
 
 GROWTH = 0.25  # share of new nodes at which the scaling is measured again
 EMU_NORM_STEPS = 200
@@ -326,6 +334,10 @@ class EpisodicMemory:
     def delta_mem(self) -> NDArray[np.float64]:
         """Consistency error of every node along its link, in slot order; NaN where it has no successor."""
         return delta_along_links(self._table, self._gamma)
+
+    def along_links(self) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
+        """Reward, H and H(next) of every node, in slot order; H(next) is NaN where it has no successor."""
+        return values_along_links(self._table)
 
     def columns(self) -> NodeColumns:
         """Copy every node, without its state."""

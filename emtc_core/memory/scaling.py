@@ -13,8 +13,10 @@ and kept in float64 (`is_fine`) until the next re-projection, which asks anew.
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+from numba import njit
 from numpy.typing import NDArray
 
 Embeddings = NDArray[np.float32 | np.float64]
@@ -33,9 +35,10 @@ class Scaling:
     divisor: NDArray[np.float64]
     is_fine: bool = False  # belongs to float64 embeddings
 
-    def apply(self, x: Embeddings) -> NDArray[np.float64]:
-        """Scale embeddings [M, X]."""
-        return (x - self.mean) / self.divisor
+    def apply(self, x: Embeddings, out: NDArray[np.float64] | None = None) -> NDArray[np.float64]:
+        """Scale embeddings [M, X], into `out` where it is given."""
+        centred = np.subtract(x, self.mean, out=out)
+        return np.divide(centred, self.divisor, out=centred)
 
 
 def identity_scaling(dim: int, *, is_fine: bool = False) -> Scaling:
@@ -49,10 +52,31 @@ def measure_scaling(x: Embeddings) -> Scaling:
     A dimension whose spread is a millionth of its mean hardly tells nodes apart, in float32 by noise only. Such a
     dimension, and any dimension while there is a single node, is centred and left in its raw unit.
     """
-    mean = x.mean(axis=0, dtype=np.float64)
-    std = np.sqrt(((x - mean) ** 2).mean(axis=0))
+    mean = _sum_rows(x) / len(x)
+    std = np.sqrt(_sum_squares(x, mean) / len(x))
     is_constant = std <= RESOLUTION * np.abs(mean)
     return Scaling(mean, np.where(is_constant, 1.0, std + EPS), x.dtype == np.float64)
+
+
+@njit(cache=True, nogil=True)
+def _sum_rows(x: NDArray[Any]) -> NDArray[Any]:  # pragma: no cover  # compiled
+    """Sum over rows in their order, in float64; a column of a million needs no copy."""
+    total = np.zeros(x.shape[1])
+    for i in range(len(x)):
+        for j in range(x.shape[1]):
+            total[j] += x[i, j]
+    return total
+
+
+@njit(cache=True, nogil=True)
+def _sum_squares(x: NDArray[Any], mean: NDArray[Any]) -> NDArray[Any]:  # pragma: no cover  # compiled
+    """Sum the squared distances from the mean, likewise."""
+    total = np.zeros(x.shape[1])
+    for i in range(len(x)):
+        for j in range(x.shape[1]):
+            gap = x[i, j] - mean[j]
+            total[j] += gap * gap
+    return total
 
 
 def largest_rounding(x: NDArray[np.float32], fine: NDArray[np.float64], scaling: Scaling) -> float:

@@ -66,7 +66,7 @@ class Space:
     def rescale(self, table: NodeTable, scaling: Scaling) -> None:
         """Move all nodes into a new scaling and rebuild the live index."""
         self.scaling = scaling
-        table.z[: table.size] = scaling.apply(table.x[: table.size])
+        scaling.apply(table.x[: table.size], out=table.z[: table.size])
         if self._frozen is None:
             self._grid.build(table.z, table.size)
             self._nearest.forget()

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from emtc_core.arrays import check_shape
-from emtc_core.device import send
+from emtc_core.devices import send
 from emtc_core.envs.base import EnvInfo
 from emtc_core.replay_buffer.rows import PAGE_ROWS, Priorities, ReplayRows, most_pages
 from emtc_core.rollout.episode import Episode

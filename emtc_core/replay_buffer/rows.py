@@ -21,7 +21,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from emtc_core.device import AsyncCopy, fetch, send
+from emtc_core.devices import AsyncCopy, fetch, send
 from emtc_core.envs.base import EnvInfo
 from emtc_core.errors import ConfigError
 

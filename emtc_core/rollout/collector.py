@@ -12,9 +12,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from emtc_core.arrays import derive_seed, make_generator
 from emtc_core.envs.base import Observation, VectorEnv
 from emtc_core.rollout.episode import Episode
-from emtc_core.seeding import derive_seed, make_generator
 
 ARRAYS = ("obs", "state", "avail", "action", "reward")
 
@@ -97,6 +97,7 @@ class Collector:
                 won=bool(last.won[b]),
                 episode_return=float(reward[b, :T].sum(dtype=np.float64)),
                 epsilon=epsilon,
+                infos=_average_infos(frames[1 : T + 1], b),
             )
             for b, T in enumerate(length.tolist())
         ]
@@ -143,4 +144,14 @@ def unpack_episodes(state: Sequence[dict[str, Any]]) -> list[Episode]:
 
 
 def _plain(value: Any) -> Any:
-    return value if isinstance(value, bool | float | int) else torch.from_numpy(value)
+    return value if isinstance(value, bool | float | int | dict) else torch.from_numpy(value)
+
+
+def _average_infos(frames: Sequence[Observation], copy: int) -> dict[str, float]:
+    """Average every number of one copy's infos over the steps that had it."""
+    told: dict[str, list[float]] = {}
+    for frame in frames:
+        for name, values_B in frame.infos.items():
+            if np.isfinite(values_B[copy]):
+                told.setdefault(name, []).append(float(values_B[copy]))
+    return {name: sum(values) / len(values) for name, values in told.items()}

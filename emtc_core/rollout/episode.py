@@ -1,6 +1,6 @@
 """One finished episode as arrays. Made by the collector; read by memory, gate, replay buffer, recorder."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +24,8 @@ class Episode:
     won: bool
     episode_return: float
     epsilon: float = 0.0
+    infos: dict[str, float] = field(default_factory=dict)
+    """Numbers that the environment's infos named, each averaged over the steps that had it."""
 
     @property
     def length(self) -> int:

@@ -6,6 +6,7 @@ How it lies on disk, and how damage is found, is in `checkpoint_file`.
 
 import errno
 import logging
+import math
 from collections.abc import Callable
 from io import BytesIO
 from pathlib import Path
@@ -18,7 +19,10 @@ from emtc_core.checkpoint_file import (
     Sink,
     check_archive,
     check_owner,
+    list_best,
     list_checkpoints,
+    list_idle_best,
+    name_best,
     name_checkpoint,
     read_manifest,
     read_part,
@@ -27,6 +31,7 @@ from emtc_core.checkpoint_file import (
 )
 from emtc_core.control import StopRequested
 from emtc_core.errors import CheckpointError
+from emtc_core.recorder import EvaluationRecord
 
 _log = logging.getLogger(__name__)
 _NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
@@ -42,8 +47,30 @@ class Loaded(NamedTuple):
     """Why each newer checkpoint was not used, newest first."""
 
 
+class BestSoFar:
+    """The best evaluation so far, by win rate, then by mean return; of equals the later."""
+
+    def __init__(self) -> None:
+        self._score = (-math.inf, -math.inf)
+
+    def beats(self, record: EvaluationRecord) -> bool:
+        """Whether an evaluation is the best now; then it is the one to beat."""
+        score = (record.win_rate, record.return_mean)
+        is_best = score >= self._score
+        self._score = max(score, self._score)
+        return is_best
+
+    def get_state(self) -> list[float]:
+        """What a checkpoint keeps of it."""
+        return [*self._score]
+
+    def set_state(self, state: list[float]) -> None:
+        """Go on from `get_state`."""
+        self._score = (state[0], state[1])
+
+
 class CheckpointStore:
-    """The checkpoints of one run in one folder, newest last."""
+    """The checkpoints of one run in one folder, newest last, and the policy of its best evaluation beside them."""
 
     def __init__(self, folder: Path, *, keep: int, run_id: str = "") -> None:
         self.folder = folder
@@ -63,7 +90,31 @@ class CheckpointStore:
         write_checkpoint(path, run_id=self._run_id, env_step=env_step, parts=parts)
         for old in self.list()[: -self._keep]:
             old.unlink(missing_ok=True)
+        self._drop_idle_best()
         return path
+
+    def save_best(self, env_step: int, learner: dict[str, Any]) -> Path | None:
+        """Keep the learner alone, whose evaluation is the best so far; a full disk takes none.
+
+        Raises:
+            OSError: If something else than room is missing.
+        """
+        path = self.folder / name_best(env_step)
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            write_checkpoint(path, run_id=self._run_id, env_step=env_step, parts=[("learner", _writer(learner))])
+        except (OSError, RuntimeError) as exc:
+            if (reason := _why_no_room(exc)) is None:
+                raise
+            _log.warning("run %s: the best policy, at step %d, is not kept: %s", self._run_id, env_step, reason)
+            return None
+        self._drop_idle_best()
+        return path
+
+    def _drop_idle_best(self) -> None:
+        kept, best = self.list(), list_best(self.folder)
+        for name in list_idle_best([each.name for each in best], [each.name for each in kept]):
+            (self.folder / name).unlink(missing_ok=True)
 
     def save_if_room(self, env_step: int, state: dict[str, Any]) -> str | None:
         """Write one checkpoint, or say why there is no room for it now; those before it stay.
@@ -126,6 +177,27 @@ def load(path: Path, *, run_id: str = "") -> tuple[int, dict[str, Any]]:
     if manifest.schema == UNSIGNED:
         return _load_unsigned(path)
     return manifest.env_step, {part.name: _read(path, read_part(path, part)) for part in manifest.parts}
+
+
+def load_part(path: Path, name: str, *, run_id: str = "") -> tuple[int, Any]:
+    """Load one part of a checkpoint and leave the others, which may be gigabytes, alone.
+
+    Returns:
+        The checkpoint's env step, and the part.
+
+    Raises:
+        CheckpointError: If the file is truncated, damaged, foreign or of another run, or has no such part.
+    """
+    manifest = read_manifest(path)
+    check_owner(path, manifest, run_id)
+    if manifest.schema == UNSIGNED:
+        env_step, state = _load_unsigned(path)
+        if name in state:
+            return env_step, state[name]
+    for part in manifest.parts:
+        if part.name == name:
+            return manifest.env_step, _read(path, read_part(path, part))
+    raise CheckpointError(f"{path.name} has no part {name!r}.")
 
 
 def _why_no_room(error: BaseException | None) -> str | None:

@@ -15,18 +15,19 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from emtc_core.arrays import derive_seed, make_generator
 from emtc_core.config.run import RunConfig
-from emtc_core.device import send
-from emtc_core.embedder.fit import fit
-from emtc_core.embedder.networks import Embedder
+from emtc_core.devices import send
+from emtc_core.embedder.outside import make_embedder
+from emtc_core.embedder.overlap import Fits
 from emtc_core.envs.base import EnvInfo
-from emtc_core.gate.gate import GateVerdict, gate_coefficient, gate_transitions, weigh_successors
+from emtc_core.gate.gate import GateVerdict, gate_transitions, weigh, weigh_successors
+from emtc_core.gate.outside import GateContext
 from emtc_core.learner.td import IncentiveInputs, incentive_inputs
 from emtc_core.memory.memory import EpisodicMemory
 from emtc_core.recorder import QUANTILES, GateStatsRecord, SnapshotRecord
 from emtc_core.replay_buffer.buffer import Batch, ReplayBuffer
 from emtc_core.rollout.episode import Episode
-from emtc_core.seeding import derive_seed, make_generator
 from emtc_core.training.judge import Absorbed, Judge
 
 Slots = NDArray[np.int64]
@@ -83,13 +84,14 @@ class EpisodicPart(EpisodicSystem):
     def __init__(self, config: RunConfig, info: EnvInfo, *, device: torch.device) -> None:
         self._config = config
         self._gamma = config.train.gamma
-        self._embedder = Embedder(
+        self._embedder = make_embedder(
             config.embed,
             state_dim=info.state_dim,
             episode_limit=info.episode_limit,
             device=device,
             seed=derive_seed(config.seed, "embedder"),
         )
+        self._fits = Fits(self._embedder)
         self.memory = EpisodicMemory(
             config.memory,
             state_dim=info.state_dim,
@@ -213,13 +215,13 @@ class EpisodicPart(EpisodicSystem):
         if not self._may_refit:
             return {}
         self._warn_of_collapse()
-        stats = fit(self._embedder, self.memory.sample(self._config.embed.samples))
+        values = self._fits.refit(self.memory.sample(self._config.embed.samples))
+        if values is None:
+            return {}
         started = time.monotonic()
         self.memory.reproject()
-        reproject_s = time.monotonic() - started
+        values["memory/reproject_ms"] = (time.monotonic() - started) * 1e3
         self._rewrite(buffer)
-        values = {f"embedder/{name}": value for name, value in stats.means().items()}
-        values |= {"embedder/fit_ms": stats.seconds * 1e3, "memory/reproject_ms": reproject_s * 1e3}
         return {name: value for name, value in values.items() if np.isfinite(value)}
 
     @property
@@ -227,7 +229,7 @@ class EpisodicPart(EpisodicSystem):
         """Enough nodes, or enough episodes that left few: where all merges, waiting for nodes is a deadlock (B15)."""
         embed = self._config.embed
         enough_episodes = self._episodes >= embed.min_episodes > 0
-        return embed.type != "random" and (self.memory.size >= embed.min_entries or enough_episodes)
+        return self._embedder.is_trainable and (self.memory.size >= embed.min_entries or enough_episodes)
 
     def _warn_of_collapse(self) -> None:
         """Warn once when episodes, not nodes, made a refit due: the embedding hardly tells states apart."""
@@ -261,10 +263,11 @@ class EpisodicPart(EpisodicSystem):
     def gate_stats(self, env_step: int, *, tau: float) -> GateStatsRecord | None:
         """Summarise delta_mem and beta over the whole memory, along the stored links."""
         error = self.memory.delta_mem()
-        error = error[np.isfinite(error)]
-        if not len(error):
+        linked = np.isfinite(error)
+        if not linked.any():
             return None
-        beta = gate_coefficient(error, tau=tau, scale=self._config.gate.delta_scale)
+        beta = self._weigh_links(error, tau)[linked]
+        error = error[linked]
         return GateStatsRecord(
             env_step=env_step,
             delta_mem_mean=float(error.mean()),
@@ -284,7 +287,7 @@ class EpisodicPart(EpisodicSystem):
         error = self.memory.delta_mem()
         rng = make_generator(self._config.seed, "snapshot", env_step)
         rows = _stratified(columns.h, columns.t, states, rng)
-        beta = gate_coefficient(error, tau=tau, scale=self._config.gate.delta_scale)
+        beta = self._weigh_links(error, tau)
         copied = ("slot", "embedding", "xi", "n_call", "n_xi", "t", "reward", "idx_next", "episode")
         return SnapshotRecord(
             env_step=env_step,
@@ -295,6 +298,13 @@ class EpisodicPart(EpisodicSystem):
             state=self.memory.states(columns.slot[rows]).astype(np.float16),
             **{name: getattr(columns, name) for name in copied},
         )
+
+    def _weigh_links(self, error: Floats, tau: float) -> Floats:
+        """Compute beta [M] along the stored links from delta_mem [M]; NaN where there is none."""
+        linked, beta = np.isfinite(error), np.full_like(error, np.nan)
+        context = GateContext(*self.memory.along_links(), self._gamma).only(linked)
+        beta[linked] = weigh(self._config.gate, error[linked], tau=tau, context=context)
+        return beta
 
     def metrics(self) -> dict[str, float]:
         """Report what the memory did since the last report."""
@@ -330,6 +340,7 @@ class EpisodicPart(EpisodicSystem):
             "memory": self.memory.get_state(),
             "embedder": self._embedder.get_state(),
             "episodes": self._episodes,
+            "overlapped": self._fits.get_state(),
         }
 
     def set_state(self, state: dict[str, Any]) -> None:
@@ -337,6 +348,7 @@ class EpisodicPart(EpisodicSystem):
         self._embedder.set_state(state["embedder"])
         self.memory.set_state(state["memory"])
         self._episodes = state.get("episodes", 0)  # absent in older checkpoints
+        self._fits.set_state(state.get("overlapped"))  # likewise
 
 
 def make_episodic_system(config: RunConfig, info: EnvInfo, *, device: torch.device) -> EpisodicSystem:

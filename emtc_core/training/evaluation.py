@@ -17,7 +17,7 @@ from emtc_core.control import Question
 from emtc_core.envs.base import VectorEnv
 from emtc_core.learner.learner import Learner
 from emtc_core.recorder import AskedRecord, EvaluationRecord, PlaybackRecord, RobustRecord
-from emtc_core.rollout.collector import Collector
+from emtc_core.rollout.collector import Actor, Collector
 from emtc_core.rollout.episode import Episode, discounted_returns
 
 
@@ -41,6 +41,36 @@ def with_shifted_starts(env: EnvConfig, config: EvalConfig) -> EnvConfig | None:
 def count_distinct(episodes: Sequence[Episode]) -> int:
     """How many episodes differ in their actions or their outcome (won, return)."""
     return len({(each.action.tobytes(), each.won, each.episode_return) for each in episodes})
+
+
+def play_greedily(
+    collector: Collector,
+    actor: Actor,
+    numbers: tuple[int, ...],
+    count: int,
+    between_steps: Callable[[], None] = lambda: None,
+) -> list[Episode]:
+    """Play as many greedy episodes as are wanted, in rounds of all copies; `numbers` select their random streams."""
+    episodes: list[Episode] = []
+    while len(episodes) < count:
+        round_ = (*numbers, len(episodes))
+        episodes += collector.collect(actor, epsilon=0.0, round=round_, between_steps=between_steps)
+    return episodes[:count]
+
+
+def make_record(episodes: Sequence[Episode], env_step: int, *, keep: int = 0) -> EvaluationRecord:
+    """Sum up greedy episodes of one moment of training, the first `keep` of them with all that a replay shows."""
+    return EvaluationRecord(
+        env_step=env_step,
+        returns=np.array([e.episode_return for e in episodes], np.float32),
+        lengths=np.array([e.length for e in episodes], np.int64),
+        won=np.array([e.won for e in episodes], bool),
+        playbacks=tuple(
+            PlaybackRecord(state=e.state, action=e.action, reward=e.reward, episode_return=e.episode_return, won=e.won)
+            for e in episodes[:keep]
+        ),
+        distinct=count_distinct(episodes),
+    )
 
 
 class Evaluator:
@@ -71,9 +101,9 @@ class Evaluator:
         self, learner: Learner, env_step: int, *, between_steps: Callable[[], None] = lambda: None
     ) -> tuple[EvaluationRecord, EvaluationStats]:
         """Evaluate the greedy policy at one moment of training; what `between_steps` raises abandons it."""
-        episodes = self._play(self._collector, learner, (env_step,), self._config.episodes, between_steps)
+        episodes = play_greedily(self._collector, learner, (env_step,), self._config.episodes, between_steps)
         values = self._values(learner, episodes)
-        record = self._record(episodes, env_step, keep=self._config.keep_playbacks)
+        record = make_record(episodes, env_step, keep=self._config.keep_playbacks)
         return replace(record, robust=self._play_robust(learner, env_step, between_steps)), values
 
     def answer(
@@ -106,48 +136,18 @@ class Evaluator:
             if again_of is None:
                 count = self._config.episodes if question.kind == "evaluate" else 1
                 numbers = (question.number, env_step)
-                episodes = self._play(self._asked, learner, numbers, count, between_steps)
+                episodes = play_greedily(self._asked, learner, numbers, count, between_steps)
             else:
                 played = self._repeating.collect(learner, epsilon=0.0, round=(round_,), between_steps=between_steps)
                 episodes = [played[copy]]
-        record = self._record(episodes, env_step, keep=max(1, self._config.keep_playbacks))
+        record = make_record(episodes, env_step, keep=max(1, self._config.keep_playbacks))
         return AskedRecord(question.number, record, again_of=again_of)
 
     def _play_robust(self, learner: Learner, env_step: int, between_steps: Callable[[], None]) -> RobustRecord | None:
         if self._robust is None:
             return None
-        episodes = self._play(self._robust, learner, (env_step,), self._config.episodes, between_steps)
+        episodes = play_greedily(self._robust, learner, (env_step,), self._config.episodes, between_steps)
         return RobustRecord(np.array([each.won for each in episodes], bool), count_distinct(episodes))
-
-    def _play(
-        self,
-        collector: Collector,
-        learner: Learner,
-        numbers: tuple[int, ...],
-        count: int,
-        between_steps: Callable[[], None],
-    ) -> list[Episode]:
-        """Play as many greedy episodes as are wanted, in rounds of all copies."""
-        episodes: list[Episode] = []
-        while len(episodes) < count:
-            round_ = (*numbers, len(episodes))
-            episodes += collector.collect(learner, epsilon=0.0, round=round_, between_steps=between_steps)
-        return episodes[:count]
-
-    def _record(self, episodes: list[Episode], env_step: int, *, keep: int) -> EvaluationRecord:
-        return EvaluationRecord(
-            env_step=env_step,
-            returns=np.array([e.episode_return for e in episodes], np.float32),
-            lengths=np.array([e.length for e in episodes], np.int64),
-            won=np.array([e.won for e in episodes], bool),
-            playbacks=tuple(
-                PlaybackRecord(
-                    state=e.state, action=e.action, reward=e.reward, episode_return=e.episode_return, won=e.won
-                )
-                for e in episodes[:keep]
-            ),
-            distinct=count_distinct(episodes),
-        )
 
     def _values(self, learner: Learner, episodes: list[Episode]) -> EvaluationStats:
         q_B = learner.q_start(

@@ -15,8 +15,8 @@ from torch import Tensor
 from emtc_core.config.run import RunConfig
 from emtc_core.envs.base import EnvInfo
 from emtc_core.errors import ConfigError
-from emtc_core.memory.index.faiss_gpu import SCRATCH_BYTES
-from emtc_core.memory.index.faiss_gpu import is_available as has_faiss
+from emtc_core.memory.index.incremental import SCRATCH_BYTES
+from emtc_core.memory.index.incremental import is_available as has_faiss
 from emtc_core.memory.nodes import NODE
 from emtc_core.replay_buffer.rows import PAGE_ROWS, most_pages, row_bytes
 

@@ -1,25 +1,42 @@
-"""What is watched while a run learns: losses that are NaN or infinite, and the averages of its metrics.
+"""What is watched while a run learns: losses that are NaN or infinite, the averages of its metrics, and its machine.
 
 The trainer hands over every update and asks before it relies on the weights: at the next update, before a metrics row,
 before a checkpoint. On a GPU the loss is copied in the background, so that no update waits for the device, and the
 learner's statistics stay tensors until they are read. The batch behind a loss that is no number is kept.
+
+Metrics and callbacks from outside watch, too. A metric is a function of an episode, `metric(episode) -> float`,
+recorded as `user/<its name>`. A callback is made once per run by `make(config)` and has any of
+
+    on_episode(episode, env_step)       after an episode entered the memory
+    on_evaluation(evaluation, env_step) after greedy test episodes; its numbers are recorded as user/eval.<name>
+    on_refit(values, env_step)          after the embedder was trained; `values` are its metrics by name
+
+each of which returns None or a dictionary of numbers, recorded as `user/<name>`. They are told copies of nothing: what
+they are given is read, never changed. What one keeps is no part of a checkpoint.
 """
 
 import math
 import time
 from collections import defaultdict, deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import psutil
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from emtc_core.device import AsyncCopy, fetch
-from emtc_core.errors import NonFiniteLossError
+from emtc_core.config.outside import split_names
+from emtc_core.config.run import RunConfig
+from emtc_core.devices import AsyncCopy, fetch
+from emtc_core.errors import NonFiniteLossError, PluginError
 from emtc_core.learner.td import IncentiveInputs
+from emtc_core.metrics import open_values
+from emtc_core.plugins import Plugin, get_plugin
+from emtc_core.recorder import EvaluationRecord
 from emtc_core.replay_buffer.buffer import Batch
 from emtc_core.rollout.episode import Episode
 
@@ -82,10 +99,48 @@ def _arrays(learned: Learned) -> dict[str, NDArray[np.generic]]:
     return arrays | {"length": np.array([episode.length for episode in learned])}
 
 
-class MetricsWindow:
-    """Collects numbers by metric name and hands over their means."""
+class MachineWatch:
+    """Measures what this process takes of its machine; one call takes some tenths of a millisecond."""
 
-    def __init__(self) -> None:
+    def __init__(self, device: torch.device) -> None:
+        """Begin to count processor time."""
+        self._process = psutil.Process()
+        self._device = device
+        self._knows_use = device.type == "cuda"
+        self._since = self._cpu_s(), time.monotonic()
+
+    def measure(self) -> dict[str, float]:
+        """Return the metrics of the group `machine`, of the time since the last call."""
+        (before_s, before), now = self._since, (self._cpu_s(), time.monotonic())
+        self._since = now
+        share = (now[0] - before_s) / max(now[1] - before, 1e-9)
+        values = {
+            "machine/cpu_percent": 100 * max(0.0, share),
+            "machine/memory_bytes": float(self._process.memory_info().rss),
+        }
+        return values | self._measure_gpu()
+
+    def _cpu_s(self) -> float:
+        """Processor time so far, with that of children that have ended [s]."""
+        return sum(self._process.cpu_times()[:4])
+
+    def _measure_gpu(self) -> dict[str, float]:
+        if self._device.type != "cuda":
+            return {}
+        values = {"machine/gpu_memory_bytes": float(torch.cuda.memory_reserved(self._device))}
+        if self._knows_use:
+            try:
+                values["machine/gpu_percent"] = float(torch.cuda.utilization(self._device))
+            except Exception:  # the library that knows is missing or knows no such device: the others stay
+                self._knows_use = False
+        return values
+
+
+class MetricsWindow:
+    """Collects numbers by metric name and hands over their means, with what the machine was asked for meanwhile."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._machine = MachineWatch(device)
         self._restart()
 
     def _restart(self) -> None:
@@ -110,6 +165,7 @@ class MetricsWindow:
         if is_success is not None:
             self.add({"rollout/success_rate": float(is_success)})
         self._env_steps += episode.length
+        self.add(open_values("env", episode.infos))
         self.add(
             {
                 "rollout/return": episode.episode_return,
@@ -131,7 +187,7 @@ class MetricsWindow:
         means["time/env_steps_per_second"] = self._env_steps / elapsed
         means["time/rollout_share"] = self._rollout_s / elapsed
         self._restart()
-        return means
+        return means | self._machine.measure()
 
 
 def _mean(values: Sequence[Number]) -> Number:
@@ -151,3 +207,56 @@ def _fetch(means: Mapping[str, Number]) -> dict[str, float]:
     tensors = [value for value in means.values() if isinstance(value, torch.Tensor)]
     fetched = iter(torch.stack(tensors).tolist() if tensors else [])
     return {name: next(fetched) if isinstance(value, torch.Tensor) else value for name, value in means.items()}
+
+
+EVENTS = ("on_episode", "on_evaluation", "on_refit")
+
+
+class Hooks:
+    """The metrics and callbacks of one run; a run without any has one that does nothing."""
+
+    def __init__(self, config: RunConfig) -> None:
+        """Load and make them.
+
+        Raises:
+            PluginError: If one is not here, or is none.
+        """
+        self._metrics: dict[str, Callable[[Episode], float]] = {
+            name: get_plugin("metric", name).load() for name in split_names(config.record.metrics)
+        }
+        self._callbacks = [
+            make_callback(get_plugin("callback", name), config) for name in split_names(config.record.callbacks)
+        ]
+
+    def on_episode(self, episode: Episode, env_step: int) -> dict[str, float]:
+        """Tell of a training episode; `env_step` is that of its last transition."""
+        measured = {name: measure(episode) for name, measure in self._metrics.items()}
+        return open_values("user", measured | self._ask("on_episode", episode, env_step))
+
+    def on_evaluation(self, evaluation: EvaluationRecord, env_step: int) -> dict[str, float]:
+        """Tell of an evaluation; its numbers have names of their own, as they come at steps of their own."""
+        told = self._ask("on_evaluation", evaluation, env_step)
+        return open_values("user", {f"eval.{name}": value for name, value in told.items()})
+
+    def on_refit(self, values: Mapping[str, float], env_step: int) -> dict[str, float]:
+        """Tell of a refit, where there was one."""
+        return open_values("user", self._ask("on_refit", dict(values), env_step)) if values else {}
+
+    def _ask(self, event: str, about: Any, env_step: int) -> dict[str, Any]:
+        told: dict[str, Any] = {}
+        for callback in self._callbacks:
+            if hear := getattr(callback, event, None):
+                told |= hear(about, env_step) or {}
+        return told
+
+
+def make_callback(plugin: Plugin, config: RunConfig) -> Any:
+    """Make a callback.
+
+    Raises:
+        PluginError: If it hears nothing.
+    """
+    made = plugin.load()(config)
+    if not any(callable(getattr(made, event, None)) for event in EVENTS):
+        raise PluginError(f"The callback {plugin.label} must have one of {', '.join(EVENTS)}.")
+    return made

@@ -23,9 +23,10 @@ from numpy.typing import NDArray
 from emtc_core.config.resolve import flatten
 from emtc_core.config.run import RunConfig
 from emtc_core.envs.base import EnvInfo
-from emtc_core.gate.gate import CLOSED_BELOW, GateVerdict, Temperature, gate_coefficient
+from emtc_core.gate.gate import CLOSED_BELOW, GateVerdict, Temperature, weigh
+from emtc_core.gate.outside import unknown_context
 from emtc_core.memory.memory import EpisodicMemory
-from emtc_core.memory.recall import Recall
+from emtc_core.memory.nodes import Recall
 from emtc_core.replay_buffer.buffer import ReplayBuffer
 from emtc_core.rollout.episode import Episode, discounted_returns
 from emtc_core.schedules import Every
@@ -182,7 +183,7 @@ class _Judged:
     def _beta_of_links(self, error: Values) -> float:
         if not len(error):
             return np.nan
-        return float(gate_coefficient(error, tau=self._tau, scale=self.config.gate.delta_scale).mean())
+        return float(weigh(self.config.gate, error, tau=self._tau, context=unknown_context(error.shape)).mean())
 
 
 class _Lane:

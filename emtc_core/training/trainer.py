@@ -23,8 +23,10 @@ from typing import Any, Literal
 
 import torch
 
+from emtc_core.arrays import derive_seed, make_generator
 from emtc_core.config.run import RunConfig
 from emtc_core.control import Control, Question, Steering, StopRequested
+from emtc_core.devices import choose_threads
 from emtc_core.envs.base import VectorEnv
 from emtc_core.errors import CheckpointError
 from emtc_core.gate.gate import Temperature
@@ -35,13 +37,12 @@ from emtc_core.recorder import Recorder
 from emtc_core.replay_buffer.buffer import Batch, ReplayBuffer
 from emtc_core.rollout.collector import Collector, FreshEpisodes, pack_episodes, unpack_episodes
 from emtc_core.rollout.episode import Episode, discounted_returns
-from emtc_core.schedules import linear_decay, make_duties
-from emtc_core.seeding import derive_seed, make_generator
-from emtc_core.training.checkpoint import CheckpointStore
+from emtc_core.schedules import exploration, make_duties
+from emtc_core.training.checkpoint import BestSoFar, CheckpointStore
 from emtc_core.training.episodic import make_episodic_system
 from emtc_core.training.evaluation import Evaluator
 from emtc_core.training.memory_plan import count_networks, free_bytes, most_steps, plan_memory
-from emtc_core.training.monitor import Learned, LossWatch, MetricsWindow
+from emtc_core.training.monitor import Hooks, Learned, LossWatch, MetricsWindow
 
 ROOM_PATIENCE_S, ROOM_POLL_S = 300.0, 1.0
 
@@ -81,7 +82,10 @@ class Trainer:
         self.checkpoints = checkpoints
         self._on_progress = on_progress
         train = config.train
-        self._learner = make_learner(config, env.info, device=device, seed=derive_seed(config.seed, "learner"))
+        threads = choose_threads(train.threads)
+        self._learner = make_learner(
+            config, env.info, device=device, seed=derive_seed(config.seed, "learner"), threads=threads
+        )
         self.memory_plan = plan_memory(
             config,
             env.info,
@@ -110,16 +114,17 @@ class Trainer:
             seed=config.seed,
             robust_env=robust_env,
         )
-        self._temperature = Temperature(config.gate, t_max=train.t_max)
+        self._temperature, self._best = Temperature(config.gate, t_max=train.t_max), BestSoFar()
         self._stateful: dict[str, Any] = {
             "learner": self._learner,
             "episodic": self._episodic,
             "temperature": self._temperature,
             "replay_buffer": self._replay_buffer,
             "fresh": self._fresh,
+            "best": self._best,
         }
-        self._window = MetricsWindow()
-        self._losses = LossWatch(checkpoints.folder)
+        self._window = MetricsWindow(device)
+        self._losses, self._hooks = LossWatch(checkpoints.folder), Hooks(config)
         self.env_step = 0
         self._episode = 0
         self._round = 0
@@ -160,7 +165,8 @@ class Trainer:
                 self._take(self._to_take.pop(0))
             self._learn()
             if self._duties["refit"].due(self.env_step):
-                self._window.add(self._episodic.refit(self._replay_buffer))
+                refitted = self._episodic.refit(self._replay_buffer)
+                self._window.add(refitted | self._hooks.on_refit(refitted, self.env_step))
             if self.env_step >= self._config.train.t_max:
                 self._to_take = []
 
@@ -188,7 +194,7 @@ class Trainer:
         if verdict is not None:
             returns = discounted_returns(episode.reward, self._config.train.gamma)[:-1]
             self._temperature.observe(verdict.delta_mem, returns)
-        uses_gate = self._config.uses_gate
+        train, uses_gate = self._config.train, self._config.uses_gate
         gated = verdict.beta if verdict is not None and uses_gate else None
         if self._learner.on_policy:
             self._fresh.add(episode)
@@ -203,7 +209,7 @@ class Trainer:
             )
         self._recorder.record_episode(absorbed.record(episode, self._episode, first, tau=tau, uses_gate=uses_gate))
         self._window.add_episode(episode, is_success=self._judge(episode.episode_return))
-        train = self._config.train
+        self._window.add(self._hooks.on_episode(episode, self.env_step))
         if not self._learner.on_policy and len(self._replay_buffer) >= max(train.burn_in, train.batch):
             self._updates_owed = train.updates_per_episode
 
@@ -235,12 +241,8 @@ class Trainer:
             self._replay_buffer.set_priorities(batch.indices, stats.episode_error)
         self._count_update(stats, (batch, inputs))
         self._last_batch = batch
-        self._window.add(
-            {
-                "memory/lookup_ms": (recalled - started) * 1e3,
-                "time/update_ms": (time.monotonic() - started) * 1e3,
-            }
-        )
+        times = {"memory/lookup_ms": (recalled - started) * 1e3, "time/update_ms": (time.monotonic() - started) * 1e3}
+        self._window.add(times)
 
     def _count_update(self, stats: LearnerStats, learned: Learned) -> None:
         self._losses.check()
@@ -291,22 +293,21 @@ class Trainer:
         known = [is_success for is_success in judged if is_success is not None]
         if known:
             metrics["eval/success_rate"] = self._last_success_rate = sum(known) / len(known)
-        self._recorder.record_metrics(self.env_step, metrics)
+        self._recorder.record_metrics(self.env_step, metrics | self._hooks.on_evaluation(record, self.env_step))
+        if self._best.beats(record):
+            self._recorder.flush()  # what names the best evaluation is never behind its policy
+            self.checkpoints.save_best(self.env_step, self._learner.get_state())
 
     def _answer(self, question: Question) -> None:
         """Show what the present policy does, beside the training and not as a part of it."""
+        n_envs, listen = self._config.train.n_envs, self._steering.listen
         answer = self._evaluator.answer(
-            self._learner,
-            self.env_step,
-            question,
-            n_training_envs=self._config.train.n_envs,
-            between_steps=self._steering.listen,
+            self._learner, self.env_step, question, n_training_envs=n_envs, between_steps=listen
         )
         self._recorder.record_asked(answer)
 
     def _record_gate_stats(self) -> None:
-        stats = self._episodic.gate_stats(self.env_step, tau=self._tau())
-        if stats is not None:
+        if stats := self._episodic.gate_stats(self.env_step, tau=self._tau()):
             self._recorder.record_gate_stats(stats)
 
     def _record_metrics(self) -> None:
@@ -375,16 +376,14 @@ class Trainer:
         for name, last in state["duties"].items():
             self._duties[name].last = last
         for name, part in self._stateful.items():
-            if name in state or name != "temperature":  # older checkpoints have none
+            if name in state or name not in ("temperature", "best"):  # older checkpoints have none
                 part.set_state(state[name])
         self._to_take = unpack_episodes(state.get("to_take", []))
         self._updates_owed = state.get("updates_owed", 0)
 
     def _epsilon(self) -> float:
-        if self._learner.on_policy:
-            return 1.0  # such a learner explores by sampling its own policy
-        train = self._config.train
-        return linear_decay(self.env_step, start=train.eps_start, end=train.eps_end, steps=train.eps_steps)
+        # an on-policy learner explores by sampling its own policy
+        return 1.0 if self._learner.on_policy else exploration(self._config.train, self.env_step)
 
     def _judge(self, episode_return: float) -> bool | None:
         """Whether a return is a success, where returns decide that; None where the environment does."""

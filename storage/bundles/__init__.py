@@ -1,1 +1,1 @@
-"""Runs in one file: `write` makes it, `read` opens a stranger's, `bundle_cache` keeps it, `import_bundle` adds it."""
+"""Runs in one file: `write` makes it, and adds it to a database; `read` opens a stranger's, `bundle_cache` keeps it."""

@@ -68,18 +68,19 @@ def clean_name(name: str) -> str:
     return kept if len(kept) <= LONGEST_NAME else f"{kept[: LONGEST_NAME - 8].strip()}...emtc"
 
 
-def cache_bundle(place: Path, *, name: str = "", cache: Path | None = None) -> Bundle:
+def cache_bundle(place: Path, *, name: str = "", cache: Path | None = None, is_ours: bool = False) -> Bundle:
     """Open a bundle and keep it in the cache; one that is there already is opened anew.
 
     Args:
         place: The bundle.
         name: The name to show; the file's own when missing.
         cache: The cache folder; this user's when missing.
+        is_ours: It ships with the program, see `open_bundle`.
 
     Raises:
         StorageError: If it is no sound bundle; then nothing is left of it.
     """
-    study, manifest = open_bundle(place, cache=cache)
+    study, manifest = open_bundle(place, cache=cache, is_ours=is_ours)
     facts = _describe(manifest) | {"name": clean_name(name or place.name), "packed_bytes": place.stat().st_size}
     with replaced(_note(study)) as file:
         file.write(json.dumps(facts, indent=1, ensure_ascii=False).encode())

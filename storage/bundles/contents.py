@@ -34,7 +34,7 @@ _NOBODY_S: Final = dict.fromkeys(
     ("pid", "pid_created_at", "host", "launch_token", "owner_token", "claimed_at", "hidden_at", "archived_at", "files")
 )
 _AT_WORK: Final = frozenset({"queued", "running", "paused"})
-_ALWAYS: Final = ("resumes", "evaluations", "metrics", "gate_stats", "transition_summary")
+_ALWAYS: Final = ("resumes", "evaluations", "policy_evaluations", "metrics", "gate_stats", "transition_summary")
 _ROWS_AT_ONCE: Final = 5_000
 _BLOB_ROWS_AT_ONCE: Final = 64
 _NO_EPISODES: Final[frozenset[int]] = frozenset()

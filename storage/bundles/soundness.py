@@ -4,14 +4,16 @@ What stands in one row (kinds, lengths, ranges) is asked in SQL; then each run i
 one's own runs (`maintenance.check_run`: order, counts, equations), and every blob is read as its page would read it.
 """
 
+import json
 from collections.abc import Iterator
 from itertools import pairwise
-from typing import Final
+from typing import Any, Final, cast
 
 import numpy as np
 from sqlalchemy import Column, Connection, Table, select, text
 from sqlalchemy.types import JSON, Boolean, Double, Integer, LargeBinary
 
+from emtc_core.config.resolve import describe_fields, flatten_tree
 from emtc_core.errors import StorageError
 from storage.column_types import longest, unguarded
 from storage.engine import Database
@@ -44,9 +46,14 @@ _RANGES: Final[dict[str, tuple[str, ...]]] = {
         *(_WITHIN, "episodes >= 1", "wins BETWEEN 0 AND episodes", "abs(win_rate * episodes - wins) < 0.501"),
         *("return_std >= 0", "length_mean > 0", '"distinct" BETWEEN 0 AND episodes', f"robust_win_rate {_FRACTION}"),
     ),
+    "policy_evaluations": (
+        *(_WITHIN, "episodes >= 1", "wins BETWEEN 0 AND episodes", "abs(win_rate * episodes - wins) < 0.501"),
+        *("return_std >= 0", "length_mean > 0", '"distinct" BETWEEN 1 AND episodes', "seed >= 0"),
+    ),
     "snapshots": (_WITHIN, "size >= 0"),
     "projections": ("seconds >= 0",),
 }
+_SETTINGS: Final = {"int": (int, float), "float": (int, float), "bool": bool}
 _MAY_BE_INFINITE: Final = frozenset({"metrics", "gate_stats"})
 _LARGEST: Final = 1.7e308
 _LONGEST_JSON: Final = {"sweeps.plan": 64 << 20, "projections.params": 100_000, "runs.tags": 20_000}
@@ -62,7 +69,7 @@ def check_study(db: Database) -> None:
     """
     with db.read() as connection:
         ids = list(connection.execute(text("SELECT id FROM runs ORDER BY id")).scalars())
-        wrong = next(_wrong_rows(connection), None)
+        wrong = next(_wrong_rows(connection), None) or next(_wrong_settings(connection), None)
     if wrong is not None:
         raise StorageError(wrong)
     for run_id in ids:
@@ -77,6 +84,23 @@ def _wrong_rows(connection: Connection) -> Iterator[str]:
             yield from _breach(connection, table, _kind(column), f"{table.name}.{column.name}", column.name)
         for rule in _RANGES.get(table.name, ()):
             yield from _breach(connection, table, rule, table.name, None, is_range=True)
+
+
+def _wrong_settings(connection: Connection) -> Iterator[str]:
+    """Settings of other kinds than theirs; what no version knows is text, and is left as it is."""
+    kinds = {field.key: field.type for field in describe_fields()}
+    sections = {key.partition(".")[0] for key in kinds if "." in key}
+    for run_id, stored in connection.execute(text("SELECT id, config FROM runs ORDER BY id")):
+        config = json.loads(stored)
+        if not isinstance(config, dict):
+            yield f"run {run_id}: its settings are no settings"
+            continue
+        for name in sorted(sections & config.keys()):
+            if not isinstance(config[name], dict):
+                yield f"run {run_id}: its settings hold {name} = {shorten(config[name])}, which is no section"
+        for key, value in cast(dict[str, Any], flatten_tree(config)).items():  # a stranger's values are of any kind
+            if key in kinds and value is not None and not isinstance(value, _SETTINGS.get(kinds[key], str)):
+                yield f"run {run_id}: its settings hold {key} = {shorten(value)}, which is of another kind"
 
 
 def _breach(

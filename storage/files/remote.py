@@ -22,9 +22,12 @@ from storage.guards import hide_passwords
 PATIENCE_S: Final = 20.0
 """For an answer; a checkpoint itself takes as long as it takes."""
 _RUN: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,11}")
-_OURS: Final = re.compile(r"checkpoint-[0-9]+\.[A-Za-z0-9.]{1,40}|log\.txt|trainer\.json|\.emtc-[0-9a-f]+\.begun")
+_OURS: Final = re.compile(
+    r"(checkpoint|best)-[0-9]+\.[A-Za-z0-9.]{1,40}|log\.txt|trainer\.json|\.emtc-[0-9a-f]+\.begun"
+)
 """Every name that a run's folder at a URL may hold; nothing else is touched."""
 _CHECKPOINT: Final = re.compile(r"checkpoint-[0-9]{12}\.pt")
+_BEST: Final = re.compile(r"best-[0-9]{12}\.pt")
 _PACKAGES: Final = {
     **dict.fromkeys(("sftp", "ssh"), "paramiko"),
     **dict.fromkeys(("gs", "gcs"), "gcsfs"),
@@ -48,8 +51,8 @@ class RemoteFile:
 
     @property
     def is_checkpoint(self) -> bool:
-        """Whether it is a checkpoint, whole or set aside."""
-        return self.name.startswith("checkpoint-")
+        """Whether it is a checkpoint or a best policy, whole or set aside."""
+        return self.name.startswith(("checkpoint-", "best-"))
 
 
 @dataclass(frozen=True)
@@ -189,6 +192,14 @@ class RunFiles:
             StorageError: If it does not answer.
         """
         return [found for found in self.list_files() if _CHECKPOINT.fullmatch(found.name)]
+
+    def list_best(self) -> list[RemoteFile]:
+        """List the policies of best evaluations, oldest first.
+
+        Raises:
+            StorageError: If it does not answer.
+        """
+        return [found for found in self.list_files() if _BEST.fullmatch(found.name)]
 
     def put(self, file: Path, *, may_enter: Callable[[], bool] = lambda: True) -> bool:
         """Copy a file there: under another name first, and under its own when every byte has arrived.

@@ -104,7 +104,7 @@ def _triggers_and_views(connection: Connection, shown: str) -> list[str]:
 def _structure(connection: Connection) -> Iterator[Finding]:
     for (line,) in connection.execute(text("PRAGMA quick_check(5)")):
         if line != "ok":
-            yield Finding("damage", "file", str(line))
+            yield Finding("damage", "file", " ".join(str(line).replace("*** in database main ***", "").split()))
 
 
 def _layout(connection: Connection, version: str) -> Iterator[Finding]:

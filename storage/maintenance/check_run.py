@@ -10,8 +10,10 @@ from numpy.typing import NDArray
 from sqlalchemy import Connection, func, select
 
 from emtc_core.config.memory import GateConfig
-from emtc_core.gate.gate import Temperature, beta_of_miss, gate_coefficient
+from emtc_core.errors import PluginError
+from emtc_core.gate.gate import Temperature, beta_of_miss, weigh
 from emtc_core.gate.gate import delta_mem as consistency_error
+from emtc_core.gate.outside import GateContext
 from emtc_core.rollout.episode import discounted_returns
 from storage.blobs import unpack
 from storage.engine import Database
@@ -19,7 +21,7 @@ from storage.frames import read_frame
 from storage.models import EpisodeRow, Run, SnapshotRow, Transition, TransitionSummary
 from storage.queries.episodes import THINNED
 from storage.queries.memory import get_snapshot
-from storage.runs.rows import find_run
+from storage.runs.rows import find_run, imported_label
 
 TOLERANCE = 1e-5
 _CHUNK_STEPS = 200_000
@@ -30,8 +32,8 @@ def check_run(db: Database, run_id: str) -> list[str]:
     """Look for breaches of what must hold of a run's rows at every moment.
 
     Checked: transitions are 1…env_steps, cut into whole episodes; delta_mem and beta follow their
-    equations; tau follows its schedule and is one per episode; the kept sums are the sums; the last
-    snapshot's nodes are found where they say.
+    equations (beta of a gate that is not here lies in [0, 1]); tau follows its schedule and is one per episode; the
+    kept sums are the sums; the last snapshot's nodes are found where they say.
 
     Returns:
         One sentence per breach; empty when all is well.
@@ -40,6 +42,8 @@ def check_run(db: Database, run_id: str) -> list[str]:
         RunNotFoundError: If there is no such run.
     """
     config = find_run(db, run_id).config
+    if imported_label(config) is not None:  # a curve, without a transition
+        return []
     with db.read() as connection:
         outline = _read_outline(connection, run_id)
         return [
@@ -98,8 +102,9 @@ def _check_verdicts(
 
 
 def _gate_config(config: Mapping[str, Any]) -> GateConfig:
-    """Read the gate's settings, whatever version stored them."""
-    known = {key: value for key, value in config.get("gate", {}).items() if key in GateConfig.model_fields}
+    """Read the gate's settings and its own arguments, whatever version stored them."""
+    gate = config.get("gate", {})
+    known = {key: value for key, value in gate.items() if key in GateConfig.model_fields or key == gate.get("type")}
     return GateConfig.model_validate(known)
 
 
@@ -109,9 +114,11 @@ def _check_equations(run_id: str, rows: pd.DataFrame, gate: GateConfig, *, gamma
     size = np.maximum(1.0, np.maximum(np.abs(h), np.abs(h_next)))
     off_delta = np.abs(delta_mem - consistency_error(reward, h, h_next, gamma=gamma)) / size
     missed = np.isnan(delta_mem)
-    expected = gate_coefficient(
-        np.where(missed, 0.0, delta_mem), tau=np.where(tau > 0, tau, 1.0), scale=gate.delta_scale
-    )
+    context, warm = GateContext(reward, h, h_next, gamma), np.where(tau > 0, tau, 1.0)
+    try:
+        expected = weigh(gate, np.where(missed, 0.0, delta_mem), tau=warm, context=context)
+    except PluginError:  # of a gate from outside that is not here, only its range is known
+        expected = np.clip(beta, 0.0, 1.0)
     allowed = [beta_of_miss(gate, is_empty=is_empty) for is_empty in (False, True)]
     off_miss = np.abs(beta[:, None] - allowed).min(axis=1)
     off_beta = np.where(missed, off_miss, np.abs(beta - expected))

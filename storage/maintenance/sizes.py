@@ -24,6 +24,7 @@ from storage.models import (
     Evaluation,
     GateStats,
     MetricRow,
+    PolicyEvaluation,
     ProjectionRow,
     Run,
     SnapshotRow,
@@ -34,7 +35,12 @@ from storage.private_files import find_folder, measure_folder
 
 TRANSITION_BYTES = 70
 _EPISODE_BYTES = 110  # beside its trajectory
-_ROW_BYTES = {MetricRow: 98, GateStats: 130, Evaluation: 130, AskedEvaluation: 130, TransitionSummary: 110}
+_ROW_BYTES = {
+    MetricRow: 98,
+    GateStats: 130,
+    TransitionSummary: 110,
+    **dict.fromkeys((Evaluation, AskedEvaluation, PolicyEvaluation), 130),
+}
 _BEYOND_ALL = 1 << 50  # a number of steps that somebody made up is not multiplied out of its column
 _MOST_REASONS = 3
 _SAMPLE = 200  # episodes of a run whose trajectories are measured

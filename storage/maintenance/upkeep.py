@@ -18,7 +18,7 @@ from storage.engine import BUSY_TIMEOUT_S, Database, refuse_when_read_only
 from storage.files.places import run_folder, run_place
 from storage.files.trainer_files import check_lease, with_reserve
 from storage.maintenance.sizes import TRANSITION_BYTES, file_sizes, octets, snapshot_octets
-from storage.migrations.backup import copy_database
+from storage.migrations.upgrade import copy_database
 from storage.models import EpisodeRow, ProjectionRow, Run, SnapshotRow, Transition
 from storage.private_files import is_checkpoint, list_own_files
 from storage.queries.episodes import THINNED

@@ -1,1 +1,1 @@
-"""The schema's history: `upgrade` runs the missing revisions of `versions`, after `backup` has copied a SQLite file."""
+"""The schema's history: `upgrade` runs the missing revisions of `versions`, after it has copied a SQLite file."""

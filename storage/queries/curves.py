@@ -1,25 +1,30 @@
 """How does a run develop? Evaluations, metrics and training episodes over env steps."""
 
-from collections.abc import Callable, Sequence
+from __future__ import annotations
 
-import pandas as pd
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
 from sqlalchemy import ColumnElement, exists, func, or_, select
 
-from emtc_core.metrics import METRICS
+from emtc_core.metrics import METRICS, OPEN_GROUPS, in_order
 from storage.engine import Database
 from storage.frames import Statement, in_parts, join_frames, read_frame
-from storage.models import EpisodeRow, Evaluation, MetricRow
+from storage.models import EpisodeRow, Evaluation, MetricRow, PolicyEvaluation
+
+if TYPE_CHECKING:  # a trainer asks here for a metric's name alone
+    import pandas as pd
 
 
 def evaluations(db: Database, run_id: str, after: int = 0) -> pd.DataFrame:
-    """How well does it play? One row per evaluation after env step `after`.
+    """How well does it play? One row per evaluation after env step `after`, or of all: an import may begin at step 0.
 
     Returns:
         env_step, episodes, wins, win_rate, return_mean, return_std, length_mean, distinct, robust_win_rate,
         robust_distinct; the last three are missing where nothing was counted or played.
     """
     columns = [column for column in Evaluation.__table__.columns if column.name != "run_id"]
-    statement = select(*columns).where(Evaluation.run_id == run_id, Evaluation.env_step > after)
+    statement = select(*columns).where(Evaluation.run_id == run_id, Evaluation.env_step > (after or -1))
     with db.read() as connection:
         return read_frame(connection, statement.order_by(Evaluation.env_step))
 
@@ -51,8 +56,8 @@ def metric(db: Database, run_id: str, names: Sequence[str], after: int = 0, poin
             first, last = min(row[2] for row in counts), max(row[3] for row in counts)
             rows = _keep_extremes(wanted, first, last, stretches=max(1, points // 2 - 1))
         frame = read_frame(connection, rows.order_by("name", "env_step"))
-    frame["n"] = pd.Series([known[name] for name in frame["name"]], dtype="int64")
-    return frame
+    frame["n"] = [known[name] for name in frame["name"]]
+    return frame.astype({"n": "int64"})
 
 
 def _keep_extremes(wanted: tuple[ColumnElement[bool], ...], first: int, last: int, *, stretches: int) -> Statement:
@@ -140,6 +145,20 @@ def evaluation_curves(db: Database, run_ids: Sequence[str]) -> pd.DataFrame:
     return _read(db, run_ids, select_rows)
 
 
+def policy_evaluations(db: Database, run_ids: Sequence[str]) -> pd.DataFrame:
+    """What did the stored policies of these runs do when somebody evaluated them? Of no curve; newest last.
+
+    Returns:
+        The columns of `policy_evaluations`, by run and in the order in which they were made.
+    """
+
+    def select_rows(ids: Sequence[str]) -> Statement:
+        order = (PolicyEvaluation.run_id, PolicyEvaluation.id)
+        return select(*PolicyEvaluation.__table__.columns).where(PolicyEvaluation.run_id.in_(ids)).order_by(*order)
+
+    return _read(db, run_ids, select_rows)
+
+
 def metric_curves(db: Database, run_ids: Sequence[str], name: str, stretch: int = 1) -> pd.DataFrame:
     """How did one logged number go in each of these runs? Answered from the index ix_metrics_curve.
 
@@ -164,13 +183,28 @@ def metric_curves(db: Database, run_ids: Sequence[str], name: str, stretch: int 
 
 
 def shared_metrics(db: Database, run_ids: Sequence[str]) -> list[str]:
-    """Which numbers did any of these runs log? In the registry's order; each name is one look into an index."""
+    """Which numbers did any of these runs log? In the registry's order; each name is one look into an index.
+
+    Names of the open groups are read as they stand.
+    """
     ids = next(in_parts(run_ids))
     looks = [exists().where(MetricRow.run_id.in_(ids), MetricRow.name == name) for name in METRICS]
     found = [look.label(f"found_{place}") for place, look in enumerate(looks)]
     with db.read() as connection:
         row = connection.execute(select(*found)).one()
-    return [name for name, present in zip(METRICS, row, strict=True) if present]
+        opened = connection.execute(_open_names(ids, in_bytes=connection.dialect.name == "sqlite")).scalars().all()
+    return in_order([*opened, *(name for name, present in zip(METRICS, row, strict=True) if present)])
+
+
+def _open_names(ids: Sequence[str], *, in_bytes: bool) -> Statement:
+    """Names of the open groups: a stretch of the index where it is ordered by bytes, as a server's may not be."""
+    named = or_(
+        *(
+            MetricRow.name.between(f"{group}/", f"{group}0") if in_bytes else MetricRow.name.startswith(f"{group}/")
+            for group in OPEN_GROUPS
+        )
+    )
+    return select(MetricRow.name).distinct().where(MetricRow.run_id.in_(ids), named)
 
 
 def _read(db: Database, run_ids: Sequence[str], select_rows: Callable[[Sequence[str]], Statement]) -> pd.DataFrame:

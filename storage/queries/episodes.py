@@ -19,8 +19,8 @@ import pandas as pd
 from numpy.typing import NDArray
 from sqlalchemy import Boolean, and_, exists, func, literal, not_, or_, select, type_coerce
 
-from emtc_core.errors import ConfigError, StorageError
-from storage.blobs import pack, unpack_as
+from emtc_core.errors import ConfigError, LeftOutError, StorageError
+from storage.blobs import EMPTY, unpack_as
 from storage.engine import Database
 from storage.frames import read_frame
 from storage.guards import damaged
@@ -32,7 +32,7 @@ _FORMS = {"state": "f2", "action": "i2", "reward": "f1", "slots": "i1"}
 _EPISODES_AT_ONCE = 200
 MOST_TRAJECTORY_BYTES = 256 << 20
 """Unpacked: a long episode of a big game takes a hundredth."""
-THINNED = pack({})
+THINNED = EMPTY
 """What stands where a trajectory was thinned away: the blob of no array."""
 OUTLINE = (
     *(EpisodeRow.episode, EpisodeRow.first_env_step, EpisodeRow.length),
@@ -81,6 +81,7 @@ def get_trajectory(db: Database, run_id: str, episode: int) -> Trajectory:
     """What happened in this training episode, and how did the gate judge it?
 
     Raises:
+        LeftOutError: If its states were thinned away, or left out of a bundle.
         StorageError: If the run has no such episode.
     """
     outline = select(*OUTLINE, EpisodeRow.trajectory)
@@ -95,7 +96,7 @@ def get_trajectory(db: Database, run_id: str, episode: int) -> Trajectory:
         span = Transition.env_step.between(row.first_env_step, row.first_env_step + row.length - 1)
         steps = connection.execute(verdict.where(Transition.run_id == run_id, span).order_by(Transition.env_step)).all()
     if row.trajectory == THINNED:
-        raise StorageError(
+        raise LeftOutError(
             f"The trajectory of episode {episode} of run {run_id} was thinned away, or left out of a bundle; its "
             "outcome and the run's curves stay. Look at an evaluation episode instead."
         )

@@ -1,11 +1,12 @@
 """What does the gate do? Statistics over the memory, verdicts on transitions, and if it does nothing, why not."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import isnan
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-import pandas as pd
 from sqlalchemy import ColumnElement, Connection, func, select
 from sqlalchemy.orm import InstrumentedAttribute
 from sqlalchemy.types import BigInteger, Double
@@ -13,6 +14,9 @@ from sqlalchemy.types import BigInteger, Double
 from storage.engine import Database
 from storage.frames import Statement, in_parts, read_frame
 from storage.models import SUMMARY_STEPS, EpisodeRow, GateStats, MetricRow, Run, Transition, TransitionSummary
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 _EXACT_STEPS = 40_000  # ranges up to this long are read from the transitions themselves
 
@@ -316,7 +320,8 @@ def _explain_no_success(values: Mapping[str, float], config: Mapping[str, Any], 
         return f"{found}: too few episodes reach memory.success_threshold = {threshold:g}{returned}. Lower it."
     if values.get("rollout/win_rate"):
         return f"{found}. {'Check' if ended else 'Train on, or check'} memory.success."
-    if config.get("env", {}).get("name") in _MAY_NEVER_SAY_WON:
+    env = config.get("env")
+    if isinstance(env, Mapping) and env.get("name") in _MAY_NEVER_SAY_WON:
         return (
             f"{found}: no episode was won. {'If' if ended else 'Train on; if'} this environment never says won, set "
             f"memory.success=return_threshold and memory.success_threshold{returned}."

@@ -145,12 +145,13 @@ def get_snapshot(db: Database, snapshot_id: int) -> Snapshot:
         began = connection.execute(
             select(EpisodeRow.episode, EpisodeRow.first_env_step).where(EpisodeRow.run_id == row.run_id)
         ).all()
+    first_steps = [tuple(each) for each in began]  # NumPy asks a row of SQLAlchemy's for names it lacks, which is slow
     forms = SNAPSHOT_FORMS.items()
     columns: dict[str, NDArray[Any]] = {name: unpack_one(row._mapping[name], form) for name, form in forms}
     states = unpack_as(row.state, {"state_rows": "i1", "state": "f2"})
     _check_lengths(snapshot_id, row.size, columns, states)
     columns["h"] = columns.pop("H")
-    age = _ages(row.env_step, columns["episode"], columns["t"], np.array(began, np.int64).reshape(-1, 2))
+    age = _ages(row.env_step, columns["episode"], columns["t"], np.array(first_steps, np.int64).reshape(-1, 2))
     return Snapshot(row.id, row.run_id, row.env_step, **columns, **states, age=age)
 
 

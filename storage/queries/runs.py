@@ -3,23 +3,29 @@
 Searched, filtered, sorted and cut into pages by the database.
 """
 
+from __future__ import annotations
+
+import json
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
-import pandas as pd
 from sqlalchemy import Connection, SQLColumnExpression, String, and_, case, cast, func, or_, select, true, type_coerce
 from sqlalchemy.types import Double
 
 from emtc_core.errors import ConfigError
+from storage.column_types import unguarded
 from storage.engine import Database
-from storage.frames import Statement, in_parts, join_frames, read_frame
+from storage.frames import Field, Statement, in_parts, make_frame, read_frame
 from storage.models import Resume, Run
 from storage.queries.gate import name_gate
 from storage.queries.search_terms import COLUMNS, Dialect, Sql, make_condition, parse_condition, parse_text
 from storage.runs import lifecycle
 from storage.runs.rows import RUN_COLUMNS, STATE_COLUMNS, STOP_ASKED_AT, RunRow, make_run_row, observe
+
+if TYPE_CHECKING:  # a list of runs needs no frame, and pandas takes longer to load than all the rest
+    import pandas as pd
 
 LISTED: Final = (
     *(Run.id, Run.name, Run.env, Run.map, Run.algo, Run.seed, Run.status, Run.env_steps, Run.target_steps),
@@ -29,6 +35,7 @@ LISTED: Final = (
 )
 """What `read_listed` needs of a row of `runs`."""
 _WORKER = ("pid", "pid_created_at", "host", "claimed_at", "stop_asked_at", "gate_removed")
+_TOLD = ("gate", "state", "stall")
 
 Shelf = Literal["open", "drawn", "hidden", "archived", "all"]
 """`open` leaves out what is archived, `drawn` what is hidden too; `hidden` and `archived` list those alone."""
@@ -60,15 +67,23 @@ def list_runs(db: Database, limit: int | None = 200) -> pd.DataFrame:
 
 def read_listed(db: Database, connection: Connection, statement: Statement) -> pd.DataFrame:
     """Read a statement of the columns LISTED into the frame that `list_runs` describes, in its order."""
-    frame = read_frame(connection, statement)
-    pending = statement.where(Run.status.in_(("queued", "running", "paused")))
-    observed = {row.id: _describe(db, row) for row in connection.execute(pending)}
-    ids, stored = frame["id"].tolist(), frame["status"].tolist()
-    known = [observed.get(run_id, (status, status, None)) for run_id, status in zip(ids, stored, strict=True)]
-    frame["gate"] = pd.Series([name_gate(removed) for removed in frame["gate_removed"]], dtype="object")
-    for place, name in enumerate(("status", "state", "stall")):
-        frame[name] = pd.Series([each[place] for each in known], dtype="object")
-    return frame.drop(columns=list(_WORKER))
+    return _as_frame(statement, _read_rows(db, connection, statement))
+
+
+def _as_frame(statement: Statement, rows: Sequence[dict[str, Any]]) -> pd.DataFrame:
+    stored = [Field(each.name, unguarded(each.type)) for each in statement.selected_columns if each.name not in _WORKER]
+    return make_frame([*stored, *(Field(name, String()) for name in _TOLD)], [tuple(row.values()) for row in rows])
+
+
+def _read_rows(db: Database, connection: Connection, statement: Statement) -> list[dict[str, Any]]:
+    """Read a statement of the columns LISTED, with the live status and what else is told of a run."""
+    rows: list[dict[str, Any]] = []
+    for row in connection.execute(statement):
+        pending = row.status in ("queued", "running", "paused")
+        status, state, stall = _describe(db, row) if pending else (row.status, row.status, None)
+        known = {name: value for name, value in row._mapping.items() if name not in _WORKER} | {"status": status}
+        rows.append(known | dict(zip(_TOLD, (name_gate(row.gate_removed), state, stall), strict=True)))
+    return rows
 
 
 def _describe(db: Database, row: Any) -> tuple[str, str, str | None]:
@@ -107,7 +122,7 @@ def get_rows(db: Database, run_ids: Sequence[str]) -> list[RunRow]:
             wanted = Run.id.in_(part)
             rows = connection.execute(select(*RUN_COLUMNS).where(wanted)).all()
             found |= {row.id: make_run_row(db, row) for row in rows}
-    return [found[run_id] for run_id in run_ids if run_id in found]
+    return [found[run_id] for run_id in dict.fromkeys(run_ids) if run_id in found]
 
 
 @dataclass(frozen=True)
@@ -133,7 +148,10 @@ class RunFilter:
 
 @dataclass(frozen=True)
 class RunPage:
-    """One page of runs: the columns of `list_runs`, preset included, and how many match on all pages."""
+    """One page of runs: the columns of `list_runs`, preset and plugins, and how many match on all pages.
+
+    `plugins` is kind → name → origin of what a run has from outside, None where it has nothing.
+    """
 
     frame: pd.DataFrame
     total: int
@@ -173,6 +191,18 @@ def run_page(
     Raises:
         ConfigError: If the search or the order is none.
     """
+    rows, total = run_rows(db, wanted, sort=sort, limit=limit, offset=offset)
+    return RunPage(_as_frame(_listed_columns(Dialect(db.dialect)), rows), total)
+
+
+def run_rows(
+    db: Database, wanted: RunFilter | None = None, *, sort: str = "", limit: int | None = 50, offset: int = 0
+) -> tuple[list[dict[str, Any]], int]:
+    """Which runs match, as `run_page` tells it, but each a dictionary of its columns?
+
+    Raises:
+        ConfigError: If the search or the order is none.
+    """
     with db.read() as connection:
         dialect = _dialect(db, connection)
         matches = _conditions(wanted or RunFilter(), dialect)
@@ -182,13 +212,14 @@ def run_page(
         total = rows[0].total if rows else 0
         if not rows and offset:
             total = connection.execute(select(func.count()).select_from(Run).where(*matches)).scalar_one()
-        return RunPage(_read(db, connection, [row.id for row in rows], dialect), total)
+        return _read(db, connection, [row.id for row in rows], dialect), total
 
 
 def runs_by_id(db: Database, run_ids: Sequence[str]) -> pd.DataFrame:
     """What are these runs now, in this order? The columns of `run_page`; ids that are not there are left out."""
+    dialect = Dialect(db.dialect)
     with db.read() as connection:
-        return _read(db, connection, run_ids, Dialect(db.dialect))
+        return _as_frame(_listed_columns(dialect), _read(db, connection, run_ids, dialect))
 
 
 def matching_ids(db: Database, wanted: RunFilter, *, sort: str = "", limit: int | None = None) -> list[str]:
@@ -275,7 +306,7 @@ def _conditions(wanted: RunFilter, dialect: Dialect) -> list[Sql]:
     if wanted.ids is not None:
         conditions.append(Run.id.in_(wanted.ids))
     if wanted.evaluated:
-        conditions.append(Run.win_rate.is_not(None))
+        conditions.append(or_(Run.win_rate.is_not(None), Run.return_mean.is_not(None)))
     return conditions + settings
 
 
@@ -338,11 +369,29 @@ def _urgency(dialect: Dialect) -> Sql:
     return case((waits, _WAITING), (at_work, _AT_WORK), else_=1)
 
 
-def _read(db: Database, connection: Connection, run_ids: Sequence[str], dialect: Dialect) -> pd.DataFrame:
-    """Read runs in the order of their ids."""
+def _read_plugins(text: object) -> dict[str, dict[str, str]] | None:
+    """What a run's settings say of plug-ins; a foreign file may say anything."""
+    try:
+        stored = json.loads(text) if isinstance(text, str) else None
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(stored, dict):
+        return None
+    return {
+        kind: {str(n): str(o) for n, o in named.items()} for kind, named in stored.items() if isinstance(named, dict)
+    }
+
+
+def _listed_columns(dialect: Dialect) -> Statement:
     preset = COLUMNS["preset"].make(dialect).label("preset")
-    wanted = (select(*LISTED, preset).where(Run.id.in_(part)) for part in in_parts(run_ids))
-    frame = join_frames([read_listed(db, connection, statement) for statement in wanted])
-    place = {run_id: position for position, run_id in enumerate(run_ids)}
-    order = frame["id"].map(lambda run_id: place[run_id]).to_numpy(int).argsort()
-    return frame.iloc[order].reset_index(drop=True)
+    return select(*LISTED, preset, dialect.text_of("plugins").label("plugins"))
+
+
+def _read(db: Database, connection: Connection, run_ids: Sequence[str], dialect: Dialect) -> list[dict[str, Any]]:
+    """Read runs in the order of their ids."""
+    listed = _listed_columns(dialect)
+    parts = (listed.where(Run.id.in_(part)) for part in in_parts(run_ids))
+    found = {row["id"]: row for statement in parts for row in _read_rows(db, connection, statement)}
+    for row in found.values():
+        row["plugins"] = _read_plugins(row["plugins"])
+    return [found[run_id] for run_id in dict.fromkeys(run_ids) if run_id in found]

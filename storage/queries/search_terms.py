@@ -35,7 +35,6 @@ from sqlalchemy import (
 )
 from sqlalchemy.types import Double
 
-from emtc_core.config.resolve import describe_fields, stored_keys, value_before
 from emtc_core.errors import ConfigError
 from storage.models import Run
 from storage.queries.gate import ACTIVE_SHARE
@@ -163,6 +162,8 @@ def _check(term: Term) -> None:
 
 @cache
 def _settings() -> frozenset[str]:
+    from emtc_core.config.resolve import describe_fields, stored_keys  # most lists of runs ask for no setting
+
     return frozenset(key for info in describe_fields() for key in stored_keys(info.key)) - COLUMNS.keys()
 
 
@@ -197,9 +198,15 @@ class Dialect:
 
     def setting(self, key: str) -> tuple[Sql, Sql, Sql]:
         """The kind, the text and the number of a setting; its kind is NULL where a run has no such setting."""
+        from emtc_core.config.resolve import stored_keys
+
         found = [self._setting(each.split(".")) for each in stored_keys(key)]
         kind, text, number = (func.coalesce(*same) if len(found) > 1 else same[0] for same in zip(*found, strict=True))
         return kind, text, number
+
+    def text_of(self, key: str) -> Sql:
+        """The text of what stands beside the settings under a key that has never changed, as `preset`; else NULL."""
+        return self._setting(key.split("."))[1]
 
     def _setting(self, parts: list[str]) -> tuple[Sql, Sql, Sql]:
         if self.name == "sqlite":
@@ -239,7 +246,8 @@ COLUMNS: Final[dict[str, SearchKey]] = {
     "env": SearchKey("text", _column(Run.env)),
     "map": SearchKey("text", _column(Run.map)),
     "algo": SearchKey("text", _column(Run.algo)),
-    "preset": SearchKey("text", lambda dialect: func.coalesce(dialect.setting("preset")[1], "")),
+    "preset": SearchKey("text", lambda dialect: func.coalesce(dialect.text_of("preset"), "")),
+    "imported": SearchKey("text", lambda dialect: func.coalesce(dialect.text_of("imported.label"), "")),
     "status": SearchKey("text", lambda dialect: dialect.status),
     "gate": SearchKey("text", _gate),
     "host": SearchKey("text", _column(Run.host)),
@@ -294,6 +302,8 @@ def _compare_setting(term: Term, dialect: Dialect) -> Sql:
 
 def _as_it_was(term: Term, kind: Sql) -> Sql | None:
     """Find the runs of earlier versions, which did so before the setting existed."""
+    from emtc_core.config.resolve import value_before
+
     then = value_before(term.key)
     if then is None or not _is_so(then.value, term):
         return None

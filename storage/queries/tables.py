@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal, get_args
 
 import pandas as pd
-from sqlalchemy import Column, Table, func, select, tuple_
+from sqlalchemy import Column, Table, func, select, true, tuple_
 from sqlalchemy.types import Boolean, Double, Integer, LargeBinary
 
 from emtc_core.errors import ConfigError, StorageError
@@ -187,7 +187,7 @@ def _read(
     rows: int,
 ) -> Iterator[Part]:
     table = _table(name)
-    of_run = [table.c.run_id == run_id, _step(table) > since, _step(table) <= end]
+    of_run = [table.c.run_id == run_id, _step(table) > since if since else true(), _step(table) <= end]
     key = [column for column in table.primary_key if column.name != "run_id"]
     if names:
         for metric in dict.fromkeys(names):

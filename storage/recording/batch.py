@@ -3,7 +3,7 @@
 Nothing here touches a database. The statements that take these rows are in `storage.recording.statements`.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from itertools import repeat
@@ -23,7 +23,7 @@ from emtc_core.recorder import (
 )
 from storage.blobs import pack
 from storage.models import PLAYBACKS_AT_MOST, first_playback
-from storage.runs.run_summary import summarize
+from storage.runs.rows import summarize
 
 Rows = list[tuple[Any, ...]]
 MetricsRecord = tuple[int, Mapping[str, float]]
@@ -34,17 +34,42 @@ _SNAPSHOT_COLUMNS = (
 )
 
 
+@dataclass(frozen=True)
+class Field:
+    """One column of many rows."""
+
+    values: NDArray[Any] | str  # [n], of the table's own type; or one text for all of them
+    missing: NDArray[np.bool_] | None = None  # [n] which are NULL
+
+
+@dataclass(frozen=True)
+class Columns:
+    """Many rows of a table, column by column in its order."""
+
+    fields: tuple[Field, ...]
+    n: int
+
+    def __len__(self) -> int:
+        return self.n
+
+    def rows(self) -> Rows:
+        """Lay them out as Python values, for a driver that takes rows."""
+        return list(zip(*(_python_values(field, self.n) for field in self.fields), strict=True))
+
+
 @dataclass
 class Batch:
     """Rows of one flush by table; the run id leads each row."""
 
-    rows: dict[str, Rows] = field(default_factory=dict)
+    rows: dict[str, Rows | Columns] = field(default_factory=dict)
     env_steps: int | None = None  # the run's new count, when transitions are among the rows
     last_evaluation: tuple[float, float] | None = None  # win rate and mean return
 
     def add(self, table: str, rows: Rows) -> None:
         """Append rows of one table."""
-        self.rows.setdefault(table, []).extend(rows)
+        known = self.rows.setdefault(table, [])
+        assert isinstance(known, list), "columns come once, by themselves"
+        known.extend(rows)
 
 
 def make_batch(run_id: str, records: Sequence[Record]) -> Batch:
@@ -92,16 +117,16 @@ def _add_episodes(batch: Batch, run_id: str, episodes: Sequence[EpisodeRecord]) 
     tau = np.repeat([np.nan if record.tau is None else record.tau for record in episodes], lengths)
     each = [_slots(record) for record in episodes]
     slots, next_slots = np.concatenate([part[:-1] for part in each]), np.concatenate([part[1:] for part in each])
-    columns = (
-        repeat(run_id, steps),
-        range(first, first + steps),
-        np.repeat([record.episode for record in episodes], lengths).tolist(),
-        np.concatenate([np.arange(length) for length in lengths]).tolist(),
-        np.concatenate([record.reward for record in episodes]).astype(np.float64).tolist(),
-        *(_nullable(values, np.isnan(values)) for values in (h, h_next, delta_mem, beta, tau)),
-        *(_nullable(values, values < 0) for values in (slots, next_slots)),
+    fields = (
+        Field(run_id),
+        Field(np.arange(first, first + steps)),
+        Field(np.repeat(np.array([record.episode for record in episodes], np.int64), lengths)),
+        Field(np.concatenate([np.arange(length, dtype=np.int32) for length in lengths])),
+        Field(np.concatenate([record.reward for record in episodes]).astype(np.float64)),
+        *(Field(values, np.isnan(values)) for values in (h, h_next, delta_mem, beta, tau)),
+        *(Field(values.astype(np.int64), values < 0) for values in (slots, next_slots)),
     )
-    batch.add("transitions", list(zip(*columns, strict=True)))
+    batch.rows["transitions"] = Columns(fields, steps)
     summary = summarize(first, delta_mem, beta, tau)
     batch.add("transition_summary", [(run_id, *row) for row in summary])
     batch.env_steps = first + steps - 1
@@ -201,12 +226,14 @@ def _slots(record: EpisodeRecord) -> NDArray[np.int64]:
     return np.full(record.length + 1, -1, np.int64) if record.slots is None else record.slots
 
 
-def _nullable(values: NDArray[Any], missing: NDArray[np.bool_]) -> list[Any]:
+def _python_values(field: Field, n: int) -> Iterable[Any]:
     """The values as Python numbers, None where they are missing."""
-    if not missing.any():
-        return values.tolist()
-    objects = values.astype(object)
-    objects[missing] = None
+    if isinstance(field.values, str):
+        return repeat(field.values, n)
+    if field.missing is None or not field.missing.any():
+        return field.values.tolist()
+    objects = field.values.astype(object)
+    objects[field.missing] = None
     return objects.tolist()
 
 

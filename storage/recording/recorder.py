@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 
 from emtc_core.errors import StorageError
-from emtc_core.metrics import METRICS
+from emtc_core.metrics import is_known
 from emtc_core.recorder import AskedRecord, EpisodeRecord, EvaluationRecord, GateStatsRecord, SnapshotRecord
 from storage.engine import Database
 from storage.files.trainer_files import StateFile
@@ -109,7 +109,7 @@ class DatabaseRecorder:
         Raises:
             ValueError: If a name is not in `emtc_core.metrics`.
         """
-        if strangers := [name for name in values if name not in METRICS]:
+        if strangers := [name for name in values if not is_known(name)]:
             raise ValueError(f"unknown metric {strangers[0]!r}; describe it in emtc_core/metrics.py")
         self._put((env_step, {name: float(value) for name, value in values.items()}))
 

@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from sqlalchemy import (
     BigInteger,
     Boolean,
-    Column,
     Connection,
     Double,
     Integer,
@@ -25,9 +24,9 @@ from sqlalchemy import (
 
 from emtc_core.errors import RunNotFoundError
 from storage.models import Base, Run
-from storage.recording.batch import Batch, Rows
+from storage.recording.batch import Batch, Columns, Field, Rows
 from storage.runs.lifecycle import check_owned
-from storage.runs.run_summary import update_run_summary
+from storage.runs.rows import update_run_summary
 
 _PLAIN = ("episodes", "transitions")  # a second row of the same key is a fault, not a correction
 _SERVER_TYPES: dict[type, str] = {
@@ -83,7 +82,7 @@ def is_written(connection: Connection, run_id: str, batch: Batch) -> bool:
     return connection.execute(select(Run.env_steps).where(Run.id == run_id)).scalar_one_or_none() == batch.env_steps
 
 
-def _write_rows(connection: Connection, table: str, rows: Rows) -> None:
+def _write_rows(connection: Connection, table: str, rows: Rows | Columns) -> None:
     driver = connection.connection.driver_connection
     if driver is None:
         raise RuntimeError("the connection has no driver")
@@ -93,17 +92,18 @@ def _write_rows(connection: Connection, table: str, rows: Rows) -> None:
         if dialect == "postgresql" and table in _PLAIN:
             _copy(cursor, table, rows)
         else:
-            cursor.executemany(_statement(table, dialect), _adapted(rows, table, dialect))
+            listed = rows.rows() if isinstance(rows, Columns) else rows
+            cursor.executemany(_statement(table, dialect), _adapted(listed, table, dialect))
     finally:
         cursor.close()
 
 
-def _copy(cursor: Any, table: str, rows: Rows) -> None:
+def _copy(cursor: Any, table: str, rows: Rows | Columns) -> None:
     """Send rows as binary COPY, which costs this process half of what its text form does."""
     columns = list(Base.metadata.tables[table].columns)
     with cursor.copy(f"COPY {table} ({_columns(table)}) FROM STDIN WITH (FORMAT BINARY)") as copy:
-        if can_pack(columns):
-            copy.write(pack_rows(rows, columns))
+        if isinstance(rows, Columns):
+            copy.write(pack_columns(rows))
             return
         copy.set_types([_SERVER_TYPES[type(column.type)] for column in columns])
         for row in rows:
@@ -156,57 +156,43 @@ def _change(table: Table, column: str) -> str:
 
 
 _SIGNATURE = b"PGCOPY\n\xff\r\n\x00" + bytes(8)
-
-
 _TRAILER = b"\xff\xff"
-
-
 Bytes = NDArray[np.uint8]
-
-
 Flags = NDArray[np.bool_]
 
 
-def can_pack(columns: list[Column[Any]]) -> bool:
-    """Whether every column is a number or a text, which `pack_rows` can write."""
-    return all(isinstance(column.type, BigInteger | Double | Integer | String) for column in columns)
+def pack_columns(columns: Columns) -> bytes:
+    """Write columns of numbers and of one text as one binary COPY; no row is touched by itself."""
+    n = len(columns)
+    parts = [_raw(np.full(n, len(columns.fields), ">i2"))]
+    masks: list[Flags | None] = [None]
+    for field in columns.fields:
+        content = _raw(_as_sent(field, n))
+        missing = field.missing if field.missing is not None and field.missing.any() else None
+        if missing is not None and missing.all():
+            content, missing = content[:, :0], None
+            length = np.full(n, -1, ">i4")
+        else:
+            length = np.full(n, content.shape[1], ">i4")
+        if missing is not None:
+            length[missing] = -1
+        parts += [_raw(length), content]
+        masks += [None, None if missing is None else ~missing]
+    rows = np.concatenate(parts, axis=1)
+    if all(mask is None for mask in masks):
+        return _SIGNATURE + rows.tobytes() + _TRAILER
+    kept = np.ones(rows.shape, np.bool_)
+    ends = np.cumsum([part.shape[1] for part in parts])
+    for mask, part, end in zip(masks, parts, ends, strict=True):
+        if mask is not None:
+            kept[:, end - part.shape[1] : end] = mask[:, None]
+    return _SIGNATURE + rows[kept].tobytes() + _TRAILER
 
 
-def pack_rows(rows: Rows, columns: list[Column[Any]]) -> bytes:
-    """Write rows of numbers and texts as one binary COPY.
-
-    Args:
-        rows: Values in the order of the columns; None is NULL.
-        columns: The columns, of the types that `can_pack` allows.
-    """
-    parts = [(_raw(np.full(len(rows), len(columns), ">i2")), np.ones((len(rows), 2), np.bool_))]
-    for values, column in zip(zip(*rows, strict=True), columns, strict=True):
-        parts += _pack_field(values, column)
-    content = np.concatenate([part for part, _ in parts], axis=1)
-    kept = np.concatenate([mask for _, mask in parts], axis=1)
-    return _SIGNATURE + content[kept].tobytes() + _TRAILER
-
-
-def _pack_field(values: tuple[Any, ...], column: Column[Any]) -> list[tuple[Bytes, Flags]]:
-    """Write one column as lengths and contents, each with a mask of the bytes that are sent."""
-    missing = np.array([value is None for value in values])
-    content, size = _pack_content(values, missing, column)
-    length = np.where(missing, -1, size).astype(">i4")
-    places = np.arange(content.shape[1])
-    return [(_raw(length), np.ones((len(values), 4), np.bool_)), (content, places < length[:, None])]
-
-
-def _pack_content(
-    values: tuple[Any, ...], missing: Flags, column: Column[Any]
-) -> tuple[Bytes, NDArray[np.integer[Any]]]:
-    if isinstance(column.type, String):
-        texts = np.array([(value or "").encode() for value in values])
-        return _raw(texts), np.char.str_len(texts)
-    if missing.any():
-        values = tuple(0 if value is None else value for value in values)
-    kind = ">f8" if isinstance(column.type, Double) else ">i8" if isinstance(column.type, BigInteger) else ">i4"
-    numbers = np.array(values, kind)
-    return _raw(numbers), np.full(len(values), numbers.itemsize)
+def _as_sent(field: Field, n: int) -> NDArray[Any]:
+    if isinstance(field.values, str):
+        return np.full(n, field.values.encode())
+    return field.values.astype(field.values.dtype.newbyteorder(">"))
 
 
 def _raw(values: NDArray[Any]) -> Bytes:

@@ -1,11 +1,14 @@
 """A run's way through its life: created, claimed, started, ended, started again.
 
-What it recorded is written by `storage.recording`; who is asked to do what stands in `control`.
+What it recorded is written by `storage.recording`; who is asked to do what stands in `control`. What a stored policy
+did in greedy episodes of its own is written here, once, by whoever played them, and is on no curve.
 """
+
+from __future__ import annotations
 
 import secrets
 from collections.abc import Mapping
-from typing import Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from sqlalchemy import Connection, insert, select, update
 
@@ -13,10 +16,13 @@ from emtc_core.errors import RunStateError, StorageError
 from storage import clock
 from storage.engine import Database
 from storage.guards import LONGEST_NAME
-from storage.models import Run
+from storage.models import PolicyEvaluation, Run
 from storage.runs import lifecycle
 from storage.runs.lifecycle import Event, Owner, State, check_token, taken_over
-from storage.runs.rows import forget_commands, locked_row, state_now
+from storage.runs.rows import forget_commands, locked_row, refuse_imported, state_now
+
+if TYPE_CHECKING:  # with it comes numpy, which a command that changes a run's row does without
+    from emtc_core.recorder import EvaluationRecord
 
 _ENDINGS: Final[Mapping[str, Event]] = {"finished": Event.FINISH, "stopped": Event.STOP, "failed": Event.FAIL}
 
@@ -87,6 +93,7 @@ def claim_start(db: Database, run_id: str, owner: Owner) -> None:
     """
     with db.transaction() as connection:
         row = locked_row(connection, run_id)
+        refuse_imported(row, "go on")
         state = state_now(row)
         lifecycle.check(run_id, state, Event.CLAIM)
         if state != State.CREATED:
@@ -105,11 +112,13 @@ def start_run(
     device: str | None,
     token: str | None = None,
     files: str | None = None,
+    config: Mapping[str, Any] | None = None,
 ) -> None:
     """Begin a run in this process, which took it by `claim_start` or was handed the token of whoever did.
 
     Without a token it is taken in the same transaction. Of two processes that try, one succeeds. When it begins for
-    the first time, `files` is recorded as the place of its files.
+    the first time, `files` is recorded as the place of its files. `config` is what the run's settings came to in this
+    process, where they leave something to it.
 
     Raises:
         RunNotFoundError: If there is no such run.
@@ -130,6 +139,8 @@ def start_run(
         values["archived_at"] = None  # what works is listed
         if row.started_at is None:
             values["files"] = files
+        if config is not None:
+            values["config"] = dict(config)
         connection.execute(update(Run).where(Run.id == run_id).values(**values))
 
 
@@ -158,6 +169,17 @@ def finish_run(
         connection.execute(update(Run).where(Run.id == run_id).values(**values))
 
 
+def update_versions(db: Database, run_id: str, versions: Mapping[str, Any], *, token: str | None) -> None:
+    """Write by which code a run is trained, as its owner.
+
+    Raises:
+        RunStateError: If somebody else has the run.
+    """
+    with db.transaction() as connection:
+        check_token(locked_row(connection, run_id), token)
+        connection.execute(update(Run).where(Run.id == run_id).values(versions=dict(versions)))
+
+
 def start_again(db: Database, run_id: str, *, versions: Mapping[str, Any], owner: Owner | None = None) -> str:
     """Make a new run of the same configuration that starts from step 0 and names this one as its parent.
 
@@ -171,6 +193,7 @@ def start_again(db: Database, run_id: str, *, versions: Mapping[str, Any], owner
     """
     with db.transaction() as connection:
         row = locked_row(connection, run_id)
+        refuse_imported(row, "be trained again")
         if (state := state_now(row)) != State.FINISHED:
             lifecycle.check(run_id, state, Event.CLAIM)
         values: dict[str, Any] = {
@@ -227,3 +250,43 @@ def _new_id(connection: Connection) -> str:
         run_id = "".join(secrets.choice(_ALPHABET) for _ in range(_ID_LENGTH))
         if connection.execute(select(Run.id).where(Run.id == run_id)).first() is None:
             return run_id
+
+
+def add_policy_evaluation(
+    db: Database, run_id: str, record: EvaluationRecord, *, seed: int, settings: Mapping[str, Any]
+) -> int:
+    """Write down what a checkpoint's greedy policy did.
+
+    Args:
+        db: An open database.
+        run_id: Whose policy.
+        record: Its episodes; `env_step` is that of the checkpoint.
+        seed: Of the episodes.
+        settings: What was set otherwise than in training, by dotted key; empty for the policy in its own game.
+
+    Returns:
+        The id of the row.
+
+    Raises:
+        RunNotFoundError: If the run was deleted meanwhile.
+    """
+    import numpy as np
+
+    values = {
+        "run_id": run_id,
+        "env_step": record.env_step,
+        "created_at": clock.now(),
+        "seed": seed,
+        "episodes": len(record.won),
+        "wins": record.wins,
+        "win_rate": record.win_rate,
+        "return_mean": record.return_mean,
+        "return_std": float(np.std(record.returns, dtype=np.float64)),
+        "length_mean": float(np.mean(record.lengths)),
+        "distinct": record.distinct,
+        "settings": dict(settings),
+    }
+    with db.transaction() as connection:
+        locked_row(connection, run_id)
+        new = insert(PolicyEvaluation).values(values).returning(PolicyEvaluation.id)
+        return connection.execute(new).scalar_one()

@@ -20,6 +20,7 @@ from storage.models import Run, SweepRow
 from storage.runs import lifecycle
 from storage.runs.lifecycle import (
     LOST_AFTER_S,
+    START_LIMIT_S,
     Event,
     Owner,
     State,
@@ -261,16 +262,17 @@ def _tell_apart(rows: Sequence[Any], has_trainer: Callable[[str], bool]) -> tupl
 
 def _is_free(row: Any, has_trainer: Callable[[str], bool]) -> bool:
     """Whether nobody works on a run that is not over: never claimed, or its claimer or trainer has gone."""
-    if row.status == "queued":
-        if row.pid is None or is_start_overdue(row, clock.now()):
-            return True
-        return is_process_gone(row) and not has_trainer(row.id)
+    if row.pid is None and row.status == "queued":
+        return True
+    is_overdue = row.status == "queued" and is_start_overdue(row, clock.now())
     if is_process_gone(row):
-        return not has_trainer(row.id)
-    seen = row.heartbeat_at or row.started_at
+        return is_overdue or not has_trainer(row.id)
     if is_process_alive(row):  # it may wake up
-        return False
+        return is_overdue
     watched_s = _WATCH.look_at(row)
+    if row.status == "queued":  # its claimer's clock may be behind, and the claim a minute old
+        return watched_s >= START_LIMIT_S or (is_overdue and _WATCH.wait_for(row.id))
+    seen = row.heartbeat_at or row.started_at
     long_silent = seen is None or (clock.now() - seen).total_seconds() > _SILENT_ELSEWHERE_S
     if long_silent and live_status(row, clock.now()) == "lost":
         return watched_s >= LOST_AFTER_S or _WATCH.wait_for(row.id)

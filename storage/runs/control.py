@@ -4,6 +4,8 @@ The trainer never waits for the database here: a thread reads commands and write
 status; another one writes heartbeats. A database that does not answer is tried again at the next tick.
 """
 
+from __future__ import annotations
+
 import logging
 import threading
 import time
@@ -11,9 +13,8 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Literal, cast, get_args
+from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 
-import pandas as pd
 from sqlalchemy import ColumnElement, insert, select, update
 
 from emtc_core.control import Command, Question, QuestionKind
@@ -26,6 +27,9 @@ from storage.retry import Outage
 from storage.runs.changes import finish_run
 from storage.runs.lifecycle import ANSWERS, HEARTBEAT_S, State
 from storage.runs.rows import RunRow, find_run
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 _log = logging.getLogger(__name__)
 POLL_S = 0.25

@@ -26,6 +26,7 @@ from storage.models import (
     Evaluation,
     GateStats,
     MetricRow,
+    PolicyEvaluation,
     Resume,
     Run,
     SnapshotRow,
@@ -35,8 +36,12 @@ from storage.models import (
 from storage.private_files import list_own_files, remove_folder, remove_own_files
 from storage.runs import lifecycle
 from storage.runs.lifecycle import Event, check_token
-from storage.runs.rows import locked_row, state_now
-from storage.runs.run_summary import summarize_bucket, update_run_summary
+from storage.runs.rows import locked_row, state_now, summarize_bucket, update_run_summary
+
+_BY_STEP = (
+    *(Transition, EvalEpisode, GateStats, MetricRow, Evaluation, AskedEvaluation, PolicyEvaluation),
+    SnapshotRow,
+)
 
 
 def why_not_rewind(connection: Connection, run_id: str, env_step: int, *, reached: int) -> str | None:
@@ -79,7 +84,7 @@ def rewind(connection: Connection, run_id: str, env_step: int, *, reached: int) 
         raise RunStateError(reason)
     later = (EpisodeRow.run_id == run_id, EpisodeRow.first_env_step > env_step)
     episodes = connection.execute(delete(EpisodeRow).where(*later)).rowcount
-    for table in (Transition, EvalEpisode, GateStats, MetricRow, Evaluation, AskedEvaluation, SnapshotRow):
+    for table in _BY_STEP:
         connection.execute(delete(table).where(table.run_id == run_id, table.env_step > env_step))
     first_bucket = env_step // SUMMARY_STEPS  # the first that holds a removed step
     connection.execute(

@@ -56,6 +56,7 @@ _TABLES: Final = {
     "metrics": "every logged number: losses, Q-values, speed …",
     "evaluations": "greedy test episodes: wins and returns",
     "asked_evaluations": "what somebody asked a living run; in no curve",
+    "policy_evaluations": "greedy episodes of a stored policy (emtc evaluate); in no curve",
     "snapshots": "the episodic memory at one moment, each column packed into a blob",
     "projections": "coordinates for every node of a snapshot: two of a map, or those of another embedder (embed-…)",
     "jobs": "projections being computed",

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from app.analysis.budget import COMMON, OWN, at_budget, keep_usual_length, list_budgets, read_budget
+from app.analysis.comparable import COMMON, OWN, at_budget, keep_usual_length, list_budgets, read_budget
 from app.analysis.finals import LAST_TENTH, final_rate
-from app.analysis.series import Comparison, Seed, settle
+from app.analysis.series import Comparison, Seed, join_seeds
 from app.analysis.statistics import Reading
 from app.analysis.tables import best_cells, export_table, left_out_lines
 from app.analysis.win_rates import find_best, quote, tabulate_falls, tabulate_win_rates
@@ -33,7 +33,7 @@ def unequal() -> list[Seed]:
 
 
 def ends(seeds: list[Seed]) -> Comparison:
-    return settle(seeds, final=True)
+    return join_seeds(seeds, final=True)
 
 
 def test_unequal_runs_are_compared_at_the_most_that_all_of_them_reached(unequal) -> None:

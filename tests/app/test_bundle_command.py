@@ -1,7 +1,9 @@
 """`emtc bundle | open`: a file for a colleague shows the same figures, bit by bit, and cannot be written."""
 
 import json
+import sqlite3
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -11,13 +13,16 @@ from app.analysis.example_study import SNAPSHOTS, choose_episodes
 from app.cli.main import run
 from app.figures import registry
 from app.figures.render.plotly_view import to_plotly
-from app.notebook.frozen import freeze
-from app.notebook.view import gather, read_view
+from app.notebook.view import freeze, gather, read_view
 from emtc_core.errors import EmtcError, StorageError
+from storage.address import sqlite_address
 from storage.bundles.bundle_cache import cache_bundle
-from storage.engine import Database, open_database
+from storage.bundles.read import open_bundle
+from storage.engine import Database, find_schema, open_database
+from storage.migrations.upgrade import SCHEMA_VERSION
 from storage.notebook import list_entries
 from storage.queries.episodes import get_trajectory, list_episodes
+from storage.queries.gate import has_transitions
 from storage.queries.memory import list_snapshots
 from storage.runs.rows import find_run
 from tests.pages.seed import seed_run
@@ -170,13 +175,44 @@ def test_the_example_tells_its_story_in_pinned_views_that_open(seeded, tmp_path:
     assert [view.page for view in views if view] == ["compare", "live", "memory", "replay"]
     for entry in gather(there, [entry.id for entry in entries]):
         assert entry.figure is not None
+    assert not has_verdicts(there, run_id)
+    assert "stay in the database that it was trained in" in entries[3].body, "what is not there is not promised"
     shown = views[3].query["episode"][0] if views[3] else ""
     assert trajectory_is_kept(there, run_id, int(shown))
     assert len(list_entries(db)) == before, "the study's own notebook is left alone"
 
 
+def test_the_story_of_the_gate_is_told_of_a_run_that_has_one(seeded, tmp_path: Path, capsys, monkeypatch) -> None:
+    db, gated = seeded
+    bare = seed_run(db, name="Bare", gate="none")
+    out = tmp_path / "example.emtc"
+    assert run(["bundle", bare, gated, "--example", "--out", str(out), "--db", db.url]) == 0
+    there = open_database(unpack(out, capsys), read_only=True)
+    views = [read_view(entry.view) for entry in list_entries(there)]
+    assert {view.query["run"][0] for view in views[1:] if view} == {gated}
+
+
+def test_the_shipped_study_is_unpacked_once(seeded, tmp_path: Path, monkeypatch) -> None:
+    db, run_id = seeded
+    ours = tmp_path / "ours.emtc"
+    assert run(["bundle", run_id, "--thin", "--out", str(ours), "--db", db.url]) == 0
+    first, _ = open_bundle(ours, cache=tmp_path / "once", is_ours=True)
+    written = first.stat().st_mtime_ns
+    assert open_bundle(ours, cache=tmp_path / "once", is_ours=True)[0] == first
+    assert first.stat().st_mtime_ns == written, "what is unpacked serves again"
+    with closing(sqlite3.connect(first)) as older, older:
+        older.execute("UPDATE alembic_version SET version_num = '0008'")
+    open_bundle(ours, cache=tmp_path / "once", is_ours=True)
+    assert find_schema(sqlite_address(first))[0] == SCHEMA_VERSION, "an older version's is unpacked anew"
+
+
 def chosen_by(db: Database, run_id: str) -> list[int]:
     return choose_episodes(db, run_id, 3)
+
+
+def has_verdicts(db: Database, run_id: str) -> bool:
+    with db.read() as connection:
+        return has_transitions(connection, run_id)
 
 
 def trajectory_is_kept(db: Database, run_id: str, episode: int) -> bool:

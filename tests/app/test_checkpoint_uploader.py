@@ -9,7 +9,7 @@ import pytest
 
 from app.jobs.checkpoint_stores import CheckpointUploader
 from app.jobs.resume import look
-from emtc_core.checkpoint_file import name_checkpoint, verify, write_checkpoint
+from emtc_core.checkpoint_file import name_best, name_checkpoint, set_newer_aside, verify, write_checkpoint
 from emtc_core.errors import StorageError
 from storage.engine import Database, open_database
 from storage.files.places import run_folder
@@ -78,6 +78,29 @@ def test_another_machine_fetches_the_newest_and_as_many_are_kept(files, begin):
     assert [path.name for path in elsewhere.glob("*.pt")] == [name_checkpoint(300)]
     assert verify(elsewhere / name_checkpoint(300)).env_step == 300
     assert {found.name for found in files.list_files()} == {name_checkpoint(200), name_checkpoint(300), LEASE}
+
+
+def save_best(folder: Path, env_step: int) -> None:
+    path = folder / name_best(env_step)
+    write_checkpoint(path, run_id=RUN, env_step=env_step, parts=[("learner", lambda sink: sink.write(b"weights"))])
+    for old in folder.glob("best-*.pt"):
+        if old != path:
+            old.unlink()
+
+
+def test_the_best_policy_is_carried_and_what_no_return_needs_is_dropped(files, begin):
+    uploader, folder = begin("a")
+    carried(uploader, files, folder, 100)
+    for env_step in (150, 160):
+        save_best(folder, env_step)
+        uploader.bring_best()
+        wait_until(lambda at=env_step: [int(each.name[5:-3]) for each in files.list_best()] == [at], what="the policy")
+    carried(uploader, files, folder, 200)
+    set_newer_aside(folder, 100)
+    uploader.set_newer_aside(100)
+    uploader.close()
+    assert files.list_best() == []
+    assert "best-000000000160.aside" in {found.name for found in files.list_files()}
 
 
 def test_the_last_checkpoint_has_arrived_when_a_trainer_leaves(files, begin):

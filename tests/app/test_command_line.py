@@ -2,11 +2,13 @@
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import typer
 
 from app.cli.main import COMMANDS
+from storage.engine import open_database
 
 HEAVY = {"matplotlib", "openTSNE", "plotly", "sklearn", "streamlit", "umap"}
 
@@ -34,7 +36,18 @@ def test_the_list_of_commands_needs_neither_numbers_nor_a_database() -> None:
     assert not imported("from app.cli.main import run\nrun(['--help'])") & {"numpy", "pandas", "sqlalchemy", "torch"}
 
 
-def test_a_trainer_starts_without_what_draws_and_projects() -> None:
-    found = imported("from app.cli.main import COMMANDS\nCOMMANDS['train-worker'].load()\nimport app.jobs.training")
+def test_a_list_of_runs_waits_for_no_frame_and_no_setting(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'x.db'}"
+    open_database(url).dispose()
+    assert not imported(f"from app.cli.main import run\nassert run(['runs', '--db', '{url}']) == 0") & {
+        "numpy",
+        "pandas",
+    }
+
+
+def test_a_trainer_starts_without_what_draws_projects_and_compiles(tmp_path: Path) -> None:
+    small = ["--steps", "60", "--set", "train.burn_in=1", "--set", "train.batch=1"]
+    arguments = ["train", "--map", "3m", *small, "--db", f"sqlite:///{tmp_path / 'x.db'}"]
+    found = imported(f"from app.cli.main import run\nassert run({arguments}) == 0")
     assert "torch" in found
-    assert not found & HEAVY
+    assert not found & (HEAVY | {"pandas", "sympy"})

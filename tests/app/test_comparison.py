@@ -8,9 +8,9 @@ import pytest
 
 from app.analysis.provenance import describe_runs, hash_config
 from app.analysis.quantities import EVALUATED, MU_W, WIN_RATE, find_quantity
-from app.analysis.series import Comparison, Seed, settle, split_curves
+from app.analysis.series import Comparison, Seed, join_seeds, split_curves
 from app.analysis.statistics import BOOTSTRAP_COVERS, Reading
-from app.figures.learning_curves import draw_comparison, split_panels
+from app.figures.named.curves import draw_comparison, split_panels
 from app.figures.render.export import export_figure
 from app.figures.render.lines_view import draw_chart
 from tests.app.seed_cases import make_seed, stored
@@ -28,7 +28,7 @@ def seeds() -> list[Seed]:
 
 @pytest.fixture
 def comparison(seeds) -> Comparison:
-    return settle(seeds)
+    return join_seeds(seeds)
 
 
 def test_the_band_is_the_spread_over_seeds(comparison) -> None:
@@ -59,9 +59,9 @@ def test_the_caption_says_how_many_episodes_of_an_evaluation_differ_where_that_w
     assert "differ" not in draw_comparison(comparison).caption
     counts = ([1.0, 9.0], [16.0], [9.0, 2.0, 12.0], [16.0])
     counted = [replace(seed, distinct=np.array(each)) for seed, each in zip(seeds[:4], counts, strict=True)]
-    caption = draw_comparison(settle(counted)).caption
+    caption = draw_comparison(join_seeds(counted)).caption
     assert "Of the 16 episodes of an evaluation 1 to 16 differ, median 9. " in f"{caption} "
-    caption = draw_comparison(settle([*counted[1:2], *seeds[2:4]])).caption
+    caption = draw_comparison(join_seeds([*counted[1:2], *seeds[2:4]])).caption
     assert "Of the 16 episodes of an evaluation 16 differ. Counted in 1 of the 3 runs." in caption
 
 
@@ -105,7 +105,7 @@ def test_any_logged_number_can_be_drawn_and_a_stranger_is_the_win_rate() -> None
     loss = find_quantity("train/loss")
     curve = split_curves(pd.DataFrame({"run_id": ["a"] * 2, "env_step": [1, 2], "value": [3.0, np.nan]}), loss)["a"]
     one = make_seed("a", list(zip(curve.steps, curve.values, strict=True)))
-    panel = draw_comparison(settle([one], loss)).panels[0]
+    panel = draw_comparison(join_seeds([one], loss)).panels[0]
     assert (panel.title, panel.unit, panel.lines[0].y.tolist()) == ("train/loss, 3m", "return²", [3.0])
     assert find_quantity("<script>") is WIN_RATE
     assert find_quantity("return") is EVALUATED["return"]
@@ -119,7 +119,7 @@ def test_facets_export_in_every_format_and_width(comparison, format, columns) ->
 
 
 def test_nothing_to_compare_is_an_empty_chart() -> None:
-    chart = draw_comparison(settle([]))
+    chart = draw_comparison(join_seeds([]))
     assert chart.is_empty
     assert export_figure(chart, "svg").startswith(b"<?xml")
 
@@ -132,7 +132,7 @@ def test_provenance_names_run_seed_settings_and_code() -> None:
 
 
 def test_a_method_has_one_name_in_every_panel_even_if_its_seeds_differ(seeds) -> None:
-    chart = draw_comparison(settle([seed for seed in seeds if seed.id != "8m-2"]))
+    chart = draw_comparison(join_seeds([seed for seed in seeds if seed.id != "8m-2"]))
     assert [line.name for _, line in chart.lines] == ["EMTC(QPLEX) (n = 1 to 2)"] * 2
 
 
@@ -147,9 +147,9 @@ def test_an_unfinished_seed_neither_cuts_a_line_nor_counts_until_it_is_asked_for
         make_seed("b", RAMP, seed=2),
         make_seed("c", START, seed=3, status="stopped", env_steps=294),
     ]
-    line = draw_comparison(settle(seeds)).panels[0].lines[0]
+    line = draw_comparison(join_seeds(seeds)).panels[0].lines[0]
     assert (line.name, line.x[-1], line.y[-1]) == ("EMTC(QPLEX) (n = 2)", 1000, 1.0)
-    with_it = draw_comparison(settle(seeds, include_unfinished=True))
+    with_it = draw_comparison(join_seeds(seeds, include_unfinished=True))
     line = with_it.panels[0].lines[0]
     assert (line.name, line.x[-1]) == ("EMTC(QPLEX)† (n = 3)", 200)
     np.testing.assert_allclose(line.y[-1], (0.2 + 0.2 + 0.1) / 3)
@@ -158,8 +158,8 @@ def test_an_unfinished_seed_neither_cuts_a_line_nor_counts_until_it_is_asked_for
 
 def test_a_variant_of_which_nothing_has_finished_is_drawn_as_far_as_it_got_and_never_a_final_number() -> None:
     seeds = [make_seed("c", START, status="running", env_steps=294)]
-    assert settle(seeds).name_line("emtc-qplex") == "EMTC(QPLEX)† (n = 1)"
-    final = settle(seeds, final=True)
+    assert join_seeds(seeds).name_line("emtc-qplex") == "EMTC(QPLEX)† (n = 1)"
+    final = join_seeds(seeds, final=True)
     assert not final.groups
     assert [str(each) for each in final.left_out] == [
         "run c (EMTC(QPLEX) on 3m; seed 1): running at 294 of 1,000 env steps"
@@ -178,7 +178,7 @@ def test_the_same_seed_twice_is_one_sample_the_finished_and_newer_one() -> None:
         make_seed("new", RAMP, seed=1, made=2),
         make_seed("cut", START, seed=1, made=3, status="failed", env_steps=200),
     ]
-    found = settle(seeds, include_unfinished=True)
+    found = join_seeds(seeds, include_unfinished=True)
     assert [group.run_ids for group in found.groups] == [("new",)]
     assert {each.run_id: each.reason for each in found.left_out} == {
         "old": "seed 1 once more; run new stands for it",
@@ -188,7 +188,7 @@ def test_the_same_seed_twice_is_one_sample_the_finished_and_newer_one() -> None:
 
 def test_fifteen_variants_have_fifteen_names_and_fifteen_looks() -> None:
     seeds = [make_seed(f"r{k}", RAMP, f"memory.delta={k / 1000}") for k in range(1, 16)]
-    chart = draw_comparison(settle(seeds))
+    chart = draw_comparison(join_seeds(seeds))
     lines = chart.panels[0].lines
     assert len({line.name for line in lines}) == 15
     assert len({(line.color, line.dash, line.marker) for line in lines}) == 15
@@ -199,8 +199,8 @@ def test_fifteen_variants_have_fifteen_names_and_fifteen_looks() -> None:
 
 def test_a_shared_preset_stands_in_the_caption_and_another_one_in_the_name() -> None:
     demo = make_seed("a", RAMP, preset="demo")
-    alone = settle([demo])
+    alone = join_seeds([demo])
     assert list(alone.methods.values()) == ["EMTC(QPLEX)"]
     assert "All lines: preset = demo." in draw_comparison(alone).caption
-    mixed = settle([demo, make_seed("b", RAMP)])
+    mixed = join_seeds([demo, make_seed("b", RAMP)])
     assert sorted(mixed.methods.values()) == ["EMTC(QPLEX)", "EMTC(QPLEX), preset = demo"]

@@ -1,5 +1,7 @@
-"""The doctor says what is true of the GPU search here, whatever is installed."""
+"""The doctor says what is true of the GPU search here, and the guide what to do about each finding."""
 
+import ast
+import re
 from pathlib import Path
 
 import pytest
@@ -58,3 +60,26 @@ def test_another_cuda_than_that_of_faiss_is_named(monkeypatch, install):
 def test_no_gpu_is_no_fault_of_the_machine():
     assert not doctor._device("").needed
     assert doctor._device(GPU).usable
+
+
+PAGE = (Path(doctor.__file__).parents[1] / "guide" / "troubleshooting.md").read_text()
+TABLE = PAGE[PAGE.index("## What the doctor finds") : PAGE.index("## Starting")]
+
+
+def test_each_finding_has_an_entry_in_the_guide():
+    named = set(re.findall(r"`([\w:-]+)`", "\n".join(line.split("|")[1] for line in TABLE.splitlines() if "|" in line)))
+    assert named == {check.name for check in doctor.run_checks()}
+
+
+def test_an_entry_quotes_the_words_of_its_finding():
+    source = Path(doctor.__file__).read_text()
+    calls = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call)]
+    failed = [call.args[2] for call in calls if len(call.args) > 2 and ast.unparse(call.args[1]) == "False"]
+    pieces = [
+        [piece.value.strip(" ,;").removeprefix("but ") for piece in ast.walk(detail) if isinstance(piece, ast.Constant)]
+        for detail in failed
+    ]
+    told = [words for words in pieces if any(isinstance(word, str) and len(word) > 5 for word in words)]
+    assert len(told) > 4
+    assert [words for words in told if not any(f"*{word}*" in TABLE for word in words)] == []
+    assert [words for words in re.findall(r"(?<!\*)\*([a-z][^*]+)\*", TABLE) if words not in source] == []

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.text import Annotation, Text
 
-from app.analysis.series import settle
+from app.analysis.series import join_seeds
 from app.figures.kinds.chart import Chart, Line, Panel
-from app.figures.learning_curves import draw_comparison
+from app.figures.named.curves import draw_comparison
 from app.figures.render import lines_view
 from app.figures.render.lines_view import draw_chart, spread
 from app.figures.render.plotly_view import to_plotly
@@ -61,7 +61,7 @@ def test_labels_in_an_image_never_overlap_wherever_their_lines_end(ends) -> None
 
 
 def labels(*seeds) -> list[str]:
-    chart = draw_comparison(settle(list(seeds)))
+    chart = draw_comparison(join_seeds(list(seeds)))
     return [line.label for line in chart.panels[0].lines]
 
 
@@ -78,7 +78,7 @@ def test_a_label_says_which_line_is_meant() -> None:
 
 
 def test_panels_side_by_side_have_titles_in_every_export() -> None:
-    chart = draw_comparison(settle([make_seed(map, POINTS, map=map) for map in ("3m", "8m")]))
+    chart = draw_comparison(join_seeds([make_seed(map, POINTS, map=map) for map in ("3m", "8m")]))
     drawn = draw_chart(chart, 6.75)
     assert [ax.get_title(loc="left") for ax in drawn.axes] == ["win rate, 3m", "win rate, 8m"]
     assert [each["text"] for each in to_plotly(chart).layout["annotations"]] == [

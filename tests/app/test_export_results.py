@@ -12,10 +12,10 @@ import pandas as pd
 import pytest
 from sqlalchemy import insert, update
 
+from app.analysis.comparable import select_runs
 from app.analysis.finals import name_final, rate_of_final
 from app.analysis.quantities import ROBUST, TRAINED
 from app.analysis.series import read_seeds
-from app.analysis.study import select_runs
 from app.cli.main import run
 from app.figures.figure import OPTIONS, OVER_SEEDS, Options
 from app.figures.registry import FIGURES, TABLES
@@ -474,9 +474,9 @@ def test_a_share_of_the_training_is_of_what_was_asked_not_of_what_was_evaluated(
         )
     frame, _ = tabulate(runs, "mu-w-embedders", capsysbinary)
     row = frame.iloc[0]
-    assert row["33% · TCSE"] == "0.150 (n = 1)"
-    assert row["67% · TCSE"] == "0.300 (n = 1)"
-    assert row["100% · TCSE"] == "0.300 (n = 1)"
+    assert row["33 % · TCSE"] == "0.150 (n = 1)"
+    assert row["67 % · TCSE"] == "0.300 (n = 1)"
+    assert row["100 % · TCSE"] == "0.300 (n = 1)"
 
 
 def test_every_figure_over_seeds_says_what_it_averages_on_itself(runs, tmp_path) -> None:

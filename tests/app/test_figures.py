@@ -12,8 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.analysis.selection import QUANTITIES
+from app.analysis.statistics import trailing_mean
 from app.figures.kinds.chart import Chart, Line, Panel
-from app.figures.kinds.cloud import Cloud
+from app.figures.kinds.maps import Cloud
 from app.figures.named.live import (
     GATE_METRICS,
     contrast_chance,
@@ -21,7 +22,6 @@ from app.figures.named.live import (
     draw_gate_effect,
     draw_metrics,
     draw_outcomes,
-    trailing_mean,
     wilson_interval,
 )
 from app.figures.named.trajectories import draw_trajectory
@@ -331,7 +331,7 @@ def test_a_long_name_breaks_between_its_settings_and_not_within_one():
 def test_a_smoothed_curve_never_changes_its_past(steps, window, known):
     gaps, y, n = (np.array(part, float) for part in zip(*steps, strict=True))
     x = np.cumsum(gaps)
-    whole = trailing_mean(x, y, n, window)
-    assert np.array_equal(trailing_mean(x[:known], y[:known], n[:known], window), whole[:known])
+    whole = trailing_mean(x, y, window, n)
+    assert np.array_equal(trailing_mean(x[:known], y[:known], window, n[:known]), whole[:known])
     slow = [np.average(y[(x > at - window) & (x <= at)], weights=n[(x > at - window) & (x <= at)]) for at in x]
     assert np.allclose(whole, slow)

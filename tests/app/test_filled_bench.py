@@ -1,12 +1,18 @@
-"""The benchmark that starts from a filled memory, run small: its name and what it starts from."""
+"""Benchmarks run small: the one that starts from a filled memory, and what Live's ticks are asked through."""
+
+import pytest
+from sqlalchemy import create_engine, text
 
 from app.analysis.provenance import library_versions
 from app.bench.end_to_end import run_filled, save_filled_state
+from app.bench.records import far_away, is_private
+from app.jobs.training import train_run
 from emtc_core.config.resolve import resolve
 from emtc_core.training.checkpoint import CheckpointStore
 from storage.engine import open_database
 from storage.files.places import run_folder
 from storage.runs.changes import create_run
+from storage.runs.rows import find_run
 
 FAST = ["embed.min_entries=64", "embed.batch=64", "train.burn_in=8", "train.batch=8"]
 
@@ -29,3 +35,29 @@ def test_the_benchmark_names_its_case_and_measures_something():
     figure = run_filled(nodes=500, steps=600)
     assert figure["name"] == "end_to_end.steps_per_second.skirmish.3s_vs_5z"
     assert figure["value"] > 0
+
+
+def test_threads_that_a_run_left_to_the_machine_are_settled_once_and_stored(tmp_path, monkeypatch):
+    db = open_database(f"sqlite:///{tmp_path / 'runs.db'}")
+    config = resolve(map="3m", steps=600, overrides=[*FAST, "train.threads=auto", "eval.episodes=1"])
+    run_id = create_run(db, config.model_dump(mode="json"), target_steps=600, versions={})
+    monkeypatch.setattr("emtc_core.devices.count_idle_cores", lambda: 2)
+    train_run(db, run_id, resume=False)
+    assert find_run(db, run_id).config["train"]["threads"] == 2
+    db.dispose()
+
+
+@pytest.mark.postgres
+def test_a_server_that_is_far_away_answers_as_it_does_here(postgres_server: str) -> None:
+    if not is_private(postgres_server):
+        pytest.skip("the given server is not ours to stand before")
+    with far_away(postgres_server, delay_s=0.002) as url:
+        engine = create_engine(url)
+        with engine.connect() as connection:
+            assert (
+                connection.execute(text("SELECT sum(n) FROM generate_series(1, 100000) AS n")).scalar_one()
+                == 5000050000
+            )
+            rows = connection.execute(text("SELECT repeat('x', 1000) FROM generate_series(1, 1000)")).scalars().all()
+        engine.dispose()
+    assert rows == ["x" * 1000] * 1000

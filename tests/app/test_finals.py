@@ -18,7 +18,7 @@ from app.analysis.finals import (
     rate_of_final,
     tell_without,
 )
-from app.analysis.series import Seed, settle
+from app.analysis.series import Seed, join_seeds
 from app.analysis.statistics import CLAIMS, Reading
 from app.analysis.tables import export_table
 from app.analysis.win_rates import tabulate_beside_published, tabulate_falls, tabulate_win_rates
@@ -52,7 +52,7 @@ def test_equal_means_of_unequal_evaluations_are_a_tie() -> None:
         for values, algo in (((0.1, 0.2, 0.3), "emtc-qplex"), ((0.3, 0.2, 0.1), "qmix"))
     )
     assert final_rate(up[0], "last-tenth") == final_rate(down[0], "last-tenth") == 0.2
-    table = tabulate_tests(settle([*up, *down], final=True))
+    table = tabulate_tests(join_seeds([*up, *down], final=True))
     assert table["P(improvement)"].str[:4].tolist() == ["0.50"]
 
 
@@ -100,7 +100,7 @@ def test_a_run_without_an_evaluation_there_has_its_last_one_and_every_table_name
         make_seed("a", [(0, 0.0), (850, 0.5)], algo="qmix", map="corridor"),
         make_seed("b", [(0, 0.0), (920, 0.0), (1000, 1.0)], map="corridor"),
     ]
-    comparison = settle(seeds, final=True)
+    comparison = join_seeds(seeds, final=True)
     assert final_rate(seeds[0], "last-tenth") == 0.5
     told = "Without an evaluation in that tenth, so that the last one stands for it: run a, at 850 of 1,000 env steps."
     made = [tabulate_win_rates(comparison), tabulate_tests(comparison), tabulate_beside_published(comparison)]
@@ -119,7 +119,7 @@ def test_many_runs_without_an_evaluation_there_are_counted_and_the_first_named()
 
 def test_an_unfinished_run_that_is_asked_for_is_read_at_its_last_evaluation_and_told() -> None:
     seeds = [make_seed("c", [(0, 0.0), (200, 0.25)], status="stopped", env_steps=250)]
-    table = tabulate_win_rates(settle(seeds, include_unfinished=True, final=True))
+    table = tabulate_win_rates(join_seeds(seeds, include_unfinished=True, final=True))
     assert table["3m"].tolist() == ["25.0† (n = 1 of 5)"]
     assert "the last one stands for it: run c, at 200 of 1,000 env steps." in table.attrs["caption"]
 
@@ -136,7 +136,7 @@ def test_a_caption_says_of_how_many_evaluations_a_mean_is() -> None:
 
 @pytest.mark.parametrize(("rule", "cell"), [("last-tenth", "56.3 (n = 1 of 5)"), ("last", "44.0 (n = 1 of 5)")])
 def test_a_table_says_in_every_format_which_number_it_shows(rule, cell) -> None:
-    comparison = settle([run_of(SWINGS, 520_000, 10_000)], final=True)
+    comparison = join_seeds([run_of(SWINGS, 520_000, 10_000)], final=True)
     table = tabulate_win_rates(comparison, Reading(), rule)
     assert table["3m"].tolist() == [cell]
     defined = f"{define_final(comparison.seeds, rule, unit='%').capitalize()}."
@@ -153,7 +153,7 @@ def test_the_interval_of_a_final_rate_counts_the_episodes_of_every_evaluation_th
     seeds = [run_of((1.0, 1.0, 1.0), 92_000, 4_000, run_id=f"a{k}", seed=k) for k in (1, 2)]
     lows = []
     for rule in FINAL_RULES:
-        table = tabulate_win_rates(settle(seeds, final=True), Reading("mean", "ci"), rule)
+        table = tabulate_win_rates(join_seeds(seeds, final=True), Reading("mean", "ci"), rule)
         lows.append(pd.read_csv(io.BytesIO(export_table(table, "csv")))["3m low"].iloc[0])
     assert lows == [pytest.approx(100 * n / (n + 12.706**2), abs=0.01) for n in (96, 32)]
     short = make_seed("b", [(850, 1.0)])
@@ -165,7 +165,7 @@ def test_falls_are_counts_and_only_their_share_stays_between_0_and_100() -> None
         run_of((1.0, 0.0, 0.0, 0.0, 0.94), 20_000, 20_000, run_id="a", seed=1),
         run_of((0.0, 0.9, 1.0, 0.5, 1.0), 20_000, 20_000, run_id="b", seed=2),
     ]
-    table = tabulate_falls(settle(seeds, final=True), Reading("mean", "ci"))
+    table = tabulate_falls(join_seeds(seeds, final=True), Reading("mean", "ci"))
     row = pd.read_csv(io.BytesIO(export_table(table, "csv"))).iloc[0]
     assert (row["falls value"], row["falls interval"]) == (1.5, str(CLAIMS["mean", False]))
     assert row["falls low"] < 0
@@ -181,7 +181,7 @@ def test_tests_and_profiles_use_the_number_that_was_asked_for(rule) -> None:
         *(run_of((0.0, 0.0, 1.0), 92_000, 4_000, run_id=f"a{k}", seed=k) for k in (1, 2)),
         *(run_of((0.4, 0.4, 0.4), 92_000, 4_000, run_id=f"b{k}", seed=k, algo="qmix") for k in (1, 2)),
     ]
-    comparison = settle(seeds, final=True)
+    comparison = join_seeds(seeds, final=True)
     table = tabulate_tests(comparison, rule)
     assert table["difference [%]"].str[:5].tolist() == (["-6.7 "] if rule == "last-tenth" else ["+60.0"])
     assert table["P(improvement)"].str[:4].tolist() == (["0.00"] if rule == "last-tenth" else ["1.00"])
@@ -200,7 +200,7 @@ def test_the_table_of_falls_averages_the_seeds_that_made_it_and_shows_each() -> 
         run_of((0.0, 0.2, 0.4, 0.6, 0.8), 20_000, 20_000, run_id="c", seed=3),
         run_of((0.0, 0.5), 50_000, 50_000, run_id="d", algo="qmix"),
     ]
-    table = tabulate_falls(settle(seeds, final=True), Reading())
+    table = tabulate_falls(join_seeds(seeds, final=True), Reading())
     assert table.to_numpy().tolist() == [
         [
             *("3m", "EMTC(QPLEX)", 3, 2, "1.5 ± 2.1", "3.5 ± 0.7", "37.5 ± 53.0"),
@@ -214,7 +214,7 @@ def test_the_table_of_falls_averages_the_seeds_that_made_it_and_shows_each() -> 
 
 def test_the_table_of_falls_leaves_out_what_the_win_rates_leave_out() -> None:
     cut = make_seed("c", [(0, 1.0), (200, 0.0)], status="stopped", env_steps=250)
-    assert not len(tabulate_falls(settle([cut], final=True)))
-    table = tabulate_falls(settle([cut], include_unfinished=True, final=True))
+    assert not len(tabulate_falls(join_seeds([cut], final=True)))
+    table = tabulate_falls(join_seeds([cut], include_unfinished=True, final=True))
     assert table[["variant", "falls"]].to_numpy().tolist() == [["EMTC(QPLEX)†", "1.0"]]
     assert "† rests on a run that has not finished." in table.attrs["caption"]

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from scipy.stats import ttest_1samp, ttest_ind
 from sqlalchemy import update
 
+from app.analysis.comparable import select_runs
 from app.analysis.example_study import EXAMPLE_STUDY
 from app.analysis.findings import CLAIMS, EMTC, MU_W, NO_TCGM, Finding, find_all, judge, welch_interval
-from app.analysis.study import select_runs
 from app.analysis.tables import export_table
 from app.figures.registry import TABLES
 from app.jobs.sweeps.file import find_sweep_file
@@ -152,9 +152,16 @@ def test_parts_of_a_training_are_means_over_its_transitions(tmp_path: Path) -> N
 
 
 def test_the_guide_quotes_what_the_shipped_study_holds(tmp_path: Path) -> None:
-    db = open_database(cache_bundle(EXAMPLE_STUDY, cache=tmp_path).url, read_only=True)
+    checked = cache_bundle(EXAMPLE_STUDY, cache=tmp_path)
+    assert (
+        cache_bundle(EXAMPLE_STUDY, cache=tmp_path / "ours", is_ours=True).study.read_bytes()
+        == checked.study.read_bytes()
+    )
+    db = open_database(checked.url, read_only=True)
     table = TABLES["findings"].make(db, select_runs(db))
-    told = export_table(table[["claim", "compared", "measure", "n", "difference", "verdict"]], "markdown").decode()
+    told = export_table(
+        table[["claim", "task", "compared", "measure", "n", "difference", "verdict"]], "markdown"
+    ).decode()
     guide = (ROOT / "app" / "guide" / "findings.md").read_text()
     rows = [line for line in told.splitlines() if line.startswith("| ")]
     assert len(rows) > 3

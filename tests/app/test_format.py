@@ -1,9 +1,13 @@
 """Numbers, durations and texts as people read them."""
 
+import ast
+import re
 from datetime import UTC, datetime
+from pathlib import Path
 
 import pytest
 
+import app
 from app.analysis.format import aware, duration, escape_markdown, number, percent, size
 
 
@@ -40,3 +44,23 @@ def test_moment_without_a_zone_is_utc():
 
 def test_markdown_in_typed_text_is_escaped():
     assert escape_markdown("<b>*x*</b>\n:red[y]") == "\\<b\\>\\*x\\*\\</b\\> \\:red\\[y\\]"
+
+
+def _tell_other_forms(path: Path) -> list[str]:
+    """Where a percentage or a size is written in another form than `percent` and `size` write it."""
+    found = []
+    for node in ast.walk(ast.parse(path.read_text())):
+        match node:
+            case ast.FormattedValue(format_spec=ast.JoinedStr(values=[ast.Constant(value=str(spec))])):
+                if spec.endswith("%"):
+                    found.append(spec)
+            case ast.keyword(arg="format", value=ast.Constant(value="percent" | "bytes" as form)):
+                found.append(form)
+            case ast.Constant(value=str(text)):
+                found += re.findall(r"\d%(?![;}]| })|\d[kMG]B\b", text)
+    return [f"{path.name}: {each}" for each in found]
+
+
+def test_percentages_and_sizes_have_one_form_everywhere():
+    files = [path for path in Path(app.__file__).parent.rglob("*.py") if "bench" not in path.parts]
+    assert [told for path in files for told in _tell_other_forms(path)] == []

@@ -157,6 +157,19 @@ def test_progress_names_the_readings_and_their_share(recorded: tuple[Database, l
     assert [share for names, share, _ in heard if names == "wide"][-1] == 1.0
 
 
+def test_processes_side_by_side_say_the_same(recorded: tuple[Database, list[RunRow]], monkeypatch) -> None:
+    alone, _ = _draw(recorded)
+    shutil.rmtree(recorded[0].path.with_name("x.files"))
+    monkeypatch.setattr(kept, "_LOOK_EVERY", 0.001)
+    heard: list[tuple[str, float, float]] = []
+    together = judge_readings(*recorded, on_progress=lambda *told: heard.append(told), jobs=2)
+    assert all(map(np.array_equal, _values(alone), _values(draw_readings(together, run="a run")), [True] * 100))
+    assert {name for names, _, _ in heard for name in names.split(", ")} <= set(READINGS)
+    of_all = [share for _, _, share in heard]
+    assert of_all == sorted(of_all)
+    assert 0 < of_all[0] <= of_all[-1] <= 1
+
+
 def test_an_interrupted_export_goes_on_where_it_was(recorded: tuple[Database, list[RunRow]]) -> None:
     def interrupt(names: str, share: float, of_all: float) -> None:
         if of_all > 0.6:
@@ -182,7 +195,7 @@ def test_what_was_kept_is_of_no_use_to_other_options_or_a_longer_run(
     _draw(recorded)
     assert _draw(recorded, refit_every=100)[1]
     assert _draw((db, [replace(row, env_steps=row.env_steps - 1)]))[1]
-    monkeypatch.setattr(kept, "_digest_of_core", lambda: "other code")
+    monkeypatch.setattr(kept, "digest_of_core", lambda: "other code")
     assert _draw(recorded)[1]
 
 

@@ -6,8 +6,8 @@ import pytest
 
 from app.figures.registry import TABLES
 from storage.engine import Database, open_database
-from storage.queries.sweeps import sweep_runs
 from storage.recording.recorder import DatabaseRecorder
+from storage.runs.sweeps import sweep_runs
 from tests.app.sweep_cases import seed_sweep
 
 READINGS = """

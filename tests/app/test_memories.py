@@ -8,10 +8,10 @@ import pytest
 
 from app.analysis.selection import QUANTITIES
 from app.cli.main import run
-from app.figures.kinds.cloud import Maps, Trace
+from app.figures.kinds.maps import Maps, Trace
 from app.figures.named.memories import NEIGHBORS, local_spread, make_embedding_comparison, make_strategy_divergence
 from app.figures.named.memory_map import draw_memory
-from app.notebook.frozen import freeze, thaw
+from app.notebook.view import freeze, thaw
 from emtc_core.errors import ConfigError
 from storage.engine import Database, open_database
 from storage.queries.episodes import get_trajectory

@@ -23,9 +23,8 @@ from app.analysis.statistics import Reading
 from app.analysis.what_if import Question, answer, merge_nodes, read_rules, read_stream
 from app.cli.main import run
 from app.figures.kinds.chart import Chart, Line, Mark, Panel
-from app.figures.kinds.cloud import Cloud
-from app.figures.kinds.heatmap import Grid, Heatmap
-from app.figures.learning_curves import draw_comparison
+from app.figures.kinds.maps import Cloud, Grid, Heatmap
+from app.figures.named.curves import draw_comparison
 from app.figures.named.live import (
     GATE_METRICS,
     TRAINING_RATES,
@@ -38,15 +37,13 @@ from app.figures.named.live import (
 from app.figures.named.memory_map import draw_memory, draw_selection
 from app.figures.named.trajectories import draw_trajectory
 from app.figures.named.what_if import draw_what_if
-from app.figures.registry import FIGURES
-from app.figures.render.notebook_view import NotebookFigure
+from app.figures.registry import FIGURES, NotebookFigure
 from app.figures.render.plotly_view import to_plotly
 from app.figures.theme import RED_GREEN
 from app.jobs.projections import sample_rows
 from app.notebook.export import export_entries
-from app.notebook.frozen import MOST_PER_LINE, MOST_POINTS, freeze, note_of, pack, thaw, unpack
 from app.notebook.markdown import tame, to_html
-from app.notebook.view import make_view
+from app.notebook.view import MOST_PER_LINE, MOST_POINTS, freeze, make_view, note_of, pack, thaw, unpack
 from app.replay.replay import join_values, make_replay, tell_apart
 from emtc_core.errors import StorageError
 from storage.engine import Database, open_database

@@ -13,8 +13,7 @@ from app.figures.figure import FigureKind, Own
 from app.figures.kinds.chart import Chart, Line, Panel
 from app.figures.registry import FIGURES, find_figure
 from app.notebook.export import export_entries
-from app.notebook.frozen import freeze
-from app.notebook.view import make_view
+from app.notebook.view import freeze, make_view
 from storage import open_database as open_door
 from storage.engine import Database, open_database
 from storage.notebook import create_entry

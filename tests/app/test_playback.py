@@ -9,13 +9,15 @@ from xml.etree import ElementTree
 
 import numpy as np
 import pytest
+from matplotlib.collections import PathCollection, PolyCollection
+from matplotlib.figure import Figure as FileFigure
 from PIL import Image
 
 from app.analysis import episodes
 from app.analysis.episodes import draw_scene, find_fault
 from app.figures.named.trajectories import draw_trajectory
 from app.replay.drawing import MOST_FRAMES, to_gif, to_svg
-from app.replay.field import list_moments, moment_at
+from app.replay.field import Field, list_moments, moment_at
 from app.replay.files import make_page, read_replays
 from app.replay.payload import frame_sides, make_payload, name_teams
 from app.replay.replay import MISSING, Side, join_values, level_picture, level_values, make_side, show_actions
@@ -54,6 +56,12 @@ def make_episode(frames: int = 5, *, title: str = "Episode", **options: object) 
 
 def read_header(payload: bytes) -> dict:
     return json.loads(payload[4 : 4 + int.from_bytes(payload[:4], "little")])
+
+
+def test_no_health_bar_hides_a_units_number():
+    field = Field(FileFigure().subplots(), make_scene(), (0, 0, 32, 32), (320, 320), bars=True)
+    order = [type(artist) for artist in field.moving]
+    assert order.index(PathCollection) > max(i for i, kind in enumerate(order) if kind is PolyCollection)
 
 
 def test_a_unit_is_between_its_places_between_two_steps():
@@ -175,6 +183,7 @@ def test_a_state_that_is_a_picture_is_shown_as_one_in_every_form(monkeypatch):
     map = "tests.core.zoo_example:make"
     side = make_side("pettingzoo", map, states=states, actions=np.ones((4, 2), np.int64), chart=chart, title="e")
     assert side.scene.picture == (2, 3)
+    assert side.scene.note == "What is drawn is the state itself, a picture of 2 × 3."
     assert not find_fault(side.scene, 5)
     header = read_header(make_payload([side]))
     assert header["meta"]["sides"][0]["picture"] == [2, 3]
@@ -184,7 +193,8 @@ def test_a_state_that_is_a_picture_is_shown_as_one_in_every_form(monkeypatch):
     assert first != last
     for wrong in ((3, 3), (2,), (2, 3, 4), (0, 3), ("2", 3)):
         monkeypatch.setattr("tests.core.zoo_example.STATE_PICTURE", wrong)
-        assert draw_scene("pettingzoo", map, states).picture == ()
+        scene = draw_scene("pettingzoo", map, states)
+        assert (scene.picture, "does not say how to draw its states" in scene.note) == ((), True)
     broken = replace(side.scene, picture=(9, 9))
     assert "no picture" in find_fault(broken, 5)
 

@@ -6,8 +6,10 @@ import math
 import subprocess
 import sys
 import tracemalloc
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
@@ -19,11 +21,11 @@ from emtc_core.errors import ConfigError
 from storage.engine import Database, open_database
 from storage.maintenance.upkeep import Thinning, thin_run
 from storage.models import Evaluation, Run, SweepRow, Transition
-from storage.queries.runs import get_rows
+from storage.queries.runs import get_rows, list_runs
 from storage.queries.tables import TABLE_NAMES
-from storage.runs.changes import create_run
+from storage.runs.changes import add_policy_evaluation, create_run
 from tests.app.seed_cases import stored
-from tests.storage.records import CONFIG, record_everything
+from tests.storage.records import CONFIG, make_evaluation, record_everything
 
 pyarrow = pytest.importorskip("pyarrow")
 from pyarrow import feather, parquet  # noqa: E402
@@ -210,10 +212,17 @@ def test_four_times_as_many_rows_take_no_more_memory(tmp_path: Path, format: str
     assert peak(long) < 1.2 * peak(short)
 
 
-def add_runs(db: Database, *, evaluations: list[int], seeds: list[int]) -> None:
+def add_runs(
+    db: Database,
+    *,
+    evaluations: list[int],
+    seeds: list[int],
+    algos: Sequence[str] = ("emtc-qplex", "qmix"),
+    overrides: Sequence[str] = (),
+) -> None:
     for seed, n in zip(seeds, evaluations, strict=True):
-        for algo in ("emtc-qplex", "qmix"):
-            config = stored(algo=algo) | {"seed": seed}
+        for algo in algos:
+            config = stored(*overrides, algo=algo) | {"seed": seed}
             run_id = create_run(db, config, target_steps=1000, versions={})
             rows = [
                 {"run_id": run_id, "env_step": 100 * (k + 1) + seed, "win_rate": (k % 4) / 4, "return_mean": k / 2,
@@ -265,7 +274,42 @@ def test_evaluations_become_marl_eval_s_json(tmp_path: Path, capsys) -> None:
     assert steps_1["absolute_metrics"] == {"win_rate": [0.75], "return": [1.5]}
     assert len(steps_2) == 6, "five steps, as many as the other run has"
     assert "the last evaluations are left out" in told
-    assert "absolute_metrics are those of a run's best evaluation" in told
+    assert "are those of the run's best evaluation" in told
+
+
+def test_the_absolute_metric_is_that_of_the_evaluated_policy(tmp_path: Path, capsys) -> None:
+    db = open_database(f"sqlite:///{tmp_path / 'x.db'}")
+    add_runs(db, evaluations=[5, 6], seeds=[1, 2])
+    first, *_ = list_runs(db).query("algo == 'emtc-qplex' and seed == 1")["id"]
+    for wins, settings in ((2, {}), (3, {}), (4, {"env.skirmish.spawn_jitter": 0.5})):
+        add_policy_evaluation(db, first, make_evaluation(101, wins=wins), seed=1, settings=settings)
+    assert run(["export", "--format", "marl-eval", "--db", db.url]) == 0
+    told = capsys.readouterr()
+    data = json.loads(told.out)
+    check_marl_eval(data)
+    first_seed, second_seed = data["skirmish"]["3m"]["emtc-qplex"].values()
+    mean_return = make_evaluation(101, wins=3).return_mean
+    assert first_seed["absolute_metrics"] == {"win_rate": [0.75], "return": [mean_return]}, (
+        "its newest, in its own game"
+    )
+    assert second_seed["absolute_metrics"]["return"] == [1.5], "still that of its best evaluation"
+    assert f"absolute_metrics of {first} are those of emtc evaluate" in told.err
+
+
+def test_a_setting_that_all_runs_of_a_task_share_is_no_part_of_an_algorithms_name(tmp_path: Path) -> None:
+    db = open_database(f"sqlite:///{tmp_path / 'x.db'}")
+    shared = "env.skirmish.reward_sparse=true"
+    add_runs(db, evaluations=[3], seeds=[1], overrides=[shared, "gate.tau_end=0.7"])
+    names = list(to_marl_eval(db, get_rows(db, [each.id for each in _all_runs(db)])).data["skirmish"]["3m"])
+    assert names == ["emtc-qplex (gate.tau_end = 0.7)", "qmix (gate.tau_end = 0.7)"]
+    add_runs(db, evaluations=[3], seeds=[2], algos=["qmix"])  # whose rewards are not sparse
+    names = list(to_marl_eval(db, get_rows(db, [each.id for each in _all_runs(db)])).data["skirmish"]["3m"])
+    assert "qmix (env.skirmish.reward_sparse = true; gate.tau_end = 0.7)" in names
+
+
+def _all_runs(db: Database) -> Sequence[Any]:
+    with db.read() as connection:
+        return connection.execute(select(Run.id)).all()
 
 
 def test_marl_eval_leaves_out_what_is_no_result_and_says_so(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from app.analysis.comparing import (
     performance_profile,
     probability_of_improvement,
 )
-from app.analysis.series import settle
+from app.analysis.series import join_seeds
 from app.analysis.statistics import Rate, interval_over_seeds
 from app.analysis.tables import export_table
 from app.figures.named.comparisons import draw_profiles, tabulate_tests
@@ -158,7 +158,7 @@ def test_the_table_names_both_variants_their_seeds_and_the_verdict() -> None:
         *finals("emtc-qplex", "8m", 0.5),
         *finals("qmix", "8m", 0.5, 0.5),
     ]
-    table = tabulate_tests(settle(seeds, final=True)).set_index("task")
+    table = tabulate_tests(join_seeds(seeds, final=True)).set_index("task")
     assert table.loc["3m", "n"] == "4 and 4"
     assert table.loc["3m", "difference [%]"] == "+80.0 [+55.0–+89.9]"
     assert table.loc["3m", "P(improvement)"] == "1.00 [0.47–1.00]"
@@ -185,11 +185,11 @@ def test_the_table_names_both_variants_their_seeds_and_the_verdict() -> None:
 
 def test_profiles_pool_the_tasks_that_all_variants_have() -> None:
     seeds = [*finals("emtc-qplex", "3m", 0.9, 0.5), *finals("qmix", "3m", 0.1, 0.3), *finals("qmix", "8m", 1.0)]
-    chart = draw_profiles(settle(seeds, final=True))
+    chart = draw_profiles(join_seeds(seeds, final=True))
     ours, theirs = chart.panels[0].lines
     at = int(np.searchsorted(ours.x, 0.4))
     assert (ours.name, ours.y[at], theirs.y[at]) == ("EMTC(QPLEX) (n = 2)", 1.0, 0.0)
     assert "over 3m, tasks" in chart.caption
     assert "fewer than 3" in chart.caption
     with pytest.raises(ConfigError, match="need a map"):
-        draw_profiles(settle([*finals("emtc-qplex", "3m", 0.9), *finals("qmix", "8m", 1.0)], final=True))
+        draw_profiles(join_seeds([*finals("emtc-qplex", "3m", 0.9), *finals("qmix", "8m", 1.0)], final=True))

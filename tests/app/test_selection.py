@@ -11,7 +11,7 @@ from sqlalchemy import text
 
 from app.analysis.projections.linear import draw_pca
 from app.analysis.selection import QUANTITIES, Choice, describe, list_nodes
-from app.figures.kinds.cloud import scale_ends
+from app.figures.kinds.maps import scale_ends
 from app.figures.named.memories import REGION_NODES, find_contrast
 from app.figures.named.memory_map import draw_selection
 from emtc_core.errors import ConfigError

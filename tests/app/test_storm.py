@@ -1,21 +1,35 @@
 """A storm over one database: what it does is real, what it looks for is found, and a short one costs nothing."""
 
+import shutil
 import sqlite3
 import subprocess
 import sys
+import time
 from contextlib import closing
 from pathlib import Path
 
+import numpy as np
 import psutil
 import pytest
 
+from app.bench.records import GIVEN, find_server_binaries, is_private, made_database, outage, server
 from app.bench.storm import RowWatch, count_rows, find_wrong, run, run_storm
+from app.bench.storms.bystanders import Gauge
 from app.bench.storms.fleet import full_disk, hold_lock, storm_config
+from app.bench.storms.machines import SWEEP, Machine, Machines, compile_skew, queue_runs
 from app.cli.main import run as emtc
-from emtc_core.errors import ConfigError
+from app.jobs.launch import LOG_NAME
+from emtc_core.errors import ConfigError, StorageError
 from storage.engine import Database, open_database
+from storage.files.places import run_folder
+from storage.private_files import make_private_folder
+from storage.retry import retry_transient
 from storage.runs.changes import create_run
+from storage.runs.lifecycle import taken_over
+from storage.runs.rows import find_run
+from storage.runs.sweeps import get_sweep
 from tests.hostile import tamper
+from tests.require import require
 from tests.storage.records import CONFIG, record_everything
 
 GROW = "open({!r}, 'ab', 0).write(bytes(200_000))"
@@ -100,9 +114,74 @@ def test_a_full_disk_takes_no_more_and_then_has_room_again(tmp_path: Path) -> No
         assert (place.stat().st_size < 200_000) == is_full
 
 
+def test_growth_is_read_from_what_was_held_once_it_had_settled() -> None:
+    steady = [(60.0 * minute, 300.0 + 0.5 * minute, 40.0) for minute in range(20)]
+    gauge = Gauge("app", psutil.Process(), [(-60.0 * minute, 100.0, 10.0) for minute in range(9, 0, -1)] + steady)
+    memory, handles = gauge.slopes()
+    assert memory == pytest.approx(30.0)
+    assert handles == pytest.approx(0.0, abs=1e-6)
+    assert gauge.tell() == "100 MB, 10 handles → 300 MB, 40 handles → 310 MB, 40 handles"
+
+
+def test_a_gauge_that_saw_too_little_says_nothing() -> None:
+    gauge = Gauge("app", psutil.Process())
+    gauge.look()
+    gauge.look()  # too soon
+    assert len(gauge.seen) == 1
+    assert np.isnan(gauge.slopes()).all()
+
+
+@pytest.mark.postgres
+def test_a_server_that_was_taken_down_comes_back_with_its_rows() -> None:
+    require("postgres", find_server_binaries() is not None, "no PostgreSQL server is installed")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv(GIVEN, raising=False)
+        with server(fsync=False) as server_url, made_database(server_url) as url:
+            db = open_database(url)
+            run_id = create_run(db, CONFIG, target_steps=100, versions={})
+            with outage(url), pytest.raises(StorageError):
+                find_run(db, run_id)
+            assert retry_transient(db, lambda: find_run(db, run_id)).id == run_id
+            db.dispose()
+
+
+def test_no_other_server_is_taken_down() -> None:
+    assert not is_private("postgresql+psycopg://me@dbhost/emtc")
+    assert not is_private("sqlite:///x.db")
+    with pytest.raises(ValueError, match="made here"), outage("postgresql+psycopg://me@dbhost/emtc"):
+        pass
+
+
+def test_a_machine_has_a_name_and_a_clock_of_its_own_and_dies_with_its_trainers(tmp_path: Path) -> None:
+    compiler = shutil.which("cc")
+    require("cc", compiler is not None and shutil.which("unshare") is not None, "no C compiler, or no unshare")
+    library = compile_skew(str(compiler), tmp_path)
+    child = "import socket, sys, time; print(socket.gethostname(), time.time(), flush=True); time.sleep(60)"
+    parent = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {child!r}])"
+    before = time.time()
+    machine = Machine("storm-slow", [sys.executable, "-c", parent], library)
+    while not (said := (tmp_path / "storm-slow.log").read_text().split()):
+        time.sleep(0.05)
+    (trainer,) = psutil.Process(machine.process.pid).children()
+    machine.kill()
+    assert said[0] == "storm-slow"
+    assert before - 600 <= float(said[1]) <= time.time() - 600
+    trainer.wait(30)
+
+
+def test_a_trainer_that_lost_its_run_while_it_lived_is_counted(recorded: Database) -> None:
+    queue_runs(recorded, 2)
+    (one, _) = (run.run_id for run in get_sweep(recorded, SWEEP).runs)
+    make_private_folder(folder := run_folder(recorded, one))
+    (folder / LOG_NAME).write_text(f"begins\n{taken_over(find_run(recorded, one))}\n")
+    told = Machines(recorded, []).tell()
+    assert (told["robbed"], "2 queued" in told["machines"]) == (1, True)
+    recorded.dispose()
+
+
 def test_a_storm_is_refused_where_runs_are_kept(recorded: Database) -> None:
     with pytest.raises(ConfigError, match="holds 2 runs"):
-        run(minutes=0.05, db=recorded.url)
+        run(minutes=0.05, db=recorded.url, pages=0)
     recorded.dispose()
 
 

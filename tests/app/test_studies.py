@@ -5,16 +5,16 @@ from typing import get_args
 import numpy as np
 import pytest
 
-from app.analysis.study import select_runs
+from app.analysis.comparable import select_runs
 from app.analysis.tables import TABLE_FORMATS, export_table
 from app.analysis.win_rates import find_published, published_studies
-from app.figures.kinds.heatmap import Grid, Heatmap
+from app.figures.kinds.maps import Grid, Heatmap
 from app.figures.registry import FIGURES, TABLES
 from app.figures.render.export import EXPORT_FORMATS, export_figure
 from app.jobs.sweeps.file import Study
 from emtc_core.errors import ConfigError
 from storage.engine import Database, open_database
-from storage.queries.sweeps import sweep_runs
+from storage.runs.sweeps import sweep_runs
 from tests.app.sweep_cases import ABLATION, AUGMENTATION, DELTA, LAMBDA, TAU, seed_sweep
 
 SWEEPS = {
@@ -162,9 +162,9 @@ def test_the_embedders_table_nests_time_over_embedder(studies):
     db, ids = studies
     frame = TABLES["mu-w-embedders"].make(db, sweep_runs(db, ids["mu-w-by-delta"]))
     assert frame["δ"].tolist() == ["1.8e-7", "1.8e-3"]
-    assert "100% · TCSE" in frame.columns
+    assert "100 % · TCSE" in frame.columns
     shares = {str(name).partition(" · ")[0] for _, name in frame.attrs["best"]}
-    assert shares == {"33%", "67%", "100%"}, "the best of each share of the training is marked"
+    assert shares == {"33 %", "67 %", "100 %"}, "the best of each share of the training is marked"
     latex = export_table(frame, "latex").decode()
     assert "multicolumn" in latex
 

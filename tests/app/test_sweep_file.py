@@ -1,6 +1,8 @@
 """Sweep files: what they may say, the sentences about what they may not, and the runs that follow."""
 
+import re
 import tracemalloc
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -8,7 +10,7 @@ from hypothesis import strategies as st
 
 from app.jobs.sweeps.control import expected_cost
 from app.jobs.sweeps.file import find_sweep_file, list_templates, parse_sweep
-from app.jobs.sweeps.plan import _cells, count_runs, make_plan
+from app.jobs.sweeps.plan import _cells, as_setting, count_runs, make_plan
 from emtc_core.errors import ConfigError
 
 HEAD = 'name = "x"\nseeds = 2\nsteps = 300\n'
@@ -203,3 +205,22 @@ def test_a_plan_is_shared_by_as_many_trainers_as_it_has_runs():
     alone, both, crowd = (expected_cost(None, two, jobs=jobs)[0] for jobs in (1, 2, 100))
     assert alone == pytest.approx(2 * both)
     assert crowd == both
+
+
+def test_the_guides_search_is_a_sweep_file():
+    guide = (Path(__file__).parents[2] / "app" / "guide" / "sweeps.md").read_text()
+    (text,) = re.findall(r"```toml\n(.*?)```", guide, re.DOTALL)
+    found = make_plan(parse_sweep(text))
+    assert [run.key for run in found.runs] == [f"{found.id}-trial-{n}" for n in range(12)]
+    assert found.to_rows() == [], "Optuna chooses them one by one"
+    more = make_plan(parse_sweep(text.replace("trials = 12", "trials = 20")))
+    assert (more.id, len(more.runs)) == (found.id, 20)
+
+
+def test_whole_numbers_of_a_search_stay_whole():
+    space = "[optuna.space]\ntrain.batch = { low = 8, high = 32 }"
+    found = parse_sweep(f'name = "x"\nseeds = 1\n[optuna]\ntrials = 1\n{space}')
+    assert make_plan(found).runs
+    assert as_setting("train.batch", 8.0) == 8
+    assert isinstance(as_setting("train.batch", 8.0), int)
+    assert isinstance(as_setting("train.lr", 1.0), float)

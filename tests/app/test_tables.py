@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from app.analysis.finals import name_final
-from app.analysis.series import Seed, default_times, settle
+from app.analysis.series import Seed, default_times, join_seeds
 from app.analysis.statistics import CLAIMS, Rate, Reading
 from app.analysis.tables import best_cells, describe_table, export_table, left_out_lines
 from app.analysis.win_rates import quote, tabulate_mu_w, tabulate_win_rates
@@ -29,7 +29,7 @@ def seeds() -> list[Seed]:
 
 
 def test_win_rates_stand_by_variant_and_map_and_ties_are_all_bold(seeds) -> None:
-    table = tabulate_win_rates(settle(seeds, final=True), Reading())
+    table = tabulate_win_rates(join_seeds(seeds, final=True), Reading())
     assert table.columns.tolist() == ["variant", "3m", "8m"]
     assert table["variant"].tolist() == ["EMTC(QPLEX)", "QMIX"]
     assert table["3m"].tolist() == ["95.0 ± 7.1 (n = 2 of 5)", "95.0 ± 0.0 (n = 2 of 5)"]
@@ -44,7 +44,7 @@ def test_mu_w_is_read_at_chosen_steps_and_only_where_a_seed_got_there(seeds) -> 
         "qmix-3m-2", [(0, 0.0), (100, 0.95 / 4)], algo="qmix", map="3m", seed=2, status="stopped", env_steps=120
     )
     seeds = [short if seed.id == "qmix-3m-2" else seed for seed in seeds]
-    table = tabulate_mu_w(settle(seeds, include_unfinished=True), [100, 400, 500], Reading("mean", "none"))
+    table = tabulate_mu_w(join_seeds(seeds, include_unfinished=True), [100, 400, 500], Reading("mean", "none"))
     assert table.columns.tolist() == ["variant", "3m · 100", "3m · 400", "3m · 500", "8m · 100", "8m · 400", "8m · 500"]
     assert table["3m · 100"].tolist() == ["0.119 (n = 2)", "0.119 (n = 2)"]  # the stopped run reached step 100
     assert table["3m · 400"].tolist() == ["0.475 (n = 2)", "0.475 (n = 1)"]  # half of where the ramps end
@@ -62,7 +62,7 @@ def cut(status: str) -> Seed:
 
 @pytest.mark.parametrize("status", ["lost", "stopped", "running", "failed"])
 def test_runs_that_have_not_finished_are_no_results_and_are_listed_in_every_format(seeds, status) -> None:
-    table = tabulate_win_rates(settle([*seeds, cut(status)], final=True), Reading())
+    table = tabulate_win_rates(join_seeds([*seeds, cut(status)], final=True), Reading())
     assert table["3m"].tolist()[0] == "95.0 ± 7.1 (n = 2 of 5)"
     reason = f"run cut (EMTC(QPLEX) on 3m; seed 3): {status} at 42 of 1,000 env steps"
     assert left_out_lines(table) == ["Left out: 1 run of those chosen.", reason]
@@ -79,7 +79,7 @@ def test_runs_that_have_not_finished_are_no_results_and_are_listed_in_every_form
 def test_an_unfinished_run_that_is_asked_for_has_a_dagger_and_is_never_bold(seeds) -> None:
     alone = [seed for seed in seeds if seed.settings["algo"] == "qmix"]
     beside = [make_seed(f"vdn{k}", [(0, 0.2), (400, 0.4)], algo="vdn", seed=k) for k in (1, 2)]
-    every = settle([*alone, *beside, cut("running")], include_unfinished=True, final=True)
+    every = join_seeds([*alone, *beside, cut("running")], include_unfinished=True, final=True)
     table = tabulate_win_rates(every, Reading())
     assert table["3m"].tolist() == ["100.0† (n = 1 of 5)", "95.0 ± 0.0 (n = 2 of 5)", "40.0 ± 0.0 (n = 2 of 5)"]
     assert best_cells(table) == {(1, "3m")}
@@ -94,16 +94,16 @@ def test_a_cell_holds_seeds_and_never_an_ablation_and_reports_as_its_runs_say() 
         make_seed("c", [(0, 0.1)], "gate.enabled=false"),
         make_seed("d", [(0, 0.5)], "eval.report=median", "eval.seeds=1", algo="qmix"),
     ]
-    table = tabulate_win_rates(settle(seeds, final=True)).set_index("variant")["3m"]
+    table = tabulate_win_rates(join_seeds(seeds, final=True)).set_index("variant")["3m"]
     assert table["EMTC(QPLEX)"] == "90.0 ± 14.1 (n = 2 of 5)"
     assert table["EMTC(QPLEX), No-TCGM"] == "10.0 (n = 1 of 5)"
     assert table["QMIX"] == "50.0 (n = 1)"
 
 
 def test_the_papers_steps_are_used_once_every_run_has_reached_them(seeds) -> None:
-    assert default_times(settle(seeds).groups) == [100, 200, 400]
+    assert default_times(join_seeds(seeds).groups) == [100, 200, 400]
     far = [make_seed(seed.id, [(0, 0), (2_400_000, 1)], seed=k) for k, seed in enumerate(seeds)]
-    assert default_times(settle(far).groups) == [800_000, 1_600_000, 2_400_000]
+    assert default_times(join_seeds(far).groups) == [800_000, 1_600_000, 2_400_000]
     assert default_times([]) == []
 
 
@@ -131,7 +131,7 @@ def test_a_win_rate_is_quoted_with_an_interval_that_stays_between_0_and_100() ->
 
 
 def test_csv_and_parquet_say_value_edges_seeds_statistic_and_interval_of_every_cell(seeds) -> None:
-    table = tabulate_win_rates(settle(seeds, final=True), Reading("mean", "ci"))
+    table = tabulate_win_rates(join_seeds(seeds, final=True), Reading("mean", "ci"))
     for read in (
         pd.read_csv(io.BytesIO(export_table(table, "csv"))),
         pd.read_parquet(io.BytesIO(export_table(table, "parquet"))),

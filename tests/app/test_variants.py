@@ -35,8 +35,14 @@ def test_two_seeds_of_a_variant_must_agree_in_all_that_changes_what_is_learned()
 
 
 def test_an_embedder_without_its_contrast_has_the_paper_s_name() -> None:
-    found = labels({"a": stored(), "b": stored("embed.lambda_cl=0")})
+    plain = stored("embed.type=dcae")
+    found = labels({"a": stored(), "b": stored("embed.lambda_cl=0"), "c": plain})
     assert found["b"] == "EMTC(QPLEX) on 3m, No-TCSE (λ_cl = 0)"
+    assert labels({"a": stored(), "c": plain, "d": stored("embed.type=dcae", "embed.lambda_cl=0", seed=2)}) == {
+        "a": "EMTC(QPLEX) on 3m",
+        "c": "EMTC(QPLEX) on 3m, No-TCSE",
+        "d": "EMTC(QPLEX) on 3m, No-TCSE",
+    }
 
 
 def test_two_runs_with_other_learning_rates_are_never_one_line() -> None:

@@ -25,6 +25,7 @@ from app.analysis.what_if import (
     tau_of,
 )
 from app.figures.named.what_if import ask_what_if, draw_what_if
+from app.figures.registry import TABLES
 from emtc_core.config.memory import GateConfig, IncentiveConfig, MemoryConfig
 from emtc_core.errors import ConfigError
 from emtc_core.learner.td import Incentive, gate_shares
@@ -320,6 +321,38 @@ def test_a_run_without_a_gate_is_judged_by_what_it_looked_up(seeded) -> None:
     np.testing.assert_allclose(found.recomputed.beta, expected, rtol=1e-4)
     table = tabulate(answer(snapshot, stream, rules, Question()))
     assert table[table["quantity"] == "transitions: β̄"]["recorded"].item() == "–"
+
+
+def test_the_question_is_laid_beside_the_record_of_each_run(seeded) -> None:
+    db, gated = seeded
+    ungated = seed_run(db, name="Ungated")
+    with db.transaction() as connection:
+        wanted = "UPDATE transitions SET delta_mem = NULL, beta = NULL, tau = NULL WHERE run_id = ?"
+        connection.exec_driver_sql(wanted, (ungated,))
+        connection.exec_driver_sql("UPDATE runs SET gate_removed = NULL WHERE id = ?", (ungated,))
+        betas = "SELECT avg(beta), 100 * avg(beta < 0.5), count(*) FROM transitions WHERE run_id = ?"
+        beta, closed, n = connection.exec_driver_sql(betas, (gated,)).one()
+        removed = connection.exec_driver_sql("SELECT 100 * gate_removed FROM runs WHERE id = ?", (gated,)).scalar_one()
+    table = TABLES["what-if"].make(db, [find_run(db, gated), find_run(db, ungated)])
+    own, other = table.drop(columns="incentive removed [%], asked").to_numpy().tolist()
+    said = [f"{beta:.4f}", f"{closed:.2f}"]
+    assert own == ["Seeded run", n, said[0], said[0], said[1], said[1], f"{removed:.2f}"]
+    assert other == ["Ungated", n, "–", said[0], "–", said[1], "–"]
+
+
+def test_runs_of_one_name_are_rows_of_their_own(seeded) -> None:
+    db, first = seeded
+    both = [find_run(db, first), find_run(db, seed_run(db))]
+    assert TABLES["what-if"].make(db, both)["run"].tolist() == ["Seeded run", "Seeded run"]
+
+
+def test_a_run_whose_transitions_were_thinned_away_is_left_out_by_name(seeded) -> None:
+    db, run_id = seeded
+    with db.transaction() as connection:
+        connection.exec_driver_sql("DELETE FROM transitions")
+    table = TABLES["what-if"].make(db, [find_run(db, run_id)])
+    assert not len(table)
+    assert table.attrs["left_out"] == ["Seeded run: no snapshot has its transitions beside it"]
 
 
 def test_a_stored_setting_that_cannot_be_is_named() -> None:

@@ -1,13 +1,16 @@
 """Which claimed runs a worker leaves to another machine, and in which words."""
 
 import socket
+import sqlite3
+import subprocess
 from pathlib import Path
 
 import psutil
 import pytest
 from sqlalchemy import update
 
-from app.jobs.sweeps.worker import Fitness, Starter
+from app.jobs.resume import look
+from app.jobs.sweeps.worker import Fitness, Leave, Starter, Work
 from emtc_core.config.resolve import resolve
 from emtc_core.errors import StorageError
 from storage.engine import Database, open_database
@@ -111,4 +114,30 @@ def test_a_run_waits_while_the_place_of_files_does_not_answer(
     again = claim_any(db, me)
     assert again is not None
     assert fitness.refuse(again) is None
+    db.dispose()
+
+
+def test_a_database_that_does_not_answer_says_nothing_of_a_run_and_ends_no_worker(
+    tmp_path: Path, me: Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    db = open_database(f"sqlite:///{tmp_path / 'x.db'}")
+    claim = claim_run_of(db, me)
+    work = Work(db, jobs=1, leave=Leave(), say=(said := list[str]()).append)
+    work._held[claim.run_id] = (claim, subprocess.Popen(["true"]))
+    work._held[claim.run_id][1].wait()
+
+    def locked(*_: object, **__: object) -> None:
+        raise StorageError("The database failed: database is locked.") from sqlite3.OperationalError("locked")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("app.jobs.sweeps.worker.give_back", locked)
+        patch.setattr("app.jobs.sweeps.worker.retry_transient", lambda db, act: act())
+        work._look_after()
+        patch.setattr("app.jobs.resume.run_place", locked)
+        with pytest.raises(StorageError, match="locked"):
+            look(db, find_run(db, claim.run_id))
+    assert (list(work._held), find_run(db, claim.run_id).state) == ([claim.run_id], State.STARTING)
+    assert said == ["The database failed: database is locked."]
+    work._look_after()
+    assert (work._held, find_run(db, claim.run_id).state) == ({}, State.CREATED)
     db.dispose()

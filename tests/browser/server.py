@@ -16,8 +16,13 @@ PATIENCE_MS = 120_000
 def running_app(
     database: Path, *options: str, port: int | None = None, env: Mapping[str, str] | None = None
 ) -> Iterator[str]:
-    """Start the app and yield its address; it ends with the block, its trainers do not."""
-    with served(f"sqlite:///{database}", database.with_suffix(".streamlit.log"), *options, port=port, env=env) as url:
+    """Start the app and yield its address; it ends with the block, its trainers do not.
+
+    It compiles nothing in the background unless `env` says so: what does would go on beside the next tests.
+    """
+    wanted = {"EMTC_WARM_UP": "0", **(env or {})}
+    log = database.with_suffix(".streamlit.log")
+    with served(f"sqlite:///{database}", log, *options, port=port, env=wanted) as url:
         yield url
 
 

@@ -21,7 +21,7 @@ def test_a_dropped_file_is_looked_at_and_compared_and_left_again(page, tmp_path:
     run_id = seed_run(theirs)
     write_bundle(theirs, [run_id, *seed_runs(theirs)], tmp_path / "study.emtc", WHOLE, made_by="emtc-lab test")
     seed_runs(open_database(f"sqlite:///{tmp_path / 'own.db'}"))
-    settings = {"EMTC_WARM_UP": "0", "XDG_CACHE_HOME": str(tmp_path / "cache")}
+    settings = {"XDG_CACHE_HOME": str(tmp_path / "cache")}
     with running_app(tmp_path / "own.db", env=settings) as url:
         page.goto(url)
         page.get_by_role("button", name="Open a bundle").click()

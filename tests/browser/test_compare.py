@@ -18,8 +18,7 @@ LINES = "nodes => nodes.map(n => n.state.data.panels[0].lines.map(l => l.name))"
 
 
 @pytest.mark.slow
-def test_a_zoom_and_a_hidden_line_hold_for_every_panel_and_stay_in_the_link(browser, tmp_path: Path, monkeypatch):
-    monkeypatch.setenv("EMTC_WARM_UP", "0")
+def test_a_zoom_and_a_hidden_line_hold_for_every_panel_and_stay_in_the_link(browser, tmp_path: Path):
     database = tmp_path / "emtc.db"
     seed_runs(open_database(f"sqlite:///{database}"))
     page = open_page(browser, height=1400)

@@ -72,7 +72,7 @@ def end_trainer(db) -> None:
 
 def test_from_the_demo_button_to_the_replay_of_a_clicked_memory(page, tmp_path: Path):
     database = tmp_path / "emtc.db"
-    with running_app(database) as url:
+    with running_app(database, env={"EMTC_WARM_UP": "1"}) as url:
         page.goto(url)
         button = page.get_by_role("button", name="Start the demo run")
         button.wait_for()

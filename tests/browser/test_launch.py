@@ -18,7 +18,7 @@ FRAME = "node => getComputedStyle(node.closest('[data-testid=stTextInputRootElem
 def served(tmp_path_factory):
     path = tmp_path_factory.mktemp("launch") / "emtc.db"
     db = open_database(f"sqlite:///{path}")
-    with running_app(path, env={"EMTC_WARM_UP": "0"}) as url:
+    with running_app(path) as url:
         yield url, db
 
 
@@ -31,6 +31,12 @@ def type_into(page, label: str, text: str):
     box.fill(text)
     box.press("Enter")
     return box
+
+
+def wait_for_value(page, role: str, name: str, value: str) -> None:
+    """A field takes the value of its session a moment after it is drawn, and is empty until then."""
+    field = page.get_by_role(role, name=name)
+    wait_until(page, lambda: field.input_value() == value, f"{name} = {value}")
 
 
 def test_a_wrong_length_is_framed_in_red_and_start_is_off_until_it_is_mended(page, served):
@@ -53,7 +59,7 @@ def test_a_wrong_length_is_framed_in_red_and_start_is_off_until_it_is_mended(pag
 def test_the_form_survives_another_page_and_a_link_carries_all_of_it(page, served):
     url, _ = served
     page.goto(f"{url}/launch?algo=emtc-qmix&map=2s3z")
-    assert page.get_by_role("combobox", name="Map").input_value() == "2s3z"
+    wait_for_value(page, "combobox", "Map", "2s3z")
     type_into(page, "Seeds", "1-4")
     type_into(page, "Training length [env steps]", "12345")
     whole = {"algo": "emtc-qmix", "map": "2s3z", "seeds": "1-4", "steps": "12345"}
@@ -67,6 +73,6 @@ def test_the_form_survives_another_page_and_a_link_carries_all_of_it(page, serve
     other = open_page(page.context.browser)
     other.goto(link)
     other.get_by_role("button", name="Start 4 runs").wait_for()
-    assert other.get_by_role("textbox", name="Training length [env steps]").input_value() == "12345"
-    assert other.get_by_role("combobox", name="Map").input_value() == "2s3z"
+    wait_for_value(other, "textbox", "Training length [env steps]", "12345")
+    wait_for_value(other, "combobox", "Map", "2s3z")
     other.context.close()

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from storage.engine import open_database
-from tests.browser.server import open_page, running_app
+from tests.browser.server import open_page, running_app, wait_until
 from tests.pages.seed import seed_run
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
@@ -19,8 +19,7 @@ WIDER = (
 
 
 @pytest.fixture
-def live(browser, tmp_path: Path, monkeypatch):
-    monkeypatch.setenv("EMTC_WARM_UP", "0")
+def live(browser, tmp_path: Path):
     database = tmp_path / "emtc.db"
     run_id = seed_run(open_database(f"sqlite:///{database}"))
     with running_app(database) as url:
@@ -51,6 +50,37 @@ def test_gate_and_outcomes_fit_one_screen_and_move_together(live):
     assert windows == [windows[0]] * 4
     assert windows[0] != "null"
     page.wait_for_function("() => document.location.search.includes('x=')")
+
+
+def test_a_clicked_chart_lets_the_page_scroll_and_zooms_with_ctrl(live):
+    page = live(1440, 900)
+    box = page.locator(".curves canvas").first.bounding_box()
+    page.mouse.click(box["x"] + 200, box["y"] + 150)
+    page.mouse.wheel(0, 300)
+    page.wait_for_function("() => document.querySelector('[data-testid=stMain]').scrollTop > 100")
+    assert page.locator(".curves").first.evaluate("node => node.state.window") is None
+    box = page.locator(".curves canvas").first.bounding_box()
+    page.mouse.move(box["x"] + 200, box["y"] + box["height"] - 80)
+    page.keyboard.down("Control")
+    page.mouse.wheel(0, -300)
+    page.keyboard.up("Control")
+    low, high = page.locator(".curves").first.evaluate("node => node.state.window")
+    assert low < high
+
+
+def test_how_far_the_gate_is_closed_is_drawn_on_a_logarithmic_axis_and_stands_in_the_address(live):
+    page = live(1440, 900)
+    page.get_by_text("1 − β̄, log axis").click()
+    page.wait_for_function("() => document.location.search.includes('closing=true')")
+    gate = page.locator(".curves").first
+    wait_until(page, lambda: gate.evaluate("node => node.state.data.panels[1].log"), "the logarithmic axis")
+    ticks = gate.evaluate(
+        "node => { const { sy, low, high, box } = node.state.boxes[1]; return [sy(high), sy(low), sy(Math.sqrt(low * high)), box.y, box.height] }"  # noqa: E501
+    )
+    assert ticks[:2] == pytest.approx([ticks[3], ticks[3] + ticks[4]])
+    assert ticks[2] == pytest.approx(ticks[3] + ticks[4] / 2), (
+        "the middle of the axis is the geometric mean of its ends"
+    )
 
 
 @pytest.mark.parametrize("width", [pytest.param(1024, marks=pytest.mark.slow), 390])

@@ -29,7 +29,7 @@ def seeded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str,
     path: Path = tmp_path_factory.mktemp("memory") / "emtc.db"
     db = open_database(f"sqlite:///{path}")
     run_id = seed_run(db)
-    with running_app(path, env={"EMTC_WARM_UP": "0"}) as url:
+    with running_app(path) as url:
         yield url, run_id, db
 
 

@@ -29,8 +29,7 @@ def open_the_notebook(page, db: Database, url: str) -> None:
         page.goto(f"{url}/notebook")
 
 
-def test_a_pinned_figure_stands_in_the_notebook_and_leads_back(page, tmp_path: Path, monkeypatch):
-    monkeypatch.setenv("EMTC_WARM_UP", "0")
+def test_a_pinned_figure_stands_in_the_notebook_and_leads_back(page, tmp_path: Path):
     database = tmp_path / "emtc.db"
     db = open_database(f"sqlite:///{database}")
     run_id = seed_run(db)

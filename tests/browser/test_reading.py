@@ -75,7 +75,7 @@ def served(tmp_path_factory):
     db = open_database(f"sqlite:///{path}")
     run_id = seed_run(db)
     seed_failed_run(db)
-    with running_app(path, env={"EMTC_WARM_UP": "0"}) as url:
+    with running_app(path) as url:
         yield url, run_id
 
 

@@ -74,6 +74,44 @@ def test_two_players_move_together_and_ask_nothing_of_the_server(page, seeded):
     assert sent == []
 
 
+def test_no_health_bar_hides_a_units_number(page, seeded):
+    open_pair(page, seeded)
+    drawn = page.locator(".playback").evaluate("""node => {
+        const drawn = [], pen = CanvasRenderingContext2D.prototype, { fillText, fillRect } = pen
+        pen.fillText = function (...given) { if (this.canvas === node.state.sides[0].field) drawn.push("number"); return fillText.apply(this, given) }
+        pen.fillRect = function (...given) { if (this.canvas === node.state.sides[0].field) drawn.push("bar"); return fillRect.apply(this, given) }
+        node.state.go(3)
+        Object.assign(pen, { fillText, fillRect })
+        return drawn
+    }""")  # noqa: E501  # one call of the canvas a line
+    assert {"bar", "number"} <= {*drawn}
+    assert "bar" not in drawn[drawn.index("number") :]
+
+
+def test_map_scene_and_curves_follow_one_cursor(page, seeded):
+    url, run_id, _ = seeded
+    page.set_viewport_size({"width": 1440, "height": 900})
+    page.goto(f"{url}/replay?run={run_id}&episode=2")
+    page.locator(".playback .field").wait_for()
+    page.get_by_text("Memory's map").click()
+    atlas, player = page.locator(".atlas[data-ready]"), page.locator(".playback")
+    atlas.wait_for()
+    assert "atlas=true" in page.url
+    wait_until(page, lambda: atlas.evaluate("node => node.state.mark.traces.length") == 1, "the path of the episode")
+    player.focus()
+    for _ in range(3):
+        page.keyboard.press("ArrowRight")
+    wait_until(page, lambda: atlas.evaluate("node => node.state.head") == 3, "the head of the path at the cursor")
+    spot = atlas.evaluate("""node => {
+        const s = node.state, [x, y] = s.mark.traces[0].places[7], box = s.over.getBoundingClientRect()
+        return [box.left + s.scales.sx(x), box.top + s.scales.sy(y)]
+    }""")
+    page.mouse.click(*spot)
+    wait_until(page, lambda: frame_of(page) == 7, "the step that was pressed on the map")
+    assert atlas.evaluate("node => node.state.head") == 7
+    assert "point=" not in page.url
+
+
 @pytest.mark.slow
 def test_positions_move_between_steps_while_it_plays(page, seeded):
     open_pair(page, seeded)

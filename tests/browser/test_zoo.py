@@ -42,7 +42,7 @@ def test_from_the_form_to_the_replay(page, tmp_path: Path, game: str):
     require(game, not lacks, f"the extra `zoo` is not installed: {', '.join(lacks)}")
     path = tmp_path / "emtc.db"
     db = open_database(f"sqlite:///{path}")
-    with running_app(path, env={"EMTC_WARM_UP": "0"}) as url:
+    with running_app(path) as url:
         page.goto(f"{url}/launch?env=pettingzoo")
         page.get_by_role("combobox", name="Game").click()
         page.get_by_role("option", name=game, exact=True).click()

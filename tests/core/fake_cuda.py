@@ -78,11 +78,12 @@ class Event:
 
 
 def stand_in() -> None:
-    """Put into this process what a build without CUDA lacks."""
-    if torch.version.cuda is None:
+    """Put into this process what a build without CUDA, or a machine without a GPU, lacks."""
+    if not torch.cuda.is_available():
         library = ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / "libc10.so"))
         guards = (ctypes.c_void_p * N_DEVICE_TYPES).in_dll(library, GUARDS)
         guards[CUDA] = guards[META]
+        torch.backends.cudnn.enabled = False  # it asks the driver
     kernels = torch.library.Library("aten", "IMPL", "Meta")
     kernels.impl("_thnn_fused_gru_cell", _gru_cell)
     globals()["_kept"] = kernels  # they leave with it

@@ -4,13 +4,15 @@ import random
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
-from emtc_core.checkpoint_file import examine, read_manifest, set_newer_aside
+from emtc_core.checkpoint_file import examine, examine_best, list_best, read_manifest, set_newer_aside
 from emtc_core.control import StopRequested
 from emtc_core.errors import CheckpointError
-from emtc_core.training.checkpoint import CheckpointStore, load
+from emtc_core.recorder import EvaluationRecord
+from emtc_core.training.checkpoint import BestSoFar, CheckpointStore, load, load_part
 from tests.core.small_files import small_files
 
 PLACES = 200
@@ -191,3 +193,59 @@ def test_a_stop_while_one_is_read_is_no_fault_of_the_file(
     monkeypatch.setattr(torch, "load", interrupted)
     with pytest.raises(StopRequested):
         store.load_latest()
+
+
+def evaluated(env_step: int, wins: int, episode_return: float) -> EvaluationRecord:
+    won = np.arange(4) < wins
+    return EvaluationRecord(env_step, np.full(4, episode_return), np.full(4, 9), won)
+
+
+def test_the_best_is_of_most_wins_then_of_the_highest_return_then_the_later() -> None:
+    best = BestSoFar()
+    told = [(1, 0, 3.0), (2, 1, 1.0), (3, 1, 2.0), (4, 1, 1.9), (5, 0, 9.0), (6, 1, 2.0)]
+    assert [best.beats(evaluated(*each)) for each in told] == [True, True, True, False, False, True]
+    resumed = BestSoFar()
+    resumed.set_state(best.get_state())
+    assert not resumed.beats(evaluated(7, 1, 1.9))
+    assert resumed.beats(evaluated(8, 1, 2.0))
+
+
+def best_steps(store: CheckpointStore) -> list[int]:
+    return [int(path.stem[-12:]) for path in list_best(store.folder)]
+
+
+def test_one_best_policy_is_kept_and_what_a_return_to_a_checkpoint_would_need(store: CheckpointStore) -> None:
+    for step in (100, 200, 300):
+        store.save_best(step, make_state(step)["learner"])
+    assert best_steps(store) == [300], "no checkpoint goes back before it"
+    store.save(350, make_state(350))
+    for step in (400, 500):
+        store.save_best(step, make_state(step)["learner"])
+    assert best_steps(store) == [300, 500]
+    store.save(600, make_state(600))
+    store.save(700, make_state(700))
+    assert best_steps(store) == [500], "the checkpoint at 350 is gone"
+    assert [each.name for each in store.list()] == ["checkpoint-000000000600.pt", "checkpoint-000000000700.pt"]
+    (told,) = examine_best(store.folder, ME)
+    assert (told.env_step, told.fault) == (500, None)
+    step, learner = load_part(store.folder / told.name, "learner", run_id=ME)
+    assert step == 500
+    assert is_same(learner, make_state(500)["learner"])
+
+
+def test_a_run_that_goes_back_has_the_best_of_what_is_left(store: CheckpointStore) -> None:
+    store.save_best(300, make_state(300)["learner"])
+    store.save(350, make_state(350))
+    store.save_best(400, make_state(400)["learner"])
+    set_newer_aside(store.folder, 350)
+    assert best_steps(store) == [300]
+    store.save_best(390, make_state(390)["learner"])
+    store.save(400, make_state(400))
+    assert best_steps(store) == [300, 390]
+
+
+def test_a_full_disk_takes_no_best_policy_and_leaves_the_one_before(store: CheckpointStore) -> None:
+    store.save_best(100, make_state(100)["learner"])
+    with small_files(2000):
+        assert store.save_best(200, make_state(200)["learner"]) is None
+    assert sorted(path.name for path in store.folder.iterdir()) == ["best-000000000100.pt"]

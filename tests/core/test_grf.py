@@ -12,9 +12,8 @@ import psutil
 import pytest
 
 from emtc_core.config.train import EnvConfig, GrfConfig
-from emtc_core.envs.grf.adapter import find_obstacle
 from emtc_core.envs.grf.engine import Engine, Squad
-from emtc_core.envs.grf.env import GrfEnv, engine_seed
+from emtc_core.envs.grf.env import GrfEnv, engine_seed, find_obstacle
 from emtc_core.envs.grf.scenarios import EPISODE_LIMIT, SCENARIOS, Layout, ObservationMap, in_own_half, make_scene
 from emtc_core.envs.grf.team import count_workers
 from emtc_core.envs.registry import get_env_info, make_env
@@ -99,6 +98,11 @@ def test_engine_seeds_differ_by_copy_and_episode():
     seeds = {engine_seed(7, copy, episode) for copy in range(20) for episode in range(20)}
     assert len(seeds) == 400
     assert engine_seed(7, 0) == engine_seed(7, 0, 0)
+
+
+def newest_child() -> psutil.Process:
+    """The process that was started last; numbers of processes begin anew when they are used up."""
+    return max(psutil.Process().children(), key=psutil.Process.create_time)
 
 
 @pytest.mark.grf
@@ -213,7 +217,7 @@ class TestWithTheEngine:
 
     def test_a_dead_worker_is_reported_in_a_sentence(self):
         env = GrfEnv("academy_3_vs_1_with_keeper", n_envs=2, config=GrfConfig(workers=1))
-        worker = psutil.Process().children()[-1]
+        worker = newest_child()
         worker.kill()
         worker.wait()
         with pytest.raises(EnvUnavailableError, match="ended with exit code"):
@@ -222,7 +226,7 @@ class TestWithTheEngine:
 
     def test_an_interrupt_from_the_keyboard_is_left_to_the_parent(self):
         env = GrfEnv("academy_3_vs_1_with_keeper", n_envs=2, config=GrfConfig(workers=1))
-        worker = psutil.Process().children()[-1]
+        worker = newest_child()
         env.reset(0)
         worker.send_signal(signal.SIGINT)
         seen = env.step(np.zeros((2, 3), int))
@@ -231,7 +235,7 @@ class TestWithTheEngine:
 
     def test_an_environment_that_is_dropped_takes_its_workers_along(self):
         env = GrfEnv("academy_3_vs_1_with_keeper", n_envs=2, config=GrfConfig(workers=1))
-        worker = psutil.Process().children()[-1]
+        worker = newest_child()
         del env
         gc.collect()
         assert not worker.is_running()

@@ -7,11 +7,10 @@ import numpy as np
 import pytest
 import torch
 
-from emtc_core.memory.index import faiss_gpu, incremental
+from emtc_core.memory.index import incremental
 from emtc_core.memory.index.base import CKDTreeIndex, Metric, NeighborIndex
-from emtc_core.memory.index.faiss_gpu import BruteIndex
 from emtc_core.memory.index.grid import GridIndex
-from emtc_core.memory.index.incremental import make_nearest_index, nearest_of
+from emtc_core.memory.index.incremental import BruteIndex, make_nearest_index, nearest_of
 
 METRICS: tuple[Metric, ...] = ("l2", "linf")
 
@@ -131,7 +130,7 @@ class FlatByHand:
 
 
 def test_few_queries_need_every_node_where_nodes_stand_apart(monkeypatch: pytest.MonkeyPatch) -> None:
-    index = faiss_gpu.FaissGpuIndex("l2", device="cpu", make_flat=FlatByHand)
+    index = incremental.FaissGpuIndex("l2", device="cpu", make_flat=FlatByHand)
     z = np.random.default_rng(0).normal(size=(2000, 4))
     index.build(z)
     monkeypatch.setattr(BruteIndex, "query", lambda self, q: pytest.fail(f"{len(q)} queries were uncertain"))
@@ -140,7 +139,7 @@ def test_few_queries_need_every_node_where_nodes_stand_apart(monkeypatch: pytest
 
 class TestFaissWithAFlatIndexByHand(IndexContract):
     def make(self, metric: Metric) -> NeighborIndex:
-        return faiss_gpu.FaissGpuIndex(metric, device="cpu", make_flat=FlatByHand)
+        return incremental.FaissGpuIndex(metric, device="cpu", make_flat=FlatByHand)
 
 
 HAS_FAISS = importlib.util.find_spec("faiss") is not None
@@ -154,7 +153,7 @@ class TestFaissWithItsOwnFlatIndexOnTheCpu(IndexContract):
         faiss = importlib.import_module("faiss")
         importlib.import_module("faiss.contrib.torch_utils")
         kinds = {"linf": faiss.METRIC_Linf, "l2": faiss.METRIC_Lp}
-        return faiss_gpu.FaissGpuIndex(
+        return incremental.FaissGpuIndex(
             metric, device="cpu", make_flat=lambda dim, metric: faiss.IndexFlat(dim, kinds[metric])
         )
 
@@ -164,7 +163,7 @@ def test_the_installed_faiss_takes_the_calls_that_are_made_on_a_gpu() -> None:
     faiss = importlib.import_module("faiss")
     if not hasattr(faiss, "GpuIndexFlat"):
         pytest.skip("this faiss was built without GPUs")
-    make = faiss_gpu.flat_on_gpu("cuda:0")
+    make = incremental.flat_on_gpu("cuda:0")
     for metric in METRICS:
         if faiss.get_num_gpus():
             assert make(4, metric).metric_arg == 0.0
@@ -173,17 +172,17 @@ def test_the_installed_faiss_takes_the_calls_that_are_made_on_a_gpu() -> None:
             make(4, metric)
 
 
-@pytest.mark.skipif(not faiss_gpu.is_available(), reason="faiss with CUDA is not installed here")
+@pytest.mark.skipif(not incremental.is_available(), reason="faiss with CUDA is not installed here")
 class TestFaissGpu(IndexContract):
     def make(self, metric: Metric) -> NeighborIndex:
-        return faiss_gpu.FaissGpuIndex(metric, device="cuda")
+        return incremental.FaissGpuIndex(metric, device="cuda")
 
 
 @pytest.mark.parametrize("is_linf", [False, True])
 def test_the_choice_among_faiss_candidates_is_exact_and_takes_the_lowest_slot(is_linf: bool) -> None:
     z = torch.tensor([[0.0, 0.0], [1.0, 0.0], [1.0, 0.0], [1.0 + 1e-9, 0.0]], dtype=torch.float64)
     q = torch.tensor([[1.0, 0.0], [2.0, 0.0]], dtype=torch.float64)
-    slots, distances, farthest = faiss_gpu.choose_exactly(q, z, torch.tensor([[3, 2, 1], [0, 1, 3]]), is_linf=is_linf)
+    slots, distances, farthest = incremental.choose_exactly(q, z, torch.tensor([[3, 2, 1], [0, 1, 3]]), is_linf=is_linf)
     assert farthest.tolist() == pytest.approx([1e-9, 2.0], abs=1e-12)
     assert slots.tolist() == [1, 3]
     assert distances.tolist() == pytest.approx([0.0, 1.0 - 1e-9], abs=1e-12)
@@ -192,12 +191,12 @@ def test_the_choice_among_faiss_candidates_is_exact_and_takes_the_lowest_slot(is
 def test_the_device_decides_which_index_serves_unlimited_distance() -> None:
     assert isinstance(make_nearest_index("l2", device="cpu"), CKDTreeIndex)
     if importlib.util.find_spec("faiss") is None:
-        assert not faiss_gpu.is_available()
+        assert not incremental.is_available()
 
 
 def test_a_faiss_that_fails_on_this_gpu_is_replaced_and_says_so(monkeypatch: pytest.MonkeyPatch, caplog) -> None:
     monkeypatch.setattr(incremental, "is_available", lambda: True)  # and yet there is no GPU, or no faiss
-    if faiss_gpu.is_available():
+    if incremental.is_available():
         pytest.skip("faiss searches on a GPU here")
     with caplog.at_level("WARNING"):
         assert isinstance(make_nearest_index("l2", device="cuda"), BruteIndex)

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 
+from app.jobs.launch import estimate
 from emtc_core.config.resolve import resolve
 from emtc_core.envs.base import EnvInfo
 from emtc_core.envs.registry import get_env_info
@@ -158,3 +159,15 @@ def test_networks_count_with_what_their_updates_keep():
 def test_this_machine_has_memory_and_the_cpu_is_not_asked_for_its_own():
     assert memory_bytes() > GB / 2
     assert ask_free(CPU) == 0
+
+
+@pytest.mark.parametrize("algo", ["emtc-qplex", "qplex", "mappo"])
+def test_what_launch_expects_is_what_a_run_says_when_it_starts(algo: str) -> None:
+    config = resolve(algo=algo, map="corridor", steps=2_000_000)
+    info = get_env_info(config.env)
+    assert info is not None
+    planned = plan_memory(
+        config, info, device=torch.device("cpu"), networks=0, free_bytes=0, host_bytes=10**12
+    ).on_host  # fmt: skip
+    expected = estimate(None, config).memory_bytes - estimate(None, resolve(algo="mappo")).memory_bytes
+    assert expected == pytest.approx(sum(planned.values()), rel=0.02, abs=1e6)

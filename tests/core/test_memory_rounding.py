@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from emtc_core.config.memory import EmbedConfig, MemoryConfig
 from emtc_core.embedder.networks import Embedder, hidden_layers
 from emtc_core.memory.memory import EpisodicMemory
-from emtc_core.memory.scaling import TOLERANCE
+from emtc_core.memory.scaling import EPS, TOLERANCE, measure_scaling
 
 S, T_LIM, M = 6, 50, 20
 DELTA = 1.8e-5
@@ -132,3 +132,17 @@ def test_a_stale_index_of_float32_is_asked_in_float32_by_a_memory_that_went_over
     space = memory.get_state()["space"]
     assert (space["frozen"]["scaling"]["is_fine"], space["scaling"]["is_fine"]) == (False, True)
     assert memory.find(state, np.arange(M)).tolist() == seen.tolist()
+
+
+@pytest.mark.parametrize("rows", [1, 3, 1000, 8193])
+@pytest.mark.parametrize("kind", [np.float32, np.float64])
+def test_scaling_is_measured_and_applied_to_the_bit_as_by_whole_arrays(rows: int, kind: type):
+    x = (3 * np.random.default_rng(rows).standard_normal((rows, 4)) + 1).astype(kind)
+    mean = x.mean(axis=0, dtype=np.float64)
+    std = np.sqrt(((x - mean) ** 2).mean(axis=0))
+    scaling, room = measure_scaling(x), np.empty((rows, 4))
+    np.testing.assert_array_equal(scaling.mean, mean)
+    if rows > 1:
+        np.testing.assert_array_equal(scaling.divisor, std + EPS)
+    scaling.apply(x, out=room)
+    np.testing.assert_array_equal(room, (x - scaling.mean) / scaling.divisor)

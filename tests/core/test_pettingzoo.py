@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 from pettingzoo.test import parallel_api_test, parallel_seed_test
 
+from emtc_core.arrays import derive_seed
 from emtc_core.config.train import EnvConfig, PettingZooConfig
 from emtc_core.envs.base import VectorEnv
 from emtc_core.envs.checker import check_env, random_actions
 from emtc_core.envs.pettingzoo_export import ExportedEnv, parallel_env
 from emtc_core.envs.registry import get_env_info, make_env, make_scene
 from emtc_core.errors import EnvUnavailableError
-from emtc_core.seeding import derive_seed
 
 HERE = "tests.core.zoo_example"
 WIN = np.array([[1, 1]])  # both walk right by one cell

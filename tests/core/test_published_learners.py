@@ -26,7 +26,7 @@ from emtc_core.learner.curiosity import Curiosity
 from emtc_core.learner.diversity import Diversity
 from emtc_core.learner.learner import IncentiveInputs, ValueLearner, make_learner
 from emtc_core.learner.networks import make_sequence
-from emtc_core.memory.recall import Recall
+from emtc_core.memory.nodes import Recall
 from emtc_core.replay_buffer.buffer import Batch
 from tests.reference import published
 from tests.reference.published import INFO, T_ENV, T_ENV_STEP, Arrays, make_settings

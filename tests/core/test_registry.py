@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from importlib.util import find_spec
 
 import numpy as np
 import pytest
@@ -85,3 +86,12 @@ def test_at_least_one_copy_is_made():
 def test_a_scene_of_an_unknown_environment_is_refused():
     with pytest.raises(EnvUnavailableError, match=r"env\.name must be one of"):
         make_scene("chess", "board", np.zeros((1, 1), np.float32))
+
+
+def test_football_that_was_missing_is_found_once_it_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = find_spec("gfootball_engine")
+    monkeypatch.setattr("emtc_core.envs.grf.env.find_spec", lambda name: None)
+    grf = get_adapter("grf")
+    assert grf.find_obstacle() == "the package gfootball is not installed."
+    monkeypatch.undo()
+    assert (grf.find_obstacle() == "the package gfootball is not installed.") == (found is None)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from emtc_core.envs.skirmish import columns as c
-from emtc_core.envs.skirmish.battle import Battle
+from emtc_core.envs.skirmish.env import Battle
 from tests.reference.skirmish_watch import make
 
 

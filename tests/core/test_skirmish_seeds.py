@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from emtc_core.envs.skirmish import kernels
-from emtc_core.envs.skirmish.battle import advance
+from emtc_core.envs.skirmish.env import advance
 from emtc_core.envs.skirmish.kernels import make_words, uniform_block
 from tests.reference.skirmish_watch import make, play
 

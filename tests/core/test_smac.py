@@ -9,16 +9,15 @@ import numpy as np
 import psutil
 import pytest
 
+from emtc_core.arrays import derive_seed
 from emtc_core.config.train import EnvConfig, SkirmishConfig
 from emtc_core.envs.checker import check_env, random_actions
 from emtc_core.envs.registry import check_available, doctor_rows, get_env_info, list_envs, make_env, make_scene
 from emtc_core.envs.skirmish.maps import MAPS, make_info
-from emtc_core.envs.smac import link, places
-from emtc_core.envs.smac.adapter import find_obstacle
-from emtc_core.envs.smac.env import SmacEnv
+from emtc_core.envs.smac import places
+from emtc_core.envs.smac.env import SmacEnv, find_obstacle
 from emtc_core.envs.smac.maps import SMAC_MAPS, SMACV2_MAPS, state_names
 from emtc_core.errors import EnvUnavailableError
-from emtc_core.seeding import derive_seed
 from tests.core.smac_double import StarCraft2Env
 from tests.core.smac_machine import ROOT, Machine, wait_until_gone
 
@@ -301,7 +300,7 @@ class TestWorkersThatEnd:
 
     @pytest.mark.slow
     def test_a_silent_worker_is_ended(self, ready: Machine, monkeypatch):
-        monkeypatch.setattr(link, "PATIENCE_S", 3.0)
+        monkeypatch.setattr(places, "PATIENCE_S", 3.0)
         env = ready.make(does="hang")
         seen = env.step(any_actions(env.reset(0)))
         assert seen.truncated[0]

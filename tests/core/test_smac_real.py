@@ -13,8 +13,8 @@ import pytest
 from emtc_core.envs.checker import check_env
 from emtc_core.envs.smac import places
 from emtc_core.envs.smac.env import SmacEnv
-from emtc_core.envs.smac.link import GameLink, Play
 from emtc_core.envs.smac.maps import SMAC_MAPS, SMACV2_MAPS, smac_arguments, smacv2_arguments
+from emtc_core.envs.smac.places import GameLink, Play
 from tests.core.smac_machine import ROOT
 from tests.reference.smac_play import choose
 from tests.require import require

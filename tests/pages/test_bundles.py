@@ -199,7 +199,7 @@ def test_a_figure_of_a_bundle_s_run_is_kept_in_ones_own_notebook(own, opened, fi
 
 
 def test_the_example_study_is_one_press_away(own, file, monkeypatch) -> None:
-    monkeypatch.setattr("app.ui.home.example_study.EXAMPLE_STUDY", file[0])
+    monkeypatch.setattr("app.ui.home.start.EXAMPLE_STUDY", file[0])
     app = open_page("home")
     app.button(key="open_example").click().run()
     assert not app.exception

@@ -1,7 +1,7 @@
 """The Compare page: what it says about no run, one run and several; and that its URL is the whole view."""
 
 import pytest
-from sqlalchemy import delete, event, insert, update
+from sqlalchemy import delete, event, insert, select, update
 from streamlit.testing.v1 import AppTest
 
 from storage.models import Evaluation, Run
@@ -142,7 +142,7 @@ def test_falls_stand_below_the_win_rates_and_beside_every_run(swinging):
     assert table(app, "task")[1] == ["corridor", "EMTC(QPLEX)", "1", "1", "14.0", "28.0", "50.0", "seed 1: 14 of 28"]
     rows = next(frame.value for frame in app.dataframe if "falls" in frame.value.columns)
     numbers = rows[["final win rate", "last win rate", "falls", "after"]].iloc[0].tolist()
-    assert numbers == [pytest.approx(2 / 3), 1.0, 14, 28]
+    assert numbers == [pytest.approx(200 / 3), 100.0, 14, 28]
 
 
 def test_the_caption_says_statistic_band_and_seeds(several):
@@ -315,3 +315,38 @@ def test_statistics_of_variants_that_share_no_map_say_what_they_need_and_fail_at
     assert "Performance profiles need a map on which every variant has finished runs" in told
     assert "EMTC(QPLEX) on 3m; QMIX on corridor" in told
     assert "--" not in told
+
+
+def test_smoothing_and_axes_stand_in_the_address_and_on_the_command_line(several):
+    app = open_page("compare", smooth="20k", log="x,y")
+    assert not app.exception
+    assert "over the 20,000 env steps up to each point" in said(app)
+    assert "x and y axes are logarithmic" in said(app)
+    assert any("--set smooth=20000 --set log=xy" in each.value for each in app.code)
+    app.text_input(key="compare-smooth").set_value("-5").run()
+    assert "Must be between 0 and" in said(app)
+    app.text_input(key="compare-smooth").set_value("").run()
+    assert "smooth" not in app.query_params
+    assert "Smoothed" not in said(app)
+
+
+def test_seeds_that_other_code_trained_are_doubted_and_a_patched_run_is_a_line_of_its_own(several):
+    db, _ = several
+    qmix = select(Run.id).where(Run.algo == "qmix", Run.map == "3m").order_by(Run.seed)
+    plain = select(Run.id).where(Run.algo == "emtc-qplex", Run.map == "corridor").order_by(Run.seed)
+    with db.transaction() as connection:
+        first, second = connection.execute(qmix).scalars()
+        patched, _ = connection.execute(plain).scalars()
+        for run_id, versions in (
+            (first, {"source": "aaaa"}),
+            (second, {"source": "bbbb"}),
+            (patched, {"patched": ["emtc_core.x.f by her_mixer"]}),
+        ):
+            connection.execute(update(Run).where(Run.id == run_id).values(versions=versions))
+    app = open_page("compare")
+    assert not app.exception
+    assert [each.value.replace("\\", "") for each in app.warning if "same code" in each.value] == [
+        "The seeds of QMIX on 3m were not trained by the same code: source aaaa and bbbb."
+    ]
+    assert "EMTC(QPLEX), patched by her_mixer" in [row[0] for row in table(app, "variant")]
+    assert any("code.source" in each.value.to_string() for each in app.dataframe if "setting" in each.value)

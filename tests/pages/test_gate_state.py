@@ -8,7 +8,7 @@ from sqlalchemy import update
 
 from app.cli.main import run
 from app.ui import data
-from app.ui.live_session import LiveCurves
+from app.ui.run_data import LiveCurves
 from emtc_core.config.run import PRESETS
 from storage.engine import open_database
 from storage.models import MetricRow

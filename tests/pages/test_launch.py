@@ -1,9 +1,13 @@
 """Launch: what is typed is what is checked, marked where it stands, and kept in the address."""
 
+from importlib.util import find_spec
+
 import pytest
 
 from app.jobs import launch
+from app.ui import data
 from storage.queries.runs import list_runs
+from storage.runs.sweeps import list_sweeps, sweep_runs
 from tests.pages.test_pages import open_page, said
 
 
@@ -132,3 +136,54 @@ def test_a_press_that_races_with_a_wrong_value_starts_nothing(empty, monkeypatch
     app.button(key="start").click().run()
     assert not app.exception
     assert len(list_runs(empty)) == 0
+
+
+def test_algorithms_are_called_as_everywhere(empty):
+    app = open_page("launch")
+    assert "EMTC(QPLEX)" in app.selectbox(key="algo").options
+    assert "emtc-qplex" not in app.selectbox(key="algo").options
+    assert app.selectbox(key="algo").value == "emtc-qplex", "the address and the command line keep its id"
+
+
+def test_several_algorithms_and_seeds_become_a_sweep_at_one_press(empty, monkeypatch):
+    started = []
+    monkeypatch.setattr("app.ui.launch.choices.start_scheduler", lambda db, sweep_id, jobs: started.append(sweep_id))
+    query = {"also": "qplex,vdn", "seeds": "1,2", "steps": "500", "map": "2s3z", "train.lr": "0.001", "name": "Three"}
+    app = open_page("launch", **query)
+    assert app.multiselect(key="also").value == ["qplex", "vdn"]
+    assert app.button(key="start").label == "Start a sweep of 6 runs"
+    app.button(key="start").click().run()
+    assert not app.exception
+    (sweep,) = list_sweeps(empty)
+    assert (started, sweep.name) == ([sweep.id], "Three")
+    runs = sweep_runs(empty, sweep.id)
+    assert {(run.algo, run.seed) for run in runs} == {(a, s) for a in ("emtc-qplex", "qplex", "vdn") for s in (1, 2)}
+    assert {(run.map, run.config["train"]["lr"], run.target_steps) for run in runs} == {("2s3z", 0.001, 500)}
+    assert app.title[0].value == "Sweeps"
+
+
+def test_a_further_algorithm_that_is_none_is_marked_and_starts_nothing(empty):
+    app = open_page("launch", also="qplex,dqn")
+    assert "There is no algorithm 'dqn'" in plain(app)
+    assert app.button(key="start").disabled
+    assert list_sweeps(empty) == []
+
+
+def test_expected_memory_stands_beside_time_and_disk(empty):
+    app = open_page("launch")
+    (memory,) = [metric.value for metric in app.metric if metric.label == "Expected memory, each run"]
+    assert memory.startswith("≤")
+
+
+@pytest.mark.skipif(find_spec("jaxmarl") is not None, reason="SMAX is installed here")
+def test_what_is_installed_while_the_app_runs_is_offered_without_a_restart(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+
+    def is_offered() -> set[bool]:
+        return {row.available for row in data.env_list() if row.env == "smax"}
+
+    assert is_offered() == {False}
+    for package in ("jaxmarl", "jax"):
+        (tmp_path / package).mkdir()
+        (tmp_path / package / "__init__.py").touch()
+    assert is_offered() == {True}

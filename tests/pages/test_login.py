@@ -8,7 +8,7 @@ from streamlit.runtime.memory_uploaded_file_manager import MemoryUploadedFileMan
 from streamlit.runtime.uploaded_file_manager import UploadedFileRec
 from streamlit.testing.v1 import AppTest
 
-from app.ui import uploads
+from app.ui import login
 from app.ui.login import is_verified, is_welcome
 from tests.pages.test_pages import said, start_app
 
@@ -87,6 +87,13 @@ def test_secrets_that_cannot_be_read_let_nobody_in(seeded, monkeypatch, tmp_path
     assert len(app.button) == 0
 
 
+def test_a_list_of_users_without_a_provider_lets_nobody_in(seeded, monkeypatch):
+    monkeypatch.setenv("EMTC_USERS", "@lab.org")
+    app = start_app().run()
+    assert "no provider says who somebody is" in app.error[0].value
+    assert len(app.button) == len(app.dataframe) == 0
+
+
 @pytest.mark.parametrize(
     ("users", "address", "verified", "welcome"),
     [
@@ -119,17 +126,17 @@ def test_an_address_counts_only_where_the_provider_vouches_for_it(seeded, monkey
 def test_nobody_fills_the_memory_with_files_before_the_login(monkeypatch):
     manager = MemoryUploadedFileManager("/upload")
     page = SimpleNamespace(session_id="stranger", uploaded_file_mgr=manager)
-    monkeypatch.setattr(uploads, "get_script_run_ctx", lambda: page)
+    monkeypatch.setattr(login, "get_script_run_ctx", lambda: page)
     film = UploadedFileRec(file_id="film", name="film.mkv", type="video", data=bytes(1000))
     manager.add_file("stranger", film)  # before any page was opened
-    uploads.forbid()
+    login.forbid()
     for session in ("stranger", "another"):
-        with pytest.raises(uploads.UploadRefusedError):
+        with pytest.raises(login.UploadRefusedError):
             manager.add_file(session, film)
         assert manager.get_files(session, ["film"]) == []
     page.session_id = "ada"
-    uploads.allow()
+    login.allow()
     manager.add_file("ada", film)
     assert manager.get_files("ada", ["film"]) == [film]
-    uploads.forbid()
+    login.forbid()
     assert manager.get_files("ada", ["film"]) == []

@@ -8,10 +8,9 @@ from streamlit.testing.v1 import AppTest
 
 from app.analysis.format import escape_markdown, number
 from app.bench.embedding import TASKS
-from app.ui.method import intervals
-from app.ui.method.differences import DIFFERENCES
+from app.ui.method import measured
 from app.ui.method.equations import BACKGROUND, BEYOND, EMBEDDER, GATE
-from app.ui.method.measured import list_differences, read_measured
+from app.ui.method.measured import DIFFERENCES, list_differences, read_measured
 from app.ui.method.options import compare_presets, explain_preset, labels_of
 from emtc_core.config.published import Case
 from emtc_core.config.resolve import describe_fields
@@ -211,6 +210,6 @@ def test_page_shows_what_was_measured_of_the_return_scale(method):
 
 def test_page_shows_how_often_each_interval_was_found_to_hold(method):
     text = said(method)
-    for (what, data, n), value in intervals.read_measured().items():
+    for (what, data, n), value in measured.read_coverage().items():
         assert f"{value:.1f}" in text, (what, data, n)
-    assert intervals.COMMAND in text
+    assert measured.COMMAND in text

@@ -2,7 +2,7 @@
 
 import pytest
 
-from app.notebook.frozen import freeze
+from app.notebook.view import freeze
 from storage.notebook import create_entry, edit_entry, get_entry, get_figure, list_entries
 from storage.runs.removal import delete_run
 from tests.app.test_notebook_export import make_chart, make_cloud

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from sqlalchemy import update
 from streamlit.testing.v1 import AppTest
 
 from app.analysis.collapse import measure_collapse
@@ -11,8 +12,10 @@ from app.analysis.format import number, percent
 from app.analysis.neighborhoods import neighbor_agreement
 from app.analysis.projections.linear import draw_pca
 from emtc_core.config.resolve import resolve
-from storage.queries.episodes import get_trajectory
+from storage.models import EpisodeRow
+from storage.queries.episodes import THINNED, get_trajectory
 from storage.queries.memory import get_snapshot, list_snapshots
+from tests.pages.seed import seed_run
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = ("home", "launch", "run", "live", "memory", "replay")
@@ -332,3 +335,27 @@ def test_the_nearest_nodes_of_a_node_are_listed_with_what_they_are_worth(seeded)
     away = np.linalg.norm(scaled - scaled[snapshot.slot.tolist().index(7)], axis=1)
     assert listed["memory"].tolist() == snapshot.slot[np.argsort(away)[1:11]].tolist()
     assert set(listed["ξ"]) <= {"desirable", "not yet"}
+
+
+def test_another_run_stands_beside_on_live_and_in_its_link(seeded):
+    db, run_id = seeded
+    other = seed_run(db, name="The other")
+    app = open_page("live", run=run_id, ref=f"{other},nonsense")
+    assert not app.exception
+    assert "for reference\\: The other" in said(app)
+    assert "for reference" not in said(open_page("live", run=run_id, ref="nonsense"))
+
+
+def test_a_node_of_an_episode_that_was_thinned_away_is_shown_and_no_fault(seeded):
+    db, run_id = seeded
+    snapshot = get_snapshot(db, int(list_snapshots(db, run_id)["id"].iloc[-1]))
+    with db.transaction() as connection:
+        connection.execute(update(EpisodeRow).where(EpisodeRow.run_id == run_id).values(trajectory=THINNED))
+    slot = int(snapshot.slot[3])
+    app = open_page("memory", run=run_id, point=str(slot))
+    assert not app.exception
+    assert not app.error, "nothing is wrong with it"
+    assert any("was thinned away" in each.value for each in app.info)
+    assert {metric.label: metric.value for metric in app.metric}["H"] == number(float(snapshot.h[3]))
+    app = open_page("replay", run=run_id, episode="2")
+    assert not app.error

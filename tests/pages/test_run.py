@@ -1,14 +1,24 @@
 """A run's own page: its whole configuration, what it differs in, and the form that starts it once more."""
 
-import pytest
+from dataclasses import replace
 
+import numpy as np
+import pytest
+import streamlit as st
+from sqlalchemy import insert, update
+
+from app.analysis.statistics import score_interval
 from app.jobs.launch_request import check
 from app.ui.run.settings import find_rows, make_rows
 from emtc_core.config.resolve import config_from_stored, flatten, resolve
+from storage.files.places import run_folder
+from storage.models import MetricRow, Run
+from storage.runs.changes import add_policy_evaluation
 from storage.runs.rows import find_run
 from tests.pages.seed import seed_failed_run, seed_run
 from tests.pages.test_launch import address
 from tests.pages.test_pages import open_page, said
+from tests.storage.records import make_evaluation
 
 MAPS = {"skirmish": ["3m"]}
 
@@ -59,6 +69,47 @@ def test_what_it_was_and_the_command_that_repeats_it(seeded):
     )
 
 
+def test_evaluated_policies_stand_in_a_table_with_their_interval(seeded):
+    db, run_id = seeded
+    assert "Policy evaluations" not in said(open_page("run", run=run_id))
+    for wins, settings in ((3, {}), (1, {"env.skirmish.spawn_jitter": 0.5})):
+        record = replace(make_evaluation(200, wins=wins), distinct=3)
+        add_policy_evaluation(db, run_id, record, seed=9, settings=settings)
+    st.cache_data.clear()
+    app = open_page("run", run=run_id)
+    assert "Policy evaluations" in [each.value for each in app.subheader]
+    table = app.dataframe[0].value
+    assert table["Win rate"].tolist() == ["25.0 %", "75.0 %"]
+    assert table["Game"].tolist() == ["env.skirmish.spawn_jitter = 0.5", "as in training"]
+    assert table["Episodes"].tolist() == ["4 (3 differ)", "4 (3 differ)"]
+    low, high = score_interval(np.array(0.75), 3)
+    assert table["95 % interval"][1] == f"{100 * low:.1f} % to {100 * high:.1f} %"
+
+
+def test_the_code_the_machine_and_what_was_not_committed_stand_on_the_page(seeded):
+    db, run_id = seeded
+    versions = {
+        "emtc_lab": "0.1.0", "commit": "c0ffee", "dirty": True, "diff": "0123abcd", "source": "5051ce",
+        "torch": "2.13.0",
+        "modules": {"her_game": "beef"}, "patched": ["emtc_core.x.VdnMixer.forward by her_game"],
+        "hardware": {"cpu": "Fast <b>CPU</b>", "cores": "2 cores", "memory": "8 GiB"},
+    }  # fmt: skip
+    with db.transaction() as connection:
+        connection.execute(update(Run).where(Run.id == run_id).values(versions=versions))
+    folder = run_folder(db, run_id)
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "code-0123abcd.diff").write_text("-tau = 1\n+tau = 2\n")
+    app = open_page("run", run=run_id)
+    assert not app.exception
+    text = said(app).replace("\\", "")
+    for words in (
+        "c0ffee, with changes that were not committed (0123abcd)", "5051ce", "her_game (beef)", "torch 2.13.0",
+        "emtc_core.x.VdnMixer.forward by her_game", "Fast <b>CPU</b>, 2 cores, 8 GiB",
+    ):  # fmt: skip
+        assert words in text
+    assert "+tau = 2" in app.code[1].value
+
+
 def test_a_clone_carries_every_setting_into_launch(seeded):
     db, run_id = seeded
     app = open_page("run", run=run_id)
@@ -106,3 +157,21 @@ def test_names_on_home_lead_to_the_run(seeded):
     _, run_id = seeded
     cell = open_page("home").dataframe[0].value["name"].iloc[0]
     assert cell == f"run?called=Seeded%20run&run={run_id}"
+
+
+def test_what_the_trainer_took_of_its_machine_is_drawn_over_time(seeded):
+    db, run_id = seeded
+    app = open_page("run", run=run_id)
+    assert "recorded nothing of this" in said(app)
+    with db.transaction() as connection:
+        rows = [
+            {"run_id": run_id, "env_step": step, "name": name, "value": value * step}
+            for step in (100, 200)
+            for name, value in (("machine/cpu_percent", 0.5), ("machine/memory_bytes", 1e6))
+        ]
+        connection.execute(insert(MetricRow), rows)
+    app = open_page("run", run=run_id)
+    assert not app.exception
+    assert "cpu percent\\: processor time of the trainer" in said(app)
+    assert "GPU" not in said(app).partition("Machine over time")[0].partition("cpu percent")[2]
+    assert "recorded nothing of this" not in said(app)

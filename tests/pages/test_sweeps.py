@@ -9,10 +9,10 @@ from sqlalchemy import update
 
 from app.jobs.launch import GUESSED
 from app.jobs.sweeps.control import _say_basis
+from app.ui import data
 from storage.models import Run
-from storage.queries.sweeps import list_sweeps, sweep_runs
 from storage.runs.claims import Worker
-from storage.runs.sweeps import attach_scheduler
+from storage.runs.sweeps import attach_scheduler, list_sweeps, sweep_runs
 from tests.app.sweep_cases import ABLATION, AUGMENTATION, DELTA, LAMBDA, TAU, seed_sweep
 from tests.pages.test_pages import open_page, said
 
@@ -107,7 +107,7 @@ def test_each_run_is_shown_with_its_progress_and_its_machine(empty):
     assert not app.exception
     (table,) = [each.value for each in app.dataframe if "Machine" in each.value]
     assert list(table["Machine"]) == [socket.gethostname()] * 3 + ["–"]
-    assert list(table["Progress"]) == [0.5] * 3 + [0.0]
+    assert list(table["Progress"]) == [50] * 3 + [0]
 
 
 @pytest.mark.parametrize("text", [LAMBDA, TAU, DELTA, ABLATION, AUGMENTATION], ids=lambda text: text.split('"')[3])
@@ -161,3 +161,24 @@ def test_a_strange_number_in_the_address_is_marked_and_starts_nothing(empty, str
 )
 def test_where_a_speed_comes_from_does_not_contradict_itself(bases, said):
     assert _say_basis(bases) == said
+
+
+def test_tables_and_figures_of_a_sweep_are_of_one_moment(empty, monkeypatch):
+    """Whatever trainers write while the page is drawn, its parts agree: they read one state of the database."""
+    sweep_id = seed_sweep(empty, DELTA)
+    tables, drawn = data.sweep_runs, []
+
+    def sweep_runs(asked):
+        rows = tables(asked)
+        drawn.append({row.win_rate for row in rows})
+        with empty.transaction() as connection:
+            connection.execute(update(Run).values(win_rate=Run.win_rate / 2))
+        return rows
+
+    monkeypatch.setattr(data, "sweep_runs", sweep_runs)
+    app = open_page("sweeps", sweep=sweep_id)
+    assert not app.exception
+    assert len(drawn) > 1
+    assert all(each == drawn[0] for each in drawn)
+    app.run()
+    assert drawn[-1] != drawn[0], "the next drawing is of a later moment"

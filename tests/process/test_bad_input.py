@@ -8,6 +8,12 @@ from pathlib import Path
 import pytest
 import torch
 
+from emtc_core.config.resolve import resolve
+from storage.engine import open_database
+from storage.queries.runs import list_runs
+from storage.runs.changes import create_run, finish_run
+from tests.process.test_fuzz import emtc as emtc_here
+
 EMTC = [sys.executable, "-m", "app.cli.main"]
 
 
@@ -31,22 +37,25 @@ def emtc(*arguments: str) -> subprocess.CompletedProcess[str]:
     ],
 )
 def test_unusable_arguments_create_nothing(tmp_path: Path, arguments: list[str], fragment: str) -> None:
-    url = f"sqlite:///{tmp_path / 'x.db'}"
-    done = emtc("train", "--db", url, *arguments)
-    assert done.returncode == 2
-    assert fragment in done.stderr
-    assert len(done.stderr.strip().splitlines()) == 1
-    assert done.stdout == ""
+    code, out, err = emtc_here("train", "--db", f"sqlite:///{tmp_path / 'x.db'}", *arguments)
+    assert (code, out, len(err.strip().splitlines())) == (2, "", 1)
+    assert fragment in err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_so_does_a_process_of_its_own(tmp_path: Path) -> None:
+    done = emtc("train", "--db", f"sqlite:///{tmp_path / 'x.db'}", "--map", "4m")
+    assert (done.returncode, done.stdout, len(done.stderr.strip().splitlines())) == (2, "", 1)
+    assert "4m" in done.stderr
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has what is asked for")
 @pytest.mark.parametrize("key", ["train.device", "train.replay_device"])
 def test_a_device_that_is_not_there_is_refused_before_anything_is_created(tmp_path: Path, key: str) -> None:
-    done = emtc("train", "--set", f"{key}=cuda", "--db", f"sqlite:///{tmp_path / 'x.db'}")
-    assert done.returncode == 2
-    assert done.stderr.startswith(f"{key} is cuda, but torch sees no CUDA device here.")
-    assert len(done.stderr.strip().splitlines()) == 1
+    code, _, err = emtc_here("train", "--set", f"{key}=cuda", "--db", f"sqlite:///{tmp_path / 'x.db'}")
+    assert (code, len(err.strip().splitlines())) == (2, 1)
+    assert err.startswith(f"{key} is cuda, but torch sees no CUDA device here.")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -84,7 +93,30 @@ def test_a_newer_database_is_refused_and_kept(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("command", ["show", "stop", "pause", "resume", "delete"])
 def test_an_unknown_run_is_one_sentence(tmp_path: Path, command: str) -> None:
-    done = emtc(command, "3f9zz", "--db", f"sqlite:///{tmp_path / 'x.db'}")
-    assert done.returncode == 2
-    assert "3f9zz" in done.stderr or "database" in done.stderr
-    assert len(done.stderr.strip().splitlines()) == 1
+    code, _, err = emtc_here(command, "3f9zz", "--db", f"sqlite:///{tmp_path / 'x.db'}")
+    assert (code, len(err.strip().splitlines())) == (2, 1)
+    assert "3f9zz" in err or "database" in err
+
+
+@pytest.mark.parametrize("detach", [[], ["--detach"]], ids=["foreground", "detached"])
+@pytest.mark.parametrize(
+    ("changes", "fragment"),
+    [
+        ({"algo": "emtc-chess"}, "emtc-chess"),
+        ({"env": {"name": "skirmish", "map": "moon"}}, "skirmish has no map 'moon'"),
+        ({"env": {"name": "pettingzoo", "map": "her_game:make"}}, "The module 'her_game' is not imported"),
+    ],
+)
+def test_a_run_that_cannot_start_again_here_leaves_no_failed_child(
+    tmp_path: Path, changes: dict, fragment: str, detach: list[str]
+) -> None:
+    url = f"sqlite:///{tmp_path / 'x.db'}"
+    config = {**resolve(steps=100).model_dump(mode="json"), **changes}
+    db = open_database(url)
+    run_id = create_run(db, config, target_steps=100, versions={})
+    finish_run(db, run_id, "stopped")
+    code, out, err = emtc_here("resume", run_id, "--start-again", *detach, "--db", url)
+    assert (code, out, len(err.strip().splitlines())) == (2, "", 1)
+    assert "cannot start again here: " in err
+    assert fragment in err
+    assert list_runs(db)["id"].tolist() == [run_id]

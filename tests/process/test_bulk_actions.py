@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from app.jobs.bulk_actions import resume_runs, stop_runs
+from app.jobs.resume import resume_runs, stop_runs
 from storage.engine import open_database
 from tests.process.trainers import breaches, emtc, read, train_command, wait_until
 

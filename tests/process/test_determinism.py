@@ -7,6 +7,7 @@ import pytest
 
 from app.cli.main import run
 from emtc_core.config.resolve import resolve
+from emtc_core.metrics import MEASURED
 from storage.engine import open_database
 from storage.runs.changes import create_run
 from storage.runs.rows import find_run
@@ -14,8 +15,6 @@ from tests.process.trainers import FAST
 
 TABLES = ("episodes", "eval_episodes", "transitions", "gate_stats", "evaluations", "snapshots", "metrics")
 OWN = ("run_id", "id", "created_at")
-MEASURED = ("time/", "embedder/fit_ms", "memory/write_ms", "memory/lookup_ms", "memory/reproject_ms")
-"""Numbers that tell how long something took: they belong to the machine, not to the seed."""
 
 
 def train(path: Path, algo: str, *extra: str) -> dict[str, list[tuple]]:

@@ -11,11 +11,14 @@ from pathlib import Path
 import psutil
 import pytest
 
+from emtc_core.config.resolve import resolve
 from emtc_core.control import StopRequested
+from emtc_core.errors import StorageError
 from storage.engine import Database, open_database
 from storage.maintenance.check_run import check_run
 from storage.queries.runs import list_runs
 from storage.runs import lifecycle
+from storage.runs.changes import create_run
 from storage.runs.lifecycle import Event, State
 from storage.runs.rows import find_run
 from tests.process.trainers import emtc, environment, train_command, wait_until
@@ -103,3 +106,25 @@ def test_a_signal_before_the_first_poll_ends_at_once_and_later_ones_are_commands
         assert control.poll() == "stop"
         with pytest.raises(KeyboardInterrupt):
             signal.raise_signal(signal.SIGINT)
+
+
+def test_a_driver_that_a_signal_breaks_off_may_complain_and_the_run_is_stopped_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from app.jobs import training
+    from app.jobs.signals import stop_signals
+
+    def begin(*_: object) -> None:
+        try:
+            signal.raise_signal(signal.SIGTERM)
+        finally:  # as psycopg's pool does, whose connection is busy with what was broken off
+            raise StorageError("can't change 'autocommit' now")
+
+    monkeypatch.setattr(training, "_begin", begin)
+    db = open_database(f"sqlite:///{tmp_path / 'x.db'}")
+    config = resolve(preset="demo", steps=100)
+    run_id = create_run(db, config.model_dump(mode="json"), target_steps=100, versions={})
+    with stop_signals() as signals, pytest.raises(StopRequested):
+        training.train_run(db, run_id, resume=False, signals=signals)
+    assert (find_run(db, run_id).state, find_run(db, run_id).error) == (State.STOPPED, None)
+    db.dispose()

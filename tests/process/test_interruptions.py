@@ -1,19 +1,26 @@
 """Equal rows however often a run was interrupted: every algorithm, stopped, and thrown back to an older checkpoint."""
 
 import signal
+import sqlite3
+import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from app.analysis.provenance import library_versions
 from app.jobs.resume import take_to_resume
+from app.jobs.train_process import train_detached
 from app.jobs.training import train_run
 from emtc_core.config.resolve import resolve
 from emtc_core.config.run import list_algos
-from emtc_core.envs.grf.adapter import find_obstacle
+from emtc_core.envs.grf.env import find_obstacle
+from emtc_core.errors import StorageError
 from storage.engine import Database, open_database
 from storage.files.places import run_folder
+from storage.retry import retry_transient
 from storage.runs.changes import create_run
 from storage.runs.rows import find_run
 from tests.process.test_determinism import TABLES, rows
@@ -100,3 +107,37 @@ def check_that_interruptions_change_nothing(
         assert rows(db.path, table) == rows(whole.path, table), table
     for each in (whole, db):
         each.dispose()
+
+
+def test_every_question_of_a_trainer_to_its_database_may_be_refused_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A lock, a full disk or a server that cuts a session at any of them: the trainer asks again."""
+    said: list[str] = []
+    asked: set[tuple[str, str, int]] = set()
+
+    def refused_once(ask: Callable[[Database], Any]) -> Callable[[Database], Any]:
+        def first_refused(db: Database) -> Any:
+            caller = sys._getframe(1)
+            place = (threading.current_thread().name, caller.f_code.co_name, caller.f_lineno)
+            if place not in asked:
+                asked.add(place)
+                lock = sqlite3.OperationalError("database is locked")
+                lock.sqlite_errorname = "SQLITE_BUSY"  # as SQLite says of one
+                raise StorageError("The database failed.") from lock
+            return ask(db)
+
+        return first_refused
+
+    db, run_id = make_run(tmp_path, "skirmish", "3m", "emtc-qplex", 300, "checkpoint.interval=100")
+    with monkeypatch.context() as patch:
+        for way in ("read", "transaction"):
+            patch.setattr(Database, way, refused_once(getattr(Database, way)))
+        assert train_run(db, run_id, resume=False, on_progress=stop_at(150)).status == "stopped"
+        owner = retry_transient(db, lambda: take_to_resume(db, run_id))
+        assert train_detached(db.url, run_id, announce=said.append, token=owner.token, resume=True) == 0, said
+        run = retry_transient(db, lambda: find_run(db, run_id))
+    assert run.status == "finished", run.error
+    assert {"find_run", "run_place", "start_run", "rewind_run", "finish_run"} <= {name for _, name, _ in asked}
+    assert db.path is not None
+    assert breaches(db.path) == []

@@ -38,6 +38,10 @@ def test_a_killed_run_is_seen_and_resumed_to_the_same_end(tmp_path: Path) -> Non
     assert read(path, f"select {columns} from transitions order by env_step") == read(
         whole, f"select {columns} from transitions order by env_step"
     )
+    evaluated = "select env_step from evaluations order by win_rate, return_mean, env_step"
+    for each in (path, whole):
+        (best,) = each.parent.glob(f"{each.stem}.files/*/best-*.pt")
+        assert int(best.stem[-12:]) == read(each, evaluated)[-1][0]
 
 
 @pytest.mark.slow

@@ -17,7 +17,7 @@ HALFWAY = """
 import sqlite3, sys, time
 from functools import partial
 from pathlib import Path
-from storage.migrations import backup
+from storage.migrations import upgrade
 
 class Halting(sqlite3.Connection):
     def backup(self, target, *, pages):
@@ -25,7 +25,7 @@ class Halting(sqlite3.Connection):
         file = Path(target.execute("PRAGMA database_list").fetchone()[2])
         super().backup(target, pages=1, progress=lambda *_: time.sleep(600 if file.stat().st_size else 0))
 
-backup.sqlite3.connect = partial(sqlite3.connect, factory=Halting)
+upgrade.sqlite3.connect = partial(sqlite3.connect, factory=Halting)
 
 from app.cli.main import run
 sys.exit(run(sys.argv[1:]))

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import text
 
-from app.bench.postgres import made_database
+from app.bench.records import made_database
 from storage.engine import Database, open_database
 from storage.maintenance.check_run import check_run
 from tests.process.trainers import EMTC, environment, train_command, wait_until

@@ -14,10 +14,10 @@ from tempfile import TemporaryDirectory
 import psutil
 import pytest
 
-from app.bench.postgres import GIVEN, is_reachable, made_database, server
+from app.bench.records import GIVEN, is_reachable, made_database, server
 from storage.engine import Database, open_database
 from storage.files.places import run_folder
-from tests.process.ray_cluster import QUIET, Cluster, cluster, free_port, require_ray, trainers_under
+from tests.process.ray_cluster import QUIET, ROOT, Cluster, cluster, free_port, require_ray, trainers_under
 from tests.process.test_sweep import TINY, breaches, read, statuses, write_sweep
 from tests.process.test_worker import Ask, asking, gaps
 from tests.process.trainers import EMTC, environment, wait_until
@@ -130,6 +130,37 @@ def test_a_cluster_without_what_a_run_asks_for_is_refused(two_nodes: Cluster, tm
     sentence = refusal(tmp_path, *wanted, "--gpus-per-run", "1")
     assert sentence.startswith("A run asks for 1 CPU and 1 GPU, and no node of the cluster has them (there is 2 CPU")
     assert "3 CPU and 0 GPU" in refusal(tmp_path, *wanted, "--cpus-per-run", "3")
+
+
+GATES = """
+from emtc_core.plugins import register
+
+
+@register("gate", "linear_gate")
+def linear_gate(delta, tau, context, reach: float = 2.0):
+    return (1 - delta / (reach * tau)).clip(0, 1)
+"""
+
+
+@pytest.mark.slow
+def test_a_module_that_the_driver_lists_reaches_the_trainers_of_a_cluster(two_nodes: Cluster, tmp_path: Path) -> None:
+    """The cluster was started before, in another folder and without the variable."""
+    (tmp_path / "lab_gates.py").write_text(GATES)
+    file, url, path = write_sweep(tmp_path)
+    Path(file).write_text(
+        Path(file).read_text().replace("[set]", '[set]\ngate.type = "linear_gate"\ngate.linear_gate.reach = 3')
+    )
+    command = [*EMTC, "sweep", file, "--engine", "ray", "--address", two_nodes.address]
+    known = {**environment(), "EMTC_DB": url, "EMTC_PLUGINS": "lab_gates", "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=known, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert statuses(path) == ["finished"] * 2
+    stored = [json.loads(config) for (config,) in read(path, "select config from runs")]
+    assert [each["gate"]["linear_gate"] for each in stored] == [{"reach": 3.0}] * 2
+    assert stored[0]["plugins"] == {"gate": {"linear_gate": "module lab_gates"}}
+    rows = read(path, "select delta_mem, beta, tau from transitions where delta_mem > 0.01")
+    assert len(rows) > 5
+    assert all(abs(beta - max(0.0, 1 - delta / (3 * tau))) < 1e-4 for delta, beta, tau in rows)
 
 
 @pytest.mark.slow

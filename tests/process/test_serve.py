@@ -95,8 +95,14 @@ def test_a_port_that_is_none_starts_nothing(monkeypatch, capsys):
 def test_a_wheel_holds_the_entry_and_its_settings(tmp_path, monkeypatch):
     wheel = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]["wheel"]
     assert {"app", "pages", ".streamlit/config.toml"} <= set(wheel["only-include"])
-    assert wheel["sources"] == {".streamlit": "app/.streamlit"}
+    assert wheel["sources"] == {".streamlit": "app/.streamlit", "app/face": ""}
     build = pytest.importorskip("hatchling.build")
     monkeypatch.chdir(ROOT)
     names = ZipFile(tmp_path / build.build_wheel(str(tmp_path))).namelist()
-    assert {"app/Home.py", "app/.streamlit/config.toml", "app/figures/assets/page.css", "pages/home.py"} <= {*names}
+    assert {
+        "emtc_lab.py",
+        "app/Home.py",
+        "app/.streamlit/config.toml",
+        "app/figures/assets/page.css",
+        "pages/home.py",
+    } <= {*names}

@@ -14,7 +14,7 @@ import psutil
 import pytest
 from sqlalchemy import text
 
-from app.bench.postgres import GIVEN, is_reachable, made_database, server
+from app.bench.records import GIVEN, is_reachable, made_database, server
 from storage.engine import Database, open_database
 from storage.files.places import run_folder
 from storage.runs.lifecycle import State

@@ -7,8 +7,7 @@ from numpy.typing import NDArray
 
 from emtc_core.config.train import SkirmishConfig
 from emtc_core.envs.base import Observation
-from emtc_core.envs.skirmish.battle import Battle
-from emtc_core.envs.skirmish.env import SkirmishEnv, make_skirmish
+from emtc_core.envs.skirmish.env import Battle, SkirmishEnv, make_skirmish
 
 Look = Callable[[Battle, NDArray[np.float64], NDArray[np.int64]], None]
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import make_url
 
-from app.bench.postgres import made_database
+from app.bench.records import made_database
 from storage.engine import Database, open_database
 from storage.runs.changes import create_run
 from tests.storage.records import CONFIG

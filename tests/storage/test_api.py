@@ -20,8 +20,8 @@ from storage.engine import Database
 from storage.maintenance.upkeep import Thinning, thin_run
 from storage.models import Run, Transition
 from storage.queries.tables import TABLE_NAMES, Part, choose_fields, read_parts
-from storage.runs.changes import create_run
-from tests.storage.records import CONFIG, record_everything
+from storage.runs.changes import add_policy_evaluation, create_run
+from tests.storage.records import CONFIG, make_evaluation, record_everything
 
 ROOT = Path(__file__).parent.parent.parent
 RUN = "k3f9aaaa"
@@ -39,6 +39,7 @@ def fill(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     config = CONFIG | {"gate": CONFIG["gate"] | {"enabled": True}, "preset": "paper"}
     create_run(db, config, target_steps=30, versions={"emtc-lab": "0.1.0"})
     record_everything(db, RUN)
+    add_policy_evaluation(db, RUN, make_evaluation(30), seed=7, settings={})
     with db.transaction() as connection:
         connection.execute(update(Run).where(Run.id == RUN).values(status="finished", win_rate=0.75))
 
@@ -212,7 +213,6 @@ def test_metrics_of_some_names_and_of_all(filled: api.OpenDatabase) -> None:
     every = run.metrics()
     assert len(run.metrics("train/loss")) == 1
     assert set(run.metrics(["train/loss"])["name"]) == {"train/loss"}
-    assert run.metrics("no/such").empty
     assert run.metrics(since=30).empty
     pd.testing.assert_frame_equal(every, pd.concat(list(run.chunks("metrics", rows=1)), ignore_index=True))
 
@@ -287,3 +287,15 @@ def test_an_older_database_is_refused_and_left_alone(tmp_path: Path) -> None:
     with pytest.raises(StorageError, match=r"is of an older version.*emtc db upgrade"):
         open_database(old)
     assert old.read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [("train/losss", "Did you mean train/loss"), ("nothing like it", "It logged ")],
+)
+def test_a_metric_that_was_never_logged_is_answered_with_the_nearest_names(
+    filled: api.OpenDatabase, name: str, hint: str
+) -> None:
+    with pytest.raises(ConfigError, match=f"logged no '{name}'. {hint}"):
+        filled.run(RUN).metrics(["train/loss", name])
+    assert filled.run(RUN).metrics("time/update_ms").empty, "a number that other runs log"

@@ -180,3 +180,8 @@ def test_a_blob_of_other_arrays_than_its_reader_needs_is_refused() -> None:
     for forms in ({"a": "f1"}, {"a": "f2", "b": "i1"}, {"a": "i1", "b": "i1"}, {"a": "f1", "b": "i1", "c": "f1"}):
         with pytest.raises(StorageError, match="must hold"):
             unpack_as(blob, forms)
+
+
+def test_a_blob_without_arrays_is_always_the_same() -> None:
+    assert blobs.pack({}) == blobs.EMPTY
+    assert blobs.measure(blobs.EMPTY) == 0

@@ -10,9 +10,8 @@ from sqlalchemy import func, select
 from emtc_core.errors import StorageError
 from storage.bundles.bundle_cache import cache_bundle, clean_name, find_bundle, is_cached, list_bundles, remove_bundle
 from storage.bundles.contents import THIN, WHOLE
-from storage.bundles.import_bundle import import_opened, plan_import
 from storage.bundles.read import peek
-from storage.bundles.write import write_bundle
+from storage.bundles.write import import_opened, plan_import, write_bundle
 from storage.engine import Database, open_database
 from storage.models import Run, Transition
 from storage.runs.labels import tag_runs

@@ -20,9 +20,8 @@ from sqlalchemy import func, insert, select, text, update
 from emtc_core.errors import StorageError
 from storage.blobs import pack
 from storage.bundles.contents import THIN, WHOLE, Contents
-from storage.bundles.import_bundle import import_bundle
 from storage.bundles.read import MANIFEST, STUDY, open_bundle
-from storage.bundles.write import write_bundle
+from storage.bundles.write import import_bundle, write_bundle
 from storage.engine import Database, open_database
 from storage.maintenance.check_run import check_run
 from storage.maintenance.upkeep import Thinning, thin_run

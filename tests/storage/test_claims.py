@@ -240,3 +240,15 @@ def test_what_seems_lost_is_free_once_it_did_not_stir_for_a_moment(db: Database,
     assert claims.is_watching()
     time.sleep(0.3)
     assert is_free(db, run_id)
+
+
+def test_a_starting_run_is_left_to_a_machine_whose_clock_is_behind(db: Database, monkeypatch) -> None:
+    monkeypatch.setattr(claims, "LOST_AFTER_S", lifecycle.LOST_AFTER_S)
+    run_id = create_run(db, CONFIG, target_steps=100, versions={})
+    claim_one(db, Worker(1, 1.0, "far-away"))
+    monkeypatch.setattr(clock, "datetime", Ahead)  # by which the claim is ten minutes old
+    assert not is_free(db, run_id)
+    assert claims.is_watching() == (db.dialect == "sqlite")
+    monkeypatch.setattr(claims, "START_LIMIT_S", 0.2)
+    time.sleep(0.3)
+    assert is_free(db, run_id), "it has not begun while it was watched"

@@ -46,6 +46,17 @@ def test_only_numbers_that_were_logged_are_offered(db: Database, two_runs: list[
     assert curves.shared_metrics(db, []) == []
 
 
+def test_numbers_of_environments_and_ones_own_are_offered_last(db: Database, two_runs: list[str]) -> None:
+    run_id = create_run(db, CONFIG, target_steps=1000, versions={})
+    recorder = DatabaseRecorder(db, run_id)
+    recorder.record_metrics(10, {"user/best": 1.0, "env/distance": 2.0, "train/loss": 3.0})
+    with pytest.raises(ValueError, match="unknown metric 'mine/best'"):
+        recorder.record_metrics(20, {"mine/best": 1.0})
+    recorder.close()
+    assert curves.shared_metrics(db, [*two_runs, run_id]) == ["train/loss", "env/distance", "user/best"]
+    assert curves.shared_metrics(db, two_runs) == ["train/loss"]
+
+
 def test_an_answer_about_no_run_has_the_types_of_a_full_one(db: Database, two_runs: list[str]) -> None:
     for full, none in (
         (curves.evaluation_curves(db, two_runs), curves.evaluation_curves(db, [])),

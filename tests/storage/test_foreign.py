@@ -178,7 +178,7 @@ def test_an_older_database_is_copied_before_it_is_upgraded(tmp_path: Path) -> No
 def test_a_database_that_cannot_be_copied_is_not_upgraded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = Path(shutil.copy(OLD, tmp_path / "x.db"))
     monkeypatch.setattr(
-        "storage.migrations.backup.os.open", lambda *args: (_ for _ in ()).throw(OSError(28, "No space left"))
+        "storage.migrations.upgrade.os.open", lambda *args: (_ for _ in ()).throw(OSError(28, "No space left"))
     )
     monkeypatch.setattr(engine.address, "prepare", lambda path: [])
     with pytest.raises(StorageError, match="was not upgraded"):

@@ -242,7 +242,7 @@ def test_a_backup_replaces_nothing(ready_sqlite_url: str, tmp_path: Path) -> Non
 def test_a_backup_ends_although_others_write_without_a_pause(
     ready_sqlite_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("storage.migrations.backup._PAGES_AT_ONCE", 1)
+    monkeypatch.setattr("storage.migrations.upgrade._PAGES_AT_ONCE", 1)
     db = open_database(ready_sqlite_url)
     record_everything(db, create_run(db, CONFIG, target_steps=100, versions={}))
     stop = threading.Event()

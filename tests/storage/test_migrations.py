@@ -12,6 +12,7 @@ from emtc_core.errors import StorageError
 from storage.engine import Database, open_database
 from storage.maintenance.check_run import check_run
 from storage.migrations import upgrade
+from storage.models import SCHEMA_VERSION
 from storage.queries.curves import evaluations, metric
 from storage.queries.gate import gate_stats
 from storage.queries.memory import find_projection, get_node, get_snapshot, list_snapshots
@@ -22,16 +23,17 @@ from tests.storage.records import CONFIG, make_evaluation
 
 ASSETS = Path(__file__).parents[1] / "assets"
 
-NEXT = """
+NEXT_VERSION = f"{int(SCHEMA_VERSION) + 1:04d}"
+NEXT = f"""
 import sqlalchemy as sa
 from alembic import op
-revision = "0009"
-down_revision = "0008"
+revision = "{NEXT_VERSION}"
+down_revision = "{SCHEMA_VERSION}"
 
 def upgrade():
     with op.batch_alter_table("runs", recreate="always") as table:
         table.add_column(sa.Column("colour", sa.Text(), nullable=False, server_default="grey"))
-    {then}
+    {{then}}
 """
 
 
@@ -57,8 +59,8 @@ def next_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A future version of the program with one more migration; returns that migration's file."""
     scripts = Path(shutil.copytree(upgrade.SCRIPTS, tmp_path / "scripts"))
     monkeypatch.setattr(upgrade, "SCRIPTS", scripts)
-    monkeypatch.setattr(upgrade, "SCHEMA_VERSION", "0009")
-    return scripts / "versions" / "0009_colour.py"
+    monkeypatch.setattr(upgrade, "SCHEMA_VERSION", NEXT_VERSION)
+    return scripts / "versions" / f"{NEXT_VERSION}_colour.py"
 
 
 def test_a_database_of_every_released_schema_opens_whole(old: str) -> None:
@@ -134,10 +136,10 @@ def test_a_reader_does_not_upgrade(old: str, next_version: Path) -> None:
 
 
 def test_a_server_is_upgraded_too(postgres_url: str, next_version: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(upgrade, "SCHEMA_VERSION", "0008")
+    monkeypatch.setattr(upgrade, "SCHEMA_VERSION", SCHEMA_VERSION)
     open_database(postgres_url).dispose()
     next_version.write_text(NEXT.format(then="pass").replace(', recreate="always"', ""))
-    monkeypatch.setattr(upgrade, "SCHEMA_VERSION", "0009")
+    monkeypatch.setattr(upgrade, "SCHEMA_VERSION", NEXT_VERSION)
     db = open_database(postgres_url)
     with db.read() as connection:
         assert "colour" in {column["name"] for column in inspect(connection).get_columns("runs")}

@@ -14,6 +14,7 @@ from storage.files.trainer_files import RESERVE, RESERVE_BYTES, keep_reserve
 from storage.maintenance.check_run import check_run
 from storage.maintenance.sizes import measure
 from storage.maintenance.upkeep import Thinning, thin_run
+from storage.migrations.upgrade import copy_database
 from storage.queries.runs import list_runs
 from storage.runs.changes import create_run, finish_run, start_run
 from storage.runs.labels import note_runs
@@ -60,6 +61,16 @@ def fill(disk: Path) -> None:
                 pass
         except OSError:
             assert os.statvfs(disk).f_bfree == 0
+
+
+def test_a_backup_leaves_a_full_disk_for_another_one(full: tuple[Database, str], tmp_path: Path) -> None:
+    db, run_id = full
+    assert db.path is not None
+    copy = open_database(f"sqlite:///{copy_database(db.path, tmp_path / 'copy.db')}")
+    assert list_runs(copy)["id"].tolist() == [run_id]
+    assert check_run(copy, run_id) == []
+    for each in (db, copy):
+        each.dispose()
 
 
 def test_everything_is_read_and_what_writes_says_that_the_disk_is_full(full: tuple[Database, str]) -> None:

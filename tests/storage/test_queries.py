@@ -14,8 +14,7 @@ from storage.queries.episodes import find_playbacks
 from storage.queries.runs import list_runs
 from storage.recording.recorder import DatabaseRecorder
 from storage.runs.changes import create_run
-from storage.runs.rows import find_run
-from storage.runs.run_summary import summarize_bucket
+from storage.runs.rows import find_run, summarize_bucket
 from tests.storage.records import (
     CONFIG,
     ME,

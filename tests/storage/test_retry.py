@@ -35,14 +35,22 @@ def test_whoever_is_told_to_leave_waits_no_longer() -> None:
 
 
 @pytest.mark.postgres
-def test_a_server_that_comes_back_is_used(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("lost", [
+    psycopg.OperationalError("FATAL:  the database system is starting up"),
+    psycopg.OperationalError("FATAL:  terminating connection due to administrator command"),
+    psycopg.errors.AdminShutdown("terminating connection due to administrator command"),
+    psycopg.errors.CrashShutdown("terminating connection because of crash of another server process"),
+], ids=lambda lost: type(lost).__name__)  # fmt: skip
+def test_a_server_that_comes_back_is_used(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch, lost: psycopg.Error
+) -> None:
     open_database(postgres_url).dispose()
     tries: list[str] = []
 
     def away_at_first(url: str, **options: bool) -> object:
         tries.append(url)
         if len(tries) < 4:
-            raise StorageError("away") from psycopg.OperationalError("the database system is starting up")
+            raise StorageError("away") from lost
         return open_database(url, **options)
 
     monkeypatch.setattr(retry, "open_database", away_at_first)

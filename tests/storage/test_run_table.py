@@ -123,7 +123,7 @@ def fits(run: dict[str, Any], wanted: RunFilter, terms: list[str]) -> bool:
         and (not wanted.algos or run["algo"] in wanted.algos)
         and (not wanted.presets or run["config"]["preset"] in wanted.presets)
         and (not wanted.tags or bool(set(run["tags"]) & set(wanted.tags)))
-        and (not wanted.evaluated or run["win_rate"] is not None)
+        and (not wanted.evaluated or (run["win_rate"], run["return_mean"]) != (None, None))
     )
 
 

@@ -13,13 +13,24 @@ from sqlalchemy import select, update
 from emtc_core.errors import StorageError
 from storage.engine import Database, open_database
 from storage.models import SCHEMA_VERSION, Run
-from storage.queries.sweeps import Progress, Sweep, get_sweep, list_sweeps, sweep_runs
 from storage.runs.changes import finish_run, start_run
 from storage.runs.claims import Worker, claim_run
 from storage.runs.control import send_command
 from storage.runs.lifecycle import mark_launched
 from storage.runs.rows import find_run
-from storage.runs.sweeps import PlannedRun, attach_scheduler, detach_scheduler, requeue, save_sweep, stop_sweep
+from storage.runs.sweeps import (
+    PlannedRun,
+    Progress,
+    Sweep,
+    attach_scheduler,
+    detach_scheduler,
+    get_sweep,
+    list_sweeps,
+    requeue,
+    save_sweep,
+    stop_sweep,
+    sweep_runs,
+)
 from tests.storage.records import CONFIG
 
 SWEEP = "ab12cd34"

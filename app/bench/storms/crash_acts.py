@@ -20,13 +20,12 @@ from app.jobs.train_process import train_detached
 from emtc_core.config.run import RunConfig
 from emtc_core.errors import EmtcError
 from storage.bundles.contents import WHOLE
-from storage.bundles.import_bundle import import_bundle
-from storage.bundles.write import write_bundle
+from storage.bundles.write import import_bundle, write_bundle
 from storage.engine import Database, open_database
 from storage.maintenance.check_run import check_run
 from storage.maintenance.upkeep import Thinning, thin_run, vacuum
 from storage.migrations import upgrade
-from storage.migrations.backup import copy_database
+from storage.migrations.upgrade import copy_database
 from storage.queries.runs import list_runs
 from storage.runs.changes import create_run, start_again
 from storage.runs.lifecycle import State, this_process

@@ -14,17 +14,19 @@ import sqlite3
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
+from types import MappingProxyType
 
 import psutil
 from sqlalchemy import text
 
 from app.analysis.provenance import library_versions
+from app.bench.records import is_private, outage
 from app.jobs.launch import LOG_NAME
 from app.jobs.resume import look, take_to_resume
 from app.jobs.train_process import train_detached
@@ -50,11 +52,21 @@ SETTINGS = (
 )  # fmt: skip
 """Small enough that a run reaches its end, often enough at every duty that a blow may fall on any of them."""
 
-LONGEST_LOCK_S, LONGEST_PAUSE_S, LONGEST_FULL_S = 12.0, 5.0, 6.0
+LONGEST_LOCK_S, LONGEST_PAUSE_S, LONGEST_FULL_S, LONGEST_OUTAGE_S = 12.0, 5.0, 6.0, 20.0
 FULL_AT_BYTES = 64 * 1024
 """How much a file may hold while the disk is full: every log, checkpoint and database outgrows it."""
 
-_CHANCES = {"kill": 55, "terminate": 8, "stop": 8, "pause": 11, "lock": 6, "full": 6, "cut": 6}
+_CHANCES = {
+    "kill": 55,
+    "terminate": 8,
+    "stop": 8,
+    "pause": 11,
+    "lock": 6,
+    "full": 6,
+    "cut": 6,
+    "outage": 3,
+    "blackout": 3,
+}
 
 
 @dataclass
@@ -172,7 +184,9 @@ def _write(sentence: str) -> None:
 class Faults:
     """Draws one blow after another; those that last go on in threads of their own."""
 
-    def __init__(self, db: Database, fleet: Fleet, *, seed: int) -> None:
+    def __init__(
+        self, db: Database, fleet: Fleet, *, seed: int, more: Mapping[str, Callable[[], bool]] = MappingProxyType({})
+    ) -> None:
         self._db, self._fleet, self._rng = db, fleet, random.Random(seed)
         self.blows: Counter[str] = Counter()
         """How many of each kind fell."""
@@ -180,12 +194,14 @@ class Faults:
         self._lasting: list[Future[None]] = []
         self._acts: dict[str, Callable[[], bool]] = {
             "kill": self._kill, "terminate": self._terminate, "stop": self._stop, "pause": self._pause,
-            "lock": self._lock,
+            "lock": self._lock, **more,
         }  # fmt: skip
         if hasattr(psutil.Process, "rlimit"):  # where the kernel can limit another process
             self._acts["full"] = self._full
         if db.dialect == "postgresql":
             self._acts["cut"] = self._cut
+            if is_private(db.url):
+                self._acts["outage"] = self._outage
 
     def strike(self) -> None:
         """Let one blow fall, if there is anybody to be hit."""
@@ -255,6 +271,12 @@ class Faults:
     def _cut(self) -> bool:
         with suppress(StorageError):
             cut_connections(self._db)
+        return True
+
+    def _outage(self) -> bool:
+        """Take the server down and wait for it: nobody can be looked after meanwhile, and trainers go on alone."""
+        with outage(self._db.url):
+            time.sleep(self._rng.uniform(1, LONGEST_OUTAGE_S))
         return True
 
     def _last(self, act: Callable[[], None]) -> bool:

@@ -11,7 +11,7 @@ import torch
 from app.bench.storms.fleet import storm_config
 from emtc_core.config.run import RunConfig
 from emtc_core.control import NoControl
-from emtc_core.device import configure_threads
+from emtc_core.devices import configure_threads
 from emtc_core.envs.registry import make_env
 from emtc_core.recorder import ListRecorder
 from emtc_core.training.checkpoint import CheckpointStore
@@ -22,7 +22,7 @@ STEPS = 400
 
 def play(config: RunConfig) -> None:
     """Train a short run that is kept nowhere and updates no learner."""
-    configure_threads(config.train.threads)
+    configure_threads()
     patient = config.train.model_copy(update={"burn_in": 10**6})
     with tempfile.TemporaryDirectory() as folder:
         Trainer(

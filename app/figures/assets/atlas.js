@@ -17,7 +17,7 @@ export default function atlas({ data, parentElement }) {
 }
 
 function create(root) {
-  const self = { root, view: null, hover: -1, echo: -1, linked: null, head: null, mark: NOTHING, filters: {}, polygon: null, tool: "pan", columns: {}, extents: {}, histograms: {}, drawn: 0 }
+  const self = { root, view: null, hover: -1, echo: -1, linked: null, head: window.emtcCursor ?? null, mark: NOTHING, filters: {}, polygon: null, tool: "pan", columns: {}, extents: {}, histograms: {}, drawn: 0 }
   self.canvas = root.querySelector(".points")
   self.over = root.querySelector(".over")
   self.tip = root.querySelector(".tip")
@@ -220,6 +220,11 @@ function hoverOver(self, px, py) {
 }
 
 function choose(self, i) {
+  const t = self.mark.traces[0]?.places.findIndex((place) => place && place[0] === self.x[i] && place[1] === self.y[i]) ?? -1
+  if (self.mark.seek) { // this map only follows: a press on the path moves the cursor of the player beside it
+    if (t >= 0) window.dispatchEvent(new CustomEvent("emtc-seek", { detail: { t } }))
+    return
+  }
   self.mark = { ...self.mark, selected: self.columns.slot[i], at: [self.x[i], self.y[i]], traces: [] }
   self.drawOver()
   tell(self, "pick", { slot: self.columns.slot[i] })

@@ -66,6 +66,30 @@ function niceTicks(low, high, count) {
   return ticks
 }
 
+// Powers of ten; where they are few, their doubles and fives too, and within less than that even steps.
+function logTicks(low, high, count) {
+  const ticks = (parts) => {
+    const found = []
+    for (let power = Math.floor(Math.log10(low)); 10 ** power <= high; power += 1) {
+      for (const part of parts) found.push(+(part * 10 ** power).toPrecision(12))
+    }
+    return found.filter((tick) => tick >= low && tick <= high)
+  }
+  const decades = ticks([1])
+  if (decades.length > count) return decades.filter((_, i) => i % Math.ceil(decades.length / count) === 0)
+  const finer = decades.length * 3 <= count ? ticks([1, 2, 5]) : decades
+  return finer.length > 1 ? finer : niceTicks(low, high, count)
+}
+
+// From [low, high] to [from, to], even in the value or in its logarithm; `invert` leads back.
+function makeScale(low, high, from, to, log) {
+  const [bent, straight] = log ? [Math.log10, (v) => 10 ** v] : [(v) => v, (v) => v]
+  const [start, span] = [bent(low), bent(high) - bent(low) || 1]
+  const scale = (v) => from + ((bent(v) - start) / span) * (to - from)
+  scale.invert = (at) => straight(start + ((at - from) / (to - from || 1)) * span)
+  return scale
+}
+
 // The smallest and largest finite value of the visible lines inside [from, to], padded.
 function extentOf(panel, from, to, hidden) {
   if (panel.range) return panel.range
@@ -84,7 +108,11 @@ function extentOf(panel, from, to, hidden) {
       }
     }
   }
-  if (low === Infinity) return [0, 1]
+  if (low === Infinity) return panel.log ? [0.1, 1] : [0, 1]
+  if (panel.log) {
+    const pad = (high / low) ** 0.06 * (high === low ? 1.3 : 1)
+    return [low / pad, high * pad]
+  }
   if (panel.zero && low > 0) low = 0
   const pad = (high - low || Math.abs(high) || 1) * 0.06
   return [low === 0 && panel.zero ? 0 : low - pad, high + pad]
@@ -106,12 +134,13 @@ function isHidden(line, hidden) {
 // Draw one panel of lines into `box` {x, y, width, height}; returns the two scales.
 function drawPanel(ctx, box, panel, view, theme, hidden, options) {
   const [low, high] = extentOf(panel, view[0], view[1], hidden)
-  const sx = (v) => box.x + ((v - view[0]) / (view[1] - view[0] || 1)) * box.width
-  const sy = (v) => box.y + box.height - ((v - low) / (high - low || 1)) * box.height
+  const sx = makeScale(view[0], view[1], box.x, box.x + box.width, options.xLog)
+  const sy = makeScale(low, high, box.y + box.height, box.y, panel.log)
+  const [xTicks, yTicks] = [options.xLog ? logTicks : niceTicks, panel.log ? logTicks : niceTicks]
   ctx.save()
   ctx.font = `12px ${theme.font}`
   ctx.lineWidth = 1
-  for (const tick of niceTicks(low, high, Math.max(2, box.height / 34))) {
+  for (const tick of yTicks(low, high, Math.max(2, box.height / 34))) {
     ctx.strokeStyle = theme.faint
     ctx.beginPath()
     ctx.moveTo(box.x, Math.round(sy(tick)) + 0.5)
@@ -122,7 +151,7 @@ function drawPanel(ctx, box, panel, view, theme, hidden, options) {
     ctx.textBaseline = "middle"
     ctx.fillText(formatNumber(tick), box.x - 8, sy(tick))
   }
-  for (const tick of niceTicks(view[0], view[1], Math.max(3, box.width / 90))) {
+  for (const tick of xTicks(view[0], view[1], Math.max(3, box.width / 90))) {
     ctx.strokeStyle = theme.faint
     ctx.beginPath()
     ctx.moveTo(Math.round(sx(tick)) + 0.5, box.y)

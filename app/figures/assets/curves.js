@@ -1,6 +1,7 @@
 // Stacked line panels over one x axis. The DOM node and the reader's window survive new data.
 // A press on a name hides its line, resting on it lets the line stand out.
-// Drag selects a window, the wheel zooms, shift-drag pans, a double click or Escape shows everything again.
+// Drag selects a window, the wheel zooms with Ctrl or Shift (alone it scrolls the page, as everywhere), shift-drag pans, a
+// double click or Escape shows everything again.
 // Charts of one `link` show one window and one cursor, whichever of them is touched.
 
 const LEFT = 62
@@ -75,7 +76,7 @@ function fullWindow(data) {
   for (const panel of data.panels) {
     for (const { x } of panel.lines) {
       if (!x.length) continue
-      low = Math.min(low, x[0])
+      low = Math.min(low, data.xLog ? x.find((v) => v > 0) ?? Infinity : x[0])
       high = Math.max(high, x[x.length - 1])
     }
   }
@@ -84,10 +85,18 @@ function fullWindow(data) {
   return low === high ? [low - 1, high + 1] : [low, high]
 }
 
+// What is shown; a window that begins at 0 has no left end on a logarithmic axis.
+function viewOf({ window, data }) {
+  const full = fullWindow(data)
+  const [low, high] = window || full
+  return data.xLog && !(low > 0 && high > 0) ? [full[0], Math.max(high, full[0] * 1.01)] : [low, high]
+}
+
 function draw(self, root, canvas) {
   const { data } = self
   const theme = themeOf(root)
   const measure = canvas.getContext("2d")
+  if (!data.panels.length) return drawNothing(self, canvas, theme)
   const plot = Math.floor(canvas.clientWidth) - LEFT - RIGHT
   const titles = data.panels.map((panel) => {
     const named = data.legend === false ? { ...panel, lines: [] } : panel
@@ -101,7 +110,7 @@ function draw(self, root, canvas) {
   const margin = marginForLabels(measure, data, theme, canvas.clientWidth, self.hidden, each)
   const fit = fitCanvas(canvas, height)
   if (!fit) return
-  const view = self.window || fullWindow(data)
+  const view = viewOf(self)
   let above = data.subtitle ? SUBTITLE : 0
   self.view = view
   self.boxes = []
@@ -118,7 +127,7 @@ function draw(self, root, canvas) {
     above += each
     const { named, laid } = titles[row]
     self.hits.push(...drawPanelTitle(fit.ctx, box, named, theme, self.hidden, laid))
-    const options = { xTicks: row === data.panels.length - 1, strong: self.strong }
+    const options = { xTicks: row === data.panels.length - 1, strong: self.strong, xLog: data.xLog }
     const scales = drawPanel(fit.ctx, box, panel, view, theme, self.hidden, options)
     if (margin) drawEndLabels(fit.ctx, box, panel, scales, view, theme, self)
     self.boxes.push({ box, panel, ...scales })
@@ -130,6 +139,20 @@ function draw(self, root, canvas) {
   fit.ctx.fillText(data.xLabel, last.x + last.width / 2, last.y + last.height + 36)
   drawMarks(self, fit.ctx, theme, last)
   drawOverlay(self, fit.ctx, theme, last)
+}
+
+// A chart whose panels have no line yet says so, and keeps its place.
+function drawNothing(self, canvas, theme) {
+  const height = self.data.height || 2 * LEAST_PANEL
+  const fit = fitCanvas(canvas, height)
+  self.view = viewOf(self)
+  self.boxes = []
+  self.hits = []
+  if (!fit) return
+  fit.ctx.font = `12px ${theme.font}`
+  fit.ctx.fillStyle = theme.soft
+  fit.ctx.textAlign = "center"
+  fit.ctx.fillText(self.data.alt, canvas.clientWidth / 2, height / 2, canvas.clientWidth - LEFT)
 }
 
 function drawMarks(self, ctx, theme, last) {
@@ -213,7 +236,8 @@ function whole(value) {
 
 function zoomTo(self, window) {
   const full = fullWindow(self.data)
-  self.window = window && window[1] - window[0] < (full[1] - full[0]) * 0.999 ? window : null
+  const span = ([low, high]) => (self.data.xLog ? Math.log(high / low) : high - low)
+  self.window = window && span(window) < span(full) * 0.999 ? window : null
   self.draw()
   tell(self)
   clearTimeout(self.timer)
@@ -234,10 +258,9 @@ function listen(self, root, canvas, tip) {
     const frame = canvas.getBoundingClientRect()
     return { x: event.clientX - frame.left, y: event.clientY - frame.top, frame }
   }
-  const valueAt = (x) => {
-    const { box } = self.boxes[0]
-    return self.view[0] + ((x - box.x) / box.width) * (self.view[1] - self.view[0])
-  }
+  const valueAt = (x) => self.boxes[0].sx.invert(x)
+  // What is shown where the plot's edges are moved by so many of its widths.
+  const moved = (left, right, { box, sx } = self.boxes[0]) => [box.x + left * box.width, box.x + (1 + right) * box.width].map(sx.invert)
   canvas.addEventListener("pointerdown", (event) => {
     const { x, y } = place(event)
     const hit = hitAt(self, x, y)
@@ -247,7 +270,7 @@ function listen(self, root, canvas, tip) {
       return
     }
     canvas.setPointerCapture(event.pointerId)
-    self.drag = { mode: event.shiftKey ? "pan" : "window", from: x, to: x, view: self.view }
+    self.drag = { mode: event.shiftKey ? "pan" : "window", from: x, to: x, place: self.boxes[0] }
   })
   canvas.addEventListener("pointermove", (event) => {
     const { x, y, frame } = place(event)
@@ -265,9 +288,8 @@ function listen(self, root, canvas, tip) {
     if (self.drag) {
       self.drag.to = x
       if (self.drag.mode === "pan") {
-        const { box } = self.boxes[0]
-        const shift = ((self.drag.from - x) / box.width) * (self.drag.view[1] - self.drag.view[0])
-        self.window = [self.drag.view[0] + shift, self.drag.view[1] + shift]
+        const shift = (self.drag.from - x) / self.drag.place.box.width
+        self.window = moved(shift, shift, self.drag.place)
       }
     }
     self.draw()
@@ -294,20 +316,19 @@ function listen(self, root, canvas, tip) {
     tell(self)
   })
   canvas.addEventListener("wheel", (event) => {
-    if (!event.ctrlKey && !event.shiftKey && document.activeElement !== root && root.getRootNode().activeElement !== root) return
+    if (!event.ctrlKey && !event.shiftKey) return
     event.preventDefault()
-    const centre = valueAt(place(event).x)
-    const factor = event.deltaY > 0 ? 1.2 : 1 / 1.2
-    zoomTo(self, self.view.map((edge) => centre + (edge - centre) * factor))
+    const { box } = self.boxes[0]
+    const [at, by] = [(place(event).x - box.x) / box.width, (event.deltaY || event.deltaX) > 0 ? 0.2 : 1 / 1.2 - 1]
+    zoomTo(self, moved(-at * by, (1 - at) * by))
   }, { passive: false })
   canvas.addEventListener("dblclick", () => zoomTo(self, null))
   root.addEventListener("keydown", (event) => {
-    const span = self.view[1] - self.view[0]
     const moves = {
       ArrowLeft: [-0.1, -0.1], ArrowRight: [0.1, 0.1], "+": [0.15, -0.15], "=": [0.15, -0.15], "-": [-0.15, 0.15],
     }
     if (event.key === "Escape") zoomTo(self, null)
-    else if (moves[event.key]) zoomTo(self, self.view.map((edge, i) => edge + moves[event.key][i] * span))
+    else if (moves[event.key]) zoomTo(self, moved(...moves[event.key]))
     else return
     event.preventDefault()
     event.stopPropagation()

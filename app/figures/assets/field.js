@@ -56,6 +56,7 @@ function drawSide(side, frame, theme, most, teams, ramp) {
   drawTargets(side, ctx, view, units, frame, teams)
   units.forEach((unit, u) => drawUnit(side, ctx, view, theme, u, unit, teams))
   if (side.bars) units.forEach((unit, u) => drawBars(side, ctx, view, theme, u, unit))
+  units.forEach((unit, u) => drawNumber(side, ctx, view, theme, u, unit, teams)) // above all: a neighbour's bar hides none
 }
 
 // What does not move is painted once per size and theme.
@@ -170,13 +171,23 @@ function drawUnit(side, ctx, view, theme, u, { place, presence }, teams) {
     ctx.lineWidth = 1.5
     ctx.stroke()
   }
-  if (presence > 0 && team !== 2) {
-    ctx.fillStyle = "#ffffff"
-    ctx.font = `600 ${Math.max(9, Math.min(13, r))}px ${theme.font}`
-    ctx.textAlign = "center"
-    ctx.textBaseline = "middle"
-    ctx.fillText(side.labels[u], x, y + 0.5)
-  }
+  ctx.globalAlpha = 1
+}
+
+// A unit's number, with a rim of its team's colour where it lies on a bar.
+function drawNumber(side, ctx, view, theme, u, { place, presence }, teams) {
+  const team = side.team[u]
+  if (!(presence > 0) || team === 2) return
+  ctx.globalAlpha = presence
+  ctx.font = `600 ${Math.max(9, Math.min(13, radiusOf(side, view, u)))}px ${theme.font}`
+  ctx.textAlign = "center"
+  ctx.textBaseline = "middle"
+  ctx.lineWidth = 3
+  ctx.lineJoin = "round"
+  ctx.strokeStyle = teams[team].color
+  ctx.strokeText(side.labels[u], view.sx(place[0]), view.sy(place[1]) + 0.5)
+  ctx.fillStyle = "#ffffff"
+  ctx.fillText(side.labels[u], view.sx(place[0]), view.sy(place[1]) + 0.5)
   ctx.globalAlpha = 1
 }
 
@@ -184,7 +195,7 @@ function radiusOf(side, view, u) {
   return Math.max(side.team[u] === 2 ? 4 : 8, side.arrays.radius[u] * view.scale)
 }
 
-// Health under the unit, shield below it, above every body so that a crowd stays readable.
+// Health above the unit and shield above that, over every body so that a crowd stays readable.
 function drawBars(side, ctx, view, theme, u, { place, health, shield, presence }) {
   if (!presence || side.team[u] === 2) return
   const r = radiusOf(side, view, u)

@@ -139,6 +139,11 @@ function listen(self, find) {
   }
   for (const [name, act] of Object.entries(actions)) find(name).addEventListener("click", act)
   self.slider.addEventListener("input", () => stop(Number(self.slider.value)))
+  const seek = ({ detail }) => {
+    if (!self.root.isConnected) window.removeEventListener("emtc-seek", seek)
+    else stop(detail.t)
+  }
+  window.addEventListener("emtc-seek", seek)
   find(".speed").addEventListener("change", (event) => { self.speed = Number(event.target.value) })
   self.root.addEventListener("keydown", (event) => {
     if (event.target.matches("select, input") && event.key !== " ") return
@@ -188,7 +193,7 @@ function show(self) {
   self.root.dataset.frame = String(t)
   self.drawn += 1
   if (t !== self.announced) {
-    self.announced = t
+    self.announced = window.emtcCursor = t
     window.dispatchEvent(new CustomEvent("emtc-cursor", { detail: { t } }))
   }
 }

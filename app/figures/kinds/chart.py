@@ -58,6 +58,8 @@ class Panel:
     from_zero: bool = False
     axis: str = ""
     """What its y axis says where the title stands above it; the title if empty."""
+    log: bool = False
+    """Whether its y axis is logarithmic; `app.figures.chart_choices.on_log_axis` makes its values fit for that."""
 
     @property
     def band_ink(self) -> float:
@@ -90,6 +92,8 @@ class Chart:
     columns: int = 1
     subtitle: str = ""
     """What is averaged over what, in few words: it stands on the figure itself."""
+    x_log: bool = False
+    """Whether its x axis is logarithmic; every x is above 0 then."""
 
     @property
     def lines(self) -> Iterator[tuple[Panel, Line]]:
@@ -141,11 +145,13 @@ class Chart:
                     "unit": panel.unit,
                     "range": list(panel.range) if panel.range else None,
                     "zero": panel.from_zero,
+                    "log": panel.log,
                     "lines": [_to_component(line) for line in panel.lines],
                 }
                 for panel in self.panels
             ],
             "xLabel": self.x_label,
+            "xLog": self.x_log,
             "alt": self.description,
             "subtitle": self.subtitle or None,
             "marks": [{"x": mark.x, "label": mark.label} for mark in self.marks],
@@ -158,7 +164,11 @@ def column(frame: pd.DataFrame, name: str) -> Values:
 
 
 def _cut(line: Line, window: Sequence[float]) -> Line:
-    keep = (line.x >= window[0]) & (line.x <= window[1])
+    return keep_points(line, (line.x >= window[0]) & (line.x <= window[1]))
+
+
+def keep_points(line: Line, keep: NDArray[np.bool_]) -> Line:
+    """Keep some points of a line, with their band."""
     return replace(
         line,
         x=line.x[keep],

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
+from app.analysis.comparable import read_study, tell_left_out
 from app.analysis.comparing import (
     TELLING,
     Interval,
@@ -26,11 +27,10 @@ from app.analysis.findings import FEWEST_SEEDS, Finding, find_all, judge
 from app.analysis.quantities import UNIT_RANGE, Quantity
 from app.analysis.series import Comparison, Group
 from app.analysis.statistics import Values
-from app.analysis.study import read_study, tell_left_out
 from app.analysis.tables import MISSING, Cell, Number, describe_table
 from app.figures.figure import FigureKind, Option, Options, TableKind
 from app.figures.kinds.chart import Chart, Line, Panel
-from app.figures.learning_curves import style_comparison
+from app.figures.named.curves import style_comparison
 from emtc_core.errors import ConfigError
 from storage.engine import Database
 from storage.runs.rows import RunRow

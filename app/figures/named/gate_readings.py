@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 import numpy as np
 import pandas as pd
 
-from app.analysis.budget import at_budget
+from app.analysis.comparable import at_budget
 from app.analysis.finals import FINAL_NAMES, FinalRule, caption_final, final_rates, name_final, rate_of, rate_of_final
 from app.analysis.quantities import find_quantity
 from app.analysis.readings import Point
@@ -35,8 +35,8 @@ def _readings(db: Database, rows: Sequence[RunRow], options: Options) -> pd.Data
     """One row for each variant of an algorithm with a memory: outcome, what the gate removed, how far Q is off."""
     reading = options.reading or INTERVAL
     rows = [row for row in rows if row.algo.startswith(("emtc-", "emu-"))]
-    settled = read_comparison(db, rows, include_unfinished=options.include_unfinished)
-    comparison = at_budget(settled, options.read_at)
+    joined = read_comparison(db, rows, include_unfinished=options.include_unfinished)
+    comparison = at_budget(joined, options.read_at)
     gates = gate_states(db, [row.id for row in rows])
     gaps = {seed.id: _mean(seed.curve.values) for seed in read_seeds(db, rows, _OVERESTIMATION)}
     table = [_row(group, gates, gaps, reading, options.final_rule) for group in comparison.groups]

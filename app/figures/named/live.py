@@ -11,16 +11,16 @@ import numpy as np
 import pandas as pd
 
 from app.analysis.quantities import SUCCESS_RATE, name_success, success_threshold
-from app.analysis.statistics import score_interval
+from app.analysis.statistics import trailing_mean, wilson_interval
+from app.figures.chart_choices import BESIDE, beside, complement, on_log_axis, read_marks, without_spikes
 from app.figures.figure import WINDOW, FigureKind, Options, Own, one_run
 from app.figures.kinds.chart import Chart, Line, Mark, Panel, Values, column
 from app.figures.theme import BETA, DELTA_MEM, H_VALUE, LOSS, OKABE_ITO, RETURN, SPEED, TAU, WIN_RATE
 from emtc_core.errors import ConfigError
-from emtc_core.metrics import METRICS
+from emtc_core.metrics import METRICS, describe_metric, is_known
 from storage.engine import Database
 from storage.queries.curves import evaluations, metric, training_returns
 from storage.queries.gate import gate_stats
-from storage.queries.runs import list_resumes
 from storage.runs.rows import RunRow
 
 X_LABEL = "training env steps"
@@ -38,16 +38,27 @@ GATE_METRICS = (
 _ACCURACY = "embedder/info_nce_accuracy"
 FIRST_METRICS = ("train/loss", "train/q_taken", _ACCURACY, "time/env_steps_per_second")
 """What is drawn of the logged numbers where none is named."""
+MACHINE = tuple(name for name in METRICS if name.startswith("machine/"))
+"""What a trainer took of its machine."""
 STRETCHES = 400
 """Into so many parts a run's length is cut; the training episodes of each are one point."""
 SMOOTHED = 10
 """Stretches, back from each point, whose mean is drawn."""
 _FRACTION = (-0.03, 1.03)
+_CLOSING = (
+    " 1 − β̄ stands for β̄ on a logarithmic axis: how far the gate is closed. Where it is open altogether there is no "
+    "point, and a band that reaches 0 ends at the least value drawn."
+)
 _DASHED = (6, 4)
 
 
 def draw_gate_dynamics(
-    stats: pd.DataFrame, metrics: pd.DataFrame | None = None, *, run: str, marks: tuple[Mark, ...] = ()
+    stats: pd.DataFrame,
+    metrics: pd.DataFrame | None = None,
+    *,
+    run: str,
+    marks: tuple[Mark, ...] = (),
+    closing: bool = False,
 ) -> Chart:
     """Δ̄_mem and β̄ of new transitions and over the memory's links, each with its band, and τ.
 
@@ -57,6 +68,7 @@ def draw_gate_dynamics(
             version has none of the new transitions.
         run: Name for the title.
         marks: Where the run was resumed.
+        closing: Draw 1 − β̄ on a logarithmic axis: a gate that closes by a thousandth is a flat line otherwise.
     """
     x = column(stats, "env_step")
 
@@ -67,15 +79,17 @@ def draw_gate_dynamics(
         stored = Line(legend, LOSS, x, mean, low, high, dash=_DASHED, label=short)
         return (*_new_transitions(metrics, f"gate/{name}_new", color), stored)
 
+    beta = Panel("β̄", "fraction", faces("beta", BETA), range=_FRACTION)
     panels = (
         Panel("Δ̄_mem", "return", faces("delta_mem", DELTA_MEM), from_zero=True),
-        Panel("β̄", "fraction", faces("beta", BETA), range=_FRACTION),
+        on_log_axis(replace(beta, title="1 − β̄", lines=tuple(map(complement, beta.lines)))) if closing else beta,
         Panel("τ", "return", (Line("temperature", TAU, x, column(stats, "tau"), dash=_DASHED),), from_zero=True),
     )
     caption = (
         "Consistency error Δ_mem and gate β, mean and band. New transitions: those collected since the last report, as "
         "they were judged, 10–90 %. Links in memory: all that is stored, from each node to its successor, 5–95 %. "
         "A mean outside its band is made by the few beyond it. τ is the gate's temperature."
+        f"{_CLOSING if closing else ''}"
     )
     chart = Chart(
         "gate-dynamics", f"Gate dynamics of {run}", X_LABEL, panels, caption, _describe_dynamics(panels), marks
@@ -252,7 +266,7 @@ def draw_metrics(
     chance: float | None = None,
 ) -> Chart:
     """One panel for each registered metric that has rows; `chance` is drawn beside the InfoNCE accuracy."""
-    panels = []
+    panels, cut = [], []
     for name in names:
         x, y = _curve(metrics, name)
         if not len(x):
@@ -261,23 +275,29 @@ def draw_metrics(
         if name == _ACCURACY and chance is not None:
             level = np.full(len(x), chance)
             lines.append(Line(f"chance, 1/{1 / chance:.0f}", OKABE_ITO[1], x, level, dash=_DASHED))
-        panels.append(Panel(_short(name), METRICS[name].unit, tuple(lines), from_zero=len(lines) > 1))
-    meanings = "; ".join(f"{_short(n)}: {METRICS[n].meaning}" for n in names if n in METRICS)
-    title = f"Learning and speed of {run}"
+        unit, from_zero = describe_metric(name).unit, len(lines) > 1 or name in MACHINE
+        panel = Panel(_short(name), unit, tuple(lines), from_zero=from_zero)
+        panel, beyond = without_spikes(panel) if name.startswith("time/") else (panel, "")
+        panels.append(panel)
+        cut += [f" {beyond}"] if beyond else []
+    meanings = "; ".join(f"{_short(n)}: {describe_metric(n).meaning}" for n in names if is_known(n))
     described = f"One panel each for {', '.join(_short(n) for n in names)} over training env steps."
-    return Chart("metrics", title, X_LABEL, tuple(panels), f"{meanings}.", described, marks)
+    described = described if panels else "No point yet."  # a metric's first row is younger than what was read
+    return Chart(
+        "metrics",
+        f"Learning and speed of {run}",
+        X_LABEL,
+        tuple(panels),
+        f"{meanings}.{''.join(cut)}",
+        described,
+        marks,
+    )
 
 
 def contrast_chance(config: Mapping[str, Any]) -> float | None:
     """The InfoNCE accuracy of a guess, one of a whole batch, in a run configured (as stored) like this."""
     batch = config.get("embed", {}).get("batch")
     return 1 / batch if batch else None
-
-
-def wilson_interval(wins: Values, n: Values) -> tuple[Values, Values]:
-    """Bound a win probability with 95 % confidence from wins out of n (Wilson 1927); NaN where n is 0."""
-    with np.errstate(divide="ignore", invalid="ignore"):
-        return score_interval(wins / n, n)
 
 
 def read_returns(db: Database, run: RunRow) -> pd.DataFrame:
@@ -288,17 +308,9 @@ def read_returns(db: Database, run: RunRow) -> pd.DataFrame:
     return frame
 
 
-def trailing_mean(x: Values, y: Values, n: Values, window: float) -> Values:
-    """Mean over the last `window` of x up to each point, of values that are means over n: no later point changes it."""
-    first = np.searchsorted(x, x - window, side="right")
-    total, weight = (np.concatenate([[0.0], np.cumsum(part)]) for part in (y * n, n))
-    places = np.arange(1, len(x) + 1)
-    return (total[places] - total[first]) / (weight[places] - weight[first])
-
-
 def _smooth_returns(episodes: pd.DataFrame) -> Line:
     x, y, n = (column(episodes, name) for name in ("first_env_step", "episode_return", "episodes"))
-    mean = trailing_mean(x, y, n, float(episodes.attrs["window"]))
+    mean = trailing_mean(x, y, float(episodes.attrs["window"]), n)
     return Line("training", SPEED, x, mean, width=1.5)
 
 
@@ -320,18 +332,14 @@ def _last(frame: pd.DataFrame, names: Sequence[str]) -> list[str] | None:
     return [f"{float(frame[name].iloc[-1]):.3g}" if pd.notna(frame[name].iloc[-1]) else "none" for name in names]
 
 
-def read_marks(db: Database, run: RunRow) -> tuple[Mark, ...]:
-    """Where a run was resumed."""
-    return tuple(Mark(step, "resumed") for step in list_resumes(db, run.id)["env_step"])
-
-
 def _gate_dynamics(db: Database, rows: Sequence[RunRow], options: Options) -> Chart:
     run = one_run("gate-dynamics", rows)
     stats = gate_stats(db, run.id)
     if stats.empty:
         raise ConfigError(f"Run {run.id} ({run.algo}) has no gate statistics. Choose a run of an EMTC algorithm.")
     marks = read_marks(db, run)
-    return draw_gate_dynamics(stats, metric(db, run.id, GATE_METRICS), run=run.name, marks=marks)
+    logged, closing = metric(db, run.id, GATE_METRICS), options.get("closing", False)
+    return draw_gate_dynamics(stats, logged, run=run.name, marks=marks, closing=closing)
 
 
 def _gate_effect(db: Database, rows: Sequence[RunRow], options: Options) -> Chart:
@@ -363,24 +371,28 @@ def _metrics(db: Database, rows: Sequence[RunRow], options: Options) -> Chart:
 
 def _read_metrics(value: Any) -> list[str]:
     names = value.split(",") if isinstance(value, str) else [str(each) for each in value]
-    if strange := [each for each in names if each not in METRICS]:
+    if strange := [each for each in names if not is_known(each)]:
         raise ValueError(strange)
     return names
 
 
 FIGURES = (
     FigureKind(
-        "gate-dynamics", _gate_dynamics, needs_runs=True, own=(WINDOW,),
+        "gate-dynamics", beside(_gate_dynamics), needs_runs=True,
+        own=(WINDOW, BESIDE, Own("closing", bool, "true or false: 1 − β̄ on a logarithmic axis in the place of β̄")),
         question="How does the gate judge, over training?",
     ),
     FigureKind(
-        "gate-effect", _gate_effect, needs_runs=True, own=(WINDOW,),
+        "gate-effect", beside(_gate_effect), needs_runs=True, own=(WINDOW, BESIDE),
         question="What do gate and memory do to the incentive?",
     ),
-    FigureKind("outcomes", _outcomes, needs_runs=True, own=(WINDOW,), question="What came of one run's training?"),
     FigureKind(
-        "metrics", _metrics, needs_runs=True,
-        own=(WINDOW, Own("metrics", _read_metrics, "names of metrics, with commas between them")),
+        "outcomes", beside(_outcomes), needs_runs=True, own=(WINDOW, BESIDE),
+        question="What came of one run's training?",
+    ),
+    FigureKind(
+        "metrics", beside(_metrics), needs_runs=True,
+        own=(WINDOW, BESIDE, Own("metrics", _read_metrics, "names of metrics, with commas between them")),
         question="How do the logged numbers of one run develop?",
     ),
 )  # fmt: skip

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from app.analysis.projections.snapshots import project_snapshot, sample_rows
 from app.figures.figure import FigureKind, Options
-from app.figures.kinds.cloud import Maps, Trace
+from app.figures.kinds.maps import Maps, Trace
 from app.figures.named.memory_map import draw_memory, last_snapshot
 from app.figures.theme import DELTA_MEM, WIN_RATE
 from emtc_core.errors import ConfigError

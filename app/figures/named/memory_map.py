@@ -14,7 +14,7 @@ from app.analysis.projections.snapshots import project_snapshot, sample_rows
 from app.analysis.selection import QUANTITIES, Choice, has_place, values_of
 from app.figures.figure import FigureKind, Options, Own, one_run
 from app.figures.kinds.chart import Chart, Line, Panel
-from app.figures.kinds.cloud import Cloud
+from app.figures.kinds.maps import Cloud
 from app.figures.theme import BETA, NEUTRAL, VIRIDIS
 from emtc_core.errors import ConfigError
 from storage.engine import Database

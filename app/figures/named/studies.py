@@ -10,21 +10,7 @@ from functools import partial
 import numpy as np
 import pandas as pd
 
-from app.analysis.finals import (
-    FINAL_NAMES,
-    FinalRule,
-    caption_final,
-    final_rate,
-    final_rates,
-    name_final,
-    rate_of,
-    rate_of_final,
-)
-from app.analysis.quantities import UNIT_RANGE
-from app.analysis.series import DAGGER, Comparison, Seed
-from app.analysis.settings import EMBEDDERS, name_algo, name_task, show_value
-from app.analysis.statistics import CENTER_NAMES, Rate, Reading, center_of, finite
-from app.analysis.study import (
+from app.analysis.comparable import (
     AUGMENTATION,
     DELTA,
     EMBEDDER,
@@ -36,12 +22,27 @@ from app.analysis.study import (
     read_study,
     tell_left_out,
 )
+from app.analysis.finals import (
+    FINAL_NAMES,
+    FinalRule,
+    caption_final,
+    final_rate,
+    final_rates,
+    name_final,
+    rate_of,
+    rate_of_final,
+)
+from app.analysis.format import percent
+from app.analysis.quantities import UNIT_RANGE
+from app.analysis.series import DAGGER, Comparison, Seed
+from app.analysis.settings import EMBEDDERS, name_algo, name_task, show_value
+from app.analysis.statistics import CENTER_NAMES, Rate, Reading, center_of, finite
 from app.analysis.tables import NESTED, describe_table
 from app.analysis.win_rates import find_best, quote
 from app.figures.figure import AT_A_BUDGET, AT_THE_END, OVER_SEEDS, FigureKind, Option, Options, TableKind
 from app.figures.kinds.chart import Chart, Line, Panel
-from app.figures.kinds.heatmap import Grid, Heatmap
-from app.figures.learning_curves import X_LABEL, draw_line, say_reading
+from app.figures.kinds.maps import Grid, Heatmap
+from app.figures.named.curves import X_LABEL, draw_line, say_reading
 from app.figures.theme import Style, style_methods
 from emtc_core.config.resolve import Value, flatten_tree
 from emtc_core.errors import ConfigError
@@ -126,7 +127,9 @@ def _heatmap(
     comparison = read_study(db, rows, include_unfinished=options.include_unfinished, budget=options.read_at)
     check_one_study(name, comparison.seeds, keys)
     settings = [flatten_tree(row.config) for row in rows]
-    ys, xs = (sorted({v for each in settings if isinstance(v := each[key], int | float)}) for key in keys)
+    ys, xs = (sorted({v for each in settings if isinstance(v := each.get(key), int | float)}) for key in keys)
+    if not (ys and xs):  # of an earlier version, or somebody else's
+        raise ConfigError(f"{name} needs runs whose settings say {' and '.join(keys)}.")
     reading, rule = options.reading or Reading(), options.final_rule
     grids = tuple(
         _grid(task, [seed for seed in comparison.seeds if seed.task == task], keys, ys, xs, reading, rule)
@@ -158,7 +161,7 @@ def _grid(
     values, counts = np.full((len(ys), len(xs)), np.nan), np.zeros((len(ys), len(xs)), np.int64)
     for (y, x), here in group_seeds(seeds, *keys).items():
         finals = finite(final_rates(here, rule))
-        if len(finals):
+        if len(finals) and y in ys and x in xs:
             values[ys.index(y), xs.index(x)] = center_of(finals, reading.center)
             counts[ys.index(y), xs.index(x)] = len(finals)
     return Grid(task, values, counts)
@@ -270,7 +273,7 @@ def _embedders(db: Database, rows: Sequence[RunRow], options: Options) -> pd.Dat
         for (delta,), here in group_seeds((seed for seed in seeds if seed.task == task), DELTA).items():
             cells = _cells_over_time(here, reading)
             for share in SHARES:
-                names = [name for name in cells if name.startswith(f"{share:.0%}{NESTED}")]
+                names = [name for name in cells if name.startswith(f"{percent(share)}{NESTED}")]
                 best += [(len(table), names[place]) for place in find_best([cells[name] or None for name in names])]
             table.append({"task": task, "δ": show_value(delta), **cells})
     columns = ["task", "δ", *(_time_column(share, name) for share in SHARES for name in EMBEDDERS.values())]
@@ -293,7 +296,7 @@ def _cells_over_time(seeds: Sequence[Seed], reading: Reading) -> dict[str, str]:
 
 
 def _time_column(share: float, embedder: str) -> str:
-    return f"{share:.0%}{NESTED}{embedder}"
+    return f"{percent(share)}{NESTED}{embedder}"
 
 
 def _augmentation_table(db: Database, rows: Sequence[RunRow], options: Options) -> pd.DataFrame:

@@ -38,12 +38,15 @@ def draw_trajectory(
         panels.append(_panel("H", "return", H_VALUE, h))
     if reward is not None:
         panels.append(_panel("reward", "return", RETURN, reward))
-    caption = (
-        "Δ_mem = |r + γ·H(s′) − H(s)| when the episode was written, and the gate β that weighed its incentive. "
-        "A gap means that the memory held no node within δ."
-    )
+    caption = "" if delta_mem is None else _VERDICTS
     described = f"{title}. Panels: {', '.join(panel.title for panel in panels)}, over {_steps(panels)} steps."
     return Chart("trajectory", title, X_LABEL, tuple(panels), caption, described)
+
+
+_VERDICTS = (
+    "Δ_mem = |r + γ·H(s′) − H(s)| when the episode was written, and the gate β that weighed its incentive. "
+    "A gap means that the memory held no node within δ."
+)
 
 
 def _panel(
@@ -80,7 +83,8 @@ def join_values(charts: Sequence[Chart], scenes: Sequence[Scene | None]) -> Char
     panels = tuple(_join([_find(chart, title) for chart in charts]) for title in titles)
     first = charts[0]
     title = " beside ".join(chart.title for chart in charts)
-    caption = f"{NAMES[0]} is solid, {NAMES[1]} dashed. {first.caption}"
+    explained = next((chart.caption for chart in charts if chart.caption), "")
+    caption = f"{NAMES[0]} is solid, {NAMES[1]} dashed. {explained}".rstrip()
     described = f"{title}. Panels: {', '.join(titles)}."
     return Chart("trajectories", title, first.x_label, panels, caption, described)
 

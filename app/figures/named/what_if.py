@@ -1,13 +1,21 @@
-"""What a gate did beside what it would have done: sorted Δ_mem and β, recorded and recomputed."""
+"""What a gate did beside what it would have done: sorted Δ_mem and β, recorded and recomputed.
+
+The table holds the question against runs: asked of a run that was trained without its gate, it can be laid beside what
+was recorded of the same seed with it.
+"""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, get_args
 
 import numpy as np
+import pandas as pd
 
+from app.analysis.tables import MISSING, describe_table
 from app.analysis.what_if import (
+    MOST_TRANSITIONS,
     Answer,
     Compared,
+    Judged,
     Lookup,
     Question,
     Successor,
@@ -15,12 +23,14 @@ from app.analysis.what_if import (
     merge_nodes,
     read_rules,
     read_stream,
+    shares,
 )
-from app.figures.figure import FigureKind, Options, Own, one_run
+from app.figures.figure import FigureKind, Options, Own, TableKind, one_run
 from app.figures.kinds.chart import Chart, Line, Panel, Values
 from app.figures.named.memory_map import PLACES, chosen_snapshot, place_nodes, read_choice
 from app.figures.theme import BETA, DELTA_MEM
 from storage.engine import Database
+from storage.queries.memory import get_snapshot, list_snapshots
 from storage.runs.rows import RunRow
 
 X_LABEL = "share of the transitions or links, least consistent first [%]"
@@ -148,3 +158,60 @@ FIGURES = (
         question="What would the gate have done with another τ, δ or lookup rule?",
     ),
 )  # fmt: skip
+
+
+_MEASURED = ("β̄", "β < 0.5 [%]", "incentive removed [%]")
+
+
+def _beside_the_record(db: Database, rows: Sequence[RunRow], options: Options) -> pd.DataFrame:
+    """One row for each run with a memory: what its gate did, and what *What if* says with nothing changed."""
+    asked = [(row, _ask_all(db, row)) for row in rows if row.algo.startswith("emtc-")]
+    columns = ["run", "transitions", *(f"{name}, {side}" for name in _MEASURED for side in ("recorded", "asked"))]
+    table = [_row_of(row, found) for row, found in asked if found]
+    left_out = [f"{row.name}: no snapshot has its transitions beside it" for row, found in asked if not found]
+    said = (
+        "What if, asked with nothing changed, over the newest transitions before each snapshot, beside what the runs "
+        "recorded; — where a run had no gate. Removed: asked with Q(s′) = 0, by H alone; recorded while training, by "
+        "the learner's Q, over the transitions that it sampled."
+    )
+    return describe_table(pd.DataFrame(table, columns=pd.Index(columns)), caption=said, left_out=left_out)
+
+
+def _ask_all(db: Database, row: RunRow) -> Compared | None:
+    """Join the verdicts on a run's transitions over its snapshots, each asked of the memory that came next."""
+    rules, before, found = read_rules(row.config), 0, list[Compared]()
+    for snapshot_id in list_snapshots(db, row.id)["id"]:
+        snapshot = get_snapshot(db, int(snapshot_id))
+        limit = min(MOST_TRANSITIONS, snapshot.env_step - before)
+        stream = read_stream(db, row.id, rules, until=snapshot.env_step, limit=limit)
+        if len(stream.beta):
+            found.append(answer(snapshot, stream, rules, Question()).sets[0])
+        before = snapshot.env_step
+    if not found:
+        return None
+    return Compared("transitions", _join([each.recorded for each in found]), _join([each.recomputed for each in found]))
+
+
+def _join(parts: Sequence[Judged]) -> Judged:
+    return Judged(*(np.concatenate([getattr(part, name) for part in parts]) for name in ("delta_mem", "beta", "r_p")))
+
+
+def _row_of(run: RunRow, asked: Compared) -> tuple[str | int, ...]:
+    recorded, recomputed = shares(asked.recorded), shares(asked.recomputed)
+    removed = np.nan if run.gate_removed is None else run.gate_removed
+    pairs = (
+        (recorded.beta, recomputed.beta, 1, 4),
+        (recorded.closed, recomputed.closed, 100, 2),
+        (removed, recomputed.removed, 100, 2),
+    )
+    cells = (_write(scale * value, digits) for *both, scale, digits in pairs for value in both)
+    return (run.name, recomputed.n, *cells)
+
+
+def _write(value: float, digits: int) -> str:
+    return f"{value:.{digits}f}" if np.isfinite(value) else MISSING
+
+
+TABLES = (
+    TableKind("what-if", _beside_the_record, needs="an EMTC run with a snapshot whose transitions are still stored"),
+)

@@ -77,6 +77,7 @@ def _draw_stack(chart: Chart, width: float) -> Figure:
     drawn = Figure(figsize=(width, height), layout="constrained")
     axes = drawn.subplots(rows, 1, sharex=True, squeeze=False)[:, 0]
     for ax, panel in zip(axes, chart.panels, strict=True):
+        ax.set_xscale("log" if chart.x_log else "linear")
         _draw_panel(ax, panel)
         handles, names = ax.get_legend_handles_labels()
         if len(names) > 1:
@@ -106,13 +107,15 @@ def _draw_grid(chart: Chart, width: float, columns: int) -> Figure:
     axes = list(drawn.subplots(rows, columns, squeeze=False).flat)
     handles: dict[str, Artist] = {}
     for ax, panel in zip(axes, chart.panels, strict=False):
+        ax.set_xscale("log" if chart.x_log else "linear")
         _draw_panel(ax, panel)
         if len(chart.panels) > 1:
             ax.set_title(set_as_math(panel.title), loc="left", fontsize=_LABEL_SIZE, fontweight="bold")
             ax.set_ylabel(set_as_math(f"{panel.axis or panel.title}\n[{panel.unit}]"))
         _draw_marks(ax, chart, named=True)
         ax.set_xlabel(set_as_math(chart.x_label))
-        ax.xaxis.set_major_locator(MaxNLocator(4 if columns > 1 or width < 4 else 8))
+        if not chart.x_log:
+            ax.xaxis.set_major_locator(MaxNLocator(4 if columns > 1 or width < 4 else 8))
         _count_in_thousands(ax, chart)
         handles |= dict(zip(*reversed(ax.get_legend_handles_labels()), strict=True))
     for ax in axes[len(chart.panels) :]:
@@ -154,6 +157,7 @@ def _count_in_thousands(ax: Axes, chart: Chart) -> None:
 
 
 def _draw_panel(ax: Axes, panel: Panel) -> None:
+    ax.set_yscale("log" if panel.log else "linear")
     for place, line in enumerate(panel.lines):
         _draw_line(ax, line, band=panel.band_ink, place=place)
     ax.set_ylabel(set_as_math(f"{panel.title}\n[{panel.unit}]" if panel.unit else panel.title))
@@ -200,11 +204,13 @@ def _label_ends(ax: Axes, panel: Panel, height: float) -> None:
     ends = [(line, *_end(line)) for line in panel.lines if line.label and np.isfinite(line.y).any()]
     if not 1 < len(ends) <= _MOST_LABELS or max(len(line.label) for line, _, _ in ends) > 34:
         return
-    (left, right), (low, high) = ax.get_xlim(), ax.get_ylim()
+    left, right = ax.get_xlim()
     gap = 1.25 * _LABEL_SIZE * _POINT / (0.8 * height)
-    places = spread([(y - low) / (high - low) for _, _, y in ends], gap)
-    for (line, x, y), place in zip(ends, places or (), strict=places is not None):
-        if right - x > 0.06 * (right - left):
+    within = ax.transScale + ax.transLimits  # from data to shares of the plot's width and height
+    shares = [within.transform((x, y)) for _, x, y in ends]
+    places = spread([float(share[1]) for share in shares], gap)
+    for (line, x, y), share, place in zip(ends, shares, places or (), strict=places is not None):
+        if share[0] < 0.94:
             ax.plot((x, right), (y, y), ":", color=line.color, linewidth=0.6, alpha=0.6, label="_", clip_on=False)
             x = right
         ax.annotate(

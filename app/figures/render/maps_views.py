@@ -1,7 +1,10 @@
-"""Maps drawn by Matplotlib (files) and Plotly (notebooks, HTML)."""
+"""Maps and heat maps drawn by Matplotlib (files) and Plotly (notebooks, HTML).
+
+A heat map has the number in each cell and a star at the best; empty cells stay empty.
+"""
 
 from textwrap import fill
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import plotly.graph_objects as go
@@ -11,12 +14,18 @@ from matplotlib.colors import LinearSegmentedColormap, Normalize
 from matplotlib.figure import Figure
 from plotly.subplots import make_subplots
 
-from app.figures.kinds.cloud import Cloud, Maps, Trace
+from app.figures.kinds.maps import Cloud, Grid, Heatmap, Maps, Trace
 from app.figures.render.lines_view import set_title, spread
 from app.figures.theme import NEUTRAL, set_as_math
 
+if TYPE_CHECKING:
+    import plotly.graph_objects as go
+    from matplotlib.axes import Axes
+    from matplotlib.cm import ScalarMappable
+    from matplotlib.figure import Figure
 
-def draw_matplotlib(maps: Maps, width: float) -> Figure:
+
+def draw_maps(maps: Maps, width: float) -> Figure:
     """Draw the panels side by side over one colour bar."""
     columns = len(maps.panels) if width > 4 else 1
     rows = -(-len(maps.panels) // columns)
@@ -78,7 +87,7 @@ def _write_beside(ax: Axes, trace: Trace, said: dict[int, str]) -> None:
         )  # fmt: skip
 
 
-def draw_plotly(maps: Maps) -> go.Figure:
+def plot_maps(maps: Maps) -> go.Figure:
     """Draw the panels side by side over one colour bar."""
     titles = [panel.title.replace("<", "&lt;") for panel in maps.panels]
     drawn = make_subplots(rows=1, cols=len(maps.panels), subplot_titles=titles)
@@ -118,3 +127,92 @@ def _path(trace: Trace) -> go.Scatter:
         customdata=np.stack([trace.t, trace.delta_mem], axis=1),
         hovertemplate="step %{customdata[0]}<br>Δ_mem %{customdata[1]:.3g}<extra></extra>",
     )
+
+
+_CELL_INCHES = 0.62
+
+
+def draw_heatmap(heatmap: Heatmap, width_inches: float) -> "Figure":
+    """Draw all grids in one row."""
+    from matplotlib.cm import ScalarMappable
+    from matplotlib.colors import LinearSegmentedColormap, Normalize
+    from matplotlib.figure import Figure
+
+    from app.figures.render.lines_view import set_title
+
+    drawn = Figure(figsize=(width_inches, 1.5 + _CELL_INCHES * len(heatmap.y)), layout="constrained")
+    axes = drawn.subplots(1, max(1, len(heatmap.grids)), squeeze=False)[0]
+    scale = ScalarMappable(Normalize(*heatmap.bounds), LinearSegmentedColormap.from_list("scale", heatmap.colors))
+    for ax, grid in zip(axes, heatmap.grids, strict=False):
+        _draw_axes(ax, heatmap, grid, scale)
+    axes[0].set_ylabel(set_as_math(heatmap.y_label))
+    set_title(drawn, heatmap.title)
+    drawn.colorbar(scale, ax=list(axes), label=set_as_math(heatmap.value_label), shrink=0.9)
+    return drawn
+
+
+def _draw_axes(ax: "Axes", heatmap: Heatmap, grid: Grid, scale: "ScalarMappable") -> None:
+    import numpy as np
+
+    low, high = heatmap.bounds
+    ax.imshow(np.ma.masked_invalid(grid.values), cmap=scale.cmap, vmin=low, vmax=high, origin="lower", aspect="auto")
+    ax.set_xticks(range(len(heatmap.x)), heatmap.x)
+    ax.set_yticks(range(len(heatmap.y)), heatmap.y)
+    ax.set_xlabel(set_as_math(heatmap.x_label))
+    ax.set_title(set_as_math(grid.title))
+    for y, x, value, _, best in grid.cells:
+        ink, weight = heatmap.ink_at(value), "bold" if best else "normal"
+        ax.text(x, y, f"{value:.3f}", fontweight=weight, ha="center", va="center", color=ink)
+        if best:  # drawn, not written: a font may lack the sign
+            ax.plot(x, y + 0.3, "*", color=ink, markersize=7)
+
+
+def plot_heatmap(heatmap: Heatmap) -> "go.Figure":
+    """Draw all grids in one row; hovering says how many runs a cell rests on."""
+    import plotly.graph_objects as go
+    from plotly.subplots import make_subplots
+
+    columns = max(1, len(heatmap.grids))
+    drawn = make_subplots(rows=1, cols=columns, subplot_titles=[plain(grid.title) for grid in heatmap.grids])
+    low, high = heatmap.bounds
+    for column, grid in enumerate(heatmap.grids, 1):
+        trace = go.Heatmap(
+            x=[plain(text) for text in heatmap.x],
+            y=[plain(text) for text in heatmap.y],
+            z=grid.values,
+            customdata=grid.counts,
+            colorscale=[[i / (len(heatmap.colors) - 1), c] for i, c in enumerate(heatmap.colors)],
+            zmin=low,
+            zmax=high,
+            xgap=2,
+            ygap=2,
+            showscale=column == columns,
+            colorbar={"title": {"text": plain(heatmap.value_label), "side": "right"}},
+            hovertemplate="%{x}, %{y}: %{z:.3f} (n = %{customdata})<extra></extra>",
+            hoverongaps=False,
+        )
+        drawn.add_trace(trace, row=1, col=column)
+        _write_numbers(drawn, heatmap, grid, column)
+    drawn.update_xaxes(title_text=plain(heatmap.x_label), type="category", showgrid=False)
+    drawn.update_yaxes(type="category", showgrid=False)
+    drawn.update_yaxes(title_text=plain(heatmap.y_label), row=1, col=1)
+    drawn.update_layout(height=180 + 70 * len(heatmap.y))
+    return drawn
+
+
+def _write_numbers(drawn: "go.Figure", heatmap: Heatmap, grid: Grid, column: int) -> None:
+    for y, x, value, _, best in grid.cells:
+        drawn.add_annotation(
+            x=x,
+            y=y,
+            text=f"<b>★ {value:.3f}</b>" if best else f"{value:.3f}",
+            showarrow=False,
+            font={"color": heatmap.ink_at(value)},
+            row=1,
+            col=column,
+        )
+
+
+def plain(text: str) -> str:
+    """Keep Plotly's small markup language from reading names as markup."""
+    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")

@@ -14,9 +14,8 @@ from matplotlib.figure import Figure
 
 from app.figures.kinds import AnyFigure
 from app.figures.kinds.chart import Chart
-from app.figures.kinds.cloud import Cloud, Maps
-from app.figures.kinds.heatmap import Heatmap
-from app.figures.render import heatmap_views, lines_view, maps_views
+from app.figures.kinds.maps import Cloud, Heatmap, Maps
+from app.figures.render import lines_view, maps_views
 from app.figures.theme import Mode, ink, make_printable, set_as_math
 
 Format = Literal["svg", "pdf", "png"]
@@ -69,9 +68,9 @@ def make_style(mode: Mode) -> dict[Any, Any]:
 
 def _draw(figure: AnyFigure, width: float) -> Figure:
     if isinstance(figure, Heatmap):
-        return heatmap_views.draw_matplotlib(figure, width)
+        return maps_views.draw_heatmap(figure, width)
     if isinstance(figure, Maps):
-        return maps_views.draw_matplotlib(figure, width)
+        return maps_views.draw_maps(figure, width)
     return lines_view.draw_chart(figure, width) if isinstance(figure, Chart) else _draw_cloud(figure, width)
 
 

@@ -9,9 +9,8 @@ from plotly.subplots import make_subplots
 
 from app.figures.kinds import AnyFigure
 from app.figures.kinds.chart import Chart, Line, Panel
-from app.figures.kinds.cloud import Cloud, Maps
-from app.figures.kinds.heatmap import Heatmap
-from app.figures.render import heatmap_views, maps_views
+from app.figures.kinds.maps import Cloud, Heatmap, Maps
+from app.figures.render import maps_views
 from app.figures.theme import Mode, ink
 
 
@@ -53,9 +52,9 @@ def plain(text: str) -> str:
 
 def _draw(figure: AnyFigure) -> go.Figure:
     if isinstance(figure, Heatmap):
-        return heatmap_views.draw_plotly(figure)
+        return maps_views.plot_heatmap(figure)
     if isinstance(figure, Maps):
-        return maps_views.draw_plotly(figure)
+        return maps_views.plot_maps(figure)
     return _draw_chart(figure) if isinstance(figure, Chart) else _draw_cloud(figure)
 
 
@@ -75,10 +74,13 @@ def _draw_chart(chart: Chart) -> go.Figure:
             _draw_line(drawn, row, col, line, legend=legend, band=panel.band_ink)
             named.add(line.name)
         drawn.update_yaxes(
-            title_text=plain(axis_title(panel, named=titles is not None)), row=row, col=col, range=panel.range
-        )
+            title_text=plain(axis_title(panel, named=titles is not None)), row=row, col=col, range=panel.range,
+            type="log" if panel.log else None,
+        )  # fmt: skip
         if chart.columns > 1 or row == rows:
             drawn.update_xaxes(title_text=plain(chart.x_label), row=row, col=col)
+    if chart.x_log:
+        drawn.update_xaxes(type="log")
     for mark in chart.marks:
         drawn.add_vline(x=mark.x, line_dash="dot", annotation_text=plain(mark.label))
     drawn.update_layout(height=140 + (220 if chart.columns == 1 else 300) * rows)

@@ -13,13 +13,13 @@ from app.analysis.provenance import library_versions
 from app.jobs.launch import GUESSED, LOG_NAME, check_startable, estimate, spawn
 from app.jobs.sweeps.file import SweepFile
 from app.jobs.sweeps.plan import Plan, make_plan
+from app.jobs.sweeps.study import told_runs
 from emtc_core.config.run import RunConfig
 from emtc_core.errors import ConfigError, RunStateError
 from storage.engine import Database, sweep_folder
-from storage.queries.sweeps import Sweep, get_sweep, list_sweeps
 from storage.runs.claims import Worker
 from storage.runs.control import send_command
-from storage.runs.sweeps import attach_scheduler, requeue, save_sweep, stop_sweep
+from storage.runs.sweeps import Sweep, attach_scheduler, get_sweep, list_sweeps, requeue, save_sweep, stop_sweep
 
 
 def default_jobs() -> int:
@@ -76,7 +76,7 @@ def create_sweep(db: Database, plan: Plan, *, jobs: int, elsewhere: bool = False
         versions=library_versions(),
         jobs=jobs,
     )
-    return queued + (requeue(db, plan.id, ("stopped",)) if was_stopped else 0)
+    return queued + (requeue(db, plan.id, ("stopped",), without=told_runs(db, plan.id)) if was_stopped else 0)
 
 
 def start_scheduler(db: Database, sweep_id: str, *, jobs: int, options: Sequence[str] = ()) -> None:
@@ -119,6 +119,8 @@ def stop(db: Database, sweep_id: str) -> tuple[int, int]:
 
 def retry(db: Database, sweep_id: str) -> int:
     """Queue a sweep's stopped and failed runs again; each goes on from its checkpoint where it has one."""
+    if get_sweep(db, sweep_id).trials:  # of a failed trial Optuna was told, and chose on
+        return requeue(db, sweep_id, ("stopped",), without=told_runs(db, sweep_id))
     return requeue(db, sweep_id, ("stopped", "failed"))
 
 

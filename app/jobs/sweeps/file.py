@@ -18,7 +18,9 @@ from pydantic import Field, ValidationError, field_validator, model_validator
 from emtc_core.config.base import LARGEST, Section, parse_toml, quote, read_text, shorten
 from emtc_core.config.resolve import flatten_tree
 from emtc_core.config.run import PresetName
+from emtc_core.envs.registry import usual_map
 from emtc_core.errors import ConfigError
+from emtc_core.plugins import find_plugin
 
 Leaf = bool | int | float | str
 Study = Literal["lambda-heatmap", "tau-study", "augmentation", "delta-embedder", "ablation", "learning-curves"]
@@ -58,6 +60,34 @@ class RandomSearch(Section):
     """Setting → { low, high, log } or a list to choose from."""
 
     @field_validator("ranges", mode="before")
+    @classmethod
+    def _flat(cls, value: Any) -> Any:
+        return _flatten(value) if isinstance(value, Mapping) else value
+
+
+class OptunaSearch(Section):
+    """Settings chosen by Optuna, trial after trial, from what earlier trials showed."""
+
+    trials: Annotated[int, Field(ge=1, le=2000)]
+    """How many trials; more in the file extend the search."""
+    sampler: Literal["tpe", "random", "qmc"] = "tpe"
+    """Who chooses settings: tree-structured Parzen estimator, chance, or a quasi-Monte Carlo sequence."""
+    pruner: Literal["median", "percentile", "asha", "hyperband", "none"] = "median"
+    """Who ends trials early: median or best quarter of earlier ones at the same step, successive halving, nobody."""
+    metric: Annotated[str, Field(max_length=64)] = "win_rate"
+    """What counts, at its last value: win_rate, mu_w, return, length, robust_win_rate, or a logged metric."""
+    direction: Literal["maximize", "minimize"] = "maximize"
+    """Which way is better."""
+    startup: Annotated[int, Field(ge=0, le=1000)] = 4
+    """Trials that are trained whole before any is pruned (median, percentile)."""
+    warmup: Annotated[int, Field(ge=0, le=LARGEST)] = 0
+    """Env steps before which no trial is pruned; 0 means one interval."""
+    seed: Annotated[int, Field(ge=0, lt=2**31)] = 0
+    """Of the sampler."""
+    space: Annotated[dict[str, Range | tuple[Leaf, ...]], Field(min_length=1, max_length=50)]
+    """Setting → { low, high, log } or a list to choose from."""
+
+    @field_validator("space", mode="before")
     @classmethod
     def _flat(cls, value: Any) -> Any:
         return _flatten(value) if isinstance(value, Mapping) else value
@@ -110,6 +140,17 @@ class SweepFile(Section):
     """Settings that belong together; each variant is combined with the grid."""
     random: RandomSearch | None = None
     """Samples drawn at random; each is combined with the variants and the grid."""
+    optuna: OptunaSearch | None = None
+    """A search by Optuna: one map, one algorithm and one seed, nothing else that varies."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _first_map(cls, values: Any) -> Any:
+        """An environment from outside may have one map alone, whose name nobody need know."""
+        env = values.get("env") if isinstance(values, Mapping) and "map" not in values else None
+        if not isinstance(env, str) or find_plugin("env", env) is None:
+            return values
+        return {**values, "map": usual_map(env)}
 
     @field_validator("map", "algo", mode="before")
     @classmethod
@@ -137,9 +178,23 @@ class SweepFile(Section):
         return self
 
     @model_validator(mode="after")
+    def _searched_alone(self) -> "SweepFile":
+        """Refuse a search of several seeds, maps or algorithms: its trials would not compare."""
+        if self.optuna is None:
+            return self
+        if self.grid or self.variant or self.random:
+            raise ValueError("A search chooses every setting itself: take [grid], [[variant]] and [random] away")
+        for what, values in (("seed", self.seeds), ("map", self.map), ("algorithm", self.algo)):
+            if len(values) > 1:
+                raise ValueError(
+                    f"A search has one {what}, got {len(values)}. Train its best trial over more afterwards"
+                )
+        return self
+
+    @model_validator(mode="after")
     def _one_place(self) -> "SweepFile":
         """Refuse a setting in two places, and those that have a place of their own."""
-        drawn = self.random.ranges if self.random else {}
+        drawn = {**(self.random.ranges if self.random else {}), **(self.optuna.space if self.optuna else {})}
         for key in [*self.common, *self.grid, *drawn, *(key for v in self.variant for key in v.changes)]:
             if key in _ELSEWHERE:
                 raise ValueError(f'"{key}" has a place of its own in a sweep file: {_ELSEWHERE[key]}')
@@ -148,7 +203,9 @@ class SweepFile(Section):
             shorten(key) for i, place in enumerate(places) for key in sorted(place) if any(key in p for p in places[:i])
         ]
         if both:
-            raise ValueError(f'"{shorten(both[0])}" must stand in one of [set], [grid] and [random], got it in two')
+            raise ValueError(
+                f'"{shorten(both[0])}" must stand in one of [set], [grid], [random] and [optuna], got it in two'
+            )
         return self
 
 
@@ -199,7 +256,7 @@ def _sentences(exc: ValidationError) -> Iterable[str]:
             yield f'A sweep file has no key "{".".join(path)}".{_hint(path[-1])}'
         elif fault["type"] == "missing":
             yield f'A sweep file must have the key "{".".join(path)}". See an example with: emtc sweep --list-templates'
-        elif path[0] in ("set", "grid", "variant", "random") and fault["type"] in _LEAF_FAULTS:
+        elif fault["type"] in _LEAF_FAULTS and _holds_settings(path):
             yield _settings_sentence(path)
         elif path[0] in _LISTS and fault["type"] in ("tuple_type", "too_short"):
             yield f"{path[0]} must be {_LISTS[path[0]]}, got {quote(fault['input'])}."
@@ -224,13 +281,20 @@ def _settings_sentence(path: list[str]) -> str:
     key = next((part for part in path[1:] if part not in ("set", "ranges")), path[0])
     if path[0] == "grid":
         return f'[grid] "{key}" must be a list of numbers or texts, such as [1, 2].'
+    if path[0] == "optuna":
+        return f'[optuna] "{path[-1] if len(path) < 3 else path[2]}" must be {{ low = 0.1, high = 1.0 }} or a list.'
     if path[0] == "random":
         return f'[random] "{key}" must be {{ low = 0.1, high = 1.0 }} or a list; samples and seed are whole numbers.'
     return f'"{key}" must be a number, a text, true or false; lists of values belong in [grid].'
 
 
+def _holds_settings(path: list[str]) -> bool:
+    return path[0] in ("set", "grid", "variant", "random") or path[:2] == ["optuna", "space"]
+
+
 def _hint(key: str) -> str:
-    known = [*SweepFile.model_fields, *Variant.model_fields, *RandomSearch.model_fields, "set"]
+    models = (SweepFile, Variant, RandomSearch, OptunaSearch)
+    known = [*(name for model in models for name in model.model_fields), "set"]
     close = difflib.get_close_matches(key, known, n=1, cutoff=0.5)
     return f' Did you mean "{close[0]}"?' if close else ""
 

@@ -3,18 +3,24 @@
 import hashlib
 import json
 import math
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from difflib import get_close_matches
 from functools import cached_property
 from itertools import product
 from typing import Any
 
 import numpy as np
+from pydantic import ValidationError
 
-from app.jobs.sweeps.file import Leaf, Range, SweepFile
-from emtc_core.config.resolve import Value, resolve
+from app.analysis.quantities import EVALUATED
+from app.jobs.launch_request import find_own
+from app.jobs.sweeps.file import Leaf, OptunaSearch, Range, SweepFile
+from emtc_core.config.base import quote
+from emtc_core.config.resolve import Value, describe_fields, flatten, resolve
 from emtc_core.config.run import RunConfig
 from emtc_core.errors import ConfigError
+from emtc_core.metrics import METRICS
 from storage.runs.sweeps import PlannedRun
 
 MOST_RUNS = 5000
@@ -58,14 +64,22 @@ class Plan:
     @cached_property
     def id(self) -> str:
         """The sweep's id, made of what it asks for: the same file again is the same sweep, and more seeds extend it."""
-        return _digest(self.file.model_dump(mode="json", exclude={"seeds", "about", "study"}))[:8]
+        asked = self.file.model_dump(mode="json", exclude={"seeds", "about", "study", "optuna"})
+        if self.file.optuna:  # more trials extend a search
+            asked["optuna"] = self.file.optuna.model_dump(mode="json", exclude={"trials"})
+            asked["seeds"] = list(self.file.seeds)
+        return _digest(asked)[:8]
 
     def to_rows(self) -> list[PlannedRun]:
-        """List the runs as storage queues them."""
-        return [
-            PlannedRun(run.key, run.name, run.config.model_dump(mode="json"), run.config.train.t_max)
-            for run in self.runs
-        ]
+        """List the runs as storage queues them; those of a search are queued one by one, as Optuna chooses them."""
+        return (
+            []
+            if self.file.optuna
+            else [
+                PlannedRun(run.key, run.name, run.config.model_dump(mode="json"), run.config.train.t_max)
+                for run in self.runs
+            ]
+        )
 
     def to_json(self) -> dict[str, Any]:
         """Give what the database keeps of the plan: the file, and each run's key, cell and seed."""
@@ -92,8 +106,10 @@ def make_plan(file: SweepFile) -> Plan:
     if (n_runs := count_runs(file)) > MOST_RUNS:
         got = f"{n_runs:,}" if n_runs < _UNCOUNTED else f"{_UNCOUNTED:,} or more"
         raise ConfigError(f"A sweep has {MOST_RUNS:,} runs at most, got {got}.")
-    cells = list(_cells(file))
     plan = Plan(file, ())
+    if file.optuna:
+        return Plan(file, tuple(_plan_trials(plan, file.optuna)))
+    cells = list(_cells(file))
     configs = _resolve_all(file, cells)
     _refuse_twins(cells, configs)
     runs = [
@@ -104,8 +120,80 @@ def make_plan(file: SweepFile) -> Plan:
     return Plan(file, tuple(runs))
 
 
+def plan_several(config: RunConfig, algos: Sequence[str], seeds: Sequence[int], *, name: str = "") -> Plan:
+    """Ask the same of several algorithms: a sweep of a run's task, length and settings, each with these seeds.
+
+    Raises:
+        ConfigError: If one of them cannot have these settings.
+    """
+    settings = flatten(config)
+    asked = {
+        "name": (name or f"{len(algos)} algorithms on {config.env.map}")[:80],
+        "env": config.env.name,
+        "map": config.env.map,
+        "algo": list(algos),
+        "preset": config.preset,
+        "steps": config.train.t_max,
+        "seeds": list(seeds),
+        "set": {key: settings[key] for key in find_own(settings)},
+    }
+    try:
+        return make_plan(SweepFile.model_validate(asked))
+    except ValidationError as exc:
+        raise ConfigError("; ".join(f"{error['loc'][-1]}: {error['msg']}" for error in exc.errors()[:3])) from exc
+
+
+def make_trial(plan: Plan, number: int, chosen: Mapping[str, Leaf]) -> SweepRun:
+    """Make the run of one trial of a search with the settings that were chosen for it.
+
+    Raises:
+        ConfigError: If they are no configuration.
+    """
+    file = plan.file
+    label = ", ".join([f"trial {number}", *([_label(file, file.map[0], file.algo[0], None, chosen)] if chosen else [])])
+    cell = Cell(file.map[0], file.algo[0], None, dict(chosen), label)
+    (config,) = _resolve_all(file, [cell])
+    name = " · ".join([file.name, label])
+    return SweepRun(cell, config.seed, config, trial_key(plan.id, number), name)
+
+
+def trial_key(sweep_id: str, number: int) -> str:
+    """What tells the run of a trial from every other run."""
+    return f"{sweep_id}-trial-{number}"
+
+
+def _plan_trials(plan: Plan, search: OptunaSearch) -> Iterator[SweepRun]:
+    """Stand-ins for the trials of a search, with the settings that nobody chose; first the edges of its space."""
+    for key, where in search.space.items():
+        for value in where if isinstance(where, tuple) else (where.low, where.high):
+            make_trial(plan, 0, {key: as_setting(key, value)})
+    if search.metric not in (*EVALUATED, *METRICS):
+        close = get_close_matches(search.metric, [*EVALUATED, *METRICS], n=1)
+        hint = f' Did you mean "{close[0]}"?' if close else ""
+        raise ConfigError(f"[optuna] metric must be a quantity or a logged metric, got {quote(search.metric)}.{hint}")
+    first = make_trial(plan, 0, {})
+    for number in range(search.trials):
+        name = f"{plan.file.name} · trial {number}"
+        yield replace(
+            first, key=trial_key(plan.id, number), name=name, cell=replace(first.cell, label=f"trial {number}")
+        )
+
+
+def as_setting(key: str, value: Leaf) -> Leaf:
+    """A number of a range in the type of its setting: whole numbers stay whole."""
+    whole = isinstance(value, float) and value.is_integer() and is_whole(key)
+    return int(value) if whole else value
+
+
+def is_whole(key: str) -> bool:
+    """Whether a setting is a whole number."""
+    return any(info.key == key and info.type == "int" for info in describe_fields())
+
+
 def count_runs(file: SweepFile) -> int:
     """Count the runs of a sweep file without listing any; where there are very many, at least `_UNCOUNTED`."""
+    if file.optuna:
+        return file.optuna.trials
     variants = sum(1 if variant.algo else len(file.algo) for variant in file.variant) or len(file.algo)
     samples = file.random.samples if file.random else 1
     n_runs = 1

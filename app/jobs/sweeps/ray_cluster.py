@@ -16,6 +16,7 @@ from importlib import import_module
 from typing import Any
 
 from emtc_core.config.run import RunConfig
+from emtc_core.devices import choose_threads
 from emtc_core.errors import ClusterError, ConfigError
 from emtc_core.install import how_to_install
 
@@ -55,7 +56,7 @@ def make_cluster(
                 f"{option} must be a whole number, or a part of 1 that several runs share, got {number:g}."
             )
     given = address or os.environ.get("RAY_ADDRESS") or "local"
-    threads = max([1, *(config.train.threads for config in configs)])
+    threads = max([choose_threads(config.train.threads, alone=False) for config in configs], default=1)
     wants_gpu = any(config.train.device == "cuda" for config in configs)
     return Cluster(
         None if given == "local" else given, cpus or float(threads), float(wants_gpu) if gpus is None else gpus

@@ -17,8 +17,8 @@ from app.jobs.sweeps.scheduler import attached, tend
 from app.jobs.sweeps.worker import NOTHING, leave_signals
 from emtc_core.errors import ClusterError
 from storage.engine import Database
-from storage.queries.sweeps import Sweep, get_sweep
 from storage.runs.claims import count_work
+from storage.runs.sweeps import Sweep, get_sweep
 
 POLL_S = 0.5
 MOST_FAILURES = 6

@@ -16,7 +16,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from emtc_core.envs.trust import FOLDER_VARIABLE, home_folder
+from emtc_core.plugins import FOLDER_VARIABLE, home_folder
+from emtc_core.plugins import VARIABLE as PLUGINS
 
 ROOT = Path(__file__).resolve().parents[3]
 _POLL_S = 0.2
@@ -35,8 +36,8 @@ class Held:
 
 
 def list_carried() -> dict[str, str]:
-    """List the variables by which a driver tells a node's worker where the user's own modules and the files are."""
-    files = {name: os.environ[name] for name in ("EMTC_FILES",) if name in os.environ}
+    """List the variables by which a driver tells a node's worker of the user's own modules and where the files are."""
+    files = {name: os.environ[name] for name in ("EMTC_FILES", PLUGINS) if name in os.environ}
     return {FOLDER_VARIABLE: str(home_folder()), **files}
 
 

@@ -12,10 +12,9 @@ from app.jobs.sweeps.control import this_process
 from app.jobs.sweeps.worker import Leave, Starter
 from emtc_core.errors import StorageError
 from storage.engine import Database
-from storage.queries.sweeps import Sweep, get_sweep
 from storage.retry import retry_transient
 from storage.runs.claims import Worker, claim_run
-from storage.runs.sweeps import attach_scheduler, detach_scheduler
+from storage.runs.sweeps import Sweep, attach_scheduler, detach_scheduler, get_sweep
 
 POLL_S = 0.5
 
@@ -39,7 +38,7 @@ def run_sweep(
     starter = Starter(db)
     with attached(db, sweep_id, jobs) as me:
         return tend(
-            db, sweep_id, lambda: _fill(db, sweep_id, me, jobs, starter), on_progress=on_progress, poll_s=poll_s
+            db, sweep_id, lambda: start_all(db, sweep_id, me, jobs, starter), on_progress=on_progress, poll_s=poll_s
         )
 
 
@@ -88,7 +87,8 @@ def attached(db: Database, sweep_id: str, jobs: int) -> Generator[Worker]:
             detach_scheduler(db, sweep_id, me)
 
 
-def _fill(db: Database, sweep_id: str, me: Worker, jobs: int, starter: Starter) -> None:
+def start_all(db: Database, sweep_id: str, me: Worker, jobs: int, starter: Starter) -> None:
+    """Start trainers of queued and lost runs of a sweep in its free places."""
     while claim := claim_run(db, sweep_id, me, jobs=jobs, has_trainer=find_trainer):
         with suppress(StorageError):  # the run is marked already
             starter.start(claim)

@@ -19,13 +19,13 @@ from typing import Any
 
 from app.analysis.provenance import library_versions
 from app.jobs.launch import check_startable, find_trainer, start_trainer
-from app.jobs.resume import look
+from app.jobs.resume import CheckpointStatus, look
 from app.jobs.signals import listening
 from app.jobs.sweeps.control import this_process
 from emtc_core.config.resolve import config_from_stored
 from emtc_core.errors import ConfigError, EmtcError, EnvUnavailableError, RunStateError, StorageError
 from storage.engine import Database
-from storage.retry import retry_transient
+from storage.retry import is_transient, retry_transient
 from storage.runs.changes import finish_run, start_again
 from storage.runs.claims import Claim, claim_any, give_back, is_watching
 from storage.runs.rows import find_run
@@ -65,7 +65,7 @@ class Starter:
             sentence = f"Its trainer ended {MOST_STARTS} times without a word. The log says more."
             finish_run(self._db, claim.run_id, "failed", error=sentence, token=claim.token)
             return None
-        status = look(self._db, find_run(self._db, claim.run_id)) if claim.resume else None
+        status = retry_transient(self._db, lambda: self._look(claim)) if claim.resume else None
         if status and status.refused:  # to start again from 0 would forget what lies there
             sentence = f"It cannot go on from here. {status.refused}"
             finish_run(self._db, claim.run_id, "failed", error=sentence, token=claim.token)
@@ -74,6 +74,9 @@ class Starter:
             self._starts[self._replace(claim, status.why_not)] = self._starts[claim.run_id]
             return None
         return start_trainer(self._db, claim.run_id, token=claim.token, resume=claim.resume, give_back=gives_back)
+
+    def _look(self, claim: Claim) -> CheckpointStatus:
+        return look(self._db, find_run(self._db, claim.run_id))
 
     def _replace(self, claim: Claim, why_not: str) -> str:
         """Give a run's place in the sweep to a new one that starts from step 0; what the old one recorded stays."""
@@ -257,13 +260,19 @@ class Work:
     def _look_after(self) -> None:
         """Note which trainers have ended, and free the runs of those that ended without a word."""
         for claim, process in list(self._held.values()):
-            if process.poll() is not None:
+            if process.poll() is None:
+                continue
+            try:
                 with suppress(RunStateError):  # its trainer has said how it ended
                     retry_transient(
                         self._db, partial(give_back, self._db, claim.run_id, token=claim.token, claim=claim)
                     )
-                del self._held[claim.run_id]
-                self._note(claim)
+            except StorageError as error:  # a long outage must not end the worker, nor must a run that was deleted
+                self._complain(str(error))
+                if is_transient(self._db, error):
+                    continue
+            del self._held[claim.run_id]
+            self._note(claim)
 
     def _give_all_back(self) -> None:
         """Stop every trainer with a checkpoint; each gives its run back."""

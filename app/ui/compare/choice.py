@@ -1,6 +1,7 @@
 """Which runs are compared? Filters, a free search and a choice; all of it stands in the URL.
 
-Which open bundles stand beside one's own runs? None until somebody ticks one; the URL's `with` names them.
+Which open bundles stand beside one's own runs? None until somebody ticks one; the URL's `with` names them. Which
+numbers stand for the end of the compared runs, and what do unequal runs mean?
 """
 
 from collections.abc import Sequence
@@ -9,10 +10,14 @@ from dataclasses import dataclass, field, replace
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
+from app.analysis.comparable import COMMON, OWN, Budget, read_budget
+from app.analysis.finals import FINAL_RULES, FinalRule
 from app.analysis.format import escape_markdown
+from app.analysis.quantities import RATE_NAMES, RateName
+from app.analysis.series import Comparison
 from app.ui import data, in_url, messages, state, view
 from app.ui.compared import names_beside, runs_beside
-from app.ui.widgets import run_filters
+from app.ui.widgets import run_picker
 from storage.queries.runs import RunFilter
 
 _PAGE = "compare"
@@ -94,7 +99,7 @@ def _all_that_match(wanted: RunFilter, matching: int, beside: str) -> list[str]:
     drawn = data.matching_ids(replace(wanted, evaluated=True, shelf="drawn"), "-created")
     without = matching - len(drawn)
     more = f" {without:,} more have no evaluation yet, or are hidden." if without > 0 else ""
-    if filters := run_filters.describe(wanted):
+    if filters := run_picker.describe(wanted):
         more += f" Filters: {escape_markdown(filters)}."
     if len(drawn) > AT_ONCE and not _wants_all(len(drawn)):
         st.caption(f"Comparing the newest {AT_ONCE:,} of {len(drawn):,} evaluated runs that match.{more}{beside}")
@@ -111,11 +116,11 @@ def _wants_all(number: int) -> bool:
 
 
 def _filter() -> RunFilter:
-    text = run_filters.search("compare")
+    text = run_picker.search("compare")
     with st.popover("Filters", icon=":material/filter_list:", key="compare_filters"):
-        wanted = run_filters.lists("compare", RunFilter(), across=1)
+        wanted = run_picker.lists("compare", RunFilter(), across=1)
         statuses = st.multiselect(
-            "Status", **in_url.several("compare", "states", run_filters.STATUSES), placeholder="any", wrap=True
+            "Status", **in_url.several("compare", "states", run_picker.STATUSES), placeholder="any", wrap=True
         )
     return replace(wanted, text=text, statuses=tuple(statuses))
 
@@ -155,3 +160,57 @@ def choose(run_ids: list[str]) -> None:
     """Compare exactly these runs from now on."""
     forget()
     state.write_list(state.RUNS, run_ids)
+
+
+_FINAL_WORDS: dict[FinalRule, str] = {"last-tenth": "mean over the last tenth", "last": "last evaluation"}
+
+
+def ask_end(lengths: Sequence[int]) -> tuple[FinalRule, RateName, Budget]:
+    """Ask, beside the tables that it changes, which win rate stands for a run, of which episodes, and at which step."""
+    with st.container(horizontal=True, horizontal_alignment="right", vertical_alignment="bottom"):
+        budget = _ask_budget(lengths)
+        chosen = st.segmented_control(
+            "Win rate at the end of a run", FINAL_RULES, required=True, format_func=_FINAL_WORDS.__getitem__,
+            help="While a policy forms, successive evaluations swing, so that the last one alone is a draw.",
+            **in_url.key_of("compare", "final", FINAL_RULES),
+        )  # fmt: skip
+        rate = st.segmented_control(
+            "Of which episodes", RATE_NAMES, required=True, format_func=str.capitalize,
+            help="Greedy is SMAC's protocol. Robust: from shifted starts. Training: with exploration. "
+            "Falls and the numbers beside the paper are always of greedy episodes.",
+            **in_url.key_of("compare", "rate", RATE_NAMES),
+        )  # fmt: skip
+    rule: FinalRule = next(each for each in FINAL_RULES if each == chosen)
+    return rule, next(each for each in RATE_NAMES if each == rate), budget
+
+
+def _ask_budget(lengths: Sequence[int]) -> Budget:
+    """Ask at how many env steps runs of different lengths are compared; the URL's `budget` may name any number."""
+    given = state.read_text("budget") or COMMON
+    try:
+        asked = read_budget(given)
+    except ValueError:
+        asked = COMMON
+    if len(lengths) < 2:
+        return asked
+    options: list[str] = [COMMON, *map(str, lengths[1:]), OWN]
+    options += [str(asked)] if str(asked) not in options else []
+    chosen = st.selectbox(
+        "Compare at", **in_url.one("compare", "budget", options), format_func=_name_budget, width=260,
+        help="These runs are not of one length. A win rate after 4,000 env steps does not compare with one after "
+        "40,000: so all are read at one number of steps.",
+    )  # fmt: skip
+    return read_budget(chosen)
+
+
+def _name_budget(option: str) -> str:
+    named = {COMMON: "the most that all reached", OWN: "each run's own end (marked)"}
+    return named.get(option) or f"{int(option):,} env steps"
+
+
+def tell_lengths(comparison: Comparison) -> None:
+    """Say above the tables, not only in their captions, that the runs are of different lengths."""
+    if comparison.mixed:
+        st.warning(escape_markdown(comparison.budget), icon=":material/warning:")
+    elif comparison.unequal:
+        st.info(escape_markdown(comparison.unequal), icon=":material/straighten:")

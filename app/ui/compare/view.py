@@ -24,10 +24,10 @@ from app.analysis.finals import (
 from app.analysis.format import escape_markdown
 from app.analysis.provenance import describe_runs
 from app.analysis.quantities import EVALUATED, SUCCESS_RATE, Quantity, find_quantity, success_threshold
-from app.analysis.series import Comparison, default_times, settle
+from app.analysis.series import Comparison, default_times, join_seeds
 from app.analysis.settings import parse_steps
 from app.analysis.statistics import BAND_NAMES, BANDS, CENTER_NAMES, CENTERS, Center, Reading, mu_w
-from app.analysis.variants import group_variants, list_differences
+from app.analysis.variants import doubt_runs, group_variants, list_differences
 from app.analysis.win_rates import (
     WARNING,
     list_published_maps,
@@ -37,12 +37,13 @@ from app.analysis.win_rates import (
     tabulate_win_rates,
 )
 from app.figures.assets import read_asset, read_script
-from app.figures.learning_curves import draw_comparison, split_panels, style_comparison
+from app.figures.chart_choices import AXES, Look
 from app.figures.named.comparisons import draw_profiles, say_none_shared, shared_tasks, tabulate_tests
+from app.figures.named.curves import draw_comparison, split_panels, style_comparison
 from app.ui import in_url, messages, state, view
-from app.ui.compare import at_the_end, choice
+from app.ui.compare import choice
 from app.ui.compared import Compared, decided_by_return, read_compared, read_finals, shared_metrics
-from app.ui.widgets import any_figure, curves, pin, result_table
+from app.ui.widgets import canvas, config_form, pin, result_table
 from storage.runs.rows import RunRow
 
 _COUNTS = ("falls", "after")
@@ -66,7 +67,7 @@ def show_runs(compared: Compared) -> None:
         column_config={
             **{
                 FINAL_NAMES[rule]: st.column_config.NumberColumn(
-                    format="percent", help=FINAL_MEANINGS[rule].capitalize()
+                    format=result_table.PERCENT, help=FINAL_MEANINGS[rule].capitalize()
                 )
                 for rule in FINAL_RULES
             },
@@ -94,10 +95,10 @@ def show_runs(compared: Compared) -> None:
 def make_rows(compared: Compared) -> pd.DataFrame:
     """List the runs by variant with what they reached."""
     rows = []
-    for group in settle(compared.win_rates, include_unfinished=True).groups:
+    for group in join_seeds(compared.win_rates, include_unfinished=True).groups:
         for seed in group.seeds:
             row, curve = compared.rows[seed.id], seed.curve
-            rates = {FINAL_NAMES[rule]: final_rate(seed, rule) for rule in FINAL_RULES}
+            rates = {FINAL_NAMES[rule]: 100 * final_rate(seed, rule) for rule in FINAL_RULES}
             fallen = dict(zip(_COUNTS, count_falls(curve) or (None, None), strict=True))
             reached = rates | fallen | {"μ̄_w": mu_w(curve)[-1], "last evaluation": int(curve.steps[-1])}
             about = {"variant": group.variant.name, "map": group.variant.task, "seed": row.seed}
@@ -153,11 +154,11 @@ _WON = (
 
 def show(run_ids: list[str]) -> None:
     """Draw everything about these runs."""
-    quantity, reading, per_seed, unfinished = _controls(run_ids)
+    quantity, reading, per_seed, unfinished, look = _controls(run_ids)
     compared = read_compared(run_ids, quantity.key)
-    _curves(compared, reading, per_seed=per_seed, unfinished=unfinished)
-    final, rate, budget = at_the_end.ask(compared.lengths(include_unfinished=unfinished))
-    at_the_end.tell_lengths(compared.finals(include_unfinished=unfinished, budget=budget))
+    _curves(compared, reading, look, per_seed=per_seed, unfinished=unfinished)
+    final, rate, budget = choice.ask_end(compared.lengths(include_unfinished=unfinished))
+    choice.tell_lengths(compared.finals(include_unfinished=unfinished, budget=budget))
     results, times, comparisons, settings, paper, runs = st.tabs(
         ["Win rates", "μ̄_w", "Statistics", "Settings that differ", "Beside the paper", "Runs"],
         key="part",
@@ -183,10 +184,10 @@ def show(run_ids: list[str]) -> None:
         _published(compared.finals(include_unfinished=unfinished, budget=budget), reading, final)
     with runs, messages.guarded():
         show_runs(compared)
-    any_figure.show_more("compare", list(compared.rows.values()))
+    pin.show_more("compare", list(compared.rows.values()))
 
 
-def _controls(run_ids: list[str]) -> tuple[Quantity, Reading, bool, bool]:
+def _controls(run_ids: list[str]) -> tuple[Quantity, Reading, bool, bool, Look]:
     keys = [*EVALUATED, *shared_metrics(run_ids)]
     if SUCCESS_RATE in keys and decided_by_return(run_ids):
         keys = [SUCCESS_RATE, *(key for key in keys if key != SUCCESS_RATE)]
@@ -215,8 +216,20 @@ def _controls(run_ids: list[str]) -> tuple[Quantity, Reading, bool, bool]:
                 "Unfinished runs", key="unfinished", bind="query-params",
                 help="Count runs that have not reached their last step, marked †; a line ends where its shortest does.",
             )  # fmt: skip
+        look = _ask_look()
     middle: Center = next(each for each in CENTERS if each == center)
-    return find_quantity(str(key)), Reading(middle, band), per_seed, unfinished
+    return find_quantity(str(key)), Reading(middle, band), per_seed, unfinished, look
+
+
+def _ask_look() -> Look:
+    with st.popover("Smoothing, axes", icon=":material/tune:", key="look"):
+        smooth = config_form.ask(
+            "Smooth over [env steps]", key="smooth", page="compare", usual=0, low=0, high=10**9,
+            about="Each point becomes the mean of its seed over so many env steps before it, as 20k; empty for none. "
+            "What was measured stays, faint.",
+        )  # fmt: skip
+        log = st.pills("Logarithmic axes", **in_url.several("compare", "log", AXES), selection_mode="multi")
+    return Look(smooth or 0, tuple(axis for axis in AXES if axis in log))
 
 
 def _name_quantity(key: str) -> str:
@@ -224,7 +237,7 @@ def _name_quantity(key: str) -> str:
     return f"{quantity.title} [{quantity.unit}]"
 
 
-def _curves(compared: Compared, reading: Reading, *, per_seed: bool, unfinished: bool) -> None:
+def _curves(compared: Compared, reading: Reading, look: Look, *, per_seed: bool, unfinished: bool) -> None:
     quantity, comparison = compared.quantity, compared.curves(include_unfinished=unfinished)
     if not comparison.groups:
         messages.empty(
@@ -234,7 +247,7 @@ def _curves(compared: Compared, reading: Reading, *, per_seed: bool, unfinished:
         return
     place = st.container(horizontal=True, horizontal_alignment="distribute", vertical_alignment="center")
     comparison = show_legend(comparison, key="legend")
-    chart = draw_comparison(comparison, reading, per_seed=per_seed)
+    chart = draw_comparison(comparison, reading, per_seed=per_seed, look=look)
     window = state.read_window()
     shown = chart.within(window)
     used = {seed.id: compared.rows[seed.id] for seed in comparison.seeds}
@@ -247,31 +260,37 @@ def _curves(compared: Compared, reading: Reading, *, per_seed: bool, unfinished:
             )
             pin.show_export(shown, key="compare", stem=quantity.key.replace("/", "-"), sources=sources)
             facts = {"quantity": quantity.key, "center": reading.center, "band": reading.band, "window": window}
+            facts |= {name: value for name, value in (("smooth", look.smooth), ("log", "".join(look.log))) if value}
             pin.show(shown, key="compare", page="compare", run=list(used.values()), facts=facts)
-    together = curves.Place("compare")
+    together = canvas.Place("compare")
     columns = st.columns(min(2, len(chart.panels))) if comparison.groups else []
     for i, part in enumerate(split_panels(chart) if comparison.groups else []):
         with columns[i % len(columns)]:
-            curves.show(
+            canvas.show(
                 part, key=f"compare-{part.panels[0].title}", window=window, panel_height=_PANEL, legend=False,
                 on_window=lambda chosen: state.write_window(chosen or None), place=together,
             )  # fmt: skip
     st.caption(escape_markdown(chart.caption) + " Drag over a panel to zoom all of them; a double click shows all.")
-    _command(list(used), quantity, reading, unfinished=unfinished)
+    configs = compared.configs
+    for doubt in doubt_runs({run_id: configs[run_id] for run_id in used}):
+        st.warning(escape_markdown(doubt), icon=":material/difference:")
+    _command(list(used), quantity, reading, look, unfinished=unfinished)
 
 
-def _command(run_ids: list[str], quantity: Quantity, reading: Reading, *, unfinished: bool) -> None:
+def _command(run_ids: list[str], quantity: Quantity, reading: Reading, look: Look, *, unfinished: bool) -> None:
     figure = {"win_rate": "learning-curves", "mu_w": "mu-w"}.get(quantity.key)
     if figure is None or any(map(view.is_beside, run_ids)):  # the command line reads one database
         return
     with st.expander("The same figure on the command line", icon=":material/terminal:"):
         options = f"--figure {figure} --center {reading.center} --band {reading.band}"
+        options += f"{f' --set smooth={look.smooth}' if look.smooth else ''}"
+        options += f"{' --set log=' + ''.join(look.log) if look.log else ''}"
         options += f"{' --include-unfinished' if unfinished else ''} --out {figure}.pdf"
         st.code(f"emtc export {' '.join(run_ids)} {options}", language=None, wrap_lines=True)
 
 
 def _mu_w(compared: Compared, reading: Reading, *, unfinished: bool) -> None:
-    everything = settle(compared.win_rates, include_unfinished=True)
+    everything = join_seeds(compared.win_rates, include_unfinished=True)
     usual = default_times(compared.finals(include_unfinished=unfinished).groups or everything.groups)
     text = st.text_input(
         "At env steps", key="at", bind="query-params", placeholder=", ".join(map(str, usual)) or "50000, 100000",
@@ -296,7 +315,7 @@ def _statistics(comparison: Comparison, rows: Mapping[str, RunRow], final: Final
         st.markdown(f"#### {profiles.title}")
         sources = describe_runs({seed.id: rows[seed.id].config for seed in comparison.seeds})
         pin.show_export(profiles, key="profiles", stem="compare", sources=sources)
-    curves.show(profiles, key="profiles", panel_height=_PANEL, x_name=profiles.x_label)
+    canvas.show(profiles, key="profiles", panel_height=_PANEL, x_name=profiles.x_label)
     st.caption(escape_markdown(profiles.caption))
 
 
@@ -306,7 +325,7 @@ def _differences(compared: Compared) -> None:
     if frame.empty:
         st.info("These runs are configured alike, seed included.")
         return
-    st.caption("Only settings whose values differ; – means that the run knew no such setting or left it open.")
+    st.caption("Only what differs, of settings and code; – means that the run knew no such setting or left it open.")
     st.dataframe(frame, hide_index=True, alt="Settings that differ between the compared variants.")
 
 

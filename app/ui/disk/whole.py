@@ -14,11 +14,12 @@ import streamlit as st
 
 from app.analysis.format import MISSING, count, escape_markdown, size
 from app.ui import data, messages
-from app.ui.widgets import whole_number
+from app.ui.widgets import config_form
 from emtc_core.errors import EmtcError
 from storage.maintenance.sizes import KINDS, RunSize, Sizes
 from storage.maintenance.upkeep import Gone, Thinning, back_up_now, count_thinning, thin_run, vacuum
 
+_MEGABYTES = "%.1f MB"
 _MEANING = {
     "transitions": "Rows of single steps",
     "trajectories": "States and actions of training episodes, for Replay; estimated from 200 episodes",
@@ -59,8 +60,8 @@ def make_rows(runs: Sequence[RunSize]) -> pd.DataFrame:
             "name": [run.name for run in runs],
             "id": [run.run_id for run in runs],
             "status": [run.status for run in runs],
-            "total": [run.total for run in runs],
-            **{kind: pd.Series([getattr(run, kind) or None for run in runs], dtype="Int64") for kind in KINDS},
+            "total": [run.total / 1e6 for run in runs],
+            **{kind: pd.Series([getattr(run, kind) / 1e6 or None for run in runs], dtype="Float64") for kind in KINDS},
         }
     )
 
@@ -71,10 +72,10 @@ def _columns() -> dict[str, Any]:
         "name": column.TextColumn("Run", width="medium"),
         "id": column.TextColumn("Id", width="small"),
         "status": column.TextColumn("Status", width="small", help="The word that its process wrote last"),
-        "total": column.NumberColumn("In all", format="bytes", width="small"),
+        "total": column.NumberColumn("In all", format=_MEGABYTES, width="small"),
     }
     return named | {
-        kind: column.NumberColumn(kind.replace("_", " ").capitalize(), format="bytes", width="small", help=meaning)
+        kind: column.NumberColumn(kind.replace("_", " ").capitalize(), format=_MEGABYTES, width="small", help=meaning)
         for kind, meaning in _MEANING.items()
     }
 
@@ -103,7 +104,7 @@ def show_thinning(runs: Sequence[RunSize]) -> None:
 
 def _choose() -> Thinning | None:
     with st.container(horizontal=True, vertical_alignment="bottom"):
-        every = whole_number.ask(
+        every = config_form.ask(
             "Keep every n-th snapshot", key="thin_snapshots", usual=1, low=1, high=1000, width=200,
             about="Counted from the last one, which always stays; 1 keeps all.",
         )  # fmt: skip

@@ -20,8 +20,8 @@ from app.ui import data, messages, view
 from app.ui.home import run_table
 from emtc_core.errors import EmtcError, StorageError
 from storage.bundles.bundle_cache import Bundle, cache_bundle, clean_name, remove_bundle
-from storage.bundles.import_bundle import Plan, import_opened, plan_import
 from storage.bundles.read import find_cache, peek
+from storage.bundles.write import Plan, import_opened, plan_import
 from storage.engine import is_read_only
 from storage.guards import shorten
 from storage.private_files import make_private_folder

@@ -11,8 +11,8 @@ from typing import Any
 import streamlit as st
 
 from app.analysis.format import count, escape_markdown, runs_of
-from app.jobs import bulk_actions
-from app.jobs.bulk_actions import Outcome, resume_runs, stop_runs
+from app.jobs import resume
+from app.jobs.resume import Outcome, resume_runs, stop_runs
 from app.ui import data, messages, state, view
 from app.ui.widgets import run_picker
 from emtc_core.errors import EmtcError
@@ -75,7 +75,7 @@ def _delete(run_ids: Sequence[str]) -> None:
 
 
 def _remove(run_ids: Sequence[str]) -> str:
-    outcome = bulk_actions.delete_runs(data.database(), run_ids)
+    outcome = resume.delete_runs(data.database(), run_ids)
     for run_id in outcome.done:
         run_picker.forget(run_id)
     return describe("Deleted", outcome)

@@ -7,13 +7,16 @@ import pandas as pd
 import streamlit as st
 
 from app.analysis.format import count, duration, runs_of
-from app.analysis.settings import name_algo
+from app.analysis.settings import mark_algo
 from app.figures.theme import ENDED
 from app.ui import data, in_url, messages, state, view
 from app.ui.home import chosen_runs
-from app.ui.widgets import run_filters
+from app.ui.widgets import run_picker
+from app.ui.widgets.result_table import PERCENT
+from emtc_core.config.base import IMPORTED
 from emtc_core.errors import ConfigError
 from storage.queries.runs import RunFilter, RunPage
+from storage.runs.rows import PRUNED, shown_status
 
 ROWS = 50
 PAGE = "home"
@@ -30,6 +33,8 @@ _SYMBOLS = {
     "stopped": "■ stopped",
     "failed": "✖ failed",
     "lost": "⚠ lost",
+    IMPORTED: "⇣ imported",
+    PRUNED: "✂ pruned",
 }
 _GATES = {"active": "● active", "idle": "○ idle"}
 _SORTS = {
@@ -79,8 +84,8 @@ def _board() -> None:
 def _ask() -> tuple[RunFilter, str]:
     """Draw search, filters and order; return them."""
     with st.container(horizontal=True, vertical_alignment="bottom"):
-        text = run_filters.search(PAGE, _to_first_page)
-        shelf = run_filters.shelf(PAGE, _to_first_page)
+        text = run_picker.search(PAGE, _to_first_page)
+        shelf = run_picker.shelf(PAGE, _to_first_page)
         column = st.selectbox(
             "Sort by",
             **in_url.one(PAGE, "sort", list(_SORTS), _to_first_page),
@@ -91,8 +96,8 @@ def _ask() -> tuple[RunFilter, str]:
             "Downwards", value=True, key=_DOWN, bind="query-params", on_change=_to_first_page, disabled=not column
         )
     with st.expander("Filters", icon=":material/filter_list:", expanded=_is_filtered()):
-        statuses = run_filters.statuses(PAGE, data.run_choices(shelf).statuses, _to_first_page)
-        wanted = run_filters.lists(PAGE, RunFilter(text=text, shelf=shelf, statuses=statuses), _to_first_page)
+        statuses = run_picker.statuses(PAGE, data.run_choices(shelf).statuses, _to_first_page)
+        wanted = run_picker.lists(PAGE, RunFilter(text=text, shelf=shelf, statuses=statuses), _to_first_page)
     return wanted, f"-{column}" if column and down else column or ""
 
 
@@ -120,7 +125,7 @@ def _read_page(wanted: RunFilter, sort: str) -> RunPage:
 
 
 def _say_nothing_matches(wanted: RunFilter) -> None:
-    if not run_filters.is_asking(wanted):
+    if not run_picker.is_asking(wanted):
         where = "archived" if wanted.shelf == "archived" else "hidden" if wanted.shelf == "hidden" else "listed"
         st.info(f"No run is {where}.")
         return
@@ -163,12 +168,18 @@ def _draw(frame: pd.DataFrame) -> Sequence[int]:
 def make_rows(frame: pd.DataFrame) -> pd.DataFrame:
     """Turn runs into what the table shows; without a judged gate its cell is empty."""
     rows = frame.copy()
-    rows["status"] = [_SYMBOLS.get(status, status) for status in frame["status"]]
-    rows["algo"] = [name_algo(algo) for algo in frame["algo"]]
+    columns = (frame[name].tolist() for name in ("status", "device", "tags"))
+    shown = [
+        IMPORTED if device == IMPORTED else shown_status(status, tags)
+        for status, device, tags in zip(*columns, strict=True)
+    ]
+    rows["status"] = [_SYMBOLS.get(status, status) for status in shown]
+    rows["algo"] = [mark_algo(*each) for each in zip(frame["algo"], frame["plugins"], strict=True)]
     hidden = frame["hidden_at"].notna()
     rows["name"] = [f"{name} (hidden)" if aside else name for name, aside in zip(frame["name"], hidden, strict=True)]
     rows["name"] = [view.named_link(run_id, name) for run_id, name in zip(rows["id"], rows["name"], strict=True)]
-    rows["progress"] = (frame["env_steps"] / frame["target_steps"].clip(lower=1)).clip(upper=1.0)
+    rows["progress"] = 100 * (frame["env_steps"] / frame["target_steps"].clip(lower=1)).clip(upper=1.0)
+    rows["win_rate"] = 100 * frame["win_rate"]
     ended = frame["ended_at"].fillna(frame["heartbeat_at"])
     seconds = (ended - frame["started_at"]).dt.total_seconds()
     rows["duration"] = [duration(None if pd.isna(value) else float(value)) for value in seconds]
@@ -197,9 +208,9 @@ def column_config() -> dict[str, Any]:
         ),
         "algo": column.TextColumn("Algorithm", width=115),
         "map": column.TextColumn("Map", width=80),
-        "seed": column.NumberColumn("Seed", width=60),
-        "progress": column.ProgressColumn("Progress", format="percent", min_value=0, max_value=1, width=90),
-        "win_rate": column.NumberColumn("Last win rate", format="percent", width=95, help="Last greedy evaluation"),
+        "seed": column.NumberColumn("Seed", width=60, help="−n: the nth run of an import that tells no seeds"),
+        "progress": column.ProgressColumn("Progress", format=PERCENT, min_value=0, max_value=100, width=90),
+        "win_rate": column.NumberColumn("Last win rate", format=PERCENT, width=95, help="Last greedy evaluation"),
         "mu_w": column.NumberColumn(
             "μ̄_w", format="%.3f", width=70, help="Normalised overall win rate up to the last evaluation"
         ),

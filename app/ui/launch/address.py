@@ -6,7 +6,7 @@ an address shows another browser the same form, and a text that is no value keep
 
 from collections.abc import Callable
 from difflib import get_close_matches
-from typing import Final
+from typing import Any, Final
 
 import streamlit as st
 
@@ -76,7 +76,7 @@ def bind(
     shown: object,
     *,
     usual: str = "",
-    write: Callable[[object], str] = str,
+    write: Callable[[Any], str] = str,
     then: Callable[[str], None] | None = None,
 ) -> Bound:
     """Bind a widget to a field.

@@ -12,14 +12,16 @@ from app.analysis.format import count, duration, escape_markdown, size
 from app.analysis.settings import name_algo
 from app.jobs import launch_request
 from app.jobs.launch import check_startable, doubt_observations, doubt_success, estimate, launch_run
-from app.jobs.launch_request import ALGO, CHOICES, ENV, MAP, NAME, PRESET, SEEDS, STEPS, USUAL, Request
+from app.jobs.launch_request import ALGO, ALSO, CHOICES, ENV, MAP, NAME, PRESET, SEEDS, STEPS, USUAL, Request
+from app.jobs.sweeps.plan import Plan
 from app.ui import data, messages, state
 from app.ui.in_url import Bound
-from app.ui.launch import address, success
+from app.ui.launch import address, choices
 from app.ui.widgets import config_form
+from emtc_core.config.outside import owner_of
 from emtc_core.config.resolve import FieldInfo, Value, describe_fields, describe_presets
 from emtc_core.config.run import RunConfig, list_algos, split_algo
-from emtc_core.envs.registry import IMPORTED_BY_MAP
+from emtc_core.envs.registry import ADAPTERS, IMPORTED_BY_MAP
 from emtc_core.envs.trust import VARIABLE
 from emtc_core.envs.zoo.examples import EXAMPLES, EXTRA
 from emtc_core.errors import EmtcError
@@ -32,9 +34,17 @@ TYPE_A_MAP = (
     f"{VARIABLE} of this machine lists the module; it is tried for some episodes before anything starts."
 )
 _TOLD_AT_ONCE = 4
+_ABOUT_MEMORY = "At its end: the trainer itself, the replayed episodes and the memory's nodes. Run draws what it took."
 _OWN = ""
 _GAMES = f"Games of PettingZoo and MPE2 that are wrapped already, of those installed here: {how_to_install(EXTRA)}"
-_LABELS = {STEPS: "Training length", SEEDS: "Seeds", MAP: "Map", ENV: "Environment", ALGO: "Algorithm"}
+_LABELS = {
+    STEPS: "Training length",
+    SEEDS: "Seeds",
+    MAP: "Map",
+    ENV: "Environment",
+    ALGO: "Algorithm",
+    ALSO: "And also",
+}
 
 
 def show() -> None:
@@ -48,8 +58,13 @@ def show() -> None:
     _say_unknown(texts)
     _choices(texts, request, maps)
     obstacle = next((row.reason for row in rows if row.env == request.choices[ENV] and not row.available), "")
-    config, ruled = (None, frozenset[str]()) if obstacle else success.ask(texts, request, maps)
-    faults = dict(request.faults)
+    config, ruled = (None, frozenset[str]()) if obstacle else choices.ask_success(texts, request, maps)
+    faults, planned = dict(request.faults), None
+    if config is not None and request.also and not faults:
+        try:
+            planned = choices.plan(config, request, texts.get(NAME, ""))
+        except EmtcError as exc:
+            faults |= launch_request.place_faults(str(exc).splitlines(), [ALSO])
     if not obstacle and (asked := config or request.config):
         faults |= _refusals(asked)
     elif not faults and not request.choices[MAP]:
@@ -61,7 +76,10 @@ def show() -> None:
         _doubts(config)
     with st.container(key="launch_bar"):
         _say_faults(faults)
-        _start(config if not faults else None, request, texts.get(NAME, ""))
+        if planned is not None and not faults:
+            _start_several(planned)
+        else:
+            _start(config if not faults else None, request, texts.get(NAME, ""))
 
 
 def _choices(texts: Mapping[str, str], request: Request, maps: Mapping[str, list[str]]) -> None:
@@ -69,9 +87,10 @@ def _choices(texts: Mapping[str, str], request: Request, maps: Mapping[str, list
     with left:
         _preset(request)
         _select(
-            "Algorithm", ALGO, list_algos(), request, key="algo",
-            about="Method and value system; the paper's own is emtc-qplex.",
+            "Algorithm", ALGO, list_algos(), request, key="algo", show=name_algo,
+            about="Method and value system; the paper's own is EMTC(QPLEX), which commands call emtc-qplex.",
         )  # fmt: skip
+        choices.ask(request)
     with middle:
         _select("Environment", ENV, list(maps), request, key="env", about="The game.", then=_forget_map)
         _map(texts, request, maps)
@@ -108,12 +127,13 @@ def _select(
     key: str,
     about: str,
     then: Callable[[str], None] | None = None,
+    show: Callable[[str], str] = str,
 ) -> None:
     """Draw a choice; what the address asks for and is not there leaves it open, with the reason under it."""
     wrong = name in request.faults
     shown = None if wrong else request.choices[name]
     bound = address.bind(name, key, shown, usual=USUAL.get(name, options[0]), then=then)
-    st.selectbox(label, options, index=None if wrong else 0, **bound, help=about)
+    st.selectbox(label, options, index=None if wrong else 0, **bound, help=about, format_func=show)
     if name != MAP:
         address.mark(request.faults, name)
 
@@ -157,7 +177,8 @@ def _settings(
     texts: Mapping[str, str], request: Request, faults: Mapping[str, str], *, without: frozenset[str]
 ) -> None:
     fields = [info for info in describe_fields() if info.key not in launch_request.IDENTITY | without]
-    shown = [info for info in fields if _is_read(info.key, request)]
+    gate = texts.get("gate.type") or str(request.defaults.get("gate.type"))
+    shown = [info for info in fields if _is_read(info.key, request, gate)]
     st.markdown("##### All settings")
     _tell_changes(texts, {info.key for info in shown} | without, request)
     for section in dict.fromkeys(info.key.partition(".")[0] for info in shown):
@@ -207,11 +228,16 @@ def _list_changes(own: list[str], texts: Mapping[str, str], defaults: Mapping[st
     return f"{head} (whose value stands in brackets): {', '.join(told)}" if told else "Nothing here is known"
 
 
-def _is_read(key: str, request: Request) -> bool:
-    """Whether this algorithm in this environment reads a setting; any other would have no effect."""
+def _is_read(key: str, request: Request, gate: str) -> bool:
+    """Whether this algorithm in this environment, with this gate, reads a setting; any other would have no effect."""
     section, _, rest = key.partition(".")
+    owner = owner_of(key)
+    if owner and section != "env":
+        used = {"gate": gate, "mixer": split_algo(request.choices[ALGO])[1]}[section]
+        return owner[1] == used and (section == "mixer" or section in _relevant(request.choices[ALGO]))
     if section == "env":
-        return rest.partition(".")[0] == request.choices[ENV]
+        env = request.choices[ENV]
+        return rest.partition(".")[0] in ((env,) if env in ADAPTERS else (env, "pettingzoo"))
     return section in _relevant(request.choices[ALGO])
 
 
@@ -274,6 +300,19 @@ def _doubts(config: RunConfig) -> None:
             st.warning(escape_markdown(doubt), icon=":material/visibility_off:")
 
 
+def _start_several(planned: Plan) -> None:
+    """Draw what the sweep will cost, and the button beside it."""
+    with st.container(horizontal=True, vertical_alignment="center", gap="medium", key="launch_cost"):
+        basis = choices.tell_cost(planned)
+        off = not messages.may_act()
+        pressed = st.button(
+            choices.label(planned), type="primary", icon=":material/rocket_launch:", key="start", disabled=off
+        )
+    st.caption(escape_markdown(f"The speed behind it is {basis}. {describe_place(data.database())}"))
+    if pressed and messages.may_act():
+        choices.start(planned)
+
+
 def _start(config: RunConfig | None, request: Request, name: str) -> None:
     """Draw what the runs will cost, and the button beside it; both stay in view."""
     seeds = request.seeds
@@ -285,6 +324,7 @@ def _start(config: RunConfig | None, request: Request, name: str) -> None:
             for label, value, about in (
                 ("Expected duration, each run", f"≈ {duration(expected.seconds)}", expected.basis),
                 ("Expected disk use, each run", f"≈ {size(expected.disk_bytes)}", "With every snapshot of the memory"),
+                ("Expected memory, each run", f"≤ {size(expected.memory_bytes)}", _ABOUT_MEMORY),
                 ("Runs", count(len(seeds)), "They start together and share this machine."),
             ):
                 st.metric(label, value, help=about, width="content")

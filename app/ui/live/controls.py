@@ -1,28 +1,31 @@
-"""Stop, pause and resume a run, with what was asked and when the trainer obeyed.
+"""Stop, pause and resume a run, with what was asked and when the trainer obeyed; what a run stands on.
 
-What a run stands on: its checkpoints here, the run it was started again from, and what resumes superseded.
+That is its checkpoints here, the run it was started again from, and what resumes superseded. A living run can be
+asked, too, for an evaluation or an episode now; the training does not notice.
 """
 
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import get_args
+from urllib.parse import urlencode
 
 import pandas as pd
 import streamlit as st
 
 from app.analysis.format import aware, count, duration, escape_markdown
 from app.jobs.launch import kill_run
+from app.jobs.questions import describe
 from app.jobs.resume import GOOD_ENOUGH, CheckpointStatus, launch_again, resume_run
-from app.ui import data, messages, run_files, state
-from app.ui.live import ask_run
+from app.ui import data, messages, run_data, state, view
+from app.ui.widgets import config_form
 from emtc_core.checkpoint_file import FIRST_STEP
-from emtc_core.control import Command
+from emtc_core.control import Command, QuestionKind
 from emtc_core.errors import EmtcError
 from storage.queries.runs import list_resumes
 from storage.runs import lifecycle
-from storage.runs.control import ask_stop, command_log, send_command
-from storage.runs.lifecycle import Event, State
-from storage.runs.rows import RunRow
+from storage.runs.control import Asked, ask_stop, command_log, send_command
+from storage.runs.lifecycle import ANSWERS, Event, State
+from storage.runs.rows import RunRow, imported_label
 
 
 def show_status(run: RunRow) -> None:
@@ -31,15 +34,18 @@ def show_status(run: RunRow) -> None:
         st.caption(f"Started again from step 0, after run [{run.parent_id}](/live?{state.RUN}={run.parent_id}).")
     if text := describe_resumes(list_resumes(data.database(), run.id)):
         st.caption(escape_markdown(text))
+    if (label := imported_label(run.config)) is not None:
+        st.caption(escape_markdown(f"Imported ({label}): a curve that another program trained. It has no checkpoint."))
+        return
     if run.state == State.FINISHED or run.env_steps == 0:
         return
-    standing = run_files.checkpoint_status(run)
+    standing = run_data.checkpoint_status(run)
     if standing.refused:
         st.warning(escape_markdown(standing.refused), icon=":material/cloud_off:")
         return
     for fault in standing.faults:
         st.warning(escape_markdown(fault), icon=":material/broken_image:")
-    told = describe_checkpoints(standing, first_at=_first_at(run))
+    told = describe_checkpoints(standing, first_at=_first_at(run)) + describe_best(standing)
     st.caption(escape_markdown(f"{told}{_describe_place(standing)}" if run.files else told))
 
 
@@ -74,6 +80,12 @@ def describe_checkpoints(standing: CheckpointStatus, *, first_at: int | None) ->
     return f"Good checkpoints at steps {listed}."
 
 
+def describe_best(standing: CheckpointStatus) -> str:
+    """Where the policy of the best evaluation stands; nothing where none is kept."""
+    best = next((each.env_step for each in standing.best if each.fault is None), None)
+    return "" if best is None else f" The policy of the best evaluation is kept too, that of step {count(best)}."
+
+
 def _describe_place(standing: CheckpointStatus) -> str:
     """Where checkpoints lie, and how many of them a network has not taken yet."""
     if not standing.checkpoints:
@@ -104,14 +116,14 @@ def show(run: RunRow) -> None:
             _button("leave-queue", "Leave the queue", ":material/stop:", lambda: ask_stop(data.database(), run.id))
         elif lifecycle.allows(run.state, Event.ASK_STOP) and run.state != State.STOPPING:
             _command(run, "stop", "Stop", ":material/stop:")
-        elif lifecycle.allows(run.state, Event.CLAIM):
+        elif lifecycle.allows(run.state, Event.CLAIM) and imported_label(run.config) is None:
             _offer(run)
-        ask_run.show_buttons(run)
+        show_buttons(run)
 
 
 def _offer(run: RunRow) -> None:
     """Offer to go on from a checkpoint, or else a new run: nothing recorded is removed unsaid."""
-    standing = run_files.checkpoint_status(run)
+    standing = run_data.checkpoint_status(run)
     if not standing.can_resume:
         weight = "secondary" if standing.refused else "primary"  # where that is set right, the run can still go on
         if st.button("Start again from step 0", icon=":material/restart_alt:", type=weight, key="start-again"):
@@ -183,3 +195,74 @@ def _try(act: Callable[[], object]) -> None:
         act()
     except EmtcError as exc:
         messages.error(exc)
+
+
+PLAY = "play"  # the parameter by which Replay opens a greedy episode
+_EVALUATE = "As many greedy episodes as a regular evaluation has, with the present weights."
+_ONE = "One greedy episode with the present weights, kept for Replay."
+_ASIDE = "The training goes on as if nobody had asked, and no curve gets a point."
+
+
+def show_buttons(run: RunRow) -> None:
+    """Draw a button for each question; where nobody is there to answer, it says so."""
+    _ask_button(run, "evaluate", "Evaluate now", ":material/exercise:", _EVALUATE)
+    _ask_button(run, "play", "Play one episode now", ":material/smart_display:", _ONE)
+    if why_not(run) is None and run.env_steps:
+        with st.popover("Play again …", icon=":material/replay:", help="A training episode, with the present policy"):
+            episode = config_form.ask("Training episode", key="ask-episode", usual=1, low=1, high=10**9)
+            if episode is not None:
+                show_again(run, episode)
+
+
+def show_again(run: RunRow, episode: int) -> None:
+    """Draw the button that plays a training episode again, from its start, with the present policy."""
+    about = (
+        f"One greedy episode with the present weights, from the start of training episode {episode} where the "
+        "environment can repeat it; the answer says which start it was."
+    )
+    _ask_button(run, "play", "Play it with the present policy", ":material/replay:", about, episode=episode)
+
+
+def show_answers(run: RunRow) -> None:
+    """What became of the last questions, each with the way to its playback.
+
+    The way is a plain link: this part of the page ticks, and a tick takes a page link's address back. It is relative,
+    for the app may be served below a path of its own.
+    """
+    for asked in data.questions(run, limit=2):
+        st.caption(f"{escape_markdown(describe(asked))}{_link(run, asked)}")
+
+
+def why_not(run: RunRow) -> str | None:
+    """Why a run cannot be asked, or None if it can."""
+    if run.state in ANSWERS:
+        return None
+    return f"No trainer is there to answer: the run is {run.state.value}."
+
+
+def _ask_button(
+    run: RunRow, kind: QuestionKind, label: str, icon: str, about: str, *, episode: int | None = None
+) -> None:
+    reason = why_not(run)
+    key = f"ask-{kind}" if episode is None else f"ask-{kind}-again"
+    st.button(
+        label, icon=icon, key=key, disabled=reason is not None, help=reason or f"{about} {_ASIDE}",
+        on_click=_send, args=(run.id, kind, episode, key),
+    )  # fmt: skip
+    if isinstance(refused := st.session_state.pop(f"{key}-refused", None), EmtcError):
+        messages.error(refused)
+
+
+def _send(run_id: str, kind: QuestionKind, episode: int | None, key: str) -> None:
+    """Send a question before anything is drawn: a page that starts anew above the button would lose the press."""
+    try:
+        send_command(data.database(), run_id, kind, episode=episode)
+    except EmtcError as exc:
+        st.session_state[f"{key}-refused"] = exc
+
+
+def _link(run: RunRow, asked: Asked) -> str:
+    if asked.answer is None:
+        return ""
+    about = view.link({state.RUN: run.id, PLAY: f"{asked.answer.env_step}-{asked.answer.playback}"})
+    return f" · [Replay](replay?{urlencode(about)})"

@@ -9,7 +9,7 @@ A silent component: when the database has something newer than what is drawn, it
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Final
 
 import pandas as pd
 import streamlit as st
@@ -18,6 +18,7 @@ from streamlit.components.v2 import component
 from app.analysis.format import aware, count, duration, escape_markdown, number, percent
 from app.analysis.quantities import SUCCESS_RATE, success_threshold
 from app.figures.assets import read_asset
+from app.figures.chart_choices import MOST_BESIDE, lay_beside
 from app.figures.kinds.chart import Chart, Mark
 from app.figures.named.live import (
     GATE_METRICS,
@@ -30,12 +31,13 @@ from app.figures.named.live import (
     read_returns,
 )
 from app.figures.theme import ENDED
-from app.ui import data, messages, run_files, state
-from app.ui.live import ask_run, controls
-from app.ui.live_session import LiveCurves
-from app.ui.widgets import curves, pin, run_picker
+from app.ui import data, in_url, messages, run_data, state
+from app.ui.live import controls
+from app.ui.run_data import LiveCurves
+from app.ui.widgets import canvas, pin, run_picker
 from storage.files.trainer_files import stall_reason
-from storage.runs.rows import RunRow
+from storage.queries.runs import RunFilter
+from storage.runs.rows import RunRow, shown_status
 
 _pulse = component("emtc_lab_pulse", js=read_asset("pulse.js"))
 
@@ -46,6 +48,7 @@ def show_pulse(*, key: str, version: str, drawn: str, on_news: Callable[[], None
 
 
 CHARTS = "live_charts"
+PAGE, CLOSING, REFERENCE = "live", "closing", "ref"
 CHART_HEIGHT = 470
 """Gate and outcomes fit under the status on a screen of 1440×900 [pixels]."""
 STATUS_HEIGHT = 112
@@ -57,7 +60,7 @@ _FIRST = ("train/loss", "train/q_taken", "embedder/info_nce_accuracy", _SPEED)
 
 def show(run: RunRow) -> None:
     """Draw the whole page body of a run."""
-    ended = _is_settled(run)
+    ended = _has_ended(run)
     st.session_state["live_ticking"] = not ended
     frames = _frames(run.id)
     if not st.session_state.get("live_paused"):
@@ -78,7 +81,7 @@ def _frames(run_id: str) -> LiveCurves:
     return known
 
 
-def _is_settled(run: RunRow) -> bool:
+def _has_ended(run: RunRow) -> bool:
     return run.live_status in ENDED
 
 
@@ -87,20 +90,20 @@ def _status(run_id: str) -> None:
         run = data.get_run(run_id)
         before = st.session_state.get("live_status", {}).get(run_id)
         st.session_state["live_status"] = {run_id: run.live_status}
-        over = st.session_state.get("live_ticking") and _is_settled(run)
+        over = st.session_state.get("live_ticking") and _has_ended(run)
         if over or (before is not None and before != run.live_status):
             st.rerun()  # the timers of this page follow the run's state
         frames = _frames(run_id)
         _top(run, frames)
         _figures(run, frames)
-        with st.container(key="live_status", gap="xxsmall", height="content" if _is_settled(run) else STATUS_HEIGHT):
+        with st.container(key="live_status", gap="xxsmall", height="content" if _has_ended(run) else STATUS_HEIGHT):
             _trouble(run)
             _tell(run)
 
 
 def _top(run: RunRow, frames: LiveCurves) -> None:
     with st.container(key="live_bar", horizontal=True, vertical_alignment="center", gap="small"):
-        run_picker.status_badge(run.state.value)
+        run_picker.status_badge(shown_status(run.state.value, run.tags))
         controls.show(run)
         _freshness(frames)
 
@@ -112,7 +115,7 @@ def _tell(run: RunRow) -> None:
     if (why := data.idle_incentive(run)) and why not in (gate.sentence if gate else ""):
         st.warning(escape_markdown(why), icon=":material/flag:")
     controls.show_log(run)
-    ask_run.show_answers(run)
+    controls.show_answers(run)
     controls.show_status(run)
 
 
@@ -217,12 +220,12 @@ def _charts(run: RunRow) -> None:
         return
     marks = tuple(Mark(step, "resumed") for step in frames.resume_steps())
     with messages.guarded():
-        titled = _draw(run, frames, marks)
-        place = curves.place_together("live", titled.values(), height=CHART_HEIGHT)
+        titled = {title: _refer(chart) for title, chart in _draw(run, frames, marks).items()}
+        place = canvas.place_together("live", titled.values(), height=CHART_HEIGHT)
         with st.container(key="live_charts_grid", horizontal=True, gap="medium"):
             for title, chart in titled.items():
                 with st.container(gap="xsmall"):
-                    _chart(title, chart, run, place)
+                    _chart(title, chart, run, place, choice=_CHOICES.get(chart.name))
             if len(frames.metrics):
                 with st.container(gap="xsmall"):
                     _metric_charts(run, frames, marks, place)
@@ -240,14 +243,15 @@ def _draw(run: RunRow, frames: LiveCurves, marks: tuple[Mark, ...]) -> dict[str,
     )
     if not len(frames.gate):
         return {"Outcomes": outcomes}
-    dynamics = draw_gate_dynamics(frames.gate, frames.metrics, run=run.name, marks=marks)
+    closing = bool(st.session_state[in_url.flag(PAGE, CLOSING)["key"]])
+    dynamics = draw_gate_dynamics(frames.gate, frames.metrics, run=run.name, marks=marks, closing=closing)
     effect = draw_gate_effect(frames.metrics, run=run.name, marks=marks)
     if effect.is_empty:
         return {"Gate and memory": dynamics, "Outcomes": outcomes}
     return {"Gate": dynamics, "Outcomes": outcomes, "What it does": effect}
 
 
-def _metric_charts(run: RunRow, frames: LiveCurves, marks: tuple[Mark, ...], place: curves.Place) -> None:
+def _metric_charts(run: RunRow, frames: LiveCurves, marks: tuple[Mark, ...], place: canvas.Place) -> None:
     present = frames.metric_list()
     chosen = st.multiselect(
         "Learning, memory and speed",
@@ -261,16 +265,57 @@ def _metric_charts(run: RunRow, frames: LiveCurves, marks: tuple[Mark, ...], pla
     if chosen:
         chance = contrast_chance(run.config)
         drawn = draw_metrics(frames.metrics, chosen, run=run.name, marks=marks, chance=chance)
-        _chart("", drawn, run, replace(place, height=None), {"metrics": chosen})
+        _chart("", _refer(drawn, ("metrics", tuple(chosen))), run, replace(place, height=None), {"metrics": chosen})
 
 
-def _chart(title: str, chart: Chart, run: RunRow, place: curves.Place, facts: dict[str, Any] | None = None) -> None:
+def _referred() -> list[str]:
+    """The runs whose lines stand beside this one's, as long as they are there."""
+    chosen: list[str] = st.session_state[in_url.several(PAGE, REFERENCE, state.read_list(REFERENCE))["key"]] or []
+    return [run_id for run_id in chosen[:MOST_BESIDE] if run_id in data.known_runs(chosen)]
+
+
+def _refer(chart: Chart, *options: tuple[str, Any]) -> Chart:
+    closing = (("closing", True),) if chart.name == "gate-dynamics" and state.read_text(CLOSING) else ()
+    found = (data.reference(run_id, chart.name, (*options, *closing)) for run_id in _referred())
+    return lay_beside(chart, dict(each for each in found if each is not None))
+
+
+def _choose_reference() -> None:
+    with st.popover("Beside it", icon=":material/stacked_line_chart:", help="Main lines of other runs, dotted"):
+        names, _ = data.run_names(RunFilter())
+        names = names | data.names_of(_referred())
+        st.multiselect(
+            "Other runs, for reference", **in_url.several(PAGE, REFERENCE, list(names)), max_selections=MOST_BESIDE,
+            format_func=lambda run_id: f"{names.get(run_id, '')} · {run_id}", placeholder="none",
+        )  # fmt: skip
+
+
+def _choose_beta() -> None:
+    st.toggle("1 − β̄, log axis", **in_url.flag(PAGE, CLOSING), help="How far the gate is closed, in the place of β̄")
+
+
+_CHOICES: Final = {"gate-dynamics": _choose_beta, "outcomes": _choose_reference}
+
+
+def _chart(
+    title: str,
+    chart: Chart,
+    run: RunRow,
+    place: canvas.Place,
+    facts: dict[str, Any] | None = None,
+    choice: Callable[[], None] | None = None,
+) -> None:
     with st.container(horizontal=True, horizontal_alignment="distribute", vertical_alignment="center"):
         st.markdown(f"#### {title}" if title else "", width="content")
+        if choice is not None:
+            choice()
         shown = chart.within(state.read_window())
-        pin.show_with_export(shown, key=f"live-{chart.name}", stem=run.id, page="live", run=run, facts=facts)
+        referred = {"beside": ids} if (ids := _referred()) else {}
+        pin.show_with_export(
+            shown, key=f"live-{chart.name}", stem=run.id, page="live", run=run, facts={**(facts or {}), **referred}
+        )
     key, window = f"live-{chart.name}", state.read_window()
-    curves.show(chart, key=key, window=window, on_window=_window_chosen(), place=place)
+    canvas.show(chart, key=key, window=window, on_window=_window_chosen(), place=place)
     st.caption(escape_markdown(chart.caption))
 
 
@@ -280,7 +325,7 @@ def _window_chosen() -> Callable[[list[float]], None]:
 
 def _log(run_id: str) -> None:
     with st.expander("Log of the trainer", icon=":material/terminal:"):
-        text = run_files.log_tail(run_id)
+        text = run_data.log_tail(run_id)
         if text:
             st.code(text, language=None, height=280)
         else:

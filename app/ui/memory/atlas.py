@@ -22,7 +22,7 @@ from streamlit.runtime import get_instance
 from app.analysis.projections.linear import Drawn
 from app.analysis.selection import QUANTITIES, Choice, values_of
 from app.figures.assets import read_asset, read_script
-from app.figures.kinds.cloud import scale_ends
+from app.figures.kinds.maps import scale_ends
 from app.figures.theme import RED_GREEN, TWO, VIRIDIS
 from app.ui import data, state
 from storage.queries.memory import Snapshot
@@ -231,9 +231,14 @@ def mark(
     near: Sequence[Place] = (),
     traces: Sequence[Path] = (),
     every: int = 10,
+    seek: bool = False,
 ) -> None:
-    """Ring the selected point of the map `channel` and those `near` it; draw paths, every so manieth step marked."""
+    """Ring the selected point of the map `channel` and those `near` it; draw paths, every so manieth step marked.
+
+    With `seek` a press on the first path moves the cursor of the player beside it, and chooses nothing.
+    """
     data = {
-        "channel": channel, "selected": selected, "at": at, "near": list(near), "traces": list(traces), "every": every
+        "channel": channel, "selected": selected, "at": at, "near": list(near), "traces": list(traces), "every": every,
+        "seek": seek,
     }  # fmt: skip
     _marker(key=f"{channel}-marker", data=data)

@@ -1,31 +1,39 @@
-"""One memory node: its entry, the episode that wrote it, and the replay starting at that state."""
+"""One memory node: its entry, the episode that wrote it, the replay starting at that state, and its nearest neighbors.
+
+Distances are those that the memory decides by: of the embedding scaled per dimension, unless `memory.delta_space` is
+raw.
+"""
 
 from collections.abc import Sequence
 from functools import partial
 from math import isfinite
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import streamlit as st
+from numpy.typing import NDArray
 from streamlit.delta_generator import DeltaGenerator
 
+from app.analysis.episodes import draw_scene
 from app.analysis.format import count, escape_markdown, number
 from app.analysis.selection import QUANTITIES
 from app.figures.named.trajectories import draw_trajectory
-from app.ui import data, memory_data, messages, state, view
-from app.ui.memory import atlas, nearest, traces
+from app.ui import memory_data, messages, state, view
+from app.ui.memory import atlas, traces
 from app.ui.memory.snapshot_map import Shown
-from app.ui.widgets import pin, player
-from emtc_core.errors import EmtcError
+from app.ui.widgets import canvas, pin
+from emtc_core.errors import EmtcError, LeftOutError
 from storage.queries.episodes import Trajectory
-from storage.queries.memory import PointDetail
+from storage.queries.memory import PointDetail, Snapshot
 from storage.runs.rows import RunRow
 
 MAP = "map"
 _NEAREST = (
     "The nodes whose embeddings are nearest to this one's, where the memory compares them; ringed on the map too."
 )
-_Told = tuple[Trajectory, Trajectory | None]
+_ODD = "The node whose H stands out most from that of its neighbors in the embedding"
+_Told = tuple[Trajectory | None, Trajectory | None]
 
 
 @st.fragment
@@ -39,6 +47,7 @@ def show(maps: Sequence[Shown]) -> None:
     bar = st.container(horizontal=True, vertical_alignment="bottom", gap="small")
     with bar:
         slot = _choose()
+        st.button("Oddest", icon=":material/flare:", key="oddest", on_click=_take_oddest, args=(active,), help=_ODD)
     told = _node(active, slot, bar)
     for each in maps:
         _mark(each, slot, told if each.run.id == active.run.id else None)
@@ -52,19 +61,27 @@ def _mark(shown: Shown, slot: int | None, told: _Told | None) -> None:
     if slot is None or told is None:
         atlas.mark(channel=channel, selected=None)
         return
-    paths = traces.make_paths(shown, *told)
-    near = nearest.places(shown, slot) if st.session_state.get("near") else []
+    own, other = told
+    paths = [] if own is None else traces.make_paths(shown, own, other)
+    near = places(shown, slot) if st.session_state.get("near") else []
     atlas.mark(channel=channel, selected=slot, at=_place(shown, slot), near=near, traces=paths, every=traces.EVERY)
 
 
 def _node(shown: Shown, slot: int | None, bar: DeltaGenerator) -> _Told | None:
-    """Show a node; return its episode and the one that is held against it, None without a node."""
+    """Show a node; return its episode and the one that is held against it, None without a node.
+
+    Of an episode that was thinned away or left out of a bundle the memory still has what it learned.
+    """
     run = shown.run
     if slot is None:
         messages.empty("No memory is chosen.", "Click a point of the map, or type a memory id.")
         return None
     try:
         detail = memory_data.point(shown.snapshot, slot)
+    except LeftOutError as exc:
+        _entry(shown.snapshot, slot)
+        messages.error(exc)
+        return None, None
     except EmtcError as exc:
         messages.error(exc)
         return None
@@ -78,11 +95,18 @@ def _node(shown: Shown, slot: int | None, bar: DeltaGenerator) -> _Told | None:
             st.dataframe(make_fields(run, detail), hide_index=True, height="content")
     if other is not None:
         traces.say(detail.trajectory, other)
-    _entry(detail)
+    _entry(shown.snapshot, detail.slot)
     if near:
-        nearest.show(shown, detail.slot)
+        show_nearest(shown, detail.slot)
     _replay(run, detail)
     return detail.trajectory, other
+
+
+def _take_oddest(shown: Shown) -> None:
+    odd = memory_data.outlier(shown.snapshot.id, shown.chosen.stamp)
+    if odd is not None:
+        state.write(MAP, shown.chosen.side.prefix or None)
+        state.write(state.POINT, odd.slot)
 
 
 def _picked(prefix: str, said: dict[str, Any]) -> None:
@@ -121,14 +145,18 @@ def _typed() -> None:
     state.write(state.POINT, st.session_state["point_typed"])
 
 
-def _entry(detail: PointDetail) -> None:
+def _entry(nodes: Snapshot, slot: int) -> None:
+    row = nodes.row_of(slot)
+    if row is None:
+        return
+    visits = f"{count(int(nodes.n_xi[row]))} / {count(int(nodes.n_call[row]))}"
     tiles = (
-        ("H", number(detail.h), "Highest return-to-go ever seen from this state [return]"),
-        ("ξ", QUANTITIES["xi"].words[int(detail.xi)], "Whether a successful episode passed here"),
-        ("N_ξ/N_call", f"{count(detail.n_xi)} / {count(detail.n_call)}", "Successful visits of all visits"),
-        ("Δ_mem", number(detail.delta_mem), "Consistency error along the stored successor [return]"),
-        ("β", number(detail.beta), "Gate coefficient at the snapshot"),
-        ("t", count(detail.t), "Step of the episode at which the state was met"),
+        ("H", number(float(nodes.h[row])), "Highest return-to-go ever seen from this state [return]"),
+        ("ξ", QUANTITIES["xi"].words[int(nodes.xi[row])], "Whether a successful episode passed here"),
+        ("N_ξ/N_call", visits, "Successful visits of all visits"),
+        ("Δ_mem", number(float(nodes.delta_mem[row])), "Consistency error along the stored successor [return]"),
+        ("β", number(float(nodes.beta[row])), "Gate coefficient at the snapshot"),
+        ("t", count(int(nodes.t[row])), "Step of the episode at which the state was met"),
     )
     with st.container(horizontal=True, gap="small"):
         for label, value, text in tiles:
@@ -186,10 +214,68 @@ def _replay(run: RunRow, detail: PointDetail) -> None:
     chart = draw_trajectory(
         title=title, reward=trajectory.reward, h=trajectory.h, delta_mem=trajectory.delta_mem, beta=trajectory.beta
     )
-    scene = data.scene(run.env, run.map, trajectory.state)
-    player.show(scene, chart, key="point-replay", start=detail.t, title=title)
+    scene = draw_scene(run.env, run.map, trajectory.state)
+    canvas.show_playback(scene, chart, key="point-replay", start=detail.t, title=title)
     with st.container(horizontal=True, vertical_alignment="center", gap="small"):
         st.caption(f"**{escape_markdown(title)}**, wrote this memory at t = {detail.t}. Its path is on the map.")
         stem, facts = f"{run.id}-episode-{detail.episode}", {"episode": detail.episode}
         pin.show_with_export(chart, key="point-trajectory", stem=stem, page="memory", run=run, facts=facts)
     st.caption(escape_markdown(chart.caption))
+
+
+NEAREST = 10
+
+
+def show_nearest(shown: Shown, slot: int) -> None:
+    """List the nearest nodes, nearest first; a press on a row chooses its node."""
+    rows, distance = _find(shown, slot)
+    frame = list_nearest(shown, rows, distance)
+    slots: list[int] = frame["memory"].tolist()
+    key = f"nearest-{shown.snapshot.id}-{slot}"
+
+    def chosen() -> None:
+        selected = st.session_state[key]["selection"]["rows"]
+        if selected and selected[0] < len(slots):
+            state.write(state.POINT, slots[selected[0]])
+
+    st.dataframe(
+        frame, hide_index=True, height="content", key=key, on_select=chosen, selection_mode="single-row",
+        alt="The nearest nodes in the embedding. Choose a row to go to its node.",
+    )  # fmt: skip
+    delta = shown.run.config.get("memory", {}).get("delta")
+    st.caption(_say(frame, delta if isinstance(delta, int | float) else None))
+
+
+def places(shown: Shown, slot: int) -> list[atlas.Place]:
+    """Find where the nearest nodes lie on the map."""
+    rows, _ = _find(shown, slot)
+    return [place for row in rows if all(map(isfinite, place := shown.coordinates[row].tolist()))]
+
+
+def list_nearest(shown: Shown, rows: NDArray[np.int64], distance: NDArray[np.float64]) -> pd.DataFrame:
+    """List nodes with their distance, H, ξ, Δ_mem, episode and step."""
+    snapshot, words = shown.snapshot, QUANTITIES["xi"].words
+    return pd.DataFrame(
+        {
+            "memory": snapshot.slot[rows],
+            "distance": [number(each) for each in distance],
+            "H [return]": [number(float(each)) for each in snapshot.h[rows]],
+            "ξ": [words[int(each)] for each in snapshot.xi[rows]],
+            "Δ_mem [return]": [number(float(each)) for each in snapshot.delta_mem[rows]],
+            "episode": snapshot.episode[rows],
+            "t": snapshot.t[rows],
+        }
+    )
+
+
+def _find(shown: Shown, slot: int) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    row = shown.snapshot.row_of(slot)
+    if row is None:
+        return np.empty(0, np.int64), np.empty(0)
+    memory = shown.run.config.get("memory", {})
+    return memory_data.nearest(shown.embedded, shown.embedding, memory, row, NEAREST)
+
+
+def _say(frame: pd.DataFrame, delta: float | None) -> str:
+    within = f" States within δ = {delta:g} are merged into one node." if delta else ""
+    return f"{frame['episode'].nunique()} episodes wrote these {len(frame)} nodes.{within} A press on a row goes there."

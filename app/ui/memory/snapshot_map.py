@@ -16,7 +16,7 @@ from app.analysis.projections.linear import AXIS_PAIRS, Drawn, draw_axes
 from app.analysis.projections.snapshots import BACKGROUND, MOST_LANDMARKS, SMALLEST, projection_params, start_of
 from app.analysis.selection import QUANTITIES, Choice, read_numbers
 from app.analysis.settings import name_algo
-from app.figures.kinds.cloud import Cloud
+from app.figures.kinds.maps import Cloud
 from app.figures.named.memory_map import draw_memory
 from app.figures.theme import ENDED
 from app.ui import data, in_url, memory_data, messages, state

@@ -4,7 +4,7 @@ import numpy as np
 import streamlit as st
 
 from app.analysis.format import escape_markdown, number
-from app.figures.kinds.cloud import MOST_JUMPS, largest_errors
+from app.figures.kinds.maps import MOST_JUMPS, largest_errors
 from app.figures.named.memories import find_contrast
 from app.figures.theme import DELTA_MEM, WIN_RATE
 from app.ui import data, state

@@ -8,7 +8,7 @@ import streamlit as st
 from app.analysis.format import escape_markdown, number, percent
 from app.figures.kinds.chart import Chart
 from app.figures.propositions import draw_proposition_1, draw_proposition_2
-from app.ui.widgets import curves, pin
+from app.ui.widgets import canvas, pin
 from emtc_core.gate.propositions import (
     Behavior,
     Proposition2,
@@ -154,5 +154,5 @@ def _proposition_2(setting: _Setting) -> None:
 def _figure(chart: Chart, *, panel_height: int, x_name: str) -> None:
     with st.container(horizontal=True, horizontal_alignment="right"):
         pin.show_export(chart, key=f"method-{chart.name}", stem="method")
-    curves.show(chart, key=f"method-{chart.name}", panel_height=panel_height, x_name=x_name)
+    canvas.show(chart, key=f"method-{chart.name}", panel_height=panel_height, x_name=x_name)
     st.caption(escape_markdown(chart.caption))

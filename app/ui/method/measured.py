@@ -1,19 +1,21 @@
-"""What was measured with this program: the output of its own commands, as it was written.
+"""What was measured with this program, and what is held against published code.
 
-Tables of the Method page: Markdown, whose text wraps and can be searched in the browser.
-
-How a baseline's settings compare with what its authors published, with a reason for each difference.
+The output of its own commands, as it was written; tables as Markdown, whose text wraps and can be searched in the
+browser. How a baseline's settings compare with what its authors published, with a reason for each difference; where
+published code and this program differ on purpose; which intervals name a level, and how often each held the truth.
 """
 
 import csv
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 
 import streamlit as st
 
 from app.analysis.format import MISSING, escape_markdown, number
+from app.analysis.statistics import BOOTSTRAP_COVERS
 from emtc_core.config.published import Case, compare, find_configuration, read_table
 from emtc_core.config.resolve import Value
 
@@ -143,3 +145,166 @@ def _cell(measured: Mapping[tuple[str, str, str], float], key: Sequence[str]) ->
     what, task, scale = key
     value = measured.get((what, task, scale))
     return MISSING if value is None else number(value)
+
+
+_HELD = """
+Tests load the weights that published code began with, feed the batches that it was fed, in float64, and compare what
+came out: losses, gradient norms, Q values, targets, weights and target copies after several updates, greedy actions.
+**QPLEX** (plain, padded, weighted heads, nonlinear, `dmaq`), **QMIX**, **VDN**, **CDS** (SMAC and football: rewards,
+predictors, L1), **EMU**'s incentive inside a whole update and its curiosity, which is EMC's, agree to 1e-11; the first
+three and the incentive, as measured, to 1e-15. **EMU**'s memory is driven through a stream of episodes: after every
+step each node holds the published H (to the float32 in which theirs is kept), success flag, counters and embedding,
+and every state enters the same node.
+"""
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One thing that is done otherwise here."""
+
+    whose: str
+    published: str
+    here: str
+
+
+DIFFERENCES = (
+    Difference(
+        "QPLEX, CDS, EMU",
+        "The attention regulariser is averaged over all steps of a batch, padding too.",
+        "It is averaged over real transitions, so that a longer episode in the batch does not weaken it.",
+    ),
+    Difference(
+        "PyMARL, QPLEX, CDS, EMU",
+        "Episodes are counted before the one just collected: targets are copied after episode 200·k + 1, where an "
+        "episode has several updates after its first.",
+        "That one is counted too: after the last update of episode 200·k (`train.target_interval`).",
+    ),
+    Difference(
+        "EMU",
+        "The incentive also enters transitions that end an episode, where nothing is bootstrapped.",
+        "It is masked there (`incentive.mask_terminal`, C13); the preset `emu_code` leaves it.",
+    ),
+    Difference(
+        "CDS, EMU(CDS)",
+        "On SMAC the L1 term on private values is averaged over every unrolled step, the last state and padding too.",
+        "It is averaged over real transitions, as CDS's football code does.",
+    ),
+    Difference(
+        "CDS, EMU(CDS)",
+        "Predictors take padding into their chunks of 256 rows and mask it; on SMAC a chunk of padding alone makes "
+        "them NaN.",
+        "Chunks hold real transitions alone, so there are fewer and fuller ones.",
+    ),
+    Difference(
+        "CDS on football",
+        "Every 16 episodes predictors learn from a batch of their own, drawn uniformly.",
+        "They learn from the batch that the learner has just used, drawn as `cds.replay` says.",
+    ),
+    Difference(
+        "CDS, EMU(CDS)",
+        "The policy divergence divides probabilities: NaN where one underflows to 0.",
+        "It subtracts logarithms, which is the same number wherever theirs is finite.",
+    ),
+    Difference(
+        "EMU on football",
+        "The target mixer's attention reads the observations of t.",
+        "It reads those of t + 1, the step that it values, as CDS's football code does.",
+    ),
+    Difference(
+        "EMU's memory",
+        "The tree is searched in raw embeddings; the node found is tested in the scaling of this moment (raw before "
+        "the first tree) and where it stands by now.",
+        "Search and test use one scaling (A12). With `memory.index = stale_target_update` it is that of the last "
+        "target update, and nodes are where they stood then.",
+    ),
+    Difference(
+        "EMTC's paper, EMU",
+        "Training waits while the embedder is refitted (Algorithm 1).",
+        "So it does, unless `embed.overlap = on`: then a frozen copy is fitted on a second core while training goes "
+        "on, as the fit takes most of a refit's time. Its weights come into effect at the next refit step and not "
+        "before, so every node is embedded by weights one `embed.interval` older; rows are the same on any machine.",
+    ),
+    Difference(
+        "EMU's memory",
+        "Where a node was evicted after the tree was built, whatever stands in its place is tested.",
+        "That is a miss.",
+    ),
+)
+
+
+def show_differences() -> None:
+    """What was compared, then list the differences."""
+    st.markdown(_HELD)
+    st.caption(
+        "`tests/reference/make_published_fixtures.py` made the arrays and names the repositories and commits; "
+        "`tests/core/test_published_learners.py` and `test_published_memory.py` compare."
+    )
+    st.markdown(
+        "What differs on purpose, beside what presets set. The fixtures stand clear of these or make them equal; "
+        "each test says how."
+    )
+    rows = [(d.whose, d.published, d.here) for d in DIFFERENCES]
+    st.markdown(write_table(("Code", "As published", "Here"), rows))
+
+
+COMMAND = "emtc bench coverage --json"
+_HOW = """
+A level is named only by an interval that holds it with as few seeds as are trained here. A seed is the only unit: its
+episodes are averaged first.
+
+- **Numbers of any unit**: Student's t around the mean; Yuen's t around the interquartile mean, with the winsorised
+  variance; around the median t with the variance that a median has in a normal population.
+- **Shares** (win rates, μ̄_w): Wilson's score interval with the quantile of Student's t. It counts as many episodes as
+  the spread between seeds leaves, and never more than were played: three seeds that won all of 16 episodes are
+  100 % [72 – 100]. It covers more than 95 % with three seeds, because it does not trust a spread of three numbers.
+- **Median of shares**: t, kept within [0, 1]. Where seeds can only be a few sixteenths, no interval of so few
+  holds a level.
+- **Difference of two variants**: from the intervals of both (Zou and Donner 2008). **Probability of improvement**: the
+  Mann-Whitney statistic with the variance of Hanley and McNeil (Newcombe 2006), and Student's t.
+- **Performance profiles** and **one evaluation** on Live: Wilson's, of so many runs and of so many episodes.
+- **Numbers of an embedding**: percentile bootstrap over whole episodes, of which a memory has many.
+
+The **percentile bootstrap** over seeds can still be chosen, under its own name.
+"""
+_NAMES = {
+    "mean": "mean", "iqm": "interquartile mean", "median": "median", "difference": "difference of two means",
+    "improvement": "probability of improvement", "profile": "performance profile", "wilson": "one evaluation",
+    "episodes": "numbers of an embedding", "bootstrap-mean": "mean, percentile bootstrap",
+    "bootstrap-iqm": "interquartile mean, percentile bootstrap", "bootstrap-median": "median, percentile bootstrap",
+}  # fmt: skip
+_DATA = {"normal": "normal", "piled": "piled up at 1", "half": "half of them at 1"}
+_SIZES = ("3", "5", "10")
+
+
+def show_intervals() -> None:
+    """Explain the intervals, and show what each was measured to cover."""
+    st.markdown(_HOW)
+    st.markdown("##### Measured: how often the interval holds the truth [%]")
+    measured = read_coverage()
+    pairs = [(what, data) for what in _NAMES for data in _DATA if any((what, data) == key[:2] for key in measured)]
+    rows = []
+    for what, data in pairs:
+        cells = {n: f"{measured[key]:.1f}" for key in measured if key[:2] == (what, data) for n in [key[2]]}
+        others = ", ".join(f"{text} (n = {n})" for n, text in cells.items() if n not in _SIZES)
+        rows.append([_NAMES[what], _DATA[data], *(cells.get(n, "") for n in _SIZES), others])
+    head = ("Interval of", "Data", *(f"{n} seeds" for n in _SIZES), "n episodes")
+    st.markdown(write_table(head, rows))
+    st.caption(
+        f"`{COMMAND}`: simulated tables, 10,000 for each of the first nine rows and 2,000 for most others. Normal: "
+        "N(0, 1). Piled up at 1: each seed wins 16 episodes with a probability of its own from Beta(9, 1), so that "
+        "36 % win all. Half of them at 1: min(1, N(1, 0.1)). Two variants: normal with means .7 and .5 and a spread "
+        f"of .1, or both piled up alike. {BOOTSTRAP_COVERS}"
+    )
+
+
+@cache
+def read_coverage() -> Mapping[tuple[str, str, str], float]:
+    """Read the shares [%]: (interval, data, n) → tables whose interval held the truth."""
+    text = (files("app.bench") / "measured" / "coverage.json").read_text()
+    parts = {figure["name"]: figure["value"] for figure in json.loads(text)["figures"]}
+    return {_split_claim(name): value for name, value in parts.items()}
+
+
+def _split_claim(name: str) -> tuple[str, str, str]:
+    _, what, data, n = name.split(".")
+    return what, data, n

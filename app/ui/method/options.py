@@ -21,7 +21,7 @@ from emtc_core.config.resolve import (
 )
 from emtc_core.config.run import PRESETS, list_algos
 from emtc_core.errors import ConfigError
-from emtc_core.metrics import METRICS
+from emtc_core.metrics import METRICS, OPEN_GROUPS
 
 _LABEL = re.compile(r"\b[A-D]\d{1,2}\b")
 _TASK = ("skirmish", "corridor")
@@ -35,6 +35,8 @@ _GROUPS = {
     "embedder": "Embedder",
     "eval": "Evaluation",
     "time": "Time",
+    "env": "What the environment tells",
+    "user": "Metrics and callbacks of your own",
 }
 
 
@@ -103,9 +105,10 @@ def _show_comparison(algo: str, env: str, map: str, presets: Sequence[str]) -> N
 def show_metrics() -> None:
     """List every number that a run may log."""
     st.markdown("A run records nothing that is not in this list, so every curve has its meaning and its unit here.")
-    for group in dict.fromkeys(name.partition("/")[0] for name in METRICS):
+    known = [*METRICS.values(), *OPEN_GROUPS.values()]
+    for group in dict.fromkeys(metric.name.partition("/")[0] for metric in known):
         st.markdown(f"##### {_GROUPS.get(group, group)}")
-        own = [metric for name, metric in METRICS.items() if name.partition("/")[0] == group]
+        own = [metric for metric in known if metric.name.partition("/")[0] == group]
         rows = [(f"`{m.name}`", escape_markdown(m.unit), escape_markdown(m.meaning)) for m in own]
         st.markdown(write_table(("Name", "Unit", "Meaning"), rows))
 

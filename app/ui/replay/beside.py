@@ -14,6 +14,7 @@ from storage.runs.rows import RunRow
 LISTED = 100
 _ON, _RUN, _NOTE = "beside_on", "choose-beside-run", "extremes_note"
 _HELP = "Two episodes under one time cursor; the second may be of another run."
+_BEST = "The run's training episode with the highest return, of those that can be replayed, beside this one"
 _RULE = (
     "The two training episodes with the highest and the lowest return. Two that began in the same node of the memory "
     "are preferred if their returns differ by at least half as much as those of the best and the worst of all; among "
@@ -27,6 +28,7 @@ def ask(run: RunRow, foot: DeltaGenerator) -> bool:
         st.session_state[_ON] = True
     with foot:
         on = st.toggle("Beside", key=_ON, on_change=_toggled, help=_HELP)
+        st.button("Beside the best", key="beside_best", on_click=_take_best, args=(run,), help=_BEST)
         st.button("Best against worst", key="extremes", on_click=_take_extremes, args=(run,), help=_RULE)
     if note := st.session_state.pop(_NOTE, ""):
         st.toast(note, icon=":material/compare:")
@@ -80,6 +82,18 @@ def _forget() -> None:
     for name in (BESIDE.episode, BESIDE.play, state.BESIDE_RUN):
         state.write(name, None)
         st.session_state.pop(f"choose-{name}", None)
+
+
+def _take_best(run: RunRow) -> None:
+    """Show the run's best training episode beside the one that is shown."""
+    found = data.extremes(run.id)
+    if found is None:
+        st.session_state[_NOTE] = "No two episodes of this run can be replayed that differ in return."
+        return
+    _forget()
+    st.session_state[BESIDE.source] = TRAINING
+    st.session_state[BESIDE.find] = ""
+    state.write(BESIDE.episode, found.best)
 
 
 def _take_extremes(run: RunRow) -> None:

@@ -1,6 +1,7 @@
 """The Replay page's body: choose one or two episodes, training or evaluation, then play them.
 
-The replay itself as a file: a page that plays without a network, an animation, one frame as vectors.
+Beside a replay the memory's map, with the paths of its episodes: scene, values and map follow one cursor. Below it
+the replay as a file: a page that plays without a network, an animation, one frame as vectors.
 """
 
 from collections.abc import Sequence
@@ -13,11 +14,12 @@ from app.figures.theme import Mode
 from app.replay.drawing import MOST_FRAMES
 from app.replay.files import MIME, Format, make_file
 from app.replay.replay import Replay, join_values, tell_apart
-from app.ui import data, messages, state, view
-from app.ui.live import ask_run
+from app.ui import data, in_url, memory_data, messages, state, view
+from app.ui.live import controls
+from app.ui.memory import atlas, snapshot_map, traces
 from app.ui.replay import beside, choose
 from app.ui.replay.choose import FIRST
-from app.ui.widgets import pin, player, whole_number
+from app.ui.widgets import canvas, config_form, pin
 from emtc_core.errors import EmtcError
 from storage.runs.rows import RunRow
 
@@ -32,7 +34,7 @@ def show_save(replays: Sequence[Replay], *, start: int) -> None:
         slow = f"At most {MOST_FRAMES} frames; drawing them takes some seconds."
         _offer(replays, "GIF", "gif", stem, mode=mode, help=slow)
         at = min(max(0, start), last)
-        t = whole_number.ask("Step of the frame", key=f"save-replay-t-{stem}-{at}", usual=at, low=0, high=last)
+        t = config_form.ask("Step of the frame", key=f"save-replay-t-{stem}-{at}", usual=at, low=0, high=last)
         if t is not None:
             _offer(replays, "SVG of this frame", "svg", stem, t=t, mode=mode)
 
@@ -71,10 +73,14 @@ def show(run: RunRow) -> None:
     except EmtcError as exc:
         messages.error(exc)
         return
-    if chosen is not None and other is not None:
-        _play_both(run, chosen, other)
-    elif chosen is not None:
-        _play(run, chosen)
+    if chosen is None:
+        return
+    with foot:
+        mapped = ask_map(run, chosen)
+    if other is not None:
+        _play_both(run, chosen, other, mapped=mapped)
+    else:
+        _play(run, chosen, mapped=mapped)
 
 
 def _tell_none_kept(run: RunRow) -> bool:
@@ -96,7 +102,7 @@ def _tell_none_kept(run: RunRow) -> bool:
     return True
 
 
-def _play(run: RunRow, replay: Replay) -> None:
+def _play(run: RunRow, replay: Replay, *, mapped: bool) -> None:
     with st.container(horizontal=True, horizontal_alignment="distribute", vertical_alignment="bottom"):
         st.markdown(f"**{escape_markdown(replay.title)}**, {replay.trajectory.length} steps")
         with st.container(horizontal=True, width="content", gap="small"):
@@ -104,10 +110,15 @@ def _play(run: RunRow, replay: Replay) -> None:
             pin.show_with_export(
                 replay.side.chart, key="replay", stem=replay.stem, page="replay", run=run, facts=replay.facts
             )
-    player.show_sides([replay.side], key="replay-player", start=_start())
+    with st.container(key="replay_grid", horizontal=True, gap="medium"):
+        with st.container(gap="xsmall"):
+            canvas.show_sides([replay.side], key="replay-player", start=_start())
+        if mapped:
+            with st.container(gap="xsmall"):
+                show_map(run, replay)
     if replay.is_training:
         st.caption(escape_markdown(replay.side.chart.caption))
-        if ask_run.why_not(run) is None:
+        if controls.why_not(run) is None:
             st.fragment(_ask_again, run_every=1.0)(run.id, replay.trajectory.episode)
     else:
         st.caption(
@@ -120,14 +131,16 @@ def _ask_again(run_id: str, episode: int) -> None:
     """Offer a living run's episode to its present policy, and say what it answered."""
     run = data.get_run(run_id)
     with st.container(horizontal=True, vertical_alignment="center", gap="small"):
-        ask_run.show_again(run, episode)
-        ask_run.show_answers(run)
+        controls.show_again(run, episode)
+        controls.show_answers(run)
 
 
-def _play_both(run: RunRow, first: Replay, second: Replay) -> None:
+def _play_both(run: RunRow, first: Replay, second: Replay, *, mapped: bool) -> None:
     replays = tell_apart([first, second])
     chart = join_values([replay.side for replay in replays])
-    player.show_sides([replay.side for replay in replays], key="replay-player", start=_start())
+    canvas.show_sides([replay.side for replay in replays], key="replay-player", start=_start())
+    if mapped:
+        show_map(run, first, second)
     with st.container(horizontal=True, vertical_alignment="center"):
         show_save(replays, start=_start())
         runs = list({replay.run.id: replay.run for replay in replays}.values())
@@ -139,3 +152,29 @@ def _play_both(run: RunRow, first: Replay, second: Replay) -> None:
 
 def _start() -> int:
     return state.read_int(state.START) or 0
+
+
+_PAGE, _MAP_ON = "replay", "atlas"
+_ABOUT = "The episode's path over the memory, under the cursor of the replay; a press on the path goes to that step"
+
+
+def ask_map(run: RunRow, replay: Replay) -> bool:
+    """Offer the map where there is one: of a run that kept its memory, for an episode that was written to it."""
+    if not replay.is_training or not len(memory_data.snapshots(run.id)):
+        return False
+    return st.toggle("Memory's map", **in_url.flag(_PAGE, _MAP_ON), help=_ABOUT)
+
+
+def show_map(run: RunRow, replay: Replay, other: Replay | None = None) -> None:
+    """Draw the map with the path of the episode, and of the other one where it is of the same run."""
+    with messages.guarded():
+        with st.container(horizontal=True, vertical_alignment="bottom", gap="small"):
+            chosen = snapshot_map.choose(run, snapshot_map.FIRST)
+        if chosen is None:
+            return
+        shown = snapshot_map.show(chosen)
+        second = other.trajectory if other is not None and other.is_training and other.run.id == run.id else None
+        paths = traces.make_paths(shown, replay.trajectory, second)
+        atlas.mark(channel=snapshot_map.FIRST.channel, selected=None, traces=paths, every=traces.EVERY, seek=True)
+        if not any(place for path in paths for place in path["places"]):
+            st.caption("No state of this episode is in the memory of this snapshot; choose another.")

@@ -1,22 +1,35 @@
-"""The Run page's body: what a run was, where and by which code, how to repeat it, what people say about it."""
+"""The Run page's body: what a run was, where and by which code, how to repeat it, what people say about it.
+
+At its end what its trainer took of the machine over time: processor, memory and GPU.
+"""
 
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime
 
+import pandas as pd
 import streamlit as st
 
+from app.analysis import settings as analysis_settings
 from app.analysis.format import MISSING, aware, clock, count, duration, escape_markdown, number, percent
+from app.analysis.settings import list_libraries, write_value
+from app.analysis.statistics import score_interval
+from app.figures.chart_choices import read_marks
+from app.figures.named.live import MACHINE, draw_metrics
 from app.jobs.launch_request import request_of, write_command
-from app.ui import data, messages, state, view
+from app.ui import data, messages, run_data, state, view
 from app.ui.live import controls
 from app.ui.run import settings
-from app.ui.widgets import run_picker
+from app.ui.widgets import canvas, pin, run_picker
+from emtc_core.config.base import IMPORTED
 from emtc_core.errors import EmtcError
+from storage.queries.curves import metric
 from storage.queries.runs import list_resumes
 from storage.runs.labels import LONGEST_NOTE, edit_run, tag_runs
-from storage.runs.rows import RunRow
+from storage.runs.rows import RunRow, imported_label, shown_status
 
 _SAID = "run_said"
+_NO_CLONE = "An imported run is a curve: this program has none of the settings that it could be trained with."
 
 
 def show(run: RunRow) -> None:
@@ -29,19 +42,24 @@ def show(run: RunRow) -> None:
         _facts(run)
     with right:
         _code(run)
+    _policies(run)
     st.subheader("Settings")
     with messages.guarded():
         settings.show(run)
+    with messages.guarded():
+        show_machine(run)
 
 
 def _links(run: RunRow) -> None:
     """The ways from here: its other pages, and the form that starts it once more."""
     with st.container(horizontal=True, vertical_alignment="center", gap="small"):
-        run_picker.status_badge(run.state.value)
+        run_picker.status_badge(shown_status(run.state.value, run.tags))
         run_picker.page_links(run.id)
+        foreign = imported_label(run.config) is not None
         if st.button(
-            "Clone in Launch", type="primary", icon=":material/content_copy:", key="clone_run",
-            help="The Launch form with every setting of this run; change what you like before you start it.",
+            "Clone in Launch", type="primary", icon=":material/content_copy:", key="clone_run", disabled=foreign,
+            help=_NO_CLONE if foreign else
+            "The Launch form with every setting of this run; change what you like before you start it.",
         ):  # fmt: skip
             st.switch_page("../pages/launch.py", query_params=request_of(run.config))
         with st.popover("Name, tags and note", icon=":material/edit_note:", key="run-words-box"):
@@ -58,6 +76,7 @@ def _facts(run: RunRow) -> None:
         "Trained": _trained(run),
         "Machine": f"{run.host or MISSING}, {run.device or 'no device yet'}",
         "Code": describe_code(run),
+        **analysis_settings.describe_code(run.versions),
         "Family": _family(run),
         "Resumed": controls.describe_resumes(list_resumes(data.database(), run.id)) or "Never.",
     }
@@ -66,28 +85,81 @@ def _facts(run: RunRow) -> None:
 
 
 def _code(run: RunRow) -> None:
-    """The command that repeats it, and what it ran on."""
-    st.markdown("**The same in a terminal**")
-    st.code(write_command(request_of(run.config)), language=None, wrap_lines=True)
+    """The command that repeats it, and what it ran on; of an imported run, where it came from."""
+    if (label := imported_label(run.config)) is not None:
+        st.info(
+            escape_markdown(f"Imported ({label}): another program trained it. {_NO_CLONE}"), icon=":material/input:"
+        )
+    else:
+        st.markdown("**The same in a terminal**")
+        st.code(write_command(request_of(run.config)), language=None, wrap_lines=True)
     if run.versions:
-        told = " · ".join(f"{name} {version}" for name, version in run.versions.items())
-        st.caption(f"Versions: {escape_markdown(told)}")
+        st.caption(f"Versions: {escape_markdown(list_libraries(run.versions))}")
+        _changes_of_code(run)
     if run.tags:
         st.markdown(" ".join(f":blue-badge[{escape_markdown(tag)}]" for tag in run.tags))
     if run.notes:
         st.markdown(escape_markdown(run.notes))
 
 
+def _policies(run: RunRow) -> None:
+    """What its stored policies did when somebody evaluated them."""
+    frame = data.policy_evaluations(run.id)
+    if not len(frame):
+        return
+    st.subheader("Policy evaluations")
+    st.dataframe(
+        tabulate_policies(frame),
+        hide_index=True,
+        key="policy_evaluations",
+        alt="Table of policy evaluations: checkpoint, episodes, win rate with its interval, return.",
+    )
+    st.caption(
+        "Greedy episodes of stored checkpoints (`emtc evaluate`), on no curve. Interval: Wilson's 95 % of as many "
+        "episodes as differ."
+    )
+
+
+def tabulate_policies(frame: pd.DataFrame) -> pd.DataFrame:
+    """Lay policy evaluations out for people, the newest first."""
+    rows = frame.sort_values("id", ascending=False)
+    low, high = score_interval(rows["win_rate"].to_numpy(), rows["distinct"].to_numpy())
+    bounds = [f"{percent(a, 1)} to {percent(b, 1)}" for a, b in zip(low.tolist(), high.tolist(), strict=True)]
+    games = [", ".join(f"{key} = {write_value(value)}" for key, value in each.items()) for each in rows["settings"]]
+    spread = zip(rows["return_mean"], rows["return_std"], strict=True)
+    return pd.DataFrame(
+        {
+            "Checkpoint": [f"{count(step)} env steps" for step in rows["env_step"]],
+            "Episodes": [f"{n} ({k} differ)" for n, k in zip(rows["episodes"], rows["distinct"], strict=True)],
+            "Win rate": [percent(rate, 1) for rate in rows["win_rate"]],
+            "95 % interval": bounds,
+            "Return": [f"{number(mean)} ± {number(std)}" for mean, std in spread],
+            "Length": [number(length) for length in rows["length_mean"]],
+            "Seed": rows["seed"].tolist(),
+            "Game": [each or "as in training" for each in games],
+            "Made": [clock(at) for at in rows["created_at"]],
+        }
+    )
+
+
 def describe_code(run: RunRow) -> str:
     """Which code trained a run, as far as the run stored it."""
-    version, commit = run.versions.get("emtc_lab"), run.versions.get("commit")
-    told = [f"EMTC Lab {version}"] if version else []
-    return ", ".join([*told, *([f"commit {commit}"] if commit else [])]) or "not stored"
+    if isinstance(mark := run.versions.get(IMPORTED), dict):
+        return f"another program's; imported as {mark.get('format')} from {mark.get('source')}"
+    version = run.versions.get("emtc_lab")
+    return f"EMTC Lab {version}" if version else "not stored"
+
+
+def _changes_of_code(run: RunRow) -> None:
+    """What was changed since the commit, as far as its file lies on this machine."""
+    if text := run_data.code_changes(run):
+        with st.expander("Changes that were not committed", icon=":material/difference:"):
+            st.code(text, language="diff", height=320)
 
 
 def _trained(run: RunRow) -> str:
     if run.started_at is None:
-        return "not yet"
+        return "not yet" if imported_label(run.config) is None else "by another program"
     until = run.ended_at or run.heartbeat_at or datetime.now(UTC)
     return f"from {clock(run.started_at)}, for {duration((aware(until) - aware(run.started_at)).total_seconds())}"
 
@@ -148,3 +220,26 @@ def _tell() -> None:
         messages.error(said)
     elif said:
         st.success(said, icon=":material/check:")
+
+
+_PANEL = 110
+
+
+def show_machine(run: RunRow) -> None:
+    """Draw what was recorded; a run of an earlier version, or one that has not reported yet, has nothing."""
+    st.subheader("Machine over time")
+    db = data.database()
+    logged = metric(db, run.id, MACHINE)
+    if not len(logged):
+        st.caption("Its trainer has recorded nothing of this: it has not reported yet, or was of an earlier version.")
+        return
+    known = [name for name in MACHINE if name in {*logged["name"]}]
+    drawn = draw_metrics(logged, known, run=run.name, marks=read_marks(db, run))
+    chart = replace(drawn, name="machine", title=f"Machine of {run.name}")
+    with st.container(horizontal=True, horizontal_alignment="right"):
+        pin.show_export(chart, key="run-machine", stem=run.id)
+    canvas.show(
+        chart, key="run-machine-curves", window=state.read_window(), panel_height=_PANEL,
+        on_window=lambda window: state.write_window(window or None),
+    )  # fmt: skip
+    st.caption(escape_markdown(chart.caption))

@@ -11,6 +11,7 @@ import streamlit as st
 from app.analysis.format import count, escape_markdown
 from app.jobs.launch_request import IDENTITY, usual_settings, write_text
 from app.ui import data, in_url, messages
+from emtc_core.config.outside import ORIGINS
 from emtc_core.config.resolve import Value, describe_fields, flatten_tree
 from emtc_core.errors import EmtcError
 from storage.queries.runs import RunFilter
@@ -63,12 +64,17 @@ def make_rows(
                 "Preset's": by_preset,
                 "Other": theirs,
                 "Unit": info.unit if info else "",
-                "Meaning": " ".join(info.description.split()) if info else "No setting of this version.",
+                "Meaning": " ".join(info.description.split()) if info else _name_unknown(key),
                 NOT_PRESET: bool(by_preset) and by_preset != value,
                 NOT_OTHER: other is not None and theirs != value,
             }
         )
     return pd.DataFrame(rows)
+
+
+def _name_unknown(key: str) -> str:
+    came = "Where it came from: distribution and version, or module. Recorded, never set."
+    return came if key.startswith(f"{ORIGINS}.") else "No setting of this version."
 
 
 def find_rows(rows: pd.DataFrame, text: str) -> pd.DataFrame:

@@ -10,28 +10,38 @@ from app.analysis.format import count, duration, escape_markdown, percent, runs_
 from app.figures.theme import STATUS_COLOR, STATUS_ICON
 from app.jobs.sweeps.control import go_on, stop
 from app.ui import data, messages, view
-from app.ui.widgets import run_picker
+from app.ui.widgets import result_table, run_picker
 from emtc_core.errors import EmtcError
-from storage.queries.sweeps import Sweep
-from storage.runs.rows import RunRow
+from storage.runs.rows import RunRow, shown_status
+from storage.runs.sweeps import Sweep
 
-TICK_S = 3.0
 _SHOWN = ("finished", "running", "queued", "stopped", "failed", "lost")
+_OF_A_SEARCH = ("finished", "pruned", "running", "queued", "stopped", "failed", "lost")
 
 
 def show(sweep: Sweep) -> None:
-    """Draw the sweep's head, ticking while it works, and the table of its runs."""
+    """Draw the sweep's head and the table of its runs."""
     st.markdown(f"### {escape_markdown(sweep.name)}")
     about = str(sweep.plan.get("file", {}).get("about", ""))
     if about:
         st.caption(escape_markdown(about))
-    ticking = not sweep.is_over and (sweep.status == "active" or sweep.state == "running")
-    every = TICK_S if ticking else None
-    st.fragment(_head, run_every=every)(sweep.id, _version(sweep))
+    _head(sweep)
     runs = data.sweep_runs(sweep.id)
+    _best(runs)
     _missing(sweep, runs)
     with st.expander(f"The {len(runs)} runs", icon=":material/list:"):
-        st.fragment(_table, run_every=every)(sweep.id)
+        _table(runs)
+
+
+def _best(runs: Sequence[RunRow]) -> None:
+    """The run whose last evaluation won most, as a way to it; of equal ones the one with the larger area below."""
+    rated = [run for run in runs if run.win_rate is not None]
+    if not rated:
+        return
+    best = max(rated, key=lambda run: (run.win_rate or 0.0, run.mu_w or 0.0))
+    with st.container(horizontal=True, vertical_alignment="center", gap="small"):
+        st.caption(f"Best so far, {percent(best.win_rate)} of its last evaluation won:", width="content")
+        run_picker.links(best.id, best.name)
 
 
 def find_missing(sweep: Sweep, runs: Sequence[RunRow]) -> list[str]:
@@ -39,7 +49,12 @@ def find_missing(sweep: Sweep, runs: Sequence[RunRow]) -> list[str]:
     known = {run.launch_token: run for run in runs}
     planned = [(str(run["key"]), _short_name(run)) for run in sweep.plan.get("runs", ())]
     idle = ("stopped", "failed", "lost") if sweep.has_scheduler else ("stopped", "failed", "lost", "queued")
-    return [name for key, name in planned if key not in known or known[key].live_status in idle]
+    to_come = sweep.trials > 0 and sweep.has_scheduler  # a search that goes on asks for its trials one by one
+    return [
+        name
+        for key, name in planned
+        if (not to_come if key not in known else shown_status(known[key].live_status, known[key].tags) in idle)
+    ]
 
 
 def _short_name(planned: Mapping[str, Any]) -> str:
@@ -47,26 +62,19 @@ def _short_name(planned: Mapping[str, Any]) -> str:
     return f"{label}, {seed}" if label else seed
 
 
-def _version(sweep: Sweep) -> tuple[str, int]:
-    """What the rest of the page depends on: it is drawn anew only when this changes."""
-    return sweep.state, sweep.counts["finished"] + sweep.counts["failed"]
-
-
-def _head(sweep_id: str, drawn: tuple[str, int]) -> None:
-    sweep = next((each for each in data.sweep_list() if each.id == sweep_id), None)
-    if sweep is None:
-        return
-    if _version(sweep) != drawn:
-        st.rerun()
+def _head(sweep: Sweep) -> None:
     left = "" if sweep.is_over else f" · time left {duration(sweep.seconds_left())}"
     with st.container(horizontal=True, vertical_alignment="center"):
         word = "waiting" if sweep.state == "lost" else sweep.state
         st.badge(word, icon=STATUS_ICON[sweep.state], color=STATUS_COLOR[sweep.state])  # type: ignore[arg-type]
         _buttons(sweep)
     st.progress(sweep.done, text=f"{percent(sweep.done)} of all env steps · {sweep.jobs} at once{left}")
-    columns = st.columns(len(_SHOWN))
-    for column, status in zip(columns, _SHOWN, strict=True):
+    shown = _OF_A_SEARCH if sweep.trials else _SHOWN
+    columns = st.columns(len(shown))
+    for column, status in zip(columns, shown, strict=True):
         column.metric(status.capitalize(), count(sweep.counts[status]))
+    if sweep.counts["pruned"]:
+        st.caption(f"Pruning saved {percent(sweep.steps_saved)} of the steps of the trials so far.")
     if sweep.state == "lost":
         st.warning("Runs are left, and no scheduler starts them. Press *Launch the missing runs*.")
 
@@ -74,7 +82,7 @@ def _head(sweep_id: str, drawn: tuple[str, int]) -> None:
 def _buttons(sweep: Sweep) -> None:
     if sweep.state not in ("running", "paused", "lost"):
         return
-    # A callback: it is heard even when this very rerun of the fragment finds that the page must be drawn anew.
+    # A callback: it is heard even when this very rerun finds that the page must be drawn anew.
     st.button(
         "Stop the sweep", icon=":material/stop:", key="sweep_stop", help="Trainers keep a checkpoint.",
         on_click=_stop, args=(sweep.id,), disabled=not messages.may_act(),
@@ -116,15 +124,16 @@ def _missing(sweep: Sweep, runs: Sequence[RunRow]) -> None:
             st.rerun()
 
 
-def _table(sweep_id: str) -> None:
-    runs = data.sweep_runs(sweep_id)
+def _table(runs: Sequence[RunRow]) -> None:
     columns: dict[str, Any] = {
         "Run": st.column_config.LinkColumn(
             display_text=view.CALLED_PATTERN, help="Opens the run's own page in a new tab"
         ),
-        "Progress": st.column_config.ProgressColumn(format="percent", min_value=0, max_value=1, width="small"),
+        "Progress": st.column_config.ProgressColumn(
+            format=result_table.PERCENT, min_value=0, max_value=100, width="small"
+        ),
         "Machine": st.column_config.TextColumn(help="The machine, or node of a cluster, that trains it or did so last"),
-        "Last win rate": st.column_config.NumberColumn(format="percent", help="Last greedy evaluation"),
+        "Last win rate": st.column_config.NumberColumn(format=result_table.PERCENT, help="Last greedy evaluation"),
     }
     picked = st.dataframe(
         make_rows(runs),
@@ -146,11 +155,11 @@ def make_rows(runs: Sequence[RunRow]) -> pd.DataFrame:
     """Turn runs into what the table shows."""
     rows = [
         {
-            "Status": run.live_status,
+            "Status": shown_status(run.live_status, run.tags),
             "Run": view.named_link(run.id, run.name),
-            "Progress": min(1.0, run.env_steps / max(1, run.target_steps)),
+            "Progress": min(100.0, 100 * run.env_steps / max(1, run.target_steps)),
             "Machine": run.host or "–",
-            "Last win rate": run.win_rate,
+            "Last win rate": None if run.win_rate is None else 100 * run.win_rate,
             "Id": run.id,
             "Error": run.error or "",
         }

@@ -12,13 +12,14 @@ import pandas as pd
 import streamlit as st
 
 from app.analysis.format import count, duration, escape_markdown, size
+from app.analysis.settings import name_algo
 from app.jobs.sweeps.control import check_plan, create_sweep, default_jobs, expected_cost, start_scheduler
 from app.jobs.sweeps.file import list_templates, parse_sweep, read_template
 from app.jobs.sweeps.plan import Plan, make_plan
 from app.ui import data, messages, state
-from app.ui.widgets import whole_number
+from app.ui.widgets import config_form, result_table
 from emtc_core.errors import EmtcError
-from storage.queries.sweeps import Sweep
+from storage.runs.sweeps import Sweep
 
 
 def show_select(label: str, names: Mapping[str, str], *, key: str, text: str) -> str:
@@ -71,7 +72,7 @@ def _ask() -> tuple[str, int | None]:
     with middle:
         uploaded = st.file_uploader("Sweep file", type="toml", key="sweep_upload", help="Instead of the template.")
     with right:
-        jobs = whole_number.ask(
+        jobs = config_form.ask(
             "At once", key="jobs", page="sweeps", usual=default_jobs(), low=1, high=256,
             about="Trainers at the same time [processes]; each computes on one thread.",
         )  # fmt: skip
@@ -111,7 +112,7 @@ def _rows(plan: Plan) -> pd.DataFrame:
         [
             {
                 "Map": run.cell.map,
-                "Algorithm": run.cell.algo,
+                "Algorithm": name_algo(run.cell.algo),
                 "What": run.cell.label or "–",
                 "Seed": run.seed,
                 "Env steps": run.config.train.t_max,
@@ -152,10 +153,15 @@ WORDS = {
 }
 
 
+def is_working(sweeps: Sequence[Sweep]) -> bool:
+    """Whether anything goes on that a page should follow."""
+    return any(sweep.state in ("running", "paused") for sweep in sweeps)
+
+
 def show_overview(sweeps: Sequence[Sweep]) -> Sweep:
-    """Draw the table, refreshing itself while a sweep works, and return the chosen sweep."""
+    """Draw the table and return the chosen sweep."""
     st.subheader("All sweeps")
-    st.fragment(_table, run_every=3 if any(sweep.state == "running" for sweep in sweeps) else None)()
+    _table(sweeps)
     known = {sweep.id: sweep for sweep in sweeps}
     names = {sweep.id: f"{sweep.name} · {sweep.id}" for sweep in sweeps}
     text = "What is shown below; its id is in the address, so the link can be shared."
@@ -170,7 +176,7 @@ def make_rows(sweeps: Sequence[Sweep]) -> pd.DataFrame:
         {
             "State": WORDS[sweep.state],
             "Sweep": sweep.name,
-            "Progress": round(sweep.done, 2),
+            "Progress": 100 * sweep.done,
             "Time left": _time_left(sweep),
             "Runs": len(sweep.runs),
             **{status.capitalize(): sweep.counts[status] for status in ("finished", "running", "queued", "failed")},
@@ -189,11 +195,13 @@ def _time_left(sweep: Sweep) -> str:
     return "–" if left is None else f"≈ {duration(left)}"
 
 
-def _table() -> None:
+def _table(sweeps: Sequence[Sweep]) -> None:
     columns: dict[str, Any] = {
         "Sweep": st.column_config.TextColumn(width="medium"),
-        "Progress": st.column_config.ProgressColumn(format="percent", min_value=0, max_value=1, width="small"),
+        "Progress": st.column_config.ProgressColumn(
+            format=result_table.PERCENT, min_value=0, max_value=100, width="small"
+        ),
         "Created (UTC)": st.column_config.DatetimeColumn(format="YYYY-MM-DD HH:mm", timezone="UTC"),
     }
     described = "Table of sweeps: state, progress, how many runs finished, run, wait or failed, and the time left."
-    st.dataframe(make_rows(data.sweep_list()), hide_index=True, key="sweep_table", column_config=columns, alt=described)
+    st.dataframe(make_rows(sweeps), hide_index=True, key="sweep_table", column_config=columns, alt=described)

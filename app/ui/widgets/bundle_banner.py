@@ -48,9 +48,9 @@ def describe(alert: Alert) -> str:
     return escape_markdown(f"{alert.run_name}: {alert.sentence}" if alert.run_id else alert.sentence)
 
 
-def settle() -> None:
+def decide() -> None:
     """Decide whose runs this session looks at, before anything is read."""
-    missing = view.settle()
+    missing = view.decide()
     if missing is not None:
         st.warning(
             f"This link shows a bundle that is not open here ({escape_markdown(missing)}): these are your own runs. "

@@ -1,4 +1,8 @@
-"""Widgets for settings, generated from their descriptions: type, bounds, unit, sentence, default."""
+"""Widgets for settings, generated from their descriptions: type, bounds, unit, sentence, default.
+
+And a field for a whole number that tells what it refuses: Streamlit's own keeps what is out of bounds to itself, its
+box turns red, the page never hears of it, and a button beside it acts on the value before.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
@@ -6,9 +10,12 @@ from typing import Final
 import streamlit as st
 
 from app.analysis.format import escape_markdown
-from app.jobs.launch_request import write_text
+from app.jobs.launch_request import parse_count, write_text
+from app.ui import in_url
 from app.ui.in_url import Bound
+from emtc_core.config.base import quote
 from emtc_core.config.resolve import FieldInfo, Value
+from emtc_core.errors import ConfigError
 
 PER_ROW = 3
 SECTION_TITLES: Final = {
@@ -21,6 +28,7 @@ SECTION_TITLES: Final = {
     "record": "Recording",
     "checkpoint": "Checkpoints",
     "env": "Environment",
+    "mixer": "Mixer",
     "qplex": "QPLEX",
     "qmix": "QMIX",
     "cds": "CDS",
@@ -87,3 +95,57 @@ def _widget(info: FieldInfo, usual: str, typed: str | None, bind: Bind) -> None:
         st.selectbox(label, info.choices, index=0 if known else None, **bound, help=about)
     else:
         st.text_input(label, **bind(info, text, usual, str), help=about, placeholder=usual or "not set")
+
+
+_LONGEST = 40
+
+
+def ask(
+    label: str,
+    *,
+    key: str,
+    usual: int,
+    low: int,
+    high: int,
+    about: str | None = None,
+    page: str = "",
+    width: int | None = None,
+) -> int | None:
+    """Draw the field; return its number, or None while it holds none.
+
+    Args:
+        label: Above the field.
+        key: The widget's; with a `page` the name in the address, too.
+        usual: What an empty field means.
+        low: The least that may be typed.
+        high: The most.
+        about: Help.
+        page: Bind it to the address of this page.
+        width: Of the field [pixels].
+    """
+    bound = in_url.text(page, key) if page else in_url.Bound(key=key, on_change=_nothing)
+    typed = st.text_input(
+        label, **bound, placeholder=str(usual), help=about, max_chars=_LONGEST, width=width or "stretch"
+    )
+    try:
+        return read(typed or "", usual=usual, low=low, high=high)
+    except ConfigError as exc:
+        with st.container(key=f"wrong-{key}"):
+            st.markdown(f":red[:material/error: {escape_markdown(str(exc))}]")
+        return None
+
+
+def read(text: str, *, usual: int, low: int, high: int) -> int:
+    """Read what was typed.
+
+    Raises:
+        ConfigError: If it is no whole number between the bounds.
+    """
+    number = parse_count(text) if text.strip() else usual
+    if not low <= number <= high:
+        raise ConfigError(f"Must be between {low:,} and {high:,}, got {quote(text.strip())}.")
+    return number
+
+
+def _nothing() -> None:
+    """Nobody waits for it."""

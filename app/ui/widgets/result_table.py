@@ -17,6 +17,8 @@ from app.analysis.tables import (
 )
 
 SHOWN = 5
+PERCENT = "%.0f %%"
+"""How columns of percentages are written, as `app.analysis.format.percent` does; Streamlit's own has no space."""
 
 _LABELS: dict[TableFormat, str] = {
     "csv": "CSV",

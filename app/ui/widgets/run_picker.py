@@ -1,16 +1,22 @@
-"""Which run the pages show. The URL's `run` decides; the picker in the sidebar writes it."""
+"""Which run the pages show. The URL's `run` decides; the picker in the sidebar writes it.
+
+Search and filters over all runs stand in the URL, too: the runs table and the comparison ask the same way, by `page`.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import streamlit as st
 
 from app.analysis.format import count, escape_markdown
-from app.analysis.settings import name_algo
+from app.analysis.settings import mark_algo, name_algo
 from app.figures.theme import GATE_COLOR, GATE_ICON, STATUS_COLOR, STATUS_ICON
-from app.ui import data, messages, state, view
-from app.ui.widgets import run_filters, tour
+from app.ui import data, in_url, messages, state, view
+from app.ui.widgets import tour
 from emtc_core.errors import ConfigError, EmtcError
 from storage.queries.gate import GateState
-from storage.queries.runs import RunFilter
-from storage.runs.rows import RunRow
+from storage.queries.runs import RunFilter, Shelf
+from storage.runs.rows import RunRow, imported_label, name_seed
 
 _KEY = "run_picker"
 _KEPT = "run_kept"
@@ -52,8 +58,12 @@ def show(page: str) -> None:
 
 
 def _usual_run(page: str) -> str | None:
-    """The newest run; of a bundle, for a page of replays, the newest whose episodes can be replayed."""
-    shown = data.runs_with_states() if page == "replay" and view.bundle() is not None else []
+    """The newest run; of a bundle the one its notebook tells of, for replays only one that has any."""
+    if view.bundle() is None:
+        return data.newest_run()
+    told, shown = data.told_run(), data.runs_with_states() if page == "replay" else []
+    if told is not None and (not shown or told in shown):
+        return told
     return shown[0] if shown else data.newest_run()
 
 
@@ -66,7 +76,7 @@ def _search() -> tuple[dict[str, str], int]:
         key=_SEARCH,
         type="search",
         placeholder="corridor tag=paper",
-        help=run_filters.HELP,
+        help=HELP,
         on_change=_searched,
     )
     try:
@@ -118,13 +128,18 @@ def open_page(title: str, *, gate: bool = True) -> RunRow:
 
 def header(run: RunRow, *, gate: bool = True) -> None:
     """Draw a run's name, what it is, and whether its gate acts unless the page itself keeps that up to date."""
-    info = f"`{run.id}` · {name_algo(run.algo)} on {run.env} {run.map} · seed {run.seed}"
+    algo = mark_algo(run.algo, run.config.get("plugins"))
+    info = f"`{run.id}` · {algo} on {run.env} {run.map} · {name_seed(run.seed)}{_imported(run)}"
     with st.container(gap="xsmall"):
         with st.container(horizontal=True, vertical_alignment="center", gap="small"):
             name_link(run.id, run.name)
             st.caption(escape_markdown(info).replace("\\`", "`"), width="content")
         if gate:
             gate_badge(data.gate_state(run))
+
+
+def _imported(run: RunRow) -> str:
+    return "" if (label := imported_label(run.config)) is None else f" · imported ({label})"
 
 
 def links(run_id: str, name: str) -> None:
@@ -185,3 +200,94 @@ def forget(run_id: str) -> None:
         st.session_state.pop(_KEPT)
     if state.read_text(state.RUN) == run_id:
         state.write(state.RUN, None)
+
+
+SHELVES: dict[Shelf, str] = {"open": "All but archived", "hidden": "Hidden", "archived": "Archived", "all": "All"}
+HELP = (
+    "Words of name, id, note, tags, algorithm and map; a setting as `gate.enabled=false` or `train.lr<0.001`; "
+    'a column as `win_rate>0.8`, `mu_w>0.5`, `gate=idle`, `status=lost`, `tag=paper`. "Quotes" keep words together. '
+    "All of it must hold."
+)
+STATUSES = ("running", "paused", "queued", "finished", "stopped", "failed", "lost")
+
+
+def search(page: str, on_change: Callable[[], None] | None = None) -> str:
+    """Draw the search box; return what stands in it."""
+    return (
+        st.text_input(
+            "Find",
+            **in_url.text(page, "q", on_change),
+            type="search",
+            placeholder="corridor win_rate>0.8",
+            help=HELP,
+        )
+        or ""
+    )
+
+
+def shelf(page: str, on_change: Callable[[], None] | None = None) -> Shelf:
+    """Draw the choice between what is listed and what was put aside."""
+    chosen = st.selectbox(
+        "Show",
+        **in_url.one(page, "shelf", list(SHELVES), on_change),
+        format_func=SHELVES.__getitem__,
+        help="A hidden run is drawn only where you choose it; an archived one is listed only here.",
+    )
+    return chosen or "open"
+
+
+def statuses(page: str, counts: dict[str, int], on_change: Callable[[], None] | None = None) -> tuple[str, ...]:
+    """Draw the statuses with how many runs have each; return those that are wanted."""
+    return tuple(
+        st.pills(
+            "Status",
+            **in_url.several(page, "states", [status for status in STATUSES if counts.get(status)], on_change),
+            selection_mode="multi",
+            format_func=lambda status: f"{status} {counts.get(status, 0):,}",
+        )
+    )
+
+
+def lists(page: str, wanted: RunFilter, on_change: Callable[[], None] | None = None, *, across: int = 5) -> RunFilter:
+    """Draw a list for each thing that the runs of a shelf differ in; return the filter with what was chosen.
+
+    Args:
+        page: Whose widgets they are.
+        wanted: What is asked for already.
+        on_change: Called when something was chosen.
+        across: Lists beside each other.
+    """
+    choices = data.run_choices(wanted.shelf)
+    asked: tuple[tuple[str, str, Sequence[str]], ...] = (
+        ("Environment", "envs", choices.envs),
+        ("Map", "maps", choices.maps),
+        ("Algorithm", "algos", choices.algos),
+        ("Preset", "presets", choices.presets),
+        ("Tag", "tags", choices.tags),
+    )
+    found: dict[str, tuple[str, ...]] = {}
+    places = st.columns(across)
+    for i, (label, key, options) in enumerate(asked):
+        place, shown = places[i % across], name_algo if key == "algos" else str
+        bound = in_url.several(page, key, options, on_change)
+        found[key] = tuple(place.multiselect(label, **bound, format_func=shown, placeholder="any", wrap=True))
+    envs, maps, algos, presets, tags = (found[key] for _, key, _ in asked)
+    return replace(wanted, envs=envs, maps=maps, algos=algos, presets=presets, tags=tags)
+
+
+def describe(wanted: RunFilter) -> str:
+    """Which lists ask for what, in a line; nothing where none does."""
+    chosen = {
+        "environment": wanted.envs,
+        "map": wanted.maps,
+        "algorithm": [name_algo(algo) for algo in wanted.algos],
+        "preset": wanted.presets,
+        "tag": wanted.tags,
+        "status": wanted.statuses,
+    }
+    return "; ".join(f"{name} {' or '.join(values)}" for name, values in chosen.items() if values)
+
+
+def is_asking(wanted: RunFilter) -> bool:
+    """Whether a filter asks anything of a run."""
+    return wanted != RunFilter(shelf=wanted.shelf, evaluated=wanted.evaluated)

@@ -16,27 +16,28 @@ Differences from the original: the wrappers published with CDS and EMU call the 
 """
 
 import secrets
+from importlib.util import find_spec
 
 import numpy as np
 from numpy.typing import NDArray
 
-from emtc_core.arrays import check_shape
-from emtc_core.config.train import GrfConfig
-from emtc_core.envs.base import EnvInfo, Observation, Scene
+from emtc_core.arrays import check_shape, derive_seed
+from emtc_core.config.train import EnvConfig, GrfConfig
+from emtc_core.envs.base import EnvInfo, Observation, Scene, VectorEnv, refuse_obstacle, refuse_unknown_map
 from emtc_core.envs.grf.engine import Squad
 from emtc_core.envs.grf.scenarios import (
     ACTION_NAMES,
     EPISODE_LIMIT,
     N_ACTIONS,
+    SCENARIOS,
     Layout,
     ObservationMap,
     Scenario,
     get_scenario,
     in_own_half,
-    make_scene,
 )
+from emtc_core.envs.grf.scenarios import make_scene as draw
 from emtc_core.envs.grf.team import make_group
-from emtc_core.seeding import derive_seed
 
 
 def engine_seed(seed: int, copy: int, episode: int = 0) -> int:
@@ -112,7 +113,7 @@ class GrfEnv:
 
     def scene(self, states: NDArray[np.float32]) -> Scene:
         """Draw stored states on a pitch."""
-        return make_scene(self.info.map, states)
+        return draw(self.info.map, states)
 
     def close(self) -> None:
         """End the worker processes and hand the engines back."""
@@ -142,3 +143,50 @@ class GrfEnv:
             truncated=self._truncated.copy(),
             won=self._won.copy(),
         )
+
+
+HOW_TO_GET = (
+    "apt-get install -y build-essential cmake libgl1-mesa-dev libsdl2-dev libsdl2-image-dev libsdl2-ttf-dev "
+    "libsdl2-gfx-dev libboost-python-dev libboost-thread-dev libboost-filesystem-dev libboost-system-dev; "
+    "then, with the virtual environment activated: pip install psutil setuptools wheel six 'gym<0.26'; "
+    "CXXFLAGS='-fno-semantic-interposition -fno-math-errno -fvisibility-inlines-hidden -flto=auto' "
+    "LDFLAGS=-Wl,-Bsymbolic pip install --no-build-isolation gfootball"
+)
+"""The flags are optional: they make the engine a third faster and change no result."""
+
+
+def list_maps() -> list[str]:
+    """List the academy scenarios."""
+    return list(SCENARIOS)
+
+
+def find_obstacle() -> str:
+    """Import the engine to be sure that its library loads; what is missing now may be installed a minute later."""
+    if find_spec("gfootball_engine") is None:
+        return "the package gfootball is not installed."
+    from emtc_core.envs.grf.engine import load_engine
+
+    try:
+        load_engine()
+    except ImportError as error:
+        return f"the football engine does not load ({error})."
+    return ""
+
+
+def find_info(config: EnvConfig) -> EnvInfo:
+    """A scenario's sizes."""
+    refuse_unknown_map("grf", config.map, list_maps())
+    return make_info(get_scenario(config.map), config.grf)
+
+
+def make_env(config: EnvConfig, *, n_envs: int) -> VectorEnv:
+    """Start `n_envs` matches."""
+    refuse_unknown_map("grf", config.map, list_maps())
+    refuse_obstacle("grf", find_obstacle(), HOW_TO_GET)
+    return GrfEnv(config.map, n_envs=n_envs, config=config.grf)
+
+
+def make_scene(map: str, states: NDArray[np.float32]) -> Scene:
+    """Draw stored states on a pitch."""
+    refuse_unknown_map("grf", map, list_maps())
+    return draw(map, states)

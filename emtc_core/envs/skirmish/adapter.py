@@ -4,8 +4,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from emtc_core.config.train import EnvConfig
-from emtc_core.envs.adapter import refuse_unknown_map
-from emtc_core.envs.base import EnvInfo, Scene, VectorEnv
+from emtc_core.envs.base import EnvInfo, Scene, VectorEnv, refuse_unknown_map
 from emtc_core.envs.skirmish.maps import MAPS, make_info
 from emtc_core.envs.skirmish.maps import make_scene as draw
 

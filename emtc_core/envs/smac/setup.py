@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Final
 
 from emtc_core.envs.smac import places
-from emtc_core.envs.smac.link import GameLink, Play
 from emtc_core.envs.smac.maps import ARENA, SMAC_MAPS, SMACV2_MAPS, smac_arguments, smacv2_arguments
+from emtc_core.envs.smac.places import GameLink, Play
 from emtc_core.errors import EnvUnavailableError
 
 SMAC_COMMIT: Final = "d6aab33f76abc3849c50463a8592a84f59a5ef84"

@@ -13,13 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from emtc_core.config.train import EnvConfig
-from emtc_core.envs.adapter import empty_scene, refuse_obstacle, refuse_unknown_map
-from emtc_core.envs.base import EnvInfo, Scene, VectorEnv
+from emtc_core.envs.base import EnvInfo, Scene, VectorEnv, empty_scene, refuse_obstacle, refuse_unknown_map
 from emtc_core.envs.smac import places
-from emtc_core.envs.smac.adapter import HOW_TO_GET as HOW_TO_GET
-from emtc_core.envs.smac.env import SmacEnv
-from emtc_core.envs.smac.link import GameLink, Play
+from emtc_core.envs.smac.env import HOW_TO_GET, SmacEnv
 from emtc_core.envs.smac.maps import ARENA, SMACV2_MAPS, describe, smacv2_arguments, state_names
+from emtc_core.envs.smac.places import GameLink, Play
 
 
 def list_maps() -> list[str]:

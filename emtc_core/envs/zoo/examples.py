@@ -18,8 +18,7 @@ from numpy.typing import NDArray
 
 from emtc_core.arrays import check_shape
 from emtc_core.config.train import EnvConfig
-from emtc_core.envs.adapter import empty_scene
-from emtc_core.envs.base import EnvInfo, Scene
+from emtc_core.envs.base import EnvInfo, Scene, empty_scene
 
 EXTRA = "zoo"
 """The extra that brings every package that they need."""

@@ -14,13 +14,12 @@ from torch import Tensor, nn
 
 from emtc_core.config.backbones import DmixConfig
 from emtc_core.config.run import RunConfig
-from emtc_core.device import send
+from emtc_core.devices import rand, send
 from emtc_core.envs.base import EnvInfo
 from emtc_core.learner.backbones.base import Backbone, BackboneTable, Evaluation, TdLoss, Unrolled, agent_sizes
 from emtc_core.learner.mixers.monotonic import DmixMixer
 from emtc_core.learner.networks import Sequence, SharedAgent
 from emtc_core.learner.td import greedy, quantile_huber
-from emtc_core.random_ops import rand
 
 
 class QuantileAgent(SharedAgent):
@@ -96,7 +95,7 @@ class DmixBackbone(Backbone):
 
     def act_values(self, hidden: Tensor, rng: np.random.Generator | None) -> Tensor:
         """Average over random fractions, or over midpoints where no randomness is asked for."""
-        n_envs, count = len(hidden), self._n_act_fractions
+        n_envs, count = hidden.shape[0], self._n_act_fractions
         if rng is None:
             fractions = ((torch.arange(count, device=hidden.device) + 0.5) / count).expand(n_envs, count)
         else:

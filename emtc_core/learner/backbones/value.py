@@ -1,16 +1,40 @@
 """VDN, QMIX and QPLEX: recurrent utilities joined by a mixer. CDS adds private heads to the same system."""
 
+from importlib import import_module
+from pkgutil import iter_modules
+
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from emtc_core.config.outside import bind_arguments
 from emtc_core.config.run import RunConfig
 from emtc_core.envs.base import EnvInfo
+from emtc_core.errors import PluginError
+from emtc_core.learner import mixers
 from emtc_core.learner.backbones.base import Backbone, BackboneTable, Evaluation, TdLoss, Unrolled, agent_sizes
-from emtc_core.learner.mixers.base import Mixed, MixInputs
-from emtc_core.learner.mixers.registry import MIXERS, make_mixer
+from emtc_core.learner.mixers.base import Mixed, MixerTable, MixInputs
 from emtc_core.learner.networks import DiverseAgent, Sequence, SharedAgent
 from emtc_core.learner.td import greedy
+from emtc_core.plugins import get_plugin
+
+_MODULES = [import_module(f"{mixers.__name__}.{each.name}") for each in iter_modules(mixers.__path__)]
+MIXERS: MixerTable = {name: make for m in _MODULES for name, make in getattr(m, "MIXERS", {}).items()}
+
+
+def make_mixer(rule: str, config: RunConfig, info: EnvInfo) -> nn.Module:
+    """Make the mixing rule of a scalar backbone.
+
+    Raises:
+        PluginError: If neither a module here nor a package outside has a rule of that name, or it makes no module.
+    """
+    if rule in MIXERS:
+        return MIXERS[rule](config, info)
+    plugin = get_plugin("mixer", rule, known=MIXERS)
+    mixer = plugin.load()(config, info, **bind_arguments(plugin, config.mixer.get(rule, {})))
+    if not isinstance(mixer, nn.Module):
+        raise PluginError(f"The mixer {plugin.label} must make a torch.nn.Module, got {type(mixer).__name__}.")
+    return mixer
 
 
 class ValueBackbone(Backbone):

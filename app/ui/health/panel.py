@@ -1,0 +1,106 @@
+"""The Health page: what happened lately, the unread first, and what this machine has and lacks.
+
+Read marks are shared by all who use the database. The machine is checked as by `emtc doctor`, when it is asked for.
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+import pandas as pd
+import streamlit as st
+
+from app.analysis.format import clock, count, escape_markdown
+from app.jobs.alerts import Alert, Severity
+from app.jobs.doctor import Check, run_checks
+from app.ui import data, messages, state
+from storage.alerts import mark_read, read_keys
+
+_ICON: Final[dict[Severity, str]] = {
+    "info": ":material/check_circle:",
+    "warning": ":material/warning:",
+    "error": ":material/error:",
+}
+_COLOR: Final = {"info": "green", "warning": "orange", "error": "red"}
+_SHOWN: Final = 100
+
+
+def show() -> None:
+    """Draw the alerts of the last days."""
+    alerts = data.alerts()
+    read = read_keys(data.database())
+    unread = [alert for alert in alerts if alert.key not in read]
+    st.subheader(f"Inbox: {count(len(unread))} unread")
+    if not alerts:
+        messages.empty(
+            "Nothing happened in the last seven days.",
+            "What finishes, fails, is lost, stands still or yields no numbers will stand here. `emtc watch` sends it.",
+        )
+        return
+    with st.container(horizontal=True, vertical_alignment="center"):
+        if st.button("Mark all as read", key="read_all", disabled=not (unread and messages.may_act())):
+            _mark(unread, alerts)
+        only = st.toggle("Only unread", key="unread", bind="query-params")
+    for alert in (unread if only else alerts)[:_SHOWN]:
+        _draw(alert, is_new=alert in unread)
+    if only and not unread:
+        st.caption("All is read.")
+
+
+def _draw(alert: Alert, *, is_new: bool) -> None:
+    with st.container(border=is_new, horizontal=True, vertical_alignment="center"):
+        st.badge(alert.kind, icon=_ICON[alert.severity], color=_COLOR[alert.severity])  # type: ignore[arg-type]
+        name = f"**{escape_markdown(alert.run_name)}** " if alert.run_id else ""
+        st.markdown(f"{name}{escape_markdown(alert.sentence)}", width="stretch")
+        st.caption(clock(alert.at), width="content")
+        if alert.run_id:
+            st.page_link("../pages/live.py", label="Live", query_params={state.RUN: alert.run_id})
+
+
+def _mark(unread: Sequence[Alert], alerts: Sequence[Alert]) -> None:
+    try:
+        mark_read(data.database(), [alert.key for alert in unread], known=[alert.key for alert in alerts])
+    except OSError as exc:
+        st.error(escape_markdown(f"The marks cannot be written: {exc.strerror}."))
+        return
+    st.rerun()
+
+
+_SEEN = "machine_checked"
+
+
+def show_machine() -> None:
+    """Draw the button, and the table once it was pressed."""
+    st.subheader("This machine")
+    if st.button("Check this machine", icon=":material/stethoscope:", key="check_machine"):
+        _checks.clear()
+        st.session_state[_SEEN] = True
+    if not st.session_state.get(_SEEN):
+        st.caption("Libraries, graphics card, environments and browser, as `emtc doctor` lists them. Takes seconds.")
+        return
+    checks = _checks()
+    missing = [check.name for check in checks if check.needed and not check.usable]
+    if missing:
+        st.error(escape_markdown(f"Nothing works without {', '.join(missing)}. The advice below says how to get it."))
+    else:
+        st.success("All that is needed is there; what else is missing limits only what it names.")
+    st.dataframe(
+        make_rows(checks), hide_index=True, key="machine_table",
+        alt="Table of what this machine has: name, whether it can be used, what was found, and how to get it.",
+    )  # fmt: skip
+
+
+@st.cache_data(ttl=600, show_spinner="Checking this machine …")
+def _checks() -> list[Check]:
+    return run_checks()
+
+
+def make_rows(checks: list[Check]) -> pd.DataFrame:
+    """Turn checks into what the table shows; a word stands beside each sign."""
+    return pd.DataFrame(
+        {
+            "Part": [check.name for check in checks],
+            "State": ["✔ usable" if check.usable else "✖ missing" for check in checks],
+            "Found": [check.detail for check in checks],
+            "How to get it": [check.advice for check in checks],
+        }
+    )

@@ -1,0 +1,172 @@
+"""A trained policy on its own: acts greedily, learns nothing, and can be written as one TorchScript file.
+
+Before: the learner's part of a checkpoint. What does not live here: finding that checkpoint (`app.jobs.policies`),
+playing whole episodes (`training.evaluation`).
+"""
+
+import json
+import warnings
+from collections.abc import Mapping
+from typing import Any, BinaryIO
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from emtc_core.arrays import check_shape
+from emtc_core.config.run import RunConfig
+from emtc_core.envs.base import EnvInfo
+from emtc_core.errors import CheckpointError, ShapeError
+from emtc_core.learner.backbones.base import Backbone
+from emtc_core.learner.learner import Learner, make_learner
+from emtc_core.learner.mappo import MappoLearner
+
+FACTS = "emtc.json"
+"""What a TorchScript file says of its policy, among its extra files."""
+
+
+class Policy:
+    """Greedy actions for observations; what the agents remember of an episode is held here until `reset`."""
+
+    def __init__(
+        self, config: RunConfig, info: EnvInfo, state: Mapping[str, Any], *, env_step: int, device: torch.device | str
+    ) -> None:
+        """Rebuild the networks of a run.
+
+        Args:
+            config: Of the run.
+            info: Sizes of its game.
+            state: The learner's part of a checkpoint.
+            env_step: Where the run stood then.
+            device: Where the policy computes.
+
+        Raises:
+            CheckpointError: If the weights are not those of such networks.
+        """
+        self.info, self.env_step = info, env_step
+        self.learner: Learner = make_learner(config, info, device=device, seed=0)
+        try:
+            self.learner.set_state(dict(state))
+        except (RuntimeError, KeyError, ValueError, TypeError, AttributeError) as exc:
+            reason = str(exc).strip().splitlines()[-1].strip()
+            raise CheckpointError(f"The checkpoint's weights do not fit {config.algo} on this game: {reason}") from exc
+        self._n_envs = 0
+        self._rng = np.random.default_rng(0)  # a greedy policy draws nothing
+
+    def reset(self) -> None:
+        """Begin new episodes: forget what was seen and done; the next `act` says in how many games at once."""
+        self._n_envs = 0
+
+    def act(self, obs: NDArray[np.float32], avail: NDArray[np.bool_]) -> NDArray[np.int64]:
+        """Choose the best available action of every agent.
+
+        Args:
+            obs: Observations of the present step, [N, O] of one game or [B, N, O] of several.
+            avail: What each agent may do, [N, A] or [B, N, A].
+
+        Returns:
+            Actions [N] or [B, N].
+
+        Raises:
+            ShapeError: If the arrays are not of this game, or of other numbers of games than since `reset`.
+        """
+        obs_, avail_ = np.asarray(obs, np.float32), np.asarray(avail, bool)
+        if obs_.ndim == 2:
+            return self._act(obs_[None], avail_[None])[0]
+        return self._act(obs_, avail_)
+
+    def _act(self, obs: NDArray[np.float32], avail: NDArray[np.bool_]) -> NDArray[np.int64]:
+        info = self.info
+        check_shape("obs", obs, (None, info.n_agents, info.obs_dim))
+        check_shape("avail", avail, (len(obs), info.n_agents, info.n_actions))
+        if not self._n_envs:
+            self._n_envs = len(obs)
+            self.learner.begin(self._n_envs)
+        if len(obs) != self._n_envs:
+            raise ShapeError(
+                f"obs must be of {self._n_envs} games as since reset(), got {len(obs)}. Call reset() first."
+            )
+        return self.learner.act(obs, avail, epsilon=0.0, rng=self._rng)
+
+
+class ValueStep(nn.Module):
+    """One greedy step of a value system, its memory (last action, hidden state) given and returned."""
+
+    def __init__(self, backbone: Backbone, info: EnvInfo) -> None:
+        super().__init__()
+        self.backbone, self._n_agents, self._n_actions = backbone, info.n_agents, info.n_actions
+        ids = torch.eye(info.n_agents) if backbone.agent_id else torch.empty(info.n_agents, 0)
+        self.register_buffer("ids", ids)
+        self.register_buffer("start", torch.zeros(1, info.n_agents, info.n_actions + backbone.agent.rnn.hidden_size))
+
+    def forward(self, obs: Tensor, avail: Tensor, memory: Tensor) -> tuple[Tensor, Tensor]:
+        """Map obs [B, N, O], avail [B, N, A] and memory [B, N, M] to actions [B, N] and the next memory."""
+        last, hidden = memory[..., : self._n_actions], memory[..., self._n_actions :]
+        ids = self.get_buffer("ids").expand(obs.shape[0], -1, -1)
+        inputs = torch.cat([obs, last, ids], -1).flatten(0, 1)
+        hidden = self.backbone.agent.step(inputs, hidden.flatten(0, 1)).unflatten(0, (-1, self._n_agents))
+        action = _best(self.backbone.act_values(hidden, None), avail)
+        return action, torch.cat([torch.zeros_like(last).scatter_(-1, action.unsqueeze(-1), 1.0), hidden], -1)
+
+
+class FrameStep(nn.Module):
+    """One greedy step of MAPPO's actor, its memory (the frames before) given and returned."""
+
+    def __init__(self, learner: MappoLearner, info: EnvInfo, *, frames: int) -> None:
+        super().__init__()
+        self.actor, self._obs_dim = learner.actor, info.obs_dim
+        self.register_buffer("ids", torch.eye(info.n_agents))
+        self.register_buffer("start", torch.zeros(1, info.n_agents, (frames - 1) * info.obs_dim))
+
+    def forward(self, obs: Tensor, avail: Tensor, memory: Tensor) -> tuple[Tensor, Tensor]:
+        """Map obs [B, N, O], avail [B, N, A] and memory [B, N, M] to actions [B, N] and the next memory."""
+        seen = torch.cat([memory, obs], -1)
+        ids = self.get_buffer("ids").expand(obs.shape[0], -1, -1)
+        return _best(self.actor(torch.cat([seen, ids], -1)), avail), seen[..., self._obs_dim :]
+
+
+def _best(values: Tensor, avail: Tensor) -> Tensor:
+    return values.masked_fill(~avail, -torch.inf).argmax(-1)
+
+
+def write_script(policy: Policy, config: RunConfig, out: BinaryIO, *, facts: Mapping[str, Any]) -> None:
+    """Write one greedy step of a policy on the CPU as TorchScript, which needs nothing of this program to run.
+
+    Args:
+        policy: On the CPU.
+        config: Of its run.
+        out: Where to.
+        facts: Plain values that the file says of itself, under `FACTS`.
+    """
+    info, learner = policy.info, policy.learner
+    if isinstance(learner, MappoLearner):
+        step: nn.Module = FrameStep(learner, info, frames=config.mappo.stacked_frames)
+    else:
+        step = ValueStep(learner.online, info)
+    obs = torch.zeros(2, info.n_agents, info.obs_dim)
+    avail = torch.ones(2, info.n_agents, info.n_actions, dtype=torch.bool)
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of the format, which every torch and libtorch reads
+        memory = step.get_buffer("start").expand(2, -1, -1)
+        traced = torch.jit.trace(step.eval(), (obs, avail, memory), check_trace=False)
+        torch.jit.save(traced, out, _extra_files={FACTS: json.dumps(dict(facts))})
+
+
+class ScriptedPolicy:
+    """A TorchScript file read back, used as a reader does who has torch alone."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)
+            self._step = torch.jit.load(file, map_location="cpu")
+
+    def begin(self, n_envs: int) -> None:
+        """Begin new episodes in so many games."""
+        self._memory = self._step.start.expand(n_envs, -1, -1)
+
+    @torch.no_grad()
+    def act(self, obs: NDArray[np.float32], avail: NDArray[np.bool_]) -> NDArray[np.int64]:
+        """Choose actions [B, N] for observations [B, N, O]."""
+        action, self._memory = self._step(torch.from_numpy(obs), torch.from_numpy(avail), self._memory)
+        return action.numpy()

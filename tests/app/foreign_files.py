@@ -1,0 +1,79 @@
+"""Results as other programs leave them, written by those programs' own packages."""
+
+import importlib.util
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from tests.require import require
+
+SACRED = """
+import importlib.util, json, sys, types
+if importlib.util.find_spec("pkg_resources") is None:  # sacred 0.8.7 asks it for a file of its own and for versions
+    shim = types.ModuleType("pkg_resources")
+    place = importlib.util.find_spec("sacred").submodule_search_locations[0]
+    shim.resource_filename = lambda package, name: f"{place}/{name}"
+    shim.parse_version = lambda version: version
+    shim.working_set = type("WorkingSet", (list,), {"by_key": {}})()
+    sys.modules["pkg_resources"] = shim
+import numpy as np
+from sacred import SETTINGS, Experiment
+from sacred.observers import FileStorageObserver
+SETTINGS.CAPTURE_MODE = "no"
+folder, epymarl = sys.argv[1], sys.argv[2] == "epymarl"
+config, curves = json.loads(sys.argv[3]), json.loads(sys.argv[4])
+experiment = Experiment("pymarl", save_git_info=False, interactive=True)
+experiment.add_config(config)
+experiment.observers.append(FileStorageObserver(folder))
+@experiment.main
+def main(_run):
+    for name, points in curves.items():
+        for step, value in points:
+            if epymarl:
+                _run.log_scalar(name, np.float64(value), step)
+            else:
+                _run.info.setdefault(name + "_T", []).append(step)
+                _run.info.setdefault(name, []).append(np.float64(value))
+experiment.run()
+"""
+TWO_SEEDS = {
+    1: {
+        "test_battle_won_mean": [(60, 0.0), (10_060, 0.25), (20_050, 0.5)],
+        "test_return_mean": [(60, 1.0), (20_050, 9.5)],
+    },
+    2: {
+        "test_battle_won_mean": [(55, 0.0), (10_055, 0.5), (20_055, 1.0)],
+        "test_return_mean": [(55, 2.0), (20_055, 19.0)],
+    },
+}
+
+
+def write_sacred(folder: Path, config: dict[str, Any], curves: dict[str, Any], *, epymarl: bool = False) -> None:
+    """Let sacred itself write one run, as PyMARL (info.json) or EPyMARL (metrics.json) has it do."""
+    require("sacred", importlib.util.find_spec("sacred") is not None, "sacred is not installed")
+    kind = "epymarl" if epymarl else "pymarl"
+    words = [sys.executable, "-W", "ignore", "-c", SACRED, str(folder), kind, json.dumps(config), json.dumps(curves)]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=120, cwd=folder.parent)
+    assert done.returncode == 0, done.stderr
+
+
+def write_two_seeds(folder: Path, *, env: str = "sc2", **more: Any) -> Path:
+    """Two seeds of PyMARL's QMIX on 3m."""
+    for seed, curves in TWO_SEEDS.items():
+        config = {"name": "qmix", "seed": seed, "env": env, "env_args": {"map_name": "3m"}, "t_max": 20_000, **more}
+        write_sacred(folder, config, curves)
+    return folder
+
+
+def marl_eval(runs: dict[str, dict[str, Any]], algo: str = "MAPPO") -> dict[str, Any]:
+    """Runs under the keys of marl-eval's JSON."""
+    return {"smax": {"3m": {algo: runs}}}
+
+
+def steps(values: dict[int, list[float]], key: str = "return") -> dict[str, Any]:
+    """One run of marl-eval's JSON, laid out as BenchMARL writes it: what is absolute stands first."""
+    best = max(value for each in values.values() for value in each)
+    told = {f"step_{n}": {"step_count": at, key: each} for n, (at, each) in enumerate(values.items())}
+    return {"absolute_metrics": {key: [best]}, **told}

@@ -1,0 +1,133 @@
+"""What a reader changes of a chart: 1 − β̄ on a logarithmic axis, an axis that a few values do not flatten."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from app.analysis.series import join_seeds
+from app.figures.chart_choices import DOTTED, Look, complement, on_log_axis, without_spikes
+from app.figures.kinds.chart import Chart, Line, Panel
+from app.figures.named.curves import draw_comparison
+from app.figures.named.live import draw_gate_dynamics, draw_metrics
+from app.figures.registry import find_figure
+from app.figures.render.export import export_figure
+from emtc_core.errors import ConfigError
+from storage.engine import open_database
+from storage.runs.rows import find_run
+from tests.app.seed_cases import make_seed
+from tests.pages.seed import seed_failed_run, seed_run
+
+X = np.arange(1.0, 4.0)
+
+
+def speeds(*values: float) -> pd.DataFrame:
+    steps = 100 * np.arange(1, len(values) + 1)
+    return pd.DataFrame({"env_step": steps, "name": "time/env_steps_per_second", "value": values})
+
+
+def test_a_gate_that_closes_by_a_thousandth_is_drawn_on_a_logarithmic_axis_when_asked():
+    stats = pd.DataFrame({"env_step": [100, 200, 300], "tau": 1.0})
+    for name, value in (("delta_mem", 0.5), ("beta", [0.999, 0.9, 1.0])):
+        stats[f"{name}_mean"] = value
+        stats[f"{name}_q05"], stats[f"{name}_q95"] = 0.8, 1.0
+    assert draw_gate_dynamics(stats, run="r").panels[1].title == "β̄"
+    chart = draw_gate_dynamics(stats, run="r", closing=True)
+    panel = chart.panels[1]
+    assert (panel.title, panel.log, panel.range) == ("1 − β̄", True, None)
+    (line,) = panel.lines
+    assert line.y.tolist() == pytest.approx([0.001, 0.1, np.nan], nan_ok=True)
+    assert line.low.tolist() == pytest.approx([0.001] * 3), "q95 = 1 leaves nothing; the band ends at the least value"
+    assert line.high.tolist() == pytest.approx([0.2] * 3)
+    assert "logarithmic axis" in chart.caption
+    assert "1 − β̄" in chart.description
+
+
+def test_a_complement_turns_its_band_over():
+    line = complement(Line("b", "#000000", X, np.array([0.5, 0.6, 0.7]), np.full(3, 0.25), np.ones(3)))
+    assert line.y.tolist() == pytest.approx([0.5, 0.4, 0.3])
+    assert (line.low.tolist(), line.high.tolist()) == ([0, 0, 0], [0.75] * 3)
+
+
+@pytest.mark.parametrize("format", ["svg", "pdf", "html", "csv"])
+def test_logarithmic_axes_are_exported(format):
+    lines = tuple(Line(name, "#123456", X, np.array([1e-3, 0, k]), label=name) for name, k in (("a", 1.0), ("b", 9.0)))
+    panel = on_log_axis(Panel("loss", "return²", lines))
+    chart = Chart("c", "t", "training env steps", (panel,), "", "", x_log=True)
+    assert export_figure(chart, format)
+    assert chart.to_component()["xLog"]
+    assert chart.to_component()["panels"][0]["log"]
+
+
+def test_a_warm_up_spike_does_not_flatten_the_speed_and_is_told():
+    chart = draw_metrics(speeds(9000, *[300.0] * 11, 330.0), ["time/env_steps_per_second"], run="r")
+    assert chart.panels[0].range == pytest.approx((0, 363))
+    assert "1 value of env steps per second lies above its panel: up to 9,000 steps/s at step 100." in chart.caption
+    assert chart.panels[0].lines[0].y[0] == 9000, "files and tips have it"
+
+
+def test_an_axis_is_cut_for_few_values_alone_and_for_speeds_alone():
+    even = draw_metrics(speeds(900, 300, 310), ["time/env_steps_per_second"], run="r")
+    assert even.panels[0].range is None
+    loss = speeds(9000, *[300.0] * 12).assign(name="train/loss")
+    assert draw_metrics(loss, ["train/loss"], run="r").panels[0].range is None
+    empty = Panel("p", "", (Line("l", "#000000", np.zeros(0), np.zeros(0)),))
+    assert without_spikes(empty) == (empty, "")
+
+
+POINTS = [(0, 0.0), (100, 1.0), (200, 0.0), (300, 1.0)]
+
+
+def test_smoothing_looks_back_over_env_steps_keeps_what_was_measured_faint_and_is_told():
+    comparison = join_seeds([make_seed("a", POINTS, seed=1), make_seed("b", POINTS, seed=2)])
+    chart = draw_comparison(comparison, look=Look(smooth=150))
+    raw, line = chart.panels[0].lines
+    assert (raw.faint, raw.group, raw.low) == (True, line.name, None)
+    assert raw.y.tolist() == [0, 1, 0, 1]
+    assert line.y.tolist() == [0, 0.5, 0.5, 0.5], "the mean of the points of the last 150 steps"
+    assert "over the 150 env steps up to each point" in chart.caption
+    assert "smoothed over 150 env steps" in chart.subtitle
+    earlier = join_seeds([make_seed(name, POINTS[:2], seed=seed) for seed, name in enumerate("ab", 1)])
+    assert draw_comparison(earlier, look=Look(smooth=150)).panels[0].lines[1].y.tolist() == line.y.tolist()[:2]
+
+
+def test_with_each_seed_drawn_those_are_what_was_measured():
+    comparison = join_seeds([make_seed("a", POINTS, seed=1), make_seed("b", POINTS[:3], seed=2)])
+    lines = draw_comparison(comparison, look=Look(smooth=150), per_seed=True).panels[0].lines
+    assert [line.faint for line in lines] == [True, True, False]
+    assert lines[0].y.tolist() == [0, 1, 0, 1]
+
+
+def test_logarithmic_axes_leave_out_what_has_no_place_there_and_the_caption_says_so():
+    chart = draw_comparison(join_seeds([make_seed("a", POINTS)]), look=Look(log=("x", "y")))
+    (line,) = chart.panels[0].lines
+    assert (chart.x_log, chart.panels[0].log) == (True, True)
+    assert line.x.tolist() == [100, 200, 300]
+    assert line.y.tolist() == pytest.approx([1, np.nan, 1], nan_ok=True)
+    assert "The x and y axes are logarithmic" in chart.caption
+    assert not draw_comparison(join_seeds([make_seed("a", POINTS)])).x_log
+
+
+def test_files_take_smoothing_and_axes_and_refuse_what_is_none():
+    kind = find_figure("learning-curves")
+    assert kind.read_options({"smooth": 20_000, "log": "xy"}).own == {"smooth": 20_000, "log": ("x", "y")}
+    for strange in ({"smooth": -1}, {"smooth": "much"}, {"log": "z"}, {"log": "xyz"}, {"log": 3}):
+        with pytest.raises(ConfigError):
+            kind.read_options(strange)
+
+
+def test_other_runs_stand_beside_one_with_their_main_lines_dotted(tmp_path):
+    db = open_database(f"sqlite:///{tmp_path / 'x.db'}")
+    first, second = (seed_run(db, name=name) for name in ("One", "Another"))
+    none = seed_failed_run(db)
+    kind = find_figure("gate-dynamics")
+    alone = kind.make(db, [find_run(db, first)])
+    chart = kind.make(db, [find_run(db, first)], kind.read_options({"beside": f"{second},{none}"}))
+    assert [len(panel.lines) for panel in chart.panels] == [len(panel.lines) + 1 for panel in alone.panels]
+    line = chart.panels[0].lines[-1]
+    assert (line.name, line.dash, line.low) == (f"Another ({second})", DOTTED, None)
+    assert f"Dotted, for reference: Another ({second})" in chart.caption, (
+        "a run without gate statistics has no line here"
+    )
+    with pytest.raises(ConfigError):
+        kind.read_options({"beside": "a,b,c,d"})
+    db.dispose()

@@ -1,0 +1,390 @@
+"""What comes from outside is found by its name, held to its contract, and named where it fails."""
+
+import os
+import sys
+from typing import Annotated, Any, Literal
+
+import numpy as np
+import pytest
+from pydantic import BaseModel, Field
+
+from app.analysis.settings import find_changes
+from emtc_core import plugins
+from emtc_core.config.memory import GateConfig
+from emtc_core.config.resolve import config_from_stored, describe_fields, flatten, resolve
+from emtc_core.config.run import list_algos
+from emtc_core.config.train import TrainConfig
+from emtc_core.envs.base import EnvInfo, Observation
+from emtc_core.envs.registry import list_envs, make_env
+from emtc_core.errors import ConfigError, EnvUnavailableError, PluginError
+from emtc_core.gate.gate import gate_coefficient, gate_transitions, weigh
+from emtc_core.gate.outside import GateContext
+from emtc_core.learner.backbones.value import make_mixer
+from emtc_core.metrics import METRICS, in_order, is_known, open_values
+from emtc_core.plugins import describe_failure, find_plugin, get_plugin, list_loaded, list_names, register
+from emtc_core.rollout.collector import Collector, pack_episodes, unpack_episodes
+from emtc_core.schedules import exploration
+from emtc_core.training.conformance import INFO, check_plugin
+
+
+@pytest.fixture(autouse=True)
+def registered(monkeypatch: pytest.MonkeyPatch) -> dict[Any, Any]:
+    """A registry of its own for each test."""
+    monkeypatch.delenv(plugins.VARIABLE, raising=False)
+    kept: dict[Any, Any] = {}
+    monkeypatch.setattr(plugins, "_REGISTERED", kept)
+    return kept
+
+
+def linear(delta: Any, tau: Any, context: GateContext) -> Any:
+    return np.clip(1 - delta / (2 * tau), 0, 1)
+
+
+def maze(size: Annotated[int, Field(ge=2, le=9, description="Cells of a side [cells]")] = 5, walls: bool = True,
+         kind: Literal["open", "closed"] = "open") -> None:  # fmt: skip
+    """Make nothing: only its arguments are looked at."""
+
+
+def broken_rule(rules: dict[str, str] | None = None) -> None:
+    """Take what no setting can be."""
+
+
+CONTEXT = GateContext(*np.zeros((3, 4)), gamma=0.99)
+DELTA = np.array([0.0, 0.5, 1.0, 5.0])
+
+
+def faults(name: str) -> dict[str, str]:
+    (plugin,) = [each for each in plugins.list_plugins() if each.name == name]
+    return {each.rule: each.fault for each in check_plugin(plugin) if not each.holds}
+
+
+def test_the_papers_gate_is_what_it_was() -> None:
+    beta = weigh(GateConfig(delta_scale=0.5), DELTA, tau=0.7, context=CONTEXT)
+    np.testing.assert_array_equal(beta, gate_coefficient(DELTA, tau=0.7, scale=0.5))
+
+
+def test_a_run_without_plugins_stores_what_it_stored() -> None:
+    config = resolve()
+    assert "plugins" not in config.model_dump(mode="json")
+    assert (config.gate.type, config.train.eps_schedule) == ("gaussian", "linear")
+    assert list_algos()[-1] == "emc"
+
+
+def test_a_gate_from_outside_judges_transitions_in_scaled_units() -> None:
+    register("gate", "linear")(linear)
+    config = resolve(overrides={"gate.type": "linear", "gate.delta_scale": 0.1}).gate
+    h, h_next = np.array([1.0, np.nan, 6.0]), np.array([1.0, 1.0, 1.0])
+    delta, beta = gate_transitions(np.zeros(3), h, h_next, config=config, gamma=1.0, tau=1.0, is_empty=False)
+    np.testing.assert_allclose(delta, [0, np.nan, 5])
+    np.testing.assert_allclose(beta, [1, 0, 1 - 0.5 / 2])  # a miss is the rule's to say, not the gate's
+
+
+@pytest.mark.parametrize(
+    ("returned", "said"), [(lambda d: d * 0 + 1.5, r"beta in \[0, 1\], got 1.5"), (lambda d: d[:2], "shape")]
+)
+def test_a_gate_that_leaves_its_range_or_shape_is_refused(returned: Any, said: str) -> None:
+    register("gate", "wild")(lambda delta, tau, context: returned(delta))
+    with pytest.raises(PluginError, match=rf"The gate wild \(module .*{said}"):
+        weigh(GateConfig(type="wild"), DELTA, tau=1.0, context=CONTEXT)
+
+
+def test_where_a_run_had_it_from_is_recorded_and_named_when_it_is_gone(registered: dict[Any, Any]) -> None:
+    register("gate", "linear")(linear)
+    register("mixer", "mymixer")(maze)
+    stored = resolve(algo="emtc-mymixer", overrides={"gate.type": "linear"}).model_dump(mode="json")
+    origin = f"module {__name__}"
+    assert stored["plugins"] == {"mixer": {"mymixer": origin}, "gate": {"linear": origin}}
+    assert config_from_stored(stored).plugins == stored["plugins"]
+    registered.clear()
+    stored["plugins"]["gate"]["linear"] = "my-package 0.3"
+    with pytest.raises(ConfigError, match=r"mixer 'mymixer' here.* list that in EMTC_PLUGINS"):
+        config_from_stored(stored)
+    with pytest.raises(ConfigError, match=r"gate 'linear' here.* pip install my-package==0.3"):
+        config_from_stored(stored | {"algo": "emtc-qplex", "plugins": {"gate": {"linear": "my-package 0.3"}}})
+
+
+def test_nobody_sets_where_something_comes_from() -> None:
+    with pytest.raises(ConfigError, match="There is no setting"):
+        resolve(overrides=["plugins.gate.linear=mine"])
+
+
+def test_a_mixer_from_outside_is_an_algorithm_in_every_method() -> None:
+    register("mixer", "mymixer")(object)
+    register("mixer", "vdn")(object)
+    assert list_algos()[-3:] == ["emtc-mymixer", "emu-mymixer", "mymixer"]
+    assert resolve(algo="emu-mymixer").backbone == "mymixer"
+    assert "its name is its own" in faults("vdn")
+
+
+def test_arguments_of_an_environment_are_settings_like_any_other() -> None:
+    register("env", "maze")(maze)
+    fields = {info.key: info for info in describe_fields()}
+    size, kind = fields["env.maze.size"], fields["env.maze.kind"]
+    assert (size.type, size.default, size.minimum, size.maximum, size.unit) == ("int", 5, 2, 9, "cells")
+    assert (kind.type, kind.choices) == ("choice", ("open", "closed"))
+    config = resolve(env="maze", map="default", overrides=["env.maze.size=7"])
+    assert config.env.arguments == {"size": 7, "walls": True, "kind": "open"}
+    assert flatten(config)["env.maze.size"] == 7
+    assert "env.maze.size" not in flatten(resolve())
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ("env.maze.size=1", "env.maze.size: input should be greater than or equal to 2, got 1."),
+        ("env.maze.kind=shut", "env.maze.kind: input should be 'open' or 'closed', got 'shut'."),
+        ("env.maze.sise=3", 'There is no setting "env.maze.sise". Did you mean "env.maze.size"?'),
+    ],
+)
+def test_a_wrong_argument_is_told_in_one_sentence(given: str, said: str) -> None:
+    register("env", "maze")(maze)
+    with pytest.raises(ConfigError) as caught:
+        resolve(env="maze", map="default", overrides=[given])
+    assert str(caught.value) == said
+
+
+def test_a_model_may_stand_for_the_arguments() -> None:
+    class Rooms(BaseModel):
+        count: Annotated[int, Field(ge=1)] = 3
+
+    def rooms(options: Rooms) -> None: ...
+
+    rooms.__annotations__["options"] = Rooms
+    register("env", "rooms")(rooms)
+    assert resolve(env="rooms", map="default", overrides=["env.rooms.count=4"]).env.arguments == {"count": 4}
+
+
+def bent(delta: Any, tau: Any, context: Any, power: Annotated[float, Field(gt=0, le=9)] = 2.0) -> Any:
+    return np.exp(-((np.asarray(delta) / np.asarray(tau)) ** power))
+
+
+def test_arguments_of_a_gate_are_settings_and_decide_beta() -> None:
+    register("gate", "bent")(bent)
+    info = next(each for each in describe_fields() if each.key == "gate.bent.power")
+    assert (info.type, info.default, info.maximum) == ("float", 2.0, 9.0)
+    plain, steep = (resolve(overrides=["gate.type=bent", *more]) for more in ([], ["gate.bent.power=4"]))
+    assert (plain.gate.arguments, steep.gate.arguments) == ({"power": 2.0}, {"power": 4.0})
+    np.testing.assert_allclose(
+        weigh(steep.gate, DELTA, tau=1.0, context=CONTEXT), bent(DELTA, 1.0, CONTEXT, 4.0), rtol=1e-12
+    )
+    assert config_from_stored(steep.model_dump(mode="json")) == steep
+    assert "gate.bent.power" not in find_changes(flatten(plain))
+    assert find_changes(flatten(steep))["gate.bent.power"] == 4.0
+    assert "gate.bent.power" not in flatten(resolve(overrides=["gate.bent.power=4"])), "another gate is used"
+    assert faults("bent") == {}
+    assert "gate.bent.power" in check_plugin(get_plugin("gate", "bent"), ["gate.bent.power=0"])[-1].fault
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (["gate.type=bent", "gate.bent.power=0"], "gate.bent.power: input should be greater than 0, got 0."),
+        (
+            ["gate.type=bent", "gate.bent.powr=1"],
+            'There is no setting "gate.bent.powr". Did you mean "gate.bent.power"?',
+        ),
+        (["gate.typo=1"], 'There is no setting "gate.typo". Did you mean "gate.type"?'),
+        (["gate.gone.x=1"], "There is no gate 'gone' here"),
+        (["mixer.gone.x=1"], "There is no mixer 'gone' here"),
+    ],
+)
+def test_a_wrong_argument_of_a_gate_or_mixer_is_told_in_one_sentence(given: list[str], said: str) -> None:
+    register("gate", "bent")(bent)
+    with pytest.raises(ConfigError) as caught:
+        resolve(overrides=given)
+    assert str(caught.value).startswith(said)
+    assert "\n" not in str(caught.value)
+
+
+def test_arguments_of_a_mixer_reach_it() -> None:
+    from torch import nn
+
+    class Heads(nn.Module):
+        def __init__(self, config: Any, info: Any, *, heads: Annotated[int, Field(ge=1)] = 2) -> None:
+            super().__init__()
+            self.heads = heads
+
+    register("mixer", "heads")(Heads)
+    config = resolve(algo="emtc-heads", overrides=["mixer.heads.heads=5"])
+    assert config.mixer == {"heads": {"heads": 5}}
+    assert make_mixer("heads", config_from_stored(config.model_dump(mode="json")), INFO).heads == 5
+    assert find_changes(flatten(config))["mixer.heads.heads"] == 5
+    assert "mixer" not in resolve(overrides=["mixer.heads.heads=5"]).model_dump(mode="json"), "QPLEX mixes"
+    with pytest.raises(ConfigError, match=r"mixer.heads.heads: input should be greater than or equal to 1, got 0."):
+        resolve(algo="heads", overrides=["mixer.heads.heads=0"])
+
+
+def test_a_stored_run_keeps_arguments_of_an_environment_that_is_gone(registered: dict[Any, Any]) -> None:
+    register("env", "maze")(maze)
+    stored = resolve(env="maze", map="default", overrides=["env.maze.size=7"]).model_dump(mode="json")
+    registered.clear()
+    with pytest.raises(ConfigError, match="There is no env 'maze' here"):
+        config_from_stored(stored)
+    without_origin = {key: value for key, value in stored.items() if key != "plugins"}
+    assert config_from_stored(without_origin).env.arguments["size"] == 7
+
+
+def test_what_failed_is_named_with_its_origin() -> None:
+    def boom(delta: Any, tau: Any, context: Any) -> Any:
+        return 1 / 0
+
+    register("gate", "zero")(linear)
+    register("gate", "boom")(boom)
+    with pytest.raises(ZeroDivisionError) as caught:
+        weigh(GateConfig(type="boom"), DELTA, tau=1.0, context=CONTEXT)
+    assert describe_failure(caught.value).startswith("The gate ")
+    assert f"(module {__name__}) failed: ZeroDivisionError: division by zero." in describe_failure(caught.value)
+    assert describe_failure(ValueError("of our own")) == "ValueError: of our own"
+
+
+def test_loaded_plugins_are_listed_with_their_files() -> None:
+    register("gate", "linear")(linear)
+    (found,) = list_loaded()
+    assert (found.kind, found.name, found.module) == ("gate", "linear", __name__)
+    assert found.file is not None
+    assert found.file.name == "test_plugins.py"
+
+
+def test_a_listed_module_that_fails_stops_only_what_needs_it(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "half_a_lab.py").write_text("import not_there_at_all\n")
+    monkeypatch.setenv(plugins.VARIABLE, "half_a_lab")
+    monkeypatch.setenv(plugins.FOLDER_VARIABLE, str(tmp_path))
+    assert resolve().gate.type == "gaussian"
+    with pytest.raises(PluginError, match="half_a_lab failed when it was imported"):
+        get_plugin("gate", "linear")
+
+
+@pytest.mark.parametrize("name", ["My_Gate", "a-b", "1st", "a.b", ""])
+def test_a_name_that_can_be_no_part_of_a_setting_is_refused(name: str) -> None:
+    with pytest.raises(PluginError, match="small letters"):
+        register("gate", name)
+
+
+def test_a_schedule_from_outside_decides_epsilon_within_its_bounds() -> None:
+    register("schedule", "half")(lambda env_step, train: 0.5)
+    register("schedule", "more")(lambda env_step, train: env_step)
+    assert exploration(TrainConfig(eps_schedule="half"), 7) == 0.5
+    assert exploration(TrainConfig(), 50_000) == TrainConfig().eps_end
+    with pytest.raises(PluginError, match=r"epsilon in \[0, 1\], got 2"):
+        exploration(TrainConfig(eps_schedule="more"), 2)
+
+
+def test_conformance_names_the_rule_that_is_broken() -> None:
+    def falls(delta: Any, tau: Any, context: Any) -> Any:
+        return delta / (1 + delta)
+
+    falls.monotone = True
+    rng = np.random.default_rng()
+    register("gate", "falls")(falls)
+    register("gate", "noisy")(lambda delta, tau, context: rng.random(delta.shape))
+    register("metric", "words")(lambda episode: "many")
+    register("callback", "deaf")(lambda config: object())
+    register("schedule", "high")(lambda env_step, train: 1.5)
+    register("env", "untyped")(broken_rule)
+    assert list(faults("falls")) == ["beta never rises with delta (claimed: monotone)"]
+    assert "equal inputs give equal beta" in faults("noisy")
+    assert "it returns a finite number of an episode" in faults("words")
+    assert "on_episode" in next(iter(faults("deaf").values()))
+    assert "epsilon lies in [0, 1] at every env step" in faults("high")
+    assert faults("untyped")
+
+
+def test_a_game_that_brings_its_own_batch_keeps_its_contract(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "tests.core.lab_example", raising=False)
+    monkeypatch.setenv(plugins.VARIABLE, "tests.core.lab_example")
+    plugins._import_listed.cache_clear()
+    try:
+        assert faults("guess") == {}
+        assert faults("steep") == {}
+        config = resolve(env="guess", map="dark", overrides=["env.guess.doors=5"]).env
+        env = make_env(config, n_envs=3)
+        assert (env.info.n_actions, env.info.map, env.n_envs) == (5, "dark", 3)
+        with pytest.raises(EnvUnavailableError, match=r"guess has no map 'drak'. Did you mean dark\?"):
+            make_env(config.model_copy(update={"map": "drak"}), n_envs=1)
+        rows = [row for row in list_envs() if row.env == "guess"]
+        assert [(row.map, row.available, row.origin) for row in rows] == [
+            (map, True, "module tests.core.lab_example") for map in ("plain", "dark")
+        ]
+    finally:
+        plugins._import_listed.cache_clear()
+
+
+def test_a_mixer_that_breaks_its_contract_is_told_how() -> None:
+    import torch
+    from torch import nn
+
+    from emtc_core.learner.mixers.base import Mixed
+
+    class Minus(nn.Module):
+        monotone = True
+
+        def __init__(self, config: Any, info: Any) -> None:
+            super().__init__()
+
+        def forward(self, inputs: Any) -> Any:
+            return Mixed(-inputs.q_taken.sum(-1))
+
+    class Bare(Minus):
+        def forward(self, inputs: Any) -> Any:
+            return inputs.q_taken.sum(-1)
+
+    class Mean(Minus):
+        def forward(self, inputs: Any) -> Any:
+            return Mixed(inputs.q_taken.sum(-1) - inputs.q_taken.mean())
+
+    for name, mixer in (("minus", Minus), ("bare", Bare), ("mean", Mean)):
+        register("mixer", name)(mixer)
+    assert list(faults("minus")) == ["Q_tot never falls when a value rises (claimed: monotone)"]
+    assert "Mixed" in faults("bare")["it returns Mixed with q_tot [R], finite float32"]
+    assert "a row does not depend on the others" in faults("mean")
+    assert isinstance(torch.zeros(1), torch.Tensor)
+
+
+class Counted:
+    """Two copies that say a number: copy b ends after b + 1 steps."""
+
+    info = EnvInfo("counted", "default", 1, 1, 1, 1, 5, (0.0, 0.0))
+    n_envs = 2
+
+    def reset(self, seed: int | None = None) -> Observation:
+        self.t = 0
+        return self._show({})
+
+    def step(self, actions: Any) -> Observation:
+        self.t += 1
+        return self._show({"height": np.array([self.t, 10.0 * self.t], np.float32)})
+
+    def _show(self, infos: dict[str, Any]) -> Observation:
+        over = np.array([self.t >= 1, self.t >= 2])
+        ones, no = np.ones((2, 1, 1), np.float32), np.zeros(2, bool)
+        return Observation(ones, ones[:, 0], ones > 0, np.zeros(2, np.float32), over, no, no, infos)
+
+
+class Idle:
+    def begin(self, n_envs: int) -> None: ...
+
+    def act(self, obs: Any, avail: Any, *, epsilon: float, rng: Any) -> Any:
+        return np.zeros((2, 1), np.int64)
+
+
+def test_numbers_of_infos_are_averaged_over_an_episodes_own_steps() -> None:
+    collector = Collector(Counted(), reward_scale=1.0, seed=1, stream="test")  # type: ignore[arg-type]  # it has no scene
+    episodes = collector.collect(Idle(), epsilon=0.0, round=(1,))
+    assert [each.infos for each in episodes] == [{"height": 1.0}, {"height": 15.0}]
+    assert [each.infos for each in unpack_episodes(pack_episodes(episodes))] == [{"height": 1.0}, {"height": 15.0}]
+
+
+def test_open_names_are_recorded_and_all_others_refused() -> None:
+    assert open_values("env", {"a b": 1, "no": float("nan"), "word": "x"}) == {"env/a_b": 1.0}
+    assert is_known("user/best")
+    assert not is_known("user/")
+    assert not is_known("mine/best")
+    assert in_order(["user/b", "gate/tau", "env/a", "strange"]) == ["gate/tau", "env/a", "user/b"]
+    assert all(is_known(name) for name in METRICS)
+    assert len(open_values("env", {f"n{i}": i for i in range(1000)})) == 64
+
+
+def test_entry_points_are_found_by_their_groups_only() -> None:
+    assert list_names("gate") == []
+    assert find_plugin("gate", "gaussian") is None
+    assert os.environ.get(plugins.VARIABLE) is None

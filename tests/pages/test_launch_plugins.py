@@ -1,0 +1,50 @@
+"""Launch with an environment from outside: its arguments are fields of the form, like any setting."""
+
+import sys
+
+import pytest
+
+from app.jobs import env_probe
+from emtc_core import plugins
+from tests.pages.test_pages import open_page, said
+
+LAB = "tests.core.lab_example"
+
+
+@pytest.fixture
+def lab(empty, monkeypatch):
+    """An app started with EMTC_PLUGINS, its caches as new."""
+    monkeypatch.setattr(plugins, "_REGISTERED", {})
+    monkeypatch.setattr(env_probe, "_ANSWERS", {})
+    monkeypatch.setenv(plugins.VARIABLE, LAB)
+    sys.modules.pop(LAB, None)
+    plugins._import_listed.cache_clear()
+    yield
+    sys.modules.pop(LAB, None)
+    plugins._import_listed.cache_clear()
+
+
+def test_an_argument_is_a_field_with_its_bounds_and_goes_into_the_run(lab):
+    form = open_page("launch", env="guess", **{"env.guess.doors": "9"})
+    assert not form.exception
+    assert form.selectbox(key="map-guess").options == ["plain", "dark"]
+    assert "less than or equal to 8, got 9" in " ".join(each.value for each in form.error).replace("\\", "")
+    assert form.button(key="start").disabled
+    form = form.text_input(key="set-env.guess.doors").set_value("4").run()
+    assert not form.exception
+    assert not form.error
+    assert not form.button(key="start").disabled
+    assert "`env.guess.doors` = 4" in said(form)
+    assert "steep" in form.selectbox(key="set-gate.type").options
+
+
+def test_the_arguments_of_a_gate_are_fields_where_it_is_chosen(lab):
+    form = open_page("launch", **{"gate.type": "steep", "gate.steep.at": "99"})
+    assert not form.exception
+    assert "less than or equal to 10, got 99" in " ".join(each.value for each in form.error).replace("\\", "")
+    form = form.text_input(key="set-gate.steep.at").set_value("2").run()
+    assert not form.exception
+    assert not form.error
+    assert "`gate.steep.at` = 2 (1)" in said(form)
+    plain = open_page("launch")
+    assert not any(each.key == "set-gate.steep.at" for each in plain.text_input), "the paper's gate reads none of it"

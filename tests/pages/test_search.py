@@ -1,0 +1,91 @@
+"""Sweeps shows what a search has found with Optuna's own figures, each with its files."""
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+
+from app.jobs.sweeps.control import create_sweep
+from app.jobs.sweeps.file import parse_sweep
+from app.jobs.sweeps.plan import make_plan
+from app.jobs.sweeps.study import open_study
+from app.ui.sweeps.study import KINDS, export
+from storage.engine import Database
+from storage.runs.changes import finish_run
+from storage.runs.labels import tag_runs
+from storage.runs.sweeps import PlannedRun, get_sweep, queue_run
+from tests.pages.test_pages import open_page, said
+from tests.require import require
+
+SEARCH = """
+name = "A search"
+steps = 1000
+seeds = 1
+[optuna]
+trials = 6
+[optuna.space]
+train.lr = { low = 1e-4, high = 1e-2, log = true }
+train.batch = { low = 8, high = 32 }
+"""
+BEGINNINGS = {"html": b"<!doctype html>", "svg": b"<?xml", "pdf": b"%PDF", "png": b"\x89PNG", "csv": b"number,value"}
+
+
+@pytest.fixture
+def searched(empty: Database) -> tuple[Database, str]:
+    require("optuna", importlib.util.find_spec("optuna") is not None, "optuna is not installed")
+    import optuna
+    from optuna.distributions import FloatDistribution, IntDistribution
+
+    plan = make_plan(parse_sweep(SEARCH))
+    assert plan.file.optuna is not None
+    create_sweep(empty, plan, jobs=1, elsewhere=True)
+    study = open_study(empty, plan.id, plan.file.optuna)
+    space = {"train.lr": FloatDistribution(1e-4, 1e-2, log=True), "train.batch": IntDistribution(8, 32)}
+    for n in range(5):
+        params = {"train.lr": 10 ** -(2 + n / 4), "train.batch": 8 + n}
+        study.add_trial(optuna.trial.create_trial(value=n / 4, params=params, distributions=space))
+    return empty, plan.id
+
+
+def test_optunas_own_figures_stand_under_the_sweep(searched: tuple[Database, str]) -> None:
+    app = open_page("sweeps", sweep=searched[1])
+    assert not app.exception
+    text = said(app).replace("\\", "")
+    assert "5 of 6 trials are complete" in text
+    assert "Best is trial 4, 1, with" in text
+    assert "train.batch = 12" in text
+    assert len(app.get("plotly_chart")) == len(KINDS)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_each_figure_is_exported_as_others_are(searched: tuple[Database, str], kind: str) -> None:
+    for format, beginning in BEGINNINGS.items():
+        content = export(*searched, kind, format)  # type: ignore[arg-type]
+        assert content.startswith(beginning), format
+        assert len(content) > 200
+
+
+def test_a_pruned_run_has_a_state_of_its_own(searched: tuple[Database, str]) -> None:
+    db, sweep_id = searched
+    plan = make_plan(parse_sweep(SEARCH))
+    (row, *_) = plan.runs
+    run_id = queue_run(
+        db, sweep_id, PlannedRun(row.key, row.name, row.config.model_dump(mode="json"), 1000), versions={}
+    )
+    assert run_id is not None
+    finish_run(db, run_id, "stopped")
+    tag_runs(db, [run_id], add=["pruned"])
+    sweep = get_sweep(db, sweep_id)
+    assert (sweep.counts["pruned"], sweep.counts["stopped"], sweep.steps_saved) == (1, 0, 1.0)
+    assert not sweep.is_over, "five trials are to come"
+    home = open_page("home")
+    assert "✂ pruned" in home.dataframe[0].value["status"].tolist()
+
+
+def test_a_search_without_its_study_says_so(empty: Database, tmp_path: Path) -> None:
+    plan = make_plan(parse_sweep(SEARCH))
+    create_sweep(empty, plan, jobs=1, elsewhere=True)
+    app = open_page("sweeps", sweep=plan.id)
+    assert not app.exception
+    assert "There is no study of this search here" in said(app)
+    assert not list(tmp_path.glob("*.optuna.db")), "looking makes nothing"

@@ -1,0 +1,280 @@
+"""The recipes of extending.md: built as a package outside the checkout, installed by pip, trained and exported."""
+
+import json
+import os
+import re
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.require import require
+
+ROOT = Path(__file__).parents[2]
+GUIDE = (ROOT / "app" / "guide" / "extending.md").read_text()
+MODULES = dict(re.findall(r"```python\n# (my_lab/\w+\.py)\n(.*?)```", GUIDE, re.DOTALL))
+PROJECT = re.findall(r"```toml\n(\[project\].*?)```", GUIDE, re.DOTALL)[0]
+LISTED = re.findall(r"```python\n(from emtc_lab import register\n.*?)```", GUIDE, re.DOTALL)[0]
+HERE = os.pathsep.join([str(ROOT), str(ROOT / "app" / "face")])  # as an installed EMTC Lab is found
+NAMES = ("corridor_walk", "cauchy", "softmix", "hashed", "halving", "distinct_actions", "diary")
+QUICK = ("train.burn_in=4", "train.batch=4", "embed.interval=100", "embed.min_episodes=2", "eval.episodes=4")
+WALK = ("env.corridor_walk.length=3",)
+ALL = (
+    *(
+        "gate.type=cauchy",
+        "gate.cauchy.doubt=3",
+        "mixer.softmix.sharpness=2",
+        "embed.type=hashed",
+        "train.eps_schedule=halving",
+    ),
+    *("record.metrics=distinct_actions", "record.callbacks=diary"),
+)
+
+
+def emtc(*arguments: str, env: Mapping[str, str], cwd: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "app.cli.main", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=False, env=dict(env), cwd=cwd, timeout=250)
+
+
+def settings(*given: str) -> list[str]:
+    return [word for each in given for word in ("--set", each)]
+
+
+@pytest.fixture(scope="module")
+def bare(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """Where nothing from outside is installed."""
+    home = tmp_path_factory.mktemp("home")
+    return {**os.environ, "PYTHONPATH": HERE, "OMP_NUM_THREADS": "1", "EMTC_DB": f"sqlite:///{home / 'lab.db'}"}
+
+
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory: pytest.TempPathFactory, bare: dict[str, str]) -> dict[str, str]:
+    """Where the package of the guide is installed by pip."""
+    source, target = tmp_path_factory.mktemp("my-lab"), tmp_path_factory.mktemp("site")
+    (source / "my_lab").mkdir()
+    (source / "my_lab" / "__init__.py").touch()
+    (source / "pyproject.toml").write_text(PROJECT)
+    for place, text in MODULES.items():
+        (source / place).write_text(f"# {place}\n{text}")
+    options = ["--no-deps", "--no-build-isolation", "--no-index", "--quiet", "--target", str(target)]
+    done = subprocess.run(
+        [sys.executable, "-m", "pip", "install", *options, str(source)], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return {**bare, "PYTHONPATH": os.pathsep.join([str(target), HERE])}
+
+
+@pytest.fixture(scope="module")
+def trained(lab: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """A run, trained by a process of its own, of which everything is from outside."""
+    require("pettingzoo", find_spec("pettingzoo") is not None, "it is not installed")
+    told = emtc(
+        *("train", "--env", "corridor_walk", "--algo", "emtc-softmix", "--steps", "400", "--detach", "--json"),
+        *settings(*QUICK, *WALK, *ALL), env=lab, cwd=tmp_path_factory.mktemp("typed"),
+    )  # fmt: skip
+    assert told.returncode == 0, told.stderr
+    return wait_for(json.loads(told.stdout)["run_id"], lab)
+
+
+def wait_for(run_id: str, env: Mapping[str, str]) -> dict[str, Any]:
+    deadline = time.monotonic() + 200
+    while time.monotonic() < deadline:
+        shown = json.loads(emtc("show", run_id, "--json", env=env, cwd=ROOT).stdout)
+        if shown["status"] in ("finished", "failed", "stopped"):
+            return shown
+        time.sleep(1)
+    raise AssertionError(f"run {run_id} did not end")
+
+
+def ask(env: Mapping[str, str], query: str) -> list[Any]:
+    with sqlite3.connect(env["EMTC_DB"].removeprefix("sqlite:///")) as database:
+        return database.execute(query).fetchall()
+
+
+def check_rows(run_id: str, env: Mapping[str, str]) -> str:
+    """What breaks the invariants of a run's rows, as a process with this environment sees it."""
+    code = (
+        "import os; from storage.engine import open_database; from storage.maintenance.check_run import check_run; "
+        f"print(check_run(open_database(os.environ['EMTC_DB'], create=False), {run_id!r}))"
+    )
+    return subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=dict(env)
+    ).stdout
+
+
+@pytest.mark.parametrize("place", [*MODULES, "module"])
+def test_a_recipe_has_at_most_thirty_lines(place: str) -> None:
+    assert len([line for line in (MODULES | {"module": LISTED})[place].splitlines() if line.strip()]) <= 30
+
+
+def test_every_kind_has_a_recipe() -> None:
+    from emtc_core.plugins import GROUPS
+
+    assert set(re.findall(r'entry-points\."([\w.]+)"', PROJECT)) == set(GROUPS.values())
+    assert set(re.findall(r'^(\w+) = "my_lab', PROJECT, re.MULTILINE)) == set(NAMES)
+
+
+def test_every_recipe_keeps_its_contract(lab: dict[str, str], tmp_path: Path) -> None:
+    code = f"import sys; from app.cli.main import run; sys.exit(sum([run(['check', 'plugin', n]) for n in {NAMES}]))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, env=lab)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "claimed: monotone" in done.stdout
+    assert all(f"{name} (my-lab 0.1)" in done.stdout for name in NAMES)
+    listed = json.loads(emtc("check", "plugin", "--json", env=lab, cwd=tmp_path).stdout)
+    assert {each["name"] for each in listed} == set(NAMES)
+
+
+def test_a_run_of_nothing_but_plugins_is_whole(trained: dict[str, Any], lab: dict[str, str]) -> None:
+    assert trained["status"] == "finished", trained["error"]
+    config = trained["config"]
+    assert config["env"]["corridor_walk"] == {"length": 3, "slippery": False}
+    assert (config["gate"]["cauchy"], config["mixer"]["softmix"]) == ({"doubt": 3.0}, {"sharpness": 2.0})
+    assert config["plugins"]["gate"] == {"cauchy": "my-lab 0.1"}
+    assert sorted(config["plugins"]) == ["callback", "embedder", "env", "gate", "metric", "mixer", "schedule"]
+    names = {name for (name,) in ask(lab, "select distinct name from metrics where name like '%/%'")}
+    assert {
+        "env/distance",
+        "user/distinct_actions",
+        "user/best_return",
+        "user/eval.longest",
+        "user/refits_at",
+        "user/fitted_nodes",
+    } <= names
+    assert check_rows(trained["id"], lab) == "[]\n"
+    assert trained["versions"]["modules"]["my_lab"]  # a digest of the package's files
+    assert "patched" not in trained["versions"]
+
+
+def test_its_rows_hold_what_the_gate_says(trained: dict[str, Any], lab: dict[str, str]) -> None:
+    rows = ask(lab, "select h, h_next, delta_mem, beta, tau from transitions where delta_mem > 0.01")
+    assert len(rows) > 20
+    for h, h_next, delta, beta, tau in rows:
+        assert beta == pytest.approx(1 / (1 + ((3 if h_next < h else 1) * delta / tau) ** 2), abs=1e-4)
+
+
+def test_its_origin_stands_in_every_list(trained: dict[str, Any], lab: dict[str, str], tmp_path: Path) -> None:
+    envs = json.loads(emtc("envs", "--json", env=lab, cwd=tmp_path).stdout)
+    assert [row["origin"] for row in envs if row["env"] == "corridor_walk"] == ["my-lab 0.1"]
+    runs = json.loads(emtc("runs", "--json", env=lab, cwd=tmp_path).stdout)
+    assert runs[0]["plugins"]["mixer"] == {"softmix": "my-lab 0.1"}
+    assert "softmix (my-lab 0.1)" in re.sub(
+        r"\s*│.*\n.*│\s*", " ", emtc("runs", env={**lab, "COLUMNS": "400"}, cwd=tmp_path).stdout
+    )
+    done = emtc("export", "--table", "win-rates", "--format", "markdown", "--out", "w.md", env=lab, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    said = (tmp_path / "w.md").read_text()
+    assert "EMTC(SOFTMIX) (my-lab 0.1)" in said
+    assert "gate.type = cauchy (my-lab 0.1)" in said
+    assert "gate.cauchy.doubt = 3" in said
+
+
+@pytest.mark.parametrize(
+    ("figure", "chosen"),
+    [("metrics", "metrics=env/distance,user/best_return"), ("learning-curves", "quantity=user/eval.longest")],
+)
+def test_its_own_numbers_are_drawn(
+    trained: dict[str, Any], lab: dict[str, str], tmp_path: Path, figure: str, chosen: str
+) -> None:
+    options = ["--set", chosen, "--format", "csv", "--out", "d.csv"]
+    done = emtc("export", trained["id"], "--figure", figure, *options, env=lab, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert len((tmp_path / "d.csv").read_text().splitlines()) > 2
+
+
+def test_an_environments_argument_is_no_part_of_an_algorithm(
+    trained: dict[str, Any], lab: dict[str, str], tmp_path: Path
+) -> None:
+    done = emtc(
+        *("export", "--table", "evaluations", "--format", "marl-eval", "--out", "e.json"), env=lab, cwd=tmp_path
+    )
+    assert done.returncode == 0, done.stderr
+    (algorithm,) = json.loads((tmp_path / "e.json").read_text())["corridor_walk"]["default"]
+    assert algorithm.startswith("emtc-softmix (")
+    assert "env." not in algorithm
+
+
+def test_a_sweep_runs_over_an_environments_arguments(lab: dict[str, str], tmp_path: Path) -> None:
+    quick = "\n".join(f'"{key}" = {value}' for key, value in (each.split("=") for each in QUICK))
+    (tmp_path / "s.toml").write_text(
+        f'name = "lengths"\nenv = "corridor_walk"\nalgo = "vdn"\nsteps = 60\nseeds = 1\n[set]\n{quick}\n'
+        '[grid]\n"env.corridor_walk.length" = [2, 4]\n'
+    )
+    own = {**lab, "EMTC_DB": f"sqlite:///{tmp_path / 's.db'}"}
+    done = emtc("sweep", "s.toml", "--jobs", "1", env=own, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    stored = [json.loads(config) for (config,) in ask(own, "select config from runs where status = 'finished'")]
+    assert sorted(each["env"]["corridor_walk"]["length"] for each in stored) == [2, 4]
+    (tmp_path / "s.toml").write_text((tmp_path / "s.toml").read_text().replace("[2, 4]", "[1]"))
+    done = emtc("sweep", "s.toml", env=own, cwd=tmp_path)
+    assert done.returncode == 2
+    assert "env.corridor_walk.length: input should be greater than or equal to 2, got 1." in done.stderr
+
+
+def test_what_is_not_installed_is_named_before_any_work(
+    trained: dict[str, Any], bare: dict[str, str], tmp_path: Path
+) -> None:
+    new = {**bare, "EMTC_DB": f"sqlite:///{tmp_path / 'none.db'}"}
+    for given, word in (
+        (settings("gate.type=cauchy"), "gate 'cauchy'"),
+        (["--env", "corridor_walk"], "corridor_walk"),
+        (["--algo", "emtc-softmix"], "emtc-softmix"),
+    ):
+        done = emtc("train", *given, env=new, cwd=tmp_path)
+        assert done.returncode == 2
+        assert word in done.stderr
+        assert "EMTC_PLUGINS" in done.stderr
+        assert len(done.stderr.strip().splitlines()) == 1
+    assert list(tmp_path.iterdir()) == []
+    assert emtc("check", "plugin", "cauchy", env=bare, cwd=tmp_path).returncode == 2
+
+
+def test_a_run_whose_plugins_are_gone_is_still_shown_and_says_what_to_install(
+    trained: dict[str, Any], bare: dict[str, str], tmp_path: Path
+) -> None:
+    assert "EMTC" in emtc("runs", env=bare, cwd=tmp_path).stdout.upper()
+    for how in (["--start-again"], ["--start-again", "--detach"], []):
+        again = emtc("resume", trained["id"], *how, env=bare, cwd=tmp_path)
+        assert again.returncode == 2
+        assert "finished" in again.stderr or "pip install my-lab==0.1" in again.stderr
+    assert ask(bare, "select count(*) from runs") == [(1,)]
+    done = emtc(
+        "export",
+        "--figure",
+        "learning-curves",
+        trained["id"],
+        "--format",
+        "svg",
+        "--out",
+        "c.svg",
+        env=bare,
+        cwd=tmp_path,
+    )
+    assert done.returncode == 0, done.stderr
+    assert check_rows(trained["id"], bare) == "[]\n"  # a colleague without the gate may take the run in
+
+
+def test_a_failing_plugin_ends_its_run_with_its_own_traceback(bare: dict[str, str], tmp_path: Path) -> None:
+    (tmp_path / "lab_gates.py").write_text(LISTED.replace("return (1 -", "return (1 / 0 -"))
+    own = {**bare, "EMTC_PLUGINS": "lab_gates", "EMTC_DB": f"sqlite:///{tmp_path / 'f.db'}"}
+    quick = ["--map", "3m", "--steps", "300", *settings("gate.type=linear_gate")]
+    done = emtc("train", *quick, "--json", env=own, cwd=tmp_path)
+    assert done.returncode == 1
+    told = json.loads(done.stdout.splitlines()[-1])
+    sentence = "The gate linear_gate (module lab_gates) failed: ZeroDivisionError: division by zero."
+    assert sentence in told["error"]
+    assert ask(own, "select status, error from runs")[0] == ("failed", f"{sentence} Its traceback is in the run's log.")
+    (log,) = tmp_path.rglob("log.txt")
+    assert "lab_gates.py" in log.read_text()
+    checked = emtc("check", "plugin", "linear_gate", "--json", env=own, cwd=tmp_path)
+    assert checked.returncode == 1
+    assert "ZeroDivisionError" in checked.stdout
+    (tmp_path / "lab_gates.py").write_text("import nothing_of_that_name\n")
+    done = emtc("train", *quick, env=own, cwd=tmp_path)
+    assert done.returncode == 2
+    assert "lab_gates failed when it was imported (ModuleNotFoundError" in done.stderr

@@ -1,0 +1,151 @@
+"""A run can be traced to the code that made it: commit, changes, modules from outside, what they replaced, machine."""
+
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+import torch
+
+from app.analysis.provenance import digest_of_core
+from app.analysis.settings import describe_code, doubt_seeds, with_code
+from app.analysis.variants import doubt_runs, group_variants, list_differences
+from app.jobs.provenance import digest_module, merge, observe, read_checkout
+from emtc_core.config.resolve import resolve
+from emtc_core.config.train import EnvConfig
+from storage.engine import open_database
+from storage.queries.runs import list_runs
+from storage.runs.rows import RunRow, find_run
+from tests.process.trainers import EMTC, FAST, environment
+
+ROOT = Path(__file__).parents[2]
+HER_GAME = """
+from emtc_core.envs.pettingzoo_export import parallel_env
+from emtc_core.learner.mixers import monotonic
+
+def make():
+    return parallel_env("3m")
+
+if {patches}:
+    own = monotonic.VdnMixer.forward
+
+    def forward(self, inputs):
+        return own(self, inputs)
+
+    monotonic.VdnMixer.forward = forward
+"""
+
+
+def train_hers(folder: Path, *, patches: bool, seed: int) -> RunRow:
+    """Train with a module of hers, in its folder."""
+    (folder / "her_game.py").write_text(HER_GAME.format(patches=patches))
+    command = [*EMTC, "train", "--env", "pettingzoo", "--map", "her_game:make", "--algo", "vdn", "--steps", "60"]
+    sets = [part for text in (*FAST, "memory.success=flag") for part in ("--set", text)]
+    url = f"sqlite:///{folder / 'x.db'}"
+    done = subprocess.run(
+        [*command, "--seed", str(seed), "--db", url, "--json", *sets],
+        capture_output=True, text=True, check=False, cwd=folder, env={**environment(), "PYTHONPATH": str(ROOT)},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return find_run(open_database(url), json.loads(done.stdout.splitlines()[-1])["run_id"])
+
+
+def test_a_module_that_replaces_a_mixer_s_method_is_named_and_makes_a_variant_of_its_own(tmp_path: Path) -> None:
+    pytest.importorskip("pettingzoo")
+    plain, patched = (train_hers(tmp_path, patches=patches, seed=3) for patches in (False, True))
+    for run in (plain, patched):
+        assert run.versions["source"] == digest_of_core()
+        assert run.versions["torch"] == torch.__version__
+        assert run.versions["hardware"]["cores"].endswith(" cores")
+        assert list(run.versions["modules"]) == ["her_game"]
+    assert "patched" not in plain.versions
+    assert patched.versions["patched"] == ["emtc_core.learner.mixers.monotonic.VdnMixer.forward by her_game"]
+    assert plain.versions["modules"] != patched.versions["modules"]
+    configs = {run.id: with_code(run.config, run.versions) for run in (plain, patched)}
+    names = {variant.run_ids: variant.name for variant in group_variants(configs)}
+    assert names[patched.id,] == f"{names[plain.id,]}, patched by her_game"
+    assert "resumed" not in patched.versions
+    if (ROOT / ".git").exists():
+        assert plain.versions["commit"] == read_checkout(ROOT)[0]["commit"]
+
+
+def git(folder: Path, *arguments: str) -> str:
+    command = ["git", "-C", str(folder), "-c", "user.name=a", "-c", "user.email=a@b", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+
+def test_a_checkout_tells_its_commit_and_what_was_not_committed(tmp_path: Path) -> None:
+    place = tmp_path / "emtc_core" / "gate.py"
+    place.parent.mkdir()
+    place.write_text("tau = 1\n")
+    (tmp_path / "secrets.txt").write_text("a password")
+    git(tmp_path, "init", "-q")
+    git(tmp_path, "add", "emtc_core")
+    git(tmp_path, "commit", "-qm", "first")
+    commit = git(tmp_path, "rev-parse", "HEAD")
+    assert read_checkout(tmp_path) == ({"commit": commit, "dirty": False}, b"")
+    place.write_text("tau = 2\n")
+    (place.parent / "new.py").write_text("x = 1\n")
+    state, diff = read_checkout(tmp_path)
+    assert (state["commit"], state["dirty"]) == (commit, True)
+    assert b"+tau = 2" in diff
+    assert b"# not in git: emtc_core/new.py " in diff
+    assert b"password" not in diff
+    (place.parent / "new.py").write_text("x = 2\n")
+    assert read_checkout(tmp_path)[0]["diff"] != state["diff"], "a new file counts with what it holds"
+    place.write_text("x = 1\n" * 300_000)
+    assert len(read_checkout(tmp_path)[1]) < (1 << 20) + 100
+
+
+def test_a_wheel_inside_somebody_s_repository_is_no_checkout_of_it(tmp_path: Path) -> None:
+    git(tmp_path, "init", "-q")
+    inside = tmp_path / "venv" / "site-packages"
+    inside.mkdir(parents=True)
+    assert read_checkout(inside) == ({}, b"")
+
+
+def test_nothing_of_the_environment_is_stored_but_names_of_modules(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EMTC_NOTIFY", "mailto://user:verysecret@host")
+    monkeypatch.setenv("EMTC_ENV_MODULES", "json,verysecret_module")
+    seen, _ = observe(EnvConfig(), device=torch.device("cpu"))
+    assert "verysecret" not in json.dumps(seen)
+    assert set(seen["modules"]) >= {"json"}
+
+
+def test_a_package_is_named_by_all_of_its_modules(tmp_path: Path) -> None:
+    import json as module
+
+    assert len(digest_module(module)) == 16
+
+
+def test_going_on_with_other_code_is_listed_beside_how_it_began() -> None:
+    began = merge({"emtc_lab": "1"}, {"source": "a", "torch": "2"}, env_step=0)
+    assert began == {"emtc_lab": "1", "source": "a", "torch": "2"}
+    assert merge(began, {"emtc_lab": "1", "source": "a", "torch": "2"}, env_step=500) == began
+    later = merge(began, {"emtc_lab": "1", "source": "b", "torch": "2"}, env_step=500)
+    assert later == {**began, "resumed": ["from env step 500: source b"]}
+    assert describe_code(later)["Went on with other code"] == "from env step 500: source b"
+
+
+def test_seeds_of_one_group_that_differ_in_code_are_doubted_and_the_difference_is_listed() -> None:
+    config = resolve(algo="vdn").model_dump(mode="json")
+    versions = {"source": "aa", "commit": "1", "torch": "2.13.0"}
+    runs = {
+        "one": with_code({**config, "seed": 1}, versions),
+        "two": with_code({**config, "seed": 2}, {**versions, "source": "bb", "commit": "2"}),
+        "old": with_code({**config, "seed": 3}, {}),
+    }
+    (variant,) = group_variants(runs)
+    assert set(variant.run_ids) == set(runs), "one line, as before"
+    assert doubt_runs(runs) == ("The seeds of VDN on 3m were not trained by the same code: source aa and bb.",)
+    frame = list_differences(runs, [variant]).set_index("setting")
+    assert frame.loc["code.source", "VDN on 3m"] == "aa, bb, –"
+    alike = {"one": runs["one"], "two": with_code({**config, "seed": 2}, {**versions, "commit": "2"})}
+    assert doubt_runs(alike) == (), "a commit may differ by a page's text"
+    assert doubt_seeds({}) == ()
+
+
+def test_what_a_run_recorded_before_all_this_reads_as_it_did(tmp_path: Path) -> None:
+    assert with_code({"algo": "vdn"}, {}) == {"algo": "vdn"}
+    assert describe_code({"emtc_lab": "0.1.0"}) == {}
+    assert list_runs(open_database(f"sqlite:///{tmp_path / 'x.db'}")).empty
