@@ -10,9 +10,9 @@ import tempfile
 
 import numpy as np
 
-from app.analysis.example_study import EXAMPLE_STUDY
 from app.analysis.projections.placing import place
 from app.analysis.projections.snapshots import compute
+from app.jobs.launch import EXAMPLE_STUDY
 from app.jobs.training import train_run
 from emtc_core.config.resolve import resolve
 from emtc_core.memory.remerge import StoredNodes, remerge

@@ -25,7 +25,9 @@ with messages.guarded():
         st.subheader("Runs")
         run_table.show()
         bundle_list.show(new=False)
-        start.show_newest()
+        from app.ui.home import newest_runs  # loads what draws curves, which the first page of all need not wait for
+
+        newest_runs.show()
     else:
         messages.empty(
             messages.NO_RUNS,

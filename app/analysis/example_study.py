@@ -7,7 +7,6 @@ the file, *Open the example study* on Home opens it.
 """
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Final
 
 import numpy as np
@@ -19,7 +18,6 @@ from storage.queries.episodes import list_episodes, runs_with_states
 from storage.queries.memory import find_embedding, get_nodes, list_snapshots
 from storage.runs.rows import RunRow
 
-EXAMPLE_STUDY: Final = Path(__file__).resolve().parent.parent / "guide" / "first-study.emtc"
 SNAPSHOTS: Final = 4
 EPISODES: Final = 20
 """Training episodes with their states, of all runs together."""

@@ -15,11 +15,12 @@ from pathlib import Path
 from app.bench import Figure, make_figure, records
 from app.bench.atlas import opened_page, served
 from app.bench.records import CONFIG, fill_transitions, median_ms, temporary_database
+from app.figures.named.live import read_returns
 from app.jobs.launch import kill_run
 from emtc_core.metrics import METRICS
 from storage.engine import Database, open_database
-from storage.queries.curves import evaluations, metric, training_episodes
-from storage.queries.gate import gate_stats
+from storage.queries.curves import evaluations, metric
+from storage.queries.gate import gate_states, gate_stats, idle_incentives
 from storage.queries.runs import list_resumes, list_runs
 from storage.runs.changes import create_run
 from storage.runs.control import command_log
@@ -102,13 +103,17 @@ def _figure(name: str, unit: str, budget: float | None, found: Sequence[float], 
 
 def live_tick(db: Database, run_id: str, *, after: int) -> None:
     """Ask what the Live page asks when it ticks and has to redraw its charts."""
-    find_run(db, run_id)
-    command_log(db, run_id)
-    list_resumes(db, run_id)
-    evaluations(db, run_id, after=after)
-    gate_stats(db, run_id, after=after)
-    metric(db, run_id, _FOLLOWED, after=after)
-    training_episodes(db, run_id, points=1000)
+    with db.at_one_moment() as now:
+        run = find_run(now, run_id)
+        list_resumes(now, run_id)
+        evaluations(now, run_id, after=after)
+        gate_stats(now, run_id, after=after)
+        metric(now, run_id, _FOLLOWED, after=after)
+        gate_states(now, [run_id])
+        idle_incentives(now, [run_id])
+        command_log(now, run_id)
+    with db.at_one_moment() as now:
+        read_returns(now, run)
 
 
 def fill(db: Database) -> str:

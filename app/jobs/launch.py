@@ -36,6 +36,7 @@ from storage.runs.lifecycle import get_process_created_at, mark_launched, this_p
 from storage.runs.rows import find_run
 
 ROOT = Path(__file__).resolve().parents[2]
+EXAMPLE_STUDY: Final = ROOT / "app" / "guide" / "first-study.emtc"
 LOG_NAME = "log.txt"
 WARM_UP_VARIABLE = "EMTC_WARM_UP"
 

@@ -15,15 +15,10 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 import pandas as pd
 import streamlit as st
 
-from app.figures.chart_choices import name_beside
-from app.figures.figure import Options
-from app.figures.kinds.chart import Chart
-from app.figures.registry import find_figure
 from app.figures.theme import ENDED
 from app.jobs.alerts import Alert, list_alerts
 from app.ui import view
 from emtc_core.envs.registry import EnvRow, list_envs
-from emtc_core.errors import ConfigError
 from emtc_core.install import installed_marks
 from storage.bundles.bundle_cache import is_cached
 from storage.engine import Database, open_database
@@ -47,7 +42,6 @@ from storage.queries.runs import Choices, RunFilter, Shelf
 from storage.runs import sweeps
 from storage.runs.control import Asked, list_questions
 from storage.runs.rows import RunRow, find_run
-from storage.sql_console.glossary import TableWords, describe_schema
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -73,7 +67,12 @@ def database() -> Database:
     Raises:
         StorageError: If it cannot be opened.
     """
-    url, known = database_url(), _moment.get()
+    return _reader(database_url())
+
+
+def _reader(url: str) -> Database:
+    """The moment that everything reads now, where there is one of this database."""
+    known = _moment.get()
     return known[1] if known is not None and known[0] == url else _open(url)
 
 
@@ -91,6 +90,16 @@ def at_one_moment() -> Generator[None]:
             yield
         finally:
             _moment.reset(before)
+
+
+@contextmanager
+def as_it_changes() -> Generator[None]:
+    """Let what acts see what it and others write meanwhile, within `at_one_moment` too."""
+    before = _moment.set(None)
+    try:
+        yield
+    finally:
+        _moment.reset(before)
 
 
 def open_url(url: str) -> Database:
@@ -131,7 +140,7 @@ def cached(
 
 @st.cache_data(ttl=1, show_spinner=False)
 def _run_page(url: str, wanted: RunFilter, sort: str, limit: int, offset: int) -> runs.RunPage:
-    return runs.run_page(_open(url), wanted, sort=sort, limit=limit, offset=offset)
+    return runs.run_page(_reader(url), wanted, sort=sort, limit=limit, offset=offset)
 
 
 def run_page(wanted: RunFilter, *, sort: str = "", limit: int = 50, offset: int = 0, url: str = "") -> runs.RunPage:
@@ -145,7 +154,7 @@ def run_page(wanted: RunFilter, *, sort: str = "", limit: int = 50, offset: int 
 
 @st.cache_data(ttl=5, show_spinner=False)
 def _names_of(url: str, prefixes: tuple[str, ...]) -> dict[str, str]:
-    return runs.names_of(_open(url), prefixes)
+    return runs.names_of(_reader(url), prefixes)
 
 
 def names_of(prefixes: Sequence[str]) -> dict[str, str]:
@@ -185,13 +194,13 @@ def run_names(url: str, wanted: RunFilter, limit: int | None = 100) -> tuple[dic
     Raises:
         ConfigError: If the search is none.
     """
-    return runs.run_names(_open(url), wanted, limit=limit)
+    return runs.run_names(_reader(url), wanted, limit=limit)
 
 
 @cached(st.cache_data, ttl=5)
 def run_choices(url: str, shelf: Shelf = "open") -> Choices:
     """List what runs can be filtered by; at most five seconds old."""
-    return runs.list_choices(_open(url), shelf)
+    return runs.list_choices(_reader(url), shelf)
 
 
 def rows_of(frame: pd.DataFrame) -> list[dict[str, Any]]:
@@ -216,7 +225,7 @@ def _judged(url: str) -> dict[tuple[str, int], GateState | None]:
 
 @st.cache_data(ttl=5, show_spinner=False)
 def _gate_states(url: str, run_ids: tuple[str, ...]) -> dict[str, GateState]:
-    return gates.gate_states(_open(url), run_ids)
+    return gates.gate_states(_reader(url), run_ids)
 
 
 def gate_states(rows: Sequence[tuple[str, str, int]]) -> dict[str, GateState]:
@@ -229,7 +238,7 @@ def gate_states(rows: Sequence[tuple[str, str, int]]) -> dict[str, GateState]:
     known = _judged(url)
     ended = [(run_id, env_steps) for run_id, status, env_steps in rows if status in ENDED]
     new = [key for key in ended if key not in known][:JUDGED_AT_ONCE]
-    found = gates.gate_states(_open(url), [run_id for run_id, _ in new])
+    found = gates.gate_states(_reader(url), [run_id for run_id, _ in new])
     known.update({key: found.get(key[0]) for key in new})
     alive = _gate_states(url, tuple(run_id for run_id, status, _ in rows if status not in ENDED))
     return alive | {key[0]: state for key in ended if (state := known.get(key)) is not None}
@@ -240,37 +249,16 @@ def gate_state(run: RunRow) -> GateState | None:
     return gate_states([(run.id, run.live_status, run.env_steps)]).get(run.id)
 
 
-@st.cache_data(ttl=5, show_spinner=False)
-def _idle_incentive(url: str, run_id: str) -> str | None:
-    return gates.idle_incentives(_open(url), [run_id]).get(run_id)
-
-
-def idle_incentive(run: RunRow) -> str | None:
+@cached(st.cache_data, ttl=5)
+def idle_incentive(url: str, run_id: str) -> str | None:
     """Why a run has no incentive, where nothing was a success yet; at most five seconds old."""
-    return _idle_incentive(database_url(), run.id)
+    return gates.idle_incentives(_reader(url), [run_id]).get(run_id)
 
 
-@st.cache_data(ttl=2, show_spinner=False)
-def _known_runs(url: str, run_ids: tuple[str, ...]) -> frozenset[str]:
-    return frozenset(runs.run_configs(_open(url), run_ids))
-
-
-def known_runs(run_ids: Sequence[str]) -> frozenset[str]:
+@cached(st.cache_data, ttl=2)
+def known_runs(url: str, run_ids: Sequence[str]) -> frozenset[str]:
     """Which of these runs are still in the database; at most two seconds old."""
-    return _known_runs(database_url(), tuple(sorted(set(run_ids))))
-
-
-@cached(st.cache_resource, ttl=5)
-def reference(
-    url: str, run_id: str, figure: str, options: tuple[tuple[str, Any], ...] = ()
-) -> tuple[str, Chart] | None:
-    """Draw a figure of a run that stands beside another, with its name; None where it has none; five seconds old."""
-    run = find_run(_open(url), run_id)
-    try:
-        drawn = find_figure(figure).make(_open(url), [run], Options(own=dict(options)))
-    except ConfigError:
-        return None
-    return (name_beside(run), drawn) if isinstance(drawn, Chart) else None
+    return frozenset(runs.run_configs(_reader(url), run_ids))
 
 
 def sweep_list() -> list[sweeps.Sweep]:
@@ -297,19 +285,19 @@ def env_list() -> list[EnvRow]:
 @cached(st.cache_data, ttl=2)
 def evaluations(url: str, run_id: str) -> pd.DataFrame:
     """Read all evaluations of a run; at most two seconds old."""
-    return curves.evaluations(_open(url), run_id)
+    return curves.evaluations(_reader(url), run_id)
 
 
 @cached(st.cache_data, ttl=5)
 def policy_evaluations(url: str, run_id: str) -> pd.DataFrame:
     """Read what stored policies of a run did; at most five seconds old."""
-    return curves.policy_evaluations(_open(url), [run_id])
+    return curves.policy_evaluations(_reader(url), [run_id])
 
 
 @cached(st.cache_data, ttl=5)
 def metric_names(url: str, run_id: str) -> list[str]:
     """List every number that a run has logged; at most five seconds old."""
-    return curves.metric_names(_open(url), run_id)
+    return curves.metric_names(_reader(url), run_id)
 
 
 def trajectory(run_id: str, episode: int) -> Trajectory:
@@ -342,7 +330,7 @@ def playback_page(url: str, run_id: str, text: str, *, limit: int, offset: int =
     Raises:
         ConfigError: If the search is none.
     """
-    return find_playbacks(_open(url), run_id, text, limit=limit, offset=offset)
+    return find_playbacks(_reader(url), run_id, text, limit=limit, offset=offset)
 
 
 @cached(st.cache_data, ttl=2)
@@ -352,46 +340,40 @@ def episode_page(url: str, run_id: str, text: str, *, order_by: Order, limit: in
     Raises:
         ConfigError: If the search is none.
     """
-    return find_episodes(_open(url), run_id, text, order_by=order_by, limit=limit, offset=offset)
+    return find_episodes(_reader(url), run_id, text, order_by=order_by, limit=limit, offset=offset)
 
 
 @cached(st.cache_data, ttl=10)
 def kept_episodes(url: str, run_id: str, among: tuple[int, ...] | None = None) -> list[int]:
     """List training episodes that can be replayed, newest first; at most ten seconds old."""
-    return find_kept(_open(url), run_id, among)
+    return find_kept(_reader(url), run_id, among)
 
 
 @cached(st.cache_data, ttl=60)
 def runs_with_states(url: str) -> list[str]:
     """List the runs that have a training episode that can be replayed; at most a minute old."""
-    return list_runs_with_states(_open(url))
+    return list_runs_with_states(_reader(url))
 
 
 @cached(st.cache_data, ttl=60)
 def told_run(url: str) -> str | None:
     """The run that the notebook's newest entry about one run tells of; at most a minute old."""
-    return next((entry.run_id for entry in list_entries(_open(url)) if entry.run_id), None)
+    return next((entry.run_id for entry in list_entries(_reader(url)) if entry.run_id), None)
 
 
 @cached(st.cache_data, ttl=10)
 def extremes(url: str, run_id: str) -> Extremes | None:
     """Find the best and the worst episode that can be replayed; at most ten seconds old."""
-    return find_extremes(_open(url), run_id)
-
-
-@st.cache_data(show_spinner=False)
-def schema() -> list[TableWords]:
-    """List the tables with their columns and what they mean."""
-    return describe_schema()
+    return find_extremes(_reader(url), run_id)
 
 
 @cached(st.cache_data, ttl=60, show_spinner="Measuring …")
 def sizes(url: str) -> Sizes:
     """Measure what takes how much room; at most a minute old."""
-    return measure(_open(url))
+    return measure(_reader(url))
 
 
 @cached(st.cache_data, ttl=10)
 def alerts(url: str) -> list[Alert]:
     """What happened to runs in the last days, newest first; at most ten seconds old."""
-    return list_alerts(_open(url))
+    return list_alerts(_reader(url))

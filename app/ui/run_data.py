@@ -12,6 +12,8 @@ from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from importlib import import_module
+from threading import Timer
 
 import pandas as pd
 import streamlit as st
@@ -36,11 +38,16 @@ def compile_ahead() -> None:
 
 @st.cache_resource(show_spinner=False)
 def _start(url: str) -> bool:
+    later = Timer(_READING_S, import_module, ["app.figures.registry"])
+    later.daemon = True
+    later.start()
     db = data.open_url(url)
     folder = db.path.with_name(f"{db.path.stem}.files") if db.path else None
     return start_warmup(folder / "warm-up.txt") if folder else False
 
 
+_READING_S = 1.0
+"""After the first page was begun: the next one's drawing, and scipy, are loaded while that is read."""
 FAR_S = 10
 LOG_TAIL_BYTES = 20_000
 

@@ -13,10 +13,10 @@ from scipy.stats import ttest_1samp, ttest_ind
 from sqlalchemy import update
 
 from app.analysis.comparable import select_runs
-from app.analysis.example_study import EXAMPLE_STUDY
 from app.analysis.findings import CLAIMS, EMTC, MU_W, NO_TCGM, Finding, find_all, judge, welch_interval
 from app.analysis.tables import export_table
 from app.figures.registry import TABLES
+from app.jobs.launch import EXAMPLE_STUDY
 from app.jobs.sweeps.file import find_sweep_file
 from app.jobs.sweeps.plan import make_plan
 from emtc_core.config.resolve import flatten_tree, resolve

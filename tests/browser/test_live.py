@@ -4,6 +4,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from sqlalchemy import text
 
 from storage.engine import open_database
 from tests.browser.server import open_page, running_app, wait_until
@@ -81,6 +82,27 @@ def test_how_far_the_gate_is_closed_is_drawn_on_a_logarithmic_axis_and_stands_in
     assert ticks[2] == pytest.approx(ticks[3] + ticks[4] / 2), (
         "the middle of the axis is the geometric mean of its ends"
     )
+
+
+def test_a_metric_whose_first_row_is_younger_than_what_was_read_has_no_point_yet(page, tmp_path: Path):
+    database = open_database(f"sqlite:///{tmp_path / 'emtc.db'}")
+    run_id = seed_run(database)
+    with database.transaction() as connection:
+        connection.execute(
+            text("INSERT INTO metrics (run_id, env_step, name, value) VALUES (:run, 1000000, 'train/grad_norm', 1)"),
+            {"run": run_id},
+        )
+    with running_app(tmp_path / "emtc.db") as url:
+        page.goto(f"{url}/live?run={run_id}&metrics=train/grad_norm")
+        chart = page.locator(".curves").nth(3)
+        chart.locator("canvas").wait_for()
+        wait_until(page, lambda: chart.get_attribute("aria-label") == "No point yet.", "the chart of no point")
+        box = chart.locator("canvas").bounding_box()
+        page.mouse.click(box["x"] + 60, box["y"] + 60)
+        page.keyboard.down("Control")
+        page.mouse.wheel(0, -300)
+        page.keyboard.up("Control")
+        page.keyboard.press("ArrowRight")
 
 
 @pytest.mark.parametrize("width", [pytest.param(1024, marks=pytest.mark.slow), 390])

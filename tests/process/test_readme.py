@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from app.analysis.example_study import EXAMPLE_STUDY
-from app.jobs.launch import ROOT
+from app.jobs.launch import EXAMPLE_STUDY, ROOT
 
 README = (ROOT / "README.md").read_text()
 SHORTENED = {"train": "--steps 300", "sweep": "--dry-run"}

@@ -145,7 +145,6 @@ function draw(self, root, canvas) {
 function drawNothing(self, canvas, theme) {
   const height = self.data.height || 2 * LEAST_PANEL
   const fit = fitCanvas(canvas, height)
-  self.view = viewOf(self)
   self.boxes = []
   self.hits = []
   if (!fit) return
@@ -258,10 +257,12 @@ function listen(self, root, canvas, tip) {
     const frame = canvas.getBoundingClientRect()
     return { x: event.clientX - frame.left, y: event.clientY - frame.top, frame }
   }
+  const isDrawn = () => Boolean(self.boxes && self.boxes.length)
   const valueAt = (x) => self.boxes[0].sx.invert(x)
   // What is shown where the plot's edges are moved by so many of its widths.
   const moved = (left, right, { box, sx } = self.boxes[0]) => [box.x + left * box.width, box.x + (1 + right) * box.width].map(sx.invert)
   canvas.addEventListener("pointerdown", (event) => {
+    if (!isDrawn()) return
     const { x, y } = place(event)
     const hit = hitAt(self, x, y)
     if (hit) {
@@ -273,6 +274,7 @@ function listen(self, root, canvas, tip) {
     self.drag = { mode: event.shiftKey ? "pan" : "window", from: x, to: x, place: self.boxes[0] }
   })
   canvas.addEventListener("pointermove", (event) => {
+    if (!isDrawn()) return
     const { x, y, frame } = place(event)
     const named = self.drag ? null : hitAt(self, x, y)
     canvas.style.cursor = named ? "pointer" : ""
@@ -316,7 +318,7 @@ function listen(self, root, canvas, tip) {
     tell(self)
   })
   canvas.addEventListener("wheel", (event) => {
-    if (!event.ctrlKey && !event.shiftKey) return
+    if (!isDrawn() || (!event.ctrlKey && !event.shiftKey)) return
     event.preventDefault()
     const { box } = self.boxes[0]
     const [at, by] = [(place(event).x - box.x) / box.width, (event.deltaY || event.deltaX) > 0 ? 0.2 : 1 / 1.2 - 1]
@@ -328,7 +330,7 @@ function listen(self, root, canvas, tip) {
       ArrowLeft: [-0.1, -0.1], ArrowRight: [0.1, 0.1], "+": [0.15, -0.15], "=": [0.15, -0.15], "-": [-0.15, 0.15],
     }
     if (event.key === "Escape") zoomTo(self, null)
-    else if (moves[event.key]) zoomTo(self, moved(...moves[event.key]))
+    else if (moves[event.key] && isDrawn()) zoomTo(self, moved(...moves[event.key]))
     else return
     event.preventDefault()
     event.stopPropagation()

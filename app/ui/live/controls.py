@@ -192,7 +192,8 @@ def _button(key: str, label: str, icon: str, act: Callable[[], object]) -> None:
 
 def _try(act: Callable[[], object]) -> None:
     try:
-        act()
+        with data.as_it_changes():
+            act()
     except EmtcError as exc:
         messages.error(exc)
 

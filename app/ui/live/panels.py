@@ -18,7 +18,8 @@ from streamlit.components.v2 import component
 from app.analysis.format import aware, count, duration, escape_markdown, number, percent
 from app.analysis.quantities import SUCCESS_RATE, success_threshold
 from app.figures.assets import read_asset
-from app.figures.chart_choices import MOST_BESIDE, lay_beside
+from app.figures.chart_choices import MOST_BESIDE, lay_beside, name_beside
+from app.figures.figure import Options
 from app.figures.kinds.chart import Chart, Mark
 from app.figures.named.live import (
     GATE_METRICS,
@@ -30,11 +31,13 @@ from app.figures.named.live import (
     draw_outcomes,
     read_returns,
 )
+from app.figures.registry import find_figure
 from app.figures.theme import ENDED
 from app.ui import data, in_url, messages, run_data, state
 from app.ui.live import controls
 from app.ui.run_data import LiveCurves
 from app.ui.widgets import canvas, pin, run_picker
+from emtc_core.errors import ConfigError
 from storage.files.trainer_files import stall_reason
 from storage.queries.runs import RunFilter
 from storage.runs.rows import RunRow, shown_status
@@ -86,7 +89,7 @@ def _has_ended(run: RunRow) -> bool:
 
 
 def _status(run_id: str) -> None:
-    with messages.guarded():
+    with messages.guarded(), data.at_one_moment():  # over a network each question of its own takes four trips
         run = data.get_run(run_id)
         before = st.session_state.get("live_status", {}).get(run_id)
         st.session_state["live_status"] = {run_id: run.live_status}
@@ -112,7 +115,7 @@ def _tell(run: RunRow) -> None:
     """What is known of the run in words; it scrolls within its place, so that no line moves the charts."""
     gate = data.gate_state(run)
     run_picker.gate_badge(gate)
-    if (why := data.idle_incentive(run)) and why not in (gate.sentence if gate else ""):
+    if (why := data.idle_incentive(run.id)) and why not in (gate.sentence if gate else ""):
         st.warning(escape_markdown(why), icon=":material/flag:")
     controls.show_log(run)
     controls.show_answers(run)
@@ -218,8 +221,8 @@ def _charts(run: RunRow) -> None:
             "The first one follows the first training round, usually within ten seconds. This page looks by itself.",
         )
         return
-    marks = tuple(Mark(step, "resumed") for step in frames.resume_steps())
-    with messages.guarded():
+    with messages.guarded(), data.at_one_moment():
+        marks = tuple(Mark(step, "resumed") for step in frames.resume_steps())
         titled = {title: _refer(chart) for title, chart in _draw(run, frames, marks).items()}
         place = canvas.place_together("live", titled.values(), height=CHART_HEIGHT)
         with st.container(key="live_charts_grid", horizontal=True, gap="medium"):
@@ -274,9 +277,22 @@ def _referred() -> list[str]:
     return [run_id for run_id in chosen[:MOST_BESIDE] if run_id in data.known_runs(chosen)]
 
 
+@data.cached(st.cache_resource, ttl=5)
+def _reference(
+    url: str, run_id: str, figure: str, options: tuple[tuple[str, Any], ...] = ()
+) -> tuple[str, Chart] | None:
+    """Draw a figure of a run that stands beside another, with its name; None where it has none; five seconds old."""
+    run = data.get_run(run_id)
+    try:
+        drawn = find_figure(figure).make(data.database(), [run], Options(own=dict(options)))
+    except ConfigError:
+        return None
+    return (name_beside(run), drawn) if isinstance(drawn, Chart) else None
+
+
 def _refer(chart: Chart, *options: tuple[str, Any]) -> Chart:
     closing = (("closing", True),) if chart.name == "gate-dynamics" and state.read_text(CLOSING) else ()
-    found = (data.reference(run_id, chart.name, (*options, *closing)) for run_id in _referred())
+    found = (_reference(run_id, chart.name, (*options, *closing)) for run_id in _referred())
     return lay_beside(chart, dict(each for each in found if each is not None))
 
 

@@ -16,7 +16,7 @@ from app.analysis.format import count, escape_markdown
 from app.analysis.tables import NO_PARQUET, TABLE_MIME, TABLE_SUFFIX, TableFormat, export_table, writes_parquet
 from app.ui import data, messages
 from emtc_core.errors import EmtcError, StorageError
-from storage.sql_console.glossary import EXAMPLES
+from storage.sql_console.glossary import EXAMPLES, describe_schema
 from storage.sql_console.question import LONGEST_QUESTION, Answer, ask
 
 _KEPT: Final = "answer"
@@ -68,7 +68,7 @@ def _offer(answer: Answer) -> None:
 
 def show_schema() -> None:
     """Draw the choice of a table and what its columns mean."""
-    tables = {table.name: table for table in data.schema()}
+    tables = {table.name: table for table in describe_schema()}
     chosen = st.selectbox(
         "Table", list(tables), key="table", bind="query-params",
         format_func=lambda name: f"{name}: {tables[name].meaning}", help="A blob is shown by its size.",

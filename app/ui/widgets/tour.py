@@ -5,14 +5,18 @@ The address says at which stop one is (`tour=3`), so that a stop can be shared a
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from types import ModuleType
+from typing import TYPE_CHECKING
 
 import streamlit as st
 
 from app.analysis.format import escape_markdown, number
-from app.analysis.neighborhoods import Outlier
-from app.ui import data, memory_data, state
+from app.ui import data, state
 from storage.queries.runs import RunFilter
 from storage.runs.rows import RunRow
+
+if TYPE_CHECKING:
+    from app.analysis.neighborhoods import Outlier
 
 _NO_SNAPSHOT = " No snapshot of the memory is there: wait on Live for the first one, or start the demo run on Home."
 NOTHING_TO_SHOW = (
@@ -72,7 +76,7 @@ def find() -> str | None:
     newest = data.rows_of(data.run_page(RunFilter(), sort="-created", limit=_LOOKED_AT).frame)
     gated = [row for row in newest if row["gate"] in ("active", "idle")]
     for row in sorted(gated, key=lambda row: row["gate"] == "idle"):
-        if len(memory_data.snapshots(str(row["id"]))):
+        if len(_memories().snapshots(str(row["id"]))):
             return str(row["id"])
     return None
 
@@ -99,7 +103,7 @@ def _tell_gate(run: RunRow) -> str:
 
 def _tell_growth(run: RunRow) -> str:
     said = "Every point is a state that the run remembers. Press *▶ Growth*: they appear in the order of their writing."
-    return said if len(memory_data.snapshots(run.id)) else said + _NO_SNAPSHOT
+    return said if len(_memories().snapshots(run.id)) else said + _NO_SNAPSHOT
 
 
 def _tell_outlier(run: RunRow) -> str:
@@ -133,17 +137,24 @@ def _tell_replay(run: RunRow) -> str:
     )
 
 
-def _outlier(run: RunRow) -> Outlier | None:
-    listed = memory_data.snapshots(run.id)
-    return None if listed.empty else memory_data.outlier(int(listed["id"].iloc[-1]), str(listed["created_at"].iloc[-1]))
+def _memories() -> ModuleType:
+    """Reads of memories: the scipy behind them is loaded when a stop asks, and not before the first page."""
+    from app.ui import memory_data
+
+    return memory_data
+
+
+def _outlier(run: RunRow) -> "Outlier | None":
+    listed = _memories().snapshots(run.id)
+    return None if listed.empty else _memories().outlier(int(listed["id"].iloc[-1]), str(listed["created_at"].iloc[-1]))
 
 
 def _look_at_outlier(run: RunRow) -> dict[str, str]:
-    odd, listed = _outlier(run), memory_data.snapshots(run.id)
+    odd, listed = _outlier(run), _memories().snapshots(run.id)
     if odd is None:
         return {}
     snapshot_id, stamp = int(listed["id"].iloc[-1]), str(listed["created_at"].iloc[-1])
-    places = memory_data.principal_plane(snapshot_id, stamp).coordinates
+    places = _memories().principal_plane(snapshot_id, stamp).coordinates
     x, y = places[odd.row].tolist()
     span = _FRAME * float(places[:, 0].max() - places[:, 0].min())
     return {"snap": str(snapshot_id), "color": "h", "camera": f"{x:.6g},{y:.6g},{span:.6g}"}
