@@ -41,7 +41,16 @@ def read_frame(connection: Connection, statement: Statement) -> pd.DataFrame:
         StorageError: If the database holds something else in a column.
     """
     rows = connection.execute(statement).all()
-    return make_frame([Field(column.name, unguarded(column.type)) for column in statement.selected_columns], rows)
+    return make_frame(_fields_of(statement), rows)
+
+
+def empty_frame(statement: Statement) -> pd.DataFrame:
+    """Lay out a statement's answer of no rows, without asking."""
+    return make_frame(_fields_of(statement), [])
+
+
+def _fields_of(statement: Statement) -> list[Field]:
+    return [Field(column.name, unguarded(column.type)) for column in statement.selected_columns]
 
 
 def make_frame(fields: Sequence[Field], rows: Sequence[Sequence[Any]]) -> pd.DataFrame:

@@ -20,7 +20,7 @@ from app.jobs.launch import kill_run
 from emtc_core.metrics import METRICS
 from storage.engine import Database, open_database
 from storage.queries.curves import evaluations, metric
-from storage.queries.gate import gate_states, gate_stats, idle_incentives
+from storage.queries.gate import gate_stats, verdicts
 from storage.queries.runs import list_resumes, list_runs
 from storage.runs.changes import create_run
 from storage.runs.control import command_log
@@ -109,8 +109,7 @@ def live_tick(db: Database, run_id: str, *, after: int) -> None:
         evaluations(now, run_id, after=after)
         gate_stats(now, run_id, after=after)
         metric(now, run_id, _FOLLOWED, after=after)
-        gate_states(now, [run_id])
-        idle_incentives(now, [run_id])
+        verdicts(now, [run_id])
         command_log(now, run_id)
     with db.at_one_moment() as now:
         read_returns(now, run)
@@ -138,7 +137,9 @@ def _insert_curves(connection: sqlite3.Connection, run_id: str) -> None:
     numbers = ((run_id, step, name, step / 7) for step in steps for name in METRICS)
     connection.executemany("INSERT INTO metrics (run_id, env_step, name, value) VALUES (?, ?, ?, ?)", numbers)
     connection.executemany(
-        "INSERT INTO episodes VALUES (?, ?, ?, 50, 1.0, 1, 0.1, zeroblob(1000))",
+        "INSERT INTO episodes "
+        "(run_id, episode, first_env_step, length, episode_return, won, epsilon, closed, trajectory) "
+        "VALUES (?, ?, ?, 50, 1.0, 1, 0.1, 2, zeroblob(1000))",
         ((run_id, place + 1, 50 * place + 1) for place in range(TRANSITIONS // 50)),
     )
     marks = ", ".join("?" * len(connection.execute("SELECT * FROM gate_stats").description))
@@ -147,7 +148,8 @@ def _insert_curves(connection: sqlite3.Connection, run_id: str) -> None:
         f"INSERT INTO gate_stats VALUES ({marks})", ((run_id, step, *[1.0] * width) for step in steps[::5])
     )
     connection.executemany(
-        "INSERT INTO evaluations VALUES (?, ?, 16, 8, 0.5, 1.0, 0.1, 50.0, 12, 0.4, 16)",
+        "INSERT INTO evaluations (run_id, env_step, episodes, wins, win_rate, return_mean, return_std, length_mean) "
+        "VALUES (?, ?, 16, 8, 0.5, 1.0, 0.1, 50.0)",
         ((run_id, step) for step in steps[::10]),
     )
 

@@ -223,9 +223,9 @@ def _judged(url: str) -> dict[tuple[str, int], GateState | None]:
     return {}
 
 
-@st.cache_data(ttl=5, show_spinner=False)
-def _gate_states(url: str, run_ids: tuple[str, ...]) -> dict[str, GateState]:
-    return gates.gate_states(_reader(url), run_ids)
+@cached(st.cache_data, ttl=5)
+def _verdicts(url: str, run_ids: tuple[str, ...]) -> dict[str, gates.Verdict]:
+    return gates.verdicts(_reader(url), run_ids)
 
 
 def gate_states(rows: Sequence[tuple[str, str, int]]) -> dict[str, GateState]:
@@ -240,8 +240,9 @@ def gate_states(rows: Sequence[tuple[str, str, int]]) -> dict[str, GateState]:
     new = [key for key in ended if key not in known][:JUDGED_AT_ONCE]
     found = gates.gate_states(_reader(url), [run_id for run_id, _ in new])
     known.update({key: found.get(key[0]) for key in new})
-    alive = _gate_states(url, tuple(run_id for run_id, status, _ in rows if status not in ENDED))
-    return alive | {key[0]: state for key in ended if (state := known.get(key)) is not None}
+    alive = _verdicts(tuple(run_id for run_id, status, _ in rows if status not in ENDED))
+    acting = {run_id: each.gate for run_id, each in alive.items() if each.gate is not None}
+    return acting | {key[0]: state for key in ended if (state := known.get(key)) is not None}
 
 
 def gate_state(run: RunRow) -> GateState | None:
@@ -249,10 +250,10 @@ def gate_state(run: RunRow) -> GateState | None:
     return gate_states([(run.id, run.live_status, run.env_steps)]).get(run.id)
 
 
-@cached(st.cache_data, ttl=5)
-def idle_incentive(url: str, run_id: str) -> str | None:
+def idle_incentive(run_id: str) -> str | None:
     """Why a run has no incentive, where nothing was a success yet; at most five seconds old."""
-    return gates.idle_incentives(_reader(url), [run_id]).get(run_id)
+    found = _verdicts((run_id,)).get(run_id)
+    return found.idle if found else None
 
 
 @cached(st.cache_data, ttl=2)

@@ -9,7 +9,7 @@ from sqlalchemy import ColumnElement, exists, func, or_, select
 
 from emtc_core.metrics import METRICS, OPEN_GROUPS, in_order
 from storage.engine import Database
-from storage.frames import Statement, in_parts, join_frames, read_frame
+from storage.frames import Statement, empty_frame, in_parts, join_frames, read_frame
 from storage.models import EpisodeRow, Evaluation, MetricRow, PolicyEvaluation
 
 if TYPE_CHECKING:  # a trainer asks here for a metric's name alone
@@ -55,7 +55,8 @@ def metric(db: Database, run_id: str, names: Sequence[str], after: int = 0, poin
         else:
             first, last = min(row[2] for row in counts), max(row[3] for row in counts)
             rows = _keep_extremes(wanted, first, last, stretches=max(1, points // 2 - 1))
-        frame = read_frame(connection, rows.order_by("name", "env_step"))
+        # Most ticks of a page bring nothing; over a network, asking for it would be a trip more.
+        frame = read_frame(connection, rows.order_by("name", "env_step")) if known else empty_frame(rows)
     frame["n"] = [known[name] for name in frame["name"]]
     return frame.astype({"n": "int64"})
 

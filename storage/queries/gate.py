@@ -216,31 +216,42 @@ def name_gate(removed: float | None) -> Literal["active", "idle"] | None:
     return "active" if removed >= ACTIVE_SHARE else "idle"
 
 
+@dataclass(frozen=True)
+class Verdict:
+    """What the reports of a run tell of its gate, and of its incentive."""
+
+    gate: GateState | None
+    """None for a run without a gate."""
+    idle: str | None
+    """Why there is no incentive, with a gate or without, where nothing was a success yet."""
+
+
 def gate_states(db: Database, run_ids: Sequence[str]) -> dict[str, GateState]:
-    """Which of these runs have a gate that acts? Answered from the index `ix_metrics_curve`."""
-    found: dict[str, GateState] = {}
-    for part in in_parts(run_ids, 200):
-        found |= _states_of(db, part)
-    return found
+    """Which of these runs have a gate that acts?"""
+    return {run_id: each.gate for run_id, each in verdicts(db, run_ids).items() if each.gate is not None}
 
 
 def idle_incentives(db: Database, run_ids: Sequence[str]) -> dict[str, str]:
-    """Which of these runs, with a gate or without, have no incentive because nothing was a success yet, and why?"""
-    values, configs, ended = _read(db, run_ids)
-    return {
-        run_id: _explain_no_success(values[run_id], config, ended=run_id in ended)
-        for run_id, config in configs.items()
-        if values[run_id].get("incentive/rho") == 0
-    }
+    """Which of these runs have no incentive because nothing was a success yet, and why?"""
+    return {run_id: each.idle for run_id, each in verdicts(db, run_ids).items() if each.idle is not None}
 
 
-def _states_of(db: Database, run_ids: Sequence[str]) -> dict[str, GateState]:
-    values, configs, ended = _read(db, run_ids)
-    return {
-        run_id: judge(values[run_id], config, ended=run_id in ended)
-        for run_id, config in configs.items()
-        if "gate/beta_new" in values[run_id]  # every run with a gate reports it with its first episodes
-    }
+def verdicts(db: Database, run_ids: Sequence[str]) -> dict[str, Verdict]:
+    """What do these runs' gates and incentives do? Answered from the index `ix_metrics_curve`."""
+    found: dict[str, Verdict] = {}
+    for part in in_parts(run_ids, 200):
+        values, configs, ended = _read(db, part)
+        found |= {
+            run_id: _conclude(values[run_id], config, ended=run_id in ended) for run_id, config in configs.items()
+        }
+    return found
+
+
+def _conclude(values: Mapping[str, float], config: Mapping[str, Any], *, ended: bool) -> Verdict:
+    gated = "gate/beta_new" in values  # every run with a gate reports it with its first episodes
+    gate = judge(values, config, ended=ended) if gated else None
+    idle = _explain_no_success(values, config, ended=ended) if values.get("incentive/rho") == 0 else None
+    return Verdict(gate, idle)
 
 
 def _read(
