@@ -1,12 +1,13 @@
 """The agents' trunk over whole sequences in one compiled call, for an update on several cores.
 
 `recurrence` takes a few operations for each step, each of which asks for the interpreter's lock; two threads that
-do so get nothing done beside each other. Here a pass over all steps is one call that holds no lock. Its products run
-at the speed of the library's. Values and gradients are those of `recurrence` to float32 rounding; its module says what
-the letters and the order u, r, z, n of the columns mean.
+do so get nothing done beside each other. Here a pass over all steps is one call that holds no lock. Its products are
+those of SciPy's OpenBLAS, one thread each (`parts.Team`): loops of our own were a third as fast. Values and gradients
+are those of `recurrence` to float32 rounding; its module says what the letters and the order u, r, z, n of the columns
+mean.
 
 Rows are put in the order of their ends, longest first, so that those which still run at a step are the first ones.
-Sums over rows are taken in the order of steps and rows, so the same rows give the same bits on whatever thread.
+Sums are taken in the order of steps, so the same rows give the same bits on whatever thread.
 """
 
 import math
@@ -20,8 +21,6 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 FAST = {"reassoc", "contract", "nsz"}
-UNROLLED = 8  # rows of the second factor that are added at once: as many as vector registers hold
-ROWS = 64  # of a result, which stay in the processor's cache meanwhile
 LARGEST = np.float32(58.0)  # an exponent of two beyond which a sigmoid is 0 or 1 in float32
 LOG2_E = np.float32(1.4426950408889634)
 HALF, ONE, TWO = np.float32(0.5), np.float32(1.0), np.float32(2.0)
@@ -128,29 +127,6 @@ def _hidden_first(weights: Floats) -> Floats:
     return np.concatenate([weights[2 * width :], weights[: 2 * width]])
 
 
-@njit(cache=True, nogil=True, fastmath=FAST, error_model="numpy")
-def _add_product(y: NDArray[Any], x: NDArray[Any], w: NDArray[Any], at: int = 0) -> None:  # pragma: no cover
-    """Add x [M, K] times w [K, N] to the N columns of y from `at` on; y and w lie row by row, x anyhow."""
-    inner, columns = w.shape
-    whole = inner - inner % UNROLLED
-    for top in range(0, len(y), ROWS):
-        bottom = min(top + ROWS, len(y))
-        for k in range(0, whole, UNROLLED):
-            for i in range(top, bottom):
-                x0, x1, x2, x3 = x[i, k], x[i, k + 1], x[i, k + 2], x[i, k + 3]
-                x4, x5, x6, x7 = x[i, k + 4], x[i, k + 5], x[i, k + 6], x[i, k + 7]
-                row = y[i, at : at + columns]
-                for j in range(columns):
-                    low = x0 * w[k, j] + x1 * w[k + 1, j] + x2 * w[k + 2, j] + x3 * w[k + 3, j]
-                    high = x4 * w[k + 4, j] + x5 * w[k + 5, j] + x6 * w[k + 6, j] + x7 * w[k + 7, j]
-                    row[j] += low + high
-        for k in range(whole, inner):
-            for i in range(top, bottom):
-                row, x0 = y[i, at : at + columns], x[i, k]
-                for j in range(columns):
-                    row[j] += x0 * w[k, j]
-
-
 @njit(cache=True, nogil=True, fastmath=FAST, error_model="numpy", inline="always")
 def _sigmoid(x: np.float32) -> np.float32:  # pragma: no cover  # compiled
     """1 / (1 + exp(-x)) to 3e-7, without a branch, so that loops are vectorised; NaN of what is not finite."""
@@ -174,6 +150,37 @@ def _take_rows(rows: NDArray[Any], order: NDArray[Any], m: int, room: NDArray[An
 
 
 @njit(cache=True, nogil=True, fastmath=FAST, error_model="numpy")
+def _apply_gates(
+    by_h: NDArray[Any],
+    by_x: NDArray[Any],
+    bias: NDArray[Any],
+    gates: NDArray[Any],
+    before: NDArray[Any],
+    after: NDArray[Any],
+) -> None:  # pragma: no cover  # compiled
+    """Fill one step's gates and states [M, ...] from what h feeds into u, r, z and x into r, z, n [M, 3H].
+
+    In plain loops over views that begin at 0, which the compiler turns into vectors.
+    """
+    width = len(bias) // 4
+    b_u, b_rz, b_n = bias[:width], bias[width : 3 * width], bias[3 * width :]
+    for i in range(len(by_h)):
+        gate, from_h, from_x, old, new = gates[i], by_h[i], by_x[i], before[i], after[i]
+        u, rz, n = gate[:width], gate[width : 3 * width], gate[3 * width :]
+        r, z, rz_h, n_x = rz[:width], rz[width:], from_h[width:], from_x[2 * width :]
+        for j in range(width):
+            u[j] = from_h[j] + b_u[j]
+        for j in range(2 * width):
+            rz[j] = rz_h[j] + from_x[j] + b_rz[j]
+        for j in range(2 * width):
+            rz[j] = _sigmoid(rz[j])
+        for j in range(width):
+            n[j] = TWO * _sigmoid(TWO * (n_x[j] + b_n[j] + r[j] * u[j])) - ONE
+        for j in range(width):
+            new[j] = n[j] + z[j] * (old[j] - n[j])
+
+
+@njit(cache=True, nogil=True, fastmath=FAST, error_model="numpy")
 def _forward(
     inputs: NDArray[Any],
     order: NDArray[Any],
@@ -189,31 +196,31 @@ def _forward(
     hidden: NDArray[Any],
 ) -> None:  # pragma: no cover  # compiled
     """Fill x, gates and states by place, hidden [T, M, H] by row; x and gates with room for one step keep none."""
-    width = len(b_first)
-    room = np.empty((inputs.shape[1], inputs.shape[2]), np.float32)
+    n_rows, width = inputs.shape[1], len(b_first)
+    room = np.empty((n_rows, inputs.shape[2]), np.float32)
+    by_h, by_x = np.empty((n_rows, 3 * width), np.float32), np.empty((n_rows, 3 * width), np.float32)
     for t in range(len(inputs)):
         m = active[t]
         at = t if len(x) > 1 else 0
-        x_t, gates_t = x[at, :m], gates[at, :m]
+        x_t = x[at, :m]
         _take_rows(inputs[t], order, m, room)
-        for i in range(m):
-            x_t[i], gates_t[i] = b_first, bias
-        _add_product(x_t, room[:m], w_first)
+        np.dot(room[:m], w_first, x_t)
         for i in range(m):
             for j in range(width):
-                x_t[i, j] = max(x_t[i, j], np.float32(0))
-        _add_product(gates_t, x_t, w_x, width)
-        _add_product(gates_t, states[t, :m], w_hidden)
+                x_t[i, j] = max(x_t[i, j] + b_first[j], np.float32(0))
+        np.dot(x_t, w_x, by_x[:m])
+        np.dot(states[t, :m], w_hidden, by_h[:m])
+        _apply_gates(by_h[:m], by_x[:m], bias, gates[at], states[t], states[t + 1])
         for i in range(m):
-            u, rz, n = gates_t[i, :width], gates_t[i, width : 3 * width], gates_t[i, 3 * width :]
-            for j in range(2 * width):
-                rz[j] = _sigmoid(rz[j])
-            for j in range(width):
-                n[j] = TWO * _sigmoid(TWO * (n[j] + rz[j] * u[j])) - ONE
-            before, after = states[t, i], states[t + 1, i]
-            for j in range(width):
-                after[j] = n[j] + rz[width + j] * (before[j] - n[j])
-            hidden[t, order[i]] = after
+            hidden[t, order[i]] = states[t + 1, i]
+
+
+@njit(cache=True, nogil=True, fastmath=FAST, error_model="numpy")
+def _add(total: NDArray[Any], part: NDArray[Any]) -> None:  # pragma: no cover  # compiled
+    """Add a matrix in place."""
+    for i in range(len(part)):
+        for j in range(part.shape[1]):
+            total[i, j] += part[i, j]
 
 
 @njit(cache=True, nogil=True, fastmath=FAST, error_model="numpy")
@@ -236,9 +243,10 @@ def _backward(
     """Add every weight's gradient up; grad [T, M, H] by row, weights as `w_ih` and as what feeds u, r, z."""
     n_rows, width = inputs.shape[1], len(d_b_first)
     room = np.empty((n_rows, inputs.shape[2]), np.float32)
-    side = np.empty((n_rows, 4 * width), np.float32)
-    back = np.empty((n_rows, width), np.float32)
-    carried = np.zeros((n_rows, width), np.float32)
+    by_h, by_x = np.empty((n_rows, 3 * width), np.float32), np.empty((n_rows, 3 * width), np.float32)  # u r z; r z n
+    back, carried = np.empty((n_rows, width), np.float32), np.zeros((n_rows, width), np.float32)
+    through_h = np.empty((n_rows, width), np.float32)
+    of_gates, of_first = np.empty_like(d_x), np.empty_like(d_first)
     for t in range(len(inputs) - 1, -1, -1):
         m = active[t]
         for i in range(m):
@@ -248,32 +256,30 @@ def _backward(
                 gates[t, i, 2 * width : 3 * width],
                 gates[t, i, 3 * width :],
             )
-            at_u, at_r, at_z, at_n = (
-                side[i, :width],
-                side[i, width : 2 * width],
-                side[i, 2 * width : 3 * width],
-                side[i, 3 * width :],
-            )
-            before, after, along = states[t, i], grad[t, order[i]], carried[i]
+            to_h, to_x, before, after, along = by_h[i], by_x[i], states[t, i], grad[t, order[i]], carried[i]
             for j in range(width):
                 d = after[j] + along[j]
                 through = d * (ONE - z[j]) * (ONE - n[j] * n[j])
-                at_n[j] = through
-                at_u[j] = through * r[j]
-                at_r[j] = through * u[j] * r[j] * (ONE - r[j])
-                at_z[j] = d * (before[j] - n[j]) * z[j] * (ONE - z[j])
+                at_r = through * u[j] * r[j] * (ONE - r[j])
+                at_z = d * (before[j] - n[j]) * z[j] * (ONE - z[j])
+                to_h[j], to_h[width + j], to_h[2 * width + j] = through * r[j], at_r, at_z
+                to_x[j], to_x[width + j], to_x[2 * width + j] = at_r, at_z, through
                 along[j] = d * z[j]
-        from_h, from_x = side[:m, : 3 * width], side[:m, width:]
-        _add_product(carried[:m], from_h, w_hidden)
-        _add_product(d_hidden, from_h.T, states[t, :m])
-        _add_product(d_x, from_x.T, x[t, :m])
-        back[:m] = np.float32(0)
-        _add_product(back[:m], from_x, w_x)
+            for j in range(3 * width):
+                d_bias[j] += to_h[j]
+            for j in range(width):
+                d_bias[3 * width + j] += to_x[2 * width + j]
+        np.dot(by_h[:m], w_hidden, through_h[:m])
+        _add(carried, through_h[:m])
+        np.dot(by_h[:m].T, states[t, :m], of_gates)
+        _add(d_hidden, of_gates)
+        np.dot(by_x[:m].T, x[t, :m], of_gates)
+        _add(d_x, of_gates)
+        np.dot(by_x[:m], w_x, back[:m])
         for i in range(m):
             for j in range(width):
                 back[i, j] = back[i, j] if x[t, i, j] > 0 else np.float32(0)
                 d_b_first[j] += back[i, j]
-            for j in range(4 * width):
-                d_bias[j] += side[i, j]
         _take_rows(inputs[t], order, m, room)
-        _add_product(d_first, back[:m].T, room[:m])
+        np.dot(back[:m].T, room[:m], of_first)
+        _add(d_first, of_first)

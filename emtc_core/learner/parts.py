@@ -52,6 +52,8 @@ class Team:
     def __init__(self, threads: int) -> None:
         self.threads = threads
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="part") if threads > 1 else None
+        if threads > 1:
+            _multiply_alone()
 
     def run(self, tasks: Sequence[Callable[[], T]]) -> list[T]:
         """Do everything; return the results in the order of the tasks, or raise what the first of them raised."""
@@ -59,6 +61,14 @@ class Team:
             return [task() for task in tasks]
         waiting = [self._pool.submit(task) for task in tasks]
         return [each.result() for each in waiting]
+
+
+def _multiply_alone() -> None:
+    """Let each of the team do its own products: SciPy's library, with which `compiled` multiplies, has threads, too."""
+    import scipy.linalg.cython_blas  # noqa: F401  # a library that is not loaded cannot be limited
+    from threadpoolctl import threadpool_limits
+
+    threadpool_limits(1, user_api="blas")
 
 
 @dataclass(frozen=True)
