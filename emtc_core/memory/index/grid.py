@@ -20,6 +20,7 @@ from emtc_core.memory.nodes import Int
 CELL_RADII = 4.0
 SLACK = 1.0 + 1e-6  # keeps a node on the rim of the ball inside the visited cells despite rounding
 NONE = -1
+BLOCK = 256  # rows
 
 
 class Cells(NamedTuple):
@@ -105,7 +106,11 @@ def _bucket_of(cells: Cells, slot: Int) -> Int:  # pragma: no cover  # compiled
 @njit(cache=True, nogil=True, forceinline=True)
 def insert(cells: Cells, slot: Int) -> None:  # pragma: no cover  # compiled
     """Add the node whose coordinates stand in its row of `z`."""
-    bucket = _bucket_of(cells, slot)
+    _put_first(cells, slot, _bucket_of(cells, slot))
+
+
+@njit(cache=True, nogil=True, forceinline=True)
+def _put_first(cells: Cells, slot: Int, bucket: Int) -> None:  # pragma: no cover  # compiled
     first = cells.buckets[bucket]
     cells.chain[slot, 0] = NONE
     cells.chain[slot, 1] = first
@@ -128,8 +133,14 @@ def remove(cells: Cells, slot: Int) -> None:  # pragma: no cover  # compiled
 
 @njit(cache=True, nogil=True)
 def _insert_rows(cells: Cells, rows: Int) -> None:  # pragma: no cover  # compiled
-    for slot in range(rows):
-        insert(cells, slot)
+    """Add the first rows; with a block's buckets known beforehand, the processor waits for many of them at once."""
+    buckets = np.empty(BLOCK, np.int64)
+    for start in range(0, rows, BLOCK):
+        n = min(BLOCK, rows - start)
+        for i in range(n):
+            buckets[i] = _bucket_of(cells, start + i)
+        for i in range(n):
+            _put_first(cells, start + i, buckets[i])
 
 
 @njit(cache=True, nogil=True)
