@@ -25,9 +25,9 @@ with messages.guarded():
         st.subheader("Runs")
         run_table.show()
         bundle_list.show(new=False)
-        from app.ui.home import newest_runs  # loads what draws curves, which the first page of all need not wait for
+        from app.ui.compare.view import show_newest  # loads scipy and the drawing, for which no first page waits
 
-        newest_runs.show()
+        show_newest()
     else:
         messages.empty(
             messages.NO_RUNS,

@@ -28,10 +28,11 @@ from app.cli.output import (
 from emtc_core.envs.trust import is_allowed
 from emtc_core.errors import ConfigError
 from storage.engine import Database, find_schema, open_database, refuse_when_read_only
+from storage.maintenance.backup import back_up_now
+from storage.maintenance.backup import vacuum as vacuum_database
 from storage.maintenance.check_database import check_database
 from storage.maintenance.sizes import KINDS, measure
-from storage.maintenance.upkeep import Gone, Thinning, back_up_now, count_thinning, thin_run
-from storage.maintenance.upkeep import vacuum as vacuum_database
+from storage.maintenance.thin import Gone, Thinning, count_thinning, thin_run
 from storage.queries.runs import list_runs
 from storage.runs import lifecycle
 from storage.runs.lifecycle import Event

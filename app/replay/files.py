@@ -44,7 +44,7 @@ def make_page(sides: Sequence[Side], *, start: int = 0, sources: Sequence[str] =
     packed = base64.b64encode(make_payload(sides, start=start)).decode()
     told = dict.fromkeys(side.scene.note for side in sides if side.hides_field and side.scene.note)
     notes = "\n".join(f"<p>{escape(make_printable(note))}</p>" for note in told)
-    script = f"{read_script('field.js', 'playback.js')}\n{_START}".replace("</", "<\\/")
+    script = f"{read_script('field.js', 'replay.js')}\n{_START}".replace("</", "<\\/")
     return f"""<!doctype html>
 <html lang="en">
 <head>
@@ -55,13 +55,13 @@ def make_page(sides: Sequence[Side], *, start: int = 0, sources: Sequence[str] =
 <title>{escape(title)}</title>
 <style>
 {_style()}
-{read_asset("playback.css")}
+{read_asset("replay.css")}
 </style>
 </head>
 <body>
 <h1>{escape(title)}</h1>
 {notes}
-{read_asset("playback.html").replace('class="playback"', f'class="playback" data-room="{_ROOM_PX}"', 1)}
+{read_asset("replay.html").replace('class="playback"', f'class="playback" data-room="{_ROOM_PX}"', 1)}
 <script type="application/octet-stream" id="data">{packed}</script>
 <script type="module">
 {script}

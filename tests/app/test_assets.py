@@ -16,7 +16,7 @@ def names_of(script: str) -> list[str]:
 COMPONENTS = [
     ("curves.js",),
     ("legend.js",),
-    ("field.js", "playback.js"),
+    ("field.js", "replay.js"),
     ("atlas_points.js", "atlas_picture.js", "atlas_controls.js", "atlas.js"),
 ]
 

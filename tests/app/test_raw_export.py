@@ -19,7 +19,7 @@ from app.cli.export_raw import RAW_FORMATS, to_marl_eval, write_raw
 from app.cli.main import run
 from emtc_core.errors import ConfigError
 from storage.engine import Database, open_database
-from storage.maintenance.upkeep import Thinning, thin_run
+from storage.maintenance.thin import Thinning, thin_run
 from storage.models import Evaluation, Run, SweepRow, Transition
 from storage.queries.runs import get_rows, list_runs
 from storage.queries.tables import TABLE_NAMES

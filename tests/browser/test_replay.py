@@ -210,7 +210,7 @@ def test_browser_and_files_put_every_unit_at_the_same_place(page):
     side = Side(make_scene(5, health=0.8), chart)
     page.goto("about:blank")
     expose = "window.unpack = unpack; window.momentOf = momentOf; window.ownArrays = ownArrays"
-    page.add_script_tag(content=f"{read_script('field.js', 'playback.js')}\n{expose}", type="module")
+    page.add_script_tag(content=f"{read_script('field.js', 'replay.js')}\n{expose}", type="module")
     frames = [0, 0.25, 1, 1.5, 1.9, 2, 3.75, 4]
     found = page.evaluate(
         """([bytes, frames]) => {

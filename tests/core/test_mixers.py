@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from emtc_core.config.backbones import QmixConfig, QplexConfig
 from emtc_core.learner.mixers.base import Mixer, MixInputs
-from emtc_core.learner.mixers.monotonic import DmixMixer, QmixMixer, VdnMixer
+from emtc_core.learner.mixers.qmix import DmixMixer, QmixMixer, VdnMixer
 from emtc_core.learner.mixers.qplex import Importance, QplexMixer
 
 N, A, S, O = 3, 4, 10, 5

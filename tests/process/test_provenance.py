@@ -59,7 +59,7 @@ def test_a_module_that_replaces_a_mixer_s_method_is_named_and_makes_a_variant_of
         assert run.versions["hardware"]["cores"].endswith(" cores")
         assert list(run.versions["modules"]) == ["her_game"]
     assert "patched" not in plain.versions
-    assert patched.versions["patched"] == ["emtc_core.learner.mixers.monotonic.VdnMixer.forward by her_game"]
+    assert patched.versions["patched"] == ["emtc_core.learner.mixers.qmix.VdnMixer.forward by her_game"]
     assert plain.versions["modules"] != patched.versions["modules"]
     configs = {run.id: with_code(run.config, run.versions) for run in (plain, patched)}
     names = {variant.run_ids: variant.name for variant in group_variants(configs)}

@@ -17,7 +17,7 @@ import storage
 from emtc_core.errors import ConfigError, RunNotFoundError, StorageError
 from storage import api, open_database
 from storage.engine import Database
-from storage.maintenance.upkeep import Thinning, thin_run
+from storage.maintenance.thin import Thinning, thin_run
 from storage.models import Run, Transition
 from storage.queries.tables import TABLE_NAMES, Part, choose_fields, read_parts
 from storage.runs.changes import add_policy_evaluation, create_run

@@ -24,7 +24,7 @@ from storage.bundles.read import MANIFEST, STUDY, open_bundle
 from storage.bundles.write import import_bundle, write_bundle
 from storage.engine import Database, open_database
 from storage.maintenance.check_run import check_run
-from storage.maintenance.upkeep import Thinning, thin_run
+from storage.maintenance.thin import Thinning, thin_run
 from storage.migrations import upgrade
 from storage.models import SCHEMA_VERSION, Base, EpisodeRow, ProjectionRow, Run, SnapshotRow, SweepRow, Transition
 from storage.queries.episodes import find_playbacks, get_trajectory

@@ -12,10 +12,11 @@ from sqlalchemy import func, select, update
 from emtc_core.errors import RunStateError, StorageError
 from storage.engine import Database, open_database
 from storage.files.places import run_folder
+from storage.maintenance.backup import back_up_now, list_at_work, vacuum
 from storage.maintenance.check_database import check_database
 from storage.maintenance.check_run import check_run
 from storage.maintenance.sizes import measure
-from storage.maintenance.upkeep import Gone, Thinning, back_up_now, count_thinning, list_at_work, thin_run, vacuum
+from storage.maintenance.thin import Gone, Thinning, count_thinning, thin_run
 from storage.models import EpisodeRow, Run, SnapshotRow, Transition
 from storage.queries.curves import evaluations
 from storage.queries.episodes import get_trajectory, list_episodes
@@ -162,7 +163,7 @@ def test_a_run_at_work_is_left_alone(db: Database, ended: str, status: str) -> N
 
 
 def test_a_thinning_that_was_cut_short_goes_on(db: Database, ended: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("storage.maintenance.upkeep._STEPS_AT_ONCE", 50)
+    monkeypatch.setattr("storage.maintenance.thin._STEPS_AT_ONCE", 50)
     with db.transaction() as connection:  # as after the first of three transactions
         connection.exec_driver_sql("delete from transitions where env_step <= 50")
     assert gate_chart(db, ended, points=1)["n"].tolist() == [120]

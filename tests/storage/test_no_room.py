@@ -13,7 +13,7 @@ from storage.files.places import run_folder
 from storage.files.trainer_files import RESERVE, RESERVE_BYTES, keep_reserve
 from storage.maintenance.check_run import check_run
 from storage.maintenance.sizes import measure
-from storage.maintenance.upkeep import Thinning, thin_run
+from storage.maintenance.thin import Thinning, thin_run
 from storage.migrations.upgrade import copy_database
 from storage.queries.runs import list_runs
 from storage.runs.changes import create_run, finish_run, start_run

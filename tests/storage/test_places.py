@@ -22,8 +22,9 @@ from storage.files.places import (
 )
 from storage.files.remote import Remote
 from storage.files.trainer_files import LEASE, make_lease
+from storage.maintenance.backup import back_up_now
 from storage.maintenance.sizes import measure
-from storage.maintenance.upkeep import Thinning, back_up_now, count_thinning, thin_run
+from storage.maintenance.thin import Thinning, count_thinning, thin_run
 from storage.models import Run
 from storage.runs.changes import create_run, finish_run, start_run
 from storage.runs.removal import count_run_contents, remove_run, total_run_contents

@@ -40,10 +40,12 @@ from app.figures.assets import read_asset, read_script
 from app.figures.chart_choices import AXES, Look
 from app.figures.named.comparisons import draw_profiles, say_none_shared, shared_tasks, tabulate_tests
 from app.figures.named.curves import draw_comparison, split_panels, style_comparison
-from app.ui import in_url, messages, state, view
+from app.ui import data, in_url, messages, state, view
 from app.ui.compare import choice
 from app.ui.compared import Compared, decided_by_return, read_compared, read_finals, shared_metrics
+from app.ui.state import RUNS
 from app.ui.widgets import canvas, config_form, pin, result_table
+from storage.queries.runs import RunFilter
 from storage.runs.rows import RunRow
 
 _COUNTS = ("falls", "after")
@@ -340,3 +342,29 @@ def _published(comparison: Comparison, reading: Reading, final: FinalRule) -> No
         )
         return
     result_table.show(frame, key="published", stem="beside-the-paper")
+
+
+NEWEST = 10
+
+
+def show_newest() -> None:
+    """Draw the newest runs' curves below Home's table, when at least one was evaluated."""
+    newest = list(data.run_names(RunFilter(shelf="drawn", evaluated=True), NEWEST)[0])
+    compared = read_compared(newest, "win_rate")
+    comparison = compared.curves(include_unfinished=False)
+    chart = draw_comparison(comparison, per_seed=True, name="win-rates", title="Win rate of the last runs")
+    if chart.is_empty:
+        return
+    with st.container(horizontal=True, horizontal_alignment="distribute", vertical_alignment="bottom"):
+        st.subheader("The last runs compared")
+        with st.container(horizontal=True, width="content", gap="small", vertical_alignment="center"):
+            st.page_link(
+                "../pages/compare.py",
+                label="Open in Compare",
+                icon=":material/stacked_line_chart:",
+                query_params=view.link({RUNS: ",".join(newest)}),
+            )
+            sources = describe_runs(compared.configs, {run_id: row.versions for run_id, row in compared.rows.items()})
+            pin.show_export(chart, key="compare", stem="last-runs", sources=sources)
+    canvas.show(chart, key="compare", panel_height=240)
+    st.caption(escape_markdown(chart.caption))

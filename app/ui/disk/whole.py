@@ -16,8 +16,9 @@ from app.analysis.format import MISSING, count, escape_markdown, size
 from app.ui import data, messages
 from app.ui.widgets import config_form
 from emtc_core.errors import EmtcError
+from storage.maintenance.backup import back_up_now, vacuum
 from storage.maintenance.sizes import KINDS, RunSize, Sizes
-from storage.maintenance.upkeep import Gone, Thinning, back_up_now, count_thinning, thin_run, vacuum
+from storage.maintenance.thin import Gone, Thinning, count_thinning, thin_run
 
 _MEGABYTES = "%.1f MB"
 _MEANING = {

@@ -85,9 +85,9 @@ def show(
 
 _playback = component(
     "emtc_lab_playback",
-    html=read_asset("playback.html"),
-    css=read_asset("playback.css"),
-    js=read_script("field.js", "playback.js"),
+    html=read_asset("replay.html"),
+    css=read_asset("replay.css"),
+    js=read_script("field.js", "replay.js"),
 )
 
 
