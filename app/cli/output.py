@@ -60,6 +60,11 @@ def print_table(rows: Sequence[Mapping[str, Any]], *, title: str, empty: str) ->
     console.print(table, markup=False)
 
 
+def print_rows(rows: Sequence[Mapping[str, Any]], *, title: str, empty: str, json: bool) -> None:
+    """Print rows as JSON, or as a table."""
+    print_json(rows) if json else print_table(rows, title=title, empty=empty)
+
+
 def database_url(file: str | None, db: str) -> str:
     """Choose between a file or URL that was named and --db."""
     if file is None:
