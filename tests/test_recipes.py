@@ -40,7 +40,7 @@ RECIPES = [
     Recipe("Add a mixer or a backbone", r"\bvdn\b", 3),
     Recipe("Add a gate rule, or a reading of the paper", "before_write|literal_raw", 5),
     Recipe("Add an embedder loss", "state_loss", 4),
-    Recipe("Add a metric", "rollout/length", 2),
+    Recipe("Add a metric", "memory/evicted", 2),
     Recipe("Add a page", r"pages/disk\.py", 2),
     Recipe("Add a figure or a table", "performance-profile", 1),
 ]
