@@ -24,6 +24,8 @@ from storage.private_files import FILE_MODE, make_private_folder
 if TYPE_CHECKING:
     from sqlalchemy import URL
 
+DEFAULT_DATABASE: Final = "sqlite:///runs/emtc.db"
+"""The database where neither `--db` nor EMTC_DB names one."""
 _SQLITE: Final = re.compile(r"sqlite(?:\+\w+)?:///")
 _NETWORK_FILESYSTEMS: Final = frozenset(
     {"nfs", "nfs4", "cifs", "smb3", "smbfs", "afs", "lustre", "fuse.sshfs", "beegfs"}

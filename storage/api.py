@@ -30,17 +30,16 @@ from storage.engine import Database
 from storage.figures import draw_figure
 from storage.frames import Field, make_frame
 from storage.guards import shorten
-from storage.models import Run
 from storage.queries.curves import metric_names, policy_evaluations
 from storage.queries.episodes import Trajectory, get_playback, get_trajectory
 from storage.queries.memory import get_snapshot, list_snapshots
 from storage.queries.runs import RunFilter, get_rows, matching_ids
 from storage.queries.tables import PART_ROWS, TableName, arrow_schema, choose_fields, read_parts
-from storage.runs.rows import RunRow, find_run
+from storage.runs.rows import STORED, RunRow, find_run
 
 ArrowReader = Any  # a pyarrow.RecordBatchReader; pyarrow, which may be missing, has no types
 _KEPT_BACK: Final = frozenset({"launch_token", "owner_token", "pid_created_at"})  # of trainers, for trainers
-_RUN_COLUMNS: Final = tuple(column for column in Run.__table__.columns if column.name not in _KEPT_BACK)
+_RUN_COLUMNS: Final = tuple(column for column in STORED if column.name not in _KEPT_BACK)
 
 
 def open_database(place: str | Path, *, read_only: bool = True) -> "OpenDatabase":

@@ -40,6 +40,7 @@ RECIPES = [
     Recipe("Add a mixer or a backbone", r"\bvdn\b", 3),
     Recipe("Add a gate rule, or a reading of the paper", "before_write|literal_raw", 5),
     Recipe("Add an embedder loss", "state_loss", 4),
+    Recipe("Add a metric", "memory/evicted", 2),
     Recipe("Add a page", r"pages/disk\.py", 2),
     Recipe("Add a figure or a table", "performance-profile", 1),
 ]
@@ -73,12 +74,19 @@ def test_a_recipe_names_every_file_that_its_example_touches(recipe: Recipe) -> N
     assert len(touched) <= recipe.most_files, f"{recipe.heading}: {len(touched)} files, {recipe.most_files} promised"
 
 
-@pytest.mark.parametrize("heading", [recipe.heading for recipe in RECIPES] + ["Add a column"])
+@pytest.mark.parametrize("heading", [recipe.heading for recipe in RECIPES] + ["Add a setting", "Add a column"])
 def test_a_recipe_names_only_what_exists(heading: str) -> None:
     places = places_of(heading)
     assert places
     missing = [place for place in places if "<name>" not in place and not (ROOT / place).exists()]
     assert not missing, f"extending.md, {heading!r}: {missing} do not exist"
+
+
+@pytest.mark.parametrize("setting", ["double_q", "noise_on_masked", "weighted_head"])
+def test_a_setting_is_named_where_it_is_declared_and_where_it_acts(setting: str) -> None:
+    touched = mentions(rf"\b{setting}\b")
+    assert len(touched) == 2, f"{sorted(touched)} mention {setting}"
+    assert len([file for file in touched if file.startswith("emtc_core/config/")]) == 1
 
 
 def test_every_backbone_of_the_configuration_can_be_made() -> None:

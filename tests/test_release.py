@@ -27,7 +27,8 @@ def test_the_version_is_one_everywhere() -> None:
 
 def test_the_changelog_is_by_release() -> None:
     headings = re.findall(r"^## (.+)$", CHANGELOG, re.MULTILINE)
-    assert headings in ([f"{number} ({day})" for number, day in RELEASES], ["Unreleased", *map(" (".join, RELEASES)])
+    released = [f"{number} ({day})" for number, day in RELEASES]
+    assert headings in (released, ["Unreleased", *released])
     assert [tuple(map(int, number.split("."))) for number, _ in RELEASES] == sorted(
         (tuple(map(int, number.split("."))) for number, _ in RELEASES), reverse=True
     )

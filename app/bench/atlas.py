@@ -75,15 +75,8 @@ def served(
 
 
 @contextmanager
-def opened_page(
-    width: int = 1440, height: int = 900, color_scheme: Literal["light", "dark"] = "light"
-) -> Generator[Any]:
-    """Open an empty page of a headless Chromium without a GPU.
-
-    Args:
-        width: Of the window.
-        height: Of the window.
-        color_scheme: What the reader's machine prefers.
+def opened_page(color_scheme: Literal["light", "dark"] = "light") -> Generator[Any]:
+    """Open an empty page of a headless Chromium without a GPU, for a reader who prefers light or dark.
 
     Raises:
         ConfigError: If playwright or a browser is missing.
@@ -97,7 +90,7 @@ def opened_page(
         raise ConfigError("This benchmark drives a browser: apt-get install chromium")
     with sync_playwright() as driver:
         chromium = driver.chromium.launch(executable_path=path, args=["--no-sandbox", "--disable-gpu"])
-        page = chromium.new_page(viewport={"width": width, "height": height}, color_scheme=color_scheme)
+        page = chromium.new_page(viewport={"width": 1440, "height": 900}, color_scheme=color_scheme)
         page.set_default_timeout(120_000)
         yield page
         chromium.close()

@@ -57,13 +57,13 @@ def _cycle(memory: EpisodicMemory) -> tuple[float, float]:
     return ended - started, ended - fitted
 
 
-def make_encoder_timing_table(repeats: int = REPEATS) -> pd.DataFrame:
+def make_encoder_timing_table() -> pd.DataFrame:
     """Measure the median forward time [ms] of both encoders and their parameters [kB], alternating between them."""
-    rows = [_measure_encoder(*size, repeats=repeats) for size in ENCODER_SIZES]
+    rows = [_measure_encoder(*size) for size in ENCODER_SIZES]
     return pd.DataFrame(rows)
 
 
-def _measure_encoder(state_dim: int, batch: int, seq: int, *, repeats: int) -> dict[str, float | int]:
+def _measure_encoder(state_dim: int, batch: int, seq: int) -> dict[str, float | int]:
     device = choose_device("auto")
     embedders = [
         Embedder(EmbedConfig(type=kind), state_dim=state_dim, episode_limit=EPISODE_LIMIT, device=device, seed=0)
@@ -72,7 +72,7 @@ def _measure_encoder(state_dim: int, batch: int, seq: int, *, repeats: int) -> d
     state = torch.rand(batch * seq, state_dim, device=device)
     steps = torch.arange(batch * seq, device=device) % EPISODE_LIMIT
     times: list[list[float]] = [[], []]
-    for turn in range(WARM_UP + repeats):
+    for turn in range(WARM_UP + REPEATS):
         for own, embedder in zip(times, embedders, strict=True):
             seconds = _time(embedder, state, steps)
             if turn >= WARM_UP:

@@ -3,11 +3,9 @@
 A run that starts from a full memory: what training costs late, without the hours before.
 """
 
-import tempfile
 import time
 from collections.abc import Generator
 from contextlib import contextmanager
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -15,6 +13,8 @@ from numpy.typing import NDArray
 
 from app.analysis.provenance import library_versions
 from app.bench import Figure, make_figure
+from app.bench.learner import keep_episode
+from app.bench.records import temporary_database
 from app.jobs.training import train_run
 from emtc_core.config.resolve import resolve
 from emtc_core.config.run import RunConfig
@@ -28,7 +28,7 @@ from emtc_core.rollout.collector import Collector
 from emtc_core.training.checkpoint import CheckpointStore
 from emtc_core.training.episodic import EpisodicPart
 from emtc_core.training.trainer import Trainer
-from storage.engine import Database, open_database
+from storage.engine import Database
 from storage.files.places import run_folder
 from storage.runs.changes import create_run
 
@@ -77,16 +77,7 @@ def _fill(config: RunConfig, nodes: int, device: torch.device) -> tuple[Episodic
     while memory.memory.size < nodes:
         for episode in collector.collect(RandomActor(), epsilon=1.0, round=(number,)):
             number += 1
-            absorbed = memory.absorb(episode, number=number, tau=1.0)
-            beta = None if absorbed.verdict is None else absorbed.verdict.beta
-            replay_buffer.add(
-                episode,
-                slots=absorbed.seen,
-                uids=absorbed.uids,
-                generation=absorbed.generation,
-                beta=beta,
-                number=number,
-            )
+            keep_episode(memory, replay_buffer, episode, number)
     memory.refit(replay_buffer)
     return memory, replay_buffer
 
@@ -144,20 +135,9 @@ def _whole_run(config: RunConfig) -> float:
 @contextmanager
 def _fresh_run(config: RunConfig) -> Generator[tuple[Database, str]]:
     """Create a run in a database that is gone afterwards."""
-    with tempfile.TemporaryDirectory() as folder:
-        database = open_database(f"sqlite:///{Path(folder) / 'bench.db'}")
-        try:
-            yield (
-                database,
-                create_run(
-                    database,
-                    config.model_dump(mode="json"),
-                    target_steps=config.train.t_max,
-                    versions=library_versions(),
-                ),
-            )
-        finally:
-            database.dispose()
+    with temporary_database() as database:
+        settings, steps = config.model_dump(mode="json"), config.train.t_max
+        yield database, create_run(database, settings, target_steps=steps, versions=library_versions())
 
 
 def _figure(case: str, speed: float, budget: float | None, reference: str) -> Figure:

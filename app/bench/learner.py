@@ -103,17 +103,16 @@ def _fill(entries: int, device: torch.device) -> Store:
     while store.memory.memory.size < entries:
         number += 1
         episode = _episode(rng)
-        absorbed = store.memory.absorb(episode, number=number, tau=1.0)
-        beta = None if absorbed.verdict is None else absorbed.verdict.beta
-        store.replay_buffer.add(
-            episode,
-            slots=absorbed.seen,
-            uids=absorbed.uids,
-            generation=absorbed.generation,
-            beta=beta,
-            number=number,
-        )
+        keep_episode(store.memory, store.replay_buffer, episode, number)
     return store
+
+
+def keep_episode(memory: EpisodicPart, replay_buffer: ReplayBuffer, episode: Episode, number: int) -> None:
+    """Put an episode into a memory and a replay buffer, as a trainer does."""
+    absorbed = memory.absorb(episode, number=number, tau=1.0)
+    beta = None if absorbed.verdict is None else absorbed.verdict.beta
+    slots, uids, generation = absorbed.seen, absorbed.uids, absorbed.generation
+    replay_buffer.add(episode, slots=slots, uids=uids, generation=generation, beta=beta, number=number)
 
 
 def _episode(rng: np.random.Generator) -> Episode:

@@ -21,12 +21,13 @@ from app.bench.records import (
     made_database,
     make_records,
     median_ms,
+    opened,
     server,
     temporary_database,
 )
 from emtc_core.config.resolve import resolve
 from emtc_core.recorder import SnapshotRecord
-from storage.engine import Database, open_database
+from storage.engine import Database
 from storage.models import Evaluation, Run
 from storage.queries.gate import gate_chart
 from storage.queries.memory import get_node, get_snapshot, list_snapshots
@@ -47,10 +48,8 @@ def figures() -> list[Figure]:
     with temporary_database() as db:
         found = _measure(db, "")
     if is_reachable():
-        with server(fsync=False) as admin, made_database(admin) as url:
-            db = open_database(url)
+        with server(fsync=False) as admin, made_database(admin) as url, opened(url) as db:
             found += _measure(db, "_postgres")
-            db.dispose()
     return found
 
 

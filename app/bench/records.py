@@ -47,12 +47,21 @@ def make_records(count: int) -> list[EpisodeRecord]:
 @contextmanager
 def temporary_database() -> Generator[Database]:
     """Open a database that is gone afterwards."""
-    with tempfile.TemporaryDirectory(prefix="emtc-bench-") as folder:
-        db = open_database(f"sqlite:///{Path(folder) / 'bench.db'}")
-        try:
-            yield db
-        finally:
-            db.dispose()
+    with (
+        tempfile.TemporaryDirectory(prefix="emtc-bench-") as folder,
+        opened(f"sqlite:///{Path(folder) / 'bench.db'}") as db,
+    ):
+        yield db
+
+
+@contextmanager
+def opened(url: str, *, create: bool = True) -> Generator[Database]:
+    """Open a database and close it afterwards."""
+    db = open_database(url, create=create)
+    try:
+        yield db
+    finally:
+        db.dispose()
 
 
 def median_ms(question: Callable[[], object], repeats: int) -> float:

@@ -19,13 +19,13 @@ import psutil
 from sqlalchemy import Connection, text
 
 from app.bench import Figure, make_figure
-from app.bench.records import made_database, server, temporary_database
+from app.bench.records import made_database, opened, server, temporary_database
 from app.bench.storms.bystanders import Gauge, open_app
-from app.bench.storms.fleet import STEPS, Faults, Fleet, storm_config
+from app.bench.storms.fleet import Faults, Fleet, storm_config
 from app.bench.storms.machines import SKEWS_S, Machines, open_machines
 from emtc_core.config.run import RunConfig
 from emtc_core.errors import ConfigError, StorageError
-from storage.engine import Database, open_database
+from storage.engine import Database
 from storage.files.places import run_folder
 from storage.maintenance.check_run import check_run
 from storage.private_files import remove_folder
@@ -225,15 +225,12 @@ def run_storm(
     *,
     minutes: float,
     trainers: int,
-    steps: int = STEPS,
-    every_s: float = EVERY_S,
-    seed: int = 0,
     gauges: Sequence[Gauge] = (),
     machines: Machines | None = None,
 ) -> Toll:
     """Let a storm rage over an empty database, then look at every row."""
-    fleet, watch = Fleet(db, trainers, steps=steps), RowWatch(db)
-    faults = Faults(db, fleet, seed=seed, more={"blackout": machines.strike} if machines else {})
+    fleet, watch = Fleet(db, trainers), RowWatch(db)
+    faults = Faults(db, fleet, seed=0, more={"blackout": machines.strike} if machines else {})
     started = time.monotonic()
     struck = 0
     try:
@@ -245,7 +242,7 @@ def run_storm(
                 watch.look()
             for gauge in gauges:
                 gauge.look()
-            if elapsed > struck * every_s:
+            if elapsed > struck * EVERY_S:
                 faults.strike()
                 struck += 1
             time.sleep(_LOOK_S)
@@ -265,7 +262,7 @@ def run_storm(
         resumed=fleet.resumed,
         started_again=fleet.started_again,
         failures=fleet.failures,
-        wrong=find_wrong(db, storm_config(steps)),
+        wrong=find_wrong(db, storm_config()),
         runs=len(list_runs(db, limit=None)),
         **machines.tell() if machines else {},
     )
@@ -278,23 +275,14 @@ def _database(name: str) -> Generator[Database]:
             yield db
         return
     if name == "postgresql":
-        with server(fsync=True) as server_url, made_database(server_url) as url, _opened(url) as db:
+        with server(fsync=True) as server_url, made_database(server_url) as url, opened(url) as db:
             try:
                 yield db
             finally:
                 for run_id in list_runs(db, limit=None)["id"]:
                     remove_folder(run_folder(db, run_id))
         return
-    with _opened(name) as db:
+    with opened(name) as db:
         if n := len(list_runs(db, limit=None)):
             raise ConfigError(f"A storm needs a database of its own; {db.shown} holds {n} runs. Name an empty one.")
         yield db
-
-
-@contextmanager
-def _opened(url: str) -> Generator[Database]:
-    db = open_database(url)
-    try:
-        yield db
-    finally:
-        db.dispose()

@@ -161,10 +161,9 @@ def measure_rate(db: Database) -> float:
 
 
 def _postgres_figures() -> list[Figure]:
-    with bench_records.server(fsync=True) as server, bench_records.made_database(server) as url:
-        db = open_database(url)
+    here = bench_records
+    with here.server(fsync=True) as server, here.made_database(server) as url, here.opened(url) as db:
         rate = measure_rate(db)
-        db.dispose()
     reference = "a server on the same cores; its foreign keys are checked row by row"
     return [make_figure("telemetry.transitions_per_second.postgresql", rate, "transitions/s", None, reference)]
 

@@ -22,6 +22,7 @@ from app.cli.output import (
     DatabaseUrl,
     database_url,
     print_json,
+    print_rows,
     print_table,
     say,
 )
@@ -254,10 +255,8 @@ def sql(
         _write(export_table(answer.frame(), "parquet"), parquet)
     elif csv:
         sys.stdout.buffer.write(export_table(answer.frame(), "csv"))
-    elif json:
-        print_json(_rows(answer))
     else:
-        print_table(_rows(answer), title="", empty="No row answers this.")
+        print_rows(_rows(answer), title="", empty="No row answers this.", json=json)
     if answer.cut:
         say(f"{answer.cut} See more with --limit.")
 

@@ -15,11 +15,11 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from storage.address import DEFAULT_DATABASE as DEFAULT_DATABASE
 from storage.address import sqlite_address
 from storage.guards import hide_passwords
 
 _OBEYED = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
-DEFAULT_DATABASE = "sqlite:///runs/emtc.db"
 
 DatabaseUrl = Annotated[
     str, typer.Option("--db", envvar="EMTC_DB", help="Database URL; one with a password is better set as EMTC_DB")
@@ -58,6 +58,11 @@ def print_table(rows: Sequence[Mapping[str, Any]], *, title: str, empty: str) ->
     for row in rows:
         table.add_row(*("–" if value is None else printable(str(value)) for value in row.values()))
     console.print(table, markup=False)
+
+
+def print_rows(rows: Sequence[Mapping[str, Any]], *, title: str, empty: str, json: bool) -> None:
+    """Print rows as JSON, or as a table."""
+    print_json(rows) if json else print_table(rows, title=title, empty=empty)
 
 
 def database_url(file: str | None, db: str) -> str:

@@ -14,7 +14,7 @@ from typing import Annotated
 
 import typer
 
-from app.cli.output import AsJson, print_json, print_table, printable, say
+from app.cli.output import AsJson, print_json, print_rows, print_table, printable, say
 from app.jobs.doctor import run_checks
 from emtc_core.envs.registry import get_adapter, list_envs
 from emtc_core.envs.smac import places
@@ -36,10 +36,7 @@ def doctor(json: AsJson = False) -> None:
 def envs(json: AsJson = False) -> None:
     """List environments and maps with their sizes, usable here or not."""
     rows = [asdict(row) for row in list_envs()]
-    if json:
-        print_json(rows)
-    else:
-        print_table(rows, title="Environments", empty="No environment is registered.")
+    print_rows(rows, title="Environments", empty="No environment is registered.", json=json)
 
 
 app = typer.Typer(no_args_is_help=True, help="Bring what an environment needs.")
@@ -178,8 +175,5 @@ def _list(*, json: bool) -> int:
     rows = [{"kind": each.kind, "name": each.name, "origin": each.origin} for each in list_plugins()]
     for module, why in list_failures().items():
         say(f"The module {module} of EMTC_PLUGINS failed when it was imported: {why}.")
-    if json:
-        print_json(rows)
-    else:
-        print_table(rows, title="Plug-ins", empty="None is installed, and EMTC_PLUGINS lists none.")
+    print_rows(rows, title="Plug-ins", empty="None is installed, and EMTC_PLUGINS lists none.", json=json)
     return 0

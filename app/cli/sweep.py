@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 
 from app.analysis.format import duration, number, percent, size
-from app.cli.output import DEFAULT_DATABASE, AsJson, DatabaseUrl, print_json, print_table, say
+from app.cli.output import DEFAULT_DATABASE, AsJson, DatabaseUrl, print_json, print_rows, print_table, say
 from app.jobs.sweeps import control
 from app.jobs.sweeps.file import find_sweep_file, list_templates
 from app.jobs.sweeps.plan import Plan, make_plan
@@ -291,10 +291,7 @@ def _print_templates(*, json: bool) -> int:
         {"template": name, "runs": len(make_plan(file).runs), "maps": ", ".join(file.map), "question": file.about}
         for name, file in list_templates().items()
     ]
-    if json:
-        print_json(rows)
-    else:
-        print_table(rows, title="Templates", empty="")
+    print_rows(rows, title="Templates", empty="", json=json)
     return 0
 
 
@@ -315,10 +312,7 @@ def _print_sweeps(database: Database, *, json: bool) -> int:
         }
         for each in list_sweeps(database)
     ]
-    if json:
-        print_json(rows)
-    else:
-        print_table(rows, title="Sweeps", empty="No sweeps yet. Start one with: emtc sweep ablation-demo")
+    print_rows(rows, title="Sweeps", empty="No sweeps yet. Start one with: emtc sweep ablation-demo", json=json)
     return 0
 
 

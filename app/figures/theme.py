@@ -64,6 +64,7 @@ class Style(NamedTuple):
 
 
 _SOLID, _DASHED, _DOTTED, _LONG, _SHORT = None, (7, 4), (2, 3), (12, 3), (4, 2)
+_DASHES: Final[dict[str, Dash]] = {"emtc": _SOLID, "emu": _DASHED}
 METHOD: Final[dict[str, Style]] = {
     "emtc-qplex": Style("#D55E00", _SOLID),
     "emtc-cds": Style("#0072B2", _SOLID),
@@ -99,13 +100,14 @@ def style_methods(methods: Mapping[str, tuple[str, str]]) -> dict[str, Style]:
         methods: Key of a line → its algorithm, and what of it was changed: "gate.enabled = false", empty for nothing.
 
     Returns:
-        Key → style. An algorithm has its own colour and dash on every page; a variant has a shade of that colour,
-        always the same, and the marker that its key points to, or the next one that is free in this figure.
+        Key → style. An algorithm has its own colour and dash on every page, one that is not listed its method's dash
+        in grey; a variant has a shade of that colour, always the same, and the marker that its key points to, or the
+        next one that is free in this figure.
     """
     styles: dict[str, Style] = {}
     for key in sorted(methods, key=lambda each: (methods[each][1], each)):
         algo, changes = methods[key]
-        color, dash, _ = METHOD.get(algo, Style(NEUTRAL, _DOTTED))
+        color, dash, _ = METHOD.get(algo, Style(NEUTRAL, _DASHES.get(algo.partition("-")[0], _DOTTED)))
         if changes:
             color = shade(color, _SHADES[zlib.crc32(f"tone {changes}".encode()) % len(_SHADES)])
         start = zlib.crc32(key.encode())

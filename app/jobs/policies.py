@@ -28,6 +28,7 @@ from emtc_core.recorder import EvaluationRecord
 from emtc_core.rollout.collector import Collector
 from emtc_core.training.checkpoint import load_part
 from emtc_core.training.evaluation import make_record, play_greedily
+from storage.address import DEFAULT_DATABASE
 from storage.api import open_database
 from storage.engine import Database
 from storage.files.places import run_folder, run_place
@@ -146,7 +147,7 @@ def load_policy(
     """
     if isinstance(db, Database):
         return _load(db, find_run(db, run), checkpoint, choose_device(device))[0]
-    opened = open_database(db or os.environ.get("EMTC_DB") or "sqlite:///runs/emtc.db")
+    opened = open_database(db or os.environ.get("EMTC_DB") or DEFAULT_DATABASE)
     try:
         return _load(opened, find_run(opened, run), checkpoint, choose_device(device))[0]
     finally:

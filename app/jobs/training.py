@@ -7,6 +7,7 @@ import logging
 import traceback
 from collections.abc import Callable, Generator, Mapping
 from contextlib import closing, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -156,22 +157,8 @@ def _begin(database: Database, run_id: str, token: str) -> tuple[RunConfig, torc
     device = choose_device(config.train.device)
     configure_threads()
     me, files = this_process(token), retry_transient(database, lambda: run_place(database, run_id)).recorded
-
-    def start() -> None:
-        pid, created_at, host, used = me.pid, me.pid_created_at, me.host, str(device)
-        start_run(
-            database,
-            run_id,
-            pid=pid,
-            pid_created_at=created_at,
-            host=host,
-            device=used,
-            token=token,
-            files=files,
-            config=chosen,
-        )
-
-    retry_transient(database, start)
+    start = partial(start_run, database, run_id, token=token, files=files, config=chosen, device=str(device))
+    retry_transient(database, lambda: start(pid=me.pid, pid_created_at=me.pid_created_at, host=me.host))
     return config, device
 
 

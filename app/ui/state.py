@@ -92,6 +92,6 @@ def write(name: str, value: object | None) -> None:
         st.query_params[name] = str(value)
 
 
-def write_window(window: list[float] | None, name: str = WINDOW) -> None:
+def write_window(window: list[float] | None) -> None:
     """Put an x window into the URL; None or an empty one takes it out."""
-    write(name, f"{window[0]:.0f}-{window[1]:.0f}" if window and window[0] >= 0 else None)
+    write(WINDOW, f"{window[0]:.0f}-{window[1]:.0f}" if window and window[0] >= 0 else None)

@@ -91,26 +91,6 @@ def metric_names(db: Database, run_id: str) -> list[str]:
         return list(connection.execute(names).scalars())
 
 
-def training_episodes(db: Database, run_id: str, points: int = 2000) -> pd.DataFrame:
-    """How did the training episodes go? Of many, evenly spaced ones; the first and the last always.
-
-    Returns:
-        first_env_step, episode, length, episode_return, won, epsilon, closed.
-    """
-    columns = (
-        *(EpisodeRow.first_env_step, EpisodeRow.episode, EpisodeRow.length, EpisodeRow.episode_return),
-        *(EpisodeRow.won, EpisodeRow.epsilon, EpisodeRow.closed),
-    )
-    ends = select(func.min(EpisodeRow.episode), func.max(EpisodeRow.episode)).where(EpisodeRow.run_id == run_id)
-    with db.read() as connection:
-        bounds: Sequence[int | None] = connection.execute(ends).one()  # of a run without an episode, None
-        first, last = (bound or 0 for bound in bounds)
-        every = max(1, -(-(last - first) // max(1, points - 1)))
-        spaced = or_((EpisodeRow.episode - first) % every == 0, EpisodeRow.episode == last)
-        statement = select(*columns).where(EpisodeRow.run_id == run_id, spaced)
-        return read_frame(connection, statement.order_by(EpisodeRow.episode))
-
-
 def training_returns(db: Database, run_id: str, width: int) -> pd.DataFrame:
     """How did training go in each stretch of `width` env steps? Only stretches that are over: none changes later.
 

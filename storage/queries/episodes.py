@@ -299,18 +299,14 @@ def find_episodes(
     return _read(db, EpisodeRow.run_id == run_id, OUTLINE, terms, order, (limit, offset))
 
 
-def find_kept(db: Database, run_id: str, among: Sequence[int] | None = None, *, limit: int = 200) -> list[int]:
-    """Which training episodes can be replayed, newest first? Of others the states were thinned away or left out.
+def find_kept(db: Database, run_id: str, among: Sequence[int] | None = None) -> list[int]:
+    """Which training episodes, or which of these, can be replayed? The newest 200, newest first.
 
-    Args:
-        db: An open database.
-        run_id: The run.
-        among: Only these episodes are asked about.
-        limit: At most so many.
+    Of others the states were thinned away or left out.
     """
     kept = (EpisodeRow.run_id == run_id, func.length(EpisodeRow.trajectory) > len(THINNED))
     asked = () if among is None else (EpisodeRow.episode.in_(list(among)),)
-    rows = select(EpisodeRow.episode).where(*kept, *asked).order_by(EpisodeRow.episode.desc()).limit(limit)
+    rows = select(EpisodeRow.episode).where(*kept, *asked).order_by(EpisodeRow.episode.desc()).limit(200)
     with db.read() as connection:
         return [int(each) for each in connection.execute(rows).scalars()]
 

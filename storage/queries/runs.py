@@ -27,13 +27,9 @@ from storage.runs.rows import RUN_COLUMNS, STATE_COLUMNS, STOP_ASKED_AT, RunRow,
 if TYPE_CHECKING:  # a list of runs needs no frame, and pandas takes longer to load than all the rest
     import pandas as pd
 
-LISTED: Final = (
-    *(Run.id, Run.name, Run.env, Run.map, Run.algo, Run.seed, Run.status, Run.env_steps, Run.target_steps),
-    *(Run.created_at, Run.started_at, Run.ended_at, Run.heartbeat_at, Run.device, Run.win_rate),
-    *(Run.return_mean, Run.tags, Run.notes, Run.error, Run.sweep_id, Run.pid, Run.pid_created_at, Run.host),
-    *(Run.claimed_at, Run.parent_id, Run.mu_w, Run.gate_removed, Run.hidden_at, Run.archived_at, STOP_ASKED_AT),
-)
-"""What `read_listed` needs of a row of `runs`."""
+_UNLISTED = ("launch_token", "versions", "config", "owner_token", "files")
+LISTED: Final = (*(column for column in Run.__table__.columns if column.name not in _UNLISTED), STOP_ASKED_AT)
+"""What `read_listed` needs of a row of `runs`: all that is small and says something to people."""
 _WORKER = ("pid", "pid_created_at", "host", "claimed_at", "stop_asked_at", "gate_removed")
 _TOLD = ("gate", "state", "stall")
 
@@ -54,11 +50,9 @@ def list_runs(db: Database, limit: int | None = 200) -> pd.DataFrame:
         limit: Rows at most; None reads all.
 
     Returns:
-        Newest first: id, name, env, map, algo, seed, status (live: may be `lost`), env_steps, target_steps,
-        created_at, started_at, ended_at, heartbeat_at, device, win_rate and return_mean (of the last
-        evaluation), tags, notes, error, sweep_id, parent_id, mu_w (up to the last evaluation), hidden_at,
-        archived_at, gate (`active`, `idle` or None), state (the same as status, told finer: see `lifecycle`),
-        stall (why its recorder waits).
+        Newest first, the columns of `runs` without long ones, tokens and what the trainer's process is: id, name,
+        env, map, algo, seed, status (live: may be `lost`), …; then gate (`active`, `idle` or None), state (the same
+        as status, told finer: see `lifecycle`), stall (why its recorder waits).
     """
     statement = select(*LISTED).order_by(Run.created_at.desc(), Run.id).limit(limit)
     with db.read() as connection:

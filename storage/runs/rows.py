@@ -38,8 +38,6 @@ STOP_ASKED_AT: Final = (
     .label("stop_asked_at")
 )
 """When somebody last asked a run to stop."""
-RUN_COLUMNS: Final = (*Run.__table__.columns, STOP_ASKED_AT)
-"""What `make_run_row` needs of a row."""
 STATE_COLUMNS: Final = (
     *(Run.id, Run.status, Run.heartbeat_at, Run.pid, Run.pid_created_at, Run.host, Run.claimed_at, Run.started_at),
     STOP_ASKED_AT,
@@ -94,6 +92,12 @@ class RunRow:
     """Where its checkpoints and logs lie, as `storage.files.places` writes it; None: beside the database."""
     stall: str | None = None
     """Why its recorder waits (full disk, locked database), when it does."""
+
+
+STORED: Final = tuple(column for column in Run.__table__.columns if column.name in RunRow.__annotations__)
+"""The columns of `runs` that RunRow names."""
+RUN_COLUMNS: Final = (*STORED, STOP_ASKED_AT)
+"""What `make_run_row` needs of a row."""
 
 
 def find_run(db: Database, prefix: str) -> RunRow:

@@ -151,13 +151,12 @@ def _series(values: Sequence[Any]) -> pd.Series:
     return pd.Series([None if value is None else str(value) for value in values], dtype="str")
 
 
-def describe_reader(db: Database, *, name: str = READER_NAME, password: str | None = None) -> tuple[list[str], str]:
+def describe_reader(db: Database, *, name: str = READER_NAME) -> tuple[list[str], str]:
     """The statements that make a role for reading, to be run by an administrator, and the address for questions.
 
     Args:
         db: An open database of a server.
         name: Of the role: small letters, digits and _.
-        password: Its password; a new one where it is missing.
 
     Raises:
         ConfigError: If the name is none.
@@ -167,7 +166,7 @@ def describe_reader(db: Database, *, name: str = READER_NAME, password: str | No
         raise StorageError("A SQLite file has no roles: questions are asked of it by a process that can only read.")
     if not _PLAIN.fullmatch(name):
         raise ConfigError(f"The name of a role must be small letters, digits and _, got {shorten(name)}.")
-    secret = password or secrets.token_urlsafe(24)
+    secret = secrets.token_urlsafe(24)
     url = make_url(db.url)
     database = (url.database or "").replace('"', '""')
     owner = (url.username or "").replace('"', '""')

@@ -5,7 +5,7 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from app.figures.theme import METHOD, Style, ink, luminance, shade, style_methods
+from app.figures.theme import METHOD, NEUTRAL, Style, ink, luminance, shade, style_methods
 from emtc_core.config.run import list_algos
 
 # Machado, Oliveira and Fernandes (2009), severity 1, on linear RGB
@@ -50,8 +50,8 @@ def contrast(color: str, background: str) -> float:
     return (light + 0.05) / (dark + 0.05)
 
 
-def test_every_algorithm_has_a_color_and_no_two_share_one() -> None:
-    assert set(METHOD) == set(list_algos())
+def test_seventeen_algorithms_have_a_color_and_no_two_share_one() -> None:
+    assert set(METHOD) <= set(list_algos()), "a mixer that is added later is grey until somebody chooses its colours"
     assert len(METHOD) == 17
     assert len({style.color for style in METHOD.values()}) == 17
 
@@ -85,6 +85,12 @@ def test_the_dash_says_the_method() -> None:
     assert {dashes[algo] for algo in METHOD if algo.startswith("emtc-")} == {None}
     assert {dashes[algo] for algo in METHOD if algo.startswith("emu-")} == {(7, 4)}
     assert {dashes[algo] for algo in ("qplex", "cds", "qmix", "vdn", "dmix")} == {(2, 3)}
+
+
+def test_an_algorithm_without_a_color_is_grey_with_the_dash_of_its_method() -> None:
+    styles = style_methods({name: (name, "") for name in ("emtc-softmix", "emu-softmix", "softmix")})
+    assert {style.color for style in styles.values()} == {NEUTRAL}
+    assert [styles[name].dash for name in ("emtc-softmix", "emu-softmix", "softmix")] == [None, (7, 4), (2, 3)]
 
 
 ABLATION = ("emtc-qplex", "gate.enabled = false")

@@ -1,5 +1,7 @@
 """The runs table: search, filters, order and pages against looking at every run, and what runs are labelled with."""
 
+import subprocess
+import sys
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -332,3 +334,29 @@ def test_a_configuration_that_is_no_json_matches_no_setting(ready_sqlite_url: st
     assert list_choices(db).presets == []
     assert run_page(db).total == 1
     db.dispose()
+
+
+COLUMN = """
+from sqlalchemy import Text
+from sqlalchemy.orm import mapped_column
+from storage.models import Run
+Run.toy = mapped_column("toy", Text, nullable=True)
+from storage.api import open_database
+from storage.queries.runs import run_page, run_rows
+from storage.runs.changes import create_run
+from storage.runs.rows import find_run
+with open_database(URL, read_only=False) as db:
+    with db.transaction() as connection:
+        connection.exec_driver_sql("ALTER TABLE runs ADD COLUMN toy TEXT")
+    run_id = create_run(db, CONFIG, target_steps=10, versions={})
+    with db.transaction() as connection:
+        connection.exec_driver_sql("UPDATE runs SET toy = 'here'")
+    assert find_run(db, run_id).id == run_id == db.runs()["id"][0]
+    assert run_rows(db)[0][0]["toy"] == run_page(db).frame["toy"][0] == "here"
+"""
+
+
+def test_a_new_column_of_runs_is_listed_without_another_line(ready_sqlite_url: str) -> None:
+    program = f"URL, CONFIG = {ready_sqlite_url!r}, {CONFIG!r}{COLUMN}"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr

@@ -7,12 +7,13 @@ finished run, the reference: whatever an interrupted run is made to go on with m
 import sqlite3
 import sys
 from collections.abc import Callable
-from contextlib import closing, suppress
+from contextlib import AbstractContextManager, closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from app.analysis.provenance import library_versions
+from app.bench.records import opened
 from app.bench.storm import find_wrong
 from app.bench.storms.fleet import storm_config
 from app.jobs.resume import look, take_to_resume
@@ -55,12 +56,12 @@ def _open(folder: Path) -> Database:
     return open_database(f"sqlite:///{folder / 'x.db'}")
 
 
+def _opened(folder: Path) -> AbstractContextManager[Database]:
+    return opened(f"sqlite:///{folder / 'x.db'}")
+
+
 def train_reference(folder: Path) -> None:
     """Record the run that is never interrupted."""
-    _train(folder)
-
-
-def _train(folder: Path) -> None:
     db = _open(folder)
     owner = this_process()
     run_id = create_run(
@@ -89,14 +90,11 @@ def _go_on_training(folder: Path) -> None:
 
 
 def _find_wrong_rows(folder: Path) -> list[str]:
-    db = _open(folder)
-    try:
+    with _opened(folder) as db:
         rows = [find_run(db, run_id) for run_id in _run_ids(db)]
         parents = {row.parent_id for row in rows}
         unfinished = [f"{row.id} is {row.state}" for row in rows if row.state != "finished" and row.id not in parents]
         return unfinished + find_wrong(db, CONFIG)
-    finally:
-        db.dispose()
 
 
 def _nothing(folder: Path) -> None:
@@ -119,13 +117,10 @@ def _find_wrong_copy(folder: Path) -> list[str]:
 
 
 def _find_wrong_runs(folder: Path, name: str = "x.db", *, runs: int = 1) -> list[str]:
-    db = open_database(f"sqlite:///{folder / name}", create=False)
-    try:
+    with opened(f"sqlite:///{folder / name}", create=False) as db:
         ids = _run_ids(db)
         missing = [] if len(ids) == runs else [f"{name} holds {len(ids)} runs, not {runs}"]
         return missing + [breach for run_id in ids for breach in check_run(db, run_id)]
-    finally:
-        db.dispose()
 
 
 def _age(folder: Path) -> None:
@@ -159,53 +154,39 @@ def _upgrade(folder: Path) -> None:
 
 
 def _bundle(folder: Path) -> None:
-    db = _open(folder)
-    write_bundle(db, _run_ids(db), folder / "study.emtc", WHOLE, made_by="a benchmark")
-    for run_id in _run_ids(db):
-        remove_run(db, run_id)
-    db.dispose()
+    with _opened(folder) as db:
+        write_bundle(db, _run_ids(db), folder / "study.emtc", WHOLE, made_by="a benchmark")
+        for run_id in _run_ids(db):
+            remove_run(db, run_id)
 
 
 def _import(folder: Path) -> None:
-    db = _open(folder)
-    try:
+    with _opened(folder) as db:
         import_bundle(db, folder / "study.emtc", cache=folder / "cache")
-    finally:
-        db.dispose()
 
 
 def _import_again(folder: Path) -> None:
-    db = _open(folder)
-    done = bool(_run_ids(db))
-    db.dispose()
+    with _opened(folder) as db:
+        done = bool(_run_ids(db))
     if not done:
         _import(folder)
 
 
 def _thin(folder: Path) -> None:
-    db = _open(folder)
-    try:
+    with _opened(folder) as db:
         for run_id in _run_ids(db):
             thin_run(db, run_id, _EVERYTHING)
-    finally:
-        db.dispose()
 
 
 def _find_wrong_thinned(folder: Path) -> list[str]:
-    db = _open(folder)
-    try:
+    with _opened(folder) as db:
         left = [str(thin_run(db, run_id, _EVERYTHING)) for run_id in _run_ids(db)]
         return [f"{each} was left" for each in left if each != "nothing"] + _find_wrong_runs(folder)
-    finally:
-        db.dispose()
 
 
 def _vacuum(folder: Path) -> None:
-    db = _open(folder)
-    try:
+    with _opened(folder) as db:
         vacuum(db)
-    finally:
-        db.dispose()
 
 
 def _run_ids(db: Database) -> list[str]:
@@ -218,7 +199,7 @@ def _say(sentence: str) -> None:
 
 
 ACTS: Final = {
-    "train": Act(_nothing, _train, _go_on_training, _find_wrong_rows),
+    "train": Act(_nothing, train_reference, _go_on_training, _find_wrong_rows),
     "backup": Act(_nothing, _back_up, _back_up_again, _find_wrong_copy),
     "upgrade": Act(_age, _upgrade, _upgrade, _find_wrong_runs),
     "import": Act(_bundle, _import, _import_again, _find_wrong_runs),

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from app.analysis.projections.snapshots import project_snapshot, sample_rows
 from app.figures.figure import FigureKind, Options
-from app.figures.kinds.maps import Maps, Trace
+from app.figures.kinds.maps import Cloud, Maps, Trace
 from app.figures.named.memory_map import draw_memory, last_snapshot
 from app.figures.theme import DELTA_MEM, WIN_RATE
 from emtc_core.errors import ConfigError
@@ -34,23 +34,19 @@ def make_embedding_comparison(db: Database, rows: Sequence[RunRow], *, method: s
         name = f"{row.config['embed']['type']}, {row.map} ({row.id})"
         said.append(f"{name}: {len(shown)} of {snapshot.size} nodes, local spread {local_spread(snapshot, shown):.2f}")
         coordinates = project_snapshot(db, snapshot.id, method=method, n=SHOWN).coordinates[shown]
-        panels.append(
-            draw_memory(
-                snapshot,
-                shown,
-                coordinates,
-                x_label=f"{method} 1",
-                y_label=f"{method} 2",
-                color="h",
-                title=name,
-                caption="",
-            )
-        )
+        panels.append(_panel(snapshot, shown, coordinates, method, name))
     caption = (
         f"{'; '.join(said)}. Local spread: standard deviation of H among the {NEIGHBORS} nearest nodes in the "
         "embedding, over that of all nodes; near 1 the embedding does not tell returns apart. Sample seed 0."
     )
     return Maps("embedding-comparison", "Memories under different embedders", tuple(panels), caption)
+
+
+def _panel(
+    snapshot: Snapshot, shown: NDArray[np.int64], coordinates: NDArray[np.float32], method: str, title: str
+) -> Cloud:
+    x, y = f"{method} 1", f"{method} 2"
+    return draw_memory(snapshot, shown, coordinates, x_label=x, y_label=y, color="h", title=title, caption="")
 
 
 def local_spread(snapshot: Snapshot, rows: NDArray[np.int64]) -> float:
@@ -86,18 +82,7 @@ def make_strategy_divergence(
     for episode, color in ((good, WIN_RATE), (bad, DELTA_MEM)):
         outcome = "won" if episode.won else "lost"
         label = f"episode {episode.episode}, {outcome}, return {episode.episode_return:.1f}"
-        panels.append(
-            draw_memory(
-                snapshot,
-                shown,
-                every_node[shown],
-                x_label=f"{method} 1",
-                y_label=f"{method} 2",
-                color="h",
-                title=label,
-                caption="",
-            )
-        )
+        panels.append(_panel(snapshot, shown, every_node[shown], method, label))
         traces.append(trace_episode(episode, snapshot, every_node, label=label, color=color))
     every = traces[0].t[1] - traces[0].t[0] if len(traces[0].t) > 1 else 1
     caption = (

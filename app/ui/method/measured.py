@@ -131,14 +131,13 @@ def _read_table(name: str) -> str:
 @cache
 def read_measured() -> Mapping[tuple[str, str, str], float]:
     """Read the figures: (quantity, map, scale) → value."""
-    text = (files("app.bench") / "measured" / "embedding.json").read_text()
-    parts = {figure["name"]: figure["value"] for figure in json.loads(text)["figures"]}
-    return {_split(name): value for name, value in parts.items()}
+    return _read_figures("embedding.json")
 
 
-def _split(name: str) -> tuple[str, str, str]:
-    _, what, map, scale = name.split(".")
-    return what, map, scale
+def _read_figures(file: str) -> dict[tuple[str, str, str], float]:
+    figures = json.loads((files("app.bench") / "measured" / file).read_text())["figures"]
+    names = (figure["name"].split(".") for figure in figures)
+    return {(a, b, c): figure["value"] for (_, a, b, c), figure in zip(names, figures, strict=True)}
 
 
 def _cell(measured: Mapping[tuple[str, str, str], float], key: Sequence[str]) -> str:
@@ -300,11 +299,4 @@ def show_intervals() -> None:
 @cache
 def read_coverage() -> Mapping[tuple[str, str, str], float]:
     """Read the shares [%]: (interval, data, n) → tables whose interval held the truth."""
-    text = (files("app.bench") / "measured" / "coverage.json").read_text()
-    parts = {figure["name"]: figure["value"] for figure in json.loads(text)["figures"]}
-    return {_split_claim(name): value for name, value in parts.items()}
-
-
-def _split_claim(name: str) -> tuple[str, str, str]:
-    _, what, data, n = name.split(".")
-    return what, data, n
+    return _read_figures("coverage.json")
