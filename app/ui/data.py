@@ -20,6 +20,7 @@ from app.jobs.alerts import Alert, list_alerts
 from app.ui import view
 from emtc_core.envs.registry import EnvRow, list_envs
 from emtc_core.install import installed_marks
+from storage.address import DEFAULT_DATABASE
 from storage.bundles.bundle_cache import is_cached
 from storage.engine import Database, open_database
 from storage.maintenance.sizes import Sizes, measure
@@ -45,7 +46,6 @@ from storage.runs.rows import RunRow, find_run
 
 P = ParamSpec("P")
 R = TypeVar("R")
-DEFAULT_DATABASE = "sqlite:///runs/emtc.db"
 JUDGED_AT_ONCE = 40
 _moment: ContextVar[tuple[str, Database] | None] = ContextVar("moment", default=None)
 
