@@ -42,7 +42,9 @@ _TABLES = (*_KEPT, "episodes", "transitions", "transition_summary", "resumes", "
 
 
 def _columns(name: str) -> list[str]:
-    return [column.name for column in Base.metadata.tables[name].columns if not isinstance(column.type, JSON)]
+    """All but settings and the like, which never change here and which each driver gives in another form."""
+    columns = Base.metadata.tables[name].columns
+    return [each.name for each in columns if not isinstance(getattr(each.type, "impl", each.type), JSON)]
 
 
 def _writing(name: str) -> TextClause:
@@ -53,7 +55,7 @@ def _writing(name: str) -> TextClause:
     return text(f"INSERT INTO {name} ({', '.join(_columns(name))}) VALUES ({values})")
 
 
-_READ = {name: text(f"SELECT {', '.join(_columns(name))} FROM {name}") for name in _TABLES}
+_READ = {name: text(f"SELECT {', '.join(_columns(name))} FROM {name} ORDER BY 1, 2") for name in _TABLES}
 """As the driver has them: to be kept, compared and written back."""
 _WRITE = {name: _writing(name) for name in _TABLES}
 
@@ -323,7 +325,7 @@ class Life:
 
     def key(self) -> tuple[Any, ...]:
         """What the future depends on: names of processes left out, times as how long ago. Equal keys, equal futures."""
-        runs = [self._key_of_run(run) for run in self.rows["runs"]]
+        runs = [self._key_of_run(self._run(run_id)) for run_id in self.runs]
         trainers = [
             (self.runs.index(each.run_id), each.host, self.time - each.beat, each.step, each.resume, each.begun,
              each.ready, each.is_frozen, each.token == self._run(each.run_id)["owner_token"])
