@@ -31,6 +31,9 @@ memory.delta = [0.02, 0.002]
 """
 
 
+_STORY = "select id, status, pid, created_at, started_at, heartbeat_at, ended_at, error from runs"
+
+
 def write_sweep(folder: Path, *, steps: int = 300, seeds: int = 1) -> tuple[str, str, Path]:
     file = folder / "tiny.toml"
     file.write_text(TINY.format(steps=steps, seeds=seeds))
@@ -106,10 +109,12 @@ def test_a_sweep_ends_with_every_run_and_again_does_nothing(tmp_path: Path) -> N
 def test_two_schedulers_at_once_start_each_run_once(tmp_path: Path) -> None:
     file, url, path = write_sweep(tmp_path, seeds=2)
     with start_sweep(file, url, 2) as first, start_sweep(file, url, 2) as second:
-        assert (first.wait(timeout=240), second.wait(timeout=240)) == (0, 0)
-    assert statuses(path) == ["finished"] * 4
-    assert read(path, "select count(*) from resumes") == [(0,)]
-    assert "already" not in logs(path)
+        ended = (first.wait(timeout=240), second.wait(timeout=240))
+    told = f"{read(path, _STORY)}\n{logs(path)}"
+    assert ended == (0, 0), f"a scheduler failed: {told}"
+    assert statuses(path) == ["finished"] * 4, f"a run did not finish: {told}"
+    assert read(path, "select count(*) from resumes") == [(0,)], f"a run was taken from its trainer: {told}"
+    assert "already" not in logs(path), f"a trainer was started for a run that another had: {told}"
     assert breaches(path) == []
 
 
