@@ -21,18 +21,18 @@ from tests.process.trainers import EMTC, FAST, environment
 ROOT = Path(__file__).parents[2]
 HER_GAME = """
 from emtc_core.envs.pettingzoo_export import parallel_env
-from emtc_core.learner.mixers import monotonic
+from emtc_core.learner.mixers import qmix
 
 def make():
     return parallel_env("3m")
 
 if {patches}:
-    own = monotonic.VdnMixer.forward
+    own = qmix.VdnMixer.forward
 
     def forward(self, inputs):
         return own(self, inputs)
 
-    monotonic.VdnMixer.forward = forward
+    qmix.VdnMixer.forward = forward
 """
 
 
