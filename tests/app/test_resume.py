@@ -1,0 +1,74 @@
+"""A person's resume of another machine's run: her clock may be fast, so the run is watched before it is taken."""
+
+from datetime import timedelta
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from sqlalchemy import update
+
+from app.jobs import resume
+from emtc_core.errors import RunStateError
+from storage import clock
+from storage.engine import Database, open_database
+from storage.models import Run
+from storage.runs.changes import claim_start, create_run, start_run
+from storage.runs.lifecycle import LOST_AFTER_S, Owner
+from storage.runs.rows import find_run
+from tests.storage.records import CONFIG
+
+MINUTES = timedelta(minutes=10)
+
+
+@pytest.fixture
+def lost(tmp_path: Path) -> tuple[Database, str]:
+    """A run of another machine whose last heartbeat is ten minutes old by this machine's clock."""
+    db = open_database(f"sqlite:///{tmp_path / 'x.db'}")
+    run_id = create_run(db, CONFIG, target_steps=100, versions={})
+    claim_start(db, run_id, Owner(1, 1.0, "elsewhere", "theirs"))
+    start_run(db, run_id, pid=1, pid_created_at=1.0, host="elsewhere", device="cpu", token="theirs")
+    beat(db, run_id)
+    return db, run_id
+
+
+def beat(db: Database, run_id: str) -> None:
+    with db.transaction() as connection:
+        connection.execute(update(Run).where(Run.id == run_id).values(heartbeat_at=clock.now() - MINUTES))
+
+
+def watch(monkeypatch: pytest.MonkeyPatch, *, then: object = None) -> list[float]:
+    """Let time pass at once; `then` happens at the first look."""
+    slept: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        slept.append(seconds)
+        if then is not None and len(slept) == 1:
+            then()
+
+    monkeypatch.setattr(resume, "time", SimpleNamespace(sleep=sleep, monotonic=lambda: sum(slept)))
+    return slept
+
+
+def test_a_run_that_beats_by_a_slower_clock_is_not_taken(lost, monkeypatch) -> None:
+    db, run_id = lost
+    watch(monkeypatch, then=lambda: beat(db, run_id))
+    with pytest.raises(RunStateError, match="at work on elsewhere: its trainer gave a sign of life just now"):
+        resume.take_to_resume(db, run_id)
+    assert find_run(db, run_id).owner_token == "theirs"
+
+
+def test_a_run_that_stays_silent_is_taken_after_a_watch(lost, monkeypatch) -> None:
+    db, run_id = lost
+    slept = watch(monkeypatch)
+    owner = resume.take_to_resume(db, run_id)
+    assert sum(slept) >= LOST_AFTER_S
+    assert find_run(db, run_id).owner_token == owner.token
+
+
+def test_a_run_of_this_machine_is_taken_at_once(lost, monkeypatch) -> None:
+    db, run_id = lost
+    with db.transaction() as connection:
+        connection.execute(update(Run).where(Run.id == run_id).values(host=resume.socket.gethostname(), pid=2**30))
+    slept = watch(monkeypatch)
+    resume.take_to_resume(db, run_id)
+    assert slept == []
