@@ -39,7 +39,7 @@ export default function curves({ data, parentElement, setTriggerValue }) {
 function create(root) {
   const canvas = root.querySelector("canvas")
   const tip = root.querySelector(".tip")
-  const self = { window: null, hidden: new Set(), strong: null, hover: null, drag: null, hits: [] }
+  const self = { window: null, hidden: new Set(), strong: null, hover: null, drag: null, boxes: [], hits: [] }
   self.draw = () => draw(self, root, canvas)
   self.observer = new ResizeObserver(() => self.data && self.draw())
   self.hear = ({ detail }) => emphasise(self, detail)
@@ -257,7 +257,7 @@ function listen(self, root, canvas, tip) {
     const frame = canvas.getBoundingClientRect()
     return { x: event.clientX - frame.left, y: event.clientY - frame.top, frame }
   }
-  const isDrawn = () => Boolean(self.boxes && self.boxes.length)
+  const isDrawn = () => self.boxes.length > 0
   const valueAt = (x) => self.boxes[0].sx.invert(x)
   // What is shown where the plot's edges are moved by so many of its widths.
   const moved = (left, right, { box, sx } = self.boxes[0]) => [box.x + left * box.width, box.x + (1 + right) * box.width].map(sx.invert)
