@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from emtc_core.config.backbones import CuriosityConfig
 from emtc_core.config.train import TrainConfig
 from emtc_core.learner.backbones.base import Unrolled
-from emtc_core.learner.networks import Sequence, SharedAgent, unroll_together
+from emtc_core.learner.networks import Sequence, SharedAgent
 from emtc_core.learner.parts import Team
 from emtc_core.learner.td import greedy, masked_mean
 from emtc_core.replay_buffer.buffer import StateDict
@@ -77,8 +77,6 @@ class Curiosity:
     def use(self, team: Team) -> None:
         """Let each network have a thread of its own."""
         self._team = team
-        for agent in (self._online, self._predictor, self._target, self._soft):
-            agent.is_compiled = True
 
     def prepare(self, seq: Sequence) -> None:
         """Run all four networks over the batch."""
@@ -100,10 +98,7 @@ class Curiosity:
         self._value_optimizer.zero_grad(set_to_none=True)
         self._predictor_optimizer.zero_grad(set_to_none=True)
         distance, value = masked_mean(self._pass.distance, seq.mask), self._value_loss(seq, self._pass)
-        if self._team.threads > 1:
-            self._team.run([distance.backward, value.backward])
-        else:
-            (distance + value).backward()  # one pass, as they went through the steps together; they share no weight
+        self._team.run([distance.backward, value.backward])  # they share no weight
         self._pass = None
         for network, optimizer in ((self._predictor, self._predictor_optimizer), (self._online, self._value_optimizer)):
             nn.utils.clip_grad_norm_(network.parameters(), self._train.grad_clip)
@@ -140,13 +135,9 @@ class Curiosity:
 
     def _unroll(self, seq: Sequence) -> list[Tensor]:
         """Unroll soft copy and target without a graph, predictor and utilities with theirs."""
-        still, moving = [self._soft, self._target], [self._predictor, self._online]
-        if self._team.threads > 1:
-            unrolls = [torch.no_grad()(agent.unroll) for agent in still] + [agent.unroll for agent in moving]
-            return self._team.run([partial(unroll, seq.inputs, seq.n_steps) for unroll in unrolls])
-        with torch.no_grad():
-            hidden = unroll_together(still, seq.inputs, seq.n_steps)
-        return hidden + unroll_together(moving, seq.inputs, seq.n_steps)
+        still = [torch.no_grad()(agent.unroll) for agent in (self._soft, self._target)]
+        unrolls = [*still, self._predictor.unroll, self._online.unroll]
+        return self._team.run([partial(unroll, seq.inputs, seq.n_steps) for unroll in unrolls])
 
     def _value_loss(self, seq: Sequence, at: _Pass) -> Tensor:
         q = self._online.values(at.online)

@@ -27,7 +27,6 @@ from emtc_core.envs.base import EnvInfo
 from emtc_core.learner.backbones.base import Unrolled
 from emtc_core.learner.networks import DiverseAgent, Sequence
 from emtc_core.learner.parts import Team
-from emtc_core.learner.recurrence import through_relu
 from emtc_core.replay_buffer.buffer import StateDict
 
 WIDTH = 128
@@ -117,10 +116,15 @@ def _backward(layers: list[nn.Linear], a: Activations) -> None:
     """Write the gradient of the mean squared error into the layers' `grad`."""
     grad = a.error.mul_(2.0 / len(a.error))
     _fill_layer(layers[2], grad, a.second)
-    grad = through_relu(grad @ layers[2].weight, a.second)
+    grad = _through_relu(grad @ layers[2].weight, a.second)
     _fill_layer(layers[1], grad, a.first)
-    grad = through_relu(grad @ layers[1].weight[:, :WIDTH], a.first[:, :WIDTH])
+    grad = _through_relu(grad @ layers[1].weight[:, :WIDTH], a.first[:, :WIDTH])
     _fill_layer(layers[0], grad, a.inputs)
+
+
+def _through_relu(grad: Tensor, value: Tensor) -> Tensor:
+    """Turn the gradient of ReLU's values into that of its arguments, in place."""
+    return torch.ops.aten.threshold_backward.grad_input(grad, value, 0, grad_input=grad)  # type: ignore[no-any-return]
 
 
 def _fill_layer(layer: nn.Linear, grad: Tensor, inputs: Tensor) -> None:
@@ -162,11 +166,13 @@ class Diversity:
 
     @torch.no_grad()
     def reward(self, seq: Sequence, online: Unrolled, *, env_step: int) -> Tensor:
-        """Compute cds.beta times the mean intrinsic reward: [T, B]."""
-        config = self._config
-        error_p, error_q = (e.view(seq.action.shape) for e in self._target.errors(self._rows(seq, online)))
-        reward_TBN = error_p - config.b1 * error_q + config.b2 * self._policy_divergence(online)
-        return config.beta * self._anneal(env_step) * reward_TBN.mean(-1)
+        """Compute cds.beta times the mean intrinsic reward: [T, B], 0 where an episode is over."""
+        config, real = self._config, _real_transitions(seq)
+        errors = self._target.errors(self._rows(seq, online, real))
+        error_p, error_q = (e.view(-1, self._info.n_agents) for e in errors)
+        reward_RN = error_p - config.b1 * error_q + config.b2 * self._policy_divergence(online, real)
+        reward_R = config.beta * self._anneal(env_step) * reward_RN.mean(-1)
+        return torch.zeros_like(seq.mask).flatten().index_copy(0, real, reward_R).view_as(seq.mask)
 
     def train(self, seq: Sequence, online: Unrolled, *, env_step: int, generator: torch.Generator) -> None:
         """Train both predictors on the batch: one pass each update, or 25 passes every 16 episodes."""
@@ -201,42 +207,45 @@ class Diversity:
         self._optimizer.load_state_dict(state["optimizer"])
         self._episodes, self._last_training = state["episodes"], state["last_training"]
 
-    def _rows(self, seq: Sequence, online: Unrolled) -> Rows:
-        """Lay z, ids and next observations out, one row per (step, episode, agent)."""
-        hidden, n_obs = online.hidden.detach(), self._info.obs_dim
-        widths = (hidden.shape[-1], n_obs, self._info.n_actions, self._info.n_agents)
-        z_id = seq.obs.new_zeros(*seq.action.shape, sum(widths))
-        before, obs, action, agent = z_id.split(widths, -1)
-        before[1:] = hidden[:-2]
-        obs.copy_(seq.obs[:-1])
-        action.scatter_(-1, seq.action.unsqueeze(-1), 1.0)
-        agent.copy_(torch.eye(self._info.n_agents, device=z_id.device))
-        return Rows(z_id.flatten(0, 2), seq.obs[1:].reshape(-1, n_obs))
+    def _rows(self, seq: Sequence, online: Unrolled, real: Tensor) -> Rows:
+        """Lay z, ids and next observations of transitions out, one row per (transition, agent)."""
+        obs, action = seq.obs[:-1].flatten(0, 1)[real], seq.action.flatten(0, 1)[real]
+        n_batch, n_agents = seq.mask.shape[1], self._info.n_agents
+        hidden = online.hidden.detach().flatten(0, 1)
+        at_start = real < n_batch
+        before = hidden[(real - n_batch).clamp(min=0)].masked_fill(at_start[:, None, None], 0.0)
+        taken = obs.new_zeros(*action.shape, self._info.n_actions).scatter_(-1, action.unsqueeze(-1), 1.0)
+        agent = torch.eye(n_agents, device=obs.device).expand(len(obs), -1, -1)
+        z_id = torch.cat([before.to(obs.dtype), obs, taken, agent], -1)
+        return Rows(z_id.flatten(0, 1), seq.obs[1:].flatten(0, 1)[real].flatten(0, 1))
 
-    def _policy_divergence(self, online: Unrolled) -> Tensor:
-        """Compute KL(softmax(b1 Q_i) || P_i) in logarithms, which no probability can underflow: [T, B, N]."""
+    def _policy_divergence(self, online: Unrolled, real: Tensor) -> Tensor:
+        """Compute KL(softmax(b1 Q_i) || P_i) in logarithms, which no probability can underflow: [R, N]."""
         mixture = self._config.policy_mixture
-        own_TBNA = torch.log_softmax(self._config.b1 * online.q[:-1], -1)
+        q_RNA = online.q[:-1].flatten(0, 1)[real]
+        own_RNA = torch.log_softmax(self._config.b1 * q_RNA, -1)
         if mixture == "agents":
-            mean = _log_mean(torch.log_softmax(online.q[:-1], -1), 2).unsqueeze(2)
+            mean = _log_mean(torch.log_softmax(q_RNA, -1), 1).unsqueeze(1)
         else:
-            # [T, B, history, identity, A]: averaging over identities keeps a history, and vice versa.
-            by_identity = torch.log_softmax(self._agent.swapped(online.hidden[:-1]), -1)
-            mean = _log_mean(by_identity, 3 if mixture == "heads" else 2)
-        return (own_TBNA.exp() * (own_TBNA - mean)).sum(-1)
+            # [R, history, identity, A]: averaging over identities keeps a history, and vice versa.
+            by_identity = torch.log_softmax(self._agent.swapped(online.hidden[:-1].flatten(0, 1)[real]), -1)
+            mean = _log_mean(by_identity, 2 if mixture == "heads" else 1)
+        return (own_RNA.exp() * (own_RNA - mean)).sum(-1)
 
     def _anneal(self, env_step: int) -> float:
         past = max(env_step - ANNEAL_FROM, 0) / ANNEAL_FROM
         return max(1.0 - self._config.anneal * past, 0.0)
 
     def _fit(self, seq: Sequence, online: Unrolled, epochs: int, generator: torch.Generator) -> None:
-        # Transitions that are real come first, so that padding is never a sample.
-        real = torch.argsort(seq.mask.flatten(), descending=True, stable=True)[: seq.n_real]
-        n_agents = self._info.n_agents
-        places = (real.unsqueeze(-1) * n_agents + torch.arange(n_agents, device=real.device)).flatten()
-        orders = (permutation(len(places), generator=generator, device=real.device) for _ in range(epochs))
-        chunks = (places[chunk] for order in orders for chunk in order.split(CHUNK))
-        self._online.fit(self._rows(seq, online), chunks, self._optimizer)
+        rows = self._rows(seq, online, _real_transitions(seq))
+        n_rows, device = len(rows.z_id), rows.z_id.device
+        orders = (permutation(n_rows, generator=generator, device=device) for _ in range(epochs))
+        self._online.fit(rows, (chunk for order in orders for chunk in order.split(CHUNK)), self._optimizer)
+
+
+def _real_transitions(seq: Sequence) -> Tensor:
+    """List the real ones among all [T B] in their order, without asking the device how many there are."""
+    return torch.argsort(seq.mask.flatten(), descending=True, stable=True)[: seq.n_real]
 
 
 def _log_mean(logarithms: Tensor, dim: int) -> Tensor:

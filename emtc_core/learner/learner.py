@@ -80,10 +80,8 @@ class ValueLearner:
         self._optimizer = make_optimizer(config.train, self._parameters)
         self._background = Background(self._device)
         self._team = Team(threads if self._device.type == "cpu" else 1)
-        if self._team.threads > 1:
-            self.online.agent.is_compiled = self.target.agent.is_compiled = True
-            for part in self._intrinsic:
-                part.use(self._team)
+        for part in self._intrinsic:
+            part.use(self._team)
         self._controller = Controller(self.online, info, agent_id=self._agent_id, device=self._device)
         self._last_copy = 0
 

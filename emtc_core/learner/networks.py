@@ -13,8 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from emtc_core.learner.compiled import run_compiled
-from emtc_core.learner.recurrence import run_trunk, run_trunks
+from emtc_core.learner.recurrence import run_trunk
 from emtc_core.replay_buffer.buffer import Batch
 
 _MOSTLY_REAL = 0.9
@@ -97,9 +96,6 @@ def input_width(obs_dim: int, n_actions: int, n_agents: int, *, agent_id: bool) 
 class SharedAgent(nn.Module):
     """Linear, ReLU, GRU, Linear: one network for all agents."""
 
-    is_compiled = False
-    """Whether whole sequences pass in one call that holds no lock, so that several threads may unroll (CPU only)."""
-
     def __init__(self, n_inputs: int, n_actions: int, hidden: int) -> None:
         super().__init__()
         self.fc1 = nn.Linear(n_inputs, hidden)
@@ -111,9 +107,8 @@ class SharedAgent(nn.Module):
 
         Past the `n_steps` [B] of an episode, hidden states have no meaning.
         """
-        run = run_compiled if self.is_compiled else run_trunk
-        hidden = run(self.fc1, self.rnn, inputs.flatten(1, 2), _row_lengths(inputs, n_steps))
-        return hidden.unflatten(1, inputs.shape[1:3])
+        lengths = None if n_steps is None else np.repeat(n_steps, inputs.shape[2])
+        return run_trunk(self.fc1, self.rnn, inputs.flatten(1, 2), lengths).unflatten(1, inputs.shape[1:3])
 
     def step(self, inputs: Tensor, hidden: Tensor) -> Tensor:
         """Advance one step: [M, I] and [M, H] to the next hidden state [M, H]."""
@@ -123,19 +118,6 @@ class SharedAgent(nn.Module):
     def values(self, hidden: Tensor) -> Tensor:
         """Return Q_i of every action: [..., N, H] to [..., N, A]."""
         return self.fc2(hidden)
-
-
-def unroll_together(
-    agents: list[SharedAgent], inputs: Tensor, n_steps: NDArray[np.int64] | None = None
-) -> list[Tensor]:
-    """Unroll agents of one shape over the same inputs: what `unroll` gives for each of them."""
-    trunks = [(agent.fc1, agent.rnn) for agent in agents]
-    several = run_trunks(trunks, inputs.flatten(1, 2), _row_lengths(inputs, n_steps))
-    return [hidden.unflatten(1, inputs.shape[1:3]) for hidden in several]
-
-
-def _row_lengths(inputs: Tensor, n_steps: NDArray[np.int64] | None) -> NDArray[np.int64] | None:
-    return None if n_steps is None else np.repeat(n_steps, inputs.shape[2])
 
 
 class DiverseAgent(SharedAgent):

@@ -2,8 +2,8 @@
 
 Every part goes through the same code as a whole batch would, on a thread of a `Team`. Which episodes stand in which
 part follows from their lengths alone and sums over parts are taken in their order, so k parts always give the same
-bits; other than those of k - 1, as floating-point sums do. Before: the learner; after: `compiled`, which lets go of the
-interpreter.
+bits; other than those of k - 1, as floating-point sums do. Before: the learner; after: `recurrence`, which lets go of
+the interpreter.
 
 `Background` is a second thread of the CPU for work that the rest of an update need not wait for. PyTorch lets go of
 the interpreter while it computes, so two chains of small operations, each on one thread, run beside each other without
@@ -52,8 +52,6 @@ class Team:
     def __init__(self, threads: int) -> None:
         self.threads = threads
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="part") if threads > 1 else None
-        if threads > 1:
-            _multiply_alone()
 
     def run(self, tasks: Sequence[Callable[[], T]]) -> list[T]:
         """Do everything; return the results in the order of the tasks, or raise what the first of them raised."""
@@ -61,14 +59,6 @@ class Team:
             return [task() for task in tasks]
         waiting = [self._pool.submit(task) for task in tasks]
         return [each.result() for each in waiting]
-
-
-def _multiply_alone() -> None:
-    """Let each of the team do its own products: SciPy's library, with which `compiled` multiplies, has threads, too."""
-    import scipy.linalg.cython_blas  # noqa: F401  # a library that is not loaded cannot be limited
-    from threadpoolctl import threadpool_limits
-
-    threadpool_limits(1, user_api="blas")
 
 
 @dataclass(frozen=True)

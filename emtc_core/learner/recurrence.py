@@ -1,56 +1,46 @@
 """The agents' trunk over whole sequences for the CPU: Linear, ReLU and nn.GRU's equations, with a gradient by hand.
 
-PyTorch's own CPU path records a dozen small operations per step; here a step is five forward and four backward, and
-whatever does not depend on the step before is one operation over a chunk of steps, whose arrays stay in the processor's
-cache from the input to the hidden state and back. An update of football size takes 75 ms on one core so, and 105 by
-nn.GRU. On CUDA the library's layers are used; what they return under autocast is turned back into the inputs' type, as
-hidden states are read where there is no autocast, too.
-
     x    = relu(inputs W + b)
     r, z = sigmoid(x W_r + h U_r), sigmoid(x W_z + h U_z)      with biases in every term
     n    = tanh(x W_n + r * u),   u = h U_n + b                 h' = n + z (h - n)
 
-Columns of `gates` and of its gradient `side` stand in the order u, r, z, n: the first three are fed by h, the last
-three by x, so that each side is one matrix product.
+PyTorch's own CPU path records a dozen small operations for each step, and each of them asks for the interpreter's lock.
+Here a pass over all steps is one compiled call that holds no lock, so that several threads have their parts computed
+beside each other, and one thread is sooner done: 20 ms for forth, forth again and back on 5,100 rows of 3s_vs_5z, where
+nn.GRU takes more than 50. Products are those of SciPy's OpenBLAS, which loops of our own do not reach.
+On CUDA, and for numbers other than float32, the library's layers are used.
 
-Episodes of a batch end at different steps. Rows are put in the order of their ends, longest first, so that those
-which still run at a step are the first ones, and a chunk computes no others.
+Episodes of a batch end at different steps. Rows are put in the order of their ends, longest first, so that those which
+still run at a step are the first ones; nothing is computed or kept of the others. What is kept lies row after row,
+R = the sum of all lengths of them, so that whatever does not depend on the step before is one product over a block of
+steps, which stays in the processor's cache. Sums are taken in the order of blocks: the same batch gives the same bits.
 
-Several networks that read the same inputs go through the steps together: G of them have weights [G, ...] and hidden
-states [T, G, M, H]; the fewer and larger operations leave the interpreter free for what runs beside them.
+Columns of `gates` stand in the order u, r, z, n: the first three are fed by h, the last three by x.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+import math
+from functools import cache
 from typing import Any
 
 import numpy as np
 import torch
+from numba import njit
 from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-CHUNK_STEPS = 8
-"""Steps handled together: few enough for their arrays to stay in the processor's cache."""
+BLOCK_ROWS = 256
+"""Rows handled together where steps do not matter: few enough for the cache, many enough for products at full speed."""
+FEW_ROWS = 10
+"""Fewer are multiplied one by one: a product of matrices prepares its right side first."""
 
-_Derivative = Callable[..., Tensor]  # (gradient, value or input, ..., grad_input=where to write)
-_through_sigmoid: _Derivative = torch.ops.aten.sigmoid_backward.grad_input
-_through_tanh: _Derivative = torch.ops.aten.tanh_backward.grad_input
-_through_threshold: _Derivative = torch.ops.aten.threshold_backward.grad_input
+FAST = {"reassoc", "contract", "nsz"}
+LARGEST = np.float32(58.0)  # an exponent of two beyond which a sigmoid is 0 or 1 in float32
+LOG2_E = np.float32(1.4426950408889634)
+ZERO, HALF, ONE, TWO = (np.float32(x) for x in (0.0, 0.5, 1.0, 2.0))
+C1, C2, C3, C4, C5, C6 = (np.float32(math.log(2) ** k / math.factorial(k)) for k in range(1, 7))  # 2^f, |f| <= 1/2
 
-
-def through_relu(grad: Tensor, value: Tensor) -> Tensor:
-    """Turn the gradient of ReLU's values into that of its arguments, in place."""
-    return _through_threshold(grad, value, 0, grad_input=grad)
-
-
-@dataclass(frozen=True)
-class Packing:
-    """Which rows a chunk computes: the first `active` ones in `order`."""
-
-    active: tuple[int, ...]  # one for each chunk, up to the last in which a row still runs
-    order: Tensor | None = None  # [M] row at each place, longest first; None leaves them as they are
-    inverse: Tensor | None = None  # [M] place of each row
+Floats = NDArray[np.float32]
 
 
 def run_trunk(first: nn.Linear, rnn: nn.GRU, inputs: Tensor, lengths: NDArray[np.int64] | None = None) -> Tensor:
@@ -64,223 +54,308 @@ def run_trunk(first: nn.Linear, rnn: nn.GRU, inputs: Tensor, lengths: NDArray[np
         inputs: Padded sequences.
         lengths: [M] steps of each row; what is returned of later steps has no meaning. None: all of them.
     """
-    if inputs.is_cuda:
-        return rnn(first(inputs).relu_())[0].to(inputs.dtype)
-    return _run(inputs, lengths, *_weights(first, rnn))
-
-
-def run_trunks(
-    trunks: Sequence[tuple[nn.Linear, nn.GRU]], inputs: Tensor, lengths: NDArray[np.int64] | None = None
-) -> tuple[Tensor, ...]:
-    """Run several trunks of one shape over the same inputs: what `run_trunk` gives for each of them."""
-    if inputs.is_cuda:
-        return tuple(run_trunk(first, rnn, inputs, lengths) for first, rnn in trunks)
-    stacked = (torch.stack(weights) for weights in zip(*(_weights(*trunk) for trunk in trunks), strict=True))
-    return _run(inputs, lengths, *stacked).unbind(1)
-
-
-def _weights(first: nn.Linear, rnn: nn.GRU) -> tuple[Tensor, ...]:
-    return (first.weight, first.bias, *rnn.all_weights[0])
-
-
-def _run(inputs: Tensor, lengths: NDArray[np.int64] | None, *weights: Tensor) -> Tensor:
-    packing = pack(lengths if inputs.device.type == "cpu" else None, *inputs.shape[:2])
+    if inputs.is_cuda or inputs.dtype != torch.float32:
+        return rnn(first(inputs).relu_())[0].to(inputs.dtype)  # under autocast the library returns another type
+    _multiply_on_one_thread()
+    weights = (first.weight, first.bias, *rnn.all_weights[0])
     if torch.is_grad_enabled():
-        return TrunkSequence.apply(inputs, packing, *weights)  # type: ignore[no-any-return]  # apply is untyped
-    hidden = _unroll(_select(inputs, packing.order), packing, *weights, keep=False)[2]
-    return _select(hidden[1:], packing.inverse)
+        return Trunk.apply(inputs, lengths, *weights)  # type: ignore[no-any-return]  # apply is untyped
+    return torch.from_numpy(_Pass(inputs, lengths, weights, keep=False).hidden)
 
 
-def pack(lengths: NDArray[np.int64] | None, n_steps: int, n_rows: int) -> Packing:
-    """Order rows by their lengths, if some are shorter than the batch."""
-    starts = [part.start for part in _chunks(n_steps)]
-    if lengths is None or (lengths > starts[-1]).all():
-        return Packing(active=(n_rows,) * len(starts))
-    order = np.argsort(-lengths, kind="stable")
-    active = tuple(m for start in starts if (m := int((lengths > start).sum())))
-    return Packing(active, torch.from_numpy(order), torch.from_numpy(np.argsort(order)))
+@cache
+def _multiply_on_one_thread() -> None:
+    """Let each caller do its own products: SciPy's library, with which they are done, has threads, too."""
+    import scipy.linalg.cython_blas  # noqa: F401  # a library that is not loaded cannot be limited
+    from threadpoolctl import threadpool_limits
+
+    threadpool_limits(1, user_api="blas")
 
 
-class TrunkSequence(torch.autograd.Function):
+class Trunk(torch.autograd.Function):
     """The recurrence and its gradient with respect to the weights."""
 
     @staticmethod
-    def forward(ctx: Any, inputs: Tensor, packing: Packing, *weights: Tensor) -> Tensor:
+    def forward(ctx: Any, inputs: Tensor, lengths: NDArray[np.int64] | None, *weights: Tensor) -> Tensor:
         """Unroll; weights are W, b of the first layer, then w_ih, w_hh, b_ih and b_hh."""
-        inputs = _select(inputs, packing.order)
-        x, gates, hidden = _unroll(inputs, packing, *weights, keep=True)
-        w_first, _, w_ih, w_hh, _, _ = weights
-        ctx.save_for_backward(inputs, hidden, w_first, w_ih, w_hh, *x, *gates)
-        ctx.packing = packing
-        return _select(hidden[1:], packing.inverse)
+        ctx.trunk = _Pass(inputs, lengths, weights, keep=True)
+        return torch.from_numpy(ctx.trunk.hidden)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]  # one output
         """Return no gradient of the inputs, then those of the weights."""
-        inputs, hidden, w_first, w_ih, w_hh, *kept = ctx.saved_tensors
-        active = ctx.packing.active
-        grad = _select(grad, ctx.packing.order)
-        w_hidden = _hidden_first(w_hh, -2)
-        sums = WeightSums(w_first, w_ih, w_hidden)
-        carried = torch.zeros_like(hidden[0])
-        chunks = list(zip(_chunks(len(inputs)), active, kept[: len(active)], kept[len(active) :], strict=False))
-        for part, m, x, gates in reversed(chunks):
-            before = hidden[part][..., :m, :]
-            side = _step_backward(grad[part][..., :m, :], carried[..., :m, :], _by_step(gates, m), before, w_hidden)
-            sums.add(_by_row(side), inputs[part, :m].flatten(0, 1), x, _by_row(before))
-        return None, None, *sums.gradients()
+        return None, None, *(torch.from_numpy(d) for d in ctx.trunk.gradients(grad.numpy()))
 
 
-def _select(sequences: Tensor, rows: Tensor | None) -> Tensor:
-    return sequences if rows is None else sequences.index_select(-2, rows)
+class _Pass:
+    """One pass over a batch, and what its gradient needs."""
 
-
-def _by_step(rows: Tensor, m: int) -> Tensor:
-    """View [..., K m, X] as [K, ..., m, X]."""
-    return rows.unflatten(-2, (-1, m)).movedim(-3, 0)
-
-
-def _by_row(steps: Tensor) -> Tensor:
-    """Lay [K, ..., m, X] out as [..., K m, X]."""
-    return steps.movedim(0, -3).flatten(-3, -2)
-
-
-def _add_product(total: Tensor, left: Tensor, right: Tensor) -> None:
-    """Add a matrix product, or one for each of G networks, in place."""
-    if right.dim() == 2:
-        total.addmm_(left, right)
-    else:
-        total.baddbmm_(left, right)
-
-
-class WeightSums:
-    """Gradients of all weights, added up over chunks of steps."""
-
-    def __init__(self, w_first: Tensor, w_ih: Tensor, w_hidden: Tensor) -> None:
-        self._w_ih, self._width = w_ih, w_hidden.shape[-1]
-        self._first, self._x, self._hidden = (torch.zeros_like(w) for w in (w_first, w_ih, w_hidden))
-        self._b_first, self._bias = (w_ih.new_zeros(*w_ih.shape[:-2], n * self._width) for n in (1, 4))
-
-    def add(self, side: Tensor, inputs: Tensor, x: Tensor, hidden: Tensor) -> None:
-        """Add R rows: side [..., R, 4H], inputs [R, I], x [..., R, H] and the hidden states before [..., R, H]."""
-        from_h, from_x = side[..., : 3 * self._width], side[..., self._width :]
-        _add_product(self._hidden, from_h.mT, hidden)
-        _add_product(self._x, from_x.mT, x)
-        self._bias += side.sum(-2)
-        grad_x = through_relu(from_x @ self._w_ih, x)
-        _add_product(self._first, grad_x.mT, inputs.expand(*grad_x.shape[:-2], -1, -1))
-        self._b_first += grad_x.sum(-2)
-
-    def gradients(self) -> tuple[Tensor, ...]:
-        """Return the gradients of W, b of the first layer, w_ih, w_hh, b_ih and b_hh."""
-        width, bias = self._width, self._bias
-        w_hh = torch.cat([self._hidden[..., width:, :], self._hidden[..., :width, :]], -2)
-        b_hh = torch.cat([bias[..., width : 3 * width], bias[..., :width]], -1)
-        return self._first, self._b_first, self._x, w_hh, bias[..., width:], b_hh
-
-
-def _apply_layer(bias: Tensor, rows: Tensor, weight: Tensor, *, out: Tensor) -> Tensor:
-    """Apply a linear layer to rows [R, I], or G layers to the same rows."""
-    if weight.dim() == 2:
-        return torch.addmm(bias, rows, weight.mT, out=out)
-    return torch.baddbmm(bias.unsqueeze(-2), rows.expand(len(weight), -1, -1), weight.mT, out=out)
-
-
-def _chunks(n_steps: int) -> list[slice]:
-    return [slice(t, min(t + CHUNK_STEPS, n_steps)) for t in range(0, n_steps, CHUNK_STEPS)]
-
-
-def _hidden_first(weights: Tensor, dim: int) -> Tensor:
-    """Turn the library's order r, z, n of what h feeds into the order u, r, z."""
-    r, z, n = weights.chunk(3, dim)
-    return torch.cat([n, r, z], dim)
-
-
-def _unroll(
-    inputs: Tensor,
-    packing: Packing,
-    w_first: Tensor,
-    b_first: Tensor,
-    w_ih: Tensor,
-    w_hh: Tensor,
-    b_ih: Tensor,
-    b_hh: Tensor,
-    *,
-    keep: bool,
-) -> tuple[list[Tensor], list[Tensor], Tensor]:
-    """Return x [..., K m, H] and gates [..., K m, 4H] of the chunks (none unless `keep`); hidden [T+1, ..., M, H]."""
-    n_steps, n_rows, _ = inputs.shape
-    lead, width = w_hh.shape[:-2], w_hh.shape[-1]
-    bias = torch.cat([_hidden_first(b_hh, -1), b_ih[..., 2 * width :]], -1)
-    bias[..., width : 3 * width] += b_ih[..., : 2 * width]
-    from_hidden = _hidden_first(w_hh, -2).mT.contiguous()
-    hidden = inputs.new_zeros(n_steps + 1, *lead, n_rows, width)
-    most = 0 if keep else min(CHUNK_STEPS, n_steps) * n_rows  # what is not kept is written over by the next chunk
-    rooms = [inputs.new_empty(most * each * lead.numel()) for each in (width, 4 * width)]
-    kept_x, kept_gates = [], []
-    for part, m in zip(_chunks(n_steps), packing.active, strict=False):
-        n = (part.stop - part.start) * m
-        rows = inputs[part, :m].flatten(0, 1)
-        x, gates = (
-            room.new_empty(*lead, n, each) if keep else room[: lead.numel() * n * each].view(*lead, n, each)
-            for room, each in zip(rooms, (width, 4 * width), strict=True)
+    def __init__(
+        self, inputs: Tensor, lengths: NDArray[np.int64] | None, weights: tuple[Tensor, ...], *, keep: bool
+    ) -> None:
+        n_steps, n_rows, n_inputs = inputs.shape
+        self._weights = [w.detach().numpy() for w in weights]
+        w_first, b_first, w_ih, w_hh, b_ih, b_hh = self._weights
+        width = w_hh.shape[1]
+        self._order, self._starts = _order_rows(lengths, n_steps, n_rows)
+        kept = self._starts[-1] if keep else BLOCK_ROWS + n_rows  # what is not kept makes room for the next block
+        self._kept = tuple(np.empty((kept, each), np.float32) for each in (n_inputs, width, 4 * width, width))
+        self.hidden = np.zeros((n_steps, n_rows, width), np.float32)  # zeros where an episode is over
+        _forward(
+            np.ascontiguousarray(inputs.detach().numpy()),
+            self._order,
+            self._starts,
+            np.ascontiguousarray(w_first.T),
+            b_first,
+            np.ascontiguousarray(w_ih.T),
+            np.ascontiguousarray(_hidden_first(w_hh).T),
+            np.concatenate([b_hh[2 * width :], b_ih[: 2 * width] + b_hh[: 2 * width], b_ih[2 * width :]]),
+            *self._kept,
+            self.hidden,
+            keep,
         )
-        _apply_layer(b_first, rows, w_first, out=x).relu_()
-        gates.copy_(bias.unsqueeze(-2))
-        _add_product(gates[..., width:], x, w_ih.mT)
-        _step_forward(_by_step(gates, m), hidden[part.start : part.stop + 1][..., :m, :], from_hidden)
-        if keep:
-            kept_x.append(x)
-            kept_gates.append(gates)
-    return kept_x, kept_gates, hidden
+
+    def gradients(self, grad: Floats) -> tuple[Floats, ...]:
+        """Return the gradients of W, b of the first layer, w_ih, w_hh, b_ih and b_hh; grad [T, M, H]."""
+        w_first, b_first, w_ih, w_hh, _, _ = self._weights
+        width = w_hh.shape[1]
+        d_first, d_b_first, d_x, d_hidden = (np.zeros_like(w) for w in (w_first, b_first, w_ih, w_hh))
+        d_bias = np.zeros(4 * width, np.float32)
+        _backward(
+            np.ascontiguousarray(grad),
+            self._order,
+            self._starts,
+            w_ih,
+            _hidden_first(w_hh),
+            *self._kept,
+            d_first,
+            d_b_first,
+            d_x,
+            d_hidden,
+            d_bias,
+        )
+        d_w_hh = np.concatenate([d_hidden[width:], d_hidden[:width]])
+        return d_first, d_b_first, d_x, d_w_hh, d_bias[width:], np.append(d_bias[width : 3 * width], d_bias[:width])
 
 
-def _step_forward(gates: Tensor, hidden: Tensor, from_hidden: Tensor) -> None:
-    """Fill gates and hidden[1:] of a few steps in place, from bias and x's share in `gates` and from hidden[0]."""
-    width = from_hidden.shape[-2]
-    u, r, z, n = (gate.unbind(0) for gate in gates.chunk(4, -1))
-    fed, rz = gates[..., : 3 * width].unbind(0), gates[..., width : 3 * width].unbind(0)
-    steps = zip(fed, rz, u, r, z, n, hidden[:-1].unbind(0), hidden[1:].unbind(0), strict=True)
-    for fed_t, rz_t, u_t, r_t, z_t, n_t, before, after in steps:
-        _add_product(fed_t, before, from_hidden)
-        rz_t.sigmoid_()
-        n_t.addcmul_(r_t, u_t).tanh_()
-        torch.lerp(n_t, before, z_t, out=after)
+def _order_rows(
+    lengths: NDArray[np.int64] | None, n_steps: int, n_rows: int
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Order rows by their ends, longest first [M]; count the rows of all steps before each, up to the last [<= T+1]."""
+    if lengths is None:
+        return np.arange(n_rows), np.arange(n_steps + 1) * n_rows
+    running = n_rows - np.searchsorted(np.sort(lengths), np.arange(lengths.max()), "right")
+    return np.argsort(-lengths, kind="stable"), np.append(0, running.cumsum())
 
 
-def _step_backward(grad: Tensor, carried: Tensor, gates: Tensor, before: Tensor, w_hidden: Tensor) -> Tensor:
-    """Go back through a few steps.
+def _hidden_first(weights: Floats) -> Floats:
+    """Turn the library's order r, z, n of what h feeds into the order u, r, z."""
+    width = len(weights) // 3
+    return np.concatenate([weights[2 * width :], weights[: 2 * width]])
+
+
+@njit(cache=True, nogil=True, fastmath=FAST, error_model="numpy", inline="always")
+def _sigmoid(x: np.float32) -> np.float32:  # pragma: no cover  # compiled
+    """1 / (1 + exp(-x)) to 3e-7, without a branch, so that loops are vectorised; NaN of what is not finite."""
+    y = min(max(-x * LOG2_E, -LARGEST), LARGEST)
+    whole = np.floor(y + HALF)
+    f = y - whole
+    p = C6 * f + C5
+    p = p * f + C4
+    p = p * f + C3
+    p = p * f + C2
+    p = p * f + C1
+    p = p * f + ONE
+    return ONE / (ONE + p * np.int32((np.int32(whole) + np.int32(127)) << np.int32(23)).view(np.float32)) + (x - x)
+
+
+@njit(cache=True, nogil=True, fastmath=FAST, error_model="numpy")
+def _multiply(rows: NDArray[Any], weights: NDArray[Any], out: NDArray[Any]) -> None:  # pragma: no cover  # compiled
+    """Multiply rows [M, K] with weights [K, N]."""
+    if len(rows) >= FEW_ROWS:
+        np.dot(rows, weights, out)
+        return
+    for i in range(len(rows)):
+        np.dot(rows[i], weights, out[i])
+
+
+@njit(cache=True, nogil=True, fastmath=FAST, error_model="numpy")
+def _add_product(
+    left: NDArray[Any], right: NDArray[Any], total: NDArray[Any], room: NDArray[Any]
+) -> None:  # pragma: no cover  # compiled
+    """Add left^T right, summed over the rows of both, to `total`."""
+    np.dot(left.T, right, room)
+    for i in range(len(total)):
+        for j in range(total.shape[1]):
+            total[i, j] += room[i, j]
+
+
+@njit(cache=True, nogil=True, fastmath=FAST, error_model="numpy")
+def _apply_gates(
+    by_h: NDArray[Any],
+    by_x: NDArray[Any],
+    bias: NDArray[Any],
+    gates: NDArray[Any],
+    before: NDArray[Any],
+    after: NDArray[Any],
+) -> None:  # pragma: no cover  # compiled
+    """Fill one step's gates and states [M, ...] from what h feeds into u, r, z and x into r, z, n [M, 3H].
+
+    In plain loops over views that begin at 0, which the compiler turns into vectors.
+    """
+    width = len(bias) // 4
+    b_u, b_rz, b_n = bias[:width], bias[width : 3 * width], bias[3 * width :]
+    for i in range(len(by_h)):
+        gate, from_h, from_x, old, new = gates[i], by_h[i], by_x[i], before[i], after[i]
+        u, rz, n = gate[:width], gate[width : 3 * width], gate[3 * width :]
+        r, z, rz_h, n_x = rz[:width], rz[width:], from_h[width:], from_x[2 * width :]
+        for j in range(width):
+            u[j] = from_h[j] + b_u[j]
+        for j in range(2 * width):
+            rz[j] = _sigmoid(rz_h[j] + from_x[j] + b_rz[j])
+        for j in range(width):
+            n[j] = TWO * _sigmoid(TWO * (n_x[j] + b_n[j] + r[j] * u[j])) - ONE
+        for j in range(width):
+            new[j] = n[j] + z[j] * (old[j] - n[j])
+
+
+@njit(cache=True, nogil=True, fastmath=FAST, error_model="numpy")
+def _forward(
+    inputs: NDArray[Any],
+    order: NDArray[Any],
+    starts: NDArray[Any],
+    w_first: NDArray[Any],
+    b_first: NDArray[Any],
+    w_x: NDArray[Any],
+    w_hidden: NDArray[Any],
+    bias: NDArray[Any],
+    kept_inputs: NDArray[Any],
+    kept_x: NDArray[Any],
+    kept_gates: NDArray[Any],
+    kept_before: NDArray[Any],
+    hidden: NDArray[Any],
+    keep: bool,
+) -> None:  # pragma: no cover  # compiled
+    """Fill what is kept, row after row, and hidden [T, M, H]."""
+    n_rows, width = inputs.shape[1], len(b_first)
+    by_h = np.empty((n_rows, 3 * width), np.float32)
+    by_x = np.empty((BLOCK_ROWS + n_rows, 3 * width), np.float32)
+    state = np.zeros((n_rows, width), np.float32)
+    begin, end = 0, 0
+    while end < len(starts) - 1:
+        begin = end
+        while end < len(starts) - 1 and starts[end] - starts[begin] < BLOCK_ROWS:
+            end += 1
+        n, at = starts[end] - starts[begin], starts[begin] if keep else 0
+        rows, x, gates, before = kept_inputs[at:], kept_x[at : at + n], kept_gates[at:], kept_before[at:]
+        for t in range(begin, end):
+            for i in range(starts[t + 1] - starts[t]):
+                rows[starts[t] - starts[begin] + i] = inputs[t, order[i]]
+        np.dot(rows[:n], w_first, x)
+        for i in range(n):
+            for j in range(width):
+                x[i, j] = max(x[i, j] + b_first[j], ZERO)
+        np.dot(x, w_x, by_x[:n])
+        for t in range(begin, end):
+            a, b = starts[t] - starts[begin], starts[t + 1] - starts[begin]
+            m = b - a
+            before[a:b] = state[:m]
+            _multiply(state[:m], w_hidden, by_h[:m])
+            _apply_gates(by_h[:m], by_x[a:b], bias, gates[a:b], before[a:b], state[:m])
+            for i in range(m):
+                hidden[t, order[i]] = state[i]
+
+
+@njit(cache=True, nogil=True, fastmath=FAST, error_model="numpy")
+def _return_through_gates(
+    grad: NDArray[Any],
+    order: NDArray[Any],
+    gates: NDArray[Any],
+    before: NDArray[Any],
+    carried: NDArray[Any],
+    by_h: NDArray[Any],
+    by_x: NDArray[Any],
+) -> None:  # pragma: no cover  # compiled
+    """Fill one step's gradients of what enters u, r, z and r, z, n [M, 3H], and begin that of the states before.
 
     Args:
-        grad: [K, ..., M, H] gradient of the hidden states after these steps.
-        carried: [..., M, H] gradient that later steps send back; on return, what these steps send back.
-        gates: [K, ..., M, 4H] u, r, z, n.
-        before: [K, ..., M, H] hidden states before these steps.
-        w_hidden: [..., 3H, H] weights by which h feeds u, r, z.
-
-    Returns:
-        Gradients of u and of what enters the sigmoids and the tanh, [K, ..., M, 4H].
+        grad: [all rows, H] gradient of the states after this step, in the batch's order.
+        order: Rows by place.
+        gates: [M, 4H] u, r, z, n.
+        before: [M, H] states before.
+        carried: [M, H] gradient that later steps send back; on return, what comes back along z.
+        by_h: Where to write what h feeds.
+        by_x: Where to write what x feeds.
     """
-    u, r, z, n = gates.chunk(4, -1)
-    # First what a unit of gradient at h' becomes.
-    side = torch.empty_like(gates)
-    at_u, at_r, at_z, at_n = side.chunk(4, -1)
-    _through_tanh(1.0 - z, n, grad_input=at_n)
-    torch.mul(at_n, r, out=at_u)
-    _through_sigmoid(at_n * u, r, grad_input=at_r)
-    _through_sigmoid(before - n, z, grad_input=at_z)
-    along = torch.empty_like(carried)
-    steps = zip(
-        side.unflatten(-1, (4, -1)).unbind(0),
-        side[..., : w_hidden.shape[-2]].unbind(0),
-        grad.unbind(0),
-        z.unbind(0),
-        strict=True,
-    )
-    for side_t, from_h_t, grad_t, z_t in reversed(list(steps)):
-        torch.add(grad_t, carried, out=along)
-        side_t.mul_(along.unsqueeze(-2))
-        torch.mul(along, z_t, out=carried)
-        _add_product(carried, from_h_t, w_hidden)
-    return side
+    width = before.shape[1]
+    for i in range(len(before)):
+        gate, to_h, to_x, old, after, along = gates[i], by_h[i], by_x[i], before[i], grad[order[i]], carried[i]
+        u, r, z, n = gate[:width], gate[width : 2 * width], gate[2 * width : 3 * width], gate[3 * width :]
+        h_u, h_r, h_z = to_h[:width], to_h[width : 2 * width], to_h[2 * width :]
+        x_r, x_z, x_n = to_x[:width], to_x[width : 2 * width], to_x[2 * width :]
+        for j in range(width):
+            d = after[j] + along[j]
+            through = d * (ONE - z[j]) * (ONE - n[j] * n[j])
+            at_r = through * u[j] * r[j] * (ONE - r[j])
+            at_z = d * (old[j] - n[j]) * z[j] * (ONE - z[j])
+            h_u[j] = through * r[j]
+            h_r[j] = at_r
+            h_z[j] = at_z
+            x_r[j] = at_r
+            x_z[j] = at_z
+            x_n[j] = through
+            along[j] = d * z[j]
+
+
+@njit(cache=True, nogil=True, fastmath=FAST, error_model="numpy")
+def _backward(
+    grad: NDArray[Any],
+    order: NDArray[Any],
+    starts: NDArray[Any],
+    w_x: NDArray[Any],
+    w_hidden: NDArray[Any],
+    kept_inputs: NDArray[Any],
+    kept_x: NDArray[Any],
+    kept_gates: NDArray[Any],
+    kept_before: NDArray[Any],
+    d_first: NDArray[Any],
+    d_b_first: NDArray[Any],
+    d_x: NDArray[Any],
+    d_hidden: NDArray[Any],
+    d_bias: NDArray[Any],
+) -> None:  # pragma: no cover  # compiled
+    """Add every weight's gradient up; grad [T, M, H] by row, weights as `w_ih` and as what feeds u, r, z."""
+    n_rows, width = grad.shape[1], len(d_b_first)
+    by_h = np.empty((BLOCK_ROWS + n_rows, 3 * width), np.float32)
+    by_x, back = np.empty_like(by_h), np.empty((BLOCK_ROWS + n_rows, width), np.float32)
+    carried, through_h = np.zeros((n_rows, width), np.float32), np.empty((n_rows, width), np.float32)
+    of_gates, of_first = np.empty_like(d_x), np.empty_like(d_first)
+    begin, end = len(starts) - 1, len(starts) - 1
+    while begin > 0:
+        end = begin
+        while begin > 0 and starts[end] - starts[begin] < BLOCK_ROWS:
+            begin -= 1
+        first, n = starts[begin], starts[end] - starts[begin]
+        inputs, x = kept_inputs[first : first + n], kept_x[first : first + n]
+        gates, before = kept_gates[first : first + n], kept_before[first : first + n]
+        for t in range(end - 1, begin - 1, -1):
+            a, b = starts[t] - first, starts[t + 1] - first
+            m = b - a
+            _return_through_gates(grad[t], order, gates[a:b], before[a:b], carried, by_h[a:b], by_x[a:b])
+            _multiply(by_h[a:b], w_hidden, through_h[:m])
+            carried[:m] += through_h[:m]
+        for i in range(n):
+            side_h, side_n = by_h[i], by_x[i, 2 * width :]
+            for j in range(3 * width):
+                d_bias[j] += side_h[j]
+            for j in range(width):
+                d_bias[3 * width + j] += side_n[j]
+        _add_product(by_h[:n], before, d_hidden, of_gates)
+        _add_product(by_x[:n], x, d_x, of_gates)
+        np.dot(by_x[:n], w_x, back[:n])
+        for i in range(n):
+            for j in range(width):
+                back[i, j] = back[i, j] if x[i, j] > 0 else ZERO
+                d_b_first[j] += back[i, j]
+        _add_product(back[:n], inputs, d_first, of_first)
