@@ -15,7 +15,7 @@ from sqlalchemy.types import JSON
 
 from storage.column_types import Base, guard_columns, run_column, run_key, serial
 
-SCHEMA_VERSION = "0010"
+SCHEMA_VERSION = "0011"
 """The newest Alembic revision; a test keeps it equal to the head of storage/migrations."""
 
 SUMMARY_STEPS = 1000
@@ -166,7 +166,10 @@ class EvalEpisode(Base):
 
 
 class Transition(Base):
-    """One training transition with its gate verdict; NULL where nothing was found or there is no gate."""
+    """One training transition with its gate verdict; NULL where nothing was found or there is no gate.
+
+    On PostgreSQL two triggers keep `run_id` in the place of a foreign key, which would ask for every row (schema 0011).
+    """
 
     __tablename__ = "transitions"
     __table_args__ = _CLUSTERED

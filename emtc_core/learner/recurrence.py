@@ -8,7 +8,7 @@ PyTorch's own CPU path records a dozen small operations for each step, and each 
 Here a pass over all steps is one compiled call that holds no lock, so that several threads have their parts computed
 beside each other, and one thread is sooner done: 20 ms for forth, forth again and back on 5,100 rows of 3s_vs_5z, where
 nn.GRU takes more than 50. Products are those of SciPy's OpenBLAS, which loops of our own do not reach.
-On CUDA, and for numbers other than float32, the library's layers are used.
+Elsewhere than on the CPU, and for numbers other than float32, the library's layers are used.
 
 Episodes of a batch end at different steps. Rows are put in the order of their ends, longest first, so that those which
 still run at a step are the first ones; nothing is computed or kept of the others. What is kept lies row after row,
@@ -54,7 +54,7 @@ def run_trunk(first: nn.Linear, rnn: nn.GRU, inputs: Tensor, lengths: NDArray[np
         inputs: Padded sequences.
         lengths: [M] steps of each row; what is returned of later steps has no meaning. None: all of them.
     """
-    if inputs.is_cuda or inputs.dtype != torch.float32:
+    if inputs.device.type != "cpu" or inputs.dtype != torch.float32:
         return rnn(first(inputs).relu_())[0].to(inputs.dtype)  # under autocast the library returns another type
     _multiply_on_one_thread()
     weights = (first.weight, first.bias, *rnn.all_weights[0])
@@ -100,7 +100,9 @@ class _Pass:
         width = w_hh.shape[1]
         self._order, self._starts = _order_rows(lengths, n_steps, n_rows)
         kept = self._starts[-1] if keep else BLOCK_ROWS + n_rows  # what is not kept makes room for the next block
-        self._kept = tuple(np.empty((kept, each), np.float32) for each in (n_inputs, width, 4 * width, width))
+        self._inputs, self._x, self._gates, self._before = (
+            np.empty((kept, each), np.float32) for each in (n_inputs, width, 4 * width, width)
+        )
         self.hidden = np.zeros((n_steps, n_rows, width), np.float32)  # zeros where an episode is over
         _forward(
             np.ascontiguousarray(inputs.detach().numpy()),
@@ -111,7 +113,10 @@ class _Pass:
             np.ascontiguousarray(w_ih.T),
             np.ascontiguousarray(_hidden_first(w_hh).T),
             np.concatenate([b_hh[2 * width :], b_ih[: 2 * width] + b_hh[: 2 * width], b_ih[2 * width :]]),
-            *self._kept,
+            self._inputs,
+            self._x,
+            self._gates,
+            self._before,
             self.hidden,
             keep,
         )
@@ -128,7 +133,10 @@ class _Pass:
             self._starts,
             w_ih,
             _hidden_first(w_hh),
-            *self._kept,
+            self._inputs,
+            self._x,
+            self._gates,
+            self._before,
             d_first,
             d_b_first,
             d_x,

@@ -50,9 +50,6 @@ def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
         return torch.autocast("cpu", torch.bfloat16, enabled=wanted)
 
     monkeypatch.setattr(networks, "run_trunk", trunk)
-    monkeypatch.setattr(
-        networks, "run_trunks", lambda trunks, inputs, lengths=None: [trunk(*t, inputs) for t in trunks]
-    )
     monkeypatch.setattr(Background, "__init__", lambda self, device: setattr(self, "_pool", None))
     monkeypatch.setattr(learner_module, "autocast", mixed)
     monkeypatch.setattr(mappo, "autocast", mixed)

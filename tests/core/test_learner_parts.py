@@ -1,20 +1,15 @@
-"""An update shared out among threads against the same update on one; the compiled trunk against the stepwise one."""
+"""An update shared out among threads against the same update on one."""
 
-from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
-from numpy.typing import NDArray
-from torch import nn
 
 from emtc_core.config.resolve import resolve
 from emtc_core.devices import MOST_THREADS, choose_threads
-from emtc_core.learner.compiled import run_compiled
 from emtc_core.learner.learner import ValueLearner, make_learner
 from emtc_core.learner.parts import Team, join, split
-from emtc_core.learner.recurrence import run_trunk
 from tests.core.learner_cases import BLOCKS, make_config
 from tests.core.test_learner import SYSTEMS, every_scalar_system, every_system, make_update
 
@@ -82,54 +77,6 @@ def test_what_a_part_raises_is_raised():
 
     with pytest.raises(ArithmeticError, match="no"):
         Team(2).run([lambda: None, fail])
-
-
-Run = Callable[[nn.Linear, nn.GRU, torch.Tensor, NDArray[np.int64] | None], torch.Tensor]
-
-
-def gradients(
-    run: Run,
-    first: nn.Linear,
-    rnn: nn.GRU,
-    inputs: torch.Tensor,
-    lengths: NDArray[np.int64] | None,
-    weight: torch.Tensor,
-) -> list[torch.Tensor]:
-    hidden = run(first, rnn, inputs, lengths) * (weight != 0)
-    return [hidden.detach(), *torch.autograd.grad((hidden * weight).sum(), [*first.parameters(), *rnn.all_weights[0]])]
-
-
-@pytest.mark.parametrize(("steps", "rows", "inputs", "width"), [(1, 1, 3, 5), (9, 6, 4, 7), (40, 17, 21, 16)])
-@pytest.mark.parametrize("cut", [False, True])
-def test_the_compiled_trunk_is_the_stepwise_one(steps: int, rows: int, inputs: int, width: int, cut: bool):
-    torch.manual_seed(steps)
-    first, rnn = nn.Linear(inputs, width), nn.GRU(width, width)
-    x = torch.randn(steps, rows, inputs)
-    lengths = np.random.default_rng(steps).integers(1, steps + 1, rows) if cut else None
-    real = np.ones((steps, rows), bool) if lengths is None else np.arange(steps)[:, None] < lengths
-    weight = torch.randn(steps, rows, width) * torch.from_numpy(real).unsqueeze(-1)
-    expected, actual = (gradients(run, first, rnn, x, lengths, weight) for run in (run_trunk, run_compiled))
-    for a, b in zip(expected, actual, strict=True):
-        assert (b - a).abs().max() <= 1e-5 * a.abs().max()
-    with torch.no_grad():
-        assert torch.equal(run_compiled(first, rnn, x, lengths) * (weight != 0), actual[0])
-
-
-def test_a_row_of_the_compiled_trunk_does_not_depend_on_its_neighbours():
-    torch.manual_seed(0)
-    first, rnn, x = nn.Linear(5, 16), nn.GRU(16, 16), torch.randn(12, 70, 5)
-    with torch.no_grad():
-        whole, some = run_compiled(first, rnn, x, None), run_compiled(first, rnn, x[:, 3:40], None)
-    assert torch.equal(whole[:, 3:40], some)
-
-
-def test_what_is_not_finite_stays_so_in_the_compiled_trunk():
-    first, rnn, x = nn.Linear(5, 16), nn.GRU(16, 16), torch.randn(4, 3, 5)
-    x[1, 2, 0] = torch.nan
-    with torch.no_grad():
-        hidden = run_compiled(first, rnn, x, None)
-    assert hidden[1:, 2].isnan().all()
-    assert hidden[:, :2].isfinite().all()
 
 
 def test_a_batch_that_is_shared_out_is_left_as_it_was():

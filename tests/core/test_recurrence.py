@@ -1,96 +1,115 @@
-"""The hand-written trunk against Linear, ReLU and nn.GRU: values and gradients."""
+"""The compiled trunk against Linear, ReLU and nn.GRU in float64: values, gradients, rows that end early."""
+
+import math
+import threading
 
 import numpy as np
 import pytest
 import torch
-from torch import nn
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from torch import Tensor, nn
 
-from emtc_core.learner.recurrence import TrunkSequence, pack, run_trunk, run_trunks
+from emtc_core.learner import recurrence
+from emtc_core.learner.recurrence import BLOCK_ROWS, FEW_ROWS, run_trunk
+
+Layers = tuple[nn.Linear, nn.GRU]
 
 
-def make_layers(n_in: int = 4, width: int = 7, seed: int = 0) -> tuple[nn.Linear, nn.GRU]:
+def make_layers(n_in: int, width: int, seed: int = 0) -> Layers:
     torch.manual_seed(seed)
-    return nn.Linear(n_in, width).double(), nn.GRU(width, width).double()
+    return nn.Linear(n_in, width), nn.GRU(width, width)
 
 
 def weights_of(first: nn.Linear, rnn: nn.GRU) -> list[nn.Parameter]:
     return [*first.parameters(), *rnn.all_weights[0]]
 
 
-@pytest.mark.parametrize("steps", [1, 2, 8, 17])
-def test_values_and_gradients_are_those_of_the_library(steps):
-    first, rnn = make_layers()
-    inputs = torch.randn(steps, 6, 4, dtype=torch.float64)
-    weight = torch.randn(steps, 6, 7, dtype=torch.float64)
-    results = []
-    for run in (lambda v: rnn(first(v).relu())[0], lambda v: run_trunk(first, rnn, v)):
-        out = run(inputs)
-        results.append([out.detach(), *torch.autograd.grad((out * weight).sum(), weights_of(first, rnn))])
-    for expected, actual in zip(*results, strict=True):
-        np.testing.assert_allclose(actual, expected, rtol=1e-9, atol=1e-12)
+def in_float64(layers: Layers) -> Layers:
+    """Copy layers; what `run_trunk` does with float64 is the library's."""
+    first, rnn = layers
+    twins = nn.Linear(first.in_features, first.out_features), nn.GRU(rnn.input_size, rnn.hidden_size)
+    for twin, layer in zip(twins, layers, strict=True):
+        twin.load_state_dict(layer.state_dict())
+    return twins[0].double(), twins[1].double()
 
 
-@pytest.mark.parametrize("steps", [1, 8, 17])
-def test_unrolling_without_gradients_gives_the_same_values(steps):
-    first, rnn = (layer.float() for layer in make_layers())
-    inputs = torch.randn(steps, 6, 4)
+def answers(layers: Layers, inputs: Tensor, lengths: NDArray[np.int64] | None, weight: Tensor) -> list[Tensor]:
+    """Return hidden states where the weight is not 0, then every gradient of their weighted sum."""
+    hidden = run_trunk(*layers, inputs, lengths) * (weight != 0)
+    return [hidden.detach(), *torch.autograd.grad((hidden * weight).sum(), weights_of(*layers))]
+
+
+SIZES = [(1, 1, 3, 5), (9, 6, 4, 7), (40, 17, 21, 16), (2, BLOCK_ROWS + 3, 4, 8), (90, FEW_ROWS, 12, 64)]
+
+
+@pytest.mark.parametrize(("steps", "rows", "inputs", "width"), SIZES)
+@pytest.mark.parametrize("cut", [False, True])
+def test_values_and_gradients_are_those_of_the_library(steps: int, rows: int, inputs: int, width: int, cut: bool):
+    layers, x = make_layers(inputs, width), torch.randn(steps, rows, inputs)
+    lengths = np.random.default_rng(steps).integers(1, steps + 1, rows) if cut else None
+    weight = torch.randn(steps, rows, width)
+    if lengths is not None:
+        weight[torch.from_numpy(np.arange(steps)[:, None] >= lengths)] = 0.0
+    expected = answers(in_float64(layers), x.double(), None, weight.double())
+    actual = answers(layers, x, lengths, weight)
+    for a, b in zip(expected, actual, strict=True):
+        assert (b - a).abs().max() <= 1e-5 * a.abs().max()
     with torch.no_grad():
-        np.testing.assert_array_equal(
-            run_trunk(first, rnn, inputs),
-            TrunkSequence.apply(inputs, pack(None, *inputs.shape[:2]), *weights_of(first, rnn)),
-        )
+        assert torch.equal(run_trunk(*layers, x, lengths) * (weight != 0), actual[0])
 
 
-def test_the_gradient_is_the_slope_of_the_function():
-    first, rnn = make_layers(2, 3)
-    inputs = torch.randn(4, 2, 2, dtype=torch.float64)
-    assert torch.autograd.gradcheck(
-        TrunkSequence.apply, (inputs, pack(None, *inputs.shape[:2]), *weights_of(first, rnn))
-    )
+@given(lengths=st.lists(st.integers(1, 30), min_size=1, max_size=40), seed=st.integers(0, 99))
+def test_rows_that_end_early_are_those_of_a_batch_in_which_none_does(lengths: list[int], seed: int):
+    layers, ends = make_layers(4, 8, seed), np.array(lengths)
+    x = torch.randn(max(lengths), len(lengths), 4)
+    weight = torch.randn(*x.shape[:2], 8)
+    weight[torch.from_numpy(np.arange(len(x))[:, None] >= ends)] = 0.0
+    for a, b in zip(answers(layers, x, None, weight), answers(layers, x, ends, weight), strict=True):
+        torch.testing.assert_close(b, a, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("steps", [1, 8, 17, 40])
-def test_rows_that_end_early_have_the_same_values_and_gradients(steps):
-    first, rnn = make_layers()
-    rng = np.random.default_rng(steps)
-    lengths = rng.integers(1, steps + 1, size=9)
-    inputs = torch.randn(steps, 9, 4, dtype=torch.float64)
-    real = torch.from_numpy(np.arange(steps)[:, None] < lengths)
-    weight = torch.randn(steps, 9, 7, dtype=torch.float64) * real.unsqueeze(-1)
-    results = []
-    for run in (lambda v: rnn(first(v).relu())[0], lambda v: run_trunk(first, rnn, v, lengths)):
-        out = run(inputs)
-        results.append([out.detach()[real], *torch.autograd.grad((out * weight).sum(), weights_of(first, rnn))])
+def test_what_is_past_the_end_of_a_row_is_zero_and_does_not_matter():
+    layers, x, lengths = make_layers(4, 8), torch.randn(12, 3, 4), np.array([3, 12, 7])
+    late = torch.from_numpy(np.arange(12)[:, None] >= lengths)
     with torch.no_grad():
-        results.append([run_trunk(first, rnn, inputs, lengths)[real], *results[0][1:]])
-    for expected, actual, unrolled in zip(*results, strict=True):
-        np.testing.assert_allclose(actual, expected, rtol=1e-9, atol=1e-12)
-        np.testing.assert_allclose(unrolled, expected, rtol=1e-9, atol=1e-12)
+        hidden = run_trunk(*layers, x, lengths)
+        x[late] = torch.nan
+        assert torch.equal(run_trunk(*layers, x, lengths), hidden)
+    assert not hidden[late].any()
 
 
-@pytest.mark.parametrize("steps", [1, 17])
-def test_several_trunks_together_give_what_each_gives_alone(steps):
-    trunks = [make_layers(seed=seed) for seed in range(3)]
-    lengths = np.random.default_rng(steps).integers(1, steps + 1, size=9)
-    inputs = torch.randn(steps, 9, 4, dtype=torch.float64)
-    real = torch.from_numpy(np.arange(steps)[:, None] < lengths)
-    weight = torch.randn(3, steps, 9, 7, dtype=torch.float64) * real.unsqueeze(-1)
-    together = run_trunks(trunks, inputs, lengths)
+def test_a_row_does_not_depend_on_its_neighbours():
+    layers, x = make_layers(5, 16), torch.randn(12, 70, 5)
     with torch.no_grad():
-        unrolled = run_trunks(trunks, inputs, lengths)
-    weights = [weights_of(*trunk) for trunk in trunks]
-    every = torch.autograd.grad((torch.stack(together) * weight).sum(), [w for each in weights for w in each])
-    for i, trunk in enumerate(trunks):
-        alone = run_trunk(*trunk, inputs, lengths)
-        np.testing.assert_allclose(together[i][real].detach(), alone[real].detach(), rtol=1e-12)
-        np.testing.assert_allclose(unrolled[i][real], alone[real].detach(), rtol=1e-12)
-        gradients = torch.autograd.grad((alone * weight[i]).sum(), weights[i])
-        for expected, actual in zip(gradients, every[6 * i : 6 * i + 6], strict=True):
-            np.testing.assert_allclose(actual, expected, rtol=1e-9, atol=1e-12)
+        whole, some = run_trunk(*layers, x), run_trunk(*layers, x[:, 3:40])
+    torch.testing.assert_close(whole[:, 3:40], some, rtol=1e-6, atol=1e-6)
 
 
-def test_no_row_is_computed_after_its_chunk():
-    packing = pack(np.array([3, 20, 9, 1]), 20, 4)
-    assert packing.active == (4, 2, 1)
-    assert packing.order is not None
-    assert packing.order.tolist() == [1, 2, 0, 3]
+def test_the_same_batch_gives_the_same_bits_on_every_thread():
+    layers, x, weight = make_layers(9, 64), torch.randn(60, 24, 9), torch.randn(60, 24, 64)
+    lengths = np.random.default_rng(1).integers(1, 61, 24)
+    first, several = answers(layers, x, lengths, weight), []
+    threads = [threading.Thread(target=lambda: several.append(answers(layers, x, lengths, weight))) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(several) == 4
+    assert all(torch.equal(a, b) for each in several for a, b in zip(first, each, strict=True))
+
+
+def test_what_is_not_finite_stays_so():
+    layers, x = make_layers(5, 16), torch.randn(4, 3, 5)
+    x[1, 2, 0] = torch.nan
+    with torch.no_grad():
+        hidden = run_trunk(*layers, x)
+    assert hidden[1:, 2].isnan().all()
+    assert hidden[:, :2].isfinite().all()
+
+
+def test_a_sigmoid_is_right_everywhere():
+    x = np.concatenate([np.linspace(-100, 100, 4001), np.linspace(-2, 2, 4001)]).astype(np.float32)
+    expected = [1.0 / (1.0 + math.exp(-float(each))) for each in x]
+    np.testing.assert_allclose([recurrence._sigmoid(each) for each in x], expected, rtol=0, atol=3e-7)

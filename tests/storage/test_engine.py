@@ -119,7 +119,12 @@ def test_a_newer_database_is_refused_and_unchanged(url: str) -> None:
 def test_the_migrations_build_exactly_the_models(db: Database) -> None:
     with db.transaction() as connection:
         context = MigrationContext.configure(connection, opts={"compare_type": False})
-        assert compare_metadata(context, Base.metadata) == []
+        differences = compare_metadata(context, Base.metadata)
+    if db.dialect == "postgresql":  # asks for each statement instead (test_keys.py)
+        ((kind, key),) = differences
+        assert (kind, key.table.name, key.elements[0].target_fullname) == ("add_fk", "transitions", "runs.id")
+    else:
+        assert differences == []
 
 
 def test_the_schema_version_is_the_newest_migration() -> None:
