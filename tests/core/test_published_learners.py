@@ -165,7 +165,7 @@ def test_greedy_actions_equal_the_published_ones(name):
 def widen_l1(monkeypatch: pytest.MonkeyPatch) -> None:
     """Average the private values over all steps that were unrolled, as published."""
 
-    def every_step(self: ValueBackbone, unrolled):
+    def every_step(self: ValueBackbone, unrolled, seq):
         mean = self._l1 * self.agent.private(unrolled.hidden).abs().mean()
         return mean.expand(unrolled.hidden.shape[0] - 1, unrolled.hidden.shape[1])
 
@@ -184,7 +184,7 @@ def test_the_l1_term_is_the_published_one_without_the_last_step():
     with torch.no_grad():
         unrolled = learner.online.unroll(seq, torch.Generator())
         private = learner.online.agent.private(unrolled.hidden).transpose(0, 1)
-        ours = learner.online._private_l1(unrolled)
+        ours = learner.online._private_l1(unrolled, seq)
     check("private values", private, fixture["private"])
     check("L1", ours.T, 0.1 * np.abs(fixture["private"][:, :-1]).mean((-1, -2)))
 

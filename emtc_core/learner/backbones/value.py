@@ -62,7 +62,7 @@ class ValueBackbone(Backbone):
         """Mix the values of the actions that were taken."""
         q_taken = unrolled.q[:-1].gather(-1, seq.action.unsqueeze(-1)).squeeze(-1)
         mixed = self._mix(q_taken, unrolled.best[:-1], seq.action, seq.state[:-1], seq.obs[:-1], seq.real)
-        extra = _add(_like(mixed.regularizer, seq), self._private_l1(unrolled))
+        extra = _add(_like(mixed.regularizer, seq), self._private_l1(unrolled, seq))
         return Evaluation(q_tot=mixed.q_tot.view(seq.reward.shape), regularizer=extra)
 
     def bootstrap(self, unrolled: Unrolled, action: Tensor, seq: Sequence) -> Evaluation:
@@ -103,10 +103,13 @@ class ValueBackbone(Backbone):
         regularizer = None if mixed.regularizer is None else nothing.index_put(real, mixed.regularizer).flatten()
         return Mixed(nothing.index_put(real, mixed.q_tot).flatten(), regularizer)
 
-    def _private_l1(self, unrolled: Unrolled) -> Tensor | None:
+    def _private_l1(self, unrolled: Unrolled, seq: Sequence) -> Tensor | None:
+        """Weigh the mean absolute private value: [T, B], 0 where padding is left out."""
         if not isinstance(self.agent, DiverseAgent) or not self._l1:
             return None
-        return self._l1 * self.agent.private(unrolled.hidden[:-1]).abs().mean((-1, -2))
+        hidden = unrolled.hidden[:-1] if seq.real is None else unrolled.hidden[:-1][seq.real]
+        penalty = self._l1 * self.agent.private(hidden).abs().mean((-1, -2))
+        return penalty if seq.real is None else penalty.new_zeros(seq.mask.shape).index_put(seq.real, penalty)
 
 
 def make_value_backbone(config: RunConfig, info: EnvInfo) -> ValueBackbone:
