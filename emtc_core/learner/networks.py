@@ -43,6 +43,13 @@ class Sequence:
         step, episode = self.mask.nonzero(as_tuple=True)
         return step, episode
 
+    @cached_property
+    def running(self) -> Tensor | None:
+        """Places among all (T + 1) B of the steps that episodes have, last states too, where `real` pays; else None."""
+        if self.real is None or self.n_steps is None:
+            return None
+        return torch.from_numpy((np.arange(len(self.obs))[:, None] < self.n_steps).ravel().nonzero()[0])
+
 
 def make_sequence(batch: Batch, *, agent_id: bool) -> Sequence:
     """Lay a batch out in time-major order and build the agents' inputs.

@@ -54,7 +54,7 @@ class ValueBackbone(Backbone):
     def unroll(self, seq: Sequence, generator: torch.Generator) -> Unrolled:
         """Run the agents over whole sequences; draws nothing."""
         hidden = self.agent.unroll(seq.inputs, seq.n_steps)
-        q = self.agent.values(hidden)
+        q = self._values(hidden, seq)
         best, action = greedy(q, seq.avail)
         return Unrolled(hidden=hidden, q=q, best=best, greedy=action)
 
@@ -84,6 +84,14 @@ class ValueBackbone(Backbone):
     def act_values(self, hidden: Tensor, rng: np.random.Generator | None) -> Tensor:
         """Return action values for acting."""
         return self.agent.values(hidden)
+
+    def _values(self, hidden: Tensor, seq: Sequence) -> Tensor:
+        """Value every step, or only those that episodes have; what is left out is 0."""
+        if seq.running is None:
+            return self.agent.values(hidden)
+        q = self.agent.values(hidden.flatten(0, 1).index_select(0, seq.running))
+        nothing = q.new_zeros(hidden.shape[0] * hidden.shape[1], *q.shape[1:])
+        return nothing.index_copy(0, seq.running, q).unflatten(0, hidden.shape[:2])
 
     def _mix(
         self,
