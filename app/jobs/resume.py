@@ -6,7 +6,6 @@ other: what was done, and why it was not where it was not. Nothing here loads to
 """
 
 import socket
-import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,14 +22,14 @@ from storage.files.trainer_files import check_lease, is_ours
 from storage.retry import is_transient
 from storage.runs import lifecycle
 from storage.runs.changes import claim_start, finish_run, start_again
+from storage.runs.claims import begin_watch, watch_elsewhere
 from storage.runs.control import send_command
-from storage.runs.lifecycle import LOST_AFTER_S, Event, Owner, State, this_process
+from storage.runs.lifecycle import Event, Owner, State, this_process
 from storage.runs.removal import remove_run, why_not_resume_at
 from storage.runs.rows import RunRow, find_run, refuse_imported, state_now
 
 GOOD_ENOUGH = 2
 _MOST_SEEN = 1000
-_LOOK_S = 0.5
 
 
 @dataclass(frozen=True)
@@ -157,30 +156,10 @@ def take_to_resume(db: Database, run_id: str) -> Owner:
             f"Run {row.id} has recorded {row.env_steps:,} steps and no usable checkpoint here. {status.why_not} "
             f"Its rows stay. Start again from step 0, as a new run, with: emtc resume {row.id} --start-again"
         )
-    _watch_elsewhere(db, row)
+    watch_elsewhere(db, row.id)
     owner = this_process()
     claim_start(db, row.id, owner)
     return owner
-
-
-def _watch_elsewhere(db: Database, row: RunRow) -> None:
-    """Watch another machine's run that seems lost for as long as that takes.
-
-    In a file, heartbeats tell that machine's time, and one's own clock may be fast; a server has one clock for all.
-
-    Raises:
-        RunStateError: If it gave a sign of life.
-    """
-    if db.dialect != "sqlite" or row.status not in ("running", "paused") or row.host == socket.gethostname():
-        return
-    until = time.monotonic() + LOST_AFTER_S
-    while time.monotonic() < until:
-        time.sleep(_LOOK_S)
-        if find_run(db, row.id).heartbeat_at != row.heartbeat_at:
-            raise RunStateError(
-                f"Run {row.id} is at work on {row.host}: its trainer gave a sign of life just now. It seemed lost as "
-                "the clocks of the two machines differ; set them right."
-            )
 
 
 def resume_run(db: Database, run_id: str) -> None:
@@ -244,6 +223,7 @@ def stop_runs(db: Database, run_ids: Sequence[str]) -> Outcome:
 
 def resume_runs(db: Database, run_ids: Sequence[str]) -> Outcome:
     """Start a trainer for each run that can go on without losing anything."""
+    begin_watch(db, run_ids)
     return _each(run_ids, lambda run_id: resume_run(db, run_id))
 
 
@@ -256,6 +236,7 @@ def delete_runs(db: Database, run_ids: Sequence[str]) -> Outcome:
         except RunNotFoundError:
             return
 
+    begin_watch(db, run_ids)
     return _each(run_ids, delete)
 
 

@@ -6,14 +6,16 @@ free again. Starting processes is the caller's business.
 """
 
 import secrets
+import socket
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from sqlalchemy import Connection, and_, or_, select, update
 
-from emtc_core.errors import StorageError
+from emtc_core.errors import RunNotFoundError, RunStateError, StorageError
 from storage import clock
 from storage.engine import Database
 from storage.models import Run, SweepRow
@@ -30,9 +32,10 @@ from storage.runs.lifecycle import (
     is_start_overdue,
     live_status,
 )
-from storage.runs.rows import forget_commands, locked_row
+from storage.runs.rows import RunRow, find_run, forget_commands, locked_row
 
 _SILENT_ELSEWHERE_S = 120.0  # another machine's trainer is left alone for so long
+_LOOK_S = 0.5
 NO_LIMIT = 1_000_000
 _AT_WORK = ("queued", "running", "paused")
 _COLUMNS = (
@@ -73,6 +76,38 @@ _WATCH = _Watch()
 def is_watching() -> bool:
     """Whether a run of another machine seems lost, and is watched for a moment before it is taken."""
     return _WATCH.is_waiting()
+
+
+def begin_watch(db: Database, run_ids: Iterable[str]) -> None:
+    """Look at runs that `watch_elsewhere` will be asked for one after the other: they are watched at the same time."""
+    for run_id in run_ids:
+        with suppress(RunNotFoundError):
+            if _may_be_misjudged(db, row := find_run(db, run_id)):
+                _WATCH.look_at(row)
+
+
+def watch_elsewhere(db: Database, run_id: str) -> None:
+    """Watch another machine's run that seems lost for as long as that takes, before a person takes or deletes it.
+
+    In a file, heartbeats tell that machine's time, and one's own clock may be fast; a server has one clock for all.
+
+    Raises:
+        RunNotFoundError: If there is no such run.
+        RunStateError: If it gave a sign of life.
+    """
+    first = row = find_run(db, run_id)
+    while _may_be_misjudged(db, row) and _WATCH.look_at(row) < LOST_AFTER_S:
+        time.sleep(_LOOK_S)
+        row = find_run(db, run_id)
+        if row.heartbeat_at != first.heartbeat_at:
+            raise RunStateError(
+                f"Run {run_id} is at work on {row.host}: its trainer gave a sign of life just now. It seemed lost as "
+                "the clocks of the two machines differ; set them right."
+            )
+
+
+def _may_be_misjudged(db: Database, row: RunRow) -> bool:
+    return db.dialect == "sqlite" and row.state == State.LOST and row.host != socket.gethostname()
 
 
 @dataclass(frozen=True)

@@ -35,6 +35,7 @@ from storage.models import (
 )
 from storage.private_files import list_own_files, remove_folder, remove_own_files
 from storage.runs import lifecycle
+from storage.runs.claims import watch_elsewhere
 from storage.runs.lifecycle import Event, check_token
 from storage.runs.rows import locked_row, state_now, summarize_bucket, update_run_summary
 
@@ -291,6 +292,7 @@ def remove_run(db: Database, run_id: str, *, leave_files: bool = False) -> None:
         StorageError: If its folder leads elsewhere, or its files lie where this machine may not look or cannot reach:
             nothing is removed then.
     """
+    watch_elsewhere(db, run_id)
     beside = local_folder(db, run_id)  # refused before a row is gone, if it leads elsewhere
     place = None if leave_files else _place_to_clear(db, run_id)
     remote = place.files_of(run_id) if place else None

@@ -1,5 +1,6 @@
-"""A person's resume of another machine's run: her clock may be fast, so the run is watched before it is taken."""
+"""A person's resume or deletion of another machine's run: her clock may be fast, so the run is watched before."""
 
+import socket
 from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,6 +13,7 @@ from emtc_core.errors import RunStateError
 from storage import clock
 from storage.engine import Database, open_database
 from storage.models import Run
+from storage.runs import claims
 from storage.runs.changes import claim_start, create_run, start_run
 from storage.runs.lifecycle import LOST_AFTER_S, Owner
 from storage.runs.rows import find_run
@@ -24,11 +26,15 @@ MINUTES = timedelta(minutes=10)
 def lost(tmp_path: Path) -> tuple[Database, str]:
     """A run of another machine whose last heartbeat is ten minutes old by this machine's clock."""
     db = open_database(f"sqlite:///{tmp_path / 'x.db'}")
+    return db, make_lost(db)
+
+
+def make_lost(db: Database) -> str:
     run_id = create_run(db, CONFIG, target_steps=100, versions={})
     claim_start(db, run_id, Owner(1, 1.0, "elsewhere", "theirs"))
     start_run(db, run_id, pid=1, pid_created_at=1.0, host="elsewhere", device="cpu", token="theirs")
     beat(db, run_id)
-    return db, run_id
+    return run_id
 
 
 def beat(db: Database, run_id: str) -> None:
@@ -45,7 +51,7 @@ def watch(monkeypatch: pytest.MonkeyPatch, *, then: object = None) -> list[float
         if then is not None and len(slept) == 1:
             then()
 
-    monkeypatch.setattr(resume, "time", SimpleNamespace(sleep=sleep, monotonic=lambda: sum(slept)))
+    monkeypatch.setattr(claims, "time", SimpleNamespace(sleep=sleep, monotonic=lambda: sum(slept)))
     return slept
 
 
@@ -68,7 +74,24 @@ def test_a_run_that_stays_silent_is_taken_after_a_watch(lost, monkeypatch) -> No
 def test_a_run_of_this_machine_is_taken_at_once(lost, monkeypatch) -> None:
     db, run_id = lost
     with db.transaction() as connection:
-        connection.execute(update(Run).where(Run.id == run_id).values(host=resume.socket.gethostname(), pid=2**30))
+        connection.execute(update(Run).where(Run.id == run_id).values(host=socket.gethostname(), pid=2**30))
     slept = watch(monkeypatch)
     resume.take_to_resume(db, run_id)
     assert slept == []
+
+
+def test_a_run_that_beats_by_a_slower_clock_is_not_deleted(lost, monkeypatch) -> None:
+    db, run_id = lost
+    watch(monkeypatch, then=lambda: beat(db, run_id))
+    outcome = resume.delete_runs(db, [run_id])
+    assert outcome.done == ()
+    assert "at work on elsewhere: its trainer gave a sign of life just now" in outcome.refused[0]
+    assert find_run(db, run_id).owner_token == "theirs"
+
+
+def test_runs_that_stay_silent_are_deleted_after_one_watch_for_all(lost, monkeypatch) -> None:
+    db, run_id = lost
+    other = make_lost(db)
+    slept = watch(monkeypatch)
+    assert resume.delete_runs(db, [run_id, "nosuchrun", other]).done == (run_id, "nosuchrun", other)
+    assert LOST_AFTER_S <= sum(slept) < 2 * LOST_AFTER_S
