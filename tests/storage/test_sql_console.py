@@ -102,9 +102,9 @@ def reader(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Database], str
             connection.exec_driver_sql(f"DROP ROLE {name}")
 
 
-def refuse(db: Database, query: str) -> str:
+def refuse(db: Database, query: str, *, seconds: float = 5) -> str:
     with pytest.raises(StorageError) as caught:
-        ask(db, query, seconds=5)
+        ask(db, query, seconds=seconds)
     assert "\n" not in str(caught.value)
     with db.read() as connection:
         assert connection.execute(select(func.count()).select_from(Run)).scalar_one() == 1
@@ -125,7 +125,8 @@ def test_every_example_is_answered(asked: Database, name: str) -> None:
 
 @pytest.mark.parametrize("query", WRITES)
 def test_what_writes_is_refused(asked: Database, query: str) -> None:
-    assert "refused" in refuse(asked, query) or "near" in refuse(asked, query)
+    reason = refuse(asked, query, seconds=60)  # of a busy machine
+    assert "refused" in reason or "near" in reason
 
 
 @pytest.mark.parametrize("attack", SQLITE_ATTACKS)
@@ -193,7 +194,7 @@ def test_a_file_needs_no_role(ready_sqlite_url: str) -> None:
 
 @pytest.mark.parametrize("query", ["select 1; select 2", "select 1; delete from runs"])
 def test_one_statement_and_no_more(asked: Database, query: str) -> None:
-    assert "one statement" in refuse(asked, query)
+    assert "one statement" in refuse(asked, query, seconds=60)
 
 
 @pytest.mark.parametrize("query", BOMBS)
