@@ -1,6 +1,6 @@
 """`python -m app.warmup`: fill numba's on-disk caches, and the system's file cache, before somebody waits.
 
-It trains the demo's configuration for one round in a throw-away database, lays out a small projection and merges a few
+It trains the demo's configuration for two rounds in a throw-away database, lays out a small projection and merges a few
 nodes anew, so whatever a first run, a first UMAP or a first "What if" would compile is compiled here, at low priority.
 The example study is unpacked, so that its first picture stands there at once.
 """
@@ -21,7 +21,17 @@ from storage.bundles.read import open_bundle
 from storage.engine import open_database
 from storage.runs.changes import create_run
 
-STEPS = 100
+STEPS = 200
+SOONER = {
+    "eval.episodes": 8,
+    "train.burn_in": 4,
+    "train.batch": 4,
+    "embed.interval": 100,
+    "embed.min_entries": 32,
+    "embed.min_episodes": 4,
+    "embed.batch": 32,
+}
+"""A run of so few steps learns, and fits its embedder."""
 
 
 def main() -> None:
@@ -29,7 +39,7 @@ def main() -> None:
     if hasattr(os, "nice"):
         os.nice(10)
     open_bundle(EXAMPLE_STUDY, is_ours=True)
-    config = resolve(preset="demo", steps=STEPS, overrides={"eval.episodes": 8})
+    config = resolve(preset="demo", steps=STEPS, overrides=SOONER)
     with tempfile.TemporaryDirectory() as folder:
         db = open_database(sqlite_address(f"{folder}/warm-up.db"))
         run_id = create_run(db, config.model_dump(mode="json"), target_steps=STEPS, versions={})
