@@ -9,16 +9,21 @@ agents. Source: lich14/CDS.
     p(o' | z)      from z
     q(o' | z, id)  from the same and the agent's id, which its first two layers read
 
-Each predictor is three linear layers with ReLU between them, its gradient written by hand: a pass over a batch is
-dozens of steps on a few hundred rows, where recording a graph would cost as much as the arithmetic.
+Each predictor is three linear layers with ReLU between them. On the CPU the gradient of a chunk of rows is one compiled
+call that holds no lock: a pass over a batch is dozens of steps on a few hundred rows, where recording a graph costs as
+much as the arithmetic, and p's step and q's go on beside each other.
 """
 
 import copy
 import math
-from collections.abc import Iterator
-from typing import NamedTuple
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
+from numba import njit
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from emtc_core.config.backbones import CdsConfig
@@ -27,6 +32,7 @@ from emtc_core.envs.base import EnvInfo
 from emtc_core.learner.backbones.base import Unrolled
 from emtc_core.learner.networks import DiverseAgent, Sequence
 from emtc_core.learner.parts import Team
+from emtc_core.learner.recurrence import FAST, ZERO, multiply_on_one_thread
 from emtc_core.replay_buffer.buffer import StateDict
 
 WIDTH = 128
@@ -47,15 +53,6 @@ class Rows(NamedTuple):
     obs_next: Tensor  # [R, O]
 
 
-class Activations(NamedTuple):
-    """One network's pass over R rows."""
-
-    inputs: Tensor  # [R, I]
-    first: Tensor  # [R, WIDTH (+ N)] after ReLU, with the id where the second layer reads it
-    second: Tensor  # [R, WIDTH] after ReLU
-    error: Tensor  # [R, O] prediction minus what came
-
-
 class Predictors(nn.Module):
     """p(o' | z) and q(o' | z, id)."""
 
@@ -73,74 +70,134 @@ class Predictors(nn.Module):
                 nn.init.xavier_uniform_(module.weight)
                 nn.init.zeros_(module.bias)
 
+    def forward(self, z_id: Tensor) -> tuple[Tensor, Tensor]:
+        """Predict the next observation [R, O] by p and by q."""
+        first = torch.relu(self.q_first(z_id))
+        second = torch.relu(self.q_second(torch.cat([first, z_id[:, self._n_inputs :]], -1)))
+        return self.p(z_id[:, : self._n_inputs]), self.q_last(second)
+
     @torch.no_grad()
     def errors(self, rows: Rows) -> tuple[Tensor, Tensor]:
         """Measure squared errors of p and q, summed over coordinates: [R] each, without a graph."""
         parts = zip(*(x.split(ROWS_AT_ONCE) for x in rows), strict=True)
-        pairs = [[a.error.square().sum(-1) for a in self._run(Rows(*part))] for part in parts]
+        pairs = [[(hat - wanted).square().sum(-1) for hat in self(z_id)] for z_id, wanted in parts]
         error_p, error_q = (torch.cat(x) for x in zip(*pairs, strict=True))
         return error_p, error_q
 
-    @torch.no_grad()
-    def fit(self, rows: Rows, chunks: Iterator[Tensor], optimizer: torch.optim.Optimizer) -> None:
+    def fit(self, rows: Rows, chunks: Iterator[Tensor], optimizer: torch.optim.Optimizer, team: Team) -> None:
         """Descend the mean squared errors once per chunk of row indices; each network's gradient is clipped alone."""
-        networks = self._networks()
-        gradients = [_make_gradients(layers) for layers in networks]
+        networks = [list(self.p.parameters()), [*(w for each in self._q() for w in each.parameters())]]
+        gradients = [_make_gradient(parameters) for parameters in networks]
+        is_compiled = rows.z_id.device.type == "cpu" and rows.z_id.dtype == torch.float32
+        fill = self._compiled_gradients(rows, networks, team) if is_compiled else partial(self._record_gradients, rows)
         for chunk in chunks:
-            passes = self._run(Rows(*(x.index_select(0, chunk) for x in rows)))
-            for layers, gradient, activations in zip(networks, gradients, passes, strict=True):
-                _backward(layers, activations)
+            fill(chunk)
+            for gradient in gradients:
                 gradient.mul_((CLIP / (torch.linalg.vector_norm(gradient) + 1e-6)).clamp_(max=1.0))
             optimizer.step()
 
-    def _networks(self) -> tuple[list[nn.Linear], list[nn.Linear]]:
-        """List the layers of p and of q, first to last."""
-        p = [layer for layer in self.p if isinstance(layer, nn.Linear)]
-        return p, [self.q_first, self.q_second, self.q_last]
+    def _q(self) -> tuple[nn.Linear, ...]:
+        return self.q_first, self.q_second, self.q_last
 
-    def _run(self, rows: Rows) -> tuple[Activations, Activations]:
-        p, q = self._networks()
-        z, agent = rows.z_id[:, : self._n_inputs], rows.z_id[:, self._n_inputs :]
-        return _forward(p, z, agent[:, :0], rows.obs_next), _forward(q, rows.z_id, agent, rows.obs_next)
+    def _record_gradients(self, rows: Rows, chunk: Tensor) -> None:
+        """Write the gradients of both mean squared errors over a chunk of rows."""
+        wanted = rows.obs_next.index_select(0, chunk)
+        self.zero_grad(set_to_none=False)
+        with torch.enable_grad():
+            on_p, on_q = ((hat - wanted).square().sum(-1).mean() for hat in self(rows.z_id.index_select(0, chunk)))
+            (on_p + on_q).backward()
 
-
-def _forward(layers: list[nn.Linear], inputs: Tensor, agent: Tensor, obs_next: Tensor) -> Activations:
-    first = inputs.new_empty(len(inputs), WIDTH + agent.shape[1])
-    torch.addmm(layers[0].bias, inputs, layers[0].weight.t(), out=first[:, :WIDTH]).relu_()
-    first[:, WIDTH:] = agent
-    second = layers[1](first).relu_()
-    return Activations(inputs, first, second, layers[2](second).sub_(obs_next))
-
-
-def _backward(layers: list[nn.Linear], a: Activations) -> None:
-    """Write the gradient of the mean squared error into the layers' `grad`."""
-    grad = a.error.mul_(2.0 / len(a.error))
-    _fill_layer(layers[2], grad, a.second)
-    grad = _through_relu(grad @ layers[2].weight, a.second)
-    _fill_layer(layers[1], grad, a.first)
-    grad = _through_relu(grad @ layers[1].weight[:, :WIDTH], a.first[:, :WIDTH])
-    _fill_layer(layers[0], grad, a.inputs)
+    def _compiled_gradients(
+        self, rows: Rows, networks: list[list[nn.Parameter]], team: Team
+    ) -> Callable[[Tensor], object]:
+        """Make what `_record_gradients` is, each network's gradient in one call."""
+        multiply_on_one_thread()
+        z_id, wanted = (x.contiguous().numpy() for x in rows)
+        several = [
+            [*(w.detach().numpy() for w in weights), *(w.grad.numpy() for w in weights if w.grad is not None)]
+            for weights in networks
+        ]
+        return lambda chunk: team.run([partial(_fill_gradient, z_id, wanted, chunk.numpy(), *each) for each in several])
 
 
-def _through_relu(grad: Tensor, value: Tensor) -> Tensor:
-    """Turn the gradient of ReLU's values into that of its arguments, in place."""
-    return torch.ops.aten.threshold_backward.grad_input(grad, value, 0, grad_input=grad)  # type: ignore[no-any-return]
-
-
-def _fill_layer(layer: nn.Linear, grad: Tensor, inputs: Tensor) -> None:
-    assert layer.weight.grad is not None, "made by _make_gradients"
-    assert layer.bias.grad is not None, "made by _make_gradients"
-    torch.mm(grad.t(), inputs, out=layer.weight.grad)
-    torch.sum(grad, 0, out=layer.bias.grad)
-
-
-def _make_gradients(layers: list[nn.Linear]) -> Tensor:
-    """Allocate for the layers one stretch of memory for all their gradients, so that its norm is one operation."""
-    parameters = [p for layer in layers for p in layer.parameters()]
+def _make_gradient(parameters: list[nn.Parameter]) -> Tensor:
+    """Allocate one stretch of memory for all gradients of a network, so that its norm is one operation."""
     flat = torch.empty_like(torch.nn.utils.parameters_to_vector(parameters))
     for parameter, part in zip(parameters, flat.split([p.numel() for p in parameters]), strict=True):
         parameter.grad = part.view_as(parameter)
     return flat
+
+
+@njit(cache=True, nogil=True, fastmath=FAST, error_model="numpy")
+def _apply_relu(values: NDArray[Any], bias: NDArray[Any]) -> None:  # pragma: no cover  # compiled
+    """Turn products [R, H] into a layer's outputs, in place."""
+    for i in range(len(values)):
+        for j in range(len(bias)):
+            values[i, j] = max(values[i, j] + bias[j], ZERO)
+
+
+@njit(cache=True, nogil=True, fastmath=FAST, error_model="numpy")
+def _return_through_relu(
+    grad: NDArray[Any], outputs: NDArray[Any], d_bias: NDArray[Any]
+) -> None:  # pragma: no cover  # compiled
+    """Turn the gradient of a layer's outputs into that of its sums, in place, and add up that of its bias."""
+    d_bias[:] = ZERO
+    for i in range(len(grad)):
+        for j in range(len(d_bias)):
+            grad[i, j] = grad[i, j] if outputs[i, j] > 0 else ZERO
+            d_bias[j] += grad[i, j]
+
+
+@njit(cache=True, nogil=True, fastmath=FAST, error_model="numpy")
+def _fill_gradient(
+    z_id: NDArray[Any],
+    obs_next: NDArray[Any],
+    chunk: NDArray[Any],
+    w_1: NDArray[Any],
+    b_1: NDArray[Any],
+    w_2: NDArray[Any],
+    b_2: NDArray[Any],
+    w_3: NDArray[Any],
+    b_3: NDArray[Any],
+    d_w_1: NDArray[Any],
+    d_b_1: NDArray[Any],
+    d_w_2: NDArray[Any],
+    d_b_2: NDArray[Any],
+    d_w_3: NDArray[Any],
+    d_b_3: NDArray[Any],
+) -> None:  # pragma: no cover  # compiled
+    """Write the gradient of one predictor's mean squared error over the rows of a chunk.
+
+    The first layer reads the first columns of `z_id`, as many as it has weights; where the second layer has more
+    columns than the first has outputs, they weigh the last columns of `z_id`, which are the agent's id.
+    """
+    n, width, n_ids = len(chunk), len(b_1), w_2.shape[1] - len(b_1)
+    inputs, ids = np.empty((n, w_1.shape[1]), np.float32), np.empty((n, n_ids), np.float32)
+    for i in range(n):
+        inputs[i] = z_id[chunk[i], : w_1.shape[1]]
+        ids[i] = z_id[chunk[i], z_id.shape[1] - n_ids :]
+    of_first, of_ids = np.ascontiguousarray(w_2[:, :width]), np.ascontiguousarray(w_2[:, width:])
+    first, second = np.dot(inputs, w_1.T), np.empty((n, width), np.float32)
+    _apply_relu(first, b_1)
+    np.dot(first, of_first.T, second)
+    if n_ids:
+        second += np.dot(ids, of_ids.T)
+    _apply_relu(second, b_2)
+    error = np.dot(second, w_3.T)
+    d_b_3[:] = ZERO
+    for i in range(n):
+        for j in range(len(b_3)):
+            error[i, j] = (error[i, j] + b_3[j] - obs_next[chunk[i], j]) * np.float32(2.0 / n)
+            d_b_3[j] += error[i, j]
+    np.dot(error.T, second, d_w_3)
+    grad = np.dot(error, w_3)
+    _return_through_relu(grad, second, d_b_2)
+    d_w_2[:, :width] = np.dot(grad.T, first)
+    if n_ids:
+        d_w_2[:, width:] = np.dot(grad.T, ids)
+    grad = np.dot(grad, of_first)
+    _return_through_relu(grad, first, d_b_1)
+    np.dot(grad.T, inputs, d_w_1)
 
 
 class Diversity:
@@ -157,9 +214,11 @@ class Diversity:
         self._target = copy.deepcopy(self._online).requires_grad_(False)
         self._optimizer = torch.optim.Adam(self._online.parameters(), lr=config.predictor_lr, fused=True)
         self._episodes = self._last_training = 0
+        self._team = Team(1)
 
     def use(self, team: Team) -> None:
-        """Nothing to share: minibatches follow each other."""
+        """Let each predictor have a thread of its own."""
+        self._team = team
 
     def prepare(self, seq: Sequence) -> None:
         """Nothing: everything here reads the learner's own hidden states."""
@@ -240,7 +299,7 @@ class Diversity:
         rows = self._rows(seq, online, _real_transitions(seq))
         n_rows, device = len(rows.z_id), rows.z_id.device
         orders = (permutation(n_rows, generator=generator, device=device) for _ in range(epochs))
-        self._online.fit(rows, (chunk for order in orders for chunk in order.split(CHUNK)), self._optimizer)
+        self._online.fit(rows, (chunk for order in orders for chunk in order.split(CHUNK)), self._optimizer, self._team)
 
 
 def _real_transitions(seq: Sequence) -> Tensor:

@@ -56,7 +56,7 @@ def run_trunk(first: nn.Linear, rnn: nn.GRU, inputs: Tensor, lengths: NDArray[np
     """
     if inputs.device.type != "cpu" or inputs.dtype != torch.float32:
         return rnn(first(inputs).relu_())[0].to(inputs.dtype)  # under autocast the library returns another type
-    _multiply_on_one_thread()
+    multiply_on_one_thread()
     weights = (first.weight, first.bias, *rnn.all_weights[0])
     if torch.is_grad_enabled():
         return Trunk.apply(inputs, lengths, *weights)  # type: ignore[no-any-return]  # apply is untyped
@@ -64,7 +64,7 @@ def run_trunk(first: nn.Linear, rnn: nn.GRU, inputs: Tensor, lengths: NDArray[np
 
 
 @cache
-def _multiply_on_one_thread() -> None:
+def multiply_on_one_thread() -> None:
     """Let each caller do its own products: SciPy's library, with which they are done, has threads, too."""
     import scipy.linalg.cython_blas  # noqa: F401  # a library that is not loaded cannot be limited
     from threadpoolctl import threadpool_limits
