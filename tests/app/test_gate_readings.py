@@ -21,7 +21,7 @@ from emtc_core.recorder import ListRecorder
 from emtc_core.training.readings import read_stream
 from storage.engine import Database, open_database
 from storage.queries.episodes import iter_trajectories, list_episodes
-from storage.recording.recorder import DatabaseRecorder
+from storage.recording.writer import DatabaseRecorder
 from storage.runs.changes import create_run
 from storage.runs.rows import RunRow, find_run
 from tests.core.test_trainer import make_trainer

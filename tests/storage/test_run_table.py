@@ -18,7 +18,7 @@ from storage.queries.curves import evaluations
 from storage.queries.gate import gate_state
 from storage.queries.runs import SORTS, RunFilter, count_runs, list_choices, matching_ids, run_page, runs_by_id
 from storage.queries.search_terms import MOST_TERMS
-from storage.recording.recorder import DatabaseRecorder
+from storage.recording.writer import DatabaseRecorder
 from storage.runs.changes import claim_start, create_run, finish_run, start_run
 from storage.runs.labels import check_tags, edit_run, note_runs, shelve_runs, tag_runs
 from storage.runs.lifecycle import this_process
