@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 
 from app.analysis import judge_readings as kept
-from app.analysis.judge_readings import READINGS, configure, judge_readings
-from app.analysis.readings import Reading
+from app.analysis.judge_readings import READINGS, Reading, configure, judge_readings
 from app.figures.kinds.chart import Chart
 from app.figures.named.gate_readings import describe_shape, draw_readings
 from emtc_core.config.resolve import config_from_stored, resolve
