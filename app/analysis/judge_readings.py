@@ -48,7 +48,7 @@ class Reading:
 
     def series(self, value: Callable[[ReadingPoint], float]) -> NDArray[np.float64]:
         """One number of every point, as an array."""
-        return np.array([value(point) for point in self.points])
+        return np.array([value(point) for point in self.points], np.float64)
 
 
 class KeptReadings:
