@@ -309,13 +309,3 @@ def _same(one: Value, other: Value) -> bool:
 
 def _text(value: Value) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def list_idle(table: Table) -> list[str]:
-    """Every line of the rules that decides nothing for any baseline on any task."""
-    used = {pair for case in list_cases() for pair in compare(case, table=table).used}
-    named: list[tuple[Section, Iterable[str]]] = [(one, one.values) for one in (*table.constant, *table.pinned)]
-    named += [(one, one.keys) for one in table.unread]
-    named += [(one, (one.key,)) for one in table.difference]
-    named += [(one, (one.published,)) for one in table.counterpart]
-    return [f"{type(one).__name__}: {key}" for one, keys in named for key in keys if (id(one), key) not in used]
