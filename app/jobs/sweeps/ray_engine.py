@@ -218,7 +218,6 @@ def _count_fits(cluster: Cluster, cpus: float, gpus: float) -> int:
     return math.floor(min(cpus / cluster.cpus, by_gpu) + 1e-9)  # 1 / 0.1 of a GPU is ten
 
 
-POLL_S = 0.5
 MOST_FAILURES = 6
 _LONGEST_REST_S = 60.0
 _LEAVE_S = 120.0
@@ -253,7 +252,7 @@ def run_sweep_on_ray(
     with leave_signals() as leave, attached(db, sweep_id, jobs):
         places = Places(ray, cluster, db, sweep_id, jobs=jobs, say=say)
         try:
-            return tend(db, sweep_id, places.tend, on_progress=on_progress, poll_s=POLL_S, leave=leave)
+            return tend(db, sweep_id, places.tend, on_progress=on_progress, leave=leave)
         except KeyboardInterrupt:
             say("Leaving: each worker gives its run back with a checkpoint. A second signal leaves them to themselves.")
             raise
