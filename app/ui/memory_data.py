@@ -12,8 +12,8 @@ from app.analysis.collapse import Collapse, Number, measure_collapse, measure_la
 from app.analysis.neighborhoods import Outlier, find_nearest, find_outlier
 from app.analysis.projections.alignment import draw_plane, find_turn
 from app.analysis.projections.linear import Drawn, Turn
+from app.analysis.projections.snapshots import sample_rows
 from app.analysis.what_if import Rules, Stream, merge_nodes, read_stream
-from app.jobs.projections import sample_rows
 from app.ui.data import cached, database, database_url, open_url
 from storage.queries import memory
 from storage.queries.memory import PointDetail, Projection, Snapshot
