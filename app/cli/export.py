@@ -187,8 +187,7 @@ def _make_figure(kind: FigureKind, given: Mapping[str, Any], asked: _Asked, form
         say(drawn.caption)
     for doubt in doubt_runs({row.id: with_code(row.config, row.versions) for row in rows}):
         say(doubt)
-    sources = describe_runs({row.id: row.config for row in rows}, {row.id: row.versions for row in rows})
-    return export_figure(drawn, image, sources=sources, columns=columns)
+    return export_figure(drawn, image, sources=describe_runs(rows), columns=columns)
 
 
 def _write_policy(url: str, runs: Sequence[str], out: Path | None, checkpoint: str) -> None:
