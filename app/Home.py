@@ -54,7 +54,7 @@ except EmtcError as exc:
     messages.error(exc)
     st.markdown("Name another database in the environment variable `EMTC_DB` and start the app again.")
     st.stop()
-run_data.compile_ahead()
+run_data.compile_ahead(data.own_url())
 login.show_account()
 messages.tell_read_only()
 bundle_banner.show()

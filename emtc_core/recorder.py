@@ -1,6 +1,6 @@
 """What a run tells the outside world: records, and the protocol that receives them.
 
-The core knows no database. `storage.recording.recorder.DatabaseRecorder` implements the protocol; the two below
+The core knows no database. `storage.recording.writer.DatabaseRecorder` implements the protocol; the two below
 serve tests and benchmarks. Everything observed goes one way: trainer → recorder.
 """
 

@@ -2,8 +2,7 @@
 
 import streamlit as st
 
-from app.ui import data, messages
-from app.ui.disk import whole
+from app.ui import data, disk, messages
 
 st.title("Storage")
 st.markdown(
@@ -12,8 +11,8 @@ st.markdown(
 )
 with messages.guarded():
     measured = data.sizes()
-    whole.show(measured)
+    disk.show(measured)
     if measured.runs:
-        whole.show_thinning(whole.show_sizes(measured))
+        disk.show_thinning(disk.show_sizes(measured))
     else:
         messages.empty(messages.NO_RUNS, messages.START_DEMO_HINT, page="../pages/home.py", label="Go to Home")

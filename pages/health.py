@@ -2,11 +2,10 @@
 
 import streamlit as st
 
-from app.ui import messages
-from app.ui.health import panel
+from app.ui import health, messages
 
 st.title("Health")
 with messages.guarded():
-    panel.show()
+    health.show()
 with messages.guarded():
-    panel.show_machine()
+    health.show_machine()

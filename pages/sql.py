@@ -2,8 +2,7 @@
 
 import streamlit as st
 
-from app.ui import messages
-from app.ui.sql import box
+from app.ui import messages, sql
 
 st.title("Ask in SQL")
 st.markdown(
@@ -13,7 +12,7 @@ st.markdown(
 with messages.guarded():
     left, right = st.columns(2, gap="large")
     with right:
-        box.show_schema()
+        sql.show_schema()
     with left:
-        box.show()
-    box.show_answer()
+        sql.show()
+    sql.show_answer()

@@ -42,8 +42,3 @@ def is_due() -> bool:
 def set_by(server: datetime) -> None:
     """Note what the server's clock says at this moment."""
     _server.said = (server.astimezone(UTC), time.monotonic())
-
-
-def forget() -> None:
-    """Go by this machine's clock again, as before a server was asked."""
-    _server.said = None

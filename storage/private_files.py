@@ -59,16 +59,16 @@ def measure_folder(folder: Path) -> tuple[int, int]:
     for place in folder.rglob("*"):
         with suppress(OSError):  # a trainer has just replaced it
             size = 0 if place.is_dir() and not place.is_symlink() else place.lstat().st_size
-            if is_checkpoint(place):
+            if is_checkpoint(place.name):
                 checkpoints += size
             else:
                 others += size
     return checkpoints, others
 
 
-def is_checkpoint(place: Path) -> bool:
+def is_checkpoint(name: str) -> bool:
     """Whether a file's name is that of a checkpoint or a best policy, whole, begun or set aside."""
-    return place.name.startswith(("checkpoint-", "best-"))
+    return name.startswith(("checkpoint-", "best-"))
 
 
 def list_own_files(folder: Path) -> list[Path]:

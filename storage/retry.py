@@ -39,13 +39,13 @@ def is_transient(db: Database, error: StorageError) -> bool:
     return db.dialect != "sqlite" or any(word in str(cause).lower() for word in _PASSING)
 
 
-def retry_transient(db: Database, act: Callable[[], Result], *, patience_s: float = PATIENCE_S) -> Result:
+def retry_transient(db: Database, act: Callable[[], Result]) -> Result:
     """Do what a full disk, a lock or a lost server may refuse for a while.
 
     Raises:
         StorageError: If it is refused for longer, or for another reason.
     """
-    until = time.monotonic() + patience_s
+    until = time.monotonic() + PATIENCE_S
     while True:
         try:
             return act()

@@ -15,10 +15,10 @@ from scipy import stats
 
 from app.analysis.collapse import measure_collapse
 from app.analysis.comparable import keep_usual_length
-from app.analysis.comparing import probability_of_improvement
 from app.analysis.finals import LAST_TENTH, MADE_IT, count_falls, final_rate
 from app.analysis.quantities import ROBUST, find_quantity
 from app.analysis.series import Comparison, Group, Seed, join_seeds, read_seeds
+from app.analysis.significance import probability_of_improvement
 from app.analysis.statistics import LEVEL, Values, mu_w
 from emtc_core.config.resolve import Value
 from storage.engine import Database

@@ -24,7 +24,6 @@ from numpy.typing import NDArray
 from pydantic import TypeAdapter
 
 from app.analysis.provenance import digest_of_core, library_versions
-from app.analysis.readings import Reading
 from emtc_core.config.resolve import config_from_stored, flatten, resolve
 from emtc_core.config.run import PresetName, RunConfig
 from emtc_core.envs.base import EnvInfo
@@ -38,6 +37,18 @@ from storage.queries.episodes import iter_trajectories, list_episodes
 from storage.runs.rows import RunRow
 
 _POINTS = TypeAdapter(list[ReadingPoint])
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What one reading of the paper said about the episodes: its points in order."""
+
+    name: str
+    points: Sequence[ReadingPoint]
+
+    def series(self, value: Callable[[ReadingPoint], float]) -> NDArray[np.float64]:
+        """One number of every point, as an array."""
+        return np.array([value(point) for point in self.points], np.float64)
 
 
 class KeptReadings:

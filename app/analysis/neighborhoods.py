@@ -119,7 +119,6 @@ def neighbor_agreement(
     k: int = NEIGHBORS,
     *,
     most: int = ASKED,
-    seed: int = 0,
     n_jobs: int = 1,
 ) -> Agreement:
     """How far a layout can be trusted about a selection: do its neighbors stay neighbors?
@@ -129,15 +128,14 @@ def neighbor_agreement(
         layout: Their places [M, 2]; nodes without a place (NaN) take no part.
         rows: The selected rows.
         k: Neighbors that are compared.
-        most: Nodes of the selection, and of the rest, that are asked; sampled by `seed` when there are more.
-        seed: Of the sample, and of the order among twins.
+        most: Nodes of the selection, and of the rest, that are asked; a sample when there are more.
         n_jobs: Threads.
     """
     shown = np.flatnonzero(np.isfinite(layout).all(axis=1))
     selected = np.isin(shown, rows)
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
     asked = [_some(np.flatnonzero(part), most, rng) for part in (selected, ~selected)]
-    near = [_nearest(space[shown], np.concatenate(asked), k, seed, n_jobs) for space in (embedding, layout)]
+    near = [_nearest(space[shown], np.concatenate(asked), k, n_jobs) for space in (embedding, layout)]
     share = (near[0][:, :, None] == near[1][:, None, :]).any(axis=2).mean(axis=1) if near[0].size else np.empty(0)
     parts = np.split(share, [len(asked[0])])
     means = [float(part.mean()) if len(part) else float("nan") for part in parts]
@@ -190,9 +188,9 @@ def _untie(points: NDArray[np.floating], seed: int) -> Floats:
     return exact + np.random.default_rng(seed).uniform(-reach, reach, exact.shape)
 
 
-def _nearest(points: NDArray[np.floating], rows: Rows, k: int, seed: int, n_jobs: int) -> Rows:
+def _nearest(points: NDArray[np.floating], rows: Rows, k: int, n_jobs: int) -> Rows:
     """Find the k nearest other points [Q, k]; the point itself is the first that a tree without twins finds."""
-    apart = _untie(points, seed)
+    apart = _untie(points, 0)
     k = min(k, len(points) - 1)
     if k < 1:
         return np.empty((len(rows), 0), np.int64)

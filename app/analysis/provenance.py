@@ -6,7 +6,7 @@ The versions that a run stores, so that its numbers can be traced to the code th
 import hashlib
 import json
 import platform
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import cache
 from hashlib import blake2b
 from importlib.metadata import PackageNotFoundError, version
@@ -16,7 +16,7 @@ from typing import Any
 import emtc_core
 from app.analysis.settings import CODE, ORIGIN
 from emtc_core import __version__
-from storage.runs.rows import imported_label, name_seed
+from storage.runs.rows import RunRow, imported_label, name_seed
 
 LIBRARIES = (
     *(
@@ -61,19 +61,12 @@ def hash_config(config: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:12]
 
 
-def describe_runs(
-    configs: Mapping[str, Mapping[str, Any]], versions: Mapping[str, Mapping[str, Any]] | None = None
-) -> tuple[str, ...]:
-    """Write one line for each run: its id, what it is, its seed, the hash of its settings and its code.
-
-    Args:
-        configs: Run id → configuration as stored.
-        versions: Run id → versions as stored, where known.
-    """
+def describe_runs(runs: Iterable[RunRow]) -> tuple[str, ...]:
+    """Write one line for each run: its id, what it is, its seed, the hash of its settings and its code."""
     return tuple(
-        f"run {run_id}: {config.get('algo')} on {_map(config)}, {name_seed(config.get('seed'))}, "
-        f"config {hash_config(config)}{_code((versions or {}).get(run_id, {}))}{_imported(config)}"
-        for run_id, config in configs.items()
+        f"run {run.id}: {run.config.get('algo')} on {_map(run.config)}, {name_seed(run.config.get('seed'))}, "
+        f"config {hash_config(run.config)}{_code(run.versions)}{_imported(run.config)}"
+        for run in runs
     )
 
 

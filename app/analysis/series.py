@@ -221,9 +221,9 @@ def make_seeds(rows: Sequence[RunRow], frame: pd.DataFrame, quantity: Quantity =
 
 def split_curves(frame: pd.DataFrame, quantity: Quantity = WIN_RATE) -> dict[str, Curve]:
     """Split rows run_id, env_step and the quantity's column into the curve of each run; missing values are skipped."""
-    rows = frame.loc[np.isfinite(_column(frame, quantity.column)), :]
+    rows = frame.loc[np.isfinite(column(frame, quantity.column)), :]
     curves = {
-        str(run_id): Curve(_column(part, "env_step"), _column(part, quantity.column))
+        str(run_id): Curve(column(part, "env_step"), column(part, quantity.column))
         for run_id, part in rows.groupby("run_id", sort=False)
     }
     return {run_id: mu_w_curve(curve) for run_id, curve in curves.items()} if quantity is MU_W else curves
@@ -234,7 +234,7 @@ def _split_distinct(frame: pd.DataFrame, quantity: Quantity) -> dict[str, Values
     if quantity.key != WIN_RATE.key or "distinct" not in frame:
         return {}
     counted = frame.loc[frame["distinct"].notna(), :]
-    return {str(run_id): _column(part, "distinct") for run_id, part in counted.groupby("run_id", sort=False)}
+    return {str(run_id): column(part, "distinct") for run_id, part in counted.groupby("run_id", sort=False)}
 
 
 def join_seeds(
@@ -300,5 +300,6 @@ def default_times(groups: Sequence[Group]) -> list[int]:
     return [int(reached * share) for share in (0.25, 0.5, 1.0)] if reached else []
 
 
-def _column(frame: pd.DataFrame, name: str) -> Values:
+def column(frame: pd.DataFrame, name: str) -> Values:
+    """Take a column as float64; missing values become NaN."""
     return frame[name].to_numpy(dtype=np.float64, na_value=np.nan)

@@ -32,7 +32,7 @@ from app.analysis.finals import (
 )
 from app.analysis.series import DAGGER, Comparison, Group, LeftOut
 from app.analysis.settings import name_algo, name_method, show_steps
-from app.analysis.statistics import CENTER_NAMES, Curve, Rate, Reading, Values, finite, mu_w
+from app.analysis.statistics import CENTER_NAMES, Rate, Reading, Values, finite, mu_w
 from app.analysis.tables import MISSING, NESTED, Cell, Number, describe_table
 
 _BEST = "Bold is best of the cells with two seeds or more, ties too."
@@ -112,7 +112,7 @@ def tabulate_mu_w(comparison: Comparison, times: Sequence[int], reading: Reading
 
     def quote_at(t: int) -> Callable[[Group], Cell | None]:
         def quote_cell(group: Group) -> Cell | None:
-            reached = finite(_mu_w_at(seed.curve, t) for seed in group.seeds)
+            reached = finite(float(mu_w(seed.curve, np.array([float(t)]))[0]) for seed in group.seeds)
             if not len(reached):
                 return None
             there = [seed for seed in group.seeds if seed.curve.steps[-1] >= t]
@@ -168,10 +168,6 @@ def _row_of_falls(group: Group, reading: Reading) -> list[str | int]:
 
 def _say_falls(falls: Falls | None) -> str:
     return f"{falls.falls} of {falls.after}" if falls else f"never {MADE_IT:g}"
-
-
-def _mu_w_at(curve: Curve, t: int) -> float:
-    return float(mu_w(curve, np.array([float(t)]))[0])
 
 
 def _too_short(comparison: Comparison, times: Sequence[int]) -> list[LeftOut]:

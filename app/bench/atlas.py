@@ -28,7 +28,7 @@ from emtc_core.errors import ConfigError
 from emtc_core.recorder import EpisodeRecord, SnapshotRecord
 from storage.engine import Database
 from storage.files.places import run_folder
-from storage.recording.recorder import DatabaseRecorder
+from storage.recording.writer import DatabaseRecorder
 from storage.runs.changes import create_run
 
 START_S = 60

@@ -18,7 +18,7 @@ import numpy as np
 from scipy.stats import betabinom, norm
 
 from app.analysis.collapse import interval_of, resample_sums
-from app.analysis.comparing import difference_of_means, performance_profile, probability_of_improvement
+from app.analysis.significance import difference_of_means, performance_profile, probability_of_improvement
 from app.analysis.statistics import (
     CLAIMS,
     Center,

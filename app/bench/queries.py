@@ -32,7 +32,7 @@ from storage.models import Evaluation, Run
 from storage.queries.gate import gate_chart
 from storage.queries.memory import get_node, get_snapshot, list_snapshots
 from storage.queries.runs import RunFilter, list_choices, list_runs, run_page
-from storage.recording.recorder import DatabaseRecorder
+from storage.recording.writer import DatabaseRecorder
 from storage.runs.changes import create_run
 
 TABLE_RUNS = 5000

@@ -23,7 +23,7 @@ from emtc_core.errors import StorageError
 from emtc_core.recorder import NullRecorder, Recorder
 from storage.engine import Database, open_database
 from storage.queries.runs import list_runs
-from storage.recording.recorder import DatabaseRecorder
+from storage.recording.writer import DatabaseRecorder
 from storage.runs.changes import create_run
 
 WRITERS, READERS = 4, 3
@@ -123,7 +123,7 @@ def _listen(tell: Callable[[str], None]) -> None:
         def emit(self, record: logging.LogRecord) -> None:
             tell(record.getMessage())
 
-    logging.getLogger("storage.recording.recorder").addHandler(Ear(logging.WARNING))
+    logging.getLogger("storage.recording.writer").addHandler(Ear(logging.WARNING))
 
 
 _EPISODES = 3000

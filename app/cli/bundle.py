@@ -1,5 +1,6 @@
 """`emtc bundle | open`: some runs as one file for a colleague, and such a file looked at or taken in."""
 
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
@@ -7,7 +8,6 @@ from typing import Annotated
 
 import typer
 
-from app.analysis.example_study import choose_contents
 from app.analysis.format import size
 from app.cli.output import DEFAULT_DATABASE, AsJson, DatabaseUrl, print_json, say
 from app.cli.serve import become_app
@@ -54,7 +54,7 @@ def bundle(
     database = open_database(db, read_only=True)
     rows = _find(database, runs, sweep)
     rows = [row for row in rows if row.env_steps] if example else rows
-    contents = THIN if thin else WHOLE if whole else choose_contents(database, rows) if example else Contents()
+    contents = THIN if thin else WHOLE if whole else _choose_example(database, rows) if example else Contents()
     chosen = {
         row.id: frozenset(episode or ()) | _usual_episodes(database, row, contents) | contents.chosen.get(row.id, set())
         for row in rows
@@ -70,9 +70,15 @@ def bundle(
     say(f"Wrote {out}: {n} in {size(made.size_bytes)} ({size(made.study_bytes)} unpacked). Look at it: emtc open {out}")
 
 
+def _choose_example(db: Database, rows: Sequence[RunRow]) -> Contents:
+    from app.notebook.example_study import choose_contents  # with it come the figures
+
+    return choose_contents(db, rows)
+
+
 def _tell_story(db: Database, order: list[str]) -> None:
     """Write the notebook of the example study into its own database; the first run is the one that is shown."""
-    from app.notebook.story import write_story
+    from app.notebook.example_study import write_story
 
     rows = {row.id: row for row in (find_run(db, run_id) for run_id in dict.fromkeys(order))}
     write_story(db, list(rows.values()))

@@ -25,6 +25,7 @@ from app.cli.output import (
     print_rows,
     print_table,
     say,
+    write_file,
 )
 from emtc_core.envs.trust import is_allowed
 from emtc_core.errors import ConfigError
@@ -252,7 +253,9 @@ def sql(
         raise ConfigError(NO_PARQUET)
     answer = ask(open_database(db, read_only=True), query, most_rows=limit, seconds=seconds)
     if parquet is not None:
-        _write(export_table(answer.frame(), "parquet"), parquet)
+        content = export_table(answer.frame(), "parquet")
+        write_file(parquet, content)
+        say(f"Wrote {parquet} ({len(content):,} bytes).")
     elif csv:
         sys.stdout.buffer.write(export_table(answer.frame(), "csv"))
     else:
@@ -274,11 +277,3 @@ def _show_schema(*, json: bool) -> None:
     for table in tables:
         rows = [asdict(column) for column in table.columns]
         print_table(rows, title=f"{table.name}: {table.meaning}", empty="")
-
-
-def _write(content: bytes, out: Path) -> None:
-    try:
-        out.write_bytes(content)
-    except OSError as exc:
-        raise ConfigError(f"{out} cannot be written: {exc.strerror}. Choose another file.") from exc
-    say(f"Wrote {out} ({len(content):,} bytes).")

@@ -14,7 +14,7 @@ from app.cli.output import DEFAULT_DATABASE, AsJson, DatabaseUrl, print_json, sa
 from app.cli.runs import find_runs
 from app.jobs.imports.curves import Given
 from app.jobs.imports.read import FORMATS, read_foreign, remark_on
-from app.jobs.mirror.follow import TARGETS, follow, make_mirror
+from app.jobs.mirror.sinks import TARGETS, follow, make_mirror
 from emtc_core.errors import StorageError
 from storage.engine import open_database
 from storage.runs.imports import save_imports

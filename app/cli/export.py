@@ -2,10 +2,11 @@
 
 import json
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any
 
 import pandas as pd
 import typer
@@ -22,7 +23,7 @@ from app.analysis.tables import TABLE_FORMATS, export_table
 from app.analysis.variants import doubt_runs
 from app.cli.evaluate import CheckpointName, read_checkpoint
 from app.cli.export_raw import MARL_EVAL, export_marl_eval, export_raw, find_raw
-from app.cli.output import DEFAULT_DATABASE, DatabaseUrl, printable, say
+from app.cli.output import DEFAULT_DATABASE, DatabaseUrl, choose, printable, say, write_file
 from app.cli.progress import show_shares
 from app.figures.figure import FigureKind, Options
 from app.figures.registry import FIGURES, TABLES
@@ -33,7 +34,6 @@ from storage.queries.tables import TABLE_NAMES, TableName
 from storage.runs.rows import RunRow
 from storage.runs.sweeps import get_sweep, sweep_runs
 
-Choice = TypeVar("Choice", bound=str)
 ENCODER_TIMING = "encoder-timing"
 _BANDS = ", ".join(f"{band} ({name})" for band, name in BAND_NAMES.items())
 _FORMATS = (
@@ -117,53 +117,69 @@ def export(
     if (figure is None) == (table is None and raw is None):
         raise typer.BadParameter("Give either --figure or --table, or --replay EPISODE.")
     shared: dict[str, Any] = {
-        "center": _choose("center", center, CENTERS) if center else None,
-        "band": _choose("band", band, BANDS) if band else None,
-        "color": _choose("color", color, QUANTITIES) if color else None,
-        "method": _choose("method", method, ("pca", "tsne", "umap", "axes")) if method else None,
+        "center": choose("center", center, CENTERS) if center else None,
+        "band": choose("band", band, BANDS) if band else None,
+        "color": choose("color", color, QUANTITIES) if color else None,
+        "method": choose("method", method, ("pca", "tsne", "umap", "axes")) if method else None,
         "episodes": _read_pair(episodes) if episodes else (),
         "refit_every": refit_every,
         "include_unfinished": include_unfinished,
         "budget": _read_budget(budget) if budget else None,
-        "final": _choose("final", final, FINAL_RULES) if final else None,
-        "rate": _choose("rate", rate, RATE_NAMES) if rate else None,
+        "final": choose("final", final, FINAL_RULES) if final else None,
+        "rate": choose("rate", rate, RATE_NAMES) if rate else None,
     }
     if set and figure is None:
         raise typer.BadParameter("--set belongs to a figure; a table has no option of its own.")
     if width and figure is None:
         raise typer.BadParameter("--width belongs to an image; a table has none.")
-    if sweep:
-        runs = _of_sweep(db, sweep, runs)
+    asked = _Asked(db, _of_sweep(db, sweep, runs) if sweep else runs, map, algo)
     if raw is not None:
-        _write_raw(db, raw, format, runs, map, algo, Options(**shared), out)
+        _write_raw(asked, raw, format, Options(**shared), out)
     elif table is not None:
-        _write(_make_table(db, table, format, runs, map, algo, Options(**shared)), out)
+        _write(_make_table(asked, table, format, Options(**shared)), out)
     elif out is None:
         raise typer.BadParameter("--figure needs --out FILE.")
     else:
         given = {name: value for name, value in shared.items() if value} | _read_own(set or [])
-        kind = FIGURES[_choose("figure", figure or "", FIGURES)]
-        _write(_make_figure(kind, given, db, runs, map, algo, format or out.suffix.removeprefix("."), width), out)
+        kind = FIGURES[choose("figure", figure or "", FIGURES)]
+        _write(_make_figure(kind, given, asked, format or out.suffix.removeprefix("."), width), out)
 
 
-def _make_figure(
-    kind: FigureKind,
-    given: Mapping[str, Any],
-    url: str,
-    runs: Sequence[str] | None,
-    maps: Sequence[str] | None,
-    algos: Sequence[str] | None,
-    format: str,
-    width: str,
-) -> bytes:
-    image = _choose("format", format, EXPORT_FORMATS)
-    columns = _choose("width", width or "two", WIDTHS)
+@dataclass(frozen=True)
+class _Asked:
+    """Which runs of which database; where nothing is named, all that were evaluated."""
+
+    url: str
+    runs: Sequence[str] | None
+    maps: Sequence[str] | None
+    algos: Sequence[str] | None
+
+    @property
+    def names_some(self) -> bool:
+        """Whether runs, maps or algorithms were named."""
+        return bool(self.runs or self.maps or self.algos)
+
+    def select(self, db: Database) -> list[RunRow]:
+        """Choose the runs.
+
+        Raises:
+            ConfigError: If there is none.
+        """
+        rows = select_runs(db, self.runs, maps=self.maps, algos=self.algos)
+        if not rows:
+            raise ConfigError("No evaluated run was chosen. List what there is with: emtc runs")
+        return rows
+
+
+def _make_figure(kind: FigureKind, given: Mapping[str, Any], asked: _Asked, format: str, width: str) -> bytes:
+    image = choose("format", format, EXPORT_FORMATS)
+    columns = choose("width", width or "two", WIDTHS)
     if width and image in ("html", "csv"):
         raise typer.BadParameter(f"--width belongs to svg, pdf and png; {image} has none.")
-    if kind.needs_runs and not runs:
+    if kind.needs_runs and not asked.runs:
         raise typer.BadParameter("Name at least one run; list them with: emtc runs")
-    database = open_database(url, create=False)
-    rows = _select(database, runs, maps, algos)
+    database = open_database(asked.url, create=False)
+    rows = asked.select(database)
     judges = "refit_every" in kind.takes  # for minutes
     with show_shares() if judges else nullcontext() as on_progress:
         drawn = kind.make(database, rows, kind.read_options(given, on_progress=on_progress))
@@ -171,8 +187,7 @@ def _make_figure(
         say(drawn.caption)
     for doubt in doubt_runs({row.id: with_code(row.config, row.versions) for row in rows}):
         say(doubt)
-    sources = describe_runs({row.id: row.config for row in rows}, {row.id: row.versions for row in rows})
-    return export_figure(drawn, image, sources=sources, columns=columns)
+    return export_figure(drawn, image, sources=describe_runs(rows), columns=columns)
 
 
 def _write_policy(url: str, runs: Sequence[str], out: Path | None, checkpoint: str) -> None:
@@ -203,7 +218,7 @@ def _write_replay(
 
     if out is None:
         raise typer.BadParameter("--replay needs --out FILE.")
-    image = _choose("format", format or out.suffix.removeprefix("."), FORMATS)
+    image = choose("format", format or out.suffix.removeprefix("."), FORMATS)
     if not runs or len(runs) > len(episodes):
         raise typer.BadParameter("--replay takes one RUN, or two with --beside; list them with: emtc runs")
     database = open_database(url, read_only=True)
@@ -224,24 +239,15 @@ def _of_sweep(url: str, sweep: str, runs: Sequence[str] | None) -> list[str]:
     return ids
 
 
-def _write_raw(
-    url: str,
-    table: TableName,
-    format: str,
-    runs: Sequence[str] | None,
-    maps: Sequence[str] | None,
-    algos: Sequence[str] | None,
-    options: Options,
-    out: Path | None,
-) -> None:
+def _write_raw(asked: _Asked, table: TableName, format: str, options: Options, out: Path | None) -> None:
     """Write a raw table; only marl-eval's JSON, which compares, takes every evaluated run when none is named."""
     unused = [each for each in options.given if format != MARL_EVAL or each not in ("include_unfinished", "budget")]
     if unused:
         raise typer.BadParameter(f"--{unused[0].replace('_', '-')} would change nothing in a raw table.")
-    if not (runs or maps or algos or format == MARL_EVAL):
+    if not (asked.names_some or format == MARL_EVAL):
         raise typer.BadParameter("Name at least one run, or --sweep, --map or --algo; list runs with: emtc runs")
-    database = open_database(url, read_only=True)
-    rows = _select(database, runs, maps, algos)
+    database = open_database(asked.url, read_only=True)
+    rows = asked.select(database)
     if format == MARL_EVAL:
         unfinished = options.include_unfinished
         export_marl_eval(database, rows, table, out, include_unfinished=unfinished, budget=options.read_at)
@@ -249,18 +255,10 @@ def _write_raw(
         export_raw(database, rows, table, format, out)
 
 
-def _make_table(
-    url: str,
-    table: str,
-    format: str,
-    runs: Sequence[str] | None,
-    maps: Sequence[str] | None,
-    algos: Sequence[str] | None,
-    options: Options,
-) -> bytes:
-    name = _choose("table", table, (*TABLES, ENCODER_TIMING))
-    image = _choose("format", format or "csv", TABLE_FORMATS)
-    chosen = bool(runs or maps or algos)
+def _make_table(asked: _Asked, table: str, format: str, options: Options) -> bytes:
+    name = choose("table", table, (*TABLES, ENCODER_TIMING))
+    image = choose("format", format or "csv", TABLE_FORMATS)
+    chosen = asked.names_some
     if name == ENCODER_TIMING:
         if chosen or options.given:
             raise typer.BadParameter(f"--table {name} measures this machine; leave out runs and options over seeds.")
@@ -268,8 +266,8 @@ def _make_table(
     kind = TABLES[name]
     if chosen and not kind.takes_runs:
         raise typer.BadParameter(f"--table {name} is made of all runs; leave out RUN, --map and --algo.")
-    database = open_database(url, read_only=True)
-    rows = _select(database, runs, maps, algos) if chosen else select_runs(database) if kind.takes_runs else []
+    database = open_database(asked.url, read_only=True)
+    rows = asked.select(database) if chosen else select_runs(database) if kind.takes_runs else []
     made = kind.make(database, rows, options)
     if made.empty and kind.takes_runs:
         raise ConfigError(f"None of {runs_of(len(rows))} belongs in {name}: it needs {kind.needs}.{_why(made)}")
@@ -305,15 +303,6 @@ def _read_own(given: Sequence[str]) -> dict[str, Any]:
     return found
 
 
-def _select(
-    db: Database, runs: Sequence[str] | None, maps: Sequence[str] | None, algos: Sequence[str] | None
-) -> list[RunRow]:
-    rows = select_runs(db, runs, maps=maps, algos=algos)
-    if not rows:
-        raise ConfigError("No evaluated run was chosen. List what there is with: emtc runs")
-    return rows
-
-
 def _read_pair(text: str) -> tuple[int, int]:
     parts = [part.strip() for part in text.split(",")]
     if len(parts) != 2 or not all(part.isdecimal() and part.isascii() for part in parts):
@@ -328,14 +317,6 @@ def _read_budget(text: str) -> Budget:
         raise typer.BadParameter(f"--budget: {exc}.") from exc
 
 
-def _choose(option: str, given: str, allowed: Iterable[Choice]) -> Choice:
-    known = list(allowed)
-    for each in known:
-        if given == each:
-            return each
-    raise typer.BadParameter(f"--{option} must be one of {', '.join(known)}, got {given!r}.")
-
-
 def _shown(content: bytes) -> bytes:
     """Make a text safe for a terminal; bytes of a format that is no text go to a pipe as they are."""
     try:
@@ -348,8 +329,5 @@ def _write(content: bytes, out: Path | None) -> None:
     if out is None:
         sys.stdout.buffer.write(_shown(content))
         return
-    try:
-        out.write_bytes(content)
-    except OSError as exc:
-        raise ConfigError(f"{out} cannot be written: {exc.strerror}. Choose another --out.") from exc
+    write_file(out, content)
     say(f"Wrote {out} ({len(content):,} bytes).")

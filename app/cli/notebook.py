@@ -5,8 +5,8 @@ from typing import Annotated, Any
 
 import typer
 
-from app.cli.output import DEFAULT_DATABASE, AsJson, DatabaseUrl, print_json, print_table, say
-from app.notebook.export import NOTEBOOK_FORMATS, NotebookFormat, export_entries, to_files
+from app.cli.output import DEFAULT_DATABASE, AsJson, DatabaseUrl, choose, print_json, print_table, say
+from app.notebook.export import NOTEBOOK_FORMATS, export_entries, to_files
 from app.notebook.view import gather
 from emtc_core.errors import ConfigError
 from storage.engine import Database, open_database
@@ -49,7 +49,7 @@ def export(
     """Write entries with their figures as Markdown, one HTML page or a Jupyter notebook."""
     if out is None:
         raise typer.BadParameter("export needs --out FILE.")
-    chosen = _choose(format or {"zip": "md"}.get(out.suffix[1:], out.suffix[1:]))
+    chosen = choose("format", format or {"zip": "md"}.get(out.suffix[1:], out.suffix[1:]), NOTEBOOK_FORMATS)
     database = open_database(_database_of(context, db), read_only=True)
     ids = entries or [row.id for row in list_entries(database)]
     if not ids:
@@ -71,13 +71,6 @@ def _facts(row: EntryRow) -> dict[str, Any]:
         "page": (row.view or {}).get("page"),
         "figure": (row.view or {}).get("figure") if row.has_figure else None,
     }
-
-
-def _choose(format: str) -> NotebookFormat:
-    for known in NOTEBOOK_FORMATS:
-        if format == known:
-            return known
-    raise typer.BadParameter(f"--format must be one of {', '.join(NOTEBOOK_FORMATS)}, got {format!r}.")
 
 
 def _database_of(context: typer.Context, db: str) -> str:

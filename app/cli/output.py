@@ -7,17 +7,21 @@ import json as plain_json
 import os
 import re
 import sys
-from collections.abc import Mapping, Sequence
-from typing import Annotated, Any
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
 
 import orjson
 import typer
 from rich.console import Console
 from rich.table import Table
 
+from emtc_core.errors import ConfigError
 from storage.address import DEFAULT_DATABASE as DEFAULT_DATABASE
 from storage.address import sqlite_address
 from storage.guards import hide_passwords
+
+Choice = TypeVar("Choice", bound=str)
 
 _OBEYED = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 
@@ -75,3 +79,28 @@ def database_url(file: str | None, db: str) -> str:
 def say(text: str) -> None:
     """The user something that is not the result: on stderr."""
     sys.stderr.write(printable(text) + "\n")
+
+
+def choose(option: str, given: str, allowed: Iterable[Choice]) -> Choice:
+    """Read the value of an option that has a few.
+
+    Raises:
+        BadParameter: If it is none of them.
+    """
+    known = list(allowed)
+    for each in known:
+        if given == each:
+            return each
+    raise typer.BadParameter(f"--{option} must be one of {', '.join(known)}, got {given!r}.")
+
+
+def write_file(out: Path, content: bytes) -> None:
+    """Write a result into a file.
+
+    Raises:
+        ConfigError: If it cannot be written.
+    """
+    try:
+        out.write_bytes(content)
+    except OSError as exc:
+        raise ConfigError(f"{out} cannot be written: {exc.strerror}. Choose another file.") from exc

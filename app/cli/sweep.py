@@ -16,8 +16,7 @@ from app.cli.output import DEFAULT_DATABASE, AsJson, DatabaseUrl, print_json, pr
 from app.jobs.sweeps import control
 from app.jobs.sweeps.file import find_sweep_file, list_templates
 from app.jobs.sweeps.plan import Plan, make_plan
-from app.jobs.sweeps.ray_cluster import Cluster, connected, count_places, make_cluster
-from app.jobs.sweeps.ray_engine import run_sweep_on_ray
+from app.jobs.sweeps.ray_engine import Cluster, connected, count_places, make_cluster, run_sweep_on_ray
 from app.jobs.sweeps.scheduler import run_sweep
 from app.jobs.sweeps.study import check_storage
 from app.jobs.sweeps.worker import Work, leave_signals, summarize

@@ -12,7 +12,7 @@ import shutil
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any, Final, Literal, get_args
+from typing import Any, Final, Literal
 
 from emtc_core.errors import ConfigError, EmtcError
 from emtc_core.install import how_to_install
@@ -21,7 +21,6 @@ from storage.engine import Database
 from storage.runs.control import send_command
 
 Kind = Literal["finished", "failed", "lost", "nan", "stagnation", "gate-idle", "no-success", "disk-low"]
-KINDS: Final[tuple[Kind, ...]] = get_args(Kind)
 STOPPABLE: Final[tuple[Kind, ...]] = ("nan", "stagnation", "gate-idle", "no-success")
 """Alerts of runs that still train."""
 Severity = Literal["info", "warning", "error"]

@@ -193,7 +193,6 @@ def evaluate_policy(
     episodes: int,
     seed: int | None = None,
     overrides: Sequence[str] = (),
-    device: Literal["auto", "cpu", "cuda"] = "auto",
     on_chosen: Callable[[Chosen], None] = lambda chosen: None,
 ) -> Evaluated:
     """Play greedy episodes with a stored policy, and write down what it did, in a table of its own.
@@ -205,7 +204,6 @@ def evaluate_policy(
         episodes: How many.
         seed: Of the episodes, which no evaluation of the training plays; that of the run when missing.
         overrides: Settings of the game that differ from the training's, as "env.skirmish.spawn_jitter=0.5".
-        device: Where the policy computes.
         on_chosen: Told which checkpoint was taken, before anything is played.
 
     Raises:
@@ -213,7 +211,7 @@ def evaluate_policy(
     """
     row = find_run(db, run)
     configure_threads()  # a script that loads a policy keeps its own
-    policy, config, chosen = _load(db, row, checkpoint, choose_device(device))
+    policy, config, chosen = _load(db, row, checkpoint, choose_device("auto"))
     changed = _change_game(config, overrides)
     env = make_env(changed.env, n_envs=min(episodes, config.train.n_envs))
     seed = row.seed if seed is None else seed
@@ -227,7 +225,7 @@ def evaluate_policy(
     was = flatten(config)
     settings = {key: value for key, value in flatten(changed).items() if was.get(key) != value}
     number = add_policy_evaluation(db, row.id, record, seed=seed, settings=settings)
-    return Evaluated(number, row.id, chosen, record, seed, settings, str(choose_device(device)))
+    return Evaluated(number, row.id, chosen, record, seed, settings, str(choose_device("auto")))
 
 
 def _change_game(config: RunConfig, overrides: Sequence[str]) -> RunConfig:

@@ -12,36 +12,13 @@ from typing import Protocol
 import psutil
 
 from app.analysis.projections.linear import Progress
-from app.analysis.projections.snapshots import (
-    EMBED_SHARE,
-    EMBEDDERS,
-    METHODS,
-    Phase,
-    phase_of,
-    project_snapshot,
-    projection_params,
-    sample_rows,
-)
+from app.analysis.projections.snapshots import EMBED_SHARE, project_snapshot, projection_params
 from app.jobs.launch import spawn
 from emtc_core.errors import ConfigError
 from storage.engine import Database
 from storage.files.places import local_folder
 from storage.projections import JobRow, create_job, get_job, update_job
 from storage.queries.memory import Snapshot
-
-__all__ = [
-    "EMBEDDERS",
-    "METHODS",
-    "CancelledError",
-    "Phase",
-    "cancel_job",
-    "phase_of",
-    "project_snapshot",
-    "projection_params",
-    "sample_rows",
-    "start_job",
-    "work",
-]  # the first names of what is computed live next door; pages and notebooks have them from here
 
 REPORT_EVERY_S = 0.4
 

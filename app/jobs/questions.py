@@ -6,7 +6,7 @@ from app.analysis.format import aware, count, number
 from emtc_core.control import QuestionKind
 from emtc_core.errors import UnheardError
 from storage.engine import Database
-from storage.runs.control import HEARD_WITHIN_S, POLL_S, Answer, Asked, find_question, send_command, wait_until_heard
+from storage.runs.control import POLL_S, Answer, Asked, find_question, send_command, wait_until_heard
 from storage.runs.rows import find_run
 
 
@@ -16,7 +16,6 @@ def ask_and_wait(
     kind: QuestionKind,
     *,
     episode: int | None = None,
-    heard_within_s: float = HEARD_WITHIN_S,
     answer_within_s: float,
 ) -> Asked:
     """Ask, and wait for the answer.
@@ -26,7 +25,7 @@ def ask_and_wait(
         UnheardError: If nobody heard, or the answer did not come in time.
     """
     command_id = send_command(db, run_id, kind, episode=episode)
-    wait_until_heard(db, run_id, command_id, kind, patience_s=heard_within_s)
+    wait_until_heard(db, run_id, command_id, kind)
     until = time.monotonic() + answer_within_s
     while True:
         run = find_run(db, run_id)

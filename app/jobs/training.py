@@ -31,7 +31,7 @@ from storage.engine import Database
 from storage.files.places import run_folder, run_place
 from storage.guards import hide_passwords
 from storage.private_files import append_private, make_private_folder
-from storage.recording.recorder import DatabaseRecorder
+from storage.recording.writer import DatabaseRecorder
 from storage.retry import retry_transient
 from storage.runs.changes import claim_start, finish_run, start_run
 from storage.runs.control import DatabaseControl, Heartbeat

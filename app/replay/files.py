@@ -130,10 +130,7 @@ def make_file(replays: Sequence[Replay], format: Format, *, t: int = 0, mode: Mo
     The page follows the reader's own light or dark theme; it starts at `t`.
     """
     sides = [replay.side for replay in replays]
-    runs = {replay.run.id: replay.run for replay in replays}
-    sources = describe_runs(
-        {id: run.config for id, run in runs.items()}, {id: run.versions for id, run in runs.items()}
-    )
+    sources = describe_runs({replay.run.id: replay.run for replay in replays}.values())
     if format == "html":
         return make_page(sides, start=t, sources=sources)
     return to_gif(sides, mode=mode) if format == "gif" else to_svg(sides, frame=t, mode=mode, sources=sources)

@@ -73,7 +73,7 @@ def database() -> Database:
 def _reader(url: str) -> Database:
     """The moment that everything reads now, where there is one of this database."""
     known = _moment.get()
-    return known[1] if known is not None and known[0] == url else _open(url)
+    return known[1] if known is not None and known[0] == url else open_url(url)
 
 
 @contextmanager
@@ -84,7 +84,7 @@ def at_one_moment() -> Generator[None]:
         StorageError: If it cannot be read.
     """
     url = database_url()
-    with _open(url).at_one_moment() as known:
+    with open_url(url).at_one_moment() as known:
         before = _moment.set((url, known))
         try:
             yield
@@ -102,22 +102,13 @@ def as_it_changes() -> Generator[None]:
         _moment.reset(before)
 
 
+@st.cache_resource(show_spinner=False, on_release=lambda db: db.dispose())
 def open_url(url: str) -> Database:
-    """Open the app's own database, or that of a bundle, which is never written; once per server.
+    """Open the app's own database, or that of a bundle, which is never written; once per server. `clear` closes it.
 
     Raises:
         StorageError: If it cannot be opened.
     """
-    return _open(url)
-
-
-def close_url(url: str) -> None:
-    """Close a database that is to be deleted."""
-    _open.clear(url)
-
-
-@st.cache_resource(show_spinner=False, on_release=lambda db: db.dispose())
-def _open(url: str) -> Database:
     return open_database(url, read_only=is_cached(url))
 
 
@@ -153,18 +144,14 @@ def run_page(wanted: RunFilter, *, sort: str = "", limit: int = 50, offset: int 
 
 
 @st.cache_data(ttl=5, show_spinner=False)
-def _names_of(url: str, prefixes: tuple[str, ...]) -> dict[str, str]:
+def names_in(url: str, prefixes: Sequence[str]) -> dict[str, str]:
+    """Names of runs of one database, as `names_of` reads them."""
     return runs.names_of(_reader(url), prefixes)
 
 
 def names_of(prefixes: Sequence[str]) -> dict[str, str]:
     """Names of the runs whose ids start so, by id; at most five seconds old."""
     return names_in(database_url(), prefixes)
-
-
-def names_in(url: str, prefixes: Sequence[str]) -> dict[str, str]:
-    """Names of runs of one database, as `names_of` reads them."""
-    return _names_of(url, tuple(prefixes))
 
 
 def has_runs() -> bool:

@@ -12,8 +12,8 @@ from app.analysis.collapse import Collapse, Number, measure_collapse, measure_la
 from app.analysis.neighborhoods import Outlier, find_nearest, find_outlier
 from app.analysis.projections.alignment import draw_plane, find_turn
 from app.analysis.projections.linear import Drawn, Turn
+from app.analysis.projections.snapshots import sample_rows
 from app.analysis.what_if import Rules, Stream, merge_nodes, read_stream
-from app.jobs.projections import sample_rows
 from app.ui.data import cached, database, database_url, open_url
 from storage.queries import memory
 from storage.queries.memory import PointDetail, Projection, Snapshot
@@ -57,30 +57,24 @@ def sample(url: str, snapshot_id: int, stamp: str, *, n: int, seed: int) -> NDAr
     return sample_rows(snapshot(snapshot_id, stamp), n=n, seed=seed)
 
 
-@st.cache_resource(max_entries=4, show_spinner="Reading the newest transitions …")
-def _stream(url: str, run_id: str, snapshot_id: int, until: int, _rules: Rules) -> Stream:
-    return read_stream(open_url(url), run_id, _rules, until=until)
+_WHICH = {Snapshot: lambda each: (each.run_id, each.id, each.env_step)}
+"""What tells a snapshot from every other one of its database; its run's rules never change."""
 
 
-def stream(snapshot: Snapshot, rules: Rules) -> Stream:
+@cached(st.cache_resource, max_entries=4, show_spinner="Reading the newest transitions …", hash_funcs=_WHICH)
+def stream(url: str, snapshot: Snapshot, _rules: Rules) -> Stream:
     """Read the newest transitions of a run up to one of its snapshots; both never change."""
-    return _stream(database_url(), snapshot.run_id, snapshot.id, snapshot.env_step, rules)
+    return read_stream(open_url(url), snapshot.run_id, _rules, until=snapshot.env_step)
 
 
-@st.cache_resource(max_entries=8, show_spinner="Merging …")
-def _merged(
-    url: str, run_id: str, snapshot_id: int, env_step: int, factor: float, _snapshot: Snapshot, _rules: Rules
-) -> "Remerged":
-    return merge_nodes(_snapshot, _rules, factor)
-
-
-def merged(snapshot: Snapshot, rules: Rules, factor: float) -> "Remerged":
+@cached(st.cache_resource, max_entries=8, show_spinner="Merging …", hash_funcs=_WHICH)
+def merged(url: str, snapshot: Snapshot, _rules: Rules, factor: float) -> "Remerged":
     """Merge a snapshot's nodes at `factor` times the run's delta.
 
     Raises:
         ConfigError: If the snapshot cannot be merged.
     """
-    return _merged(database_url(), snapshot.run_id, snapshot.id, snapshot.env_step, factor, snapshot, rules)
+    return merge_nodes(snapshot, _rules, factor)
 
 
 @cached(st.cache_data, max_entries=64)
@@ -101,14 +95,10 @@ def collapse(snapshot: Snapshot, embedding: str, memory: dict[str, Any]) -> Coll
     return _collapse(database_url(), embedding, delta, space, snapshot)
 
 
-@st.cache_resource(max_entries=32, show_spinner="Measuring the map …")
-def _faithfulness(url: str, plane: str, _snapshot: Snapshot, _layout: NDArray[np.float32]) -> list[Number]:
-    return measure_layout(_snapshot, _layout)
-
-
-def faithfulness(snapshot: Snapshot, layout: NDArray[np.float32], plane: str) -> list[Number]:
+@cached(st.cache_resource, max_entries=32, show_spinner="Measuring the map …")
+def faithfulness(url: str, _snapshot: Snapshot, _layout: NDArray[np.float32], plane: str) -> list[Number]:
     """Measure how well a layout [M, 2] shows a snapshot's embedding; `plane` names the layout."""
-    return _faithfulness(database_url(), plane, snapshot, layout)
+    return measure_layout(_snapshot, _layout)
 
 
 @st.cache_resource(max_entries=4)

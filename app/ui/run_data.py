@@ -31,13 +31,9 @@ from storage.queries import curves, gate, runs
 from storage.runs.rows import RunRow, find_run
 
 
-def compile_ahead() -> None:
-    """Start it unless this server has done so."""
-    _start(data.own_url())
-
-
 @st.cache_resource(show_spinner=False)
-def _start(url: str) -> bool:
+def compile_ahead(url: str) -> bool:
+    """Start it unless this server has done so."""
     later = Timer(_READING_S, import_module, ["app.figures.registry"])
     later.daemon = True
     later.start()

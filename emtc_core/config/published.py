@@ -242,7 +242,7 @@ def _compare_published(
     elif settings:
         for one in settings:
             verdict.used.add((id(one), key))
-            said = one.means.get(_text(published.value), published.value)
+            said = one.means.get(as_text(published.value), published.value)
             for name in one.ours:
                 _judge(Compared(name, ours[name], said, published.source), case, table, verdict)
     elif constant:
@@ -264,9 +264,9 @@ def _judge(row: Compared, case: Case, table: Table, verdict: Verdict) -> None:
         verdict.used.add((id(reason), row.key))
     elif listed or not _same(row.ours, row.published):
         verdict.faults.append(
-            f"{row.key} is {_text(row.ours)} for {case.algo} on {case.map}, and {row.source} says "
-            f"{_text(row.published)}: mend the preset, or list the difference with its reason"
-            + (f"; what is listed is {_text(listed[0].ours)} for {_text(listed[0].published)}." if listed else ".")
+            f"{row.key} is {as_text(row.ours)} for {case.algo} on {case.map}, and {row.source} says "
+            f"{as_text(row.published)}: mend the preset, or list the difference with its reason"
+            + (f"; what is listed is {as_text(listed[0].ours)} for {as_text(listed[0].published)}." if listed else ".")
         )
 
 
@@ -284,7 +284,7 @@ def _account_for(key: str, *, case: Case, ours: Mapping[str, Value], table: Tabl
     verdict.used.add((id(pinned), key))
     if not _same(ours[key], pinned.values[key]):
         verdict.faults.append(
-            f"{key} is {_text(ours[key])} for {case.algo} on {case.map}, but pinned at {_text(pinned.values[key])}."
+            f"{key} is {as_text(ours[key])} for {case.algo} on {case.map}, but pinned at {as_text(pinned.values[key])}."
         )
 
 
@@ -307,15 +307,6 @@ def _same(one: Value, other: Value) -> bool:
     return isinstance(one, bool) == isinstance(other, bool) and one == other
 
 
-def _text(value: Value) -> str:
+def as_text(value: Value) -> str:
+    """Write a value as a preset would: true, not True."""
     return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def list_idle(table: Table) -> list[str]:
-    """Every line of the rules that decides nothing for any baseline on any task."""
-    used = {pair for case in list_cases() for pair in compare(case, table=table).used}
-    named: list[tuple[Section, Iterable[str]]] = [(one, one.values) for one in (*table.constant, *table.pinned)]
-    named += [(one, one.keys) for one in table.unread]
-    named += [(one, (one.key,)) for one in table.difference]
-    named += [(one, (one.published,)) for one in table.counterpart]
-    return [f"{type(one).__name__}: {key}" for one, keys in named for key in keys if (id(one), key) not in used]

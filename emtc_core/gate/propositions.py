@@ -135,15 +135,15 @@ def make_task(*, gamma: float, seed: int, side: int = 10, slip: float = 0.0) -> 
     return Task(cell_S2.astype(np.float64), transition, reward, terminal, gamma)
 
 
-def solve(task: Task, *, tolerance: float = 1e-10) -> Solution:
+def solve(task: Task) -> Solution:
     """Compute V* and Q* by value iteration: V(s) <- max_a sum_s' P(s'|s,a) (r(s') + gamma V(s')).
 
-    Sweeps end when the contraction bounds the error of V by `tolerance` [return].
+    Sweeps end when the contraction bounds the error of V by 1e-10 [return].
     """
     v = np.zeros(len(task.reward))
     contraction = task.gamma / (1 - task.gamma)
     sweeps, residual = 0, np.inf
-    while residual > tolerance:
+    while residual > 1e-10:
         best = look_ahead(task, v).max(axis=0)
         residual = contraction * float(np.abs(best - v).max())
         v, sweeps = best, sweeps + 1

@@ -94,7 +94,7 @@ def remerge(nodes: StoredNodes, *, delta: float, config: MemoryConfig, at_any_di
     index.build(z.copy(), size=0)
     h, xi, n_call, n_xi = nodes.h[order], nodes.xi[order], nodes.n_call[order], nodes.n_xi[order]
     link = np.where(nodes.next >= 0, rank[nodes.next], NONE)[order]
-    rules = _rules_of(config)
+    rules = config.shift_keep_max, config.reset_counts_on_shift, config.link_update == "on_improve"
     node = _walk(index.cells(delta), rules, z, h, xi, n_call, n_xi, link)
     link = np.where(link >= 0, node[link], NONE)
     found = _look_up(index, z, node, delta=delta, at_any_distance=at_any_distance)
@@ -107,10 +107,6 @@ def _place(embedding: NDArray[np.float32], config: MemoryConfig) -> Points:
     raw = config.delta_space == "raw"
     scaling = identity_scaling(embedding.shape[1]) if raw else measure_scaling(embedding)
     return np.ascontiguousarray(scaling.apply(embedding))
-
-
-def _rules_of(config: MemoryConfig) -> tuple[bool, bool, bool]:
-    return config.shift_keep_max, config.reset_counts_on_shift, config.link_update == "on_improve"
 
 
 def _look_up(index: grid.GridIndex, z: Points, node: Rows, *, delta: float, at_any_distance: bool) -> Rows:

@@ -54,20 +54,6 @@ class ReadingPoint:
     size: int  # nodes
 
 
-def read_stream(
-    config: RunConfig, info: EnvInfo, episodes: Iterable[Episode], *, points: int = 100
-) -> list[ReadingPoint]:
-    """Write and judge every episode in its order, refits and target updates falling due as in training.
-
-    Args:
-        config: The reading; its `train.t_max` spaces the points and cools tau.
-        info: Sizes of the environment.
-        episodes: The recorded stream, in the order in which it entered the memory.
-        points: How many points the curves get, about.
-    """
-    return read_together([config], info, episodes, points=points)[0]
-
-
 def read_together(
     configs: Sequence[RunConfig],
     info: EnvInfo,
@@ -76,7 +62,14 @@ def read_together(
     points: int = 100,
     on_step: Callable[[int], None] = lambda _: None,
 ) -> list[list[ReadingPoint]]:
-    """Judge as `read_stream` does by several readings that write one memory; `on_step` hears every env step reached.
+    """Write and judge every episode in its order by readings that write one memory, refits falling due as in training.
+
+    Args:
+        configs: The readings; their `train.t_max` spaces the points and cools tau.
+        info: Sizes of the environment.
+        episodes: The recorded stream, in the order in which it entered the memory.
+        points: How many points the curves get, about.
+        on_step: Hears every env step reached.
 
     Raises:
         ValueError: If they write different memories.

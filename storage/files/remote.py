@@ -49,11 +49,6 @@ class RemoteFile:
     stamp: str
     """Changes with its bytes, as far as the service tells."""
 
-    @property
-    def is_checkpoint(self) -> bool:
-        """Whether it is a checkpoint or a best policy, whole or set aside."""
-        return self.name.startswith(("checkpoint-", "best-"))
-
 
 @dataclass(frozen=True)
 class Remote:

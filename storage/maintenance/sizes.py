@@ -31,7 +31,7 @@ from storage.models import (
     Transition,
     TransitionSummary,
 )
-from storage.private_files import find_folder, measure_folder
+from storage.private_files import find_folder, is_checkpoint, measure_folder
 
 TRANSITION_BYTES = 70
 _EPISODE_BYTES = 110  # beside its trajectory
@@ -129,7 +129,7 @@ def _measure_place(place: Place, run_ids: list[str]) -> dict[str, tuple[int, int
 
 
 def _add_up(files: Sequence[RemoteFile]) -> tuple[int, int]:
-    checkpoints = sum(found.size for found in files if found.is_checkpoint)
+    checkpoints = sum(found.size for found in files if is_checkpoint(found.name))
     return checkpoints, sum(found.size for found in files) - checkpoints
 
 

@@ -130,8 +130,8 @@ def _checkpoints(db: Database, run_id: str) -> list[tuple[int, Callable[[], None
     place = run_place(db, run_id)
     check_lease(db, place, run_id)
     files = place.files_of(run_id)
-    here = [path for path in list_own_files(run_folder(db, run_id)) if is_checkpoint(path)]
-    there = [found for found in files.list_files() if found.is_checkpoint] if files else []
+    here = [path for path in list_own_files(run_folder(db, run_id)) if is_checkpoint(path.name)]
+    there = [found for found in files.list_files() if is_checkpoint(found.name)] if files else []
     return [
         *((path.lstat().st_size, partial(path.unlink, missing_ok=True)) for path in here),
         *((found.size, partial(files.remove, found.name)) for found in there if files),

@@ -248,13 +248,6 @@ def names_of(db: Database, prefixes: Sequence[str]) -> dict[str, str]:
     return {run_id: found[run_id].name for run_id in newest}
 
 
-def count_runs(db: Database, wanted: RunFilter | None = None) -> int:
-    """How many runs match?"""
-    with db.read() as connection:
-        matches = _conditions(wanted or RunFilter(), _dialect(db, connection))
-        return connection.execute(select(func.count()).select_from(Run).where(*matches)).scalar_one()
-
-
 def list_choices(db: Database, shelf: Shelf = "open") -> Choices:
     """What can runs be filtered by?"""
     with db.read() as connection:

@@ -79,7 +79,7 @@ def choose_fields(table: TableName, columns: Sequence[str] | None = None) -> tup
     """
     known = {column.name: column for column in _table(table).columns}
     if columns is None:
-        chosen = [column for column in known.values() if not _is_blob(column)]
+        chosen = [column for column in known.values() if not isinstance(unguarded(column.type), LargeBinary)]
     else:
         strange = next((name for name in columns if name not in known), None)
         if strange is not None or not columns:
@@ -151,10 +151,6 @@ def _table(name: TableName) -> Table:
     table = _MODELS[name].__table__
     assert isinstance(table, Table)
     return table
-
-
-def _is_blob(column: Column[Any]) -> bool:
-    return isinstance(unguarded(column.type), LargeBinary)
 
 
 def _step(table: Table) -> Column[Any]:

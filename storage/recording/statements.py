@@ -122,11 +122,7 @@ def _sqlite_time(value: datetime) -> str:
 
 def _columns(table: str) -> str:
     columns = Base.metadata.tables[table].columns
-    return ", ".join(f'"{column.name}"' for column in columns if not _is_serial(table, column.name))
-
-
-def _is_serial(table: str, column: str) -> bool:
-    return table == "snapshots" and column == "id"
+    return ", ".join(f'"{column.name}"' for column in columns if not (table == "snapshots" and column.name == "id"))
 
 
 @cache

@@ -36,7 +36,6 @@ def create_run(
     name: str | None = None,
     sweep_id: str | None = None,
     launch_token: str | None = None,
-    device: str | None = None,
     owner: Owner | None = None,
 ) -> str:
     """Queue a run.
@@ -49,7 +48,6 @@ def create_run(
         name: Shown name; made from algorithm, map and seed when missing.
         sweep_id: The sweep that the run belongs to.
         launch_token: Any text unique to one press of a button.
-        device: Where it is meant to run, when known.
         owner: The process that starts it now; without one it waits until somebody does.
 
     Returns:
@@ -61,7 +59,6 @@ def create_run(
     values = {
         "target_steps": target_steps,
         "versions": dict(versions),
-        "device": device,
         "sweep_id": sweep_id,
         "launch_token": launch_token,
         **(owner.columns() if owner else {}),

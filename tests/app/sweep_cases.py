@@ -11,7 +11,7 @@ from app.jobs.sweeps.file import parse_sweep
 from app.jobs.sweeps.plan import make_plan
 from emtc_core.recorder import EvaluationRecord
 from storage.engine import Database
-from storage.recording.recorder import DatabaseRecorder
+from storage.recording.writer import DatabaseRecorder
 from storage.runs.changes import finish_run, start_run
 from storage.runs.sweeps import sweep_runs
 

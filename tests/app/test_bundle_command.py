@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from app.analysis import example_study
-from app.analysis.example_study import SNAPSHOTS, choose_episodes
 from app.cli.main import run
 from app.figures import registry
 from app.figures.render.plotly_view import to_plotly
+from app.notebook import example_study
+from app.notebook.example_study import SNAPSHOTS, choose_episodes
 from app.notebook.view import freeze, gather, read_view
 from emtc_core.errors import EmtcError, StorageError
 from storage.address import sqlite_address

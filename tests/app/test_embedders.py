@@ -6,11 +6,11 @@ import pytest
 from app.analysis.collapse import measure_collapse
 from app.analysis.findings import R2_OVER_DCAE, R2_OVER_RANDOM, measure_runs, predict_returns
 from app.analysis.projections.embedders import embed_snapshot, read_states
-from app.analysis.projections.snapshots import EMBED_SHARE, Phase
+from app.analysis.projections.snapshots import EMBED_SHARE, Phase, phase_of, project_snapshot, projection_params
 from app.analysis.series import read_seeds
 from app.cli.main import run
 from app.jobs.projection_process import embed
-from app.jobs.projections import phase_of, project_snapshot, projection_params, work
+from app.jobs.projections import work
 from emtc_core.errors import ConfigError, StorageError
 from storage.engine import Database, open_database
 from storage.projections import create_job, get_job

@@ -24,7 +24,7 @@ from storage.bundles.bundle_cache import cache_bundle
 from storage.engine import Database, open_database
 from storage.models import SUMMARY_STEPS, EpisodeRow, Run
 from storage.queries.gate import closed_by_outcome, gate_parts
-from storage.recording.recorder import DatabaseRecorder
+from storage.recording.writer import DatabaseRecorder
 from storage.runs.changes import create_run
 from storage.runs.rows import RunRow, find_run
 from tests.storage.records import CONFIG, make_evaluation, record_episodes

@@ -10,18 +10,17 @@ import numpy as np
 import pytest
 
 from app.analysis import judge_readings as kept
-from app.analysis.judge_readings import READINGS, configure, judge_readings
-from app.analysis.readings import Reading
+from app.analysis.judge_readings import READINGS, Reading, configure, judge_readings
 from app.figures.kinds.chart import Chart
 from app.figures.named.gate_readings import describe_shape, draw_readings
 from emtc_core.config.resolve import config_from_stored, resolve
 from emtc_core.envs.registry import get_env_info
 from emtc_core.errors import ConfigError
 from emtc_core.recorder import ListRecorder
-from emtc_core.training.readings import read_stream
+from emtc_core.training.readings import read_together
 from storage.engine import Database, open_database
 from storage.queries.episodes import iter_trajectories, list_episodes
-from storage.recording.recorder import DatabaseRecorder
+from storage.recording.writer import DatabaseRecorder
 from storage.runs.changes import create_run
 from storage.runs.rows import RunRow, find_run
 from tests.core.test_trainer import make_trainer
@@ -78,7 +77,7 @@ def test_the_runs_own_reading_repeats_what_the_run_recorded(tmp_path: Path) -> N
     trainer.run()
     assert isinstance(recorder, ListRecorder)
     episodes = [_as_episode(record) for record in recorder.episodes]
-    points = read_stream(config, get_env_info(config.env), episodes, points=600)
+    points = read_together([config], get_env_info(config.env), episodes, points=600)[0]
     assert [point.env_step for point in points] == [r.first_env_step + r.length - 1 for r in recorder.episodes]
     for point, record in zip(points, recorder.episodes, strict=True):
         assert point.tau == pytest.approx(record.tau)
@@ -138,7 +137,7 @@ def test_each_curve_is_what_its_reading_says_alone(recorded: tuple[Database, lis
         _as_episode(told) for told in iter_trajectories(db, row.id, range(1, 1 + len(list_episodes(db, row.id))))
     ]
     for preset, panel in zip(READINGS, chart.panels[::2], strict=True):
-        points = read_stream(configure(run, preset, steps=row.env_steps), get_env_info(run.env), episodes)
+        points = read_together([configure(run, preset, steps=row.env_steps)], get_env_info(run.env), episodes)[0]
         np.testing.assert_array_equal(panel.lines[0].y, [point.delta_new[0] for point in points])
         assert np.isfinite(panel.lines[0].y).any() or preset == "emu_index"  # whose index is not built in 600 steps
 

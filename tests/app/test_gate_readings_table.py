@@ -6,7 +6,7 @@ import pytest
 
 from app.figures.registry import TABLES
 from storage.engine import Database, open_database
-from storage.recording.recorder import DatabaseRecorder
+from storage.recording.writer import DatabaseRecorder
 from storage.runs.sweeps import sweep_runs
 from tests.app.sweep_cases import seed_sweep
 

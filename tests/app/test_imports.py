@@ -64,7 +64,7 @@ def test_two_seeds_of_pymarl_become_one_line_that_says_imported(db, tmp_path, ca
     (group,) = comparison.groups
     assert (group.variant.name, group.n) == ("QMIX, imported (sacred)", 2)
     assert "Imported, trained by another program: QMIX, imported (sacred)." in comparison.budget
-    assert "imported (sacred)" in describe_runs({ids[0]: rows[0].config})[0]
+    assert "imported (sacred)" in describe_runs(rows)[0]
     frame = evaluations(db, ids[0])
     assert frame["env_step"].tolist() == [60, 10_060, 20_050]
     assert frame["return_mean"].isna().tolist() == [False, True, False]

@@ -6,8 +6,9 @@ import numpy as np
 import psutil
 import pytest
 
+from app.analysis.projections.snapshots import project_snapshot, projection_params
 from app.jobs.launch import estimate, kill_run, launch_run
-from app.jobs.projections import cancel_job, project_snapshot, projection_params, start_job, work
+from app.jobs.projections import cancel_job, start_job, work
 from app.jobs.resume import resume_run
 from emtc_core.config.resolve import resolve
 from emtc_core.errors import ConfigError, EnvUnavailableError, RunStateError

@@ -8,6 +8,7 @@ import pytest
 
 from app.analysis.selection import QUANTITIES
 from app.cli.main import run
+from app.figures.figure import Options
 from app.figures.kinds.maps import Maps, Trace
 from app.figures.named.memories import NEIGHBORS, local_spread, make_embedding_comparison, make_strategy_divergence
 from app.figures.named.memory_map import draw_memory
@@ -30,7 +31,7 @@ def seeded(tmp_path_factory: pytest.TempPathFactory):
 
 def test_memories_are_drawn_under_one_colour_scale(seeded) -> None:
     _, db, ids = seeded
-    maps = make_embedding_comparison(db, [find_run(db, run_id) for run_id in ids], method="pca")
+    maps = make_embedding_comparison(db, [find_run(db, run_id) for run_id in ids], Options(method="pca"))
     assert [panel.title for panel in maps.panels] == [f"tcse, 3m ({run_id})" for run_id in ids]
     assert maps.low == min(panel.low for panel in maps.panels)
     assert maps.high == max(panel.high for panel in maps.panels)

@@ -16,6 +16,7 @@ import pytest
 from numpy.typing import NDArray
 
 from app.analysis.projections.linear import draw_axes, draw_pca
+from app.analysis.projections.snapshots import sample_rows
 from app.analysis.quantities import find_quantity
 from app.analysis.selection import QUANTITIES, Choice, has_place
 from app.analysis.series import read_comparison
@@ -40,7 +41,6 @@ from app.figures.named.what_if import draw_what_if
 from app.figures.registry import FIGURES, NotebookFigure
 from app.figures.render.plotly_view import to_plotly
 from app.figures.theme import RED_GREEN
-from app.jobs.projections import sample_rows
 from app.notebook.export import export_entries
 from app.notebook.markdown import tame, to_html
 from app.notebook.view import MOST_PER_LINE, MOST_POINTS, freeze, make_view, note_of, pack, thaw, unpack

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from app.jobs.sweeps.ray_cluster import Cluster, check_database, count_places, make_cluster
+from app.jobs.sweeps.ray_engine import Cluster, check_database, count_places, make_cluster
 from emtc_core.config.resolve import resolve
 from emtc_core.errors import ClusterError, ConfigError
 

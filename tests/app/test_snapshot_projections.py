@@ -24,7 +24,7 @@ from storage.queries.memory import (
     get_snapshot,
     list_snapshots,
 )
-from storage.recording.recorder import DatabaseRecorder
+from storage.recording.writer import DatabaseRecorder
 from storage.runs.changes import create_run
 
 N = 150

@@ -18,7 +18,7 @@ from emtc_core.recorder import EvaluationRecord
 from storage.engine import open_database
 from storage.queries.memory import find_projection, get_node, get_snapshot, list_snapshots
 from storage.queries.runs import list_runs
-from storage.recording.recorder import DatabaseRecorder
+from storage.recording.writer import DatabaseRecorder
 from storage.runs.control import Heartbeat
 from storage.runs.rows import find_run
 from tests.browser.server import open_page, running_app, wait_until

@@ -1,15 +1,15 @@
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import pytest
 
 from emtc_core.config.published import (
     Case,
     Given,
+    Section,
     Table,
     compare,
     find_configuration,
     list_cases,
-    list_idle,
     read_table,
 )
 from emtc_core.config.resolve import Value, flatten, resolve
@@ -58,6 +58,16 @@ def test_every_setting_of_a_baseline_is_the_published_one_or_a_difference_with_a
 def test_every_baseline_is_compared_on_every_task() -> None:
     tasks = [("skirmish", map) for map in SMAC] + [("grf", map) for map in FOOTBALL]
     assert set(list_cases()) == {Case(algo, env, map) for algo in ALGOS for env, map in tasks} - NOT_PUBLISHED
+
+
+def list_idle(table: Table) -> list[str]:
+    """Every line of the rules that decides nothing for any baseline on any task."""
+    used = {pair for case in list_cases() for pair in compare(case, table=table).used}
+    named: list[tuple[Section, Iterable[str]]] = [(one, one.values) for one in (*table.constant, *table.pinned)]
+    named += [(one, one.keys) for one in table.unread]
+    named += [(one, (one.key,)) for one in table.difference]
+    named += [(one, (one.published,)) for one in table.counterpart]
+    return [f"{type(one).__name__}: {key}" for one, keys in named for key in keys if (id(one), key) not in used]
 
 
 def test_every_line_of_the_rules_decides_something() -> None:

@@ -14,7 +14,7 @@ from emtc_core.rollout.collector import Collector
 from emtc_core.rollout.episode import Episode, discounted_returns
 from emtc_core.schedules import Every
 from emtc_core.training.episodic import EpisodicPart
-from emtc_core.training.readings import BAND, ReadingPoint, find_shared, read_stream, read_together
+from emtc_core.training.readings import BAND, ReadingPoint, find_shared, read_together
 from tests.reference.reading import LoopedReading
 
 READINGS = ["paper", "emu_index", "prewrite", "literal_raw", "wide"]
@@ -138,7 +138,7 @@ def test_new_transitions_are_reported_as_they_were_judged(stream: list[Episode])
 
 
 def _read_alone(config: RunConfig, stream: list[Episode], points: int) -> list[ReadingPoint]:
-    """What `read_stream` says, by an episodic part that absorbs one episode after the other as a trainer's does."""
+    """What `read_together` says, by an episodic part that absorbs one episode after the other as a trainer's does."""
     info = make_env(config.env, n_envs=1).info
     part, buffer = EpisodicPart(config, info, device=CPU), ReplayBuffer(1, info)
     temperature = Temperature(config.gate, t_max=config.train.t_max)
@@ -179,7 +179,7 @@ def _configs(presets: list[str], *more: str) -> list[RunConfig]:
 @pytest.mark.parametrize("preset", READINGS)
 def test_a_reading_says_what_a_trainers_episodic_part_says(preset: str, stream: list[Episode]) -> None:
     (config,) = _configs([preset])
-    points = read_stream(config, make_env(config.env, n_envs=1).info, stream, points=20)
+    points = read_together([config], make_env(config.env, n_envs=1).info, stream, points=20)[0]
     assert len(points) > 10
     assert repr(points) == repr(_read_alone(config, stream, 20))
 
@@ -192,7 +192,7 @@ def test_readings_that_share_a_memory_say_what_each_says_alone(
     configs = _configs(["paper", "prewrite"], f"memory.capacity={capacity}", *options)
     info, heard = make_env(configs[0].env, n_envs=1).info, []
     together = read_together(configs, info, stream, points=20, on_step=heard.append)
-    assert repr(together) == repr([read_stream(config, info, stream, points=20) for config in configs])
+    assert repr(together) == repr([read_together([config], info, stream, points=20)[0] for config in configs])
     assert (together[0][-1].size == capacity) == (capacity == 150)
     assert together[0] != together[1]
     assert heard == np.cumsum([episode.length for episode in stream]).tolist()

@@ -22,7 +22,7 @@ from emtc_core.recorder import (
 )
 from emtc_core.rollout.collector import Collector
 from storage.engine import Database
-from storage.recording.recorder import DatabaseRecorder
+from storage.recording.writer import DatabaseRecorder
 from storage.runs.changes import create_run, finish_run, start_run
 
 N_EPISODES = 8

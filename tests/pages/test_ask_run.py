@@ -8,7 +8,7 @@ import pytest
 from emtc_core.recorder import AskedRecord, EvaluationRecord, PlaybackRecord
 from storage.engine import Database
 from storage.queries.episodes import get_trajectory
-from storage.recording.recorder import DatabaseRecorder
+from storage.recording.writer import DatabaseRecorder
 from storage.runs.changes import finish_run
 from storage.runs.control import Asked, DatabaseControl, Heartbeat, list_questions
 from storage.runs.rows import find_run

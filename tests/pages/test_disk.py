@@ -1,6 +1,6 @@
 """Storage: what takes room, and thinning, vacuum and backup that say what they do."""
 
-from app.ui.disk.whole import table_key
+from app.ui.disk import table_key
 from storage.maintenance.sizes import measure
 from storage.queries.episodes import list_episodes
 from storage.queries.memory import list_snapshots

@@ -12,7 +12,7 @@ from app.ui.run_data import LiveCurves
 from emtc_core.config.run import PRESETS
 from storage.engine import open_database
 from storage.models import MetricRow
-from storage.recording.recorder import DatabaseRecorder
+from storage.recording.writer import DatabaseRecorder
 from storage.runs.rows import find_run
 from tests.pages.conftest import copy_database
 from tests.pages.seed import seed_run

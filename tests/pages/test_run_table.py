@@ -5,7 +5,7 @@ from streamlit.testing.v1 import AppTest
 
 from app.bench.queries import fill_table
 from app.ui.widgets import run_picker
-from storage.queries.runs import RunFilter, count_runs, list_runs, matching_ids
+from storage.queries.runs import RunFilter, list_runs, matching_ids, run_page
 from storage.runs.changes import create_run
 from storage.runs.labels import edit_run
 from storage.runs.rows import find_run
@@ -76,7 +76,7 @@ def test_the_other_pages_open_beside_thousands_of_runs(thousands, page):
     app = open_page(page, q="second seed=2")
     assert not app.exception
     assert f"{run_picker.LISTED} of 5,000 runs are listed" in "\n".join(each.value for each in app.sidebar.caption)
-    evaluated = count_runs(thousands, RunFilter(text="second seed=2", evaluated=True))
+    evaluated = run_page(thousands, RunFilter(text="second seed=2", evaluated=True)).total
     assert page != "compare" or f"Evaluated runs that match: {evaluated};" in said(app)
 
 
@@ -116,7 +116,7 @@ def test_what_is_searched_starts_at_the_first_page(several):
 def test_strangers_in_the_address_are_harmless(several, query):
     app = open_home(**query)
     assert not app.exception
-    assert count_runs(several[0]) == 8
+    assert run_page(several[0]).total == 8
 
 
 def test_chosen_runs_are_tagged_and_the_others_are_not(several):
@@ -155,10 +155,10 @@ def test_archived_runs_leave_the_table_and_come_back(several):
     assert labels(app) == {}, "nothing is chosen any more"
     app = choose(open_home(shelf="archived"), ids[0])
     press(app, "Restore 1")
-    assert count_runs(db) == 7
+    assert run_page(db).total == 7
     app = choose(open_home(), ids[2])
     press(app, "Hide 1")
-    assert count_runs(db, RunFilter(shelf="drawn")) == 6
+    assert run_page(db, RunFilter(shelf="drawn")).total == 6
     assert any("%28hidden%29" in name for name in open_home().dataframe[0].value["name"])
 
 
@@ -166,7 +166,7 @@ def test_deleting_names_and_counts_what_goes_and_asks_again(several):
     db, ids = several
     app = choose(open_home(), ids[0], ids[1])
     press(app, "Delete 2 …")
-    assert count_runs(db) == 8
+    assert run_page(db).total == 8
     text = said(app).replace("\\", "")
     assert "For good, this removes **2 runs**: 80,203 transitions in 0 episodes, 10 evaluations" in text
     assert f"(`{ids[0]}`)" in text
@@ -182,12 +182,12 @@ def test_what_is_asked_for_is_kept_when_another_run_is_chosen_instead(several):
     app = press(choose(open_home(), ids[0]), "Delete 1 …")
     choose(app, ids[1])
     assert not any("for good" in button.label for button in app.button)
-    assert count_runs(db) == 8
+    assert run_page(db).total == 8
 
 
 def test_buttons_say_how_many_runs_they_reach_beyond_the_page(thousands):
     app = open_home(q="second")
-    total = count_runs(thousands, RunFilter(text="second"))
+    total = run_page(thousands, RunFilter(text="second")).total
     assert total > 50
     app = choose(app, shown(app)[0])
     assert "1 run chosen" in said(app)
@@ -195,7 +195,7 @@ def test_buttons_say_how_many_runs_they_reach_beyond_the_page(thousands):
     assert f"{total:,} runs chosen" in said(app)
     press(app, f"Hide {total:,}")
     assert not app.exception
-    assert count_runs(thousands, RunFilter(shelf="hidden")) == total
+    assert run_page(thousands, RunFilter(shelf="hidden")).total == total
 
 
 def test_chosen_rows_stay_when_a_new_run_comes(several):

@@ -12,7 +12,7 @@ import pytest
 from app.jobs.mirror.sinks import WANDB_STEP, _histories
 from storage.engine import Database, open_database
 from storage.queries.curves import evaluations, metric
-from storage.recording.recorder import DatabaseRecorder
+from storage.recording.writer import DatabaseRecorder
 from storage.runs.changes import create_run, finish_run, start_run
 from tests.process.trainers import EMTC, emtc, environment, wait_until
 from tests.require import require

@@ -21,7 +21,7 @@ from storage import clock
 from storage.engine import Database
 from storage.maintenance.check_run import check_run
 from storage.models import Base
-from storage.recording.recorder import DatabaseRecorder
+from storage.recording.writer import DatabaseRecorder
 from storage.runs import changes, claims, control, lifecycle, removal
 from storage.runs.claims import Worker
 from storage.runs.lifecycle import HEARTBEAT_S, LOST_AFTER_S, START_LIMIT_S, Owner

@@ -12,7 +12,7 @@ from storage.engine import open_database
 from storage.files.places import run_folder
 from storage.projections import save_projection
 from storage.queries.memory import get_snapshot, list_snapshots
-from storage.recording.recorder import DatabaseRecorder
+from storage.recording.writer import DatabaseRecorder
 from storage.runs.changes import create_run
 from tests.storage.records import CONFIG, make_evaluation, make_gate_stats, make_snapshot, record_episodes
 

@@ -17,7 +17,7 @@ from emtc_core.recorder import (
     SnapshotRecord,
 )
 from storage.engine import Database
-from storage.recording.recorder import DatabaseRecorder
+from storage.recording.writer import DatabaseRecorder
 
 GAMMA = 0.99
 STATE_DIM, N_AGENTS = 6, 3

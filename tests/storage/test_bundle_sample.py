@@ -15,7 +15,7 @@ from storage.maintenance.check_run import check_run
 from storage.projections import save_projection
 from storage.queries.episodes import get_trajectory
 from storage.queries.memory import find_embedding, find_projection, get_node, get_snapshot, list_snapshots
-from storage.recording.recorder import DatabaseRecorder
+from storage.recording.writer import DatabaseRecorder
 from storage.runs.changes import create_run
 from tests.storage.records import CONFIG, make_snapshot, record_episodes
 

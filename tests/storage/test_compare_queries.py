@@ -6,7 +6,7 @@ from sqlalchemy import event
 
 from storage.engine import Database
 from storage.queries import curves, runs
-from storage.recording.recorder import DatabaseRecorder
+from storage.recording.writer import DatabaseRecorder
 from storage.runs.changes import create_run
 from tests.storage.records import CONFIG, make_evaluation
 

@@ -6,7 +6,7 @@ import pytest
 from emtc_core.errors import ConfigError
 from storage.engine import Database
 from storage.queries.episodes import find_episodes, find_playbacks, list_episodes
-from storage.recording.recorder import DatabaseRecorder
+from storage.recording.writer import DatabaseRecorder
 from tests.storage.records import make_episode, make_evaluation, record_episodes
 
 

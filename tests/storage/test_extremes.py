@@ -7,7 +7,7 @@ import pytest
 
 from storage.engine import Database
 from storage.queries.episodes import Extremes, find_extremes
-from storage.recording.recorder import DatabaseRecorder
+from storage.recording.writer import DatabaseRecorder
 from tests.storage.records import make_episode
 
 

@@ -30,7 +30,7 @@ from app.bench.records import made_database
 from storage import clock
 from storage.engine import Database, open_database
 from storage.models import Run
-from storage.recording import recorder
+from storage.recording import writer
 from storage.runs import claims
 from storage.runs.lifecycle import LOST_AFTER_S, START_LIMIT_S
 from tests.storage.life import HOSTS, Life, Moment, Trainer
@@ -238,8 +238,8 @@ def search(opening: Opening, clocks: tuple[float, float], *, deeper: int = 0, bu
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recorder, "BATCH_STEPS", 1)
-    logging.getLogger(recorder.__name__).disabled = True  # it tells of every trainer that has lost its run
+    monkeypatch.setattr(writer, "BATCH_STEPS", 1)
+    logging.getLogger(writer.__name__).disabled = True  # it tells of every trainer that has lost its run
 
 
 @pytest.mark.parametrize("clocks", CLOCKS)

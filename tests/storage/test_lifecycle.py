@@ -22,7 +22,7 @@ from emtc_core.errors import RunNotFoundError, RunStateError
 from storage.engine import Database, open_database
 from storage.models import Run
 from storage.queries.runs import list_runs
-from storage.recording.recorder import DatabaseRecorder
+from storage.recording.writer import DatabaseRecorder
 from storage.runs import lifecycle
 from storage.runs.changes import claim_start, create_run, finish_run, start_again, start_run
 from storage.runs.claims import Claim, give_back

@@ -21,7 +21,7 @@ from storage.models import EpisodeRow, Run, SnapshotRow, Transition
 from storage.queries.curves import evaluations
 from storage.queries.episodes import get_trajectory, list_episodes
 from storage.queries.gate import gate_chart
-from storage.recording.recorder import DatabaseRecorder
+from storage.recording.writer import DatabaseRecorder
 from storage.runs import removal
 from storage.runs.changes import create_run, finish_run, start_run
 from storage.runs.removal import why_not_resume_at

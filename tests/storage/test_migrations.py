@@ -17,7 +17,7 @@ from storage.queries.curves import evaluations, metric
 from storage.queries.gate import gate_stats
 from storage.queries.memory import find_projection, get_node, get_snapshot, list_snapshots
 from storage.queries.runs import list_runs
-from storage.recording.recorder import DatabaseRecorder
+from storage.recording.writer import DatabaseRecorder
 from storage.runs.changes import create_run
 from tests.storage.records import CONFIG, make_evaluation
 

@@ -7,7 +7,7 @@ import time
 
 from storage.engine import Database, open_database
 from storage.maintenance.check_run import check_run
-from storage.recording.recorder import DatabaseRecorder
+from storage.recording.writer import DatabaseRecorder
 from storage.runs.changes import create_run
 from storage.runs.rows import find_run
 from tests.storage.records import CONFIG, record_episodes
@@ -15,7 +15,7 @@ from tests.storage.records import CONFIG, record_episodes
 TRAINER = """
 import sys
 from storage.engine import open_database
-from storage.recording.recorder import DatabaseRecorder
+from storage.recording.writer import DatabaseRecorder
 from tests.storage.records import record_episodes
 recorder = DatabaseRecorder(open_database(sys.argv[1]), sys.argv[2], batch_steps=500, linger_s=0.01)
 record_episodes(recorder, int(sys.argv[3]))

@@ -12,7 +12,7 @@ from storage.projections import create_job, get_job, list_jobs, save_projection,
 from storage.queries import curves, episodes, gate, memory
 from storage.queries.episodes import find_playbacks
 from storage.queries.runs import list_runs
-from storage.recording.recorder import DatabaseRecorder
+from storage.recording.writer import DatabaseRecorder
 from storage.runs.changes import create_run
 from storage.runs.rows import find_run, summarize_bucket
 from tests.storage.records import (

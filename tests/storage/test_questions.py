@@ -11,7 +11,7 @@ from storage.maintenance.check_run import check_run
 from storage.models import first_playback
 from storage.queries.curves import evaluations
 from storage.queries.episodes import find_playbacks, get_playback
-from storage.recording.recorder import DatabaseRecorder
+from storage.recording.writer import DatabaseRecorder
 from storage.runs.changes import claim_start, finish_run, start_run
 from storage.runs.control import Asked, DatabaseControl, find_question, list_questions, send_command
 from storage.runs.lifecycle import this_process

@@ -19,7 +19,7 @@ from storage.maintenance.check_run import check_run
 from storage.models import Transition
 from storage.queries.curves import metric
 from storage.queries.episodes import get_trajectory
-from storage.recording.recorder import DatabaseRecorder
+from storage.recording.writer import DatabaseRecorder
 from storage.retry import retry_transient
 from storage.runs.changes import create_run, finish_run
 from storage.runs.lifecycle import this_process

@@ -16,9 +16,9 @@ from storage.engine import Database, open_database
 from storage.models import Evaluation, Run
 from storage.queries.curves import evaluations
 from storage.queries.gate import gate_state
-from storage.queries.runs import SORTS, RunFilter, count_runs, list_choices, matching_ids, run_page, runs_by_id
+from storage.queries.runs import SORTS, RunFilter, list_choices, matching_ids, run_page, runs_by_id
 from storage.queries.search_terms import MOST_TERMS
-from storage.recording.recorder import DatabaseRecorder
+from storage.recording.writer import DatabaseRecorder
 from storage.runs.changes import claim_start, create_run, finish_run, start_run
 from storage.runs.labels import check_tags, edit_run, note_runs, shelve_runs, tag_runs
 from storage.runs.lifecycle import this_process
@@ -149,7 +149,7 @@ def test_pages_are_what_looking_at_every_run_gives(
     wanted, terms = asked
     expected = [run["id"] for run in reference.in_order([run for run in rows if fits(run, wanted, terms)], sort)]
     assert matching_ids(db, wanted, sort=sort) == expected
-    assert count_runs(db, wanted) == len(expected)
+    assert run_page(db, wanted).total == len(expected)
     for start in range(0, max(1, len(expected)), size):
         page = run_page(db, wanted, sort=sort, limit=size, offset=start)
         assert page.total == len(expected)
@@ -257,14 +257,14 @@ def test_shelves_take_runs_out_of_sight_and_bring_them_back(db: Database) -> Non
     assert shelve_runs(db, ids[:2], "archive") == 2
     assert shelve_runs(db, ids[:1], "archive") == 0
     shelve_runs(db, ids[2:], "hide")
-    assert count_runs(db) == 1
-    assert count_runs(db, RunFilter(shelf="hidden")) == 1
+    assert run_page(db).total == 1
+    assert run_page(db, RunFilter(shelf="hidden")).total == 1
     assert set(matching_ids(db, RunFilter(shelf="archived"))) == set(ids[:2])
-    assert count_runs(db, RunFilter(shelf="all")) == 3
+    assert run_page(db, RunFilter(shelf="all")).total == 3
     shelve_runs(db, ids, "restore")
     shelve_runs(db, ids, "show")
-    assert count_runs(db) == 3
-    assert count_runs(db, RunFilter(shelf="hidden")) == 0
+    assert run_page(db).total == 3
+    assert run_page(db, RunFilter(shelf="hidden")).total == 0
 
 
 def test_what_is_at_work_is_not_archived_and_what_is_resumed_is_listed_again(db: Database, run_id: str) -> None:
@@ -330,7 +330,7 @@ def test_a_configuration_that_is_no_json_matches_no_setting(ready_sqlite_url: st
     create_run(db, CONFIG, target_steps=10, versions={})
     with db.transaction() as connection:
         connection.exec_driver_sql("UPDATE runs SET config = 'no json'")
-    assert count_runs(db, RunFilter(text="gate.delta_scale=1")) == 0
+    assert run_page(db, RunFilter(text="gate.delta_scale=1")).total == 0
     assert list_choices(db).presets == []
     assert run_page(db).total == 1
     db.dispose()

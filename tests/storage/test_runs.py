@@ -12,7 +12,7 @@ from storage.maintenance.check_run import check_run
 from storage.models import Base, Run
 from storage.queries.memory import list_snapshots
 from storage.queries.runs import list_resumes, list_runs
-from storage.recording.recorder import DatabaseRecorder
+from storage.recording.writer import DatabaseRecorder
 from storage.runs.changes import create_run, find_launch, finish_run, start_run
 from storage.runs.labels import edit_run
 from storage.runs.lifecycle import live_status

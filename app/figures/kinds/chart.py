@@ -158,11 +158,6 @@ class Chart:
         }
 
 
-def column(frame: pd.DataFrame, name: str) -> Values:
-    """Take a column as float64; missing values become NaN."""
-    return frame[name].to_numpy(dtype=np.float64, na_value=np.nan)
-
-
 def _cut(line: Line, window: Sequence[float]) -> Line:
     return keep_points(line, (line.x >= window[0]) & (line.x <= window[1]))
 

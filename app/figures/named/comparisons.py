@@ -6,14 +6,6 @@ import numpy as np
 import pandas as pd
 
 from app.analysis.comparable import read_study, tell_left_out
-from app.analysis.comparing import (
-    TELLING,
-    Interval,
-    compare_means,
-    difference_of_means,
-    performance_profile,
-    probability_of_improvement,
-)
 from app.analysis.finals import (
     LAST_TENTH,
     FinalRule,
@@ -26,6 +18,14 @@ from app.analysis.finals import (
 from app.analysis.findings import FEWEST_SEEDS, Finding, find_all, judge
 from app.analysis.quantities import UNIT_RANGE, Quantity
 from app.analysis.series import Comparison, Group
+from app.analysis.significance import (
+    TELLING,
+    Interval,
+    compare_means,
+    difference_of_means,
+    performance_profile,
+    probability_of_improvement,
+)
 from app.analysis.statistics import Values
 from app.analysis.tables import MISSING, Cell, Number, describe_table
 from app.figures.figure import FigureKind, Option, Options, TableKind

@@ -5,6 +5,7 @@ Curves over seeds have one panel for each task, one line for each variant, and a
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -46,14 +47,6 @@ _PARTS = "No-TCGM: β = 1 everywhere. No-TCSE: the autoencoder alone, without co
 def _learning_curves(db: Database, rows: Sequence[RunRow], options: Options) -> Chart:
     quantity, each = options.get("quantity", WIN_RATE), options.get("each", False)
     return _draw(db, rows, options, quantity, "learning-curves", per_seed=each)
-
-
-def _mu_w(db: Database, rows: Sequence[RunRow], options: Options) -> Chart:
-    return _draw(db, rows, options, MU_W, "mu-w")
-
-
-def _ablation(db: Database, rows: Sequence[RunRow], options: Options) -> Chart:
-    return _draw(db, rows, options, WIN_RATE, "ablation", "Ablation", _PARTS)
 
 
 def _baselines(db: Database, rows: Sequence[RunRow], options: Options) -> Chart:
@@ -149,10 +142,12 @@ FIGURES = (
         "baselines", _baselines, OVER_SEEDS, question="How does EMTC stand against DMIX and MAPPO?", pages=("compare",)
     ),
     FigureKind(
-        "mu-w", _mu_w, OVER_SEEDS, question="How does the area under the curve grow?", pages=("compare",), own=_LOOK
+        "mu-w", partial(_draw, quantity=MU_W, name="mu-w"), OVER_SEEDS,
+        question="How does the area under the curve grow?", pages=("compare",), own=_LOOK,
     ),
     FigureKind(
-        "ablation", _ablation, OVER_SEEDS, question="What does each part of EMTC contribute?", pages=("compare",)
+        "ablation", partial(_draw, quantity=WIN_RATE, name="ablation", title="Ablation", note=_PARTS), OVER_SEEDS,
+        question="What does each part of EMTC contribute?", pages=("compare",),
     ),
 )  # fmt: skip
 TABLES = (

@@ -3,7 +3,10 @@
 The figure's caption says which reading shows the published shape. It runs memory, embedder and gate anew.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
@@ -11,8 +14,6 @@ import pandas as pd
 from app.analysis.comparable import at_budget
 from app.analysis.finals import FINAL_NAMES, FinalRule, caption_final, final_rates, name_final, rate_of, rate_of_final
 from app.analysis.quantities import find_quantity
-from app.analysis.readings import Point
-from app.analysis.readings import Reading as GateReading
 from app.analysis.series import Group, read_comparison, read_seeds
 from app.analysis.statistics import CLAIMS, Rate, Reading, Values, finite
 from app.analysis.tables import MISSING, Cell, describe_table
@@ -23,6 +24,10 @@ from app.figures.theme import BETA, DELTA_MEM, TAU
 from storage.engine import Database
 from storage.queries.gate import GateState, gate_states
 from storage.runs.rows import RunRow
+
+if TYPE_CHECKING:  # it brings torch
+    from app.analysis.judge_readings import Reading as GateReading
+    from app.analysis.judge_readings import ReadingPoint
 
 INTERVAL = Reading("mean", "ci")
 _OVERESTIMATION = find_quantity("eval/overestimation")
@@ -184,7 +189,7 @@ def _beta_panel(reading: GateReading) -> Panel:
 
 
 def _banded(
-    reading: GateReading, name: str, color: str, x: Values, value: Callable[[Point], tuple[float, float, float]]
+    reading: GateReading, name: str, color: str, x: Values, value: Callable[[ReadingPoint], tuple[float, float, float]]
 ) -> Line:
     mean, low, high = (reading.series(lambda p, i=i: value(p)[i]) for i in range(3))
     return Line(name, color, x, mean, low, high)

@@ -11,10 +11,11 @@ import numpy as np
 import pandas as pd
 
 from app.analysis.quantities import SUCCESS_RATE, name_success, success_threshold
+from app.analysis.series import column
 from app.analysis.statistics import trailing_mean, wilson_interval
 from app.figures.chart_choices import BESIDE, beside, complement, on_log_axis, read_marks, without_spikes
 from app.figures.figure import WINDOW, FigureKind, Options, Own, one_run
-from app.figures.kinds.chart import Chart, Line, Mark, Panel, Values, column
+from app.figures.kinds.chart import Chart, Line, Mark, Panel, Values
 from app.figures.theme import BETA, DELTA_MEM, H_VALUE, LOSS, OKABE_ITO, RETURN, SPEED, TAU, WIN_RATE
 from emtc_core.errors import ConfigError
 from emtc_core.metrics import METRICS, describe_metric, is_known

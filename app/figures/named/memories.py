@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.analysis.projections.snapshots import project_snapshot, sample_rows
-from app.figures.figure import FigureKind, Options
+from app.figures.figure import NO_OPTIONS, FigureKind, Options
 from app.figures.kinds.maps import Cloud, Maps, Trace
 from app.figures.named.memory_map import draw_memory, last_snapshot
 from app.figures.theme import DELTA_MEM, WIN_RATE
@@ -23,8 +23,9 @@ REGION_NODES = 200
 FOLLOWED_STEPS, EVERY_STEPS, MARKERS = 200, 10, 12
 
 
-def make_embedding_comparison(db: Database, rows: Sequence[RunRow], *, method: str = "tsne") -> Maps:
+def make_embedding_comparison(db: Database, rows: Sequence[RunRow], options: Options = NO_OPTIONS) -> Maps:
     """Draw the last memories of two or three runs under one colour scale of H, as dCAE beside TCSE."""
+    method = options.method or "tsne"
     if not 2 <= len(rows) <= 3:
         raise ConfigError(f"embedding-comparison shows two or three runs, got {len(rows)}. Name them as RUN RUN.")
     panels, said = [], []
@@ -61,21 +62,16 @@ def local_spread(snapshot: Snapshot, rows: NDArray[np.int64]) -> float:
     return float(h[neighbors].std(axis=1).mean() / h.std())
 
 
-def make_strategy_divergence(
-    db: Database, rows: Sequence[RunRow], *, method: str = "pca", episodes: Sequence[int] = ()
-) -> Maps:
+def make_strategy_divergence(db: Database, rows: Sequence[RunRow], options: Options = NO_OPTIONS) -> Maps:
     """Draw the memories that a good and a bad episode retrieved, over the run's last memory.
 
-    Args:
-        db: An open database.
-        rows: One run.
-        method: Projection of the memory.
-        episodes: Two episodes to follow; without them, the best and the worst of the last ones before the snapshot.
+    Without two `episodes` that are asked for, the best and the worst of the last ones before the snapshot are followed.
     """
+    method = options.method or "pca"
     if len(rows) != 1:
         raise ConfigError(f"strategy-divergence shows one run, got {len(rows)}.")
     snapshot = last_snapshot(db, rows[0])
-    good, bad = (get_trajectory(db, rows[0].id, n) for n in episodes or _best_and_worst(db, snapshot))
+    good, bad = (get_trajectory(db, rows[0].id, n) for n in options.episodes or _best_and_worst(db, snapshot))
     shown = sample_rows(snapshot, n=SHOWN, seed=0)
     every_node = project_snapshot(db, snapshot.id, method=method, n=SHOWN).coordinates
     panels, traces = [], []
@@ -153,21 +149,13 @@ def find_contrast(db: Database, snapshot: Snapshot, episode: Trajectory) -> int:
     return int(ends[apart.index(max(apart))]["episode"])
 
 
-def _embedding_comparison(db: Database, rows: Sequence[RunRow], options: Options) -> Maps:
-    return make_embedding_comparison(db, rows, method=options.method or "tsne")
-
-
-def _strategy_divergence(db: Database, rows: Sequence[RunRow], options: Options) -> Maps:
-    return make_strategy_divergence(db, rows, method=options.method or "pca", episodes=options.episodes)
-
-
 FIGURES = (
     FigureKind(
-        "embedding-comparison", _embedding_comparison, frozenset({"method"}), needs_runs=True, pages=("compare",),
+        "embedding-comparison", make_embedding_comparison, frozenset({"method"}), needs_runs=True, pages=("compare",),
         question="Which embedder tells returns apart?",
     ),
     FigureKind(
-        "strategy-divergence", _strategy_divergence, frozenset({"method", "episodes"}), needs_runs=True,
+        "strategy-divergence", make_strategy_divergence, frozenset({"method", "episodes"}), needs_runs=True,
         pages=("memory",), question="Where do a good and a bad strategy part?",
     ),
 )  # fmt: skip

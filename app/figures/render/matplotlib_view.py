@@ -19,7 +19,6 @@ from app.figures.render import lines_view, maps_views
 from app.figures.theme import Mode, ink, make_printable, set_as_math
 
 Format = Literal["svg", "pdf", "png"]
-FORMATS: tuple[Format, ...] = ("svg", "png", "pdf")
 INCHES: dict[str, float] = {"one": 3.25, "two": 6.75}
 """Width of one and of two columns of a paper."""
 DPI = 300

@@ -11,6 +11,7 @@ from app.figures.kinds import AnyFigure
 from app.figures.kinds.chart import Chart, Line, Panel
 from app.figures.kinds.maps import Cloud, Heatmap, Maps
 from app.figures.render import maps_views
+from app.figures.render.maps_views import plain
 from app.figures.theme import Mode, ink
 
 
@@ -43,11 +44,6 @@ def to_html(figure: AnyFigure, *, mode: Mode = "light", sources: Sequence[str] =
     said = {"description": figure.caption, "keywords": "; ".join(sources)}
     meta = "".join(f'<meta name="{name}" content="{escape(text)}">' for name, text in said.items())
     return page.replace("<head>", f"<head>{meta}<title>{escape(figure.title)}</title>", 1).encode()
-
-
-def plain(text: str) -> str:
-    """Keep Plotly's small markup language from reading names as markup."""
-    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
 def _draw(figure: AnyFigure) -> go.Figure:

@@ -1,1 +1,1 @@
-"""Curves of other programs: `read` folders and `tables` files, by format; `curves` checks them."""
+"""Curves of other programs: `read` takes them out of folders and files, by format; `curves` checks them."""

@@ -1,1 +1,1 @@
-"""Runs shown in another program as they train: `rows` reads the database, `sinks` write, `follow` loops."""
+"""Runs shown in another program as they train: `rows` reads the database, `sinks` write what a program lacks."""

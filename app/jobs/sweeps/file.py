@@ -13,7 +13,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, ValidationError, field_validator, model_validator
+from pydantic import BeforeValidator, Field, ValidationError, field_validator, model_validator
 
 from emtc_core.config.base import LARGEST, Section, parse_toml, quote, read_text, shorten
 from emtc_core.config.resolve import flatten_tree
@@ -28,6 +28,9 @@ MOST_SEEDS = 100
 _MOST_TOLD = 20
 _WHAT = "sweep file"
 Texts = Annotated[tuple[str, ...], Field(min_length=1)]
+_FLAT = BeforeValidator(lambda value: flatten_tree(value) if isinstance(value, Mapping) else value)
+"""Dotted keys of nested tables."""
+_FLAT_RANGES = BeforeValidator(lambda value: _flatten(value) if isinstance(value, Mapping) else value)
 
 
 class Range(Section):
@@ -56,13 +59,8 @@ class RandomSearch(Section):
     """How many samples."""
     seed: Annotated[int, Field(ge=0, le=LARGEST)] = 0
     """Seed of the draw."""
-    ranges: Annotated[dict[str, Range | tuple[Leaf, ...]], Field(min_length=1)]
+    ranges: Annotated[dict[str, Range | tuple[Leaf, ...]], Field(min_length=1), _FLAT_RANGES]
     """Setting → { low, high, log } or a list to choose from."""
-
-    @field_validator("ranges", mode="before")
-    @classmethod
-    def _flat(cls, value: Any) -> Any:
-        return _flatten(value) if isinstance(value, Mapping) else value
 
 
 class OptunaSearch(Section):
@@ -84,13 +82,8 @@ class OptunaSearch(Section):
     """Env steps before which no trial is pruned; 0 means one interval."""
     seed: Annotated[int, Field(ge=0, lt=2**31)] = 0
     """Of the sampler."""
-    space: Annotated[dict[str, Range | tuple[Leaf, ...]], Field(min_length=1, max_length=50)]
+    space: Annotated[dict[str, Range | tuple[Leaf, ...]], Field(min_length=1, max_length=50), _FLAT_RANGES]
     """Setting → { low, high, log } or a list to choose from."""
-
-    @field_validator("space", mode="before")
-    @classmethod
-    def _flat(cls, value: Any) -> Any:
-        return _flatten(value) if isinstance(value, Mapping) else value
 
 
 class Variant(Section):
@@ -102,13 +95,8 @@ class Variant(Section):
     """Algorithm instead of the file's."""
     preset: PresetName | None = None
     """Preset instead of the file's."""
-    changes: Annotated[dict[str, Leaf], Field(alias="set", default_factory=dict)]
+    changes: Annotated[dict[str, Leaf], Field(alias="set", default_factory=dict), _FLAT]
     """Setting → value."""
-
-    @field_validator("changes", mode="before")
-    @classmethod
-    def _flat(cls, value: Any) -> Any:
-        return flatten_tree(value) if isinstance(value, Mapping) else value
 
 
 class SweepFile(Section):
@@ -132,9 +120,9 @@ class SweepFile(Section):
     """Training length of each run; unset means the task's own [env steps]."""
     seeds: Annotated[tuple[Annotated[int, Field(ge=0, lt=2**31)], ...], Field(min_length=1, max_length=MOST_SEEDS)]
     """A list of seeds, or how many: 3 means 1, 2, 3."""
-    common: Annotated[dict[str, Leaf], Field(alias="set", default_factory=dict)]
+    common: Annotated[dict[str, Leaf], Field(alias="set", default_factory=dict), _FLAT]
     """Setting → value for all runs."""
-    grid: Annotated[dict[str, Annotated[tuple[Leaf, ...], Field(min_length=1)]], Field(default_factory=dict)]
+    grid: Annotated[dict[str, Annotated[tuple[Leaf, ...], Field(min_length=1)]], Field(default_factory=dict), _FLAT]
     """Setting → values; every combination is run."""
     variant: tuple[Variant, ...] = ()
     """Settings that belong together; each variant is combined with the grid."""
@@ -162,11 +150,6 @@ class SweepFile(Section):
     def _counted(cls, value: Any) -> Any:
         counted = isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= MOST_SEEDS
         return tuple(range(1, value + 1)) if counted else value
-
-    @field_validator("common", "grid", mode="before")
-    @classmethod
-    def _flat(cls, value: Any) -> Any:
-        return flatten_tree(value) if isinstance(value, Mapping) else value
 
     @model_validator(mode="after")
     def _distinct(self) -> "SweepFile":

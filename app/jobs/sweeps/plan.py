@@ -14,6 +14,7 @@ import numpy as np
 from pydantic import ValidationError
 
 from app.analysis.quantities import EVALUATED
+from app.analysis.settings import write_value
 from app.jobs.launch_request import find_own
 from app.jobs.sweeps.file import Leaf, OptunaSearch, Range, SweepFile
 from emtc_core.config.base import quote
@@ -282,12 +283,8 @@ def _label(file: SweepFile, map: str, algo: str, variant: str | None, varied: Ma
     parts = [map] if len(file.map) > 1 else []
     parts += [variant] if variant else []
     parts += [algo] if len(file.algo) > 1 else []
-    parts += [f"{key.rpartition('.')[2]} = {_show(value)}" for key, value in varied.items()]
+    parts += [f"{key.rpartition('.')[2]} = {write_value(value)}" for key, value in varied.items()]
     return ", ".join(parts)
-
-
-def _show(value: Value) -> str:
-    return str(value).lower() if isinstance(value, bool) else f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def _digest(value: Any) -> str:

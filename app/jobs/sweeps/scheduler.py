@@ -20,12 +20,7 @@ POLL_S = 0.5
 
 
 def run_sweep(
-    db: Database,
-    sweep_id: str,
-    *,
-    jobs: int,
-    on_progress: Callable[[Sweep], None] = lambda sweep: None,
-    poll_s: float = POLL_S,
+    db: Database, sweep_id: str, *, jobs: int, on_progress: Callable[[Sweep], None] = lambda sweep: None
 ) -> Sweep:
     """Start queued and lost runs of a sweep, `jobs` at once, until all have ended or the sweep is stopped.
 
@@ -37,9 +32,7 @@ def run_sweep(
     """
     starter = Starter(db)
     with attached(db, sweep_id, jobs) as me:
-        return tend(
-            db, sweep_id, lambda: start_all(db, sweep_id, me, jobs, starter), on_progress=on_progress, poll_s=poll_s
-        )
+        return tend(db, sweep_id, lambda: start_all(db, sweep_id, me, jobs, starter), on_progress=on_progress)
 
 
 def tend(
@@ -48,7 +41,6 @@ def tend(
     fill: Callable[[], None],
     *,
     on_progress: Callable[[Sweep], None],
-    poll_s: float,
     leave: Leave | None = None,
 ) -> Sweep:
     """Call `fill` every now and then until all runs of a sweep have ended, or it is stopped and nobody works on it.
@@ -67,7 +59,7 @@ def tend(
         on_progress(sweep)
         if sweep.is_over or (sweep.status == "stopped" and not _is_worked_on(sweep)):
             return sweep
-        time.sleep(poll_s)
+        time.sleep(POLL_S)
     raise KeyboardInterrupt
 
 

@@ -18,7 +18,7 @@ from app.analysis.series import read_seeds
 from app.analysis.statistics import Curve
 from app.jobs.sweeps.control import plan_of
 from app.jobs.sweeps.plan import Plan, make_trial, trial_key
-from app.jobs.sweeps.scheduler import POLL_S, attached, start_all, tend
+from app.jobs.sweeps.scheduler import attached, start_all, tend
 from app.jobs.sweeps.study import RUN, import_optuna, make_pruner, make_sampler, open_study, suggest
 from app.jobs.sweeps.worker import Starter
 from emtc_core.errors import RunStateError, StorageError
@@ -163,7 +163,6 @@ def run_search(
     jobs: int,
     trains: bool = True,
     on_progress: Callable[[Sweep], None] = lambda sweep: None,
-    poll_s: float = POLL_S,
 ) -> Sweep:
     """Search until every trial has ended, or the sweep is stopped.
 
@@ -173,7 +172,6 @@ def run_search(
         jobs: Trials at once.
         trains: Train them here; otherwise `emtc worker` does, on any machine.
         on_progress: Is given the sweep now and then.
-        poll_s: Seconds between two looks.
 
     Returns:
         The sweep at its end.
@@ -196,6 +194,6 @@ def run_search(
             if trains:
                 start_all(db, sweep_id, me, jobs, starter)
 
-        ended = tend(db, sweep_id, fill, on_progress=on_progress, poll_s=poll_s)
+        ended = tend(db, sweep_id, fill, on_progress=on_progress)
         search.step(0, is_last=ended.status == "active")  # what ended last is told, too; a stopped search goes on
     return ended

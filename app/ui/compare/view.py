@@ -256,11 +256,8 @@ def _curves(compared: Compared, reading: Reading, look: Look, *, per_seed: bool,
     with place:
         st.subheader(chart.title)
         with st.container(horizontal=True, width="content", gap="small"):
-            sources = describe_runs(
-                {run_id: row.config for run_id, row in used.items()},
-                {run_id: row.versions for run_id, row in used.items()},
-            )
-            pin.show_export(shown, key="compare", stem=quantity.key.replace("/", "-"), sources=sources)
+            stem, sources = quantity.key.replace("/", "-"), describe_runs(used.values())
+            pin.show_export(shown, key="compare", stem=stem, sources=sources)
             facts = {"quantity": quantity.key, "center": reading.center, "band": reading.band, "window": window}
             facts |= {name: value for name, value in (("smooth", look.smooth), ("log", "".join(look.log))) if value}
             pin.show(shown, key="compare", page="compare", run=list(used.values()), facts=facts)
@@ -315,7 +312,7 @@ def _statistics(comparison: Comparison, rows: Mapping[str, RunRow], final: Final
     profiles = draw_profiles(comparison, final)
     with st.container(horizontal=True, horizontal_alignment="distribute", vertical_alignment="bottom"):
         st.markdown(f"#### {profiles.title}")
-        sources = describe_runs({seed.id: rows[seed.id].config for seed in comparison.seeds})
+        sources = describe_runs(rows[seed.id] for seed in comparison.seeds)
         pin.show_export(profiles, key="profiles", stem="compare", sources=sources)
     canvas.show(profiles, key="profiles", panel_height=_PANEL, x_name=profiles.x_label)
     st.caption(escape_markdown(profiles.caption))
@@ -364,7 +361,7 @@ def show_newest() -> None:
                 icon=":material/stacked_line_chart:",
                 query_params=view.link({RUNS: ",".join(newest)}),
             )
-            sources = describe_runs(compared.configs, {run_id: row.versions for run_id, row in compared.rows.items()})
+            sources = describe_runs(compared.rows.values())
             pin.show_export(chart, key="compare", stem="last-runs", sources=sources)
     canvas.show(chart, key="compare", panel_height=240)
     st.caption(escape_markdown(chart.caption))

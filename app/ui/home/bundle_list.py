@@ -70,7 +70,7 @@ def _open(place: Path) -> None:
     says = f"It says that it holds {describe_runs(runs)}, {size(manifest.size)} unpacked"
     with st.spinner(f"{escape_markdown(says)}. Checking every row …"):
         bundle = cache_bundle(place)
-    data.close_url(bundle.url)
+    data.open_url.clear(bundle.url)
     st.session_state[NEW] = bundle.key
 
 
@@ -238,7 +238,7 @@ def _button(bundle: Bundle, label: str, icon: str, do: Any, about: str | None = 
 
 def _remove(bundle: Bundle) -> None:
     st.session_state.pop(NEW, None)
-    data.close_url(bundle.url)
+    data.open_url.clear(bundle.url)
     try:
         remove_bundle(bundle)
     except EmtcError as exc:

@@ -57,6 +57,6 @@ def show() -> None:
     except EmtcError as exc:
         messages.error(exc)
         return
-    data.close_url(bundle.url)
+    data.open_url.clear(bundle.url)
     view.enter(bundle)
     st.switch_page("../pages/compare.py", query_params=view.link({}))

@@ -43,17 +43,13 @@ class Columns:
     """Values at the ends of the colour scale; one point in a hundred may lie beyond either."""
 
 
-def columns_of(snapshot: Snapshot, stamp: str) -> Columns:
+@data.cached(st.cache_resource, max_entries=6, hash_funcs={Snapshot: lambda each: each.id})
+def columns_of(url: str, snapshot: Snapshot, stamp: str) -> Columns:
     """Arrange the columns of a snapshot, once."""
-    return _columns(data.database_url(), snapshot.id, stamp, snapshot)
-
-
-@st.cache_resource(max_entries=6, show_spinner=False)
-def _columns(url: str, snapshot_id: int, stamp: str, _snapshot: Snapshot) -> Columns:
-    order = np.random.default_rng(0).permutation(_snapshot.size)
-    quantities = {key: values_of(_snapshot, key)[order] for key in QUANTITIES}
+    order = np.random.default_rng(0).permutation(snapshot.size)
+    quantities = {key: values_of(snapshot, key)[order] for key in QUANTITIES}
     ends = {key: scale_ends(values, QUANTITIES[key]) for key, values in quantities.items()}
-    return Columns(order, _snapshot.slot[order].astype(np.int32), quantities, ends)
+    return Columns(order, snapshot.slot[order].astype(np.int32), quantities, ends)
 
 
 def publish(name: str, column: Column) -> dict[str, str]:

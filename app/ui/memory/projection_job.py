@@ -3,7 +3,8 @@
 import streamlit as st
 
 from app.analysis.format import count, escape_markdown
-from app.jobs.projections import cancel_job, phase_of, projection_params, start_job
+from app.analysis.projections.snapshots import phase_of, projection_params
+from app.jobs.projections import cancel_job, start_job
 from app.ui import data, messages
 from emtc_core.errors import EmtcError
 from storage.projections import get_job, list_jobs

@@ -16,8 +16,7 @@ import streamlit as st
 
 from app.analysis.format import MISSING, escape_markdown, number
 from app.analysis.statistics import BOOTSTRAP_COVERS
-from emtc_core.config.published import Case, compare, find_configuration, read_table
-from emtc_core.config.resolve import Value
+from emtc_core.config.published import Case, as_text, compare, find_configuration, read_table
 
 
 def show(algo: str, env: str, map: str) -> None:
@@ -37,8 +36,8 @@ def list_differences(case: Case) -> list[tuple[str, ...]]:
     return [
         (
             f"`{row.key}`",
-            f"`{_plain(row.ours)}`",
-            f"`{_plain(row.published)}`",
+            f"`{as_text(row.ours)}`",
+            f"`{as_text(row.published)}`",
             escape_markdown(row.source),
             escape_markdown(row.why),
         )
@@ -54,10 +53,6 @@ def describe(case: Case) -> str:
     equal = sum(not row.why for row in rows)
     told = f"{equal} of {len(rows)} published values are the same here, the rest is listed: {commits}."
     return f"{told} {known.note}" if known and known.note else told
-
-
-def _plain(value: Value) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def write_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

@@ -10,6 +10,7 @@ from app.ui import data
 from app.ui.method import measured
 from app.ui.method.measured import write_table
 from app.ui.widgets.config_form import SECTION_TITLES
+from emtc_core.config.published import as_text
 from emtc_core.config.resolve import (
     FieldInfo,
     Value,
@@ -136,7 +137,7 @@ def compare_presets(algo: str, env: str, map: str, presets: Sequence[str]) -> li
 def explain_preset(preset: str, algo: str, env: str, map: str) -> list[tuple[str, str]]:
     """List what each rule of a preset that applies here sets, and why."""
     return [
-        (", ".join(f"`{key} = {_plain(value)}`" for key, value in rule.values.items()), escape_markdown(rule.why))
+        (", ".join(f"`{key} = {as_text(value)}`" for key, value in rule.values.items()), escape_markdown(rule.why))
         for rule in applied_rules(preset, env=env, map=map, algo=algo)
     ]
 
@@ -186,8 +187,4 @@ def _bound(value: float) -> str:
 def _value(value: Value) -> str:
     if value is None:
         return "unset"
-    return f"`{_plain(value)}`"
-
-
-def _plain(value: Value) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
+    return f"`{as_text(value)}`"

@@ -108,7 +108,7 @@ def show_figure(entry_id: int) -> None:
             height = 130 if len(figure.panels) > 2 else 220
             canvas.show(figure, key=f"entry-{entry_id}-figure", x_name=_short(figure.x_label), panel_height=height)
         else:
-            st.image(_picture(data.database_url(), entry_id, _mode()), width=760, alt=_alt(figure))
+            st.image(_picture(data.database_url(), entry_id, _mode()), width=760, alt=figure.description)
     except EmtcError as exc:
         messages.error(exc)
         return
@@ -133,10 +133,6 @@ def _mode() -> Mode:
 
 def _short(x_label: str) -> str:
     return "env step" if "env step" in x_label else x_label.partition(",")[0]
-
-
-def _alt(figure: Figure) -> str:
-    return figure.description
 
 
 _LABELS: dict[NotebookFormat, str] = {

@@ -202,8 +202,7 @@ def _draw(kind: FigureKind, runs: Sequence[RunRow], page: str) -> None:
     with st.container(horizontal=True, horizontal_alignment="distribute", vertical_alignment="bottom"):
         st.markdown(f"#### {escape_markdown(figure.title)}")
         with st.container(horizontal=True, width="content", gap="small"):
-            sources = describe_runs({run.id: run.config for run in runs}, {run.id: run.versions for run in runs})
-            show_export(figure, key=f"more-{kind.name}", stem=page, sources=sources)
+            show_export(figure, key=f"more-{kind.name}", stem=page, sources=describe_runs(runs))
             show(figure, key=f"more-{kind.name}", page=page, run=runs)
     show_figure(figure, key=f"more-{kind.name}")
     names = " ".join(run.id for run in runs)

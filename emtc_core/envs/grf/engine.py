@@ -57,7 +57,7 @@ class Engine:
         self._lib: Any = load_engine()  # Any: a Boost.Python module has no types
         self._squad = squad
         self._normal_mode = int(self._lib.e_GameMode.e_GameMode_Normal)
-        self._actions = [getattr(self._lib.e_BackendAction, _backend_name(name)) for name in ACTION_NAMES]
+        self._actions = [getattr(self._lib.e_BackendAction, name.replace(" ", "_")) for name in ACTION_NAMES]
         self._game: Any = _idle_engines.pop() if _idle_engines else self._start()
         self._mode = -1
         self._owner = -1
@@ -159,7 +159,3 @@ class Engine:
         ball, motion = info.ball_position, info.ball_direction
         values += (ball[0], ball[1], ball[2], motion[0], motion[1], motion[2])
         state[:] = values
-
-
-def _backend_name(action: str) -> str:
-    return action.replace(" ", "_")

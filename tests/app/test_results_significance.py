@@ -11,14 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import binomtest, mannwhitneyu
 
-from app.analysis.comparing import (
+from app.analysis.series import join_seeds
+from app.analysis.significance import (
     compare_means,
     difference_of_means,
     least_p,
     performance_profile,
     probability_of_improvement,
 )
-from app.analysis.series import join_seeds
 from app.analysis.statistics import Rate, interval_over_seeds
 from app.analysis.tables import export_table
 from app.figures.named.comparisons import draw_profiles, tabulate_tests
