@@ -4,6 +4,7 @@ Each worker of pytest-xdist is a process of its own: its session fixtures, its s
 are nobody else's, and ports are asked of the system. So nothing here depends on how many workers there are.
 """
 
+import gc
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,6 +24,17 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.pop("COLUMNS", None)
 settings.register_profile("busy", deadline=None)  # a busy machine is no fault of an example
 settings.load_profile("busy")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """Import all tests without looking for garbage, and never look through what they imported: it stays to the end."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+        gc.freeze()
 
 
 @pytest.fixture(scope="session")
