@@ -1,5 +1,6 @@
 """A person's resume of another machine's run: her clock may be fast, so the run is watched before it is taken."""
 
+import shutil
 from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
@@ -21,9 +22,9 @@ MINUTES = timedelta(minutes=10)
 
 
 @pytest.fixture
-def lost(tmp_path: Path) -> tuple[Database, str]:
+def lost(tmp_path: Path, sqlite_template: Path) -> tuple[Database, str]:
     """A run of another machine whose last heartbeat is ten minutes old by this machine's clock."""
-    db = open_database(f"sqlite:///{tmp_path / 'x.db'}")
+    db = open_database(f"sqlite:///{shutil.copy(sqlite_template, tmp_path / 'x.db')}")
     run_id = create_run(db, CONFIG, target_steps=100, versions={})
     claim_start(db, run_id, Owner(1, 1.0, "elsewhere", "theirs"))
     start_run(db, run_id, pid=1, pid_created_at=1.0, host="elsewhere", device="cpu", token="theirs")
