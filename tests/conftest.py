@@ -1,16 +1,19 @@
-"""What every test has: one thread that computes, examples without a deadline, and a PostgreSQL server.
+"""What every test has: one thread that computes, examples without a deadline, a PostgreSQL server, an empty database.
 
 Each worker of pytest-xdist is a process of its own: its session fixtures, its server, its browser and its `tmp_path`
 are nobody else's, and ports are asked of the system. So nothing here depends on how many workers there are.
 """
 
+import gc
 import os
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
 
 from app.bench.records import GIVEN, is_reachable, server
+from storage.engine import open_database
 from tests.require import require
 
 # Before anything loads OpenMP, as in the trainers that `emtc` starts. A core has one test at a time, and a sum over
@@ -23,9 +26,28 @@ settings.register_profile("busy", deadline=None)  # a busy machine is no fault o
 settings.load_profile("busy")
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """Import all tests without looking for garbage, and never look through what they imported: it stays to the end."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+        gc.freeze()
+
+
 @pytest.fixture(scope="session")
 def postgres_server() -> Iterator[str]:
     """URL of a server's `postgres` database: EMTC_TEST_POSTGRES, or a private one on a Unix socket."""
     require("postgres", is_reachable(), f"no PostgreSQL server is installed and {GIVEN} is unset")
     with server(fsync=False) as url:
         yield url
+
+
+@pytest.fixture(scope="session")
+def sqlite_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A closed database with tables and no rows, to be copied: making the tables takes longer than most tests."""
+    path = tmp_path_factory.mktemp("template") / "emtc.db"
+    open_database(f"sqlite:///{path}").dispose()
+    return path

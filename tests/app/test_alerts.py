@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import threading
@@ -129,8 +130,8 @@ def test_only_unread_warnings_wait_in_the_sidebar():
 
 
 @pytest.fixture
-def db(tmp_path: Path):
-    database = open_database(f"sqlite:///{tmp_path / 'x.db'}")
+def db(tmp_path: Path, sqlite_template: Path):
+    database = open_database(f"sqlite:///{shutil.copy(sqlite_template, tmp_path / 'x.db')}")
     yield database
     database.dispose()
 

@@ -2,6 +2,7 @@
 
 import logging
 import secrets
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -228,9 +229,9 @@ def test_a_place_that_cannot_be_written_ends_a_trainer_before_it_trains(tmp_path
 
 
 @pytest.fixture
-def lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Database, str, RunFiles]:
+def lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sqlite_template: Path) -> tuple[Database, str, RunFiles]:
     """A run that another machine has trained, its files at a URL."""
-    db = open_database(f"sqlite:///{tmp_path / 'emtc.db'}")
+    db = open_database(f"sqlite:///{shutil.copy(sqlite_template, tmp_path / 'emtc.db')}")
     url = f"file://{tmp_path / 'place'}"
     monkeypatch.setenv("EMTC_FILES", url)
     run_id = seed_run(db, status="failed")

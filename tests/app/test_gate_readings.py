@@ -105,9 +105,9 @@ def test_more_than_one_run_is_refused() -> None:
 
 
 @pytest.fixture
-def recorded(tmp_path: Path) -> tuple[Database, list[RunRow]]:
+def recorded(tmp_path: Path, sqlite_template: Path) -> tuple[Database, list[RunRow]]:
     """A run of 600 steps in a database."""
-    db = open_database(f"sqlite:///{tmp_path / 'x.db'}")
+    db = open_database(f"sqlite:///{shutil.copy(sqlite_template, tmp_path / 'x.db')}")
     config = resolve(map="3m", steps=600, overrides=["train.burn_in=999"])
     trainer, recorder = make_trainer(config, tmp_path)
     trainer.run()

@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -28,8 +29,8 @@ CSV = "algo,map,seed,step,win_rate\nvdn,3m,4,0,0\nvdn,3m,4,1000,0.5\nvdn,3m,5,0,
 
 
 @pytest.fixture
-def db(tmp_path: Path) -> Database:
-    return open_database(f"sqlite:///{tmp_path / 'emtc.db'}")
+def db(tmp_path: Path, sqlite_template: Path) -> Database:
+    return open_database(f"sqlite:///{shutil.copy(sqlite_template, tmp_path / 'emtc.db')}")
 
 
 def take(db: Database, place: Path, format: str, capsys, *more: str) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """Detached trainers and background jobs: really started, once per press, and cancellable."""
 
+import shutil
 import time
 
 import numpy as np
@@ -24,8 +25,8 @@ PATIENCE_S = 120
 
 
 @pytest.fixture
-def db(tmp_path):
-    return open_database(f"sqlite:///{tmp_path / 'emtc.db'}")
+def db(tmp_path, sqlite_template):
+    return open_database(f"sqlite:///{shutil.copy(sqlite_template, tmp_path / 'emtc.db')}")
 
 
 @pytest.fixture(scope="module")

@@ -1,6 +1,7 @@
 """A figure is written in one file: then it is on its page, in the command line, in notebooks, in the door."""
 
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -38,9 +39,9 @@ TOY = FigureKind(
 
 
 @pytest.fixture
-def seeded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Database, str]:
+def seeded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sqlite_template: Path) -> tuple[Database, str]:
     monkeypatch.setitem(FIGURES, "toy", TOY)
-    db = open_database(f"sqlite:///{tmp_path / 'x.db'}")
+    db = open_database(f"sqlite:///{shutil.copy(sqlite_template, tmp_path / 'x.db')}")
     monkeypatch.setenv("EMTC_DB", db.url)
     return db, seed_run(db)
 

@@ -1,5 +1,6 @@
 """The PCA of a run's snapshots stays the same way round while somebody steps through them."""
 
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -17,9 +18,9 @@ from tests.pages.seed import seed_run
 
 
 @pytest.fixture
-def two(tmp_path: Path) -> tuple[Database, Snapshot, Snapshot]:
+def two(tmp_path: Path, sqlite_template: Path) -> tuple[Database, Snapshot, Snapshot]:
     """Two snapshots; a refit between them turned the embedding of what they share upside down."""
-    db = open_database(f"sqlite:///{tmp_path / 'x.db'}")
+    db = open_database(f"sqlite:///{shutil.copy(sqlite_template, tmp_path / 'x.db')}")
     run_id = seed_run(db)
     first, second = (get_snapshot(db, int(each)) for each in list_snapshots(db, run_id)["id"])
     rng = np.random.default_rng(4)

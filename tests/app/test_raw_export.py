@@ -3,6 +3,7 @@
 import io
 import json
 import math
+import shutil
 import subprocess
 import sys
 import tracemalloc
@@ -34,8 +35,8 @@ MADE_AT = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 @pytest.fixture
-def two(tmp_path: Path) -> tuple[Database, list[str]]:
-    db = open_database(f"sqlite:///{tmp_path / 'x.db'}")
+def two(tmp_path: Path, sqlite_template: Path) -> tuple[Database, list[str]]:
+    db = open_database(f"sqlite:///{shutil.copy(sqlite_template, tmp_path / 'x.db')}")
     ids = [create_run(db, CONFIG, target_steps=30, versions={}, sweep_id="sweep1") for _ in range(2)]
     for run_id in ids:
         record_everything(db, run_id)

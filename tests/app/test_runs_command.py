@@ -1,5 +1,7 @@
 """`emtc runs | tag | note | archive | hide`: what they print, and one sentence for what they cannot use."""
 
+import shutil
+
 import orjson
 import pytest
 
@@ -21,10 +23,10 @@ KEYS = {
 
 
 @pytest.fixture
-def db(tmp_path, monkeypatch):
+def db(tmp_path, monkeypatch, sqlite_template):
     """emtc-qplex and qmix on 3m and corridor, two seeds each, and an ablation on 3m."""
     monkeypatch.setenv("EMTC_DB", f"sqlite:///{tmp_path / 'emtc.db'}")
-    database = open_database(f"sqlite:///{tmp_path / 'emtc.db'}")
+    database = open_database(f"sqlite:///{shutil.copy(sqlite_template, tmp_path / 'emtc.db')}")
     seed_runs(database)
     seed_runs(database, algos=("emtc-qplex",), maps=("3m",), overrides=("gate.enabled=false",), prefix="a")
     yield database

@@ -1,5 +1,7 @@
 """Projections of stored snapshots: every node has a place, and one snapshot's layout sets out from the last one's."""
 
+import shutil
+
 import numpy as np
 import pytest
 
@@ -31,8 +33,8 @@ N = 150
 
 
 @pytest.fixture
-def db(tmp_path) -> Database:
-    return open_database(f"sqlite:///{tmp_path / 'x.db'}")
+def db(tmp_path, sqlite_template) -> Database:
+    return open_database(f"sqlite:///{shutil.copy(sqlite_template, tmp_path / 'x.db')}")
 
 
 def _record(slots: np.ndarray, env_step: int, *, turn: float, seed: int = 0) -> SnapshotRecord:

@@ -36,8 +36,8 @@ GROW = "open({!r}, 'ab', 0).write(bytes(200_000))"
 
 
 @pytest.fixture
-def recorded(tmp_path: Path) -> Database:
-    db = open_database(f"sqlite:///{tmp_path / 'x.db'}")
+def recorded(tmp_path: Path, sqlite_template: Path) -> Database:
+    db = open_database(f"sqlite:///{shutil.copy(sqlite_template, tmp_path / 'x.db')}")
     for _ in range(2):
         record_everything(db, create_run(db, CONFIG, target_steps=100, versions={}))
     return db

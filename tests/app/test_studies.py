@@ -1,5 +1,6 @@
 """The paper's studies: cells and lines by hand, missing cells empty, every export on a machine without a browser."""
 
+import shutil
 from typing import get_args
 
 import numpy as np
@@ -38,8 +39,8 @@ def draw(studies, name: str):
 
 
 @pytest.fixture
-def db(tmp_path) -> Database:
-    return open_database(f"sqlite:///{tmp_path / 'x.db'}")
+def db(tmp_path, sqlite_template) -> Database:
+    return open_database(f"sqlite:///{shutil.copy(sqlite_template, tmp_path / 'x.db')}")
 
 
 def test_a_heat_map_holds_the_mean_over_seeds_of_each_cell(studies):

@@ -1,6 +1,7 @@
 """The gate judged again by another tau, delta or lookup rule, against loops and plain SQL."""
 
 import math
+import shutil
 import sqlite3
 from dataclasses import replace
 
@@ -49,8 +50,8 @@ FACTORS = st.sampled_from([1.0, 1.78, 10.0, 100.0, 3160.0])
 
 
 @pytest.fixture
-def seeded(tmp_path):
-    db = open_database(f"sqlite:///{tmp_path / 'seed.db'}")
+def seeded(tmp_path, sqlite_template):
+    db = open_database(f"sqlite:///{shutil.copy(sqlite_template, tmp_path / 'seed.db')}")
     run_id = seed_run(db)
     yield db, run_id
     db.dispose()

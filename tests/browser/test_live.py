@@ -1,7 +1,6 @@
 """Live in a real browser: gate and outcomes in one screen under one window, whatever the window's width."""
 
 from itertools import pairwise
-from pathlib import Path
 
 import pytest
 from sqlalchemy import text
@@ -19,20 +18,31 @@ WIDER = (
 )
 
 
-@pytest.fixture
-def live(browser, tmp_path: Path):
-    database = tmp_path / "emtc.db"
-    run_id = seed_run(open_database(f"sqlite:///{database}"))
+@pytest.fixture(scope="module")
+def served(tmp_path_factory):
+    database = tmp_path_factory.mktemp("live") / "emtc.db"
+    db = open_database(f"sqlite:///{database}")
+    run_id = seed_run(db)
     with running_app(database) as url:
+        yield url, run_id, db
 
-        def show(width: int, height: int):
-            page = open_page(browser, width, height)
-            page.goto(f"{url}/live?run={run_id}")
-            page.locator(".curves canvas").nth(3).wait_for()
-            page.wait_for_timeout(1500)
-            return page
 
-        yield show
+@pytest.fixture
+def live(browser, served):
+    url, run_id, _ = served
+    opened = []
+
+    def show(width: int, height: int):
+        page = open_page(browser, width, height)
+        opened.append(page)
+        page.goto(f"{url}/live?run={run_id}")
+        page.locator(".curves canvas").nth(3).wait_for()
+        page.wait_for_timeout(1500)
+        return page
+
+    yield show
+    for page in opened:
+        page.close()
 
 
 def test_gate_and_outcomes_fit_one_screen_and_move_together(live):
@@ -84,25 +94,24 @@ def test_how_far_the_gate_is_closed_is_drawn_on_a_logarithmic_axis_and_stands_in
     )
 
 
-def test_a_metric_whose_first_row_is_younger_than_what_was_read_has_no_point_yet(page, tmp_path: Path):
-    database = open_database(f"sqlite:///{tmp_path / 'emtc.db'}")
+def test_a_metric_whose_first_row_is_younger_than_what_was_read_has_no_point_yet(page, served):
+    url, _, database = served
     run_id = seed_run(database)
     with database.transaction() as connection:
         connection.execute(
             text("INSERT INTO metrics (run_id, env_step, name, value) VALUES (:run, 1000000, 'train/grad_norm', 1)"),
             {"run": run_id},
         )
-    with running_app(tmp_path / "emtc.db") as url:
-        page.goto(f"{url}/live?run={run_id}&metrics=train/grad_norm")
-        chart = page.locator(".curves").nth(3)
-        chart.locator("canvas").wait_for()
-        wait_until(page, lambda: chart.get_attribute("aria-label") == "No point yet.", "the chart of no point")
-        box = chart.locator("canvas").bounding_box()
-        page.mouse.click(box["x"] + 60, box["y"] + 60)
-        page.keyboard.down("Control")
-        page.mouse.wheel(0, -300)
-        page.keyboard.up("Control")
-        page.keyboard.press("ArrowRight")
+    page.goto(f"{url}/live?run={run_id}&metrics=train/grad_norm")
+    chart = page.locator(".curves").nth(3)
+    chart.locator("canvas").wait_for()
+    wait_until(page, lambda: chart.get_attribute("aria-label") == "No point yet.", "the chart of no point")
+    box = chart.locator("canvas").bounding_box()
+    page.mouse.click(box["x"] + 60, box["y"] + 60)
+    page.keyboard.down("Control")
+    page.mouse.wheel(0, -300)
+    page.keyboard.up("Control")
+    page.keyboard.press("ArrowRight")
 
 
 @pytest.mark.parametrize("width", [pytest.param(1024, marks=pytest.mark.slow), 390])

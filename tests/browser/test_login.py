@@ -28,10 +28,11 @@ server_metadata_url = "http://localhost:{provider}/.well-known/openid-configurat
 """
 
 
-@pytest.fixture
-def address(tmp_path) -> Iterator[str]:
+@pytest.fixture(scope="module")
+def address(tmp_path_factory) -> Iterator[str]:
     for package in ("authlib", "oidc_provider_mock"):
         require("browser", find_spec(package) is not None, f"the package {package} is not installed")
+    tmp_path = tmp_path_factory.mktemp("login")
     database = tmp_path / "login.db"
     db = open_database(f"sqlite:///{database}")
     config = resolve(env="skirmish", map="3m", algo="emtc-qplex")

@@ -185,11 +185,12 @@ def test_a_clicked_point_always_finds_its_trajectory(finished) -> None:
 @pytest.mark.parametrize("algo", list_algos())
 def test_stopping_and_resuming_equals_never_having_stopped(tmp_path: Path, algo: str) -> None:
     extra = {"cds": ["cds.beta=0.1"], "emc": ["curiosity.scale=0.01"]}.get(algo.rpartition("-")[2], [])
-    config = short_config("mappo.rollout_steps=300", "train.updates_per_episode=2", *extra, steps=700, algo=algo)
+    soon = ("eval.interval=300", "checkpoint.interval=200", "embed.interval=150", "mappo.rollout_steps=150")
+    config = short_config(*soon, "train.updates_per_episode=2", *extra, steps=500, algo=algo)
     whole, recorder = make_trainer(config, tmp_path / "whole")
     whole.run()
     moments = [moment for name, moment in MOMENTS.items() if algo != "mappo" or name != "between two updates"]
-    parts, episodes = run_in_parts(config, tmp_path / "parts", [StopWhen(moment, polls=3) for moment in moments])
+    parts, episodes = run_in_parts(config, tmp_path / "parts", [StopWhen(moment, polls=2) for moment in moments])
     assert_same_state(whole.get_state(), parts.get_state())
     assert len(episodes) == len(recorder.episodes)
     for left, right in zip(episodes, recorder.episodes, strict=True):
@@ -257,17 +258,25 @@ def assert_same_records(left: ListRecorder, right: ListRecorder) -> None:
     np.testing.assert_equal(timeless(left), timeless(right))
 
 
+@pytest.fixture(scope="module", params=["emtc-qplex", "dmix", "mappo"])
+def undisturbed(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory):
+    """A configuration, and what a run of it comes to that nobody asks anything."""
+    config = short_config("mappo.rollout_steps=200", "eval.interval=200", steps=700, algo=request.param)
+    whole, recorder = make_trainer(config, tmp_path_factory.mktemp("whole"))
+    whole.run()
+    return config, whole.get_state(), recorder
+
+
 @pytest.mark.parametrize("kind", ["evaluate", "play"])
 @pytest.mark.parametrize("pause", [False, True])
-@pytest.mark.parametrize("algo", ["emtc-qplex", "dmix", "mappo"])
 def test_a_question_changes_nothing(
-    tmp_path: Path, algo: str, pause: bool, kind: QuestionKind, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, undisturbed, pause: bool, kind: QuestionKind, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("emtc_core.control.PAUSE_POLL_S", 0.0)
-    config = short_config("mappo.rollout_steps=200", "eval.interval=200", steps=700, algo=algo)
-    whole, unasked = make_trainer(config, tmp_path / "whole")
-    whole.run()
-    moments = {name: moment for name, moment in MOMENTS.items() if algo != "mappo" or name != "between two updates"}
+    config, whole, unasked = undisturbed
+    moments = {
+        name: moment for name, moment in MOMENTS.items() if config.algo != "mappo" or name != "between two updates"
+    }
     if pause:
         del moments["while evaluating"]  # its environments would answer: a paused run keeps such a question
     control = AsksAt(moments, kind, pause=pause)
@@ -277,7 +286,7 @@ def test_a_question_changes_nothing(
     assert len(recorder.asked) == len(moments)
     assert all(len(answer.evaluation.won) == (4 if kind == "evaluate" else 1) for answer in recorder.asked)
     assert all(answer.evaluation.playbacks for answer in recorder.asked)
-    assert_same_state(whole.get_state(), asked.get_state())
+    assert_same_state(whole, asked.get_state())
     assert_same_records(recorder, unasked)
 
 

@@ -1,13 +1,24 @@
 """A database for each kind of page test; the seeded one is made once and copied."""
 
 import shutil
+from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
 import streamlit as st
+from streamlit.components.v2 import manifest_scanner
 
 from storage.engine import Database, open_database
 from tests.pages.seed import seed_failed_run, seed_run
+
+
+@pytest.fixture(scope="package", autouse=True)
+def _packages_are_looked_through_once() -> Iterator[None]:
+    """Each new AppTest reads what every installed package says of itself, longer than a page takes to be drawn."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(manifest_scanner, "scan_component_manifests", cache(manifest_scanner.scan_component_manifests))
+        yield
 
 
 @pytest.fixture(scope="session")
@@ -22,10 +33,12 @@ def seeded_files(tmp_path_factory) -> tuple[Path, str]:
 
 
 @pytest.fixture
-def use_database(monkeypatch, tmp_path):
-    """Point the app at a database and start nothing in the background."""
+def use_database(monkeypatch, tmp_path, sqlite_template):
+    """Point the app at a database, a new one where there is none, and start nothing in the background."""
 
     def use(path: Path) -> Database:
+        if not path.exists():
+            shutil.copy(sqlite_template, path)
         monkeypatch.setenv("EMTC_DB", f"sqlite:///{path}")
         monkeypatch.setenv("EMTC_WARM_UP", "0")
         monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))

@@ -1,24 +1,36 @@
 """Home's table of all runs: pages, search, filters and order from the URL, and what is done with chosen rows."""
 
+import shutil
+from pathlib import Path
+
 import pytest
 from streamlit.testing.v1 import AppTest
 
 from app.bench.queries import fill_table
 from app.ui.widgets import run_picker
+from storage.engine import open_database
 from storage.queries.runs import RunFilter, list_runs, matching_ids, run_page
 from storage.runs.changes import create_run
 from storage.runs.labels import edit_run
 from storage.runs.rows import find_run
+from tests.pages.conftest import copy_database
 from tests.pages.several import seed_runs
 from tests.pages.test_pages import open_page, said, start_app
 from tests.storage.records import CONFIG
 
 
-@pytest.fixture
-def thousands(use_database, tmp_path):
-    db = use_database(tmp_path / "many.db")
+@pytest.fixture(scope="module")
+def many(sqlite_template, tmp_path_factory) -> Path:
+    path = Path(shutil.copy(sqlite_template, tmp_path_factory.mktemp("many") / "many.db"))
+    db = open_database(f"sqlite:///{path}")
     fill_table(db, 5000)
-    return db
+    db.dispose()
+    return path
+
+
+@pytest.fixture
+def thousands(use_database, many, tmp_path):
+    return use_database(copy_database(many, tmp_path / "many.db"))
 
 
 @pytest.fixture

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.process.trainers import breaches, emtc, read, recorded_steps, start, train, wait_until
+from tests.process.trainers import FAST, breaches, emtc, read, recorded_steps, start, train, wait_until
 
-STEPS = 2500
+STEPS = 1500
+SETS = (*FAST, "eval.interval=400")
 
 
 def status(url: str, run_id: str) -> str:
@@ -19,8 +20,8 @@ def status(url: str, run_id: str) -> str:
 def test_a_killed_run_is_seen_and_resumed_to_the_same_end(tmp_path: Path) -> None:
     path = tmp_path / "x.db"
     url = f"sqlite:///{path}"
-    moment = random.Random().randint(300, 1800)
-    with start(url, steps=STEPS) as process:
+    moment = random.Random().randint(300, 800)
+    with start(url, steps=STEPS, sets=SETS) as process:
         wait_until(lambda: recorded_steps(path) > moment, what=f"step {moment}")
         wait_until(lambda: any(tmp_path.rglob("checkpoint-*.pt")), what="a checkpoint to go on from")
         process.send_signal(signal.SIGKILL)
@@ -33,7 +34,7 @@ def test_a_killed_run_is_seen_and_resumed_to_the_same_end(tmp_path: Path) -> Non
     assert json.loads(done.stdout.splitlines()[-1])["status"] == "finished"
     assert breaches(path) == []
     whole = tmp_path / "whole.db"
-    train(f"sqlite:///{whole}", steps=STEPS)
+    train(f"sqlite:///{whole}", steps=STEPS, sets=SETS)
     columns = "env_step, episode, t, reward, h, h_next, delta_mem, beta, tau, slot, next_slot"
     assert read(path, f"select {columns} from transitions order by env_step") == read(
         whole, f"select {columns} from transitions order by env_step"
@@ -48,7 +49,7 @@ def test_a_killed_run_is_seen_and_resumed_to_the_same_end(tmp_path: Path) -> Non
 def test_a_stopped_run_leaves_a_checkpoint_and_goes_on(tmp_path: Path) -> None:
     path = tmp_path / "x.db"
     url = f"sqlite:///{path}"
-    with start(url, steps=STEPS) as process:
+    with start(url, steps=STEPS, sets=SETS) as process:
         wait_until(lambda: recorded_steps(path) > 300, what="step 300")
         run_id = read(path, "select id from runs")[0][0]
         assert emtc("stop", run_id, "--db", url).returncode == 0

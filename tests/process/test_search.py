@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.process.test_fuzz import emtc as emtc_here
 from tests.process.trainers import EMTC, PATIENCE_S, breaches, emtc, environment, read, wait_until
 from tests.require import require
 
@@ -110,7 +111,7 @@ def test_workers_train_what_a_search_asks_for(tmp_path: Path) -> None:
 
 
 def test_a_stopped_search_asks_for_nothing_and_goes_on_later(tmp_path: Path) -> None:
-    file, url, path = write_search(tmp_path, trials=3, steps=2000)
+    file, url, path = write_search(tmp_path, trials=3, steps=1000)
     process = start(file, url)
     wait_until(lambda: "running" in {row[0] for row in read(path, "SELECT status FROM runs")}, what="one trains")
     assert emtc("sweep", file, "--stop", "--db", url).returncode == 0
@@ -150,7 +151,7 @@ def test_a_run_that_somebody_stopped_is_a_failed_trial_when_the_search_ends(tmp_
 def test_a_faulty_search_is_refused_and_creates_nothing(tmp_path: Path, change: tuple[str, str], why: str) -> None:
     file, url, _ = write_search(tmp_path)
     Path(file).write_text(Path(file).read_text().replace(*change))
-    done = emtc("sweep", file, "--db", url)
-    assert done.returncode == 2
-    assert why in done.stderr
+    code, _, err = emtc_here("sweep", file, "--db", url)
+    assert code == 2
+    assert why in err
     assert sorted(place.name for place in tmp_path.iterdir()) == ["s.toml"]

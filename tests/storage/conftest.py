@@ -36,13 +36,6 @@ def ready_postgres_url(postgres_server: str, postgres_template: str) -> Iterator
         yield url
 
 
-@pytest.fixture(scope="session")
-def sqlite_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("template") / "emtc.db"
-    open_database(f"sqlite:///{path}").dispose()
-    return path
-
-
 @pytest.fixture
 def ready_sqlite_url(sqlite_template: Path, tmp_path: Path) -> str:
     return f"sqlite:///{shutil.copy(sqlite_template, tmp_path)}"

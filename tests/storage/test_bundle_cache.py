@@ -1,6 +1,7 @@
 """The shelf: bundles that are open beside one's own runs, and what taking them in would add."""
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,8 +23,8 @@ Theirs = tuple[Database, list[str], Path]
 
 
 @pytest.fixture
-def theirs(tmp_path: Path) -> Theirs:
-    db = open_database(f"sqlite:///{tmp_path / 'theirs.db'}")
+def theirs(tmp_path: Path, sqlite_template: Path) -> Theirs:
+    db = open_database(f"sqlite:///{shutil.copy(sqlite_template, tmp_path / 'theirs.db')}")
     ids = [fill(db), fill(db)]
     write_bundle(db, ids, tmp_path / "study.emtc", WHOLE, made_by=MADE_BY)
     return db, ids, tmp_path / "study.emtc"

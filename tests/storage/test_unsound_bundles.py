@@ -1,5 +1,6 @@
 """A bundle whose rows no version of this program has written is refused before anything of it is kept or shown."""
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -72,13 +73,18 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     return study_of(folder / "study.emtc")
 
 
-@pytest.fixture
-def own(tmp_path: Path) -> Path:
-    path = tmp_path / "own.db"
+@pytest.fixture(scope="module")
+def filled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("filled") / "own.db"
     db = open_database(f"sqlite:///{path}")
     fill(db)
     db.dispose()
     return path
+
+
+@pytest.fixture
+def own(filled: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copy(filled, tmp_path / "own.db"))
 
 
 def take(place: Path, own: Path, cache: Path) -> list[str]:

@@ -23,7 +23,6 @@ from app.jobs.sweeps.ray_place import Held, hold_place, list_carried
 from app.jobs.sweeps.scheduler import attached, tend
 from app.jobs.sweeps.worker import NOTHING, leave_signals
 from emtc_core.config.run import RunConfig
-from emtc_core.devices import choose_threads
 from emtc_core.errors import ClusterError, ConfigError
 from emtc_core.install import how_to_install
 from storage.engine import Database
@@ -60,6 +59,8 @@ def make_cluster(
     Raises:
         ConfigError: If a number is one that Ray cannot share out.
     """
+    from emtc_core.devices import choose_threads  # torch: most of the time of a command that asks no cluster
+
     for option, number in (("--cpus-per-run", cpus), ("--gpus-per-run", gpus)):
         if number is not None and not (number <= 1 or number % 1 == 0):  # infinity and NaN are neither
             raise ConfigError(
