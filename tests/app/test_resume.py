@@ -1,10 +1,7 @@
 """A person's resume or deletion of another machine's run: her clock may be fast, so the run is watched before."""
 
-<<<<<<< HEAD
-import socket
-=======
 import shutil
->>>>>>> tests-faster
+import socket
 from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
@@ -29,15 +26,11 @@ MINUTES = timedelta(minutes=10)
 @pytest.fixture
 def lost(tmp_path: Path, sqlite_template: Path) -> tuple[Database, str]:
     """A run of another machine whose last heartbeat is ten minutes old by this machine's clock."""
-<<<<<<< HEAD
-    db = open_database(f"sqlite:///{tmp_path / 'x.db'}")
+    db = open_database(f"sqlite:///{shutil.copy(sqlite_template, tmp_path / 'x.db')}")
     return db, make_lost(db)
 
 
 def make_lost(db: Database) -> str:
-=======
-    db = open_database(f"sqlite:///{shutil.copy(sqlite_template, tmp_path / 'x.db')}")
->>>>>>> tests-faster
     run_id = create_run(db, CONFIG, target_steps=100, versions={})
     claim_start(db, run_id, Owner(1, 1.0, "elsewhere", "theirs"))
     start_run(db, run_id, pid=1, pid_created_at=1.0, host="elsewhere", device="cpu", token="theirs")
