@@ -254,7 +254,7 @@ def tau_of(snapshot: Snapshot, stream: Stream, gate: GateConfig) -> float:
 
 
 def shares(judged: Judged) -> Shares:
-    """Measure what a gate did; see `emtc_core.learner.td.gate_shares`, whose definitions these are."""
+    """Measure what a gate did; see `emtc_core.learner.targets.gate_shares`, whose definitions these are."""
     n = len(judged.beta)
     known = np.isfinite(judged.delta_mem)
     offered = np.abs(judged.r_p)

@@ -17,7 +17,7 @@ from emtc_core.config.train import TrainConfig
 from emtc_core.learner.backbones.base import Unrolled
 from emtc_core.learner.networks import Sequence, SharedAgent
 from emtc_core.learner.parts import Team
-from emtc_core.learner.td import greedy, masked_mean
+from emtc_core.learner.targets import greedy, masked_mean
 from emtc_core.replay_buffer.buffer import StateDict
 
 VALUE_FACTOR = 10.0

@@ -1,7 +1,7 @@
 """The value learner: one class for every value system, joined from parts.
 
     Q_tot      backbone, as the configuration names it          (backbones/, mixers/)
-    target     reward + intrinsic + beta * r_p + gamma Qbar      (td.py)
+    target     reward + intrinsic + beta * r_p + gamma Qbar      (targets.py)
     intrinsic  curiosity (EMC), diversity (CDS)                  (curiosity.py, diversity.py)
 
 Before: the replay buffer and what the memory recalls. After: the recorder, by `LearnerStats`. MAPPO is the
@@ -30,7 +30,7 @@ from emtc_core.learner.factory import IntrinsicReward, make_backbone, make_intri
 from emtc_core.learner.mappo import MappoLearner
 from emtc_core.learner.networks import Sequence, agent_inputs, make_sequence
 from emtc_core.learner.parts import Background, Part, Team, Valued, join, join_unrolled, split
-from emtc_core.learner.td import (
+from emtc_core.learner.targets import (
     Incentive,
     IncentiveInputs,
     LearnerStats,

@@ -20,7 +20,7 @@ from emtc_core.arrays import check_shape
 from emtc_core.config.run import RunConfig
 from emtc_core.devices import autocast, permutation, restore, send
 from emtc_core.envs.base import EnvInfo
-from emtc_core.learner.td import (
+from emtc_core.learner.targets import (
     LearnerStats,
     ValueNorm,
     generalized_advantages,

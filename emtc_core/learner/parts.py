@@ -24,7 +24,7 @@ from torch import Tensor
 
 from emtc_core.learner import networks
 from emtc_core.learner.backbones.base import Evaluation, Unrolled
-from emtc_core.learner.td import Incentive, IncentiveInputs
+from emtc_core.learner.targets import Incentive, IncentiveInputs
 from emtc_core.replay_buffer.buffer import Batch
 
 P = ParamSpec("P")

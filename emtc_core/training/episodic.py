@@ -23,7 +23,7 @@ from emtc_core.embedder.overlap import Fits
 from emtc_core.envs.base import EnvInfo
 from emtc_core.gate.gate import GateVerdict, gate_transitions, weigh, weigh_successors
 from emtc_core.gate.outside import GateContext
-from emtc_core.learner.td import IncentiveInputs, incentive_inputs
+from emtc_core.learner.targets import IncentiveInputs, incentive_inputs
 from emtc_core.memory.memory import EpisodicMemory
 from emtc_core.recorder import QUANTILES, GateStatsRecord, SnapshotRecord
 from emtc_core.replay_buffer.buffer import Batch, ReplayBuffer

@@ -33,7 +33,7 @@ from emtc_core.config.outside import split_names
 from emtc_core.config.run import RunConfig
 from emtc_core.devices import AsyncCopy, fetch
 from emtc_core.errors import NonFiniteLossError, PluginError
-from emtc_core.learner.td import IncentiveInputs
+from emtc_core.learner.targets import IncentiveInputs
 from emtc_core.metrics import open_values
 from emtc_core.plugins import Plugin, get_plugin
 from emtc_core.recorder import EvaluationRecord

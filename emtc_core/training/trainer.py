@@ -32,7 +32,7 @@ from emtc_core.errors import CheckpointError
 from emtc_core.gate.gate import Temperature
 from emtc_core.install import memory_bytes
 from emtc_core.learner.learner import ValueLearner, make_learner
-from emtc_core.learner.td import LearnerStats
+from emtc_core.learner.targets import LearnerStats
 from emtc_core.recorder import Recorder
 from emtc_core.replay_buffer.buffer import Batch, ReplayBuffer
 from emtc_core.rollout.collector import Collector, FreshEpisodes, pack_episodes, unpack_episodes

@@ -29,7 +29,7 @@ from app.figures.named.what_if import ask_what_if, draw_what_if
 from app.figures.registry import TABLES
 from emtc_core.config.memory import GateConfig, IncentiveConfig, MemoryConfig
 from emtc_core.errors import ConfigError
-from emtc_core.learner.td import Incentive, gate_shares
+from emtc_core.learner.targets import Incentive, gate_shares
 from storage.engine import open_database
 from storage.queries.memory import Snapshot, get_snapshot, list_snapshots
 from storage.runs.rows import find_run

@@ -35,7 +35,7 @@ from emtc_core.embedder.fit import compute_losses
 from emtc_core.embedder.networks import Embedder
 from emtc_core.learner.learner import make_learner
 from emtc_core.learner.mappo import MappoLearner
-from emtc_core.learner.td import incentive_inputs
+from emtc_core.learner.targets import incentive_inputs
 from emtc_core.replay_buffer.buffer import ReplayBuffer
 from tests.core.learner_cases import BLOCKS, hard_episodes, make_config, make_memory
 

@@ -19,7 +19,7 @@ from emtc_core.envs.base import EnvInfo
 from emtc_core.learner.backbones.base import Backbone, BackboneTable, Evaluation, TdLoss, Unrolled, agent_sizes
 from emtc_core.learner.mixers.qmix import DmixMixer
 from emtc_core.learner.networks import Sequence, SharedAgent
-from emtc_core.learner.td import greedy, quantile_huber
+from emtc_core.learner.targets import greedy, quantile_huber
 
 
 class QuantileAgent(SharedAgent):

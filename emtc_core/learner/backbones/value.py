@@ -15,7 +15,7 @@ from emtc_core.learner import mixers
 from emtc_core.learner.backbones.base import Backbone, BackboneTable, Evaluation, TdLoss, Unrolled, agent_sizes
 from emtc_core.learner.mixers.base import Mixed, MixerTable, MixInputs
 from emtc_core.learner.networks import DiverseAgent, Sequence, SharedAgent
-from emtc_core.learner.td import greedy
+from emtc_core.learner.targets import greedy
 from emtc_core.plugins import get_plugin
 
 _MODULES = [import_module(f"{mixers.__name__}.{each.name}") for each in iter_modules(mixers.__path__)]

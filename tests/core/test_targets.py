@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from emtc_core.learner.td import (
+from emtc_core.learner.targets import (
     UNAVAILABLE_Q,
     Incentive,
     IncentiveInputs,
