@@ -28,8 +28,13 @@ settings.load_profile("busy")
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Iterator[None]:
-    """Import all tests without looking for garbage, and never look through what they imported: it stays to the end."""
+    """Import all tests without looking for garbage, and never look through what they imported: it stays to the end.
+
+    The oldest of what the tests leave is looked through more seldom, too: that alone took a tenth of their time.
+    """
     gc.disable()
+    young, middle, _ = gc.get_threshold()
+    gc.set_threshold(young, middle, 100)
     try:
         return (yield)
     finally:
