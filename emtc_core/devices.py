@@ -114,16 +114,17 @@ def _spare_compiler() -> None:
             kind.step = wraps(step)(torch.no_grad()(step))
 
 
-def choose_threads(wanted: int | Literal["auto"], *, alone: bool = True) -> int:
+def choose_threads(wanted: int | Literal["auto"], *, alone: bool = True, beside: int = 0) -> int:
     """Turn `train.threads` into a number; auto counts the cores that nothing uses at this moment.
 
     Args:
         wanted: As configured.
         alone: Whether this run may have them all; one of a sweep's runs may not.
+        beside: Threads that the learner has besides, for which auto leaves a core.
     """
     if wanted != "auto":
         return max(1, wanted)
-    return min(MOST_THREADS, count_idle_cores()) if alone else 1
+    return max(1, min(MOST_THREADS, count_idle_cores() - beside)) if alone else 1
 
 
 def count_idle_cores() -> int:

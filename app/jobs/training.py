@@ -150,7 +150,8 @@ def _begin(database: Database, run_id: str, token: str) -> tuple[RunConfig, torc
     config = config_from_stored(row.config)
     chosen = None
     if config.train.threads == "auto":  # chosen once: a resumed run adds up as it did before
-        chosen = _with_threads(row.config, choose_threads("auto", alone=row.sweep_id is None))
+        threads = choose_threads("auto", alone=row.sweep_id is None, beside=config.uses_intrinsic_reward)
+        chosen = _with_threads(row.config, threads)
         config = config_from_stored(chosen)
     check_trusted(config.env)  # the row says which module is imported
     _load_outside(run_id, config)

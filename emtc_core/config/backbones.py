@@ -87,6 +87,11 @@ class CuriosityConfig(Section):
     emulate_floor_bug: bool = False
     """Let the floor raise a smaller scale, as EMU's code does. C17."""
 
+    @property
+    def is_on(self) -> bool:
+        """Whether it rewards anything at any time."""
+        return self.scale > 0 or (self.emulate_floor_bug and self.decay_stop > 0)
+
 
 class EpisodicControlConfig(Section):
     """EMC's conventional episodic control."""

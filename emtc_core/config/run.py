@@ -177,6 +177,11 @@ class RunConfig(Section):
         return self.uses_memory and self.incentive.enabled
 
     @property
+    def uses_intrinsic_reward(self) -> bool:
+        """Whether curiosity or CDS's diversity learns beside the values, on the CPU by a thread of its own."""
+        return self.curiosity.is_on or (self.backbone == "cds" and self.cds.beta > 0)
+
+    @property
     def uses_gate(self) -> bool:
         """Whether transitions carry a beta."""
         return self.uses_incentive and self.gate.enabled

@@ -84,7 +84,7 @@ def make_intrinsic(
     if isinstance(online.agent, DiverseAgent) and config.cds.beta > 0:
         parts.append(Diversity(config.cds, info, online.agent, hidden=config.train.hidden, device=device))
     curiosity = config.curiosity
-    if curiosity.scale > 0 or (curiosity.emulate_floor_bug and curiosity.decay_stop > 0):
+    if curiosity.is_on:
         n_inputs = online.agent.fc1.in_features
         parts.append(Curiosity(curiosity, config.train, n_inputs=n_inputs, n_actions=info.n_actions, device=device))
     return parts

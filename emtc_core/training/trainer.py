@@ -82,7 +82,7 @@ class Trainer:
         self.checkpoints = checkpoints
         self._on_progress = on_progress
         train = config.train
-        threads = choose_threads(train.threads)
+        threads = choose_threads(train.threads, beside=config.uses_intrinsic_reward)
         self._learner = make_learner(
             config, env.info, device=device, seed=derive_seed(config.seed, "learner"), threads=threads
         )

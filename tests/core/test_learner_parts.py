@@ -94,4 +94,5 @@ def test_auto_takes_idle_cores_and_one_in_a_sweep(monkeypatch: pytest.MonkeyPatc
         monkeypatch.setattr("emtc_core.devices.count_idle_cores", lambda idle=idle: idle)
         assert choose_threads("auto") == expected
         assert choose_threads("auto", alone=False) == 1
+        assert choose_threads("auto", beside=1) == max(1, min(idle - 1, MOST_THREADS))
     assert [choose_threads(n) for n in (0, 1, 3)] == [1, 1, 3]
