@@ -6,8 +6,8 @@
 
 PyTorch's own CPU path records a dozen small operations for each step, and each of them asks for the interpreter's lock.
 Here a pass over all steps is one compiled call that holds no lock, so that several threads have their parts computed
-beside each other, and one thread is sooner done: 21 ms for forth, forth again and back on 32 episodes of 3s_vs_5z, 5,097
-rows in all, where nn.GRU takes 140 with the padding. Products are those of SciPy's OpenBLAS, which loops of our own do
+beside each other, and one thread is sooner done: 21 ms for forth, forth again and back on 32 episodes of 3s_vs_5z,
+where nn.GRU takes 140. Products are those of SciPy's OpenBLAS, which loops of our own do
 not reach.
 Elsewhere than on the CPU, and for numbers other than float32, the library's layers are used.
 
