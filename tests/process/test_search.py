@@ -123,6 +123,7 @@ def test_a_stopped_search_asks_for_nothing_and_goes_on_later(tmp_path: Path) -> 
 
 def test_a_run_that_somebody_stopped_is_a_failed_trial_when_the_search_ends(tmp_path: Path) -> None:
     file, url, path = write_search(tmp_path, trials=2, steps=2000)
+    Path(file).write_text(Path(file).read_text().replace('pruner = "asha"', 'pruner = "none"'))  # it may be as quick
     process = start(file, url)
     wait_until(lambda: bool(read(path, "SELECT id FROM runs WHERE env_steps > 100")), what="one trains")
     ((stopped,),) = read(path, "SELECT id FROM runs WHERE env_steps > 100 ORDER BY created_at LIMIT 1")
@@ -131,7 +132,7 @@ def test_a_run_that_somebody_stopped_is_a_failed_trial_when_the_search_ends(tmp_
     ended = {trial.user_attrs["run"]: trial.state.name for trial in trials_of(path)}
     assert len(ended) == 2
     assert ended.pop(stopped) == "FAIL"
-    assert set(ended.values()) <= {"COMPLETE", "PRUNED"}
+    assert set(ended.values()) == {"COMPLETE"}
     assert emtc("sweep", file, "--retry", "--db", url).returncode in (0, 1)
     assert read(path, "SELECT status FROM runs WHERE id = ?", stopped) == [("stopped",)], "Optuna has chosen on"
 
