@@ -26,7 +26,7 @@ Reduction = Literal["mean", "sum"]
 
 FAST = {"reassoc", "contract", "nsz", "nnan", "ninf"}  # sums over pairs use vector units; non-finite rows never come
 GROUP = 4  # coordinates handled at once
-LANES = 32  # a single running maximum would not use vector units
+SIGN, BELOW_SIGN, LEAST = np.int32(31), np.int32(2**31 - 1), np.int32(-(2**31))  # of a float's bits
 LOG2_E = np.float32(1.4426950408889634)
 LOWEST = np.float32(-60.0)  # below it a share is nothing beside 1, and denormal numbers are slow
 ZERO, HALF, ONE = np.float32(0), np.float32(0.5), np.float32(1)
@@ -167,19 +167,14 @@ def _exp(x: np.float32) -> np.float32:  # pragma: no cover  # compiled
     return p * np.int32((np.int32(whole) + np.int32(127)) << np.int32(23)).view(np.float32)
 
 
-@njit(cache=True, nogil=True, fastmath=FAST)
-def _largest(s_B: NDArray[Any], lanes: NDArray[Any]) -> np.float32:  # pragma: no cover  # compiled
-    whole = len(s_B) - len(s_B) % LANES
-    top = s_B[-1]
-    for j in range(whole, len(s_B)):
-        top = max(top, s_B[j])
-    lanes[:] = top
-    for j in range(0, whole, LANES):
-        for lane in range(LANES):
-            lanes[lane] = max(lanes[lane], s_B[j + lane])
-    for lane in range(LANES):
-        top = max(top, lanes[lane])
-    return top
+@njit(cache=True, nogil=True)
+def _largest(s_B: NDArray[Any]) -> np.float32:  # pragma: no cover  # compiled
+    """Largest of finite numbers, by integers of the same order: a maximum of floats would not use vector units."""
+    bits_B = s_B.view(np.int32)
+    top = LEAST
+    for j in range(len(bits_B)):
+        top = max(top, bits_B[j] ^ ((bits_B[j] >> SIGN) & BELOW_SIGN))
+    return np.int32(top ^ ((top >> SIGN) & BELOW_SIGN)).view(np.float32)
 
 
 @njit(cache=True, nogil=True)
@@ -191,52 +186,74 @@ def _first_at(s_B: NDArray[Any], value: np.float32) -> int:  # pragma: no cover 
 
 
 @njit(cache=True, nogil=True, fastmath=FAST)
+def _compare(
+    u: NDArray[Any], v: NDArray[Any], i: int, sharpness: np.float32, s: NDArray[Any]
+) -> None:  # pragma: no cover  # compiled
+    """Fill `s` [B] with the similarities of anchor i to all candidates, divided by the temperature."""
+    X, B = u.shape
+    s[:] = ZERO
+    for k in range(0, X, GROUP):
+        a0, a1, a2, a3 = u[k, i] * sharpness, u[k + 1, i] * sharpness, u[k + 2, i] * sharpness, u[k + 3, i] * sharpness
+        for j in range(B):
+            s[j] += (a0 * v[k, j] + a1 * v[k + 1, j]) + (a2 * v[k + 2, j] + a3 * v[k + 3, j])
+
+
+@njit(cache=True, nogil=True, fastmath=FAST)
+def _soften(s: NDArray[Any], top: np.float32) -> np.float32:  # pragma: no cover  # compiled
+    """Turn `s` into shares of the sum that is returned: exp(s - top)."""
+    total = ZERO
+    for j in range(len(s)):
+        s[j] = _exp(max(s[j] - top, LOWEST))
+        total += s[j]
+    return total
+
+
+@njit(cache=True, nogil=True, fastmath=FAST)
+def _pull(
+    u: NDArray[Any], v: NDArray[Any], du: NDArray[Any], dv: NDArray[Any], i: int, n: int, s: NDArray[Any],
+    share: NDArray[Any],
+) -> None:  # pragma: no cover  # compiled  # fmt: skip
+    """Add the gradients of anchors i to i + n by unit vectors; four at once, as `dv` is read and written for each."""
+    s0, s1, s2, s3 = s[0], s[1], s[2], s[3]
+    a, d = np.zeros(GROUP, np.float32), np.zeros(GROUP, np.float32)
+    for k in range(len(u)):
+        for r in range(n):
+            a[r] = u[k, i + r] * share[r]
+        a0, a1, a2, a3 = a[0], a[1], a[2], a[3]
+        d0, d1, d2, d3 = ZERO, ZERO, ZERO, ZERO
+        v_B, dv_B = v[k], dv[k]
+        for j in range(len(v_B)):
+            x = v_B[j]
+            d0 += s0[j] * x
+            d1 += s1[j] * x
+            d2 += s2[j] * x
+            d3 += s3[j] * x
+            dv_B[j] += (s0[j] * a0 + s1[j] * a1) + (s2[j] * a2 + s3[j] * a3)
+        d[0], d[1], d[2], d[3] = d0, d1, d2, d3
+        for r in range(n):
+            du[k, i + r] += d[r] * share[r]
+
+
+@njit(cache=True, nogil=True, fastmath=FAST)
 def _contrast(
     u: NDArray[Any], v: NDArray[Any], sharpness: np.float32, weight: np.float32, du: NDArray[Any], dv: NDArray[Any]
 ) -> tuple[float, float]:  # pragma: no cover  # compiled
     """Cross entropy of the softmax over candidates; adds `weight` times its gradient by unit vectors [X, B]."""
-    X, B = u.shape
-    s, lanes = np.empty(B, np.float32), np.empty(LANES, np.float32)
+    B = u.shape[1]
+    s, share = np.zeros((GROUP, B), np.float32), np.zeros(GROUP, np.float32)
     loss, hits = 0.0, 0
-    for i in range(B):
-        s[:] = ZERO
-        for k in range(0, X, GROUP):
-            a0, a1, a2, a3 = (
-                u[k, i] * sharpness,
-                u[k + 1, i] * sharpness,
-                u[k + 2, i] * sharpness,
-                u[k + 3, i] * sharpness,
-            )
-            for j in range(B):
-                s[j] += (a0 * v[k, j] + a1 * v[k + 1, j]) + (a2 * v[k + 2, j] + a3 * v[k + 3, j])
-        own = s[i]
-        top = _largest(s, lanes)
-        if own == top and _first_at(s, top) == i:
-            hits += 1
-        total = ZERO
-        for j in range(B):
-            s[j] = _exp(max(s[j] - top, LOWEST))
-            total += s[j]
-        loss += math.log(total) + top - own
-        share = weight * sharpness / (total * np.float32(B))
-        for j in range(B):
-            s[j] *= share
-        s[i] -= weight * sharpness / np.float32(B)
-        for k in range(0, X, GROUP):
-            a0, a1, a2, a3 = u[k, i], u[k + 1, i], u[k + 2, i], u[k + 3, i]
-            d0, d1, d2, d3 = ZERO, ZERO, ZERO, ZERO
-            for j in range(B):
-                d0 += s[j] * v[k, j]
-                d1 += s[j] * v[k + 1, j]
-                d2 += s[j] * v[k + 2, j]
-                d3 += s[j] * v[k + 3, j]
-            for j in range(B):
-                dv[k, j] += s[j] * a0
-                dv[k + 1, j] += s[j] * a1
-                dv[k + 2, j] += s[j] * a2
-                dv[k + 3, j] += s[j] * a3
-            du[k, i] += d0
-            du[k + 1, i] += d1
-            du[k + 2, i] += d2
-            du[k + 3, i] += d3
+    for first in range(0, B, GROUP):
+        n = min(GROUP, B - first)
+        for r in range(n):
+            i = first + r
+            _compare(u, v, i, sharpness, s[r])
+            own, top = s[r, i], _largest(s[r])
+            if own == top and _first_at(s[r], top) == i:
+                hits += 1
+            total = _soften(s[r], top)
+            loss += math.log(total) + top - own
+            s[r, i] -= total
+            share[r] = weight * sharpness / (total * np.float32(B))
+        s[n:] = ZERO
+        _pull(u, v, du, dv, first, n, s, share)
     return loss / B, hits / B

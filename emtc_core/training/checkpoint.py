@@ -8,11 +8,13 @@ import errno
 import logging
 import math
 from collections.abc import Callable
+from functools import partial
 from io import BytesIO
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+from torch.utils.serialization import config
 
 from emtc_core.checkpoint_file import (
     UNSIGNED,
@@ -210,7 +212,13 @@ def _why_no_room(error: BaseException | None) -> str | None:
 
 
 def _writer(value: Any) -> Callable[[Sink], None]:
-    return lambda sink: torch.save(value, sink)  # type: ignore[arg-type]  # it needs nothing of a file but `write`
+    return partial(_write_tensors, value)
+
+
+def _write_tensors(value: Any, sink: Sink) -> None:
+    """Let torch write without checksums of its own: the file has a digest of every byte."""
+    with config.patch("save.compute_crc32", False):
+        torch.save(value, sink)  # type: ignore[arg-type]  # it needs nothing of a file but `write`
 
 
 def _load_unsigned(path: Path) -> tuple[int, dict[str, Any]]:

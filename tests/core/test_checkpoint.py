@@ -1,6 +1,7 @@
 """Checkpoints: signed, checked in every bit, tried from the newest to the oldest."""
 
 import random
+from hashlib import blake2b, sha256
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from emtc_core import checkpoint_file
 from emtc_core.checkpoint_file import examine, examine_best, list_best, read_manifest, set_newer_aside
 from emtc_core.control import StopRequested
 from emtc_core.errors import CheckpointError
@@ -64,9 +66,31 @@ def test_what_is_saved_is_loaded(store: CheckpointStore) -> None:
 
 def test_a_checkpoint_says_whose_it_is_and_sums_every_part(store: CheckpointStore) -> None:
     manifest = read_manifest(store.save(400, make_state(400)))
-    assert (manifest.run_id, manifest.env_step, manifest.schema) == (ME, 400, 2)
+    assert (manifest.run_id, manifest.env_step, manifest.schema) == (ME, 400, 3)
     assert [part.name for part in manifest.parts] == list(make_state(400))
-    assert all(len(part.digest) == 32 for part in manifest.parts)
+    content = store.list()[0].read_bytes()
+    for part in manifest.parts:
+        assert part.digest == "sha256:" + sha256(content[part.start : part.start + part.size]).hexdigest()
+
+
+def test_a_checkpoint_with_the_digests_of_version_1_is_read_and_checked(
+    store: CheckpointStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as before:
+        before.setattr(checkpoint_file, "SCHEMA", checkpoint_file.BLAKE)
+        before.setattr(checkpoint_file, "_SHA", "")
+        before.setattr(checkpoint_file, "sha256", lambda: blake2b(digest_size=16))
+        path = store.save(400, make_state(400))
+    manifest = read_manifest(path)
+    assert manifest.schema == 2
+    assert {len(part.digest) for part in manifest.parts} == {32}
+    loaded = store.load_latest()
+    assert loaded is not None
+    assert is_same(loaded.state, make_state(400))
+    flip(path, 8 * (manifest.parts[0].start + 100))
+    assert "checksum" in str(examine(store.folder, ME)[0].fault)
+    with pytest.raises(CheckpointError, match="checksum"):
+        store.load_latest()
 
 
 def test_only_the_newest_are_kept(store: CheckpointStore) -> None:
