@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from torch.utils.serialization import config
+from torch.serialization import get_crc32_options, set_crc32_options
 
 from emtc_core.checkpoint_file import (
     UNSIGNED,
@@ -217,8 +217,12 @@ def _writer(value: Any) -> Callable[[Sink], None]:
 
 def _write_tensors(value: Any, sink: Sink) -> None:
     """Let torch write without checksums of its own: the file has a digest of every byte."""
-    with config.patch("save.compute_crc32", False):
+    before = get_crc32_options()
+    set_crc32_options(False)
+    try:
         torch.save(value, sink)  # type: ignore[arg-type]  # it needs nothing of a file but `write`
+    finally:
+        set_crc32_options(before)
 
 
 def _load_unsigned(path: Path) -> tuple[int, dict[str, Any]]:
