@@ -12,6 +12,7 @@ and differentiated on its own thread, and the gradients are added up in the part
 """
 
 import contextlib
+import copy
 from dataclasses import dataclass
 from functools import partial, reduce
 from typing import Any, Literal
@@ -202,7 +203,7 @@ class ValueLearner:
 
     def get_state(self) -> dict[str, Any]:
         """Return networks, optimiser, generator and counters as tensors and plain values."""
-        return {
+        state = {
             "online": self.online.state_dict(),
             "target": self.target.state_dict(),
             "optimizer": self._optimizer.state_dict(),
@@ -210,6 +211,7 @@ class ValueLearner:
             "last_copy": self._last_copy,
             "intrinsic": [part.get_state() for part in self._intrinsic],
         }
+        return copy.deepcopy(state)
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Restore what `get_state` returned; later updates equal those of the saved learner."""

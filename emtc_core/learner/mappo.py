@@ -5,6 +5,7 @@ LayerNorm. The critic reads the agent-specific global state [state; obs_i]. Both
 Source: marlbenchmark/on-policy, its feed-forward SMAC runs.
 """
 
+import copy
 from collections.abc import Generator
 from collections.abc import Sequence as Many
 from contextlib import contextmanager
@@ -167,7 +168,7 @@ class MappoLearner:
 
     def get_state(self) -> dict[str, Any]:
         """Return networks, optimisers, normalisation and generator."""
-        return {
+        state = {
             "actor": self.actor.state_dict(),
             "critic": self.critic.state_dict(),
             "actor_optimizer": self._actor_optimizer.state_dict(),
@@ -175,6 +176,7 @@ class MappoLearner:
             "value_norm": self._value_norm.get_state(),
             "generator": self._generator.get_state(),
         }
+        return copy.deepcopy(state)
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Restore what `get_state` returned; later updates equal those of the saved learner."""

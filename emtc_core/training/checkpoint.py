@@ -7,7 +7,9 @@ How it lies on disk, and how damage is found, is in `checkpoint_file`.
 import errno
 import logging
 import math
+import time
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from functools import partial
 from io import BytesIO
 from pathlib import Path
@@ -37,6 +39,7 @@ from emtc_core.recorder import EvaluationRecord
 
 _log = logging.getLogger(__name__)
 _NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+ROOM_PATIENCE_S, ROOM_POLL_S = 300.0, 1.0
 
 
 class Loaded(NamedTuple):
@@ -72,13 +75,59 @@ class BestSoFar:
 
 
 class CheckpointStore:
-    """The checkpoints of one run in one folder, newest last, and the policy of its best evaluation beside them."""
+    """The checkpoints of one run in one folder, newest last, and the policy of its best evaluation beside them.
+
+    At most one is written at a time; what stands under a checkpoint's name is whole.
+    """
 
     def __init__(self, folder: Path, *, keep: int, run_id: str = "") -> None:
         self.folder = folder
         self._keep = keep
         self._run_id = run_id
         self._is_full = False
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
+        self._under_way: Future[str | None] | None = None
+
+    def begin(self, env_step: int, state: dict[str, Any]) -> None:
+        """Write one checkpoint while training goes on, after the one before; a full disk takes none.
+
+        Args:
+            env_step: Where the run stands.
+            state: Shares nothing with the run, which changes meanwhile.
+
+        Raises:
+            OSError: If something else than room was missing for the one before.
+        """
+        self._finish()
+        self._under_way = self._pool.submit(self.save_if_room, env_step, state)
+
+    def wait(self) -> None:
+        """Wait for the checkpoint under way, whatever becomes of it."""
+        if self._under_way is not None:
+            wait([self._under_way])
+
+    def _finish(self) -> None:
+        self.wait()
+        under_way, self._under_way = self._under_way, None
+        if under_way is not None:
+            under_way.result()
+
+    def leave(self, env_step: int, state: dict[str, Any]) -> None:
+        """Write the last checkpoint of a run, waiting for room.
+
+        Raises:
+            OSError: If something else than room is missing.
+            CheckpointError: If there is no room in the end.
+        """
+        self._finish()
+        until = time.monotonic() + ROOM_PATIENCE_S
+        while reason := self.save_if_room(env_step, state):
+            if time.monotonic() >= until:
+                raise CheckpointError(
+                    f"The checkpoint at step {env_step:,} found no room for {ROOM_PATIENCE_S:.0f} s: {reason}. "
+                    "All rows are recorded. Make room and resume: the run goes on from the checkpoint before."
+                )
+            time.sleep(ROOM_POLL_S)
 
     def save(self, env_step: int, state: dict[str, Any]) -> Path:
         """Write one checkpoint durably, then drop the ones beyond `keep`.
@@ -99,8 +148,9 @@ class CheckpointStore:
         """Keep the learner alone, whose evaluation is the best so far; a full disk takes none.
 
         Raises:
-            OSError: If something else than room is missing.
+            OSError: If something else than room is missing, here or for the checkpoint under way.
         """
+        self._finish()
         path = self.folder / name_best(env_step)
         try:
             self.folder.mkdir(parents=True, exist_ok=True)

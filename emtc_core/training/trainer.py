@@ -28,7 +28,6 @@ from emtc_core.config.run import RunConfig
 from emtc_core.control import Control, Question, Steering, StopRequested
 from emtc_core.devices import choose_threads
 from emtc_core.envs.base import VectorEnv
-from emtc_core.errors import CheckpointError
 from emtc_core.gate.gate import Temperature
 from emtc_core.install import memory_bytes
 from emtc_core.learner.learner import ValueLearner, make_learner
@@ -43,8 +42,6 @@ from emtc_core.training.episodic import make_episodic_system
 from emtc_core.training.evaluation import Evaluator
 from emtc_core.training.memory_plan import count_networks, free_bytes, most_steps, plan_memory
 from emtc_core.training.monitor import Hooks, Learned, LossWatch, MetricsWindow
-
-ROOM_PATIENCE_S, ROOM_POLL_S = 300.0, 1.0
 
 
 @dataclass(frozen=True)
@@ -147,8 +144,10 @@ class Trainer:
                 self._on_progress(self.env_step)
             self._finish()
         except StopRequested:
-            self._leave_checkpoint()
+            self.checkpoints.leave(self.env_step, self._durable_state())
             return self._summary("stopped")
+        finally:
+            self.checkpoints.wait()
         return self._summary("finished")
 
     def step(self) -> None:
@@ -265,7 +264,7 @@ class Trainer:
         if self._config.record.snapshots and duties["snapshot"].due(step):
             self._record_snapshot()
         if duties["checkpoint"].due(step):
-            self._save_checkpoint()
+            self.checkpoints.begin(step, self._durable_state())
 
     def _finish(self) -> None:
         """Leave the last state of everything behind, once."""
@@ -278,7 +277,7 @@ class Trainer:
             if self._duties[name].last < self.env_step:
                 self._duties[name].last = self.env_step
                 act()
-        self._leave_checkpoint()
+        self.checkpoints.leave(self.env_step, self._durable_state())
 
     def _evaluate(self) -> None:
         try:
@@ -323,35 +322,14 @@ class Trainer:
         if snapshot is not None:
             self._recorder.record_snapshot(snapshot)
 
-    def _save_checkpoint(self, *, patience_s: float = 0.0) -> str | None:
-        """Make the rows durable first, so that the database is never behind a checkpoint.
-
-        Returns:
-            Why a full disk took none, after that long; training can go on, as the checkpoints before it stay.
-        """
+    def _durable_state(self) -> dict[str, Any]:
+        """Collect the state when its rows are durable, so that the database is never behind a checkpoint."""
         self._losses.check(wait=True)
         self._recorder.flush()
-        state, until = self.get_state(), time.monotonic() + patience_s
-        while reason := self.checkpoints.save_if_room(self.env_step, state):
-            if time.monotonic() >= until:
-                return reason
-            time.sleep(ROOM_POLL_S)
-        return None
-
-    def _leave_checkpoint(self) -> None:
-        """Save the last state of a run, waiting for room.
-
-        Raises:
-            CheckpointError: If there is none in the end.
-        """
-        if reason := self._save_checkpoint(patience_s=ROOM_PATIENCE_S):
-            raise CheckpointError(
-                f"The checkpoint at step {self.env_step:,} found no room for {ROOM_PATIENCE_S:.0f} s: {reason}. "
-                "All rows are recorded. Make room and resume: the run goes on from the checkpoint before."
-            )
+        return self.get_state()
 
     def get_state(self) -> dict[str, Any]:
-        """Collect every stateful part, as tensors and plain values."""
+        """Copy every stateful part, as tensors and plain values: what is returned stays as training goes on."""
         return {
             "env_step": self.env_step,
             "episode": self._episode,

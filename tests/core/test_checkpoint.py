@@ -3,6 +3,7 @@
 import random
 from hashlib import blake2b, sha256
 from pathlib import Path
+from threading import Event, Thread
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from emtc_core.checkpoint_file import examine, examine_best, list_best, read_man
 from emtc_core.control import StopRequested
 from emtc_core.errors import CheckpointError
 from emtc_core.recorder import EvaluationRecord
+from emtc_core.training import checkpoint
 from emtc_core.training.checkpoint import BestSoFar, CheckpointStore, load, load_part
 from tests.core.small_files import small_files
 
@@ -273,3 +275,49 @@ def test_a_full_disk_takes_no_best_policy_and_leaves_the_one_before(store: Check
     with small_files(2000):
         assert store.save_best(200, make_state(200)["learner"]) is None
     assert sorted(path.name for path in store.folder.iterdir()) == ["best-000000000100.pt"]
+
+
+def test_training_goes_on_while_a_checkpoint_is_written_and_the_next_waits(
+    store: CheckpointStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    may_go_on, write = Event(), checkpoint._write_tensors
+
+    def write_slowly(value: Any, sink: checkpoint_file.Sink) -> None:
+        assert may_go_on.wait(60)
+        write(value, sink)
+
+    monkeypatch.setattr(checkpoint, "_write_tensors", write_slowly)
+    store.begin(400, make_state(400))
+    assert store.list() == []
+    next_one = Thread(target=store.begin, args=(800, make_state(800)))
+    next_one.start()
+    next_one.join(0.2)
+    assert next_one.is_alive()
+    may_go_on.set()
+    next_one.join(60)
+    assert store.save_best(800, make_state(800)["learner"]) is not None  # waits, too
+    assert [each.env_step for each in examine(store.folder, ME)] == [800, 400]
+    loaded = store.load_latest()
+    assert loaded is not None
+    assert is_same(loaded.state, make_state(800))
+
+
+def test_what_stands_in_the_way_of_a_checkpoint_beside_the_training_is_told_at_the_next(store: CheckpointStore) -> None:
+    store.folder.write_text("no folder")
+    store.begin(400, make_state(400))
+    store.wait()
+    with pytest.raises(FileExistsError):
+        store.begin(800, make_state(800))
+    store.folder.unlink()
+    store.begin(800, make_state(800))
+    store.wait()
+    assert [each.env_step for each in examine(store.folder, ME)] == [800]
+
+
+def test_a_checkpoint_without_room_is_left_out_and_training_goes_on(store: CheckpointStore) -> None:
+    with small_files(2000):
+        store.begin(400, make_state(400))
+        store.wait()
+    store.begin(800, make_state(800))
+    store.wait()
+    assert [each.env_step for each in examine(store.folder, ME)] == [800]

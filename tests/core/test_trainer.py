@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from emtc_core.metrics import MEASURED, METRICS
 from emtc_core.recorder import EpisodeRecord, ListRecorder
 from emtc_core.replay_buffer.buffer import Batch
 from emtc_core.schedules import linear_decay
-from emtc_core.training import trainer as trainer_module
+from emtc_core.training import checkpoint as checkpoint_module
 from emtc_core.training.checkpoint import CheckpointStore, load
 from emtc_core.training.trainer import Trainer
 from tests.core.small_files import small_files
@@ -437,7 +438,7 @@ def test_what_a_batch_is_judged_by_is_what_the_memory_says(tmp_path: Path, mode:
 def test_a_full_disk_costs_checkpoints_but_no_step_and_no_earlier_checkpoint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(trainer_module, "ROOM_PATIENCE_S", 0.0)
+    monkeypatch.setattr(checkpoint_module, "ROOM_PATIENCE_S", 0.0)
     config = short_config(steps=600)
     make_trainer(config, tmp_path / "warm")[0].run()  # what is compiled is cached in files, too
     trainer, recorder = make_trainer(config, tmp_path / "full")
@@ -445,3 +446,27 @@ def test_a_full_disk_costs_checkpoints_but_no_step_and_no_earlier_checkpoint(
         trainer.run()
     assert trainer.env_step == sum(record.length for record in recorder.episodes) >= 600
     assert list((tmp_path / "full").iterdir()) == []
+
+
+@pytest.mark.parametrize(("algo", "updates"), [("emtc-qplex", 8), ("emtc-cds", 8), ("emc", 8), ("mappo", 1)])
+def test_a_state_stays_what_it_was_as_training_goes_on(tmp_path: Path, algo: str, updates: int) -> None:
+    overlapped = [] if algo == "mappo" else ["embed.overlap=on"]
+    trainer, _ = make_trainer(short_config(*overlapped, algo=algo, steps=10_000), tmp_path)
+
+    def go_on() -> None:
+        until = trainer._updates + updates
+        while trainer._updates < until:
+            trainer.step()
+
+    go_on()
+    state = trainer.get_state()
+    before = serialize(state)
+    go_on()
+    assert serialize(state) == before
+    assert serialize(trainer.get_state()) != before
+
+
+def serialize(state: dict[str, Any]) -> bytes:
+    file = BytesIO()
+    torch.save(state, file)
+    return file.getvalue()
