@@ -20,6 +20,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy, normalize
 
 from emtc_core.config.memory import EmbedConfig
+from emtc_core.exponential import LOG2_E, power_of_two
 
 NORM_EPS = 1e-12  # of `normalize`
 Reduction = Literal["mean", "sum"]
@@ -27,10 +28,8 @@ Reduction = Literal["mean", "sum"]
 FAST = {"reassoc", "contract", "nsz", "nnan", "ninf"}  # sums over pairs use vector units; non-finite rows never come
 GROUP = 4  # coordinates handled at once
 SIGN, BELOW_SIGN, LEAST = np.int32(31), np.int32(2**31 - 1), np.int32(-(2**31))  # of a float's bits
-LOG2_E = np.float32(1.4426950408889634)
 LOWEST = np.float32(-60.0)  # below it a share is nothing beside 1, and denormal numbers are slow
-ZERO, HALF, ONE = np.float32(0), np.float32(0.5), np.float32(1)
-C1, C2, C3, C4, C5, C6 = (np.float32(math.log(2) ** k / math.factorial(k)) for k in range(1, 7))  # 2^f, |f| <= 1/2
+ZERO = np.float32(0)
 
 
 def return_loss(h: Tensor, h_hat: Tensor, *, reduction: Reduction) -> Tensor:
@@ -152,21 +151,6 @@ def _through_norm(
     out_BX[:] = across_XB[: out_BX.shape[1]].T
 
 
-@njit(cache=True, nogil=True, inline="always")
-def _exp(x: np.float32) -> np.float32:  # pragma: no cover  # compiled
-    """Exponential of a number between -60 and 0, to 2e-7 of itself; without a branch, so that loops are vectorised."""
-    y = x * LOG2_E
-    whole = np.floor(y + HALF)
-    f = y - whole
-    p = C6 * f + C5
-    p = p * f + C4
-    p = p * f + C3
-    p = p * f + C2
-    p = p * f + C1
-    p = p * f + ONE
-    return p * np.int32((np.int32(whole) + np.int32(127)) << np.int32(23)).view(np.float32)
-
-
 @njit(cache=True, nogil=True)
 def _largest(s_B: NDArray[Any]) -> np.float32:  # pragma: no cover  # compiled
     """Largest of finite numbers, by integers of the same order: a maximum of floats would not use vector units."""
@@ -203,7 +187,7 @@ def _soften(s: NDArray[Any], top: np.float32) -> np.float32:  # pragma: no cover
     """Turn `s` into shares of the sum that is returned: exp(s - top)."""
     total = ZERO
     for j in range(len(s)):
-        s[j] = _exp(max(s[j] - top, LOWEST))
+        s[j] = power_of_two(max(s[j] - top, LOWEST) * LOG2_E)
         total += s[j]
     return total
 
