@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from tests.process.test_fuzz import emtc as emtc_here
 from tests.process.trainers import EMTC, PATIENCE_S, breaches, emtc, environment, read, wait_until
 from tests.require import require
 
@@ -152,7 +151,7 @@ def test_a_run_that_somebody_stopped_is_a_failed_trial_when_the_search_ends(tmp_
 def test_a_faulty_search_is_refused_and_creates_nothing(tmp_path: Path, change: tuple[str, str], why: str) -> None:
     file, url, _ = write_search(tmp_path)
     Path(file).write_text(Path(file).read_text().replace(*change))
-    code, _, err = emtc_here("sweep", file, "--db", url)
-    assert code == 2
-    assert why in err
+    done = emtc("sweep", file, "--db", url)
+    assert done.returncode == 2
+    assert why in done.stderr
     assert sorted(place.name for place in tmp_path.iterdir()) == ["s.toml"]
