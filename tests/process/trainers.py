@@ -1,6 +1,7 @@
 """Real trainer processes for the tests that start, watch and kill them, and commands run in this process."""
 
 import contextlib
+import gc
 import io
 import json
 import os
@@ -36,6 +37,7 @@ def environment() -> dict[str, str]:
 def train(url: str, *, steps: int, seed: int = 1, sets: tuple[str, ...] = FAST) -> dict[str, Any]:
     """Train in this process, which has the learner's libraries loaded."""
     done = emtc(*train_command(url, steps=steps, seed=seed, sets=sets)[len(EMTC) :])
+    gc.collect()  # closes its connections, as a process does that ends: the file is whole then
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[-1])
 
