@@ -12,6 +12,7 @@ import re
 import sqlite3
 import stat
 from contextlib import suppress
+from errno import EACCES
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
@@ -125,15 +126,31 @@ def prepare(path: Path) -> list[Path]:
         for folder in reversed([parent for parent in path.parents if not parent.exists()]):
             make_private_folder(folder)
             created.insert(0, folder)
-        existed = path.exists()
-        os.close(os.open(path, os.O_WRONLY | os.O_CREAT, FILE_MODE))  # the files that SQLite adds copy its mode
-        if not existed:
+        if _make_file(path):
             created.insert(0, path)
     except OSError as error:
         remove(created)
         reason = (error.strerror or str(error)).lower()
         raise StorageError(f"The database {path} cannot be written: {reason}. Choose another with --db.") from error
     return created
+
+
+def _make_file(path: Path) -> bool:
+    """Make an empty file, whose mode those that SQLite adds copy; return whether it was not there before.
+
+    One that is there is not opened: POSIX drops all locks of a process on a file when it closes any descriptor of it,
+    and with the locks of this process's connections another process may take the log from under them.
+
+    Raises:
+        OSError: If it cannot be made, or not be written.
+    """
+    try:
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, FILE_MODE))
+    except FileExistsError:
+        if not os.access(path, os.W_OK):
+            raise PermissionError(EACCES, os.strerror(EACCES)) from None
+        return False
+    return True
 
 
 def remove(created: list[Path]) -> None:

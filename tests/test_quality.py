@@ -10,6 +10,7 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 BIN = Path(sys.executable).parent
+CI = (pytest.mark.slow, pytest.mark.ci)
 
 
 @pytest.mark.parametrize(
@@ -18,7 +19,7 @@ BIN = Path(sys.executable).parent
         pytest.param(["ruff", "check", "."], id="lint"),
         pytest.param(["ruff", "format", "--check", "."], id="format"),
         pytest.param(["lint-imports"], id="imports"),
-        pytest.param(["pyright"], id="types"),
+        pytest.param(["pyright"], id="types", marks=CI),
     ],
 )
 def test_the_tree_passes_its_own_checks(command: list[str]) -> None:

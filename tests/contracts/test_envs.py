@@ -3,6 +3,8 @@
 An environment joins by subclassing `EnvContract` and saying how it is made.
 """
 
+from collections.abc import Iterator
+
 import numpy as np
 import pytest
 
@@ -24,6 +26,28 @@ def play(env: VectorEnv, seed: int, *, limit: int = 10_000) -> list[Observation]
     return seen
 
 
+def make(case: "type[EnvContract]") -> VectorEnv:
+    if case.component:
+        obstacle = get_adapter(case.config.name).find_obstacle()
+        require(case.component, not obstacle, obstacle)
+    return make_env(case.config, n_envs=N_ENVS)
+
+
+@pytest.fixture(scope="class")
+def env(request: pytest.FixtureRequest) -> Iterator[VectorEnv]:
+    """One for all tests of a class, which reset it: some take seconds to start, and none may remember a round."""
+    env = make(request.cls)
+    yield env
+    env.close()
+
+
+@pytest.fixture
+def twin(env: VectorEnv, request: pytest.FixtureRequest) -> Iterator[VectorEnv]:
+    twin = make(request.cls)
+    yield twin
+    twin.close()
+
+
 class EnvContract:
     """What every environment promises; subclasses set `config`."""
 
@@ -33,21 +57,6 @@ class EnvContract:
     """Name in EMTC_REQUIRE of what must be installed; empty when nothing must."""
     ends_early = False
     """Whether the game itself cuts episodes before `info.episode_limit`."""
-
-    @pytest.fixture
-    def env(self):
-        if self.component:
-            obstacle = get_adapter(self.config.name).find_obstacle()
-            require(self.component, not obstacle, obstacle)
-        env = make_env(self.config, n_envs=N_ENVS)
-        yield env
-        env.close()
-
-    @pytest.fixture
-    def twin(self, env: VectorEnv):
-        twin = make_env(self.config, n_envs=N_ENVS)
-        yield twin
-        twin.close()
 
     def test_it_keeps_every_rule_of_the_checker(self, env: VectorEnv):
         assert isinstance(env, VectorEnv)
@@ -107,9 +116,10 @@ class EnvContract:
         assert x0 < x1
         assert y0 < y1
 
-    def test_closing_twice_is_harmless(self, env: VectorEnv):
-        env.close()
-        env.close()
+    def test_closing_twice_is_harmless_and_its_twin_plays_on(self, env: VectorEnv, twin: VectorEnv):
+        twin.close()
+        twin.close()
+        assert len(play(env, 3, limit=2)) > 1
 
 
 class TestSkirmish(EnvContract):

@@ -1,8 +1,6 @@
 """Bad input gets one sentence and exit code 2 before anything is created."""
 
 import sqlite3
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -12,13 +10,7 @@ from emtc_core.config.resolve import resolve
 from storage.engine import open_database
 from storage.queries.runs import list_runs
 from storage.runs.changes import create_run, finish_run
-from tests.process.test_fuzz import emtc as emtc_here
-
-EMTC = [sys.executable, "-m", "app.cli.main"]
-
-
-def emtc(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([*EMTC, *arguments], capture_output=True, text=True, check=False)
+from tests.process.trainers import emtc, emtc_process
 
 
 @pytest.mark.parametrize(
@@ -37,14 +29,14 @@ def emtc(*arguments: str) -> subprocess.CompletedProcess[str]:
     ],
 )
 def test_unusable_arguments_create_nothing(tmp_path: Path, arguments: list[str], fragment: str) -> None:
-    code, out, err = emtc_here("train", "--db", f"sqlite:///{tmp_path / 'x.db'}", *arguments)
-    assert (code, out, len(err.strip().splitlines())) == (2, "", 1)
-    assert fragment in err
+    done = emtc("train", "--db", f"sqlite:///{tmp_path / 'x.db'}", *arguments)
+    assert (done.returncode, done.stdout, len(done.stderr.strip().splitlines())) == (2, "", 1)
+    assert fragment in done.stderr
     assert list(tmp_path.iterdir()) == []
 
 
 def test_so_does_a_process_of_its_own(tmp_path: Path) -> None:
-    done = emtc("train", "--db", f"sqlite:///{tmp_path / 'x.db'}", "--map", "4m")
+    done = emtc_process("train", "--db", f"sqlite:///{tmp_path / 'x.db'}", "--map", "4m")
     assert (done.returncode, done.stdout, len(done.stderr.strip().splitlines())) == (2, "", 1)
     assert "4m" in done.stderr
     assert list(tmp_path.iterdir()) == []
@@ -53,9 +45,9 @@ def test_so_does_a_process_of_its_own(tmp_path: Path) -> None:
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has what is asked for")
 @pytest.mark.parametrize("key", ["train.device", "train.replay_device"])
 def test_a_device_that_is_not_there_is_refused_before_anything_is_created(tmp_path: Path, key: str) -> None:
-    code, _, err = emtc_here("train", "--set", f"{key}=cuda", "--db", f"sqlite:///{tmp_path / 'x.db'}")
-    assert (code, len(err.strip().splitlines())) == (2, 1)
-    assert err.startswith(f"{key} is cuda, but torch sees no CUDA device here.")
+    done = emtc("train", "--set", f"{key}=cuda", "--db", f"sqlite:///{tmp_path / 'x.db'}")
+    assert (done.returncode, len(done.stderr.strip().splitlines())) == (2, 1)
+    assert done.stderr.startswith(f"{key} is cuda, but torch sees no CUDA device here.")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -93,9 +85,9 @@ def test_a_newer_database_is_refused_and_kept(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("command", ["show", "stop", "pause", "resume", "delete"])
 def test_an_unknown_run_is_one_sentence(tmp_path: Path, command: str) -> None:
-    code, _, err = emtc_here(command, "3f9zz", "--db", f"sqlite:///{tmp_path / 'x.db'}")
-    assert (code, len(err.strip().splitlines())) == (2, 1)
-    assert "3f9zz" in err or "database" in err
+    done = emtc(command, "3f9zz", "--db", f"sqlite:///{tmp_path / 'x.db'}")
+    assert (done.returncode, len(done.stderr.strip().splitlines())) == (2, 1)
+    assert "3f9zz" in done.stderr or "database" in done.stderr
 
 
 @pytest.mark.parametrize("detach", [[], ["--detach"]], ids=["foreground", "detached"])
@@ -115,8 +107,8 @@ def test_a_run_that_cannot_start_again_here_leaves_no_failed_child(
     db = open_database(url)
     run_id = create_run(db, config, target_steps=100, versions={})
     finish_run(db, run_id, "stopped")
-    code, out, err = emtc_here("resume", run_id, "--start-again", *detach, "--db", url)
-    assert (code, out, len(err.strip().splitlines())) == (2, "", 1)
-    assert "cannot start again here: " in err
-    assert fragment in err
+    done = emtc("resume", run_id, "--start-again", *detach, "--db", url)
+    assert (done.returncode, done.stdout, len(done.stderr.strip().splitlines())) == (2, "", 1)
+    assert "cannot start again here: " in done.stderr
+    assert fragment in done.stderr
     assert list_runs(db)["id"].tolist() == [run_id]

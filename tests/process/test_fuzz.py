@@ -3,8 +3,6 @@
 The bounded tests draw a few dozen inputs each; ten thousand are drawn by the slow one.
 """
 
-import contextlib
-import io
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,10 +11,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from app.cli.main import run
 from storage.engine import files_root_of, open_database
 from storage.runs.changes import create_run
 from tests.hostile import ACTS, tamper
+from tests.process import trainers
 from tests.storage.records import CONFIG, record_everything
 
 OWN_FAULT = "emtc has a fault of its own"
@@ -25,11 +23,8 @@ CONTROL = {chr(code) for code in (*range(9), *range(11, 32), *range(127, 160))}
 
 def emtc(*arguments: str) -> tuple[int, str, str]:
     """Run a command in this process: exit code, stdout, stderr."""
-    content, err = io.BytesIO(), io.StringIO()
-    out = io.TextIOWrapper(content, encoding="utf-8", errors="backslashreplace", write_through=True)
-    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-        code = run(list(arguments))
-    return code, content.getvalue().decode(), err.getvalue()
+    done = trainers.emtc(*arguments)
+    return done.returncode, done.stdout, done.stderr
 
 
 def refused_in_words(arguments: list[str]) -> str:

@@ -142,8 +142,15 @@ def test_the_sound_one_is_taken_and_drawn(study: Study, own: Path) -> None:
     check_harmless(own, "the sound one")
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 def test_a_mutated_bundle_is_refused_or_harmless(study: Study, own: Path, seed: int) -> None:
+    assert check_mutants(study, own, seed, times=10, figures=FEW)["refused"]
+
+
+@pytest.mark.slow
+@pytest.mark.ci
+@pytest.mark.parametrize("seed", range(4))
+def test_every_figure_of_a_mutated_bundle_is_drawn(study: Study, own: Path, seed: int) -> None:
     assert check_mutants(study, own, seed, times=10)["refused"]
 
 

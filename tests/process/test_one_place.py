@@ -16,10 +16,10 @@ from sqlalchemy import text
 from app.bench.records import made_database
 from storage.engine import Database, open_database
 from storage.maintenance.check_run import check_run
-from tests.process.trainers import EMTC, environment, train_command, wait_until
+from tests.process.trainers import emtc, environment, train_command, wait_until
 
 pytestmark = pytest.mark.postgres
-STEPS = 2500
+STEPS = 1500
 
 
 @pytest.fixture
@@ -35,15 +35,17 @@ class Machine:
 
     def __init__(self, home: Path, db: Database, files: str = "") -> None:
         self.home = home
-        self.env = {**environment(), "XDG_DATA_HOME": str(home), "EMTC_DB": db.url, "EMTC_FILES": files}
+        self.own = {"XDG_DATA_HOME": str(home), "EMTC_DB": db.url, "EMTC_FILES": files}
 
     def emtc(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run([*EMTC, *arguments], capture_output=True, text=True, check=False, env=self.env)
+        with pytest.MonkeyPatch.context() as patch:
+            for name, value in self.own.items():
+                patch.setenv(name, value)
+            return emtc(*arguments)
 
     def train(self, db: Database) -> subprocess.Popen[bytes]:
-        return subprocess.Popen(
-            train_command(db.url, steps=STEPS), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env=self.env
-        )
+        command, env = train_command(db.url, steps=STEPS), {**environment(), **self.own}
+        return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env=env)
 
 
 def asked(db: Database, sql: str) -> list[tuple]:
@@ -55,7 +57,7 @@ def kill_after_a_checkpoint(machine: Machine, db: Database, place: Path) -> tupl
     """The run, and what its machine was told."""
     process = machine.train(db)
     wait_until(
-        lambda: bool(list(place.rglob("checkpoint-*.pt"))) and asked(db, "select env_steps from runs")[0][0] > 900,
+        lambda: bool(list(place.rglob("checkpoint-*.pt"))) and asked(db, "select env_steps from runs")[0][0] > 500,
         what="a checkpoint",
     )
     process.send_signal(signal.SIGKILL)

@@ -7,7 +7,7 @@ import sqlite3
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -37,7 +37,59 @@ ALL = (
 )
 
 
+TYPED = """
+import json, os, sys
+from tests.process.trainers import emtc
+
+answers, sys.stdout = sys.stdout, sys.stderr
+for line in sys.stdin:
+    arguments, env, cwd = json.loads(line)
+    os.environ.clear()
+    os.environ.update(env)
+    os.chdir(cwd)
+    done = emtc(*arguments)
+    print(json.dumps([done.returncode, done.stdout, done.stderr]), file=answers, flush=True)
+"""
+
+
+class Shell:
+    """A process where some packages are installed and others are not; commands run in it one after another."""
+
+    def __init__(self, env: Mapping[str, str]) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", TYPED], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=dict(env)
+        )
+
+    def emtc(self, arguments: Sequence[str], env: Mapping[str, str], cwd: Path) -> subprocess.CompletedProcess[str]:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(json.dumps([arguments, dict(env), str(cwd)]) + "\n")
+        self._process.stdin.flush()
+        return subprocess.CompletedProcess(arguments, *json.loads(self._process.stdout.readline()))
+
+    def close(self) -> None:
+        self._process.communicate()
+
+
+SHELLS: dict[tuple[str | None, ...], Shell] = {}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _close_shells() -> Iterator[None]:
+    yield
+    while SHELLS:
+        SHELLS.popitem()[1].close()
+
+
 def emtc(*arguments: str, env: Mapping[str, str], cwd: Path) -> subprocess.CompletedProcess[str]:
+    """Run a command where the same is installed: imports are paid once."""
+    installed = (env["PYTHONPATH"], env.get("EMTC_PLUGINS"))
+    if installed not in SHELLS:
+        SHELLS[installed] = Shell(env)
+    return SHELLS[installed].emtc(arguments, env, cwd)
+
+
+def emtc_process(*arguments: str, env: Mapping[str, str], cwd: Path) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "app.cli.main", *arguments]
     return subprocess.run(command, capture_output=True, text=True, check=False, env=dict(env), cwd=cwd, timeout=250)
 
@@ -88,7 +140,7 @@ def wait_for(run_id: str, env: Mapping[str, str]) -> dict[str, Any]:
         shown = json.loads(emtc("show", run_id, "--json", env=env, cwd=ROOT).stdout)
         if shown["status"] in ("finished", "failed", "stopped"):
             return shown
-        time.sleep(1)
+        time.sleep(0.2)
     raise AssertionError(f"run {run_id} did not end")
 
 
@@ -121,11 +173,10 @@ def test_every_kind_has_a_recipe() -> None:
 
 
 def test_every_recipe_keeps_its_contract(lab: dict[str, str], tmp_path: Path) -> None:
-    code = f"import sys; from app.cli.main import run; sys.exit(sum([run(['check', 'plugin', n]) for n in {NAMES}]))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, env=lab)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "claimed: monotone" in done.stdout
-    assert all(f"{name} (my-lab 0.1)" in done.stdout for name in NAMES)
+    told = [emtc("check", "plugin", name, env=lab, cwd=tmp_path) for name in NAMES]
+    assert [done.returncode for done in told] == [0] * len(NAMES), told
+    assert any("claimed: monotone" in done.stdout for done in told)
+    assert all(f"{name} (my-lab 0.1)" in done.stdout for name, done in zip(NAMES, told, strict=True))
     listed = json.loads(emtc("check", "plugin", "--json", env=lab, cwd=tmp_path).stdout)
     assert {each["name"] for each in listed} == set(NAMES)
 
@@ -275,6 +326,6 @@ def test_a_failing_plugin_ends_its_run_with_its_own_traceback(bare: dict[str, st
     assert checked.returncode == 1
     assert "ZeroDivisionError" in checked.stdout
     (tmp_path / "lab_gates.py").write_text("import nothing_of_that_name\n")
-    done = emtc("train", *quick, env=own, cwd=tmp_path)
+    done = emtc_process("train", *quick, env=own, cwd=tmp_path)
     assert done.returncode == 2
     assert "lab_gates failed when it was imported (ModuleNotFoundError" in done.stderr

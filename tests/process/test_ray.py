@@ -6,10 +6,11 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import psutil
 import pytest
@@ -20,7 +21,7 @@ from storage.files.places import run_folder
 from tests.process.ray_cluster import QUIET, ROOT, Cluster, cluster, free_port, require_ray, trainers_under
 from tests.process.test_sweep import TINY, breaches, read, statuses, write_sweep
 from tests.process.test_worker import Ask, asking, gaps
-from tests.process.trainers import EMTC, environment, wait_until
+from tests.process.trainers import EMTC, emtc, emtc_process, environment, wait_until
 from tests.require import require
 
 pytestmark = pytest.mark.ray
@@ -43,12 +44,10 @@ def sweep(file: str, url: str, *options: str, log: Path | None = None) -> subpro
     return subprocess.Popen(command, stdout=output, stderr=output, env={**environment(), "EMTC_DB": url})
 
 
-def refusal(tmp_path: Path, *options: str) -> str:
+def refusal(tmp_path: Path, *options: str, command: Callable[..., Any] = emtc_process) -> str:
     """The one sentence of a refused command, which has made nothing."""
     file, url, path = write_sweep(tmp_path)
-    done = subprocess.run(
-        [*EMTC, "sweep", file, "--db", url, *options], capture_output=True, text=True, check=False, env=environment()
-    )
+    done = command("sweep", file, "--db", url, *options)
     assert (done.returncode, done.stdout, path.exists()) == (2, "", False), done.stderr
     assert len(done.stderr.strip().splitlines()) == 1, done.stderr
     return done.stderr.strip()
@@ -79,7 +78,7 @@ def test_an_address_without_a_cluster_is_refused_in_a_sentence(tmp_path: Path) -
     assert nobody.startswith(f"No Ray cluster answers at 127.0.0.1:{port}: connection refused.")
     assert "ray start --head" in nobody
     assert "must be HOST:PORT" in refusal(tmp_path, "--engine", "ray", "--address", "nonsense")
-    assert "need --engine ray" in refusal(tmp_path, "--address", f"127.0.0.1:{port}")
+    assert "need --engine ray" in refusal(tmp_path, "--address", f"127.0.0.1:{port}", command=emtc)
 
 
 @pytest.mark.slow

@@ -43,7 +43,7 @@ def test_the_lines_work_as_they_are_written(tmp_path: Path) -> None:
     (tmp_path / ".venv").symlink_to(sys.prefix)
     typed = [line for block in blocks() if ACTIVATE in block for line in block]
     study = f"emtc open {shlex.quote(str(EXAMPLE_STUDY))} --import"  # the README's study, as Home opens it
-    script = "\n".join(["set -ex", *map(shorten, [*typed, study, *quoted()])])
+    script = "\n".join(["set -ex", *map(shorten, dict.fromkeys([*typed, study, *quoted()]))])
     clean = {name: value for name, value in os.environ.items() if not name.startswith(("EMTC_", "VIRTUAL_ENV"))}
     env = clean | {"PYTHONPATH": str(ROOT), "XDG_CACHE_HOME": str(tmp_path / "cache")}
     done = subprocess.run(["bash", "-c", script], cwd=tmp_path, env=env, capture_output=True, text=True, check=False)

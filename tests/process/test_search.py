@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from tests.process.test_fuzz import emtc as emtc_here
 from tests.process.trainers import EMTC, PATIENCE_S, breaches, emtc, environment, read, wait_until
 from tests.require import require
 
@@ -111,7 +110,7 @@ def test_workers_train_what_a_search_asks_for(tmp_path: Path) -> None:
 
 
 def test_a_stopped_search_asks_for_nothing_and_goes_on_later(tmp_path: Path) -> None:
-    file, url, path = write_search(tmp_path, trials=3, steps=1000)
+    file, url, path = write_search(tmp_path, trials=3, steps=400)
     process = start(file, url)
     wait_until(lambda: "running" in {row[0] for row in read(path, "SELECT status FROM runs")}, what="one trains")
     assert emtc("sweep", file, "--stop", "--db", url).returncode == 0
@@ -122,7 +121,7 @@ def test_a_stopped_search_asks_for_nothing_and_goes_on_later(tmp_path: Path) -> 
 
 
 def test_a_run_that_somebody_stopped_is_a_failed_trial_when_the_search_ends(tmp_path: Path) -> None:
-    file, url, path = write_search(tmp_path, trials=2, steps=2000)
+    file, url, path = write_search(tmp_path, trials=2, steps=1400)
     Path(file).write_text(Path(file).read_text().replace('pruner = "asha"', 'pruner = "none"'))  # it may be as quick
     process = start(file, url)
     wait_until(lambda: bool(read(path, "SELECT id FROM runs WHERE env_steps > 100")), what="one trains")
@@ -152,7 +151,7 @@ def test_a_run_that_somebody_stopped_is_a_failed_trial_when_the_search_ends(tmp_
 def test_a_faulty_search_is_refused_and_creates_nothing(tmp_path: Path, change: tuple[str, str], why: str) -> None:
     file, url, _ = write_search(tmp_path)
     Path(file).write_text(Path(file).read_text().replace(*change))
-    code, _, err = emtc_here("sweep", file, "--db", url)
-    assert code == 2
-    assert why in err
+    done = emtc("sweep", file, "--db", url)
+    assert done.returncode == 2
+    assert why in done.stderr
     assert sorted(place.name for place in tmp_path.iterdir()) == ["s.toml"]

@@ -1,8 +1,6 @@
 """The app's server as another site's page meets it, and the list of processes as another user sees it."""
 
 import socket
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +12,7 @@ import pytest
 from app.jobs.launch import spawn
 from storage.engine import Database
 from tests.browser.server import running_app
+from tests.process.trainers import emtc, emtc_process
 
 PASSWORD = "hunter2-of-nobody"
 
@@ -77,8 +76,6 @@ def test_no_text_of_a_command_shows_the_password(tmp_path: Path) -> None:
         f"postgresql://u:{PASSWORD}@localhost:1/d",
         f"x://{PASSWORD}:{PASSWORD}@h",
     ):
-        done = subprocess.run(
-            [sys.executable, "-m", "app.cli.main", "runs", "--db", url], capture_output=True, text=True, check=False
-        )
+        done = (emtc_process if url.endswith(":1/d") else emtc)("runs", "--db", url)
         assert done.returncode == 2
         assert PASSWORD not in done.stdout + done.stderr.replace(f"x://{PASSWORD}:", "")

@@ -9,7 +9,7 @@ import pytest
 from app.cli.main import run
 from storage.engine import open_database
 from storage.runs.changes import create_run
-from tests.process.test_bad_input import emtc
+from tests.process.trainers import emtc
 from tests.storage.records import CONFIG
 
 QUERY = "select name, target_steps from runs order by target_steps"

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.process.trainers import EMTC, breaches, emtc, environment, read, wait_until
+from tests.process.trainers import EMTC, breaches, emtc, emtc_process, environment, read, wait_until
 
 TINY = """
 name = "Tiny"
@@ -86,7 +86,7 @@ def test_the_ray_engine_says_how_to_get_ray_where_it_is_missing(
     (missing / "ray.py").write_text('raise ModuleNotFoundError("No module named ray")')  # found before an installed one
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(missing), os.environ.get("PYTHONPATH", "")]))
     file, url, path = write_sweep(tmp_path)
-    done = emtc("sweep", file, "--db", url, "--engine", "ray")
+    done = emtc_process("sweep", file, "--db", url, "--engine", "ray")
     assert (done.returncode, path.exists()) == (2, False)
     assert done.stderr.startswith("The Ray engine needs ray. Install it with: pip install")
 
