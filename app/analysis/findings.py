@@ -11,7 +11,7 @@ from typing import Final, Literal, NamedTuple
 
 import numpy as np
 import pandas as pd
-from scipy import stats
+from scipy.special import stdtrit
 
 from app.analysis.collapse import measure_collapse
 from app.analysis.comparable import keep_usual_length
@@ -310,7 +310,7 @@ def welch_interval(x: Values, y: Values | None) -> tuple[float, float]:
     if not parts.sum():
         return value, value
     freedom = parts.sum() ** 2 / (parts**2 / [len(side) - 1 for side in sides]).sum()
-    reach = float(stats.t.ppf((1 + LEVEL) / 2, freedom) * np.sqrt(parts.sum()))
+    reach = float(stdtrit(freedom, (1 + LEVEL) / 2) * np.sqrt(parts.sum()))
     return value - reach, value + reach
 
 

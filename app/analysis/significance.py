@@ -11,7 +11,7 @@ from math import comb
 
 import numpy as np
 from scipy.optimize import root_scalar
-from scipy.stats import permutation_test, t, ttest_ind_from_stats
+from scipy.special import stdtrit
 
 from app.analysis.statistics import LEVEL, Rate, Values, interval_over_seeds, score_interval
 
@@ -69,7 +69,7 @@ def probability_of_improvement(x: Scores, y: Scores) -> Interval:
     freedom = sum(n + k - 2 for n, k in sizes)
     if not freedom:
         return Interval(value, 0.0, 1.0)
-    reach = float(t.ppf((1 + LEVEL) / 2, freedom)) ** 2 / len(sizes) ** 2
+    reach = float(stdtrit(freedom, (1 + LEVEL) / 2)) ** 2 / len(sizes) ** 2
 
     def excess(theta: float) -> float:
         return (theta - value) ** 2 - reach * sum(_win_variance(theta, *size) for size in sizes)
@@ -120,6 +120,8 @@ def compare_means(x: Values, y: Values) -> Tests:
 
     The permutation test is exact as long as there are at most 20,000 ways to deal the seeds.
     """
+    from scipy.stats import permutation_test, ttest_ind_from_stats  # half a second, for which no other figure waits
+
     n, difference = (len(x), len(y)), float(x.mean() - y.mean())
     if min(n) < 2:
         return Tests(n, difference, np.nan, np.nan)

@@ -20,7 +20,7 @@ from app.jobs.launch import EXAMPLE_STUDY
 from app.jobs.sweeps.file import find_sweep_file
 from app.jobs.sweeps.plan import make_plan
 from emtc_core.config.resolve import flatten_tree, resolve
-from storage.bundles.bundle_cache import cache_bundle
+from storage.bundles.bundle_cache import Bundle, cache_bundle
 from storage.engine import Database, open_database
 from storage.models import SUMMARY_STEPS, EpisodeRow, Run
 from storage.queries.gate import closed_by_outcome, gate_parts
@@ -151,12 +151,15 @@ def test_parts_of_a_training_are_means_over_its_transitions(tmp_path: Path) -> N
     db.dispose()
 
 
-def test_the_guide_quotes_what_the_shipped_study_holds(tmp_path: Path) -> None:
-    checked = cache_bundle(EXAMPLE_STUDY, cache=tmp_path)
-    assert (
-        cache_bundle(EXAMPLE_STUDY, cache=tmp_path / "ours", is_ours=True).study.read_bytes()
-        == checked.study.read_bytes()
-    )
+@pytest.fixture(scope="module")
+def checked(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
+    """The shipped study, looked through as a stranger's."""
+    return cache_bundle(EXAMPLE_STUDY, cache=tmp_path_factory.mktemp("checked"))
+
+
+def test_the_guide_quotes_what_the_shipped_study_holds(checked: Bundle, tmp_path: Path) -> None:
+    ours = cache_bundle(EXAMPLE_STUDY, cache=tmp_path, is_ours=True)
+    assert ours.study.read_bytes() == checked.study.read_bytes()
     db = open_database(checked.url, read_only=True)
     table = TABLES["findings"].make(db, select_runs(db))
     told = export_table(
@@ -170,8 +173,8 @@ def test_the_guide_quotes_what_the_shipped_study_holds(tmp_path: Path) -> None:
     db.dispose()
 
 
-def test_the_shipped_runs_are_those_of_the_plan(tmp_path: Path) -> None:
-    db = open_database(cache_bundle(EXAMPLE_STUDY, cache=tmp_path).url, read_only=True)
+def test_the_shipped_runs_are_those_of_the_plan(checked: Bundle) -> None:
+    db = open_database(checked.url, read_only=True)
     wanted = [
         flatten_tree(run.config.model_dump(mode="json"))
         for name in "abcd"

@@ -11,6 +11,9 @@ from app.bench.atlas import served
 PATIENCE_MS = 120_000
 """How long a page may take to show what it must: a busy machine is slow, and no fault of the page."""
 
+SIZE = {"width": 1400, "height": 1600}
+"""Of a page that asks for no other."""
+
 
 @contextmanager
 def running_app(
@@ -26,7 +29,7 @@ def running_app(
         yield url
 
 
-def open_page(browser: Any, width: int = 1400, height: int = 1600) -> Any:
+def open_page(browser: Any, width: int = SIZE["width"], height: int = SIZE["height"]) -> Any:
     """Open an empty page in a context of its own, as a reader who comes for the first time has it."""
     page = browser.new_page(viewport={"width": width, "height": height})
     page.set_default_timeout(PATIENCE_MS)

@@ -34,15 +34,6 @@ COUNT_DRAWINGS = """node => {
 }"""
 
 
-@pytest.fixture(scope="module")
-def seeded(tmp_path_factory):
-    path = tmp_path_factory.mktemp("seeded") / "emtc.db"
-    db = open_database(f"sqlite:///{path}")
-    run_id = seed_run(db)
-    with running_app(path) as url:
-        yield url, run_id, db
-
-
 def click_a_point(page, on: str = ".atlas") -> int:
     """Click the middle-most point of the map as a person does: move until the tip names one."""
     page.locator(f"{on}[data-ready]").wait_for()

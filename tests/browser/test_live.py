@@ -5,8 +5,7 @@ from itertools import pairwise
 import pytest
 from sqlalchemy import text
 
-from storage.engine import open_database
-from tests.browser.server import open_page, running_app, wait_until
+from tests.browser.server import wait_until
 from tests.pages.seed import seed_run
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
@@ -18,31 +17,18 @@ WIDER = (
 )
 
 
-@pytest.fixture(scope="module")
-def served(tmp_path_factory):
-    database = tmp_path_factory.mktemp("live") / "emtc.db"
-    db = open_database(f"sqlite:///{database}")
-    run_id = seed_run(db)
-    with running_app(database) as url:
-        yield url, run_id, db
-
-
 @pytest.fixture
-def live(browser, served):
-    url, run_id, _ = served
-    opened = []
+def live(page, seeded):
+    url, run_id, _ = seeded
 
     def show(width: int, height: int):
-        page = open_page(browser, width, height)
-        opened.append(page)
+        page.set_viewport_size({"width": width, "height": height})
         page.goto(f"{url}/live?run={run_id}")
         page.locator(".curves canvas").nth(3).wait_for()
         page.wait_for_timeout(1500)
         return page
 
-    yield show
-    for page in opened:
-        page.close()
+    return show
 
 
 def test_gate_and_outcomes_fit_one_screen_and_move_together(live):
@@ -94,8 +80,8 @@ def test_how_far_the_gate_is_closed_is_drawn_on_a_logarithmic_axis_and_stands_in
     )
 
 
-def test_a_metric_whose_first_row_is_younger_than_what_was_read_has_no_point_yet(page, served):
-    url, _, database = served
+def test_a_metric_whose_first_row_is_younger_than_what_was_read_has_no_point_yet(page, seeded):
+    url, _, database = seeded
     run_id = seed_run(database)
     with database.transaction() as connection:
         connection.execute(

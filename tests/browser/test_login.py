@@ -14,7 +14,7 @@ from app.bench.atlas import free_port, wait_for
 from emtc_core.config.resolve import resolve
 from storage.engine import open_database
 from storage.runs.changes import create_run
-from tests.browser.server import running_app
+from tests.browser.server import open_page, running_app
 from tests.require import require
 
 ADA = {"sub": "ada@lab.org", "email": "ada@lab.org", "email_verified": True}
@@ -46,6 +46,14 @@ def address(tmp_path_factory) -> Iterator[str]:
         running_app(database, "--secrets.files", str(secrets), port=app, env={"EMTC_USERS": "ada@lab.org"}) as started,
     ):
         yield started
+
+
+@pytest.fixture
+def tab(browser):
+    """Of a reader who has logged in nowhere."""
+    opened = open_page(browser)
+    yield opened
+    opened.context.close()
 
 
 @contextmanager

@@ -1,14 +1,9 @@
 """The map of the memory in a real browser: growth is seen, a found episode is framed, a selection stands beside it."""
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 
-from storage.engine import Database, open_database
 from storage.queries.memory import get_snapshot, list_snapshots
-from tests.browser.server import running_app, wait_until
-from tests.pages.seed import seed_run
+from tests.browser.server import wait_until
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(600)]
 
@@ -22,15 +17,6 @@ COLOURED = """node => {
     return coloured
 }"""  # noqa: E501
 CHOSEN = "node => Number(node.dataset.chosen)"
-
-
-@pytest.fixture(scope="module")
-def seeded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str, Database]]:
-    path: Path = tmp_path_factory.mktemp("memory") / "emtc.db"
-    db = open_database(f"sqlite:///{path}")
-    run_id = seed_run(db)
-    with running_app(path) as url:
-        yield url, run_id, db
 
 
 def open_map(page, seeded, **query: str):

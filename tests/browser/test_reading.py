@@ -2,10 +2,6 @@
 
 import pytest
 
-from storage.engine import open_database
-from tests.browser.server import running_app
-from tests.pages.seed import seed_failed_run, seed_run
-
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(900)]
 PAGES = ("", "launch?steps=-5", "run", "live", "replay", "sweeps", "storage", "health", "sql")
 SETTLED = (
@@ -69,39 +65,32 @@ COVERED = """() => {
 }"""
 
 
-@pytest.fixture(scope="module")
-def served(tmp_path_factory):
-    path = tmp_path_factory.mktemp("reading") / "emtc.db"
-    db = open_database(f"sqlite:///{path}")
-    run_id = seed_run(db)
-    seed_failed_run(db)
-    with running_app(path) as url:
-        yield url, run_id
+def open_at(page, seeded, name: str, *, theme: str = "light", width: int = 1440) -> None:
+    url, run_id, _ = seeded
+    page.set_viewport_size({"width": width, "height": 900})
+    page.emulate_media(color_scheme=theme)
+    page.goto(f"{url}/{name}{'&' if '?' in name else '?'}run={run_id}")
+    settle(page)
 
 
-def open_at(browser, url: str, page: str, run_id: str, *, theme: str, width: int):
-    opened = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=theme)
-    opened.set_default_timeout(120_000)
-    opened.goto(f"{url}/{page}{'&' if '?' in page else '?'}run={run_id}")
-    opened.get_by_role("heading", level=1).first.wait_for()
-    opened.wait_for_function(SETTLED)
-    opened.wait_for_timeout(500)
-    return opened
+def settle(page) -> None:
+    page.get_by_role("heading", level=1).first.wait_for()
+    page.wait_for_function(SETTLED)
+    page.wait_for_timeout(500)
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
-@pytest.mark.parametrize("page", PAGES)
-def test_every_text_can_be_read(browser, served, page, theme):
-    opened = open_at(browser, served[0], page, served[1], theme=theme, width=1440)
-    pale = opened.evaluate(PALE)
-    opened.close()
-    assert pale == []
+@pytest.mark.parametrize("name", PAGES)
+def test_every_text_can_be_read_and_no_title_stands_under_the_header(page, seeded, name, theme):
+    open_at(page, seeded, name, theme=theme)
+    assert page.evaluate(PALE) == []
+    assert page.evaluate(COVERED) == []
 
 
-@pytest.mark.parametrize("width", [1440, 1024, 390])
-@pytest.mark.parametrize("page", ["launch", "run", "live", "replay"])
-def test_no_title_stands_under_the_header(browser, served, page, width):
-    opened = open_at(browser, served[0], page, served[1], theme="light", width=width)
-    covered = opened.evaluate(COVERED)
-    opened.close()
-    assert covered == []
+@pytest.mark.parametrize("name", ["launch", "run", "live", "replay"])
+def test_no_title_stands_under_the_header_of_a_narrow_window(page, seeded, name):
+    open_at(page, seeded, name, width=390)
+    assert page.evaluate(COVERED) == []
+    page.set_viewport_size({"width": 1024, "height": 900})
+    settle(page)
+    assert page.evaluate(COVERED) == []

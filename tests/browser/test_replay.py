@@ -15,11 +15,9 @@ from app.replay.payload import make_payload
 from app.replay.replay import Side, make_side
 from emtc_core.config.train import EnvConfig
 from emtc_core.envs.registry import get_env_info
-from storage.engine import open_database
 from storage.queries.episodes import get_trajectory
 from tests.app.test_playback import make_scene
-from tests.browser.server import running_app, wait_until
-from tests.pages.seed import seed_run
+from tests.browser.server import wait_until
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(600)]
 
@@ -28,15 +26,6 @@ IS_BLANK = """node => {
     return new Set(new Uint32Array(pixels.buffer)).size < 8
 }"""
 PLACES = "node => node.state.sides.map(side => side.field.toDataURL().length + side.field.toDataURL().slice(-4000))"
-
-
-@pytest.fixture(scope="module")
-def seeded(tmp_path_factory):
-    path = tmp_path_factory.mktemp("seeded") / "emtc.db"
-    db = open_database(f"sqlite:///{path}")
-    run_id = seed_run(db)
-    with running_app(path) as url:
-        yield url, run_id, db
 
 
 def open_pair(page, seeded) -> None:
@@ -143,13 +132,19 @@ def test_both_fields_and_all_values_stand_in_one_window_and_stack_in_a_narrow_on
     assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
 
 
-def test_the_saved_page_plays_over_file_without_a_network(page, seeded, tmp_path: Path):
-    _, run_id, db = seeded
+@pytest.fixture
+def offline(page):
+    page.context.set_offline(True)
+    yield page
+    page.context.set_offline(False)
+
+
+def test_the_saved_page_plays_over_file_without_a_network(offline, seeded, tmp_path: Path):
+    page, (_, run_id, db) = offline, seeded
     sides = [a_side(db, run_id, number) for number in (1, 2)]
     file = tmp_path / "replay.html"
     file.write_bytes(make_page(sides, start=1))
     asked: list[str] = []
-    page.context.set_offline(True)
     page.on("request", lambda request: asked.append(request.url))
     page.goto(file.as_uri())
     page.locator(".playback .field").nth(1).wait_for()
