@@ -12,13 +12,15 @@ import math
 import re
 from dataclasses import dataclass, field
 from difflib import get_close_matches
-from typing import Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
-from emtc_core.config.train import EnvConfig
 from emtc_core.errors import EnvUnavailableError
+
+if TYPE_CHECKING:  # the settings are half of an engine's worker's start, which needs none of them
+    from emtc_core.config.train import EnvConfig
 
 HEALERS = frozenset({"medivac"})
 """Kinds of units whose target slots name agents, as SMAC's medivacs' do."""
@@ -198,11 +200,11 @@ class Adapter(Protocol):
         """Why the environment cannot run here, in one sentence; "" when it can."""
         ...
 
-    def find_info(self, config: EnvConfig) -> EnvInfo | None:
+    def find_info(self, config: "EnvConfig") -> EnvInfo | None:
         """Sizes without starting an engine; None where only a started one knows."""
         ...
 
-    def make_env(self, config: EnvConfig, *, n_envs: int) -> VectorEnv:
+    def make_env(self, config: "EnvConfig", *, n_envs: int) -> VectorEnv:
         """Start `n_envs` copies of one map."""
         ...
 
