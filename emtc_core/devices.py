@@ -172,3 +172,12 @@ def restore(generator: torch.Generator, state: Tensor) -> None:
         "The checkpoint's random numbers come from a GPU's generator, which this version does not use. They go on from "
         "a seed made of its state: repeatable, but not what the run would have drawn there."
     )
+
+
+def copy_state(state: Any) -> Any:
+    """Copy nested dictionaries and lists of tensors and plain values; tensors stay on their devices."""
+    if isinstance(state, Tensor):
+        return state.detach().clone()
+    if isinstance(state, dict):
+        return {name: copy_state(value) for name, value in state.items()}
+    return [copy_state(value) for value in state] if isinstance(state, list) else state

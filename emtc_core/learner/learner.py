@@ -12,7 +12,6 @@ and differentiated on its own thread, and the gradients are added up in the part
 """
 
 import contextlib
-import copy
 from dataclasses import dataclass
 from functools import partial, reduce
 from typing import Any, Literal
@@ -23,7 +22,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from emtc_core.config.run import RunConfig
-from emtc_core.devices import autocast, branch, restore, send
+from emtc_core.devices import autocast, branch, copy_state, restore, send
 from emtc_core.envs.base import EnvInfo
 from emtc_core.learner.backbones.base import Evaluation, Unrolled
 from emtc_core.learner.controller import Controller
@@ -211,7 +210,7 @@ class ValueLearner:
             "last_copy": self._last_copy,
             "intrinsic": [part.get_state() for part in self._intrinsic],
         }
-        return copy.deepcopy(state)
+        return copy_state(state)
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Restore what `get_state` returned; later updates equal those of the saved learner."""

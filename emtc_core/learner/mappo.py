@@ -5,7 +5,6 @@ LayerNorm. The critic reads the agent-specific global state [state; obs_i]. Both
 Source: marlbenchmark/on-policy, its feed-forward SMAC runs.
 """
 
-import copy
 from collections.abc import Generator
 from collections.abc import Sequence as Many
 from contextlib import contextmanager
@@ -19,7 +18,7 @@ from torch import Tensor, nn
 
 from emtc_core.arrays import check_shape
 from emtc_core.config.run import RunConfig
-from emtc_core.devices import autocast, permutation, restore, send
+from emtc_core.devices import autocast, copy_state, permutation, restore, send
 from emtc_core.envs.base import EnvInfo
 from emtc_core.learner.targets import (
     LearnerStats,
@@ -176,7 +175,7 @@ class MappoLearner:
             "value_norm": self._value_norm.get_state(),
             "generator": self._generator.get_state(),
         }
-        return copy.deepcopy(state)
+        return copy_state(state)
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Restore what `get_state` returned; later updates equal those of the saved learner."""
