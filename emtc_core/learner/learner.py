@@ -201,16 +201,15 @@ class ValueLearner:
     # ---- state ----
 
     def get_state(self) -> dict[str, Any]:
-        """Return networks, optimiser, generator and counters as tensors and plain values."""
-        state = {
-            "online": self.online.state_dict(),
-            "target": self.target.state_dict(),
-            "optimizer": self._optimizer.state_dict(),
+        """Copy networks, optimiser, generator and counters as tensors and plain values."""
+        return {
+            "online": copy_state(self.online.state_dict()),
+            "target": copy_state(self.target.state_dict()),
+            "optimizer": copy_state(self._optimizer.state_dict()),
             "generator": self._generator.get_state(),
             "last_copy": self._last_copy,
-            "intrinsic": [part.get_state() for part in self._intrinsic],
+            "intrinsic": [copy_state(part.get_state()) for part in self._intrinsic],
         }
-        return copy_state(state)
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Restore what `get_state` returned; later updates equal those of the saved learner."""

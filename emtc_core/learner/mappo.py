@@ -166,16 +166,15 @@ class MappoLearner:
     # ---- state ----
 
     def get_state(self) -> dict[str, Any]:
-        """Return networks, optimisers, normalisation and generator."""
-        state = {
-            "actor": self.actor.state_dict(),
-            "critic": self.critic.state_dict(),
-            "actor_optimizer": self._actor_optimizer.state_dict(),
-            "critic_optimizer": self._critic_optimizer.state_dict(),
-            "value_norm": self._value_norm.get_state(),
+        """Copy networks, optimisers, normalisation and generator."""
+        return {
+            "actor": copy_state(self.actor.state_dict()),
+            "critic": copy_state(self.critic.state_dict()),
+            "actor_optimizer": copy_state(self._actor_optimizer.state_dict()),
+            "critic_optimizer": copy_state(self._critic_optimizer.state_dict()),
+            "value_norm": copy_state(self._value_norm.get_state()),
             "generator": self._generator.get_state(),
         }
-        return copy_state(state)
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Restore what `get_state` returned; later updates equal those of the saved learner."""
