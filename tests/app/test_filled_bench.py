@@ -31,9 +31,10 @@ def test_the_run_starts_at_step_0_with_as_many_nodes_as_wanted(tmp_path):
     assert len(state["replay_buffer"]["length"]) >= 64
 
 
-def test_the_benchmark_names_its_case_and_measures_something():
-    figure = run_filled(nodes=500, steps=600)
-    assert figure["name"] == "end_to_end.steps_per_second.skirmish.3s_vs_5z"
+@pytest.mark.parametrize(("two_cores", "case"), [(False, ""), (True, ".two_cores")])
+def test_the_benchmark_names_its_case_and_measures_something(two_cores, case):
+    figure = run_filled(nodes=500, steps=600, two_cores=two_cores)
+    assert figure["name"] == f"end_to_end.steps_per_second.skirmish.3s_vs_5z{case}"
     assert figure["value"] > 0
 
 
