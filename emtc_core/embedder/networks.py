@@ -15,7 +15,6 @@ another. A BLAS adds up a row's terms in an order that depends on where in a bat
 of rows and no width was found at which it does not. Here the order is that of the inputs, always.
 """
 
-import copy
 from collections.abc import Mapping
 from typing import Any, Literal
 
@@ -27,7 +26,7 @@ from torch import Tensor, nn
 
 from emtc_core.arrays import check_shape
 from emtc_core.config.memory import EmbedConfig
-from emtc_core.devices import restore
+from emtc_core.devices import copy_state, restore
 
 State = NDArray[np.float32] | Tensor
 Times = NDArray[np.integer[Any]] | Tensor
@@ -196,10 +195,10 @@ class Embedder:
         if not self.is_trainable:
             return {}
         return {
-            "encoder": _copy(self.encoder.state_dict()),
-            "decoder": _copy(self.decoder.state_dict()),
+            "encoder": copy_state(self.encoder.state_dict()),
+            "decoder": copy_state(self.decoder.state_dict()),
             "return_scale": self.return_scale.get_state(),
-            "optimizer": copy.deepcopy(self.optimizer.state_dict()),
+            "optimizer": copy_state(self.optimizer.state_dict()),
             "generator": self.generator.get_state(),
             "init_generator": self._init_generator.get_state(),
         }
@@ -255,10 +254,6 @@ def _draw_linear(layer: nn.Linear, generator: torch.Generator) -> None:
     for parameter in (layer.weight, layer.bias):
         drawn = torch.empty(parameter.shape).uniform_(-bound, bound, generator=generator)
         parameter.data.copy_(drawn)
-
-
-def _copy(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    return {name: tensor.detach().clone() for name, tensor in tensors.items()}
 
 
 class ReturnScale:

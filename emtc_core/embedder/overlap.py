@@ -6,12 +6,12 @@ anew. Nothing that the thread reads can change meanwhile, so the rows are the sa
 checkpoint waits for the fit and holds its result. Before: memory (`sample`); after: memory (`reproject`).
 """
 
-import copy
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+from emtc_core.devices import copy_state
 from emtc_core.embedder.fit import EmbedStats, Sample, fit
 from emtc_core.embedder.networks import Embedder
 from emtc_core.embedder.outside import OutsideEmbedder
@@ -59,7 +59,7 @@ class Fits:
         if self._wait is None:
             return None
         state, stats = self._wait()
-        return {"embedder": copy.deepcopy(state), "stats": dict(vars(stats))}
+        return {"embedder": copy_state(state), "stats": dict(vars(stats))}
 
     def set_state(self, state: Mapping[str, Any] | None) -> None:
         """Continue from `get_state`."""

@@ -9,7 +9,7 @@ import logging
 import math
 import time
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from io import BytesIO
 from pathlib import Path
@@ -104,7 +104,7 @@ class CheckpointStore:
     def wait(self) -> None:
         """Wait for the checkpoint under way, whatever becomes of it."""
         if self._under_way is not None:
-            wait([self._under_way])
+            self._under_way.exception()  # waits, and raises nothing
 
     def _finish(self) -> None:
         self.wait()
