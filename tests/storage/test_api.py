@@ -139,31 +139,29 @@ _BESIDE_A_STRANGER = """
 import sys
 from emtc_core.errors import ConfigError
 from storage import open_database
-def refuse():
+{before}
+with open_database("runs/emtc.db") as db:
+    assert db.figure("gate-dynamics", [db.runs()["id"][0]]).data
     try:
         db.figure("no-such-figure")
     except ConfigError as error:
         assert "A figure is one of" in str(error)
     else:
         raise AssertionError("a figure of no name was drawn")
-with open_database("runs/emtc.db") as db:
-    assert db.figure("gate-dynamics", [db.runs()["id"][0]]).data
-    assert "app" not in sys.modules
-    import app
-    refuse()
+import app
 assert app.mine == "my own script", app
 assert [name for name in sys.modules if name.startswith("app.")] == []
 print("drawn")
 """
 
 
+@pytest.mark.parametrize("before", ["", "import app"], ids=["later", "before"])
 def test_a_script_called_app_beside_the_notebook_hides_no_figure_and_stays_itself(
-    here: api.OpenDatabase, tmp_path: Path
+    here: api.OpenDatabase, tmp_path: Path, before: str
 ) -> None:
-    """Before it is imported, and after."""
     (tmp_path / "app.py").write_text('mine = "my own script"\n')
     done = subprocess.run(
-        [sys.executable, "-c", _BESIDE_A_STRANGER],
+        [sys.executable, "-c", _BESIDE_A_STRANGER.format(before=before)],
         capture_output=True,
         text=True,
         env=os.environ | {"PYTHONPATH": str(ROOT)},
