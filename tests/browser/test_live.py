@@ -98,6 +98,7 @@ def test_a_metric_whose_first_row_is_younger_than_what_was_read_has_no_point_yet
     page.mouse.wheel(0, -300)
     page.keyboard.up("Control")
     page.keyboard.press("ArrowRight")
+    assert chart.get_attribute("aria-label") == "No point yet."
 
 
 @pytest.mark.parametrize("width", [pytest.param(1024, marks=pytest.mark.slow), 390])
