@@ -98,15 +98,16 @@ def show() -> None:
     """Draw the box; it stands in the address, and is asked by its button alone."""
     st.selectbox("Begin with", list(EXAMPLES), index=None, key="example", on_change=_take, placeholder="An example")
     with st.form("sql", border=False):  # in a form Ctrl+Enter asks
-        query = st.text_area(
-            "Question", key=_KEY, height=240, max_chars=LONGEST_QUESTION, bind="query-params",
-            placeholder="select name, win_rate from runs", help="One statement that reads; the link carries it.",
-        )  # fmt: skip
+        box = st.container()  # is filled last: in a form whose button has not arrived yet, Ctrl+Enter does nothing
         with st.container(horizontal=True, vertical_alignment="bottom"):
             limit = st.selectbox(
                 "Rows at most", _LIMITS, index=1, key="rows", format_func=lambda n: f"{n:,}", width=160
             )
             asked = st.form_submit_button("Ask", type="primary", icon=":material/play_arrow:", key="ask")
+        query = box.text_area(
+            "Question", key=_KEY, height=240, max_chars=LONGEST_QUESTION, bind="query-params",
+            placeholder="select name, win_rate from runs", help="One statement that reads; the link carries it.",
+        )  # fmt: skip
     if asked:
         _ask(query or "", int(limit or _LIMITS[1]))
     st.caption(

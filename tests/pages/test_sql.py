@@ -1,6 +1,7 @@
 """Ask in SQL: the box reads, the schema stands beside it, and what fails is one sentence."""
 
 import pytest
+from streamlit.delta_generator import DeltaGenerator
 
 from storage.queries.runs import list_runs
 from storage.sql_console.glossary import EXAMPLES
@@ -59,6 +60,19 @@ def test_a_link_fills_the_box_and_asks_nothing(seeded):
     app = open_page("sql", q="select 1 as one")
     assert app.text_area(key="q").value == "select 1 as one"
     assert len(app.dataframe) == 1
+
+
+def test_the_button_is_there_before_the_box(seeded, monkeypatch):
+    """Ctrl+Enter in a form without a button asks nothing: on a busy machine the question stood there unasked."""
+    sent, send = [], DeltaGenerator._enqueue
+
+    def listen(self, kind, *args, **kwargs):
+        sent.append(kind)
+        return send(self, kind, *args, **kwargs)
+
+    monkeypatch.setattr(DeltaGenerator, "_enqueue", listen)
+    open_page("sql")
+    assert sent.index("button") < sent.index("text_area")
 
 
 def test_a_server_that_only_shows_answers(seeded, monkeypatch, use_database):
