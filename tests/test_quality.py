@@ -10,7 +10,6 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 BIN = Path(sys.executable).parent
-CI = (pytest.mark.slow, pytest.mark.ci)
 
 
 @pytest.mark.parametrize(
@@ -19,7 +18,7 @@ CI = (pytest.mark.slow, pytest.mark.ci)
         pytest.param(["ruff", "check", "."], id="lint"),
         pytest.param(["ruff", "format", "--check", "."], id="format"),
         pytest.param(["lint-imports"], id="imports"),
-        pytest.param(["pyright"], id="types", marks=CI),
+        pytest.param(["pyright"], id="types", marks=pytest.mark.ci),
     ],
 )
 def test_the_tree_passes_its_own_checks(command: list[str]) -> None:

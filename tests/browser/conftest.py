@@ -1,4 +1,7 @@
-"""One browser for all tests here, one app with a seeded run, and a page that must not raise an error."""
+"""One browser for all tests here, one app with a seeded run, and a page that must not raise an error.
+
+They live as long as the session: workers that take tests from each other come back to this folder.
+"""
 
 from collections.abc import Iterator
 from importlib.util import find_spec
@@ -12,7 +15,7 @@ from tests.pages.seed import seed_failed_run, seed_run
 from tests.require import require
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="session")
 def browser():
     path = find_chrome()
     require("browser", path is not None, "no Chromium or Chrome found")
@@ -25,7 +28,7 @@ def browser():
         chromium.close()
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="session")
 def tab(browser):
     """A tab in which one page follows the other: the app's scripts are loaded and compiled once, not once a test."""
     opened = open_page(browser)
@@ -51,7 +54,7 @@ def page(tab):
     assert faults == []
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="session")
 def seeded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str, Database]]:
     """The address of an app, a finished run beside which another failed, and their database.
 

@@ -13,6 +13,7 @@ QUANTITIES = {
 }  # fmt: skip
 
 
+@pytest.mark.ci
 def test_a_map_is_drawn_clicked_recoloured_moved_and_selected_in(browser, monkeypatch):
     monkeypatch.setattr(atlas, "CLICKS", 1)
     with temporary_database() as db:

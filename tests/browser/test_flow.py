@@ -19,7 +19,7 @@ from storage.engine import open_database
 from storage.queries.memory import find_projection, get_node, get_snapshot, list_snapshots
 from storage.queries.runs import list_runs
 from storage.recording.writer import DatabaseRecorder
-from storage.runs.control import Heartbeat
+from storage.runs.control import Heartbeat, ask
 from storage.runs.rows import find_run
 from tests.browser.server import open_page, running_app, wait_until
 from tests.pages.seed import seed_run
@@ -61,6 +61,10 @@ def end_trainer(db) -> None:
         os.kill(run.pid, signal.SIGKILL)
 
 
+def pause(db) -> None:
+    ask(db, list_runs(db)["id"].iloc[0], "pause")
+
+
 def test_from_the_demo_button_to_the_replay_of_a_clicked_memory(page, tmp_path: Path):
     database = tmp_path / "emtc.db"
     with running_app(database, env={"EMTC_WARM_UP": "1"}) as url:
@@ -75,6 +79,7 @@ def test_from_the_demo_button_to_the_replay_of_a_clicked_memory(page, tmp_path: 
         try:
             while not len(list_snapshots(db, list_runs(db)["id"].iloc[0])):
                 time.sleep(0.3)
+            pause(db)  # it would train beside this test and the next
             page.get_by_role("link", name="Memory").click()
             slot = click_a_point(page)
             page.get_by_role("heading", name=f"Memory {slot}").wait_for()
@@ -91,7 +96,7 @@ def _see_a_death_and_resume(page, db) -> None:
     page.get_by_role("link", name="Live").click()
     page.locator(".curves canvas").first.wait_for()
     run = find_run(db, list_runs(db)["id"].iloc[0])
-    assert run.live_status == "running", "the demo run ended before it could be killed"
+    assert run.live_status == "paused", "the demo run ended before it could be killed"
     os.kill(run.pid, signal.SIGKILL)
     page.get_by_role("button", name="Resume from the last checkpoint").click()
     page.get_by_role("button", name="Pause", exact=False).first.wait_for()

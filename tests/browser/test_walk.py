@@ -21,7 +21,7 @@ from storage.runs.rows import RunRow, find_run
 from tests.app.sweep_cases import seed_sweep
 from tests.browser.server import open_page, running_app, wait_until
 
-pytestmark = [pytest.mark.browser, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.ci, pytest.mark.browser, pytest.mark.timeout(1800)]
 
 MOST_PRESSES = 4
 ALIVE = ("queued", "running", "paused")

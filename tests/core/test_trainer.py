@@ -25,7 +25,9 @@ from emtc_core.training.trainer import Trainer
 from tests.core.small_files import small_files
 
 SHORT = ["train.burn_in=4", "train.batch=4", "eval.episodes=4", "eval.interval=600", "checkpoint.interval=400"]
-
+ONE_OF_EACH = ("emtc-qplex", "emu-cds", "emc", "dmix", "mappo")
+"""Every method and every kind of learner once; `pytest -m ci` tries all of their combinations."""
+ALGOS = [name if name in ONE_OF_EACH else pytest.param(name, marks=pytest.mark.ci) for name in list_algos()]
 
 MOMENTS: dict[str, Callable[[Trainer], bool]] = {
     "while stepping": lambda trainer: True,
@@ -183,7 +185,7 @@ def test_a_clicked_point_always_finds_its_trajectory(finished) -> None:
             np.testing.assert_allclose(snapshot.state[row], state.astype(np.float16))
 
 
-@pytest.mark.parametrize("algo", list_algos())
+@pytest.mark.parametrize("algo", ALGOS)
 def test_stopping_and_resuming_equals_never_having_stopped(tmp_path: Path, algo: str) -> None:
     extra = {"cds": ["cds.beta=0.1"], "emc": ["curiosity.scale=0.01"]}.get(algo.rpartition("-")[2], [])
     soon = ("eval.interval=300", "checkpoint.interval=200", "embed.interval=150", "mappo.rollout_steps=150")

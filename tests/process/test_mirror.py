@@ -61,7 +61,7 @@ READERS: dict[str, Callable[[Path], Curves]] = {
 }
 
 
-@pytest.fixture(params=READERS)
+@pytest.fixture(params=["tensorboard", *(pytest.param(name, marks=pytest.mark.ci) for name in ("mlflow", "wandb"))])
 def target(request: pytest.FixtureRequest) -> str:
     require(request.param, importlib.util.find_spec(request.param) is not None, f"{request.param} is not installed")
     return request.param

@@ -147,7 +147,6 @@ def test_a_mutated_bundle_is_refused_or_harmless(study: Study, own: Path, seed: 
     assert check_mutants(study, own, seed, times=10, figures=FEW)["refused"]
 
 
-@pytest.mark.slow
 @pytest.mark.ci
 @pytest.mark.parametrize("seed", range(4))
 def test_every_figure_of_a_mutated_bundle_is_drawn(study: Study, own: Path, seed: int) -> None:

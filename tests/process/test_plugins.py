@@ -250,6 +250,7 @@ def test_an_environments_argument_is_no_part_of_an_algorithm(
     assert "env." not in algorithm
 
 
+@pytest.mark.ci
 def test_a_sweep_runs_over_an_environments_arguments(lab: dict[str, str], tmp_path: Path) -> None:
     quick = "\n".join(f'"{key}" = {value}' for key, value in (each.split("=") for each in QUICK))
     (tmp_path / "s.toml").write_text(

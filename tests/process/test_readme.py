@@ -37,6 +37,7 @@ def test_a_block_of_emtc_lines_makes_emtc_known_first() -> None:
     assert [block for block in speaking if block[0] != ACTIVATE] == []
 
 
+@pytest.mark.ci
 def test_the_lines_work_as_they_are_written(tmp_path: Path) -> None:
     if not (Path(sys.prefix) / "bin" / "activate").exists():
         pytest.skip("the environment of this interpreter has no activate")

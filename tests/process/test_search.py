@@ -109,6 +109,7 @@ def test_workers_train_what_a_search_asks_for(tmp_path: Path) -> None:
     assert_whole(path, 2)
 
 
+@pytest.mark.ci
 def test_a_stopped_search_asks_for_nothing_and_goes_on_later(tmp_path: Path) -> None:
     file, url, path = write_search(tmp_path, trials=3, steps=400)
     process = start(file, url)
@@ -120,6 +121,7 @@ def test_a_stopped_search_asks_for_nothing_and_goes_on_later(tmp_path: Path) -> 
     assert_whole(path, 3)
 
 
+@pytest.mark.ci
 def test_a_run_that_somebody_stopped_is_a_failed_trial_when_the_search_ends(tmp_path: Path) -> None:
     file, url, path = write_search(tmp_path, trials=2, steps=1400)
     Path(file).write_text(Path(file).read_text().replace('pruner = "asha"', 'pruner = "none"'))  # it may be as quick

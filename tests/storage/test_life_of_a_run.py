@@ -244,7 +244,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize(
     "clocks",
-    ["right", *(pytest.param(name, marks=(pytest.mark.slow, pytest.mark.ci)) for name in CLOCKS if name != "right")],
+    ["right", *(pytest.param(name, marks=pytest.mark.ci) for name in CLOCKS if name != "right")],
 )
 def test_no_order_of_events_trains_a_run_twice_or_forgets_one(clocks: str) -> None:
     assert search(file_in_memory, CLOCKS[clocks]) > 900
