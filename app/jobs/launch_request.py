@@ -14,7 +14,16 @@ from typing import Final, TypeVar
 
 from emtc_core.config.base import quote, shorten
 from emtc_core.config.outside import ORIGINS, owner_of
-from emtc_core.config.resolve import FieldInfo, Value, current_key, describe_fields, flatten, flatten_tree, resolve
+from emtc_core.config.resolve import (
+    FieldInfo,
+    Value,
+    current_key,
+    describe_fields,
+    flatten,
+    flatten_tree,
+    list_keys,
+    resolve,
+)
 from emtc_core.config.run import PRESETS, RunConfig, list_algos
 from emtc_core.envs.registry import IMPORTED_BY_MAP
 from emtc_core.errors import ConfigError
@@ -98,7 +107,7 @@ def check(texts: Texts, maps: Mapping[str, Sequence[str]]) -> Request:
 def place_faults(sentences: Sequence[str], keys: Sequence[str] | Mapping[str, object]) -> dict[str, str]:
     """Find the field of each sentence: the settings among `keys` that it speaks of, else the first it speaks of."""
     placed: dict[str, str] = {}
-    known = {info.key for info in describe_fields()}
+    known = list_keys()
     for sentence in sentences:
         head, colon, rest = sentence.partition(": ")
         spoken = [key for key in re.findall(r"[a-z]\w*(?:\.[a-z]\w*)+", sentence) if key in known]

@@ -102,9 +102,19 @@ def resolve(
     return config.with_origins()
 
 
+def list_keys() -> set[str]:
+    """The names of every setting, those of plug-ins' arguments among them."""
+    return {key for key, _ in _fields()}
+
+
+def _fields() -> Iterable[tuple[str, Any]]:
+    yield from _walk(RunConfig, "")
+    yield from argument_fields()
+
+
 def describe_fields() -> list[FieldInfo]:
     """List every setting of the tree in declaration order, arguments of plug-ins at the end of their section."""
-    fields = [_field_info(key, field) for key, field in (*_walk(RunConfig, ""), *argument_fields())]
+    fields = [_field_info(key, field) for key, field in _fields()]
     sections = list(dict.fromkeys(info.key.partition(".")[0] for info in fields))
     return sorted(fields, key=lambda info: sections.index(info.key.partition(".")[0]))
 
@@ -196,7 +206,7 @@ def _validate(flat: Mapping[str, Any]) -> RunConfig:
 
 
 def _sentences(exc: ValidationError) -> Iterable[str]:
-    known = {info.key for info in describe_fields()}
+    known = list_keys()
     said: dict[tuple[str, str], list[str]] = {}
     for fault in exc.errors():
         key = _key_of([str(part) for part in fault["loc"]], known)
@@ -216,7 +226,7 @@ def _key_of(parts: Sequence[str], known: AbstractSet[str]) -> str:
 
 
 def _refuse_unknown_keys(flat: Mapping[str, Any]) -> None:
-    known = {info.key for info in describe_fields()}
+    known = list_keys()
     unknown = [key for key in flat if key not in known]
     faults = [_unknown_key_sentence(key, known) for key in unknown[:_MOST_TOLD]]
     if len(unknown) > _MOST_TOLD:

@@ -157,6 +157,7 @@ def checked(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
     return cache_bundle(EXAMPLE_STUDY, cache=tmp_path_factory.mktemp("checked"))
 
 
+@pytest.mark.ci
 def test_the_guide_quotes_what_the_shipped_study_holds(checked: Bundle, tmp_path: Path) -> None:
     ours = cache_bundle(EXAMPLE_STUDY, cache=tmp_path, is_ours=True)
     assert ours.study.read_bytes() == checked.study.read_bytes()

@@ -156,6 +156,7 @@ def test_progress_names_the_readings_and_their_share(recorded: tuple[Database, l
     assert [share for names, share, _ in heard if names == "wide"][-1] == 1.0
 
 
+@pytest.mark.ci
 def test_processes_side_by_side_say_the_same(recorded: tuple[Database, list[RunRow]], monkeypatch) -> None:
     alone, _ = _draw(recorded)
     shutil.rmtree(recorded[0].path.with_name("x.files"))

@@ -381,6 +381,7 @@ def test_the_cells_rebuild_every_figure_from_the_database(seeded, monkeypatch, c
         assert json.loads(drawn.to_json()) == json.loads(to_plotly(figure).to_json())
 
 
+@pytest.mark.ci
 def test_the_cells_fall_back_to_the_frozen_figures(tmp_path: Path, monkeypatch, capsys) -> None:
     db = open_database(f"sqlite:///{tmp_path / 'y.db'}")
     run_id = seed_run(db)

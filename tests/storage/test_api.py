@@ -155,7 +155,9 @@ print("drawn")
 """
 
 
-@pytest.mark.parametrize("before", ["", "import app"], ids=["later", "before"])
+@pytest.mark.parametrize(
+    "before", [pytest.param("", id="later"), pytest.param("import app", id="before", marks=pytest.mark.ci)]
+)
 def test_a_script_called_app_beside_the_notebook_hides_no_figure_and_stays_itself(
     here: api.OpenDatabase, tmp_path: Path, before: str
 ) -> None:
