@@ -16,6 +16,7 @@ pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
 BANNER = "From study.emtc, read-only."
 
 
+@pytest.mark.ci
 def test_a_dropped_file_is_looked_at_and_compared_and_left_again(page, tmp_path: Path):
     theirs = open_database(f"sqlite:///{tmp_path / 'theirs.db'}")
     run_id = seed_run(theirs)

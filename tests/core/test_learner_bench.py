@@ -1,8 +1,11 @@
 """The learner's benchmark, run small: the names of the contract and plausible numbers."""
 
+import pytest
+
 from app.bench.learner import run
 
 
+@pytest.mark.ci
 def test_the_benchmark_reports_updates_and_the_share_of_the_memory():
     figures = {f["name"]: f for f in run(("emtc-qplex", "mappo"), entries=5000)}
     assert set(figures) == {

@@ -34,8 +34,8 @@ OFTEN = (
     "record.gate_interval=100",
     "train.n_envs=2",
 )
-EVERY_DAY = ("emtc-qplex", "mappo")
-ALGOS = [pytest.param(algo, marks=[] if algo in EVERY_DAY else pytest.mark.slow) for algo in list_algos()]
+HOW_OFTEN = {"emtc-qplex": (), "mappo": pytest.mark.ci}
+ALGOS = [pytest.param(algo, marks=HOW_OFTEN.get(algo, pytest.mark.slow)) for algo in list_algos()]
 
 
 def make_run(folder: Path, env: str, map: str, algo: str, steps: int, *extra: str) -> tuple[Database, str]:

@@ -50,6 +50,7 @@ def train_hers(folder: Path, *, patches: bool, seed: int) -> RunRow:
     return find_run(open_database(url), json.loads(done.stdout.splitlines()[-1])["run_id"])
 
 
+@pytest.mark.ci
 def test_a_module_that_replaces_a_mixer_s_method_is_named_and_makes_a_variant_of_its_own(tmp_path: Path) -> None:
     pytest.importorskip("pettingzoo")
     plain, patched = (train_hers(tmp_path, patches=patches, seed=3) for patches in (False, True))
