@@ -61,10 +61,6 @@ def end_trainer(db) -> None:
         os.kill(run.pid, signal.SIGKILL)
 
 
-def pause(db) -> None:
-    ask(db, list_runs(db)["id"].iloc[0], "pause")
-
-
 def test_from_the_demo_button_to_the_replay_of_a_clicked_memory(page, tmp_path: Path):
     database = tmp_path / "emtc.db"
     with running_app(database, env={"EMTC_WARM_UP": "1"}) as url:
@@ -79,7 +75,7 @@ def test_from_the_demo_button_to_the_replay_of_a_clicked_memory(page, tmp_path: 
         try:
             while not len(list_snapshots(db, list_runs(db)["id"].iloc[0])):
                 time.sleep(0.3)
-            pause(db)  # it would train beside this test and the next
+            ask(db, list_runs(db)["id"].iloc[0], "pause")  # it would train beside this test and the next
             page.get_by_role("link", name="Memory").click()
             slot = click_a_point(page)
             page.get_by_role("heading", name=f"Memory {slot}").wait_for()
