@@ -14,7 +14,7 @@ from app.ui.home import chosen_runs
 from app.ui.widgets import run_picker
 from app.ui.widgets.result_table import PERCENT
 from emtc_core.config.base import IMPORTED
-from emtc_core.errors import ConfigError
+from emtc_core.errors import EmtcError
 from storage.queries.runs import RunFilter, RunPage
 from storage.runs.rows import PRUNED, shown_status
 
@@ -69,7 +69,7 @@ def _board() -> None:
     wanted, sort = _ask()
     try:
         page = _read_page(wanted, sort)
-    except ConfigError as exc:
+    except EmtcError as exc:  # here, as a fragment's exception reaches no border outside it
         messages.error(exc)
         return
     if not page.total:

@@ -125,7 +125,7 @@ def _tell(run: RunRow) -> None:
 def _figures(run: RunRow, frames: LiveCurves) -> None:
     """How far the run is and how well it plays, in one row where there is room for it."""
     speed = _latest_speed(run, frames)
-    done = min(1.0, run.env_steps / max(1, run.target_steps))
+    done = min(1.0, max(0, run.env_steps) / max(1, run.target_steps))
     with st.container(key="live_figures", horizontal=True, vertical_alignment="center", gap="medium"):
         st.progress(done, text=f"{count(run.env_steps)} of {count(run.target_steps)} env steps · {percent(done)}")
         with st.container(horizontal=True, width="content", gap="medium"):
