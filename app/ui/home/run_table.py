@@ -14,7 +14,6 @@ from app.ui.home import chosen_runs
 from app.ui.widgets import run_picker
 from app.ui.widgets.result_table import PERCENT
 from emtc_core.config.base import IMPORTED
-from emtc_core.errors import EmtcError
 from storage.queries.runs import RunFilter, RunPage
 from storage.runs.rows import PRUNED, shown_status
 
@@ -66,19 +65,16 @@ def show() -> None:
 
 
 def _board() -> None:
-    wanted, sort = _ask()
-    try:
+    with messages.guarded():  # here, too: what a fragment raises reaches no border outside it
+        wanted, sort = _ask()
         page = _read_page(wanted, sort)
-    except EmtcError as exc:  # here, as a fragment's exception reaches no border outside it
-        messages.error(exc)
-        return
-    if not page.total:
-        _say_nothing_matches(wanted)
-        return
-    ids, frame = _stand_still(page, wanted, sort)
-    rows = _draw(frame)
-    _turn_pages(page.total)
-    chosen_runs.show([ids[row] for row in rows if row < len(ids)], wanted, sort, page.total)
+        if not page.total:
+            _say_nothing_matches(wanted)
+            return
+        ids, frame = _stand_still(page, wanted, sort)
+        rows = _draw(frame)
+        _turn_pages(page.total)
+        chosen_runs.show([ids[row] for row in rows if row < len(ids)], wanted, sort, page.total)
 
 
 def _ask() -> tuple[RunFilter, str]:
