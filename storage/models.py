@@ -15,7 +15,7 @@ from sqlalchemy.types import JSON
 
 from storage.column_types import Base, guard_columns, run_column, run_key, serial
 
-SCHEMA_VERSION = "0011"
+SCHEMA_VERSION = "0012"
 """The newest Alembic revision; a test keeps it equal to the head of storage/migrations."""
 
 SUMMARY_STEPS = 1000

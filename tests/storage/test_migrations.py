@@ -36,6 +36,11 @@ def upgrade():
     {{then}}
 """
 
+BLOBS_OF_A_SERVER = """
+    SELECT relname || '.' || attname, attstorage FROM pg_attribute JOIN pg_class ON pg_class.oid = attrelid
+    WHERE atttypid = 'bytea'::regtype AND relkind = 'r' AND relnamespace = 'public'::regnamespace
+"""
+
 
 def assert_whole(db: Database) -> None:
     run_id = list_runs(db)["id"].iloc[0]
@@ -84,6 +89,16 @@ def test_an_old_database_gets_the_summaries_that_lists_sort_by(old: str) -> None
     assert row["gate"] is None
     assert pd.isna(row["archived_at"])
     db.dispose()
+
+
+@pytest.mark.postgres
+def test_a_server_does_not_compress_again_what_is_packed(ready_postgres_url: str) -> None:
+    db = open_database(ready_postgres_url)
+    with db.read() as connection:
+        stored = connection.execute(text(BLOBS_OF_A_SERVER)).all()
+    db.dispose()
+    assert {name for name, _ in stored} >= {"episodes.trajectory", "snapshots.H", "projections.coordinates"}
+    assert [name for name, how in stored if how != "e"] == [], "EXTERNAL: out of line and as they are"
 
 
 @pytest.mark.parametrize("kind", ["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])

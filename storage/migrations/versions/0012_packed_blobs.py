@@ -1,0 +1,26 @@
+"""Does the server try to compress what is packed already?"""
+
+from alembic import op
+
+revision = "0012"
+down_revision = "0011"
+branch_labels = None
+depends_on = None
+
+PACKED = {
+    "episodes": ("trajectory",),
+    "eval_episodes": ("trajectory",),
+    "snapshots": (
+        *("slot", "embedding", "H", "xi", "n_call", "n_xi", "t", "reward", "idx_next", "episode"),
+        *("delta_mem", "beta", "state"),
+    ),
+    "projections": ("coordinates",),
+}
+
+
+def upgrade() -> None:
+    """No longer: `storage.blobs` has packed them, and the vain tries took most of an episode's insertion."""
+    if op.get_bind().dialect.name != "postgresql":
+        return
+    for table, columns in PACKED.items():
+        op.execute(f"ALTER TABLE {table} " + ", ".join(f'ALTER "{name}" SET STORAGE EXTERNAL' for name in columns))
