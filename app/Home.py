@@ -11,7 +11,7 @@ if str(ROOT) not in sys.path[:2]:  # a checkout that was not installed, or a fol
     sys.path.insert(1, str(ROOT))  # behind Streamlit's own entry, this folder
 
 from app.figures.assets import read_asset  # noqa: E402
-from app.ui import data, login, messages, run_data  # noqa: E402
+from app.ui import data, garbage, login, messages, run_data  # noqa: E402
 from app.ui.widgets import bundle_banner, run_picker  # noqa: E402
 from emtc_core.errors import EmtcError  # noqa: E402
 
@@ -54,6 +54,7 @@ except EmtcError as exc:
     messages.error(exc)
     st.markdown("Name another database in the environment variable `EMTC_DB` and start the app again.")
     st.stop()
+garbage.spare_libraries()
 run_data.compile_ahead(data.own_url())
 login.show_account()
 messages.tell_read_only()

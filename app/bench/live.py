@@ -1,7 +1,8 @@
 """How soon does one see something? The app's first page, a run's first point on Live, and what a tick of Live asks.
 
-Page and point are timed in a real browser in front of the real app, as a reader meets them. A tick is timed beside 19
-other long runs on SQLite, and on a PostgreSQL server whose answers take 30 ms to come.
+Page and point are timed in a real browser in front of the real app, as a reader meets them; then it is measured how
+much of a processor the app takes from the training that is watched. A tick is timed beside 19 other long runs on
+SQLite, and on a PostgreSQL server whose answers take 30 ms to come.
 """
 
 import sqlite3
@@ -11,6 +12,8 @@ import time
 from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
+
+import psutil
 
 from app.bench import Figure, make_figure, records
 from app.bench.atlas import opened_page, served
@@ -29,27 +32,29 @@ from storage.runs.rows import find_run
 RUNS, TRANSITIONS = 20, 1_000_000
 _OPENINGS, _REPEATS = 5, 15
 _READING_MS = 3000  # what a reader of Home takes before the button is pressed
+_WATCHED_S = 12
 _AWAY_S = 0.03
 _FOLLOWED = ("train/loss", "train/q_taken", "time/env_steps_per_second")
 
 
 def run() -> list[Figure]:
-    """Measure `live.first_page_seconds`, `live.first_point_seconds`, `live.tick_ms` and `live.open_ms`."""
+    """Measure `live.first_page_seconds`, `first_point_seconds`, `watching_percent`, `tick_ms` and `open_ms`."""
     return [*_seen_figures(), *_tick_figures(), *(_far_figures() if records.is_reachable() else ())]
 
 
 def _seen_figures() -> list[Figure]:
     """Start the app and press its demo's button, again and again, each time with a database of its own."""
     seen = [_see() for _ in range(_OPENINGS)]
-    pages, points = zip(*seen, strict=True)
+    pages, points, busy = zip(*seen, strict=True)
     return [
         _figure("first_page_seconds", "s", 3.0, pages, "from the app's start to Home in a browser"),
         _figure("first_point_seconds", "s", 5.0, points, "from the demo's button to a curve on Live"),
+        _figure("watching_percent", "%", None, busy, f"of a processor for the app, {_WATCHED_S} s of Live on the demo"),
     ]
 
 
-def _see() -> tuple[float, float]:
-    """Seconds from the app's start to its first page, and from the press of a button to a run's first point."""
+def _see() -> tuple[float, float, float]:
+    """Seconds to the app's first page, seconds from the press to a run's first point, and what watching it costs."""
     with temporary_database() as db, opened_page() as page:
         page.goto("about:blank")
         started = time.perf_counter()
@@ -63,8 +68,14 @@ def _see() -> tuple[float, float]:
             button.click()
             page.locator(".curves canvas").first.wait_for()
             point = time.perf_counter() - pressed
+            (app,) = (each for each in psutil.Process().children() if "streamlit" in each.cmdline())
+            page.wait_for_timeout(_READING_MS)
+            before = app.cpu_times()
+            page.wait_for_timeout(1000 * _WATCHED_S)
+            after = app.cpu_times()
             kill_run(db, str(list_runs(db)["id"].iloc[0]))
-    return opened, point
+    busy = after.user + after.system - before.user - before.system
+    return opened, point, 100 * busy / _WATCHED_S
 
 
 def _tick_figures() -> list[Figure]:

@@ -5,7 +5,9 @@ import pytest
 
 from app.analysis.neighborhoods import OUTLIER_NEIGHBORS, find_outlier
 from app.ui.widgets.tour import NOTHING_TO_SHOW, STOPS
+from emtc_core.config.resolve import resolve
 from storage.queries.memory import get_snapshot, list_snapshots
+from storage.runs.changes import create_run
 from tests.pages.seed import seed_failed_run, seed_run
 from tests.pages.test_pages import open_page, said
 
@@ -91,3 +93,11 @@ def test_where_no_run_can_show_it_the_tour_says_so(use_database, tmp_path):
 def test_a_stop_on_a_run_without_a_gate_does_not_speak_of_one(seeded):
     bare = seed_run(seeded[0], gate="none")
     assert "This run has no gate" in said(open_page("live", run=bare, tour="1"))
+
+
+def test_the_first_stop_tells_of_the_gate_before_it_is_measured(empty):
+    settings = resolve(preset="demo").model_dump(mode="json")
+    run_id = create_run(empty, settings, target_steps=40_000, versions={})
+    text = said(open_page("live", run=run_id, tour="1"))
+    assert "how open the gate" in text
+    assert "nothing to see" not in text

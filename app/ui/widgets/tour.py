@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import streamlit as st
 
 from app.analysis.format import escape_markdown, number
+from app.figures.theme import ENDED
 from app.ui import data, state
 from storage.queries.runs import RunFilter
 from storage.runs.rows import RunRow
@@ -90,9 +91,11 @@ def _go(label: str, at: int, run: RunRow) -> None:
 
 
 def _tell_gate(run: RunRow) -> str:
-    if data.gate_state(run) is None:
+    # the card is not drawn anew while a run trains: before the first report its settings say what will come
+    coming = run.live_status not in ENDED and run.config.get("gate", {}).get("enabled")
+    if not coming and data.gate_state(run) is None:
         return (
-            "This run has no gate, or its version did not measure it: there is nothing to see here. *Take the tour* on "
+            "This run has no gate, or ended before it was measured: there is nothing to see here. *Take the tour* on "
             "Home finds a run that has one."
         )
     return (
