@@ -113,6 +113,11 @@ METRICS = _registry(
     ("time/update_ms", "ms", "time of one learner update"),
     ("time/rollout_share", "fraction", "share of wall time spent stepping and acting"),
     ("machine/cpu_percent", "% of a core", "processor time of the trainer since the last report, over wall time"),
+    (
+        "machine/cpu_seconds",
+        "s",
+        "processor time of the trainer since the last report; the sum over a run is its CPU time",
+    ),
     ("machine/memory_bytes", "bytes", "main memory that the trainer holds (resident set)"),
     ("machine/gpu_percent", "%", "use of the run's GPU, by all who use it; where NVIDIA's library can tell"),
     ("machine/gpu_memory_bytes", "bytes", "memory that the trainer holds on its GPU"),

@@ -113,9 +113,10 @@ class MachineWatch:
         """Return the metrics of the group `machine`, of the time since the last call."""
         (before_s, before), now = self._since, (self._cpu_s(), time.monotonic())
         self._since = now
-        share = (now[0] - before_s) / max(now[1] - before, 1e-9)
+        cpu_s = max(0.0, now[0] - before_s)
         values = {
-            "machine/cpu_percent": 100 * max(0.0, share),
+            "machine/cpu_percent": 100 * cpu_s / max(now[1] - before, 1e-9),
+            "machine/cpu_seconds": cpu_s,
             "machine/memory_bytes": float(self._process.memory_info().rss),
         }
         return values | self._measure_gpu()
