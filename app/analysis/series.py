@@ -300,6 +300,12 @@ def default_times(groups: Sequence[Group]) -> list[int]:
     return [int(reached * share) for share in (0.25, 0.5, 1.0)] if reached else []
 
 
+def seed_number(seed: Seed) -> int:
+    """Return the seed of a run, -1 if the run names none."""
+    number = seed.settings.get("seed")
+    return number if isinstance(number, int) else -1
+
+
 def column(frame: pd.DataFrame, name: str) -> Values:
     """Take a column as float64; missing values become NaN."""
     return frame[name].to_numpy(dtype=np.float64, na_value=np.nan)
