@@ -204,7 +204,7 @@ def removed_after_first_win(db: Database, run_ids: Sequence[str]) -> dict[str, f
         return {str(run_id): float(mean) for run_id, mean in connection.execute(statement).all()}
 
 
-def _first_win() -> Select[Any]:
+def _first_win() -> Select[str, int, int]:
     """Select the first won training episode of each run: run_id, its number, its first env step."""
     return (
         select(
