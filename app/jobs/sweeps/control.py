@@ -2,7 +2,7 @@
 
 import os
 import socket
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -50,7 +50,9 @@ def check_plan(plan: Plan, *, elsewhere: bool = False) -> None:
         check_startable(config)
 
 
-def create_sweep(db: Database, plan: Plan, *, jobs: int, elsewhere: bool = False) -> int:
+def create_sweep(
+    db: Database, plan: Plan, *, jobs: int, elsewhere: bool = False, seeds: Collection[int] | None = None
+) -> int:
     """Queue the runs of a plan that the database does not have yet, and let a stopped sweep go on.
 
     Args:
@@ -58,6 +60,7 @@ def create_sweep(db: Database, plan: Plan, *, jobs: int, elsewhere: bool = False
         plan: The runs.
         jobs: Trainers at once.
         elsewhere: Other machines train it: what is missing on this one does not matter.
+        seeds: Queue only runs with these seeds; None queues all.
 
     Returns:
         How many runs were queued.
@@ -72,7 +75,7 @@ def create_sweep(db: Database, plan: Plan, *, jobs: int, elsewhere: bool = False
         plan.id,
         name=plan.file.name,
         plan=plan.to_json(),
-        runs=plan.to_rows(),
+        runs=plan.to_rows(seeds),
         versions=library_versions(),
         jobs=jobs,
     )
