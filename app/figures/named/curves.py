@@ -19,6 +19,7 @@ from app.analysis.quantities import (
     CHOSEN_RATE,
     EVALUATED,
     WIN_RATE,
+    WITHOUT,
     Quantity,
     follows_rate,
 )
@@ -82,7 +83,8 @@ def _draw(
     drawn = read_drawn(db, rows, key, options.rate_name)
     comparison = join_seeds(*drawn, include_unfinished=options.include_unfinished)
     if not comparison.groups:
-        raise ConfigError(f"Run {rows[0].id} has no evaluation yet. Wait for its first, or name another.")
+        reason = WITHOUT.get(comparison.quantity.key, "no evaluation yet")
+        raise ConfigError(f"Run {rows[0].id} has {reason}. Wait for its first, or name another.")
     look = Look(options.get("smooth", 0), options.get("log", ()))
     return draw_comparison(comparison, options.reading, per_seed=per_seed, look=look, name=name, title=title, note=note)
 
