@@ -73,7 +73,7 @@ class Run(Base):
     parent_id: Mapped[str | None] = column(_ID, doc="the run that this one started again")
     owner_token: Mapped[str | None] = column(Text, doc="mark of the process that may write it")
     claimed_at: Mapped[datetime | None] = column(doc="since when that process has it (UTC)")
-    mu_w: Mapped[float | None] = column(doc="μ̄_w: area under the win-rate curve so far, per env step")
+    mu_w: Mapped[float | None] = column(doc="μ̄_w: area under the greedy win-rate curve so far, per env step")
     gate_removed: Mapped[float | None] = column(doc="share of the incentive that the gate removed; NULL without a gate")
     hidden_at: Mapped[datetime | None] = column(doc="since when it is drawn only where it is chosen (UTC)")
     archived_at: Mapped[datetime | None] = column(doc="since when lists leave it out (UTC)")

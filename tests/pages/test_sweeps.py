@@ -10,7 +10,7 @@ from sqlalchemy import update
 from app.jobs.launch import GUESSED
 from app.jobs.sweeps.control import _say_basis
 from app.ui import data
-from storage.models import Run
+from storage.models import Evaluation, Run
 from storage.runs.claims import Worker
 from storage.runs.sweeps import attach_scheduler, list_sweeps, sweep_runs
 from tests.app.sweep_cases import ABLATION, AUGMENTATION, DELTA, LAMBDA, TAU, seed_sweep
@@ -117,6 +117,20 @@ def test_every_study_opens_with_the_papers_numbers_beside_it(empty, text):
     assert not app.error
     assert "**The paper**" in said(app)
     assert "compare the order, not the height" in said(app)
+
+
+def test_a_study_is_made_of_the_win_rate_that_is_chosen_and_the_link_says_so(empty):
+    sweep_id = seed_sweep(empty, AUGMENTATION)
+    with empty.transaction() as connection:
+        connection.execute(update(Evaluation).values(robust_win_rate=0.25))
+    app = open_page("sweeps", sweep=sweep_id)
+    app.segmented_control(key="sweeps_rate").set_value("greedy").run()
+    assert app.query_params["rate"] in ("greedy", ["greedy"])
+    robust, greedy = said(open_page("sweeps", sweep=sweep_id)), said(open_page("sweeps", sweep=sweep_id, rate="greedy"))
+    assert "Final robust win rate" in robust.replace("\\", "")
+    for text in (said(app), greedy):
+        assert "Final win rate" in text
+        assert "Final robust" not in text
 
 
 def test_a_link_names_sweep_and_figure_and_strangers_in_it_are_dropped(empty):
