@@ -21,6 +21,7 @@ from app.analysis.series import Comparison, Group, Seed, join_seeds, read_seeds
 from app.analysis.significance import probability_of_improvement
 from app.analysis.statistics import LEVEL, Values, mu_w
 from emtc_core.config.resolve import Value
+from emtc_core.metrics import CLOSED_BELOW
 from storage.engine import Database
 from storage.queries.gate import closed_by_outcome, gate_parts
 from storage.queries.memory import find_embedding, get_snapshot, list_snapshots
@@ -81,8 +82,8 @@ OVERESTIMATION = Measure(
 DELTA_RATIO = Measure("delta_ratio", "ln Δ̄ last / first tenth", "of new transitions, as they were judged")
 BETA_RISE = Measure("beta_rise", "β̄ last − first tenth", "of new transitions, as they were judged")
 CLOSED_MORE = Measure(
-    "closed_more", "closed: lost − won", "share of transitions with β < .5 in lost episodes minus that in won ones, "
-    "from the first win on"
+    "closed_more", "closed: lost − won",
+    f"share of transitions with β < {CLOSED_BELOW:g} in lost episodes minus that in won ones, from the first win on"
 )  # fmt: skip
 R2_OF_H = Measure("r2", "R² of H", "H of a node predicted by its nearest nodes of other episodes, last snapshot")
 R2_OVER_DCAE = Measure("r2_dcae", "R² of H: TCSE − dCAE", "both fitted anew to the states of a run's last snapshot")
