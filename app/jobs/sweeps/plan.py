@@ -18,7 +18,7 @@ from app.analysis.settings import write_value
 from app.jobs.launch_request import find_own
 from app.jobs.sweeps.file import Leaf, OptunaSearch, Range, SweepFile
 from emtc_core.config.base import quote
-from emtc_core.config.resolve import Value, describe_fields, flatten, resolve
+from emtc_core.config.resolve import Value, current_key, describe_fields, flatten, resolve
 from emtc_core.config.run import RunConfig
 from emtc_core.errors import ConfigError
 from emtc_core.metrics import METRICS
@@ -71,13 +71,19 @@ class Plan:
             asked["seeds"] = list(self.file.seeds)
         return _digest(asked)[:8]
 
+    @cached_property
+    def settings(self) -> frozenset[str]:
+        """Dotted keys of the settings by which its runs differ, as far as the file decides them."""
+        changed = {current_key(key) for run in self.runs for key in run.cell.changes}
+        return frozenset({"env.map", "algo", "preset", "seed"} | changed)
+
     def to_rows(self) -> list[PlannedRun]:
         """List the runs as storage queues them; those of a search are queued one by one, as Optuna chooses them."""
         return (
             []
             if self.file.optuna
             else [
-                PlannedRun(run.key, run.name, run.config.model_dump(mode="json"), run.config.train.t_max)
+                PlannedRun(run.key, run.name, run.config.model_dump(mode="json"), run.config.train.t_max, self.settings)
                 for run in self.runs
             ]
         )
