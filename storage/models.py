@@ -13,6 +13,7 @@ from sqlalchemy.orm import Mapped
 from sqlalchemy.orm import mapped_column as column
 from sqlalchemy.types import JSON
 
+from emtc_core.metrics import CLOSED_BELOW
 from storage.column_types import Base, guard_columns, run_column, run_key, serial
 
 SCHEMA_VERSION = "0012"
@@ -144,7 +145,7 @@ class EpisodeRow(Base):
     episode_return: Mapped[float]
     won: Mapped[bool] = column(Boolean)
     epsilon: Mapped[float] = column(doc="share of random actions")
-    closed: Mapped[int | None] = column(doc="of its transitions, how many had β < .5; NULL without a gate")
+    closed: Mapped[int | None] = column(doc=f"its transitions with β < {CLOSED_BELOW:g}; NULL without a gate")
     trajectory: Mapped[bytes]
 
 

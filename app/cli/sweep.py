@@ -87,11 +87,12 @@ def sweep(
         if cluster and cluster.address and not jobs:
             at_once = count_places(ray, cluster)
         database = open_database(db)
-        queued = control.create_sweep(database, plan, jobs=at_once, elsewhere=True, seeds=chosen)
+        left = queue and not detach and not plan.file.optuna  # the trials of a search need a scheduler
+        queued = control.create_sweep(database, plan, jobs=at_once, elsewhere=True, for_workers=left, seeds=chosen)
         queued += control.retry(database, plan.id) if retry else 0
         if where := describe_place(database):
             say(where)
-        if detach or (queue and not plan.file.optuna):  # a search asks on, whoever trains
+        if detach or left:
             return _leave_to_others(database, plan, file, queued, at_once, cluster=cluster, detach=detach, json=json)
         say(_describe_start(plan, queued, at_once, queue=queue))
         return _run(database, plan.id, file, at_once, ray=ray, cluster=cluster, trains=not queue, json=json)

@@ -21,8 +21,8 @@ from emtc_core.devices import send
 from emtc_core.embedder.outside import make_embedder
 from emtc_core.embedder.overlap import Fits
 from emtc_core.envs.base import EnvInfo
-from emtc_core.gate.gate import GateVerdict, gate_transitions, weigh, weigh_successors
-from emtc_core.gate.outside import GateContext
+from emtc_core.gate.gate import GateVerdict, gate_transitions, weigh_successors
+from emtc_core.gate.laws import GateContext, make_gate_law
 from emtc_core.learner.targets import IncentiveInputs, incentive_inputs
 from emtc_core.memory.memory import EpisodicMemory
 from emtc_core.recorder import QUANTILES, GateStatsRecord, SnapshotRecord
@@ -303,7 +303,7 @@ class EpisodicPart(EpisodicSystem):
         """Compute beta [M] along the stored links from delta_mem [M]; NaN where there is none."""
         linked, beta = np.isfinite(error), np.full_like(error, np.nan)
         context = GateContext(*self.memory.along_links(), self._gamma).only(linked)
-        beta[linked] = weigh(self._config.gate, error[linked], tau=tau, context=context)
+        beta[linked] = make_gate_law(self._config.gate).coefficient(error[linked], tau, context)
         return beta
 
     def metrics(self) -> dict[str, float]:

@@ -30,6 +30,7 @@ from app.analysis.win_rates import find_best, quote
 from app.figures.figure import AT_THE_END, FigureKind, Options, TableKind
 from app.figures.kinds.chart import Chart, Line, Panel
 from app.figures.theme import BETA, DELTA_MEM, TAU
+from emtc_core.metrics import CLOSED_BELOW
 from storage.engine import Database
 from storage.queries.gate import GateState, gate_states
 from storage.runs.rows import RunRow
@@ -41,7 +42,7 @@ if TYPE_CHECKING:  # it brings torch
 INTERVAL = Reading("mean", "ci")
 _OVERESTIMATION = find_quantity("eval/overestimation")
 _REMOVED, _CLOSED, _MERGED, _GAP = (
-    "incentive removed [%]", "β < 0.5 [%]", "states merged [%]", "overestimation [return]",
+    "incentive removed [%]", f"β < {CLOSED_BELOW:g} [%]", "states merged [%]", "overestimation [return]",
 )  # fmt: skip
 
 
@@ -174,7 +175,7 @@ def describe_shape(reading: GateReading) -> str:
     closed, merged = np.nanmean(reading.series(lambda p: p.closed)), np.nanmean(reading.series(lambda p: p.merge_rate))
     return (
         f"{reading.name}: Δ̄ {d0:.2g} → {d1:.2g}, β̄ {b0:.2f} → {b1:.2f} ({verdict}); "
-        f"{100 * merged:.1f} % of states merged, {100 * closed:.1f} % of gates below 0.5."
+        f"{100 * merged:.1f} % of states merged, {100 * closed:.1f} % of gates below {CLOSED_BELOW:g}."
     )
 
 

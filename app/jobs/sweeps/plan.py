@@ -19,7 +19,7 @@ from app.analysis.settings import write_value
 from app.jobs.launch_request import find_own
 from app.jobs.sweeps.file import Leaf, OptunaSearch, Range, SweepFile
 from emtc_core.config.base import quote
-from emtc_core.config.resolve import Value, describe_fields, flatten, resolve
+from emtc_core.config.resolve import Value, current_key, describe_fields, flatten, resolve
 from emtc_core.config.run import RunConfig
 from emtc_core.errors import ConfigError
 from emtc_core.metrics import METRICS
@@ -72,6 +72,12 @@ class Plan:
             asked["seeds"] = list(self.file.seeds)
         return _digest(asked)[:8]
 
+    @cached_property
+    def settings(self) -> frozenset[str]:
+        """Dotted keys of the settings by which its runs differ, as far as the file decides them."""
+        changed = {current_key(key) for run in self.runs for key in run.cell.changes}
+        return frozenset({"env.map", "algo", "preset", "seed"} | changed)
+
     def to_rows(self, seeds: Collection[int] | None = None) -> list[PlannedRun]:
         """List the runs as storage queues them; those of a search are queued one by one, as Optuna chooses them.
 
@@ -82,7 +88,7 @@ class Plan:
             []
             if self.file.optuna
             else [
-                PlannedRun(run.key, run.name, run.config.model_dump(mode="json"), run.config.train.t_max)
+                PlannedRun(run.key, run.name, run.config.model_dump(mode="json"), run.config.train.t_max, self.settings)
                 for run in self.runs
                 if seeds is None or run.seed in seeds
             ]
