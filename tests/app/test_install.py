@@ -28,9 +28,11 @@ def test_a_checkout_installs_its_extra_from_itself(tmp_path, monkeypatch):
 
 def test_beside_a_wheel_the_packages_of_the_extra_are_named(tmp_path, monkeypatch):
     monkeypatch.setattr(install, "CHECKOUT", tmp_path)
-    declared = ["torch>=2.11", "apprise>=1.8; extra == 'alerts'", 'psycopg[binary]>=3.2; extra == "postgres"']
+    on_linux = "faiss-gpu>=1.15; (sys_platform == 'linux' and platform_machine == 'x86_64') and extra == 'gpu'"
+    declared = ["torch>=2.11", "apprise>=1.8; extra == 'alerts'", 'psycopg[binary]>=3.2; extra == "postgres"', on_linux]
     monkeypatch.setattr(install, "requires", lambda name: declared)
     assert install.how_to_install("alerts") == "pip install 'apprise>=1.8'"
+    assert install.how_to_install("gpu") == "pip install 'faiss-gpu>=1.15'"
     assert install.how_to_install("postgres") == "pip install 'psycopg[binary]>=3.2'"
     assert "wheel" in install.how_to_upgrade()
 
