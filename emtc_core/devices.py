@@ -39,6 +39,17 @@ def choose_device(wanted: Literal["auto", "cpu", "cuda"]) -> torch.device:
     return torch.device("cuda" if wanted != "cpu" and torch.cuda.is_available() else "cpu")
 
 
+def set_matmul_precision(precision: Literal["highest", "high"]) -> None:
+    """Set how CUDA multiplies float32 numbers in this process (`train.matmul_precision`).
+
+    PyTorch's own defaults differ between operations: TF32 in cuDNN's GRU, float32 in matrix products.
+    """
+    backends, mode = torch.backends, {"highest": "ieee", "high": "tf32"}[precision]
+    backends.cuda.matmul.fp32_precision = mode
+    backends.cudnn.conv.fp32_precision = mode
+    backends.cudnn.rnn.fp32_precision = mode
+
+
 def send(array: NDArray[np.generic], device: torch.device) -> torch.Tensor:
     """Put an array on a device; to a GPU it travels in the background, so that nobody waits for the work before it."""
     return send_tensor(torch.from_numpy(np.ascontiguousarray(array)), device)

@@ -138,6 +138,10 @@ class TrainConfig(Section):
     """CPU threads among which an update shares its episodes; 0 is one, which is best where several runs train at once.
     auto: as many cores as are idle when the run begins, at most 4, one in a sweep; the number is stored with the run.
     Another number adds up in another order: its curve differs as another seed's may."""
+    matmul_precision: Literal["highest", "high"] = "highest"
+    """How a GPU multiplies float32 numbers, in matrix products and in cuDNN's GRU. highest: in float32, so that actor and
+    learner agree to rounding; high: in TF32, with 10 bits of mantissa, where they differ by about 1e-3 of a value.
+    Without effect on a CPU."""
     mixed_precision: bool = False
     """bfloat16 autocast in the learner's forward pass, MAPPO's too; without effect on a CPU."""
 

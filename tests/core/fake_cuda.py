@@ -21,7 +21,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -162,9 +162,21 @@ def refit() -> None:
     assert terms_5.device == GPU
 
 
+def check_precision(wanted: Literal["highest", "high"]) -> None:
+    """Make a learner on the GPU; every kind of float32 product must have the precision that the run asks for."""
+    backends = torch.backends
+    kinds = (backends.cuda.matmul, backends.cudnn.conv, backends.cudnn.rnn)
+    for kind in kinds:
+        kind.fp32_precision = "tf32" if wanted == "highest" else "ieee"
+    make_learner(make_config("qplex", train={"matmul_precision": wanted}), BLOCKS, device=GPU, seed=1)
+    assert {kind.fp32_precision for kind in kinds} == {"ieee" if wanted == "highest" else "tf32"}
+
+
 def list_cases() -> dict[str, Callable[[], None]]:
     """List every update by its name, as something to call."""
     cases: dict[str, Callable[[], None]] = {"refit": refit}
+    for precision in ("highest", "high"):
+        cases[f"{precision} precision"] = partial(check_precision, precision)
     for algo in list_algos():
         for mixed in (False, True):
             sections = dict(SECTIONS.get(algo, {}))

@@ -40,6 +40,12 @@ def test_what_a_gpu_refuses_or_waits_for_would_be_noticed(answers, name):
     assert answers[name]
 
 
+def test_a_learner_on_the_cpu_leaves_the_precision_of_the_process_as_it_is():
+    before = [torch.backends.cudnn.rnn.fp32_precision, torch.backends.cuda.matmul.fp32_precision]
+    make_learner(make_config("qplex", train={"matmul_precision": "high"}), BLOCKS, device="cpu", seed=1)
+    assert [torch.backends.cudnn.rnn.fp32_precision, torch.backends.cuda.matmul.fp32_precision] == before
+
+
 def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """Take the library's layers and no second thread, as on CUDA, and bfloat16 as the CPU computes it."""
 
