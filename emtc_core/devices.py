@@ -26,6 +26,8 @@ from emtc_core.errors import ConfigError
 MOST_THREADS = 4
 """Of `train.threads = auto`: the networks are small, and what an update does alone does not shrink."""
 GLANCE_S = 0.3
+CUBLAS_WORKSPACE = ":16:8"
+"""Of the two sizes that make cuBLAS deterministic, the one that cuDNN's recurrent layers take, too."""
 
 
 def choose_device(wanted: Literal["auto", "cpu", "cuda"]) -> torch.device:
@@ -48,6 +50,21 @@ def set_matmul_precision(precision: Literal["highest", "high"]) -> None:
     backends.cuda.matmul.fp32_precision = mode
     backends.cudnn.conv.fp32_precision = mode
     backends.cudnn.rnn.fp32_precision = mode
+
+
+def set_determinism(wanted: bool) -> None:
+    """Choose or give up deterministic algorithms on CUDA in this process (`train.deterministic`).
+
+    Sets what PyTorch's notes on reproducibility list. It comes before the first matrix product: cuBLAS reads its
+    workspace's size once. An operation without a deterministic algorithm then raises a RuntimeError; none is used here.
+    """
+    if wanted:
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", CUBLAS_WORKSPACE)
+        torch.utils.deterministic.fill_uninitialized_memory = False  # every buffer here is written before it is read
+    if wanted != torch.are_deterministic_algorithms_enabled():  # the call loads the compiler
+        torch.use_deterministic_algorithms(wanted)
+    torch.backends.cudnn.deterministic = wanted
+    torch.backends.cudnn.benchmark = False
 
 
 def send(array: NDArray[np.generic], device: torch.device) -> torch.Tensor:

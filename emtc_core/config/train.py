@@ -142,6 +142,9 @@ class TrainConfig(Section):
     """How a GPU multiplies float32 numbers, in matrix products and in cuDNN's GRU. highest: in float32, so that actor and
     learner agree to rounding; high: in TF32, with 10 bits of mantissa, where they differ by about 1e-3 of a value.
     Without effect on a CPU."""
+    deterministic: bool = False
+    """On a GPU, use only algorithms that add up in the same order each time, so that a run that is repeated or resumed on
+    the same GPU model gives the same bits; an update is slower. Without effect on a CPU, where this always holds."""
     mixed_precision: bool = False
     """bfloat16 autocast in the learner's forward pass, MAPPO's too; without effect on a CPU."""
 

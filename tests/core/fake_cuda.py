@@ -15,6 +15,7 @@ host, for which the host would wait.
 
 import ctypes
 import json
+import os
 import sys
 import warnings
 from collections.abc import Callable
@@ -172,9 +173,21 @@ def check_precision(wanted: Literal["highest", "high"]) -> None:
     assert {kind.fp32_precision for kind in kinds} == {"ieee" if wanted == "highest" else "tf32"}
 
 
+def check_determinism() -> None:
+    """Make learners on the GPU; each must leave the process as deterministic as its run asks."""
+    os.environ.pop("CUBLAS_WORKSPACE_CONFIG", None)
+    for wanted in (False, True, False):
+        torch.backends.cudnn.benchmark = True
+        make_learner(make_config("qplex", train={"deterministic": wanted}), BLOCKS, device=GPU, seed=1)
+        found = (torch.are_deterministic_algorithms_enabled(), torch.backends.cudnn.deterministic)
+        assert found == (wanted, wanted)
+        assert torch.backends.cudnn.benchmark is False
+        assert not wanted or os.environ["CUBLAS_WORKSPACE_CONFIG"] in (":16:8", ":4096:8")
+
+
 def list_cases() -> dict[str, Callable[[], None]]:
     """List every update by its name, as something to call."""
-    cases: dict[str, Callable[[], None]] = {"refit": refit}
+    cases: dict[str, Callable[[], None]] = {"refit": refit, "determinism": check_determinism}
     for precision in ("highest", "high"):
         cases[f"{precision} precision"] = partial(check_precision, precision)
     for algo in list_algos():

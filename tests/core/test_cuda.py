@@ -1,6 +1,7 @@
 """Every update computes on a GPU, in both precisions, and the host never waits for it: shown by shapes alone."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -40,10 +41,20 @@ def test_what_a_gpu_refuses_or_waits_for_would_be_noticed(answers, name):
     assert answers[name]
 
 
-def test_a_learner_on_the_cpu_leaves_the_precision_of_the_process_as_it_is():
-    before = [torch.backends.cudnn.rnn.fp32_precision, torch.backends.cuda.matmul.fp32_precision]
-    make_learner(make_config("qplex", train={"matmul_precision": "high"}), BLOCKS, device="cpu", seed=1)
-    assert [torch.backends.cudnn.rnn.fp32_precision, torch.backends.cuda.matmul.fp32_precision] == before
+def test_a_learner_on_the_cpu_leaves_precision_and_determinism_of_the_process_as_they_are():
+    def state() -> list[object]:
+        backends = torch.backends
+        return [
+            *(kind.fp32_precision for kind in (backends.cuda.matmul, backends.cudnn.conv, backends.cudnn.rnn)),
+            torch.are_deterministic_algorithms_enabled(),
+            backends.cudnn.deterministic,
+            os.environ.get("CUBLAS_WORKSPACE_CONFIG"),
+        ]
+
+    before = state()
+    settings = {"matmul_precision": "high", "deterministic": True}
+    make_learner(make_config("qplex", train=settings), BLOCKS, device="cpu", seed=1)
+    assert state() == before
 
 
 def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
