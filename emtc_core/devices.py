@@ -60,7 +60,8 @@ def set_determinism(wanted: bool) -> None:
     """
     if wanted:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", CUBLAS_WORKSPACE)
-        torch.utils.deterministic.fill_uninitialized_memory = False  # every buffer here is written before it is read
+        deterministic: Any = torch.utils.deterministic
+        deterministic.fill_uninitialized_memory = False  # every buffer here is written before it is read
     if wanted != torch.are_deterministic_algorithms_enabled():  # the call loads the compiler
         torch.use_deterministic_algorithms(wanted)
     torch.backends.cudnn.deterministic = wanted

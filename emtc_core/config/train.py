@@ -146,7 +146,8 @@ class TrainConfig(Section):
     """On a GPU, use only algorithms that add up in the same order each time, so that a run that is repeated or resumed on
     the same GPU model gives the same bits; an update is slower. Without effect on a CPU, where this always holds."""
     mixed_precision: bool = False
-    """bfloat16 autocast in the learner's forward pass, MAPPO's too; without effect on a CPU."""
+    """bfloat16 autocast in the learner's forward pass, MAPPO's too, but for the recurrent layer, which stays in float32.
+    An update is bound by the number of its kernels, so it is hardly faster. Without effect on a CPU."""
 
     @model_validator(mode="after")
     def _replays_where_it_trains(self) -> "TrainConfig":

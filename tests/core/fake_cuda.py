@@ -66,6 +66,8 @@ class AsOnAGpu(TorchDispatchMode):
         tensors = [x for x in args if isinstance(x, Tensor)]
         if name in PRODUCTS and len({x.dtype for x in tensors}) > 1:
             raise RuntimeError(f"{name} of {[x.dtype for x in tensors]}")
+        if name == "_thnn_fused_gru_cell" and any(x.dtype.itemsize < 4 for x in tensors):
+            raise RuntimeError("a recurrent layer in half precision, whose small gradients would be zero")
         to_host = str(kwargs.get("device", "")) == "cpu" and not kwargs.get("non_blocking")
         if name == "_to_copy" and to_host and args[0].device.type == "cuda":
             raise RuntimeError("a copy to the host, for which it waits")

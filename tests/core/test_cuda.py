@@ -14,6 +14,7 @@ from emtc_core.learner import learner as learner_module
 from emtc_core.learner import mappo, networks
 from emtc_core.learner.learner import Background, IncentiveInputs, make_learner
 from emtc_core.learner.mappo import MappoLearner
+from emtc_core.learner.recurrence import run_layers
 from tests.core.fake_cuda import SECTIONS, list_cases, list_faults
 from tests.core.learner_cases import BLOCKS, hard_episodes, make_batch, make_config, make_inputs, make_memory
 
@@ -60,16 +61,29 @@ def test_a_learner_on_the_cpu_leaves_precision_and_determinism_of_the_process_as
 def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """Take the library's layers and no second thread, as on CUDA, and bfloat16 as the CPU computes it."""
 
-    def trunk(first, rnn, inputs, lengths=None):
-        return rnn(first(inputs).relu_())[0].to(inputs.dtype)
-
     def mixed(device, *, wanted):
         return torch.autocast("cpu", torch.bfloat16, enabled=wanted)
 
-    monkeypatch.setattr(networks, "run_trunk", trunk)
+    monkeypatch.setattr(networks, "run_trunk", lambda first, rnn, inputs, lengths=None: run_layers(first, rnn, inputs))
     monkeypatch.setattr(Background, "__init__", lambda self, device: setattr(self, "_pool", None))
     monkeypatch.setattr(learner_module, "autocast", mixed)
     monkeypatch.setattr(mappo, "autocast", mixed)
+
+
+@pytest.mark.parametrize("algo", ["qplex", "emc", "cds"])
+def test_the_recurrent_layer_computes_in_float32_under_mixed_precision(monkeypatch, algo):
+    as_on_a_gpu(monkeypatch)
+    seen: set[torch.dtype] = set()
+    run = torch.nn.GRU.forward
+
+    def watch(self, x):
+        outputs, last = run(self, x)
+        seen.update((x.dtype, outputs.dtype))
+        return outputs, last
+
+    monkeypatch.setattr(torch.nn.GRU, "forward", watch)
+    gradients(algo, mixed=True)
+    assert seen == {torch.float32}
 
 
 def gradients(algo: str, *, mixed: bool) -> dict[str, torch.Tensor]:
