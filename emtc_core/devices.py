@@ -10,6 +10,7 @@ import hashlib
 import logging
 import os
 import sys
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache, wraps
@@ -105,6 +106,45 @@ def fetch(tensor: torch.Tensor) -> AsyncCopy:
     arrived = torch.cuda.Event()
     arrived.record()
     return AsyncCopy(value, arrived)
+
+
+@dataclass(frozen=True)
+class Elapsed:
+    """A measured time: by the host's clock, or between two events of a GPU."""
+
+    host_ms: float
+    events: tuple[torch.cuda.Event, torch.cuda.Event] | None = None
+
+    def read_ms(self) -> float:
+        """Return the time [ms]; waits until a GPU has come to its end."""
+        if self.events is None:
+            return self.host_ms
+        start, end = self.events
+        end.synchronize()
+        return start.elapsed_time(end)
+
+
+class Stopwatch:
+    """Measures work on a device from the moment when it is made.
+
+    On a GPU both ends are events of its stream. The host's clock would measure how long the launches take, and count
+    the wait for earlier work as time of whatever reads a value first.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._started_s = time.perf_counter()
+        self._event = _record_event() if device.type == "cuda" else None
+
+    def stop(self) -> Elapsed:
+        """Return the time until now, which may be read later; measuring goes on."""
+        events = (self._event, _record_event()) if self._event else None
+        return Elapsed(1e3 * (time.perf_counter() - self._started_s), events)
+
+
+def _record_event() -> torch.cuda.Event:
+    event = torch.cuda.Event(enable_timing=True)
+    event.record()
+    return event
 
 
 def autocast(device: torch.device, *, wanted: bool) -> contextlib.AbstractContextManager[object]:

@@ -86,3 +86,4 @@ def test_the_extra_gpu_resolves_to_libraries_of_the_cuda_that_torch_brings(tmp_p
         return
     assert Version(found["faiss-gpu"]["version"]) >= Version("1.15")
     assert {name: found[name]["version"] for name in CU126} == CU126
+    assert "nvidia-ml-py" in found
