@@ -71,6 +71,18 @@ def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("algo", ["qplex", "emc", "cds"])
+def test_weights_of_copied_recurrent_layers_are_put_into_one_block_of_memory(monkeypatch, algo):
+    flattened = []
+    monkeypatch.setattr(torch.nn.GRU, "flatten_parameters", lambda self: flattened.append(self))
+    learner = make_learner(make_config(algo, **SECTIONS.get(algo, {})), BLOCKS, device="cpu", seed=1)
+    parts = [vars(learner), *(vars(part) for part in learner._intrinsic)]
+    networks = [x for part in parts for x in part.values() if isinstance(x, torch.nn.Module)]
+    layers = [x for network in networks for x in network.modules() if isinstance(x, torch.nn.RNNBase)]
+    assert len(layers) >= 2
+    assert [layer for layer in layers if not any(layer is each for each in flattened)] == []
+
+
+@pytest.mark.parametrize("algo", ["qplex", "emc", "cds"])
 def test_the_recurrent_layer_computes_in_float32_under_mixed_precision(monkeypatch, algo):
     as_on_a_gpu(monkeypatch)
     seen: set[torch.dtype] = set()
