@@ -17,6 +17,7 @@ from emtc_core.learner.mappo import MappoLearner
 from emtc_core.learner.recurrence import run_layers
 from tests.core.fake_cuda import SECTIONS, list_cases, list_faults
 from tests.core.learner_cases import BLOCKS, hard_episodes, make_batch, make_config, make_inputs, make_memory
+from tests.require import require
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -56,6 +57,23 @@ def test_a_learner_on_the_cpu_leaves_precision_and_determinism_of_the_process_as
     settings = {"matmul_precision": "high", "deterministic": True}
     make_learner(make_config("qplex", train=settings), BLOCKS, device="cpu", seed=1)
     assert state() == before
+
+
+def test_tests_and_the_processes_that_they_start_see_no_gpu():
+    asked = [sys.executable, "-c", "import os; print(repr(os.environ['CUDA_VISIBLE_DEVICES']))"]
+    assert subprocess.run(asked, capture_output=True, text=True, check=True).stdout.strip() == "''"
+    assert not torch.cuda.is_available()
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("algo", ["vdn", "qmix", "emtc-qplex", "emc", "emu-cds", "dmix", "mappo"])
+def test_a_gpu_computes_the_gradient_that_the_cpu_computes(algo):
+    require("gpu", torch.cuda.is_available(), "torch sees no CUDA device here")
+    on_cpu, on_gpu = (gradients(algo, mixed=False, device=device) for device in ("cpu", "cuda"))
+    assert on_gpu.keys() == on_cpu.keys()
+    for name, wanted in on_cpu.items():
+        difference = torch.linalg.vector_norm(on_gpu[name].cpu() - wanted)
+        assert difference <= 1e-4 * torch.linalg.vector_norm(wanted) + 1e-7, name
 
 
 def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -98,19 +116,19 @@ def test_the_recurrent_layer_computes_in_float32_under_mixed_precision(monkeypat
     assert seen == {torch.float32}
 
 
-def gradients(algo: str, *, mixed: bool) -> dict[str, torch.Tensor]:
+def gradients(algo: str, *, mixed: bool, device: str = "cpu") -> dict[str, torch.Tensor]:
     sections = dict(SECTIONS.get(algo, {}))
     sections["train"] = {**sections.get("train", {}), "mixed_precision": mixed}
-    learner = make_learner(make_config(algo, **sections), BLOCKS, device="cpu", seed=1)
+    learner = make_learner(make_config(algo, **sections), BLOCKS, device=device, seed=1)
     episodes = hard_episodes(BLOCKS)
     if isinstance(learner, MappoLearner):
         stats = learner.update_rollout(episodes)
         named = {**dict(learner.actor.named_parameters()), **dict(learner.critic.named_parameters())}
     else:
         memory = make_memory(episodes)
-        batch = make_batch(episodes, BLOCKS, memory)
+        batch = make_batch(episodes, BLOCKS, memory, device=device)
         inputs = make_inputs(memory, batch.reward.shape[1])
-        inputs = IncentiveInputs(inputs.h_next.float(), inputs.rho_next.float(), inputs.hit)
+        inputs = IncentiveInputs(*(x.to(device) for x in (inputs.h_next.float(), inputs.rho_next.float(), inputs.hit)))
         stats = learner.update(batch, inputs if learner._config.uses_memory else None, env_step=0)
         named = dict(learner.online.named_parameters())
     assert np.isfinite(list(stats.read().values())).all()

@@ -12,6 +12,7 @@ from emtc_core.memory.index.base import CKDTreeIndex, Metric, NeighborIndex
 from emtc_core.memory.index.grid import GridIndex
 from emtc_core.memory.index.incremental import BruteIndex, make_nearest_index, nearest_of
 from tests.core.flat_by_hand import FlatByHand
+from tests.require import require
 
 METRICS: tuple[Metric, ...] = ("l2", "linf")
 
@@ -154,9 +155,10 @@ def test_the_installed_faiss_takes_the_calls_that_are_made_on_a_gpu() -> None:
             make(4, metric)
 
 
-@pytest.mark.skipif(not torch.cuda.is_available() or not HAS_FAISS, reason="needs a GPU and faiss")
+@pytest.mark.gpu
 class TestFaissGpu(IndexContract):
     def make(self, metric: Metric) -> NeighborIndex:
+        require("gpu", incremental.can_use_faiss("cuda"), "faiss does not search on a GPU here; see emtc doctor")
         return incremental.FaissGpuIndex(metric, device="cuda")
 
 
