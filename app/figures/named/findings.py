@@ -78,11 +78,14 @@ def choose_window(comparison: Comparison) -> int:
 
 def draw_win_rates(lines: TaskLines) -> Chart:
     """Draw the win rates of one task of a study, smoothed, with 95 % intervals of the mean over seeds."""
-    task = lines.shown.tasks[0]
-    names = ", ".join(f"{group.variant.name}{group.mark} (n = {group.n})" for group in lines.others)
-    note = f"Not drawn: {names}." if names else ""
-    look = Look(smooth=choose_window(lines.shown))
-    return draw_comparison(lines.shown, READING, look=look, title=f"Win rate on {task}", note=note)
+    task, window = lines.shown.tasks[0], choose_window(lines.shown)
+    note = f"Smoothed: each seed's mean over the {window:,} env steps up to each point (1/{SMOOTHED} of the budget)."
+    if lines.others:
+        names = ", ".join(f"{group.variant.name}{group.mark} (n = {group.n})" for group in lines.others)
+        note += f" Not drawn: {names}."
+    smoothed = Look(smooth=window).smoothed(lines.shown)
+    chart = draw_comparison(smoothed, READING, title=f"Win rate on {task}", note=note)
+    return replace(chart, subtitle=f"mean over seeds; band: 95 % interval; smoothed over {window:,} env steps")
 
 
 def tabulate_claims(studies: Sequence[StudyFindings]) -> pd.DataFrame:

@@ -1,5 +1,6 @@
 """A table of results as text with its best cells in bold, and its downloads."""
 
+from collections.abc import Callable, Mapping
 from functools import partial
 
 import pandas as pd
@@ -67,13 +68,20 @@ def download(frame: pd.DataFrame, *, key: str, stem: str) -> None:
             )
 
 
-def to_markdown(frame: pd.DataFrame) -> str:
-    """Write the table as Markdown whose cells show as they are, whatever they contain."""
+def to_markdown(frame: pd.DataFrame, written: Mapping[str, Callable[[str], str]] | None = None) -> str:
+    """Write the table as Markdown whose cells show as they are, whatever they contain.
+
+    Args:
+        frame: The table.
+        written: Column → the function that writes its cells as Markdown, for columns with icons or colours.
+    """
     best = best_cells(frame)
 
     def cell(row: int, name: str) -> str:
+        if written and name in written:
+            return written[name](str(frame[name].iloc[row]))
         text = escape_markdown(str(frame[name].iloc[row]))
-        for glued in (" ± ", " = ", " of ", " and "):  # a number, its spread and its count never part at a line's end
+        for glued in (" ± ", " = ", " of ", " and ", " pair"):  # a number, its spread and its count never part at a line's end
             text = text.replace(glued, glued.replace(" ", "\u00a0")) if name != frame.columns[0] else text
         return f"**{text}**" if (row, name) in best else text
 
