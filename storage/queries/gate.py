@@ -11,6 +11,7 @@ from sqlalchemy import ColumnElement, Connection, Select, func, select
 from sqlalchemy.orm import InstrumentedAttribute
 from sqlalchemy.types import BigInteger, Double
 
+from emtc_core.metrics import CLOSED_BELOW
 from storage.engine import Database
 from storage.frames import Statement, in_parts, read_frame
 from storage.models import SUMMARY_STEPS, EpisodeRow, GateStats, MetricRow, Run, Transition, TransitionSummary
@@ -221,7 +222,8 @@ def closed_by_outcome(db: Database, run_ids: Sequence[str]) -> pd.DataFrame:
     """On which transitions did the gate close, of won and of lost training episodes from the first win on?
 
     Returns:
-        run_id, won, steps, closed: transitions, and those of them with β below .5; no row of a run without a gate.
+        run_id, won, steps, closed: transitions, and those of them with β below CLOSED_BELOW; no row of a run without a
+        gate.
     """
     first = _first_win().subquery()
     statement = (
@@ -328,7 +330,7 @@ def judge(values: Mapping[str, float], config: Mapping[str, Any], *, ended: bool
     if state == "active":
         sentence = (
             f"The gate removed {100 * removed:.1f} % of the incentive so far: "
-            f"{100 * closed:.1f} % of the sampled transitions had β below 0.5."
+            f"{100 * closed:.1f} % of the sampled transitions had β below {CLOSED_BELOW:g}."
         )
     else:
         sentence = _explain_idle(values, config, closed, ended=ended)
@@ -348,10 +350,10 @@ def _explain_idle(values: Mapping[str, float], config: Mapping[str, Any], closed
         )
     if not values.get("incentive/rho"):
         why = _explain_no_success(values, config, ended=ended)
-        return f"{why} β is below 0.5 on {100 * closed:.1f} % of transitions."
+        return f"{why} β is below {CLOSED_BELOW:g} on {100 * closed:.1f} % of transitions."
     if closed >= ACTIVE_SHARE:
         return (
-            f"β is below 0.5 on {100 * closed:.1f} % of transitions, but they carry next to no incentive. "
+            f"β is below {CLOSED_BELOW:g} on {100 * closed:.1f} % of transitions, but they carry next to no incentive. "
             "Look at incentive/r_p and incentive/rho on Live."
         )
     if merged < 0.0005:

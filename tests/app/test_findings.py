@@ -1,5 +1,6 @@
 """Findings: numbers of each run by hand, families of tests, planned runs without a result."""
 
+import re
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -229,13 +230,25 @@ def test_the_guide_quotes_what_the_shipped_study_holds(checked: Bundle, tmp_path
     assert ours.study.read_bytes() == checked.study.read_bytes()
     db = open_database(checked.url, read_only=True)
     table = TABLES["findings"].make(db, select_runs(db))
-    told = export_table(
-        table[["claim", "task", "compared", "measure", "n", "difference", "verdict"]], "markdown"
-    ).decode()
+    columns = ["claim", "task", "compared", "measure", "n", "estimate", "p (Holm)", "verdict"]
+    exported = export_table(table[columns], "markdown").decode()
     guide = (ROOT / "app" / "guide" / "findings.md").read_text()
-    rows = [line for line in told.splitlines() if line.startswith("| ")]
-    assert len(rows) > 3
+    rows = [line for line in exported.splitlines() if line.startswith("| ")]
+    assert len(rows) > 60
     assert [row for row in rows if row not in guide] == []
+    measures = export_table(TABLES["study-measures"].make(db, select_runs(db)), "markdown").decode()
+    detectable = " ".join(table["detectable"])
+    prose = guide.split("## What the first study shows")[1].split("## Limits")[0]
+    readme = (ROOT / "README.md").read_text().split("## Findings so far")[1].split("## ")[0]
+    numbers = re.findall(r"[-+]?\d*\.\d[\de-]*", f"{prose} {readme}")
+    assert len(numbers) > 40
+    wrong = [each for each in numbers if not any(each in text for text in (exported, measures, detectable))]
+    assert wrong == [], "numbers that no command prints"
+    assert len(guide) - sum(len(row) + 1 for row in rows) < 6000
+    with db.read() as connection:
+        largest = "SELECT max(memory_size) AS size FROM gate_stats JOIN runs ON id = run_id WHERE map = '3s_vs_5z'"
+        sizes = pd.read_sql(f"{largest} GROUP BY run_id", connection)["size"]
+    assert f"{sizes.min():,}" in prose
     assert EXAMPLE_STUDY.stat().st_size < 12_000_000
     db.dispose()
 
@@ -283,8 +296,9 @@ def test_the_shipped_runs_are_those_of_the_plan(checked: Bundle) -> None:
     db = open_database(checked.url, read_only=True)
     wanted = [
         flatten_tree(run.config.model_dump(mode="json"))
-        for name in "abcd"
-        for run in make_plan(find_sweep_file(f"first-study-{name}")).runs
+        for name in list_templates()
+        if name.startswith(("first-study-", "confirmatory-"))
+        for run in make_plan(find_sweep_file(name)).runs
     ]  # fmt: skip
     for row in select_runs(db):
         there = flatten_tree(row.config)

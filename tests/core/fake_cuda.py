@@ -15,13 +15,14 @@ host, for which the host would wait.
 
 import ctypes
 import json
+import os
 import sys
 import warnings
 from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -65,6 +66,8 @@ class AsOnAGpu(TorchDispatchMode):
         tensors = [x for x in args if isinstance(x, Tensor)]
         if name in PRODUCTS and len({x.dtype for x in tensors}) > 1:
             raise RuntimeError(f"{name} of {[x.dtype for x in tensors]}")
+        if name == "_thnn_fused_gru_cell" and any(x.dtype.itemsize < 4 for x in tensors):
+            raise RuntimeError("a recurrent layer in half precision, whose small gradients would be zero")
         to_host = str(kwargs.get("device", "")) == "cpu" and not kwargs.get("non_blocking")
         if name == "_to_copy" and to_host and args[0].device.type == "cuda":
             raise RuntimeError("a copy to the host, for which it waits")
@@ -72,9 +75,23 @@ class AsOnAGpu(TorchDispatchMode):
 
 
 class Event:
-    """A moment on a GPU that has none."""
+    """A moment on a GPU that has none: each record is a millisecond after the one before."""
 
-    def record(self) -> None: ...
+    clock_ms = 0.0
+
+    def __init__(self, enable_timing: bool = False) -> None:
+        self._is_timed, self._at_ms = enable_timing, 0.0
+
+    def record(self) -> None:
+        Event.clock_ms += 1.0
+        self._at_ms = Event.clock_ms
+
+    def synchronize(self) -> None: ...
+
+    def elapsed_time(self, end: "Event") -> float:
+        assert self._is_timed
+        assert end._is_timed
+        return end._at_ms - self._at_ms
 
 
 def stand_in() -> None:
@@ -162,9 +179,33 @@ def refit() -> None:
     assert terms_5.device == GPU
 
 
+def check_precision(wanted: Literal["highest", "high"]) -> None:
+    """Make a learner on the GPU; every kind of float32 product must have the precision that the run asks for."""
+    backends = torch.backends
+    kinds = (backends.cuda.matmul, backends.cudnn.conv, backends.cudnn.rnn)
+    for kind in kinds:
+        kind.fp32_precision = "tf32" if wanted == "highest" else "ieee"
+    make_learner(make_config("qplex", train={"matmul_precision": wanted}), BLOCKS, device=GPU, seed=1)
+    assert {kind.fp32_precision for kind in kinds} == {"ieee" if wanted == "highest" else "tf32"}
+
+
+def check_determinism() -> None:
+    """Make learners on the GPU; each must leave the process as deterministic as its run asks."""
+    os.environ.pop("CUBLAS_WORKSPACE_CONFIG", None)
+    for wanted in (False, True, False):
+        torch.backends.cudnn.benchmark = True
+        make_learner(make_config("qplex", train={"deterministic": wanted}), BLOCKS, device=GPU, seed=1)
+        found = (torch.are_deterministic_algorithms_enabled(), torch.backends.cudnn.deterministic)
+        assert found == (wanted, wanted)
+        assert torch.backends.cudnn.benchmark is False
+        assert not wanted or os.environ["CUBLAS_WORKSPACE_CONFIG"] in (":16:8", ":4096:8")
+
+
 def list_cases() -> dict[str, Callable[[], None]]:
     """List every update by its name, as something to call."""
-    cases: dict[str, Callable[[], None]] = {"refit": refit}
+    cases: dict[str, Callable[[], None]] = {"refit": refit, "determinism": check_determinism}
+    for precision in ("highest", "high"):
+        cases[f"{precision} precision"] = partial(check_precision, precision)
     for algo in list_algos():
         for mixed in (False, True):
             sections = dict(SECTIONS.get(algo, {}))

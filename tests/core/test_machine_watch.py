@@ -32,7 +32,7 @@ def test_every_report_has_them() -> None:
     assert {"machine/cpu_percent", "machine/cpu_seconds", "machine/memory_bytes"} <= set(window.take())
 
 
-def test_a_gpu_tells_its_memory_and_its_use_where_the_library_can(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_gpu_tells_its_memory_and_its_use_where_the_library_can(monkeypatch: pytest.MonkeyPatch, caplog) -> None:
     monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: 5_000_000)
     monkeypatch.setattr(torch.cuda, "utilization", lambda device: 40)
     watch = MachineWatch(torch.device("cuda"))
@@ -44,3 +44,4 @@ def test_a_gpu_tells_its_memory_and_its_use_where_the_library_can(monkeypatch: p
     monkeypatch.setattr(torch.cuda, "utilization", missing)
     assert "machine/gpu_percent" not in watch.measure()
     assert watch.measure()["machine/gpu_memory_bytes"] == 5e6
+    assert [("pynvml" in each.getMessage()) for each in caplog.records] == [True], "one line, not one per report"

@@ -262,8 +262,8 @@ def _profiles(db: Database, rows: Sequence[RunRow], options: Options) -> Chart:
 
 
 def _read(db: Database, rows: Sequence[RunRow], options: Options) -> Comparison:
-    unfinished, rated = options.include_unfinished, options.rated
-    return read_study(db, rows, include_unfinished=unfinished, quantity=rated, budget=options.read_at)
+    unfinished, rate = options.include_unfinished, options.rate_name
+    return read_study(db, rows, include_unfinished=unfinished, rate=rate, budget=options.read_at)
 
 
 FIGURES = (FigureKind("performance-profile", _profiles, _TAKES, question="Which share of the runs ends above x?"),)
