@@ -8,9 +8,9 @@ import streamlit as st
 
 from app.analysis.format import escape_markdown
 from app.analysis.provenance import describe_runs
-from app.analysis.quantities import ROBUST
 from app.analysis.series import Comparison
 from app.analysis.significance import Verdict
+from app.analysis.tables import MISSING
 from app.figures.named.findings import (
     READING,
     VERDICTS,
@@ -107,9 +107,9 @@ def _show_chart(comparison: Comparison, study: Study) -> None:
             query_params=view.link(
                 {
                     state.RUNS: ",".join(seed.id for seed in comparison.seeds),
+                    "y": quantity,
                     "band": READING.band,
                     "smooth": str(smooth),
-                    **({"y": quantity} if quantity == ROBUST.key else {}),
                 }
             ),
         )
@@ -123,22 +123,40 @@ def _show_claims(study: Study) -> None:
         st.subheader("Claims", width="content")
         result_table.download(frame, key="claims", stem="claims")
     if len(frame):
-        st.markdown(result_table.to_markdown(frame, {"estimate": _keep_interval_whole, "verdict": _mark_verdict}))
+        with st.container(key="findings_claims"):
+            st.markdown(_write_claims(frame))
         used = {each.verdict for each in found.findings}
-        with st.container(horizontal=True, gap="medium"):
+        with st.container(horizontal=True, gap="small", vertical_alignment="center"):
+            st.caption("Rules", width="content")
             for verdict, rule in VERDICTS.items():
                 if verdict in used:
-                    st.markdown(_mark_verdict(verdict), help=rule)
+                    icon, color = _MARKS[verdict]
+                    st.badge(verdict, icon=f":material/{icon}:", color=color, help=rule)  # type: ignore[arg-type]
     else:
         messages.empty("No claim has been measured yet.", "A claim needs a finished run of each variant that it names.")
     _show_missing(found.missing)
-    with st.expander("Measures and tests", icon=":material/function:"):
+    with st.expander("Measures, tests, verdicts", icon=":material/function:"):
         st.caption(escape_markdown(str(frame.attrs["caption"])))
+        st.caption("\n".join(f"- **{verdict}**: {escape_markdown(rule)}" for verdict, rule in VERDICTS.items()))
 
 
-def _keep_interval_whole(text: str) -> str:
-    """Let an estimate break before its interval only."""
-    return escape_markdown(text).replace(", ", ",\u00a0")
+def _write_claims(frame: pd.DataFrame) -> str:
+    """Write the claims for the page: with fewer columns than in files, so that the verdict is visible."""
+    shown = frame.loc[:, ["claim", "task", "estimate", "n", "p (Holm)", "verdict"]]
+    compared = [escape_markdown(each).replace(r"\-", "\u2011") for each in frame["compared"]]  # "No-TCGM" in one line
+    claims = zip(frame["claim"], compared, frame["measure"], strict=True)
+    detectable = frame["detectable"] if "detectable" in frame else [MISSING] * len(frame)
+    verdicts = zip(frame["verdict"], detectable, strict=True)
+    written = {
+        "claim": [f"**{escape_markdown(text)}** {pair}, {escape_markdown(of)}" for text, pair, of in claims],
+        "task": [escape_markdown(task).replace(r"\_", "\\_\u200b") for task in frame["task"]],  # it may break there
+        "estimate": [escape_markdown(each).replace(", ", ",\u00a0") for each in frame["estimate"]],
+        "verdict": [
+            _mark_verdict(verdict) + ("" if size == MISSING else f" :small[detectable: {size}]")
+            for verdict, size in verdicts
+        ],
+    }
+    return result_table.to_markdown(shown, written)
 
 
 def _mark_verdict(text: str) -> str:
@@ -190,12 +208,13 @@ def _show_frame(frame: pd.DataFrame, *, key: str) -> None:
 
 
 def _show_links(study: Study) -> None:
-    runs = {state.RUNS: ",".join(row.id for row in study.rows if row.win_rate is not None)}
+    evaluated = [row.id for row in study.rows if row.win_rate is not None]
     with st.container(horizontal=True, gap="medium"):
-        st.page_link(
-            "../pages/compare.py", label="Compare these runs", icon=":material/stacked_line_chart:",
-            query_params=view.link(runs),
-        )  # fmt: skip
+        if evaluated:
+            st.page_link(
+                "../pages/compare.py", label="Compare these runs", icon=":material/stacked_line_chart:",
+                query_params=view.link({state.RUNS: ",".join(evaluated)}),
+            )  # fmt: skip
         for sweep_id, name in study.sweeps.items():
             st.page_link(
                 "../pages/sweeps.py", label=escape_markdown(name), icon=":material/grid_on:",
