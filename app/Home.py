@@ -30,6 +30,7 @@ page = st.navigation(
             st.Page("../pages/replay.py", title="Replay", icon=":material/smart_display:"),
         ],
         "Study": [
+            st.Page("../pages/findings.py", title="Findings", icon=":material/fact_check:"),
             st.Page("../pages/compare.py", title="Compare", icon=":material/stacked_line_chart:"),
             st.Page("../pages/sweeps.py", title="Sweeps", icon=":material/grid_on:"),
             st.Page("../pages/notebook.py", title="Notebook", icon=":material/menu_book:"),

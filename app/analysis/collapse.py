@@ -134,9 +134,7 @@ def measure_collapse(
         seed: Of the sample, the order among twins, and the resamples.
         n_jobs: Threads; they change nothing but the time.
     """
-    points = snapshot.embedding if embedding is None else embedding
-    rows = stratified_rows(snapshot.h, snapshot.t, n=most, seed=seed)
-    space = scale_like_memory(points) if delta_space == "normalized" else points
+    rows, space = _choose_space(snapshot, delta_space, embedding, most=most, seed=seed)
     index, distance = find_elsewhere(space, snapshot.episode, rows, k=MOST_WITHIN_DELTA, seed=seed, n_jobs=n_jobs)
     wide = float(snapshot.h.astype(np.float64).std()) if threshold is None else threshold
     measures = [
@@ -146,8 +144,34 @@ def measure_collapse(
     ]
     numbers = _with_intervals(measures, snapshot.episode[rows], seed)
     if layout is not None:
-        numbers += measure_layout(replace(snapshot, embedding=points), layout, seed=seed)
+        drawn = snapshot if embedding is None else replace(snapshot, embedding=embedding)
+        numbers += measure_layout(drawn, layout, seed=seed)
     return Collapse(tuple(numbers))
+
+
+def predict_returns(
+    snapshot: Snapshot,
+    *,
+    delta_space: Literal["normalized", "raw"] = "normalized",
+    embedding: NDArray[np.float32] | None = None,
+    most: int = ASKED,
+    seed: int = 0,
+) -> float:
+    """Compute the R² of H predicted by the nearest nodes of other episodes: "h_r2_knn" of `measure_collapse` alone.
+
+    It takes less than half the time of all numbers.
+
+    Args:
+        snapshot: The memory: returns and episodes.
+        delta_space: As in `measure_collapse`.
+        embedding: As in `measure_collapse`.
+        most: Nodes for which neighbors are searched.
+        seed: Of the sample and of the order among nodes at the same place.
+    """
+    rows, space = _choose_space(snapshot, delta_space, embedding, most=most, seed=seed)
+    index, _ = find_elsewhere(space, snapshot.episode, rows, k=NEIGHBORS, seed=seed)
+    measure = _predict_by_nearest(snapshot, rows, index)
+    return float(measure.combine(measure.parts.sum(axis=0)))
 
 
 def measure_layout(snapshot: Snapshot, layout: NDArray[np.float32], *, seed: int = 0) -> list[Number]:
@@ -156,16 +180,38 @@ def measure_layout(snapshot: Snapshot, layout: NDArray[np.float32], *, seed: int
     return _with_intervals(ranks, snapshot.episode[ranked], seed)
 
 
+def _choose_space(
+    snapshot: Snapshot,
+    delta_space: Literal["normalized", "raw"],
+    embedding: NDArray[np.float32] | None,
+    *,
+    most: int,
+    seed: int,
+) -> tuple[Rows, NDArray[np.floating]]:
+    """Choose the nodes for which neighbors are searched [Q], and the points of all nodes [M, d]."""
+    points = snapshot.embedding if embedding is None else embedding
+    rows = stratified_rows(snapshot.h, snapshot.t, n=most, seed=seed)
+    return rows, scale_like_memory(points) if delta_space == "normalized" else points
+
+
+def _predict_by_nearest(snapshot: Snapshot, rows: Rows, index: Rows) -> _Measure:
+    h = _center(snapshot.h)
+    near = index[:, :NEIGHBORS]
+    text = f"R² of H predicted by the {NEIGHBORS} nearest nodes of other episodes"
+    return _r2("h_r2_knn", text, h[rows], h[near], near >= 0)
+
+
+def _center(h: NDArray[np.float32]) -> Floats:
+    """Subtract the mean, so that sums of squares are exact enough for a large mean too."""
+    exact = h.astype(np.float64)
+    return exact - exact.mean()
+
+
 def _measure_returns(
     snapshot: Snapshot, rows: Rows, index: Rows, distance: Floats, *, delta: float, threshold: float
 ) -> Iterator[_Measure]:
-    h = snapshot.h.astype(np.float64)
-    h -= h.mean()  # sums of squares lose nothing to a large mean
-    nearest, merged = index[:, :NEIGHBORS] >= 0, distance <= delta
-    yield _r2(
-        "h_r2_knn", f"R² of H predicted by the {NEIGHBORS} nearest nodes of other episodes",
-        h[rows], h[index[:, :NEIGHBORS]], nearest,
-    )  # fmt: skip
+    h, merged = _center(snapshot.h), distance <= delta
+    yield _predict_by_nearest(snapshot, rows, index)
     yield _r2("h_r2_delta", "R² of H predicted by the nodes of other episodes within δ", h[rows], h[index], merged)
     apart = (np.abs(h[index] - h[rows][:, None]) > threshold) & merged
     yield _share(
@@ -180,8 +226,7 @@ def _measure_returns(
 
 def _measure_chance(snapshot: Snapshot, rows: Rows, seed: int) -> _Measure:
     """What h_r2_knn would be of an embedding that knows nothing: its neighbors are drawn at random."""
-    h = snapshot.h.astype(np.float64)
-    h -= h.mean()
+    h = _center(snapshot.h)
     drawn = np.random.default_rng(seed).integers(snapshot.size, size=(len(rows), NEIGHBORS))
     elsewhere = snapshot.episode[drawn] != snapshot.episode[rows][:, None]
     text = f"R² of H predicted by {NEIGHBORS} nodes of other episodes drawn at random"

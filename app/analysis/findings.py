@@ -1,20 +1,21 @@
 """What a study shows: the claims of its plan, measured on each task and pooled over tasks.
 
 A number per run and measure, then `app.analysis.significance.compare_seeds` for each comparison of the plan
-(`app.analysis.study_plans`). The table is drawn by `app.figures.named.comparisons`.
+(`app.analysis.study_plans`). The tables are made by `app.figures.named.findings`.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from typing import Final, Literal
 
 import numpy as np
 import pandas as pd
 
-from app.analysis.collapse import measure_collapse
+from app.analysis import collapse
 from app.analysis.comparable import keep_usual_length
 from app.analysis.finals import LAST_TENTH, count_falls, final_rate, rate_of_final, rate_of_mu_w
-from app.analysis.quantities import ROBUST, find_quantity
+from app.analysis.quantities import ROBUST, WIN_RATE, find_quantity
 from app.analysis.series import Comparison, Seed, join_seeds, read_seeds, seed_number
 from app.analysis.significance import (
     Difference,
@@ -35,6 +36,7 @@ from app.analysis.study_plans import (
     FALLS,
     FINAL,
     FINAL_GREEDY,
+    MEASURES,
     MU_W,
     MU_W_GREEDY,
     OVERESTIMATION,
@@ -63,6 +65,7 @@ Numbers = Mapping[str, float]
 OWN: Final = "own"
 EMBEDDERS: Final = (OWN, "tcse", "dcae", "random")
 PARTS: Final = 10
+_OF_EMBEDDINGS: Final = (R2_OF_H, R2_OVER_DCAE, R2_OVER_RANDOM)
 ALL_TASKS: Final = "all tasks"
 NO_COMMIT: Final = "no commit stored"
 
@@ -100,22 +103,35 @@ class Finding:
 
 
 @dataclass(frozen=True)
-class StudyFindings:
-    """All findings of one plan."""
+class StudyRuns:
+    """The runs of one plan."""
 
     plan: StudyPlan
-    findings: tuple[Finding, ...]
+    rows: tuple[RunRow, ...]
     comparison: Comparison
+    """The runs that are in the findings, with their greedy win rates."""
     missing: tuple[str, ...]
     """Planned runs that are not in the findings, each with the reason."""
     n_planned: int
     """Number of planned runs; 0 for runs outside the plans."""
     commits: Mapping[str, int]
-    """Number of runs by commit."""
+    """Number of runs in the findings by commit."""
+
+
+@dataclass(frozen=True)
+class StudyFindings(StudyRuns):
+    """All findings of one plan."""
+
+    findings: tuple[Finding, ...]
 
 
 def find_all(db: Database, rows: Sequence[RunRow]) -> list[StudyFindings]:
-    """Measure every claim of every plan that some of these runs belong to.
+    """Measure every claim of every plan that some of these runs belong to; see `read_studies`."""
+    return [measure_study(db, study) for study in read_studies(db, rows)]
+
+
+def read_studies(db: Database, rows: Sequence[RunRow]) -> list[StudyRuns]:
+    """Group runs by their plan and decide which of them are in its findings.
 
     A run belongs to the plan that its sweep is part of. Runs outside the plans are measured by the claims of the first
     study and labelled as exploratory.
@@ -127,18 +143,37 @@ def find_all(db: Database, rows: Sequence[RunRow]) -> list[StudyFindings]:
         here = [row for row in rows if plan_of.get(row.sweep_id or "", UNPLANNED) is plan]
         if here:
             planned = [run for key, each in plan_of.items() if each is plan for run in _planned_runs(sweeps[key].plan)]
-            studies.append(_find_study(db, plan, here, planned))
+            studies.append(_read_study(db, plan, here, planned))
     return studies
 
 
-def _find_study(
+def _read_study(
     db: Database, plan: StudyPlan, rows: Sequence[RunRow], planned: Sequence[Mapping[str, object]]
-) -> StudyFindings:
-    """Measure the claims of one plan on its runs."""
+) -> StudyRuns:
     comparison = keep_usual_length(join_seeds(read_seeds(db, rows), final=True))
-    numbers = measure_runs(db, rows, comparison.seeds)
+    counted = {seed.id for seed in comparison.seeds}
+    names = {row.name for row in rows if row.id in counted}
+    by_name = {row.name: row for row in rows}
+    missing = tuple(
+        f"{name}: {_describe_state(by_name.get(name))}"
+        for run in planned
+        if (name := str(run.get("name"))) not in names
+    )
+    commits = Counter(_commit_of(row) for row in rows if row.id in counted)
+    return StudyRuns(plan, tuple(rows), comparison, missing, len(planned), commits)
+
+
+def _commit_of(row: RunRow) -> str:
+    return str(row.versions.get("commit") or NO_COMMIT)
+
+
+def measure_study(db: Database, study: StudyRuns) -> StudyFindings:
+    """Measure the claims of one plan on its runs. Only the measures of these claims are computed."""
+    plan, comparison = study.plan, study.comparison
+    measures = [measure for claim in plan.claims for measure in claim.measures]
+    numbers = measure_runs(db, study.rows, comparison.seeds, measures)
     rates = _rates(comparison.seeds)
-    commits = {row.id: str(row.versions.get("commit") or NO_COMMIT) for row in rows}
+    commits = {row.id: _commit_of(row) for row in study.rows}
     findings: list[Finding] = []
     for claim in plan.claims:
         for first, second in (*claim.pairs, *claim.others):
@@ -151,18 +186,24 @@ def _find_study(
                 findings += by_task
                 if measure.is_pooled and len(by_task) > 1 and all(np.isfinite(each.difference.low) for each in by_task):
                     findings.append(_pool(by_task))
-    counted = {seed.id for seed in comparison.seeds}
-    names = {row.name for row in rows if row.id in counted}
-    by_name = {row.name: row for row in rows}
-    missing = tuple(
-        f"{name}: {_describe_state(by_name.get(name))}"
-        for run in planned
-        if (name := str(run.get("name"))) not in names
-    )
-    used = [commits[seed.id] for seed in comparison.seeds]
-    return StudyFindings(
-        plan, tuple(_adjust(findings)), comparison, missing, len(planned), {each: used.count(each) for each in used}
-    )
+    known = {field.name: getattr(study, field.name) for field in fields(study)}
+    return StudyFindings(**known, findings=tuple(_adjust(findings)))
+
+
+def read_win_rates(db: Database, study: StudyRuns) -> list[Comparison]:
+    """Read the win rates of a study by task: robust on skirmish, greedy elsewhere.
+
+    The runs are those of the findings. Where no run of a task has finished, they are the unfinished ones.
+    """
+    counted = {seed.id for seed in study.comparison.seeds}
+    done = set(study.comparison.tasks)
+    comparisons = []
+    for is_skirmish, quantity in ((True, ROBUST), (False, replace(WIN_RATE, title="greedy win rate"))):
+        seeds = read_seeds(db, [row for row in study.rows if (row.env == "skirmish") == is_skirmish], quantity)
+        used = [seed for seed in seeds if seed.id in counted or (seed.task not in done and len(seed.curve.steps))]
+        for task in dict.fromkeys(seed.task for seed in used):
+            comparisons.append(join_seeds([seed for seed in used if seed.task == task], quantity))
+    return sorted(comparisons, key=lambda each: each.tasks)
 
 
 def _planned_runs(plan: Mapping[str, object]) -> list[Mapping[str, object]]:
@@ -247,13 +288,16 @@ def _rates(seeds: Sequence[Seed]) -> dict[tuple[str, str], Rate]:
     return rates
 
 
-def measure_runs(db: Database, rows: Sequence[RunRow], seeds: Sequence[Seed]) -> dict[str, Numbers]:
-    """Compute every measure of each run that has one, by measure and run id.
+def measure_runs(
+    db: Database, rows: Sequence[RunRow], seeds: Sequence[Seed], measures: Collection[Measure] = MEASURES
+) -> dict[str, Numbers]:
+    """Compute the measures of each run that has them, by measure and run id.
 
     Args:
         db: An open database.
         rows: The runs.
         seeds: The runs that count, with their greedy win rates.
+        measures: Which of them are needed. R² of H takes most of the time; without it nothing else is left out.
     """
     counted = {seed.id for seed in seeds}
     rows = [row for row in rows if row.id in counted]
@@ -280,7 +324,7 @@ def measure_runs(db: Database, rows: Sequence[RunRow], seeds: Sequence[Seed]) ->
         | _gate_numbers(whole, DELTA_RATIO_WHOLE, BETA_RISE_WHOLE)
         | _gate_numbers(won, DELTA_RATIO, BETA_RISE)
         | _closed_numbers(closed_by_outcome(db, ids))
-        | _embedding_numbers(db, rows)
+        | (_embedding_numbers(db, rows) if set(_OF_EMBEDDINGS) & set(measures) else {})
     )
 
 
@@ -323,9 +367,7 @@ def predict_returns(db: Database, row: RunRow) -> Numbers:
     memory = row.config["memory"]
     space: Literal["raw", "normalized"] = "raw" if memory.get("delta_space") == "raw" else "normalized"
     return {
-        kind: measure_collapse(
-            snapshot, delta=float(memory["delta"]), delta_space=space, embedding=found and found.coordinates
-        )["h_r2_knn"].value
+        kind: collapse.predict_returns(snapshot, delta_space=space, embedding=found and found.coordinates)
         for kind, found in {OWN: None, **fitted}.items()
         if kind == OWN or found
     }

@@ -66,6 +66,8 @@ class StudyPlan:
     claims: tuple[Claim, ...]
     guide: str = ""
     """File of the plan in prose."""
+    question: str = ""
+    """The question that the plan in prose starts with."""
 
 
 _PREWRITE: Final = {"preset": "prewrite"}
@@ -178,6 +180,8 @@ CONFIRMATORY: Final = StudyPlan(
     ("Confirmatory study: football", "Confirmatory study: 3s_vs_5z"),
     _CONFIRMATORY_CLAIMS,
     "confirmatory-study.md",
+    "Does EMTC(QPLEX) learn better than EMU(QPLEX), than its backbone QPLEX and than itself without the gate? Does the "
+    "gate behave as the paper describes?",
 )
 FIRST: Final = StudyPlan(
     "First study",
@@ -187,6 +191,8 @@ FIRST: Final = StudyPlan(
     ),
     _FIRST_CLAIMS,
     "first-study.md",
+    "Does EMTC beat EMU and its own backbone on the embedded simulator and on football, and does its gate do what the "
+    "paper says of it?",
 )
 UNPLANNED: Final = StudyPlan("Runs outside the plans (exploratory)", (), _FIRST_CLAIMS)
 """The claims of the first study, applied to runs of no plan."""

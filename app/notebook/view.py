@@ -29,7 +29,7 @@ from storage.engine import Database
 from storage.notebook import EntryRow, get_entry, get_figure
 from storage.runs.rows import RunRow
 
-PAGES = ("home", "live", "memory", "replay", "compare", "sweeps", "method", "launch")
+PAGES = ("home", "live", "memory", "replay", "findings", "compare", "sweeps", "method", "launch")
 RATED_PAGES = ("compare", "sweeps")
 """Pages whose address says which win rate runs are compared by."""
 Query = dict[str, list[str]]

@@ -1,25 +1,115 @@
-"""The findings of a study as tables: its claims, one row of numbers per run, and the settings that differ."""
+"""The findings of a study: its win rates as charts; its claims, numbers of each run and settings as tables."""
 
 from collections.abc import Sequence
+from dataclasses import replace
+from typing import Final, NamedTuple
 
 import numpy as np
 import pandas as pd
 
-from app.analysis.findings import NO_COMMIT, Finding, StudyFindings, find_all, measure_runs
-from app.analysis.series import seed_number
+from app.analysis.findings import NO_COMMIT, Finding, StudyFindings, StudyRuns, find_all, measure_runs, read_studies
+from app.analysis.series import Comparison, Group, seed_number
 from app.analysis.settings import is_harmless
-from app.analysis.study_plans import MEASURES
+from app.analysis.significance import FEWEST_SEEDS, NEGLIGIBLE, Verdict
+from app.analysis.statistics import Reading
+from app.analysis.study_plans import EMTC, EMU, MEASURES, NO_TCGM, QPLEX
 from app.analysis.tables import MISSING, Cell, Number, describe_table
 from app.analysis.variants import list_differences
+from app.figures.chart_choices import Look
 from app.figures.figure import Options, TableKind
+from app.figures.kinds.chart import Chart
 from app.figures.named.comparisons import EXPLANATION, count_seeds, quote_difference, show_p
+from app.figures.named.curves import draw_comparison
 from storage.engine import Database
 from storage.runs.rows import RunRow
 
+MOST_LINES: Final = 4
+"""Variants in the chart of a task."""
+_FIRST_LINES: Final = (EMTC, NO_TCGM, EMU, QPLEX)
+"""Variants that are drawn first."""
+READING: Final = Reading("mean", "ci")
+"""Line and band of the charts of a study."""
+SMOOTHED: Final = 20
+"""The curves of a study are smoothed over the budget divided by this."""
+
+_HOLM: Final = "p (Holm) is adjusted over the claims of a plan on the same task, primary measures only."
+VERDICTS: Final[dict[Verdict, str]] = {
+    "supported": "p (Holm) < .05, and the estimate has the sign that the claim states.",
+    "contradicted": "p (Holm) < .05, and the estimate has the opposite sign.",
+    "no relevant difference": f"Win rates only: the 95 % interval lies within ±{NEGLIGIBLE:g}.",
+    "cannot tell": "No other rule applies. The table shows the smallest difference that a test at p < .05 detects with "
+    "a power of 80 % with this number of seeds and their standard deviation.",
+    "too few seeds": f"Fewer than {FEWEST_SEEDS} pairs of seeds ({FEWEST_SEEDS} seeds of one variant): no verdict.",
+    "equal": "Both variants have the same number in every pair of seeds.",
+}
+"""The rule for each verdict."""
+
+_CLAIM_COLUMNS = ("claim", "task", "compared", "measure", "estimate", "n", "p (Holm)", "verdict")
 _FINDING_COLUMNS = (
     *("study", "claim", "task", "compared", "measure", "n", "estimate", "p", "p (Holm)", "p (randomization)"),
     *("detectable", "P(improvement)", "verdict"),
 )
+
+
+class TaskLines(NamedTuple):
+    """Which variants of a task are drawn."""
+
+    shown: Comparison
+    others: tuple[Group, ...]
+
+
+def choose_lines(comparison: Comparison) -> TaskLines:
+    """Choose the variants in the chart of one task: EMTC, No-TCGM, EMU, QPLEX, then others up to `MOST_LINES`."""
+
+    def rank(group: Group) -> int:
+        matches = (place for place, arm in enumerate(_FIRST_LINES) if arm.matches(group.seeds[0]))
+        return next(matches, len(_FIRST_LINES))
+
+    drawn = sorted(comparison.groups, key=rank)[:MOST_LINES]
+    methods = {group.variant.method for group in drawn}
+    others = tuple(group for group in comparison.groups if group.variant.method not in methods)
+    return TaskLines(replace(comparison, groups=tuple(drawn)), others)
+
+
+def choose_window(comparison: Comparison) -> int:
+    """Choose over how many env steps the curves of a task are smoothed: a part of the budget."""
+    return max(seed.target_steps for seed in comparison.seeds) // SMOOTHED
+
+
+def draw_win_rates(lines: TaskLines) -> Chart:
+    """Draw the win rates of one task of a study, smoothed, with 95 % intervals of the mean over seeds."""
+    task, window = lines.shown.tasks[0], choose_window(lines.shown)
+    note = f"Smoothed: each seed's mean over the {window:,} env steps up to each point (1/{SMOOTHED} of the budget)."
+    if lines.others:
+        names = ", ".join(f"{group.variant.name}{group.mark} (n = {group.n})" for group in lines.others)
+        note += f" Not drawn: {names}."
+    smoothed = Look(smooth=window).smoothed(lines.shown)
+    chart = draw_comparison(smoothed, READING, title=f"Win rate on {task}", note=note)
+    return replace(chart, subtitle=f"mean over seeds; band: 95 % interval; smoothed over {window:,} env steps")
+
+
+def tabulate_claims(studies: Sequence[StudyFindings]) -> pd.DataFrame:
+    """Lay out one row for each claim and task: its primary measure and the verdict.
+
+    The column "detectable" exists where a verdict is "cannot tell", and "study" where there are several studies.
+    """
+    kept = [(study, finding) for study in studies for finding in study.findings if finding.is_primary]
+    rows = [dict(zip(_FINDING_COLUMNS, _finding_row(study, finding), strict=True)) for study, finding in kept]
+    undecided = [finding.verdict == "cannot tell" for _, finding in kept]
+    for row, is_undecided in zip(rows, undecided, strict=True):
+        row["detectable"] = row["detectable"] if is_undecided else MISSING
+    names = [*(["study"] if len(studies) > 1 else []), *_CLAIM_COLUMNS, *(["detectable"] if any(undecided) else [])]
+    measures = {finding.measure.title: finding.measure.meaning for _, finding in kept}
+    caption = " ".join(
+        [
+            f"The primary measure of each claim. {EXPLANATION} {_HOLM}",
+            *(f"{title}: {meaning}." for title, meaning in measures.items()),
+            *(describe_study(study) for study in studies),
+        ]
+    )
+    frame = pd.DataFrame([[row[name] for name in names] for row in rows], columns=pd.Index(names), dtype="object")
+    cells = {name: [row[name] for row in rows] for name in names}
+    return describe_table(frame, caption=caption, left_out=_list_left_out(studies), cells=cells)
 
 
 def tabulate_findings(studies: Sequence[StudyFindings]) -> pd.DataFrame:
@@ -28,29 +118,37 @@ def tabulate_findings(studies: Sequence[StudyFindings]) -> pd.DataFrame:
     measures = {finding.measure.title: finding.measure.meaning for study in studies for finding in study.findings}
     caption = " ".join(
         [
-            f"{EXPLANATION} p (Holm) is adjusted over the claims of a plan on the same task, primary measures only. "
+            f"{EXPLANATION} {_HOLM} "
             "detectable: smallest difference that a test at p < .05 detects with a power of 80 %.",
             *(f"{title}: {meaning}." for title, meaning in measures.items()),
             *(describe_study(study) for study in studies),
         ]
     )
-    left_out = [str(each) for study in studies for each in study.comparison.left_out]
-    left_out += [f"planned, without result: {each}" for study in studies for each in study.missing]
     frame = pd.DataFrame(rows, columns=pd.Index(_FINDING_COLUMNS), dtype="object")
     cells = {name: [row[place] for row in rows] for place, name in enumerate(_FINDING_COLUMNS)}
-    return describe_table(frame, caption=caption, left_out=left_out, cells=cells)
+    return describe_table(frame, caption=caption, left_out=_list_left_out(studies), cells=cells)
 
 
-def describe_study(study: StudyFindings) -> str:
-    """Write which runs a study has, and the commits that trained them."""
+def _list_left_out(studies: Sequence[StudyRuns]) -> list[str]:
+    left_out = [str(each) for study in studies for each in study.comparison.left_out]
+    return left_out + [f"planned, without result: {each}" for study in studies for each in study.missing]
+
+
+def describe_study_runs(study: StudyRuns) -> str:
+    """Write how many runs a study has, and the commits that trained them."""
     n = len(study.comparison.seeds)
     runs = f"{n} of {study.n_planned} planned runs" if study.n_planned else f"{n} runs"
     commits = ", ".join(
         f"{commit if commit == NO_COMMIT else commit[:10]} ({count} runs)" for commit, count in study.commits.items()
     )
+    return f"{runs}; commits: {commits or 'none'}."
+
+
+def describe_study(study: StudyFindings) -> str:
+    """Write which runs a study has, the commits that trained them, and which comparisons have different commits."""
     differ = sorted({f"claim {each.claim.number} on {each.task}" for each in study.findings if len(each.commits) > 1})
     warning = f" WARNING: runs of different commits are compared in {'; '.join(differ)}." if differ else ""
-    return f"{study.plan.title}: {runs}; commits: {commits or 'none'}.{warning}"
+    return f"{study.plan.title}: {describe_study_runs(study)}{warning}"
 
 
 def _finding_row(study: StudyFindings, finding: Finding) -> list[str]:
@@ -77,8 +175,8 @@ def _finding_row(study: StudyFindings, finding: Finding) -> list[str]:
 def tabulate_measures(db: Database, rows: Sequence[RunRow]) -> pd.DataFrame:
     """Lay out the numbers behind the findings: one row for each run, one column for each measure."""
     lines = []
-    for study in find_all(db, rows):
-        numbers = measure_runs(db, rows, study.comparison.seeds)
+    for study in read_studies(db, rows):
+        numbers = measure_runs(db, study.rows, study.comparison.seeds)
         for group in study.comparison.groups:
             for seed in group.seeds:
                 named = [study.plan.title, group.variant.task, group.variant.name, seed_number(seed), seed.id]
@@ -98,7 +196,7 @@ def _quote_number(value: float | None, title: str) -> Cell | str:
 def tabulate_settings(db: Database, rows: Sequence[RunRow]) -> pd.DataFrame:
     """Lay out the settings that differ between the variants of each study, task by task."""
     parts = []
-    for study in find_all(db, rows):
+    for study in read_studies(db, rows):
         for task in study.comparison.tasks:
             variants = [group.variant for group in study.comparison.groups if group.variant.task == task]
             configs = {row.id: row.config for row in rows}
@@ -116,6 +214,10 @@ def _findings(db: Database, rows: Sequence[RunRow], options: Options) -> pd.Data
     return tabulate_findings(find_all(db, rows))
 
 
+def _claims(db: Database, rows: Sequence[RunRow], options: Options) -> pd.DataFrame:
+    return tabulate_claims(find_all(db, rows))
+
+
 def _measures(db: Database, rows: Sequence[RunRow], options: Options) -> pd.DataFrame:
     return tabulate_measures(db, rows)
 
@@ -126,6 +228,7 @@ def _settings(db: Database, rows: Sequence[RunRow], options: Options) -> pd.Data
 
 _CLAIMED = "finished runs of two algorithms or ablations that a claim compares, on one map"
 TABLES = (
+    TableKind("claims", _claims, needs=_CLAIMED),
     TableKind("findings", _findings, needs=_CLAIMED),
     TableKind("study-measures", _measures, needs="finished runs"),
     TableKind("study-settings", _settings, needs="finished runs of two variants on one map"),

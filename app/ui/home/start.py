@@ -47,7 +47,7 @@ def show() -> None:
         "Open the example study",
         icon=":material/science:",
         key="open_example",
-        help="EMTC, EMU and their backbone on 3s_vs_5z: curves, memories and chosen episodes, to look at and compare.",
+        help="The study that comes with the program: its question, learning curves, claims and chosen episodes.",
     )
     if not pressed:
         return
@@ -59,4 +59,4 @@ def show() -> None:
         return
     data.open_url.clear(bundle.url)
     view.enter(bundle)
-    st.switch_page("../pages/compare.py", query_params=view.link({}))
+    st.switch_page("../pages/findings.py", query_params=view.link({}))

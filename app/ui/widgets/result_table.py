@@ -1,5 +1,6 @@
 """A table of results as text with its best cells in bold, and its downloads."""
 
+from collections.abc import Mapping, Sequence
 from functools import partial
 
 import pandas as pd
@@ -19,6 +20,9 @@ from app.analysis.tables import (
 SHOWN = 5
 PERCENT = "%.0f %%"
 """How columns of percentages are written, as `app.analysis.format.percent` does; Streamlit's own has no space."""
+
+_GLUED = (" ± ", " = ", " of ", " and ", " pair")
+"""Where no line may end: between a number, its spread and its count."""
 
 _LABELS: dict[TableFormat, str] = {
     "csv": "CSV",
@@ -67,13 +71,20 @@ def download(frame: pd.DataFrame, *, key: str, stem: str) -> None:
             )
 
 
-def to_markdown(frame: pd.DataFrame) -> str:
-    """Write the table as Markdown whose cells show as they are, whatever they contain."""
+def to_markdown(frame: pd.DataFrame, written: Mapping[str, Sequence[str]] | None = None) -> str:
+    """Write the table as Markdown whose cells show as they are, whatever they contain.
+
+    Args:
+        frame: The table.
+        written: Cells that are Markdown already, by column: those with icons or colours.
+    """
     best = best_cells(frame)
 
     def cell(row: int, name: str) -> str:
+        if written and name in written:
+            return written[name][row]
         text = escape_markdown(str(frame[name].iloc[row]))
-        for glued in (" ± ", " = ", " of ", " and "):  # a number, its spread and its count never part at a line's end
+        for glued in _GLUED:
             text = text.replace(glued, glued.replace(" ", "\u00a0")) if name != frame.columns[0] else text
         return f"**{text}**" if (row, name) in best else text
 

@@ -1,0 +1,226 @@
+"""The page of a study: its question, win rates by task, a table of claims, and where the numbers come from."""
+
+from importlib.resources import files
+from typing import Final
+
+import pandas as pd
+import streamlit as st
+
+from app.analysis.format import escape_markdown
+from app.analysis.provenance import describe_runs
+from app.analysis.series import Comparison
+from app.analysis.significance import Verdict
+from app.analysis.tables import MISSING
+from app.figures.named.findings import (
+    READING,
+    VERDICTS,
+    choose_lines,
+    choose_window,
+    describe_study_runs,
+    draw_win_rates,
+    tabulate_claims,
+    tabulate_findings,
+)
+from app.ui import guide, in_url, messages, state, view
+from app.ui.findings import studies
+from app.ui.findings.studies import Study
+from app.ui.sweeps.start import SWEEP
+from app.ui.widgets import canvas, pin, result_table
+
+_PAGE: Final = "findings"
+_PANEL: Final = 280
+_MARKS: Final[dict[Verdict, tuple[str, str]]] = {
+    "supported": ("check_circle", "green"),
+    "contradicted": ("cancel", "red"),
+    "no relevant difference": ("drag_handle", "blue"),
+    "cannot tell": ("question_mark", "orange"),
+    "too few seeds": ("hourglass_empty", "gray"),
+    "equal": ("equal", "blue"),
+}
+"""Icon and colour of each verdict."""
+
+
+def show() -> None:
+    """Draw one study; the URL names it where there are several."""
+    found = studies.list_studies()
+    if not found:
+        messages.empty(
+            "No study has runs in this database.",
+            "Press *Open the example study* on Home, or train a study: `emtc sweep confirmatory-football`.",
+            page="../pages/home.py",
+            label="Go to Home",
+        )
+        return
+    study = _choose(found)
+    st.markdown(f"**{escape_markdown(study.plan.question)}**")
+    st.caption(escape_markdown(describe_study_runs(studies.read_runs(study))))
+    with messages.guarded():
+        _show_charts(studies.read_win_rates(study), study)
+    with messages.guarded():
+        _show_claims(study)
+    with messages.guarded():
+        _show_details(study)
+    _show_links(study)
+
+
+def _choose(found: list[Study]) -> Study:
+    by_title = {study.plan.title: study for study in found}
+    if len(found) == 1:
+        return found[0]
+    chosen = st.segmented_control(
+        "Study", list(by_title), required=True, **in_url.key_of(_PAGE, "study", list(by_title))
+    )
+    return by_title[str(chosen)]
+
+
+def _show_charts(comparisons: list[Comparison], study: Study) -> None:
+    if not comparisons:
+        messages.empty(
+            "No run of this study has been evaluated yet.", "The charts appear with the first evaluation of a run."
+        )
+        return
+    with st.container(key="findings_charts", horizontal=True, gap="medium"):
+        for comparison in comparisons:
+            with st.container(gap="xsmall"):
+                _show_chart(comparison, study)
+
+
+def _show_chart(comparison: Comparison, study: Study) -> None:
+    lines = choose_lines(comparison)
+    chart, smooth, quantity = draw_win_rates(lines), choose_window(lines.shown), comparison.quantity.key
+    by_id = {row.id: row for row in study.rows}
+    drawn = [by_id[seed.id] for seed in lines.shown.seeds]
+    key = f"findings-{comparison.tasks[0]}"
+    facts = {"quantity": quantity, "center": READING.center, "band": READING.band, "smooth": smooth}
+    with st.container(horizontal=True, horizontal_alignment="distribute", vertical_alignment="center"):
+        st.markdown(f"#### {escape_markdown(comparison.tasks[0])}", width="content")
+        with st.container(horizontal=True, width="content", gap="small"):
+            pin.show_export(chart, key=key, stem=drawn[0].map, sources=describe_runs(drawn))
+            pin.show(chart, key=key, page=_PAGE, run=drawn, facts=facts)
+    canvas.show(chart, key=key, panel_height=_PANEL)
+    st.caption(escape_markdown(chart.caption))
+    if lines.others:
+        st.page_link(
+            "../pages/compare.py",
+            label=f"Compare all {len(comparison.groups)} variants",
+            icon=":material/stacked_line_chart:",
+            query_params=view.link(
+                {
+                    state.RUNS: ",".join(seed.id for seed in comparison.seeds),
+                    "y": quantity,
+                    "band": READING.band,
+                    "smooth": str(smooth),
+                }
+            ),
+        )
+
+
+def _show_claims(study: Study) -> None:
+    with st.spinner("Comparing the variants seed by seed …"):
+        found = studies.find(study)
+    frame = tabulate_claims([found])
+    with st.container(horizontal=True, horizontal_alignment="distribute", vertical_alignment="center"):
+        st.subheader("Claims", width="content")
+        result_table.download(frame, key="claims", stem="claims")
+    if len(frame):
+        with st.container(key="findings_claims"):
+            st.markdown(_write_claims(frame))
+        used = {each.verdict for each in found.findings}
+        with st.container(horizontal=True, gap="small", vertical_alignment="center"):
+            st.caption("Rules", width="content")
+            for verdict, rule in VERDICTS.items():
+                if verdict in used:
+                    icon, color = _MARKS[verdict]
+                    st.badge(verdict, icon=f":material/{icon}:", color=color, help=rule)  # type: ignore[arg-type]
+    else:
+        messages.empty("No claim has been measured yet.", "A claim needs a finished run of each variant that it names.")
+    _show_missing(found.missing)
+    with st.expander("Measures, tests, verdicts", icon=":material/function:"):
+        st.caption(escape_markdown(str(frame.attrs["caption"])))
+        st.caption("\n".join(f"- **{verdict}**: {escape_markdown(rule)}" for verdict, rule in VERDICTS.items()))
+
+
+def _write_claims(frame: pd.DataFrame) -> str:
+    """Write the claims for the page: with fewer columns than in files, so that the verdict is visible."""
+    shown = frame.loc[:, ["claim", "task", "estimate", "n", "p (Holm)", "verdict"]]
+    compared = [escape_markdown(each).replace(r"\-", "\u2011") for each in frame["compared"]]  # "No-TCGM" in one line
+    claims = zip(frame["claim"], compared, frame["measure"], strict=True)
+    detectable = frame["detectable"] if "detectable" in frame else [MISSING] * len(frame)
+    verdicts = zip(frame["verdict"], detectable, strict=True)
+    written = {
+        "claim": [f"**{escape_markdown(text)}** {pair}, {escape_markdown(of)}" for text, pair, of in claims],
+        "task": [escape_markdown(task).replace(r"\_", "\\_\u200b") for task in frame["task"]],  # it may break there
+        "estimate": [escape_markdown(each).replace(", ", ",\u00a0") for each in frame["estimate"]],
+        "verdict": [
+            _mark_verdict(verdict) + ("" if size == MISSING else f" :small[detectable: {size}]")
+            for verdict, size in verdicts
+        ],
+    }
+    return result_table.to_markdown(shown, written)
+
+
+def _mark_verdict(text: str) -> str:
+    """Write a verdict with its icon in its colour."""
+    icon, color = next(mark for verdict, mark in _MARKS.items() if text.startswith(verdict))
+    return f":{color}-badge[:material/{icon}: {escape_markdown(text)}]"
+
+
+def _show_missing(missing: tuple[str, ...]) -> None:
+    """List the planned runs without a result; many of them are folded."""
+    if not missing:
+        return
+    head = f"{len(missing)} planned run{'s' if len(missing) > 1 else ''} without a result"
+    text = "\n".join(f"- {escape_markdown(each)}" for each in missing)
+    if len(missing) <= result_table.SHOWN:
+        st.caption(f"{head}\n{text}")
+    else:
+        with st.expander(head, icon=":material/pending:"):
+            st.caption(text)
+
+
+def _show_details(study: Study) -> None:
+    measures = st.expander("All measures", icon=":material/table_rows:", key="measures", bind="query-params")
+    numbers = st.expander("Numbers of each run", icon=":material/numbers:", key="numbers", bind="query-params")
+    settings = st.expander("Settings that differ", icon=":material/difference:", key="settings", bind="query-params")
+    plan = st.expander("The plan", icon=":material/assignment:", key="plan", bind="query-params")
+    if measures.open:
+        with measures, messages.guarded():
+            _show_frame(tabulate_findings([studies.find(study)]), key="findings")
+    if numbers.open:
+        with numbers, messages.guarded():
+            with st.spinner("Measuring every run …"):
+                frame = studies.list_measures(study)
+            _show_frame(frame, key="study-measures")
+    if settings.open:
+        with settings, messages.guarded():
+            _show_frame(studies.list_settings(study), key="study-settings")
+    if plan.open:
+        with plan:
+            text = files("app.jobs.sweeps").joinpath("templates", study.plan.guide).read_text(encoding="utf-8")
+            st.markdown(text.partition("\n")[2])
+
+
+def _show_frame(frame: pd.DataFrame, *, key: str) -> None:
+    with st.container(horizontal=True, horizontal_alignment="right"):
+        result_table.download(frame, key=key, stem=key)
+    st.dataframe(frame, hide_index=True, key=f"{key}-table")
+    st.caption(escape_markdown(str(frame.attrs["caption"])))
+
+
+def _show_links(study: Study) -> None:
+    evaluated = [row.id for row in study.rows if row.win_rate is not None]
+    with st.container(horizontal=True, gap="medium"):
+        if evaluated:
+            st.page_link(
+                "../pages/compare.py", label="Compare these runs", icon=":material/stacked_line_chart:",
+                query_params=view.link({state.RUNS: ",".join(evaluated)}),
+            )  # fmt: skip
+        for sweep_id, name in study.sweeps.items():
+            st.page_link(
+                "../pages/sweeps.py", label=escape_markdown(name), icon=":material/grid_on:",
+                query_params=view.link({SWEEP: sweep_id}), help="Progress and runs of this sweep",
+            )  # fmt: skip
+        st.page_link(
+            "../pages/guide.py", label="Findings in the guide", icon=":material/help:",
+            query_params=view.link({guide.PAGE: "findings"}),
+        )  # fmt: skip

@@ -1,0 +1,10 @@
+"""Findings: what do the runs of a study show about the claims of the paper?"""
+
+import streamlit as st
+
+from app.ui import messages
+from app.ui.findings import view
+
+st.title("Findings")
+with messages.guarded():
+    view.show()
