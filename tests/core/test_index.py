@@ -2,6 +2,7 @@
 
 import importlib.util
 from abc import ABC, abstractmethod
+from types import ModuleType
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from emtc_core.memory.index import incremental
 from emtc_core.memory.index.base import CKDTreeIndex, Metric, NeighborIndex
 from emtc_core.memory.index.grid import GridIndex
 from emtc_core.memory.index.incremental import BruteIndex, make_nearest_index, nearest_of
+from tests.require import require, require_package
 
 METRICS: tuple[Metric, ...] = ("l2", "linf")
 
@@ -142,10 +144,13 @@ class TestFaissWithAFlatIndexByHand(IndexContract):
         return incremental.FaissGpuIndex(metric, device="cpu", make_flat=FlatByHand)
 
 
-HAS_FAISS = importlib.util.find_spec("faiss") is not None
+@pytest.fixture
+def faiss() -> ModuleType:
+    """The package, on a host or for a GPU."""
+    return require_package("faiss")
 
 
-@pytest.mark.skipif(not HAS_FAISS, reason="faiss is not installed here")
+@pytest.mark.usefixtures("faiss")
 class TestFaissWithItsOwnFlatIndexOnTheCpu(IndexContract):
     """The index that faiss computes on a host, by the very calls that are made on a GPU."""
 
@@ -158,11 +163,8 @@ class TestFaissWithItsOwnFlatIndexOnTheCpu(IndexContract):
         )
 
 
-@pytest.mark.skipif(not HAS_FAISS, reason="faiss is not installed here")
-def test_the_installed_faiss_takes_the_calls_that_are_made_on_a_gpu() -> None:
-    faiss = importlib.import_module("faiss")
-    if not hasattr(faiss, "GpuIndexFlat"):
-        pytest.skip("this faiss was built without GPUs")
+def test_the_installed_faiss_takes_the_calls_that_are_made_on_a_gpu(faiss: ModuleType) -> None:
+    require("faiss-gpu", hasattr(faiss, "GpuIndexFlat"), "this faiss was built without GPUs")
     make = incremental.flat_on_gpu("cuda:0")
     for metric in METRICS:
         if faiss.get_num_gpus():
@@ -172,9 +174,9 @@ def test_the_installed_faiss_takes_the_calls_that_are_made_on_a_gpu() -> None:
             make(4, metric)
 
 
-@pytest.mark.skipif(not incremental.is_available(), reason="faiss with CUDA is not installed here")
 class TestFaissGpu(IndexContract):
     def make(self, metric: Metric) -> NeighborIndex:
+        require("faiss-gpu", incremental.is_available(), "faiss with CUDA and a GPU are not here")
         return incremental.FaissGpuIndex(metric, device="cuda")
 
 
@@ -195,9 +197,9 @@ def test_the_device_decides_which_index_serves_unlimited_distance() -> None:
 
 
 def test_a_faiss_that_fails_on_this_gpu_is_replaced_and_says_so(monkeypatch: pytest.MonkeyPatch, caplog) -> None:
-    monkeypatch.setattr(incremental, "is_available", lambda: True)  # and yet there is no GPU, or no faiss
     if incremental.is_available():
         pytest.skip("faiss searches on a GPU here")
+    monkeypatch.setattr(incremental, "is_available", lambda: True)  # and yet there is no GPU, or no faiss
     with caplog.at_level("WARNING"):
         assert isinstance(make_nearest_index("l2", device="cuda"), BruteIndex)
     assert "Every node is compared instead" in caplog.text
