@@ -19,14 +19,15 @@ RUN useradd --create-home --uid 1000 emtc \
 COPY --from=wheel /wheels /wheels
 
 FROM base AS cpu
-# Torch first: as pip finds it by itself it brings CUDA. A lab's mirror or folder of wheels is named by --build-arg.
+# Torch first, in the range of pyproject.toml: a newer one would be replaced by pip's own, which brings CUDA 13. A lab's mirror or folder of wheels is named by --build-arg.
 ARG TORCH="--index-url https://download.pytorch.org/whl/cpu"
-RUN pip install --no-cache-dir $TORCH torch \
+RUN pip install --no-cache-dir $TORCH "torch>=2.11,<2.14" \
     && pip install --no-cache-dir "$(echo /wheels/*.whl)[alerts,files,login,postgres]"
 
 FROM base AS gpu
+# CUDA 12 for torch and faiss. Blackwell needs --build-arg TORCH="--index-url https://download.pytorch.org/whl/cu128 torch==2.11.*".
 ARG TORCH="--index-url https://download.pytorch.org/whl/cu126"
-RUN pip install --no-cache-dir $TORCH torch \
+RUN pip install --no-cache-dir $TORCH "torch>=2.11,<2.14" \
     && pip install --no-cache-dir "$(echo /wheels/*.whl)[alerts,files,gpu,login,postgres]"
 
 FROM ${DEVICE}

@@ -10,6 +10,7 @@ import hashlib
 import logging
 import os
 import sys
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache, wraps
@@ -26,6 +27,8 @@ from emtc_core.errors import ConfigError
 MOST_THREADS = 4
 """Of `train.threads = auto`: the networks are small, and what an update does alone does not shrink."""
 GLANCE_S = 0.3
+CUBLAS_WORKSPACE = ":16:8"
+"""Of the two sizes that make cuBLAS deterministic, the one that cuDNN's recurrent layers take, too."""
 
 
 def choose_device(wanted: Literal["auto", "cpu", "cuda"]) -> torch.device:
@@ -37,6 +40,33 @@ def choose_device(wanted: Literal["auto", "cpu", "cuda"]) -> torch.device:
     if wanted == "cuda" and not torch.cuda.is_available():
         raise ConfigError("train.device is cuda, but torch sees no CUDA device here. Use auto or cpu; see: emtc doctor")
     return torch.device("cuda" if wanted != "cpu" and torch.cuda.is_available() else "cpu")
+
+
+def set_matmul_precision(precision: Literal["highest", "high"]) -> None:
+    """Set how CUDA multiplies float32 numbers in this process (`train.matmul_precision`).
+
+    PyTorch's own defaults differ between operations: TF32 in cuDNN's GRU, float32 in matrix products.
+    """
+    backends, mode = torch.backends, {"highest": "ieee", "high": "tf32"}[precision]
+    backends.cuda.matmul.fp32_precision = mode
+    backends.cudnn.conv.fp32_precision = mode
+    backends.cudnn.rnn.fp32_precision = mode
+
+
+def set_determinism(wanted: bool) -> None:
+    """Choose or give up deterministic algorithms on CUDA in this process (`train.deterministic`).
+
+    Sets what PyTorch's notes on reproducibility list. It comes before the first matrix product: cuBLAS reads its
+    workspace's size once. An operation without a deterministic algorithm then raises a RuntimeError; none is used here.
+    """
+    if wanted:
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", CUBLAS_WORKSPACE)
+        deterministic: Any = torch.utils.deterministic
+        deterministic.fill_uninitialized_memory = False  # every buffer here is written before it is read
+    if wanted != torch.are_deterministic_algorithms_enabled():  # the call loads the compiler
+        torch.use_deterministic_algorithms(wanted)
+    torch.backends.cudnn.deterministic = wanted
+    torch.backends.cudnn.benchmark = False
 
 
 def send(array: NDArray[np.generic], device: torch.device) -> torch.Tensor:
@@ -76,6 +106,45 @@ def fetch(tensor: torch.Tensor) -> AsyncCopy:
     arrived = torch.cuda.Event()
     arrived.record()
     return AsyncCopy(value, arrived)
+
+
+@dataclass(frozen=True)
+class Elapsed:
+    """A measured time: by the host's clock, or between two events of a GPU."""
+
+    host_ms: float
+    events: tuple[torch.cuda.Event, torch.cuda.Event] | None = None
+
+    def read_ms(self) -> float:
+        """Return the time [ms]; waits until a GPU has come to its end."""
+        if self.events is None:
+            return self.host_ms
+        start, end = self.events
+        end.synchronize()
+        return start.elapsed_time(end)
+
+
+class Stopwatch:
+    """Measures work on a device from the moment when it is made.
+
+    On a GPU both ends are events of its stream. The host's clock would measure how long the launches take, and count
+    the wait for earlier work as time of whatever reads a value first.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._started_s = time.perf_counter()
+        self._event = _record_event() if device.type == "cuda" else None
+
+    def stop(self) -> Elapsed:
+        """Return the time until now, which may be read later; measuring goes on."""
+        events = (self._event, _record_event()) if self._event else None
+        return Elapsed(1e3 * (time.perf_counter() - self._started_s), events)
+
+
+def _record_event() -> torch.cuda.Event:
+    event = torch.cuda.Event(enable_timing=True)
+    event.record()
+    return event
 
 
 def autocast(device: torch.device, *, wanted: bool) -> contextlib.AbstractContextManager[object]:

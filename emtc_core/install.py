@@ -52,7 +52,7 @@ def _requirements_of(extra: str) -> list[str]:
         declared = requires("emtc-lab") or []
     except PackageNotFoundError:
         return []
-    marked = re.compile(rf"^(.+?)\s*;\s*extra\s*==\s*['\"]{re.escape(extra)}['\"]$")
+    marked = re.compile(rf"^([^;]+?)\s*;.*\bextra\s*==\s*['\"]{re.escape(extra)}['\"]$")
     return [f"'{found[1]}'" for line in declared if (found := marked.match(line))]
 
 

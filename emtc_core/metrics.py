@@ -24,6 +24,8 @@ def _registry(*rows: tuple[str, str, str]) -> dict[str, Metric]:
     return {name: Metric(name, unit, meaning) for name, unit, meaning in rows}
 
 
+CLOSED_BELOW = 0.5
+"""The gate is closed on a transition with a smaller beta."""
 MEASURED = ("time/", "machine/", "embedder/fit_ms", "memory/write_ms", "memory/lookup_ms", "memory/reproject_ms")
 """Beginnings of names whose numbers belong to the machine, not to the seed: two runs alike differ in them."""
 METRICS = _registry(
@@ -71,7 +73,7 @@ METRICS = _registry(
         "fraction",
         "share of the incentive removed: Σ|(1-beta) r_p| over Σ|r_p| of the sampled transitions; 0 where none flows",
     ),
-    ("gate/closed_fraction", "fraction", "share of sampled transitions with beta < 0.5"),
+    ("gate/closed_fraction", "fraction", f"share of sampled transitions with beta < {CLOSED_BELOW:g}"),
     (
         "gate/delta_mem_new",
         "return",
@@ -113,6 +115,11 @@ METRICS = _registry(
     ("time/update_ms", "ms", "time of one learner update"),
     ("time/rollout_share", "fraction", "share of wall time spent stepping and acting"),
     ("machine/cpu_percent", "% of a core", "processor time of the trainer since the last report, over wall time"),
+    (
+        "machine/cpu_seconds",
+        "s",
+        "processor time of the trainer since the last report; the sum over a run is its CPU time",
+    ),
     ("machine/memory_bytes", "bytes", "main memory that the trainer holds (resident set)"),
     ("machine/gpu_percent", "%", "use of the run's GPU, by all who use it; where NVIDIA's library can tell"),
     ("machine/gpu_memory_bytes", "bytes", "memory that the trainer holds on its GPU"),

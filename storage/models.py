@@ -13,6 +13,7 @@ from sqlalchemy.orm import Mapped
 from sqlalchemy.orm import mapped_column as column
 from sqlalchemy.types import JSON
 
+from emtc_core.metrics import CLOSED_BELOW
 from storage.column_types import Base, guard_columns, run_column, run_key, serial
 
 SCHEMA_VERSION = "0012"
@@ -73,7 +74,7 @@ class Run(Base):
     parent_id: Mapped[str | None] = column(_ID, doc="the run that this one started again")
     owner_token: Mapped[str | None] = column(Text, doc="mark of the process that may write it")
     claimed_at: Mapped[datetime | None] = column(doc="since when that process has it (UTC)")
-    mu_w: Mapped[float | None] = column(doc="μ̄_w: area under the win-rate curve so far, per env step")
+    mu_w: Mapped[float | None] = column(doc="μ̄_w: area under the greedy win-rate curve so far, per env step")
     gate_removed: Mapped[float | None] = column(doc="share of the incentive that the gate removed; NULL without a gate")
     hidden_at: Mapped[datetime | None] = column(doc="since when it is drawn only where it is chosen (UTC)")
     archived_at: Mapped[datetime | None] = column(doc="since when lists leave it out (UTC)")
@@ -144,7 +145,7 @@ class EpisodeRow(Base):
     episode_return: Mapped[float]
     won: Mapped[bool] = column(Boolean)
     epsilon: Mapped[float] = column(doc="share of random actions")
-    closed: Mapped[int | None] = column(doc="of its transitions, how many had β < .5; NULL without a gate")
+    closed: Mapped[int | None] = column(doc=f"its transitions with β < {CLOSED_BELOW:g}; NULL without a gate")
     trajectory: Mapped[bytes]
 
 

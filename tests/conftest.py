@@ -35,6 +35,15 @@ settings.register_profile("busy", deadline=None)  # a busy machine is no fault o
 settings.load_profile("busy")
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Hide the GPUs of this machine from all tests but those of the group `gpu`: they train on the CPU everywhere.
+
+    Processes that tests start inherit the variable.
+    """
+    if config.getoption("markexpr") != "gpu":
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Iterator[None]:
     """Import all tests without looking for garbage, and never look through what they imported: it stays to the end.

@@ -11,8 +11,9 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final, Literal
 
-from app.analysis.quantities import WIN_RATE, Quantity
-from app.analysis.series import Comparison, Group, LeftOut, Seed, join_seeds, read_seeds
+from app.analysis.quantities import AUTO, RateName
+from app.analysis.rates import read_rates
+from app.analysis.series import Comparison, Group, LeftOut, Seed, join_seeds
 from app.analysis.settings import LABEL, TASK, Settings, is_harmless, learning_settings, parse_steps
 from emtc_core.config.resolve import Value
 from emtc_core.errors import ConfigError
@@ -239,13 +240,11 @@ def read_study(
     *,
     include_unfinished: bool = False,
     final: bool = True,
-    quantity: Quantity = WIN_RATE,
+    rate: RateName = AUTO,
     budget: Budget = COMMON,
 ) -> Comparison:
     """Read the win rates of a study's runs and decide which of them count; for numbers of the end, at one budget."""
-    comparison = join_seeds(
-        read_seeds(db, rows, quantity), quantity, include_unfinished=include_unfinished, final=final
-    )
+    comparison = join_seeds(*read_rates(db, rows, rate), include_unfinished=include_unfinished, final=final)
     return at_budget(comparison, budget) if final else comparison
 
 

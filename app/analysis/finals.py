@@ -13,7 +13,7 @@ from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 
-from app.analysis.quantities import MU_W, WIN_RATE, Quantity
+from app.analysis.quantities import WIN_RATE, Quantity
 from app.analysis.series import Comparison, Seed
 from app.analysis.statistics import Curve, Rate, Values
 
@@ -114,10 +114,10 @@ def caption_final(
     Returns:
         The caption with the sentences between them, and what of it CSV must say too, whose columns say the rest.
     """
-    without = tell_without(seeds, rule, of)
+    without, note = tell_without(seeds, rule, of), at.quantity.note
     defined = define_final(seeds, rule, unit=unit, of=of)
     said = f"{defined[:1].upper()}{defined[1:]}."
-    return " ".join(filter(None, (said, at.budget, *sentences, without))), [at.unequal, without]
+    return " ".join(filter(None, (said, note, at.budget, *sentences, without))), [note, at.unequal, without]
 
 
 def tell_without(seeds: Sequence[Seed], rule: FinalRule, of: Quantity = WIN_RATE) -> str:
@@ -173,18 +173,25 @@ def rate_of_final(seeds: Sequence[Seed], rule: FinalRule, *, top: float = 1.0, o
     return rate_of(seeds, top=top, evaluations=count) if of.counts_episodes else Rate(top, count)
 
 
-def rate_of_mu_w(seeds: Sequence[Seed], steps: float | Values) -> Rate:
-    """The rate of mu_w at env steps [T], which averages the evaluations up to there."""
+def rate_of_mu_w(seeds: Sequence[Seed], steps: float | Values, of: Quantity = WIN_RATE) -> Rate:
+    """The rate of mu_w at env steps [T], which averages the evaluations, or reports of training, up to there."""
     counts = [np.searchsorted(seed.curve.steps, steps, side="right") for seed in seeds]
-    return rate_of(seeds, evaluations=np.maximum(1.0, np.min(counts, axis=0)))
+    evaluations = np.maximum(1.0, np.min(counts, axis=0))
+    return rate_of(seeds, evaluations=evaluations) if of.counts_episodes else Rate(episodes=evaluations)
+
+
+def rate_of_whole_mu_w(seeds: Sequence[Seed], share: float = 1.0, of: Quantity = WIN_RATE) -> Rate:
+    """The rate of mu_w at a share of the training: of as many evaluations as the shortest of these runs has by then."""
+    evaluations = max(1.0, share * min((len(seed.curve.steps) for seed in seeds), default=1))
+    return rate_of(seeds, evaluations=evaluations) if of.counts_episodes else Rate(episodes=evaluations)
 
 
 def rate_of_curve(quantity: Quantity, seeds: Sequence[Seed], steps: Values) -> Rate | None:
     """The rate of a quantity at env steps [T]; None where its values are no shares."""
     if not quantity.is_share:
         return None
-    if quantity.key == MU_W.key:
-        return rate_of_mu_w(seeds, steps)
+    if quantity.is_time_average:
+        return rate_of_mu_w(seeds, steps, quantity)
     return rate_of(seeds) if quantity.counts_episodes else Rate()
 
 

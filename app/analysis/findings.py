@@ -1,222 +1,299 @@
-"""What a study found: each claim of its plan, measured on each map, with what its seeds can tell.
+"""What a study shows: the claims of its plan, measured on each task and pooled over tasks.
 
-The claims, their measures and what counts as held stand in `app/jobs/sweeps/templates/first-study.md`, which is older
-than its runs. A seed is the unit. What lives here: one number per run and measure, and the verdicts. What does not:
-how a table of them looks (`app.figures.named.comparisons`).
+A number per run and measure, then `app.analysis.significance.compare_seeds` for each comparison of the plan
+(`app.analysis.study_plans`). The table is drawn by `app.figures.named.comparisons`.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Final, Literal, NamedTuple
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final, Literal
 
 import numpy as np
 import pandas as pd
-from scipy.special import stdtrit
 
 from app.analysis.collapse import measure_collapse
 from app.analysis.comparable import keep_usual_length
-from app.analysis.finals import LAST_TENTH, MADE_IT, count_falls, final_rate
+from app.analysis.finals import LAST_TENTH, count_falls, final_rate, rate_of_final, rate_of_mu_w
 from app.analysis.quantities import ROBUST, find_quantity
-from app.analysis.series import Comparison, Group, Seed, join_seeds, read_seeds
-from app.analysis.significance import probability_of_improvement
-from app.analysis.statistics import LEVEL, Values, mu_w
-from emtc_core.config.resolve import Value
+from app.analysis.series import Comparison, Seed, join_seeds, read_seeds, seed_number
+from app.analysis.significance import (
+    Difference,
+    Verdict,
+    adjust_p,
+    compare_seeds,
+    decide,
+    pool_differences,
+    probability_of_improvement,
+)
+from app.analysis.statistics import Rate, mu_w
+from app.analysis.study_plans import (
+    BETA_RISE,
+    BETA_RISE_WHOLE,
+    CLOSED_MORE,
+    DELTA_RATIO,
+    DELTA_RATIO_WHOLE,
+    FALLS,
+    FINAL,
+    FINAL_GREEDY,
+    MU_W,
+    MU_W_GREEDY,
+    OVERESTIMATION,
+    PLANS,
+    Q_ERROR,
+    R2_OF_H,
+    R2_OVER_DCAE,
+    R2_OVER_RANDOM,
+    REMOVED,
+    REMOVED_WHOLE,
+    UNPLANNED,
+    Arm,
+    Claim,
+    Measure,
+    StudyPlan,
+)
 from storage.engine import Database
-from storage.queries.gate import closed_by_outcome, gate_parts
+from storage.queries.gate import closed_by_outcome, gate_parts, removed_after_first_win
 from storage.queries.memory import find_embedding, get_snapshot, list_snapshots
 from storage.runs.rows import RunRow
+from storage.runs.sweeps import list_sweeps
 
-Verdict = Literal["held", "not held", "cannot tell"]
 Numbers = Mapping[str, float]
 """A measure's number of each run that has one, by run id."""
 
 OWN: Final = "own"
 EMBEDDERS: Final = (OWN, "tcse", "dcae", "random")
 PARTS: Final = 10
-NEGLIGIBLE: Final = 0.05
-"""Win rates that differ by less, as the whole interval says, do not differ in practice."""
-FEWEST_SEEDS: Final = 3
-"""With fewer on a map nothing is called held or not held there."""
-
-
-class Arm(NamedTuple):
-    """One side of a comparison: an algorithm, with settings that tell it from others of that algorithm."""
-
-    name: str
-    algo: str
-    settings: Mapping[str, Value] = {}
-
-    def has(self, seed: Seed) -> bool:
-        """Whether a run belongs to it."""
-        known = seed.settings
-        return known.get("algo") == self.algo and all(known.get(key) == value for key, value in self.settings.items())
-
-
-EMTC = Arm("EMTC(QPLEX)", "emtc-qplex", {"gate.enabled": True, "embed.type": "tcse"})
-NO_TCGM = Arm("No-TCGM", "emtc-qplex", {"gate.enabled": False, "embed.type": "tcse"})
-NO_TCSE = Arm("No-TCSE", "emtc-qplex", {"gate.enabled": True, "embed.type": "dcae"})
-EMU = Arm("EMU(QPLEX)", "emu-qplex")
-QPLEX = Arm("QPLEX", "qplex")
-EMTC_CDS = Arm("EMTC(CDS)", "emtc-cds", {"gate.enabled": True, "embed.type": "tcse"})
-CDS = Arm("CDS", "cds")
-
-
-class Measure(NamedTuple):
-    """One number per run."""
-
-    key: str
-    title: str
-    meaning: str
-    is_rate: bool = False
-
-
-MU_W = Measure("mu_w", "μ̄_w", "time average of the greedy win rate to the end of the budget", True)
-FINAL = Measure("final", "final win rate", "mean of the greedy evaluations in the last tenth of the budget", True)
-ROBUST_FINAL = Measure("robust", "robust final", "the same of episodes from shifted starts", True)
-FALLS = Measure("falls", "falls", "evaluations below .5 after the first of at least .9")
-FIRST = Measure("first", "first .9 [steps]", "env steps of the first evaluation of at least .9; else the whole budget")
-OVERESTIMATION = Measure(
-    "overestimation", "overestimation [return]", "greedy Q_tot(s₀) − return, mean over the second half of training"
-)
-DELTA_RATIO = Measure("delta_ratio", "ln Δ̄ last / first tenth", "of new transitions, as they were judged")
-BETA_RISE = Measure("beta_rise", "β̄ last − first tenth", "of new transitions, as they were judged")
-CLOSED_MORE = Measure(
-    "closed_more", "closed: lost − won", "share of transitions with β < .5 in lost episodes minus that in won ones, "
-    "from the first win on"
-)  # fmt: skip
-R2_OF_H = Measure("r2", "R² of H", "H of a node predicted by its nearest nodes of other episodes, last snapshot")
-R2_OVER_DCAE = Measure("r2_dcae", "R² of H: TCSE − dCAE", "both fitted anew to the states of a run's last snapshot")
-R2_OVER_RANDOM = Measure("r2_random", "R² of H: TCSE − random", "the same against a fixed random projection")
-REMOVED = Measure("removed", "incentive removed", "Σ|(1 − β) r_p| / Σ|r_p|, mean over the run")
-
-
-@dataclass(frozen=True)
-class Claim:
-    """A sentence of the paper, and the difference whose sign decides it."""
-
-    number: int
-    text: str
-    pairs: tuple[tuple[Arm, Arm | None], ...]
-    """Who is compared; without a second arm the measure itself is held against 0."""
-    measures: tuple[Measure, ...]
-    """The first decides, the others stand beside it."""
-    sign: int = 1
-
-
-CLAIMS: Final = (
-    Claim(1, "EMTC learns better than EMU", ((EMTC, EMU),), (MU_W, FINAL, ROBUST_FINAL)),
-    Claim(2, "EMTC learns better than its backbone", ((EMTC, QPLEX), (EMTC_CDS, CDS)), (MU_W, FINAL, ROBUST_FINAL)),
-    Claim(3, "The gate helps", ((EMTC, NO_TCGM),), (MU_W, FINAL, ROBUST_FINAL, FALLS)),
-    Claim(4, "The contrastive embedder helps", ((EMTC, NO_TCSE),), (MU_W, FINAL, R2_OF_H)),
-    Claim(5, "Δ̄ falls while it learns", ((EMTC, None),), (DELTA_RATIO,), -1),
-    Claim(5, "β̄ rises while it learns", ((EMTC, None),), (BETA_RISE,)),
-    Claim(6, "The gate curbs overestimation", ((EMTC, NO_TCGM),), (OVERESTIMATION,), -1),
-    Claim(7, "The gate closes on misleading memories", ((EMTC, None),), (CLOSED_MORE,)),
-    Claim(8, "TCSE tells states apart better than dCAE", ((EMTC, None),), (R2_OVER_DCAE,)),
-    Claim(8, "TCSE tells states apart better than random", ((EMTC, None),), (R2_OVER_RANDOM,)),
-)
+ALL_TASKS: Final = "all tasks"
+NO_COMMIT: Final = "no commit stored"
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One measure of one claim on one map."""
+    """One measure of one claim on one task, or pooled over tasks."""
 
     claim: Claim
     task: str
     first: str
     second: str
     measure: Measure
-    n: tuple[int, ...]
-    difference: float
-    low: float
-    high: float
-    improvement: float
-    """Share of pairs of seeds in which the first is the better; NaN where there is no second."""
+    difference: Difference
+    improvement: float = np.nan
+    """Share of pairs of runs in which the first variant is the better one; NaN without a second variant."""
+    adjusted_p: float = np.nan
+    """p value of the t test, adjusted by Holm over the plan's claims on this task; primary measures only."""
+    commits: tuple[str, ...] = ()
+    """Commits of the runs behind it."""
+    decides: bool = True
+    """Whether the claim is about these variants; others are reported without a verdict."""
 
     @property
-    def decides(self) -> bool:
-        """Whether the claim rests on it."""
-        return self.measure is self.claim.measures[0]
+    def is_primary(self) -> bool:
+        """Whether the claim depends on it."""
+        return self.decides and self.measure is self.claim.measures[0]
 
     @property
-    def verdict(self) -> Verdict:
-        """What its seeds can tell about the claim on this map."""
-        if min(self.n) < FEWEST_SEEDS or not np.isfinite(self.low):
-            return "cannot tell"
-        low, high = sorted((self.claim.sign * self.low, self.claim.sign * self.high))
-        if low > 0:
-            return "held"
-        negligible = self.measure.is_rate and max(abs(low), abs(high)) < NEGLIGIBLE
-        return "not held" if high < 0 or negligible else "cannot tell"
+    def verdict(self) -> Verdict | None:
+        """What the seeds show about the claim; None for a measure that does not decide it."""
+        if not self.is_primary:
+            return None
+        return decide(self.difference, self.adjusted_p, sign=self.claim.sign, is_rate=self.measure.is_rate)
 
 
-def find_all(db: Database, rows: Sequence[RunRow]) -> tuple[list[Finding], Comparison]:
-    """Measure every claim on every map that has runs for it.
+@dataclass(frozen=True)
+class StudyFindings:
+    """All findings of one plan."""
 
-    Returns:
-        The findings in the order of the claims, and the runs that they are of.
+    plan: StudyPlan
+    findings: tuple[Finding, ...]
+    comparison: Comparison
+    missing: tuple[str, ...]
+    """Planned runs that are not in the findings, each with the reason."""
+    n_planned: int
+    """Number of planned runs; 0 for runs outside the plans."""
+    commits: Mapping[str, int]
+    """Number of runs by commit."""
+
+
+def find_all(db: Database, rows: Sequence[RunRow]) -> list[StudyFindings]:
+    """Measure every claim of every plan that some of these runs belong to.
+
+    A run belongs to the plan that its sweep is part of. Runs outside the plans are measured by the claims of the first
+    study and labelled as exploratory.
     """
+    sweeps = {sweep.id: sweep for sweep in list_sweeps(db, limit=10_000)}
+    plan_of = {sweep.id: plan for sweep in sweeps.values() for plan in PLANS if sweep.name in plan.sweeps}
+    studies = []
+    for plan in (*PLANS, UNPLANNED):
+        here = [row for row in rows if plan_of.get(row.sweep_id or "", UNPLANNED) is plan]
+        if here:
+            planned = [run for key, each in plan_of.items() if each is plan for run in _planned_runs(sweeps[key].plan)]
+            studies.append(_find_study(db, plan, here, planned))
+    return studies
+
+
+def _find_study(
+    db: Database, plan: StudyPlan, rows: Sequence[RunRow], planned: Sequence[Mapping[str, object]]
+) -> StudyFindings:
+    """Measure the claims of one plan on its runs."""
     comparison = keep_usual_length(join_seeds(read_seeds(db, rows), final=True))
     numbers = measure_runs(db, rows, comparison.seeds)
-    found = [
-        finding
-        for claim in CLAIMS
-        for pair in claim.pairs
-        for task in comparison.tasks
-        for measure in claim.measures
-        if (finding := _find(claim, task, pair, measure, numbers, comparison))
+    rates = _rates(comparison.seeds)
+    commits = {row.id: str(row.versions.get("commit") or NO_COMMIT) for row in rows}
+    findings: list[Finding] = []
+    for claim in plan.claims:
+        for first, second in (*claim.pairs, *claim.others):
+            for measure in claim.measures:
+                by_task = [
+                    found
+                    for task in comparison.tasks
+                    if (found := _find(claim, task, (first, second), measure, numbers, comparison, rates, commits))
+                ]
+                findings += by_task
+                if measure.is_pooled and len(by_task) > 1 and all(np.isfinite(each.difference.low) for each in by_task):
+                    findings.append(_pool(by_task))
+    counted = {seed.id for seed in comparison.seeds}
+    names = {row.name for row in rows if row.id in counted}
+    by_name = {row.name: row for row in rows}
+    missing = tuple(
+        f"{name}: {_describe_state(by_name.get(name))}"
+        for run in planned
+        if (name := str(run.get("name"))) not in names
+    )
+    used = [commits[seed.id] for seed in comparison.seeds]
+    return StudyFindings(
+        plan, tuple(_adjust(findings)), comparison, missing, len(planned), {each: used.count(each) for each in used}
+    )
+
+
+def _planned_runs(plan: Mapping[str, object]) -> list[Mapping[str, object]]:
+    """Read the runs of a stored sweep; a database of another origin may contain anything."""
+    runs = plan.get("runs")
+    return [run for run in runs if isinstance(run, Mapping)] if isinstance(runs, list) else []
+
+
+def _describe_state(row: RunRow | None) -> str:
+    return "not in this database" if row is None else f"{row.live_status} at {row.env_steps:,} of {row.target_steps:,}"
+
+
+def _adjust(findings: Sequence[Finding]) -> list[Finding]:
+    """Adjust the p values of the primary measures, a family for each task."""
+    adjusted = {}
+    for task in dict.fromkeys(finding.task for finding in findings):
+        family = [place for place, each in enumerate(findings) if each.task == task and each.is_primary]
+        p_values = adjust_p([findings[place].difference.p for place in family])
+        adjusted |= dict(zip(family, p_values, strict=True))
+    return [replace(each, adjusted_p=adjusted.get(place, np.nan)) for place, each in enumerate(findings)]
+
+
+def _find(
+    claim: Claim,
+    task: str,
+    pair: tuple[Arm, Arm | None],
+    measure: Measure,
+    numbers: Mapping[str, Numbers],
+    comparison: Comparison,
+    rates: Mapping[tuple[str, str], Rate],
+    commits: Mapping[str, str],
+) -> Finding | None:
+    first, second = pair
+    seeds = [seed for group in comparison.groups if group.variant.task == task for seed in group.seeds]
+    sides = [
+        {seed.id: seed for seed in seeds if arm.matches(seed) and seed.id in numbers[measure.key]}
+        for arm in pair
+        if arm is not None
     ]
-    return found, comparison
+    if not all(sides):
+        return None
+    values = [{seed_number(seed): numbers[measure.key][run_id] for run_id, seed in side.items()} for side in sides]
+    difference = compare_seeds(*values, rate=rates.get((task, measure.key)))
+    improvement = np.nan
+    if second:
+        x, y = (claim.sign * np.array(list(side.values())) for side in values)
+        improvement = probability_of_improvement([x], [y]).value
+    used = tuple(dict.fromkeys(commits[run_id] for side in sides for run_id in side))
+    return Finding(
+        claim,
+        task,
+        first.name,
+        second.name if second else "",
+        measure,
+        difference,
+        improvement,
+        commits=used,
+        decides=pair in claim.pairs,
+    )
 
 
-def judge(findings: Iterable[Finding]) -> dict[str, Verdict]:
-    """Each claim's verdict by its text: held on every map with enough seeds, not held on one of them, or neither."""
-    verdicts: dict[str, list[Verdict]] = {}
-    for finding in findings:
-        if finding.decides:
-            verdicts.setdefault(finding.claim.text, []).append(finding.verdict)
-            if min(finding.n) < FEWEST_SEEDS:
-                verdicts[finding.claim.text].pop()
-    return {text: _over_maps(each) for text, each in verdicts.items()}
+def _pool(findings: Sequence[Finding]) -> Finding:
+    first = findings[0]
+    rate = Rate() if first.measure.is_rate else None
+    return replace(
+        first,
+        task=ALL_TASKS,
+        difference=pool_differences([each.difference for each in findings], rate),
+        improvement=float(np.mean([each.improvement for each in findings])),
+        commits=tuple(dict.fromkeys(commit for each in findings for commit in each.commits)),
+    )
+
+
+def _rates(seeds: Sequence[Seed]) -> dict[tuple[str, str], Rate]:
+    """Find of how many episodes the win rates of each task are shares, by task and measure."""
+    rates: dict[tuple[str, str], Rate] = {}
+    for task in {seed.task for seed in seeds}:
+        here = [seed for seed in seeds if seed.task == task]
+        shortest = np.float64(min(seed.curve.steps[-1] for seed in here))
+        rates[task, FINAL.key] = rates[task, FINAL_GREEDY.key] = rate_of_final(here, LAST_TENTH)
+        rates[task, MU_W.key] = rates[task, MU_W_GREEDY.key] = rate_of_mu_w(here, shortest)
+    return rates
 
 
 def measure_runs(db: Database, rows: Sequence[RunRow], seeds: Sequence[Seed]) -> dict[str, Numbers]:
-    """Every measure's number of each run that has one, by measure and run id."""
-    kept = {seed.id for seed in seeds}
-    rows = [row for row in rows if row.id in kept]
-    robust = read_seeds(db, rows, ROBUST)
-    gap = read_seeds(db, rows, find_quantity("eval/overestimation"))
-    falls = {seed.id: count for seed in seeds if (count := count_falls(seed.curve)) is not None}
-    numbers: dict[str, Numbers] = {
-        MU_W.key: {seed.id: float(mu_w(seed.curve)[-1]) for seed in seeds},
-        FINAL.key: {seed.id: final_rate(seed, LAST_TENTH) for seed in seeds},
-        ROBUST_FINAL.key: {seed.id: final_rate(seed, LAST_TENTH) for seed in robust if len(seed.curve.steps)},
-        FALLS.key: {run_id: float(count.falls) for run_id, count in falls.items()},
-        FIRST.key: {seed.id: _first_success(seed) for seed in seeds},
-        OVERESTIMATION.key: _finite({seed.id: _second_half(seed) for seed in gap}),
-        REMOVED.key: {row.id: row.gate_removed for row in rows if row.gate_removed is not None},
-    }
+    """Compute every measure of each run that has one, by measure and run id.
+
+    Args:
+        db: An open database.
+        rows: The runs.
+        seeds: The runs that count, with their greedy win rates.
+    """
+    counted = {seed.id for seed in seeds}
+    rows = [row for row in rows if row.id in counted]
+    on_skirmish = [row for row in rows if row.env == "skirmish"]
+    rated = [seed for seed in seeds if seed.settings.get("env.name") != "skirmish"]
+    rated += [seed for seed in read_seeds(db, on_skirmish, ROBUST) if len(seed.curve.steps)]
+    falls = {seed.id: count for seed in rated if (count := count_falls(seed.curve)) is not None}
+    gaps = {seed.id: _second_half(seed) for seed in read_seeds(db, rows, find_quantity("eval/overestimation"))}
     ids = [row.id for row in rows]
-    gate = _gate_numbers(gate_parts(db, ids, PARTS)) | _closed_numbers(closed_by_outcome(db, ids))
-    return numbers | gate | _embedding_numbers(db, rows)
+    numbers: dict[str, Numbers] = {
+        MU_W.key: {seed.id: float(mu_w(seed.curve)[-1]) for seed in rated},
+        FINAL.key: {seed.id: final_rate(seed, LAST_TENTH) for seed in rated},
+        MU_W_GREEDY.key: {seed.id: float(mu_w(seed.curve)[-1]) for seed in seeds},
+        FINAL_GREEDY.key: {seed.id: final_rate(seed, LAST_TENTH) for seed in seeds},
+        FALLS.key: {run_id: float(count.falls) for run_id, count in falls.items()},
+        Q_ERROR.key: _finite({run_id: np.abs(gap).mean() for run_id, gap in gaps.items() if len(gap)}),
+        OVERESTIMATION.key: _finite({run_id: gap.mean() for run_id, gap in gaps.items() if len(gap)}),
+        REMOVED.key: removed_after_first_win(db, ids),
+        REMOVED_WHOLE.key: {row.id: row.gate_removed for row in rows if row.gate_removed is not None},
+    }
+    whole, won = gate_parts(db, ids, PARTS), gate_parts(db, ids, PARTS, from_first_win=True)
+    return (
+        numbers
+        | _gate_numbers(whole, DELTA_RATIO_WHOLE, BETA_RISE_WHOLE)
+        | _gate_numbers(won, DELTA_RATIO, BETA_RISE)
+        | _closed_numbers(closed_by_outcome(db, ids))
+        | _embedding_numbers(db, rows)
+    )
 
 
-def _first_success(seed: Seed) -> float:
-    made = np.flatnonzero(seed.curve.values >= MADE_IT)
-    return float(seed.curve.steps[made[0]]) if len(made) else float(seed.target_steps)
+def _second_half(seed: Seed) -> np.ndarray:
+    return seed.curve.values[2 * seed.curve.steps > seed.target_steps]
 
 
-def _second_half(seed: Seed) -> float:
-    late = seed.curve.values[2 * seed.curve.steps > seed.target_steps]
-    return float(late.mean()) if len(late) else np.nan
-
-
-def _gate_numbers(frame: pd.DataFrame) -> dict[str, Numbers]:
+def _gate_numbers(frame: pd.DataFrame, ratio: Measure, rise: Measure) -> dict[str, Numbers]:
     delta, beta = (_by_run(frame, "part", name) for name in ("delta_mem", "beta"))
     ends = 0, PARTS - 1
     return {
-        DELTA_RATIO.key: _finite({key: np.log(part[ends[1]] / part[ends[0]]) for key, part in _with(delta, *ends)}),
-        BETA_RISE.key: _finite({key: part[ends[1]] - part[ends[0]] for key, part in _with(beta, *ends)}),
+        ratio.key: _finite({key: np.log(part[ends[1]] / part[ends[0]]) for key, part in _with(delta, *ends)}),
+        rise.key: _finite({key: part[ends[1]] - part[ends[0]] for key, part in _with(beta, *ends)}),
     }
 
 
@@ -268,53 +345,3 @@ def _with(found: Mapping[str, dict[int, float]], *keys: int) -> list[tuple[str, 
 
 def _finite(numbers: Numbers) -> Numbers:
     return {run_id: float(number) for run_id, number in numbers.items() if np.isfinite(number)}
-
-
-def _find(
-    claim: Claim,
-    task: str,
-    pair: tuple[Arm, Arm | None],
-    measure: Measure,
-    numbers: Mapping[str, Numbers],
-    comparison: Comparison,
-) -> Finding | None:
-    first, second = pair
-    x = _of(first, task, numbers[measure.key], comparison.groups)
-    y = _of(second, task, numbers[measure.key], comparison.groups) if second else None
-    if not len(x) or (y is not None and not len(y)):
-        return None
-    sizes = (len(x),) if y is None else (len(x), len(y))
-    value = float(x.mean() - (0.0 if y is None else y.mean()))
-    low, high = welch_interval(x, y)
-    better = np.nan if y is None else probability_of_improvement([claim.sign * x], [claim.sign * y]).value
-    names = first.name, second.name if second else ""
-    return Finding(claim, task, *names, measure, sizes, value, low, high, better)
-
-
-def _of(arm: Arm, task: str, numbers: Numbers, groups: Sequence[Group]) -> Values:
-    seeds = (seed for group in groups if group.variant.task == task for seed in group.seeds)
-    return np.array([numbers[seed.id] for seed in seeds if arm.has(seed) and seed.id in numbers], np.float64)
-
-
-def welch_interval(x: Values, y: Values | None) -> tuple[float, float]:
-    """95 % t interval of the mean of x, or of its difference to that of y without assuming equal spread (Welch).
-
-    Returns:
-        Its edges; NaN with fewer than two seeds on a side, the difference itself where nothing varies.
-    """
-    sides: list[Values] = [x] if y is None else [x, y]
-    if min(map(len, sides)) < 2:
-        return np.nan, np.nan
-    value = float(x.mean() - (0.0 if y is None else y.mean()))
-    parts = np.array([side.var(ddof=1) / len(side) for side in sides])
-    if not parts.sum():
-        return value, value
-    freedom = parts.sum() ** 2 / (parts**2 / [len(side) - 1 for side in sides]).sum()
-    reach = float(stdtrit(freedom, (1 + LEVEL) / 2) * np.sqrt(parts.sum()))
-    return value - reach, value + reach
-
-
-def _over_maps(verdicts: Sequence[Verdict]) -> Verdict:
-    if verdicts and all(each == "held" for each in verdicts):
-        return "held"
-    return "not held" if "not held" in verdicts else "cannot tell"

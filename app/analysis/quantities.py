@@ -20,6 +20,10 @@ SUCCESS_RATE = "eval/success_rate"
 """Drawn in the place of the win rate where the return decides what a success is."""
 
 
+_LOGGED = "value"
+"""The column of a logged metric; every other column is one of the evaluations."""
+
+
 @dataclass(frozen=True)
 class Quantity:
     """What stands on the y axis."""
@@ -28,13 +32,28 @@ class Quantity:
     title: str
     unit: str
     meaning: str
-    column: str = "value"
+    column: str = _LOGGED
     range: tuple[float, float] | None = None
+    is_time_average: bool = False
+    """Whether a curve is the time average of its column so far, mu_w."""
+    by_task: tuple[tuple[str, "Quantity"], ...] = ()
+    """Task and quantity, where the tasks of one comparison do not all have the same quantity."""
+    note: str = ""
+    """A sentence for every caption: which episodes its win rates are of, and why."""
+
+    @property
+    def episodes(self) -> str:
+        """Which episodes a win rate is of: greedy, robust or training."""
+        return {ROBUST.column: "robust", WIN_RATE.column: "greedy"}.get(self.column, "training")
+
+    def at(self, task: str) -> "Quantity":
+        """Return the quantity of one task."""
+        return dict(self.by_task).get(task, self)
 
     @property
     def is_evaluation(self) -> bool:
         """Whether it comes from greedy evaluations, not from what training logs."""
-        return self.key in EVALUATED
+        return self.column != _LOGGED
 
     @property
     def is_share(self) -> bool:
@@ -43,8 +62,8 @@ class Quantity:
 
     @property
     def counts_episodes(self) -> bool:
-        """Whether it is a share of the episodes of an evaluation."""
-        return self.key in ("win_rate", "robust_win_rate", "eval/success_rate")
+        """Whether it is a share of the episodes of an evaluation, or the time average of such shares."""
+        return self.column in (WIN_RATE.column, ROBUST.column) or self.key == SUCCESS_RATE
 
 
 UNIT_RANGE = (-0.03, 1.03)
@@ -66,20 +85,73 @@ TRAINED = Quantity(
     "share won of the training episodes since the last report, played with exploration",
     range=UNIT_RANGE,
 )
-MU_W = Quantity("mu_w", "μ̄_w", "fraction", MU_W_MEANING, "win_rate", UNIT_RANGE)
+MU_W = Quantity("mu_w", "μ̄_w", "fraction", MU_W_MEANING, "win_rate", UNIT_RANGE, is_time_average=True)
+
+
+def average_over_time(rate: Quantity) -> Quantity:
+    """Return mu_w of a win rate: of the greedy one mu_w itself, else "robust μ̄_w" with the episodes in its meaning."""
+    meaning = MU_W_MEANING if rate.key == WIN_RATE.key else f"{MU_W_MEANING}; win rate: {rate.meaning}"
+    return replace(
+        rate,
+        key=_MU_W_KEYS[rate.key],
+        title=rate.title.replace(WIN_RATE.title, MU_W.title),
+        meaning=meaning,
+        is_time_average=True,
+        by_task=tuple((task, average_over_time(each)) for task, each in rate.by_task),
+    )
+
+
+CHOSEN_RATE = "chosen_win_rate"
+CHOSEN_MU_W = "chosen_mu_w"
+"""Keys of what follows the choice of a `RateName`: the win rate, and its time average."""
+_MU_W_KEYS = {
+    WIN_RATE.key: MU_W.key,
+    ROBUST.key: "robust_mu_w",
+    TRAINED.key: "training_mu_w",
+    CHOSEN_RATE: CHOSEN_MU_W,
+}
+ROBUST_MU_W = average_over_time(ROBUST)
 RETURN = Quantity("return", "episode return", "env return", _RETURN, "return_mean")
 LENGTH = Quantity("length", "episode length", "env steps", "mean length of greedy evaluation episodes", "length_mean")
-EVALUATED = {each.key: each for each in (WIN_RATE, ROBUST, MU_W, RETURN, LENGTH)}
+EVALUATED = {each.key: each for each in (WIN_RATE, ROBUST, MU_W, ROBUST_MU_W, RETURN, LENGTH)}
 
-RateName = Literal["greedy", "robust", "training"]
+RateName = Literal["auto", "greedy", "robust", "training"]
 RATE_NAMES: tuple[RateName, ...] = get_args(RateName)
-RATES: dict[RateName, Quantity] = {"greedy": WIN_RATE, "robust": ROBUST, "training": TRAINED}
-"""What a table of final win rates may be made of; greedy is SMAC's protocol."""
+AUTO: RateName = "auto"
+"""Robust on each task of which every run has a robust evaluation, else greedy (`app.analysis.rates`)."""
+RATE_MEANING = (
+    "auto: robust on a task where every run has robust evaluations, else greedy; greedy: SMAC's protocol, fixed "
+    "starts; robust: greedy episodes from shifted starts; training: with exploration"
+)
+_RATES_OF_KEYS: dict[str, RateName | None] = {
+    CHOSEN_RATE: None,
+    CHOSEN_MU_W: None,
+    WIN_RATE.key: "greedy",
+    MU_W.key: "greedy",
+    ROBUST.key: "robust",
+    ROBUST_MU_W.key: "robust",
+}
+"""Keys of win rates and of their time averages → the rate that the key names; None: the one that was chosen."""
 WITHOUT = {
     ROBUST.key: "no robust win rate: no evaluation from shifted starts (skirmish with eval.robust_jitter)",
     TRAINED.key: "no training win rate was logged",
 }
 """Why a run has no point of a quantity, where more is known than that there is none yet."""
+
+
+def find_rate(key: str, chosen: RateName) -> RateName | None:
+    """Find the rate that a key draws; None where the key is neither a win rate nor the time average of one."""
+    return _RATES_OF_KEYS[key] or chosen if key in _RATES_OF_KEYS else None
+
+
+def follows_rate(key: str) -> bool:
+    """Whether a key draws the win rate that was chosen, or its time average."""
+    return key in (CHOSEN_RATE, CHOSEN_MU_W)
+
+
+def is_mu_w(key: str) -> bool:
+    """Whether a key draws the time average of a win rate."""
+    return key in _MU_W_KEYS.values()
 
 
 def find_quantity(key: str) -> Quantity:
@@ -120,7 +192,7 @@ def name_outcome(config: Mapping[str, Any], *, won: bool, episode_return: float)
 def say_rule(quantity: Quantity, settings: Iterable[Settings]) -> Quantity:
     """Write the threshold of the runs into the quantity's name, where it is their success rate; shifts where robust."""
     if quantity.key == ROBUST.key:
-        return replace(quantity, meaning=_say_shifts(settings))
+        return replace(quantity, meaning=explain_robust(settings))
     if quantity.key != SUCCESS_RATE:
         return quantity
     found = {_threshold(each.get("memory.success"), each.get("memory.success_threshold")) for each in settings}
@@ -129,8 +201,8 @@ def say_rule(quantity: Quantity, settings: Iterable[Settings]) -> Quantity:
     return replace(quantity, title=title, range=UNIT_RANGE)
 
 
-def _say_shifts(settings: Iterable[Settings]) -> str:
-    """By how far the starts were shifted: "… from starts shifted by up to 0.05 cells"."""
+def explain_robust(settings: Iterable[Settings]) -> str:
+    """What the robust win rate of some runs is: "share won … from starts shifted by up to 0.05 cells"."""
     found = (each.get("eval.robust_jitter") for each in settings)
     known = sorted({float(value) for value in found if isinstance(value, int | float) and value > 0})
     shifts = " to ".join(f"{each:g}" for each in dict.fromkeys((*known[:1], *known[-1:])))

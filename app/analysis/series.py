@@ -11,7 +11,7 @@ from functools import cached_property
 import numpy as np
 import pandas as pd
 
-from app.analysis.quantities import MU_W, WIN_RATE, WITHOUT, Quantity, say_rule
+from app.analysis.quantities import ROBUST, WIN_RATE, WITHOUT, Quantity, say_rule
 from app.analysis.settings import Settings, name_task, with_code
 from app.analysis.statistics import MOST_POINTS, Curve, Values, mu_w, mu_w_curve
 from app.analysis.variants import Variant, group_variants
@@ -40,6 +40,8 @@ class Seed:
     """How many episodes of each evaluation differ; only where that was counted."""
     read_at: int = 0
     """The env steps at which it is read where that is before its end; 0 for its end."""
+    robust: Curve = NO_CURVE
+    """Its robust win rate, whatever `curve` is; empty where no evaluation had one (`app.analysis.rates`)."""
 
     @property
     def budget(self) -> int:
@@ -209,11 +211,12 @@ def read_seeds(db: Database, rows: Sequence[RunRow], quantity: Quantity = WIN_RA
 def make_seeds(rows: Sequence[RunRow], frame: pd.DataFrame, quantity: Quantity = WIN_RATE) -> list[Seed]:
     """Give each run its curve out of rows of all of them."""
     curves, distinct = split_curves(frame, quantity), _split_distinct(frame, quantity)
+    robust = split_curves(frame, ROBUST) if ROBUST.column in frame else {}
     return [
         Seed(
             row.id, flatten_tree(with_code(row.config, row.versions)), curves.get(row.id, NO_CURVE),
             row.live_status, row.env_steps, row.target_steps, row.created_at.timestamp(),
-            distinct.get(row.id, NO_CURVE.values),
+            distinct.get(row.id, NO_CURVE.values), robust=robust.get(row.id, NO_CURVE),
         )
         for row in rows
     ]  # fmt: skip
@@ -226,7 +229,7 @@ def split_curves(frame: pd.DataFrame, quantity: Quantity = WIN_RATE) -> dict[str
         str(run_id): Curve(column(part, "env_step"), column(part, quantity.column))
         for run_id, part in rows.groupby("run_id", sort=False)
     }
-    return {run_id: mu_w_curve(curve) for run_id, curve in curves.items()} if quantity is MU_W else curves
+    return {run_id: mu_w_curve(curve) for run_id, curve in curves.items()} if quantity.is_time_average else curves
 
 
 def _split_distinct(frame: pd.DataFrame, quantity: Quantity) -> dict[str, Values]:
@@ -298,6 +301,12 @@ def default_times(groups: Sequence[Group]) -> list[int]:
     if reached >= paper[-1]:
         return paper
     return [int(reached * share) for share in (0.25, 0.5, 1.0)] if reached else []
+
+
+def seed_number(seed: Seed) -> int:
+    """Return the seed of a run, -1 if the run names none."""
+    number = seed.settings.get("seed")
+    return number if isinstance(number, int) else -1
 
 
 def column(frame: pd.DataFrame, name: str) -> Values:

@@ -24,8 +24,9 @@ from app.analysis.tables import MISSING, describe_table
 from emtc_core.config.base import Section
 from emtc_core.config.memory import GateConfig, IncentiveConfig, MemoryConfig
 from emtc_core.errors import ConfigError
-from emtc_core.gate.gate import beta_of_miss, delta_mem, incentive, weigh, weigh_successors
-from emtc_core.gate.outside import unknown_context
+from emtc_core.gate.gate import beta_of_miss, delta_mem, incentive, weigh_successors
+from emtc_core.gate.laws import INVERTIBLE, make_gate_law, unknown_context
+from emtc_core.metrics import CLOSED_BELOW
 from storage.engine import Database
 from storage.queries.gate import newest_transitions
 from storage.queries.memory import Snapshot
@@ -42,7 +43,6 @@ S = TypeVar("S", bound=Section)
 
 MOST_TRANSITIONS = 200_000
 NONE = -1
-_TELLING = (0.05, 0.95)  # betas between these tell their tau; others are rounded to 0 or 1
 
 
 @dataclass(frozen=True)
@@ -105,7 +105,7 @@ class Shares:
     missed: float  # share whose lookup found nothing
     delta_mem: float  # mean [return]
     beta: float  # mean
-    closed: float  # share with beta < 0.5
+    closed: float  # share with beta < CLOSED_BELOW
     removed: float  # sum |(1 - beta) r_p| over sum |r_p|; 0 where none flows
 
 
@@ -125,10 +125,11 @@ class Answer:
     sets: tuple[Compared, ...]
     nodes: int  # of the snapshot, or of its selection
     nodes_after: int
-    tau: float  # at the snapshot, as recorded [return]
+    tau: float  # at the snapshot, as recorded [return]; NaN where it is unknown
     tau_after: float
     delta: float  # as recorded
     delta_after: float
+    law_without_inverse: str | None = None  # label of the gate law from whose beta no tau can be computed
 
 
 def read_rules(config: Mapping[str, Any]) -> Rules:
@@ -194,9 +195,10 @@ def answer(
         merged: The nodes merged by `question.delta_factor`, see `merge_nodes`; None leaves them as recorded.
         rows: Rows of the snapshot to look at; None for all. Merging always looks at all nodes.
     """
+    law = make_gate_law(rules.gate)
+    tau = tau_of(snapshot, stream, rules.gate)
     if rows is not None:
         stream = stream.only(np.isin(stream.slot, snapshot.slot[rows]))
-    tau = tau_of(snapshot, stream, rules.gate)
     tau_after = float(question.tau(tau))
     links = _compare_links(snapshot, rules, question, tau_after, merged, rows)
     sets = (_compare_stream(snapshot, stream, rules, question, tau), links) if len(stream.beta) else (links,)
@@ -210,6 +212,7 @@ def answer(
         tau_after=tau_after,
         delta=rules.memory.delta,
         delta_after=rules.memory.delta * (factor or 1.0),
+        law_without_inverse=None if law.is_invertible else law.label,
     )
 
 
@@ -243,14 +246,42 @@ def merge_nodes(snapshot: Snapshot, rules: Rules, factor: float) -> "Remerged":
 
 
 def tau_of(snapshot: Snapshot, stream: Stream, gate: GateConfig) -> float:
-    """The tau at a snapshot [return units]: what its own delta_mem and beta tell, else the newest transition's."""
-    low, high = _TELLING
-    telling = (snapshot.beta > low) & (snapshot.beta < high) & (snapshot.delta_mem > 0)
-    if telling.any():
-        error, beta = (values[telling].astype(np.float64) for values in (snapshot.delta_mem, snapshot.beta))
-        return float(np.median(gate.delta_scale * error / np.sqrt(-2.0 * np.log(beta))))
-    known = stream.tau[np.isfinite(stream.tau)]
-    return float(known[-1]) if len(known) else gate.tau_end
+    """Compute the tau at a snapshot from its delta_mem and beta, else read it from the newest transition.
+
+    Args:
+        snapshot: The memory at one moment.
+        stream: All transitions up to that moment.
+        gate: The gate's settings, which name its law.
+
+    Returns:
+        tau [return]; NaN where the law has no inverse and no transition recorded a tau.
+
+    Raises:
+        PluginError: If the law is of a plug-in that is not installed.
+    """
+    law = make_gate_law(gate)
+    low, high = INVERTIBLE
+    between = (snapshot.beta > low) & (snapshot.beta < high) & (snapshot.delta_mem > 0)
+    if law.is_invertible and between.any():
+        error, beta = (values[between].astype(np.float64) for values in (snapshot.delta_mem, snapshot.beta))
+        return float(np.median(law.temperature_for(beta, error)))
+    recorded = stream.tau[np.isfinite(stream.tau)]
+    if len(recorded):
+        return float(recorded[-1])
+    return gate.tau_end if law.is_invertible else np.nan
+
+
+def explain_tau(found: Answer) -> str:
+    """Explain why the tau at the snapshot was not computed from its beta; empty where it was."""
+    if found.law_without_inverse is None:
+        return ""
+    cannot = (
+        f"τ at the snapshot cannot be computed from its β: the gate {found.law_without_inverse} has no inverse "
+        "(temperature_for)."
+    )
+    if np.isfinite(found.tau):
+        return f"{cannot} The τ of the newest recorded transition is used."
+    return f"{cannot} No transition up to this snapshot is stored either, so τ is unknown; set one τ for all."
 
 
 def shares(judged: Judged) -> Shares:
@@ -266,7 +297,7 @@ def shares(judged: Judged) -> Shares:
         missed=float(1 - known.mean()) if n else np.nan,
         delta_mem=float(judged.delta_mem[known].mean()) if known.any() else np.nan,
         beta=float(judged.beta.mean()) if has_gate else np.nan,
-        closed=float((judged.beta < 0.5).mean()) if has_gate else np.nan,
+        closed=float((judged.beta < CLOSED_BELOW).mean()) if has_gate else np.nan,
         removed=removed if has_gate else np.nan,
     )
 
@@ -283,7 +314,7 @@ def tabulate(found: Answer) -> pd.DataFrame:
             _row(f"{each.name}: Δ̄_mem [return]", before.delta_mem, after.delta_mem, 4),
             _row(f"{each.name}: lookup found nothing [%]", 100 * before.missed, 100 * after.missed, 2),
             _row(f"{each.name}: β̄", before.beta, after.beta, 4),
-            _row(f"{each.name}: β < 0.5 [%]", 100 * before.closed, 100 * after.closed, 2),
+            _row(f"{each.name}: β < {CLOSED_BELOW:g} [%]", 100 * before.closed, 100 * after.closed, 2),
             _row(f"{each.name}: incentive passed [%]", 100 - 100 * before.removed, 100 - 100 * after.removed, 2),
             _row(f"{each.name}: incentive removed [%]", 100 * before.removed, 100 * after.removed, 2),
         ]
@@ -396,5 +427,5 @@ def _error_of_links(
 def _gate(error: Floats, tau: Any, gate: GateConfig) -> Floats:
     """Weigh by the core's gate, a miss by its rule; NaN where tau is unknown."""
     missed = np.isnan(error)
-    beta = weigh(gate, np.where(missed, 0.0, error), tau=tau, context=unknown_context(error.shape))
+    beta = make_gate_law(gate).coefficient(np.where(missed, 0.0, error), tau, unknown_context(error.shape))
     return np.where(missed, beta_of_miss(gate, is_empty=False), beta)

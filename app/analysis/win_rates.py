@@ -7,7 +7,7 @@ not comparable, and every table here says so. What does not: formats (`app.analy
 """
 
 import tomllib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
@@ -30,6 +30,7 @@ from app.analysis.finals import (
     rate_of_final,
     rate_of_mu_w,
 )
+from app.analysis.quantities import Quantity, average_over_time
 from app.analysis.series import DAGGER, Comparison, Group, LeftOut
 from app.analysis.settings import name_algo, name_method, show_steps
 from app.analysis.statistics import CENTER_NAMES, Rate, Reading, Values, finite, mu_w
@@ -61,31 +62,40 @@ def tabulate_win_rates(
     def quote_cell(group: Group) -> Cell | None:
         settings = group.seeds[0].settings
         how = reading or (Reading("median", "iqr") if settings.get("eval.report") == "median" else Reading())
-        rate = rate_of_final(group.seeds, final, top=100, of=quantity)
-        named = name_final(final, unit="%", of=quantity)
+        of = quantity.at(group.variant.task)
+        rate = rate_of_final(group.seeds, final, top=100, of=of)
+        named = name_final(final, unit="%", of=of)
         quoted = quote(100 * final_rates(group.seeds, final), how, rate=rate, of=named)
         length = f"; {_say_length(group)}" if group.variant.task in comparison.mixed else ""
         return quoted.followed_by(f"{group.mark} ({_count(group.n, settings.get('eval.seeds'))}{length})")
 
-    columns = {task: _by_method(comparison, task, quote_cell) for task in comparison.tasks}
+    columns = {_head(quantity, task): _by_method(comparison, task, quote_cell) for task in comparison.tasks}
     usual = "mean ± standard deviation over seeds, or median [quartiles] by eval.report"
     said = f"A cell is the {reading.say(share=True) if reading else usual}; n is the number of seeds."
     best = "" if comparison.mixed else _BEST
     caption, about = caption_final(comparison.seeds, final, said, best, unit="%", of=quantity, at=comparison)
-    return _tabulate(comparison, columns, caption, about=about)
+    never_best = frozenset(_head(quantity, task) for task in comparison.mixed)
+    return _tabulate(comparison, columns, caption, about=about, never_best=never_best)
+
+
+def _head(quantity: Quantity, task: str) -> str:
+    """The head of a task's column, "3m (robust)" where tasks have different win rates."""
+    if not quantity.by_task:
+        return task
+    return f"{task} ({quantity.at(task).episodes})"
 
 
 def tabulate_falls(comparison: Comparison, reading: Reading | None = None) -> pd.DataFrame:
     """Count for each variant how often a run that had once won nearly all lost most again: variant and task × numbers.
 
     Args:
-        comparison: Win rates, joined for final numbers.
+        comparison: Greedy win rates, joined for final numbers.
         reading: How seeds become one number.
     """
     how = reading or Reading()
     rows = [_row_of_falls(g, how) for task in comparison.tasks for g in comparison.groups if g.variant.task == task]
     caption = (
-        f"{comparison.budget} Falls: evaluations with a win rate below {FALLEN:g} "
+        f"{comparison.budget} Falls: evaluations with a greedy win rate below {FALLEN:g} "
         f"after a run's first of at least {MADE_IT:g}, counted for "
         f"each seed, and of how many evaluations after it; then {how}. n is the number of seeds; only those that "
         f"reached {MADE_IT:g} are averaged."
@@ -108,7 +118,8 @@ def tabulate_mu_w(comparison: Comparison, times: Sequence[int], reading: Reading
         times: Env steps; a seed that has not got there is not counted, and listed.
         reading: How seeds become one number.
     """
-    how = reading or Reading()
+    how, quantity = reading or Reading(), comparison.quantity
+    averaged = average_over_time(quantity)
 
     def quote_at(t: int) -> Callable[[Group], Cell | None]:
         def quote_cell(group: Group) -> Cell | None:
@@ -116,21 +127,24 @@ def tabulate_mu_w(comparison: Comparison, times: Sequence[int], reading: Reading
             if not len(reached):
                 return None
             there = [seed for seed in group.seeds if seed.curve.steps[-1] >= t]
-            rate = rate_of_mu_w(there, np.float64(t))
-            return quote(reached, how, digits=3, rate=rate, of="μ̄_w").followed_by(f" (n = {len(reached)})")
+            of = averaged.at(group.variant.task)
+            rate = rate_of_mu_w(there, np.float64(t), of)
+            return quote(reached, how, digits=3, rate=rate, of=of.title).followed_by(f" (n = {len(reached)})")
 
         return quote_cell
 
     columns = {
-        f"{task}{NESTED}{show_steps(t)}": _by_method(comparison, task, quote_at(t))
+        f"{_head(quantity, task)}{NESTED}{show_steps(t)}": _by_method(comparison, task, quote_at(t))
         for task in comparison.tasks
         for t in times
     }
     caption = (
-        f"Normalised overall win rate at env steps: {how.say(share=True)}; each seed is integrated from its "
-        f"first evaluation, then averaged; n is the number of seeds that got there. {_BEST}"
+        f"{averaged.title}, normalised overall win rate at env steps: {how.say(share=True)}; each seed is integrated "
+        f"from its first evaluation, then averaged; n is the number of seeds that got there. "
+        f"{f'{quantity.note} ' if quantity.note else ''}{_BEST}"
     )
-    return _tabulate(comparison, columns, caption, [*comparison.left_out, *_too_short(comparison, times)])
+    left_out = [*comparison.left_out, *_too_short(comparison, times)]
+    return _tabulate(comparison, columns, caption, left_out, about=[quantity.note])
 
 
 def quote(values: Values, reading: Reading, digits: int = 1, *, rate: Rate | None = None, of: str = "") -> Cell:
@@ -206,6 +220,7 @@ def _tabulate(
     caption: str,
     left_out: Sequence[LeftOut] | None = None,
     about: Sequence[str] = (),
+    never_best: Collection[str] = (),
 ) -> pd.DataFrame:
     """Lay cells out as variants × columns and find the best of each column."""
     methods = list(comparison.methods)
@@ -213,7 +228,7 @@ def _tabulate(
     quoted = {name: [column.get(method) for method in methods] for name, column in columns.items()}
     for name, cells in quoted.items():
         texts[name] = [cell or MISSING for cell in cells]
-        best += [(place, name) for place in find_best([] if name in comparison.mixed else cells)]
+        best += [(place, name) for place in find_best([] if name in never_best else cells)]
     if any(DAGGER in text for column in texts.values() for text in column):
         caption = f"{caption} {_UNFINISHED}"
     if comparison.preset:
@@ -293,7 +308,7 @@ def list_published_maps() -> list[str]:
 def tabulate_beside_published(
     comparison: Comparison, reading: Reading | None = None, final: FinalRule = LAST_TENTH
 ) -> pd.DataFrame:
-    """Put our final win rates [%] beside the paper's, for the maps that it has; empty when it has none of them.
+    """Put our final greedy win rates [%] beside the paper's, for the maps that it has; empty when it has none of them.
 
     A variant with changed settings has no published number of its own. An algorithm of the paper that was not run
     has a row with the paper's number alone.
@@ -320,7 +335,10 @@ def tabulate_beside_published(
     texts = {name: [column.get(method, MISSING) for method in methods] for name, column in columns.items()}
     frame = pd.DataFrame({"variant": pd.Series(names, dtype="object"), **texts})
     ours_alone = [seed for seed in comparison.seeds if f"{seed.task}{NESTED}ours" in columns]
-    said = f"Ours: {how.say(share=True)}. Paper: mean ± standard deviation over five seeds. {WARNING}"
+    said = (
+        f"Ours: greedy episodes, as the paper's, whatever win rate is chosen; {how.say(share=True)}. "
+        f"Paper: mean ± standard deviation over five seeds. {WARNING}"
+    )
     caption, about = caption_final(ours_alone, final, said, unit="%", at=comparison)
     left_out = [str(each) for each in comparison.left_out]
     return describe_table(frame, caption=caption, left_out=left_out, about=about, cells=texts)

@@ -3,6 +3,7 @@
 The reference is ten episodes per map of the same scripts on the real engine (caiyangcy/SCMM): orders are
 given anew every two game loops and at any distance, so the scripts drive the battle itself and not SMAC's
 masked actions. Only attack-closest and wall-off are firm; the published text of the others is uncertain.
+6h_vs_8z is read from the plots of commit 67da936 of that repository, which later commits removed.
 Starts are the default ones, so nothing but the random weapon delay tells one episode from another.
 """
 
@@ -24,11 +25,11 @@ ORDER_LOOPS = 2
 TOLERANCE = 0.2
 ATTACK_CLOSEST = {
     "3m": 0.2, "8m": 1.0, "2s3z": 0.8, "3s5z": 0.9, "1c3s5z": 1.0, "3s_vs_5z": 0.0,
-    "5m_vs_6m": 0.0, "MMM2": 0.0, "3s5z_vs_3s6z": 0.0, "corridor": 0.1,
+    "5m_vs_6m": 0.0, "MMM2": 0.0, "6h_vs_8z": 0.0, "3s5z_vs_3s6z": 0.0, "corridor": 0.1,
 }  # fmt: skip
 WEAKEST = {
     "3m": 0.6, "8m": 0.4, "2s3z": 0.6, "3s5z": 0.0, "1c3s5z": 0.2, "3s_vs_5z": 0.0,
-    "5m_vs_6m": 0.0, "MMM2": 0.0, "3s5z_vs_3s6z": 0.0, "corridor": 0.0,
+    "5m_vs_6m": 0.0, "MMM2": 0.0, "6h_vs_8z": 0.0, "3s5z_vs_3s6z": 0.0, "corridor": 0.0,
 }  # fmt: skip
 WALL_POINT, WALL_REACHED = (9.5, 9.5), 1.5
 FIRM, UNCERTAIN = "real engine, 10 episodes: {}", "real engine, script uncertain: {}"

@@ -15,10 +15,10 @@ from typing import get_args
 from zlib import crc32
 
 import numpy as np
-from scipy.stats import betabinom, norm
+from scipy.stats import betabinom, binom, norm
 
 from app.analysis.collapse import interval_of, resample_sums
-from app.analysis.significance import difference_of_means, performance_profile, probability_of_improvement
+from app.analysis.significance import PAIRED, compare_seeds, performance_profile, probability_of_improvement
 from app.analysis.statistics import (
     CLAIMS,
     Center,
@@ -35,7 +35,8 @@ SIZES = (3, 5, 10)
 TABLES = 10_000
 FEWER = 2_000
 """Tables of what takes longer: the bootstrap, and what compares two variants one table at a time."""
-EPISODES, BATTLES = 16, (16, 32)
+EPISODES, FINAL_EPISODES, BATTLES = 16, 160, (16, 32)
+STUCK_SHARE, STUCK_RATE = 0.2, 0.4
 TOLERANCE = 2.0  # percentage points
 _GRID = (np.arange(100_000) + 0.5) / 100_000
 
@@ -60,19 +61,28 @@ class Population:
         return float(self.quantile(part).mean())
 
 
-def _piled(u: Values) -> Values:
-    return np.searchsorted(_battles(), u) / EPISODES
+def _won_share(episodes: int, a: float, b: float) -> Callable[[Values], Values]:
+    """Quantiles of the share won of so many episodes, if a seed's win probability is Beta(a, b)."""
+
+    @cache
+    def distribution() -> Values:
+        return betabinom(episodes, a, b).cdf(np.arange(episodes))
+
+    return lambda u: np.searchsorted(distribution(), u) / episodes
 
 
-@cache
-def _battles() -> Values:
-    return betabinom(EPISODES, 9, 1).cdf(np.arange(EPISODES))
+def _stuck(u: Values) -> Values:
+    """Quantiles of the share won of 160 episodes: a stuck seed's is binomial, every other seed wins all."""
+    stuck = binom(FINAL_EPISODES, STUCK_RATE).ppf(np.minimum(u / STUCK_SHARE, 1 - 1e-12)) / FINAL_EPISODES
+    return np.where(u < STUCK_SHARE, stuck, 1.0)
 
 
 NORMAL = Population("normal", norm.ppf)
-PILED = Population("piled", _piled, Rate(episodes=EPISODES))
+PILED = Population("piled", _won_share(EPISODES, 9, 1), Rate(episodes=EPISODES))
 HALF = Population("half", lambda u: np.clip(norm.ppf(u, 1.0, 0.1), 0, 1), Rate(episodes=EPISODES))
-POPULATIONS = (NORMAL, PILED, HALF)
+SKEWED = Population("skewed", _won_share(FINAL_EPISODES, 1.8, 0.2), Rate(episodes=FINAL_EPISODES))
+STUCK = Population("stuck", _stuck, Rate(episodes=FINAL_EPISODES))
+POPULATIONS = (NORMAL, PILED, HALF, SKEWED, STUCK)
 CENTERS: tuple[Center, ...] = get_args(Center)
 _AT_LEAST = Claim("", 95, 100)
 _PERCENTILE = "percentile bootstrap of 2000 draws, named without a level"
@@ -106,19 +116,31 @@ def _bootstraps() -> Iterator[Figure]:
 
 
 def _two_variants() -> Iterator[Figure]:
-    """Compare two variants, x with a mean of .7 against y with .5, both normal; and two that are piled up alike."""
+    """Compare two variants by the differences of equal seeds: alike, shifted, and one of which gets stuck.
+
+    Normal: means of .7 and .5 with a standard deviation of .1. `sound` wins every episode.
+    """
     shifted = Population("normal", lambda u: norm.ppf(u, 0.7, 0.1), Rate(episodes=EPISODES))
     middling = Population("normal", lambda u: norm.ppf(u, 0.5, 0.1), Rate(episodes=EPISODES))
+    sound = Population("sound", np.ones_like, Rate(episodes=FINAL_EPISODES))
     better = float(norm.cdf(0.2 / (0.1 * np.sqrt(2))))
-    for name, x, y, gap, chance in (("normal", shifted, middling, 0.2, better), ("piled", PILED, PILED, 0.0, 0.5)):
+    for name, x, y, gap, chance in (
+        ("normal", shifted, middling, 0.2, better),
+        ("piled", PILED, PILED, 0.0, 0.5),
+        ("skewed", SKEWED, SKEWED, 0.0, 0.5),
+        ("stuck", sound, STUCK, 1 - STUCK.truth("mean"), (1 + STUCK_SHARE) / 2),
+    ):
         for n in SIZES:
             rng = _generator(f"two.{name}.{n}")
             ours, theirs = x.draw(rng, n, FEWER).T, y.draw(rng, n, FEWER).T
-            apart = [difference_of_means([a], [b], Rate(episodes=EPISODES)) for a, b in zip(ours, theirs, strict=True)]
+            gaps = [
+                compare_seeds(dict(enumerate(a)), dict(enumerate(b)), x.rate) for a, b in zip(ours, theirs, strict=True)
+            ]
+            low, high = np.array([(each.low, each.high) for each in gaps]).T
+            yield _figure(f"difference.{name}.{n}", _holds(low, high, gap), PAIRED)
             wins = [probability_of_improvement([a], [b]) for a, b in zip(ours, theirs, strict=True)]
-            for what, found, truth in (("difference", apart, gap), ("improvement", wins, chance)):
-                low, high = np.array([(each.low, each.high) for each in found]).T
-                yield _figure(f"{what}.{name}.{n}", _holds(low, high, truth), _AT_LEAST)
+            low, high = np.array([(each.low, each.high) for each in wins]).T
+            yield _figure(f"improvement.{name}.{n}", _holds(low, high, chance), _AT_LEAST)
 
 
 def _profiles() -> Iterator[Figure]:

@@ -15,7 +15,7 @@ from app.analysis.comparable import Budget, read_budget, select_runs
 from app.analysis.finals import FINAL_RULES
 from app.analysis.format import runs_of
 from app.analysis.provenance import describe_runs
-from app.analysis.quantities import RATE_NAMES
+from app.analysis.quantities import RATE_MEANING, RATE_NAMES
 from app.analysis.selection import QUANTITIES
 from app.analysis.settings import with_code
 from app.analysis.statistics import BAND_NAMES, BANDS, CENTERS
@@ -70,9 +70,7 @@ def export(
     ] = "",
     rate: Annotated[
         str,
-        typer.Option(
-            help=f"Win rate of which episodes: {', '.join(RATE_NAMES)}; greedy if missing, robust from shifted starts"
-        ),
+        typer.Option(help=f"Win rate of which episodes; {RATE_MEANING}; auto if missing"),
     ] = "",
     width: Annotated[str, typer.Option(help="Columns of the paper that an image spans: one or two")] = "",
     color: Annotated[str, typer.Option(help="What colours the memory atlas; h when missing")] = "",

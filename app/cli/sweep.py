@@ -3,7 +3,7 @@
 import os
 from collections.abc import Callable, Generator
 from contextlib import contextmanager, nullcontext
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from typing import Annotated, Any
 
@@ -15,7 +15,7 @@ from app.analysis.format import duration, number, percent, size
 from app.cli.output import DEFAULT_DATABASE, AsJson, DatabaseUrl, print_json, print_rows, print_table, say
 from app.jobs.sweeps import control
 from app.jobs.sweeps.file import find_sweep_file, list_templates
-from app.jobs.sweeps.plan import Plan, make_plan
+from app.jobs.sweeps.plan import Plan, make_plan, parse_seeds
 from app.jobs.sweeps.ray_engine import Cluster, connected, count_places, make_cluster, run_sweep_on_ray
 from app.jobs.sweeps.scheduler import run_sweep
 from app.jobs.sweeps.study import check_storage
@@ -52,6 +52,9 @@ def sweep(
     address: Address = None,
     cpus_per_run: CpusPerRun = None,
     gpus_per_run: GpusPerRun = None,
+    seeds: Annotated[
+        str | None, typer.Option(help="Queue only these seeds of the file, as 1-3,5; the others can follow later")
+    ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the runs and their cost; create nothing")] = False,
     detach: Annotated[bool, typer.Option("--detach", help="Run in the background and return")] = False,
     queue: Annotated[bool, typer.Option("--queue", help="Queue the runs for emtc worker and return")] = False,
@@ -70,10 +73,12 @@ def sweep(
     if file is None:
         raise typer.BadParameter("Name a sweep file or a template; list those with: emtc sweep --list-templates")
     plan = make_plan(find_sweep_file(file))
+    chosen = None if seeds is None else parse_seeds(seeds, plan)
     cluster = _find_cluster(plan, engine, address, cpus_per_run, gpus_per_run)
     at_once = jobs or control.default_jobs()
     if dry_run:
-        return _print_plan(db, plan, at_once, json=json)
+        shown = plan if chosen is None else replace(plan, runs=tuple(run for run in plan.runs if run.seed in chosen))
+        return _print_plan(db, shown, at_once, json=json)
     if stop:
         return _stop(open_database(db, create=False), plan.id)
     cluster = None if queue else cluster
@@ -82,11 +87,12 @@ def sweep(
         if cluster and cluster.address and not jobs:
             at_once = count_places(ray, cluster)
         database = open_database(db)
-        queued = control.create_sweep(database, plan, jobs=at_once, elsewhere=True)  # judged above
+        left = queue and not detach and not plan.file.optuna  # the trials of a search need a scheduler
+        queued = control.create_sweep(database, plan, jobs=at_once, elsewhere=True, for_workers=left, seeds=chosen)
         queued += control.retry(database, plan.id) if retry else 0
         if where := describe_place(database):
             say(where)
-        if detach or (queue and not plan.file.optuna):  # a search asks on, whoever trains
+        if detach or left:
             return _leave_to_others(database, plan, file, queued, at_once, cluster=cluster, detach=detach, json=json)
         say(_describe_start(plan, queued, at_once, queue=queue))
         return _run(database, plan.id, file, at_once, ray=ray, cluster=cluster, trains=not queue, json=json)

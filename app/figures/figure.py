@@ -13,7 +13,7 @@ import pandas as pd
 
 from app.analysis.comparable import COMMON, Budget, read_budget
 from app.analysis.finals import LAST_TENTH, FinalRule
-from app.analysis.quantities import RATES, Quantity, RateName
+from app.analysis.quantities import AUTO, RATE_NAMES, RateName
 from app.analysis.statistics import USUAL_BAND, Band, Center, Reading
 from app.figures.kinds import AnyFigure
 from app.figures.kinds.chart import Chart
@@ -28,10 +28,10 @@ OPTIONS: tuple[Option, ...] = get_args(Option)
 OVER_SEEDS: frozenset[Option] = frozenset({"center", "band", "include_unfinished"})
 AT_A_BUDGET: frozenset[Option] = frozenset({*OVER_SEEDS, "budget"})
 """What one understands that reads every run at one number of env steps."""
-AT_THE_END: frozenset[Option] = frozenset({*AT_A_BUDGET, "final"})
+OF_A_RATE: frozenset[Option] = frozenset({*OVER_SEEDS, "rate"})
+"""What a figure or a table of win rates over env steps understands."""
+AT_THE_END: frozenset[Option] = frozenset({*AT_A_BUDGET, "final", "rate"})
 """What a figure or a table of final win rates understands."""
-OF_ANY_RATE: frozenset[Option] = frozenset({*AT_THE_END, "rate"})
-"""What one understands that may be made of another win rate than that of greedy episodes."""
 
 
 OnProgress = Callable[[str, float, float], None]
@@ -87,9 +87,15 @@ class Options:
             raise ConfigError(f"{str(exc)[:1].upper()}{str(exc)[1:]}.") from exc
 
     @property
-    def rated(self) -> Quantity:
-        """Which win rate a table is made of: that of greedy episodes, unless another was asked for."""
-        return RATES[self.rate or "greedy"]
+    def rate_name(self) -> RateName:
+        """Which win rate runs are compared by: the default of each task, unless another was asked for.
+
+        Raises:
+            ConfigError: If there is no such win rate.
+        """
+        if self.rate is not None and self.rate not in RATE_NAMES:
+            raise ConfigError(f"rate must be one of {', '.join(RATE_NAMES)}, got {self.rate!r}.")
+        return self.rate or AUTO
 
     @property
     def reading(self) -> Reading | None:

@@ -1,6 +1,6 @@
 """What is installed and usable here, and how to get what is missing: for `emtc doctor` and the page Health.
 
-Torch is asked in an interpreter of its own: the app never loads it.
+Torch and faiss are loaded in other processes: the app never loads them, and faiss may abort.
 """
 
 import importlib.metadata
@@ -14,6 +14,7 @@ from pathlib import Path
 
 from emtc_core.envs.registry import doctor_rows
 from emtc_core.errors import StorageError
+from emtc_core.faiss_probe import probe_faiss
 from emtc_core.install import FROM_CHECKOUT, how_to_install
 from storage.files.places import VARIABLE, check_place, configured
 from storage.guards import hide_passwords
@@ -22,12 +23,6 @@ CHROME_NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-
 NEEDED = ("torch", "numba", "streamlit", "sqlalchemy", "umap-learn", "openTSNE")
 _ROOT = Path(__file__).resolve().parents[2]
 _ASK_CUDA = "import torch; print(torch.cuda.get_device_name() if torch.cuda.is_available() else '')"
-_ASK_FAISS = (
-    "import faiss; print(faiss.__version__, faiss.get_num_gpus() if hasattr(faiss, 'GpuIndexFlat') else 'none')"
-)
-_ASK_TOOLKIT = "import torch; print(torch.version.cuda or '')"
-_FAISS_TOOLKIT = "12"
-"""CUDA's major version in every wheel of faiss with GPU support."""
 _ASKING_TIMEOUT_S = 120
 
 
@@ -88,27 +83,23 @@ def _ask(question: str) -> str:
 
 
 def _faiss(gpu: str) -> Check:
-    """Whether neighbours are searched on a GPU; what is installed is not yet used."""
+    """Whether neighbours are searched on a GPU, by a search in another process."""
     without = "torch compares every node on the GPU" if gpu else "neighbours are searched on the CPU"
-    if importlib.util.find_spec("faiss") is None:
-        return _check("faiss", False, f"not installed; {without}", advice=how_to_install("gpu"))
-    version, _, gpus = _ask(_ASK_FAISS).partition(" ")
-    if not version:
-        return _check(
-            "faiss", False, f"it does not load; {without}", advice=f"{how_to_install('gpu')} --force-reinstall"
-        )
-    if gpus == "none":
-        return _check("faiss", False, f"{version} without GPU support; {without}", advice=how_to_install("gpu"))
-    if gpus == "0" or not gpu:
-        return _check("faiss", False, f"{version}, but there is no GPU to use; {without}", advice=_why_no_gpu())
-    return _check("faiss", True, f"{version}, GPU neighbour search")
-
-
-def _why_no_gpu() -> str:
-    toolkit = _ask(_ASK_TOOLKIT)
-    if toolkit and toolkit.partition(".")[0] != _FAISS_TOOLKIT:
-        return f"its wheels are made for CUDA {_FAISS_TOOLKIT}, torch for CUDA {toolkit}; choose a torch for cu126"
-    return "it needs a GPU and a driver for CUDA 12"
+    install = how_to_install("gpu")
+    probe = probe_faiss()
+    if probe.state == "usable":
+        return _check("faiss", True, f"{probe.version}, GPU neighbour search")
+    if probe.state == "not installed":
+        return _check("faiss", False, f"not installed; {without}", advice=install)
+    if probe.state == "not loadable":
+        return _check("faiss", False, f"it does not load; {without}", advice=f"{install} --force-reinstall")
+    if probe.state == "no GPU support":
+        return _check("faiss", False, f"{probe.version} without GPU support; {without}", advice=install)
+    if probe.state == "no GPU":
+        advice = "a GPU, its driver, and a torch for CUDA"
+        return _check("faiss", False, f"{probe.version}, but there is no GPU to use; {without}", advice=advice)
+    upgrade = f"{install} --upgrade"
+    return _check("faiss", False, f"{probe.version} fails on this GPU; {without}: {probe.detail}", advice=upgrade)
 
 
 def find_chrome() -> str | None:

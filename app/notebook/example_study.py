@@ -16,6 +16,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from app.analysis.quantities import AUTO
 from app.analysis.series import join_seeds, read_seeds
 from app.analysis.settings import name_algo
 from app.figures.registry import find_figure
@@ -135,7 +136,8 @@ def _curves(rows: Sequence[RunRow]) -> Chapter:
         "Each line is a variant over its seeds, up to the most env steps that all of them reached; *Win rates* and "
         "*Statistics* below the curves say how many seeds a number rests on, and what so few of them can tell."
     )
-    return Chapter(f"Who learns on {rows[0].map}, and how fast", body, "learning-curves", "compare", {"runs": [ids]})
+    title, query = f"Who learns on {rows[0].map}, and how fast", {"runs": [ids], "rate": [AUTO]}
+    return Chapter(title, body, "learning-curves", "compare", query, {"rate": AUTO})
 
 
 def _gate(row: RunRow) -> Chapter:

@@ -77,6 +77,8 @@ def _read(view: View, figure: Figure, kind: FigureKind) -> dict[str, Any]:
     """The options of a figure that the view knows, from what was pinned with it and from the address."""
     own = {each.name for each in kind.own}
     found = {name: value for name, value in view.facts.items() if name in own | {*kind.takes}}
+    if "rate" in kind.takes and not found.keys() & {"rate", "quantity"}:
+        found["rate"] = "greedy"  # pinned when every win rate was greedy by default
     for name, option in _IN_ADDRESS.items():
         if view.query.get(name) == ["true"] and option in own | {*kind.takes}:
             found[option] = True

@@ -30,6 +30,8 @@ from storage.notebook import EntryRow, get_entry, get_figure
 from storage.runs.rows import RunRow
 
 PAGES = ("home", "live", "memory", "replay", "compare", "sweeps", "method", "launch")
+RATED_PAGES = ("compare", "sweeps")
+"""Pages whose address says which win rate runs are compared by."""
 Query = dict[str, list[str]]
 
 
@@ -71,13 +73,18 @@ def make_view(
 
 
 def read_view(stored: Mapping[str, Any] | None) -> View | None:
-    """Read a stored view; None if there is none, or its page is unknown."""
+    """Read a stored view; None if there is none, or its page is unknown.
+
+    A view without `rate` of a page that has it was stored when greedy was the default: it stays greedy.
+    """
     if not stored or stored.get("page") not in PAGES:
         return None
-    facts, runs = stored.get("facts"), stored.get("runs")
+    facts, runs, query = stored.get("facts"), stored.get("runs"), _read_query(stored.get("query"))
+    if stored["page"] in RATED_PAGES:
+        query.setdefault("rate", ["greedy"])
     return View(
         page=str(stored["page"]),
-        query=_read_query(stored.get("query")),
+        query=query,
         figure=str(stored.get("figure", "")),
         facts=dict(facts) if isinstance(facts, Mapping) else {},
         run_ids=tuple(str(run["id"]) for run in runs if isinstance(run, Mapping) and "id" in run)

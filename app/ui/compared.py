@@ -8,10 +8,21 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import pandas as pd
 import streamlit as st
 
 from app.analysis.comparable import COMMON, Budget, at_budget, list_budgets
-from app.analysis.quantities import RATES, Quantity, RateName, find_quantity, success_threshold
+from app.analysis.quantities import (
+    AUTO,
+    TRAINED,
+    Quantity,
+    RateName,
+    find_quantity,
+    find_rate,
+    is_mu_w,
+    success_threshold,
+)
+from app.analysis.rates import RatedSeeds, apply_rate, average_curves
 from app.analysis.series import Comparison, Seed, join_seeds, make_seeds, read_seeds
 from app.analysis.settings import ORIGIN, with_code
 from app.ui import data, view
@@ -25,12 +36,12 @@ from storage.runs.rows import RunRow
 
 @dataclass(frozen=True)
 class Compared:
-    """Several runs with the curve of each: their win rates, and the quantity that is drawn."""
+    """Several runs with their curves: the greedy win rates, those that they are compared by, and what is drawn."""
 
     rows: dict[str, RunRow]
-    win_rates: list[Seed]
-    drawn: list[Seed]
-    quantity: Quantity
+    greedy: list[Seed]
+    rated: RatedSeeds
+    drawn: RatedSeeds
 
     @property
     def configs(self) -> dict[str, dict[str, Any]]:
@@ -39,64 +50,89 @@ class Compared:
 
     def curves(self, *, include_unfinished: bool) -> Comparison:
         """Put the drawn curves together by variant."""
-        return join_seeds(self.drawn, self.quantity, include_unfinished=include_unfinished)
+        return join_seeds(*self.drawn, include_unfinished=include_unfinished)
 
     def lengths(self, *, include_unfinished: bool) -> list[int]:
         """The lengths that the runs have which count, ascending."""
-        return list_budgets(join_seeds(self.win_rates, include_unfinished=include_unfinished, final=True))
+        return list_budgets(join_seeds(*self.rated, include_unfinished=include_unfinished, final=True))
 
-    def finals(self, *, include_unfinished: bool, budget: Budget = COMMON) -> Comparison:
-        """Put the win rates together by variant, for numbers of the end, at one budget."""
-        return at_budget(join_seeds(self.win_rates, include_unfinished=include_unfinished, final=True), budget)
+    def greedy_ends(self, *, include_unfinished: bool, budget: Budget = COMMON) -> Comparison:
+        """Put the greedy win rates together by variant, for numbers of the end, at one budget."""
+        return at_budget(join_seeds(self.greedy, include_unfinished=include_unfinished, final=True), budget)
 
-    def ends(self, rate: Quantity, *, include_unfinished: bool, budget: Budget = COMMON) -> Comparison:
-        """Put the drawn curves, which are such a win rate, together by variant, for numbers of the end."""
-        return at_budget(join_seeds(self.drawn, rate, include_unfinished=include_unfinished, final=True), budget)
-
-
-def read_finals(
-    run_ids: Sequence[str], rate: RateName, *, include_unfinished: bool, budget: Budget = COMMON
-) -> Comparison:
-    """Put the win rates of several runs together, for numbers of the end: greedy, robust or of training."""
-    read = read_compared(run_ids, RATES[rate].key)
-    return read.ends(RATES[rate], include_unfinished=include_unfinished, budget=budget)
+    def ends(self, *, include_unfinished: bool, budget: Budget = COMMON) -> Comparison:
+        """Put the win rates that the runs are compared by together by variant, for numbers of the end."""
+        return at_budget(join_seeds(*self.rated, include_unfinished=include_unfinished, final=True), budget)
 
 
-def read_compared(run_ids: Sequence[str], quantity: str) -> Compared:
-    """Read the curves of several runs; at most five seconds old. One statement for each curve table of a database."""
-    parts = [
-        _read(url, tuple(ids), quantity, found.key if found else "", found.name if found else "")
-        for url, found, ids in _sources(run_ids)
-    ]
-    if len(parts) == 1:
-        return parts[0]
+def read_compared(run_ids: Sequence[str], key: str, rate: RateName = AUTO) -> Compared:
+    """Read the curves of several runs; at most five seconds old. One statement for each curve table of a database.
+
+    The default win rate of a task is chosen over its runs of all databases together.
+
+    Args:
+        run_ids: The runs, of this database and of opened bundles.
+        key: What is drawn, as in `app.analysis.rates.read_drawn`.
+        rate: Which win rate the runs are compared by.
+    """
+    parts = [_read_evaluations(*source) for source in _addresses(run_ids)]
     rows = {run_id: row for part in parts for run_id, row in part.rows.items()}
-    win_rates, drawn = ([seed for part in parts for seed in getattr(part, name)] for name in ("win_rates", "drawn"))
-    return Compared(rows, win_rates, drawn, find_quantity(quantity))
+    greedy = [seed for part in parts for seed in part.greedy]
+
+    def read_rate(name: RateName) -> RatedSeeds:
+        return _read_curves(run_ids, TRAINED) if name == "training" else apply_rate(greedy, name)
+
+    wanted, rated = find_rate(key, rate), read_rate(rate)
+    if wanted is None:
+        return Compared(rows, greedy, rated, _read_curves(run_ids, find_quantity(key)))
+    drawn = rated if wanted == rate else read_rate(wanted)
+    return Compared(rows, greedy, rated, average_curves(drawn) if is_mu_w(key) else drawn)
+
+
+@dataclass(frozen=True)
+class _Part:
+    """The runs of one database: as stored, with their evaluations; and as they are compared, with greedy win rates."""
+
+    stored: list[RunRow]
+    evaluations: pd.DataFrame
+    rows: dict[str, RunRow]
+    greedy: list[Seed]
 
 
 @st.cache_resource(ttl=5, max_entries=32, show_spinner=False)
-def _read(url: str, run_ids: tuple[str, ...], quantity: str, key: str, name: str) -> Compared:
-    db, drawn = data.open_url(url), find_quantity(quantity)
+def _read_evaluations(url: str, run_ids: tuple[str, ...], key: str, name: str) -> _Part:
+    db = data.open_url(url)
     rows = runs.get_rows(db, run_ids)
     frame = stored_curves.evaluation_curves(db, [row.id for row in rows])
-    curves = make_seeds(rows, frame, drawn) if drawn.is_evaluation else read_seeds(db, rows, drawn)
-    found = Compared({row.id: row for row in rows}, make_seeds(rows, frame), curves, drawn)
-    return _mark(found, key, name) if key else found
+    marked = [_mark_row(row, key, name) for row in rows]
+    return _Part(rows, frame, {row.id: row for row in marked}, _mark(make_seeds(rows, frame), key, name))
 
 
-def _mark(found: Compared, key: str, name: str) -> Compared:
+def _read_curves(run_ids: Sequence[str], quantity: Quantity) -> RatedSeeds:
+    seeds = [seed for source in _addresses(run_ids) for seed in _read_part(*source, quantity.key)]
+    return RatedSeeds(seeds, quantity)
+
+
+@st.cache_resource(ttl=5, max_entries=32, show_spinner=False)
+def _read_part(url: str, run_ids: tuple[str, ...], key: str, name: str, quantity: str) -> list[Seed]:
+    part, drawn = _read_evaluations(url, run_ids, key, name), find_quantity(quantity)
+    if drawn.is_evaluation:
+        return _mark(make_seeds(part.stored, part.evaluations, drawn), key, name)
+    return _mark(read_seeds(data.open_url(url), part.stored, drawn), key, name)
+
+
+def _mark(seeds: list[Seed], key: str, name: str) -> list[Seed]:
     """Mark the runs of a bundle as such, wherever they go from here."""
+    if not key:
+        return seeds
+    return [replace(seed, id=view.address(seed.id, key), settings={**seed.settings, ORIGIN: name}) for seed in seeds]
 
-    def mark(seed: Seed) -> Seed:
-        return replace(seed, id=view.address(seed.id, key), settings={**seed.settings, ORIGIN: name})
 
-    rows = [
-        replace(row, id=view.address(row.id, key), name=f"{row.name} · {name}", config={**row.config, ORIGIN: name})
-        for row in found.rows.values()
-    ]
-    win_rates, drawn = ([mark(seed) for seed in each] for each in (found.win_rates, found.drawn))
-    return Compared({row.id: row for row in rows}, win_rates, drawn, found.quantity)
+def _mark_row(row: RunRow, key: str, name: str) -> RunRow:
+    if not key:
+        return row
+    config = {**row.config, ORIGIN: name}
+    return replace(row, id=view.address(row.id, key), name=f"{row.name} · {name}", config=config)
 
 
 def shared_metrics(run_ids: Sequence[str]) -> list[str]:
@@ -142,6 +178,14 @@ def runs_beside(bundle: Bundle, wanted: RunFilter) -> dict[str, str]:
 
 def _name(name: str, bundle: Bundle) -> str:
     return f"{name} · {bundle.name}"
+
+
+def _addresses(run_ids: Sequence[str]) -> list[tuple[str, tuple[str, ...], str, str]]:
+    """List the URL of each database, its runs, and the key and the name of its bundle; empty texts for one's own."""
+    return [
+        (url, tuple(ids), found.key if found else "", found.name if found else "")
+        for url, found, ids in _sources(run_ids)
+    ]
 
 
 def _sources(run_ids: Sequence[str]) -> Iterator[tuple[str, Bundle | None, list[str]]]:

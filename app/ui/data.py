@@ -5,7 +5,7 @@ session has followed so far (`run_data`), and writes (those are in `app.jobs` an
 """
 
 import os
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Sequence, Set
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import wraps
@@ -17,6 +17,7 @@ import streamlit as st
 
 from app.figures.theme import ENDED
 from app.jobs.alerts import Alert, list_alerts
+from app.jobs.sweeps.control import find_imported
 from app.ui import view
 from emtc_core.envs.registry import EnvRow, list_envs
 from emtc_core.install import installed_marks
@@ -257,6 +258,21 @@ def sweep_list() -> list[sweeps.Sweep]:
 def sweep_runs(sweep_id: str) -> list[RunRow]:
     """List the runs of a sweep as they are now."""
     return sweeps.sweep_runs(database(), sweep_id)
+
+
+@cached(st.cache_data, max_entries=20)
+def _imported(url: str, sweep_id: str, n_planned: int, run_ids: tuple[str, ...], _sweep: Any, _runs: Any) -> Set[str]:
+    return find_imported(_sweep, _runs)
+
+
+def imported_keys(sweep: sweeps.Sweep, runs: Sequence[RunRow]) -> Set[str]:
+    """Find the planned runs of a sweep that imported runs have done, by key; computed once for each set of runs.
+
+    Raises:
+        ConfigError: If this version would make another plan of the sweep's file.
+    """
+    finished = tuple(run.id for run in runs if run.status == "finished")
+    return _imported(sweep.id, len(sweep.plan.get("runs", ())), finished, sweep, runs)
 
 
 @st.cache_data(ttl=60, max_entries=4, show_spinner=False)

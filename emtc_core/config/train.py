@@ -138,8 +138,16 @@ class TrainConfig(Section):
     """CPU threads among which an update shares its episodes; 0 is one, which is best where several runs train at once.
     auto: as many cores as are idle when the run begins, at most 4, one in a sweep; the number is stored with the run.
     Another number adds up in another order: its curve differs as another seed's may."""
+    matmul_precision: Literal["highest", "high"] = "highest"
+    """How a GPU multiplies float32 numbers, in matrix products and in cuDNN's GRU. highest: in float32, so that actor and
+    learner agree to rounding; high: in TF32, with 10 bits of mantissa, where they differ by about 1e-3 of a value.
+    Without effect on a CPU."""
+    deterministic: bool = False
+    """On a GPU, use only algorithms that add up in the same order each time, so that a run that is repeated or resumed on
+    the same GPU model gives the same bits; an update is slower. Without effect on a CPU, where this always holds."""
     mixed_precision: bool = False
-    """bfloat16 autocast in the learner's forward pass, MAPPO's too; without effect on a CPU."""
+    """bfloat16 autocast in the learner's forward pass, MAPPO's too, but for the recurrent layer, which stays in float32.
+    An update is bound by the number of its kernels, so it is hardly faster. Without effect on a CPU."""
 
     @model_validator(mode="after")
     def _replays_where_it_trains(self) -> "TrainConfig":

@@ -8,7 +8,6 @@ before: memory (`sample`); after: memory (`reproject`).
 """
 
 import math
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -19,7 +18,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from emtc_core.devices import fork
+from emtc_core.devices import Stopwatch, fork
 from emtc_core.embedder.losses import augment, info_nce, info_nce_gradient, return_loss, state_loss
 from emtc_core.embedder.networks import Embedder, hidden_layers
 from emtc_core.errors import NonFiniteLossError
@@ -68,7 +67,7 @@ def fit(embedder: Embedder, sample: Sample) -> EmbedStats:
     """
     if not embedder.is_trainable or len(sample.h) == 0:
         return NO_FIT
-    started = time.perf_counter()
+    watch = Stopwatch(embedder.device)
     config = embedder.config
     if config.reset_each_update:
         embedder.initialize()
@@ -91,7 +90,7 @@ def fit(embedder: Embedder, sample: Sample) -> EmbedStats:
         info_nce_chance=1 / B if np.isfinite(accuracy) else accuracy,
         return_unit=unit,
         updates=len(rows),
-        seconds=time.perf_counter() - started,
+        seconds=watch.stop().read_ms() / 1e3,
     )
 
 

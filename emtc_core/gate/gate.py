@@ -1,7 +1,8 @@
 """The gate (Eq. 7, 8), the incentive that it weighs (Eq. 2) and its temperature (Eq. 12).
 
-`delta_mem` and `gate_coefficient` take arrays of any shape, so a run, the sliders of a page and a check of
-the database run the same line. `gate_transitions` applies the rules for misses and `evaluate_gate` judges one episode.
+`delta_mem` takes arrays of any shape, and beta comes from a gate law (`laws`), so a run, the sliders of a page and a
+check of the database compute the same. `gate_transitions` applies the rules for misses and `evaluate_gate` judges one
+episode.
 Stage before: memory; after: replay buffer.
 
 `incentive` takes NumPy arrays and torch tensors, through which gradients flow. The caller multiplies
@@ -27,15 +28,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from emtc_core.config.memory import GateConfig, IncentiveConfig
-from emtc_core.gate.outside import GateContext, find_gate, weigh_outside
+from emtc_core.gate.laws import GateContext, make_gate_law
+from emtc_core.gate.laws import gate_coefficient as gate_coefficient
+from emtc_core.metrics import CLOSED_BELOW as CLOSED_BELOW
 from emtc_core.rollout.episode import Episode
 from emtc_core.schedules import linear_decay
 
 Float64s = NDArray[np.float64]
 Slots = NDArray[np.int64]
-
-CLOSED_BELOW = 0.5
-"""A gate with a smaller β counts as closed."""
 
 Floats = NDArray[np.float64]
 NO_SPREAD = 1e-9  # returns that differ by less than this share of their size tell no scale
@@ -54,44 +54,6 @@ def delta_mem(reward: Any, h: Any, h_next: Any, *, gamma: float) -> Any:
         The temporal-consistency error, same shape, >= 0; NaN where an input is NaN.
     """
     return abs(reward + gamma * h_next - h)
-
-
-def gate_coefficient(delta_mem: Any, *, tau: Any, scale: float = 1.0) -> Any:
-    """Weigh an incentive by how well the memory agrees with itself over one step (Eq. 8).
-
-    Args:
-        delta_mem: Temporal-consistency error, any shape, >= 0, in return units.
-        tau: Gate temperature, > 0, in return units; a number, or an array that broadcasts with `delta_mem`.
-        scale: Factor on `delta_mem` first (`gate.delta_scale`).
-
-    Returns:
-        beta, same shape, in [0, 1]; 1 where delta_mem is 0.
-
-    Raises:
-        ValueError: If tau is not positive.
-    """
-    if np.any(np.asarray(tau) <= 0):
-        raise ValueError(f"tau must be positive, got {np.min(tau)}")
-    return np.exp(-((scale * delta_mem) ** 2) / (2.0 * tau * tau))
-
-
-def weigh(config: GateConfig, delta_mem: Any, *, tau: Any, context: GateContext) -> Any:
-    """Weigh by the gate of a configuration: `gate_coefficient`, or what `gate.type` names from outside.
-
-    Args:
-        config: Its type and `delta_scale`.
-        delta_mem: Temporal-consistency error, any shape, no NaN.
-        tau: Temperature now, > 0.
-        context: The rest of each transition, for a gate that reads it.
-
-    Raises:
-        PluginError: If a gate from outside is missing or breaks its contract.
-    """
-    plugin = find_gate(config)
-    if plugin is None:
-        return gate_coefficient(delta_mem, tau=tau, scale=config.delta_scale)
-    scaled = config.delta_scale * np.asarray(delta_mem, np.float64)
-    return weigh_outside(plugin, scaled, tau, context, config.arguments)
 
 
 def beta_of_miss(config: GateConfig, *, is_empty: bool) -> float:
@@ -128,7 +90,7 @@ def gate_transitions(
         return delta, np.ones_like(delta)
     missed = np.isnan(delta)
     context = GateContext(reward.astype(np.float64), h, h_next, gamma)
-    beta = weigh(config, np.where(missed, 0.0, delta), tau=tau, context=context)
+    beta = make_gate_law(config).coefficient(np.where(missed, 0.0, delta), tau, context)
     return delta, np.where(missed, beta_of_miss(config, is_empty=is_empty), beta)
 
 

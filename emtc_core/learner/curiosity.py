@@ -5,7 +5,6 @@ agent architecture. e_i = || pred_i(tau_{t+1}) - 10 Qsoft_i(tau_{t+1}) ||_2; the
 over agents. Source: kikojay/EMC, pymarl/src.
 """
 
-import copy
 from dataclasses import dataclass
 from functools import partial
 
@@ -15,7 +14,7 @@ from torch import Tensor, nn
 from emtc_core.config.backbones import CuriosityConfig
 from emtc_core.config.train import TrainConfig
 from emtc_core.learner.backbones.base import Unrolled
-from emtc_core.learner.networks import Sequence, SharedAgent
+from emtc_core.learner.networks import Sequence, SharedAgent, copy_network
 from emtc_core.learner.parts import Team
 from emtc_core.learner.targets import greedy, masked_mean
 from emtc_core.replay_buffer.buffer import StateDict
@@ -67,8 +66,7 @@ class Curiosity:
         self._config, self._train = config, train
         self._online = SharedAgent(n_inputs, n_actions, train.hidden).to(device)
         self._predictor = SharedAgent(n_inputs, n_actions, train.hidden).to(device)
-        self._target = copy.deepcopy(self._online).requires_grad_(False)
-        self._soft = copy.deepcopy(self._online).requires_grad_(False)
+        self._target, self._soft = copy_network(self._online), copy_network(self._online)
         self._value_optimizer = torch.optim.RMSprop(self._online.parameters(), lr=train.lr, alpha=0.99, eps=1e-5)
         self._predictor_optimizer = torch.optim.Adam(self._predictor.parameters(), lr=train.lr)
         self._pass: _Pass | None = None

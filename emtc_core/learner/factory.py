@@ -1,6 +1,5 @@
 """From configuration to parts: value systems by name, optimisers, and the protocol and choice of intrinsic rewards."""
 
-import copy
 from collections.abc import Iterable
 from importlib import import_module
 from pkgutil import iter_modules
@@ -17,7 +16,7 @@ from emtc_core.learner.backbones.base import Backbone, BackboneTable, Unrolled
 from emtc_core.learner.backbones.value import make_value_backbone
 from emtc_core.learner.curiosity import Curiosity
 from emtc_core.learner.diversity import Diversity
-from emtc_core.learner.networks import DiverseAgent, Sequence
+from emtc_core.learner.networks import DiverseAgent, Sequence, copy_network
 from emtc_core.learner.parts import Team
 from emtc_core.replay_buffer.buffer import StateDict
 
@@ -71,7 +70,7 @@ def make_backbone(config: RunConfig, info: EnvInfo) -> Backbone:
 
 def make_target(online: Backbone) -> Backbone:
     """Copy a backbone for bootstrapping, without gradients."""
-    target = copy.deepcopy(online).requires_grad_(False)
+    target = copy_network(online)
     target.become_target()
     return target
 

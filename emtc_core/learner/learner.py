@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from emtc_core.config.run import RunConfig
-from emtc_core.devices import autocast, branch, copy_state, restore, send
+from emtc_core.devices import autocast, branch, copy_state, restore, send, set_determinism, set_matmul_precision
 from emtc_core.envs.base import EnvInfo
 from emtc_core.learner.backbones.base import Evaluation, Unrolled
 from emtc_core.learner.controller import Controller
@@ -377,6 +377,8 @@ def make_learner(
 ) -> Learner:
     """Make the learner that the algorithm asks for; `on_policy` tells the two kinds apart.
 
+    On a GPU this sets precision and determinism of the whole process.
+
     Args:
         config: The run.
         info: Sizes of the game.
@@ -384,6 +386,9 @@ def make_learner(
         seed: Of weights and draws.
         threads: As of `ValueLearner`; MAPPO uses one.
     """
+    if torch.device(device).type == "cuda":
+        set_matmul_precision(config.train.matmul_precision)
+        set_determinism(config.train.deterministic)
     if config.backbone == "mappo":
         return MappoLearner(config, info, device=device, seed=seed)
     return ValueLearner(config, info, device=device, seed=seed, threads=threads)

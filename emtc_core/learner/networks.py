@@ -4,9 +4,11 @@ What lives here: the recurrent agent, CDS's agent with private heads, small init
 mixing, targets, acting (controller.py). Tensors are time-major: [T, B, N, ...].
 """
 
+import copy
 import itertools
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -17,6 +19,7 @@ from emtc_core.learner.recurrence import run_trunk
 from emtc_core.replay_buffer.buffer import Batch
 
 _MOSTLY_REAL = 0.9
+M = TypeVar("M", bound=nn.Module)
 
 
 @dataclass(frozen=True)
@@ -177,6 +180,15 @@ class StackedLinear(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Apply every layer."""
         return torch.baddbmm(self.bias, x.expand(len(self.weight), -1, -1), self.weight)
+
+
+def copy_network(network: M) -> M:
+    """Copy a network as one that is not trained; recurrent weights are one block of memory, as cuDNN needs them."""
+    copied = copy.deepcopy(network).requires_grad_(False)  # each weight gets memory of its own
+    for module in copied.modules():
+        if isinstance(module, nn.RNNBase):
+            module.flatten_parameters()
+    return copied
 
 
 def mlp(*widths: int) -> nn.Sequential:

@@ -18,6 +18,7 @@ steps, which stays in the processor's cache. Sums are taken in the order of bloc
 Columns of `gates` stand in the order u, r, z, n: the first three are fed by h, the last three by x.
 """
 
+from contextlib import nullcontext
 from functools import cache
 from typing import Any
 
@@ -54,12 +55,23 @@ def run_trunk(first: nn.Linear, rnn: nn.GRU, inputs: Tensor, lengths: NDArray[np
         lengths: [M] steps of each row; what is returned of later steps has no meaning. None: all of them.
     """
     if inputs.device.type != "cpu" or inputs.dtype != torch.float32:
-        return rnn(first(inputs).relu_())[0].to(inputs.dtype)  # under autocast the library returns another type
+        return run_layers(first, rnn, inputs)
     multiply_on_one_thread()
     weights = (first.weight, first.bias, *rnn.all_weights[0])
     if torch.is_grad_enabled():
         return Trunk.apply(inputs, lengths, *weights)  # type: ignore[no-any-return]  # apply is untyped
     return torch.from_numpy(_Pass(inputs, lengths, weights, keep=False).hidden)
+
+
+def run_layers(first: nn.Linear, rnn: nn.GRU, inputs: Tensor) -> Tensor:
+    """Run the library's own layers, [T, M, I] to [T, M, H], in the precision of the inputs also under autocast.
+
+    Autocast would compute cuDNN's GRU in float16, whatever type it was asked for, and without scaling the loss: small
+    gradients become zero.
+    """
+    kind = inputs.device.type
+    with torch.autocast(kind, enabled=False) if torch.amp.is_autocast_available(kind) else nullcontext():
+        return rnn(first(inputs).relu_())[0]
 
 
 @cache

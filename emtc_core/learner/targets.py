@@ -16,7 +16,8 @@ from torch import Tensor
 from torch.nn.functional import huber_loss
 
 from emtc_core.devices import send
-from emtc_core.gate.gate import CLOSED_BELOW, incentive
+from emtc_core.gate.gate import incentive
+from emtc_core.metrics import CLOSED_BELOW
 from emtc_core.replay_buffer.buffer import StateDict
 
 UNAVAILABLE_Q = -9_999_999.0
@@ -92,7 +93,7 @@ def episodic_incentive(
 def gate_shares(incentive: Incentive, beta: Tensor, mask: Tensor) -> dict[str, tuple[Tensor, Tensor]]:
     """Measure what the gate did to a batch, as part and whole by metric name; all arguments [T, B].
 
-    `gate/incentive_removed` is sum |(1 - beta) r_p| over sum |r_p|; `gate/closed_fraction` counts beta < 1/2.
+    `gate/incentive_removed` is sum |(1 - beta) r_p| over sum |r_p|; `gate/closed_fraction` counts beta < CLOSED_BELOW.
     """
     removed, offered = ((value.abs() * mask).sum() for value in (incentive.r_p - incentive.gated, incentive.r_p))
     return {

@@ -28,6 +28,9 @@ from emtc_core.errors import ConfigError
 PAGE_ROWS = 16
 FIELDS = ("obs", "state", "avail", "action", "reward", "beta")
 
+COPY_BYTES = 32 * 2**20
+"""Copied together between a GPU and a checkpoint: a whole field at once would need the memory of the buffer again."""
+
 SMALLEST = 1e-8
 
 
@@ -89,12 +92,27 @@ class ReplayRows:
         """Write rows as `take` returned them."""
         at = torch.from_numpy(rows).to(self._home)
         for name in FIELDS:
-            self._fields[name][at] = values[name].to(self._home)
+            for part in self._parts(name, len(rows)):
+                self._fields[name][at[part]] = values[name][part].to(self._home)
 
     def take(self, rows: NDArray[np.int64]) -> dict[str, Tensor]:
-        """Copy rows to the host, [R, width] each."""
+        """Copy rows to the host, [R, width] each; a GPU needs room for `COPY_BYTES` of them at a time."""
         at = torch.from_numpy(rows).to(self._home)
-        return {name: values[at].cpu() for name, values in self._fields.items()}
+        copies = {}
+        for name, values in self._fields.items():
+            copies[name] = torch.empty((len(rows), values.shape[1]), dtype=values.dtype)
+            for part in self._parts(name, len(rows)):
+                if self._home.type == "cpu":
+                    torch.index_select(values, 0, at[part], out=copies[name][part])
+                else:
+                    copies[name][part] = values.index_select(0, at[part])
+        return copies
+
+    def _parts(self, name: str, n_rows: int) -> list[slice]:
+        """Divide rows of a field into parts of at most `COPY_BYTES`."""
+        values = self._fields[name]
+        step = max(1, COPY_BYTES // (values.shape[1] * values.element_size()))
+        return [slice(start, start + step) for start in range(0, n_rows, step)]
 
     def read(self, name: str, rows: NDArray[np.int64]) -> NDArray[np.float32]:
         """Copy rows of one field to the host."""

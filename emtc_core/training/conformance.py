@@ -23,7 +23,7 @@ from emtc_core.envs.base import EnvInfo
 from emtc_core.envs.checker import check_env
 from emtc_core.envs.registry import ADAPTERS, make_env, usual_map
 from emtc_core.errors import EmtcError
-from emtc_core.gate.outside import GateContext, unknown_context, weigh_outside
+from emtc_core.gate.laws import INVERTIBLE, GateContext, GateLaw, make_gate_law, unknown_context
 from emtc_core.learner.backbones.value import make_mixer
 from emtc_core.learner.mixers.base import Mixed, MixInputs
 from emtc_core.memory.memory import NodeSample
@@ -35,7 +35,9 @@ from emtc_core.schedules import exploration
 from emtc_core.training.monitor import EVENTS, make_callback
 
 INFO = EnvInfo("made-up", "made-up", 3, 4, 5, 7, episode_limit=20, reward_range=(-1.0, 1.0))
+INVERTS = "temperature_for gives the tau from which beta was computed"
 _TAUS = (0.05, 0.6, 1.2, 20.0)
+_TAU_TOLERANCE = 1e-6  # relative
 
 
 @dataclass(frozen=True)
@@ -91,22 +93,23 @@ def _check_gate(plugin: Plugin, settings: Sequence[str]) -> Iterator[Finding]:
     delta = np.concatenate([[0.0], np.geomspace(1e-6, 1e3, 199)])
     context = make_context(rng.normal(size=(3, len(delta))))
 
-    arguments: dict[str, Any] = {}
+    made: list[GateLaw] = []
 
     def configure() -> str:
-        arguments.update(resolve(overrides=[f"gate.type={plugin.name}", *settings]).gate.arguments)
+        made.append(make_gate_law(resolve(overrides=[f"gate.type={plugin.name}", *settings]).gate))
         return ""
 
     def ask(tau: Any = 0.6, at: Any = delta, told: GateContext = context) -> Any:
-        return weigh_outside(plugin, at, tau, told, arguments)
+        return made[0].coefficient(at, tau, told)
 
     def say(is_well: bool | np.bool_, fault: str) -> str:
         return "" if is_well else fault
 
     def keeps_arguments() -> str:
-        before = delta.copy(), context.h.copy()
-        ask()
-        return say(np.array_equal(before[0], delta) and np.array_equal(before[1], context.h), "It changes them.")
+        arrays = (delta, context.reward, context.h, context.h_next)
+        before = [each.copy() for each in arrays]
+        made[0].function(delta, 0.6, context)  # not `coefficient`, which passes a copy of delta
+        return say(all(map(np.array_equal, before, arrays)), "It changes them.")
 
     def in_two_dimensions() -> str:
         wide = make_context([x.reshape(20, 10) for x in (context.reward, context.h, context.h_next)])
@@ -126,6 +129,8 @@ def _check_gate(plugin: Plugin, settings: Sequence[str]) -> Iterator[Finding]:
     yield _try("an unknown context is taken", lambda: _nothing(ask(told=unknown_context(delta.shape))))
     if getattr(plugin.load(), "monotone", False):
         yield _try("beta never rises with delta (claimed: monotone)", lambda: _rises(ask, delta, context))
+    if made[0].is_invertible:
+        yield _try(INVERTS, lambda: _inverse_fault(made[0], delta, context))
 
 
 def make_context(arrays: Any) -> GateContext:
@@ -152,6 +157,23 @@ def _rises(ask: Callable[..., Any], delta: Any, context: GateContext) -> str:
             if (np.diff(beta) > 1e-12).any():
                 return f"It rises near delta = {delta[np.argmax(np.diff(beta))]:g} at tau = {tau:g}."
     return ""
+
+
+def _inverse_fault(law: GateLaw, delta: Any, context: GateContext) -> str:
+    """Compare `temperature_for` with the tau from which beta was computed; delta [N], no NaN in the context."""
+    low, high = INVERTIBLE
+    n_checked = 0
+    for tau in _TAUS:
+        beta = law.coefficient(delta, tau, context)
+        rows = np.flatnonzero((beta > low) & (beta < high) & (delta > 0))
+        computed = law.temperature_for(beta[rows], delta[rows])
+        wrong = np.flatnonzero(np.abs(computed - tau) > _TAU_TOLERANCE * tau)
+        if len(wrong):
+            at = rows[wrong[0]]
+            got = f"tau = {computed[wrong[0]]:g} for beta = {beta[at]:g} at delta = {delta[at]:g}"
+            return f"It gives {got}, where tau was {tau:g}."
+        n_checked += len(rows)
+    return "" if n_checked else f"No beta between {low:g} and {high:g} was found, so that nothing can be inverted."
 
 
 def _check_mixer(plugin: Plugin, settings: Sequence[str]) -> Iterator[Finding]:

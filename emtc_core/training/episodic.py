@@ -7,7 +7,6 @@ re-projections an update searches nothing.
 """
 
 import logging
-import time
 from dataclasses import replace
 from typing import Any
 
@@ -17,12 +16,12 @@ from numpy.typing import NDArray
 
 from emtc_core.arrays import derive_seed, make_generator
 from emtc_core.config.run import RunConfig
-from emtc_core.devices import send
+from emtc_core.devices import Elapsed, Stopwatch, send
 from emtc_core.embedder.outside import make_embedder
 from emtc_core.embedder.overlap import Fits
 from emtc_core.envs.base import EnvInfo
-from emtc_core.gate.gate import GateVerdict, gate_transitions, weigh, weigh_successors
-from emtc_core.gate.outside import GateContext
+from emtc_core.gate.gate import GateVerdict, gate_transitions, weigh_successors
+from emtc_core.gate.laws import GateContext, make_gate_law
 from emtc_core.learner.targets import IncentiveInputs, incentive_inputs
 from emtc_core.memory.memory import EpisodicMemory
 from emtc_core.recorder import QUANTILES, GateStatsRecord, SnapshotRecord
@@ -82,7 +81,7 @@ class EpisodicPart(EpisodicSystem):
     """Memory, embedder and gate of one run."""
 
     def __init__(self, config: RunConfig, info: EnvInfo, *, device: torch.device) -> None:
-        self._config = config
+        self._config, self._device = config, device
         self._gamma = config.train.gamma
         self._embedder = make_embedder(
             config.embed,
@@ -102,7 +101,7 @@ class EpisodicPart(EpisodicSystem):
         )
         self._episodes = 0  # written so far
         self._has_warned = False
-        self._write_s: list[float] = []  # of each episode since the last report
+        self._writes: list[Elapsed] = []  # of each episode since the last report
         self._verdicts: list[GateVerdict] = []  # of each episode since the last report
         self._recalled = self._found = 0  # successors since the last report
 
@@ -121,7 +120,7 @@ class EpisodicPart(EpisodicSystem):
 
     def write(self, episode: Episode, number: int) -> Slots:
         """Write the episode alone (Algorithm 2); return the slot of each state [T+1]."""
-        started = time.monotonic()
+        watch = Stopwatch(self._device)
         slots = self.memory.write(
             state=episode.state,
             reward=episode.reward,
@@ -129,7 +128,7 @@ class EpisodicPart(EpisodicSystem):
             episode=number,
             episode_return=episode.episode_return,
         )
-        self._write_s.append(time.monotonic() - started)
+        self._writes.append(watch.stop())
         self._episodes += 1
         return slots
 
@@ -218,9 +217,9 @@ class EpisodicPart(EpisodicSystem):
         values = self._fits.refit(self.memory.sample(self._config.embed.samples))
         if values is None:
             return {}
-        started = time.monotonic()
+        watch = Stopwatch(self._device)
         self.memory.reproject()
-        values["memory/reproject_ms"] = (time.monotonic() - started) * 1e3
+        values["memory/reproject_ms"] = watch.stop().read_ms()
         self._rewrite(buffer)
         return {name: value for name, value in values.items() if np.isfinite(value)}
 
@@ -303,14 +302,14 @@ class EpisodicPart(EpisodicSystem):
         """Compute beta [M] along the stored links from delta_mem [M]; NaN where there is none."""
         linked, beta = np.isfinite(error), np.full_like(error, np.nan)
         context = GateContext(*self.memory.along_links(), self._gamma).only(linked)
-        beta[linked] = weigh(self._config.gate, error[linked], tau=tau, context=context)
+        beta[linked] = make_gate_law(self._config.gate).coefficient(error[linked], tau, context)
         return beta
 
     def metrics(self) -> dict[str, float]:
         """Report what the memory did since the last report."""
         stats = self.memory.take_stats()
-        write_s, self._write_s = self._write_s, []
-        timing = {"memory/write_ms": 1e3 * sum(write_s) / len(write_s)} if write_s else {}
+        writes, self._writes = self._writes, []
+        timing = {"memory/write_ms": sum(each.read_ms() for each in writes) / len(writes)} if writes else {}
         hit_rate = {"memory/hit_rate": self._found / self._recalled} if self._recalled else {}
         self._recalled = self._found = 0
         return (

@@ -15,10 +15,9 @@ from torch import Tensor
 from emtc_core.config.run import RunConfig
 from emtc_core.envs.base import EnvInfo
 from emtc_core.errors import ConfigError
-from emtc_core.memory.index.incremental import SCRATCH_BYTES
-from emtc_core.memory.index.incremental import is_available as has_faiss
+from emtc_core.memory.index.incremental import SCRATCH_BYTES, can_use_faiss
 from emtc_core.memory.nodes import NODE
-from emtc_core.replay_buffer.rows import PAGE_ROWS, most_pages, row_bytes
+from emtc_core.replay_buffer.rows import COPY_BYTES, PAGE_ROWS, most_pages, row_bytes
 
 REPLAY_SHARE = 0.5
 """Of a GPU's free memory at the start, for the replay buffer under `train.replay_device=auto`."""
@@ -85,7 +84,9 @@ def plan_memory(
     on_device: dict[str, int] = {}
     if device.type != "cpu":
         batch = {"batch": train.batch * (info.episode_limit + 1) * row_bytes(info)}
-        on_device = (episodes if home == device else {}) | batch | networks_of | _searched(config, info, nodes)
+        on_device = (episodes if home == device else {}) | batch | networks_of | _searched(config, info, nodes, device)
+        copied = networks // (1 + UPDATE_COPIES) + (COPY_BYTES if home == device else 0)
+        on_device["copies of a checkpoint"] = copied
     on_host = {} if "replay" in on_device else episodes
     on_host = on_host | ({} if on_device else networks_of)
     on_host = on_host | {"nodes": nodes * (NODE.itemsize + 4 * info.state_dim + 12 * config.embed.dim + 8)}
@@ -107,7 +108,7 @@ def choose_home(config: RunConfig, device: torch.device, replay: int, free_bytes
         return host
     if wanted == "auto":
         return device if replay <= REPLAY_SHARE * free_bytes else host
-    if replay > free_bytes:
+    if replay + COPY_BYTES > free_bytes:
         raise ConfigError(
             f"train.replay_device is cuda, but {config.train.replay:,} episodes of replay may need {_size(replay)} and "
             f"the GPU has {_size(free_bytes)} free. Use auto or cpu, or a smaller train.replay."
@@ -132,13 +133,13 @@ def _tensors(state: object) -> Sequence[Tensor]:
     return [x for part in parts for x in _tensors(part)]
 
 
-def _searched(config: RunConfig, info: EnvInfo, nodes: int) -> dict[str, int]:
+def _searched(config: RunConfig, info: EnvInfo, nodes: int, device: torch.device) -> dict[str, int]:
     """Count what a search at any distance keeps on a GPU, and the states that are embedded anew together."""
     if not nodes:
         return {}
     sizes = {"states embedded anew": 4 * nodes * info.state_dim} if config.embed.type != "random" else {}
     if "nearest" in (config.gate.on_miss, config.incentive.on_miss):
-        sizes["memory keys"] = nodes * config.embed.dim * (8 + 4) + (SCRATCH_BYTES if has_faiss() else 0)
+        sizes["memory keys"] = nodes * config.embed.dim * (8 + 4) + (SCRATCH_BYTES if can_use_faiss(str(device)) else 0)
     return sizes
 
 

@@ -15,6 +15,7 @@ each of which returns None or a dictionary of numbers, recorded as `user/<name>`
 they are given is read, never changed. What one keeps is no part of a checkpoint.
 """
 
+import logging
 import math
 import time
 from collections import defaultdict, deque
@@ -31,14 +32,17 @@ from torch import Tensor
 
 from emtc_core.config.outside import split_names
 from emtc_core.config.run import RunConfig
-from emtc_core.devices import AsyncCopy, fetch
+from emtc_core.devices import AsyncCopy, Elapsed, fetch
 from emtc_core.errors import NonFiniteLossError, PluginError
+from emtc_core.install import how_to_install
 from emtc_core.learner.targets import IncentiveInputs
 from emtc_core.metrics import open_values
 from emtc_core.plugins import Plugin, get_plugin
 from emtc_core.recorder import EvaluationRecord
 from emtc_core.replay_buffer.buffer import Batch
 from emtc_core.rollout.episode import Episode
+
+_LOG = logging.getLogger(__name__)
 
 Learned = tuple[Batch, IncentiveInputs | None] | Sequence[Episode]
 
@@ -113,9 +117,10 @@ class MachineWatch:
         """Return the metrics of the group `machine`, of the time since the last call."""
         (before_s, before), now = self._since, (self._cpu_s(), time.monotonic())
         self._since = now
-        share = (now[0] - before_s) / max(now[1] - before, 1e-9)
+        cpu_s = max(0.0, now[0] - before_s)
         values = {
-            "machine/cpu_percent": 100 * max(0.0, share),
+            "machine/cpu_percent": 100 * cpu_s / max(now[1] - before, 1e-9),
+            "machine/cpu_seconds": cpu_s,
             "machine/memory_bytes": float(self._process.memory_info().rss),
         }
         return values | self._measure_gpu()
@@ -131,8 +136,9 @@ class MachineWatch:
         if self._knows_use:
             try:
                 values["machine/gpu_percent"] = float(torch.cuda.utilization(self._device))
-            except Exception:  # the library that knows is missing or knows no such device: the others stay
+            except Exception as exc:  # the library is missing or does not know the device: the others stay
                 self._knows_use = False
+                _LOG.warning("machine/gpu_percent is not recorded (%s). Get it with: %s", exc, how_to_install("gpu"))
         return values
 
 
@@ -147,7 +153,8 @@ class MetricsWindow:
         self._values: dict[str, list[Number]] = defaultdict(list)
         self._shares: dict[str, list[tuple[torch.Tensor, torch.Tensor]]] = defaultdict(list)
         self._env_steps = 0
-        self._rollout_s = 0.0
+        self._times: dict[str, list[Elapsed]] = defaultdict(list)
+        self._rollouts: list[Elapsed] = []
         self._started = time.monotonic()
 
     def add(self, values: Mapping[str, Number]) -> None:
@@ -175,9 +182,14 @@ class MetricsWindow:
             }
         )
 
-    def add_rollout_time(self, seconds: float) -> None:
-        """Add the wall time of one round of stepping and acting [s]."""
-        self._rollout_s += seconds
+    def add_rollout_time(self, elapsed: Elapsed) -> None:
+        """Add the time of one round of stepping and acting."""
+        self._rollouts.append(elapsed)
+
+    def add_times(self, times: Mapping[str, Elapsed]) -> None:
+        """Add one time per name; they are read with the other values."""
+        for name, elapsed in times.items():
+            self._times[name].append(elapsed)
 
     def take(self) -> dict[str, float]:
         """Return the mean of every name and start a new window; what lies on a device comes over in one transfer."""
@@ -185,7 +197,8 @@ class MetricsWindow:
         shares = {name: _share(pairs) for name, pairs in self._shares.items()}
         means = _fetch({name: _mean(values) for name, values in self._values.items()} | shares)
         means["time/env_steps_per_second"] = self._env_steps / elapsed
-        means["time/rollout_share"] = self._rollout_s / elapsed
+        means["time/rollout_share"] = sum(each.read_ms() for each in self._rollouts) / 1e3 / elapsed
+        means |= {name: sum(each.read_ms() for each in times) / len(times) for name, times in self._times.items()}
         self._restart()
         return means | self._machine.measure()
 

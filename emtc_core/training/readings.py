@@ -23,10 +23,11 @@ from numpy.typing import NDArray
 from emtc_core.config.resolve import flatten
 from emtc_core.config.run import RunConfig
 from emtc_core.envs.base import EnvInfo
-from emtc_core.gate.gate import CLOSED_BELOW, GateVerdict, Temperature, weigh
-from emtc_core.gate.outside import unknown_context
+from emtc_core.gate.gate import GateVerdict, Temperature
+from emtc_core.gate.laws import make_gate_law, unknown_context
 from emtc_core.memory.memory import EpisodicMemory
 from emtc_core.memory.nodes import Recall
+from emtc_core.metrics import CLOSED_BELOW
 from emtc_core.replay_buffer.buffer import ReplayBuffer
 from emtc_core.rollout.episode import Episode, discounted_returns
 from emtc_core.schedules import Every
@@ -50,7 +51,7 @@ class ReadingPoint:
     delta_links: float  # mean over the memory's links [return]; NaN without a link
     beta_links: float
     merge_rate: float  # of the states written since the last point
-    closed: float  # share of the new transitions with beta < 0.5
+    closed: float  # share of the new transitions with beta < CLOSED_BELOW
     size: int  # nodes
 
 
@@ -176,7 +177,8 @@ class _Judged:
     def _beta_of_links(self, error: Values) -> float:
         if not len(error):
             return np.nan
-        return float(weigh(self.config.gate, error, tau=self._tau, context=unknown_context(error.shape)).mean())
+        law = make_gate_law(self.config.gate)
+        return float(law.coefficient(error, self._tau, unknown_context(error.shape)).mean())
 
 
 class _Lane:

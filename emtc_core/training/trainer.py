@@ -16,7 +16,6 @@ leave no trace in the training. A stop abandons an evaluation or the stepping of
 exactly; episodes that were played but not learned from yet become part of the state.
 """
 
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -26,7 +25,7 @@ import torch
 from emtc_core.arrays import derive_seed, make_generator
 from emtc_core.config.run import RunConfig
 from emtc_core.control import Control, Question, Steering, StopRequested
-from emtc_core.devices import choose_threads
+from emtc_core.devices import Stopwatch, choose_threads
 from emtc_core.envs.base import VectorEnv
 from emtc_core.gate.gate import Temperature
 from emtc_core.install import memory_bytes
@@ -74,7 +73,7 @@ class Trainer:
         on_progress: Callable[[int], None] = lambda env_step: None,
         robust_env: VectorEnv | None = None,
     ) -> None:
-        self._config = config
+        self._config, self._device = config, device
         self._recorder = recorder
         self.checkpoints = checkpoints
         self._on_progress = on_progress
@@ -174,11 +173,11 @@ class Trainer:
         return bool(self._to_take or self._updates_owed)
 
     def _play(self) -> list[Episode]:
-        started = time.monotonic()
+        watch = Stopwatch(self._device)
         episodes = self._collector.collect(
             self._learner, epsilon=self._epsilon(), round=(self._round,), between_steps=self._obey
         )
-        self._window.add_rollout_time(time.monotonic() - started)
+        self._window.add_rollout_time(watch.stop())
         self._round += 1
         return episodes
 
@@ -229,19 +228,18 @@ class Trainer:
 
     def _update(self, learner: ValueLearner) -> None:
         """Replay a batch of episodes with what the memory now says of their successors."""
-        started = time.monotonic()
+        watch = Stopwatch(self._device)
         batch = self._replay_buffer.sample(
             self._config.train.batch, make_generator(self._config.seed, "replay", self._updates)
         )
         batch, inputs = self._episodic.recall(batch, self._replay_buffer, tau=self._tau())
-        recalled = time.monotonic()
+        recalled = watch.stop()
         stats = learner.update(batch, inputs, env_step=self.env_step)
         if stats.episode_error is not None and self._config.cds.replay == "episode_per":
             self._replay_buffer.set_priorities(batch.indices, stats.episode_error)
         self._count_update(stats, (batch, inputs))
         self._last_batch = batch
-        times = {"memory/lookup_ms": (recalled - started) * 1e3, "time/update_ms": (time.monotonic() - started) * 1e3}
-        self._window.add(times)
+        self._window.add_times({"memory/lookup_ms": recalled, "time/update_ms": watch.stop()})
 
     def _count_update(self, stats: LearnerStats, learned: Learned) -> None:
         self._losses.check()

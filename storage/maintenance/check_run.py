@@ -11,9 +11,9 @@ from sqlalchemy import Connection, func, select
 
 from emtc_core.config.memory import GateConfig
 from emtc_core.errors import PluginError
-from emtc_core.gate.gate import Temperature, beta_of_miss, weigh
+from emtc_core.gate.gate import Temperature, beta_of_miss
 from emtc_core.gate.gate import delta_mem as consistency_error
-from emtc_core.gate.outside import GateContext
+from emtc_core.gate.laws import GateContext, make_gate_law
 from emtc_core.rollout.episode import discounted_returns
 from storage.blobs import unpack
 from storage.engine import Database
@@ -116,7 +116,7 @@ def _check_equations(run_id: str, rows: pd.DataFrame, gate: GateConfig, *, gamma
     missed = np.isnan(delta_mem)
     context, warm = GateContext(reward, h, h_next, gamma), np.where(tau > 0, tau, 1.0)
     try:
-        expected = weigh(gate, np.where(missed, 0.0, delta_mem), tau=warm, context=context)
+        expected = make_gate_law(gate).coefficient(np.where(missed, 0.0, delta_mem), warm, context)
     except PluginError:  # of a gate from outside that is not here, only its range is known
         expected = np.clip(beta, 0.0, 1.0)
     allowed = [beta_of_miss(gate, is_empty=is_empty) for is_empty in (False, True)]

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from math import isnan
 from typing import TYPE_CHECKING, Any, Literal
 
-from sqlalchemy import ColumnElement, Connection, func, select
+from sqlalchemy import ColumnElement, Connection, Select, func, select
 from sqlalchemy.orm import InstrumentedAttribute
 from sqlalchemy.types import BigInteger, Double
 
+from emtc_core.metrics import CLOSED_BELOW
 from storage.engine import Database
 from storage.frames import Statement, in_parts, read_frame
 from storage.models import SUMMARY_STEPS, EpisodeRow, GateStats, MetricRow, Run, Transition, TransitionSummary
@@ -143,14 +144,32 @@ def _from_summary(run_id: str, first: int, last: int, points: int) -> Statement:
     )
 
 
-def gate_parts(db: Database, run_ids: Sequence[str], parts: int = 10) -> pd.DataFrame:
-    """How did the gate judge what was collected in each part of the training that was asked for?
+def gate_parts(db: Database, run_ids: Sequence[str], parts: int = 10, *, from_first_win: bool = False) -> pd.DataFrame:
+    """How did the gate judge new transitions in each part of a run?
+
+    A run is cut into parts of equal numbers of blocks of 1,000 env steps.
+
+    Args:
+        db: An open database.
+        run_ids: The runs.
+        parts: Number of parts.
+        from_first_win: Begin with the first block that lies wholly after the begin of the first won training episode,
+            instead of with the first block of the run.
 
     Returns:
-        run_id, part (0 for the first), delta_mem, beta: means over the transitions, of sums over 1,000 of them.
+        run_id, part (0 for the first), delta_mem [return], beta: means over the transitions. With `from_first_win` a
+        run that has not won has no row.
     """
     table = TransitionSummary
-    part = (table.bucket * SUMMARY_STEPS * parts) // Run.target_steps
+    edges = (
+        select(table.run_id, func.min(table.bucket).label("first"), func.max(table.bucket).label("last"))
+        .where(table.run_id.in_(run_ids))
+        .group_by(table.run_id)
+        .subquery()
+    )
+    win = _first_win().subquery()
+    begin = (win.c.env_step + SUMMARY_STEPS - 2) // SUMMARY_STEPS if from_first_win else edges.c.first
+    part = ((table.bucket - begin) * parts) // (edges.c.last - begin + 1)
     statement = (
         select(
             table.run_id,
@@ -158,27 +177,55 @@ def gate_parts(db: Database, run_ids: Sequence[str], parts: int = 10) -> pd.Data
             _ratio(table.delta_mem_sum, table.delta_mem_n).label("delta_mem"),
             _ratio(table.beta_sum, table.beta_n).label("beta"),
         )
-        .join(Run, Run.id == table.run_id)
-        .where(table.run_id.in_(run_ids), part < parts)
+        .join(edges, edges.c.run_id == table.run_id)
+        .where(table.run_id.in_(run_ids), table.bucket >= begin)
         .group_by(table.run_id, part)
         .order_by(table.run_id, part)
     )
+    if from_first_win:
+        statement = statement.join(win, win.c.run_id == table.run_id)
     with db.read() as connection:
         return read_frame(connection, statement)
+
+
+def removed_after_first_win(db: Database, run_ids: Sequence[str]) -> dict[str, float]:
+    """Which share of the incentive did the gate remove, on average over the reports from the first win on?
+
+    Returns:
+        The share by run id; no entry for a run without a gate or without a won training episode.
+    """
+    first = _first_win().subquery()
+    statement = (
+        select(MetricRow.run_id, func.avg(MetricRow.value))
+        .join(first, (first.c.run_id == MetricRow.run_id) & (first.c.env_step <= MetricRow.env_step))
+        .where(MetricRow.run_id.in_(run_ids), MetricRow.name == "gate/incentive_removed", MetricRow.value.is_not(None))
+        .group_by(MetricRow.run_id)
+    )
+    with db.read() as connection:
+        return {str(run_id): float(mean) for run_id, mean in connection.execute(statement).all()}
+
+
+def _first_win() -> Select[str, int, int]:
+    """Select the first won training episode of each run: run_id, its number, its first env step."""
+    return (
+        select(
+            EpisodeRow.run_id,
+            func.min(EpisodeRow.episode).label("episode"),
+            func.min(EpisodeRow.first_env_step).label("env_step"),
+        )
+        .where(EpisodeRow.won.is_(True))
+        .group_by(EpisodeRow.run_id)
+    )
 
 
 def closed_by_outcome(db: Database, run_ids: Sequence[str]) -> pd.DataFrame:
     """On which transitions did the gate close, of won and of lost training episodes from the first win on?
 
     Returns:
-        run_id, won, steps, closed: transitions, and those of them with β below .5; no row of a run without a gate.
+        run_id, won, steps, closed: transitions, and those of them with β below CLOSED_BELOW; no row of a run without a
+        gate.
     """
-    first = (
-        select(EpisodeRow.run_id, func.min(EpisodeRow.episode).label("episode"))
-        .where(EpisodeRow.won.is_(True))
-        .group_by(EpisodeRow.run_id)
-        .subquery()
-    )
+    first = _first_win().subquery()
     statement = (
         select(
             EpisodeRow.run_id,
@@ -283,7 +330,7 @@ def judge(values: Mapping[str, float], config: Mapping[str, Any], *, ended: bool
     if state == "active":
         sentence = (
             f"The gate removed {100 * removed:.1f} % of the incentive so far: "
-            f"{100 * closed:.1f} % of the sampled transitions had β below 0.5."
+            f"{100 * closed:.1f} % of the sampled transitions had β below {CLOSED_BELOW:g}."
         )
     else:
         sentence = _explain_idle(values, config, closed, ended=ended)
@@ -303,10 +350,10 @@ def _explain_idle(values: Mapping[str, float], config: Mapping[str, Any], closed
         )
     if not values.get("incentive/rho"):
         why = _explain_no_success(values, config, ended=ended)
-        return f"{why} β is below 0.5 on {100 * closed:.1f} % of transitions."
+        return f"{why} β is below {CLOSED_BELOW:g} on {100 * closed:.1f} % of transitions."
     if closed >= ACTIVE_SHARE:
         return (
-            f"β is below 0.5 on {100 * closed:.1f} % of transitions, but they carry next to no incentive. "
+            f"β is below {CLOSED_BELOW:g} on {100 * closed:.1f} % of transitions, but they carry next to no incentive. "
             "Look at incentive/r_p and incentive/rho on Live."
         )
     if merged < 0.0005:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from emtc_core.gate.gate import CLOSED_BELOW
+from emtc_core.metrics import CLOSED_BELOW
 from emtc_core.recorder import (
     AskedRecord,
     EpisodeRecord,

@@ -4,13 +4,14 @@ A sweep's runs are rows of `runs` that carry its id. Who takes them stands in `c
 """
 
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Literal
 
 from sqlalchemy import insert, select, update
 
+from emtc_core.config.resolve import flatten_tree
 from emtc_core.errors import StorageError
 from storage import clock
 from storage.engine import Database
@@ -31,6 +32,8 @@ class PlannedRun:
     name: str
     config: Mapping[str, Any]
     target_steps: int
+    settings: frozenset[str] = frozenset({"seed"})
+    """Dotted keys of the settings by which the runs of its sweep differ."""
 
 
 def save_sweep(
@@ -45,8 +48,8 @@ def save_sweep(
 ) -> int:
     """Write a sweep and queue the runs that it does not have yet, all or nothing; again changes nothing.
 
-    A finished run of the sweep that came out of a bundle counts as that of its settings, so that a study can go on
-    elsewhere.
+    A finished run that a bundle brought takes the place of a planned run (`match_imported`), so that a study can be
+    continued elsewhere.
 
     Returns:
         How many runs were queued.
@@ -62,8 +65,8 @@ def save_sweep(
             select(Run.launch_token, Run.status, Run.config).where(Run.sweep_id == sweep_id)
         ).all()
         known = {row.launch_token for row in there}
-        imported = [row.config for row in there if row.launch_token is None and row.status == "finished"]
-        fresh = [run for run in runs if run.key not in known and not any(_agree(run.config, each) for each in imported)]
+        known |= match_imported(runs, there)
+        fresh = [run for run in runs if run.key not in known]
         for i, run in enumerate(fresh):
             row = {
                 **new_run_values(connection, run.config, run.name),
@@ -103,16 +106,34 @@ def queue_run(db: Database, sweep_id: str, run: PlannedRun, *, versions: Mapping
     return str(row["id"])
 
 
-def _agree(config: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    """Whether two configurations are equal in every setting that both know; versions may know more of them."""
-    for key in config.keys() & other.keys():
-        ours, theirs = config[key], other[key]
-        if isinstance(ours, Mapping) and isinstance(theirs, Mapping):
-            if not _agree(ours, theirs):
-                return False
-        elif ours != theirs:
-            return False
-    return True
+def match_imported(planned: Iterable[PlannedRun], runs: Iterable[Any]) -> frozenset[str]:
+    """Find the planned runs of a sweep that finished runs out of a bundle have done.
+
+    A bundle leaves the launch token behind, which is the key of a planned run. An imported run is therefore matched by
+    the settings in which the sweep's runs differ. Its other settings may differ from the plan: a preset of this version
+    may have other values than the one that the run was trained with.
+
+    Args:
+        planned: The planned runs.
+        runs: The runs of the sweep in the database: launch_token, status and config of each.
+
+    Returns:
+        Keys of the planned runs that are done.
+    """
+    imported = [flatten_tree(run.config) for run in runs if run.launch_token is None and run.status == "finished"]
+    done: set[str] = set()
+    for run in planned if imported else ():
+        config = flatten_tree(run.config)
+        same = next((each for each in imported if _agree(config, each, run.settings)), None)
+        if same is not None:
+            imported.remove(same)
+            done.add(run.key)
+    return frozenset(done)
+
+
+def _agree(config: Mapping[str, Any], other: Mapping[str, Any], settings: Iterable[str]) -> bool:
+    """Whether two flat configurations are equal in those of some settings that both have."""
+    return all(config[key] == other[key] for key in settings if key in config and key in other)
 
 
 def attach_scheduler(db: Database, sweep_id: str, worker: Worker, *, jobs: int) -> None:
@@ -254,6 +275,21 @@ class Sweep:
         if self.status == "stopped":
             return "stopped"
         return "running" if self.has_scheduler else "paused" if counts["paused"] else "lost"
+
+    @property
+    def is_for_workers(self) -> bool:
+        """Whether its runs were queued for `emtc worker`, and no scheduler is to start them."""
+        return self.plan.get("for_workers") is True
+
+    @property
+    def is_attended(self) -> bool:
+        """Whether a scheduler or a worker takes its queued and lost runs.
+
+        Workers are not listed in the database. One is at work if a run is trained although the sweep has no scheduler.
+        """
+        if self.has_scheduler or self.trials or self.status == "stopped":
+            return self.has_scheduler  # the trials of a search are queued by its scheduler
+        return self.is_for_workers or self.counts["running"] > 0
 
     @property
     def is_over(self) -> bool:

@@ -28,9 +28,11 @@ def make_seed(
     env_steps: int = 1000,
     target_steps: int = 1000,
     made: float = 0.0,
+    robust: Sequence[tuple[float, float]] = (),
     **arguments: Any,
 ) -> Seed:
-    """Make one run with the win rates (env step, value)."""
+    """Make one run with the greedy win rates (env step, value), and with its robust ones."""
     curve = make_curve([step for step, _ in points], [value for _, value in points])
     settings = flatten_tree(stored(*overrides, **arguments))
-    return Seed(run_id, settings, curve, status, env_steps, target_steps, made)
+    shifted = make_curve([step for step, _ in robust], [value for _, value in robust])
+    return Seed(run_id, settings, curve, status, env_steps, target_steps, made, robust=shifted)

@@ -173,6 +173,8 @@ def test_the_example_tells_its_story_in_pinned_views_that_open(seeded, tmp_path:
     )
     views = [read_view(entry.view) for entry in entries]
     assert [view.page for view in views if view] == ["compare", "live", "memory", "replay"]
+    assert views[0]
+    assert (views[0].query["rate"], views[0].facts["rate"]) == (["auto"], "auto")
     for entry in gather(there, [entry.id for entry in entries]):
         assert entry.figure is not None
     assert not has_verdicts(there, run_id)

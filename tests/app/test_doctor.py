@@ -7,54 +7,27 @@ from pathlib import Path
 import pytest
 
 from app.jobs import doctor
+from emtc_core.faiss_probe import FaissProbe
 
 GPU = "NVIDIA Some GPU"
-FAISS = "__version__ = '1.14.1'\n"
-
-
-@pytest.fixture
-def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """Put a package called faiss on the path of this interpreter and of those it asks."""
-
-    def put(text: str) -> None:
-        (tmp_path / "faiss.py").write_text(text)
-        monkeypatch.syspath_prepend(tmp_path)
-        monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-
-    return put
 
 
 @pytest.mark.parametrize(
-    ("text", "gpu", "usable", "detail"),
+    ("probe", "gpu", "detail"),
     [
-        (FAISS + "GpuIndexFlat = get_num_gpus = lambda: 1", GPU, True, "1.14.1, GPU neighbour search"),
-        (
-            FAISS + "GpuIndexFlat = get_num_gpus = lambda: 0",
-            "",
-            False,
-            "there is no GPU to use; neighbours are searched on",
-        ),
-        (
-            FAISS + "GpuIndexFlat = get_num_gpus = lambda: 1",
-            "",
-            False,
-            "there is no GPU to use; neighbours are searched on",
-        ),
-        (FAISS + "get_num_gpus = lambda: 0", GPU, False, "1.14.1 without GPU support; torch compares every node"),
-        ("raise ImportError('libcudart.so.12')", GPU, False, "it does not load; torch compares every node on the GPU"),
+        (FaissProbe("usable", "1.15.1"), GPU, "1.15.1, GPU neighbour search"),
+        (FaissProbe("not installed"), "", "not installed; neighbours are searched on the CPU"),
+        (FaissProbe("not loadable", detail="ImportError: libcudart.so.12"), GPU, "it does not load; torch compares"),
+        (FaissProbe("no GPU support", "1.15.1"), GPU, "1.15.1 without GPU support; torch compares every node"),
+        (FaissProbe("no GPU", "1.15.1"), "", "there is no GPU to use; neighbours are searched on the CPU"),
+        (FaissProbe("fails", "1.14.1", "SIGABRT"), GPU, "1.14.1 fails on this GPU; torch compares every node"),
     ],
 )
-def test_faiss_is_usable_only_where_it_can_search_on_a_gpu(monkeypatch, install, text, gpu, usable, detail):
-    monkeypatch.setattr(doctor, "_ASK_TOOLKIT", "print('12.6')")  # without loading torch
-    install(text)
+def test_faiss_is_usable_only_where_it_can_search_on_a_gpu(monkeypatch, probe, gpu, detail):
+    monkeypatch.setattr(doctor, "probe_faiss", lambda: probe)
     check = doctor._faiss(gpu)
+    usable = probe.state == "usable"
     assert (check.usable, detail in check.detail, bool(check.advice)) == (usable, True, not usable), check
-
-
-def test_another_cuda_than_that_of_faiss_is_named(monkeypatch, install):
-    install(FAISS + "GpuIndexFlat = get_num_gpus = lambda: 0")
-    monkeypatch.setattr(doctor, "_ASK_TOOLKIT", "print('13.0')")
-    assert "made for CUDA 12, torch for CUDA 13.0" in doctor._faiss(GPU).advice
 
 
 def test_no_gpu_is_no_fault_of_the_machine():

@@ -4,6 +4,7 @@ import io
 import shutil
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from sqlalchemy import insert, update
 
 from app.analysis.comparable import select_runs
 from app.analysis.finals import name_final, rate_of_final
-from app.analysis.quantities import ROBUST, TRAINED
+from app.analysis.quantities import RATE_NAMES, ROBUST, TRAINED, RateName
 from app.analysis.series import read_seeds
 from app.cli.main import run
 from app.figures.figure import OPTIONS, OVER_SEEDS, Options
@@ -193,7 +194,7 @@ def test_final_numbers_of_studies_are_means_over_the_last_tenth_or_the_last_eval
     [
         ("win-rates", "3m", "33.3 ± 0.0 (n = 2 of 5)", "100.0 ± 0.0 (n = 2 of 5)"),
         ("augmentation", "3m", "0.333 ± 0.000 (n = 2)", "1.000 ± 0.000 (n = 2)"),
-        ("gate-readings", None, "33.3 [5.0–82.6]", "100.0 [16.5–100.0]"),  # of 96 and of 32 episodes, t = 12.7
+        ("gate-readings", None, "33.3 [1.0–96.0]", "100.0 [9.0–100.0]"),  # 16 episodes count, t = 12.7
     ],
 )
 def test_tables_of_final_numbers_take_either_and_csv_says_which(runs, capsysbinary, table, column, mean, last) -> None:
@@ -245,7 +246,7 @@ def test_the_table_of_win_rates_is_made_of_the_rate_that_was_asked_for_and_says_
     assert runs.export("--table", "win-rates", "--rate", rate, "--format", "markdown") == 0
     caption = capsysbinary.readouterr().out.decode()
     assert statistic.partition(" (")[0].capitalize() in caption
-    if rate == "greedy":
+    if rate == "robust":  # the default of a task of which every run has it
         runs.export("--table", "win-rates")
         assert f"{text} (n = 1 of 5)" in capsysbinary.readouterr().out.decode()
 
@@ -281,6 +282,69 @@ def test_tests_of_variants_take_the_same_rate(runs, capsysbinary) -> None:
     assert differences == [0.0, -50.0]
 
 
+OF_A_RATE = ("ablation", "augmentation", "baselines", "lambda-heatmap", "learning-curves", "mu-w", "mu-w-by-delta")
+
+
+@pytest.mark.parametrize("figure", [*OF_A_RATE, "performance-profile", "tau-study"])
+def test_a_figure_is_robust_by_default_and_greedy_on_request(runs, tmp_path, figure) -> None:
+    for seed in (1, 2):
+        runs.add("gate.enabled=false", robust=0.25, trained=0.75, seed=seed)
+    drawn = {rate: draw(runs, figure, tmp_path, *(["--rate", rate] if rate else [])) for rate in ("", *RATE_NAMES)}
+    pd.testing.assert_frame_equal(drawn[""], drawn["robust"])
+    pd.testing.assert_frame_equal(drawn[""], drawn["auto"])
+    assert not any(drawn[first].equals(drawn[second]) for first, second in pairwise(("greedy", "robust", "training")))
+
+
+@pytest.mark.parametrize(
+    ("table", "column", "robust", "greedy"),
+    [
+        ("win-rates", "3m", "25.0 ± 0.0", "100.0 ± 0.0"),
+        ("mu-w", "3m · 1,000", "0.250 ± 0.000", "0.500 ± 0.000"),
+        ("augmentation", "3m", "0.250 ± 0.000", "1.000 ± 0.000"),
+        ("mu-w-embedders", "100 % · TCSE", "0.250 ± 0.000", "0.500 ± 0.000"),
+        ("gate-readings", None, "25.0 [", "100.0 ["),
+    ],
+)
+def test_a_table_is_robust_by_default_and_greedy_on_request(runs, capsysbinary, table, column, robust, greedy) -> None:
+    for seed in (1, 2):
+        for noise in ("0.05", "0.1"):
+            runs.add("gate.enabled=false", f"embed.sigma={noise}", robust=0.25, seed=seed)
+        runs.add("gate.enabled=false", "embed.type=dcae", robust=0.25, seed=seed)
+    for rate, cell, title in (((), robust, "robust "), (("--rate", "greedy"), greedy, "")):
+        frame, text = tabulate(runs, table, capsysbinary, *rate)
+        assert frame[column or f"final {title}win rate [%]"].tolist()[0].startswith(cell)
+        assert ("robust" in text) == bool(title)
+
+
+def test_one_run_without_a_robust_evaluation_makes_every_number_of_its_task_greedy(
+    runs, tmp_path, capsysbinary
+) -> None:
+    runs.add(robust=0.25)
+    runs.add(robust=0.25, map="8m")
+    without = runs.add(algo="qmix")
+    frame, text = tabulate(runs, "win-rates", capsysbinary)
+    assert frame.columns.tolist() == ["variant", "3m (greedy)", "8m (robust)"]
+    assert frame["3m (greedy)"].tolist() == ["100.0 (n = 1 of 5)"] * 2
+    assert frame["8m (robust)"].tolist()[0] == "25.0 (n = 1 of 5)"
+    assert f"Greedy win rates on 3m because run {without} has evaluations without a robust one." in text
+    drawn = draw(runs, "learning-curves", tmp_path).groupby("panel")["value"].last().to_dict()
+    assert drawn == {"greedy win rate, 3m": 1.0, "robust win rate, 8m": 0.25}
+
+
+def test_the_quantity_of_learning_curves_names_its_win_rate_itself(runs, tmp_path, capsys) -> None:
+    runs.add(robust=0.25)
+    ends = {
+        key: draw(runs, "learning-curves", tmp_path, "--set", f"quantity={key}")["value"].iloc[-1]
+        for key in ("win_rate", "mu_w", "robust_win_rate", "robust_mu_w", "chosen_win_rate", "chosen_mu_w")
+    }
+    assert list(ends.values()) == [1.0, 0.5, 0.25, 0.25, 0.25, 0.25]
+    out = tmp_path / "x.svg"
+    contradiction = ["--figure", "learning-curves", "--set", "quantity=win_rate", "--rate", "robust", "--out", str(out)]
+    assert runs.export(*contradiction) == 2
+    assert "rate = robust would change nothing" in capsys.readouterr().err
+    assert not out.exists()
+
+
 def test_the_interval_of_a_training_rate_counts_an_episode_for_each_report() -> None:
     seeds = [make_seed(f"a{k}", [(k * 10, 1.0) for k in range(91, 101)], seed=k) for k in (1, 2)]
     assert rate_of_final(seeds, "last-tenth", of=TRAINED).episodes == 10
@@ -294,13 +358,17 @@ def test_learning_curves_read_how_many_episodes_differ_and_the_robust_rate_says_
     rows = select_runs(runs.db, made)
     assert [seed.distinct.tolist() for seed in read_seeds(runs.db, rows)] == [[3, 3, 3], []]
     assert [len(seed.distinct) for seed in read_seeds(runs.db, rows, ROBUST)] == [0, 0]
-    caption = FIGURES["learning-curves"].make(runs.db, rows).caption
-    assert "Of the 16 episodes of an evaluation 3 differ. Counted in 1 of the 2 runs." in caption
+    told = "Of the 16 episodes of an evaluation 3 differ. Counted in 1 of the 2 runs."
+    rates: list[RateName] = ["auto", "greedy", "robust"]
+    captions = [FIGURES["learning-curves"].make(runs.db, rows, Options(rate=rate)).caption for rate in rates]
+    assert [told in caption for caption in captions] == [False, True, False]
 
 
 def test_a_rate_that_no_table_knows_is_refused(runs, capsysbinary) -> None:
     assert runs.export("--table", "win-rates", "--rate", "lucky") == 2
-    assert "must be one of greedy, robust, training" in capsysbinary.readouterr().err.decode()
+    assert "must be one of auto, greedy, robust, training" in capsysbinary.readouterr().err.decode()
+    with pytest.raises(ConfigError, match="lucky"):
+        FIGURES["mu-w"].make(runs.db, [], Options(rate="lucky"))  # type: ignore[arg-type]
 
 
 def test_runs_of_different_lengths_are_read_at_one_budget_in_every_file(runs, tmp_path, capsysbinary) -> None:

@@ -12,6 +12,7 @@ from scipy.stats import binomtest, t, ttest_1samp
 
 from app.analysis.finals import rate_of, rate_of_curve
 from app.analysis.quantities import MU_W, RETURN, WIN_RATE, find_quantity
+from app.analysis.significance import PAIRED
 from app.analysis.statistics import BOOTSTRAP_COVERS, CLAIMS, Rate, Reading, interval_over_seeds, score_interval
 from app.bench.coverage import CENTERS, NORMAL, PILED, POPULATIONS, SIZES, TOLERANCE, measure_center, run
 from app.figures.named.live import wilson_interval
@@ -66,13 +67,14 @@ def test_percent_have_the_interval_of_fractions(shares, center) -> None:
     np.testing.assert_allclose(np.multiply(fractions, 100), percent, atol=1e-6)
 
 
-def test_seeds_that_won_everything_are_surer_the_more_they_are_and_played() -> None:
+def test_seeds_that_won_everything_count_as_at_most_eight_episodes_each() -> None:
     lows = [
         float(interval_over_seeds(np.ones(n), "mean", Rate(episodes=episodes))[0])
-        for n, episodes in ((2, 16), (3, 16), (5, 16), (5, 32), (10, 32))
+        for n, episodes in ((2, 8), (3, 4), (3, 8), (3, 160), (5, 160), (10, 160))
     ]
     assert lows == sorted(lows)
-    assert lows[1] == pytest.approx(48 / (48 + t.ppf(0.975, 2) ** 2))
+    assert lows[1] == pytest.approx(12 / (12 + t.ppf(0.975, 2) ** 2))
+    assert lows[2] == lows[3] == pytest.approx(24 / (24 + t.ppf(0.975, 2) ** 2))
 
 
 def test_win_rates_are_shares_of_their_episodes_and_mu_w_of_all_up_to_there() -> None:
@@ -93,6 +95,7 @@ def test_an_interval_covers_what_its_label_says(center, population, n) -> None:
     covered = measure_center(center, population, n, tables=4000)["value"]
     assert claim.least - TOLERANCE <= covered <= claim.most + TOLERANCE
     assert (f"covers {claim.least} to {claim.most} %" in str(claim)) == (claim.least < claim.most)
+    assert claim.fails in str(claim)
 
 
 @pytest.mark.parametrize("n", SIZES)
@@ -112,6 +115,15 @@ def test_every_figure_that_names_a_level_meets_its_label() -> None:
         for n in SIZES:
             assert abs(stored()[f"coverage.{center}.normal.{n}"] - 95) <= TOLERANCE
             assert stored()[f"coverage.{center}.piled.{n}"] >= 95 - TOLERANCE
+
+
+def test_an_interval_that_fails_names_the_population_where_it_fails() -> None:
+    for center in ("mean", "iqm"):
+        covered = {name: value for name, value in stored().items() if name.startswith(f"coverage.{center}.")}
+        assert ".stuck." in min(covered, key=lambda name: covered[name])
+        assert "one seed in five is stuck" in CLAIMS[center, True].fails
+    assert min(stored()[f"coverage.difference.stuck.{n}"] for n in SIZES) == PAIRED.least
+    assert "stuck" in PAIRED.fails
 
 
 def test_the_percentile_bootstrap_says_what_it_covers() -> None:

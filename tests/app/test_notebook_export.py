@@ -42,9 +42,9 @@ from app.figures.named.what_if import draw_what_if
 from app.figures.registry import FIGURES, NotebookFigure
 from app.figures.render.plotly_view import to_plotly
 from app.figures.theme import RED_GREEN
-from app.notebook.export import export_entries
+from app.notebook.export import export_entries, make_recipe
 from app.notebook.markdown import tame, to_html
-from app.notebook.view import MOST_PER_LINE, MOST_POINTS, freeze, make_view, note_of, pack, thaw, unpack
+from app.notebook.view import MOST_PER_LINE, MOST_POINTS, freeze, make_view, note_of, pack, read_view, thaw, unpack
 from app.replay.replay import join_values, make_replay, tell_apart
 from emtc_core.errors import StorageError
 from storage.engine import Database, open_database
@@ -355,6 +355,23 @@ def pinned_figures(db: Database, run_id: str) -> list[tuple[Chart | Cloud, int]]
         ),
     ]
     return [(figure, pin(db, figure, run_id, **rest)) for figure, rest in figures]
+
+
+@pytest.mark.parametrize(
+    ("page", "figure", "facts", "query", "rate"),
+    [
+        ("compare", "learning-curves", {"quantity": "win_rate"}, {}, "quantity='win_rate'"),
+        ("compare", "mu-w", {}, {}, "rate='greedy'"),
+        ("sweeps", "ablation", {}, {}, "rate='greedy'"),
+        ("compare", "mu-w", {"rate": "auto"}, {"rate": ["auto"]}, "rate='auto'"),
+        ("sweeps", "ablation", {"rate": "robust"}, {"rate": ["robust"]}, "rate='robust'"),
+    ],
+)
+def test_what_was_pinned_when_greedy_was_the_default_stays_greedy(page, figure, facts, query, rate) -> None:
+    view = read_view({"page": page, "figure": figure, "facts": facts, "query": query, "runs": [{"id": "r1"}]})
+    assert view is not None
+    assert make_recipe(view, make_chart(3)) == f"db.figure({figure!r}, ['r1'], {rate})"
+    assert view.query["rate"] == query.get("rate", ["greedy"])
 
 
 def run_cells(content: bytes, monkeypatch: pytest.MonkeyPatch, url: str) -> list:

@@ -1,25 +1,29 @@
-"""Is one variant better? Probability of improvement, profiles and tests, by hand and against slow twins."""
+"""Is one variant better? Differences, probability of improvement and profiles, by hand and against SciPy."""
 
 import io
 import pickle
-from itertools import combinations
+from itertools import combinations, product
 
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
-from scipy.stats import binomtest, mannwhitneyu
+from scipy.optimize import brentq
+from scipy.stats import binomtest, mannwhitneyu, nct, t, ttest_1samp, ttest_ind, ttest_rel
 
 from app.analysis.series import join_seeds
 from app.analysis.significance import (
-    compare_means,
-    difference_of_means,
-    least_p,
+    FEWEST_SEEDS,
+    Difference,
+    adjust_p,
+    compare_seeds,
+    decide,
     performance_profile,
+    pool_differences,
     probability_of_improvement,
 )
-from app.analysis.statistics import Rate, interval_over_seeds
+from app.analysis.statistics import Rate
 from app.analysis.tables import export_table
 from app.figures.named.comparisons import draw_profiles, tabulate_tests
 from emtc_core.errors import ConfigError
@@ -71,18 +75,6 @@ def test_three_seeds_that_all_won_leave_even_odds_open_and_ten_do_not() -> None:
 def test_one_seed_against_one_says_nothing_of_how_often() -> None:
     found = probability_of_improvement([values(1)], [values(0)])
     assert (found.value, found.low, found.high) == (1.0, 0.0, 1.0)
-    assert np.isnan(difference_of_means([values(1)], [values(0, 0.5)], Rate()).low)
-
-
-def test_a_difference_combines_the_distances_to_the_edges_of_both_means() -> None:
-    x, y, rate = values(0.9, 1.0, 0.95), values(0.1, 0.3, 0.2), Rate(episodes=16)
-    (low, high), (least, most) = (interval_over_seeds(each, "mean", rate) for each in (x, y))
-    found = difference_of_means([x], [y], rate)
-    assert found.value == pytest.approx(0.75)
-    assert found.value - found.low == pytest.approx(np.hypot(0.95 - low, most - 0.2))
-    assert found.high - found.value == pytest.approx(np.hypot(high - 0.95, 0.2 - least))
-    twice = difference_of_means([x, x], [y, y], rate)
-    assert twice.value - twice.low == pytest.approx((found.value - found.low) / 2**0.5)
 
 
 def test_a_profile_is_the_share_of_runs_above_each_threshold() -> None:
@@ -101,47 +93,141 @@ def test_the_band_of_a_profile_is_wilsons_for_so_many_runs() -> None:
     np.testing.assert_allclose((low[0], high[0]), (found.low, found.high), atol=1e-9)
 
 
-def test_welch_by_hand() -> None:
-    """Means 5 and 2, variances 4 and 1, three seeds each: t = 3 / sqrt(5/3) = 2.324 at 2.94 degrees of freedom."""
-    found = compare_means(values(3, 5, 7), values(1, 2, 3))
-    assert found.difference == 3.0
-    assert found.welch_p == pytest.approx(0.1045, abs=2e-3)
+seed_values = st.lists(st.floats(-2, 2).map(lambda x: round(x, 3)), min_size=2, max_size=6)
+
+
+def by_seed(numbers, first: int = 1) -> dict[int, float]:
+    return dict(enumerate(map(float, numbers), first))
+
+
+@given(st.lists(st.tuples(st.floats(-2, 2), st.floats(-2, 2)), min_size=2, max_size=6))
+def test_equal_seeds_are_compared_by_the_paired_t_test(pairs) -> None:
+    x, y = (np.round(each, 3) for each in zip(*pairs, strict=True))
+    assume(np.ptp(x - y) > 1e-3)  # SciPy warns of equal numbers
+    difference, expected = compare_seeds(by_seed(x), by_seed(y)), ttest_rel(x, y)
+    assert difference.is_paired
+    assert difference.p == pytest.approx(expected.pvalue, abs=1e-9)
+    assert (difference.low, difference.high) == pytest.approx(tuple(expected.confidence_interval(0.95)), abs=1e-9)
+
+
+@given(seed_values, seed_values)
+def test_other_seeds_are_compared_by_welchs_t_test(x, y) -> None:
+    assume(np.ptp(x) > 1e-3)
+    assume(np.ptp(y) > 1e-3)
+    difference = compare_seeds(by_seed(x), by_seed(y, first=101))
+    expected = ttest_ind(x, y, equal_var=False)
+    assert not difference.is_paired
+    assert difference.p == pytest.approx(expected.pvalue, abs=1e-9)
+    assert (difference.low, difference.high) == pytest.approx(tuple(expected.confidence_interval(0.95)), abs=1e-9)
+
+
+@given(seed_values)
+def test_one_variant_is_compared_with_zero(x) -> None:
+    assume(np.ptp(x) > 1e-3)
+    difference, expected = compare_seeds(by_seed(x)), ttest_1samp(x, 0.0)
+    assert (difference.low, difference.high) == pytest.approx(tuple(expected.confidence_interval(0.95)), abs=1e-9)
+    assert difference.n == (len(x),)
+
+
+def test_a_seed_that_one_variant_lacks_is_left_out_and_named() -> None:
+    x, y = {1: 0.5, 2: 0.7, 3: 0.9, 4: 0.1}, {1: 0.4, 2: 0.5, 3: 0.6}
+    difference = compare_seeds(x, y)
+    assert (difference.n, difference.unpaired, difference.estimate) == ((3,), (4,), pytest.approx(0.2))
+
+
+def test_seeds_that_overlap_in_part_and_seeds_of_an_import_are_not_paired() -> None:
+    assert not compare_seeds({1: 0.1, 2: 0.2, 3: 0.4}, {3: 0.3, 4: 0.5, 5: 0.1}).is_paired
+    assert not compare_seeds({-1: 0.1, -2: 0.2}, {-1: 0.3, -2: 0.5}).is_paired, "these number the runs of an import"
+
+
+def test_the_sign_flip_test_counts_all_flips() -> None:
+    gaps = values(0.4, 0.3, -0.1, 0.2, 0.05)
+    means = [np.mean(gaps * signs) for signs in product((-1, 1), repeat=len(gaps))]
+    expected = np.mean(np.abs(means) >= gaps.mean() - 1e-12)
+    difference = compare_seeds(by_seed(gaps + 0.5), by_seed(np.full(5, 0.5)))
+    assert difference.randomization_p == pytest.approx(expected)
 
 
 def test_the_permutation_test_deals_the_seeds_in_every_way() -> None:
     x, y = values(0.9, 0.8, 0.7, 0.95), values(0.5, 0.6, 0.75, 0.4)
-    pooled, seen = np.concatenate([x, y]), []
+    pooled, means = np.concatenate([x, y]), []
     for chosen in combinations(range(8), 4):
         rest = [place for place in range(8) if place not in chosen]
-        seen.append(pooled[list(chosen)].mean() - pooled[rest].mean())
-    greater = np.mean(np.array(seen) >= x.mean() - y.mean() - 1e-12)
-    assert compare_means(x, y).permutation_p == pytest.approx(2 * greater)
+        means.append(pooled[list(chosen)].mean() - pooled[rest].mean())
+    greater = np.mean(np.array(means) >= x.mean() - y.mean() - 1e-12)
+    assert compare_seeds(by_seed(x), by_seed(y, 11)).randomization_p == pytest.approx(2 * greater)
 
 
-def test_three_seeds_are_too_few_to_tell_and_that_is_said() -> None:
-    assert least_p(3, 3) == pytest.approx(0.1)
-    assert least_p(4, 4) == pytest.approx(2 / 70)
-    found = compare_means(values(1, 0.9, 0.95), values(0, 0.1, 0.05))
-    assert found.permutation_p == pytest.approx(0.1)
-    assert found.verdict == "too few seeds to tell: with 3 and 3 no permutation falls below p = 0.1"
+def test_an_interval_of_win_rates_is_never_narrower_than_the_episodes_allow() -> None:
+    """All 5 × 16 episodes won by one, none by the other: both shares become (w + 2) / (n + 4) with n = 80."""
+    ones, zeros = by_seed(np.ones(5)), by_seed(np.zeros(5))
+    difference = compare_seeds(ones, zeros, Rate(episodes=16))
+    share = 82 / 84
+    error = np.sqrt(2 * share * (1 - share) / 80)
+    assert difference.standard_error == pytest.approx(error)
+    assert difference.low == pytest.approx(1 - t.ppf(0.975, 4) * error)
+    assert difference.high == 1.0, "a difference of shares cannot exceed 1"
+    assert np.isnan(compare_seeds(ones, zeros).low), "without a number of episodes nothing is known of the spread"
+    percent = compare_seeds(by_seed(np.full(5, 100.0)), zeros, Rate(100, episodes=16))
+    assert percent.low == pytest.approx(100 * difference.low)
 
 
-def test_five_clearly_parted_seeds_differ_and_five_alike_do_not() -> None:
-    assert compare_means(values(5, 6, 7, 8, 9), values(0, 1, 2, 3, 4)).verdict == "differs"
-    assert compare_means(values(1, 2, 3, 4, 5), values(1, 2, 3, 4, 5.1)).verdict == "no difference shown"
+def test_the_detectable_difference_has_a_power_of_80_percent() -> None:
+    difference = compare_seeds(by_seed([0.5, 0.1, 0.3, 0.9, 0.2]))
+    critical = t.ppf(0.975, 4)
+
+    def power(gap: float) -> float:
+        shift = gap / difference.standard_error
+        return float(nct.sf(critical, 4, shift) + nct.cdf(-critical, 4, shift))
+
+    assert difference.detectable == pytest.approx(brentq(lambda gap: power(gap) - 0.8, 0.01, 5), rel=1e-4)
 
 
-def test_one_seed_has_no_test_and_equal_seeds_no_welch() -> None:
-    one = compare_means(values(1), values(0, 0, 0))
-    assert np.isnan([one.welch_p, one.permutation_p]).all()
-    assert "too few seeds" in one.verdict
-    assert np.isnan(compare_means(values(1, 1, 1, 1), values(0, 0, 0, 0)).welch_p)
+def test_pooled_tasks_have_equal_weights() -> None:
+    first = compare_seeds(by_seed([0.5, 0.6, 0.9]), by_seed([0.1, 0.3, 0.2]))
+    second = compare_seeds(by_seed([0.5, 0.7, 0.6, 0.4]), by_seed([0.4, 0.4, 0.4, 0.5]))
+    pooled = pool_differences([first, second])
+    variances = values(first.standard_error, second.standard_error) ** 2
+    assert pooled.estimate == pytest.approx((first.estimate + second.estimate) / 2)
+    assert pooled.standard_error == pytest.approx(np.sqrt(variances.sum()) / 2)
+    assert pooled.dof == pytest.approx(variances.sum() ** 2 / (variances[0] ** 2 / 2 + variances[1] ** 2 / 3))
+    assert (pooled.n, pooled.fewest) == ((7,), 3)
 
 
-def test_welch_is_silent_about_a_variant_whose_seeds_all_end_alike() -> None:
-    """Mean 1 and no variance against mean 1/3 and variance .0233: t = .667 / sqrt(.0233 / 3) = 7.56 at 2 degrees."""
-    assert compare_means(values(1, 1, 1), values(0.2, 0.5, 0.3)).welch_p == pytest.approx(0.01705, abs=1e-5)
-    assert np.isnan(compare_means(values(0.9125, 0.9125, 0.9125), values(0.7, 0.7, 0.7)).welch_p)
+def test_holm_by_hand() -> None:
+    assert adjust_p([0.04, 0.01, np.nan, 0.03]) == pytest.approx([0.06, 0.03, np.nan, 0.06], nan_ok=True)
+    assert adjust_p([0.9, 0.8]) == [1.0, 1.0]
+
+
+def difference_of(low: float, high: float, n: int = FEWEST_SEEDS) -> Difference:
+    return Difference((low + high) / 2, low, high, (n,), n, is_paired=True)
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "n", "p", "verdict"),
+    [
+        (0.1, 0.3, 5, 0.01, "supported"),
+        (0.1, 0.3, 4, 0.01, "too few seeds"),
+        (np.nan, np.nan, 5, np.nan, "too few seeds"),
+        (0.1, 0.3, 5, 0.06, "cannot tell"),
+        (-0.3, -0.1, 5, 0.01, "contradicted"),
+        (-0.04, 0.045, 5, 0.9, "no relevant difference"),
+        (-0.04, 0.06, 5, 0.9, "cannot tell"),
+    ],
+)
+def test_a_verdict_follows_the_rule_of_the_plan(low: float, high: float, n: int, p: float, verdict: str) -> None:
+    assert decide(difference_of(low, high, n), p, is_rate=True) == verdict
+
+
+def test_a_claim_of_a_fall_is_supported_below_zero_and_only_win_rates_can_be_equal_in_practice() -> None:
+    assert decide(difference_of(-0.3, -0.1), 0.01, sign=-1) == "supported"
+    assert decide(difference_of(-0.04, 0.04), 0.9) == "cannot tell"
+
+
+def test_equal_numbers_in_every_pair_are_called_equal_and_one_pair_is_not_enough() -> None:
+    x = by_seed([0.5, 0.7, 0.2])
+    assert decide(compare_seeds(x, x, Rate(episodes=16)), np.nan) == "equal"
+    assert decide(compare_seeds({1: 0.5}, {1: 0.5}), np.nan) == "too few seeds"
 
 
 def finals(algo: str, map: str, *last: float, **options) -> list:
@@ -159,13 +245,17 @@ def test_the_table_names_both_variants_their_seeds_and_the_verdict() -> None:
         *finals("qmix", "8m", 0.5, 0.5),
     ]
     table = tabulate_tests(join_seeds(seeds, final=True)).set_index("task")
-    assert table.loc["3m", "n"] == "4 and 4"
-    assert table.loc["3m", "difference [%]"] == "+80.0 [+55.0–+89.9]"
+    gap = compare_seeds(by_seed([0.9, 1.0, 0.95, 0.9]), by_seed([0.1, 0.2, 0.15, 0.1]), Rate(episodes=16))
+    assert table.loc["3m", "n"] == "4 pairs"
+    assert table.loc["3m", "difference [%]"] == f"+80.0 [{100 * gap.low:+.1f}, {100 * gap.high:+.1f}]"
     assert table.loc["3m", "P(improvement)"] == "1.00 [0.47–1.00]"
-    assert table.loc["3m", "permutation p"] == "0.029"
-    assert table.loc["3m", "verdict"] == "differs"
-    assert table.loc["8m", ["P(improvement)", "Welch p"]].tolist() == ["0.50 [0.00–1.00]", "–"]
-    assert "too few seeds to tell" in table.loc["8m", "verdict"]
+    assert table.loc["3m", "p (randomization)"] == "0.125"
+    assert table.loc["3m", "verdict"] == "too few seeds"
+    assert table.loc["8m", ["n", "P(improvement)", "p"]].tolist() == [
+        "1 pair (without seed 2)",
+        "0.50 [0.00–1.00]",
+        "–",
+    ]
     assert table.loc["all 2 tasks", "P(improvement)"].startswith("0.75 [0.")
     assert (table["variant"] == "EMTC(QPLEX)").all()
     assert {type(each) for each in table["P(improvement)"]} == {str}
@@ -176,11 +266,16 @@ def test_the_table_names_both_variants_their_seeds_and_the_verdict() -> None:
     )
     for read in files:
         first = read.iloc[0]
-        assert (first["difference [%] value"], first["difference [%] n"]) == (pytest.approx(80), "4 and 4")
+        assert (first["difference [%] value"], first["difference [%] n"]) == (pytest.approx(80), "4 pairs")
         assert first["P(improvement) statistic"].endswith("share of pairs of seeds in which it is greater")
         assert first["P(improvement) statistic"].startswith("final win rate (mean of the evaluations in the last")
-        assert "95 % interval" in first["P(improvement) interval"]
+        assert first["difference [%] interval"].startswith("95 % interval (paired t; covers")
     assert (table["against"] == "QMIX").all()
+
+
+def test_five_clearly_different_seeds_get_a_verdict() -> None:
+    seeds = [*finals("emtc-qplex", "3m", 0.9, 1.0, 0.95, 0.9, 0.8), *finals("qmix", "3m", 0.1, 0.2, 0.3, 0.1, 0.0)]
+    assert tabulate_tests(join_seeds(seeds, final=True))["verdict"].tolist() == ["higher"]
 
 
 def test_profiles_pool_the_tasks_that_all_variants_have() -> None:

@@ -8,10 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.jobs.sweeps.control import expected_cost
+from app.jobs.sweeps.control import create_sweep, expected_cost
 from app.jobs.sweeps.file import find_sweep_file, list_templates, parse_sweep
-from app.jobs.sweeps.plan import _cells, as_setting, count_runs, make_plan
+from app.jobs.sweeps.plan import _cells, as_setting, count_runs, make_plan, parse_seeds
 from emtc_core.errors import ConfigError
+from storage.engine import open_database
+from storage.runs.sweeps import get_sweep, sweep_runs
 
 HEAD = 'name = "x"\nseeds = 2\nsteps = 300\n'
 
@@ -116,6 +118,24 @@ def test_the_same_file_is_the_same_sweep_and_more_seeds_extend_it():
     other = make_plan(parse_sweep(HEAD.replace("steps = 300", "steps = 400") + text))
     assert more.id == first.id != other.id
     assert {run.key for run in first.runs} < {run.key for run in more.runs}
+
+
+def test_some_seeds_of_a_plan_can_be_queued_before_the_others(tmp_path):
+    db = open_database(f"sqlite:///{tmp_path / 'x.db'}")
+    whole = make_plan(parse_sweep(HEAD.replace("seeds = 2", "seeds = [4, 5, 6, 9]") + 'algo = ["qmix", "vdn"]'))
+    for text, seeds, queued in (("4-5", {4, 5}, 4), ("5,9", {5, 9}, 2)):
+        assert create_sweep(db, whole, jobs=1, seeds=parse_seeds(text, whole)) == queued
+        assert {run.seed for run in sweep_runs(db, whole.id)} >= seeds
+    assert len(get_sweep(db, whole.id).plan["runs"]) == 8, "the stored plan stays whole"
+    assert create_sweep(db, whole, jobs=1) == 2
+    db.dispose()
+
+
+@pytest.mark.parametrize("text", ["", "1-3", "4;5", "x", "4-", "4-99999999999", "-4"])
+def test_seeds_that_the_file_does_not_have_are_refused(text):
+    whole = make_plan(parse_sweep(HEAD.replace("seeds = 2", "seeds = [4, 5]")))
+    with pytest.raises(ConfigError):
+        parse_seeds(text, whole)
 
 
 def test_a_sweep_file_may_name_a_setting_by_its_former_key():

@@ -11,6 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from app.analysis.tables import MISSING
 from app.analysis.what_if import (
     Answer,
     Judged,
@@ -18,6 +19,7 @@ from app.analysis.what_if import (
     Rules,
     Stream,
     answer,
+    explain_tau,
     merge_nodes,
     read_rules,
     read_stream,
@@ -27,9 +29,12 @@ from app.analysis.what_if import (
 )
 from app.figures.named.what_if import ask_what_if, draw_what_if
 from app.figures.registry import TABLES
+from emtc_core import plugins
 from emtc_core.config.memory import GateConfig, IncentiveConfig, MemoryConfig
 from emtc_core.errors import ConfigError
+from emtc_core.gate.laws import make_gate_law, unknown_context
 from emtc_core.learner.targets import Incentive, gate_shares
+from emtc_core.plugins import register
 from storage.engine import open_database
 from storage.queries.memory import Snapshot, get_snapshot, list_snapshots
 from storage.runs.rows import find_run
@@ -171,6 +176,65 @@ def test_tau_at_the_snapshot_is_what_its_own_columns_say() -> None:
     silent = replace(_snapshot(1), beta=np.ones(30, np.float32), delta_mem=np.zeros(30, np.float32))
     assert tau_of(silent, _stream(1, silent), GateConfig()) == 0.6
     assert tau_of(silent, NONE, GateConfig(tau_end=0.25)) == 0.25
+
+
+@pytest.fixture
+def gate_laws(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Gates of plug-ins: the guide's linear gate with its inverse, and one that has none."""
+    monkeypatch.setattr(plugins, "_REGISTERED", {})
+
+    @register("gate", "linear_gate")
+    def linear_gate(delta, tau, context):
+        return (1 - delta / (2 * tau)).clip(0, 1)
+
+    linear_gate.temperature_for = lambda beta, delta: delta / (2 * (1 - beta))
+
+    @register("gate", "cauchy")
+    def cauchy(delta, tau, context):
+        return 1 / (1 + (delta / tau) ** 2)
+
+
+def _judged_by(gate: GateConfig, tau: float) -> Snapshot:
+    snapshot = _snapshot(1)
+    linked, beta = np.isfinite(snapshot.delta_mem), np.full(snapshot.size, np.nan)
+    error = snapshot.delta_mem[linked].astype(np.float64)
+    beta[linked] = make_gate_law(gate).coefficient(error, tau, unknown_context(error.shape))
+    return replace(snapshot, beta=beta.astype(np.float32))
+
+
+@pytest.mark.parametrize("type", ["gaussian", "linear_gate"])
+def test_tau_at_the_snapshot_comes_from_the_inverse_of_the_gate_law(type: str, gate_laws: None) -> None:
+    gate = GateConfig(type=type, delta_scale=0.5)
+    assert tau_of(_judged_by(gate, 1.0), NONE, gate) == pytest.approx(1.0, rel=1e-5)
+    found = answer(_judged_by(gate, 1.0), NONE, _rules(gate), Question())
+    np.testing.assert_allclose(found.sets[0].recomputed.beta, found.sets[0].recorded.beta, atol=1e-6)
+    assert (found.law_without_inverse, explain_tau(found)) == (None, "")
+
+
+def test_no_tau_is_computed_for_a_gate_law_without_an_inverse(gate_laws: None) -> None:
+    gate = GateConfig(type="cauchy")
+    snapshot = _judged_by(gate, 1.0)
+    assert math.isnan(tau_of(snapshot, NONE, gate))
+    unknown = answer(snapshot, NONE, _rules(gate), Question())
+    assert unknown.law_without_inverse == f"cauchy (module {__name__})"
+    assert explain_tau(unknown)
+    assert np.isnan(unknown.sets[0].recomputed.beta).any()
+    assert list(tabulate(unknown).iloc[0, 1:]) == [MISSING] * 3
+    assert explain_tau(unknown) in draw_what_if(unknown, run="r", env_step=1).caption
+    fixed = answer(snapshot, NONE, _rules(gate), Question(tau_fixed=1.0))
+    np.testing.assert_allclose(fixed.sets[0].recomputed.beta, fixed.sets[0].recorded.beta, atol=1e-6)
+    assert ask_what_if(fixed).startswith("What if τ were 1 at the snapshot?")
+
+
+def test_without_an_inverse_the_newest_recorded_tau_is_used_also_for_a_selection(gate_laws: None) -> None:
+    gate = GateConfig(type="cauchy")
+    snapshot = _judged_by(gate, 0.6)
+    stream = _stream(1, snapshot)
+    assert tau_of(snapshot, stream, gate) == 0.6
+    earlier = np.flatnonzero(snapshot.slot == stream.slot[np.isin(stream.slot, snapshot.slot)][0])
+    found = answer(snapshot, stream, _rules(gate), Question(), rows=earlier)
+    assert found.tau == 0.6
+    assert explain_tau(found) != explain_tau(answer(snapshot, NONE, _rules(gate), Question()))
 
 
 # -- delta and the lookup rules --

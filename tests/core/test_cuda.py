@@ -1,6 +1,7 @@
-"""Every update computes on a GPU, in both precisions, and the host never waits for it: shown by shapes alone."""
+"""What runs on a GPU runs on an imitated one, with the results of the CPU; no update and no recall waits for it."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -13,8 +14,10 @@ from emtc_core.learner import learner as learner_module
 from emtc_core.learner import mappo, networks
 from emtc_core.learner.learner import Background, IncentiveInputs, make_learner
 from emtc_core.learner.mappo import MappoLearner
-from tests.core.fake_cuda import SECTIONS, list_cases, list_faults
+from emtc_core.learner.recurrence import run_layers
+from tests.core.fake_cuda import SECTIONS, list_cases, list_faults, list_permitted
 from tests.core.learner_cases import BLOCKS, hard_episodes, make_batch, make_config, make_inputs, make_memory
+from tests.require import require
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -30,8 +33,8 @@ def answers() -> dict[str, str]:
     return json.loads(done.stdout)
 
 
-@pytest.mark.parametrize("name", list_cases())
-def test_an_update_runs_on_a_gpu_and_nobody_waits(answers, name):
+@pytest.mark.parametrize("name", [*list_cases(), *list_permitted()])
+def test_it_runs_on_a_gpu_as_on_the_cpu(answers, name):
     assert answers[name] == ""
 
 
@@ -40,34 +43,92 @@ def test_what_a_gpu_refuses_or_waits_for_would_be_noticed(answers, name):
     assert answers[name]
 
 
+def test_a_learner_on_the_cpu_leaves_precision_and_determinism_of_the_process_as_they_are():
+    def state() -> list[object]:
+        backends = torch.backends
+        return [
+            *(kind.fp32_precision for kind in (backends.cuda.matmul, backends.cudnn.conv, backends.cudnn.rnn)),
+            torch.are_deterministic_algorithms_enabled(),
+            backends.cudnn.deterministic,
+            os.environ.get("CUBLAS_WORKSPACE_CONFIG"),
+        ]
+
+    before = state()
+    settings = {"matmul_precision": "high", "deterministic": True}
+    make_learner(make_config("qplex", train=settings), BLOCKS, device="cpu", seed=1)
+    assert state() == before
+
+
+def test_tests_and_the_processes_that_they_start_see_no_gpu():
+    asked = [sys.executable, "-c", "import os; print(repr(os.environ['CUDA_VISIBLE_DEVICES']))"]
+    assert subprocess.run(asked, capture_output=True, text=True, check=True).stdout.strip() == "''"
+    assert not torch.cuda.is_available()
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("algo", ["vdn", "qmix", "emtc-qplex", "emc", "emu-cds", "dmix", "mappo"])
+def test_a_gpu_computes_the_gradient_that_the_cpu_computes(algo):
+    require("gpu", torch.cuda.is_available(), "torch sees no CUDA device here")
+    on_cpu, on_gpu = (gradients(algo, mixed=False, device=device) for device in ("cpu", "cuda"))
+    assert on_gpu.keys() == on_cpu.keys()
+    for name, wanted in on_cpu.items():
+        difference = torch.linalg.vector_norm(on_gpu[name].cpu() - wanted)
+        assert difference <= 1e-4 * torch.linalg.vector_norm(wanted) + 1e-7, name
+
+
 def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """Take the library's layers and no second thread, as on CUDA, and bfloat16 as the CPU computes it."""
-
-    def trunk(first, rnn, inputs, lengths=None):
-        return rnn(first(inputs).relu_())[0].to(inputs.dtype)
 
     def mixed(device, *, wanted):
         return torch.autocast("cpu", torch.bfloat16, enabled=wanted)
 
-    monkeypatch.setattr(networks, "run_trunk", trunk)
+    monkeypatch.setattr(networks, "run_trunk", lambda first, rnn, inputs, lengths=None: run_layers(first, rnn, inputs))
     monkeypatch.setattr(Background, "__init__", lambda self, device: setattr(self, "_pool", None))
     monkeypatch.setattr(learner_module, "autocast", mixed)
     monkeypatch.setattr(mappo, "autocast", mixed)
 
 
-def gradients(algo: str, *, mixed: bool) -> dict[str, torch.Tensor]:
+@pytest.mark.parametrize("algo", ["qplex", "emc", "cds"])
+def test_weights_of_copied_recurrent_layers_are_put_into_one_block_of_memory(monkeypatch, algo):
+    flattened = []
+    monkeypatch.setattr(torch.nn.GRU, "flatten_parameters", lambda self: flattened.append(self))
+    learner = make_learner(make_config(algo, **SECTIONS.get(algo, {})), BLOCKS, device="cpu", seed=1)
+    parts = [vars(learner), *(vars(part) for part in learner._intrinsic)]
+    networks = [x for part in parts for x in part.values() if isinstance(x, torch.nn.Module)]
+    layers = [x for network in networks for x in network.modules() if isinstance(x, torch.nn.RNNBase)]
+    assert len(layers) >= 2
+    assert [layer for layer in layers if not any(layer is each for each in flattened)] == []
+
+
+@pytest.mark.parametrize("algo", ["qplex", "emc", "cds"])
+def test_the_recurrent_layer_computes_in_float32_under_mixed_precision(monkeypatch, algo):
+    as_on_a_gpu(monkeypatch)
+    seen: set[torch.dtype] = set()
+    run = torch.nn.GRU.forward
+
+    def watch(self, x):
+        outputs, last = run(self, x)
+        seen.update((x.dtype, outputs.dtype))
+        return outputs, last
+
+    monkeypatch.setattr(torch.nn.GRU, "forward", watch)
+    gradients(algo, mixed=True)
+    assert seen == {torch.float32}
+
+
+def gradients(algo: str, *, mixed: bool, device: str = "cpu") -> dict[str, torch.Tensor]:
     sections = dict(SECTIONS.get(algo, {}))
     sections["train"] = {**sections.get("train", {}), "mixed_precision": mixed}
-    learner = make_learner(make_config(algo, **sections), BLOCKS, device="cpu", seed=1)
+    learner = make_learner(make_config(algo, **sections), BLOCKS, device=device, seed=1)
     episodes = hard_episodes(BLOCKS)
     if isinstance(learner, MappoLearner):
         stats = learner.update_rollout(episodes)
         named = {**dict(learner.actor.named_parameters()), **dict(learner.critic.named_parameters())}
     else:
         memory = make_memory(episodes)
-        batch = make_batch(episodes, BLOCKS, memory)
+        batch = make_batch(episodes, BLOCKS, memory, device=device)
         inputs = make_inputs(memory, batch.reward.shape[1])
-        inputs = IncentiveInputs(inputs.h_next.float(), inputs.rho_next.float(), inputs.hit)
+        inputs = IncentiveInputs(*(x.to(device) for x in (inputs.h_next.float(), inputs.rho_next.float(), inputs.hit)))
         stats = learner.update(batch, inputs if learner._config.uses_memory else None, env_step=0)
         named = dict(learner.online.named_parameters())
     assert np.isfinite(list(stats.read().values())).all()

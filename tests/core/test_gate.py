@@ -1,6 +1,8 @@
 """Equations 7, 8 and 12, Proposition 1, and the rules for misses and terminal steps."""
 
+import ast
 import math
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -10,6 +12,7 @@ from hypothesis import strategies as st
 
 from emtc_core.config.memory import GateConfig
 from emtc_core.gate.gate import GateVerdict, delta_mem, evaluate_gate, gate_coefficient, gate_transitions
+from emtc_core.metrics import CLOSED_BELOW
 from emtc_core.rollout.episode import Episode
 from emtc_core.schedules import linear_decay
 from tests.reference.gate import looped_gate
@@ -219,3 +222,19 @@ def test_a_lipschitz_value_bounds_the_representation_error_by_the_radius() -> No
     error = np.abs(v_query - v_stored[gap.argmin(axis=1)])
     assert near.any()
     assert (error[near] <= lipschitz * delta).all()
+
+
+def test_product_code_compares_beta_with_one_constant() -> None:
+    """A migration keeps the number that it was written with."""
+    root = Path(__file__).parents[2]
+    files = [file for package in ("app", "emtc_core", "pages", "storage") for file in (root / package).rglob("*.py")]
+    literal = [
+        f"{file.relative_to(root)}:{node.lineno}"
+        for file in files
+        if "versions" not in file.parts
+        for node in ast.walk(ast.parse(file.read_text()))
+        if isinstance(node, ast.Compare)
+        and any(isinstance(each, ast.Constant) and each.value == CLOSED_BELOW for each in ast.walk(node))
+        and any(word in ast.unparse(node) for word in ("beta", "gate <", "gate >"))
+    ]
+    assert literal == []

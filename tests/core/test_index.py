@@ -1,6 +1,6 @@
 """One contract for every search index: same neighbours, same distances, lowest slot among equals."""
 
-import importlib.util
+import importlib
 from abc import ABC, abstractmethod
 from types import ModuleType
 
@@ -12,6 +12,7 @@ from emtc_core.memory.index import incremental
 from emtc_core.memory.index.base import CKDTreeIndex, Metric, NeighborIndex
 from emtc_core.memory.index.grid import GridIndex
 from emtc_core.memory.index.incremental import BruteIndex, make_nearest_index, nearest_of
+from tests.core.flat_by_hand import FlatByHand
 from tests.require import require, require_package
 
 METRICS: tuple[Metric, ...] = ("l2", "linf")
@@ -112,25 +113,6 @@ class TestBrute(IndexContract):
         return BruteIndex(metric)
 
 
-class FlatByHand:
-    """What `faiss.IndexFlat` and `faiss.GpuIndexFlat` take and give in releases 1.8 to 1.15: float32, squared sums."""
-
-    def __init__(self, dim: int, metric: Metric) -> None:
-        self._is_linf = metric == "linf"
-        self.metric_arg = 0.0
-        self._x = torch.zeros((0, dim))
-
-    def add(self, x: torch.Tensor, /) -> None:
-        assert x.dtype == torch.float32
-        self._x = torch.cat([self._x, x])
-
-    def search(self, x: torch.Tensor, k: int, /) -> tuple[torch.Tensor, torch.Tensor]:
-        assert x.dtype == torch.float32
-        gaps = (x[:, None] - self._x).abs()
-        distances = gaps.amax(-1) if self._is_linf else gaps.pow(self.metric_arg).sum(-1)
-        return distances.topk(k, largest=False)
-
-
 def test_few_queries_need_every_node_where_nodes_stand_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     index = incremental.FaissGpuIndex("l2", device="cpu", make_flat=FlatByHand)
     z = np.random.default_rng(0).normal(size=(2000, 4))
@@ -174,9 +156,10 @@ def test_the_installed_faiss_takes_the_calls_that_are_made_on_a_gpu(faiss: Modul
             make(4, metric)
 
 
+@pytest.mark.gpu
 class TestFaissGpu(IndexContract):
     def make(self, metric: Metric) -> NeighborIndex:
-        require("faiss-gpu", incremental.is_available(), "faiss with CUDA and a GPU are not here")
+        require("gpu", incremental.can_use_faiss("cuda"), "faiss does not search on a GPU here; see emtc doctor")
         return incremental.FaissGpuIndex(metric, device="cuda")
 
 
@@ -192,17 +175,6 @@ def test_the_choice_among_faiss_candidates_is_exact_and_takes_the_lowest_slot(is
 
 def test_the_device_decides_which_index_serves_unlimited_distance() -> None:
     assert isinstance(make_nearest_index("l2", device="cpu"), CKDTreeIndex)
-    if importlib.util.find_spec("faiss") is None:
-        assert not incremental.is_available()
-
-
-def test_a_faiss_that_fails_on_this_gpu_is_replaced_and_says_so(monkeypatch: pytest.MonkeyPatch, caplog) -> None:
-    if incremental.is_available():
-        pytest.skip("faiss searches on a GPU here")
-    monkeypatch.setattr(incremental, "is_available", lambda: True)  # and yet there is no GPU, or no faiss
-    with caplog.at_level("WARNING"):
-        assert isinstance(make_nearest_index("l2", device="cuda"), BruteIndex)
-    assert "Every node is compared instead" in caplog.text
 
 
 def test_a_node_exactly_at_the_radius_is_out_for_l2_and_in_for_linf() -> None:

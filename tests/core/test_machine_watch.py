@@ -20,6 +20,7 @@ def test_work_takes_processor_time_and_sleep_takes_none() -> None:
     time.sleep(0.2)
     idle = watch.measure()
     assert busy["machine/cpu_percent"] > idle["machine/cpu_percent"] >= 0
+    assert busy["machine/cpu_seconds"] > idle["machine/cpu_seconds"] >= 0
     assert busy["machine/memory_bytes"] > 1e6
     assert set(busy) <= set(METRICS)
     assert all(name.startswith(MEASURED) for name in busy), "rows of two runs alike are compared without them"
@@ -28,10 +29,10 @@ def test_work_takes_processor_time_and_sleep_takes_none() -> None:
 def test_every_report_has_them() -> None:
     window = MetricsWindow(CPU)
     window.add({"train/loss": 1.0})
-    assert {"machine/cpu_percent", "machine/memory_bytes"} <= set(window.take())
+    assert {"machine/cpu_percent", "machine/cpu_seconds", "machine/memory_bytes"} <= set(window.take())
 
 
-def test_a_gpu_tells_its_memory_and_its_use_where_the_library_can(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_gpu_tells_its_memory_and_its_use_where_the_library_can(monkeypatch: pytest.MonkeyPatch, caplog) -> None:
     monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: 5_000_000)
     monkeypatch.setattr(torch.cuda, "utilization", lambda device: 40)
     watch = MachineWatch(torch.device("cuda"))
@@ -43,3 +44,4 @@ def test_a_gpu_tells_its_memory_and_its_use_where_the_library_can(monkeypatch: p
     monkeypatch.setattr(torch.cuda, "utilization", missing)
     assert "machine/gpu_percent" not in watch.measure()
     assert watch.measure()["machine/gpu_memory_bytes"] == 5e6
+    assert [("pynvml" in each.getMessage()) for each in caplog.records] == [True], "one line, not one per report"

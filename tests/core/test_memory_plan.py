@@ -7,6 +7,7 @@ import numpy as np
 import psutil
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from app.jobs.launch import estimate
 from emtc_core.config.resolve import resolve
@@ -14,8 +15,9 @@ from emtc_core.envs.base import EnvInfo
 from emtc_core.envs.registry import get_env_info
 from emtc_core.errors import ConfigError
 from emtc_core.install import memory_bytes
+from emtc_core.replay_buffer import rows as rows_module
 from emtc_core.replay_buffer.buffer import ReplayBuffer
-from emtc_core.replay_buffer.rows import ReplayRows, row_bytes
+from emtc_core.replay_buffer.rows import COPY_BYTES, FIELDS, ReplayRows, row_bytes
 from emtc_core.training.memory_plan import MemoryPlan, count_networks, most_steps, plan_memory
 from emtc_core.training.memory_plan import free_bytes as ask_free
 from tests.core.learner_cases import BLOCKS, make_episode
@@ -46,6 +48,8 @@ def test_on_a_gpu_with_room_replay_lives_there():
     line = made.describe()[0]
     assert line.startswith("device memory: up to 11.")
     assert "(replay 10.6 GB, batch 0.1 GB, networks 5.0 MB, states embedded anew 1.1 GB, memory keys " in line
+    assert made.on_device["copies of a checkpoint"] == COPY_BYTES + 5_000_000 // 3
+    assert plan("corridor", GPU).on_device["copies of a checkpoint"] == 5_000_000 // 3, "replay is on the host"
 
 
 @pytest.mark.parametrize(("free", "home"), [(22 * GB, GPU), (21 * GB, CPU)])
@@ -57,6 +61,9 @@ def test_auto_leaves_the_gpu_half_of_what_is_free(free, home):
 
 def test_whoever_wants_the_gpu_gets_it_as_far_as_it_reaches():
     assert plan("corridor", GPU, free=11 * GB, train__replay_device="cuda").replay_home == GPU
+    needed = plan("corridor", GPU, free=11 * GB, train__replay_device="cuda").on_device["replay"]
+    with pytest.raises(ConfigError):
+        plan("corridor", GPU, free=needed + COPY_BYTES - 1, train__replay_device="cuda")
     with pytest.raises(ConfigError, match=r"5,000 episodes of replay may need 10\.6 GB and the GPU has 10\.0 GB free"):
         plan("corridor", GPU, free=10 * GB, train__replay_device="cuda")
     assert plan("corridor", GPU, free=80 * GB, train__replay_device="cpu").replay_home == CPU
@@ -149,6 +156,36 @@ def test_a_buffer_saved_from_a_host_is_restored_on_a_device_and_back():
     back = ReplayBuffer(4, BLOCKS)
     back.set_state(saved)
     assert torch.equal(back.take(np.arange(4)).obs, buffer.take(np.arange(4)).obs)
+
+
+class LargestCopy(TorchDispatchMode):
+    """Measures the largest tensor that is read or written by index [bytes]."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.size_bytes = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        result = func(*args, **(kwargs or {}))
+        if (name := func.overloadpacket.__name__).startswith("index"):
+            moved = args[2] if name == "index_put_" else result
+            self.size_bytes = max(self.size_bytes, moved.numel() * moved.element_size())
+        return result
+
+
+def test_a_checkpoint_copies_the_buffer_in_small_parts(monkeypatch):
+    monkeypatch.setattr(rows_module, "COPY_BYTES", 1000)
+    buffer, restored = ReplayBuffer(20, BLOCKS), ReplayBuffer(20, BLOCKS)
+    for i in range(20):
+        buffer.add(make_episode(BLOCKS, 12, i))
+    with LargestCopy() as taken:
+        state = buffer.get_state()
+    with LargestCopy() as put:
+        restored.set_state(state)
+    assert 500 < taken.size_bytes <= 1000
+    assert 500 < put.size_bytes <= 1000
+    for name in FIELDS:
+        assert torch.equal(getattr(restored.take(np.arange(20)), name), getattr(buffer.take(np.arange(20)), name))
 
 
 def test_networks_count_with_what_their_updates_keep():

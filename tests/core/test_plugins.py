@@ -11,20 +11,21 @@ from pydantic import BaseModel, Field
 from app.analysis.settings import find_changes
 from emtc_core import plugins
 from emtc_core.config.memory import GateConfig
+from emtc_core.config.outside import PLUGGED
 from emtc_core.config.resolve import config_from_stored, describe_fields, flatten, resolve
 from emtc_core.config.run import list_algos
 from emtc_core.config.train import TrainConfig
 from emtc_core.envs.base import EnvInfo, Observation
 from emtc_core.envs.registry import list_envs, make_env
 from emtc_core.errors import ConfigError, EnvUnavailableError, PluginError
-from emtc_core.gate.gate import gate_coefficient, gate_transitions, weigh
-from emtc_core.gate.outside import GateContext
+from emtc_core.gate.gate import gate_transitions
+from emtc_core.gate.laws import GateContext, gate_coefficient, gaussian_temperature, make_gate_law
 from emtc_core.learner.backbones.value import make_mixer
 from emtc_core.metrics import METRICS, in_order, is_known, open_values
 from emtc_core.plugins import describe_failure, find_plugin, get_plugin, list_loaded, list_names, register
 from emtc_core.rollout.collector import Collector, pack_episodes, unpack_episodes
 from emtc_core.schedules import exploration
-from emtc_core.training.conformance import INFO, check_plugin
+from emtc_core.training.conformance import INFO, INVERTS, check_plugin
 
 
 @pytest.fixture(autouse=True)
@@ -59,7 +60,7 @@ def faults(name: str) -> dict[str, str]:
 
 
 def test_the_papers_gate_is_what_it_was() -> None:
-    beta = weigh(GateConfig(delta_scale=0.5), DELTA, tau=0.7, context=CONTEXT)
+    beta = make_gate_law(GateConfig(delta_scale=0.5)).coefficient(DELTA, 0.7, CONTEXT)
     np.testing.assert_array_equal(beta, gate_coefficient(DELTA, tau=0.7, scale=0.5))
 
 
@@ -85,7 +86,82 @@ def test_a_gate_from_outside_judges_transitions_in_scaled_units() -> None:
 def test_a_gate_that_leaves_its_range_or_shape_is_refused(returned: Any, said: str) -> None:
     register("gate", "wild")(lambda delta, tau, context: returned(delta))
     with pytest.raises(PluginError, match=rf"The gate wild \(module .*{said}"):
-        weigh(GateConfig(type="wild"), DELTA, tau=1.0, context=CONTEXT)
+        make_gate_law(GateConfig(type="wild")).coefficient(DELTA, 1.0, CONTEXT)
+
+
+def invert_linear(beta: Any, delta: Any) -> Any:
+    return delta / (2 * (1 - beta))
+
+
+def with_inverse(law: Any, inverse: Any) -> Any:
+    def gate(delta: Any, tau: Any, context: Any) -> Any:
+        return law(delta, tau, context)
+
+    gate.temperature_for = inverse
+    return gate
+
+
+def test_every_gate_law_of_this_project_inverts_itself() -> None:
+    tau = np.full(3, 0.7)
+    for name in PLUGGED["gate.type"][1]:
+        law = make_gate_law(GateConfig(type=name, delta_scale=0.5))
+        beta = law.coefficient(DELTA[1:], tau, CONTEXT.only(DELTA > 0))
+        np.testing.assert_allclose(law.temperature_for(beta, DELTA[1:]), tau, rtol=1e-9)
+
+
+def test_a_gate_law_brings_its_own_inverse_or_has_none() -> None:
+    register("gate", "invertible")(with_inverse(linear, invert_linear))
+    register("gate", "linear")(linear)
+    law, plain = (make_gate_law(GateConfig(type=name, delta_scale=0.1)) for name in ("invertible", "linear"))
+    np.testing.assert_allclose(law.temperature_for(np.array([0.75]), np.array([5.0])), 1.0)
+    assert (law.is_invertible, plain.is_invertible) == (True, False)
+    with pytest.raises(ValueError, match="inverse"):
+        plain.temperature_for(np.array([0.75]), np.array([5.0]))
+
+
+def test_an_inverse_takes_the_arguments_of_its_gate() -> None:
+    def power(delta: Any, tau: Any, context: Any, power: float = 2.0) -> Any:
+        return bent(delta, tau, context, power)
+
+    power.temperature_for = lambda beta, delta, power: delta / (-np.log(beta)) ** (1 / power)
+    register("gate", "power")(power)
+    assert faults("power") == {}
+    law = make_gate_law(resolve(overrides=["gate.type=power", "gate.power.power=4"]).gate)
+    beta = law.coefficient(DELTA[1:], 1.5, CONTEXT.only(DELTA > 0))
+    np.testing.assert_allclose(law.temperature_for(beta, DELTA[1:]), 1.5, rtol=1e-9)
+
+
+@pytest.mark.parametrize("tau", [np.array([0.0]), np.array([np.nan]), np.ones(2), -1.0])
+def test_an_inverse_that_returns_no_temperature_is_refused(tau: Any) -> None:
+    register("gate", "wild")(with_inverse(linear, lambda beta, delta: tau))
+    with pytest.raises(PluginError):
+        make_gate_law(GateConfig(type="wild")).temperature_for(np.array([0.5]), np.array([1.0]))
+
+
+def test_conformance_checks_that_an_inverse_inverts() -> None:
+    def by_expectation(delta: Any, tau: Any, context: Any) -> Any:
+        return linear(delta, np.where(context.h_next < context.h, tau / 2, tau), context)
+
+    register("gate", "right")(with_inverse(linear, invert_linear))
+    register("gate", "gaussian_inverse")(with_inverse(linear, gaussian_temperature))
+    register("gate", "reads_context")(with_inverse(by_expectation, invert_linear))
+    register("gate", "step")(with_inverse(lambda delta, tau, context: (delta <= tau).astype(float), invert_linear))
+    register("gate", "no_inverse")(linear)
+    assert faults("right") == faults("no_inverse") == {}
+    for name in ("gaussian_inverse", "reads_context", "step"):
+        assert list(faults(name)) == [INVERTS], name
+
+
+@pytest.mark.parametrize("changed", ["delta", "reward", "h", "h_next"])
+def test_conformance_finds_a_gate_that_writes_into_its_arguments(changed: str) -> None:
+    def writes(delta: Any, tau: Any, context: Any) -> Any:
+        beta = linear(delta, tau, context)
+        array = delta if changed == "delta" else getattr(context, changed)
+        array += 1
+        return beta
+
+    register("gate", "writes")(writes)
+    assert "its arguments stay as they were" in faults("writes")
 
 
 def test_where_a_run_had_it_from_is_recorded_and_named_when_it_is_gone(registered: dict[Any, Any]) -> None:
@@ -165,7 +241,7 @@ def test_arguments_of_a_gate_are_settings_and_decide_beta() -> None:
     plain, steep = (resolve(overrides=["gate.type=bent", *more]) for more in ([], ["gate.bent.power=4"]))
     assert (plain.gate.arguments, steep.gate.arguments) == ({"power": 2.0}, {"power": 4.0})
     np.testing.assert_allclose(
-        weigh(steep.gate, DELTA, tau=1.0, context=CONTEXT), bent(DELTA, 1.0, CONTEXT, 4.0), rtol=1e-12
+        make_gate_law(steep.gate).coefficient(DELTA, 1.0, CONTEXT), bent(DELTA, 1.0, CONTEXT, 4.0), rtol=1e-12
     )
     assert config_from_stored(steep.model_dump(mode="json")) == steep
     assert "gate.bent.power" not in find_changes(flatten(plain))
@@ -231,7 +307,7 @@ def test_what_failed_is_named_with_its_origin() -> None:
     register("gate", "zero")(linear)
     register("gate", "boom")(boom)
     with pytest.raises(ZeroDivisionError) as caught:
-        weigh(GateConfig(type="boom"), DELTA, tau=1.0, context=CONTEXT)
+        make_gate_law(GateConfig(type="boom")).coefficient(DELTA, 1.0, CONTEXT)
     assert describe_failure(caught.value).startswith("The gate ")
     assert f"(module {__name__}) failed: ZeroDivisionError: division by zero." in describe_failure(caught.value)
     assert describe_failure(ValueError("of our own")) == "ValueError: of our own"

@@ -1,5 +1,6 @@
 """The Compare page: what it says about no run, one run and several; and that its URL is the whole view."""
 
+import pandas as pd
 import pytest
 from sqlalchemy import delete, event, insert, select, update
 from streamlit.testing.v1 import AppTest
@@ -73,7 +74,7 @@ def test_statistics_say_who_is_better_and_when_seeds_are_too_few(several):
     assert not app.exception
     rows = table(app, "task | variant | against")
     assert rows[1][:3] == ["3m", "EMTC(QPLEX)", "EMTC(QPLEX), No-TCGM"]
-    assert "too few seeds to tell: with 2 and 2" in rows[1][-1]
+    assert rows[1][-1] == "equal in every pair of seeds"
     text = said(app).replace("\\", "")
     assert "Share of runs whose final win rate lies above each value, over 3m" in text
     assert (
@@ -133,8 +134,99 @@ def test_tables_of_win_rates_are_of_the_episodes_that_were_asked_for_and_the_lin
     trained = open_page("compare", rate="training")
     assert not trained.exception
     assert "no training win rate was logged" in said(trained).replace("\\", "")
-    app.segmented_control(key="compare_rate").set_value("greedy").run()
+    app.segmented_control(key="compare_rate").set_value("auto").run()
     assert "rate" not in app.query_params
+
+
+@pytest.fixture
+def shifted(several):
+    """The runs of `several`: those on 3m won .25 of their robust episodes; of those on corridor one was not shifted."""
+    db, ids = several
+    with db.transaction() as connection:
+        on_3m = select(Run.id).where(Run.map == "3m")
+        connection.execute(update(Evaluation).where(Evaluation.run_id.in_(on_3m)).values(robust_win_rate=0.25))
+        connection.execute(update(Evaluation).where(Evaluation.run_id == ids[2]).values(robust_win_rate=0.25))
+    return db, ids
+
+
+def test_runs_are_compared_by_the_robust_win_rate_and_greedy_is_one_click(shifted):
+    app = open_page("compare", maps="3m")
+    assert not app.exception
+    assert table(app, "variant")[1][1] == "**25.0 ± 0.0 (n = 2 of 5)**"
+    text = said(app).replace("\\", "")
+    assert "robust win rate over training" in text
+    assert "Robust win rates (shifted starts), because greedy episodes from fixed starts are near copies" in text
+    assert "0.250 ± 0.000" in table(app, "variant | 3m · ")[1][1]
+    app.segmented_control(key="compare_rate").set_value("greedy").run()
+    assert app.query_params["rate"] in ("greedy", ["greedy"])
+    again = open_page("compare", maps="3m", rate="greedy")
+    for page in (app, again):
+        assert not page.exception
+        assert table(page, "variant")[1][1] == "**85.0 ± 7.1 (n = 2 of 5)**"
+        assert "robust" not in said(page)
+        assert any(
+            "--figure learning-curves --center mean --band std --rate greedy" in each.value for each in page.code
+        )
+
+
+def test_a_task_with_a_run_without_robust_evaluations_is_greedy_and_the_page_says_why(shifted):
+    app = open_page("compare")
+    assert not app.exception
+    rows = table(app, "variant")
+    assert rows[0] == ["variant", "3m (robust)", "corridor (greedy)"]
+    assert rows[1][1:] == ["**25.0 ± 0.0 (n = 2 of 5)**", "**85.0 ± 7.1 (n = 2 of 5)**"]
+    text = said(app).replace("\\", "")
+    assert (
+        "Greedy win rates on corridor, because runs r0003, r0006, r0007 have evaluations without a robust one." in text
+    )
+    assert "Robust win rates (shifted starts) on 3m, because" in text
+
+
+def test_falls_and_the_numbers_beside_the_paper_stay_greedy(shifted):
+    app = open_page("compare", maps="corridor", runs="r0002", part="Beside the paper")
+    assert not app.exception
+    assert table(app, "variant")[1][1] == "25.0 (n = 1 of 5)"
+    assert table(app, "variant | corridor · ours")[1][1] == "90.0 (n = 1)"
+    assert table(app, "task")[1][3] == "1", "it reached .9 greedily and never robustly"
+    assert "Ours: greedy episodes" in said(app).replace("\\", "")
+
+
+def test_the_runs_one_by_one_say_of_which_episodes_their_numbers_are(shifted):
+    def rows(app: AppTest) -> list[list]:
+        frame = next(each.value for each in app.dataframe if "episodes" in each.value.columns)
+        return frame.set_index("id").loc[["r0000", "r0003"], ["episodes", "final win rate", "μ̄_w"]].to_numpy().tolist()
+
+    robust, greedy = rows(open_page("compare"))
+    assert robust == ["robust", 25.0, 0.25]
+    assert greedy == ["greedy", pytest.approx(80.0), pytest.approx(0.4)]
+    robust, missing = rows(open_page("compare", rate="robust"))
+    assert robust == ["robust", 25.0, 0.25]
+    assert pd.isna(missing).all()
+
+
+@pytest.mark.parametrize(
+    ("query", "title"),
+    [
+        ({}, "robust win rate over training"),
+        ({"y": "chosen_mu_w"}, "robust μ̄_w over training"),
+        ({"y": "win_rate"}, "Learning curves"),
+        ({"y": "mu_w"}, "μ̄_w over training"),
+        ({"y": "robust_win_rate", "rate": "greedy"}, "robust win rate over training"),
+        ({"y": "robust_mu_w", "rate": "training"}, "robust μ̄_w over training"),
+        ({"y": "chosen_mu_w", "rate": "greedy"}, "μ̄_w over training"),
+    ],
+)
+def test_a_quantity_that_names_its_win_rate_keeps_it_whatever_is_chosen(shifted, query, title):
+    app = open_page("compare", maps="3m", **query)
+    assert not app.exception
+    assert app.subheader[0].value == title
+
+
+def test_more_figures_are_made_of_the_win_rate_that_is_chosen(shifted):
+    for rate, option in (("auto", ""), ("greedy", " --rate greedy")):
+        app = open_page("compare", maps="3m", rate=rate, more_figures="true", more_figure="ablation")
+        assert not app.exception
+        assert any(f"--figure ablation{option} --out" in each.value for each in app.code)
 
 
 def test_falls_stand_below_the_win_rates_and_beside_every_run(swinging):

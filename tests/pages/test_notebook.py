@@ -63,7 +63,8 @@ def test_a_pinned_comparison_names_its_runs_so_that_later_ones_do_not_join(seede
     assert not app.exception
     row = list_entries(db)[0]
     assert row.view["query"]["runs"] == [run_id]
-    assert row.view["facts"]["quantity"] == "win_rate"
+    assert row.view["facts"]["quantity"] == "chosen_win_rate"
+    assert (row.view["facts"]["rate"], row.view["query"]["rate"]) == ("auto", ["auto"])
 
 
 def test_a_press_takes_the_form_away_until_it_is_wanted_again(seeded):

@@ -1,19 +1,28 @@
 """The Sweeps page on empty and filled databases: faults before a start, progress, missing runs, studies, links."""
 
 import os
+import shutil
 import socket
+from pathlib import Path
+from zipfile import ZipFile
 
 import psutil
 import pytest
-from sqlalchemy import update
+from sqlalchemy import delete, update
 
-from app.jobs.launch import GUESSED
-from app.jobs.sweeps.control import _say_basis
+from app.jobs.launch import EXAMPLE_STUDY, GUESSED
+from app.jobs.sweeps.control import _say_basis, create_sweep, find_imported, find_open_runs, plan_of
+from app.jobs.sweeps.file import parse_sweep
+from app.jobs.sweeps.plan import make_plan
 from app.ui import data
-from storage.models import Run
+from storage.bundles.contents import THIN, copy_runs
+from storage.engine import open_database
+from storage.models import Evaluation, Run
+from storage.runs.changes import start_run
 from storage.runs.claims import Worker
 from storage.runs.sweeps import attach_scheduler, list_sweeps, sweep_runs
 from tests.app.sweep_cases import ABLATION, AUGMENTATION, DELTA, LAMBDA, TAU, seed_sweep
+from tests.pages.conftest import copy_database
 from tests.pages.test_pages import open_page, said
 
 SMALL = 'name = "Small"\nsteps = 300\nseeds = 1\n[grid]\nmemory.delta = [0.02, 0.002]\n'
@@ -75,8 +84,18 @@ def test_a_press_queues_the_runs_and_starts_one_scheduler(empty, started):
     assert "has been evaluated yet" in said(app)
 
 
-def test_missing_runs_are_named_and_exactly_those_are_launched(empty, started):
+def has_launch_button(app) -> bool:
+    return any(button.key == "sweep_missing" for button in app.button)
+
+
+@pytest.mark.parametrize("how", ["stopped", "deleted"])
+def test_missing_runs_are_named_and_exactly_those_are_launched(empty, started, how):
     sweep_id = seed_sweep(empty, LAMBDA, unfinished=(2, 5))
+    with empty.transaction() as connection:
+        unfinished = Run.status == "queued"
+        connection.execute(
+            delete(Run).where(unfinished) if how == "deleted" else update(Run).where(unfinished).values(status=how)
+        )
     app = open_page("sweeps", sweep=sweep_id)
     assert not app.exception
     assert "**2 of 12 runs are missing.**" in said(app)
@@ -85,6 +104,114 @@ def test_missing_runs_are_named_and_exactly_those_are_launched(empty, started):
     assert [call[2] for call in started] == [sweep_id]
     assert [run.status for run in sweep_runs(empty, sweep_id)].count("queued") == 2
     assert len(sweep_runs(empty, sweep_id)) == 12
+
+
+def test_queued_runs_that_nothing_will_train_are_called_queued_and_can_be_launched(empty, started):
+    sweep_id = seed_sweep(empty, LAMBDA, unfinished=(2, 5))
+    app = open_page("sweeps", sweep=sweep_id)
+    assert not app.exception
+    assert "missing" not in said(app)
+    assert "**2 of 12 runs are queued**" in said(app)
+    app.button(key="sweep_missing").click().run()
+    assert [call[2] for call in started] == [sweep_id]
+    assert sum(run.status == "queued" for run in sweep_runs(empty, sweep_id)) == 2
+
+
+def test_runs_queued_for_workers_are_left_to_them(empty, started):
+    plan = make_plan(parse_sweep(LAMBDA))
+    create_sweep(empty, plan, jobs=1, for_workers=True)
+    app = open_page("sweeps", sweep=plan.id)
+    assert not app.exception
+    assert "12 of 12 runs are queued" in said(app)
+    assert not has_launch_button(app)
+    with empty.transaction() as connection:
+        connection.execute(update(Run).where(Run.seed == 2).values(status="failed"))
+    app.run()
+    assert "**6 of 12 runs are missing.**" in said(app)
+    app.button(key="sweep_missing").click().run()
+    assert started == [], "a worker takes them"
+    (sweep,) = list_sweeps(empty)
+    assert sweep.counts == {"queued": 12}
+    assert sweep.is_for_workers
+
+
+def test_queued_runs_are_left_to_the_worker_that_trains_another_run_of_the_sweep(empty):
+    """As two workers on other machines do: the sweep has no scheduler, and two of its runs are being trained."""
+    sweep_id = seed_sweep(empty, TAU, unfinished=(0, 1, 2, 3))
+    first, second, *_ = sweep_runs(empty, sweep_id)
+    for run in (first, second):
+        start_run(empty, run.id, pid=7, pid_created_at=1.0, host="elsewhere", device="cpu")
+    app = open_page("sweeps", sweep=sweep_id)
+    assert not app.exception
+    assert "2 of 4 runs are queued" in said(app)
+    assert "missing" not in said(app)
+    assert not has_launch_button(app)
+
+
+def test_a_lost_run_is_launched_unless_a_scheduler_takes_it(empty):
+    sweep_id = seed_sweep(empty, TAU, unfinished=(0,))
+    run = sweep_runs(empty, sweep_id)[0]
+    start_run(empty, run.id, pid=2**22 + 1, pid_created_at=1.0, host=socket.gethostname(), device="cpu")
+    app = open_page("sweeps", sweep=sweep_id)
+    assert "**1 of 4 runs are missing.**" in said(app)
+    assert has_launch_button(app)
+    me = Worker(os.getpid(), psutil.Process().create_time(), socket.gethostname())
+    attach_scheduler(empty, sweep_id, me, jobs=1)
+    app.run()
+    assert "1 of 4 runs are queued" in said(app)
+    assert not has_launch_button(app)
+
+
+@pytest.fixture(scope="module")
+def shipped(tmp_path_factory, sqlite_template):
+    """Part B of the shipped study, imported without its memories and transitions."""
+    path = tmp_path_factory.mktemp("shipped") / "study.db"
+    shutil.copy(sqlite_template, path)
+    with ZipFile(EXAMPLE_STUDY) as bundle:
+        inside = Path(bundle.extract("study.db", path.parent / "bundle"))
+    source, target = open_database(f"sqlite:///{inside}"), open_database(f"sqlite:///{path}")
+    ids = [run.id for sweep in list_sweeps(source) if "B:" in sweep.name for run in sweep_runs(source, sweep.id)]
+    with source.read() as reading, target.transaction() as writing:
+        copy_runs(reading, writing, ids, THIN)
+    source.dispose()
+    target.dispose()
+    return path
+
+
+def test_imported_runs_of_the_shipped_study_are_not_missing(shipped, use_database, tmp_path):
+    db = use_database(copy_database(shipped, tmp_path / "study.db"))
+    (sweep,) = list_sweeps(db)
+    app = open_page("sweeps", sweep=sweep.id)
+    assert not app.exception
+    assert not app.error
+    assert "**16 of 24 runs are missing.** EMTC, seed 2; No\\-TCGM, seed 2" in said(app)
+    runs = sweep_runs(db, sweep.id)
+    found = find_open_runs(sweep, runs, find_imported(sweep, runs))
+    assert found.queued == ()
+    assert {name.rpartition(", ")[2] for name in found.missing} == {"seed 2", "seed 3"}
+    create_sweep(db, plan_of(sweep), jobs=1)
+    assert sum(run.status == "queued" for run in sweep_runs(db, sweep.id)) == 16
+
+
+def test_imported_runs_match_the_plan_when_a_preset_has_changed_since(shipped, use_database, tmp_path):
+    db = use_database(copy_database(shipped, tmp_path / "study.db"))
+    with db.transaction() as connection:
+        connection.exec_driver_sql("UPDATE runs SET config = json_set(config, '$.train.updates_per_episode', 7)")
+    app = open_page("sweeps")
+    assert not app.exception
+    assert "**16 of 24 runs are missing.**" in said(app)
+
+
+def test_a_plan_that_this_version_cannot_make_calls_no_imported_run_missing(shipped, use_database, tmp_path):
+    db = use_database(copy_database(shipped, tmp_path / "study.db"))
+    with db.transaction() as connection:
+        connection.exec_driver_sql("UPDATE sweeps SET plan = json_set(plan, '$.file.set.\"no.such.setting\"', 1)")
+    app = open_page("sweeps")
+    assert not app.exception
+    assert not app.error
+    assert app.warning
+    assert "missing" not in said(app)
+    assert not has_launch_button(app)
 
 
 def test_a_working_sweep_can_be_stopped(empty, started):
@@ -117,6 +244,20 @@ def test_every_study_opens_with_the_papers_numbers_beside_it(empty, text):
     assert not app.error
     assert "**The paper**" in said(app)
     assert "compare the order, not the height" in said(app)
+
+
+def test_a_study_is_made_of_the_win_rate_that_is_chosen_and_the_link_says_so(empty):
+    sweep_id = seed_sweep(empty, AUGMENTATION)
+    with empty.transaction() as connection:
+        connection.execute(update(Evaluation).values(robust_win_rate=0.25))
+    app = open_page("sweeps", sweep=sweep_id)
+    app.segmented_control(key="sweeps_rate").set_value("greedy").run()
+    assert app.query_params["rate"] in ("greedy", ["greedy"])
+    robust, greedy = said(open_page("sweeps", sweep=sweep_id)), said(open_page("sweeps", sweep=sweep_id, rate="greedy"))
+    assert "Final robust win rate" in robust.replace("\\", "")
+    for text in (said(app), greedy):
+        assert "Final win rate" in text
+        assert "Final robust" not in text
 
 
 def test_a_link_names_sweep_and_figure_and_strangers_in_it_are_dropped(empty):

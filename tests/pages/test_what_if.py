@@ -3,6 +3,8 @@
 import pandas as pd
 import pytest
 
+from app.analysis.tables import MISSING
+from emtc_core import plugins
 from tests.pages.test_pages import open_page, said
 
 
@@ -89,3 +91,25 @@ def test_without_transitions_the_links_answer(seeded):
     assert "No transition up to this snapshot is kept" in said(app).replace("\\", "")
     assert _numbers(app, "links: β̄")[2] == 0.0
     assert not any(name.startswith("transitions") for name in _table(app).index)
+
+
+@pytest.mark.parametrize("inverse", [None, lambda beta, delta: delta / (2 * (1 - beta))], ids=["none", "given"])
+def test_a_gate_law_without_an_inverse_has_no_tau_at_the_snapshot(seeded, monkeypatch, inverse):
+    db, run_id = seeded
+    monkeypatch.setattr(plugins, "_REGISTERED", {})
+
+    @plugins.register("gate", "linear_gate")
+    def linear_gate(delta, tau, context):
+        return (1 - delta / (2 * tau)).clip(0, 1)
+
+    if inverse is not None:
+        linear_gate.temperature_for = inverse
+    with db.transaction() as connection:
+        connection.exec_driver_sql("UPDATE runs SET config = json_set(config, '$.gate.type', 'linear_gate')")
+        connection.exec_driver_sql("DELETE FROM transitions")
+    app = open_page("memory", run=run_id, what_if="true")
+    assert not app.exception
+    assert not app.error
+    warned = ["temperature" in each.value for each in app.warning]
+    tau = _table(app).loc["τ at the snapshot [return]", "recorded"]
+    assert (any(warned), tau == MISSING) == ((True, True) if inverse is None else (False, False))

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from emtc_core.training.conformance import INVERTS
 from tests.require import require
 
 ROOT = Path(__file__).parents[2]
@@ -330,3 +331,16 @@ def test_a_failing_plugin_ends_its_run_with_its_own_traceback(bare: dict[str, st
     done = emtc_process("train", *quick, env=own, cwd=tmp_path)
     assert done.returncode == 2
     assert "lab_gates failed when it was imported (ModuleNotFoundError" in done.stderr
+
+
+def test_the_inverse_of_the_guides_linear_gate_is_checked(bare: dict[str, str], tmp_path: Path) -> None:
+    own = {**bare, "EMTC_PLUGINS": "inverse_gates"}
+    right = "return delta / (2 * (1 - beta))"
+    assert right in LISTED
+    for inverse, code in ((right, 0), ("return delta / (-2 * np.log(beta)) ** 0.5", 1)):
+        (tmp_path / "inverse_gates.py").write_text("import numpy as np\n" + LISTED.replace(right, inverse))
+        done = emtc_process("check", "plugin", "linear_gate", "--json", env=own, cwd=tmp_path)
+        assert done.returncode == code, done.stderr
+        holds = {row["rule"]: row["holds"] for row in json.loads(done.stdout)}
+        assert [rule for rule, each in holds.items() if not each] == ([INVERTS] if code else [])
+        assert INVERTS in holds

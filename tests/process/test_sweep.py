@@ -65,6 +65,8 @@ def test_a_dry_run_shows_the_plan_and_creates_nothing(tmp_path: Path) -> None:
         (1, "delta = 0.02"), (1, "delta = 0.002"), (2, "delta = 0.02"), (2, "delta = 0.002"),
     ]  # fmt: skip
     assert plan["expected_seconds"] > 0
+    some = json.loads(emtc("sweep", file, "--db", url, "--dry-run", "--seeds", "2", "--json").stdout)
+    assert [run["seed"] for run in some["runs"]] == [2, 2]
     assert not path.exists()
 
 

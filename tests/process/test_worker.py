@@ -19,6 +19,7 @@ from storage.engine import Database, open_database
 from storage.files.places import run_folder
 from storage.runs.lifecycle import State
 from storage.runs.rows import find_run
+from storage.runs.sweeps import list_sweeps
 from tests.process.test_sweep import TINY
 from tests.process.trainers import EMTC, emtc, environment, wait_until
 from tests.require import require
@@ -33,7 +34,9 @@ def queue(url: str, folder: Path, *, steps: int, seeds: int) -> Database:
     done = emtc("sweep", str(file), "--db", url, "--queue")
     assert done.returncode == 0, done.stderr
     assert f"{2 * seeds} queued now" in done.stderr
-    return open_database(url)
+    db = open_database(url)
+    assert list_sweeps(db)[0].is_for_workers
+    return db
 
 
 def start_worker(url: str, log: Path, *options: str) -> subprocess.Popen[bytes]:

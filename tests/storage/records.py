@@ -65,13 +65,14 @@ def record_episodes(recorder: Recorder, count: int, *, length: int = 10, start: 
         recorder.record_episode(make_episode(episode, (episode - 1) * length + 1, length, **options))
 
 
-def make_evaluation(env_step: int, *, wins: int = 3, episodes: int = 4) -> EvaluationRecord:
+def make_evaluation(env_step: int, *, wins: int = 3, episodes: int = 4, robust_wins: int = 1) -> EvaluationRecord:
     won = np.arange(episodes) < wins
     kept = make_episode(99, 1)
     playback = PlaybackRecord(kept.state, kept.action, kept.reward, kept.episode_return, won=True)
     lengths = np.full(episodes, 12)
     outcome = (env_step, np.arange(episodes, dtype=np.float32), lengths, won, (playback,))
-    return EvaluationRecord(*outcome, distinct=episodes - 1, robust=RobustRecord(np.arange(episodes) < 1, episodes))
+    robust = RobustRecord(np.arange(episodes) < robust_wins, episodes)
+    return EvaluationRecord(*outcome, distinct=episodes - 1, robust=robust)
 
 
 def make_gate_stats(env_step: int) -> GateStatsRecord:

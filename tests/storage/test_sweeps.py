@@ -5,6 +5,8 @@ import subprocess
 import sys
 import threading
 from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
+from typing import Any
 
 import psutil
 import pytest
@@ -26,6 +28,7 @@ from storage.runs.sweeps import (
     detach_scheduler,
     get_sweep,
     list_sweeps,
+    match_imported,
     requeue,
     save_sweep,
     stop_sweep,
@@ -81,6 +84,40 @@ def test_a_finished_run_out_of_a_bundle_is_not_trained_again(db: Database) -> No
     with db.transaction() as connection:
         connection.execute(update(Run).where(Run.id == first.id).values(status="stopped"))
     assert save(db, 3) == 1, "one that was cut off is no result"
+
+
+def test_an_imported_run_takes_the_place_of_one_planned_run_by_the_settings_in_which_runs_differ() -> None:
+    def plan(key: str, tau_end: float, seed: int) -> PlannedRun:
+        settings = frozenset({"gate.tau_end", "seed"})
+        return PlannedRun(key, key, {"gate": {"tau_end": tau_end, "on_miss": "block"}, "seed": seed}, 1000, settings)
+
+    def run(tau_end: float, *, status: str = "finished", token: str | None = None) -> SimpleNamespace:
+        config = {"gate": {"tau_end": tau_end, "on_miss": "pass"}, "seed": 1}
+        return SimpleNamespace(launch_token=token, status=status, config=config)
+
+    planned = [plan("a", 0.6, 1), plan("b", 0.3, 1), plan("c", 0.6, 2)]
+    assert match_imported(planned, [run(0.6), run(0.6)]) == {"a"}
+    assert match_imported(planned, [run(0.3), run(0.6)]) == {"a", "b"}
+    assert match_imported(planned, [run(0.6, status="stopped"), run(0.3, token="b"), run(0.9)]) == set()
+
+
+@pytest.mark.parametrize(
+    ("plan", "status", "scheduler", "running", "attended"),
+    [
+        ({}, "active", False, 0, False),
+        ({}, "active", True, 0, True),
+        ({}, "active", False, 1, True),
+        ({"for_workers": True}, "active", False, 0, True),
+        ({"for_workers": True}, "stopped", False, 1, False),
+        ({"file": {"optuna": {"trials": 9}}}, "active", False, 1, False),
+    ],
+)
+def test_queued_runs_are_attended_by_a_scheduler_or_by_workers(
+    plan: dict[str, Any], status: Any, scheduler: bool, running: int, attended: bool
+) -> None:
+    runs = tuple(Progress(f"r{i}", "running", 0, 10, None, None) for i in range(running))
+    sweep = Sweep("s", "s", status, datetime.now(UTC), 1, scheduler, plan, runs)
+    assert sweep.is_attended is attended
 
 
 def test_runs_are_claimed_in_the_order_of_the_plan_and_no_more_than_fit(db: Database, me: Worker) -> None:

@@ -1,6 +1,7 @@
-"""Is one variant better? Tests, probabilities of improvement, performance profiles and the first study's findings."""
+"""Is one variant better? Tests, probabilities of improvement, performance profiles."""
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -10,23 +11,26 @@ from app.analysis.finals import (
     LAST_TENTH,
     FinalRule,
     caption_final,
+    final_rate,
     final_rates,
     name_final,
     rate_of_final,
     title_final,
 )
-from app.analysis.findings import FEWEST_SEEDS, Finding, find_all, judge
 from app.analysis.quantities import UNIT_RANGE, Quantity
-from app.analysis.series import Comparison, Group
+from app.analysis.series import Comparison, Group, seed_number
 from app.analysis.significance import (
-    TELLING,
+    FEWEST_SEEDS,
+    Difference,
     Interval,
-    compare_means,
-    difference_of_means,
+    adjust_p,
+    compare_seeds,
+    decide,
     performance_profile,
+    pool_differences,
     probability_of_improvement,
 )
-from app.analysis.statistics import Values
+from app.analysis.statistics import Rate, Values
 from app.analysis.tables import MISSING, Cell, Number, describe_table
 from app.figures.figure import FigureKind, Option, Options, TableKind
 from app.figures.kinds.chart import Chart, Line, Panel
@@ -37,33 +41,52 @@ from storage.runs.rows import RunRow
 
 _TAKES: frozenset[Option] = frozenset({"include_unfinished", "budget", "final", "rate"})
 _COLUMNS = (
-    *("task", "variant", "against", "n", "difference [%]", "P(improvement)", "Welch p", "permutation p", "verdict"),
+    *("task", "variant", "against", "n", "difference [%]", "P(improvement)", "p", "p (Holm)", "p (randomization)"),
+    "verdict",
 )
 _NOT_COMPARED = "no verdict: runs of different lengths"
+_COMPARED = {"supported": "higher", "contradicted": "lower", "equal": "equal in every pair of seeds"}
+"""Verdicts of a table that compares variants without a claim: the variant against the other one."""
 _PROFILE = "share of runs above x; band: 95 % interval (Wilson's score)"
 
-_FOUND_COLUMNS = ("claim", "task", "compared", "measure", "n", "difference", "P(improvement)", "on this map", "verdict")
-_WELCH = "95 % t interval over seeds (Welch)"
+EXPLANATION = (
+    "n is the number of pairs of seeds, or of seeds of each variant. If every seed of one variant exists in the other, "
+    "the differences of equal seeds are tested (95 % interval and p by the paired t test; p (randomization) by the "
+    "exact sign-flip test), else the variants are independent groups (Welch's t; exact permutation test). Several "
+    f"tasks have equal weights. A verdict needs {FEWEST_SEEDS} pairs of seeds, or seeds of each variant, and "
+    "p (Holm) < .05; win rates whose interval lies within ±.05 have no relevant difference."
+)
+"""How every table of comparisons computes its numbers."""
 
 
 def tabulate_tests(comparison: Comparison, final: FinalRule = LAST_TENTH) -> pd.DataFrame:
-    """Compare the final win rates of every variant with those of the first, on each task and over all shared tasks."""
-    rows = []
+    """Compare the final win rates of every variant with those of the first, on each task and pooled over tasks."""
+    tests: list[_Test] = []
     for task in comparison.tasks:
         first, *others = (group for group in comparison.groups if group.variant.task == task)
-        rows += [_compare(comparison, first, other, final) for other in others]
+        tests += [_test(comparison, [(first, other)], task, final) for other in others]
     if len(comparison.tasks) > 1:
-        rows += _over_tasks(comparison, final)
-    said = (
-        "Each variant against the first of its task: the difference of the means, with the 95 % "
-        "interval that follows from both Wilson intervals with Student's t (Zou and Donner 2008). P(improvement): how "
-        "often a run of the first beats a run of the variant, a tie counts half, with the 95 % interval of the "
-        "Mann-Whitney statistic (Newcombe 2006, with Student's t). Both cover 95 to 100 % with 3 to 10 seeds. Over "
-        "several tasks, tasks weigh equally. Welch's t test and the permutation test of the means are two-sided and "
-        f"not corrected for the number of comparisons; a difference is p < {TELLING} in the permutation test. n is the "
-        "number of seeds of both."
+        reference, *methods = comparison.methods
+        for method in methods:
+            pairs = [
+                (_group(comparison, reference, task), _group(comparison, method, task))
+                for task in comparison.tasks
+                if _has(comparison, reference, task) and _has(comparison, method, task)
+            ]
+            if len(pairs) > 1:
+                tests.append(_test(comparison, pairs, f"all {len(pairs)} tasks", final))
+    adjusted: dict[int, float] = {}
+    for task in dict.fromkeys(test.task for test in tests):
+        family = [place for place, test in enumerate(tests) if test.task == task]
+        p_values = adjust_p([tests[place].difference.p for place in family])
+        adjusted |= dict(zip(family, p_values, strict=True))
+    rows = [_lay_out(comparison, test, adjusted[place], final) for place, test in enumerate(tests)]
+    explained = (
+        f"Each variant is compared with the first one of its task. {EXPLANATION} p (Holm) is adjusted over the "
+        "rows of the same task. P(improvement): share of pairs of runs in which the first variant is the better one, "
+        "a tie counts half, with the 95 % interval of the Mann-Whitney statistic (Newcombe 2006, with Student's t)."
     )
-    caption, about = caption_final(comparison.seeds, final, said, of=comparison.quantity, at=comparison)
+    caption, about = caption_final(comparison.seeds, final, explained, of=comparison.quantity, at=comparison)
     frame = pd.DataFrame(rows, columns=pd.Index(_COLUMNS), dtype="object")
     cells = {name: [row[place] for row in rows] for place, name in enumerate(_COLUMNS)}
     left_out = [str(each) for each in comparison.left_out]
@@ -133,51 +156,47 @@ def _tasks_of(comparison: Comparison, method: str) -> list[str]:
     return [task for task in comparison.tasks if _has(comparison, method, task)]
 
 
-def _compare(comparison: Comparison, first: Group, other: Group, final: FinalRule) -> list[str]:
-    of, task = comparison.quantity, first.variant.task
-    x, y = (final_rates(group.seeds, final) for group in (first, other))
-    tests, better = compare_means(x, y), probability_of_improvement([x], [y])
-    rate = rate_of_final([*first.seeds, *other.seeds], final, of=of)
-    n, apart = f"{len(x)} and {len(y)}", difference_of_means([x], [y], rate)
+class _Test(NamedTuple):
+    """Two variants compared on one task, or on several."""
+
+    task: str
+    first: Group
+    other: Group
+    difference: Difference
+    improvement: Interval
+
+
+def _test(comparison: Comparison, pairs: Sequence[tuple[Group, Group]], task: str, final: FinalRule) -> _Test:
+    """Compare two variants on the tasks of these pairs of groups, each task with the same weight."""
+    differences = []
+    for first, other in pairs:
+        values = [{seed_number(seed): final_rate(seed, final) for seed in group.seeds} for group in (first, other)]
+        rate = rate_of_final([*first.seeds, *other.seeds], final, of=comparison.quantity)
+        differences.append(compare_seeds(*values, rate=rate))
+    improvement = probability_of_improvement(
+        [final_rates(first.seeds, final) for first, _ in pairs], [final_rates(other.seeds, final) for _, other in pairs]
+    )
+    pooled = differences[0] if len(pairs) == 1 else pool_differences(differences, Rate())
+    return _Test(task, *pairs[0], pooled, improvement)
+
+
+def _lay_out(comparison: Comparison, test: _Test, adjusted_p: float, final: FinalRule) -> list[str]:
+    """Write one row of the table, as `_COLUMNS` names it."""
+    of, difference = comparison.quantity, test.difference
+    first, other = (f"{group.variant.name}{group.mark}" for group in (test.first, test.other))
+    verdict = decide(difference, adjusted_p, is_rate=True)
     return [
-        task,
-        f"{first.variant.name}{first.mark}",
-        f"{other.variant.name}{other.mark}",
-        n,
-        _quote_difference(apart, n, final, of),
-        _quote_improvement(better, n, final, of),
-        _show_p(tests.welch_p),
-        _show_p(tests.permutation_p),
-        _NOT_COMPARED if task in comparison.mixed else tests.verdict,
+        test.task,
+        first,
+        other,
+        count_seeds(difference),
+        quote_difference(difference, f"{name_final(final, unit='%', of=of)}, difference of the means", scale=100),
+        _quote_improvement(test.improvement, count_seeds(difference), final, of),
+        show_p(difference.p),
+        show_p(adjusted_p),
+        show_p(difference.randomization_p),
+        _NOT_COMPARED if test.task in comparison.mixed else _COMPARED.get(verdict, verdict),
     ]
-
-
-def _over_tasks(comparison: Comparison, final: FinalRule) -> list[list[str]]:
-    """Compare over the tasks on which both variants have results; tests belong to one task and stay empty."""
-    first, *others = comparison.methods
-    rows, of = [], comparison.quantity
-    for other in others:
-        tasks = [task for task in comparison.tasks if _has(comparison, first, task) and _has(comparison, other, task)]
-        if len(tasks) < 2:
-            continue
-        x, y = (_scores(comparison, method, tasks, final) for method in (first, other))
-        better = probability_of_improvement(x, y)
-        apart = difference_of_means(x, y, rate_of_final(comparison.seeds, final, of=of))
-        n = f"{sum(map(len, x))} and {sum(map(len, y))}"
-        names = comparison.methods[first], comparison.methods[other]
-        task = f"all {len(tasks)} tasks"
-        quoted = _quote_difference(apart, n, final, of), _quote_improvement(better, n, final, of)
-        rows.append([task, *names, n, *quoted, MISSING, MISSING, MISSING])
-    return rows
-
-
-def _quote_difference(found: Interval, n: str, final: FinalRule, of: Quantity) -> Cell:
-    value, low, high = (100 * each for each in (found.value, found.low, found.high))
-    statistic = f"{name_final(final, unit='%', of=of)}, difference of the means over seeds"
-    if not np.isfinite(low):
-        return Cell(f"{value:+.1f}", Number(value, n=n, statistic=statistic))
-    number = Number(value, low, high, n, statistic, "95 % interval (Zou and Donner; covers 95 to 100 %)")
-    return Cell(f"{value:+.1f} [{low:+.1f}–{high:+.1f}]", number)
 
 
 def _quote_improvement(found: Interval, n: str, final: FinalRule, of: Quantity) -> Cell:
@@ -189,6 +208,10 @@ def _quote_improvement(found: Interval, n: str, final: FinalRule, of: Quantity) 
 
 def _has(comparison: Comparison, method: str, task: str) -> bool:
     return any(each.variant.method == method and each.variant.task == task for each in comparison.groups)
+
+
+def _group(comparison: Comparison, method: str, task: str) -> Group:
+    return next(each for each in comparison.groups if each.variant.method == method and each.variant.task == task)
 
 
 def _scores(comparison: Comparison, method: str, tasks: Sequence[str], final: FinalRule) -> list[Values]:
@@ -206,7 +229,27 @@ def _warn(comparison: Comparison) -> str:
     return f" Too few seeds to trust an interval (fewer than 3): {', '.join(few)}." if few else ""
 
 
-def _show_p(p: float) -> str:
+def count_seeds(difference: Difference) -> str:
+    """Write how many seeds a comparison rests on: "5 pairs", "3 and 5", "4 pairs (without seed 7)"."""
+    if not difference.is_paired:
+        return " and ".join(map(str, difference.n))
+    n = difference.n[0]
+    without = f" (without seed {', '.join(map(str, difference.unpaired))})" if difference.unpaired else ""
+    return f"{n} pair{'' if n == 1 else 's'}{without}"
+
+
+def quote_difference(difference: Difference, statistic: str, *, scale: float = 1.0) -> Cell:
+    """Quote a difference with its interval: "+0.14 [−0.23, 0.51]"."""
+    value, low, high = (scale * each for each in (difference.estimate, difference.low, difference.high))
+    n, digits = count_seeds(difference), "+.1f" if scale == 100 else "+.3g"
+    if not np.isfinite(low):
+        return Cell(f"{value:{digits}}", Number(value, n=n, statistic=statistic))
+    number = Number(value, low, high, n, statistic, difference.method)
+    return Cell(f"{value:{digits}} [{low:{digits}}, {high:{digits}}]", number)
+
+
+def show_p(p: float) -> str:
+    """Write a p value: "0.034", "< 0.001"."""
     return MISSING if not np.isfinite(p) else "< 0.001" if p < 0.001 else f"{p:.3f}"
 
 
@@ -219,55 +262,12 @@ def _profiles(db: Database, rows: Sequence[RunRow], options: Options) -> Chart:
 
 
 def _read(db: Database, rows: Sequence[RunRow], options: Options) -> Comparison:
-    unfinished, rated = options.include_unfinished, options.rated
-    return read_study(db, rows, include_unfinished=unfinished, quantity=rated, budget=options.read_at)
+    unfinished, rate = options.include_unfinished, options.rate_name
+    return read_study(db, rows, include_unfinished=unfinished, rate=rate, budget=options.read_at)
 
 
 FIGURES = (FigureKind("performance-profile", _profiles, _TAKES, question="Which share of the runs ends above x?"),)
 
 
-def tabulate_findings(found: Sequence[Finding], left_out: Sequence[str] = ()) -> pd.DataFrame:
-    """One row for each claim, map and measure; the measure that decides a claim has the verdicts."""
-    verdicts = judge(found)
-    rows = [_row(finding, verdicts[finding.claim.text]) for finding in found]
-    measures = {finding.measure.title: finding.measure.meaning for finding in found}
-    caption = (
-        "The claims of the first study's plan. Difference of the means over seeds with Welch's 95 % t interval; "
-        "P(improvement): share of pairs of seeds in which the first is the better. Held: on every map with at least "
-        f"{FEWEST_SEEDS} seeds of each the interval lies on the claim's side of 0. Not held: on one of them it lies on "
-        "the other side, or, of win rates, within ±.05. Cannot tell: anything else. "
-        + " ".join(f"{title}: {meaning}." for title, meaning in measures.items())
-    )
-    frame = pd.DataFrame(rows, columns=pd.Index(_FOUND_COLUMNS), dtype="object")
-    cells = {name: [row[place] for row in rows] for place, name in enumerate(_FOUND_COLUMNS)}
-    return describe_table(frame, caption=caption, left_out=left_out, cells=cells)
-
-
-def _row(finding: Finding, verdict: str) -> list[str]:
-    n = " and ".join(map(str, finding.n))
-    compared = f"{finding.first} − {finding.second}" if finding.second else finding.first
-    said = (finding.verdict, verdict) if finding.decides else (MISSING, MISSING)
-    better = MISSING if np.isnan(finding.improvement) else f"{finding.improvement:.2f}"
-    claim = f"{finding.claim.number}. {finding.claim.text}"
-    return [claim, finding.task, compared, finding.measure.title, n, _quote(finding, n), better, *said]
-
-
-def _quote(finding: Finding, n: str) -> Cell:
-    statistic = f"{finding.measure.title}, {'difference of the means' if finding.second else 'mean'} over seeds"
-    value, low, high = finding.difference, finding.low, finding.high
-    if not np.isfinite(low):
-        return Cell(f"{value:+.3g}", Number(value, n=n, statistic=statistic))
-    return Cell(f"{value:+.3g} [{low:+.3g}–{high:+.3g}]", Number(value, low, high, n, statistic, _WELCH))
-
-
-def _findings(db: Database, rows: Sequence[RunRow], options: Options) -> pd.DataFrame:
-    found, comparison = find_all(db, rows)
-    return tabulate_findings(found, [str(each) for each in comparison.left_out])
-
-
 _NEEDS = "finished runs of two variants on one map"
-_CLAIMED = "finished runs of two algorithms or ablations that a claim compares, on one map"
-TABLES = (
-    TableKind("comparisons", _tests, _TAKES, needs=_NEEDS),
-    TableKind("findings", _findings, needs=_CLAIMED),
-)
+TABLES = (TableKind("comparisons", _tests, _TAKES, needs=_NEEDS),)

@@ -11,9 +11,19 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from app.analysis.comparable import at_budget, tell_left_out
+from app.analysis.comparable import at_budget, read_study, tell_left_out
 from app.analysis.finals import episodes_of, rate_of_curve
-from app.analysis.quantities import EVALUATED, MU_W, WIN_RATE, Quantity, find_quantity
+from app.analysis.quantities import (
+    AUTO,
+    CHOSEN_MU_W,
+    CHOSEN_RATE,
+    EVALUATED,
+    WIN_RATE,
+    WITHOUT,
+    Quantity,
+    follows_rate,
+)
+from app.analysis.rates import read_drawn, read_rates
 from app.analysis.series import (
     DAGGER,
     NO_CURVE,
@@ -22,7 +32,6 @@ from app.analysis.series import (
     Seed,
     default_times,
     join_seeds,
-    read_comparison,
     read_seeds,
 )
 from app.analysis.settings import name_algo, name_change
@@ -31,7 +40,7 @@ from app.analysis.tables import describe_table
 from app.analysis.variants import Variant
 from app.analysis.win_rates import tabulate_falls, tabulate_mu_w, tabulate_win_rates
 from app.figures.chart_choices import AS_MEASURED, AXES, Look
-from app.figures.figure import AT_A_BUDGET, OF_ANY_RATE, OVER_SEEDS, WINDOW, FigureKind, Options, Own, TableKind
+from app.figures.figure import AT_A_BUDGET, AT_THE_END, OF_A_RATE, WINDOW, FigureKind, Options, Own, TableKind
 from app.figures.kinds.chart import Chart, Line, Panel
 from app.figures.theme import Style, style_methods
 from emtc_core.errors import ConfigError
@@ -45,8 +54,10 @@ _PARTS = "No-TCGM: β = 1 everywhere. No-TCSE: the autoencoder alone, without co
 
 
 def _learning_curves(db: Database, rows: Sequence[RunRow], options: Options) -> Chart:
-    quantity, each = options.get("quantity", WIN_RATE), options.get("each", False)
-    return _draw(db, rows, options, quantity, "learning-curves", per_seed=each)
+    key, each = options.get("quantity", CHOSEN_RATE), options.get("each", False)
+    if options.rate not in (None, AUTO) and not follows_rate(key):
+        raise ConfigError(f"rate = {options.rate} would change nothing: quantity = {key} is drawn. Leave one out.")
+    return _draw(db, rows, options, key, "learning-curves", per_seed=each)
 
 
 def _baselines(db: Database, rows: Sequence[RunRow], options: Options) -> Chart:
@@ -55,45 +66,44 @@ def _baselines(db: Database, rows: Sequence[RunRow], options: Options) -> Chart:
         raise ConfigError(f"baselines compares {', '.join(BASELINES)}, and no chosen run is one of them.")
     missing = [name_algo(algo) for algo in BASELINES if algo not in {row.algo for row in chosen}]
     note = f"Not run: {', '.join(missing)}." if missing else ""
-    return _draw(db, chosen, options, WIN_RATE, "baselines", "EMTC against DMIX and MAPPO", note)
+    return _draw(db, chosen, options, CHOSEN_RATE, "baselines", "EMTC against DMIX and MAPPO", note)
 
 
 def _draw(
     db: Database,
     rows: Sequence[RunRow],
     options: Options,
-    quantity: Quantity,
+    key: str,
     name: str,
     title: str = "",
     note: str = "",
     *,
     per_seed: bool = False,
 ) -> Chart:
-    comparison = read_comparison(db, rows, quantity, include_unfinished=options.include_unfinished)
+    drawn = read_drawn(db, rows, key, options.rate_name)
+    comparison = join_seeds(*drawn, include_unfinished=options.include_unfinished)
     if not comparison.groups:
-        raise ConfigError(f"Run {rows[0].id} has no evaluation yet. Wait for its first, or name another.")
+        reason = WITHOUT.get(comparison.quantity.key, "no evaluation yet")
+        raise ConfigError(f"Run {rows[0].id} has {reason}. Wait for its first, or name another.")
     look = Look(options.get("smooth", 0), options.get("log", ()))
     return draw_comparison(comparison, options.reading, per_seed=per_seed, look=look, name=name, title=title, note=note)
 
 
 def _win_rates(db: Database, rows: Sequence[RunRow], options: Options) -> pd.DataFrame:
-    return tabulate_win_rates(_finals(db, rows, options), options.reading, options.final_rule)
+    unfinished, rate = options.include_unfinished, options.rate_name
+    comparison = read_study(db, rows, include_unfinished=unfinished, rate=rate, budget=options.read_at)
+    return tabulate_win_rates(comparison, options.reading, options.final_rule)
 
 
 def _falls(db: Database, rows: Sequence[RunRow], options: Options) -> pd.DataFrame:
-    return tabulate_falls(_finals(db, rows, options), options.reading)
-
-
-def _finals(db: Database, rows: Sequence[RunRow], options: Options) -> Comparison:
-    seeds, rated = read_seeds(db, rows, options.rated), options.rated
-    joined = join_seeds(seeds, rated, include_unfinished=options.include_unfinished, final=True)
-    return at_budget(joined, options.read_at)
+    greedy = join_seeds(read_seeds(db, rows), include_unfinished=options.include_unfinished, final=True)
+    return tabulate_falls(at_budget(greedy, options.read_at), options.reading)
 
 
 def _mu_w_table(db: Database, rows: Sequence[RunRow], options: Options) -> pd.DataFrame:
-    seeds = read_seeds(db, rows)
-    everything = join_seeds(seeds, include_unfinished=True)
-    results = everything if options.include_unfinished else join_seeds(seeds, final=True)
+    rated = read_rates(db, rows, options.rate_name)
+    everything = join_seeds(*rated, include_unfinished=True)
+    results = everything if options.include_unfinished else join_seeds(*rated, final=True)
     return tabulate_mu_w(everything, default_times(results.groups or everything.groups), options.reading)
 
 
@@ -104,10 +114,10 @@ def _runs(db: Database, rows: Sequence[RunRow], options: Options) -> pd.DataFram
     )
 
 
-def _read_quantity(key: Any) -> Quantity:
-    if key not in EVALUATED and not is_known(str(key)):
+def _read_quantity(key: Any) -> str:
+    if key not in EVALUATED and not follows_rate(str(key)) and not is_known(str(key)):
         raise ValueError(key)
-    return find_quantity(key)
+    return str(key)
 
 
 def _read_smooth(value: Any) -> int:
@@ -130,31 +140,35 @@ _LOOK = (
 )
 FIGURES = (
     FigureKind(
-        "learning-curves", _learning_curves, OVER_SEEDS, question="How do variants learn, over seeds?",
+        "learning-curves", _learning_curves, OF_A_RATE, question="How do variants learn, over seeds?",
         own=(
             WINDOW,
-            Own("quantity", _read_quantity, "win_rate, mu_w, return_mean or the name of a metric"),
+            Own(
+                "quantity", _read_quantity,
+                "win_rate or mu_w (of greedy episodes), robust_win_rate, robust_mu_w, return, length or the name of a "
+                f"metric; {CHOSEN_RATE} or {CHOSEN_MU_W} for the win rate that --rate names",
+            ),
             Own("each", bool, "true or false: a thin line for every run"),
             *_LOOK,
         ),
     ),
     FigureKind(
-        "baselines", _baselines, OVER_SEEDS, question="How does EMTC stand against DMIX and MAPPO?", pages=("compare",)
+        "baselines", _baselines, OF_A_RATE, question="How does EMTC stand against DMIX and MAPPO?", pages=("compare",)
     ),
     FigureKind(
-        "mu-w", partial(_draw, quantity=MU_W, name="mu-w"), OVER_SEEDS,
+        "mu-w", partial(_draw, key=CHOSEN_MU_W, name="mu-w"), OF_A_RATE,
         question="How does the area under the curve grow?", pages=("compare",), own=_LOOK,
     ),
     FigureKind(
-        "ablation", partial(_draw, quantity=WIN_RATE, name="ablation", title="Ablation", note=_PARTS), OVER_SEEDS,
+        "ablation", partial(_draw, key=CHOSEN_RATE, name="ablation", title="Ablation", note=_PARTS), OF_A_RATE,
         question="What does each part of EMTC contribute?", pages=("compare",),
     ),
 )  # fmt: skip
 TABLES = (
     TableKind("runs", _runs, takes_runs=False),
-    TableKind("win-rates", _win_rates, OF_ANY_RATE),
+    TableKind("win-rates", _win_rates, AT_THE_END),
     TableKind("falls", _falls, AT_A_BUDGET),
-    TableKind("mu-w", _mu_w_table, OVER_SEEDS),
+    TableKind("mu-w", _mu_w_table, OF_A_RATE),
 )
 
 
@@ -189,6 +203,7 @@ def draw_comparison(
     panels = []
     for task in comparison.tasks:
         lines: list[Line] = []
+        here_drawn = quantity.at(task)
         here = [each for each in comparison.groups if each.variant.task == task]
         labels = label_ends([group.variant for group in here])
         for group in here:
@@ -197,16 +212,18 @@ def draw_comparison(
             raw = measured[task, group.variant.method]
             lines += _seeds(raw, named, style) if per_seed else []
             if look.smooth and not (per_seed and group.n > 1):
-                lines.append(_behind(draw_line(named, raw.seeds, reading, style, quantity=quantity)))
+                lines.append(_behind(draw_line(named, raw.seeds, reading, style, quantity=here_drawn)))
             label = f"{labels[group.variant.method]}{group.mark}"
-            lines.append(draw_line(named, group.seeds, reading, style, quantity=quantity, label=label))
+            lines.append(draw_line(named, group.seeds, reading, style, quantity=here_drawn, label=label))
+        title_here = here_drawn.title
         panels.append(
-            Panel(f"{quantity.title}, {task}", quantity.unit, tuple(lines), range=quantity.range, axis=quantity.title)
+            Panel(f"{title_here}, {task}", quantity.unit, tuple(lines), range=quantity.range, axis=title_here)
         )
     described = f"{quantity.title} over {X_LABEL}, one panel for each of {', '.join(comparison.tasks)}: " + ", ".join(
         f"{group.variant.label} (n = {group.n})" for group in comparison.groups
     )
-    title = title or ("Learning curves" if quantity is WIN_RATE else f"{quantity.title} over training")
+    is_usual = quantity.key in (WIN_RATE.key, CHOSEN_RATE)
+    title = title or ("Learning curves" if is_usual else f"{quantity.title} over training")
     caption = " ".join(filter(None, (describe_reading(comparison, reading), look.words, note, *_remarks(comparison))))
     caption += tell_left_out(comparison.left_out)
     columns = min(3, len(comparison.tasks)) or 1
@@ -288,7 +305,7 @@ def _shorten(variant: Variant, *, alone: bool) -> str:
 
 def _remarks(comparison: Comparison) -> list[str]:
     remarks = [f"All lines: preset = {comparison.preset}."] if comparison.preset else []
-    remarks += filter(None, (_tell_distinct(comparison.seeds),))
+    remarks += filter(None, (comparison.quantity.note, _tell_distinct(comparison.seeds)))
     unfinished = [seed for group in comparison.groups for seed in group.unfinished]
     if unfinished:
         told = "; ".join(f"run {seed.id} {seed.progress}" for seed in unfinished[:5])

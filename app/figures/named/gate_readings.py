@@ -12,15 +12,25 @@ import numpy as np
 import pandas as pd
 
 from app.analysis.comparable import at_budget
-from app.analysis.finals import FINAL_NAMES, FinalRule, caption_final, final_rates, name_final, rate_of, rate_of_final
-from app.analysis.quantities import find_quantity
-from app.analysis.series import Group, read_comparison, read_seeds
+from app.analysis.finals import (
+    FinalRule,
+    caption_final,
+    final_rates,
+    name_final,
+    rate_of_final,
+    rate_of_whole_mu_w,
+    title_final,
+)
+from app.analysis.quantities import Quantity, average_over_time, find_quantity
+from app.analysis.rates import read_rates
+from app.analysis.series import Group, join_seeds, read_seeds
 from app.analysis.statistics import CLAIMS, Rate, Reading, Values, finite
 from app.analysis.tables import MISSING, Cell, describe_table
 from app.analysis.win_rates import find_best, quote
 from app.figures.figure import AT_THE_END, FigureKind, Options, TableKind
 from app.figures.kinds.chart import Chart, Line, Panel
 from app.figures.theme import BETA, DELTA_MEM, TAU
+from emtc_core.metrics import CLOSED_BELOW
 from storage.engine import Database
 from storage.queries.gate import GateState, gate_states
 from storage.runs.rows import RunRow
@@ -31,8 +41,8 @@ if TYPE_CHECKING:  # it brings torch
 
 INTERVAL = Reading("mean", "ci")
 _OVERESTIMATION = find_quantity("eval/overestimation")
-_MU_W, _REMOVED, _CLOSED, _MERGED, _GAP = (
-    "μ̄_w", "incentive removed [%]", "β < 0.5 [%]", "states merged [%]", "overestimation [return]",
+_REMOVED, _CLOSED, _MERGED, _GAP = (
+    "incentive removed [%]", f"β < {CLOSED_BELOW:g} [%]", "states merged [%]", "overestimation [return]",
 )  # fmt: skip
 
 
@@ -40,22 +50,32 @@ def _readings(db: Database, rows: Sequence[RunRow], options: Options) -> pd.Data
     """One row for each variant of an algorithm with a memory: outcome, what the gate removed, how far Q is off."""
     reading = options.reading or INTERVAL
     rows = [row for row in rows if row.algo.startswith(("emtc-", "emu-"))]
-    joined = read_comparison(db, rows, include_unfinished=options.include_unfinished)
+    joined = join_seeds(*read_rates(db, rows, options.rate_name), include_unfinished=options.include_unfinished)
     comparison = at_budget(joined, options.read_at)
+    quantity, mu_w = comparison.quantity, average_over_time(comparison.quantity).title
     gates = gate_states(db, [row.id for row in rows])
     gaps = {seed.id: _mean(seed.curve.values) for seed in read_seeds(db, rows, _OVERESTIMATION)}
-    table = [_row(group, gates, gaps, reading, options.final_rule) for group in comparison.groups]
-    at_end = _column(options.final_rule)
-    columns = ["task", "variant", "n", at_end, _MU_W, _REMOVED, _CLOSED, _MERGED, _GAP]
+    at_end = f"{title_final(options.final_rule, quantity)} [%]"
+    table = [
+        {
+            "task": group.variant.task,
+            "variant": f"{group.variant.name}{group.mark}",
+            "n": group.n,
+            **dict(zip((at_end, mu_w), _outcome(group, reading, options.final_rule, quantity), strict=True)),
+            **_gate_cells(group, gates, gaps, reading),
+        }
+        for group in comparison.groups
+    ]
+    columns = ["task", "variant", "n", at_end, mu_w, _REMOVED, _CLOSED, _MERGED, _GAP]
     best = [
         (places[at], column)
         for task in comparison.tasks
         for places in [[i for i, row in enumerate(table) if row["task"] == task]]
-        for column in (at_end, _MU_W)
+        for column in (at_end, mu_w)
         for at in find_best([_quoted(table[i][column]) for i in places] if task not in comparison.mixed else [])
     ]
     said = (
-        f"Readings of the gate, {reading.say(share=True)}; n is the number of seeds. μ̄_w: over the whole training; "
+        f"Readings of the gate, {reading.say(share=True)}; n is the number of seeds. {mu_w}: over the whole training; "
         "removed: Σ|(1-β) r_p| over Σ|r_p|, β and merges: means over a run's reports; overestimation: greedy "
         "Q_tot(s_0) minus the return then obtained, mean over a run's evaluations. — where there is no gate."
     )
@@ -63,7 +83,7 @@ def _readings(db: Database, rows: Sequence[RunRow], options: Options) -> pd.Data
         said += " Readings of the gate and the overestimation are of whole runs."
     if reading.band == "ci":
         said += f" Overestimation is no share; its band is a {CLAIMS[reading.center, False]}."
-    caption, about = caption_final(comparison.seeds, options.final_rule, said, unit="%", at=comparison)
+    caption, about = caption_final(comparison.seeds, options.final_rule, said, unit="%", of=quantity, at=comparison)
     left_out = [str(each) for each in comparison.left_out]
     cells = {name: [row[name] for row in table] for name in columns}
     frame = pd.DataFrame(table, columns=pd.Index(columns), dtype="object")
@@ -74,35 +94,33 @@ def _quoted(cell: str | int) -> Cell | None:
     return cell if isinstance(cell, Cell) else None
 
 
-def _column(final: FinalRule) -> str:
-    return f"{FINAL_NAMES[final]} [%]"
+def _outcome(group: Group, reading: Reading, final: FinalRule, quantity: Quantity) -> tuple[str, str]:
+    """Quote the final win rate and mu_w of a variant."""
+    of = quantity.at(group.variant.task)
+    rate = rate_of_final(group.seeds, final, top=100, of=of)
+    ends = 100 * final_rates(group.seeds, final)
+    averages = [seed.mu_w_at(1.0) for seed in group.seeds]
+    return (
+        _quote(ends, reading, rate, of=name_final(final, unit="%", of=of)),
+        _quote(averages, reading, rate_of_whole_mu_w(group.seeds, of=of), digits=3, of=average_over_time(of).title),
+    )
 
 
-def _row(
-    group: Group, gates: dict[str, GateState], gaps: dict[str, float], reading: Reading, final: FinalRule
+def _gate_cells(
+    group: Group, gates: dict[str, GateState], gaps: dict[str, float], reading: Reading
 ) -> dict[str, str | int]:
+    """Quote what the gate of a variant did, and how far Q is off, by column."""
+
     def gated(name: str, of: str) -> str:
         values = (gates[run].values.get(name, np.nan) for run in group.run_ids if run in gates)
         return _quote([100 * value for value in values], reading, Rate(100), of=of)
 
     return {
-        "task": group.variant.task,
-        "variant": f"{group.variant.name}{group.mark}",
-        "n": group.n,
-        _column(final): _quote(
-            100 * final_rates(group.seeds, final), reading, rate_of_final(group.seeds, final, top=100),
-            of=name_final(final, unit="%"),
-        ),
-        _MU_W: _quote([seed.mu_w_at(1.0) for seed in group.seeds], reading, _over_training(group), digits=3, of=_MU_W),
         _REMOVED: gated("gate/incentive_removed", _REMOVED),
         _CLOSED: gated("gate/closed_fraction", _CLOSED),
         _MERGED: gated("memory/merge_rate", _MERGED),
         _GAP: _quote([gaps.get(run, np.nan) for run in group.run_ids], reading, digits=2, of=_GAP),
-    }  # fmt: skip
-
-
-def _over_training(group: Group) -> Rate:
-    return rate_of(group.seeds, evaluations=max(1, min(len(seed.curve.steps) for seed in group.seeds)))
+    }
 
 
 def _quote(numbers: Iterable[float], reading: Reading, rate: Rate | None = None, *, of: str, digits: int = 1) -> str:
@@ -157,7 +175,7 @@ def describe_shape(reading: GateReading) -> str:
     closed, merged = np.nanmean(reading.series(lambda p: p.closed)), np.nanmean(reading.series(lambda p: p.merge_rate))
     return (
         f"{reading.name}: Δ̄ {d0:.2g} → {d1:.2g}, β̄ {b0:.2f} → {b1:.2f} ({verdict}); "
-        f"{100 * merged:.1f} % of states merged, {100 * closed:.1f} % of gates below 0.5."
+        f"{100 * merged:.1f} % of states merged, {100 * closed:.1f} % of gates below {CLOSED_BELOW:g}."
     )
 
 

@@ -18,7 +18,7 @@ from app.figures.figure import WINDOW, FigureKind, Options, Own, one_run
 from app.figures.kinds.chart import Chart, Line, Mark, Panel, Values
 from app.figures.theme import BETA, DELTA_MEM, H_VALUE, LOSS, OKABE_ITO, RETURN, SPEED, TAU, WIN_RATE
 from emtc_core.errors import ConfigError
-from emtc_core.metrics import METRICS, describe_metric, is_known
+from emtc_core.metrics import CLOSED_BELOW, METRICS, describe_metric, is_known
 from storage.engine import Database
 from storage.queries.curves import evaluations, metric, training_returns
 from storage.queries.gate import gate_stats
@@ -109,9 +109,9 @@ def draw_gate_effect(metrics: pd.DataFrame, *, run: str, marks: tuple[Mark, ...]
     ]
     caption = (
         "Share of Σ|r_p| that the gate passed and removed in the sampled transitions (none is drawn while no incentive "
-        "flows), and the share of them that it closed (β below 0.5). Share of written states that merged into a "
-        "node, and of successors that found one within δ. Greedy Q_tot(s₀) minus the return then obtained: above 0 "
-        "the network promises too much."
+        f"flows), and the share of them that it closed (β below {CLOSED_BELOW:g}). Share of written states that merged "
+        "into a node, and of successors that found one within δ. Greedy Q_tot(s₀) minus the return then obtained: "
+        "above 0 the network promises too much."
     )
     drawn = tuple(panel for panel in panels if panel.lines)
     described = "; ".join(f"{panel.title}: {_latest(panel)}" for panel in drawn)

@@ -23,23 +23,23 @@ from app.analysis.comparable import (
     tell_left_out,
 )
 from app.analysis.finals import (
-    FINAL_NAMES,
     FinalRule,
     caption_final,
     final_rate,
     final_rates,
     name_final,
-    rate_of,
     rate_of_final,
+    rate_of_whole_mu_w,
+    title_final,
 )
 from app.analysis.format import percent
-from app.analysis.quantities import UNIT_RANGE
+from app.analysis.quantities import UNIT_RANGE, Quantity, average_over_time
 from app.analysis.series import DAGGER, Comparison, Seed
 from app.analysis.settings import EMBEDDERS, name_algo, name_task, show_value
 from app.analysis.statistics import CENTER_NAMES, Rate, Reading, center_of, finite
 from app.analysis.tables import NESTED, describe_table
 from app.analysis.win_rates import find_best, quote
-from app.figures.figure import AT_A_BUDGET, AT_THE_END, OVER_SEEDS, FigureKind, Option, Options, TableKind
+from app.figures.figure import AT_A_BUDGET, AT_THE_END, OF_A_RATE, FigureKind, Option, Options, TableKind
 from app.figures.kinds.chart import Chart, Line, Panel
 from app.figures.kinds.maps import Grid, Heatmap
 from app.figures.named.curves import X_LABEL, draw_line, say_reading
@@ -67,52 +67,70 @@ def _augmentation(db: Database, rows: Sequence[RunRow], options: Options) -> Hea
 
 def _tau_study(db: Database, rows: Sequence[RunRow], options: Options) -> Chart:
     """Draw the win rate of every temperature schedule, and below it the schedules."""
-    comparison = read_study(db, rows, include_unfinished=options.include_unfinished, final=False)
-    seeds, reading = comparison.seeds, options.reading or Reading()
+    unfinished, rate = options.include_unfinished, options.rate_name
+    comparison = read_study(db, rows, include_unfinished=unfinished, rate=rate, final=False)
+    seeds, reading, quantity = comparison.seeds, options.reading or Reading(), comparison.quantity
     check_one_study("tau-study", seeds, TAUS)
     by_tau = group_seeds(seeds, *TAUS)
     styles = _style(seeds, {_name_taus(taus): taus for taus in by_tau}, TAUS)
     panels = []
     for task in comparison.tasks:
         lines = [
-            draw_line(f"{name} (n = {len(here)})", here, reading, styles[name], label=name)
+            draw_line(f"{name} (n = {len(here)})", here, reading, styles[name], quantity=quantity.at(task), label=name)
             for taus, here in group_seeds((seed for seed in seeds if seed.task == task), *TAUS).items()
             for name in [_name_taus(taus)]
         ]
-        panels.append(Panel(f"win rate, {task}", "fraction", tuple(lines), range=UNIT_RANGE))
+        panels.append(Panel(f"{quantity.at(task).title}, {task}", "fraction", tuple(lines), range=UNIT_RANGE))
     schedules = [_schedule(taus, here[0], styles[_name_taus(taus)]) for taus, here in by_tau.items()]
     panels.append(Panel("τ", "return", tuple(schedules), from_zero=True))
-    caption = f"Greedy win rate, {_say(reading)}; below, the gate's temperature τ of each line."
+    what = f"{quantity.title} ({quantity.meaning})"
+    caption = f"{what[:1].upper()}{what[1:]}, {_say(reading)}; below, the gate's temperature τ of each line."
+    caption += f" {quantity.note}" if quantity.note else ""
     return _chart("tau-study", "Gate temperature", X_LABEL, panels, caption, comparison, reading)
 
 
 def _mu_w_by_delta(db: Database, rows: Sequence[RunRow], options: Options) -> Chart:
     """Draw μ̄_w and the final win rate of every embedder over the merge radius, on a logarithmic axis."""
-    comparison = read_study(db, rows, include_unfinished=options.include_unfinished, budget=options.read_at)
+    comparison = _read_finals(db, rows, options)
     seeds, reading = comparison.seeds, options.reading or Reading()
-    rule = options.final_rule
+    rule, quantity = options.final_rule, comparison.quantity
     check_one_study("mu-w-by-delta", seeds, (DELTA, EMBEDDER))
     if not seeds:
         raise ConfigError("mu-w-by-delta needs a finished run. Wait for one, or name others.")
-    numbers: dict[str, tuple[Number, RateOf]] = {
-        "μ̄_w": (partial(Seed.mu_w_at, share=1.0), _over_training),
-        FINAL_NAMES[rule]: (partial(final_rate, rule=rule), partial(rate_of_final, rule=rule)),
-    }
     panels = [
         Panel(
             f"{title}, {task}", "fraction",
             _over_delta([seed for seed in seeds if seed.task == task], *number, reading), from_zero=True,
         )
         for task in comparison.tasks
-        for title, number in numbers.items()
+        for title, number in _numbers_of(quantity.at(task), rule).items()
     ]  # fmt: skip
     gate = "off" if not seeds[0].settings.get("gate.enabled") else "on"
     said = (
-        "μ̄_w is the time average of the greedy win rate over the whole run (area under its curve, trapezoid rule); "
+        f"μ̄_w is the time average of the {quantity.title} over the whole run (area under its curve, trapezoid rule); "
         f"each seed first, then {_say(reading)}. Gate {gate}. The axis shows the logarithm of δ."
     )
-    caption, _ = caption_final(seeds, rule, said, at=comparison)
+    caption, _ = caption_final(seeds, rule, said, of=quantity, at=comparison)
     return _chart("mu-w-by-delta", "Merge radius", "log₁₀ δ", panels, caption, comparison, reading)
+
+
+def _read_finals(db: Database, rows: Sequence[RunRow], options: Options) -> Comparison:
+    unfinished, rate = options.include_unfinished, options.rate_name
+    return read_study(db, rows, include_unfinished=unfinished, rate=rate, budget=options.read_at)
+
+
+def _numbers_of(quantity: Quantity, rule: FinalRule) -> dict[str, tuple[Number, RateOf]]:
+    """The two numbers of a run that are drawn over the merge radius, by title."""
+    return {
+        average_over_time(quantity).title: (
+            partial(Seed.mu_w_at, share=1.0),
+            partial(rate_of_whole_mu_w, of=quantity),
+        ),
+        title_final(rule, quantity): (
+            partial(final_rate, rule=rule),
+            partial(rate_of_final, rule=rule, of=quantity),
+        ),
+    }
 
 
 def _heatmap(
@@ -124,7 +142,7 @@ def _heatmap(
     keys: tuple[str, str],
     labels: tuple[str, str],
 ) -> Heatmap:
-    comparison = read_study(db, rows, include_unfinished=options.include_unfinished, budget=options.read_at)
+    comparison = _read_finals(db, rows, options)
     check_one_study(name, comparison.seeds, keys)
     settings = [flatten_tree(row.config) for row in rows]
     ys, xs = (sorted({v for each in settings if isinstance(v := each.get(key), int | float)}) for key in keys)
@@ -142,10 +160,11 @@ def _heatmap(
         f"{done} of {len(rows)} runs count."
         f"{tell_left_out(comparison.left_out)}"
     )
-    caption, _ = caption_final(comparison.seeds, rule, said, at=comparison)
+    quantity = comparison.quantity
+    caption, _ = caption_final(comparison.seeds, rule, said, of=quantity, at=comparison)
     x, y = (tuple(map(show_value, values)) for values in (xs, ys))
-    over_seeds = f"{name_final(rule)}, {CENTER_NAMES[reading.center]} over seeds"
-    at_end = f"{FINAL_NAMES[rule]} [fraction]"
+    over_seeds = f"{name_final(rule, of=quantity)}, {CENTER_NAMES[reading.center]} over seeds"
+    at_end = f"{title_final(rule, quantity)} [fraction]"
     return Heatmap(name, title, labels[1], labels[0], x, y, grids, at_end, caption, over_seeds)
 
 
@@ -180,10 +199,6 @@ def _over_delta(seeds: Sequence[Seed], number: Number, rate: RateOf, reading: Re
         if points:
             lines.append(_delta_line(name, styles[name], points, reading))
     return tuple(lines)
-
-
-def _over_training(seeds: Sequence[Seed]) -> Rate:
-    return rate_of(seeds, evaluations=max(1, min(len(seed.curve.steps) for seed in seeds)))
 
 
 def _delta_line(name: str, style: Style, points: Sequence[tuple[float, np.ndarray, Rate]], reading: Reading) -> Line:
@@ -256,7 +271,7 @@ def _chart(
 
 FIGURES = (
     FigureKind("lambda-heatmap", _lambda_heatmap, _NO_BAND, question="Which weights of the two losses are best?"),
-    FigureKind("tau-study", _tau_study, OVER_SEEDS, question="Which gate temperature is best?"),
+    FigureKind("tau-study", _tau_study, OF_A_RATE, question="Which gate temperature is best?"),
     FigureKind("mu-w-by-delta", _mu_w_by_delta, AT_THE_END, question="How do embedders fare at each merge radius?"),
     FigureKind("augmentation", _augmentation, _NO_BAND, question="Which masking and noise are best?"),
 )
@@ -265,30 +280,32 @@ FIGURES = (
 def _embedders(db: Database, rows: Sequence[RunRow], options: Options) -> pd.DataFrame:
     """Give μ̄_w over seeds: task and merge radius × training time and embedder; gate off."""
     reading = options.reading or Reading()
-    comparison = read_study(db, rows, include_unfinished=options.include_unfinished, budget=options.read_at)
+    comparison = _read_finals(db, rows, options)
     fits = [seed for seed in comparison.seeds if not seed.settings.get("gate.enabled")]
     seeds = find_studies(fits, (EMBEDDER, DELTA), lambda seed: EMBEDDER in seed.settings)
     table, best = [], []
     for task in dict.fromkeys(seed.task for seed in seeds):
         for (delta,), here in group_seeds((seed for seed in seeds if seed.task == task), DELTA).items():
-            cells = _cells_over_time(here, reading)
+            cells = _cells_over_time(here, reading, comparison.quantity.at(task))
             for share in SHARES:
                 names = [name for name in cells if name.startswith(f"{percent(share)}{NESTED}")]
                 best += [(len(table), names[place]) for place in find_best([cells[name] or None for name in names])]
             table.append({"task": task, "δ": show_value(delta), **cells})
     columns = ["task", "δ", *(_time_column(share, name) for share in SHARES for name in EMBEDDERS.values())]
-    caption = f"μ̄_w after a third, two thirds and all of the training, {reading.say(share=True)}, gate off."
-    return _describe(table, columns, f"{caption} {comparison.budget}", best, comparison, [comparison.unequal])
+    title, note = average_over_time(comparison.quantity).title, comparison.quantity.note
+    caption = f"{title} after a third, two thirds and all of the training, {reading.say(share=True)}, gate off."
+    caption = " ".join(filter(None, (caption, note, comparison.budget)))
+    return _describe(table, columns, caption, best, comparison, [note, comparison.unequal])
 
 
-def _cells_over_time(seeds: Sequence[Seed], reading: Reading) -> dict[str, str]:
+def _cells_over_time(seeds: Sequence[Seed], reading: Reading, quantity: Quantity) -> dict[str, str]:
     return {
         _time_column(share, name): _quote(
             [seed for seed in seeds if seed.settings.get(EMBEDDER) == each],
             partial(Seed.mu_w_at, share=share),
             reading,
-            rate_of(seeds, evaluations=max(1.0, share * min((len(seed.curve.steps) for seed in seeds), default=1))),
-            of="μ̄_w",
+            rate_of_whole_mu_w(seeds, share, quantity),
+            of=average_over_time(quantity).title,
         )
         for share in SHARES
         for each, name in EMBEDDERS.items()
@@ -302,23 +319,27 @@ def _time_column(share: float, embedder: str) -> str:
 def _augmentation_table(db: Database, rows: Sequence[RunRow], options: Options) -> pd.DataFrame:
     """Give the final win rate over seeds of every measured combination of masking and noise, one column per task."""
     reading = options.reading or Reading()
-    comparison = read_study(db, rows, include_unfinished=options.include_unfinished, budget=options.read_at)
+    comparison = _read_finals(db, rows, options)
     seeds = find_studies(comparison.seeds, AUGMENTATION, lambda seed: seed.settings.get(EMBEDDER) == "tcse")
     tasks, final = list(dict.fromkeys(seed.task for seed in seeds)), options.final_rule
+    quantity = comparison.quantity
     table = [
         {"p_mask": show_value(p_mask), "σ": show_value(sigma)}
-        | {task: _quote_final([seed for seed in here if seed.task == task], final, reading) for task in tasks}
+        | {
+            task: _quote_final([seed for seed in here if seed.task == task], final, reading, quantity.at(task))
+            for task in tasks
+        }
         for (p_mask, sigma), here in group_seeds(seeds, *AUGMENTATION).items()
     ]
     best = [(at, task) for task in tasks for at in find_best([row[task] or None for row in table])]
     said = f"A cell is the {reading.say(share=True)}; combinations without a run are not listed."
-    caption, about = caption_final(seeds, final, said, at=comparison)
+    caption, about = caption_final(seeds, final, said, of=quantity, at=comparison)
     return _describe(table, ["p_mask", "σ", *tasks], caption, best, comparison, about)
 
 
-def _quote_final(seeds: Sequence[Seed], final: FinalRule, reading: Reading) -> str:
-    number = partial(final_rate, rule=final)
-    return _quote(seeds, number, reading, rate_of_final(seeds, final), of=name_final(final))
+def _quote_final(seeds: Sequence[Seed], final: FinalRule, reading: Reading, quantity: Quantity) -> str:
+    number, rate = partial(final_rate, rule=final), rate_of_final(seeds, final, of=quantity)
+    return _quote(seeds, number, reading, rate, of=name_final(final, of=quantity))
 
 
 def _quote(seeds: Sequence[Seed], number: Callable[[Seed], float], reading: Reading, rate: Rate, *, of: str) -> str:
@@ -349,7 +370,7 @@ def _describe(
 
 TABLES = (
     TableKind(
-        "mu-w-embedders", _embedders, AT_A_BUDGET,
+        "mu-w-embedders", _embedders, AT_A_BUDGET | OF_A_RATE,
         needs="finished runs with the gate off that differ in embed.type or memory.delta and in nothing else",
     ),
     TableKind(

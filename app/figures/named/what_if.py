@@ -20,6 +20,7 @@ from app.analysis.what_if import (
     Question,
     Successor,
     answer,
+    explain_tau,
     merge_nodes,
     read_rules,
     read_stream,
@@ -29,6 +30,7 @@ from app.figures.figure import FigureKind, Options, Own, TableKind, one_run
 from app.figures.kinds.chart import Chart, Line, Panel, Values
 from app.figures.named.memory_map import PLACES, chosen_snapshot, place_nodes, read_choice
 from app.figures.theme import BETA, DELTA_MEM
+from emtc_core.metrics import CLOSED_BELOW
 from storage.engine import Database
 from storage.queries.memory import get_snapshot, list_snapshots
 from storage.runs.rows import RunRow
@@ -49,24 +51,26 @@ def draw_what_if(found: Answer, *, run: str, env_step: int) -> Chart:
         f"{ask_what_if(found)} Dashed: recorded; solid: recomputed from the record by "
         f"the same functions. Every curve is sorted by itself; beyond {100 * reach:.3g} % Δ_mem is within "
         f"{100 * _NEGLIGIBLE:.0f} % of 0, as seen from its largest, and β within {100 * _NEGLIGIBLE:.0f} % of 1. "
-        f"Snapshot at env step {env_step:,}: {found.nodes:,} nodes, {found.nodes_after:,} recomputed."
-    )
+        f"Snapshot at env step {env_step:,}: {found.nodes:,} nodes, {found.nodes_after:,} recomputed. "
+        f"{explain_tau(found)}"
+    ).rstrip()
     described = f"Sorted Δ_mem and β of {run}, recorded and recomputed, over the share of transitions and links."
     return Chart("what-if", f"What if: the gate of {run} recomputed", X_LABEL, tuple(panels), caption, described)
 
 
 def ask_what_if(found: Answer) -> str:
     """The question in words: what would be otherwise, or that nothing would."""
-    changes = [
-        f"{name} were {after:.3g}{where} instead of {before:.3g}"
-        for name, before, after, where in (
-            ("τ", found.tau, found.tau_after, " at the snapshot"), ("δ", found.delta, found.delta_after, "")
-        )
-        if f"{before:.3g}" != f"{after:.3g}"
-    ]  # fmt: skip
+    is_known = np.isfinite(found.tau)
+    changes = []
+    if f"{found.tau:.3g}" != f"{found.tau_after:.3g}":
+        instead = f" instead of {found.tau:.3g}" if is_known else ""
+        changes.append(f"τ were {found.tau_after:.3g} at the snapshot{instead}")
+    if f"{found.delta:.3g}" != f"{found.delta_after:.3g}":
+        changes.append(f"δ were {found.delta_after:.3g} instead of {found.delta:.3g}")
     if changes:
         return f"What if {' and '.join(changes)}?"
-    return f"τ = {found.tau:.3g} at the snapshot and δ = {found.delta:.3g}, as the run had them."
+    tau = f"τ = {found.tau:.3g}" if is_known else "τ is unknown"
+    return f"{tau} at the snapshot and δ = {found.delta:.3g}, as the run had them."
 
 
 def _panels_of(each: Compared, x: Values) -> list[Panel]:
@@ -160,7 +164,7 @@ FIGURES = (
 )  # fmt: skip
 
 
-_MEASURED = ("β̄", "β < 0.5 [%]", "incentive removed [%]")
+_MEASURED = ("β̄", f"β < {CLOSED_BELOW:g} [%]", "incentive removed [%]")
 
 
 def _beside_the_record(db: Database, rows: Sequence[RunRow], options: Options) -> pd.DataFrame:

@@ -2,9 +2,11 @@
 
 import os
 import socket
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence, Set
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import psutil
 from pydantic import ValidationError
@@ -19,7 +21,17 @@ from emtc_core.errors import ConfigError, RunStateError
 from storage.engine import Database, sweep_folder
 from storage.runs.claims import Worker
 from storage.runs.control import send_command
-from storage.runs.sweeps import Sweep, attach_scheduler, get_sweep, list_sweeps, requeue, save_sweep, stop_sweep
+from storage.runs.rows import RunRow, shown_status
+from storage.runs.sweeps import (
+    Sweep,
+    attach_scheduler,
+    get_sweep,
+    list_sweeps,
+    match_imported,
+    requeue,
+    save_sweep,
+    stop_sweep,
+)
 
 
 def default_jobs() -> int:
@@ -50,7 +62,15 @@ def check_plan(plan: Plan, *, elsewhere: bool = False) -> None:
         check_startable(config)
 
 
-def create_sweep(db: Database, plan: Plan, *, jobs: int, elsewhere: bool = False) -> int:
+def create_sweep(
+    db: Database,
+    plan: Plan,
+    *,
+    jobs: int,
+    elsewhere: bool = False,
+    for_workers: bool = False,
+    seeds: Collection[int] | None = None,
+) -> int:
     """Queue the runs of a plan that the database does not have yet, and let a stopped sweep go on.
 
     Args:
@@ -58,6 +78,8 @@ def create_sweep(db: Database, plan: Plan, *, jobs: int, elsewhere: bool = False
         plan: The runs.
         jobs: Trainers at once.
         elsewhere: Other machines train it: what is missing on this one does not matter.
+        for_workers: `emtc worker` trains its runs, and no scheduler is to be started.
+        seeds: Queue only runs with these seeds; None queues all.
 
     Returns:
         How many runs were queued.
@@ -71,8 +93,8 @@ def create_sweep(db: Database, plan: Plan, *, jobs: int, elsewhere: bool = False
         db,
         plan.id,
         name=plan.file.name,
-        plan=plan.to_json(),
-        runs=plan.to_rows(),
+        plan=plan.to_json() | ({"for_workers": True} if for_workers else {}),
+        runs=plan.to_rows(seeds),
         versions=library_versions(),
         jobs=jobs,
     )
@@ -127,7 +149,8 @@ def retry(db: Database, sweep_id: str) -> int:
 def go_on(db: Database, sweep: Sweep) -> int:
     """Queue exactly the planned runs of a sweep that nobody works on and that have not finished, and start them.
 
-    That is: stopped and failed ones, which go on from their checkpoints, and deleted ones, which are made anew.
+    That is: stopped and failed ones, which go on from their checkpoints, and deleted ones, which are made anew. A
+    scheduler is started on this machine unless a scheduler or a worker takes the runs anyway.
 
     Returns:
         How many runs are queued.
@@ -136,12 +159,61 @@ def go_on(db: Database, sweep: Sweep) -> int:
         ConfigError: If another version of the program wrote the plan and it would now be another one.
     """
     plan = plan_of(sweep)
-    check_plan(plan)
-    create_sweep(db, plan, jobs=sweep.jobs)
+    elsewhere = sweep.is_attended and not sweep.has_scheduler  # workers train it
+    create_sweep(db, plan, jobs=sweep.jobs, elsewhere=elsewhere, for_workers=sweep.is_for_workers)
     retry(db, sweep.id)
-    if not sweep.has_scheduler:
+    if not sweep.is_attended:
         start_scheduler(db, sweep.id, jobs=sweep.jobs)
     return get_sweep(db, sweep.id).counts["queued"]
+
+
+@dataclass(frozen=True)
+class OpenRuns:
+    """The planned runs of a sweep that are neither done nor being trained, by short name, in the plan's order."""
+
+    queued: tuple[str, ...] = ()
+    missing: tuple[str, ...] = ()
+    """Deleted, stopped and failed runs, and lost ones that no scheduler and no worker will take."""
+
+
+def find_imported(sweep: Sweep, runs: Sequence[RunRow]) -> frozenset[str]:
+    """Find the planned runs of a sweep that finished runs out of a bundle have done, by key.
+
+    Raises:
+        ConfigError: If this version would make another plan of the sweep's file.
+    """
+    is_imported = any(run.launch_token is None and run.status == "finished" for run in runs)
+    return match_imported(plan_of(sweep).to_rows(), runs) if is_imported else frozenset()
+
+
+def find_open_runs(sweep: Sweep, runs: Sequence[RunRow], imported: Set[str]) -> OpenRuns:
+    """Find the planned runs of a sweep that wait, and those that nothing will train.
+
+    Args:
+        sweep: The sweep.
+        runs: Its runs in the database.
+        imported: Keys of the planned runs that imported runs have done (`find_imported`).
+    """
+    known = {run.launch_token: run for run in runs}
+    is_to_come = sweep.trials > 0 and sweep.has_scheduler  # a search that goes on queues its trials one by one
+    queued, missing = list[str](), list[str]()
+    for planned in sweep.plan.get("runs", ()):
+        run = known.get(str(planned["key"]))
+        if run is None:
+            if str(planned["key"]) not in imported and not is_to_come:
+                missing.append(_short_name(planned))
+            continue
+        status = shown_status(run.live_status, run.tags)
+        if status == "queued" or (status == "lost" and (sweep.is_attended or run.started_at is None)):
+            queued.append(_short_name(planned))
+        elif status in ("stopped", "failed", "lost"):
+            missing.append(_short_name(planned))
+    return OpenRuns(tuple(queued), tuple(missing))
+
+
+def _short_name(planned: Mapping[str, Any]) -> str:
+    label, seed = str(planned.get("label", "")), f"seed {planned.get('seed')}"
+    return f"{label}, {seed}" if label else seed
 
 
 def plan_of(sweep: Sweep) -> Plan:

@@ -73,7 +73,7 @@ class OptunaSearch(Section):
     pruner: Literal["median", "percentile", "asha", "hyperband", "none"] = "median"
     """Who ends trials early: median or best quarter of earlier ones at the same step, successive halving, nobody."""
     metric: Annotated[str, Field(max_length=64)] = "win_rate"
-    """What counts, at its last value: win_rate, mu_w, return, length, robust_win_rate, or a logged metric."""
+    """What counts, at its last value: win_rate, mu_w, return, length, robust_win_rate, robust_mu_w, or a metric."""
     direction: Literal["maximize", "minimize"] = "maximize"
     """Which way is better."""
     startup: Annotated[int, Field(ge=0, le=1000)] = 4

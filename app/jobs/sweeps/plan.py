@@ -3,7 +3,8 @@
 import hashlib
 import json
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from functools import cached_property
@@ -18,7 +19,7 @@ from app.analysis.settings import write_value
 from app.jobs.launch_request import find_own
 from app.jobs.sweeps.file import Leaf, OptunaSearch, Range, SweepFile
 from emtc_core.config.base import quote
-from emtc_core.config.resolve import Value, describe_fields, flatten, resolve
+from emtc_core.config.resolve import Value, current_key, describe_fields, flatten, resolve
 from emtc_core.config.run import RunConfig
 from emtc_core.errors import ConfigError
 from emtc_core.metrics import METRICS
@@ -71,14 +72,25 @@ class Plan:
             asked["seeds"] = list(self.file.seeds)
         return _digest(asked)[:8]
 
-    def to_rows(self) -> list[PlannedRun]:
-        """List the runs as storage queues them; those of a search are queued one by one, as Optuna chooses them."""
+    @cached_property
+    def settings(self) -> frozenset[str]:
+        """Dotted keys of the settings by which its runs differ, as far as the file decides them."""
+        changed = {current_key(key) for run in self.runs for key in run.cell.changes}
+        return frozenset({"env.map", "algo", "preset", "seed"} | changed)
+
+    def to_rows(self, seeds: Collection[int] | None = None) -> list[PlannedRun]:
+        """List the runs as storage queues them; those of a search are queued one by one, as Optuna chooses them.
+
+        Args:
+            seeds: Only runs with these seeds; None lists all.
+        """
         return (
             []
             if self.file.optuna
             else [
-                PlannedRun(run.key, run.name, run.config.model_dump(mode="json"), run.config.train.t_max)
+                PlannedRun(run.key, run.name, run.config.model_dump(mode="json"), run.config.train.t_max, self.settings)
                 for run in self.runs
+                if seeds is None or run.seed in seeds
             ]
         )
 
@@ -119,6 +131,29 @@ def make_plan(file: SweepFile) -> Plan:
         for cell, config in zip(cells, configs, strict=True)
     ]
     return Plan(file, tuple(runs))
+
+
+def parse_seeds(text: str, plan: Plan) -> frozenset[int]:
+    """Read seeds as "1-3,5"; each must be a seed of the plan.
+
+    Raises:
+        ConfigError: If the text is malformed, or names a seed that the sweep file does not have.
+    """
+    seeds: set[int] = set()
+    for part in text.split(","):
+        match = re.fullmatch(r"\s*(\d{1,10})(?:\s*-\s*(\d{1,10}))?\s*", part)
+        if match is None:
+            raise ConfigError(f"--seeds must be written as 1-3,5, got {quote(text)}.")
+        first, last = int(match[1]), int(match[2] or match[1])
+        if last - first >= MOST_RUNS:
+            raise ConfigError(f"--seeds must name at most {MOST_RUNS:,} seeds, got {quote(text)}.")
+        seeds |= set(range(first, last + 1))
+    known = {run.seed for run in plan.runs}
+    if not seeds or not seeds <= known:
+        raise ConfigError(
+            f"--seeds must name seeds of the sweep file ({min(known)} to {max(known)}), got {quote(text)}."
+        )
+    return frozenset(seeds)
 
 
 def plan_several(config: RunConfig, algos: Sequence[str], seeds: Sequence[int], *, name: str = "") -> Plan:

@@ -13,7 +13,6 @@ from streamlit.delta_generator import DeltaGenerator
 from app.analysis.comparable import COMMON, OWN, Budget, read_budget
 from app.analysis.finals import FINAL_RULES, FinalRule
 from app.analysis.format import escape_markdown
-from app.analysis.quantities import RATE_NAMES, RateName
 from app.analysis.series import Comparison
 from app.ui import data, in_url, messages, state, view
 from app.ui.compared import names_beside, runs_beside
@@ -165,8 +164,8 @@ def choose(run_ids: list[str]) -> None:
 _FINAL_WORDS: dict[FinalRule, str] = {"last-tenth": "mean over the last tenth", "last": "last evaluation"}
 
 
-def ask_end(lengths: Sequence[int]) -> tuple[FinalRule, RateName, Budget]:
-    """Ask, beside the tables that it changes, which win rate stands for a run, of which episodes, and at which step."""
+def ask_end(lengths: Sequence[int]) -> tuple[FinalRule, Budget]:
+    """Ask, beside the tables that it changes, which win rate stands for a run, and at which step."""
     with st.container(horizontal=True, horizontal_alignment="right", vertical_alignment="bottom"):
         budget = _ask_budget(lengths)
         chosen = st.segmented_control(
@@ -174,14 +173,8 @@ def ask_end(lengths: Sequence[int]) -> tuple[FinalRule, RateName, Budget]:
             help="While a policy forms, successive evaluations swing, so that the last one alone is a draw.",
             **in_url.key_of("compare", "final", FINAL_RULES),
         )  # fmt: skip
-        rate = st.segmented_control(
-            "Of which episodes", RATE_NAMES, required=True, format_func=str.capitalize,
-            help="Greedy is SMAC's protocol. Robust: from shifted starts. Training: with exploration. "
-            "Falls and the numbers beside the paper are always of greedy episodes.",
-            **in_url.key_of("compare", "rate", RATE_NAMES),
-        )  # fmt: skip
     rule: FinalRule = next(each for each in FINAL_RULES if each == chosen)
-    return rule, next(each for each in RATE_NAMES if each == rate), budget
+    return rule, budget
 
 
 def _ask_budget(lengths: Sequence[int]) -> Budget:

@@ -6,6 +6,7 @@ The compared runs one by one, sorted as you like; chosen rows become the whole c
 """
 
 from collections.abc import Mapping
+from typing import NamedTuple
 
 import pandas as pd
 import streamlit as st
@@ -23,8 +24,22 @@ from app.analysis.finals import (
 )
 from app.analysis.format import escape_markdown
 from app.analysis.provenance import describe_runs
-from app.analysis.quantities import EVALUATED, SUCCESS_RATE, Quantity, find_quantity, success_threshold
-from app.analysis.series import Comparison, default_times, join_seeds
+from app.analysis.quantities import (
+    AUTO,
+    CHOSEN_MU_W,
+    CHOSEN_RATE,
+    EVALUATED,
+    MU_W,
+    SUCCESS_RATE,
+    WIN_RATE,
+    RateName,
+    find_quantity,
+    find_rate,
+    follows_rate,
+    is_mu_w,
+    success_threshold,
+)
+from app.analysis.series import Comparison, Seed, default_times, join_seeds
 from app.analysis.settings import parse_steps
 from app.analysis.statistics import BAND_NAMES, BANDS, CENTER_NAMES, CENTERS, Center, Reading, mu_w
 from app.analysis.variants import doubt_runs, group_variants, list_differences
@@ -42,23 +57,22 @@ from app.figures.named.comparisons import draw_profiles, say_none_shared, shared
 from app.figures.named.curves import draw_comparison, split_panels, style_comparison
 from app.ui import data, in_url, messages, state, view
 from app.ui.compare import choice
-from app.ui.compared import Compared, decided_by_return, read_compared, read_finals, shared_metrics
+from app.ui.compared import Compared, decided_by_return, read_compared, shared_metrics
 from app.ui.state import RUNS
-from app.ui.widgets import canvas, config_form, pin, result_table
+from app.ui.widgets import canvas, config_form, pin, rate_choice, result_table
 from storage.queries.runs import RunFilter
 from storage.runs.rows import RunRow
 
 _COUNTS = ("falls", "after")
 _COLUMNS = (
-    *("variant", "map", "seed", "status"),
+    *("variant", "map", "seed", "status", "episodes"),
     *FINAL_NAMES.values(),
-    *_COUNTS,
-    *("μ̄_w", "last evaluation", "run", "id"),
+    *("μ̄_w", *_COUNTS, "last evaluation", "run", "id"),
 )
 
 
 def show_runs(compared: Compared) -> None:
-    """Draw one row for each run with its final and its last win rate, its falls and mu_w."""
+    """Draw one row for each run with its final and its last win rate, mu_w, and its falls."""
     frame = make_rows(compared)
     picked = st.dataframe(
         frame,
@@ -73,12 +87,15 @@ def show_runs(compared: Compared) -> None:
                 )
                 for rule in FINAL_RULES
             },
+            "episodes": st.column_config.TextColumn(help="Which win rate the next columns are of; empty: it has none"),
             "falls": st.column_config.NumberColumn(
                 format="localized",
-                help=f"Evaluations below {FALLEN:g} after the first of at least {MADE_IT:g}; empty if there is none",
+                help=f"Greedy evaluations below {FALLEN:g} after the first of at least {MADE_IT:g}; empty without one",
             ),
             "after": st.column_config.NumberColumn(format="localized", help="Of how many evaluations after that one"),
-            "μ̄_w": st.column_config.NumberColumn(format="%.3f", help="Up to the run's last evaluation"),
+            "μ̄_w": st.column_config.NumberColumn(
+                format="%.3f", help="Of these episodes, up to the last evaluation; Home and SQL have the greedy one"
+            ),
             "last evaluation": st.column_config.NumberColumn(format="localized", help="Env step"),
         },
         alt="One row for each compared run. Choose rows to compare only them.",
@@ -96,16 +113,24 @@ def show_runs(compared: Compared) -> None:
 
 def make_rows(compared: Compared) -> pd.DataFrame:
     """List the runs by variant with what they reached."""
-    rows = []
-    for group in join_seeds(compared.win_rates, include_unfinished=True).groups:
+    rows, rated = [], {seed.id: seed for seed in compared.rated.seeds}
+    for group in join_seeds(compared.greedy, include_unfinished=True).groups:
+        episodes = compared.rated.quantity.at(group.variant.task).episodes
         for seed in group.seeds:
-            row, curve = compared.rows[seed.id], seed.curve
-            rates = {FINAL_NAMES[rule]: 100 * final_rate(seed, rule) for rule in FINAL_RULES}
-            fallen = dict(zip(_COUNTS, count_falls(curve) or (None, None), strict=True))
-            reached = rates | fallen | {"μ̄_w": mu_w(curve)[-1], "last evaluation": int(curve.steps[-1])}
+            row = compared.rows[seed.id]
+            fallen = dict(zip(_COUNTS, count_falls(seed.curve) or (None, None), strict=True))
             about = {"variant": group.variant.name, "map": group.variant.task, "seed": row.seed}
+            reached = _outcome(rated[seed.id], episodes) | fallen | {"last evaluation": int(seed.curve.steps[-1])}
             rows.append(about | {"status": row.live_status} | reached | {"run": row.name, "id": seed.id})
     return pd.DataFrame(rows, columns=pd.Index(_COLUMNS)).astype(dict.fromkeys(_COUNTS, "Int64"))
+
+
+def _outcome(seed: Seed, episodes: str) -> dict[str, str | float]:
+    """List the win rates of a run by column; nothing where it has none of these episodes."""
+    if not len(seed.curve.steps):
+        return {}
+    finals = {FINAL_NAMES[rule]: 100 * final_rate(seed, rule) for rule in FINAL_RULES}
+    return {"episodes": episodes, **finals, "μ̄_w": float(mu_w(seed.curve)[-1])}
 
 
 HIDDEN = "hide"
@@ -156,11 +181,12 @@ _WON = (
 
 def show(run_ids: list[str]) -> None:
     """Draw everything about these runs."""
-    quantity, reading, per_seed, unfinished, look = _controls(run_ids)
-    compared = read_compared(run_ids, quantity.key)
-    _curves(compared, reading, look, per_seed=per_seed, unfinished=unfinished)
-    final, rate, budget = choice.ask_end(compared.lengths(include_unfinished=unfinished))
-    choice.tell_lengths(compared.finals(include_unfinished=unfinished, budget=budget))
+    drawn, reading, per_seed, unfinished, look = _controls(run_ids)
+    compared = read_compared(run_ids, drawn.key, drawn.rate)
+    _curves(compared, drawn, reading, look, per_seed=per_seed, unfinished=unfinished)
+    final, budget = choice.ask_end(compared.lengths(include_unfinished=unfinished))
+    rated = compared.ends(include_unfinished=unfinished, budget=budget)
+    choice.tell_lengths(rated)
     results, times, comparisons, settings, paper, runs = st.tabs(
         ["Win rates", "μ̄_w", "Statistics", "Settings that differ", "Beside the paper", "Runs"],
         key="part",
@@ -170,34 +196,42 @@ def show(run_ids: list[str]) -> None:
     with results, messages.guarded():
         if any(success_threshold(config) is not None for config in compared.configs.values()):
             st.caption(_WON)
-        rated = read_finals(run_ids, rate, include_unfinished=unfinished, budget=budget)
         result_table.show(tabulate_win_rates(rated, reading, final), key="win-rates", stem="win-rates")
-        finals = compared.finals(include_unfinished=unfinished, budget=budget)
-        result_table.show(tabulate_falls(finals, reading), key="falls", stem="falls")
+        greedy = compared.greedy_ends(include_unfinished=unfinished, budget=budget)
+        result_table.show(tabulate_falls(greedy, reading), key="falls", stem="falls")
     with times, messages.guarded():
         _mu_w(compared, reading, unfinished=unfinished)
     if comparisons.open:  # thousands of draws: only when it is looked at
         with comparisons, messages.guarded():
-            rated = read_finals(run_ids, rate, include_unfinished=unfinished, budget=budget)
             _statistics(rated, compared.rows, final)
     with settings, messages.guarded():
         _differences(compared)
     with paper, messages.guarded():
-        _published(compared.finals(include_unfinished=unfinished, budget=budget), reading, final)
+        _published(compared.greedy_ends(include_unfinished=unfinished, budget=budget), reading, final)
     with runs, messages.guarded():
         show_runs(compared)
-    pin.show_more("compare", list(compared.rows.values()))
+    pin.show_more("compare", list(compared.rows.values()), rate=drawn.rate)
 
 
-def _controls(run_ids: list[str]) -> tuple[Quantity, Reading, bool, bool, Look]:
-    keys = [*EVALUATED, *shared_metrics(run_ids)]
+class _Drawn(NamedTuple):
+    """What was chosen to be drawn: the key of a quantity, and which win rate the runs are compared by."""
+
+    key: str
+    rate: RateName
+
+
+def _controls(run_ids: list[str]) -> tuple[_Drawn, Reading, bool, bool, Look]:
+    keys = [CHOSEN_RATE, CHOSEN_MU_W, *EVALUATED, *shared_metrics(run_ids)]
     if SUCCESS_RATE in keys and decided_by_return(run_ids):
         keys = [SUCCESS_RATE, *(key for key in keys if key != SUCCESS_RATE)]
     with st.container(horizontal=True, vertical_alignment="bottom"):
         key = st.selectbox(
             "Quantity", keys, format_func=_name_quantity, width=270, **in_url.key_of("compare", "y", keys),
-            help="Greedy evaluations, or any number that the runs logged; the Method page explains each.",
+            help="Evaluations, or any number that the runs logged; the Method page explains each.",
         )  # fmt: skip
+        rate = rate_choice.choose_rate(
+            "compare", more="Falls and the numbers beside the paper are always of greedy episodes."
+        )
         center = st.segmented_control(
             "Line over seeds",
             CENTERS,
@@ -220,7 +254,7 @@ def _controls(run_ids: list[str]) -> tuple[Quantity, Reading, bool, bool, Look]:
             )  # fmt: skip
         look = _ask_look()
     middle: Center = next(each for each in CENTERS if each == center)
-    return find_quantity(str(key)), Reading(middle, band), per_seed, unfinished, look
+    return _Drawn(str(key), rate), Reading(middle, band), per_seed, unfinished, look
 
 
 def _ask_look() -> Look:
@@ -235,12 +269,15 @@ def _ask_look() -> Look:
 
 
 def _name_quantity(key: str) -> str:
-    quantity = find_quantity(key)
-    return f"{quantity.title} [{quantity.unit}]"
+    quantity = find_quantity({CHOSEN_RATE: WIN_RATE.key, CHOSEN_MU_W: MU_W.key}.get(key, key))
+    greedy = "greedy " if key in (WIN_RATE.key, MU_W.key) else ""
+    return f"{greedy}{quantity.title} [{quantity.unit}]"
 
 
-def _curves(compared: Compared, reading: Reading, look: Look, *, per_seed: bool, unfinished: bool) -> None:
-    quantity, comparison = compared.quantity, compared.curves(include_unfinished=unfinished)
+def _curves(
+    compared: Compared, drawn: _Drawn, reading: Reading, look: Look, *, per_seed: bool, unfinished: bool
+) -> None:
+    quantity, comparison = compared.drawn.quantity, compared.curves(include_unfinished=unfinished)
     if not comparison.groups:
         messages.empty(
             "None of these runs has a point of this quantity yet.",
@@ -258,7 +295,8 @@ def _curves(compared: Compared, reading: Reading, look: Look, *, per_seed: bool,
         with st.container(horizontal=True, width="content", gap="small"):
             stem, sources = quantity.key.replace("/", "-"), describe_runs(used.values())
             pin.show_export(shown, key="compare", stem=stem, sources=sources)
-            facts = {"quantity": quantity.key, "center": reading.center, "band": reading.band, "window": window}
+            facts = {"quantity": drawn.key, "center": reading.center, "band": reading.band, "window": window}
+            facts |= {"rate": drawn.rate} if follows_rate(drawn.key) else {}
             facts |= {name: value for name, value in (("smooth", look.smooth), ("log", "".join(look.log))) if value}
             pin.show(shown, key="compare", page="compare", run=list(used.values()), facts=facts)
     together = canvas.Place("compare")
@@ -273,15 +311,16 @@ def _curves(compared: Compared, reading: Reading, look: Look, *, per_seed: bool,
     configs = compared.configs
     for doubt in doubt_runs({run_id: configs[run_id] for run_id in used}):
         st.warning(escape_markdown(doubt), icon=":material/difference:")
-    _command(list(used), quantity, reading, look, unfinished=unfinished)
+    _command(list(used), drawn, reading, look, unfinished=unfinished)
 
 
-def _command(run_ids: list[str], quantity: Quantity, reading: Reading, look: Look, *, unfinished: bool) -> None:
-    figure = {"win_rate": "learning-curves", "mu_w": "mu-w"}.get(quantity.key)
-    if figure is None or any(map(view.is_beside, run_ids)):  # the command line reads one database
+def _command(run_ids: list[str], drawn: _Drawn, reading: Reading, look: Look, *, unfinished: bool) -> None:
+    rate, figure = find_rate(drawn.key, drawn.rate), "mu-w" if is_mu_w(drawn.key) else "learning-curves"
+    if rate is None or any(map(view.is_beside, run_ids)):  # the command line reads one database
         return
     with st.expander("The same figure on the command line", icon=":material/terminal:"):
         options = f"--figure {figure} --center {reading.center} --band {reading.band}"
+        options += f"{f' --rate {rate}' if rate != AUTO else ''}"
         options += f"{f' --set smooth={look.smooth}' if look.smooth else ''}"
         options += f"{' --set log=' + ''.join(look.log) if look.log else ''}"
         options += f"{' --include-unfinished' if unfinished else ''} --out {figure}.pdf"
@@ -289,8 +328,8 @@ def _command(run_ids: list[str], quantity: Quantity, reading: Reading, look: Loo
 
 
 def _mu_w(compared: Compared, reading: Reading, *, unfinished: bool) -> None:
-    everything = join_seeds(compared.win_rates, include_unfinished=True)
-    usual = default_times(compared.finals(include_unfinished=unfinished).groups or everything.groups)
+    everything = join_seeds(*compared.rated, include_unfinished=True)
+    usual = default_times(compared.ends(include_unfinished=unfinished).groups or everything.groups)
     text = st.text_input(
         "At env steps", key="at", bind="query-params", placeholder=", ".join(map(str, usual)) or "50000, 100000",
         help="For example 0.8M, 1.6M, 2.4M. Empty: the paper's steps if every run reached them, else quarters.",
@@ -347,7 +386,7 @@ NEWEST = 10
 def show_newest() -> None:
     """Draw the newest runs' curves below Home's table, when at least one was evaluated."""
     newest = list(data.run_names(RunFilter(shelf="drawn", evaluated=True), NEWEST)[0])
-    compared = read_compared(newest, "win_rate")
+    compared = read_compared(newest, CHOSEN_RATE)
     comparison = compared.curves(include_unfinished=False)
     chart = draw_comparison(comparison, per_seed=True, name="win-rates", title="Win rate of the last runs")
     if chart.is_empty:

@@ -20,13 +20,25 @@ from app.analysis.collapse import USEFUL, USELESS, Number
 from app.analysis.format import count, escape_markdown, number, percent
 from app.analysis.neighborhoods import neighbor_agreement
 from app.analysis.selection import Choice, describe, has_place, list_nodes
-from app.analysis.what_if import Answer, Lookup, Question, Rules, Stream, Successor, answer, read_rules, tabulate
+from app.analysis.what_if import (
+    Answer,
+    Lookup,
+    Question,
+    Rules,
+    Stream,
+    Successor,
+    answer,
+    explain_tau,
+    read_rules,
+    tabulate,
+)
 from app.figures.named.memory_map import draw_selection
 from app.figures.named.what_if import draw_what_if
 from app.ui import data, in_url, memory_data, messages
 from app.ui.memory import atlas, snapshot_map
 from app.ui.memory.snapshot_map import Shown
 from app.ui.widgets import canvas, pin, result_table
+from emtc_core.metrics import CLOSED_BELOW
 from storage.queries.memory import Snapshot
 from storage.runs.rows import RunRow
 
@@ -199,6 +211,8 @@ def show_what_if(
         factor = question.delta_factor
         merged = None if factor is None else memory_data.merged(snapshot, rules, factor)
         found = answer(snapshot, stream, rules, question, merged=merged, rows=rows)
+        if cannot := explain_tau(found):
+            st.warning(escape_markdown(cannot), icon=":material/warning:")
         _draw(run, snapshot, question, found, dict(facts or {}))
         st.caption(_explain(run, stream, rules, found))
 
@@ -271,9 +285,9 @@ def _explain(run: RunRow, stream: Stream, rules: Rules, found: Answer) -> str:
         "links alone, for the memory that judged a transition is gone." if len(stream.beta) else
         "No transition up to this snapshot is kept, so the links alone are judged.",
         "Not offered, for the same reason: gate.timing, gate.on_miss and a stale index; δ is tested in the scaling of "
-        f"this snapshot's nodes. τ at the snapshot was {number(found.tau)}.",
+        f"this snapshot's nodes.{f' τ at the snapshot was {number(found.tau)}.' if isfinite(found.tau) else ''}",
         "Q(s′) is not recorded for each transition and stands at 0 in the incentive, so what is removed is a share "
-        "by H alone: β̄ and β < 0.5 carry over to training, that share does not." + metric,
+        f"by H alone: β̄ and β < {CLOSED_BELOW:g} carry over to training, that share does not." + metric,
         "The memory was full: slots of nodes that left belong to others by now." if full else "",
     )  # fmt: skip
     return escape_markdown(" ".join(part for part in parts if part))

@@ -11,6 +11,7 @@ from app.ui import data, state
 from app.ui.memory import atlas
 from app.ui.memory.snapshot_map import Shown
 from emtc_core.errors import EmtcError
+from emtc_core.metrics import CLOSED_BELOW
 from storage.queries.episodes import Trajectory
 from storage.queries.memory import PointDetail
 from storage.runs.rows import RunRow
@@ -115,7 +116,7 @@ def _in_numbers(trajectory: Trajectory) -> str:
     error, gate = trajectory.delta_mem[known], trajectory.beta[known]
     return escape_markdown(
         f"{_name(trajectory)}: mean Δ_mem {error.mean():.3g}, largest {error.max():.3g}, "
-        f"mean β {gate.mean():.3g}, β < .5 at {100 * np.mean(gate < 0.5):.0f} % of its steps"
+        f"mean β {gate.mean():.3g}, β < {CLOSED_BELOW:g} at {100 * np.mean(gate < CLOSED_BELOW):.0f} % of its steps"
     )
 
 

@@ -248,13 +248,14 @@ episodes are averaged first.
 
 - **Numbers of any unit**: Student's t around the mean; Yuen's t around the interquartile mean, with the winsorised
   variance; around the median t with the variance that a median has in a normal population.
-- **Shares** (win rates, μ̄_w): Wilson's score interval with the quantile of Student's t. It counts as many episodes as
-  the spread between seeds leaves, and never more than were played: three seeds that won all of 16 episodes are
-  100 % [72 – 100]. It covers more than 95 % with three seeds, because it does not trust a spread of three numbers.
-- **Median of shares**: t, kept within [0, 1]. Where seeds can only be a few sixteenths, no interval of so few
-  holds a level.
-- **Difference of two variants**: from the intervals of both (Zou and Donner 2008). **Probability of improvement**: the
-  Mann-Whitney statistic with the variance of Hanley and McNeil (Newcombe 2006), and Student's t.
+- **Shares** (win rates, μ̄_w): Wilson's score interval with the quantile of Student's t. The number of episodes follows
+  from the spread between seeds, with at most 8 episodes per seed: five seeds that won all of 160 episodes each are
+  100 % [84, 100]. Without this limit the interval is far too narrow if some seeds get stuck and none of them was drawn.
+- **Median of shares**: t, clipped to [0, 1].
+- **Difference of two variants**: t of the differences of equal seeds, Welch's t where the seeds differ; never narrower
+  than the number of episodes allows. It fails if one seed in five of one variant gets stuck and none was drawn.
+  **Probability of improvement**: the Mann-Whitney statistic with the variance of Hanley and McNeil (Newcombe 2006), and
+  Student's t.
 - **Performance profiles** and **one evaluation** on Live: Wilson's, of so many runs and of so many episodes.
 - **Numbers of an embedding**: percentile bootstrap over whole episodes, of which a memory has many.
 
@@ -266,7 +267,10 @@ _NAMES = {
     "episodes": "numbers of an embedding", "bootstrap-mean": "mean, percentile bootstrap",
     "bootstrap-iqm": "interquartile mean, percentile bootstrap", "bootstrap-median": "median, percentile bootstrap",
 }  # fmt: skip
-_DATA = {"normal": "normal", "piled": "piled up at 1", "half": "half of them at 1"}
+_DATA = {
+    "normal": "normal", "piled": "piled up at 1", "half": "half of them at 1", "skewed": "Beta(1.8, .2)",
+    "stuck": "one seed in five stuck",
+}  # fmt: skip
 _SIZES = ("3", "5", "10")
 
 
@@ -284,10 +288,12 @@ def show_intervals() -> None:
     head = ("Interval of", "Data", *(f"{n} seeds" for n in _SIZES), "n episodes")
     st.markdown(write_table(head, rows))
     st.caption(
-        f"`{COMMAND}`: simulated tables, 10,000 for each of the first nine rows and 2,000 for most others. Normal: "
-        "N(0, 1). Piled up at 1: each seed wins 16 episodes with a probability of its own from Beta(9, 1), so that "
-        "36 % win all. Half of them at 1: min(1, N(1, 0.1)). Two variants: normal with means .7 and .5 and a spread "
-        f"of .1, or both piled up alike. {BOOTSTRAP_COVERS}"
+        f"`{COMMAND}`: simulated tables, 10,000 for each mean, interquartile mean and median, 2,000 for most others. "
+        "Normal: N(0, 1). Piled up at 1: each seed wins 16 episodes with a probability drawn from Beta(9, 1), so that "
+        "36 % win all. Half of them at 1: min(1, N(1, 0.1)). Beta(1.8, .2): the same with 160 episodes, as many as a "
+        "final win rate has. One seed in five stuck: it wins 40 % of 160 episodes, the others win all. Two variants: "
+        "normal with means .7 and .5 and a standard deviation of .1; two equal populations; or a variant that wins "
+        f"all against one of which one seed in five is stuck. {BOOTSTRAP_COVERS}"
     )
 
 

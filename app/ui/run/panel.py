@@ -70,7 +70,7 @@ def _links(run: RunRow) -> None:
 def _facts(run: RunRow) -> None:
     told = {
         "Steps": f"{count(run.env_steps)} of {count(run.target_steps)} env steps",
-        "Last evaluation": f"win rate {percent(run.win_rate)}, return {number(run.return_mean)}, "
+        "Last evaluation": f"greedy win rate {percent(run.win_rate)}, return {number(run.return_mean)}, "
         f"μ̄_w {number(run.mu_w)}",
         "Created": clock(run.created_at),
         "Trained": _trained(run),

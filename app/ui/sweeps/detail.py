@@ -1,6 +1,6 @@
 """One sweep: its progress, what can be done with it, its runs, and which of them are missing."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pandas as pd
@@ -8,10 +8,10 @@ import streamlit as st
 
 from app.analysis.format import count, duration, escape_markdown, percent, runs_of
 from app.figures.theme import STATUS_COLOR, STATUS_ICON
-from app.jobs.sweeps.control import go_on, stop
+from app.jobs.sweeps.control import find_open_runs, go_on, stop
 from app.ui import data, messages, view
 from app.ui.widgets import result_table, run_picker
-from emtc_core.errors import EmtcError
+from emtc_core.errors import ConfigError, EmtcError
 from storage.runs.rows import RunRow, shown_status
 from storage.runs.sweeps import Sweep
 
@@ -28,7 +28,7 @@ def show(sweep: Sweep) -> None:
     _head(sweep)
     runs = data.sweep_runs(sweep.id)
     _best(runs)
-    _missing(sweep, runs)
+    _open_runs(sweep, runs)
     with st.expander(f"The {len(runs)} runs", icon=":material/list:"):
         _table(runs)
 
@@ -40,26 +40,8 @@ def _best(runs: Sequence[RunRow]) -> None:
         return
     best = max(rated, key=lambda run: (run.win_rate or 0.0, run.mu_w or 0.0))
     with st.container(horizontal=True, vertical_alignment="center", gap="small"):
-        st.caption(f"Best so far, {percent(best.win_rate)} of its last evaluation won:", width="content")
+        st.caption(f"Best so far, {percent(best.win_rate)} of its last greedy evaluation won:", width="content")
         run_picker.links(best.id, best.name)
-
-
-def find_missing(sweep: Sweep, runs: Sequence[RunRow]) -> list[str]:
-    """The planned runs that have not finished and that nobody works on."""
-    known = {run.launch_token: run for run in runs}
-    planned = [(str(run["key"]), _short_name(run)) for run in sweep.plan.get("runs", ())]
-    idle = ("stopped", "failed", "lost") if sweep.has_scheduler else ("stopped", "failed", "lost", "queued")
-    to_come = sweep.trials > 0 and sweep.has_scheduler  # a search that goes on asks for its trials one by one
-    return [
-        name
-        for key, name in planned
-        if (not to_come if key not in known else shown_status(known[key].live_status, known[key].tags) in idle)
-    ]
-
-
-def _short_name(planned: Mapping[str, Any]) -> str:
-    label, seed = str(planned.get("label", "")), f"seed {planned.get('seed')}"
-    return f"{label}, {seed}" if label else seed
 
 
 def _head(sweep: Sweep) -> None:
@@ -75,8 +57,6 @@ def _head(sweep: Sweep) -> None:
         column.metric(status.capitalize(), count(sweep.counts[status]))
     if sweep.counts["pruned"]:
         st.caption(f"Pruning saved {percent(sweep.steps_saved)} of the steps of the trials so far.")
-    if sweep.state == "lost":
-        st.warning("Runs are left, and no scheduler starts them. Press *Launch the missing runs*.")
 
 
 def _buttons(sweep: Sweep) -> None:
@@ -100,18 +80,36 @@ def _stop(sweep_id: str) -> None:
     st.cache_data.clear()
 
 
-def _missing(sweep: Sweep, runs: Sequence[RunRow]) -> None:
+def _open_runs(sweep: Sweep, runs: Sequence[RunRow]) -> None:
+    """Name the runs that wait and those that are missing, and offer to start what nothing else will train."""
     if said := st.session_state.pop("sweep_said", None):
         st.info(escape_markdown(said), icon=":material/info:")
-    names = find_missing(sweep, runs)
-    if not names:
+    try:
+        found = find_open_runs(sweep, runs, data.imported_keys(sweep, runs))
+    except ConfigError as exc:
+        st.warning(escape_markdown(f"Imported runs cannot be matched to the plan: {exc}"))
+        return
+    planned = len(sweep.plan.get("runs", ()))
+    if found.queued and sweep.is_attended:
+        taker = "The scheduler of the sweep" if sweep.has_scheduler else "A worker (emtc worker)"
+        st.caption(escape_markdown(f"{len(found.queued)} of {planned} runs are queued. {taker} starts them."))
+    to_launch = found.missing if sweep.is_attended else found.missing + found.queued
+    if not to_launch:
         return
     with st.container(border=True):
-        shown = "; ".join(names[:6]) + (f" and {len(names) - 6} more" if len(names) > 6 else "")
-        st.markdown(f"**{len(names)} of {len(sweep.plan.get('runs', ()))} runs are missing.** {escape_markdown(shown)}")
-        label = f"Launch the {len(names)} missing runs" if len(names) > 1 else "Launch the missing run"
+        if found.missing:
+            st.markdown(f"**{len(found.missing)} of {planned} runs are missing.** {_shorten(found.missing)}")
+        if found.queued and not sweep.is_attended:
+            st.markdown(
+                f"**{len(found.queued)} of {planned} runs are queued**, and no scheduler or worker trains runs of this "
+                f"sweep. {_shorten(found.queued)}"
+            )
+        kind = "queued" if not found.missing else "missing" if len(to_launch) == len(found.missing) else "remaining"
+        label = f"Launch the {len(to_launch)} {kind} runs" if len(to_launch) > 1 else f"Launch the {kind} run"
+        here = "They train on this machine. On a cluster, give emtc sweep with --engine ray again instead."
+        left_to_workers = sweep.is_attended and not sweep.has_scheduler
+        about = "They are queued for the workers of this database." if left_to_workers else here
         idle = not messages.may_act()
-        about = "They train on this machine. On a cluster, give emtc sweep with --engine ray again instead."
         if st.button(
             label, icon=":material/play_arrow:", type="primary", key="sweep_missing", disabled=idle, help=about
         ):
@@ -122,6 +120,11 @@ def _missing(sweep: Sweep, runs: Sequence[RunRow]) -> None:
                 return
             st.cache_data.clear()
             st.rerun()
+
+
+def _shorten(names: Sequence[str]) -> str:
+    """Name the first six runs, and how many more there are."""
+    return escape_markdown("; ".join(names[:6]) + (f" and {len(names) - 6} more" if len(names) > 6 else ""))
 
 
 def _table(runs: Sequence[RunRow]) -> None:

@@ -154,8 +154,10 @@ WORDS = {
 
 
 def is_working(sweeps: Sequence[Sweep]) -> bool:
-    """Whether anything goes on that a page should follow."""
-    return any(sweep.state in ("running", "paused") for sweep in sweeps)
+    """Whether runs are trained, or wait for a worker, so that the page is drawn again and again."""
+    return any(
+        sweep.state in ("running", "paused") or (sweep.state == "lost" and sweep.is_attended) for sweep in sweeps
+    )
 
 
 def show_overview(sweeps: Sequence[Sweep]) -> Sweep:

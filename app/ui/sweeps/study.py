@@ -17,12 +17,13 @@ from app.analysis.format import count, escape_markdown
 from app.analysis.settings import write_value
 from app.analysis.tables import TABLE_FORMATS, TABLE_MIME, TABLE_SUFFIX, TableFormat, export_table
 from app.analysis.win_rates import PublishedStudy, find_published
+from app.figures.figure import Options
 from app.figures.kinds import AnyFigure
 from app.figures.registry import FIGURES, TABLES
 from app.jobs.sweeps.study import MISSING, find_study
 from app.ui import data, messages
 from app.ui.sweeps import start
-from app.ui.widgets import pin, result_table
+from app.ui.widgets import pin, rate_choice, result_table
 from storage.engine import Database
 from storage.runs.rows import RunRow
 from storage.runs.sweeps import Sweep
@@ -54,20 +55,22 @@ def show(sweep: Sweep) -> None:
     if all(run.win_rate is None for run in runs):
         messages.empty("No run of this sweep has been evaluated yet.", "The figure appears with the first evaluation.")
         return
+    options = Options(rate=rate_choice.choose_rate("sweeps"))
     with messages.guarded():
-        figure = FIGURES[_FIGURE.get(study, study)].make(data.database(), runs)
-        _draw(figure, sweep, runs)
+        figure = FIGURES[_FIGURE.get(study, study)].make(data.database(), runs, options)
+        _draw(figure, sweep, runs, options)
         if study in _TABLES:
-            _table(TABLES[_TABLES[study]].make(data.database(), runs), key=f"sweep-{study}")
+            _table(TABLES[_TABLES[study]].make(data.database(), runs, options), key=f"sweep-{study}")
     _published(find_published(study, str(sweep.plan.get("file", {}).get("env", ""))), sweep)
-    pin.show_more("sweeps", runs)
+    pin.show_more("sweeps", runs, rate=options.rate_name)
 
 
-def _draw(figure: AnyFigure, sweep: Sweep, runs: Sequence[RunRow]) -> None:
+def _draw(figure: AnyFigure, sweep: Sweep, runs: Sequence[RunRow], options: Options) -> None:
     key = f"sweep-{figure.name}-{sweep.id}"
     with st.container(horizontal=True, horizontal_alignment="distribute", vertical_alignment="bottom"):
         st.markdown(f"#### {escape_markdown(figure.title)}")
-        pin.show_with_export(figure, key=key, stem=sweep.id, page="sweeps", run=runs)
+        facts = {"rate": options.rate_name}
+        pin.show_with_export(figure, key=key, stem=sweep.id, page="sweeps", run=runs, facts=facts)
     pin.show_figure(figure, key=key, x_name=_X_NAMES.get(figure.name, ""))
 
 

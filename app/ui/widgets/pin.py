@@ -13,16 +13,17 @@ import streamlit as st
 
 from app.analysis.format import escape_markdown
 from app.analysis.provenance import describe_runs
-from app.figures.figure import FigureKind
+from app.analysis.quantities import AUTO, RateName
+from app.figures.figure import NO_OPTIONS, FigureKind, Options
 from app.figures.kinds import AnyFigure
 from app.figures.kinds.chart import Chart
 from app.figures.registry import figures_of
 from app.figures.render.export import EXPORT_FORMATS, MIME, ExportFormat, export_figure
 from app.figures.render.plotly_view import to_plotly
 from app.figures.theme import Mode
-from app.notebook.view import Figure, freeze, make_view
+from app.notebook.view import RATED_PAGES, Figure, freeze, make_view
 from app.ui import data, in_url, messages, state, view
-from app.ui.widgets import canvas
+from app.ui.widgets import canvas, rate_choice
 from emtc_core.errors import ConfigError, EmtcError
 from storage.notebook import create_entry
 from storage.runs.rows import RunRow
@@ -143,9 +144,10 @@ def _query() -> dict[str, list[str]]:
 
 def _address(page: str, runs: Sequence[RunRow]) -> dict[str, list[str]]:
     """The URL state, with the runs even where the page chose them by itself: later runs must not join the view."""
+    query = ({rate_choice.PARAMETER: [AUTO]} if page in RATED_PAGES else {}) | _query()
     if page == "compare":
-        return _query() | {state.RUNS: [",".join(run.id for run in runs)]}
-    return _query() | ({state.RUN: [runs[0].id]} if len(runs) == 1 else {})
+        return query | {state.RUNS: [",".join(run.id for run in runs)]}
+    return query | ({state.RUN: [runs[0].id]} if len(runs) == 1 else {})
 
 
 def _report(name: str, made: int) -> None:
@@ -174,8 +176,14 @@ def show_figure(figure: AnyFigure, *, key: str, x_name: str = "") -> None:
     st.caption(escape_markdown(figure.caption))
 
 
-def show_more(page: str, runs: Sequence[RunRow]) -> None:
-    """Offer the registered figures of a page, each by its question; one is made when it is chosen."""
+def show_more(page: str, runs: Sequence[RunRow], *, rate: RateName = AUTO) -> None:
+    """Offer the registered figures of a page, each by its question; one is made when it is chosen.
+
+    Args:
+        page: The page's path, such as "compare".
+        runs: What they are made of.
+        rate: Which win rate, for those that are made of one.
+    """
     kinds = {kind.name: kind for kind in figures_of(page)}
     runs = [run for run in runs if not view.is_beside(run.id)]  # a figure is made of one database
     if not kinds or not runs:
@@ -189,13 +197,14 @@ def show_more(page: str, runs: Sequence[RunRow]) -> None:
             format_func=lambda name: kinds[name].question if name else "Choose a question",
         )  # fmt: skip
         if chosen:
-            _draw(kinds[chosen], runs, page)
+            _draw(kinds[chosen], runs, page, rate)
 
 
-def _draw(kind: FigureKind, runs: Sequence[RunRow], page: str) -> None:
+def _draw(kind: FigureKind, runs: Sequence[RunRow], page: str, rate: RateName) -> None:
+    has_rate = "rate" in kind.takes
     try:
         with st.spinner("Drawing …"):
-            figure = kind.make(data.database(), runs)
+            figure = kind.make(data.database(), runs, Options(rate=rate) if has_rate else NO_OPTIONS)
     except ConfigError as exc:  # it does not apply to these runs, which is no failure
         st.info(escape_markdown(str(exc)), icon=":material/info:")
         return
@@ -203,7 +212,9 @@ def _draw(kind: FigureKind, runs: Sequence[RunRow], page: str) -> None:
         st.markdown(f"#### {escape_markdown(figure.title)}")
         with st.container(horizontal=True, width="content", gap="small"):
             show_export(figure, key=f"more-{kind.name}", stem=page, sources=describe_runs(runs))
-            show(figure, key=f"more-{kind.name}", page=page, run=runs)
+            facts = {"rate": rate} if has_rate else {}
+            show(figure, key=f"more-{kind.name}", page=page, run=runs, facts=facts)
     show_figure(figure, key=f"more-{kind.name}")
     names = " ".join(run.id for run in runs)
-    st.code(f"emtc export {names} --figure {kind.name} --out {kind.name}.pdf", language=None, wrap_lines=True)
+    option = f" --rate {rate}" if has_rate and rate != AUTO else ""
+    st.code(f"emtc export {names} --figure {kind.name}{option} --out {kind.name}.pdf", language=None, wrap_lines=True)

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from emtc_core.envs.skirmish import columns as c
 from emtc_core.envs.skirmish.kernels import kernel, part
+from emtc_core.envs.skirmish.movement import JAMMED
 from emtc_core.envs.skirmish.units import HEAL_SEARCH, HEAL_START_ENERGY, RANGE_SLOP
 
 MOVE_AMOUNT = 2.0
@@ -158,7 +159,8 @@ def choose_target(w: c.World, b: int, i: int, clock: int) -> int:
             return target
         if (clock + i - w.n_allies) % RESCAN_LOOPS != 0 and edge <= LEASH:
             return target
-        other = _nearest(w, b, i, w.spec[i, c.S_SCAN])
+        is_blocked = w.floats[b, i, c.BLOCKED] >= JAMMED
+        other = _nearest(w, b, i, w.spec[i, c.S_SCAN] if is_blocked else w.spec[i, c.S_REACH])
         if other >= 0:
             return other
         if edge <= LEASH:

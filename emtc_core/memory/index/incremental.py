@@ -14,9 +14,9 @@ question from the same memory.
 """
 
 import importlib
-import importlib.util
 import logging
 from collections.abc import Callable
+from functools import cache
 from typing import Any, Protocol
 
 import numpy as np
@@ -24,6 +24,7 @@ import torch
 from numba import njit
 from numpy.typing import NDArray
 
+from emtc_core.faiss_probe import probe_faiss
 from emtc_core.memory.index.base import CKDTreeIndex, Metric, NeighborIndex, Points, Slots
 
 _LOG = logging.getLogger(__name__)
@@ -94,20 +95,18 @@ def make_nearest_index(metric: Metric, *, device: str) -> NeighborIndex:
     """Make the best index for unlimited distance on a device: "cpu" or "cuda…"."""
     if not device.startswith("cuda"):
         return CKDTreeIndex(metric)
-    return _make_faiss(metric, device) if is_available() else BruteIndex(metric, device=device)
+    return FaissGpuIndex(metric, device=device) if can_use_faiss(device) else BruteIndex(metric, device=device)
 
 
-def _make_faiss(metric: Metric, device: str) -> NeighborIndex:
-    """Take faiss if it answers a first question: wheels for another GPU or driver load and then fail."""
-    try:
-        index = FaissGpuIndex(metric, device=device)
-        index.build(np.zeros((2, 4)))
-        index.query(np.zeros((1, 4)))
-    except Exception as exc:  # what a foreign library raises on a GPU it was not made for is not documented
-        reason = str(exc).strip().partition("\n")[0]
-        _LOG.warning("faiss does not search on this GPU (%s). Every node is compared instead: same answers.", reason)
-        return BruteIndex(metric, device=device)
-    return index
+@cache
+def can_use_faiss(device: str) -> bool:
+    """Whether faiss searches on a GPU: checked once per process, in another one, because faiss may abort."""
+    if not torch.cuda.is_available():
+        return False
+    probe = probe_faiss(device)
+    if probe.state != "usable":
+        _LOG.warning("Every node is compared with torch: same neighbours, more time. Reason: %s.", probe.reason)
+    return probe.state == "usable"
 
 
 @njit(cache=True, nogil=True)
@@ -148,14 +147,6 @@ class FlatIndex(Protocol):
 
 
 MakeFlat = Callable[[int, Metric], FlatIndex]
-
-
-def is_available() -> bool:
-    """Whether faiss with GPU support and a CUDA device are here."""
-    if importlib.util.find_spec("faiss") is None or not torch.cuda.is_available():
-        return False
-    faiss = importlib.import_module("faiss")
-    return hasattr(faiss, "GpuIndexFlat") and faiss.get_num_gpus() > 0
 
 
 def flat_on_gpu(device: str) -> MakeFlat:

@@ -1,0 +1,193 @@
+"""The plans of the shipped studies as data: which sweeps, variants, measures and claims.
+
+The plans in prose, with the rule for verdicts, are `first-study.md` and `confirmatory-study.md` in
+`app/jobs/sweeps/templates`. How the numbers are computed: `app.analysis.findings`.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from app.analysis.series import Seed
+from emtc_core.config.resolve import Value
+
+
+class Arm(NamedTuple):
+    """A variant of a plan: an algorithm, with the settings that select it among the runs of that algorithm."""
+
+    name: str
+    algo: str
+    settings: Mapping[str, Value] = {}
+    without: Mapping[str, Value] = {}
+    """Settings that a run of this variant does not have."""
+
+    def matches(self, seed: Seed) -> bool:
+        """Return whether a run belongs to this variant."""
+        settings = seed.settings
+        return (
+            settings.get("algo") == self.algo
+            and all(settings.get(key) == value for key, value in self.settings.items())
+            and all(settings.get(key) != value for key, value in self.without.items())
+        )
+
+
+class Measure(NamedTuple):
+    """One number per run."""
+
+    key: str
+    title: str
+    meaning: str
+    is_rate: bool = False
+    is_pooled: bool = True
+    """Whether tasks are averaged; not where its unit is the task's return."""
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A statement of the paper, the variants that it compares and the measure whose sign decides it."""
+
+    number: int
+    text: str
+    pairs: tuple[tuple[Arm, Arm | None], ...]
+    """Compared variants. Without a second variant the measure itself is compared with 0."""
+    measures: tuple[Measure, ...]
+    """The first measure is the primary one: it decides. The others are reported as well."""
+    sign: int = 1
+    others: tuple[tuple[Arm, Arm | None], ...] = ()
+    """Variants that are measured in the same way and reported without a verdict."""
+
+
+@dataclass(frozen=True)
+class StudyPlan:
+    """One plan: the names of its sweeps, and its claims."""
+
+    title: str
+    sweeps: tuple[str, ...]
+    claims: tuple[Claim, ...]
+    guide: str = ""
+    """File of the plan in prose."""
+
+
+_PREWRITE: Final = {"preset": "prewrite"}
+EMTC: Final = Arm("EMTC(QPLEX)", "emtc-qplex", {"gate.enabled": True, "embed.type": "tcse"}, _PREWRITE)
+EMTC_PREWRITE: Final = Arm("EMTC(QPLEX), prewrite", "emtc-qplex", {"gate.enabled": True, **_PREWRITE})
+NO_TCGM: Final = Arm("No-TCGM", "emtc-qplex", {"gate.enabled": False, "embed.type": "tcse"}, _PREWRITE)
+NO_TCSE: Final = Arm("No-TCSE", "emtc-qplex", {"gate.enabled": True, "embed.type": "dcae"}, _PREWRITE)
+EMU: Final = Arm("EMU(QPLEX)", "emu-qplex")
+QPLEX: Final = Arm("QPLEX", "qplex")
+EMTC_CDS: Final = Arm("EMTC(CDS)", "emtc-cds", {"gate.enabled": True, "embed.type": "tcse"}, _PREWRITE)
+CDS: Final = Arm("CDS", "cds")
+
+MU_W: Final = Measure(
+    "mu_w",
+    "μ̄_w",
+    "time average of the win rate from the first evaluation to the end of the budget; robust win rate on skirmish, "
+    "greedy elsewhere",
+    True,
+)
+FINAL: Final = Measure(
+    "final",
+    "final win rate",
+    "mean win rate of the evaluations in the last tenth of the budget, of the same kind",
+    True,
+)
+MU_W_GREEDY: Final = Measure("mu_w_greedy", "greedy μ̄_w", "the same of the greedy win rate, also on skirmish", True)
+FINAL_GREEDY: Final = Measure("final_greedy", "final greedy win rate", "the same of the greedy evaluations", True)
+FALLS: Final = Measure("falls", "falls", "evaluations below .5 after the first evaluation of at least .9")
+Q_ERROR: Final = Measure(
+    "q_error",
+    "error of Q [return]",
+    "mean of |greedy Q_tot(s₀) − return| over the evaluations in the second half of the budget",
+    is_pooled=False,
+)
+OVERESTIMATION: Final = Measure(
+    "overestimation",
+    "overestimation [return]",
+    "mean of greedy Q_tot(s₀) − return over the same evaluations; positive if Q is too high",
+    is_pooled=False,
+)
+DELTA_RATIO: Final = Measure(
+    "delta_ratio",
+    "ln Δ̄ last / first tenth, from the first win on",
+    "mean Δ_mem of new transitions; the first win is the first won training episode",
+)
+DELTA_RATIO_WHOLE: Final = Measure(
+    "delta_ratio_whole", "ln Δ̄ last / first tenth, whole run", "the same from the first transition on"
+)
+BETA_RISE: Final = Measure("beta_rise", "β̄ last − first tenth, from the first win on", "mean β of new transitions")
+BETA_RISE_WHOLE: Final = Measure(
+    "beta_rise_whole", "β̄ last − first tenth, whole run", "the same from the first transition on"
+)
+CLOSED_MORE: Final = Measure(
+    "closed_more",
+    "closed: lost − won",
+    "share of transitions with β < .5 in lost episodes minus that in won ones, from the first win on",
+)
+REMOVED: Final = Measure(
+    "removed", "incentive removed, from the first win on", "mean of Σ|(1 − β) r_p| / Σ|r_p| over the reports"
+)
+REMOVED_WHOLE: Final = Measure("removed_whole", "incentive removed, whole run", "the same over all reports")
+R2_OF_H: Final = Measure("r2", "R² of H", "H of a node predicted by its nearest nodes of other episodes, last snapshot")
+R2_OVER_DCAE: Final = Measure(
+    "r2_dcae", "R² of H: TCSE − dCAE", "both embedders fitted again to the states of a run's last snapshot"
+)
+R2_OVER_RANDOM: Final = Measure("r2_random", "R² of H: TCSE − random", "the same against a fixed random projection")
+
+MEASURES: Final = (
+    *(MU_W, FINAL, FALLS, MU_W_GREEDY, FINAL_GREEDY, Q_ERROR, OVERESTIMATION),
+    *(DELTA_RATIO, DELTA_RATIO_WHOLE, BETA_RISE, BETA_RISE_WHOLE, CLOSED_MORE, REMOVED, REMOVED_WHOLE),
+    *(R2_OF_H, R2_OVER_DCAE, R2_OVER_RANDOM),
+)
+
+_LEARNING: Final = (MU_W, FINAL, FALLS)
+_FIRST_LEARNING: Final = (*_LEARNING, MU_W_GREEDY, FINAL_GREEDY)
+_GATED: Final = ((EMTC, None), (EMTC_CDS, None))
+_FIRST_CLAIMS: Final = (
+    Claim(1, "EMTC learns better than EMU", ((EMTC, EMU),), _FIRST_LEARNING),
+    Claim(2, "EMTC learns better than its backbone", ((EMTC, QPLEX), (EMTC_CDS, CDS)), _FIRST_LEARNING),
+    Claim(3, "The gate helps", ((EMTC, NO_TCGM),), _FIRST_LEARNING),
+    Claim(4, "The contrastive embedder helps", ((EMTC, NO_TCSE),), (*_FIRST_LEARNING, R2_OF_H)),
+    Claim(5, "Δ̄ falls during training", _GATED, (DELTA_RATIO, DELTA_RATIO_WHOLE), -1),
+    Claim(5, "β̄ rises during training", _GATED, (BETA_RISE, BETA_RISE_WHOLE)),
+    Claim(6, "The gate reduces the error of Q", ((EMTC, NO_TCGM),), (Q_ERROR, OVERESTIMATION), -1),
+    Claim(7, "The gate closes on misleading memories", _GATED, (CLOSED_MORE, REMOVED, REMOVED_WHOLE)),
+    Claim(8, "TCSE separates states better than dCAE", ((EMTC, None),), (R2_OVER_DCAE,)),
+    Claim(8, "TCSE separates states better than a random projection", ((EMTC, None),), (R2_OVER_RANDOM,)),
+)
+_PREWRITE_ALONE: Final = ((EMTC_PREWRITE, None),)
+_CONFIRMATORY_CLAIMS: Final = (
+    Claim(1, "EMTC learns better than EMU", ((EMTC, EMU),), _LEARNING),
+    Claim(2, "EMTC learns better than its backbone", ((EMTC, QPLEX),), _LEARNING),
+    Claim(3, "The gate helps", ((EMTC, NO_TCGM),), _LEARNING),
+    Claim(4, "A strong gate helps", ((EMTC_PREWRITE, NO_TCGM),), _LEARNING),
+    Claim(5, "Δ̄ falls during training", ((EMTC, None),), (DELTA_RATIO, DELTA_RATIO_WHOLE), -1, _PREWRITE_ALONE),
+    Claim(6, "β̄ rises during training", ((EMTC, None),), (BETA_RISE, BETA_RISE_WHOLE), 1, _PREWRITE_ALONE),
+    Claim(7, "The gate reduces the error of Q", ((EMTC, NO_TCGM),), (Q_ERROR, OVERESTIMATION), -1),
+    Claim(
+        8,
+        "The gate closes on misleading memories",
+        ((EMTC, None),),
+        (CLOSED_MORE, REMOVED, REMOVED_WHOLE),
+        1,
+        _PREWRITE_ALONE,
+    ),
+)
+
+CONFIRMATORY: Final = StudyPlan(
+    "Confirmatory study",
+    ("Confirmatory study: football", "Confirmatory study: 3s_vs_5z"),
+    _CONFIRMATORY_CLAIMS,
+    "confirmatory-study.md",
+)
+FIRST: Final = StudyPlan(
+    "First study",
+    tuple(
+        f"First study {part}"
+        for part in ("A: 3s_vs_5z", "B: 2s3z", "C: 6h_vs_8z", "D: football, 3 against 1 with keeper")
+    ),
+    _FIRST_CLAIMS,
+    "first-study.md",
+)
+UNPLANNED: Final = StudyPlan("Runs outside the plans (exploratory)", (), _FIRST_CLAIMS)
+"""The claims of the first study, applied to runs of no plan."""
+PLANS: Final = (CONFIRMATORY, FIRST)

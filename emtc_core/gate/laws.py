@@ -1,0 +1,195 @@
+"""Gate laws: beta as a function of delta and tau, and the inverse for tau.
+
+`make_gate_law` returns the law that `gate.type` names, with the settings of a run: the Gaussian (Eq. 8), or the law of
+a plug-in. A run, the check of its rows and *What if* compute beta by the same object.
+
+A plug-in's law is `beta(delta, tau, context, …)` over arrays of one shape: delta >= 0 after `gate.delta_scale`, tau > 0
+a number or an array, `context` the rest of each transition, then its typed arguments (`gate.<name>.…`). It returns
+beta in [0, 1], and beta depends on nothing else. The optional attribute `temperature_for(beta, delta, …)` of that
+function is its inverse and takes the same arguments. `gate.on_miss` decides beta where a lookup found nothing.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from emtc_core.config.memory import GateConfig
+from emtc_core.config.outside import PLUGGED, bind_arguments
+from emtc_core.errors import PluginError
+from emtc_core.plugins import Plugin, get_plugin
+
+Floats = NDArray[np.float64]
+
+INVERTIBLE: Final = (0.05, 0.95)
+"""Range of beta in which tau is computed from beta: nearer to 0 and 1 a rounded beta does not determine tau."""
+
+
+@dataclass(frozen=True)
+class GateContext:
+    """What a gate law may read of transitions besides delta and tau; arrays of delta's shape.
+
+    NaN where it is not known: in *What if*, and where a lookup found nothing.
+    """
+
+    reward: Floats  # extrinsic, in the learner's unit
+    h: Floats  # recalled return at s [return]
+    h_next: Floats  # recalled return at s' [return]; 0 at a terminal step
+    gamma: float
+
+    def only(self, keep: NDArray[np.bool_]) -> "GateContext":
+        """Select some of them."""
+        return GateContext(self.reward[keep], self.h[keep], self.h_next[keep], self.gamma)
+
+
+def unknown_context(shape: tuple[int, ...]) -> GateContext:
+    """Make the context where only delta and tau are known."""
+    nothing = np.full(shape, np.nan)
+    return GateContext(nothing, nothing, nothing, np.nan)
+
+
+@dataclass(frozen=True)
+class GateLaw:
+    """A gate law with the settings of a run."""
+
+    label: str
+    """Its name, for a plug-in with its origin: "cauchy (my-lab 0.1)"."""
+    delta_scale: float
+    """Factor on delta_mem before the law (`gate.delta_scale`)."""
+    function: Callable[[Any, Any, GateContext], Any]
+    """(delta, tau, context) → beta, with delta after `delta_scale`."""
+    inverse: Callable[[Floats, Floats], Floats] | None = None
+    """(beta, delta) → tau, with delta after `delta_scale`; None if the law has no inverse."""
+
+    def coefficient(self, delta_mem: Any, tau: Any, context: GateContext) -> Any:
+        """Compute the gate coefficient beta of transitions.
+
+        Args:
+            delta_mem: Temporal-consistency error, any shape, >= 0, no NaN [return].
+            tau: Temperature, > 0, a number or an array of that shape [return].
+            context: The rest of each transition, for a law that reads it.
+
+        Returns:
+            beta, same shape, in [0, 1]; NaN only where a law reads a context that is not known.
+
+        Raises:
+            ValueError: If the law is the Gaussian and tau is not positive.
+            PluginError: If a plug-in returns another shape, a beta outside [0, 1], or NaN.
+        """
+        return self.function(self.delta_scale * delta_mem, tau, context)
+
+    @property
+    def is_invertible(self) -> bool:
+        """Whether tau can be computed from beta."""
+        return self.inverse is not None
+
+    def temperature_for(self, beta: Floats, delta_mem: Floats) -> Floats:
+        """Compute the temperature tau at which transitions have this beta; the inverse of `coefficient`.
+
+        Args:
+            beta: Gate coefficient [N], within `INVERTIBLE`.
+            delta_mem: Temporal-consistency error [N], > 0 [return].
+
+        Returns:
+            tau [N] [return].
+
+        Raises:
+            ValueError: If the law has no inverse.
+            PluginError: If a plug-in returns another shape, or a tau that is not finite and positive.
+        """
+        if self.inverse is None:
+            raise ValueError(f"The gate {self.label} has no inverse.")
+        return self.inverse(beta, self.delta_scale * delta_mem)
+
+
+def make_gate_law(config: GateConfig) -> GateLaw:
+    """Make the gate law that a configuration names.
+
+    Raises:
+        PluginError: If it names a plug-in that is not installed.
+    """
+    kind, names = PLUGGED["gate.type"]
+    if config.type in names:
+        return GateLaw(config.type, config.delta_scale, *_LAWS[config.type])
+    plugin = get_plugin(kind, config.type, known=names)
+    function = plugin.load()
+    inverse = getattr(function, "temperature_for", None)
+    arguments = bind_arguments(plugin, config.arguments)
+    return GateLaw(
+        plugin.label,
+        config.delta_scale,
+        partial(_checked_beta, plugin, partial(function, **arguments)),
+        None if inverse is None else partial(_checked_tau, plugin, partial(inverse, **arguments)),
+    )
+
+
+def gate_coefficient(delta_mem: Any, *, tau: Any, scale: float = 1.0) -> Any:
+    """Compute the Gaussian gate coefficient beta = exp(-(scale delta_mem)^2 / (2 tau^2)) (Eq. 8).
+
+    Args:
+        delta_mem: Temporal-consistency error, any shape, >= 0 [return].
+        tau: Gate temperature, > 0, a number or an array that broadcasts with `delta_mem` [return].
+        scale: Factor on `delta_mem` first (`gate.delta_scale`).
+
+    Returns:
+        beta, same shape, in [0, 1]; 1 where delta_mem is 0.
+
+    Raises:
+        ValueError: If tau is not positive.
+    """
+    if np.any(np.asarray(tau) <= 0):
+        raise ValueError(f"tau must be positive, got {np.min(tau)}")
+    return np.exp(-((scale * delta_mem) ** 2) / (2.0 * tau * tau))
+
+
+def gaussian_temperature(beta: Floats, delta: Floats) -> Floats:
+    """Compute tau = delta / sqrt(-2 ln beta), the inverse of `gate_coefficient` (Eq. 8 solved for tau).
+
+    Args:
+        beta: Gate coefficient, any shape, in (0, 1).
+        delta: Temporal-consistency error after `gate.delta_scale`, same shape, > 0 [return].
+
+    Returns:
+        tau, same shape [return].
+    """
+    return delta / np.sqrt(-2.0 * np.log(beta))
+
+
+def _gaussian_beta(delta: Any, tau: Any, context: GateContext) -> Any:
+    return gate_coefficient(delta, tau=tau)
+
+
+_LAWS: Final = {"gaussian": (_gaussian_beta, gaussian_temperature)}
+"""Name of a built-in gate law (`gate.type`) → its function and its inverse."""
+
+
+def _checked_beta(plugin: Plugin, function: Callable[..., Any], delta: Any, tau: Any, context: GateContext) -> Floats:
+    delta = np.asarray(delta, np.float64)
+    beta = np.asarray(function(delta, tau, context), np.float64)
+    if beta.shape != delta.shape:
+        raise PluginError(f"The gate {plugin.label} must return beta of shape {delta.shape}, got {beta.shape}.")
+    unknown = np.isnan(context.h) | np.isnan(context.h_next) | np.isnan(context.reward)
+    wrong = ~((beta >= 0) & (beta <= 1)) & ~(np.isnan(beta) & unknown)
+    if wrong.any():
+        at = tuple(np.argwhere(wrong)[0])
+        raise PluginError(
+            f"The gate {plugin.label} must return beta in [0, 1], got {beta[at]:g} at delta = {delta[at]:g}."
+        )
+    return beta
+
+
+def _checked_tau(plugin: Plugin, inverse: Callable[..., Any], beta: Floats, delta: Floats) -> Floats:
+    tau = np.asarray(inverse(beta, delta), np.float64)
+    if tau.shape != beta.shape:
+        raise PluginError(f"temperature_for of the gate {plugin.label} must return tau of shape {beta.shape}.")
+    wrong = ~(np.isfinite(tau) & (tau > 0))
+    if wrong.any():
+        at = tuple(np.argwhere(wrong)[0])
+        raise PluginError(
+            f"temperature_for of the gate {plugin.label} must return a finite tau > 0, "
+            f"got {tau[at]:g} at beta = {beta[at]:g} and delta = {delta[at]:g}."
+        )
+    return tau

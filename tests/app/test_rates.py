@@ -1,0 +1,221 @@
+"""Which win rate the runs of a task are compared by: the default of each task, and what the reader is told of it."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.analysis.quantities import (
+    CHOSEN_MU_W,
+    CHOSEN_RATE,
+    MU_W,
+    ROBUST,
+    ROBUST_MU_W,
+    TRAINED,
+    WIN_RATE,
+    average_over_time,
+    find_rate,
+    follows_rate,
+    is_mu_w,
+)
+from app.analysis.rates import RatedSeeds, TaskRate, apply_rate, average_curves, choose_rates
+from app.analysis.series import Seed, join_seeds
+from app.analysis.settings import LABEL
+from app.analysis.win_rates import tabulate_beside_published, tabulate_falls, tabulate_mu_w, tabulate_win_rates
+from app.figures.named.comparisons import draw_profiles, tabulate_tests
+from app.figures.named.curves import draw_comparison
+from tests.app.seed_cases import make_seed
+
+GREEDY = [(0, 0.0), (500, 1.0), (1000, 1.0)]
+SHIFTED = [(0, 0.0), (500, 0.25), (1000, 0.5)]
+FOOTBALL = {"env": "grf", "map": "academy_3_vs_1_with_keeper"}
+ON_FOOTBALL = "academy_3_vs_1_with_keeper [grf]"
+
+
+def with_robust(run_id: str, *overrides: str, **given) -> Seed:
+    return make_seed(run_id, GREEDY, *overrides, robust=SHIFTED, **given)
+
+
+def without_robust(run_id: str, *overrides: str, **given) -> Seed:
+    return make_seed(run_id, GREEDY, *overrides, **given)
+
+
+def join(rated: RatedSeeds):
+    return join_seeds(*rated, final=True)
+
+
+def test_a_task_is_robust_where_every_run_has_a_robust_win_rate_at_each_evaluation() -> None:
+    seeds = [with_robust("a"), with_robust("b", seed=2)]
+    assert choose_rates(seeds) == {"3m": TaskRate("robust")}
+    rated = apply_rate(seeds)
+    assert rated.quantity.key == ROBUST.key
+    assert "near copies of each other" in rated.quantity.note
+    assert [seed.curve.values.tolist() for seed in rated.seeds] == [[0.0, 0.25, 0.5]] * 2
+
+
+@pytest.mark.parametrize("odd", [(), SHIFTED[1:]], ids=["no robust evaluation", "one evaluation without"])
+def test_one_run_without_makes_its_task_greedy_for_all_its_runs_and_is_named(odd) -> None:
+    seeds = [with_robust("a"), make_seed("b", GREEDY, robust=odd, seed=2)]
+    assert choose_rates(seeds)["3m"].rate == "greedy"
+    rated = apply_rate(seeds)
+    assert rated.quantity.key == WIN_RATE.key
+    assert [seed.curve.values.tolist() for seed in rated.seeds] == [[0.0, 1.0, 1.0]] * 2
+    assert "run b has evaluations without a robust one" in rated.quantity.note
+    comparison = join(rated)
+    captions = [tabulate_win_rates(comparison).attrs["caption"], draw_comparison(comparison).caption]
+    captions.append(tabulate_mu_w(comparison, [1000]).attrs["caption"])
+    assert all(rated.quantity.note in caption for caption in captions)
+    assert rated.quantity.note in tabulate_win_rates(comparison).attrs["about"]
+
+
+def test_many_runs_without_a_robust_evaluation_are_counted_and_the_first_named() -> None:
+    seeds = [with_robust("z"), *(without_robust(f"r{k}", seed=k) for k in range(2, 7))]
+    assert "runs r2, r3, r4 and 2 more have evaluations" in apply_rate(seeds).quantity.note
+
+
+def test_a_run_that_was_never_evaluated_does_not_decide() -> None:
+    assert choose_rates([with_robust("a"), make_seed("b", [], seed=2)]) == {"3m": TaskRate("robust")}
+    assert choose_rates([make_seed("b", [])]) == {}
+
+
+def test_runs_whose_starts_are_shifted_by_different_amounts_are_greedy() -> None:
+    seeds = [with_robust("a"), with_robust("b", "eval.robust_jitter=0.2", seed=2)]
+    assert choose_rates(seeds)["3m"].rate == "greedy"
+    assert "eval.robust_jitter differs between its runs (0.05, 0.2)" in apply_rate(seeds).quantity.note
+
+
+def test_football_smac_imports_and_runs_without_shifts_are_greedy_without_a_word() -> None:
+    imported = without_robust("c")
+    imported = replace(imported, settings={**imported.settings, LABEL: "pymarl"})
+    plain = [
+        without_robust("a", **FOOTBALL),
+        without_robust("b", env="smac", map="3m"),
+        imported,
+        without_robust("d", "eval.robust_jitter=0", map="8m"),
+    ]
+    for seeds in ([each] for each in plain):
+        rated = apply_rate(seeds)
+        assert (rated.quantity, rated.seeds) == (WIN_RATE, seeds)
+
+
+@pytest.fixture
+def two_tasks() -> RatedSeeds:
+    """EMTC(QPLEX) and QMIX on skirmish and on football, by the default of each task."""
+    seeds = []
+    for algo in ("emtc-qplex", "qmix"):
+        for seed in (1, 2):
+            seeds.append(with_robust(f"{algo}{seed}", algo=algo, seed=seed))
+            seeds.append(without_robust(f"{algo}{seed}f", algo=algo, seed=seed, **FOOTBALL))
+    return apply_rate(seeds)
+
+
+def test_each_of_several_tasks_has_its_own_default(two_tasks) -> None:
+    quantity = two_tasks.quantity
+    assert (quantity.at("3m").episodes, quantity.at(ON_FOOTBALL).episodes) == ("robust", "greedy")
+    assert {seed.curve.values[-1] for seed in two_tasks.seeds if seed.task == "3m"} == {0.5}
+    assert {seed.curve.values[-1] for seed in two_tasks.seeds if seed.task == ON_FOOTBALL} == {1.0}
+    assert "on 3m, because" in quantity.note
+    assert f"Greedy win rates on {ON_FOOTBALL}, because no run has a robust evaluation." in quantity.note
+
+
+def test_heads_panels_and_captions_name_the_win_rate_of_each_task(two_tasks) -> None:
+    comparison, note = join(two_tasks), two_tasks.quantity.note
+    heads = [f"{ON_FOOTBALL} (greedy)", "3m (robust)"]
+    assert sorted(tabulate_win_rates(comparison).columns[1:]) == sorted(heads)
+    assert sorted(tabulate_mu_w(comparison, [1000]).columns[1:]) == sorted(f"{head} · 1,000" for head in heads)
+    chart = draw_comparison(comparison)
+    assert sorted(panel.title for panel in chart.panels) == ["greedy win rate, academy_3_vs_1_with_keeper [grf]",
+                                                            "robust win rate, 3m"]  # fmt: skip
+    averaged = draw_comparison(join(average_curves(two_tasks)))
+    assert sorted(panel.title.partition(",")[0] for panel in averaged.panels) == ["greedy μ̄_w", "robust μ̄_w"]
+    made = [tabulate_win_rates(comparison), tabulate_mu_w(comparison, [1000]), tabulate_tests(comparison)]
+    assert all(note in table.attrs["caption"] and note in table.attrs["about"] for table in made)
+    assert all(note in figure.caption for figure in (chart, averaged, draw_profiles(comparison)))
+
+
+def test_a_column_of_runs_of_unequal_lengths_is_not_bold_whatever_its_head_is(two_tasks) -> None:
+    comparison = join(two_tasks)
+    unequal = replace(comparison, mixed=frozenset({"3m"}))
+    bold, left = ({name for _, name in tabulate_win_rates(each).attrs["best"]} for each in (comparison, unequal))
+    assert bold - left == {"3m (robust)"}
+
+
+def test_the_rate_that_was_asked_for_is_that_of_every_task() -> None:
+    seeds = [with_robust("a"), without_robust("b", seed=2), without_robust("c", **FOOTBALL)]
+    greedy, robust = apply_rate(seeds, "greedy"), apply_rate(seeds, "robust")
+    assert [seed.curve.values[-1] for seed in greedy.seeds] == [1.0, 1.0, 1.0]
+    assert (greedy.quantity.key, greedy.quantity.by_task) == (WIN_RATE.key, ())
+    assert "greedy episodes" in greedy.quantity.note
+    comparison = join(robust)
+    assert [seed.id for seed in comparison.seeds] == ["a"]
+    assert [each.run_id for each in comparison.left_out] == ["b", "c"]
+
+
+def test_mu_w_is_the_time_average_of_the_win_rate_that_the_runs_are_compared_by() -> None:
+    """Robust: the areas of two trapezoids, 62.5 + 187.5 over 1,000 steps; greedy: 250 + 500."""
+    seeds = [with_robust("a")]
+    for rate, key, expected in (("auto", "robust_mu_w", 0.25), ("greedy", "mu_w", 0.75)):
+        averaged = average_curves(apply_rate(seeds, rate))
+        assert averaged.quantity.key == key
+        assert averaged.seeds[0].curve.values[-1] == pytest.approx(expected)
+        table = tabulate_mu_w(join(apply_rate(seeds, rate)), [1000])
+        assert table.iloc[0, 1] == f"{expected:.3f} (n = 1)"
+    assert tabulate_mu_w(join(apply_rate(seeds)), [1000]).attrs["caption"].startswith("robust μ̄_w")
+
+
+def test_falls_and_the_papers_numbers_are_made_of_greedy_episodes() -> None:
+    greedy = join_seeds([with_robust("a", map="corridor")], final=True)
+    assert tabulate_falls(greedy)["reached 0.9"].tolist() == [1]
+    assert "greedy win rate below 0.5" in tabulate_falls(greedy).attrs["caption"]
+    assert "Ours: greedy episodes" in tabulate_beside_published(greedy).attrs["caption"]
+
+
+def test_a_time_average_says_of_which_win_rate_it_is() -> None:
+    titles = [average_over_time(rate).title for rate in (WIN_RATE, ROBUST, TRAINED)]
+    assert titles == ["μ̄_w", "robust μ̄_w", "training μ̄_w"]
+    assert average_over_time(WIN_RATE) == MU_W
+    assert ROBUST.meaning in ROBUST_MU_W.meaning
+
+
+def test_a_key_names_its_win_rate_or_leaves_it_to_the_choice() -> None:
+    for chosen in ("auto", "greedy", "robust", "training"):
+        assert find_rate(CHOSEN_RATE, chosen) == find_rate(CHOSEN_MU_W, chosen) == chosen
+        assert find_rate("win_rate", chosen) == find_rate("mu_w", chosen) == "greedy"
+        assert find_rate("robust_win_rate", chosen) == find_rate("robust_mu_w", chosen) == "robust"
+        assert find_rate("return", chosen) is find_rate("train/loss", chosen) is None
+    assert [key for key in (CHOSEN_RATE, CHOSEN_MU_W, "mu_w", "win_rate") if follows_rate(key)] == [
+        CHOSEN_RATE,
+        CHOSEN_MU_W,
+    ]
+    assert [is_mu_w(key) for key in (CHOSEN_MU_W, "mu_w", "robust_mu_w", CHOSEN_RATE)] == [True, True, True, False]
+
+
+runs = st.lists(
+    st.tuples(st.sampled_from(["3m", "8m", "corridor"]), st.integers(0, 3), st.integers(0, 3)), min_size=1, max_size=8
+)
+
+
+@given(runs)
+def test_no_task_ever_has_both_win_rates(runs: Sequence[tuple[str, int, int]]) -> None:
+    """Each run: its map, how many evaluations it has, and at most how many of them have a robust win rate."""
+    steps = np.arange(3) * 100.0
+    seeds = [
+        make_seed(
+            f"r{k}",
+            [(step, 1.0) for step in steps[:n]],
+            robust=[(step, 0.5) for step in steps[: min(n, shifted)]],
+            map=map,
+            seed=k,
+        )
+        for k, (map, n, shifted) in enumerate(runs)
+    ]
+    rated = apply_rate(seeds)
+    for task in {seed.task for seed in seeds}:
+        here = [(before, after) for before, after in zip(seeds, rated.seeds, strict=True) if before.task == task]
+        values = {value for _, after in here for value in after.curve.values.tolist()}
+        evaluated = [before for before, _ in here if len(before.curve.steps)]
+        complete = all(len(before.robust.steps) == len(before.curve.steps) for before in evaluated)
+        assert values == ({0.5} if complete else {1.0}) if evaluated else values == set()
