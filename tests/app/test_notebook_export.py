@@ -10,6 +10,7 @@ import zipfile
 from html.parser import HTMLParser
 from pathlib import Path
 
+import nbformat
 import numpy as np
 import pandas as pd
 import pytest
@@ -445,7 +446,6 @@ def test_a_kernel_without_the_project_says_what_to_install_and_shows_what_was_fr
 
 
 def test_the_notebook_is_valid_and_shows_its_figures_without_running(seeded) -> None:
-    nbformat = pytest.importorskip("nbformat")
     db, run_id = seeded
     made = pin(db, make_cloud(60), run_id, "memory", title="<b>T</b>", body=HOSTILE[0])
     note = create_entry(db, title="Only text", body="$\\beta$")
