@@ -47,8 +47,14 @@ def _finish(db: Database, row: RunRow, label: str) -> None:
     steps = np.linspace(row.target_steps / _EVALUATIONS, row.target_steps, _EVALUATIONS).astype(int)
     evaluations = [
         {
-            **{"run_id": row.id, "env_step": step, "episodes": 16, "wins": round(16 * rate), "win_rate": rate},
-            **{"return_mean": rate, "return_std": 0.0, "length_mean": 20.0},
+            "run_id": row.id,
+            "env_step": step,
+            "episodes": 16,
+            "wins": round(16 * rate),
+            "win_rate": rate,
+            "return_mean": rate,
+            "return_std": 0.0,
+            "length_mean": 20.0,
             "robust_win_rate": rate if row.env == "skirmish" else None,
         }
         for step, rate in zip(steps.tolist(), np.clip(rates, 0, 1).tolist(), strict=True)
