@@ -16,7 +16,7 @@ from app.analysis.statistics import trailing_mean, wilson_interval
 from app.figures.chart_choices import BESIDE, beside, complement, on_log_axis, read_marks, without_spikes
 from app.figures.figure import WINDOW, FigureKind, Options, Own, one_run
 from app.figures.kinds.chart import Chart, Line, Mark, Panel, Values
-from app.figures.theme import BETA, DELTA_MEM, H_VALUE, LOSS, OKABE_ITO, RETURN, SPEED, TAU, WIN_RATE
+from app.figures.theme import BETA, DELTA_MEM, ENDED, H_VALUE, LOSS, OKABE_ITO, RETURN, SPEED, TAU, WIN_RATE
 from emtc_core.errors import ConfigError
 from emtc_core.metrics import CLOSED_BELOW, METRICS, describe_metric, is_known
 from storage.engine import Database
@@ -46,6 +46,8 @@ STRETCHES = 400
 SMOOTHED = 10
 """Stretches, back from each point, whose mean is drawn."""
 _FRACTION = (-0.03, 1.03)
+_NARROW = 0.2
+"""β̄ of an ended run that varies less has an axis of its values alone."""
 _CLOSING = (
     " 1 − β̄ stands for β̄ on a logarithmic axis: how far the gate is closed. Where it is open altogether there is no "
     "point, and a band that reaches 0 ends at the least value drawn."
@@ -60,6 +62,7 @@ def draw_gate_dynamics(
     run: str,
     marks: tuple[Mark, ...] = (),
     closing: bool = False,
+    ended: bool = False,
 ) -> Chart:
     """Δ̄_mem and β̄ of new transitions and over the memory's links, each with its band, and τ.
 
@@ -70,6 +73,7 @@ def draw_gate_dynamics(
         run: Name for the title.
         marks: Where the run was resumed.
         closing: Draw 1 − β̄ on a logarithmic axis: a gate that closes by a thousandth is a flat line otherwise.
+        ended: Whether no more points follow. Then the axis of β̄ shows only the values, if they are close together.
     """
     x = column(stats, "env_step")
 
@@ -80,7 +84,10 @@ def draw_gate_dynamics(
         stored = Line(legend, LOSS, x, mean, low, high, dash=_DASHED, label=short)
         return (*_new_transitions(metrics, f"gate/{name}_new", color), stored)
 
-    beta = Panel("β̄", "fraction", faces("beta", BETA), range=_FRACTION)
+    lines = faces("beta", BETA)
+    low, high = _extent(lines)
+    is_fitted = ended and not closing and 0 < high - low < _NARROW
+    beta = Panel("β̄", "fraction", lines, range=None if is_fitted else _FRACTION)
     panels = (
         Panel("Δ̄_mem", "return", faces("delta_mem", DELTA_MEM), from_zero=True),
         on_log_axis(replace(beta, title="1 − β̄", lines=tuple(map(complement, beta.lines)))) if closing else beta,
@@ -91,6 +98,7 @@ def draw_gate_dynamics(
         "they were judged, 10–90 %. Links in memory: all that is stored, from each node to its successor, 5–95 %. "
         "A mean outside its band is made by the few beyond it. τ is the gate's temperature."
         f"{_CLOSING if closing else ''}"
+        f"{f' The axis of β̄ shows {low:.4g} to {high:.4g} only.' if is_fitted else ''}"
     )
     chart = Chart(
         "gate-dynamics", f"Gate dynamics of {run}", X_LABEL, panels, caption, _describe_dynamics(panels), marks
@@ -117,6 +125,14 @@ def draw_gate_effect(metrics: pd.DataFrame, *, run: str, marks: tuple[Mark, ...]
     described = "; ".join(f"{panel.title}: {_latest(panel)}" for panel in drawn)
     described = f"Aligned panels over training env steps. Latest values of {described}." if drawn else "No point yet."
     return Chart("gate-effect", f"Effect of the gate of {run}", X_LABEL, drawn, caption, described, marks)
+
+
+def _extent(lines: Sequence[Line]) -> tuple[float, float]:
+    """Find the least and the greatest value of some lines and their bands; NaN without a value."""
+    parts = [part for line in lines for part in (line.y, line.low, line.high) if part is not None]
+    values = np.concatenate([np.empty(0), *parts])
+    known = values[np.isfinite(values)]
+    return (float(known.min()), float(known.max())) if len(known) else (np.nan, np.nan)
 
 
 def _new_transitions(metrics: pd.DataFrame | None, name: str, color: str) -> tuple[Line, ...]:
@@ -340,7 +356,8 @@ def _gate_dynamics(db: Database, rows: Sequence[RunRow], options: Options) -> Ch
         raise ConfigError(f"Run {run.id} ({run.algo}) has no gate statistics. Choose a run of an EMTC algorithm.")
     marks = read_marks(db, run)
     logged, closing = metric(db, run.id, GATE_METRICS), options.get("closing", False)
-    return draw_gate_dynamics(stats, logged, run=run.name, marks=marks, closing=closing)
+    ended = run.live_status in ENDED
+    return draw_gate_dynamics(stats, logged, run=run.name, marks=marks, closing=closing, ended=ended)
 
 
 def _gate_effect(db: Database, rows: Sequence[RunRow], options: Options) -> Chart:

@@ -15,8 +15,10 @@ import pandas as pd
 import streamlit as st
 from streamlit.components.v2 import component
 
+from app.analysis.finals import LAST_TENTH, final_rate
 from app.analysis.format import aware, count, duration, escape_markdown, number, percent
-from app.analysis.quantities import SUCCESS_RATE, success_threshold
+from app.analysis.quantities import ROBUST, SUCCESS_RATE, success_threshold
+from app.analysis.series import Seed, split_curves
 from app.figures.assets import read_asset
 from app.figures.chart_choices import MOST_BESIDE, lay_beside, name_beside
 from app.figures.figure import Options
@@ -143,9 +145,26 @@ def _success(run: RunRow, frames: LiveCurves) -> tuple[str, str, str]:
     """How often it wins, or how often it returns what counts as a success."""
     threshold = success_threshold(run.config)
     if threshold is None:
-        return "Win rate", percent(run.win_rate), _tell_evaluation(frames.evaluations)
+        robust = _final_robust_rate(run, frames.evaluations)
+        if robust is None:
+            return "Win rate", percent(run.win_rate), _tell_evaluation(frames.evaluations)
+        about = (
+            "Mean over the evaluations in the last tenth of the budget, episodes from shifted starts. "
+            f"Last greedy evaluation: {percent(run.win_rate)}"
+        )
+        return "Robust win rate, last tenth", percent(robust), about
     about = f"Last greedy evaluation, episodes that returned {threshold:g} [env return] or more"
     return "Success", percent(frames.latest(SUCCESS_RATE)), about
+
+
+def _final_robust_rate(run: RunRow, evaluations: pd.DataFrame) -> float | None:
+    """Compute the robust win rate at the end of a finished run; None of other runs, or without robust evaluations."""
+    if run.status != "finished" or not len(evaluations):
+        return None
+    curve = split_curves(evaluations.assign(run_id=run.id), ROBUST).get(run.id)
+    if curve is None:
+        return None
+    return final_rate(Seed(run.id, {}, curve, target_steps=run.target_steps), LAST_TENTH)
 
 
 def _tell_evaluation(evaluations: pd.DataFrame) -> str:
@@ -247,7 +266,9 @@ def _draw(run: RunRow, frames: LiveCurves, marks: tuple[Mark, ...]) -> dict[str,
     if not len(frames.gate):
         return {"Outcomes": outcomes}
     closing = bool(st.session_state[in_url.flag(PAGE, CLOSING)["key"]])
-    dynamics = draw_gate_dynamics(frames.gate, frames.metrics, run=run.name, marks=marks, closing=closing)
+    dynamics = draw_gate_dynamics(
+        frames.gate, frames.metrics, run=run.name, marks=marks, closing=closing, ended=_has_ended(run)
+    )
     effect = draw_gate_effect(frames.metrics, run=run.name, marks=marks)
     if effect.is_empty:
         return {"Gate and memory": dynamics, "Outcomes": outcomes}
