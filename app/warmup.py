@@ -13,7 +13,8 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from typing import Any
 
 import numpy as np
 
@@ -132,14 +133,17 @@ def compile_in_processes() -> None:
 
     _write(f"Compiling {', '.join(PARTS)}: once per machine, about half a minute on two cores …")
     with ThreadPoolExecutor(len(PARTS) + 1) as pool:
-        command = [sys.executable, "-m", "app.warmup", "--part"]
-        jobs = {pool.submit(subprocess.run, [*command, part], check=True): part for part in PARTS}
+        jobs: dict[Future[Any], str] = {pool.submit(_compile_in_process, part): part for part in PARTS}
         jobs[pool.submit(open_bundle, EXAMPLE_STUDY, is_ours=True)] = "example study"
         for done, job in enumerate(as_completed(jobs), 1):
             job.result()
             report(done, jobs[job])
     train_briefly()
     report(len(PARTS) + 2, "short training")
+
+
+def _compile_in_process(part: str) -> None:
+    subprocess.run([sys.executable, "-m", "app.warmup", "--part", part], check=True)
 
 
 def _write(line: str) -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
+from typing import Any
 
 from numba.core import event
 
@@ -22,7 +23,7 @@ class _FirstCompilation(event.Listener):
         self._announce = announce
         self._is_announced = False
 
-    def on_start(self, event: event.Event) -> None:
+    def on_start(self, event: Any) -> None:
         if self._is_announced:
             return
         self._is_announced = True
@@ -32,5 +33,5 @@ class _FirstCompilation(event.Listener):
             "Numba stores them on disk for later runs."
         )
 
-    def on_end(self, event: event.Event) -> None:
+    def on_end(self, event: Any) -> None:
         """Ignore the end of a compilation."""

@@ -177,7 +177,8 @@ def test_expected_memory_stands_beside_time_and_disk(empty):
 
 
 def test_what_is_installed_while_the_app_runs_is_offered_without_a_restart(tmp_path, monkeypatch):
-    monkeypatch.setattr(smax, "find_spec", lambda name: PathFinder.find_spec(name, [str(tmp_path)]))
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(smax, "find_spec", lambda name: PathFinder.find_spec(name, [str(tmp_path)]))  # not the real one
 
     def is_offered() -> set[bool]:
         return {row.available for row in data.env_list() if row.env == "smax"}
