@@ -33,7 +33,7 @@ RUN pip install --no-cache-dir $TORCH "torch>=2.11,<2.14" \
 FROM ${DEVICE}
 USER emtc
 WORKDIR /home/emtc
-RUN python -m app.warmup
+RUN python -m app.warmup --all
 ENV EMTC_DB=sqlite:////data/emtc.db \
     EMTC_FILES=/files \
     STREAMLIT_SERVER_ADDRESS=0.0.0.0 \

@@ -1,26 +1,25 @@
-"""`python -m app.warmup`: fill numba's on-disk caches, and the system's file cache, before somebody waits.
+"""`python -m app.warmup`: compile the kernels that the first five minutes use, and unpack the example study.
 
-It trains the demo's configuration for two rounds in a throw-away database, lays out a small projection and merges a few
-nodes anew, so whatever a first run, a first UMAP or a first "What if" would compile is compiled here, at low priority.
-The example study is unpacked, so that its first picture stands there at once.
+Numba compiles a kernel at its first call and stores it on disk. Each part below runs in a process of its own, so that
+the parts compile in parallel. A short training then loads every part from disk and compiles what a part missed.
+Kernels that only a projection uses are compiled by the first projection, or here with `--all`. Imports are local: a
+part imports only what it compiles.
 """
 
+import argparse
 import os
+import subprocess
+import sys
 import tempfile
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 
 import numpy as np
 
-from app.analysis.projections.placing import place
-from app.analysis.projections.snapshots import compute
-from app.jobs.launch import EXAMPLE_STUDY
-from app.jobs.training import train_run
 from emtc_core.config.resolve import resolve
-from emtc_core.memory.remerge import StoredNodes, remerge
-from storage.address import sqlite_address
-from storage.bundles.read import open_bundle
-from storage.engine import open_database
-from storage.runs.changes import create_run
 
+NICENESS = 10
 STEPS = 200
 SOONER = {
     "eval.episodes": 8,
@@ -34,23 +33,135 @@ SOONER = {
 """A run of so few steps learns, and fits its embedder."""
 
 
-def main() -> None:
-    """Walk the path of a first run once."""
-    if hasattr(os, "nice"):
-        os.nice(10)
-    open_bundle(EXAMPLE_STUDY, is_ours=True)
+def compile_simulator() -> None:
+    """Compile the kernels of skirmish."""
+    from emtc_core.envs.skirmish.env import warm_up
+
+    warm_up()
+
+
+def compile_memory() -> None:
+    """Compile writing, lookups and the order of eviction, and the merging that *What if* repeats."""
+    import torch
+
+    from emtc_core.devices import configure_threads
+    from emtc_core.embedder.networks import Embedder
+    from emtc_core.memory.memory import EpisodicMemory
+    from emtc_core.memory.remerge import StoredNodes, remerge
+
+    configure_threads()
+    config = resolve(preset="demo", steps=STEPS)
+    embedder = Embedder(config.embed, state_dim=8, episode_limit=16, device=torch.device("cpu"), seed=0)
+    memory = EpisodicMemory(config.memory, state_dim=8, gamma=config.train.gamma, embedder=embedder)
+    state = np.random.default_rng(0).normal(size=(17, 8)).astype(np.float32)
+    slots = memory.write(state=state, reward=np.ones(16, np.float32), won=True, episode=0, episode_return=16.0)
+    memory.find(state, np.arange(17))
+    memory.recall(slots)
+    memory.get_state()
+    rows = np.arange(17)
+    zeros = np.zeros(17)
+    nodes = StoredNodes(state[:, :4], rows, rows.astype(np.int32), zeros, rows > 8, rows, rows, rows)
+    remerge(nodes, delta=1.0, config=config.memory)
+
+
+def compile_learner() -> None:
+    """Compile the agents' recurrence and the embedder's losses, forward and backward."""
+    import torch
+    from torch import nn
+
+    from emtc_core.devices import configure_threads
+    from emtc_core.embedder.fit import fit
+    from emtc_core.embedder.networks import Embedder
+    from emtc_core.learner.recurrence import run_trunk
+    from emtc_core.memory.memory import NodeSample
+
+    run_trunk(nn.Linear(4, 8), nn.GRU(8, 8), torch.zeros(3, 2, 4)).sum().backward()
+    configure_threads()
+    config = resolve(preset="demo", steps=STEPS)
+    embedder = Embedder(config.embed, state_dim=8, episode_limit=16, device=torch.device("cpu"), seed=0)
+    state = np.random.default_rng(0).normal(size=(64, 8)).astype(np.float32)
+    fit(embedder, NodeSample(state, np.zeros(64, np.int32), np.arange(64.0)))
+    embedder.embed_fine(state, np.zeros(64, np.int32))
+
+
+def compile_projections() -> None:
+    """Compile what UMAP and t-SNE use."""
+    from app.analysis.projections.placing import place
+    from app.analysis.projections.snapshots import compute
+
+    points = np.random.default_rng(0).normal(size=(64, 4)).astype(np.float32)
+    place(points, compute("umap", points, seed=0), points)
+
+
+PARTS: dict[str, Callable[[], None]] = {
+    "simulator": compile_simulator,
+    "memory": compile_memory,
+    "learner": compile_learner,
+}
+"""What the first five minutes need."""
+
+
+def train_briefly() -> None:
+    """Train the demo for two rounds in a throw-away database."""
+    from app.jobs.training import train_run
+    from storage.address import sqlite_address
+    from storage.engine import open_database
+    from storage.runs.changes import create_run
+
     config = resolve(preset="demo", steps=STEPS, overrides=SOONER)
     with tempfile.TemporaryDirectory() as folder:
         db = open_database(sqlite_address(f"{folder}/warm-up.db"))
         run_id = create_run(db, config.model_dump(mode="json"), target_steps=STEPS, versions={})
         train_run(db, run_id, resume=False)
         db.dispose()
-    points = np.random.default_rng(0).normal(size=(64, 4)).astype(np.float32)
-    layout = compute("umap", points, seed=0)
-    place(points, layout, points)
-    whole, real = np.arange(64), np.zeros(64)
-    nodes = StoredNodes(points, whole, whole.astype(np.int32), real, whole > 32, whole, whole, whole)
-    remerge(nodes, delta=1.0, config=config.memory)
+
+
+def compile_in_processes() -> None:
+    """Compile each part in a process of its own, all at once, then train; write a line when a step is done.
+
+    Raises:
+        CalledProcessError: If a part failed.
+    """
+    from app.jobs.launch import EXAMPLE_STUDY
+    from storage.bundles.read import open_bundle
+
+    started = time.monotonic()
+
+    def report(done: int, step: str) -> None:
+        _write(f"[{done}/{len(PARTS) + 2}] {step}: {time.monotonic() - started:.0f} s")
+
+    _write(f"Compiling {', '.join(PARTS)}: once per machine, about half a minute on two cores …")
+    with ThreadPoolExecutor(len(PARTS) + 1) as pool:
+        command = [sys.executable, "-m", "app.warmup", "--part"]
+        jobs = {pool.submit(subprocess.run, [*command, part], check=True): part for part in PARTS}
+        jobs[pool.submit(open_bundle, EXAMPLE_STUDY, is_ours=True)] = "example study"
+        for done, job in enumerate(as_completed(jobs), 1):
+            job.result()
+            report(done, jobs[job])
+    train_briefly()
+    report(len(PARTS) + 2, "short training")
+
+
+def _write(line: str) -> None:
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Compile ahead, at low priority."""
+    parser = argparse.ArgumentParser(prog="python -m app.warmup", description=main.__doc__)
+    parser.add_argument("--all", action="store_true", help="also compile what only projections use")
+    parser.add_argument("--part", choices=PARTS, help="compile this part alone, in this process")
+    options = parser.parse_args(arguments)
+    if options.part:
+        PARTS[options.part]()
+        return
+    if hasattr(os, "nice"):
+        os.nice(NICENESS)
+    compile_in_processes()
+    if options.all:
+        _write("Compiling projections …")
+        compile_projections()
 
 
 if __name__ == "__main__":

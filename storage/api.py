@@ -113,13 +113,15 @@ class OpenDatabase(Database):
     def figure(self, name: str, runs: Sequence[str] = (), **options: Any) -> Any:
         """Draw a named figure of some runs, or of every evaluated one, as `emtc export --figure` does.
 
-        >>> db.figure("learning-curves").layout.title.text
+        >>> db.figure("learning-curves").layout.title.text  # robust, where every run of a task has it
+        'robust win rate over training'
+        >>> db.figure("learning-curves", rate="greedy").layout.title.text
         'Learning curves'
 
         Args:
             name: As in `emtc export --figure`.
             runs: Ids, or beginnings of ids.
-            options: center, band, color, method, episodes, include_unfinished.
+            options: center, band, color, method, episodes, include_unfinished, rate.
 
         Returns:
             A Plotly figure, which a notebook shows.

@@ -60,6 +60,22 @@ def pytest_collection() -> Iterator[None]:
         gc.freeze()
 
 
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Fail a run that skipped another number of tests than EMTC_SKIPS: a component appeared or disappeared.
+
+    Each worker of pytest-xdist has its own session; only the process that collects their reports counts.
+    """
+    expected = os.environ.get("EMTC_SKIPS")
+    reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+    if expected is None or reporter is None or hasattr(session.config, "workerinput"):
+        return
+    skipped = len(reporter.stats.get("skipped", []))
+    if skipped != int(expected):
+        reporter.write_line(f"EMTC_SKIPS={expected}, but {skipped} tests were skipped (reasons below).", red=True)
+        session.exitstatus = session.exitstatus or pytest.ExitCode.TESTS_FAILED
+
+
 @pytest.fixture(scope="session")
 def postgres_server() -> Iterator[str]:
     """URL of a server's `postgres` database: EMTC_TEST_POSTGRES, or a private one on a Unix socket."""

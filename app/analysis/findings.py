@@ -193,7 +193,8 @@ def measure_study(db: Database, study: StudyRuns) -> StudyFindings:
 def read_win_rates(db: Database, study: StudyRuns) -> list[Comparison]:
     """Read the win rates of a study by task: robust on skirmish, greedy elsewhere.
 
-    The runs are those of the findings. Where no run of a task has finished, they are the unfinished ones.
+    The runs are those of the findings. Where no run of a task has finished, they are the unfinished ones. The task with
+    the most runs comes first.
     """
     counted = {seed.id for seed in study.comparison.seeds}
     done = set(study.comparison.tasks)
@@ -203,7 +204,7 @@ def read_win_rates(db: Database, study: StudyRuns) -> list[Comparison]:
         used = [seed for seed in seeds if seed.id in counted or (seed.task not in done and len(seed.curve.steps))]
         for task in dict.fromkeys(seed.task for seed in used):
             comparisons.append(join_seeds([seed for seed in used if seed.task == task], quantity))
-    return sorted(comparisons, key=lambda each: each.tasks)
+    return sorted(comparisons, key=lambda each: (-len(each.seeds), each.tasks))
 
 
 def _planned_runs(plan: Mapping[str, object]) -> list[Mapping[str, object]]:

@@ -190,13 +190,6 @@ class Comparison:
         return replace(self, groups=tuple(each for each in self.groups if each.variant.method not in hidden))
 
 
-def read_comparison(
-    db: Database, rows: Sequence[RunRow], quantity: Quantity = WIN_RATE, *, include_unfinished: bool = False
-) -> Comparison:
-    """Read the curves of some runs and put the seeds of each variant together; see `join_seeds`."""
-    return join_seeds(read_seeds(db, rows, quantity), quantity, include_unfinished=include_unfinished)
-
-
 def read_seeds(db: Database, rows: Sequence[RunRow], quantity: Quantity = WIN_RATE) -> list[Seed]:
     """Read the settings and the curve of each run, in their order. One statement."""
     ids = [row.id for row in rows]
@@ -224,11 +217,13 @@ def make_seeds(rows: Sequence[RunRow], frame: pd.DataFrame, quantity: Quantity =
 
 def split_curves(frame: pd.DataFrame, quantity: Quantity = WIN_RATE) -> dict[str, Curve]:
     """Split rows run_id, env_step and the quantity's column into the curve of each run; missing values are skipped."""
-    rows = frame.loc[np.isfinite(column(frame, quantity.column)), :]
-    curves = {
-        str(run_id): Curve(column(part, "env_step"), column(part, quantity.column))
-        for run_id, part in rows.groupby("run_id", sort=False)
-    }
+    values = column(frame, quantity.column)
+    known = np.isfinite(values)
+    codes, run_ids = pd.factorize(frame["run_id"].to_numpy()[known])
+    order = np.argsort(codes, kind="stable")
+    ends = np.searchsorted(codes[order], np.arange(1, len(run_ids)))
+    parts = (np.split(part[known][order], ends) for part in (column(frame, "env_step"), values))
+    curves = {str(run_id): Curve(*curve) for run_id, *curve in zip(run_ids, *parts, strict=False)}
     return {run_id: mu_w_curve(curve) for run_id, curve in curves.items()} if quantity.is_time_average else curves
 
 

@@ -231,10 +231,10 @@ def spawn(arguments: list[str], log: Path, *, db: Database | None = None) -> sub
 
 
 def start_warmup(log: Path) -> bool:
-    """Compile what a first run needs, in a low-priority process, unless EMTC_WARM_UP=0 forbids it."""
+    """Compile all kernels in low-priority processes, unless EMTC_WARM_UP=0 forbids it."""
     if os.environ.get(WARM_UP_VARIABLE) == "0" or is_read_only():
         return False
-    spawn(["app.warmup"], log)
+    spawn(["app.warmup", "--all"], log)
     return True
 
 

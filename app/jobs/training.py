@@ -14,6 +14,7 @@ from typing import Any, Literal
 import torch
 
 from app.jobs.checkpoint_stores import storing
+from app.jobs.compilation import log_compilation
 from app.jobs.launch import LOG_NAME
 from app.jobs.provenance import record_provenance
 from app.jobs.signals import StopSignals, leave_run, stop_signals
@@ -61,7 +62,7 @@ def train_run(
         token: By which this process owns the run; without one it takes the run.
         signals: Where signals are heard already; without them this function listens.
         on_progress: Told the env step after each round.
-        announce: Told, before the first step, what the run will hold in memory.
+        announce: Told what the run will hold in memory, before the first step, and that kernels are compiled.
 
     Raises:
         EmtcError: Whatever made the run fail; the run is marked failed with that sentence.
@@ -76,7 +77,7 @@ def train_run(
         owner = this_process()
         retry_transient(database, lambda: claim_start(database, run_id, owner))
         token = owner.token
-    with _ending(database, run_id, token, signals):
+    with _ending(database, run_id, token, signals), log_compilation(announce):
         config, device = _begin(database, run_id, token)
         summary = _train(
             *(database, run_id, config, device),

@@ -181,6 +181,20 @@ def _sigmoid(x: np.float32) -> np.float32:  # pragma: no cover  # compiled
     return ONE / (ONE + power_of_two(y)) + (x - x)
 
 
+@njit(cache=True, nogil=True, fastmath=FAST, error_model="numpy", inline="always")
+def _copy_row(source: NDArray[Any], target: NDArray[Any]) -> None:  # pragma: no cover  # compiled
+    """Copy a row in a loop: a slice assignment compiles for seconds, because numba adds its message on shapes."""
+    for j in range(len(target)):
+        target[j] = source[j]
+
+
+@njit(cache=True, nogil=True, fastmath=FAST, error_model="numpy", inline="always")
+def _add_row(source: NDArray[Any], target: NDArray[Any]) -> None:  # pragma: no cover  # compiled
+    """Add a row to another in a loop, for the same reason."""
+    for j in range(len(target)):
+        target[j] += source[j]
+
+
 @njit(cache=True, nogil=True, fastmath=FAST, error_model="numpy")
 def _multiply(rows: NDArray[Any], weights: NDArray[Any], out: NDArray[Any]) -> None:  # pragma: no cover  # compiled
     """Multiply rows [M, K] with weights [K, N]."""
@@ -262,7 +276,7 @@ def _forward(
         rows, x, gates, before = kept_inputs[at:], kept_x[at : at + n], kept_gates[at:], kept_before[at:]
         for t in range(begin, end):
             for i in range(starts[t + 1] - starts[t]):
-                rows[starts[t] - starts[begin] + i] = inputs[t, order[i]]
+                _copy_row(inputs[t, order[i]], rows[starts[t] - starts[begin] + i])
         np.dot(rows[:n], w_first, x)
         for i in range(n):
             for j in range(width):
@@ -271,11 +285,12 @@ def _forward(
         for t in range(begin, end):
             a, b = starts[t] - starts[begin], starts[t + 1] - starts[begin]
             m = b - a
-            before[a:b] = state[:m]
+            for i in range(m):
+                _copy_row(state[i], before[a + i])
             _multiply(state[:m], w_hidden, by_h[:m])
             _apply_gates(by_h[:m], by_x[a:b], bias, gates[a:b], before[a:b], state[:m])
             for i in range(m):
-                hidden[t, order[i]] = state[i]
+                _copy_row(state[i], hidden[t, order[i]])
 
 
 @njit(cache=True, nogil=True, fastmath=FAST, error_model="numpy")
@@ -355,7 +370,8 @@ def _backward(
             m = b - a
             _return_through_gates(grad[t], order, gates[a:b], before[a:b], carried, by_h[a:b], by_x[a:b])
             _multiply(by_h[a:b], w_hidden, through_h[:m])
-            carried[:m] += through_h[:m]
+            for i in range(m):
+                _add_row(through_h[i], carried[i])
         for i in range(n):
             side_h, side_n = by_h[i], by_x[i, 2 * width :]
             for j in range(3 * width):

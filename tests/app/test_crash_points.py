@@ -28,7 +28,7 @@ print(library.crash_seen())
 
 @pytest.fixture(scope="module")
 def library() -> Iterator[Path]:
-    require("a C compiler", sys.platform == "linux" and bool(shutil.which("cc")), "this is not Linux, or has no cc")
+    require("cc", sys.platform == "linux" and bool(shutil.which("cc")), "this is not Linux, or has no cc")
     with crash_library() as made:
         yield made
 

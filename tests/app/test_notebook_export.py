@@ -10,6 +10,7 @@ import zipfile
 from html.parser import HTMLParser
 from pathlib import Path
 
+import nbformat
 import numpy as np
 import pandas as pd
 import pytest
@@ -17,9 +18,9 @@ from numpy.typing import NDArray
 
 from app.analysis.projections.linear import draw_axes, draw_pca
 from app.analysis.projections.snapshots import sample_rows
-from app.analysis.quantities import find_quantity
+from app.analysis.rates import read_drawn
 from app.analysis.selection import QUANTITIES, Choice, has_place
-from app.analysis.series import read_comparison
+from app.analysis.series import join_seeds
 from app.analysis.statistics import Reading
 from app.analysis.what_if import Question, answer, merge_nodes, read_rules, read_stream
 from app.cli.main import run
@@ -289,12 +290,11 @@ def pinned_figures(db: Database, run_id: str) -> list[tuple[Chart | Cloud, int]]
 
     atlas = {"snapshot": snapshot.id, "n": 100, "seed": 3, "color": "beta", "pair": 2}
     live = {"page": "live", "query": {"run": [run_id], "x": ["0-150"]}}
-    quantity, reading = find_quantity("win_rate"), {"center": "median", "band": "none"}
+    reading = {"center": "median", "band": "none"}
     compared = {"page": "compare", "facts": {"quantity": "win_rate", **reading}}
     gated = metric(db, run_id, GATE_METRICS)
     runs = [find_run(db, run_id)]
-    won = read_comparison(db, runs, quantity)
-    losses = read_comparison(db, runs, find_quantity("train/loss"))
+    won, losses = (join_seeds(*read_drawn(db, runs, key)) for key in ("win_rate", "train/loss"))
     logged = {"page": "compare", "facts": {"quantity": "train/loss", **reading}, "query": {"each": ["true"]}}
     sweep = {"page": "sweeps"}
     figures = [
@@ -446,7 +446,6 @@ def test_a_kernel_without_the_project_says_what_to_install_and_shows_what_was_fr
 
 
 def test_the_notebook_is_valid_and_shows_its_figures_without_running(seeded) -> None:
-    nbformat = pytest.importorskip("nbformat")
     db, run_id = seeded
     made = pin(db, make_cloud(60), run_id, "memory", title="<b>T</b>", body=HOSTILE[0])
     note = create_entry(db, title="Only text", body="$\\beta$")

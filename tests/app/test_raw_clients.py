@@ -10,9 +10,8 @@ from app.cli.main import run
 from storage.api import OpenDatabase, open_database
 from storage.queries.tables import TABLE_NAMES, TableName
 from storage.runs.changes import create_run
+from tests.require import require_package
 from tests.storage.records import CONFIG, record_everything
-
-pytest.importorskip("pyarrow")
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +41,7 @@ def plain(rows: Any) -> list[tuple]:
 
 @pytest.mark.parametrize("table", TABLE_NAMES)
 def test_duckdb_reads_parquet_and_arrow_streams(recorded, tmp_path: Path, table: TableName) -> None:
-    duckdb = pytest.importorskip("duckdb", reason="DuckDB is not installed: pip install duckdb")
+    duckdb = require_package("duckdb")
     place = exported(recorded, tmp_path, table, "parquet")
     connection = duckdb.connect()
     assert plain(connection.execute("SELECT * FROM read_parquet(?)", [str(place)]).fetchall()) == stored(
@@ -53,7 +52,7 @@ def test_duckdb_reads_parquet_and_arrow_streams(recorded, tmp_path: Path, table:
 
 
 def test_duckdb_asks_a_question_of_a_file(recorded, tmp_path: Path) -> None:
-    duckdb = pytest.importorskip("duckdb", reason="DuckDB is not installed: pip install duckdb")
+    duckdb = require_package("duckdb")
     place = exported(recorded, tmp_path, "transitions", "parquet")
     asked = "SELECT episode, avg(beta), count(*) FROM read_parquet(?) GROUP BY episode ORDER BY episode"
     found = duckdb.connect().execute(asked, [str(place)]).fetchall()
@@ -66,7 +65,7 @@ def test_duckdb_asks_a_question_of_a_file(recorded, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("table", TABLE_NAMES)
 def test_polars_reads_parquet_arrow_files_and_streams(recorded, tmp_path: Path, table: TableName) -> None:
-    polars = pytest.importorskip("polars", reason="Polars is not installed: pip install polars")
+    polars = require_package("polars")
     for frame in (
         polars.read_parquet(exported(recorded, tmp_path, table, "parquet")),
         polars.read_ipc(exported(recorded, tmp_path, table, "arrow")),

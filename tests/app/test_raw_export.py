@@ -13,7 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+import pyarrow
 import pytest
+from pyarrow import feather, parquet
 from sqlalchemy import insert, select, text, update
 
 from app.cli.export_raw import RAW_FORMATS, to_marl_eval, write_raw
@@ -27,9 +29,6 @@ from storage.queries.tables import TABLE_NAMES
 from storage.runs.changes import add_policy_evaluation, create_run
 from tests.app.seed_cases import stored
 from tests.storage.records import CONFIG, make_evaluation, record_everything
-
-pyarrow = pytest.importorskip("pyarrow")
-from pyarrow import feather, parquet  # noqa: E402
 
 MADE_AT = datetime(2026, 1, 1, tzinfo=UTC)
 

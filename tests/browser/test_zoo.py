@@ -39,7 +39,7 @@ def wait_for_the_end(db) -> str:
 )
 def test_from_the_form_to_the_replay(page, tmp_path: Path, game: str):
     lacks = missing(game)
-    require(game, not lacks, f"the extra `zoo` is not installed: {', '.join(lacks)}")
+    require("zoo", not lacks, f"the extra `zoo` is not installed: {', '.join(lacks)}")
     path = tmp_path / "emtc.db"
     db = open_database(f"sqlite:///{path}")
     with running_app(path) as url:

@@ -1,52 +1,44 @@
-"""A GPU made of shapes: updates of every algorithm on CUDA tensors that have a type and a place but no values.
+"""What runs on a GPU, on one that is imitated (`imitated_gpu`); run as a program it prints what each case raised.
 
-Run as a program it prints what each algorithm's update raised. It is a process of its own because a build of PyTorch
-without CUDA lacks more than a device, and what stands in for that is put into PyTorch itself:
-
-    device guards   none to choose a device; that of the meta device does nothing, which is right here
-    GRU cell        no shapes for the fused kernel; cuDNN's has them, but is missing too
-    backward        the engine asks the driver for streams; here every leaf of the graph gets a gradient of zeros
-    modules         `Module.to` swaps contents, which fake parameters refuse
-    pinned memory   needs a driver, and so do events
-
-Two things a GPU refuses or pays for that shapes let pass are refused: products of different types, and copies to the
-host, for which the host would wait.
+Every case computes with real values, and its results are compared with those of the CPU, whose trunk, predictors and
+refit are kernels of our own: those must be equal to PyTorch's layers and autograd, which a GPU uses.
 """
 
-import ctypes
 import json
 import os
 import sys
+import tempfile
+import traceback
 import warnings
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 import torch
-from torch import Tensor, nn
-from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from emtc_core.config.memory import EmbedConfig
 from emtc_core.config.run import RunConfig, list_algos
-from emtc_core.embedder.fit import compute_losses
+from emtc_core.devices import configure_threads, fork, rand
+from emtc_core.embedder.fit import fit
 from emtc_core.embedder.networks import Embedder
-from emtc_core.learner.learner import make_learner
+from emtc_core.learner.learner import Learner, make_learner
 from emtc_core.learner.mappo import MappoLearner
-from emtc_core.learner.targets import incentive_inputs
+from emtc_core.learner.targets import LearnerStats, incentive_inputs
+from emtc_core.memory.index.base import CKDTreeIndex, Metric
+from emtc_core.memory.index.incremental import BruteIndex, FaissGpuIndex
+from emtc_core.memory.memory import NodeSample
 from emtc_core.replay_buffer.buffer import ReplayBuffer
+from tests.core.flat_by_hand import FlatByHand
+from tests.core.imitated_gpu import GPU, imitate, refusing_waits
 from tests.core.learner_cases import BLOCKS, hard_episodes, make_config, make_memory
+from tests.core.test_episodic import filled
+from tests.core.test_trainer import make_trainer, short_config
 
-GPU = torch.device("cuda:0")
-CUDA, META = 1, 14  # c10::DeviceType
-N_DEVICE_TYPES = 20
-GUARDS = "_ZN3c104impl26device_guard_impl_registryE"
-PRODUCTS = frozenset({"mm", "addmm", "bmm", "baddbmm"})
 CURIOUS = {"curiosity": {"scale": 0.1}}
 RESUMED = ("emtc-qplex", "emu-cds", "dmix", "mappo")
+ACTING = ("qplex", "cds", "dmix", "mappo")
 SECTIONS: dict[str, dict[str, Any]] = {
     "emc": {"ec": {"enabled": True}, "incentive": {"enabled": False}, **CURIOUS},
     "emu-qplex": CURIOUS,
@@ -55,128 +47,179 @@ SECTIONS: dict[str, dict[str, Any]] = {
     "emu-cds": {"cds": {"beta": 0.1, "policy_mixture": "histories"}, **CURIOUS},
     "dmix": {"train": {"optimizer": "adam", "double_q": False}},
 }
+METRICS: tuple[Metric, ...] = ("l2", "linf")
 
 
-class AsOnAGpu(TorchDispatchMode):
-    """Refuses what a GPU refuses, and what makes the host wait for it."""
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        kwargs = kwargs or {}
-        name = func.overloadpacket.__name__
-        tensors = [x for x in args if isinstance(x, Tensor)]
-        if name in PRODUCTS and len({x.dtype for x in tensors}) > 1:
-            raise RuntimeError(f"{name} of {[x.dtype for x in tensors]}")
-        if name == "_thnn_fused_gru_cell" and any(x.dtype.itemsize < 4 for x in tensors):
-            raise RuntimeError("a recurrent layer in half precision, whose small gradients would be zero")
-        to_host = str(kwargs.get("device", "")) == "cpu" and not kwargs.get("non_blocking")
-        if name == "_to_copy" and to_host and args[0].device.type == "cuda":
-            raise RuntimeError("a copy to the host, for which it waits")
-        return func(*args, **kwargs)
-
-
-class Event:
-    """A moment on a GPU that has none: each record is a millisecond after the one before."""
-
-    clock_ms = 0.0
-
-    def __init__(self, enable_timing: bool = False) -> None:
-        self._is_timed, self._at_ms = enable_timing, 0.0
-
-    def record(self) -> None:
-        Event.clock_ms += 1.0
-        self._at_ms = Event.clock_ms
-
-    def synchronize(self) -> None: ...
-
-    def elapsed_time(self, end: "Event") -> float:
-        assert self._is_timed
-        assert end._is_timed
-        return end._at_ms - self._at_ms
+def update(learner: Learner, config: RunConfig, *, device: torch.device | str, home: str | None) -> LearnerStats:
+    """Make one update from the replay buffer; the host must not wait for a GPU."""
+    episodes = hard_episodes(BLOCKS)
+    if isinstance(learner, MappoLearner):
+        with refusing_waits():
+            return learner.update_rollout(episodes, env_step=0)
+    memory = make_memory(episodes)
+    buffer = ReplayBuffer(len(episodes), BLOCKS, device=device, home=home, priority_alpha=0.6)
+    for i, episode in enumerate(episodes):
+        buffer.add(episode, beta=np.array(memory.beta[i]))
+    with refusing_waits():
+        batch = buffer.sample(len(episodes), np.random.default_rng(0))
+        shape = batch.ends.shape
+        numbers = np.random.default_rng(1).normal(size=(2, *shape))
+        recalled = incentive_inputs(*numbers, np.ones(shape, np.bool_), device=torch.device(device))
+        stats = learner.update(batch, recalled if config.uses_memory else None, env_step=0)
+        buffer.set_priorities(batch.indices, stats.episode_error)
+    return stats
 
 
-def stand_in() -> None:
-    """Put into this process what a build without CUDA, or a machine without a GPU, lacks."""
-    if not torch.cuda.is_available():
-        library = ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / "libc10.so"))
-        guards = (ctypes.c_void_p * N_DEVICE_TYPES).in_dll(library, GUARDS)
-        guards[CUDA] = guards[META]
-        torch.backends.cudnn.enabled = False  # it asks the driver
-    kernels = torch.library.Library("aten", "IMPL", "Meta")
-    kernels.impl("_thnn_fused_gru_cell", _gru_cell)
-    globals()["_kept"] = kernels  # they leave with it
-    torch.cuda.amp.common.amp_definitely_not_available = lambda: False
-    torch.cuda.is_bf16_supported = lambda *args, **kwargs: True
-    nn.Module.to = _move
-    Tensor.backward = _backward
-    Tensor.pin_memory = lambda self: self
-    torch.cuda.Event = Event
-
-
-def _gru_cell(from_input, from_hidden, hidden, bias_input=None, bias_hidden=None):
-    return torch.empty_like(hidden), hidden.new_empty(hidden.shape[0], 5 * hidden.shape[1])
-
-
-def _move(self: nn.Module, device: torch.device) -> nn.Module:
-    for module in self.modules():
-        for name, old in module._parameters.items():
-            if old is not None:
-                module._parameters[name] = nn.Parameter(old.detach().to(device), requires_grad=old.requires_grad)
-        module._buffers.update({name: old.to(device) for name, old in module._buffers.items()})
-        if isinstance(module, nn.RNNBase):
-            module._init_flat_weights()
-    return self
-
-
-def _backward(self: Tensor) -> None:
-    seen, ahead = set(), [self.grad_fn]
-    while ahead:
-        node = ahead.pop()
-        if node is None or node in seen:
-            continue
-        seen.add(node)
-        if hasattr(node, "variable"):
-            node.variable.grad = torch.zeros_like(node.variable)
-        ahead += [following for following, _ in node.next_functions]
-
-
-def update(config: RunConfig, *, resumed: bool = False, home: str | None = None) -> None:
-    """Make one update on the GPU.
+def compare_updates(config: RunConfig, *, resumed: bool = False, home: str | None = None, loose: bool = False) -> None:
+    """Make the same update on the CPU and on the GPU.
 
     Args:
         config: The algorithm.
         resumed: Go on from the state that a learner left on the CPU.
         home: Where the replay buffer lives, if not on the GPU.
+        loose: Whether bfloat16 is compared with float32.
     """
-    episodes = hard_episodes(BLOCKS)
     saved = make_learner(config, BLOCKS, device="cpu", seed=2).get_state() if resumed else None
-    learner = make_learner(config, BLOCKS, device=GPU, seed=1)
-    if saved is not None:
-        learner.set_state(saved)
-    if isinstance(learner, MappoLearner):
-        stats = learner.update_rollout(episodes, env_step=0)
-    else:
-        memory = make_memory(episodes)
-        buffer = ReplayBuffer(len(episodes), BLOCKS, device=GPU, home=home, priority_alpha=0.6)
-        for i, episode in enumerate(episodes):
-            buffer.add(episode, beta=np.array(memory.beta[i]))
-        batch = buffer.sample(len(episodes), np.random.default_rng(0))
-        shape = batch.ends.shape
-        recalled = incentive_inputs(np.zeros(shape), np.zeros(shape), np.ones(shape, np.bool_), device=GPU)
-        stats = learner.update(batch, recalled if config.uses_memory else None, env_step=0)
-        buffer.set_priorities(batch.indices, stats.episode_error)
-        buffer.sample(len(episodes), np.random.default_rng(0))
-    assert {x.device for x in stats.values()} == {GPU}, stats
-    assert stats["train/loss"].dtype is torch.float32, stats["train/loss"].dtype
+    results, states = [], []
+    for device in ("cpu", GPU):
+        learner = make_learner(config, BLOCKS, device=device, seed=1)
+        if saved is not None:
+            learner.set_state(saved)
+        stats = update(learner, config, device=device, home=home if device == GPU else None)
+        assert {x.device for x in stats.values()} == {torch.device(device)}, stats
+        assert stats["train/loss"].dtype is torch.float32, stats["train/loss"].dtype
+        results.append(stats.read())
+        states.append(learner.get_state())
+    on_cpu, on_gpu = results
+    assert on_cpu.keys() == on_gpu.keys()
+    for name, wanted in on_cpu.items():
+        tolerance = 0.1 if loose else 1e-4
+        assert abs(on_gpu[name] - wanted) <= tolerance * abs(wanted) + tolerance, (name, wanted, on_gpu[name])
+    if not loose:
+        compare_weights(*states)
 
 
-def refit() -> None:
-    """Take one step of Algorithm 1 on the GPU."""
-    embedder = Embedder(EmbedConfig(), state_dim=5, episode_limit=9, device=GPU, seed=1)
-    state_BS, time_B1 = embedder.to_inputs(np.zeros((64, 5), np.float32), np.zeros(64, np.int32))
-    terms_5 = compute_losses(embedder, state_BS, time_B1, torch.zeros(64, device=GPU), generator=torch.Generator())
-    terms_5[0].backward()
-    embedder.optimizer.step()
-    assert terms_5.device == GPU
+def compare_weights(one: Any, other: Any) -> None:
+    """Compare nested tensors, whatever device they are on."""
+    if isinstance(one, torch.Tensor):
+        torch.testing.assert_close(other.cpu(), one.cpu(), rtol=1e-3, atol=1e-4)
+    elif isinstance(one, dict | list):
+        keys = one if isinstance(one, dict) else range(len(one))
+        for key in keys:
+            compare_weights(one[key], other[key])
+
+
+def act(algo: str) -> None:
+    """Act greedily and at random in three games; the actions must be those of the CPU."""
+    learners = [make_learner(make_config(algo), BLOCKS, device=device, seed=1) for device in ("cpu", GPU)]
+    rng = np.random.default_rng(0)
+    for learner in learners:
+        learner.begin(3)
+    for epsilon in (0.0, 0.5, 1.0, 0.0):
+        obs = rng.normal(size=(3, BLOCKS.n_agents, BLOCKS.obs_dim)).astype(np.float32)
+        state = rng.normal(size=(3, BLOCKS.state_dim)).astype(np.float32)
+        avail = np.ones((3, BLOCKS.n_agents, BLOCKS.n_actions), np.bool_)
+        one, other = (
+            learner.act(obs, avail, epsilon=epsilon, rng=np.random.default_rng(7)).tolist() for learner in learners
+        )
+        assert one == other
+        values = [learner.q_start(obs, state, avail) for learner in learners]
+        np.testing.assert_allclose(*values, rtol=1e-3, atol=1e-5)
+
+
+def embed(kind: Literal["tcse", "random"]) -> None:
+    """Embed states in several batches."""
+    sizes = {"state_dim": 5, "episode_limit": 9, "seed": 1}
+    embedders = [Embedder(EmbedConfig(type=kind), **sizes, device=device) for device in ("cpu", GPU)]
+    rng = np.random.default_rng(0)
+    for rows in (1, 151, 5000):
+        state, t = rng.normal(size=(rows, 5)).astype(np.float32), rng.integers(0, 9, rows)
+        one, other = (each.embed(state, t) for each in embedders)
+        assert other.device == GPU
+        torch.testing.assert_close(other.cpu(), one, rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(*(each.embed_fine(state, t) for each in embedders), rtol=1e-12)
+
+
+def refit(kind: Literal["tcse", "dcae"]) -> None:
+    """Train the embedder on a sample; without views, which are drawn on the device, weights are those of the CPU."""
+    rng, rows = np.random.default_rng(0), 300
+    sample = NodeSample(
+        rng.normal(size=(rows, 5)).astype(np.float32),
+        rng.integers(0, 9, rows).astype(np.int32),
+        rng.normal(size=rows),
+    )
+    states = []
+    for device in ("cpu", GPU):
+        embedder = Embedder(EmbedConfig(type=kind, batch=64), state_dim=5, episode_limit=9, device=device, seed=1)
+        before = embedder.get_state()["encoder"]
+        stats = fit(embedder, sample)
+        assert stats.updates == 4
+        assert np.isfinite(stats.loss)
+        assert not torch.equal(embedder.get_state()["encoder"]["out.weight"].cpu(), before["out.weight"].cpu())
+        states.append({name: embedder.get_state()[name] for name in ("encoder", "decoder")})
+    if kind == "dcae":
+        compare_weights(*states)
+
+
+def recall() -> None:
+    """Recall a batch: with a search after a re-projection, then without any, where the host must not wait."""
+    part, buffer = filled("gate.on_miss=nearest", "incentive.on_miss=nearest", device=GPU)
+    assert part.refit(buffer)
+    batch = buffer.sample(8, np.random.default_rng(0))
+    searched, inputs = part.recall(batch, buffer, tau=1.0)
+    assert inputs is not None
+    assert inputs.hit.device == GPU
+    part.memory.take_stats()
+    with refusing_waits():
+        again = buffer.sample(8, np.random.default_rng(0))
+        _, without = part.recall(again, buffer, tau=1.0)
+    assert part.memory.take_stats().queried == 0
+    assert searched.slots.tolist() == again.slots.tolist()
+    compare_weights(vars(inputs), vars(without))
+
+
+def search(kind: Literal["brute", "faiss"]) -> None:
+    """Find the nearest of nodes, many of which are in one place."""
+    rng = np.random.default_rng(0)
+    z = rng.normal(size=(2000, 4))
+    z[1000:1300] = z[5]
+    q = np.concatenate([z[:300], z[1000:1010], rng.normal(size=(200, 4))])
+    for metric in METRICS:
+        index = (
+            BruteIndex(metric, device="cuda")
+            if kind == "brute"
+            else FaissGpuIndex(metric, device="cuda", make_flat=FlatByHand)
+        )
+        wanted = CKDTreeIndex(metric)
+        for each in (index, wanted):
+            each.build(z)
+        assert index.query(q)[0].tolist() == wanted.query(q)[0].tolist()
+        np.testing.assert_allclose(index.query(q)[1], wanted.query(q)[1], rtol=1e-12)
+
+
+def train() -> None:
+    """Train a run on the GPU to its end, with refits, evaluations and checkpoints; go on on the CPU, and back."""
+    keys = ("gate.on_miss=nearest", "incentive.on_miss=nearest", "embed.overlap=off")
+    with tempfile.TemporaryDirectory() as folder:
+        place = Path(folder)
+        trainer, recorder = make_trainer(short_config(*keys, steps=500), place, device="cuda")
+        assert trainer.memory_plan.replay_home.type == "cuda"
+        assert trainer.run().status == "finished"
+        assert trainer._updates > 5
+        seen = [values for _, values in recorder.metrics]
+        names = {name for values in seen for name in values}
+        assert names >= {"embedder/fit_ms", "memory/reproject_ms", "time/update_ms", "machine/gpu_percent"}
+        times = [values["time/update_ms"] for values in seen if "time/update_ms" in values]
+        assert all(value == round(value) for value in times), "events are a millisecond apart"
+        steps = trainer.env_step
+        for device in ("cpu", "cuda"):
+            longer, _ = make_trainer(short_config(*keys, steps=steps + 40), place, device=device)
+            loaded = longer.checkpoints.load_latest()
+            assert loaded is not None
+            longer.set_state(loaded.state)
+            assert longer.env_step == steps
+            assert longer.run().status == "finished"
+            steps = longer.env_step
 
 
 def check_precision(wanted: Literal["highest", "high"]) -> None:
@@ -202,49 +245,91 @@ def check_determinism() -> None:
 
 
 def list_cases() -> dict[str, Callable[[], None]]:
-    """List every update by its name, as something to call."""
-    cases: dict[str, Callable[[], None]] = {"refit": refit, "determinism": check_determinism}
-    for precision in ("highest", "high"):
-        cases[f"{precision} precision"] = partial(check_precision, precision)
+    """List what runs on the GPU by its name, as something to call."""
+    cases: dict[str, Callable[[], None]] = {"determinism": check_determinism, "recall": recall, "training": train}
+    cases |= {f"{precision} precision": partial(check_precision, precision) for precision in ("highest", "high")}
+    cases |= {f"acting, {algo}": partial(act, algo) for algo in ACTING}
+    cases |= {f"embedding, {kind}": partial(embed, kind) for kind in ("tcse", "random")}
+    cases |= {f"refit, {kind}": partial(refit, kind) for kind in ("tcse", "dcae")}
+    cases |= {f"search, {kind}": partial(search, kind) for kind in ("brute", "faiss")}
     for algo in list_algos():
         for mixed in (False, True):
             sections = dict(SECTIONS.get(algo, {}))
             sections["train"] = {**sections.get("train", {}), "mixed_precision": mixed}
             config = make_config(algo, **sections)
-            cases[f"{algo}, mixed" if mixed else algo] = partial(update, config)
+            cases[f"{algo}, mixed" if mixed else algo] = partial(compare_updates, config, loose=mixed)
             if algo in RESUMED and not mixed:
-                cases[f"{algo}, resumed"] = partial(update, config, resumed=True)
-    cases["replay in host memory"] = partial(update, make_config("emtc-qplex"), home="cpu")
+                cases[f"{algo}, resumed"] = partial(compare_updates, config, resumed=True)
+    cases["replay in host memory"] = partial(compare_updates, make_config("emtc-qplex"), home="cpu")
     return cases
 
 
 def list_faults() -> dict[str, Callable[[], object]]:
     """List what must be refused, so that a silence above says something."""
-    here = torch.zeros
+    here, half = torch.zeros, torch.bfloat16
+    host = torch.Generator()
+
+    def gru(shape: tuple[int, ...], **options: Any) -> object:
+        return torch.nn.GRU(4, 4, device=GPU, **options)(here(shape, device=GPU, **options))
+
     return {
         "reading a value": lambda: here(3, device=GPU).sum().item(),
         "choosing by a value": lambda: here(3, device=GPU).nonzero(),
+        "choosing by a mask": lambda: here(3, device=GPU)[here(3, device=GPU) > 0],
         "copying to the host": lambda: here(3, device=GPU).cpu(),
+        "copying from unpinned memory": lambda: here(3).to(GPU),
         "mixing devices": lambda: here(3, device=GPU) + here(3),
-        "mixing types": lambda: here(2, 3, device=GPU) @ here(3, 2, device=GPU, dtype=torch.bfloat16),
+        "mixing types": lambda: here(2, 3, device=GPU) @ here(3, 2, device=GPU, dtype=half),
+        "an array of the GPU": lambda: np.asarray(here(3, device=GPU)),
+        "numpy of the GPU": lambda: here(3, device=GPU).numpy(),
+        "an index of the GPU on the host": lambda: here(3)[here(3, device=GPU, dtype=torch.int64)],
+        "an index of the host on the GPU": lambda: here(3, device=GPU).index_select(0, here(3, dtype=torch.int64)),
+        "a host's generator on the GPU": lambda: torch.rand(3, device=GPU, generator=host),
+        "a GPU's generator on the host": lambda: torch.rand(3, generator=fork(host, GPU)),
+        "a host's generator in place": lambda: here(3, device=GPU).uniform_(generator=host),
+        "a recurrent layer without rows": lambda: gru((0, 2, 4)),
+        "a recurrent layer in half precision": lambda: gru((3, 2, 4), dtype=half),
+    }
+
+
+def list_permitted() -> dict[str, Callable[[], object]]:
+    """List what a GPU does, so that a refusal above says something, too."""
+    host = torch.Generator()
+    return {
+        "a generator of the GPU": lambda: torch.rand(3, device=GPU, generator=fork(host, GPU)),
+        "numbers of the host": lambda: rand((3,), generator=host, device=GPU) + torch.tensor(1.0),
+        "a recurrent layer": lambda: torch.nn.GRU(4, 4).to(GPU)(torch.zeros(3, 2, 4, device=GPU)),
     }
 
 
 def _try(case: Callable[[], object]) -> str:
     try:
-        with ExitStack() as modes:
-            modes.enter_context(FakeTensorMode(allow_non_fake_inputs=True))
-            modes.enter_context(AsOnAGpu())
-            case()
+        case()
     except Exception as exc:
-        return f"{type(exc).__name__}: {exc}"
+        place = traceback.extract_tb(exc.__traceback__)[-1]
+        return f"{type(exc).__name__} in line {place.lineno} of {Path(place.filename).name}: {exc}"
     return ""
+
+
+def _refuse(case: Callable[[], object]) -> str:
+    def strictly() -> object:
+        with refusing_waits():
+            return case()
+
+    return _try(strictly)
+
+
+def run_all() -> Mapping[str, str]:
+    """Run every case; return what each raised."""
+    with imitate():
+        cases = {name: _try(case) for name, case in (list_cases() | list_permitted()).items()}
+        return cases | {name: _refuse(fault) for name, fault in list_faults().items()}
 
 
 def main() -> None:
     warnings.simplefilter("ignore")
-    stand_in()
-    json.dump({name: _try(case) for name, case in (list_cases() | list_faults()).items()}, sys.stdout)
+    configure_threads()
+    json.dump(run_all(), sys.stdout)
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ class FlatByHand:
 
     def add(self, x: torch.Tensor, /) -> None:
         assert x.dtype == torch.float32
-        self._x = torch.cat([self._x, x])
+        self._x = torch.cat([self._x.to(x.device), x])
 
     def search(self, x: torch.Tensor, k: int, /) -> tuple[torch.Tensor, torch.Tensor]:
         assert x.dtype == torch.float32

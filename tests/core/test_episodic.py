@@ -16,11 +16,11 @@ from emtc_core.training.episodic import EpisodicPart
 CPU = torch.device("cpu")
 
 
-def filled(*overrides: str) -> tuple[EpisodicPart, ReplayBuffer]:
+def filled(*overrides: str, device: torch.device = CPU) -> tuple[EpisodicPart, ReplayBuffer]:
     """Sixteen random episodes in memory and buffer, then one refit."""
     config = resolve(overrides=["memory.delta=0.1", "embed.min_entries=64", "embed.batch=64", *overrides])
     env = make_env(config.env, n_envs=8)
-    part, buffer = EpisodicPart(config, env.info, device=CPU), ReplayBuffer(100, env.info)
+    part, buffer = EpisodicPart(config, env.info, device=device), ReplayBuffer(100, env.info, device=device)
     learner = make_learner(config, env.info, device=CPU, seed=1)
     collector = Collector(env, reward_scale=1.0, seed=1, stream="test")
     episodes = [e for r in range(2) for e in collector.collect(learner, epsilon=1.0, round=(r,))]

@@ -1,7 +1,8 @@
 """One contract for every search index: same neighbours, same distances, lowest slot among equals."""
 
-import importlib.util
+import importlib
 from abc import ABC, abstractmethod
+from types import ModuleType
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from emtc_core.memory.index.base import CKDTreeIndex, Metric, NeighborIndex
 from emtc_core.memory.index.grid import GridIndex
 from emtc_core.memory.index.incremental import BruteIndex, make_nearest_index, nearest_of
 from tests.core.flat_by_hand import FlatByHand
-from tests.require import require
+from tests.require import require, require_package
 
 METRICS: tuple[Metric, ...] = ("l2", "linf")
 
@@ -125,10 +126,13 @@ class TestFaissWithAFlatIndexByHand(IndexContract):
         return incremental.FaissGpuIndex(metric, device="cpu", make_flat=FlatByHand)
 
 
-HAS_FAISS = importlib.util.find_spec("faiss") is not None
+@pytest.fixture
+def faiss() -> ModuleType:
+    """The package, on a host or for a GPU."""
+    return require_package("faiss")
 
 
-@pytest.mark.skipif(not HAS_FAISS, reason="faiss is not installed here")
+@pytest.mark.usefixtures("faiss")
 class TestFaissWithItsOwnFlatIndexOnTheCpu(IndexContract):
     """The index that faiss computes on a host, by the very calls that are made on a GPU."""
 
@@ -141,11 +145,8 @@ class TestFaissWithItsOwnFlatIndexOnTheCpu(IndexContract):
         )
 
 
-@pytest.mark.skipif(not HAS_FAISS, reason="faiss is not installed here")
-def test_the_installed_faiss_takes_the_calls_that_are_made_on_a_gpu() -> None:
-    faiss = importlib.import_module("faiss")
-    if not hasattr(faiss, "GpuIndexFlat"):
-        pytest.skip("this faiss was built without GPUs")
+def test_the_installed_faiss_takes_the_calls_that_are_made_on_a_gpu(faiss: ModuleType) -> None:
+    require("faiss-gpu", hasattr(faiss, "GpuIndexFlat"), "this faiss was built without GPUs")
     make = incremental.flat_on_gpu("cuda:0")
     for metric in METRICS:
         if faiss.get_num_gpus():

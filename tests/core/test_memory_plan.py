@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
+import psutil
 import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -120,7 +121,6 @@ def test_more_than_was_planned_is_kept_too():
 
 
 def test_what_is_reserved_costs_nothing_until_it_is_written():
-    psutil = pytest.importorskip("psutil")
     big = replace(BLOCKS, obs_dim=1000, episode_limit=1000)
     before = psutil.Process().memory_info().rss
     buffer = ReplayBuffer(200, big)

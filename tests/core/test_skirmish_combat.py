@@ -191,7 +191,7 @@ def test_allies_never_act_without_an_order():
 
 
 def choose_between_two_allies(gap_near: float, *, blocked: float = 0.0) -> int:
-    """Let a zealot that chases ally 0, four cells away, look around while ally 1 is `gap_near` away; return its target."""
+    """Let a zealot that chases ally 0, four cells away, look around with ally 1 at a distance; return its target."""
     battle = duel("3s_vs_5z", 3, 0, 4.0)
     battle.ints[0, 1, c.ALIVE] = 1
     distance = gap_near + battle.spec[1, c.S_RADIUS] + battle.spec[3, c.S_RADIUS]

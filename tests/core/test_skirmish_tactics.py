@@ -15,6 +15,7 @@ from app.bench.calibration import (
 from emtc_core.config.train import SkirmishConfig
 from emtc_core.envs.skirmish import columns as c
 from emtc_core.envs.skirmish.maps import MAPS
+from tests.reference.skirmish_search import make_first_weights, play_scripts
 from tests.reference.skirmish_watch import is_over, make
 
 SAFE = 3.5
@@ -41,6 +42,13 @@ def test_chasing_the_weakest_is_bad_for_melee_armies(name):
 @pytest.mark.parametrize("name", MAPS)
 def test_random_play_never_wins(name):
     assert play_random(name, episodes=64, seed=0) == 0.0
+
+
+@pytest.mark.parametrize("name", [name for name in MAPS if name != "MMM2"])
+def test_a_script_of_the_search_plays_legal_actions_until_every_battle_has_ended(name):
+    env = make(name, 2)
+    _, enemies, allies = play_scripts(env, np.repeat(make_first_weights()[None], 2, axis=0), seed=0)
+    assert (((enemies == 0) | (allies == 0)) | (env._steps == MAPS[name].episode_limit)).all()
 
 
 def test_focused_fire_beats_spread_fire_between_marines():

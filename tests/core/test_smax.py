@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from emtc_core.config.train import EnvConfig
+from emtc_core.envs import smax
 from emtc_core.envs.registry import get_env_info, make_env, make_scene
 from emtc_core.envs.smax import ARMIES, find_obstacle
 from emtc_core.errors import EnvUnavailableError, ShapeError
@@ -44,9 +45,8 @@ def test_a_scene_refuses_states_of_another_map():
         make_scene("smax", "8m", np.zeros((2, 72), np.float32))
 
 
-def test_a_missing_package_is_explained():
-    if not find_obstacle():
-        pytest.skip("jaxmarl is installed here")
+def test_a_missing_package_is_explained(monkeypatch):
+    monkeypatch.setattr(smax, "find_spec", lambda name: None)
     with pytest.raises(EnvUnavailableError, match=r"jaxmarl is not installed\. To get it: pip install"):
         make_env(EnvConfig(name="smax", map="3m"), n_envs=1)
 

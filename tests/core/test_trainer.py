@@ -64,7 +64,9 @@ class Says(NoControl):
         self.published.append((self.polls, status))
 
 
-def make_trainer(config: RunConfig, folder: Path, control=None, **more: Any) -> tuple[Trainer, ListRecorder]:
+def make_trainer(
+    config: RunConfig, folder: Path, control=None, device: str = "cpu", **more: Any
+) -> tuple[Trainer, ListRecorder]:
     torch.set_num_threads(1)
     recorder = ListRecorder()
     trainer = Trainer(
@@ -74,7 +76,7 @@ def make_trainer(config: RunConfig, folder: Path, control=None, **more: Any) -> 
         recorder=recorder,
         control=control or NoControl(),
         checkpoints=CheckpointStore(folder, keep=2),
-        device=torch.device("cpu"),
+        device=torch.device(device),
         **more,
     )
     if isinstance(control, StopWhen):

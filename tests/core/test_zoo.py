@@ -22,7 +22,7 @@ PICTURES = [map for map, example in EXAMPLES.items() if example.picture]
 
 def load(map: str) -> VectorEnv:
     lacks = examples.missing(map)
-    require(map, not lacks, f"the extra `zoo` is not installed: {', '.join(lacks)}")
+    require("zoo", not lacks, f"the extra `zoo` is not installed: {', '.join(lacks)}")
     return make_env(EnvConfig(name="pettingzoo", map=map), n_envs=1)
 
 

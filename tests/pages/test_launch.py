@@ -1,11 +1,12 @@
 """Launch: what is typed is what is checked, marked where it stands, and kept in the address."""
 
-from importlib.util import find_spec
+from importlib.machinery import PathFinder
 
 import pytest
 
 from app.jobs import launch
 from app.ui import data
+from emtc_core.envs import smax
 from storage.queries.runs import list_runs
 from storage.runs.sweeps import list_sweeps, sweep_runs
 from tests.pages.test_pages import open_page, said
@@ -175,9 +176,8 @@ def test_expected_memory_stands_beside_time_and_disk(empty):
     assert memory.startswith("≤")
 
 
-@pytest.mark.skipif(find_spec("jaxmarl") is not None, reason="SMAX is installed here")
 def test_what_is_installed_while_the_app_runs_is_offered_without_a_restart(tmp_path, monkeypatch):
-    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(smax, "find_spec", lambda name: PathFinder.find_spec(name, [str(tmp_path)]))
 
     def is_offered() -> set[bool]:
         return {row.available for row in data.env_list() if row.env == "smax"}

@@ -98,7 +98,7 @@ def test_images_are_refused_before_the_start(form, monkeypatch):
 def test_a_wrapped_game_is_chosen_by_name_and_its_rule_is_ready(form):
     map = "butterfly:knights_archers_zombies"
     lacks = missing(map)
-    require(map, not lacks, f"the extra `zoo` is not installed: {', '.join(lacks)}")
+    require("zoo", not lacks, f"the extra `zoo` is not installed: {', '.join(lacks)}")
     form = form.selectbox(key="game-pettingzoo").set_value(map).run()
     assert not form.exception
     assert not form.error

@@ -52,7 +52,6 @@ def train_hers(folder: Path, *, patches: bool, seed: int) -> RunRow:
 
 @pytest.mark.ci
 def test_a_module_that_replaces_a_mixer_s_method_is_named_and_makes_a_variant_of_its_own(tmp_path: Path) -> None:
-    pytest.importorskip("pettingzoo")
     plain, patched = (train_hers(tmp_path, patches=patches, seed=3) for patches in (False, True))
     for run in (plain, patched):
         assert run.versions["source"] == digest_of_core()

@@ -180,7 +180,6 @@ def test_strange_names_of_the_package_are_no_names() -> None:
 
 @pytest.mark.parametrize("table", TABLE_NAMES)
 def test_frames_and_arrow_hold_every_stored_value(filled: api.OpenDatabase, table) -> None:
-    pytest.importorskip("pyarrow")
     run = filled.run(RUN)
     expected = RECORDED.get(table, " ".join(field.name for field in choose_fields("gate"))).split()
     frames = list(run.chunks(table, rows=7))
@@ -271,7 +270,6 @@ def test_a_thinned_run_says_so(here: api.OpenDatabase) -> None:
 
 
 def test_a_foreign_value_in_a_column_is_one_sentence() -> None:
-    pytest.importorskip("pyarrow")
     part = Part(choose_fields("transitions", ["delta_mem"]), [("evil",)])
     for read in (part.to_frame, part.to_arrow):
         with pytest.raises(StorageError, match="'evil' in a column delta_mem"):

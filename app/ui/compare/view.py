@@ -120,14 +120,14 @@ def make_rows(compared: Compared) -> pd.DataFrame:
             row = compared.rows[seed.id]
             fallen = dict(zip(_COUNTS, count_falls(seed.curve) or (None, None), strict=True))
             about = {"variant": group.variant.name, "map": group.variant.task, "seed": row.seed}
-            reached = _outcome(rated[seed.id], episodes) | fallen | {"last evaluation": int(seed.curve.steps[-1])}
+            reached = _outcome(rated.get(seed.id), episodes) | fallen | {"last evaluation": int(seed.curve.steps[-1])}
             rows.append(about | {"status": row.live_status} | reached | {"run": row.name, "id": seed.id})
     return pd.DataFrame(rows, columns=pd.Index(_COLUMNS)).astype(dict.fromkeys(_COUNTS, "Int64"))
 
 
-def _outcome(seed: Seed, episodes: str) -> dict[str, str | float]:
+def _outcome(seed: Seed | None, episodes: str) -> dict[str, str | float]:
     """List the win rates of a run by column; nothing where it has none of these episodes."""
-    if not len(seed.curve.steps):
+    if seed is None or not len(seed.curve.steps):
         return {}
     finals = {FINAL_NAMES[rule]: 100 * final_rate(seed, rule) for rule in FINAL_RULES}
     return {"episodes": episodes, **finals, "μ̄_w": float(mu_w(seed.curve)[-1])}

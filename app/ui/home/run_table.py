@@ -40,7 +40,7 @@ _SORTS = {
     "": "At work, then newest",
     "created": "Created",
     "win_rate": "Last win rate",
-    "mu_w": "μ̄_w",
+    "mu_w": "μ̄_w (greedy)",
     "return": "Return",
     "gate": "Gate",
     "progress": "Progress",
@@ -208,7 +208,10 @@ def column_config() -> dict[str, Any]:
         "progress": column.ProgressColumn("Progress", format=PERCENT, min_value=0, max_value=100, width=90),
         "win_rate": column.NumberColumn("Last win rate", format=PERCENT, width=95, help="Last greedy evaluation"),
         "mu_w": column.NumberColumn(
-            "μ̄_w", format="%.3f", width=70, help="Time average of the greedy win rate up to the last evaluation"
+            "μ̄_w (greedy)",
+            format="%.3f",
+            width=100,
+            help="Time average of the greedy win rate up to the last evaluation",
         ),
         "return_mean": column.NumberColumn("Return", format="%.2f", width=80, help="Last evaluation [env return]"),
         "gate": column.TextColumn("Gate", width=80, help="Does it remove incentive? Choose the row for why."),

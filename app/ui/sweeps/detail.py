@@ -40,7 +40,7 @@ def _best(runs: Sequence[RunRow]) -> None:
         return
     best = max(rated, key=lambda run: (run.win_rate or 0.0, run.mu_w or 0.0))
     with st.container(horizontal=True, vertical_alignment="center", gap="small"):
-        st.caption(f"Best so far, {percent(best.win_rate)} of its last evaluation won:", width="content")
+        st.caption(f"Best so far, {percent(best.win_rate)} of its last greedy evaluation won:", width="content")
         run_picker.links(best.id, best.name)
 
 
