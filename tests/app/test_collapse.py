@@ -10,7 +10,15 @@ from hypothesis import strategies as st
 from sklearn.manifold import trustworthiness
 
 from app.analysis import neighborhoods
-from app.analysis.collapse import COLUMNS, NEIGHBORS, interval_of, measure_collapse, resample_sums, scale_like_memory
+from app.analysis.collapse import (
+    COLUMNS,
+    NEIGHBORS,
+    interval_of,
+    measure_collapse,
+    predict_returns,
+    resample_sums,
+    scale_like_memory,
+)
 from app.analysis.neighborhoods import find_elsewhere, neighbor_agreement, rank_layout
 from emtc_core.memory.scaling import measure_scaling
 from storage.queries.memory import Snapshot
@@ -275,3 +283,13 @@ def test_a_faithful_layout_agrees_wholly_and_an_empty_selection_says_nothing() -
     nowhere = neighbor_agreement(flat, np.full((100, 2), np.nan), np.arange(10))
     assert math.isnan(nowhere.selected)
     assert math.isnan(nowhere.rest)
+
+
+@pytest.mark.parametrize("delta_space", ["normalized", "raw"])
+@pytest.mark.parametrize("most", [SIZE, 50])
+def test_r2_alone_is_the_r2_of_all_numbers(delta_space, most):
+    snapshot, other = _random(3), np.random.default_rng(4).normal(size=(SIZE, 4)).astype(np.float32) * [1, 5, 1, 1]
+    for embedding in (None, other.astype(np.float32)):
+        every = measure_collapse(snapshot, delta=0.1, delta_space=delta_space, embedding=embedding, most=most, seed=2)
+        alone = predict_returns(snapshot, delta_space=delta_space, embedding=embedding, most=most, seed=2)
+        assert alone == every["h_r2_knn"].value

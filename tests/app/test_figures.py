@@ -95,6 +95,21 @@ def test_gate_dynamics_shows_new_transitions_beside_the_links_and_says_what_each
     assert chart.to_component()["panels"][0]["lines"][0]["label"] == "new transitions"
 
 
+def test_beta_of_an_ended_run_has_an_axis_of_its_values_where_they_are_close_together(stats):
+    near_one = {f"beta_{part}": np.linspace(0.97, 1.0, 3) for part in ("mean", "q05", "q95")}
+    open_gate = stats.assign(**near_one)
+    chart = draw_gate_dynamics(open_gate, run="r", ended=True)
+    assert chart.panels[1].range is None, "the axis of a panel without a range is that of its values"
+    assert "shows 0.97 to 1 only" in chart.caption
+    for other in (
+        draw_gate_dynamics(open_gate, run="r"),
+        draw_gate_dynamics(open_gate.assign(beta_q05=0.1), run="r", ended=True),
+        draw_gate_dynamics(stats.iloc[:0], run="r", ended=True),
+    ):
+        assert other.panels[1].range == (-0.03, 1.03)
+        assert "only" not in other.caption
+
+
 def test_gate_effect_splits_the_incentive_and_draws_none_while_none_flows():
     frame = logged(
         gate__incentive_removed=0.1, gate__closed_fraction=0.05, memory__merge_rate=0.2, memory__hit_rate=0.4

@@ -132,6 +132,47 @@ def test_runs_of_different_commits_are_marked(db: Database) -> None:
     assert "WARNING: runs of different commits" in table.attrs["caption"]
 
 
+def test_r2_of_h_is_computed_only_for_a_plan_whose_claims_need_it(db: Database, monkeypatch) -> None:
+    asked: list[str] = []
+    monkeypatch.setattr("app.analysis.findings.predict_returns", lambda db, row: asked.append(row.id) or {})
+    values = {"name": CONFIRMATORY.sweeps[1], "status": "active", "jobs": 1, "plan": {}}
+    with db.transaction() as connection:
+        connection.execute(insert(SweepRow), {"id": "abc", "created_at": datetime.now(UTC), **values})
+    planned, other = add_run(db, 1, 3, sweep="abc"), add_run(db, 2, 3)
+    assert [study.plan for study in find_all(db, [planned])] == [CONFIRMATORY]
+    assert asked == []
+    assert [study.plan for study in find_all(db, [other])] == [UNPLANNED]
+    assert asked == [other.id]
+    TABLES["study-measures"].make(db, [planned])
+    assert asked == [other.id, planned.id], "the table of numbers has every measure"
+
+
+def test_the_table_of_claims_has_the_primary_measures_of_each_study(db: Database) -> None:
+    rows = [add_run(db, seed, 3, *gate) for seed in (1, 2) for gate in ((), ("gate.enabled=false",))]
+    table = TABLES["claims"].make(db, rows)
+    every = TABLES["findings"].make(db, rows)
+    assert table["claim"].tolist() == every.loc[every["verdict"] != "–", "claim"].tolist()
+    assert set(table["measure"]) < set(every["measure"])
+    assert "study" not in table
+    assert "detectable" not in table, "no claim is undecided"
+    values = {"name": CONFIRMATORY.sweeps[1], "status": "active", "jobs": 1, "plan": {}}
+    with db.transaction() as connection:
+        connection.execute(insert(SweepRow), {"id": "abc", "created_at": datetime.now(UTC), **values})
+    rows += [add_run(db, seed, 3, *gate, sweep="abc") for seed in range(1, 6) for gate in ((), ("gate.enabled=false",))]
+    table = TABLES["claims"].make(db, rows)
+    assert set(table["study"]) == {CONFIRMATORY.title, UNPLANNED.title}
+    (gate,) = (
+        row for _, row in table.iterrows() if row["study"] == CONFIRMATORY.title and row["claim"].startswith("3")
+    )
+    assert (gate["n"], gate["verdict"]) == ("5 pairs", "equal")
+
+
+@pytest.mark.parametrize("plan", PLANS, ids=lambda plan: plan.title)
+def test_the_question_of_a_plan_is_the_one_in_its_file(plan) -> None:
+    text = (ROOT / "app" / "jobs" / "sweeps" / "templates" / plan.guide).read_text(encoding="utf-8")
+    assert f"**Question.** {plan.question}" in " ".join(text.split())
+
+
 def test_the_error_of_q_and_the_overestimation_have_one_sign_convention(db: Database) -> None:
     row = add_run(db, 1, 3)
     numbers = measure_runs(db, [row], read_seeds(db, [row]))

@@ -41,7 +41,7 @@ def seed_study(db: Database, template: str, *, finished: Collection[int], queued
 
 
 def _finish(db: Database, row: RunRow, label: str) -> None:
-    level = next(value for name, value in _LEVELS.items() if label.startswith(name))
+    level = next((value for name, value in _LEVELS.items() if label.startswith(name)), 0.5)
     rng = np.random.default_rng([row.seed, len(label)])
     rates = np.linspace(0, level, _EVALUATIONS) * rng.uniform(0.9, 1.1) + rng.normal(0, 0.03, _EVALUATIONS)
     steps = np.linspace(row.target_steps / _EVALUATIONS, row.target_steps, _EVALUATIONS).astype(int)

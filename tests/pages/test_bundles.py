@@ -18,7 +18,7 @@ from tests.pages.several import seed_runs
 from tests.pages.test_pages import open_page, said
 
 ABOUT_RUNS = ("live", "memory", "replay", "compare")
-EVERY_PAGE = ("home", *ABOUT_RUNS, "launch", "sweeps", "notebook", "sql", "disk", "health", "method")
+EVERY_PAGE = ("home", *ABOUT_RUNS, "findings", "launch", "sweeps", "notebook", "sql", "disk", "health", "method")
 
 
 @pytest.fixture(scope="module")
@@ -206,6 +206,7 @@ def test_the_example_study_is_one_press_away(own, file, monkeypatch) -> None:
     (bundle,) = list_bundles()
     assert bundle.name == "study.emtc"
     assert bundle.key in app.query_params["from"]
+    assert app.title[0].value == "Findings"
 
 
 def test_replay_of_a_run_without_states_says_which_runs_of_the_bundle_have_some(own, opened, file):

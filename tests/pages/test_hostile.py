@@ -6,7 +6,20 @@ from storage.engine import files_root
 from tests.hostile import ACTS, tamper
 from tests.pages.test_pages import open_page, said
 
-PAGES = ("home", "run", "live", "memory", "replay", "compare", "sweeps", "notebook", "sql", "disk", "health")
+PAGES = (
+    "home",
+    "run",
+    "live",
+    "memory",
+    "replay",
+    "findings",
+    "compare",
+    "sweeps",
+    "notebook",
+    "sql",
+    "disk",
+    "health",
+)
 USUAL = (
     ("an id that climbs", "home"),
     ("a bomb in an episode", "replay"),

@@ -19,7 +19,7 @@ AUTH = {
     "client_secret": "x",
     "server_metadata_url": "http://localhost:1/.well-known/openid-configuration",
 }
-PAGES = ("home", "launch", "live", "memory", "replay", "compare", "sweeps", "notebook", "method")
+PAGES = ("home", "launch", "live", "memory", "replay", "findings", "compare", "sweeps", "notebook", "method")
 
 
 def open_as(user: dict[str, object], page: str, run: str, auth: dict[str, object]) -> AppTest:

@@ -9,7 +9,7 @@ from storage.queries.runs import list_runs
 from tests.pages.test_pages import open_page, said
 
 ASSETS = Path(__file__).parents[1] / "assets"
-PAGES = ("home", "live", "memory", "replay", "compare", "sweeps", "notebook")
+PAGES = ("home", "live", "memory", "replay", "findings", "compare", "sweeps", "notebook")
 
 
 @pytest.fixture(params=sorted(ASSETS.glob("trained_*.db")), ids=lambda path: path.stem)

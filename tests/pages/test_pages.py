@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from sqlalchemy import update
+from sqlalchemy import func, select, update
 from streamlit.testing.v1 import AppTest
 
 from app.analysis.collapse import measure_collapse
@@ -12,7 +12,7 @@ from app.analysis.format import number, percent
 from app.analysis.neighborhoods import neighbor_agreement
 from app.analysis.projections.linear import draw_pca
 from emtc_core.config.resolve import resolve
-from storage.models import EpisodeRow
+from storage.models import EpisodeRow, Evaluation, Run
 from storage.queries.episodes import THINNED, get_trajectory
 from storage.queries.memory import get_snapshot, list_snapshots
 from tests.pages.seed import seed_run
@@ -120,6 +120,22 @@ def test_live_shows_status_progress_and_last_evaluation(seeded):
     metrics = {metric.label: metric.value for metric in app.metric}
     assert metrics["Win rate"] == "50 %"
     assert metrics["Time left"] == "ended"
+
+
+def test_live_of_a_finished_run_shows_the_robust_win_rate_of_its_last_tenth(seeded):
+    db, run_id = seeded
+    with db.transaction() as connection:
+        reached = connection.execute(select(func.max(Evaluation.env_step)).where(Evaluation.run_id == run_id)).scalar()
+        connection.execute(update(Run).where(Run.id == run_id).values(target_steps=reached))
+        for step, rate in ((0, 0.1), (reached, 0.75)):
+            here = (Evaluation.run_id == run_id, Evaluation.env_step >= step)
+            connection.execute(update(Evaluation).where(*here).values(robust_win_rate=rate))
+    shown = {metric.label: metric for metric in open_page("live", run=run_id).metric}
+    assert shown["Robust win rate, last tenth"].value == "75 %"
+    assert "Last greedy evaluation: 50 %" in shown["Robust win rate, last tenth"].help
+    with db.transaction() as connection:
+        connection.execute(update(Run).where(Run.id == run_id).values(status="stopped"))
+    assert "Win rate" in {metric.label for metric in open_page("live", run=run_id).metric}
 
 
 def test_live_offers_every_number_that_the_run_logged_and_says_what_it_means(seeded):

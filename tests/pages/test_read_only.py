@@ -12,6 +12,7 @@ PAGES = (
     "live",
     "memory",
     "replay",
+    "findings",
     "compare",
     "sweeps",
     "notebook",

@@ -1,0 +1,222 @@
+"""The page Findings: the question of a study, a chart for each task, the claims, and planned runs without a result."""
+
+import json
+import shutil
+from pathlib import Path
+from urllib.parse import parse_qs
+
+import pytest
+from sqlalchemy import update
+from streamlit.testing.v1 import AppTest
+
+from app.analysis.study_plans import CONFIRMATORY, FIRST
+from app.figures.registry import find_figure
+from app.notebook.export import make_recipe
+from app.notebook.view import gather
+from app.ui.findings import studies
+from storage.engine import Database, open_database
+from storage.models import Run
+from storage.notebook import list_entries
+from storage.queries.runs import get_rows
+from storage.runs.sweeps import list_sweeps, sweep_runs
+from tests.pages.conftest import copy_database
+from tests.pages.studies import FOOTBALL, SKIRMISH, seed_study
+from tests.pages.test_notebook import press_pin
+from tests.pages.test_pages import open_page, said
+
+
+@pytest.fixture(scope="module")
+def study_file(tmp_path_factory, sqlite_template) -> Path:
+    """The confirmatory study: football complete, five seeds of 3s_vs_5z, one seed queued."""
+    path = Path(shutil.copy(sqlite_template, tmp_path_factory.mktemp("study") / "study.db"))
+    db = open_database(f"sqlite:///{path}")
+    seed_study(db, FOOTBALL, finished={1, 2, 3, 4, 5})
+    seed_study(db, SKIRMISH, finished={4, 5, 6, 7, 8}, queued={9})
+    db.dispose()
+    return path
+
+
+@pytest.fixture
+def study(use_database, study_file, tmp_path) -> Database:
+    return use_database(copy_database(study_file, tmp_path / "study.db"))
+
+
+def charts(app: AppTest) -> list[dict]:
+    found = [json.loads(each.proto.json) for each in app.get("bidi_component") if each.proto.json]
+    return [each for each in found if "panels" in each]
+
+
+def names_of(chart: dict) -> list[str]:
+    return [line["name"] for line in chart["panels"][0]["lines"]]
+
+
+def claims(app: AppTest) -> list[list[str]]:
+    """The cells of the table of claims, row by row."""
+    text = next(str(part.value) for part in app.markdown if str(part.value).startswith("| claim"))
+    plain = text.replace("\\", "").replace("\u00a0", " ").replace("\u200b", "").replace("\u2011", "-")
+    return [line.strip("| ").split(" | ") for line in plain.splitlines()[2:]]
+
+
+def links(app: AppTest) -> dict[str, dict[str, list[str]]]:
+    return {link.proto.label.replace("\\", ""): parse_qs(link.proto.query_string) for link in app.get("page_link")}
+
+
+def test_the_example_study_opens_on_its_findings(empty):
+    app = open_page("home").button(key="open_example").click().run()
+    assert not app.exception
+    assert not app.error
+    assert app.title[0].value == "Findings"
+    assert [chart["panels"][0]["title"] for chart in charts(app)] == [
+        "robust win rate, 2s3z",
+        "robust win rate, 3s_vs_5z",
+    ]
+    rows = claims(app)
+    assert rows[0][1:] == ["2s3z", "+0.395", "1 pair", "–", ":gray-badge[:material/hourglass_empty: too few seeds]"]
+    assert rows[0][0].startswith("**1. EMTC learns better than EMU** EMTC(QPLEX) − EMU(QPLEX)")
+    assert "20 of 36 planned runs" in said(app)
+    assert "16 planned runs without a result" in [each.label for each in app.expander]
+    assert "Not drawn: EMTC(QPLEX), No-TCSE (n = 1), EMTC(CDS) (n = 1)" in said(app).replace("\\", "")
+    opened = links(app)["Compare all 8 variants"]
+    assert len(opened["runs"][0].split(",")) == 8
+    assert opened["y"] == ["robust_win_rate"]
+    assert opened["from"] == links(app)["Findings in the guide"]["from"]
+
+
+def test_without_a_study_the_page_names_the_next_step(empty):
+    app = open_page("findings")
+    assert not app.exception
+    assert "No study has runs in this database" in said(app)
+    assert "emtc sweep confirmatory-football" in said(app)
+    assert charts(app) == []
+
+
+def test_each_task_has_one_chart_of_at_most_four_smoothed_lines(study):
+    app = open_page("findings")
+    assert not app.exception
+    assert not app.error
+    skirmish, football = charts(app)
+    assert skirmish["panels"][0]["title"] == "robust win rate, 3s_vs_5z"
+    assert football["panels"][0]["title"] == "greedy win rate, academy_3_vs_1_with_keeper [grf]"
+    assert names_of(football) == [
+        "EMTC(QPLEX) (n = 5)", "EMTC(QPLEX), No-TCGM (n = 5)", "EMU(QPLEX) (n = 5)", "QPLEX (n = 5)",
+    ]  # fmt: skip
+    assert len(names_of(skirmish)) == 4
+    for chart, window in ((skirmish, "50,000"), (football, "100,000")):
+        assert chart["subtitle"].endswith(f"smoothed over {window} env steps")
+        assert all(line["label"] and line["lo"] and line["hi"] for line in chart["panels"][0]["lines"])
+    assert "Not drawn: EMTC(QPLEX), preset = prewrite (n = 5)" in said(app).replace("\\", "")
+    assert len(links(app)["Compare all 5 variants"]["runs"][0].split(",")) == 25
+
+
+def test_a_claim_has_its_estimate_and_a_verdict_in_words(study):
+    by_task = {(row[0].partition("**")[2].partition("**")[0], row[1]): row[2:] for row in claims(open_page("findings"))}
+    estimate, n, _, verdict = by_task["1. EMTC learns better than EMU", "3s_vs_5z"]
+    assert estimate.startswith("+0.2")
+    assert "[" in estimate
+    assert (n, verdict) == ("5 pairs", ":green-badge[:material/check_circle: supported]")
+    assert by_task["1. EMTC learns better than EMU", "all tasks"][1] == "10 pairs"
+    undecided = by_task["3. The gate helps", "3s_vs_5z"][-1]
+    assert undecided.startswith(":orange-badge[:material/question_mark: cannot tell] :small[detectable: 0.0")
+
+
+def test_planned_runs_without_a_result_are_listed_with_their_state(study):
+    app = open_page("findings")
+    (folded,) = (each for each in app.expander if each.label == "20 planned runs without a result")
+    text = folded.caption[0].value.replace("\\", "")
+    assert "Confirmatory study: 3s_vs_5z · EMTC · seed 9: queued at 0 of 1,000,000" in text
+    assert "Confirmatory study: 3s_vs_5z · EMTC · seed 12: not in this database" in text
+
+
+def test_a_study_of_one_seed_has_no_verdict_and_no_interval(empty):
+    seed_study(empty, FOOTBALL, finished={1})
+    app = open_page("findings")
+    assert not app.exception
+    assert not app.error
+    rows = claims(app)
+    assert len(rows) == 4
+    for row in rows:
+        assert "[" not in row[2]
+        assert row[-1] == ":gray-badge[:material/hourglass_empty: too few seeds]"
+    (chart,) = charts(app)
+    assert all(line["lo"] is None for line in chart["panels"][0]["lines"])
+
+
+def test_a_study_whose_runs_wait_has_a_page_without_charts(empty):
+    seed_study(empty, FOOTBALL, finished=(), queued={1})
+    app = open_page("findings")
+    assert not app.exception
+    assert not app.error
+    assert "No run of this study has been evaluated yet" in said(app)
+    assert "No claim has been measured yet" in said(app)
+    assert "0 of 20 planned runs" in said(app)
+    assert "Compare these runs" not in links(app)
+
+
+def test_several_studies_are_chosen_by_their_titles_in_the_address(study):
+    seed_study(study, "first-study-b", finished={1})
+    app = open_page("findings")
+    (chosen,) = app.get("button_group")
+    assert [each.content for each in chosen.proto.options] == [CONFIRMATORY.title, FIRST.title]
+    assert CONFIRMATORY.question in said(app).replace("\\", "")
+    other = open_page("findings", study=FIRST.title)
+    assert not other.exception
+    assert FIRST.question in said(other).replace("\\", "")
+    assert [chart["panels"][0]["title"] for chart in charts(other)] == ["robust win rate, 2s3z"]
+    assert CONFIRMATORY.question in said(open_page("findings", study="<b>")).replace("\\", "")
+
+
+def test_findings_are_computed_again_only_when_a_run_has_changed(study, monkeypatch):
+    measured, measure = [], studies.measure_study
+
+    def count(db, runs):
+        measured.append(len(runs.comparison.seeds))
+        return measure(db, runs)
+
+    monkeypatch.setattr(studies, "measure_study", count)
+    open_page("findings")
+    open_page("findings")
+    assert measured == [45]
+    ended = next(run for sweep in list_sweeps(study) for run in sweep_runs(study, sweep.id) if run.status == "queued")
+    with study.transaction() as connection:
+        connection.execute(update(Run).where(Run.id == ended.id).values(status="stopped"))
+    text = " ".join(caption.value for caption in open_page("findings").caption).replace("\\", "")
+    assert measured == [45, 45]
+    assert "stopped at 0 of 1,000,000" in text
+
+
+def test_a_hidden_run_is_not_counted(study):
+    sweep = next(sweep for sweep in list_sweeps(study) if sweep.name.endswith("football"))
+    hidden = sweep_runs(study, sweep.id)[0]
+    with study.transaction() as connection:
+        connection.execute(update(Run).where(Run.id == hidden.id).values(hidden_at=hidden.created_at))
+    assert "44 of 65 planned runs" in said(open_page("findings"))
+
+
+def test_a_link_opens_the_details(study):
+    app = open_page("findings", measures="true", numbers="true", settings="true", plan="true")
+    assert not app.exception
+    assert not app.error
+    measures, numbers, settings = (frame.value for frame in app.dataframe)
+    assert {"detectable", "P(improvement)", "verdict"} <= set(measures.columns)
+    assert len(numbers) == 45
+    assert "gate.enabled" in set(settings["setting"])
+    assert "This file was committed before the first run" in said(app)
+
+
+def test_a_pinned_chart_can_be_drawn_again_from_its_runs(study):
+    app = press_pin(open_page("findings"), "findings-3s_vs_5z")
+    assert not app.exception
+    (row,) = list_entries(study)
+    assert row.view["page"] == "findings"
+    (entry,) = gather(study, [row.id])
+    assert entry.figure is not None
+    assert entry.view is not None
+    assert entry.view.address == "/findings"
+    assert len(entry.view.run_ids) == 20
+    facts = {"quantity": "robust_win_rate", "center": "mean", "band": "ci", "smooth": 50_000}
+    assert entry.view.facts == facts
+    assert make_recipe(entry.view, entry.figure) is not None
+    kind = find_figure("learning-curves")
+    chart = kind.make(study, get_rows(study, entry.view.run_ids), kind.read_options(facts))
+    drawn = {line.name: line.y[-1] for line in chart.panels[0].lines if not line.faint}
+    assert drawn == {line.name: pytest.approx(line.y[-1]) for line in entry.figure.panels[0].lines}
