@@ -8,7 +8,7 @@ from numba.core import event
 
 
 @contextmanager
-def log_compilation(announce: Callable[[str], None]) -> Generator[None]:
+def log_compilation(announce: Callable[[str], object]) -> Generator[None]:
     """Announce the first kernel that numba compiles in this process; later kernels and cached ones add no line.
 
     Args:
@@ -19,7 +19,7 @@ def log_compilation(announce: Callable[[str], None]) -> Generator[None]:
 
 
 class _FirstCompilation(event.Listener):
-    def __init__(self, announce: Callable[[str], None]) -> None:
+    def __init__(self, announce: Callable[[str], object]) -> None:
         self._announce = announce
         self._is_announced = False
 
