@@ -10,7 +10,7 @@ import pytest
 from app.analysis.provenance import describe_runs, hash_config
 from app.analysis.quantities import EVALUATED, MU_W, WIN_RATE, find_quantity
 from app.analysis.series import Comparison, Seed, join_seeds, split_curves
-from app.analysis.statistics import BOOTSTRAP_COVERS, Reading
+from app.analysis.statistics import BOOTSTRAP_COVERS, CLAIMS, Reading
 from app.figures.named.curves import draw_comparison, split_panels
 from app.figures.render.export import export_figure
 from app.figures.render.lines_view import draw_chart
@@ -68,9 +68,7 @@ def test_the_caption_says_how_many_episodes_of_an_evaluation_differ_where_that_w
 
 def test_the_caption_says_statistic_band_seeds_and_the_order_of_averaging(comparison) -> None:
     caption = draw_comparison(comparison, Reading("iqm", "ci")).caption
-    assert (
-        "interquartile mean with 95 % interval (Wilson's score with Yuen's t; covers 92 to 100 %) over seeds" in caption
-    )
+    assert f"interquartile mean with {CLAIMS['iqm', True]} over seeds" in caption
     assert "episodes are averaged per seed first" in caption
     assert "n = 2 seeds" in caption
     assert "resampled" not in caption

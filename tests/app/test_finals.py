@@ -31,11 +31,11 @@ PUBLISHED_CODE = (1, 1, 1, 0, 0.94, 0, 0.62, 0.44, 1, 1, 0.94, 0.5, 0, 0, 1, 0.8
 """Measured: the published code on 3m within 90,000 env steps, but for a stretch; here every 5,000 up to its end."""
 
 
-def run_of(values: tuple[float, ...], first: int, every: int, **given) -> Seed:
+def run_of(values: tuple[float, ...], first: int, every: int, *settings: str, **given) -> Seed:
     """A run that was evaluated at equal distances up to its budget."""
     steps = [first + every * place for place in range(len(values))]
     done = {"env_steps": steps[-1], "target_steps": steps[-1]}
-    return make_seed(given.pop("run_id", "a"), list(zip(steps, values, strict=True)), **(done | given))
+    return make_seed(given.pop("run_id", "a"), list(zip(steps, values, strict=True)), *settings, **(done | given))
 
 
 def test_the_final_win_rate_is_the_mean_over_the_last_tenth_of_the_budget() -> None:
@@ -149,15 +149,15 @@ def test_a_table_says_in_every_format_which_number_it_shows(rule, cell) -> None:
 
 
 def test_the_interval_of_a_final_rate_counts_the_episodes_of_every_evaluation_that_it_averages() -> None:
-    """Two seeds that won all of 3 · 16 episodes each, and two that won all of 16: p > n / (n + t²), t = 12.706."""
-    seeds = [run_of((1.0, 1.0, 1.0), 92_000, 4_000, run_id=f"a{k}", seed=k) for k in (1, 2)]
+    """Two seeds that won all of 3 · 2 episodes each, and two that won all of 2: p > n / (n + t²), t = 12.706."""
+    seeds = [run_of((1.0, 1.0, 1.0), 92_000, 4_000, "eval.episodes=2", run_id=f"a{k}", seed=k) for k in (1, 2)]
     lows = []
     for rule in FINAL_RULES:
         table = tabulate_win_rates(join_seeds(seeds, final=True), Reading("mean", "ci"), rule)
         lows.append(pd.read_csv(io.BytesIO(export_table(table, "csv")))["3m low"].iloc[0])
-    assert lows == [pytest.approx(100 * n / (n + 12.706**2), abs=0.01) for n in (96, 32)]
+    assert lows == [pytest.approx(100 * n / (n + 12.706**2), abs=0.01) for n in (12, 4)]
     short = make_seed("b", [(850, 1.0)])
-    assert rate_of_final([seeds[0], short], "last-tenth").episodes == 16
+    assert rate_of_final([seeds[0], short], "last-tenth").episodes == 2
 
 
 def test_falls_are_counts_and_only_their_share_stays_between_0_and_100() -> None:

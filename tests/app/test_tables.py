@@ -125,9 +125,9 @@ def test_a_cell_quotes_its_statistic(reading, text) -> None:
 
 
 def test_a_win_rate_is_quoted_with_an_interval_that_stays_between_0_and_100() -> None:
-    """Three seeds that won all of 16 episodes: p > 48 / (48 + t²), t = 4.303 with 2 degrees of freedom."""
+    """Three seeds that won all, counted as 8 episodes each: p > 24 / (24 + t²), t = 4.303 with 2 degrees of freedom."""
     quoted = quote(np.full(3, 100.0), Reading("mean", "ci"), rate=Rate(100, 16))
-    assert quoted == "100.0 [72.2–100.0]"
+    assert quoted == "100.0 [56.5–100.0]"
 
 
 def test_csv_and_parquet_say_value_edges_seeds_statistic_and_interval_of_every_cell(seeds) -> None:
@@ -140,8 +140,8 @@ def test_csv_and_parquet_say_value_edges_seeds_statistic_and_interval_of_every_c
         wanted = [name for map in ("3m", "8m") for name in (map, *(f"{map} {part}" for part in parts))]
         assert read.columns.tolist() == ["variant", *wanted]
         ours = read.set_index("variant").loc["EMTC(QPLEX)"]
-        assert (ours["3m"], ours["3m value"], ours["3m n"]) == ("95.0 [9.5–100.0] (n = 2 of 5)", 95.0, 2)
-        assert ours["3m low"] == pytest.approx(9.5, abs=0.05)
+        assert (ours["3m"], ours["3m value"], ours["3m n"]) == ("95.0 [8.1–100.0] (n = 2 of 5)", 95.0, 2)
+        assert ours["3m low"] == pytest.approx(8.1, abs=0.05)
         assert ours["3m statistic"] == f"{name_final('last-tenth', unit='%')}, mean over seeds"
         assert ours["3m interval"] == str(CLAIMS["mean", True])
         assert pd.isna(ours[["8m value", "8m low", "8m n", "8m statistic"]]).all()

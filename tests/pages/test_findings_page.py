@@ -67,9 +67,9 @@ def test_the_example_study_opens_on_its_findings(empty):
     assert not app.error
     assert app.title[0].value == "Findings"
     assert [chart["panels"][0]["title"] for chart in charts(app)] == [
-        "robust win rate, 2s3z",
         "robust win rate, 3s_vs_5z",
-    ]
+        "robust win rate, 2s3z",
+    ], "the task with more runs comes first"
     rows = claims(app)
     assert rows[0][1:] == ["2s3z", "+0.395", "1 pair", "–", ":gray-badge[:material/hourglass_empty: too few seeds]"]
     assert rows[0][0].startswith("**1. EMTC learns better than EMU** EMTC(QPLEX) − EMU(QPLEX)")
