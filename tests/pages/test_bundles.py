@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from sqlalchemy import update
 from streamlit.testing.v1 import AppTest
 
 from app.notebook.export import export_entries
@@ -11,6 +12,7 @@ from storage.bundles.contents import WHOLE
 from storage.bundles.read import find_cache
 from storage.bundles.write import write_bundle
 from storage.engine import open_database
+from storage.models import Evaluation
 from storage.notebook import list_entries
 from storage.queries.runs import list_runs
 from tests.pages.seed import seed_run
@@ -136,6 +138,16 @@ def test_runs_of_a_bundle_stand_beside_ones_own_as_lines_of_their_own(own, opene
         "QMIX",
         "QMIX, from study.emtc",
     ]
+
+
+def test_a_bundle_without_robust_evaluations_makes_a_shared_task_greedy(own, opened):
+    with own[0].transaction() as connection:
+        connection.execute(update(Evaluation).values(robust_win_rate=0.25))
+    alone, beside = open_page("compare"), open_page("compare", **{"with": opened.key})
+    assert not beside.exception
+    assert "Final robust win rate" in said(alone).replace("\\", "")
+    assert "Final robust win rate" not in said(beside).replace("\\", "")
+    assert "Greedy win rates on 3m, because runs" in said(beside).replace("\\", "")
 
 
 def test_a_comparison_knows_no_bundle_until_one_is_ticked(own, opened):

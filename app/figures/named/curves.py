@@ -21,6 +21,7 @@ from app.analysis.quantities import (
     WIN_RATE,
     WITHOUT,
     Quantity,
+    find_rate,
     follows_rate,
 )
 from app.analysis.rates import read_drawn, read_rates
@@ -55,7 +56,7 @@ _PARTS = "No-TCGM: β = 1 everywhere. No-TCSE: the autoencoder alone, without co
 
 def _learning_curves(db: Database, rows: Sequence[RunRow], options: Options) -> Chart:
     key, each = options.get("quantity", CHOSEN_RATE), options.get("each", False)
-    if options.rate not in (None, AUTO) and not follows_rate(key):
+    if options.rate not in (None, AUTO, find_rate(key, options.rate_name)):
         raise ConfigError(f"rate = {options.rate} would change nothing: quantity = {key} is drawn. Leave one out.")
     return _draw(db, rows, options, key, "learning-curves", per_seed=each)
 
