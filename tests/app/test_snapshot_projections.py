@@ -114,19 +114,27 @@ ARRANGEMENTS = ([0, 1, 2, 3], [0, 2, 1, 3], [0, 1, 3, 2])
 
 @pytest.mark.parametrize("method", ["tsne", "umap"])
 def test_clusters_keep_their_place_although_the_embedding_was_rotated(db, snapshots, method) -> None:
+    """The margins were measured over 6 seeds and 6 data sets, on an AMD EPYC and under 8 settings that imitate others.
+
+    The sum of the diagonals must exceed the sum of either pair of opposite sides. This ratio was at least 1.11. A
+    layout that ignores the earlier one is the same layout in each turn of the loop, so it satisfies this in one turn
+    at most. At least 0.98 of the nodes were nearest to the corner of their cluster.
+    """
     first, second = (get_snapshot(db, each) for each in snapshots[:2])
     before, after = match_rows(first, second)
+    cluster = first.slot[before] % 4
     for clusters in ARRANGEMENTS:
         corners = 10.0 * np.array([[-1, -1], [1, -1], [1, 1], [-1, 1]])[np.argsort(clusters)]
         earlier = (corners[first.slot % 4] + np.random.default_rng(0).normal(size=(400, 2))).astype(np.float32)
         params = projection_params(method, n=N, seed=0) | {"start": None}
         saved = save_projection(db, snapshots[0], method=method, params=params, coordinates=earlier, seconds=1)
-        later = project_snapshot(db, snapshots[1], method=method, n=N, begin=saved).coordinates
-        distance = np.linalg.norm(later[after][:, None] - corners, axis=2)
-        at_own_corner = distance.argmin(axis=1) == first.slot[before] % 4
-        # Measured over 12 seeds: at least 0.98. A layout that ignores the earlier one has the same clusters at
-        # neighboring corners in all three arrangements: at most 0.8 in two of them.
-        assert at_own_corner.mean() > 0.9, clusters
+        later = project_snapshot(db, snapshots[1], method=method, n=N, begin=saved).coordinates[after]
+        around = np.stack([later[cluster == each].mean(axis=0) for each in clusters])
+        one_side, other_side = (np.linalg.norm(around - np.roll(around, 1, axis=0), axis=1)[i::2].sum() for i in (0, 1))
+        diagonals = np.linalg.norm(around[:2] - around[2:], axis=1).sum()
+        assert diagonals > max(one_side, other_side), clusters
+        nearest = np.linalg.norm(later[:, None] - corners, axis=2).argmin(axis=1)
+        assert (nearest == cluster).mean() > 0.9, clusters
 
 
 @pytest.mark.parametrize("method", ["tsne", "umap"])
