@@ -29,6 +29,7 @@ from app.ui.widgets import canvas, pin, result_table
 
 _PAGE: Final = "findings"
 _PANEL: Final = 280
+_LONG_NAME: Final = 12
 _MARKS: Final[dict[Verdict, tuple[str, str]]] = {
     "supported": ("check_circle", "green"),
     "contradicted": ("cancel", "red"),
@@ -149,7 +150,7 @@ def _write_claims(frame: pd.DataFrame) -> str:
     verdicts = zip(frame["verdict"], detectable, strict=True)
     written = {
         "claim": [f"**{escape_markdown(text)}** {pair}, {escape_markdown(of)}" for text, pair, of in claims],
-        "task": [escape_markdown(task).replace(r"\_", "\\_\u200b") for task in frame["task"]],  # it may break there
+        "task": [_break_long_name(task) for task in frame["task"]],
         "estimate": [escape_markdown(each).replace(", ", ",\u00a0") for each in frame["estimate"]],
         "verdict": [
             _mark_verdict(verdict) + ("" if size == MISSING else f" :small[detectable: {size}]")
@@ -157,6 +158,12 @@ def _write_claims(frame: pd.DataFrame) -> str:
         ],
     }
     return result_table.to_markdown(shown, written)
+
+
+def _break_long_name(task: str) -> str:
+    """Allow a line break after each underscore of a long name."""
+    text = escape_markdown(task)
+    return text.replace(r"\_", "\\_\u200b") if len(task) > _LONG_NAME else text
 
 
 def _mark_verdict(text: str) -> str:
