@@ -6,7 +6,7 @@ A number per run and measure, then `app.analysis.significance.compare_seeds` for
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Final, Literal
 
 import numpy as np
@@ -186,8 +186,7 @@ def measure_study(db: Database, study: StudyRuns) -> StudyFindings:
                 findings += by_task
                 if measure.is_pooled and len(by_task) > 1 and all(np.isfinite(each.difference.low) for each in by_task):
                     findings.append(_pool(by_task))
-    known = {field.name: getattr(study, field.name) for field in fields(study)}
-    return StudyFindings(**known, findings=tuple(_adjust(findings)))
+    return StudyFindings(**vars(study), findings=tuple(_adjust(findings)))
 
 
 def read_win_rates(db: Database, study: StudyRuns) -> list[Comparison]:
@@ -197,13 +196,15 @@ def read_win_rates(db: Database, study: StudyRuns) -> list[Comparison]:
     the most runs comes first.
     """
     counted = {seed.id for seed in study.comparison.seeds}
-    done = set(study.comparison.tasks)
+    finished_tasks = set(study.comparison.tasks)
     comparisons = []
     for is_skirmish, quantity in ((True, ROBUST), (False, replace(WIN_RATE, title="greedy win rate"))):
         seeds = read_seeds(db, [row for row in study.rows if (row.env == "skirmish") == is_skirmish], quantity)
-        used = [seed for seed in seeds if seed.id in counted or (seed.task not in done and len(seed.curve.steps))]
-        for task in dict.fromkeys(seed.task for seed in used):
-            comparisons.append(join_seeds([seed for seed in used if seed.task == task], quantity))
+        selected = [
+            seed for seed in seeds if seed.id in counted or (seed.task not in finished_tasks and len(seed.curve.steps))
+        ]
+        for task in dict.fromkeys(seed.task for seed in selected):
+            comparisons.append(join_seeds([seed for seed in selected if seed.task == task], quantity))
     return sorted(comparisons, key=lambda each: (-len(each.seeds), each.tasks))
 
 
@@ -219,11 +220,11 @@ def _describe_state(row: RunRow | None) -> str:
 
 def _adjust(findings: Sequence[Finding]) -> list[Finding]:
     """Adjust the p values of the primary measures, a family for each task."""
-    adjusted = {}
-    for task in dict.fromkeys(finding.task for finding in findings):
-        family = [place for place, each in enumerate(findings) if each.task == task and each.is_primary]
-        p_values = adjust_p([findings[place].difference.p for place in family])
-        adjusted |= dict(zip(family, p_values, strict=True))
+    primary = [place for place, finding in enumerate(findings) if finding.is_primary]
+    p_values = adjust_p(
+        [findings[place].difference.p for place in primary], [findings[place].task for place in primary]
+    )
+    adjusted = dict(zip(primary, p_values, strict=True))
     return [replace(each, adjusted_p=adjusted.get(place, np.nan)) for place, each in enumerate(findings)]
 
 

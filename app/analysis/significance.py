@@ -140,15 +140,21 @@ def pool_differences(differences: Sequence[Difference], rate: Rate | None = None
     return _with_t(pooled, float(variances.sum()) / len(differences) ** 2, dof, rate)
 
 
-def adjust_p(p_values: Sequence[float]) -> list[float]:
-    """Adjust p values of one family of tests by Holm's step-down method (1979); NaN is no test and stays NaN."""
+def adjust_p(p_values: Sequence[float], families: Sequence[str]) -> list[float]:
+    """Adjust p values by Holm's step-down method (1979), each family of tests alone.
+
+    Args:
+        p_values: One for each test; NaN means that there is no test, and stays NaN.
+        families: Name of the family of each test.
+    """
     p = np.asarray(p_values, np.float64)
     adjusted = np.full(len(p), np.nan)
-    order = [place for place in np.argsort(p, kind="stable") if np.isfinite(p[place])]
-    least = 0.0
-    for rank, place in enumerate(order):
-        least = max(least, min(1.0, (len(order) - rank) * p[place]))
-        adjusted[place] = least
+    for family in set(families):
+        places = [place for place, name in enumerate(families) if name == family and np.isfinite(p[place])]
+        largest = 0.0
+        for rank, place in enumerate(sorted(places, key=lambda place: p[place])):
+            largest = max(largest, min(1.0, (len(places) - rank) * p[place]))
+            adjusted[place] = largest
     return adjusted.tolist()
 
 

@@ -105,7 +105,7 @@ def test_tasks_are_pooled_and_p_values_adjusted_by_task(db: Database) -> None:
     )
     for task in ("3m", "8m", ALL_TASKS):
         family = [each for each in study.findings if each.task == task and each.is_primary]
-        adjusted = adjust_p([each.difference.p for each in family])
+        adjusted = adjust_p([each.difference.p for each in family], [task] * len(family))
         assert [each.adjusted_p for each in family] == pytest.approx(adjusted, nan_ok=True)
     assert not any(each.task == ALL_TASKS for each in study.findings if not each.measure.is_pooled)
 

@@ -195,8 +195,9 @@ def test_pooled_tasks_have_equal_weights() -> None:
 
 
 def test_holm_by_hand() -> None:
-    assert adjust_p([0.04, 0.01, np.nan, 0.03]) == pytest.approx([0.06, 0.03, np.nan, 0.06], nan_ok=True)
-    assert adjust_p([0.9, 0.8]) == [1.0, 1.0]
+    assert adjust_p([0.04, 0.01, np.nan, 0.03], ["3m"] * 4) == pytest.approx([0.06, 0.03, np.nan, 0.06], nan_ok=True)
+    assert adjust_p([0.9, 0.8], ["3m", "3m"]) == [1.0, 1.0]
+    assert adjust_p([0.04, 0.01, 0.03], ["3m", "8m", "3m"]) == pytest.approx([0.06, 0.01, 0.06])
 
 
 def difference_of(low: float, high: float, n: int = FEWEST_SEEDS) -> Difference:

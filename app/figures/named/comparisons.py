@@ -75,12 +75,8 @@ def tabulate_tests(comparison: Comparison, final: FinalRule = LAST_TENTH) -> pd.
             ]
             if len(pairs) > 1:
                 tests.append(_test(comparison, pairs, f"all {len(pairs)} tasks", final))
-    adjusted: dict[int, float] = {}
-    for task in dict.fromkeys(test.task for test in tests):
-        family = [place for place, test in enumerate(tests) if test.task == task]
-        p_values = adjust_p([tests[place].difference.p for place in family])
-        adjusted |= dict(zip(family, p_values, strict=True))
-    rows = [_lay_out(comparison, test, adjusted[place], final) for place, test in enumerate(tests)]
+    adjusted = adjust_p([test.difference.p for test in tests], [test.task for test in tests])
+    rows = [_lay_out(comparison, test, p, final) for test, p in zip(tests, adjusted, strict=True)]
     explained = (
         f"Each variant is compared with the first one of its task. {EXPLANATION} p (Holm) is adjusted over the "
         "rows of the same task. P(improvement): share of pairs of runs in which the first variant is the better one, "

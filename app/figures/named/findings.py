@@ -65,10 +65,10 @@ def choose_lines(comparison: Comparison) -> TaskLines:
         matches = (place for place, arm in enumerate(_FIRST_LINES) if arm.matches(group.seeds[0]))
         return next(matches, len(_FIRST_LINES))
 
-    drawn = sorted(comparison.groups, key=rank)[:MOST_LINES]
-    methods = {group.variant.method for group in drawn}
+    groups = sorted(comparison.groups, key=rank)[:MOST_LINES]
+    methods = {group.variant.method for group in groups}
     others = tuple(group for group in comparison.groups if group.variant.method not in methods)
-    return TaskLines(replace(comparison, groups=tuple(drawn)), others)
+    return TaskLines(replace(comparison, groups=tuple(groups)), others)
 
 
 def choose_window(comparison: Comparison) -> int:
@@ -93,13 +93,13 @@ def tabulate_claims(studies: Sequence[StudyFindings]) -> pd.DataFrame:
 
     The column "detectable" exists where a verdict is "cannot tell", and "study" where there are several studies.
     """
-    kept = [(study, finding) for study in studies for finding in study.findings if finding.is_primary]
-    rows = [dict(zip(_FINDING_COLUMNS, _finding_row(study, finding), strict=True)) for study, finding in kept]
-    undecided = [finding.verdict == "cannot tell" for _, finding in kept]
+    primary = [(study, finding) for study in studies for finding in study.findings if finding.is_primary]
+    rows = [dict(zip(_FINDING_COLUMNS, _finding_row(study, finding), strict=True)) for study, finding in primary]
+    undecided = [finding.verdict == "cannot tell" for _, finding in primary]
     for row, is_undecided in zip(rows, undecided, strict=True):
         row["detectable"] = row["detectable"] if is_undecided else MISSING
     names = [*(["study"] if len(studies) > 1 else []), *_CLAIM_COLUMNS, *(["detectable"] if any(undecided) else [])]
-    measures = {finding.measure.title: finding.measure.meaning for _, finding in kept}
+    measures = {finding.measure.title: finding.measure.meaning for _, finding in primary}
     caption = " ".join(
         [
             f"The primary measure of each claim. {EXPLANATION} {_HOLM}",
@@ -195,11 +195,10 @@ def _quote_number(value: float | None, title: str) -> Cell | str:
 
 def tabulate_settings(db: Database, rows: Sequence[RunRow]) -> pd.DataFrame:
     """Lay out the settings that differ between the variants of each study, task by task."""
-    parts = []
+    parts, configs = [], {row.id: row.config for row in rows}
     for study in read_studies(db, rows):
         for task in study.comparison.tasks:
             variants = [group.variant for group in study.comparison.groups if group.variant.task == task]
-            configs = {row.id: row.config for row in rows}
             frame = list_differences(configs, variants)
             frame = frame[[key not in ("seed", "algo") and not is_harmless(key) for key in frame["setting"]]]
             frame.columns = ["setting", *(variant.name for variant in variants)]
