@@ -180,8 +180,8 @@ def test_the_same_seed_twice_is_one_sample_the_finished_and_newer_one() -> None:
     found = join_seeds(seeds, include_unfinished=True)
     assert [group.run_ids for group in found.groups] == [("new",)]
     assert {each.run_id: each.reason for each in found.left_out} == {
-        "old": "seed 1 once more; run new stands for it",
-        "cut": "seed 1 once more; run new stands for it",
+        "old": "duplicate of seed 1; run new is used",
+        "cut": "duplicate of seed 1; run new is used",
     }
 
 

@@ -225,12 +225,12 @@ RATED = {
     ),
     "robust": (
         "25.0",
-        "final robust win rate [%] (mean of the evaluations in the last tenth of the budget, each the share won of as "
-        "many greedy episodes from starts shifted by up to 0.05 cells), mean over seeds",
+        "final robust win rate [%] (mean of the evaluations in the last tenth of the budget, each the fraction won "
+        "of the same number of greedy episodes from starts shifted by up to 0.05 cells), mean over seeds",
     ),
     "training": (
         "75.0",
-        "final training win rate [%] (mean of the reports in the last tenth of the budget, each the share won of the "
+        "final training win rate [%] (mean of the reports in the last tenth of the budget, each the fraction won of the "
         "training episodes since the last report, played with exploration), mean over seeds",
     ),
 }
@@ -326,7 +326,7 @@ def test_one_run_without_a_robust_evaluation_makes_every_number_of_its_task_gree
     assert frame.columns.tolist() == ["variant", "3m (greedy)", "8m (robust)"]
     assert frame["3m (greedy)"].tolist() == ["100.0 (n = 1 of 5)"] * 2
     assert frame["8m (robust)"].tolist()[0] == "25.0 (n = 1 of 5)"
-    assert f"Greedy win rates on 3m because run {without} has evaluations without a robust one." in text
+    assert f"Greedy win rates on 3m because run {without} has evaluations without a robust win rate." in text
     drawn = draw(runs, "learning-curves", tmp_path).groupby("panel")["value"].last().to_dict()
     assert drawn == {"greedy win rate, 3m": 1.0, "robust win rate, 8m": 0.25}
 
@@ -379,7 +379,7 @@ def test_runs_of_different_lengths_are_read_at_one_budget_in_every_file(runs, tm
             "train.t_max=4000", seed=seed, algo="qmix", env_steps=4000, points=[(0, 0.0), (1000, 0.5), (4000, 1.0)]
         )
     _, text = tabulate(runs, "win-rates", capsysbinary)
-    assert "# Read at 1000 env steps" in text
+    assert "# Compared at 1000 env steps" in text
     for rule, cells in ((), ["100.0", "50.0"]), (("--budget", "4000"), ["100.0"]), (("--budget", "own"), ["100.0"] * 2):
         frame, _ = tabulate(runs, "win-rates", capsysbinary, *rule)
         assert [cell.partition(" ")[0] for cell in frame["3m"]] == cells
@@ -390,7 +390,7 @@ def test_runs_of_different_lengths_are_read_at_one_budget_in_every_file(runs, tm
     out = tmp_path / "evaluations.json"
     assert runs.export("--format", "marl-eval", "--out", str(out)) == 0
     assert '"step_count": 4000' not in out.read_text()
-    assert "Read at 1,000 env steps" in capsysbinary.readouterr().err.decode()
+    assert "Compared at 1,000 env steps" in capsysbinary.readouterr().err.decode()
     assert runs.export("--table", "win-rates", "--budget", "some") == 2
     assert "a budget is common, own or a number" in capsysbinary.readouterr().err.decode()
 
@@ -466,12 +466,12 @@ def test_one_demo_run_that_was_lost_is_no_result_and_is_never_bold(runs, capsysb
     frame, text = tabulate(runs, "win-rates", capsysbinary)
     assert frame.to_numpy().tolist() == [["QMIX", "50.0 ± 0.0 (n = 2 of 5)"]]
     reason = f"run {lost} (EMTC(QPLEX) on 3m; seed 1): stopped at 300 of 1000 env steps"
-    assert text.endswith(f"# Left out: 1 run of those chosen.\n# {reason}\n")
+    assert text.endswith(f"# Left out: 1 selected run.\n# {reason}\n")
     assert runs.export("--table", "win-rates", "--format", "latex") == 0
     assert f"% {reason.replace('1000', '1,000')}" in capsysbinary.readouterr().out.decode()
     frame, text = tabulate(runs, "win-rates", capsysbinary, "--include-unfinished")
     assert frame.to_numpy().tolist() == [["EMTC(QPLEX)", "100.0† (n = 1 of 5)"], ["QMIX", "0.0 ± 0.0 (n = 2 of 5)"]]
-    assert "# Read at 300 env steps the most that all of them reached (shortest: run" in text
+    assert "# Compared at 300 env steps the largest number that all runs reached (shortest: run" in text
     assert runs.export("--table", "win-rates", "--include-unfinished", "--format", "markdown") == 0
     assert "**" not in capsysbinary.readouterr().out.decode()
 

@@ -102,7 +102,10 @@ def test_a_run_without_an_evaluation_there_has_its_last_one_and_every_table_name
     ]
     comparison = join_seeds(seeds, final=True)
     assert final_rate(seeds[0], "last-tenth") == 0.5
-    told = "Without an evaluation in that tenth, so that the last one stands for it: run a, at 850 of 1,000 env steps."
+    told = (
+        "Runs without an evaluation in the last tenth (their last evaluation is used): "
+        "run a, at 850 of 1,000 env steps."
+    )
     made = [tabulate_win_rates(comparison), tabulate_tests(comparison), tabulate_beside_published(comparison)]
     for table in made:
         assert told in table.attrs["caption"]
@@ -121,17 +124,17 @@ def test_an_unfinished_run_that_is_asked_for_is_read_at_its_last_evaluation_and_
     seeds = [make_seed("c", [(0, 0.0), (200, 0.25)], status="stopped", env_steps=250)]
     table = tabulate_win_rates(join_seeds(seeds, include_unfinished=True, final=True))
     assert table["3m"].tolist() == ["25.0† (n = 1 of 5)"]
-    assert "the last one stands for it: run c, at 200 of 1,000 env steps." in table.attrs["caption"]
+    assert "(their last evaluation is used): run c, at 200 of 1,000 env steps." in table.attrs["caption"]
 
 
 def test_a_caption_says_of_how_many_evaluations_a_mean_is() -> None:
     one = run_of(SWINGS, 520_000, 10_000)
     two = run_of((0.0, 1.0, 0.5), 80_000, 10_000, run_id="b")
     meaning = "final win rate: mean of the evaluations in the last tenth of the budget"
-    assert define_final([one], "last-tenth") == f"{meaning} (7 of each run)"
-    assert define_final([one, two], "last-tenth") == f"{meaning} (1 to 7 of each run)"
-    assert define_final([two], "last-tenth") == f"{meaning} (one of each run: its last)"
-    assert define_final([one], "last", unit="%") == "last win rate [%]: that of the last evaluation alone"
+    assert define_final([one], "last-tenth") == f"{meaning} (7 per run)"
+    assert define_final([one, two], "last-tenth") == f"{meaning} (1 to 7 per run)"
+    assert define_final([two], "last-tenth") == f"{meaning} (1 per run: the last)"
+    assert define_final([one], "last", unit="%") == "last win rate [%]: win rate of the last evaluation only"
 
 
 @pytest.mark.parametrize(("rule", "cell"), [("last-tenth", "56.3 (n = 1 of 5)"), ("last", "44.0 (n = 1 of 5)")])
@@ -217,4 +220,4 @@ def test_the_table_of_falls_leaves_out_what_the_win_rates_leave_out() -> None:
     assert not len(tabulate_falls(join_seeds([cut], final=True)))
     table = tabulate_falls(join_seeds([cut], include_unfinished=True, final=True))
     assert table[["variant", "falls"]].to_numpy().tolist() == [["EMTC(QPLEX)†", "1.0"]]
-    assert "† rests on a run that has not finished." in table.attrs["caption"]
+    assert "† includes an unfinished run." in table.attrs["caption"]
