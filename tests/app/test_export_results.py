@@ -230,8 +230,8 @@ RATED = {
     ),
     "training": (
         "75.0",
-        "final training win rate [%] (mean of the reports in the last tenth of the budget, each the fraction won of the "
-        "training episodes since the last report, played with exploration), mean over seeds",
+        "final training win rate [%] (mean of the reports in the last tenth of the budget, each the fraction won of "
+        "the training episodes since the last report, played with exploration), mean over seeds",
     ),
 }
 

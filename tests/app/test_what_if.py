@@ -301,7 +301,7 @@ def test_delta_cannot_shrink() -> None:
 def test_an_embedding_that_is_no_number_is_one_sentence() -> None:
     snapshot = _snapshot(0)
     snapshot.embedding[0, 0] = np.inf
-    with pytest.raises(ConfigError, match="Snapshot 1 cannot be merged anew"):
+    with pytest.raises(ConfigError, match="nodes of snapshot 1 cannot be merged"):
         merge_nodes(snapshot, _rules(), 1.0)
 
 
