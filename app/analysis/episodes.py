@@ -44,13 +44,13 @@ def draw_scene(env: str, map: str, states: NDArray[np.float32], actions: NDArray
         _log.warning("the scene of %s %s could not be drawn", env, map, exc_info=exc)
         reason = f"The environment failed to draw it ({type(exc).__name__}). See the log of the app."
         return empty_scene(map, states, reason)
-    if fault:
+    if fault is not None:
         return empty_scene(map, states, f"The environment returned an invalid scene: {fault}.")
     return scene if scene.position.size or scene.values is not None else replace(scene, values=states)
 
 
-def find_fault(scene: Scene, frames: int) -> str:
-    """Find the first error in the arrays of a scene; empty if there is none."""
+def find_fault(scene: Scene, frames: int) -> str | None:
+    """Find the first error in the arrays of a scene; None if there is none."""
     units = len(scene.kind)
     shapes = {
         "position": (frames, units, 2),
@@ -73,4 +73,4 @@ def find_fault(scene: Scene, frames: int) -> str:
     if not np.isin(scene.team, (0, 1, 2)).all():
         return "a team is not 0, 1 or 2"
     low, high = np.array(scene.bounds[:2], float), np.array(scene.bounds[2:], float)
-    return "" if np.isfinite([low, high]).all() and (low < high).all() else "the area of its field is not positive"
+    return None if np.isfinite([low, high]).all() and (low < high).all() else "the area of its field is not positive"

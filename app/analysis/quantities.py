@@ -79,7 +79,8 @@ ROBUST = Quantity(
     "robust_win_rate",
     "robust win rate",
     "fraction",
-    "fraction won of the same number of greedy episodes from shifted starts (eval.robust_jitter); skirmish only",
+    "fraction of greedy episodes won from shifted starts (eval.robust_jitter), with as many episodes as the greedy win "
+    "rate; skirmish only",
     "robust_win_rate",
     UNIT_RANGE,
 )
@@ -87,7 +88,7 @@ TRAINED = Quantity(
     "rollout/win_rate",
     "training win rate",
     "fraction",
-    "fraction won of the training episodes since the last report, played with exploration",
+    "fraction of training episodes won since the last report, with exploration",
     range=UNIT_RANGE,
 )
 MU_W = Quantity("mu_w", "μ̄_w", "fraction", MU_W_MEANING, "win_rate", UNIT_RANGE, is_time_average=True)
@@ -202,12 +203,12 @@ def say_rule(quantity: Quantity, settings: Iterable[Settings]) -> Quantity:
 
 
 def explain_robust(settings: Iterable[Settings]) -> str:
-    """Describe the robust win rate of runs: "fraction won … from starts shifted by up to 0.05 cells"."""
+    """Describe the robust win rate of runs: "fraction of … won from starts shifted by up to 0.05 cells"."""
     values = (run.get("eval.robust_jitter") for run in settings)
     shifts = sorted({float(value) for value in values if isinstance(value, int | float) and value > 0})
     limits = " to ".join(f"{shift:g}" for shift in dict.fromkeys((*shifts[:1], *shifts[-1:])))
     starts = f"starts shifted by up to {limits} cells" if limits else "shifted starts"
-    return f"fraction won of the same number of greedy episodes from {starts}"
+    return f"fraction of greedy episodes won from {starts}"
 
 
 def last_success(db: Database, run_id: str) -> float | None:

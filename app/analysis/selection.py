@@ -161,17 +161,17 @@ def _is_inside(polygon: NDArray[np.float64], points: NDArray[np.float64]) -> NDA
     return is_inside
 
 
-def describe(snapshot: Snapshot, chosen: NDArray[np.bool_], among: NDArray[np.bool_]) -> pd.DataFrame:
+def describe(snapshot: Snapshot, selected: NDArray[np.bool_], on_map: NDArray[np.bool_]) -> pd.DataFrame:
     """Compare the selected nodes with the other nodes on the map: one row per number, columns selected and rest.
 
     Nodes without a value are left out of its quantiles: Δ_mem and β of a node without a successor.
 
     Args:
         snapshot: The memory.
-        chosen: Mask [M] of the selected nodes.
-        among: Mask [M] of the nodes on the map.
+        selected: Mask [M] of the selected nodes.
+        on_map: Mask [M] of the nodes on the map.
     """
-    parts = {"selected": chosen & among, "rest": among & ~chosen}
+    parts = {"selected": selected & on_map, "rest": on_map & ~selected}
     rows: list[dict[str, object]] = []
 
     def add(name: str, unit: str, values: Mapping[str, float]) -> None:

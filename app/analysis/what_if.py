@@ -279,15 +279,15 @@ def tau_of(snapshot: Snapshot, stream: Stream, gate: GateConfig) -> float:
     return gate.tau_end if law.is_invertible else np.nan
 
 
-def explain_tau(found: Answer) -> str:
+def explain_tau(result: Answer) -> str:
     """Explain why the tau at the snapshot was not computed from its beta; empty if it was."""
-    if found.law_without_inverse is None:
+    if result.law_without_inverse is None:
         return ""
     reason = (
-        f"τ at the snapshot cannot be computed from its β: the gate {found.law_without_inverse} has no inverse "
+        f"τ at the snapshot cannot be computed from its β: the gate {result.law_without_inverse} has no inverse "
         "(temperature_for)."
     )
-    if np.isfinite(found.tau):
+    if np.isfinite(result.tau):
         return f"{reason} The τ of the newest recorded transition is used."
     return f"{reason} No transition up to this snapshot is stored, so τ is unknown. Set a fixed τ."
 
@@ -310,13 +310,13 @@ def shares(judged: Judged) -> Shares:
     )
 
 
-def tabulate(found: Answer) -> pd.DataFrame:
+def tabulate(result: Answer) -> pd.DataFrame:
     """Tabulate recorded, recomputed and difference, one row per quantity."""
     rows = [
-        _row("τ at the snapshot [return]", found.tau, found.tau_after, 4),
-        _row("nodes", found.nodes, found.nodes_after, 0),
+        _row("τ at the snapshot [return]", result.tau, result.tau_after, 4),
+        _row("nodes", result.nodes, result.nodes_after, 0),
     ]
-    for compared in found.sets:
+    for compared in result.sets:
         before, after = shares(compared.recorded), shares(compared.recomputed)
         rows += [
             _row(f"{compared.name}: Δ̄_mem [return]", before.delta_mem, after.delta_mem, 4),
@@ -327,9 +327,9 @@ def tabulate(found: Answer) -> pd.DataFrame:
             _row(f"{compared.name}: incentive removed [%]", 100 * before.removed, 100 * after.removed, 2),
         ]
     columns = pd.Index(["quantity", "recorded", "recomputed", "difference"])
-    sizes = ", ".join(f"{len(compared.recorded.beta):,} {compared.name}" for compared in found.sets)
+    sizes = ", ".join(f"{len(compared.recorded.beta):,} {compared.name}" for compared in result.sets)
     caption = (
-        f"Recorded and recomputed values of {sizes}; δ = {found.delta_after:.3g}. The incentive is computed with "
+        f"Recorded and recomputed values of {sizes}; δ = {result.delta_after:.3g}. The incentive is computed with "
         "Q(s′) = 0."
     )
     return describe_table(pd.DataFrame(rows, columns=columns), caption=caption)

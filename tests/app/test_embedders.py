@@ -103,7 +103,7 @@ def test_an_unknown_embedder_is_refused_by_name(seeded: tuple[Database, int], ca
 
 def test_a_map_of_an_embedder_that_was_not_fitted_is_a_sentence(seeded: tuple[Database, int]) -> None:
     db, snapshot_id = seeded
-    with pytest.raises(ConfigError, match="No dcae of seed 77 was fitted"):
+    with pytest.raises(ConfigError, match="No dcae with seed 77 has been fitted"):
         project_snapshot(db, snapshot_id, method="pca", n=50, seed=77, embedder="dcae")
     with pytest.raises(ConfigError, match="embedder must be one of"):
         project_snapshot(db, snapshot_id, method="pca", n=50, embedder="magic")

@@ -225,13 +225,13 @@ RATED = {
     ),
     "robust": (
         "25.0",
-        "final robust win rate [%] (mean of the evaluations in the last tenth of the budget, each the fraction won "
-        "of the same number of greedy episodes from starts shifted by up to 0.05 cells), mean over seeds",
+        "final robust win rate [%] (mean of the evaluations in the last tenth of the budget, each the fraction of "
+        "greedy episodes won from starts shifted by up to 0.05 cells), mean over seeds",
     ),
     "training": (
         "75.0",
-        "final training win rate [%] (mean of the reports in the last tenth of the budget, each the fraction won of "
-        "the training episodes since the last report, played with exploration), mean over seeds",
+        "final training win rate [%] (mean of the reports in the last tenth of the budget, each the fraction of "
+        "training episodes won since the last report, with exploration), mean over seeds",
     ),
 }
 

@@ -174,7 +174,7 @@ def test_falls_are_counts_and_only_their_share_stays_between_0_and_100() -> None
     assert row["falls low"] < 0
     assert row["falls [%] statistic"] == "falls [%], mean over seeds"
     assert 0 <= row["falls [%] low"] < 37.5 < row["falls [%] high"] <= 100
-    assert "Falls [%] is a share" in table.attrs["caption"]
+    assert "Falls [%] is a fraction" in table.attrs["caption"]
 
 
 @pytest.mark.parametrize("rule", FINAL_RULES)
@@ -211,7 +211,7 @@ def test_the_table_of_falls_averages_the_seeds_that_made_it_and_shows_each() -> 
         ],
         ["3m", "QMIX", 1, 0, "–", "–", "–", "seed 1: never 0.9"],
     ]
-    assert "below 0.5 after a run's first of at least 0.9" in table.attrs["caption"]
+    assert "below 0.5 after the first evaluation of at least 0.9" in table.attrs["caption"]
     assert "mean ± standard deviation over seeds" in table.attrs["caption"]
 
 

@@ -47,13 +47,13 @@ def map_coordinates(earlier: Snapshot, coordinates: Coordinates, later: Snapshot
 
 
 def complete_places(
-    embedding: Coordinates, carried: Coordinates, rows: NDArray[np.int64], *, n_jobs: int = 1
+    embedding: Coordinates, earlier: Coordinates, rows: NDArray[np.int64], *, n_jobs: int = 1
 ) -> Coordinates | None:
     """Make the initial layout of the given rows: earlier coordinates where they exist, the other nodes near them.
 
     Args:
         embedding: Embedding [M, 4] of all nodes of the later snapshot.
-        carried: Their earlier coordinates [M, 2]; NaN for new nodes.
+        earlier: Their earlier coordinates [M, 2]; NaN for new nodes.
         rows: The rows [n] of the layout.
         n_jobs: Number of threads.
 
@@ -62,37 +62,37 @@ def complete_places(
     """
     from app.analysis.projections.placing import place  # imported here because pages must not load the compiler
 
-    has_earlier = np.isfinite(carried.sum(axis=1))
+    has_earlier = np.isfinite(earlier.sum(axis=1))
     if has_earlier.sum() < FEWEST_SHARED:
         return None
-    init = carried[rows]
+    init = earlier[rows]
     is_new = ~has_earlier[rows]
-    init[is_new] = place(embedding[has_earlier], carried[has_earlier], embedding[rows[is_new]], n_jobs=n_jobs)
+    init[is_new] = place(embedding[has_earlier], earlier[has_earlier], embedding[rows[is_new]], n_jobs=n_jobs)
     return init
 
 
-def move_rigidly(drawn: Coordinates, like: Coordinates) -> Coordinates:
-    """Rotate, reflect and shift a layout [n, 2] so that its points are as close as possible to `like` [n, 2].
+def move_rigidly(layout: Coordinates, target: Coordinates) -> Coordinates:
+    """Rotate, reflect and shift a layout [n, 2] so that its points are as close as possible to `target` [n, 2].
 
-    Distances within the layout do not change. Points with NaN in `like` are moved with the others.
+    Distances within the layout do not change. Points with NaN in `target` are moved with the others.
     """
-    has_target = np.isfinite(like).all(axis=1)
+    has_target = np.isfinite(target).all(axis=1)
     if has_target.sum() < 2:
-        return drawn
-    points, target = drawn.astype(np.float64), like[has_target].astype(np.float64)
-    center, target_center = points[has_target].mean(axis=0), target.mean(axis=0)
-    left, _, right = np.linalg.svd((points[has_target] - center).T @ (target - target_center))
+        return layout
+    points, finite_target = layout.astype(np.float64), target[has_target].astype(np.float64)
+    center, target_center = points[has_target].mean(axis=0), finite_target.mean(axis=0)
+    left, _, right = np.linalg.svd((points[has_target] - center).T @ (finite_target - target_center))
     return ((points - center) @ (left @ right) + target_center).astype(np.float32)
 
 
-def draw_plane(db: Database, snapshot: Snapshot, known: Turns | None = None) -> Drawn:
-    """Compute the PCA of a snapshot with consistent signs; `known` caches signs by snapshot id."""
-    return draw_pca(snapshot.embedding, turn=find_turn(db, snapshot, known))
+def draw_plane(db: Database, snapshot: Snapshot, cache: Turns | None = None) -> Drawn:
+    """Compute the PCA of a snapshot with consistent signs; see `find_turn`."""
+    return draw_pca(snapshot.embedding, turn=find_turn(db, snapshot, cache))
 
 
-def find_turn(db: Database, snapshot: Snapshot, known: Turns | None = None) -> Turn:
-    """Find the signs of the PCA of a snapshot; `known` caches signs by snapshot id."""
-    turns: Turns = {} if known is None else known
+def find_turn(db: Database, snapshot: Snapshot, cache: Turns | None = None) -> Turn:
+    """Find the signs of the PCA of a snapshot; new signs are added to the cache."""
+    turns: Turns = {} if cache is None else cache
     if snapshot.id in turns:
         return turns[snapshot.id]
     ids = _list_predecessors(db, snapshot)
