@@ -11,9 +11,10 @@ from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 
+from app.analysis.aggregates import Curve
+from app.analysis.intervals import Rate, Values
 from app.analysis.quantities import WIN_RATE, Quantity
 from app.analysis.series import Comparison, Seed
-from app.analysis.statistics import Curve, Rate, Values
 
 FinalRule = Literal["last-tenth", "last"]
 FINAL_RULES: tuple[FinalRule, ...] = get_args(FinalRule)

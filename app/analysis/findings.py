@@ -13,8 +13,10 @@ import numpy as np
 import pandas as pd
 
 from app.analysis import collapse
+from app.analysis.aggregates import mu_w
 from app.analysis.comparable import keep_usual_length
 from app.analysis.finals import LAST_TENTH, count_falls, final_rate, rate_of_final, rate_of_mu_w
+from app.analysis.intervals import Rate
 from app.analysis.quantities import ROBUST, WIN_RATE, find_quantity
 from app.analysis.series import Comparison, Seed, join_seeds, read_seeds, seed_number
 from app.analysis.significance import (
@@ -26,7 +28,6 @@ from app.analysis.significance import (
     pool_differences,
     probability_of_improvement,
 )
-from app.analysis.statistics import Rate, mu_w
 from app.analysis.study_plans import (
     BETA_RISE,
     BETA_RISE_WHOLE,

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Literal, NamedTuple
 
+from app.analysis.aggregates import compute_mu_w_curve
 from app.analysis.quantities import (
     AUTO,
     CHOSEN_RATE,
@@ -26,7 +27,6 @@ from app.analysis.quantities import (
     is_mu_w,
 )
 from app.analysis.series import NO_CURVE, Seed, read_seeds
-from app.analysis.statistics import compute_mu_w_curve
 from storage.engine import Database
 from storage.runs.rows import RunRow
 

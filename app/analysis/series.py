@@ -11,9 +11,10 @@ from functools import cached_property
 import numpy as np
 import pandas as pd
 
+from app.analysis.aggregates import MOST_POINTS, Curve, compute_mu_w_curve, mu_w
+from app.analysis.intervals import Values
 from app.analysis.quantities import ROBUST, WIN_RATE, WITHOUT, Quantity, say_rule
 from app.analysis.settings import Settings, name_task, with_code
-from app.analysis.statistics import MOST_POINTS, Curve, Values, compute_mu_w_curve, mu_w
 from app.analysis.variants import Variant, group_variants
 from emtc_core.config.resolve import flatten_tree
 from storage.engine import Database

@@ -19,7 +19,7 @@ import numpy as np
 from scipy.optimize import root_scalar
 from scipy.special import nctdtrinc, stdtr, stdtrit
 
-from app.analysis.statistics import LEVEL, Claim, Rate, Values, compute_binomial_variance, score_interval
+from app.analysis.intervals import LEVEL, Claim, Rate, Values, compute_binomial_variance, score_interval
 
 Scores = Sequence[Values]
 """Final value of every seed, one array per task."""

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from app.analysis.aggregates import Reading, finite, mu_w
 from app.analysis.comparable import reach
 from app.analysis.finals import (
     FALLEN,
@@ -28,10 +29,10 @@ from app.analysis.finals import (
     rate_of_final,
     rate_of_mu_w,
 )
+from app.analysis.intervals import CENTER_NAMES, Rate, Values
 from app.analysis.quantities import Quantity, average_over_time
 from app.analysis.series import DAGGER, Comparison, Group, LeftOut
 from app.analysis.settings import name_algo, name_method, show_steps
-from app.analysis.statistics import CENTER_NAMES, Rate, Reading, Values, finite, mu_w
 from app.analysis.tables import MISSING, NESTED, Cell, Number, describe_table
 
 WARNING = (

@@ -11,14 +11,15 @@ from typing import Annotated, Any
 import pandas as pd
 import typer
 
+from app.analysis.aggregates import BAND_NAMES, BANDS
 from app.analysis.comparable import Budget, read_budget, select_runs
 from app.analysis.finals import FINAL_RULES
 from app.analysis.format import runs_of
+from app.analysis.intervals import CENTERS
 from app.analysis.provenance import describe_runs
 from app.analysis.quantities import RATE_MEANING, RATE_NAMES
 from app.analysis.selection import QUANTITIES
 from app.analysis.settings import with_code
-from app.analysis.statistics import BAND_NAMES, BANDS, CENTERS
 from app.analysis.tables import TABLE_FORMATS, export_table
 from app.analysis.variants import doubt_runs
 from app.cli.evaluate import CheckpointName, read_checkpoint

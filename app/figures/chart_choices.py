@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from app.analysis.aggregates import Curve, trailing_mean
 from app.analysis.series import Comparison, Group
-from app.analysis.statistics import Curve, trailing_mean
 from app.figures.figure import Options, Own
 from app.figures.kinds.chart import Chart, Line, Mark, Panel, Values, keep_points
 from app.figures.theme import OKABE_ITO

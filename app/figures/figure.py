@@ -11,10 +11,11 @@ from typing import Any, Literal, get_args
 
 import pandas as pd
 
+from app.analysis.aggregates import USUAL_BAND, Band, Reading
 from app.analysis.comparable import COMMON, Budget, read_budget
 from app.analysis.finals import LAST_TENTH, FinalRule
+from app.analysis.intervals import Center
 from app.analysis.quantities import AUTO, RATE_NAMES, RateName
-from app.analysis.statistics import USUAL_BAND, Band, Center, Reading
 from app.figures.kinds import AnyFigure
 from app.figures.kinds.chart import Chart
 from emtc_core.errors import ConfigError

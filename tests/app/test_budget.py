@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
+from app.analysis.aggregates import Reading
 from app.analysis.comparable import COMMON, OWN, at_budget, keep_usual_length, list_budgets, read_budget
 from app.analysis.finals import LAST_TENTH, final_rate
 from app.analysis.series import Comparison, Seed, join_seeds
-from app.analysis.statistics import Reading
 from app.analysis.tables import best_cells, export_table, left_out_lines
 from app.analysis.win_rates import find_best, quote, tabulate_falls, tabulate_win_rates
 from app.figures.named.comparisons import tabulate_tests

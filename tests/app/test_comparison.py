@@ -7,10 +7,12 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from app.analysis.aggregates import Reading
+from app.analysis.bootstrap import BOOTSTRAP_COVERS
+from app.analysis.intervals import CLAIMS
 from app.analysis.provenance import describe_runs, hash_config
 from app.analysis.quantities import EVALUATED, MU_W, WIN_RATE, find_quantity
 from app.analysis.series import Comparison, Seed, join_seeds, split_curves
-from app.analysis.statistics import BOOTSTRAP_COVERS, CLAIMS, Reading
 from app.figures.named.curves import draw_comparison, split_panels
 from app.figures.render.export import export_figure
 from app.figures.render.lines_view import draw_chart

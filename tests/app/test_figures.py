@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from app.analysis.aggregates import trailing_mean
 from app.analysis.selection import QUANTITIES
-from app.analysis.statistics import trailing_mean
 from app.figures.kinds.chart import Chart, Line, Panel
 from app.figures.kinds.maps import Cloud
 from app.figures.named.live import (

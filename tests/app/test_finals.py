@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from app.analysis.aggregates import Reading
 from app.analysis.finals import (
     FINAL_RULES,
     Falls,
@@ -18,8 +19,8 @@ from app.analysis.finals import (
     rate_of_final,
     tell_without,
 )
+from app.analysis.intervals import CLAIMS
 from app.analysis.series import Seed, join_seeds
-from app.analysis.statistics import CLAIMS, Reading
 from app.analysis.tables import export_table
 from app.analysis.win_rates import tabulate_beside_published, tabulate_falls, tabulate_win_rates
 from app.figures.named.comparisons import draw_profiles, tabulate_tests

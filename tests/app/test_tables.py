@@ -7,9 +7,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from app.analysis.aggregates import Reading
 from app.analysis.finals import name_final
+from app.analysis.intervals import CLAIMS, Rate
 from app.analysis.series import Seed, default_times, join_seeds
-from app.analysis.statistics import CLAIMS, Rate, Reading
 from app.analysis.tables import best_cells, describe_table, export_table, left_out_lines
 from app.analysis.win_rates import quote, tabulate_mu_w, tabulate_win_rates
 from tests.app.seed_cases import make_seed

@@ -7,7 +7,7 @@ import pytest
 import streamlit as st
 from sqlalchemy import insert, update
 
-from app.analysis.statistics import score_interval
+from app.analysis.intervals import score_interval
 from app.jobs.launch_request import check
 from app.ui.run.settings import find_rows, make_rows
 from emtc_core.config.resolve import config_from_stored, flatten, resolve

@@ -17,6 +17,7 @@ from app.analysis.finals import (
     rate_of_final,
     title_final,
 )
+from app.analysis.intervals import Rate, Values
 from app.analysis.quantities import UNIT_RANGE, Quantity
 from app.analysis.series import Comparison, Group, seed_number
 from app.analysis.significance import (
@@ -30,7 +31,6 @@ from app.analysis.significance import (
     pool_differences,
     probability_of_improvement,
 )
-from app.analysis.statistics import Rate, Values
 from app.analysis.tables import MISSING, Cell, Number, describe_table
 from app.figures.figure import FigureKind, Option, Options, TableKind
 from app.figures.kinds.chart import Chart, Line, Panel

@@ -11,8 +11,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from app.analysis.aggregates import Reading, align
+from app.analysis.bootstrap import BOOTSTRAP_COVERS
 from app.analysis.comparable import at_budget, read_study, tell_left_out
 from app.analysis.finals import episodes_of, rate_of_curve
+from app.analysis.intervals import CENTER_NAMES
 from app.analysis.quantities import (
     AUTO,
     CHOSEN_MU_W,
@@ -36,7 +39,6 @@ from app.analysis.series import (
     read_seeds,
 )
 from app.analysis.settings import name_algo, name_change
-from app.analysis.statistics import BOOTSTRAP_COVERS, CENTER_NAMES, Reading, align
 from app.analysis.tables import describe_table
 from app.analysis.variants import Variant
 from app.analysis.win_rates import tabulate_falls, tabulate_mu_w, tabulate_win_rates

@@ -7,11 +7,11 @@ from typing import Final, NamedTuple
 import numpy as np
 import pandas as pd
 
+from app.analysis.aggregates import Reading
 from app.analysis.findings import NO_COMMIT, Finding, StudyFindings, StudyRuns, find_all, measure_runs, read_studies
 from app.analysis.series import Comparison, Group, seed_number
 from app.analysis.settings import is_harmless
 from app.analysis.significance import FEWEST_SEEDS, NEGLIGIBLE, Verdict
-from app.analysis.statistics import Reading
 from app.analysis.study_plans import EMTC, EMU, MEASURES, NO_TCGM, QPLEX
 from app.analysis.tables import MISSING, Cell, Number, describe_table
 from app.analysis.variants import list_differences

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
+from app.analysis.aggregates import Reading, finite
 from app.analysis.comparable import at_budget
 from app.analysis.finals import (
     FinalRule,
@@ -21,10 +22,10 @@ from app.analysis.finals import (
     rate_of_whole_mu_w,
     title_final,
 )
+from app.analysis.intervals import CLAIMS, Rate, Values
 from app.analysis.quantities import Quantity, average_over_time, find_quantity
 from app.analysis.rates import read_rates
 from app.analysis.series import Group, join_seeds, read_seeds
-from app.analysis.statistics import CLAIMS, Rate, Reading, Values, finite
 from app.analysis.tables import MISSING, Cell, describe_table
 from app.analysis.win_rates import find_best, quote
 from app.figures.figure import AT_THE_END, FigureKind, Options, TableKind

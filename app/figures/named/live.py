@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from app.analysis.aggregates import trailing_mean
+from app.analysis.intervals import wilson_interval
 from app.analysis.quantities import SUCCESS_RATE, name_success, success_threshold
 from app.analysis.series import column
-from app.analysis.statistics import trailing_mean, wilson_interval
 from app.figures.chart_choices import BESIDE, beside, complement, on_log_axis, read_marks, without_spikes
 from app.figures.figure import WINDOW, FigureKind, Options, Own, one_run
 from app.figures.kinds.chart import Chart, Line, Mark, Panel, Values

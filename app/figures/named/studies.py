@@ -10,6 +10,7 @@ from functools import partial
 import numpy as np
 import pandas as pd
 
+from app.analysis.aggregates import Reading, finite
 from app.analysis.comparable import (
     AUGMENTATION,
     DELTA,
@@ -33,10 +34,10 @@ from app.analysis.finals import (
     title_final,
 )
 from app.analysis.format import percent
+from app.analysis.intervals import CENTER_NAMES, Rate, center_of
 from app.analysis.quantities import UNIT_RANGE, Quantity, average_over_time
 from app.analysis.series import DAGGER, Comparison, Seed
 from app.analysis.settings import EMBEDDERS, name_algo, name_task, show_value
-from app.analysis.statistics import CENTER_NAMES, Rate, Reading, center_of, finite
 from app.analysis.tables import NESTED, describe_table
 from app.analysis.win_rates import find_best, quote
 from app.figures.figure import AT_A_BUDGET, AT_THE_END, OF_A_RATE, FigureKind, Option, Options, TableKind
