@@ -15,6 +15,8 @@ from emtc_core.config.run import list_algos
 from emtc_core.errors import ConfigError
 from storage.runs.rows import imported_label
 
+Settings = Mapping[str, Value]
+
 CODE: Final = "code"
 PATCHED: Final = f"{CODE}.patched"
 """Origin of plug-in code that replaced methods of this project. Such a run is a separate variant."""
@@ -42,7 +44,8 @@ _RELEVANT_CODE: Final = tuple(
 )
 """Prefixes of `code.` settings in which the seeds of a variant should agree.
 
-The commit is not one of them, because it can differ by the text of a page only; the machine can differ by its name.
+The commit and the machine are not compared: two commits can differ only in the text of a page, two machines only in
+their names.
 """
 _MAX_LISTED: Final = 3
 _ABLATIONS: dict[tuple[str, Value], str] = {
@@ -52,7 +55,6 @@ _ABLATIONS: dict[tuple[str, Value], str] = {
     ("embed.type", "random"): "random projection",
 }
 """Names of the ablations of EMTC. No-TCGM: β = 1. No-TCSE: the autoencoder without the contrastive loss."""
-Settings = Mapping[str, Value]
 
 
 def with_code(config: Mapping[str, Any], versions: Mapping[str, Any]) -> dict[str, Any]:
