@@ -29,7 +29,6 @@ from storage.column_types import unguarded
 from storage.engine import Database
 from storage.figures import draw_figure
 from storage.frames import Field, make_frame
-from storage.guards import shorten
 from storage.queries.curves import metric_names, policy_evaluations
 from storage.queries.episodes import Trajectory, get_playback, get_trajectory
 from storage.queries.memory import get_snapshot, list_snapshots
@@ -366,7 +365,7 @@ class RecordedRun:
         for each in (name for name in strange if name not in logged):
             near = ", ".join(get_close_matches(each, {**METRICS, **dict.fromkeys(logged)}, n=3))
             hint = f"Did you mean {near}?" if near else f"It logged {', '.join(logged) or 'nothing'}."
-            raise ConfigError(f"Run {self.id} logged no {shorten(each)}. {hint}")
+            raise ConfigError(f"is not a metric that run {self.id} logged", key=each, hint=hint)
 
     def _frame(
         self, table: TableName, columns: Sequence[str] | None, since: int, names: Sequence[str] = ()

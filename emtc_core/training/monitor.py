@@ -271,5 +271,5 @@ def make_callback(plugin: Plugin, config: RunConfig) -> Any:
     """
     made = plugin.load()(config)
     if not any(callable(getattr(made, event, None)) for event in EVENTS):
-        raise PluginError(f"The callback {plugin.label} must have one of {', '.join(EVENTS)}.")
+        raise PluginError(f"must have one of {', '.join(EVENTS)}", key=f"callback {plugin.label}")
     return made

@@ -367,7 +367,7 @@ def _condition(term: Term, numbers: Mapping[str, Any], won: Any, is_number: Any)
     if not term.key:
         return _word(term.value, won, is_number)
     if term.key not in numbers:
-        raise ConfigError(f'Episodes have {", ".join(numbers)}, won and lost, but no "{term.key[:80]}".')
+        raise ConfigError(f"is not a column of episodes, which have {', '.join(numbers)}, won and lost", key=term.key)
     if term.sign == "!=":
         return not_(compare_number(numbers[term.key], Term(term.value, term.key)))
     return compare_number(numbers[term.key], term)
@@ -378,5 +378,5 @@ def _word(word: str, won: Any, is_number: Any) -> Sql:
         return type_coerce(won, Boolean) == literal(outcome)
     digits = word.replace(",", "").removeprefix("#")
     if not is_whole(digits) or len(digits) > 18:
-        raise ConfigError(f'Episodes are found by a number, won, lost, or as in return>5, got "{word[:80]}".')
+        raise ConfigError("must be a number, won, lost, or a comparison such as return>5", key="search", value=word)
     return is_number(int(digits))

@@ -83,7 +83,7 @@ def choose_fields(table: TableName, columns: Sequence[str] | None = None) -> tup
     else:
         strange = next((name for name in columns if name not in known), None)
         if strange is not None or not columns:
-            raise ConfigError(f"{table} has the columns {', '.join(known)}, got {strange!r}.")
+            raise ConfigError(f"is not a column of {table}, which has {', '.join(known)}", key=strange)
         chosen = [known[name] for name in dict.fromkeys(columns)]
     return tuple(Field(column.name, unguarded(column.type), bool(column.nullable)) for column in chosen)
 
@@ -117,7 +117,7 @@ def read_parts(
         StorageError: If the rows were thinned away, or the database cannot be read.
     """
     if rows < 1 or since < 0:
-        raise ConfigError(f"A part has at least 1 row and env steps count from 0, got {rows} and {since}.")
+        raise ConfigError(f"must be at least 1, and since at least 0 (got {since})", key="rows", value=rows)
     fields = choose_fields(table, columns)
     if any(isinstance(field.kind, LargeBinary) for field in fields):
         rows = min(rows, _PART_BYTES // _BLOB_BYTES)
@@ -147,7 +147,7 @@ def _arrow() -> Any:
 
 def _table(name: TableName) -> Table:
     if name not in _MODELS:
-        raise ConfigError(f"A raw table is one of {', '.join(TABLE_NAMES)}, got {name!r}.")
+        raise ConfigError(f"must be one of {', '.join(TABLE_NAMES)}", key="table", value=name)
     table = _MODELS[name].__table__
     assert isinstance(table, Table)
     return table

@@ -165,7 +165,7 @@ def describe_reader(db: Database, *, name: str = READER_NAME) -> tuple[list[str]
     if db.path is not None:
         raise StorageError("A SQLite file has no roles: questions are asked of it by a process that can only read.")
     if not _PLAIN.fullmatch(name):
-        raise ConfigError(f"The name of a role must be small letters, digits and _, got {shorten(name)}.")
+        raise ConfigError("must be small letters, digits and _", key="role", value=name)
     secret = secrets.token_urlsafe(24)
     url = make_url(db.url)
     database = (url.database or "").replace('"', '""')
