@@ -96,15 +96,21 @@ class EmtcError(Exception):
     """Base of all deliberate errors; its text is one or two sentences fit for a user.
 
     Args:
-        message: Cause and next step.
+        message: The cause.
+        hint: What to do: complete sentences, or empty.
         reason: Which of the faults of this type it is, as a fixed word such as "read_only", for callers and tests.
         subject: What it is about: the id of a run, a path, a setting, a column.
     """
 
-    def __init__(self, message: str = "", *, reason: str = "", subject: object = "") -> None:
+    def __init__(self, message: str = "", *, hint: str = "", reason: str = "", subject: object = "") -> None:
         super().__init__(message)
+        self.message = message
+        self.hint = hint
         self.reason = reason
         self.subject = subject
+
+    def __str__(self) -> str:
+        return " ".join(part for part in (self.message, self.hint) if part)
 
 
 class ConfigError(EmtcError):

@@ -265,7 +265,11 @@ class RecordedRun:
         before = [n for n, at in zip(known["id"], known["env_step"], strict=True) if step is None or at <= step]
         if not before:
             steps = ", ".join(map(str, known["env_step"])) or "none"
-            raise StorageError(f"Run {self.id} has no snapshot at or before env step {step}; there are: {steps}.")
+            raise StorageError(
+                f"Run {self.id} has no snapshot at or before env step {step}; there are: {steps}.",
+                reason="not_found",
+                subject=step,
+            )
         found = get_snapshot(self.db, int(before[-1]))
         names = ("xi", "n_call", "n_xi", "t", "reward", "idx_next", "episode", "delta_mem", "beta")
         columns = {name: getattr(found, name) for name in names}

@@ -151,14 +151,16 @@ def kill_run(db: Database, run_id: str) -> None:
     refuse_when_read_only("end a process")
     row = find_run(db, run_id)
     if row.host != socket.gethostname() or row.pid is None or row.pid_created_at is None:
-        raise RunStateError(f"Run {row.id} works on {row.host or 'no machine'}; end it there.")
+        raise RunStateError(
+            f"Run {row.id} works on {row.host or 'no machine'}; end it there.", reason="other_host", subject=row.id
+        )
     try:
         process = psutil.Process(row.pid)
         if abs(process.create_time() - row.pid_created_at) > 2:
-            raise RunStateError(f"The process of run {row.id} has already ended.")
+            raise RunStateError(f"The process of run {row.id} has already ended.", reason="ended", subject=row.id)
         process.send_signal(signal.SIGKILL)
     except psutil.NoSuchProcess as exc:
-        raise RunStateError(f"The process of run {row.id} has already ended.") from exc
+        raise RunStateError(f"The process of run {row.id} has already ended.", reason="ended", subject=row.id) from exc
 
 
 def estimate(db: Database | None, config: RunConfig) -> Estimate:

@@ -110,11 +110,16 @@ def place_faults(error: EmtcError, keys: Iterable[str] = ()) -> dict[str, Fault]
     """
     placed: dict[str, Fault] = {}
     given = set(keys)
-    for fault in error.faults if isinstance(error, ConfigError) else [Fault(hint=str(error))]:
+    for fault in error.faults if isinstance(error, ConfigError) else [_as_fault(error)]:
         own = [key for key in (fault.key, *fault.related) if key in given] or [fault.key]
         for key in own:
             placed.setdefault(_OTHER_NAMES.get(key, key), fault)
     return placed
+
+
+def _as_fault(error: EmtcError) -> Fault:
+    key = error.subject if isinstance(error.subject, str) and error.subject in _fields() | _OTHER_NAMES else ""
+    return Fault(key, hint=str(error))
 
 
 def describe_at(name: str, fault: Fault) -> str:

@@ -158,11 +158,13 @@ def take_to_resume(db: Database, run_id: str) -> Owner:
     lifecycle.check(row.id, state_now(row), Event.CLAIM)
     status = look(db, row)
     if status.refused:
-        raise RunStateError(f"Run {row.id} cannot go on here. {status.refused}")
+        raise RunStateError(f"Run {row.id} cannot go on here. {status.refused}", reason="refused", subject=row.id)
     if not status.can_resume:
         raise RunStateError(
             f"Run {row.id} has recorded {row.env_steps:,} steps and no usable checkpoint here. {status.why_not} "
-            f"Its rows stay. Start again from step 0, as a new run, with: emtc resume {row.id} --start-again"
+            f"Its rows stay. Start again from step 0, as a new run, with: emtc resume {row.id} --start-again",
+            reason="no_checkpoint",
+            subject=row.id,
         )
     watch_elsewhere(db, row.id)
     owner = this_process()

@@ -82,7 +82,9 @@ class LossWatch:
                 path = self._save(pending)
                 raise NonFiniteLossError(
                     f"The training loss became {loss} at update {pending.update}. Lower train.lr or "
-                    f"train.reward_scale. The batch is kept in {path}"
+                    f"train.reward_scale. The batch is kept in {path}",
+                    reason="training_loss",
+                    subject=pending.update,
                 )
 
     def _save(self, pending: Pending) -> Path:

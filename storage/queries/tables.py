@@ -116,8 +116,10 @@ def read_parts(
         ConfigError: If the table has no such column, or the numbers make no sense.
         StorageError: If the rows were thinned away, or the database cannot be read.
     """
-    if rows < 1 or since < 0:
-        raise ConfigError(f"must be at least 1, and since at least 0 (got {since})", key="rows", value=rows)
+    if rows < 1:
+        raise ConfigError("must be >= 1", key="rows", value=rows)
+    if since < 0:
+        raise ConfigError("must be >= 0", key="since", value=since)
     fields = choose_fields(table, columns)
     if any(isinstance(field.kind, LargeBinary) for field in fields):
         rows = min(rows, _PART_BYTES // _BLOB_BYTES)
@@ -165,7 +167,9 @@ def _last_step(db: Database, name: TableName, run_id: str) -> int:
         if name == "transitions" and reached and not has_transitions(connection, run_id):
             raise StorageError(
                 f"The transitions of run {run_id} are not in this database: they were thinned away or left out of a "
-                "bundle. Their sums over 1,000 steps are what its gate chart shows."
+                "bundle. Their sums over 1,000 steps are what its gate chart shows.",
+                reason="removed",
+                subject=run_id,
             )
         last = select(func.max(_step(table))).where(table.c.run_id == run_id)
         return connection.execute(last).scalar() or 0

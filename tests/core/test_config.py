@@ -207,8 +207,19 @@ def test_a_written_value_is_read_as_the_same_value(info: FieldInfo, data: st.Dat
 
 @pytest.mark.parametrize(
     ("text", "value"),
-    [("40000", 40_000), ("40,000", 40_000), ("40_000", 40_000), ("40k", 40_000), ("1.5M", 1_500_000), ("-5", -5)]
-    + [("1e3", 1000), ("1.25e1k", 12_500), ("+7", 7), ("10.0", 10), ("2500e-2", 25)],
+    [
+        ("40000", 40000),
+        ("40,000", 40000),
+        ("40_000", 40000),
+        ("40k", 40000),
+        ("1.5M", 1500000),
+        ("-5", -5),
+        ("1e3", 1000),
+        ("1.25e1k", 12500),
+        ("+7", 7),
+        ("10.0", 10),
+        ("2500e-2", 25),
+    ],
 )
 def test_counts_are_read_as_people_write_them(text: str, value: int) -> None:
     assert parse_count(text) == value

@@ -192,7 +192,9 @@ def check_database(url: str, nodes: Sequence[Mapping[str, Any]]) -> None:
         shown = ", ".join(others[:3]) + (f" and {len(others) - 3} more" if others[3:] else "")
         raise ClusterError(
             f"A SQLite database is a file of one machine, and the cluster has nodes on others ({shown}). "
-            "Choose a PostgreSQL URL with --db."
+            "Choose a PostgreSQL URL with --db.",
+            reason="sqlite",
+            subject=shown,
         )
 
 
