@@ -201,7 +201,7 @@ def _open(blob: bytes, most_bytes: int = MOST_BYTES) -> Iterator[_Packed]:
         unpacked += packed.size_bytes
         if unpacked > most_bytes:
             raise StorageError(
-                f"A stored blob of {len(blob):,} bytes must unpack to at most {most_bytes:,}, got {unpacked:,} or more.",
+                f"A stored blob must unpack to at most {most_bytes:,} bytes, got {unpacked:,} or more.",
                 reason="too_large",
                 subject=most_bytes,
             )

@@ -55,7 +55,8 @@ def to_marl_eval(
     comparison = at_budget(joined, budget)
     if not comparison.groups:
         reasons = "; ".join(map(str, comparison.left_out)) or "none was evaluated"
-        raise ConfigError(f"No run is included: {reasons}", hint="Include unfinished runs with: --include-unfinished")
+        rule = f"must contain a finished run: {reasons}"
+        raise ConfigError(rule, key="runs", hint="Include unfinished runs with: --include-unfinished")
     shared = _settings_of_tasks(comparison)
     runs, absolute = _read(db, comparison), _read_absolute(db, comparison)
     steps = _steps(comparison, runs)

@@ -122,7 +122,7 @@ def flatten_tree(tree: Mapping[str, Any]) -> dict[str, Value]:
     try:
         flat = dict(_flatten(tree, ""))
     except RecursionError as exc:
-        raise ConfigError("is nested too deeply", key="stored configuration") from exc
+        raise ConfigError("is nested too deeply", key="configuration") from exc
     ours = {"algo", "env.name"} <= flat.keys() and flat.get("preset") != IMPORTED
     return _as_it_was(flat) if ours else flat
 

@@ -8,6 +8,7 @@ Sweep files that come with the program: the paper's studies, and small ones for 
 import math
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import replace
 from importlib.resources import files
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -229,29 +230,36 @@ def parse_sweep(text: str) -> SweepFile:
 
 
 def _read_faults(exc: ValidationError) -> list[Fault]:
-    found: dict[tuple[str, str], Fault] = {}  # the alternatives of a type give the same fault several times
+    found: dict[tuple[str, str], Fault] = {}
     for details in exc.errors():
+        path = [str(part) for part in details["loc"] if not isinstance(part, int)]
+        setting = _find_setting(path)
         cause = details.get("ctx", {}).get("error")
-        for fault in cause.faults if isinstance(cause, SettingError) else (_read_fault(details),):
-            found.setdefault((fault.key, fault.rule), fault)
+        for fault in cause.faults if isinstance(cause, SettingError) else (_read_fault(details, path, setting),):
+            # A value that may be of several types gives a fault for each: the first one is about its own type.
+            key = setting or fault.key
+            found.setdefault((key, "" if setting else fault.rule), replace(fault, key=key))
     return list(found.values())
 
 
-def _read_fault(details: ErrorDetails) -> Fault:
-    path, kind, value = (
-        [str(part) for part in details["loc"] if not isinstance(part, int)],
-        details["type"],
-        details["input"],
-    )
-    key = ".".join(path)
+def _find_setting(path: list[str]) -> str:
+    """The setting whose values stand at a place of the file; empty for a key of the file itself."""
+    heads = {"set": 1, "grid": 1, "random": 2, "optuna": 2, "variant": 2}
+    at = heads.get(path[0], 0) if path else 0
+    inner = path[1:at]
+    return path[at] if at and len(path) > at and (not inner or inner[0] in ("set", "ranges", "space")) else ""
+
+
+def _read_fault(details: ErrorDetails, path: list[str], setting: str) -> Fault:
+    key, kind, value = ".".join(path), details["type"], details["input"]
     if kind == "extra_forbidden":
         return Fault(key, rule="is not a key of a sweep file", hint=_suggest_key(path[-1]))
     if kind == "missing":
         hint = "See an example with: emtc sweep --list-templates"
         return Fault(key, rule="must be in a sweep file", hint=hint)
-    if kind in _LEAF_FAULTS and _holds_settings(path):
-        return _setting_fault(path, value)
-    if path[0] in _LISTS and kind in ("tuple_type", "too_short"):
+    if setting:
+        return _setting_fault(path[0], setting, value, is_item=isinstance(details["loc"][-2], int))
+    if path and path[0] in _LISTS and kind in ("tuple_type", "too_short"):
         return Fault(path[0], value, f"must be {_LISTS[path[0]]}")
     return Fault(key, value, rule_of(details))
 
@@ -262,29 +270,16 @@ _LISTS = {
     "algo": "one algorithm or a list of algorithms",
     "grid": "tables of lists that are not empty",
 }
-_LEAF_FAULTS = frozenset(
-    f"{kind}_{fault}"
-    for kind in ("bool", "int", "float", "string", "tuple", "model")
-    for fault in ("type", "parsing", "from_float")
-)
 
 
-def _setting_fault(path: list[str], value: object) -> Fault:
-    key = next((part for part in path[1:] if part not in ("set", "ranges")), path[0])
-    if path[0] == "grid":
-        return Fault(key, value, "must be a list of numbers or texts in [grid], such as [1, 2]")
-    if path[0] == "optuna":
-        return Fault(path[-1] if len(path) < 3 else path[2], value, f"must be {_RANGE} in [optuna]")
-    if path[0] == "random":
-        return Fault(key, value, f"must be {_RANGE} in [random]; samples and seed are whole numbers")
+def _setting_fault(section: str, key: str, value: object, *, is_item: bool) -> Fault:
+    if is_item:
+        return Fault(key, value, f"must have only finite numbers, texts, true or false in [{section}]")
+    if section == "grid":
+        return Fault(key, value, "must be a list in [grid] that is not empty, such as [1, 2]")
+    if section in ("random", "optuna"):
+        return Fault(key, value, f"must be {{ low = 0.1, high = 1.0 }} or a list in [{section}], with finite numbers")
     return Fault(key, value, "must be a number, a text, true or false", "Lists of values belong in [grid].")
-
-
-_RANGE = "{ low = 0.1, high = 1.0 } or a list"
-
-
-def _holds_settings(path: list[str]) -> bool:
-    return path[0] in ("set", "grid", "variant", "random") or path[:2] == ["optuna", "space"]
 
 
 def _suggest_key(key: str) -> str:

@@ -117,7 +117,7 @@ def make_plan(file: SweepFile) -> Plan:
     """
     if (n_runs := count_runs(file)) > MOST_RUNS:
         got = f"{n_runs:,}" if n_runs < _UNCOUNTED else f"{_UNCOUNTED:,} or more"
-        raise ConfigError(f"asks for {got} runs, which must be at most {MOST_RUNS:,}", key="sweep file")
+        raise ConfigError(f"must be at most {MOST_RUNS:,}, the sweep file asks for {got}", key="number of runs")
     plan = Plan(file, ())
     if file.optuna:
         return Plan(file, tuple(_plan_trials(plan, file.optuna)))
