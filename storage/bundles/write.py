@@ -213,7 +213,7 @@ def _copy_in(db: Database, study: Path, shown: str, run_ids: Sequence[str] | Non
                     f"Of the runs of {shown} these are here already: {named}. Nothing was imported; look at "
                     f"the bundle itself with: emtc open {shown}",
                     reason="exists",
-                    subject=named,
+                    subject=tuple(here),
                 )
             copy_runs(reading, writing, ids, WHOLE, renumber=True, tag=f"from {clean_name(shown)}")
     finally:

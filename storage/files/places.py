@@ -153,11 +153,11 @@ def check_place() -> None:
     known = _CHECKED.get(setting)
     if known is None or time.monotonic() - known[0] > _KEPT_S[known[1] is None]:
         known = _CHECKED[setting] = (time.monotonic(), _try(setting))
-    if known[1] is not None:
-        raise StorageError(known[1], reason="unusable", subject=VARIABLE)
+    if (found := known[1]) is not None:
+        raise StorageError(found.message, hint=found.hint, reason=found.reason, subject=found.subject)
 
 
-_CHECKED: dict[str, tuple[float, str | None]] = {}
+_CHECKED: dict[str, tuple[float, StorageError | None]] = {}
 
 
 def describe_place(db: Database) -> str:
@@ -239,7 +239,7 @@ def _existing(setting: str) -> Path:
     return folder
 
 
-def _try(setting: str) -> str | None:
+def _try(setting: str) -> StorageError | None:
     """Write a little and remove it again; return why that fails, or None."""
     try:
         if _URL.match(setting):
@@ -248,10 +248,11 @@ def _try(setting: str) -> str | None:
         with tempfile.TemporaryFile(dir=_existing(setting)) as file:
             file.write(b"emtc")
     except StorageError as error:
-        return str(error)
+        return StorageError(error.message, hint=error.hint, reason=error.reason, subject=error.subject)
     except OSError as error:
-        reason = (error.strerror or str(error)).lower()
-        return f"{VARIABLE} names {setting}, which cannot be written: {reason}. Choose another folder, or a URL."
+        cause = (error.strerror or str(error)).lower()
+        message = f"{VARIABLE} names {setting}, which cannot be written: {cause}."
+        return StorageError(message, hint="Choose another folder, or a URL.", reason="not_writable", subject=setting)
     return None
 
 

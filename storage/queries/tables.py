@@ -83,7 +83,7 @@ def choose_fields(table: TableName, columns: Sequence[str] | None = None) -> tup
     else:
         strange = next((name for name in columns if name not in known), None)
         if strange is not None or not columns:
-            raise ConfigError(f"is not a column of {table}, which has {', '.join(known)}", key=strange)
+            raise ConfigError(f"is not a column of {table}, which has {', '.join(known)}", key=strange or "columns")
         chosen = [known[name] for name in dict.fromkeys(columns)]
     return tuple(Field(column.name, unguarded(column.type), bool(column.nullable)) for column in chosen)
 

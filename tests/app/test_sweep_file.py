@@ -47,7 +47,11 @@ def plan(text: str):
         (HEAD + "steps_ = " + "9" * 5000, "sweep file", ""),
         (HEAD.replace("300", "9" * 30), "steps", ""),
         (HEAD + "[random]\nsamples = 2\nranges.memory.delta = { low = -1e308, high = 1e308 }", "memory.delta", ""),
-        (HEAD + "[random]\nsamples = 2\nranges.memory.delta = { low = 1e-308, high = inf, log = true }", "memory.delta", ""),
+        (
+            HEAD + "[random]\nsamples = 2\nranges.memory.delta = { low = 1e-308, high = inf, log = true }",
+            "memory.delta",
+            "",
+        ),
         (HEAD + "[grid]\nmemory.delta = [nan]", "memory.delta", ""),
         (HEAD + "".join(f"\n[set.a{i}]\nb = 1" for i in range(2000)), [f"a{i}.b" for i in range(10)] + [""], ""),
         (HEAD + "map = [" + '"3m",' * 100_000 + "]", "map", ""),

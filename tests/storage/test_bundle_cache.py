@@ -129,7 +129,7 @@ def test_an_import_leaves_what_is_here_and_marks_what_comes(theirs: Theirs, tmp_
     tag_runs(own, [first], add=["mine"])
     plan = plan_import(own, bundle)
     assert (plan.new, plan.here) == ((second,), (first,))
-    with raises(StorageError, reason="exists", subject=first):
+    with raises(StorageError, reason="exists", subject=(first,)):
         import_opened(own, bundle, [first, second])
     assert import_opened(own, bundle, plan.new) == [second]
     assert find_run(own, first).tags == ["from study.emtc", "mine"]

@@ -293,21 +293,21 @@ HARMS: dict[str, tuple[Harm, str, Any]] = {  # what is done to a bundle, and the
     "cut": (lambda db, at: {"member": {"size": len(db) + 1}}, "altered", ...),
     "no database": (
         lambda db, at: {"study": b"cos\nsystem\n(S'touch owned'\ntR." * 100},
-        "unsound",
+        "failed",
         ...,
     ),
-    "a cut database": (lambda db, at: {"study": db[: len(db) // 2]}, "unsound", ...),
+    "a cut database": (lambda db, at: {"study": db[: len(db) // 2]}, "failed", ...),
     "somebody else's": (lambda db, at: {"study": other_database(at)}, "not_a_database", ...),
-    "no tables": (lambda db, at: {"study": empty_database(at)}, "no_tables", ...),
+    "no tables": (lambda db, at: {"study": empty_database(at)}, "no_runs", ...),
     "a trigger": (
         lambda db, at: {"study": tampered(db, at, "CREATE TRIGGER t AFTER UPDATE ON runs BEGIN DELETE FROM runs; END")},
         "unsound",
-        "trigger t",
+        "schema",
     ),
     "a view": (
         lambda db, at: {"study": tampered(db, at, "DROP TABLE metrics", "CREATE VIEW metrics AS SELECT 1 AS run_id")},
         "unsound",
-        "view metrics",
+        "schema",
     ),
     "a newer schema": (
         lambda db, at: {"study": tampered(db, at, "UPDATE alembic_version SET version_num = '9999'")},
@@ -422,8 +422,9 @@ def test_an_import_replaces_nothing(source, tmp_path: Path) -> None:
     own = open_database(f"sqlite:///{tmp_path / 'own.db'}")
     import_bundle(own, tmp_path / "s.emtc", cache=tmp_path / "cache")
     write_bundle(db, ids, tmp_path / "more.emtc", THIN, made_by=MADE_BY)
-    with raises(StorageError, reason="exists", subject=", ".join(sorted(ids[:2]))):
+    with raises(StorageError, reason="exists") as told:
         import_bundle(own, tmp_path / "more.emtc", cache=tmp_path / "cache")
+    assert sorted(told.value.subject) == sorted(ids[:2])
     with own.read() as connection:
         assert sorted(connection.execute(select(Run.id)).scalars()) == sorted(ids[:2])
 
@@ -432,8 +433,9 @@ def test_a_text_in_a_column_of_numbers_is_not_imported(sound: Path, tmp_path: Pa
     study = tampered(study_of(sound), tmp_path, "UPDATE evaluations SET win_rate = '<script>'")
     make_bundle(tmp_path / "s.emtc", study)
     own = open_database(f"sqlite:///{tmp_path / 'own.db'}")
-    with raises(StorageError, reason="damaged", subject="evaluations.win_rate"):
+    with raises(StorageError, reason="unsound") as told:
         import_bundle(own, tmp_path / "s.emtc", cache=tmp_path / "cache")
+    assert "evaluations.win_rate" in str(told.value)
     with own.read() as connection:
         assert connection.execute(select(func.count()).select_from(Run)).scalar_one() == 0
 

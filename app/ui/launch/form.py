@@ -174,7 +174,7 @@ def _map(texts: Mapping[str, str], request: Request, maps: Mapping[str, list[str
 
 
 def _settings(
-    texts: Mapping[str, str], request: Request, faults: Mapping[str, str], *, without: frozenset[str]
+    texts: Mapping[str, str], request: Request, faults: Mapping[str, Fault], *, without: frozenset[str]
 ) -> None:
     fields = [info for info in describe_fields() if info.key not in launch_request.IDENTITY | without]
     gate = texts.get("gate.type") or str(request.defaults.get("gate.type"))
