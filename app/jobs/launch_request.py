@@ -136,7 +136,7 @@ def parse_algos(text: str) -> list[str]:
     named = list(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
     for algo in named:
         if algo not in list_algos():
-            raise ConfigError(_unknown_name(ALGO, algo, list_algos()))
+            raise ConfigError(_unknown_name(ALSO, algo, list_algos()))
     return named
 
 
