@@ -100,7 +100,7 @@ def check_available(config: EnvConfig) -> None:
     adapter.find_info(config)
     reason = adapter.find_obstacle()
     if reason:
-        raise EnvUnavailableError(f"{reason} See: emtc doctor")
+        raise EnvUnavailableError(reason, hint="See: emtc doctor", reason="missing", subject=config.name)
 
 
 def is_tried(config: EnvConfig) -> bool:
@@ -182,10 +182,12 @@ def get_adapter(name: str) -> Adapter:
             return OutsideAdapter(plugin)
         known = list_names_of_envs()
         close = get_close_matches(name, known, n=1)
-        hint = f" Did you mean {close[0]}?" if close else ""
+        meant = f"Did you mean {close[0]}? " if close else ""
         raise EnvUnavailableError(
-            f"env.name must be one of {', '.join(known)}, got {name!r}.{hint} One from outside needs its package "
-            "installed, or its module listed in EMTC_PLUGINS."
+            f"env.name must be one of {', '.join(known)} (got {name!r}).",
+            hint=f"{meant}For a plug-in, install its package or list its module in EMTC_PLUGINS.",
+            reason="unknown",
+            subject="env.name",
         )
     return cast(Adapter, import_module(ADAPTERS[name]))  # a module; a test checks its names
 

@@ -239,7 +239,9 @@ def get_map(name: str) -> MapSpec:
         EnvUnavailableError: If there is no such map; names the ones that exist.
     """
     if name not in MAPS:
-        raise EnvUnavailableError(f'skirmish has no map "{name}". Maps: {", ".join(MAPS)}.')
+        raise EnvUnavailableError(
+            f'skirmish has no map "{name}". Maps: {", ".join(MAPS)}.', reason="unknown_map", subject="env.map"
+        )
     return MAPS[name]
 
 

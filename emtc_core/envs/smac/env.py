@@ -175,7 +175,9 @@ class SmacEnv:
             _LOG.warning("copy %d: %s", copy, error)
             if self._losses[copy] >= MOST_LOSSES:
                 raise EnvUnavailableError(
-                    f"StarCraft II was lost {MOST_LOSSES} times in copy {copy} without one battle ended. {error}"
+                    f"StarCraft II was lost {MOST_LOSSES} times in copy {copy} without one battle ended. {error}",
+                    reason="lost",
+                    subject=copy,
                 ) from error
 
     def _advance(self, copy: int, game: GameLink) -> None:

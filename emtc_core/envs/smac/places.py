@@ -187,7 +187,9 @@ class GameLink:
             self.kill()
             raise EnvUnavailableError(
                 f"The game worker speaks version {hello.get('protocol')} of its protocol and this process version "
-                f"{PROTOCOL}: EMTC Lab was changed while it ran. Start or resume the run anew."
+                f"{PROTOCOL}: EMTC Lab was changed while it ran. Start or resume the run anew.",
+                reason="other_protocol",
+                subject=hello.get("protocol"),
             )
 
     def ask_to_make(self, seed: int) -> None:
@@ -265,7 +267,9 @@ class GameLink:
         if "error" in header:
             said = str(header["error"])[:600].rstrip(".")
             raise EnvUnavailableError(
-                f"{self._play.package} {self._play.map} could not {what}: {said}. What led to it is in the log."
+                f"{self._play.package} {self._play.map} could not {what}: {said}. What led to it is in the log.",
+                reason="worker_failed",
+                subject=what,
             )
         return header, payload
 
@@ -274,7 +278,11 @@ class GameLink:
             return receive(self._channel)
         except TimeoutError as error:
             self.kill()
-            raise LostWorkerError(f"The game worker was silent for {PATIENCE_S:.0f} seconds and was ended.") from error
+            raise LostWorkerError(
+                f"The game worker was silent for {PATIENCE_S:.0f} seconds and was ended.",
+                reason="timeout",
+                subject=PATIENCE_S,
+            ) from error
         except (EOFError, OSError) as error:
             raise self._lost() from error
         except MessageError as error:
@@ -283,11 +291,15 @@ class GameLink:
     def _lost(self) -> LostWorkerError:
         code = self.kill(grace_s=1.0)
         how = f"by {signal.Signals(-code).name}" if code is not None and code < 0 else f"with exit code {code}"
-        return LostWorkerError(f"The game worker ended {how}.")
+        return LostWorkerError(f"The game worker ended {how}.", reason="ended", subject=how)
 
     def _nonsense(self, why: str) -> LostWorkerError:
         self.kill()
-        return LostWorkerError(f"The game worker sent what is no message of its protocol: {why[:300]}.")
+        return LostWorkerError(
+            f"The game worker sent what is no message of its protocol: {why[:300]}.",
+            reason="protocol",
+            subject=why[:300],
+        )
 
 
 def _spawn(python: Path, theirs: socket.socket) -> subprocess.Popen[bytes]:
@@ -298,4 +310,8 @@ def _spawn(python: Path, theirs: socket.socket) -> subprocess.Popen[bytes]:
             command, stdin=theirs.fileno(), stdout=2, env=isolated_environ(), start_new_session=True
         )
     except OSError as error:
-        raise EnvUnavailableError(f"The game worker's interpreter {python} cannot be started: {error}.") from error
+        raise EnvUnavailableError(
+            f"The game worker's interpreter {python} cannot be started: {error}.",
+            reason="not_startable",
+            subject=python,
+        ) from error

@@ -183,7 +183,9 @@ def bring_archive(folder: Path, source: Path | None) -> Path:
     where = MAPS_URL if source is None else str(source / MAPS_FILE)
     if hashlib.sha256(content).hexdigest() != MAPS_SHA256:
         raise EnvUnavailableError(
-            f"{where} is not the file that was published: its SHA-256 must be {MAPS_SHA256}. Nothing was unpacked."
+            f"{where} is not the file that was published: its SHA-256 must be {MAPS_SHA256}. Nothing was unpacked.",
+            reason="checksum",
+            subject=where,
         )
     _write(place, content)
     return place
@@ -216,7 +218,11 @@ def _read_maps(archive: Path) -> dict[str, bytes]:
         with zipfile.ZipFile(archive) as opened:
             return {_name_of(entry): opened.read(entry) for entry in opened.infolist() if not entry.is_dir()}
     except (zipfile.BadZipFile, OSError, NotImplementedError, RuntimeError, EOFError) as error:
-        raise EnvUnavailableError(f"{archive} is no sound archive of maps: {error}. Nothing was unpacked.") from error
+        raise EnvUnavailableError(
+            f"{archive} is no sound archive of maps: {error}. Nothing was unpacked.",
+            reason="unsound_archive",
+            subject=archive,
+        ) from error
 
 
 def _name_of(entry: zipfile.ZipInfo) -> str:
@@ -233,7 +239,9 @@ def _download() -> bytes:
     except (OSError, ValueError) as error:
         raise EnvUnavailableError(
             f"{MAPS_URL} cannot be downloaded: {error}. Bring it on another machine, and then: "
-            f"emtc setup smac --from FOLDER"
+            f"emtc setup smac --from FOLDER",
+            reason="download",
+            subject=MAPS_URL,
         ) from error
 
 
