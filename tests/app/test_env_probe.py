@@ -44,8 +44,8 @@ def test_a_trial_tells_the_sizes_and_is_made_once(monkeypatch):
     ("map", "sentence"),
     [
         ("module:factory", "The module 'module' is not imported"),
-        ("nonsense", "env.map must read module:factory"),
-        (f"{ZOO}:missing", "has nothing to call by the name 'missing'"),
+        ("nonsense", "env.map must have the form module:factory"),
+        (f"{ZOO}:missing", "has no callable named 'missing'"),
         (f"{ZOO}.deeper:make", "names a module that cannot be imported"),
         (f"{ZOO}:make_continuous", "must have discrete actions"),
     ],
@@ -111,7 +111,7 @@ def test_the_command_warns_before_it_starts_and_tries_what_was_typed(tmp_path, m
     for part in ("Warning: No info of", "memory.success=return_threshold", "random play returned"):
         assert part in warning
     assert run([*words, f"{ZOO}:missing"]) == 2
-    assert "has nothing to call" in capsys.readouterr().err
+    assert "has no callable" in capsys.readouterr().err
 
 
 def test_simple_spread_is_tried_and_doubted(monkeypatch):

@@ -119,18 +119,18 @@ def test_an_environment_without_a_drawing_shows_an_empty_field_and_says_why(monk
     monkeypatch.setenv("EMTC_ENV_MODULES", "pettingzoo")
     scene = make_scene("pettingzoo", "pettingzoo.test:api_test", np.zeros((5, 4), np.float32))
     assert scene.position.shape == (5, 0, 2)
-    assert "does not say how" in scene.note
+    assert "cannot draw its states" in scene.note
 
 
 @pytest.mark.parametrize(
     ("map", "message"),
     [
-        ("no_colon", "must read module:factory"),
-        ("..:make", "must read module:factory"),
-        ("a game:make", "must read module:factory"),
+        ("no_colon", "must have the form module:factory"),
+        ("..:make", "must have the form module:factory"),
+        ("a game:make", "must have the form module:factory"),
         ("no_such_module:make", "cannot be imported"),
-        (f"{HERE}:missing", "has nothing to call"),
-        (f"{HERE}:not_callable", "has nothing to call"),
+        (f"{HERE}:missing", "has no callable"),
+        (f"{HERE}:not_callable", "has no callable"),
         (f"{HERE}:make_continuous", "must have discrete actions"),
         (f"{HERE}:make_turns", "its agents take turns"),
         ("os:getcwd", "must make a parallel environment"),

@@ -172,7 +172,7 @@ def test_a_game_is_made_anew_at_every_reset():
     ("wrap", "sentence"),
     [
         (lambda: SmallPictures(Toy(), block=9), "A block of 9 is larger"),
-        (lambda: ChosenActions(Toy(), choices=[[2]]), "Every choice must lie in"),
+        (lambda: ChosenActions(Toy(), choices=[[2]]), "Every choice must be in"),
         (lambda: SmallPictures(ChosenActions(SmallPictures(Toy(), block=2), choices=[[0]]), block=2), "takes pictures"),
     ],
 )
