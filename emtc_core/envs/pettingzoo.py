@@ -14,10 +14,10 @@ Episode end: when no agent is left. It is terminated if the game terminated any 
     only action 0 is available to it. An episode is won if an agent's info has a true `won`, `is_success` or
     `battle_won`. If no info ever has one of them (`tells_success`), use `memory.success = return_threshold`.
 Arguments: `env.pettingzoo.*` of the configuration.
-Differences from the original: the reward bounds are unknown. A replay is drawn by the module's function
-    `make_scene(states) -> Scene`, but only if the user lists the module (`trust`), because the map of a stored run may
-    come from another user. Without that function the replay shows the state values. The module can name them with
-    `STATE_NAMES` (one per value), or declare `STATE_PICTURE = (height, width)` or `(height, width, 3)`.
+Differences from the original: the reward bounds are unknown. A module can draw replays with a function
+    `make_scene(states) -> Scene`. It is imported for a replay only if the user lists it (`trust`), because the map of a
+    stored run may come from another user. Without that function the replay shows the state values. The module can
+    name them with `STATE_NAMES` (one per value), or declare `STATE_PICTURE = (height, width)` or `(height, width, 3)`.
 """
 
 import math
@@ -206,9 +206,7 @@ class PettingZooEnv:
         for name, value in _average_infos(infos).items():
             last.infos.setdefault(name, np.full(self.n_envs, np.nan, np.float32))[copy] = value
         self._tells_success |= any(map(_reports_success, infos.values()))
-        last.won[copy] = self._over[copy] and any(
-            bool(info.get(key, False)) for info in infos.values() if isinstance(info, Mapping) for key in _WON_KEYS
-        )
+        last.won[copy] = self._over[copy] and any(map(_reports_win, infos.values()))
 
     def _write_observations(
         self, copy: int, env: "ParallelEnv[Any, Any, Any]", observations: Mapping[Any, Any], infos: Mapping[Any, Any]
@@ -306,7 +304,7 @@ def _make_module_scene(map: str, states: NDArray[np.float32]) -> Scene:
     names: tuple[object, ...] = tuple(getattr(module, "STATE_NAMES", ()))
     picture: tuple[int, ...] = tuple(getattr(module, "STATE_PICTURE", ()))
     if is_picture(picture, states):
-        note = f"The picture is the state itself, {picture[0]} × {picture[1]} pixels."
+        note = f"The picture is the state itself, {' × '.join(str(side) for side in picture[:2])} pixels."
     return empty_scene(map, states, note, tuple(str(name) for name in names), picture=picture)
 
 
@@ -341,6 +339,10 @@ def _has_mask(observation: Any) -> bool:
 
 def _reports_success(info: Any) -> bool:
     return isinstance(info, Mapping) and any(key in info for key in _WON_KEYS)
+
+
+def _reports_win(info: Any) -> bool:
+    return isinstance(info, Mapping) and any(bool(info.get(key, False)) for key in _WON_KEYS)
 
 
 def _average_infos(infos: Mapping[Any, Any]) -> dict[str, float]:

@@ -35,7 +35,7 @@ ORDER_X, ORDER_Y = 13, 14
 BEFORE = 15
 """Health plus shield at the end of the previous step; 0 if the unit was dead."""
 BLOCKED = 16
-"""Loops in which a walking unit has hardly moved."""
+"""Number of loops in which the walking unit made too little progress; see `movement.HEADWAY`."""
 OLD_X, OLD_Y = 17, 18
 """Position at the start of the loop."""
 PLANNED_X, PLANNED_Y = 19, 20

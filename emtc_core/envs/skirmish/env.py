@@ -34,7 +34,6 @@ from numpy.typing import NDArray
 from emtc_core.arrays import check_shape
 from emtc_core.config.train import SkirmishConfig
 from emtc_core.envs.base import Observation, Scene, check_was_reset
-from emtc_core.envs.skirmish import columns
 from emtc_core.envs.skirmish import columns as c
 from emtc_core.envs.skirmish.combat import apply_pending_hit, follow_order, update_timers
 from emtc_core.envs.skirmish.kernels import inlined, kernel, make_words, uniform_block
@@ -48,7 +47,7 @@ from emtc_core.envs.skirmish.units import ENERGY_START
 STEP_LOOPS = 8
 """Game loops per environment step."""
 UNITS_PER_THREAD = 512
-"""One thread is used per so many units of a batch. The results do not depend on it."""
+"""A batch uses one thread per UNITS_PER_THREAD units. The results do not depend on it."""
 ARRIVED = 1.5
 """Distance from the target point of the attack-move at which an enemy stops [cells] (inferred)."""
 
@@ -148,16 +147,16 @@ class Battle:
         self.units = (*allies, *enemies)
         bits = [spec.type_bits.index(unit.name) if spec.type_bits else -1 for unit in allies]
         bits += [spec.enemy_type_bits.index(unit.name) if spec.enemy_type_bits else -1 for unit in enemies]
-        self.spec = columns.make_spec(self.units, bits)
+        self.spec = c.make_spec(self.units, bits)
         self.walkable = make_walkable(spec.terrain)
         ally_places = make_places(allies, spec.ally_point, self.walkable)
         self._places = np.concatenate([ally_places, make_places(enemies, spec.enemy_point, self.walkable)])
         self._jitter = config.spawn_jitter
         self._sorts_enemies = config.enemy_order == "sorted"
         B, U = n_envs, len(self.units)
-        self.world = columns.World(
-            floats=np.zeros((B, U, columns.N_FLOATS)),
-            ints=np.zeros((B, U, columns.N_INTS), np.int64),
+        self.world = c.World(
+            floats=np.zeros((B, U, c.N_FLOATS)),
+            ints=np.zeros((B, U, c.N_INTS), np.int64),
             spec=self.spec,
             ground=make_ground(self.walkable),
             choke=np.array(get_choke(spec.terrain)),
@@ -186,18 +185,18 @@ class Battle:
         self.ints[:] = -1
         self.world.clock[:] = 0
         self.world.running[:] = True
-        self.floats[..., [columns.X, columns.Y]] = self._sample_places()
-        self.floats[..., columns.FACE_Y] = -1.0
-        self.floats[..., columns.HEALTH] = self.spec[:, columns.S_HEALTH]
-        self.floats[..., columns.SHIELD] = self.spec[:, columns.S_SHIELD]
-        self.floats[..., columns.BEFORE] = self.spec[:, columns.S_HEALTH] + self.spec[:, columns.S_SHIELD]
-        self.floats[..., columns.HURT] = 1e6
-        self.floats[..., columns.ENERGY] = np.where(self.spec[:, columns.S_DELIVERY] == columns.MEND, ENERGY_START, 0.0)
-        self.ints[..., columns.ALIVE] = 1
-        self.ints[..., columns.ORDER] = columns.STAND
-        self.ints[..., columns.WINDING] = 0
-        self.ints[..., columns.SIDE] = 0
-        self.ints[..., columns.MOBILITY] = columns.IDLE
+        self.floats[..., [c.X, c.Y]] = self._sample_places()
+        self.floats[..., c.FACE_Y] = -1.0
+        self.floats[..., c.HEALTH] = self.spec[:, c.S_HEALTH]
+        self.floats[..., c.SHIELD] = self.spec[:, c.S_SHIELD]
+        self.floats[..., c.BEFORE] = self.spec[:, c.S_HEALTH] + self.spec[:, c.S_SHIELD]
+        self.floats[..., c.HURT] = 1e6
+        self.floats[..., c.ENERGY] = np.where(self.spec[:, c.S_DELIVERY] == c.MEND, ENERGY_START, 0.0)
+        self.ints[..., c.ALIVE] = 1
+        self.ints[..., c.ORDER] = c.STAND
+        self.ints[..., c.WINDING] = 0
+        self.ints[..., c.SIDE] = 0
+        self.ints[..., c.MOBILITY] = c.IDLE
 
     def advance(self, loops: int) -> None:
         """Advance every running battle by `loops` game loops. Large batches use several threads."""

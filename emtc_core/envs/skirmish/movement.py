@@ -221,7 +221,7 @@ def move_all(w: c.World, b: int) -> None:
 
 @inlined
 def _update_blocked(w: c.World, b: int, i: int) -> None:
-    """Store the displacement of unit i in this loop, and count loops in which it walks but hardly moves."""
+    """Store the displacement of unit i in this loop, and count the loops in which it walks but is blocked."""
     dx, dy = w.floats[b, i, c.X] - w.floats[b, i, c.OLD_X], w.floats[b, i, c.Y] - w.floats[b, i, c.OLD_Y]
     w.floats[b, i, c.VX], w.floats[b, i, c.VY] = dx, dy
     if w.ints[b, i, c.MOBILITY] != c.WALKING:

@@ -1,7 +1,7 @@
 """Orders of the units: the agents' actions, and the targets that the built-in enemy chooses.
 
 An agent's action is checked and converted to an order: stop, move, attack or heal. An enemy unit chooses a target in
-each loop: it keeps a target in range, takes the nearest one, attacks its attacker and helps friends under attack.
+each loop: the last target if it is in range, else the nearest ally, else the attacker of itself or of a friend.
 Orders are carried out in `combat.py` and `movement.py`.
 """
 
@@ -26,7 +26,7 @@ HELP_LOOPS = 32.0
 LEASH = 10.0
 """Gap at which an enemy gives up a target that moves away [cells] (inferred)."""
 ACQUIRE_LOOPS = 16
-"""An enemy without a target searches one every ACQUIRE_LOOPS loops, each enemy in another loop (inferred)."""
+"""An enemy without a target searches for one every ACQUIRE_LOOPS loops, the enemies in turn (inferred)."""
 FIRST_LOOK = 4
 """The first search is FIRST_LOOK loops earlier (inferred).
 

@@ -48,7 +48,7 @@ from emtc_core.errors import EnvUnavailableError
 
 HOW_TO_GET = "emtc setup smac"
 MAX_LOSSES = 3
-"""After so many lost workers of a copy without a completed battle in between, the run stops with an error."""
+"""A copy that loses this number of workers without completing a battle stops the run with an error."""
 
 _LOG = logging.getLogger(__name__)
 

@@ -202,8 +202,8 @@ def _make_kaz_scene(map: str, states: Floats) -> Scene:
 def _fill_missing_positions(position: Floats, alive: NDArray[np.bool_], *, n_agents: int) -> Floats:
     """Give units that do not exist in a frame a position.
 
-    A dead agent (the first `n_agents` units) keeps its last position. Any other unit has its next position if it
-    exists in the next frame, so that it does not move across the field, and else is outside the field.
+    The first `n_agents` units are agents; a dead agent keeps its last position. Any other unit is outside the field.
+    In the last frame before it appears, it is already at its first position: it must not move across the field.
 
     Args:
         position: [T, U, 2], field units.
