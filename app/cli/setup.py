@@ -20,7 +20,7 @@ from emtc_core.envs.registry import get_adapter, list_envs
 from emtc_core.envs.smac import places
 from emtc_core.envs.smac.setup import GAME_HELP, Task, list_tasks
 from emtc_core.errors import ConfigError, EnvUnavailableError, PluginError
-from emtc_core.plugins import KINDS, list_failures, list_plugins, why_missing
+from emtc_core.plugins import KINDS, list_failures, list_plugins, missing_fault
 
 
 def doctor(json: AsJson = False) -> None:
@@ -63,9 +63,9 @@ def smac(
     pip wheel -w FOLDER with what it names as packages, put the archive of the maps beside, and give --from FOLDER.
     """
     if source is not None and not source.is_dir():
-        raise ConfigError(f"--from must be a folder, got {source}.")
+        raise ConfigError("must be a folder", key="--from", value=str(source))
     if sys.platform == "win32":
-        raise ConfigError("StarCraft II's game worker needs Linux or macOS.")
+        raise ConfigError("StarCraft II's game worker needs Linux or macOS")
     tasks = list_tasks(python or sys.executable, source.absolute() if source else None)
     _ask(tasks, yes=yes)
     try:
@@ -86,7 +86,7 @@ def _ask(tasks: list[Task], *, yes: bool) -> None:
     if not tasks or yes:
         return
     if not sys.stdin.isatty():
-        raise ConfigError("Nothing was done: nobody is there to be asked. Agree with --yes")
+        raise ConfigError("Nothing was done, because this terminal cannot ask", hint="Agree with --yes")
     typer.confirm("Do this?", abort=True, err=True)
 
 
@@ -122,12 +122,12 @@ def _alone() -> Generator[None]:
         home.mkdir(parents=True, exist_ok=True)
         lock = (home / "setup.lock").open("w")
     except OSError as error:
-        raise ConfigError(f"{home} cannot be written: {error.strerror}. Set XDG_DATA_HOME elsewhere.") from error
+        raise ConfigError(f"{home} cannot be written: {error.strerror}", hint="Set XDG_DATA_HOME elsewhere.") from error
     with lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
-            raise ConfigError("Another emtc setup smac is at work. Wait for it.") from error
+            raise ConfigError("Another emtc setup smac is at work", hint="Wait for it.") from error
         yield
 
 
@@ -150,11 +150,11 @@ def plugin(
     if not name:
         return _list(json=json)
     if kind and kind not in KINDS:
-        raise PluginError(f"--kind must be one of {', '.join(KINDS)}, got {kind!r}.")
+        raise PluginError(f"must be one of {', '.join(KINDS)}", key="--kind", value=kind)
     chosen = [each for each in KINDS if kind in ("", each)]
     found = [plugin for plugin in list_plugins() if plugin.name == name and plugin.kind in chosen]
     if not found:
-        raise PluginError(why_missing(kind or "plug-in", name))
+        raise PluginError(missing_fault(kind or "plug-in", name))
     from emtc_core.training.conformance import check_plugin  # loads torch
 
     rows = [

@@ -242,8 +242,13 @@ def check_map(env: str, map: str, maps: list[str]) -> None:
     if map in maps:
         return
     close = get_close_matches(map, maps, n=1, cutoff=0.5)
-    hint = f" Did you mean {close[0]}?" if close else ""
-    raise EnvUnavailableError(f"{env} has no map {map!r}.{hint} List them with: emtc envs")
+    meant = f"Did you mean {close[0]}? " if close else ""
+    raise EnvUnavailableError(
+        f"{env} has no map {map!r}.",
+        hint=f"{meant}List all maps with: emtc envs",
+        reason="unknown_map",
+        subject="env.map",
+    )
 
 
 def check_can_run(env: str, obstacle: str, how_to_get: str) -> None:
@@ -258,7 +263,9 @@ def check_can_run(env: str, obstacle: str, how_to_get: str) -> None:
         EnvUnavailableError: If `obstacle` is not empty.
     """
     if obstacle:
-        raise EnvUnavailableError(f"{env} cannot run here: {obstacle} To get it: {how_to_get}")
+        raise EnvUnavailableError(
+            f"{env} cannot run here: {obstacle}", hint=f"To get it: {how_to_get}", reason="missing", subject=env
+        )
 
 
 def empty_scene(

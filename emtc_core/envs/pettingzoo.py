@@ -89,13 +89,21 @@ def make_env(config: EnvConfig, *, n_envs: int) -> VectorEnv:
     try:
         envs = [factory() for _ in range(n_envs)]
     except Exception as error:  # a user's code may raise anything; the traceback contains the cause
-        raise EnvUnavailableError(f"{config.map} failed when it was called: {error!r}.") from error
+        raise EnvUnavailableError(
+            f"{config.map} failed when it was called: {error!r}.", reason="factory_failed", subject="env.map"
+        ) from error
     if not hasattr(envs[0], "possible_agents"):
-        raise EnvUnavailableError(f"{config.map} must make a parallel environment of PettingZoo, got {type(envs[0])}.")
+        raise EnvUnavailableError(
+            f"{config.map} must make a parallel environment of PettingZoo, got {type(envs[0])}.",
+            reason="not_parallel",
+            subject="env.map",
+        )
     if hasattr(envs[0], "agent_iter"):
         raise EnvUnavailableError(
             f"{config.map} must make a parallel environment of PettingZoo, but its agents take turns. "
-            "Use the function that makes the parallel form, often parallel_env in the same module."
+            "Use the function that makes the parallel form, often parallel_env in the same module.",
+            reason="takes_turns",
+            subject="env.map",
         )
     return PettingZooEnv(envs, map=config.map, config=config.pettingzoo)
 
@@ -237,7 +245,9 @@ class _Spaces:
             if not isinstance(space, spaces.Discrete):
                 raise EnvUnavailableError(
                     f"{map} must have discrete actions, got {space} for {agent}. Select a finite set of actions with "
-                    "emtc_core.envs.zoo.wrapped.ChosenActions."
+                    "emtc_core.envs.zoo.wrapped.ChosenActions.",
+                    reason="not_discrete",
+                    subject="env.map",
                 )
             self._first_action[agent], self._n_actions[agent] = int(space.start), int(space.n)
         self.n_actions = max(self._n_actions.values())
@@ -290,7 +300,11 @@ def _parse_map(map: str) -> tuple[str, str]:
         return _WRAPPED, EXAMPLES[map].factory
     module, colon, factory = map.partition(":")
     if not (colon and factory.isidentifier() and all(part.isidentifier() for part in module.split("."))):
-        raise EnvUnavailableError(f"env.map must have the form {PLACEHOLDER} for pettingzoo, got {map!r}.")
+        raise EnvUnavailableError(
+            f"env.map must have the form {PLACEHOLDER} for pettingzoo, got {map!r}.",
+            reason="not_a_factory",
+            subject="env.map",
+        )
     return module, factory
 
 
@@ -314,16 +328,24 @@ def _load_module(map: str) -> ModuleType:
         return import_from_home(module)
     except ImportError as error:
         reason = str(error).rstrip(".")
-        raise EnvUnavailableError(f"env.map names a module that cannot be imported: {reason}.") from error
+        raise EnvUnavailableError(
+            f"env.map names a module that cannot be imported: {reason}.", reason="not_importable", subject="env.map"
+        ) from error
     except Exception as error:  # a user's code may raise anything; the traceback contains the cause
-        raise EnvUnavailableError(f"env.map names a module that failed when it was imported: {error!r}.") from error
+        raise EnvUnavailableError(
+            f"env.map names a module that failed when it was imported: {error!r}.",
+            reason="import_failed",
+            subject="env.map",
+        ) from error
 
 
 def _load_factory(map: str) -> "Callable[[], ParallelEnv[Any, Any, Any]]":
     module, name = _load_module(map), _parse_map(map)[1]
     factory = getattr(module, name, None)
     if not callable(factory):
-        raise EnvUnavailableError(f"{module.__name__} has no callable named {name!r}.")
+        raise EnvUnavailableError(
+            f"{module.__name__} has no callable named {name!r}.", reason="not_callable", subject="env.map"
+        )
     return cast("Callable[[], ParallelEnv[Any, Any, Any]]", factory)  # `make_env` checks what it returns
 
 

@@ -105,7 +105,7 @@ def check_available(config: EnvConfig) -> None:
     adapter.find_info(config)
     reason = adapter.find_obstacle()
     if reason:
-        raise EnvUnavailableError(f"{reason} See: emtc doctor")
+        raise EnvUnavailableError(reason, hint="See: emtc doctor", reason="missing", subject=config.name)
 
 
 def is_tried(config: EnvConfig) -> bool:
@@ -206,10 +206,12 @@ def get_adapter(name: str) -> Adapter:
             return PluginAdapter(plugin)
         names = list_env_names()
         close = get_close_matches(name, names, n=1)
-        hint = f" Did you mean {close[0]}?" if close else ""
+        suggestion = f"Did you mean {close[0]}? " if close else ""
         raise EnvUnavailableError(
-            f"env.name must be one of {', '.join(names)}, got {name!r}.{hint} For a plug-in, install its package or "
-            "list its module in EMTC_PLUGINS."
+            f"env.name must be one of {', '.join(names)} (got {name!r}).",
+            hint=f"{suggestion}For a plug-in, install its package or list its module in EMTC_PLUGINS.",
+            reason="unknown",
+            subject="env.name",
         )
     return cast(Adapter, import_module(ADAPTERS[name]))  # a test checks that the module has all names of `Adapter`
 

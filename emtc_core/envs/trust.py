@@ -38,7 +38,7 @@ def check_listed(map: str) -> None:
         EnvUnavailableError: If it is not listed.
     """
     if not is_allowed(map):
-        raise EnvUnavailableError(why_unlisted(map))
+        raise EnvUnavailableError(why_unlisted(map), reason="unlisted", subject="env.map")
 
 
 def why_unlisted(map: str) -> str:

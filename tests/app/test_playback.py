@@ -23,6 +23,7 @@ from app.replay.payload import frame_sides, make_payload, name_teams
 from app.replay.replay import MISSING, Side, join_values, level_picture, level_values, make_side, show_actions
 from emtc_core.envs.base import Scene
 from emtc_core.errors import ConfigError
+from tests.errors import raises
 
 
 def make_scene(frames: int = 5, *, health: float = 1.0) -> Scene:
@@ -283,5 +284,5 @@ def test_a_page_is_one_file_that_holds_its_data_and_loads_nothing():
 
 @pytest.mark.parametrize("name", ["", "one", "1-2-3", "-1", "9" * 30, "1-"])
 def test_an_episode_is_named_by_numbers(name):
-    with pytest.raises(ConfigError, match="is named by its number"):
+    with raises(ConfigError, key="episode", value=name):
         read_replays(None, [("run", name)])  # type: ignore[arg-type]

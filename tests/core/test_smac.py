@@ -21,6 +21,7 @@ from emtc_core.envs.smac.maps import SMAC_MAPS, SMACV2_MAPS, state_names
 from emtc_core.errors import EnvUnavailableError
 from tests.core.smac_double import StarCraft2Env
 from tests.core.smac_machine import ROOT, Machine, wait_until_gone
+from tests.errors import raises
 
 PAPER = {
     "1c3s5z": (270, 15), "3s5z": (216, 14), "3s_vs_5z": (68, 11), "5m_vs_6m": (98, 12), "MMM2": (322, 18),
@@ -76,10 +77,12 @@ class TestWhatIsMissing:
         monkeypatch.delenv(places.PYTHON_VARIABLE, raising=False)
         monkeypatch.setattr(places, "home", lambda: tmp_path)
         assert find_obstacle() == f"its separate Python environment {tmp_path / 'env'} does not exist."
-        with pytest.raises(EnvUnavailableError, match=r"To get it: emtc setup smac$"):
+        with raises(EnvUnavailableError, reason="missing", subject="smac") as caught:
             make_env(EnvConfig(name="smac", map="3m"), n_envs=1)
-        with pytest.raises(EnvUnavailableError, match=r"See: emtc doctor$"):
+        assert caught.value.hint.endswith("emtc setup smac")
+        with raises(EnvUnavailableError, reason="missing", subject="smacv2") as caught:
             check_available(EnvConfig(name="smacv2", map="zerg_5_vs_5"))
+        assert caught.value.hint.endswith("emtc doctor")
         advice = {row.env: row.how_to_get for row in doctor_rows()}
         assert advice["smac"] == advice["smacv2"] == "emtc setup smac"
 
@@ -111,9 +114,9 @@ class TestWhatIsMissing:
 
     def test_a_single_missing_map_is_named(self, machine: Machine):
         machine.install_all("3m")
-        with pytest.raises(EnvUnavailableError, match=r"8m\.SC2Map is not in"):
+        with pytest.raises(EnvUnavailableError, match=r"\b8m\.SC2Map\b"):
             machine.make("8m")
-        with pytest.raises(EnvUnavailableError, match=r"32x32_flat\.SC2Map is not in"):
+        with pytest.raises(EnvUnavailableError, match=r"\b32x32_flat\.SC2Map\b"):
             machine.make("zerg_5_vs_5", env="smacv2")
 
     def test_this_projects_packages_do_not_reach_the_games_interpreter(self, monkeypatch):
@@ -251,15 +254,17 @@ class TestWorkersThatEnd:
                 while not seen.truncated[0]:
                     seen = env.step(any_actions(seen))
 
-        with pytest.raises(EnvUnavailableError, match=r"lost 3 times in copy 0 .* ended by SIGKILL\.$"):
+        with raises(EnvUnavailableError, reason="lost", subject=0) as caught:
             play()
+        assert "SIGKILL" in str(caught.value.__cause__)
         assert len(ready.events("launch")) == 3
         env.close()
 
     def test_so_does_one_that_dies_at_its_start(self, ready: Machine):
         env = ready.make(does="die-at-reset")
-        with pytest.raises(EnvUnavailableError, match=r"lost 3 times .* ended with exit code 7\.$"):
+        with raises(EnvUnavailableError, reason="lost", subject=0) as caught:
             env.reset(0)
+        assert caught.value.__cause__.subject == "with exit code 7"
         env.close()
 
     def test_a_game_that_cannot_start_is_told_in_one_line(self, ready: Machine):
@@ -294,8 +299,9 @@ class TestWorkersThatEnd:
     def test_a_fault_of_the_package_is_told_in_one_line(self, ready: Machine):
         env = ready.make(does="fail")
         actions = any_actions(env.reset(0))
-        with pytest.raises(EnvUnavailableError, match=r"3m could not continue: AssertionError: a unit .* log contains"):
+        with raises(EnvUnavailableError, reason="worker_failed", subject="continue") as caught:
             env.step(actions)
+        assert "AssertionError: a unit" in str(caught.value)
         env.close()
 
     def test_a_package_that_does_not_load_is_told_in_one_line(self, ready: Machine):
@@ -318,7 +324,7 @@ class TestWorkersThatEnd:
         monkeypatch.setattr(places, "_CACHE_S", math.inf)  # else a slow machine asks the broken one what it has
         ready.make().close()
         ready.python.write_text("#!/no/such/interpreter\n")
-        with pytest.raises(EnvUnavailableError, match="cannot be started"):
+        with raises(EnvUnavailableError, reason="not_startable", subject=ready.python):
             ready.make()
 
 

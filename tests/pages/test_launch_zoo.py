@@ -67,7 +67,7 @@ def test_where_nothing_can_win_the_success_rule_is_asked_for_before_the_start(fo
     assert re.search("random (play|episode) returned", plain(form).lower())
     assert form.button(key="start").disabled
     form = form.text_input(key=f"threshold-{map}").set_value("much").run()
-    assert "memory.success_threshold: Must be a number, got 'much'." in form.error[0].value.replace("\\", "")
+    assert "memory.success_threshold must be a number (got 'much')." in form.error[0].value.replace("\\", "")
     form = form.text_input(key=f"threshold-{map}").set_value("9.5").run()
     assert not form.error
     assert not form.warning

@@ -66,9 +66,7 @@ def test_every_template_can_be_opened_by_a_link(empty):
 
 def test_faults_are_told_before_anything_is_created(empty):
     app = write(open_page("sweeps"), SMALL.replace("memory.delta", "memory.dleta").replace("0.002", "-1"))
-    assert [error.value for error in app.error] == [
-        'There is no setting "memory\\.dleta"\\. Did you mean "memory\\.delta"?'
-    ]
+    assert [error.value for error in app.error] == ['memory\\.dleta is not a setting\\. Did you mean "memory\\.delta"?']
     assert app.button(key="sweep_invalid").disabled
     assert list_sweeps(empty) == []
 

@@ -161,7 +161,12 @@ def get_scenario(map: str) -> Scenario:
         EnvUnavailableError: If the map does not exist.
     """
     if map not in SCENARIOS:
-        raise EnvUnavailableError(f"grf has no scenario {map!r}. List them with: emtc envs")
+        raise EnvUnavailableError(
+            f"grf has no scenario {map!r}.",
+            hint="List all scenarios with: emtc envs",
+            reason="unknown_map",
+            subject="env.map",
+        )
     return SCENARIOS[map]
 
 
