@@ -43,7 +43,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     brought.mkdir()
     archive = pack({f"{name}.SC2Map": name.encode() for name in MAPS}, brought)
     monkeypatch.setattr(setup, "MAPS_SHA256", hashlib.sha256(archive.read_bytes()).hexdigest())
-    places._ANSWERS.clear()
+    places._check_results.clear()
     return tmp_path / "home"
 
 
@@ -75,7 +75,7 @@ class TestMaps:
         (folder / "3m.SC2Map").write_bytes(b"my own")
         (folder / "8m.SC2Map").write_bytes(b"8m")
         assert setup.bring_maps(home.parent / "brought") == [
-            "Left as they are, with other contents than the published maps: 3m.SC2Map."
+            "Existing files that differ from the published maps were not changed: 3m.SC2Map."
         ]
         assert (folder / "3m.SC2Map").read_bytes() == b"my own"
 
@@ -184,7 +184,7 @@ class TestTheCommand:
         monkeypatch.setattr(sys, "stdin", io.StringIO())
         assert run(["setup", "smac"]) == 2
         said = capsys.readouterr().err
-        for word in ("environment: make", "packages: install SMAC @", "maps: bring https://", "Agree with --yes"):
+        for word in ("environment: make", "packages: install SMAC @", "maps: download https://", "Agree with --yes"):
             assert word in said
         assert not home.exists()
 
@@ -211,7 +211,7 @@ class TestTheCommand:
             "done": ["environment", "packages", "maps"],
             "missing": dict.fromkeys(["smac", "smacv2"], f"StarCraft II is not in {game} (SC2PATH)."),
         }
-        assert "Its licence is yours to accept, so nobody brings it for you: read github.com/Blizzard" in said.err
+        assert "you must accept its license: read github.com/Blizzard" in said.err
         assert run(command) == 1
         assert json.loads(capfd.readouterr().out)["done"] == []
         install_game(home)
@@ -241,7 +241,7 @@ class TestTheCommand:
         brought = home.parent / "brought"
         write_wheels(brought, agents=4)
         assert run(["setup", "smac", "--yes", "--from", str(brought)]) == 1
-        assert "smac says that 3m has {'n_agents': 4" in capfd.readouterr().err
+        assert "smac has other sizes for 3m: {'n_agents': 4" in capfd.readouterr().err
         assert [task.name for task in setup.list_tasks(sys.executable, brought)] == ["packages", "maps"]
 
     def test_an_interpreter_of_ones_own_is_left_alone(self, home, capfd, monkeypatch):

@@ -120,7 +120,7 @@ def test_an_environment_without_a_drawing_shows_an_empty_field_and_says_why(monk
     monkeypatch.setenv("EMTC_ENV_MODULES", "pettingzoo")
     scene = make_scene("pettingzoo", "pettingzoo.test:api_test", np.zeros((5, 4), np.float32))
     assert scene.position.shape == (5, 0, 2)
-    assert "does not say how" in scene.note
+    assert "cannot draw its states" in scene.note
 
 
 @pytest.mark.parametrize(

@@ -48,9 +48,9 @@ def test_the_dead_lie_where_they_were_seen_last():
     env = make("3m")
     states = [env.reset(0).state[0]]
     env._battle.floats[0, 4, [c.X, c.Y]] = 20.0, 12.0
-    states.append(env._show(np.zeros(1, np.float32)).state[0])
+    states.append(env._observe(np.zeros(1, np.float32)).state[0])
     env._battle.ints[0, 4, c.ALIVE] = 0
-    states += [env._show(np.zeros(1, np.float32)).state[0]] * 2
+    states += [env._observe(np.zeros(1, np.float32)).state[0]] * 2
     scene = make_scene(MAPS["3m"], np.array(states))
     assert not scene.alive[2:, 4].any()
     np.testing.assert_allclose(scene.position[3, 4], (20, 12), atol=1e-5)

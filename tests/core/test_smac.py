@@ -11,6 +11,7 @@ import pytest
 
 from emtc_core.arrays import derive_seed
 from emtc_core.config.train import EnvConfig, SkirmishConfig
+from emtc_core.envs.base import ResetNeededError
 from emtc_core.envs.checker import check_env, random_actions
 from emtc_core.envs.registry import check_available, doctor_rows, get_env_info, list_envs, make_env, make_scene
 from emtc_core.envs.skirmish.maps import MAPS, make_info
@@ -75,7 +76,7 @@ class TestWhatIsMissing:
     def test_first_the_isolated_environment_with_the_command_that_makes_it(self, monkeypatch, tmp_path):
         monkeypatch.delenv(places.PYTHON_VARIABLE, raising=False)
         monkeypatch.setattr(places, "home", lambda: tmp_path)
-        assert find_obstacle() == f"it needs StarCraft II, whose isolated environment is not in {tmp_path / 'env'}."
+        assert find_obstacle() == f"its separate Python environment {tmp_path / 'env'} does not exist."
         with raises(EnvUnavailableError, reason="missing", subject="smac") as caught:
             make_env(EnvConfig(name="smac", map="3m"), n_envs=1)
         assert caught.value.hint.endswith("emtc setup smac")
@@ -87,15 +88,15 @@ class TestWhatIsMissing:
 
     def test_an_interpreter_of_ones_own_that_is_not_there_is_named(self, machine: Machine):
         machine.python.unlink()
-        assert find_obstacle() == f"EMTC_SMAC_PYTHON names {machine.python}, which is not there."
+        assert find_obstacle() == f"EMTC_SMAC_PYTHON is {machine.python}, which does not exist."
 
     def test_an_interpreter_that_does_not_answer_is_named(self, machine: Machine):
         machine.make_python("exit 3")
-        assert find_obstacle() == f"the interpreter {machine.python} does not answer (CalledProcessError)."
+        assert find_obstacle() == f"the interpreter {machine.python} cannot run the check (CalledProcessError)."
 
     def test_the_optimiser_of_that_name_is_recognised(self, machine: Machine):
         machine.package("smac", "facade")
-        assert "hyperparameter optimiser" in find_obstacle()
+        assert "hyperparameter optimizer" in find_obstacle()
 
     def test_then_the_packages_then_the_game_then_the_maps(self, machine: Machine):
         assert find_obstacle() == f"the package smac is not in the environment of {machine.python}."
@@ -146,6 +147,12 @@ class TestInstalled:
         env.close()
         assert not any(map(psutil.pid_exists, workers))
         assert len(ready.events("close")) == 3
+
+    def test_a_step_before_the_first_reset_is_refused(self, ready: Machine):
+        env = ready.make("3m", 2)
+        with pytest.raises(ResetNeededError):
+            env.step(np.zeros((2, 3), np.int64))
+        env.close()
 
     def test_this_process_never_meets_the_packages(self, ready: Machine):
         env = ready.make()
@@ -265,7 +272,7 @@ class TestWorkersThatEnd:
         with pytest.raises(EnvUnavailableError) as refusal:
             env.reset(0)
         assert str(refusal.value) == (
-            "smac 3m could not start a battle: RuntimeError: SC2 did not start. What led to it is in the log."
+            "smac 3m could not start a battle: RuntimeError: SC2 did not start. The log contains the details."
         )
         env.close()
 
@@ -292,7 +299,7 @@ class TestWorkersThatEnd:
     def test_a_fault_of_the_package_is_told_in_one_line(self, ready: Machine):
         env = ready.make(does="fail")
         actions = any_actions(env.reset(0))
-        with raises(EnvUnavailableError, reason="worker_failed", subject="go on") as caught:
+        with raises(EnvUnavailableError, reason="worker_failed", subject="continue") as caught:
             env.step(actions)
         assert "AssertionError: a unit" in str(caught.value)
         env.close()
@@ -302,7 +309,7 @@ class TestWorkersThatEnd:
         with pytest.raises(EnvUnavailableError) as refusal:
             ready.make()
         said = "TypeError: Descriptors cannot be created directly."
-        assert str(refusal.value) == f"smac 3m could not be made: {said} What led to it is in the log."
+        assert str(refusal.value) == f"smac 3m could not be made: {said} The log contains the details."
 
     @pytest.mark.slow
     def test_a_silent_worker_is_ended(self, ready: Machine, monkeypatch):
@@ -314,7 +321,7 @@ class TestWorkersThatEnd:
         env.close()
 
     def test_an_interpreter_that_cannot_start_is_named(self, ready: Machine, monkeypatch):
-        monkeypatch.setattr(places, "_KEPT_S", math.inf)  # else a slow machine asks the broken one what it has
+        monkeypatch.setattr(places, "_CACHE_S", math.inf)  # else a slow machine asks the broken one what it has
         ready.make().close()
         ready.python.write_text("#!/no/such/interpreter\n")
         with raises(EnvUnavailableError, reason="not_startable", subject=ready.python):

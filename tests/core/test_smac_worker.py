@@ -196,7 +196,7 @@ class TestTheWorkersEnd:
     def test_what_nobody_can_is_answered_and_the_worker_lives_on(self, ready: Machine):
         process, channel = self.start(ready)
         for request in (
-            {"do": "_look"},
+            {"do": "_get_arrays"},
             {"do": "close_all"},
             {},
             {"do": "step", "actions": [1]},

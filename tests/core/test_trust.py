@@ -37,7 +37,7 @@ def test_a_replay_imports_no_module_that_only_a_row_names(trap: Path):
 
 def test_a_listed_module_is_imported(trap: Path, monkeypatch):
     monkeypatch.setenv("EMTC_ENV_MODULES", "other, trap_of_a_row:make")
-    assert "does not say how to draw" in make_scene("pettingzoo", "trap_of_a_row:make", STATES).note
+    assert "cannot draw its states" in make_scene("pettingzoo", "trap_of_a_row:make", STATES).note
     assert trap.exists()
 
 

@@ -39,9 +39,9 @@ def test_a_map_is_typed_not_chosen_and_nothing_starts_before(form, empty):
 @pytest.mark.parametrize(
     ("map", "sentence"),
     [
-        ("nonsense", "env.map must read module:factory for pettingzoo, got 'nonsense'."),
+        ("nonsense", "env.map must have the form module:factory for pettingzoo, got 'nonsense'."),
         ("os:getcwd", "start again with EMTC_ENV_MODULES=os"),
-        (f"{ZOO}:missing", "has nothing to call by the name 'missing'"),
+        (f"{ZOO}:missing", "has no callable named 'missing'"),
     ],
 )
 def test_a_map_that_must_fail_is_one_sentence_and_no_button(form, map, sentence):
