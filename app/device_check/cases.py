@@ -99,26 +99,25 @@ def start_learner(case: Case, device: torch.device, state: dict[str, Any] | None
 
 
 def make_updates(
-    learner: Learner, case: Case, device: torch.device, *, count: int, first: int = 0
+    learner: Learner, case: Case, buffer: ReplayBuffer, *, count: int, first: int = 0
 ) -> list[LearnerStats]:
     """Make updates from a replay buffer, on any device from the same batches; MAPPO takes half of the episodes.
 
     Args:
         learner: Makes the updates.
         case: The algorithm and its episodes.
-        device: Where the learner computes.
+        buffer: What `fill_buffer` made for the learner's device.
         count: How many updates.
         first: Number of the first batch.
     """
     numbers, half = range(first, first + count), len(case.episodes) // 2
     if isinstance(learner, MappoLearner):
         return [learner.update_rollout(case.episodes[k % half : k % half + half], env_step=0) for k in numbers]
-    buffer = fill_buffer(case, device)
     stats = []
     for k in numbers:
         rng = np.random.default_rng(k)
         batch = buffer.sample(case.config.train.batch, rng)
-        recalled = make_recalled(batch.ends.shape, rng, device) if case.config.uses_memory else None
+        recalled = make_recalled(batch.ends.shape, rng, batch.reward.device) if case.config.uses_memory else None
         stats.append(learner.update(batch, recalled, env_step=0))
     return stats
 

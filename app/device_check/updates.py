@@ -15,6 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from app.device_check.cases import (
     Case,
     count_differences,
+    fill_buffer,
     gradients,
     greedy_actions,
     make_case,
@@ -106,35 +107,27 @@ def _compare_updates(case: Case, target: Target, sizes: Sizes) -> list[tuple[str
     reference = start_learner(case, CPU)
     start = reference.get_state()
     learner = start_learner(case, target.device, start)
-    firsts = [_compare_first_update(case, target, (reference, learner), start, number) for number in range(BATCHES)]
-    loss, gradient = (float(np.median(column)) for column in zip(*firsts, strict=True))
-    reference.set_state(start)
-    learner.set_state(start)
-    make_updates(reference, case, CPU, count=sizes.updates)
+    own_buffer, buffer = fill_buffer(case, CPU), fill_buffer(case, target.device)
+    losses, differences = [], []
+    for number in range(BATCHES):
+        reference.set_state(start)
+        learner.set_state(start)
+        wanted = make_updates(reference, case, own_buffer, count=1, first=number)[0].read()["train/loss"]
+        with target.computing():
+            found = make_updates(learner, case, buffer, count=1, first=number)[0].read()["train/loss"]
+        losses.append(abs(found - wanted) / max(abs(wanted), 1e-30))
+        differences.append(relative_difference(gradients(learner), gradients(reference)))
+    make_updates(reference, case, own_buffer, count=sizes.updates - 1)
     own_actions = greedy_actions(reference, case.info, steps=sizes.acting_steps)
     with target.computing():
-        make_updates(learner, case, target.device, count=sizes.updates)
+        make_updates(learner, case, buffer, count=sizes.updates - 1)
         actions = greedy_actions(learner, case.info, steps=sizes.acting_steps)
     return [
-        ("loss", loss),
-        ("gradient", gradient),
+        ("loss", float(np.median(losses))),
+        ("gradient", float(np.median(differences))),
         ("parameters", relative_difference(trained_weights(learner), trained_weights(reference))),
         ("greedy actions", float((actions != own_actions).mean())),
     ]
-
-
-def _compare_first_update(
-    case: Case, target: Target, learners: tuple[Learner, Learner], start: dict[str, Any], number: int
-) -> tuple[float, float]:
-    """Compare loss and gradient of one update from equal weights."""
-    reference, learner = learners
-    for each in learners:
-        each.set_state(start)
-    wanted = make_updates(reference, case, CPU, count=1, first=number)[0].read()["train/loss"]
-    with target.computing():
-        found = make_updates(learner, case, target.device, count=1, first=number)[0].read()["train/loss"]
-    loss = abs(found - wanted) / max(abs(wanted), 1e-30)
-    return loss, relative_difference(gradients(learner), gradients(reference))
 
 
 def check_repeat(target: Target, sizes: Sizes) -> CheckResult:
@@ -158,11 +151,11 @@ def _find_unequal(algos: tuple[str, ...], target: Target, sizes: Sizes, *, deter
     for algo in algos:
         settings = {"train.deterministic": deterministic}
         case = make_case(algo, batch=sizes.batch, length=sizes.length, overrides=settings)
-        states = []
+        buffer, states = fill_buffer(case, target.device), []
         for _ in range(2):
             learner = start_learner(case, target.device)
             with target.computing():
-                make_updates(learner, case, target.device, count=sizes.updates)
+                make_updates(learner, case, buffer, count=sizes.updates)
             states.append(learner.get_state())
         if count_differences(*states):
             unequal.append(algo)
