@@ -166,7 +166,8 @@ def relative_difference(found: Mapping[str, Tensor], wanted: Mapping[str, Tensor
     lengths = {name: float(torch.linalg.vector_norm(x.cpu().double())) for name, x in wanted.items()}
     least = 0.01 * float(np.linalg.norm(list(lengths.values())))
     distances = [
-        float(torch.linalg.vector_norm(found[name].cpu().double() - x.cpu().double())) / max(lengths[name], least, 1e-30)
+        float(torch.linalg.vector_norm(found[name].cpu().double() - x.cpu().double()))
+        / max(lengths[name], least, 1e-30)
         for name, x in wanted.items()
     ]
     return float(np.max(distances, initial=0.0))  # NaN stays NaN

@@ -59,7 +59,9 @@ def check_embedding(target: Target, sizes: Sizes) -> CheckResult:
             ("device against CPU", together, wanted),
         )
     )
-    return CheckResult("embedding", measurements, f"largest distance of {len(state):,} states, delta = {config.memory.delta:g}")
+    return CheckResult(
+        "embedding", measurements, f"largest distance of {len(state):,} states, delta = {config.memory.delta:g}"
+    )
 
 
 def _make_embedder(config: Any, device: torch.device) -> Embedder:
@@ -158,7 +160,7 @@ def check_memory_plan(target: Target, sizes: Sizes) -> CheckResult:
             *(Measurement(f"{name} of its plan", share, 1.0) for name, share in shares.items()),
             Measurement("values that differ in the checkpoint", count_differences(state, read), 0),
         ),
-        f"{len(buffer):,} episodes of {LONG} steps and {part.memory.size:,} nodes, a checkpoint of {size / 1e6:,.0f} MB",
+        f"{len(buffer):,} episodes of {LONG} steps, {part.memory.size:,} nodes, a checkpoint of {size / 1e6:,.0f} MB",
     )
 
 
@@ -167,8 +169,7 @@ def _allocated(target: Target) -> int:
 
 
 def _compare_on_gpu(plan: MemoryPlan, before: int) -> dict[str, float]:
-    kept = sum(plan.on_device.get(name, 0) for name in ("replay", "networks", "copies of a checkpoint"))
-    return {"GPU memory": (torch.cuda.max_memory_allocated() - before) / kept}
+    return {"GPU memory": (torch.cuda.max_memory_allocated() - before) / sum(plan.on_device.values())}
 
 
 def _compare_on_host(plan: MemoryPlan, state: dict[str, Any]) -> dict[str, float]:

@@ -30,9 +30,9 @@ class Sizes:
 
     algos: tuple[str, ...] = ()
     """Algorithms of the check `update`; empty: all."""
-    batch: int = 32
+    batch: int = 16
     """Episodes of an update."""
-    length: int = 60
+    length: int = 40
     """Longest of them [env steps]."""
     updates: int = 20
     acting_steps: int = 50

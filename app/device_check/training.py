@@ -21,10 +21,11 @@ from emtc_core.config.run import RunConfig
 from emtc_core.control import NoControl, StopRequested
 from emtc_core.envs.registry import make_env
 from emtc_core.recorder import EpisodeRecord, ListRecorder
-from emtc_core.training.checkpoint import CheckpointStore
+from emtc_core.training.checkpoint import CheckpointStore, load_part
 from emtc_core.training.trainer import Trainer
 from storage import open_database
 from storage.engine import Database
+from storage.files.places import run_folder
 from storage.runs.changes import create_run
 
 SHORT = {
@@ -35,8 +36,9 @@ SHORT = {
     "embed.min_entries": 64,
     "embed.batch": 64,
     "embed.interval": 300,
+    "train.eps_start": 0.2,
 }
-"""Settings with which a short run updates, refits and evaluates."""
+"""Settings with which a short run updates, refits and evaluates, and in which most actions depend on the weights."""
 COMPARED = ("transitions", "episodes", "evaluations", "gate_stats")
 """Tables whose rows must be equal."""
 
@@ -48,7 +50,9 @@ def check_resume(target: Target, sizes: Sizes) -> CheckResult:
     without a gap.
     """
     steps = sizes.resume_steps
-    config = resolve(map="3m", steps=3 * steps, overrides={**SHORT, "eval.interval": steps, "checkpoint.interval": steps})
+    config = resolve(
+        map="3m", steps=3 * steps, overrides={**SHORT, "eval.interval": steps, "checkpoint.interval": steps}
+    )
     records: list[EpisodeRecord] = []
     differing = updates = 0
     with tempfile.TemporaryDirectory(prefix="emtc-check-") as folder:
@@ -100,9 +104,10 @@ def _stop_at(until: int, env_step: int) -> None:
 
 
 def check_training(target: Target, sizes: Sizes) -> CheckResult:
-    """Train a run in a database, stop and resume it half-way, and compare its rows with those of a run without a stop.
+    """Train a run in a database, stop and resume it half-way, and compare it with a run without a stop.
 
-    Both runs compute on the device, a GPU under `train.deterministic`, so every number must be equal.
+    Rows and the learner's state are compared. Both runs compute on the device, a GPU under `train.deterministic`, so
+    every number must be equal.
     """
     settings = {
         **SHORT,
@@ -112,21 +117,27 @@ def check_training(target: Target, sizes: Sizes) -> CheckResult:
         "train.threads": 1,
     }
     config = resolve(map="3m", steps=sizes.training_steps, overrides=settings)
-    with temporary_database() as database, target.computing():
-        began = time.monotonic()
-        run_id = _create(database, config)
-        half, end = began + sizes.training_s / 4, began + sizes.training_s / 2
-        train_run(database, run_id, resume=False, on_progress=_stop_when(sizes.training_steps // 2, half))
-        steps = train_run(
-            database, run_id, resume=True, on_progress=_stop_when(sizes.training_steps, end)
-        ).env_steps
-        other_id = _create(database, config)
-        train_run(database, other_id, resume=False, on_progress=partial(_stop_at, steps))
+    with temporary_database() as database:
+        run_id, other_id = _create(database, config), _create(database, config)
+        half = time.monotonic() + sizes.training_s / 4
+        with target.computing():
+            train_run(database, run_id, resume=False, on_progress=_stop_when(sizes.training_steps // 2, half))
+        end = time.monotonic() + sizes.training_s / 4
+        with target.computing():
+            on_progress = _stop_when(sizes.training_steps, end)
+            steps = train_run(database, run_id, resume=True, on_progress=on_progress).env_steps
+        with target.computing():
+            train_run(database, other_id, resume=False, on_progress=partial(_stop_at, steps))
         with open_database(str(database.path)) as opened:
             resumed, whole = opened.run(run_id), opened.run(other_id)
             pairs = {name: (getattr(resumed, name)(), getattr(whole, name)()) for name in COMPARED}
-    measurements = tuple(
-        Measurement(f"{name} that differ", _count_differing_rows(*pair), 0) for name, pair in pairs.items()
+        learners = [
+            load_part(CheckpointStore(run_folder(database, each), keep=2).list()[-1], "learner", run_id=each)
+            for each in (run_id, other_id)
+        ]
+    measurements = (
+        *(Measurement(f"{name} that differ", _count_differing_rows(*pair), 0) for name, pair in pairs.items()),
+        Measurement("values of the learner that differ", count_differences(*learners), 0),
     )
     rows = ", ".join(f"{len(pair[0]):,} {name}" for name, pair in pairs.items())
     return CheckResult("training", measurements, f"3m for {steps:,} env steps, stopped and resumed: {rows}")

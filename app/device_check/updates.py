@@ -135,7 +135,7 @@ def check_repeat(target: Target, sizes: Sizes) -> CheckResult:
 
     Equal bits are promised on a CPU, and on a GPU under `train.deterministic`.
     """
-    algos = tuple(algo for algo in REPEATED if algo in (sizes.algos or REPEATED))
+    algos = sizes.algos or REPEATED
     promised = _find_unequal(algos, target, sizes, deterministic=True)
     measurements = [Measurement("algorithms with other bits", len(promised), 0)]
     note = f"{sizes.updates} updates of {', '.join(algos)}, twice"

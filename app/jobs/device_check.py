@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+from platformdirs import user_cache_path
 
 from app.jobs.launch import spawn
 from storage.private_files import make_private_folder
@@ -64,9 +65,13 @@ class CheckResult:
 
     def describe(self) -> str:
         """Write the result as one line."""
+        return f"{'ok' if self.passed else 'FAILED':6} {self.name}: {self.details}"
+
+    @property
+    def details(self) -> str:
+        """Write what was measured."""
         numbers = ", ".join(each.describe() for each in self.measurements)
-        text = "; ".join(filter(None, (self.fault, numbers, self.note)))
-        return f"{'ok' if self.passed else 'FAILED':6} {self.name}: {text}"
+        return "; ".join(filter(None, (self.fault, numbers, self.note)))
 
 
 @dataclass(frozen=True)
@@ -147,6 +152,11 @@ def read_report(path: Path) -> DeviceReport | None:
         return None
 
 
+def report_folder() -> Path:
+    """Return the folder of report and log: one for each user and machine."""
+    return user_cache_path("emtc-lab") / "device-check"
+
+
 def start_device_check(folder: Path, *, device: str = "cuda", quick: bool = False) -> DeviceReport:
     """Start the check in a background process; its report and its log are in `folder`.
 
@@ -183,9 +193,7 @@ def _read_check(stored: Mapping[str, Any]) -> CheckResult:
     return CheckResult(
         name=stored["name"],
         measurements=tuple(
-            Measurement(
-                each["name"], math.nan if each["value"] is None else each["value"], each["limit"], each["unit"]
-            )
+            Measurement(each["name"], math.nan if each["value"] is None else each["value"], each["limit"], each["unit"])
             for each in measurements
         ),
         note=stored["note"],
