@@ -2,8 +2,12 @@
 
 import json
 import os
+import subprocess
+import sys
+import time
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -17,12 +21,14 @@ from app.device_check.target import CPU, Sizes, Target
 from app.device_check.training import check_training
 from app.device_check.updates import check_update
 from app.jobs.device_check import (
+    REPORT_NAME,
     CheckResult,
     DeviceReport,
     Measurement,
     Speed,
     read_report,
     sign_report,
+    start_device_check,
     write_report,
 )
 from emtc_core.faiss_probe import FaissProbe
@@ -31,6 +37,9 @@ from emtc_core.learner import networks
 from emtc_core.learner.recurrence import run_layers
 from emtc_core.replay_buffer.rows import ReplayRows
 
+LEFT_OUT = ("throughput", "training")
+"""Checks whose trainings take too long on an imitated GPU."""
+ROOT = Path(__file__).resolve().parents[2]
 TINY = Sizes(
     algos=("vdn",),
     batch=3,
@@ -273,6 +282,27 @@ def test_a_report_is_of_a_running_check_while_its_process_lives(tmp_path):
     assert report.is_running
     assert not replace(report, pid_created_at=1.0).is_running
     assert not replace(report, checks=(CheckResult("a"), CheckResult("b"))).is_running
+
+
+def test_the_background_process_writes_its_report(tmp_path):
+    """Without a GPU it ends after its first check."""
+    assert start_device_check(tmp_path, device="cuda", quick=True).is_running
+    deadline = time.monotonic() + 120
+    while not (report := read_report(tmp_path / REPORT_NAME)).is_complete and time.monotonic() < deadline:
+        time.sleep(0.2)
+    assert "sees no CUDA device" in report.checks[0].fault
+
+
+@pytest.mark.ci
+def test_the_checks_pass_on_an_imitated_gpu():
+    command = [sys.executable, "-m", "tests.app.device_check_on_gpu"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=280)
+    if "undefined symbol" in done.stderr or "cannot open shared object" in done.stderr:
+        pytest.skip("this build of PyTorch keeps its device guards elsewhere")
+    assert done.returncode == 0, done.stderr
+    report = json.loads(done.stdout)
+    assert [check for check in report["checks"] if not check["ok"]] == []
+    assert [check["name"] for check in report["checks"]] == [name for name in CHECKS if name not in LEFT_OUT]
 
 
 @pytest.mark.slow
