@@ -198,7 +198,7 @@ def count_differences(one: Any, other: Any) -> int:
     if isinstance(one, list | tuple) and isinstance(other, list | tuple):
         missing = abs(len(one) - len(other))
         return missing + sum(count_differences(a, b) for a, b in zip(one, other, strict=False))
-    if isinstance(one, np.ndarray) or isinstance(other, np.ndarray):
+    if isinstance(one, np.ndarray) and isinstance(other, np.ndarray):
         return int(not np.array_equal(one, other))
     return int(one != other and (one == one or other == other))
 

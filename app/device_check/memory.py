@@ -78,20 +78,21 @@ def check_index(target: Target, sizes: Sizes) -> CheckResult:
     z[tenth : tenth + hundredth] = z[-1]  # and many in one
     half = sizes.queries // 2
     q = np.concatenate([z[rng.integers(0, len(z), half)], rng.normal(size=(sizes.queries - half, 4))])
-    differing, times = 0, dict[str, float]()
+    differing, times = dict[str, int](), dict[str, float]()
     for metric in METRICS:
         slots, distances, times[f"ckdtree {metric}"] = _search(CKDTreeIndex(metric), z, q)
         for name, make in _list_indexes(metric, target).items():
             with target.computing():
                 found, _, times[f"{name} {metric}"] = _search(make(), z, q)
-            differing += int((found != slots).sum())
+            differing[f"{name} {metric}"] = int((found != slots).sum())
         found, _, times[f"grid {metric}"] = _search(GridIndex(REACH, metric), z, q)
         is_near = distances <= REACH if metric == "linf" else distances < REACH
-        differing += int((found != np.where(is_near, slots, -1)).sum())
-    measurements = [Measurement("slots that differ", differing, 0)]
+        differing[f"grid {metric}"] = int((found != np.where(is_near, slots, -1)).sum())
+    measurements = [Measurement("slots that differ", sum(differing.values()), 0)]
     measurements += [Measurement(name, ms, unit="ms") for name, ms in times.items()]
     faiss = "" if any("faiss" in name for name in times) else "; faiss is not used here"
-    note = f"{len(q):,} queries among {len(z):,} nodes{faiss}"
+    wrong = "".join(f"; {name} differs" for name, count in differing.items() if count)
+    note = f"{len(q):,} queries among {len(z):,} nodes{faiss}{wrong}"
     return CheckResult("index", tuple(measurements), note)
 
 

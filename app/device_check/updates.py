@@ -90,12 +90,13 @@ def _unroll(agent: SharedAgent, inputs: Tensor) -> tuple[dict[str, Tensor], dict
 
 def check_update(target: Target, sizes: Sizes) -> CheckResult:
     """Update every algorithm on the CPU and on the device, from equal weights and from equal batches."""
-    worst = dict.fromkeys(("loss", "gradient", "parameters", "greedy actions"), (0.0, ""))
+    names = ("loss", "gradient", "parameters", "greedy actions")
+    worst: dict[str, tuple[float, str]] = dict.fromkeys(names, (0.0, ""))
     algos = sizes.algos or tuple(own_algos())
     for algo in algos:
         for name, value in _compare_updates(make_case(algo, batch=sizes.batch, length=sizes.length), target, sizes):
-            if not value <= worst[name][0]:  # NaN counts as worse
-                worst[name] = (value, algo)
+            if value > worst[name][0] or np.isnan(value):
+                worst[name] = (np.inf if np.isnan(value) else value, algo)
     limits = (LOSS_LIMIT, GRADIENT_LIMIT, PARAMETER_LIMIT, ACTION_LIMIT)
     measurements = [Measurement(name, worst[name][0], limit) for name, limit in zip(worst, limits, strict=True)]
     beyond = [f"{each.name} in {worst[each.name][1]}" for each in measurements if not each.holds]

@@ -10,7 +10,7 @@ import os
 import shutil
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -185,7 +185,7 @@ def has_nvidia_gpu() -> bool:
 def sign_report(report: DeviceReport) -> DeviceReport:
     """Write this process into a report."""
     me = psutil.Process(os.getpid())
-    return DeviceReport(**{**vars(report), "pid": me.pid, "pid_created_at": me.create_time()})
+    return replace(report, pid=me.pid, pid_created_at=me.create_time())
 
 
 def _read_check(stored: Mapping[str, Any]) -> CheckResult:

@@ -7,6 +7,7 @@ import sys
 import time
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -161,6 +162,18 @@ def test_an_error_of_a_hundredth_in_one_kernel_makes_the_check_fail(name):
     assert not result.passed
     assert result.fault == ""
     assert result.describe().startswith(f"FAILED {name}: ")
+
+
+def make_not_a_number(kept):
+    return lambda *args, **kwargs: kept(*args, **kwargs) * float("nan")
+
+
+def test_not_a_number_in_one_algorithm_makes_the_update_fail_and_is_named():
+    plants = [partial(replacing, learner_module, "masked_mean", make_not_a_number)] * 6 + [nullcontext] * 6
+    target = Target(CPU, each_time(*plants))
+    result = check_update(target, replace(TINY, algos=("vdn", "qmix")))
+    assert not result.passed
+    assert "loss in vdn" in result.note
 
 
 def test_rounding_of_other_kernels_is_within_the_tolerances_of_an_update():
