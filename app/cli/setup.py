@@ -15,7 +15,7 @@ from typing import Annotated, Literal
 import typer
 
 from app.cli.output import AsJson, choose, print_json, print_rows, print_table, printable, say
-from app.jobs.device_check import DeviceReport
+from app.jobs.device_check import DeviceReport, write_number
 from app.jobs.doctor import run_checks
 from emtc_core.envs.registry import get_adapter, list_envs
 from emtc_core.envs.smac import places
@@ -217,7 +217,7 @@ def _check_device(name: Literal["cpu", "cuda"] | None, *, quick: bool, json: boo
         print_json({name: value for name, value in report.to_json().items() if not name.startswith("pid")})
         return 0 if report.passed else 1
     rows = [
-        {"stage": each.stage, "unit": each.unit, "CPU": f"{each.cpu:,.3g}", "device": f"{each.device:,.3g}"}
+        {"stage": each.stage, "unit": each.unit, "CPU": write_number(each.cpu), "device": write_number(each.device)}
         for each in report.speeds
     ]
     if rows:

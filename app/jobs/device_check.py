@@ -42,8 +42,8 @@ class Measurement:
 
     def describe(self) -> str:
         """Write the number, and its limit where it has one."""
-        value = " ".join(filter(None, (_short(self.value), self.unit)))
-        limit = "" if self.limit is None else f" (at most {_short(self.limit)})"
+        value = " ".join(filter(None, (write_number(self.value), self.unit)))
+        limit = "" if self.limit is None else f" (at most {write_number(self.limit)})"
         return f"{self.name} {value}{limit}"
 
 
@@ -131,6 +131,11 @@ class DeviceReport:
         return {"ok": self.passed, **own, "checks": checks, "speeds": [asdict(each) for each in self.speeds]}
 
 
+def write_number(value: float) -> str:
+    """Write a number with three digits, a large one whole."""
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
+
+
 def write_report(path: Path, report: DeviceReport) -> None:
     """Replace the file by a newer report; a reader sees the one or the other."""
     make_private_folder(path.parent)
@@ -200,7 +205,3 @@ def _read_check(stored: Mapping[str, Any]) -> CheckResult:
         fault=stored["fault"],
         seconds=stored["seconds"],
     )
-
-
-def _short(value: float) -> str:
-    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
