@@ -73,7 +73,7 @@ def check_resume(target: Target, sizes: Sizes) -> CheckResult:
         "resume",
         (
             Measurement("restored values that differ", differing, 0),
-            Measurement("gaps between the parts", gaps, 0),
+            Measurement("gaps between the parts", int(gaps), 0),
             Measurement("missing steps", max(0, 3 * steps - int(ends[-1])), 0),
         ),
         f"CPU, device, CPU: {len(records):,} episodes, {ends[-1]:,} env steps, {updates:,} updates",

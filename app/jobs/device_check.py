@@ -124,7 +124,7 @@ class DeviceReport:
         checks = [
             {"name": check.name, "ok": check.passed}
             | {name: value for name, value in asdict(check).items() if name not in ("name", "measurements")}
-            | {"measurements": [asdict(each) | {"ok": each.holds} for each in check.measurements]}
+            | {"measurements": [_write_measurement(each) for each in check.measurements]}
             for check in self.checks
         ]
         own = {name: getattr(self, name) for name in ("device", "quick", "total", "versions", "pid", "pid_created_at")}
@@ -191,6 +191,11 @@ def sign_report(report: DeviceReport) -> DeviceReport:
     """Write this process into a report."""
     me = psutil.Process(os.getpid())
     return replace(report, pid=me.pid, pid_created_at=me.create_time())
+
+
+def _write_measurement(measurement: Measurement) -> dict[str, Any]:
+    """Write a number as plain values; a count of NumPy becomes a float, too."""
+    return {**asdict(measurement), "value": float(measurement.value), "ok": bool(measurement.holds)}
 
 
 def _read_check(stored: Mapping[str, Any]) -> CheckResult:

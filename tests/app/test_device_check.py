@@ -10,6 +10,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -277,7 +278,7 @@ def test_a_report_is_read_as_it_was_written(tmp_path):
         "cuda",
         quick=True,
         total=2,
-        checks=(CheckResult("update", (Measurement("loss", 1e-6, 1e-5),), "note", "", 1.5),),
+        checks=(CheckResult("resume", (Measurement("gaps", np.int64(1), 0),), "note", "", 1.5),),
         speeds=(Speed("act", "ms", 2.0, 1.0),),
         versions={"torch": "2.13"},
     )
