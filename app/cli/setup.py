@@ -1,8 +1,8 @@
-"""What there is, what is missing, and how to get it: `emtc doctor`, `emtc envs`, `emtc setup`, `emtc check plugin`.
+"""What there is, what is missing, and how to get it: `emtc doctor`, `emtc envs`, `emtc setup`, `emtc check`.
 
 `emtc setup` brings what an environment needs and pip cannot install beside this project; `emtc envs` lists
 environments and maps, and why one cannot be used here; `emtc check plugin NAME` holds what comes from outside this
-project to its contract.
+project to its contract; `emtc check device` compares what a device computes with the CPU.
 """
 
 import sys
@@ -10,11 +10,12 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
-from app.cli.output import AsJson, print_json, print_rows, print_table, printable, say
+from app.cli.output import AsJson, choose, print_json, print_rows, print_table, printable, say
+from app.jobs.device_check import DeviceReport, write_number
 from app.jobs.doctor import run_checks
 from emtc_core.envs.registry import get_adapter, list_envs
 from emtc_core.envs.smac import places
@@ -131,12 +132,12 @@ def _alone() -> Generator[None]:
         yield
 
 
-check_app = typer.Typer(no_args_is_help=True, help="Check what comes from outside this project.")
+check_app = typer.Typer(no_args_is_help=True, help="Check a plug-in, or what a device computes.")
 
 
 @check_app.callback()
 def check() -> None:
-    """Check what comes from outside this project."""
+    """Check a plug-in, or what a device computes."""
 
 
 @check_app.command()
@@ -177,3 +178,50 @@ def _list(*, json: bool) -> int:
         say(f"The module {module} of EMTC_PLUGINS failed when it was imported: {why}.")
     print_rows(rows, title="Plug-ins", empty="None is installed, and EMTC_PLUGINS lists none.", json=json)
     return 0
+
+
+Quick = Annotated[bool, typer.Option("--quick", help="Smaller sizes: about one minute instead of five")]
+
+
+@check_app.command()
+def device(
+    device: Annotated[str, typer.Option("--device", help="cpu or cuda; cuda where there is a GPU if missing")] = "",
+    quick: Quick = False,
+    json: AsJson = False,
+) -> int:
+    """Compare what a device computes with the CPU, and time both: one line per check; exit code 1 if one fails."""
+    return _check_device(choose("device", device, ("cpu", "cuda")) if device else None, quick=quick, json=json)
+
+
+@check_app.command()
+def gpu(quick: Quick = False, json: AsJson = False) -> int:
+    """Compare what the GPU computes with the CPU, and time both; the same as emtc check device --device cuda."""
+    return _check_device("cuda", quick=quick, json=json)
+
+
+def _check_device(name: Literal["cpu", "cuda"] | None, *, quick: bool, json: bool) -> int:
+    import torch
+
+    from app.device_check.checks import run_checks as run_device_checks
+    from app.device_check.target import Target
+    from emtc_core.devices import choose_device
+
+    chosen = torch.device(name) if name else choose_device("auto")
+
+    def on_result(report: DeviceReport) -> None:
+        line = report.checks[-1].describe()
+        say(line) if json else typer.echo(printable(line))
+
+    report = run_device_checks(Target(chosen), quick=quick, on_result=on_result)
+    if json:
+        print_json({name: value for name, value in report.to_json().items() if not name.startswith("pid")})
+        return 0 if report.passed else 1
+    rows = [
+        {"stage": each.stage, "unit": each.unit, "CPU": write_number(each.cpu), "device": write_number(each.device)}
+        for each in report.speeds
+    ]
+    if rows:
+        print_table(rows, title=f"Throughput, device = {chosen}", empty="")
+    failed = [each.name for each in report.checks if not each.passed]
+    say(f"{len(failed)} of {report.total} checks failed: {', '.join(failed)}." if failed else "Every check passed.")
+    return 0 if report.passed else 1
