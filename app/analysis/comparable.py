@@ -272,10 +272,11 @@ def check_one_study(name: str, seeds: Sequence[Seed], keys: Iterable[str]) -> No
         shared = reference.keys() & seed.settings.keys() - _IGNORED_DIFFERENCES - set(varied)
         for key in sorted(shared, key=lambda key: (key != BUDGET, key)):  # other settings follow from the budget
             if seed.settings[key] != reference[key] and not is_harmless(key):
-                raise ConfigError(
-                    f"{name} compares runs that differ only in {', '.join(varied)}, but {key} differs too: "
-                    f"{reference[key]} and {seed.settings[key]}. Leave out one of the two groups."
+                rule = (
+                    f"differs ({reference[key]} and {seed.settings[key]}), but {name} needs runs that differ only in "
                 )
+                hint = "Leave out one of the two groups."
+                raise ConfigError(rule + ", ".join(varied), key=key, value=seed.settings[key], hint=hint)
 
 
 def group_seeds(seeds: Iterable[Seed], *keys: str) -> dict[tuple[Value, ...], list[Seed]]:

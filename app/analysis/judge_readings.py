@@ -135,12 +135,12 @@ def judge_readings(
         ConfigError: If there is not exactly one run, or the run has no recorded episode.
     """
     if len(rows) != 1:
-        raise ConfigError(f"gate-readings needs exactly one run, got {len(rows)}. Name one run.")
+        raise ConfigError(f"needs exactly one run, got {len(rows)}", key="gate-readings")
     row = rows[0]
     config = config_from_stored(row.config)
     episodes = list_episodes(db, row.id, "episode", limit=10_000_000)["episode"].tolist()
     if not episodes:
-        raise ConfigError(f"Run {row.id} has no recorded episodes yet. Continue its training first.")
+        raise ConfigError(f"Run {row.id} has no recorded episodes yet", hint="Continue its training first.")
     configs = [configure(config, preset, steps=row.env_steps, refit_every=refit_every) for preset in READINGS]
     cache = ReadingCache(db, row.id, env_steps=row.env_steps, episodes=len(episodes))
     results = [cache.find(reading, POINTS) for reading in configs]

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from pydantic import ValidationError
 
 from app.analysis.tables import MISSING, describe_table
-from emtc_core.config.base import Section
+from emtc_core.config.base import Section, read_faults
 from emtc_core.config.memory import GateConfig, IncentiveConfig, MemoryConfig
 from emtc_core.errors import ConfigError
 from emtc_core.gate.gate import beta_of_miss, delta_mem, incentive, weigh_successors
@@ -144,7 +144,7 @@ def read_rules(config: Mapping[str, Any]) -> Rules:
     try:
         gamma = float(train.get("gamma", 0.99))
     except (TypeError, ValueError) as exc:
-        raise ConfigError(f"train.gamma of this run is not a number: {train['gamma']!r}.") from exc
+        raise ConfigError("must be a number", key="train.gamma", value=train["gamma"]) from exc
     return Rules(
         gate=_section(GateConfig, config, "gate"),
         incentive=_section(IncentiveConfig, config, "incentive"),
@@ -232,10 +232,8 @@ def merge_nodes(snapshot: Snapshot, rules: Rules, factor: float) -> "Remerged":
     from emtc_core.memory.remerge import StoredNodes, remerge  # imported here because it loads compiled code
 
     if factor < 1:
-        raise ConfigError(
-            f"delta can only be increased, because nodes that were merged at {rules.memory.delta:g} cannot be split; "
-            f"got ×{factor:g}."
-        )
+        rule = f"can only be increased, because nodes that were merged at {rules.memory.delta:g} cannot be split"
+        raise ConfigError(rule, key="memory.delta", value=rules.memory.delta * factor)
     nodes = StoredNodes(
         embedding=snapshot.embedding,
         episode=snapshot.episode,
@@ -250,7 +248,7 @@ def merge_nodes(snapshot: Snapshot, rules: Rules, factor: float) -> "Remerged":
     try:
         return remerge(nodes, delta=factor * rules.memory.delta, config=rules.memory, at_any_distance=nearest)
     except ValueError as exc:
-        raise ConfigError(f"The nodes of snapshot {snapshot.id} cannot be merged: {exc}.") from exc
+        raise ConfigError(f"cannot be merged: {exc}", key=f"snapshot {snapshot.id}") from exc
 
 
 def tau_of(snapshot: Snapshot, stream: Stream, gate: GateConfig) -> float:
@@ -348,9 +346,7 @@ def _section(kind: type[S], config: Mapping[str, Any], name: str) -> S:
     try:
         return kind.model_validate({key: value for key, value in values.items() if key in kind.model_fields})
     except ValidationError as exc:
-        error = exc.errors()[0]
-        key = ".".join(map(str, (name, *error["loc"])))
-        raise ConfigError(f"{key} of this run cannot be read: {error['msg']}.") from exc
+        raise ConfigError(*read_faults(exc, lambda parts: ".".join((name, *parts)))) from exc
 
 
 @dataclass(frozen=True)

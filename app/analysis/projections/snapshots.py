@@ -126,9 +126,9 @@ def projection_params(method: str, *, n: int, seed: int, embedder: str | None = 
         ConfigError: If the method or the embedder is unknown.
     """
     if method not in METHODS:
-        raise ConfigError(f"method must be one of {', '.join(METHODS)}, got {method!r}.")
+        raise ConfigError(f"must be one of {', '.join(METHODS)}", key="method", value=method)
     if embedder not in (None, *EMBEDDERS):
-        raise ConfigError(f"embedder must be one of {', '.join(EMBEDDERS)}, got {embedder!r}.")
+        raise ConfigError(f"must be one of {', '.join(EMBEDDERS)}", key="embedder", value=embedder)
     versions = {name: version(name) for name in _LIBRARIES[method]}
     params = {"n": n, "seed": seed, "sample": "return x time", "revision": _REVISION, "versions": versions}
     return params if embedder is None else params | {"embedder": embedder}
@@ -204,10 +204,8 @@ def project_snapshot(
     if embedder is not None:
         fitted = find_embedding(db, snapshot.id, embedder, seed=seed)
         if fitted is None:
-            raise ConfigError(
-                f"No {embedder} with seed {seed} has been fitted to snapshot {snapshot.id}. Fit it first in a "
-                "background job."
-            )
+            rule = f"must be fitted to snapshot {snapshot.id} with seed {seed} first, which a background job does"
+            raise ConfigError(rule, key="embedder", value=embedder)
         snapshot = replace(snapshot, embedding=fitted.coordinates)
     _check_size(snapshot, method, n)
     started = time.monotonic()
@@ -230,11 +228,9 @@ def _check_size(snapshot: Snapshot, method: str, n: int) -> None:
     if method not in BACKGROUND or n >= SMALLEST:
         return
     if snapshot.size < SMALLEST:
-        raise ConfigError(
-            f"{method} needs at least {SMALLEST} nodes, but snapshot {snapshot.id} has {snapshot.size}. "
-            "Choose a later snapshot."
-        )
-    raise ConfigError(f"{method} needs at least {SMALLEST} landmarks, got {n}.")
+        rule = f"needs at least {SMALLEST} nodes, but snapshot {snapshot.id} has {snapshot.size}"
+        raise ConfigError(rule, key=method, hint="Choose a later snapshot.")
+    raise ConfigError(f"must be >= {SMALLEST} landmarks for {method}", key="n", value=n)
 
 
 def _map_initial(
