@@ -1,0 +1,133 @@
+"""What one update and one refit on 3s_vs_5z launch on a GPU and send to it, counted on an imitated one.
+
+`python -m tests.core.launches` prints the table; `--json` prints the counts for the tests. Networks are narrow and
+mini-batches small, which changes no count: the number of operations depends on the number of mini-batches and on the
+length of the episodes, and those are the full ones. A recurrent layer counts as one operation each way; cuDNN launches
+more kernels for it, without the host's work for each.
+
+A launch is assumed to take 8 µs of the host, and a copy of pageable memory to run at 6 GB/s; both are assumptions, not
+measurements.
+"""
+
+import json
+import sys
+import warnings
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from emtc_core.config.memory import EmbedConfig
+from emtc_core.config.resolve import resolve
+from emtc_core.devices import configure_threads
+from emtc_core.embedder.fit import fit
+from emtc_core.embedder.networks import Embedder
+from emtc_core.envs.base import EnvInfo
+from emtc_core.envs.registry import get_env_info
+from emtc_core.learner.learner import make_learner
+from emtc_core.learner.mappo import MappoLearner
+from emtc_core.learner.targets import incentive_inputs
+from emtc_core.memory.memory import NodeSample
+from emtc_core.replay_buffer.buffer import ReplayBuffer
+from tests.core.imitated_gpu import ACTIVITY, GPU, imitate
+from tests.core.learner_cases import make_config, make_episode
+
+LAUNCH_S = 8e-6
+BATCH, MINI_BATCHES = 32, 100
+SETTINGS: dict[str, dict[str, Any]] = {
+    "emc": {"ec": {"enabled": True}, "incentive": {"enabled": False}, "curiosity": {"scale": 0.1}},
+    "cds": {"cds": {"beta": 0.1, "policy_mixture": "agents"}},
+}
+
+
+@dataclass(frozen=True)
+class Count:
+    """Launches of the host, and what it sends."""
+
+    stage: str
+    launches: int
+    replays: int  # of a captured step, among the launches
+    sent_bytes: int
+    most_frequent: dict[str, int]  # operation to launches
+
+    @property
+    def launch_ms(self) -> float:
+        """Estimated time of the launches."""
+        return 1e3 * LAUNCH_S * self.launches
+
+
+def measure(stage: str, work: Callable[[], object]) -> Count:
+    """Count what a piece of work launches."""
+    ACTIVITY.clear()
+    work()
+    launches = ACTIVITY.launches
+    return Count(
+        stage, launches.total(), launches["replay"], sum(ACTIVITY.sent_bytes), dict(launches.most_common(8))
+    )
+
+
+def get_sizes() -> EnvInfo:
+    """Get the sizes of 3s_vs_5z."""
+    info = get_env_info(resolve(map="3s_vs_5z").env)
+    assert info is not None
+    return info
+
+
+def count_update(algo: str) -> Count:
+    """Count the third update of a learner: the first ones prepare what later ones repeat."""
+    info = get_sizes()
+    config = make_config(algo, **SETTINGS.get(algo, {}))
+    learner = make_learner(config, info, device=GPU, seed=1)
+    assert not isinstance(learner, MappoLearner)
+    length = info.episode_limit if algo == "cds" else 5
+    buffer = ReplayBuffer(BATCH, info, device=GPU)
+    for i in range(BATCH):
+        buffer.add(make_episode(info, length, i))
+    batch = buffer.sample(BATCH, np.random.default_rng(0))
+    shape = batch.ends.shape
+    recalled = incentive_inputs(np.ones(shape), np.ones(shape), np.ones(shape, np.bool_), device=GPU)
+
+    def update() -> None:
+        learner.update(batch, recalled if config.uses_memory else None, env_step=0)
+
+    for _ in range(2):
+        update()
+    return measure(f"update, {algo}", update)
+
+
+def count_refit() -> Count:
+    """Count the third refit of an embedder."""
+    info, rows = get_sizes(), 16
+    config = EmbedConfig(batch=rows, samples=rows * MINI_BATCHES)
+    embedder = Embedder(config, state_dim=info.state_dim, episode_limit=info.episode_limit, device=GPU, seed=1)
+    rng, n = np.random.default_rng(0), config.samples
+    state = rng.normal(size=(n, info.state_dim)).astype(np.float32)
+    sample = NodeSample(state, rng.integers(0, info.episode_limit, n).astype(np.int32), rng.normal(size=n))
+    for _ in range(2):
+        fit(embedder, sample)
+    return measure("refit", lambda: fit(embedder, sample))
+
+
+def count_all() -> list[Count]:
+    """Count every stage."""
+    with imitate():
+        updates = [count_update(algo) for algo in ("emtc-qplex", "emc", "cds")]
+        return [*updates, count_refit()]
+
+
+def main() -> None:
+    """Print the counts."""
+    warnings.simplefilter("ignore")
+    configure_threads()
+    counts = count_all()
+    if "--json" in sys.argv:
+        json.dump([asdict(count) for count in counts], sys.stdout)
+        return
+    for count in counts:
+        print(f"{count.stage:24} {count.launches:7,} launches, of them {count.replays:4} replays", end="")
+        print(f" {count.launch_ms:7.1f} ms {count.sent_bytes / 1e6:9.2f} MB sent  {count.most_frequent}")
+
+
+if __name__ == "__main__":
+    main()
