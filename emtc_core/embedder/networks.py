@@ -26,7 +26,7 @@ from torch import Tensor, nn
 
 from emtc_core.arrays import check_shape
 from emtc_core.config.memory import EmbedConfig
-from emtc_core.devices import copy_state, restore
+from emtc_core.devices import copy_state, restore, send_tensor
 
 State = NDArray[np.float32] | Tensor
 Times = NDArray[np.integer[Any]] | Tensor
@@ -91,6 +91,8 @@ class Embedder:
         self.generator = torch.Generator().manual_seed(seed)
         self._init_generator = torch.Generator().manual_seed(seed)
         self.return_scale = ReturnScale(config.return_scale)
+        self.device_step: object = None
+        """What `fit` keeps on a GPU between two refits (`device_step.DeviceStep`)."""
         if config.type == "random":
             self.projection = _random_projection(state_dim, config.dim).to(self.device)
         else:
@@ -167,10 +169,14 @@ class Embedder:
 
     def to_inputs(self, state: State, t: Times, *, for_write: bool = False) -> tuple[Tensor, Tensor]:
         """Move states to the device as float32 and normalise their time index to [M, 1]."""
-        state_MS = _as_tensor(state).to(self.device, torch.float32)
+        state_MS = self._send(state).to(torch.float32)
         longer = for_write and self.config.time_norm == "write_T_lim+1"
-        time_M1 = _as_tensor(t).to(self.device, torch.float32).unsqueeze(1)
+        time_M1 = self._send(t).to(torch.float32).unsqueeze(1)
         return state_MS, time_M1 / (self.episode_limit + longer)
+
+    def _send(self, values: State | Times) -> Tensor:
+        tensor = _as_tensor(values)
+        return tensor if tensor.device.type == self.device.type else send_tensor(tensor, self.device)
 
     def _widened_layers(self) -> list[tuple[Tensor, Tensor | None]]:
         """List each layer of `embed`, its weights [K, N] filled up with zero units to multiples of WIDTH."""

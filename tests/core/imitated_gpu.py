@@ -184,7 +184,7 @@ class Graph:
         def repeat() -> None:
             for kept, new in zip(tree_leaves(out), tree_leaves(func(*args, **kwargs)), strict=True):
                 if isinstance(kept, Tensor) and kept.data_ptr() != new.data_ptr():
-                    kept.copy_(new)
+                    kept.copy_(new.reshape(kept.shape))  # `squeeze_` may have changed its shape since
 
         self._operations.append(repeat)
         return out
@@ -287,7 +287,7 @@ def _compute(func, args, kwargs):
     if device is not None:
         kwargs_on_host["device"] = HOST
     _count(func, name, args, makes_gpu=makes_gpu)
-    if Graph.recording is None:
+    if Graph.recording is None or torch.Tag.inplace_view in func.tags:
         out = func(*tree_map(_to_host, args), **tree_map(_to_host, kwargs_on_host))
     else:
         _refuse_capture(name, args, leaves)
@@ -299,7 +299,7 @@ def _compute(func, args, kwargs):
 
 def _count(func, name: str, args, *, makes_gpu: bool) -> None:
     """Count a launch, and the bytes that a copy sends."""
-    if _is_hidden[0] or Graph.recording is not None or name in METADATA:
+    if _is_hidden[0] or Graph.recording is not None or name in METADATA or torch.Tag.inplace_view in func.tags:
         return
     if any(each.alias_info is not None and not each.alias_info.is_write for each in func._schema.returns):
         return  # a view
