@@ -5,6 +5,8 @@ refit are kernels of our own: those must be equal to PyTorch's layers and autogr
 """
 
 import json
+import logging
+import logging.handlers
 import os
 import sys
 import tempfile
@@ -23,15 +25,18 @@ from emtc_core.config.run import RunConfig, list_algos
 from emtc_core.devices import configure_threads, fork, rand
 from emtc_core.embedder.fit import fit
 from emtc_core.embedder.networks import Embedder
+from emtc_core.learner.diversity import DevicePass, Predictors, Rows
 from emtc_core.learner.learner import Learner, make_learner
 from emtc_core.learner.mappo import MappoLearner
+from emtc_core.learner.parts import Team
 from emtc_core.learner.targets import LearnerStats, incentive_inputs
 from emtc_core.memory.index.base import CKDTreeIndex, Metric
 from emtc_core.memory.index.incremental import BruteIndex, FaissGpuIndex
 from emtc_core.memory.memory import NodeSample
+from emtc_core.repeated_step import WARM_UP, RepeatedStep
 from emtc_core.replay_buffer.buffer import ReplayBuffer
 from tests.core.flat_by_hand import FlatByHand
-from tests.core.imitated_gpu import GPU, imitate, refusing_waits
+from tests.core.imitated_gpu import ACTIVITY, GPU, imitate, refusing_waits
 from tests.core.learner_cases import BLOCKS, hard_episodes, make_config, make_memory
 from tests.core.test_episodic import filled
 from tests.core.test_trainer import make_trainer, short_config
@@ -161,6 +166,59 @@ def refit(kind: Literal["tcse", "dcae"]) -> None:
         compare_weights(*states)
 
 
+def train_predictors() -> None:
+    """Train CDS's predictors in chunks of which the last is short, past the capture; weights are those of the CPU."""
+    rng, states = torch.Generator().manual_seed(0), []
+    z_id, obs_next = torch.randn(600, 10, generator=rng), torch.randn(600, 5, generator=rng)
+    orders = [torch.randperm(n, generator=rng) for n in (600, 200, 600)]
+    for device in (torch.device("cpu"), GPU):
+        torch.manual_seed(1)
+        predictors = Predictors(7, 3, 5).to(device)
+        adam = torch.optim.Adam(predictors.parameters(), lr=1e-2, fused=True, capturable=device == GPU)
+        rows = Rows(z_id.to(device), obs_next.to(device))
+        if device == GPU:
+            device_pass = DevicePass(predictors, adam, rows=rows, chunks=4)
+            ACTIVITY.clear()
+            for order in orders:
+                device_pass.run(rows, order.to(device))
+            assert ACTIVITY.launches["replay"] == 7 - WARM_UP
+        else:
+            predictors.fit(rows, iter([c for order in orders for c in order.split(256)]), adam, Team(1))
+        states.append(predictors.state_dict())
+    compare_weights(*states)
+
+
+def repeat_step() -> None:
+    """Repeat a step: the replays go on where the first calls ended, and numbers of Python keep their values."""
+    value, factor = torch.zeros(3, device=GPU), [1.0]
+
+    def step() -> None:
+        value.add_(torch.full_like(value, factor[0]) + 1.0)
+
+    repeated = RepeatedStep(step, GPU, name="step")
+    repeated.run(WARM_UP + 1)
+    factor[0] = 5.0
+    repeated.run(2)
+    assert value.tolist() == [2.0 * (WARM_UP + 3)] * 3
+
+
+def repeat_what_cannot_be_captured() -> None:
+    """Repeat a step that reads a value of the GPU: it is called each time, and the log has one line."""
+    value, read, lines = torch.zeros(3, device=GPU), [], logging.handlers.BufferingHandler(100)
+
+    def step() -> None:
+        value.add_(1.0)
+        read.append(value.sum().item())
+
+    logger = logging.getLogger("emtc_core.repeated_step")
+    logger.addHandler(lines)
+    RepeatedStep(step, GPU, name="step").run(WARM_UP + 3)
+    logger.removeHandler(lines)
+    assert read == [3.0 * (i + 1) for i in range(WARM_UP + 3)]
+    assert value.tolist() == [float(WARM_UP + 3)] * 3
+    assert len(lines.buffer) == 1
+
+
 def recall() -> None:
     """Recall a batch: with a search after a re-projection, then without any, where the host must not wait."""
     part, buffer = filled("gate.on_miss=nearest", "incentive.on_miss=nearest", device=GPU)
@@ -247,6 +305,8 @@ def check_determinism() -> None:
 def list_cases() -> dict[str, Callable[[], None]]:
     """List what runs on the GPU by its name, as something to call."""
     cases: dict[str, Callable[[], None]] = {"determinism": check_determinism, "recall": recall, "training": train}
+    cases |= {"predictors": train_predictors, "repeated step": repeat_step}
+    cases |= {"repeated step that cannot be captured": repeat_what_cannot_be_captured}
     cases |= {f"{precision} precision": partial(check_precision, precision) for precision in ("highest", "high")}
     cases |= {f"acting, {algo}": partial(act, algo) for algo in ACTING}
     cases |= {f"embedding, {kind}": partial(embed, kind) for kind in ("tcse", "random")}
@@ -269,6 +329,15 @@ def list_faults() -> dict[str, Callable[[], object]]:
     here, half = torch.zeros, torch.bfloat16
     host = torch.Generator()
 
+    def capture(work: Callable[[], object]) -> None:
+        with torch.cuda.graph(torch.cuda.CUDAGraph()):
+            work()
+
+    def step_adam() -> None:
+        weight = torch.nn.Parameter(here(3, device=GPU))
+        weight.grad = here(3, device=GPU)
+        torch.optim.Adam([weight], fused=True).step()
+
     def gru(shape: tuple[int, ...], **options: Any) -> object:
         return torch.nn.GRU(4, 4, device=GPU, **options)(here(shape, device=GPU, **options))
 
@@ -287,6 +356,12 @@ def list_faults() -> dict[str, Callable[[], object]]:
         "a host's generator on the GPU": lambda: torch.rand(3, device=GPU, generator=host),
         "a GPU's generator on the host": lambda: torch.rand(3, generator=fork(host, GPU)),
         "a host's generator in place": lambda: here(3, device=GPU).uniform_(generator=host),
+        "reading a value in a capture": lambda: capture(lambda: here(3, device=GPU).sum().item()),
+        "copying from the host in a capture": lambda: capture(lambda: here(3).to(GPU, non_blocking=True)),
+        "random numbers in a capture": lambda: capture(
+            lambda: torch.rand(3, device=GPU, generator=torch.Generator(GPU))
+        ),
+        "an optimizer that is not capturable in a capture": lambda: capture(step_adam),
         "a recurrent layer without rows": lambda: gru((0, 2, 4)),
         "a recurrent layer in half precision": lambda: gru((3, 2, 4), dtype=half),
     }

@@ -162,6 +162,9 @@ class Stream:
     def wait_stream(self, stream: "Stream") -> None:
         pass
 
+    def is_capturing(self) -> bool:
+        return Graph.recording is not None
+
 
 class Graph:
     """Operations that are recorded once and repeated."""
@@ -242,6 +245,10 @@ def _replace_driver() -> None:
     cuda: Any = torch.cuda
     cuda.is_available = cuda.is_bf16_supported = lambda *args, **kwargs: True
     cuda._lazy_init = lambda: None
+    accelerator: Any = torch.accelerator
+    torch.backends.cuda.is_built = lambda: True
+    accelerator.current_accelerator = lambda check_available=False: torch.device("cuda")
+    accelerator.current_stream = lambda device=None: Stream()
     cuda.is_current_stream_capturing = lambda: Graph.recording is not None
     cuda.amp.common.amp_definitely_not_available = lambda: False
     cuda.mem_get_info = lambda device=None: (70 * 10**9, 80 * 10**9)
