@@ -18,8 +18,10 @@ from emtc_core.embedder.losses import NORM_EPS, augment, count_views
 from emtc_core.embedder.networks import Embedder
 from emtc_core.repeated_step import RepeatedStep
 
-VIEW_BYTES = 32 * 2**20
+VIEW_BYTES = 16 * 2**20
 """Of states whose random views are drawn together: few launches, and little memory for what drawing needs."""
+LIVE_VIEWS = 11
+"""Of that size, while views are drawn and shifted."""
 LIVE_MATRICES = 6
 """Of B x B similarities and as many rows of activations, while a step computes."""
 
@@ -42,7 +44,7 @@ def count_step_bytes(config: EmbedConfig, state_dim: int) -> int:
     views, sampled = count_views(config), max(config.samples, config.batch)
     kept = sampled * (views * (state_dim + 1) + 1)
     at_once = config.batch * (views * (state_dim + 1 + 4 * config.hidden) + LIVE_MATRICES * config.batch)
-    return 4 * (kept + at_once) + 4 * VIEW_BYTES
+    return 4 * (kept + at_once) + LIVE_VIEWS * VIEW_BYTES
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from emtc_core.devices import Stopwatch
 from emtc_core.embedder.chain import Chain, group_layers, share_layers
 from emtc_core.embedder.device_step import get_device_step
 from emtc_core.embedder.losses import augment, count_views, info_nce_gradient
-from emtc_core.embedder.networks import Embedder
+from emtc_core.embedder.networks import Embedder, State
 from emtc_core.errors import NonFiniteLossError
 
 
@@ -28,7 +28,7 @@ class Sample(Protocol):
     """Nodes to learn from."""
 
     @property
-    def state(self) -> NDArray[np.float32]: ...  # [M, S]
+    def state(self) -> State: ...  # [M, S]
     @property
     def t(self) -> NDArray[np.int32]: ...  # [M]
     @property

@@ -31,6 +31,7 @@ from emtc_core.devices import copy_state, restore, send_tensor
 State = NDArray[np.float32] | Tensor
 Times = NDArray[np.integer[Any]] | Tensor
 
+HOST = torch.device("cpu")
 RANDOM_PROJECTION_SEED = 123456  # EMU's and EMC's; B13
 MIN_ROWS = 64  # products of fewer rows, or of a width that is no multiple of WIDTH, take other BLAS paths,
 WIDTH = 16  # in which the last bit of a row depends on how many others there are
@@ -112,6 +113,11 @@ class Embedder:
         return self.config.type != "random"
 
     @property
+    def reads_states_on_gpu(self) -> bool:
+        """Whether every refit reads the states of all nodes on a GPU, so that they should be kept there."""
+        return self.is_trainable and self.device.type == "cuda"
+
+    @property
     def parameters(self) -> list[nn.Parameter]:
         """Weights of encoder and decoder."""
         return [*self.encoder.parameters(), *self.decoder.parameters()]
@@ -161,7 +167,7 @@ class Embedder:
         """
         check_shape("state", state, (None, self.state_dim))
         check_shape("t", t, (len(state),))
-        inputs = torch.cat(self.to_inputs(state, t, for_write=for_write), dim=1).cpu().numpy()
+        inputs = torch.cat(self._to_inputs(state, t, for_write=for_write, device=HOST), dim=1).numpy()
         if self.config.type == "random":
             return encode_fine([(self.projection, None)], inputs[:, :-1])
         layers = (*hidden_layers(self.encoder), self.encoder.out)
@@ -169,14 +175,12 @@ class Embedder:
 
     def to_inputs(self, state: State, t: Times, *, for_write: bool = False) -> tuple[Tensor, Tensor]:
         """Move states to the device as float32 and normalise their time index to [M, 1]."""
-        state_MS = self._send(state).to(torch.float32)
-        longer = for_write and self.config.time_norm == "write_T_lim+1"
-        time_M1 = self._send(t).to(torch.float32).unsqueeze(1)
-        return state_MS, time_M1 / (self.episode_limit + longer)
+        return self._to_inputs(state, t, for_write=for_write, device=self.device)
 
-    def _send(self, values: State | Times) -> Tensor:
-        tensor = _as_tensor(values)
-        return tensor if tensor.device.type == self.device.type else send_tensor(tensor, self.device)
+    def _to_inputs(self, state: State, t: Times, *, for_write: bool, device: torch.device) -> tuple[Tensor, Tensor]:
+        longer = for_write and self.config.time_norm == "write_T_lim+1"
+        state_MS, time_M = (_send(values, device).to(torch.float32) for values in (state, t))
+        return state_MS, time_M.unsqueeze(1) / (self.episode_limit + longer)
 
     def _widened_layers(self) -> list[tuple[Tensor, Tensor | None]]:
         """List each layer of `embed`, its weights [K, N] filled up with zero units to multiples of WIDTH."""
@@ -242,6 +246,11 @@ def _encode(
         torch.mm(x, weight, out=output) if bias is None else torch.addmm(bias, x, weight, out=output)
         x = output if output is outputs[-1] else output.relu_()
     return x[: len(state_MS)]
+
+
+def _send(values: State | Times, device: torch.device) -> Tensor:
+    tensor = _as_tensor(values)
+    return tensor.to(device) if tensor.is_cuda else send_tensor(tensor, device)
 
 
 def _as_tensor(values: State | Times) -> Tensor:

@@ -20,7 +20,7 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
-from emtc_core.config.memory import EmbedConfig
+from emtc_core.config.memory import EmbedConfig, MemoryConfig
 from emtc_core.config.run import RunConfig, list_algos
 from emtc_core.devices import configure_threads, fork, rand
 from emtc_core.embedder.fit import fit
@@ -30,9 +30,10 @@ from emtc_core.learner.learner import Learner, make_learner
 from emtc_core.learner.mappo import MappoLearner
 from emtc_core.learner.parts import Team
 from emtc_core.learner.targets import LearnerStats, incentive_inputs
+from emtc_core.memory.device_states import count_state_bytes
 from emtc_core.memory.index.base import CKDTreeIndex, Metric
 from emtc_core.memory.index.incremental import BruteIndex, FaissGpuIndex
-from emtc_core.memory.memory import NodeSample
+from emtc_core.memory.memory import EpisodicMemory, NodeSample
 from emtc_core.repeated_step import WARM_UP, RepeatedStep
 from emtc_core.replay_buffer.buffer import ReplayBuffer
 from tests.core.flat_by_hand import FlatByHand
@@ -236,6 +237,79 @@ def recall() -> None:
     compare_weights(vars(inputs), vars(without))
 
 
+def make_gpu_memory(capacity: int) -> EpisodicMemory:
+    """Make a memory of states with 50 numbers."""
+    embedder = Embedder(EmbedConfig(), state_dim=50, episode_limit=9, device=GPU, seed=1)
+    config = MemoryConfig(capacity=capacity, delta=1e-4)
+    return EpisodicMemory(config, state_dim=50, gamma=0.9, embedder=embedder, device="cuda", seed=0)
+
+
+def write_walk(memory: EpisodicMemory, seed: int, *, seen: int | None = None) -> None:
+    """Write an episode of 8 random states; the first one is that of an earlier episode `seen`."""
+    rng = np.random.default_rng(seed)
+    state = rng.normal(size=(9, 50)).astype(np.float32)
+    if seen is not None:
+        state[0] = np.random.default_rng(seen).normal(size=(9, 50)).astype(np.float32)[0]
+    reward = np.zeros(8, np.float32)
+    memory.write(state=state, reward=reward, won=False, episode=seed, episode_return=0.0)
+
+
+def check_states(memory: EpisodicMemory) -> None:
+    """Compare the states on the GPU with those of the table."""
+    table, kept = memory._table, memory._device_states
+    assert kept is not None
+    state, t = kept.update(table)
+    assert state.cpu().tolist() == table.state[: table.size].tolist()
+    assert t.tolist() == table.nodes["t"][: table.size].tolist()
+    assert not kept._changed[: table.size].any()
+
+
+def send_nodes() -> None:
+    """Re-project nodes: only the states that changed are sent, and the embeddings are those of the host's states."""
+    memory = make_gpu_memory(100_000)
+    for seed in range(200):
+        write_walk(memory, seed)
+    memory.reproject()
+    row, probes = 4 * 50 + 4, 256
+    for seed, seen in ((200, None), (201, 5), (202, None)):  # the table does not grow here
+        write_walk(memory, seed, seen=seen)
+        ACTIVITY.clear()
+        memory.reproject()
+        changed = 8 if seen is not None else 9
+        assert sum(ACTIVITY.sent_bytes) == changed * (row + 8) + probes * row, (seed, ACTIVITY.sent_bytes)
+    check_states(memory)
+    table = memory._table
+    wanted = memory.embedder.embed(table.state[: table.size], table.nodes["t"][: table.size])
+    assert table.x[: table.size].tolist() == wanted.cpu().tolist()
+    ACTIVITY.clear()
+    sample = memory.sample(30)
+    assert sum(ACTIVITY.sent_bytes) == 30 * 8
+    assert isinstance(sample.state, torch.Tensor)
+    rows = [table.state.tolist().index(state) for state in sample.state.tolist()]
+    assert table.nodes["t"][rows].tolist() == sample.t.tolist()
+
+
+def keep_states() -> None:
+    """Keep states through growth, evictions and a restored checkpoint; the buffers are never larger than planned."""
+    memory = make_gpu_memory(1500)
+    for seed in range(250):
+        write_walk(memory, seed, seen=seed // 2 if seed % 3 == 0 else None)
+        if seed % 40 == 0:
+            check_states(memory)
+            kept = memory._device_states
+            assert kept is not None
+            assert kept._state is not None
+            taken = kept._state.numel() * 4 + 4 * len(kept._state)
+            assert taken <= count_state_bytes(9 * (seed + 1), capacity=1500, state_dim=50)
+    assert memory._evicted > 500
+    other = make_gpu_memory(1500)
+    for seed in range(300, 550):
+        write_walk(other, seed)
+    check_states(other)
+    other.set_state(memory.get_state())
+    check_states(other)
+
+
 def search(kind: Literal["brute", "faiss"]) -> None:
     """Find the nearest of nodes, many of which are in one place."""
     rng = np.random.default_rng(0)
@@ -305,6 +379,7 @@ def check_determinism() -> None:
 def list_cases() -> dict[str, Callable[[], None]]:
     """List what runs on the GPU by its name, as something to call."""
     cases: dict[str, Callable[[], None]] = {"determinism": check_determinism, "recall": recall, "training": train}
+    cases |= {"changed nodes": send_nodes, "all nodes": keep_states}
     cases |= {"predictors": train_predictors, "repeated step": repeat_step}
     cases |= {"repeated step that cannot be captured": repeat_what_cannot_be_captured}
     cases |= {f"{precision} precision": partial(check_precision, precision) for precision in ("highest", "high")}

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from emtc_core.config.memory import EmbedConfig
+from emtc_core.config.memory import EmbedConfig, MemoryConfig
 from emtc_core.config.resolve import resolve
 from emtc_core.devices import configure_threads
 from emtc_core.embedder.fit import fit
@@ -28,7 +28,7 @@ from emtc_core.envs.registry import get_env_info
 from emtc_core.learner.learner import make_learner
 from emtc_core.learner.mappo import MappoLearner
 from emtc_core.learner.targets import incentive_inputs
-from emtc_core.memory.memory import NodeSample
+from emtc_core.memory.memory import EpisodicMemory, NodeSample
 from emtc_core.replay_buffer.buffer import ReplayBuffer
 from tests.core.imitated_gpu import ACTIVITY, GPU, imitate
 from tests.core.learner_cases import make_config, make_episode
@@ -62,9 +62,7 @@ def measure(stage: str, work: Callable[[], object]) -> Count:
     ACTIVITY.clear()
     work()
     launches = ACTIVITY.launches
-    return Count(
-        stage, launches.total(), launches["replay"], sum(ACTIVITY.sent_bytes), dict(launches.most_common(8))
-    )
+    return Count(stage, launches.total(), launches["replay"], sum(ACTIVITY.sent_bytes), dict(launches.most_common(8)))
 
 
 def get_sizes() -> EnvInfo:
@@ -109,11 +107,29 @@ def count_refit() -> Count:
     return measure("refit", lambda: fit(embedder, sample))
 
 
+def count_reprojections() -> list[Count]:
+    """Count a re-projection of 10,000 nodes, all of them new, and one 1,000 steps later."""
+    info = get_sizes()
+    sizes = {"state_dim": info.state_dim, "episode_limit": info.episode_limit}
+    embedder = Embedder(EmbedConfig(), **sizes, device=GPU, seed=1)
+    memory = EpisodicMemory(MemoryConfig(), state_dim=info.state_dim, gamma=0.99, embedder=embedder, device="cuda")
+
+    def write(first: int, episodes: int) -> None:
+        for i in range(first, first + episodes):
+            episode = make_episode(info, info.episode_limit, i)
+            memory.write(state=episode.state, reward=episode.reward, won=False, episode=i, episode_return=0.0)
+
+    write(0, 40)
+    everything = measure("re-projection, all nodes", memory.reproject)
+    write(40, 4)
+    return [everything, measure("re-projection", memory.reproject)]
+
+
 def count_all() -> list[Count]:
     """Count every stage."""
     with imitate():
         updates = [count_update(algo) for algo in ("emtc-qplex", "emc", "cds")]
-        return [*updates, count_refit()]
+        return [*updates, count_refit(), *count_reprojections()]
 
 
 def main() -> None:
