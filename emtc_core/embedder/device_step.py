@@ -187,7 +187,7 @@ class DeviceStep:
                 view[part, :-1] = augment(state_MS[part], self._config, generator)
 
     def _contrast(self, x_2BX: Tensor, d_2BX: Tensor) -> Tensor:
-        """Write lambda_cl times the gradient of InfoNCE by two views; return its loss and accuracy, [2] float64 (B4)."""
+        """Write lambda_cl times the gradient of InfoNCE (B4) by two views; return loss and accuracy [2] float64."""
         config, B = self._config, self.rows
         norm_2B1 = torch.linalg.vector_norm(x_2BX, dim=2, keepdim=True).clamp_min_(NORM_EPS)
         unit_2BX = x_2BX / norm_2B1
@@ -218,7 +218,7 @@ def _make_adam(weights: Weights, *, lr: float) -> torch.optim.Adam:
 
 
 def _make_terms(config: EmbedConfig, weight: Tensor, rows: int) -> tuple[Tensor, Tensor]:
-    """Make the matrices that turn column sums of squares [S+1], and InfoNCE and its accuracy [2], into loss terms [5]."""
+    """Make the matrices that turn column sums of squares [S+1], and InfoNCE and accuracy [2], into loss terms [5]."""
     columns = len(weight)
     of_squares = torch.zeros(columns, 5, dtype=torch.float64)
     of_squares[:, 0] = weight / (1 if config.reduction == "sum" else rows)

@@ -142,6 +142,12 @@ def make_gradient(parameters: list[nn.Parameter]) -> Tensor:
     return flat
 
 
+def count_pass_bytes(info: EnvInfo, *, hidden: int, episodes: int) -> int:
+    """Count the bytes of the buffers of `DevicePass` for batches of this many episodes."""
+    chunks = -(-episodes * info.episode_limit * info.n_agents // CHUNK)
+    return 4 * chunks * CHUNK * (hidden + 2 * info.obs_dim + info.n_actions + info.n_agents + 1)
+
+
 class DevicePass:
     """One pass over a batch's rows on a GPU: the same step for every chunk, whatever the number of rows.
 

@@ -16,6 +16,7 @@ from emtc_core.config.run import RunConfig
 from emtc_core.embedder.device_step import count_step_bytes
 from emtc_core.envs.base import EnvInfo
 from emtc_core.errors import ConfigError
+from emtc_core.learner.diversity import count_pass_bytes
 from emtc_core.memory.device_states import count_state_bytes
 from emtc_core.memory.index.incremental import SCRATCH_BYTES, can_use_faiss
 from emtc_core.memory.nodes import NODE
@@ -87,6 +88,9 @@ def plan_memory(
     if device.type != "cpu":
         batch = {"batch": train.batch * (info.episode_limit + 1) * row_bytes(info)}
         on_device = (episodes if home == device else {}) | batch | networks_of | _searched(config, info, nodes, device)
+        if config.backbone == "cds" and config.cds.beta > 0:
+            sizes = {"hidden": train.hidden, "episodes": train.batch}
+            on_device["rows of CDS's predictors"] = count_pass_bytes(info, **sizes)
         copied = networks // (1 + UPDATE_COPIES) + (COPY_BYTES if home == device else 0)
         on_device["copies of a checkpoint"] = copied
     on_host = {} if "replay" in on_device else episodes

@@ -58,10 +58,12 @@ class Activity:
 
     launches: Counter[str] = field(default_factory=Counter)  # by operation
     sent_bytes: list[int] = field(default_factory=list)  # of each copy from the host
+    replayed: int = 0  # operations inside of replays
 
     def clear(self) -> None:
         """Count from zero."""
         self.launches.clear()
+        self.replayed = 0
         self.sent_bytes.clear()
 
 
@@ -174,6 +176,7 @@ class Graph:
     def __init__(self) -> None:
         self._operations: list[Callable[[], None]] = []
         self._before: list[tuple[Tensor, Tensor]] = []
+        self._launches = 0
 
     def record(self, func, args, kwargs):
         """Keep an operation for the replays; what it writes meanwhile is undone at the end of the capture."""
@@ -190,6 +193,7 @@ class Graph:
                     kept.copy_(new.reshape(kept.shape))  # `squeeze_` may have changed its shape since
 
         self._operations.append(repeat)
+        self._launches += _is_launch(func)
         return out
 
     def _save(self, argument: Any, value: Any) -> None:
@@ -206,6 +210,7 @@ class Graph:
     def replay(self) -> None:
         """Carry out what was recorded."""
         ACTIVITY.launches["replay"] += 1
+        ACTIVITY.replayed += self._launches
         for repeat in self._operations:
             repeat()
 
@@ -306,13 +311,18 @@ def _compute(func, args, kwargs):
 
 def _count(func, name: str, args, *, makes_gpu: bool) -> None:
     """Count a launch, and the bytes that a copy sends."""
-    if _is_hidden[0] or Graph.recording is not None or name in METADATA or torch.Tag.inplace_view in func.tags:
+    if _is_hidden[0] or Graph.recording is not None or not _is_launch(func):
         return
-    if any(each.alias_info is not None and not each.alias_info.is_write for each in func._schema.returns):
-        return  # a view
     ACTIVITY.launches[name] += 1
     source = {"_to_copy": args[:1] if makes_gpu else (), "copy_": args[1:2] if args and _is_gpu(args[0]) else ()}
     ACTIVITY.sent_bytes += [x.numel() * x.element_size() for x in source.get(name, ()) if not _is_gpu(x)]
+
+
+def _is_launch(func) -> bool:
+    """Whether an operation computes or copies something."""
+    if func.overloadpacket.__name__ in METADATA or torch.Tag.inplace_view in func.tags:
+        return False
+    return not any(each.alias_info is not None and not each.alias_info.is_write for each in func._schema.returns)
 
 
 def _is_gpu(value: Any) -> bool:

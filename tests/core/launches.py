@@ -5,8 +5,8 @@ mini-batches small, which changes no count: the number of operations depends on 
 length of the episodes, and those are the full ones. A recurrent layer counts as one operation each way; cuDNN launches
 more kernels for it, without the host's work for each.
 
-A launch is assumed to take 8 µs of the host, and a copy of pageable memory to run at 6 GB/s; both are assumptions, not
-measurements.
+Times are estimates from three assumptions, not measurements: a launch takes 8 µs of the host, an operation in a graph
+2 µs of the GPU, and a copy from the host runs at 6 GB/s.
 """
 
 import json
@@ -33,7 +33,7 @@ from emtc_core.replay_buffer.buffer import ReplayBuffer
 from tests.core.imitated_gpu import ACTIVITY, GPU, imitate
 from tests.core.learner_cases import make_config, make_episode
 
-LAUNCH_S = 8e-6
+LAUNCH_S, REPLAYED_S, SEND_RATE = 8e-6, 2e-6, 6e9
 BATCH, MINI_BATCHES = 32, 100
 SETTINGS: dict[str, dict[str, Any]] = {
     "emc": {"ec": {"enabled": True}, "incentive": {"enabled": False}, "curiosity": {"scale": 0.1}},
@@ -48,21 +48,23 @@ class Count:
     stage: str
     launches: int
     replays: int  # of a captured step, among the launches
+    replayed: int  # operations in these replays
     sent_bytes: int
     most_frequent: dict[str, int]  # operation to launches
 
     @property
-    def launch_ms(self) -> float:
-        """Estimated time of the launches."""
-        return 1e3 * LAUNCH_S * self.launches
+    def estimate_ms(self) -> float:
+        """Estimated time: launches by the host, operations in graphs, and copies."""
+        return 1e3 * (LAUNCH_S * self.launches + REPLAYED_S * self.replayed + self.sent_bytes / SEND_RATE)
 
 
 def measure(stage: str, work: Callable[[], object]) -> Count:
     """Count what a piece of work launches."""
     ACTIVITY.clear()
     work()
-    launches = ACTIVITY.launches
-    return Count(stage, launches.total(), launches["replay"], sum(ACTIVITY.sent_bytes), dict(launches.most_common(8)))
+    launches, sent = ACTIVITY.launches, sum(ACTIVITY.sent_bytes)
+    most_frequent = dict(launches.most_common(8))
+    return Count(stage, launches.total(), launches["replay"], ACTIVITY.replayed, sent, most_frequent)
 
 
 def get_sizes() -> EnvInfo:
@@ -141,8 +143,10 @@ def main() -> None:
         json.dump([asdict(count) for count in counts], sys.stdout)
         return
     for count in counts:
-        print(f"{count.stage:24} {count.launches:7,} launches, of them {count.replays:4} replays", end="")
-        print(f" {count.launch_ms:7.1f} ms {count.sent_bytes / 1e6:9.2f} MB sent  {count.most_frequent}")
+        graphs = f"{count.replays:4} graphs of {count.replayed:5,} operations" if count.replays else ""
+        sent = f"{count.sent_bytes / 1e6:7.2f} MB sent"
+        line = f"{count.stage:24} {count.launches:5,} launches {graphs:32} {sent} {count.estimate_ms:6.1f} ms"
+        sys.stdout.write(f"{line}  {count.most_frequent}\n")
 
 
 if __name__ == "__main__":
