@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from emtc_core.devices import Stopwatch
+from emtc_core.devices import Stopwatch, send_tensor
 from emtc_core.embedder.chain import Chain, group_layers, share_layers
 from emtc_core.embedder.device_step import get_device_step
 from emtc_core.embedder.losses import augment, count_views, info_nce_gradient
@@ -73,7 +73,7 @@ def fit(embedder: Embedder, sample: Sample) -> EmbedStats:
         embedder.initialize()
     state_MS, time_M1 = embedder.to_inputs(sample.state, sample.t)
     unit = embedder.return_scale.update(sample.h)
-    h_M = torch.as_tensor(sample.h / unit).to(embedder.device, torch.float32)
+    h_M = send_tensor(torch.as_tensor(sample.h / unit).to(torch.float32), embedder.device)
     B = min(config.batch, len(h_M))
     updates = len(h_M) // B
     if embedder.device.type == "cpu":
