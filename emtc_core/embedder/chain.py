@@ -98,7 +98,8 @@ def view_layers(groups: list[list[nn.Linear]], weights: Tensor, gradient: Tensor
 
 def list_parameters(groups: list[list[nn.Linear]]) -> list[nn.Parameter]:
     """List all parameters in the order in which `view_layers` has them."""
-    return [p for group in groups for p in (*(g.weight for g in group), *(g.bias for g in group))]
+    parts = [[getattr(layer, name) for layer in group] for group in groups for name in ("weight", "bias")]
+    return [parameter for part in parts for parameter in part]
 
 
 def split_vector(vector: Tensor, parameters: Sequence[nn.Parameter]) -> list[Tensor]:

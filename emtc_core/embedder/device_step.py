@@ -47,6 +47,11 @@ def count_step_bytes(config: EmbedConfig, state_dim: int) -> int:
     return 4 * (kept + at_once) + LIVE_VIEWS * VIEW_BYTES
 
 
+def _copy_all(targets: list[Tensor], sources: list[Tensor]) -> None:
+    """Copy tensors in one operation."""
+    torch._foreach_copy_(targets, sources)  # pyright: ignore[reportPrivateImportUsage]
+
+
 @dataclass(frozen=True)
 class Weights:
     """Weights [P] of an embedder in one vector, with their gradient and Adam's moments."""
@@ -59,19 +64,19 @@ class Weights:
 
     def load(self, embedder: Embedder, parameters: list[nn.Parameter]) -> None:
         """Copy weights and moments from the embedder; before its first update moments are 0."""
-        torch._foreach_copy_(split_vector(self.values, parameters), [p.data for p in parameters])
+        _copy_all(split_vector(self.values, parameters), [p.data for p in parameters])
         states = [embedder.optimizer.state.get(p) for p in parameters]
         if not all(states):
             for vector in (self.first, self.second, self.updates):
                 vector.zero_()
             return
         for vector, name in ((self.first, "exp_avg"), (self.second, "exp_avg_sq")):
-            torch._foreach_copy_(split_vector(vector, parameters), [state[name] for state in states if state])
+            _copy_all(split_vector(vector, parameters), [state[name] for state in states if state])
         self.updates.copy_(embedder.optimizer.state[parameters[0]]["step"])
 
     def store(self, embedder: Embedder, parameters: list[nn.Parameter]) -> None:
         """Copy weights and moments back."""
-        torch._foreach_copy_([p.data for p in parameters], split_vector(self.values, parameters))
+        _copy_all([p.data for p in parameters], split_vector(self.values, parameters))
         moments = [split_vector(vector, parameters) for vector in (self.first.clone(), self.second.clone())]
         updates = self.updates.repeat(len(parameters)).unbind()
         for parameter, step, first, second in zip(parameters, updates, *moments, strict=True):
@@ -93,8 +98,8 @@ class DeviceStep:
         self._config, device, S = embedder.config, embedder.device, embedder.state_dim
         config, self._views = embedder.config, count_views(embedder.config)
         n = sum(parameter.numel() for parameter in embedder.parameters)
-        vectors = [torch.zeros(n, device=device) for _ in range(4)]
-        self._weights = Weights(*vectors, torch.zeros((), device=device))
+        values, gradient, first, second = torch.zeros(4, n, device=device).unbind()
+        self._weights = Weights(values, gradient, first, second, torch.zeros((), device=device))
         self._optimizer = _make_adam(self._weights, lr=config.lr)
         encoding, decoding = group_layers(embedder)
         layers = view_layers([*encoding, *decoding], self._weights.values, self._weights.gradient)
