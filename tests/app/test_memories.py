@@ -63,7 +63,7 @@ def test_the_paths_go_through_the_nodes_that_the_episodes_met(seeded) -> None:
     assert "lost" in maps.panels[1].title
     for place, panel in enumerate(maps.panels):
         number = int(panel.title.split()[1].rstrip(","))
-        episode, trace = get_trajectory(db, ids[0], number), maps.trace_of(place)
+        episode, trace = get_trajectory(db, ids[0], number), maps.find_trace(place)
         assert trace is not None
         assert episode.slots is not None
         at = dict(zip(panel.slot.tolist(), zip(panel.x.tolist(), panel.y.tolist(), strict=True), strict=True))
@@ -85,8 +85,8 @@ def test_maps_can_be_kept_in_the_notebook(seeded) -> None:
 def test_the_largest_errors_are_named_in_the_order_of_the_path() -> None:
     x = np.array([0, 1, np.nan, 3, 4], np.float32)
     trace = Trace("a", "#000000", np.arange(5), x, x, np.array([0.5, 0.0, 9.0, 2.0, np.nan]))
-    assert trace.jumps().tolist() == [0, 3]
-    assert trace.jumps(most=1).tolist() == [3]
+    assert trace.find_largest_errors().tolist() == [0, 3]
+    assert trace.find_largest_errors(limit=1).tolist() == [3]
 
 
 @pytest.mark.parametrize("format", ["svg", "pdf", "png", "html", "csv"])

@@ -32,14 +32,14 @@ from app.analysis.significance import (
 )
 from app.analysis.statistics import Rate, Values
 from app.analysis.tables import MISSING, Cell, Number, describe_table
-from app.figures.figure import FigureKind, Option, Options, TableKind
+from app.figures.figure import FigureKind, OptionName, Options, TableKind
 from app.figures.kinds.chart import Chart, Line, Panel
 from app.figures.named.curves import style_comparison
 from emtc_core.errors import ConfigError
 from storage.engine import Database
 from storage.runs.rows import RunRow
 
-_TAKES: frozenset[Option] = frozenset({"include_unfinished", "budget", "final", "rate"})
+_TAKES: frozenset[OptionName] = frozenset({"include_unfinished", "budget", "final", "rate"})
 _COLUMNS = (
     *("task", "variant", "against", "n", "difference [%]", "P(improvement)", "p", "p (Holm)", "p (randomization)"),
     "verdict",

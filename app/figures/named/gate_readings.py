@@ -27,7 +27,7 @@ from app.analysis.series import Group, join_seeds, read_seeds
 from app.analysis.statistics import CLAIMS, Rate, Reading, Values, finite
 from app.analysis.tables import MISSING, Cell, describe_table
 from app.analysis.win_rates import find_best, quote
-from app.figures.figure import AT_THE_END, FigureKind, Options, TableKind
+from app.figures.figure import FINAL_OPTIONS, FigureKind, Options, TableKind
 from app.figures.kinds.chart import Chart, Line, Panel
 from app.figures.theme import BETA, DELTA_MEM, TAU
 from emtc_core.metrics import CLOSED_BELOW
@@ -228,4 +228,4 @@ FIGURES = (
         question="Which reading of the paper shows the published shape?",
     ),
 )  # fmt: skip
-TABLES = (TableKind("gate-readings", _readings, AT_THE_END, needs="an evaluated run of an EMTC or EMU algorithm"),)
+TABLES = (TableKind("gate-readings", _readings, FINAL_OPTIONS, needs="an evaluated run of an EMTC or EMU algorithm"),)

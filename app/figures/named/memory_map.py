@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from app.analysis.projections.linear import AXIS_PAIRS, NO_TURN, Drawn, draw_axes, draw_pca
 from app.analysis.projections.snapshots import project_snapshot, sample_rows
 from app.analysis.selection import QUANTITIES, Choice, has_place, values_of
-from app.figures.figure import FigureKind, Options, Own, one_run
+from app.figures.figure import FigureKind, FigureOption, Options, get_single_run
 from app.figures.kinds.chart import Chart, Line, Panel
 from app.figures.kinds.maps import Cloud
 from app.figures.theme import BETA, NEUTRAL, VIRIDIS
@@ -150,7 +150,7 @@ def read_choice(options: Options) -> Choice:
 
 
 def _memory_atlas(db: Database, rows: Sequence[RunRow], options: Options) -> Cloud:
-    run, color = one_run("memory-atlas", rows), options.color or "h"
+    run, color = get_single_run("memory-atlas", rows), options.color or "h"
     snapshot = chosen_snapshot(db, run, options)
     usual = f"Memory of {run.name} at step {snapshot.env_step}"
     if "n" not in options.own:
@@ -194,7 +194,7 @@ def _usual_map(db: Database, snapshot: Snapshot, options: Options, *, color: str
 
 
 def _memory_selection(db: Database, rows: Sequence[RunRow], options: Options) -> Chart:
-    run, choice = one_run("memory-selection", rows), read_choice(options)
+    run, choice = get_single_run("memory-selection", rows), read_choice(options)
     if not choice:
         raise ConfigError("memory-selection needs a lasso or ranges: what is held against the rest?")
     snapshot = chosen_snapshot(db, run, options)
@@ -217,18 +217,21 @@ def _read_colors(value: Any) -> tuple[str, ...]:
 
 
 PLACES = (
-    Own("snapshot", int, "the id of a snapshot"),
-    Own("n", int, "a number of landmarks"),
-    Own("seed", int, "a whole number"),
-    Own("pair", _read_pair, f"a number below {len(AXIS_PAIRS)}, which names two axes of the embedding"),
-    Own("fit", str, "all, or landmarks: what decides the directions of a PCA"),
-    Own("turn", _read_turn, "two signs, by which the directions of a PCA are shown"),
-    Own("lasso", str, "the corners of a polygon on the map, x,y;x,y;x,y"),
-    Own("ranges", str, "ranges of quantities, as h:0.5:2;t:0:40"),
+    FigureOption("snapshot", int, "the id of a snapshot"),
+    FigureOption("n", int, "a number of landmarks"),
+    FigureOption("seed", int, "a whole number"),
+    FigureOption("pair", _read_pair, f"a number below {len(AXIS_PAIRS)}, which names two axes of the embedding"),
+    FigureOption("fit", str, "all, or landmarks: what decides the directions of a PCA"),
+    FigureOption("turn", _read_turn, "two signs, by which the directions of a PCA are shown"),
+    FigureOption("lasso", str, "the corners of a polygon on the map, x,y;x,y;x,y"),
+    FigureOption("ranges", str, "ranges of quantities, as h:0.5:2;t:0:40"),
 )
 """How a snapshot's nodes are placed and chosen."""
-_TEXTS = (Own("title", str, "a text"), Own("caption", str, "a text"))
-_DRAWN = (Own("drawn", int, "a number of nodes"), Own("scale", _read_colors, "colours from low to high"))
+_TEXTS = (FigureOption("title", str, "a text"), FigureOption("caption", str, "a text"))
+_DRAWN = (
+    FigureOption("drawn", int, "a number of nodes"),
+    FigureOption("scale", _read_colors, "colours from low to high"),
+)
 FIGURES = (
     FigureKind(
         "memory-atlas", _memory_atlas, frozenset({"color", "method"}), needs_runs=True,

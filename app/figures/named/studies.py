@@ -39,11 +39,11 @@ from app.analysis.settings import EMBEDDERS, name_algo, name_task, show_value
 from app.analysis.statistics import CENTER_NAMES, Rate, Reading, center_of, finite
 from app.analysis.tables import NESTED, describe_table
 from app.analysis.win_rates import find_best, quote
-from app.figures.figure import AT_A_BUDGET, AT_THE_END, OF_A_RATE, FigureKind, Option, Options, TableKind
+from app.figures.figure import BUDGET_OPTIONS, FINAL_OPTIONS, RATE_OPTIONS, FigureKind, OptionName, Options, TableKind
 from app.figures.kinds.chart import Chart, Line, Panel
 from app.figures.kinds.maps import Grid, Heatmap
-from app.figures.named.curves import X_LABEL, draw_line, say_reading
-from app.figures.theme import Style, style_methods
+from app.figures.named.curves import X_LABEL, draw_line, make_subtitle
+from app.figures.theme import Style, make_styles
 from emtc_core.config.resolve import Value, flatten_tree
 from emtc_core.errors import ConfigError
 from storage.engine import Database
@@ -51,7 +51,7 @@ from storage.runs.rows import RunRow
 
 Number = Callable[[Seed], float]
 RateOf = Callable[[Sequence[Seed]], Rate]
-_NO_BAND: frozenset[Option] = AT_THE_END - {"band"}
+_NO_BAND: frozenset[OptionName] = FINAL_OPTIONS - {"band"}
 
 SHARES = (1 / 3, 2 / 3, 1.0)
 
@@ -226,7 +226,7 @@ def _join(edges: Sequence[np.ndarray | None]) -> np.ndarray | None:
 def _style(seeds: Sequence[Seed], values: dict[str, tuple[Value, ...]], keys: Sequence[str]) -> dict[str, Style]:
     """Give each line of a study the shade of its algorithm's colour, and a marker."""
     algo = str(seeds[0].settings.get("algo")) if seeds else ""
-    return style_methods(
+    return make_styles(
         {
             name: (algo, ", ".join(f"{key} = {value}" for key, value in zip(keys, here, strict=True)))
             for name, here in values.items()
@@ -266,13 +266,13 @@ def _chart(
     shown = ", ".join(panel.title for panel in panels)
     described = f"{title} in {len(panels)} panels ({shown}): {', '.join(lines)}."
     said = f"{', '.join(algos)}. {caption}{tell_left_out(comparison.left_out)}"
-    return Chart(name, title, x_label, tuple(panels), said, described, subtitle=say_reading(reading, share=True))
+    return Chart(name, title, x_label, tuple(panels), said, described, subtitle=make_subtitle(reading, share=True))
 
 
 FIGURES = (
     FigureKind("lambda-heatmap", _lambda_heatmap, _NO_BAND, question="Which weights of the two losses are best?"),
-    FigureKind("tau-study", _tau_study, OF_A_RATE, question="Which gate temperature is best?"),
-    FigureKind("mu-w-by-delta", _mu_w_by_delta, AT_THE_END, question="How do embedders fare at each merge radius?"),
+    FigureKind("tau-study", _tau_study, RATE_OPTIONS, question="Which gate temperature is best?"),
+    FigureKind("mu-w-by-delta", _mu_w_by_delta, FINAL_OPTIONS, question="How do embedders fare at each merge radius?"),
     FigureKind("augmentation", _augmentation, _NO_BAND, question="Which masking and noise are best?"),
 )
 
@@ -370,11 +370,11 @@ def _describe(
 
 TABLES = (
     TableKind(
-        "mu-w-embedders", _embedders, AT_A_BUDGET | OF_A_RATE,
+        "mu-w-embedders", _embedders, BUDGET_OPTIONS | RATE_OPTIONS,
         needs="finished runs with the gate off that differ in embed.type or memory.delta and in nothing else",
     ),
     TableKind(
-        "augmentation", _augmentation_table, AT_THE_END,
+        "augmentation", _augmentation_table, FINAL_OPTIONS,
         needs="finished runs with embed.type = tcse that differ in embed.p_mask or embed.sigma and in nothing else",
     ),
 )  # fmt: skip

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.analysis.episodes import draw_scene, name_episode
-from app.figures.figure import FigureKind, Options, Own, one_run
+from app.figures.figure import FigureKind, FigureOption, Options, get_single_run
 from app.figures.kinds.chart import Chart, Line, Panel
 from app.figures.theme import AGENTS, BETA, DELTA_MEM, H_VALUE, OPPONENTS, RETURN
 from emtc_core.envs.base import Scene
@@ -138,7 +138,7 @@ def _read(db: Database, run: RunRow, episode: int, env_step: int | None) -> tupl
 
 
 def _trajectory(db: Database, rows: Sequence[RunRow], options: Options) -> Chart:
-    run = one_run("trajectory", rows)
+    run = get_single_run("trajectory", rows)
     if "episode" not in options.own:
         raise ConfigError("trajectory draws one episode: name it by `episode`, with `env_step` one of an evaluation.")
     found, title = _read(db, run, options.get("episode"), options.get("env_step"))
@@ -172,13 +172,13 @@ FIGURES = (
     FigureKind(
         "trajectory", _trajectory, needs_runs=True, question="What did the gate judge along one episode?",
         own=(
-            Own("episode", int, "the number of an episode"),
-            Own("env_step", int, "the step of the evaluation that played it"),
-            Own("title", str, "a text"),
+            FigureOption("episode", int, "the number of an episode"),
+            FigureOption("env_step", int, "the step of the evaluation that played it"),
+            FigureOption("title", str, "a text"),
         ),
     ),
     FigureKind(
         "trajectories", _trajectories, needs_runs=True, question="Where do two episodes part?",
-        own=(Own("pair", _read_episodes, 'a list of two, each {"episode": 3} or {"episode": 0, "env_step": 800}'),),
+        own=(FigureOption("pair", _read_episodes, 'a list of two, each {"episode": 3} or {"episode": 0, "env_step": 800}'),),
     ),
 )  # fmt: skip

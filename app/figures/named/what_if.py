@@ -26,7 +26,7 @@ from app.analysis.what_if import (
     read_stream,
     shares,
 )
-from app.figures.figure import FigureKind, Options, Own, TableKind, one_run
+from app.figures.figure import FigureKind, FigureOption, Options, TableKind, get_single_run
 from app.figures.kinds.chart import Chart, Line, Panel, Values
 from app.figures.named.memory_map import PLACES, chosen_snapshot, place_nodes, read_choice
 from app.figures.theme import BETA, DELTA_MEM
@@ -114,7 +114,7 @@ def _reach(each: Compared) -> float:
 
 
 def _what_if(db: Database, rows: Sequence[RunRow], options: Options) -> Chart:
-    run = one_run("what-if", rows)
+    run = get_single_run("what-if", rows)
     snapshot = chosen_snapshot(db, run, options)
     rules = read_rules(run.config)
     question = options.get("question") or read_question(options.own)
@@ -149,12 +149,12 @@ def _one_of(*names: str) -> Any:
 
 
 _QUESTION = (
-    Own("question", read_question, "its parts by name"),
-    Own("tau_factor", float, "a factor of every recorded τ"),
-    Own("tau_fixed", float, "one τ in place of the recorded ones [return]"),
-    Own("delta_factor", float, "a factor of the run's δ, by which nodes merge anew"),
-    Own("lookup", _one_of(*get_args(Lookup)), "nearest or written"),
-    Own("successor", _one_of(*get_args(Successor)), "nn or link"),
+    FigureOption("question", read_question, "its parts by name"),
+    FigureOption("tau_factor", float, "a factor of every recorded τ"),
+    FigureOption("tau_fixed", float, "one τ in place of the recorded ones [return]"),
+    FigureOption("delta_factor", float, "a factor of the run's δ, by which nodes merge anew"),
+    FigureOption("lookup", _one_of(*get_args(Lookup)), "nearest or written"),
+    FigureOption("successor", _one_of(*get_args(Successor)), "nn or link"),
 )
 FIGURES = (
     FigureKind(

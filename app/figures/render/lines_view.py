@@ -159,7 +159,7 @@ def _count_in_thousands(ax: Axes, chart: Chart) -> None:
 def _draw_panel(ax: Axes, panel: Panel) -> None:
     ax.set_yscale("log" if panel.log else "linear")
     for place, line in enumerate(panel.lines):
-        _draw_line(ax, line, band=panel.band_ink, place=place)
+        _draw_line(ax, line, band=panel.band_opacity, place=place)
     ax.set_ylabel(set_as_math(f"{panel.title}\n[{panel.unit}]" if panel.unit else panel.title))
     ax.grid(visible=True, linewidth=0.5)
     ax.set_axisbelow(True)

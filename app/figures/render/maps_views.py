@@ -36,7 +36,7 @@ def draw_maps(maps: Maps, width: float) -> Figure:
         Normalize(maps.low, maps.high), LinearSegmentedColormap.from_list(first.quantity.key, first.colors)
     )
     for place, (ax, panel) in enumerate(zip(axes, maps.panels, strict=True)):
-        trace = maps.trace_of(place)
+        trace = maps.find_trace(place)
         _draw_points(ax, panel, scale, faint=trace is not None)
         if trace is not None:
             _draw_trace(ax, trace)
@@ -67,7 +67,9 @@ def _draw_trace(ax: Axes, trace: Trace) -> None:
     """Draw a path with its start, its end and its largest errors named; a place has one label for all it is."""
     on_map = np.isfinite(trace.x)
     ax.plot(trace.x[on_map], trace.y[on_map], color=trace.color, linewidth=1.2, marker="o", markersize=3)
-    said = {int(place): f"t {trace.t[place]}, Δ_mem {trace.delta_mem[place]:.2g}" for place in trace.jumps()}
+    said = {
+        int(place): f"t {trace.t[place]}, Δ_mem {trace.delta_mem[place]:.2g}" for place in trace.find_largest_errors()
+    }
     for place, name in zip(np.flatnonzero(on_map)[[0, -1]], ("start", "end"), strict=True) if on_map.any() else ():
         said[int(place)] = f"{name}, {said[int(place)]}" if int(place) in said else name
     _write_beside(ax, trace, said)
@@ -92,7 +94,7 @@ def plot_maps(maps: Maps) -> go.Figure:
     titles = [panel.title.replace("<", "&lt;") for panel in maps.panels]
     drawn = make_subplots(rows=1, cols=len(maps.panels), subplot_titles=titles)
     for place, panel in enumerate(maps.panels):
-        trace = maps.trace_of(place)
+        trace = maps.find_trace(place)
         drawn.add_trace(_points(maps, panel, scale=place == 0, faint=trace is not None), row=1, col=place + 1)
         if trace is not None:
             drawn.add_trace(_path(trace), row=1, col=place + 1)
@@ -161,7 +163,7 @@ def _draw_axes(ax: "Axes", heatmap: Heatmap, grid: Grid, scale: "ScalarMappable"
     ax.set_xlabel(set_as_math(heatmap.x_label))
     ax.set_title(set_as_math(grid.title))
     for y, x, value, _, best in grid.cells:
-        ink, weight = heatmap.ink_at(value), "bold" if best else "normal"
+        ink, weight = heatmap.get_text_color(value), "bold" if best else "normal"
         ax.text(x, y, f"{value:.3f}", fontweight=weight, ha="center", va="center", color=ink)
         if best:  # drawn, not written: a font may lack the sign
             ax.plot(x, y + 0.3, "*", color=ink, markersize=7)
@@ -207,7 +209,7 @@ def _write_numbers(drawn: "go.Figure", heatmap: Heatmap, grid: Grid, column: int
             y=y,
             text=f"<b>★ {value:.3f}</b>" if best else f"{value:.3f}",
             showarrow=False,
-            font={"color": heatmap.ink_at(value)},
+            font={"color": heatmap.get_text_color(value)},
             row=1,
             col=column,
         )

@@ -67,7 +67,7 @@ def _draw_chart(chart: Chart) -> go.Figure:
         row, col = place // chart.columns + 1, place % chart.columns + 1
         for line in panel.lines:
             legend = chart.columns == 1 or line.name not in named
-            _draw_line(drawn, row, col, line, legend=legend, band=panel.band_ink)
+            _draw_line(drawn, row, col, line, legend=legend, band=panel.band_opacity)
             named.add(line.name)
         drawn.update_yaxes(
             title_text=plain(axis_title(panel, named=titles is not None)), row=row, col=col, range=panel.range,
