@@ -48,9 +48,9 @@ FIRST_METRICS = ("train/loss", "train/q_taken", _ACCURACY, "time/env_steps_per_s
 """Metrics that the figure `metrics` draws by default."""
 MACHINE = tuple(name for name in METRICS if name.startswith("machine/"))
 """Metrics of the machine that a trainer uses."""
-STRETCHES = 400
+N_INTERVALS = 400
 """The length of a run is divided into this many intervals. One point is the mean return of one interval."""
-SMOOTHED = 10
+N_SMOOTHED_INTERVALS = 10
 """Number of intervals in the trailing mean of the training return."""
 _FRACTION_RANGE = (-0.03, 1.03)
 _NARROW_RANGE = 0.2
@@ -180,7 +180,7 @@ def draw_outcomes(
         f"Share of greedy evaluation episodes that {verb}, with the Wilson 95 % interval for the number of episodes "
         f"that differ{_describe_distinct_episodes(evaluations)}. The same share for episodes from shifted starts "
         "(robust) and for training episodes, which explore. Mean undiscounted return of evaluation and of training "
-        f"(running mean over the last {100 * SMOOTHED / STRETCHES:g} % of the run's whole length)."
+        f"(running mean over the last {100 * N_SMOOTHED_INTERVALS / N_INTERVALS:g} % of the run's whole length)."
     )
     description = f"{title[0].upper()}{title[1:]} and return over training env steps. "
     if len(evaluations):
@@ -249,9 +249,9 @@ def contrast_chance(config: Mapping[str, Any]) -> float | None:
 
 def read_returns(db: Database, run: RunRow) -> pd.DataFrame:
     """Read the mean training return of each interval. `attrs["window"]` is the smoothing window [env steps]."""
-    width = max(1, run.target_steps // STRETCHES)
+    width = max(1, run.target_steps // N_INTERVALS)
     frame = training_returns(db, run.id, width)
-    frame.attrs["window"] = width * SMOOTHED
+    frame.attrs["window"] = width * N_SMOOTHED_INTERVALS
     return frame
 
 
