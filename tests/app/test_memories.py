@@ -10,7 +10,12 @@ from app.analysis.selection import QUANTITIES
 from app.cli.main import run
 from app.figures.figure import Options
 from app.figures.kinds.maps import Maps, Trace
-from app.figures.named.memories import NEIGHBORS, local_spread, make_embedding_comparison, make_strategy_divergence
+from app.figures.named.memories import (
+    NEIGHBORS,
+    compute_local_spread,
+    make_embedding_comparison,
+    make_strategy_divergence,
+)
 from app.figures.named.memory_map import draw_memory
 from app.notebook.view import freeze, thaw
 from emtc_core.errors import ConfigError
@@ -46,9 +51,9 @@ def test_the_local_spread_is_0_where_neighbors_agree_and_about_1_where_they_do_n
     h = np.repeat([0.0, 1.0], 200).astype(np.float32)
     apart = np.stack([h * 100 + rng.random(400)] * 4, axis=1).astype(np.float32)
     mixed = rng.random((400, 4)).astype(np.float32)
-    assert local_spread(_with(snapshot, h, apart), rows) == 0
-    assert local_spread(_with(snapshot, h, mixed), rows) == pytest.approx(0.93, abs=0.06)
-    assert np.isnan(local_spread(_with(snapshot, h, mixed), rows[:NEIGHBORS]))
+    assert compute_local_spread(_with(snapshot, h, apart), rows) == 0
+    assert compute_local_spread(_with(snapshot, h, mixed), rows) == pytest.approx(0.93, abs=0.06)
+    assert np.isnan(compute_local_spread(_with(snapshot, h, mixed), rows[:NEIGHBORS]))
 
 
 def _with(snapshot, h, embedding):
