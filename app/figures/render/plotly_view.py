@@ -44,7 +44,7 @@ def to_html(figure: AnyFigure, *, mode: Mode = "light", sources: Sequence[str] =
     return page.replace("<head>", f"<head>{meta_tags}<title>{escape(figure.title)}</title>", 1).encode()
 
 
-def axis_title(panel: Panel, *, named: bool = False) -> str:
+def _make_axis_title(panel: Panel, *, named: bool = False) -> str:
     """Return the title of a y axis with its unit. `named`: the title of the panel is written above it."""
     title = (panel.axis if named else "") or panel.title
     return f"{title} [{panel.unit}]" if panel.unit else title
@@ -74,7 +74,7 @@ def _draw_chart(chart: Chart) -> go.Figure:
             _draw_line(drawing, row, col, line, in_legend=in_legend, band_opacity=panel.band_opacity)
             legend_names.add(line.name)
         drawing.update_yaxes(
-            title_text=plain(axis_title(panel, named=titles is not None)), row=row, col=col, range=panel.range,
+            title_text=plain(_make_axis_title(panel, named=titles is not None)), row=row, col=col, range=panel.range,
             type="log" if panel.log else None,
         )  # fmt: skip
         if chart.columns > 1 or row == rows:
