@@ -27,8 +27,8 @@ function create(root) {
     self.drawOver()
   }
   self.drawOver = () => { // at most one drawing per frame; a pending one is not postponed, or growth would be invisible
-    self.next ||= requestAnimationFrame(() => {
-      self.next = 0
+    self.frameRequest ||= requestAnimationFrame(() => {
+      self.frameRequest = 0
       if (self.grid) drawAll(self)
     })
   }
@@ -62,7 +62,7 @@ function listenWhileConnected(self, name, handle) {
 // Apply new data from the server: the URLs of the columns, and the view if the page's URL has changed (`meta.asked`).
 // The old picture stays until all columns are loaded.
 async function applyData(self, meta) {
-  self.coming = meta
+  self.pendingMeta = meta
   const isSameSnapshot = self.meta && findColumn(meta, "slot").url === findColumn(self.meta, "slot").url
   const columns = isSameSnapshot ? self.columns : {}
   const extents = isSameSnapshot ? self.extents : {}
@@ -70,7 +70,7 @@ async function applyData(self, meta) {
   const { color, filters } = useView ? meta.view : self
   const colorKey = findColumn(meta, color) ? color : meta.columns[1].key
   const [x, y] = await Promise.all([loadColumn(meta.x), loadColumn(meta.y), loadMissingColumns(meta, columns, extents, ["slot", colorKey, ...Object.keys(filters)])])
-  if (self.coming !== meta) return
+  if (self.pendingMeta !== meta) return
   const { palette, polygon, camera } = useView ? meta.view : { ...self, camera: self.view }
   const otherPlane = !useView && meta.kind !== self.meta.kind
   Object.assign(self, { meta, x, y, columns, extents, palette, color: colorKey, hover: -1, echo: -1, linked: null, grid: makeGrid(x, y), filters: { ...filters } })
@@ -200,23 +200,23 @@ function describePoint(self, i) {
 }
 
 function hoverOver(self, px, py) {
-  const found = pickPoint(self.grid, self.chosen, self.scales, px, py, PICK_RADIUS)
-  if (found !== self.hover) {
-    self.hover = found
+  const point = pickPoint(self.grid, self.chosen, self.scales, px, py, PICK_RADIUS)
+  if (point !== self.hover) {
+    self.hover = point
     self.drawOver()
-    sendToGroup(self, { hover: found < 0 ? null : self.columns.slot[found] })
+    sendToGroup(self, { hover: point < 0 ? null : self.columns.slot[point] })
   }
   const { tip } = self
-  tip.hidden = found < 0
-  if (self.tool === "pan") self.over.style.cursor = found < 0 ? "grab" : "pointer"
-  if (found < 0) return
+  tip.hidden = point < 0
+  if (self.tool === "pan") self.over.style.cursor = point < 0 ? "grab" : "pointer"
+  if (point < 0) return
   const write = () => {
-    tip.textContent = describePoint(self, found)
+    tip.textContent = describePoint(self, point)
     tip.style.left = `${px > self.width / 2 ? px - tip.offsetWidth - 14 : px + 14}px`
     tip.style.top = `${Math.max(4, Math.min(py + 12, self.height - tip.offsetHeight - 4))}px`
   }
   write()
-  loadColumns(self, self.meta.columns.map((each) => each.key)).then(() => self.hover === found && write())
+  loadColumns(self, self.meta.columns.map((each) => each.key)).then(() => self.hover === point && write())
 }
 
 function selectPoint(self, i) {
@@ -340,8 +340,8 @@ function listen(self) {
       self.polygon = thinPolygon(lasso, MAX_CORNERS)
       updateSelection(self)
     } else if (!drag.moved) {
-      const found = pickPoint(self.grid, self.chosen, self.scales, ...place(event), PICK_RADIUS)
-      if (found >= 0) selectPoint(self, found)
+      const point = pickPoint(self.grid, self.chosen, self.scales, ...place(event), PICK_RADIUS)
+      if (point >= 0) selectPoint(self, point)
     }
     self.drawOver()
   })

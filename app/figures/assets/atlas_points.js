@@ -177,18 +177,18 @@ function countHistogram(values, low, high, bins) {
 
 // Find the point nearest to a position on the screen, as index `i` or -1. Selected points have priority.
 function pickPoint(grid, chosen, scales, px, py, reach) {
-  let [best, found, foundChosen] = [reach, -1, 0]
+  let [best, nearest, nearestChosen] = [reach, -1, 0]
   const rows = findBucketRows(grid, scales.ux(px - reach), scales.ux(px + reach), scales.uy(py + reach), scales.uy(py - reach))
   for (const [from, to] of rows) {
     for (let k = from; k < to; k += 1) {
       const away = Math.hypot(scales.sx(grid.x[k]) - px, scales.sy(grid.y[k]) - py)
-      if (away >= reach || chosen[k] < foundChosen || (chosen[k] === foundChosen && away >= best)) continue
+      if (away >= reach || chosen[k] < nearestChosen || (chosen[k] === nearestChosen && away >= best)) continue
       best = away
-      found = grid.order[k]
-      foundChosen = chosen[k]
+      nearest = grid.order[k]
+      nearestChosen = chosen[k]
     }
   }
-  return found
+  return nearest
 }
 
 // Reduce a polygon to at most `most` corners, so that it fits into a URL, and round each corner as in the URL.

@@ -168,20 +168,20 @@ function drawPanel(ctx, box, panel, view, theme, hidden, options) {
   ctx.rect(box.x - 4, box.y - 4, box.width + 8, box.height + 8)
   ctx.clip()
   const { strong } = options
-  const shown = panel.lines.filter((line) => !isHidden(line, hidden))
+  const visible = panel.lines.filter((line) => !isHidden(line, hidden))
   const isStrong = (line) => Boolean(strong) && isNamed(line, strong)
-  const ink = Math.min(MAX_BAND_OPACITY, 0.6 / Math.max(1, shown.filter((line) => line.lo).length)) // as Panel.band_opacity
-  for (const line of shown) if (line.lo && line.hi) drawBand(ctx, line, sx, sy, isStrong(line) ? MAX_BAND_OPACITY : strong ? 0.03 : ink)
+  const opacity = Math.min(MAX_BAND_OPACITY, 0.6 / Math.max(1, visible.filter((line) => line.lo).length)) // as Panel.band_opacity
+  for (const line of visible) if (line.lo && line.hi) drawBand(ctx, line, sx, sy, isStrong(line) ? MAX_BAND_OPACITY : strong ? 0.03 : opacity)
   const dashedLast = (a, b) => Boolean(a.dash) - Boolean(b.dash) // dashed lines last, because a line below them stays visible
-  for (const line of shown.toSorted(dashedLast)) if (!isStrong(line)) drawLine(ctx, line, sx, sy, Boolean(strong))
-  for (const line of shown) if (isStrong(line)) drawLine(ctx, { ...line, width: (line.width ?? 2) * 1.4 }, sx, sy)
+  for (const line of visible.toSorted(dashedLast)) if (!isStrong(line)) drawLine(ctx, line, sx, sy, Boolean(strong))
+  for (const line of visible) if (isStrong(line)) drawLine(ctx, { ...line, width: (line.width ?? 2) * 1.4 }, sx, sy)
   ctx.restore()
   return { sx, sy, low, high }
 }
 
-function drawBand(ctx, line, sx, sy, ink) {
+function drawBand(ctx, line, sx, sy, opacity) {
   const { x, lo, hi } = line
-  ctx.globalAlpha = ink
+  ctx.globalAlpha = opacity
   ctx.fillStyle = line.color
   ctx.beginPath()
   let started = false
@@ -296,8 +296,8 @@ function layOutLegend(ctx, panel, theme, width) {
 }
 
 // Draw "Title [unit]" at the left, then the legend entries. Returns the boxes in which a click hits an entry.
-function drawPanelTitle(ctx, box, panel, theme, hidden, laid = layOutLegend(ctx, panel, theme, box.width)) {
-  const top = box.y - 12 - (laid.rows - 1) * LEGEND_ROW
+function drawPanelTitle(ctx, box, panel, theme, hidden, legendLayout = layOutLegend(ctx, panel, theme, box.width)) {
+  const top = box.y - 12 - (legendLayout.rows - 1) * LEGEND_ROW
   ctx.save()
   ctx.textBaseline = "alphabetic"
   ctx.textAlign = "left"
@@ -309,7 +309,7 @@ function drawPanelTitle(ctx, box, panel, theme, hidden, laid = layOutLegend(ctx,
   ctx.fillStyle = theme.soft
   if (panel.unit) ctx.fillText(`[${panel.unit}]`, box.x + wide, top)
   const hits = []
-  for (const { line, at, row, width } of laid.items) {
+  for (const { line, at, row, width } of legendLayout.items) {
     const x = box.x + at
     const y = top + row * LEGEND_ROW
     ctx.globalAlpha = hidden.has(line.name) ? 0.35 : 1

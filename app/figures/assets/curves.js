@@ -18,8 +18,8 @@ export default function curves({ data, parentElement, setTriggerValue }) {
   const self = root.state || (root.state = create(root))
   self.send = setTriggerValue
   self.observer.observe(root)
-  document.addEventListener(STRONG, self.hear)
-  document.addEventListener(LINKED, self.follow)
+  document.addEventListener(STRONG, self.onHighlight)
+  document.addEventListener(LINKED, self.onLinkedChange)
   const given = JSON.stringify(data.window || null)
   if (given !== self.given) {
     self.given = given
@@ -31,8 +31,8 @@ export default function curves({ data, parentElement, setTriggerValue }) {
   self.draw()
   return () => {
     self.observer.disconnect()
-    document.removeEventListener(STRONG, self.hear)
-    document.removeEventListener(LINKED, self.follow)
+    document.removeEventListener(STRONG, self.onHighlight)
+    document.removeEventListener(LINKED, self.onLinkedChange)
   }
 }
 
@@ -42,8 +42,8 @@ function create(root) {
   const self = { window: null, hidden: new Set(), strong: null, hover: null, drag: null, boxes: [], hits: [] }
   self.draw = () => draw(self, root, canvas)
   self.observer = new ResizeObserver(() => self.data && self.draw())
-  self.hear = ({ detail }) => highlight(self, detail)
-  self.follow = ({ detail }) => follow(self, detail)
+  self.onHighlight = ({ detail }) => highlight(self, detail)
+  self.onLinkedChange = ({ detail }) => follow(self, detail)
   listen(self, root, canvas, tip)
   return self
 }
@@ -100,14 +100,14 @@ function draw(self, root, canvas) {
   const plot = Math.floor(canvas.clientWidth) - LEFT - RIGHT
   const titles = data.panels.map((panel) => {
     const named = data.legend === false ? { ...panel, lines: [] } : panel
-    return { named, laid: layOutLegend(measure, named, theme, plot) }
+    return { named, legendLayout: layOutLegend(measure, named, theme, plot) }
   })
-  const tops = titles.map(({ laid }) => TOP + (laid.rows - 1) * LEGEND_ROW)
+  const tops = titles.map(({ legendLayout }) => TOP + (legendLayout.rows - 1) * LEGEND_ROW)
   const around = tops.reduce((sum, top) => sum + top, BOTTOM + (data.subtitle ? SUBTITLE : 0))
   const share = Math.floor(((data.height || 0) - around) / Math.max(1, tops.length))
-  const each = data.height ? Math.max(MIN_PANEL_HEIGHT, share) : data.panelHeight || 150
-  const height = around + each * tops.length
-  const margin = marginForLabels(measure, data, theme, canvas.clientWidth, self.hidden, each)
+  const panelHeight = data.height ? Math.max(MIN_PANEL_HEIGHT, share) : data.panelHeight || 150
+  const height = around + panelHeight * tops.length
+  const margin = marginForLabels(measure, data, theme, canvas.clientWidth, self.hidden, panelHeight)
   const fit = fitCanvas(canvas, height)
   if (!fit) return
   const view = getView(self)
@@ -123,10 +123,10 @@ function draw(self, root, canvas) {
   }
   data.panels.forEach((panel, row) => {
     above += tops[row]
-    const box = { x: LEFT, y: above, width: plot - margin, height: each }
-    above += each
-    const { named, laid } = titles[row]
-    self.hits.push(...drawPanelTitle(fit.ctx, box, named, theme, self.hidden, laid))
+    const box = { x: LEFT, y: above, width: plot - margin, height: panelHeight }
+    above += panelHeight
+    const { named, legendLayout } = titles[row]
+    self.hits.push(...drawPanelTitle(fit.ctx, box, named, theme, self.hidden, legendLayout))
     const options = { xTicks: row === data.panels.length - 1, strong: self.strong, xLog: data.xLog }
     const scales = drawPanel(fit.ctx, box, panel, view, theme, self.hidden, options)
     if (margin) drawEndLabels(fit.ctx, box, panel, scales, view, theme, self)
@@ -207,14 +207,14 @@ function fillTip(self, tip) {
   tip.replaceChildren()
   const title = document.createElement("div")
   title.className = "tip-title"
-  let shown = null
+  let nearestX = null
   const rows = []
   for (const { panel } of self.boxes) {
     for (const line of panel.lines) {
       if (self.hidden.has(line.name) || line.faint) continue
       const i = nearestIndex(line.x, self.hover)
       if (i < 0) continue
-      if (shown === null) shown = line.x[i]
+      if (nearestX === null) nearestX = line.x[i]
       const row = document.createElement("div")
       const dot = document.createElement("span")
       dot.className = "dot"
@@ -224,7 +224,7 @@ function fillTip(self, tip) {
       rows.push(row)
     }
   }
-  title.textContent = `${self.data.xName || self.data.xLabel} ${shown === null ? "–" : whole(shown)}`
+  title.textContent = `${self.data.xName || self.data.xLabel} ${nearestX === null ? "–" : whole(nearestX)}`
   tip.append(title, ...rows)
 }
 

@@ -235,8 +235,8 @@ function drawStrip(side, frame, theme, width, height, ramp) {
   ctx.textBaseline = "middle"
   if (names) {
     ctx.textAlign = "right"
-    const each = side.box.height / rows
-    side.entries.forEach((name, row) => ctx.fillText(name, left - 6, side.box.y + (row + 0.5) * each, left - 10))
+    const rowHeight = side.box.height / rows
+    side.entries.forEach((name, row) => ctx.fillText(name, left - 6, side.box.y + (row + 0.5) * rowHeight, left - 10))
   }
   ctx.textAlign = "left"
   ctx.fillText(`state, ${rows} entries, each scaled from its minimum to its maximum`, side.box.x, height - 9, side.box.width)
@@ -299,21 +299,21 @@ function paintLevels(side, ramp) {
 function describeAt(side, frame, mouse, teams) {
   if (!side.units) return describeEntry(side, mouse)
   if (!side.view) return null
-  let found = -1
+  let hovered = -1
   for (let u = 0; u < side.units; u += 1) {
     const { place } = momentOf(side, u, frame)
-    if (Math.hypot(side.view.sx(place[0]) - mouse[0], side.view.sy(place[1]) - mouse[1]) < 14) found = u
+    if (Math.hypot(side.view.sx(place[0]) - mouse[0], side.view.sy(place[1]) - mouse[1]) < 14) hovered = u
   }
-  if (found < 0) return null
+  if (hovered < 0) return null
   const t = Math.floor(frame)
-  const i = t * side.units + found
+  const i = t * side.units + hovered
   const percent = (value) => `${Math.round(value * 100)} %`
-  const parts = [`${teams[side.team[found]].name} ${side.labels[found]}, ${side.kind[found]}`]
-  if (side.team[found] !== 2) {
+  const parts = [`${teams[side.team[hovered]].name} ${side.labels[hovered]}, ${side.kind[hovered]}`]
+  if (side.team[hovered] !== 2) {
     parts.push(side.arrays.alive[i] ? `health ${percent(side.arrays.health[i])}` : "dead")
     if (side.arrays.shield[i] > 0) parts.push(`shield ${percent(side.arrays.shield[i])}`)
   }
-  const action = side.team[found] === 0 ? findAction(side, t, found) : null
+  const action = side.team[hovered] === 0 ? findAction(side, t, hovered) : null
   if (action) parts.push(action.name)
   return parts.join(" · ")
 }
@@ -333,17 +333,17 @@ function findAction(side, t, agent) {
 
 // Draw the actions of all sides: one row per agent, one cell per step.
 function drawActions(ctx, box, sides, names, view, theme) {
-  const shown = sides.map((side, number) => ({ side, name: names[number] })).filter(({ side }) => side.agents)
-  const agents = shown.reduce((sum, { side }) => sum + side.agents, 0)
+  const visibleSides = sides.map((side, number) => ({ side, name: names[number] })).filter(({ side }) => side.agents)
+  const agents = visibleSides.reduce((sum, { side }) => sum + side.agents, 0)
   if (!agents) return
   const gap = 6
-  const row = Math.min(18, (box.height - gap * (shown.length - 1)) / agents)
+  const row = Math.min(18, (box.height - gap * (visibleSides.length - 1)) / agents)
   const step = box.width / Math.max(1, view[1])
   let y = box.y
   ctx.save()
   ctx.font = `${Math.min(11, row)}px ${theme.font}`
   ctx.textBaseline = "middle"
-  for (const { side, name } of shown) {
+  for (const { side, name } of visibleSides) {
     for (let agent = 0; agent < side.agents; agent += 1) {
       ctx.textAlign = "right"
       ctx.fillStyle = theme.soft

@@ -1,10 +1,10 @@
 // Player for one or two episodes on their fields, with charts of their values and a common time cursor. The data are
 // sent once. Moving the cursor does not need the server.
 
-const LINES = { left: 62, right: 14, top: 34, bottom: 40, each: 92 }
-const SMALL_LINES = { ...LINES, top: 25, bottom: 36, each: 30 } // for a narrow page
-const PAIR_LINES = { left: 52, right: 12, top: 28, bottom: 36, each: 64 }
-const MANY_LINES = { ...LINES, top: 28, each: 62 } // for many panels next to a field
+const LINES = { left: 62, right: 14, top: 34, bottom: 40, panelHeight: 92 }
+const SMALL_LINES = { ...LINES, top: 25, bottom: 36, panelHeight: 30 } // for a narrow page
+const PAIR_LINES = { left: 52, right: 12, top: 28, bottom: 36, panelHeight: 64 }
+const MANY_LINES = { ...LINES, top: 28, panelHeight: 62 } // for many panels next to a field
 const NARROW = 700
 const COLUMN = 330
 
@@ -204,7 +204,7 @@ function layOutPanels(self) {
   const small = self.root.clientWidth < NARROW
   if (self.sides.length > 1) {
     const columns = Math.max(1, Math.min(3, Math.floor(width / COLUMN)))
-    return { columns, size: small && columns === 1 ? { ...PAIR_LINES, each: 54 } : PAIR_LINES }
+    return { columns, size: small && columns === 1 ? { ...PAIR_LINES, panelHeight: 54 } : PAIR_LINES }
   }
   return { columns: 1, size: small ? SMALL_LINES : self.panels.length > 4 ? MANY_LINES : LINES }
 }
@@ -215,7 +215,7 @@ function drawLines(self, theme) {
   if (!panels.length) return
   const { columns, size } = layOutPanels(self)
   const rows = Math.ceil(panels.length / columns)
-  const height = rows * (size.each + size.top) + size.bottom
+  const height = rows * (size.panelHeight + size.top) + size.bottom
   const look = [self.lines.clientWidth, height, columns, window.devicePixelRatio, theme.text, theme.background].join()
   if (look !== self.linesLook) { // the lines are drawn once; the cursor is drawn on another canvas
     const fit = fitCanvas(self.lines, height)
@@ -227,12 +227,12 @@ function drawLines(self, theme) {
   if (above) drawCursor(self, above.ctx, theme)
 }
 
-function paintLines(self, { ctx, width }, theme, columns, rows, { left, right, top, each }) {
+function paintLines(self, { ctx, width }, theme, columns, rows, { left, right, top, panelHeight }) {
   const view = [0, Math.max(1, self.meta.frames - 1)]
   const wide = width / columns
   const boxes = self.panels.map((panel, place) => {
     const [row, column] = [Math.floor(place / columns), place % columns]
-    const box = { x: column * wide + left, y: top + row * (each + top), width: wide - left - right, height: each }
+    const box = { x: column * wide + left, y: top + row * (panelHeight + top), width: wide - left - right, height: panelHeight }
     const last = place + columns >= self.panels.length
     drawPanelTitle(ctx, box, panel, theme, self.hidden)
     const drawn = panel.kind === "actions" ? { ...panel, range: [0, 1] } : panel
