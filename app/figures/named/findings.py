@@ -134,11 +134,6 @@ def tabulate_findings(studies: Sequence[StudyFindings]) -> pd.DataFrame:
     return describe_table(frame, caption=caption, left_out=_list_left_out(studies), cells=cells)
 
 
-def _list_left_out(studies: Sequence[StudyRuns]) -> list[str]:
-    left_out = [str(each) for study in studies for each in study.comparison.left_out]
-    return left_out + [f"planned, without result: {each}" for study in studies for each in study.missing]
-
-
 def describe_study_runs(study: StudyRuns) -> str:
     """Write the number of runs of a study, and the commits with which they were trained."""
     n = len(study.comparison.seeds)
@@ -154,27 +149,6 @@ def describe_study(study: StudyFindings) -> str:
     mixed = sorted({f"claim {each.claim.number} on {each.task}" for each in study.findings if len(each.commits) > 1})
     warning = f" WARNING: runs of different commits are compared in {'; '.join(mixed)}." if mixed else ""
     return f"{study.plan.title}: {describe_study_runs(study)}{warning}"
-
-
-def _make_finding_row(study: StudyFindings, finding: Finding) -> list[str]:
-    """Make one row of the table of findings, in the order of `_FINDING_COLUMNS`."""
-    difference, verdict = finding.difference, finding.verdict
-    kind = "difference of the means" if finding.second else "mean"
-    return [
-        study.plan.title,
-        f"{finding.claim.number}. {finding.claim.text}",
-        finding.task,
-        f"{finding.first} − {finding.second}" if finding.second else finding.first,
-        finding.measure.title,
-        count_seeds(difference),
-        quote_difference(difference, f"{finding.measure.title}, {kind} over seeds"),
-        show_p(difference.p),
-        show_p(finding.adjusted_p),
-        show_p(difference.randomization_p),
-        MISSING if np.isnan(difference.detectable) else f"{difference.detectable:.2g}",
-        MISSING if np.isnan(finding.improvement) else f"{finding.improvement:.2f}",
-        (verdict or MISSING) + (" (different commits)" if verdict and len(finding.commits) > 1 else ""),
-    ]
 
 
 def tabulate_measures(db: Database, rows: Sequence[RunRow]) -> pd.DataFrame:
@@ -212,6 +186,32 @@ def tabulate_settings(db: Database, rows: Sequence[RunRow]) -> pd.DataFrame:
     names = [name for name in whole.columns if name not in ("study", "task", "setting")]
     frame = pd.DataFrame(whole, columns=pd.Index(["study", "task", "setting", *names]), dtype="object").fillna(MISSING)
     return describe_table(frame, caption="Settings that differ between the variants of a task, except algo and seed.")
+
+
+def _list_left_out(studies: Sequence[StudyRuns]) -> list[str]:
+    left_out = [str(each) for study in studies for each in study.comparison.left_out]
+    return left_out + [f"planned, without result: {each}" for study in studies for each in study.missing]
+
+
+def _make_finding_row(study: StudyFindings, finding: Finding) -> list[str]:
+    """Make one row of the table of findings, in the order of `_FINDING_COLUMNS`."""
+    difference, verdict = finding.difference, finding.verdict
+    kind = "difference of the means" if finding.second else "mean"
+    return [
+        study.plan.title,
+        f"{finding.claim.number}. {finding.claim.text}",
+        finding.task,
+        f"{finding.first} − {finding.second}" if finding.second else finding.first,
+        finding.measure.title,
+        count_seeds(difference),
+        quote_difference(difference, f"{finding.measure.title}, {kind} over seeds"),
+        show_p(difference.p),
+        show_p(finding.adjusted_p),
+        show_p(difference.randomization_p),
+        MISSING if np.isnan(difference.detectable) else f"{difference.detectable:.2g}",
+        MISSING if np.isnan(finding.improvement) else f"{finding.improvement:.2f}",
+        (verdict or MISSING) + (" (different commits)" if verdict and len(finding.commits) > 1 else ""),
+    ]
 
 
 def _findings(db: Database, rows: Sequence[RunRow], options: Options) -> pd.DataFrame:

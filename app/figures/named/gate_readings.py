@@ -47,10 +47,50 @@ DELTA_FALL, BETA_RISE = 0.5, 0.25
 """Published shape: Δ̄ falls to at most this fraction of its first value, and β̄ rises by at least this much."""
 LINKS_DASH = (6, 4)
 DEFAULT_READING = Reading("mean", "ci")
-_OVERESTIMATION = find_quantity("eval/overestimation")
-_REMOVED, _CLOSED, _MERGED, _GAP = (
+_OVERESTIMATION_METRIC = find_quantity("eval/overestimation")
+_REMOVED, _CLOSED, _MERGED, _OVERESTIMATION_COLUMN = (
     "incentive removed [%]", f"β < {CLOSED_BELOW:g} [%]", "states merged [%]", "overestimation [return]",
 )  # fmt: skip
+
+
+def draw_readings(readings: Sequence[GateReading], *, run: str, refit_every: int | None = None) -> Chart:
+    """Draw Δ̄ and β̄ in one row for each reading: new transitions solid with a band, links in memory dashed.
+
+    Args:
+        readings: The readings in the order of the rows.
+        run: Name of the run.
+        refit_every: Interval of the refits [env steps], if it differs from the interval of the readings.
+    """
+    refits = "" if refit_every is None else f"Embedders refitted every {refit_every:,} env steps (--refit-every). "
+    panels = [draw(reading) for reading in readings for draw in (_draw_delta, _draw_beta)]
+    caption = (
+        f"Gate of each reading of the paper, recomputed for the recorded episodes of {run}. Solid: mean over the "
+        "transitions collected since the last point, band from their 10 % to their 90 % quantile; dashed: mean over "
+        "the links in memory; long dashes: τ. " + refits + " ".join(describe_shape(reading) for reading in readings)
+    )
+    description = f"One row each for {', '.join(r.name for r in readings)}: delta_mem and beta over env steps."
+    title = f"Readings of the gate on the episodes of {run}"
+    return Chart("gate-readings", title, X_LABEL, tuple(panels), caption, description, columns=2)
+
+
+def describe_shape(reading: GateReading) -> str:
+    """Write in one sentence whether a reading shows the published shape: Δ̄ falls to 0 and β̄ rises to 1."""
+    delta, beta = reading.series(lambda p: p.delta_new[0]), reading.series(lambda p: p.beta_new[0])
+    if len(delta) < 2 * N_PARTS:
+        return f"{reading.name}: too few points to measure the shape."
+    (d0, d1), (b0, b1) = (_average_ends(values) for values in (delta, beta))
+    falls, rises = d0 > 0 and d1 <= DELTA_FALL * d0, b1 >= b0 + BETA_RISE
+    verdict = {
+        (True, True): "both halves of the published shape",
+        (True, False): "Δ̄ falls, β̄ does not rise",
+        (False, True): "β̄ rises, Δ̄ does not fall",
+        (False, False): "not the published shape",
+    }[falls, rises]
+    closed, merged = np.nanmean(reading.series(lambda p: p.closed)), np.nanmean(reading.series(lambda p: p.merge_rate))
+    return (
+        f"{reading.name}: Δ̄ {d0:.2g} → {d1:.2g}, β̄ {b0:.2f} → {b1:.2f} ({verdict}); "
+        f"{100 * merged:.1f} % of states merged, {100 * closed:.1f} % of gates below {CLOSED_BELOW:g}."
+    )
 
 
 def _gate_table(db: Database, rows: Sequence[RunRow], options: Options) -> pd.DataFrame:
@@ -61,10 +101,10 @@ def _gate_table(db: Database, rows: Sequence[RunRow], options: Options) -> pd.Da
     comparison = at_budget(joined, options.read_at)
     quantity, mu_w = comparison.quantity, average_over_time(comparison.quantity).title
     gates = gate_states(db, [row.id for row in rows])
-    gaps = {}
-    for seed in read_seeds(db, rows, _OVERESTIMATION):
+    overestimations = {}
+    for seed in read_seeds(db, rows, _OVERESTIMATION_METRIC):
         values = finite(seed.curve.values)
-        gaps[seed.id] = float(values.mean()) if len(values) else np.nan
+        overestimations[seed.id] = float(values.mean()) if len(values) else np.nan
     final_column = f"{title_final(options.final_rule, quantity)} [%]"
     table = []
     for group in comparison.groups:
@@ -76,8 +116,8 @@ def _gate_table(db: Database, rows: Sequence[RunRow], options: Options) -> pd.Da
             final_column: final_rate,
             mu_w: average,
         }
-        table.append(row | _format_gate_effect(group, gates, gaps, reading))
-    columns = ["task", "variant", "n", final_column, mu_w, _REMOVED, _CLOSED, _MERGED, _GAP]
+        table.append(row | _format_gate_effect(group, gates, overestimations, reading))
+    columns = ["task", "variant", "n", final_column, mu_w, _REMOVED, _CLOSED, _MERGED, _OVERESTIMATION_COLUMN]
     best = []
     for task in comparison.tasks:
         task_rows = [i for i, row in enumerate(table) if row["task"] == task and task not in comparison.mixed]
@@ -119,7 +159,7 @@ def _format_outcome(group: Group, reading: Reading, final: FinalRule, quantity: 
 
 
 def _format_gate_effect(
-    group: Group, gates: dict[str, GateState], gaps: dict[str, float], reading: Reading
+    group: Group, gates: dict[str, GateState], overestimations: dict[str, float], reading: Reading
 ) -> dict[str, str]:
     """Write the effect of a variant's gate, and its overestimation of Q, by column."""
     metrics = {
@@ -131,8 +171,9 @@ def _format_gate_effect(
     for column, metric in metrics.items():
         values = [100 * gates[run].values.get(metric, np.nan) for run in group.run_ids if run in gates]
         cells[column] = _format_numbers(values, reading, Rate(100), of=column)
-    overestimations = [gaps.get(run, np.nan) for run in group.run_ids]
-    return cells | {_GAP: _format_numbers(overestimations, reading, digits=2, of=_GAP)}
+    q_errors = [overestimations.get(run, np.nan) for run in group.run_ids]
+    cells[_OVERESTIMATION_COLUMN] = _format_numbers(q_errors, reading, digits=2, of=_OVERESTIMATION_COLUMN)
+    return cells
 
 
 def _format_numbers(
@@ -141,46 +182,6 @@ def _format_numbers(
     """Write numbers over seeds with their band, or `MISSING` if there is no finite number."""
     values = finite(numbers)
     return quote(values, reading, digits=digits, rate=rate, of=of) if len(values) else MISSING
-
-
-def draw_readings(readings: Sequence[GateReading], *, run: str, refit_every: int | None = None) -> Chart:
-    """Draw Δ̄ and β̄ in one row for each reading: new transitions solid with a band, links in memory dashed.
-
-    Args:
-        readings: The readings in the order of the rows.
-        run: Name of the run.
-        refit_every: Interval of the refits [env steps], if it differs from the interval of the readings.
-    """
-    refits = "" if refit_every is None else f"Embedders refitted every {refit_every:,} env steps (--refit-every). "
-    panels = [draw(reading) for reading in readings for draw in (_draw_delta, _draw_beta)]
-    caption = (
-        f"Gate of each reading of the paper, recomputed for the recorded episodes of {run}. Solid: mean over the "
-        "transitions collected since the last point, band from their 10 % to their 90 % quantile; dashed: mean over "
-        "the links in memory; long dashes: τ. " + refits + " ".join(describe_shape(reading) for reading in readings)
-    )
-    description = f"One row each for {', '.join(r.name for r in readings)}: delta_mem and beta over env steps."
-    title = f"Readings of the gate on the episodes of {run}"
-    return Chart("gate-readings", title, X_LABEL, tuple(panels), caption, description, columns=2)
-
-
-def describe_shape(reading: GateReading) -> str:
-    """Write in one sentence whether a reading shows the published shape: Δ̄ falls to 0 and β̄ rises to 1."""
-    delta, beta = reading.series(lambda p: p.delta_new[0]), reading.series(lambda p: p.beta_new[0])
-    if len(delta) < 2 * N_PARTS:
-        return f"{reading.name}: too few points to measure the shape."
-    (d0, d1), (b0, b1) = (_average_ends(values) for values in (delta, beta))
-    falls, rises = d0 > 0 and d1 <= DELTA_FALL * d0, b1 >= b0 + BETA_RISE
-    verdict = {
-        (True, True): "both halves of the published shape",
-        (True, False): "Δ̄ falls, β̄ does not rise",
-        (False, True): "β̄ rises, Δ̄ does not fall",
-        (False, False): "not the published shape",
-    }[falls, rises]
-    closed, merged = np.nanmean(reading.series(lambda p: p.closed)), np.nanmean(reading.series(lambda p: p.merge_rate))
-    return (
-        f"{reading.name}: Δ̄ {d0:.2g} → {d1:.2g}, β̄ {b0:.2f} → {b1:.2f} ({verdict}); "
-        f"{100 * merged:.1f} % of states merged, {100 * closed:.1f} % of gates below {CLOSED_BELOW:g}."
-    )
 
 
 def _average_ends(values: Values) -> tuple[float, float]:

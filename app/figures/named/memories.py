@@ -50,13 +50,6 @@ def make_embedding_comparison(db: Database, rows: Sequence[RunRow], options: Opt
     return Maps("embedding-comparison", "Memories under different embedders", tuple(panels), caption)
 
 
-def _draw_panel(
-    snapshot: Snapshot, rows: NDArray[np.int64], coordinates: NDArray[np.float32], method: str, title: str
-) -> Cloud:
-    x, y = f"{method} 1", f"{method} 2"
-    return draw_memory(snapshot, rows, coordinates, x_label=x, y_label=y, color="h", title=title, caption="")
-
-
 def compute_local_spread(snapshot: Snapshot, rows: NDArray[np.int64]) -> float:
     """Compute the standard deviation of H among nearest nodes, divided by the standard deviation of all rows.
 
@@ -102,19 +95,6 @@ def make_strategy_divergence(db: Database, rows: Sequence[RunRow], options: Opti
     return Maps("strategy-divergence", "Where strategies diverge", tuple(panels), caption, tuple(traces))
 
 
-def _make_trace(
-    episode: Trajectory, snapshot: Snapshot, coordinates: NDArray[np.float32], *, label: str, color: str
-) -> Trace:
-    """Make the path of an episode on a map. `coordinates` are those of all nodes of the snapshot, shape [M, 2]."""
-    if episode.slots is None or episode.delta_mem is None:
-        raise ConfigError(f"Episode {episode.episode} has no memory. Choose a run of an EMTC or EMU algorithm.")
-    length = min(episode.length, MAX_PATH_STEPS)
-    t = np.arange(0, length, max(1, min(MAX_PATH_INTERVAL, length // MIN_PATH_POINTS)))
-    rows = snapshot.rows_of(episode.slots[t])
-    xy = np.where(rows[:, None] >= 0, coordinates[rows], np.nan)
-    return Trace(label, color, t, xy[:, 0].astype(np.float32), xy[:, 1].astype(np.float32), episode.delta_mem[t])
-
-
 def best_and_worst(db: Database, row: RunRow) -> tuple[int, int]:
     """Return the default episodes of the figure `strategy-divergence`: the best and the worst.
 
@@ -122,16 +102,6 @@ def best_and_worst(db: Database, row: RunRow) -> tuple[int, int]:
         ConfigError: If the run has no snapshot, or fewer than two episodes before it.
     """
     return _find_best_and_worst(db, get_last_snapshot(db, row))
-
-
-def _find_best_and_worst(db: Database, snapshot: Snapshot) -> tuple[int, int]:
-    """Find the best and the worst of the last `N_EPISODES` episodes before the snapshot: by outcome, then by return."""
-    frame = list_episodes(db, snapshot.run_id, "-episode", limit=1_000_000)
-    frame = frame.loc[frame["first_env_step"] + frame["length"] - 1 <= snapshot.env_step].head(N_EPISODES)
-    if len(frame) < 2:
-        raise ConfigError(f"Run {snapshot.run_id} has fewer than two episodes before its snapshot. Continue training.")
-    ranked = frame.sort_values(["won", "episode_return", "episode"], kind="stable")["episode"].tolist()
-    return int(ranked[-1]), int(ranked[0])
 
 
 def find_contrast(db: Database, snapshot: Snapshot, episode: Trajectory) -> int:
@@ -163,6 +133,36 @@ def find_contrast(db: Database, snapshot: Snapshot, episode: Trajectory) -> int:
     if max(worst_difference, best_difference) == (False, 0.0):
         raise ConfigError(f"All {len(ranked)} episodes that wrote there have the result of episode {episode.episode}.")
     return int((worst if worst_difference >= best_difference else best)["episode"])
+
+
+def _draw_panel(
+    snapshot: Snapshot, rows: NDArray[np.int64], coordinates: NDArray[np.float32], method: str, title: str
+) -> Cloud:
+    x, y = f"{method} 1", f"{method} 2"
+    return draw_memory(snapshot, rows, coordinates, x_label=x, y_label=y, color="h", title=title, caption="")
+
+
+def _make_trace(
+    episode: Trajectory, snapshot: Snapshot, coordinates: NDArray[np.float32], *, label: str, color: str
+) -> Trace:
+    """Make the path of an episode on a map. `coordinates` are those of all nodes of the snapshot, shape [M, 2]."""
+    if episode.slots is None or episode.delta_mem is None:
+        raise ConfigError(f"Episode {episode.episode} has no memory. Choose a run of an EMTC or EMU algorithm.")
+    length = min(episode.length, MAX_PATH_STEPS)
+    t = np.arange(0, length, max(1, min(MAX_PATH_INTERVAL, length // MIN_PATH_POINTS)))
+    rows = snapshot.rows_of(episode.slots[t])
+    xy = np.where(rows[:, None] >= 0, coordinates[rows], np.nan)
+    return Trace(label, color, t, xy[:, 0].astype(np.float32), xy[:, 1].astype(np.float32), episode.delta_mem[t])
+
+
+def _find_best_and_worst(db: Database, snapshot: Snapshot) -> tuple[int, int]:
+    """Find the best and the worst of the last `N_EPISODES` episodes before the snapshot: by outcome, then by return."""
+    frame = list_episodes(db, snapshot.run_id, "-episode", limit=1_000_000)
+    frame = frame.loc[frame["first_env_step"] + frame["length"] - 1 <= snapshot.env_step].head(N_EPISODES)
+    if len(frame) < 2:
+        raise ConfigError(f"Run {snapshot.run_id} has fewer than two episodes before its snapshot. Continue training.")
+    ranked = frame.sort_values(["won", "episode_return", "episode"], kind="stable")["episode"].tolist()
+    return int(ranked[-1]), int(ranked[0])
 
 
 FIGURES = (

@@ -83,6 +83,22 @@ def ask_what_if(result: Answer) -> str:
     return f"{tau} at the snapshot and δ = {result.delta:.3g}, as in the run."
 
 
+def read_question(parts: Mapping[str, Any]) -> Question:
+    """Read a question from its parts. Missing parts stay as in the run."""
+
+    def read_number(name: str) -> float | None:
+        value = parts.get(name)
+        return None if value is None else float(value)
+
+    return Question(
+        tau_factor=float(parts.get("tau_factor", 1.0)),
+        tau_fixed=read_number("tau_fixed"),
+        delta_factor=read_number("delta_factor"),
+        lookup=next(rule for rule in get_args(Lookup) if rule == parts.get("lookup", "nearest")),
+        successor=next(rule for rule in get_args(Successor) if rule == parts.get("successor", "nn")),
+    )
+
+
 def _draw_sorted(recorded: Values, recomputed: Values, color: str, x: Values, *, descending: bool) -> tuple[Line, Line]:
     """Draw the quantiles of recorded and of recomputed values at the fractions `x`; NaN if no value is finite."""
     curves = []
@@ -125,22 +141,6 @@ def _what_if(db: Database, rows: Sequence[RunRow], options: Options) -> Chart:
         selected_rows = np.flatnonzero(selection.mask(snapshot, coordinates))
     result = answer(snapshot, stream, rules, question, merged=merged, rows=selected_rows)
     return draw_what_if(result, run=run.name, env_step=snapshot.env_step)
-
-
-def read_question(parts: Mapping[str, Any]) -> Question:
-    """Read a question from its parts. Missing parts stay as in the run."""
-
-    def read_number(name: str) -> float | None:
-        value = parts.get(name)
-        return None if value is None else float(value)
-
-    return Question(
-        tau_factor=float(parts.get("tau_factor", 1.0)),
-        tau_fixed=read_number("tau_fixed"),
-        delta_factor=read_number("delta_factor"),
-        lookup=next(rule for rule in get_args(Lookup) if rule == parts.get("lookup", "nearest")),
-        successor=next(rule for rule in get_args(Successor) if rule == parts.get("successor", "nn")),
-    )
 
 
 def _table(db: Database, rows: Sequence[RunRow], options: Options) -> pd.DataFrame:
