@@ -98,12 +98,12 @@ def _remove_huge_values(line: Line) -> Line:
 
 def _draw_stack(chart: Chart, width: float) -> Figure:
     """Draw panels below each other over one x axis, each with a legend."""
-    height = 0.9
+    panel_heights = []
     for panel in chart.panels:
         names = [line.name for line in panel.lines if not line.faint]
         legend_rows = -(-len(names) // _count_legend_columns(names, width - 0.8)) if len(names) > 1 else 0
-        height += 1.35 + 0.17 * legend_rows
-    figure = Figure(figsize=(width, height), layout="constrained")
+        panel_heights.append(1.35 + 0.17 * legend_rows)
+    figure = Figure(figsize=(width, 0.9 + sum(panel_heights)), layout="constrained")
     axes = figure.subplots(len(chart.panels), 1, sharex=True, squeeze=False)[:, 0]
     for ax, panel in zip(axes, chart.panels, strict=True):
         ax.set_xscale("log" if chart.x_log else "linear")
