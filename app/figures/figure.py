@@ -41,9 +41,10 @@ parts."""
 
 @dataclass(frozen=True)
 class FigureOption:
-    """An option of a single figure. `read` validates a value; `description` completes "must be ..." in error messages.
+    """An option that only some figures have.
 
-    `read` gets a value from a script or from a file. It may raise AttributeError, KeyError, TypeError or ValueError.
+    `read` converts a value from a script or a file. It may raise AttributeError, KeyError, TypeError or ValueError.
+    `description` is the end of the error message "… must be …".
     """
 
     name: str
@@ -66,11 +67,11 @@ class Options:
     final: FinalRule | None = None
     rate: RateName | None = None
     own: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    """Values of the options that only this figure has (`FigureKind.own`), by name."""
+    """Values of the options in `FigureKind.own`, by name."""
     on_progress: OnProgress | None = field(default=None, compare=False)
 
     def get(self, name: str, default: Any = None) -> Any:
-        """Return the value of an option that only this figure has."""
+        """Return the value of an option in `FigureKind.own`."""
         return self.own.get(name, default)
 
     @property
@@ -150,7 +151,7 @@ class FigureKind:
     question: str = ""
     """The question that the figure answers, as a page shows it."""
     own: tuple[FigureOption, ...] = ()
-    """The options that only this figure has."""
+    """The options of this figure in addition to the shared options in `takes`."""
     pages: tuple[str, ...] = ()
     """Pages that list the figure under *More figures*. A page that draws the figure itself does not list it there."""
 

@@ -89,8 +89,8 @@ def make_strategy_divergence(db: Database, rows: Sequence[RunRow], options: Opti
     caption = (
         f"Memory of {rows[0].name} at step {snapshot.env_step}, colored by H ({len(sample)} of {snapshot.size} nodes, "
         f"seed 0). The paths connect the nodes that each episode retrieved, every {interval} step(s) of its first "
-        f"{MAX_PATH_STEPS}. Numbers: the largest Δ_mem [return] of the path. A path has a gap where the snapshot no "
-        "longer contains the node."
+        f"{MAX_PATH_STEPS}. Numbers: the largest Δ_mem [return] of the path. Nodes that are no longer in the snapshot "
+        "are left out."
     )
     return Maps("strategy-divergence", "Where strategies diverge", tuple(panels), caption, tuple(traces))
 
@@ -105,10 +105,10 @@ def best_and_worst(db: Database, row: RunRow) -> tuple[int, int]:
 
 
 def find_contrast(db: Database, snapshot: Snapshot, episode: Trajectory) -> int:
-    """Find the episode with the most different result among the episodes that started near this one.
+    """Find the episode with the most different result among those that wrote nodes near the start of this one.
 
-    An episode counts if it wrote one of the nodes nearest to the first node of this episode. The number of these nodes
-    is 1 % of the memory, but at least `REGION_NODES`. The outcome is compared first, then the return.
+    "Near" means the nodes nearest to the first node of this episode: 1 % of the memory, but at least `REGION_NODES`.
+    The outcome is compared first, then the return.
 
     Raises:
         ConfigError: If no other episode wrote there, or if all of them have the same result.
