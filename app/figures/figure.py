@@ -89,7 +89,8 @@ class Options:
         try:
             return COMMON if self.budget is None else read_budget(self.budget)
         except ValueError as exc:
-            raise ConfigError(f"{str(exc)[:1].upper()}{str(exc)[1:]}.") from exc
+            rule = "must be common, own or a number of env steps such as 20000 or 0.8M"
+            raise ConfigError(rule, key="budget", value=self.budget) from exc
 
     @property
     def rate_name(self) -> RateName:
@@ -99,7 +100,7 @@ class Options:
             ConfigError: If `rate` is not the name of a win rate.
         """
         if self.rate is not None and self.rate not in RATE_NAMES:
-            raise ConfigError(f"rate must be one of {', '.join(RATE_NAMES)}, got {self.rate!r}.")
+            raise ConfigError(f"must be one of {', '.join(RATE_NAMES)}", key="rate", value=self.rate)
         return self.rate or AUTO
 
     @property
@@ -174,7 +175,8 @@ class FigureKind:
         """
         figure_options = {option.name: option for option in self.own}
         if unknown := [name for name in given if name not in (*OPTIONS, *figure_options)]:
-            raise ConfigError(f"A figure takes {', '.join((*OPTIONS, *figure_options))}, got {unknown[0]!r}.")
+            rule = f"is not an option of the figure {self.name}, which takes {', '.join((*OPTIONS, *figure_options))}"
+            raise ConfigError(rule, key=unknown[0])
         shared, own = {}, {}
         for name, value in given.items():
             if name not in figure_options:
@@ -184,8 +186,7 @@ class FigureKind:
             try:
                 own[name] = option.read(value)
             except (AttributeError, KeyError, TypeError, ValueError) as exc:
-                rule = f"{name} of the figure {self.name} must be {option.description}"
-                raise ConfigError(f"{rule}, got {value!r}.") from exc
+                raise ConfigError(f"must be {option.description}", key=name, value=value) from exc
         return Options(**shared, own=own, on_progress=on_progress)
 
 
@@ -219,7 +220,7 @@ def get_single_run(figure: str, rows: Sequence[RunRow]) -> RunRow:
         ConfigError: If there are several runs.
     """
     if len(rows) > 1:
-        raise ConfigError(f"{figure} shows one run, got {len(rows)}.")
+        raise ConfigError(f"shows one run, got {len(rows)}", key=figure)
     return rows[0]
 
 
@@ -228,4 +229,5 @@ def _check_options(noun: Literal["figure", "table"], name: str, supported: froze
         if option not in supported:
             flags = ", ".join(f"--{each.replace('_', '-')}" for each in sorted(supported & {*OPTIONS}))
             hint = f"It takes {flags}." if flags else "It takes no option of this kind."
-            raise ConfigError(f"--{option.replace('_', '-')} would change nothing in the {noun} {name}. {hint}")
+            key = f"--{option.replace('_', '-')}"
+            raise ConfigError(f"would change nothing in the {noun} {name}", key=key, hint=hint)

@@ -243,7 +243,7 @@ def _draw(
     )
     if not comparison.groups:
         reason = WITHOUT.get(comparison.quantity.key, "no evaluation yet")
-        raise ConfigError(f"Run {rows[0].id} has {reason}. Wait for the first one, or select another run.")
+        raise ConfigError(f"Run {rows[0].id} has {reason}", hint="Wait for the first one, or select another run.")
     look = Look(options.get("smooth", 0), options.get("log", ()))
     return draw_comparison(comparison, options.reading, per_seed=per_seed, look=look, name=name, title=title, note=note)
 
@@ -251,16 +251,15 @@ def _draw(
 def _learning_curves(db: Database, rows: Sequence[RunRow], options: Options) -> Chart:
     key = options.get("quantity", CHOSEN_RATE)
     if options.rate not in (None, AUTO, find_rate(key, options.rate_name)):
-        raise ConfigError(
-            f"rate = {options.rate} has no effect, because quantity = {key} is drawn. Remove one of the two."
-        )
+        rule = f"has no effect, because quantity = {key} is drawn"
+        raise ConfigError(rule, key="rate", value=options.rate, hint="Remove one of the two.")
     return _draw(db, rows, options, key, "learning-curves", per_seed=options.get("each", False))
 
 
 def _baselines(db: Database, rows: Sequence[RunRow], options: Options) -> Chart:
     baseline_rows = [row for row in rows if row.algo in BASELINES]
     if not baseline_rows:
-        raise ConfigError(f"baselines compares {', '.join(BASELINES)}. No selected run has one of these algorithms.")
+        raise ConfigError(f"baselines compares {', '.join(BASELINES)}. No selected run has one of these algorithms")
     missing = [name_algo(algo) for algo in BASELINES if algo not in {row.algo for row in baseline_rows}]
     note = f"Not run: {', '.join(missing)}." if missing else ""
     return _draw(db, baseline_rows, options, CHOSEN_RATE, "baselines", "EMTC against DMIX and MAPPO", note)

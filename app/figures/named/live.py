@@ -368,7 +368,9 @@ def _gate_dynamics(db: Database, rows: Sequence[RunRow], options: Options) -> Ch
     run = get_single_run("gate-dynamics", rows)
     stats = gate_stats(db, run.id)
     if stats.empty:
-        raise ConfigError(f"Run {run.id} ({run.algo}) has no gate statistics. Choose a run of an EMTC algorithm.")
+        raise ConfigError(
+            f"Run {run.id} ({run.algo}) has no gate statistics", hint="Choose a run of an EMTC algorithm."
+        )
     return draw_gate_dynamics(
         stats,
         metric(db, run.id, GATE_METRICS),
@@ -383,7 +385,7 @@ def _gate_effect(db: Database, rows: Sequence[RunRow], options: Options) -> Char
     run = get_single_run("gate-effect", rows)
     chart = draw_gate_effect(metric(db, run.id, GATE_METRICS), run=run.name, marks=read_marks(db, run))
     if chart.is_empty:
-        raise ConfigError(f"Run {run.id} ({run.algo}) has no gate metrics. Select another run.")
+        raise ConfigError(f"Run {run.id} ({run.algo}) has no gate metrics", hint="Select another run.")
     return chart
 
 

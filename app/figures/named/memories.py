@@ -32,7 +32,9 @@ def make_embedding_comparison(db: Database, rows: Sequence[RunRow], options: Opt
     """Draw the last memories of two or three runs, for example with dCAE and TCSE, with one color scale of H."""
     method = options.method or "tsne"
     if not 2 <= len(rows) <= 3:
-        raise ConfigError(f"embedding-comparison shows two or three runs, got {len(rows)}. Give them as RUN RUN.")
+        raise ConfigError(
+            f"shows two or three runs, got {len(rows)}", key="embedding-comparison", hint="Give them as RUN RUN."
+        )
     panels, descriptions = [], []
     for row in rows:
         snapshot = get_last_snapshot(db, row)
@@ -74,7 +76,7 @@ def make_strategy_divergence(db: Database, rows: Sequence[RunRow], options: Opti
     """
     method = options.method or "pca"
     if len(rows) != 1:
-        raise ConfigError(f"strategy-divergence shows one run, got {len(rows)}.")
+        raise ConfigError(f"shows one run, got {len(rows)}", key="strategy-divergence")
     snapshot = get_last_snapshot(db, rows[0])
     good, bad = (get_trajectory(db, rows[0].id, n) for n in options.episodes or _find_best_and_worst(db, snapshot))
     sample = sample_rows(snapshot, n=MAX_POINTS, seed=0)
@@ -115,12 +117,16 @@ def find_contrast(db: Database, snapshot: Snapshot, episode: Trajectory) -> int:
     """
     first_row = None if episode.slots is None else snapshot.row_of(int(episode.slots[0]))
     if first_row is None:
-        raise ConfigError(f"The first node of episode {episode.episode} is no longer in the memory. Name an episode.")
+        raise ConfigError(
+            f"The first node of episode {episode.episode} is no longer in the memory", hint="Name an episode."
+        )
     distances = ((snapshot.embedding - snapshot.embedding[first_row]) ** 2).sum(axis=1)
     nearest_rows = np.argsort(distances, kind="stable")[: max(REGION_NODES, snapshot.size // 100)]
     others = {int(number) for number in snapshot.episode[nearest_rows]} - {episode.episode}
     if not others:
-        raise ConfigError(f"No other episode wrote nodes near the start of episode {episode.episode}. Name an episode.")
+        raise ConfigError(
+            f"No other episode wrote nodes near the start of episode {episode.episode}", hint="Name an episode."
+        )
     frame = list_episodes(db, snapshot.run_id, "-episode", limit=1_000_000)
     ranked = frame.loc[frame["episode"].isin(sorted(others))].sort_values(
         ["won", "episode_return", "episode"], kind="stable"
@@ -131,7 +137,7 @@ def find_contrast(db: Database, snapshot: Snapshot, episode: Trajectory) -> int:
         for other in (worst, best)
     )
     if max(worst_difference, best_difference) == (False, 0.0):
-        raise ConfigError(f"All {len(ranked)} episodes that wrote there have the result of episode {episode.episode}.")
+        raise ConfigError(f"All {len(ranked)} episodes that wrote there have the result of episode {episode.episode}")
     return int((worst if worst_difference >= best_difference else best)["episode"])
 
 
@@ -147,7 +153,7 @@ def _make_trace(
 ) -> Trace:
     """Make the path of an episode on a map. `coordinates` are those of all nodes of the snapshot, shape [M, 2]."""
     if episode.slots is None or episode.delta_mem is None:
-        raise ConfigError(f"Episode {episode.episode} has no memory. Choose a run of an EMTC or EMU algorithm.")
+        raise ConfigError(f"Episode {episode.episode} has no memory", hint="Choose a run of an EMTC or EMU algorithm.")
     length = min(episode.length, MAX_PATH_STEPS)
     t = np.arange(0, length, max(1, min(MAX_PATH_INTERVAL, length // MIN_PATH_POINTS)))
     rows = snapshot.rows_of(episode.slots[t])
@@ -160,7 +166,9 @@ def _find_best_and_worst(db: Database, snapshot: Snapshot) -> tuple[int, int]:
     frame = list_episodes(db, snapshot.run_id, "-episode", limit=1_000_000)
     frame = frame.loc[frame["first_env_step"] + frame["length"] - 1 <= snapshot.env_step].head(N_EPISODES)
     if len(frame) < 2:
-        raise ConfigError(f"Run {snapshot.run_id} has fewer than two episodes before its snapshot. Continue training.")
+        raise ConfigError(
+            f"Run {snapshot.run_id} has fewer than two episodes before its snapshot", hint="Continue training."
+        )
     ranked = frame.sort_values(["won", "episode_return", "episode"], kind="stable")["episode"].tolist()
     return int(ranked[-1]), int(ranked[0])
 

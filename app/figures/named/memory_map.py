@@ -126,7 +126,7 @@ def get_last_snapshot(db: Database, run: RunRow) -> Snapshot:
     """
     snapshots = list_snapshots(db, run.id)
     if snapshots.empty:
-        raise ConfigError(f"Run {run.id} has no snapshot of a memory. Choose a run of an EMTC or EMU algorithm.")
+        raise ConfigError(f"Run {run.id} has no snapshot of a memory", hint="Choose a run of an EMTC or EMU algorithm.")
     return get_snapshot(db, int(snapshots["id"].iloc[-1]))
 
 
@@ -141,7 +141,9 @@ def get_selected_snapshot(db: Database, run: RunRow, options: Options) -> Snapsh
         return get_last_snapshot(db, run)
     snapshot = get_snapshot(db, snapshot_id)
     if snapshot.run_id != run.id:
-        raise ConfigError(f"Snapshot {snapshot_id} is of run {snapshot.run_id}, not of run {run.id}.")
+        raise ConfigError(
+            f"must be a snapshot of run {run.id}, but is of run {snapshot.run_id}", key="snapshot", value=snapshot_id
+        )
     return snapshot
 
 
@@ -210,7 +212,7 @@ def _draw_default_map(db: Database, snapshot: Snapshot, options: Options, *, col
 def _memory_selection(db: Database, rows: Sequence[RunRow], options: Options) -> Chart:
     run, selection = get_single_run("memory-selection", rows), read_selection(options)
     if not selection:
-        raise ConfigError("memory-selection needs the option lasso or ranges to select nodes.")
+        raise ConfigError("memory-selection needs the option lasso or ranges to select nodes")
     snapshot = get_selected_snapshot(db, run, options)
     coordinates = compute_coordinates(db, snapshot, options).coordinates
     selected, on_map = selection.mask(snapshot, coordinates), has_place(coordinates)

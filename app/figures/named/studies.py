@@ -99,7 +99,7 @@ def _mu_w_by_delta(db: Database, rows: Sequence[RunRow], options: Options) -> Ch
     rule, quantity = options.final_rule, comparison.quantity
     check_one_study("mu-w-by-delta", seeds, (DELTA, EMBEDDER))
     if not seeds:
-        raise ConfigError("mu-w-by-delta needs a finished run. Wait until one finishes, or select other runs.")
+        raise ConfigError("mu-w-by-delta needs a finished run", hint="Wait until one finishes, or select other runs.")
     panels = []
     for task in comparison.tasks:
         task_seeds, of = [seed for seed in seeds if seed.task == task], quantity.at(task)
@@ -150,7 +150,7 @@ def _draw_heatmap(
     settings = [flatten_tree(row.config) for row in rows]
     ys, xs = (sorted({v for each in settings if isinstance(v := each.get(key), int | float)}) for key in keys)
     if not (ys and xs):  # runs of an earlier version, or imported runs
-        raise ConfigError(f"{name} needs runs with the settings {' and '.join(keys)}.")
+        raise ConfigError(f"{name} needs runs with the settings {' and '.join(keys)}")
     reading, rule = options.reading or Reading(), options.final_rule
     grids = []
     for task in dict.fromkeys(map(name_task, settings)):

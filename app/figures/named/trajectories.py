@@ -121,7 +121,7 @@ def _trajectory(db: Database, rows: Sequence[RunRow], options: Options) -> Chart
     run = get_single_run("trajectory", rows)
     if "episode" not in options.own:
         raise ConfigError(
-            "trajectory needs the option `episode`. For an episode of an evaluation, it also needs `env_step`."
+            "trajectory needs the option `episode`", hint="For an episode of an evaluation, it also needs `env_step`."
         )
     trajectory, title = _read_episode(db, run, options.get("episode"), options.get("env_step"))
     return draw_episode(trajectory, title=options.get("title", title))
@@ -130,7 +130,7 @@ def _trajectory(db: Database, rows: Sequence[RunRow], options: Options) -> Chart
 def _trajectories(db: Database, rows: Sequence[RunRow], options: Options) -> Chart:
     pair = options.get("pair")
     if not pair:
-        raise ConfigError("trajectories needs the option `pair` with two episodes.")
+        raise ConfigError("trajectories needs the option `pair` with two episodes")
     charts, scenes = [], []
     for run_id, episode, env_step in pair:
         run = find_run(db, run_id or rows[0].id)
