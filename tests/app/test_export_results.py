@@ -342,7 +342,7 @@ def test_the_quantity_of_learning_curves_names_its_win_rate_itself(runs, tmp_pat
     out = tmp_path / "x.svg"
     contradiction = ["--figure", "learning-curves", "--set", "quantity=win_rate", "--rate", "robust", "--out", str(out)]
     assert runs.export(*contradiction) == 2
-    assert "rate = robust would change nothing" in capsys.readouterr().err
+    assert "rate has no effect, because quantity = win_rate" in capsys.readouterr().err
     draw(runs, "learning-curves", tmp_path, "--set", "quantity=win_rate", "--rate", "greedy")
     assert not out.exists()
 
