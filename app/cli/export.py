@@ -240,7 +240,7 @@ def _of_sweep(url: str, sweep: str, runs: Sequence[str] | None) -> list[str]:
 
 def _write_raw(asked: _Asked, table: TableName, format: str, options: Options, out: Path | None) -> None:
     """Write a raw table; only marl-eval's JSON, which compares, takes every evaluated run when none is named."""
-    unused = [each for each in options.given if format != MARL_EVAL or each not in ("include_unfinished", "budget")]
+    unused = [each for each in options.names if format != MARL_EVAL or each not in ("include_unfinished", "budget")]
     if unused:
         raise typer.BadParameter(f"--{unused[0].replace('_', '-')} would change nothing in a raw table.")
     if not (asked.names_some or format == MARL_EVAL):
@@ -259,7 +259,7 @@ def _make_table(asked: _Asked, table: str, format: str, options: Options) -> byt
     image = choose("format", format or "csv", TABLE_FORMATS)
     chosen = asked.names_some
     if name == ENCODER_TIMING:
-        if chosen or options.given:
+        if chosen or options.names:
             raise typer.BadParameter(f"--table {name} measures this machine; leave out runs and options over seeds.")
         return export_table(_measure_encoders(), image)
     kind = TABLES[name]

@@ -18,9 +18,9 @@ from app.analysis.finals import name_final, rate_of_final
 from app.analysis.quantities import RATE_NAMES, ROBUST, TRAINED, RateName
 from app.analysis.series import read_seeds
 from app.cli.main import run
-from app.figures.figure import OPTIONS, OVER_SEEDS, Options
+from app.figures.figure import OPTIONS, SEED_OPTIONS, Options
 from app.figures.registry import FIGURES, TABLES
-from app.figures.theme import METHOD
+from app.figures.theme import METHOD_STYLES
 from emtc_core.errors import ConfigError
 from storage.engine import Database, open_database
 from storage.models import Evaluation, MetricRow, Run
@@ -342,7 +342,7 @@ def test_the_quantity_of_learning_curves_names_its_win_rate_itself(runs, tmp_pat
     out = tmp_path / "x.svg"
     contradiction = ["--figure", "learning-curves", "--set", "quantity=win_rate", "--rate", "robust", "--out", str(out)]
     assert runs.export(*contradiction) == 2
-    assert "rate = robust would change nothing" in capsys.readouterr().err
+    assert "rate has no effect, because quantity = win_rate" in capsys.readouterr().err
     draw(runs, "learning-curves", tmp_path, "--set", "quantity=win_rate", "--rate", "greedy")
     assert not out.exists()
 
@@ -505,7 +505,7 @@ def test_the_same_run_has_the_same_color_in_every_figure_and_company(runs, tmp_p
             lines = FIGURES[name].make(runs.db, company).panels[0].lines
             known = {line.name.partition(" (n")[0]: line.color for line in lines}
             assert known == {
-                {"emtc-qplex": "EMTC(QPLEX)", "emu-cds": "EMU(CDS)"}.get(row.algo, row.algo.upper()): METHOD[
+                {"emtc-qplex": "EMTC(QPLEX)", "emu-cds": "EMU(CDS)"}.get(row.algo, row.algo.upper()): METHOD_STYLES[
                     row.algo
                 ].color
                 for row in company
@@ -552,7 +552,7 @@ def test_a_share_of_the_training_is_of_what_was_asked_not_of_what_was_evaluated(
 def test_every_figure_over_seeds_says_what_it_averages_on_itself(runs, tmp_path) -> None:
     runs.add("gate.enabled=false")
     for name, kind in FIGURES.items():
-        if kind.takes >= OVER_SEEDS:
+        if kind.takes >= SEED_OPTIONS:
             out = tmp_path / f"{name}.svg"
             assert runs.export("--figure", name, "--center", "iqm", "--out", str(out)) == 0
             drawn = out.read_text(encoding="utf-8").partition("</metadata>")[2]

@@ -76,7 +76,7 @@ def test_statistics_say_who_is_better_and_when_seeds_are_too_few(several):
     assert rows[1][:3] == ["3m", "EMTC(QPLEX)", "EMTC(QPLEX), No-TCGM"]
     assert rows[1][-1] == "equal in every pair of seeds"
     text = said(app).replace("\\", "")
-    assert "Share of runs whose final win rate lies above each value, over 3m" in text
+    assert "Share of runs whose final win rate is above each value, over 3m" in text
     assert "Final win rate: mean of the evaluations in the last tenth of the budget (1 per run: the last)." in text
 
 
