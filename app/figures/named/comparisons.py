@@ -17,7 +17,7 @@ from app.analysis.finals import (
     rate_of_final,
     title_final,
 )
-from app.analysis.intervals import Rate, Values
+from app.analysis.intervals import Rate
 from app.analysis.quantities import UNIT_RANGE, Quantity
 from app.analysis.series import Comparison, Group, seed_number
 from app.analysis.significance import (
