@@ -106,7 +106,7 @@ def test_a_run_waits_while_the_place_of_files_does_not_answer(
     claim = claim_run_of(db, me)
     monkeypatch.setenv("EMTC_FILES", str(tmp_path / "unmounted"))
     fitness = Fitness(db)
-    with pytest.raises(StorageError, match="is no folder here"):
+    with pytest.raises(StorageError, match="is not a folder on this machine"):
         fitness.refuse(claim)
     assert find_run(db, claim.run_id).state == State.CREATED
     (tmp_path / "mounted").mkdir()

@@ -117,7 +117,7 @@ def test_an_import_says_first_what_it_would_add(db: Database, theirs: Theirs, tm
         assert connection.execute(select(func.count()).select_from(Transition)).scalar_one() == 60
     again = plan_import(own, bundle)
     assert (again.new, set(again.here)) == ((), set(theirs[1]))
-    assert "all of its runs are here already" in str(again)
+    assert "all of its runs are already in this database" in str(again)
 
 
 def test_an_import_leaves_what_is_here_and_marks_what_comes(theirs: Theirs, tmp_path: Path) -> None:
@@ -128,7 +128,7 @@ def test_an_import_leaves_what_is_here_and_marks_what_comes(theirs: Theirs, tmp_
     tag_runs(own, [first], add=["mine"])
     plan = plan_import(own, bundle)
     assert (plan.new, plan.here) == ((second,), (first,))
-    with pytest.raises(StorageError, match=f"are here already: {first}"):
+    with pytest.raises(StorageError, match=f"are already in the database: {first}"):
         import_opened(own, bundle, [first, second])
     assert import_opened(own, bundle, plan.new) == [second]
     assert find_run(own, first).tags == ["from study.emtc", "mine"]

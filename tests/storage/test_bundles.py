@@ -257,36 +257,46 @@ def huge_zip64_list(study: bytes) -> bytes:
 
 Harm = Callable[[bytes, Path], bytes | dict[str, Any]]
 HARMS: dict[str, tuple[Harm, str]] = {
-    "a text": (lambda db, at: b"Dear colleague, " * 100, "is no bundle of EMTC Lab"),
-    "nothing": (lambda db, at: b"", "is no bundle of EMTC Lab"),
-    "a database": (lambda db, at: db, "is no bundle of EMTC Lab"),
-    "a pickle": (lambda db, at: b"cos\nsystem\n(S'touch owned'\ntR.", "is no bundle of EMTC Lab"),
+    "a text": (lambda db, at: b"Dear colleague, " * 100, "is not a bundle of EMTC Lab"),
+    "nothing": (lambda db, at: b"", "is not a bundle of EMTC Lab"),
+    "a database": (lambda db, at: db, "is not a bundle of EMTC Lab"),
+    "a pickle": (lambda db, at: b"cos\nsystem\n(S'touch owned'\ntR.", "is not a bundle of EMTC Lab"),
     "two thousand members": (lambda db, at: many_members(db), "lists far more than two members"),
     "a claimed list": (lambda db, at: huge_zip64_list(db), "lists far more than two members"),
-    "slip": (lambda db, at: {"name": "../../../../tmp/owned.db"}, "it holds '../../../../tmp/owned.db'"),
-    "absolute": (lambda db, at: {"more": ["/etc/cron.d/owned"]}, "it holds '/etc/cron.d/owned'"),
-    "twice": (lambda db, at: {"more": [MANIFEST]}, "it does not hold manifest.json and study.db once"),
-    "no manifest": (lambda db, at: {"manifest": None}, "it does not hold manifest.json and study.db once"),
-    "no JSON": (lambda db, at: {"manifest": b"{" * 100_000}, "its manifest does not say that it is one"),
-    "a huge manifest": (lambda db, at: {"manifest": b" " * (17 << 20)}, "its manifest is bigger than any"),
-    "another format": (lambda db, at: {"facts": {"format": "tar"}}, "its manifest does not say that it is one"),
+    "slip": (lambda db, at: {"name": "../../../../tmp/owned.db"}, "it contains '../../../../tmp/owned.db'"),
+    "absolute": (lambda db, at: {"more": ["/etc/cron.d/owned"]}, "it contains '/etc/cron.d/owned'"),
+    "twice": (lambda db, at: {"more": [MANIFEST]}, "it does not contain manifest.json and study.db exactly once"),
+    "no manifest": (lambda db, at: {"manifest": None}, "it does not contain manifest.json and study.db exactly once"),
+    "no JSON": (lambda db, at: {"manifest": b"{" * 100_000}, "its manifest has another format"),
+    "a huge manifest": (lambda db, at: {"manifest": b" " * (17 << 20)}, "its manifest is larger than 16 MiB"),
+    "another format": (lambda db, at: {"facts": {"format": "tar"}}, "its manifest has another format"),
     "a newer version": (
         lambda db, at: {"facts": {"version": 2}},
-        "is a bundle of version 2, this program reads 1",
+        "is a bundle of version 2, and this program reads version 1. Upgrade with: ",
     ),
-    "no size": (lambda db, at: {"member": {"size": None}}, "does not say how big study.db is"),
+    "a version that never existed": (
+        lambda db, at: {"facts": {"version": 0}},
+        "is a bundle of version 0, and this program reads version 1. Request the file again.",
+    ),
+    "no size": (lambda db, at: {"member": {"size": None}}, "its manifest has no valid size and checksum of study.db"),
     "a path as member": (
         lambda db, at: {"facts": {"members": {"../x": {}}}},
-        "does not say how big study.db is",
+        "its manifest has no valid size and checksum of study.db",
     ),
-    "no runs": (lambda db, at: {"facts": {"runs": None}}, "its manifest names no runs"),
+    "no runs": (lambda db, at: {"facts": {"runs": None}}, "its manifest has no list of runs"),
     "a claimed petabyte": (
         lambda db, at: {"member": {"size": 10**15}},
-        "says that it unpacks to 1,000,000.0 GB",
+        "unpacks to 1,000,000.0 GB according to its manifest",
     ),
-    "a bomb": (lambda db, at: {"study": bytes(40 << 20), "member": {"size": 1000}}, "was made to fill a disk"),
-    "altered": (lambda db, at: {"member": {"sha256": "0" * 64}}, "study.db is not what its manifest says"),
-    "cut": (lambda db, at: {"member": {"size": len(db) + 1}}, "study.db is not what its manifest says"),
+    "a bomb": (
+        lambda db, at: {"study": bytes(40 << 20), "member": {"size": 1000}},
+        "unpacks to more than the 1,000 bytes in its manifest",
+    ),
+    "altered": (
+        lambda db, at: {"member": {"sha256": "0" * 64}},
+        "study.db does not match the checksum in its manifest",
+    ),
+    "cut": (lambda db, at: {"member": {"size": len(db) + 1}}, "study.db does not match the checksum in its manifest"),
     "no database": (
         lambda db, at: {"study": b"cos\nsystem\n(S'touch owned'\ntR." * 100},
         "file is not a database",
@@ -296,11 +306,11 @@ HARMS: dict[str, tuple[Harm, str]] = {
     "no tables": (lambda db, at: {"study": empty_database(at)}, "is refused"),
     "a trigger": (
         lambda db, at: {"study": tampered(db, at, "CREATE TRIGGER t AFTER UPDATE ON runs BEGIN DELETE FROM runs; END")},
-        "the trigger t, which acts by itself",
+        "the trigger t, which runs SQL automatically",
     ),
     "a view": (
         lambda db, at: {"study": tampered(db, at, "DROP TABLE metrics", "CREATE VIEW metrics AS SELECT 1 AS run_id")},
-        "the view metrics, which acts by itself",
+        "the view metrics, which runs SQL automatically",
     ),
     "a newer schema": (
         lambda db, at: {"study": tampered(db, at, "UPDATE alembic_version SET version_num = '9999'")},
@@ -310,7 +320,7 @@ HARMS: dict[str, tuple[Harm, str]] = {
         lambda db, at: {"study": tampered(db, at, "UPDATE runs SET id = '../../x'")},
         "1 to 12 letters, digits, - and _",
     ),
-    "no run": (lambda db, at: {"study": tampered(db, at, "DELETE FROM runs")}, "it holds no run"),
+    "no run": (lambda db, at: {"study": tampered(db, at, "DELETE FROM runs")}, "it contains no runs"),
     "a bomb in a row": (
         lambda db, at: {
             "study": tampered(db, at, ("UPDATE episodes SET trajectory = ?", (make_bomb(),))),
@@ -413,7 +423,7 @@ def test_an_import_replaces_nothing(source, tmp_path: Path) -> None:
     own = open_database(f"sqlite:///{tmp_path / 'own.db'}")
     import_bundle(own, tmp_path / "s.emtc", cache=tmp_path / "cache")
     write_bundle(db, ids, tmp_path / "more.emtc", THIN, made_by=MADE_BY)
-    with pytest.raises(StorageError, match=r"are here already: .*Nothing was imported"):
+    with pytest.raises(StorageError, match=r"are already in the database: .*Nothing was imported"):
         import_bundle(own, tmp_path / "more.emtc", cache=tmp_path / "cache")
     with own.read() as connection:
         assert sorted(connection.execute(select(Run.id)).scalars()) == sorted(ids[:2])
@@ -423,7 +433,7 @@ def test_a_text_in_a_column_of_numbers_is_not_imported(sound: Path, tmp_path: Pa
     study = tampered(study_of(sound), tmp_path, "UPDATE evaluations SET win_rate = '<script>'")
     make_bundle(tmp_path / "s.emtc", study)
     own = open_database(f"sqlite:///{tmp_path / 'own.db'}")
-    with pytest.raises(StorageError, match=r"evaluations\.win_rate holds .<script>., which it never does"):
+    with pytest.raises(StorageError, match=r"evaluations\.win_rate contains .<script>., which is not a valid value"):
         import_bundle(own, tmp_path / "s.emtc", cache=tmp_path / "cache")
     with own.read() as connection:
         assert connection.execute(select(func.count()).select_from(Run)).scalar_one() == 0

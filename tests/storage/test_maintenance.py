@@ -12,7 +12,7 @@ from sqlalchemy import func, select, update
 from emtc_core.errors import RunStateError, StorageError
 from storage.engine import Database, open_database
 from storage.files.places import run_folder
-from storage.maintenance.backup import back_up_now, list_at_work, vacuum
+from storage.maintenance.backup import back_up_now, list_active_runs, vacuum
 from storage.maintenance.check_database import check_database
 from storage.maintenance.check_run import check_run
 from storage.maintenance.sizes import measure
@@ -157,13 +157,13 @@ def test_a_run_at_work_is_left_alone(db: Database, ended: str, status: str) -> N
         with pytest.raises(RunStateError, match="can be thinned"):
             act(db, ended, ALL)
     assert count(db, Transition) == 120
-    assert list_at_work(db) == [ended]
-    with pytest.raises(RunStateError, match="at work"):
+    assert list_active_runs(db) == [ended]
+    with pytest.raises(RunStateError, match="Active runs"):
         vacuum(db)
 
 
 def test_a_thinning_that_was_cut_short_goes_on(db: Database, ended: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("storage.maintenance.thin._STEPS_AT_ONCE", 50)
+    monkeypatch.setattr("storage.maintenance.thin._BATCH_STEPS", 50)
     with db.transaction() as connection:  # as after the first of three transactions
         connection.exec_driver_sql("delete from transitions where env_step <= 50")
     assert gate_chart(db, ended, points=1)["n"].tolist() == [120]
@@ -206,6 +206,13 @@ def test_a_vacuum_gives_the_room_back(ready_sqlite_url: str) -> None:
     db.dispose()
 
 
+def test_a_database_that_was_opened_read_only_is_not_vacuumed(db: Database) -> None:
+    reader = open_database(db.url, read_only=True)
+    with pytest.raises(StorageError, match="read-only"):
+        vacuum(reader)
+    reader.dispose()
+
+
 @pytest.mark.postgres
 def test_a_server_is_vacuumed_and_not_copied(ready_postgres_url: str) -> None:
     db = open_database(ready_postgres_url)
@@ -232,7 +239,7 @@ def test_a_backup_replaces_nothing(ready_sqlite_url: str, tmp_path: Path) -> Non
     db = open_database(ready_sqlite_url)
     kept = tmp_path / "kept.db"
     kept.write_text("mine")
-    with pytest.raises(StorageError, match="replaces nothing"):
+    with pytest.raises(StorageError, match="does not replace files"):
         back_up_now(db, kept)
     with pytest.raises(StorageError, match="cannot be written"):
         back_up_now(db, tmp_path / "nowhere" / "x.db")

@@ -81,14 +81,14 @@ def test_a_place_has_one_form(monkeypatch: pytest.MonkeyPatch, text: str, read: 
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("emtc", "a whole path"),
-        ("./emtc", "a whole path"),
+        ("emtc", "an absolute path"),
+        ("./emtc", "an absolute path"),
         ("~nobody-has-this-name/x", "no such user"),
-        ("sftp://me:secret@host/data", "must not hold a password or a key"),
-        ("s3://secret@bucket/data", "must not hold a password or a key"),
-        ("s3://bucket/x?key=secret", "a plain URL"),
-        ("simplecache::s3://bucket/x", "a whole path"),
-        ("s3://", "a plain URL"),
+        ("sftp://me:secret@host/data", "must not contain a password or a key"),
+        ("s3://secret@bucket/data", "must not contain a password or a key"),
+        ("s3://bucket/x?key=secret", "must be a URL such as"),
+        ("simplecache::s3://bucket/x", "an absolute path"),
+        ("s3://", "must be a URL such as"),
         ("s3://[bucket", "a folder or a URL"),
         ("/shared/\x1b[31m", "a folder or a URL"),
         ("/" + "x" * 2000, "a folder or a URL"),
@@ -107,12 +107,12 @@ def test_what_is_no_place_is_refused_without_its_secret(
 def test_a_folder_that_is_not_there_is_not_made(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """It may be the place where a network disk is not mounted just now."""
     monkeypatch.setenv("EMTC_FILES", str(tmp_path / "absent"))
-    with pytest.raises(StorageError, match="is no folder here"):
+    with pytest.raises(StorageError, match="is not a folder on this machine"):
         check_place()
     assert list(tmp_path.iterdir()) == []
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("EMTC_FILES", str(tmp_path / "file"))
-    with pytest.raises(StorageError, match="is no folder here"):
+    with pytest.raises(StorageError, match="is not a folder on this machine"):
         check_place()
 
 
@@ -225,7 +225,9 @@ def test_the_sentence_names_the_setting_that_would_do(
     with pytest.raises(StorageError, match=r"EMTC_FILES is not set: .* Set EMTC_FILES=s3://bucket/emtc"):
         run_folder(db, run_id)
     monkeypatch.setenv("EMTC_FILES", str(shared))
-    with pytest.raises(StorageError, match=f"here EMTC_FILES is {shared}: .* Set EMTC_FILES=s3://bucket/emtc"):
+    with pytest.raises(
+        StorageError, match=f"on this machine EMTC_FILES is {shared}: .* Set EMTC_FILES=s3://bucket/emtc"
+    ):
         run_folder(db, run_id)
 
 
@@ -233,7 +235,7 @@ def test_only_a_server_without_a_place_is_spoken_of(
     db: Database, shared: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told = describe_place(db)
-    assert ("no other one can go on" in told) == (db.path is None)
+    assert ("other machines cannot resume the run" in told) == (db.path is None)
     monkeypatch.setenv("EMTC_FILES", str(shared))
     assert str(shared) in describe_place(db)
 
@@ -253,7 +255,7 @@ def test_a_name_that_is_none_of_ours_is_not_touched(tmp_path: Path) -> None:
     (tmp_path / "victim").write_text("x")
     for name in ("../victim", "victim", "checkpoint-1/../../victim", "notes.txt"):
         for act in (lambda name=name: files.remove(name), lambda name=name: files.read_tail(name, 10)):
-            with pytest.raises(StorageError, match="is no name of a run's file"):
+            with pytest.raises(StorageError, match="is not a file name of a run"):
                 act()
     assert (tmp_path / "victim").read_text() == "x"
 
@@ -290,7 +292,7 @@ def test_a_copy_of_a_database_leaves_the_files_of_the_original(
         lambda: thin_run(copy, run_id, Thinning(checkpoints=True)),
         lambda: count_run_contents(copy, run_id),
     ):
-        with pytest.raises(StorageError, match="this one is a copy of it: nothing there is written or deleted"):
+        with pytest.raises(StorageError, match="This database is a copy of it"):
             act()
     remove_run(copy, run_id, leave_files=True)
     assert len(list(folder.iterdir())) == 4
@@ -320,18 +322,18 @@ def test_a_mark_that_says_nothing_forbids_nothing(
 def test_after_a_failure_it_is_connected_anew(tmp_path: Path) -> None:
     """A library keeps a connection that its server has closed, and every later question would fail."""
     remote = Remote(f"file://{tmp_path}")
-    first = remote.system
-    assert Remote(f"file://{tmp_path}").system is first, "one connection serves all"
+    first = remote.filesystem
+    assert Remote(f"file://{tmp_path}").filesystem is first, "one connection serves all"
     with pytest.raises(StorageError, match="cannot be used"):
-        remote.ask(lambda: first.cat_file(str(tmp_path / "absent")))
-    assert remote.system is not first
-    assert remote.system is Remote(f"file://{tmp_path}").system
+        remote.call(lambda: first.cat_file(str(tmp_path / "absent")))
+    assert remote.filesystem is not first
+    assert remote.filesystem is Remote(f"file://{tmp_path}").filesystem
 
 
 def test_nobody_waits_for_a_place_longer_than_told(tmp_path: Path) -> None:
     answer = threading.Event()
     with pytest.raises(StorageError, match="did not answer within 0 s"):
-        Remote(f"file://{tmp_path}").ask(answer.wait, patience_s=0.05)
+        Remote(f"file://{tmp_path}").call(answer.wait, timeout_s=0.05)
     answer.set()
 
 
@@ -354,7 +356,7 @@ def test_files_left_under_an_earlier_name_are_found_and_the_command_that_brings_
     renamed = before.path.rename(before.path.with_name("a new name.db"))
     db = open_database(f"sqlite:///{renamed}")
     why = explain_missing(db, run_id)
-    assert f"{before.path.with_suffix('.files') / run_id} holds files of this run" in why
+    assert f"{before.path.with_suffix('.files') / run_id} contains files of this run" in why
     subprocess.run(why.partition("(")[2].partition(")")[0], shell=True, check=True)  # as a user would
     assert sorted(place.name for place in run_folder(db, run_id).iterdir()) == sorted(NAMES)
 
@@ -363,4 +365,4 @@ def test_a_database_that_was_moved_says_what_must_come_along(ready_sqlite_url: s
     path = Path(ready_sqlite_url.removeprefix("sqlite:///"))
     (tmp_path / "far").mkdir()
     db = open_database(f"sqlite:///{path.rename(tmp_path / 'far' / path.name)}")
-    assert f"{path.stem}.files must come along" in explain_missing(db, "abc")
+    assert f"move {path.stem}.files as well" in explain_missing(db, "abc")

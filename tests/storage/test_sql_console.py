@@ -156,7 +156,7 @@ def test_a_role_that_may_do_more_than_read_asks_nothing(ready_postgres_url, read
     with db.transaction() as connection:
         grant = {"writes": f"GRANT UPDATE ON runs TO {name}", "IN ROLE pg_monitor": f"GRANT pg_monitor TO {name}"}
         connection.exec_driver_sql(grant.get(right, f"ALTER ROLE {name} {right}"))
-    with pytest.raises(StorageError, match=f"made for reading, and {name} (is|may|belongs).*emtc db reader"):
+    with pytest.raises(StorageError, match=f"can only read, but {name} (is|may|belongs).*emtc db reader"):
         ask(db, "select 1")
     monkeypatch.delenv("EMTC_DB_READER")
     with pytest.raises(StorageError, match="postgres is a superuser"):
@@ -234,23 +234,23 @@ def test_the_reader_is_bounded_by_the_system_too(ready_sqlite_url: str) -> None:
 def test_a_step_that_nothing_interrupts_is_killed(ready_sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     db = open_database(ready_sqlite_url)
     monkeypatch.setattr("storage.sql_console.question._GRACE_S", 0.3)
-    with pytest.raises(StorageError, match="was ended"):
+    with pytest.raises(StorageError, match="was stopped"):
         ask(db, "select length(printf('%.*c', 400000000, 'x'))", seconds=0.2)
     db.dispose()
 
 
 def test_much_output_is_cut_by_its_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(worker, "MOST_BYTES_OUT", 1000)
+    monkeypatch.setattr(worker, "MAX_OUTPUT_BYTES", 1000)
     monkeypatch.setattr(sys, "stdout", io.StringIO())
     assert "The first 9 rows" in (worker._write_rows([["x" * 100]] * 20, 100) or "")
 
 
 def test_values_become_plain() -> None:
-    assert worker.plain(b"\0" * 1234567) == "<1,234,567 bytes>"
-    assert worker.plain("x" * 100_001).endswith("… <100,001 characters>")
-    assert worker.plain({"a": [1]}) == '{"a": [1]}'
-    assert worker.plain(2**70) == str(2**70)
-    assert math.isnan(worker.plain(float("nan")))
+    assert worker.to_json_value(b"\0" * 1234567) == "<1,234,567 bytes>"
+    assert worker.to_json_value("x" * 100_001).endswith("… <100,001 characters>")
+    assert worker.to_json_value({"a": [1]}) == '{"a": [1]}'
+    assert worker.to_json_value(2**70) == str(2**70)
+    assert math.isnan(worker.to_json_value(float("nan")))
 
 
 def test_a_blob_is_told_by_its_size(asked: Database) -> None:
@@ -272,7 +272,7 @@ def test_no_row_still_has_columns(asked: Database) -> None:
         ("selec", "selec|SELEC"),
         ("select nothing from runs", "nothing"),
         ("select * from nowhere", "nowhere"),
-        ("-- a remark", "refused|gives no rows"),
+        ("-- a remark", "refused|returns no rows"),
         ("select '\ud800'", "Unicode"),
         ("select \0", "at most"),
         ("select '" + "x" * 100_001 + "'", "at most 100,000 characters"),
@@ -332,7 +332,7 @@ def test_what_a_reader_says_of_its_server_holds_no_password() -> None:
     command = [sys.executable, "-m", "storage.sql_console.worker"]
     done = subprocess.run(command, input=json.dumps(question), capture_output=True, text=True, check=False)
     assert "hunter2" not in done.stdout + done.stderr
-    assert "cannot answer" in done.stdout
+    assert "cannot run the query" in done.stdout
 
 
 def test_every_column_has_a_meaning() -> None:
