@@ -32,10 +32,10 @@ from storage.queries.episodes import THINNED
 from storage.queries.memory import EMBEDDING, SNAPSHOT_FORMS
 from storage.runs.labels import MOST_TAGS
 
-_CLEARED_RUN_COLUMNS: Final = dict.fromkeys(
+_CLEARED_RUN_COLUMNS: Final[dict[str, None]] = dict.fromkeys(
     ("pid", "pid_created_at", "host", "launch_token", "owner_token", "claimed_at", "hidden_at", "archived_at", "files")
 )
-_CLEARED_SWEEP_COLUMNS: Final = dict.fromkeys(("pid", "pid_created_at", "host"))
+_CLEARED_SWEEP_COLUMNS: Final[dict[str, None]] = dict.fromkeys(("pid", "pid_created_at", "host"))
 _UNFINISHED: Final = frozenset({"queued", "running", "paused"})
 _ALWAYS_COPIED_TABLES: Final = (
     *("resumes", "evaluations", "policy_evaluations", "metrics", "gate_stats", "transition_summary"),
@@ -101,7 +101,7 @@ def copy_runs(
     """
     _copy_sweeps(source, target, run_ids)
     for run_id in run_ids:
-        run = dict(source.execute(select(Run.__table__).where(Run.id == run_id)).mappings().one())
+        run: dict[str, Any] = dict(source.execute(select(Run.__table__).where(Run.id == run_id)).mappings().one())
         if run["status"] in _UNFINISHED:
             run |= {"status": "stopped", "ended_at": run["ended_at"] or run["heartbeat_at"] or datetime.now(UTC)}
         tags = run["tags"] if isinstance(run["tags"], list) else []

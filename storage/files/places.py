@@ -101,7 +101,7 @@ def why_no_place(recorded: str) -> str | None:
         is_normal = False
     if not is_normal:
         return (
-            f"The database says that the files of this run are at {shorten(hide_passwords(recorded))}. EMTC Lab never "
+            f"In the database, the files of this run are at {shorten(hide_passwords(recorded))}. EMTC Lab never "
             "records such a place: nothing there is read, written or deleted. See: emtc db check"
         )
     state = f"{VARIABLE} is {setting}" if setting else f"{VARIABLE} is not set"

@@ -81,7 +81,7 @@ def _check_transitions(
 ) -> Iterator[str]:
     """Check the episode, t, delta_mem, beta and tau of every transition, in chunks."""
     gamma = config.get("train", {}).get("gamma", 0.99)
-    stored = config.get("gate", {})  # other versions may have stored settings that this version does not know
+    stored = config.get("gate", {})  # other versions may have stored settings that this version does not have
     gate = GateConfig.model_validate(
         {key: value for key, value in stored.items() if key in GateConfig.model_fields or key == stored.get("type")}
     )

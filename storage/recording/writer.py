@@ -279,4 +279,4 @@ class DatabaseRecorder:
     def _set_blocked(self, reason: str | None) -> None:
         if reason != self._blocked:
             self._state_file.write(reason or "")
-            self._blocked = reason  # after the file: whoever reads `blocked` can also read the file
+            self._blocked = reason  # after the file, so that a reader of `blocked` can also read the file

@@ -202,7 +202,7 @@ def _read_postgres(request: dict[str, Any]) -> Generator[Any, None, None]:
             cursor = connection.cursor()
             rows = cursor.stream(query)
             first = next(rows, None)
-            if first is None:  # without a row, the cursor does not know the columns
+            if first is None:  # without a row, the cursor has no description of the columns
                 yield _list_columns(connection, query)
                 return
             yield [column.name for column in cursor.description or ()]
