@@ -181,8 +181,8 @@ def _make_episode(db: Database, row: RunRow) -> list[Chapter]:
     episode = int(won[0] if len(won) else outcomes["episode_return"].idxmax())
     which = "The first episode that it won" if len(won) else "The best of the recorded episodes"
     body = (
-        f"{which}, with one time cursor for the units, the reward and the path on the map of the memory. This file "
-        "does not contain Δ_mem and β of single steps. *Live* shows their means."
+        f"{which}, with one time cursor for the units, the reward and the path on the map of the memory. Δ_mem "
+        "and β of single steps are only in the original database, not in this file. *Live* shows their means."
     )
     query = {"run": [row.id], "episode": [str(episode)]}
     return [Chapter("An episode, step by step", body, "trajectory", "replay", query, {"episode": episode})]

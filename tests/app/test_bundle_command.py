@@ -178,7 +178,7 @@ def test_the_example_tells_its_story_in_pinned_views_that_open(seeded, tmp_path:
     for entry in gather(there, [entry.id for entry in entries]):
         assert entry.figure is not None
     assert not has_verdicts(there, run_id)
-    assert "stay in the database that it was trained in" in entries[3].body, "what is not there is not promised"
+    assert "not in this file" in entries[3].body, "what is not there is not promised"
     shown = views[3].query["episode"][0] if views[3] else ""
     assert trajectory_is_kept(there, run_id, int(shown))
     assert len(list_entries(db)) == before, "the study's own notebook is left alone"
