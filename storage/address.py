@@ -56,7 +56,11 @@ def parse(address: str) -> "Path | URL":
     text = _path_in(address)
     if text is not None:
         if not text or _is_no_file(text):
-            raise StorageError("The database must be a file: trainer and app meet in it. Write sqlite:///file.db")
+            raise StorageError(
+                "The database must be a file: trainer and app meet in it. Write sqlite:///file.db",
+                reason="not_a_database",
+                subject=address,
+            )
         return _find_place(text)
     from sqlalchemy import make_url
     from sqlalchemy.exc import ArgumentError, NoSuchModuleError
@@ -68,7 +72,11 @@ def parse(address: str) -> "Path | URL":
         shown = shorten(hide_passwords(address))
         raise StorageError(f"{shown} is no database URL. Write sqlite:///file.db or postgresql://…") from error
     if backend == "sqlite":
-        raise StorageError("The database must be a file: trainer and app meet in it. Write sqlite:///file.db")
+        raise StorageError(
+            "The database must be a file: trainer and app meet in it. Write sqlite:///file.db",
+            reason="not_a_database",
+            subject=address,
+        )
     if backend != "postgresql":
         raise StorageError(f"The database must be SQLite or PostgreSQL, got {backend}.")
     return parsed if "+" in parsed.drivername else parsed.set(drivername="postgresql+psycopg")
@@ -110,8 +118,14 @@ def refuse_missing(path: Path, what_else: str = "") -> None:
         return
     decoded = [Path(unquote(str(path))), Path(str(path).partition("?")[0])]
     if meant := next((other for other in decoded if other != path and other.is_file()), None):
-        raise StorageError(f"There is no database at {path}. A path is read as it stands; is this meant? {meant}")
-    raise StorageError(f"There is no database at {path}. Name another with --db{what_else}")
+        raise StorageError(
+            f"There is no database at {path}. A path is read as it stands; is this meant? {meant}",
+            reason="not_found",
+            subject=path,
+        )
+    raise StorageError(
+        f"There is no database at {path}. Name another with --db{what_else}", reason="not_found", subject=path
+    )
 
 
 def prepare(path: Path) -> list[Path]:
@@ -131,7 +145,11 @@ def prepare(path: Path) -> list[Path]:
     except OSError as error:
         remove(created)
         reason = (error.strerror or str(error)).lower()
-        raise StorageError(f"The database {path} cannot be written: {reason}. Choose another with --db.") from error
+        raise StorageError(
+            f"The database {path} cannot be written: {reason}. Choose another with --db.",
+            reason="not_writable",
+            subject=path,
+        ) from error
     return created
 
 
@@ -186,7 +204,11 @@ def _find_place(text: str) -> Path:
             raise OSError(0, f"it is a link to {path.readlink()}, which is not there")
     except (OSError, RuntimeError, ValueError) as error:  # too long, no such user, a zero byte
         reason = str(getattr(error, "strerror", None) or error).rstrip(".").lower()
-        raise StorageError(f"{shorten(text)} cannot be a database: {reason}. Choose another with --db.") from error
+        raise StorageError(
+            f"{shorten(text)} cannot be a database: {reason}. Choose another with --db.",
+            reason="not_a_database",
+            subject=text,
+        ) from error
     return path
 
 

@@ -29,7 +29,6 @@ from storage.column_types import unguarded
 from storage.engine import Database
 from storage.figures import draw_figure
 from storage.frames import Field, make_frame
-from storage.guards import shorten
 from storage.queries.curves import metric_names, policy_evaluations
 from storage.queries.episodes import Trajectory, get_playback, get_trajectory
 from storage.queries.memory import get_snapshot, list_snapshots
@@ -266,7 +265,11 @@ class RecordedRun:
         before = [n for n, at in zip(known["id"], known["env_step"], strict=True) if step is None or at <= step]
         if not before:
             steps = ", ".join(map(str, known["env_step"])) or "none"
-            raise StorageError(f"Run {self.id} has no snapshot at or before env step {step}; there are: {steps}.")
+            raise StorageError(
+                f"Run {self.id} has no snapshot at or before env step {step}; there are: {steps}.",
+                reason="not_found",
+                subject=step,
+            )
         found = get_snapshot(self.db, int(before[-1]))
         names = ("xi", "n_call", "n_xi", "t", "reward", "idx_next", "episode", "delta_mem", "beta")
         columns = {name: getattr(found, name) for name in names}
@@ -366,7 +369,7 @@ class RecordedRun:
         for each in (name for name in strange if name not in logged):
             near = ", ".join(get_close_matches(each, {**METRICS, **dict.fromkeys(logged)}, n=3))
             hint = f"Did you mean {near}?" if near else f"It logged {', '.join(logged) or 'nothing'}."
-            raise ConfigError(f"Run {self.id} logged no {shorten(each)}. {hint}")
+            raise ConfigError(f"is not a metric that run {self.id} logged", key=each, hint=hint)
 
     def _frame(
         self, table: TableName, columns: Sequence[str] | None, since: int, names: Sequence[str] = ()

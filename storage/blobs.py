@@ -106,7 +106,11 @@ def unpack_as(
         packed = list(_open(blob, most_bytes))
         found = {each.name for each in packed}
         if not forms.keys() - optional <= found or not all(each.has_form(forms.get(each.name)) for each in packed):
-            raise StorageError(f"A stored blob must hold {', '.join(forms)}, got {shorten(', '.join(found))}.")
+            raise StorageError(
+                f"A stored blob must hold {', '.join(forms)}, got {shorten(', '.join(found))}.",
+                reason="other_arrays",
+                subject=", ".join(found),
+            )
         return {each.name: each.read() for each in packed}
 
 
@@ -183,7 +187,11 @@ def _open(blob: bytes, most_bytes: int = MOST_BYTES) -> Iterator[_Packed]:
     if magic != MAGIC:
         raise ValueError("not a blob of EMTC Lab")
     if version > VERSION:
-        raise StorageError(f"A stored array has format {version}; this version reads up to {VERSION}.")
+        raise StorageError(
+            f"A stored array has format {version}; this version reads up to {VERSION}.",
+            reason="newer_format",
+            subject=version,
+        )
     start = _PREFIX.size + header_size
     if header_size > _MOST_HEADER_BYTES or start > len(blob):
         raise ValueError("the header is too long")
@@ -193,7 +201,9 @@ def _open(blob: bytes, most_bytes: int = MOST_BYTES) -> Iterator[_Packed]:
         unpacked += packed.size_bytes
         if unpacked > most_bytes:
             raise StorageError(
-                f"A stored blob of {len(blob):,} bytes must unpack to at most {most_bytes:,}, got {unpacked:,} or more."
+                f"A stored blob must unpack to at most {most_bytes:,} bytes, got {unpacked:,} or more.",
+                reason="too_large",
+                subject=most_bytes,
             )
         start += sum(packed.sizes)
         yield packed
@@ -222,7 +232,7 @@ def _damage_told() -> Generator[None]:
     try:
         yield
     except _DAMAGE as error:
-        raise StorageError("A stored array is damaged and cannot be read.") from error
+        raise StorageError("A stored array is damaged and cannot be read.", reason="damaged") from error
 
 
 def _split(array: NDArray[Any], rows: int) -> Iterator[NDArray[Any]]:

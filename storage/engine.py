@@ -89,7 +89,11 @@ class Database:
             StorageError: If the database was opened read-only or cannot be written.
         """
         if self.writer is None:
-            raise StorageError(f"{self.shown} was opened for reading only.{_why_read_only()}")
+            raise StorageError(
+                f"{self.shown} was opened for reading only.{_why_read_only()}",
+                reason="opened_read_only",
+                subject=self.shown,
+            )
         with _translated(self.writer), self.writer.begin() as connection:
             yield connection
 
@@ -144,7 +148,11 @@ def refuse_when_read_only(what: str) -> None:
         StorageError: If it does.
     """
     if is_read_only():
-        raise StorageError(f"Nobody can {what} here: {READ_ONLY_VARIABLE}=1 lets this process only read.")
+        raise StorageError(
+            f"Nobody can {what} here: {READ_ONLY_VARIABLE}=1 lets this process only read.",
+            reason="read_only",
+            subject=what,
+        )
 
 
 def sweep_folder(database: Database, sweep_id: str) -> Path:
@@ -281,7 +289,9 @@ def _upgrade(database: Database) -> Database:
             return database
         version = upgrade.read_version(connection, database.shown)
     if database.writer is None:
-        raise StorageError(_why_not_readable(database, version))
+        raise StorageError(
+            _why_not_readable(database, version), reason="older_version" if version else "empty", subject=database.shown
+        )
     migrator, backup = database, None
     if database.path is not None:  # SQLite rebuilds altered tables: dropping the old one must not cascade
         engine = _sqlite_engine(database.path, writes=True, is_upgrade=True)
@@ -326,9 +336,9 @@ def _translated(engine: Engine) -> Generator[None]:
     try:
         yield
     except DBAPIError as error:
-        raise StorageError(f"The database failed: {_first_line(error.orig)}.") from error.orig
+        raise _database_failed(error.orig) from error.orig
     except driver.Error as error:
-        raise StorageError(f"The database failed: {_first_line(error)}.") from error
+        raise _database_failed(error) from error
     except UnicodeError as error:  # half a character, which no encoding has
         if "idna" in str(error):
             raise StorageError("The database's URL names a host that cannot be a name in a network.") from error
@@ -344,6 +354,11 @@ def is_disk_full(error: StorageError) -> bool:
 
 def _is_full(error: BaseException | None) -> bool:
     return getattr(error, "sqlite_errorname", "") in _DISK_FULL
+
+
+def _database_failed(error: BaseException | None) -> StorageError:
+    reason = "disk_full" if _is_full(error) else "failed"
+    return StorageError(f"The database failed: {_first_line(error)}.", reason=reason, subject=type(error).__name__)
 
 
 def _first_line(error: BaseException | None) -> str:

@@ -13,7 +13,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
-from emtc_core.errors import ConfigError, EmtcError, StorageError
+from emtc_core.errors import ConfigError, EmtcError, Fault, StorageError
 from emtc_core.install import FROM_CHECKOUT
 from storage.engine import Database, open_database
 
@@ -54,7 +54,7 @@ def _draw_in_own_process(url: str, name: str, runs: Sequence[str], options: Mapp
         raise StorageError(f"{name} could not be drawn: {done.stderr.strip().rpartition(chr(10))[2]}")
     kind, _, answer = done.stdout.partition("\n")
     if kind != "figure":
-        raise (ConfigError if kind == "config" else StorageError)(answer.strip())
+        raise ConfigError(Fault(hint=answer.strip())) if kind == "config" else StorageError(answer.strip())
     return io.from_json(answer)
 
 

@@ -84,7 +84,9 @@ def wrong_value(name: str, values: Sequence[Any]) -> StorageError:
     strange = next((value for value in values if isinstance(value, str | bytes)), "something")
     return StorageError(
         f"The database holds {shorten(strange)} in a column {name} of numbers or times. "
-        "See what else is wrong with it: emtc db check"
+        "See what else is wrong with it: emtc db check",
+        reason="damaged",
+        subject=name,
     )
 
 

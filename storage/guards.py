@@ -27,7 +27,11 @@ def check_identifier(value: object, what: str = "The id of a run") -> str:
     """
     if isinstance(value, str) and IDENTIFIER.fullmatch(value):
         return value
-    raise StorageError(f"{what} must be 1 to 12 letters, digits, - and _, got {shorten(value)}.")
+    raise StorageError(
+        f"{what} must be 1 to 12 letters, digits, - and _, got {shorten(value)}.",
+        reason="not_an_identifier",
+        subject=value,
+    )
 
 
 def shorten(value: object) -> str:
@@ -39,8 +43,10 @@ def shorten(value: object) -> str:
 def damaged(column: str, value: object, expected: str) -> StorageError:
     """The error about a stored value that is not what its column holds."""
     return StorageError(
-        f"The database holds {shorten(value)} in {column}, which must be {expected}. "
-        "See what else is wrong with it: emtc db check"
+        f"The database holds {shorten(value)} in {column}, which must be {expected}.",
+        hint="See what else is wrong with it: emtc db check",
+        reason="damaged",
+        subject=column,
     )
 
 

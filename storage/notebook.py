@@ -148,7 +148,9 @@ def edit_entry(db: Database, entry_id: int, *, title: str, body: str, known: dat
         if known is not None and changed_at != known:
             raise EntryChangedError(
                 f"Entry {entry_id} was changed elsewhere at {changed_at:%H:%M:%S} UTC, after you opened it. "
-                "Nothing was saved. Compare both and save again."
+                "Nothing was saved. Compare both and save again.",
+                reason="changed",
+                subject=entry_id,
             )
         now = max(datetime.now(UTC), changed_at + timedelta(microseconds=1))
         values = {"title": _clean(title), "body": _clean(body), "updated_at": now}
@@ -193,7 +195,11 @@ def _clean(text: str) -> str:
 def _one(connection: Connection, statement: Statement, entry_id: int) -> Any:
     row = connection.execute(statement).one_or_none()
     if row is None:
-        raise EntryNotFoundError(f"There is no notebook entry {entry_id}. List them with: emtc notebook")
+        raise EntryNotFoundError(
+            f"There is no notebook entry {entry_id}. List them with: emtc notebook",
+            reason="not_found",
+            subject=entry_id,
+        )
     return row
 
 

@@ -34,7 +34,9 @@ def find_folder(root: Path, name: str) -> Path:
     if strange is not None:
         raise StorageError(
             f"{strange} is a link or a special file, and a run's folder holds none: nothing in it is read, written "
-            "or deleted. Remove it if you know what it is."
+            "or deleted. Remove it if you know what it is.",
+            reason="link",
+            subject=strange,
         )
     return folder
 
@@ -109,7 +111,11 @@ def replaced(place: Path) -> Generator[BinaryIO]:
             yield file
         beside.replace(place)
     except OSError as error:
-        raise StorageError(f"{place} cannot be written: {error.strerror or error}. Choose another --out.") from error
+        raise StorageError(
+            f"{place} cannot be written: {error.strerror or error}. Choose another --out.",
+            reason="not_writable",
+            subject=place,
+        ) from error
     finally:
         with suppress(OSError):
             beside.unlink(missing_ok=True)

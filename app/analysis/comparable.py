@@ -261,10 +261,9 @@ def check_one_study(name: str, seeds: Sequence[Seed], keys: Iterable[str]) -> No
         shared = usual.keys() & seed.settings.keys() - _FREE - set(varied)
         for key in sorted(shared, key=lambda each: (each != BUDGET, each)):  # other settings follow from the budget
             if seed.settings[key] != usual[key] and not is_harmless(key):
-                raise ConfigError(
-                    f"{name} compares runs that differ in {', '.join(varied)} alone; {key} differs too: "
-                    f"{usual[key]} and {seed.settings[key]}. Leave one of the two groups out."
-                )
+                rule = f"differs ({usual[key]} and {seed.settings[key]}), but {name} needs runs that differ only in "
+                hint = "Leave one of the two groups out."
+                raise ConfigError(rule + ", ".join(varied), key=key, value=seed.settings[key], hint=hint)
 
 
 def group_seeds(seeds: Iterable[Seed], *keys: str) -> dict[tuple[Value, ...], list[Seed]]:

@@ -112,12 +112,12 @@ def judge_readings(
         ConfigError: If it is not one run, or the run recorded no episode.
     """
     if len(rows) != 1:
-        raise ConfigError(f"gate-readings judges the episodes of one run, got {len(rows)} runs. Name one.")
+        raise ConfigError(f"evaluates the episodes of one run, got {len(rows)} runs", key="gate-readings")
     row = rows[0]
     run = config_from_stored(row.config)
     numbers = list_episodes(db, row.id, "episode", limit=10_000_000)["episode"].tolist()
     if not numbers:
-        raise ConfigError(f"Run {row.id} has recorded no episode yet. Let it train on.")
+        raise ConfigError(f"Run {row.id} has recorded no episode yet", hint="Let it train on.")
     configs = [configure(run, preset, steps=row.env_steps, refit_every=refit_every) for preset in READINGS]
     kept = KeptReadings(db, row.id, env_steps=row.env_steps, episodes=len(numbers))
     said = [kept.find(config, POINTS) for config in configs]

@@ -85,7 +85,7 @@ class Choice:
         """
         corners = tuple(_corner(part) for part in polygon.split(";") if part)
         if corners and not 3 <= len(corners) <= MOST_CORNERS:
-            raise ConfigError(f"A lasso has 3 to {MOST_CORNERS} corners, got {len(corners)}.")
+            raise ConfigError(f"must have 3 to {MOST_CORNERS} corners, has {len(corners)}", key="polygon")
         return cls(corners, dict(_range(part) for part in ranges.split(";") if part))
 
     def __bool__(self) -> bool:
@@ -117,7 +117,7 @@ def has_place(coordinates: NDArray[np.float32]) -> NDArray[np.bool_]:
 def _corner(text: str) -> tuple[float, float]:
     numbers = read_numbers(text, ",")
     if len(numbers) != 2:
-        raise ConfigError(f'A corner of a lasso is "x,y", got {text[:40]!r}.')
+        raise ConfigError('must have corners "x,y"', key="polygon", value=text)
     return numbers[0], numbers[1]
 
 
@@ -125,7 +125,7 @@ def _range(text: str) -> tuple[str, tuple[float, float]]:
     key, _, ends = text.partition(":")
     numbers = read_numbers(ends, ":")
     if key not in QUANTITIES or len(numbers) != 2:
-        raise ConfigError(f'A range is "quantity:from:to" with one of {", ".join(QUANTITIES)}, got {text[:40]!r}.')
+        raise ConfigError(f'must be "quantity:from:to" with one of {", ".join(QUANTITIES)}', key="ranges", value=text)
     return key, (numbers[0], numbers[1])
 
 

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from pydantic import ValidationError
 
 from app.analysis.tables import MISSING, describe_table
-from emtc_core.config.base import Section
+from emtc_core.config.base import Section, read_faults
 from emtc_core.config.memory import GateConfig, IncentiveConfig, MemoryConfig
 from emtc_core.errors import ConfigError
 from emtc_core.gate.gate import beta_of_miss, delta_mem, incentive, weigh_successors
@@ -143,7 +143,7 @@ def read_rules(config: Mapping[str, Any]) -> Rules:
     try:
         gamma = float(train.get("gamma", 0.99))
     except (TypeError, ValueError) as exc:
-        raise ConfigError(f"train.gamma of this run is no number: {train['gamma']!r}.") from exc
+        raise ConfigError("must be a number", key="train.gamma", value=train["gamma"]) from exc
     return Rules(
         gate=_section(GateConfig, config, "gate"),
         incentive=_section(IncentiveConfig, config, "incentive"),
@@ -225,9 +225,8 @@ def merge_nodes(snapshot: Snapshot, rules: Rules, factor: float) -> "Remerged":
     from emtc_core.memory.remerge import StoredNodes, remerge  # compiled code: only who asks waits for its import
 
     if factor < 1:
-        raise ConfigError(
-            f"delta can only grow: what merged at {rules.memory.delta:g} cannot be split, got ×{factor:g}."
-        )
+        rule = f"can only grow, because nodes that merged at {rules.memory.delta:g} cannot be split again"
+        raise ConfigError(rule, key="memory.delta", value=rules.memory.delta * factor)
     nodes = StoredNodes(
         embedding=snapshot.embedding,
         episode=snapshot.episode,
@@ -242,7 +241,7 @@ def merge_nodes(snapshot: Snapshot, rules: Rules, factor: float) -> "Remerged":
     try:
         return remerge(nodes, delta=factor * rules.memory.delta, config=rules.memory, at_any_distance=nearest)
     except ValueError as exc:
-        raise ConfigError(f"Snapshot {snapshot.id} cannot be merged anew: {exc}.") from exc
+        raise ConfigError(f"cannot be merged again: {exc}", key=f"snapshot {snapshot.id}") from exc
 
 
 def tau_of(snapshot: Snapshot, stream: Stream, gate: GateConfig) -> float:
@@ -344,9 +343,7 @@ def _section(kind: type[S], config: Mapping[str, Any], name: str) -> S:
     try:
         return kind.model_validate(known)
     except ValidationError as exc:
-        wrong = exc.errors()[0]
-        key = ".".join(map(str, (name, *wrong["loc"])))
-        raise ConfigError(f"{key} of this run cannot be read: {wrong['msg']}.") from exc
+        raise ConfigError(*read_faults(exc, lambda parts: ".".join((name, *parts)))) from exc
 
 
 @dataclass(frozen=True)

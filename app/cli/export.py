@@ -165,7 +165,7 @@ class _Asked:
         """
         rows = select_runs(db, self.runs, maps=self.maps, algos=self.algos)
         if not rows:
-            raise ConfigError("No evaluated run was chosen. List what there is with: emtc runs")
+            raise ConfigError("No evaluated run is selected", hint="List all runs with: emtc runs")
         return rows
 
 
@@ -233,7 +233,7 @@ def _of_sweep(url: str, sweep: str, runs: Sequence[str] | None) -> list[str]:
     found = get_sweep(database, sweep)
     ids = [row.id for row in sweep_runs(database, found.id)]
     if not ids:
-        raise ConfigError(f"Sweep {found.id} has no runs yet.")
+        raise ConfigError(f"Sweep {found.id} has no runs yet")
     return ids
 
 

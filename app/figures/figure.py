@@ -84,7 +84,8 @@ class Options:
         try:
             return COMMON if self.budget is None else read_budget(self.budget)
         except ValueError as exc:
-            raise ConfigError(f"{str(exc)[:1].upper()}{str(exc)[1:]}.") from exc
+            rule = "must be common, own or a number of env steps such as 20000 or 0.8M"
+            raise ConfigError(rule, key="budget", value=self.budget) from exc
 
     @property
     def rate_name(self) -> RateName:
@@ -94,7 +95,7 @@ class Options:
             ConfigError: If there is no such win rate.
         """
         if self.rate is not None and self.rate not in RATE_NAMES:
-            raise ConfigError(f"rate must be one of {', '.join(RATE_NAMES)}, got {self.rate!r}.")
+            raise ConfigError(f"must be one of {', '.join(RATE_NAMES)}", key="rate", value=self.rate)
         return self.rate or AUTO
 
     @property
@@ -165,7 +166,8 @@ class FigureKind:
         """
         own = {each.name: each for each in self.own}
         if strange := [name for name in given if name not in (*OPTIONS, *own)]:
-            raise ConfigError(f"A figure takes {', '.join((*OPTIONS, *own))}, got {strange[0]!r}.")
+            rule = f"is not an option of the figure {self.name}, which takes {', '.join((*OPTIONS, *own))}"
+            raise ConfigError(rule, key=strange[0])
         shared = {name: value for name, value in given.items() if name not in own}
         values = {name: self._read(own[name], value) for name, value in given.items() if name in own}
         return Options(**shared, own=values, on_progress=on_progress)
@@ -174,9 +176,7 @@ class FigureKind:
         try:
             return option.read(value)
         except (AttributeError, KeyError, TypeError, ValueError) as exc:
-            raise ConfigError(
-                f"{option.name} of the figure {self.name} must be {option.about}, got {value!r}."
-            ) from exc
+            raise ConfigError(f"must be {option.about}", key=option.name, value=value) from exc
 
 
 @dataclass(frozen=True)
@@ -205,8 +205,9 @@ def _refuse_unused(what: str, name: str, takes: frozenset[str], options: Options
     for given in options.given:
         if given not in takes:
             known = ", ".join(f"--{each.replace('_', '-')}" for each in sorted(takes & {*OPTIONS}))
-            said = f"It takes {known}." if known else "It takes no option of this kind."
-            raise ConfigError(f"--{given.replace('_', '-')} would change nothing in the {what} {name}. {said}")
+            hint = f"It takes {known}." if known else "It takes no option of this kind."
+            key = f"--{given.replace('_', '-')}"
+            raise ConfigError(f"would change nothing in the {what} {name}", key=key, hint=hint)
 
 
 def one_run(figure: str, rows: Sequence[RunRow]) -> RunRow:
@@ -216,5 +217,5 @@ def one_run(figure: str, rows: Sequence[RunRow]) -> RunRow:
         ConfigError: If there are more.
     """
     if len(rows) > 1:
-        raise ConfigError(f"{figure} shows one run, got {len(rows)}.")
+        raise ConfigError(f"shows one run, got {len(rows)}", key=figure)
     return rows[0]

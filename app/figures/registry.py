@@ -57,7 +57,7 @@ def find_figure(name: str) -> FigureKind:
         ConfigError: If there is none.
     """
     if name not in FIGURES:
-        raise ConfigError(f"A figure is one of {', '.join(sorted(FIGURES))}, got {name!r}.")
+        raise ConfigError(f"must be one of {', '.join(sorted(FIGURES))}", key="figure", value=name)
     return FIGURES[name]
 
 
@@ -75,8 +75,8 @@ def draw_named(db: Database, name: str, runs: Sequence[str], options: Mapping[st
     kind = find_figure(name)
     given = kind.read_options(options)
     if kind.needs_runs and not runs:
-        raise ConfigError(f"{name} shows one run: name it.")
+        raise ConfigError("shows one run", key=name, hint="Name the run.")
     rows = select_runs(db, runs or None)
     if not rows:
-        raise ConfigError("No evaluated run was chosen. List what there is with: emtc runs")
+        raise ConfigError("No evaluated run is selected", hint="List all runs with: emtc runs")
     return NotebookFigure(kind.make(db, rows, given))

@@ -95,8 +95,9 @@ def read_replays(db: Database, wanted: Sequence[tuple[str, str]]) -> list[Replay
         parts = name.split("-")
         if len(parts) > 2 or not all(part.isdecimal() and part.isascii() and len(part) <= 18 for part in parts):
             raise ConfigError(
-                f"The name of an episode must be its number, or for instance 80000-0 for an evaluation episode, "
-                f"got {name[:80]!r}."
+                "must be the number of an episode, or for instance 80000-0 for an evaluation episode",
+                key="episode",
+                value=name,
             )
         run = find_run(db, run_prefix)
         numbers = [int(part) for part in parts]

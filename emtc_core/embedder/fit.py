@@ -80,7 +80,11 @@ def fit(embedder: Embedder, sample: Sample) -> EmbedStats:
     terms_K5 = torch.stack([update(state_MS[r], time_M1[r], h_M[r]) for r in rows])
     loss, on_return, on_state, contrast, accuracy = terms_K5.double().mean(dim=0).tolist()
     if not np.isfinite(loss):
-        raise NonFiniteLossError(f"The embedder's loss must be finite, got {loss}. Lower embed.lr.")
+        raise NonFiniteLossError(
+            f"The embedder's loss must be finite, got {loss}. Lower embed.lr.",
+            reason="embedder_loss",
+            subject="embed.lr",
+        )
     return EmbedStats(
         loss=loss,
         return_loss=on_return * unit**2,

@@ -32,8 +32,11 @@ State = NDArray[np.float32] | Tensor
 Times = NDArray[np.integer[Any]] | Tensor
 
 RANDOM_PROJECTION_SEED = 123456  # EMU's and EMC's; B13
-MIN_ROWS = 64  # products of fewer rows, or of a width that is no multiple of WIDTH, take other BLAS paths,
-WIDTH = 16  # in which the last bit of a row depends on how many others there are
+# Matrix products with fewer rows than MIN_ROWS, a number of rows that is not a multiple of ROW_TILE, or a width that
+# is not a multiple of WIDTH use other BLAS kernels. There the last bit of a row depends on the number of rows.
+MIN_ROWS = 64
+ROW_TILE = 4
+WIDTH = 16
 CHUNK_ROWS = (2048, 65_536)  # on a CPU, whose cache then holds the layers' outputs, and on a GPU
 
 RATE = 0.1  # share of the latest sample; the head's unit then moves slower than its weights can follow
@@ -141,7 +144,7 @@ class Embedder:
         check_shape("t", t, (len(state),))
         state_MS, time_M1 = self.to_inputs(state, t, for_write=for_write)
         M = len(state_MS)
-        C = max(min(M, CHUNK_ROWS[self.device.type == "cuda"]), MIN_ROWS)
+        C = _padded_rows(min(M, CHUNK_ROWS[self.device.type == "cuda"]))
         layers = self._widened_layers()
         room = [torch.zeros(C, len(weight_KN), device=self.device) for weight_KN, _ in layers]
         room.append(torch.empty(C, layers[-1][0].shape[1], device=self.device))
@@ -224,11 +227,16 @@ def _widen(weight: Tensor, bias: Tensor | None, *, inputs: int) -> tuple[Tensor,
     return wide.t(), None if bias is None else nn.functional.pad(bias, (0, more))
 
 
+def _padded_rows(n_rows: int) -> int:
+    """Return the number of rows for which a product gives each row the same bits as in any other batch."""
+    return max(n_rows + -n_rows % ROW_TILE, MIN_ROWS)
+
+
 def _encode(
     layers: list[tuple[Tensor, Tensor | None]], room: list[Tensor], state_MS: Tensor, time_M1: Tensor
 ) -> Tensor:
-    """Pass one chunk through the layers in room for it and more, never fewer than MIN_ROWS rows at a time."""
-    rows = max(len(state_MS), MIN_ROWS)
+    """Compute the layers for one chunk of rows, padded by `_padded_rows`, in preallocated arrays."""
+    rows = _padded_rows(len(state_MS))
     x, *outputs = (part[:rows] for part in room)
     x[: len(state_MS), :-1] = state_MS
     x[: len(state_MS), -1:] = time_M1

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from emtc_core.config.run import RunConfig
 from emtc_core.envs.base import EnvInfo
-from emtc_core.errors import ConfigError
+from emtc_core.errors import ConfigError, Fault
 from emtc_core.memory.index.incremental import SCRATCH_BYTES, can_use_faiss
 from emtc_core.memory.nodes import NODE
 from emtc_core.replay_buffer.rows import COPY_BYTES, PAGE_ROWS, most_pages, row_bytes
@@ -103,16 +103,19 @@ def choose_home(config: RunConfig, device: torch.device, replay: int, free_bytes
     """
     host, wanted = torch.device("cpu"), config.train.replay_device
     if wanted == "cuda" and device.type == "cpu":
-        raise ConfigError("train.replay_device is cuda, but the run trains on the CPU. Use auto or cpu.")
+        rule = "must be auto or cpu, because the run trains on the CPU"
+        raise ConfigError(rule, key="train.replay_device", value="cuda")
     if device.type == "cpu" or wanted == "cpu":
         return host
     if wanted == "auto":
         return device if replay <= REPLAY_SHARE * free_bytes else host
     if replay + COPY_BYTES > free_bytes:
-        raise ConfigError(
-            f"train.replay_device is cuda, but {config.train.replay:,} episodes of replay may need {_size(replay)} and "
-            f"the GPU has {_size(free_bytes)} free. Use auto or cpu, or a smaller train.replay."
+        rule = (
+            f"must be auto or cpu, because train.replay = {config.train.replay:,} episodes need up to {_size(replay)}, "
+            f"and the GPU has {_size(free_bytes)} free"
         )
+        hint = "Or set a smaller train.replay."
+        raise ConfigError(Fault("train.replay_device", "cuda", rule, hint, related=("train.replay",)))
     return device
 
 

@@ -130,7 +130,9 @@ def remove_bundle(bundle: Bundle) -> None:
         for path in (_note_path(bundle.study), bundle.study):
             path.unlink(missing_ok=True)
     except OSError as error:
-        raise StorageError(f"{bundle.study} cannot be deleted: {error.strerror}.") from error
+        raise StorageError(
+            f"{bundle.study} cannot be deleted: {error.strerror}.", reason="not_writable", subject=bundle.study
+        ) from error
 
 
 def is_cached(url: str, *, cache: Path | None = None) -> bool:

@@ -97,21 +97,34 @@ def parse_manifest(content: bytes, name: str) -> Manifest:
     except (ValueError, RecursionError):
         facts = None
     if not isinstance(facts, dict) or facts.get("format") != FORMAT or not isinstance(facts.get("version"), int):
-        raise StorageError(f"{name} is not a bundle of EMTC Lab: its manifest has another format.")
-    if facts["version"] != VERSION:
-        advice = f"Upgrade with: {how_to_upgrade()}" if facts["version"] > VERSION else "Request the file again."
         raise StorageError(
-            f"{name} is a bundle of version {facts['version']}, and this program reads version {VERSION}. {advice}"
+            f"{name} is not a bundle of EMTC Lab: its manifest has another format.",
+            reason="not_a_manifest",
+            subject=name,
+        )
+    if facts["version"] != VERSION:
+        is_newer = facts["version"] > VERSION
+        raise StorageError(
+            f"{name} is a bundle of version {facts['version']}, and this program reads version {VERSION}.",
+            hint=f"Upgrade with: {how_to_upgrade()}" if is_newer else "Request the file again.",
+            reason="newer_version" if is_newer else "unknown_version",
+            subject=facts["version"],
         )
     members = facts.get("members")
     member = members.get(STUDY) if isinstance(members, dict) and members.keys() == {STUDY} else None
     size, sha256 = (member.get("size"), member.get("sha256")) if isinstance(member, dict) else (None, None)
     if not isinstance(size, int) or size < 1 or not isinstance(sha256, str) or not _SHA256.fullmatch(sha256):
         raise StorageError(
-            f"{name} is damaged: its manifest has no valid size and checksum of {STUDY}. Request the file again."
+            f"{name} is damaged: its manifest has no valid size and checksum of {STUDY}. Request the file again.",
+            reason="no_size",
+            subject=name,
         )
     if not isinstance(facts.get("runs"), list):
-        raise StorageError(f"{name} is damaged: its manifest has no list of runs. Request the file again.")
+        raise StorageError(
+            f"{name} is damaged: its manifest has no list of runs. Request the file again.",
+            reason="no_runs",
+            subject=name,
+        )
     return Manifest(size, sha256, facts)
 
 
@@ -198,7 +211,7 @@ def _open_archive(place: Path) -> Generator[zipfile.ZipFile]:
     """Open the zip file, check the names of its members, and convert errors of the context's body to StorageError."""
     name = place.name
     if not place.is_file():
-        raise StorageError(f"There is no bundle at {place}.")
+        raise StorageError(f"There is no bundle at {place}.", reason="not_found", subject=place)
     try:
         with place.open("rb") as file:
             _check_directory_size(file, name)
@@ -211,10 +224,16 @@ def _open_archive(place: Path) -> Generator[zipfile.ZipFile]:
                         if unexpected is None
                         else f"it contains {shorten(unexpected)}"
                     )
-                    raise StorageError(f"{name} is not a bundle of EMTC Lab: {reason}.")
+                    raise StorageError(
+                        f"{name} is not a bundle of EMTC Lab: {reason}.",
+                        reason="other_members",
+                        subject=unexpected or "",
+                    )
                 yield archive
     except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, struct.error) as error:
-        raise StorageError(f"{name} is damaged or incomplete: {error}. Request the file again.") from error
+        raise StorageError(
+            f"{name} is damaged or incomplete: {error}. Request the file again.", reason="damaged", subject=name
+        ) from error
     except OSError as error:
         raise StorageError(f"{name} cannot be unpacked: {error.strerror or error}.") from error
 
@@ -224,7 +243,9 @@ def _read_manifest(archive: zipfile.ZipFile, name: str) -> Manifest:
         content = member.read(MAX_MANIFEST_BYTES + 1)
     if len(content) > MAX_MANIFEST_BYTES:
         raise StorageError(
-            f"{name} is not a bundle of EMTC Lab: its manifest is larger than {MAX_MANIFEST_BYTES >> 20} MiB."
+            f"{name} is not a bundle of EMTC Lab: its manifest is larger than {MAX_MANIFEST_BYTES >> 20} MiB.",
+            reason="manifest_too_large",
+            subject=name,
         )
     return parse_manifest(content, name)
 
@@ -239,7 +260,11 @@ def _check_directory_size(file: IO[bytes], name: str) -> None:
     file.seek(size - tail_bytes)
     tail = file.read(tail_bytes)
     if len(tail) < _DIRECTORY_END.size or not tail[-_DIRECTORY_END.size :].startswith(b"PK\5\6"):
-        raise StorageError(f"{name} is not a bundle of EMTC Lab, or it is incomplete. Request the file again.")
+        raise StorageError(
+            f"{name} is not a bundle of EMTC Lab, or it is incomplete. Request the file again.",
+            reason="not_a_bundle",
+            subject=name,
+        )
     directory_bytes = _DIRECTORY_END.unpack(tail[-_DIRECTORY_END.size :])[5]
     if tail.startswith(b"PK\6\7") and len(tail) == _DIRECTORY_END.size + _ZIP64_LOCATOR.size:
         file.seek(min(size, _ZIP64_LOCATOR.unpack(tail[: _ZIP64_LOCATOR.size])[2]))
@@ -247,7 +272,11 @@ def _check_directory_size(file: IO[bytes], name: str) -> None:
         # 0xFFFFFFFF means: see the ZIP64 record
         directory_bytes = max(directory_bytes if directory_bytes < 0xFFFFFFFF else 0, zip64_bytes)
     if directory_bytes > _MAX_DIRECTORY_BYTES:
-        raise StorageError(f"{name} is not a bundle of EMTC Lab: it lists far more than two members.")
+        raise StorageError(
+            f"{name} is not a bundle of EMTC Lab: it lists far more than two members.",
+            reason="too_many_members",
+            subject=name,
+        )
     file.seek(0)
 
 
@@ -256,7 +285,9 @@ def _check_free_space(manifest: Manifest, folder: Path, name: str) -> None:
     if manifest.size > min(MAX_STUDY_BYTES, free // 2):  # the other half is for its indexes and for queries
         raise StorageError(
             f"{name} unpacks to {manifest.size / 1e9:,.1f} GB according to its manifest. {free / 1e9:,.1f} GB are free "
-            f"in {folder.parent}. The limit is half of the free space, and at most {MAX_STUDY_BYTES / 1e9:,.0f} GB."
+            f"in {folder.parent}. The limit is half of the free space, and at most {MAX_STUDY_BYTES / 1e9:,.0f} GB.",
+            reason="too_large",
+            subject=manifest.size,
         )
 
 
@@ -268,13 +299,17 @@ def _write_study(member: IO[bytes], study: Path, manifest: Manifest, name: str) 
             size += len(chunk)
             if size > manifest.size:
                 raise StorageError(
-                    f"{name} unpacks to more than the {manifest.size:,} bytes in its manifest. Do not trust this file."
+                    f"{name} unpacks to more than the {manifest.size:,} bytes in its manifest. Do not trust this file.",
+                    reason="larger_than_manifest",
+                    subject=name,
                 )
             digest.update(chunk)
             file.write(chunk)
     if size != manifest.size or digest.hexdigest() != manifest.sha256:
         raise StorageError(
-            f"{name} was modified: {STUDY} does not match the checksum in its manifest. Request the file again."
+            f"{name} was modified: {STUDY} does not match the checksum in its manifest. Request the file again.",
+            reason="altered",
+            subject=name,
         )
 
 
@@ -286,7 +321,7 @@ def _prepare_database(study: Path, name: str, *, is_ours: bool) -> None:
             _check_values(url, name)
         schema, _ = find_schema(url)
         if schema is None:
-            raise StorageError("it has no tables")
+            raise StorageError("it has no tables", reason="no_tables")
         _create_indexes(study, schema)
         db = open_database(url)
         try:
@@ -297,23 +332,32 @@ def _prepare_database(study: Path, name: str, *, is_ours: bool) -> None:
         with closing(sqlite3.connect(study, isolation_level=None)) as connection:
             connection.execute("PRAGMA journal_mode=DELETE")
     except NewerDatabaseError as error:
-        raise StorageError(f"{name} comes from a newer version. Upgrade with: {how_to_upgrade()}") from error
+        raise StorageError(
+            f"{name} comes from a newer version. Upgrade with: {how_to_upgrade()}", reason="newer_version", subject=name
+        ) from error
     except (EmtcError, sqlite3.Error) as error:
-        reason = str(error).replace(str(study), STUDY)
-        raise StorageError(f"{name} is refused: {reason.rstrip('.')}. The unpacked files were deleted.") from error
+        text = str(error).replace(str(study), STUDY)
+        reason, subject = (error.reason, error.subject) if isinstance(error, EmtcError) else ("", "")
+        raise StorageError(
+            f"{name} is refused: {text.rstrip('.')}. The unpacked files were deleted.",
+            reason=reason or "unsound",
+            subject=subject,
+        ) from error
 
 
 def _check_values(url: str, name: str) -> None:
     """Raise if `check_database` finds errors. Map names that refer to a module are kept as text and not imported."""
     report = check_database(url, is_allowed=lambda map: True)
     if report.schema is not None and report.schema > upgrade.SCHEMA_VERSION:
-        raise NewerDatabaseError(f"{name} has schema {report.schema}.")
+        raise NewerDatabaseError(f"{name} has schema {report.schema}.", reason="newer_version", subject=report.schema)
     errors = [finding for finding in report.findings if finding.kind != "notice"]
     if errors:
         more = f" (and {len(errors) - 1:,} more)" if len(errors) > 1 else ""
-        raise StorageError(f"{errors[0].where}: {errors[0].what.rstrip('.')}{more}")
+        raise StorageError(
+            f"{errors[0].where}: {errors[0].what.rstrip('.')}{more}", reason="unsound", subject=errors[0].where
+        )
     if not report.runs:
-        raise StorageError("it contains no runs")
+        raise StorageError("it contains no runs", reason="no_runs")
 
 
 def _create_indexes(study: Path, schema: str) -> None:

@@ -74,7 +74,7 @@ def check_study(db: Database) -> None:
         ids = list(connection.execute(text("SELECT id FROM runs ORDER BY id")).scalars())
         error = next(_list_row_errors(connection), None) or next(_list_config_errors(connection), None)
     if error is not None:
-        raise StorageError(error)
+        raise StorageError(error, reason="unsound")
     for run_id in ids:
         _check_run(db, run_id)
 
@@ -148,11 +148,11 @@ def _check_run(db: Database, run_id: str) -> None:
     try:
         errors = [*(check_run(db, run_id)[:1] if _has_steps(db, run_id) else []), *_list_blob_errors(db, run_id)]
     except StorageError as error:
-        raise StorageError(f"run {run_id}: {error}") from error
+        raise StorageError(f"run {run_id}: {error}", reason=error.reason, subject=error.subject) from error
     except Exception as error:  # only the types of its settings are checked: their values can make any equation fail
         raise StorageError(f"run {run_id}: its rows cannot be checked with its config") from error
     if errors:
-        raise StorageError(errors[0])
+        raise StorageError(errors[0], reason="unsound", subject=run_id)
 
 
 def _has_steps(db: Database, run_id: str) -> bool:

@@ -88,7 +88,7 @@ def write_bundle(
     """
     refuse_when_read_only("make a bundle")
     if not run_ids:
-        raise StorageError("A bundle must contain at least one run. List runs with: emtc runs")
+        raise StorageError("A bundle must contain at least one run. List runs with: emtc runs", reason="no_runs")
     with tempfile.TemporaryDirectory(prefix="emtc-bundle-") as folder:
         study = Path(folder) / STUDY
         runs = _write_study(db, run_ids, study, contents, add)
@@ -223,7 +223,9 @@ def _import_runs(db: Database, study: Path, name: str, run_ids: Sequence[str] | 
                 listed = ", ".join(existing[:_MAX_LISTED_RUNS]) + (" …" if len(existing) > _MAX_LISTED_RUNS else "")
                 raise StorageError(
                     f"These runs of {name} are already in the database: {listed}. Nothing was imported. "
-                    f"View the bundle without an import with: emtc open {name}"
+                    f"View the bundle without an import with: emtc open {name}",
+                    reason="exists",
+                    subject=tuple(existing),
                 )
             copy_runs(reader, writer, ids, WHOLE, renumber=True, tag=f"from {clean_name(name)}")
     finally:

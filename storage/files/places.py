@@ -34,7 +34,7 @@ _INVALID_CHARACTERS: Final = re.compile(r"[\x00-\x20\x7f-\x9f\ud800-\udfff]")
 _SCHEMES_WITH_USER: Final = frozenset({"sftp", "ssh", "ftp", "smb"})
 _CHECK_TTL_S: Final = {True: 60.0, False: 10.0}
 """How long the result of a write test is cached, by success."""
-_check_results: dict[str, tuple[float, str | None]] = {}
+_check_results: dict[str, tuple[float, StorageError | None]] = {}
 """Setting → time of its last write test on the monotonic clock, and the error, if any."""
 
 
@@ -81,7 +81,7 @@ def place_of(db: Database, recorded: str | None) -> Place:
     if recorded is None:
         return Place(None, files_root(db))
     if reason := why_no_place(recorded):
-        raise StorageError(reason)
+        raise StorageError(reason, reason="other_place", subject=recorded)
     if _URL.match(recorded):
         return Place(recorded, files_root(db), Remote(recorded))
     return Place(recorded, _find_folder(recorded))
@@ -179,8 +179,8 @@ def check_place() -> None:
     checked = _check_results.get(setting)
     if checked is None or time.monotonic() - checked[0] > _CHECK_TTL_S[checked[1] is None]:
         checked = _check_results[setting] = (time.monotonic(), _test_writing(setting))
-    if checked[1] is not None:
-        raise StorageError(checked[1])
+    if (error := checked[1]) is not None:
+        raise StorageError(error.message, hint=error.hint, reason=error.reason, subject=error.subject)
 
 
 def describe_place(db: Database) -> str:
@@ -203,15 +203,27 @@ def _normalize(text: str) -> str:
         StorageError: If it is neither an absolute path of a folder nor a URL without secrets.
     """
     if len(text) > _MAX_LENGTH or _INVALID_CHARACTERS.search(text.replace(" ", "")):
-        raise StorageError(f"{VARIABLE} must be a folder or a URL, got {shorten(hide_passwords(text))}.")
+        raise StorageError(
+            f"{VARIABLE} must be a folder or a URL, got {shorten(hide_passwords(text))}.",
+            reason="not_a_place",
+            subject=VARIABLE,
+        )
     if _URL.match(text):
         return _normalize_url(text)
     try:
         folder = Path(text).expanduser()
     except RuntimeError as error:
-        raise StorageError(f"{VARIABLE} is {shorten(text)}, but there is no such user on this machine.") from error
+        raise StorageError(
+            f"{VARIABLE} is {shorten(text)}, but there is no such user on this machine.",
+            reason="unknown_user",
+            subject=VARIABLE,
+        ) from error
     if not folder.is_absolute():
-        raise StorageError(f"{VARIABLE} must be an absolute path such as /shared/emtc, or a URL, got {shorten(text)}.")
+        raise StorageError(
+            f"{VARIABLE} must be an absolute path such as /shared/emtc, or a URL, got {shorten(text)}.",
+            reason="not_absolute",
+            subject=VARIABLE,
+        )
     return os.path.normpath(folder)
 
 
@@ -220,16 +232,22 @@ def _normalize_url(text: str) -> str:
         parts = urlsplit(text)
         has_password = parts.password is not None
     except ValueError as error:
-        raise StorageError(f"{VARIABLE} must be a folder or a URL, got {shorten(text)}.") from error
+        raise StorageError(
+            f"{VARIABLE} must be a folder or a URL, got {shorten(text)}.", reason="not_a_place", subject=VARIABLE
+        ) from error
     if has_password or (parts.username is not None and parts.scheme not in _SCHEMES_WITH_USER):
         raise StorageError(
             f"{VARIABLE} must not contain a password or a key, because it is recorded with every run. Remove it from "
-            f"{parts.scheme}://…, and provide it as the tools of that service expect, for instance AWS_ACCESS_KEY_ID."
+            f"{parts.scheme}://…, and provide it as the tools of that service expect, for instance AWS_ACCESS_KEY_ID.",
+            reason="password",
+            subject=VARIABLE,
         )
     if "::" in text or parts.query or parts.fragment or not (parts.netloc or parts.path.strip("/")):
         raise StorageError(
             f"{VARIABLE} must be a URL such as s3://bucket/folder or sftp://host/folder, without ?, # and ::, "
-            f"got {shorten(text)}."
+            f"got {shorten(text)}.",
+            reason="not_a_url",
+            subject=VARIABLE,
         )
     return f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/')}"
 
@@ -238,21 +256,26 @@ def _find_folder(setting: str) -> Path:
     """Resolve the configured path to a folder. It may be a link, because the user of this machine has set it."""
     folder = Path(setting).resolve()
     if not folder.is_dir():
-        raise StorageError(f"{VARIABLE} is {setting}, which is not a folder on this machine. Create it or mount it.")
+        raise StorageError(
+            f"{VARIABLE} is {setting}, which is not a folder on this machine. Create it or mount it.",
+            reason="not_found",
+            subject=setting,
+        )
     return folder
 
 
-def _test_writing(setting: str) -> str | None:
-    """Write a small file to a place and delete it; return the error message, or None."""
+def _test_writing(setting: str) -> StorageError | None:
+    """Write a small file to a place and delete it; return the error, or None."""
     try:
         if _URL.match(setting):
             Remote(setting).check()
             return None
         with tempfile.TemporaryFile(dir=_find_folder(setting)) as file:
             file.write(b"emtc")
-    except StorageError as error:
-        return str(error)
+    except StorageError as error:  # without its traceback, because the result is kept
+        return StorageError(error.message, hint=error.hint, reason=error.reason, subject=error.subject)
     except OSError as error:
-        reason = (error.strerror or str(error)).lower()
-        return f"{VARIABLE} is {setting}, which cannot be written: {reason}. Choose another folder or a URL."
+        cause = (error.strerror or str(error)).lower()
+        message = f"{VARIABLE} is {setting}, which cannot be written: {cause}."
+        return StorageError(message, hint="Choose another folder or a URL.", reason="not_writable", subject=setting)
     return None

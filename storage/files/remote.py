@@ -117,7 +117,9 @@ class Remote:
             package = how_to_install("files") if scheme in ("s3", "s3a") else f"pip install {_PACKAGES.get(scheme)}"
             advice = f" Install it with: {package}" if scheme in ("s3", "s3a", *_PACKAGES) else ""
             reason = str(error).rstrip(".") or "a package is missing"
-            raise StorageError(f"{self.url} needs another package: {reason}.{advice}") from error
+            raise StorageError(
+                f"{self.url} needs another package: {reason}.{advice}", reason="missing_package", subject=self.url
+            ) from error
         except Exception as error:  # each library has its own error classes
             raise self._make_error(error) from error
         return filesystem, str(root).rstrip("/")
@@ -151,7 +153,11 @@ class Remote:
         if connected := self.__dict__.pop("_filesystem_and_root", None):
             type(connected[0]).clear_instance_cache()
         if not errors:
-            raise StorageError(f"{self.url} did not answer within {timeout_s:.0f} s. Check the network connection.")
+            raise StorageError(
+                f"{self.url} did not answer within {timeout_s:.0f} s. Check the network connection.",
+                reason="timeout",
+                subject=self.url,
+            )
         if isinstance(errors[0], StorageError):
             raise errors[0]
         raise self._make_error(errors[0]) from errors[0]
@@ -159,7 +165,11 @@ class Remote:
     def _make_error(self, error: BaseException) -> StorageError:
         """Make a StorageError from the first line of a library's error."""
         reason = next(iter(hide_passwords(str(error)).strip().splitlines()), "").rstrip(".")
-        return StorageError(f"{self.url} cannot be used: {reason[:_MAX_ERROR_LENGTH] or type(error).__name__}.")
+        return StorageError(
+            f"{self.url} cannot be used: {reason[:_MAX_ERROR_LENGTH] or type(error).__name__}.",
+            reason="unusable",
+            subject=self.url,
+        )
 
 
 @dataclass(frozen=True)
@@ -349,7 +359,11 @@ class RunFiles:
             StorageError: If this program does not write files with this name.
         """
         if not _FILE_NAME.fullmatch(name):
-            raise StorageError(f"{name[:80]!r} is not a file name of a run. Nothing at {self.url} was changed.")
+            raise StorageError(
+                f"{name[:80]!r} is not a file name of a run. Nothing at {self.url} was changed.",
+                reason="not_a_file_of_a_run",
+                subject=name,
+            )
         return f"{self._folder}/{name}"
 
 

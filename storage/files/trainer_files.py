@@ -103,7 +103,9 @@ def check_lease(db: Database, place: Place, run_id: str) -> None:
     raise StorageError(
         f"The checkpoints of run {run_id} at {place.show(run_id)} belong to the database {shorten(path)} on "
         f"{shorten(host)}. This database is a copy of it, so these files are not written or deleted. If the database "
-        f"was moved here, delete {LEASE} there."
+        f"was moved here, delete {LEASE} there.",
+        reason="copied_database",
+        subject=run_id,
     )
 
 

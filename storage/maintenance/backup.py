@@ -46,7 +46,9 @@ def back_up_now(db: Database, place: Path | None = None) -> Path:
     """
     refuse_when_read_only("back up a database")
     if db.path is None:
-        raise StorageError("Only SQLite databases can be copied. For PostgreSQL use: pg_dump --format=custom")
+        raise StorageError(
+            "Only SQLite databases can be copied. For PostgreSQL use: pg_dump --format=custom", reason="server"
+        )
     return copy_database(db.path, place)
 
 
@@ -64,7 +66,9 @@ def vacuum(db: Database) -> Vacuumed:
     if active := list_active_runs(db):
         listed = ", ".join(active[:_MAX_LISTED_RUNS]) + (" …" if len(active) > _MAX_LISTED_RUNS else "")
         raise RunStateError(
-            f"A vacuum must wait until no run is active. Active runs: {listed}. Stop them with: emtc stop RUN"
+            f"A vacuum must wait until no run is active. Active runs: {listed}. Stop them with: emtc stop RUN",
+            reason="at_work",
+            subject=listed,
         )
     with db.read() as connection:
         before, _ = file_sizes(connection, db)

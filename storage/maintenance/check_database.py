@@ -86,7 +86,11 @@ def check_database(url: str, *, is_allowed: Callable[[str], bool]) -> Report:
         with read_safely(engine) as connection:
             tables = set(inspect(connection).get_table_names())
             if tables and "alembic_version" not in tables:
-                raise StorageError(f"{shown} is not a database of EMTC Lab: it contains {sorted(tables)[0]}.")
+                raise StorageError(
+                    f"{shown} is not a database of EMTC Lab: it contains {sorted(tables)[0]}.",
+                    reason="not_a_database",
+                    subject=shown,
+                )
             errors = [
                 Finding("danger", "schema", f"it contains {trigger_or_view}, which runs SQL automatically")
                 for trigger_or_view in upgrade.list_triggers_and_views(connection)
@@ -175,7 +179,7 @@ def _check_row(
             value = read(row[name]) if read else row[name]
         except StorageError as error:
             kind: Kind = "danger" if is_identifier(f"{table_name}.{name}") else "damage"
-            yield Finding(kind, where, str(error).partition(". See what")[0] + ".")
+            yield Finding(kind, where, error.message)
             continue
         is_displayed = name in _DISPLAYED_COLUMNS.get(table_name, ())
         if is_displayed and isinstance(value, str) and _CONTROL_CHARACTERS.search(value):
@@ -214,7 +218,7 @@ def _check_blobs(connection: Connection) -> Iterator[Finding]:
                 try:
                     measure(blob, most_bytes=MOST_TRAJECTORY_BYTES) if has_trajectories else measure(blob)
                 except StorageError as error:
-                    kind: Kind = "danger" if "unpack to" in str(error) else "damage"
+                    kind: Kind = "danger" if error.reason == "too_large" else "damage"
                     yield Finding(kind, where, f"{name}: {error}")
 
 

@@ -49,7 +49,9 @@ def is_current(connection: Connection, url: str) -> bool:
     if version > SCHEMA_VERSION:
         raise NewerDatabaseError(
             f"{url} was written by a newer version of EMTC Lab (schema {version}; this version supports schemas up to "
-            f"{SCHEMA_VERSION}). Upgrade with: {how_to_upgrade()}"
+            f"{SCHEMA_VERSION}). Upgrade with: {how_to_upgrade()}",
+            reason="newer_version",
+            subject=version,
         )
     return version == SCHEMA_VERSION
 
@@ -67,7 +69,11 @@ def read_version(connection: Connection, url: str) -> str | None:
     tables = set(inspect(connection).get_table_names())
     if "alembic_version" not in tables:
         if tables:
-            raise StorageError(f"{url} is not a database of EMTC Lab: it contains {sorted(tables)[0]}.")
+            raise StorageError(
+                f"{url} is not a database of EMTC Lab: it contains {sorted(tables)[0]}.",
+                reason="not_a_database",
+                subject=url,
+            )
         return None
     if unexpected := list_triggers_and_views(connection):
         raise StorageError(f"{url} contains {unexpected[0]}, which EMTC Lab does not create. See: emtc db check")
@@ -179,7 +185,9 @@ def back_up(path: Path, version: str | None) -> Path:
         _copy(path, place)
     except (OSError, sqlite3.Error) as error:
         raise StorageError(
-            f"{path} was not upgraded: its backup {place.name} cannot be written ({error}). Free disk space first."
+            f"{path} was not upgraded: its backup {place.name} cannot be written ({error}). Free disk space first.",
+            reason="not_copied",
+            subject=path,
         ) from error
     return place
 
@@ -199,12 +207,20 @@ def copy_database(path: Path, place: Path | None = None) -> Path:
     """
     place = place or _find_free_path(path, f"backup-{datetime.now(UTC):%Y%m%d-%H%M%S}")
     if os.path.lexists(place):
-        raise StorageError(f"{place} already exists, and a backup does not replace files. Choose another name.")
+        raise StorageError(
+            f"{place} already exists, and a backup does not replace files. Choose another name.",
+            reason="exists",
+            subject=place,
+        )
     try:
         _copy(path, place)
     except (OSError, sqlite3.Error) as error:
         reason = getattr(error, "strerror", None) or error
-        raise StorageError(f"The backup {place} cannot be written: {reason}. Choose another path.") from error
+        raise StorageError(
+            f"The backup {place} cannot be written: {reason}. Choose another path.",
+            reason="not_writable",
+            subject=place,
+        ) from error
     return place
 
 

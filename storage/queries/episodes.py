@@ -90,7 +90,7 @@ def get_trajectory(db: Database, run_id: str, episode: int) -> Trajectory:
     with db.read() as connection:
         row = connection.execute(outline.where(*key)).one_or_none()
         if row is None:
-            raise StorageError(f"Run {run_id} has no episode {episode}.")
+            raise StorageError(f"Run {run_id} has no episode {episode}.", reason="not_found", subject=episode)
         if not isinstance(row.first_env_step, int) or not isinstance(row.length, int):
             raise damaged("episodes", (row.first_env_step, row.length), "two whole numbers")
         span = Transition.env_step.between(row.first_env_step, row.first_env_step + row.length - 1)
@@ -98,7 +98,9 @@ def get_trajectory(db: Database, run_id: str, episode: int) -> Trajectory:
     if row.trajectory == THINNED:
         raise LeftOutError(
             f"The trajectory of episode {episode} of run {run_id} was thinned away, or left out of a bundle; its "
-            "outcome and the run's curves stay. Look at an evaluation episode instead."
+            "outcome and the run's curves stay. Look at an evaluation episode instead.",
+            reason="removed",
+            subject=episode,
         )
     arrays = read_arrays(row.trajectory)
     outcome = (run_id, episode, row.first_env_step, row.won, row.episode_return)
@@ -147,7 +149,11 @@ def iter_trajectories(db: Database, run_id: str, episodes: Iterable[int]) -> Ite
         for episode in chunk:
             row = found.get(episode)
             if row is None or row.trajectory == THINNED:
-                raise StorageError(f"The states of episode {episode} of run {run_id} are gone. Choose another run.")
+                raise StorageError(
+                    f"The states of episode {episode} of run {run_id} are gone. Choose another run.",
+                    reason="not_found",
+                    subject=episode,
+                )
             outcome = (run_id, episode, row.first_env_step, row.won, row.episode_return)
             yield Trajectory(*outcome, **read_arrays(row.trajectory))
 
@@ -163,7 +169,11 @@ def get_playback(db: Database, run_id: str, env_step: int, episode: int) -> Traj
     with db.read() as connection:
         row = connection.execute(select(*columns).where(*key)).one_or_none()
     if row is None:
-        raise StorageError(f"Run {run_id} keeps no playback {episode} of the evaluation at step {env_step}.")
+        raise StorageError(
+            f"Run {run_id} keeps no playback {episode} of the evaluation at step {env_step}.",
+            reason="not_found",
+            subject=episode,
+        )
     return Trajectory(run_id, episode, env_step, row.won, row.episode_return, **read_arrays(row.trajectory))
 
 
@@ -367,7 +377,7 @@ def _condition(term: Term, numbers: Mapping[str, Any], won: Any, is_number: Any)
     if not term.key:
         return _word(term.value, won, is_number)
     if term.key not in numbers:
-        raise ConfigError(f'Episodes have {", ".join(numbers)}, won and lost, but no "{term.key[:80]}".')
+        raise ConfigError(f"is not a column of episodes, which have {', '.join(numbers)}, won and lost", key=term.key)
     if term.sign == "!=":
         return not_(compare_number(numbers[term.key], Term(term.value, term.key)))
     return compare_number(numbers[term.key], term)
@@ -378,5 +388,5 @@ def _word(word: str, won: Any, is_number: Any) -> Sql:
         return type_coerce(won, Boolean) == literal(outcome)
     digits = word.replace(",", "").removeprefix("#")
     if not is_whole(digits) or len(digits) > 18:
-        raise ConfigError(f'Episodes are found by a number, won, lost, or as in return>5, got "{word[:80]}".')
+        raise ConfigError("must be a number, won, lost, or a comparison such as return>5", key="search", value=word)
     return is_number(int(digits))

@@ -342,9 +342,8 @@ def _order(sort: str, dialect: Dialect) -> list[SQLColumnExpression[Any]]:
         return newest if sort else [_urgency(dialect), *newest]
     make = SORTS.get(sort.removeprefix("-"))
     if make is None:
-        raise ConfigError(
-            f'Runs are sorted by one of {", ".join(SORTS)}, with a leading - downwards, got "{sort[:80]}".'
-        )
+        rule = f"must be one of {', '.join(SORTS)}, with a leading - for descending"
+        raise ConfigError(rule, key="sort", value=sort)
     value = make(dialect)
     return [value.is_(None), value.desc() if sort.startswith("-") else value, *newest]
 

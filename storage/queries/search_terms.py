@@ -76,7 +76,7 @@ def split_search(text: str) -> list[Term]:
     """
     pieces = [piece.rstrip(",") for piece in _PIECE.findall(text) if piece.strip('",')]
     if len(pieces) > MOST_TERMS:
-        raise ConfigError(f"A search takes at most {MOST_TERMS} words, got {len(pieces):,}.")
+        raise ConfigError(f"must have at most {MOST_TERMS} words, has {len(pieces):,}", key="search")
     return [read_comparison(piece) or Term(piece.replace('"', "")) for piece in pieces]
 
 
@@ -92,7 +92,7 @@ def read_comparison(piece: str) -> Term | None:
     key, sign, value = found.groups()
     term = Term(value.replace('"', "").strip(), key, _SPELLED[sign])
     if term.sign in ORDERED and read_number(term.value) is None:
-        raise ConfigError(f'{term.key[:80]}{term.sign} needs a number, got "{term.value[:80]}".')
+        raise ConfigError(f"must be compared with a number by {term.sign}", key=term.key, value=term.value)
     return term
 
 
@@ -145,7 +145,7 @@ def parse_condition(text: str) -> Term:
     """
     term = read_comparison(text.strip())
     if term is None:
-        raise ConfigError(f'A condition is key=value, as in gate.enabled=false or win_rate>0.8, got "{text[:80]}".')
+        raise ConfigError("must be key=value, as in gate.enabled=false or win_rate>0.8", key="condition", value=text)
     _check(term)
     return term
 
@@ -154,10 +154,10 @@ def _check(term: Term) -> None:
     column = COLUMNS.get(term.key)
     if term.key and column is None and term.key not in _settings():
         close = get_close_matches(term.key[:80], [*COLUMNS, *_settings()], n=1, cutoff=0.5)
-        hint = f' Did you mean "{close[0]}"?' if close else " Settings: emtc train --help-keys"
-        raise ConfigError(f'There is no setting or column "{term.key[:80]}".{hint}')
+        hint = f'Did you mean "{close[0]}"?' if close else "List all settings with: emtc train --help-keys"
+        raise ConfigError("is not a setting or column", key=term.key, hint=hint)
     if term.sign in ORDERED and column is not None and column.kind != "number":
-        raise ConfigError(f"{term.key} is a text: compare it with = or !=, not {term.sign}.")
+        raise ConfigError(f"is a text: compare it with = or !=, not with {term.sign}", key=term.key)
 
 
 @cache

@@ -83,7 +83,7 @@ def choose_fields(table: TableName, columns: Sequence[str] | None = None) -> tup
     else:
         strange = next((name for name in columns if name not in known), None)
         if strange is not None or not columns:
-            raise ConfigError(f"{table} has the columns {', '.join(known)}, got {strange!r}.")
+            raise ConfigError(f"is not a column of {table}, which has {', '.join(known)}", key=strange or "columns")
         chosen = [known[name] for name in dict.fromkeys(columns)]
     return tuple(Field(column.name, unguarded(column.type), bool(column.nullable)) for column in chosen)
 
@@ -116,8 +116,10 @@ def read_parts(
         ConfigError: If the table has no such column, or the numbers make no sense.
         StorageError: If the rows were thinned away, or the database cannot be read.
     """
-    if rows < 1 or since < 0:
-        raise ConfigError(f"A part has at least 1 row and env steps count from 0, got {rows} and {since}.")
+    if rows < 1:
+        raise ConfigError("must be >= 1", key="rows", value=rows)
+    if since < 0:
+        raise ConfigError("must be >= 0", key="since", value=since)
     fields = choose_fields(table, columns)
     if any(isinstance(field.kind, LargeBinary) for field in fields):
         rows = min(rows, _PART_BYTES // _BLOB_BYTES)
@@ -147,7 +149,7 @@ def _arrow() -> Any:
 
 def _table(name: TableName) -> Table:
     if name not in _MODELS:
-        raise ConfigError(f"A raw table is one of {', '.join(TABLE_NAMES)}, got {name!r}.")
+        raise ConfigError(f"must be one of {', '.join(TABLE_NAMES)}", key="table", value=name)
     table = _MODELS[name].__table__
     assert isinstance(table, Table)
     return table
@@ -165,7 +167,9 @@ def _last_step(db: Database, name: TableName, run_id: str) -> int:
         if name == "transitions" and reached and not has_transitions(connection, run_id):
             raise StorageError(
                 f"The transitions of run {run_id} are not in this database: they were thinned away or left out of a "
-                "bundle. Their sums over 1,000 steps are what its gate chart shows."
+                "bundle. Their sums over 1,000 steps are what its gate chart shows.",
+                reason="removed",
+                subject=run_id,
             )
         last = select(func.max(_step(table))).where(table.c.run_id == run_id)
         return connection.execute(last).scalar() or 0

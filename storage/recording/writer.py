@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from emtc_core.errors import StorageError
+from emtc_core.errors import EmtcError, StorageError
 from emtc_core.metrics import is_known
 from emtc_core.recorder import AskedRecord, EpisodeRecord, EvaluationRecord, GateStatsRecord, SnapshotRecord
 from storage.engine import Database
@@ -202,7 +202,9 @@ class DatabaseRecorder:
                 self._changed.wait(_WAIT_S)
             self._raise_failure()
             if self._is_closed:
-                raise StorageError(f"The recorder of run {self._run_id} is closed.")
+                raise StorageError(
+                    f"The recorder of run {self._run_id} is closed.", reason="closed", subject=self._run_id
+                )
             self._queue.append(record)
             self._n_accepted += 1
             self._waiting_bytes += size
@@ -212,7 +214,9 @@ class DatabaseRecorder:
 
     def _raise_failure(self) -> None:
         if self._failure is not None:
-            raise StorageError(f"Run {self._run_id} can no longer be recorded: {self._failure}") from self._failure
+            reason = self._failure.reason if isinstance(self._failure, EmtcError) else "failed"
+            message = f"Run {self._run_id} can no longer be recorded: {self._failure}"
+            raise StorageError(message, reason=reason, subject=self._run_id) from self._failure
 
     def _run(self) -> None:
         """Write batches until the recorder closes. An error is raised by the trainer's next call."""

@@ -69,7 +69,9 @@ def create_run(
             connection.execute(insert(Run), new | values)
     except StorageError as error:
         if launch_token is not None and (known := find_launch(db, launch_token)) is not None:
-            raise RunStateError(f"This launch has already made run {known}.") from error
+            raise RunStateError(
+                f"This launch has already made run {known}.", reason="launched", subject=known
+            ) from error
         raise
     return str(new["id"])
 

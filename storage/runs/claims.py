@@ -102,7 +102,9 @@ def watch_elsewhere(db: Database, run_id: str) -> None:
         if row.heartbeat_at != first.heartbeat_at:
             raise RunStateError(
                 f"Run {run_id} is at work on {row.host}: its trainer gave a sign of life just now. It seemed lost as "
-                "the clocks of the two machines differ; set them right."
+                "the clocks of the two machines differ; set them right.",
+                reason="at_work",
+                subject=run_id,
             )
 
 
@@ -274,7 +276,9 @@ def lock_sweep(connection: Connection, sweep_id: str) -> Any:
     """
     row = find_sweep_locked(connection, sweep_id)
     if row is None:
-        raise StorageError(f'There is no sweep "{sweep_id}". List them with: emtc sweep --list')
+        raise StorageError(
+            f'There is no sweep "{sweep_id}". List them with: emtc sweep --list', reason="not_found", subject=sweep_id
+        )
     return row
 
 

@@ -83,11 +83,17 @@ def wait_until_heard(
         if _is_heard(db, command_id) or row.state in (State.STOPPED, State.FINISHED, State.FAILED):
             return f"Run {row.id} has heard {command} after {waited:.1f} s."
         if row.state == State.LOST:
-            raise UnheardError(f"Nobody has heard: the trainer of run {row.id} is gone. See: emtc show {row.id}")
+            raise UnheardError(
+                f"Nobody has heard: the trainer of run {row.id} is gone. See: emtc show {row.id}",
+                reason="trainer_gone",
+                subject=row.id,
+            )
         time.sleep(POLL_S)
     raise UnheardError(
         f"Nobody has heard within {patience_s:.0f} s: the trainer of run {run_id} is starting or busy. "
-        f"It will {command} as soon as it listens. See: emtc show {run_id}"
+        f"It will {command} as soon as it listens. See: emtc show {run_id}",
+        reason="timeout",
+        subject=run_id,
     )
 
 
@@ -114,12 +120,20 @@ def send_command(db: Database, run_id: str, command: Command | QuestionKind, *, 
         RunStateError: If nobody works on the run, or it has no such episode.
     """
     if command not in _WORDS:
-        raise RunStateError(f"A command is one of {', '.join(_WORDS)}, got {command}.")
+        raise RunStateError(
+            f"A command is one of {', '.join(_WORDS)}, got {command}.", reason="unknown_command", subject=command
+        )
     row = find_run(db, run_id)
     if row.state == State.LOST:
-        raise UnheardError(f"Nobody has heard: the trainer of run {row.id} is gone. See: emtc show {row.id}")
+        raise UnheardError(
+            f"Nobody has heard: the trainer of run {row.id} is gone. See: emtc show {row.id}",
+            reason="trainer_gone",
+            subject=row.id,
+        )
     if row.state not in (_HEARS if command in get_args(Command) else ANSWERS):
-        raise RunStateError(f"Run {row.id} is {row.state.value}: no trainer is there to {command}.")
+        raise RunStateError(
+            f"Run {row.id} is {row.state.value}: no trainer is there to {command}.", reason="no_trainer", subject=row.id
+        )
     if episode is not None:
         _check_episode(db, row.id, command, episode)
     values = {"run_id": row.id, "command": command, "requested_at": clock.now(), "episode": episode}
@@ -130,11 +144,17 @@ def send_command(db: Database, run_id: str, command: Command | QuestionKind, *, 
 
 def _check_episode(db: Database, run_id: str, command: str, episode: int) -> None:
     if command != "play":
-        raise RunStateError(f"Only a play repeats an episode, got {command} with episode {episode}.")
+        raise RunStateError(
+            f"Only a play repeats an episode, got {command} with episode {episode}.",
+            reason="not_a_play",
+            subject=command,
+        )
     key = (EpisodeRow.run_id == run_id, EpisodeRow.episode == episode)
     with db.read() as connection:
         if connection.execute(select(EpisodeRow.episode).where(*key)).first() is None:
-            raise RunStateError(f"Run {run_id} has recorded no episode {episode}.")
+            raise RunStateError(
+                f"Run {run_id} has recorded no episode {episode}.", reason="no_episode", subject=episode
+            )
 
 
 def command_log(db: Database, run_id: str) -> pd.DataFrame:

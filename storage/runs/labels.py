@@ -67,7 +67,9 @@ def check_tags(tags: Sequence[str]) -> list[str]:
         if not tag.strip() or tag != tag.strip() or len(tag) > LONGEST_TAG or "," in tag or not tag.isprintable():
             raise RunStateError(
                 f"A tag is 1 to {LONGEST_TAG} printable characters without a comma or a space at its ends, "
-                f"got {shorten(tag)}."
+                f"got {shorten(tag)}.",
+                reason="not_a_tag",
+                subject=tag,
             )
     if len(set(tags)) > MOST_TAGS:
         raise RunStateError(f"A run carries at most {MOST_TAGS} tags, got {len(set(tags))}.")
@@ -133,7 +135,11 @@ def shelve_runs(db: Database, run_ids: Sequence[str], act: Act) -> int:
 def _refuse_at_work(rows: Sequence[Any]) -> None:
     for row in rows:
         if not lifecycle.allows(state := state_now(row), Event.DELETE):
-            raise RunStateError(f"Run {row.id} is {state.value}: only a run at rest is archived. emtc stop {row.id}")
+            raise RunStateError(
+                f"Run {row.id} is {state.value}: only a run at rest is archived. emtc stop {row.id}",
+                reason="at_work",
+                subject=row.id,
+            )
 
 
 def _locked(connection: Connection, run_ids: Sequence[str], *columns: Any) -> Iterator[Any]:
@@ -145,7 +151,9 @@ def _locked(connection: Connection, run_ids: Sequence[str], *columns: Any) -> It
             select(*chosen.values()).where(Run.id.in_(part)).order_by(Run.id).with_for_update(of=Run)
         ).all()
         if missing := set(part) - {row.id for row in rows}:
-            raise RunNotFoundError(f'There is no run "{min(missing)}". List them with: emtc runs')
+            raise RunNotFoundError(
+                f'There is no run "{min(missing)}". List them with: emtc runs', reason="not_found", subject=min(missing)
+            )
         yield from rows
 
 

@@ -148,7 +148,9 @@ def check_token(row: Any, token: str | None) -> None:
 def taken_over(row: Any) -> RunStateError:
     """The error that says who has a run that this process thought its own."""
     owner = f"process {row.pid} on {row.host}" if row.pid is not None else "nobody"
-    return RunStateError(f"Run {row.id} belongs to {owner} now; this process may not write for it.")
+    return RunStateError(
+        f"Run {row.id} belongs to {owner} now; this process may not write for it.", reason="other_owner", subject=row.id
+    )
 
 
 def check_owned(connection: Connection, run_id: str, token: str) -> None:
@@ -310,7 +312,9 @@ def check(run_id: str, state: State, event: Event) -> None:
         can = sorted({way.before.value for way in TRANSITIONS if way.event == event})
         fit = " or ".join([", ".join(can[:-1]), can[-1]] if can[1:] else can)
         raise RunStateError(
-            f"Run {run_id} is {state.value}; only a run that is {fit} can {event.value}. See: emtc show {run_id}"
+            f"Run {run_id} is {state.value}; only a run that is {fit} can {event.value}. See: emtc show {run_id}",
+            reason=state.value,
+            subject=run_id,
         )
 
 

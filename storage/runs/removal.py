@@ -313,7 +313,11 @@ def _place_to_clear(db: Database, run_id: str) -> Place:
         check_lease(db, place, run_id)
         return place
     except StorageError as error:
-        raise StorageError(f"{error} To delete its rows alone: emtc delete {run_id} --leave-files") from error
+        raise StorageError(
+            f"{error} To delete its rows alone: emtc delete {run_id} --leave-files",
+            reason=error.reason,
+            subject=error.subject,
+        ) from error
 
 
 _DELETE_STEPS = 200_000  # transitions removed per transaction, so that a delete never blocks a trainer

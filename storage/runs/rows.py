@@ -116,9 +116,13 @@ def find_run(db: Database, prefix: str) -> RunRow:
     if len(rows) == 1 or exact:
         return make_run_row(db, (exact or rows)[0])
     if not rows:
-        raise RunNotFoundError(f'No run starts with "{prefix}". List them with: emtc runs')
+        raise RunNotFoundError(
+            f'No run starts with "{prefix}". List them with: emtc runs', reason="not_found", subject=prefix
+        )
     ids = ", ".join(row.id for row in rows[:5]) + (" …" if len(rows) > 5 else "")
-    raise RunNotFoundError(f'More than one run starts with "{prefix}": {ids}. Write more of the id.')
+    raise RunNotFoundError(
+        f'More than one run starts with "{prefix}": {ids}. Write more of the id.', reason="ambiguous", subject=prefix
+    )
 
 
 def make_run_row(db: Database, row: Any) -> RunRow:
@@ -166,7 +170,9 @@ def locked_row(connection: Connection, run_id: str) -> Any:
     columns = select(*RUN_COLUMNS).where(Run.id == run_id).with_for_update(of=Run)
     row = connection.execute(columns).one_or_none()
     if row is None:
-        raise RunNotFoundError(f'There is no run "{run_id}". List them with: emtc runs')
+        raise RunNotFoundError(
+            f'There is no run "{run_id}". List them with: emtc runs', reason="not_found", subject=run_id
+        )
     return row
 
 
@@ -191,7 +197,9 @@ def refuse_imported(row: Any, act: str) -> None:
     """
     if (label := imported_label(row.config)) is not None:
         raise RunStateError(
-            f"Run {row.id} was imported ({label}): it is a curve without checkpoint and memory, and cannot {act}."
+            f"Run {row.id} was imported ({label}): it is a curve without checkpoint and memory, and cannot {act}.",
+            reason="imported",
+            subject=row.id,
         )
 
 

@@ -99,7 +99,8 @@ def ask(db: Database, query: str, *, most_rows: int = ROWS, seconds: float = SEC
     lines = _run_worker(json.dumps(request).encode(), seconds)
     end = lines[-1] if lines and isinstance(lines[-1], dict) else {}
     if "refused" in end or "columns" not in (lines[0] if lines else {}):
-        raise StorageError(hide_passwords(end.get("refused", "The query ended its process. Select less data.")))
+        message = hide_passwords(end.get("refused", "The query ended its process. Select less data."))
+        raise StorageError(message, reason=end.get("reason", "ended"), subject=end.get("subject", ""))
     return Answer(tuple(lines[0]["columns"]), lines[1:-1], end["cut"], time.monotonic() - started)
 
 
@@ -118,9 +119,11 @@ def describe_reader(db: Database, *, name: str = READER_NAME) -> tuple[list[str]
         StorageError: If the database is a SQLite file, which needs no role.
     """
     if db.path is not None:
-        raise StorageError("A SQLite file has no roles. Its queries already run in a process that can only read.")
+        raise StorageError(
+            "A SQLite file has no roles. Its queries already run in a process that can only read.", reason="no_roles"
+        )
     if not _ROLE_NAME.fullmatch(name):
-        raise ConfigError(f"The name of a role must be lower-case letters, digits and _, got {shorten(name)}.")
+        raise ConfigError("must be lower-case letters, digits and _", key="role", value=name)
     password = secrets.token_urlsafe(24)
     url = make_url(db.url)
     database = (url.database or "").replace('"', '""')
@@ -165,26 +168,33 @@ def reader_url(db: Database) -> str:
     url = parse(setting)
     if isinstance(url, Path) or url.database != make_url(db.url).database:
         raise StorageError(
-            f"{READER_VARIABLE} names another database than {db.shown}. Create a role for it with: emtc db reader"
+            f"{READER_VARIABLE} names another database than {db.shown}. Create a role for it with: emtc db reader",
+            reason="other_database",
+            subject=READER_VARIABLE,
         )
     return url.render_as_string(hide_password=False)
 
 
 def _check_arguments(query: str, most_rows: int, seconds: float) -> None:
     if not query.strip():
-        raise StorageError("A query must not be empty. Try: select name, win_rate from runs")
+        raise StorageError("A query must not be empty. Try: select name, win_rate from runs", reason="empty")
     if len(query) > LONGEST_QUESTION or "\0" in query:
         raise StorageError(
-            f"A query must be text of at most {LONGEST_QUESTION:,} characters without NUL, got {shorten(query)}."
+            f"A query must be text of at most {LONGEST_QUESTION:,} characters without NUL, got {shorten(query)}.",
+            reason="too_long",
         )
     try:
         query.encode()
     except UnicodeEncodeError as error:
-        raise StorageError("A query must be valid Unicode.") from error
+        raise StorageError("A query must be valid Unicode.", reason="not_unicode") from error
     if not 1 <= most_rows <= MOST_ROWS:
-        raise StorageError(f"Rows must be 1 to {MOST_ROWS:,}, got {most_rows}.")
+        raise StorageError(f"Rows must be 1 to {MOST_ROWS:,}, got {most_rows}.", reason="rows", subject=most_rows)
     if not 0 < seconds <= MOST_SECONDS:
-        raise StorageError(f"Seconds must be above 0 and at most {MOST_SECONDS:.0f}, got {seconds:g}.")
+        raise StorageError(
+            f"Seconds must be above 0 and at most {MOST_SECONDS:.0f}, got {seconds:g}.",
+            reason="seconds",
+            subject=seconds,
+        )
 
 
 def _run_worker(request: bytes, seconds: float) -> list[Any]:
@@ -198,7 +208,7 @@ def _run_worker(request: bytes, seconds: float) -> list[Any]:
         try:
             output, _ = process.communicate(request, timeout=seconds + _GRACE_S)
         except subprocess.TimeoutExpired as error:
-            raise StorageError(describe_timeout(seconds)) from error
+            raise StorageError(describe_timeout(seconds), reason="timeout", subject=seconds) from error
         finally:
             process.kill()
     return [json.loads(line) for line in output.splitlines()] if process.returncode == 0 else []

@@ -59,7 +59,18 @@ FROM pg_roles WHERE rolname IN (session_user, current_user)
 
 
 class RefusedError(Exception):
-    """A query that cannot be answered. The text is one sentence for the user."""
+    """A query that cannot be answered.
+
+    Args:
+        message: The cause and the next step.
+        reason: The cause as a fixed word, as in `EmtcError`.
+        subject: What the error is about, as a JSON value.
+    """
+
+    def __init__(self, message: str, reason: str, subject: object = "") -> None:
+        super().__init__(message)
+        self.reason = reason
+        self.subject = subject
 
 
 def main() -> None:
@@ -72,9 +83,10 @@ def main() -> None:
             _write({"columns": next(columns_and_rows)})
             _write({"cut": _write_rows(columns_and_rows, request["most_rows"])})
     except RefusedError as error:
-        _write({"refused": str(error)})
+        _write_refusal(error)
     except MemoryError:
-        _write({"refused": f"The query needs more than {MAX_MEMORY_BYTES >> 20} MB of memory. Select less data."})
+        message = f"The query needs more than {MAX_MEMORY_BYTES >> 20} MB of memory. Select less data."
+        _write_refusal(RefusedError(message, "memory"))
 
 
 def describe_timeout(seconds: float) -> str:
@@ -130,6 +142,10 @@ def _write(value: Any) -> None:
     sys.stdout.write(json.dumps(value) + "\n")
 
 
+def _write_refusal(error: RefusedError) -> None:
+    _write({"refused": str(error), "reason": error.reason, "subject": error.subject})
+
+
 def _read_sqlite(request: dict[str, Any]) -> Generator[Any, None, None]:
     """Yield the names of the columns, then the rows."""
     query, seconds, refused = request["query"], request["seconds"], list[str]()
@@ -142,13 +158,13 @@ def _read_sqlite(request: dict[str, Any]) -> Generator[Any, None, None]:
         try:
             cursor = connection.execute(query)
             if cursor.description is None:
-                raise RefusedError("The statement returns no rows. Use one SELECT.")
+                raise RefusedError("The statement returns no rows. Use one SELECT.", "no_rows")
             yield [column[0] for column in cursor.description]
             yield from cursor
         except (sqlite3.Error, sqlite3.Warning, UnicodeError) as error:
             if refused:
-                raise RefusedError(_describe_refusal(refused[0])) from error
-            raise RefusedError(_describe_error(str(error), seconds)) from error
+                raise _make_refusal(refused[0]) from error
+            raise _translate_error(error, seconds) from error
 
 
 def _restrict(connection: sqlite3.Connection, query: str, refused: list[str]) -> None:
@@ -193,9 +209,9 @@ def _read_postgres(request: dict[str, Any]) -> Generator[Any, None, None]:
     query, seconds = request["query"], request["seconds"]
     word = _first_word(query)
     if word not in _READ_STATEMENTS:
-        raise RefusedError(_describe_refusal(word.upper() or "This statement"))
+        raise _make_refusal(word.upper() or "This statement")
     if forbidden := _FORBIDDEN_POSTGRES.search(query):
-        raise RefusedError(_describe_refusal(forbidden.group()))
+        raise _make_refusal(forbidden.group())
     try:
         with psycopg.connect(**request["server"], autocommit=True) as connection:
             _begin_reading(connection, timeout_ms=max(1, int(1000 * seconds)))
@@ -209,7 +225,7 @@ def _read_postgres(request: dict[str, Any]) -> Generator[Any, None, None]:
             yield first
             yield from rows
     except psycopg.Error as error:
-        raise RefusedError(_describe_error(str(error), seconds)) from error
+        raise _translate_error(error, seconds) from error
 
 
 def _begin_reading(connection: Any, *, timeout_ms: int) -> None:
@@ -220,7 +236,9 @@ def _begin_reading(connection: Any, *, timeout_ms: int) -> None:
     if right:
         raise RefusedError(
             f"Queries must run in a role that can only read, but {role} {right}. Create such a role with: emtc db "
-            "reader, and set EMTC_DB_READER to its URL."
+            "reader, and set EMTC_DB_READER to its URL.",
+            "too_many_rights",
+            role,
         )
 
 
@@ -236,20 +254,22 @@ def _first_word(query: str) -> str:
     return (re.match(r"\w*", _LEADING_COMMENTS.sub("", query)) or [""])[0].lower()
 
 
-def _describe_error(text: str, seconds: float) -> str:
-    """Convert the text of a driver's error to one sentence."""
-    text = (text.strip().splitlines() or ["no reason was given"])[0].rstrip(".")
+def _translate_error(error: Exception, seconds: float) -> RefusedError:
+    """Convert a driver's error, whose text is the only sign of its cause."""
+    text = (str(error).strip().splitlines() or ["no reason was given"])[0].rstrip(".")
     if "one statement" in text or "multiple commands" in text:
-        return "A query must be one statement. Remove everything after the first semicolon."
+        message = "A query must be one statement. Remove everything after the first semicolon."
+        return RefusedError(message, "statements")
     if any(part in text for part in ("readonly database", "read-only transaction", "COPY")):
-        return _describe_refusal("Writing")
+        return _make_refusal("Writing")
     if text == "interrupted" or "statement timeout" in text:
-        return describe_timeout(seconds)
-    return f"The database cannot run the query: {text}. List the tables and columns with: emtc sql --schema"
+        return RefusedError(describe_timeout(seconds), "timeout", seconds)
+    message = f"The database cannot run the query: {text}. List the tables and columns with: emtc sql --schema"
+    return RefusedError(message, "failed", text)
 
 
-def _describe_refusal(action: str) -> str:
-    return f"{action} is refused, because a query can only read. Use one SELECT."
+def _make_refusal(action: str) -> RefusedError:
+    return RefusedError(f"{action} is refused, because a query can only read. Use one SELECT.", "writes", action)
 
 
 if __name__ == "__main__":

@@ -24,6 +24,7 @@ from storage.recording.writer import DatabaseRecorder
 from storage.runs.changes import create_run
 from storage.runs.rows import RunRow, find_run
 from tests.core.test_trainer import make_trainer
+from tests.errors import raises
 
 
 def _points(delta: np.ndarray, beta: np.ndarray) -> list[SimpleNamespace]:
@@ -97,7 +98,7 @@ def _as_episode(record):  # the recorder keeps no observations, and nothing here
 
 
 def test_more_than_one_run_is_refused() -> None:
-    with pytest.raises(ConfigError, match="judges the episodes of one run, got 2 runs"):
+    with raises(ConfigError, key="gate-readings"):
         judge_readings(None, [None, None], on_progress=print)  # type: ignore[arg-type]
 
 

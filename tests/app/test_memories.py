@@ -18,6 +18,7 @@ from storage.engine import Database, open_database
 from storage.queries.episodes import get_trajectory
 from storage.queries.memory import get_snapshot, list_snapshots
 from storage.runs.rows import find_run
+from tests.errors import raises
 from tests.pages.seed import seed_run
 
 
@@ -108,7 +109,7 @@ def test_chosen_episodes_are_followed_and_unusable_ones_refused(seeded, tmp_path
     assert "episode 2," in out.read_text(encoding="utf-8")
     assert run([*command, "--episodes", "2"]) == 2
     assert "two numbers" in capsys.readouterr().err
-    with pytest.raises(ConfigError, match="two or three runs"):
+    with raises(ConfigError, key="embedding-comparison"):
         make_embedding_comparison(db, [find_run(db, ids[0])])
 
 

@@ -28,6 +28,7 @@ from storage.queries.memory import (
 )
 from storage.recording.writer import DatabaseRecorder
 from storage.runs.changes import create_run
+from tests.errors import raises
 
 N = 150
 
@@ -160,7 +161,7 @@ def test_a_stored_projection_is_found_whatever_it_set_out_from(db, snapshots) ->
     begun = project_snapshot(db, snapshots[1], method="pca", n=N, begin=find_id(db, snapshots[0]))
     assert begun.id != anew.id
     assert find_projection(db, snapshots[1], "pca", anew.params).id == anew.id  # type: ignore[union-attr]
-    with pytest.raises(StorageError, match="no projection 999"):
+    with raises(StorageError, reason="not_found", subject=999):
         project_snapshot(db, snapshots[1], method="pca", n=N, begin=999)
 
 

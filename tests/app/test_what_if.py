@@ -38,6 +38,7 @@ from emtc_core.plugins import register
 from storage.engine import open_database
 from storage.queries.memory import Snapshot, get_snapshot, list_snapshots
 from storage.runs.rows import find_run
+from tests.errors import raises
 from tests.pages.seed import TAU, seed_run
 from tests.reference.what_if import Stored, looped_links, looped_remerge, scaled
 
@@ -294,14 +295,14 @@ def test_where_no_two_nodes_lie_within_delta_nothing_changes(gate: GateConfig, s
 
 
 def test_delta_cannot_shrink() -> None:
-    with pytest.raises(ConfigError, match="cannot be split"):
+    with raises(ConfigError, key="memory.delta"):
         merge_nodes(_snapshot(0), _rules(), 0.5)
 
 
 def test_an_embedding_that_is_no_number_is_one_sentence() -> None:
     snapshot = _snapshot(0)
     snapshot.embedding[0, 0] = np.inf
-    with pytest.raises(ConfigError, match="Snapshot 1 cannot be merged anew"):
+    with raises(ConfigError, key="snapshot 1"):
         merge_nodes(snapshot, _rules(), 1.0)
 
 
@@ -421,9 +422,9 @@ def test_a_run_whose_transitions_were_thinned_away_is_left_out_by_name(seeded) -
 
 
 def test_a_stored_setting_that_cannot_be_is_named() -> None:
-    with pytest.raises(ConfigError, match=r"gate\.tau_end of this run"):
+    with raises(ConfigError, key="gate.tau_end", value="hot"):
         read_rules({"gate": {"tau_end": "hot"}})
-    with pytest.raises(ConfigError, match=r"train\.gamma of this run"):
+    with raises(ConfigError, key="train.gamma", value="high"):
         read_rules({"train": {"gamma": "high"}})
     assert read_rules({"memory": {"delta": 0.5, "unheard_of": 1}, "gate": None}).memory.delta == 0.5
 

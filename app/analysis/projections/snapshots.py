@@ -122,9 +122,9 @@ def projection_params(method: str, *, n: int, seed: int, embedder: str | None = 
         ConfigError: If the method or the embedder is unknown.
     """
     if method not in METHODS:
-        raise ConfigError(f"method must be one of {', '.join(METHODS)}, got {method!r}.")
+        raise ConfigError(f"must be one of {', '.join(METHODS)}", key="method", value=method)
     if embedder not in (None, *EMBEDDERS):
-        raise ConfigError(f"embedder must be one of {', '.join(EMBEDDERS)}, got {embedder!r}.")
+        raise ConfigError(f"must be one of {', '.join(EMBEDDERS)}", key="embedder", value=embedder)
     versions = {name: version(name) for name in _LIBRARIES[method]}
     params = {"n": n, "seed": seed, "sample": "return x time", "revision": _REVISION, "versions": versions}
     return params if embedder is None else params | {"embedder": embedder}
@@ -200,7 +200,7 @@ def project_snapshot(
     try:
         coordinates = _draw(snapshot, method, params, carried, progress)
     except ValueError as exc:
-        raise ConfigError(f"{str(exc)[0].upper()}{str(exc)[1:]}. Take a later snapshot.") from exc
+        raise ConfigError(str(exc), hint="Take a later snapshot.") from exc
     seconds = time.monotonic() - started
     new = 0
     if db.writer is not None:
@@ -211,9 +211,8 @@ def project_snapshot(
 def _with_embedding(db: Database, snapshot: Snapshot, embedder: str, seed: int) -> Snapshot:
     found = find_embedding(db, snapshot.id, embedder, seed=seed)
     if found is None:
-        raise ConfigError(
-            f"No {embedder} of seed {seed} was fitted to snapshot {snapshot.id} yet. A background job does it first."
-        )
+        rule = f"must be fitted to snapshot {snapshot.id} with seed {seed} first, which a background job does"
+        raise ConfigError(rule, key="embedder", value=embedder)
     return replace(snapshot, embedding=found.coordinates)
 
 

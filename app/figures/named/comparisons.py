@@ -35,7 +35,7 @@ from app.analysis.tables import MISSING, Cell, Number, describe_table
 from app.figures.figure import FigureKind, Option, Options, TableKind
 from app.figures.kinds.chart import Chart, Line, Panel
 from app.figures.named.curves import style_comparison
-from emtc_core.errors import ConfigError
+from emtc_core.errors import ConfigError, Fault
 from storage.engine import Database
 from storage.runs.rows import RunRow
 
@@ -93,7 +93,7 @@ def draw_profiles(comparison: Comparison, final: FinalRule = LAST_TENTH) -> Char
     """Draw which share of the runs of each variant ends above each win rate, over the tasks that all of them have."""
     tasks = shared_tasks(comparison)
     if not tasks:
-        raise ConfigError(say_none_shared(comparison))
+        raise ConfigError(Fault("env.map", rule="must be shared by all variants", hint=say_none_shared(comparison)))
     thresholds = np.linspace(0, 1, 201)
     styles, lines = style_comparison(comparison), []
     for method, name in comparison.methods.items():

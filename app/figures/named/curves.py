@@ -57,14 +57,15 @@ _PARTS = "No-TCGM: β = 1 everywhere. No-TCSE: the autoencoder alone, without co
 def _learning_curves(db: Database, rows: Sequence[RunRow], options: Options) -> Chart:
     key, each = options.get("quantity", CHOSEN_RATE), options.get("each", False)
     if options.rate not in (None, AUTO, find_rate(key, options.rate_name)):
-        raise ConfigError(f"rate = {options.rate} would change nothing: quantity = {key} is drawn. Leave one out.")
+        rule = f"would change nothing, because quantity = {key} is drawn"
+        raise ConfigError(rule, key="rate", value=options.rate, hint="Leave one out.")
     return _draw(db, rows, options, key, "learning-curves", per_seed=each)
 
 
 def _baselines(db: Database, rows: Sequence[RunRow], options: Options) -> Chart:
     chosen = [row for row in rows if row.algo in BASELINES]
     if not chosen:
-        raise ConfigError(f"baselines compares {', '.join(BASELINES)}, and no chosen run is one of them.")
+        raise ConfigError(f"baselines compares {', '.join(BASELINES)}, and no chosen run is one of them")
     missing = [name_algo(algo) for algo in BASELINES if algo not in {row.algo for row in chosen}]
     note = f"Not run: {', '.join(missing)}." if missing else ""
     return _draw(db, chosen, options, CHOSEN_RATE, "baselines", "EMTC against DMIX and MAPPO", note)
@@ -85,7 +86,7 @@ def _draw(
     comparison = join_seeds(*drawn, include_unfinished=options.include_unfinished)
     if not comparison.groups:
         reason = WITHOUT.get(comparison.quantity.key, "no evaluation yet")
-        raise ConfigError(f"Run {rows[0].id} has {reason}. Wait for its first, or name another.")
+        raise ConfigError(f"Run {rows[0].id} has {reason}", hint="Wait for its first, or name another.")
     look = Look(options.get("smooth", 0), options.get("log", ()))
     return draw_comparison(comparison, options.reading, per_seed=per_seed, look=look, name=name, title=title, note=note)
 

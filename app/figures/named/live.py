@@ -353,7 +353,9 @@ def _gate_dynamics(db: Database, rows: Sequence[RunRow], options: Options) -> Ch
     run = one_run("gate-dynamics", rows)
     stats = gate_stats(db, run.id)
     if stats.empty:
-        raise ConfigError(f"Run {run.id} ({run.algo}) has no gate statistics. Choose a run of an EMTC algorithm.")
+        raise ConfigError(
+            f"Run {run.id} ({run.algo}) has no gate statistics", hint="Choose a run of an EMTC algorithm."
+        )
     marks = read_marks(db, run)
     logged, closing = metric(db, run.id, GATE_METRICS), options.get("closing", False)
     ended = run.live_status in ENDED
@@ -364,7 +366,7 @@ def _gate_effect(db: Database, rows: Sequence[RunRow], options: Options) -> Char
     run = one_run("gate-effect", rows)
     drawn = draw_gate_effect(metric(db, run.id, GATE_METRICS), run=run.name, marks=read_marks(db, run))
     if drawn.is_empty:
-        raise ConfigError(f"Run {run.id} ({run.algo}) logged nothing of what its gate did. Choose another.")
+        raise ConfigError(f"Run {run.id} ({run.algo}) logged nothing of what its gate did", hint="Choose another.")
     return drawn
 
 

@@ -27,7 +27,9 @@ def make_embedding_comparison(db: Database, rows: Sequence[RunRow], options: Opt
     """Draw the last memories of two or three runs under one colour scale of H, as dCAE beside TCSE."""
     method = options.method or "tsne"
     if not 2 <= len(rows) <= 3:
-        raise ConfigError(f"embedding-comparison shows two or three runs, got {len(rows)}. Name them as RUN RUN.")
+        raise ConfigError(
+            f"shows two or three runs, got {len(rows)}", key="embedding-comparison", hint="Name them as RUN RUN."
+        )
     panels, said = [], []
     for row in rows:
         snapshot = last_snapshot(db, row)
@@ -69,7 +71,7 @@ def make_strategy_divergence(db: Database, rows: Sequence[RunRow], options: Opti
     """
     method = options.method or "pca"
     if len(rows) != 1:
-        raise ConfigError(f"strategy-divergence shows one run, got {len(rows)}.")
+        raise ConfigError(f"shows one run, got {len(rows)}", key="strategy-divergence")
     snapshot = last_snapshot(db, rows[0])
     good, bad = (get_trajectory(db, rows[0].id, n) for n in options.episodes or _best_and_worst(db, snapshot))
     shown = sample_rows(snapshot, n=SHOWN, seed=0)
@@ -94,7 +96,7 @@ def trace_episode(
 ) -> Trace:
     """Place the nodes that an episode met on the map [M, 2] of a snapshot."""
     if episode.slots is None or episode.delta_mem is None:
-        raise ConfigError(f"Episode {episode.episode} met no memory. Choose a run of an EMTC or EMU algorithm.")
+        raise ConfigError(f"Episode {episode.episode} met no memory", hint="Choose a run of an EMTC or EMU algorithm.")
     length = min(episode.length, FOLLOWED_STEPS)
     t = np.arange(0, length, max(1, min(EVERY_STEPS, length // MARKERS)))
     place = snapshot.rows_of(episode.slots[t])
@@ -116,7 +118,9 @@ def _best_and_worst(db: Database, snapshot: Snapshot) -> tuple[int, int]:
     frame = list_episodes(db, snapshot.run_id, "-episode", limit=1_000_000)
     frame = frame.loc[frame["first_env_step"] + frame["length"] - 1 <= snapshot.env_step].head(LOOKED_AT)
     if len(frame) < 2:
-        raise ConfigError(f"Run {snapshot.run_id} has fewer than two episodes before its snapshot. Let it train on.")
+        raise ConfigError(
+            f"Run {snapshot.run_id} has fewer than two episodes before its snapshot", hint="Let it train on."
+        )
     ranked = frame.sort_values(["won", "episode_return", "episode"], kind="stable")["episode"].tolist()
     return int(ranked[-1]), int(ranked[0])
 
@@ -132,12 +136,12 @@ def find_contrast(db: Database, snapshot: Snapshot, episode: Trajectory) -> int:
     """
     begin = None if episode.slots is None else snapshot.row_of(int(episode.slots[0]))
     if begin is None:
-        raise ConfigError(f"The place where episode {episode.episode} begins has left the memory: name an episode.")
+        raise ConfigError(f"The place where episode {episode.episode} begins has left the memory: name an episode")
     away = ((snapshot.embedding - snapshot.embedding[begin]) ** 2).sum(axis=1)
     near = np.argsort(away, kind="stable")[: max(REGION_NODES, snapshot.size // 100)]
     others = {int(each) for each in snapshot.episode[near]} - {episode.episode}
     if not others:
-        raise ConfigError(f"No other episode wrote where episode {episode.episode} begins: name an episode.")
+        raise ConfigError(f"No other episode wrote where episode {episode.episode} begins: name an episode")
     frame = list_episodes(db, snapshot.run_id, "-episode", limit=1_000_000)
     ranked = frame.loc[frame["episode"].isin(sorted(others))].sort_values(
         ["won", "episode_return", "episode"], kind="stable"
@@ -145,7 +149,7 @@ def find_contrast(db: Database, snapshot: Snapshot, episode: Trajectory) -> int:
     ends = [ranked.iloc[0], ranked.iloc[-1]]
     apart = [(bool(end["won"]) != episode.won, abs(end["episode_return"] - episode.episode_return)) for end in ends]
     if max(apart) == (False, 0.0):
-        raise ConfigError(f"All {len(ranked)} episodes that wrote there ended as episode {episode.episode} did.")
+        raise ConfigError(f"All {len(ranked)} episodes that wrote there ended as episode {episode.episode} did")
     return int(ends[apart.index(max(apart))]["episode"])
 
 

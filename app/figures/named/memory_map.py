@@ -112,7 +112,7 @@ def last_snapshot(db: Database, run: RunRow) -> Snapshot:
     """
     snapshots = list_snapshots(db, run.id)
     if snapshots.empty:
-        raise ConfigError(f"Run {run.id} has no snapshot of a memory. Choose a run of an EMTC or EMU algorithm.")
+        raise ConfigError(f"Run {run.id} has no snapshot of a memory", hint="Choose a run of an EMTC or EMU algorithm.")
     return get_snapshot(db, int(snapshots["id"].iloc[-1]))
 
 
@@ -127,7 +127,9 @@ def chosen_snapshot(db: Database, run: RunRow, options: Options) -> Snapshot:
         return last_snapshot(db, run)
     snapshot = get_snapshot(db, wanted)
     if snapshot.run_id != run.id:
-        raise ConfigError(f"Snapshot {wanted} is of run {snapshot.run_id}, not of run {run.id}.")
+        raise ConfigError(
+            f"must be a snapshot of run {run.id}, but is of run {snapshot.run_id}", key="snapshot", value=wanted
+        )
     return snapshot
 
 

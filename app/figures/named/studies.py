@@ -96,7 +96,7 @@ def _mu_w_by_delta(db: Database, rows: Sequence[RunRow], options: Options) -> Ch
     rule, quantity = options.final_rule, comparison.quantity
     check_one_study("mu-w-by-delta", seeds, (DELTA, EMBEDDER))
     if not seeds:
-        raise ConfigError("mu-w-by-delta needs a finished run. Wait for one, or name others.")
+        raise ConfigError("mu-w-by-delta needs a finished run", hint="Wait for one, or name others.")
     panels = [
         Panel(
             f"{title}, {task}", "fraction",
@@ -147,7 +147,7 @@ def _heatmap(
     settings = [flatten_tree(row.config) for row in rows]
     ys, xs = (sorted({v for each in settings if isinstance(v := each.get(key), int | float)}) for key in keys)
     if not (ys and xs):  # of an earlier version, or somebody else's
-        raise ConfigError(f"{name} needs runs whose settings say {' and '.join(keys)}.")
+        raise ConfigError(f"{name} needs runs whose settings say {' and '.join(keys)}")
     reading, rule = options.reading or Reading(), options.final_rule
     grids = tuple(
         _grid(task, [seed for seed in comparison.seeds if seed.task == task], keys, ys, xs, reading, rule)

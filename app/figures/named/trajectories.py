@@ -140,7 +140,7 @@ def _read(db: Database, run: RunRow, episode: int, env_step: int | None) -> tupl
 def _trajectory(db: Database, rows: Sequence[RunRow], options: Options) -> Chart:
     run = one_run("trajectory", rows)
     if "episode" not in options.own:
-        raise ConfigError("trajectory draws one episode: name it by `episode`, with `env_step` one of an evaluation.")
+        raise ConfigError("trajectory draws one episode: name it by `episode`, with `env_step` one of an evaluation")
     found, title = _read(db, run, options.get("episode"), options.get("env_step"))
     return draw_episode(found, title=options.get("title", title))
 
@@ -148,7 +148,7 @@ def _trajectory(db: Database, rows: Sequence[RunRow], options: Options) -> Chart
 def _trajectories(db: Database, rows: Sequence[RunRow], options: Options) -> Chart:
     pair = options.get("pair")
     if not pair:
-        raise ConfigError("trajectories draws two episodes: name them by `pair`.")
+        raise ConfigError("trajectories draws two episodes: name them by `pair`")
     charts, scenes = [], []
     for run_id, episode, env_step in pair:
         run = find_run(db, run_id or rows[0].id)
