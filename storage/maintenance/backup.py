@@ -62,7 +62,9 @@ def vacuum(db: Database) -> Vacuumed:
     """
     refuse_when_read_only("vacuum a database")
     if db.writer is None:
-        raise StorageError(f"{db.shown} was opened read-only and cannot be vacuumed.")
+        raise StorageError(
+            f"{db.shown} was opened read-only and cannot be vacuumed.", reason="opened_read_only", subject=db.shown
+        )
     if active := list_active_runs(db):
         listed = ", ".join(active[:_MAX_LISTED_RUNS]) + (" …" if len(active) > _MAX_LISTED_RUNS else "")
         raise RunStateError(

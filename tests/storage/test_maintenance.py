@@ -209,7 +209,7 @@ def test_a_vacuum_gives_the_room_back(ready_sqlite_url: str) -> None:
 
 def test_a_database_that_was_opened_read_only_is_not_vacuumed(db: Database) -> None:
     reader = open_database(db.url, read_only=True)
-    with pytest.raises(StorageError, match="read-only"):
+    with raises(StorageError, reason="opened_read_only", subject=reader.shown):
         vacuum(reader)
     reader.dispose()
 
