@@ -1,1 +1,1 @@
-"""The research notebook's logic: figures frozen as data, the views they came from, and exports. No Streamlit here."""
+"""The research notebook without Streamlit: stored figures, their views, and exports."""

@@ -1,19 +1,17 @@
-"""Entries → the bytes of one file, for the page's export buttons and `emtc notebook export`.
+"""Export entries of the notebook as one file, for the buttons of the page and for `emtc notebook export`.
 
-A page that needs no network has its images inside, every text escaped and no script at all; one Markdown file has the
-figures as images and their data as CSV beside it.
-
-The cells of a Jupyter notebook (format 4.5) rebuild every figure from the database. Each figure is also inside the
-notebook twice: as the cell's output, to be seen without running anything, and as data, drawn when the database no
-longer has what the figure shows. Its recipe is the one line of Python that draws a pinned view's figure from the
-database: `db.figure(…)`.
+- HTML: a page with embedded images and without scripts, which needs no network.
+- Markdown: a zip file with the text, the figures as SVG and their data as CSV.
+- Jupyter notebook (format 4.5): each cell draws its figure from the database with `db.figure(…)`. The notebook also
+  contains each figure as an image, which is the output of its cell, and as data, which are drawn if the database no
+  longer has the run.
 """
 
 import base64
 import io
 import json
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from html import escape
 from typing import Any, Final, Literal, get_args
@@ -29,14 +27,31 @@ from emtc_core.errors import ConfigError
 from emtc_core.install import FROM_CHECKOUT
 from storage.engine import Database
 
-_EARLIER: Final = {("live", "learning-curves"): "outcomes"}
-"""What a figure was called in entries of earlier versions."""
-_IN_ADDRESS: Final = {"each": "each", "unfinished": "include_unfinished", "closing": "closing"}
-_TEXTS: Final = ("title", "caption")
-_WIDTH: Final = 100
+NotebookFormat = Literal["md", "html", "ipynb"]
+Files = dict[str, bytes]
+"""Path → content."""
+Cell = dict[str, Any]
 
-_POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
-_STYLE = """
+NOTEBOOK_FORMATS: tuple[NotebookFormat, ...] = get_args(NotebookFormat)
+SUFFIX: dict[NotebookFormat, str] = {"md": "zip", "html": "html", "ipynb": "ipynb"}
+MIME: dict[NotebookFormat, str] = {
+    "md": "application/zip",
+    "html": "text/html",
+    "ipynb": "application/x-ipynb+json",
+}
+FOLDER = "figures"
+INSTALL = f"Install EMTC Lab in this kernel with: {FROM_CHECKOUT}."
+
+_RENAMED_FIGURES: Final = {("live", "learning-curves"): "outcomes"}
+"""Page and name of a figure in entries of earlier versions → its current name."""
+_OPTION_BY_PARAMETER: Final = {"each": "each", "unfinished": "include_unfinished", "closing": "closing"}
+"""URL parameter with the value "true" → option of the figure."""
+_TEXT_OPTIONS: Final = ("title", "caption")
+_MAX_LINE_LENGTH: Final = 100
+_CONTENT_SECURITY_POLICY: Final = (
+    "default-src 'none'; img-src data:; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
+)
+_STYLE: Final = """
 body { font: 16px/1.55 sans-serif; color: #1f2430; background: #fff; max-width: 56rem; margin: 2rem auto; padding: 0 1rem }
 article { border-top: 1px solid #cfd4da; padding-top: 1rem; margin-top: 2rem }
 figure { margin: 1rem 0 } figure img { max-width: 100% }
@@ -46,60 +61,7 @@ table { border-collapse: collapse } td, th { border: 1px solid #cfd4da; padding:
 img.maths.display { display: block; margin: .8rem auto } blockquote { border-left: 3px solid #cfd4da; margin-left: 0; padding-left: 1rem }
 @media print { article { break-inside: avoid-page } }
 """  # noqa: E501  # one rule per line
-
-FOLDER = "figures"
-Files = dict[str, bytes]
-"""Fixed names, never a title → content."""
-
-NotebookFormat = Literal["md", "html", "ipynb"]
-NOTEBOOK_FORMATS: tuple[NotebookFormat, ...] = get_args(NotebookFormat)
-SUFFIX: dict[NotebookFormat, str] = {"md": "zip", "html": "html", "ipynb": "ipynb"}
-MIME: dict[NotebookFormat, str] = {
-    "md": "application/zip",
-    "html": "text/html",
-    "ipynb": "application/x-ipynb+json",
-}
-
-
-def make_recipe(view: View, figure: Figure) -> str | None:
-    """Write the call that draws a figure anew; None if the view does not say how."""
-    try:
-        kind = find_figure(_EARLIER.get((view.page, view.figure), view.figure))
-        options = _read(view, figure, kind)
-        kind.read_options(options)
-        json.dumps(options, allow_nan=False)  # what is no number in JSON is none in a line of Python
-    except (ConfigError, TypeError, ValueError):  # a view of another version, or a stranger's
-        return None
-    return _call(kind.name, view.run_ids, options) if view.run_ids else None
-
-
-def _read(view: View, figure: Figure, kind: FigureKind) -> dict[str, Any]:
-    """The options of a figure that the view knows, from what was pinned with it and from the address."""
-    own = {each.name for each in kind.own}
-    found = {name: value for name, value in view.facts.items() if name in own | {*kind.takes}}
-    if "rate" in kind.takes and not found.keys() & {"rate", "quantity"}:
-        found["rate"] = "greedy"  # pinned when every win rate was greedy by default
-    for name, option in _IN_ADDRESS.items():
-        if view.query.get(name) == ["true"] and option in own | {*kind.takes}:
-            found[option] = True
-    for name in own.intersection(_TEXTS):
-        found.setdefault(name, getattr(figure, name))
-    if WINDOW.name in own:
-        with suppress(LookupError, ValueError):
-            found[WINDOW.name] = list(read_window(view.query["x"][0]))
-    return found
-
-
-def _call(name: str, run_ids: tuple[str, ...], options: dict[str, Any]) -> str:
-    """Write the call, in one line where it is short enough."""
-    parts = [repr(name), repr(list(run_ids)), *(f"{option}={value!r}" for option, value in options.items())]
-    line = f"db.figure({', '.join(parts)})"
-    return line if len(line) <= _WIDTH else "db.figure(\n    " + ",\n    ".join(parts) + ",\n)"
-
-
-Cell = dict[str, Any]
-
-_SETUP = '''\
+_SETUP: Final = '''\
 import base64
 import os
 
@@ -109,13 +71,13 @@ try:
     from emtc_core.errors import EmtcError
     from storage import open_database
 except ImportError as missing:
-    print(f"{{missing}}. {install} Until then the figures are pictures, as they were frozen.")
+    print(f"{{missing}}. {install} Without it, the figures are shown as images.")
     open_database = None
 DATABASE = os.environ.get("EMTC_DB", {database!r})
 
 
 class Picture:
-    """A figure as it was frozen, for a kernel that cannot draw it."""
+    """The image of a figure, for a kernel without EMTC Lab."""
 
     def __init__(self, image):
         self.image = image
@@ -125,10 +87,10 @@ class Picture:
 
 
 def show(recipe, frozen, image):
-    """Draw a figure from the database as it is now, or, where that is not possible, as it was frozen."""
+    """Draw a figure from the current database; if that fails, from its frozen data."""
     if open_database is None:
         return Picture(image)
-    if recipe is None:  # its view does not say how to rebuild it
+    if recipe is None:
         return NotebookFigure(thaw(unpack(frozen)))
     try:
         with open_database(DATABASE) as db:
@@ -137,184 +99,17 @@ def show(recipe, frozen, image):
         print(f"As it was frozen: {{reason}}")
         return NotebookFigure(thaw(unpack(frozen)))
 '''
-INSTALL = f"Install EMTC Lab in this kernel with: {FROM_CHECKOUT}."
-
-
-def to_notebook(entries: Sequence[Gathered], *, database: str, address: str | None) -> bytes:
-    """Write the notebook; a kernel without this project shows its figures as they were frozen.
-
-    Args:
-        entries: What to write.
-        database: URL of the database; a password in it is left out.
-        address: Address of the app, for links to the views.
-    """
-    cells = [
-        _text_cell(
-            "head", f"# Research notebook\n\nEvery figure is shown as it was frozen. To draw it anew: {INSTALL}"
-        ),
-        _code_cell("setup", _SETUP.format(install=INSTALL, database=without_password(database))),
-    ]
-    for entry in entries:
-        cells += _entry_cells(entry, address)
-    kernel = {"name": "python3", "display_name": "Python 3", "language": "python"}
-    metadata = {"kernelspec": kernel, "language_info": {"name": "python"}}
-    whole = {"cells": cells, "metadata": metadata, "nbformat": 4, "nbformat_minor": 5}
-    return json.dumps(whole, indent=1, ensure_ascii=False).encode()
-
-
-def without_password(url: str) -> str:
-    """Take the password out of a database URL."""
-    parts = urlsplit(url)
-    user, at, host = parts.netloc.rpartition("@")
-    return urlunsplit(parts._replace(netloc=user.partition(":")[0] + at + host)) if at else url
-
-
-def _entry_cells(entry: Gathered, address: str | None) -> list[Cell]:
-    lines = [f"## {escape_markdown(entry.title)}", f"*{entry.dates}*", tame(entry.row.body)]
-    lines += [f"- Run {escape_markdown(line)}" for line in entry.origins]
-    if entry.view is not None:
-        link, shown = view_link(entry.view, address), escape_markdown(entry.view.address)
-        lines.append(f"View: [{shown}](<{link}>)" if link else f"View: {shown}")
-    cells = [_text_cell(f"entry-{entry.row.id}", "\n\n".join(line for line in lines if line.strip()))]
-    if entry.figure is not None and entry.frozen is not None:
-        cells += _figure_cells(entry, pack(entry.frozen))
-        cells.append(_text_cell(f"caption-{entry.row.id}", escape_markdown(entry.caption)))
-    return cells
-
-
-def _figure_cells(entry: Gathered, packed: str) -> list[Cell]:
-    assert entry.figure is not None
-    number = entry.row.id
-    recipe = make_recipe(entry.view, entry.figure) if entry.view is not None else None
-    call = f"frozen_{number}, image_{number})"
-    if recipe is None:
-        source = f"show(None, {call}  # its view does not say how to rebuild it"
-    else:
-        source = f"show(lambda db: {recipe}, {call}"
-    image = base64.b64encode(export_figure(entry.figure, "png")).decode()
-    output = {
-        "output_type": "display_data",
-        "data": {"image/png": image, "text/plain": entry.figure.description},
-        "metadata": {},
-    }
-    frozen = _code_cell(f"frozen-{number}", f'frozen_{number} = "{packed}"\nimage_{number} = "{image}"')
-    frozen["metadata"] = {"jupyter": {"source_hidden": True}}
-    return [frozen, _code_cell(f"figure-{number}", source) | {"outputs": [output]}]
-
-
-def _text_cell(name: str, source: str) -> Cell:
-    return {"cell_type": "markdown", "id": name, "metadata": {}, "source": source}
-
-
-def _code_cell(name: str, source: str) -> Cell:
-    return {"cell_type": "code", "id": name, "metadata": {}, "execution_count": None, "outputs": [], "source": source}
-
-
-def to_page(entries: Sequence[Gathered], *, address: str | None) -> bytes:
-    """Write the page; it prints well and is safe to open whoever wrote the entries."""
-    body = "\n".join(_article(entry, address) for entry in entries)
-    return f"""<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta http-equiv="Content-Security-Policy" content="{_POLICY}">
-<meta name="referrer" content="no-referrer">
-<meta name="viewport" content="width=device-width">
-<title>Research notebook</title>
-<style>{_STYLE}</style>
-</head>
-<body>
-<h1>Research notebook</h1>
-{body}
-</body>
-</html>
-""".encode()
-
-
-def _article(entry: Gathered, address: str | None) -> str:
-    parts = [f"<h2>{escape(entry.title)}</h2>", f'<p class="small">{escape(entry.dates)}</p>']
-    parts.append(to_html(entry.row.body))
-    if entry.figure is not None:
-        parts.append(_figure_html(entry))
-    parts += [f'<p class="small">Run {escape(line)}</p>' for line in entry.origins]
-    parts.append(_view_html(entry, address))
-    return f'<article id="entry-{entry.row.id}">\n' + "\n".join(part for part in parts if part) + "\n</article>"
-
-
-def _figure_html(entry: Gathered) -> str:
-    assert entry.figure is not None
-    image = base64.b64encode(export_figure(entry.figure, "svg")).decode()
-    alt = escape(entry.figure.description)
-    caption = escape(entry.caption)
-    return (
-        f'<figure><img src="data:image/svg+xml;base64,{image}" alt="{alt}"><figcaption>{caption}</figcaption></figure>'
-    )
-
-
-def _view_html(entry: Gathered, address: str | None) -> str:
-    if entry.view is None:
-        return ""
-    link, shown = view_link(entry.view, address), escape(entry.view.address)
-    text = f'<a href="{escape(link)}" rel="noopener noreferrer">{shown}</a>' if link else f"<code>{shown}</code>"
-    return f'<p class="small">View: {text}</p>'
-
-
-def to_files(entries: Sequence[Gathered], *, address: str | None) -> tuple[str, Files]:
-    """Write the text, and the files that it names in a folder beside it."""
-    files: Files = {}
-    parts = ["# Research notebook"]
-    for entry in entries:
-        parts += _entry(entry, address)
-        if entry.figure is not None:
-            files[f"{FOLDER}/{_stem(entry)}.svg"] = export_figure(entry.figure, "svg")
-            files[f"{FOLDER}/{_stem(entry)}.csv"] = export_figure(entry.figure, "csv")
-    return "\n\n".join(parts) + "\n", files
-
-
-def to_zip(entries: Sequence[Gathered], *, address: str | None) -> bytes:
-    """Pack the text as notebook.md with its images; the same entries give the same bytes."""
-    text, files = to_files(entries, address=address)
-    buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
-        for name, content in {"notebook.md": text.encode(), **files}.items():
-            archive.writestr(zipfile.ZipInfo(name), content, zipfile.ZIP_DEFLATED)
-    return buffer.getvalue()
-
-
-def _entry(entry: Gathered, address: str | None) -> list[str]:
-    parts = [f"## {escape_markdown(entry.title)}", f"*{entry.dates}*"]
-    if entry.row.body.strip():
-        parts.append(tame(entry.row.body))
-    if entry.figure is not None:
-        parts.append(f"![{escape_markdown(entry.figure.title)}]({FOLDER}/{_stem(entry)}.svg)")
-        parts.append(f"{escape_markdown(entry.caption)} Data: [{_stem(entry)}.csv]({FOLDER}/{_stem(entry)}.csv)")
-    return parts + [line for line in (_origin(entry), _view_markdown(entry, address)) if line]
-
-
-def _origin(entry: Gathered) -> str:
-    return "\n".join(f"- Run {escape_markdown(line)}" for line in entry.origins)
-
-
-def _view_markdown(entry: Gathered, address: str | None) -> str:
-    if entry.view is None:
-        return ""
-    link = view_link(entry.view, address)
-    shown = escape_markdown(entry.view.address)
-    return f"View: [{shown}](<{link}>)" if link else f"View: {shown}"
-
-
-def _stem(entry: Gathered) -> str:
-    return f"entry-{entry.row.id}"
+"""First code cell of a Jupyter notebook."""
 
 
 def export_entries(db: Database, ids: Sequence[int], format: NotebookFormat, *, address: str | None = None) -> bytes:
-    """Write entries in the given order; Markdown comes as a zip with its images.
+    """Export entries in the given order.
 
     Args:
         db: An open database.
         ids: The entries.
-        format: "md", "html" or "ipynb".
-        address: Where the app answers, so that the file can link to the views.
+        format: "md" (a zip file), "html" or "ipynb".
+        address: URL of the app, for links to the views.
 
     Raises:
         EntryNotFoundError: If an entry does not exist.
@@ -328,3 +123,183 @@ def export_entries(db: Database, ids: Sequence[int], format: NotebookFormat, *, 
     if format == "ipynb":
         return to_notebook(entries, database=db.url, address=address)
     raise ValueError(f"format must be one of {', '.join(NOTEBOOK_FORMATS)}, got {format!r}")
+
+
+def to_files(entries: Sequence[Gathered], *, address: str | None) -> tuple[str, Files]:
+    """Make the Markdown text, and the files of the figures that it refers to."""
+    files: Files = {}
+    parts = ["# Research notebook"]
+    for entry in entries:
+        stem = f"entry-{entry.row.id}"
+        parts += [f"## {escape_markdown(entry.title)}", f"*{entry.dates}*"]
+        if entry.row.body.strip():
+            parts.append(tame(entry.row.body))
+        if entry.figure is not None:
+            parts.append(f"![{escape_markdown(entry.figure.title)}]({FOLDER}/{stem}.svg)")
+            parts.append(f"{escape_markdown(entry.caption)} Data: [{stem}.csv]({FOLDER}/{stem}.csv)")
+            files[f"{FOLDER}/{stem}.svg"] = export_figure(entry.figure, "svg")
+            files[f"{FOLDER}/{stem}.csv"] = export_figure(entry.figure, "csv")
+        if entry.origins:
+            parts.append("\n".join(f"- Run {escape_markdown(line)}" for line in entry.origins))
+        if entry.view is not None:
+            parts.append(_make_view_markdown(entry.view, address))
+    return "\n\n".join(parts) + "\n", files
+
+
+def to_zip(entries: Sequence[Gathered], *, address: str | None) -> bytes:
+    """Make a zip file with notebook.md and the files of the figures. The same entries give the same bytes."""
+    text, files = to_files(entries, address=address)
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, content in {"notebook.md": text.encode(), **files}.items():
+            archive.writestr(zipfile.ZipInfo(name), content, zipfile.ZIP_DEFLATED)
+    return buffer.getvalue()
+
+
+def to_page(entries: Sequence[Gathered], *, address: str | None) -> bytes:
+    """Make an HTML page. It is safe to open, because all texts are escaped and it contains no scripts."""
+    body = "\n".join(_make_article(entry, address) for entry in entries)
+    return f"""<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta http-equiv="Content-Security-Policy" content="{_CONTENT_SECURITY_POLICY}">
+<meta name="referrer" content="no-referrer">
+<meta name="viewport" content="width=device-width">
+<title>Research notebook</title>
+<style>{_STYLE}</style>
+</head>
+<body>
+<h1>Research notebook</h1>
+{body}
+</body>
+</html>
+""".encode()
+
+
+def to_notebook(entries: Sequence[Gathered], *, database: str, address: str | None) -> bytes:
+    """Make a Jupyter notebook. Without EMTC Lab in its kernel, it shows the figures as images.
+
+    Args:
+        entries: The entries.
+        database: URL of the database. A password in it is removed.
+        address: URL of the app, for links to the views.
+    """
+    introduction = f"# Research notebook\n\nEvery figure is shown as it was frozen. To draw it again: {INSTALL}"
+    parts = urlsplit(database)
+    user, at, host = parts.netloc.rpartition("@")
+    if at:
+        database = urlunsplit(parts._replace(netloc=user.partition(":")[0] + at + host))
+    cells = [
+        _make_text_cell("head", introduction),
+        _make_code_cell("setup", _SETUP.format(install=INSTALL, database=database)),
+    ]
+    for entry in entries:
+        cells += _make_entry_cells(entry, address)
+    kernel = {"name": "python3", "display_name": "Python 3", "language": "python"}
+    metadata = {"kernelspec": kernel, "language_info": {"name": "python"}}
+    notebook = {"cells": cells, "metadata": metadata, "nbformat": 4, "nbformat_minor": 5}
+    return json.dumps(notebook, indent=1, ensure_ascii=False).encode()
+
+
+def make_recipe(view: View, figure: Figure) -> str | None:
+    """Make the line of Python that draws a figure from the database; None if the view is not sufficient for that."""
+    try:
+        kind = find_figure(_RENAMED_FIGURES.get((view.page, view.figure), view.figure))
+        options = _collect_options(view, figure, kind)
+        kind.read_options(options)
+        json.dumps(options, allow_nan=False)  # NaN and infinity have no literal in Python either
+    except (ConfigError, TypeError, ValueError):  # a view of another version or another program
+        return None
+    if not view.run_ids:
+        return None
+    arguments = [repr(kind.name), repr(list(view.run_ids)), *(f"{name}={value!r}" for name, value in options.items())]
+    line = f"db.figure({', '.join(arguments)})"
+    return line if len(line) <= _MAX_LINE_LENGTH else "db.figure(\n    " + ",\n    ".join(arguments) + ",\n)"
+
+
+def _collect_options(view: View, figure: Figure, kind: FigureKind) -> dict[str, Any]:
+    """Collect the options of a figure from the pinned options, the URL parameters, and the figure's texts."""
+    own = {option.name for option in kind.own}
+    accepted = own | {*kind.takes}
+    options = {name: value for name, value in view.facts.items() if name in accepted}
+    if "rate" in kind.takes and not options.keys() & {"rate", "quantity"}:
+        options["rate"] = "greedy"  # the default when views without `rate` were stored
+    for parameter, option in _OPTION_BY_PARAMETER.items():
+        if view.query.get(parameter) == ["true"] and option in accepted:
+            options[option] = True
+    for name in own.intersection(_TEXT_OPTIONS):
+        options.setdefault(name, getattr(figure, name))
+    if WINDOW.name in own:
+        with suppress(LookupError, ValueError):
+            options[WINDOW.name] = list(read_window(view.query["x"][0]))
+    return options
+
+
+def _make_entry_cells(entry: Gathered, address: str | None) -> list[Cell]:
+    lines = [f"## {escape_markdown(entry.title)}", f"*{entry.dates}*", tame(entry.row.body)]
+    lines += [f"- Run {escape_markdown(line)}" for line in entry.origins]
+    if entry.view is not None:
+        lines.append(_make_view_markdown(entry.view, address))
+    cells = [_make_text_cell(f"entry-{entry.row.id}", "\n\n".join(line for line in lines if line.strip()))]
+    if entry.figure is not None and entry.frozen is not None:
+        cells += _make_figure_cells(entry.row.id, entry.figure, entry.frozen, entry.view)
+        cells.append(_make_text_cell(f"caption-{entry.row.id}", escape_markdown(entry.caption)))
+    return cells
+
+
+def _make_figure_cells(number: int, figure: Figure, frozen: Mapping[str, Any], view: View | None) -> list[Cell]:
+    """Make a cell with the data and the image of a figure, and a cell that draws it.
+
+    Args:
+        number: Number of the entry.
+        figure: The figure.
+        frozen: The stored figure.
+        view: The view of the figure.
+    """
+    recipe = make_recipe(view, figure) if view is not None else None
+    if recipe is None:
+        source = f"show(None, frozen_{number}, image_{number})  # its view is not sufficient to draw it again"
+    else:
+        source = f"show(lambda db: {recipe}, frozen_{number}, image_{number})"
+    image = base64.b64encode(export_figure(figure, "png")).decode()
+    output = {
+        "output_type": "display_data",
+        "data": {"image/png": image, "text/plain": figure.description},
+        "metadata": {},
+    }
+    data = f'frozen_{number} = "{pack(frozen)}"\nimage_{number} = "{image}"'
+    data_cell = _make_code_cell(f"frozen-{number}", data) | {"metadata": {"jupyter": {"source_hidden": True}}}
+    return [data_cell, _make_code_cell(f"figure-{number}", source) | {"outputs": [output]}]
+
+
+def _make_text_cell(name: str, source: str) -> Cell:
+    return {"cell_type": "markdown", "id": name, "metadata": {}, "source": source}
+
+
+def _make_code_cell(name: str, source: str) -> Cell:
+    return {"cell_type": "code", "id": name, "metadata": {}, "execution_count": None, "outputs": [], "source": source}
+
+
+def _make_article(entry: Gathered, address: str | None) -> str:
+    """Make the HTML of one entry."""
+    parts = [f"<h2>{escape(entry.title)}</h2>", f'<p class="small">{escape(entry.dates)}</p>']
+    parts.append(to_html(entry.row.body))
+    if entry.figure is not None:
+        image = base64.b64encode(export_figure(entry.figure, "svg")).decode()
+        alt, caption = escape(entry.figure.description), escape(entry.caption)
+        parts.append(
+            f'<figure><img src="data:image/svg+xml;base64,{image}" alt="{alt}">'
+            f"<figcaption>{caption}</figcaption></figure>"
+        )
+    parts += [f'<p class="small">Run {escape(line)}</p>' for line in entry.origins]
+    if entry.view is not None:
+        link, shown = view_link(entry.view, address), escape(entry.view.address)
+        text = f'<a href="{escape(link)}" rel="noopener noreferrer">{shown}</a>' if link else f"<code>{shown}</code>"
+        parts.append(f'<p class="small">View: {text}</p>')
+    return f'<article id="entry-{entry.row.id}">\n' + "\n".join(part for part in parts if part) + "\n</article>"
+
+
+def _make_view_markdown(view: View, address: str | None) -> str:
+    link, shown = view_link(view, address), escape_markdown(view.address)
+    return f"View: [{shown}](<{link}>)" if link else f"View: {shown}"

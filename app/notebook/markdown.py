@@ -1,7 +1,7 @@
-"""A stranger's Markdown made harmless: no HTML, no image from elsewhere, no link that runs a script.
+"""Make Markdown from any author safe: no HTML, no images, and no links except to the web and to views of this app.
 
-`tame` keeps it Markdown, for the page and for exported Markdown; `to_html` renders it for an exported page. Nothing
-that a reader sees is taken away: what would be active is shown as text.
+`tame` returns Markdown, for the page and for exported Markdown. `to_html` returns HTML, for an exported page. Markup
+that is not allowed is shown as text, so that no text is lost.
 """
 
 import base64
@@ -16,31 +16,35 @@ from markdown_it.rules_inline import StateInline
 from markdown_it.token import Token
 from markdown_it.utils import OptionsDict
 
-_JOINER = "\u2060"  # a width of nothing; whatever stands before and after it no longer meets
-_MATHS_POINTS = 13  # beside text of 16 pixels, which is 12 points
-_TAG = re.compile(r"<(?=[A-Za-z/!?])")
-_PRICE = re.compile(r"(?<!\\)\$(?=\d[^$\n]*\s\$)")  # "$5 and $6", which many readers take for a formula
-_LINK_PARTS = re.compile(r"\](?=[(\[:])")
-_SAFE_LINK = re.compile(r"https?://|mailto:|[#?]|/(?!/)", re.IGNORECASE)  # the web, or a view of this app
+_WORD_JOINER = "\u2060"
+"""An invisible character of zero width. It is inserted between two characters that would start markup."""
+_FORMULA_POINTS = 13
+"""Font size of formulas, next to text of 16 px = 12 pt."""
+_TAG_START = re.compile(r"<(?=[A-Za-z/!?])")
+_PRICE = re.compile(r"(?<!\\)\$(?=\d[^$\n]*\s\$)")
+"""The first dollar of "$5 and $6", which many Markdown readers parse as a formula."""
+_LINK_TEXT_END = re.compile(r"\](?=[(\[:])")
+_SAFE_LINK = re.compile(r"https?://|mailto:|[#?]|/(?!/)", re.IGNORECASE)
+"""Links to the web or to a view of this app."""
 
 
 def tame(text: str) -> str:
-    """Return Markdown that no reader turns into HTML, an image, or a link to anything but the web."""
-    calm = _TAG.sub(f"<{_JOINER}", text.replace("\r\n", "\n")).replace("![", f"!{_JOINER}[")
-    calm = _PRICE.sub(r"\\$", calm)
-    if all(_SAFE_LINK.match(link) for link in _links(calm)):
-        return calm
-    return _LINK_PARTS.sub(f"]{_JOINER}", calm)
+    """Return Markdown without HTML and images. If a link is not safe, all links become text."""
+    safe = _TAG_START.sub(f"<{_WORD_JOINER}", text.replace("\r\n", "\n")).replace("![", f"!{_WORD_JOINER}[")
+    safe = _PRICE.sub(r"\\$", safe)
+    if all(_SAFE_LINK.match(link) for link in _list_links(safe)):
+        return safe
+    return _LINK_TEXT_END.sub(f"]{_WORD_JOINER}", safe)
 
 
 def to_html(text: str) -> str:
-    """Render Markdown with tables and maths as HTML that loads nothing and runs nothing."""
+    """Render Markdown with tables and formulas as HTML that loads no files and runs no scripts."""
     return str(_PARSER.render(text))
 
 
-def _links(text: str) -> Iterator[str]:
-    """List where the links of a text point to, with every scheme that a lenient reader would accept."""
-    for block in _LENIENT.parse(text):
+def _list_links(text: str) -> Iterator[str]:
+    """List the targets of all links, also those that a strict Markdown parser would not accept."""
+    for block in _LENIENT_PARSER.parse(text):
         for token in block.children or ():
             if token.type == "link_open":
                 yield str(token.attrGet("href") or "")
@@ -50,9 +54,9 @@ def _make_parser() -> MarkdownIt:
     parser = MarkdownIt("commonmark", {"html": False, "linkify": False}).enable(["table", "strikethrough"])
     parser.disable("image")
     parser.validateLink = lambda url: bool(_SAFE_LINK.match(url.strip()))
-    parser.inline.ruler.before("escape", "maths", _read_maths)
-    parser.add_render_rule("maths", _draw_maths)
-    parser.add_render_rule("link_open", _open_link)
+    parser.inline.ruler.before("escape", "maths", _parse_formula)
+    parser.add_render_rule("maths", _render_formula)
+    parser.add_render_rule("link_open", _render_link)
     return parser
 
 
@@ -62,8 +66,8 @@ def _make_lenient_parser() -> MarkdownIt:
     return parser
 
 
-def _read_maths(state: StateInline, silent: bool) -> bool:
-    """Read `$…$` and `$$…$$`; a dollar beside a space or before a digit is a price."""
+def _parse_formula(state: StateInline, silent: bool) -> bool:
+    """Parse `$…$` and `$$…$$`. A dollar next to a space or before a digit is a price."""
     source, start = state.src, state.pos
     if source[start] != "$":
         return False
@@ -80,34 +84,27 @@ def _read_maths(state: StateInline, silent: bool) -> bool:
     return True
 
 
-def _draw_maths(renderer: RendererHTML, tokens: list[Token], at: int, options: OptionsDict, env: object) -> str:
-    """Draw a formula as an image inside the page; what cannot be drawn is shown as it was written."""
-    source = tokens[at].content
-    shown = escapeHtml(f"${source}$")
-    drawn = _formula(source)
-    if drawn is None:
-        return f"<code>{shown}</code>"
-    image, depth = drawn
-    kind = "display" if tokens[at].markup == "$$" else "inline"
-    return f'<img class="maths {kind}" src="{image}" alt="{shown}" style="vertical-align:-{depth:.1f}pt">'
-
-
-def _formula(source: str) -> tuple[str, float] | None:
+def _render_formula(renderer: RendererHTML, tokens: list[Token], at: int, options: OptionsDict, env: object) -> str:
+    """Render a formula as an embedded image, or as source code if Matplotlib does not support its TeX commands."""
     from matplotlib.font_manager import FontProperties
     from matplotlib.mathtext import math_to_image
 
-    file, font = io.BytesIO(), FontProperties(size=_MATHS_POINTS)
+    source = tokens[at].content
+    escaped = escapeHtml(f"${source}$")
+    file, font = io.BytesIO(), FontProperties(size=_FORMULA_POINTS)
     try:
-        depth = math_to_image(f"${' '.join(source.split())}$", file, prop=font, format="svg", dpi=72)
-    except (ValueError, RuntimeError):  # beyond Matplotlib's part of TeX
-        return None
-    return f"data:image/svg+xml;base64,{base64.b64encode(file.getvalue()).decode()}", float(depth)
+        depth = float(math_to_image(f"${' '.join(source.split())}$", file, prop=font, format="svg", dpi=72))
+    except (ValueError, RuntimeError):
+        return f"<code>{escaped}</code>"
+    image = f"data:image/svg+xml;base64,{base64.b64encode(file.getvalue()).decode()}"
+    display = "display" if tokens[at].markup == "$$" else "inline"
+    return f'<img class="maths {display}" src="{image}" alt="{escaped}" style="vertical-align:-{depth:.1f}pt">'
 
 
-def _open_link(renderer: RendererHTML, tokens: list[Token], at: int, options: OptionsDict, env: object) -> str:
+def _render_link(renderer: RendererHTML, tokens: list[Token], at: int, options: OptionsDict, env: object) -> str:
     tokens[at].attrSet("rel", "noopener noreferrer nofollow")
     return renderer.renderToken(tokens, at, options, env)  # type: ignore[arg-type]  # env is any mapping
 
 
 _PARSER = _make_parser()
-_LENIENT = _make_lenient_parser()
+_LENIENT_PARSER = _make_lenient_parser()

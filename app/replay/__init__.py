@@ -1,1 +1,1 @@
-"""An episode ready to be drawn: frames and values under one clock, for the player in the browser and as files."""
+"""Replays of episodes: prepare frames and values, for the player in the browser and for exported files."""

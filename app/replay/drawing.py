@@ -1,11 +1,12 @@
-"""One or two episodes → an animated GIF, or one frame of them as SVG. Drawn with Matplotlib, without a browser.
+"""Draw one or two episodes as an animated GIF, or one frame of them as SVG, with Matplotlib and without a browser.
 
-`Board` lays the picture out, fields or strips above, values below, and moves it; what is below it writes it. An
-animation draws what stands still once and only what moves for each frame.
+`Board` arranges the figure (fields or strips above, values below) and moves it to any moment. For an animation, the
+fixed artists are drawn once, and only the moving artists are drawn for each frame.
 """
 
 import io
 from collections.abc import Callable, Iterator, Sequence
+from typing import Protocol
 
 import matplotlib as mpl
 import numpy as np
@@ -15,139 +16,216 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import LinearSegmentedColormap, to_rgba
 from matplotlib.figure import Figure
 from matplotlib.text import Text
+from numpy.typing import NDArray
 from PIL import Image
 
 from app.figures.kinds.chart import Chart, Panel
 from app.figures.named.trajectories import NAMES
 from app.figures.render.matplotlib_view import make_style
 from app.figures.theme import VIRIDIS, Mode, make_printable, set_as_math
-from app.replay.field import Field, list_moments
-from app.replay.payload import frame_sides, name_entries
-from app.replay.replay import MISSING, Side, count_actions, join_values, level_picture, level_values, show_actions
-
-_INCH = 100.0  # CSS-like pixels in an inch; sizes below are inches unless they say so
-_WIDTH = {1: 7.2, 2: 10.0}
-_TALLEST_FIELD = {1: 3.6, 2: 2.8}
-_EDGE, _GAP, _TOP = 0.15, 0.25, 0.6
-_PANEL, _ABOVE, _BELOW, _BESIDE = 0.75, 0.34, 0.45, 0.62
-_MOST_COLUMNS = {1: 2, 2: 3}
+from app.replay.field import Field, sample_moments
+from app.replay.payload import crop_fields, name_entries
+from app.replay.replay import (
+    MISSING,
+    Side,
+    count_actions,
+    join_values,
+    quantize_picture,
+    quantize_values,
+    style_actions,
+)
 
 MOST_FRAMES = 200
+"""Maximum number of frames of an animation."""
 GIF_DPI = 100
 COLORS = 128
 STEPS_PER_SECOND = 8
-_MOST_PER_STEP = 3
-_SHORTEST_MS, _LONGEST_MS, _LAST_MS = 40, 120, 1200
-"""How long a frame may stand; browsers slow down what is faster."""
+_MAX_FRAMES_PER_STEP = 3
+_MIN_FRAME_MS, _MAX_FRAME_MS, _LAST_FRAME_MS = 40, 120, 1200
+"""Limits of a frame's duration: browsers slow down frames below the minimum."""
+
+_PX_PER_INCH = 100.0
+# Sizes are in inches. The keys of these dictionaries are the number of episodes.
+_FIGURE_WIDTH = {1: 7.2, 2: 10.0}
+_MAX_FIELD_HEIGHT = {1: 3.6, 2: 2.8}
+_MAX_PANEL_COLUMNS = {1: 2, 2: 3}
+_MARGIN, _FIELD_GAP, _HEADER_HEIGHT = 0.15, 0.25, 0.6
+_STRIP_HEIGHT = 2.4
+_PANEL_HEIGHT, _PANEL_TITLE_HEIGHT, _FOOTER_HEIGHT = 0.75, 0.34, 0.45
+_PANEL_LEFT, _PANEL_RIGHT = 0.62, 0.1
+_MAX_ENTRY_NAMES, _MAX_ENTRY_LENGTH = 16, 14
+_MAX_AGENT_LABELS = 8
 
 Progress = Callable[[int, int], None]
+"""Called with the number of drawn frames and the number of all frames."""
+
+
+class _Part(Protocol):
+    """A part of the figure that can be moved to a frame."""
+
+    moving: list[Artist]
+
+    def move(self, frame: float) -> None: ...
 
 
 class Board:
     """A figure of one or two episodes that can be moved to any moment.
 
-    With `animated`, drawing the figure leaves out what moves; `moving` lists it in drawing order.
+    If `animated`, drawing the figure omits the moving artists. `moving` lists them in drawing order.
     """
 
     def __init__(self, sides: Sequence[Side], *, animated: bool = False) -> None:
-        self.title = " beside ".join(side.title for side in sides)
+        self.title = " compared with ".join(side.title for side in sides)
         chart = join_values(list(sides))
-        acted = any(count_actions(side) for side in sides)
-        count = len(chart.panels) + acted
-        columns = min(_MOST_COLUMNS[len(sides)], max(1, count))
-        rows = -(-count // columns)
-        width = _WIDTH[len(sides)]
-        each = (width - 2 * _EDGE - (len(sides) - 1) * _GAP) / len(sides)
-        hurt = any((side.scene.health < 1).any() for side in sides)
-        seen = frame_sides(sides)
-        most = _TALLEST_FIELD[len(sides)]
-        tall = max(_field_height(side, bounds, each, most) for side, bounds in zip(sides, seen, strict=True))
-        below = rows * (_PANEL + _ABOVE) + _BELOW if count else _EDGE
-        self.figure = Figure(figsize=(width, _TOP + tall + below))
-        self._frame = _Frame(self.figure, width, _TOP + tall + below)
-        self._parts: list[Field | _Picture | _Strip | _Values] = []
+        has_actions = any(count_actions(side) for side in sides)
+        n_panels = len(chart.panels) + has_actions
+        columns = min(_MAX_PANEL_COLUMNS[len(sides)], max(1, n_panels))
+        rows = -(-n_panels // columns)
+        width = _FIGURE_WIDTH[len(sides)]
+        field_width = (width - 2 * _MARGIN - (len(sides) - 1) * _FIELD_GAP) / len(sides)
+        has_damage = any((side.scene.health < 1).any() for side in sides)
+        bounds = crop_fields(sides)
+        max_height = _MAX_FIELD_HEIGHT[len(sides)]
+        field_height = max(
+            min(max_height, field_width * (y1 - y0) / (x1 - x0)) if side.has_units else min(max_height, _STRIP_HEIGHT)
+            for side, (x0, y0, x1, y1) in zip(sides, bounds, strict=True)
+        )
+        panel_area = rows * (_PANEL_HEIGHT + _PANEL_TITLE_HEIGHT) + _FOOTER_HEIGHT if n_panels else _MARGIN
+        height = _HEADER_HEIGHT + field_height + panel_area
+        self.figure = Figure(figsize=(width, height))
+        self._grid = _InchGrid(self.figure, width, height)
+        self._parts: list[_Part] = []
         for number, side in enumerate(sides):
-            left = _EDGE + number * (each + _GAP)
-            ax = self._frame.add(left, _TOP, each, tall)
-            self._frame.write(left, 0.42, _titled(side, number, pair=len(sides) > 1))
+            left = _MARGIN + number * (field_width + _FIELD_GAP)
+            ax = self._grid.add_axes(left, _HEADER_HEIGHT, field_width, field_height)
+            title = set_as_math(make_printable(side.title))
+            self._grid.write(left, 0.42, f"{NAMES[number]}   {title}" if len(sides) > 1 else title)
             if side.has_units:
-                self._parts.append(Field(ax, side.scene, seen[number], (each * _INCH, tall * _INCH), bars=bool(hurt)))
+                size_px = (field_width * _PX_PER_INCH, field_height * _PX_PER_INCH)
+                self._parts.append(Field(ax, side.scene, bounds[number], size_px, bars=bool(has_damage)))
             elif side.scene.picture and side.scene.values is not None:
-                self._parts.append(_Picture(ax, side))
+                self._parts.append(_Picture(ax, side.scene.values, side.scene.picture))
             else:
                 self._parts.append(_Strip(ax, side))
-        self._clock = self._frame.write(width - _EDGE, 0.2, "", align="right")
-        self._add_values(chart, sides, columns, _TOP + tall, width, acted=acted)
+        self._clock = self._grid.write(width - _MARGIN, 0.2, "", align="right")
+        self._add_panels(
+            chart, sides, columns=columns, top=_HEADER_HEIGHT + field_height, width=width, has_actions=has_actions
+        )
         self.moving: list[Artist] = [artist for part in self._parts for artist in part.moving] + [self._clock]
         for artist in self.moving:
             artist.set_animated(animated)
 
-    def _add_values(
-        self, chart: Chart, sides: Sequence[Side], columns: int, top: float, width: float, *, acted: bool
+    def _add_panels(
+        self, chart: Chart, sides: Sequence[Side], *, columns: int, top: float, width: float, has_actions: bool
     ) -> None:
-        wide = (width - _EDGE) / columns
-        last = max(side.frames for side in sides) - 1
-        count = len(chart.panels) + acted
-        for place in range(count):
-            row, column = divmod(place, columns)
-            ax = self._frame.add(
-                column * wide + _BESIDE,
-                top + row * (_PANEL + _ABOVE) + _ABOVE,
-                wide - _BESIDE - 0.1,
-                _PANEL,
+        """Add the panels of the values, row by row, and then a panel of the actions.
+
+        Args:
+            chart: The values.
+            sides: The episodes.
+            columns: Number of panels per row.
+            top: Upper edge of the first row [inch].
+            width: Width of the figure [inch].
+            has_actions: Whether there is a panel of the actions.
+        """
+        column_width = (width - _MARGIN) / columns
+        last_step = max(side.frames for side in sides) - 1
+        n_panels = len(chart.panels) + has_actions
+        for index in range(n_panels):
+            row, column = divmod(index, columns)
+            ax = self._grid.add_axes(
+                column * column_width + _PANEL_LEFT,
+                top + row * (_PANEL_HEIGHT + _PANEL_TITLE_HEIGHT) + _PANEL_TITLE_HEIGHT,
+                column_width - _PANEL_LEFT - _PANEL_RIGHT,
+                _PANEL_HEIGHT,
             )
-            ax.set_xlim(0, max(1, last))
-            ax.tick_params(labelsize=7, length=2, labelbottom=place + columns >= count)
-            if place + columns >= count:
+            is_lowest = index + columns >= n_panels
+            ax.set_xlim(0, max(1, last_step))
+            ax.tick_params(labelsize=7, length=2, labelbottom=is_lowest)
+            if is_lowest:
                 ax.set_xlabel(set_as_math(chart.x_label), fontsize=7, labelpad=1)
-            if place < len(chart.panels):
-                _draw_panel(ax, chart.panels[place])
-                self._parts.append(_Values(ax, chart.panels[place], len(sides)))
+            if index < len(chart.panels):
+                _draw_panel(ax, chart.panels[index])
+                self._parts.append(_ValueCursor(ax, chart.panels[index], len(sides)))
             else:
                 _draw_actions(ax, sides)
-                self._parts.append(_Values(ax, None, len(sides)))
+                self._parts.append(_ValueCursor(ax, None, len(sides)))
 
     def move(self, frame: float) -> None:
-        """Show a moment of the longer episode; the shorter one stays at its end."""
+        """Show a moment of the longer episode. After the end of the shorter one, its last frame is shown."""
         for part in self._parts:
             part.move(frame)
         self._clock.set_text(f"t = {int(frame)}")
 
 
-class _Frame:
-    """Places in inches from the upper left."""
+def to_svg(sides: Sequence[Side], *, frame: float, mode: Mode = "light", sources: Sequence[str] = ()) -> bytes:
+    """Draw one moment as SVG.
+
+    Args:
+        sides: One or two episodes.
+        frame: The moment; the last frame if it is beyond the end.
+        mode: Light or dark.
+        sources: Descriptions of the runs, for the metadata of the file.
+    """
+    last_frame = max(side.frames for side in sides) - 1
+    frame = min(max(float(frame), 0.0), float(last_frame))
+    with mpl.rc_context(make_style(mode)):
+        board = Board(sides)
+        board.move(frame)
+        file = io.BytesIO()
+        keywords = [make_printable(source) for source in sources]
+        title = make_printable(f"{board.title}, t = {frame:g}")
+        board.figure.savefig(file, format="svg", metadata={"Date": None, "Title": title, "Keywords": keywords})
+    return file.getvalue()
+
+
+def to_gif(sides: Sequence[Side], *, mode: Mode = "light", on_progress: Progress | None = None) -> bytes:
+    """Draw whole episodes as an animation of at most `MOST_FRAMES` frames. Short episodes have frames between steps.
+
+    Args:
+        sides: One or two episodes.
+        mode: Light or dark.
+        on_progress: Called after each frame.
+    """
+    frames = max(side.frames for side in sides)
+    moments, per_step = sample_moments(frames, MOST_FRAMES, max_per_step=_MAX_FRAMES_PER_STEP)
+    frame_ms = int(np.clip(round(100 / (STEPS_PER_SECOND * per_step)) * 10, _MIN_FRAME_MS, _MAX_FRAME_MS))
+    images = _draw_frames(sides, moments.tolist(), mode, on_progress)
+    first = next(images)
+    file = io.BytesIO()
+    first.save(
+        file,
+        format="GIF",
+        save_all=True,
+        append_images=images,
+        duration=[frame_ms] * (len(moments) - 1) + [_LAST_FRAME_MS],
+        loop=0,
+        disposal=1,
+    )
+    return file.getvalue()
+
+
+class _InchGrid:
+    """Places axes and texts on a figure, in inches from the upper left corner."""
 
     def __init__(self, figure: Figure, width: float, height: float) -> None:
         self._figure, self._width, self._height = figure, width, height
 
-    def add(self, left: float, top: float, wide: float, tall: float) -> Axes:
-        bottom = self._height - top - tall
-        box = (left / self._width, bottom / self._height, wide / self._width, tall / self._height)
+    def add_axes(self, left: float, top: float, width: float, height: float) -> Axes:
+        bottom = self._height - top - height
+        box = (left / self._width, bottom / self._height, width / self._width, height / self._height)
         return self._figure.add_axes(box)
 
     def write(self, left: float, top: float, text: str, *, align: str = "left") -> Text:
-        place = left / self._width, 1 - top / self._height
-        return self._figure.text(*place, text, fontsize=8.5, ha=align, va="baseline", fontweight="bold")
-
-
-def _titled(side: Side, number: int, *, pair: bool) -> str:
-    text = set_as_math(make_printable(side.title))
-    return f"{NAMES[number]}   {text}" if pair else text
-
-
-def _field_height(side: Side, bounds: Sequence[float], width: float, most: float) -> float:
-    if not side.has_units:
-        return min(most, 2.4)
-    x0, y0, x1, y1 = bounds
-    return min(most, width * (y1 - y0) / (x1 - x0))
+        position = left / self._width, 1 - top / self._height
+        return self._figure.text(*position, text, fontsize=8.5, ha=align, va="baseline", fontweight="bold")
 
 
 class _Picture:
-    """The state as the picture that it is."""
+    """The state drawn as a picture, for environments whose state begins with one."""
 
-    def __init__(self, ax: Axes, side: Side) -> None:
-        assert side.scene.values is not None  # the caller has looked
-        self._pixels = level_picture(side.scene.values, side.scene.picture)
+    def __init__(self, ax: Axes, values: NDArray[np.float32], size: tuple[int, ...]) -> None:
+        self._pixels = quantize_picture(values, size)
         ax.set(xticks=[], yticks=[])
         self._image = ax.imshow(self._pixels[0], cmap="gray", vmin=0, vmax=255, interpolation="nearest")
         self.moving: list[Artist] = [self._image]
@@ -157,20 +235,21 @@ class _Picture:
 
 
 class _Strip:
-    """The state's entries over time, where nobody can draw the state itself."""
+    """The entries of the state over time with a cursor, for states that cannot be drawn as units or a picture."""
 
     def __init__(self, ax: Axes, side: Side) -> None:
         values = side.scene.values
-        self._last = side.frames - 1
+        self._last_frame = side.frames - 1
         ax.set(xticks=[], yticks=[])
         if values is not None and values.size:
-            levels = level_values(values).T.astype(np.float64)
+            levels = quantize_values(values).T.astype(np.float64)
             levels[levels == MISSING] = np.nan
-            ramp = LinearSegmentedColormap.from_list("levels", list(VIRIDIS))
-            ax.imshow(levels, aspect="auto", cmap=ramp, vmin=0, vmax=254, interpolation="nearest")
+            colors = LinearSegmentedColormap.from_list("levels", list(VIRIDIS))
+            ax.imshow(levels, aspect="auto", cmap=colors, vmin=0, vmax=254, interpolation="nearest")
             names = name_entries(side.scene)
-            if len(names) <= 16:
-                ax.set_yticks(range(len(names)), [make_printable(name)[:14] for name in names], fontsize=6)
+            if len(names) <= _MAX_ENTRY_NAMES:
+                labels = [make_printable(name)[:_MAX_ENTRY_LENGTH] for name in names]
+                ax.set_yticks(range(len(names)), labels, fontsize=6)
                 ax.tick_params(axis="y", direction="in", pad=-4, length=0)
                 for label in ax.get_yticklabels():
                     label.set(horizontalalignment="left", color="white")
@@ -179,16 +258,16 @@ class _Strip:
         self.moving: list[Artist] = [self._cursor, self._edge]
 
     def move(self, frame: float) -> None:
-        at = min(frame, self._last)
+        x = min(frame, self._last_frame)
         for line in (self._cursor, self._edge):
-            line.set_xdata([at, at])
+            line.set_xdata([x, x])
 
 
-class _Values:
-    """The time cursor of one panel, and what it reads."""
+class _ValueCursor:
+    """The time cursor of a panel, a dot on each line, and the values at the cursor as text."""
 
-    def __init__(self, ax: Axes, panel: Panel | None, sides: int) -> None:
-        self._panel, self._sides = panel, sides
+    def __init__(self, ax: Axes, panel: Panel | None, n_sides: int) -> None:
+        self._panel, self._n_sides = panel, n_sides
         self._cursor = ax.axvline(0, color=ax.xaxis.label.get_color(), linewidth=1.1)
         self._dots = (
             [ax.plot([], [], "o", color=line.color, markersize=3.5)[0] for line in panel.lines] if panel else []
@@ -200,18 +279,19 @@ class _Values:
         self._cursor.set_xdata([frame, frame])
         if self._panel is None:
             return
-        said: list[list[str]] = [[] for _ in range(self._sides)]
+        values_by_side: list[list[str]] = [[] for _ in range(self._n_sides)]
         for line, dot in zip(self._panel.lines, self._dots, strict=True):
             t = min(int(frame), len(line.y) - 1)
-            known = 0 <= int(frame) <= len(line.y) and t >= 0 and np.isfinite(line.y[t])
-            dot.set_data([line.x[t]] if known else [], [line.y[t]] if known else [])
-            if known:
-                said[NAMES.index(line.group) if line.group in NAMES else 0].append(f"{line.y[t]:.3g}")
-        named = [
-            f"{NAMES[k]} {', '.join(values) or '–'}" if self._sides > 1 else ", ".join(values)
-            for k, values in enumerate(said)
+            has_value = 0 <= int(frame) <= len(line.y) and t >= 0 and np.isfinite(line.y[t])
+            dot.set_data([line.x[t]] if has_value else [], [line.y[t]] if has_value else [])
+            if has_value:
+                side = NAMES.index(line.group) if line.group in NAMES else 0
+                values_by_side[side].append(f"{line.y[t]:.3g}")
+        texts = [
+            f"{NAMES[side]} {', '.join(values) or '–'}" if self._n_sides > 1 else ", ".join(values)
+            for side, values in enumerate(values_by_side)
         ]
-        self._text.set_text("   ".join(named))
+        self._text.set_text("   ".join(texts))
 
 
 def _draw_panel(ax: Axes, panel: Panel) -> None:
@@ -227,86 +307,47 @@ def _draw_panel(ax: Axes, panel: Panel) -> None:
 
 
 def _draw_actions(ax: Axes, sides: Sequence[Side]) -> None:
-    """Draw a row for each agent and a cell for each step, in the colours of the page."""
+    """Draw one row per agent and one cell per step, in the same colors as on the page."""
     names: list[str] = []
     for number, side in enumerate(sides):
         if side.actions is None:
             continue
-        shown = show_actions(side.action_names, count_actions(side))
-        colors = np.array([to_rgba(action.color) if action.color else (0, 0, 0, 0) for action in shown])
+        styles = style_actions(side.action_names, count_actions(side))
+        colors = np.array([to_rgba(style.color) if style.color else (0, 0, 0, 0) for style in styles])
         steps, agents = side.actions.shape
         top = len(names)
         names += [f"{NAMES[number] if len(sides) > 1 else ''}{agent}" for agent in range(agents)]
-        legal = (side.actions >= 0) & (side.actions < len(colors))
-        cells = np.where(legal[..., None], colors[np.where(legal, side.actions, 0)], 0.0)
+        is_valid = (side.actions >= 0) & (side.actions < len(colors))
+        cells = np.where(is_valid[..., None], colors[np.where(is_valid, side.actions, 0)], 0.0)
         extent = (0, steps, top + agents - 0.5, top - 0.5)
         ax.imshow(cells.transpose(1, 0, 2), aspect="auto", extent=extent, interpolation="nearest")
     ax.set_ylim(len(names) - 0.5, -0.5)
     ax.set_xlim(0, max(1, max(side.frames for side in sides) - 1))
-    few = len(names) <= 8
-    ax.set_yticks(range(len(names)) if few else [], names if few else [], fontsize=6)
+    has_labels = len(names) <= _MAX_AGENT_LABELS
+    ax.set_yticks(range(len(names)) if has_labels else [], names if has_labels else [], fontsize=6)
     ax.text(0, 1.06, "actions", transform=ax.transAxes, fontsize=8, va="bottom")
 
 
-def to_svg(sides: Sequence[Side], *, frame: float, mode: Mode = "light", sources: Sequence[str] = ()) -> bytes:
-    """Draw one moment as vectors; a frame beyond the end is the last one."""
-    last = max(side.frames for side in sides) - 1
-    shown = min(max(float(frame), 0.0), float(last))
-    with mpl.rc_context(make_style(mode)):
-        board = Board(sides)
-        board.move(shown)
-        file = io.BytesIO()
-        told = [make_printable(source) for source in sources]
-        title = make_printable(f"{board.title}, t = {shown:g}")
-        board.figure.savefig(file, format="svg", metadata={"Date": None, "Title": title, "Keywords": told})
-    return file.getvalue()
-
-
-def to_gif(sides: Sequence[Side], *, mode: Mode = "light", on_progress: Progress | None = None) -> bytes:
-    """Animate the whole of it in at most `MOST_FRAMES` frames, interpolated between steps where there is room.
-
-    Args:
-        sides: What is played.
-        mode: Light or dark.
-        on_progress: Told after each frame how many of how many are drawn.
-    """
-    moments, per_step = list_moments(max(side.frames for side in sides), MOST_FRAMES, most_per_step=_MOST_PER_STEP)
-    each_ms = int(np.clip(round(100 / (STEPS_PER_SECOND * per_step)) * 10, _SHORTEST_MS, _LONGEST_MS))
-    images = _paint(sides, moments.tolist(), mode, on_progress)
-    first = next(images)
-    file = io.BytesIO()
-    first.save(
-        file,
-        format="GIF",
-        save_all=True,
-        append_images=images,
-        duration=[each_ms] * (len(moments) - 1) + [_LAST_MS],
-        loop=0,
-        disposal=1,
-    )
-    return file.getvalue()
-
-
-def _paint(
+def _draw_frames(
     sides: Sequence[Side], moments: Sequence[float], mode: Mode, on_progress: Progress | None
 ) -> Iterator[Image.Image]:
-    """Paint frame after frame over the same ground, all in the colours of the first."""
+    """Draw the moving artists of each frame on the same background. All frames use the colors of the first frame."""
     with mpl.rc_context(make_style(mode)):
         board = Board(sides, animated=True)
         board.figure.set_dpi(GIF_DPI)
         canvas = FigureCanvasAgg(board.figure)
         canvas.draw()
-        ground = canvas.copy_from_bbox(board.figure.bbox)
+        background = canvas.copy_from_bbox(board.figure.bbox)
     palette: Image.Image | None = None
     for number, moment in enumerate(moments, 1):
-        canvas.restore_region(ground)
+        canvas.restore_region(background)
         with mpl.rc_context(make_style(mode)):
             board.move(moment)
             for artist in board.moving:
                 board.figure.draw_artist(artist)
-        painted = Image.fromarray(np.asarray(canvas.buffer_rgba())[..., :3].copy())
+        image = Image.fromarray(np.asarray(canvas.buffer_rgba())[..., :3].copy())
         if palette is None:
-            palette = painted.quantize(COLORS, dither=Image.Dither.NONE)
-        yield painted.quantize(palette=palette, dither=Image.Dither.NONE)
+            palette = image.quantize(COLORS, dither=Image.Dither.NONE)
+        yield image.quantize(palette=palette, dither=Image.Dither.NONE)
         if on_progress:
             on_progress(number, len(moments))

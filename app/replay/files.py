@@ -1,8 +1,8 @@
-"""Episodes by name → the file of a replay, for `emtc export --replay` and the page's buttons.
+"""Export one or two episodes as an HTML, GIF or SVG file, for `emtc export --replay` and the buttons of the page.
 
-One or two episodes become one HTML file that plays them in any browser, without a server and without a network. The
-player is the page's own script; the data are the page's own bytes, as base64. Text stands in the data or is escaped,
-and the file forbids itself to load anything.
+The HTML file plays in any browser without a server or network. It contains the scripts of the app's player, and the
+same payload as the app, encoded as base64. Text in the markup is escaped, and a content security policy forbids the
+file to load anything.
 """
 
 import base64
@@ -21,57 +21,16 @@ from storage.engine import Database
 from storage.queries.episodes import get_playback, get_trajectory
 from storage.runs.rows import find_run
 
-_ROOM_PX = 400
-"""How tall the fields may be where nothing stands above and below them."""
-_POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'"
-_PRIMARY = {"light": "#0072B2", "dark": "#56B4E9"}
-_RAISED = {"light": "#f3f5f8", "dark": "#1a202b"}
-
 Format = Literal["html", "gif", "svg"]
 FORMATS: tuple[Format, ...] = get_args(Format)
 MIME: dict[Format, str] = {"html": "text/html", "gif": "image/gif", "svg": "image/svg+xml"}
 
-
-def make_page(sides: Sequence[Side], *, start: int = 0, sources: Sequence[str] = ()) -> bytes:
-    """Write the player with its data as one page, light or dark as the reader's system is.
-
-    Args:
-        sides: What is played.
-        start: First frame that is shown.
-        sources: The runs behind it, for the page's metadata.
-    """
-    title = make_printable(" beside ".join(side.title for side in sides)) or "Replay"
-    packed = base64.b64encode(make_payload(sides, start=start)).decode()
-    told = dict.fromkeys(side.scene.note for side in sides if side.hides_field and side.scene.note)
-    notes = "\n".join(f"<p>{escape(make_printable(note))}</p>" for note in told)
-    script = f"{read_script('field.js', 'replay.js')}\n{_START}".replace("</", "<\\/")
-    return f"""<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta http-equiv="Content-Security-Policy" content="{_POLICY}">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta name="keywords" content="{escape(make_printable("; ".join(sources)))}">
-<title>{escape(title)}</title>
-<style>
-{_style()}
-{read_asset("replay.css")}
-</style>
-</head>
-<body>
-<h1>{escape(title)}</h1>
-{notes}
-{read_asset("replay.html").replace('class="playback"', f'class="playback" data-room="{_ROOM_PX}"', 1)}
-<script type="application/octet-stream" id="data">{packed}</script>
-<script type="module">
-{script}
-</script>
-</body>
-</html>
-""".encode()
-
-
-_START = """
+_MAX_FIELD_HEIGHT_PX = 400
+"""Maximum height of the fields in the HTML file, which has no other content above and below them."""
+_CONTENT_SECURITY_POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'"
+_PRIMARY_COLOR = {"light": "#0072B2", "dark": "#56B4E9"}
+_SECONDARY_BACKGROUND = {"light": "#f3f5f8", "dark": "#1a202b"}
+_START_SCRIPT = """
 const text = document.getElementById("data").textContent
 playback({ data: Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0)), parentElement: document.body })
 const player = document.querySelector(".playback")
@@ -80,8 +39,94 @@ player.focus({ preventScroll: true })
 """
 
 
-def _style() -> str:
-    light, dark = (_variables(mode) for mode in ("light", "dark"))
+def make_page(sides: Sequence[Side], *, start: int = 0, sources: Sequence[str] = ()) -> bytes:
+    """Make an HTML page with the player and its data. It is light or dark like the reader's system.
+
+    Args:
+        sides: One or two episodes.
+        start: First frame that is shown.
+        sources: Descriptions of the runs, for the metadata of the page.
+    """
+    title = make_printable(" compared with ".join(side.title for side in sides)) or "Replay"
+    payload = base64.b64encode(make_payload(sides, start=start)).decode()
+    notes = dict.fromkeys(side.scene.note for side in sides if side.hides_field and side.scene.note)
+    note_html = "\n".join(f"<p>{escape(make_printable(note))}</p>" for note in notes)
+    script = f"{read_script('field.js', 'replay.js')}\n{_START_SCRIPT}".replace("</", "<\\/")
+    return f"""<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta http-equiv="Content-Security-Policy" content="{_CONTENT_SECURITY_POLICY}">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="keywords" content="{escape(make_printable("; ".join(sources)))}">
+<title>{escape(title)}</title>
+<style>
+{_make_style()}
+{read_asset("replay.css")}
+</style>
+</head>
+<body>
+<h1>{escape(title)}</h1>
+{note_html}
+{read_asset("replay.html").replace('class="playback"', f'class="playback" data-room="{_MAX_FIELD_HEIGHT_PX}"', 1)}
+<script type="application/octet-stream" id="data">{payload}</script>
+<script type="module">
+{script}
+</script>
+</body>
+</html>
+""".encode()
+
+
+def read_replays(db: Database, wanted: Sequence[tuple[str, str]]) -> list[Replay]:
+    """Read episodes from a database.
+
+    Args:
+        db: The database.
+        wanted: Run id or its beginning, and name of the episode: "512" for a training episode, or "80000-0" for
+            episode 0 of the evaluation at step 80000.
+
+    Raises:
+        ConfigError: If the name of an episode is not valid.
+        StorageError: If there is no such run or episode.
+    """
+    replays: list[Replay] = []
+    for run_prefix, name in wanted:
+        parts = name.split("-")
+        if len(parts) > 2 or not all(part.isdecimal() and part.isascii() and len(part) <= 18 for part in parts):
+            raise ConfigError(
+                "must be the number of an episode, or for instance 80000-0 for an evaluation episode",
+                key="episode",
+                value=name,
+            )
+        run = find_run(db, run_prefix)
+        numbers = [int(part) for part in parts]
+        if len(numbers) == 1:
+            replays.append(make_replay(run, get_trajectory(db, run.id, numbers[0]), training=True))
+        else:
+            replays.append(make_replay(run, get_playback(db, run.id, *numbers), training=False))
+    return tell_apart(replays)
+
+
+def make_file(replays: Sequence[Replay], format: Format, *, t: int = 0, mode: Mode = "light") -> bytes:
+    """Export one or two episodes.
+
+    Args:
+        replays: The episodes.
+        format: An HTML page that plays offline, an animated GIF, or one frame as SVG.
+        t: First frame of the HTML page, or the frame of the SVG.
+        mode: Light or dark. The HTML page follows the theme of the reader's system instead.
+    """
+    sides = [replay.side for replay in replays]
+    sources = describe_runs({replay.run.id: replay.run for replay in replays}.values())
+    if format == "html":
+        return make_page(sides, start=t, sources=sources)
+    return to_gif(sides, mode=mode) if format == "gif" else to_svg(sides, frame=t, mode=mode, sources=sources)
+
+
+def _make_style() -> str:
+    """Make the style sheet of the page. The player uses the CSS variables of Streamlit."""
+    light, dark = _make_variables("light"), _make_variables("dark")
     return (
         f":root {{ color-scheme: light dark; {light} --st-font: system-ui, sans-serif; }}\n"
         f"@media (prefers-color-scheme: dark) {{ :root {{ {dark} }} }}\n"
@@ -91,46 +136,13 @@ def _style() -> str:
     )
 
 
-def _variables(mode: str) -> str:
-    text, background, grid = ink("dark" if mode == "dark" else "light")
-    named = {
+def _make_variables(mode: Mode) -> str:
+    text, background, grid = ink(mode)
+    colors = {
         "text-color": text,
         "background-color": background,
         "border-color": grid,
-        "secondary-background-color": _RAISED[mode],
-        "primary-color": _PRIMARY[mode],
+        "secondary-background-color": _SECONDARY_BACKGROUND[mode],
+        "primary-color": _PRIMARY_COLOR[mode],
     }
-    return " ".join(f"--st-{name}: {color};" for name, color in named.items())
-
-
-def read_replays(db: Database, wanted: Sequence[tuple[str, str]]) -> list[Replay]:
-    """Read episodes, each as the beginning of a run's id and a name: "512", or "80000-0" for a playback.
-
-    Raises:
-        ConfigError: If a name is none.
-        StorageError: If there is no such run or episode.
-    """
-    return tell_apart([_read(db, run, name) for run, name in wanted])
-
-
-def _read(db: Database, prefix: str, name: str) -> Replay:
-    parts = name.split("-")
-    if len(parts) > 2 or not all(part.isdecimal() and part.isascii() and len(part) <= 18 for part in parts):
-        raise ConfigError("must be the number of an episode, or as 80000-0 for a playback", key="episode", value=name)
-    run = find_run(db, prefix)
-    numbers = [int(part) for part in parts]
-    if len(numbers) == 1:
-        return make_replay(run, get_trajectory(db, run.id, numbers[0]), training=True)
-    return make_replay(run, get_playback(db, run.id, *numbers), training=False)
-
-
-def make_file(replays: Sequence[Replay], format: Format, *, t: int = 0, mode: Mode = "light") -> bytes:
-    """Write one or two episodes as a page that plays offline, as an animation, or step `t` of them as vectors.
-
-    The page follows the reader's own light or dark theme; it starts at `t`.
-    """
-    sides = [replay.side for replay in replays]
-    sources = describe_runs({replay.run.id: replay.run for replay in replays}.values())
-    if format == "html":
-        return make_page(sides, start=t, sources=sources)
-    return to_gif(sides, mode=mode) if format == "gif" else to_svg(sides, frame=t, mode=mode, sources=sources)
+    return " ".join(f"--st-{name}: {color};" for name, color in colors.items())

@@ -1,7 +1,4 @@
-"""One or two episodes → the bytes that the player in the browser reads, once.
-
-Pack arrays with a JSON header into the one bytes payload that a canvas component takes.
-"""
+"""Pack one or two episodes for the player in the browser: one bytes payload with a JSON header and arrays."""
 
 import hashlib
 import json
@@ -14,19 +11,43 @@ from numpy.typing import NDArray
 from app.figures.kinds.chart import Chart, Panel
 from app.figures.named.trajectories import NAMES
 from app.figures.theme import AGENTS, NEUTRAL, OPPONENTS, VIRIDIS
-from app.replay.replay import Side, count_actions, join_values, level_picture, level_values, show_actions
+from app.replay.replay import Side, count_actions, join_values, quantize_picture, quantize_values, style_actions
 from emtc_core.envs.base import Scene
 
+TEAMS = (("agents", AGENTS), ("opponents", OPPONENTS), ("neutral", NEUTRAL))
+"""Name and color of each team."""
+MARGIN = 2.5
+"""Margin around the outermost unit [field units]."""
+MIN_HALF_SIZE = np.array([7.0, 4.0])
+"""Minimum half width and half height of the visible part of a field [field units]."""
+MIN_ASPECT, MAX_ASPECT = 1.5, 2.2
+"""Limits of width / height of the visible part of a field."""
 _TYPES = {"float32": "f4", "int32": "i4", "uint8": "u1"}
+
+Arrays = dict[str, NDArray[np.generic]]
 
 
 def pack_payload(meta: Mapping[str, object], arrays: Mapping[str, NDArray[np.generic]]) -> bytes:
-    """Pack a header and float, integer or boolean arrays (sent as float32, int32, uint8); bytes stay bytes."""
+    """Pack metadata and arrays.
+
+    Args:
+        meta: JSON object for the header.
+        arrays: Arrays of any shape. Floats are converted to float32, integers to int32, booleans and uint8 to uint8.
+
+    Returns:
+        Length of the header (uint32, little-endian), the JSON header, and the arrays, each padded to 4 bytes.
+    """
     entries, chunks, offset = [], [], 0
     for name, array in arrays.items():
-        narrow = _narrow(array)
-        entries.append({"name": name, "dtype": _TYPES[narrow.dtype.name], "offset": offset, "size": int(narrow.size)})
-        chunk = narrow.tobytes()
+        if array.dtype.name in ("bool", "uint8"):
+            dtype = np.uint8
+        else:
+            dtype = np.int32 if np.issubdtype(array.dtype, np.integer) else np.float32
+        converted = np.ascontiguousarray(array, dtype=dtype)
+        entries.append(
+            {"name": name, "dtype": _TYPES[converted.dtype.name], "offset": offset, "size": int(converted.size)}
+        )
+        chunk = converted.tobytes()
         chunks.append(chunk + b"\0" * (-len(chunk) % 4))
         offset += len(chunks[-1])
     header = json.dumps({"meta": meta, "arrays": entries}, allow_nan=False).encode()
@@ -34,70 +55,90 @@ def pack_payload(meta: Mapping[str, object], arrays: Mapping[str, NDArray[np.gen
     return struct.pack("<I", len(header)) + header + b"".join(chunks)
 
 
-def _narrow(array: NDArray[np.generic]) -> NDArray[np.generic]:
-    if array.dtype.name in ("bool", "uint8"):
-        return np.ascontiguousarray(array, dtype=np.uint8)
-    kind = np.int32 if np.issubdtype(array.dtype, np.integer) else np.float32
-    return np.ascontiguousarray(array, dtype=kind)
-
-
-MARGIN = 2.5
-"""Field units around the outermost unit."""
-SMALLEST_REACH = np.array([7.0, 4.0])
-ASPECT, WIDEST = 1.5, 2.2
-"""Width over height, at least and at most."""
-TEAMS = (("agents", AGENTS), ("opponents", OPPONENTS), ("neutral", NEUTRAL))
-
-Arrays = dict[str, NDArray[np.generic]]
-
-
 def make_payload(sides: Sequence[Side], *, start: int = 0) -> bytes:
-    """Pack the frames of each side, and the values of all of them over one time axis."""
+    """Pack the frames of each episode, and the values of all episodes over one time axis.
+
+    Args:
+        sides: One or two episodes.
+        start: First frame that is shown.
+    """
     chart = join_values(list(sides))
-    arrays: Arrays = {"t": np.arange(max(0, max(side.frames for side in sides) - 1), dtype=np.float32)}
     frames = max(side.frames for side in sides)
-    seen = enumerate(zip(sides, frame_sides(sides), strict=True))
-    hurt = any(bool((side.scene.health < 1).any()) for side in sides)
-    described = " Beside it: ".join(side.title for side in sides)
+    arrays: Arrays = {"t": np.arange(max(0, frames - 1), dtype=np.float32)}
+    has_damage = any(bool((side.scene.health < 1).any()) for side in sides)
+    titles = " Compared with: ".join(side.title for side in sides)
+    unit_counts = " and ".join(str(len(side.scene.kind)) for side in sides)
     meta: dict[str, object] = {
         "frames": frames,
         "start": max(0, min(start, frames - 1)),
-        "sides": [_pack_side(side, number, arrays, bounds) | {"bars": hurt} for number, (side, bounds) in seen],
-        "teams": [{"name": name, "color": color} for name, color in name_teams(sides)],
+        "sides": [
+            _pack_side(side, number, arrays, bounds) | {"bars": has_damage}
+            for number, (side, bounds) in enumerate(zip(sides, crop_fields(sides), strict=True))
+        ],
+        "teams": [{"name": name, "color": color} for name, color in list_teams(sides)],
         "panels": _pack_panels(chart, sides, arrays),
         "names": list(NAMES[: len(sides)]) if len(sides) > 1 else [""],
         "ramp": list(VIRIDIS),
-        "alt": f"{described}. Replay of {frames - 1} steps with {_count_units(sides)}. "
-        "Space plays and pauses, arrows step.",
+        "alt": f"{titles}. Replay of {frames - 1} steps with {unit_counts} units. Space plays and pauses, arrows step.",
     }
-    return pack_payload(meta | {"key": _fingerprint(meta, arrays)}, arrays)
+    digest = hashlib.sha1(repr(sorted(meta.items())).encode(), usedforsecurity=False)
+    for name, array in arrays.items():
+        digest.update(name.encode())
+        digest.update(np.ascontiguousarray(array).tobytes())
+    # the player keeps its position if it gets a payload with the same key again
+    return pack_payload(meta | {"key": digest.hexdigest()}, arrays)
 
 
-def name_teams(sides: Sequence[Side]) -> list[tuple[str, str]]:
-    """The teams' names with their colours; who belongs to none by what it is, where all of these are the same."""
+def list_teams(sides: Sequence[Side]) -> list[tuple[str, str]]:
+    """List name and color of each team. Neutral units are named after their kind if they all have the same kind."""
     units = [unit for side in sides for unit in zip(side.scene.kind, side.scene.team.tolist(), strict=True)]
-    kinds = {kind for kind, team in units if team == 2}
-    neutral = kinds.pop() if len(kinds) == 1 else "neutral"
+    neutral_kinds = {kind for kind, team in units if team == 2}
+    neutral = neutral_kinds.pop() if len(neutral_kinds) == 1 else "neutral"
     return [*TEAMS[:2], (neutral, TEAMS[2][1])]
 
 
-def _fingerprint(meta: dict[str, object], arrays: Arrays) -> str:
-    """A digest of this content, so that the same payload once more leaves the cursor where it is."""
-    found = hashlib.sha1(repr(sorted(meta.items())).encode(), usedforsecurity=False)
-    for name, array in arrays.items():
-        found.update(name.encode())
-        found.update(np.ascontiguousarray(array).tobytes())
-    return found.hexdigest()
+def name_entries(scene: Scene) -> list[str]:
+    """Return the names of the state's entries from the environment, or numbers from 0."""
+    size = 0 if scene.values is None else scene.values.shape[1]
+    return list(scene.value_names) if len(scene.value_names) == size else [f"state {k}" for k in range(size)]
 
 
-def _count_units(sides: Sequence[Side]) -> str:
-    counts = [len(side.scene.kind) for side in sides]
-    return f"{' and '.join(map(str, counts))} units"
+def crop_fields(sides: Sequence[Side]) -> list[list[float]]:
+    """Crop the field of each episode. Episodes on the same field get the same part, so that they can be compared.
+
+    Returns:
+        x0, y0, x1, y1 of each episode [field units].
+    """
+    scenes = [side.scene for side in sides]
+    if len({(scene.bounds, scene.title) for scene in scenes}) == 1 and all(side.has_units for side in sides):
+        positions = np.concatenate([scene.position.reshape(-1, 2) for scene in scenes])
+        return [_crop(positions, scenes[0].bounds)] * len(scenes)
+    return [crop_field(scene) for scene in scenes]
+
+
+def crop_field(scene: Scene) -> list[float]:
+    """Crop the field to the units of an episode with a margin, so that units are drawn as large as possible.
+
+    Returns:
+        x0, y0, x1, y1 [field units].
+    """
+    return _crop(scene.position.reshape(-1, 2), scene.bounds)
+
+
+def label_units(scene: Scene) -> list[str]:
+    """Number the agents from 0, as in the method, and also the opponents. Neutral units get an empty label."""
+    counts = {0: 0, 1: 0, 2: 0}
+    labels: list[str] = []
+    for team in scene.team.tolist():
+        labels.append("" if team == 2 else str(counts[team]))
+        counts[team] += 1
+    return labels
 
 
 def _pack_side(side: Side, number: int, arrays: Arrays, bounds: list[float]) -> dict[str, object]:
+    """Add the arrays of an episode to `arrays`, named by its number; return its metadata."""
     scene = side.scene
-    own: Arrays = {
+    side_arrays: Arrays = {
         "position": scene.position,
         "health": scene.health,
         "shield": scene.shield,
@@ -105,20 +146,20 @@ def _pack_side(side: Side, number: int, arrays: Arrays, bounds: list[float]) -> 
         "radius": scene.radius,
     }
     if scene.target is not None:
-        own["target"] = scene.target.astype(np.int32)
+        side_arrays["target"] = scene.target.astype(np.int32)
     if scene.walkable is not None:
-        own["walkable"] = scene.walkable
+        side_arrays["walkable"] = scene.walkable
     if scene.markings is not None:
-        own["markings"] = scene.markings
+        side_arrays["markings"] = scene.markings
     values = None if side.has_units else scene.values
     if values is not None:
-        own["values"] = np.asarray(values, np.float32)
-        own["levels"] = level_values(values)
+        side_arrays["values"] = np.asarray(values, np.float32)
+        side_arrays["levels"] = quantize_values(values)
         if scene.picture:
-            own["pixels"] = level_picture(values, scene.picture)
+            side_arrays["pixels"] = quantize_picture(values, scene.picture)
     if side.actions is not None:
-        own["action"] = side.actions.astype(np.int32)
-    arrays |= {f"{number}-{name}": array for name, array in own.items()}
+        side_arrays["action"] = side.actions.astype(np.int32)
+    arrays |= {f"{number}-{name}": array for name, array in side_arrays.items()}
     return {
         "title": side.title,
         "frames": side.frames,
@@ -129,27 +170,22 @@ def _pack_side(side: Side, number: int, arrays: Arrays, bounds: list[float]) -> 
         "labels": label_units(scene),
         "cells": list(scene.walkable.shape) if scene.walkable is not None else None,
         "note": scene.note,
-        "picture": list(scene.picture) if "pixels" in own else None,
+        "picture": list(scene.picture) if "pixels" in side_arrays else None,
         "entries": [] if values is None else name_entries(scene),
-        "actions": [vars(action) for action in show_actions(side.action_names, count_actions(side))],
+        "actions": [vars(style) for style in style_actions(side.action_names, count_actions(side))],
         "agents": 0 if side.actions is None else side.actions.shape[1],
     }
 
 
-def name_entries(scene: Scene) -> list[str]:
-    """Names of the state's entries, the environment's or numbers from 0."""
-    size = 0 if scene.values is None else scene.values.shape[1]
-    return list(scene.value_names) if len(scene.value_names) == size else [f"state {k}" for k in range(size)]
-
-
 def _pack_panels(chart: Chart, sides: Sequence[Side], arrays: Arrays) -> list[dict[str, object]]:
-    packed = [_pack_panel(panel, number, arrays, pair=len(sides) > 1) for number, panel in enumerate(chart.panels)]
+    """Add the lines of all panels to `arrays`; return the metadata of the panels."""
+    panels = [_pack_panel(panel, number, arrays, is_pair=len(sides) > 1) for number, panel in enumerate(chart.panels)]
     if any(count_actions(side) for side in sides):
-        packed.append({"title": "actions", "unit": "", "kind": "actions", "lines": []})
-    return packed
+        panels.append({"title": "actions", "unit": "", "kind": "actions", "lines": []})
+    return panels
 
 
-def _pack_panel(panel: Panel, number: int, arrays: Arrays, *, pair: bool) -> dict[str, object]:
+def _pack_panel(panel: Panel, number: int, arrays: Arrays, *, is_pair: bool) -> dict[str, object]:
     lines: list[dict[str, object]] = []
     for i, line in enumerate(panel.lines):
         name = f"line-{number}-{i}"
@@ -157,7 +193,7 @@ def _pack_panel(panel: Panel, number: int, arrays: Arrays, *, pair: bool) -> dic
         lines.append(
             {
                 "name": line.name,
-                "label": panel.title if pair else "",  # no legend in each panel: the titles above show both looks
+                "label": panel.title if is_pair else "",  # the titles above serve as the legend
                 "color": line.color,
                 "dash": list(line.dash) if line.dash else None,
                 "side": NAMES.index(line.group) if line.group in NAMES else 0,
@@ -174,39 +210,17 @@ def _pack_panel(panel: Panel, number: int, arrays: Arrays, *, pair: bool) -> dic
     }
 
 
-def frame_sides(sides: Sequence[Side]) -> list[list[float]]:
-    """Crop the field of each side; episodes on the same field show the same part of it, so that places compare."""
-    scenes = [side.scene for side in sides]
-    if len({(scene.bounds, scene.title) for scene in scenes}) == 1 and all(side.has_units for side in sides):
-        together = np.concatenate([scene.position.reshape(-1, 2) for scene in scenes])
-        return [_crop(together, scenes[0].bounds)] * len(scenes)
-    return [visible_bounds(scene) for scene in scenes]
-
-
-def visible_bounds(scene: Scene) -> list[float]:
-    """Crop the field to where this episode takes place, with a margin, so that units are as large as possible."""
-    return _crop(scene.position.reshape(-1, 2), scene.bounds)
-
-
-def _crop(seen: NDArray[np.float32], bounds: tuple[float, float, float, float]) -> list[float]:
+def _crop(positions: NDArray[np.float32], bounds: tuple[float, float, float, float]) -> list[float]:
+    """Return x0, y0, x1, y1 of a rectangle inside `bounds` that contains all positions [n, 2]."""
+    if not len(positions):
+        return [float(edge) for edge in bounds]
     low, high = np.array(bounds[:2], float), np.array(bounds[2:], float)
-    if not len(seen):
-        return [float(edge) for edge in bounds]  # a scene that nobody can draw has no units
-    centre = (seen.min(axis=0) + seen.max(axis=0)) / 2
-    reach = np.maximum((seen.max(axis=0) - seen.min(axis=0)) / 2 + MARGIN, SMALLEST_REACH)
-    reach[0] = max(reach[0], reach[1] * ASPECT)
-    reach[1] = max(reach[1], reach[0] / WIDEST)
-    from_, to = centre - reach, centre + reach
-    from_ += np.maximum(low - from_, 0) - np.maximum(to - high, 0)  # moved inside the field where it juts out
-    to = from_ + 2 * reach
-    return [float(edge) for edge in (*np.maximum(from_, low), *np.minimum(to, high))]
-
-
-def label_units(scene: Scene) -> list[str]:
-    """Number the agents as the method does, from 0, and the opponents likewise."""
-    seen = {0: 0, 1: 0, 2: 0}
-    labels: list[str] = []
-    for team in scene.team.tolist():
-        labels.append("" if team == 2 else str(seen[team]))
-        seen[team] += 1
-    return labels
+    first, last = positions.min(axis=0), positions.max(axis=0)
+    center = (first + last) / 2
+    half_size = np.maximum((last - first) / 2 + MARGIN, MIN_HALF_SIZE)
+    half_size[0] = max(half_size[0], half_size[1] * MIN_ASPECT)
+    half_size[1] = max(half_size[1], half_size[0] / MAX_ASPECT)
+    start, end = center - half_size, center + half_size
+    start += np.maximum(low - start, 0) - np.maximum(end - high, 0)  # moved into the field
+    end = start + 2 * half_size
+    return [float(edge) for edge in (*np.maximum(start, low), *np.minimum(end, high))]

@@ -1,6 +1,6 @@
-"""A stored episode → what the player, the files and the command line show of it: its scene, its values, its actions.
+"""Prepare a stored episode for drawing: its scene, its values and its actions.
 
-After this comes `payload` (for the browser) and `files`. `Side` needs no Streamlit and no database.
+`payload` (for the player in the browser) and `files` use these classes. `Side` needs neither Streamlit nor a database.
 """
 
 import math
@@ -23,32 +23,37 @@ from storage.queries.episodes import Trajectory
 from storage.runs.rows import RunRow
 
 MISSING = 255
-"""The level of an entry that never changes or is no number."""
-_STEPS = frozenset({"north", "south", "east", "west", "left", "right", "top", "bottom", "up", "down"})
-_WAITS = frozenset({"stop", "idle", "hold"})
+"""Level of an entry that is constant or not finite."""
+_MOVE_WORDS = frozenset({"north", "south", "east", "west", "left", "right", "top", "bottom", "up", "down"})
+_STOP_NAMES = frozenset({"stop", "idle", "hold"})
+_GROUP_COLORS = {"no-op": None, "stop": NEUTRAL, "move": SPEED, "attack": OPPONENTS}
 
 
 @dataclass(frozen=True)
-class Action:
-    """How one action is shown: a name, the group that its colour stands for, and a mark for its cell."""
+class ActionStyle:
+    """How one action is drawn."""
 
     name: str
     group: str
+    """no-op, stop, move, attack, or the name itself."""
     color: str | None
+    """Color of the group; None if nothing is drawn."""
     mark: str = ""
+    """Text in the cell of the action."""
 
 
 @dataclass(frozen=True)
 class Side:
-    """One episode beside its values; `actions` is [T - 1, N] for T frames."""
+    """One of the one or two episodes of a replay, with its values."""
 
     scene: Scene
     chart: Chart
     title: str = ""
     actions: NDArray[np.int64] | None = None
+    """[T - 1, N] for T frames and N agents."""
     action_names: tuple[str, ...] = ()
     brief: bool = False
-    """Whether the values of `chart` are all that is drawn below, without the teams' health."""
+    """Whether the health of the teams is not drawn below the values of `chart`."""
 
     @property
     def frames(self) -> int:
@@ -57,13 +62,40 @@ class Side:
 
     @property
     def has_units(self) -> bool:
-        """Whether there is anything to draw on a field."""
+        """Whether the scene has units, which are drawn on a field."""
         return bool(self.scene.position.size)
 
     @property
     def hides_field(self) -> bool:
-        """Whether neither a field nor a picture can be drawn, which its note explains above the player."""
+        """Whether neither a field nor a picture can be drawn. The scene's note explains why."""
         return not self.has_units and not self.scene.picture
+
+
+@dataclass(frozen=True)
+class Replay:
+    """One episode of one run, prepared for drawing."""
+
+    run: RunRow
+    trajectory: Trajectory
+    side: Side
+    is_training: bool
+    """Whether it is a training episode. Only these have values of the gate."""
+
+    @property
+    def title(self) -> str:
+        """Number and outcome of the episode."""
+        return self.side.title
+
+    @property
+    def stem(self) -> str:
+        """Names of its files, without suffix."""
+        return f"{self.run.id}-{self.trajectory.env_step}-{self.trajectory.episode}"
+
+    @property
+    def facts(self) -> Mapping[str, Any]:
+        """Parameters with which the notebook draws its values again."""
+        episode = {"episode": self.trajectory.episode}
+        return episode if self.is_training else episode | {"env_step": self.trajectory.env_step}
 
 
 def make_side(
@@ -75,7 +107,16 @@ def make_side(
     chart: Chart,
     title: str = "",
 ) -> Side:
-    """Get an episode ready to be drawn; whatever the environment lacks is left out."""
+    """Prepare an episode for drawing. Names of actions are omitted if the environment does not provide them.
+
+    Args:
+        env: Name of the environment.
+        map: Its map.
+        states: States, [T, S].
+        actions: Actions, [T - 1, N].
+        chart: The values that are drawn below the field.
+        title: Title of the episode.
+    """
     try:
         names = name_actions(env, map)
     except EmtcError:
@@ -83,35 +124,45 @@ def make_side(
     return Side(draw_scene(env, map, states, actions), chart, title, actions, names)
 
 
-def show_actions(names: tuple[str, ...], count: int) -> list[Action]:
-    """How each of `count` actions is shown; unnamed ones are numbered and coloured in turn."""
+def make_replay(run: RunRow, trajectory: Trajectory, *, training: bool) -> Replay:
+    """Prepare an episode of a run for drawing."""
+    title = name_episode(run.config, trajectory, training=training)
+    chart = draw_episode(trajectory, title=title)
+    side = make_side(run.env, run.map, states=trajectory.state, actions=trajectory.action, chart=chart, title=title)
+    return Replay(run, trajectory, side, training)
+
+
+def tell_apart(replays: Sequence[Replay]) -> list[Replay]:
+    """Add the run's name and id to each title if the replays are of different runs."""
+    if len({replay.run.id for replay in replays}) < 2:
+        return list(replays)
+    return [
+        replace(replay, side=replace(replay.side, title=f"{replay.run.name} ({replay.run.id}): {replay.title}"))
+        for replay in replays
+    ]
+
+
+def style_actions(names: tuple[str, ...], count: int) -> list[ActionStyle]:
+    """Choose color and mark of each action. If the names are not known, the actions are numbered.
+
+    Args:
+        names: Names of the actions; ignored if their number is not `count`.
+        count: Number of actions.
+    """
     if len(names) != count:
-        return [Action(f"action {k}", f"action {k}", OKABE_ITO[k % len(OKABE_ITO)], str(k)) for k in range(count)]
-    rest = [name for name in names if _group(name) == name]
-    return [_show(name, rest) for name in names]
-
-
-def _group(name: str) -> str:
-    words = name.split()
-    if name == "no-op":
-        return "no-op"
-    if name in _WAITS:
-        return "stop"
-    if words and set(words) <= _STEPS:
-        return "move"
-    return "attack" if words and words[0] == "attack" else name
-
-
-def _show(name: str, rest: list[str]) -> Action:
-    group = _group(name)
-    color = {"no-op": None, "stop": NEUTRAL, "move": SPEED, "attack": OPPONENTS}.get(group, "")
-    if color == "":
-        color = OKABE_ITO[rest.index(name) % len(OKABE_ITO)]
-    return Action(name, group, color, name.removeprefix("attack ") if group == "attack" else "")
+        return [ActionStyle(f"action {k}", f"action {k}", OKABE_ITO[k % len(OKABE_ITO)], str(k)) for k in range(count)]
+    groups = [_group_action(name) for name in names]
+    own_groups = [name for name, group in zip(names, groups, strict=True) if group == name]
+    styles: list[ActionStyle] = []
+    for name, group in zip(names, groups, strict=True):
+        own_color = OKABE_ITO[own_groups.index(name) % len(OKABE_ITO)] if group == name else None
+        color = _GROUP_COLORS.get(group, own_color)
+        styles.append(ActionStyle(name, group, color, name.removeprefix("attack ") if group == "attack" else ""))
+    return styles
 
 
 def count_actions(side: Side) -> int:
-    """How many actions the legend of an episode needs."""
+    """Return the number of actions in the legend of an episode; 0 without actions."""
     if side.actions is None or not side.actions.size:
         return 0
     return max(len(side.action_names), int(side.actions.max()) + 1)
@@ -122,72 +173,50 @@ def join_values(sides: list[Side]) -> Chart:
     return join_charts([side.chart for side in sides], [None if side.brief else side.scene for side in sides])
 
 
-def level_values(values: NDArray[np.float32]) -> NDArray[np.uint8]:
-    """Scale each entry [T, S] of the state to its own range over the episode: 0 to 254, or `MISSING`."""
-    wide = np.asarray(values, np.float64)
-    known = np.isfinite(wide)
-    low = np.where(known, wide, np.inf).min(axis=0, initial=np.inf)
-    high = np.where(known, wide, -np.inf).max(axis=0, initial=-np.inf)
-    changes = high > low
-    span = np.where(changes, high - low, 1.0)
-    part = (np.where(known, wide, 0.0) - np.where(changes, low, 0.0)) / span
-    return np.where(known & changes, np.rint(np.clip(part, 0, 1) * 254), MISSING).astype(np.uint8)
+def quantize_values(values: NDArray[np.float32]) -> NDArray[np.uint8]:
+    """Scale each entry of the state to its range over the episode.
 
-
-def level_picture(values: NDArray[np.float32], size: tuple[int, ...]) -> NDArray[np.uint8]:
-    """Scale the picture that the states [T, S] begin with to its range over the episode, each colour to its own.
+    Args:
+        values: States, [T, S].
 
     Returns:
-        [T, H, W] or [T, H, W, 3], black at the least value or 0, whichever is less.
+        Levels 0 to 254, [T, S]; `MISSING` where the entry is constant or not finite.
     """
-    shown = np.nan_to_num(np.asarray(values[:, : math.prod(size)], np.float64), posinf=0.0, neginf=0.0)
-    shown = shown.reshape(len(values), *size)
+    wide = np.asarray(values, np.float64)
+    is_finite = np.isfinite(wide)
+    low = np.where(is_finite, wide, np.inf).min(axis=0, initial=np.inf)
+    high = np.where(is_finite, wide, -np.inf).max(axis=0, initial=-np.inf)
+    changes = high > low
+    span = np.where(changes, high - low, 1.0)
+    fraction = (np.where(is_finite, wide, 0.0) - np.where(changes, low, 0.0)) / span
+    return np.where(is_finite & changes, np.rint(np.clip(fraction, 0, 1) * 254), MISSING).astype(np.uint8)
+
+
+def quantize_picture(values: NDArray[np.float32], size: tuple[int, ...]) -> NDArray[np.uint8]:
+    """Scale the picture at the beginning of each state to its range over the episode, each color separately.
+
+    Args:
+        values: States, [T, S].
+        size: Shape of the picture, (H, W) or (H, W, 3).
+
+    Returns:
+        Levels 0 to 255, [T, H, W] or [T, H, W, 3]. 0 (black) is the minimum of the values and 0.
+    """
+    finite = np.nan_to_num(np.asarray(values[:, : math.prod(size)], np.float64), posinf=0.0, neginf=0.0)
+    pictures = finite.reshape(len(values), *size)
     axes = (0, 1, 2)
-    low, high = shown.min(axis=axes, initial=0.0), shown.max(axis=axes, initial=0.0)
-    part = (shown - low) / np.where(high > low, high - low, 1.0)
-    return np.rint(part * 255).astype(np.uint8)
+    low, high = pictures.min(axis=axes, initial=0.0), pictures.max(axis=axes, initial=0.0)
+    fraction = (pictures - low) / np.where(high > low, high - low, 1.0)
+    return np.rint(fraction * 255).astype(np.uint8)
 
 
-@dataclass(frozen=True)
-class Replay:
-    """One episode of one run, ready to be drawn."""
-
-    run: RunRow
-    trajectory: Trajectory
-    side: Side
-    is_training: bool
-    """Whether it was played while training; the gate judged such episodes alone."""
-
-    @property
-    def title(self) -> str:
-        """Which episode it is and how it ended."""
-        return self.side.title
-
-    @property
-    def stem(self) -> str:
-        """The stem of its files' names."""
-        return f"{self.run.id}-{self.trajectory.env_step}-{self.trajectory.episode}"
-
-    @property
-    def facts(self) -> Mapping[str, Any]:
-        """What the notebook needs to draw its values again."""
-        here = {"episode": self.trajectory.episode}
-        return here if self.is_training else here | {"env_step": self.trajectory.env_step}
-
-
-def make_replay(run: RunRow, trajectory: Trajectory, *, training: bool) -> Replay:
-    """Get an episode ready to be drawn."""
-    title = name_episode(run.config, trajectory, training=training)
-    chart = draw_episode(trajectory, title=title)
-    side = make_side(run.env, run.map, states=trajectory.state, actions=trajectory.action, chart=chart, title=title)
-    return Replay(run, trajectory, side, training)
-
-
-def tell_apart(replays: Sequence[Replay]) -> list[Replay]:
-    """Put the run's name before each title where the episodes are of several runs."""
-    if len({replay.run.id for replay in replays}) < 2:
-        return list(replays)
-    return [
-        replace(replay, side=replace(replay.side, title=f"{replay.run.name} ({replay.run.id}): {replay.title}"))
-        for replay in replays
-    ]
+def _group_action(name: str) -> str:
+    """Return the group of an action: no-op, stop, move or attack; any other action is its own group."""
+    words = name.split()
+    if name == "no-op":
+        return "no-op"
+    if name in _STOP_NAMES:
+        return "stop"
+    if words and set(words) <= _MOVE_WORDS:
+        return "move"
+    return "attack" if words and words[0] == "attack" else name

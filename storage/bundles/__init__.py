@@ -1,1 +1,1 @@
-"""Runs in one file: `write` makes it, and adds it to a database; `read` opens a stranger's, `bundle_cache` keeps it."""
+"""Bundles: runs in one file. `write` exports and imports runs, `read` checks and unpacks, `bundle_cache` lists them."""

@@ -1,7 +1,7 @@
-"""The bundles that this user has opened, each unpacked once and read-only in a cache folder, until it is removed.
+"""The cache folder with the bundles that this user has opened. Each is unpacked once and read-only.
 
-Beside `<key>.db` lies `<key>.json`: the name that the file had, and what its manifest said about its making, for
-people to read. What a bundle holds is asked of its database, which was checked; not of its manifest, which was not.
+Each bundle has two files: `<key>.db`, the checked database, and `<key>.json`, a note with the file name of the bundle
+and some entries of its manifest. The note is only shown to people, because the manifest's entries are not checked.
 """
 
 import json
@@ -15,14 +15,14 @@ from typing import Any, Final
 
 from emtc_core.errors import StorageError
 from storage.address import sqlite_address
-from storage.bundles.read import Manifest, find_cache, open_bundle
+from storage.bundles.read import find_cache, open_bundle
 from storage.private_files import replaced
 
-LONGEST_NAME: Final = 48
-_KEY = re.compile("[0-9a-f]{16}")
-_STRANGE_SIGNS = re.compile(r"[^\w .()+-]")
-_LONGEST_FACT: Final = 80
-_KINDS: Final = {
+MAX_NAME_LENGTH: Final = 48
+_KEY: Final = re.compile("[0-9a-f]{16}")
+_REPLACED_CHARACTERS: Final = re.compile(r"[^\w .()+-]")
+_MAX_ENTRY_LENGTH: Final = 80
+_CONTENT_LABELS: Final = {
     "transitions": "every transition",
     "snapshots": "memory snapshots",
     "playbacks": "evaluation episodes",
@@ -32,84 +32,103 @@ _KINDS: Final = {
 
 @dataclass(frozen=True)
 class Bundle:
-    """An opened bundle."""
+    """A bundle in the cache folder. Texts from its manifest are empty if they are missing or not valid."""
 
     key: str
-    """The beginning of its database's checksum."""
+    """First 16 hexadecimal digits of the database's SHA-256."""
     name: str
-    """Of the file it came from, told apart from others of that name."""
+    """File name of the bundle. If several bundles in the cache have this name, the key is appended."""
     study: Path
+    """Path of the unpacked database."""
     packed_bytes: int
+    """Size of the bundle file."""
     opened_at: str
     made_at: str
     made_by: str
     contents: tuple[str, ...]
-    """What its maker says went along besides curves and outcomes."""
+    """What the bundle contains, according to its manifest, in addition to curves and outcomes."""
 
     @property
     def url(self) -> str:
-        """Its database, which is read and not written."""
+        """URL of the database, for reading only."""
         return sqlite_address(self.study)
 
     @property
     def study_bytes(self) -> int:
-        """How much room it takes."""
+        """Size of the unpacked database."""
         return self.study.stat().st_size
 
     @property
     def origin(self) -> str:
-        """The tag of runs that were imported from it."""
+        """Tag of the runs that are imported from this bundle."""
         return f"from {self.name}"
 
 
 def clean_name(name: str) -> str:
-    """Make a file's name harmless wherever it is shown: a name out of letters, digits and a few signs."""
-    kept = _STRANGE_SIGNS.sub("_", Path(name).name).strip() or "a bundle"
-    return kept if len(kept) <= LONGEST_NAME else f"{kept[: LONGEST_NAME - 8].strip()}...emtc"
+    """Replace unusual characters in a file name by `_` and shorten it, so that any page can show it safely."""
+    cleaned = _REPLACED_CHARACTERS.sub("_", Path(name).name).strip() or "a bundle"
+    return cleaned if len(cleaned) <= MAX_NAME_LENGTH else f"{cleaned[: MAX_NAME_LENGTH - 8].strip()}...emtc"
 
 
 def cache_bundle(place: Path, *, name: str = "", cache: Path | None = None, is_ours: bool = False) -> Bundle:
-    """Open a bundle and keep it in the cache; one that is there already is opened anew.
+    """Check a bundle and add it to the cache. A bundle with the same content is replaced.
 
     Args:
-        place: The bundle.
-        name: The name to show; the file's own when missing.
-        cache: The cache folder; this user's when missing.
-        is_ours: It ships with the program, see `open_bundle`.
+        place: Path of the bundle.
+        name: Name to show; the file name if empty.
+        cache: The cache folder; the user's cache folder if None.
+        is_ours: The bundle is part of this program; see `open_bundle`.
 
     Raises:
-        StorageError: If it is no sound bundle; then nothing is left of it.
+        StorageError: If the bundle is invalid. Then nothing of it remains in the cache folder.
     """
     study, manifest = open_bundle(place, cache=cache, is_ours=is_ours)
-    facts = _describe(manifest) | {"name": clean_name(name or place.name), "packed_bytes": place.stat().st_size}
-    with replaced(_note(study)) as file:
-        file.write(json.dumps(facts, indent=1, ensure_ascii=False).encode())
-    return _read(study)
+    contents = manifest.facts.get("contents")
+    labels: list[str] = []
+    if isinstance(contents, Mapping):
+        labels = [label for key, label in _CONTENT_LABELS.items() if contents.get(key) is True]
+        if isinstance(sample_nodes := contents.get("sample_nodes"), int):
+            labels.append(f"memory snapshots as samples of at most {sample_nodes:,} nodes")
+    note = {
+        "opened_at": datetime.now(UTC).isoformat(timespec="milliseconds"),
+        "made_at": _get_text(manifest.facts.get("made_at")),
+        "made_by": _get_text(manifest.facts.get("made_by")),
+        "contents": labels,
+        "name": clean_name(name or place.name),
+        "packed_bytes": place.stat().st_size,
+    }
+    with replaced(_note_path(study)) as file:
+        file.write(json.dumps(note, indent=1, ensure_ascii=False).encode())
+    return _read_bundle(study)
 
 
 def list_bundles(*, cache: Path | None = None) -> list[Bundle]:
-    """The bundles in the cache, opened last first; of several with one name each says its key, too."""
+    """List the bundles in the cache, last opened first. The key is appended to names that occur more than once."""
     folder = cache or find_cache()
-    found = [_read(study) for study in folder.glob("*.db") if _KEY.fullmatch(study.stem) and _note(study).is_file()]
-    times = Counter(bundle.name for bundle in found)
-    named = [replace(each, name=f"{each.name} ({each.key[:6]})") if times[each.name] > 1 else each for each in found]
-    return sorted(named, key=lambda each: (each.opened_at, each.key), reverse=True)
+    studies = [path for path in folder.glob("*.db") if _KEY.fullmatch(path.stem) and _note_path(path).is_file()]
+    bundles = [_read_bundle(study) for study in studies]
+    counts = Counter(bundle.name for bundle in bundles)
+    unique = [
+        replace(bundle, name=f"{bundle.name} ({bundle.key[:6]})") if counts[bundle.name] > 1 else bundle
+        for bundle in bundles
+    ]
+    return sorted(unique, key=lambda bundle: (bundle.opened_at, bundle.key), reverse=True)
 
 
 def find_bundle(key: str, *, cache: Path | None = None) -> Bundle | None:
-    """The bundle of this key in the cache; None if it is not there."""
-    return next((each for each in list_bundles(cache=cache) if each.key == key), None)
+    """Find the bundle with this key in the cache; None if it is not there."""
+    return next((bundle for bundle in list_bundles(cache=cache) if bundle.key == key), None)
 
 
 def remove_bundle(bundle: Bundle) -> None:
-    """Remove a bundle from the cache, with what was unpacked of it; the file it came from stays where it is.
+    """Delete a bundle's note and database from the cache. The original file is not changed.
 
     Raises:
-        StorageError: If it cannot be deleted.
+        StorageError: If a file cannot be deleted.
     """
     try:
-        for place in (_note(bundle.study), bundle.study):
-            place.unlink(missing_ok=True)
+        for path in (_note_path(bundle.study), bundle.study):
+            path.unlink(missing_ok=True)
     except OSError as error:
         raise StorageError(
             f"{bundle.study} cannot be deleted: {error.strerror}.", reason="not_writable", subject=bundle.study
@@ -117,48 +136,34 @@ def remove_bundle(bundle: Bundle) -> None:
 
 
 def is_cached(url: str, *, cache: Path | None = None) -> bool:
-    """Whether a URL is that of a cached bundle's database."""
+    """Whether a URL is the URL of a database in the cache folder."""
     return url.startswith(f"{sqlite_address(cache or find_cache())}/")
 
 
-def _note(study: Path) -> Path:
+def _note_path(study: Path) -> Path:
     return study.with_suffix(".json")
 
 
-def _describe(manifest: Manifest) -> dict[str, Any]:
-    contents = manifest.facts.get("contents")
-    kinds = [words for kind, words in _KINDS.items() if isinstance(contents, Mapping) and contents.get(kind) is True]
-    if isinstance(contents, Mapping) and isinstance(most := contents.get("sample_nodes"), int):
-        kinds.append(f"memory snapshots as samples of at most {most:,} nodes")
-    return {
-        "opened_at": datetime.now(UTC).isoformat(timespec="milliseconds"),
-        "made_at": _fact(manifest.facts.get("made_at")),
-        "made_by": _fact(manifest.facts.get("made_by")),
-        "contents": kinds,
-    }
+def _get_text(value: object) -> str:
+    """Return a value if it is a short printable text, otherwise an empty text."""
+    return value if isinstance(value, str) and value.isprintable() and len(value) <= _MAX_ENTRY_LENGTH else ""
 
 
-def _fact(value: object) -> str:
-    """Keep a short text as it is; whatever else a stranger wrote is nothing."""
-    return value if isinstance(value, str) and value.isprintable() and len(value) <= _LONGEST_FACT else ""
-
-
-def _read(study: Path) -> Bundle:
-    """Read one's own note of a bundle; what cannot be read of it is empty."""
+def _read_bundle(study: Path) -> Bundle:
+    """Read the note of a bundle. Entries that are missing or not valid become empty."""
     try:
-        known = json.loads(_note(study).read_text())
+        note = json.loads(_note_path(study).read_text())
     except (OSError, ValueError):
-        known = {}
-    facts: Mapping[str, Any] = known if isinstance(known, dict) else {}
-    opened_at, made_at, made_by = (_fact(facts.get(name)) for name in ("opened_at", "made_at", "made_by"))
-    size, contents = facts.get("packed_bytes"), facts.get("contents")
+        note = {}
+    entries: Mapping[str, Any] = note if isinstance(note, dict) else {}
+    size, contents = entries.get("packed_bytes"), entries.get("contents")
     return Bundle(
         key=study.stem,
-        name=clean_name(str(facts.get("name", study.name))),
+        name=clean_name(str(entries.get("name", study.name))),
         study=study,
         packed_bytes=size if isinstance(size, int) else 0,
-        opened_at=opened_at,
-        made_at=made_at,
-        made_by=made_by,
-        contents=tuple(_fact(each) for each in contents) if isinstance(contents, list) else (),
+        opened_at=_get_text(entries.get("opened_at")),
+        made_at=_get_text(entries.get("made_at")),
+        made_by=_get_text(entries.get("made_by")),
+        contents=tuple(_get_text(entry) for entry in contents) if isinstance(contents, list) else (),
     )

@@ -1,19 +1,19 @@
-"""Open a bundle from anybody: what it says is checked before it is believed, and nothing of it is followed.
+"""Check a bundle from any source and unpack it. Nothing in a bundle is executed, imported or used as a path.
 
-A bundle is a zip of `manifest.json` and `study.db`, an ordinary database of EMTC Lab. Its manifest holds:
+A bundle is a zip file of `manifest.json` and `study.db`. `study.db` is a normal database of EMTC Lab. The manifest has
+these keys:
 
-- `format`, `version`: "emtc-bundle", now 1.
-- `about`: how to open it, for whoever finds the file.
-- `made_at`, `made_by`: when, and by which version.
-- `schema`: of study.db, whose secondary indexes are left out: they are made anew when it is opened.
-- `contents`: what was copied of each run; see `contents.Contents`.
-- `runs`, `sweeps`: who is in it.
-- `members`: name → size [bytes] and sha256 of each other member, unpacked.
+- `format`, `version`: "emtc-bundle" and 1.
+- `about`: a text for people, which explains how to open the file.
+- `made_at`, `made_by`: time, and version of EMTC Lab that wrote it.
+- `schema`: schema version of `study.db`. Secondary indexes are not stored; they are created when the bundle is opened.
+- `contents`: what was copied of each run; see `contents.Contents.describe`.
+- `runs`, `sweeps`: the runs with some of their columns, and the ids of their sweeps.
+- `members`: name → size [bytes] and sha256 of each other file in the bundle, uncompressed.
 
-Only two members are read, by names that are written here, so no name in the file ever becomes a path. What comes out
-is counted while it is unpacked and compared with the manifest's size and checksum, and the database is then looked at
-row by row (`maintenance.check_database`) before anything writes to it or shows it. Nothing is left of a bundle that is
-refused.
+Only these two names are read from the zip file. While `study.db` is unpacked, its bytes are counted and compared with
+the size and the checksum in the manifest. Then every row is checked (`maintenance.check_database`, `soundness`) before
+the database is written to or shown. If a check fails, the unpacked files are deleted.
 """
 
 import hashlib
@@ -47,46 +47,50 @@ FORMAT: Final = "emtc-bundle"
 VERSION: Final = 1
 MANIFEST: Final = "manifest.json"
 STUDY: Final = "study.db"
-MOST_MANIFEST_BYTES: Final = 16 << 20
-MOST_STUDY_BYTES: Final = 256 << 30
-"""SQLite's own files may be bigger; a study that is does not travel in one file."""
+MAX_MANIFEST_BYTES: Final = 16 << 20
+MAX_STUDY_BYTES: Final = 256 << 30
+"""Limit of the unpacked database. A database of SQLite itself could be larger."""
 ABOUT: Final = (
-    "Runs of EMTC Lab. Look at them with: emtc open FILE, or take them into your own database with: "
-    "emtc open FILE --import. study.db is an ordinary SQLite database."
+    "Runs of EMTC Lab. View them with: emtc open FILE. Import them into your database with: "
+    "emtc open FILE --import. study.db is a normal SQLite database."
 )
 _SHA256 = re.compile("[0-9a-f]{64}")
-
 _CHUNK_BYTES: Final = 1 << 20
-_MOST_DIRECTORY_BYTES: Final = 1 << 16  # of the zip's own list; two members take 150
-_END: Final = struct.Struct("<4s4H2LH")
-_LOCATOR: Final = struct.Struct("<4sLQL")
-_END_64: Final = struct.Struct("<4sQ2H2L4Q")
-_PLAIN_FILE_MODE: Final = 0o400
+_MAX_DIRECTORY_BYTES: Final = 1 << 16
+"""Limit of the zip file's central directory. The directory of two files has about 150 bytes."""
+_DIRECTORY_END: Final = struct.Struct("<4s4H2LH")
+"""The zip format's "end of central directory" record."""
+_ZIP64_LOCATOR: Final = struct.Struct("<4sLQL")
+"""The "ZIP64 end of central directory locator"."""
+_ZIP64_DIRECTORY_END: Final = struct.Struct("<4sQ2H2L4Q")
+"""The "ZIP64 end of central directory" record."""
+_READ_ONLY_MODE: Final = 0o400
 
 
 @dataclass(frozen=True)
 class Manifest:
-    """The checked part of a manifest."""
+    """A manifest. `size` and `sha256` are validated; `facts` contains everything, as the bundle's author wrote it."""
 
     size: int
+    """Size of the unpacked `study.db` [bytes]."""
     sha256: str
     facts: Mapping[str, Any]
 
     @property
     def runs(self) -> list[Mapping[str, Any]]:
-        """The runs that it names."""
+        """The runs as the manifest lists them, not validated."""
         return list(self.facts["runs"])
 
 
-def parse_manifest(content: bytes, shown: str) -> Manifest:
-    """Read a manifest, which may hold anything.
+def parse_manifest(content: bytes, name: str) -> Manifest:
+    """Parse a manifest and validate its format.
 
     Args:
-        content: The member.
-        shown: The bundle's name, for messages.
+        content: Bytes of the file `manifest.json`.
+        name: Name of the bundle, for messages.
 
     Raises:
-        StorageError: If it is none, or of a newer version.
+        StorageError: If it is not the manifest of a bundle, or its version is not `VERSION`.
     """
     try:
         facts = json.loads(content)
@@ -94,228 +98,231 @@ def parse_manifest(content: bytes, shown: str) -> Manifest:
         facts = None
     if not isinstance(facts, dict) or facts.get("format") != FORMAT or not isinstance(facts.get("version"), int):
         raise StorageError(
-            f"{shown} is no bundle of EMTC Lab: its manifest does not say that it is one.",
+            f"{name} is not a bundle of EMTC Lab: its manifest has another format.",
             reason="not_a_manifest",
-            subject=shown,
+            subject=name,
         )
     if facts["version"] != VERSION:
+        is_newer = facts["version"] > VERSION
         raise StorageError(
-            f"{shown} is a bundle of version {facts['version']}, this program reads {VERSION}. "
-            f"Upgrade with: {how_to_upgrade()}",
-            reason="newer_version",
+            f"{name} is a bundle of version {facts['version']}, and this program reads version {VERSION}.",
+            hint=f"Upgrade with: {how_to_upgrade()}" if is_newer else "Request the file again.",
+            reason="newer_version" if is_newer else "unknown_version",
             subject=facts["version"],
         )
     members = facts.get("members")
     member = members.get(STUDY) if isinstance(members, dict) and members.keys() == {STUDY} else None
-    size, digest = (member.get("size"), member.get("sha256")) if isinstance(member, dict) else (None, None)
-    if not isinstance(size, int) or size < 1 or not isinstance(digest, str) or not _SHA256.fullmatch(digest):
+    size, sha256 = (member.get("size"), member.get("sha256")) if isinstance(member, dict) else (None, None)
+    if not isinstance(size, int) or size < 1 or not isinstance(sha256, str) or not _SHA256.fullmatch(sha256):
         raise StorageError(
-            f"{shown} is damaged: its manifest does not say how big {STUDY} is. Ask for it again.",
+            f"{name} is damaged: its manifest has no valid size and checksum of {STUDY}. Request the file again.",
             reason="no_size",
-            subject=shown,
+            subject=name,
         )
     if not isinstance(facts.get("runs"), list):
         raise StorageError(
-            f"{shown} is damaged: its manifest names no runs. Ask for it again.", reason="no_runs", subject=shown
+            f"{name} is damaged: its manifest has no list of runs. Request the file again.",
+            reason="no_runs",
+            subject=name,
         )
-    return Manifest(size, digest, facts)
+    return Manifest(size, sha256, facts)
 
 
 def find_cache() -> Path:
-    """The folder in which this user's bundles are unpacked; it need not exist."""
+    """Return the folder that the user's bundles are unpacked to. It may not exist yet."""
     return user_cache_path("emtc-lab") / "bundles"
 
 
 def peek(place: Path) -> Manifest:
-    """Read what a bundle says about itself, which nothing has been checked of yet but its form.
+    """Read the manifest of a bundle. Only its format is validated here, not the data of the bundle.
 
     Raises:
-        StorageError: If it is no bundle.
+        StorageError: If the file is not a bundle.
     """
-    with _opened(place) as archive:
+    with _open_archive(place) as archive:
         return _read_manifest(archive, place.name)
 
 
 def open_bundle(place: Path, *, cache: Path | None = None, is_ours: bool = False) -> tuple[Path, Manifest]:
-    """Unpack a bundle into the cache folder, checked and read-only; return where, and its manifest.
+    """Check a bundle and unpack it to a read-only database in the cache folder.
 
     Args:
-        place: The bundle.
-        cache: Folder for it; this user's cache when missing.
-        is_ours: It ships with the program and is trusted as its code is: its checksum is compared, its rows are not
-            looked at one by one, and what this version has unpacked of it before serves again.
+        place: Path of the bundle.
+        cache: The cache folder; the user's cache folder if None.
+        is_ours: The bundle is part of this program and is trusted like its code. Its checksum is compared, but its
+            rows are not checked. It is not unpacked again if the cache has it with the current schema.
+
+    Returns:
+        The path of the database, and the manifest.
 
     Raises:
-        StorageError: If it is no sound bundle; then nothing is left of it.
+        StorageError: If the bundle is invalid. Then nothing of it remains in the cache folder.
     """
     folder = cache or find_cache()
-    if is_ours and (ready := _find_unpacked(place, folder)) is not None:
-        return ready
-    with unpacked(place, cache=folder, is_ours=is_ours) as (study, manifest):
-        study.chmod(_PLAIN_FILE_MODE)
-        kept = _kept(folder, manifest)
-        study.replace(kept)
-    return kept, manifest
-
-
-def _kept(folder: Path, manifest: Manifest) -> Path:
-    return folder / f"{manifest.sha256[:16]}.db"
-
-
-def _find_unpacked(place: Path, folder: Path) -> tuple[Path, Manifest] | None:
-    """The database of a bundle that stands whole in the cache, in this version's schema."""
-    manifest = peek(place)
-    kept = _kept(folder, manifest)
-    if not kept.is_file() or find_schema(sqlite_address(kept))[0] != upgrade.SCHEMA_VERSION:
-        return None
-    return kept, manifest
+    if is_ours:
+        manifest = peek(place)
+        cached = _cached_path(folder, manifest)
+        if cached.is_file() and find_schema(sqlite_address(cached))[0] == upgrade.SCHEMA_VERSION:
+            return cached, manifest
+    with unpack_temporarily(place, cache=folder, is_ours=is_ours) as (study, manifest):
+        study.chmod(_READ_ONLY_MODE)
+        cached = _cached_path(folder, manifest)
+        study.replace(cached)
+    return cached, manifest
 
 
 @contextmanager
-def unpacked(place: Path, *, cache: Path | None = None, is_ours: bool = False) -> Generator[tuple[Path, Manifest]]:
-    """Unpack a bundle for as long as it is needed: a database of this version's schema, checked as `open_bundle` says.
+def unpack_temporarily(
+    place: Path, *, cache: Path | None = None, is_ours: bool = False
+) -> Generator[tuple[Path, Manifest]]:
+    """Check a bundle and unpack it to a database with the current schema, which is deleted at the end of the context.
+
+    Args:
+        place: Path of the bundle.
+        cache: Folder for the temporary database; the user's cache folder if None.
+        is_ours: See `open_bundle`.
 
     Raises:
-        StorageError: If it is no sound bundle.
+        StorageError: If the bundle is invalid, or the folder cannot be written.
     """
     folder = cache or find_cache()
     try:
         make_private_folder(folder)
-        holder = tempfile.TemporaryDirectory(prefix=".opening-", dir=folder)
+        temporary_folder = tempfile.TemporaryDirectory(prefix=".opening-", dir=folder)
     except OSError as error:
-        raise StorageError(f"{folder} cannot be written: {error.strerror}. A bundle is unpacked there.") from error
-    with holder as name:
-        study = Path(name) / STUDY
-        manifest = _unpack(place, study)
-        _make_ready(study, place.name, is_ours=is_ours)
+        raise StorageError(f"{folder} cannot be written: {error.strerror}. Bundles are unpacked there.") from error
+    with temporary_folder as path:
+        study = Path(path) / STUDY
+        with _open_archive(place) as archive:
+            manifest = _read_manifest(archive, place.name)
+            _check_free_space(manifest, study.parent, place.name)
+            with archive.open(STUDY) as member:
+                _write_study(member, study, manifest, place.name)
+        _prepare_database(study, place.name, is_ours=is_ours)
         yield study, manifest
 
 
-def _unpack(place: Path, study: Path) -> Manifest:
-    shown = place.name
-    with _opened(place) as archive:
-        manifest = _read_manifest(archive, shown)
-        _check_size(manifest, study.parent, shown)
-        with archive.open(STUDY) as member:
-            _write_checked(member, study, manifest, shown)
-    return manifest
+def _cached_path(folder: Path, manifest: Manifest) -> Path:
+    return folder / f"{manifest.sha256[:16]}.db"
 
 
 @contextmanager
-def _opened(place: Path) -> Generator[zipfile.ZipFile]:
-    """Open the two members of a bundle, and say in one sentence whatever is wrong with them."""
-    shown = place.name
+def _open_archive(place: Path) -> Generator[zipfile.ZipFile]:
+    """Open the zip file, check the names of its members, and convert errors of the context's body to StorageError."""
+    name = place.name
     if not place.is_file():
         raise StorageError(f"There is no bundle at {place}.", reason="not_found", subject=place)
     try:
         with place.open("rb") as file:
-            _check_directory(file, shown)
+            _check_directory_size(file, name)
             with zipfile.ZipFile(file) as archive:
-                _check_members(archive, shown)
+                members = [info.filename for info in archive.infolist()]
+                if sorted(members) != [MANIFEST, STUDY]:
+                    unexpected = next((member for member in members if member not in (MANIFEST, STUDY)), None)
+                    reason = (
+                        f"it does not contain {MANIFEST} and {STUDY} exactly once"
+                        if unexpected is None
+                        else f"it contains {shorten(unexpected)}"
+                    )
+                    raise StorageError(
+                        f"{name} is not a bundle of EMTC Lab: {reason}.",
+                        reason="other_members",
+                        subject=unexpected or "",
+                    )
                 yield archive
     except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, struct.error) as error:
         raise StorageError(
-            f"{shown} is damaged, or was cut off on its way: {error}. Ask for it again.",
-            reason="damaged",
-            subject=shown,
+            f"{name} is damaged or incomplete: {error}. Request the file again.", reason="damaged", subject=name
         ) from error
     except OSError as error:
-        raise StorageError(f"{shown} cannot be unpacked: {error.strerror or error}.") from error
+        raise StorageError(f"{name} cannot be unpacked: {error.strerror or error}.") from error
 
 
-def _read_manifest(archive: zipfile.ZipFile, shown: str) -> Manifest:
+def _read_manifest(archive: zipfile.ZipFile, name: str) -> Manifest:
     with archive.open(MANIFEST) as member:
-        return parse_manifest(_read_whole(member, shown), shown)
+        content = member.read(MAX_MANIFEST_BYTES + 1)
+    if len(content) > MAX_MANIFEST_BYTES:
+        raise StorageError(
+            f"{name} is not a bundle of EMTC Lab: its manifest is larger than {MAX_MANIFEST_BYTES >> 20} MiB.",
+            reason="manifest_too_large",
+            subject=name,
+        )
+    return parse_manifest(content, name)
 
 
-def _check_directory(file: IO[bytes], shown: str) -> None:
-    """Look at the zip's own list before it is loaded: a small file may claim to list millions of members."""
+def _check_directory_size(file: IO[bytes], name: str) -> None:
+    """Check the size of the zip file's directory before `zipfile` loads it.
+
+    A small file can claim a directory of millions of members.
+    """
     size = file.seek(0, 2)
-    tail_bytes = min(size, _END.size + _LOCATOR.size)
+    tail_bytes = min(size, _DIRECTORY_END.size + _ZIP64_LOCATOR.size)
     file.seek(size - tail_bytes)
     tail = file.read(tail_bytes)
-    if len(tail) < _END.size or not tail[-_END.size :].startswith(b"PK\5\6"):
+    if len(tail) < _DIRECTORY_END.size or not tail[-_DIRECTORY_END.size :].startswith(b"PK\5\6"):
         raise StorageError(
-            f"{shown} is no bundle of EMTC Lab, or was cut off on its way. Ask for it again.",
+            f"{name} is not a bundle of EMTC Lab, or it is incomplete. Request the file again.",
             reason="not_a_bundle",
-            subject=shown,
+            subject=name,
         )
-    listed = _END.unpack(tail[-_END.size :])[5]
-    if tail.startswith(b"PK\6\7") and len(tail) == _END.size + _LOCATOR.size:
-        file.seek(min(size, _LOCATOR.unpack(tail[: _LOCATOR.size])[2]))
-        listed = max(listed if listed < 0xFFFFFFFF else 0, _END_64.unpack(file.read(_END_64.size))[8])
-    if listed > _MOST_DIRECTORY_BYTES:
+    directory_bytes = _DIRECTORY_END.unpack(tail[-_DIRECTORY_END.size :])[5]
+    if tail.startswith(b"PK\6\7") and len(tail) == _DIRECTORY_END.size + _ZIP64_LOCATOR.size:
+        file.seek(min(size, _ZIP64_LOCATOR.unpack(tail[: _ZIP64_LOCATOR.size])[2]))
+        zip64_bytes = _ZIP64_DIRECTORY_END.unpack(file.read(_ZIP64_DIRECTORY_END.size))[8]
+        # 0xFFFFFFFF means: see the ZIP64 record
+        directory_bytes = max(directory_bytes if directory_bytes < 0xFFFFFFFF else 0, zip64_bytes)
+    if directory_bytes > _MAX_DIRECTORY_BYTES:
         raise StorageError(
-            f"{shown} is no bundle of EMTC Lab: it lists far more than two members.",
+            f"{name} is not a bundle of EMTC Lab: it lists far more than two members.",
             reason="too_many_members",
-            subject=shown,
+            subject=name,
         )
     file.seek(0)
 
 
-def _check_members(archive: zipfile.ZipFile, shown: str) -> None:
-    names = [info.filename for info in archive.infolist()]
-    if sorted(names) == [MANIFEST, STUDY]:
-        return
-    strange = next((name for name in names if name not in (MANIFEST, STUDY)), None)
-    found = f"it holds {shorten(strange)}" if strange is not None else f"it does not hold {MANIFEST} and {STUDY} once"
-    raise StorageError(f"{shown} is no bundle of EMTC Lab: {found}.", reason="other_members", subject=strange or "")
-
-
-def _read_whole(member: IO[bytes], shown: str) -> bytes:
-    content = member.read(MOST_MANIFEST_BYTES + 1)
-    if len(content) > MOST_MANIFEST_BYTES:
-        raise StorageError(
-            f"{shown} is no bundle of EMTC Lab: its manifest is bigger than any.",
-            reason="manifest_too_large",
-            subject=shown,
-        )
-    return content
-
-
-def _check_size(manifest: Manifest, folder: Path, shown: str) -> None:
+def _check_free_space(manifest: Manifest, folder: Path, name: str) -> None:
     free = shutil.disk_usage(folder).free
-    if manifest.size > min(MOST_STUDY_BYTES, free // 2):  # its indexes and a search take room, too
+    if manifest.size > min(MAX_STUDY_BYTES, free // 2):  # the other half is for its indexes and for queries
         raise StorageError(
-            f"{shown} says that it unpacks to {manifest.size / 1e9:,.1f} GB; {free / 1e9:,.1f} GB are free in "
-            f"{folder.parent}, and at most {MOST_STUDY_BYTES / 1e9:,.0f} GB are unpacked.",
+            f"{name} unpacks to {manifest.size / 1e9:,.1f} GB according to its manifest. {free / 1e9:,.1f} GB are free "
+            f"in {folder.parent}. The limit is half of the free space, and at most {MAX_STUDY_BYTES / 1e9:,.0f} GB.",
             reason="too_large",
             subject=manifest.size,
         )
 
 
-def _write_checked(member: IO[bytes], study: Path, manifest: Manifest, shown: str) -> None:
-    """Unpack no more than was announced, and compare it with its checksum."""
-    digest, written = hashlib.sha256(), 0
+def _write_study(member: IO[bytes], study: Path, manifest: Manifest, name: str) -> None:
+    """Unpack the database and compare its size and checksum with the manifest. Stop if it is larger than stated."""
+    digest, size = hashlib.sha256(), 0
     with study.open("xb") as file:
-        while some := member.read(_CHUNK_BYTES):
-            written += len(some)
-            if written > manifest.size:
+        while chunk := member.read(_CHUNK_BYTES):
+            size += len(chunk)
+            if size > manifest.size:
                 raise StorageError(
-                    f"{shown} unpacks to more than its manifest says; it was made to fill a disk.",
+                    f"{name} unpacks to more than the {manifest.size:,} bytes in its manifest. Do not trust this file.",
                     reason="larger_than_manifest",
-                    subject=shown,
+                    subject=name,
                 )
-            digest.update(some)
-            file.write(some)
-    if written != manifest.size or digest.hexdigest() != manifest.sha256:
+            digest.update(chunk)
+            file.write(chunk)
+    if size != manifest.size or digest.hexdigest() != manifest.sha256:
         raise StorageError(
-            f"{shown} was altered: {STUDY} is not what its manifest says. Ask for it again.",
+            f"{name} was modified: {STUDY} does not match the checksum in its manifest. Request the file again.",
             reason="altered",
-            subject=shown,
+            subject=name,
         )
 
 
-def _make_ready(study: Path, shown: str, *, is_ours: bool) -> None:
-    """Look at every row of the database that is not ours, then give it its indexes and this version's schema."""
+def _prepare_database(study: Path, name: str, *, is_ours: bool) -> None:
+    """Check the rows of a database unless it is trusted; create its indexes and upgrade it to the current schema."""
     try:
         url = sqlite_address(study)
         if not is_ours:
-            _refuse_unsound(url, shown)
+            _check_values(url, name)
         schema, _ = find_schema(url)
         if schema is None:
-            raise StorageError("it holds no tables", reason="no_tables")
-        _make_indexes(study, schema)
+            raise StorageError("it has no tables", reason="no_tables")
+        _create_indexes(study, schema)
         db = open_database(url)
         try:
             if not is_ours:
@@ -326,46 +333,43 @@ def _make_ready(study: Path, shown: str, *, is_ours: bool) -> None:
             connection.execute("PRAGMA journal_mode=DELETE")
     except NewerDatabaseError as error:
         raise StorageError(
-            f"{shown} comes from a newer version. Upgrade with: {how_to_upgrade()}",
-            reason="newer_version",
-            subject=shown,
+            f"{name} comes from a newer version. Upgrade with: {how_to_upgrade()}", reason="newer_version", subject=name
         ) from error
     except (EmtcError, sqlite3.Error) as error:
-        reason = str(error).replace(str(study), STUDY)
-        cause = error if isinstance(error, EmtcError) else StorageError()
+        text = str(error).replace(str(study), STUDY)
+        reason, subject = (error.reason, error.subject) if isinstance(error, EmtcError) else ("", "")
         raise StorageError(
-            f"{shown} is refused: {reason.rstrip('.')}. Nothing was kept of it.",
-            reason=cause.reason or "unsound",
-            subject=cause.subject,
+            f"{name} is refused: {text.rstrip('.')}. The unpacked files were deleted.",
+            reason=reason or "unsound",
+            subject=subject,
         ) from error
 
 
-def _refuse_unsound(url: str, shown: str) -> None:
-    """Maps that name a module stay what they are elsewhere, too: text, unless this machine allows them."""
+def _check_values(url: str, name: str) -> None:
+    """Raise if `check_database` finds errors. Map names that refer to a module are kept as text and not imported."""
     report = check_database(url, is_allowed=lambda map: True)
     if report.schema is not None and report.schema > upgrade.SCHEMA_VERSION:
-        raise NewerDatabaseError(f"{shown} has schema {report.schema}.", reason="newer_version", subject=report.schema)
-    wrong = [finding for finding in report.findings if finding.kind != "notice"]
-    if wrong:
-        more = f" (and {len(wrong) - 1:,} more)" if len(wrong) > 1 else ""
+        raise NewerDatabaseError(f"{name} has schema {report.schema}.", reason="newer_version", subject=report.schema)
+    errors = [finding for finding in report.findings if finding.kind != "notice"]
+    if errors:
+        more = f" (and {len(errors) - 1:,} more)" if len(errors) > 1 else ""
         raise StorageError(
-            f"{wrong[0].where}: {wrong[0].what.rstrip('.')}{more}", reason="unsound", subject=wrong[0].where
+            f"{errors[0].where}: {errors[0].what.rstrip('.')}{more}", reason="unsound", subject=errors[0].where
         )
     if not report.runs:
-        raise StorageError("it holds no run", reason="no_runs")
+        raise StorageError("it contains no runs", reason="no_runs")
 
 
-def _make_indexes(study: Path, schema: str) -> None:
-    """Make the indexes that a database of this schema has: text and content are ours, never the bundle's."""
-    fresh = upgrade.describe_indexes(schema)
+def _create_indexes(study: Path, schema: str) -> None:
+    """Replace all indexes by those of this schema. Their SQL comes from this program, never from the bundle."""
     with closing(sqlite3.connect(study, isolation_level=None)) as connection:
         connection.execute("PRAGMA trusted_schema=OFF")
         connection.execute("BEGIN")
-        own = "SELECT name FROM sqlite_master WHERE type = 'index' AND sql NOT NULL"
-        for (name,) in connection.execute(own).fetchall():
-            quoted = name.replace('"', '""')
+        indexes = "SELECT name FROM sqlite_master WHERE type = 'index' AND sql NOT NULL"
+        for (index,) in connection.execute(indexes).fetchall():
+            quoted = index.replace('"', '""')
             connection.execute(f'DROP INDEX "{quoted}"')
-        for statement in fresh.values():
+        for statement in upgrade.describe_indexes(schema).values():
             connection.execute(statement)
-        connection.execute("REINDEX")  # of keys, too: two rows of one key are found here
+        connection.execute("REINDEX")  # also indexes of primary keys: fails if two rows have the same key
         connection.execute("COMMIT")

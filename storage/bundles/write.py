@@ -1,7 +1,6 @@
-"""Make a bundle: copy some runs into a database of their own, and pack it with what it says about itself.
+"""Write runs of a database to a bundle, and import runs of a bundle into a database.
 
-And the way back: take runs of a bundle into one's own database, all that were asked for, or none. Each is tagged with
-its origin.
+An import copies all requested runs or none. Each imported run gets a tag with the name of the bundle.
 """
 
 import hashlib
@@ -21,24 +20,48 @@ from sqlalchemy import Connection, func, select
 from emtc_core.errors import StorageError
 from storage.address import sqlite_address
 from storage.bundles.bundle_cache import Bundle, clean_name
-from storage.bundles.contents import WHOLE, Contents, copy_runs, list_present, refuse_empty
-from storage.bundles.read import ABOUT, FORMAT, MANIFEST, STUDY, VERSION, unpacked
+from storage.bundles.contents import WHOLE, Contents, copy_runs, list_existing_runs
+from storage.bundles.read import ABOUT, FORMAT, MANIFEST, STUDY, VERSION, unpack_temporarily
 from storage.engine import Database, open_database, refuse_when_read_only
 from storage.models import SCHEMA_VERSION, Base, Run
 from storage.private_files import replaced
 
-_CHUNK_BYTES = 1 << 20
-_NAMED = (Run.id, Run.name, Run.env, Run.map, Run.algo, Run.seed, Run.status, Run.env_steps, Run.sweep_id)
+_MANIFEST_RUN_COLUMNS: Final = (
+    *(Run.id, Run.name, Run.env, Run.map, Run.algo, Run.seed, Run.status, Run.env_steps, Run.sweep_id),
+)
+_COUNTED_TABLES: Final = ("transitions", "episodes", "evaluations", "metrics", "snapshots", "eval_episodes")
+_MAX_LISTED_RUNS: Final = 5
 
 
 @dataclass(frozen=True)
-class Written:
-    """What was made."""
+class WrittenBundle:
+    """Path, sizes and number of runs of a new bundle."""
 
     place: Path
     size_bytes: int
     study_bytes: int
+    """Size of the uncompressed database."""
     runs: int
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What an import would add to a database."""
+
+    new: tuple[str, ...]
+    """Ids of the runs that would be added."""
+    here: tuple[str, ...]
+    """Ids of the runs that the database already has. An import does not change them."""
+    rows: dict[str, int]
+    """Table → number of rows of the new runs."""
+
+    def __str__(self) -> str:
+        if not self.new:
+            return "nothing, because all of its runs are already in this database"
+        counts = ", ".join(
+            f"{self.rows[name]:,} {name.replace('eval_episodes', 'playbacks')}" for name in _COUNTED_TABLES
+        )
+        return f"{len(self.new):,} run{'s' if len(self.new) != 1 else ''}: {counts}"
 
 
 def write_bundle(
@@ -49,27 +72,30 @@ def write_bundle(
     *,
     made_by: str,
     add: Callable[[Database], object] | None = None,
-) -> Written:
-    """Write runs into one file, as they are at one moment.
+) -> WrittenBundle:
+    """Write runs to one file. All runs are read in one transaction.
 
     Args:
-        db: An open database.
+        db: The database that has the runs.
         run_ids: The runs.
-        place: The file; what stands there is replaced in the end.
-        contents: What of each run.
+        place: Path of the bundle. An existing file is replaced after the bundle is complete.
+        contents: What is copied of each run.
         made_by: Name and version of this program.
-        add: Writes more into the bundle's own database, such as entries of its notebook, once the runs are there.
+        add: Called with the bundle's database after the runs are copied, to add for instance notebook entries.
 
     Raises:
-        StorageError: If it cannot be written; then there is no file.
+        StorageError: If there is no run, or the bundle cannot be written. No incomplete file remains.
     """
     refuse_when_read_only("make a bundle")
-    refuse_empty(run_ids)
+    if not run_ids:
+        raise StorageError("A bundle must contain at least one run. List runs with: emtc runs", reason="no_runs")
     with tempfile.TemporaryDirectory(prefix="emtc-bundle-") as folder:
         study = Path(folder) / STUDY
-        runs = _copy(db, run_ids, study, contents, add)
-        size, digest = study.stat().st_size, _digest(study)
-        facts = {
+        runs = _write_study(db, run_ids, study, contents, add)
+        size = study.stat().st_size
+        with study.open("rb") as file:
+            sha256 = hashlib.file_digest(file, "sha256").hexdigest()
+        manifest = {
             "format": FORMAT,
             "version": VERSION,
             "about": ABOUT,
@@ -79,143 +105,129 @@ def write_bundle(
             "contents": contents.describe(),
             "runs": runs,
             "sweeps": sorted({run["sweep_id"] for run in runs if run["sweep_id"]}),
-            "members": {STUDY: {"size": size, "sha256": digest}},
+            "members": {STUDY: {"size": size, "sha256": sha256}},
         }
         with replaced(place) as file, zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:
-            archive.writestr(MANIFEST, json.dumps(facts, indent=1, ensure_ascii=False))
+            archive.writestr(MANIFEST, json.dumps(manifest, indent=1, ensure_ascii=False))
             archive.write(study, STUDY)
-    return Written(place, place.stat().st_size, size, len(runs))
+    return WrittenBundle(place, place.stat().st_size, size, len(runs))
 
 
-def _copy(
+def plan_import(db: Database, bundle: Bundle) -> Plan:
+    """What would an import of an opened bundle add, and which of its runs does the database already have?"""
+    source = open_database(bundle.url, read_only=True)
+    try:
+        with source.read() as bundle_connection, db.read() as connection:
+            run_ids = _list_runs(bundle_connection)
+            existing = list_existing_runs(connection, run_ids)
+            existing_set = set(existing)
+            new = [run_id for run_id in run_ids if run_id not in existing_set]
+            rows = {}
+            for name in _COUNTED_TABLES:
+                table = Base.metadata.tables[name]
+                count = select(func.count()).select_from(table).where(table.c.run_id.in_(new))
+                rows[name] = bundle_connection.execute(count).scalar_one()
+    finally:
+        source.dispose()
+    return Plan(tuple(new), tuple(existing), rows)
+
+
+def import_opened(db: Database, bundle: Bundle, run_ids: Sequence[str]) -> list[str]:
+    """Import the given runs of an opened bundle.
+
+    Args:
+        db: The database that the runs are added to.
+        bundle: The bundle.
+        run_ids: The runs.
+
+    Returns:
+        The ids of the new runs, oldest first.
+
+    Raises:
+        StorageError: If the database already has one of the runs, or a row is invalid. Then no run is imported.
+    """
+    refuse_when_read_only("import a bundle")
+    return _import_runs(db, bundle.study, bundle.name, run_ids)
+
+
+def import_bundle(db: Database, place: Path, *, cache: Path | None = None) -> list[str]:
+    """Import all runs of a bundle file.
+
+    Args:
+        db: The database that the runs are added to.
+        place: Path of the bundle.
+        cache: Folder for the temporary unpacked database; the user's cache folder if None.
+
+    Returns:
+        The ids of the new runs, oldest first.
+
+    Raises:
+        StorageError: If the bundle is invalid, or the database already has one of its runs. Then no run is imported.
+    """
+    refuse_when_read_only("import a bundle")
+    with unpack_temporarily(place, cache=cache) as (study, _):
+        return _import_runs(db, study, place.name)
+
+
+def _write_study(
     db: Database, run_ids: Sequence[str], study: Path, contents: Contents, add: Callable[[Database], object] | None
 ) -> list[dict[str, Any]]:
+    """Write the bundle's database; return the columns of its runs that the manifest lists, oldest run first.
+
+    Indexes are removed, because they are rebuilt when the bundle is opened. VACUUM removes deleted data.
+    """
     target = open_database(sqlite_address(study))
     try:
         with db.read() as source, target.transaction() as connection:
             copy_runs(source, connection, run_ids, contents)
-            rows = connection.execute(select(*_NAMED).order_by(Run.created_at, Run.id)).mappings().all()
+            statement = select(*_MANIFEST_RUN_COLUMNS).order_by(Run.created_at, Run.id)
+            rows = connection.execute(statement).mappings().all()
         if add is not None:
             add(target)
     finally:
         target.dispose()
-    _shrink(study)
+    try:
+        with closing(sqlite3.connect(study, isolation_level=None)) as sqlite:
+            indexes = "SELECT name FROM sqlite_master WHERE type = 'index' AND sql NOT NULL"
+            for (name,) in sqlite.execute(indexes).fetchall():
+                sqlite.execute(f'DROP INDEX "{name}"')
+            sqlite.execute("PRAGMA journal_mode=DELETE")
+            sqlite.execute("VACUUM")
+    except sqlite3.Error as error:
+        raise StorageError(
+            f"The bundle could not be written: {error}. Check the free disk space in {study.parent}."
+        ) from error
     return [dict(row) for row in rows]
 
 
-def _shrink(study: Path) -> None:
-    """Leave out what can be made anew, and everything that was deleted."""
-    try:
-        with closing(sqlite3.connect(study, isolation_level=None)) as connection:
-            indexes = "SELECT name FROM sqlite_master WHERE type = 'index' AND sql NOT NULL"
-            for (name,) in connection.execute(indexes).fetchall():
-                connection.execute(f'DROP INDEX "{name}"')
-            connection.execute("PRAGMA journal_mode=DELETE")
-            connection.execute("VACUUM")
-    except sqlite3.Error as error:
-        raise StorageError(f"The bundle could not be packed: {error}. Is there room in {study.parent}?") from error
-
-
-def _digest(place: Path) -> str:
-    digest = hashlib.sha256()
-    with place.open("rb") as file:
-        while some := file.read(_CHUNK_BYTES):
-            digest.update(some)
-    return digest.hexdigest()
-
-
-_COUNTED: Final = ("transitions", "episodes", "evaluations", "metrics", "snapshots", "eval_episodes")
-_NAMED_AT_MOST = 5
-
-
-@dataclass(frozen=True)
-class Plan:
-    """What an import would do."""
-
-    new: tuple[str, ...]
-    here: tuple[str, ...]
-    """Runs whose ids one's own database has already; an import leaves them as they are."""
-    rows: dict[str, int]
-    """Table → rows of the new runs."""
-
-    def __str__(self) -> str:
-        if not self.new:
-            return "nothing, for all of its runs are here already"
-        counted = ", ".join(f"{self.rows[name]:,} {name.replace('eval_episodes', 'playbacks')}" for name in _COUNTED)
-        return f"{len(self.new):,} run{'s' if len(self.new) != 1 else ''}: {counted}"
-
-
-def plan_import(db: Database, bundle: Bundle) -> Plan:
-    """What an import of an opened bundle would add, and which of its runs are here already; nothing is written."""
-    source = open_database(bundle.url, read_only=True)
-    try:
-        with source.read() as reading, db.read() as own:
-            ids = _list_ids(reading)
-            here = list_present(own, ids)
-            known = set(here)
-            new = [each for each in ids if each not in known]
-            rows = {name: _count(reading, name, new) for name in _COUNTED}
-    finally:
-        source.dispose()
-    return Plan(tuple(new), tuple(here), rows)
-
-
-def _list_ids(connection: Connection) -> list[str]:
-    """List the runs of a bundle, oldest first."""
+def _list_runs(connection: Connection) -> list[str]:
+    """List the ids of all runs, oldest first."""
     return list(connection.execute(select(Run.id).order_by(Run.created_at, Run.id)).scalars())
 
 
-def _count(connection: Connection, name: str, run_ids: Sequence[str]) -> int:
-    table = Base.metadata.tables[name]
-    asked = select(func.count()).select_from(table).where(table.c.run_id.in_(run_ids))
-    return connection.execute(asked).scalar_one()
-
-
-def import_opened(db: Database, bundle: Bundle, run_ids: Sequence[str]) -> list[str]:
-    """Copy these runs of an opened bundle, as `import_bundle` does.
-
-    Raises:
-        StorageError: If one of them is here, or a row is none; then nothing was imported.
-    """
-    refuse_when_read_only("import a bundle")
-    return _copy_in(db, bundle.study, bundle.name, run_ids)
-
-
-def import_bundle(db: Database, place: Path, *, cache: Path | None = None) -> list[str]:
-    """Copy every run of a bundle; a run that is here already is not replaced.
+def _import_runs(db: Database, study: Path, name: str, run_ids: Sequence[str] | None = None) -> list[str]:
+    """Import runs of an unpacked bundle in one transaction.
 
     Args:
-        db: One's own database, open for writing.
-        place: The bundle.
-        cache: Folder to unpack it in for the moment.
-
-    Returns:
-        The ids of the new runs.
-
-    Raises:
-        StorageError: If it is no sound bundle, or one of its runs is here; then nothing was imported.
+        db: The database that the runs are added to.
+        study: Path of the unpacked database.
+        name: Name of the bundle, for the tag and for messages.
+        run_ids: The runs; all runs if None.
     """
-    refuse_when_read_only("import a bundle")
-    with unpacked(place, cache=cache) as (study, _):
-        return _copy_in(db, study, place.name)
-
-
-def _copy_in(db: Database, study: Path, shown: str, run_ids: Sequence[str] | None = None) -> list[str]:
     source = open_database(sqlite_address(study), read_only=True)
     try:
-        with source.read() as reading, db.transaction() as writing:
-            there = _list_ids(reading)
-            wanted = set(there if run_ids is None else run_ids)
-            ids = [each for each in there if each in wanted]
-            if here := list_present(writing, ids):
-                named = ", ".join(here[:_NAMED_AT_MOST]) + (" …" if len(here) > _NAMED_AT_MOST else "")
+        with source.read() as reader, db.transaction() as writer:
+            requested = None if run_ids is None else set(run_ids)
+            ids = [run_id for run_id in _list_runs(reader) if requested is None or run_id in requested]
+            if existing := list_existing_runs(writer, ids):
+                listed = ", ".join(existing[:_MAX_LISTED_RUNS]) + (" …" if len(existing) > _MAX_LISTED_RUNS else "")
                 raise StorageError(
-                    f"Of the runs of {shown} these are here already: {named}. Nothing was imported; look at "
-                    f"the bundle itself with: emtc open {shown}",
+                    f"These runs of {name} are already in the database: {listed}. Nothing was imported. "
+                    f"View the bundle without an import with: emtc open {name}",
                     reason="exists",
-                    subject=tuple(here),
+                    subject=tuple(existing),
                 )
-            copy_runs(reading, writing, ids, WHOLE, renumber=True, tag=f"from {clean_name(shown)}")
+            copy_runs(reader, writer, ids, WHOLE, renumber=True, tag=f"from {clean_name(name)}")
     finally:
         source.dispose()
     return ids

@@ -1,5 +1,5 @@
-"""The files of runs outside the database: where they lie (`places`), behind a URL (`remote`), a trainer's own notes.
+"""The files of runs outside the database: `places` (where they are), `remote` (files at a URL), `trainer_files`.
 
-`trainer_files` are the small ones that a trainer leaves there: its lease, why it waits, room for bad times. How files
-are made private and never followed through a link is in `storage.private_files`, which the engine needs, too.
+`trainer_files` are small files of a trainer: its lease, the reason why its recorder waits, and the reserved disk space.
+File permissions and links are handled in `storage.private_files`, which the engine uses as well.
 """

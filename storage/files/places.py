@@ -1,11 +1,11 @@
-"""Where the checkpoints and logs of a run lie: beside the database, or in the one place that EMTC_FILES names.
+"""Where the checkpoints and logs of a run are stored: next to the database, or in the place that EMTC_FILES names.
 
-    EMTC_FILES=/shared/emtc        a folder: trainers work in it
-    EMTC_FILES=s3://bucket/emtc    any URL that fsspec knows: trainers work beside the database and copy there
+    EMTC_FILES=/shared/emtc        a folder: trainers write to it directly
+    EMTC_FILES=s3://bucket/emtc    a URL that fsspec supports: trainers write next to the database and copy to the URL
 
-The place is recorded with the run when it begins. What a database says of places is data, not an instruction: a
-recorded place is used only where this machine's own setting names the same one, so nothing outside is read, written,
-deleted or called over a network because a row says so. How a URL is read and written is in `remote`.
+The place is recorded with the run when it starts. A recorded place is used only if EMTC_FILES on this machine names the
+same place, because a database can come from anybody. So no row can cause a read, write, delete or network access in
+another place. Files at a URL are read and written in `remote`.
 """
 
 import os
@@ -28,72 +28,94 @@ from storage.models import Run
 from storage.private_files import find_folder
 
 VARIABLE: Final = "EMTC_FILES"
-_LONGEST: Final = 1000
+_MAX_LENGTH: Final = 1000
 _URL: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
-_STRANGE: Final = re.compile(r"[\x00-\x20\x7f-\x9f\ud800-\udfff]")
-_MAY_NAME_A_USER: Final = frozenset({"sftp", "ssh", "ftp", "smb"})
-_KEPT_S: Final = {True: 60.0, False: 10.0}  # of a check that passed, and of one that did not
+_INVALID_CHARACTERS: Final = re.compile(r"[\x00-\x20\x7f-\x9f\ud800-\udfff]")
+_SCHEMES_WITH_USER: Final = frozenset({"sftp", "ssh", "ftp", "smb"})
+_CHECK_TTL_S: Final = {True: 60.0, False: 10.0}
+"""How long the result of a write test is cached, by success."""
+_check_results: dict[str, tuple[float, StorageError | None]] = {}
+"""Setting → time of its last write test on the monotonic clock, and the error, if any."""
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where the files of runs lie."""
+    """A place for the files of runs. It has one folder per run."""
 
     recorded: str | None
-    """As it stands in `runs.files`; None: beside the database."""
+    """Value of `runs.files`; None for the folder next to the database."""
     root: Path
-    """The folder on this machine in which a trainer works, one folder in it for each run."""
+    """Folder on this machine in which a trainer works."""
     remote: Remote | None = None
-    """Where they are copied to, and fetched from."""
+    """URL to which trainers copy the files and from which they fetch them."""
 
     def files_of(self, run_id: str) -> RunFiles | None:
-        """A run's files at a URL; None where a folder holds them."""
+        """Return the files of a run at the URL; None if the place is a folder."""
         return self.remote.files_of(check_identifier(run_id)) if self.remote else None
 
     def show(self, run_id: str) -> str:
-        """The folder of a run, for people."""
+        """Return the folder of a run as text for people."""
         return f"{self.recorded}/{run_id}" if self.remote else str(self.root / run_id)
 
 
 def configured() -> str | None:
-    """Read EMTC_FILES; None where it is not set.
+    """Read EMTC_FILES in its normal form; None if it is not set.
 
     Raises:
-        StorageError: If it names neither a folder by its whole path nor a URL without secrets.
+        StorageError: If it is neither an absolute path of a folder nor a URL without secrets.
     """
     text = os.environ.get(VARIABLE, "").strip()
-    return _read_setting(text) if text else None
+    return _normalize(text) if text else None
 
 
 def place_of(db: Database, recorded: str | None) -> Place:
-    """Find the place that a row names, if this machine's own setting names it too.
+    """Return the place that is recorded with a run.
+
+    Args:
+        db: The database of the run.
+        recorded: Value of `runs.files`.
 
     Raises:
-        StorageError: If it does not: which EMTC_FILES would.
+        StorageError: If EMTC_FILES on this machine does not name the same place. The message names the needed value.
     """
     if recorded is None:
         return Place(None, files_root(db))
-    if why_not := why_no_place(recorded):
-        raise StorageError(why_not, reason="other_place", subject=recorded)
+    if reason := why_no_place(recorded):
+        raise StorageError(reason, reason="other_place", subject=recorded)
     if _URL.match(recorded):
         return Place(recorded, files_root(db), Remote(recorded))
-    return Place(recorded, _existing(recorded))
+    return Place(recorded, _find_folder(recorded))
 
 
 def why_no_place(recorded: str) -> str | None:
-    """Why the place that a row names is not used here, or None if it is; nothing is opened."""
+    """Explain why a recorded place is not used on this machine; None if it is used. Nothing is opened."""
     try:
         setting = configured()
     except StorageError as error:
         return str(error)
-    return None if recorded == setting else _why_elsewhere(recorded, setting)
+    if recorded == setting:
+        return None
+    try:
+        is_normal = _normalize(recorded) == recorded
+    except StorageError:
+        is_normal = False
+    if not is_normal:
+        return (
+            f"In the database, the files of this run are at {shorten(hide_passwords(recorded))}. EMTC Lab never "
+            "records such a place: nothing there is read, written or deleted. See: emtc db check"
+        )
+    state = f"{VARIABLE} is {setting}" if setting else f"{VARIABLE} is not set"
+    return (
+        f"The checkpoints and the log of this run are at {recorded}, but on this machine {state}: nothing there is "
+        f"read, written or deleted. Set {VARIABLE}={recorded} on a machine that can access this place."
+    )
 
 
 def run_place(db: Database, run_id: str) -> Place:
-    """Find the place of a run's files: the recorded one, or for a run that has not begun the one it will get.
+    """Return the place of a run's files: the recorded one, or the configured one if the run has not started yet.
 
     Raises:
-        StorageError: If the files lie where this machine may not look.
+        StorageError: If EMTC_FILES on this machine does not name the recorded place.
     """
     check_identifier(run_id)
     with db.read() as connection:
@@ -104,104 +126,125 @@ def run_place(db: Database, run_id: str) -> Place:
 
 
 def run_folder(db: Database, run_id: str) -> Path:
-    """The folder on this machine of a run's log and checkpoints; it is not created here.
+    """Return the folder on this machine for a run's log and checkpoints. It is not created here.
 
     Raises:
-        StorageError: If the id is none, the folder is or holds a link or a special file, or the run's files lie where
-            this machine may not look.
+        StorageError: If the id is not valid, the folder is or contains a link or a special file, or EMTC_FILES on this
+            machine does not name the recorded place.
     """
     return find_folder(run_place(db, run_id).root, check_identifier(run_id))
 
 
 def local_folder(db: Database, run_id: str) -> Path:
-    """The folder beside the database for what concerns this machine alone, wherever the run's checkpoints lie.
+    """Return the folder next to the database for files that only this machine needs.
 
     Raises:
-        StorageError: If the id is none, or the folder is or holds a link or a special file.
+        StorageError: If the id is not valid, or the folder is or contains a link or a special file.
     """
     return find_folder(files_root(db), check_identifier(run_id))
 
 
 def explain_missing(db: Database, run_id: str) -> str:
-    """Where the files of a run are looked for beside its database, and how they get there if they are elsewhere."""
+    """Explain in which folder the files of a run are expected, and how to move them there if another folder has them.
+
+    Returns:
+        One or two sentences that start with a space; empty for a database on a server.
+    """
     if db.path is None:
         return ""
     root = files_root(db)
-    known = {folder for place in {db.path.parent, root.parent} for folder in place.glob(f"*.files/{run_id}")}
-    others = sorted(folder for folder in known if folder.parent != root)
+    candidates = {folder for parent in {db.path.parent, root.parent} for folder in parent.glob(f"*.files/{run_id}")}
+    others = sorted(folder for folder in candidates if folder.parent != root)
     if not others:
         return (
-            f" They lie beside the database, in a folder of its name: where {db.path.name} was moved from, "
-            f"{root.name} must come along."
+            f" They are expected next to the database, in the folder {root.name}. "
+            f"If {db.path.name} was moved, move {root.name} as well."
         )
     old, new = (others[0], root / run_id) if root.exists() else (others[0].parent, root)
     return (
-        f" {others[0]} holds files of this run: if the database had that name before, move them (mv "
+        f" {others[0]} contains files of this run. If the database had that name before, move them (mv "
         f"{shlex.quote(str(old))} {shlex.quote(str(new))})."
     )
 
 
 def check_place() -> None:
-    """Refuse an EMTC_FILES that cannot be written from here, before any work starts; a reader tries nothing.
+    """Check that the configured place can be written, before any work starts. Nothing is checked if EMTC_READ_ONLY=1.
 
     Raises:
-        StorageError: In one sentence.
+        StorageError: If it cannot be written.
     """
     setting = configured()
     if setting is None or is_read_only():
         return
-    known = _CHECKED.get(setting)
-    if known is None or time.monotonic() - known[0] > _KEPT_S[known[1] is None]:
-        known = _CHECKED[setting] = (time.monotonic(), _try(setting))
-    if (found := known[1]) is not None:
-        raise StorageError(found.message, hint=found.hint, reason=found.reason, subject=found.subject)
-
-
-_CHECKED: dict[str, tuple[float, StorageError | None]] = {}
+    checked = _check_results.get(setting)
+    if checked is None or time.monotonic() - checked[0] > _CHECK_TTL_S[checked[1] is None]:
+        checked = _check_results[setting] = (time.monotonic(), _test_writing(setting))
+    if (error := checked[1]) is not None:
+        raise StorageError(error.message, hint=error.hint, reason=error.reason, subject=error.subject)
 
 
 def describe_place(db: Database) -> str:
-    """Where the next run's checkpoints go, where that is not simply beside a file; else an empty text."""
+    """Describe where the checkpoints of the next run are stored; empty for the folder next to a SQLite file."""
     setting = configured()
     if setting is not None:
-        return f"Checkpoints and logs go to {setting}. Another machine can go on if its {VARIABLE} names the same."
+        return f"Checkpoints and logs go to {setting}. Machines with the same {VARIABLE} can resume the run."
     if db.path is not None:
         return ""
     return (
-        f"Checkpoints and logs stay on this machine, in {files_root(db)}: no other one can go on with the run. "
-        f"Set {VARIABLE} to a folder or a URL that all of them reach to change that."
+        f"Checkpoints and logs stay on this machine, in {files_root(db)}, so other machines cannot resume the run. "
+        f"To change that, set {VARIABLE} to a folder or a URL that all machines can access."
     )
 
 
-def _read_setting(text: str) -> str:
-    if len(text) > _LONGEST or _STRANGE.search(text.replace(" ", "")):
+def _normalize(text: str) -> str:
+    """Convert a setting to the normal form that is recorded and compared.
+
+    Raises:
+        StorageError: If it is neither an absolute path of a folder nor a URL without secrets.
+    """
+    if len(text) > _MAX_LENGTH or _INVALID_CHARACTERS.search(text.replace(" ", "")):
         raise StorageError(
             f"{VARIABLE} must be a folder or a URL, got {shorten(hide_passwords(text))}.",
             reason="not_a_place",
             subject=VARIABLE,
         )
-    return _read_url(text) if _URL.match(text) else _read_folder(text)
+    if _URL.match(text):
+        return _normalize_url(text)
+    try:
+        folder = Path(text).expanduser()
+    except RuntimeError as error:
+        raise StorageError(
+            f"{VARIABLE} is {shorten(text)}, but there is no such user on this machine.",
+            reason="unknown_user",
+            subject=VARIABLE,
+        ) from error
+    if not folder.is_absolute():
+        raise StorageError(
+            f"{VARIABLE} must be an absolute path such as /shared/emtc, or a URL, got {shorten(text)}.",
+            reason="not_absolute",
+            subject=VARIABLE,
+        )
+    return os.path.normpath(folder)
 
 
-def _read_url(text: str) -> str:
-    """Bring a URL to the one form that is recorded and compared."""
+def _normalize_url(text: str) -> str:
     try:
         parts = urlsplit(text)
-        has_secret = parts.password is not None
+        has_password = parts.password is not None
     except ValueError as error:
         raise StorageError(
             f"{VARIABLE} must be a folder or a URL, got {shorten(text)}.", reason="not_a_place", subject=VARIABLE
         ) from error
-    if has_secret or (parts.username is not None and parts.scheme not in _MAY_NAME_A_USER):
+    if has_password or (parts.username is not None and parts.scheme not in _SCHEMES_WITH_USER):
         raise StorageError(
-            f"{VARIABLE} must not hold a password or a key: it is recorded with every run. Leave it out of "
-            f"{parts.scheme}://…, and give it as that service's own tools read it, for instance AWS_ACCESS_KEY_ID.",
+            f"{VARIABLE} must not contain a password or a key, because it is recorded with every run. Remove it from "
+            f"{parts.scheme}://…, and provide it as the tools of that service expect, for instance AWS_ACCESS_KEY_ID.",
             reason="password",
             subject=VARIABLE,
         )
     if "::" in text or parts.query or parts.fragment or not (parts.netloc or parts.path.strip("/")):
         raise StorageError(
-            f"{VARIABLE} must be a plain URL as s3://bucket/folder or sftp://host/folder, without ?, # and ::, "
+            f"{VARIABLE} must be a URL such as s3://bucket/folder or sftp://host/folder, without ?, # and ::, "
             f"got {shorten(text)}.",
             reason="not_a_url",
             subject=VARIABLE,
@@ -209,65 +252,30 @@ def _read_url(text: str) -> str:
     return f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/')}"
 
 
-def _read_folder(text: str) -> str:
-    try:
-        folder = Path(text).expanduser()
-    except RuntimeError as error:
-        raise StorageError(
-            f"{VARIABLE} names {shorten(text)}, and there is no such user here.",
-            reason="unknown_user",
-            subject=VARIABLE,
-        ) from error
-    if not folder.is_absolute():
-        raise StorageError(
-            f"{VARIABLE} must be a whole path as /shared/emtc, or a URL, got {shorten(text)}.",
-            reason="not_absolute",
-            subject=VARIABLE,
-        )
-    return os.path.normpath(folder)
-
-
-def _existing(setting: str) -> Path:
-    """Follow the path that this machine's user has set, which may be a link, to the folder."""
+def _find_folder(setting: str) -> Path:
+    """Resolve the configured path to a folder. It may be a link, because the user of this machine has set it."""
     folder = Path(setting).resolve()
     if not folder.is_dir():
         raise StorageError(
-            f"{VARIABLE} names {setting}, which is no folder here. Make it, or mount what holds it.",
+            f"{VARIABLE} is {setting}, which is not a folder on this machine. Create it or mount it.",
             reason="not_found",
             subject=setting,
         )
     return folder
 
 
-def _try(setting: str) -> StorageError | None:
-    """Write a little and remove it again; return why that fails, or None."""
+def _test_writing(setting: str) -> StorageError | None:
+    """Write a small file to a place and delete it; return the error, or None."""
     try:
         if _URL.match(setting):
             Remote(setting).check()
             return None
-        with tempfile.TemporaryFile(dir=_existing(setting)) as file:
+        with tempfile.TemporaryFile(dir=_find_folder(setting)) as file:
             file.write(b"emtc")
-    except StorageError as error:
+    except StorageError as error:  # without its traceback, because the result is kept
         return StorageError(error.message, hint=error.hint, reason=error.reason, subject=error.subject)
     except OSError as error:
         cause = (error.strerror or str(error)).lower()
-        message = f"{VARIABLE} names {setting}, which cannot be written: {cause}."
-        return StorageError(message, hint="Choose another folder, or a URL.", reason="not_writable", subject=setting)
+        message = f"{VARIABLE} is {setting}, which cannot be written: {cause}."
+        return StorageError(message, hint="Choose another folder or a URL.", reason="not_writable", subject=setting)
     return None
-
-
-def _why_elsewhere(recorded: str, setting: str | None) -> str:
-    here = f"{VARIABLE} is {setting}" if setting else f"{VARIABLE} is not set"
-    try:
-        is_ours = _read_setting(recorded) == recorded
-    except StorageError:
-        is_ours = False
-    if not is_ours:
-        return (
-            f"The database says that this run's files lie at {shorten(hide_passwords(recorded))}, which EMTC Lab never "
-            "writes: nothing there is read, written or deleted. See: emtc db check"
-        )
-    return (
-        f"This run's checkpoints and log lie at {recorded}, and here {here}: nothing there is read, written or "
-        f"deleted. Set {VARIABLE}={recorded} where that can be reached."
-    )

@@ -1,7 +1,7 @@
-"""Files of runs behind an fsspec URL: listed, measured, put, fetched, renamed and removed, and nothing else.
+"""Files of runs at a URL, through fsspec: list, measure, upload, download, rename and delete.
 
-Only places.py makes one, from this machine's own setting. A file gets its name when all of it is there: it is put
-under another one, measured, and moved. Whatever a service, its library or the network says becomes one sentence.
+Only `places` makes a `Remote`, from the setting of this machine. A file is uploaded under a temporary name, its size is
+checked, and then it is renamed. Errors of any service, library or network become a StorageError with one sentence.
 """
 
 import re
@@ -19,23 +19,27 @@ from emtc_core.errors import StorageError
 from emtc_core.install import how_to_install
 from storage.guards import hide_passwords
 
-PATIENCE_S: Final = 20.0
-"""For an answer; a checkpoint itself takes as long as it takes."""
-_RUN: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,11}")
-_OURS: Final = re.compile(
+TIMEOUT_S: Final = 20.0
+"""Timeout of a call. The transfer of a checkpoint has no timeout."""
+_RUN_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,11}")
+_FILE_NAME: Final = re.compile(
     r"(checkpoint|best)-[0-9]+\.[A-Za-z0-9.]{1,40}|log\.txt|trainer\.json|\.emtc-[0-9a-f]+\.begun"
 )
-"""Every name that a run's folder at a URL may hold; nothing else is touched."""
+"""Names of files that this program writes to a run's folder. Other files are never changed."""
 _CHECKPOINT: Final = re.compile(r"checkpoint-[0-9]{12}\.pt")
-_BEST: Final = re.compile(r"best-[0-9]{12}\.pt")
+_BEST_POLICY: Final = re.compile(r"best-[0-9]{12}\.pt")
 _PACKAGES: Final = {
     **dict.fromkeys(("sftp", "ssh"), "paramiko"),
     **dict.fromkeys(("gs", "gcs"), "gcsfs"),
     **dict.fromkeys(("abfs", "abfss", "az", "adl"), "adlfs"),
     "smb": "smbprotocol",
 }
-_BLOCK_BYTES: Final = 2**16
-_WITHOUT_FOLDERS: Final = frozenset({"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "adl", "oss", "oci"})
+"""URL scheme → package that fsspec needs for it."""
+_OBJECT_STORES: Final = frozenset({"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "adl", "oss", "oci"})
+"""URL schemes of services without folders."""
+_READ_BLOCK_BYTES: Final = 2**16
+_WRITE_BLOCK_BYTES: Final = 2**22
+_MAX_ERROR_LENGTH: Final = 300
 
 Result = TypeVar("Result")
 
@@ -46,125 +50,125 @@ class RemoteFile:
 
     name: str
     size: int
+    """Size [bytes]."""
     stamp: str
-    """Changes with its bytes, as far as the service tells."""
+    """ETag or time of the last change; empty if the service does not provide it."""
 
 
 @dataclass(frozen=True)
 class Remote:
-    """A URL under which each run has a folder."""
+    """A URL with one folder per run."""
 
     url: str
 
     def files_of(self, run_id: str) -> "RunFiles":
-        """The files of a run, whose id was checked."""
+        """Return the files of a run. The caller has validated the id."""
         return RunFiles(self, run_id)
 
     def check(self) -> None:
-        """Write a little and remove it again.
+        """Write a small file and delete it.
 
         Raises:
-            StorageError: If the library is missing, or the place cannot be reached or written.
+            StorageError: If a package is missing, or the URL cannot be reached or written.
         """
-        name = f"{self.root}/.emtc-{secrets.token_hex(4)}.begun"
+        path = f"{self.root}/.emtc-{secrets.token_hex(4)}.begun"
 
-        def act() -> None:
+        def write_and_delete() -> None:
             self.make_folder(self.root)
-            self.system.pipe_file(name, b"emtc")
-            self.system.rm_file(name)
+            self.filesystem.pipe_file(path, b"emtc")
+            self.filesystem.rm_file(path)
 
-        self.ask(act)
+        self.call(write_and_delete)
 
     def list_runs(self) -> dict[str, list[RemoteFile]]:
-        """List the files of every run there, by the run's id, in one question.
+        """List the files of all runs in one call, by run id.
 
         Raises:
-            StorageError: If it does not answer.
+            StorageError: If the URL does not respond.
         """
-        found: dict[str, list[RemoteFile]] = {}
-        for path, info in self.ask(lambda: _listing(self.system, self.root, deep=True)).items():
+        runs: dict[str, list[RemoteFile]] = {}
+        for path, info in self.call(lambda: _list_folder(self.filesystem, self.root, recursive=True)).items():
             run_id, _, name = path[len(self.root) :].strip("/").partition("/")
-            if _RUN.fullmatch(run_id) and _OURS.fullmatch(name):
-                found.setdefault(run_id, []).append(_remote_file(name, info))
-        return found
+            if _RUN_ID.fullmatch(run_id) and _FILE_NAME.fullmatch(name):
+                runs.setdefault(run_id, []).append(_make_remote_file(name, info))
+        return runs
 
     def make_folder(self, path: str) -> None:
-        """Make a folder where there are folders; in a store of objects it would make a bucket that nobody asked for."""
-        if self.url.partition("://")[0] not in _WITHOUT_FOLDERS:
-            self.system.makedirs(path, exist_ok=True)
+        """Create a folder, except in an object store, where the call could create a bucket."""
+        if self.url.partition("://")[0] not in _OBJECT_STORES:
+            self.filesystem.makedirs(path, exist_ok=True)
 
     @property
-    def system(self) -> Any:
-        """The library's object for this URL."""
-        return self._opened[0]
+    def filesystem(self) -> Any:
+        """The fsspec file system of this URL."""
+        return self._filesystem_and_root[0]
 
     @property
     def root(self) -> str:
-        """The path that the library knows the URL by."""
-        return self._opened[1]
+        """The path of the URL in the file system."""
+        return self._filesystem_and_root[1]
 
     @cached_property
-    def _opened(self) -> tuple[Any, str]:
+    def _filesystem_and_root(self) -> tuple[Any, str]:
         try:
-            system, root = import_module("fsspec.core").url_to_fs(self.url)
+            filesystem, root = import_module("fsspec.core").url_to_fs(self.url)
         except ImportError as error:
-            said = str(error).rstrip(".") or "a package is missing"
+            scheme = self.url.partition("://")[0]
+            package = how_to_install("files") if scheme in ("s3", "s3a") else f"pip install {_PACKAGES.get(scheme)}"
+            advice = f" Install it with: {package}" if scheme in ("s3", "s3a", *_PACKAGES) else ""
+            reason = str(error).rstrip(".") or "a package is missing"
             raise StorageError(
-                f"{self.url} needs another package: {said}. {self._how_to_install()}",
-                reason="missing_package",
-                subject=self.url,
+                f"{self.url} needs another package: {reason}.{advice}", reason="missing_package", subject=self.url
             ) from error
-        except Exception as error:  # each library has errors of its own
-            raise self.failed(error) from error
-        return system, str(root).rstrip("/")
+        except Exception as error:  # each library has its own error classes
+            raise self._make_error(error) from error
+        return filesystem, str(root).rstrip("/")
 
-    def _how_to_install(self) -> str:
-        scheme = self.url.partition("://")[0]
-        if scheme in ("s3", "s3a"):
-            return f"Install it with: {how_to_install('files')}"
-        return f"Install it with: pip install {_PACKAGES[scheme]}" if scheme in _PACKAGES else ""
+    def call(self, function: Callable[[], Result], *, timeout_s: float | None = TIMEOUT_S) -> Result:
+        """Call a function in a thread with a timeout, because libraries retry for minutes.
 
-    def ask(self, act: Callable[[], Result], *, patience_s: float | None = PATIENCE_S) -> Result:
-        """Do something there, waiting no longer than `patience_s`: libraries try again for minutes.
+        After an error the connection is closed, because libraries keep a broken connection.
+
+        Args:
+            function: The function.
+            timeout_s: Timeout [s]; None for no timeout.
 
         Raises:
-            StorageError: If it fails, or takes longer.
+            StorageError: If the function fails or does not return in time.
         """
-        answer: list[Result] = []
-        failure: list[BaseException] = []
+        results: list[Result] = []
+        errors: list[BaseException] = []
 
-        def work() -> None:
+        def run() -> None:
             try:
-                answer.append(act())
-            except BaseException as error:  # carried to the caller's thread
-                failure.append(error)
+                results.append(function())
+            except BaseException as error:  # raised again in the caller's thread
+                errors.append(error)
 
-        thread = threading.Thread(target=work, daemon=True, name="files")
+        thread = threading.Thread(target=run, daemon=True, name="files")
         thread.start()
-        thread.join(patience_s)
-        if answer:
-            return answer[0]
-        self._forget()
-        if not failure:
+        thread.join(timeout_s)
+        if results:
+            return results[0]
+        if connected := self.__dict__.pop("_filesystem_and_root", None):
+            type(connected[0]).clear_instance_cache()
+        if not errors:
             raise StorageError(
-                f"{self.url} did not answer within {patience_s:.0f} s. Is the network there?",
+                f"{self.url} did not answer within {timeout_s:.0f} s. Check the network connection.",
                 reason="timeout",
                 subject=self.url,
             )
-        if isinstance(failure[0], StorageError):
-            raise failure[0]
-        raise self.failed(failure[0]) from failure[0]
+        if isinstance(errors[0], StorageError):
+            raise errors[0]
+        raise self._make_error(errors[0]) from errors[0]
 
-    def _forget(self) -> None:
-        """Connect anew next time: libraries keep a connection that was lost."""
-        if opened := self.__dict__.pop("_opened", None):
-            type(opened[0]).clear_instance_cache()
-
-    def failed(self, error: BaseException) -> StorageError:
-        """The error about what a library raised."""
-        said = next(iter(hide_passwords(str(error)).strip().splitlines()), "").rstrip(".")
+    def _make_error(self, error: BaseException) -> StorageError:
+        """Make a StorageError from the first line of a library's error."""
+        reason = next(iter(hide_passwords(str(error)).strip().splitlines()), "").rstrip(".")
         return StorageError(
-            f"{self.url} cannot be used: {said[:300] or type(error).__name__}.", reason="unusable", subject=self.url
+            f"{self.url} cannot be used: {reason[:_MAX_ERROR_LENGTH] or type(error).__name__}.",
+            reason="unusable",
+            subject=self.url,
         )
 
 
@@ -177,70 +181,74 @@ class RunFiles:
 
     @property
     def url(self) -> str:
-        """The run's folder, for people."""
+        """URL of the run's folder, for messages."""
         return f"{self.remote.url}/{self.run_id}"
 
     def list_files(self) -> list[RemoteFile]:
-        """List what is there of the names that this program gives; a folder that is not there holds nothing.
+        """List the files with names that this program writes; empty if the folder does not exist.
 
         Raises:
-            StorageError: If it does not answer.
+            StorageError: If the URL does not respond.
         """
-        found = self.remote.ask(lambda: _listing(self.remote.system, self._folder, deep=False))
-        named = sorted((path.rsplit("/", 1)[-1], path) for path in found)
-        return [_remote_file(name, found[path]) for name, path in named if _OURS.fullmatch(name)]
+        infos = self.remote.call(lambda: _list_folder(self.remote.filesystem, self._folder, recursive=False))
+        paths = sorted((path.rsplit("/", 1)[-1], path) for path in infos)
+        return [_make_remote_file(name, infos[path]) for name, path in paths if _FILE_NAME.fullmatch(name)]
 
     def list_checkpoints(self) -> list[RemoteFile]:
-        """List whole checkpoints, oldest first.
+        """List the complete checkpoints, oldest first.
 
         Raises:
-            StorageError: If it does not answer.
+            StorageError: If the URL does not respond.
         """
-        return [found for found in self.list_files() if _CHECKPOINT.fullmatch(found.name)]
+        return [file for file in self.list_files() if _CHECKPOINT.fullmatch(file.name)]
 
     def list_best(self) -> list[RemoteFile]:
-        """List the policies of best evaluations, oldest first.
+        """List the policies of the best evaluations, oldest first.
 
         Raises:
-            StorageError: If it does not answer.
+            StorageError: If the URL does not respond.
         """
-        return [found for found in self.list_files() if _BEST.fullmatch(found.name)]
+        return [file for file in self.list_files() if _BEST_POLICY.fullmatch(file.name)]
 
     def put(self, file: Path, *, may_enter: Callable[[], bool] = lambda: True) -> bool:
-        """Copy a file there: under another name first, and under its own when every byte has arrived.
+        """Upload a file: under a temporary name first, and renamed when all bytes have arrived.
 
         Args:
-            file: A file of this machine.
-            may_enter: Asked when it has arrived; False leaves what is there as it is.
+            file: A file on this machine.
+            may_enter: Called after the upload. If it returns False, the upload is deleted and nothing is replaced.
 
         Returns:
-            Whether it entered.
+            Whether the file has its name now.
 
         Raises:
-            FileNotFoundError: If the file is no more.
-            StorageError: If the copy fails or arrives in another size; what is there stays.
+            FileNotFoundError: If the file does not exist.
+            StorageError: If the upload fails or has another size. An existing file is not changed.
         """
-        system, begun = self.remote.system, f"{self._folder}/.emtc-{secrets.token_hex(8)}.begun"
+        filesystem, temporary_path = self.remote.filesystem, f"{self._folder}/.emtc-{secrets.token_hex(8)}.begun"
 
-        def act() -> bool:
-            with file.open("rb") as source:  # a file that is replaced meanwhile stays the same here
+        def upload() -> bool:
+            size = 0
+            with file.open("rb") as source:  # reads the same content if the file is replaced meanwhile
                 self.remote.make_folder(self._folder)
-                size = _copy(source, system, begun)
-            if (arrived := system.info(begun)["size"]) != size:
-                raise StorageError(f"{self.url} took {arrived:,} of the {size:,} bytes of {file.name}.")
+                with filesystem.open(temporary_path, "wb") as target:
+                    while block := source.read(_WRITE_BLOCK_BYTES):
+                        target.write(block)
+                        size += len(block)
+            if (uploaded := filesystem.info(temporary_path)["size"]) != size:
+                raise StorageError(f"{self.url} received {uploaded:,} of the {size:,} bytes of {file.name}.")
             if not may_enter():
-                system.rm_file(begun)
+                filesystem.rm_file(temporary_path)
                 return False
-            system.mv(begun, self._path(file.name))
+            filesystem.mv(temporary_path, self._path(file.name))
             return True
 
         if not file.is_file():
             raise FileNotFoundError(file)
         try:
-            return self.remote.ask(act, patience_s=None)
+            return self.remote.call(upload, timeout_s=None)
         except StorageError:
             with suppress(StorageError):
-                self.remote.ask(lambda: system.rm_file(begun))
+                self.remote.call(lambda: filesystem.rm_file(temporary_path))
             raise
 
     def write(self, name: str, data: bytes) -> None:
@@ -250,129 +258,126 @@ class RunFiles:
             StorageError: If it cannot be written.
         """
 
-        def act() -> None:
+        def write() -> None:
             self.remote.make_folder(self._folder)
-            self.remote.system.pipe_file(self._path(name), data)
+            self.remote.filesystem.pipe_file(self._path(name), data)
 
-        self.remote.ask(act)
+        self.remote.call(write)
 
     def read_tail(self, name: str, most_bytes: int) -> bytes:
-        """Read the end of a file; nothing if it is not there.
+        """Read the last `most_bytes` of a file; empty if it does not exist.
 
         Raises:
-            StorageError: If it does not answer.
+            StorageError: If the URL does not respond.
         """
 
-        def act() -> bytes:
-            system, path = self.remote.system, self._path(name)
+        def read() -> bytes:
+            filesystem, path = self.remote.filesystem, self._path(name)
             try:
-                size = int(system.info(path)["size"])
-                return system.cat_file(path, start=max(0, size - most_bytes), end=size) if size else b""
+                size = int(filesystem.info(path)["size"])
+                return filesystem.cat_file(path, start=max(0, size - most_bytes), end=size) if size else b""
             except FileNotFoundError:
                 return b""
 
-        return self.remote.ask(act)
+        return self.remote.call(read)
 
     def look_into(self, found: RemoteFile, read: Callable[[BinaryIO], Result]) -> Result:
-        """Let `read` look into a file in small pieces, without fetching it.
+        """Call `read` with an open file, which downloads only the blocks that are read.
 
         Raises:
-            StorageError: If it does not answer.
+            StorageError: If the URL does not respond.
         """
 
-        def act() -> Result:
-            with self.remote.system.open(self._path(found.name), "rb", block_size=_BLOCK_BYTES) as file:
+        def open_and_read() -> Result:
+            path = self._path(found.name)
+            with self.remote.filesystem.open(path, "rb", block_size=_READ_BLOCK_BYTES) as file:
                 return read(cast("BinaryIO", file))
 
-        return self.remote.ask(act)
+        return self.remote.call(open_and_read)
 
     def fetch(self, name: str, to: Path) -> None:
-        """Copy a file from there; it gets its name when it is whole.
+        """Download a file: under a temporary name first, and renamed when it is complete.
 
         Raises:
-            StorageError: If it cannot be fetched or written; nothing is left then.
+            StorageError: If it cannot be downloaded. No incomplete file remains.
         """
         partial = to.with_suffix(".partial")
 
-        def act() -> None:
-            self.remote.system.get_file(self._path(name), str(partial))
+        def download() -> None:
+            self.remote.filesystem.get_file(self._path(name), str(partial))
             partial.replace(to)
 
         try:
-            self.remote.ask(act, patience_s=None)
+            self.remote.call(download, timeout_s=None)
         finally:
             partial.unlink(missing_ok=True)
 
     def rename(self, name: str, new: str) -> None:
-        """Give a file another name.
+        """Rename a file.
 
         Raises:
-            StorageError: If it does not answer.
+            StorageError: If the URL does not respond.
         """
-        self.remote.ask(lambda: self.remote.system.mv(self._path(name), self._path(new)))
+        self.remote.call(lambda: self.remote.filesystem.mv(self._path(name), self._path(new)))
 
     def remove(self, name: str) -> None:
-        """Delete a file; one that is gone already is none.
+        """Delete a file if it exists.
 
         Raises:
-            StorageError: If it does not answer.
+            StorageError: If the URL does not respond.
         """
 
-        def act() -> None:
+        def delete() -> None:
             with suppress(FileNotFoundError):
-                self.remote.system.rm_file(self._path(name))
+                self.remote.filesystem.rm_file(self._path(name))
 
-        self.remote.ask(act)
+        self.remote.call(delete)
 
     def remove_all(self) -> None:
-        """Delete what `list_files` lists, and the folder if it is empty then.
+        """Delete all files of `list_files`, and then the folder if it is empty.
 
         Raises:
-            StorageError: If it does not answer.
+            StorageError: If the URL does not respond.
         """
-        for found in self.list_files():
-            self.remove(found.name)
+        for file in self.list_files():
+            self.remove(file.name)
 
-        def act() -> None:
-            with suppress(Exception):  # somebody's file is in it, or the service has no folders
-                self.remote.system.rmdir(self._folder)
+        def delete_folder() -> None:
+            with suppress(Exception):  # it contains other files, or the service has no folders
+                self.remote.filesystem.rmdir(self._folder)
 
-        self.remote.ask(act)
+        self.remote.call(delete_folder)
 
     @property
     def _folder(self) -> str:
         return f"{self.remote.root}/{self.run_id}"
 
     def _path(self, name: str) -> str:
-        if not _OURS.fullmatch(name):
+        """Return the path of a file in the run's folder.
+
+        Raises:
+            StorageError: If this program does not write files with this name.
+        """
+        if not _FILE_NAME.fullmatch(name):
             raise StorageError(
-                f"{name[:80]!r} is no name of a run's file. Nothing at {self.url} was touched.",
+                f"{name[:80]!r} is not a file name of a run. Nothing at {self.url} was changed.",
                 reason="not_a_file_of_a_run",
                 subject=name,
             )
         return f"{self._folder}/{name}"
 
 
-def _copy(source: BinaryIO, system: Any, path: str) -> int:
-    """Copy an open file in pieces; the library sends large ones in several parts."""
-    size = 0
-    with system.open(path, "wb") as target:
-        while piece := source.read(2**22):
-            target.write(piece)
-            size += len(piece)
-    return size
-
-
-def _listing(system: Any, path: str, *, deep: bool) -> dict[str, Any]:
-    system.invalidate_cache()
+def _list_folder(filesystem: Any, path: str, *, recursive: bool) -> dict[str, Any]:
+    """List the files in a folder, or also one level below it: path → info; empty if the folder does not exist."""
+    filesystem.invalidate_cache()
     try:
-        if deep:
-            return dict(system.find(path, maxdepth=2, detail=True))
-        return {info["name"]: info for info in system.ls(path, detail=True) if info.get("type") == "file"}
+        if recursive:
+            return dict(filesystem.find(path, maxdepth=2, detail=True))
+        return {info["name"]: info for info in filesystem.ls(path, detail=True) if info.get("type") == "file"}
     except FileNotFoundError:
         return {}
 
 
-def _remote_file(name: str, info: dict[str, Any]) -> RemoteFile:
+def _make_remote_file(name: str, info: dict[str, Any]) -> RemoteFile:
     stamps = (info[key] for key in ("ETag", "mtime", "LastModified", "created") if info.get(key))
     return RemoteFile(name, int(info.get("size") or 0), str(next(stamps, "")))

@@ -1,5 +1,5 @@
-"""Looking after a database: how big it is, what may go, copies and vacuum, and whether what it holds is sound.
+"""Maintenance of a database: sizes, thinning, backup, vacuum and checks.
 
-`check_run` asks whether the rows of a run agree with each other; `check_database` whether a file of unknown origin may
-be opened at all.
+`check_run` checks whether the rows of a run are consistent. `check_database` checks whether a file from any source can
+be opened safely.
 """

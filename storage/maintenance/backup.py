@@ -1,25 +1,28 @@
-"""A whole database: copied as it is while others write, and rewritten without what is empty."""
+"""Copy a whole database while other processes write, and vacuum it."""
 
 import shutil
 import sqlite3
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from sqlalchemy import select
 
 from emtc_core.errors import RunStateError, StorageError
-from storage.engine import BUSY_TIMEOUT_S, Database, refuse_when_read_only
+from storage.engine import BUSY_TIMEOUT_S, Database, read_safely, refuse_when_read_only
 from storage.maintenance.sizes import file_sizes
 from storage.migrations.upgrade import copy_database
 from storage.models import Run
 from storage.runs.lifecycle import Event, allows
 from storage.runs.rows import RUN_COLUMNS, state_now
 
+_MAX_LISTED_RUNS: Final = 5
+
 
 @dataclass(frozen=True)
 class Vacuumed:
-    """The size of the database before and after [bytes]."""
+    """Size of the database before and after a vacuum [bytes]."""
 
     before: int
     after: int
@@ -29,75 +32,74 @@ class Vacuumed:
 
 
 def back_up_now(db: Database, place: Path | None = None) -> Path:
-    """Copy a SQLite database while others write, beside itself or to a place that is not there yet.
+    """Copy a SQLite database while other processes write to it.
+
+    Args:
+        db: The database.
+        place: Path of the copy, which must not exist. By default the copy is in the folder of the database.
+
+    Returns:
+        The path of the copy.
 
     Raises:
-        StorageError: If it is a server's, the copy cannot be written, or EMTC_READ_ONLY=1 forbids it.
+        StorageError: If the database is on a server, the copy cannot be written, or EMTC_READ_ONLY=1 is set.
     """
     refuse_when_read_only("back up a database")
     if db.path is None:
         raise StorageError(
-            "A server's database is not copied here. Use its own tool, as: pg_dump --format=custom", reason="server"
+            "Only SQLite databases can be copied. For PostgreSQL use: pg_dump --format=custom", reason="server"
         )
     return copy_database(db.path, place)
 
 
 def vacuum(db: Database) -> Vacuumed:
-    """Rewrite a database without its empty pages.
+    """Rewrite a database without its free pages. On PostgreSQL also update the statistics of the query planner.
 
     Raises:
-        RunStateError: If a run is being written: the rewriting would lock its trainer out for long.
-        StorageError: If there is not room for a second copy meanwhile, or the database fails.
+        RunStateError: If a run is active. A vacuum locks the database for a long time, so its trainer could not write.
+        StorageError: If the database was opened read-only, the disk has less free space than twice the database's
+            size, or the database reports an error.
     """
     refuse_when_read_only("vacuum a database")
-    _refuse_at_work(db)
+    if db.writer is None:
+        raise StorageError(
+            f"{db.shown} was opened read-only and cannot be vacuumed.", reason="opened_read_only", subject=db.shown
+        )
+    if active := list_active_runs(db):
+        listed = ", ".join(active[:_MAX_LISTED_RUNS]) + (" …" if len(active) > _MAX_LISTED_RUNS else "")
+        raise RunStateError(
+            f"A vacuum must wait until no run is active. Active runs: {listed}. Stop them with: emtc stop RUN",
+            reason="at_work",
+            subject=listed,
+        )
     with db.read() as connection:
         before, _ = file_sizes(connection, db)
     if db.path is None:
-        _vacuum_server(db)
+        with read_safely(db.writer.execution_options(isolation_level="AUTOCOMMIT")) as connection:
+            connection.exec_driver_sql("VACUUM (ANALYZE)")
     else:
-        if (free := shutil.disk_usage(db.path.parent).free) < 2 * before:
+        free = shutil.disk_usage(db.path.parent).free
+        if free < 2 * before:
             raise StorageError(
-                f"A vacuum needs room for a copy and its log beside {db.path}: {2 * before / 1e6:,.0f} MB, "
-                f"and {free / 1e6:,.0f} MB are free. Make room first."
+                f"A vacuum writes a copy and a log to {db.path.parent}. It needs {2 * before / 1e6:,.0f} MB, "
+                f"and {free / 1e6:,.0f} MB are free. Free disk space first."
             )
-        _vacuum_file(db)
+        try:
+            with closing(sqlite3.connect(str(db.path), timeout=BUSY_TIMEOUT_S, isolation_level=None)) as sqlite:
+                sqlite.execute("VACUUM")
+                sqlite.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        except sqlite3.Error as error:
+            raise StorageError(
+                f"The vacuum failed and nothing changed: {error}. Try again when no other process reads the database."
+            ) from error
     with db.read() as connection:
         after, _ = file_sizes(connection, db)
     return Vacuumed(before, after)
 
 
-def list_at_work(db: Database) -> list[str]:
-    """List the runs that are being written, or may wake up and write."""
-    alive = select(*RUN_COLUMNS).where(Run.status.in_(("queued", "running", "paused")))
+def list_active_runs(db: Database) -> list[str]:
+    """List the runs that are being written or may still be written, by id: those that may not be deleted."""
+    unfinished = select(*RUN_COLUMNS).where(Run.status.in_(("queued", "running", "paused")))
     with db.read() as connection:
-        rows = connection.execute(alive.order_by(Run.id)).all()
-    states = {row.id: state_now(row) for row in rows}
-    return [run_id for run_id, state in states.items() if not allows(state, Event.DELETE)]
-
-
-def _refuse_at_work(db: Database) -> None:
-    if busy := list_at_work(db):
-        shown = ", ".join(busy[:5]) + (" …" if len(busy) > 5 else "")
-        raise RunStateError(
-            f"A vacuum must wait until nobody writes; at work: {shown}. Stop them with: emtc stop RUN",
-            reason="at_work",
-            subject=shown,
-        )
-
-
-def _vacuum_file(db: Database) -> None:
-    try:
-        with closing(sqlite3.connect(str(db.path), timeout=BUSY_TIMEOUT_S, isolation_level=None)) as connection:
-            connection.execute("VACUUM")
-            connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-    except sqlite3.Error as error:
-        raise StorageError(f"The vacuum failed and nothing changed: {error}. Try again when nobody reads.") from error
-
-
-def _vacuum_server(db: Database) -> None:
-    if db.writer is None:
-        raise StorageError(f"{db.shown} was opened for reading only.")
-    engine = db.writer.execution_options(isolation_level="AUTOCOMMIT")
-    with engine.connect() as connection:
-        connection.exec_driver_sql("VACUUM (ANALYZE)")
+        rows = connection.execute(unfinished.order_by(Run.id)).all()
+    return [row.id for row in rows if not allows(state_now(row), Event.DELETE)]

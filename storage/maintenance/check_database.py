@@ -1,19 +1,17 @@
-"""Look at a database of unknown origin before anything trusts it: `emtc db check`.
+"""Check a database from any source before other code opens it: `emtc db check`.
 
-Every row is read as plain values and judged by the rules that its readers use: the guards of columns (`guards`), the
-sizes of blobs (`blobs`), the folders of runs (`files`). Nothing is unpacked, imported, followed or changed. That the
-rows of a sound run agree with each other is another question (`check`).
+Every row is read as plain values and checked by the same rules as a normal read: guarded columns (`guards`), sizes of
+blobs (`blobs`) and the folders of runs (`files`). Nothing is unpacked, imported or changed, and no link is followed.
+Whether the rows of a run are consistent with each other is checked in `check_run`.
 """
 
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
-from sqlalchemy import Column, Connection, LargeBinary, Table, inspect, text
-from sqlalchemy.engine import Dialect
+from sqlalchemy import Connection, LargeBinary, Table, inspect, text
 
 from emtc_core.errors import StorageError
 from emtc_core.install import how_to_upgrade
@@ -29,220 +27,219 @@ from storage.private_files import find_special_files
 from storage.queries.episodes import MOST_TRAJECTORY_BYTES
 
 Kind = Literal["danger", "damage", "notice"]
-_BLOBS_AT_ONCE = 64
-_FLOAT8 = 701  # PostgreSQL's number of the type, which its driver asks for
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
-_SHOWN_TEXTS = {"runs": ("name", "env", "map", "algo", "notes", "error"), "sweeps": ("name",), "entries": ("title",)}
+
+_BLOB_BATCH_ROWS: Final = 64
+_FLOAT8_OID: Final = 701
+"""PostgreSQL's type number of float8, which SQLAlchemy's result processors for psycopg expect."""
+_CONTROL_CHARACTERS: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+_DISPLAYED_COLUMNS: Final = {
+    "runs": ("name", "env", "map", "algo", "notes", "error"),
+    "sweeps": ("name",),
+    "entries": ("title",),
+}
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that is wrong.
+    """One problem in a database.
 
-    `danger`: it was made to do something to its reader. `damage`: it cannot be read as it should be. `notice`: it is
-    read, and this is what to know.
+    `danger`: it may be an attack on the reader. `damage`: it cannot be read correctly. `notice`: it can be read, and
+    the user should know about it.
     """
 
     kind: Kind
     where: str
+    """Table and key of the row, a path, "schema" or "file"."""
     what: str
 
 
 @dataclass(frozen=True)
 class Report:
-    """What a look at a database found."""
+    """The result of a check."""
 
     database: str
+    """The URL without its password."""
     schema: str | None
+    """Schema version; None if there are no tables, or if they were not read."""
     runs: int
     findings: tuple[Finding, ...]
 
     @property
     def is_sound(self) -> bool:
-        """Whether every page may open it."""
+        """Whether the database can be opened: all findings are notices."""
         return all(finding.kind == "notice" for finding in self.findings)
 
 
 def check_database(url: str, *, is_allowed: Callable[[str], bool]) -> Report:
-    """Look at everything in a database that its readers depend on.
+    """Check everything in a database that other code relies on.
 
     Args:
-        url: As `open_database` takes it; the database may be of any schema.
-        is_allowed: Whether this machine imports the module of an environment's map, as `emtc_core.envs.trust` says.
+        url: URL as in `open_database`. The database may have any schema version.
+        is_allowed: Whether this machine may import the module of an environment's map; see `emtc_core.envs.trust`.
 
     Raises:
-        StorageError: If there is no database, or it cannot be read at all.
+        StorageError: If there is no database, it belongs to another program, or it cannot be read at all.
     """
     engine, path = open_unchecked(url)
     shown = hide_passwords(sqlite_address(path) if path else str(engine.url))
     try:
         with read_safely(engine) as connection:
-            own = [
-                Finding("danger", "schema", f"{act}, which acts by itself")
-                for act in _triggers_and_views(connection, shown)
+            tables = set(inspect(connection).get_table_names())
+            if tables and "alembic_version" not in tables:
+                raise StorageError(
+                    f"{shown} is not a database of EMTC Lab: it contains {sorted(tables)[0]}.",
+                    reason="not_a_database",
+                    subject=shown,
+                )
+            errors = [
+                Finding("danger", "schema", f"it contains {trigger_or_view}, which runs SQL automatically")
+                for trigger_or_view in upgrade.list_triggers_and_views(connection)
             ]
-            broken = list(_structure(connection)) if path else []
-            if own or broken:  # what a view or a broken page gives is no row
-                return Report(shown, None, 0, (*own, *broken))
+            if path:
+                errors += _check_pages(connection)
+            if errors:  # values that come from a view or from a damaged page are not rows
+                return Report(shown, None, 0, tuple(errors))
             schema = upgrade.read_version(connection, shown)
-            if path and schema in upgrade.known_versions() and (broken := list(_layout(connection, schema))):
-                return Report(shown, schema, 0, tuple(broken))
-            findings = [*_schema(schema), *_rows(connection, is_allowed), *_blobs(connection)]
-            ids = _run_ids(connection)
+            if path and schema in upgrade.known_versions():
+                differences = upgrade.list_schema_differences(connection, schema)
+                if differences:
+                    findings = [Finding("damage", "schema", f"{difference}.") for difference in differences]
+                    return Report(shown, schema, 0, tuple(findings))
+            findings = [
+                *_check_schema_version(schema),
+                *_check_values(connection, is_allowed),
+                *_check_blobs(connection),
+            ]
+            run_ids = _list_runs(connection)
     finally:
         engine.dispose()
-    return Report(shown, schema, len(ids), (*findings, *_folders(files_root_of(path), ids)))
+    root = files_root_of(path)
+    for run_id in run_ids:
+        for special_file in find_special_files(root, root / run_id):
+            what = "is a link or a special file. The folder of its run is not used."
+            findings.append(Finding("danger", str(special_file), what))
+    return Report(shown, schema, len(run_ids), tuple(findings))
 
 
-def _triggers_and_views(connection: Connection, shown: str) -> list[str]:
-    tables = set(inspect(connection).get_table_names())
-    if tables and "alembic_version" not in tables:
-        raise StorageError(
-            f"{shown} is not a database of EMTC Lab: it holds {sorted(tables)[0]}.",
-            reason="not_a_database",
-            subject=shown,
-        )
-    return upgrade.list_triggers_and_views(connection)
-
-
-def _structure(connection: Connection) -> Iterator[Finding]:
+def _check_pages(connection: Connection) -> Iterator[Finding]:
+    """Check the pages of a SQLite file for damage."""
     for (line,) in connection.execute(text("PRAGMA quick_check(5)")):
         if line != "ok":
             yield Finding("damage", "file", " ".join(str(line).replace("*** in database main ***", "").split()))
 
 
-def _layout(connection: Connection, version: str) -> Iterator[Finding]:
-    for what in upgrade.find_strange_layout(connection, version):
-        yield Finding("damage", "schema", f"{what}.")
-
-
-def _schema(version: str | None) -> Iterator[Finding]:
+def _check_schema_version(version: str | None) -> Iterator[Finding]:
     if version is None:
-        yield Finding("notice", "schema", "it holds no tables yet. Make them with: emtc db upgrade")
+        yield Finding("notice", "schema", "it has no tables yet. Create them with: emtc db upgrade")
     elif version < upgrade.SCHEMA_VERSION and version not in upgrade.known_versions():
-        yield Finding("damage", "schema", f"{version} is a schema of no version of EMTC Lab.")
+        yield Finding("damage", "schema", f"no version of EMTC Lab has the schema {version}.")
     elif version < upgrade.SCHEMA_VERSION:
         yield Finding("notice", "schema", f"{version} is older than {upgrade.SCHEMA_VERSION}. Use: emtc db upgrade")
     elif version > upgrade.SCHEMA_VERSION:
         yield Finding("damage", "schema", f"{version} is newer than this program. Upgrade with: {how_to_upgrade()}")
 
 
-def _rows(connection: Connection, is_allowed: Callable[[str], bool]) -> Iterator[Finding]:
-    for table in _present(connection):
-        judged = [
-            column for column in table.columns if is_guarded(column) and column.name in _columns(connection, table)
-        ]
-        small = [column for column in judged if not isinstance(unguarded(column.type), LargeBinary)]
-        if not small:
+def _check_values(connection: Connection, is_allowed: Callable[[str], bool]) -> Iterator[Finding]:
+    """Check the guarded columns that are not blobs, the names of modules, and the places of files."""
+    for table in _list_tables(connection):
+        existing = {column["name"] for column in inspect(connection).get_columns(table.name)}
+        readers = {
+            column.name: column.type.dialect_impl(connection.dialect).result_processor(connection.dialect, _FLOAT8_OID)
+            for column in table.columns
+            if is_guarded(column) and column.name in existing and not isinstance(unguarded(column.type), LargeBinary)
+        }
+        if not readers:
             continue
-        readers = {column.name: _reader(column, connection.dialect) for column in small}
         names = ", ".join(f'"{name}"' for name in readers)
         for row in connection.execute(text(f"SELECT {names} FROM {table.name}")).mappings():
             where = f"{table.name} {shorten(row.get('id', row.get('run_id')))}"
-            yield from _cells(table.name, where, row, readers)
-            yield from _modules(table.name, where, row, is_allowed)
-            yield from _place(where, row.get("files") if table.name == "runs" else None)
+            yield from _check_row(table.name, where, row, readers)
+            for map in sorted(set(_list_module_maps(table.name, row))):
+                if not is_allowed(map):
+                    what = f"its map {shorten(map)} is a module to import, which this machine does not allow."
+                    yield Finding("danger", where, what)
+            place = row.get("files") if table.name == "runs" else None
+            if isinstance(place, str) and (reason := why_no_place(place)):  # checked again whenever it is used
+                yield Finding("notice", where, reason)
 
 
-def _reader(column: Column[Any], dialect: Dialect) -> Callable[[Any], Any] | None:
-    return column.type.dialect_impl(dialect).result_processor(dialect, _FLOAT8)
-
-
-def _cells(
-    table: str, where: str, row: Mapping[Any, Any], readers: Mapping[str, Callable[[Any], Any] | None]
+def _check_row(
+    table_name: str, where: str, row: Mapping[Any, Any], readers: Mapping[str, Callable[[Any], Any] | None]
 ) -> Iterator[Finding]:
-    for name, reader in readers.items():
+    """Read each value as a normal read does.
+
+    Args:
+        table_name: The table.
+        where: Text for `Finding.where`.
+        row: Raw values.
+        readers: Column → its result processor, which raises StorageError; None if the raw value is used.
+    """
+    for name, read in readers.items():
         try:
-            value = reader(row[name]) if reader else row[name]
+            value = read(row[name]) if read else row[name]
         except StorageError as error:
-            yield Finding(
-                "danger" if is_identifier(f"{table}.{name}") else "damage",
-                where,
-                error.message,
-            )
+            kind: Kind = "danger" if is_identifier(f"{table_name}.{name}") else "damage"
+            yield Finding(kind, where, error.message)
             continue
-        if name in _SHOWN_TEXTS.get(table, ()) and isinstance(value, str) and _CONTROL.search(value):
-            yield Finding("notice", where, f"{name} holds control characters; they are shown as text.")
+        is_displayed = name in _DISPLAYED_COLUMNS.get(table_name, ())
+        if is_displayed and isinstance(value, str) and _CONTROL_CHARACTERS.search(value):
+            yield Finding("notice", where, f"{name} contains control characters, which are shown as text.")
 
 
-def _place(where: str, recorded: object) -> Iterator[Finding]:
-    """A notice of files that lie elsewhere; whether they may be used is asked again by whoever would."""
-    if isinstance(recorded, str) and (why := why_no_place(recorded)):
-        yield Finding("notice", where, why)
-
-
-def _modules(table: str, where: str, row: Mapping[Any, Any], is_allowed: Callable[[str], bool]) -> Iterator[Finding]:
-    for map in sorted(set(_named_maps(table, row))):
-        if not is_allowed(map):
-            what = f"its map {shorten(map)} names a module to import, which this machine does not allow."
-            yield Finding("danger", where, what)
-
-
-def _named_maps(table: str, row: Mapping[Any, Any]) -> Iterator[str]:
-    """List the maps of a row that are import paths, wherever a reader would look for one."""
-    if table == "runs":
-        env = _object(_object(row.get("config")).get("env"))
+def _list_module_maps(table_name: str, row: Mapping[Any, Any]) -> Iterator[str]:
+    """List the maps in a row that are import paths, from all places that other code reads a map from."""
+    if table_name == "runs":
+        env = _parse_object(_parse_object(row.get("config")).get("env"))
         if row.get("env") == "pettingzoo":
             yield str(row.get("map"))
         if env.get("name") == "pettingzoo":
             yield str(env.get("map"))
-    elif table == "sweeps":
-        file = _object(_object(row.get("plan")).get("file"))
+    elif table_name == "sweeps":
+        file = _parse_object(_parse_object(row.get("plan")).get("file"))
         if file.get("env") == "pettingzoo":
             maps = file.get("map")
             yield from (str(map) for map in (maps if isinstance(maps, list) else [maps]))
 
 
-def _blobs(connection: Connection) -> Iterator[Finding]:
-    for table in _present(connection):
+def _check_blobs(connection: Connection) -> Iterator[Finding]:
+    """Check the header, frames and unpacked size of every blob, without unpacking it."""
+    for table in _list_tables(connection):
         blobs = [column.name for column in table.columns if isinstance(unguarded(column.type), LargeBinary)]
         if not blobs:
             continue
+        has_trajectories = table.name.endswith("episodes")
         keys = [column.name for column in table.primary_key]
         names = ", ".join(f'"{name}"' for name in (*keys, *blobs))
-        rows = connection.execution_options(yield_per=_BLOBS_AT_ONCE).execute(text(f"SELECT {names} FROM {table.name}"))
-        for row in rows.mappings():
+        statement = text(f"SELECT {names} FROM {table.name}")
+        for row in connection.execution_options(yield_per=_BLOB_BATCH_ROWS).execute(statement).mappings():
             where = f"{table.name} {shorten('/'.join(str(row[key]) for key in keys))}"
-            yield from _measured(where, row, blobs, limited=table.name.endswith("episodes"))
+            for name in blobs:
+                blob = row[name] if isinstance(row[name], bytes) else b""
+                try:
+                    measure(blob, most_bytes=MOST_TRAJECTORY_BYTES) if has_trajectories else measure(blob)
+                except StorageError as error:
+                    kind: Kind = "danger" if error.reason == "too_large" else "damage"
+                    yield Finding(kind, where, f"{name}: {error}")
 
 
-def _measured(where: str, row: Mapping[Any, Any], names: list[str], *, limited: bool) -> Iterator[Finding]:
-    limit = {"most_bytes": MOST_TRAJECTORY_BYTES} if limited else {}
-    for name in names:
-        blob = row[name]
-        try:
-            measure(blob if isinstance(blob, bytes) else b"", **limit)
-        except StorageError as error:
-            kind: Kind = "danger" if error.reason == "too_large" else "damage"
-            yield Finding(kind, where, f"{name}: {error}")
-
-
-def _folders(root: Path, run_ids: list[str]) -> Iterator[Finding]:
-    for run_id in run_ids:
-        for place in find_special_files(root, root / run_id):
-            yield Finding("danger", str(place), "is a link or a special file; its run's folder is not used.")
-
-
-def _run_ids(connection: Connection) -> list[str]:
+def _list_runs(connection: Connection) -> list[str]:
+    """List the valid run ids."""
     if "runs" not in inspect(connection).get_table_names():
         return []
-    ids = connection.execute(text("SELECT id FROM runs ORDER BY id")).scalars()
-    return [run_id for run_id in ids if isinstance(run_id, str) and IDENTIFIER.fullmatch(run_id)]
+    run_ids = connection.execute(text("SELECT id FROM runs ORDER BY id")).scalars()
+    return [run_id for run_id in run_ids if isinstance(run_id, str) and IDENTIFIER.fullmatch(run_id)]
 
 
-def _present(connection: Connection) -> list[Table]:
-    there = set(inspect(connection).get_table_names())
-    return [table for table in Base.metadata.sorted_tables if table.name in there]
+def _list_tables(connection: Connection) -> list[Table]:
+    """List the tables of the current schema that the database has."""
+    existing = set(inspect(connection).get_table_names())
+    return [table for table in Base.metadata.sorted_tables if table.name in existing]
 
 
-def _columns(connection: Connection, table: Table) -> set[str]:
-    return {column["name"] for column in inspect(connection).get_columns(table.name)}
-
-
-def _object(value: Any) -> Mapping[str, Any]:
-    """Read a JSON object, which SQLite gives as text; whatever is none is an empty one."""
+def _parse_object(value: Any) -> Mapping[str, Any]:
+    """Parse a JSON object, which SQLite stores as text. Any other value gives an empty object."""
     try:
-        read = json.loads(value) if isinstance(value, str | bytes) else value
+        parsed = json.loads(value) if isinstance(value, str | bytes) else value
     except (ValueError, RecursionError):
         return {}
-    return read if isinstance(read, Mapping) else {}
+    return parsed if isinstance(parsed, Mapping) else {}

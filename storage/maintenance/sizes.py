@@ -1,13 +1,15 @@
-"""How much room does what take? Per run and kind, beside what the database and its disk say of themselves.
+"""How much space does each run need, by kind, and how large are the database and the free space on its disk?
 
-Blobs are measured without reading them, those of many episodes by a sample. A row of numbers is counted, at what a
-row takes on the disk with its indexes. So kinds are close, and the size of the whole file is exact.
+Blobs are measured in SQL without reading them; training trajectories are measured in a sample of episodes. Other rows
+are counted and multiplied by their usual size on disk with indexes. So the sizes per run are estimates. The size of the
+whole database is exact.
 """
 
 import shutil
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from pathlib import Path
+from typing import Final
 
 from sqlalchemy import ColumnElement, Connection, LargeBinary, exists, func, select
 from sqlalchemy.orm import InstrumentedAttribute
@@ -15,8 +17,7 @@ from sqlalchemy.orm import InstrumentedAttribute
 from emtc_core.errors import StorageError
 from storage.column_types import unguarded
 from storage.engine import Database, files_root
-from storage.files.places import Place, place_of
-from storage.files.remote import RemoteFile
+from storage.files.places import place_of
 from storage.models import (
     AskedEvaluation,
     EpisodeRow,
@@ -33,22 +34,25 @@ from storage.models import (
 )
 from storage.private_files import find_folder, is_checkpoint, measure_folder
 
-TRANSITION_BYTES = 70
-_EPISODE_BYTES = 110  # beside its trajectory
-_ROW_BYTES = {
+TRANSITION_BYTES: Final = 70
+_EPISODE_BYTES: Final = 110
+"""Size of a row of `episodes` without its trajectory."""
+_ROW_BYTES: Final = {
     MetricRow: 98,
     GateStats: 130,
     TransitionSummary: 110,
     **dict.fromkeys((Evaluation, AskedEvaluation, PolicyEvaluation), 130),
 }
-_BEYOND_ALL = 1 << 50  # a number of steps that somebody made up is not multiplied out of its column
-_MOST_REASONS = 3
-_SAMPLE = 200  # episodes of a run whose trajectories are measured
+_MAX_BYTES: Final = 1 << 50
+"""Upper limit of an estimate, because a damaged database can contain any number of steps."""
+_MAX_REASONS: Final = 3
+_SAMPLED_EPISODES: Final = 200
+"""Number of episodes per run whose trajectories are measured."""
 
 
 @dataclass(frozen=True)
 class RunSize:
-    """What one run takes [bytes]."""
+    """Space that one run needs, by kind [bytes]."""
 
     run_id: str
     name: str
@@ -64,171 +68,194 @@ class RunSize:
 
     @property
     def total(self) -> int:
-        """All of it."""
+        """Sum of all kinds."""
         return sum(getattr(self, kind) for kind in KINDS)
 
 
 KINDS: tuple[str, ...] = tuple(field.name for field in fields(RunSize))[4:]
-"""The kinds of what a run takes, as `RunSize` names them."""
+"""The fields of `RunSize` that are sizes."""
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """What a database takes [bytes]."""
+    """Sizes of a database, its runs and their files [bytes]."""
 
     shown: str
+    """URL of the database without its password."""
     database: int
-    """The file with its log, or the server's own figure."""
+    """Size of the file with its write-ahead log, or the size that the server reports."""
     reusable: int
-    """Empty pages inside, which a vacuum gives back; 0 where a server does not tell."""
+    """Free pages inside the file, which a vacuum returns to the disk; 0 on a server."""
     disk_free: int | None
-    """On the disk of the file and of its runs' folders; None for a server, whose disk is elsewhere."""
+    """Free space on the disk of the database file; None on a server."""
     runs: tuple[RunSize, ...]
+    """Largest run first."""
     left_behind: int
-    """In folders of runs that are no more."""
+    """Size of folders whose runs no longer exist."""
     unmeasured: str = ""
-    """Which files lie where this machine may not look or cannot reach, so that they are in no figure."""
+    """Why the files of some runs are not counted; empty if all are counted."""
 
 
 def measure(db: Database) -> Sizes:
-    """Measure a database and everything that lies beside it or in its runs' own place, the biggest run first."""
-    folders = {place.name: measure_folder(place) for place in _folders(files_root(db))}
+    """Measure a database and the files of its runs, in the folder of the database and in the place of EMTC_FILES."""
+    folder_sizes: dict[str, tuple[int, int]] = {}
+    root = files_root(db)
+    if root.is_dir() and not root.is_symlink():
+        folders = [path for path in root.iterdir() if path.is_dir() and not path.is_symlink()]
+        folder_sizes = {folder.name: measure_folder(folder) for folder in folders}
     with db.read() as connection:
-        placed, unmeasured = _placed(db, connection)
-        runs = _runs(connection, {name: _both(folders.get(name), placed.get(name)) for name in {*folders, *placed}})
+        placed_sizes, unmeasured = _measure_placed_files(db, connection)
+        runs = _measure_runs(connection, folder_sizes, placed_sizes)
         database, reusable = file_sizes(connection, db)
-    known = {run.run_id for run in runs}
-    left = [sum(taken) for name, taken in folders.items() if name not in known and not name.startswith("sweep-")]
-    free = shutil.disk_usage(db.path.parent).free if db.path else None
-    ordered = tuple(sorted(runs, key=lambda run: (-run.total, run.run_id)))
-    return Sizes(db.shown, database, reusable, free, ordered, sum(left), unmeasured)
+    run_ids = {run.run_id for run in runs}
+    left_behind = sum(
+        checkpoints + others
+        for name, (checkpoints, others) in folder_sizes.items()
+        if name not in run_ids and not name.startswith("sweep-")
+    )
+    return Sizes(
+        shown=db.shown,
+        database=database,
+        reusable=reusable,
+        disk_free=shutil.disk_usage(db.path.parent).free if db.path else None,
+        runs=tuple(sorted(runs, key=lambda run: (-run.total, run.run_id))),
+        left_behind=left_behind,
+        unmeasured=unmeasured,
+    )
 
 
-def _placed(db: Database, connection: Connection) -> tuple[dict[str, tuple[int, int]], str]:
-    """The sizes of runs' files that do not lie beside the database, and why some cannot be measured."""
-    found: dict[str, tuple[int, int]] = {}
+def file_sizes(connection: Connection, db: Database) -> tuple[int, int]:
+    """Measure a database.
+
+    Returns:
+        The size of the database with its write-ahead log, and the size of its free pages (0 on a server) [bytes].
+    """
+    if db.path is None:
+        return connection.exec_driver_sql("SELECT pg_database_size(current_database())").scalar_one(), 0
+    pages, free_pages, page_bytes = (
+        connection.exec_driver_sql(f"PRAGMA {name}").scalar_one()
+        for name in ("page_count", "freelist_count", "page_size")
+    )
+    log = db.path.with_name(f"{db.path.name}-wal")
+    return pages * page_bytes + (log.stat().st_size if log.is_file() else 0), free_pages * page_bytes
+
+
+def snapshot_size(connection: Connection) -> ColumnElement[int]:
+    """Return an SQL expression for the size of all blobs of a snapshot [bytes]."""
+    columns = SnapshotRow.__table__.columns
+    sizes = [blob_size(connection, column) for column in columns if isinstance(unguarded(column.type), LargeBinary)]
+    return sum(sizes[1:], sizes[0])
+
+
+def blob_size(connection: Connection, blob: ColumnElement[bytes] | InstrumentedAttribute[bytes]) -> ColumnElement[int]:
+    """Return an SQL expression for the size of a blob [bytes]. It does not read the blob."""
+    return (func.length if connection.dialect.name == "sqlite" else func.octet_length)(blob)
+
+
+def _measure_placed_files(db: Database, connection: Connection) -> tuple[dict[str, tuple[int, int]], str]:
+    """Measure the files of runs that are not in the folder of the database but in a recorded place.
+
+    Returns:
+        Run id → size of its checkpoints and of its other files [bytes]; and why some are not measured.
+    """
+    sizes: dict[str, tuple[int, int]] = {}
     reasons: list[str] = []
     rows = connection.execute(select(Run.files, Run.id).where(Run.files.is_not(None)).order_by(Run.files, Run.id)).all()
     for recorded in dict.fromkeys(row.files for row in rows):
         run_ids = [row.id for row in rows if row.files == recorded]
         try:
             place = place_of(db, recorded)
-            found |= _measure_place(place, run_ids)
+            if place.remote is None:
+                sizes |= {run_id: measure_folder(find_folder(place.root, run_id)) for run_id in run_ids}
+                continue
+            remote_files = place.remote.list_runs()
+            for run_id in run_ids:
+                files = remote_files.get(run_id, [])
+                checkpoints = sum(file.size for file in files if is_checkpoint(file.name))
+                sizes[run_id] = (checkpoints, sum(file.size for file in files) - checkpoints)
         except StorageError as error:
-            reasons.append(
-                f"The files of {len(run_ids):,} run{'s' if len(run_ids) != 1 else ''} are not counted. {error}"
-            )
-    return found, " ".join(reasons[:_MOST_REASONS])
+            plural = "s" if len(run_ids) != 1 else ""
+            reasons.append(f"The files of {len(run_ids):,} run{plural} are not counted. {error}")
+    return sizes, " ".join(reasons[:_MAX_REASONS])
 
 
-def _measure_place(place: Place, run_ids: list[str]) -> dict[str, tuple[int, int]]:
-    if place.remote is not None:
-        there = place.remote.list_runs()
-        return {run_id: _add_up(there.get(run_id, [])) for run_id in run_ids}
-    return {run_id: measure_folder(find_folder(place.root, run_id)) for run_id in run_ids}
+def _measure_runs(
+    connection: Connection, folder_sizes: Mapping[str, tuple[int, int]], placed_sizes: Mapping[str, tuple[int, int]]
+) -> list[RunSize]:
+    """Measure every run.
 
-
-def _add_up(files: Sequence[RemoteFile]) -> tuple[int, int]:
-    checkpoints = sum(found.size for found in files if is_checkpoint(found.name))
-    return checkpoints, sum(found.size for found in files) - checkpoints
-
-
-def _both(beside: tuple[int, int] | None, placed: tuple[int, int] | None) -> tuple[int, int]:
-    a, b = beside or (0, 0), placed or (0, 0)
-    return a[0] + b[0], a[1] + b[1]
-
-
-def _folders(root: Path) -> list[Path]:
-    if root.is_symlink() or not root.is_dir():
-        return []
-    return [place for place in root.iterdir() if place.is_dir() and not place.is_symlink()]
-
-
-def file_sizes(connection: Connection, db: Database) -> tuple[int, int]:
-    """Measure a database with its log, and the empty pages inside it [bytes]; a server tells only the first."""
-    if db.path is None:
-        return connection.exec_driver_sql("SELECT pg_database_size(current_database())").scalar_one(), 0
-    pages, free, page_bytes = (
-        connection.exec_driver_sql(f"PRAGMA {name}").scalar_one()
-        for name in ("page_count", "freelist_count", "page_size")
-    )
-    log = db.path.with_name(f"{db.path.name}-wal")
-    return pages * page_bytes + (log.stat().st_size if log.is_file() else 0), free * page_bytes
-
-
-def _runs(connection: Connection, folders: Mapping[str, tuple[int, int]]) -> list[RunSize]:
-    curves = _count_curves(connection)
-    trajectories = _sample_trajectories(connection)
-    playbacks = _sum_blobs(connection, EvalEpisode.run_id, EvalEpisode.trajectory)
-    snapshots = _sum_snapshots(connection)
+    Args:
+        connection: Connection for reading.
+        folder_sizes: Run id → size of its checkpoints and other files in the folder of the database [bytes].
+        placed_sizes: The same for its files in a recorded place.
+    """
+    curves = _measure_curves(connection)
+    trajectories = _estimate_trajectories(connection)
+    playback_sizes = select(EvalEpisode.run_id, func.sum(blob_size(connection, EvalEpisode.trajectory)))
+    playbacks = {
+        run_id: int(size or 0) for run_id, size in connection.execute(playback_sizes.group_by(EvalEpisode.run_id))
+    }
+    snapshots = _measure_snapshots(connection)
     has_steps = exists().where(Transition.run_id == Run.id, Transition.env_step == 1)
     rows = connection.execute(select(Run.id, Run.name, Run.status, Run.env_steps, has_steps.label("has_steps")))
-    return [
-        RunSize(
-            run_id=row.id,
-            name=row.name,
-            status=row.status,
-            env_steps=row.env_steps,
-            transitions=min(max(row.env_steps, 0) * TRANSITION_BYTES, _BEYOND_ALL) if row.has_steps else 0,
-            trajectories=trajectories.get(row.id, 0),
-            curves=curves.get(row.id, 0),
-            playbacks=playbacks.get(row.id, 0),
-            snapshots=snapshots.get(row.id, 0),
-            checkpoints=folders.get(row.id, (0, 0))[0],
-            other_files=folders.get(row.id, (0, 0))[1],
+    runs: list[RunSize] = []
+    for row in rows:
+        checkpoints, other_files = folder_sizes.get(row.id, (0, 0))
+        placed_checkpoints, placed_other_files = placed_sizes.get(row.id, (0, 0))
+        runs.append(
+            RunSize(
+                run_id=row.id,
+                name=row.name,
+                status=row.status,
+                env_steps=row.env_steps,
+                transitions=min(max(row.env_steps, 0) * TRANSITION_BYTES, _MAX_BYTES) if row.has_steps else 0,
+                trajectories=trajectories.get(row.id, 0),
+                curves=curves.get(row.id, 0),
+                playbacks=playbacks.get(row.id, 0),
+                snapshots=snapshots.get(row.id, 0),
+                checkpoints=checkpoints + placed_checkpoints,
+                other_files=other_files + placed_other_files,
+            )
         )
-        for row in rows
-    ]
+    return runs
 
 
-def _count_curves(connection: Connection) -> dict[str, int]:
-    found: dict[str, int] = {}
+def _measure_curves(connection: Connection) -> dict[str, int]:
+    """Count the rows of curves by run and multiply them by their usual size."""
+    sizes: Counter[str] = Counter()
     for table, row_bytes in _ROW_BYTES.items():
         counts = select(table.run_id, func.count()).group_by(table.run_id)
         for run_id, n in connection.execute(counts):
-            found[run_id] = found.get(run_id, 0) + n * row_bytes
-    return found
+            sizes[run_id] += n * row_bytes
+    return sizes
 
 
-def _sample_trajectories(connection: Connection) -> dict[str, int]:
-    """Measure some trajectories of each run; which ones is answered from the index `ix_episodes_outline`."""
+def _estimate_trajectories(connection: Connection) -> dict[str, int]:
+    """Estimate the size of a run's episodes from a sample.
+
+    The number of episodes and the choice of the sample are read from the index `ix_episodes_outline` alone.
+    """
     counts = select(EpisodeRow.run_id, func.count()).group_by(EpisodeRow.run_id)
-    found = {}
+    sizes: dict[str, int] = {}
     for run_id, n in connection.execute(counts).all():
-        every = max(1, n // _SAMPLE)
-        chosen = (EpisodeRow.run_id == run_id, EpisodeRow.episode % every == 0)
-        mean = connection.execute(select(func.avg(octets(connection, EpisodeRow.trajectory))).where(*chosen)).scalar()
-        found[run_id] = round(n * (float(mean or 0) + _EPISODE_BYTES))
-    return found
+        stride = max(1, n // _SAMPLED_EPISODES)
+        sample = (EpisodeRow.run_id == run_id, EpisodeRow.episode % stride == 0)
+        mean = select(func.avg(blob_size(connection, EpisodeRow.trajectory))).where(*sample)
+        sizes[run_id] = round(n * (float(connection.execute(mean).scalar() or 0) + _EPISODE_BYTES))
+    return sizes
 
 
-def _sum_blobs(
-    connection: Connection, key: InstrumentedAttribute[str], blob: InstrumentedAttribute[bytes]
-) -> dict[str, int]:
-    sums = select(key, func.sum(octets(connection, blob))).group_by(key)
-    return {run_id: int(total or 0) for run_id, total in connection.execute(sums)}
-
-
-def _sum_snapshots(connection: Connection) -> dict[str, int]:
-    found: dict[str, int] = {}
-    projected = octets(connection, ProjectionRow.coordinates)
-    of_run = ProjectionRow.snapshot_id == SnapshotRow.id
+def _measure_snapshots(connection: Connection) -> dict[str, int]:
+    """Measure the snapshots of each run with their projections."""
+    sizes: Counter[str] = Counter()
+    projection_size = blob_size(connection, ProjectionRow.coordinates)
+    of_snapshot = ProjectionRow.snapshot_id == SnapshotRow.id
     for statement in (
-        select(SnapshotRow.run_id, func.sum(snapshot_octets(connection))).group_by(SnapshotRow.run_id),
-        select(SnapshotRow.run_id, func.sum(projected)).join(ProjectionRow, of_run).group_by(SnapshotRow.run_id),
+        select(SnapshotRow.run_id, func.sum(snapshot_size(connection))).group_by(SnapshotRow.run_id),
+        select(SnapshotRow.run_id, func.sum(projection_size))
+        .join(ProjectionRow, of_snapshot)
+        .group_by(SnapshotRow.run_id),
     ):
-        for run_id, total in connection.execute(statement):
-            found[run_id] = found.get(run_id, 0) + int(total or 0)
-    return found
-
-
-def snapshot_octets(connection: Connection) -> ColumnElement[int]:
-    """The bytes of all columns of a snapshot, for a statement."""
-    columns = SnapshotRow.__table__.columns
-    first, *others = [octets(connection, each) for each in columns if isinstance(unguarded(each.type), LargeBinary)]
-    return sum(others, first)
-
-
-def octets(connection: Connection, blob: ColumnElement[bytes] | InstrumentedAttribute[bytes]) -> ColumnElement[int]:
-    """The size of a blob, for a statement; the blob itself is not read."""
-    return (func.length if connection.dialect.name == "sqlite" else func.octet_length)(blob)
+        for run_id, size in connection.execute(statement):
+            sizes[run_id] += int(size or 0)
+    return sizes

@@ -1,15 +1,19 @@
-"""Thin a run: its curves are kept; rows are counted first, then removed in bounded steps, never while anybody works."""
+"""Thin a run: remove trajectories, transitions, checkpoints or snapshots, and keep its curves.
 
-from collections.abc import Callable, Iterable
+The data are counted first. They are removed in transactions of limited size, and never while the run is active.
+"""
+
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from typing import Final
 
 from sqlalchemy import Connection, delete, func, select, update
 
 from storage.engine import Database
 from storage.files.places import run_folder, run_place
 from storage.files.trainer_files import check_lease, with_reserve
-from storage.maintenance.sizes import TRANSITION_BYTES, octets, snapshot_octets
+from storage.maintenance.sizes import TRANSITION_BYTES, blob_size, snapshot_size
 from storage.models import EpisodeRow, ProjectionRow, SnapshotRow, Transition
 from storage.private_files import is_checkpoint, list_own_files
 from storage.queries.episodes import THINNED
@@ -17,13 +21,13 @@ from storage.runs import lifecycle
 from storage.runs.lifecycle import Event
 from storage.runs.rows import find_run, locked_row, state_now
 
-_STEPS_AT_ONCE = 100_000
-_EPISODES_AT_ONCE = 500
+_BATCH_STEPS: Final = 100_000
+_BATCH_EPISODES: Final = 500
 
 
 @dataclass(frozen=True)
 class Thinning:
-    """What shall go."""
+    """What is removed from a run."""
 
     trajectories: bool = False
     transitions: bool = False
@@ -33,13 +37,13 @@ class Thinning:
 
     @property
     def is_nothing(self) -> bool:
-        """Whether nothing is asked for."""
+        """Whether nothing is removed."""
         return self == Thinning()
 
 
 @dataclass(frozen=True)
 class Gone:
-    """What goes, or went: so many of a kind, and about so many bytes."""
+    """Numbers of removed objects, and their estimated size."""
 
     trajectories: int = 0
     transitions: int = 0
@@ -51,132 +55,130 @@ class Gone:
         return Gone(*(a + b for a, b in zip(vars(self).values(), vars(other).values(), strict=True)))
 
     def __str__(self) -> str:
-        kinds = {"trajectory": self.trajectories, "transition": self.transitions}
-        kinds |= {"snapshot": self.snapshots, "checkpoint": self.checkpoints}
-        parts = [f"{n:,} {_plural(kind) if n != 1 else kind}" for kind, n in kinds.items() if n]
-        n_bytes = self.size_bytes
-        size = f"{n_bytes / 1e6:,.1f} MB" if n_bytes >= 1e6 else f"{n_bytes / 1e3:,.0f} kB"
+        counts = (
+            (self.trajectories, "trajectory", "trajectories"),
+            (self.transitions, "transition", "transitions"),
+            (self.snapshots, "snapshot", "snapshots"),
+            (self.checkpoints, "checkpoint", "checkpoints"),
+        )
+        parts = [f"{n:,} {singular if n == 1 else plural}" for n, singular, plural in counts if n]
+        size_mb = self.size_bytes / 1e6
+        size = f"{size_mb:,.1f} MB" if size_mb >= 1 else f"{self.size_bytes / 1e3:,.0f} kB"
         return f"{', '.join(parts)} (about {size})" if parts else "nothing"
 
 
-def _plural(kind: str) -> str:
-    return f"{kind.removesuffix('y')}ies" if kind.endswith("y") else f"{kind}s"
-
-
 def count_thinning(db: Database, run_id: str, what: Thinning) -> Gone:
-    """Count what `thin_run` would remove of a run.
+    """Count what `thin_run` would remove from a run.
+
+    Args:
+        db: The database.
+        run_id: The run.
+        what: What is removed.
 
     Raises:
         RunNotFoundError: If there is no such run.
-        RunStateError: If somebody works on it.
+        RunStateError: If the run is active.
     """
     lifecycle.check(run_id, state_now(find_run(db, run_id)), Event.THIN)
     with db.read() as connection:
         total = Gone()
         if what.trajectories:
-            size = octets(connection, EpisodeRow.trajectory)
-            whole = select(func.count(), func.sum(size)).where(EpisodeRow.run_id == run_id, size > len(THINNED))
-            n, taken = connection.execute(whole).one()
-            total += Gone(trajectories=n, size_bytes=int(taken or 0))
+            size = blob_size(connection, EpisodeRow.trajectory)
+            sums = select(func.count(), func.sum(size)).where(EpisodeRow.run_id == run_id, size > len(THINNED))
+            n, n_bytes = connection.execute(sums).one()
+            total += Gone(trajectories=n, size_bytes=int(n_bytes or 0))
         if what.transitions:
             n = connection.execute(select(func.count()).where(Transition.run_id == run_id)).scalar_one()
             total += Gone(transitions=n, size_bytes=n * TRANSITION_BYTES)
-        for snapshot_id in _surplus(connection, run_id, what.snapshots_every):
-            total += Gone(snapshots=1, size_bytes=_snapshot_bytes(connection, snapshot_id))
+        for snapshot_id in _list_thinned_snapshots(connection, run_id, what.snapshots_every):
+            projection_size = blob_size(connection, ProjectionRow.coordinates)
+            sizes = (
+                select(snapshot_size(connection)).where(SnapshotRow.id == snapshot_id),
+                select(func.sum(projection_size)).where(ProjectionRow.snapshot_id == snapshot_id),
+            )
+            n_bytes = sum(int(connection.execute(size).scalar() or 0) for size in sizes)
+            total += Gone(snapshots=1, size_bytes=n_bytes)
     if what.checkpoints:
-        sizes = [size for size, _ in _checkpoints(db, run_id)]
+        sizes = [size for size, _ in _list_checkpoints(db, run_id)]
         total += Gone(checkpoints=len(sizes), size_bytes=sum(sizes))
     return total
 
 
 def thin_run(db: Database, run_id: str, what: Thinning) -> Gone:
-    """Remove what is told of a run; where it ends too early, the same again goes on.
+    """Remove data from a run. After an interruption, a second call with the same arguments completes it.
 
-    The file of a SQLite database keeps its size: the room is used again, or given back by a vacuum.
+    The file of a SQLite database keeps its size: new rows reuse the space, or a vacuum returns it to the disk.
+
+    Args:
+        db: The database.
+        run_id: The run.
+        what: What is removed.
 
     Returns:
-        What went.
+        What was removed.
 
     Raises:
         RunNotFoundError: If there is no such run.
-        RunStateError: If somebody works on it, or takes it meanwhile.
+        RunStateError: If the run is active, or becomes active meanwhile.
     """
     gone = count_thinning(db, run_id, what)
-    if what.checkpoints:  # first: on a full disk what follows needs some room
-        files = _checkpoints(db, run_id)
-        with db.transaction() as connection:  # nobody takes the run while its files go
-            _check(connection, run_id)
-            for _, remove in files:
-                remove()
-    with_reserve(db, lambda: _forget_rows(db, run_id, what))
+    if what.checkpoints:  # first, because the transactions below need free space even on a full disk
+        checkpoints = _list_checkpoints(db, run_id)
+        with db.transaction() as connection:  # locks the run while its files are deleted
+            _check_may_thin(connection, run_id)
+            for _, delete_file in checkpoints:
+                delete_file()
+    with_reserve(db, lambda: _delete_rows(db, run_id, what))
     return gone
 
 
-def _forget_rows(db: Database, run_id: str, what: Thinning) -> None:
+def _delete_rows(db: Database, run_id: str, what: Thinning) -> None:
+    """Delete rows and trajectories in transactions of limited size."""
     with db.read() as connection:
-        surplus = _surplus(connection, run_id, what.snapshots_every)
-    for snapshot_id in surplus:
+        snapshot_ids = _list_thinned_snapshots(connection, run_id, what.snapshots_every)
+        last_episode = select(func.max(EpisodeRow.episode)).where(EpisodeRow.run_id == run_id)
+        episode_stop = (connection.execute(last_episode).scalar() or 0) + 1 if what.trajectories else 0
+        extent = select(func.min(Transition.env_step), func.max(Transition.env_step)).where(Transition.run_id == run_id)
+        first_step, last_step = connection.execute(extent).one() if what.transitions else (None, None)
+    for snapshot_id in snapshot_ids:
         with db.transaction() as connection:
-            _check(connection, run_id)
-            connection.execute(delete(SnapshotRow).where(SnapshotRow.id == snapshot_id))  # its projections go with it
-    if what.trajectories:
-        _forget_trajectories(db, run_id)
-    if what.transitions:
-        _forget_transitions(db, run_id)
+            _check_may_thin(connection, run_id)
+            connection.execute(delete(SnapshotRow).where(SnapshotRow.id == snapshot_id))  # cascades to projections
+    for first in range(0, episode_stop, _BATCH_EPISODES):
+        with db.transaction() as connection:
+            _check_may_thin(connection, run_id)
+            is_in_batch = EpisodeRow.episode.between(first, first + _BATCH_EPISODES - 1)
+            is_whole = blob_size(connection, EpisodeRow.trajectory) > len(THINNED)
+            thinned = update(EpisodeRow).where(EpisodeRow.run_id == run_id, is_in_batch, is_whole)
+            connection.execute(thinned.values(trajectory=THINNED))
+    # in ascending order: queries read the sums instead of the transitions as soon as the first transition is missing
+    for first in range(first_step or 0, (last_step or -1) + 1, _BATCH_STEPS):
+        with db.transaction() as connection:
+            _check_may_thin(connection, run_id)
+            is_in_batch = Transition.env_step.between(first, first + _BATCH_STEPS - 1)
+            connection.execute(delete(Transition).where(Transition.run_id == run_id, is_in_batch))
 
 
-def _checkpoints(db: Database, run_id: str) -> list[tuple[int, Callable[[], None]]]:
-    """List a run's checkpoints wherever they lie: the size of each, and what removes it."""
+def _list_checkpoints(db: Database, run_id: str) -> list[tuple[int, Callable[[], None]]]:
+    """List a run's checkpoints in its folder and at its URL: the size of each, and a function that deletes it."""
     place = run_place(db, run_id)
     check_lease(db, place, run_id)
-    files = place.files_of(run_id)
-    here = [path for path in list_own_files(run_folder(db, run_id)) if is_checkpoint(path.name)]
-    there = [found for found in files.list_files() if is_checkpoint(found.name)] if files else []
+    remote = place.files_of(run_id)
+    local_files = [path for path in list_own_files(run_folder(db, run_id)) if is_checkpoint(path.name)]
+    remote_files = [file for file in remote.list_files() if is_checkpoint(file.name)] if remote else []
     return [
-        *((path.lstat().st_size, partial(path.unlink, missing_ok=True)) for path in here),
-        *((found.size, partial(files.remove, found.name)) for found in there if files),
+        *((path.lstat().st_size, partial(path.unlink, missing_ok=True)) for path in local_files),
+        *((file.size, partial(remote.remove, file.name)) for file in remote_files if remote),
     ]
 
 
-def _check(connection: Connection, run_id: str) -> None:
+def _check_may_thin(connection: Connection, run_id: str) -> None:
+    """Lock the run until the end of the transaction, and check that it is not active."""
     lifecycle.check(run_id, state_now(locked_row(connection, run_id)), Event.THIN)
 
 
-def _forget_trajectories(db: Database, run_id: str) -> None:
-    with db.read() as connection:
-        last = connection.execute(select(func.max(EpisodeRow.episode)).where(EpisodeRow.run_id == run_id)).scalar() or 0
-    for first in range(0, last + 1, _EPISODES_AT_ONCE):
-        with db.transaction() as connection:
-            _check(connection, run_id)
-            some = EpisodeRow.episode.between(first, first + _EPISODES_AT_ONCE - 1)
-            is_whole = octets(connection, EpisodeRow.trajectory) > len(THINNED)
-            thinned = update(EpisodeRow).where(EpisodeRow.run_id == run_id, some, is_whole)
-            connection.execute(thinned.values(trajectory=THINNED))
-
-
-def _forget_transitions(db: Database, run_id: str) -> None:
-    """Remove the first one first: without it, readers take the sums."""
-    with db.read() as connection:
-        span = select(func.min(Transition.env_step), func.max(Transition.env_step)).where(Transition.run_id == run_id)
-        first, last = connection.execute(span).one()
-    for start in range(first or 0, (last or -1) + 1, _STEPS_AT_ONCE):
-        with db.transaction() as connection:
-            _check(connection, run_id)
-            some = Transition.env_step.between(start, start + _STEPS_AT_ONCE - 1)
-            connection.execute(delete(Transition).where(Transition.run_id == run_id, some))
-
-
-def _surplus(connection: Connection, run_id: str, every: int) -> list[int]:
-    """List the snapshots that go, when the last and every n-th before it stay."""
-    ordered = select(SnapshotRow.id).where(SnapshotRow.run_id == run_id).order_by(SnapshotRow.env_step.desc())
-    ids: Iterable[int] = connection.execute(ordered).scalars()
-    return [snapshot_id for place, snapshot_id in enumerate(ids) if place % max(1, every)]
-
-
-def _snapshot_bytes(connection: Connection, snapshot_id: int) -> int:
-    of_it = ProjectionRow.snapshot_id == snapshot_id
-    sums = (
-        select(snapshot_octets(connection)).where(SnapshotRow.id == snapshot_id),
-        select(func.sum(octets(connection, ProjectionRow.coordinates))).where(of_it),
-    )
-    return sum(int(connection.execute(each).scalar() or 0) for each in sums)
+def _list_thinned_snapshots(connection: Connection, run_id: str, every: int) -> list[int]:
+    """List the snapshots to remove: all except the last one and every n-th before it."""
+    statement = select(SnapshotRow.id).where(SnapshotRow.run_id == run_id).order_by(SnapshotRow.env_step.desc())
+    ids = connection.execute(statement).scalars()
+    return [snapshot_id for index, snapshot_id in enumerate(ids) if index % max(1, every)]

@@ -1,1 +1,1 @@
-"""The schema's history: `upgrade` runs the missing revisions of `versions`, after it has copied a SQLite file."""
+"""Schema migrations: `upgrade` copies a SQLite file and then runs the missing migrations of `versions`."""

@@ -1,4 +1,4 @@
-"""Alembic's entry point: runs the migrations on the connection that `upgrade` hands over."""
+"""Alembic's entry point: run the migrations on the connection that `upgrade` provides."""
 
 from alembic import context
 

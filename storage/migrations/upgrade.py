@@ -1,6 +1,7 @@
-"""Bring a database to the newest schema, inside the caller's transaction, one process at a time.
+"""Upgrade a database to the current schema, and copy a SQLite database.
 
-And a whole copy of a SQLite database, taken while others write, before something changes all of it.
+An upgrade runs in the caller's transaction, in one process at a time. A copy contains one state of the database while
+other processes write. It is made before every upgrade, and for `emtc db backup`.
 """
 
 import errno
@@ -23,23 +24,31 @@ from storage import address
 from storage.models import SCHEMA_VERSION, Base
 from storage.private_files import FILE_MODE
 
+Layout = dict[str, frozenset[tuple[str, int, int]]]
+"""Table → its columns as (name, position in the primary key from 1 or 0, 0 if the column is a normal column)."""
+
 SCRIPTS = Path(__file__).parent
-_LOCK_KEY = 0x454D5443  # "EMTC"
+_LOCK_KEY: Final = 0x454D5443  # "EMTC"
+_PAGES_AT_ONCE = 4096
+_WAIT_S: Final = 10.0
+_TEMPORARY_PREFIX: Final = ".begun-copy."
+_NO_LINKS: Final = frozenset({errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EMLINK, errno.ENOSYS})
+"""Errors of a file system without hard links."""
 
 
 def is_current(connection: Connection, url: str) -> bool:
-    """Whether the database has the newest schema.
+    """Whether the database has the current schema.
 
     Raises:
         NewerDatabaseError: If its schema is newer than this program.
-        StorageError: If the database is somebody else's.
+        StorageError: If it is not a database of EMTC Lab.
     """
     version = read_version(connection, url)
     if version is None:
         return False
     if version > SCHEMA_VERSION:
         raise NewerDatabaseError(
-            f"{url} was written by a newer version of EMTC Lab (schema {version}, this one knows up to "
+            f"{url} was written by a newer version of EMTC Lab (schema {version}; this version supports schemas up to "
             f"{SCHEMA_VERSION}). Upgrade with: {how_to_upgrade()}",
             reason="newer_version",
             subject=version,
@@ -48,51 +57,63 @@ def is_current(connection: Connection, url: str) -> bool:
 
 
 def read_version(connection: Connection, url: str) -> str | None:
-    """Read the schema that a database has, or None where it has no tables yet.
+    """Read the schema version of a database; None if it has no tables yet.
+
+    Args:
+        connection: Connection for reading.
+        url: URL of the database without its password, for messages.
 
     Raises:
-        StorageError: If the database is somebody else's, or does things of its own.
+        StorageError: If it is not a database of EMTC Lab, or has triggers or views that EMTC Lab does not create.
     """
     tables = set(inspect(connection).get_table_names())
     if "alembic_version" not in tables:
         if tables:
             raise StorageError(
-                f"{url} is not a database of EMTC Lab: it holds {sorted(tables)[0]}.",
+                f"{url} is not a database of EMTC Lab: it contains {sorted(tables)[0]}.",
                 reason="not_a_database",
                 subject=url,
             )
         return None
-    if own := list_triggers_and_views(connection):
-        raise StorageError(f"{url} holds {own[0]}, which EMTC Lab never makes. See: emtc db check")
+    if unexpected := list_triggers_and_views(connection):
+        raise StorageError(f"{url} contains {unexpected[0]}, which EMTC Lab does not create. See: emtc db check")
     versions = list(connection.execute(text("SELECT version_num FROM alembic_version")).scalars())
     if not versions:
         return None
     if len(versions) > 1 or not isinstance(versions[0], str) or not re.fullmatch(r"\w{4,32}", versions[0]):
         raise StorageError(
-            f"{url} does not name one schema in alembic_version, but {len(versions)} rows. Is it damaged?"
+            f"{url} must have one row with a schema version in alembic_version, but it has {len(versions)} rows or "
+            "another value. It may be damaged."
         )
     return versions[0]
 
 
 def known_versions() -> frozenset[str]:
-    """List every schema that this program can upgrade from, and its own."""
+    """List all schema versions that this program can upgrade from, and the current one."""
     return frozenset(file.name.partition("_")[0] for file in (SCRIPTS / "versions").glob("[0-9]*_*.py"))
 
 
 def list_triggers_and_views(connection: Connection) -> list[str]:
-    """List what a SQLite file would do by itself: triggers, and views in the place of tables."""
+    """List the triggers of a SQLite file, and its views with the name of a table, as "the trigger NAME"."""
     if connection.dialect.name != "sqlite":
         return []
-    own = connection.execute(text("SELECT type, name FROM sqlite_master WHERE type IN ('trigger', 'view')")).all()
-    return [f"the {kind} {name!s}" for kind, name in own if kind == "trigger" or name in Base.metadata.tables]
+    rows = connection.execute(text("SELECT type, name FROM sqlite_master WHERE type IN ('trigger', 'view')")).all()
+    return [f"the {kind} {name!s}" for kind, name in rows if kind == "trigger" or name in Base.metadata.tables]
 
 
 def to_head(connection: Connection, url: str) -> None:
-    """Run the missing migrations. The caller's transaction makes them all or nothing.
+    """Run the missing migrations. The caller's transaction makes sure that all or none are applied.
 
-    On SQLite the connection must not enforce foreign keys, and its writer lock is held already; on a
-    server an advisory lock does the same. So of several processes that open an old database at once one
-    migrates and the others find the work done.
+    If several processes open an old database, one runs the migrations and the others wait and then have nothing to do:
+    SQLite's write lock and an advisory lock in PostgreSQL make sure of that.
+
+    Args:
+        connection: Connection in a transaction for writing. On SQLite it must not enforce foreign keys.
+        url: URL of the database without its password, for messages.
+
+    Raises:
+        NewerDatabaseError: If its schema is newer than this program.
+        StorageError: If its schema is unknown, or a row refers to a missing row.
     """
     if connection.dialect.name == "postgresql":
         connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _LOCK_KEY})
@@ -101,103 +122,70 @@ def to_head(connection: Connection, url: str) -> None:
     from alembic.util.exc import CommandError
 
     try:
-        _run(connection, "head")
+        _run_migrations(connection, "head")
     except CommandError as error:
-        raise StorageError(f"{url} names a schema that no version of EMTC Lab has. Is it damaged?") from error
+        raise StorageError(f"{url} has a schema that no version of EMTC Lab has. It may be damaged.") from error
     if connection.dialect.name == "sqlite":
         orphan = connection.execute(text("PRAGMA foreign_key_check")).first()
         if orphan is not None:
-            raise StorageError(f"{url} cannot be upgraded: a row of {orphan[0]} has lost its {orphan[2]}.")
+            raise StorageError(
+                f"{url} cannot be upgraded: a row of {orphan[0]} refers to a row of {orphan[2]} that does not exist."
+            )
 
 
 def make_older(place: Path, version: str) -> None:
-    """Make a SQLite file with the tables of an earlier schema and no row, for those who try an upgrade."""
+    """Create a SQLite file with the empty tables of an earlier schema, to test an upgrade.
+
+    Args:
+        place: Path of the new file.
+        version: The schema version.
+    """
     engine = create_engine(URL.create("sqlite", database=str(place)))
     try:
         with engine.begin() as connection:
-            _run(connection, version)
+            _run_migrations(connection, version)
     finally:
         engine.dispose()
-
-
-Layout = dict[str, frozenset[tuple[str, int, int]]]
-"""Table → its columns: name, place in the key from 1 (0: none), and what is hidden about it (0: nothing)."""
 
 
 def describe_indexes(version: str) -> dict[str, str]:
-    """List the indexes that a SQLite database of a known schema has, with the statements that make them."""
-    return _describe(version)[0]
+    """Return the indexes of a SQLite database of a known schema: name → SQL statement that creates it."""
+    return _describe_schema(version)[0]
 
 
-def find_strange_layout(connection: Connection, version: str) -> list[str]:
-    """What of the tables of a SQLite database of a known schema no version of this program has made so."""
-    expected, found = _describe(version)[1], _read_layout(connection)
-    strange = [f"the table {name} is missing" for name in sorted(expected.keys() - found.keys())]
-    for name in sorted(expected.keys() & found.keys()):
-        missing = sorted(each[0] for each in expected[name] - found[name])
-        more = sorted(each[0] for each in found[name] - expected[name])
+def list_schema_differences(connection: Connection, version: str) -> list[str]:
+    """List how the tables of a SQLite database differ from the tables of a known schema, one text per table."""
+    expected, actual = _describe_schema(version)[1], _read_layout(connection)
+    differences = [f"the table {name} is missing" for name in sorted(expected.keys() - actual.keys())]
+    for name in sorted(expected.keys() & actual.keys()):
+        missing = sorted(column[0] for column in expected[name] - actual[name])
+        unexpected = sorted(column[0] for column in actual[name] - expected[name])
         if missing:
-            strange.append(f"{name} has no column {missing[0]} as it should be")
-        elif more:
-            strange.append(f"{name} has a column {more[0]!r}, which no version has made")
-    return strange
-
-
-@cache
-def _describe(version: str) -> tuple[dict[str, str], Layout]:
-    """Make a database of a schema, and list its indexes and its tables."""
-    engine = create_engine("sqlite://")
-    try:
-        with engine.begin() as connection:
-            _run(connection, version)
-            made = text("SELECT name, sql FROM sqlite_master WHERE type = 'index' AND sql IS NOT NULL")
-            return {row.name: row.sql for row in connection.execute(made)}, _read_layout(connection)
-    finally:
-        engine.dispose()
-
-
-def _read_layout(connection: Connection) -> Layout:
-    columns = text(
-        "SELECT t.name AS place, c.name, c.pk, c.hidden + (t.type != 'table') AS hidden "
-        "FROM pragma_table_list AS t JOIN pragma_table_xinfo(t.name) AS c WHERE t.schema = 'main'"
-    )
-    layout: dict[str, set[tuple[str, int, int]]] = {}
-    for row in connection.execute(columns):
-        if not row.place.startswith("sqlite_"):
-            layout.setdefault(row.place, set()).add((row.name, row.pk, row.hidden))
-    return {name: frozenset(found) for name, found in layout.items()}
-
-
-def _run(connection: Connection, version: str) -> None:
-    from alembic import command  # slow to import, needed once in a database's life
-    from alembic.config import Config
-
-    config = Config()
-    config.set_main_option("script_location", str(SCRIPTS).replace("%", "%%"))
-    config.attributes["connection"] = connection
-    command.upgrade(config, version)
-
-
-_PAGES_AT_ONCE, _WAIT_S = 4096, 10.0
-_ASIDE: Final = ".begun-copy."
-_NO_LINKS: Final = frozenset({errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EMLINK, errno.ENOSYS})
+            differences.append(f"{name} has no column {missing[0]} of the expected kind")
+        elif unexpected:
+            differences.append(f"{name} has a column {unexpected[0]!r}, which is not in the schema")
+    return differences
 
 
 def back_up(path: Path, version: str | None) -> Path:
-    """Copy a database beside itself, as `NAME.schema-VERSION.db`; an earlier copy stays.
+    """Copy a database before its upgrade, to `NAME.schema-VERSION.db` in the same folder. Earlier copies are kept.
+
+    Args:
+        path: The SQLite file.
+        version: Its schema version.
 
     Returns:
-        Where the copy is.
+        The path of the copy.
 
     Raises:
-        StorageError: If it cannot be written; then there is none.
+        StorageError: If the copy cannot be written. Then no copy exists.
     """
-    place = _free_place(path, f"schema-{version or 'none'}")
+    place = _find_free_path(path, f"schema-{version or 'none'}")
     try:
         _copy(path, place)
     except (OSError, sqlite3.Error) as error:
         raise StorageError(
-            f"{path} was not upgraded: its backup {place.name} cannot be written ({error}). Make room beside it.",
+            f"{path} was not upgraded: its backup {place.name} cannot be written ({error}). Free disk space first.",
             reason="not_copied",
             subject=path,
         ) from error
@@ -205,22 +193,22 @@ def back_up(path: Path, version: str | None) -> Path:
 
 
 def copy_database(path: Path, place: Path | None = None) -> Path:
-    """Copy a database as it is now, whoever writes it meanwhile; the folders of its runs are not copied.
+    """Copy a database while other processes write to it. The folders of its runs are not copied.
 
     Args:
         path: The SQLite file.
-        place: Where the copy shall be, which must not be there; without it beside the file, named by the time.
+        place: Path of the copy, which must not exist. By default it is in the same folder, named by the time.
 
     Returns:
-        Where the copy is.
+        The path of the copy.
 
     Raises:
-        StorageError: If it cannot be written; then there is none.
+        StorageError: If the copy cannot be written. Then no copy exists.
     """
-    place = place or _free_place(path, f"backup-{datetime.now(UTC):%Y%m%d-%H%M%S}")
+    place = place or _find_free_path(path, f"backup-{datetime.now(UTC):%Y%m%d-%H%M%S}")
     if os.path.lexists(place):
         raise StorageError(
-            f"{place} is there already, and a backup replaces nothing. Choose another name.",
+            f"{place} already exists, and a backup does not replace files. Choose another name.",
             reason="exists",
             subject=place,
         )
@@ -229,74 +217,112 @@ def copy_database(path: Path, place: Path | None = None) -> Path:
     except (OSError, sqlite3.Error) as error:
         reason = getattr(error, "strerror", None) or error
         raise StorageError(
-            f"The backup {place} cannot be written: {reason}. Choose another place.",
+            f"The backup {place} cannot be written: {reason}. Choose another path.",
             reason="not_writable",
             subject=place,
         ) from error
     return place
 
 
-def _copy(path: Path, place: Path) -> None:
-    """Copy page by page from one state of the database: a writer does not make it begin anew.
+@cache
+def _describe_schema(version: str) -> tuple[dict[str, str], Layout]:
+    """Create a database of a schema in memory, and return its indexes and its layout."""
+    engine = create_engine("sqlite://")
+    try:
+        with engine.begin() as connection:
+            _run_migrations(connection, version)
+            indexes = text("SELECT name, sql FROM sqlite_master WHERE type = 'index' AND sql IS NOT NULL")
+            return {row.name: row.sql for row in connection.execute(indexes)}, _read_layout(connection)
+    finally:
+        engine.dispose()
 
-    The copy is written aside, looked at and on the disk before it gets its name: whatever ends this process leaves
-    either the whole copy or none.
+
+def _read_layout(connection: Connection) -> Layout:
+    """Read the layout of a SQLite database. Columns of a view are marked as not normal."""
+    statement = text(
+        "SELECT t.name AS table_name, c.name, c.pk, c.hidden + (t.type != 'table') AS hidden "
+        "FROM pragma_table_list AS t JOIN pragma_table_xinfo(t.name) AS c WHERE t.schema = 'main'"
+    )
+    layout: dict[str, set[tuple[str, int, int]]] = {}
+    for row in connection.execute(statement):
+        if not row.table_name.startswith("sqlite_"):
+            layout.setdefault(row.table_name, set()).add((row.name, row.pk, row.hidden))
+    return {table_name: frozenset(columns) for table_name, columns in layout.items()}
+
+
+def _run_migrations(connection: Connection, version: str) -> None:
+    from alembic import command  # imported here because it is slow and rarely needed
+    from alembic.config import Config
+
+    config = Config()
+    config.set_main_option("script_location", str(SCRIPTS).replace("%", "%%"))
+    config.attributes["connection"] = connection
+    command.upgrade(config, version)
+
+
+def _copy(path: Path, place: Path) -> None:
+    """Copy one state of a database page by page, so that a writer does not restart the copy.
+
+    The copy is written under a temporary name, checked, and flushed to the disk before it gets its name. So a crash
+    leaves either the complete copy or no copy.
 
     Raises:
-        OSError, sqlite3.Error: If it cannot be written; then nothing is left of it.
+        OSError, sqlite3.Error: If it cannot be written. Then no temporary file remains.
     """
-    _remove_abandoned(place)
-    beside = place.with_name(f"{_ASIDE}{socket.gethostname()}.{os.getpid()}.{place.name}")
+    _remove_abandoned_copies(place.parent)
+    temporary = place.with_name(f"{_TEMPORARY_PREFIX}{socket.gethostname()}.{os.getpid()}.{place.name}")
     try:
-        os.close(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, FILE_MODE))
-        _copy_pages(path, beside)
-        _sync(beside)
+        os.close(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, FILE_MODE))
+        _copy_pages(path, temporary)
+        _sync(temporary)
         try:
-            os.link(beside, place)  # unlike a renaming, it replaces nothing that has come there meanwhile
+            os.link(temporary, place)  # unlike a rename, a link does not replace an existing file
         except OSError as error:
             if error.errno not in _NO_LINKS:
                 raise
-            beside.rename(place)
+            temporary.rename(place)
         _sync(place.parent)
     finally:
-        beside.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
 
 
-def _copy_pages(path: Path, place: Path) -> None:
+def _copy_pages(path: Path, target_path: Path) -> None:
+    """Copy the pages of a database in one read transaction, and check the copy."""
     with (
-        closing(address.connect(path, wait_s=_WAIT_S, writes=False)) as source,  # its own disk may be full
-        closing(sqlite3.connect(place)) as target,
+        closing(address.connect(path, wait_s=_WAIT_S, writes=False)) as source,  # reads also if its disk is full
+        closing(sqlite3.connect(target_path)) as target,
     ):
         source.isolation_level = None
-        target.execute("PRAGMA journal_mode=OFF")  # nobody reads it before it is whole
+        target.execute("PRAGMA journal_mode=OFF")  # the copy is not used before it is complete
         source.execute("BEGIN")
         source.execute("SELECT count(*) FROM sqlite_master").fetchone()
         source.backup(target, pages=_PAGES_AT_ONCE)
-        target.execute("PRAGMA journal_mode=DELETE")  # one file, which can be moved
+        target.execute("PRAGMA journal_mode=DELETE")  # one file without a write-ahead log
         for (line,) in target.execute("PRAGMA quick_check(1)"):
             if line != "ok":
                 raise sqlite3.DatabaseError(f"the copy is damaged: {line}")
 
 
-def _remove_abandoned(place: Path) -> None:
-    """Remove what processes of this machine that are no more have begun beside a place."""
-    begun = re.compile(re.escape(f"{_ASIDE}{socket.gethostname()}.") + r"(\d+)\..*")
-    for other in place.parent.iterdir():
-        if (found := begun.fullmatch(other.name)) and not psutil.pid_exists(int(found[1])):
-            other.unlink(missing_ok=True)
+def _remove_abandoned_copies(folder: Path) -> None:
+    """Delete the temporary files of processes of this machine that no longer exist."""
+    pattern = re.compile(re.escape(f"{_TEMPORARY_PREFIX}{socket.gethostname()}.") + r"(\d+)\..*")
+    for file in folder.iterdir():
+        if (match := pattern.fullmatch(file.name)) and not psutil.pid_exists(int(match[1])):
+            file.unlink(missing_ok=True)
 
 
-def _sync(place: Path) -> None:
-    """Wait until a file, or the names in a folder, are on the disk."""
-    with suppress(PermissionError):  # folders cannot be opened everywhere
-        descriptor = os.open(place, os.O_RDONLY)
+def _sync(path: Path) -> None:
+    """Wait until a file, or the list of files in a folder, is written to the disk."""
+    with suppress(PermissionError):  # some systems cannot open folders
+        descriptor = os.open(path, os.O_RDONLY)
         try:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
 
 
-def _free_place(path: Path, label: str) -> Path:
+def _find_free_path(path: Path, label: str) -> Path:
+    """Return the first of NAME.LABEL.db, NAME.LABEL-2.db, … that does not exist."""
     stem = f"{path.stem}.{label}"
     names = [f"{stem}.db", *(f"{stem}-{number}.db" for number in range(2, 1000))]
-    return next(place for name in names if not os.path.lexists(place := path.with_name(name)))
+    return next(free for name in names if not os.path.lexists(free := path.with_name(name)))

@@ -1,5 +1,5 @@
-"""From a trainer's records to rows: `writer` (queue and thread), `batch` (rows of one flush), `statements` (SQL).
+"""Write the records of a trainer: `writer` (queue and thread), `batch` (rows of one flush), `statements` (SQL).
 
-A snapshot comes in at `DatabaseRecorder.record_snapshot`, is packed by `batch` and `storage.blobs`, and is written with
-everything else of its flush in one transaction.
+For example, `DatabaseRecorder.record_snapshot` queues a snapshot. `batch` packs its arrays with `storage.blobs`, and
+`statements` writes it in one transaction with all other records of the same flush.
 """

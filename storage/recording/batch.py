@@ -1,13 +1,15 @@
-"""Records → rows: what one flush writes, prepared before its transaction so that the lock is held briefly.
+"""Convert records to the rows of one flush.
 
-Nothing here touches a database. The statements that take these rows are in `storage.recording.statements`.
+This is done before the transaction begins, so that the database is locked only briefly. Nothing in this module accesses
+a database. The statements that write the rows are in `storage.recording.statements`.
 """
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from itertools import repeat
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,53 +29,55 @@ from storage.runs.rows import summarize
 
 Rows = list[tuple[Any, ...]]
 MetricsRecord = tuple[int, Mapping[str, float]]
+"""Environment step, and metric → value."""
 Record = EpisodeRecord | MetricsRecord | EvaluationRecord | AskedRecord | GateStatsRecord | SnapshotRecord
 
-_SNAPSHOT_COLUMNS = (
+_SNAPSHOT_COLUMNS: Final = (
     *("slot", "embedding", "H", "xi", "n_call", "n_xi", "t", "reward", "idx_next", "episode", "delta_mem", "beta"),
 )
 
 
 @dataclass(frozen=True)
-class Field:
-    """One column of many rows."""
+class Column:
+    """The values of one column in many rows."""
 
-    values: NDArray[Any] | str  # [n], of the table's own type; or one text for all of them
-    missing: NDArray[np.bool_] | None = None  # [n] which are NULL
+    values: NDArray[Any] | str
+    """[n] with the type of the table's column; or one text for all rows."""
+    is_null: NDArray[np.bool_] | None = None
+    """[n] True where the value is NULL; None if no value is NULL."""
 
 
 @dataclass(frozen=True)
 class Columns:
-    """Many rows of a table, column by column in its order."""
+    """Many rows of a table, stored by column in the order of the table."""
 
-    fields: tuple[Field, ...]
+    columns: tuple[Column, ...]
     n: int
+    """Number of rows."""
 
     def __len__(self) -> int:
         return self.n
 
     def rows(self) -> Rows:
-        """Lay them out as Python values, for a driver that takes rows."""
-        return list(zip(*(_python_values(field, self.n) for field in self.fields), strict=True))
+        """Convert to rows of Python values."""
+        return list(zip(*(_python_values(column, self.n) for column in self.columns), strict=True))
 
 
 @dataclass
 class Batch:
-    """Rows of one flush by table; the run id leads each row."""
+    """The rows of one flush. The first value of each row is the run id, except in `asked_evaluations`."""
 
-    rows: dict[str, Rows | Columns] = field(default_factory=dict)
-    env_steps: int | None = None  # the run's new count, when transitions are among the rows
-    last_evaluation: tuple[float, float] | None = None  # win rate and mean return
-
-    def add(self, table: str, rows: Rows) -> None:
-        """Append rows of one table."""
-        known = self.rows.setdefault(table, [])
-        assert isinstance(known, list), "columns come once, by themselves"
-        known.extend(rows)
+    rows: defaultdict[str, Rows] = field(default_factory=lambda: defaultdict(list))
+    """Table → rows, for all tables except `transitions`."""
+    transitions: Columns | None = None
+    env_steps: int | None = None
+    """New value of `runs.env_steps`; None without transitions."""
+    last_evaluation: tuple[float, float] | None = None
+    """Win rate and mean return of the last evaluation, if there is one."""
 
 
 def make_batch(run_id: str, records: Sequence[Record]) -> Batch:
-    """Turn records, in their order, into the rows of one flush."""
+    """Convert records to the rows of one flush, in the order of the records."""
     batch = Batch()
     episodes = [record for record in records if isinstance(record, EpisodeRecord)]
     if episodes:
@@ -81,25 +85,34 @@ def make_batch(run_id: str, records: Sequence[Record]) -> Batch:
     for record in records:
         if isinstance(record, tuple):
             env_step, values = record
-            rows = [(run_id, env_step, name, _finite(value)) for name, value in values.items()]
-            batch.add("metrics", rows)
+            batch.rows["metrics"] += [(run_id, env_step, name, _nan_to_none(value)) for name, value in values.items()]
         elif isinstance(record, EvaluationRecord):
-            _add_evaluation(batch, run_id, record)
-        elif isinstance(record, AskedRecord):
-            _add_asked(batch, run_id, record)
+            robust = record.robust
+            robust_result = (float(robust.won.mean()), robust.distinct) if robust else (None, None)
+            batch.rows["evaluations"].append((*_make_evaluation_row(run_id, record), *robust_result))
+            batch.last_evaluation = (record.win_rate, record.return_mean)
+            _add_playbacks(batch, run_id, record, first_number=0)
+        elif isinstance(record, AskedRecord):  # not part of the curve: the last evaluation does not change
+            row = (record.number, *_make_evaluation_row(run_id, record.evaluation), record.again_of)
+            batch.rows["asked_evaluations"].append(row)
+            _add_playbacks(batch, run_id, record.evaluation, first_number=first_playback(record.number))
         elif isinstance(record, GateStatsRecord):
-            batch.add("gate_stats", [_gate_stats_row(run_id, record)])
+            delta_mem = (record.delta_mem_mean, *record.delta_mem_quantiles)
+            beta = (record.beta_mean, *record.beta_quantiles)
+            statistics = (_nan_to_none(value) for value in (*delta_mem, *beta))
+            memory = (float(record.tau), int(record.memory_size), _nan_to_none(record.desirable_fraction))
+            batch.rows["gate_stats"].append((run_id, record.env_step, *statistics, *memory))
         elif isinstance(record, SnapshotRecord):
-            batch.add("snapshots", [_snapshot_row(run_id, record)])
+            batch.rows["snapshots"].append(_make_snapshot_row(run_id, record))
     return batch
 
 
-def size_of(record: Record) -> int:
-    """Estimate what a waiting record holds in memory [bytes]."""
+def estimate_bytes(record: Record) -> int:
+    """Estimate the memory that a queued record needs [bytes]."""
     if isinstance(record, tuple):
         return 200 * len(record[1])
     if isinstance(record, AskedRecord):
-        return size_of(record.evaluation)
+        return estimate_bytes(record.evaluation)
     if isinstance(record, EvaluationRecord):
         return 200 + sum(playback.state.nbytes + playback.action.nbytes for playback in record.playbacks)
     if isinstance(record, GateStatsRecord):
@@ -109,46 +122,58 @@ def size_of(record: Record) -> int:
 
 
 def _add_episodes(batch: Batch, run_id: str, episodes: Sequence[EpisodeRecord]) -> None:
-    batch.add("episodes", [_episode_row(run_id, record) for record in episodes])
+    """Add consecutive episodes, their transitions, and the sums of the transitions."""
+    for record in episodes:
+        closed = None if record.beta is None else int((record.beta < CLOSED_BELOW).sum())
+        outline = (record.episode, record.first_env_step, record.length, _nan_to_none(record.episode_return))
+        trajectory = _pack_trajectory(record, record.slots)
+        batch.rows["episodes"].append((run_id, *outline, bool(record.won), float(record.epsilon), closed, trajectory))
     first, lengths = episodes[0].first_env_step, [record.length for record in episodes]
-    steps = sum(lengths)
-    h, h_next = _joined(episodes, "h"), _joined(episodes, "h_next")
-    delta_mem, beta = _joined(episodes, "delta_mem"), _joined(episodes, "beta")
+    n = sum(lengths)
+    h, h_next = _join_values(episodes, "h"), _join_values(episodes, "h_next")
+    delta_mem, beta = _join_values(episodes, "delta_mem"), _join_values(episodes, "beta")
     tau = np.repeat([np.nan if record.tau is None else record.tau for record in episodes], lengths)
-    each = [_slots(record) for record in episodes]
-    slots, next_slots = np.concatenate([part[:-1] for part in each]), np.concatenate([part[1:] for part in each])
-    fields = (
-        Field(run_id),
-        Field(np.arange(first, first + steps)),
-        Field(np.repeat(np.array([record.episode for record in episodes], np.int64), lengths)),
-        Field(np.concatenate([np.arange(length, dtype=np.int32) for length in lengths])),
-        Field(np.concatenate([record.reward for record in episodes]).astype(np.float64)),
-        *(Field(values, np.isnan(values)) for values in (h, h_next, delta_mem, beta, tau)),
-        *(Field(values.astype(np.int64), values < 0) for values in (slots, next_slots)),
+    slots_by_episode = [
+        np.full(record.length + 1, -1, np.int64) if record.slots is None else record.slots for record in episodes
+    ]
+    slots = np.concatenate([episode_slots[:-1] for episode_slots in slots_by_episode])
+    next_slots = np.concatenate([episode_slots[1:] for episode_slots in slots_by_episode])
+    columns = (
+        Column(run_id),
+        Column(np.arange(first, first + n)),
+        Column(np.repeat(np.array([record.episode for record in episodes], np.int64), lengths)),
+        Column(np.concatenate([np.arange(length, dtype=np.int32) for length in lengths])),
+        Column(np.concatenate([record.reward for record in episodes]).astype(np.float64)),
+        *(Column(values, np.isnan(values)) for values in (h, h_next, delta_mem, beta, tau)),
+        *(Column(values.astype(np.int64), values < 0) for values in (slots, next_slots)),
     )
-    batch.rows["transitions"] = Columns(fields, steps)
-    summary = summarize(first, delta_mem, beta, tau)
-    batch.add("transition_summary", [(run_id, *row) for row in summary])
-    batch.env_steps = first + steps - 1
+    batch.transitions = Columns(columns, n)
+    batch.rows["transition_summary"] += [(run_id, *row) for row in summarize(first, delta_mem, beta, tau)]
+    batch.env_steps = first + n - 1
 
 
-def _episode_row(run_id: str, record: EpisodeRecord) -> tuple[Any, ...]:
-    outline = (record.episode, record.first_env_step, record.length, _finite(record.episode_return))
-    closed = None if record.beta is None else int((record.beta < CLOSED_BELOW).sum())
-    return (run_id, *outline, bool(record.won), float(record.epsilon), closed, _pack_trajectory(record, record.slots))
+def _join_values(episodes: Sequence[EpisodeRecord], name: str) -> NDArray[np.float64]:
+    """Join an attribute of all episodes to one array [sum of T]; NaN where an episode has None."""
+    values_by_episode = [(record.length, getattr(record, name)) for record in episodes]
+    return np.concatenate(
+        [
+            np.full(length, np.nan) if values is None else np.asarray(values, np.float64)
+            for length, values in values_by_episode
+        ]
+    )
 
 
 def _pack_trajectory(record: EpisodeRecord | PlaybackRecord, slots: NDArray[np.integer[Any]] | None = None) -> bytes:
     arrays: dict[str, NDArray[Any]] = {
         "state": np.asarray(record.state, np.float32),
-        "action": narrow(record.action),
+        "action": _narrow(record.action),
         "reward": np.asarray(record.reward, np.float32),
     }
-    return pack(arrays if slots is None else arrays | {"slots": narrow(slots)})
+    return pack(arrays if slots is None else arrays | {"slots": _narrow(slots)})
 
 
-def narrow(values: NDArray[np.integer[Any]]) -> NDArray[np.integer[Any]]:
-    """Store integers in the smallest type that holds them."""
+def _narrow(values: NDArray[np.integer[Any]]) -> NDArray[np.integer[Any]]:
+    """Convert integers to the smallest signed type that can store all of them."""
     if values.size == 0:
         return values.astype(np.int8)
     low, high = int(values.min()), int(values.max())
@@ -159,85 +184,45 @@ def narrow(values: NDArray[np.integer[Any]]) -> NDArray[np.integer[Any]]:
     return values.astype(np.int64)
 
 
-def _add_evaluation(batch: Batch, run_id: str, record: EvaluationRecord) -> None:
-    robust = record.robust
-    rate = (float(robust.won.mean()), robust.distinct) if robust else (None, None)
-    batch.add("evaluations", [(*_evaluation_row(run_id, record), *rate)])
-    batch.last_evaluation = (record.win_rate, record.return_mean)
-    _add_playbacks(batch, run_id, record, first=0)
-
-
-def _add_asked(batch: Batch, run_id: str, record: AskedRecord) -> None:
-    """Add an answer: the run's last evaluation stays what it was."""
-    row = (record.number, *_evaluation_row(run_id, record.evaluation), record.again_of)
-    batch.add("asked_evaluations", [row])
-    _add_playbacks(batch, run_id, record.evaluation, first=first_playback(record.number))
-
-
-def _evaluation_row(run_id: str, record: EvaluationRecord) -> tuple[Any, ...]:
+def _make_evaluation_row(run_id: str, record: EvaluationRecord) -> tuple[Any, ...]:
+    """Make the columns that `evaluations` and `asked_evaluations` have in common."""
     outcome = (len(record.won), record.wins, record.win_rate, record.return_mean)
-    spread, length = float(np.std(record.returns, dtype=np.float64)), float(np.mean(record.lengths))
-    return (run_id, record.env_step, *outcome, spread, length, record.distinct)
+    return_std, length_mean = float(np.std(record.returns, dtype=np.float64)), float(np.mean(record.lengths))
+    return (run_id, record.env_step, *outcome, return_std, length_mean, record.distinct)
 
 
-def _add_playbacks(batch: Batch, run_id: str, record: EvaluationRecord, *, first: int) -> None:
-    kept = record.playbacks[:PLAYBACKS_AT_MOST]
-    rows = [_playback_row(run_id, record.env_step, first + i, playback) for i, playback in enumerate(kept)]
-    batch.add("eval_episodes", rows)
+def _add_playbacks(batch: Batch, run_id: str, record: EvaluationRecord, *, first_number: int) -> None:
+    """Add the recorded episodes of an evaluation, numbered from `first_number`."""
+    for number, playback in enumerate(record.playbacks[:PLAYBACKS_AT_MOST], first_number):
+        outcome = (len(playback.reward), _nan_to_none(playback.episode_return), bool(playback.won))
+        row = (run_id, record.env_step, number, *outcome, _pack_trajectory(playback))
+        batch.rows["eval_episodes"].append(row)
 
 
-def _playback_row(run_id: str, env_step: int, episode: int, record: PlaybackRecord) -> tuple[Any, ...]:
-    outcome = (len(record.reward), _finite(record.episode_return), bool(record.won))
-    return (run_id, env_step, episode, *outcome, _pack_trajectory(record))
-
-
-def _gate_stats_row(run_id: str, record: GateStatsRecord) -> tuple[Any, ...]:
-    numbers = (
-        record.delta_mem_mean,
-        *record.delta_mem_quantiles,
-        record.beta_mean,
-        *record.beta_quantiles,
-    )
-    tail = (float(record.tau), int(record.memory_size), _finite(record.desirable_fraction))
-    return (run_id, record.env_step, *(_finite(number) for number in numbers), *tail)
-
-
-def _snapshot_row(run_id: str, record: SnapshotRecord) -> tuple[Any, ...]:
+def _make_snapshot_row(run_id: str, record: SnapshotRecord) -> tuple[Any, ...]:
+    """Make the row of a snapshot, with its nodes sorted by slot."""
     order = np.argsort(record.slot, kind="stable")
     blobs = [pack({name: np.asarray(getattr(record, name.lower()))[order]}) for name in _SNAPSHOT_COLUMNS]
-    rank = np.empty(len(order), np.int64)
-    rank[order] = np.arange(len(order))  # where each of the record's rows went
-    rows = rank[record.state_rows]
-    by_row = np.argsort(rows, kind="stable")
-    states = pack({"state_rows": rows[by_row], "state": np.asarray(record.state, np.float16)[by_row]})
+    new_index = np.empty(len(order), np.int64)
+    new_index[order] = np.arange(len(order))
+    state_rows = new_index[record.state_rows]
+    state_order = np.argsort(state_rows, kind="stable")
+    states = pack({"state_rows": state_rows[state_order], "state": np.asarray(record.state, np.float16)[state_order]})
     return (run_id, record.env_step, len(order), datetime.now(UTC), *blobs, states)
 
 
-def _joined(episodes: Sequence[EpisodeRecord], name: str) -> NDArray[np.float64]:
-    missing = (getattr(record, name) for record in episodes)
-    parts = [
-        np.full(record.length, np.nan) if values is None else np.asarray(values, np.float64)
-        for record, values in zip(episodes, missing, strict=True)
-    ]
-    return np.concatenate(parts)
-
-
-def _slots(record: EpisodeRecord) -> NDArray[np.int64]:
-    return np.full(record.length + 1, -1, np.int64) if record.slots is None else record.slots
-
-
-def _python_values(field: Field, n: int) -> Iterable[Any]:
-    """The values as Python numbers, None where they are missing."""
-    if isinstance(field.values, str):
-        return repeat(field.values, n)
-    if field.missing is None or not field.missing.any():
-        return field.values.tolist()
-    objects = field.values.astype(object)
-    objects[field.missing] = None
+def _python_values(column: Column, n: int) -> Iterable[Any]:
+    """Convert a column to Python values, with None for NULL."""
+    if isinstance(column.values, str):
+        return repeat(column.values, n)
+    if column.is_null is None or not column.is_null.any():
+        return column.values.tolist()
+    objects = column.values.astype(object)
+    objects[column.is_null] = None
     return objects.tolist()
 
 
-def _finite(value: float) -> float | None:
-    """NaN has no place in a table; infinity stays what it is."""
+def _nan_to_none(value: float) -> float | None:
+    """Convert NaN to None, which is stored as NULL. Infinity is kept."""
     number = float(value)
     return None if np.isnan(number) else number

@@ -1,35 +1,34 @@
-"""Bulk statements through the driver itself, an order of magnitude faster than building each row in SQLAlchemy.
+"""Write the rows of a flush through the database driver.
 
-They run inside the transaction of `engine.Database.transaction`, which alone commits.
+This is about ten times faster than building the rows in SQLAlchemy. The statements run in a transaction of
+`engine.Database.transaction`, which commits them.
 """
 
 from datetime import UTC, datetime
 from functools import cache
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
-from sqlalchemy import (
-    BigInteger,
-    Boolean,
-    Connection,
-    Double,
-    Integer,
-    LargeBinary,
-    String,
-    Table,
-    select,
-    update,
-)
+from sqlalchemy import BigInteger, Boolean, Connection, Double, Integer, LargeBinary, String, select, update
 
 from emtc_core.errors import RunNotFoundError
 from storage.models import Base, Run
-from storage.recording.batch import Batch, Columns, Field, Rows
+from storage.recording.batch import Batch, Columns, Rows
 from storage.runs.lifecycle import check_owned
 from storage.runs.rows import update_run_summary
 
-_PLAIN = ("episodes", "transitions")  # a second row of the same key is a fault, not a correction
-_SERVER_TYPES: dict[type, str] = {
+_INSERT_ONLY: Final = ("episodes", "transitions")
+"""Tables in which a second row with the same key is an error. In other tables it updates the first row."""
+_SUMMED: Final = {"transition_summary": {"delta_mem_max": "max", "beta_min": "min"}}
+"""Tables in which a second row is added to the first, except in columns that are a maximum or a minimum."""
+_CONFLICT_KEYS: Final = {"snapshots": ("run_id", "env_step")}
+"""For tables in which the key that identifies a second row is not the primary key."""
+_TABLE_ORDER: Final = (
+    *("episodes", "transitions", "transition_summary", "metrics", "evaluations", "asked_evaluations"),
+    *("eval_episodes", "gate_stats", "snapshots"),
+)
+_POSTGRES_TYPES: Final[dict[type, str]] = {
     BigInteger: "int8",
     Integer: "int4",
     Double: "float8",
@@ -37,26 +36,24 @@ _SERVER_TYPES: dict[type, str] = {
     String: "text",
     LargeBinary: "bytea",
 }
-_ADDED = {"transition_summary": {"delta_mem_max": "max", "beta_min": "min"}}
-_CONFLICT = {"snapshots": ("run_id", "env_step")}
-_ORDER = (
-    *("episodes", "transitions", "transition_summary", "metrics", "evaluations", "asked_evaluations"),
-    *("eval_episodes", "gate_stats", "snapshots"),
-)
+_COPY_SIGNATURE: Final = b"PGCOPY\n\xff\r\n\x00" + bytes(8)
+_COPY_TRAILER: Final = b"\xff\xff"
+
+Bytes = NDArray[np.uint8]
 
 
 def write_batch(connection: Connection, run_id: str, batch: Batch, *, token: str | None = None) -> None:
-    """Write every row of a flush and move the run's counters with them.
+    """Write all rows of a flush and update the run's counters.
 
     Args:
-        connection: Inside the transaction that shall hold them all.
+        connection: Connection in the transaction of the flush.
         run_id: The run.
         batch: The rows.
-        token: By which the caller owns the run; without one nobody is asked.
+        token: Owner token of the caller; None to write without a check of the owner.
 
     Raises:
         RunNotFoundError: If the run was deleted meanwhile.
-        RunStateError: If somebody else has taken it over.
+        RunStateError: If another process has taken over the run.
     """
     if token is not None:
         check_owned(connection, run_id, token)
@@ -71,128 +68,130 @@ def write_batch(connection: Connection, run_id: str, batch: Batch, *, token: str
             raise RunNotFoundError(
                 f"Run {run_id} was deleted while it was being recorded.", reason="deleted", subject=run_id
             )
-    for table in _ORDER:
-        if rows := batch.rows.get(table):
+    for table in _TABLE_ORDER:
+        rows = batch.transitions if table == "transitions" else batch.rows.get(table)
+        if rows:
             _write_rows(connection, table, rows)
     update_run_summary(connection, run_id, curves=batch.rows.keys())
 
 
 def is_written(connection: Connection, run_id: str, batch: Batch) -> bool:
-    """Whether an earlier try to write a batch was committed, though a lost connection hid the answer."""
-    if batch.env_steps is None:  # such rows replace themselves
+    """Whether an earlier attempt to write a batch was committed although its connection was lost before the answer.
+
+    A batch without transitions gives False, because its rows can be written again without harm.
+    """
+    if batch.env_steps is None:
         return False
     return connection.execute(select(Run.env_steps).where(Run.id == run_id)).scalar_one_or_none() == batch.env_steps
 
 
+def pack_columns(columns: Columns) -> bytes:
+    """Encode rows of numbers and constant texts in PostgreSQL's binary COPY format, without a loop over rows.
+
+    Each row is a count of its values (int16). Each value is its length (int32, -1 for NULL) and its bytes.
+    """
+    n = len(columns)
+    blocks = [_view_bytes(np.full(n, len(columns.columns), ">i2"))]  # each block is [n, bytes]
+    masks: list[NDArray[np.bool_] | None] = [None]  # of each block: rows in which it is sent; None for all rows
+    for column in columns.columns:
+        values = column.values
+        if isinstance(values, str):
+            content = _view_bytes(np.full(n, values.encode()))
+        else:
+            content = _view_bytes(values.astype(values.dtype.newbyteorder(">")))
+        is_null = column.is_null if column.is_null is not None and column.is_null.any() else None
+        if is_null is not None and is_null.all():
+            content, is_null = content[:, :0], None
+            length = np.full(n, -1, ">i4")
+        else:
+            length = np.full(n, content.shape[1], ">i4")
+        if is_null is not None:
+            length[is_null] = -1
+        blocks += [_view_bytes(length), content]
+        masks += [None, None if is_null is None else ~is_null]
+    rows = np.concatenate(blocks, axis=1)
+    if all(mask is None for mask in masks):
+        return _COPY_SIGNATURE + rows.tobytes() + _COPY_TRAILER
+    is_sent = np.ones(rows.shape, np.bool_)
+    ends = np.cumsum([block.shape[1] for block in blocks])
+    for mask, block, end in zip(masks, blocks, ends, strict=True):
+        if mask is not None:
+            is_sent[:, end - block.shape[1] : end] = mask[:, None]
+    return _COPY_SIGNATURE + rows[is_sent].tobytes() + _COPY_TRAILER
+
+
 def _write_rows(connection: Connection, table: str, rows: Rows | Columns) -> None:
+    """Write the rows of one table by COPY where possible, otherwise by INSERT."""
     driver = connection.connection.driver_connection
     if driver is None:
         raise RuntimeError("the connection has no driver")
     dialect = connection.dialect.name
     cursor = driver.cursor()
     try:
-        if dialect == "postgresql" and table in _PLAIN:
-            _copy(cursor, table, rows)
-        else:
-            listed = rows.rows() if isinstance(rows, Columns) else rows
-            cursor.executemany(_statement(table, dialect), _adapted(listed, table, dialect))
+        if dialect == "postgresql" and table in _INSERT_ONLY:
+            _copy_rows(cursor, table, rows)
+            return
+        if isinstance(rows, Columns):
+            rows = rows.rows()
+        if dialect == "sqlite" and table == "snapshots":  # SQLite has no type for times
+            rows = [tuple(_to_sqlite(value) for value in row) for row in rows]
+        cursor.executemany(_make_insert(table, dialect), rows)
     finally:
         cursor.close()
 
 
-def _copy(cursor: Any, table: str, rows: Rows | Columns) -> None:
-    """Send rows as binary COPY, which costs this process half of what its text form does."""
-    columns = list(Base.metadata.tables[table].columns)
-    with cursor.copy(f"COPY {table} ({_columns(table)}) FROM STDIN WITH (FORMAT BINARY)") as copy:
+def _copy_rows(cursor: Any, table: str, rows: Rows | Columns) -> None:
+    """Send rows by binary COPY, which needs half the processor time of a COPY as text."""
+    names = ", ".join(f'"{name}"' for name in _column_names(table))
+    with cursor.copy(f"COPY {table} ({names}) FROM STDIN WITH (FORMAT BINARY)") as copy:
         if isinstance(rows, Columns):
             copy.write(pack_columns(rows))
             return
-        copy.set_types([_SERVER_TYPES[type(column.type)] for column in columns])
+        copy.set_types([_POSTGRES_TYPES[type(column.type)] for column in Base.metadata.tables[table].columns])
         for row in rows:
             copy.write_row(row)
 
 
-def _adapted(rows: Rows, table: str, dialect: str) -> Rows:
-    if dialect != "sqlite" or table != "snapshots":
-        return rows
-    return [tuple(_sqlite_time(value) if isinstance(value, datetime) else value for value in row) for row in rows]
-
-
-def _sqlite_time(value: datetime) -> str:
+def _to_sqlite(value: Any) -> Any:
+    """Convert a time to UTC text; other values are not changed."""
+    if not isinstance(value, datetime):
+        return value
     return value.astimezone(UTC).replace(tzinfo=None).isoformat(sep=" ", timespec="microseconds")
 
 
-def _columns(table: str) -> str:
-    columns = Base.metadata.tables[table].columns
-    return ", ".join(f'"{column.name}"' for column in columns if not (table == "snapshots" and column.name == "id"))
+def _column_names(table: str) -> list[str]:
+    """List the columns of a table, without the id that the database assigns to a snapshot."""
+    names = [column.name for column in Base.metadata.tables[table].columns]
+    return [name for name in names if not (table == "snapshots" and name == "id")]
 
 
 @cache
-def _statement(table: str, dialect: str) -> str:
-    columns = _columns(table)
-    mark = "?" if dialect == "sqlite" else "%s"
-    marks = ", ".join([mark] * len(columns.split(", ")))
-    insert = f"INSERT INTO {table} ({columns}) VALUES ({marks})"
-    if table in _PLAIN:
+def _make_insert(table: str, dialect: str) -> str:
+    """Make the INSERT statement of a table, which updates an existing row where that is allowed."""
+    names = _column_names(table)
+    columns = ", ".join(f'"{name}"' for name in names)
+    placeholders = ", ".join(["?" if dialect == "sqlite" else "%s"] * len(names))
+    insert = f"INSERT INTO {table} ({columns}) VALUES ({placeholders})"
+    if table in _INSERT_ONLY:
         return insert
-    mapped = Base.metadata.tables[table]
-    keys = _CONFLICT.get(table) or tuple(column.name for column in mapped.primary_key)
-    changes = ", ".join(_change(mapped, name) for name in columns.replace('"', "").split(", ") if name not in keys)
-    return f"{insert} ON CONFLICT ({', '.join(keys)}) DO UPDATE SET {changes}"
-
-
-def _change(table: Table, column: str) -> str:
-    """How a second row of the same key changes the first: replaced, or summed up."""
-    new, old = f'excluded."{column}"', f'{table.name}."{column}"'
-    if table.name not in _ADDED:
-        return f'"{column}" = {new}'
-    how = _ADDED[table.name].get(column)
-    if how is None:
-        return f'"{column}" = {old} + {new}'
-    sign = ">" if how == "max" else "<"
-    return f'"{column}" = CASE WHEN {old} IS NULL OR {new} {sign} {old} THEN {new} ELSE {old} END'
-
-
-_SIGNATURE = b"PGCOPY\n\xff\r\n\x00" + bytes(8)
-_TRAILER = b"\xff\xff"
-Bytes = NDArray[np.uint8]
-Flags = NDArray[np.bool_]
-
-
-def pack_columns(columns: Columns) -> bytes:
-    """Write columns of numbers and of one text as one binary COPY; no row is touched by itself."""
-    n = len(columns)
-    parts = [_raw(np.full(n, len(columns.fields), ">i2"))]
-    masks: list[Flags | None] = [None]
-    for field in columns.fields:
-        content = _raw(_as_sent(field, n))
-        missing = field.missing if field.missing is not None and field.missing.any() else None
-        if missing is not None and missing.all():
-            content, missing = content[:, :0], None
-            length = np.full(n, -1, ">i4")
+    keys = _CONFLICT_KEYS.get(table) or tuple(column.name for column in Base.metadata.tables[table].primary_key)
+    assignments: list[str] = []
+    for name in names:
+        if name in keys:
+            continue
+        new, old = f'excluded."{name}"', f'{table}."{name}"'
+        if table not in _SUMMED:
+            value = new
+        elif (extreme := _SUMMED[table].get(name)) is None:
+            value = f"{old} + {new}"
         else:
-            length = np.full(n, content.shape[1], ">i4")
-        if missing is not None:
-            length[missing] = -1
-        parts += [_raw(length), content]
-        masks += [None, None if missing is None else ~missing]
-    rows = np.concatenate(parts, axis=1)
-    if all(mask is None for mask in masks):
-        return _SIGNATURE + rows.tobytes() + _TRAILER
-    kept = np.ones(rows.shape, np.bool_)
-    ends = np.cumsum([part.shape[1] for part in parts])
-    for mask, part, end in zip(masks, parts, ends, strict=True):
-        if mask is not None:
-            kept[:, end - part.shape[1] : end] = mask[:, None]
-    return _SIGNATURE + rows[kept].tobytes() + _TRAILER
+            value = (
+                f"CASE WHEN {old} IS NULL OR {new} {'>' if extreme == 'max' else '<'} {old} THEN {new} ELSE {old} END"
+            )
+        assignments.append(f'"{name}" = {value}')
+    return f"{insert} ON CONFLICT ({', '.join(keys)}) DO UPDATE SET {', '.join(assignments)}"
 
 
-def _as_sent(field: Field, n: int) -> NDArray[Any]:
-    if isinstance(field.values, str):
-        return np.full(n, field.values.encode())
-    return field.values.astype(field.values.dtype.newbyteorder(">"))
-
-
-def _raw(values: NDArray[Any]) -> Bytes:
-    """Look at each value's bytes [n, bytes per value]."""
+def _view_bytes(values: NDArray[Any]) -> Bytes:
+    """View the bytes of an array [n] as [n, bytes per value]."""
     return np.ascontiguousarray(values).view(np.uint8).reshape(len(values), -1)

@@ -1,37 +1,41 @@
-"""DatabaseRecorder: takes a run's records from the trainer and writes them from a thread of its own.
+"""DatabaseRecorder: queue the records of a run and write them to the database from a background thread.
 
-The trainer pays for putting a record into a queue. The thread packs, compresses and writes all that has
-gathered in one transaction, which also moves `runs.env_steps`; so the stored transitions are 1…env_steps
-at every moment, whatever happens to the process. When the disk is full or the database locked, the same
-transaction is tried again until it succeeds: meanwhile the queue fills, the trainer waits, and `blocked`
-and the run's `recorder.state` file say why.
+The trainer only puts a record into a queue. The thread packs and compresses all queued records and writes them in one
+transaction, which also updates `runs.env_steps`. So the stored transitions are 1…env_steps at any time, also after a
+crash. If the disk is full or the database is locked, the same transaction is retried until it succeeds. Meanwhile the
+queue fills up and the trainer waits. `blocked` and the file `recorder.state` of the run contain the reason.
 """
 
 import logging
 import threading
 from collections import deque
 from collections.abc import Mapping, Sequence
+from typing import Final
 
 from emtc_core.errors import EmtcError, StorageError
 from emtc_core.metrics import is_known
 from emtc_core.recorder import AskedRecord, EpisodeRecord, EvaluationRecord, GateStatsRecord, SnapshotRecord
 from storage.engine import Database
 from storage.files.trainer_files import StateFile
-from storage.recording.batch import Batch, Record, make_batch, size_of
+from storage.recording.batch import Batch, Record, estimate_bytes, make_batch
 from storage.recording.statements import is_written, write_batch
 from storage.retry import Outage, is_transient, retry_transient
 from storage.runs.removal import rewind_run
 from storage.runs.rows import find_run
 
+LINGER_S: Final = 0.25
+BATCH_STEPS: Final = 20_000
+QUEUE_BYTES: Final = 128 * 2**20
+_MIN_RETRY_S, _MAX_RETRY_S = 0.1, 2.0
+_WAIT_S: Final = 0.5
+"""Timeout of a wait in the main thread, so that Ctrl-C is handled."""
+_JOIN_TIMEOUT_S: Final = 30.0
+
 _log = logging.getLogger(__name__)
-LINGER_S = 0.25
-BATCH_STEPS = 20_000
-QUEUE_BYTES = 128 * 2**20
-_RETRY_FIRST_S, _RETRY_MOST_S = 0.1, 2.0
 
 
 class DatabaseRecorder:
-    """Implements `emtc_core.recorder.Recorder` on a database. Arrays handed over must not change later."""
+    """A `emtc_core.recorder.Recorder` that writes to a database. Arrays of a record must not change after the call."""
 
     def __init__(
         self,
@@ -43,23 +47,27 @@ class DatabaseRecorder:
         linger_s: float = LINGER_S,
         token: str | None = None,
     ) -> None:
-        """Continue after the run's last recorded step.
+        """Start the thread. The next episode must continue after the run's last recorded step.
 
         Args:
-            db: An open database; the recorder does not close it.
+            db: An open database. The recorder does not close it.
             run_id: An existing run.
-            queue_bytes: How much may wait before the trainer does.
-            batch_steps: Transitions after which a flush begins at once.
-            linger_s: How long the first waiting record waits for company.
-            token: By which the caller owns the run; a flush after somebody took it over fails.
+            queue_bytes: Size of the queue above which the trainer waits [bytes].
+            batch_steps: Number of queued transitions that starts a flush at once.
+            linger_s: Time that the first queued record waits for further records [s].
+            token: Owner token of the caller. A flush fails after another process has taken over the run.
+
+        Raises:
+            RunNotFoundError: If there is no such run.
+            StorageError: If the run's folder cannot be written.
         """
         self._db, self._run_id, self._token = db, run_id, token
         self._queue_bytes, self._batch_steps, self._linger_s = queue_bytes, batch_steps, linger_s
         self._next_env_step = find_run(db, run_id).env_steps + 1
         self._queue: deque[Record] = deque()
         self._waiting_bytes = self._waiting_steps = 0
-        self._accepted = self._written = 0
-        self._urgent = self._closing = self._closed = self._abandoned = False
+        self._n_accepted = self._n_written = 0
+        self._is_urgent = self._is_closing = self._is_closed = self._is_abandoned = False
         self._blocked: str | None = None
         self._failure: Exception | None = None
         self._changed = threading.Condition()
@@ -71,14 +79,20 @@ class DatabaseRecorder:
 
     @property
     def blocked(self) -> str | None:
-        """Why nothing can be written now, or None."""
+        """Why the database cannot be written at the moment; None if it can."""
         return self._blocked
 
     def supersede(self, env_step: int, *, checkpoint: str, passed_over: Sequence[str] = ()) -> None:
-        """Go on after `env_step`, where the trainer stands by a checkpoint: later rows are removed and counted.
+        """Remove all rows after `env_step`, at which the trainer resumes, and record how many were removed.
+
+        Args:
+            env_step: Step of the loaded checkpoint.
+            checkpoint: File name of the loaded checkpoint.
+            passed_over: Why newer checkpoints were not used, one text per checkpoint.
 
         Raises:
-            RunStateError: If the recorded rows cannot go back there.
+            RunStateError: If the run has not reached this step, the step is inside an episode, or another process owns
+                the run.
         """
 
         def rewind() -> None:
@@ -92,8 +106,8 @@ class DatabaseRecorder:
         """Queue an episode.
 
         Raises:
-            ValueError: If it does not continue where the last one ended.
-            StorageError: If the writer has failed.
+            ValueError: If it does not start after the last step of the previous episode, or is empty.
+            StorageError: If the thread has failed.
         """
         if record.first_env_step != self._next_env_step or record.length == 0:
             raise ValueError(
@@ -104,21 +118,21 @@ class DatabaseRecorder:
         self._next_env_step += record.length
 
     def record_metrics(self, env_step: int, values: Mapping[str, float]) -> None:
-        """Queue numbers.
+        """Queue values of metrics.
 
         Raises:
-            ValueError: If a name is not in `emtc_core.metrics`.
+            ValueError: If a name is not registered in `emtc_core.metrics`.
         """
-        if strangers := [name for name in values if not is_known(name)]:
-            raise ValueError(f"unknown metric {strangers[0]!r}; describe it in emtc_core/metrics.py")
+        if unknown := [name for name in values if not is_known(name)]:
+            raise ValueError(f"unknown metric {unknown[0]!r}; register it in emtc_core/metrics.py")
         self._put((env_step, {name: float(value) for name, value in values.items()}))
 
     def record_evaluation(self, record: EvaluationRecord) -> None:
-        """Queue an evaluation with its playbacks."""
+        """Queue an evaluation with its recorded episodes."""
         self._put(record)
 
     def record_asked(self, record: AskedRecord) -> None:
-        """Queue the answer to a question with its playbacks."""
+        """Queue an evaluation that a user requested, with its recorded episodes."""
         self._put(record)
 
     def record_gate_stats(self, record: GateStatsRecord) -> None:
@@ -130,64 +144,69 @@ class DatabaseRecorder:
         self._put(record)
 
     def flush(self) -> None:
-        """Return when all that was recorded is in the database.
+        """Wait until all records that were queued before this call are in the database.
 
         Raises:
-            StorageError: If the writer has failed.
+            StorageError: If the thread has failed.
         """
         with self._changed:
-            goal = self._accepted
-            while self._written < goal and self._failure is None:
-                self._urgent = True
+            goal = self._n_accepted
+            while self._n_written < goal and self._failure is None:
+                self._is_urgent = True
                 self._changed.notify_all()
-                self._changed.wait(0.5)  # a timeout, so that Ctrl-C is heard
+                self._changed.wait(_WAIT_S)
             self._raise_failure()
 
     def close(self) -> None:
-        """Flush and stop the thread; idempotent."""
-        if self._closed:
+        """Flush and stop the thread. Further calls do nothing.
+
+        Raises:
+            StorageError: If the thread has failed.
+        """
+        if self._is_closed:
             return
-        self._closed = True
+        self._is_closed = True
         try:
             self.flush()
         except BaseException:
-            self._abandoned = True  # whoever does not wait for the flush does not wait for its next try either
+            self._is_abandoned = True  # also stops the retries of the thread
             raise
         finally:
-            self._end_thread()
+            self._stop_thread()
 
     def abandon(self) -> int:
-        """Stop at once, without what is not written yet: what stands in the database is whole, only shorter.
+        """Stop at once and discard the queued records. The rows in the database are complete up to an earlier step.
 
         Returns:
-            How many records were given up.
+            The number of discarded records.
         """
-        self._closed = self._abandoned = True
-        self._end_thread()
-        return self._accepted - self._written
+        self._is_closed = self._is_abandoned = True
+        self._stop_thread()
+        return self._n_accepted - self._n_written
 
-    def _end_thread(self) -> None:
+    def _stop_thread(self) -> None:
         with self._changed:
-            self._closing = True
+            self._is_closing = True
             self._changed.notify_all()
-        self._thread.join(timeout=30)
+        self._thread.join(timeout=_JOIN_TIMEOUT_S)
         self._state_file.remove()
 
     def _put(self, record: Record, steps: int = 0) -> None:
-        size = size_of(record)
+        """Add a record to the queue; wait while the queue is full."""
+        size = estimate_bytes(record)
         with self._changed:
             while self._waiting_bytes and self._waiting_bytes + size > self._queue_bytes:
                 self._raise_failure()
-                self._urgent = True
+                self._is_urgent = True
                 self._changed.notify_all()
-                self._changed.wait(0.5)
+                self._changed.wait(_WAIT_S)
             self._raise_failure()
-            if self._closed:
+            if self._is_closed:
                 raise StorageError(
                     f"The recorder of run {self._run_id} is closed.", reason="closed", subject=self._run_id
                 )
             self._queue.append(record)
-            self._accepted += 1
+            self._n_accepted += 1
             self._waiting_bytes += size
             self._waiting_steps += steps
             if len(self._queue) == 1 or self._waiting_steps >= self._batch_steps:
@@ -200,27 +219,35 @@ class DatabaseRecorder:
             raise StorageError(message, reason=reason, subject=self._run_id) from self._failure
 
     def _run(self) -> None:
+        """Write batches until the recorder closes. An error is raised by the trainer's next call."""
         while True:
-            records = self._take()
-            if not records or self._abandoned:
+            records = self._take_records()
+            if not records or self._is_abandoned:
                 return
             try:
                 if not self._write(make_batch(self._run_id, records)):
                     return
-            except Exception as error:  # the thread has no caller: the trainer gets it at its next record
+            except Exception as error:
                 _log.exception("run %s: the recorder failed", self._run_id)
                 with self._changed:
                     self._failure = error
                     self._changed.notify_all()
                 return
-            self._count_written(records)
+            with self._changed:
+                self._n_written += len(records)
+                self._waiting_bytes -= sum(estimate_bytes(record) for record in records)
+                self._changed.notify_all()
 
-    def _take(self) -> list[Record]:
-        """Wait for records, then a little for company; an empty list says that the recorder closes."""
+    def _take_records(self) -> list[Record]:
+        """Wait for a record, then up to `linger_s` for further ones; empty if the recorder closes."""
+
+        def is_due() -> bool:
+            return self._is_urgent or self._is_closing or self._waiting_steps >= self._batch_steps
+
         with self._changed:
-            self._changed.wait_for(lambda: self._queue or self._closing)
-            self._changed.wait_for(self._is_due, self._linger_s)
-            self._urgent = False
+            self._changed.wait_for(lambda: self._queue or self._is_closing)
+            self._changed.wait_for(is_due, self._linger_s)
+            self._is_urgent = False
             records: list[Record] = []
             steps = 0
             while self._queue and steps < self._batch_steps:
@@ -230,41 +257,30 @@ class DatabaseRecorder:
             self._waiting_steps -= steps
             return records
 
-    def _is_due(self) -> bool:
-        return self._urgent or self._closing or self._waiting_steps >= self._batch_steps
-
-    def _count_written(self, records: list[Record]) -> None:
-        with self._changed:
-            self._written += len(records)
-            self._waiting_bytes -= sum(size_of(record) for record in records)
-            self._changed.notify_all()
-
     def _write(self, batch: Batch) -> bool:
-        """Write a batch, however long it takes; False says that it was given up."""
-        pause_s, has_failed = _RETRY_FIRST_S, False
-        while not self._abandoned:
+        """Write a batch; retry as long as the error is temporary. False if the recorder was abandoned."""
+        pause_s, is_retry = _MIN_RETRY_S, False
+        while not self._is_abandoned:
             try:
                 with self._db.transaction() as connection:
-                    if not (has_failed and is_written(connection, self._run_id, batch)):
+                    if not (is_retry and is_written(connection, self._run_id, batch)):
                         write_batch(connection, self._run_id, batch, token=self._token)
             except StorageError as error:
                 if not is_transient(self._db, error):
                     raise
-                has_failed = True
-                self._say(str(error))
+                is_retry = True
+                self._outage.failed(str(error))
+                self._set_blocked(str(error))
                 with self._changed:
-                    self._changed.wait_for(lambda: self._abandoned, pause_s)
-                pause_s = min(2 * pause_s, _RETRY_MOST_S)
+                    self._changed.wait_for(lambda: self._is_abandoned, pause_s)
+                pause_s = min(2 * pause_s, _MAX_RETRY_S)
             else:
-                self._say(None)
+                self._outage.over()
+                self._set_blocked(None)
                 return True
         return False
 
-    def _say(self, reason: str | None) -> None:
-        if reason is None:
-            self._outage.over()
-        else:
-            self._outage.failed(reason)
+    def _set_blocked(self, reason: str | None) -> None:
         if reason != self._blocked:
             self._state_file.write(reason or "")
-            self._blocked = reason  # after the file: who sees that it waits finds out why
+            self._blocked = reason  # after the file, so that a reader of `blocked` can also read the file

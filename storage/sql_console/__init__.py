@@ -1,1 +1,1 @@
-"""SQL that somebody types: `question` starts `worker`, a process that can only read; `glossary` explains the tables."""
+"""SQL queries of users: `question` starts `worker`, a process that can only read. `glossary` describes the tables."""

@@ -1,4 +1,4 @@
-"""What the tables and columns mean, for whoever asks in SQL; a test keeps it complete."""
+"""Descriptions of all tables and columns, and example queries, for users who write SQL."""
 
 from dataclasses import dataclass
 from typing import Any, Final
@@ -29,63 +29,71 @@ group by e.run_id, e.won""",
 from gate_stats
 where run_id = (select id from runs order by created_at desc limit 1)
 order by env_step""",
-    "The steps where memory contradicts itself most": """select env_step, episode, t, reward, h, h_next, delta_mem, beta
+    "Steps with the largest Δ_mem": """select env_step, episode, t, reward, h, h_next, delta_mem, beta
 from transitions
 where run_id = (select id from runs order by created_at desc limit 1) and delta_mem is not null
 order by delta_mem desc
 limit 50""",
-    "The last value of every logged number": """select m.run_id, m.name, m.env_step, m.value
+    "The last value of every metric": """select m.run_id, m.name, m.env_step, m.value
 from metrics m
 join (select run_id, name, max(env_step) as env_step from metrics group by run_id, name) last
   on last.run_id = m.run_id and last.name = m.name and last.env_step = m.env_step
 where m.run_id = (select id from runs order by created_at desc limit 1)
 order by m.name""",
 }
-"""Questions to begin with; each runs on SQLite and on PostgreSQL."""
+"""Title → query. Each query runs on SQLite and on PostgreSQL."""
 
 _TABLES: Final = {
-    "runs": "one row per training run: what was asked, where it stands",
+    "runs": "one row per training run: its settings and its progress",
     "sweeps": "plans of several runs",
-    "resumes": "where runs went on after a stop, and what that superseded",
-    "commands": "what was asked of trainers, and when they took it",
+    "resumes": "resumes of runs, and what was removed at each",
+    "commands": "commands to trainers, and when they were executed",
     "episodes": "training episodes",
-    "eval_episodes": "greedy episodes kept for the replay",
-    "transitions": "one row per training transition, with the gate's verdict",
+    "eval_episodes": "greedy episodes that were recorded for the replay",
+    "transitions": "one row per training transition, with Δ_mem and β",
     "transition_summary": "sums over every 1,000 transitions",
-    "gate_stats": "Δ_mem and β over the whole episodic memory, now and then",
-    "metrics": "every logged number: losses, Q-values, speed …",
+    "gate_stats": "statistics of Δ_mem and β over the whole episodic memory, at intervals",
+    "metrics": "every logged metric: losses, Q-values, speed …",
     "evaluations": "greedy test episodes: wins and returns",
-    "asked_evaluations": "what somebody asked a living run; in no curve",
-    "policy_evaluations": "greedy episodes of a stored policy (emtc evaluate); in no curve",
-    "snapshots": "the episodic memory at one moment, each column packed into a blob",
-    "projections": "coordinates for every node of a snapshot: two of a map, or those of another embedder (embed-…)",
-    "jobs": "projections being computed",
-    "entries": "the research notebook",
+    "asked_evaluations": "evaluations that users requested during training; not part of the curves",
+    "policy_evaluations": "greedy episodes of a stored policy (emtc evaluate); not part of the curves",
+    "snapshots": "the episodic memory at one step, each column packed into a blob",
+    "projections": "coordinates of every node of a snapshot: 2-D layouts, or embeddings of another embedder (embed-…)",
+    "jobs": "computations of projections",
+    "entries": "entries of the research notebook",
 }
-_EVERYWHERE: Final = {
-    "id": "its own number or name",
-    "run_id": "whose it is: runs.id",
-    "env_step": "env steps of the run at that moment",
-    "episode": "number of the episode in its run",
-    "created_at": "when it was made (UTC)",
-    "updated_at": "when it was changed last (UTC)",
-    "name": "its name",
-    "status": "the word that its process wrote last",
-    "host": "machine of that process",
-    "pid": "number of the process at work",
-    "pid_created_at": "when that process began [Unix s]",
-    "error": "why it failed",
-    "length": "steps of the episode",
-    "episode_return": "sum of rewards [env return]",
+_COMMON_COLUMNS: Final = {
+    "id": "number or name of the row",
+    "run_id": "the run (runs.id)",
+    "env_step": "environment steps of the run at that time",
+    "episode": "number of the episode in the run",
+    "created_at": "time of creation (UTC)",
+    "updated_at": "time of the last change (UTC)",
+    "name": "name",
+    "status": "last status that its process wrote",
+    "host": "machine of the process",
+    "pid": "process id",
+    "pid_created_at": "start time of the process [Unix s]",
+    "error": "reason of the failure",
+    "length": "number of steps of the episode",
+    "episode_return": "sum of the rewards [return of the environment]",
     "won": "whether the episode was won",
     "trajectory": "packed arrays of the episode: states, actions, rewards, slots",
     "tau": "gate temperature [return]",
     "method": "pca, tsne or umap",
     "params": "parameters of the projection (JSON)",
-    "snapshot_id": "whose it is: snapshots.id",
-    "t": "step inside the episode",
-    "return_mean": "mean return of the last evaluation [env return]",
-    "win_rate": "share of greedy test episodes won",
+    "snapshot_id": "the snapshot (snapshots.id)",
+    "t": "step in the episode",
+    "return_mean": "mean return of the last evaluation [return of the environment]",
+    "win_rate": "fraction of greedy test episodes that were won",
+}
+_TYPE_NAMES: Final = {
+    "BigInteger": "integer",
+    "Integer": "integer",
+    "Double": "real",
+    "Boolean": "boolean",
+    "UtcDateTime": "time",
+    "JSON": "JSON",
 }
 _QUANTILES: Final = {
     f"gate_stats.{name}_{part}": f"{'mean' if part == 'mean' else f'{int(part[1:])} % quantile'} of {symbol}"
@@ -96,16 +104,17 @@ _QUANTILES: Final = {
 
 @dataclass(frozen=True)
 class ColumnWords:
-    """One column: name, type in plain words, and what it means."""
+    """Description of one column."""
 
     name: str
     kind: str
+    """Type: integer, real, boolean, text, time, JSON or blob."""
     meaning: str
 
 
 @dataclass(frozen=True)
 class TableWords:
-    """One table: name, what a row of it is, and its columns."""
+    """Description of one table."""
 
     name: str
     meaning: str
@@ -113,27 +122,26 @@ class TableWords:
 
 
 def describe_schema() -> list[TableWords]:
-    """List every table with its columns and what they mean."""
-    tables = {table.name: table for table in Base.metadata.tables.values()}
+    """List every table with its columns and their descriptions."""
     return [
         TableWords(
-            name,
+            table_name,
             meaning,
-            tuple(ColumnWords(column.name, _kind(column.type), _meaning(name, column)) for column in table.columns),
+            tuple(
+                ColumnWords(column.name, _name_type(column), _describe_column(column))
+                for column in Base.metadata.tables[table_name].columns
+            ),
         )
-        for name, meaning in _TABLES.items()
-        if (table := tables.get(name)) is not None
+        for table_name, meaning in _TABLES.items()
     ]
 
 
-def _meaning(table: str, column: Column[Any]) -> str:
-    return column.doc or _QUANTILES.get(f"{table}.{column.name}") or _EVERYWHERE[column.name]
+def _describe_column(column: Column[Any]) -> str:
+    return column.doc or _QUANTILES.get(f"{column.table.name}.{column.name}") or _COMMON_COLUMNS[column.name]
 
 
-def _kind(kind: object) -> str:
-    inner = unguarded(kind)  # type: ignore[arg-type]  # of a column
-    if isinstance(inner, LargeBinary):
+def _name_type(column: Column[Any]) -> str:
+    column_type = unguarded(column.type)
+    if isinstance(column_type, LargeBinary):
         return "blob"
-    name = type(inner).__name__
-    words = {"BigInteger": "integer", "Integer": "integer", "Double": "real", "Boolean": "boolean"}
-    return words.get(name, {"UtcDateTime": "time", "JSON": "JSON"}.get(name, "text"))
+    return _TYPE_NAMES.get(type(column_type).__name__, "text")

@@ -1,8 +1,10 @@
-"""The process that answers one question and can only read: `python -m storage.sql_console.worker`, a question on stdin.
+"""A process that runs one query and can only read: `python -m storage.sql_console.worker`, with a request on stdin.
 
-SQLite: the file is opened for reading, an authorizer refuses every act but reading, and no second file is attached.
-PostgreSQL: one statement in a read-only transaction, by a role that may do nothing else (`question`).
-Both: so many rows, seconds and bytes, and no more. Only what is needed to answer is imported: it starts in no time.
+SQLite: the file is opened for reading, an authorizer refuses every action except reading, and no second file can be
+attached. PostgreSQL: one statement runs in a read-only transaction of a role that can only read (see `question`).
+Rows, seconds, bytes and memory are limited. Imports are kept to a minimum, so that the process starts quickly.
+
+The output is one JSON value per line: the columns, each row, and an end with the reason if rows were cut or refused.
 """
 
 import contextlib
@@ -14,26 +16,30 @@ import sys
 import threading
 from collections.abc import Generator, Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from storage.address import connect
 
-MOST_BYTES_OUT = 64 << 20
-MOST_MEMORY = 512 << 20
-_ADDRESS_SPACE = 2 << 30
-_TEMPORARY_FILE = 2 << 30
-LONGEST_TEXT = 100_000
-_INT64 = 1 << 63
+MAX_OUTPUT_BYTES: Final = 64 << 20
+MAX_MEMORY_BYTES: Final = 512 << 20
+MAX_TEXT_LENGTH: Final = 100_000
+_ADDRESS_SPACE_BYTES: Final = 2 << 30
+_TEMPORARY_FILE_BYTES: Final = 2 << 30
+_SQLITE_WAIT_S: Final = 5.0
+_INT64: Final = 1 << 63
 
-_PRAGMAS = frozenset({"table_info", "table_xinfo", "table_list", "index_list", "index_info", "foreign_key_list"})
-_READING = frozenset({sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_RECURSIVE})
-_FUNCTIONS_REFUSED = frozenset({"load_extension", "fts3_tokenizer"})
-_COMMENT = re.compile(r"\A(?:\s+|--[^\n]*(?:\n|\Z)|/\*.*?\*/|\()+", re.DOTALL)
-_BEGINNINGS = ("select", "with", "values", "table", "explain")
-_REACHES_OUT = re.compile(r"u&\s*\"|\b(set_config|query_to_xml\w*|cursor_to_xml\w*|dblink\w*|lo_\w+)\b", re.IGNORECASE)
-
-
-_RIGHTS = """
+_ALLOWED_PRAGMAS: Final = frozenset(
+    {"table_info", "table_xinfo", "table_list", "index_list", "index_info", "foreign_key_list"}
+)
+_READ_ACTIONS: Final = frozenset({sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_RECURSIVE})
+_FORBIDDEN_FUNCTIONS: Final = frozenset({"load_extension", "fts3_tokenizer"})
+_READ_STATEMENTS: Final = ("select", "with", "values", "table", "explain")
+_LEADING_COMMENTS: Final = re.compile(r"\A(?:\s+|--[^\n]*(?:\n|\Z)|/\*.*?\*/|\()+", re.DOTALL)
+_FORBIDDEN_POSTGRES: Final = re.compile(
+    r"u&\s*\"|\b(set_config|query_to_xml\w*|cursor_to_xml\w*|dblink\w*|lo_\w+)\b", re.IGNORECASE
+)
+"""Functions with effects outside a read-only transaction, and identifiers that could hide them as escape sequences."""
+_RIGHTS: Final = """
 SELECT session_user::text, CASE
     WHEN bool_or(rolsuper) THEN 'is a superuser'
     WHEN bool_or(rolcreaterole OR rolcreatedb OR rolreplication OR rolbypassrls) THEN 'may make roles or databases'
@@ -49,11 +55,17 @@ SELECT session_user::text, CASE
     END
 FROM pg_roles WHERE rolname IN (session_user, current_user)
 """
-"""Who asks, and what that role may do that a reader needs not; NULL where there is nothing."""
+"""Selects the login role, and what it may do in addition to reading; NULL if it can only read."""
 
 
 class RefusedError(Exception):
-    """A question that cannot be answered: cause and next step, a fixed word for the cause, and what it is about."""
+    """A query that cannot be answered.
+
+    Args:
+        message: The cause and the next step.
+        reason: The cause as a fixed word, as in `EmtcError`.
+        subject: What the error is about, as a JSON value.
+    """
 
     def __init__(self, message: str, reason: str, subject: object = "") -> None:
         super().__init__(message)
@@ -62,52 +74,28 @@ class RefusedError(Exception):
 
 
 def main() -> None:
-    """Read a question, write its columns, rows and end, one JSON value a line."""
-    question = json.load(sys.stdin)
-    _limit_this_process()
+    """Read a request from stdin; write the columns, the rows and the end to stdout."""
+    request = json.load(sys.stdin)
+    _limit_process()
     try:
-        _answer(question)
+        read = _read_sqlite if "path" in request else _read_postgres
+        with contextlib.closing(read(request)) as columns_and_rows:
+            _write({"columns": next(columns_and_rows)})
+            _write({"cut": _write_rows(columns_and_rows, request["most_rows"])})
     except RefusedError as error:
         _write_refusal(error)
     except MemoryError:
-        message = f"The question needs more than {MOST_MEMORY >> 20} MB of memory. Ask for less at once."
+        message = f"The query needs more than {MAX_MEMORY_BYTES >> 20} MB of memory. Select less data."
         _write_refusal(RefusedError(message, "memory"))
 
 
-def _limit_this_process() -> None:
-    """Let the system refuse what no other limit foresaw."""
-    if sys.platform == "win32":
-        return
-    import resource
-
-    for what, most in ((resource.RLIMIT_AS, _ADDRESS_SPACE), (resource.RLIMIT_FSIZE, _TEMPORARY_FILE)):
-        with contextlib.suppress(ValueError, OSError):  # a system without such a limit, or with a lower one
-            resource.setrlimit(what, (most, most))
+def describe_timeout(seconds: float) -> str:
+    """Return the message about a query that exceeded its time."""
+    return f"The query took more than {seconds:g} s and was stopped. Add WHERE or LIMIT, or allow more time."
 
 
-def _answer(question: dict[str, Any]) -> None:
-    read = _ask_sqlite if "path" in question else _ask_server
-    with contextlib.closing(read(question)) as rows:
-        _write({"columns": next(rows)})
-        _write({"cut": _write_rows(rows, question["most_rows"])})
-
-
-def _write_rows(rows: Iterable[Iterable[Any]], most_rows: int) -> str | None:
-    """Write rows up to the limits; return which one cut them, or None."""
-    written = 0
-    for number, row in enumerate(rows):
-        if number == most_rows:
-            return f"The first {most_rows:,} rows; there are more."
-        line = json.dumps([plain(value) for value in row])
-        written += len(line)
-        if written > MOST_BYTES_OUT:
-            return f"The first {number:,} rows, which take {MOST_BYTES_OUT >> 20} MB; there are more."
-        sys.stdout.write(line + "\n")
-    return None
-
-
-def plain(value: Any) -> Any:
-    """Make a value that JSON holds: a blob is told by its size, a long text is cut, a time is text."""
+def to_json_value(value: Any) -> Any:
+    """Convert a value of the database to a JSON value. A blob becomes its size as text, and a long text is cut."""
     if isinstance(value, bytes | memoryview):
         return f"<{len(value):,} bytes>"
     if value is None or isinstance(value, bool | float):
@@ -117,9 +105,37 @@ def plain(value: Any) -> Any:
     if isinstance(value, dict | list):
         value = json.dumps(value, default=str)
     elif type(value).__name__ == "Decimal":
-        return float(value) if not math.isfinite(value) or value % 1 else plain(int(value))
+        return float(value) if not math.isfinite(value) or value % 1 else to_json_value(int(value))
     text = str(value)
-    return text if len(text) <= LONGEST_TEXT else f"{text[:LONGEST_TEXT]} … <{len(text):,} characters>"
+    return text if len(text) <= MAX_TEXT_LENGTH else f"{text[:MAX_TEXT_LENGTH]} … <{len(text):,} characters>"
+
+
+def _limit_process() -> None:
+    """Limit address space and file size by the operating system, in addition to the limits of the database."""
+    if sys.platform == "win32":
+        return
+    import resource
+
+    for limit, size in (
+        (resource.RLIMIT_AS, _ADDRESS_SPACE_BYTES),
+        (resource.RLIMIT_FSIZE, _TEMPORARY_FILE_BYTES),
+    ):
+        with contextlib.suppress(ValueError, OSError):  # the system lacks this limit, or has a lower one
+            resource.setrlimit(limit, (size, size))
+
+
+def _write_rows(rows: Iterable[Iterable[Any]], most_rows: int) -> str | None:
+    """Write rows up to the limits; return which limit cut them, or None."""
+    size = 0
+    for number, row in enumerate(rows):
+        if number == most_rows:
+            return f"The first {most_rows:,} rows; there are more."
+        line = json.dumps([to_json_value(value) for value in row])
+        size += len(line)
+        if size > MAX_OUTPUT_BYTES:
+            return f"The first {number:,} rows, which take {MAX_OUTPUT_BYTES >> 20} MB; there are more."
+        sys.stdout.write(line + "\n")
+    return None
 
 
 def _write(value: Any) -> None:
@@ -130,127 +146,130 @@ def _write_refusal(error: RefusedError) -> None:
     _write({"refused": str(error), "reason": error.reason, "subject": error.subject})
 
 
-def _ask_sqlite(question: dict[str, Any]) -> Generator[Any, None, None]:
-    """Give the names of the columns, then the rows."""
-    query, seconds, denied = question["query"], question["seconds"], list[str]()
-    with contextlib.closing(connect(Path(question["path"]), wait_s=5, writes=False, mode="ro")) as connection:
-        _restrict(connection, query, denied)
-        late = threading.Timer(seconds, connection.interrupt)
-        late.daemon = True
-        late.start()
+def _read_sqlite(request: dict[str, Any]) -> Generator[Any, None, None]:
+    """Yield the names of the columns, then the rows."""
+    query, seconds, refused = request["query"], request["seconds"], list[str]()
+    path = Path(request["path"])
+    with contextlib.closing(connect(path, wait_s=_SQLITE_WAIT_S, writes=False, mode="ro")) as connection:
+        _restrict(connection, query, refused)
+        timer = threading.Timer(seconds, connection.interrupt)
+        timer.daemon = True
+        timer.start()
         try:
             cursor = connection.execute(query)
             if cursor.description is None:
-                raise RefusedError("The question gives no rows. Ask with one SELECT.", "no_rows")
+                raise RefusedError("The statement returns no rows. Use one SELECT.", "no_rows")
             yield [column[0] for column in cursor.description]
             yield from cursor
         except (sqlite3.Error, sqlite3.Warning, UnicodeError) as error:
-            raise _translate(error, denied, seconds) from error
+            if refused:
+                raise _make_refusal(refused[0]) from error
+            raise _translate_error(error, seconds) from error
 
 
-def _restrict(connection: sqlite3.Connection, query: str, denied: list[str]) -> None:
-    """Take from a connection everything but reading, then the means to give it back; what it refuses is named."""
+def _restrict(connection: sqlite3.Connection, query: str, refused: list[str]) -> None:
+    """Allow a connection only to read, and do not allow it to remove the restrictions.
+
+    Args:
+        connection: The connection.
+        query: The query, for the description of a refused action.
+        refused: The authorizer appends a description of every action that it refuses.
+    """
     connection.isolation_level = None
     connection.execute("PRAGMA query_only=ON")
     connection.execute("PRAGMA trusted_schema=OFF")
-    connection.execute(f"PRAGMA hard_heap_limit={MOST_MEMORY}")
+    connection.execute(f"PRAGMA hard_heap_limit={MAX_MEMORY_BYTES}")
     connection.setlimit(sqlite3.SQLITE_LIMIT_ATTACHED, 0)
     connection.setlimit(sqlite3.SQLITE_LIMIT_WORKER_THREADS, 0)
     connection.text_factory = lambda stored: stored.decode(errors="replace")
 
-    def authorize(act: int, first: str | None, second: str | None, *_: str | None) -> int:
-        if act in _READING:
+    def authorize(action: int, first: str | None, second: str | None, *_: str | None) -> int:
+        if action in _READ_ACTIONS:
             return sqlite3.SQLITE_OK
-        if act == sqlite3.SQLITE_FUNCTION and (second or "").lower() not in _FUNCTIONS_REFUSED:
+        if action == sqlite3.SQLITE_FUNCTION and (second or "").lower() not in _FORBIDDEN_FUNCTIONS:
             return sqlite3.SQLITE_OK
-        if act == sqlite3.SQLITE_PRAGMA and (first or "").lower() in _PRAGMAS:
+        if action == sqlite3.SQLITE_PRAGMA and (first or "").lower() in _ALLOWED_PRAGMAS:
             return sqlite3.SQLITE_OK
-        denied.append(_name_act(act, first, second, query))
+        word = _first_word(query)
+        if action == sqlite3.SQLITE_PRAGMA:
+            refused.append(f"PRAGMA {first}")
+        elif action == sqlite3.SQLITE_FUNCTION:
+            refused.append(f"{second}()")
+        else:
+            refused.append("Writing" if word in _READ_STATEMENTS else word.upper())
         return sqlite3.SQLITE_DENY
 
     connection.set_authorizer(authorize)
 
 
-def _name_act(act: int, first: str | None, second: str | None, query: str) -> str:
-    if act == sqlite3.SQLITE_PRAGMA:
-        return f"PRAGMA {first}"
-    word = _first_word(query)
-    return f"{second}()" if act == sqlite3.SQLITE_FUNCTION else "Writing" if word in _BEGINNINGS else word.upper()
-
-
-def _first_word(query: str) -> str:
-    return (re.match(r"\w*", _COMMENT.sub("", query)) or [""])[0].lower()
-
-
-def _translate(error: Exception, denied: list[str], seconds: float) -> RefusedError:
-    """Describe a driver's error, whose own text is all that tells what it is."""
-    text = (str(error).strip().splitlines() or ["nothing is said of it"])[0].rstrip(".")
-    if denied:
-        return _refuse(denied[0])
-    if "one statement" in text or "multiple commands" in text:
-        message = "A question is one statement. Remove the text after the first semicolon."
-        return RefusedError(message, "statements")
-    if any(sign in text for sign in ("readonly database", "read-only transaction", "COPY")):
-        return _refuse("Writing")
-    if text == "interrupted" or "statement timeout" in text:
-        message = f"The question took more than {seconds:g} s and was ended."
-        return RefusedError(f"{message} Narrow it with WHERE or LIMIT, or allow more.", "timeout", seconds)
-    message = f"The database cannot answer: {text}. List the tables and columns with: emtc sql --schema"
-    return RefusedError(message, "failed", text)
-
-
-def _refuse(what: str) -> RefusedError:
-    return RefusedError(f"{what} is refused: a question only reads. Ask with one SELECT.", "writes", what)
-
-
-def _ask_server(question: dict[str, Any]) -> Generator[Any, None, None]:
-    """Give the names of the columns, then the rows; the extended protocol takes one statement and no more."""
+def _read_postgres(request: dict[str, Any]) -> Generator[Any, None, None]:
+    """Yield the names of the columns, then the rows. psycopg's `stream` accepts one statement only."""
     import psycopg
 
-    _check_statement(question["query"])
-    milliseconds = max(1, int(1000 * question["seconds"]))
+    query, seconds = request["query"], request["seconds"]
+    word = _first_word(query)
+    if word not in _READ_STATEMENTS:
+        raise _make_refusal(word.upper() or "This statement")
+    if forbidden := _FORBIDDEN_POSTGRES.search(query):
+        raise _make_refusal(forbidden.group())
     try:
-        with psycopg.connect(**question["server"], autocommit=True) as connection:
-            _begin_reading(connection, milliseconds)
+        with psycopg.connect(**request["server"], autocommit=True) as connection:
+            _begin_reading(connection, timeout_ms=max(1, int(1000 * seconds)))
             cursor = connection.cursor()
-            rows = cursor.stream(question["query"])
+            rows = cursor.stream(query)
             first = next(rows, None)
-            if first is None:  # nothing came, so nothing has told the columns either
-                yield _describe(connection, question["query"])
+            if first is None:  # without a row, the cursor has no description of the columns
+                yield _list_columns(connection, query)
                 return
             yield [column.name for column in cursor.description or ()]
             yield first
             yield from rows
     except psycopg.Error as error:
-        raise _translate(error, [], question["seconds"]) from error
+        raise _translate_error(error, seconds) from error
 
 
-def _describe(connection: Any, query: str) -> list[str]:
-    """The names of a statement's columns, which is not run again."""
-    connection.pgconn.prepare(b"described", query.encode())
-    told = connection.pgconn.describe_prepared(b"described")
-    return [told.fname(place).decode() for place in range(told.nfields)]
-
-
-def _check_statement(query: str) -> None:
-    """Refuse what a read-only transaction of a server would still do: programs, files, other servers."""
-    if (word := _first_word(query)) not in _BEGINNINGS:
-        raise _refuse(word.upper() or "That")
-    if found := _REACHES_OUT.search(query):
-        raise _refuse(found.group())
-
-
-def _begin_reading(connection: Any, milliseconds: int) -> None:
+def _begin_reading(connection: Any, *, timeout_ms: int) -> None:
+    """Begin a read-only transaction, and check that the role can only read."""
     connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
-    connection.execute(f"SET LOCAL statement_timeout = {milliseconds}")
-    role, more = connection.execute(_RIGHTS).fetchall()[0]
-    if more:
+    connection.execute(f"SET LOCAL statement_timeout = {timeout_ms}")
+    role, right = connection.execute(_RIGHTS).fetchall()[0]
+    if right:
         raise RefusedError(
-            f"Questions are asked by a role that was made for reading, and {role} {more}. Make one with: emtc db "
-            "reader, and name it in EMTC_DB_READER",
+            f"Queries must run in a role that can only read, but {role} {right}. Create such a role with: emtc db "
+            "reader, and set EMTC_DB_READER to its URL.",
             "too_many_rights",
             role,
         )
+
+
+def _list_columns(connection: Any, query: str) -> list[str]:
+    """List the columns of a statement without running it."""
+    connection.pgconn.prepare(b"described", query.encode())
+    description = connection.pgconn.describe_prepared(b"described")
+    return [description.fname(index).decode() for index in range(description.nfields)]
+
+
+def _first_word(query: str) -> str:
+    """Return the first word of a query in lower case, after comments and parentheses; empty if there is none."""
+    return (re.match(r"\w*", _LEADING_COMMENTS.sub("", query)) or [""])[0].lower()
+
+
+def _translate_error(error: Exception, seconds: float) -> RefusedError:
+    """Convert a driver's error, whose text is the only sign of its cause."""
+    text = (str(error).strip().splitlines() or ["no reason was given"])[0].rstrip(".")
+    if "one statement" in text or "multiple commands" in text:
+        message = "A query must be one statement. Remove everything after the first semicolon."
+        return RefusedError(message, "statements")
+    if any(part in text for part in ("readonly database", "read-only transaction", "COPY")):
+        return _make_refusal("Writing")
+    if text == "interrupted" or "statement timeout" in text:
+        return RefusedError(describe_timeout(seconds), "timeout", seconds)
+    message = f"The database cannot run the query: {text}. List the tables and columns with: emtc sql --schema"
+    return RefusedError(message, "failed", text)
+
+
+def _make_refusal(action: str) -> RefusedError:
+    return RefusedError(f"{action} is refused, because a query can only read. Use one SELECT.", "writes", action)
 
 
 if __name__ == "__main__":

@@ -97,7 +97,7 @@ def test_an_import_makes_the_run_one_s_own(seeded, tmp_path: Path, capsys) -> No
     mine = open_database(own)
     assert find_run(mine, run_id).config == find_run(db, run_id).config
     assert run(["open", out, "--import", "--db", own]) == 2
-    assert "are here already" in capsys.readouterr().err
+    assert "are already in the database" in capsys.readouterr().err
 
 
 def test_the_app_is_started_on_it_and_may_only_read(seeded, tmp_path: Path, monkeypatch) -> None:
@@ -128,7 +128,7 @@ def test_the_app_is_started_on_it_and_may_only_read(seeded, tmp_path: Path, monk
         (["bundle", "--sweep", "zz", "--out", "s.emtc"], "No sweep starts with"),
         (["bundle", "RUN"], "--out"),
         (["open", "none.emtc"], "There is no bundle at none.emtc"),
-        (["open", "../x.db"], "is no bundle of EMTC Lab"),
+        (["open", "../x.db"], "is not a bundle of EMTC Lab"),
     ],
 )
 def test_unusable_arguments_write_nothing(seeded, tmp_path: Path, capsys, monkeypatch, arguments, words: str) -> None:
@@ -178,7 +178,7 @@ def test_the_example_tells_its_story_in_pinned_views_that_open(seeded, tmp_path:
     for entry in gather(there, [entry.id for entry in entries]):
         assert entry.figure is not None
     assert not has_verdicts(there, run_id)
-    assert "stay in the database that it was trained in" in entries[3].body, "what is not there is not promised"
+    assert "not in this file" in entries[3].body, "what is not there is not promised"
     shown = views[3].query["episode"][0] if views[3] else ""
     assert trajectory_is_kept(there, run_id, int(shown))
     assert len(list_entries(db)) == before, "the study's own notebook is left alone"

@@ -29,7 +29,7 @@ from app.figures.render.export import EXPORT_FORMATS, export_figure
 from app.figures.render.lines_view import _wrap_names
 from app.figures.render.matplotlib_view import to_image
 from app.figures.render.plotly_view import to_plotly
-from app.replay.payload import make_payload, pack_payload, visible_bounds
+from app.replay.payload import crop_field, make_payload, pack_payload
 from app.replay.replay import Side
 from emtc_core.envs.base import Scene
 from emtc_core.metrics import METRICS
@@ -293,11 +293,11 @@ def scene() -> Scene:
 
 
 def test_replay_is_cropped_to_where_the_episode_takes_place(scene):
-    x0, y0, x1, y1 = visible_bounds(scene)
+    x0, y0, x1, y1 = crop_field(scene)
     assert (x0, x1) == (3.0, 17.0)
     assert 0 <= y0 < 10 < y1 <= 20
     corner = replace(scene, position=np.zeros_like(scene.position))
-    x0, y0, x1, y1 = visible_bounds(corner)
+    x0, y0, x1, y1 = crop_field(corner)
     assert (x0, y0) == (0.0, 0.0)
     assert x1 > 13
 

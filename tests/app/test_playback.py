@@ -17,10 +17,10 @@ from app.analysis import episodes
 from app.analysis.episodes import draw_scene, find_fault
 from app.figures.named.trajectories import draw_trajectory
 from app.replay.drawing import MOST_FRAMES, to_gif, to_svg
-from app.replay.field import Field, list_moments, moment_at
+from app.replay.field import Field, interpolate_scene, sample_moments
 from app.replay.files import make_page, read_replays
-from app.replay.payload import frame_sides, make_payload, name_teams
-from app.replay.replay import MISSING, Side, join_values, level_picture, level_values, make_side, show_actions
+from app.replay.payload import crop_fields, list_teams, make_payload
+from app.replay.replay import MISSING, Side, join_values, make_side, quantize_picture, quantize_values, style_actions
 from emtc_core.envs.base import Scene
 from emtc_core.errors import ConfigError
 from tests.errors import raises
@@ -66,26 +66,26 @@ def test_no_health_bar_hides_a_units_number():
 
 
 def test_a_unit_is_between_its_places_between_two_steps():
-    moment = moment_at(make_scene(), 1.25)
-    np.testing.assert_allclose(moment.place[0], (2.5, 0))
-    np.testing.assert_allclose(moment_at(make_scene(), 99).place[0], (8, 0))
+    moment = interpolate_scene(make_scene(), 1.25)
+    np.testing.assert_allclose(moment.position[0], (2.5, 0))
+    np.testing.assert_allclose(interpolate_scene(make_scene(), 99).position[0], (8, 0))
     assert moment.target.tolist() == [2, -1, -1]
 
 
 def test_who_dies_fades_where_it_stood_and_aims_at_nobody():
     scene = make_scene()
     scene.position[2:, 1] = (20, 20)
-    halfway = moment_at(scene, 1.5)
-    np.testing.assert_allclose(halfway.place[1], (5, 5))
+    halfway = interpolate_scene(scene, 1.5)
+    np.testing.assert_allclose(halfway.position[1], (5, 5))
     assert halfway.presence.tolist() == [1, 0.5, 1]
     assert halfway.health[1] == 0.5
     aiming = replace(scene, target=np.zeros((5, 3), np.int16))
-    assert moment_at(aiming, 3).target.tolist() == [0, -1, 0]
+    assert interpolate_scene(aiming, 3).target.tolist() == [0, -1, 0]
 
 
 @pytest.mark.parametrize(("frames", "count"), [(1, 1), (2, 4), (61, 181), (200, 200), (1000, 200)])
 def test_moments_begin_and_end_with_the_episode_and_are_bounded(frames, count):
-    moments, per_step = list_moments(frames, MOST_FRAMES, most_per_step=3)
+    moments, per_step = sample_moments(frames, MOST_FRAMES, max_per_step=3)
     assert len(moments) == count
     assert (moments[0], moments[-1]) == (0, frames - 1)
     if count > 1:
@@ -129,26 +129,26 @@ def test_health_has_a_panel_only_where_anybody_lost_some():
 def test_fields_of_different_games_keep_their_own_frames():
     pitch = replace(make_scene(), bounds=(-1.0, -1.0, 1.0, 1.0))
     other = replace(make_episode(), scene=pitch)
-    assert len({tuple(bounds) for bounds in frame_sides([make_episode(), other])}) == 2
+    assert len({tuple(bounds) for bounds in crop_fields([make_episode(), other])}) == 2
 
 
 def test_actions_are_coloured_by_what_they_do():
-    shown = show_actions(("no-op", "stop", "top left", "attack 3", "shot"), 5)
+    shown = style_actions(("no-op", "stop", "top left", "attack 3", "shot"), 5)
     assert [action.group for action in shown] == ["no-op", "stop", "move", "attack", "shot"]
     assert shown[0].color is None
     assert shown[3].mark == "3"
     assert len({action.color for action in shown}) == 5
-    assert [action.name for action in show_actions((), 2)] == ["action 0", "action 1"]
+    assert [action.name for action in style_actions((), 2)] == ["action 0", "action 1"]
 
 
 def test_each_entry_of_a_state_has_its_own_scale():
     values = np.array([[0, 5, 1, np.nan], [2, 5, 0, 1], [4, 5, 0.5, 3]], np.float32)
-    levels = level_values(values)
+    levels = quantize_values(values)
     assert levels[:, 0].tolist() == [0, 127, 254]
     assert levels[:, 1].tolist() == [MISSING] * 3
     assert levels[:, 2].tolist() == [254, 0, 127]
     assert levels[:, 3].tolist() == [MISSING, 0, 254]
-    assert level_values(np.zeros((3, 0), np.float32)).shape == (3, 0)
+    assert quantize_values(np.zeros((3, 0), np.float32)).shape == (3, 0)
 
 
 @pytest.mark.parametrize(
@@ -201,19 +201,19 @@ def test_a_state_that_is_a_picture_is_shown_as_one_in_every_form(monkeypatch):
 
 
 def test_a_picture_is_scaled_over_the_episode_each_colour_to_its_own_range():
-    grey = level_picture(np.array([[0, 1, 9], [2, 4, 9]], np.float32), (1, 2))
+    grey = quantize_picture(np.array([[0, 1, 9], [2, 4, 9]], np.float32), (1, 2))
     assert grey.tolist() == [[[0, 64]], [[128, 255]]]
-    below = level_picture(np.array([[-1, 1]], np.float32), (1, 2))
+    below = quantize_picture(np.array([[-1, 1]], np.float32), (1, 2))
     assert below.tolist() == [[[0, 255]]]
-    color = level_picture(np.array([[1, 10, 0], [0.5, 5, np.nan]], np.float32), (1, 1, 3))
+    color = quantize_picture(np.array([[1, 10, 0], [0.5, 5, np.nan]], np.float32), (1, 1, 3))
     assert color.tolist() == [[[[255, 255, 0]]], [[[128, 128, 0]]]]
 
 
 def test_who_belongs_to_no_team_is_named_by_what_it_is():
     for kinds, name in ((("a", "ball", "ball"), "ball"), (("a", "mace", "arrow"), "neutral")):
         scene = replace(make_scene(), team=np.array([0, 2, 2], np.int8), kind=kinds)
-        assert [team for team, _ in name_teams([replace(make_episode(5), scene=scene)])][2] == name
-    assert [team for team, _ in name_teams([make_episode(5)])] == ["agents", "opponents", "neutral"]
+        assert [team for team, _ in list_teams([replace(make_episode(5), scene=scene)])][2] == name
+    assert [team for team, _ in list_teams([make_episode(5)])] == ["agents", "opponents", "neutral"]
 
 
 def test_a_strip_has_the_names_that_the_environment_gives(monkeypatch):

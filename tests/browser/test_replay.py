@@ -9,7 +9,7 @@ import pytest
 
 from app.figures.assets import read_script
 from app.figures.named.trajectories import draw_trajectory
-from app.replay.field import moment_at
+from app.replay.field import interpolate_scene
 from app.replay.files import make_page
 from app.replay.payload import make_payload
 from app.replay.replay import Side, make_side
@@ -216,9 +216,9 @@ def test_browser_and_files_put_every_unit_at_the_same_place(page):
         [list(make_payload([side])), frames],
     )
     for frame, units in zip(frames, json.loads(found), strict=True):
-        expected = moment_at(side.scene, frame)
+        expected = interpolate_scene(side.scene, frame)
         for u, unit in enumerate(units):
-            np.testing.assert_allclose(unit["place"], expected.place[u], atol=1e-5)
+            np.testing.assert_allclose(unit["place"], expected.position[u], atol=1e-5)
             assert unit["presence"] == pytest.approx(expected.presence[u])
             assert unit["health"] == pytest.approx(expected.health[u], abs=1e-6)
 

@@ -78,7 +78,7 @@ def test_an_upload_is_opened_too(own, file):
     [
         ("none.emtc", None, "There is no bundle at"),
         ("/etc/passwd", None, "name ends in"),
-        ("cut.emtc", b"PK\3\4 cut", "is no bundle of EMTC Lab"),
+        ("cut.emtc", b"PK\3\4 cut", "is not a bundle of EMTC Lab"),
     ],
 )
 def test_what_is_no_bundle_is_one_sentence_and_leaves_nothing(own, tmp_path, name, content, words):

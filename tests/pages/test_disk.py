@@ -55,7 +55,7 @@ def test_a_run_at_work_is_named_and_left(seeded):
     assert [warning.value.count("is running") for warning in app.warning] == [1]
     assert "removes of 1 runs" in said(app)
     app.button(key="vacuum").click().run()
-    assert "must wait until nobody writes" in app.error[0].value
+    assert "must wait until no run is active" in app.error[0].value
 
 
 def test_a_choice_of_rows_ends_when_other_runs_stand_in_them(seeded):

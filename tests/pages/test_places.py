@@ -80,7 +80,7 @@ def test_launch_says_where_checkpoints_go_and_refuses_a_place_that_is_none(empty
     st.cache_data.clear()
     app = open_page("launch")
     assert not app.exception
-    assert "is no folder here" in " ".join(error.value for error in app.error)
+    assert "is not a folder on this machine" in " ".join(error.value for error in app.error)
     assert [button.disabled for button in app.button if button.label == "Start"] == [True]
 
 

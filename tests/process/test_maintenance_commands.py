@@ -87,9 +87,9 @@ def test_a_vacuum_says_how_much(place: tuple[str, str], capsys: pytest.CaptureFi
         (["thin", "--trajectories"], "Name the runs"),
         (["thin", "nobody", "--trajectories"], "No run starts with"),
         (["thin", "--all", "--snapshots", "0"], "--snapshots"),
-        (["vacuum"], "must wait until nobody writes"),
+        (["vacuum"], "must wait until no run is active"),
         (["backup", "--out", "/nowhere/x.db"], "cannot be written"),
-        (["backup", "--out", "{path}"], "replaces nothing"),
+        (["backup", "--out", "{path}"], "does not replace files"),
     ],
 )
 def test_what_cannot_be_done_is_one_sentence(

@@ -123,7 +123,7 @@ def is_only_a_name(command: Sequence[str], out: str) -> bool:
     if command[0] != "db":
         return False
     found = [each["what"] for each in json.loads(out)["findings"] if each["kind"] != "notice"]
-    return all(each.endswith("names a module to import, which this machine does not allow.") for each in found)
+    return all(each.endswith("is a module to import, which this machine does not allow.") for each in found)
 
 
 def draw(db, name: str, asked: list[str], what: str) -> None:

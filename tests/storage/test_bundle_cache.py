@@ -118,7 +118,7 @@ def test_an_import_says_first_what_it_would_add(db: Database, theirs: Theirs, tm
         assert connection.execute(select(func.count()).select_from(Transition)).scalar_one() == 60
     again = plan_import(own, bundle)
     assert (again.new, set(again.here)) == ((), set(theirs[1]))
-    assert "all of its runs are here already" in str(again)
+    assert "all of its runs are already in this database" in str(again)
 
 
 def test_an_import_leaves_what_is_here_and_marks_what_comes(theirs: Theirs, tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage.bundles.contents import Contents, choose_nodes, sample_nodes, spread_over
+from storage.bundles.contents import Contents, filter_snapshot, select_evenly_spaced, select_nodes
 from storage.bundles.read import open_bundle
 from storage.bundles.write import write_bundle
 from storage.engine import open_database
@@ -36,7 +36,7 @@ def recorded(tmp_path: Path):
 
 @given(steps=st.lists(st.integers(1, 10_000), min_size=1, unique=True).map(sorted), n=st.integers(1, 9))
 def test_snapshots_are_spread_and_end_with_the_last(steps: list[int], n: int) -> None:
-    places = spread_over(steps, n)
+    places = select_evenly_spaced(steps, n)
     assert places == sorted(set(places))
     assert len(places) <= n
     assert places[-1] == len(steps) - 1
@@ -79,4 +79,4 @@ def test_a_memory_that_fits_is_kept_whole(recorded) -> None:
     db, _ = recorded
     with db.read() as connection:
         row = connection.exec_driver_sql("SELECT * FROM snapshots ORDER BY env_step DESC LIMIT 1").mappings().one()
-    assert sample_nodes(row, choose_nodes(row, 10_000))["size"] == row["size"]
+    assert filter_snapshot(row, select_nodes(row, 10_000))["size"] == row["size"]

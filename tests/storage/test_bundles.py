@@ -276,6 +276,11 @@ HARMS: dict[str, tuple[Harm, str, Any]] = {  # what is done to a bundle, and the
         "newer_version",
         2,
     ),
+    "a version that never existed": (
+        lambda db, at: {"facts": {"version": 0}},
+        "unknown_version",
+        0,
+    ),
     "no size": (lambda db, at: {"member": {"size": None}}, "no_size", ...),
     "a path as member": (
         lambda db, at: {"facts": {"members": {"../x": {}}}},

@@ -5,7 +5,7 @@ import pytest
 from sqlalchemy import text
 
 from storage.engine import Database
-from storage.recording.batch import Columns, Field, make_batch
+from storage.recording.batch import Column, Columns, make_batch
 from storage.recording.statements import pack_columns, write_batch
 from storage.runs.changes import create_run
 from tests.storage.records import CONFIG, make_episode
@@ -15,14 +15,16 @@ NOTHING = np.zeros(3, bool)
 
 def test_rows_hold_python_values_and_none_where_something_is_missing():
     values = np.array([1.5, np.nan, 2.0])
-    columns = Columns((Field("run"), Field(np.arange(3)), Field(values, np.isnan(values)), Field(values, ~NOTHING)), 3)
+    columns = Columns(
+        (Column("run"), Column(np.arange(3)), Column(values, np.isnan(values)), Column(values, ~NOTHING)), 3
+    )
     assert columns.rows() == [("run", 0, 1.5, None), ("run", 1, None, None), ("run", 2, 2.0, None)]
     assert len(columns) == 3
 
 
 def test_a_copy_leaves_out_what_is_missing_and_nothing_else():
     values = np.array([1.0, 2.0, 3.0])
-    fields = (Field("ab"), Field(np.array([7, 8, 9], np.int32)), Field(values, np.array([False, True, False])))
+    fields = (Column("ab"), Column(np.array([7, 8, 9], np.int32)), Column(values, np.array([False, True, False])))
     head, tail = b"PGCOPY\n\xff\r\n\x00" + bytes(8), b"\xff\xff"
 
     def row(number: int, value: float | None) -> bytes:
@@ -31,7 +33,7 @@ def test_a_copy_leaves_out_what_is_missing_and_nothing_else():
 
     expected = head + row(7, 1.0) + row(8, None) + row(9, 3.0) + tail
     assert pack_columns(Columns(fields, 3)) == expected
-    none_at_all = Columns((*fields[:2], Field(values, ~NOTHING)), 3)
+    none_at_all = Columns((*fields[:2], Column(values, ~NOTHING)), 3)
     assert pack_columns(none_at_all) == head + b"".join(row(n, None) for n in (7, 8, 9)) + tail
 
 
@@ -42,6 +44,5 @@ def test_what_arrives_is_what_was_recorded(db: Database, gated: bool):
     with db.transaction() as connection:
         write_batch(connection, run_id, batch)
         stored = connection.execute(text("SELECT * FROM transitions ORDER BY env_step")).all()
-    columns = batch.rows["transitions"]
-    assert isinstance(columns, Columns)
-    assert [tuple(row) for row in stored] == columns.rows()
+    assert batch.transitions is not None
+    assert [tuple(row) for row in stored] == batch.transitions.rows()

@@ -12,7 +12,7 @@ from sqlalchemy import func, select, update
 from emtc_core.errors import LeftOutError, RunStateError, StorageError
 from storage.engine import Database, open_database
 from storage.files.places import run_folder
-from storage.maintenance.backup import back_up_now, list_at_work, vacuum
+from storage.maintenance.backup import back_up_now, list_active_runs, vacuum
 from storage.maintenance.check_database import check_database
 from storage.maintenance.check_run import check_run
 from storage.maintenance.sizes import measure
@@ -158,13 +158,13 @@ def test_a_run_at_work_is_left_alone(db: Database, ended: str, status: str) -> N
         with raises(RunStateError, reason=status, subject=ended):
             act(db, ended, ALL)
     assert count(db, Transition) == 120
-    assert list_at_work(db) == [ended]
+    assert list_active_runs(db) == [ended]
     with raises(RunStateError, reason="at_work", subject=ended):
         vacuum(db)
 
 
 def test_a_thinning_that_was_cut_short_goes_on(db: Database, ended: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("storage.maintenance.thin._STEPS_AT_ONCE", 50)
+    monkeypatch.setattr("storage.maintenance.thin._BATCH_STEPS", 50)
     with db.transaction() as connection:  # as after the first of three transactions
         connection.exec_driver_sql("delete from transitions where env_step <= 50")
     assert gate_chart(db, ended, points=1)["n"].tolist() == [120]
@@ -205,6 +205,13 @@ def test_a_vacuum_gives_the_room_back(ready_sqlite_url: str) -> None:
     assert done.after < done.before
     assert measure(db).reusable == 0
     db.dispose()
+
+
+def test_a_database_that_was_opened_read_only_is_not_vacuumed(db: Database) -> None:
+    reader = open_database(db.url, read_only=True)
+    with raises(StorageError, reason="opened_read_only", subject=reader.shown):
+        vacuum(reader)
+    reader.dispose()
 
 
 @pytest.mark.postgres

@@ -237,7 +237,7 @@ def test_only_a_server_without_a_place_is_spoken_of(
     db: Database, shared: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told = describe_place(db)
-    assert ("no other one can go on" in told) == (db.path is None)
+    assert ("other machines cannot resume the run" in told) == (db.path is None)
     monkeypatch.setenv("EMTC_FILES", str(shared))
     assert str(shared) in describe_place(db)
 
@@ -324,18 +324,18 @@ def test_a_mark_that_says_nothing_forbids_nothing(
 def test_after_a_failure_it_is_connected_anew(tmp_path: Path) -> None:
     """A library keeps a connection that its server has closed, and every later question would fail."""
     remote = Remote(f"file://{tmp_path}")
-    first = remote.system
-    assert Remote(f"file://{tmp_path}").system is first, "one connection serves all"
+    first = remote.filesystem
+    assert Remote(f"file://{tmp_path}").filesystem is first, "one connection serves all"
     with raises(StorageError, reason="unusable", subject=remote.url):
-        remote.ask(lambda: first.cat_file(str(tmp_path / "absent")))
-    assert remote.system is not first
-    assert remote.system is Remote(f"file://{tmp_path}").system
+        remote.call(lambda: first.cat_file(str(tmp_path / "absent")))
+    assert remote.filesystem is not first
+    assert remote.filesystem is Remote(f"file://{tmp_path}").filesystem
 
 
 def test_nobody_waits_for_a_place_longer_than_told(tmp_path: Path) -> None:
     answer = threading.Event()
     with raises(StorageError, reason="timeout", subject=f"file://{tmp_path}"):
-        Remote(f"file://{tmp_path}").ask(answer.wait, patience_s=0.05)
+        Remote(f"file://{tmp_path}").call(answer.wait, timeout_s=0.05)
     answer.set()
 
 
@@ -358,7 +358,7 @@ def test_files_left_under_an_earlier_name_are_found_and_the_command_that_brings_
     renamed = before.path.rename(before.path.with_name("a new name.db"))
     db = open_database(f"sqlite:///{renamed}")
     why = explain_missing(db, run_id)
-    assert f"{before.path.with_suffix('.files') / run_id} holds files of this run" in why
+    assert f"{before.path.with_suffix('.files') / run_id} contains files of this run" in why
     subprocess.run(why.partition("(")[2].partition(")")[0], shell=True, check=True)  # as a user would
     assert sorted(place.name for place in run_folder(db, run_id).iterdir()) == sorted(NAMES)
 
@@ -367,4 +367,4 @@ def test_a_database_that_was_moved_says_what_must_come_along(ready_sqlite_url: s
     path = Path(ready_sqlite_url.removeprefix("sqlite:///"))
     (tmp_path / "far").mkdir()
     db = open_database(f"sqlite:///{path.rename(tmp_path / 'far' / path.name)}")
-    assert f"{path.stem}.files must come along" in explain_missing(db, "abc")
+    assert f"move {path.stem}.files as well" in explain_missing(db, "abc")

@@ -105,12 +105,12 @@ def test_all_records_together_satisfy_the_invariants(db: Database, run_id: str) 
 @pytest.mark.parametrize(
     ("damage", "said"),
     [
-        ("DELETE FROM transitions WHERE env_step = 30", "transitions stand at"),
+        ("DELETE FROM transitions WHERE env_step = 30", "transitions with env_step"),
         ("DELETE FROM episodes WHERE episode = 2", "episode"),
-        ("UPDATE transitions SET beta = 0.5 WHERE env_step = 12", "beta is off"),
-        ("UPDATE transitions SET h = h + 1 WHERE env_step = 12", "delta_mem is off"),
-        ("UPDATE transitions SET tau = 0.7 WHERE env_step = 14", "tau leaves its schedule"),
-        ("UPDATE transitions SET t = 5 WHERE env_step = 12", "names another episode or t"),
+        ("UPDATE transitions SET beta = 0.5 WHERE env_step = 12", "beta differs by"),
+        ("UPDATE transitions SET h = h + 1 WHERE env_step = 12", "delta_mem differs by"),
+        ("UPDATE transitions SET tau = 0.7 WHERE env_step = 14", "tau does not follow its schedule"),
+        ("UPDATE transitions SET t = 5 WHERE env_step = 12", "does not match its env_step"),
         ("UPDATE transition_summary SET beta_sum = 0", "transition_summary"),
         ("UPDATE episodes SET trajectory = (SELECT trajectory FROM episodes WHERE episode = 3)", "was not written by"),
     ],

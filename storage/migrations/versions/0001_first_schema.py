@@ -1,4 +1,4 @@
-"""The first schema: runs and everything they record."""
+"""The first schema: runs and their records."""
 
 import sqlalchemy as sa
 from alembic import op

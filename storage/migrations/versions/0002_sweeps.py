@@ -1,4 +1,4 @@
-"""Sweeps: what was planned, so that its runs can be queued, continued and compared."""
+"""Add sweeps: plans of several runs."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -10,7 +10,7 @@ depends_on = None
 
 
 def upgrade() -> None:
-    """Add the table, and find a sweep's runs without reading every run."""
+    """Add the table, and an index that finds the runs of a sweep."""
 
     op.create_table(
         "sweeps",

@@ -1,4 +1,4 @@
-"""Owners: who works on a run and since when, which run it was started again from, and what a resume superseded."""
+"""Add the owner of a run, the run that it was restarted from, and what a resume removed."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -10,7 +10,7 @@ depends_on = None
 
 
 def upgrade() -> None:
-    """Add columns that may be empty: no row of an earlier version changes its meaning."""
+    """Add columns that may be NULL."""
 
     op.add_column("runs", sa.Column("parent_id", sa.String(length=12), nullable=True))
     op.add_column("runs", sa.Column("owner_token", sa.Text(), nullable=True))

@@ -1,4 +1,4 @@
-"""Shelves: runs are hidden and archived; what a run's curves come to stands in its row, so that lists sort by it."""
+"""Add hidden and archived marks of runs, and summaries of a run's curves by which lists are sorted."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -32,7 +32,7 @@ GATE_REMOVED = """
 
 
 def upgrade() -> None:
-    """Add columns that may be empty, and fill those that follow from the curves."""
+    """Add columns that may be NULL, and compute the summaries of existing runs."""
 
     op.add_column("runs", sa.Column("mu_w", sa.Double(), nullable=True))
     op.add_column("runs", sa.Column("gate_removed", sa.Double(), nullable=True))

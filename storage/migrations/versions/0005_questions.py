@@ -1,4 +1,4 @@
-"""Questions to a living run: what it answered stands in a table of its own, beside the curves."""
+"""Add a table for evaluations that users request during training."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -10,7 +10,7 @@ depends_on = None
 
 
 def upgrade() -> None:
-    """Add a column that may be empty and an empty table."""
+    """Add a column that may be NULL, and an empty table."""
 
     op.add_column("commands", sa.Column("episode", sa.BigInteger(), nullable=True))
     op.create_table(

@@ -1,4 +1,4 @@
-"""Where a run's checkpoints and logs lie, when that is not beside the database."""
+"""Add the place of a run's checkpoints and logs, if it is not the folder next to the database."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -10,5 +10,5 @@ depends_on = None
 
 
 def upgrade() -> None:
-    """Add a column that may be empty: the files of earlier runs lie beside the database."""
+    """Add a column that may be NULL. The files of existing runs are next to the database."""
     op.add_column("runs", sa.Column("files", sa.Text(), nullable=True))

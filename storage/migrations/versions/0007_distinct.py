@@ -1,4 +1,4 @@
-"""How many episodes of an evaluation differ, and the win rate from shifted starts."""
+"""Add the number of different episodes of an evaluation, and the win rate from shifted starts."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -10,7 +10,7 @@ depends_on = None
 
 
 def upgrade() -> None:
-    """Add columns that may be empty: earlier evaluations did not count, and played from the map's own starts only."""
+    """Add columns that may be NULL, because existing evaluations do not have these values."""
     op.add_column("evaluations", sa.Column("distinct", sa.Integer(), nullable=True))
     op.add_column("evaluations", sa.Column("robust_win_rate", sa.Double(), nullable=True))
     op.add_column("evaluations", sa.Column("robust_distinct", sa.Integer(), nullable=True))

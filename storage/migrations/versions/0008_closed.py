@@ -1,4 +1,4 @@
-"""On how many of its transitions did the gate close in an episode?"""
+"""Add the number of transitions of an episode on which the gate is closed."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -21,7 +21,7 @@ CLOSED = """
 
 
 def upgrade() -> None:
-    """Count them from the recorded transitions; where those were thinned away the count stays unknown."""
+    """Count them in the recorded transitions. The count is NULL if the transitions were thinned away."""
     op.add_column("episodes", sa.Column("closed", sa.BigInteger(), nullable=True))
     op.execute(CLOSED)
     op.drop_index("ix_episodes_outline", "episodes")

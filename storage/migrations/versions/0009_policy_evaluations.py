@@ -1,4 +1,4 @@
-"""What does a stored policy do? Greedy episodes of a checkpoint stand in a table of their own, beside the curves."""
+"""Add a table for evaluations of stored policies."""
 
 import sqlalchemy as sa
 from alembic import op

@@ -1,4 +1,4 @@
-"""What did an evaluation that was made elsewhere not tell?"""
+"""Allow NULL in columns of evaluations, for curves that are imported from other programs."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -8,7 +8,7 @@ down_revision = "0009"
 branch_labels = None
 depends_on = None
 
-UNTOLD = {
+NULLABLE_COLUMNS = {
     "episodes": sa.Integer(),
     "wins": sa.Integer(),
     "win_rate": sa.Double(),
@@ -19,7 +19,7 @@ UNTOLD = {
 
 
 def upgrade() -> None:
-    """Let them be empty: a curve of another program is a win rate or a return over steps, and nothing is made up."""
+    """Allow NULL. An imported curve contains only a win rate or a return over steps."""
     with op.batch_alter_table("evaluations", table_kwargs={"sqlite_with_rowid": False}) as table:
-        for name, kind in UNTOLD.items():
+        for name, kind in NULLABLE_COLUMNS.items():
             table.alter_column(name, existing_type=kind, nullable=True)

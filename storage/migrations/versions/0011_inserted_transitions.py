@@ -1,4 +1,4 @@
-"""Are the runs of inserted transitions there?"""
+"""Replace the foreign key of transitions on PostgreSQL by a check per statement, which is faster."""
 
 from alembic import op
 
@@ -31,9 +31,10 @@ REMOVE = """
 
 
 def upgrade() -> None:
-    """On a server, ask once for each statement: its own foreign keys ask for every row, most of an insertion's time.
+    """Check once per statement that the runs of inserted transitions exist, and delete the transitions of a run.
 
-    The runs are locked against deletion until the insertion is committed, as a foreign key locks them.
+    A foreign key is checked for every row, which takes most of the time of an insertion. As with a foreign key, the
+    runs cannot be deleted until the insertion is committed.
     """
     if op.get_bind().dialect.name != "postgresql":
         return

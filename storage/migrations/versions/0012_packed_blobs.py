@@ -1,4 +1,4 @@
-"""Does the server try to compress what is packed already?"""
+"""Turn off the compression of PostgreSQL for columns that are already compressed."""
 
 from alembic import op
 
@@ -19,7 +19,7 @@ PACKED = {
 
 
 def upgrade() -> None:
-    """No longer: `storage.blobs` has packed them, and the vain tries took most of an episode's insertion."""
+    """Store them as they are. The attempts to compress them took most of the time of inserting an episode."""
     if op.get_bind().dialect.name != "postgresql":
         return
     for table, columns in PACKED.items():
