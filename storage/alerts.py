@@ -18,7 +18,7 @@ from storage.frames import read_frame
 from storage.models import Evaluation, MetricRow, Run
 from storage.private_files import FILE_MODE, make_private_folder, read_tail
 from storage.queries.gate import gate_states, idle_incentives
-from storage.queries.search_terms import Dialect
+from storage.queries.search_terms import SearchContext
 from storage.runs.rows import STOP_ASKED_AT, observe
 
 MOST_RUNS = 200
@@ -60,7 +60,7 @@ class RunFacts:
 def alert_facts(db: Database, *, since: timedelta) -> list[RunFacts]:
     """What is known of the newest runs that are at work or ended within `since`? At most 200."""
     recent = or_(Run.status.in_(_ALIVE), Run.ended_at >= datetime.now(UTC) - since)
-    _, rule, _ = Dialect(db.dialect).setting("memory.success")
+    _, rule, _ = SearchContext(db.dialect).setting("memory.success")
     decided = func.coalesce(rule == "return_threshold", false()).label("decided_by_return")
     newest = select(*_COLUMNS, decided).where(recent).order_by(Run.created_at.desc(), Run.id).limit(MOST_RUNS)
     with db.read() as connection:

@@ -248,7 +248,7 @@ def test_playbacks_are_listed_and_read(db: Database, run_id: str) -> None:
     kept = make_episode(99, 1)
     np.testing.assert_array_equal(playback.state, kept.state)
     assert (playback.length, playback.won, playback.slots, playback.beta) == (10, True, None, None)
-    with pytest.raises(StorageError, match="keeps no playback"):
+    with pytest.raises(StorageError, match="has no stored playback"):
         episodes.get_playback(db, run_id, 20, 1)
     with pytest.raises(StorageError, match="no episode 5"):
         episodes.get_trajectory(db, run_id, 5)

@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 from sqlalchemy import delete, insert
 
 from app.analysis.statistics import Curve, mu_w
+from emtc_core.config import resolve
+from emtc_core.config.base import Before
 from emtc_core.errors import ConfigError, RunNotFoundError, RunStateError
 from storage.engine import Database, open_database
 from storage.models import Evaluation, Run
@@ -189,6 +191,32 @@ def test_a_run_of_an_earlier_version_did_what_its_version_did(db: Database) -> N
     assert matching_ids(db, RunFilter(text="gate.lookup=written")) == [old]
 
 
+@pytest.mark.parametrize(
+    ("value", "matches"),
+    [("1000000", True), ("1000001", False), ("1e6", True), ("1000001.0", True), ("none", False), ("true", False)],
+)
+def test_a_setting_from_before_its_existence_is_compared_like_a_stored_one(
+    db: Database, monkeypatch: pytest.MonkeyPatch, value: str, matches: bool
+) -> None:
+    monkeypatch.setattr(resolve, "value_before", lambda key: Before(1_000_000))
+    without = create_run(db, CONFIG, target_steps=10, versions={})
+    stored = create_run(db, CONFIG | {"memory": {"capacity": 1_000_000}}, target_steps=10, versions={})
+    assert set(matching_ids(db, RunFilter(text=f"memory.capacity={value}"))) == (
+        {without, stored} if matches else set()
+    )
+
+
+@pytest.mark.parametrize(("value", "matches"), [("none", True), ("null", True), ("0", False), ("false", False)])
+def test_a_missing_value_from_before_a_setting_existed_is_compared_like_a_stored_one(
+    db: Database, monkeypatch: pytest.MonkeyPatch, value: str, matches: bool
+) -> None:
+    monkeypatch.setattr(resolve, "value_before", lambda key: Before(None))
+    without = create_run(db, CONFIG, target_steps=10, versions={})
+    stored = create_run(db, CONFIG | {"gate": {"tau_decay_steps": None}}, target_steps=10, versions={})
+    found = set(matching_ids(db, RunFilter(text=f"gate.tau_decay_steps={value}")))
+    assert found == ({without, stored} if matches else set())
+
+
 @pytest.mark.parametrize("key", ["train.updates_per_episode", "train.num_circle"])
 def test_a_setting_is_found_by_either_of_its_keys_however_the_run_stored_it(db: Database, key: str) -> None:
     stored = ({"updates_per_episode": 2}, {"num_circle": 2}, {"num_circle": 1}, {})
@@ -215,7 +243,7 @@ def test_what_is_typed_is_never_sql(db: Database, run_id: str, text: str) -> Non
 
 
 def test_an_order_that_there_is_not_is_refused(db: Database) -> None:
-    with pytest.raises(ConfigError, match="sorted by one of status"):
+    with pytest.raises(ConfigError, match="can be sorted by one of status"):
         run_page(db, sort="config; DROP TABLE runs")
 
 
