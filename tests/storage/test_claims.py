@@ -32,7 +32,7 @@ def save(db: Database, sweep_id: str, n: int) -> None:
 def unwatched(monkeypatch: pytest.MonkeyPatch) -> None:
     """Take what seems lost at once, but in the tests about watching."""
     monkeypatch.setattr(claims, "LOST_AFTER_S", 0.0)
-    monkeypatch.setattr(claims, "_WATCH", claims._Watch())
+    monkeypatch.setattr(claims, "_SILENCE", claims._SilenceTimer())
     monkeypatch.setattr(clock._server, "said", None)
 
 
@@ -107,7 +107,7 @@ def test_a_run_given_back_waits_and_its_earlier_owner_writes_nothing(db: Databas
     assert give_back(db, claim.run_id, token=claim.token) == "queued"
     row = find_run(db, claim.run_id)
     assert (row.state, row.pid, row.host) == (State.CREATED, None, me.host)
-    with pytest.raises(RunStateError, match="belongs to nobody"), db.transaction() as connection:
+    with pytest.raises(RunStateError, match="has no owner now"), db.transaction() as connection:
         check_owned(connection, claim.run_id, claim.token)
     with pytest.raises(RunStateError, match="belongs to"):
         finish_run(db, claim.run_id, "stopped", token=claim.token)
@@ -228,7 +228,7 @@ def test_a_dead_run_whose_clock_was_ahead_is_taken_in_the_end(db: Database, else
     with db.transaction() as connection:
         connection.execute(update(Run).where(Run.id == run_id).values(heartbeat_at=Ahead.now(UTC)))
     assert not is_free(db, run_id)
-    monkeypatch.setattr(claims, "_SILENT_ELSEWHERE_S", 0.0)
+    monkeypatch.setattr(claims, "_REMOTE_SILENCE_S", 0.0)
     assert is_free(db, run_id)
 
 

@@ -92,7 +92,7 @@ def test_a_resumed_trainer_ignores_what_was_asked_before(db: Database, run_id: s
 def test_nobody_obeys_for_an_ended_run(db: Database, run_id: str) -> None:
     start_run(db, run_id, **ME)
     finish_run(db, run_id, "finished")
-    with pytest.raises(RunStateError, match="no trainer is there to stop"):
+    with pytest.raises(RunStateError, match="has no trainer that can stop"):
         send_command(db, run_id, "stop")
 
 
@@ -133,14 +133,14 @@ def test_a_long_outage_is_told_again_now_and_then(caplog: pytest.LogCaptureFixtu
 
 def test_a_stop_says_whether_anybody_heard(db: Database, run_id: str) -> None:
     start_run(db, run_id, **ME)
-    with pytest.raises(UnheardError, match="Nobody has heard within"):
+    with pytest.raises(UnheardError, match="No response within"):
         ask_stop(db, run_id, patience_s=0.3)
     control = DatabaseControl(db, run_id)
     assert wait_for(control.poll) == "stop"
-    assert "has heard stop" in ask_stop_while(control, db, run_id)
+    assert "acknowledged stop" in ask_stop_while(control, db, run_id)
     finish_run(db, run_id, "stopped")
     control.close()
-    with pytest.raises(RunStateError, match="no trainer is there"):
+    with pytest.raises(RunStateError, match="has no trainer"):
         ask_stop(db, run_id, patience_s=0.3)
 
 

@@ -128,14 +128,14 @@ def test_answers_go_with_their_run(db: Database, run_id: str) -> None:
 
 def test_what_nobody_can_answer_is_refused_in_words(db: Database, run_id: str) -> None:
     start_with_episodes(db, run_id).close()
-    with pytest.raises(RunStateError, match="has recorded no episode 9"):
+    with pytest.raises(RunStateError, match="has no recorded episode 9"):
         send_command(db, run_id, "play", episode=9)
-    with pytest.raises(RunStateError, match="Only a play repeats an episode"):
+    with pytest.raises(RunStateError, match="Only play can repeat an episode"):
         send_command(db, run_id, "evaluate", episode=1)
     send_command(db, run_id, "stop")
-    with pytest.raises(RunStateError, match="is stopping: no trainer is there to evaluate"):
+    with pytest.raises(RunStateError, match="is stopping, so it has no trainer that can evaluate"):
         send_command(db, run_id, "evaluate")
     finish_run(db, run_id, "stopped")
-    with pytest.raises(RunStateError, match="is stopped: no trainer is there to play"):
+    with pytest.raises(RunStateError, match="is stopped, so it has no trainer that can play"):
         send_command(db, run_id, "play")
     assert list_questions(db, find_run(db, run_id)) == []
