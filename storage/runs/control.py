@@ -1,7 +1,7 @@
 """Send commands and requests for evaluations to a trainer through the database, and write its heartbeats.
 
 In the trainer, one thread reads commands and writes acknowledgements and the status, and a second thread writes
-heartbeats. So the training never waits for the database here. If the database fails, both try again at the next interval.
+heartbeats, so the training never waits for the database here. If the database fails, both threads try again later.
 """
 
 from __future__ import annotations
