@@ -253,7 +253,7 @@ def test_runs_tell_what_they_are_and_no_secret(filled: api.OpenDatabase) -> None
         (lambda db: db.run(RUN).snapshot(29), StorageError, "no snapshot at or before env step 29; there are: 30"),
         (lambda db: db.figure("pie"), ConfigError, "A figure is one of"),
         (lambda db: db.figure("learning-curves", colour="h"), ConfigError, "got 'colour'"),
-        (lambda db: db.transaction().__enter__(), StorageError, "was opened for reading only"),
+        (lambda db: db.transaction().__enter__(), StorageError, "was opened read-only"),
     ],
 )
 def test_a_wrong_question_is_answered_in_one_sentence(here: api.OpenDatabase, ask, error, words: str) -> None:

@@ -182,7 +182,7 @@ def test_what_was_opened_has_its_indexes_and_cannot_be_written(sound: Path, tmp_
             text("SELECT name, sql FROM sqlite_master WHERE type = 'index' AND sql NOT NULL")
         ).all()
     assert {row.name: row.sql for row in made} == fresh
-    with pytest.raises(StorageError, match="was opened for reading only"), there.transaction():
+    with pytest.raises(StorageError, match="was opened read-only"), there.transaction():
         pass
     assert there.path is not None
     assert there.path.stat().st_mode & 0o777 == 0o400
@@ -432,9 +432,9 @@ def test_a_text_in_a_column_of_numbers_is_not_imported(sound: Path, tmp_path: Pa
 def test_read_only_forbids_making_and_importing(source, sound: Path, tmp_path: Path, monkeypatch) -> None:
     own = open_database(f"sqlite:///{tmp_path / 'own.db'}")
     monkeypatch.setenv("EMTC_READ_ONLY", "1")
-    with pytest.raises(StorageError, match="Nobody can make a bundle here"):
+    with pytest.raises(StorageError, match="This process cannot make a bundle"):
         write_bundle(source[0], source[1], tmp_path / "s.emtc", THIN, made_by=MADE_BY)
-    with pytest.raises(StorageError, match="Nobody can import a bundle here"):
+    with pytest.raises(StorageError, match="This process cannot import a bundle"):
         import_bundle(own, sound)
     assert opened(sound, tmp_path / "cache").writer is None
 

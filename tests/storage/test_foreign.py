@@ -191,7 +191,7 @@ def test_a_database_that_cannot_be_copied_is_not_upgraded(tmp_path: Path, monkey
 
 @pytest.mark.postgres
 def test_a_reader_of_an_empty_server_is_told_the_command(postgres_url: str) -> None:
-    with pytest.raises(StorageError, match="is empty: it holds no tables yet"):
+    with pytest.raises(StorageError, match="is empty: it has no tables yet"):
         open_database(postgres_url, read_only=True)
 
 
