@@ -33,7 +33,7 @@ def unwatched(monkeypatch: pytest.MonkeyPatch) -> None:
     """Take what seems lost at once, but in the tests about watching."""
     monkeypatch.setattr(claims, "LOST_AFTER_S", 0.0)
     monkeypatch.setattr(claims, "_SILENCE", claims._SilenceTimer())
-    monkeypatch.setattr(clock._server, "said", None)
+    monkeypatch.setattr(clock._server, "last", None)
 
 
 @pytest.fixture
