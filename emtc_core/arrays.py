@@ -33,12 +33,12 @@ def check_shape(name: str, array: HasShape, expected: tuple[int | None, ...]) ->
         return
     wanted = ", ".join("any" if e is None else str(e) for e in expected)
     hint = (
-        " Did you transpose it?"
+        "Did you transpose it?"
         if len(shape) == len(expected)
         and sorted(shape) == sorted(s if e is None else e for e, s in zip(expected, shape, strict=True))
         else ""
     )
-    raise ShapeError(f"{name} must have shape ({wanted}), got {shape}.{hint}")
+    raise ShapeError(f"{name} must have shape ({wanted}), got {shape}.", hint=hint, reason="shape", subject=name)
 
 
 def make_generator(seed: int, stream: str, *counters: int) -> np.random.Generator:

@@ -134,7 +134,9 @@ def read_manifest(path: Path) -> Manifest:
                 return Manifest(None, _step_in_name(path), UNSIGNED, ())
             return _read_manifest(path, file, size)
     except OSError as exc:
-        raise CheckpointError(f"{path.name} cannot be read: {exc.strerror}.") from exc
+        raise CheckpointError(
+            f"{path.name} cannot be read: {exc.strerror}.", reason="not_readable", subject=path.name
+        ) from exc
 
 
 def read_part(path: Path, part: Part) -> bytes:
@@ -148,7 +150,9 @@ def read_part(path: Path, part: Part) -> bytes:
             file.seek(part.start)
             data = file.read(part.size)
     except OSError as exc:
-        raise CheckpointError(f"{path.name} cannot be read: {exc.strerror}.") from exc
+        raise CheckpointError(
+            f"{path.name} cannot be read: {exc.strerror}.", reason="not_readable", subject=path.name
+        ) from exc
     _check_part(path, part, [data])
     return data
 
@@ -229,7 +233,9 @@ def check_owner(path: Path, manifest: Manifest, run_id: str) -> None:
         CheckpointError: If it does.
     """
     if manifest.run_id not in (None, run_id):
-        raise CheckpointError(f"{path.name} belongs to run {manifest.run_id}, not to {run_id}.")
+        raise CheckpointError(
+            f"{path.name} belongs to run {manifest.run_id}, not to {run_id}.", reason="other_run", subject=path.name
+        )
 
 
 def _examine(path: Path, run_id: str) -> Examined:
@@ -250,10 +256,12 @@ def verify(path: Path) -> Manifest:
     try:
         stat = path.stat()
     except OSError as exc:
-        raise CheckpointError(f"{path.name} cannot be read: {exc.strerror}.") from exc
+        raise CheckpointError(
+            f"{path.name} cannot be read: {exc.strerror}.", reason="not_readable", subject=path.name
+        ) from exc
     found = _verify(path, stat.st_size, stat.st_mtime_ns)
-    if isinstance(found, str):
-        raise CheckpointError(found)
+    if isinstance(found, CheckpointError):
+        raise CheckpointError(found.message, reason=found.reason, subject=found.subject)
     return found
 
 
@@ -267,13 +275,17 @@ def check_archive(path: Path) -> None:
         with zipfile.ZipFile(path) as archive:
             broken = archive.testzip()
     except (OSError, zipfile.BadZipFile, NotImplementedError, RuntimeError, ValueError, EOFError) as exc:
-        raise CheckpointError(f"{path.name} is not a readable checkpoint: {exc}.") from exc
+        raise CheckpointError(
+            f"{path.name} is not a readable checkpoint: {exc}.", reason="damaged", subject=path.name
+        ) from exc
     if broken is not None:
-        raise CheckpointError(f"{path.name} is damaged: the checksum of {broken} is wrong.")
+        raise CheckpointError(
+            f"{path.name} is damaged: the checksum of {broken} is wrong.", reason="checksum", subject=path.name
+        )
 
 
 @lru_cache(maxsize=256)
-def _verify(path: Path, size: int, changed_ns: int) -> Manifest | str:
+def _verify(path: Path, size: int, changed_ns: int) -> Manifest | CheckpointError:
     try:
         manifest = read_manifest(path)
         if manifest.schema == UNSIGNED:
@@ -281,7 +293,7 @@ def _verify(path: Path, size: int, changed_ns: int) -> Manifest | str:
         for part in manifest.parts:
             _verify_part(path, part)
     except CheckpointError as exc:
-        return str(exc)
+        return CheckpointError(str(exc), reason=exc.reason, subject=exc.subject)
     return manifest
 
 
@@ -297,7 +309,11 @@ def _check_part(path: Path, part: Part, chunks: Iterable[bytes]) -> None:
     for chunk in chunks:
         digest.update(chunk)
     if f"{name}{digest.hexdigest()}" != part.digest:
-        raise CheckpointError(f"{path.name} is damaged: the checksum of its part {part.name!r} is wrong.")
+        raise CheckpointError(
+            f"{path.name} is damaged: the checksum of its part {part.name!r} is wrong.",
+            reason="checksum",
+            subject=path.name,
+        )
 
 
 def _write_part(file: BinaryIO, name: str, write: Callable[[Sink], None]) -> Part:
@@ -309,34 +325,50 @@ def _write_part(file: BinaryIO, name: str, write: Callable[[Sink], None]) -> Par
 def _read_manifest(path: Path, file: BinaryIO, size: int) -> Manifest:
     file.seek(0)
     if size < len(_MAGIC) + _TAIL_BYTES or file.read(len(_MAGIC)) != _MAGIC:
-        raise CheckpointError(f"{path.name} is not a checkpoint, or its beginning is damaged.")
+        raise CheckpointError(
+            f"{path.name} is not a checkpoint, or its beginning is damaged.", reason="damaged", subject=path.name
+        )
     file.seek(size - _TAIL_BYTES)
     tail = file.read(_TAIL_BYTES)
     digest, length = tail[:_DIGEST_BYTES], int.from_bytes(tail[_DIGEST_BYTES : -len(_MAGIC)], "big")
     start = size - _TAIL_BYTES - length
     if not tail.endswith(_MAGIC) or start < len(_MAGIC):
-        raise CheckpointError(f"{path.name} is cut short, or its end is damaged.")
+        raise CheckpointError(f"{path.name} is cut short, or its end is damaged.", reason="damaged", subject=path.name)
     file.seek(start)
     text = file.read(length)
     if _digest(text) != digest:
-        raise CheckpointError(f"{path.name} is damaged: the checksum of its manifest is wrong.")
+        raise CheckpointError(
+            f"{path.name} is damaged: the checksum of its manifest is wrong.", reason="checksum", subject=path.name
+        )
     try:
         return _parse(path, json.loads(text), ends_at=start)
     except (ValueError, KeyError, TypeError) as exc:
-        raise CheckpointError(f"{path.name} is no checkpoint of this program: its manifest lacks {exc}.") from exc
+        raise CheckpointError(
+            f"{path.name} is no checkpoint of this program: its manifest lacks {exc}.",
+            reason="damaged",
+            subject=path.name,
+        ) from exc
 
 
 def _parse(path: Path, said: Mapping[str, Any], *, ends_at: int) -> Manifest:
     if said["schema"] not in (BLAKE, SCHEMA):
-        raise CheckpointError(f"{path.name} has schema {said['schema']}, this version reads up to {SCHEMA}.")
+        raise CheckpointError(
+            f"{path.name} has schema {said['schema']}, this version reads up to {SCHEMA}.",
+            reason="newer_schema",
+            subject=path.name,
+        )
     parts = tuple(Part(**part) for part in said["parts"])
     place = len(_MAGIC)
     for part in parts:
         if part.start != place:
-            raise CheckpointError(f"{path.name} is damaged: its part {part.name!r} does not lie where it should.")
+            raise CheckpointError(
+                f"{path.name} is damaged: its part {part.name!r} does not lie where it should.",
+                reason="damaged",
+                subject=path.name,
+            )
         place += part.size
     if place != ends_at:
-        raise CheckpointError(f"{path.name} is damaged: its parts do not fill it.")
+        raise CheckpointError(f"{path.name} is damaged: its parts do not fill it.", reason="damaged", subject=path.name)
     return Manifest(str(said["run_id"]), int(said["env_step"]), int(said["schema"]), parts)
 
 

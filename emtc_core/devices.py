@@ -22,7 +22,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from emtc_core.errors import ConfigError
+from emtc_core.errors import missing_cuda
 
 MOST_THREADS = 4
 """Of `train.threads = auto`: the networks are small, and what an update does alone does not shrink."""
@@ -38,7 +38,7 @@ def choose_device(wanted: Literal["auto", "cpu", "cuda"]) -> torch.device:
         ConfigError: If CUDA is wanted and there is none.
     """
     if wanted == "cuda" and not torch.cuda.is_available():
-        raise ConfigError("train.device is cuda, but torch sees no CUDA device here. Use auto or cpu; see: emtc doctor")
+        raise missing_cuda("train.device")
     return torch.device("cuda" if wanted != "cpu" and torch.cuda.is_available() else "cpu")
 
 

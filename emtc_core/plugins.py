@@ -18,7 +18,7 @@ from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any, Final, Literal, TypeVar, get_args
 
-from emtc_core.errors import PluginError
+from emtc_core.errors import NO_VALUE, Fault, PluginError
 
 Kind = Literal["env", "mixer", "embedder", "gate", "schedule", "callback", "metric"]
 KINDS: Final[tuple[Kind, ...]] = get_args(Kind)
@@ -68,7 +68,7 @@ class Plugin:
         try:
             return self.source.load()
         except Exception as error:  # anything may go wrong in a stranger's module
-            raise PluginError(f"The {self.kind} {self.label} cannot be loaded: {_told(error)}.") from error
+            raise PluginError(f"cannot be loaded: {_told(error)}", key=f"{self.kind} {self.label}") from error
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ def register(kind: Kind, name: str) -> Callable[[Made], Made]:
         PluginError: If there is no such kind, or the name cannot be part of a setting's.
     """
     if kind not in KINDS:
-        raise PluginError(f"A plug-in's kind must be one of {', '.join(KINDS)}, got {kind!r}.")
+        raise PluginError(f"must be one of {', '.join(KINDS)}", key="kind", value=kind)
     _refuse_name(kind, name)
 
     def keep(made: Made) -> Made:
@@ -122,7 +122,7 @@ def find_plugin(kind: Kind, name: str) -> Plugin | None:
     found = [plugin for plugin in _all() if (plugin.kind, plugin.name) == (kind, name)]
     if len({plugin.origin for plugin in found}) > 1:
         both = " and ".join(plugin.origin for plugin in found)
-        raise PluginError(f"Two packages bring the {kind} {name}: {both}. Uninstall one of them.")
+        raise PluginError(f"is in two packages: {both}", key=f"{kind} {name}", hint="Uninstall one of them.")
     return found[0] if found else None
 
 
@@ -140,16 +140,35 @@ def get_plugin(kind: Kind, name: str, *, known: Iterable[str] = (), origin: str 
     """
     plugin = find_plugin(kind, name)
     if plugin is None:
-        raise PluginError(why_missing(kind, name, known=known, origin=origin))
+        raise PluginError(missing_fault(kind, name, known=known, origin=origin))
     return plugin
 
 
-def why_missing(kind: str, name: str, *, known: Iterable[str] = (), origin: str = "") -> str:
-    """Sentence that nothing of that name is here, and how to get it."""
+def missing_fault(
+    kind: str,
+    name: str,
+    *,
+    key: str = "",
+    value: object = NO_VALUE,
+    known: Iterable[str] = (),
+    origin: str = "",
+) -> Fault:
+    """Describe that a plug-in is not installed, and how to get it.
+
+    Args:
+        kind: Its kind, or "plug-in" if that is not known.
+        name: Its name.
+        key: The setting that names it; without one the fault has the kind as its key.
+        value: The value of that setting, if it is more than the name.
+        known: Names that this project has itself.
+        origin: Where a stored run had it from.
+    """
     here = ", ".join([*known, *(plugin.name for plugin in list_plugins() if kind in (plugin.kind, "plug-in"))])
     lost = [f"{module} failed when it was imported ({why})" for module, why in list_failures().items()]
-    faults = f" {VARIABLE} lists a module that is not there: {'; '.join(lost)}." if lost else ""
-    return f"There is no {kind} {name[:80]!r} here{f'; there are {here}' if here else ''}. {_advice(origin)}{faults}"
+    faults = f" {VARIABLE} lists a module that cannot be imported: {'; '.join(lost)}." if lost else ""
+    rule = f"must be the name of an installed {kind}"
+    given = name[:80] if value is NO_VALUE else value
+    return Fault(key or kind, given, f"{rule}: {here}" if here else rule, f"{_advice(origin)}{faults}")
 
 
 def _advice(origin: str) -> str:
@@ -255,7 +274,7 @@ def _import_listed(listed: str, home: str) -> tuple[tuple[str, str], ...]:
 
 def _refuse_name(kind: str, name: str) -> None:
     if not NAME.fullmatch(name):
-        raise PluginError(f"A {kind} must have a name of small letters, digits and _ like my_{kind}, got {name!r}.")
+        raise PluginError(f"must have a name of small letters, digits and _, such as my_{kind}", key=kind, value=name)
 
 
 def _file_of(module: str) -> Path | None:

@@ -36,9 +36,8 @@ def exploration(train: TrainConfig, env_step: int) -> float:
     plugin = get_plugin(kind, train.eps_schedule, known=own)
     epsilon = float(plugin.load()(env_step, train))
     if not 0 <= epsilon <= 1:
-        raise PluginError(
-            f"The schedule {plugin.label} must return epsilon in [0, 1], got {epsilon:g} at env step {env_step:,}."
-        )
+        rule = f"must return epsilon in [0, 1], also at env step {env_step:,}"
+        raise PluginError(rule, key=f"schedule {plugin.label}", value=epsilon)
     return epsilon
 
 

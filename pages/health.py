@@ -9,3 +9,5 @@ with messages.guarded():
     health.show()
 with messages.guarded():
     health.show_machine()
+with messages.guarded():
+    health.show_gpu()

@@ -57,7 +57,7 @@ def parse(address: str) -> "Path | URL":
     text = _find_path(address)
     if text is not None:
         if not text or _is_in_memory(text):
-            raise StorageError(_NOT_A_FILE)
+            raise StorageError(_NOT_A_FILE, reason="not_a_database", subject=address)
         return _resolve_path(text)
     from sqlalchemy import make_url
     from sqlalchemy.exc import ArgumentError, NoSuchModuleError
@@ -69,7 +69,7 @@ def parse(address: str) -> "Path | URL":
         shown = shorten(hide_passwords(address))
         raise StorageError(f"{shown} is not a database URL. Write sqlite:///file.db or postgresql://…") from error
     if backend == "sqlite":
-        raise StorageError(_NOT_A_FILE)
+        raise StorageError(_NOT_A_FILE, reason="not_a_database", subject=address)
     if backend != "postgresql":
         raise StorageError(f"The database must be SQLite or PostgreSQL (got {backend}).")
     return parsed if "+" in parsed.drivername else parsed.set(drivername="postgresql+psycopg")
@@ -120,8 +120,14 @@ def refuse_missing(path: Path, what_else: str = "") -> None:
         return
     decoded = [Path(unquote(str(path))), Path(str(path).partition("?")[0])]
     if other := next((other for other in decoded if other != path and other.is_file()), None):
-        raise StorageError(f"There is no database at {path}. The path is not decoded. Did you mean {other}?")
-    raise StorageError(f"There is no database at {path}. Choose another with --db{what_else}")
+        raise StorageError(
+            f"There is no database at {path}. The path is not decoded. Did you mean {other}?",
+            reason="not_found",
+            subject=path,
+        )
+    raise StorageError(
+        f"There is no database at {path}. Choose another with --db{what_else}", reason="not_found", subject=path
+    )
 
 
 def prepare(path: Path) -> list[Path]:
@@ -144,7 +150,11 @@ def prepare(path: Path) -> list[Path]:
     except OSError as error:
         remove(created)
         reason = (error.strerror or str(error)).lower()
-        raise StorageError(f"The database {path} cannot be written: {reason}. Choose another with --db.") from error
+        raise StorageError(
+            f"The database {path} cannot be written: {reason}. Choose another with --db.",
+            reason="not_writable",
+            subject=path,
+        ) from error
     return created
 
 
@@ -199,7 +209,11 @@ def _resolve_path(text: str) -> Path:
             raise OSError(0, f"it is a link to {path.readlink()}, which does not exist")
     except (OSError, RuntimeError, ValueError) as error:  # path too long, unknown user, or a zero byte
         reason = str(getattr(error, "strerror", None) or error).rstrip(".").lower()
-        raise StorageError(f"{shorten(text)} cannot be a database: {reason}. Choose another with --db.") from error
+        raise StorageError(
+            f"{shorten(text)} cannot be a database: {reason}. Choose another with --db.",
+            reason="not_a_database",
+            subject=text,
+        ) from error
     return path
 
 

@@ -29,7 +29,6 @@ from storage.column_types import unguarded
 from storage.engine import Database
 from storage.figures import draw_figure
 from storage.frames import Field, make_frame
-from storage.guards import shorten
 from storage.queries.curves import metric_names, policy_evaluations
 from storage.queries.episodes import Trajectory, get_playback, get_trajectory
 from storage.queries.memory import get_snapshot, list_snapshots
@@ -268,7 +267,11 @@ class RecordedRun:
         ids = [n for n, at in zip(listed["id"], listed["env_step"], strict=True) if step is None or at <= step]
         if not ids:
             steps = ", ".join(map(str, listed["env_step"])) or "none"
-            raise StorageError(f"Run {self.id} has no snapshot at or before env step {step}; there are: {steps}.")
+            raise StorageError(
+                f"Run {self.id} has no snapshot at or before env step {step}; there are: {steps}.",
+                reason="not_found",
+                subject=step,
+            )
         snapshot = get_snapshot(self.db, int(ids[-1]))
         names = ("xi", "n_call", "n_xi", "t", "reward", "idx_next", "episode", "delta_mem", "beta")
         columns = {name: getattr(snapshot, name) for name in names}
@@ -376,7 +379,7 @@ class RecordedRun:
             if name not in logged:
                 similar = ", ".join(get_close_matches(name, {**METRICS, **dict.fromkeys(logged)}, n=3))
                 hint = f"Did you mean {similar}?" if similar else f"It logged {', '.join(logged) or 'nothing'}."
-                raise ConfigError(f"Run {self.id} logged no {shorten(name)}. {hint}")
+                raise ConfigError(f"is not a metric that run {self.id} logged", key=name, hint=hint)
 
     def _frame(
         self, table: TableName, columns: Sequence[str] | None, since: int, names: Sequence[str] = ()

@@ -119,7 +119,11 @@ def unpack_as(
         arrays = list(_open(blob, most_bytes))
         names = {array.name for array in arrays}
         if not forms.keys() - optional <= names or not all(array.has_form(forms.get(array.name)) for array in arrays):
-            raise StorageError(f"A stored blob must contain {', '.join(forms)} (got {shorten(', '.join(names))}).")
+            raise StorageError(
+                f"A stored blob must contain {', '.join(forms)} (got {shorten(', '.join(names))}).",
+                reason="other_arrays",
+                subject=", ".join(names),
+            )
         return {array.name: array.read() for array in arrays}
 
 
@@ -201,7 +205,11 @@ def _open(blob: bytes, most_bytes: int = MOST_BYTES) -> Iterator[_Packed]:
     if magic != MAGIC:
         raise ValueError("not a blob of EMTC Lab")
     if version > VERSION:
-        raise StorageError(f"A stored array has format {version}; this program reads up to {VERSION}.")
+        raise StorageError(
+            f"A stored array has format {version}; this program reads up to {VERSION}.",
+            reason="newer_format",
+            subject=version,
+        )
     start = _PREFIX.size + header_size
     if header_size > _MAX_HEADER_BYTES or start > len(blob):
         raise ValueError("the header is too long")
@@ -212,7 +220,9 @@ def _open(blob: bytes, most_bytes: int = MOST_BYTES) -> Iterator[_Packed]:
         if unpacked > most_bytes:
             raise StorageError(
                 f"A stored blob of {len(blob):,} bytes must unpack to at most {most_bytes:,} bytes "
-                f"(got {unpacked:,} or more)."
+                f"(got {unpacked:,} or more).",
+                reason="too_large",
+                subject=most_bytes,
             )
         start += sum(packed.sizes)
         yield packed
@@ -236,7 +246,7 @@ def _report_damage() -> Generator[None]:
     try:
         yield
     except _DAMAGE_ERRORS as error:
-        raise StorageError("A stored array is damaged and cannot be read.") from error
+        raise StorageError("A stored array is damaged and cannot be read.", reason="damaged") from error
 
 
 def _split(array: NDArray[Any], rows: int) -> Iterator[NDArray[Any]]:

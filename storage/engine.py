@@ -100,7 +100,9 @@ class Database:
         """
         if self.writer is None:
             reason = f" {READ_ONLY_VARIABLE}=1 is set." if is_read_only() else ""
-            raise StorageError(f"{self.shown} was opened read-only.{reason}")
+            raise StorageError(
+                f"{self.shown} was opened read-only.{reason}", reason="opened_read_only", subject=self.shown
+            )
         with _convert_errors(self.writer), self.writer.begin() as connection:
             yield connection
 
@@ -155,7 +157,9 @@ def refuse_when_read_only(what: str) -> None:
         StorageError: If it is set.
     """
     if is_read_only():
-        raise StorageError(f"This process cannot {what}: {READ_ONLY_VARIABLE}=1 makes it read-only.")
+        raise StorageError(
+            f"This process cannot {what}: {READ_ONLY_VARIABLE}=1 makes it read-only.", reason="read_only", subject=what
+        )
 
 
 def sweep_folder(database: Database, sweep_id: str) -> Path:
@@ -291,7 +295,11 @@ def _upgrade(database: Database) -> Database:
             return database
         version = upgrade.read_version(connection, database.shown)
     if database.writer is None:
-        raise StorageError(_explain_unreadable(database, version))
+        raise StorageError(
+            _explain_unreadable(database, version),
+            reason="older_version" if version else "empty",
+            subject=database.shown,
+        )
     migrator, backup = database, None
     if database.path is not None:  # SQLite alters a table by a copy; dropping the original must not cascade
         engine = _sqlite_engine(database.path, writes=True, is_upgrade=True)
@@ -336,9 +344,9 @@ def _convert_errors(engine: Engine) -> Generator[None]:
     try:
         yield
     except DBAPIError as error:
-        raise StorageError(f"The database failed: {_first_line(error.orig)}.") from error.orig
+        raise _make_failure(error.orig) from error.orig
     except driver.Error as error:
-        raise StorageError(f"The database failed: {_first_line(error)}.") from error
+        raise _make_failure(error) from error
     except UnicodeError as error:  # for example half of a surrogate pair
         if "idna" in str(error):
             raise StorageError("The host name in the database's URL is invalid.") from error
@@ -354,6 +362,11 @@ def is_disk_full(error: StorageError) -> bool:
 
 def _is_full(error: BaseException | None) -> bool:
     return getattr(error, "sqlite_errorname", "") in _DISK_FULL_ERRORS
+
+
+def _make_failure(error: BaseException | None) -> StorageError:
+    reason = "disk_full" if _is_full(error) else "failed"
+    return StorageError(f"The database failed: {_first_line(error)}.", reason=reason, subject=type(error).__name__)
 
 
 def _first_line(error: BaseException | None) -> str:

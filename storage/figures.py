@@ -13,7 +13,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
-from emtc_core.errors import ConfigError, EmtcError, StorageError
+from emtc_core.errors import ConfigError, EmtcError, Fault, StorageError
 from emtc_core.install import FROM_CHECKOUT
 from storage.engine import Database, open_database
 
@@ -61,7 +61,7 @@ def _draw_in_new_process(url: str, name: str, runs: Sequence[str], options: Mapp
         raise StorageError(f"{name} could not be drawn: {process.stderr.strip().rpartition(chr(10))[2]}")
     kind, _, content = process.stdout.partition("\n")
     if kind != "figure":
-        raise (ConfigError if kind == "config" else StorageError)(content.strip())
+        raise ConfigError(Fault(hint=content.strip())) if kind == "config" else StorageError(content.strip())
     return io.from_json(content)
 
 

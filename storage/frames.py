@@ -83,7 +83,9 @@ def wrong_value(name: str, values: Sequence[Any]) -> StorageError:
     wrong = next((value for value in values if isinstance(value, str | bytes)), "something")
     return StorageError(
         f"The database has {shorten(wrong)} in the column {name}, which must contain numbers or times. "
-        "Check the whole database with: emtc db check"
+        "Check the whole database with: emtc db check",
+        reason="damaged",
+        subject=name,
     )
 
 

@@ -28,7 +28,11 @@ def check_identifier(value: object, what: str = "The id of a run") -> str:
     """
     if isinstance(value, str) and IDENTIFIER.fullmatch(value):
         return value
-    raise StorageError(f"{what} must be 1 to 12 letters, digits, - and _ (got {shorten(value)}).")
+    raise StorageError(
+        f"{what} must be 1 to 12 letters, digits, - and _ (got {shorten(value)}).",
+        reason="not_an_identifier",
+        subject=value,
+    )
 
 
 def shorten(value: object) -> str:
@@ -40,8 +44,10 @@ def shorten(value: object) -> str:
 def damaged(column: str, value: object, expected: str) -> StorageError:
     """Make the error for a stored value that is invalid in its column. `expected` describes a valid value."""
     return StorageError(
-        f"The database has {shorten(value)} in {column}, which must be {expected}. "
-        "Check the whole database with: emtc db check"
+        f"The database has {shorten(value)} in {column}, which must be {expected}.",
+        hint="Check the whole database with: emtc db check",
+        reason="damaged",
+        subject=column,
     )
 
 

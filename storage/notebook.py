@@ -154,7 +154,9 @@ def edit_entry(db: Database, entry_id: int, *, title: str, body: str, known: dat
         if known is not None and changed_at != known:
             raise EntryChangedError(
                 f"Entry {entry_id} was changed at {changed_at:%H:%M:%S} UTC, after you opened it. "
-                "Your changes were not saved. Compare both versions and save again."
+                "Your changes were not saved. Compare both versions and save again.",
+                reason="changed",
+                subject=entry_id,
             )
         now = max(datetime.now(UTC), changed_at + timedelta(microseconds=1))
         values = {"title": _remove_nul(title), "body": _remove_nul(body), "updated_at": now}
@@ -199,7 +201,11 @@ def _remove_nul(text: str) -> str:
 def _get_row(connection: Connection, statement: Statement, entry_id: int) -> Any:
     row = connection.execute(statement).one_or_none()
     if row is None:
-        raise EntryNotFoundError(f"There is no notebook entry {entry_id}. List them with: emtc notebook")
+        raise EntryNotFoundError(
+            f"There is no notebook entry {entry_id}. List them with: emtc notebook",
+            reason="not_found",
+            subject=entry_id,
+        )
     return row
 
 

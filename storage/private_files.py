@@ -35,7 +35,9 @@ def find_folder(root: Path, name: str) -> Path:
     if special is not None:
         raise StorageError(
             f"{special} is a link or a special file. A run's folder with such a file is not read, written or deleted. "
-            "Remove the file if you know what it is."
+            "Remove the file if you know what it is.",
+            reason="link",
+            subject=special,
         )
     return folder
 
@@ -114,7 +116,11 @@ def replaced(place: Path) -> Generator[BinaryIO]:
             yield file
         temporary.replace(place)
     except OSError as error:
-        raise StorageError(f"{place} cannot be written: {error.strerror or error}. Choose another --out.") from error
+        raise StorageError(
+            f"{place} cannot be written: {error.strerror or error}. Choose another --out.",
+            reason="not_writable",
+            subject=place,
+        ) from error
     finally:
         with suppress(OSError):
             temporary.unlink(missing_ok=True)

@@ -72,7 +72,9 @@ def save_projection(
         width = 2 if not method.startswith(EMBEDDING) else coordinates.shape[-1]
         if size is None or coordinates.shape != (size, width):
             raise StorageError(
-                f"Snapshot {snapshot_id} has {size or 0} nodes; coordinates have shape {coordinates.shape}."
+                f"Snapshot {snapshot_id} has {size or 0} nodes; coordinates have shape {coordinates.shape}.",
+                reason="other_shape",
+                subject=snapshot_id,
             )
         return connection.execute(insert(ProjectionRow).returning(ProjectionRow.id), values).scalar_one()
 
@@ -149,7 +151,7 @@ def get_job(db: Database, job_id: int) -> JobRow:
     with db.read() as connection:
         row = connection.execute(select(Job.__table__).where(Job.id == job_id)).one_or_none()
     if row is None:
-        raise StorageError(f"There is no projection job {job_id}.")
+        raise StorageError(f"There is no projection job {job_id}.", reason="not_found", subject=job_id)
     return _make_row(row)
 
 

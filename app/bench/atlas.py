@@ -24,7 +24,7 @@ from app.bench import Figure, make_figure
 from app.bench.records import CONFIG, LENGTH, make_records, temporary_database
 from app.jobs.doctor import find_chrome
 from app.jobs.launch import ROOT
-from emtc_core.errors import ConfigError
+from emtc_core.errors import ConfigError, Fault
 from emtc_core.recorder import EpisodeRecord, SnapshotRecord
 from storage.engine import Database
 from storage.files.places import run_folder
@@ -85,9 +85,9 @@ def opened_page(color_scheme: Literal["light", "dark"] = "light") -> Generator[A
     try:
         from playwright.sync_api import sync_playwright
     except ImportError as exc:
-        raise ConfigError("This benchmark drives a browser: pip install playwright") from exc
+        raise ConfigError("This benchmark needs playwright", hint="Install it with: pip install playwright") from exc
     if path is None:
-        raise ConfigError("This benchmark drives a browser: apt-get install chromium")
+        raise ConfigError("This benchmark needs a browser", hint="Install it with: apt-get install chromium")
     with sync_playwright() as driver:
         chromium = driver.chromium.launch(executable_path=path, args=["--no-sandbox", "--disable-gpu"])
         page = chromium.new_page(viewport={"width": 1440, "height": 900}, color_scheme=color_scheme)
@@ -109,7 +109,7 @@ def wait_for(url: str, server: subprocess.Popen[bytes], log: Path) -> None:
                 return
         except (urllib.error.URLError, OSError):
             time.sleep(0.1)
-    raise ConfigError(f"The server did not answer within {START_S} s:\n{log.read_text()}")
+    raise ConfigError(Fault(hint=f"The server did not answer within {START_S} s:\n{log.read_text()}"))
 
 
 SIZES = (50_000, 1_000_000)

@@ -78,7 +78,7 @@ def crash_library() -> Generator[Path]:
     """
     compiler = shutil.which("cc")
     if sys.platform != "linux" or compiler is None:
-        raise ConfigError("Crash points need Linux and a C compiler, cc. Install one, e.g. the package gcc.")
+        raise ConfigError("Crash points need Linux and a C compiler, cc", hint="Install one, e.g. the package gcc.")
     with tempfile.TemporaryDirectory(prefix="emtc-crash-") as folder:
         library = Path(folder) / "crash_point.so"
         subprocess.run([compiler, "-shared", "-fPIC", "-O2", "-o", library, SOURCE, "-ldl"], check=True)

@@ -131,7 +131,7 @@ def _views(url: str) -> dict[str, tuple[str, str]]:
     db = open_database(url)
     runs = db.runs(f"map={MAP} status=finished").sort_values(["algo", "seed"])
     if missing := sorted(set(ALGOS) - set(runs["algo"])):
-        raise ConfigError(f"The pictures need a finished demo run of {missing[0]}, and {url} has none.")
+        raise ConfigError(f"must have a finished demo run of {missing[0]}", key=url)
     shown = str(dict(zip(runs["algo"][::-1], runs["id"][::-1], strict=True))[ALGOS[0]])
     run = db.run(shown)
     slot = choose_node(run.snapshot(), run.transitions(["episode", "t", "slot", "beta"]))

@@ -28,7 +28,7 @@ from app.cli.output import (
     write_file,
 )
 from emtc_core.envs.trust import is_allowed
-from emtc_core.errors import ConfigError
+from emtc_core.errors import ConfigError, Fault
 from storage.engine import Database, find_schema, open_database, refuse_when_read_only
 from storage.maintenance.backup import back_up_now
 from storage.maintenance.backup import vacuum as vacuum_database
@@ -223,7 +223,9 @@ def upgrade(
     url = database_url(file, db)
     schema, is_file = find_schema(url)  # a missing file is refused here, not made
     if schema is not None and not is_file and not no_backup:
-        raise ConfigError("A server's database is not copied here. After pg_dump, use: emtc db upgrade --no-backup")
+        raise ConfigError(
+            "A server's database is not copied here", hint="After pg_dump, use: emtc db upgrade --no-backup"
+        )
     database = open_database(url)
     database.dispose()
     if json:
@@ -250,7 +252,7 @@ def sql(
         _show_schema(json=json)
         return
     if parquet is not None and not writes_parquet():
-        raise ConfigError(NO_PARQUET)
+        raise ConfigError(Fault(hint=NO_PARQUET))
     answer = ask(open_database(db, read_only=True), query, most_rows=limit, seconds=seconds)
     if parquet is not None:
         content = export_table(answer.frame(), "parquet")

@@ -7,8 +7,9 @@ import numpy as np
 import typer
 
 from app.analysis.format import percent
-from app.analysis.statistics import score_interval
+from app.analysis.intervals import score_interval
 from app.cli.output import DEFAULT_DATABASE, AsJson, DatabaseUrl, RunPrefix, print_json, say
+from emtc_core.config.resolve import parse_overrides
 from emtc_core.envs.trust import allow
 from storage.engine import open_database, refuse_when_read_only
 
@@ -104,7 +105,6 @@ def read_checkpoint(text: str) -> "Wanted":
 
 def _allow_typed(overrides: Sequence[str]) -> None:
     """Allow the module of a map that the user has typed, as module:factory."""
-    for text in overrides:
-        key, _, value = text.partition("=")
-        if key.strip() == "env.map" and ":" in value:
-            allow(value.strip().strip("'\""))
+    typed = parse_overrides(overrides).get("env.map")
+    if isinstance(typed, str) and ":" in typed:
+        allow(typed)

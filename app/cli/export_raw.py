@@ -55,7 +55,8 @@ def to_marl_eval(
     comparison = at_budget(joined, budget)
     if not comparison.groups:
         reasons = "; ".join(map(str, comparison.left_out)) or "none was evaluated"
-        raise ConfigError(f"No run counts: {reasons}. Unfinished ones count with: --include-unfinished")
+        rule = f"must contain a finished run: {reasons}"
+        raise ConfigError(rule, key="runs", hint="Include unfinished runs with: --include-unfinished")
     shared = _settings_of_tasks(comparison)
     runs, absolute = _read(db, comparison), _read_absolute(db, comparison)
     steps = _steps(comparison, runs)
@@ -128,7 +129,7 @@ def _steps(comparison: Comparison, runs: Mapping[str, Sequence[Played]]) -> dict
 def _lay_out(played: Sequence[Played], n: int, absolute: Played | None) -> dict[str, Any]:
     shown = played[:n]
     if not shown:
-        raise ConfigError("A run's evaluations have no mean return, which marl-eval wants beside the win rate.")
+        raise ConfigError("A run's evaluations have no mean return, which marl-eval wants beside the win rate")
     steps: dict[str, Any] = {
         f"step_{place}": {"step_count": step, "win_rate": [rate], "return": [score]}
         for place, (step, rate, score) in enumerate(shown, start=1)

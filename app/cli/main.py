@@ -80,7 +80,7 @@ COMMANDS = {
     "envs": Command("setup:envs", "List environments and maps with their sizes, usable here or not."),
     "setup": Command("setup:app", "Bring what an environment needs: emtc setup smac."),
     "bench": Command("bench:bench", "Run one benchmark, or all of the performance budgets."),
-    "check": Command("setup:check_app", "Check a plug-in: emtc check plugin NAME."),
+    "check": Command("setup:check_app", "Check a plug-in, or what a device computes: emtc check device."),
     "doctor": Command("setup:doctor", "Check device, search library, environments and browser."),
 }
 

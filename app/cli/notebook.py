@@ -53,7 +53,7 @@ def export(
     database = open_database(_database_of(context, db), read_only=True)
     ids = entries or [row.id for row in list_entries(database)]
     if not ids:
-        raise ConfigError("The notebook is empty. Press Pin beside a figure of the app first.")
+        raise ConfigError("The notebook is empty", hint="Press Pin beside a figure of the app first.")
     if chosen == "md" and out.suffix == ".md":
         _write_folder(database, ids, out, address)
     else:
@@ -92,4 +92,4 @@ def _write(path: Path, content: bytes) -> None:
         path.parent.mkdir(exist_ok=True)
         path.write_bytes(content)
     except OSError as exc:
-        raise ConfigError(f"{path} cannot be written: {exc.strerror}. Choose another --out.") from exc
+        raise ConfigError(f"{path} cannot be written: {exc.strerror}", hint="Choose another --out.") from exc

@@ -103,4 +103,4 @@ def write_file(out: Path, content: bytes) -> None:
     try:
         out.write_bytes(content)
     except OSError as exc:
-        raise ConfigError(f"{out} cannot be written: {exc.strerror}. Choose another file.") from exc
+        raise ConfigError(f"{out} cannot be written: {exc.strerror}", hint="Choose another file.") from exc

@@ -79,11 +79,13 @@ def _tell(projection: Projection) -> str:
 def _find_snapshot(database: Database, run_id: str, wanted: str) -> int:
     known = list_snapshots(database, run_id)
     if known.empty:
-        raise ConfigError(f"Run {run_id} has no snapshot of a memory yet. Wait for its first, or choose another run.")
+        raise ConfigError(
+            f"Run {run_id} has no snapshot of a memory yet", hint="Wait for its first, or choose another run."
+        )
     if wanted == "latest":
         return int(known["id"].iloc[-1])
     match = known.loc[known["env_step"].astype(str) == wanted, "id"]
     if match.empty:
         steps = ", ".join(str(step) for step in known["env_step"].tolist()[-8:])
-        raise ConfigError(f"Run {run_id} has no snapshot at step {wanted}. The last ones are at {steps}.")
+        raise ConfigError(f"Run {run_id} has no snapshot at step {wanted}", hint=f"The last ones are at {steps}.")
     return int(match.iloc[0])

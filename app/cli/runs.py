@@ -36,7 +36,7 @@ def tag(
     """Tag runs, or take tags away: emtc tag RUN… NAME, or emtc tag RUN… --add NAME --remove NAME."""
     if not add and not remove:
         if len(runs) < 2:
-            raise ConfigError("A tag is missing. Write: emtc tag RUN… NAME, or emtc tag RUN… --remove NAME")
+            raise ConfigError("A tag is missing", hint="Use: emtc tag RUN… NAME, or emtc tag RUN… --remove NAME")
         *runs, name = runs
         add = [name]
     database = open_database(db, create=False)
@@ -144,9 +144,9 @@ def _outside(plugins: Any) -> dict[str, str]:
 def _check_page(limit: int | None, page: int, statuses: list[str]) -> None:
     for name, value in (("--limit", limit), ("--page", page)):
         if value is not None and not 1 <= value <= MOST_ROWS:
-            raise ConfigError(f"{name} must be 1 to {MOST_ROWS:,}, got {value}.")
+            raise ConfigError(f"must be 1 to {MOST_ROWS:,}", key=name, value=value)
     if strange := [each for each in statuses if each not in STATUSES]:
-        raise ConfigError(f'--status must be one of {", ".join(STATUSES)}, got "{strange[0][:80]}".')
+        raise ConfigError(f"must be one of {', '.join(STATUSES)}", key="--status", value=strange[0])
 
 
 def _tell_pages(shown: int, total: int, page: int, limit: int | None) -> None:

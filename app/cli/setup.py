@@ -1,8 +1,8 @@
-"""What there is, what is missing, and how to get it: `emtc doctor`, `emtc envs`, `emtc setup`, `emtc check plugin`.
+"""What there is, what is missing, and how to get it: `emtc doctor`, `emtc envs`, `emtc setup`, `emtc check`.
 
 `emtc setup` brings what an environment needs and pip cannot install beside this project; `emtc envs` lists
 environments and maps, and why one cannot be used here; `emtc check plugin NAME` holds what comes from outside this
-project to its contract.
+project to its contract; `emtc check device` compares what a device computes with the CPU.
 """
 
 import sys
@@ -10,17 +10,18 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
-from app.cli.output import AsJson, print_json, print_rows, print_table, printable, say
+from app.cli.output import AsJson, choose, print_json, print_rows, print_table, printable, say
+from app.jobs.device_check import DeviceReport, write_number
 from app.jobs.doctor import run_checks
 from emtc_core.envs.registry import get_adapter, list_envs
 from emtc_core.envs.smac import places
 from emtc_core.envs.smac.setup import GAME_HELP, Task, list_tasks
 from emtc_core.errors import ConfigError, EnvUnavailableError, PluginError
-from emtc_core.plugins import KINDS, list_failures, list_plugins, why_missing
+from emtc_core.plugins import KINDS, list_failures, list_plugins, missing_fault
 
 
 def doctor(json: AsJson = False) -> None:
@@ -63,9 +64,9 @@ def smac(
     pip wheel -w FOLDER with what it names as packages, put the archive of the maps beside, and give --from FOLDER.
     """
     if source is not None and not source.is_dir():
-        raise ConfigError(f"--from must be a folder, got {source}.")
+        raise ConfigError("must be a folder", key="--from", value=str(source))
     if sys.platform == "win32":
-        raise ConfigError("StarCraft II's game worker needs Linux or macOS.")
+        raise ConfigError("StarCraft II's game worker needs Linux or macOS")
     tasks = list_tasks(python or sys.executable, source.absolute() if source else None)
     _ask(tasks, yes=yes)
     try:
@@ -86,7 +87,7 @@ def _ask(tasks: list[Task], *, yes: bool) -> None:
     if not tasks or yes:
         return
     if not sys.stdin.isatty():
-        raise ConfigError("Nothing was done: nobody is there to be asked. Agree with --yes")
+        raise ConfigError("Nothing was done, because this terminal cannot ask", hint="Agree with --yes")
     typer.confirm("Do this?", abort=True, err=True)
 
 
@@ -122,21 +123,21 @@ def _alone() -> Generator[None]:
         home.mkdir(parents=True, exist_ok=True)
         lock = (home / "setup.lock").open("w")
     except OSError as error:
-        raise ConfigError(f"{home} cannot be written: {error.strerror}. Set XDG_DATA_HOME elsewhere.") from error
+        raise ConfigError(f"{home} cannot be written: {error.strerror}", hint="Set XDG_DATA_HOME elsewhere.") from error
     with lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
-            raise ConfigError("Another emtc setup smac is at work. Wait for it.") from error
+            raise ConfigError("Another emtc setup smac is at work", hint="Wait for it.") from error
         yield
 
 
-check_app = typer.Typer(no_args_is_help=True, help="Check what comes from outside this project.")
+check_app = typer.Typer(no_args_is_help=True, help="Check a plug-in, or what a device computes.")
 
 
 @check_app.callback()
 def check() -> None:
-    """Check what comes from outside this project."""
+    """Check a plug-in, or what a device computes."""
 
 
 @check_app.command()
@@ -150,11 +151,11 @@ def plugin(
     if not name:
         return _list(json=json)
     if kind and kind not in KINDS:
-        raise PluginError(f"--kind must be one of {', '.join(KINDS)}, got {kind!r}.")
+        raise PluginError(f"must be one of {', '.join(KINDS)}", key="--kind", value=kind)
     chosen = [each for each in KINDS if kind in ("", each)]
     found = [plugin for plugin in list_plugins() if plugin.name == name and plugin.kind in chosen]
     if not found:
-        raise PluginError(why_missing(kind or "plug-in", name))
+        raise PluginError(missing_fault(kind or "plug-in", name))
     from emtc_core.training.conformance import check_plugin  # loads torch
 
     rows = [
@@ -177,3 +178,50 @@ def _list(*, json: bool) -> int:
         say(f"The module {module} of EMTC_PLUGINS failed when it was imported: {why}.")
     print_rows(rows, title="Plug-ins", empty="None is installed, and EMTC_PLUGINS lists none.", json=json)
     return 0
+
+
+Quick = Annotated[bool, typer.Option("--quick", help="Smaller sizes: about one minute instead of five")]
+
+
+@check_app.command()
+def device(
+    device: Annotated[str, typer.Option("--device", help="cpu or cuda; cuda where there is a GPU if missing")] = "",
+    quick: Quick = False,
+    json: AsJson = False,
+) -> int:
+    """Compare what a device computes with the CPU, and time both: one line per check; exit code 1 if one fails."""
+    return _check_device(choose("device", device, ("cpu", "cuda")) if device else None, quick=quick, json=json)
+
+
+@check_app.command()
+def gpu(quick: Quick = False, json: AsJson = False) -> int:
+    """Compare what the GPU computes with the CPU, and time both; the same as emtc check device --device cuda."""
+    return _check_device("cuda", quick=quick, json=json)
+
+
+def _check_device(name: Literal["cpu", "cuda"] | None, *, quick: bool, json: bool) -> int:
+    import torch
+
+    from app.device_check.checks import run_checks as run_device_checks
+    from app.device_check.target import Target
+    from emtc_core.devices import choose_device
+
+    chosen = torch.device(name) if name else choose_device("auto")
+
+    def on_result(report: DeviceReport) -> None:
+        line = report.checks[-1].describe()
+        say(line) if json else typer.echo(printable(line))
+
+    report = run_device_checks(Target(chosen), quick=quick, on_result=on_result)
+    if json:
+        print_json({name: value for name, value in report.to_json().items() if not name.startswith("pid")})
+        return 0 if report.passed else 1
+    rows = [
+        {"stage": each.stage, "unit": each.unit, "CPU": write_number(each.cpu), "device": write_number(each.device)}
+        for each in report.speeds
+    ]
+    if rows:
+        print_table(rows, title=f"Throughput, device = {chosen}", empty="")
+    failed = [each.name for each in report.checks if not each.passed]
+    say(f"{len(failed)} of {report.total} checks failed: {', '.join(failed)}." if failed else "Every check passed.")
+    return 0 if report.passed else 1

@@ -16,7 +16,7 @@ from app.jobs.launch import check_startable, doubt_observations, doubt_success, 
 from app.jobs.resume import CheckpointStatus, launch_again, look, refuse_unknown, resume_run, take_to_resume
 from app.jobs.signals import StopSignals, stop_signals
 from app.jobs.train_process import mark_stopped, train_detached, train_heard
-from emtc_core.config.resolve import describe_fields, resolve
+from emtc_core.config.resolve import describe_fields, parse_overrides, resolve
 from emtc_core.config.run import RunConfig
 from emtc_core.control import StopRequested
 from emtc_core.envs.registry import IMPORTED_BY_MAP, usual_map
@@ -79,7 +79,7 @@ def train(
 
 def _allow_typed(config: RunConfig, map: str, overrides: Sequence[str]) -> None:
     """Allow the module that the user has typed; one that only a file names must be listed by this machine."""
-    typed = {map, *(text.partition("=")[2].strip().strip("'\"") for text in overrides)}
+    typed = {map, parse_overrides(overrides).get("env.map")}
     if config.env.name in IMPORTED_BY_MAP and config.env.map in typed:
         allow(config.env.map)
 

@@ -186,14 +186,14 @@ class Messenger:
 
 def _make_target(addresses: list[str]) -> Any:
     if importlib.util.find_spec("apprise") is None:
-        raise ConfigError(f"{NOTIFY_VARIABLE} needs apprise. Install it with: {how_to_install('alerts')}")
+        raise ConfigError("needs apprise", key=NOTIFY_VARIABLE, hint=f"Install it with: {how_to_install('alerts')}")
     import apprise  # pyright: ignore[reportMissingImports] - optional
 
     logging.getLogger("apprise").setLevel(logging.CRITICAL + 1)  # its warnings quote addresses
     target = apprise.Apprise()
     added = [target.add(address) for address in addresses]
     if not all(added):
-        raise ConfigError(f"{NOTIFY_VARIABLE} holds an address that apprise does not know. Write it as json://host")
+        raise ConfigError("must be addresses of a kind that apprise knows, such as json://host", key=NOTIFY_VARIABLE)
     return target
 
 

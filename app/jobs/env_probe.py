@@ -22,7 +22,7 @@ from emtc_core.config.train import EnvConfig
 from emtc_core.envs.base import VectorEnv
 from emtc_core.envs.registry import IMPORTED_BY_MAP, check_trusted, make_env
 from emtc_core.envs.trust import VARIABLE
-from emtc_core.errors import ConfigError, EmtcError, EnvUnavailableError
+from emtc_core.errors import ConfigError, EmtcError, EnvUnavailableError, Fault
 from emtc_core.install import memory_bytes
 from emtc_core.plugins import FOLDER_VARIABLE, home_folder
 from emtc_core.plugins import VARIABLE as PLUGINS
@@ -76,12 +76,12 @@ def probe(config: EnvConfig) -> Probe:
     known = _ANSWERS.get(key)
     if known is None or time.monotonic() - known[0] > _KEPT_S[isinstance(known[1], Probe)]:
         known = _ANSWERS[key] = (time.monotonic(), _ask(config))
-    if isinstance(known[1], str):
-        raise EnvUnavailableError(known[1])
+    if isinstance(known[1], EnvUnavailableError):
+        raise EnvUnavailableError(known[1].message, reason=known[1].reason, subject=known[1].subject)
     return known[1]
 
 
-_ANSWERS: dict[tuple[str, str, str], tuple[float, Probe | str]] = {}
+_ANSWERS: dict[tuple[str, str, str], tuple[float, Probe | EnvUnavailableError]] = {}
 
 
 def check_fits(config: RunConfig, seen: Probe) -> None:
@@ -105,13 +105,16 @@ def check_fits(config: RunConfig, seen: Probe) -> None:
         else f"Set a smaller train.batch (now {train.batch}) and train.replay, or shrink the observations (pictures: "
         "emtc_core.envs.zoo.wrapped.SmallPictures)"
     )
-    raise ConfigError(
-        f"The episodes of this run would need {(steps + in_work) * step_bytes / 1e9:,.0f} GB, and it may take "
-        f"{room / 1e9:,.1f} GB, half of this machine's memory: train.replay = {train.replay:,} episodes of up to "
+    rule = (
+        f"must be smaller: the episodes of this run would need {(steps + in_work) * step_bytes / 1e9:,.0f} GB, and it "
+        f"may use {room / 1e9:,.1f} GB, half of this machine's memory. An episode has up to "
         f"env.pettingzoo.episode_limit = {seen.episode_limit:,} steps, each of {numbers:,} numbers "
-        f"({seen.n_agents} agents × {seen.obs_dim:,} observed, {seen.state_dim:,} of state). "
-        f"{advice}, or env.pettingzoo.episode_limit to what an episode really lasts."
+        f"({seen.n_agents} agents × {seen.obs_dim:,} observed, {seen.state_dim:,} of state)"
     )
+    key, value = ("train.replay", train.replay) if fitting >= train.batch else ("train.batch", train.batch)
+    hint = f"{advice}, or env.pettingzoo.episode_limit to what an episode really lasts."
+    related = ("train.replay", "train.batch", "env.pettingzoo.episode_limit")
+    raise ConfigError(Fault(key, value, rule, hint, related))
 
 
 def needs_rule(config: RunConfig, seen: Probe) -> bool:
@@ -156,7 +159,7 @@ def name_game(config: EnvConfig) -> str:
     return config.map if config.name in IMPORTED_BY_MAP else config.name
 
 
-def _ask(config: EnvConfig) -> Probe | str:
+def _ask(config: EnvConfig) -> Probe | EnvUnavailableError:
     try:
         done = subprocess.run(
             [sys.executable, "-m", __name__],
@@ -170,13 +173,17 @@ def _ask(config: EnvConfig) -> Probe | str:
             env={**os.environ, FOLDER_VARIABLE: str(home_folder())},
         )
     except subprocess.TimeoutExpired:
-        return f"{name_game(config)} did not play one step within {PATIENCE_S} seconds."
+        message = f"{name_game(config)} did not play one step within {PATIENCE_S} seconds."
+        return EnvUnavailableError(message, reason="timeout", subject="env.map")
     lines = [line for line in done.stdout.splitlines() if line.startswith(_MARK)]
     if not lines:
         said = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
-        return f"{name_game(config)} ended the process that tried it: {said[:300]}"
+        message = f"{name_game(config)} ended the process that tried it: {said[:300]}"
+        return EnvUnavailableError(message, reason="ended", subject="env.map")
     answer = json.loads(lines[-1].removeprefix(_MARK))
-    return answer if isinstance(answer, str) else Probe(**(answer | {"returns": tuple(answer["returns"])}))
+    if "message" in answer:
+        return EnvUnavailableError(**answer)
+    return Probe(**(answer | {"returns": tuple(answer["returns"])}))
 
 
 def play(env: VectorEnv) -> Probe:
@@ -220,7 +227,7 @@ def _main() -> None:
     sys.stdout.write(f"\n{_MARK}{json.dumps(answer)}\n")
 
 
-def _try(config: EnvConfig) -> dict[str, object] | str:
+def _try(config: EnvConfig) -> dict[str, object]:
     try:
         check_trusted(config)
         env = make_env(config, n_envs=1)
@@ -229,9 +236,10 @@ def _try(config: EnvConfig) -> dict[str, object] | str:
         finally:
             env.close()
     except EmtcError as exc:
-        return str(exc)
+        return {"message": str(exc), "reason": exc.reason, "subject": str(exc.subject)}
     except Exception as exc:
-        return f"{name_game(config)} failed in random play: {exc!r}."
+        message = f"{name_game(config)} failed in random play: {exc!r}."
+        return {"message": message, "reason": "play_failed", "subject": "env.map"}
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ from emtc_core.config.resolve import resolve
 from emtc_core.config.run import RunConfig
 from emtc_core.envs.base import EnvInfo
 from emtc_core.envs.registry import check_available, check_trusted, get_env_info, is_tried
-from emtc_core.errors import ConfigError, EmtcError, RunStateError, StorageError
+from emtc_core.errors import EmtcError, RunStateError, StorageError, missing_cuda
 from emtc_core.plugins import FOLDER_VARIABLE, home_folder
 from storage.engine import Database, is_read_only, refuse_when_read_only
 from storage.files.places import check_place, run_folder
@@ -75,8 +75,8 @@ def check_startable(config: RunConfig) -> None:
     if is_tried(config.env):
         check_fits(config, probe(config.env))
     for key in ("device", "replay_device"):
-        if getattr(config.train, key) == "cuda" and (reason := _why_no_cuda()):
-            raise ConfigError(reason.replace("train.device", f"train.{key}", 1))
+        if getattr(config.train, key) == "cuda" and not _has_cuda():
+            raise missing_cuda(f"train.{key}")
 
 
 def doubt_success(config: RunConfig) -> str:
@@ -102,11 +102,10 @@ def find_unruled(config: RunConfig) -> Probe | None:
     return seen if needs_rule(config, seen) else None
 
 
-def _why_no_cuda() -> str:
-    """Ask an interpreter of its own, because the app never loads torch; an empty text means that there is CUDA."""
-    question = "from emtc_core.devices import choose_device; choose_device('cuda')"
-    asked = subprocess.run([sys.executable, "-c", question], cwd=ROOT, capture_output=True, text=True, check=False)
-    return asked.stderr.strip().splitlines()[-1].partition(": ")[2] if asked.returncode else ""
+def _has_cuda() -> bool:
+    """Whether torch finds a CUDA device; another process asks it, because the app never loads torch."""
+    question = "import sys, torch; sys.exit(not torch.cuda.is_available())"
+    return subprocess.run([sys.executable, "-c", question], cwd=ROOT, capture_output=True, check=False).returncode == 0
 
 
 def launch_run(db: Database, config: RunConfig, *, name: str | None = None, launch_token: str | None = None) -> str:
@@ -152,14 +151,16 @@ def kill_run(db: Database, run_id: str) -> None:
     refuse_when_read_only("end a process")
     row = find_run(db, run_id)
     if row.host != socket.gethostname() or row.pid is None or row.pid_created_at is None:
-        raise RunStateError(f"Run {row.id} works on {row.host or 'no machine'}; end it there.")
+        raise RunStateError(
+            f"Run {row.id} works on {row.host or 'no machine'}; end it there.", reason="other_host", subject=row.id
+        )
     try:
         process = psutil.Process(row.pid)
         if abs(process.create_time() - row.pid_created_at) > 2:
-            raise RunStateError(f"The process of run {row.id} has already ended.")
+            raise RunStateError(f"The process of run {row.id} has already ended.", reason="ended", subject=row.id)
         process.send_signal(signal.SIGKILL)
     except psutil.NoSuchProcess as exc:
-        raise RunStateError(f"The process of run {row.id} has already ended.") from exc
+        raise RunStateError(f"The process of run {row.id} has already ended.", reason="ended", subject=row.id) from exc
 
 
 def estimate(db: Database | None, config: RunConfig) -> Estimate:

@@ -1,32 +1,29 @@
 """What is asked for when runs are launched: texts by field, as an address holds them, and what they amount to.
 
 The fields are the choices of the Launch form and every setting by its dotted key; one that is absent has its usual
-value. What is wrong with a text is told by field, so that it can be marked where it stands.
+value. What is wrong with a text is found by field, so that it can be marked under that field.
 """
 
-import re
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from functools import lru_cache
 from typing import Final, TypeVar
 
-from emtc_core.config.base import quote, shorten
 from emtc_core.config.outside import ORIGINS, owner_of
 from emtc_core.config.resolve import (
-    FieldInfo,
     Value,
     current_key,
     describe_fields,
     flatten,
     flatten_tree,
-    list_keys,
     resolve,
+    suggest,
 )
 from emtc_core.config.run import PRESETS, RunConfig, list_algos
+from emtc_core.config.values import FieldInfo, parse_count, write_text
 from emtc_core.envs.registry import IMPORTED_BY_MAP
-from emtc_core.errors import ConfigError
+from emtc_core.errors import ConfigError, EmtcError, Fault, describe_fault
 from emtc_core.plugins import Plugin, list_plugins
 
 PRESET, ALGO, ENV, MAP, STEPS, SEEDS, NAME = "preset", "algo", "env", "map", "steps", "seeds", "name"
@@ -40,7 +37,7 @@ LONGEST = 300
 _OTHER_NAMES: Final = {"seed": SEEDS, "env.name": ENV, "env.map": MAP, "train.t_max": STEPS}
 IDENTITY: Final = frozenset({"algo", "seed", "preset", "env.name", "env.map", "train.t_max"})
 """Settings that are choices of the form."""
-_SCALES = {"k": 1_000, "m": 1_000_000}
+_SETTINGS: Final = {name: key for key, name in _OTHER_NAMES.items()}
 
 Texts = Mapping[str, str]
 T = TypeVar("T")
@@ -54,8 +51,8 @@ class Request:
     """Preset, algorithm, environment and map, each a name that exists; the usual one where a text names none."""
     defaults: dict[str, Value]
     """Every setting's value by these choices, where no text says otherwise."""
-    faults: dict[str, str] = field(default_factory=dict)
-    """Field → what is wrong with its text, in a sentence."""
+    faults: dict[str, Fault] = field(default_factory=dict)
+    """Field → what is wrong with its text."""
     config: RunConfig | None = None
     """The whole configuration with the first seed; None while there is a fault."""
     seeds: tuple[int, ...] = ()
@@ -83,9 +80,9 @@ def check(texts: Texts, maps: Mapping[str, Sequence[str]]) -> Request:
         texts: By field.
         maps: Every environment's maps.
     """
-    faults: dict[str, str] = {}
+    faults: dict[str, Fault] = {}
     choices = _choose(texts, maps, faults)
-    steps = _read(STEPS, texts, faults, parse_count) if texts.get(STEPS) else None
+    steps = _read(STEPS, texts, faults, lambda text: parse_count(text, "train.t_max")) if texts.get(STEPS) else None
     seeds = _read(SEEDS, {SEEDS: texts.get(SEEDS) or USUAL[SEEDS]}, faults, parse_seeds) or [1]
     also = _read(ALSO, texts, faults, parse_algos) if texts.get(ALSO) else None
     settings = _read_settings(texts, faults)
@@ -97,43 +94,37 @@ def check(texts: Texts, maps: Mapping[str, Sequence[str]]) -> Request:
     try:
         config = _resolve(choices, length, settings, seed=seeds[0])
     except ConfigError as exc:
-        faults |= place_faults(str(exc).splitlines(), settings) | faults
+        faults |= place_faults(exc, settings) | faults
     wrong = bool(faults) or not choices[MAP]
     return Request(
         choices, defaults, faults, None if wrong else config, tuple(seeds), _others(choices, also), usual_steps
     )
 
 
-def place_faults(sentences: Sequence[str], keys: Sequence[str] | Mapping[str, object]) -> dict[str, str]:
-    """Find the field of each sentence: the settings among `keys` that it speaks of, else the first it speaks of."""
-    placed: dict[str, str] = {}
-    known = list_keys()
-    for sentence in sentences:
-        head, colon, rest = sentence.partition(": ")
-        spoken = [key for key in re.findall(r"[a-z]\w*(?:\.[a-z]\w*)+", sentence) if key in known]
-        own = [key for key in spoken if key in keys] or spoken[:1] or [""]
-        plain = rest.replace("input should be", "must be")
-        told = plain[:1].upper() + plain[1:] if colon and head in own else sentence
+def place_faults(error: EmtcError, keys: Iterable[str] = ()) -> dict[str, Fault]:
+    """Find the field of each fault of an error.
+
+    Args:
+        error: What was raised. One without faults belongs to no field, whose name is "".
+        keys: Settings that were given. A fault that is about several settings belongs to those of them.
+    """
+    placed: dict[str, Fault] = {}
+    given = set(keys)
+    for fault in error.faults if isinstance(error, ConfigError) else [_as_fault(error)]:
+        own = [key for key in (fault.key, *fault.related) if key in given] or [fault.key]
         for key in own:
-            placed.setdefault(_OTHER_NAMES.get(str(key), str(key)), told)
+            placed.setdefault(_OTHER_NAMES.get(key, key), fault)
     return placed
 
 
-def parse_count(text: str) -> int:
-    """Read a whole number as people write it: 40000, 40,000, 40_000, 40k, 1.5M.
+def _as_fault(error: EmtcError) -> Fault:
+    key = error.subject if isinstance(error.subject, str) and error.subject in _fields() | _OTHER_NAMES else ""
+    return Fault(key, hint=str(error))
 
-    Raises:
-        ConfigError: If it is none.
-    """
-    plain = text.strip().lower().replace(",", "").replace("_", "")
-    scale = _SCALES.get(plain[-1:], 1)
-    digits = plain[:-1] if scale > 1 else plain
-    whole, dot, part = digits.removeprefix("-").partition(".")
-    fine = (whole + part).isdecimal() and (whole + part).isascii() and len(whole + part) <= 18
-    value = float(digits) * scale if fine else 0.5
-    if not fine or (dot and not part) or value != int(value):
-        raise ConfigError(f"Must be a whole number, as 40000, 40k or 1.5M, got {quote(text)}.")
-    return int(digits) if scale == 1 and not dot else round(value)
+
+def describe_at(name: str, fault: Fault) -> str:
+    """Write a fault for a place next to its field: the key only where it is another setting's."""
+    return describe_fault(fault, with_key=_OTHER_NAMES.get(fault.key, fault.key) != name)
 
 
 def parse_algos(text: str) -> list[str]:
@@ -145,7 +136,7 @@ def parse_algos(text: str) -> list[str]:
     named = list(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
     for algo in named:
         if algo not in list_algos():
-            raise ConfigError(f"There is no algorithm {quote(algo)}.{_hint(algo, list_algos())}")
+            raise ConfigError(_unknown_name(ALSO, algo, list_algos()))
     return named
 
 
@@ -163,52 +154,16 @@ def parse_seeds(text: str) -> list[int]:
     for part in text.replace(" ", "").split(","):
         first, dash, last = part.partition("-")
         if not (first.isdecimal() and first.isascii() and (not dash or (last.isdecimal() and last.isascii()))):
-            raise ConfigError(f'Seeds must be written as 1, 1,2,5 or 1-5, got "{shorten(text)}".')
+            raise ConfigError("must be written as 1, 1,2,5 or 1-5", key="seed", value=text)
         if len(first) > 10 or len(last) > 10 or not int(first) <= int(last or first) < 2**31:
-            raise ConfigError(f'Seeds must rise and stay below 2147483648, got "{shorten(text)}".')
+            raise ConfigError("must rise and stay below 2147483648", key="seed", value=text)
         if int(last or first) - int(first) >= MOST_SEEDS:
-            raise ConfigError(f'At most {MOST_SEEDS} seeds start at once, got "{shorten(text)}".')
+            raise ConfigError(f"must be at most {MOST_SEEDS} seeds", key="seed", value=text)
         seeds += range(int(first), int(last or first) + 1)
     distinct = list(dict.fromkeys(seeds))
     if len(distinct) > MOST_SEEDS:
-        raise ConfigError(f"At most {MOST_SEEDS} seeds start at once, got {len(distinct)}.")
+        raise ConfigError(f"must be at most {MOST_SEEDS} seeds", key="seed", value=text)
     return distinct
-
-
-def parse_value(info: FieldInfo, text: str) -> Value:
-    """Read a setting's text; an empty one is "not set" where that is possible.
-
-    Raises:
-        ConfigError: If it is no value of its kind; bounds are the configuration's own matter.
-    """
-    if not text and info.optional:
-        return None
-    if info.type == "bool":
-        if text.lower() not in ("true", "false"):
-            raise ConfigError(f"Must be true or false, got {quote(text)}.")
-        return text.lower() == "true"
-    if info.type == "choice" and text not in info.choices:
-        raise ConfigError(f"Must be one of {', '.join(info.choices)}, got {quote(text)}.{_hint(text, info.choices)}")
-    if info.type == "int":
-        return parse_count(text)
-    if info.type == "float":
-        try:
-            return float(text)
-        except ValueError as exc:
-            raise ConfigError(f"Must be a number, got {quote(text)}.") from exc
-    return text
-
-
-def write_text(value: Value) -> str:
-    """Write a value so that reading it gives the same: 1.8e-05, true; nothing for "not set"."""
-    if value is None:
-        return ""
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, float):
-        short = f"{value:g}"
-        return short if float(short) == value else repr(value)
-    return str(value)
 
 
 def request_of(stored: Mapping[str, object], *, name: str = "") -> dict[str, str]:
@@ -268,24 +223,24 @@ def write_command(texts: Texts) -> str:
     return " ".join(map(shlex.quote, words))
 
 
-def _choose(texts: Texts, maps: Mapping[str, Sequence[str]], faults: dict[str, str]) -> dict[str, str]:
+def _choose(texts: Texts, maps: Mapping[str, Sequence[str]], faults: dict[str, Fault]) -> dict[str, str]:
     named = {name: texts.get(name) or USUAL[name] for name in (PRESET, ALGO, ENV)}
     if ENV not in texts and (owner := _env_of(texts.get(MAP, ""), maps)):
         named[ENV] = owner
     known: dict[str, Sequence[str]] = {PRESET: PRESETS, ALGO: list_algos(), ENV: list(maps)}
-    words = {PRESET: "preset", ALGO: "algorithm", ENV: "environment"}
     for name, options in known.items():
         if named[name] not in options:
-            faults[name] = f"There is no {words[name]} {quote(named[name])}.{_hint(named[name], options)}"
+            faults[name] = _unknown_name(_SETTINGS.get(name, name), named[name], options)
             named[name] = USUAL[name]
     return named | {MAP: _choose_map(texts.get(MAP, ""), named[ENV], maps, faults)}
 
 
-def _choose_map(map: str, env: str, maps: Mapping[str, Sequence[str]], faults: dict[str, str]) -> str:
+def _choose_map(map: str, env: str, maps: Mapping[str, Sequence[str]], faults: dict[str, Fault]) -> str:
     if env in IMPORTED_BY_MAP:
         return map
     if map and map not in maps[env]:
-        faults.setdefault(MAP, f"There is no map {quote(map)} in {env}.{_hint(map, maps[env])}")
+        rule = f"must be a map of {env}"
+        faults.setdefault(MAP, Fault("env.map", map, rule, suggest(map, maps[env])))
     return map if map in maps[env] else maps[env][0]
 
 
@@ -294,50 +249,40 @@ def _env_of(map: str, maps: Mapping[str, Sequence[str]]) -> str:
     return next((env for env, its in maps.items() if map in its), "")
 
 
-def _hint(text: str, options: Sequence[str]) -> str:
-    close = get_close_matches(text[:LONGEST], options, n=1, cutoff=0.5)
-    return f" Did you mean {quote(close[0])}?" if close else ""
+def _unknown_name(key: str, name: str, options: Sequence[str]) -> Fault:
+    return Fault(key, name, "must be a name that exists", suggest(name, options))
 
 
-def _read(name: str, texts: Texts, faults: dict[str, str], parse: Callable[[str], T]) -> T | None:
+def _read(name: str, texts: Texts, faults: dict[str, Fault], parse: Callable[[str], T]) -> T | None:
     try:
         return parse(texts[name])
     except ConfigError as exc:
-        faults[name] = str(exc)
+        faults[name] = exc.faults[0]
         return None
 
 
-def _read_settings(texts: Texts, faults: dict[str, str]) -> dict[str, Value]:
-    found: dict[str, Value] = {}
-    for key, text in texts.items():
-        if key in CHOICES:
-            continue
-        info = _fields().get(key)
-        if info is None:
-            faults[key] = f"There is no setting {quote(key)}.{_hint(key, list(_fields()))}"
-            continue
-        try:
-            found[key] = parse_value(info, text)
-        except ConfigError as exc:
-            faults[key] = str(exc)
-    return found
+def _read_settings(texts: Texts, faults: dict[str, Fault]) -> dict[str, str]:
+    """Choose the texts that are settings; their values are read with all others by `resolve`."""
+    given = {key: text for key, text in texts.items() if key not in CHOICES}
+    known = _fields()
+    for key in given.keys() - known.keys():
+        faults[key] = Fault(key, rule="is not a setting", hint=suggest(key, known))
+    return {key: text for key, text in given.items() if key in known}
 
 
-def _read_length(steps: int | None, choices: Mapping[str, str], faults: dict[str, str]) -> int | None:
+def _read_length(steps: int | None, choices: Mapping[str, str], faults: dict[str, Fault]) -> int | None:
     """The training length if it can be one; defaults that depend on it follow it."""
     if steps is None:
         return None
     try:
         _resolve_usual(choices, steps)
     except ConfigError as exc:
-        faults |= place_faults(str(exc).splitlines(), ["train.t_max"])
+        faults |= place_faults(exc, ["train.t_max"])
         return None
     return steps
 
 
-def _resolve(
-    choices: Mapping[str, str], steps: int | None, settings: Mapping[str, Value], *, seed: int = 1
-) -> RunConfig:
+def _resolve(choices: Mapping[str, str], steps: int | None, settings: Mapping[str, str], *, seed: int = 1) -> RunConfig:
     return resolve(
         env=choices[ENV],
         map=choices[MAP] or "-",
@@ -345,7 +290,7 @@ def _resolve(
         steps=steps,
         seed=seed,
         preset=choices[PRESET],
-        overrides=settings,
+        overrides=[f"{key}={text}" for key, text in settings.items()],
     )
 
 

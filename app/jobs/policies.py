@@ -16,13 +16,13 @@ from numpy.typing import NDArray
 
 from app.analysis.format import percent
 from app.jobs.resume import look
-from emtc_core.config.resolve import Value, change, config_from_stored, flatten
+from emtc_core.config.resolve import Value, change, config_from_stored, flatten, parse_overrides
 from emtc_core.config.run import RunConfig
 from emtc_core.config.train import EnvConfig
 from emtc_core.devices import choose_device, configure_threads
 from emtc_core.envs.base import EnvInfo, VectorEnv
 from emtc_core.envs.registry import check_available, check_trusted, get_env_info, make_env
-from emtc_core.errors import CheckpointError, ConfigError, EnvUnavailableError
+from emtc_core.errors import CheckpointError, ConfigError, EnvUnavailableError, Fault, describe_error
 from emtc_core.learner.policy import Policy, ScriptedPolicy, write_script
 from emtc_core.recorder import EvaluationRecord
 from emtc_core.rollout.collector import Collector
@@ -119,8 +119,9 @@ def read_config(row: RunRow) -> RunConfig:
         check_trusted(config.env)
         check_available(config.env)
     except (ConfigError, EnvUnavailableError) as exc:
-        reason = str(exc).splitlines()[0]
-        raise ConfigError(f"Run {row.id} ({row.algo} on {row.map}) cannot be played here: {reason}") from exc
+        raise ConfigError(
+            "cannot be played here", key=f"run {row.id} ({row.algo} on {row.map})", hint=describe_error(exc)[0]
+        ) from exc
     return config
 
 
@@ -229,9 +230,9 @@ def evaluate_policy(
 
 
 def _change_game(config: RunConfig, overrides: Sequence[str]) -> RunConfig:
-    strange = [text.partition("=")[0].strip() for text in overrides if not text.strip().startswith("env.")]
-    if strange:
-        raise ConfigError(f"Only settings of the game can differ from the training's, env.…, got {strange[0][:80]!r}.")
+    if strange := [key for key in parse_overrides(overrides) if not key.startswith("env.")]:
+        rule = "must be a setting of the game, env.…, because only these can differ from the training"
+        raise ConfigError(*(Fault(key, rule=rule) for key in strange))
     changed = change(config, overrides)
     check_available(changed.env)
     check_trusted(changed.env)
@@ -244,7 +245,7 @@ def _check_sizes(policy: Policy, env: VectorEnv, row: RunRow) -> None:
         for info in (env.info, policy.info)
     )
     if here != there:
-        raise ConfigError(f"The policy of run {row.id} is for {there}; the game that was set has {here}.")
+        raise ConfigError(f"The policy of run {row.id} is for {there}; the game that was set has {here}")
 
 
 def export_policy(db: Database, run: str, out: Path, *, checkpoint: Wanted = "last") -> Chosen:

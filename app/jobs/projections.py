@@ -92,9 +92,8 @@ def _project(db: Database, job: JobRow, embed: Embed | None, report: Progress) -
     done = 0.0
     if embedder is not None:
         if embed is None:
-            raise ConfigError(
-                f"Job {job.id} fits an embedder. Run it by: python -m app.jobs.projection_process --job {job.id}"
-            )
+            hint = f"Run it with: python -m app.jobs.projection_process --job {job.id}"
+            raise ConfigError("fits an embedder", key=f"job {job.id}", hint=hint)
         embed(db, job.snapshot_id, kind=embedder, seed=seed, progress=lambda part: report(EMBED_SHARE * part))
         done = EMBED_SHARE
     project_snapshot(

@@ -14,7 +14,15 @@ from app.analysis.provenance import library_versions
 from app.jobs.launch import check_startable, start_trainer
 from emtc_core.checkpoint_file import Examined, examine, examine_best, examine_open
 from emtc_core.config.resolve import config_from_stored
-from emtc_core.errors import ConfigError, EmtcError, EnvUnavailableError, RunNotFoundError, RunStateError, StorageError
+from emtc_core.errors import (
+    ConfigError,
+    EmtcError,
+    EnvUnavailableError,
+    RunNotFoundError,
+    RunStateError,
+    StorageError,
+    describe_error,
+)
 from storage.engine import Database
 from storage.files.places import Place, explain_missing, run_folder, run_place
 from storage.files.remote import RemoteFile, RunFiles
@@ -150,11 +158,13 @@ def take_to_resume(db: Database, run_id: str) -> Owner:
     lifecycle.check(row.id, state_now(row), Event.CLAIM)
     status = look(db, row)
     if status.refused:
-        raise RunStateError(f"Run {row.id} cannot go on here. {status.refused}")
+        raise RunStateError(f"Run {row.id} cannot go on here. {status.refused}", reason="refused", subject=row.id)
     if not status.can_resume:
         raise RunStateError(
             f"Run {row.id} has recorded {row.env_steps:,} steps and no usable checkpoint here. {status.why_not} "
-            f"Its rows stay. Start again from step 0, as a new run, with: emtc resume {row.id} --start-again"
+            f"Its rows stay. Start again from step 0, as a new run, with: emtc resume {row.id} --start-again",
+            reason="no_checkpoint",
+            subject=row.id,
         )
     watch_elsewhere(db, row.id)
     owner = this_process()
@@ -182,8 +192,9 @@ def refuse_unknown(row: RunRow) -> None:
     try:
         check_startable(config_from_stored(row.config))
     except (ConfigError, EnvUnavailableError) as exc:
-        reason = str(exc).splitlines()[0]
-        raise ConfigError(f"Run {row.id} ({row.algo} on {row.map}) cannot start again here: {reason}") from exc
+        raise ConfigError(
+            "cannot start again here", key=f"run {row.id} ({row.algo} on {row.map})", hint=describe_error(exc)[0]
+        ) from exc
 
 
 def launch_again(db: Database, run_id: str) -> str:

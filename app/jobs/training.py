@@ -214,7 +214,9 @@ def _recording(database: Database, run_id: str, token: str) -> Generator[Databas
         why = f" {lost} records could not be written: {blocked}" if lost and blocked else ""
         raise RunInterruptedError(
             f"Run {run_id} was ended at once, without a checkpoint.{why} Go on from the last one with: "
-            f"emtc resume {run_id}"
+            f"emtc resume {run_id}",
+            reason="ended",
+            subject=run_id,
         ) from exc
     except BaseException:
         recorder.close()
@@ -231,7 +233,9 @@ def _load(database: Database, run_id: str, store: CheckpointStore) -> Loaded | N
     if loaded is None and (steps := find_run(database, run_id).env_steps):
         raise CheckpointError(
             f"There is no checkpoint in {store.folder}, and run {run_id} has recorded {steps:,} steps. They stay. "
-            f"Start again from step 0, as a new run, with: emtc resume {run_id} --start-again"
+            f"Start again from step 0, as a new run, with: emtc resume {run_id} --start-again",
+            reason="no_checkpoint",
+            subject=run_id,
         )
     for reason in loaded.passed_over if loaded else ():
         _log.warning("run %s: a newer checkpoint is passed over: %s", run_id, reason)

@@ -116,7 +116,7 @@ def read_replays(db: Database, wanted: Sequence[tuple[str, str]]) -> list[Replay
 def _read(db: Database, prefix: str, name: str) -> Replay:
     parts = name.split("-")
     if len(parts) > 2 or not all(part.isdecimal() and part.isascii() and len(part) <= 18 for part in parts):
-        raise ConfigError(f"An episode is named by its number, or as 80000-0 for a playback, got {name[:80]!r}.")
+        raise ConfigError("must be the number of an episode, or as 80000-0 for a playback", key="episode", value=name)
     run = find_run(db, prefix)
     numbers = [int(part) for part in parts]
     if len(numbers) == 1:

@@ -16,6 +16,7 @@ FOLDER = Path(__file__).resolve().parents[1] / "guide"
 GLOSSARY = "glossary"
 PAGES = (
     "runs",
+    "gpu",
     "sweeps",
     "scripts",
     "figures",

@@ -1,6 +1,7 @@
 """The Health page: what happened lately, the unread first, and what this machine has and lacks.
 
 Read marks are shared by all who use the database. The machine is checked as by `emtc doctor`, when it is asked for.
+Where there is a GPU, a button starts `emtc check gpu` in the background.
 """
 
 from collections.abc import Sequence
@@ -11,8 +12,18 @@ import streamlit as st
 
 from app.analysis.format import clock, count, escape_markdown
 from app.jobs.alerts import Alert, Severity
+from app.jobs.device_check import (
+    LOG_NAME,
+    REPORT_NAME,
+    DeviceReport,
+    has_nvidia_gpu,
+    read_report,
+    report_folder,
+    start_device_check,
+)
 from app.jobs.doctor import Check, run_checks
 from app.ui import data, messages, state
+from emtc_core.errors import EmtcError
 from storage.alerts import mark_read, read_keys
 
 _ICON: Final[dict[Severity, str]] = {
@@ -104,3 +115,88 @@ def make_rows(checks: list[Check]) -> pd.DataFrame:
             "How to get it": [check.advice for check in checks],
         }
     )
+
+
+_PROGRESS_EVERY_S = 1.0
+
+
+def show_gpu() -> None:
+    """Draw the check of the GPU and its last report; nothing where NVIDIA's driver lists no GPU."""
+    if not has_nvidia_gpu():
+        return
+    st.subheader("GPU")
+    report = read_report(report_folder() / REPORT_NAME)
+    if report is not None and report.is_running:
+        st.fragment(_show_progress, run_every=_PROGRESS_EVERY_S)()
+        return
+    _draw_gpu_buttons()
+    if report is not None:
+        _draw_report(report)
+
+
+def _draw_gpu_buttons() -> None:
+    with st.container(horizontal=True, vertical_alignment="center"):
+        clicked = {
+            quick: st.button(label, key=key, icon=":material/memory:", disabled=not messages.may_act())
+            for label, key, quick in (("Check the GPU", "check_gpu", False), ("Quick check", "check_gpu_quick", True))
+        }
+        st.caption("Compares what the GPU computes with the CPU, as `emtc check gpu`: five minutes, quick one.")
+    for quick, is_clicked in clicked.items():
+        if is_clicked:
+            try:
+                start_device_check(report_folder(), quick=quick)
+            except (EmtcError, OSError) as exc:
+                messages.error(exc)
+                return
+            st.rerun()
+
+
+def _show_progress() -> None:
+    report = read_report(report_folder() / REPORT_NAME)
+    if report is None or not report.is_running:
+        st.rerun()
+    done = len(report.checks)
+    st.progress(done / report.total, text=f"Checking the GPU: {done} of {report.total} checks")
+    _draw_checks(report)
+
+
+def _draw_report(report: DeviceReport) -> None:
+    failed = [check.name for check in report.checks if not check.passed]
+    if not report.is_complete:
+        st.warning(escape_markdown(f"The last check ended early. Its log: {report_folder() / LOG_NAME}"))
+    elif failed:
+        st.error(escape_markdown(f"Failed: {', '.join(failed)}. The guide's page On a GPU lists what to send us."))
+    else:
+        st.success("The GPU computes what the CPU computes.")
+    _draw_checks(report)
+    if report.speeds:
+        st.dataframe(
+            make_speed_rows(report), hide_index=True, key="gpu_speeds",
+            alt="Table of speeds: stage, unit, CPU and GPU.",
+        )  # fmt: skip
+
+
+def _draw_checks(report: DeviceReport) -> None:
+    if report.checks:
+        st.dataframe(
+            make_check_rows(report), hide_index=True, key="gpu_checks",
+            alt="Table of the checks of the GPU: name, state, what was measured, and seconds.",
+        )  # fmt: skip
+
+
+def make_check_rows(report: DeviceReport) -> pd.DataFrame:
+    """Turn results into what the table shows."""
+    return pd.DataFrame(
+        {
+            "Check": [check.name for check in report.checks],
+            "State": ["✔ ok" if check.passed else "✖ failed" for check in report.checks],
+            "Measured": [check.details for check in report.checks],
+            "Seconds": [round(check.seconds, 1) for check in report.checks],
+        }
+    )
+
+
+def make_speed_rows(report: DeviceReport) -> pd.DataFrame:
+    """Turn speeds into what the table shows."""
+    columns = {"Stage": "stage", "Unit": "unit", "CPU": "cpu", "GPU": "device"}
+    return pd.DataFrame({label: [getattr(each, name) for each in report.speeds] for label, name in columns.items()})

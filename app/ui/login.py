@@ -65,7 +65,9 @@ def list_providers() -> list[str]:
         auth = st.secrets.get("auth")
     except StreamlitSecretNotFoundError as exc:
         if any(Path(file).exists() for file in st.get_option("secrets.files")):
-            raise ConfigError("The secrets of this server cannot be read, so nobody can log in. Mend them.") from exc
+            raise ConfigError(
+                "The secrets of this server cannot be read, so no login works", hint="Correct them."
+            ) from exc
         return []
     if auth is None:
         return []

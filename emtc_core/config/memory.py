@@ -5,8 +5,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field, model_validator
 
-from emtc_core.config.base import LARGEST, WITH_A_MEMORY, Before, PluginName, Section
+from emtc_core.config.base import LARGEST, WITH_A_MEMORY, Before, PluginName, Section, SettingError
 from emtc_core.config.outside import complete_arguments
+from emtc_core.errors import Fault
 
 Fraction = Annotated[float, Field(ge=0, le=1)]
 Weight = Annotated[float, Field(ge=0, le=1000)]
@@ -114,7 +115,8 @@ class EmbedConfig(Section):
     @model_validator(mode="after")
     def _can_overlap(self) -> "EmbedConfig":
         if self.overlap == "on" and self.type not in ("tcse", "dcae", "random"):
-            raise ValueError(f"embed.overlap = on needs embed.type = tcse, dcae or random, got {self.type}")
+            rule = "must be off if embed.type is a plug-in; on needs embed.type = tcse, dcae or random"
+            raise SettingError(Fault("embed.overlap", self.overlap, rule, related=("embed.type",)))
         return self
 
 
@@ -166,7 +168,7 @@ class GateConfig(Section):
             return values
         told = complete_arguments("gate", str(values.get("type", "gaussian")), values, cls.model_fields)
         if strangers := [key for key in told if key not in cls.model_fields and not isinstance(told[key], Mapping)]:
-            raise ValueError(f'There is no setting "gate.{strangers[0]}"')
+            raise SettingError(*(Fault(f"gate.{key}", rule="is not a setting") for key in strangers))
         return told
 
     @property
@@ -177,16 +179,16 @@ class GateConfig(Section):
     @model_validator(mode="after")
     def _cools(self) -> "GateConfig":
         if self.tau_end > self.tau_start:
-            raise ValueError(f"gate.tau_end must not exceed gate.tau_start, got {self.tau_end:g} > {self.tau_start:g}")
+            rule = f"must be <= gate.tau_start = {self.tau_start:g}"
+            raise SettingError(Fault("gate.tau_end", self.tau_end, rule, related=("gate.tau_start",)))
         return self
 
     @model_validator(mode="after")
     def _written_exists(self) -> "GateConfig":
         if self.lookup == "written" and self.timing == "before_write":
-            raise ValueError(
-                "gate.lookup = written needs gate.timing = after_write: before it, nothing is written. "
-                "Set gate.lookup=nearest"
-            )
+            rule = "must be nearest if gate.timing = before_write, because no node is written before"
+            hint = "Set gate.lookup=nearest or gate.timing=after_write."
+            raise SettingError(Fault("gate.lookup", self.lookup, rule, hint, related=("gate.timing",)))
         return self
 
 

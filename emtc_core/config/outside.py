@@ -8,14 +8,15 @@ tree, and what a plug-in does.
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from functools import cache
 from typing import Any, Final, get_type_hints
 
 from pydantic import BaseModel, ConfigDict, ValidationError, create_model
 
-from emtc_core.config.base import quote
-from emtc_core.errors import PluginError
-from emtc_core.plugins import Kind, Plugin, find_plugin, get_plugin, list_names, list_plugins
+from emtc_core.config.base import SettingError, read_faults
+from emtc_core.errors import Fault, PluginError
+from emtc_core.plugins import Kind, Plugin, find_plugin, list_names, list_plugins, missing_fault
 
 PLUGGED: Final[dict[str, tuple[Kind, tuple[str, ...]]]] = {
     "gate.type": ("gate", ("gaussian",)),
@@ -61,21 +62,24 @@ def check_named(values: Mapping[str, Any], origins: Mapping[str, Mapping[str, st
     """Refuse a plug-in that is not here.
 
     Raises:
-        ValueError: With the setting, and what to install.
+        SettingError: With the setting, and what to install.
     """
     for key, kind, name in find_named(values):
         own = PLUGGED[key][1] if key in PLUGGED else ()
         try:
-            get_plugin(kind, name, known=own, origin=origins.get(kind, {}).get(name, ""))
+            found = find_plugin(kind, name)
         except PluginError as error:
-            raise ValueError(f"{key}: {str(error).rstrip('.')}") from error
+            raise SettingError(*(replace(fault, key=key) for fault in error.faults)) from error
+        if found is None:
+            origin = origins.get(kind, {}).get(name, "")
+            raise SettingError(missing_fault(kind, name, key=key, known=own, origin=origin))
 
 
 def read_arguments(kind: Kind, name: str, given: Any) -> dict[str, Any] | None:
     """Validate the arguments of a plug-in, defaults filled in; None where there is none of that name.
 
     Raises:
-        ValueError: With one sentence per fault, in terms of the settings' keys.
+        SettingError: With all faults, by the keys of the settings.
         PluginError: If it cannot be loaded.
     """
     plugin = find_plugin(kind, name)
@@ -84,12 +88,18 @@ def read_arguments(kind: Kind, name: str, given: Any) -> dict[str, Any] | None:
     model = arguments_of(plugin)
     if model is None:
         if given:
-            raise ValueError(f"{kind}.{name}: {plugin.label} takes no arguments, got {quote(given)}")
+            raise SettingError(Fault(f"{kind}.{name}", given, f"must be absent: {plugin.label} takes no arguments"))
         return {}
     try:
         return model.model_validate(given or {}).model_dump(mode="json")
     except ValidationError as error:
-        raise ValueError(".\n".join(_sentences(f"{kind}.{name}", model, error))) from error
+        faults = read_faults(error, lambda parts: ".".join((kind, name, *parts)))
+        known = ", ".join(f"{kind}.{name}.{each}" for each in model.model_fields)
+        unknown = f"is not a setting; {kind}.{name} has {known}"
+        strange = {f"{kind}.{name}.{each['loc'][0]}" for each in error.errors() if each["type"] == "extra_forbidden"}
+        raise SettingError(
+            *(replace(fault, rule=unknown) if fault.key in strange else fault for fault in faults)
+        ) from error
 
 
 def complete_arguments(kind: Kind, name: str, values: Mapping[str, Any], own: Iterable[str]) -> dict[str, Any]:
@@ -102,13 +112,13 @@ def complete_arguments(kind: Kind, name: str, values: Mapping[str, Any], own: It
         own: The section's own settings.
 
     Raises:
-        ValueError: With one sentence per fault.
+        SettingError: With all faults.
     """
     told = {key: value for key, value in values.items() if key in own or key == name or not isinstance(value, Mapping)}
     try:
         arguments = read_arguments(kind, name, values.get(name))
     except PluginError as error:
-        raise ValueError(str(error).rstrip(".")) from error
+        raise SettingError(*error.faults) from error
     return {**told, name: arguments} if arguments else told
 
 
@@ -124,18 +134,18 @@ def arguments_of(plugin: Plugin) -> type[BaseModel] | None:
 @cache
 def _arguments_of(factory: Callable[..., Any], kind: Kind, label: str) -> type[BaseModel] | None:
     if not callable(factory):
-        raise PluginError(f"The {kind} {label} must be something to call, got {type(factory).__name__}.")
+        raise PluginError("must be callable", key=f"{kind} {label}", value=type(factory).__name__)
     try:
         parameters = _own_parameters(factory, kind)
         hints = _hints_of(factory) if parameters else {}
     except (NameError, TypeError, ValueError) as error:
-        raise PluginError(f"The arguments of {kind} {label} cannot be read: {error}.") from error
+        raise PluginError(f"has arguments that cannot be read: {error}", key=f"{kind} {label}") from error
     if model := _own_model(parameters, hints):
         return model
     untyped = [each.name for each in parameters if each.name not in hints]
     if untyped:
         types = "int, float, bool, str, Literal"
-        raise PluginError(f"The argument {untyped[0]} of {kind} {label} must have a type: {types}.")
+        raise PluginError(f"must give its argument a type: {types}", key=f"{kind} {label}", value=untyped[0])
     fields: dict[str, Any] = {
         each.name: (hints[each.name], ... if each.default is each.empty else each.default) for each in parameters
     }
@@ -204,14 +214,3 @@ def owner_of(key: str) -> tuple[Kind, str] | None:
     """The plug-in whose argument a key would be, here or not: kind and name; None for any other key."""
     kind, *rest = key.split(".")
     return (kind, rest[0]) if kind in ARGUED and len(rest) > 1 else None
-
-
-def _sentences(head: str, model: type[BaseModel], error: ValidationError) -> Iterable[str]:
-    for fault in error.errors():
-        key = ".".join([head, *map(str, fault["loc"])])
-        text = str(fault["msg"]).removeprefix("Value error, ")
-        if fault["type"] == "extra_forbidden":
-            known = ", ".join(f"{head}.{name}" for name in model.model_fields)
-            yield f'There is no setting "{key}"; there are {known}'
-        else:
-            yield f"{key}: {text[:1].lower()}{text[1:]}, got {quote(fault['input'])}"

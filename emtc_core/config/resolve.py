@@ -1,13 +1,13 @@
-"""Build a RunConfig: defaults < rules of the preset < TOML file < command line, faults told in sentences.
+"""Build a RunConfig: defaults < rules of the preset < TOML file < command line, all faults together.
 
-What does not live here: the models and their bounds (beside this file), the rules (presets/*.toml).
+What does not live here: the models and their bounds, the rules (presets/*.toml), the parser of values (`values`).
 """
 
 import difflib
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
@@ -17,33 +17,26 @@ from typing import Any, Literal, Union, get_args, get_origin
 from annotated_types import Ge, Gt, Le, Lt
 from pydantic import BaseModel, ValidationError
 
-from emtc_core.config.base import IMPORTED, Before, Formerly, Value, parse_toml, quote, read_text, shorten
+from emtc_core.config.base import (
+    IMPORTED,
+    Before,
+    Formerly,
+    SettingError,
+    Value,
+    parse_toml,
+    read_faults,
+    read_text,
+)
 from emtc_core.config.outside import MIXER, ORIGINS, argument_fields, list_choices, owner_of
 from emtc_core.config.run import PRESETS, RunConfig, list_algos, split_algo
-from emtc_core.errors import ConfigError
-from emtc_core.plugins import why_missing
+from emtc_core.config.values import FieldInfo, parse_value
+from emtc_core.errors import NO_VALUE, ConfigError, Fault
+from emtc_core.plugins import missing_fault
 
-_MOST_TOLD = 10
+_MOST_FAULTS = 10
 _LONGEST_KEY = 80
 _INIT_DESIRABILITY = "memory.init_desirability"
 _RETIRED = {"gate.reward"}  # settings of earlier versions that had one choice only
-
-
-@dataclass(frozen=True)
-class FieldInfo:
-    """One setting as a form or a help text shows it."""
-
-    key: str
-    type: Literal["int", "float", "bool", "str", "choice"]
-    default: Value
-    minimum: float | None
-    maximum: float | None
-    choices: tuple[str, ...]
-    unit: str
-    description: str
-    optional: bool
-    minimum_open: bool = False
-    """True when the minimum itself is not allowed."""
 
 
 @dataclass(frozen=True)
@@ -79,9 +72,9 @@ def resolve(
         overrides: Dotted keys, as a mapping or as "key=value" texts; they win over everything.
 
     Raises:
-        ConfigError: With one sentence per fault.
+        ConfigError: With all faults.
     """
-    explicit = _parse_overrides(overrides)
+    explicit = parse_overrides(overrides)
     from_file = _read_file(file) if file else {}
     preset = str(explicit.get("preset", from_file.get("preset", preset)))
     algo = str(explicit.get("algo", from_file.get("algo", algo)))
@@ -129,7 +122,7 @@ def flatten_tree(tree: Mapping[str, Any]) -> dict[str, Value]:
     try:
         flat = dict(_flatten(tree, ""))
     except RecursionError as exc:
-        raise ConfigError("The configuration is nested too deeply.") from exc
+        raise ConfigError("is nested too deeply", key="configuration") from exc
     ours = {"algo", "env.name"} <= flat.keys() and flat.get("preset") != IMPORTED
     return _as_it_was(flat) if ours else flat
 
@@ -191,9 +184,9 @@ def change(config: RunConfig, overrides: Sequence[str]) -> RunConfig:
     """Set some of a configuration's settings otherwise, given as "key=value".
 
     Raises:
-        ConfigError: With one sentence per fault.
+        ConfigError: With all faults.
     """
-    explicit = _parse_overrides(overrides)
+    explicit = parse_overrides(overrides)
     _refuse_unknown_keys(explicit)
     return _validate({**flatten(config), **explicit})
 
@@ -202,21 +195,23 @@ def _validate(flat: Mapping[str, Any]) -> RunConfig:
     try:
         return RunConfig.model_validate(_nest(flat))
     except ValidationError as exc:
-        raise ConfigError("\n".join(_sentences(exc))) from exc
+        known = list_keys()
+        faults = read_faults(exc, lambda parts: _key_of(parts, known))
+        choices = {info.key: info.choices for info in describe_fields()}
+        raise ConfigError(*(_suggest(fault, choices.get(fault.key, ())) for fault in faults)) from exc
 
 
-def _sentences(exc: ValidationError) -> Iterable[str]:
-    known = list_keys()
-    said: dict[tuple[str, str], list[str]] = {}
-    for fault in exc.errors():
-        key = _key_of([str(part) for part in fault["loc"]], known)
-        text = str(fault["msg"]).removeprefix("Value error, ")
-        if fault["type"] == "value_error":
-            yield text + "."
-        else:
-            said.setdefault((key, quote(fault["input"])), []).append(f"{text[0].lower()}{text[1:]}")
-    for (key, given), texts in said.items():
-        yield f"{shorten(key)}: {', or '.join(texts)}, got {given}."
+def _suggest(fault: Fault, choices: Sequence[str]) -> Fault:
+    """Add the choice that is meant, if a text is close to one."""
+    if fault.hint or fault.value in choices or not isinstance(fault.value, str):
+        return fault
+    return replace(fault, hint=suggest(fault.value, choices))
+
+
+def suggest(text: str, options: Iterable[str], otherwise: str = "") -> str:
+    """Write which of some names is probably meant; `otherwise` if none is close."""
+    close = difflib.get_close_matches(text[:_LONGEST_KEY], options, n=1, cutoff=0.5)
+    return f'Did you mean "{close[0]}"?' if close else otherwise
 
 
 def _key_of(parts: Sequence[str], known: AbstractSet[str]) -> str:
@@ -228,52 +223,53 @@ def _key_of(parts: Sequence[str], known: AbstractSet[str]) -> str:
 def _refuse_unknown_keys(flat: Mapping[str, Any]) -> None:
     known = list_keys()
     unknown = [key for key in flat if key not in known]
-    faults = [_unknown_key_sentence(key, known) for key in unknown[:_MOST_TOLD]]
-    if len(unknown) > _MOST_TOLD:
-        faults.append(f"There are {len(unknown) - _MOST_TOLD:,} more unknown settings.")
+    faults = [_unknown_key(key, known) for key in unknown[:_MOST_FAULTS]]
+    if len(unknown) > _MOST_FAULTS:
+        faults.append(Fault(rule=f"There are {len(unknown) - _MOST_FAULTS:,} more unknown settings"))
     if faults:
-        raise ConfigError("\n".join(faults))
+        raise ConfigError(*faults)
 
 
-def _unknown_key_sentence(key: str, known: Iterable[str]) -> str:
+def _unknown_key(key: str, known: Iterable[str]) -> Fault:
     owner = owner_of(key)
     if owner and not any(owner_of(each) == owner for each in known):
-        return why_missing(*owner)
-    close = difflib.get_close_matches(key[:_LONGEST_KEY], known, n=1, cutoff=0.5)
-    hint = f' Did you mean "{close[0]}"?' if close else " List them with: emtc train --help-keys"
-    return f'There is no setting "{shorten(key)}".{hint}'
+        return replace(
+            missing_fault(*owner),
+            key=key,
+            value=NO_VALUE,
+            rule=f"belongs to the {owner[0]} {owner[1]}, which is not here",
+        )
+    return Fault(
+        key, rule="is not a setting", hint=suggest(key, known, "List all settings with: emtc train --help-keys")
+    )
 
 
-def _parse_overrides(overrides: Mapping[str, Value] | Sequence[str]) -> dict[str, Any]:
+def parse_overrides(overrides: Mapping[str, Value] | Sequence[str]) -> dict[str, Any]:
+    """Read settings by dotted key, under their names of today; those given as "key=value" texts are parsed.
+
+    Raises:
+        ConfigError: If a text has no key or no value.
+    """
     if isinstance(overrides, Mapping):
         return _rename(overrides)
+    fields = {info.key: info for info in describe_fields()}
     parsed = {}
     for text in overrides:
         key, sign, value = text.partition("=")
         if not sign or not key.strip():
-            raise ConfigError(f'--set takes key=value, got "{shorten(text)}".')
-        parsed[key.strip()] = _parse_value(value.strip())
+            raise ConfigError("must be key=value", key="--set", value=text)
+        info = fields.get(current_key(key.strip()))
+        parsed[key.strip()] = parse_value(info, value) if info else value.strip()
     return _rename(parsed)
 
 
-def _parse_value(text: str) -> Any:
-    try:
-        value = tomllib.loads(f"x = {text}")["x"]
-    except ValueError:  # no TOML, and a number of thousands of digits
-        return text
-    except RecursionError as exc:
-        raise ConfigError(f"--set takes a number, a text, true or false, got {shorten(text)}") from exc
-    return value if isinstance(value, bool | int | float | str) else text
-
-
 def _read_file(path: Path) -> dict[str, Any]:
-    what = "configuration file"
-    return _rename(flatten_tree(parse_toml(read_text(path, what), f"{what} {path}")))
+    return _rename(flatten_tree(parse_toml(read_text(path), str(path))))
 
 
 def _preset_values(preset: str, *, env: str, map: str, algo: str) -> dict[str, Any]:
     if preset not in PRESETS:
-        raise ConfigError(f"preset must be one of {', '.join(PRESETS)}, got {quote(preset)}.")
+        raise ConfigError(f"must be one of {', '.join(PRESETS)}", key="preset", value=preset)
     values: dict[str, Any] = {}
     for name in dict.fromkeys(("paper", preset)):
         for rule in applied_rules(name, env=env, map=map, algo=algo):
@@ -285,8 +281,8 @@ def applied_rules(preset: str, *, env: str, map: str, algo: str) -> list[Applied
     """List the preset's own rules that hold for this algorithm and task, in the order in which they apply."""
     try:
         method, backbone = split_algo(algo)
-    except ValueError as exc:
-        raise ConfigError(f"{exc}.") from exc
+    except SettingError as exc:
+        raise ConfigError(*exc.faults) from exc
     facts = {"env": env, "map": map, "method": method, "backbone": backbone}
     return [
         AppliedRule(rule["why"], rule["set"])
@@ -326,7 +322,7 @@ def _nest(flat: Mapping[str, Any]) -> dict[str, Any]:
         for part in path:
             node = node.setdefault(part, {})
             if not isinstance(node, dict):
-                raise ConfigError(f'"{shorten(key)}" is a setting inside one that has a value.')
+                raise ConfigError("is a setting inside one that has a value", key=key)
         node[leaf] = value
     return tree
 
@@ -343,7 +339,7 @@ def _walk(model: type[BaseModel], prefix: str) -> Iterable[tuple[str, Any]]:
 
 
 def _field_info(key: str, field: Any) -> FieldInfo:
-    annotation, metadata, optional = _unwrap(field.annotation, list(field.metadata))
+    annotation, metadata, optional, words = _unwrap(field.annotation, list(field.metadata))
     choices = tuple(str(c) for c in get_args(annotation)) if get_origin(annotation) is Literal else ()
     choices = tuple(list_algos()) if key == "algo" else list_choices(key) or choices
     lows = [m.ge if isinstance(m, Ge) else m.gt for m in metadata if isinstance(m, Ge | Gt)]
@@ -362,17 +358,19 @@ def _field_info(key: str, field: Any) -> FieldInfo:
         description=text,
         optional=optional,
         minimum_open=any(isinstance(m, Gt) for m in metadata),
+        words=("emu_table",) if key == _INIT_DESIRABILITY else words,
     )
 
 
-def _unwrap(annotation: Any, metadata: list[Any]) -> tuple[Any, list[Any], bool]:
-    """Peel Optional and Annotated off a type; pydantic keeps outer metadata on the field itself."""
-    optional = False
+def _unwrap(annotation: Any, metadata: list[Any]) -> tuple[Any, list[Any], bool, tuple[str, ...]]:
+    """Peel Optional, Annotated and further words off a type; pydantic keeps outer metadata on the field itself."""
+    optional, words = False, ()
     if get_origin(annotation) in (Union, UnionType):
         inner = [a for a in get_args(annotation) if a is not type(None)]
+        words = tuple(str(word) for each in inner[1:] if get_origin(each) is Literal for word in get_args(each))
         optional, annotation = len(inner) < len(get_args(annotation)), inner[0]
     if hasattr(annotation, "__metadata__"):
         for extra in annotation.__metadata__:
             metadata.extend(getattr(extra, "metadata", [extra]))
         annotation = annotation.__origin__
-    return annotation, metadata, optional
+    return annotation, metadata, optional, words

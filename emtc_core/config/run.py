@@ -14,11 +14,12 @@ from emtc_core.config.backbones import (
     QmixConfig,
     QplexConfig,
 )
-from emtc_core.config.base import Section, quote
+from emtc_core.config.base import Section, SettingError
 from emtc_core.config.memory import EmbedConfig, GateConfig, IncentiveConfig, MemoryConfig
 from emtc_core.config.outside import MIXER, ORIGINS, check_named, complete_arguments, find_named
 from emtc_core.config.train import CheckpointConfig, EnvConfig, EvalConfig, RecordConfig, TrainConfig
-from emtc_core.plugins import Kind, find_plugin, list_names, why_missing
+from emtc_core.errors import Fault
+from emtc_core.plugins import Kind, find_plugin, list_names, missing_fault
 
 Backbone = Literal["qplex", "cds", "qmix", "vdn", "dmix", "mappo"]
 BACKBONES: tuple[Backbone, ...] = get_args(Backbone)
@@ -44,13 +45,11 @@ def split_algo(algo: str) -> tuple[Literal["emtc", "emu", "emc", "none"], str]:
     """Split "emtc-qplex" into method and backbone; "emc" is QPLEX with its own method.
 
     Raises:
-        ValueError: If the name is not one of `list_algos()`.
+        SettingError: If the name is not one of `list_algos()`.
     """
     if algo not in list_algos():
-        raise ValueError(
-            f"algo must be one of {', '.join(list_algos())}, got {quote(algo)}. "
-            "A mixer from outside is one once its package is installed, or its module listed in EMTC_PLUGINS"
-        )
+        hint = "For the mixer of a plug-in, install its package or list its module in EMTC_PLUGINS."
+        raise SettingError(Fault("algo", algo, f"must be one of {', '.join(list_algos())}", hint))
     if algo == "emc":
         return "emc", "qplex"
     method, _, backbone = algo.rpartition("-")
@@ -117,7 +116,7 @@ class RunConfig(Section):
     def _known_algo(self) -> "RunConfig":
         for mixer, origin in self.plugins.get("mixer", {}).items():
             if mixer not in list_mixers():
-                raise ValueError(f"algo: {why_missing('mixer', mixer, origin=origin).rstrip('.')}")
+                raise SettingError(missing_fault("mixer", mixer, key="algo", value=self.algo, origin=origin))
         split_algo(self.algo)
         return self
 
@@ -126,7 +125,7 @@ class RunConfig(Section):
         check_named(self._names(), self.plugins)
         for env, origin in self.plugins.get("env", {}).items():
             if env == self.env.name and find_plugin("env", env) is None:
-                raise ValueError(f"env.name: {why_missing('env', env, origin=origin).rstrip('.')}")
+                raise SettingError(missing_fault("env", env, key="env.name", origin=origin))
         return self
 
     @model_serializer(mode="wrap")

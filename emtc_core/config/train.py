@@ -5,8 +5,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field, model_validator
 
-from emtc_core.config.base import LARGEST, Before, Formerly, PluginName, Section
+from emtc_core.config.base import LARGEST, Before, Formerly, PluginName, Section, SettingError
 from emtc_core.config.outside import read_arguments
+from emtc_core.errors import Fault
 
 RandomStart = Literal["none", "surround", "reflect", "surround_reflect"]
 
@@ -77,7 +78,8 @@ class EnvConfig(Section):
             return values
         name = str(values.get("name", "skirmish"))
         if strangers := [key for key in values if key not in (*cls.model_fields, name)]:
-            raise ValueError(f"env.{strangers[0]}: there is no such setting of the environment {name}")
+            rule = f"is not a setting of the environment {name}"
+            raise SettingError(*(Fault(f"env.{key}", rule=rule, related=("env.name",)) for key in strangers))
         if name in cls.model_fields:
             return dict(values)
         arguments = read_arguments("env", name, values.get(name))
@@ -152,7 +154,8 @@ class TrainConfig(Section):
     @model_validator(mode="after")
     def _replays_where_it_trains(self) -> "TrainConfig":
         if self.replay_device == "cuda" and self.device == "cpu":
-            raise ValueError("train.replay_device = cuda needs train.device = auto or cuda, got cpu")
+            rule = "must be auto or cpu if train.device = cpu"
+            raise SettingError(Fault("train.replay_device", self.replay_device, rule, related=("train.device",)))
         return self
 
 

@@ -26,14 +26,18 @@ from torch import Tensor, nn
 
 from emtc_core.arrays import check_shape
 from emtc_core.config.memory import EmbedConfig
-from emtc_core.devices import copy_state, restore
+from emtc_core.devices import copy_state, restore, send_tensor
 
 State = NDArray[np.float32] | Tensor
 Times = NDArray[np.integer[Any]] | Tensor
 
+HOST = torch.device("cpu")
 RANDOM_PROJECTION_SEED = 123456  # EMU's and EMC's; B13
-MIN_ROWS = 64  # products of fewer rows, or of a width that is no multiple of WIDTH, take other BLAS paths,
-WIDTH = 16  # in which the last bit of a row depends on how many others there are
+# Matrix products with fewer rows than MIN_ROWS, a number of rows that is not a multiple of ROW_TILE, or a width that
+# is not a multiple of WIDTH use other BLAS kernels. There the last bit of a row depends on the number of rows.
+MIN_ROWS = 64
+ROW_TILE = 4
+WIDTH = 16
 CHUNK_ROWS = (2048, 65_536)  # on a CPU, whose cache then holds the layers' outputs, and on a GPU
 
 RATE = 0.1  # share of the latest sample; the head's unit then moves slower than its weights can follow
@@ -91,6 +95,8 @@ class Embedder:
         self.generator = torch.Generator().manual_seed(seed)
         self._init_generator = torch.Generator().manual_seed(seed)
         self.return_scale = ReturnScale(config.return_scale)
+        self.device_step: object = None
+        """What `fit` keeps on a GPU between two refits (`device_step.DeviceStep`)."""
         if config.type == "random":
             self.projection = _random_projection(state_dim, config.dim).to(self.device)
         else:
@@ -108,6 +114,11 @@ class Embedder:
     def is_trainable(self) -> bool:
         """Whether `fit` changes anything."""
         return self.config.type != "random"
+
+    @property
+    def reads_states_on_gpu(self) -> bool:
+        """Whether every refit reads the states of all nodes on a GPU, so that they should be kept there."""
+        return self.is_trainable and self.device.type == "cuda"
 
     @property
     def parameters(self) -> list[nn.Parameter]:
@@ -141,7 +152,7 @@ class Embedder:
         check_shape("t", t, (len(state),))
         state_MS, time_M1 = self.to_inputs(state, t, for_write=for_write)
         M = len(state_MS)
-        C = max(min(M, CHUNK_ROWS[self.device.type == "cuda"]), MIN_ROWS)
+        C = _padded_rows(min(M, CHUNK_ROWS[self.device.type == "cuda"]))
         layers = self._widened_layers()
         room = [torch.zeros(C, len(weight_KN), device=self.device) for weight_KN, _ in layers]
         room.append(torch.empty(C, layers[-1][0].shape[1], device=self.device))
@@ -159,7 +170,7 @@ class Embedder:
         """
         check_shape("state", state, (None, self.state_dim))
         check_shape("t", t, (len(state),))
-        inputs = torch.cat(self.to_inputs(state, t, for_write=for_write), dim=1).cpu().numpy()
+        inputs = torch.cat(self._to_inputs(state, t, for_write=for_write, device=HOST), dim=1).numpy()
         if self.config.type == "random":
             return encode_fine([(self.projection, None)], inputs[:, :-1])
         layers = (*hidden_layers(self.encoder), self.encoder.out)
@@ -167,10 +178,12 @@ class Embedder:
 
     def to_inputs(self, state: State, t: Times, *, for_write: bool = False) -> tuple[Tensor, Tensor]:
         """Move states to the device as float32 and normalise their time index to [M, 1]."""
-        state_MS = _as_tensor(state).to(self.device, torch.float32)
+        return self._to_inputs(state, t, for_write=for_write, device=self.device)
+
+    def _to_inputs(self, state: State, t: Times, *, for_write: bool, device: torch.device) -> tuple[Tensor, Tensor]:
         longer = for_write and self.config.time_norm == "write_T_lim+1"
-        time_M1 = _as_tensor(t).to(self.device, torch.float32).unsqueeze(1)
-        return state_MS, time_M1 / (self.episode_limit + longer)
+        state_MS, time_M = (_send(values, device).to(torch.float32) for values in (state, t))
+        return state_MS, time_M.unsqueeze(1) / (self.episode_limit + longer)
 
     def _widened_layers(self) -> list[tuple[Tensor, Tensor | None]]:
         """List each layer of `embed`, its weights [K, N] filled up with zero units to multiples of WIDTH."""
@@ -224,11 +237,16 @@ def _widen(weight: Tensor, bias: Tensor | None, *, inputs: int) -> tuple[Tensor,
     return wide.t(), None if bias is None else nn.functional.pad(bias, (0, more))
 
 
+def _padded_rows(n_rows: int) -> int:
+    """Return the number of rows for which a product gives each row the same bits as in any other batch."""
+    return max(n_rows + -n_rows % ROW_TILE, MIN_ROWS)
+
+
 def _encode(
     layers: list[tuple[Tensor, Tensor | None]], room: list[Tensor], state_MS: Tensor, time_M1: Tensor
 ) -> Tensor:
-    """Pass one chunk through the layers in room for it and more, never fewer than MIN_ROWS rows at a time."""
-    rows = max(len(state_MS), MIN_ROWS)
+    """Compute the layers for one chunk of rows, padded by `_padded_rows`, in preallocated arrays."""
+    rows = _padded_rows(len(state_MS))
     x, *outputs = (part[:rows] for part in room)
     x[: len(state_MS), :-1] = state_MS
     x[: len(state_MS), -1:] = time_M1
@@ -236,6 +254,11 @@ def _encode(
         torch.mm(x, weight, out=output) if bias is None else torch.addmm(bias, x, weight, out=output)
         x = output if output is outputs[-1] else output.relu_()
     return x[: len(state_MS)]
+
+
+def _send(values: State | Times, device: torch.device) -> Tensor:
+    tensor = _as_tensor(values)
+    return tensor.to(device) if tensor.is_cuda else send_tensor(tensor, device)
 
 
 def _as_tensor(values: State | Times) -> Tensor:

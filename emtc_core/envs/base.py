@@ -1,11 +1,10 @@
-"""The environment interface, vectorised and framework-free, the same for every game; what a registry asks of each.
+"""The environment interface: vectorized, independent of any framework, the same for every game.
 
-What lives here: the protocol, its values, the scene that a replay draws, whom an action in it is meant for, and the
-arrays of adapters that gather single games into one batch. An environment that has ended is absorbing: it repeats its
-last observation with reward 0 until it is reset, so that a batch can run in step until its slowest episode ends.
+Contents: the protocol `VectorEnv` with its data classes, the scene that a replay draws, the protocol `Adapter` of the
+environment modules, and checks that several adapters share. The list of environments is in `registry.py`.
 
-One module per environment answers the questions of `Adapter`; the sentences about unknown maps and the scene of states
-that nobody can draw are here, too. What does not live here: any game, and the list of environments (`registry.py`).
+An ended episode is absorbing: `step` repeats its last observation with reward 0 until the next `reset`. So a batch can
+be stepped together until its slowest episode ends.
 """
 
 import math
@@ -17,19 +16,23 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from emtc_core.errors import EnvUnavailableError
+from emtc_core.errors import EmtcError, EnvUnavailableError
 
-if TYPE_CHECKING:  # the settings are half of an engine's worker's start, which needs none of them
+if TYPE_CHECKING:  # loading the settings takes half of the start time of a football worker, which does not use them
     from emtc_core.config.train import EnvConfig
 
 HEALERS = frozenset({"medivac"})
-"""Kinds of units whose target slots name agents, as SMAC's medivacs' do."""
+"""Unit kinds whose target actions select an agent instead of an enemy, as in SMAC."""
 _ATTACK = re.compile(r"attack (\d+)", re.ASCII)
+
+
+class ResetNeededError(EmtcError):
+    """`step` was called before the first `reset`."""
 
 
 @dataclass(frozen=True)
 class EnvInfo:
-    """The sizes and bounds that learners and pages need; `agent_block` is d_u of the attention mixer."""
+    """Sizes and bounds of one environment and map."""
 
     env: str
     map: str
@@ -38,35 +41,39 @@ class EnvInfo:
     obs_dim: int
     state_dim: int
     episode_limit: int
+    """Maximum number of steps of an episode."""
     reward_range: tuple[float, float]
     agent_block: int = 0
-    """Width of one agent's own block; the first n_agents * agent_block state entries. 0: none, use obs."""
+    """Width of one agent's block in the state (d_u of the attention mixer).
+
+    The first n_agents * agent_block entries of the state are these blocks. 0: no such blocks, the mixer uses obs.
+    """
     action_names: tuple[str, ...] = ()
     enemy_names: tuple[str, ...] = ()
     repeats_starts: bool = True
-    """Whether a reset with an equal seed gives an equal start."""
+    """Whether two resets with the same seed give the same start."""
 
 
 @dataclass(frozen=True)
 class Observation:
-    """What B environments show after a reset or a step (fresh arrays, never views of internal buffers)."""
+    """Arrays of B environments after a reset or a step. They are new arrays, not views of internal buffers."""
 
     obs: NDArray[np.float32]  # [B, N, O]
     state: NDArray[np.float32]  # [B, S]
     avail: NDArray[np.bool_]  # [B, N, A]
     reward: NDArray[np.float32]  # [B], 0 after a reset
-    terminated: NDArray[np.bool_]  # [B] the game itself ended (won, lost, drawn)
-    truncated: NDArray[np.bool_]  # [B] the time limit cut it; never true together with terminated
+    terminated: NDArray[np.bool_]  # [B] the game ended by its own rules: won, lost or drawn
+    truncated: NDArray[np.bool_]  # [B] the time limit ended the episode; never true together with terminated
     won: NDArray[np.bool_]  # [B] the episode ended in success
-    infos: dict[str, NDArray[np.float32]] = field(default_factory=dict)  # [B] numbers of this step; NaN: none
+    infos: dict[str, NDArray[np.float32]] = field(default_factory=dict)  # name -> [B] values of this step; NaN: missing
 
 
 @dataclass(frozen=True)
 class Scene:
-    """T drawable frames of one episode, rebuilt from stored states alone.
+    """T frames of one episode for drawing, computed from stored states only.
 
-    Positions are in field units, `health` and `shield` are fractions in [0, 1], units of team 0 are the
-    agents in agent order. A dead unit has `alive` False and keeps its last position.
+    Positions are in field units. `health` and `shield` are fractions in [0, 1]. The units of team 0 are the agents, in
+    agent order. A dead unit has `alive` False and keeps its last position.
     """
 
     position: NDArray[np.float32]  # [T, U, 2]
@@ -77,19 +84,19 @@ class Scene:
     radius: NDArray[np.float32]  # [U] field units
     kind: tuple[str, ...]  # [U] "marine", "zealot", "player", "ball"…
     bounds: tuple[float, float, float, float]  # x0, y0, x1, y1 of the field
-    walkable: NDArray[np.bool_] | None = None  # [X, Y] unit cells from (0, 0), True where units may stand
-    markings: NDArray[np.float32] | None = None  # [L, 4] segments x0, y0, x1, y1 painted on the field
+    walkable: NDArray[np.bool_] | None = None  # [X, Y] unit cells from (0, 0), True where units can walk
+    markings: NDArray[np.float32] | None = None  # [L, 4] line segments x0, y0, x1, y1 painted on the field
     title: str = ""
-    note: str = ""  # e.g. that this is a simulator, not StarCraft II
-    target: NDArray[np.int16] | None = field(default=None)  # [T, U] unit aimed at after frame t, -1 none
-    values: NDArray[np.float32] | None = None  # [T, S] the states themselves, where nobody knows how to draw them
-    value_names: tuple[str, ...] = ()  # [S] where the environment gives them
-    picture: tuple[int, ...] = ()  # height, width[, 3]: the first of `values`, row by row, where they are a picture
+    note: str = ""  # for example that this is a simulator, not StarCraft II
+    target: NDArray[np.int16] | None = field(default=None)  # [T, U] unit that is targeted after frame t; -1: none
+    values: NDArray[np.float32] | None = None  # [T, S] the states, if the environment cannot draw them
+    value_names: tuple[str, ...] = ()  # [S] names of the state entries; empty if unknown
+    picture: tuple[int, ...] = ()  # height, width[, 3] if `values` begins with a picture, row by row
 
 
 @runtime_checkable
 class VectorEnv(Protocol):
-    """B copies of one game, stepped together."""
+    """B copies of one game that are stepped together."""
 
     @property
     def info(self) -> EnvInfo: ...
@@ -98,31 +105,34 @@ class VectorEnv(Protocol):
     def n_envs(self) -> int: ...
 
     def reset(self, seed: int | None = None) -> Observation:
-        """Start a new episode in every copy; copy b's randomness depends on (seed, b) alone.
+        """Start a new episode in every copy.
 
-        With None every copy goes on with its own generator.
+        Args:
+            seed: The random numbers of copy b depend only on (seed, b). None: every copy continues with its own
+                random generator.
         """
         ...
 
     def step(self, actions: NDArray[np.integer]) -> Observation:
-        """Advance one step with actions [B, N].
+        """Advance every running copy by one step with actions [B, N].
 
         Raises:
-            ValueError: If a running copy is given an action that its `avail` forbids.
+            ResetNeededError: If `reset` was never called.
+            ValueError: If `avail` forbids the action of an agent in a running copy.
         """
         ...
 
     def scene(self, states: NDArray[np.float32]) -> Scene:
-        """Turn the stored states [T, S] of one episode into frames. Needs no engine."""
+        """Convert the stored states [T, S] of one episode to frames. Needs no game engine."""
         ...
 
     def close(self) -> None:
-        """Release processes and engines; idempotent."""
+        """Release processes and engines. A second call has no effect."""
         ...
 
 
 def blank_observation(info: EnvInfo, copies: int) -> Observation:
-    """Make zeroed arrays for `copies` games; nothing is available, nothing is over."""
+    """Make an observation of `copies` games filled with zeros: no action is available, no episode has ended."""
     return Observation(
         obs=np.zeros((copies, info.n_agents, info.obs_dim), np.float32),
         state=np.zeros((copies, info.state_dim), np.float32),
@@ -134,22 +144,37 @@ def blank_observation(info: EnvInfo, copies: int) -> Observation:
     )
 
 
-def copy_observation(seen: Observation) -> Observation:
-    """Copy every array, so that what was handed out never changes."""
-    arrays = {name: array.copy() for name, array in vars(seen).items() if name != "infos"}
-    return Observation(**arrays, infos={name: array.copy() for name, array in seen.infos.items()})
+def copy_observation(observation: Observation) -> Observation:
+    """Copy every array, so that later writes to the internal buffers do not change a returned observation."""
+    arrays = {name: array.copy() for name, array in vars(observation).items() if name != "infos"}
+    return Observation(**arrays, infos={name: array.copy() for name, array in observation.infos.items()})
 
 
-def refuse_unavailable(actions: NDArray[np.integer], avail: NDArray[np.bool_], over: NDArray[np.bool_]) -> None:
-    """Refuse actions [B, N] that `avail` [B, N, A] forbids in a copy that is not over.
+def check_was_reset(was_reset: bool) -> None:
+    """Check that `reset` was called before `step`.
 
     Raises:
-        ValueError: Naming the first such action, its agent and its copy.
+        ResetNeededError: If it was not.
+    """
+    if not was_reset:
+        raise ResetNeededError("step() was called before the first reset(). Call reset(seed) first.")
+
+
+def check_actions(actions: NDArray[np.integer], avail: NDArray[np.bool_], over: NDArray[np.bool_]) -> None:
+    """Check that the actions of all running copies are available.
+
+    Args:
+        actions: Action indices, [B, N].
+        avail: Available actions, [B, N, A].
+        over: Whether the episode of a copy has ended, [B]. Actions of such copies are not checked.
+
+    Raises:
+        ValueError: If an action is not available. The message contains the first one with its agent and copy.
     """
     n_actions = avail.shape[-1]
-    inside = (actions >= 0) & (actions < n_actions)
-    chosen = np.where(inside, actions, 0)[..., None].astype(np.intp)
-    illegal = ~(inside & np.take_along_axis(avail, chosen, axis=-1)[..., 0]) & ~over[:, None]
+    in_range = (actions >= 0) & (actions < n_actions)
+    index = np.where(in_range, actions, 0)[..., None].astype(np.intp)
+    illegal = ~(in_range & np.take_along_axis(avail, index, axis=-1)[..., 0]) & ~over[:, None]
     if illegal.any():
         copy, agent = np.argwhere(illegal)[0]
         allowed = np.flatnonzero(avail[copy, agent]).tolist()
@@ -157,17 +182,17 @@ def refuse_unavailable(actions: NDArray[np.integer], avail: NDArray[np.bool_], o
 
 
 def find_targets(scene: Scene, actions: NDArray[np.integer], action_names: tuple[str, ...]) -> NDArray[np.int16] | None:
-    """Find the unit that each agent aims at after frame t, from its action there.
+    """Find the unit that each agent targets after frame t, from the agent's action at that frame.
 
     Args:
-        scene: T frames of U units, the N agents first.
-        actions: [T - 1, N], one row per transition.
-        action_names: In action order.
+        scene: T frames of U units; the first N units are the agents.
+        actions: Action indices, [T - 1, N], one row per transition.
+        action_names: One name per action, in action order. "attack k" targets enemy k; for a healer, agent k.
 
     Returns:
-        [T, U], -1 where a unit aims at nothing or at nobody in the scene; None where no action names a target.
+        Unit indices [T, U], -1 where a unit targets no unit of the scene. None if no action has a target.
     """
-    slots = np.array([_slot(name) for name in action_names], np.int64)
+    slots = np.array([int(match[1]) if (match := _ATTACK.fullmatch(name)) else -1 for name in action_names], np.int64)
     frames, units = scene.health.shape
     n_agents = int((scene.team == 0).sum())
     if not (slots >= 0).any() or actions.shape != (frames - 1, n_agents):
@@ -181,27 +206,22 @@ def find_targets(scene: Scene, actions: NDArray[np.integer], action_names: tuple
     return target
 
 
-def _slot(name: str) -> int:
-    found = _ATTACK.fullmatch(name)
-    return int(found[1]) if found else -1
-
-
 class Adapter(Protocol):
-    """A module with these names at its top level; importing it must load no engine, torch or numba."""
+    """What an environment module must define at its top level. Its import must not load an engine, torch or numba."""
 
     HOW_TO_GET: str
-    """The steps that make the environment usable on a machine without it; one line."""
+    """How to install the environment on a machine without it, in one line."""
 
     def list_maps(self) -> list[str]:
-        """List the maps that `--map` takes, in reading order."""
+        """List the maps that `--map` accepts, in display order."""
         ...
 
     def find_obstacle(self) -> str:
-        """Why the environment cannot run here, in one sentence; "" when it can."""
+        """Return one sentence why the environment cannot run here; "" if it can."""
         ...
 
     def find_info(self, config: "EnvConfig") -> EnvInfo | None:
-        """Sizes without starting an engine; None where only a started one knows."""
+        """Return the sizes without starting an engine; None if only a started environment has them."""
         ...
 
     def make_env(self, config: "EnvConfig", *, n_envs: int) -> VectorEnv:
@@ -209,31 +229,43 @@ class Adapter(Protocol):
         ...
 
     def make_scene(self, map: str, states: NDArray[np.float32]) -> Scene:
-        """Draw the stored states [T, S] of one episode; needs nothing installed."""
+        """Make the frames of one episode from its stored states [T, S]. Needs no installed game."""
         ...
 
 
-def refuse_unknown_map(env: str, map: str, maps: list[str]) -> None:
-    """Refuse a map that is not in the list, naming the closest one.
+def check_map(env: str, map: str, maps: list[str]) -> None:
+    """Check that a map is in the list of an environment's maps.
 
     Raises:
-        EnvUnavailableError: If `map` is not in `maps`.
+        EnvUnavailableError: If it is not. The message contains the most similar map.
     """
     if map in maps:
         return
     close = get_close_matches(map, maps, n=1, cutoff=0.5)
-    hint = f" Did you mean {close[0]}?" if close else ""
-    raise EnvUnavailableError(f"{env} has no map {map!r}.{hint} List them with: emtc envs")
+    meant = f"Did you mean {close[0]}? " if close else ""
+    raise EnvUnavailableError(
+        f"{env} has no map {map!r}.",
+        hint=f"{meant}List all maps with: emtc envs",
+        reason="unknown_map",
+        subject="env.map",
+    )
 
 
-def refuse_obstacle(env: str, obstacle: str, how_to_get: str) -> None:
-    """Refuse to start an environment that lacks something.
+def check_can_run(env: str, obstacle: str, how_to_get: str) -> None:
+    """Check that nothing is missing for an environment.
+
+    Args:
+        env: Name of the environment, for the message.
+        obstacle: Result of `find_obstacle`; "" if nothing is missing.
+        how_to_get: How to install the environment.
 
     Raises:
-        EnvUnavailableError: If `obstacle` is not empty; its text also says how to get what is missing.
+        EnvUnavailableError: If `obstacle` is not empty.
     """
     if obstacle:
-        raise EnvUnavailableError(f"{env} cannot run here: {obstacle} To get it: {how_to_get}")
+        raise EnvUnavailableError(
+            f"{env} cannot run here: {obstacle}", hint=f"To get it: {how_to_get}", reason="missing", subject=env
+        )
 
 
 def empty_scene(
@@ -244,16 +276,21 @@ def empty_scene(
     *,
     picture: tuple[int, ...] = (),
 ) -> Scene:
-    """Make a field without units whose note says why; it carries the states [T, S], and their names if there are S.
+    """Make a scene without units that shows the state values instead.
 
-    A `picture` of more than S numbers is none.
+    Args:
+        title: Title of the scene.
+        states: Stored states, [T, S].
+        note: Why there are no units.
+        names: One name per state entry; ignored if there are not S names.
+        picture: Height, width[, 3] of a picture in the state; ignored if it has more than S numbers.
     """
-    nothing = np.zeros((len(states), 0), np.float32)
+    no_units = np.zeros((len(states), 0), np.float32)
     return Scene(
         position=np.zeros((len(states), 0, 2), np.float32),
-        health=nothing,
-        shield=nothing,
-        alive=nothing.astype(bool),
+        health=no_units,
+        shield=no_units,
+        alive=no_units.astype(bool),
         team=np.zeros(0, np.int8),
         radius=np.zeros(0, np.float32),
         kind=(),
@@ -267,8 +304,8 @@ def empty_scene(
 
 
 def is_picture(size: tuple[object, ...], states: NDArray[np.float32]) -> bool:
-    """Whether (height, width) or (height, width, 3) is a picture that the states [T, S] begin with."""
+    """Check whether `size`, (height, width) or (height, width, 3), fits into the states [T, S]."""
     if len(size) not in (2, 3) or size[2:] not in ((), (3,)) or states.ndim != 2:
         return False
-    sides = [side for side in size if isinstance(side, int) and side > 0]  # a stranger's module may say anything
+    sides = [side for side in size if isinstance(side, int) and side > 0]  # a plug-in may declare any type
     return len(sides) == len(size) and math.prod(sides) <= states.shape[1]

@@ -1,23 +1,23 @@
-"""Anyone's PettingZoo parallel environment, by import path: `--env pettingzoo --map module:factory`.
+"""PettingZoo parallel environments, also of the user: `--env pettingzoo --map module:factory`.
 
-Description: a game that is wrapped already (`zoo.examples`), or `module:factory`, which names something to call
-    without arguments that returns a `ParallelEnv`; the current folder is searched too
-    (`plugins.home_folder`). The agents are `possible_agents`, in that order, all episode long.
-Actions: discrete spaces; an agent with fewer actions than the widest never sees the others available. A mask
+Description: a map is a wrapped game of `zoo.examples`, or `module:factory`: a callable without arguments that
+    returns a `ParallelEnv`. Modules in the current folder are found too (`plugins.home_folder`). The agents are
+    `possible_agents`, in that order, during the whole episode.
+Actions: discrete spaces. All agents get the largest number of actions; the additional ones are never available. A mask
     is read from the observation (`{"observation": …, "action_mask": …}`) or from the agent's info.
-Observations: each agent's space flattened (a category becomes one-hot), padded with zeros to the widest.
-State: the environment's own `state()` where it has one, otherwise all observations in agent order.
-Rewards: the mean of all agents' rewards, or their sum (`env.pettingzoo.team_reward`). One team is assumed:
-    agents with opposed rewards would be averaged away.
-Episode end: when no agent is left: terminated if the game ended for any of the last ones, else truncated;
-    also truncated after `env.pettingzoo.episode_limit` steps. An agent that left earlier observes zeros and
-    has action 0 alone. An episode is won if an agent's info says `won`, `is_success` or `battle_won`; where none
-    ever does (`tells_success`), `memory.success = return_threshold` says what counts as a success.
+Observations: each agent's space, flattened (a category becomes one-hot) and padded with zeros to the largest one.
+State: the environment's `state()` if it has a `state_space`; if not, all observations in agent order.
+Rewards: the mean of all agents' rewards, or their sum (`env.pettingzoo.team_reward`). The agents are treated as one
+    team: rewards of opponents would cancel each other.
+Episode end: when no agent is left. It is terminated if the game terminated any of the last agents, else truncated.
+    It is also truncated after `env.pettingzoo.episode_limit` steps. An agent that left earlier observes zeros, and
+    only action 0 is available to it. An episode is won if an agent's info has a true `won`, `is_success` or
+    `battle_won`. If no info ever has one of them (`tells_success`), use `memory.success = return_threshold`.
 Arguments: `env.pettingzoo.*` of the configuration.
-Differences from the original: reward bounds are unknown; replays are drawn only if the module has a function
-    `make_scene(states) -> Scene` and this machine lists it (`trust`), because the map of a stored run is a row's word;
-    otherwise the state's entries are, under the names of the module's `STATE_NAMES` if it has as many, and as a picture
-    if `STATE_PICTURE = (height, width)` or `(height, width, 3)` says so.
+Differences from the original: the reward bounds are unknown. A module can draw replays with a function
+    `make_scene(states) -> Scene`. It is imported for a replay only if the user lists it (`trust`), because the map of a
+    stored run may come from another user. Without that function the replay shows the state values. The module can
+    name them with `STATE_NAMES` (one per value), or declare `STATE_PICTURE = (height, width)` or `(height, width, 3)`.
 """
 
 import math
@@ -37,11 +37,12 @@ from emtc_core.envs.base import (
     Scene,
     VectorEnv,
     blank_observation,
+    check_actions,
+    check_can_run,
+    check_was_reset,
     copy_observation,
     empty_scene,
     is_picture,
-    refuse_obstacle,
-    refuse_unavailable,
 )
 from emtc_core.envs.trust import is_allowed, why_unlisted
 from emtc_core.envs.zoo import examples
@@ -55,63 +56,80 @@ if TYPE_CHECKING:
 
 HOW_TO_GET = how_to_install("pettingzoo")
 PLACEHOLDER = "module:factory"
-"""Stands in the list of maps, which are anything that can be imported."""
+"""Represents all importable maps in the list of maps."""
 _WRAPPED = "emtc_core.envs.zoo.wrapped"
-
 _WON_KEYS = ("won", "is_success", "battle_won")
 
 
 def list_maps() -> list[str]:
-    """List the form that a map takes, for anything can be imported, and the wrapped games that this machine has."""
+    """List the form of a user's map, and the wrapped games that are installed."""
     return [PLACEHOLDER, *examples.list_installed()]
 
 
 def find_obstacle() -> str:
-    """Only the package itself can be missing."""
+    """Check that the package is installed."""
     return "" if find_spec("pettingzoo") else "the package pettingzoo is not installed."
 
 
 def find_info(config: EnvConfig) -> EnvInfo | None:
-    """Sizes of a stranger's game are known once it has been made; only the form of its map is checked."""
+    """Return the sizes of a wrapped game; None for a user's game, whose sizes are known after it has been made."""
     if config.map in EXAMPLES:
         return examples.make_info(config)
-    _split(config.map)
+    _parse_map(config.map)
     return None
 
 
 def make_env(config: EnvConfig, *, n_envs: int) -> VectorEnv:
     """Make `n_envs` environments in this process."""
-    refuse_obstacle("pettingzoo", find_obstacle(), HOW_TO_GET)
-    if config.map in EXAMPLES and (lacks := examples.missing(config.map)):
-        obstacle = f"{config.map} lacks {' and '.join(lacks)}."
-        refuse_obstacle("pettingzoo", obstacle, how_to_install(examples.EXTRA))
+    check_can_run("pettingzoo", find_obstacle(), HOW_TO_GET)
+    if config.map in EXAMPLES and (packages := examples.missing(config.map)):
+        obstacle = f"{config.map} lacks {' and '.join(packages)}."
+        check_can_run("pettingzoo", obstacle, how_to_install(examples.EXTRA))
     factory = _load_factory(config.map)
     try:
         envs = [factory() for _ in range(n_envs)]
-    except Exception as error:  # anything may go wrong in a stranger's code; the cause stays in the traceback
-        raise EnvUnavailableError(f"{config.map} failed when it was called: {error!r}.") from error
+    except Exception as error:  # a user's code may raise anything; the traceback contains the cause
+        raise EnvUnavailableError(
+            f"{config.map} failed when it was called: {error!r}.", reason="factory_failed", subject="env.map"
+        ) from error
     if not hasattr(envs[0], "possible_agents"):
-        raise EnvUnavailableError(f"{config.map} must make a parallel environment of PettingZoo, got {type(envs[0])}.")
+        raise EnvUnavailableError(
+            f"{config.map} must make a parallel environment of PettingZoo, got {type(envs[0])}.",
+            reason="not_parallel",
+            subject="env.map",
+        )
     if hasattr(envs[0], "agent_iter"):
         raise EnvUnavailableError(
-            f"{config.map} must make a parallel environment of PettingZoo, and its agents take turns. "
-            "Name what makes its parallel form, often parallel_env in the same module."
+            f"{config.map} must make a parallel environment of PettingZoo, but its agents take turns. "
+            "Use the function that makes the parallel form, often parallel_env in the same module.",
+            reason="takes_turns",
+            subject="env.map",
         )
     return PettingZooEnv(envs, map=config.map, config=config.pettingzoo)
 
 
 def make_scene(map: str, states: NDArray[np.float32]) -> Scene:
-    """Let the module draw its states if it can and this machine lists it; otherwise an empty field that says why."""
+    """Make the frames of one episode from its stored states [T, S].
+
+    A user's module is imported only if it is listed on this machine. If not, the scene has no units and says why.
+    """
     if map in EXAMPLES:
         return examples.make_scene(map, states)
-    _split(map)
+    _parse_map(map)
     if not is_allowed(map):
         return empty_scene(map, states, why_unlisted(map))
-    return _draw(map, states)
+    return _make_module_scene(map, states)
 
 
 class PettingZooEnv:
-    """B parallel environments stepped one after the other."""
+    """B parallel environments that are stepped one after the other.
+
+    Args:
+        envs: The environments, all made by the same factory.
+        map: Name of the map, for messages and scenes.
+        config: Settings of the adapter.
+        draw: Makes the scene; None: `map` selects how.
+    """
 
     def __init__(
         self,
@@ -122,51 +140,56 @@ class PettingZooEnv:
         draw: Callable[[NDArray[np.float32]], Scene] | None = None,
     ) -> None:
         self._envs = envs
-        self._draws = draw
+        self._draw = draw
         self.n_envs = len(envs)
-        self._reader = _Reader(envs[0], map)
+        self._spaces = _Spaces(envs[0], map)
         self._config = config
-        self.info = self._reader.make_info(map, config.episode_limit)
+        self.info = self._spaces.make_info(map, config.episode_limit)
         self._map = map
         self._t = 0
-        self._over = np.ones(len(envs), bool)
+        self._was_reset = False
+        self._over = np.zeros(len(envs), bool)
         self._last: Observation = blank_observation(self.info, self.n_envs)
         self._tells_success = False
 
     @property
     def tells_success(self) -> bool:
-        """Whether any agent's info has said so far that an episode was won, or was not."""
+        """Whether any agent's info so far had an entry that reports success or failure."""
         return self._tells_success
 
     def reset(self, seed: int | None = None) -> Observation:
         """Reset every environment; copy b is seeded with `derive_seed(seed, "pettingzoo", b)`."""
+        self._was_reset = True
         self._t = 0
         self._over[:] = False
         self._last = blank_observation(self.info, self.n_envs)
         for copy, env in enumerate(self._envs):
-            own = None if seed is None else derive_seed(seed, "pettingzoo", copy)
-            observations, infos = env.reset(seed=own)
-            self._read(copy, env, observations, infos)
-            self._tells_success |= any(map(_mentions_success, infos.values()))
+            env_seed = None if seed is None else derive_seed(seed, "pettingzoo", copy)
+            observations, infos = env.reset(seed=env_seed)
+            self._write_observations(copy, env, observations, infos)
+            self._tells_success |= any(map(_reports_success, infos.values()))
         return copy_observation(self._last)
 
     def step(self, actions: NDArray[np.integer]) -> Observation:
-        """Step every environment that still runs."""
+        """Advance every environment that has not ended by one step with actions [B, N]."""
+        check_was_reset(self._was_reset)
         check_shape("actions", actions, (self.n_envs, self.info.n_agents))
-        refuse_unavailable(actions, self._last.avail, self._over)
+        check_actions(actions, self._last.avail, self._over)
         self._t += 1
         self._last.reward[:] = 0
         self._last.infos.clear()
         for copy, env in enumerate(self._envs):
             if not self._over[copy]:
-                self._advance(copy, env, actions[copy])
+                self._step_copy(copy, env, actions[copy])
         return copy_observation(self._last)
 
     def scene(self, states: NDArray[np.float32]) -> Scene:
-        """Draw stored states if the environment's module can; whoever made it trusts it."""
-        if self._draws is not None:
-            return self._draws(states)
-        return examples.make_scene(self._map, states) if self._map in EXAMPLES else _draw(self._map, states)
+        """Make the frames of one episode from its states [T, S]. The module is loaded already, so it is trusted."""
+        if self._draw is not None:
+            return self._draw(states)
+        if self._map in EXAMPLES:
+            return examples.make_scene(self._map, states)
+        return _make_module_scene(self._map, states)
 
     def close(self) -> None:
         """Close every environment once."""
@@ -174,62 +197,66 @@ class PettingZooEnv:
         for env in envs:
             env.close()
 
-    def _advance(self, copy: int, env: "ParallelEnv[Any, Any, Any]", actions: NDArray[np.integer]) -> None:
-        reader, last = self._reader, self._last
-        chosen = {agent: reader.to_action(agent, actions[reader.index[agent]]) for agent in env.agents}
-        observations, rewards, terminations, truncations, infos = env.step(chosen)
-        total = sum(float(rewards.get(agent, 0.0)) for agent in reader.agents)
-        last.reward[copy] = total / len(reader.agents) if self._config.team_reward == "mean" else total
-        self._read(copy, env, observations, infos)
+    def _step_copy(self, copy: int, env: "ParallelEnv[Any, Any, Any]", actions: NDArray[np.integer]) -> None:
+        spaces, last = self._spaces, self._last
+        agent_actions = {agent: spaces.to_action(agent, actions[spaces.index[agent]]) for agent in env.agents}
+        observations, rewards, terminations, truncations, infos = env.step(agent_actions)
+        total = sum(float(rewards.get(agent, 0.0)) for agent in spaces.agents)
+        last.reward[copy] = total / len(spaces.agents) if self._config.team_reward == "mean" else total
+        self._write_observations(copy, env, observations, infos)
         finished = not env.agents or all(
             terminations.get(agent, True) or truncations.get(agent, True) for agent in env.agents
         )
-        ended = finished and (any(terminations.values()) or not any(truncations.values()))
-        last.terminated[copy] = ended
-        last.truncated[copy] = not ended and (finished or self._t >= self.info.episode_limit)
+        terminated = finished and (any(terminations.values()) or not any(truncations.values()))
+        last.terminated[copy] = terminated
+        last.truncated[copy] = not terminated and (finished or self._t >= self.info.episode_limit)
         self._over[copy] = last.terminated[copy] | last.truncated[copy]
-        for name, value in _numbers(infos).items():
+        for name, value in _average_infos(infos).items():
             last.infos.setdefault(name, np.full(self.n_envs, np.nan, np.float32))[copy] = value
-        self._tells_success |= any(map(_mentions_success, infos.values()))
-        last.won[copy] = self._over[copy] and any(_says_won(info) for info in infos.values())
+        self._tells_success |= any(map(_reports_success, infos.values()))
+        last.won[copy] = self._over[copy] and any(map(_reports_win, infos.values()))
 
-    def _read(
+    def _write_observations(
         self, copy: int, env: "ParallelEnv[Any, Any, Any]", observations: Mapping[Any, Any], infos: Mapping[Any, Any]
     ) -> None:
-        reader, last = self._reader, self._last
-        for agent in reader.agents:
-            row = reader.index[agent]
-            present = agent in observations and agent in env.agents
-            last.avail[copy, row] = reader.mask(agent, observations, infos) if present else reader.idle
-            last.obs[copy, row] = reader.flatten(agent, observations[agent]) if agent in observations else 0
-        last.state[copy] = reader.state(env, last.obs[copy])
+        spaces, last = self._spaces, self._last
+        for agent in spaces.agents:
+            row = spaces.index[agent]
+            is_active = agent in observations and agent in env.agents
+            last.avail[copy, row] = spaces.read_mask(agent, observations, infos) if is_active else spaces.idle
+            last.obs[copy, row] = spaces.flatten(agent, observations[agent]) if agent in observations else 0
+        last.state[copy] = spaces.read_state(env, last.obs[copy])
 
 
-class _Reader:
-    """What the spaces of one environment say: sizes, flattening, masks."""
+class _Spaces:
+    """Sizes of one environment, and the conversion of its actions, observations, masks and states."""
 
     def __init__(self, env: "ParallelEnv[Any, Any, Any]", map: str) -> None:
         from gymnasium import spaces
 
-        self._spaces = spaces
-        self.agents: list[Any] = list(env.possible_agents)  # PettingZoo's agent ids are of any type
+        self._gym_spaces = spaces
+        self.agents: list[Any] = list(env.possible_agents)  # PettingZoo's agent ids have any type
         self.index = {agent: row for row, agent in enumerate(self.agents)}
-        self._space = {agent: _observed(env.observation_space(agent)) for agent in self.agents}
-        self._first = {}
-        self._count = {}
+        self._obs_space = {agent: _without_mask(env.observation_space(agent)) for agent in self.agents}
+        self._first_action = {}
+        self._n_actions = {}
         for agent in self.agents:
             space = env.action_space(agent)
             if not isinstance(space, spaces.Discrete):
                 raise EnvUnavailableError(
-                    f"{map} must have discrete actions, got {space} for {agent}. Let it choose among some with "
-                    "emtc_core.envs.zoo.wrapped.ChosenActions."
+                    f"{map} must have discrete actions, got {space} for {agent}. Select a finite set of actions with "
+                    "emtc_core.envs.zoo.wrapped.ChosenActions.",
+                    reason="not_discrete",
+                    subject="env.map",
                 )
-            self._first[agent], self._count[agent] = int(space.start), int(space.n)
-        self.n_actions = max(self._count.values())
+            self._first_action[agent], self._n_actions[agent] = int(space.start), int(space.n)
+        self.n_actions = max(self._n_actions.values())
         self.idle = np.arange(self.n_actions) == 0
-        self.obs_dim = max(spaces.flatdim(space) for space in self._space.values())
-        self._state_dim = _own_state_dim(env)
-        self.state_dim = self._state_dim or len(self.agents) * self.obs_dim
+        """Mask of an agent that has left: only action 0."""
+        self.obs_dim = max(spaces.flatdim(space) for space in self._obs_space.values())
+        state_space = getattr(env, "state_space", None)
+        self._has_state = isinstance(state_space, spaces.Box) and spaces.flatdim(state_space) > 0
+        self.state_dim = spaces.flatdim(state_space) if self._has_state else len(self.agents) * self.obs_dim
 
     def make_info(self, map: str, episode_limit: int) -> EnvInfo:
         return EnvInfo(
@@ -244,69 +271,86 @@ class _Reader:
         )
 
     def to_action(self, agent: Any, action: int) -> int:
-        return self._first[agent] + int(action)
+        return self._first_action[agent] + int(action)
 
     def flatten(self, agent: Any, observation: Any) -> NDArray[np.float32]:
         content = observation["observation"] if _has_mask(observation) else observation
-        flat = np.asarray(self._spaces.flatten(self._space[agent], content), np.float32)
+        flat = np.asarray(self._gym_spaces.flatten(self._obs_space[agent], content), np.float32)
         return np.pad(flat, (0, self.obs_dim - len(flat)))
 
-    def mask(self, agent: Any, observations: Mapping[Any, Any], infos: Mapping[Any, Any]) -> NDArray[np.bool_]:
-        """Actions that the agent has; all of its own where nobody says otherwise."""
+    def read_mask(self, agent: Any, observations: Mapping[Any, Any], infos: Mapping[Any, Any]) -> NDArray[np.bool_]:
+        """Return the available actions [A] of an agent; without a mask, all actions of its space."""
         observation, info = observations[agent], infos.get(agent, {})
         source = observation if _has_mask(observation) else info
-        own = np.asarray(source.get("action_mask", np.ones(self._count[agent])), bool)
-        return np.pad(own, (0, self.n_actions - len(own)))
+        mask = np.asarray(source.get("action_mask", np.ones(self._n_actions[agent])), bool)
+        return np.pad(mask, (0, self.n_actions - len(mask)))
 
-    def state(self, env: "ParallelEnv[Any, Any, Any]", obs: NDArray[np.float32]) -> NDArray[np.float32]:
-        if not self._state_dim:
-            return obs.ravel()
-        return np.asarray(env.state(), np.float32).ravel()
+    def read_state(self, env: "ParallelEnv[Any, Any, Any]", obs: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Return the state [S]: the environment's, or the observations `obs` [N, O] one after the other."""
+        return np.asarray(env.state(), np.float32).ravel() if self._has_state else obs.ravel()
 
 
-def _split(map: str) -> tuple[str, str]:
+def _parse_map(map: str) -> tuple[str, str]:
+    """Split a map into module and factory.
+
+    Raises:
+        EnvUnavailableError: If the map does not have the form `module:factory`.
+    """
     if map in EXAMPLES:
         return _WRAPPED, EXAMPLES[map].factory
     module, colon, factory = map.partition(":")
     if not (colon and factory.isidentifier() and all(part.isidentifier() for part in module.split("."))):
-        raise EnvUnavailableError(f"env.map must read {PLACEHOLDER} for pettingzoo, got {map!r}.")
+        raise EnvUnavailableError(
+            f"env.map must have the form {PLACEHOLDER} for pettingzoo, got {map!r}.",
+            reason="not_a_factory",
+            subject="env.map",
+        )
     return module, factory
 
 
-def _draw(map: str, states: NDArray[np.float32]) -> Scene:
+def _make_module_scene(map: str, states: NDArray[np.float32]) -> Scene:
+    """Make a scene with the module's `make_scene`; without that function, a scene that shows the state values."""
     module = _load_module(map)
     draw = getattr(module, "make_scene", None)
     if draw is not None:
         return draw(states)
-    note = "This environment does not say how to draw its states: its module has no make_scene(states)."
+    note = "This environment cannot draw its states: its module has no make_scene(states)."
     names: tuple[object, ...] = tuple(getattr(module, "STATE_NAMES", ()))
     picture: tuple[int, ...] = tuple(getattr(module, "STATE_PICTURE", ()))
     if is_picture(picture, states):
-        note = f"What is drawn is the state itself, a picture of {' × '.join(str(side) for side in picture[:2])}."
+        note = f"The picture is the state itself, {' × '.join(str(side) for side in picture[:2])} pixels."
     return empty_scene(map, states, note, tuple(str(name) for name in names), picture=picture)
 
 
 def _load_module(map: str) -> ModuleType:
-    module, _ = _split(map)
+    module, _ = _parse_map(map)
     try:
         return import_from_home(module)
     except ImportError as error:
         reason = str(error).rstrip(".")
-        raise EnvUnavailableError(f"env.map names a module that cannot be imported: {reason}.") from error
-    except Exception as error:  # anything may go wrong in a stranger's code; the cause stays in the traceback
-        raise EnvUnavailableError(f"env.map names a module that failed when it was imported: {error!r}.") from error
+        raise EnvUnavailableError(
+            f"env.map names a module that cannot be imported: {reason}.", reason="not_importable", subject="env.map"
+        ) from error
+    except Exception as error:  # a user's code may raise anything; the traceback contains the cause
+        raise EnvUnavailableError(
+            f"env.map names a module that failed when it was imported: {error!r}.",
+            reason="import_failed",
+            subject="env.map",
+        ) from error
 
 
 def _load_factory(map: str) -> "Callable[[], ParallelEnv[Any, Any, Any]]":
-    module, name = _load_module(map), _split(map)[1]
+    module, name = _load_module(map), _parse_map(map)[1]
     factory = getattr(module, name, None)
     if not callable(factory):
-        raise EnvUnavailableError(f"{module.__name__} has nothing to call by the name {name!r}.")
-    return cast("Callable[[], ParallelEnv[Any, Any, Any]]", factory)  # what it returns is seen when it is called
+        raise EnvUnavailableError(
+            f"{module.__name__} has no callable named {name!r}.", reason="not_callable", subject="env.map"
+        )
+    return cast("Callable[[], ParallelEnv[Any, Any, Any]]", factory)  # `make_env` checks what it returns
 
 
-def _observed(space: Any) -> Any:
-    """The space of the observation itself, without a mask beside it."""
+def _without_mask(space: Any) -> Any:
+    """Return the observation's space if `space` contains an observation and a mask; else `space`."""
     parts = getattr(space, "spaces", None)
     return space["observation"] if isinstance(parts, dict) and _has_mask(parts) else space
 
@@ -315,27 +359,19 @@ def _has_mask(observation: Any) -> bool:
     return isinstance(observation, Mapping) and "action_mask" in observation and "observation" in observation
 
 
-def _own_state_dim(env: "ParallelEnv[Any, Any, Any]") -> int:
-    """Length of the environment's own state; 0 where it has none."""
-    from gymnasium import spaces
-
-    space = getattr(env, "state_space", None)
-    return spaces.flatdim(space) if isinstance(space, spaces.Box) else 0
-
-
-def _mentions_success(info: Any) -> bool:
+def _reports_success(info: Any) -> bool:
     return isinstance(info, Mapping) and any(key in info for key in _WON_KEYS)
 
 
-def _numbers(infos: Mapping[Any, Any]) -> dict[str, float]:
-    """Mean over the agents of every number that their infos name."""
-    told: dict[str, list[float]] = {}
+def _reports_win(info: Any) -> bool:
+    return isinstance(info, Mapping) and any(bool(info.get(key, False)) for key in _WON_KEYS)
+
+
+def _average_infos(infos: Mapping[Any, Any]) -> dict[str, float]:
+    """Average every number in the infos over the agents that have it."""
+    values: dict[str, list[float]] = {}
     for info in infos.values():
         for name, value in info.items() if isinstance(info, Mapping) else ():
             if name not in _WON_KEYS and isinstance(value, bool | int | float | np.number | np.bool_):
-                told.setdefault(str(name), []).append(float(value))
-    return {name: sum(values) / len(values) for name, values in told.items()}
-
-
-def _says_won(info: Any) -> bool:
-    return isinstance(info, Mapping) and any(bool(info.get(key, False)) for key in _WON_KEYS)
+                values.setdefault(str(name), []).append(float(value))
+    return {name: sum(numbers) / len(numbers) for name, numbers in values.items()}

@@ -1,12 +1,12 @@
-"""EMTC Lab's environments as PettingZoo parallel environments, skirmish first.
+"""EMTC Lab's environments as PettingZoo parallel environments; the default is skirmish.
 
     from emtc_core.envs.pettingzoo_export import parallel_env
     env = parallel_env("3s_vs_5z")
 
-An observation is `{"observation": vector, "action_mask": 0/1 vector}`; every agent gets the team's reward and
-stays until the episode is over (a dead unit can only do nothing); `state()` is the global state; infos say
-`won`. An action that the mask forbids is replaced by the first that it allows, because PettingZoo's own
-tests and many of its users sample without looking at masks.
+An observation is `{"observation": vector, "action_mask": 0/1 vector}`. Every agent receives the team's reward and
+remains until the episode ends; a dead unit has only the no-op action. `state()` is the global state. The infos contain
+`won`. An action that the mask forbids is replaced by the first available one, because PettingZoo's tests and many of
+its users sample actions without the mask.
 """
 
 from typing import Any
@@ -22,12 +22,12 @@ from emtc_core.envs.registry import make_env
 
 
 def parallel_env(map: str = "3m", *, env: str = "skirmish") -> "ExportedEnv":
-    """Make one copy of an environment of ours as a PettingZoo parallel environment."""
+    """Make one copy of an EMTC Lab environment as a PettingZoo parallel environment."""
     return ExportedEnv(make_env(EnvConfig(name=env, map=map), n_envs=1))
 
 
 class ExportedEnv(ParallelEnv[str, dict[str, NDArray[Any]], int]):
-    """One copy of a vectorised environment, spoken to in dictionaries."""
+    """One copy of a vectorized environment, with PettingZoo's dictionaries in place of arrays."""
 
     def __init__(self, env: VectorEnv) -> None:
         if env.n_envs != 1:
@@ -38,11 +38,11 @@ class ExportedEnv(ParallelEnv[str, dict[str, NDArray[Any]], int]):
         self.render_mode = None
         self.possible_agents = [f"agent_{i}" for i in range(info.n_agents)]
         self.agents: list[str] = []
-        everything = np.finfo(np.float32).max
-        self.state_space = spaces.Box(-everything, everything, (info.state_dim,), np.float32)
+        largest = np.finfo(np.float32).max
+        self.state_space = spaces.Box(-largest, largest, (info.state_dim,), np.float32)
         self._observation_spaces = {
             agent: spaces.Dict(
-                observation=spaces.Box(-everything, everything, (info.obs_dim,), np.float32),
+                observation=spaces.Box(-largest, largest, (info.obs_dim,), np.float32),
                 action_mask=spaces.Box(0, 1, (info.n_actions,), np.int8),
             )
             for agent in self.possible_agents
@@ -52,52 +52,56 @@ class ExportedEnv(ParallelEnv[str, dict[str, NDArray[Any]], int]):
         self._avail = np.ones((info.n_agents, info.n_actions), bool)
 
     def observation_space(self, agent: str) -> spaces.Space[Any]:
-        """The same object at every call, as PettingZoo asks."""
+        """Return an agent's space. PettingZoo requires the same object at every call."""
         return self._observation_spaces[agent]
 
     def action_space(self, agent: str) -> spaces.Space[Any]:
-        """The same object at every call, as PettingZoo asks."""
+        """Return an agent's space. PettingZoo requires the same object at every call."""
         return self._action_spaces[agent]
 
     def reset(
         self, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[dict[str, dict[str, NDArray[Any]]], dict[str, dict[str, bool]]]:
-        """Start an episode; `options` has no meaning here."""
-        seen = self._env.reset(seed)
+        """Start an episode. `options` is ignored."""
+        observation = self._env.reset(seed)
         self.agents = list(self.possible_agents)
-        return self._observe(seen), {agent: {"won": False} for agent in self.agents}
+        return self._split_by_agent(observation), {agent: {"won": False} for agent in self.agents}
 
     def step(self, actions: dict[str, int]) -> tuple[Any, Any, Any, Any, Any]:
-        """Step with one action per agent; PettingZoo's five dictionaries."""
-        wanted = np.array([actions[agent] for agent in self.possible_agents])
-        allowed = np.take_along_axis(self._avail, wanted[:, None], axis=1)[:, 0]
-        seen = self._env.step(np.where(allowed, wanted, self._avail.argmax(axis=1))[None])
+        """Step with one action per agent.
+
+        Returns:
+            PettingZoo's dictionaries by agent: observations, rewards, terminations, truncations, infos.
+        """
+        requested = np.array([actions[agent] for agent in self.possible_agents])
+        allowed = np.take_along_axis(self._avail, requested[:, None], axis=1)[:, 0]
+        observation = self._env.step(np.where(allowed, requested, self._avail.argmax(axis=1))[None])
         agents = self.agents
-        terminated, truncated = bool(seen.terminated[0]), bool(seen.truncated[0])
+        terminated, truncated = bool(observation.terminated[0]), bool(observation.truncated[0])
         if terminated or truncated:
             self.agents = []
         return (
-            self._observe(seen),
-            dict.fromkeys(agents, float(seen.reward[0])),
+            self._split_by_agent(observation),
+            dict.fromkeys(agents, float(observation.reward[0])),
             dict.fromkeys(agents, terminated),
             dict.fromkeys(agents, truncated),
-            {agent: {"won": bool(seen.won[0])} for agent in agents},
+            {agent: {"won": bool(observation.won[0])} for agent in agents},
         )
 
     def state(self) -> NDArray[np.float32]:
-        """The global state after the last reset or step."""
+        """Return the global state [S] after the last reset or step."""
         return self._state
 
     def render(self) -> None:
-        """Nothing to see here: replays are drawn from stored states."""
+        """Draw nothing. Replays are drawn from stored states."""
 
     def close(self) -> None:
         """Release the environment."""
         self._env.close()
 
-    def _observe(self, seen: Observation) -> dict[str, dict[str, NDArray[Any]]]:
-        self._state, self._avail = seen.state[0], seen.avail[0]
+    def _split_by_agent(self, observation: Observation) -> dict[str, dict[str, NDArray[Any]]]:
+        self._state, self._avail = observation.state[0], observation.avail[0]
         return {
-            agent: {"observation": seen.obs[0, row], "action_mask": seen.avail[0, row].astype(np.int8)}
+            agent: {"observation": observation.obs[0, row], "action_mask": observation.avail[0, row].astype(np.int8)}
             for row, agent in enumerate(self.possible_agents)
         }

@@ -1,20 +1,20 @@
-"""Every environment by name: its module is imported when it is asked for, never before.
+"""The list of environments, and functions that work for any of them.
 
-What lives here: the list of environments and the questions that trainers, pages and the command line ask of any of
-them. What does not: a game. To add one, write a module with the names of `base.Adapter` and give it one line in
-`ADAPTERS`.
+The module of an environment is imported only when it is used. To add an environment, write a module that defines the
+names of `base.Adapter` and add it to `ADAPTERS`.
 
-`OutsideAdapter` is an environment that an installed package or a module of `EMTC_PLUGINS` brings: a factory, called
-once for each copy with its typed arguments (`env.<name>.…`, and `map` where it asks for one), which returns a
-PettingZoo `ParallelEnv` that is batched here. A factory with a parameter `n_envs` is called once and returns a whole
-`VectorEnv`. Optional attributes of the factory: `maps`, the names of its maps (else one, "default");
-`make_scene(states)`, which draws replays.
+`PluginAdapter` is the adapter of a plug-in from an installed package or a module of `EMTC_PLUGINS`. A plug-in is a
+factory. It is called once per copy with its typed arguments (`env.<name>.…`, and `map` if it has that parameter) and
+returns a PettingZoo `ParallelEnv`; the copies are batched here. A factory with a parameter `n_envs` is called once and
+returns a `VectorEnv`. Optional attributes of the factory: `maps`, the names of its maps (if missing: one map,
+"default"), and `make_scene(states)`, which makes the frames of a replay.
 """
 
 import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
+from functools import partial
 from importlib import import_module
 from typing import Any, cast
 
@@ -23,10 +23,14 @@ from numpy.typing import NDArray
 
 from emtc_core.config.outside import arguments_of, call_factory
 from emtc_core.config.train import EnvConfig
-from emtc_core.envs.base import Adapter, EnvInfo, Scene, VectorEnv, empty_scene, find_targets, refuse_unknown_map
-from emtc_core.envs.trust import refuse_unlisted
+from emtc_core.envs.base import Adapter, EnvInfo, Scene, VectorEnv, check_map, empty_scene, find_targets
+from emtc_core.envs.trust import check_listed
 from emtc_core.errors import EnvUnavailableError, PluginError
 from emtc_core.plugins import Plugin, find_plugin, list_names
+
+ONE_MAP = "default"
+"""Name of the map of a plug-in without `maps`."""
+NO_DRAWING = "This environment cannot draw its states: its factory has no make_scene(states)."
 
 ADAPTERS: dict[str, str] = {
     "skirmish": "emtc_core.envs.skirmish.adapter",
@@ -36,6 +40,7 @@ ADAPTERS: dict[str, str] = {
     "smax": "emtc_core.envs.smax",
     "pettingzoo": "emtc_core.envs.pettingzoo",
 }
+"""Name of an environment and its module."""
 
 IMPORTED_BY_MAP = frozenset({"pettingzoo"})
 """Environments whose map is an import path."""
@@ -43,25 +48,25 @@ IMPORTED_BY_MAP = frozenset({"pettingzoo"})
 
 @dataclass(frozen=True)
 class EnvRow:
-    """One environment and map as `emtc envs` lists it; a size is None where only a started game knows it."""
+    """One environment and map as `emtc envs` lists it. A size is None if only the started game has it."""
 
     env: str
     map: str
     available: bool
     reason: str
-    """Why it is not available, with the next step; empty when it is."""
+    """Why it is not available, with the next step; empty if it is available."""
     n_agents: int | None
     n_actions: int | None
     obs_dim: int | None
     state_dim: int | None
     episode_limit: int | None
     origin: str = ""
-    """Distribution and version, or module, of one from outside; empty for this project's own."""
+    """Distribution and version, or module, of a plug-in; empty for a built-in environment."""
 
 
 @dataclass(frozen=True)
 class DoctorRow:
-    """Whether an environment can run on this machine, and what to do if not."""
+    """Whether an environment can run on this machine, and how to install what is missing."""
 
     env: str
     usable: bool
@@ -73,7 +78,7 @@ def make_env(config: EnvConfig, *, n_envs: int) -> VectorEnv:
     """Start `n_envs` copies of the environment and map that `config` names.
 
     Raises:
-        EnvUnavailableError: In one or two sentences, if the name or map is unknown or something is missing.
+        EnvUnavailableError: If the environment or map is unknown, or something that it needs is missing.
         ValueError: If `n_envs` is not positive.
     """
     if n_envs < 1:
@@ -82,7 +87,7 @@ def make_env(config: EnvConfig, *, n_envs: int) -> VectorEnv:
 
 
 def get_env_info(config: EnvConfig) -> EnvInfo | None:
-    """Sizes of an environment and map without starting it; None where only a started one knows.
+    """Get the sizes of an environment and map without starting it; None if only a started environment has them.
 
     Raises:
         EnvUnavailableError: If the environment or map is unknown.
@@ -91,30 +96,33 @@ def get_env_info(config: EnvConfig) -> EnvInfo | None:
 
 
 def check_available(config: EnvConfig) -> None:
-    """Refuse an environment or map that cannot run here, before anything is created.
+    """Check that an environment and map can run here. Call this before a run is created.
 
     Raises:
-        EnvUnavailableError: If it is unknown, or something that it needs is missing.
+        EnvUnavailableError: If the environment or map is unknown, or something that it needs is missing.
     """
     adapter = get_adapter(config.name)
     adapter.find_info(config)
     reason = adapter.find_obstacle()
     if reason:
-        raise EnvUnavailableError(f"{reason} See: emtc doctor")
+        raise EnvUnavailableError(reason, hint="See: emtc doctor", reason="missing", subject=config.name)
 
 
 def is_tried(config: EnvConfig) -> bool:
-    """Whether only a trial tells the sizes of an environment, and whether it says who won: a stranger's."""
+    """Check whether the environment is a plug-in or imported by its map.
+
+    The sizes of such an environment, and whether it reports success, are known only after a trial.
+    """
     return config.name not in ADAPTERS or config.name in IMPORTED_BY_MAP
 
 
-def list_names_of_envs() -> list[str]:
-    """List every environment, this project's own first."""
+def list_env_names() -> list[str]:
+    """List every environment, the built-in ones first."""
     return [*ADAPTERS, *(name for name in list_names("env") if name not in ADAPTERS)]
 
 
 def usual_map(env: str) -> str:
-    """The map of an environment where nobody names one: its first.
+    """Get the default map of an environment: 3m for the built-in ones, else the first of its maps.
 
     Raises:
         EnvUnavailableError: If no environment has that name.
@@ -123,19 +131,23 @@ def usual_map(env: str) -> str:
 
 
 def check_trusted(config: EnvConfig) -> None:
-    """Refuse an environment that would import a module which only a file or a row names.
+    """Check that the configuration imports no module that the user does not trust. Use it for stored configurations.
 
     Raises:
-        EnvUnavailableError: If this machine's user does not list that module; see `trust`.
+        EnvUnavailableError: If the map names a module that is not listed on this machine; see `trust`.
     """
     if config.name in IMPORTED_BY_MAP:
-        refuse_unlisted(config.map)
+        check_listed(config.map)
 
 
 def make_scene(env: str, map: str, states: NDArray[np.float32], actions: NDArray[np.integer] | None = None) -> Scene:
-    """Turn the stored states [T, S] of one episode into frames, with nothing of the game installed.
+    """Make the frames of one episode from its stored states. The game need not be installed.
 
-    With the actions [T - 1, N] units aim at what they name, in environments whose states do not say it.
+    Args:
+        env: Name of the environment.
+        map: Name of the map.
+        states: Stored states, [T, S].
+        actions: Action indices, [T - 1, N]. They give the targets of the units if the states do not contain them.
 
     Raises:
         EnvUnavailableError: If the environment or map is unknown.
@@ -147,7 +159,7 @@ def make_scene(env: str, map: str, states: NDArray[np.float32], actions: NDArray
 
 
 def name_actions(env: str, map: str) -> tuple[str, ...]:
-    """Names of the actions of an environment and map; nothing where only a started game knows them.
+    """Get the names of the actions of an environment and map; empty if only the started game has them.
 
     Raises:
         EnvUnavailableError: If the environment or map is unknown.
@@ -157,14 +169,26 @@ def name_actions(env: str, map: str) -> tuple[str, ...]:
 
 
 def list_envs() -> list[EnvRow]:
-    """List every environment and map, installed or not, with its sizes wherever they are known."""
-    return [row for name in list_names_of_envs() for row in _rows(name)]
+    """List every environment and map, installed or not, with its sizes if they are known."""
+    rows: list[EnvRow] = []
+    for name in list_env_names():
+        adapter = get_adapter(name)
+        origin = adapter.plugin.origin if isinstance(adapter, PluginAdapter) else ""
+        obstacle = adapter.find_obstacle()
+        reason = f"{obstacle} See: emtc doctor" if obstacle else ""
+        for map in adapter.list_maps():
+            info = adapter.find_info(EnvConfig(name=name, map=map)) if name in ADAPTERS else None
+            sizes: tuple[int | None, ...] = (None,) * 5
+            if info is not None:
+                sizes = (info.n_agents, info.n_actions, info.obs_dim, info.state_dim, info.episode_limit)
+            rows.append(EnvRow(name, map, not reason, reason, *sizes, origin=origin))
+    return rows
 
 
 def doctor_rows() -> list[DoctorRow]:
-    """For each environment, whether it can run here and how to get it if not."""
+    """List for each environment whether it can run here, and how to install it."""
     rows: list[DoctorRow] = []
-    for name in list_names_of_envs():
+    for name in list_env_names():
         adapter = get_adapter(name)
         reason = adapter.find_obstacle()
         rows.append(DoctorRow(name, not reason, reason, adapter.HOW_TO_GET))
@@ -172,53 +196,35 @@ def doctor_rows() -> list[DoctorRow]:
 
 
 def get_adapter(name: str) -> Adapter:
-    """Import the module of one environment.
+    """Get the adapter of an environment; a built-in one is the module, which is imported here.
 
     Raises:
         EnvUnavailableError: If no environment has that name.
     """
     if name not in ADAPTERS:
         if plugin := find_plugin("env", name):
-            return OutsideAdapter(plugin)
-        known = list_names_of_envs()
-        close = get_close_matches(name, known, n=1)
-        hint = f" Did you mean {close[0]}?" if close else ""
+            return PluginAdapter(plugin)
+        names = list_env_names()
+        close = get_close_matches(name, names, n=1)
+        suggestion = f"Did you mean {close[0]}? " if close else ""
         raise EnvUnavailableError(
-            f"env.name must be one of {', '.join(known)}, got {name!r}.{hint} One from outside needs its package "
-            "installed, or its module listed in EMTC_PLUGINS."
+            f"env.name must be one of {', '.join(names)} (got {name!r}).",
+            hint=f"{suggestion}For a plug-in, install its package or list its module in EMTC_PLUGINS.",
+            reason="unknown",
+            subject="env.name",
         )
-    return cast(Adapter, import_module(ADAPTERS[name]))  # a module; a test checks its names
+    return cast(Adapter, import_module(ADAPTERS[name]))  # a test checks that the module has all names of `Adapter`
 
 
-def _rows(name: str) -> list[EnvRow]:
-    adapter = get_adapter(name)
-    obstacle = adapter.find_obstacle()
-    reason = obstacle and f"{obstacle} See: emtc doctor"
-    return [_row(adapter, name, map, reason) for map in adapter.list_maps()]
-
-
-def _row(adapter: Adapter, name: str, map: str, reason: str) -> EnvRow:
-    info = adapter.find_info(EnvConfig(name=name, map=map)) if name in ADAPTERS else None
-    if info is None:
-        origin = adapter.plugin.origin if isinstance(adapter, OutsideAdapter) else ""
-        return EnvRow(name, map, not reason, reason, None, None, None, None, None, origin)
-    sizes = (info.n_agents, info.n_actions, info.obs_dim, info.state_dim, info.episode_limit)
-    return EnvRow(name, map, not reason, reason, *sizes)
-
-
-ONE_MAP = "default"
-NO_DRAWING = "This environment does not say how to draw its states: its factory has no make_scene(states)."
-
-
-class OutsideAdapter:
-    """Answers for one plug-in."""
+class PluginAdapter:
+    """The adapter of one plug-in."""
 
     def __init__(self, plugin: Plugin) -> None:
         self.plugin = plugin
         self.HOW_TO_GET = f"it comes from {plugin.origin}"
 
     def list_maps(self) -> list[str]:
-        """List its maps; one that cannot be loaded has one."""
+        """List the plug-in's maps; only "default" if it has none or cannot be loaded."""
         try:
             maps: Sequence[Any] = getattr(self.plugin.load(), "maps", ())
         except PluginError:
@@ -226,7 +232,7 @@ class OutsideAdapter:
         return [str(map) for map in maps] or [ONE_MAP]
 
     def find_obstacle(self) -> str:
-        """Why it cannot be loaded; "" when it can."""
+        """Return why the plug-in cannot be loaded; "" if it can."""
         try:
             arguments_of(self.plugin)
         except PluginError as error:
@@ -234,21 +240,27 @@ class OutsideAdapter:
         return ""
 
     def find_info(self, config: EnvConfig) -> EnvInfo | None:
-        """Only the map is checked: sizes are known once it has been made."""
-        refuse_unknown_map(config.name, config.map, self.list_maps())
+        """Check the map and return None, because only a started plug-in has the sizes."""
+        check_map(config.name, config.map, self.list_maps())
         return None
 
     def make_env(self, config: EnvConfig, *, n_envs: int) -> VectorEnv:
         """Make `n_envs` copies.
 
         Raises:
-            EnvUnavailableError: If the factory fails, or makes no environment.
+            EnvUnavailableError: If the factory fails, or does not return an environment.
         """
-        refuse_unknown_map(config.name, config.map, self.list_maps())
-        whole = "n_envs" in inspect.signature(self.plugin.load()).parameters
-        copies = {"n_envs": n_envs} if whole else {}
-        made = [self._call(config, copies) for _ in range(1 if whole else n_envs)]
-        first = made[0]
+        check_map(config.name, config.map, self.list_maps())
+        is_vectorized = "n_envs" in inspect.signature(self.plugin.load()).parameters
+        arguments = {"n_envs": n_envs} if is_vectorized else {}
+        try:
+            envs = [
+                call_factory(self.plugin, config.map, config.arguments, arguments)
+                for _ in range(1 if is_vectorized else n_envs)
+            ]
+        except Exception as error:  # a plug-in may raise anything; the traceback contains the cause
+            raise EnvUnavailableError(f"{self.plugin.label} failed when it was called: {error!r}.") from error
+        first = envs[0]
         if isinstance(first, VectorEnv):
             if first.n_envs != n_envs:
                 raise EnvUnavailableError(f"{self.plugin.label} must make {n_envs} copies, got {first.n_envs}.")
@@ -258,26 +270,15 @@ class OutsideAdapter:
                 f"{self.plugin.label} must return a ParallelEnv of PettingZoo, or with a parameter n_envs a VectorEnv, "
                 f"got {type(first).__name__}."
             )
-        return self._batch(made, config)
-
-    def _call(self, config: EnvConfig, copies: dict[str, int]) -> Any:
-        try:
-            return call_factory(self.plugin, config.map, config.arguments, copies)
-        except Exception as error:  # anything may go wrong in a stranger's code; the cause stays in the traceback
-            raise EnvUnavailableError(f"{self.plugin.label} failed when it was called: {error!r}.") from error
-
-    def _batch(self, made: list[Any], config: EnvConfig) -> VectorEnv:
         from emtc_core.envs.pettingzoo import PettingZooEnv
 
-        env = PettingZooEnv(made, map=config.map, config=config.pettingzoo, draw=self._draw)
+        draw = partial(self.make_scene, config.map)
+        env = PettingZooEnv(envs, map=config.map, config=config.pettingzoo, draw=draw)
         limit = config.arguments.get("episode_limit", config.pettingzoo.episode_limit)
         env.info = replace(env.info, env=config.name, episode_limit=int(limit))
         return env
 
     def make_scene(self, map: str, states: NDArray[np.float32]) -> Scene:
-        """Draw stored states if the factory can."""
-        return self._draw(states)
-
-    def _draw(self, states: NDArray[np.float32]) -> Scene:
+        """Make the frames of one episode with the factory's `make_scene`; without it, show the state values."""
         draw: Callable[[NDArray[np.float32]], Scene] | None = getattr(self.plugin.load(), "make_scene", None)
         return empty_scene(self.plugin.label, states, NO_DRAWING) if draw is None else draw(states)

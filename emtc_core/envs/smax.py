@@ -1,14 +1,14 @@
-"""JaxMARL's SMAX, the published StarCraft-like benchmark, through its own batched step.
+"""JaxMARL's SMAX, the published StarCraft-like benchmark, with B battles in one compiled step.
 
-Description: units of six types against SMAX's heuristic enemy, B battles in one compiled call (`vmap` under
-    `jit`), on whatever device JAX finds. Its rules and layouts are its own, not SMAC's.
-Actions: 0-3 move north, east, south, west; 4 stop; 5+k attack enemy k. The dead can only stop.
-Observations: SMAX's unit list: the other allies, the enemies, oneself.
+Description: units of six types against SMAX's heuristic enemy. All battles run in one compiled call (`vmap` under
+    `jit`) on the device that JAX finds. Rules and array layouts are SMAX's, not SMAC's.
+Actions: 0-3 move north, east, south, west; 4 stop; 5+k attack enemy k. Dead units can only stop.
+Observations: SMAX's unit list: the other allies, the enemies, the agent itself.
 State: SMAX's world state: per unit health, position, cooldown and type bits, then teams and types.
 Rewards: share of the enemies' health taken, and 1 for a victory.
-Episode end: `terminated` when a side is gone, `truncated` after 100 steps.
+Episode end: `terminated` when one side has no unit left, `truncated` after 100 steps.
 Arguments: none.
-Differences from the original: battles that are over stay as they are instead of restarting by themselves.
+Differences from the original: an ended battle keeps its last state; SMAX would restart it.
 """
 
 import os
@@ -30,9 +30,10 @@ from emtc_core.envs.base import (
     Scene,
     VectorEnv,
     blank_observation,
-    refuse_obstacle,
-    refuse_unavailable,
-    refuse_unknown_map,
+    check_actions,
+    check_can_run,
+    check_map,
+    check_was_reset,
 )
 from emtc_core.install import how_to_install
 
@@ -42,10 +43,14 @@ EPISODE_LIMIT = 100
 MOVES = ("north", "east", "south", "west", "stop")
 KINDS = ("marine", "marauder", "stalker", "zealot", "zergling", "hydralisk")
 RADII = np.array([0.375, 0.5625, 0.625, 0.5, 0.375, 0.625], np.float32)
+"""Unit radius per kind, in field units."""
 SIZE = 32.0
+"""Side length of the square field."""
 
 _OWN_FEATURES = 4 + len(KINDS)
+"""Entries of one unit in the state, and of the agent itself in its observation."""
 _UNIT_FEATURES = 7 + len(KINDS)
+"""Entries of every other unit in an observation."""
 
 ARMIES: dict[str, tuple[int, int]] = {
     "3m": (3, 3),
@@ -63,7 +68,7 @@ ARMIES: dict[str, tuple[int, int]] = {
     "smacv2_10_units": (10, 10),
     "smacv2_20_units": (20, 20),
 }
-"""Allies and enemies of every map."""
+"""Number of allies and of enemies per map."""
 
 
 def list_maps() -> list[str]:
@@ -72,13 +77,13 @@ def list_maps() -> list[str]:
 
 
 def find_obstacle() -> str:
-    """Only the package can be missing; JAX always has a CPU."""
+    """Check that the package is installed. JAX needs nothing else, because it can always use the CPU."""
     return "" if find_spec("jaxmarl") and find_spec("jax") else "the package jaxmarl is not installed."
 
 
 def find_info(config: EnvConfig) -> EnvInfo:
-    """A map's sizes."""
-    refuse_unknown_map("smax", config.map, list_maps())
+    """Return the sizes of a map."""
+    check_map("smax", config.map, list_maps())
     n, e = ARMIES[config.map]
     return EnvInfo(
         env="smax",
@@ -96,14 +101,14 @@ def find_info(config: EnvConfig) -> EnvInfo:
 
 
 def make_env(config: EnvConfig, *, n_envs: int) -> VectorEnv:
-    """Compile `n_envs` battles into one step."""
+    """Make `n_envs` battles that share one compiled step."""
     info = find_info(config)
-    refuse_obstacle("smax", find_obstacle(), HOW_TO_GET)
+    check_can_run("smax", find_obstacle(), HOW_TO_GET)
     return SmaxEnv(info, n_envs=n_envs)
 
 
 def make_scene(map: str, states: NDArray[np.float32]) -> Scene:
-    """Draw world states [T, S]."""
+    """Make the frames of one episode from its world states [T, S]."""
     info = find_info(EnvConfig(name="smax", map=map))
     check_shape("states", states, (None, info.state_dim))
     units = sum(ARMIES[map])
@@ -111,7 +116,7 @@ def make_scene(map: str, states: NDArray[np.float32]) -> Scene:
     types = states[0, -units:].astype(int)
     alive = rows_TUF[..., 0] > 0
     return Scene(
-        position=_hold_last(rows_TUF[..., 1:3], alive),
+        position=_keep_last_position(rows_TUF[..., 1:3], alive),
         health=rows_TUF[..., 0].copy(),
         shield=np.zeros_like(rows_TUF[..., 0]),
         alive=alive,
@@ -120,58 +125,57 @@ def make_scene(map: str, states: NDArray[np.float32]) -> Scene:
         kind=tuple(KINDS[kind] for kind in types),
         bounds=(0.0, 0.0, SIZE, SIZE),
         title=f"smax {map}",
-        note="SMAX, a StarCraft-like game of its own; not StarCraft II.",
+        note="SMAX, a simplified StarCraft-like game; not StarCraft II.",
     )
 
 
 class SmaxEnv:
-    """B battles in one compiled call."""
+    """B battles that are stepped by one compiled call."""
 
     def __init__(self, info: EnvInfo, *, n_envs: int) -> None:
         self.info = info
         self.n_envs = n_envs
-        self._battles = _compiled_battles(info.map, n_envs)
+        self._battles = _compile_battles(info.map, n_envs)
         self._seed = 0
         self._round = -1
-        self._carry: Any = None  # JAX's own trees of device arrays
+        self._carry: Any = None  # JAX's nested structure of device arrays
         self._last = blank_observation(info, n_envs)
-        self._last.terminated[:] = True  # nothing runs before the first reset
 
     def reset(self, seed: int | None = None) -> Observation:
-        """Start every battle anew."""
+        """Start a new battle in every copy."""
         self._round += 1
         if seed is not None:
             self._seed, self._round = seed, 0
-        self._carry, seen = self._battles.reset(derive_seed(self._seed, "smax", self._round))
-        self._last = _observation(seen)
+        self._carry, arrays = self._battles.reset(derive_seed(self._seed, "smax", self._round))
+        self._last = _make_observation(arrays)
         return self._last
 
     def step(self, actions: NDArray[np.integer]) -> Observation:
-        """Play one step in every battle that is still on."""
+        """Advance every battle that has not ended by one step with actions [B, N]."""
+        check_was_reset(self._carry is not None)
         check_shape("actions", actions, (self.n_envs, self.info.n_agents))
         over = self._last.terminated | self._last.truncated
-        refuse_unavailable(actions, self._last.avail, over)
-        if self._carry is not None:
-            safe = np.where(over[:, None], len(MOVES) - 1, actions).astype(np.int32)
-            self._carry, seen = self._battles.step(self._carry, safe)
-            self._last = _observation(seen)
+        check_actions(actions, self._last.avail, over)
+        valid_actions = np.where(over[:, None], MOVES.index("stop"), actions).astype(np.int32)
+        self._carry, arrays = self._battles.step(self._carry, valid_actions)
+        self._last = _make_observation(arrays)
         return self._last
 
     def scene(self, states: NDArray[np.float32]) -> Scene:
-        """Draw world states."""
+        """Make the frames of one episode from its world states [T, S]."""
         return make_scene(self.info.map, states)
 
     def close(self) -> None:
-        """Let go of the device arrays."""
+        """Release the device arrays."""
         self._carry = None
 
 
 class _Battles:
-    """The compiled reset and step over B battles; JAX is imported here and nowhere else."""
+    """The compiled reset and step of B battles. Only this class imports JAX."""
 
     def __init__(self, map: str, n_envs: int) -> None:
         os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # torch shares the device
-        with redirect_stdout(sys.stderr):  # jaxmarl greets; standard output belongs to the command line
+        with redirect_stdout(sys.stderr):  # jaxmarl prints a greeting; standard output is for the command's result
             jaxmarl = import_module("jaxmarl")
             smax = import_module("jaxmarl.environments.smax")
         self._jax: Any = import_module("jax")
@@ -189,28 +193,29 @@ class _Battles:
         return self._jax.vmap(self._step_one)(carry, actions)
 
     def _reset_one(self, key: Any) -> Any:
-        key, own = self._jax.random.split(key)
-        obs, state = self._game.reset(own)
-        seen = self._look(obs, state, 0.0)
-        return (key, state, seen), seen
+        key, reset_key = self._jax.random.split(key)
+        obs, state = self._game.reset(reset_key)
+        arrays = self._make_arrays(obs, state, 0.0)
+        return (key, state, arrays), arrays
 
     def _step_one(self, carry: Any, actions: Any) -> Any:
         jax, game = self._jax, self._game
-        key, state, seen = carry
-        next_key, own = jax.random.split(key)
-        orders = {agent: actions[i] for i, agent in enumerate(game.agents)}
-        obs, next_state, rewards, _, _ = game.step_env(own, state, orders)
-        next_seen = self._look(obs, next_state, rewards[game.agents[0]])
-        over = seen["terminated"] | seen["truncated"]
-        held = {**seen, "reward": jax.numpy.zeros_like(seen["reward"])}
-
-        def hold(old: Any, new: Any) -> Any:
-            return jax.numpy.where(over, old, new)
-
-        carry = jax.tree.map(hold, (key, state, held), (next_key, next_state, next_seen))
+        key, state, arrays = carry
+        next_key, step_key = jax.random.split(key)
+        agent_actions = {agent: actions[i] for i, agent in enumerate(game.agents)}
+        obs, next_state, rewards, _, _ = game.step_env(step_key, state, agent_actions)
+        next_arrays = self._make_arrays(obs, next_state, rewards[game.agents[0]])
+        over = arrays["terminated"] | arrays["truncated"]
+        final_arrays = {**arrays, "reward": jax.numpy.zeros_like(arrays["reward"])}
+        carry = jax.tree.map(
+            lambda old, new: jax.numpy.where(over, old, new),
+            (key, state, final_arrays),
+            (next_key, next_state, next_arrays),
+        )
         return carry, carry[2]
 
-    def _look(self, obs: Any, state: Any, reward: Any) -> dict[str, Any]:
+    def _make_arrays(self, obs: Any, state: Any, reward: Any) -> dict[str, Any]:
+        """Make the arrays of an `Observation` for one battle."""
         jnp, game = self._jax.numpy, self._game
         avail = game.get_avail_actions(state)
         alive = state.state.unit_alive
@@ -228,18 +233,18 @@ class _Battles:
 
 
 @cache
-def _compiled_battles(map: str, n_envs: int) -> _Battles:
-    """Compile once for all environments of a shape: compiling takes many seconds and holds no battle."""
+def _compile_battles(map: str, n_envs: int) -> _Battles:
+    """Compile once per map and batch size: compiling takes many seconds, and the result stores no battle."""
     return _Battles(map, n_envs)
 
 
-def _observation(seen: dict[str, Any]) -> Observation:
-    """View the device's arrays as NumPy's; on a CPU nothing is copied, and JAX never writes them again."""
-    arrays: dict[str, Any] = {name: np.asarray(array) for name, array in seen.items()}
+def _make_observation(device_arrays: dict[str, Any]) -> Observation:
+    """View the device arrays as NumPy arrays. This copies nothing on a CPU, and JAX never changes an array."""
+    arrays: dict[str, Any] = {name: np.asarray(array) for name, array in device_arrays.items()}
     return Observation(**arrays)
 
 
-def _hold_last(place_TU2: NDArray[np.float32], alive_TU: NDArray[np.bool_]) -> NDArray[np.float32]:
-    """Let the dead lie where they were seen last: their rows of the state are zeros."""
+def _keep_last_position(position_TU2: NDArray[np.float32], alive_TU: NDArray[np.bool_]) -> NDArray[np.float32]:
+    """Give dead units their last position, because the state contains zeros for them."""
     frame = np.where(alive_TU, np.arange(len(alive_TU))[:, None], 0)
-    return np.take_along_axis(place_TU2, np.maximum.accumulate(frame, axis=0)[..., None], axis=0)
+    return np.take_along_axis(position_TU2, np.maximum.accumulate(frame, axis=0)[..., None], axis=0)

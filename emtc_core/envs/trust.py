@@ -1,9 +1,9 @@
-"""Which modules may be imported because a stored row or a file names them: those that this machine lists.
+"""Check whether a module that a stored run or a file names may be imported on this machine.
 
-A run's map may be an import path (`pettingzoo`), and rows come from colleagues. `EMTC_ENV_MODULES` lists the modules
-that this machine's user trusts, with commas between them; a listed package brings its modules along. What a user types
-into a command is allowed for that command and the processes that it starts. Python code that calls `make_env` itself
-decides for itself. A process that another one started looks for modules in that one's folder
+The map of a run may be an import path (environment `pettingzoo`), and the run may come from another user.
+`EMTC_ENV_MODULES` is a comma-separated list of the modules that the user trusts; a listed package includes its modules.
+A module that a user types into a command is allowed for this command and its child processes. Python code that calls
+`make_env` is not checked. A child process searches modules in its parent's working folder
 (`emtc_core.plugins.home_folder`).
 """
 
@@ -14,48 +14,48 @@ from emtc_core.envs.zoo.examples import EXAMPLES
 from emtc_core.errors import EnvUnavailableError
 
 VARIABLE = "EMTC_ENV_MODULES"
-_OWN = "emtc_core.envs.pettingzoo_export"
+_EXPORT_MODULE = "emtc_core.envs.pettingzoo_export"
 
 
 def is_allowed(map: str) -> bool:
-    """Whether this machine's user lists the module of `module:factory`; a wrapped game's is this project's."""
+    """Check whether the module of `module:factory` is listed. Wrapped games are always allowed."""
     if map in EXAMPLES:
         return True
-    module = _module_of(map)
-    return any(module == listed or module.startswith(f"{listed}.") for listed in (_OWN, *_listed()))
+    module = _get_module(map)
+    return any(module == listed or module.startswith(f"{listed}.") for listed in (_EXPORT_MODULE, *_list_modules()))
 
 
 def allow(map: str) -> None:
-    """Allow the module of `module:factory` in this process and in those that it starts."""
+    """Allow the module of `module:factory` in this process and its child processes."""
     if not is_allowed(map):
-        os.environ[VARIABLE] = ",".join([*_listed(), _module_of(map)])
+        os.environ[VARIABLE] = ",".join([*_list_modules(), _get_module(map)])
 
 
-def refuse_unlisted(map: str) -> None:
-    """Refuse a module that this machine's user does not list, before it is imported.
+def check_listed(map: str) -> None:
+    """Check that the module of `module:factory` is listed, before it is imported.
 
     Raises:
         EnvUnavailableError: If it is not listed.
     """
     if not is_allowed(map):
-        raise EnvUnavailableError(why_unlisted(map))
+        raise EnvUnavailableError(why_unlisted(map), reason="unlisted", subject="env.map")
 
 
 def why_unlisted(map: str) -> str:
-    """Sentence that a module is not listed, and how to list it."""
+    """Make the message for a module that is not listed, with the setting that lists it."""
     if close := get_close_matches(map, EXAMPLES, n=1, cutoff=0.7):
         return f"There is no wrapped game {map[:80]!r}. Did you mean {close[0]}?"
-    module = _module_of(map)[:80]
+    module = _get_module(map)[:80]
     return (
         f"The module {module!r} is not imported, because {VARIABLE} of this machine does not list it. "
         f"If you know it and trust it, start again with {VARIABLE}={module}"
     )
 
 
-def _module_of(map: str) -> str:
+def _get_module(map: str) -> str:
     return map.partition(":")[0].strip()
 
 
-def _listed() -> list[str]:
+def _list_modules() -> list[str]:
     entries = os.environ.get(VARIABLE, "").replace(",", " ").split()
-    return [module for entry in entries if (module := _module_of(entry))]
+    return [module for entry in entries if (module := _get_module(entry))]

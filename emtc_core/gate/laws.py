@@ -170,26 +170,23 @@ def _checked_beta(plugin: Plugin, function: Callable[..., Any], delta: Any, tau:
     delta = np.asarray(delta, np.float64)
     beta = np.asarray(function(delta, tau, context), np.float64)
     if beta.shape != delta.shape:
-        raise PluginError(f"The gate {plugin.label} must return beta of shape {delta.shape}, got {beta.shape}.")
+        raise PluginError(f"must return beta of shape {delta.shape}", key=f"gate {plugin.label}", value=beta.shape)
     unknown = np.isnan(context.h) | np.isnan(context.h_next) | np.isnan(context.reward)
     wrong = ~((beta >= 0) & (beta <= 1)) & ~(np.isnan(beta) & unknown)
     if wrong.any():
         at = tuple(np.argwhere(wrong)[0])
-        raise PluginError(
-            f"The gate {plugin.label} must return beta in [0, 1], got {beta[at]:g} at delta = {delta[at]:g}."
-        )
+        rule = f"must return beta in [0, 1], also at delta = {delta[at]:g}"
+        raise PluginError(rule, key=f"gate {plugin.label}", value=float(beta[at]))
     return beta
 
 
 def _checked_tau(plugin: Plugin, inverse: Callable[..., Any], beta: Floats, delta: Floats) -> Floats:
     tau = np.asarray(inverse(beta, delta), np.float64)
     if tau.shape != beta.shape:
-        raise PluginError(f"temperature_for of the gate {plugin.label} must return tau of shape {beta.shape}.")
+        raise PluginError(f"must return tau of shape {beta.shape}", key=f"gate {plugin.label}: temperature_for")
     wrong = ~(np.isfinite(tau) & (tau > 0))
     if wrong.any():
         at = tuple(np.argwhere(wrong)[0])
-        raise PluginError(
-            f"temperature_for of the gate {plugin.label} must return a finite tau > 0, "
-            f"got {tau[at]:g} at beta = {beta[at]:g} and delta = {delta[at]:g}."
-        )
+        rule = f"must return a finite tau > 0, also at beta = {beta[at]:g} and delta = {delta[at]:g}"
+        raise PluginError(rule, key=f"gate {plugin.label}: temperature_for", value=float(tau[at]))
     return tau

@@ -50,7 +50,11 @@ class Policy:
             self.learner.set_state(dict(state))
         except (RuntimeError, KeyError, ValueError, TypeError, AttributeError) as exc:
             reason = str(exc).strip().splitlines()[-1].strip()
-            raise CheckpointError(f"The checkpoint's weights do not fit {config.algo} on this game: {reason}") from exc
+            raise CheckpointError(
+                f"The checkpoint's weights do not fit {config.algo} on this game: {reason}",
+                reason="other_weights",
+                subject=config.algo,
+            ) from exc
         self._n_envs = 0
         self._rng = np.random.default_rng(0)  # a greedy policy draws nothing
 
@@ -85,7 +89,9 @@ class Policy:
             self.learner.begin(self._n_envs)
         if len(obs) != self._n_envs:
             raise ShapeError(
-                f"obs must be of {self._n_envs} games as since reset(), got {len(obs)}. Call reset() first."
+                f"obs must be of {self._n_envs} games as since reset(), got {len(obs)}. Call reset() first.",
+                reason="other_games",
+                subject="obs",
             )
         return self.learner.act(obs, avail, epsilon=0.0, rng=self._rng)
 

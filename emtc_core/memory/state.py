@@ -35,7 +35,9 @@ def fill_table(table: NodeTable, state: Mapping[str, Any]) -> None:
     if size > table.capacity or state_dim != table.state.shape[1] or dim != table.x.shape[1]:
         raise CheckpointError(
             f"The checkpoint's memory has {size} nodes of {state_dim} state and {dim} embedding dimensions; this "
-            f"run holds {table.capacity} of {table.state.shape[1]} and {table.x.shape[1]}. Resume with its own run."
+            f"run holds {table.capacity} of {table.state.shape[1]} and {table.x.shape[1]}. Resume with its own run.",
+            reason="other_sizes",
+            subject=f"{size} x {state_dim} x {dim}",
         )
     table.size = 0
     table.reserve(size)

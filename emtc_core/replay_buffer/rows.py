@@ -160,10 +160,8 @@ class ReplayRows:
             }
         except (MemoryError, ValueError, torch.OutOfMemoryError) as exc:  # NumPy calls the largest sizes a ValueError
             size = n_rows * row_bytes(self._info) / 1e9
-            raise ConfigError(
-                f"The replay buffer may need {size:,.1f} GB on {self._home.type}, which it does not have. "
-                "Set a smaller train.replay."
-            ) from exc
+            rule = f"must be smaller: the replay buffer may need {size:,.1f} GB, which {self._home.type} does not have"
+            raise ConfigError(rule, key="train.replay") from exc
 
 
 @dataclass

@@ -125,7 +125,9 @@ class CheckpointStore:
             if time.monotonic() >= until:
                 raise CheckpointError(
                     f"The checkpoint at step {env_step:,} found no room for {ROOM_PATIENCE_S:.0f} s: {reason}. "
-                    "All rows are recorded. Make room and resume: the run goes on from the checkpoint before."
+                    "All rows are recorded. Make room and resume: the run goes on from the checkpoint before.",
+                    reason="no_room",
+                    subject=env_step,
                 )
             time.sleep(ROOM_POLL_S)
 
@@ -203,18 +205,19 @@ class CheckpointStore:
         Raises:
             CheckpointError: If checkpoints exist but none can be used; it gives the reason of each.
         """
-        faults: list[str] = []
+        faults: list[CheckpointError] = []
         for path in reversed(self.list()):
             try:
                 env_step, state = load(path, run_id=self._run_id)
                 if reason := why_not(env_step):
-                    raise CheckpointError(f"{path.name} does not fit: {reason}")
+                    raise CheckpointError(f"{path.name} does not fit: {reason}", reason="other_run", subject=path.name)
             except CheckpointError as exc:
-                faults.append(str(exc))
+                faults.append(exc)
             else:
-                return Loaded(env_step, state, path.name, tuple(faults))
+                return Loaded(env_step, state, path.name, tuple(map(str, faults)))
         if faults:
-            raise CheckpointError(f"No checkpoint in {self.folder} can be used. {' '.join(faults)}")
+            message = f"No checkpoint in {self.folder} can be used. {' '.join(map(str, faults))}"
+            raise CheckpointError(message, reason=faults[0].reason, subject=self.folder)
         return None
 
 

@@ -13,8 +13,11 @@ import torch
 from torch import Tensor
 
 from emtc_core.config.run import RunConfig
+from emtc_core.embedder.device_step import count_step_bytes
 from emtc_core.envs.base import EnvInfo
-from emtc_core.errors import ConfigError
+from emtc_core.errors import ConfigError, Fault
+from emtc_core.learner.diversity import count_pass_bytes
+from emtc_core.memory.device_states import count_state_bytes
 from emtc_core.memory.index.incremental import SCRATCH_BYTES, can_use_faiss
 from emtc_core.memory.nodes import NODE
 from emtc_core.replay_buffer.rows import COPY_BYTES, PAGE_ROWS, most_pages, row_bytes
@@ -85,6 +88,9 @@ def plan_memory(
     if device.type != "cpu":
         batch = {"batch": train.batch * (info.episode_limit + 1) * row_bytes(info)}
         on_device = (episodes if home == device else {}) | batch | networks_of | _searched(config, info, nodes, device)
+        if config.backbone == "cds" and config.cds.beta > 0:
+            sizes = {"hidden": train.hidden, "episodes": train.batch}
+            on_device["rows of CDS's predictors"] = count_pass_bytes(info, **sizes)
         copied = networks // (1 + UPDATE_COPIES) + (COPY_BYTES if home == device else 0)
         on_device["copies of a checkpoint"] = copied
     on_host = {} if "replay" in on_device else episodes
@@ -103,16 +109,19 @@ def choose_home(config: RunConfig, device: torch.device, replay: int, free_bytes
     """
     host, wanted = torch.device("cpu"), config.train.replay_device
     if wanted == "cuda" and device.type == "cpu":
-        raise ConfigError("train.replay_device is cuda, but the run trains on the CPU. Use auto or cpu.")
+        rule = "must be auto or cpu, because the run trains on the CPU"
+        raise ConfigError(rule, key="train.replay_device", value="cuda")
     if device.type == "cpu" or wanted == "cpu":
         return host
     if wanted == "auto":
         return device if replay <= REPLAY_SHARE * free_bytes else host
     if replay + COPY_BYTES > free_bytes:
-        raise ConfigError(
-            f"train.replay_device is cuda, but {config.train.replay:,} episodes of replay may need {_size(replay)} and "
-            f"the GPU has {_size(free_bytes)} free. Use auto or cpu, or a smaller train.replay."
+        rule = (
+            f"must be auto or cpu, because train.replay = {config.train.replay:,} episodes need up to {_size(replay)}, "
+            f"and the GPU has {_size(free_bytes)} free"
         )
+        hint = "Or set a smaller train.replay."
+        raise ConfigError(Fault("train.replay_device", "cuda", rule, hint, related=("train.replay",)))
     return device
 
 
@@ -134,10 +143,14 @@ def _tensors(state: object) -> Sequence[Tensor]:
 
 
 def _searched(config: RunConfig, info: EnvInfo, nodes: int, device: torch.device) -> dict[str, int]:
-    """Count what a search at any distance keeps on a GPU, and the states that are embedded anew together."""
+    """Count what a search at any distance keeps on a GPU, the nodes' states there, and what a refit needs."""
     if not nodes:
         return {}
-    sizes = {"states embedded anew": 4 * nodes * info.state_dim} if config.embed.type != "random" else {}
+    sizes: dict[str, int] = {}
+    if config.embed.type != "random":
+        capacity, state_dim = config.memory.capacity, info.state_dim
+        sizes["node states"] = count_state_bytes(nodes, capacity=capacity, state_dim=state_dim)
+        sizes["refit"] = count_step_bytes(config.embed, state_dim)
     if "nearest" in (config.gate.on_miss, config.incentive.on_miss):
         sizes["memory keys"] = nodes * config.embed.dim * (8 + 4) + (SCRATCH_BYTES if can_use_faiss(str(device)) else 0)
     return sizes

@@ -82,7 +82,9 @@ class LossWatch:
                 path = self._save(pending)
                 raise NonFiniteLossError(
                     f"The training loss became {loss} at update {pending.update}. Lower train.lr or "
-                    f"train.reward_scale. The batch is kept in {path}"
+                    f"train.reward_scale. The batch is kept in {path}",
+                    reason="training_loss",
+                    subject=pending.update,
                 )
 
     def _save(self, pending: Pending) -> Path:
@@ -271,5 +273,5 @@ def make_callback(plugin: Plugin, config: RunConfig) -> Any:
     """
     made = plugin.load()(config)
     if not any(callable(getattr(made, event, None)) for event in EVENTS):
-        raise PluginError(f"The callback {plugin.label} must have one of {', '.join(EVENTS)}.")
+        raise PluginError(f"must have one of {', '.join(EVENTS)}", key=f"callback {plugin.label}")
     return made

@@ -111,7 +111,9 @@ def remove_bundle(bundle: Bundle) -> None:
         for place in (_note(bundle.study), bundle.study):
             place.unlink(missing_ok=True)
     except OSError as error:
-        raise StorageError(f"{bundle.study} cannot be deleted: {error.strerror}.") from error
+        raise StorageError(
+            f"{bundle.study} cannot be deleted: {error.strerror}.", reason="not_writable", subject=bundle.study
+        ) from error
 
 
 def is_cached(url: str, *, cache: Path | None = None) -> bool:

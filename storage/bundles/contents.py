@@ -266,7 +266,7 @@ def refuse_empty(run_ids: Sequence[str]) -> None:
         StorageError: If there is no run.
     """
     if not run_ids:
-        raise StorageError("A bundle holds at least one run. List what there is with: emtc runs")
+        raise StorageError("A bundle holds at least one run. List what there is with: emtc runs", reason="no_runs")
 
 
 def spread_over(steps: Sequence[int], n: int) -> list[int]:

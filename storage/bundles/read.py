@@ -93,19 +93,31 @@ def parse_manifest(content: bytes, shown: str) -> Manifest:
     except (ValueError, RecursionError):
         facts = None
     if not isinstance(facts, dict) or facts.get("format") != FORMAT or not isinstance(facts.get("version"), int):
-        raise StorageError(f"{shown} is no bundle of EMTC Lab: its manifest does not say that it is one.")
+        raise StorageError(
+            f"{shown} is no bundle of EMTC Lab: its manifest does not say that it is one.",
+            reason="not_a_manifest",
+            subject=shown,
+        )
     if facts["version"] != VERSION:
         raise StorageError(
             f"{shown} is a bundle of version {facts['version']}, this program reads {VERSION}. "
-            f"Upgrade with: {how_to_upgrade()}"
+            f"Upgrade with: {how_to_upgrade()}",
+            reason="newer_version",
+            subject=facts["version"],
         )
     members = facts.get("members")
     member = members.get(STUDY) if isinstance(members, dict) and members.keys() == {STUDY} else None
     size, digest = (member.get("size"), member.get("sha256")) if isinstance(member, dict) else (None, None)
     if not isinstance(size, int) or size < 1 or not isinstance(digest, str) or not _SHA256.fullmatch(digest):
-        raise StorageError(f"{shown} is damaged: its manifest does not say how big {STUDY} is. Ask for it again.")
+        raise StorageError(
+            f"{shown} is damaged: its manifest does not say how big {STUDY} is. Ask for it again.",
+            reason="no_size",
+            subject=shown,
+        )
     if not isinstance(facts.get("runs"), list):
-        raise StorageError(f"{shown} is damaged: its manifest names no runs. Ask for it again.")
+        raise StorageError(
+            f"{shown} is damaged: its manifest names no runs. Ask for it again.", reason="no_runs", subject=shown
+        )
     return Manifest(size, digest, facts)
 
 
@@ -194,7 +206,7 @@ def _opened(place: Path) -> Generator[zipfile.ZipFile]:
     """Open the two members of a bundle, and say in one sentence whatever is wrong with them."""
     shown = place.name
     if not place.is_file():
-        raise StorageError(f"There is no bundle at {place}.")
+        raise StorageError(f"There is no bundle at {place}.", reason="not_found", subject=place)
     try:
         with place.open("rb") as file:
             _check_directory(file, shown)
@@ -202,7 +214,11 @@ def _opened(place: Path) -> Generator[zipfile.ZipFile]:
                 _check_members(archive, shown)
                 yield archive
     except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, struct.error) as error:
-        raise StorageError(f"{shown} is damaged, or was cut off on its way: {error}. Ask for it again.") from error
+        raise StorageError(
+            f"{shown} is damaged, or was cut off on its way: {error}. Ask for it again.",
+            reason="damaged",
+            subject=shown,
+        ) from error
     except OSError as error:
         raise StorageError(f"{shown} cannot be unpacked: {error.strerror or error}.") from error
 
@@ -219,13 +235,21 @@ def _check_directory(file: IO[bytes], shown: str) -> None:
     file.seek(size - tail_bytes)
     tail = file.read(tail_bytes)
     if len(tail) < _END.size or not tail[-_END.size :].startswith(b"PK\5\6"):
-        raise StorageError(f"{shown} is no bundle of EMTC Lab, or was cut off on its way. Ask for it again.")
+        raise StorageError(
+            f"{shown} is no bundle of EMTC Lab, or was cut off on its way. Ask for it again.",
+            reason="not_a_bundle",
+            subject=shown,
+        )
     listed = _END.unpack(tail[-_END.size :])[5]
     if tail.startswith(b"PK\6\7") and len(tail) == _END.size + _LOCATOR.size:
         file.seek(min(size, _LOCATOR.unpack(tail[: _LOCATOR.size])[2]))
         listed = max(listed if listed < 0xFFFFFFFF else 0, _END_64.unpack(file.read(_END_64.size))[8])
     if listed > _MOST_DIRECTORY_BYTES:
-        raise StorageError(f"{shown} is no bundle of EMTC Lab: it lists far more than two members.")
+        raise StorageError(
+            f"{shown} is no bundle of EMTC Lab: it lists far more than two members.",
+            reason="too_many_members",
+            subject=shown,
+        )
     file.seek(0)
 
 
@@ -235,13 +259,17 @@ def _check_members(archive: zipfile.ZipFile, shown: str) -> None:
         return
     strange = next((name for name in names if name not in (MANIFEST, STUDY)), None)
     found = f"it holds {shorten(strange)}" if strange is not None else f"it does not hold {MANIFEST} and {STUDY} once"
-    raise StorageError(f"{shown} is no bundle of EMTC Lab: {found}.")
+    raise StorageError(f"{shown} is no bundle of EMTC Lab: {found}.", reason="other_members", subject=strange or "")
 
 
 def _read_whole(member: IO[bytes], shown: str) -> bytes:
     content = member.read(MOST_MANIFEST_BYTES + 1)
     if len(content) > MOST_MANIFEST_BYTES:
-        raise StorageError(f"{shown} is no bundle of EMTC Lab: its manifest is bigger than any.")
+        raise StorageError(
+            f"{shown} is no bundle of EMTC Lab: its manifest is bigger than any.",
+            reason="manifest_too_large",
+            subject=shown,
+        )
     return content
 
 
@@ -250,7 +278,9 @@ def _check_size(manifest: Manifest, folder: Path, shown: str) -> None:
     if manifest.size > min(MOST_STUDY_BYTES, free // 2):  # its indexes and a search take room, too
         raise StorageError(
             f"{shown} says that it unpacks to {manifest.size / 1e9:,.1f} GB; {free / 1e9:,.1f} GB are free in "
-            f"{folder.parent}, and at most {MOST_STUDY_BYTES / 1e9:,.0f} GB are unpacked."
+            f"{folder.parent}, and at most {MOST_STUDY_BYTES / 1e9:,.0f} GB are unpacked.",
+            reason="too_large",
+            subject=manifest.size,
         )
 
 
@@ -261,11 +291,19 @@ def _write_checked(member: IO[bytes], study: Path, manifest: Manifest, shown: st
         while some := member.read(_CHUNK_BYTES):
             written += len(some)
             if written > manifest.size:
-                raise StorageError(f"{shown} unpacks to more than its manifest says; it was made to fill a disk.")
+                raise StorageError(
+                    f"{shown} unpacks to more than its manifest says; it was made to fill a disk.",
+                    reason="larger_than_manifest",
+                    subject=shown,
+                )
             digest.update(some)
             file.write(some)
     if written != manifest.size or digest.hexdigest() != manifest.sha256:
-        raise StorageError(f"{shown} was altered: {STUDY} is not what its manifest says. Ask for it again.")
+        raise StorageError(
+            f"{shown} was altered: {STUDY} is not what its manifest says. Ask for it again.",
+            reason="altered",
+            subject=shown,
+        )
 
 
 def _make_ready(study: Path, shown: str, *, is_ours: bool) -> None:
@@ -276,7 +314,7 @@ def _make_ready(study: Path, shown: str, *, is_ours: bool) -> None:
             _refuse_unsound(url, shown)
         schema, _ = find_schema(url)
         if schema is None:
-            raise StorageError("it holds no tables")
+            raise StorageError("it holds no tables", reason="no_tables")
         _make_indexes(study, schema)
         db = open_database(url)
         try:
@@ -287,23 +325,34 @@ def _make_ready(study: Path, shown: str, *, is_ours: bool) -> None:
         with closing(sqlite3.connect(study, isolation_level=None)) as connection:
             connection.execute("PRAGMA journal_mode=DELETE")
     except NewerDatabaseError as error:
-        raise StorageError(f"{shown} comes from a newer version. Upgrade with: {how_to_upgrade()}") from error
+        raise StorageError(
+            f"{shown} comes from a newer version. Upgrade with: {how_to_upgrade()}",
+            reason="newer_version",
+            subject=shown,
+        ) from error
     except (EmtcError, sqlite3.Error) as error:
         reason = str(error).replace(str(study), STUDY)
-        raise StorageError(f"{shown} is refused: {reason.rstrip('.')}. Nothing was kept of it.") from error
+        cause = error if isinstance(error, EmtcError) else StorageError()
+        raise StorageError(
+            f"{shown} is refused: {reason.rstrip('.')}. Nothing was kept of it.",
+            reason=cause.reason or "unsound",
+            subject=cause.subject,
+        ) from error
 
 
 def _refuse_unsound(url: str, shown: str) -> None:
     """Maps that name a module stay what they are elsewhere, too: text, unless this machine allows them."""
     report = check_database(url, is_allowed=lambda map: True)
     if report.schema is not None and report.schema > upgrade.SCHEMA_VERSION:
-        raise NewerDatabaseError(f"{shown} has schema {report.schema}.")
+        raise NewerDatabaseError(f"{shown} has schema {report.schema}.", reason="newer_version", subject=report.schema)
     wrong = [finding for finding in report.findings if finding.kind != "notice"]
     if wrong:
         more = f" (and {len(wrong) - 1:,} more)" if len(wrong) > 1 else ""
-        raise StorageError(f"{wrong[0].where}: {wrong[0].what.rstrip('.')}{more}")
+        raise StorageError(
+            f"{wrong[0].where}: {wrong[0].what.rstrip('.')}{more}", reason="unsound", subject=wrong[0].where
+        )
     if not report.runs:
-        raise StorageError("it holds no run")
+        raise StorageError("it holds no run", reason="no_runs")
 
 
 def _make_indexes(study: Path, schema: str) -> None:

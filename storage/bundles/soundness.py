@@ -71,7 +71,7 @@ def check_study(db: Database) -> None:
         ids = list(connection.execute(text("SELECT id FROM runs ORDER BY id")).scalars())
         wrong = next(_wrong_rows(connection), None) or next(_wrong_settings(connection), None)
     if wrong is not None:
-        raise StorageError(wrong)
+        raise StorageError(wrong, reason="unsound")
     for run_id in ids:
         _check_run(db, run_id)
 
@@ -142,11 +142,11 @@ def _check_run(db: Database, run_id: str) -> None:
     try:
         wrong = [*(check_run(db, run_id)[:1] if _has_steps(db, run_id) else []), *_wrong_blobs(db, run_id)]
     except StorageError as error:
-        raise StorageError(f"run {run_id}: {error}") from error
+        raise StorageError(f"run {run_id}: {error}", reason=error.reason, subject=error.subject) from error
     except Exception as error:  # its settings were checked by nobody, and what they do to arithmetic is theirs
         raise StorageError(f"run {run_id}: its rows cannot be judged by its settings") from error
     if wrong:
-        raise StorageError(wrong[0])
+        raise StorageError(wrong[0], reason="unsound", subject=run_id)
 
 
 def _has_steps(db: Database, run_id: str) -> bool:

@@ -211,7 +211,9 @@ def _copy_in(db: Database, study: Path, shown: str, run_ids: Sequence[str] | Non
                 named = ", ".join(here[:_NAMED_AT_MOST]) + (" …" if len(here) > _NAMED_AT_MOST else "")
                 raise StorageError(
                     f"Of the runs of {shown} these are here already: {named}. Nothing was imported; look at "
-                    f"the bundle itself with: emtc open {shown}"
+                    f"the bundle itself with: emtc open {shown}",
+                    reason="exists",
+                    subject=tuple(here),
                 )
             copy_runs(reading, writing, ids, WHOLE, renumber=True, tag=f"from {clean_name(shown)}")
     finally:

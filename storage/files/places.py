@@ -74,7 +74,7 @@ def place_of(db: Database, recorded: str | None) -> Place:
     if recorded is None:
         return Place(None, files_root(db))
     if why_not := why_no_place(recorded):
-        raise StorageError(why_not)
+        raise StorageError(why_not, reason="other_place", subject=recorded)
     if _URL.match(recorded):
         return Place(recorded, files_root(db), Remote(recorded))
     return Place(recorded, _existing(recorded))
@@ -153,11 +153,11 @@ def check_place() -> None:
     known = _CHECKED.get(setting)
     if known is None or time.monotonic() - known[0] > _KEPT_S[known[1] is None]:
         known = _CHECKED[setting] = (time.monotonic(), _try(setting))
-    if known[1] is not None:
-        raise StorageError(known[1])
+    if (found := known[1]) is not None:
+        raise StorageError(found.message, hint=found.hint, reason=found.reason, subject=found.subject)
 
 
-_CHECKED: dict[str, tuple[float, str | None]] = {}
+_CHECKED: dict[str, tuple[float, StorageError | None]] = {}
 
 
 def describe_place(db: Database) -> str:
@@ -175,7 +175,11 @@ def describe_place(db: Database) -> str:
 
 def _read_setting(text: str) -> str:
     if len(text) > _LONGEST or _STRANGE.search(text.replace(" ", "")):
-        raise StorageError(f"{VARIABLE} must be a folder or a URL, got {shorten(hide_passwords(text))}.")
+        raise StorageError(
+            f"{VARIABLE} must be a folder or a URL, got {shorten(hide_passwords(text))}.",
+            reason="not_a_place",
+            subject=VARIABLE,
+        )
     return _read_url(text) if _URL.match(text) else _read_folder(text)
 
 
@@ -185,16 +189,22 @@ def _read_url(text: str) -> str:
         parts = urlsplit(text)
         has_secret = parts.password is not None
     except ValueError as error:
-        raise StorageError(f"{VARIABLE} must be a folder or a URL, got {shorten(text)}.") from error
+        raise StorageError(
+            f"{VARIABLE} must be a folder or a URL, got {shorten(text)}.", reason="not_a_place", subject=VARIABLE
+        ) from error
     if has_secret or (parts.username is not None and parts.scheme not in _MAY_NAME_A_USER):
         raise StorageError(
             f"{VARIABLE} must not hold a password or a key: it is recorded with every run. Leave it out of "
-            f"{parts.scheme}://…, and give it as that service's own tools read it, for instance AWS_ACCESS_KEY_ID."
+            f"{parts.scheme}://…, and give it as that service's own tools read it, for instance AWS_ACCESS_KEY_ID.",
+            reason="password",
+            subject=VARIABLE,
         )
     if "::" in text or parts.query or parts.fragment or not (parts.netloc or parts.path.strip("/")):
         raise StorageError(
             f"{VARIABLE} must be a plain URL as s3://bucket/folder or sftp://host/folder, without ?, # and ::, "
-            f"got {shorten(text)}."
+            f"got {shorten(text)}.",
+            reason="not_a_url",
+            subject=VARIABLE,
         )
     return f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/')}"
 
@@ -203,9 +213,17 @@ def _read_folder(text: str) -> str:
     try:
         folder = Path(text).expanduser()
     except RuntimeError as error:
-        raise StorageError(f"{VARIABLE} names {shorten(text)}, and there is no such user here.") from error
+        raise StorageError(
+            f"{VARIABLE} names {shorten(text)}, and there is no such user here.",
+            reason="unknown_user",
+            subject=VARIABLE,
+        ) from error
     if not folder.is_absolute():
-        raise StorageError(f"{VARIABLE} must be a whole path as /shared/emtc, or a URL, got {shorten(text)}.")
+        raise StorageError(
+            f"{VARIABLE} must be a whole path as /shared/emtc, or a URL, got {shorten(text)}.",
+            reason="not_absolute",
+            subject=VARIABLE,
+        )
     return os.path.normpath(folder)
 
 
@@ -213,11 +231,15 @@ def _existing(setting: str) -> Path:
     """Follow the path that this machine's user has set, which may be a link, to the folder."""
     folder = Path(setting).resolve()
     if not folder.is_dir():
-        raise StorageError(f"{VARIABLE} names {setting}, which is no folder here. Make it, or mount what holds it.")
+        raise StorageError(
+            f"{VARIABLE} names {setting}, which is no folder here. Make it, or mount what holds it.",
+            reason="not_found",
+            subject=setting,
+        )
     return folder
 
 
-def _try(setting: str) -> str | None:
+def _try(setting: str) -> StorageError | None:
     """Write a little and remove it again; return why that fails, or None."""
     try:
         if _URL.match(setting):
@@ -226,10 +248,11 @@ def _try(setting: str) -> str | None:
         with tempfile.TemporaryFile(dir=_existing(setting)) as file:
             file.write(b"emtc")
     except StorageError as error:
-        return str(error)
+        return StorageError(error.message, hint=error.hint, reason=error.reason, subject=error.subject)
     except OSError as error:
-        reason = (error.strerror or str(error)).lower()
-        return f"{VARIABLE} names {setting}, which cannot be written: {reason}. Choose another folder, or a URL."
+        cause = (error.strerror or str(error)).lower()
+        message = f"{VARIABLE} names {setting}, which cannot be written: {cause}."
+        return StorageError(message, hint="Choose another folder, or a URL.", reason="not_writable", subject=setting)
     return None
 
 

@@ -109,7 +109,11 @@ class Remote:
             system, root = import_module("fsspec.core").url_to_fs(self.url)
         except ImportError as error:
             said = str(error).rstrip(".") or "a package is missing"
-            raise StorageError(f"{self.url} needs another package: {said}. {self._how_to_install()}") from error
+            raise StorageError(
+                f"{self.url} needs another package: {said}. {self._how_to_install()}",
+                reason="missing_package",
+                subject=self.url,
+            ) from error
         except Exception as error:  # each library has errors of its own
             raise self.failed(error) from error
         return system, str(root).rstrip("/")
@@ -142,7 +146,11 @@ class Remote:
             return answer[0]
         self._forget()
         if not failure:
-            raise StorageError(f"{self.url} did not answer within {patience_s:.0f} s. Is the network there?")
+            raise StorageError(
+                f"{self.url} did not answer within {patience_s:.0f} s. Is the network there?",
+                reason="timeout",
+                subject=self.url,
+            )
         if isinstance(failure[0], StorageError):
             raise failure[0]
         raise self.failed(failure[0]) from failure[0]
@@ -155,7 +163,9 @@ class Remote:
     def failed(self, error: BaseException) -> StorageError:
         """The error about what a library raised."""
         said = next(iter(hide_passwords(str(error)).strip().splitlines()), "").rstrip(".")
-        return StorageError(f"{self.url} cannot be used: {said[:300] or type(error).__name__}.")
+        return StorageError(
+            f"{self.url} cannot be used: {said[:300] or type(error).__name__}.", reason="unusable", subject=self.url
+        )
 
 
 @dataclass(frozen=True)
@@ -335,7 +345,11 @@ class RunFiles:
 
     def _path(self, name: str) -> str:
         if not _OURS.fullmatch(name):
-            raise StorageError(f"{name[:80]!r} is no name of a run's file. Nothing at {self.url} was touched.")
+            raise StorageError(
+                f"{name[:80]!r} is no name of a run's file. Nothing at {self.url} was touched.",
+                reason="not_a_file_of_a_run",
+                subject=name,
+            )
         return f"{self._folder}/{name}"
 
 

@@ -92,7 +92,9 @@ def check_lease(db: Database, place: Place, run_id: str) -> None:
     raise StorageError(
         f"The checkpoints of run {run_id} at {place.show(run_id)} belong to the database {shorten(path)} on "
         f"{shorten(host)}, and this one is a copy of it: nothing there is written or deleted. If it was moved here, "
-        f"remove {LEASE} there."
+        f"remove {LEASE} there.",
+        reason="copied_database",
+        subject=run_id,
     )
 
 

@@ -36,7 +36,9 @@ def back_up_now(db: Database, place: Path | None = None) -> Path:
     """
     refuse_when_read_only("back up a database")
     if db.path is None:
-        raise StorageError("A server's database is not copied here. Use its own tool, as: pg_dump --format=custom")
+        raise StorageError(
+            "A server's database is not copied here. Use its own tool, as: pg_dump --format=custom", reason="server"
+        )
     return copy_database(db.path, place)
 
 
@@ -77,7 +79,11 @@ def list_at_work(db: Database) -> list[str]:
 def _refuse_at_work(db: Database) -> None:
     if busy := list_at_work(db):
         shown = ", ".join(busy[:5]) + (" …" if len(busy) > 5 else "")
-        raise RunStateError(f"A vacuum must wait until nobody writes; at work: {shown}. Stop them with: emtc stop RUN")
+        raise RunStateError(
+            f"A vacuum must wait until nobody writes; at work: {shown}. Stop them with: emtc stop RUN",
+            reason="at_work",
+            subject=shown,
+        )
 
 
 def _vacuum_file(db: Database) -> None:

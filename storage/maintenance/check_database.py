@@ -97,7 +97,11 @@ def check_database(url: str, *, is_allowed: Callable[[str], bool]) -> Report:
 def _triggers_and_views(connection: Connection, shown: str) -> list[str]:
     tables = set(inspect(connection).get_table_names())
     if tables and "alembic_version" not in tables:
-        raise StorageError(f"{shown} is not a database of EMTC Lab: it holds {sorted(tables)[0]}.")
+        raise StorageError(
+            f"{shown} is not a database of EMTC Lab: it holds {sorted(tables)[0]}.",
+            reason="not_a_database",
+            subject=shown,
+        )
     return upgrade.list_triggers_and_views(connection)
 
 
@@ -154,7 +158,7 @@ def _cells(
             yield Finding(
                 "danger" if is_identifier(f"{table}.{name}") else "damage",
                 where,
-                str(error).partition(". See what")[0] + ".",
+                error.message,
             )
             continue
         if name in _SHOWN_TEXTS.get(table, ()) and isinstance(value, str) and _CONTROL.search(value):
@@ -209,7 +213,7 @@ def _measured(where: str, row: Mapping[Any, Any], names: list[str], *, limited: 
         try:
             measure(blob if isinstance(blob, bytes) else b"", **limit)
         except StorageError as error:
-            kind: Kind = "danger" if "unpack to" in str(error) else "damage"
+            kind: Kind = "danger" if error.reason == "too_large" else "damage"
             yield Finding(kind, where, f"{name}: {error}")
 
 

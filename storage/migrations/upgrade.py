@@ -40,7 +40,9 @@ def is_current(connection: Connection, url: str) -> bool:
     if version > SCHEMA_VERSION:
         raise NewerDatabaseError(
             f"{url} was written by a newer version of EMTC Lab (schema {version}, this one knows up to "
-            f"{SCHEMA_VERSION}). Upgrade with: {how_to_upgrade()}"
+            f"{SCHEMA_VERSION}). Upgrade with: {how_to_upgrade()}",
+            reason="newer_version",
+            subject=version,
         )
     return version == SCHEMA_VERSION
 
@@ -54,7 +56,11 @@ def read_version(connection: Connection, url: str) -> str | None:
     tables = set(inspect(connection).get_table_names())
     if "alembic_version" not in tables:
         if tables:
-            raise StorageError(f"{url} is not a database of EMTC Lab: it holds {sorted(tables)[0]}.")
+            raise StorageError(
+                f"{url} is not a database of EMTC Lab: it holds {sorted(tables)[0]}.",
+                reason="not_a_database",
+                subject=url,
+            )
         return None
     if own := list_triggers_and_views(connection):
         raise StorageError(f"{url} holds {own[0]}, which EMTC Lab never makes. See: emtc db check")
@@ -191,7 +197,9 @@ def back_up(path: Path, version: str | None) -> Path:
         _copy(path, place)
     except (OSError, sqlite3.Error) as error:
         raise StorageError(
-            f"{path} was not upgraded: its backup {place.name} cannot be written ({error}). Make room beside it."
+            f"{path} was not upgraded: its backup {place.name} cannot be written ({error}). Make room beside it.",
+            reason="not_copied",
+            subject=path,
         ) from error
     return place
 
@@ -211,12 +219,20 @@ def copy_database(path: Path, place: Path | None = None) -> Path:
     """
     place = place or _free_place(path, f"backup-{datetime.now(UTC):%Y%m%d-%H%M%S}")
     if os.path.lexists(place):
-        raise StorageError(f"{place} is there already, and a backup replaces nothing. Choose another name.")
+        raise StorageError(
+            f"{place} is there already, and a backup replaces nothing. Choose another name.",
+            reason="exists",
+            subject=place,
+        )
     try:
         _copy(path, place)
     except (OSError, sqlite3.Error) as error:
         reason = getattr(error, "strerror", None) or error
-        raise StorageError(f"The backup {place} cannot be written: {reason}. Choose another place.") from error
+        raise StorageError(
+            f"The backup {place} cannot be written: {reason}. Choose another place.",
+            reason="not_writable",
+            subject=place,
+        ) from error
     return place
 
 

@@ -98,7 +98,7 @@ def get_trajectory(db: Database, run_id: str, episode: int) -> Trajectory:
     with db.read() as connection:
         row = connection.execute(outline.where(*key)).one_or_none()
         if row is None:
-            raise StorageError(f"Run {run_id} has no episode {episode}.")
+            raise StorageError(f"Run {run_id} has no episode {episode}.", reason="not_found", subject=episode)
         if not isinstance(row.first_env_step, int) or not isinstance(row.length, int):
             raise damaged("episodes", (row.first_env_step, row.length), "two whole numbers")
         in_episode = Transition.env_step.between(row.first_env_step, row.first_env_step + row.length - 1)
@@ -107,7 +107,9 @@ def get_trajectory(db: Database, run_id: str, episode: int) -> Trajectory:
     if row.trajectory == THINNED:
         raise LeftOutError(
             f"The trajectory of episode {episode} of run {run_id} was thinned away, or left out of a bundle. Its "
-            "outcome and the run's curves are still stored. Look at an evaluation episode instead."
+            "outcome and the run's curves are still stored. Look at an evaluation episode instead.",
+            reason="removed",
+            subject=episode,
         )
     arrays = read_arrays(row.trajectory)
     outcome = (run_id, episode, row.first_env_step, row.won, row.episode_return)
@@ -161,7 +163,9 @@ def iter_trajectories(db: Database, run_id: str, episodes: Iterable[int]) -> Ite
             row = rows.get(episode)
             if row is None or row.trajectory == THINNED:
                 raise StorageError(
-                    f"The states of episode {episode} of run {run_id} are not stored. Choose another run."
+                    f"The states of episode {episode} of run {run_id} are not stored. Choose another run.",
+                    reason="not_found",
+                    subject=episode,
                 )
             outcome = (run_id, episode, row.first_env_step, row.won, row.episode_return)
             yield Trajectory(*outcome, **read_arrays(row.trajectory))
@@ -178,7 +182,11 @@ def get_playback(db: Database, run_id: str, env_step: int, episode: int) -> Traj
     with db.read() as connection:
         row = connection.execute(select(*columns).where(*key)).one_or_none()
     if row is None:
-        raise StorageError(f"Run {run_id} has no stored playback {episode} of the evaluation at env step {env_step}.")
+        raise StorageError(
+            f"Run {run_id} has no stored playback {episode} of the evaluation at env step {env_step}.",
+            reason="not_found",
+            subject=episode,
+        )
     return Trajectory(run_id, episode, env_step, row.won, row.episode_return, **read_arrays(row.trajectory))
 
 
@@ -400,7 +408,7 @@ def _make_condition(term: Term, columns: Mapping[str, Any], won: Any, has_number
     if not term.key:
         return _make_word_condition(term.value, won, has_number)
     if term.key not in columns:
-        raise ConfigError(f'Episodes have {", ".join(columns)}, won and lost, but no "{term.key[:80]}".')
+        raise ConfigError(f"is not a column of episodes, which have {', '.join(columns)}, won and lost", key=term.key)
     if term.sign == "!=":
         return not_(compare_number(columns[term.key], Term(term.value, term.key)))
     return compare_number(columns[term.key], term)
@@ -412,7 +420,5 @@ def _make_word_condition(word: str, won: Any, has_number: Callable[[int], Sql]) 
         return type_coerce(won, Boolean) == literal(outcome)
     digits = word.replace(",", "").removeprefix("#")
     if not is_whole(digits) or len(digits) > 18:
-        raise ConfigError(
-            f'An episode search is a number, won, lost, or a comparison such as return>5 (got "{word[:80]}").'
-        )
+        raise ConfigError("must be a number, won, lost, or a comparison such as return>5", key="search", value=word)
     return has_number(int(digits))

@@ -142,7 +142,7 @@ def get_snapshot(db: Database, snapshot_id: int) -> Snapshot:
     with db.read() as connection:
         row = connection.execute(select(SnapshotRow.__table__).where(SnapshotRow.id == snapshot_id)).one_or_none()
         if row is None:
-            raise StorageError(f"There is no snapshot {snapshot_id}.")
+            raise StorageError(f"There is no snapshot {snapshot_id}.", reason="not_found", subject=snapshot_id)
         episodes = connection.execute(
             select(EpisodeRow.episode, EpisodeRow.first_env_step).where(EpisodeRow.run_id == row.run_id)
         ).all()
@@ -176,7 +176,7 @@ def get_nodes(db: Database, snapshot_id: int) -> Nodes:
         statement = select(*(getattr(SnapshotRow, name) for name in names)).where(SnapshotRow.id == snapshot_id)
         row = connection.execute(statement).one_or_none()
     if row is None:
-        raise StorageError(f"There is no snapshot {snapshot_id}.")
+        raise StorageError(f"There is no snapshot {snapshot_id}.", reason="not_found", subject=snapshot_id)
     columns: dict[str, NDArray[Any]] = {name: unpack_one(row._mapping[name], SNAPSHOT_FORMS[name]) for name in names}
     if len({len(column) for column in columns.values()}) > 1 or columns["embedding"].shape[1] != EMBED_DIM:
         raise StorageError(f"Snapshot {snapshot_id} is damaged: its columns are not of one length.")
@@ -213,7 +213,7 @@ def get_node(db: Database, snapshot: Snapshot, slot: int) -> PointDetail:
     """
     row = snapshot.row_of(slot)
     if row is None:
-        raise StorageError(f"Snapshot {snapshot.id} has no node in slot {slot}.")
+        raise StorageError(f"Snapshot {snapshot.id} has no node in slot {slot}.", reason="not_found", subject=slot)
     t, episode, successor = int(snapshot.t[row]), int(snapshot.episode[row]), int(snapshot.idx_next[row])
     trajectory = get_trajectory(db, snapshot.run_id, episode)
     if not 0 <= t < len(trajectory.state):
@@ -303,7 +303,7 @@ def _are_equal(stored: Mapping[str, Any], params: Mapping[str, Any]) -> bool:
 def _get_projection(connection: Connection, projection_id: int) -> Projection:
     row = connection.execute(select(ProjectionRow.__table__).where(ProjectionRow.id == projection_id)).one_or_none()
     if row is None:
-        raise StorageError(f"There is no projection {projection_id}.")
+        raise StorageError(f"There is no projection {projection_id}.", reason="not_found", subject=projection_id)
     coordinates = unpack_one(row.coordinates, "f2")
     return Projection(row.id, row.snapshot_id, row.method, row.params, row.seconds, coordinates)
 

@@ -348,10 +348,8 @@ def _make_order(sort: str, context: SearchContext) -> list[SQLColumnExpression[A
         return [case((in_sweep_queue, 2), (active, 0), else_=1), *newest]
     make_sql = SORTS.get(sort.removeprefix("-"))
     if make_sql is None:
-        raise ConfigError(
-            f"Runs can be sorted by one of {', '.join(SORTS)}, with a leading - for descending order "
-            f'(got "{sort[:80]}").'
-        )
+        rule = f"must be one of {', '.join(SORTS)}, with a leading - for descending order"
+        raise ConfigError(rule, key="sort", value=sort)
     value = make_sql(context)
     return [value.is_(None), value.desc() if sort.startswith("-") else value, *newest]
 

@@ -180,7 +180,7 @@ def split_search(text: str) -> list[Term]:
     """
     pieces = [piece.rstrip(",") for piece in _TERM_TEXT.findall(text) if piece.strip('",')]
     if len(pieces) > MOST_TERMS:
-        raise ConfigError(f"A search can have at most {MOST_TERMS} terms (got {len(pieces):,}).")
+        raise ConfigError(f"must have at most {MOST_TERMS} terms, has {len(pieces):,}", key="search")
     return [parse_comparison(piece) or Term(piece.replace('"', "")) for piece in pieces]
 
 
@@ -196,7 +196,7 @@ def parse_comparison(text: str) -> Term | None:
     key, sign, value = match.groups()
     term = Term(value.replace('"', "").strip(), key, _SIGNS[sign])
     if term.sign in ORDER_OPERATORS and parse_number(term.value) is None:
-        raise ConfigError(f'{term.key[:80]}{term.sign} needs a number, got "{term.value[:80]}".')
+        raise ConfigError(f"must be compared with a number by {term.sign}", key=term.key, value=term.value)
     return term
 
 
@@ -258,7 +258,8 @@ def parse_condition(text: str) -> Term:
     """
     term = parse_comparison(text.strip())
     if term is None:
-        raise ConfigError(f'A condition is key=value, as in gate.enabled=false or win_rate>0.8, got "{text[:80]}".')
+        rule = "must be key=value, as in gate.enabled=false or win_rate>0.8"
+        raise ConfigError(rule, key="condition", value=text)
     _check_key(term)
     return term
 
@@ -267,10 +268,10 @@ def _check_key(term: Term) -> None:
     search_key = SEARCH_KEYS.get(term.key)
     if term.key and search_key is None and term.key not in _setting_keys():
         close = get_close_matches(term.key[:80], [*SEARCH_KEYS, *_setting_keys()], n=1, cutoff=0.5)
-        hint = f' Did you mean "{close[0]}"?' if close else " List the settings with: emtc train --help-keys"
-        raise ConfigError(f'There is no setting or column "{term.key[:80]}".{hint}')
+        hint = f'Did you mean "{close[0]}"?' if close else "List the settings with: emtc train --help-keys"
+        raise ConfigError("is not a setting or column", key=term.key, hint=hint)
     if term.sign in ORDER_OPERATORS and search_key is not None and search_key.kind != "number":
-        raise ConfigError(f"{term.key} is a text. Compare it with = or !=, not {term.sign}.")
+        raise ConfigError(f"is a text: compare it with = or !=, not with {term.sign}", key=term.key)
 
 
 @cache

@@ -86,7 +86,7 @@ def choose_fields(table: TableName, columns: Sequence[str] | None = None) -> tup
     else:
         unknown = next((name for name in columns if name not in by_name), None)
         if unknown is not None or not columns:
-            raise ConfigError(f"{table} has the columns {', '.join(by_name)} (got {unknown!r}).")
+            raise ConfigError(f"is not a column of {table}, which has {', '.join(by_name)}", key=unknown or "columns")
         selected = [by_name[name] for name in dict.fromkeys(columns)]
     return tuple(Field(column.name, unguarded(column.type), bool(column.nullable)) for column in selected)
 
@@ -119,8 +119,10 @@ def read_parts(
         ConfigError: If the table has no such column, `rows` < 1 or `since` < 0.
         StorageError: If thinning has deleted the rows, or the database cannot be read.
     """
-    if rows < 1 or since < 0:
-        raise ConfigError(f"rows must be >= 1 and since >= 0 (got {rows} and {since}).")
+    if rows < 1:
+        raise ConfigError("must be >= 1", key="rows", value=rows)
+    if since < 0:
+        raise ConfigError("must be >= 0", key="since", value=since)
     fields = choose_fields(table, columns)
     if any(isinstance(field.kind, LargeBinary) for field in fields):
         rows = min(rows, _PART_BYTES // _BLOB_BYTES)
@@ -153,7 +155,7 @@ def _import_arrow() -> Any:
 
 def _get_table(name: TableName) -> Table:
     if name not in _MODELS:
-        raise ConfigError(f"A raw table is one of {', '.join(TABLE_NAMES)} (got {name!r}).")
+        raise ConfigError(f"must be one of {', '.join(TABLE_NAMES)}", key="table", value=name)
     table = _MODELS[name].__table__
     assert isinstance(table, Table)
     return table
@@ -171,7 +173,9 @@ def _last_step(db: Database, name: TableName, run_id: str) -> int:
         if name == "transitions" and env_steps and not has_transitions(connection, run_id):
             raise StorageError(
                 f"The transitions of run {run_id} are not in this database: they were thinned away or left out of a "
-                "bundle. Only their sums over 1,000 steps are stored, which the gate chart shows."
+                "bundle. Only their sums over 1,000 steps are stored, which the gate chart shows.",
+                reason="removed",
+                subject=run_id,
             )
         last = select(func.max(_step_column(table))).where(table.c.run_id == run_id)
         return connection.execute(last).scalar() or 0

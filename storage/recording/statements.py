@@ -68,7 +68,9 @@ def write_batch(connection: Connection, run_id: str, batch: Batch, *, token: str
     if values:
         result = connection.execute(update(Run).where(Run.id == run_id).values(**values))
         if result.rowcount != 1:
-            raise RunNotFoundError(f"Run {run_id} was deleted while it was being recorded.")
+            raise RunNotFoundError(
+                f"Run {run_id} was deleted while it was being recorded.", reason="deleted", subject=run_id
+            )
     for table in _ORDER:
         if rows := batch.rows.get(table):
             _write_rows(connection, table, rows)

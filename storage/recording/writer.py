@@ -12,7 +12,7 @@ import threading
 from collections import deque
 from collections.abc import Mapping, Sequence
 
-from emtc_core.errors import StorageError
+from emtc_core.errors import EmtcError, StorageError
 from emtc_core.metrics import is_known
 from emtc_core.recorder import AskedRecord, EpisodeRecord, EvaluationRecord, GateStatsRecord, SnapshotRecord
 from storage.engine import Database
@@ -183,7 +183,9 @@ class DatabaseRecorder:
                 self._changed.wait(0.5)
             self._raise_failure()
             if self._closed:
-                raise StorageError(f"The recorder of run {self._run_id} is closed.")
+                raise StorageError(
+                    f"The recorder of run {self._run_id} is closed.", reason="closed", subject=self._run_id
+                )
             self._queue.append(record)
             self._accepted += 1
             self._waiting_bytes += size
@@ -193,7 +195,9 @@ class DatabaseRecorder:
 
     def _raise_failure(self) -> None:
         if self._failure is not None:
-            raise StorageError(f"Run {self._run_id} can no longer be recorded: {self._failure}") from self._failure
+            reason = self._failure.reason if isinstance(self._failure, EmtcError) else "failed"
+            message = f"Run {self._run_id} can no longer be recorded: {self._failure}"
+            raise StorageError(message, reason=reason, subject=self._run_id) from self._failure
 
     def _run(self) -> None:
         while True:

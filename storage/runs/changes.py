@@ -71,7 +71,9 @@ def create_run(
             connection.execute(insert(Run), new | values)
     except StorageError as error:
         if launch_token is not None and (existing := find_launch(db, launch_token)) is not None:
-            raise RunStateError(f"This launch has already created run {existing}.") from error
+            raise RunStateError(
+                f"This launch has already created run {existing}.", reason="launched", subject=existing
+            ) from error
         raise
     return str(new["id"])
 

@@ -109,7 +109,9 @@ def watch_elsewhere(db: Database, run_id: str) -> None:
         if row.heartbeat_at != first.heartbeat_at:
             raise RunStateError(
                 f"Run {run_id} is training on {row.host}: its trainer has just sent a heartbeat. The run seemed lost "
-                "because the clocks of the two machines differ. Set the clocks right."
+                "because the clocks of the two machines differ. Set the clocks right.",
+                reason="at_work",
+                subject=run_id,
             )
 
 
@@ -301,7 +303,9 @@ def lock_sweep(connection: Connection, sweep_id: str) -> Any:
     """
     row = find_sweep_locked(connection, sweep_id)
     if row is None:
-        raise StorageError(f'There is no sweep "{sweep_id}". List them with: emtc sweep --list')
+        raise StorageError(
+            f'There is no sweep "{sweep_id}". List them with: emtc sweep --list', reason="not_found", subject=sweep_id
+        )
     return row
 
 

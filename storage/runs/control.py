@@ -110,7 +110,9 @@ def wait_until_heard(
         time.sleep(POLL_S)
     raise UnheardError(
         f"No response within {patience_s:.0f} s: the trainer of run {run_id} is starting or busy. "
-        f"It will {command} when it reads the command. See: emtc show {run_id}"
+        f"It will {command} when it reads the command. See: emtc show {run_id}",
+        reason="timeout",
+        subject=run_id,
     )
 
 
@@ -132,19 +134,31 @@ def send_command(db: Database, run_id: str, command: Command | QuestionKind, *, 
         UnheardError: If the trainer has exited.
     """
     if command not in _COMMANDS:
-        raise RunStateError(f"A command is one of {', '.join(_COMMANDS)} (got {command}).")
+        raise RunStateError(
+            f"A command is one of {', '.join(_COMMANDS)} (got {command}).", reason="unknown_command", subject=command
+        )
     row = find_run(db, run_id)
     if row.state == State.LOST:
         raise _make_lost_error(row.id)
     if row.state not in (_READS_COMMANDS if command in get_args(Command) else ANSWERS):
-        raise RunStateError(f"Run {row.id} is {row.state.value}, so it has no trainer that can {command}.")
+        raise RunStateError(
+            f"Run {row.id} is {row.state.value}, so it has no trainer that can {command}.",
+            reason="no_trainer",
+            subject=row.id,
+        )
     if episode is not None:
         if command != "play":
-            raise RunStateError(f"Only play can repeat an episode (got {command} with episode {episode}).")
+            raise RunStateError(
+                f"Only play can repeat an episode (got {command} with episode {episode}).",
+                reason="not_a_play",
+                subject=command,
+            )
         key = (EpisodeRow.run_id == row.id, EpisodeRow.episode == episode)
         with db.read() as connection:
             if connection.execute(select(EpisodeRow.episode).where(*key)).first() is None:
-                raise RunStateError(f"Run {row.id} has no recorded episode {episode}.")
+                raise RunStateError(
+                    f"Run {row.id} has no recorded episode {episode}.", reason="no_episode", subject=episode
+                )
     values = {"run_id": row.id, "command": command, "requested_at": clock.now(), "episode": episode}
     with db.transaction() as connection:
         result = connection.execute(insert(CommandRow).returning(CommandRow.id), values)
@@ -152,7 +166,8 @@ def send_command(db: Database, run_id: str, command: Command | QuestionKind, *, 
 
 
 def _make_lost_error(run_id: str) -> UnheardError:
-    return UnheardError(f"No response: the trainer of run {run_id} has exited. See: emtc show {run_id}")
+    message = f"No response: the trainer of run {run_id} has exited. See: emtc show {run_id}"
+    return UnheardError(message, reason="trainer_gone", subject=run_id)
 
 
 def command_log(db: Database, run_id: str) -> pd.DataFrame:

@@ -151,7 +151,8 @@ def check_token(row: Any, token: str | None) -> None:
 def taken_over(row: Any) -> RunStateError:
     """Make the error that names the process that owns a run now."""
     owner = f"belongs to process {row.pid} on {row.host} now" if row.pid is not None else "has no owner now"
-    return RunStateError(f"Run {row.id} {owner}, so this process must not write to it.")
+    message = f"Run {row.id} {owner}, so this process must not write to it."
+    return RunStateError(message, reason="other_owner", subject=row.id)
 
 
 def check_owned(connection: Connection, run_id: str, token: str) -> None:
@@ -327,7 +328,9 @@ def check(run_id: str, state: State, event: Event) -> None:
         *others, last = sorted({transition.before.value for transition in TRANSITIONS if transition.event == event})
         states = f"{', '.join(others)} or {last}" if others else last
         raise RunStateError(
-            f"Run {run_id} is {state.value}; only a run that is {states} can {event.value}. See: emtc show {run_id}"
+            f"Run {run_id} is {state.value}; only a run that is {states} can {event.value}. See: emtc show {run_id}",
+            reason=state.value,
+            subject=run_id,
         )
 
 

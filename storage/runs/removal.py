@@ -326,7 +326,11 @@ def _place_to_clear(db: Database, run_id: str) -> Place:
         check_lease(db, place, run_id)
         return place
     except StorageError as error:
-        raise StorageError(f"{error} To delete only its rows: emtc delete {run_id} --leave-files") from error
+        raise StorageError(
+            f"{error} To delete only its rows: emtc delete {run_id} --leave-files",
+            reason=error.reason,
+            subject=error.subject,
+        ) from error
 
 
 def delete_run(db: Database, run_id: str) -> None:

@@ -2,7 +2,7 @@
 
 The row of a run contains `mu_w` and `gate_removed`, so that a list of thousands of runs can be sorted and filtered by
 them. The table `transition_summary` contains sums over SUMMARY_STEPS transitions, for charts of whole runs. Both are
-updated in the transaction that changes the underlying rows. `app.analysis.statistics` defines mu_w, and
+updated in the transaction that changes the underlying rows. `app.analysis.aggregates` defines mu_w, and
 `storage.queries.gate` an active gate. Tests check that the statements here give the same values.
 """
 
@@ -120,9 +120,13 @@ def find_run(db: Database, prefix: str) -> RunRow:
     if len(rows) == 1 or exact:
         return make_run_row(db, (exact or rows)[0])
     if not rows:
-        raise RunNotFoundError(f'No run starts with "{prefix}". List them with: emtc runs')
+        raise RunNotFoundError(
+            f'No run starts with "{prefix}". List them with: emtc runs', reason="not_found", subject=prefix
+        )
     ids = ", ".join(row.id for row in rows[:5]) + (" …" if len(rows) > 5 else "")
-    raise RunNotFoundError(f'More than one run starts with "{prefix}": {ids}. Write more of the id.')
+    raise RunNotFoundError(
+        f'More than one run starts with "{prefix}": {ids}. Write more of the id.', reason="ambiguous", subject=prefix
+    )
 
 
 def make_run_row(db: Database, row: Any) -> RunRow:
@@ -170,7 +174,9 @@ def locked_row(connection: Connection, run_id: str) -> Any:
     columns = select(*RUN_COLUMNS).where(Run.id == run_id).with_for_update(of=Run)
     row = connection.execute(columns).one_or_none()
     if row is None:
-        raise RunNotFoundError(f'There is no run "{run_id}". List them with: emtc runs')
+        raise RunNotFoundError(
+            f'There is no run "{run_id}". List them with: emtc runs', reason="not_found", subject=run_id
+        )
     return row
 
 
@@ -195,7 +201,9 @@ def refuse_imported(row: Any, act: str) -> None:
     """
     if (label := imported_label(row.config)) is not None:
         raise RunStateError(
-            f"Run {row.id} was imported ({label}). It has no checkpoint and no memory, so it cannot {act}."
+            f"Run {row.id} was imported ({label}). It has no checkpoint and no memory, so it cannot {act}.",
+            reason="imported",
+            subject=row.id,
         )
 
 

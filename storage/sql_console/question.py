@@ -83,23 +83,31 @@ def ask(db: Database, query: str, *, most_rows: int = ROWS, seconds: float = SEC
     lines = _run(json.dumps(question).encode(), seconds)
     end = lines[-1] if lines and isinstance(lines[-1], dict) else {}
     if "refused" in end or "columns" not in (lines[0] if lines else {}):
-        raise StorageError(hide_passwords(end.get("refused", "The question ended its reader. Ask for less at once.")))
+        message = hide_passwords(end.get("refused", "The question ended its reader. Ask for less at once."))
+        raise StorageError(message, reason=end.get("reason", "ended"), subject=end.get("subject", ""))
     return Answer(tuple(lines[0]["columns"]), lines[1:-1], end["cut"], time.monotonic() - started)
 
 
 def _check(query: str, most_rows: int, seconds: float) -> None:
     if not query.strip():
-        raise StorageError("A question must not be empty. Try: select name, win_rate from runs")
+        raise StorageError("A question must not be empty. Try: select name, win_rate from runs", reason="empty")
     if len(query) > LONGEST_QUESTION or "\0" in query:
-        raise StorageError(f"A question must be text of at most {LONGEST_QUESTION:,} characters, got {shorten(query)}.")
+        raise StorageError(
+            f"A question must be text of at most {LONGEST_QUESTION:,} characters, got {shorten(query)}.",
+            reason="too_long",
+        )
     try:
         query.encode()
     except UnicodeEncodeError as error:
-        raise StorageError("A question must be valid Unicode.") from error
+        raise StorageError("A question must be valid Unicode.", reason="not_unicode") from error
     if not 1 <= most_rows <= MOST_ROWS:
-        raise StorageError(f"Rows must be 1 to {MOST_ROWS:,}, got {most_rows}.")
+        raise StorageError(f"Rows must be 1 to {MOST_ROWS:,}, got {most_rows}.", reason="rows", subject=most_rows)
     if not 0 < seconds <= MOST_SECONDS:
-        raise StorageError(f"Seconds must be above 0 and at most {MOST_SECONDS:.0f}, got {seconds:g}.")
+        raise StorageError(
+            f"Seconds must be above 0 and at most {MOST_SECONDS:.0f}, got {seconds:g}.",
+            reason="seconds",
+            subject=seconds,
+        )
 
 
 def _place(db: Database) -> dict[str, Any]:
@@ -118,7 +126,7 @@ def _run(question: bytes, seconds: float) -> list[Any]:
         try:
             told, _ = process.communicate(question, timeout=seconds + _GRACE_S)
         except subprocess.TimeoutExpired as late:
-            raise StorageError(too_slow(seconds)) from late
+            raise StorageError(too_slow(seconds), reason="timeout", subject=seconds) from late
         finally:
             process.kill()
     return [json.loads(line) for line in told.splitlines()] if process.returncode == 0 else []
@@ -163,9 +171,11 @@ def describe_reader(db: Database, *, name: str = READER_NAME) -> tuple[list[str]
         StorageError: If it is a SQLite file, which needs no role.
     """
     if db.path is not None:
-        raise StorageError("A SQLite file has no roles: questions are asked of it by a process that can only read.")
+        raise StorageError(
+            "A SQLite file has no roles: questions are asked of it by a process that can only read.", reason="no_roles"
+        )
     if not _PLAIN.fullmatch(name):
-        raise ConfigError(f"The name of a role must be small letters, digits and _, got {shorten(name)}.")
+        raise ConfigError("must be small letters, digits and _", key="role", value=name)
     secret = secrets.token_urlsafe(24)
     url = make_url(db.url)
     database = (url.database or "").replace('"', '""')
@@ -209,6 +219,8 @@ def reader_url(db: Database) -> str:
     url = parse(given)
     if isinstance(url, Path) or url.database != make_url(db.url).database:
         raise StorageError(
-            f"{READER_VARIABLE} names another database than {db.shown}. Make its own with: emtc db reader"
+            f"{READER_VARIABLE} names another database than {db.shown}. Make its own with: emtc db reader",
+            reason="other_database",
+            subject=READER_VARIABLE,
         )
     return url.render_as_string(hide_password=False)

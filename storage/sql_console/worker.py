@@ -53,7 +53,12 @@ FROM pg_roles WHERE rolname IN (session_user, current_user)
 
 
 class RefusedError(Exception):
-    """What cannot be answered, in one sentence."""
+    """A question that cannot be answered: cause and next step, a fixed word for the cause, and what it is about."""
+
+    def __init__(self, message: str, reason: str, subject: object = "") -> None:
+        super().__init__(message)
+        self.reason = reason
+        self.subject = subject
 
 
 def main() -> None:
@@ -63,9 +68,10 @@ def main() -> None:
     try:
         _answer(question)
     except RefusedError as error:
-        _write({"refused": str(error)})
+        _write_refusal(error)
     except MemoryError:
-        _write({"refused": f"The question needs more than {MOST_MEMORY >> 20} MB of memory. Ask for less at once."})
+        message = f"The question needs more than {MOST_MEMORY >> 20} MB of memory. Ask for less at once."
+        _write_refusal(RefusedError(message, "memory"))
 
 
 def _limit_this_process() -> None:
@@ -120,6 +126,10 @@ def _write(value: Any) -> None:
     sys.stdout.write(json.dumps(value) + "\n")
 
 
+def _write_refusal(error: RefusedError) -> None:
+    _write({"refused": str(error), "reason": error.reason, "subject": error.subject})
+
+
 def _ask_sqlite(question: dict[str, Any]) -> Generator[Any, None, None]:
     """Give the names of the columns, then the rows."""
     query, seconds, denied = question["query"], question["seconds"], list[str]()
@@ -131,11 +141,11 @@ def _ask_sqlite(question: dict[str, Any]) -> Generator[Any, None, None]:
         try:
             cursor = connection.execute(query)
             if cursor.description is None:
-                raise RefusedError("The question gives no rows. Ask with one SELECT.")
+                raise RefusedError("The question gives no rows. Ask with one SELECT.", "no_rows")
             yield [column[0] for column in cursor.description]
             yield from cursor
         except (sqlite3.Error, sqlite3.Warning, UnicodeError) as error:
-            raise RefusedError(_why(str(error), denied, seconds)) from error
+            raise _translate(error, denied, seconds) from error
 
 
 def _restrict(connection: sqlite3.Connection, query: str, denied: list[str]) -> None:
@@ -172,22 +182,25 @@ def _first_word(query: str) -> str:
     return (re.match(r"\w*", _COMMENT.sub("", query)) or [""])[0].lower()
 
 
-def _why(text: str, denied: list[str], seconds: float) -> str:
-    """Put a failure into one sentence."""
-    text = (text.strip().splitlines() or ["nothing is said of it"])[0].rstrip(".")
+def _translate(error: Exception, denied: list[str], seconds: float) -> RefusedError:
+    """Describe a driver's error, whose own text is all that tells what it is."""
+    text = (str(error).strip().splitlines() or ["nothing is said of it"])[0].rstrip(".")
     if denied:
         return _refuse(denied[0])
     if "one statement" in text or "multiple commands" in text:
-        return "A question is one statement; leave out what stands after the first semicolon."
+        message = "A question is one statement. Remove the text after the first semicolon."
+        return RefusedError(message, "statements")
     if any(sign in text for sign in ("readonly database", "read-only transaction", "COPY")):
         return _refuse("Writing")
     if text == "interrupted" or "statement timeout" in text:
-        return f"The question took more than {seconds:g} s and was ended. Narrow it with WHERE or LIMIT, or allow more."
-    return f"The database cannot answer: {text}. Which tables and columns there are: emtc sql --schema"
+        message = f"The question took more than {seconds:g} s and was ended."
+        return RefusedError(f"{message} Narrow it with WHERE or LIMIT, or allow more.", "timeout", seconds)
+    message = f"The database cannot answer: {text}. List the tables and columns with: emtc sql --schema"
+    return RefusedError(message, "failed", text)
 
 
-def _refuse(what: str) -> str:
-    return f"{what} is refused: a question only reads. Ask with one SELECT."
+def _refuse(what: str) -> RefusedError:
+    return RefusedError(f"{what} is refused: a question only reads. Ask with one SELECT.", "writes", what)
 
 
 def _ask_server(question: dict[str, Any]) -> Generator[Any, None, None]:
@@ -209,7 +222,7 @@ def _ask_server(question: dict[str, Any]) -> Generator[Any, None, None]:
             yield first
             yield from rows
     except psycopg.Error as error:
-        raise RefusedError(_why(str(error), [], question["seconds"])) from error
+        raise _translate(error, [], question["seconds"]) from error
 
 
 def _describe(connection: Any, query: str) -> list[str]:
@@ -222,9 +235,9 @@ def _describe(connection: Any, query: str) -> list[str]:
 def _check_statement(query: str) -> None:
     """Refuse what a read-only transaction of a server would still do: programs, files, other servers."""
     if (word := _first_word(query)) not in _BEGINNINGS:
-        raise RefusedError(_refuse(word.upper() or "That"))
+        raise _refuse(word.upper() or "That")
     if found := _REACHES_OUT.search(query):
-        raise RefusedError(_refuse(found.group()))
+        raise _refuse(found.group())
 
 
 def _begin_reading(connection: Any, milliseconds: int) -> None:
@@ -234,7 +247,9 @@ def _begin_reading(connection: Any, milliseconds: int) -> None:
     if more:
         raise RefusedError(
             f"Questions are asked by a role that was made for reading, and {role} {more}. Make one with: emtc db "
-            "reader, and name it in EMTC_DB_READER"
+            "reader, and name it in EMTC_DB_READER",
+            "too_many_rights",
+            role,
         )
 
 

@@ -33,6 +33,7 @@ from storage.engine import Database, files_root, open_database
 from storage.models import Evaluation, MetricRow, Run
 from storage.runs.changes import create_run, finish_run, start_run
 from storage.runs.control import command_log
+from tests.errors import raises
 from tests.require import require
 from tests.storage.records import CONFIG, ME
 
@@ -186,7 +187,15 @@ def test_the_database_tells_what_happened(db):
     ("success", "values", "fragment"),
     [
         ("flag", {"rollout/win_rate": 0.0, "rollout/return": -27.5}, "(mean return so far: -27.5)"),
-        ("flag", {"rollout/win_rate": 0.0}, "if this environment never reports a win, set memory.success=return_threshold"),
+        (
+            "flag",
+            {"rollout/win_rate": 0.0},
+            "if this environment never reports a win, set memory.success=return_threshold",
+        ),
+            "flag",
+            {"rollout/win_rate": 0.0},
+            "if this environment never reports a win, set memory.success=return_threshold",
+        ),
         ("flag", {"rollout/win_rate": 0.1}, "Train on, or check memory.success."),
         ("return_threshold", {"rollout/return": 3.0}, "success_threshold = 20 (mean return so far: 3). Lower it"),
     ],
@@ -243,7 +252,7 @@ def test_marks_follow_no_link_and_obey_a_server_that_only_shows(db, tmp_path, mo
     mark_read(db, ["a"], known=["a"])
     assert victim.read_text() == "mine"
     monkeypatch.setenv("EMTC_READ_ONLY", "1")
-    with pytest.raises(StorageError, match="EMTC_READ_ONLY=1"):
+    with raises(StorageError, reason="read_only"):
         mark_read(db, ["b"], known=["b"])
 
 
@@ -253,15 +262,16 @@ def test_an_address_without_a_messenger_names_what_is_missing(monkeypatch):
     monkeypatch.setenv("EMTC_NOTIFY", "mailto://user:hunter2@example.org")
     monkeypatch.setitem(sys.modules, "apprise", None)
     monkeypatch.setattr("app.jobs.alerts.importlib.util.find_spec", lambda name: None)
-    with pytest.raises(ConfigError, match=r'pip install -e ".*\[alerts\]"') as caught:
+    with raises(ConfigError, key="EMTC_NOTIFY") as caught:
         Messenger()
+    assert "[alerts]" in caught.value.faults[0].hint
     assert "hunter2" not in str(caught.value)
 
 
 def test_an_address_that_nobody_knows_is_refused_without_being_shown(monkeypatch):
     require("apprise", find_spec("apprise") is not None, "the extra `alerts` is not installed")
     monkeypatch.setenv("EMTC_NOTIFY", "nonsense://user:hunter2@example.org")
-    with pytest.raises(ConfigError, match="does not know") as caught:
+    with raises(ConfigError, key="EMTC_NOTIFY") as caught:
         Messenger()
     assert "hunter2" not in str(caught.value)
 

@@ -18,6 +18,7 @@ from storage.files.remote import Remote, RunFiles
 from storage.files.trainer_files import LEASE
 from storage.models import Run
 from storage.runs.rows import find_run
+from tests.errors import raises
 from tests.pages.seed import seed_run
 from tests.process.trainers import wait_until
 
@@ -224,7 +225,7 @@ def test_a_place_that_cannot_be_written_ends_a_trainer_before_it_trains(tmp_path
     uploader = CheckpointUploader(
         Remote(f"file://{tmp_path / 'place'}").files_of(RUN), tmp_path / "a", keep=2, mark=b"a"
     )
-    with pytest.raises(StorageError, match="cannot be used"):
+    with raises(StorageError, reason="unusable"):
         uploader.begin(fits)
 
 

@@ -36,7 +36,7 @@ def test_no_gpu_is_no_fault_of_the_machine():
 
 
 PAGE = (Path(doctor.__file__).parents[1] / "guide" / "troubleshooting.md").read_text()
-TABLE = PAGE[PAGE.index("## What the doctor finds") : PAGE.index("## Starting")]
+TABLE = PAGE[PAGE.index("## Findings of emtc doctor") : PAGE.index("## Start\n")]
 
 
 def test_each_finding_has_an_entry_in_the_guide():

@@ -17,6 +17,7 @@ from storage.projections import create_job, get_job
 from storage.queries.episodes import iter_states
 from storage.queries.memory import find_embedding, find_projection, get_node, get_snapshot, list_snapshots
 from storage.runs.rows import find_run
+from tests.errors import raises
 from tests.pages.seed import seed_run
 
 
@@ -39,7 +40,7 @@ def test_states_are_those_of_the_nodes(seeded: tuple[Database, int]) -> None:
 
 def test_states_that_are_gone_are_a_sentence(seeded: tuple[Database, int]) -> None:
     db, snapshot_id = seeded
-    with pytest.raises(StorageError, match="states of episode 999"):
+    with raises(StorageError, reason="not_found", subject=999):
         list(iter_states(db, get_snapshot(db, snapshot_id).run_id, [1, 999]))
 
 
@@ -103,9 +104,9 @@ def test_an_unknown_embedder_is_refused_by_name(seeded: tuple[Database, int], ca
 
 def test_a_map_of_an_embedder_that_was_not_fitted_is_a_sentence(seeded: tuple[Database, int]) -> None:
     db, snapshot_id = seeded
-    with pytest.raises(ConfigError, match="No dcae of seed 77 was fitted"):
+    with raises(ConfigError, key="embedder", value="dcae"):
         project_snapshot(db, snapshot_id, method="pca", n=50, seed=77, embedder="dcae")
-    with pytest.raises(ConfigError, match="embedder must be one of"):
+    with raises(ConfigError, key="embedder", value="magic"):
         project_snapshot(db, snapshot_id, method="pca", n=50, embedder="magic")
 
 

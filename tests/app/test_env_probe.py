@@ -1,6 +1,7 @@
 """A stranger's environment is tried before a run: its sizes, its faults, its memory, and whether it can be won."""
 
 import os
+import re
 from importlib.util import find_spec
 
 import pytest
@@ -13,6 +14,7 @@ from emtc_core.config.run import RunConfig
 from emtc_core.errors import ConfigError, EnvUnavailableError
 from storage.engine import open_database
 from storage.queries.runs import list_runs
+from tests.errors import raises
 from tests.require import require
 
 ZOO = "tests.core.zoo_example"
@@ -41,18 +43,18 @@ def test_a_trial_tells_the_sizes_and_is_made_once(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("map", "sentence"),
+    ("map", "reason"),
     [
-        ("module:factory", "The module 'module' is not imported"),
-        ("nonsense", "env.map must read module:factory"),
-        (f"{ZOO}:missing", "has nothing to call by the name 'missing'"),
-        (f"{ZOO}.deeper:make", "names a module that cannot be imported"),
-        (f"{ZOO}:make_continuous", "must have discrete actions"),
+        ("module:factory", "unlisted"),
+        ("nonsense", "not_a_factory"),
+        (f"{ZOO}:missing", "not_callable"),
+        (f"{ZOO}.deeper:make", "not_importable"),
+        (f"{ZOO}:make_continuous", "not_discrete"),
     ],
 )
-def test_what_must_fail_is_refused_in_one_sentence_and_leaves_no_run(tmp_path, map, sentence):
+def test_what_must_fail_is_refused_in_one_sentence_and_leaves_no_run(tmp_path, map, reason):
     db = open_database(f"sqlite:///{tmp_path / 'x.db'}")
-    with pytest.raises(EnvUnavailableError, match=sentence) as caught:
+    with raises(EnvUnavailableError, reason=reason, subject="env.map") as caught:
         launch_run(db, plan(map))
     assert "\n" not in str(caught.value)
     assert len(list_runs(db)) == 0
@@ -60,18 +62,21 @@ def test_what_must_fail_is_refused_in_one_sentence_and_leaves_no_run(tmp_path, m
 
 
 @pytest.mark.parametrize(
-    ("body", "sentence"),
+    ("body", "reason", "cause"),
     [
-        ("import sys; sys.exit('no licence')", "ended the process that tried it: no licence"),
-        ("print('chatter'); 1 / 0", "failed when it was imported"),
-        ("def make():\n    raise OSError('no display')", "failed when it was called: OSError"),
+        ("import sys; sys.exit('no licence')", "ended", "no licence"),
+        ("print('chatter'); 1 / 0", "import_failed", "ZeroDivisionError"),
+        ("def make():\n    raise OSError('no display')", "factory_failed", "OSError"),
     ],
 )
-def test_a_module_in_the_folder_of_the_command_is_tried_and_its_faults_are_told(tmp_path, monkeypatch, body, sentence):
+def test_a_module_in_the_folder_of_the_command_is_tried_and_its_faults_are_told(
+    tmp_path, monkeypatch, body, reason, cause
+):
     (tmp_path / "a_game_of_mine.py").write_text(body + "\n")
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(EnvUnavailableError, match=sentence):
+    with raises(EnvUnavailableError, reason=reason, subject="env.map") as caught:
         check_startable(plan("a_game_of_mine:make"))
+    assert cause in str(caught.value)
 
 
 def test_a_trainer_of_its_own_looks_where_the_command_was_typed(tmp_path, monkeypatch):
@@ -84,12 +89,12 @@ def test_a_trainer_of_its_own_looks_where_the_command_was_typed(tmp_path, monkey
 
 def test_images_that_would_exhaust_the_memory_are_refused_with_the_numbers(monkeypatch):
     monkeypatch.setattr(env_probe, "memory_bytes", lambda: 64 * 10**9)
-    with pytest.raises(ConfigError) as caught:
+    with raises(ConfigError, key="train.replay", value=5000) as caught:
         check_startable(plan(f"{ZOO}:make_pictures"))
-    sentence = str(caught.value)
-    for part in ("84,672 numbers", "2 agents × 21,168 observed", "42,336 of state", "train.replay = 5,000", "32.0 GB"):
-        assert part in sentence
-    advised = int(sentence.partition("Set train.replay=")[2].partition(",")[0])
+    (fault,) = caught.value.faults
+    for number in ("84,672", "21,168", "42,336", "32.0 GB"):
+        assert number in fault.rule
+    advised = int(re.findall(r"train\.replay=(\d+)", fault.hint)[0])
     check_startable(plan(f"{ZOO}:make_pictures", train__replay=advised))
     with pytest.raises(ConfigError):
         check_startable(plan(f"{ZOO}:make_pictures", train__replay=advised + 2))
@@ -98,7 +103,7 @@ def test_images_that_would_exhaust_the_memory_are_refused_with_the_numbers(monke
 
 def test_a_machine_too_small_for_one_batch_is_told_to_make_it_smaller(monkeypatch):
     monkeypatch.setattr(env_probe, "memory_bytes", lambda: 10**9)
-    with pytest.raises(ConfigError, match=r"Set a smaller train\.batch \(now 32\)"):
+    with raises(ConfigError, key="train.batch", value=32):
         check_startable(plan(f"{ZOO}:make_pictures"))
 
 

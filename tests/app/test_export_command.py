@@ -90,7 +90,7 @@ def test_figures_of_many_runs_choose_their_runs_by_map_and_algorithm(seeded, tmp
     assert run(["export", "--figure", "baselines", *chosen, "--out", str(out), "--db", url]) == 0
     assert set(pd.read_csv(out)["series"]) == {"EMTC(QPLEX), τ = 1 (n = 1)"}
     assert run(["export", "--figure", "learning-curves", "--map", "9m", "--out", str(out), "--db", url]) == 2
-    assert "No evaluated run was chosen" in capsys.readouterr().err
+    assert "No evaluated run is selected" in capsys.readouterr().err
 
 
 def test_a_figure_of_one_run_asks_for_it(seeded, tmp_path: Path, capsys) -> None:
@@ -137,7 +137,7 @@ def test_a_playback_stands_beside_an_episode_of_another_run(seeded, tmp_path: Pa
     [
         (["--replay", "2"], "--out"),
         (["--replay", "2", "--out", "x.png"], "must be one of html, gif, svg"),
-        (["--replay", "two", "--out", "x.svg"], "is named by its number"),
+        (["--replay", "two", "--out", "x.svg"], "episode must be the number of an episode"),
         (["--replay", "999", "--out", "x.svg"], "no episode 999"),
         (["--replay", "2", "--table", "runs"], "either"),
         (["--beside", "2", "--figure", "learning-curves", "--out", "x.svg"], "belong to --replay"),

@@ -24,6 +24,7 @@ from storage.recording.writer import DatabaseRecorder
 from storage.runs.changes import create_run
 from storage.runs.rows import RunRow, find_run
 from tests.core.test_trainer import make_trainer
+from tests.errors import raises
 
 
 def _points(delta: np.ndarray, beta: np.ndarray) -> list[SimpleNamespace]:
@@ -97,7 +98,7 @@ def _as_episode(record):  # the recorder keeps no observations, and nothing here
 
 
 def test_more_than_one_run_is_refused() -> None:
-    with pytest.raises(ConfigError, match="judges the episodes of one run, got 2 runs"):
+    with raises(ConfigError, key="gate-readings"):
         judge_readings(None, [None, None], on_progress=print)  # type: ignore[arg-type]
 
 
@@ -160,7 +161,7 @@ def test_progress_names_the_readings_and_their_share(recorded: tuple[Database, l
 def test_processes_side_by_side_say_the_same(recorded: tuple[Database, list[RunRow]], monkeypatch) -> None:
     alone, _ = _draw(recorded)
     shutil.rmtree(recorded[0].path.with_name("x.files"))
-    monkeypatch.setattr(kept, "_LOOK_EVERY", 0.001)
+    monkeypatch.setattr(kept, "_POLL_INTERVAL_S", 0.001)
     heard: list[tuple[str, float, float]] = []
     together = judge_readings(*recorded, on_progress=lambda *told: heard.append(told), jobs=2)
     assert all(map(np.array_equal, _values(alone), _values(draw_readings(together, run="a run")), [True] * 100))

@@ -51,7 +51,7 @@ def test_every_extra_that_a_hint_names_exists(extra):
 
 def requirements(name: str) -> list[str]:
     """List every requirement of a package that installation files and guide pages write, as pip reads it."""
-    texts = [ROOT / "Dockerfile", ROOT / "app" / "guide" / "runs.md"]
+    texts = [ROOT / "Dockerfile", ROOT / "app" / "guide" / "gpu.md"]
     return [each for text in texts for each in re.findall(rf'"({name}[<>=][^"]+)"', text.read_text())]
 
 

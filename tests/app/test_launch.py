@@ -19,6 +19,7 @@ from storage.projections import create_job, get_job
 from storage.queries.memory import find_projection, get_snapshot, list_snapshots
 from storage.queries.runs import list_runs
 from storage.runs.rows import find_run
+from tests.errors import raises
 from tests.pages.seed import seed_failed_run, seed_run
 
 PATIENCE_S = 120
@@ -70,13 +71,13 @@ def test_unavailable_environment_creates_nothing(db):
 
 def test_only_a_run_that_ended_is_resumed(seeded):
     db, run_id = seeded
-    with pytest.raises(RunStateError, match="finished"):
+    with raises(RunStateError, reason="finished", subject=run_id):
         resume_run(db, run_id)
 
 
 def test_process_of_an_unstarted_run_is_not_killed(db):
     run_id = seed_failed_run(db)
-    with pytest.raises(RunStateError, match="end it there"):
+    with raises(RunStateError, reason="other_host", subject=run_id):
         kill_run(db, run_id)
 
 
@@ -101,7 +102,7 @@ def test_projection_is_stored_once_and_found_again(seeded):
 
 def test_unknown_method_is_a_sentence(seeded):
     db, run_id = seeded
-    with pytest.raises(ConfigError, match="method must be one of"):
+    with raises(ConfigError, key="method", value="magic"):
         project_snapshot(db, int(list_snapshots(db, run_id)["id"].iloc[-1]), method="magic")
 
 

@@ -4,13 +4,13 @@ from io import BytesIO
 
 import numpy as np
 import pandas as pd
-import pytest
 from PIL import Image
 
 from app.bench import pictures
 from app.bench.pictures import FOLDER, MOST_KB, SCHEMES, choose_node, reduce_colors
 from emtc_core.errors import ConfigError
 from storage.engine import open_database
+from tests.errors import raises
 
 
 def png_of(pixels: np.ndarray) -> bytes:
@@ -60,7 +60,7 @@ def test_a_database_without_the_runs_is_refused_before_a_browser_opens(tmp_path,
     monkeypatch.setattr(pictures, "FOLDER", tmp_path / "pictures")
     url = f"sqlite:///{tmp_path / 'x.db'}"
     open_database(url).dispose()
-    with pytest.raises(ConfigError, match="need a finished demo run of emtc-qplex"):
+    with raises(ConfigError, key=url):
         pictures.run(db=url)
 
 

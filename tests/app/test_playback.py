@@ -23,6 +23,7 @@ from app.replay.payload import frame_sides, make_payload, name_teams
 from app.replay.replay import MISSING, Side, join_values, level_picture, level_values, make_side, show_actions
 from emtc_core.envs.base import Scene
 from emtc_core.errors import ConfigError
+from tests.errors import raises
 
 
 def make_scene(frames: int = 5, *, health: float = 1.0) -> Scene:
@@ -154,7 +155,7 @@ def test_each_entry_of_a_state_has_its_own_scale():
     ("env", "map", "said"),
     [
         ("pettingzoo", "tests.core.zoo_example:make", "does not list it"),
-        ("pettingzoo", "nonsense", "must read module:factory"),
+        ("pettingzoo", "nonsense", "must have the form module:factory"),
         ("smac", "no_such_map", "has no map"),
         ("skirmish", "3m", "must have shape"),
         ("chess", "board", "must be one of"),
@@ -183,7 +184,7 @@ def test_a_state_that_is_a_picture_is_shown_as_one_in_every_form(monkeypatch):
     map = "tests.core.zoo_example:make"
     side = make_side("pettingzoo", map, states=states, actions=np.ones((4, 2), np.int64), chart=chart, title="e")
     assert side.scene.picture == (2, 3)
-    assert side.scene.note == "What is drawn is the state itself, a picture of 2 × 3."
+    assert side.scene.note == "The picture is the state itself, 2 × 3 pixels."
     assert not find_fault(side.scene, 5)
     header = read_header(make_payload([side]))
     assert header["meta"]["sides"][0]["picture"] == [2, 3]
@@ -194,9 +195,9 @@ def test_a_state_that_is_a_picture_is_shown_as_one_in_every_form(monkeypatch):
     for wrong in ((3, 3), (2,), (2, 3, 4), (0, 3), ("2", 3)):
         monkeypatch.setattr("tests.core.zoo_example.STATE_PICTURE", wrong)
         scene = draw_scene("pettingzoo", map, states)
-        assert (scene.picture, "does not say how to draw its states" in scene.note) == ((), True)
+        assert (scene.picture, "cannot draw its states" in scene.note) == ((), True)
     broken = replace(side.scene, picture=(9, 9))
-    assert "no picture" in find_fault(broken, 5)
+    assert "contain a picture" in (find_fault(broken, 5) or "")
 
 
 def test_a_picture_is_scaled_over_the_episode_each_colour_to_its_own_range():
@@ -243,7 +244,7 @@ def test_a_strangers_scene_that_fails_or_lies_is_a_strip(monkeypatch):
         monkeypatch.setattr(episodes, "make_scene", lambda *_, given=broken: given)
         assert find_fault(broken, 5)
         scene = draw_scene("pettingzoo", "a:b", states)
-        assert "cannot be shown" in scene.note
+        assert "returned an invalid scene" in scene.note
         assert scene.values is states
 
 
@@ -283,5 +284,5 @@ def test_a_page_is_one_file_that_holds_its_data_and_loads_nothing():
 
 @pytest.mark.parametrize("name", ["", "one", "1-2-3", "-1", "9" * 30, "1-"])
 def test_an_episode_is_named_by_numbers(name):
-    with pytest.raises(ConfigError, match="is named by its number"):
+    with raises(ConfigError, key="episode", value=name):
         read_replays(None, [("run", name)])  # type: ignore[arg-type]

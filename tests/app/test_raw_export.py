@@ -28,6 +28,7 @@ from storage.queries.runs import get_rows, list_runs
 from storage.queries.tables import TABLE_NAMES
 from storage.runs.changes import add_policy_evaluation, create_run
 from tests.app.seed_cases import stored
+from tests.errors import raises
 from tests.storage.records import CONFIG, make_evaluation, record_everything
 
 MADE_AT = datetime(2026, 1, 1, tzinfo=UTC)
@@ -324,5 +325,5 @@ def test_marl_eval_leaves_out_what_is_no_result_and_says_so(tmp_path: Path) -> N
     assert list(made.data["skirmish"]["3m"]["qmix"]) == ["run_1"]
     assert any(last in remark for remark in made.remarks)
     assert any("as many runs of each algorithm" in remark for remark in made.remarks)
-    with pytest.raises(ConfigError, match="No run counts"):
+    with raises(ConfigError, key="runs"):
         to_marl_eval(db, get_rows(db, [last]))

@@ -9,6 +9,7 @@ import pytest
 from app.jobs.sweeps.ray_engine import Cluster, check_database, count_places, make_cluster
 from emtc_core.config.resolve import resolve
 from emtc_core.errors import ClusterError, ConfigError
+from tests.errors import raises
 
 
 def nodes(*offers: tuple[float, float]) -> list[dict[str, Any]]:
@@ -36,7 +37,7 @@ def test_without_an_address_that_of_the_environment_counts(monkeypatch: pytest.M
 
 @pytest.mark.parametrize("number", [1.5, float("inf"), float("nan")])
 def test_what_ray_cannot_share_out_is_refused(number: float) -> None:
-    with pytest.raises(ConfigError, match="--gpus-per-run must be a whole number"):
+    with raises(ConfigError, key="--gpus-per-run"):
         make_cluster(None, [], cpus=None, gpus=number)
 
 
@@ -51,5 +52,5 @@ def test_a_sqlite_file_is_refused_where_other_machines_would_need_it() -> None:
     here, there = {"NodeManagerHostname": socket.gethostname()}, {"NodeManagerHostname": "far-away"}
     check_database("sqlite:///x.db", [here, here])
     check_database("postgresql://x", [here, there])
-    with pytest.raises(ClusterError, match=r"file of one machine.*\(far-away\).*PostgreSQL"):
+    with raises(ClusterError, reason="sqlite", subject="far-away"):
         check_database("sqlite:///x.db", [here, there])

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from scipy.optimize import brentq
 from scipy.stats import binomtest, mannwhitneyu, nct, t, ttest_1samp, ttest_ind, ttest_rel
 
+from app.analysis.intervals import Rate
 from app.analysis.series import join_seeds
 from app.analysis.significance import (
     FEWEST_SEEDS,
@@ -23,11 +24,11 @@ from app.analysis.significance import (
     pool_differences,
     probability_of_improvement,
 )
-from app.analysis.statistics import Rate
 from app.analysis.tables import export_table
 from app.figures.named.comparisons import draw_profiles, tabulate_tests
 from emtc_core.errors import ConfigError
 from tests.app.seed_cases import make_seed
+from tests.errors import raises
 
 
 def values(*numbers: float) -> np.ndarray:
@@ -287,5 +288,5 @@ def test_profiles_pool_the_tasks_that_all_variants_have() -> None:
     assert (ours.name, ours.y[at], theirs.y[at]) == ("EMTC(QPLEX) (n = 2)", 1.0, 0.0)
     assert "over 3m, tasks" in chart.caption
     assert "fewer than 3" in chart.caption
-    with pytest.raises(ConfigError, match="need a map"):
+    with raises(ConfigError, key="env.map"):
         draw_profiles(join_seeds([*finals("emtc-qplex", "3m", 0.9), *finals("qmix", "8m", 1.0)], final=True))

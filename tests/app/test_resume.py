@@ -18,6 +18,7 @@ from storage.runs import claims
 from storage.runs.changes import claim_start, create_run, start_run
 from storage.runs.lifecycle import LOST_AFTER_S, Owner
 from storage.runs.rows import find_run
+from tests.errors import raises
 from tests.storage.records import CONFIG
 
 MINUTES = timedelta(minutes=10)
@@ -59,7 +60,7 @@ def watch(monkeypatch: pytest.MonkeyPatch, *, then: object = None) -> list[float
 def test_a_run_that_beats_by_a_slower_clock_is_not_taken(lost, monkeypatch) -> None:
     db, run_id = lost
     watch(monkeypatch, then=lambda: beat(db, run_id))
-    with pytest.raises(RunStateError, match="training on elsewhere: its trainer has just sent a heartbeat"):
+    with raises(RunStateError, reason="at_work", subject=run_id):
         resume.take_to_resume(db, run_id)
     assert find_run(db, run_id).owner_token == "theirs"
 

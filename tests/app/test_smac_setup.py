@@ -17,6 +17,7 @@ from app.cli.main import run
 from emtc_core.envs.smac import places, setup
 from emtc_core.envs.smac.maps import ARENA, SMAC_MAPS
 from emtc_core.errors import EnvUnavailableError
+from tests.errors import raises
 from tests.require import require
 
 MAPS = sorted({*SMAC_MAPS, ARENA})
@@ -42,7 +43,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     brought.mkdir()
     archive = pack({f"{name}.SC2Map": name.encode() for name in MAPS}, brought)
     monkeypatch.setattr(setup, "MAPS_SHA256", hashlib.sha256(archive.read_bytes()).hexdigest())
-    places._ANSWERS.clear()
+    places._check_results.clear()
     return tmp_path / "home"
 
 
@@ -74,7 +75,7 @@ class TestMaps:
         (folder / "3m.SC2Map").write_bytes(b"my own")
         (folder / "8m.SC2Map").write_bytes(b"8m")
         assert setup.bring_maps(home.parent / "brought") == [
-            "Left as they are, with other contents than the published maps: 3m.SC2Map."
+            "Existing files that differ from the published maps were not changed: 3m.SC2Map."
         ]
         assert (folder / "3m.SC2Map").read_bytes() == b"my own"
 
@@ -92,7 +93,7 @@ class TestMaps:
     def test_another_file_than_the_published_one_is_refused(self, home):
         folder = install_game(home)
         pack({"3m.SC2Map": b"other"}, home.parent / "brought")
-        with pytest.raises(EnvUnavailableError, match=r"its SHA-256 must be [0-9a-f]{64}\. Nothing was unpacked\."):
+        with raises(EnvUnavailableError, reason="checksum"):
             setup.bring_maps(home.parent / "brought")
         assert not folder.exists()
 
@@ -102,7 +103,7 @@ class TestMaps:
     )
     def test_nothing_leaves_the_folder(self, tmp_path, name):
         archive = pack({"8m.SC2Map": b"8m", name: b"evil"}, tmp_path)
-        with pytest.raises(EnvUnavailableError, match="is no sound archive of maps"):
+        with raises(EnvUnavailableError, reason="unsound_archive", subject=archive):
             setup.unpack_maps(archive, tmp_path / "a" / "Maps")
         assert [path.name for path in tmp_path.rglob("*")] == [setup.MAPS_FILE]
 
@@ -113,7 +114,7 @@ class TestMaps:
         torn.write_bytes(whole[:3000])
         altered.write_bytes(whole[:2000] + bytes([whole[2000] ^ 1]) + whole[2001:])
         for archive in (bomb, torn, altered, tmp_path / "none.zip"):
-            with pytest.raises(EnvUnavailableError, match="is no sound archive of maps"):
+            with raises(EnvUnavailableError, reason="unsound_archive", subject=archive):
                 setup.unpack_maps(archive, tmp_path / "Maps")
         assert not (tmp_path / "Maps").exists()
 
@@ -137,8 +138,9 @@ class TestDownload:
 
     def test_one_that_is_not_there_says_how_to_go_on(self, home, server):
         (home.parent / "brought" / setup.MAPS_FILE).unlink()
-        with pytest.raises(EnvUnavailableError, match=r"404.* emtc setup smac --from FOLDER"):
+        with raises(EnvUnavailableError, reason="download", subject=setup.MAPS_URL) as caught:
             setup.bring_maps(None)
+        assert "emtc setup smac --from FOLDER" in str(caught.value)
 
     def test_the_published_address_and_sum_belong_to_one_commit(self):
         assert setup.SMACV2_COMMIT in setup.MAPS_URL
@@ -182,7 +184,7 @@ class TestTheCommand:
         monkeypatch.setattr(sys, "stdin", io.StringIO())
         assert run(["setup", "smac"]) == 2
         said = capsys.readouterr().err
-        for word in ("environment: make", "packages: install SMAC @", "maps: bring https://", "Agree with --yes"):
+        for word in ("environment: make", "packages: install SMAC @", "maps: download https://", "Agree with --yes"):
             assert word in said
         assert not home.exists()
 
@@ -209,7 +211,7 @@ class TestTheCommand:
             "done": ["environment", "packages", "maps"],
             "missing": dict.fromkeys(["smac", "smacv2"], f"StarCraft II is not in {game} (SC2PATH)."),
         }
-        assert "Its licence is yours to accept, so nobody brings it for you: read github.com/Blizzard" in said.err
+        assert "you must accept its license: read github.com/Blizzard" in said.err
         assert run(command) == 1
         assert json.loads(capfd.readouterr().out)["done"] == []
         install_game(home)
@@ -239,7 +241,7 @@ class TestTheCommand:
         brought = home.parent / "brought"
         write_wheels(brought, agents=4)
         assert run(["setup", "smac", "--yes", "--from", str(brought)]) == 1
-        assert "smac says that 3m has {'n_agents': 4" in capfd.readouterr().err
+        assert "smac has other sizes for 3m: {'n_agents': 4" in capfd.readouterr().err
         assert [task.name for task in setup.list_tasks(sys.executable, brought)] == ["packages", "maps"]
 
     def test_an_interpreter_of_ones_own_is_left_alone(self, home, capfd, monkeypatch):

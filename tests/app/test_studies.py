@@ -17,6 +17,7 @@ from emtc_core.errors import ConfigError
 from storage.engine import Database, open_database
 from storage.runs.sweeps import sweep_runs
 from tests.app.sweep_cases import ABLATION, AUGMENTATION, DELTA, LAMBDA, TAU, seed_sweep
+from tests.errors import raises
 
 SWEEPS = {
     "lambda-heatmap": LAMBDA,
@@ -51,7 +52,7 @@ def test_a_heat_map_holds_the_mean_over_seeds_of_each_cell(studies):
     np.testing.assert_allclose(grid.values, expected)
     assert (grid.counts == 2).all()
     assert [cell[:2] for cell in grid.cells if cell[4]] == [(1, 2)]
-    assert "12 of 12 runs count" in heatmap.caption
+    assert "12 of 12 runs are used" in heatmap.caption
 
 
 def test_a_missing_cell_stays_empty_and_is_told(db):
@@ -60,7 +61,7 @@ def test_a_missing_cell_stays_empty_and_is_told(db):
     (grid,) = heatmap.grids
     assert np.isnan(grid.values[0, 1])
     assert grid.counts.tolist() == [[2, 0, 1], [2, 2, 2]]
-    assert "9 of 12 runs count" in heatmap.caption
+    assert "9 of 12 runs are used" in heatmap.caption
     frame = heatmap.to_frame()
     assert frame["value"].isna().sum() == 1
     assert export_figure(heatmap, "svg")
@@ -129,7 +130,7 @@ def test_mu_w_by_delta_equals_a_calculation_by_hand(studies):
 def test_runs_of_another_study_are_refused_by_the_setting_that_differs(studies):
     db, ids = studies
     rows = [*sweep_runs(db, ids["lambda-heatmap"]), *sweep_runs(db, ids["tau-study"])]
-    with pytest.raises(ConfigError, match=r"gate\.tau_start differs too: 1\.2 and 0\.6"):
+    with raises(ConfigError, key="gate.tau_start", value=0.6):
         FIGURES["lambda-heatmap"].make(db, rows)
 
 

@@ -14,6 +14,7 @@ from app.jobs.sweeps.plan import _cells, as_setting, count_runs, make_plan, pars
 from emtc_core.errors import ConfigError
 from storage.engine import open_database
 from storage.runs.sweeps import get_sweep, sweep_runs
+from tests.errors import faults_of, raises
 
 HEAD = 'name = "x"\nseeds = 2\nsteps = 300\n'
 
@@ -23,47 +24,52 @@ def plan(text: str):
 
 
 @pytest.mark.parametrize(
-    ("text", "sentence"),
+    ("text", "key", "hint"),
     [
-        ('name = "x"\nsedes = 3', 'A sweep file has no key "sedes". Did you mean "seeds"?'),
-        ("seeds = 1", 'A sweep file must have the key "name".'),
-        ('name = "x"\nseeds = 0', "seeds must be a list of whole numbers, or how many (1 to 100), got 0."),
-        ('name = "x"\nseeds = [1, 1]', "Seeds must differ, got 1 twice."),
-        (HEAD + "[grid]\nmemory.delta = 0.1", '[grid] "memory.delta" must be a list'),
-        (HEAD + "[set]\nmemory.delta = [1]", "lists of values belong in [grid]"),
-        (HEAD + "[set]\nseed = 1", '"seed" has a place of its own in a sweep file: seeds = 3.'),
-        (HEAD + "[set]\nmemory.delta = 1\n[grid]\nmemory.delta = [1, 2]", "must stand in one of"),
-        (HEAD + "[random]\nsamples = 2\nranges.memory.delta = { low = 1, high = 0.1 }", "A range must rise"),
-        (HEAD + "[grid]\nmemory.dleta = [1]", 'There is no setting "memory.dleta". Did you mean "memory.delta"?'),
-        (HEAD + "[grid]\ngate.tau_start = [0.3]", "gate.tau_end must not exceed gate.tau_start, got 0.6 > 0.3."),
-        (HEAD + 'algo = ["qmix", "foo"]', "algo must be one of"),
-        (HEAD + '[[variant]]\nname = "a"\n[[variant]]\nname = "b"', '"a" and "b" are the same run.'),
-        (HEAD + '[[variant]]\nname = "a"\n[[variant]]\nname = "a"', "Variants must differ, got a twice."),
-        (HEAD + "[grid]\nmemory.capacity = [" + ", ".join(map(str, range(2, 2600))) + "]", "5,000 runs at most"),
-        ("name = ", "The sweep file is not valid TOML"),
-        (HEAD + "x = " + "[" * 5000, "The sweep file is nested too deeply."),
-        (HEAD + "[set]\nx" + ".x" * 3000 + " = 1", "nested too deeply"),
-        (HEAD + "steps_ = " + "9" * 5000, "The sweep file is not valid TOML"),
-        (HEAD.replace("300", "9" * 30), "steps: input should be less than or equal to 1000000000000"),
-        (HEAD + "[random]\nsamples = 2\nranges.memory.delta = { low = -1e308, high = 1e308 }", "must be narrower"),
-        (HEAD + "[random]\nsamples = 2\nranges.memory.delta = { low = 1e-308, high = inf, log = true }", "finite"),
-        (HEAD + "[grid]\nmemory.delta = [nan]", "memory.delta"),
-        (HEAD + "".join(f"\n[set.a{i}]\nb = 1" for i in range(2000)), "1,990 more unknown settings"),
-        (HEAD + "map = [" + '"3m",' * 100_000 + "]", "Maps must differ, got 3m twice."),
-        (HEAD + "about = '" + "x" * (1 << 20) + "'", "at most a mebibyte"),
+        ('name = "x"\nsedes = 3', ["seeds", "sedes"], "seeds"),
+        ("seeds = 1", "name", ""),
+        ('name = "x"\nseeds = 0', "seeds", ""),
+        ('name = "x"\nseeds = [1, 1]', "seeds", ""),
+        (HEAD + "[grid]\nmemory.delta = 0.1", "memory.delta", ""),
+        (HEAD + "[set]\nmemory.delta = [1]", "memory.delta", "[grid]"),
+        (HEAD + "[set]\nseed = 1", "seed", ""),
+        (HEAD + "[set]\nmemory.delta = 1\n[grid]\nmemory.delta = [1, 2]", "memory.delta", ""),
+        (HEAD + "[random]\nsamples = 2\nranges.memory.delta = { low = 1, high = 0.1 }", "memory.delta", ""),
+        (HEAD + "[grid]\nmemory.dleta = [1]", "memory.dleta", "memory.delta"),
+        (HEAD + "[grid]\ngate.tau_start = [0.3]", "gate.tau_end", ""),
+        (HEAD + 'algo = ["qmix", "foo"]', "algo", ""),
+        (HEAD + '[[variant]]\nname = "a"\n[[variant]]\nname = "b"', "sweep file", ""),
+        (HEAD + '[[variant]]\nname = "a"\n[[variant]]\nname = "a"', "variant", ""),
+        (HEAD + "[grid]\nmemory.capacity = [" + ", ".join(map(str, range(2, 2600))) + "]", "number of runs", ""),
+        ("name = ", "sweep file", ""),
+        (HEAD + "x = " + "[" * 5000, "sweep file", ""),
+        (HEAD + "[set]\nx" + ".x" * 3000 + " = 1", "configuration", ""),
+        (HEAD + "steps_ = " + "9" * 5000, "sweep file", ""),
+        (HEAD.replace("300", "9" * 30), "steps", ""),
+        (HEAD + "[random]\nsamples = 2\nranges.memory.delta = { low = -1e308, high = 1e308 }", "memory.delta", ""),
+        (
+            HEAD + "[random]\nsamples = 2\nranges.memory.delta = { low = 1e-308, high = inf, log = true }",
+            "memory.delta",
+            "",
+        ),
+        (HEAD + "[grid]\nmemory.delta = [nan]", "memory.delta", ""),
+        (HEAD + "".join(f"\n[set.a{i}]\nb = 1" for i in range(2000)), [f"a{i}.b" for i in range(10)] + [""], ""),
+        (HEAD + "map = [" + '"3m",' * 100_000 + "]", "map", ""),
+        (HEAD + "about = '" + "x" * (1 << 20) + "'", "sweep file", ""),
     ],
     ids=range(26),
 )
-def test_every_fault_is_one_sentence(text, sentence):
-    with pytest.raises(ConfigError) as fault:
+def test_every_fault_is_found_by_its_key(text, key, hint):
+    with raises(ConfigError, key=key) as fault:
         make_plan(parse_sweep(text))
-    assert sentence in str(fault.value)
+    assert any(hint in each.hint for each in fault.value.faults)
+    assert len(str(fault.value).splitlines()) == len(fault.value.faults)
 
 
 def test_all_faults_are_told_together_and_once():
     with pytest.raises(ConfigError) as fault:
         plan("[grid]\nmemory.dleta = [1, 2]\nembed.lamda_cl = [1, 2]")
-    assert len(str(fault.value).splitlines()) == 2
+    assert [fault.key for fault in faults_of(fault.value)] == ["memory.dleta", "embed.lamda_cl"]
 
 
 def test_a_plan_is_the_full_product_over_seeds_first_seeds_first():
@@ -170,7 +176,7 @@ def test_a_file_wins_over_a_template_of_its_name_and_a_missing_one_is_named(tmp_
     assert find_sweep_file("ablation-demo").study == "ablation"
     (tmp_path / "ablation-demo").write_text(HEAD)
     assert find_sweep_file("ablation-demo").name == "x"
-    with pytest.raises(ConfigError, match=r"nowhere\.toml cannot be read"):
+    with raises(ConfigError, key="nowhere.toml"):
         find_sweep_file("nowhere.toml")
 
 
@@ -190,7 +196,7 @@ def test_a_thousand_million_runs_are_counted_and_not_listed(text):
     file = parse_sweep(HEAD + text)
     tracemalloc.start()
     try:
-        with pytest.raises(ConfigError, match=r"5,000 runs at most, got [\d,]{13,}"):
+        with raises(ConfigError, key="number of runs"):
             make_plan(file)
         assert tracemalloc.get_traced_memory()[1] < 1 << 20
     finally:

@@ -38,6 +38,7 @@ from emtc_core.plugins import register
 from storage.engine import open_database
 from storage.queries.memory import Snapshot, get_snapshot, list_snapshots
 from storage.runs.rows import find_run
+from tests.errors import raises
 from tests.pages.seed import TAU, seed_run
 from tests.reference.what_if import Stored, looped_links, looped_remerge, scaled
 
@@ -294,14 +295,14 @@ def test_where_no_two_nodes_lie_within_delta_nothing_changes(gate: GateConfig, s
 
 
 def test_delta_cannot_shrink() -> None:
-    with pytest.raises(ConfigError, match="cannot be split"):
+    with raises(ConfigError, key="memory.delta"):
         merge_nodes(_snapshot(0), _rules(), 0.5)
 
 
 def test_an_embedding_that_is_no_number_is_one_sentence() -> None:
     snapshot = _snapshot(0)
     snapshot.embedding[0, 0] = np.inf
-    with pytest.raises(ConfigError, match="Snapshot 1 cannot be merged anew"):
+    with raises(ConfigError, key="snapshot 1"):
         merge_nodes(snapshot, _rules(), 1.0)
 
 
@@ -417,13 +418,13 @@ def test_a_run_whose_transitions_were_thinned_away_is_left_out_by_name(seeded) -
         connection.exec_driver_sql("DELETE FROM transitions")
     table = TABLES["what-if"].make(db, [find_run(db, run_id)])
     assert not len(table)
-    assert table.attrs["left_out"] == ["Seeded run: no snapshot has its transitions beside it"]
+    assert table.attrs["left_out"] == ["Seeded run: no transitions are stored for its snapshots"]
 
 
 def test_a_stored_setting_that_cannot_be_is_named() -> None:
-    with pytest.raises(ConfigError, match=r"gate\.tau_end of this run"):
+    with raises(ConfigError, key="gate.tau_end", value="hot"):
         read_rules({"gate": {"tau_end": "hot"}})
-    with pytest.raises(ConfigError, match=r"train\.gamma of this run"):
+    with raises(ConfigError, key="train.gamma", value="high"):
         read_rules({"train": {"gamma": "high"}})
     assert read_rules({"memory": {"delta": 0.5, "unheard_of": 1}, "gate": None}).memory.delta == 0.5
 
@@ -461,7 +462,7 @@ def test_without_transitions_the_links_are_drawn_alone() -> None:
 @pytest.mark.parametrize(
     ("tau", "delta", "asked"),
     [
-        ((0.6, 0.6), (1e-5, 1e-5), "τ = 0.6 at the snapshot and δ = 1e-05, as the run had them."),
+        ((0.6, 0.6), (1e-5, 1e-5), "τ = 0.6 at the snapshot and δ = 1e-05, as in the run."),
         ((0.6, 1.2), (1e-5, 1e-5), "What if τ were 1.2 at the snapshot instead of 0.6?"),
         ((0.6, 0.6), (1e-5, 2e-5), "What if δ were 2e-05 instead of 1e-05?"),
     ],

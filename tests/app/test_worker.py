@@ -20,6 +20,7 @@ from storage.runs.claims import Claim, Worker, claim_any
 from storage.runs.lifecycle import State
 from storage.runs.rows import find_run
 from storage.runs.sweeps import PlannedRun, save_sweep
+from tests.errors import raises
 
 
 @pytest.fixture
@@ -106,7 +107,7 @@ def test_a_run_waits_while_the_place_of_files_does_not_answer(
     claim = claim_run_of(db, me)
     monkeypatch.setenv("EMTC_FILES", str(tmp_path / "unmounted"))
     fitness = Fitness(db)
-    with pytest.raises(StorageError, match="is no folder here"):
+    with raises(StorageError, reason="not_found", subject=tmp_path / "unmounted"):
         fitness.refuse(claim)
     assert find_run(db, claim.run_id).state == State.CREATED
     (tmp_path / "mounted").mkdir()

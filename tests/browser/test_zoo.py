@@ -69,7 +69,7 @@ def test_from_the_form_to_the_replay(page, tmp_path: Path, game: str):
         assert field.evaluate(COUNT_COLORS) > 2
         assert page.get_by_test_id("stAlert").count() == 0
         if EXAMPLES[game].picture:
-            assert page.get_by_text("What is drawn is the state itself").is_visible()
+            assert page.get_by_text("The picture is the state itself").is_visible()
     db.dispose()
 
 

@@ -4,12 +4,13 @@ An environment joins by subclassing `EnvContract` and saying how it is made.
 """
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from emtc_core.config.train import EnvConfig, GrfConfig, SkirmishConfig
-from emtc_core.envs.base import EnvInfo, Observation, Scene, VectorEnv
+from emtc_core.envs.base import EnvInfo, Observation, ResetNeededError, Scene, VectorEnv
 from emtc_core.envs.checker import check_env, random_actions
 from emtc_core.envs.registry import get_adapter, get_env_info, make_env, make_scene
 from tests.require import require
@@ -61,6 +62,10 @@ class EnvContract:
     def test_it_keeps_every_rule_of_the_checker(self, env: VectorEnv):
         assert isinstance(env, VectorEnv)
         assert check_env(env, steps=self.steps, seed=5) == []
+
+    def test_a_step_before_the_first_reset_is_refused(self, twin: VectorEnv):
+        with pytest.raises(ResetNeededError):
+            twin.step(np.zeros((N_ENVS, twin.info.n_agents), np.int64))
 
     def test_its_sizes_are_known_without_starting_it(self, env: VectorEnv):
         info = get_env_info(self.config)
@@ -217,6 +222,27 @@ def test_the_checker_passes_a_correct_environment():
 )
 def test_the_checker_names_a_broken_rule(spoiled: dict[str, np.ndarray], rule: str):
     assert any(rule in fault for fault in check_env(Breaker(**spoiled), steps=5))
+
+
+class Reuser(Breaker):
+    """Returns the same array again for one entry of its observations, and writes into it in every step."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self._name, self._array = name, None
+
+    def _see(self) -> Observation:
+        fresh = super()._see()
+        array = getattr(fresh, self._name)
+        if self._array is None:
+            self._array = np.zeros_like(array)
+        self._array[:] = array if self._name in ("obs", "state", "truncated") else self._t > 0
+        return replace(fresh, **{self._name: self._array})
+
+
+@pytest.mark.parametrize("name", ["obs", "state", "avail", "reward", "terminated", "truncated", "won"])
+def test_the_checker_finds_an_observation_that_changes_with_the_next_step(name: str):
+    assert "An observation must not change when the next step is played." in check_env(Reuser(name), steps=5)
 
 
 def test_random_actions_are_available_and_reach_every_choice():

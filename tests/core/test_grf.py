@@ -18,6 +18,7 @@ from emtc_core.envs.grf.scenarios import EPISODE_LIMIT, SCENARIOS, Layout, Obser
 from emtc_core.envs.grf.team import count_workers
 from emtc_core.envs.registry import get_env_info, make_env
 from emtc_core.errors import EnvUnavailableError, ShapeError
+from tests.errors import raises
 from tests.require import require
 
 SIZES = {"academy_3_vs_1_with_keeper": 26, "academy_counterattack_easy": 30, "academy_counterattack_hard": 34}
@@ -79,13 +80,14 @@ def test_a_scene_shows_players_and_ball_with_up_pointing_up():
 
 
 def test_a_scene_refuses_states_of_another_scenario():
-    with pytest.raises(ShapeError, match="states must have shape"):
+    with raises(ShapeError, subject="states"):
         make_scene("academy_counterattack_hard", np.zeros((3, 26), np.float32))
 
 
 def test_an_unknown_scenario_is_refused_with_the_closest_name():
-    with pytest.raises(EnvUnavailableError, match="Did you mean academy_counterattack_hard"):
+    with raises(EnvUnavailableError, reason="unknown_map", subject="env.map") as caught:
         make_env(EnvConfig(name="grf", map="academy_counterattack_har"), n_envs=1)
+    assert "academy_counterattack_hard" in caught.value.hint
 
 
 def test_workers_never_outnumber_the_matches():
@@ -220,7 +222,7 @@ class TestWithTheEngine:
         worker = newest_child()
         worker.kill()
         worker.wait()
-        with pytest.raises(EnvUnavailableError, match="ended with exit code"):
+        with raises(EnvUnavailableError, reason="worker_ended"):
             env.reset(0)
         env.close()
 

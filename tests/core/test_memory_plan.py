@@ -21,6 +21,7 @@ from emtc_core.replay_buffer.rows import COPY_BYTES, FIELDS, ReplayRows, row_byt
 from emtc_core.training.memory_plan import MemoryPlan, count_networks, most_steps, plan_memory
 from emtc_core.training.memory_plan import free_bytes as ask_free
 from tests.core.learner_cases import BLOCKS, make_episode
+from tests.errors import raises
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda")
 GB = 10**9
@@ -43,11 +44,11 @@ def shares(sizes: Mapping[str, int]) -> dict[str, float]:
 def test_on_a_gpu_with_room_replay_lives_there():
     made = plan("corridor", GPU, free=24 * GB, gate__on_miss="nearest")
     assert made.replay_home == GPU
-    assert shares(made.on_device) == {"replay": 10.6, "batch": 0.1, "states embedded anew": 1.1}
+    assert shares(made.on_device) == {"replay": 10.6, "batch": 0.1, "node states": 1.2, "refit": 0.4}
     assert made.on_device["memory keys"] >= 1_000_000 * 4 * 12  # with faiss, what it keeps to compute in, too
     line = made.describe()[0]
-    assert line.startswith("device memory: up to 11.")
-    assert "(replay 10.6 GB, batch 0.1 GB, networks 5.0 MB, states embedded anew 1.1 GB, memory keys " in line
+    assert line.startswith("device memory: up to 12.")
+    assert "(replay 10.6 GB, batch 0.1 GB, networks 5.0 MB, node states 1.2 GB, refit 0.4 GB, memory keys " in line
     assert made.on_device["copies of a checkpoint"] == COPY_BYTES + 5_000_000 // 3
     assert plan("corridor", GPU).on_device["copies of a checkpoint"] == 5_000_000 // 3, "replay is on the host"
 
@@ -64,7 +65,7 @@ def test_whoever_wants_the_gpu_gets_it_as_far_as_it_reaches():
     needed = plan("corridor", GPU, free=11 * GB, train__replay_device="cuda").on_device["replay"]
     with pytest.raises(ConfigError):
         plan("corridor", GPU, free=needed + COPY_BYTES - 1, train__replay_device="cuda")
-    with pytest.raises(ConfigError, match=r"5,000 episodes of replay may need 10\.6 GB and the GPU has 10\.0 GB free"):
+    with raises(ConfigError, key="train.replay_device", value="cuda", related=("train.replay",)):
         plan("corridor", GPU, free=10 * GB, train__replay_device="cuda")
     assert plan("corridor", GPU, free=80 * GB, train__replay_device="cpu").replay_home == CPU
 
@@ -72,9 +73,9 @@ def test_whoever_wants_the_gpu_gets_it_as_far_as_it_reaches():
 def test_on_a_cpu_there_is_nothing_to_choose():
     assert plan("corridor", CPU).replay_home == CPU
     assert plan("corridor", CPU).describe() == ["memory: up to 11.9 GB (replay 10.6 GB, networks 5.0 MB, nodes 1.2 GB)"]
-    with pytest.raises(ConfigError, match=r"train\.replay_device is cuda, but the run trains on the CPU"):
+    with raises(ConfigError, key="train.replay_device", value="cuda", related=()):
         plan("corridor", CPU, train__replay_device="cuda")
-    with pytest.raises(ConfigError, match=r"train\.replay_device = cuda needs train\.device = auto or cuda, got cpu"):
+    with raises(ConfigError, key="train.replay_device", value="cuda", related=("train.device",)):
         resolve(overrides={"train.replay_device": "cuda", "train.device": "cpu"})
 
 
@@ -131,7 +132,7 @@ def test_what_is_reserved_costs_nothing_until_it_is_written():
 
 
 def test_memory_that_is_not_there_is_refused_in_a_sentence():
-    with pytest.raises(ConfigError, match=r"The replay buffer may need [\d,.]+ GB on cpu, which it does not have. Set"):
+    with raises(ConfigError, key="train.replay"):
         ReplayRows(EnvInfo("test", "huge", 8, 9, 10**6, 10**6, 400, (0.0, 1.0)), 10**9, home=CPU, device=CPU)
 
 

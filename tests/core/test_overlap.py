@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from pydantic import ValidationError
 
 from emtc_core.config.memory import EmbedConfig
 from emtc_core.embedder import overlap
@@ -18,6 +19,7 @@ from emtc_core.recorder import ListRecorder
 from emtc_core.training.episodic import EpisodicPart
 from emtc_core.training.trainer import Trainer
 from tests.core.test_trainer import StopWhen, assert_same_state, make_trainer, run_in_parts, short_config
+from tests.errors import raises
 
 CONFIG = short_config("embed.overlap=on")
 
@@ -105,5 +107,5 @@ def test_overlapping_changes_what_is_learned(tmp_path: Path):
 
 
 def test_an_embedder_from_outside_cannot_be_fitted_beside_the_training():
-    with pytest.raises(ValueError, match=r"embed\.overlap = on needs embed.type = tcse, dcae or random, got mine"):
+    with raises(ValidationError, key="embed.overlap", value="on", related=("embed.type",)):
         EmbedConfig(type="mine", overlap="on")

@@ -166,5 +166,5 @@ def test_sampling_follows_the_transition_probabilities_and_never_starts_at_the_g
 
 @pytest.mark.parametrize("wrong", [{"gamma": 1.0}, {"gamma": -0.1}, {"slip": 1.5}, {"side": 1}])
 def test_a_task_that_cannot_be_is_refused(wrong):
-    with pytest.raises(ValueError, match="make_task needs"):
+    with pytest.raises(ValueError, match=next(iter(wrong))):
         make_task(**({"gamma": 0.9, "seed": 0} | wrong))

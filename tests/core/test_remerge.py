@@ -174,14 +174,14 @@ def test_a_state_that_a_moved_node_left_behind_is_missed_or_takes_the_nearest() 
 
 @pytest.mark.parametrize("delta", [0.0, -1.0, np.nan, np.inf])
 def test_a_radius_that_is_none_is_refused(delta: float) -> None:
-    with pytest.raises(ValueError, match="delta must be positive"):
+    with pytest.raises(ValueError, match=r"\bdelta\b"):
         remerge(made_up(3, 0), delta=delta, config=MemoryConfig())
 
 
 def test_an_embedding_that_is_no_number_is_refused() -> None:
     nodes = made_up(3, 0)
     nodes.embedding[1, 2] = np.nan
-    with pytest.raises(ValueError, match="finite"):
+    with pytest.raises(ValueError, match=r"\bembedding"):
         remerge(nodes, delta=1.0, config=MemoryConfig())
 
 

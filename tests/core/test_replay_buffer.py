@@ -102,7 +102,7 @@ def test_sampling_draws_different_episodes_and_repeats_for_a_seed():
 def test_a_buffer_smaller_than_the_batch_says_so():
     buffer, _ = filled_buffer([5] * 3)
     assert not buffer.can_sample(4)
-    with pytest.raises(ValueError, match="must hold 4 episodes"):
+    with pytest.raises(ValueError, match=r"\b4\b.*\b3\b"):
         buffer.sample(4, np.random.default_rng(0))
 
 
@@ -128,7 +128,7 @@ def test_resolved_slots_replace_stored_ones():
 
 def test_a_wrong_shape_or_length_is_refused():
     buffer = ReplayBuffer(2, INFO)
-    with pytest.raises(ValueError, match="1 to 40 transitions"):
+    with pytest.raises(ValueError, match=r"\b40\b.*\b41\b"):
         buffer.add(make_episode(41, 0))
 
 

@@ -9,6 +9,7 @@ import pytest
 from emtc_core.envs.skirmish import columns as c
 from emtc_core.envs.skirmish.maps import MAPS, make_scene
 from emtc_core.errors import EnvUnavailableError, ShapeError
+from tests.errors import raises
 from tests.reference.skirmish_watch import draw, make
 
 
@@ -47,9 +48,9 @@ def test_the_dead_lie_where_they_were_seen_last():
     env = make("3m")
     states = [env.reset(0).state[0]]
     env._battle.floats[0, 4, [c.X, c.Y]] = 20.0, 12.0
-    states.append(env._show(np.zeros(1, np.float32)).state[0])
+    states.append(env._observe(np.zeros(1, np.float32)).state[0])
     env._battle.ints[0, 4, c.ALIVE] = 0
-    states += [env._show(np.zeros(1, np.float32)).state[0]] * 2
+    states += [env._observe(np.zeros(1, np.float32)).state[0]] * 2
     scene = make_scene(MAPS["3m"], np.array(states))
     assert not scene.alive[2:, 4].any()
     np.testing.assert_allclose(scene.position[3, 4], (20, 12), atol=1e-5)
@@ -64,12 +65,12 @@ def test_a_scene_says_that_it_is_a_simulator_and_shows_the_ground():
 
 
 def test_states_of_another_map_are_refused():
-    with pytest.raises(ShapeError, match="states"):
+    with raises(ShapeError, subject="states"):
         make_scene(MAPS["3m"], np.zeros((4, 50), np.float32))
 
 
 def test_an_unknown_map_is_refused_by_name():
-    with pytest.raises(EnvUnavailableError, match='no map "4m"'):
+    with raises(EnvUnavailableError, reason="unknown_map", subject="env.map"):
         make("4m")
 
 

@@ -4,9 +4,11 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
 from emtc_core.config.memory import GateConfig
 from emtc_core.gate.gate import Temperature, gate_coefficient
+from tests.errors import raises
 
 NOTHING = np.zeros(0)
 
@@ -72,5 +74,5 @@ def test_a_restored_temperature_goes_on_as_if_never_stopped(gate: GateConfig) ->
 
 
 def test_before_the_write_nothing_is_written_yet() -> None:
-    with pytest.raises(ValueError, match=r"gate.lookup = written needs gate.timing = after_write"):
+    with raises(ValidationError, key="gate.lookup", value="written", related=("gate.timing",)):
         GateConfig(lookup="written", timing="before_write")

@@ -14,6 +14,7 @@ from emtc_core.envs.zoo import examples
 from emtc_core.envs.zoo.examples import EXAMPLES
 from emtc_core.envs.zoo.wrapped import ChosenActions, MadeAnew, SmallPictures, WonAtEnd, shrink
 from emtc_core.errors import EnvUnavailableError
+from tests.errors import raises
 from tests.require import require
 
 WON = ("butterfly:pistonball", "sisl:pursuit")
@@ -90,12 +91,14 @@ def test_who_is_not_there_is_outside_the_field_and_agents_lie_where_they_fell():
 def test_a_missing_package_is_named_with_the_command_that_brings_it(monkeypatch):
     monkeypatch.setattr(examples, "find_spec", lambda name: None if name == "mpe2" else object())
     assert "mpe2:simple_spread" not in examples.list_installed()
-    with pytest.raises(EnvUnavailableError, match=r"mpe2:simple_spread lacks mpe2\. To get it: .*zoo"):
+    with raises(EnvUnavailableError, reason="missing", subject="pettingzoo") as caught:
         make_env(EnvConfig(name="pettingzoo", map="mpe2:simple_spread"), n_envs=1)
+    assert "mpe2" in caught.value.message
+    assert "zoo" in caught.value.hint
 
 
 def test_a_mistyped_game_is_answered_with_the_closest():
-    with pytest.raises(EnvUnavailableError, match="Did you mean mpe2:simple_spread"):
+    with pytest.raises(EnvUnavailableError, match="mpe2:simple_spread"):
         check_trusted(EnvConfig(name="pettingzoo", map="mpe:simple_spread"))
 
 
@@ -169,13 +172,13 @@ def test_a_game_is_made_anew_at_every_reset():
 
 
 @pytest.mark.parametrize(
-    ("wrap", "sentence"),
+    ("wrap", "name"),
     [
-        (lambda: SmallPictures(Toy(), block=9), "A block of 9 is larger"),
-        (lambda: ChosenActions(Toy(), choices=[[2]]), "Every choice must lie in"),
-        (lambda: SmallPictures(ChosenActions(SmallPictures(Toy(), block=2), choices=[[0]]), block=2), "takes pictures"),
+        (lambda: SmallPictures(Toy(), block=9), r"\b9\b"),
+        (lambda: ChosenActions(Toy(), choices=[[2]]), r"\bchoices?\b"),
+        (lambda: SmallPictures(ChosenActions(SmallPictures(Toy(), block=2), choices=[[0]]), block=2), "SmallPictures"),
     ],
 )
-def test_a_wrapper_that_does_not_fit_is_a_sentence(wrap, sentence):
-    with pytest.raises(ValueError, match=sentence):
+def test_a_wrapper_that_does_not_fit_is_a_sentence(wrap, name):
+    with pytest.raises(ValueError, match=name):
         wrap()

@@ -82,7 +82,7 @@ def test_each_term_of_the_glossary_is_found_by_itself():
     [term] = [section for section in find_sections(["gated", "γ"]) if section.page == "glossary"]
     assert term.heading == "incentive"
     assert term.text.startswith(
-        "r_p (return): what the memory adds to the reward in the target, γ ρ (H(s′) − max Q⁻(s′))"
+        "r_p (return): the term that the memory adds to the reward in the target, γ ρ (H(s′) − max Q⁻(s′))"
     )
 
 

@@ -24,12 +24,12 @@ def address(app) -> dict[str, str]:
 @pytest.mark.parametrize(
     ("query", "says"),
     [
-        ({"steps": "-5"}, "Must be greater than or equal to 1, got -5."),
-        ({"seeds": "one"}, "Seeds must be written as"),
-        ({"map": "2s4z"}, "There is no map '2s4z' in skirmish. Did you mean '2s3z'?"),
-        ({"algo": "dqn"}, "There is no algorithm 'dqn'."),
-        ({"preset": "x"}, "There is no preset 'x'."),
-        ({"train.lr": "-1"}, "Must be greater than 0"),
+        ({"steps": "-5"}, "Must be >= 1 (got -5)."),
+        ({"seeds": "one"}, "Must be written as 1, 1,2,5 or 1-5"),
+        ({"map": "2s4z"}, "Must be a map of skirmish (got '2s4z'). Did you mean \"2s3z\"?"),
+        ({"algo": "dqn"}, "Must be a name that exists (got 'dqn')."),
+        ({"preset": "x"}, "Must be a name that exists (got 'x')."),
+        ({"train.lr": "-1"}, "Must be > 0"),
         ({"gate.tua": "3"}, 'There is no setting "gate.tua" in this version.'),
     ],
 )
@@ -45,7 +45,7 @@ def test_a_length_below_one_is_marked_and_start_is_off_until_it_is_mended(empty)
     app = open_page("launch")
     assert not app.button(key="start").disabled
     app.text_input(key="steps").set_value("-5").run()
-    assert "Must be greater than or equal to 1, got -5." in plain(app)
+    assert "Must be >= 1 (got -5)." in plain(app)
     assert app.button(key="start").disabled
     app.text_input(key="steps").set_value("5k").run()
     assert not app.error
@@ -165,7 +165,7 @@ def test_several_algorithms_and_seeds_become_a_sweep_at_one_press(empty, monkeyp
 
 def test_a_further_algorithm_that_is_none_is_marked_and_starts_nothing(empty):
     app = open_page("launch", also="qplex,dqn")
-    assert "There is no algorithm 'dqn'" in plain(app)
+    assert "Must be a name that exists (got 'dqn')" in plain(app)
     assert app.button(key="start").disabled
     assert list_sweeps(empty) == []
 

@@ -28,7 +28,7 @@ def test_an_argument_is_a_field_with_its_bounds_and_goes_into_the_run(lab):
     form = open_page("launch", env="guess", **{"env.guess.doors": "9"})
     assert not form.exception
     assert form.selectbox(key="map-guess").options == ["plain", "dark"]
-    assert "less than or equal to 8, got 9" in " ".join(each.value for each in form.error).replace("\\", "")
+    assert "<= 8 (got 9)" in " ".join(each.value for each in form.error).replace("\\", "")
     assert form.button(key="start").disabled
     form = form.text_input(key="set-env.guess.doors").set_value("4").run()
     assert not form.exception
@@ -41,7 +41,7 @@ def test_an_argument_is_a_field_with_its_bounds_and_goes_into_the_run(lab):
 def test_the_arguments_of_a_gate_are_fields_where_it_is_chosen(lab):
     form = open_page("launch", **{"gate.type": "steep", "gate.steep.at": "99"})
     assert not form.exception
-    assert "less than or equal to 10, got 99" in " ".join(each.value for each in form.error).replace("\\", "")
+    assert "<= 10 (got 99)" in " ".join(each.value for each in form.error).replace("\\", "")
     form = form.text_input(key="set-gate.steep.at").set_value("2").run()
     assert not form.exception
     assert not form.error

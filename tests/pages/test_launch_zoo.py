@@ -39,9 +39,9 @@ def test_a_map_is_typed_not_chosen_and_nothing_starts_before(form, empty):
 @pytest.mark.parametrize(
     ("map", "sentence"),
     [
-        ("nonsense", "env.map must read module:factory for pettingzoo, got 'nonsense'."),
+        ("nonsense", "env.map must have the form module:factory for pettingzoo, got 'nonsense'."),
         ("os:getcwd", "start again with EMTC_ENV_MODULES=os"),
-        (f"{ZOO}:missing", "has nothing to call by the name 'missing'"),
+        (f"{ZOO}:missing", "has no callable named 'missing'"),
     ],
 )
 def test_a_map_that_must_fail_is_one_sentence_and_no_button(form, map, sentence):
@@ -67,7 +67,7 @@ def test_where_nothing_can_win_the_success_rule_is_asked_for_before_the_start(fo
     assert re.search("random (play|episode) returned", plain(form).lower())
     assert form.button(key="start").disabled
     form = form.text_input(key=f"threshold-{map}").set_value("much").run()
-    assert "memory.success_threshold: Must be a number, got 'much'." in form.error[0].value.replace("\\", "")
+    assert "memory.success_threshold must be a number (got 'much')." in form.error[0].value.replace("\\", "")
     form = form.text_input(key=f"threshold-{map}").set_value("9.5").run()
     assert not form.error
     assert not form.warning

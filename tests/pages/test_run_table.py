@@ -111,7 +111,7 @@ def test_what_is_searched_starts_at_the_first_page(several):
     assert sorted(shown(app)) == ["r0002", "r0003", "r0006", "r0007"]
     app.text_input(key="home-q").set_value("gate.enable=false").run()
     assert [error.value for error in app.error] == [
-        'There is no setting or column "gate\\.enable"\\. Did you mean "gate\\.enabled"?'
+        'gate\\.enable is not a setting or column\\. Did you mean "gate\\.enabled"?'
     ]
     app.text_input(key="home-q").set_value("nowhere").run()
     assert not app.exception

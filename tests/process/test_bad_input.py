@@ -23,7 +23,7 @@ from tests.process.trainers import emtc, emtc_process
         (["--seed", "-1"], "seed"),
         (["--algo", "emtc-dqn"], "emtc-dqn"),
         (["--set", "gate.tau_endd=1"], 'Did you mean "gate.tau_end"?'),
-        (["--set", "gate.tau_end=1.5"], "1.5 > 1.2"),
+        (["--set", "gate.tau_end=1.5"], "gate.tau_end must be <= gate.tau_start = 1.2 (got 1.5)."),
         (["--config", "nowhere.toml"], "nowhere.toml"),
         (["--no-such-flag"], "--no-such-flag"),
     ],
@@ -47,7 +47,7 @@ def test_so_does_a_process_of_its_own(tmp_path: Path) -> None:
 def test_a_device_that_is_not_there_is_refused_before_anything_is_created(tmp_path: Path, key: str) -> None:
     done = emtc("train", "--set", f"{key}=cuda", "--db", f"sqlite:///{tmp_path / 'x.db'}")
     assert (done.returncode, len(done.stderr.strip().splitlines())) == (2, 1)
-    assert done.stderr.startswith(f"{key} is cuda, but torch sees no CUDA device here.")
+    assert done.stderr.startswith(f"{key} must be auto or cpu")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -95,8 +95,8 @@ def test_an_unknown_run_is_one_sentence(tmp_path: Path, command: str) -> None:
     ("changes", "fragment"),
     [
         ({"algo": "emtc-chess"}, "emtc-chess"),
-        ({"env": {"name": "skirmish", "map": "moon"}}, "skirmish has no map 'moon'"),
-        ({"env": {"name": "pettingzoo", "map": "her_game:make"}}, "The module 'her_game' is not imported"),
+        ({"env": {"name": "skirmish", "map": "moon"}}, "moon"),
+        ({"env": {"name": "pettingzoo", "map": "her_game:make"}}, "EMTC_ENV_MODULES=her_game"),
     ],
 )
 def test_a_run_that_cannot_start_again_here_leaves_no_failed_child(
@@ -109,6 +109,6 @@ def test_a_run_that_cannot_start_again_here_leaves_no_failed_child(
     finish_run(db, run_id, "stopped")
     done = emtc("resume", run_id, "--start-again", *detach, "--db", url)
     assert (done.returncode, done.stdout, len(done.stderr.strip().splitlines())) == (2, "", 1)
-    assert "cannot start again here: " in done.stderr
+    assert run_id in done.stderr
     assert fragment in done.stderr
     assert list_runs(db)["id"].tolist() == [run_id]

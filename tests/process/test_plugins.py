@@ -266,7 +266,7 @@ def test_a_sweep_runs_over_an_environments_arguments(lab: dict[str, str], tmp_pa
     (tmp_path / "s.toml").write_text((tmp_path / "s.toml").read_text().replace("[2, 4]", "[1]"))
     done = emtc("sweep", "s.toml", env=own, cwd=tmp_path)
     assert done.returncode == 2
-    assert "env.corridor_walk.length: input should be greater than or equal to 2, got 1." in done.stderr
+    assert "env.corridor_walk.length must be >= 2 (got 1)." in done.stderr
 
 
 def test_what_is_not_installed_is_named_before_any_work(

@@ -112,7 +112,7 @@ def test_an_earlier_checkpoint_and_the_one_nearest_to_the_best_evaluation(mine: 
     [
         (["--checkpoint", "3"], "has no checkpoint at env step 3; there are: "),
         (["--checkpoint", "newest"], "--checkpoint is last, best or an env step"),
-        (["--set", "train.lr=1"], "Only settings of the game can differ from the training's"),
+        (["--set", "train.lr=1"], "train.lr must be a setting of the game"),
         (["--set", "env.skirmish.spawn_jiter=1"], 'Did you mean "env.skirmish.spawn_jitter"?'),
         (
             ["--set", "env.map=8m"],

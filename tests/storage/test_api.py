@@ -21,6 +21,7 @@ from storage.maintenance.thin import Thinning, thin_run
 from storage.models import Run, Transition
 from storage.queries.tables import TABLE_NAMES, Part, choose_fields, read_parts
 from storage.runs.changes import add_policy_evaluation, create_run
+from tests.errors import raises
 from tests.storage.records import CONFIG, make_evaluation, record_everything
 
 ROOT = Path(__file__).parent.parent.parent
@@ -243,21 +244,21 @@ def test_runs_tell_what_they_are_and_no_secret(filled: api.OpenDatabase) -> None
 
 
 @pytest.mark.parametrize(
-    ("ask", "error", "words"),
+    ("ask", "error", "data"),
     [
-        (lambda db: db.run("zzzz"), RunNotFoundError, "No run starts with"),
-        (lambda db: db.runs("gate.enable=1"), ConfigError, "gate.enable"),
-        (lambda db: db.run(RUN).transitions(["delta"]), ConfigError, "transitions has the columns run_id, env_step"),
-        (lambda db: db.run(RUN).transitions(since=-1), ConfigError, "count from 0"),
-        (lambda db: list(db.run(RUN).chunks("runs")), ConfigError, "A raw table is one of"),
-        (lambda db: db.run(RUN).snapshot(29), StorageError, "no snapshot at or before env step 29; there are: 30"),
-        (lambda db: db.figure("pie"), ConfigError, "A figure is one of"),
-        (lambda db: db.figure("learning-curves", colour="h"), ConfigError, "got 'colour'"),
-        (lambda db: db.transaction().__enter__(), StorageError, "was opened read-only"),
+        (lambda db: db.run("zzzz"), RunNotFoundError, {"reason": "not_found", "subject": "zzzz"}),
+        (lambda db: db.runs("gate.enable=1"), ConfigError, {"key": "gate.enable"}),
+        (lambda db: db.run(RUN).transitions(["delta"]), ConfigError, {"key": "delta"}),
+        (lambda db: db.run(RUN).transitions(since=-1), ConfigError, {"key": "since", "value": -1}),
+        (lambda db: list(db.run(RUN).chunks("runs")), ConfigError, {"key": "table", "value": "runs"}),
+        (lambda db: db.run(RUN).snapshot(29), StorageError, {"reason": "not_found", "subject": 29}),
+        (lambda db: db.figure("pie"), ConfigError, {"key": "figure", "value": "pie"}),
+        (lambda db: db.figure("learning-curves", colour="h"), ConfigError, {"key": "colour"}),
+        (lambda db: db.transaction().__enter__(), StorageError, {"reason": "opened_read_only"}),
     ],
 )
-def test_a_wrong_question_is_answered_in_one_sentence(here: api.OpenDatabase, ask, error, words: str) -> None:
-    with pytest.raises(error, match=re.escape(words)) as told:
+def test_a_wrong_question_is_answered_in_one_sentence(here: api.OpenDatabase, ask, error, data: dict) -> None:
+    with raises(error, **data) as told:
         ask(here)
     assert "\n" not in str(told.value)
 
@@ -265,19 +266,19 @@ def test_a_wrong_question_is_answered_in_one_sentence(here: api.OpenDatabase, as
 def test_a_thinned_run_says_so(here: api.OpenDatabase) -> None:
     with open_database("runs/emtc.db", read_only=False) as db:
         thin_run(db, RUN, Thinning(transitions=True))
-    with pytest.raises(StorageError, match="thinned away or left out of a bundle"):
+    with raises(StorageError, reason="removed", subject=RUN):
         here.run(RUN).transitions()
 
 
 def test_a_foreign_value_in_a_column_is_one_sentence() -> None:
     part = Part(choose_fields("transitions", ["delta_mem"]), [("evil",)])
     for read in (part.to_frame, part.to_arrow):
-        with pytest.raises(StorageError, match="'evil' in a column delta_mem"):
+        with raises(StorageError, reason="damaged", subject="delta_mem"):
             read()
 
 
 def test_a_missing_database_is_not_made(tmp_path: Path) -> None:
-    with pytest.raises(StorageError, match="There is no database"):
+    with raises(StorageError, reason="not_found", subject=tmp_path / "none.db"):
         open_database(tmp_path / "none.db")
     assert list(tmp_path.iterdir()) == []
 
@@ -286,18 +287,19 @@ def test_an_older_database_is_refused_and_left_alone(tmp_path: Path) -> None:
     old = tmp_path / "old.db"
     old.write_bytes((ROOT / "tests" / "assets" / "schema_0003.db").read_bytes())
     before = old.read_bytes()
-    with pytest.raises(StorageError, match=r"is of an older version.*emtc db upgrade"):
+    with raises(StorageError, reason="older_version"):
         open_database(old)
     assert old.read_bytes() == before
 
 
 @pytest.mark.parametrize(
     ("name", "hint"),
-    [("train/losss", "Did you mean train/loss"), ("nothing like it", "It logged ")],
+    [("train/losss", "train/loss"), ("nothing like it", "train/loss")],
 )
 def test_a_metric_that_was_never_logged_is_answered_with_the_nearest_names(
     filled: api.OpenDatabase, name: str, hint: str
 ) -> None:
-    with pytest.raises(ConfigError, match=f"logged no '{name}'. {hint}"):
+    with raises(ConfigError, key=name) as told:
         filled.run(RUN).metrics(["train/loss", name])
+    assert hint in told.value.faults[0].hint
     assert filled.run(RUN).metrics("time/update_ms").empty, "a number that other runs log"

@@ -17,6 +17,7 @@ from storage.engine import Database, open_database
 from storage.models import Run, Transition
 from storage.runs.labels import tag_runs
 from storage.runs.rows import find_run
+from tests.errors import raises
 from tests.storage.test_bundles import HARMS, MADE_BY, fill, make_bundle, rows, study_of
 
 Theirs = tuple[Database, list[str], Path]
@@ -95,11 +96,11 @@ def test_a_note_that_somebody_broke_hides_nothing(theirs: Theirs, tmp_path: Path
 @pytest.mark.filterwarnings("ignore:Duplicate name")
 @pytest.mark.parametrize("harm", ["a bomb", "altered", "a trigger", "cut", "slip"])
 def test_nothing_of_a_harmed_bundle_comes_onto_the_shelf(theirs: Theirs, tmp_path: Path, harm: str) -> None:
-    study, (do, words) = study_of(theirs[2]), HARMS[harm]
+    study, (do, reason, subject) = study_of(theirs[2]), HARMS[harm]
     done = do(study, tmp_path)
     assert isinstance(done, dict)
     make_bundle(tmp_path / "s.emtc", done.pop("study", study), **done)
-    with pytest.raises(StorageError, match=words.replace("(", r"\(")):
+    with raises(StorageError, reason=reason, subject=subject):
         cache_bundle(tmp_path / "s.emtc", cache=tmp_path / "cache")
     assert list((tmp_path / "cache").iterdir()) == []
 
@@ -128,7 +129,7 @@ def test_an_import_leaves_what_is_here_and_marks_what_comes(theirs: Theirs, tmp_
     tag_runs(own, [first], add=["mine"])
     plan = plan_import(own, bundle)
     assert (plan.new, plan.here) == ((second,), (first,))
-    with pytest.raises(StorageError, match=f"are here already: {first}"):
+    with raises(StorageError, reason="exists", subject=(first,)):
         import_opened(own, bundle, [first, second])
     assert import_opened(own, bundle, plan.new) == [second]
     assert find_run(own, first).tags == ["from study.emtc", "mine"]

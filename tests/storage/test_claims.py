@@ -20,6 +20,7 @@ from storage.runs.control import ask_stop, send_command
 from storage.runs.lifecycle import State, check_owned
 from storage.runs.rows import find_run
 from storage.runs.sweeps import PlannedRun, save_sweep, stop_sweep
+from tests.errors import raises
 from tests.storage.records import CONFIG
 
 
@@ -107,9 +108,9 @@ def test_a_run_given_back_waits_and_its_earlier_owner_writes_nothing(db: Databas
     assert give_back(db, claim.run_id, token=claim.token) == "queued"
     row = find_run(db, claim.run_id)
     assert (row.state, row.pid, row.host) == (State.CREATED, None, me.host)
-    with pytest.raises(RunStateError, match="has no owner now"), db.transaction() as connection:
+    with raises(RunStateError, reason="other_owner", subject=claim.run_id), db.transaction() as connection:
         check_owned(connection, claim.run_id, claim.token)
-    with pytest.raises(RunStateError, match="belongs to"):
+    with raises(RunStateError, reason="other_owner", subject=claim.run_id):
         finish_run(db, claim.run_id, "stopped", token=claim.token)
     again = claim_one(db, me)
     assert (again.run_id, again.resume, again.host) == (claim.run_id, True, me.host)
@@ -166,7 +167,7 @@ def test_a_run_that_has_ended_cannot_be_given_back(db: Database, me: Worker) -> 
     claim = claim_one(db, me)
     begin(db, claim, me)
     finish_run(db, claim.run_id, "finished", token=claim.token)
-    with pytest.raises(RunStateError, match="finished"):
+    with raises(RunStateError, reason="finished", subject=claim.run_id):
         give_back(db, claim.run_id, token=claim.token, claim=claim)
 
 

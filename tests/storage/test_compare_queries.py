@@ -50,7 +50,7 @@ def test_numbers_of_environments_and_ones_own_are_offered_last(db: Database, two
     run_id = create_run(db, CONFIG, target_steps=1000, versions={})
     recorder = DatabaseRecorder(db, run_id)
     recorder.record_metrics(10, {"user/best": 1.0, "env/distance": 2.0, "train/loss": 3.0})
-    with pytest.raises(ValueError, match="unknown metric 'mine/best'"):
+    with pytest.raises(ValueError, match="mine/best"):
         recorder.record_metrics(20, {"mine/best": 1.0})
     recorder.close()
     assert curves.shared_metrics(db, [*two_runs, run_id]) == ["train/loss", "env/distance", "user/best"]

@@ -17,6 +17,7 @@ from storage.runs.changes import claim_start, create_run, finish_run, start_run
 from storage.runs.control import DatabaseControl, Heartbeat, ask_stop, command_log, send_command
 from storage.runs.lifecycle import State, this_process
 from storage.runs.rows import find_run
+from tests.errors import raises
 from tests.storage.records import CONFIG, ME
 
 
@@ -92,7 +93,7 @@ def test_a_resumed_trainer_ignores_what_was_asked_before(db: Database, run_id: s
 def test_nobody_obeys_for_an_ended_run(db: Database, run_id: str) -> None:
     start_run(db, run_id, **ME)
     finish_run(db, run_id, "finished")
-    with pytest.raises(RunStateError, match="has no trainer that can stop"):
+    with raises(RunStateError, reason="no_trainer", subject=run_id):
         send_command(db, run_id, "stop")
 
 
@@ -133,14 +134,14 @@ def test_a_long_outage_is_told_again_now_and_then(caplog: pytest.LogCaptureFixtu
 
 def test_a_stop_says_whether_anybody_heard(db: Database, run_id: str) -> None:
     start_run(db, run_id, **ME)
-    with pytest.raises(UnheardError, match="No response within"):
+    with raises(UnheardError, reason="timeout", subject=run_id):
         ask_stop(db, run_id, patience_s=0.3)
     control = DatabaseControl(db, run_id)
     assert wait_for(control.poll) == "stop"
     assert "acknowledged stop" in ask_stop_while(control, db, run_id)
     finish_run(db, run_id, "stopped")
     control.close()
-    with pytest.raises(RunStateError, match="has no trainer"):
+    with raises(RunStateError, reason="no_trainer", subject=run_id):
         ask_stop(db, run_id, patience_s=0.3)
 
 
@@ -154,12 +155,12 @@ def ask_stop_while(control: DatabaseControl, db: Database, run_id: str) -> str:
 
 def test_nobody_hears_for_a_lost_run(db: Database, run_id: str) -> None:
     start_run(db, run_id, **{**ME, "pid": 2**22 + 1})
-    with pytest.raises(UnheardError, match="is gone"):
+    with raises(UnheardError, reason="trainer_gone", subject=run_id):
         ask_stop(db, run_id, patience_s=30)
 
 
 def test_an_unknown_command_is_refused(db: Database, run_id: str) -> None:
-    with pytest.raises(RunStateError, match="explode"):
+    with raises(RunStateError, reason="unknown_command", subject="explode"):
         send_command(db, run_id, "explode")  # type: ignore[arg-type]
 
 

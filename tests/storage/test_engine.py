@@ -17,6 +17,7 @@ from storage import engine
 from storage.engine import Database, open_database
 from storage.files.places import run_folder
 from storage.models import SCHEMA_VERSION, Base
+from tests.errors import raises
 
 
 def test_a_database_and_its_folder_are_made_on_demand(tmp_path: Path) -> None:
@@ -74,12 +75,12 @@ def test_a_refused_place_is_left_as_it_was(tmp_path: Path) -> None:
 
 
 def test_a_folder_is_no_database(tmp_path: Path) -> None:
-    with pytest.raises(StorageError, match="it is a folder"):
+    with raises(StorageError, reason="not_a_database", subject=tmp_path):
         open_database(f"sqlite:///{tmp_path}")
 
 
 def test_reading_only_creates_nothing(tmp_path: Path) -> None:
-    with pytest.raises(StorageError, match="no database"):
+    with raises(StorageError, reason="not_found", subject=tmp_path / "a" / "x.db"):
         open_database(f"sqlite:///{tmp_path / 'a' / 'x.db'}", read_only=True)
     assert list(tmp_path.iterdir()) == []
 
@@ -87,7 +88,7 @@ def test_reading_only_creates_nothing(tmp_path: Path) -> None:
 def test_a_read_only_database_refuses_to_write(sqlite_url: str) -> None:
     open_database(sqlite_url).dispose()
     database = open_database(sqlite_url, read_only=True)
-    with pytest.raises(StorageError, match="reading only"), database.transaction():
+    with raises(StorageError, reason="opened_read_only", subject=sqlite_url), database.transaction():
         pass
     database.dispose()
 
@@ -103,7 +104,7 @@ def test_a_foreign_database_is_refused(tmp_path: Path) -> None:
     with sqlite3.connect(tmp_path / "x.db") as connection:
         connection.execute("CREATE TABLE recipes (id INTEGER)")
     connection.close()
-    with pytest.raises(StorageError, match="recipes"):
+    with raises(StorageError, reason="not_a_database", subject=f"sqlite:///{tmp_path / 'x.db'}"):
         open_database(f"sqlite:///{tmp_path / 'x.db'}")
 
 
@@ -112,7 +113,7 @@ def test_a_newer_database_is_refused_and_unchanged(url: str) -> None:
     with database.transaction() as connection:
         connection.execute(text("UPDATE alembic_version SET version_num = '9999'"))
     database.dispose()
-    with pytest.raises(NewerDatabaseError, match="9999"):
+    with raises(NewerDatabaseError, subject="9999"):
         open_database(url)
 
 

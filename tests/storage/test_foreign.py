@@ -19,6 +19,7 @@ from storage.private_files import read_tail
 from storage.queries.runs import list_runs
 from storage.runs.changes import create_run
 from storage.runs.rows import find_run
+from tests.errors import raises
 from tests.hostile import ACTS, make_bomb, tamper
 from tests.storage.records import CONFIG, record_everything
 
@@ -84,9 +85,11 @@ def test_a_hostile_id_is_no_path_and_no_run(recorded: tuple[Path, str]) -> None:
     path, _ = recorded
     tamper(path, "update runs set id = '../victim'")
     db = open_database(f"sqlite:///{path}")
-    for read in (lambda: list_runs(db), lambda: find_run(db, "../victim"), lambda: run_folder(db, "../victim")):
-        with pytest.raises(StorageError, match="1 to 12 letters, digits, - and _"):
+    for read in (lambda: list_runs(db), lambda: find_run(db, "../victim")):
+        with raises(StorageError, reason="damaged", subject="runs.id"):
             read()
+    with raises(StorageError, reason="not_an_identifier", subject="../victim"):
+        run_folder(db, "../victim")
     for name in ("", ".", "..", "a/b", "a\\b", "a" * 13, "a\n", "ä", "-a", "a b", "a\0"):
         with pytest.raises(StorageError):
             run_folder(db, name)
@@ -116,7 +119,7 @@ def test_a_folder_that_leads_out_of_itself_is_not_used(recorded: tuple[Path, str
             os.mkfifo(folder / "log.txt")
         else:
             (folder / "log.txt").symlink_to(victim / "secret")
-    with pytest.raises(StorageError, match="is a link or a special file"):
+    with raises(StorageError, reason="link"):
         run_folder(db, run_id)
     assert read_tail(root / run_id / "log.txt", 100) == b""
     kinds = {finding.kind for finding in check_database(db.url, is_allowed=refuse).findings}
@@ -159,7 +162,7 @@ def test_what_is_made_is_private_to_its_user(tmp_path: Path) -> None:
 
 def test_an_older_database_is_copied_before_it_is_upgraded(tmp_path: Path) -> None:
     path = Path(shutil.copy(OLD, tmp_path / "x.db"))
-    with pytest.raises(StorageError, match=f"emtc db upgrade {path}"):
+    with raises(StorageError, reason="older_version", subject=f"sqlite:///{path}"):
         open_database(f"sqlite:///{path}", read_only=True)
     db = open_database(f"sqlite:///{path}")
     assert db.backup == tmp_path / "x.schema-0001.db"
@@ -181,7 +184,7 @@ def test_a_database_that_cannot_be_copied_is_not_upgraded(tmp_path: Path, monkey
         "storage.migrations.upgrade.os.open", lambda *args: (_ for _ in ()).throw(OSError(28, "No space left"))
     )
     monkeypatch.setattr(engine.address, "prepare", lambda path: [])
-    with pytest.raises(StorageError, match="was not upgraded"):
+    with raises(StorageError, reason="not_copied", subject=path):
         open_database(f"sqlite:///{path}")
     assert [place.name for place in tmp_path.iterdir() if "schema" in place.name] == []
     with sqlite3.connect(path) as connection:
@@ -191,7 +194,7 @@ def test_a_database_that_cannot_be_copied_is_not_upgraded(tmp_path: Path, monkey
 
 @pytest.mark.postgres
 def test_a_reader_of_an_empty_server_is_told_the_command(postgres_url: str) -> None:
-    with pytest.raises(StorageError, match="is empty: it has no tables yet"):
+    with raises(StorageError, reason="empty"):
         open_database(postgres_url, read_only=True)
 
 
@@ -220,8 +223,8 @@ def test_the_environment_forbids_every_write(recorded: tuple[Path, str], monkeyp
     monkeypatch.setenv("EMTC_READ_ONLY", "1")
     db = open_database(f"sqlite:///{path}")
     assert len(list_runs(db)) == 1
-    with pytest.raises(StorageError, match="EMTC_READ_ONLY=1"):
+    with raises(StorageError, reason="opened_read_only"):
         create_run(db, CONFIG, target_steps=100, versions={})
-    with pytest.raises(StorageError, match="no database"):
+    with raises(StorageError, reason="not_found", subject=f"{path}x"):
         open_database(f"sqlite:///{path}x")
     db.dispose()

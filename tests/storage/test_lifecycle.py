@@ -30,6 +30,7 @@ from storage.runs.control import DatabaseControl, ask_stop, send_command
 from storage.runs.lifecycle import LOST_AFTER_S, START_LIMIT_S, TRANSITIONS, Event, Owner, State, this_process
 from storage.runs.removal import delete_run
 from storage.runs.rows import find_run, state_now
+from tests.errors import raises
 from tests.storage.records import CONFIG, record_episodes
 
 STORED = {
@@ -266,9 +267,9 @@ class LifeOfARun(RuleBasedStateMachine):
         if find_run(self.db, self.run_id).owner_token is None:
             return
         before = find_run(self.db, self.run_id)
-        with pytest.raises(RunStateError, match="belongs to"):
+        with raises(RunStateError, reason="other_owner"):
             finish_run(self.db, self.run_id, "failed", token="of an earlier owner")
-        with pytest.raises(RunStateError, match="belongs to"):
+        with raises(RunStateError, reason="other_owner"):
             start_run(self.db, self.run_id, pid=1, pid_created_at=0.0, host="x", device=None, token="of another")
         assert find_run(self.db, self.run_id) == before
 
@@ -362,10 +363,10 @@ def test_of_two_owners_one_writes(db: Database, run_id: str) -> None:
     set_run(db, run_id, heartbeat_at=datetime.now(UTC) - timedelta(hours=1), host="elsewhere")
     claim_start(db, run_id, second)
     record_episodes(asleep, 1, start=3)
-    with pytest.raises(RunStateError, match="belongs to"):
+    with raises(RunStateError, reason="other_owner"):
         raise_cause(asleep)
     assert find_run(db, run_id).env_steps == 20
-    with pytest.raises(RunStateError, match="belongs to"):
+    with raises(RunStateError, reason="other_owner"):
         finish_run(db, run_id, "finished", token=first.token)
     assert find_run(db, run_id).state == State.STARTING
 
@@ -385,7 +386,7 @@ def test_a_start_that_takes_too_long_is_lost_and_its_trainer_comes_too_late(db: 
     assert find_run(db, run_id).state == State.LOST
     claim_start(db, run_id, next_one)
     process = {"pid": slow.pid, "pid_created_at": slow.pid_created_at, "host": slow.host, "device": "cpu"}
-    with pytest.raises(RunStateError, match="belongs to"):
+    with raises(RunStateError, reason="other_owner"):
         start_run(db, run_id, **process, token=slow.token)
     start_run(db, run_id, **process, token=next_one.token)
     assert find_run(db, run_id).state == State.RUNNING

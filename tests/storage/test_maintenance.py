@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import func, select, update
 
-from emtc_core.errors import RunStateError, StorageError
+from emtc_core.errors import LeftOutError, RunStateError, StorageError
 from storage.engine import Database, open_database
 from storage.files.places import run_folder
 from storage.maintenance.backup import back_up_now, list_at_work, vacuum
@@ -25,6 +25,7 @@ from storage.recording.writer import DatabaseRecorder
 from storage.runs import removal
 from storage.runs.changes import create_run, finish_run, start_run
 from storage.runs.removal import why_not_resume_at
+from tests.errors import raises
 from tests.storage.records import CONFIG, ME, make_evaluation, make_snapshot, record_episodes, record_everything
 
 ALL = Thinning(trajectories=True, transitions=True, checkpoints=True, snapshots_every=2)
@@ -117,7 +118,7 @@ def test_curves_and_invariants_outlive_a_thinning(db: Database, ended: str) -> N
 
 def test_a_thinned_trajectory_is_said_to_be_so(db: Database, ended: str) -> None:
     thin_run(db, ended, Thinning(trajectories=True))
-    with pytest.raises(StorageError, match="was thinned away"):
+    with raises(LeftOutError, reason="removed", subject=3):
         get_trajectory(db, ended, 3)
 
 
@@ -154,11 +155,11 @@ def test_a_run_at_work_is_left_alone(db: Database, ended: str, status: str) -> N
     with db.transaction() as connection:
         connection.execute(update(Run).values(status=status, heartbeat_at=func.now(), **ME))
     for act in (count_thinning, thin_run):
-        with pytest.raises(RunStateError, match="can be thinned"):
+        with raises(RunStateError, reason=status, subject=ended):
             act(db, ended, ALL)
     assert count(db, Transition) == 120
     assert list_at_work(db) == [ended]
-    with pytest.raises(RunStateError, match="at work"):
+    with raises(RunStateError, reason="at_work", subject=ended):
         vacuum(db)
 
 
@@ -210,7 +211,7 @@ def test_a_vacuum_gives_the_room_back(ready_sqlite_url: str) -> None:
 def test_a_server_is_vacuumed_and_not_copied(ready_postgres_url: str) -> None:
     db = open_database(ready_postgres_url)
     assert vacuum(db).after > 0
-    with pytest.raises(StorageError, match="pg_dump"):
+    with raises(StorageError, reason="server"):
         back_up_now(db)
     db.dispose()
 
@@ -232,9 +233,9 @@ def test_a_backup_replaces_nothing(ready_sqlite_url: str, tmp_path: Path) -> Non
     db = open_database(ready_sqlite_url)
     kept = tmp_path / "kept.db"
     kept.write_text("mine")
-    with pytest.raises(StorageError, match="replaces nothing"):
+    with raises(StorageError, reason="exists", subject=kept):
         back_up_now(db, kept)
-    with pytest.raises(StorageError, match="cannot be written"):
+    with raises(StorageError, reason="not_writable", subject=tmp_path / "nowhere" / "x.db"):
         back_up_now(db, tmp_path / "nowhere" / "x.db")
     assert kept.read_text() == "mine"
     db.dispose()
@@ -268,7 +269,7 @@ def test_a_server_that_only_shows_keeps_everything(db: Database, ended: str, mon
     monkeypatch.setenv("EMTC_READ_ONLY", "1")
     shown = open_database(db.url)
     for act in (lambda: thin_run(shown, ended, ALL), lambda: vacuum(shown), lambda: back_up_now(shown)):
-        with pytest.raises(StorageError, match="EMTC_READ_ONLY=1"):
+        with raises(StorageError, reason="read_only"):
             act()
     assert len(list(run_folder(db, ended).iterdir())) == 3
     assert count(shown, Transition) == 120

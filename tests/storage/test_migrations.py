@@ -19,6 +19,7 @@ from storage.queries.memory import find_projection, get_node, get_snapshot, list
 from storage.queries.runs import list_runs
 from storage.recording.writer import DatabaseRecorder
 from storage.runs.changes import create_run
+from tests.errors import raises
 from tests.storage.records import CONFIG, make_evaluation
 
 ASSETS = Path(__file__).parents[1] / "assets"
@@ -146,7 +147,7 @@ def test_an_upgrade_that_fails_changes_nothing(old: str, next_version: Path) -> 
 
 def test_a_reader_does_not_upgrade(old: str, next_version: Path) -> None:
     next_version.write_text(NEXT.format(then="pass"))
-    with pytest.raises(StorageError, match="older version"):
+    with raises(StorageError, reason="older_version"):
         open_database(old, read_only=True)
 
 

@@ -20,6 +20,7 @@ from storage.runs.changes import create_run, finish_run, start_run
 from storage.runs.labels import note_runs
 from storage.runs.removal import remove_run
 from storage.sql_console.question import ask
+from tests.errors import raises
 from tests.require import require
 from tests.storage.records import CONFIG, ME, record_everything
 
@@ -81,9 +82,9 @@ def test_everything_is_read_and_what_writes_says_that_the_disk_is_full(full: tup
     assert ask(db, "select count(*) from runs").rows == [[1]]
     files_root(db).joinpath(RESERVE).unlink()
     fill(db.path.parent)
-    with pytest.raises(StorageError, match="The disk is full: delete something on it, or thin runs"):
+    with raises(StorageError, reason="disk_full"):
         note_runs(db, [run_id], "a note" * 2000)
-    with pytest.raises(StorageError, match="The disk is full"):
+    with raises(StorageError, reason="disk_full"):
         thin_run(db, run_id, Thinning(trajectories=True))
     assert check_run(db, run_id) == []
 

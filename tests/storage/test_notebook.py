@@ -17,6 +17,7 @@ from storage.notebook import (
     restore_entry,
 )
 from storage.runs.removal import delete_run
+from tests.errors import raises
 
 FIGURE = {"type": "Chart", "title": "Δ̄", "panels": [{"y": [1.0, None, 3.5]}]}
 
@@ -98,7 +99,7 @@ def test_a_writer_who_has_not_seen_the_last_change_is_told(db: Database) -> None
     made = create_entry(db, title="Draft")
     seen = get_entry(db, made).updated_at
     edit_entry(db, made, title="Theirs", body="", known=seen)
-    with pytest.raises(EntryChangedError, match="changed elsewhere"):
+    with raises(EntryChangedError, subject=made):
         edit_entry(db, made, title="Mine", body="", known=seen)
     assert get_entry(db, made).title == "Theirs"
     edit_entry(db, made, title="Mine", body="")
@@ -118,7 +119,7 @@ def test_a_deleted_entry_comes_back_as_it_was(db: Database, run_id: str) -> None
 
 def test_an_unknown_entry_is_one_sentence_and_one_action(db: Database) -> None:
     for act in (get_entry, get_figure, delete_entry):
-        with pytest.raises(EntryNotFoundError, match=r"no notebook entry 77\. List them with: emtc notebook"):
+        with raises(EntryNotFoundError, subject=77):
             act(db, 77)
     with pytest.raises(EntryNotFoundError):
         edit_entry(db, 77, title="x", body="")

@@ -29,6 +29,7 @@ from storage.models import Run
 from storage.runs.changes import create_run, finish_run, start_run
 from storage.runs.removal import count_run_contents, remove_run, total_run_contents
 from storage.runs.rows import find_run
+from tests.errors import raises
 from tests.storage.records import CONFIG, ME
 
 NAMES = ("checkpoint-000000000040.pt", "checkpoint-000000000120.aside", "log.txt")
@@ -79,26 +80,26 @@ def test_a_place_has_one_form(monkeypatch: pytest.MonkeyPatch, text: str, read: 
 
 
 @pytest.mark.parametrize(
-    ("text", "sentence"),
+    ("text", "reason"),
     [
-        ("emtc", "a whole path"),
-        ("./emtc", "a whole path"),
-        ("~nobody-has-this-name/x", "no such user"),
-        ("sftp://me:secret@host/data", "must not hold a password or a key"),
-        ("s3://secret@bucket/data", "must not hold a password or a key"),
-        ("s3://bucket/x?key=secret", "a plain URL"),
-        ("simplecache::s3://bucket/x", "a whole path"),
-        ("s3://", "a plain URL"),
-        ("s3://[bucket", "a folder or a URL"),
-        ("/shared/\x1b[31m", "a folder or a URL"),
-        ("/" + "x" * 2000, "a folder or a URL"),
+        ("emtc", "not_absolute"),
+        ("./emtc", "not_absolute"),
+        ("~nobody-has-this-name/x", "unknown_user"),
+        ("sftp://me:secret@host/data", "password"),
+        ("s3://secret@bucket/data", "password"),
+        ("s3://bucket/x?key=secret", "not_a_url"),
+        ("simplecache::s3://bucket/x", "not_absolute"),
+        ("s3://", "not_a_url"),
+        ("s3://[bucket", "not_a_place"),
+        ("/shared/\x1b[31m", "not_a_place"),
+        ("/" + "x" * 2000, "not_a_place"),
     ],
 )
 def test_what_is_no_place_is_refused_without_its_secret(
-    monkeypatch: pytest.MonkeyPatch, text: str, sentence: str
+    monkeypatch: pytest.MonkeyPatch, text: str, reason: str
 ) -> None:
     monkeypatch.setenv("EMTC_FILES", text)
-    with pytest.raises(StorageError, match=sentence) as caught:
+    with raises(StorageError, reason=reason, subject="EMTC_FILES") as caught:
         check_place()
     assert "\n" not in str(caught.value)
     assert "secret" not in str(caught.value).replace("?key=secret", "")
@@ -107,12 +108,12 @@ def test_what_is_no_place_is_refused_without_its_secret(
 def test_a_folder_that_is_not_there_is_not_made(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """It may be the place where a network disk is not mounted just now."""
     monkeypatch.setenv("EMTC_FILES", str(tmp_path / "absent"))
-    with pytest.raises(StorageError, match="is no folder here"):
+    with raises(StorageError, reason="not_found", subject=os.environ["EMTC_FILES"]):
         check_place()
     assert list(tmp_path.iterdir()) == []
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("EMTC_FILES", str(tmp_path / "file"))
-    with pytest.raises(StorageError, match="is no folder here"):
+    with raises(StorageError, reason="not_found", subject=os.environ["EMTC_FILES"]):
         check_place()
 
 
@@ -204,7 +205,7 @@ def test_a_place_that_only_a_row_names_is_neither_read_nor_deleted(
         lambda: thin_run(db, run_id, Thinning(checkpoints=True)),
         lambda: remove_run(db, run_id),
     ):
-        with pytest.raises(StorageError, match="nothing there is read, written or deleted") as caught:
+        with raises(StorageError, reason="other_place", subject=named) as caught:
             act()
         assert "secret" not in str(caught.value)
         assert str(caught.value).isprintable()
@@ -222,11 +223,14 @@ def test_the_sentence_names_the_setting_that_would_do(
     db: Database, run_id: str, shared: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     end(db, run_id, "s3://bucket/emtc")
-    with pytest.raises(StorageError, match=r"EMTC_FILES is not set: .* Set EMTC_FILES=s3://bucket/emtc"):
+    with raises(StorageError, reason="other_place", subject="s3://bucket/emtc") as told:
         run_folder(db, run_id)
+    assert "EMTC_FILES=s3://bucket/emtc" in str(told.value)
     monkeypatch.setenv("EMTC_FILES", str(shared))
-    with pytest.raises(StorageError, match=f"here EMTC_FILES is {shared}: .* Set EMTC_FILES=s3://bucket/emtc"):
+    with raises(StorageError, reason="other_place", subject="s3://bucket/emtc") as told:
         run_folder(db, run_id)
+    assert "EMTC_FILES=s3://bucket/emtc" in str(told.value)
+    assert str(shared) in str(told.value)
 
 
 def test_only_a_server_without_a_place_is_spoken_of(
@@ -253,7 +257,7 @@ def test_a_name_that_is_none_of_ours_is_not_touched(tmp_path: Path) -> None:
     (tmp_path / "victim").write_text("x")
     for name in ("../victim", "victim", "checkpoint-1/../../victim", "notes.txt"):
         for act in (lambda name=name: files.remove(name), lambda name=name: files.read_tail(name, 10)):
-            with pytest.raises(StorageError, match="is no name of a run's file"):
+            with raises(StorageError, reason="not_a_file_of_a_run", subject=name):
                 act()
     assert (tmp_path / "victim").read_text() == "x"
 
@@ -264,7 +268,7 @@ def test_a_place_that_does_not_answer_keeps_the_run(
     url = f"nothing://{shared.name}"
     monkeypatch.setenv("EMTC_FILES", url)
     end(db, run_id, url)
-    with pytest.raises(StorageError, match="Protocol not known"):
+    with raises(StorageError, reason="unusable", subject=url):
         remove_run(db, run_id)
     assert find_run(db, run_id).id == run_id
     assert "Protocol not known" in measure(db).unmeasured
@@ -290,7 +294,7 @@ def test_a_copy_of_a_database_leaves_the_files_of_the_original(
         lambda: thin_run(copy, run_id, Thinning(checkpoints=True)),
         lambda: count_run_contents(copy, run_id),
     ):
-        with pytest.raises(StorageError, match="this one is a copy of it: nothing there is written or deleted"):
+        with raises(StorageError, reason="copied_database", subject=run_id):
             act()
     remove_run(copy, run_id, leave_files=True)
     assert len(list(folder.iterdir())) == 4
@@ -322,7 +326,7 @@ def test_after_a_failure_it_is_connected_anew(tmp_path: Path) -> None:
     remote = Remote(f"file://{tmp_path}")
     first = remote.system
     assert Remote(f"file://{tmp_path}").system is first, "one connection serves all"
-    with pytest.raises(StorageError, match="cannot be used"):
+    with raises(StorageError, reason="unusable", subject=remote.url):
         remote.ask(lambda: first.cat_file(str(tmp_path / "absent")))
     assert remote.system is not first
     assert remote.system is Remote(f"file://{tmp_path}").system
@@ -330,7 +334,7 @@ def test_after_a_failure_it_is_connected_anew(tmp_path: Path) -> None:
 
 def test_nobody_waits_for_a_place_longer_than_told(tmp_path: Path) -> None:
     answer = threading.Event()
-    with pytest.raises(StorageError, match="did not answer within 0 s"):
+    with raises(StorageError, reason="timeout", subject=f"file://{tmp_path}"):
         Remote(f"file://{tmp_path}").ask(answer.wait, patience_s=0.05)
     answer.set()
 

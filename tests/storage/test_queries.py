@@ -15,6 +15,7 @@ from storage.queries.runs import list_runs
 from storage.recording.writer import DatabaseRecorder
 from storage.runs.changes import create_run
 from storage.runs.rows import find_run, summarize_bucket
+from tests.errors import raises
 from tests.storage.records import (
     CONFIG,
     ME,
@@ -232,9 +233,9 @@ def test_a_point_is_told_with_its_episode(db: Database, run_id: str) -> None:
     last = memory.get_node(db, memory.get_snapshot(db, snapshot_id), 110)
     assert (last.idx_next, last.delta_mem) == (None, None)
     for slot in (103, 99, 100_000):
-        with pytest.raises(StorageError, match="no node in slot"):
+        with raises(StorageError, reason="not_found", subject=slot):
             memory.get_node(db, memory.get_snapshot(db, snapshot_id), slot)
-    with pytest.raises(StorageError, match="no snapshot"):
+    with raises(StorageError, reason="not_found", subject=999):
         memory.get_snapshot(db, 999)
 
 
@@ -248,9 +249,9 @@ def test_playbacks_are_listed_and_read(db: Database, run_id: str) -> None:
     kept = make_episode(99, 1)
     np.testing.assert_array_equal(playback.state, kept.state)
     assert (playback.length, playback.won, playback.slots, playback.beta) == (10, True, None, None)
-    with pytest.raises(StorageError, match="has no stored playback"):
+    with raises(StorageError, reason="not_found", subject=1):
         episodes.get_playback(db, run_id, 20, 1)
-    with pytest.raises(StorageError, match="no episode 5"):
+    with raises(StorageError, reason="not_found", subject=5):
         episodes.get_trajectory(db, run_id, 5)
 
 
@@ -268,7 +269,7 @@ def test_a_projection_is_found_again_by_its_parameters(db: Database, run_id: str
     np.testing.assert_array_equal(found.coordinates, coordinates)
     assert memory.find_projection(db, snapshot_id, "tsne", {"seed": 2}) is None
     assert memory.find_projection(db, snapshot_id, "umap", params) is None
-    with pytest.raises(StorageError, match="coordinates have shape"):
+    with raises(StorageError, reason="other_shape", subject=snapshot_id):
         save_projection(db, snapshot_id, method="pca", params={}, coordinates=coordinates[1:], seconds=0)
 
 

@@ -1,6 +1,5 @@
 """Questions to a living run: they reach the trainer, and their answers stand beside the curves and in none."""
 
-import pytest
 from sqlalchemy import text
 
 from emtc_core.control import Question
@@ -17,6 +16,7 @@ from storage.runs.control import Asked, DatabaseControl, find_question, list_que
 from storage.runs.lifecycle import this_process
 from storage.runs.removal import delete_run, rewind_run
 from storage.runs.rows import find_run
+from tests.errors import raises
 from tests.storage.records import ME, make_evaluation, record_episodes
 from tests.storage.test_control import wait_for
 
@@ -128,14 +128,14 @@ def test_answers_go_with_their_run(db: Database, run_id: str) -> None:
 
 def test_what_nobody_can_answer_is_refused_in_words(db: Database, run_id: str) -> None:
     start_with_episodes(db, run_id).close()
-    with pytest.raises(RunStateError, match="has no recorded episode 9"):
+    with raises(RunStateError, reason="no_episode", subject=9):
         send_command(db, run_id, "play", episode=9)
-    with pytest.raises(RunStateError, match="Only play can repeat an episode"):
+    with raises(RunStateError, reason="not_a_play", subject="evaluate"):
         send_command(db, run_id, "evaluate", episode=1)
     send_command(db, run_id, "stop")
-    with pytest.raises(RunStateError, match="is stopping, so it has no trainer that can evaluate"):
+    with raises(RunStateError, reason="no_trainer", subject=run_id):
         send_command(db, run_id, "evaluate")
     finish_run(db, run_id, "stopped")
-    with pytest.raises(RunStateError, match="is stopped, so it has no trainer that can play"):
+    with raises(RunStateError, reason="no_trainer", subject=run_id):
         send_command(db, run_id, "play")
     assert list_questions(db, find_run(db, run_id)) == []

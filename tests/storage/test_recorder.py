@@ -24,6 +24,7 @@ from storage.retry import retry_transient
 from storage.runs.changes import create_run, finish_run
 from storage.runs.lifecycle import this_process
 from storage.runs.rows import find_run
+from tests.errors import raises
 from tests.storage.records import (
     CONFIG,
     make_episode,
@@ -168,7 +169,7 @@ def test_an_episode_must_continue_the_run(db: Database, run_id: str) -> None:
     recorder = DatabaseRecorder(db, run_id)
     record_episodes(recorder, 1)
     for first in (1, 12):
-        with pytest.raises(ValueError, match="must start at env step 11"):
+        with pytest.raises(ValueError, match=r"\b11\b"):
             recorder.record_episode(make_episode(2, first))
     recorder.close()
     later = DatabaseRecorder(db, run_id)
@@ -189,7 +190,7 @@ def test_a_closed_recorder_takes_nothing_and_may_be_closed_again(db: Database, r
     recorder = DatabaseRecorder(db, run_id)
     recorder.close()
     recorder.close()
-    with pytest.raises(StorageError, match="closed"):
+    with raises(StorageError, reason="closed", subject=run_id):
         recorder.record_metrics(1, {"train/loss": 1.0})
 
 
@@ -200,11 +201,11 @@ def test_a_fault_of_the_writer_reaches_the_trainer(db: Database, run_id: str) ->
     with db.transaction() as connection:
         connection.execute(text("DELETE FROM runs"))
     recorder.record_episode(make_episode(2, 11))
-    with pytest.raises(StorageError, match="was deleted"):
+    with raises(StorageError, reason="deleted", subject=run_id):
         recorder.flush()
-    with pytest.raises(StorageError, match="was deleted"):
+    with raises(StorageError, reason="deleted", subject=run_id):
         recorder.record_metrics(1, {"train/loss": 1.0})
-    with pytest.raises(StorageError, match="was deleted"):
+    with raises(StorageError, reason="deleted", subject=run_id):
         recorder.close()
 
 

@@ -18,6 +18,7 @@ from storage.runs.labels import edit_run
 from storage.runs.lifecycle import live_status
 from storage.runs.removal import delete_run, rewind_run
 from storage.runs.rows import find_run
+from tests.errors import raises
 from tests.storage.records import (
     CONFIG,
     ME,
@@ -62,7 +63,7 @@ def test_an_unambiguous_prefix_finds_the_run(db: Database) -> None:
     set_run(db, ids[2], id="ab")
     assert find_run(db, "abcd").id == "abcd2345"
     assert find_run(db, "AB").id == "ab"
-    with pytest.raises(RunNotFoundError, match="abcd2345, abce2345"):
+    with raises(RunNotFoundError, reason="ambiguous", subject="abc"):
         find_run(db, "abc")
     for nothing in ("zz", "", "%", "_"):
         with pytest.raises(RunNotFoundError):
@@ -71,7 +72,7 @@ def test_an_unambiguous_prefix_finds_the_run(db: Database) -> None:
 
 def test_a_launch_token_makes_one_run(db: Database) -> None:
     first = create_run(db, CONFIG, target_steps=1, versions={}, launch_token="click")
-    with pytest.raises(RunStateError, match=first):
+    with raises(RunStateError, reason="launched", subject=first):
         create_run(db, CONFIG, target_steps=1, versions={}, launch_token="click")
     assert find_launch(db, "click") == first
     assert find_launch(db, "other") is None
@@ -93,7 +94,7 @@ def test_of_many_presses_at_once_one_makes_a_run(db: Database) -> None:
 
 def test_two_processes_cannot_work_on_one_run(db: Database, run_id: str) -> None:
     start_run(db, run_id, **ME)
-    with pytest.raises(RunStateError, match="is running"):
+    with raises(RunStateError, reason="running", subject=run_id):
         start_run(db, run_id, **ME)
 
 
@@ -133,7 +134,7 @@ def test_an_ended_run_stays_ended_whatever_its_process_does(db: Database, run_id
     row = find_run(db, run_id)
     assert (row.status, row.live_status) == (status, status)
     assert row.ended_at is not None
-    with pytest.raises(RunStateError, match=f"is {status}"):
+    with raises(RunStateError, reason=status, subject=run_id):
         finish_run(db, run_id, "finished")
 
 
@@ -203,7 +204,7 @@ def test_a_deleted_run_leaves_no_row(db: Database, run_id: str, monkeypatch: pyt
 
 def test_a_running_run_is_not_deleted(db: Database, run_id: str) -> None:
     start_run(db, run_id, **ME)
-    with pytest.raises(RunStateError, match=r"is running; only a run that is .* can be deleted"):
+    with raises(RunStateError, reason="running", subject=run_id):
         delete_run(db, run_id)
 
 

@@ -34,6 +34,7 @@ from storage.runs.sweeps import (
     stop_sweep,
     sweep_runs,
 )
+from tests.errors import raises
 from tests.storage.records import CONFIG
 
 SWEEP = "ab12cd34"
@@ -233,7 +234,7 @@ def test_progress_names_the_state_and_what_is_left(db: Database, me: Worker, dea
 
 def test_an_unknown_sweep_is_one_sentence(db: Database, me: Worker) -> None:
     for ask in (lambda: get_sweep(db, "zz"), lambda: stop_sweep(db, "zz"), lambda: claim_run(db, "zz", me, jobs=1)):
-        with pytest.raises(StorageError, match="sweep"):
+        with raises(StorageError, reason="not_found", subject="zz"):
             ask()
     assert SCHEMA_VERSION >= "0002"
 

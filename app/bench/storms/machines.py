@@ -119,7 +119,7 @@ def open_machines(db: Database, workers: int, minutes: float) -> Generator[Machi
     """
     compiler = shutil.which("cc")
     if sys.platform != "linux" or compiler is None or shutil.which("unshare") is None:
-        raise ConfigError("Clocks that are off need Linux, a C compiler and unshare; --workers 0 goes without them.")
+        raise ConfigError("Clocks that are off need Linux, a C compiler and unshare; --workers 0 goes without them")
     queue_runs(db, int(RUNS_PER_MINUTE * minutes) + len(SKEWS_S))
     worker = [sys.executable, "-m", "app.cli.main", "worker", "--db", db.url]
     with tempfile.TemporaryDirectory(prefix="emtc-skew-") as folder:

@@ -106,7 +106,7 @@ def join_curves(curves: Mapping[str, Curve], where: str) -> tuple[Point, ...]:
     found: dict[int, dict[str, Any]] = {}
     for name, curve in curves.items():
         if len(curve) > MOST_POINTS:
-            raise ConfigError(f"{where} has {len(curve):,} values of {name}; at most {MOST_POINTS:,} are imported.")
+            raise ConfigError(f"{where} has {len(curve):,} values of {name}; at most {MOST_POINTS:,} are imported")
         before = -1
         for raw_step, raw_value in curve:
             before = _step(raw_step, before, name, where)
@@ -117,20 +117,20 @@ def join_curves(curves: Mapping[str, Curve], where: str) -> tuple[Point, ...]:
 def _step(raw: object, before: int, name: str, where: str) -> int:
     number = read_float(raw)
     if number is None or number != int(number) or not 0 <= number <= _LARGEST_STEP:
-        raise ConfigError(f"{where}: an env step of {name} must be a whole number from 0 up, got {shorten(raw)}.")
+        raise ConfigError(f"{where}: an env step of {name} must be a whole number from 0 up, got {shorten(raw)}")
     if int(number) <= before:
-        raise ConfigError(f"{where}: the env steps of {name} must rise, got {int(number):,} after {before:,}.")
+        raise ConfigError(f"{where}: the env steps of {name} must rise, got {int(number):,} after {before:,}")
     return int(number)
 
 
 def _value(raw: object, name: str, where: str) -> float | int:
     number = read_float(raw)
     if number is None:
-        raise ConfigError(f"{where} must be a finite number, got {shorten(raw)}.")
+        raise ConfigError(f"{where} must be a finite number, got {shorten(raw)}")
     if name == "win_rate" and not 0 <= number <= 1:
-        raise ConfigError(f"{where} must lie in 0 to 1, got {number:g}. Is it in percent?")
+        raise ConfigError(f"{where} must lie in 0 to 1, got {number:g}", hint="Is it in percent?")
     if name in ("return_std", "length_mean", "episodes") and number < 0:
-        raise ConfigError(f"{where} must not be negative, got {number:g}.")
+        raise ConfigError(f"{where} must not be negative, got {number:g}")
     return int(number) if name == "episodes" else number
 
 
@@ -150,7 +150,7 @@ def read_float(raw: object) -> float | None:
 def _word(what: str, raw: object, where: str) -> str:
     text = str(raw).strip() if isinstance(raw, str | int) else ""
     if not text:
-        raise ConfigError(f"{where} does not tell its {what}. Say it with --{what}.")
+        raise ConfigError(f"{where} does not tell its {what}", hint=f"Say it with --{what}.")
     if len(text) > _LONGEST or not text.isprintable():
         raise ConfigError(
             f"The {what} of {where} must be at most {_LONGEST} printable characters, got {shorten(text)}."
@@ -162,7 +162,7 @@ def _seed(raw: object, where: str) -> int:
     """Read a seed; a negative one is the number of a run whose source has none, and is made by readers alone."""
     number = read_float(raw)
     if number is None or number != int(number) or abs(number) >= 2**63:
-        raise ConfigError(f"{where} does not tell its seed, and none is made up. Say it with --seed.")
+        raise ConfigError(f"{where} does not tell its seed, and none is made up", hint="Say it with --seed.")
     return int(number)
 
 
@@ -196,12 +196,12 @@ def read_text(file: Path) -> str:
     """
     try:
         if not file.is_file():
-            raise ConfigError(f"{file} is no file.")
+            raise ConfigError(f"{file} is no file")
         if (size := file.stat().st_size) > MOST_BYTES:
-            raise ConfigError(f"{file} has {size / 1e6:,.0f} MB; at most {MOST_BYTES >> 20} MB are read.")
+            raise ConfigError(f"{file} has {size / 1e6:,.0f} MB; at most {MOST_BYTES >> 20} MB are read")
         return file.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{file} cannot be read as text: {error}.") from error
+        raise ConfigError(f"{file} cannot be read as text: {error}") from error
 
 
 def read_json(file: Path) -> dict[str, Any]:
@@ -213,7 +213,7 @@ def read_json(file: Path) -> dict[str, Any]:
     try:
         tree = json.loads(read_text(file))
     except (ValueError, RecursionError) as error:
-        raise ConfigError(f"{file} is no JSON: {str(error)[:_LONGEST]}.") from error
+        raise ConfigError(f"{file} is no JSON: {str(error)[:_LONGEST]}") from error
     if not isinstance(tree, dict):
-        raise ConfigError(f"{file} must hold a JSON object.")
+        raise ConfigError(f"{file} must hold a JSON object")
     return tree

@@ -30,7 +30,7 @@ from app.jobs.imports.curves import (
     read_seed,
     read_text,
 )
-from emtc_core.errors import ConfigError
+from emtc_core.errors import ConfigError, Fault
 from storage.guards import shorten
 from storage.runs.imports import ForeignRun
 
@@ -53,15 +53,15 @@ def read_csv(place: Path, given: Given) -> Iterator[Told]:
         table.fieldnames = heads
         rows = list(table)
     except csv.Error as error:
-        raise ConfigError(f"{place.name} is no CSV table: {error}.") from error
+        raise ConfigError(f"{place.name} is no CSV table: {error}") from error
     columns = _columns(heads, given, place.name)
     groups: dict[tuple[str, ...], list[dict[str, Any]]] = {}
     for number, row in enumerate(rows, start=2):
         if None in row or None in row.values():
-            raise ConfigError(f"{place.name}: row {number} has not as many cells as the head.")
+            raise ConfigError(f"{place.name}: row {number} has not as many cells as the head")
         groups.setdefault(tuple(str(row.get(name, "")) for name in ("env", *_NEEDED)), []).append(row)
     if not groups:
-        raise ConfigError(f"{place.name} has no row.")
+        raise ConfigError(f"{place.name} has no row")
     for (env, algo, map_name, seed), part in groups.items():
         curves = {name: _curve(part, columns["step"], column) for name, column in columns.items() if name != "step"}
         where = f"{place.name} ({', '.join(filter(None, (algo, map_name, f'seed {seed}' if seed else '')))})"
@@ -72,7 +72,7 @@ def _columns(heads: Sequence[str], given: Given, name: str) -> dict[str, str]:
     """Find the columns: by their names in `evaluations`, and `step`."""
     doubles = sorted({head for head in heads if heads.count(head) > 1})
     if doubles:
-        raise ConfigError(f"{name} has two columns {shorten(doubles[0])}.")
+        raise ConfigError(f"{name} has two columns {shorten(doubles[0])}")
     absent = [each for each in _NEEDED if each not in heads and getattr(given, each) is None]
     steps = next((head for head in _STEPS if head in heads), None)
     if absent or steps is None:
@@ -106,7 +106,7 @@ def read_marl_eval(place: Path, given: Given) -> Iterator[Told]:
     """
     files = sorted(place.rglob("*.json")) if place.is_dir() else [place]
     if not files:
-        raise ConfigError(f"{place} holds no JSON file.")
+        raise ConfigError(f"{place} holds no JSON file")
     for file in files:
         for (env, task, algo), runs in _walk(read_json(file), file.name):
             for number, (name, steps) in enumerate(runs.items(), start=1):
@@ -125,7 +125,7 @@ def _walk(tree: Mapping[str, Any], name: str) -> Iterator[tuple[tuple[str, str, 
 
 def _entries(tree: Any, where: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
     if not isinstance(tree, Mapping) or not all(isinstance(each, Mapping) for each in tree.values()):
-        raise ConfigError(f"{where[:200]}: marl-eval's JSON is environment → task → algorithm → run → step.")
+        raise ConfigError(f"{where[:200]}: marl-eval's JSON is environment → task → algorithm → run → step")
     yield from tree.items()
 
 
@@ -133,7 +133,7 @@ def _in_order(steps: Mapping[str, Any], where: str) -> list[Mapping[str, Any]]:
     """List the steps of a run by their count; the absolute metrics are none of them."""
     told = [step for name, step in steps.items() if name != "absolute_metrics" and isinstance(step, Mapping)]
     if any(read_float(step.get("step_count")) is None for step in told):
-        raise ConfigError(f"{where}: a step has no step_count.")
+        raise ConfigError(f"{where}: a step has no step_count")
     return sorted(told, key=lambda step: read_float(step["step_count"]) or 0.0)
 
 
@@ -162,7 +162,7 @@ def _listed(step: Mapping[str, Any], key: str, where: str) -> list[float]:
     raw = step[key] if isinstance(step[key], list) else [step[key]]
     values = [read_float(each) for each in raw]
     if None in values:
-        raise ConfigError(f"{where}: {key} must list finite numbers, got {shorten(raw)}.")
+        raise ConfigError(f"{where}: {key} must list finite numbers, got {shorten(raw)}")
     return [value for value in values if value is not None]
 
 
@@ -240,7 +240,7 @@ def _find(metrics: Mapping[str, Any], info: Mapping[str, Any], keys: tuple[str |
         if steps is None and values is None:
             continue
         if not isinstance(steps, list) or not isinstance(values, list) or len(steps) != len(values):
-            raise ConfigError(f"{where}: {key} has not as many env steps as values.")
+            raise ConfigError(f"{where}: {key} has not as many env steps as values")
         return list(zip(steps, values, strict=True))
     return []
 
@@ -279,7 +279,7 @@ def read_tensorboard(place: Path, given: Given) -> Iterator[Told]:
     """
     folders = sorted({file.parent for file in place.rglob("*tfevents*") if file.is_file()})
     if not folders:
-        raise ConfigError(f"{place} holds no event file of TensorBoard (events.out.tfevents.…).")
+        raise ConfigError(f"{place} holds no event file of TensorBoard (events.out.tfevents.…)")
     for folder in folders:
         inside = folder.relative_to(place)
         where = f"{place.name}/{inside}" if inside.parts else place.name
@@ -289,7 +289,7 @@ def read_tensorboard(place: Path, given: Given) -> Iterator[Told]:
 def _read_curves(folder: Path, given: Given, where: str) -> dict[str, Curve]:
     size = sum(file.stat().st_size for file in folder.glob("*tfevents*"))
     if size > _MOST_BYTES:
-        raise ConfigError(f"{where} has {size / 1e9:.1f} GB of event files; at most {_MOST_BYTES >> 30} GiB are read.")
+        raise ConfigError(f"{where} has {size / 1e9:.1f} GB of event files; at most {_MOST_BYTES >> 30} GiB are read")
     events = _load(folder, where)
     tags = set(events.Tags()["scalars"])
     keys = {
@@ -308,14 +308,14 @@ def _load(folder: Path, where: str) -> Any:
     try:
         from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
     except ImportError as error:
-        raise ConfigError(NO_READER) from error
+        raise ConfigError(Fault(hint=NO_READER)) from error
     logging.getLogger("tensorboard").setLevel(logging.ERROR)
     wanted = {"scalars": MOST_POINTS + 1, "tensors": MOST_POINTS + 1}
     accumulator = EventAccumulator(str(folder), size_guidance=wanted)
     try:
         return accumulator.Reload()
     except Exception as error:  # of protobuf's parser, for bytes that are no events
-        raise ConfigError(f"{where} cannot be read by TensorBoard: {type(error).__name__}.") from error
+        raise ConfigError(f"{where} cannot be read by TensorBoard: {type(error).__name__}") from error
 
 
 Format = Literal["sacred", "csv", "marl-eval", "tensorboard"]
@@ -338,16 +338,16 @@ def read_foreign(place: Path, format: str, given: Given) -> list[ForeignRun]:
     """
     known: Format | None = next((each for each in FORMATS if each == format), None)
     if known is None:
-        raise ConfigError(f"--format must be one of {', '.join(FORMATS)}, got {format!r}.")
+        raise ConfigError(f"must be one of {', '.join(FORMATS)}", key="--format", value=format)
     if not place.exists():
-        raise ConfigError(f"{place} is not there.")
+        raise ConfigError(f"{place} is not there")
     if known in _FOLDERS and not place.is_dir():
-        raise ConfigError(f"{place} must be a folder for --format {known}.")
+        raise ConfigError(f"{place} must be a folder for --format {known}")
     told = list(islice(_READERS[known](place.resolve(), given), MOST_RUNS + 1))
     if len(told) > MOST_RUNS:
-        raise ConfigError(f"{place} holds more than {MOST_RUNS:,} runs. Import a part of it.")
+        raise ConfigError(f"{place} holds more than {MOST_RUNS:,} runs", hint="Import a part of it.")
     if given.seed is not None and len(told) > 1:
-        raise ConfigError(f"--seed is that of one run, and {place} holds {len(told)}. Import them one by one.")
+        raise ConfigError(f"--seed is that of one run, and {place} holds {len(told)}", hint="Import them one by one.")
     return [check_run(each, given, known) for each in told]
 
 

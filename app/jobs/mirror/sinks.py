@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Final, Literal, get_args
 
 from app.jobs.mirror.rows import Last, Mirrored, Row, Sink, describe_run, new_rows
-from emtc_core.errors import ConfigError
+from emtc_core.errors import ConfigError, Fault
 from storage.engine import Database
 from storage.queries.runs import RunFilter, get_rows, matching_ids
 
@@ -40,7 +40,7 @@ class WandbSink:
         try:
             import wandb
         except ImportError as error:
-            raise ConfigError(NO_WANDB) from error
+            raise ConfigError(Fault(hint=NO_WANDB)) from error
         out.mkdir(parents=True, exist_ok=True)
         self._wandb, self._out = wandb, out
         self._runs: dict[str, Any] = {}
@@ -142,7 +142,7 @@ class MlflowSink:
             from mlflow import MlflowClient
             from mlflow.entities import Metric, Param, RunTag
         except ImportError as error:
-            raise ConfigError(NO_MLFLOW) from error
+            raise ConfigError(Fault(hint=NO_MLFLOW)) from error
         out.mkdir(parents=True, exist_ok=True)
         self._metric, self._param, self._tag = Metric, Param, RunTag
         self._client = MlflowClient(tracking_uri=f"sqlite:///{(out / FILE).resolve()}")
@@ -209,7 +209,7 @@ class TensorboardSink:
             from tensorboard.compat.proto import event_pb2, summary_pb2
             from tensorboard.summary.writer.event_file_writer import EventFileWriter
         except ImportError as error:
-            raise ConfigError(NO_TENSORBOARD) from error
+            raise ConfigError(Fault(hint=NO_TENSORBOARD)) from error
         self._out, self._open = out, EventFileWriter
         events: Any = event_pb2  # protobuf makes their classes as they are imported: no type checker sees them
         summaries: Any = summary_pb2
@@ -312,7 +312,7 @@ def make_mirror(target: str, out: Path) -> Mirror:
     """
     known: Target | None = next((each for each in TARGETS if each == target), None)
     if known is None:
-        raise ConfigError(f"--to must be one of {', '.join(TARGETS)}, got {target!r}.")
+        raise ConfigError(f"must be one of {', '.join(TARGETS)}", key="--to", value=target)
     return Mirror(_SINKS[known](out))
 
 

@@ -225,9 +225,9 @@ def plan_of(sweep: Sweep) -> Plan:
     try:
         plan = make_plan(SweepFile.model_validate(sweep.plan["file"]))
     except ValidationError as exc:
-        raise ConfigError(f"The plan of sweep {sweep.id} is of another version. Start its file anew.") from exc
+        raise ConfigError(f"The plan of sweep {sweep.id} is of another version", hint="Start its file anew.") from exc
     if plan.id != sweep.id:
-        raise ConfigError(f"The plan of sweep {sweep.id} is of another version. Start its file anew.")
+        raise ConfigError(f"The plan of sweep {sweep.id} is of another version", hint="Start its file anew.")
     return plan
 
 

@@ -1,31 +1,32 @@
-"""The sweep file: which settings vary, over which values, with which seeds. Its faults are told in sentences.
+"""The sweep file: which settings vary, over which values, with which seeds. All its faults are found together.
 
 What does not live here: the runs that follow from it (`plan`), the files that come with the program (`templates`).
 
 Sweep files that come with the program: the paper's studies, and small ones for a laptop.
 """
 
-import difflib
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
+from dataclasses import replace
 from importlib.resources import files
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, ValidationError, field_validator, model_validator
+from pydantic_core import ErrorDetails
 
-from emtc_core.config.base import LARGEST, Section, parse_toml, quote, read_text, shorten
-from emtc_core.config.resolve import flatten_tree
+from emtc_core.config.base import LARGEST, Section, SettingError, parse_toml, read_text, rule_of
+from emtc_core.config.resolve import flatten_tree, suggest
 from emtc_core.config.run import PresetName
 from emtc_core.envs.registry import usual_map
-from emtc_core.errors import ConfigError
+from emtc_core.errors import ConfigError, Fault
 from emtc_core.plugins import find_plugin
 
 Leaf = bool | int | float | str
 Study = Literal["lambda-heatmap", "tau-study", "augmentation", "delta-embedder", "ablation", "learning-curves"]
 MOST_SEEDS = 100
-_MOST_TOLD = 20
+_MOST_FAULTS = 20
 _WHAT = "sweep file"
 Texts = Annotated[tuple[str, ...], Field(min_length=1)]
 _FLAT = BeforeValidator(lambda value: flatten_tree(value) if isinstance(value, Mapping) else value)
@@ -46,9 +47,9 @@ class Range(Section):
     @model_validator(mode="after")
     def _rises(self) -> "Range":
         if not self.low < self.high or (self.log and self.low <= 0):
-            raise ValueError(f"A range must rise, above 0 if log = true, got {self.low:g} to {self.high:g}")
+            raise SettingError(Fault("range", (self.low, self.high), "must rise, and be > 0 if log = true"))
         if not math.isfinite(self.high - self.low):
-            raise ValueError(f"A range must be narrower, got {self.low:g} to {self.high:g}")
+            raise SettingError(Fault("range", (self.low, self.high), "must be narrower"))
         return self
 
 
@@ -154,10 +155,10 @@ class SweepFile(Section):
     @model_validator(mode="after")
     def _distinct(self) -> "SweepFile":
         names = [variant.name for variant in self.variant]
-        for what, values in (("Variants", names), ("Seeds", self.seeds), ("Maps", self.map), ("Algorithms", self.algo)):
-            twice = [str(value) for value, n in Counter(values).items() if n > 1]
+        for key, values in (("variant", names), ("seeds", self.seeds), ("map", self.map), ("algo", self.algo)):
+            twice = [value for value, n in Counter(values).items() if n > 1]
             if twice:
-                raise ValueError(f"{what} must differ, got {shorten(', '.join(twice))} twice")
+                raise SettingError(Fault(key, twice[0], "must not contain a value twice"))
         return self
 
     @model_validator(mode="after")
@@ -166,12 +167,12 @@ class SweepFile(Section):
         if self.optuna is None:
             return self
         if self.grid or self.variant or self.random:
-            raise ValueError("A search chooses every setting itself: take [grid], [[variant]] and [random] away")
-        for what, values in (("seed", self.seeds), ("map", self.map), ("algorithm", self.algo)):
+            rule = "must be the only part that varies settings"
+            raise SettingError(Fault("optuna", rule=rule, hint="Remove [grid], [[variant]] and [random]."))
+        for key, values in (("seeds", self.seeds), ("map", self.map), ("algo", self.algo)):
             if len(values) > 1:
-                raise ValueError(
-                    f"A search has one {what}, got {len(values)}. Train its best trial over more afterwards"
-                )
+                rule, hint = "must be a single one if [optuna] is there", "Train the best trial over more afterwards."
+                raise SettingError(Fault(key, values, rule, hint))
         return self
 
     @model_validator(mode="after")
@@ -180,14 +181,13 @@ class SweepFile(Section):
         drawn = {**(self.random.ranges if self.random else {}), **(self.optuna.space if self.optuna else {})}
         for key in [*self.common, *self.grid, *drawn, *(key for v in self.variant for key in v.changes)]:
             if key in _ELSEWHERE:
-                raise ValueError(f'"{key}" has a place of its own in a sweep file: {_ELSEWHERE[key]}')
+                rule = f"must be set at the top of a sweep file: {_ELSEWHERE[key]}"
+                raise SettingError(Fault(key, rule=rule))
         places = [set(self.common), set(self.grid), set(drawn)]
-        both = [
-            shorten(key) for i, place in enumerate(places) for key in sorted(place) if any(key in p for p in places[:i])
-        ]
+        both = [key for i, place in enumerate(places) for key in sorted(place) if any(key in p for p in places[:i])]
         if both:
-            raise ValueError(
-                f'"{shorten(both[0])}" must stand in one of [set], [grid], [random] and [optuna], got it in two'
+            raise SettingError(
+                *(Fault(key, rule="must be in only one of [set], [grid], [random], [optuna]") for key in both)
             )
         return self
 
@@ -206,45 +206,62 @@ def read_sweep_file(path: Path) -> SweepFile:
     """Read a sweep file.
 
     Raises:
-        ConfigError: If it cannot be read; one sentence per fault.
+        ConfigError: If it cannot be read; with all faults.
     """
-    return parse_sweep(read_text(path, _WHAT))
+    return parse_sweep(read_text(path))
 
 
 def parse_sweep(text: str) -> SweepFile:
     """Read the text of a sweep file.
 
     Raises:
-        ConfigError: One sentence per fault.
+        ConfigError: With all faults.
     """
     tree = parse_toml(text, _WHAT)
     try:
         return SweepFile.model_validate(tree)
     except ValidationError as exc:
-        sentences = list(dict.fromkeys(_sentences(exc)))
-        if len(sentences) > _MOST_TOLD:
-            sentences[_MOST_TOLD:] = [f"There are {len(sentences) - _MOST_TOLD:,} more faults."]
-        raise ConfigError("\n".join(sentences)) from exc
+        faults = _read_faults(exc)
+        if len(faults) > _MOST_FAULTS:
+            faults[_MOST_FAULTS:] = [Fault(rule=f"There are {len(faults) - _MOST_FAULTS:,} more faults")]
+        raise ConfigError(*faults) from exc
     except RecursionError as exc:
-        raise ConfigError("The sweep file is nested too deeply.") from exc
+        raise ConfigError("is nested too deeply", key=_WHAT) from exc
 
 
-def _sentences(exc: ValidationError) -> Iterable[str]:
-    for fault in exc.errors():
-        path = [shorten(str(part)) for part in fault["loc"] if not isinstance(part, int)]
-        text = str(fault["msg"]).removeprefix("Value error, ")
-        if fault["type"] == "value_error":
-            yield text + "."
-        elif fault["type"] == "extra_forbidden":
-            yield f'A sweep file has no key "{".".join(path)}".{_hint(path[-1])}'
-        elif fault["type"] == "missing":
-            yield f'A sweep file must have the key "{".".join(path)}". See an example with: emtc sweep --list-templates'
-        elif fault["type"] in _LEAF_FAULTS and _holds_settings(path):
-            yield _settings_sentence(path)
-        elif path[0] in _LISTS and fault["type"] in ("tuple_type", "too_short"):
-            yield f"{path[0]} must be {_LISTS[path[0]]}, got {quote(fault['input'])}."
-        else:
-            yield f"{'.'.join(path)}: {text[0].lower()}{text[1:]}, got {quote(fault['input'])}."
+def _read_faults(exc: ValidationError) -> list[Fault]:
+    found: dict[tuple[str, str], Fault] = {}
+    for details in exc.errors():
+        path = [str(part) for part in details["loc"] if not isinstance(part, int)]
+        setting = _find_setting(path)
+        cause = details.get("ctx", {}).get("error")
+        for fault in cause.faults if isinstance(cause, SettingError) else (_read_fault(details, path, setting),):
+            # A value that may be of several types gives a fault for each: the first one is about its own type.
+            key = setting or fault.key
+            found.setdefault((key, "" if setting else fault.rule), replace(fault, key=key))
+    return list(found.values())
+
+
+def _find_setting(path: list[str]) -> str:
+    """The setting whose values stand at a place of the file; empty for a key of the file itself."""
+    heads = {"set": 1, "grid": 1, "random": 2, "optuna": 2, "variant": 2}
+    at = heads.get(path[0], 0) if path else 0
+    inner = path[1:at]
+    return path[at] if at and len(path) > at and (not inner or inner[0] in ("set", "ranges", "space")) else ""
+
+
+def _read_fault(details: ErrorDetails, path: list[str], setting: str) -> Fault:
+    key, kind, value = ".".join(path), details["type"], details["input"]
+    if kind == "extra_forbidden":
+        return Fault(key, rule="is not a key of a sweep file", hint=_suggest_key(path[-1]))
+    if kind == "missing":
+        hint = "See an example with: emtc sweep --list-templates"
+        return Fault(key, rule="must be in a sweep file", hint=hint)
+    if setting:
+        return _setting_fault(path[0], setting, value, is_item=isinstance(details["loc"][-2], int))
+    if path and path[0] in _LISTS and kind in ("tuple_type", "too_short"):
+        return Fault(path[0], value, f"must be {_LISTS[path[0]]}")
+    return Fault(key, value, rule_of(details))
 
 
 _LISTS = {
@@ -253,33 +270,21 @@ _LISTS = {
     "algo": "one algorithm or a list of algorithms",
     "grid": "tables of lists that are not empty",
 }
-_LEAF_FAULTS = frozenset(
-    f"{kind}_{fault}"
-    for kind in ("bool", "int", "float", "string", "tuple", "model")
-    for fault in ("type", "parsing", "from_float")
-)
 
 
-def _settings_sentence(path: list[str]) -> str:
-    key = next((part for part in path[1:] if part not in ("set", "ranges")), path[0])
-    if path[0] == "grid":
-        return f'[grid] "{key}" must be a list of numbers or texts, such as [1, 2].'
-    if path[0] == "optuna":
-        return f'[optuna] "{path[-1] if len(path) < 3 else path[2]}" must be {{ low = 0.1, high = 1.0 }} or a list.'
-    if path[0] == "random":
-        return f'[random] "{key}" must be {{ low = 0.1, high = 1.0 }} or a list; samples and seed are whole numbers.'
-    return f'"{key}" must be a number, a text, true or false; lists of values belong in [grid].'
+def _setting_fault(section: str, key: str, value: object, *, is_item: bool) -> Fault:
+    if is_item:
+        return Fault(key, value, f"must have only finite numbers, texts, true or false in [{section}]")
+    if section == "grid":
+        return Fault(key, value, "must be a list in [grid] that is not empty, such as [1, 2]")
+    if section in ("random", "optuna"):
+        return Fault(key, value, f"must be {{ low = 0.1, high = 1.0 }} or a list in [{section}], with finite numbers")
+    return Fault(key, value, "must be a number, a text, true or false", "Lists of values belong in [grid].")
 
 
-def _holds_settings(path: list[str]) -> bool:
-    return path[0] in ("set", "grid", "variant", "random") or path[:2] == ["optuna", "space"]
-
-
-def _hint(key: str) -> str:
+def _suggest_key(key: str) -> str:
     models = (SweepFile, Variant, RandomSearch, OptunaSearch)
-    known = [*(name for model in models for name in model.model_fields), "set"]
-    close = difflib.get_close_matches(key, known, n=1, cutoff=0.5)
-    return f' Did you mean "{close[0]}"?' if close else ""
+    return suggest(key, [*(name for model in models for name in model.model_fields), "set"])
 
 
 def _flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -317,7 +322,7 @@ def find_sweep_file(file: str) -> SweepFile:
     """Read a template by its name, or a file by its path.
 
     Raises:
-        ConfigError: If the file cannot be read; one sentence per fault.
+        ConfigError: If the file cannot be read; with all faults.
     """
     if f"{file}.toml" in {each.name for each in _FOLDER.iterdir()} and not Path(file).is_file():
         return parse_sweep(read_template(file))

@@ -6,7 +6,6 @@ import math
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from difflib import get_close_matches
 from functools import cached_property
 from itertools import product
 from typing import Any
@@ -18,16 +17,16 @@ from app.analysis.quantities import EVALUATED
 from app.analysis.settings import write_value
 from app.jobs.launch_request import find_own
 from app.jobs.sweeps.file import Leaf, OptunaSearch, Range, SweepFile
-from emtc_core.config.base import quote
-from emtc_core.config.resolve import Value, current_key, describe_fields, flatten, resolve
+from emtc_core.config.base import read_faults
+from emtc_core.config.resolve import Value, current_key, describe_fields, flatten, resolve, suggest
 from emtc_core.config.run import RunConfig
-from emtc_core.errors import ConfigError
+from emtc_core.errors import ConfigError, Fault
 from emtc_core.metrics import METRICS
 from storage.runs.sweeps import PlannedRun
 
 MOST_RUNS = 5000
 _UNCOUNTED = 10**15
-_MOST_TOLD = 20
+_MOST_FAULTS = 20
 
 
 @dataclass(frozen=True)
@@ -114,11 +113,11 @@ def make_plan(file: SweepFile) -> Plan:
     """List and resolve every run of a sweep file.
 
     Raises:
-        ConfigError: One sentence per fault: an unknown key, a value out of bounds, two runs that are the same.
+        ConfigError: With all faults: an unknown key, a value out of bounds, two runs that are the same.
     """
     if (n_runs := count_runs(file)) > MOST_RUNS:
         got = f"{n_runs:,}" if n_runs < _UNCOUNTED else f"{_UNCOUNTED:,} or more"
-        raise ConfigError(f"A sweep has {MOST_RUNS:,} runs at most, got {got}.")
+        raise ConfigError(f"must be at most {MOST_RUNS:,}, the sweep file asks for {got}", key="number of runs")
     plan = Plan(file, ())
     if file.optuna:
         return Plan(file, tuple(_plan_trials(plan, file.optuna)))
@@ -143,16 +142,15 @@ def parse_seeds(text: str, plan: Plan) -> frozenset[int]:
     for part in text.split(","):
         match = re.fullmatch(r"\s*(\d{1,10})(?:\s*-\s*(\d{1,10}))?\s*", part)
         if match is None:
-            raise ConfigError(f"--seeds must be written as 1-3,5, got {quote(text)}.")
+            raise ConfigError("must be written as 1-3,5", key="--seeds", value=text)
         first, last = int(match[1]), int(match[2] or match[1])
         if last - first >= MOST_RUNS:
-            raise ConfigError(f"--seeds must name at most {MOST_RUNS:,} seeds, got {quote(text)}.")
+            raise ConfigError(f"must name at most {MOST_RUNS:,} seeds", key="--seeds", value=text)
         seeds |= set(range(first, last + 1))
     known = {run.seed for run in plan.runs}
     if not seeds or not seeds <= known:
-        raise ConfigError(
-            f"--seeds must name seeds of the sweep file ({min(known)} to {max(known)}), got {quote(text)}."
-        )
+        rule = f"must name seeds of the sweep file ({min(known)} to {max(known)})"
+        raise ConfigError(rule, key="--seeds", value=text)
     return frozenset(seeds)
 
 
@@ -176,7 +174,7 @@ def plan_several(config: RunConfig, algos: Sequence[str], seeds: Sequence[int], 
     try:
         return make_plan(SweepFile.model_validate(asked))
     except ValidationError as exc:
-        raise ConfigError("; ".join(f"{error['loc'][-1]}: {error['msg']}" for error in exc.errors()[:3])) from exc
+        raise ConfigError(*read_faults(exc)) from exc
 
 
 def make_trial(plan: Plan, number: int, chosen: Mapping[str, Leaf]) -> SweepRun:
@@ -204,9 +202,8 @@ def _plan_trials(plan: Plan, search: OptunaSearch) -> Iterator[SweepRun]:
         for value in where if isinstance(where, tuple) else (where.low, where.high):
             make_trial(plan, 0, {key: as_setting(key, value)})
     if search.metric not in (*EVALUATED, *METRICS):
-        close = get_close_matches(search.metric, [*EVALUATED, *METRICS], n=1)
-        hint = f' Did you mean "{close[0]}"?' if close else ""
-        raise ConfigError(f"[optuna] metric must be a quantity or a logged metric, got {quote(search.metric)}.{hint}")
+        hint = suggest(search.metric, [*EVALUATED, *METRICS])
+        raise ConfigError("must be a quantity or a logged metric", key="optuna.metric", value=search.metric, hint=hint)
     first = make_trial(plan, 0, {})
     for number in range(search.trials):
         name = f"{plan.file.name} · trial {number}"
@@ -242,7 +239,7 @@ def count_runs(file: SweepFile) -> int:
 
 def _resolve_all(file: SweepFile, cells: Iterable[Cell]) -> list[RunConfig]:
     configs: list[RunConfig] = []
-    faults: dict[str, None] = {}
+    faults: list[Fault] = []
     for cell in cells:
         try:
             configs.append(
@@ -257,11 +254,11 @@ def _resolve_all(file: SweepFile, cells: Iterable[Cell]) -> list[RunConfig]:
                 )
             )
         except ConfigError as exc:
-            faults |= dict.fromkeys(str(exc).splitlines())
-            if len(faults) >= _MOST_TOLD:
+            faults += [fault for fault in exc.faults if fault not in faults]
+            if len(faults) >= _MOST_FAULTS:
                 break
     if faults:
-        raise ConfigError("\n".join(faults))
+        raise ConfigError(*faults)
     return configs
 
 
@@ -270,7 +267,8 @@ def _refuse_twins(cells: list[Cell], configs: list[RunConfig]) -> None:
     for cell, config in zip(cells, configs, strict=True):
         first = seen.setdefault(config.model_dump_json(), cell)
         if first is not cell:
-            raise ConfigError(f'"{first.label}" and "{cell.label}" are the same run. Remove one of them.')
+            rule = f'asks for the same run twice: "{first.label}" and "{cell.label}"'
+            raise ConfigError(rule, key="sweep file", hint="Remove one of them.")
 
 
 def _make_run(plan: Plan, cell: Cell, config: RunConfig) -> SweepRun:

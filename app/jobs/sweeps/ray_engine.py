@@ -63,9 +63,8 @@ def make_cluster(
 
     for option, number in (("--cpus-per-run", cpus), ("--gpus-per-run", gpus)):
         if number is not None and not (number <= 1 or number % 1 == 0):  # infinity and NaN are neither
-            raise ConfigError(
-                f"{option} must be a whole number, or a part of 1 that several runs share, got {number:g}."
-            )
+            rule = "must be a whole number, or a part of 1 that several runs share"
+            raise ConfigError(rule, key=option, value=number)
     given = address or os.environ.get("RAY_ADDRESS") or "local"
     threads = max([choose_threads(config.train.threads, alone=False) for config in configs], default=1)
     wants_gpu = any(config.train.device == "cuda" for config in configs)
@@ -84,7 +83,7 @@ def import_ray() -> Any:
     try:
         return import_module("ray")
     except ImportError as exc:
-        raise ConfigError(f"The Ray engine needs ray. Install it with: {how_to_install('ray')}") from exc
+        raise ConfigError("The Ray engine needs ray", hint=f"Install it with: {how_to_install('ray')}") from exc
 
 
 @contextmanager
@@ -193,7 +192,9 @@ def check_database(url: str, nodes: Sequence[Mapping[str, Any]]) -> None:
         shown = ", ".join(others[:3]) + (f" and {len(others) - 3} more" if others[3:] else "")
         raise ClusterError(
             f"A SQLite database is a file of one machine, and the cluster has nodes on others ({shown}). "
-            "Choose a PostgreSQL URL with --db."
+            "Choose a PostgreSQL URL with --db.",
+            reason="sqlite",
+            subject=shown,
         )
 
 

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from app.jobs.sweeps.file import Leaf, OptunaSearch, Range
 from app.jobs.sweeps.plan import is_whole
-from emtc_core.errors import ConfigError
+from emtc_core.errors import ConfigError, Fault
 from storage.engine import Database
 
 STORAGE_VARIABLE: Final = "EMTC_OPTUNA"
@@ -34,7 +34,7 @@ def import_optuna() -> Any:
     try:
         import optuna
     except ImportError as error:
-        raise ConfigError(MISSING) from error
+        raise ConfigError(Fault(hint=MISSING)) from error
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     return optuna
 
@@ -53,7 +53,7 @@ def storage_url(db: Database) -> str:
     if told := os.environ.get(STORAGE_VARIABLE):
         return told
     if db.path is None:
-        raise ConfigError(NO_PLACE)
+        raise ConfigError(Fault(hint=NO_PLACE))
     return f"sqlite:///{db.path.with_suffix('.optuna.db')}"
 
 
@@ -68,7 +68,7 @@ def check_storage(url: str) -> None:
     """
     import_optuna()
     if not url.startswith("sqlite") and STORAGE_VARIABLE not in os.environ:
-        raise ConfigError(NO_PLACE)
+        raise ConfigError(Fault(hint=NO_PLACE))
 
 
 def open_study(db: Database, sweep_id: str, search: OptunaSearch) -> Study:

@@ -4,8 +4,7 @@ What is typed stands here first and in its widget second. So a page that is left
 an address shows another browser the same form, and a text that is no value keeps its place until it is mended.
 """
 
-from collections.abc import Callable
-from difflib import get_close_matches
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import streamlit as st
@@ -15,6 +14,8 @@ from app.jobs import launch_request
 from app.jobs.launch_request import CHOICES
 from app.ui import state, view
 from app.ui.in_url import Bound
+from emtc_core.config.resolve import suggest
+from emtc_core.errors import Fault
 
 _FORM = "launch_form"
 _ALWAYS_DRAWN = "algo"
@@ -65,9 +66,8 @@ def strangers() -> list[str]:
 
 def describe_stranger(name: str) -> str:
     """What is wrong with such a name."""
-    close = get_close_matches(name[: launch_request.LONGEST], CHOICES, n=1, cutoff=0.5)
-    hint = f' Did you mean "{close[0]}"?' if close else ""
-    return f'The address names "{name[:60]}", which this form does not have.{hint}'
+    sentence = f'The address names "{name[:60]}", which this form does not have.'
+    return f"{sentence} {suggest(name, CHOICES)}".rstrip()
 
 
 def bind(
@@ -102,8 +102,9 @@ def bind(
     return Bound(key=key, on_change=changed)
 
 
-def mark(faults: dict[str, str], name: str) -> None:
+def mark(faults: Mapping[str, Fault], name: str) -> None:
     """What is wrong with a field, under it; the page's style marks the field above."""
-    if told := faults.get(name):
+    if fault := faults.get(name):
         with st.container(key=f"wrong-{name.replace('.', '-')}"):
+            told = launch_request.describe_at(name, fault)
             st.markdown(f":red[:material/error: {escape_markdown(told)}]")

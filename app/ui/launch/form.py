@@ -24,7 +24,7 @@ from emtc_core.config.run import RunConfig, list_algos, split_algo
 from emtc_core.envs.registry import ADAPTERS, IMPORTED_BY_MAP
 from emtc_core.envs.trust import VARIABLE
 from emtc_core.envs.zoo.examples import EXAMPLES, EXTRA
-from emtc_core.errors import EmtcError
+from emtc_core.errors import EmtcError, Fault, describe_fault
 from emtc_core.install import how_to_install
 from storage.files.places import describe_place
 
@@ -64,7 +64,7 @@ def show() -> None:
         try:
             planned = choices.plan(config, request, texts.get(NAME, ""))
         except EmtcError as exc:
-            faults |= launch_request.place_faults(str(exc).splitlines(), [ALSO])
+            faults |= launch_request.place_faults(exc, [ALSO])
     if not obstacle and (asked := config or request.config):
         faults |= _refusals(asked)
     elif not faults and not request.choices[MAP]:
@@ -174,7 +174,7 @@ def _map(texts: Mapping[str, str], request: Request, maps: Mapping[str, list[str
 
 
 def _settings(
-    texts: Mapping[str, str], request: Request, faults: Mapping[str, str], *, without: frozenset[str]
+    texts: Mapping[str, str], request: Request, faults: Mapping[str, Fault], *, without: frozenset[str]
 ) -> None:
     fields = [info for info in describe_fields() if info.key not in launch_request.IDENTITY | without]
     gate = texts.get("gate.type") or str(request.defaults.get("gate.type"))
@@ -254,21 +254,23 @@ def _relevant(algo: str) -> set[str]:
     return sections
 
 
-def _refusals(config: RunConfig) -> dict[str, str]:
+def _refusals(config: RunConfig) -> dict[str, Fault]:
     """Why this machine cannot run it, by the setting that is to blame where there is one."""
     try:
         check_startable(config)
     except EmtcError as exc:
-        return launch_request.place_faults([str(exc)], [])
+        return launch_request.place_faults(exc)
     return {}
 
 
-def _say_faults(faults: Mapping[str, str]) -> None:
+def _say_faults(faults: Mapping[str, Fault]) -> None:
     """Gather what is wrong beside the button, for its field may be out of sight."""
     told = []
-    for name, sentence in faults.items():
-        where = _LABELS.get(name, name)
-        told.append(escape_markdown(sentence if not where or where in sentence else f"{where}: {sentence}"))
+    for name, fault in faults.items():
+        label = _LABELS.get(name)
+        told.append(
+            escape_markdown(f"{label}: {launch_request.describe_at(name, fault)}" if label else describe_fault(fault))
+        )
     if told:
         more = f"  \nAnd {len(told) - _TOLD_AT_ONCE} more." if len(told) > _TOLD_AT_ONCE else ""
         st.error("  \n".join(told[:_TOLD_AT_ONCE]) + more, icon=":material/error:")

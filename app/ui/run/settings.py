@@ -9,10 +9,11 @@ import pandas as pd
 import streamlit as st
 
 from app.analysis.format import count, escape_markdown
-from app.jobs.launch_request import IDENTITY, usual_settings, write_text
+from app.jobs.launch_request import IDENTITY, usual_settings
 from app.ui import data, in_url, messages
 from emtc_core.config.outside import ORIGINS
 from emtc_core.config.resolve import Value, describe_fields, flatten_tree
+from emtc_core.config.values import write_text
 from emtc_core.errors import EmtcError
 from storage.queries.runs import RunFilter
 from storage.runs.rows import RunRow

@@ -18,7 +18,7 @@ from app.jobs.sweeps.file import list_templates, parse_sweep, read_template
 from app.jobs.sweeps.plan import Plan, make_plan
 from app.ui import data, messages, state
 from app.ui.widgets import config_form, result_table
-from emtc_core.errors import EmtcError
+from emtc_core.errors import EmtcError, describe_error
 from storage.runs.sweeps import Sweep
 
 
@@ -89,7 +89,7 @@ def _read(text: str) -> Plan | None:
         plan = make_plan(parse_sweep(text))
         check_plan(plan)
     except EmtcError as exc:
-        for sentence in str(exc).splitlines():
+        for sentence in describe_error(exc):
             st.error(escape_markdown(sentence), icon=":material/error:")
         return None
     return plan

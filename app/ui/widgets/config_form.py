@@ -10,12 +10,11 @@ from typing import Final
 import streamlit as st
 
 from app.analysis.format import escape_markdown
-from app.jobs.launch_request import parse_count, write_text
 from app.ui import in_url
 from app.ui.in_url import Bound
-from emtc_core.config.base import quote
-from emtc_core.config.resolve import FieldInfo, Value
-from emtc_core.errors import ConfigError
+from emtc_core.config.resolve import Value
+from emtc_core.config.values import FieldInfo, parse_count, write_text
+from emtc_core.errors import ConfigError, describe_fault
 
 PER_ROW = 3
 SECTION_TITLES: Final = {
@@ -128,22 +127,23 @@ def ask(
         label, **bound, placeholder=str(usual), help=about, max_chars=_LONGEST, width=width or "stretch"
     )
     try:
-        return read(typed or "", usual=usual, low=low, high=high)
+        return read(typed or "", key=key, usual=usual, low=low, high=high)
     except ConfigError as exc:
         with st.container(key=f"wrong-{key}"):
-            st.markdown(f":red[:material/error: {escape_markdown(str(exc))}]")
+            told = describe_fault(exc.faults[0], with_key=False)
+            st.markdown(f":red[:material/error: {escape_markdown(told)}]")
         return None
 
 
-def read(text: str, *, usual: int, low: int, high: int) -> int:
-    """Read what was typed.
+def read(text: str, *, key: str, usual: int, low: int, high: int) -> int:
+    """Read what was typed into the field `key`.
 
     Raises:
         ConfigError: If it is no whole number between the bounds.
     """
-    number = parse_count(text) if text.strip() else usual
+    number = parse_count(text, key) if text.strip() else usual
     if not low <= number <= high:
-        raise ConfigError(f"Must be between {low:,} and {high:,}, got {quote(text.strip())}.")
+        raise ConfigError(f"must be between {low:,} and {high:,}", key=key, value=text.strip())
     return number
 
 

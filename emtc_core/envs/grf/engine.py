@@ -1,9 +1,9 @@
-"""One football engine, driven without gfootball's Python layers.
+"""One football engine, used without gfootball's Python environment.
 
-What lives here: starting, resetting and stepping the compiled engine, and reading the few numbers that the
-state holds. What does not: observations, rewards, time limits (`env.py`) and processes (`team.py`).
-gfootball's own environment converts and deep-copies some forty fields per player and step and keeps a trace
-for its dumps; here a step costs the engine's own time and about forty attribute reads.
+Contents: start, reset and step the compiled engine, and read its numbers into a state row. Observations, rewards and
+time limits are in `env.py`, worker processes in `team.py`. gfootball's own environment converts and deep-copies about
+forty fields per player and step, and records a trace for its dumps. Here a step costs only the engine's time and about
+forty attribute reads.
 """
 
 import os
@@ -18,27 +18,28 @@ from emtc_core.envs.grf.scenarios import ACTION_NAMES, Lineup
 
 RUNNING: Final = 0
 ENDED: Final = 1
-"""A goal, the ball out of play, or the other team in possession."""
+"""After a goal, the ball out of play, or a change of possession."""
 
 _DURATION = 400
+"""Length of a match [steps]. It is longer than any episode."""
 _PHYSICS_STEPS_PER_FRAME = 10
 _HEADLESS = {"SDL_VIDEODRIVER": "dummy", "SDL_AUDIODRIVER": "dummy"}
-_idle_engines: list[Any] = []  # the engine has no destructor worth calling; gfootball keeps them as well
+_idle_engines: list[Any] = []  # engines are reused, as in gfootball, because their destructor frees nothing useful
 
 
 @dataclass(frozen=True)
 class Squad:
-    """What an engine must know of a scenario."""
+    """The settings of a scenario that an engine needs."""
 
     lineup: Lineup
     n_agents: int
     n_opponents: int
     keeper_obeys: bool = True
-    """Whether an agent may be given our keeper, as gfootball does; else every agent steers one attacker."""
+    """Whether an agent may control our keeper, as in gfootball. If not, every agent controls one attacker."""
 
 
 def load_engine() -> ModuleType:
-    """Import the compiled engine for drawing nothing.
+    """Import the compiled engine with video and audio output disabled.
 
     Raises:
         ImportError: If gfootball is not installed or its library cannot be loaded.
@@ -51,7 +52,7 @@ def load_engine() -> ModuleType:
 
 
 class Engine:
-    """One match at a time; reads go straight from the engine's structures into a state row."""
+    """One match at a time. Numbers are read directly from the engine's structures into a state row."""
 
     def __init__(self, squad: Squad) -> None:
         self._lib: Any = load_engine()  # Any: a Boost.Python module has no types
@@ -63,22 +64,31 @@ class Engine:
         self._owner = -1
 
     def reset(self, seed: int, state: NDArray[np.float64]) -> None:
-        """Kick off with the engine's random numbers seeded by `seed`; fill `state` [S]."""
+        """Start a match and write its state into `state` [S].
+
+        Args:
+            seed: Seed of the engine's random numbers.
+            state: Output row; see `scenarios.py` for the layout.
+        """
         self._game.state = self._lib.GameState.game_running
-        self._game.reset(self._scenario(seed), False)
+        self._game.reset(self._make_config(seed), False)
         info = self._game.get_info()
         while not info.is_in_play:
             self._game.step()
             info = self._game.get_info()
         self._mode = -1
         self._owner = -1
-        self._read(info, state)
+        self._write_state(info, state)
 
     def step(self, actions: list[int], state: NDArray[np.float64]) -> tuple[int, int]:
-        """Advance one step of a tenth of a second; fill `state` [S].
+        """Advance by one step of 0.1 s and write the new state into `state` [S].
+
+        Args:
+            actions: One action index per agent.
+            state: Output row.
 
         Returns:
-            Goal difference gained (+1, 0, -1) and RUNNING or ENDED.
+            Goals for minus goals against (+1, 0 or -1), and RUNNING or ENDED.
         """
         game = self._game
         for player, action in enumerate(actions):
@@ -88,16 +98,16 @@ class Engine:
         while not info.is_in_play:
             game.step()
             info = game.get_info()
-        self._read(info, state)
-        return info.left_goals - info.right_goals, self._judge(info)
+        self._write_state(info, state)
+        return info.left_goals - info.right_goals, self._check_end(info)
 
     def controlled_players(self) -> list[int]:
-        """List which left player each agent steers; right after a reset the engine has not decided it."""
+        """List the left player that each agent controls. The engine assigns them in the first step after a reset."""
         controllers = self._game.get_info().left_controllers
         return [controllers[i].controlled_player for i in range(self._squad.n_agents)]
 
     def close(self) -> None:
-        """Hand the engine back for the next scenario of this process."""
+        """Return the engine, so that this process can reuse it."""
         if self._game is not None:
             _idle_engines.append(self._game)
             self._game = None
@@ -108,8 +118,8 @@ class Engine:
         game.start_game()
         return game
 
-    def _scenario(self, seed: int) -> Any:
-        """Build the engine's configuration anew: the engine scales the positions of the one it is given."""
+    def _make_config(self, seed: int) -> Any:
+        """Make a new configuration for each match, because the engine scales the positions in it."""
         lib, lineup = self._lib, self._squad.lineup
         config = lib.ScenarioConfig.make()
         config.game_duration = _DURATION
@@ -122,7 +132,7 @@ class Engine:
         config.left_agents = self._squad.n_agents
         config.right_agents = 0
         config.game_engine_random_seed = seed
-        config.reverse_team_processing = bool(seed % 2)  # gfootball's rule, so that seeds mean the same
+        config.reverse_team_processing = bool(seed % 2)  # as gfootball does, so that equal seeds give equal matches
         config.ball_position[0], config.ball_position[1] = lineup.ball
         for team, players in ((config.left_team, lineup.left), (config.right_team, lineup.right)):
             for player in players:
@@ -131,8 +141,8 @@ class Engine:
                 team.append(lib.FormationEntry(player.x, player.y, role, False, controllable))
         return config
 
-    def _judge(self, info: Any) -> int:
-        """Apply the three endings of the academy scenarios in gfootball's order."""
+    def _check_end(self, info: Any) -> int:
+        """Apply the three end rules of the academy scenarios, in gfootball's order."""
         ended = info.left_goals > 0 or info.right_goals > 0
         mode, owner = int(info.game_mode), info.ball_owned_team
         ended |= mode != self._normal_mode and self._mode == self._normal_mode
@@ -142,7 +152,7 @@ class Engine:
             self._owner = owner
         return ENDED if ended else RUNNING
 
-    def _read(self, info: Any, state: NDArray[np.float64]) -> None:
+    def _write_state(self, info: Any, state: NDArray[np.float64]) -> None:
         n, m = self._squad.n_agents, self._squad.n_opponents
         left, right = info.left_team, info.right_team
         first = len(left) - n

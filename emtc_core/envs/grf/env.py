@@ -1,18 +1,18 @@
-"""Google Research Football's academy scenarios as a vectorised environment.
+"""Google Research Football's academy scenarios as a vectorized environment.
 
-Description: n attackers against a keeper and one or two defenders; the real gfootball engine, one step per
-    tenth of a second. A scenario is `scenarios.SCENARIOS[map]`.
+Description: n attackers against a keeper and one or two defenders, in the real gfootball engine. One step is 0.1 s.
+    A map is a key of `scenarios.SCENARIOS`.
 Actions: gfootball's default set of 19; all are always available. Directions, sprint and dribble are sticky.
-Observations: own position, the others' relative to it, directions, ball; see `scenarios.py`.
+Observations: the agent's position, the other players' positions relative to it, directions, ball; see `scenarios.py`.
 State: absolute positions and directions of the agents, the observed opponents and the ball.
-Rewards: `env.grf.reward` paper: +1 for our goal, -1 for theirs, 0 otherwise; emu: +100 for our goal and -1
+Rewards: `env.grf.reward` = paper: +1 for our goal, -1 for theirs, 0 otherwise; emu: +100 for our goal and -1
     at any other end.
 Episode end: terminated by a goal, the ball out of play, a change of possession, or the ball or an agent in
     our own half; truncated after 150 steps.
 Arguments: `env.grf.*` of the configuration, see `config/train.py`.
-Differences from the original: the wrappers published with CDS and EMU call the time limit an end of the
-    game; here it is truncation, and `train.bootstrap_on_timeout` decides. Seeds are ours: the engine of
-    copy b gets `engine_seed(seed, b, episode)`.
+Differences from the original: the wrappers published with CDS and EMU treat the time limit as an end of the
+    game. Here it is a truncation, and `train.bootstrap_on_timeout` selects whether the learner bootstraps. The engine
+    of copy b is seeded with `engine_seed(seed, b, episode)`.
 """
 
 import secrets
@@ -23,8 +23,8 @@ from numpy.typing import NDArray
 
 from emtc_core.arrays import check_shape, derive_seed
 from emtc_core.config.train import EnvConfig, GrfConfig
-from emtc_core.envs.base import EnvInfo, Observation, Scene, VectorEnv, refuse_obstacle, refuse_unknown_map
-from emtc_core.envs.grf.engine import Squad
+from emtc_core.envs.base import EnvInfo, Observation, Scene, VectorEnv, check_can_run, check_map, check_was_reset
+from emtc_core.envs.grf.engine import Squad, load_engine
 from emtc_core.envs.grf.scenarios import (
     ACTION_NAMES,
     EPISODE_LIMIT,
@@ -36,17 +36,67 @@ from emtc_core.envs.grf.scenarios import (
     get_scenario,
     in_own_half,
 )
-from emtc_core.envs.grf.scenarios import make_scene as draw
+from emtc_core.envs.grf.scenarios import make_scene as make_scenario_scene
 from emtc_core.envs.grf.team import make_group
+
+HOW_TO_GET = (
+    "apt-get install -y build-essential cmake libgl1-mesa-dev libsdl2-dev libsdl2-image-dev libsdl2-ttf-dev "
+    "libsdl2-gfx-dev libboost-python-dev libboost-thread-dev libboost-filesystem-dev libboost-system-dev; "
+    "then, with the virtual environment activated: pip install psutil setuptools wheel six 'gym<0.26'; "
+    "CXXFLAGS='-fno-semantic-interposition -fno-math-errno -fvisibility-inlines-hidden -flto=auto' "
+    "LDFLAGS=-Wl,-Bsymbolic pip install --no-build-isolation gfootball"
+)
+"""The compiler flags are optional. They make the engine a third faster and do not change any result."""
+
+
+def list_maps() -> list[str]:
+    """List the academy scenarios."""
+    return list(SCENARIOS)
+
+
+def find_obstacle() -> str:
+    """Check that the engine can be imported. The result is not cached, because the package may be installed later."""
+    if find_spec("gfootball_engine") is None:
+        return "the package gfootball is not installed."
+    try:
+        load_engine()
+    except ImportError as error:
+        return f"the football engine does not load ({error})."
+    return ""
+
+
+def find_info(config: EnvConfig) -> EnvInfo:
+    """Return the sizes of a scenario."""
+    check_map("grf", config.map, list_maps())
+    return make_info(get_scenario(config.map), config.grf)
+
+
+def make_env(config: EnvConfig, *, n_envs: int) -> VectorEnv:
+    """Start `n_envs` matches."""
+    check_map("grf", config.map, list_maps())
+    check_can_run("grf", find_obstacle(), HOW_TO_GET)
+    return GrfEnv(config.map, n_envs=n_envs, config=config.grf)
+
+
+def make_scene(map: str, states: NDArray[np.float32]) -> Scene:
+    """Make the frames of one episode from its stored states [T, S]."""
+    check_map("grf", map, list_maps())
+    return make_scenario_scene(map, states)
 
 
 def engine_seed(seed: int, copy: int, episode: int = 0) -> int:
-    """Derive gfootball's `game_engine_random_seed` for the n-th episode of one copy since `reset(seed)`."""
+    """Derive gfootball's `game_engine_random_seed`.
+
+    Args:
+        seed: Seed of the last `reset(seed)`.
+        copy: Index of the copy.
+        episode: Number of episodes of this copy since `reset(seed)`.
+    """
     return derive_seed(seed, "grf", copy, episode)
 
 
 def make_info(scenario: Scenario, config: GrfConfig) -> EnvInfo:
-    """A scenario's sizes; needs no engine."""
+    """Make the sizes and bounds of a scenario. Needs no engine."""
     defenders = tuple(f"defender {j}" for j in range(1, scenario.n_opponents))
     return EnvInfo(
         env="grf",
@@ -63,7 +113,7 @@ def make_info(scenario: Scenario, config: GrfConfig) -> EnvInfo:
 
 
 class GrfEnv:
-    """B football matches stepped together."""
+    """B football matches that are stepped together."""
 
     def __init__(self, map: str, *, n_envs: int, config: GrfConfig) -> None:
         scenario = get_scenario(map)
@@ -78,13 +128,13 @@ class GrfEnv:
         self._seed = secrets.randbits(31)
         self._episode = -1
         self._t = 0
-        self._terminated = np.ones(n_envs, bool)  # nothing runs before the first reset
+        self._terminated = np.zeros(n_envs, bool)
         self._truncated = np.zeros(n_envs, bool)
         self._won = np.zeros(n_envs, bool)
         self._avail = np.ones((n_envs, scenario.n_agents, N_ACTIONS), bool)
 
     def reset(self, seed: int | None = None) -> Observation:
-        """Kick off everywhere."""
+        """Start a new match in every copy."""
         self._episode += 1
         if seed is not None:
             self._seed, self._episode = seed, 0
@@ -98,7 +148,13 @@ class GrfEnv:
         return self._observe(np.zeros(self.n_envs, np.float32))
 
     def step(self, actions: NDArray[np.integer]) -> Observation:
-        """Play a tenth of a second in every match that still runs."""
+        """Advance every match that has not ended by one step of 0.1 s with actions [B, N].
+
+        Raises:
+            ResetNeededError: If `reset` was never called.
+            ValueError: If the action of a running match is not in 0..18.
+        """
+        check_was_reset(self._episode >= 0)
         check_shape("actions", actions, (self.n_envs, self.info.n_agents))
         board = self._group.board
         running = ~(self._terminated | self._truncated)
@@ -109,18 +165,18 @@ class GrfEnv:
         board.goal[:] = 0
         self._group.step()
         self._t += 1
-        return self._observe(self._judge_step(running))
+        return self._observe(self._score_step(running))
 
     def scene(self, states: NDArray[np.float32]) -> Scene:
-        """Draw stored states on a pitch."""
-        return draw(self.info.map, states)
+        """Make the frames of one episode from its stored states [T, S]."""
+        return make_scenario_scene(self.info.map, states)
 
     def close(self) -> None:
-        """End the worker processes and hand the engines back."""
+        """End the worker processes and release the engines."""
         self._group.close()
 
-    def _judge_step(self, running: NDArray[np.bool_]) -> NDArray[np.float32]:
-        """Decide ends and rewards of the matches that have just played a step."""
+    def _score_step(self, running: NDArray[np.bool_]) -> NDArray[np.float32]:
+        """Update the end flags and return the rewards [B] of the step. `running` [B]: matches before the step."""
         board = self._group.board
         ended = board.ended | in_own_half(self._layout, board.state)
         self._terminated |= running & ended
@@ -143,50 +199,3 @@ class GrfEnv:
             truncated=self._truncated.copy(),
             won=self._won.copy(),
         )
-
-
-HOW_TO_GET = (
-    "apt-get install -y build-essential cmake libgl1-mesa-dev libsdl2-dev libsdl2-image-dev libsdl2-ttf-dev "
-    "libsdl2-gfx-dev libboost-python-dev libboost-thread-dev libboost-filesystem-dev libboost-system-dev; "
-    "then, with the virtual environment activated: pip install psutil setuptools wheel six 'gym<0.26'; "
-    "CXXFLAGS='-fno-semantic-interposition -fno-math-errno -fvisibility-inlines-hidden -flto=auto' "
-    "LDFLAGS=-Wl,-Bsymbolic pip install --no-build-isolation gfootball"
-)
-"""The flags are optional: they make the engine a third faster and change no result."""
-
-
-def list_maps() -> list[str]:
-    """List the academy scenarios."""
-    return list(SCENARIOS)
-
-
-def find_obstacle() -> str:
-    """Import the engine to be sure that its library loads; what is missing now may be installed a minute later."""
-    if find_spec("gfootball_engine") is None:
-        return "the package gfootball is not installed."
-    from emtc_core.envs.grf.engine import load_engine
-
-    try:
-        load_engine()
-    except ImportError as error:
-        return f"the football engine does not load ({error})."
-    return ""
-
-
-def find_info(config: EnvConfig) -> EnvInfo:
-    """A scenario's sizes."""
-    refuse_unknown_map("grf", config.map, list_maps())
-    return make_info(get_scenario(config.map), config.grf)
-
-
-def make_env(config: EnvConfig, *, n_envs: int) -> VectorEnv:
-    """Start `n_envs` matches."""
-    refuse_unknown_map("grf", config.map, list_maps())
-    refuse_obstacle("grf", find_obstacle(), HOW_TO_GET)
-    return GrfEnv(config.map, n_envs=n_envs, config=config.grf)
-
-
-def make_scene(map: str, states: NDArray[np.float32]) -> Scene:
-    """Draw stored states on a pitch."""
-    refuse_unknown_map("grf", map, list_maps())
-    return draw(map, states)

@@ -1,15 +1,15 @@
-"""The three academy scenarios as data: who stands where, who is controlled and observed, and what a state says of it.
+"""The three academy scenarios as data: start positions, controlled and observed players, and the state layout.
 
-What lives here: line-ups, sizes, and index arithmetic, vectorised over environments and agents, from raw positions to
-the state, from the state to every agent's observation, and to a pitch that a replay draws. What does not: the engine
-(`engine.py`), which no page needs to draw a scene. The trimmed counter-attacks are written from the published
-description: the authors of CDS train on a squad of four attackers, their keeper, and only the defenders that the
-observation names.
+Contents: line-ups, sizes, the conversion from a state to every agent's observation (vectorized over environments and
+agents), and the conversion from states to a scene. A scene needs no engine (`engine.py`).
+
+The trimmed counter-attacks follow the published description: the authors of CDS train with four attackers, their
+keeper, and only those defenders that are in the observation.
 
 State: n agents (x, y), n directions, m opponents (x, y), m directions, ball (x, y, z), ball direction (3).
 Observation of agent i: own position, teammates relative to it, own direction, teammates' directions,
 opponents relative to it, their directions, ball relative in x and y, ball height, ball direction.
-Source: the wrappers published with CDS and EMU, as `algorithms` section 4 records them.
+Source: the wrappers published with CDS and EMU; see section 4 of the project's `algorithms` notes.
 """
 
 from dataclasses import dataclass
@@ -48,18 +48,18 @@ ACTION_NAMES = (
 PITCH = (-1.0, -0.42, 1.0, 0.42)
 """Goal lines at x = -1 and 1, touch lines at y = -0.42 and 0.42, in the engine's units."""
 
-_SURROUND = 0.08  # so that a keeper on his line and a ball in the net stay in sight
-_GOAL, _GOAL_DEPTH = 0.044, 0.03  # half the mouth between the posts, and how deep the net is drawn
-_BOX, _BOX_DEPTH = 0.24, 0.3  # penalty area: half its width and its depth
-_CIRCLE = 0.17
-
-_PLAYER_RADIUS = 0.018  # about a metre
+# Sizes of a scene, in the engine's units.
+_MARGIN = 0.08  # around the pitch, so that a keeper on the goal line and a ball in the net are visible
+_GOAL_HALF_WIDTH, _GOAL_DEPTH = 0.044, 0.03
+_BOX_HALF_WIDTH, _BOX_DEPTH = 0.24, 0.3  # penalty area
+_CIRCLE_RADIUS = 0.17
+_PLAYER_RADIUS = 0.018  # about 1 m
 _BALL_RADIUS = 0.009
 
 
 @dataclass(frozen=True)
 class Player:
-    """One player at kick-off; x and y are in the frame of the player's own team, attacking towards +x."""
+    """One player at kick-off. The player's team attacks in the direction of +x."""
 
     x: float
     y: float
@@ -77,7 +77,7 @@ class Lineup:
 
 @dataclass(frozen=True)
 class Scenario:
-    """One map: the last `n_agents` left players act, the first `n_opponents` right players are seen."""
+    """One map. The last `n_agents` left players are agents, the first `n_opponents` right players are observed."""
 
     name: str
     n_agents: int
@@ -87,7 +87,7 @@ class Scenario:
 
     @property
     def dim(self) -> int:
-        """Length of an observation and of the state: two vectors per player, six numbers for the ball."""
+        """Length of an observation and of the state: four numbers per player and six for the ball."""
         return 4 * (self.n_agents + self.n_opponents) + 6
 
 
@@ -111,8 +111,8 @@ _KEEPER_DUEL = Lineup(
 _COUNTER_EASY = Lineup(left=_COUNTER_ATTACKERS, right=(_KEEPER, _HIGH_BACK), ball=_COUNTER_BALL)
 _COUNTER_HARD = Lineup(left=_COUNTER_ATTACKERS, right=(_KEEPER, _LOW_BACK, _HIGH_BACK), ball=_COUNTER_BALL)
 
-# The engine's own files, for `env.grf.trimmed = false`: eleven against eleven, so that most of both squads
-# is neither observed nor controlled. The two differ in where one centre back starts.
+# The line-ups in gfootball's scenario files, for `env.grf.trimmed = false`: eleven against eleven players, most of
+# them neither observed nor controlled. Easy and hard differ in the start position of one center back.
 _FULL_LEFT = (
     _KEEPER,
     Player(-0.672, -0.19576, "LB"),
@@ -125,7 +125,7 @@ _FULL_LEFT = (
 )
 
 
-def _full_right(low_back: Player) -> tuple[Player, ...]:
+def _make_full_right(low_back: Player) -> tuple[Player, ...]:
     return (
         _KEEPER,
         Player(0.128, -0.19576, "LB"),
@@ -141,8 +141,8 @@ def _full_right(low_back: Player) -> tuple[Player, ...]:
     )
 
 
-_FULL_EASY = Lineup(_FULL_LEFT, _full_right(Player(0.4, -0.06356, "CB")), _COUNTER_BALL)
-_FULL_HARD = Lineup(_FULL_LEFT, _full_right(_LOW_BACK), _COUNTER_BALL)
+_FULL_EASY = Lineup(_FULL_LEFT, _make_full_right(Player(0.4, -0.06356, "CB")), _COUNTER_BALL)
+_FULL_HARD = Lineup(_FULL_LEFT, _make_full_right(_LOW_BACK), _COUNTER_BALL)
 
 SCENARIOS: dict[str, Scenario] = {
     scenario.name: scenario
@@ -155,19 +155,24 @@ SCENARIOS: dict[str, Scenario] = {
 
 
 def get_scenario(map: str) -> Scenario:
-    """Look a scenario up.
+    """Get a scenario by its map name.
 
     Raises:
-        EnvUnavailableError: If no scenario has that name.
+        EnvUnavailableError: If the map does not exist.
     """
     if map not in SCENARIOS:
-        raise EnvUnavailableError(f"grf has no scenario {map!r}. List them with: emtc envs")
+        raise EnvUnavailableError(
+            f"grf has no scenario {map!r}.",
+            hint="List all scenarios with: emtc envs",
+            reason="unknown_map",
+            subject="env.map",
+        )
     return SCENARIOS[map]
 
 
 @dataclass(frozen=True)
 class Layout:
-    """Where things stand in a state of n agents and m opponents."""
+    """Indices of the entries in a state of n agents and m opponents."""
 
     n_agents: int
     n_opponents: int
@@ -189,62 +194,70 @@ class Layout:
 
 
 def in_own_half(layout: Layout, state_BS: NDArray[np.float64]) -> NDArray[np.bool_]:
-    """Where the ball or any agent has crossed to x < 0; this ends an academy episode."""
+    """Return [B]: whether the ball or any agent is at x < 0 in the states [B, S]. This ends an academy episode."""
     agents_x = state_BS[:, 0 : 2 * layout.n_agents : 2]
     return (agents_x < 0).any(axis=1) | (state_BS[:, layout.ball_at] < 0)
 
 
 class ObservationMap:
-    """Observations as one gather and one subtraction: obs = state[source] - state[origin]."""
+    """Computes observations with one gather and one subtraction: obs = state[source] - state[origin]."""
 
     def __init__(self, layout: Layout) -> None:
-        nowhere = layout.dim  # a zero appended to the state: absolute features subtract nothing
-        rows = [_agent_row(layout, agent, nowhere) for agent in range(layout.n_agents)]
+        rows = [_list_feature_indices(layout, agent) for agent in range(layout.n_agents)]
         self._source_NO = np.array([[source for source, _ in row] for row in rows])
         self._origin_NO = np.array([[origin for _, origin in row] for row in rows])
 
     def observe(self, state_BS: NDArray[np.float64]) -> NDArray[np.float32]:
-        """Build [B, N, O] observations from [B, S] states."""
+        """Compute observations [B, N, O] from states [B, S], both in the engine's units."""
         padded = np.concatenate([state_BS, np.zeros((len(state_BS), 1))], axis=1)
         return (padded[:, self._source_NO] - padded[:, self._origin_NO]).astype(np.float32)
 
 
-def _agent_row(layout: Layout, agent: int, nowhere: int) -> list[tuple[int, int]]:
-    """List (source, origin) state indices of one agent's observation, in order."""
+def _list_feature_indices(layout: Layout, agent: int) -> list[tuple[int, int]]:
+    """List the state indices (source, origin) of one agent's observation, in the order of its features."""
     n, m = layout.n_agents, layout.n_opponents
-    own = (2 * agent, 2 * agent + 1)
-    mates = [i for i in range(n) if i != agent]
-    directions_at, opponents, ball = 2 * n, layout.opponents_at, layout.ball_at
+    x, y = 2 * agent, 2 * agent + 1
+    teammates = [i for i in range(n) if i != agent]
+    directions, opponents, ball = 2 * n, layout.opponents_at, layout.ball_at
+    zero = layout.dim  # index of the zero that `observe` appends to the state; absolute features subtract it
 
-    def absolute(at: int, count: int) -> list[tuple[int, int]]:
-        return [(at + k, nowhere) for k in range(count)]
+    def absolute(index: int, count: int) -> list[tuple[int, int]]:
+        return [(index + k, zero) for k in range(count)]
 
-    def relative(at: int) -> list[tuple[int, int]]:
-        return [(at, own[0]), (at + 1, own[1])]
+    def relative(index: int) -> list[tuple[int, int]]:
+        return [(index, x), (index + 1, y)]
 
-    row = absolute(own[0], 2)
-    for mate in mates:
-        row += relative(2 * mate)
-    row += absolute(directions_at + own[0], 2)
-    for mate in mates:
-        row += absolute(directions_at + 2 * mate, 2)
+    indices = absolute(x, 2)
+    for teammate in teammates:
+        indices += relative(2 * teammate)
+    indices += absolute(directions + x, 2)
+    for teammate in teammates:
+        indices += absolute(directions + 2 * teammate, 2)
     for opponent in range(m):
-        row += relative(opponents + 2 * opponent)
-    row += absolute(opponents + 2 * m, 2 * m)
-    row += relative(ball)
-    row += absolute(ball + 2, 4)
-    return row
+        indices += relative(opponents + 2 * opponent)
+    indices += absolute(opponents + 2 * m, 2 * m)
+    indices += relative(ball)
+    indices += absolute(ball + 2, 4)
+    return indices
 
 
 def make_scene(map: str, states: NDArray[np.float32]) -> Scene:
-    """Place the observed players and the ball; y points up here, down in the engine."""
+    """Make the frames of one episode: observed players, ball and pitch markings.
+
+    Args:
+        map: Name of the scenario.
+        states: Stored states, [T, S], in the engine's units. y points down there and up in the scene.
+
+    Raises:
+        EnvUnavailableError: If the scenario does not exist.
+        ShapeError: If the states are of another scenario.
+    """
     scenario = get_scenario(map)
     layout = Layout(scenario.n_agents, scenario.n_opponents)
     check_shape("states", states, (None, layout.dim))
     n, m, length = scenario.n_agents, scenario.n_opponents, len(states)
     agents = states[:, : 2 * n].reshape(length, n, 2)
-    at = layout.opponents_at
-    opponents = states[:, at : at + 2 * m].reshape(length, m, 2)
+    opponents = states[:, layout.opponents_at : layout.opponents_at + 2 * m].reshape(length, m, 2)
     ball = states[:, layout.ball_at : layout.ball_at + 2].reshape(length, 1, 2)
     position = np.concatenate([agents, opponents, ball], axis=1) * np.array([1.0, -1.0], np.float32)
     units = n + m + 1
@@ -256,24 +269,28 @@ def make_scene(map: str, states: NDArray[np.float32]) -> Scene:
         team=np.array([0] * n + [1] * m + [2], np.int8),
         radius=np.array([_PLAYER_RADIUS] * (n + m) + [_BALL_RADIUS], np.float32),
         kind=("player",) * n + ("keeper",) + ("player",) * (m - 1) + ("ball",),
-        bounds=(PITCH[0] - _SURROUND, PITCH[1] - _SURROUND, PITCH[2] + _SURROUND, PITCH[3] + _SURROUND),
-        markings=_draw_markings(),
+        bounds=(PITCH[0] - _MARGIN, PITCH[1] - _MARGIN, PITCH[2] + _MARGIN, PITCH[3] + _MARGIN),
+        markings=_make_markings(),
         title=map,
         note="Google Research Football. Only the agents, the observed opponents and the ball are recorded.",
     )
 
 
-def _draw_markings() -> NDArray[np.float32]:
-    """List the painted lines as segments: touch and goal lines, half-way line and circle, boxes, goals."""
+def _make_markings() -> NDArray[np.float32]:
+    """Make the lines of the pitch as segments [L, 4]: touch, goal and half-way lines, circle, boxes, goals."""
     x0, y0, x1, y1 = PITCH
+
+    def rectangle(x0: float, y0: float, x1: float, y1: float) -> NDArray[np.float64]:
+        return np.array([[x0, y0], [x1, y0], [x1, y1], [x0, y1], [x0, y0]])
+
     angle = np.linspace(0, 2 * np.pi, 33)
-    ring = np.stack([np.cos(angle), np.sin(angle)], axis=1) * _CIRCLE
-    outlines = [_rectangle(*PITCH), np.array([[0.0, y0], [0.0, y1]]), ring]
+    circle = np.stack([np.cos(angle), np.sin(angle)], axis=1) * _CIRCLE_RADIUS
+    outlines = [rectangle(*PITCH), np.array([[0.0, y0], [0.0, y1]]), circle]
     for goal_line, inward in ((x0, 1.0), (x1, -1.0)):
-        outlines.append(_rectangle(goal_line, -_BOX, goal_line + inward * _BOX_DEPTH, _BOX))
-        outlines.append(_rectangle(goal_line, -_GOAL, goal_line - inward * _GOAL_DEPTH, _GOAL))
+        outlines.append(
+            rectangle(goal_line, -_BOX_HALF_WIDTH, goal_line + inward * _BOX_DEPTH, _BOX_HALF_WIDTH),
+        )
+        outlines.append(
+            rectangle(goal_line, -_GOAL_HALF_WIDTH, goal_line - inward * _GOAL_DEPTH, _GOAL_HALF_WIDTH),
+        )
     return np.concatenate([np.hstack([line[:-1], line[1:]]) for line in outlines]).astype(np.float32)
-
-
-def _rectangle(x0: float, y0: float, x1: float, y1: float) -> NDArray[np.float64]:
-    return np.array([[x0, y0], [x1, y0], [x1, y1], [x0, y1], [x0, y0]])

@@ -1,13 +1,11 @@
-"""Several engines behind one call: in this process, or spread over worker processes.
+"""B football engines behind one interface: in this process, or in worker processes.
 
-What lives here: the board that both sides share (the pipes see to it that one at a time touches it), the group's
-interface, the group inside this process, the one that starts workers, and the worker's side. What does not:
-observations and rewards (`env.py`).
+Contents: the shared arrays (`Board`), the interface `EngineGroup`, the group in this process, the group of worker
+processes, and the program that a worker runs. Observations and rewards are in `env.py`.
 
-`WorkerGroup` starts `python -m emtc_core.envs.grf.team MEMORY COMMANDS REPLIES TASK`, where the first three are
-inherited file descriptors. Such a process waits for a byte, plays its engines and answers with a byte. It ends when the
-pipe of commands closes, and only then: an interrupt from the keyboard reaches it as well, but whether to stop is the
-trainer's to decide.
+`WorkerGroup` starts `python -m emtc_core.envs.grf.team MEMORY COMMANDS REPLIES TASK`. The first three arguments are
+inherited file descriptors. A worker reads one byte, steps or resets its engines and writes one byte. It ends only when
+the pipe of commands is closed. It ignores Ctrl+C, which also reaches it, because the trainer decides whether to stop.
 """
 
 import mmap
@@ -34,81 +32,45 @@ _ROOT = Path(__file__).resolve().parents[3]
 _CLOSE_TIMEOUT_S = 5.0
 _WORKERS_PER_CORE = 4
 
+_HELLO, _RESET, _STEP = b"h", b"r", b"s"
+"""Commands to a worker. The reply to each is `_DONE`. `_HELLO` waits until the worker has started."""
+_DONE = b"."
+
 
 @dataclass(frozen=True)
 class Board:
-    """Commands on the way in, the engines' numbers on the way out."""
+    """Arrays that the environment and the engines share. The pipes ensure that only one side uses them at a time."""
 
-    state: NDArray[np.float64]  # [B, S]
-    seed: NDArray[np.int64]  # [B]
-    action: NDArray[np.int64]  # [B, N]
-    goal: NDArray[np.int64]  # [B] goals for minus goals against
-    running: NDArray[np.bool_]  # [B]
-    ended: NDArray[np.bool_]  # [B] by the engine's own rules
-
-
-def memory_file(n_envs: int, squad: Squad) -> int:
-    """Open an anonymous file as large as the board; it vanishes with its last user."""
-    size = sum(int(np.prod(shape)) * dtype.itemsize for shape, dtype in _fields(n_envs, squad))
-    if hasattr(os, "memfd_create"):
-        descriptor = os.memfd_create("emtc-football")
-    else:
-        with tempfile.TemporaryFile() as file:
-            descriptor = os.dup(file.fileno())
-    os.ftruncate(descriptor, size)
-    return descriptor
-
-
-def make_board(memory: int | None, n_envs: int, squad: Squad) -> Board:
-    """Lay the board over a memory file, or over private memory when `memory` is None."""
-    fields = _fields(n_envs, squad)
-    if memory is None:
-        return Board(*(np.zeros(shape, dtype) for shape, dtype in fields))
-    buffer = mmap.mmap(memory, 0)
-    arrays, offset = [], 0
-    for shape, dtype in fields:
-        count = int(np.prod(shape))
-        arrays.append(np.frombuffer(buffer, dtype, count, offset).reshape(shape))
-        offset += count * dtype.itemsize
-    return Board(*arrays)
-
-
-def _fields(n_envs: int, squad: Squad) -> list[tuple[tuple[int, ...], np.dtype]]:
-    """Shapes in the order of Board's fields, the widest types first so that all stay aligned."""
-    dim = Layout(squad.n_agents, squad.n_opponents).dim
-    wide, flag = np.dtype(np.int64), np.dtype(np.bool_)
-    return [
-        ((n_envs, dim), np.dtype(np.float64)),
-        ((n_envs,), wide),
-        ((n_envs, squad.n_agents), wide),
-        ((n_envs,), wide),
-        ((n_envs,), flag),
-        ((n_envs,), flag),
-    ]
+    state: NDArray[np.float64]  # [B, S], written by the engines
+    seed: NDArray[np.int64]  # [B], read at a reset
+    action: NDArray[np.int64]  # [B, N], read at a step
+    goal: NDArray[np.int64]  # [B] goals for minus goals against, written by the engines
+    running: NDArray[np.bool_]  # [B] whether a step advances the match
+    ended: NDArray[np.bool_]  # [B] whether the match has ended by the engine's rules, written by the engines
 
 
 class EngineGroup(Protocol):
-    """B engines whose states, goals and ends appear on `board`."""
+    """B engines that read and write `board`."""
 
     board: Board
 
     def reset(self) -> None:
-        """Kick off in every engine with the seeds on the board."""
+        """Start a match in every engine with the seeds on the board."""
         ...
 
     def step(self) -> None:
-        """Play the board's actions in every engine that the board marks as running."""
+        """Play the actions on the board in every engine whose match is running."""
         ...
 
     def close(self) -> None:
-        """Release the engines; idempotent."""
+        """Release the engines. A second call has no effect."""
         ...
 
 
 class LocalGroup:
-    """All engines in this process, one after the other.
+    """Engines in this process, stepped one after the other.
 
-    Each step begins with the engine that ended the last one: its memory is still in the processor's cache.
+    Each step starts with the engine that was last in the step before, because its memory is still in the CPU cache.
     """
 
     def __init__(self, squad: Squad, board: Board, copies: range) -> None:
@@ -134,27 +96,27 @@ class LocalGroup:
 
 
 class WorkerGroup:
-    """Engines in worker processes; the board lies in memory that all of them map.
+    """Engines in worker processes that share the memory of the board.
 
-    A worker is a fresh interpreter, never a fork, and needs nothing of the parent's main module. It waits on
-    a pipe; when this process goes, in whatever way, the pipe closes and the worker ends.
+    A worker is a new interpreter, not a fork, and does not import this process's main module. It waits on a pipe. When
+    this process ends for any reason, the pipe closes and the worker ends.
     """
 
     def __init__(self, squad: Squad, *, n_envs: int, n_workers: int) -> None:
-        memory = memory_file(n_envs, squad)
+        memory = make_memory_file(n_envs, squad)
         self.board = make_board(memory, n_envs, squad)
         bounds = np.linspace(0, n_envs, n_workers + 1).astype(int).tolist()
         self._workers = [_Worker(squad, n_envs, share, memory) for share in pairwise(bounds)]
-        os.close(memory)  # the board and every worker hold their own
+        os.close(memory)  # the board and every worker have their own reference to it
         self._release = weakref.finalize(self, _close_all, self._workers)
-        self._call(b"h", self._workers)
+        self._call(_HELLO, self._workers)
 
     def reset(self) -> None:
-        self._call(b"r", self._workers)
+        self._call(_RESET, self._workers)
 
     def step(self) -> None:
         running = self.board.running
-        self._call(b"s", [worker for worker in self._workers if running[worker.copies].any()])
+        self._call(_STEP, [worker for worker in self._workers if running[worker.copies].any()])
 
     def close(self) -> None:
         self._release()
@@ -167,12 +129,100 @@ class WorkerGroup:
             worker.wait()
 
 
-def _close_all(workers: "list[_Worker]") -> None:
-    for worker in workers:
-        worker.close()
+def make_group(squad: Squad, *, n_envs: int, workers: int) -> EngineGroup:
+    """Start the engines: a single one in this process, several in worker processes.
+
+    Args:
+        squad: Settings of the scenario.
+        n_envs: Number of engines.
+        workers: Number of worker processes; 0 selects it from the number of cores.
+    """
+    if n_envs > 1:
+        return WorkerGroup(squad, n_envs=n_envs, n_workers=count_workers(n_envs, workers))
+    board = make_board(None, n_envs, squad)
+    return LocalGroup(squad, board, range(n_envs))
+
+
+def count_workers(n_envs: int, workers: int) -> int:
+    """Return the number of processes for `n_envs` engines: `workers`, or with 0 four per usable core; at most n_envs.
+
+    Matches end at different times. With one process per core, the core whose matches end first would be idle for a
+    fifth of a round. With more processes per core, the operating system runs another one there.
+    """
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return min(n_envs, workers or _WORKERS_PER_CORE * cores)
+
+
+def make_memory_file(n_envs: int, squad: Squad) -> int:
+    """Open an anonymous file as large as the board and return its descriptor. It is deleted when its last user ends."""
+    size = sum(int(np.prod(shape)) * dtype.itemsize for shape, dtype in _list_fields(n_envs, squad))
+    if hasattr(os, "memfd_create"):
+        descriptor = os.memfd_create("emtc-football")
+    else:
+        with tempfile.TemporaryFile() as file:
+            descriptor = os.dup(file.fileno())
+    os.ftruncate(descriptor, size)
+    return descriptor
+
+
+def make_board(memory: int | None, n_envs: int, squad: Squad) -> Board:
+    """Make the arrays of a board.
+
+    Args:
+        memory: Descriptor of the shared memory file; None for arrays in private memory.
+        n_envs: Number of engines, B.
+        squad: Settings of the scenario; they give the array sizes N and S.
+    """
+    fields = _list_fields(n_envs, squad)
+    if memory is None:
+        return Board(*(np.zeros(shape, dtype) for shape, dtype in fields))
+    buffer = mmap.mmap(memory, 0)
+    arrays, offset = [], 0
+    for shape, dtype in fields:
+        count = int(np.prod(shape))
+        arrays.append(np.frombuffer(buffer, dtype, count, offset).reshape(shape))
+        offset += count * dtype.itemsize
+    return Board(*arrays)
+
+
+def main(arguments: list[str]) -> None:
+    """Run a worker: execute commands until the pipe of commands is closed."""
+    memory, commands, replies = (int(fd) for fd in arguments[:3])
+    task = orjson.loads(arguments[3])
+    squad = _parse_squad(task["squad"])
+    board = make_board(memory, task["n_envs"], squad)
+    group = LocalGroup(squad, board, range(*task["share"]))
+    while command := os.read(commands, 1):
+        if command == _RESET:
+            group.reset()
+        elif command == _STEP:
+            group.step()
+        os.write(replies, _DONE)
+
+
+def _parse_squad(fields: dict[str, Any]) -> Squad:
+    lineup = fields.pop("lineup")
+    left, right = (tuple(Player(**player) for player in lineup[side]) for side in ("left", "right"))
+    return Squad(Lineup(left, right, tuple(lineup["ball"])), **fields)
+
+
+def _list_fields(n_envs: int, squad: Squad) -> list[tuple[tuple[int, ...], np.dtype]]:
+    """List the shapes and types of Board's fields. The widest types are first, so that all arrays are aligned."""
+    dim = Layout(squad.n_agents, squad.n_opponents).dim
+    integer, flag = np.dtype(np.int64), np.dtype(np.bool_)
+    return [
+        ((n_envs, dim), np.dtype(np.float64)),
+        ((n_envs,), integer),
+        ((n_envs, squad.n_agents), integer),
+        ((n_envs,), integer),
+        ((n_envs,), flag),
+        ((n_envs,), flag),
+    ]
 
 
 class _Worker:
+    """The trainer's side of one worker process. `copies`: the engines that it runs."""
+
     def __init__(self, squad: Squad, n_envs: int, share: tuple[int, int], memory: int) -> None:
         command_out, self._command = os.pipe()
         self._reply, reply_in = os.pipe()
@@ -184,7 +234,7 @@ class _Worker:
             pass_fds=fds,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
-            env=_environment(),
+            env=_make_environ(),
         )
         os.close(command_out)
         os.close(reply_in)
@@ -194,11 +244,11 @@ class _Worker:
         try:
             os.write(self._command, command)
         except BrokenPipeError:
-            self._fail()
+            self._raise_exit()
 
     def wait(self) -> None:
         if not os.read(self._reply, 1):
-            self._fail()
+            self._raise_exit()
 
     def close(self) -> None:
         if not self._open:
@@ -212,65 +262,33 @@ class _Worker:
             self._process.wait()
         os.close(self._reply)
 
-    def _fail(self) -> None:
+    def _raise_exit(self) -> None:
         code = self._process.wait()
         raise EnvUnavailableError(
-            f"A football engine's process ended with exit code {code}. Its message is in the log; see: emtc doctor"
+            f"A football engine's process ended with exit code {code}. Its message is in the log; see: emtc doctor",
+            reason="worker_ended",
+            subject=code,
         )
 
 
-def _environment() -> dict[str, str]:
-    """Let the worker find this package, keep numerical libraries from starting threads there, ask for huge pages.
+def _close_all(workers: list[_Worker]) -> None:
+    for worker in workers:
+        worker.close()
 
-    An engine wanders through some fifty megabytes; glibc, where it is the C library, takes them in huge pages.
+
+def _make_environ() -> dict[str, str]:
+    """Make a worker's environment variables: it finds this package, and numerical libraries start no threads in it.
+
+    It also asks glibc for huge pages, because an engine accesses about 50 MB of memory in random order.
     """
     path = os.pathsep.join([str(_ROOT), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
     memory = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
     return {**memory, **os.environ, "PYTHONPATH": path, "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
 
 
-def count_workers(n_envs: int, wanted: int) -> int:
-    """Choose how many processes share `n_envs` engines; `wanted` 0 asks for up to four per usable core.
-
-    Matches end at different times. With one process per core, the one whose matches ended first would leave
-    its core idle for a fifth of a round; with more the operating system finds other work for it.
-    """
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return min(n_envs, wanted or _WORKERS_PER_CORE * cores)
-
-
-def make_group(squad: Squad, *, n_envs: int, workers: int) -> EngineGroup:
-    """Start the engines: one alone runs in this process, more share worker processes."""
-    if n_envs > 1:
-        return WorkerGroup(squad, n_envs=n_envs, n_workers=count_workers(n_envs, workers))
-    board = make_board(None, n_envs, squad)
-    return LocalGroup(squad, board, range(n_envs))
-
-
-def main(arguments: list[str]) -> None:
-    """Serve until the parent is gone."""
-    memory, commands, replies = (int(fd) for fd in arguments[:3])
-    task = orjson.loads(arguments[3])
-    squad = _squad(task["squad"])
-    board = make_board(memory, task["n_envs"], squad)
-    group = LocalGroup(squad, board, range(*task["share"]))
-    while command := os.read(commands, 1):
-        if command == b"r":
-            group.reset()
-        elif command == b"s":
-            group.step()
-        os.write(replies, b".")
-
-
-def _squad(fields: dict[str, Any]) -> Squad:
-    lineup = fields.pop("lineup")
-    left, right = (tuple(Player(**player) for player in lineup[side]) for side in ("left", "right"))
-    return Squad(Lineup(left, right, tuple(lineup["ball"])), **fields)
-
-
 if __name__ == "__main__":
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         main(sys.argv[1:])
-    except BrokenPipeError:  # the parent went while an answer was under way
+    except BrokenPipeError:  # the parent process ended before it read the reply
         sys.exit(0)

@@ -1,14 +1,14 @@
-"""Skirmish as the registry sees it. The simulator itself (and numba) is imported when one is made."""
+"""The adapter of skirmish. It imports the simulator, and with it numba, only when an environment is made."""
 
 import numpy as np
 from numpy.typing import NDArray
 
 from emtc_core.config.train import EnvConfig
-from emtc_core.envs.base import EnvInfo, Scene, VectorEnv, refuse_unknown_map
+from emtc_core.envs.base import EnvInfo, Scene, VectorEnv, check_map
 from emtc_core.envs.skirmish.maps import MAPS, make_info
-from emtc_core.envs.skirmish.maps import make_scene as draw
+from emtc_core.envs.skirmish.maps import make_scene as make_map_scene
 
-HOW_TO_GET = "It is part of EMTC Lab; nothing is to be installed."
+HOW_TO_GET = "It is part of EMTC Lab; no installation is needed."
 
 
 def list_maps() -> list[str]:
@@ -17,25 +17,25 @@ def list_maps() -> list[str]:
 
 
 def find_obstacle() -> str:
-    """Nothing can be missing."""
+    """Return "", because the simulator can always run."""
     return ""
 
 
 def find_info(config: EnvConfig) -> EnvInfo:
-    """A map's sizes."""
-    refuse_unknown_map("skirmish", config.map, list_maps())
+    """Return the sizes of a map."""
+    check_map("skirmish", config.map, list_maps())
     return make_info(MAPS[config.map], config.skirmish)
 
 
 def make_env(config: EnvConfig, *, n_envs: int) -> VectorEnv:
     """Start `n_envs` simulated battles."""
-    refuse_unknown_map("skirmish", config.map, list_maps())
+    check_map("skirmish", config.map, list_maps())
     from emtc_core.envs.skirmish.env import make_skirmish
 
     return make_skirmish(config.map, n_envs=n_envs, config=config.skirmish)
 
 
 def make_scene(map: str, states: NDArray[np.float32]) -> Scene:
-    """Draw stored states."""
-    refuse_unknown_map("skirmish", map, list_maps())
-    return draw(MAPS[map], states)
+    """Make the frames of one episode from its stored states [T, S]."""
+    check_map("skirmish", map, list_maps())
+    return make_map_scene(MAPS[map], states)

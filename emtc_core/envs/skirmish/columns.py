@@ -1,8 +1,10 @@
 """Names of the columns of a battle's arrays, and the table of constants per unit.
 
-Kernels read `floats[b, i, X]` rather than records: one dtype per array keeps them small and quick to
-compile. `floats` [B, U, *] and `ints` [B, U, *] change in time; `spec` [U, *] does not.
-Units 0..n-1 are the agents in agent order, the rest the enemies in slot order.
+Kernels read `floats[b, i, X]` instead of records, because arrays of one dtype keep them small and fast to compile.
+`floats` [B, U, *] and `ints` [B, U, *] change during a battle, `spec` [U, *] does not. Distances are in cells, times in
+game loops. Units 0..n-1 are the agents in agent order, the other units are the enemies in slot order.
+
+In all kernels, `w` is the `World`, `b` the index of a battle, and `i` and `j` are indices of units.
 """
 
 import math
@@ -16,54 +18,57 @@ from emtc_core.envs.skirmish.units import UnitType
 # floats
 X, Y = 0, 1
 VX, VY = 2, 3
-"""Displacement in the last loop, cells."""
+"""Displacement in the last loop."""
 FACE_X, FACE_Y = 4, 5
-"""Unit vector of the facing."""
+"""Unit vector of the direction that the unit faces."""
 HEALTH, SHIELD, ENERGY = 6, 7, 8
 COOLDOWN = 9
+"""Loops until the weapon can fire again."""
 WIND = 10
-"""Loops left of a running wind-up."""
+"""Remaining loops of a wind-up, the delay between the start of an attack and the shot."""
 HURT = 11
 """Loops since the last damage."""
 PENDING = 12
-"""Loops until the missile or the second blade under way lands."""
+"""Loops until the missile, or the second hit of a zealot, takes effect."""
 ORDER_X, ORDER_Y = 13, 14
-"""Point of a move order."""
+"""Target point of a move order."""
 BEFORE = 15
-"""Health plus shield at the last step boundary; 0 if dead then."""
+"""Health plus shield at the end of the previous step; 0 if the unit was dead."""
 BLOCKED = 16
-"""Loops for which a walking unit has made no headway."""
+"""Number of loops in which the walking unit made too little progress; see `movement.HEADWAY`."""
 OLD_X, OLD_Y = 17, 18
-"""Position before the loop's movement."""
-WANT_X, WANT_Y = 19, 20
-"""Displacement that the unit wants in this loop."""
+"""Position at the start of the loop."""
+PLANNED_X, PLANNED_Y = 19, 20
+"""Displacement that the unit tries to make in this loop."""
 N_FLOATS = 21
 
 # ints
 ALIVE = 0
 ORDER = 1
 TARGET = 2
-"""Unit that is attacked or healed; -1 none."""
+"""Unit that is attacked or healed; -1: none."""
 WINDING = 3
+"""1 during a wind-up."""
 PENDING_TARGET = 4
-"""Target of the missile or second blade under way; -1 none."""
+"""Target of the missile, or of the second hit of a zealot; -1: none."""
 ENGAGED = 5
-"""Unit that was last fired at without walking since; -1 none."""
+"""Last target that the unit fired at, if it has not walked since; -1: none."""
 ATTACKER = 6
-"""Unit that did the last damage; -1 none."""
+"""Unit that caused the last damage; -1: none."""
 SIDE = 7
-"""Side on which the unit walks around what stands in its way: -1, 1, or 0 while the way is free."""
+"""Side on which the unit walks around an obstacle: -1 or 1; 0 if the way is free."""
 MOBILITY = 8
-"""What the unit did in this loop: PLANTED, IDLE or WALKING."""
+"""State of motion in this loop: PLANTED, IDLE or WALKING."""
 LAST_ACTION = 9
-"""The agent's last action; -1 before the first."""
+"""The agent's last action; -1 before the first one."""
 N_INTS = 10
 
 STAND, MOVE, ATTACK, HEAL = 0, 1, 2, 3
-"""Orders; from ATTACK on they have a target."""
+"""Values of ORDER. ATTACK and HEAL have a target."""
 PLANTED, IDLE, WALKING = 0, 1, 2
+"""Values of MOBILITY. PLANTED: the unit attacks, no unit pushes it away. IDLE: its friends can push it away."""
 
-# spec
+# spec: constants of `units.UnitType`
 S_HEALTH, S_SHIELD, S_ARMOR = 0, 1, 2
 S_SPEED, S_ACCELERATION = 3, 4
 S_RADIUS, S_SEPARATION = 5, 6
@@ -74,41 +79,47 @@ S_DELIVERY, S_MISSILE_SPEED = 16, 17
 S_LAYER, S_HITS_AIR = 18, 19
 S_BIOLOGICAL, S_ZERG = 20, 21
 S_TYPE_BIT = 22
-"""Index of the type's one-hot; -1 where rows carry none."""
+"""Index of the unit type in the one-hot code; -1 if the map's rows have none."""
 N_SPEC = 23
 
 INSTANT, MISSILE, BLADES, LINE, MEND = 0, 1, 2, 3, 4
+"""Values of S_DELIVERY; MEND: the unit heals."""
 GROUND, GIANT, AIR = 0, 1, 2
+"""Values of S_LAYER."""
 _DELIVERY = {"instant": INSTANT, "missile": MISSILE, "blades": BLADES, "line": LINE, "heal": MEND}
 _LAYER = {"ground": GROUND, "giant": GIANT, "air": AIR}
 _ATTRIBUTE = {"none": 0, "light": 1, "armored": 2}
-
 
 Outputs = NDArray[np.float32]
 Flags = NDArray[np.bool_]
 
 
 class World(NamedTuple):
-    """B battles of U units as the kernels see them; only `spec`, `ground` and `choke` stay as they are."""
+    """The arrays of B battles with U units. Only `spec`, `ground`, `choke` and `n_allies` are constant."""
 
     floats: NDArray[np.float64]  # [B, U, N_FLOATS]
     ints: NDArray[np.int64]  # [B, U, N_INTS]
     spec: NDArray[np.float64]  # [U, N_SPEC]
-    ground: NDArray[np.int8]  # [X, Y] of `maps.make_ground`
-    choke: NDArray[np.float64]  # of `maps.get_choke`
-    goals: NDArray[np.float64]  # [B, 2] where the enemies march to
-    rng: NDArray[np.uint64]  # [B] words of `kernels.make_words`
-    clock: NDArray[np.int64]  # [B] game loops
-    running: NDArray[np.bool_]  # [B]
+    ground: NDArray[np.int8]  # [X, Y], from `maps.make_ground`
+    choke: NDArray[np.float64]  # [3], from `maps.get_choke`
+    goals: NDArray[np.float64]  # [B, 2] target point of the enemies' attack-move
+    rng: NDArray[np.uint64]  # [B] generator states, from `kernels.make_words`
+    clock: NDArray[np.int64]  # [B] game loops since the start of the battle
+    running: NDArray[np.bool_]  # [B] whether the battle has not ended
     n_allies: int
 
 
 def make_spec(units: tuple[UnitType, ...], type_bits: list[int]) -> NDArray[np.float64]:
-    """Tabulate the constants of units, one row each."""
-    return np.array([_row(unit, bit) for unit, bit in zip(units, type_bits, strict=True)], dtype=np.float64)
+    """Make the table of unit constants [U, N_SPEC].
+
+    Args:
+        units: Types of the units.
+        type_bits: Index of each unit's type in the one-hot code; -1 if there is none.
+    """
+    return np.array([_make_row(unit, bit) for unit, bit in zip(units, type_bits, strict=True)], dtype=np.float64)
 
 
-def _row(unit: UnitType, bit: int) -> list[float]:
+def _make_row(unit: UnitType, bit: int) -> list[float]:
     row = [math.nan] * N_SPEC
     row[S_HEALTH], row[S_SHIELD], row[S_ARMOR] = unit.health, unit.shield, unit.armor
     row[S_SPEED], row[S_ACCELERATION] = unit.speed, unit.acceleration

@@ -1,13 +1,12 @@
-"""Fighting: timers, orders, the weapon cycle, damage and healing of one unit in one loop.
+"""Combat of one unit in one game loop: timers, orders, weapon cycle, damage and healing.
 
-What lives here: what each unit does in a loop besides moving. What does not: whom enemies choose
-(`orders.py`), where bodies end up (`movement.py`), rewards (`observe.py`).
+The enemies' choice of targets is in `orders.py`, movement in `movement.py`, rewards in `observe.py`.
 """
 
 import numpy as np
 
 from emtc_core.envs.skirmish import columns as c
-from emtc_core.envs.skirmish.kernels import part, uniform
+from emtc_core.envs.skirmish.kernels import inlined, uniform
 from emtc_core.envs.skirmish.movement import stand, turn_to, walk
 from emtc_core.envs.skirmish.orders import edge_distance
 from emtc_core.envs.skirmish.units import (
@@ -28,9 +27,9 @@ from emtc_core.envs.skirmish.units import (
 )
 
 
-@part
-def tick(w: c.World, b: int, i: int) -> None:
-    """Advance the timers of unit i by one loop and regenerate it."""
+@inlined
+def update_timers(w: c.World, b: int, i: int) -> None:
+    """Advance the timers of unit i by one loop, and regenerate its shield, health and energy."""
     w.floats[b, i, c.COOLDOWN] = max(w.floats[b, i, c.COOLDOWN] - 1.0, 0.0)
     w.floats[b, i, c.HURT] += 1.0
     if w.floats[b, i, c.HURT] >= SHIELD_DELAY:
@@ -41,9 +40,9 @@ def tick(w: c.World, b: int, i: int) -> None:
         w.floats[b, i, c.ENERGY] = min(w.floats[b, i, c.ENERGY] + ENERGY_RATE, ENERGY_MAX)
 
 
-@part
-def hit(w: c.World, b: int, i: int, j: int) -> None:
-    """Let one hit of unit i's weapon take effect on unit j: shield first, then armor and health."""
+@inlined
+def apply_hit(w: c.World, b: int, i: int, j: int) -> None:
+    """Apply one hit of unit i's weapon to unit j: first to the shield, then, reduced by armor, to the health."""
     if w.ints[b, j, c.ALIVE] == 0:
         return
     damage = w.spec[i, c.S_DAMAGE]
@@ -60,35 +59,37 @@ def hit(w: c.World, b: int, i: int, j: int) -> None:
         w.ints[b, j, c.ALIVE] = 0
 
 
-@part
-def _sweep(w: c.World, b: int, i: int, target: int) -> None:
+@inlined
+def _hit_line(w: c.World, b: int, i: int, target: int) -> None:
+    """Apply two hits of a colossus to all opponents on the ground in the beam's rectangle around the target."""
     first, last = (w.n_allies, w.ints.shape[1]) if i < w.n_allies else (0, w.n_allies)
-    at_x, at_y = w.floats[b, target, c.X], w.floats[b, target, c.Y]
-    dx, dy = at_x - w.floats[b, i, c.X], at_y - w.floats[b, i, c.Y]
+    center_x, center_y = w.floats[b, target, c.X], w.floats[b, target, c.Y]
+    dx, dy = center_x - w.floats[b, i, c.X], center_y - w.floats[b, i, c.Y]
     length = max(np.sqrt(dx * dx + dy * dy), 1e-9)
     dx, dy = dx / length, dy / length
     for j in range(first, last):
         if w.ints[b, j, c.ALIVE] == 0 or w.spec[j, c.S_LAYER] == c.AIR:
             continue
-        rx, ry = w.floats[b, j, c.X] - at_x, w.floats[b, j, c.Y] - at_y
+        rx, ry = w.floats[b, j, c.X] - center_x, w.floats[b, j, c.Y] - center_y
         along = max(abs(rx * dx + ry * dy) - BEAM_HALF_WIDTH, 0.0)
         across = max(abs(rx * dy - ry * dx) - BEAM_HALF_LENGTH, 0.0)
         if along * along + across * across <= w.spec[j, c.S_RADIUS] * w.spec[j, c.S_RADIUS]:
-            hit(w, b, i, j)
-            hit(w, b, i, j)
+            apply_hit(w, b, i, j)
+            apply_hit(w, b, i, j)
 
 
-@part
-def _launch(w: c.World, b: int, i: int, target: int) -> None:
+@inlined
+def _fire(w: c.World, b: int, i: int, target: int) -> None:
+    """Fire unit i's weapon at a target and start the cooldown."""
     delivery = w.spec[i, c.S_DELIVERY]
     if delivery == c.MISSILE:
         gap = max(edge_distance(w, b, i, target), 0.0)
         w.floats[b, i, c.PENDING] = gap / w.spec[i, c.S_MISSILE_SPEED]
         w.ints[b, i, c.PENDING_TARGET] = target
     elif delivery == c.LINE:
-        _sweep(w, b, i, target)
+        _hit_line(w, b, i, target)
     else:
-        hit(w, b, i, target)
+        apply_hit(w, b, i, target)
         if delivery == c.BLADES:
             w.floats[b, i, c.PENDING] = SECOND_BLADE
             w.ints[b, i, c.PENDING_TARGET] = target
@@ -98,9 +99,12 @@ def _launch(w: c.World, b: int, i: int, target: int) -> None:
     w.ints[b, i, c.ENGAGED] = target
 
 
-@part
-def land_pending(w: c.World, b: int, i: int) -> None:
-    """Let a missile or second blade under way land when due; blades need a living arm, missiles do not."""
+@inlined
+def apply_pending_hit(w: c.World, b: int, i: int) -> None:
+    """Apply the hit of a missile, or the second hit of a zealot, when it is due.
+
+    If unit i has died, its missile still hits, but a second hit does not happen.
+    """
     target = w.ints[b, i, c.PENDING_TARGET]
     if target < 0:
         return
@@ -109,12 +113,12 @@ def land_pending(w: c.World, b: int, i: int) -> None:
         w.ints[b, i, c.PENDING_TARGET] = -1
     elif w.floats[b, i, c.PENDING] <= 0.0:
         w.ints[b, i, c.PENDING_TARGET] = -1
-        hit(w, b, i, target)
+        apply_hit(w, b, i, target)
 
 
-@part
+@inlined
 def _attack(w: c.World, b: int, i: int, target: int) -> bool:
-    """Advance the weapon cycle against a target; False where the unit must walk to it first."""
+    """Advance unit i's weapon cycle against a target. Returns False if the target is out of range."""
     dx, dy = w.floats[b, target, c.X] - w.floats[b, i, c.X], w.floats[b, target, c.Y] - w.floats[b, i, c.Y]
     length = max(np.sqrt(dx * dx + dy * dy), 1e-9)
     edge = length - w.spec[i, c.S_RADIUS] - w.spec[target, c.S_RADIUS]
@@ -131,14 +135,14 @@ def _attack(w: c.World, b: int, i: int, target: int) -> bool:
         w.ints[b, i, c.WINDING] = 1
         w.floats[b, i, c.WIND] = w.spec[i, c.S_WIND_UP]
     if w.ints[b, i, c.WINDING] == 1 and w.floats[b, i, c.WIND] <= 0.0:
-        _launch(w, b, i, target)
+        _fire(w, b, i, target)
     stand(w, b, i, c.PLANTED)
     return True
 
 
-@part
-def _mend(w: c.World, b: int, i: int, target: int) -> bool:
-    """Heal a friend in reach; False where the medivac must fly to it first."""
+@inlined
+def _heal(w: c.World, b: int, i: int, target: int) -> bool:
+    """Heal a friend for one loop. Returns False if it is out of range."""
     if edge_distance(w, b, i, target) > w.spec[i, c.S_REACH]:
         return False
     missing = w.spec[target, c.S_HEALTH] - w.floats[b, target, c.HEALTH]
@@ -149,9 +153,9 @@ def _mend(w: c.World, b: int, i: int, target: int) -> bool:
     return True
 
 
-@part
-def act(w: c.World, b: int, i: int) -> None:
-    """Let unit i follow its order in this loop: stand, walk, attack or heal."""
+@inlined
+def follow_order(w: c.World, b: int, i: int) -> None:
+    """Carry out unit i's order for one loop: stand, walk, attack or heal."""
     order, target = w.ints[b, i, c.ORDER], w.ints[b, i, c.TARGET]
     if order >= c.ATTACK and (target < 0 or w.ints[b, target, c.ALIVE] == 0):
         w.ints[b, i, c.ORDER], w.ints[b, i, c.TARGET], w.ints[b, i, c.WINDING] = c.STAND, -1, 0
@@ -164,8 +168,8 @@ def act(w: c.World, b: int, i: int) -> None:
         goal_x, goal_y = w.floats[b, i, c.ORDER_X], w.floats[b, i, c.ORDER_Y]
         walk(w, b, i, -1, goal_x, goal_y, 0.0)
     else:
-        done = _mend(w, b, i, target) if order == c.HEAL else _attack(w, b, i, target)
-        if not done:
+        in_range = _heal(w, b, i, target) if order == c.HEAL else _attack(w, b, i, target)
+        if not in_range:
             goal_x, goal_y = w.floats[b, target, c.X], w.floats[b, target, c.Y]
             halt = w.spec[i, c.S_REACH] + w.spec[i, c.S_RADIUS] + w.spec[target, c.S_RADIUS]
             walk(w, b, i, target, goal_x, goal_y, halt)

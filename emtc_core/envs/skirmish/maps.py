@@ -1,12 +1,11 @@
-"""The eleven maps: line-ups, spawn points, walkable ground, limits, sizes; and their stored states as drawable units.
+"""The eleven maps: teams, start points, walkable ground, step limits and sizes; and the conversion of states to scenes.
 
-What lives here: data, the arithmetic of sizes that follow from SMAC's layouts, and scenes, which need no running
-battle. What does not: any simulation; this module loads no compiler, so that pages and tables can ask for sizes and
-draw replays cheaply.
+This module contains no simulation and does not import numba. So pages and tables can read sizes and draw replays
+without loading it.
 
-Ground is 32 by 32 unit cells, indexed [x, y], origin lower left. The grids follow the rule that reproduces the game's
-own pathing bitmap: a cell is walkable when its four corners lie on the high plateau and it is at least two cells away
-from the border.
+The ground has 32 by 32 cells, indexed [x, y], with the origin at the lower left. The grids follow a rule that
+reproduces the game's pathing bitmap: a cell is walkable if its four corners are on the high plateau and it is at least
+two cells away from the border.
 """
 
 from dataclasses import dataclass, field
@@ -35,9 +34,10 @@ from emtc_core.errors import EnvUnavailableError
 
 SIZE = 32
 CLEARANCE = 0.375
-"""Distance that a unit's centre keeps from blocked cells: the hard body of most units."""
+"""Minimum distance between a unit's center and blocked cells [cells]: the radius of most units."""
 TerrainName = Literal["plain", "open", "arena", "corridor"]
 
+# Rows of a terrain: y -> first and last walkable x.
 _ARENA_ROWS = {
     7: (10, 19), 8: (9, 20), 9: (8, 21), **dict.fromkeys(range(10, 18), (7, 22)),
     18: (8, 21), 19: (9, 20), 20: (10, 19),
@@ -55,11 +55,13 @@ _ROWS: dict[TerrainName, dict[int, tuple[int, int]]] = {
 }
 
 Choke = tuple[float, float, float]
+"""The passage between two rooms: y, first x, end x."""
 CORRIDOR_CHOKE: Choke = (13.0, 11.0, 15.0)
 """The rooms of corridor touch only along y = 13 for x in [11, 15)."""
 NO_CHOKE: Choke = (-1.0, 0.0, 0.0)
 
 Group = tuple[tuple[UnitType, int], ...]
+"""A team: unit types and their counts."""
 Point = tuple[float, float]
 MOVES = ("no-op", "stop", "north", "south", "east", "west")
 N_MOVES = len(MOVES)
@@ -67,16 +69,19 @@ WEST_POINT, EAST_POINT = (9.0, 16.0), (23.0, 16.0)
 _SPAWN_ORDER: tuple[UnitName, ...] = (
     "colossus", "stalker", "zealot", "marine", "marauder", "medivac", "hydralisk", "zergling",
 )  # fmt: skip
+"""Order in which a map's script creates the unit types."""
 _AGENT_ORDER: tuple[UnitName, ...] = (
     "colossus", "stalker", "zealot", "marauder", "marine", "medivac", "hydralisk", "zergling",
 )  # fmt: skip
+"""Order of the unit types among the agents."""
 _ENEMY_BITS: dict[tuple[str, ...], tuple[UnitName, ...]] = {("stalker", "zealot"): ("zealot", "stalker")}
+"""Allies' type order in the one-hot code -> enemies' type order, if SMAC uses different ones."""
 
 NOTE = "A simulator with StarCraft II's unit statistics, not StarCraft II."
 
 
 def make_walkable(name: TerrainName) -> NDArray[np.bool_]:
-    """Make the grid of one terrain, [x, y], True where units may stand."""
+    """Make the grid of one terrain, [X, Y], True where units can walk."""
     grid = np.zeros((SIZE, SIZE), dtype=np.bool_)
     for y, (first, last) in _ROWS[name].items():
         grid[first : last + 1, y] = True
@@ -84,12 +89,12 @@ def make_walkable(name: TerrainName) -> NDArray[np.bool_]:
 
 
 def get_choke(name: TerrainName) -> Choke:
-    """Get the passage between the rooms of a terrain as (y, x0, x1); NO_CHOKE where there is one room."""
+    """Get the passage between the rooms of a terrain; NO_CHOKE if it has only one room."""
     return CORRIDOR_CHOKE if name == "corridor" else NO_CHOKE
 
 
 def make_ground(walkable: NDArray[np.bool_]) -> NDArray[np.int8]:
-    """Grade cells for movement: 0 blocked, 1 beside a blocked cell, 2 with free cells all around."""
+    """Classify the cells [X, Y] for movement: 0 blocked, 1 next to a blocked cell, 2 with walkable cells all around."""
     padded = np.pad(walkable, 1)
     free = np.ones_like(walkable)
     for dx in range(3):
@@ -99,17 +104,25 @@ def make_ground(walkable: NDArray[np.bool_]) -> NDArray[np.int8]:
 
 
 def may_stand(ground: NDArray[np.int8], places: NDArray[np.float64]) -> NDArray[np.bool_]:
-    """For every place [..., 2], whether a body may stand there; the kernels' twin is `movement.fits`."""
-    stands = np.ones(places.shape[:-1], dtype=np.bool_)
+    """Check whether units may be at positions. The kernel `movement.fits` is the same check for one position.
+
+    Args:
+        ground: From `make_ground`, [X, Y].
+        places: Positions of unit centers, [..., 2], in cells.
+
+    Returns:
+        [...].
+    """
+    allowed = np.ones(places.shape[:-1], dtype=np.bool_)
     for offset in ((0.0, 0.0), (CLEARANCE, 0.0), (-CLEARANCE, 0.0), (0.0, CLEARANCE), (0.0, -CLEARANCE)):
         cells = (places + offset).astype(np.int64)
-        stands &= ground[cells[..., 0], cells[..., 1]] > 0
-    return stands
+        allowed &= ground[cells[..., 0], cells[..., 1]] > 0
+    return allowed
 
 
 @dataclass(frozen=True)
 class MapSpec:
-    """One map as SMAC registers it; groups are stated in the order of the map's script."""
+    """One map as SMAC registers it."""
 
     name: str
     ally_groups: Group
@@ -117,46 +130,44 @@ class MapSpec:
     episode_limit: int
     terrain: TerrainName = "plain"
     ally_point: Point = WEST_POINT
+    """Point around which the allies start."""
     enemy_point: Point = EAST_POINT
+    """Point around which the enemies start."""
     attack_point: Point = WEST_POINT
+    """Target point of the enemies' attack-move."""
     type_bits: tuple[UnitName, ...] = field(default=())
-    """Unit types of the one-hots of allies, in bit order; empty where one type fights."""
+    """Unit types in the order of the allies' one-hot code; empty if all units have one type."""
 
     @property
     def allies(self) -> tuple[UnitType, ...]:
-        """Agents in agent order: by the catalogue order of the map's own unit types."""
-        return _expand(self.ally_groups, _AGENT_ORDER)
+        """Types of the agents, in agent order."""
+        return _list_units(self.ally_groups, _AGENT_ORDER)
 
     def enemies(self, order: Literal["sorted", "official"]) -> tuple[UnitType, ...]:
-        """Enemies in slot order: by stock id, or as the map's script creates them."""
-        units = _expand(self.enemy_groups, _SPAWN_ORDER)
+        """List the types of the enemies in slot order: sorted by `stock_id`, or as the map's script creates them."""
+        units = _list_units(self.enemy_groups, _SPAWN_ORDER)
         return tuple(sorted(units, key=lambda unit: unit.stock_id)) if order == "sorted" else units
 
     @property
     def enemy_type_bits(self) -> tuple[UnitName, ...]:
-        """Unit types of the one-hots of enemies; SMAC swaps the two on stalker and zealot maps."""
+        """Unit types in the order of the enemies' one-hot code; SMAC swaps stalker and zealot in it."""
         return _ENEMY_BITS.get(self.type_bits, self.type_bits)
 
     @property
     def ally_shield(self) -> int:
-        """1 where allies have shields, and so a shield entry in every row."""
+        """1 if allies have shields; then each ally's row has an entry for it."""
         return int(self.allies[0].shield > 0)
 
     @property
     def enemy_shield(self) -> int:
-        """1 where enemies have shields."""
+        """1 if enemies have shields; then each enemy's row has an entry for it."""
         return int(self.enemies("official")[0].shield > 0)
 
     @property
     def max_reward(self) -> float:
-        """Undiscounted sum that a perfect battle earns before scaling."""
+        """Largest possible return (undiscounted), before scaling."""
         enemies = self.enemies("official")
         return 10.0 * len(enemies) + 200.0 + sum(unit.health + unit.shield for unit in enemies)
-
-
-def _expand(groups: Group, order: tuple[UnitName, ...]) -> tuple[UnitType, ...]:
-    ranked = sorted(groups, key=lambda group: order.index(group[0].name))
-    return tuple(unit for unit, count in ranked for _ in range(count))
 
 
 def spawn_order(units: tuple[UnitType, ...]) -> list[int]:
@@ -212,11 +223,11 @@ MAPS: dict[str, MapSpec] = {spec.name: spec for spec in _SPECS}
 
 
 def make_info(spec: MapSpec, config: SkirmishConfig) -> EnvInfo:
-    """Compute the sizes and bounds of a map; see `observe.py` for the layouts behind them."""
+    """Compute the sizes and bounds of a map. The layouts are documented in `observe.py`."""
     n, e, bits = len(spec.allies), len(spec.enemies("official")), len(spec.type_bits)
     ally_row, enemy_row = 4 + spec.ally_shield + bits, 3 + spec.enemy_shield + bits
     n_actions = N_MOVES + e
-    unit = 20.0 / spec.max_reward
+    sparse_reward = 20.0 / spec.max_reward
     return EnvInfo(
         env="skirmish",
         map=spec.name,
@@ -225,7 +236,7 @@ def make_info(spec: MapSpec, config: SkirmishConfig) -> EnvInfo:
         obs_dim=4 + e * (enemy_row + 2) + (n - 1) * (ally_row + 1) + (ally_row - 3),
         state_dim=n * ally_row + e * enemy_row + n * n_actions,
         episode_limit=spec.episode_limit,
-        reward_range=(-unit, unit) if config.reward_sparse else (0.0, 20.0),
+        reward_range=(-sparse_reward, sparse_reward) if config.reward_sparse else (0.0, 20.0),
         agent_block=ally_row,
         action_names=(*MOVES, *(f"attack {k}" for k in range(e))),
         enemy_names=tuple(f"{unit.name} {k}" for k, unit in enumerate(spec.enemies(config.enemy_order))),
@@ -233,40 +244,51 @@ def make_info(spec: MapSpec, config: SkirmishConfig) -> EnvInfo:
 
 
 def get_map(name: str) -> MapSpec:
-    """Get a map by name.
+    """Get a map by its name.
 
     Raises:
-        EnvUnavailableError: If there is no such map; names the ones that exist.
+        EnvUnavailableError: If the map does not exist. The message lists the maps.
     """
     if name not in MAPS:
-        raise EnvUnavailableError(f'skirmish has no map "{name}". Maps: {", ".join(MAPS)}.')
+        raise EnvUnavailableError(
+            f'skirmish has no map "{name}". Maps: {", ".join(MAPS)}.', reason="unknown_map", subject="env.map"
+        )
     return MAPS[name]
 
 
 def make_scene(spec: MapSpec, states: NDArray[np.float32]) -> Scene:
-    """Decode the stored states [T, S] of one episode on a map."""
+    """Make the frames of one episode from its stored states.
+
+    Args:
+        spec: The map.
+        states: Stored states, [T, S]; `observe.py` documents the layout.
+
+    Raises:
+        ShapeError: If the states are of another map.
+    """
     info = make_info(spec, SkirmishConfig())
     check_shape("states", states, (None, info.state_dim))
     n, e, bits = info.n_agents, info.n_actions - N_MOVES, len(spec.type_bits)
     rows = np.asarray(states, dtype=np.float32)
-    split = n * info.agent_block
+    enemies_at = n * info.agent_block  # index of the first enemy's entry
     enemy_row = 3 + spec.enemy_shield + bits
-    ally_TNR = rows[:, :split].reshape(len(rows), n, info.agent_block)
-    enemy_TER = rows[:, split : split + e * enemy_row].reshape(len(rows), e, enemy_row)
-    enemy_TER = np.insert(enemy_TER, 1, 0.0, axis=2)
+    actions_at = enemies_at + e * enemy_row
+    ally_TNR = rows[:, :enemies_at].reshape(len(rows), n, info.agent_block)
+    enemy_TER = rows[:, enemies_at:actions_at].reshape(len(rows), e, enemy_row)
+    enemy_TER = np.insert(enemy_TER, 1, 0.0, axis=2)  # enemies have no cooldown; now both layouts are equal
     health = np.concatenate([ally_TNR[..., 0], enemy_TER[..., 0]], axis=1)
     alive = health > 0.0
-    place = np.concatenate([ally_TNR[..., 2:4], enemy_TER[..., 2:4]], axis=1) * SIZE + SIZE / 2
+    position = np.concatenate([ally_TNR[..., 2:4], enemy_TER[..., 2:4]], axis=1) * SIZE + SIZE / 2
     shield = np.zeros_like(health)
     shield[:, :n] = ally_TNR[..., 4] if spec.ally_shield else 0.0
     shield[:, n:] = enemy_TER[..., 4] if spec.enemy_shield else 0.0
     kinds = (
-        *_kinds(ally_TNR, spec.type_bits, spec.allies[0].name),
-        *_kinds(enemy_TER, spec.enemy_type_bits, spec.enemies("sorted")[0].name),
+        *_decode_kinds(ally_TNR, spec.type_bits, spec.allies[0].name),
+        *_decode_kinds(enemy_TER, spec.enemy_type_bits, spec.enemies("sorted")[0].name),
     )
     radii = {unit.name: unit.radius for unit in (*spec.allies, *spec.enemies("sorted"))}
     return Scene(
-        position=_hold_last(place, alive),
+        position=_keep_last_position(position, alive),
         health=health,
         shield=shield,
         alive=alive,
@@ -277,25 +299,32 @@ def make_scene(spec: MapSpec, states: NDArray[np.float32]) -> Scene:
         walkable=make_walkable(spec.terrain),
         title=f"skirmish {spec.name}",
         note=NOTE,
-        target=_targets(rows[:, split + e * enemy_row :].reshape(len(rows), n, -1), kinds, n, e),
+        target=_decode_targets(rows[:, actions_at:].reshape(len(rows), n, -1), kinds, n, e),
     )
 
 
-def _kinds(rows_TUR: NDArray[np.float32], type_bits: tuple[str, ...], only: str) -> tuple[str, ...]:
+def _list_units(groups: Group, order: tuple[UnitName, ...]) -> tuple[UnitType, ...]:
+    """List the types of a team's units, sorted by the order of their names."""
+    ranked = sorted(groups, key=lambda group: order.index(group[0].name))
+    return tuple(unit for unit, count in ranked for _ in range(count))
+
+
+def _decode_kinds(rows_TUR: NDArray[np.float32], type_bits: tuple[str, ...], only_kind: str) -> tuple[str, ...]:
+    """Decode the units' kinds [U] from their one-hot codes; `only_kind` is used if there are none."""
     if not type_bits:
-        return (only,) * rows_TUR.shape[1]
+        return (only_kind,) * rows_TUR.shape[1]
     return tuple(type_bits[bit] for bit in rows_TUR[..., -len(type_bits) :].max(axis=0).argmax(axis=-1))
 
 
-def _hold_last(place_TU2: NDArray[np.float32], alive_TU: NDArray[np.bool_]) -> NDArray[np.float32]:
-    """Let the dead lie where they were seen last."""
+def _keep_last_position(position_TU2: NDArray[np.float32], alive_TU: NDArray[np.bool_]) -> NDArray[np.float32]:
+    """Give dead units their last position, because the state contains zeros for them."""
     frame = np.where(alive_TU, np.arange(len(alive_TU))[:, None], 0)
     last_TU = np.maximum.accumulate(frame, axis=0)
-    return np.take_along_axis(place_TU2, last_TU[..., None], axis=0)
+    return np.take_along_axis(position_TU2, last_TU[..., None], axis=0)
 
 
-def _targets(action_TNA: NDArray[np.float32], kinds: tuple[str, ...], n: int, e: int) -> NDArray[np.int16]:
-    """Unit aimed at after each frame: the last actions that stand in the following state."""
+def _decode_targets(action_TNA: NDArray[np.float32], kinds: tuple[str, ...], n: int, e: int) -> NDArray[np.int16]:
+    """Decode the target of each unit after each frame [T, U] from the last actions in the next state; -1: none."""
     target = np.full((len(action_TNA), n + e), -1, dtype=np.int16)
     slot_TN = action_TNA[1:].argmax(axis=-1) - N_MOVES
     heals_N = np.array([kind == "medivac" for kind in kinds[:n]])

@@ -1,40 +1,41 @@
-"""Walking: the way through a choke, steering around bodies, pushing apart, and the edge of the ground.
+"""Movement in one game loop: the way through a choke, steering, collisions, and the edge of the ground.
 
-What lives here: where a unit that wants to walk gets to in one loop. What does not: why it walks.
-Steering and pushing are an inference of how the game's bodies behave: walkers yield to whoever stands to
-attack and to enemies, push idle friends aside, share the way with other walkers, and walk around what
-stands in their way.
+Orders, the reason for a movement, are in `orders.py` and `combat.py`.
+
+Steering and collisions are inferred from the game's behavior. A walking unit is pushed away by planted units and by
+enemies that stand. It pushes idle friends aside, shares the way with other walking units, and walks around obstacles.
 """
 
 import numpy as np
 from numpy.typing import NDArray
 
 from emtc_core.envs.skirmish import columns as c
-from emtc_core.envs.skirmish.kernels import part
+from emtc_core.envs.skirmish.kernels import inlined
 from emtc_core.envs.skirmish.maps import CLEARANCE
 from emtc_core.envs.skirmish.units import TURN_DEGREES
 
+# "Inferred": chosen so that the behavior resembles the game's, because the value is not published.
 LOOK_AHEAD = 0.8
-"""Gap at which a walking unit begins to walk around a standing body (inference)."""
+"""Gap to a standing unit at which a walking unit begins to walk around it [cells] (inferred)."""
 GRAZE = 0.9
-"""Share of the two bodies' width within which a standing body is in the way (inference)."""
+"""A standing unit is an obstacle if it is closer to the path than this fraction of the sum of the radii (inferred)."""
 SQUEEZE = 0.6
-"""Share of the two bodies' width that friends keep between their centres (inference)."""
+"""Minimum distance between the centers of friends, as a fraction of the sum of their radii (inferred)."""
 JAMMED = 3.0
-"""Blocked loops after which others treat a walking unit as a standing body (inference)."""
+"""Blocked loops after which a walking unit is treated as a standing one (inferred)."""
 HEADWAY = 0.35
-"""Share of the full speed below which a loop counts as blocked (inference)."""
+"""A loop counts as blocked if the unit moves less than this fraction of its full speed (inferred)."""
 TURN_BACK = 24.0
-"""Blocked loops after which a unit tries the other side (inference)."""
+"""Blocked loops after which a unit tries to pass on the other side (inferred)."""
 PASSES = 2
-"""Relaxation passes of the pushing."""
+"""Number of passes over all pairs of units when overlapping units are pushed apart."""
 _COS_TURN = float(np.cos(np.radians(TURN_DEGREES)))
 _SIN_TURN = float(np.sin(np.radians(TURN_DEGREES)))
 
 
-@part
+@inlined
 def turn_to(w: c.World, b: int, i: int, dx: float, dy: float) -> bool:
-    """Turn unit i towards the unit vector (dx, dy) by at most one loop's turn; return whether it faces it."""
+    """Turn unit i towards the unit vector (dx, dy), by at most TURN_DEGREES. Returns whether it faces it now."""
     fx, fy = w.floats[b, i, c.FACE_X], w.floats[b, i, c.FACE_Y]
     if fx * dx + fy * dy >= _COS_TURN:
         w.floats[b, i, c.FACE_X], w.floats[b, i, c.FACE_Y] = dx, dy
@@ -45,9 +46,9 @@ def turn_to(w: c.World, b: int, i: int, dx: float, dy: float) -> bool:
     return False
 
 
-@part
+@inlined
 def fits(ground: NDArray[np.int8], x: float, y: float) -> bool:
-    """Whether a body may stand with its centre at a point."""
+    """Check whether a unit's center may be at a point. `maps.may_stand` is the same check for arrays."""
     if x < 0.0 or y < 0.0 or x >= ground.shape[0] or y >= ground.shape[1]:
         return False
     grade = ground[int(x), int(y)]
@@ -62,13 +63,17 @@ def fits(ground: NDArray[np.int8], x: float, y: float) -> bool:
     )
 
 
-@part
-def _around(w: c.World, b: int, i: int, target: int, dx: float, dy: float, length: float) -> tuple[float, float]:
+@inlined
+def _steer_around(w: c.World, b: int, i: int, target: int, dx: float, dy: float, length: float) -> tuple[float, float]:
+    """Return the direction in which unit i walks: (dx, dy), or along the tangent of the nearest obstacle.
+
+    The path has the length `length`. `target` is the unit that i walks to; it is not an obstacle. -1: none.
+    """
     nearest, gap, cross = -1, LOOK_AHEAD, 0.0
     x, y, size, layer = w.floats[b, i, c.X], w.floats[b, i, c.Y], w.spec[i, c.S_SEPARATION], w.spec[i, c.S_LAYER]
     for j in range(w.ints.shape[1]):
-        stands = w.ints[b, j, c.MOBILITY] != c.WALKING or w.floats[b, j, c.BLOCKED] >= JAMMED
-        if j == i or w.ints[b, j, c.ALIVE] == 0 or not stands:
+        is_standing = w.ints[b, j, c.MOBILITY] != c.WALKING or w.floats[b, j, c.BLOCKED] >= JAMMED
+        if j == i or w.ints[b, j, c.ALIVE] == 0 or not is_standing:
             continue
         friend = (i < w.n_allies) == (j < w.n_allies)
         if j == target or layer != w.spec[j, c.S_LAYER]:
@@ -96,18 +101,21 @@ def _around(w: c.World, b: int, i: int, target: int, dx: float, dy: float, lengt
     return -ry * turn, rx * turn
 
 
-@part
+@inlined
 def stand(w: c.World, b: int, i: int, mobility: int) -> None:
-    """Let unit i stand in this loop: PLANTED while it attacks, else IDLE. Flyers drift to a halt."""
+    """Set unit i to stand in this loop, with mobility PLANTED if it attacks, else IDLE. Flying units slow down."""
     w.ints[b, i, c.MOBILITY] = mobility
     w.ints[b, i, c.SIDE] = 0
     w.floats[b, i, c.BLOCKED] = 0.0
-    w.floats[b, i, c.WANT_X], w.floats[b, i, c.WANT_Y] = 0.0, 0.0
+    w.floats[b, i, c.PLANNED_X], w.floats[b, i, c.PLANNED_Y] = 0.0, 0.0
 
 
-@part
+@inlined
 def walk(w: c.World, b: int, i: int, target: int, goal_x: float, goal_y: float, halt: float) -> None:
-    """Let unit i walk towards a point in this loop, through the choke and around what stands there."""
+    """Plan unit i's walk towards a point for this loop, through the choke and around obstacles.
+
+    `halt` is the distance from the point at which the unit stops. `target` is the unit at the point; -1: none.
+    """
     x, y = w.floats[b, i, c.X], w.floats[b, i, c.Y]
     line = w.choke[0]
     if (y < line) != (goal_y < line) and fits(w.ground, goal_x, goal_y):
@@ -121,15 +129,16 @@ def walk(w: c.World, b: int, i: int, target: int, goal_x: float, goal_y: float, 
         stand(w, b, i, c.IDLE)
         return
     length = max(distance - halt, 0.0)
-    dx, dy = _around(w, b, i, target, dx / distance, dy / distance, length)
+    dx, dy = _steer_around(w, b, i, target, dx / distance, dy / distance, length)
     turn_to(w, b, i, dx, dy)
     speed = min(w.spec[i, c.S_SPEED], distance)
     w.ints[b, i, c.MOBILITY] = c.WALKING
-    w.floats[b, i, c.WANT_X], w.floats[b, i, c.WANT_Y] = dx * speed, dy * speed
+    w.floats[b, i, c.PLANNED_X], w.floats[b, i, c.PLANNED_Y] = dx * speed, dy * speed
 
 
-@part
+@inlined
 def _keep_on_ground(w: c.World, b: int, i: int) -> None:
+    """Undo the movement of unit i in x, in y or in both if it has left the ground."""
     x, y = w.floats[b, i, c.X], w.floats[b, i, c.Y]
     if fits(w.ground, x, y):
         return
@@ -142,8 +151,9 @@ def _keep_on_ground(w: c.World, b: int, i: int) -> None:
         w.floats[b, i, c.X], w.floats[b, i, c.Y] = old_x, old_y
 
 
-@part
-def _yields(w: c.World, b: int, i: int, j: int) -> float:
+@inlined
+def _push_share(w: c.World, b: int, i: int, j: int) -> float:
+    """Return the share of their overlap by which unit i is pushed away from unit j."""
     mine, other = w.ints[b, i, c.MOBILITY], w.ints[b, j, c.MOBILITY]
     if mine == other:
         return 0.0 if mine == c.PLANTED else 0.5
@@ -155,8 +165,9 @@ def _yields(w: c.World, b: int, i: int, j: int) -> float:
     return 1.0 if mine == c.IDLE and friends else 0.0
 
 
-@part
+@inlined
 def _push_apart(w: c.World, b: int) -> None:
+    """Push all pairs of overlapping units apart, once."""
     n_units = w.ints.shape[1]
     for i in range(n_units):
         if w.ints[b, i, c.ALIVE] == 0:
@@ -176,46 +187,47 @@ def _push_apart(w: c.World, b: int) -> None:
                 dx, dy, square = 1e-6, 0.0, 1e-12
             gap = np.sqrt(square)
             push = (room - gap) / gap
-            first, second = _yields(w, b, i, j), _yields(w, b, j, i)
-            x -= dx * push * first
-            y -= dy * push * first
-            w.floats[b, j, c.X] += dx * push * second
-            w.floats[b, j, c.Y] += dy * push * second
+            share_i, share_j = _push_share(w, b, i, j), _push_share(w, b, j, i)
+            x -= dx * push * share_i
+            y -= dy * push * share_i
+            w.floats[b, j, c.X] += dx * push * share_j
+            w.floats[b, j, c.Y] += dy * push * share_j
         w.floats[b, i, c.X], w.floats[b, i, c.Y] = x, y
 
 
-@part
+@inlined
 def move_all(w: c.World, b: int) -> None:
-    """Carry out the wanted velocities of one loop, push bodies apart and keep all on the ground."""
+    """Move all units by their planned displacements, push them apart and keep them on the ground."""
     n_units = w.ints.shape[1]
     for i in range(n_units):
-        want_x, want_y = w.floats[b, i, c.WANT_X], w.floats[b, i, c.WANT_Y]
+        planned_x, planned_y = w.floats[b, i, c.PLANNED_X], w.floats[b, i, c.PLANNED_Y]
         if w.spec[i, c.S_LAYER] == c.AIR:
-            dx, dy = want_x - w.floats[b, i, c.VX], want_y - w.floats[b, i, c.VY]
+            dx, dy = planned_x - w.floats[b, i, c.VX], planned_y - w.floats[b, i, c.VY]
             change = np.sqrt(dx * dx + dy * dy)
             share = min(1.0, w.spec[i, c.S_ACCELERATION] / change) if change > 0.0 else 1.0
-            want_x, want_y = w.floats[b, i, c.VX] + dx * share, w.floats[b, i, c.VY] + dy * share
+            planned_x, planned_y = w.floats[b, i, c.VX] + dx * share, w.floats[b, i, c.VY] + dy * share
         w.floats[b, i, c.OLD_X], w.floats[b, i, c.OLD_Y] = w.floats[b, i, c.X], w.floats[b, i, c.Y]
         if w.ints[b, i, c.ALIVE] == 1:
-            w.floats[b, i, c.X] += want_x
-            w.floats[b, i, c.Y] += want_y
+            w.floats[b, i, c.X] += planned_x
+            w.floats[b, i, c.Y] += planned_y
             _keep_on_ground(w, b, i)
     for _ in range(PASSES):
         _push_apart(w, b)
         for i in range(n_units):
             _keep_on_ground(w, b, i)
     for i in range(n_units):
-        _count_headway(w, b, i)
+        _update_blocked(w, b, i)
 
 
-@part
-def _count_headway(w: c.World, b: int, i: int) -> None:
+@inlined
+def _update_blocked(w: c.World, b: int, i: int) -> None:
+    """Store the displacement of unit i in this loop, and count the loops in which it walks but is blocked."""
     dx, dy = w.floats[b, i, c.X] - w.floats[b, i, c.OLD_X], w.floats[b, i, c.Y] - w.floats[b, i, c.OLD_Y]
     w.floats[b, i, c.VX], w.floats[b, i, c.VY] = dx, dy
     if w.ints[b, i, c.MOBILITY] != c.WALKING:
         return
-    least = HEADWAY * w.spec[i, c.S_SPEED]
-    if dx * dx + dy * dy >= least * least:
+    min_distance = HEADWAY * w.spec[i, c.S_SPEED]
+    if dx * dx + dy * dy >= min_distance * min_distance:
         w.floats[b, i, c.BLOCKED] = max(w.floats[b, i, c.BLOCKED] - 1.0, 0.0)
         return
     w.floats[b, i, c.BLOCKED] += 1.0

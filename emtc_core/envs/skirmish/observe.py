@@ -1,39 +1,43 @@
-"""What a step gives to agents and learners: SMAC's observation, state, availability, rewards and ends.
+"""Results of a step: SMAC's observation, state, available actions, reward and end flags.
 
-Observation of one agent (zeros if dead), distances over the sight of 9:
+Observation of one agent (zeros if dead); distances are divided by the sight range of 9 cells:
     moves 4 | per enemy: attackable, d, dx, dy, health, [shield], [type] | per other ally: visible, d, dx,
     dy, health, [shield], [type] | own health, [shield], [type]
 State: per ally: health, cooldown or energy, x, y, [shield], [type] | per enemy: health, x, y, [shield],
-    [type] | last actions one-hot. Positions are (value - 16) / 32. Rows of the dead are zero.
-Available: no-op for the dead only; stop; moves whose cell at distance 1 is walkable; living targets within
-    6. A medivac's target slots name allies.
-Reward: |enemy health and shield lost + 10 per kill|, +200 on a win, times 20 / max_reward. What regenerates
-    counts negatively before the absolute value, so an episode may return more than 20.
+    [type] | last actions, one-hot. Positions are (value - 16) / 32. Rows of dead units are zero.
+Available: no-op only for dead units; stop; moves whose cell at distance 1 is walkable; living targets within
+    6 cells. The targets of a medivac are allies.
+Reward: |enemy health and shield lost + 10 per kill|, +200 on a win, times 20 / max_reward. Regenerated health and
+    shield are negative losses before the absolute value, so the return of an episode can exceed 20.
 """
 
 import numpy as np
 from numpy.typing import NDArray
 
 from emtc_core.envs.skirmish import columns as c
-from emtc_core.envs.skirmish.kernels import kernel, part
+from emtc_core.envs.skirmish.kernels import inlined, kernel
 from emtc_core.envs.skirmish.orders import N_MOVES
 
 SIGHT, SHOOT_RANGE = 9.0, 6.0
+"""Range of an agent's observation, and range in which targets are available [cells]."""
 LOOK = 1.0
-"""Distance at which the mask of a move tests the ground."""
-CENTRE, WIDTH = 16.0, 32.0
+"""A move is available if the point at this distance is walkable [cells]."""
+CENTER, WIDTH = 16.0, 32.0
+"""Center and width of the map [cells]."""
 
 KILL, WIN = 10.0, 200.0
+"""Reward for a kill and for a win, before scaling."""
 LOST, DRAWN, WON, OPEN = -1, 0, 1, 2
+"""Results of a battle; OPEN: it has not ended."""
 
 
-@part
-def _walkable(walkable: c.Flags, x: float, y: float) -> bool:
+@inlined
+def _is_walkable(walkable: c.Flags, x: float, y: float) -> bool:
     cx, cy = int(x), int(y)
     return 0 <= cx < walkable.shape[0] and 0 <= cy < walkable.shape[1] and walkable[cx, cy]
 
 
-@part
+@inlined
 def _write_avail(w: c.World, walkable: c.Flags, avail: c.Flags, b: int, i: int) -> None:
     n_agents, n_targets = avail.shape[1], avail.shape[2] - N_MOVES
     if w.ints[b, i, c.ALIVE] == 0:
@@ -41,10 +45,10 @@ def _write_avail(w: c.World, walkable: c.Flags, avail: c.Flags, b: int, i: int) 
         return
     x, y = w.floats[b, i, c.X], w.floats[b, i, c.Y]
     avail[b, i, 1] = True
-    avail[b, i, 2] = _walkable(walkable, x, y + LOOK)
-    avail[b, i, 3] = _walkable(walkable, x, y - LOOK)
-    avail[b, i, 4] = _walkable(walkable, x + LOOK, y)
-    avail[b, i, 5] = _walkable(walkable, x - LOOK, y)
+    avail[b, i, 2] = _is_walkable(walkable, x, y + LOOK)
+    avail[b, i, 3] = _is_walkable(walkable, x, y - LOOK)
+    avail[b, i, 4] = _is_walkable(walkable, x + LOOK, y)
+    avail[b, i, 5] = _is_walkable(walkable, x - LOOK, y)
     heals = w.spec[i, c.S_DELIVERY] == c.MEND
     for k in range(min(n_targets, n_agents) if heals else n_targets):
         j = k if heals else n_agents + k
@@ -54,66 +58,67 @@ def _write_avail(w: c.World, walkable: c.Flags, avail: c.Flags, b: int, i: int) 
         avail[b, i, N_MOVES + k] = np.sqrt(dx * dx + dy * dy) <= SHOOT_RANGE
 
 
-@part
-def _write_vitals(w: c.World, out: c.Outputs, b: int, row: int, at: int, j: int, n_bits: int) -> int:
-    """Write [shield], [type] of unit j at out[b, row, at:] and return where they end."""
+@inlined
+def _write_shield_and_type(w: c.World, out: c.Outputs, b: int, row: int, index: int, j: int, n_bits: int) -> int:
+    """Write [shield], [type] of unit j to out[b, row, index:] and return the index after them."""
     if w.spec[j, c.S_SHIELD] > 0.0:
-        out[b, row, at] = w.floats[b, j, c.SHIELD] / w.spec[j, c.S_SHIELD]
-        at += 1
+        out[b, row, index] = w.floats[b, j, c.SHIELD] / w.spec[j, c.S_SHIELD]
+        index += 1
     if n_bits > 0:
-        out[b, row, at + int(w.spec[j, c.S_TYPE_BIT])] = 1.0
-    return at + n_bits
+        out[b, row, index + int(w.spec[j, c.S_TYPE_BIT])] = 1.0
+    return index + n_bits
 
 
-@part
+@inlined
 def _write_obs(w: c.World, avail: c.Flags, obs: c.Outputs, n_bits: int, b: int, i: int) -> None:
     n_agents = obs.shape[1]
     if w.ints[b, i, c.ALIVE] == 0:
         return
     for k in range(4):
         obs[b, i, k] = avail[b, i, 2 + k]
-    at = 4
+    index = 4
     n_units = w.ints.shape[1]
     for k in range(n_units):
-        # Enemies come first, then the other allies.
+        # Enemies are first, then the other allies.
         j = n_agents + k if k < n_units - n_agents else k - (n_units - n_agents)
         if j == i:
             continue
-        end = at + 5 + (1 if w.spec[j, c.S_SHIELD] > 0.0 else 0) + n_bits
+        end = index + 5 + (1 if w.spec[j, c.S_SHIELD] > 0.0 else 0) + n_bits
         dx, dy = w.floats[b, j, c.X] - w.floats[b, i, c.X], w.floats[b, j, c.Y] - w.floats[b, i, c.Y]
         distance = np.sqrt(dx * dx + dy * dy)
         if w.ints[b, j, c.ALIVE] == 1 and distance < SIGHT:
-            obs[b, i, at] = 1.0 if j < n_agents or avail[b, i, N_MOVES + j - n_agents] else 0.0
-            obs[b, i, at + 1] = distance / SIGHT
-            obs[b, i, at + 2] = dx / SIGHT
-            obs[b, i, at + 3] = dy / SIGHT
-            obs[b, i, at + 4] = w.floats[b, j, c.HEALTH] / w.spec[j, c.S_HEALTH]
-            _write_vitals(w, obs, b, i, at + 5, j, n_bits)
-        at = end
-    obs[b, i, at] = w.floats[b, i, c.HEALTH] / w.spec[i, c.S_HEALTH]
-    _write_vitals(w, obs, b, i, at + 1, i, n_bits)
+            obs[b, i, index] = 1.0 if j < n_agents or avail[b, i, N_MOVES + j - n_agents] else 0.0
+            obs[b, i, index + 1] = distance / SIGHT
+            obs[b, i, index + 2] = dx / SIGHT
+            obs[b, i, index + 3] = dy / SIGHT
+            obs[b, i, index + 4] = w.floats[b, j, c.HEALTH] / w.spec[j, c.S_HEALTH]
+            _write_shield_and_type(w, obs, b, i, index + 5, j, n_bits)
+        index = end
+    obs[b, i, index] = w.floats[b, i, c.HEALTH] / w.spec[i, c.S_HEALTH]
+    _write_shield_and_type(w, obs, b, i, index + 1, i, n_bits)
 
 
-@part
+@inlined
 def _write_state(w: c.World, state: c.Outputs, n_agents: int, n_actions: int, n_bits: int, b: int) -> None:
-    at = 0
+    index = 0
     for j in range(w.ints.shape[1]):
         width = (4 if j < n_agents else 3) + (1 if w.spec[j, c.S_SHIELD] > 0.0 else 0) + n_bits
         if w.ints[b, j, c.ALIVE] == 1:
-            state[b, 0, at] = w.floats[b, j, c.HEALTH] / w.spec[j, c.S_HEALTH]
-            place = at + 1
+            state[b, 0, index] = w.floats[b, j, c.HEALTH] / w.spec[j, c.S_HEALTH]
+            xy_index = index + 1
             if j < n_agents:
-                clock = w.floats[b, j, c.ENERGY] if w.spec[j, c.S_DELIVERY] == c.MEND else w.floats[b, j, c.COOLDOWN]
-                state[b, 0, place] = clock / w.spec[j, c.S_SHOWN]
-                place += 1
-            state[b, 0, place] = (w.floats[b, j, c.X] - CENTRE) / WIDTH
-            state[b, 0, place + 1] = (w.floats[b, j, c.Y] - CENTRE) / WIDTH
-            _write_vitals(w, state, b, 0, place + 2, j, n_bits)
-        at += width
+                is_medivac = w.spec[j, c.S_DELIVERY] == c.MEND
+                value = w.floats[b, j, c.ENERGY] if is_medivac else w.floats[b, j, c.COOLDOWN]
+                state[b, 0, xy_index] = value / w.spec[j, c.S_SHOWN]
+                xy_index += 1
+            state[b, 0, xy_index] = (w.floats[b, j, c.X] - CENTER) / WIDTH
+            state[b, 0, xy_index + 1] = (w.floats[b, j, c.Y] - CENTER) / WIDTH
+            _write_shield_and_type(w, state, b, 0, xy_index + 2, j, n_bits)
+        index += width
     for i in range(n_agents):
         if w.ints[b, i, c.LAST_ACTION] >= 0:
-            state[b, 0, at + w.ints[b, i, c.LAST_ACTION]] = 1.0
-        at += n_actions
+            state[b, 0, index + w.ints[b, i, c.LAST_ACTION]] = 1.0
+        index += n_actions
 
 
 @kernel
@@ -125,7 +130,16 @@ def observe(
     avail: c.Flags,
     n_bits: int,
 ) -> None:
-    """Fill obs [B, N, O], state [B, 1, S] and avail [B, N, A], which must come zeroed."""
+    """Write the observations, states and available actions of all battles.
+
+    Args:
+        w: The battles.
+        walkable: Cells where units can walk, [X, Y].
+        obs: Output, [B, N, O], filled with zeros before the call.
+        state: Output, [B, 1, S], filled with zeros before the call.
+        avail: Output, [B, N, A], filled with False before the call.
+        n_bits: Width of the one-hot code of a unit's type.
+    """
     for b in range(obs.shape[0]):
         for i in range(obs.shape[1]):
             _write_avail(w, walkable, avail, b, i)
@@ -133,9 +147,9 @@ def observe(
         _write_state(w, state, obs.shape[1], avail.shape[2], n_bits, b)
 
 
-@part
-def _take_losses(w: c.World, b: int) -> float:
-    """Sum what enemies lost since the last boundary, kills included, and remember where they stand."""
+@inlined
+def _sum_losses(w: c.World, b: int) -> float:
+    """Sum the enemies' losses in this step, with KILL for each kill, and store their health and shield in BEFORE."""
     total = 0.0
     for j in range(w.n_allies, w.ints.shape[1]):
         before = w.floats[b, j, c.BEFORE]
@@ -147,20 +161,21 @@ def _take_losses(w: c.World, b: int) -> float:
     return total
 
 
-@part
-def _judge(w: c.World, b: int) -> int:
-    allies, fighters, enemies, hostile = 0, 0, 0, 0
+@inlined
+def _compute_result(w: c.World, b: int) -> int:
+    """Return LOST, DRAWN, WON or OPEN. A team of only medivacs loses; a single enemy medivac does not prevent a win."""
+    allies, armed_allies, enemies, armed_enemies = 0, 0, 0, 0
     for i in range(w.ints.shape[1]):
         if w.ints[b, i, c.ALIVE] == 0:
             continue
         armed = 0 if w.spec[i, c.S_DELIVERY] == c.MEND else 1
         if i < w.n_allies:
-            allies, fighters = allies + 1, fighters + armed
+            allies, armed_allies = allies + 1, armed_allies + armed
         else:
-            enemies, hostile = enemies + 1, hostile + armed
-    if (allies == 0 and enemies > 0) or (allies > 0 and fighters == 0):
+            enemies, armed_enemies = enemies + 1, armed_enemies + armed
+    if (allies == 0 and enemies > 0) or (allies > 0 and armed_allies == 0):
         return LOST
-    if allies > 0 and (enemies == 0 or (enemies == 1 and hostile == 0)):
+    if allies > 0 and (enemies == 0 or (enemies == 1 and armed_enemies == 0)):
         return WON
     return DRAWN if allies == 0 else OPEN
 
@@ -175,20 +190,30 @@ def score(
     sparse: bool,
     scale: float,
 ) -> None:
-    """Write the reward [B] of this step and the flags ends [B, 3]: terminated, truncated, won."""
+    """Write rewards and end flags after a step, and stop the battles that have ended.
+
+    Args:
+        w: The battles.
+        steps: Steps of each battle, [B]. Increased by one in running battles.
+        reward: Output, [B].
+        ends: Output, [B, 3]: terminated, truncated, won. Unchanged for battles that had ended before.
+        limit: Maximum number of steps.
+        sparse: Whether only the end gives a reward (1 or -1 before scaling).
+        scale: Factor of the reward.
+    """
     for b in range(w.ints.shape[0]):
         reward[b] = 0.0
         if not w.running[b]:
             continue
         steps[b] += 1
-        points = abs(_take_losses(w, b))
-        verdict = _judge(w, b)
+        points = abs(_sum_losses(w, b))
+        result = _compute_result(w, b)
         if sparse:
-            points = 1.0 if verdict == WON else (-1.0 if verdict == LOST else 0.0)
-        elif verdict == WON:
+            points = 1.0 if result == WON else (-1.0 if result == LOST else 0.0)
+        elif result == WON:
             points += WIN
         reward[b] = points * scale
-        ends[b, 0] = verdict != OPEN
-        ends[b, 1] = verdict == OPEN and steps[b] >= limit
-        ends[b, 2] = verdict == WON
+        ends[b, 0] = result != OPEN
+        ends[b, 1] = result == OPEN and steps[b] >= limit
+        ends[b, 2] = result == WON
         w.running[b] = not (ends[b, 0] or ends[b, 1])

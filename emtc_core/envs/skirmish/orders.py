@@ -1,44 +1,54 @@
-"""What units are told to do: the agents by their actions, the built-in enemy by targets of its own.
+"""Orders of the units: the agents' actions, and the targets that the built-in enemy chooses.
 
-Actions become orders, legality first, then stop, move, attack or heal. The enemy chooses a target per loop: sticky
-nearest targets, retaliation and calls for help. Allies never choose; they do what their agents order. What does not
-live here: walking there and firing (`combat.py`).
+An agent's action is checked and converted to an order: stop, move, attack or heal. An enemy unit chooses a target in
+each loop: the last target if it is in range, else the nearest ally, else the attacker of itself or of a friend.
+Orders are carried out in `combat.py` and `movement.py`.
 """
 
 import numpy as np
 from numpy.typing import NDArray
 
 from emtc_core.envs.skirmish import columns as c
-from emtc_core.envs.skirmish.kernels import kernel, part
+from emtc_core.envs.skirmish.kernels import inlined, kernel
 from emtc_core.envs.skirmish.movement import JAMMED
 from emtc_core.envs.skirmish.units import HEAL_SEARCH, HEAL_START_ENERGY, RANGE_SLOP
 
 MOVE_AMOUNT = 2.0
+"""Distance of a move action [cells]."""
 N_MOVES = 6
+"""Number of actions without a target."""
 
+# "Inferred": chosen so that the behavior resembles the game's, because the value is not published.
 HELP_RADIUS = 4.0
-"""Distance in which a unit under attack calls its friends."""
+"""Distance within which an enemy unit helps a friend under attack [cells]."""
 HELP_LOOPS = 32.0
-"""Loops for which damage counts as being under attack."""
+"""A unit counts as under attack for this number of loops after damage."""
 LEASH = 10.0
-"""Edge distance at which a fleeing target is given up (inference)."""
+"""Gap at which an enemy gives up a target that moves away [cells] (inferred)."""
 ACQUIRE_LOOPS = 16
-"""A unit without a target looks for one every so many loops, the enemies in turn (inference)."""
+"""An enemy without a target searches for one every ACQUIRE_LOOPS loops, the enemies in turn (inferred)."""
 FIRST_LOOK = 4
-"""Loops by which the first look comes early; so the real engine's win rates hold with and without a shift of the
-starts (inference)."""
+"""The first search is FIRST_LOOK loops earlier (inferred).
+
+With this value, the win rates agree with the real game's, with and without shifted starts.
+"""
 CROWD = 0.8
-"""Cells of detour that one attacker in place at a target is worth to a melee unit (inference)."""
+"""For a melee unit, each attacker at a target makes it appear this much farther away [cells] (inferred)."""
 RESCAN_LOOPS = 4
-"""A unit that still walks to its target looks around every so many loops (inference)."""
+"""An enemy that walks to its target checks for a better one every RESCAN_LOOPS loops (inferred)."""
 
 
 @kernel
 def give_orders(w: c.World, actions: NDArray[np.int64], avail: c.Flags) -> int:
-    """Give the agents of running battles their orders.
+    """Convert the agents' actions to orders in all running battles.
+
+    Args:
+        w: The battles.
+        actions: Action indices, [B, N].
+        avail: Available actions, [B, N, A].
 
     Returns:
-        -1, or the flat index b * N + i of the first illegal action; then no order was given.
+        -1; or the flat index b * N + i of the first illegal action, and then no order was given.
     """
     n_envs, n_agents = actions.shape
     for b in range(n_envs):
@@ -54,12 +64,13 @@ def give_orders(w: c.World, actions: NDArray[np.int64], avail: c.Flags) -> int:
     return -1
 
 
-@part
+@inlined
 def _give_order(w: c.World, n_agents: int, b: int, i: int, action: int) -> None:
+    """Convert one action to an order of unit i."""
     if action >= N_MOVES:
         heals = w.spec[i, c.S_DELIVERY] == c.MEND
         target = action - N_MOVES + (0 if heals else n_agents)
-        # The game rejects an order that the weapon cannot carry out; the unit goes on with its last one.
+        # The game rejects an order that the weapon cannot carry out, and the unit keeps its last order.
         if heals or can_hit(w, i, target):
             if w.ints[b, i, c.TARGET] != target:
                 w.ints[b, i, c.WINDING] = 0
@@ -74,22 +85,23 @@ def _give_order(w: c.World, n_agents: int, b: int, i: int, action: int) -> None:
         w.floats[b, i, c.ORDER_Y] = w.floats[b, i, c.Y] + step_y
 
 
-@part
+@inlined
 def edge_distance(w: c.World, b: int, i: int, j: int) -> float:
-    """Measure the gap between two bodies."""
+    """Return the gap between the edges of two units [cells]; negative if they overlap."""
     dx = w.floats[b, j, c.X] - w.floats[b, i, c.X]
     dy = w.floats[b, j, c.Y] - w.floats[b, i, c.Y]
     return np.sqrt(dx * dx + dy * dy) - w.spec[i, c.S_RADIUS] - w.spec[j, c.S_RADIUS]
 
 
-@part
+@inlined
 def can_hit(w: c.World, i: int, j: int) -> bool:
-    """Whether the weapon of i reaches the plane of j."""
+    """Check whether unit i has a weapon that can hit unit j; only some weapons can hit flying units."""
     return w.spec[i, c.S_DELIVERY] != c.MEND and (w.spec[j, c.S_LAYER] != c.AIR or w.spec[i, c.S_HITS_AIR] > 0.0)
 
 
-@part
-def _attackers(w: c.World, b: int, ally: int) -> int:
+@inlined
+def _count_attackers(w: c.World, b: int, ally: int) -> int:
+    """Count the enemies that are attacking an ally."""
     count = 0
     for j in range(w.n_allies, w.ints.shape[1]):
         if w.ints[b, j, c.TARGET] == ally and w.ints[b, j, c.MOBILITY] == c.PLANTED and w.ints[b, j, c.ALIVE] == 1:
@@ -97,23 +109,25 @@ def _attackers(w: c.World, b: int, ally: int) -> int:
     return count
 
 
-@part
-def _nearest(w: c.World, b: int, i: int, within: float) -> int:
-    best, best_edge = -1, np.inf
+@inlined
+def _find_nearest(w: c.World, b: int, i: int, max_gap: float) -> int:
+    """Find the nearest ally that enemy i can attack, within a gap [cells]; -1: none."""
+    best, best_gap = -1, np.inf
     for j in range(w.n_allies):
         if w.ints[b, j, c.ALIVE] == 1 and can_hit(w, i, j):
-            edge = edge_distance(w, b, i, j)
-            if edge > within:
+            gap = edge_distance(w, b, i, j)
+            if gap > max_gap:
                 continue
             if w.spec[i, c.S_REACH] < 1.0:
-                edge += CROWD * _attackers(w, b, j)
-            if edge < best_edge:
-                best, best_edge = j, edge
+                gap += CROWD * _count_attackers(w, b, j)
+            if gap < best_gap:
+                best, best_gap = j, gap
     return best
 
 
-@part
-def _caller(w: c.World, b: int, i: int) -> int:
+@inlined
+def _find_attacker(w: c.World, b: int, i: int) -> int:
+    """Find the attacker of enemy i, or of its nearest friend under attack; -1: none."""
     best, best_gap = -1, HELP_RADIUS * HELP_RADIUS
     for j in range(w.n_allies, w.ints.shape[1]):
         attacker = w.ints[b, j, c.ATTACKER]
@@ -127,8 +141,9 @@ def _caller(w: c.World, b: int, i: int) -> int:
     return best
 
 
-@part
-def _wounded(w: c.World, b: int, i: int) -> int:
+@inlined
+def _find_wounded(w: c.World, b: int, i: int) -> int:
+    """Find the friend of medivac i with the smallest fraction of health; -1: none."""
     best, best_fraction = -1, 1.0
     if w.floats[b, i, c.ENERGY] < HEAL_START_ENERGY and w.ints[b, i, c.TARGET] < 0:
         return -1
@@ -140,19 +155,19 @@ def _wounded(w: c.World, b: int, i: int) -> int:
     return best
 
 
-@part
+@inlined
 def choose_target(w: c.World, b: int, i: int, clock: int) -> int:
     """Choose the target of enemy i in this loop: an ally to attack, a friend to heal, or -1.
 
-    A target is kept while it is in weapon reach; while it is not, a candidate that is in reach replaces
-    it, and a unit that cannot get through takes the nearest instead.
+    A target is kept while it is in weapon range. If it is not, an ally in weapon range replaces it. If unit i is
+    blocked, the nearest ally in sight replaces it.
     """
     target = w.ints[b, i, c.TARGET]
     if w.spec[i, c.S_DELIVERY] == c.MEND:
         hurt = target >= 0 and w.floats[b, target, c.HEALTH] < w.spec[target, c.S_HEALTH]
         if hurt and w.ints[b, target, c.ALIVE] == 1:
             return target
-        return _wounded(w, b, i)
+        return _find_wounded(w, b, i)
     if target >= 0 and w.ints[b, target, c.ALIVE] == 1:
         edge = edge_distance(w, b, i, target)
         if w.ints[b, i, c.WINDING] == 1 or edge <= w.spec[i, c.S_REACH] + RANGE_SLOP:
@@ -160,14 +175,14 @@ def choose_target(w: c.World, b: int, i: int, clock: int) -> int:
         if (clock + i - w.n_allies) % RESCAN_LOOPS != 0 and edge <= LEASH:
             return target
         is_blocked = w.floats[b, i, c.BLOCKED] >= JAMMED
-        other = _nearest(w, b, i, w.spec[i, c.S_SCAN] if is_blocked else w.spec[i, c.S_REACH])
+        other = _find_nearest(w, b, i, w.spec[i, c.S_SCAN] if is_blocked else w.spec[i, c.S_REACH])
         if other >= 0:
             return other
         if edge <= LEASH:
             return target
     if (clock + i - w.n_allies + FIRST_LOOK) % ACQUIRE_LOOPS != 0:
         return -1
-    other = _nearest(w, b, i, w.spec[i, c.S_SCAN])
+    other = _find_nearest(w, b, i, w.spec[i, c.S_SCAN])
     if other >= 0:
         return other
-    return _caller(w, b, i)
+    return _find_attacker(w, b, i)

@@ -1,12 +1,13 @@
-"""Where units stand when a battle begins: at the map's own places, or at random ones in the manner of SMACv2.
+"""Start positions of the units: the fixed positions of a map, or random ones as in SMACv2.
 
-The game creates a group at one point and spreads it to the nearest free spots; the exact offsets are not
-published. Here (inference) spots are a square lattice around the point, filled from the middle in the order
-in which the map's script creates the units.
+Fixed: the game creates a group at one point and moves its units to the nearest free positions. The exact offsets are
+not published and therefore inferred: the positions are a square lattice around the point. It is filled from the center,
+in the order in which the map's script creates the units.
 
-SMACv2 draws over a bare square of 32 by 32: surrounded in the middle, or face to face in mirror image. Here the same
-draws run over the rectangle that bounds a map's walkable ground, and, as in the game, a unit whose place is taken or
-off the ground gets the nearest free one. Whom the enemies march on, the middle of the team, is an inference.
+Random: SMACv2 samples positions in an empty square of 32 by 32 cells. The team is surrounded in the center, or both
+teams are mirror images. Here the same sampling uses the bounding rectangle of the walkable ground. As in the game, a
+unit whose position is occupied or not walkable gets the nearest free one. The target point of the enemies, the ally
+nearest to the center of the team, is inferred.
 """
 
 import math
@@ -16,49 +17,58 @@ import numpy as np
 from numpy.typing import NDArray
 
 from emtc_core.config.train import RandomStart
-from emtc_core.envs.skirmish.kernels import kernel, part, uniform
+from emtc_core.envs.skirmish.kernels import inlined, kernel, uniform
 from emtc_core.envs.skirmish.maps import may_stand, spawn_order
 from emtc_core.envs.skirmish.movement import fits
 from emtc_core.envs.skirmish.units import UnitType
 
 MARGIN = 0.05
-"""Gap between neighbouring bodies of a fresh group (inference)."""
+"""Gap between neighboring units at the start [cells] (inferred)."""
 FIRST_ANGLE = 1.5 * math.pi
-"""Angle at which each ring of the lattice begins to be filled, radians (inference)."""
+"""Angle of the first position that is filled in each ring of the lattice [rad] (inferred)."""
 SURROUND_SHARE: dict[RandomStart, float] = {"surround": 1.0, "reflect": 0.0, "surround_reflect": 0.5}
+"""Probability that the team is surrounded."""
 MAX_GROUPS = 4
+"""Maximum number of groups that surround the team, at most one per diagonal."""
 GROUP_OFFSET = 2.0
-"""Cells along each axis between the middle and the nearest place of a surrounding group (SMACv2)."""
+"""Minimum distance of a surrounding group from the center, along each axis [cells] (SMACv2)."""
 MIRROR_GAP = 1.0
-"""Cells that the team keeps from the line of reflection (SMACv2)."""
+"""Minimum distance of the team from the line of reflection [cells] (SMACv2)."""
 SPOT_STEP = 0.25
-"""Cells between the places that are tried where a wanted one is taken."""
+"""Distance between the alternative positions for a unit whose position is not free [cells]."""
 CORNERS = np.array([[0.0, 0.0], [0.0, 1.0], [1.0, 1.0], [1.0, 0.0]])
 
 
 def make_places(
     units: tuple[UnitType, ...], point: tuple[float, float], walkable: NDArray[np.bool_]
 ) -> NDArray[np.float64]:
-    """Place units around a point on walkable ground, [n, 2]; no two bodies overlap."""
+    """Place the units of one team around a point, on walkable ground and without overlap.
+
+    Args:
+        units: Types of the units.
+        point: Center of the team [cells].
+        walkable: Cells where units can walk, [X, Y].
+
+    Returns:
+        Positions, [n, 2], in cells.
+    """
+
+    def rank(offset: tuple[int, int]) -> tuple[int, float]:
+        dx, dy = offset
+        return dx * dx + dy * dy, (math.atan2(dy, dx) - FIRST_ANGLE) % math.tau
+
     spacing = 2.0 * max(unit.separation for unit in units) + MARGIN
-    spots = [spot for spot in _lattice(point, spacing) if _stands(walkable, spot)]
+    offsets = sorted(product(range(-6, 7), range(-6, 7)), key=rank)
+    lattice = [(point[0] + spacing * dx, point[1] + spacing * dy) for dx, dy in offsets]
+    free = [spot for spot in lattice if _is_walkable_around(walkable, spot)]
     places = np.empty((len(units), 2))
-    for spot, index in zip(spots, spawn_order(units), strict=False):
+    for spot, index in zip(free, spawn_order(units), strict=False):
         places[index] = spot
     return places
 
 
-def _lattice(point: tuple[float, float], spacing: float) -> list[tuple[float, float]]:
-    offsets = sorted(product(range(-6, 7), range(-6, 7)), key=_rank)
-    return [(point[0] + spacing * dx, point[1] + spacing * dy) for dx, dy in offsets]
-
-
-def _rank(offset: tuple[int, int]) -> tuple[int, float]:
-    dx, dy = offset
-    return dx * dx + dy * dy, (math.atan2(dy, dx) - FIRST_ANGLE) % math.tau
-
-
-def _stands(walkable: NDArray[np.bool_], spot: tuple[float, float]) -> bool:
+def _is_walkable_around(walkable: NDArray[np.bool_], spot: tuple[float, float]) -> bool:
+    """Check that the corners of a square of one cell around a point are walkable."""
     cells = [(int(spot[0] + dx), int(spot[1] + dy)) for dx, dy in product((-0.5, 0.5), repeat=2)]
     return all(0 <= x < len(walkable) and 0 <= y < len(walkable) and walkable[x, y] for x, y in cells)
 
@@ -66,13 +76,32 @@ def _stands(walkable: NDArray[np.bool_], spot: tuple[float, float]) -> bool:
 def shift_places(
     places_BU2: NDArray[np.float64], shift_BU2: NDArray[np.float64], ground: NDArray[np.int8]
 ) -> NDArray[np.float64]:
-    """Shift units from their places, except where a body would leave the ground."""
+    """Shift units, except those that would leave the ground.
+
+    Args:
+        places_BU2: Positions, [B, U, 2], in cells.
+        shift_BU2: Shifts, [B, U, 2], in cells.
+        ground: From `maps.make_ground`, [X, Y].
+
+    Returns:
+        Positions, [B, U, 2].
+    """
     moved_BU2 = places_BU2 + shift_BU2
     return np.where(may_stand(ground, moved_BU2)[..., None], moved_BU2, places_BU2)
 
 
 def order_within_types(units: tuple[UnitType, ...], places_BN2: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Sort the places of each unit type by (x, y), per battle: SMAC's order of agents and EMU's of enemies."""
+    """Sort the positions of each unit type by (x, y), in every battle.
+
+    SMAC orders its agents like this, and EMU its enemies.
+
+    Args:
+        units: Types of the units.
+        places_BN2: Positions, [B, N, 2].
+
+    Returns:
+        Sorted positions, [B, N, 2].
+    """
     ordered = places_BN2.copy()
     names = np.array([unit.name for unit in units])
     for name in dict.fromkeys(names):
@@ -84,7 +113,14 @@ def order_within_types(units: tuple[UnitType, ...], places_BN2: NDArray[np.float
 
 
 class Scatter:
-    """Draws starts on one map."""
+    """Samples the start positions of one map, as SMACv2 does.
+
+    Args:
+        kind: Surrounded, reflected, or one of them at random.
+        allies: Types of the allies.
+        enemies: Types of the enemies.
+        ground: From `maps.make_ground`, [X, Y].
+    """
 
     def __init__(
         self,
@@ -95,54 +131,67 @@ class Scatter:
         ground: NDArray[np.int8],
     ) -> None:
         n, units = len(allies), (*allies, *enemies)
-        self._share = SURROUND_SHARE[kind]
+        self._surround_share = SURROUND_SHARE[kind]
         self._n_allies, self._ground = n, ground
         self._size = np.array([unit.separation for unit in units])
         self._order = np.array(spawn_order(allies) + [n + k for k in spawn_order(enemies)])
-        self._partner = np.concatenate([np.full(n, -1), _pair(allies, enemies)])
+        self._partner = np.concatenate([np.full(n, -1), _match_enemies(allies, enemies)])
         cells = np.argwhere(ground > 0)
         self._box = np.concatenate([cells.min(axis=0), cells.max(axis=0) + 1]).astype(np.float64)
-        self._spots = _list_spots(self._box, ground)
+        xs, ys = (np.arange(self._box[axis], self._box[axis + 2], SPOT_STEP) for axis in (0, 1))
+        grid = np.stack(np.meshgrid(xs, ys, indexing="ij"), axis=-1).reshape(-1, 2)
+        self._spots = grid[may_stand(ground, grid)]
 
     def draw(self, rng: NDArray[np.uint64]) -> NDArray[np.float64]:
-        """Draw the places [B, U, 2] of a new battle per generator; draws of b come from generator b alone."""
+        """Sample the positions of new battles.
+
+        Args:
+            rng: Generator states, [B]. Battle b uses only generator b.
+
+        Returns:
+            Positions, [B, U, 2], in cells.
+        """
         places = np.zeros((len(rng), len(self._size), 2))
         groups = np.zeros((MAX_GROUPS, 2))
         args = (self._ground, self._spots, self._size, self._order, self._partner, self._box)
-        scatter(rng, places, groups, *args, self._share, self._n_allies)
+        scatter(rng, places, groups, *args, self._surround_share, self._n_allies)
         return places
 
     def find_goals(self, places: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Points [B, 2] on which the enemies march: the ally nearest to the middle of the team."""
+        """Find the target points of the enemies: the ally nearest to the center of the team.
+
+        Args:
+            places: Positions, [B, U, 2], in cells.
+
+        Returns:
+            Points, [B, 2], in cells.
+        """
         team = places[:, : self._n_allies]
         central = np.linalg.norm(team - team.mean(axis=1, keepdims=True), axis=-1).argmin(axis=1)
         return team[np.arange(len(team)), central]
 
 
-def _pair(allies: tuple[UnitType, ...], enemies: tuple[UnitType, ...]) -> NDArray[np.int64]:
-    """Whose mirror image each enemy is: an ally of its own type, else any that is left, else nobody's (-1)."""
+def _match_enemies(allies: tuple[UnitType, ...], enemies: tuple[UnitType, ...]) -> NDArray[np.int64]:
+    """Return the ally of which each enemy is the mirror image.
+
+    It is an ally of the same type; if none is left, any other ally; if none is left, -1.
+    """
     partner = np.full(len(enemies), -1)
     free = list(range(len(allies)))
-    for alike in (True, False):
+    for same_type in (True, False):
         for k in np.flatnonzero(partner < 0):
-            found = [i for i in free if not alike or allies[i].name == enemies[k].name]
-            if found:
-                partner[k] = found[0]
-                free.remove(found[0])
+            candidates = [i for i in free if not same_type or allies[i].name == enemies[k].name]
+            if candidates:
+                partner[k] = candidates[0]
+                free.remove(candidates[0])
     return partner
 
 
-def _list_spots(box: NDArray[np.float64], ground: NDArray[np.int8]) -> NDArray[np.float64]:
-    xs, ys = (np.arange(box[axis], box[axis + 2], SPOT_STEP) for axis in (0, 1))
-    spots = np.stack(np.meshgrid(xs, ys, indexing="ij"), axis=-1).reshape(-1, 2)
-    return spots[may_stand(ground, spots)]
-
-
-@part
+@inlined
 def _is_free(
     places: NDArray[np.float64], size: NDArray[np.float64], order: NDArray[np.int64], b: int, k: int, x: float, y: float
 ) -> bool:
-    """Whether the k-th unit to be placed would touch none of those placed before it."""
+    """Check that the k-th unit in `order` does not touch the units that are placed before it."""
     for earlier in range(k):
         i = order[earlier]
         room = size[i] + size[order[k]] + MARGIN
@@ -152,7 +201,7 @@ def _is_free(
     return True
 
 
-@part
+@inlined
 def _put(
     places: NDArray[np.float64],
     ground: NDArray[np.int8],
@@ -164,27 +213,27 @@ def _put(
     x: float,
     y: float,
 ) -> None:
-    """Put the k-th unit at (x, y), or at the nearest free spot."""
+    """Place the k-th unit in `order` at (x, y), or at the nearest free spot."""
     if not (fits(ground, x, y) and _is_free(places, size, order, b, k, x, y)):
-        best, wanted_x, wanted_y = np.inf, x, y
+        best, sampled_x, sampled_y = np.inf, x, y
         for s in range(len(spots)):
-            dx, dy = spots[s, 0] - wanted_x, spots[s, 1] - wanted_y
+            dx, dy = spots[s, 0] - sampled_x, spots[s, 1] - sampled_y
             gap = dx * dx + dy * dy
             if gap < best and _is_free(places, size, order, b, k, spots[s, 0], spots[s, 1]):
                 best, x, y = gap, spots[s, 0], spots[s, 1]
     places[b, order[k], 0], places[b, order[k], 1] = x, y
 
 
-@part
+@inlined
 def _draw_groups(rng: NDArray[np.uint64], groups: NDArray[np.float64], box: NDArray[np.float64], b: int) -> int:
-    """Draw how many groups surround the team, on which diagonals and how far out; return how many."""
+    """Sample the number of groups that surround the team, and write their positions. Returns the number."""
     count = 1 + int(uniform(rng, b, 0.0, float(MAX_GROUPS)))
-    taken = 0
+    used_corners = 0  # one bit per corner
     for g in range(count):
         corner = int(uniform(rng, b, 0.0, float(MAX_GROUPS)))
-        while taken >> corner & 1 == 1:
+        while used_corners >> corner & 1 == 1:
             corner = int(uniform(rng, b, 0.0, float(MAX_GROUPS)))
-        taken |= 1 << corner
+        used_corners |= 1 << corner
         inward = uniform(rng, b, 0.0, 1.0)
         for axis in range(2):
             side = CORNERS[corner, axis]
@@ -208,23 +257,37 @@ def scatter(
     surround_share: float,
     n_allies: int,
 ) -> None:
-    """Fill places [B, U, 2]; `order` is that of creation, allies first; `groups` is room to work in."""
+    """Sample the start positions of B battles.
+
+    Args:
+        rng: Generator states, [B].
+        places: Output, [B, U, 2], in cells.
+        groups: Work array for the positions of the groups, [MAX_GROUPS, 2].
+        ground: From `maps.make_ground`, [X, Y].
+        spots: Alternative positions, [P, 2].
+        size: Radius that a unit occupies, [U], in cells.
+        order: Units in the order of their placement, [U], allies first.
+        partner: Ally of which a unit is the mirror image, [U]; -1: none.
+        box: Bounding rectangle x0, y0, x1, y1 of the ground, [4], in cells.
+        surround_share: Probability that the team is surrounded.
+        n_allies: Number of allies.
+    """
     x0, y0, x1, y1 = box[0], box[1], box[2], box[3]
-    middle_x, middle_y = 0.5 * (x0 + x1), 0.5 * (y0 + y1)
+    center_x, center_y = 0.5 * (x0 + x1), 0.5 * (y0 + y1)
     for b in range(len(places)):
         surrounded = uniform(rng, b, 0.0, 1.0) < surround_share
         count = _draw_groups(rng, groups, box, b) if surrounded else 0
         for k in range(len(order)):
             i = order[k]
             if surrounded and i < n_allies:
-                x, y = middle_x, middle_y
+                x, y = center_x, center_y
             elif surrounded:
                 g = int(uniform(rng, b, 0.0, float(count)))
                 x, y = groups[g, 0], groups[g, 1]
             elif partner[i] >= 0:
                 x, y = x0 + x1 - places[b, partner[i], 0], float(places[b, partner[i], 1])
             elif i < n_allies:
-                x, y = uniform(rng, b, x0, middle_x - MIRROR_GAP), uniform(rng, b, y0, y1)
+                x, y = uniform(rng, b, x0, center_x - MIRROR_GAP), uniform(rng, b, y0, y1)
             else:
-                x, y = uniform(rng, b, middle_x, x1), uniform(rng, b, y0, y1)
+                x, y = uniform(rng, b, center_x, x1), uniform(rng, b, y0, y1)
             _put(places, ground, spots, size, order, b, k, x, y)

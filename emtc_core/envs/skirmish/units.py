@@ -1,7 +1,7 @@
 """The eight unit types: StarCraft II 4.10 statistics in game loops and map cells.
 
-What lives here: numbers published in the game's catalogues, nothing tuned. One game loop is 1/16 s of
-"normal" game time; speeds are cells per loop, periods are loops. What does not: how units use them.
+All numbers are published in the game's catalogs; none is tuned. One game loop is 1/16 s of game time at "normal"
+speed. Speeds are in cells per loop, periods in loops.
 """
 
 from dataclasses import dataclass
@@ -25,20 +25,21 @@ HEAL_RATE = 9.0 / LOOPS_PER_SECOND
 HEAL_COST = 0.33
 """Energy per restored health point."""
 HEAL_START_ENERGY = 5.0
-"""Energy below which a medivac does not begin to heal by itself."""
+"""An enemy medivac starts to heal only with at least this energy."""
 HEAL_SEARCH = 6.0
-"""Edge distance in which a medivac looks for the wounded by itself."""
+"""Maximum gap to a wounded friend that an enemy medivac heals [cells]."""
 SECOND_BLADE = 4.5
-"""Loops between the two hits of a zealot."""
+"""Loops between the two hits of a zealot's attack."""
 MIN_DAMAGE = 0.5
+"""Damage of a hit on health, if armor would reduce it below this value."""
 RANGE_SLOP = 1.0
-"""How far a target may drift beyond the range before the attacker walks again."""
+"""A target can move this far out of range before the attacker follows it [cells]."""
 TURN_DEGREES = 62.5
 """Turn per loop."""
 DELAY_LOW, DELAY_HIGH = -1.0, 2.0
 """Bounds of the uniform random part of a weapon period, in loops."""
 BEAM_HALF_LENGTH, BEAM_HALF_WIDTH = 1.4, 0.15
-"""Footprint of the colossus: a bar across the firing direction, centred on the target."""
+"""Footprint of the colossus: a bar across the firing direction, centered on the target."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +61,7 @@ class UnitType:
     wind_up: float
     delivery: Delivery
     shown_cooldown: float
-    """The constant that normalises the cooldown in the state (SMAC's, not the true period)."""
+    """The cooldown in the state is divided by this constant (SMAC's constant, not the true period)."""
     shield: float = 0.0
     armor: float = 0.0
     attribute: Attribute = "none"

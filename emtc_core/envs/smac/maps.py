@@ -1,10 +1,10 @@
-"""SMAC's and SMACv2's maps: sizes, and what the packages are asked for. Facts of both packages' registries.
+"""The maps of SMAC and SMACv2: sizes and constructor arguments, copied from the registries of both packages.
 
-What lives here: what is known of a map without the game. What does not: processes, paths.
+Nothing here needs the game.
 """
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from emtc_core.envs.base import EnvInfo
@@ -17,7 +17,7 @@ _RACES: dict[str, Race] = {"T": "terran", "P": "protoss", "Z": "zerg"}
 
 @dataclass(frozen=True)
 class SmacMap:
-    """One map; `type_bits` is the width of the one-hot of unit types."""
+    """One map."""
 
     n_agents: int
     n_enemies: int
@@ -25,22 +25,23 @@ class SmacMap:
     race: Race
     enemy_race: Race
     type_bits: int
-    sees_own_place: bool = False
+    """Width of the one-hot code of a unit's type; 0 if all units have the same type."""
+    observes_own_position: bool = False
 
     @property
     def ally_row(self) -> int:
-        """Width of one agent's own block of the state."""
+        """Width of one agent's block in the state."""
         return 4 + (self.race == "protoss") + self.type_bits
 
     @property
     def enemy_row(self) -> int:
-        """Width of one enemy's block of the state."""
+        """Width of one enemy's block in the state."""
         return 3 + (self.enemy_race == "protoss") + self.type_bits
 
     def sizes(self) -> dict[str, int]:
-        """Compute the sizes that the package's `get_env_info` gives."""
+        """Compute the sizes that the package's `get_env_info` returns, and the agent block."""
         n, e, actions = self.n_agents, self.n_enemies, len(MOVES) + self.n_enemies
-        own = self.ally_row - 3 + 2 * self.sees_own_place
+        own = self.ally_row - 3 + 2 * self.observes_own_position
         return {
             "n_agents": n,
             "n_actions": actions,
@@ -51,8 +52,8 @@ class SmacMap:
         }
 
 
-def describe(env: str, map: str, sizes: Mapping[str, int]) -> EnvInfo:
-    """Describe a map by its sizes, computed or measured."""
+def make_info(env: str, map: str, sizes: Mapping[str, int]) -> EnvInfo:
+    """Make the sizes and bounds of a map from `SmacMap.sizes` or from the sizes that a worker sends."""
     n_actions = sizes["n_actions"]
     return EnvInfo(
         env=env,
@@ -69,52 +70,55 @@ def describe(env: str, map: str, sizes: Mapping[str, int]) -> EnvInfo:
     )
 
 
-def _smac(n_agents: int, n_enemies: int, limit: int, races: str = "TT", type_bits: int = 0) -> SmacMap:
+def _make_map(n_agents: int, n_enemies: int, limit: int, races: str = "TT", type_bits: int = 0) -> SmacMap:
+    """Make a map; `races` are the first letters of the agents' and the enemies' race."""
     return SmacMap(n_agents, n_enemies, limit, _RACES[races[0]], _RACES[races[1]], type_bits)
 
 
 SMAC_MAPS: dict[str, SmacMap] = {
-    "3m": _smac(3, 3, 60),
-    "8m": _smac(8, 8, 120),
-    "25m": _smac(25, 25, 150),
-    "5m_vs_6m": _smac(5, 6, 70),
-    "8m_vs_9m": _smac(8, 9, 120),
-    "10m_vs_11m": _smac(10, 11, 150),
-    "27m_vs_30m": _smac(27, 30, 180),
-    "MMM": _smac(10, 10, 150, "TT", 3),
-    "MMM2": _smac(10, 12, 180, "TT", 3),
-    "2s3z": _smac(5, 5, 120, "PP", 2),
-    "3s5z": _smac(8, 8, 150, "PP", 2),
-    "3s5z_vs_3s6z": _smac(8, 9, 170, "PP", 2),
-    "3s_vs_3z": _smac(3, 3, 150, "PP"),
-    "3s_vs_4z": _smac(3, 4, 200, "PP"),
-    "3s_vs_5z": _smac(3, 5, 250, "PP"),
-    "1c3s5z": _smac(9, 9, 180, "PP", 3),
-    "2m_vs_1z": _smac(2, 1, 150, "TP"),
-    "corridor": _smac(6, 24, 400, "PZ"),
-    "6h_vs_8z": _smac(6, 8, 150, "ZP"),
-    "2s_vs_1sc": _smac(2, 1, 300, "PZ"),
-    "so_many_baneling": _smac(7, 32, 100, "PZ"),
-    "bane_vs_bane": _smac(24, 24, 200, "ZZ", 2),
-    "2c_vs_64zg": _smac(2, 64, 400, "PZ"),
+    "3m": _make_map(3, 3, 60),
+    "8m": _make_map(8, 8, 120),
+    "25m": _make_map(25, 25, 150),
+    "5m_vs_6m": _make_map(5, 6, 70),
+    "8m_vs_9m": _make_map(8, 9, 120),
+    "10m_vs_11m": _make_map(10, 11, 150),
+    "27m_vs_30m": _make_map(27, 30, 180),
+    "MMM": _make_map(10, 10, 150, "TT", 3),
+    "MMM2": _make_map(10, 12, 180, "TT", 3),
+    "2s3z": _make_map(5, 5, 120, "PP", 2),
+    "3s5z": _make_map(8, 8, 150, "PP", 2),
+    "3s5z_vs_3s6z": _make_map(8, 9, 170, "PP", 2),
+    "3s_vs_3z": _make_map(3, 3, 150, "PP"),
+    "3s_vs_4z": _make_map(3, 4, 200, "PP"),
+    "3s_vs_5z": _make_map(3, 5, 250, "PP"),
+    "1c3s5z": _make_map(9, 9, 180, "PP", 3),
+    "2m_vs_1z": _make_map(2, 1, 150, "TP"),
+    "corridor": _make_map(6, 24, 400, "PZ"),
+    "6h_vs_8z": _make_map(6, 8, 150, "ZP"),
+    "2s_vs_1sc": _make_map(2, 1, 300, "PZ"),
+    "so_many_baneling": _make_map(7, 32, 100, "PZ"),
+    "bane_vs_bane": _make_map(24, 24, 200, "ZZ", 2),
+    "2c_vs_64zg": _make_map(2, 64, 400, "PZ"),
 }
-"""Of SMAC, in the order of its registry."""
+"""The maps of SMAC, in the order of its registry."""
 
 ARENA = "32x32_flat"
-"""The map file on which SMACv2 places its random teams."""
+"""The map file on which SMACv2 places random teams."""
 ARENAS = frozenset(
     {ARENA, "32x32_flat_test", "32x32_small", "10gen_empty", *(f"10gen_{race}" for race in _RACES.values())}
 )
-"""Map files that hold no battle of their own."""
+"""Map files that are not SMAC maps: arenas for teams that SMACv2 creates."""
 
 
 @dataclass(frozen=True)
 class Team:
-    """Whom SMACv2 draws for a race: types, their weights, and those that may not be a whole team."""
+    """How SMACv2 samples a team of one race."""
 
     types: tuple[str, ...]
     weights: tuple[float, ...]
+    """Probability of each type."""
     not_alone: tuple[str, ...] = ()
+    """Types that must not form a whole team."""
 
 
 TEAMS: dict[Race, Team] = {
@@ -124,36 +128,38 @@ TEAMS: dict[Race, Team] = {
 }
 
 
-def _smacv2() -> Iterator[tuple[str, SmacMap]]:
-    for n_agents, n_enemies in ((5, 5), (10, 10), (20, 20), (10, 11), (20, 23)):
-        for race in TEAMS:
-            known = SmacMap(n_agents, n_enemies, 200, race, race, type_bits=3)
-            yield f"{race}_{n_agents}_vs_{n_enemies}", replace(known, sees_own_place=True)
-
-
-SMACV2_MAPS: dict[str, SmacMap] = dict(_smacv2())
-"""The fifteen scenarios of SMACv2's table, named as there."""
+SMACV2_MAPS: dict[str, SmacMap] = {
+    f"{race}_{n_agents}_vs_{n_enemies}": SmacMap(
+        n_agents, n_enemies, 200, race, race, type_bits=3, observes_own_position=True
+    )
+    for n_agents, n_enemies in ((5, 5), (10, 10), (20, 20), (10, 11), (20, 23))
+    for race in TEAMS
+}
+"""The fifteen scenarios of SMACv2's table, with the same names."""
 
 
 def smac_arguments(map: str) -> dict[str, Any]:
-    """Write what SMAC's environment is made with: its defaults; the flag only marks the time limit in a step's info."""
+    """Make the constructor arguments of SMAC's environment.
+
+    These are its defaults. `continuing_episode` only adds the time limit to the info of a step.
+    """
     return {"map_name": map, "continuing_episode": True}
 
 
 def smacv2_arguments(map: str) -> dict[str, Any]:
-    """Write what SMACv2's environment is made with: the settings of its authors' experiments."""
-    known = SMACV2_MAPS[map]
-    team = TEAMS[known.race]
+    """Make the constructor arguments of SMACv2's environment: the settings of its authors' experiments."""
+    scenario = SMACV2_MAPS[map]
+    team = TEAMS[scenario.race]
     return {
-        "map_name": f"10gen_{known.race}",
+        "map_name": f"10gen_{scenario.race}",
         "continuing_episode": True,
         "conic_fov": False,
         "obs_own_pos": True,
         "use_unit_ranges": True,
         "min_attack_range": 2,
         "capability_config": {
-            "n_units": known.n_agents,
-            "n_enemies": known.n_enemies,
+            "n_units": scenario.n_agents,
+            "n_enemies": scenario.n_enemies,
             "team_gen": {
                 "dist_type": "weighted_teams",
                 "unit_types": list(team.types),
@@ -166,14 +172,15 @@ def smacv2_arguments(map: str) -> dict[str, Any]:
     }
 
 
-def state_names(known: SmacMap) -> tuple[str, ...]:
-    """Names of the entries of the state, in order."""
-    kinds = tuple(f"type {k}" for k in range(known.type_bits))
-    ally = ("health", "energy or cooldown", "x", "y", *(("shield",) if known.race == "protoss" else ()), *kinds)
-    enemy = ("health", "x", "y", *(("shield",) if known.enemy_race == "protoss" else ()), *kinds)
-    actions = (*MOVES, *(f"attack {k}" for k in range(known.n_enemies)))
+def state_names(smac_map: SmacMap) -> tuple[str, ...]:
+    """List the names of the state's entries, in order."""
+    n_agents, n_enemies = smac_map.n_agents, smac_map.n_enemies
+    types = tuple(f"type {k}" for k in range(smac_map.type_bits))
+    ally = ("health", "energy or cooldown", "x", "y", *(("shield",) if smac_map.race == "protoss" else ()), *types)
+    enemy = ("health", "x", "y", *(("shield",) if smac_map.enemy_race == "protoss" else ()), *types)
+    actions = (*MOVES, *(f"attack {k}" for k in range(n_enemies)))
     return (
-        *(f"agent {i} {name}" for i in range(known.n_agents) for name in ally),
-        *(f"enemy {k} {name}" for k in range(known.n_enemies) for name in enemy),
-        *(f"agent {i} did {name}" for i in range(known.n_agents) for name in actions),
+        *(f"agent {i} {name}" for i in range(n_agents) for name in ally),
+        *(f"enemy {k} {name}" for k in range(n_enemies) for name in enemy),
+        *(f"agent {i} did {name}" for i in range(n_agents) for name in actions),
     )

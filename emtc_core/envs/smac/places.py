@@ -1,7 +1,7 @@
-"""Where StarCraft II's parts lie (its own interpreter, the game, the maps), and the trainer's end of a game worker.
+"""Locations of StarCraft II's parts (Python interpreter, game, maps), and the trainer's connection to a game worker.
 
-What is missing of the parts is told here; bringing them is `emtc setup smac`. A worker is a process and a socket: one
-request and one answer at a time.
+This module checks which parts are missing; `emtc setup smac` installs them. A worker is a process with a socket. It
+processes one request at a time and sends one reply to each.
 """
 
 import json
@@ -27,121 +27,121 @@ from emtc_core.errors import EnvUnavailableError
 PYTHON_VARIABLE: Final = "EMTC_SMAC_PYTHON"
 GAME_VARIABLE: Final = "SC2PATH"
 WORKER: Final = Path(worker.__file__)
-_KEPT_S, _PATIENCE_S = 5.0, 60.0
+PATIENCE_S = 300.0
+"""Timeout of one reply. Starting a game on a busy machine takes a minute, a step takes milliseconds."""
+GRACE_S = 10.0
+"""Time for a worker to end by itself after `close`."""
+_CHECK_TIMEOUT_S = 60.0
+_CACHE_S = 5.0
+"""Time for which the check of an interpreter is cached, because pages check every map."""
+
+Arrays = Mapping[str, NDArray[Any]]
+
+_check_results: dict[Path, tuple[float, dict[str, Any] | str]] = {}
+"""Interpreter -> time of its check [s] and the result of `_run_check`."""
+
+
+class LostWorkerError(EnvUnavailableError):
+    """The worker has ended, sent no reply in time or sent an invalid one. Its game has ended; a new one can start."""
 
 
 def home() -> Path:
-    """Folder of the isolated environment and of what was downloaded for it."""
+    """Get the folder of the separate Python environment and of downloaded files."""
     return user_data_path("emtc-lab") / "smac"
 
 
 def own_python() -> Path:
-    """Interpreter of the environment that `emtc setup smac` makes."""
+    """Get the interpreter of the environment that `emtc setup smac` makes."""
     return home() / "env" / "bin" / "python"
 
 
 def find_python() -> Path:
-    """Interpreter that runs the game worker."""
-    named = os.environ.get(PYTHON_VARIABLE)
-    return Path(named).expanduser() if named else own_python()
+    """Get the interpreter that runs the game worker: the one in EMTC_SMAC_PYTHON, or `own_python`."""
+    path = os.environ.get(PYTHON_VARIABLE)
+    return Path(path).expanduser() if path else own_python()
 
 
 def game_folder() -> Path:
-    """Folder of StarCraft II, where pysc2 looks for it, too."""
+    """Get the folder of StarCraft II; pysc2 uses the same one."""
     return Path(os.environ.get(GAME_VARIABLE) or Path.home() / "StarCraftII").expanduser()
 
 
 def find_maps() -> dict[str, Path]:
-    """Find the map files of the game by their names."""
+    """Find the game's map files: name -> path."""
     return {path.stem: path for path in sorted((game_folder() / "Maps").rglob("*.SC2Map"))}
 
 
 def isolated_environ() -> dict[str, str]:
-    """Copy the process's environment without what would bring this project's packages into another interpreter."""
-    ours = {"PYTHONPATH", "PYTHONHOME", "PYTHONSTARTUP", "VIRTUAL_ENV", "__PYVENV_LAUNCHER__"}
-    return {**{name: value for name, value in os.environ.items() if name not in ours}, "PYTHONNOUSERSITE": "1"}
+    """Copy the environment variables without those that let another interpreter import this project's packages."""
+    removed = {"PYTHONPATH", "PYTHONHOME", "PYTHONSTARTUP", "VIRTUAL_ENV", "__PYVENV_LAUNCHER__"}
+    return {**{name: value for name, value in os.environ.items() if name not in removed}, "PYTHONNOUSERSITE": "1"}
 
 
 def find_obstacle(package: str, map_file: str) -> str:
-    """Look for the interpreter, the package, the game and the maps, in this order."""
+    """Check the interpreter, the package, the game and the maps, in this order.
+
+    Args:
+        package: "smac" or "smacv2".
+        map_file: Name of the required map file; "" requires any map.
+
+    Returns:
+        A sentence about the first missing part; "" if nothing is missing.
+    """
     if sys.platform == "win32":
         return "its game worker needs Linux or macOS."
-    return _why_not_python(package) or why_no_game() or _why_no_maps(map_file)
+    python = find_python()
+    if not python.is_file():
+        if PYTHON_VARIABLE in os.environ:
+            return f"{PYTHON_VARIABLE} is {python}, which does not exist."
+        return f"its separate Python environment {home() / 'env'} does not exist."
+    if missing := why_not_packages(python, package) or why_no_game():
+        return missing
+    maps = find_maps()
+    if maps and (not map_file or map_file in maps):
+        return ""
+    missing_maps = f"{map_file}.SC2Map is" if map_file and maps else "SMAC's maps are"
+    return f"{missing_maps} not in {game_folder() / 'Maps'}."
 
 
 def why_no_game() -> str:
-    """Sentence that the game is not where it is looked for; empty where it is."""
+    """Return a sentence if StarCraft II is not in its folder; "" if it is."""
     folder = game_folder()
     if (folder / "Versions").is_dir():
         return ""
     return f"StarCraft II is not in {folder} ({GAME_VARIABLE})."
 
 
-def _why_no_maps(map_file: str) -> str:
-    maps = find_maps()
-    if maps and (not map_file or map_file in maps):
-        return ""
-    missing = f"{map_file}.SC2Map is" if map_file and maps else "SMAC's maps are"
-    return f"{missing} not in {game_folder() / 'Maps'}."
-
-
-def _why_not_python(package: str) -> str:
-    python = find_python()
-    if not python.is_file():
-        if PYTHON_VARIABLE in os.environ:
-            return f"{PYTHON_VARIABLE} names {python}, which is not there."
-        return f"it needs StarCraft II, whose isolated environment is not in {home() / 'env'}."
-    return why_not_packages(python, package)
-
-
 def why_not_packages(python: Path, package: str) -> str:
-    """What an interpreter lacks to play `package`; empty where it lacks nothing."""
-    found = _ask(python)
-    if isinstance(found, str):
-        return found
-    if not found[package]:
+    """Return a sentence if an interpreter lacks a package that `package` needs; "" if it has all."""
+    time_and_result = _check_results.get(python)
+    if time_and_result is None or time.monotonic() - time_and_result[0] > _CACHE_S:
+        time_and_result = _check_results[python] = (time.monotonic(), _run_check(python))
+    installed = time_and_result[1]
+    if isinstance(installed, str):
+        return installed
+    if not installed[package]:
         return f"the package {package} is not in the environment of {python}."
-    if package not in found["starcraft"]:
-        return f"{package} in the environment of {python} is the hyperparameter optimiser of that name."
-    missing = next((name for name in ("pysc2", "numpy") if not found[name]), None)
+    if package not in installed["starcraft"]:
+        return f"{package} in the environment of {python} is the hyperparameter optimizer with the same name."
+    missing = next((name for name in ("pysc2", "numpy") if not installed[name]), None)
     return f"the package {missing} is not in the environment of {python}." if missing else ""
 
 
-def _ask(python: Path) -> dict[str, Any] | str:
-    """Ask an interpreter what it has; the answer is kept for some seconds, as pages ask for every map."""
-    known = _ANSWERS.get(python)
-    if known is None or time.monotonic() - known[0] > _KEPT_S:
-        known = _ANSWERS[python] = (time.monotonic(), _run_check(python))
-    return known[1]
-
-
-_ANSWERS: dict[Path, tuple[float, dict[str, Any] | str]] = {}
-
-
 def _run_check(python: Path) -> dict[str, Any] | str:
+    """Run `worker.check` in an interpreter. Returns its result, or a sentence why it failed."""
     command = [str(python), str(WORKER), worker.CHECK]
     try:
         done = subprocess.run(
-            command, capture_output=True, text=True, check=True, timeout=_PATIENCE_S, env=isolated_environ()
+            command, capture_output=True, text=True, check=True, timeout=_CHECK_TIMEOUT_S, env=isolated_environ()
         )
         return json.loads(done.stdout.splitlines()[-1])
     except (OSError, subprocess.SubprocessError, ValueError, IndexError) as error:
-        return f"the interpreter {python} does not answer ({type(error).__name__})."
-
-
-PATIENCE_S = 300.0
-"""For one answer: a launch of the game on a busy machine takes a minute, a step milliseconds."""
-GRACE_S = 10.0
-Arrays = Mapping[str, NDArray[Any]]
-
-
-class LostWorkerError(EnvUnavailableError):
-    """The worker died, went silent or spoke nonsense; its game is gone, another may be started."""
+        return f"the interpreter {python} cannot run the check ({type(error).__name__})."
 
 
 @dataclass(frozen=True)
 class Play:
-    """What is played: a package of the isolated environment and the arguments of its environment."""
+    """The environment that a worker makes: a package, a map and the constructor arguments."""
 
     package: str
     map: str
@@ -150,103 +150,113 @@ class Play:
 
 @dataclass(frozen=True)
 class Step:
-    """What one battle shows after a step."""
+    """A worker's reply to a step. `arrays`: see `GameLink.take_views`."""
 
     reward: float
     over: bool
     won: bool
-    cut: bool
-    """Whether the time limit ended it."""
+    truncated: bool
+    """Whether the time limit ended the battle."""
     arrays: Arrays
 
 
 class GameLink:
-    """One worker, started at once; requests are sent first and their answers taken later, so that games overlap."""
+    """The connection to one worker, whose process starts at once.
+
+    Requests and replies are separate calls. So several workers can process their requests at the same time.
+    """
 
     def __init__(self, python: Path, play: Play) -> None:
         self._play = play
         self._shapes: dict[str, tuple[int, ...]] = {}
-        self._channel, theirs = socket.socketpair()
+        self._channel, worker_channel = socket.socketpair()
         self._channel.settimeout(PATIENCE_S)
-        with theirs:
+        with worker_channel:
             try:
-                self._process = _spawn(python, theirs)
-            except EnvUnavailableError:
+                # In a new session, the worker and its game can be killed as one group. Its output goes to the log.
+                self._process = subprocess.Popen(
+                    [str(python), str(WORKER)],
+                    stdin=worker_channel.fileno(),
+                    stdout=2,
+                    env=isolated_environ(),
+                    start_new_session=True,
+                )
+            except OSError as error:
                 self._channel.close()
-                raise
+                raise EnvUnavailableError(
+                    f"The game worker's interpreter {python} cannot be started: {error}.",
+                    reason="not_startable",
+                    subject=python,
+                ) from error
 
     def greet(self) -> None:
-        """Wait for the worker's first word.
+        """Wait until the worker has started and check its protocol version.
 
         Raises:
-            LostWorkerError: If it ended before.
-            EnvUnavailableError: If it speaks another version of the protocol.
+            LostWorkerError: If the worker ended before.
+            EnvUnavailableError: If it uses another protocol version.
         """
         hello, _ = self._receive()
         if hello.get("protocol") != PROTOCOL:
             self.kill()
             raise EnvUnavailableError(
-                f"The game worker speaks version {hello.get('protocol')} of its protocol and this process version "
-                f"{PROTOCOL}: EMTC Lab was changed while it ran. Start or resume the run anew."
+                f"The game worker uses protocol version {hello.get('protocol')} and this process uses version "
+                f"{PROTOCOL}: EMTC Lab was changed while it was running. Start or resume the run again.",
+                reason="other_protocol",
+                subject=hello.get("protocol"),
             )
 
     def ask_to_make(self, seed: int) -> None:
-        """Ask for the environment, whose game starts with its first reset."""
+        """Request the environment. Its game starts at the first reset."""
         self._send({"do": "make", "package": self._play.package, "seed": seed, "arguments": self._play.arguments})
 
     def ask_to_reset(self) -> None:
-        """Ask for a new battle."""
+        """Request a new battle."""
         self._send({"do": "reset"})
 
     def ask_to_step(self, actions: Sequence[int]) -> None:
-        """Ask for a step."""
+        """Request a step with one action per agent."""
         self._send({"do": "step", "actions": actions})
 
     def take_sizes(self) -> dict[str, int]:
-        """Take the answer to `ask_to_make`."""
-        header, _ = self._take("be made")
+        """Receive the reply to `ask_to_make`: the sizes of the environment."""
+        header, _ = self._receive_reply("be made")
         names = ("n_agents", "n_actions", "obs_shape", "state_shape", "episode_limit", "agent_block")
         try:
             sizes = {name: int(header[name]) for name in names}
         except (KeyError, TypeError, ValueError, OverflowError) as error:
-            raise self._nonsense(f"its sizes are {header}") from error
+            raise self._invalid_message(f"its sizes are {header}") from error
         n, obs, state, n_actions = (sizes[name] for name in ("n_agents", "obs_shape", "state_shape", "n_actions"))
         if min(n, obs, state, n_actions) < 1 or n * (4 * obs + n_actions) + 4 * state > LONGEST_PAYLOAD:
-            raise self._nonsense(f"its sizes are {sizes}")
+            raise self._invalid_message(f"its sizes are {sizes}")
         self._shapes = {"obs": (n, obs), "state": (state,), "avail": (n, n_actions)}
         return sizes
 
     def take_views(self) -> Arrays:
-        """Take the answer to `ask_to_reset`."""
-        return self._unpack(*self._take("start a battle"))
+        """Receive the reply to `ask_to_reset`: obs [N, O] and state [S] float32, avail [N, A] uint8."""
+        return self._unpack(*self._receive_reply("start a battle"))
 
     def take_step(self) -> Step | None:
-        """Take the answer to `ask_to_step`; None where the game's connection broke and it was started anew."""
-        header, payload = self._take("go on")
+        """Receive the reply to `ask_to_step`; None if the game lost its connection and was restarted."""
+        header, payload = self._receive_reply("continue")
         if header.get("lost"):
             return None
         arrays = self._unpack(header, payload)
         try:
             reward = float(header["reward"])
         except (KeyError, TypeError, ValueError) as error:
-            raise self._nonsense(f"its step is {header}") from error
-        over, won, cut = (header.get(name) is True for name in ("over", "won", "cut"))
-        return Step(reward, over, over and won, over and cut, arrays)
-
-    def _unpack(self, header: dict[str, Any], payload: bytes) -> Arrays:
-        try:
-            return unpack(header, payload, self._shapes)
-        except MessageError as error:
-            raise self._nonsense(str(error)) from error
+            raise self._invalid_message(f"its step is {header}") from error
+        over, won, truncated = (header.get(name) is True for name in ("over", "won", "cut"))
+        return Step(reward, over, over and won, over and truncated, arrays)
 
     def close(self) -> None:
-        """Ask the worker to quit its game and to end; do not wait."""
+        """Request that the worker quits its game and ends. Does not wait."""
         with suppress(OSError):
             send(self._channel, {"do": "close"})
         self._channel.close()
 
     def kill(self, grace_s: float = 0.0) -> int | None:
-        """End the worker and whatever game it left; return its exit code."""
+        """Wait `grace_s` for the worker to end, then kill it and its game. Returns the worker's exit code."""
         self._channel.close()
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(grace_s)
@@ -258,14 +268,17 @@ class GameLink:
         try:
             send(self._channel, request)
         except OSError as error:
-            raise self._lost() from error
+            raise self._lost_worker() from error
 
-    def _take(self, what: str) -> tuple[dict[str, Any], bytes]:
+    def _receive_reply(self, purpose: str) -> tuple[dict[str, Any], bytes]:
+        """Receive a reply. `purpose` completes the message "the map could not …" of an error that it reports."""
         header, payload = self._receive()
         if "error" in header:
-            said = str(header["error"])[:600].rstrip(".")
+            reason = str(header["error"])[:600].rstrip(".")
             raise EnvUnavailableError(
-                f"{self._play.package} {self._play.map} could not {what}: {said}. What led to it is in the log."
+                f"{self._play.package} {self._play.map} could not {purpose}: {reason}. The log contains the details.",
+                reason="worker_failed",
+                subject=purpose,
             )
         return header, payload
 
@@ -274,28 +287,29 @@ class GameLink:
             return receive(self._channel)
         except TimeoutError as error:
             self.kill()
-            raise LostWorkerError(f"The game worker was silent for {PATIENCE_S:.0f} seconds and was ended.") from error
+            raise LostWorkerError(
+                f"The game worker sent no reply for {PATIENCE_S:.0f} seconds and was killed.",
+                reason="timeout",
+                subject=PATIENCE_S,
+            ) from error
         except (EOFError, OSError) as error:
-            raise self._lost() from error
+            raise self._lost_worker() from error
         except MessageError as error:
-            raise self._nonsense(str(error)) from error
+            raise self._invalid_message(str(error)) from error
 
-    def _lost(self) -> LostWorkerError:
+    def _unpack(self, header: dict[str, Any], payload: bytes) -> Arrays:
+        try:
+            return unpack(header, payload, self._shapes)
+        except MessageError as error:
+            raise self._invalid_message(str(error)) from error
+
+    def _lost_worker(self) -> LostWorkerError:
         code = self.kill(grace_s=1.0)
         how = f"by {signal.Signals(-code).name}" if code is not None and code < 0 else f"with exit code {code}"
-        return LostWorkerError(f"The game worker ended {how}.")
+        return LostWorkerError(f"The game worker ended {how}.", reason="ended", subject=how)
 
-    def _nonsense(self, why: str) -> LostWorkerError:
+    def _invalid_message(self, reason: str) -> LostWorkerError:
         self.kill()
-        return LostWorkerError(f"The game worker sent what is no message of its protocol: {why[:300]}.")
-
-
-def _spawn(python: Path, theirs: socket.socket) -> subprocess.Popen[bytes]:
-    """Start a worker in a group of its own, so that the game it starts can be ended with it; it speaks into the log."""
-    command = [str(python), str(WORKER)]
-    try:
-        return subprocess.Popen(
-            command, stdin=theirs.fileno(), stdout=2, env=isolated_environ(), start_new_session=True
+        return LostWorkerError(
+            f"The game worker sent an invalid message: {reason[:300]}.", reason="protocol", subject=reason[:300]
         )
-    except OSError as error:
-        raise EnvUnavailableError(f"The game worker's interpreter {python} cannot be started: {error}.") from error

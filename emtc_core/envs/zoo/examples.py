@@ -1,14 +1,13 @@
-"""PettingZoo games that are wrapped already and offered by name: `--env pettingzoo --map mpe2:simple_spread`.
+"""PettingZoo games with ready-made wrappers, selected by name: `--env pettingzoo --map mpe2:simple_spread`.
 
-What lives here: which there are, what each needs, its sizes, and how a replay draws its stored states; none of it
-loads a game. How they are wrapped is in `wrapped.py`. A map that is not named here is an import path.
+Contents: the games, the packages that each needs, its sizes, and its scenes. Nothing here loads a game; the wrappers
+are in `wrapped.py`. A map that is not in `EXAMPLES` is an import path.
 
-Places are read from the state where it has them; a state that is a picture is shown as that picture; any other as its
-entries over time.
+A scene shows units if the state contains positions, a picture if the state is one, and else the state values over time.
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
 from types import MappingProxyType
@@ -21,68 +20,76 @@ from emtc_core.config.train import EnvConfig
 from emtc_core.envs.base import EnvInfo, Scene, empty_scene
 
 EXTRA = "zoo"
-"""The extra that brings every package that they need."""
-_COMPASS = ("stop", "left", "right", "down", "up")
-_KAZ = ("forward", "backward", "turn left", "turn right", "use weapon", "stop")
+"""The pip extra with all packages that the games need."""
 
 Floats = NDArray[np.float32]
-_MPE_UNIT = 6.0
-"""Field units to one of MPE's, whose agents are 0.15 in radius on a field of about 2 by 2."""
+_MPE_ACTIONS = ("stop", "left", "right", "down", "up")
+_MPE_SCALE = 6.0
+"""Scene units per MPE unit. MPE's agents have a radius of 0.15 on a field of about 2 by 2 MPE units."""
+# Knights archers zombies (KAZ): action names, field size, and per kind the number of rows in the state, team, radius.
+_KAZ_ACTIONS = ("forward", "backward", "turn left", "turn right", "use weapon", "stop")
 _KAZ_FIELD = (32.0, 18.0)
 _KAZ_ROWS = {"archer": 2, "knight": 2, "mace": 2, "arrow": 10, "zombie": 10}
 _KAZ_TEAM = {"archer": 0, "knight": 0, "mace": 2, "arrow": 2, "zombie": 1}
-_OUTSIDE = -5.0
 _KAZ_RADIUS = {"archer": 0.6, "knight": 0.6, "mace": 0.3, "arrow": 0.25, "zombie": 0.6}
+_HIDDEN = -5.0
+"""Coordinate outside the field for units that do not exist in a frame."""
 
 
 @dataclass(frozen=True)
 class Example:
-    """One wrapped game: what it takes and shows; `factory` is its name in `wrapped.py`."""
+    """One wrapped game."""
 
     factory: str
+    """Name of the function in `wrapped.py` that makes the game."""
     about: str
     needs: tuple[str, ...]
-    """Modules that must be importable."""
+    """Modules that must be installed."""
     sizes: tuple[int, int, int, int, int]
-    """Agents, actions, observation, state, and the steps of its longest episode."""
+    """Number of agents, number of actions, observation size, state size, longest episode [steps]."""
     action_names: tuple[str, ...] = ()
     picture: tuple[int, ...] = ()
-    """Height, width and, in colour, 3, where the state is a picture."""
+    """Height, width[, 3 for color] if the state is a picture."""
     colors: str = ""
-    """What the colours of the picture mean."""
+    """Meaning of the picture's colors."""
 
 
 EXAMPLES: Mapping[str, Example] = MappingProxyType(
     {
         "mpe2:simple_spread": Example(
             "simple_spread",
-            "three agents cover three landmarks without colliding; nothing can win, a return decides",
-            ("mpe2",), (3, 5, 18, 54, 25), _COMPASS,
+            "three agents cover three landmarks without colliding; the game reports no win, so set a return threshold",
+            ("mpe2",), (3, 5, 18, 54, 25), _MPE_ACTIONS,
         ),
         "mpe2:simple_reference": Example(
             "simple_reference",
-            "two agents tell each other by words where to go; nothing can win, a return decides",
+            "two agents send each other messages about their targets; "
+            "the game reports no win, so set a return threshold",
             ("mpe2",), (2, 50, 21, 42, 25),
         ),
         "mpe2:simple_speaker_listener": Example(
             "simple_speaker_listener",
-            "one agent knows the goal and speaks, the other moves; nothing can win, a return decides",
+            "one agent observes the target and sends messages, the other moves; "
+            "the game reports no win, so set a return threshold",
             ("mpe2",), (2, 5, 11, 14, 25),
         ),
         "butterfly:cooperative_pong": Example(
             "cooperative_pong",
-            "two paddles keep a ball in play; screens in grey, 20 × 20 pixels to one; a return decides",
+            "two paddles keep a ball in play; gray picture, 20 × 20 pixels per value; "
+            "the game reports no win, so set a return threshold",
             ("pygame",), (2, 3, 336, 336, 500), ("stop", "up", "down"), (14, 24),
         ),
         "butterfly:pistonball": Example(
             "pistonball",
-            "twenty pistons roll a ball to the left, which wins; three actions each; grey, 20 × 20 pixels to one",
+            "twenty pistons, three actions each, roll a ball to the left to win; "
+            "gray picture, 20 × 20 pixels per value",
             ("pygame", "pymunk"), (20, 3, 132, 1232, 125), ("down", "stop", "up"), (28, 44),
         ),
         "butterfly:knights_archers_zombies": Example(
             "knights_archers_zombies",
-            "two archers and two knights hold off zombies until they fall; nothing can win, a return decides",
-            ("pygame",), (4, 6, 135, 104, 300), _KAZ,
+            "two archers and two knights fight zombies until they die; "
+            "the game reports no win, so set a return threshold",
+            ("pygame",), (4, 6, 135, 104, 300), _KAZ_ACTIONS,
         ),
         "sisl:pursuit": Example(
             "pursuit",
@@ -92,7 +99,8 @@ EXAMPLES: Mapping[str, Example] = MappingProxyType(
         ),
         "sisl:multiwalker": Example(
             "multiwalker",
-            "three walkers carry a package; torques of −1, 0 or 1 at each of four joints; a return decides",
+            "three walkers carry a package; torques of −1, 0 or 1 at each of four joints; "
+            "the game reports no win, so set a return threshold",
             ("pygame", "Box2D"), (3, 81, 31, 75, 500),
         ),
     }
@@ -100,19 +108,19 @@ EXAMPLES: Mapping[str, Example] = MappingProxyType(
 
 
 def list_installed() -> list[str]:
-    """List those whose packages this machine has."""
+    """List the games whose packages are installed."""
     return [map for map in EXAMPLES if not missing(map)]
 
 
 def missing(map: str) -> tuple[str, ...]:
-    """Packages that a wrapped game lacks here."""
+    """List the packages that a game needs and that are not installed."""
     return tuple(module for module in ("pettingzoo", *EXAMPLES[map].needs) if find_spec(module) is None)
 
 
 def make_info(config: EnvConfig) -> EnvInfo:
-    """Sizes of a wrapped game."""
+    """Make the sizes and bounds of a game."""
     example = EXAMPLES[config.map]
-    n_agents, n_actions, obs_dim, state_dim, longest = example.sizes
+    n_agents, n_actions, obs_dim, state_dim, episode_limit = example.sizes
     return EnvInfo(
         env="pettingzoo",
         map=config.map,
@@ -120,53 +128,69 @@ def make_info(config: EnvConfig) -> EnvInfo:
         n_actions=n_actions,
         obs_dim=obs_dim,
         state_dim=state_dim,
-        episode_limit=min(longest, config.pettingzoo.episode_limit),
+        episode_limit=min(episode_limit, config.pettingzoo.episode_limit),
         reward_range=(-math.inf, math.inf),
         action_names=example.action_names,
     )
 
 
 def make_scene(map: str, states: Floats) -> Scene:
-    """Draw the stored states [T, S] of one episode of a wrapped game."""
+    """Make the frames of one episode of a game.
+
+    Args:
+        map: Name of the game.
+        states: Stored states, [T, S].
+
+    Raises:
+        ShapeError: If the states are of another game.
+    """
     example = EXAMPLES[map]
     check_shape("states", states, (None, example.sizes[3]))
-    if draw := _DRAWN.get(map):
-        return draw(map, states)
+    if map == "mpe2:simple_spread":
+        return _make_spread_scene(map, states)
+    if map == "butterfly:knights_archers_zombies":
+        return _make_kaz_scene(map, states)
     if example.picture:
         height, width = example.picture[:2]
         colors = f" ({example.colors})" if example.colors else ""
-        note = f"What is drawn is the state itself, a picture of {height} × {width}{colors}."
+        note = f"The picture is the state itself, {height} × {width} pixels{colors}."
         return empty_scene(map, states, note, picture=example.picture)
-    return empty_scene(map, states, "The state of this game says no places, so its entries are drawn.")
+    return empty_scene(map, states, "The state of this game contains no positions, so its values are shown.")
 
 
-def _draw_spread(map: str, states: Floats) -> Scene:
-    """Draw MPE's agents and landmarks: an observation is velocity, place, then the landmarks seen from there."""
+def _make_spread_scene(map: str, states: Floats) -> Scene:
+    """Make the scene of MPE's agents and landmarks.
+
+    The state is the observations of three agents: velocity, position, then the landmarks relative to that position.
+    """
     obs = states.reshape(len(states), 3, 18)
     agents, landmarks = obs[..., 2:4], obs[:, :1, 2:4] + obs[:, 0, 4:10].reshape(-1, 3, 2)
-    place = np.concatenate([agents, landmarks], axis=1) * _MPE_UNIT
-    edge = float(max(np.abs(place).max(initial=0.0), 1.5 * _MPE_UNIT)) + 1.0
-    return _stage(
+    position = np.concatenate([agents, landmarks], axis=1) * _MPE_SCALE
+    edge = float(max(np.abs(position).max(initial=0.0), 1.5 * _MPE_SCALE)) + 1.0
+    return _make_unit_scene(
         map,
-        place,
-        alive=np.ones(place.shape[:2], bool),
+        position,
+        alive=np.ones(position.shape[:2], bool),
         team=[0, 0, 0, 2, 2, 2],
-        radius=[0.15 * _MPE_UNIT] * 3 + [0.08 * _MPE_UNIT] * 3,
+        radius=[0.15 * _MPE_SCALE] * 3 + [0.08 * _MPE_SCALE] * 3,
         kind=("agent",) * 3 + ("landmark",) * 3,
         bounds=(-edge, -edge, edge, edge),
     )
 
 
-def _draw_kaz(map: str, states: Floats) -> Scene:
-    """Draw archers, knights, their weapons and zombies: a row each of place and heading, zeros for who is not there."""
+def _make_kaz_scene(map: str, states: Floats) -> Scene:
+    """Make the scene of archers, knights, their weapons and zombies.
+
+    The state has one row per unit: position (2) and heading (2), zeros for a unit that does not exist.
+    """
     rows = states.reshape(len(states), -1, 4)
     kind = tuple(name for name, count in _KAZ_ROWS.items() for _ in range(count))
     alive = np.abs(rows).max(axis=2) > 0
     width, height = _KAZ_FIELD
-    place = np.stack([rows[..., 0] * width, (1 - rows[..., 1]) * height], axis=2)
-    return _stage(
+    position = np.stack([rows[..., 0] * width, (1 - rows[..., 1]) * height], axis=2)
+    return _make_unit_scene(
         map,
-        _hide_absent(place, alive, n_agents=4),
+        _fill_missing_positions(position, alive, n_agents=4),
         alive=alive,
         team=[_KAZ_TEAM[name] for name in kind],
         radius=[_KAZ_RADIUS[name] for name in kind],
@@ -175,19 +199,28 @@ def _draw_kaz(map: str, states: Floats) -> Scene:
     )
 
 
-def _hide_absent(place: Floats, alive: NDArray[np.bool_], *, n_agents: int) -> Floats:
-    """Let fallen agents lie where they fell; whatever else is not there waits outside the field until it appears."""
-    lain = np.maximum.accumulate(np.where(alive, np.arange(len(alive))[:, None], 0), axis=0)
-    comes = np.append(alive[1:], alive[-1:], axis=0)
-    soon = np.append(place[1:], place[-1:], axis=0)
-    shown = np.where(alive[..., None], place, np.where(comes[..., None], soon, _OUTSIDE))
-    shown[:, :n_agents] = np.take_along_axis(place, lain[..., None], axis=0)[:, :n_agents]
-    return shown
+def _fill_missing_positions(position: Floats, alive: NDArray[np.bool_], *, n_agents: int) -> Floats:
+    """Give units that do not exist in a frame a position.
+
+    The first `n_agents` units are agents; a dead agent keeps its last position. Any other unit is outside the field.
+    In the last frame before it appears, it is already at its first position: it must not move across the field.
+
+    Args:
+        position: [T, U, 2], field units.
+        alive: Whether a unit exists in a frame, [T, U].
+        n_agents: Number of agents.
+    """
+    last_alive = np.maximum.accumulate(np.where(alive, np.arange(len(alive))[:, None], 0), axis=0)
+    alive_next = np.append(alive[1:], alive[-1:], axis=0)
+    next_position = np.append(position[1:], position[-1:], axis=0)
+    filled = np.where(alive[..., None], position, np.where(alive_next[..., None], next_position, _HIDDEN))
+    filled[:, :n_agents] = np.take_along_axis(position, last_alive[..., None], axis=0)[:, :n_agents]
+    return filled
 
 
-def _stage(
+def _make_unit_scene(
     title: str,
-    place: Floats,
+    position: Floats,
     *,
     alive: NDArray[np.bool_],
     team: list[int],
@@ -196,7 +229,7 @@ def _stage(
     bounds: tuple[float, float, float, float],
 ) -> Scene:
     return Scene(
-        position=place.astype(np.float32),
+        position=position.astype(np.float32),
         health=np.ones(alive.shape, np.float32),
         shield=np.zeros(alive.shape, np.float32),
         alive=alive,
@@ -206,9 +239,3 @@ def _stage(
         bounds=bounds,
         title=title,
     )
-
-
-_DRAWN: dict[str, Callable[[str, Floats], Scene]] = {
-    "mpe2:simple_spread": _draw_spread,
-    "butterfly:knights_archers_zombies": _draw_kaz,
-}

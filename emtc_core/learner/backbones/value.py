@@ -33,7 +33,7 @@ def make_mixer(rule: str, config: RunConfig, info: EnvInfo) -> nn.Module:
     plugin = get_plugin("mixer", rule, known=MIXERS)
     mixer = plugin.load()(config, info, **bind_arguments(plugin, config.mixer.get(rule, {})))
     if not isinstance(mixer, nn.Module):
-        raise PluginError(f"The mixer {plugin.label} must make a torch.nn.Module, got {type(mixer).__name__}.")
+        raise PluginError("must make a torch.nn.Module", key=f"mixer {plugin.label}", value=type(mixer).__name__)
     return mixer
 
 

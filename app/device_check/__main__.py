@@ -1,0 +1,31 @@
+"""`python -m app.device_check --device cuda --report FILE`: the background process of the page Health."""
+
+import argparse
+import sys
+from pathlib import Path
+
+import torch
+
+from app.device_check.checks import run_checks
+from app.device_check.target import Target
+from app.jobs.device_check import DeviceReport, sign_report, write_report
+
+
+def main() -> int:
+    """Run the checks and write the report again after each; return the exit code."""
+    parser = argparse.ArgumentParser(prog="app.device_check")
+    parser.add_argument("--device", required=True, choices=("cpu", "cuda"))
+    parser.add_argument("--report", required=True, type=Path)
+    parser.add_argument("--quick", action="store_true")
+    arguments = parser.parse_args()
+
+    def on_result(report: DeviceReport) -> None:
+        write_report(arguments.report, sign_report(report))
+        sys.stdout.write(f"{report.checks[-1].describe()}\n")
+
+    target = Target(torch.device(arguments.device))
+    return 0 if run_checks(target, quick=arguments.quick, on_result=on_result).passed else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,215 @@
+"""What the checks compute with: made-up episodes of the game 3s_vs_5z, learners with equal weights, equal batches.
+
+Everything is drawn from seeds on the host, so the CPU and the device get the same numbers.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from emtc_core.config.resolve import resolve
+from emtc_core.config.run import RunConfig, list_algos, list_mixers
+from emtc_core.envs.base import EnvInfo
+from emtc_core.envs.registry import get_env_info
+from emtc_core.learner.learner import Learner, make_learner
+from emtc_core.learner.mappo import MappoLearner
+from emtc_core.learner.targets import IncentiveInputs, LearnerStats, incentive_inputs
+from emtc_core.replay_buffer.buffer import ReplayBuffer
+from emtc_core.rollout.episode import Episode
+
+MAP = "3s_vs_5z"
+ACTING_ENVS = 32
+
+
+@dataclass(frozen=True)
+class Case:
+    """One algorithm with the episodes that it learns from."""
+
+    config: RunConfig
+    info: EnvInfo
+    episodes: tuple[Episode, ...]
+
+
+def own_algos() -> list[str]:
+    """List the algorithms of this project; those of plug-ins are left out."""
+    mixers = list_mixers()
+    return [algo for algo in list_algos() if algo.rpartition("-")[2] not in mixers]
+
+
+def make_case(algo: str, *, batch: int, length: int, overrides: Mapping[str, Any] | None = None) -> Case:
+    """Make the settings of a run of 3s_vs_5z, and made-up episodes, twice as many as a batch has.
+
+    Args:
+        algo: The algorithm.
+        batch: Episodes of an update.
+        length: Longest episode [env steps].
+        overrides: Further settings by their dotted keys.
+    """
+    single = {"mappo.epochs": 1, "mappo.minibatches": 1} if algo == "mappo" else {}
+    config = resolve(map=MAP, algo=algo, overrides={"train.batch": batch, **single, **(overrides or {})})
+    info = game()
+    return Case(config, info, tuple(_make_episodes(info, 2 * batch, length)))
+
+
+@cache
+def game(episode_limit: int | None = None) -> EnvInfo:
+    """Sizes of 3s_vs_5z, with another limit of an episode where one is given."""
+    info = get_env_info(resolve(map=MAP).env)
+    assert info is not None, "skirmish is part of this project"
+    return info if episode_limit is None else replace(info, episode_limit=episode_limit)
+
+
+def make_episode(info: EnvInfo, length: int, rng: np.random.Generator, *, ended: bool = True) -> Episode:
+    """Make an episode whose states move by small steps; an episode that has not ended is truncated."""
+    n, a = info.n_agents, info.n_actions
+    state = np.cumsum(0.1 * rng.standard_normal((length + 1, info.state_dim), np.float32), axis=0)
+    avail = rng.random((length + 1, n, a)) < 0.7
+    avail[..., 1] = True
+    reward = rng.random(length).astype(np.float32)
+    return Episode(
+        obs=rng.standard_normal((length + 1, n, info.obs_dim), np.float32),
+        state=state,
+        avail=avail,
+        action=np.where(avail[:-1], rng.random((length, n, a)), -1.0).argmax(-1),
+        reward=reward,
+        terminated=ended,
+        truncated=not ended,
+        won=bool(reward[-1] > 0.5),
+        episode_return=float(reward.sum()),
+    )
+
+
+def _make_episodes(info: EnvInfo, count: int, length: int) -> Iterator[Episode]:
+    rng = np.random.default_rng(0)
+    for i in range(count):
+        yield make_episode(info, int(rng.integers(max(1, length // 2), length + 1)), rng, ended=i % 4 != 0)
+
+
+def start_learner(case: Case, device: torch.device, state: dict[str, Any] | None = None) -> Learner:
+    """Make the learner on a device; with a state, its weights are those of the learner that left it."""
+    learner = make_learner(case.config, case.info, device=device, seed=1)
+    if state is not None:
+        learner.set_state(state)
+    return learner
+
+
+def make_updates(
+    learner: Learner, case: Case, buffer: ReplayBuffer, *, count: int, first: int = 0
+) -> list[LearnerStats]:
+    """Make updates from a replay buffer, on any device from the same batches; MAPPO takes half of the episodes.
+
+    Args:
+        learner: Makes the updates.
+        case: The algorithm and its episodes.
+        buffer: What `fill_buffer` made for the learner's device.
+        count: How many updates.
+        first: Number of the first batch.
+    """
+    numbers, half = range(first, first + count), len(case.episodes) // 2
+    if isinstance(learner, MappoLearner):
+        return [learner.update_rollout(case.episodes[k % half : k % half + half], env_step=0) for k in numbers]
+    stats = []
+    for k in numbers:
+        rng = np.random.default_rng(k)
+        batch = buffer.sample(case.config.train.batch, rng)
+        recalled = make_recalled(batch.ends.shape, rng, batch.reward.device) if case.config.uses_memory else None
+        stats.append(learner.update(batch, recalled, env_step=0))
+    return stats
+
+
+def fill_buffer(case: Case, device: torch.device) -> ReplayBuffer:
+    """Put the episodes of a case into a replay buffer, each transition with a gate."""
+    buffer = ReplayBuffer(len(case.episodes), case.info, device=device)
+    rng = np.random.default_rng(1)
+    for episode in case.episodes:
+        buffer.add(episode, beta=rng.random(episode.length))
+    return buffer
+
+
+def make_recalled(shape: tuple[int, ...], rng: np.random.Generator, device: torch.device) -> IncentiveInputs:
+    """Make up what a memory recalls of the successors of a batch [B, T]; one in ten is not found."""
+    h_next, rho_next = rng.random((2, *shape))
+    return incentive_inputs(10 * h_next, rho_next, rng.random(shape) < 0.9, device=device)
+
+
+def trained_weights(learner: Learner) -> dict[str, Tensor]:
+    """List what updates change, by name: networks, and predictors of an intrinsic reward."""
+    state = learner.get_state()
+    kept = ("actor", "critic") if isinstance(learner, MappoLearner) else ("online", "intrinsic")
+    return {name: x for part in kept for name, x in _name_tensors(state[part], part) if x.is_floating_point()}
+
+
+def gradients(learner: Learner) -> dict[str, Tensor]:
+    """List the gradients that the last update left, by name."""
+    mappo = isinstance(learner, MappoLearner)
+    networks = {"actor": learner.actor, "critic": learner.critic} if mappo else {"online": learner.online}
+    return {
+        f"{part}.{name}": parameter.grad
+        for part, network in networks.items()
+        for name, parameter in network.named_parameters()
+        if parameter.grad is not None
+    }
+
+
+def relative_difference(found: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> float:
+    """Compare tensors of the same names: the largest Euclidean distance, relative to the length of what was wanted.
+
+    A tensor that is shorter than a hundredth of all of them together is compared with that hundredth.
+    """
+    if found.keys() != wanted.keys():
+        return float("inf")
+    lengths = {name: float(torch.linalg.vector_norm(x.cpu().double())) for name, x in wanted.items()}
+    least = 0.01 * float(np.linalg.norm(list(lengths.values())))
+    distances = [
+        float(torch.linalg.vector_norm(found[name].cpu().double() - x.cpu().double()))
+        / max(lengths[name], least, 1e-30)
+        for name, x in wanted.items()
+    ]
+    return float(np.max(distances, initial=0.0))  # NaN stays NaN
+
+
+def greedy_actions(learner: Learner, info: EnvInfo, *, steps: int) -> np.ndarray:
+    """Act greedily on made-up observations: [steps, environments, agents]."""
+    rng = np.random.default_rng(2)
+    learner.begin(ACTING_ENVS)
+    actions = []
+    for _ in range(steps):
+        obs = rng.standard_normal((ACTING_ENVS, info.n_agents, info.obs_dim), np.float32)
+        avail = np.ones((ACTING_ENVS, info.n_agents, info.n_actions), np.bool_)
+        actions.append(learner.act(obs, avail, epsilon=0.0, rng=rng))
+    return np.stack(actions)
+
+
+def count_differences(one: Any, other: Any) -> int:
+    """Count the values that differ between two nested states of tensors and plain values; NaN equals NaN."""
+    if isinstance(one, Tensor) and isinstance(other, Tensor):
+        a, b = one.detach().cpu(), other.detach().cpu()
+        if a.shape != b.shape or a.dtype != b.dtype:
+            return max(1, a.numel())
+        return int((~((a == b) | ((a != a) & (b != b)))).sum())
+    if isinstance(one, Mapping) and isinstance(other, Mapping):
+        missing = len(one.keys() ^ other.keys())
+        return missing + sum(count_differences(one[key], other[key]) for key in one.keys() & other.keys())
+    if isinstance(one, list | tuple) and isinstance(other, list | tuple):
+        missing = abs(len(one) - len(other))
+        return missing + sum(count_differences(a, b) for a, b in zip(one, other, strict=False))
+    if isinstance(one, np.ndarray) and isinstance(other, np.ndarray):
+        return int(not np.array_equal(one, other))
+    return int(one != other and (one == one or other == other))
+
+
+def _name_tensors(tree: Any, name: str) -> Iterator[tuple[str, Tensor]]:
+    if isinstance(tree, Tensor):
+        yield name, tree
+    elif isinstance(tree, Mapping):
+        for key, value in tree.items():
+            if "optimizer" not in str(key) and "generator" not in str(key) and "target" not in str(key):
+                yield from _name_tensors(value, f"{name}.{key}")
+    elif isinstance(tree, list):
+        for i, value in enumerate(tree):
+            yield from _name_tensors(value, f"{name}.{i}")

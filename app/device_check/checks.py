@@ -1,0 +1,78 @@
+"""The checks in their order, and how they are run."""
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+
+import torch
+
+from app.device_check.installation import check_versions, describe_versions
+from app.device_check.memory import check_embedding, check_index, check_memory_plan
+from app.device_check.speed import check_throughput
+from app.device_check.target import FULL, QUICK, Sizes, Target
+from app.device_check.training import check_resume, check_training
+from app.device_check.updates import check_precision, check_repeat, check_synchronization, check_update
+from app.jobs.device_check import CheckResult, DeviceReport, Speed
+from emtc_core.control import StopRequested
+from emtc_core.devices import configure_threads, set_determinism
+
+Check = Callable[[Target, Sizes], CheckResult | tuple[CheckResult, tuple[Speed, ...]]]
+
+CHECKS: dict[str, Check] = {
+    "versions": check_versions,
+    "precision": check_precision,
+    "update": check_update,
+    "repeat": check_repeat,
+    "synchronization": check_synchronization,
+    "embedding": check_embedding,
+    "index": check_index,
+    "memory plan": check_memory_plan,
+    "resume": check_resume,
+    "throughput": check_throughput,
+    "training": check_training,
+}
+
+
+def run_checks(
+    target: Target,
+    *,
+    quick: bool = False,
+    sizes: Sizes | None = None,
+    on_result: Callable[[DeviceReport], None] = lambda report: None,
+) -> DeviceReport:
+    """Run every check; without the GPU that is asked for, only the first.
+
+    Args:
+        target: The device.
+        quick: Whether smaller sizes are taken.
+        sizes: Other sizes, for tests.
+        on_result: Receives the report so far, after each check.
+    """
+    configure_threads()
+    if target.is_gpu:
+        set_determinism(True)  # cuBLAS reads the size of its workspace at the first product
+    chosen = sizes or (QUICK if quick else FULL)
+    report = DeviceReport(str(target.device), quick, total=len(CHECKS))
+    if target.is_gpu and not torch.cuda.is_available():
+        report = replace(report, total=1, checks=(check_versions(target, chosen),))
+        on_result(report)
+        return report
+    report = replace(report, versions=describe_versions(target))
+    for name, check in CHECKS.items():
+        result, speeds = _run_one(name, check, target, chosen)
+        report = replace(report, checks=(*report.checks, result), speeds=(*report.speeds, *speeds))
+        on_result(report)
+    return report
+
+
+def _run_one(name: str, check: Check, target: Target, sizes: Sizes) -> tuple[CheckResult, tuple[Speed, ...]]:
+    """Run one check; what it raises is its fault, and the others go on."""
+    started = time.perf_counter()
+    try:
+        found = check(target, sizes)
+    except StopRequested:
+        raise
+    except Exception as exc:  # whatever a kernel of this device raises
+        found = CheckResult(name, fault=f"{type(exc).__name__}: {exc}".partition("\n")[0])
+    result, speeds = found if isinstance(found, tuple) else (found, ())
+    return replace(result, seconds=round(time.perf_counter() - started, 2)), speeds
