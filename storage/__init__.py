@@ -1,13 +1,13 @@
-"""The database: recorded, queried, kept. `open_database` is the way in for scripts and notebooks (see `storage.api`).
+"""The database. Scripts and notebooks open it with `open_database` (see `storage.api`).
 
-The root holds what every room stands on (`models`, `engine`, `frames`, `blobs`, `guards`, `column_types`,
-`private_files`, `retry`) and what is small enough to be one file (`notebook`, `projections`, `alerts`, `figures`).
-Above it are the rooms: `files` < `runs` < `recording`, `queries` < `maintenance` < `bundles`; and `sql_console`. They
-are cut by what one wants to do with a run. The other drawing, by direction (write, read, keep), was walked through
-too: a learning curve passed three rooms of it instead of two, a run's states stood in all, and whoever steers a run
-both writes and reads.
+The modules in this folder are used by all sub-packages (`models`, `engine`, `frames`, `blobs`, `guards`,
+`column_types`, `private_files`, `retry`), or are small topics (`notebook`, `projections`, `alerts`, `figures`).
 
-The api is imported when it is asked for: who records needs none of what a reader does.
+The sub-packages import only those to their left: `files` < `runs` < `recording`, `queries` < `maintenance` < `bundles`,
+`sql_console`. Each is one thing that a user does with runs. A division into reading and writing was tried and rejected:
+most features then needed three packages instead of two, and code that controls a run both reads and writes.
+
+`storage.api` is imported only when one of its names is used, because recording a run does not need it.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -19,7 +19,7 @@ __all__ = ["OpenDatabase", "RecordedRun", "open_database"]
 
 
 def __getattr__(name: str) -> Any:
-    """Import the door when one of its names is asked for."""
+    """Import `storage.api` when one of its names is used for the first time."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module

@@ -1,10 +1,9 @@
-"""Where a database is: what `--db` may say, and the plain file that a SQLite database is.
+"""Parse the address of a database (`--db`), and create and open the file of a SQLite database.
 
-A SQLite file is named as it is on the disk: all that follows `sqlite:///` is its path, with every % and ? in it, and
-nothing of it is decoded. What such an address means elsewhere (SQLAlchemy's `make_url` decodes it) is never used to
-open one; another file would be found. A server's address is an ordinary URL.
+Everything after `sqlite:///` is the path of the file, including every % and ?. It is not decoded. SQLAlchemy's
+`make_url` decodes such a URL and would open another file, so it is used only for the URLs of servers.
 
-Importing this loads no SQLAlchemy: commands need it before they have printed a line.
+This module does not import SQLAlchemy at the top, because commands need it before their first output.
 """
 
 import os
@@ -26,42 +25,40 @@ if TYPE_CHECKING:
     from sqlalchemy import URL
 
 DEFAULT_DATABASE: Final = "sqlite:///runs/emtc.db"
-"""The database where neither `--db` nor EMTC_DB names one."""
+"""The database that is used if neither `--db` nor EMTC_DB is set."""
 _SQLITE: Final = re.compile(r"sqlite(?:\+\w+)?:///")
 _NETWORK_FILESYSTEMS: Final = frozenset(
     {"nfs", "nfs4", "cifs", "smb3", "smbfs", "afs", "lustre", "fuse.sshfs", "beegfs"}
 )
-NO_ROOM_TO_SHARE: Final = frozenset({"SQLITE_IOERR_SHMSIZE", "SQLITE_IOERR_SHMMAP", "SQLITE_FULL"})
-"""What SQLite says where the disk is too full for the memory that the connections of a file share."""
-_BESIDE: Final = ("", "-wal", "-shm", "-journal")
+SHARED_MEMORY_ERRORS: Final = frozenset({"SQLITE_IOERR_SHMSIZE", "SQLITE_IOERR_SHMMAP", "SQLITE_FULL"})
+"""Errors of SQLite if the disk is too full for the shared-memory file of the connections."""
+_NOT_A_FILE: Final = "A SQLite database must be a file, because trainer and app share it. Write sqlite:///file.db"
+_FILE_SUFFIXES: Final = ("", "-wal", "-shm", "-journal")
+"""Suffixes of a SQLite file and of the files that SQLite creates next to it."""
 
 
 def sqlite_address(path: str | Path) -> str:
-    """The address of a SQLite file, as `--db` takes it."""
+    """Return the address of a SQLite file, as `--db` takes it."""
     return f"sqlite:///{path}"
 
 
 def absolute(address: str) -> str:
-    """The address with a whole path where it is that of a SQLite file: for a process that works in another folder."""
-    text = _path_in(address)
-    return address if not text or _is_no_file(text) else sqlite_address(Path(text).expanduser().absolute())
+    """Return an address whose path is absolute if it is a SQLite file, for processes with another working directory."""
+    text = _find_path(address)
+    return address if not text or _is_in_memory(text) else sqlite_address(Path(text).expanduser().absolute())
 
 
 def parse(address: str) -> "Path | URL":
-    """Read an address: the whole path of a SQLite file, or the URL of a PostgreSQL server.
+    """Parse an address into the absolute path of a SQLite file or the URL of a PostgreSQL server.
 
     Raises:
-        StorageError: If it is none, or no file can be there.
+        StorageError: If the address is invalid, or its path cannot be a database file.
     """
-    text = _path_in(address)
+    text = _find_path(address)
     if text is not None:
-        if not text or _is_no_file(text):
-            raise StorageError(
-                "The database must be a file: trainer and app meet in it. Write sqlite:///file.db",
-                reason="not_a_database",
-                subject=address,
-            )
-        return _find_place(text)
+        if not text or _is_in_memory(text):
+            raise StorageError(_NOT_A_FILE, reason="not_a_database", subject=address)
+        return _resolve_path(text)
     from sqlalchemy import make_url
     from sqlalchemy.exc import ArgumentError, NoSuchModuleError
 
@@ -70,77 +67,85 @@ def parse(address: str) -> "Path | URL":
         backend = parsed.get_backend_name()
     except (ArgumentError, NoSuchModuleError, ValueError) as error:
         shown = shorten(hide_passwords(address))
-        raise StorageError(f"{shown} is no database URL. Write sqlite:///file.db or postgresql://…") from error
+        raise StorageError(f"{shown} is not a database URL. Write sqlite:///file.db or postgresql://…") from error
     if backend == "sqlite":
-        raise StorageError(
-            "The database must be a file: trainer and app meet in it. Write sqlite:///file.db",
-            reason="not_a_database",
-            subject=address,
-        )
+        raise StorageError(_NOT_A_FILE, reason="not_a_database", subject=address)
     if backend != "postgresql":
-        raise StorageError(f"The database must be SQLite or PostgreSQL, got {backend}.")
+        raise StorageError(f"The database must be SQLite or PostgreSQL (got {backend}).")
     return parsed if "+" in parsed.drivername else parsed.set(drivername="postgresql+psycopg")
 
 
-class AloneConnection(sqlite3.Connection):
-    """One that does without the memory that connections share, for whose file the disk has no room."""
+class ExclusiveConnection(sqlite3.Connection):
+    """A connection without shared memory, because the disk is too full for its file."""
 
 
 def connect(path: Path, *, wait_s: float, writes: bool, mode: Literal["ro", "rw"] = "rw") -> sqlite3.Connection:
-    """Open a SQLite file that is there, for reading on a full disk, too; `mode` is what the system lets it do.
+    """Open an existing SQLite file, also on a full disk.
 
-    There a reader looks at the file as it stands, and a writer, or a reader of what is still in the log, has it alone:
-    such a connection is an `AloneConnection`, and should be closed soon.
+    On a full disk the connection is an `ExclusiveConnection`. A reader opens the file as immutable. A writer, or a
+    reader of a file with a write-ahead log, locks the file for all others. Such a connection must be closed soon.
+
+    Args:
+        path: The file.
+        wait_s: Maximum time to wait for a lock [s].
+        writes: Whether the caller writes.
+        mode: Access mode of SQLite: `ro` or `rw`.
+
+    Raises:
+        sqlite3.Error: If the file cannot be opened.
     """
-    shared = partial(sqlite3.connect, timeout=wait_s, check_same_thread=False, uri=True)
-    connection = shared(f"{path.as_uri()}?mode={mode}")
+    connect_uri = partial(sqlite3.connect, timeout=wait_s, check_same_thread=False, uri=True)
+    connection = connect_uri(f"{path.as_uri()}?mode={mode}")
     try:
         connection.execute("SELECT 1 FROM sqlite_master LIMIT 1").close()
     except sqlite3.Error as error:
-        if getattr(error, "sqlite_errorname", "") not in NO_ROOM_TO_SHARE:  # whoever asks next is told
-            return connection
+        if getattr(error, "sqlite_errorname", "") not in SHARED_MEMORY_ERRORS:
+            return connection  # the next statement raises the error again
         connection.close()
         log = path.with_name(f"{path.name}-wal")
-        if not writes and not (log.exists() and log.stat().st_size):  # nobody writes, or could
-            return shared(f"{path.as_uri()}?immutable=1", factory=AloneConnection)
-        connection = shared(f"{path.as_uri()}?mode={mode}", factory=AloneConnection)
+        if not writes and not (log.exists() and log.stat().st_size):  # no other process can be writing
+            return connect_uri(f"{path.as_uri()}?immutable=1", factory=ExclusiveConnection)
+        connection = connect_uri(f"{path.as_uri()}?mode={mode}", factory=ExclusiveConnection)
         connection.execute("PRAGMA locking_mode=EXCLUSIVE").close()
     return connection
 
 
 def refuse_missing(path: Path, what_else: str = "") -> None:
-    """Refuse a SQLite file that is not there; one that is there under another reading of the name is named.
+    """Raise if a SQLite file does not exist. The message names a file that exists under the decoded path.
 
     Raises:
-        StorageError: If there is none.
+        StorageError: If the file does not exist. `what_else` continues its last sentence.
     """
     if path.exists():
         return
     decoded = [Path(unquote(str(path))), Path(str(path).partition("?")[0])]
-    if meant := next((other for other in decoded if other != path and other.is_file()), None):
+    if other := next((other for other in decoded if other != path and other.is_file()), None):
         raise StorageError(
-            f"There is no database at {path}. A path is read as it stands; is this meant? {meant}",
+            f"There is no database at {path}. The path is not decoded. Did you mean {other}?",
             reason="not_found",
             subject=path,
         )
     raise StorageError(
-        f"There is no database at {path}. Name another with --db{what_else}", reason="not_found", subject=path
+        f"There is no database at {path}. Choose another with --db{what_else}", reason="not_found", subject=path
     )
 
 
 def prepare(path: Path) -> list[Path]:
-    """Make the folder and the empty file of a SQLite database; return what was made, innermost first.
+    """Create the folders and the empty file of a SQLite database, if they do not exist.
+
+    Returns:
+        The created file and folders, innermost first, for `remove`.
 
     Raises:
-        StorageError: If it cannot be written; then nothing was made.
+        StorageError: If the file cannot be written. Then nothing is created.
     """
     created: list[Path] = []
     try:
-        _refuse_network_place(path)
+        _refuse_network_filesystem(path)
         for folder in reversed([parent for parent in path.parents if not parent.exists()]):
             make_private_folder(folder)
             created.insert(0, folder)
-        if _make_file(path):
+        if _create_file(path):
             created.insert(0, path)
     except OSError as error:
         remove(created)
@@ -153,14 +158,14 @@ def prepare(path: Path) -> list[Path]:
     return created
 
 
-def _make_file(path: Path) -> bool:
-    """Make an empty file, whose mode those that SQLite adds copy; return whether it was not there before.
+def _create_file(path: Path) -> bool:
+    """Create an empty file and return whether it did not exist. SQLite creates its other files with the same mode.
 
-    One that is there is not opened: POSIX drops all locks of a process on a file when it closes any descriptor of it,
-    and with the locks of this process's connections another process may take the log from under them.
+    An existing file is not opened. When a process closes any descriptor of a file, POSIX releases all its locks on the
+    file. Without the locks of this process's connections, another process could delete the write-ahead log.
 
     Raises:
-        OSError: If it cannot be made, or not be written.
+        OSError: If the file cannot be created or written.
     """
     try:
         os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, FILE_MODE))
@@ -172,37 +177,37 @@ def _make_file(path: Path) -> bool:
 
 
 def remove(created: list[Path]) -> None:
-    """Take back what `prepare` made, unless somebody else has begun to fill it meanwhile."""
+    """Delete what `prepare` has created, unless another process has written to it in the meantime."""
     for place in created:
-        with suppress(OSError):  # it is filled, or gone
+        with suppress(OSError):  # the folder is not empty, or was deleted
             if place.is_dir():
                 place.rmdir()
             elif place.stat().st_size == 0 and not place.with_name(f"{place.name}-wal").exists():
-                for suffix in _BESIDE:
+                for suffix in _FILE_SUFFIXES:
                     place.with_name(place.name + suffix).unlink(missing_ok=True)
 
 
-def _path_in(address: str) -> str | None:
-    """What stands behind `sqlite:///`; None in the address of something else."""
-    found = _SQLITE.match(address)
-    return address[found.end() :] if found else None
+def _find_path(address: str) -> str | None:
+    """Return the text after `sqlite:///`, or None if the address does not start with it."""
+    match = _SQLITE.match(address)
+    return address[match.end() :] if match else None
 
 
-def _is_no_file(text: str) -> bool:
+def _is_in_memory(text: str) -> bool:
     return text == ":memory:" or text.startswith("file:")
 
 
-def _find_place(text: str) -> Path:
+def _resolve_path(text: str) -> Path:
     try:
         path = Path(text).expanduser().absolute()
         with suppress(FileNotFoundError, NotADirectoryError):
             mode = path.stat().st_mode
             if not stat.S_ISREG(mode):
-                raise OSError(0, "it is a folder; name a file" if stat.S_ISDIR(mode) else "it is no plain file")
+                raise OSError(0, "it is a folder; name a file" if stat.S_ISDIR(mode) else "it is not a regular file")
             return path
-        if path.is_symlink():  # what it names is gone or not mounted, and would be made where nobody looks for it
-            raise OSError(0, f"it is a link to {path.readlink()}, which is not there")
-    except (OSError, RuntimeError, ValueError) as error:  # too long, no such user, a zero byte
+        if path.is_symlink():  # the target is missing or not mounted; SQLite would create it there
+            raise OSError(0, f"it is a link to {path.readlink()}, which does not exist")
+    except (OSError, RuntimeError, ValueError) as error:  # path too long, unknown user, or a zero byte
         reason = str(getattr(error, "strerror", None) or error).rstrip(".").lower()
         raise StorageError(
             f"{shorten(text)} cannot be a database: {reason}. Choose another with --db.",
@@ -212,14 +217,14 @@ def _find_place(text: str) -> Path:
     return path
 
 
-def _refuse_network_place(path: Path) -> None:
-    """SQLite's write-ahead log needs shared memory, which network file systems do not give."""
+def _refuse_network_filesystem(path: Path) -> None:
+    """Raise if a file is on a network file system: SQLite's write-ahead log needs shared memory, which they lack."""
     import psutil
 
     mounts = [part for part in psutil.disk_partitions(all=True) if path.is_relative_to(part.mountpoint)]
     mount = max(mounts, key=lambda part: len(part.mountpoint), default=None)
     if mount is not None and mount.fstype in _NETWORK_FILESYSTEMS:
         raise StorageError(
-            f"{path} lies on a network file system ({mount.fstype}), where SQLite is not safe. "
+            f"{path} is on a network file system ({mount.fstype}), where SQLite can damage the file. "
             "Choose a local disk or a PostgreSQL URL with --db."
         )

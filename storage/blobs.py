@@ -1,23 +1,23 @@
-"""Arrays ↔ bytes: the format of every BLOB in the database.
+"""Pack arrays into bytes and unpack them: the format of every BLOB in the database.
 
-A blob is, in this order (integers little-endian):
+A blob consists of (integers little-endian):
 
     4 bytes   the letters EMTC
     1 byte    format version, now 1
     4 bytes   length of the header
     header    UTF-8 JSON: a list of {"name", "dtype", "shape", "filter", "rows", "sizes"}
-    bodies    for each entry of the header, one Zstandard frame per chunk of `rows` rows (the last one may
-              be shorter), `sizes[i]` bytes each; short arrays are one chunk
+    bodies    for each entry of the header, one Zstandard frame per chunk of `rows` rows (the last chunk may
+              be shorter). Frame i has `sizes[i]` bytes. A short array is one chunk.
 
-`dtype` is NumPy's little-endian code (`<f4`, `|b1`…). `filter` says how an array's bytes were laid out
-before compression, so that similar bytes stand together:
+`dtype` is NumPy's little-endian code (`<f4`, `|b1`…). `filter` is the order of the array's bytes before compression.
+It puts similar bytes next to each other:
 
     plain     row-major
     shuffle   byte 0 of all elements, then byte 1 of all elements…
     columns   the array is [rows, columns]: transposed first, then shuffled
 
-Nothing here runs code from the data: no pickle. A blob says how big its arrays are before one byte of them is
-unpacked: what it says is checked against a limit, against its own frames, and against what comes out.
+Unpacking never executes code from the data (no pickle). Before an array is unpacked, its size in the header is compared
+with a limit and with the sizes in its frames. Afterwards it is compared with the unpacked bytes.
 """
 
 import json
@@ -37,20 +37,29 @@ from numpy.typing import NDArray
 from emtc_core.errors import StorageError
 from storage.guards import shorten
 
+_PREFIX = struct.Struct("<4sBI")
+
 MAGIC = b"EMTC"
 VERSION = 1
-_PREFIX = struct.Struct("<4sBI")
 EMPTY = _PREFIX.pack(MAGIC, VERSION, 2) + b"[]"
-"""A blob without arrays, as `pack({})` makes it."""
+"""The blob of `pack({})`, without arrays."""
 CHUNK_ROWS = 65_536
-_LEVEL = 1
-_MAX_COLUMNS = 4096  # wider arrays are not worth transposing
+"""Maximum number of rows per compressed chunk."""
 MOST_BYTES = 1 << 30
-"""Of all arrays of one blob, unpacked: a column of a memory of 50 million nodes still fits."""
-_MOST_HEADER_BYTES = 1 << 20
-_MOST_DIMENSIONS = 8
-_KINDS = {"f": "f", "i": "iu", "b": "biu"}
-_local = threading.local()  # a compressor belongs to one thread
+"""Maximum size of the arrays of one blob after unpacking [bytes]. A column of 50 million memory nodes is smaller."""
+_COMPRESSION_LEVEL = 1
+_MAX_COLUMNS = 4096
+"""Arrays with more columns are not transposed, because it does not compress better."""
+_MAX_HEADER_BYTES = 1 << 20
+_MAX_DIMENSIONS = 8
+_DTYPE_KINDS = {"f": "f", "i": "iu", "b": "biu"}
+"""First letter of a form (see `unpack_as`) → allowed kinds of NumPy dtypes."""
+_DAMAGE_ERRORS = (
+    *(zstandard.ZstdError, ValueError, KeyError, IndexError, TypeError, OverflowError, MemoryError),
+    *(RecursionError, struct.error),
+)
+"""Exceptions that a damaged blob can cause."""
+_thread_local = threading.local()  # compressors and decompressors cannot be shared between threads
 
 
 def pack(arrays: Mapping[str, NDArray[Any]]) -> bytes:
@@ -60,13 +69,13 @@ def pack(arrays: Mapping[str, NDArray[Any]]) -> bytes:
         arrays: Boolean, integer or floating arrays of any shape.
 
     Raises:
-        ValueError: If an array holds objects or another type without a fixed layout.
+        ValueError: If an array has another type, for example objects.
     """
     entries: list[dict[str, Any]] = []
     bodies: list[bytes] = []
     for name, array in arrays.items():
         if array.dtype.kind not in "biuf":
-            raise ValueError(f"{name} must be boolean, integer or floating, got {array.dtype}")
+            raise ValueError(f"{name} must be boolean, integer or floating (got {array.dtype})")
         array = array.astype(array.dtype.newbyteorder("<"), copy=False)
         layout, rows = _choose_filter(array), max(1, len(array)) if array.ndim else 1
         rows = min(rows, CHUNK_ROWS)
@@ -79,129 +88,139 @@ def pack(arrays: Mapping[str, NDArray[Any]]) -> bytes:
 
 
 def unpack(blob: bytes, *, most_bytes: int = MOST_BYTES) -> dict[str, NDArray[Any]]:
-    """Read every array of a blob.
+    """Unpack all arrays of a blob.
 
     Raises:
-        StorageError: If the blob is damaged, of a newer format, or bigger than `most_bytes` when unpacked.
+        StorageError: If the blob is damaged, has a newer format, or its arrays have more than `most_bytes`.
     """
-    with _damage_told():
+    with _report_damage():
         return {packed.name: packed.read() for packed in _open(blob, most_bytes)}
 
 
 def unpack_as(
     blob: bytes, forms: Mapping[str, str], *, optional: frozenset[str] = frozenset(), most_bytes: int = MOST_BYTES
 ) -> dict[str, NDArray[Any]]:
-    """Read a blob whose arrays have these names and forms; those in `optional` may be missing.
+    """Unpack a blob whose arrays must have certain names, kinds and numbers of dimensions.
 
     Args:
-        blob: What `pack` made.
-        forms: Name → kind and number of dimensions, as "f2": f floating, i integer, b boolean or 0 and 1.
+        blob: A blob made by `pack`.
+        forms: Name → kind and number of dimensions, for example "f2". Kinds: f floating, i integer, b boolean or
+            integers 0 and 1.
         optional: Names that may be missing.
-        most_bytes: Of all arrays, unpacked.
+        most_bytes: Maximum size of all arrays after unpacking [bytes].
+
+    Returns:
+        The arrays by name.
 
     Raises:
-        StorageError: If it has others, or as `unpack` does.
+        StorageError: If the arrays are others, or for the reasons of `unpack`.
     """
-    with _damage_told():
-        packed = list(_open(blob, most_bytes))
-        found = {each.name for each in packed}
-        if not forms.keys() - optional <= found or not all(each.has_form(forms.get(each.name)) for each in packed):
+    with _report_damage():
+        arrays = list(_open(blob, most_bytes))
+        names = {array.name for array in arrays}
+        if not forms.keys() - optional <= names or not all(array.has_form(forms.get(array.name)) for array in arrays):
             raise StorageError(
-                f"A stored blob must hold {', '.join(forms)}, got {shorten(', '.join(found))}.",
+                f"A stored blob must contain {', '.join(forms)} (got {shorten(', '.join(names))}).",
                 reason="other_arrays",
-                subject=", ".join(found),
+                subject=", ".join(names),
             )
-        return {each.name: each.read() for each in packed}
+        return {array.name: array.read() for array in arrays}
 
 
 def measure(blob: bytes, *, most_bytes: int = MOST_BYTES) -> int:
-    """How many bytes a blob's arrays take; they are not unpacked.
+    """Return the size of a blob's arrays [bytes], without unpacking them.
 
     Raises:
-        StorageError: As `unpack` does, as far as the header and the frames tell.
+        StorageError: If the header or the sizes in the frames are invalid, or the arrays have more than `most_bytes`.
     """
-    if blob == EMPTY:  # what thinning leaves, a hundred thousand times in a shared study
+    if blob == EMPTY:  # a thinned database has hundreds of thousands of these
         return 0
-    with _damage_told():
-        packed = list(_open(blob, most_bytes))
-        for each in packed:
-            for place in range(len(each.starts)):
-                each.check_frame(place)
-        return sum(each.size_bytes for each in packed)
+    with _report_damage():
+        arrays = list(_open(blob, most_bytes))
+        for array in arrays:
+            for i in range(len(array.starts)):
+                array.get_frame(i)
+        return sum(array.size_bytes for array in arrays)
 
 
 def unpack_one(blob: bytes, form: str | None = None) -> NDArray[Any]:
-    """Read the only array of a blob, which must have the form that `unpack_as` describes."""
-    with _damage_told():
+    """Unpack the only array of a blob, which must have the given form (see `unpack_as`).
+
+    Raises:
+        StorageError: If the blob is damaged, or has more than one array or another form.
+    """
+    with _report_damage():
         (packed,) = _open(blob)
         if form is not None and not packed.has_form(form):
-            raise ValueError("the array is of another form")
+            raise ValueError("the array has another form")
         return packed.read()
 
 
 @dataclass(frozen=True)
 class _Packed:
-    """One array inside a blob, not yet read."""
+    """One array inside a blob, before it is unpacked."""
 
     name: str
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
     filter: str
     rows: int
-    starts: list[int]  # of the chunks, in the blob
+    starts: list[int]  # offsets of the chunks in the blob
     sizes: list[int]
     blob: memoryview
 
     def has_form(self, form: str | None) -> bool:
-        """Whether this is of a form as "f2": kind and number of dimensions."""
-        return form is not None and self.dtype.kind in _KINDS[form[0]] and len(self.shape) == int(form[1:])
+        """Return whether the array has this kind and number of dimensions, for example "f2"."""
+        return form is not None and self.dtype.kind in _DTYPE_KINDS[form[0]] and len(self.shape) == int(form[1:])
 
     @property
     def size_bytes(self) -> int:
-        """How big the array is when it is unpacked."""
+        """Size of the unpacked array [bytes]."""
         return math.prod(self.shape) * self.dtype.itemsize
 
     def read(self) -> NDArray[Any]:
-        chunks = [self.read_chunk(place) for place in range(len(self.starts))]
+        """Unpack the array."""
+        chunks = [
+            _restore(_decompressor().decompress(self.get_frame(i)), self.dtype, self._chunk_shape(i), self.filter)
+            for i in range(len(self.starts))
+        ]
         return chunks[0] if len(chunks) == 1 else np.concatenate(chunks)
 
-    def read_chunk(self, place: int) -> NDArray[Any]:
-        frame, shape = self.check_frame(place), self._chunk_shape(place)
-        return _restore(_decompressor().decompress(frame), self.dtype, shape, self.filter)
-
-    def check_frame(self, place: int) -> memoryview:
-        """Find the frame of a chunk, which must say that it unpacks to exactly the chunk."""
-        frame = self.blob[self.starts[place] : self.starts[place] + self.sizes[place]]
-        if zstandard.frame_content_size(frame) != math.prod(self._chunk_shape(place)) * self.dtype.itemsize:
-            raise ValueError("a frame does not hold what the header says")
+    def get_frame(self, i: int) -> memoryview:
+        """Return the frame of a chunk, and raise ValueError if it does not unpack to the size of the chunk."""
+        frame = self.blob[self.starts[i] : self.starts[i] + self.sizes[i]]
+        if zstandard.frame_content_size(frame) != math.prod(self._chunk_shape(i)) * self.dtype.itemsize:
+            raise ValueError("the size of a frame differs from the header")
         return frame
 
-    def _chunk_shape(self, place: int) -> tuple[int, ...]:
+    def _chunk_shape(self, i: int) -> tuple[int, ...]:
         if not self.shape:
             return ()
-        return (min(self.rows, self.shape[0] - place * self.rows), *self.shape[1:])
+        return (min(self.rows, self.shape[0] - i * self.rows), *self.shape[1:])
 
 
 def _open(blob: bytes, most_bytes: int = MOST_BYTES) -> Iterator[_Packed]:
+    """Parse the header of a blob and yield its arrays."""
     magic, version, header_size = _PREFIX.unpack_from(blob)
     if magic != MAGIC:
         raise ValueError("not a blob of EMTC Lab")
     if version > VERSION:
         raise StorageError(
-            f"A stored array has format {version}; this version reads up to {VERSION}.",
+            f"A stored array has format {version}; this program reads up to {VERSION}.",
             reason="newer_format",
             subject=version,
         )
     start = _PREFIX.size + header_size
-    if header_size > _MOST_HEADER_BYTES or start > len(blob):
+    if header_size > _MAX_HEADER_BYTES or start > len(blob):
         raise ValueError("the header is too long")
     unpacked = 0
     for entry in json.loads(blob[_PREFIX.size : start]):
-        packed = _read_entry(entry, start, memoryview(blob))
+        packed = _parse_entry(entry, start, memoryview(blob))
         unpacked += packed.size_bytes
         if unpacked > most_bytes:
             raise StorageError(
-                f"A stored blob must unpack to at most {most_bytes:,} bytes, got {unpacked:,} or more.",
+                f"A stored blob of {len(blob):,} bytes must unpack to at most {most_bytes:,} bytes "
+                f"(got {unpacked:,} or more).",
                 reason="too_large",
                 subject=most_bytes,
             )
@@ -209,29 +228,24 @@ def _open(blob: bytes, most_bytes: int = MOST_BYTES) -> Iterator[_Packed]:
         yield packed
 
 
-def _read_entry(entry: Mapping[str, Any], start: int, blob: memoryview) -> _Packed:
-    """Read one entry of a header, of which nothing is taken for granted."""
+def _parse_entry(entry: Mapping[str, Any], start: int, blob: memoryview) -> _Packed:
+    """Parse and validate one entry of a header."""
     dtype, shape, rows, sizes = np.dtype(str(entry["dtype"])), tuple(entry["shape"]), entry["rows"], entry["sizes"]
-    whole = all(type(number) is int and number >= 0 for number in (*shape, *sizes, rows))
-    if not whole or dtype.kind not in "biuf" or rows < 1 or len(shape) > _MOST_DIMENSIONS:
-        raise ValueError("an entry of the header is no array")
+    are_counts = all(type(number) is int and number >= 0 for number in (*shape, *sizes, rows))
+    if not are_counts or dtype.kind not in "biuf" or rows < 1 or len(shape) > _MAX_DIMENSIONS:
+        raise ValueError("an entry of the header is not an array")
     if len(sizes) != (max(1, -(-shape[0] // rows)) if shape else 1) or start + sum(sizes) > len(blob):
-        raise ValueError("the chunks do not make up the array")
+        raise ValueError("the chunks do not match the array")
     starts = list(accumulate(sizes, initial=start))[:-1]
     return _Packed(str(entry["name"]), dtype, shape, str(entry["filter"]), rows, starts, sizes, blob)
 
 
-_DAMAGE = (
-    *(zstandard.ZstdError, ValueError, KeyError, IndexError, TypeError, OverflowError, MemoryError),
-    *(RecursionError, struct.error),
-)
-
-
 @contextmanager
-def _damage_told() -> Generator[None]:
+def _report_damage() -> Generator[None]:
+    """Convert the exceptions of a damaged blob to StorageError."""
     try:
         yield
-    except _DAMAGE as error:
+    except _DAMAGE_ERRORS as error:
         raise StorageError("A stored array is damaged and cannot be read.", reason="damaged") from error
 
 
@@ -250,6 +264,7 @@ def _choose_filter(array: NDArray[Any]) -> str:
 
 
 def _arrange(array: NDArray[Any], layout: str) -> bytes:
+    """Return the bytes of an array in the order of a filter."""
     if layout == "plain":
         return array.tobytes()
     flat = np.ascontiguousarray(array.T if layout == "columns" else array).reshape(-1)
@@ -257,6 +272,7 @@ def _arrange(array: NDArray[Any], layout: str) -> bytes:
 
 
 def _restore(body: bytes, dtype: np.dtype[Any], shape: tuple[int, ...], layout: str) -> NDArray[Any]:
+    """Return the array from its bytes in the order of a filter."""
     if len(body) != math.prod(shape) * dtype.itemsize:
         raise ValueError("wrong length")
     if layout == "plain":
@@ -269,12 +285,12 @@ def _restore(body: bytes, dtype: np.dtype[Any], shape: tuple[int, ...], layout: 
 
 
 def _compressor() -> zstandard.ZstdCompressor:
-    if not hasattr(_local, "compressor"):
-        _local.compressor = zstandard.ZstdCompressor(level=_LEVEL)
-    return _local.compressor
+    if not hasattr(_thread_local, "compressor"):
+        _thread_local.compressor = zstandard.ZstdCompressor(level=_COMPRESSION_LEVEL)
+    return _thread_local.compressor
 
 
 def _decompressor() -> zstandard.ZstdDecompressor:
-    if not hasattr(_local, "decompressor"):
-        _local.decompressor = zstandard.ZstdDecompressor()
-    return _local.decompressor
+    if not hasattr(_thread_local, "decompressor"):
+        _thread_local.decompressor = zstandard.ZstdDecompressor()
+    return _thread_local.decompressor

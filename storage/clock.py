@@ -1,44 +1,46 @@
-"""The one clock by which runs are claimed, beat and are found lost: the server's, where the database is on one.
+"""The clock for claims and heartbeats of runs: the clock of the PostgreSQL server, or the local clock for SQLite.
 
-Workers on several machines judge each other's signs of life, and a machine whose clock is minutes off would take living
-runs from the others. A SQLite file has one machine, whose clock it is. Between two looks at the server's clock time
-passes as this process measures it, so a local clock that is set anew changes nothing. A process works with one server.
+Workers on several machines compare each other's heartbeats with the current time. With local clocks, a machine whose
+clock is minutes ahead would claim runs that are in training on others. A SQLite file is used on one machine.
+
+Between two reads of the server's clock, `time.monotonic()` is used, so changes of the local clock have no effect. A
+process works with one server only.
 """
 
 import time
 from datetime import UTC, datetime, timedelta
 
-_LOOK_AGAIN_S = 60.0
+_READ_EVERY_S = 60.0
 
 
 class _ServerClock:
-    """What the server's clock said when this process looked last."""
+    """The last time that was read from the server, and when it was read."""
 
     def __init__(self) -> None:
-        """Know no server yet."""
-        self.said: tuple[datetime, float] | None = None
+        """Start without a server; `read` returns the local time."""
+        self.last: tuple[datetime, float] | None = None
 
     def read(self) -> datetime:
-        """The time by the server's clock, or by this machine's where no server was asked."""
-        if self.said is None:
+        """Return the server's time, or the local time if no server was read."""
+        if self.last is None:
             return datetime.now(UTC)
-        at, looked = self.said
-        return at + timedelta(seconds=time.monotonic() - looked)
+        server_time, read_at = self.last
+        return server_time + timedelta(seconds=time.monotonic() - read_at)
 
 
 _server = _ServerClock()
 
 
 def now() -> datetime:
-    """The time as the database's machine has it, aware, in UTC."""
+    """Return the current time of the database's machine in UTC."""
     return _server.read()
 
 
 def is_due() -> bool:
-    """Whether the server's clock should be looked at again."""
-    return _server.said is None or time.monotonic() - _server.said[1] > _LOOK_AGAIN_S
+    """Return whether the server's clock must be read again."""
+    return _server.last is None or time.monotonic() - _server.last[1] > _READ_EVERY_S
 
 
 def set_by(server: datetime) -> None:
-    """Note what the server's clock says at this moment."""
-    _server.said = (server.astimezone(UTC), time.monotonic())
+    """Set the clock to the server's current time."""
+    _server.last = (server.astimezone(UTC), time.monotonic())

@@ -1,8 +1,8 @@
-"""Engines, pragmas, opening and upgrading a database, and the one scope that commits.
+"""Open, create and upgrade a database; read connections and write transactions.
 
-`open_database` is the only way in. Readers get a connection that cannot write; writers get one transaction
-that is entirely done or entirely undone. The tables are in `models`, their history in `migrations`, how an older
-database is kept as it was before its upgrade, too, and what may stand in one in `guards`.
+`open_database` is the only public way to open a database that is trusted. A read connection cannot write. A write
+transaction is committed as a whole or rolled back. The tables are in `models`. `migrations` upgrades an older database
+and makes a backup of it before. `guards` and `column_types` check the values of a database.
 """
 
 import os
@@ -30,26 +30,36 @@ from storage.private_files import find_folder
 
 READ_ONLY_VARIABLE = "EMTC_READ_ONLY"
 BUSY_TIMEOUT_S = 10.0
-_OPENING_S, _LOOK_AGAIN_S = 20.0, 0.05
-_DISK_FULL = address.NO_ROOM_TO_SHARE | {"SQLITE_IOERR_WRITE", "SQLITE_IOERR_FSYNC"}
-_UPGRADE_TIMEOUT_S = 300.0  # another process may be copying and upgrading a big one
+"""Maximum time that SQLite waits for a lock."""
 PAGE_BYTES = 8192
+"""Page size of new SQLite files."""
+_OPENING_S = 20.0
+"""Maximum time to retry while another process creates or upgrades the file."""
+_RETRY_S = 0.05
+_UPGRADE_TIMEOUT_S = 300.0
+"""Maximum time to wait for a lock during an upgrade. Another process may copy and upgrade a large database."""
+_DISK_FULL_ERRORS = address.SHARED_MEMORY_ERRORS | {"SQLITE_IOERR_WRITE", "SQLITE_IOERR_FSYNC"}
 
 
 @dataclass(frozen=True)
 class Database:
-    """An open database. Share it between threads, never across a fork."""
+    """An open database. Threads can share it, but processes created by a fork cannot."""
 
-    url: str = field(repr=False)  # absolute, for another process; may hold a password: `shown` is for people
-    path: Path | None  # of the SQLite file; None for a server
+    url: str = field(repr=False)
+    """Absolute URL, for other processes. It may contain a password; show `shown` to users instead."""
+    path: Path | None
+    """The SQLite file; None for a server."""
     reader: Engine
-    writer: Engine | None  # None when opened read-only
-    backup: Path | None = None  # the copy that was made before an older database was upgraded just now
-    moment: Connection | None = field(default=None, repr=False)  # what every read goes through, if they share one
+    writer: Engine | None
+    """None if the database was opened read-only."""
+    backup: Path | None = None
+    """The backup of an older database, if opening it has just upgraded it."""
+    moment: Connection | None = field(default=None, repr=False)
+    """The connection that all reads share, see `at_one_moment`; None opens one per read."""
 
     @property
     def shown(self) -> str:
-        """The URL as people may see it."""
+        """The URL without passwords."""
         return hide_passwords(self.url)
 
     @property
@@ -59,13 +69,13 @@ class Database:
 
     @contextmanager
     def read(self) -> Generator[Connection]:
-        """Open a connection that sees one state of the database and cannot change it.
+        """Open a read-only connection. Its statements see the same state of the database.
 
         Raises:
             StorageError: If the database cannot be read.
         """
         if self.moment is not None:
-            with _translated(self.reader):
+            with _convert_errors(self.reader):
                 yield self.moment
             return
         with read_safely(self.reader) as connection:
@@ -73,7 +83,7 @@ class Database:
 
     @contextmanager
     def at_one_moment(self) -> Generator["Database"]:
-        """Open this database as it is now: all reads see one state, whatever others write. For one thread.
+        """Return this database with one shared read connection: all reads see the same state. For one thread only.
 
         Raises:
             StorageError: If the database cannot be read.
@@ -83,18 +93,17 @@ class Database:
 
     @contextmanager
     def transaction(self) -> Generator[Connection]:
-        """Open the only scope that writes: committed at its end, rolled back on any exception.
+        """Open a write transaction. It is committed at the end, and rolled back on an exception.
 
         Raises:
             StorageError: If the database was opened read-only or cannot be written.
         """
         if self.writer is None:
+            reason = f" {READ_ONLY_VARIABLE}=1 is set." if is_read_only() else ""
             raise StorageError(
-                f"{self.shown} was opened for reading only.{_why_read_only()}",
-                reason="opened_read_only",
-                subject=self.shown,
+                f"{self.shown} was opened read-only.{reason}", reason="opened_read_only", subject=self.shown
             )
-        with _translated(self.writer), self.writer.begin() as connection:
+        with _convert_errors(self.writer), self.writer.begin() as connection:
             yield connection
 
     def dispose(self) -> None:
@@ -105,30 +114,30 @@ class Database:
 
 
 def open_database(url: str, *, read_only: bool = False, create: bool = True) -> Database:
-    """Open a database, creating or upgrading it where needed.
+    """Open a database. A missing SQLite file is created and an older database is upgraded.
 
     Args:
-        url: `sqlite:///folder/file.db`, whose path is read as it stands, or `postgresql://…`. A relative path starts
-            at the working directory.
-        read_only: Never write; then the database must exist and be of this version. EMTC_READ_ONLY=1 in the
-            environment makes every database so.
-        create: Make a SQLite file that is not there yet; without it a missing one is refused.
+        url: `sqlite:///folder/file.db`, whose path is not decoded, or `postgresql://…`. A relative path starts at the
+            working directory.
+        read_only: Open without write access. The database must exist and have the current version. EMTC_READ_ONLY=1
+            in the environment sets this for all databases.
+        create: Create a missing SQLite file. If False, a missing file is an error.
 
     Returns:
         The open database.
 
     Raises:
-        StorageError: If the URL is unusable or the place cannot be written; nothing is created then.
+        StorageError: If the URL is invalid, or the file cannot be opened or written. Then nothing is created.
         NewerDatabaseError: If a newer version of EMTC Lab wrote it.
     """
     parsed = address.parse(url)
     read_only = read_only or is_read_only()
     if isinstance(parsed, Path):
         return _open_sqlite(parsed, read_only=read_only, create=create and not read_only)
-    complete = parsed.render_as_string(hide_password=False)
+    full_url = parsed.render_as_string(hide_password=False)
     engine = _server_engine(parsed)
     reader = engine.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
-    database = Database(complete, None, reader, None if read_only else engine)
+    database = Database(full_url, None, reader, None if read_only else engine)
     try:
         return _upgrade(database)
     except BaseException:
@@ -137,55 +146,49 @@ def open_database(url: str, *, read_only: bool = False, create: bool = True) -> 
 
 
 def is_read_only() -> bool:
-    """Whether EMTC_READ_ONLY=1 forbids this process to start, change or delete anything."""
+    """Return whether EMTC_READ_ONLY=1 is set, so that this process must not start, change or delete anything."""
     return os.environ.get(READ_ONLY_VARIABLE, "") not in ("", "0")
 
 
 def refuse_when_read_only(what: str) -> None:
-    """Refuse to act where EMTC_READ_ONLY=1 forbids it; `what` is as in "start a run".
+    """Raise if EMTC_READ_ONLY=1 is set. `what` completes "cannot …", for example "start a run".
 
     Raises:
-        StorageError: If it does.
+        StorageError: If it is set.
     """
     if is_read_only():
         raise StorageError(
-            f"Nobody can {what} here: {READ_ONLY_VARIABLE}=1 lets this process only read.",
-            reason="read_only",
-            subject=what,
+            f"This process cannot {what}: {READ_ONLY_VARIABLE}=1 makes it read-only.", reason="read_only", subject=what
         )
 
 
 def sweep_folder(database: Database, sweep_id: str) -> Path:
-    """The folder of the log of a sweep's scheduler; it is not created here.
+    """Return the folder for the log of a sweep's scheduler, without creating it.
 
     Raises:
-        StorageError: If the id is none, or the folder is or holds a link or a special file.
+        StorageError: If the id is invalid, or the folder is or contains a link or a special file.
     """
     return find_folder(files_root(database), f"sweep-{check_identifier(sweep_id, 'The id of a sweep')}")
 
 
 def files_root(database: Database) -> Path:
-    """The folder beside a SQLite file, or in the user's data folder for a server, for what belongs to it."""
+    """Return the folder for a database's files: next to a SQLite file, or in the user's data folder for a server."""
     return files_root_of(database.path)
 
 
 def files_root_of(path: Path | None) -> Path:
-    """The folder of all files of the SQLite database at `path`, be it a link to it, or of a server's databases."""
+    """Return the folder for the files of the SQLite database at `path` (links are resolved), or of a server (None)."""
     if path is None:
         return user_data_path("emtc-lab")
     file = path.resolve()
     return file.with_name(f"{file.stem}.files")
 
 
-def _why_read_only() -> str:
-    return f" {READ_ONLY_VARIABLE}=1 is set." if is_read_only() else ""
-
-
 def _open_sqlite(path: Path, *, read_only: bool, create: bool) -> Database:
     if not create:
         address.refuse_missing(path, ", or start a run: emtc train")
     created = [] if read_only else address.prepare(path)
-    until = time.monotonic() + _OPENING_S
+    deadline = time.monotonic() + _OPENING_S
     while True:
         reader = _sqlite_engine(path, writes=False)
         writer = None if read_only else _sqlite_engine(path, writes=True)
@@ -194,27 +197,30 @@ def _open_sqlite(path: Path, *, read_only: bool, create: bool) -> Database:
             return _upgrade(database)
         except BaseException as error:
             database.dispose()
-            if read_only or time.monotonic() > until or not _is_in_the_making(error):
+            if read_only or time.monotonic() > deadline or not _is_busy(error):
                 address.remove(created)
                 raise
-        time.sleep(_LOOK_AGAIN_S)
+        time.sleep(_RETRY_S)
 
 
-def _is_in_the_making(error: BaseException) -> bool:
-    """Whether somebody else makes or upgrades the file: while it turns to a log of its own, SQLite does not wait."""
+def _is_busy(error: BaseException) -> bool:
+    """Return whether another process may be creating or upgrading the SQLite file.
+
+    SQLite does not wait for a lock while another process changes the journal mode, so the busy timeout is not enough.
+    """
     name = getattr(error.__cause__, "sqlite_errorname", "") if isinstance(error, StorageError) else ""
-    return name.startswith(("SQLITE_BUSY", "SQLITE_LOCKED", "SQLITE_IOERR", "SQLITE_CANTOPEN")) and not _is_full(
-        error.__cause__
-    )
+    is_busy = name.startswith(("SQLITE_BUSY", "SQLITE_LOCKED", "SQLITE_IOERR", "SQLITE_CANTOPEN"))
+    return is_busy and name not in _DISK_FULL_ERRORS
 
 
 def open_unchecked(url: str) -> tuple[Engine, Path | None]:
-    """Open a database for reading as it is, whoever made it, with the path of a SQLite file.
+    """Open a database for reading without any check, for code that checks it. All other code calls `open_database`.
 
-    For those who look at a database before anything else trusts it; everybody else calls `open_database`.
+    Returns:
+        The engine, and the path of a SQLite file or None.
 
     Raises:
-        StorageError: If the URL is unusable or no such file exists.
+        StorageError: If the URL is invalid or the file does not exist.
     """
     parsed = address.parse(url)
     if isinstance(parsed, URL):
@@ -224,10 +230,10 @@ def open_unchecked(url: str) -> tuple[Engine, Path | None]:
 
 
 def find_schema(url: str) -> tuple[str | None, bool]:
-    """Read the schema of a database, None where it has no tables yet, and whether it is a SQLite file.
+    """Return the schema version of a database (None if it has no tables), and whether it is a SQLite file.
 
     Raises:
-        StorageError: If there is no database, or it is somebody else's.
+        StorageError: If there is no database, or another program created its tables.
     """
     engine, path = open_unchecked(url)
     try:
@@ -245,9 +251,9 @@ def _sqlite_engine(path: Path, *, writes: bool, is_upgrade: bool = False) -> Eng
 
     @event.listens_for(engine, "connect")
     def _configure(connection: sqlite3.Connection, _record: object) -> None:
-        connection.isolation_level = None  # transactions are begun below, not guessed by the driver
+        connection.isolation_level = None  # `_begin` starts transactions, not the driver
         pragmas = [f"busy_timeout={int(wait_s * 1000)}", f"foreign_keys={not is_upgrade:d}", "cache_size=-32768"]
-        pragmas.append("trusted_schema=OFF")  # a foreign file's views and checks call no function with effects
+        pragmas.append("trusted_schema=OFF")  # foreign views and checks must not call functions with effects
         if writes:
             pragmas += [f"page_size={PAGE_BYTES}", "journal_mode=WAL", "synchronous=NORMAL"]
         else:
@@ -256,9 +262,9 @@ def _sqlite_engine(path: Path, *, writes: bool, is_upgrade: bool = False) -> Eng
             connection.execute(f"PRAGMA {pragma}").close()
 
     @event.listens_for(engine, "checkin")
-    def _let_go(connection: sqlite3.Connection | None, record: ConnectionPoolEntry) -> None:
-        if isinstance(connection, address.AloneConnection):
-            record.invalidate()  # it keeps others out, or sees nothing that they write
+    def _close_exclusive(connection: sqlite3.Connection | None, record: ConnectionPoolEntry) -> None:
+        if isinstance(connection, address.ExclusiveConnection):
+            record.invalidate()  # it locks out other processes, or does not see their writes
 
     @event.listens_for(engine, "begin")
     def _begin(connection: Connection) -> None:
@@ -274,7 +280,7 @@ def _server_engine(url: URL) -> Engine:
         raise StorageError(f"PostgreSQL needs psycopg. Install it with: {how_to_install('postgres')}") from error
 
     @event.listens_for(engine, "checkout")
-    def _set_clock(connection: Any, *_: object) -> None:
+    def _update_clock(connection: Any, *_: object) -> None:
         if clock.is_due():
             (server,) = connection.execute("SELECT clock_timestamp()").fetchone()
             connection.rollback()
@@ -290,10 +296,12 @@ def _upgrade(database: Database) -> Database:
         version = upgrade.read_version(connection, database.shown)
     if database.writer is None:
         raise StorageError(
-            _why_not_readable(database, version), reason="older_version" if version else "empty", subject=database.shown
+            _explain_unreadable(database, version),
+            reason="older_version" if version else "empty",
+            subject=database.shown,
         )
     migrator, backup = database, None
-    if database.path is not None:  # SQLite rebuilds altered tables: dropping the old one must not cascade
+    if database.path is not None:  # SQLite alters a table by a copy; dropping the original must not cascade
         engine = _sqlite_engine(database.path, writes=True, is_upgrade=True)
         migrator = replace(database, writer=engine)
     try:
@@ -307,63 +315,63 @@ def _upgrade(database: Database) -> Database:
     return replace(database, backup=backup)
 
 
-def _why_not_readable(database: Database, version: str | None) -> str:
-    """What a reader finds instead of this version's tables, and the command that makes them."""
+def _explain_unreadable(database: Database, version: str | None) -> str:
+    """Return why a read-only database cannot be used, and the command that fixes it."""
     place = database.path or (database.url if database.url == database.shown else "--db URL")
     if version is None:
-        return f"{database.shown} is empty: it holds no tables yet. Make them with: emtc db upgrade {place}"
+        return f"{database.shown} is empty: it has no tables yet. Create them with: emtc db upgrade {place}"
     return (
-        f"{database.shown} is of an older version: it has schema {version}, this program reads "
-        f"{upgrade.SCHEMA_VERSION}. Upgrade it, with a backup first: emtc db upgrade {place}"
+        f"{database.shown} is of an older version: it has schema {version}, and this program needs "
+        f"{upgrade.SCHEMA_VERSION}. Upgrade it (a backup is made first): emtc db upgrade {place}"
     )
 
 
 @contextmanager
 def read_safely(engine: Engine) -> Generator[Connection]:
-    """Open a connection for reading whose faults are one sentence.
+    """Open a connection for reading and convert errors of the driver to StorageError.
 
     Raises:
         StorageError: If the database cannot be read.
     """
-    with _translated(engine), engine.connect() as connection:
+    with _convert_errors(engine), engine.connect() as connection:
         yield connection
 
 
 @contextmanager
-def _translated(engine: Engine) -> Generator[None]:
-    """Raise a driver's error as one sentence, keeping it as the cause."""
+def _convert_errors(engine: Engine) -> Generator[None]:
+    """Convert errors of the database driver to StorageError, with the original error as the cause."""
     driver = engine.dialect.loaded_dbapi
     try:
         yield
     except DBAPIError as error:
-        raise _database_failed(error.orig) from error.orig
+        raise _make_failure(error.orig) from error.orig
     except driver.Error as error:
-        raise _database_failed(error) from error
-    except UnicodeError as error:  # half a character, which no encoding has
+        raise _make_failure(error) from error
+    except UnicodeError as error:  # for example half of a surrogate pair
         if "idna" in str(error):
-            raise StorageError("The database's URL names a host that cannot be a name in a network.") from error
-        raise StorageError("A text must be valid Unicode to stand in the database.") from error
-    except OverflowError as error:  # SQLite's driver binds 64 bits
-        raise StorageError("A number must be below 2^63 to stand in the database.") from error
+            raise StorageError("The host name in the database's URL is invalid.") from error
+        raise StorageError("A text must be valid Unicode to be stored in the database.") from error
+    except OverflowError as error:  # SQLite has 64-bit integers
+        raise StorageError("A number must be below 2^63 to be stored in the database.") from error
 
 
 def is_disk_full(error: StorageError) -> bool:
-    """Whether a database failed because its disk is full."""
+    """Return whether a database failed because its disk is full."""
     return _is_full(error.__cause__)
 
 
 def _is_full(error: BaseException | None) -> bool:
-    return getattr(error, "sqlite_errorname", "") in _DISK_FULL
+    return getattr(error, "sqlite_errorname", "") in _DISK_FULL_ERRORS
 
 
-def _database_failed(error: BaseException | None) -> StorageError:
+def _make_failure(error: BaseException | None) -> StorageError:
     reason = "disk_full" if _is_full(error) else "failed"
     return StorageError(f"The database failed: {_first_line(error)}.", reason=reason, subject=type(error).__name__)
 
 
 def _first_line(error: BaseException | None) -> str:
     lines = hide_passwords(str(error)).strip().splitlines()
-    said = lines[0].rstrip(".") if lines else type(error).__name__
+    message = lines[0].rstrip(".") if lines else type(error).__name__
     if _is_full(error):
-        return f"{said}. The disk is full: delete something on it, or thin runs with: emtc db thin"
-    return said
+        return f"{message}. The disk is full: delete files on it, or thin runs with: emtc db thin"
+    return message

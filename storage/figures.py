@@ -1,8 +1,8 @@
-"""Figures by name, drawn by the app where it is installed.
+"""Draw a named figure with the app, if the app is installed.
 
-This is the one arrow from storage up to the app, and pyproject's import contract names it. Many call their own script
-`app.py`, and Python finds that one first: such a module is left alone, and the figure is drawn in a process of its own
-(`python -m storage.figures`), which begins in this project's folder.
+This is the only import of the app in `storage`; the import contract in pyproject.toml allows it. A user's script may
+have the name `app.py`, and then `import app` finds the script. In this case the figure is drawn in a new process
+(`python -m storage.figures`) whose working directory is this project's folder.
 """
 
 import json
@@ -17,56 +17,67 @@ from emtc_core.errors import ConfigError, EmtcError, Fault, StorageError
 from emtc_core.install import FROM_CHECKOUT
 from storage.engine import Database, open_database
 
-NO_APP: Final = f"Figures are drawn by EMTC Lab's app. Install it with: {FROM_CHECKOUT}"
-_APP: Final = Path(__file__).resolve().parent.parent / "app" / "__init__.py"
+_NO_APP: Final = f"Figures are drawn by EMTC Lab's app. Install it with: {FROM_CHECKOUT}"
+_APP_FILE: Final = Path(__file__).resolve().parent.parent / "app" / "__init__.py"
 
 
 def draw_figure(db: Database, name: str, runs: Sequence[str], options: Mapping[str, Any]) -> Any:
-    """Draw a named figure of some runs, or of every evaluated one, as a Plotly figure.
+    """Draw a named figure of some runs, or of all evaluated runs, as a Plotly figure.
+
+    Args:
+        db: An open database.
+        name: Name of the figure.
+        runs: Ids of runs, or starts of ids; empty for all evaluated runs.
+        options: Options of the figure.
 
     Raises:
         StorageError: If the app is not installed.
-        ConfigError: If there is no such figure, or it cannot be made of these runs.
+        ConfigError: If there is no such figure, or it cannot be drawn for these runs.
     """
     try:
-        if _APP.is_file() and _is_hidden():
-            return _draw_in_own_process(db.url, name, runs, options)
+        if _APP_FILE.is_file() and _is_app_shadowed():
+            return _draw_in_new_process(db.url, name, runs, options)
         from app.figures.registry import draw_named
 
         return draw_named(db, name, runs, options)
     except ModuleNotFoundError as error:
-        raise StorageError(f"{NO_APP} ({error.name} is missing)") from error
+        raise StorageError(f"{_NO_APP} ({error.name} is missing)") from error
 
 
-def _is_hidden() -> bool:
-    """Whether Python finds another module called app in the place of this project's."""
-    found = find_spec("app")
-    return found is None or found.origin is None or Path(found.origin).resolve() != _APP
+def _is_app_shadowed() -> bool:
+    """Return whether `import app` finds another module than this project's."""
+    spec = find_spec("app")
+    return spec is None or spec.origin is None or Path(spec.origin).resolve() != _APP_FILE
 
 
-def _draw_in_own_process(url: str, name: str, runs: Sequence[str], options: Mapping[str, Any]) -> Any:
+def _draw_in_new_process(url: str, name: str, runs: Sequence[str], options: Mapping[str, Any]) -> Any:
     from plotly import io
 
-    asked = json.dumps([url, name, list(runs), dict(options)])
+    request = json.dumps([url, name, list(runs), dict(options)])
     command = [sys.executable, "-m", "storage.figures"]
-    done = subprocess.run(command, cwd=_APP.parent.parent, input=asked, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise StorageError(f"{name} could not be drawn: {done.stderr.strip().rpartition(chr(10))[2]}")
-    kind, _, answer = done.stdout.partition("\n")
+    folder = _APP_FILE.parent.parent
+    process = subprocess.run(command, cwd=folder, input=request, capture_output=True, text=True, check=False)
+    if process.returncode:
+        raise StorageError(f"{name} could not be drawn: {process.stderr.strip().rpartition(chr(10))[2]}")
+    kind, _, content = process.stdout.partition("\n")
     if kind != "figure":
-        raise ConfigError(Fault(hint=answer.strip())) if kind == "config" else StorageError(answer.strip())
-    return io.from_json(answer)
+        raise ConfigError(Fault(hint=content.strip())) if kind == "config" else StorageError(content.strip())
+    return io.from_json(content)
 
 
 def main() -> None:
-    """Read a question from stdin; write `figure` and its JSON, or `config` or `storage` and why there is none."""
+    """Read the arguments of `draw_figure` from stdin as JSON, and write the result to stdout.
+
+    The first line is `figure`, `config` or `storage`. Then follows the figure as JSON, or the message of a ConfigError
+    or a StorageError.
+    """
     url, name, runs, options = json.load(sys.stdin)
     try:
-        drawn = draw_figure(open_database(url, read_only=True), name, runs, options)
+        figure = draw_figure(open_database(url, read_only=True), name, runs, options)
     except EmtcError as error:
         sys.stdout.write(f"{'config' if isinstance(error, ConfigError) else 'storage'}\n{error}\n")
         return
-    sys.stdout.write(f"figure\n{drawn.to_json()}\n")
+    sys.stdout.write(f"figure\n{figure.to_json()}\n")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Rows → typed frames: an empty answer has the same columns and types as a full one."""
+"""Convert rows to typed pandas frames. An empty result has the same columns and types as any other."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from emtc_core.errors import StorageError
 from storage.column_types import UtcDateTime, unguarded
 from storage.guards import shorten
 
-if TYPE_CHECKING:  # loaded with the first frame: much of what is asked in a terminal needs none
+if TYPE_CHECKING:  # pandas is imported with the first frame, because many commands need none
     import pandas as pd
 
 Statement: TypeAlias = "Select[*tuple[Any, ...]]"
-"""A select of any columns."""
+"""A SELECT of any columns."""
 
 
 @dataclass(frozen=True)
@@ -28,24 +28,23 @@ class Field:
     name: str
     kind: TypeEngine[Any]
     nullable: bool = False
-    """Whether whole numbers may be missing, whatever these rows hold: then they are Int64 in every part of a table."""
+    """Whether whole numbers may be missing. Then their type is Int64, even if these rows have no missing value."""
 
 
 def read_frame(connection: Connection, statement: Statement) -> pd.DataFrame:
-    """Read a statement into a frame whose column types come from the statement, not from the data.
+    """Execute a statement and return a frame. The column types follow from the statement, not from the data.
 
-    Integers are int64, or Int64 where a value is missing; floats float64 with NaN for NULL; times aware
-    UTC.
+    Integers are int64, or Int64 if a value is missing. Floats are float64 with NaN for NULL. Times are in UTC.
 
     Raises:
-        StorageError: If the database holds something else in a column.
+        StorageError: If a value does not have the type of its column.
     """
     rows = connection.execute(statement).all()
     return make_frame(_fields_of(statement), rows)
 
 
 def empty_frame(statement: Statement) -> pd.DataFrame:
-    """Lay out a statement's answer of no rows, without asking."""
+    """Return the frame of a statement without rows. The statement is not executed."""
     return make_frame(_fields_of(statement), [])
 
 
@@ -54,63 +53,55 @@ def _fields_of(statement: Statement) -> list[Field]:
 
 
 def make_frame(fields: Sequence[Field], rows: Sequence[Sequence[Any]]) -> pd.DataFrame:
-    """Lay rows out under their columns, as `read_frame` does.
+    """Make a frame from rows, with the types that `read_frame` describes.
 
     Raises:
-        StorageError: If a value is not of its column's kind.
+        StorageError: If a value does not have the type of its column.
     """
     import pandas as pd
 
     values = zip(*rows, strict=True) if rows else ([] for _ in fields)
     return pd.DataFrame(
-        {field.name: _checked(field, list(column)) for field, column in zip(fields, values, strict=True)}
+        {field.name: _make_series(field, list(column)) for field, column in zip(fields, values, strict=True)}
     )
 
 
 def join_frames(frames: Sequence[pd.DataFrame]) -> pd.DataFrame:
-    """Join the frames of the parts of one answer, as `in_parts` cut the question; the types stay those of the first."""
+    """Concatenate the frames of the parts of a query; see `in_parts`."""
     import pandas as pd
 
     return pd.concat(frames, ignore_index=True) if len(frames) > 1 else frames[0]
 
 
 def in_parts(ids: Sequence[str], size: int = 500) -> Iterator[Sequence[str]]:
-    """Cut ids into parts, at least one: databases limit the parameters of one statement."""
+    """Split ids into parts, at least one, because databases limit the number of parameters of a statement."""
     return (ids[first : first + size] for first in range(0, max(1, len(ids)), size))
 
 
 def wrong_value(name: str, values: Sequence[Any]) -> StorageError:
-    """The error about a column that holds something else than it should."""
-    strange = next((value for value in values if isinstance(value, str | bytes)), "something")
+    """Make the error for a column with a value of a wrong type."""
+    wrong = next((value for value in values if isinstance(value, str | bytes)), "something")
     return StorageError(
-        f"The database holds {shorten(strange)} in a column {name} of numbers or times. "
-        "See what else is wrong with it: emtc db check",
+        f"The database has {shorten(wrong)} in the column {name}, which must contain numbers or times. "
+        "Check the whole database with: emtc db check",
         reason="damaged",
         subject=name,
     )
 
 
-def _checked(field: Field, values: list[Any]) -> pd.Series:
-    try:
-        return _series(field, values)
-    except (ValueError, TypeError, OverflowError) as error:
-        raise wrong_value(field.name, values) from error
-
-
-def _series(field: Field, values: list[Any]) -> pd.Series:
+def _make_series(field: Field, values: list[Any]) -> pd.Series:
     import pandas as pd
 
-    if isinstance(field.kind, UtcDateTime):
-        return pd.Series(pd.to_datetime(values, utc=True), dtype="datetime64[us, UTC]")
-    return pd.Series(values, dtype=_dtype(field, values))
-
-
-def _dtype(field: Field, values: list[Any]) -> str:
-    kind = field.kind
+    kind, dtype = field.kind, "object"
     if isinstance(kind, Boolean):
-        return "bool"
-    if isinstance(kind, Integer):
-        return "Int64" if field.nullable or None in values else "int64"
-    if isinstance(kind, Double):
-        return "float64"
-    return "object"
+        dtype = "bool"
+    elif isinstance(kind, Integer):
+        dtype = "Int64" if field.nullable or None in values else "int64"
+    elif isinstance(kind, Double):
+        dtype = "float64"
+    try:
+        if isinstance(kind, UtcDateTime):
+            return pd.Series(pd.to_datetime(values, utc=True), dtype="datetime64[us, UTC]")
+        return pd.Series(values, dtype=dtype)
+    except (ValueError, TypeError, OverflowError) as error:
+        raise wrong_value(field.name, values) from error

@@ -1,8 +1,9 @@
-"""The tables: one mapped class each. No query and no commit lives here.
+"""The tables of the database, one mapped class each.
 
-What a column means stands beside it (`doc`), for whoever asks in SQL; what a name means in every table is told once, in
-`sql_console.glossary`. Every table that belongs to a run carries its id and goes with it. Big values stand last in
-their row, so that reading the columns before them touches no overflow page. Times end in `_at` and are UTC.
+`doc` of a column is its description in the SQL console. Names that mean the same in every table are described once, in
+`sql_console.glossary`. Every table that belongs to a run has a column `run_id`, and its rows are deleted with the run.
+Big values are the last columns of a row, so that reading the columns before them loads no overflow page. Columns with a
+time end in `_at` and are UTC.
 """
 
 from datetime import datetime
@@ -22,67 +23,73 @@ SCHEMA_VERSION = "0012"
 SUMMARY_STEPS = 1000
 """Env steps in one row of `transition_summary`."""
 
-_ID, _WORD, _NAME = String(12), String(16), String(64)  # of runs and sweeps; a status or command; a metric
-
 PLAYBACKS_AT_MOST = 1000
-"""Greedy episodes kept of one evaluation, as `eval.keep_playbacks` has it."""
+"""Maximum number of greedy episodes stored per evaluation; the upper bound of `eval.keep_playbacks`."""
 
-
-_DISTINCT = "of the episodes, how many differ in actions or outcome; quote the name in SQL"
-_NEVER_REUSED = {"sqlite_autoincrement": True}  # pages cache by id: a deleted row's id must not come back
-_CLUSTERED = {"sqlite_with_rowid": False}  # rows lie in the order of their key: one tree instead of two
+_ID = String(12)
+"""Type of the ids of runs and sweeps."""
+_WORD = String(16)
+"""Type of a status, a command or a method."""
+_METRIC_NAME = String(64)
+_DISTINCT = "number of the episodes that differ in actions or outcome; quote the name in SQL"
+_UNIQUE_IDS = {"sqlite_autoincrement": True}
+"""The id of a deleted row is not used again, because pages cache by id."""
+_CLUSTERED = {"sqlite_with_rowid": False}
+"""The rows are stored in the order of the primary key, so SQLite needs one B-tree instead of two."""
 
 
 class Run(Base):
-    """One training run: what was asked, where it stands, who works on it.
+    """One training run: its configuration, its progress and the process that trains it.
 
-    `mu_w` and `gate_removed` cover the evaluations and reports so far, and are kept by `runs.run_summary`.
+    `mu_w` and `gate_removed` are computed from the evaluations and reports so far by `runs.rows.update_run_summary`.
     """
 
     __tablename__ = "runs"
     __table_args__ = (Index("ix_runs_created_at", "created_at"), Index("ix_runs_sweep_id", "sweep_id"))
 
-    id: Mapped[str] = column(_ID, primary_key=True, doc="short name of the run, in every table as run_id")
+    id: Mapped[str] = column(_ID, primary_key=True, doc="id of the run; other tables call it run_id")
     name: Mapped[str] = column(Text)
     env: Mapped[str] = column(Text, doc="environment")
     map: Mapped[str] = column(Text, doc="map or scenario")
-    algo: Mapped[str] = column(Text, doc="algorithm, as emtc-qplex")
-    seed: Mapped[int] = column(doc="random seed; −n is the nth run of an import that tells no seeds")
+    algo: Mapped[str] = column(Text, doc="algorithm, for example emtc-qplex")
+    seed: Mapped[int] = column(doc="random seed; −n is the nth run of an import without seeds")
     status: Mapped[str] = column(
         _WORD,
-        doc="queued, running, paused, finished, stopped or failed; a dead process cannot write that it is lost",
+        doc="queued, running, paused, finished, stopped or failed; a lost run still has its last status",
     )
     env_steps: Mapped[int] = column(default=0, doc="env steps recorded")
-    target_steps: Mapped[int] = column(doc="env steps asked for")
+    target_steps: Mapped[int] = column(doc="env steps to train")
     created_at: Mapped[datetime]
-    started_at: Mapped[datetime | None] = column(doc="when training began (UTC)")
-    ended_at: Mapped[datetime | None] = column(doc="when it ended (UTC)")
-    heartbeat_at: Mapped[datetime | None] = column(doc="last sign of life (UTC)")
+    started_at: Mapped[datetime | None] = column(doc="start of the training (UTC)")
+    ended_at: Mapped[datetime | None] = column(doc="end of the training (UTC)")
+    heartbeat_at: Mapped[datetime | None] = column(doc="last heartbeat of the trainer (UTC)")
     pid: Mapped[int | None]
-    pid_created_at: Mapped[float | None]  # process create time in Unix seconds: process ids are reused
+    pid_created_at: Mapped[float | None]  # Unix time [s] at which the process started, because pids are reused
     host: Mapped[str | None] = column(Text)
-    device: Mapped[str | None] = column(Text, doc="cpu or cuda; imported where another program trained it")
-    sweep_id: Mapped[str | None] = column(Text, doc="whose plan it belongs to: sweeps.id")
-    launch_token: Mapped[str | None] = column(Text, unique=True, doc="one press of a button")
-    win_rate: Mapped[float | None] = column(doc="share of greedy test episodes won in the last evaluation")
+    device: Mapped[str | None] = column(Text, doc="cpu or cuda; imported if another program trained it")
+    sweep_id: Mapped[str | None] = column(Text, doc="sweep that it belongs to: sweeps.id")
+    launch_token: Mapped[str | None] = column(Text, unique=True, doc="id of the launch: one click starts one run")
+    win_rate: Mapped[float | None] = column(doc="fraction of greedy test episodes won in the last evaluation")
     return_mean: Mapped[float | None]
-    tags: Mapped[list[str]] = column(default=list, doc="labels (JSON list)")
-    notes: Mapped[str] = column(Text, default="", doc="what people wrote about it")
+    tags: Mapped[list[str]] = column(default=list, doc="tags (JSON list)")
+    notes: Mapped[str] = column(Text, default="", doc="notes of users")
     error: Mapped[str | None] = column(Text)
-    versions: Mapped[dict[str, Any]] = column(doc="code and libraries (JSON)")
+    versions: Mapped[dict[str, Any]] = column(doc="versions of code and libraries (JSON)")
     config: Mapped[dict[str, Any]] = column(doc="every setting (JSON): config -> 'gate' ->> 'enabled'")
-    parent_id: Mapped[str | None] = column(_ID, doc="the run that this one started again")
-    owner_token: Mapped[str | None] = column(Text, doc="mark of the process that may write it")
-    claimed_at: Mapped[datetime | None] = column(doc="since when that process has it (UTC)")
+    parent_id: Mapped[str | None] = column(_ID, doc="run that this one repeats from step 0")
+    owner_token: Mapped[str | None] = column(Text, doc="token of the process that may write the run")
+    claimed_at: Mapped[datetime | None] = column(doc="when that process claimed the run (UTC)")
     mu_w: Mapped[float | None] = column(doc="μ̄_w: area under the greedy win-rate curve so far, per env step")
-    gate_removed: Mapped[float | None] = column(doc="share of the incentive that the gate removed; NULL without a gate")
-    hidden_at: Mapped[datetime | None] = column(doc="since when it is drawn only where it is chosen (UTC)")
-    archived_at: Mapped[datetime | None] = column(doc="since when lists leave it out (UTC)")
-    files: Mapped[str | None] = column(Text, doc="folder or URL of its checkpoints and logs; NULL: beside the database")
+    gate_removed: Mapped[float | None] = column(
+        doc="fraction of the incentive removed by the gate; NULL without a gate"
+    )
+    hidden_at: Mapped[datetime | None] = column(doc="when it was hidden: plots show it only if it is selected (UTC)")
+    archived_at: Mapped[datetime | None] = column(doc="when it was archived: lists leave it out (UTC)")
+    files: Mapped[str | None] = column(Text, doc="folder or URL of checkpoints and logs; NULL: next to the database")
 
 
 class SweepRow(Base):
-    """One sweep: the plan of its runs, and the process that starts them one after the other."""
+    """One sweep: the plan of its runs, and the process that starts them."""
 
     __tablename__ = "sweeps"
 
@@ -90,45 +97,45 @@ class SweepRow(Base):
     name: Mapped[str] = column(Text)
     status: Mapped[str] = column(_WORD)
     created_at: Mapped[datetime]
-    jobs: Mapped[int] = column(Integer, doc="trainers at once")
-    pid: Mapped[int | None]  # of the scheduler that came last
+    jobs: Mapped[int] = column(Integer, doc="maximum number of runs trained at the same time")
+    pid: Mapped[int | None]  # of the scheduler that was attached last
     pid_created_at: Mapped[float | None]
     host: Mapped[str | None] = column(Text)
-    plan: Mapped[dict[str, Any]] = column(doc="its file and its runs (JSON)")
+    plan: Mapped[dict[str, Any]] = column(doc="the sweep file and the planned runs (JSON)")
 
 
 class Resume(Base):
-    """One resume: the run went on from `env_step`; rows after it were superseded, once the trainer stood there."""
+    """One resume of a run from the checkpoint at `env_step`. The rows recorded after that step were deleted."""
 
     __tablename__ = "resumes"
-    __table_args__ = (Index("ix_resumes_run_id", "run_id"), _NEVER_REUSED)
+    __table_args__ = (Index("ix_resumes_run_id", "run_id"), _UNIQUE_IDS)
 
     id: Mapped[int] = serial()
     run_id: Mapped[str] = run_column()
-    env_step: Mapped[int] = column(doc="where the run went on")
-    reached_env_step: Mapped[int] = column(doc="how far it had come before")
-    resumed_at: Mapped[datetime] = column(doc="when (UTC)")
-    episodes: Mapped[int | None] = column(doc="episodes that were superseded")
-    checkpoint: Mapped[str | None] = column(Text, doc="file that was restored")
-    passed_over: Mapped[str | None] = column(Text, doc="why newer files were not")
+    env_step: Mapped[int] = column(doc="env step from which training continued")
+    reached_env_step: Mapped[int] = column(doc="env steps recorded before the resume")
+    resumed_at: Mapped[datetime] = column(doc="time of the resume (UTC)")
+    episodes: Mapped[int | None] = column(doc="number of deleted episodes")
+    checkpoint: Mapped[str | None] = column(Text, doc="checkpoint file that was loaded")
+    passed_over: Mapped[str | None] = column(Text, doc="why newer checkpoint files were not loaded")
 
 
 class CommandRow(Base):
-    """One request to a trainer, command or question; acknowledged when the trainer took it."""
+    """One request to a trainer: a command (stop, pause, resume) or a request for an evaluation (evaluate, play)."""
 
     __tablename__ = "commands"
-    __table_args__ = (Index("ix_commands_run_id", "run_id", "id"), _NEVER_REUSED)
+    __table_args__ = (Index("ix_commands_run_id", "run_id", "id"), _UNIQUE_IDS)
 
     id: Mapped[int] = serial()
     run_id: Mapped[str] = run_column()
-    command: Mapped[str] = column(_WORD, doc="stop, pause, resume; evaluate and play ask what the present policy does")
-    requested_at: Mapped[datetime] = column(doc="when it was asked (UTC)")
-    acknowledged_at: Mapped[datetime | None] = column(doc="when the trainer took it (UTC)")
-    episode: Mapped[int | None] = column(doc="training episode whose start a play repeats")
+    command: Mapped[str] = column(_WORD, doc="stop, pause, resume; evaluate and play request greedy episodes")
+    requested_at: Mapped[datetime] = column(doc="time of the request (UTC)")
+    acknowledged_at: Mapped[datetime | None] = column(doc="when the trainer read it (UTC)")
+    episode: Mapped[int | None] = column(doc="training episode whose start state a play repeats")
 
 
 class EpisodeRow(Base):
-    """One training episode. Its outline is answered from an index, without touching trajectories."""
+    """One training episode. Lists are answered from the index ix_episodes_outline, without reading trajectories."""
 
     __tablename__ = "episodes"
     __table_args__ = (
@@ -144,15 +151,15 @@ class EpisodeRow(Base):
     length: Mapped[int]
     episode_return: Mapped[float]
     won: Mapped[bool] = column(Boolean)
-    epsilon: Mapped[float] = column(doc="share of random actions")
-    closed: Mapped[int | None] = column(doc=f"its transitions with β < {CLOSED_BELOW:g}; NULL without a gate")
+    epsilon: Mapped[float] = column(doc="fraction of random actions")
+    closed: Mapped[int | None] = column(doc=f"number of its transitions with β < {CLOSED_BELOW:g}; NULL without a gate")
     trajectory: Mapped[bytes]
 
 
 class EvalEpisode(Base):
-    """One greedy episode of an evaluation, kept for the replay page.
+    """One greedy episode of an evaluation, stored for the Replay page.
 
-    Those of a regular evaluation are numbered from 0, those of an asked one from `first_playback` of its command.
+    The episodes of a regular evaluation are numbered from 0, those of a requested one from `first_playback(command)`.
     """
 
     __tablename__ = "eval_episodes"
@@ -167,9 +174,9 @@ class EvalEpisode(Base):
 
 
 class Transition(Base):
-    """One training transition with its gate verdict; NULL where nothing was found or there is no gate.
+    """One training transition with the gate's values; NULL if the lookup found nothing or there is no gate.
 
-    On PostgreSQL two triggers keep `run_id` in the place of a foreign key, which would ask for every row (schema 0011).
+    On PostgreSQL two triggers check `run_id` instead of a foreign key, which would run one query per row (schema 0011).
     """
 
     __tablename__ = "transitions"
@@ -180,32 +187,32 @@ class Transition(Base):
     episode: Mapped[int]
     t: Mapped[int] = column(Integer)
     reward: Mapped[float] = column(doc="extrinsic reward in the learner's unit")
-    h: Mapped[float | None] = column(doc="return that the memory recalls at s [return]")
-    h_next: Mapped[float | None] = column(doc="the same at s′; 0 at the end of an episode [return]")
-    delta_mem: Mapped[float | None] = column(doc="|r + γ h_next − h|; NULL where nothing was found [return]")
-    beta: Mapped[float | None] = column(doc="gate: exp(−(scale Δ_mem)² / 2τ²), or what gate.type names; 0 to 1")
+    h: Mapped[float | None] = column(doc="recalled return at s [return]")
+    h_next: Mapped[float | None] = column(doc="recalled return at s′; 0 at a terminal step [return]")
+    delta_mem: Mapped[float | None] = column(doc="|r + γ h_next − h|; NULL if the lookup found nothing [return]")
+    beta: Mapped[float | None] = column(doc="gate: exp(−(scale Δ_mem)² / 2τ²), or the law of gate.type; 0 to 1")
     tau: Mapped[float | None]
-    slot: Mapped[int | None] = column(doc="node of s")
-    next_slot: Mapped[int | None] = column(doc="node of s′")
+    slot: Mapped[int | None] = column(doc="slot of the memory node of s")
+    next_slot: Mapped[int | None] = column(doc="slot of the memory node of s′")
 
 
 class TransitionSummary(Base):
-    """Sums over SUMMARY_STEPS transitions, kept by the recorder so that long gate charts stay fast."""
+    """Sums over SUMMARY_STEPS transitions, written by the recorder so that gate charts of long runs are fast."""
 
     __tablename__ = "transition_summary"
     __table_args__ = _CLUSTERED
 
     run_id: Mapped[str] = run_key()
     bucket: Mapped[int] = column(primary_key=True, doc="(env_step − 1) // 1000")
-    n: Mapped[int] = column(doc="transitions in it")
-    delta_mem_n: Mapped[int] = column(doc="of them with a Δ_mem")
-    delta_mem_sum: Mapped[float] = column(doc="their sum of Δ_mem [return]")
-    delta_mem_max: Mapped[float | None] = column(doc="the largest of them [return]")
-    beta_n: Mapped[int] = column(doc="transitions with a β")
-    beta_sum: Mapped[float] = column(doc="their sum of β")
-    beta_min: Mapped[float | None] = column(doc="the smallest of them")
-    tau_n: Mapped[int] = column(doc="transitions with a τ")
-    tau_sum: Mapped[float] = column(doc="their sum of τ [return]")
+    n: Mapped[int] = column(doc="number of transitions")
+    delta_mem_n: Mapped[int] = column(doc="number of transitions with a Δ_mem")
+    delta_mem_sum: Mapped[float] = column(doc="sum of Δ_mem [return]")
+    delta_mem_max: Mapped[float | None] = column(doc="largest Δ_mem [return]")
+    beta_n: Mapped[int] = column(doc="number of transitions with a β")
+    beta_sum: Mapped[float] = column(doc="sum of β")
+    beta_min: Mapped[float | None] = column(doc="smallest β")
+    tau_n: Mapped[int] = column(doc="number of transitions with a τ")
+    tau_sum: Mapped[float] = column(doc="sum of τ [return]")
 
 
 class GateStats(Base):
@@ -229,26 +236,26 @@ class GateStats(Base):
     beta_q75: Mapped[float | None]
     beta_q95: Mapped[float | None]
     tau: Mapped[float]
-    memory_size: Mapped[int] = column(doc="nodes in the memory")
-    desirable_fraction: Mapped[float | None] = column(doc="share of nodes with ξ = 1")
+    memory_size: Mapped[int] = column(doc="number of nodes in the memory")
+    desirable_fraction: Mapped[float | None] = column(doc="fraction of nodes with ξ = 1")
 
 
 class MetricRow(Base):
-    """One logged number; names are those of `emtc_core.metrics`. Curves are answered from an index."""
+    """One value of a metric of `emtc_core.metrics`. Curves are answered from the index ix_metrics_curve."""
 
     __tablename__ = "metrics"
     __table_args__ = (Index("ix_metrics_curve", "run_id", "name", "env_step", "value"), _CLUSTERED)
 
     run_id: Mapped[str] = run_key()
     env_step: Mapped[int] = column(primary_key=True)
-    name: Mapped[str] = column(_NAME, primary_key=True, doc="group/name, as train/loss; the Method page lists them")
-    value: Mapped[float | None] = column(doc="the number")
+    name: Mapped[str] = column(_METRIC_NAME, primary_key=True, doc="group/name; the Method page lists all")
+    value: Mapped[float | None] = column(doc="value of the metric")
 
 
 class Evaluation(Base):
-    """Greedy test episodes at one moment, and as many from shifted starts where the environment has such.
+    """One evaluation: greedy test episodes, and as many from shifted starts if the environment supports them.
 
-    Of an imported run only what its source told stands here; the rest is NULL.
+    For an imported run the values that its source does not contain are NULL.
     """
 
     __tablename__ = "evaluations"
@@ -256,19 +263,19 @@ class Evaluation(Base):
 
     run_id: Mapped[str] = run_key()
     env_step: Mapped[int] = column(primary_key=True)
-    episodes: Mapped[int | None] = column(Integer, doc="greedy episodes played; NULL where an import does not tell")
-    wins: Mapped[int | None] = column(Integer, doc="of them won")
+    episodes: Mapped[int | None] = column(Integer, doc="number of greedy episodes; NULL if unknown (imports)")
+    wins: Mapped[int | None] = column(Integer, doc="number of episodes won")
     win_rate: Mapped[float | None]
     return_mean: Mapped[float | None]
     return_std: Mapped[float | None] = column(doc="standard deviation over the episodes [env return]")
     length_mean: Mapped[float | None] = column(doc="mean length [steps]")
     distinct: Mapped[int | None] = column(Integer, doc=_DISTINCT)
-    robust_win_rate: Mapped[float | None] = column(doc="share won of as many greedy episodes from shifted starts")
-    robust_distinct: Mapped[int | None] = column(Integer, doc="of those, how many differ in actions or outcome")
+    robust_win_rate: Mapped[float | None] = column(doc="fraction won of as many greedy episodes from shifted starts")
+    robust_distinct: Mapped[int | None] = column(Integer, doc="number of them that differ in actions or outcome")
 
 
 class AskedEvaluation(Base):
-    """What the greedy policy did when somebody asked: a table of its own, so that no curve gets a point unasked."""
+    """One evaluation that a user requested. It is not in `evaluations`, so that it adds no point to learning curves."""
 
     __tablename__ = "asked_evaluations"
     __table_args__ = (Index("ix_asked_evaluations_run_id", "run_id", "env_step"),)
@@ -278,90 +285,91 @@ class AskedEvaluation(Base):
         ForeignKey("commands.id", ondelete="CASCADE"),
         primary_key=True,
         autoincrement=False,
-        doc="who asked what and when: commands.id",
+        doc="the request: commands.id",
     )
     run_id: Mapped[str] = run_column()
     env_step: Mapped[int]
-    episodes: Mapped[int] = column(Integer, doc="greedy episodes played, from 1000 × command_id in eval_episodes")
-    wins: Mapped[int] = column(Integer, doc="of them won")
+    episodes: Mapped[int] = column(Integer, doc="greedy episodes; eval_episodes numbers them from 1000 × command_id")
+    wins: Mapped[int] = column(Integer, doc="number of episodes won")
     win_rate: Mapped[float]
     return_mean: Mapped[float]
     return_std: Mapped[float] = column(doc="standard deviation over the episodes [env return]")
     length_mean: Mapped[float] = column(doc="mean length [steps]")
     distinct: Mapped[int | None] = column(Integer, doc=_DISTINCT)
-    again_of: Mapped[int | None] = column(doc="training episode whose start was repeated")
+    again_of: Mapped[int | None] = column(doc="training episode whose start state was repeated")
 
 
 class PolicyEvaluation(Base):
-    """Greedy episodes of a stored policy, played after or beside the training: on no curve."""
+    """One evaluation of a stored policy outside of training (`emtc evaluate`). It is not part of learning curves."""
 
     __tablename__ = "policy_evaluations"
-    __table_args__ = (Index("ix_policy_evaluations_run_id", "run_id", "env_step"), _NEVER_REUSED)
+    __table_args__ = (Index("ix_policy_evaluations_run_id", "run_id", "env_step"), _UNIQUE_IDS)
 
     id: Mapped[int] = serial()
     run_id: Mapped[str] = run_column()
-    env_step: Mapped[int] = column(doc="of the checkpoint whose policy played")
+    env_step: Mapped[int] = column(doc="env step of the checkpoint")
     created_at: Mapped[datetime]
-    episodes: Mapped[int] = column(Integer, doc="greedy episodes played")
-    wins: Mapped[int] = column(Integer, doc="of them won")
+    episodes: Mapped[int] = column(Integer, doc="number of greedy episodes")
+    wins: Mapped[int] = column(Integer, doc="number of episodes won")
     win_rate: Mapped[float]
     return_mean: Mapped[float]
     return_std: Mapped[float] = column(doc="standard deviation over the episodes [env return]")
     length_mean: Mapped[float] = column(doc="mean length [steps]")
     distinct: Mapped[int] = column(Integer, doc=_DISTINCT)
-    seed: Mapped[int] = column(doc="of these episodes")
-    settings: Mapped[dict[str, Any]] = column(doc="what was set otherwise than in training (JSON)")
+    seed: Mapped[int] = column(doc="seed of the episodes")
+    settings: Mapped[dict[str, Any]] = column(doc="settings that differ from the training (JSON)")
 
 
 class SnapshotRow(Base):
-    """The episodic memory at one moment; each array is one packed column, see `storage.blobs`.
+    """The episodic memory at one env step; each array is one packed column, see `storage.blobs`.
 
-    `state` holds `state` as float16 and `state_rows`, the rows of the snapshot that they belong to.
+    The blob `state` contains two arrays: `state` (float16), the states of a sample of nodes, and `state_rows`, their
+    rows in the snapshot.
     """
 
     __tablename__ = "snapshots"
-    __table_args__ = (Index("ix_snapshots_run_step", "run_id", "env_step", unique=True), _NEVER_REUSED)
+    __table_args__ = (Index("ix_snapshots_run_step", "run_id", "env_step", unique=True), _UNIQUE_IDS)
 
     id: Mapped[int] = serial()
     run_id: Mapped[str] = run_column()
     env_step: Mapped[int]
-    size: Mapped[int] = column(doc="nodes in it")
+    size: Mapped[int] = column(doc="number of nodes")
     created_at: Mapped[datetime]
-    slot: Mapped[bytes] = column(doc="place of each node")
-    embedding: Mapped[bytes] = column(doc="four coordinates of each node")
-    H: Mapped[bytes] = column(doc="best return known from each node")
-    xi: Mapped[bytes] = column(doc="whether each node belongs to a success")
-    n_call: Mapped[bytes] = column(doc="how often each node was visited")
-    n_xi: Mapped[bytes] = column(doc="how often successfully")
-    t: Mapped[bytes] = column(doc="step in its episode")
+    slot: Mapped[bytes] = column(doc="slot of each node")
+    embedding: Mapped[bytes] = column(doc="embedding of each node (4 coordinates)")
+    H: Mapped[bytes] = column(doc="highest return recorded from each node")
+    xi: Mapped[bytes] = column(doc="success flag ξ of each node")
+    n_call: Mapped[bytes] = column(doc="number of visits of each node")
+    n_xi: Mapped[bytes] = column(doc="number of visits in successful episodes")
+    t: Mapped[bytes] = column(doc="step in the episode of the stored state")
     reward: Mapped[bytes] = column(doc="reward of each node")
     idx_next: Mapped[bytes] = column(doc="slot of the successor, −1 for none")
-    episode: Mapped[bytes] = column(doc="whose state stands in the node")
-    delta_mem: Mapped[bytes] = column(doc="Δ_mem along its link")
-    beta: Mapped[bytes] = column(doc="gate along its link")
+    episode: Mapped[bytes] = column(doc="training episode of the stored state")
+    delta_mem: Mapped[bytes] = column(doc="Δ_mem from the node to its successor")
+    beta: Mapped[bytes] = column(doc="β from the node to its successor")
     state: Mapped[bytes] = column(doc="states of a sample of the nodes")
 
 
 class ProjectionRow(Base):
-    """Two coordinates for every node of a snapshot."""
+    """Coordinates of every node of a snapshot: two of a projection, or the embedding of another embedder."""
 
     __tablename__ = "projections"
-    __table_args__ = (Index("ix_projections_snapshot", "snapshot_id", "method"), _NEVER_REUSED)
+    __table_args__ = (Index("ix_projections_snapshot", "snapshot_id", "method"), _UNIQUE_IDS)
 
     id: Mapped[int] = serial()
     snapshot_id: Mapped[int] = column(Integer, ForeignKey("snapshots.id", ondelete="CASCADE"))
     method: Mapped[str] = column(_WORD)
     params: Mapped[dict[str, Any]]
-    seconds: Mapped[float] = column(doc="how long it took")
+    seconds: Mapped[float] = column(doc="computing time [s]")
     created_at: Mapped[datetime]
-    coordinates: Mapped[bytes] = column(doc="x and y of each node; of embed-… what the embedder says")
+    coordinates: Mapped[bytes] = column(doc="x and y of each node; for embed-… the embedding of each node")
 
 
 class Job(Base):
-    """A projection being computed in the background."""
+    """A background job that computes a projection."""
 
     __tablename__ = "jobs"
-    __table_args__ = (Index("ix_jobs_snapshot", "snapshot_id", "method"), _NEVER_REUSED)
+    __table_args__ = (Index("ix_jobs_snapshot", "snapshot_id", "method"), _UNIQUE_IDS)
 
     id: Mapped[int] = serial()
     snapshot_id: Mapped[int] = column(Integer, ForeignKey("snapshots.id", ondelete="CASCADE"))
@@ -378,23 +386,23 @@ class Job(Base):
 
 
 class Entry(Base):
-    """One entry of the research notebook; it survives the run that it cites."""
+    """One entry of the research notebook. It is kept when the run that it cites is deleted."""
 
     __tablename__ = "entries"
-    __table_args__ = (Index("ix_entries_run_id", "run_id"), _NEVER_REUSED)
+    __table_args__ = (Index("ix_entries_run_id", "run_id"), _UNIQUE_IDS)
 
     id: Mapped[int] = serial()
     created_at: Mapped[datetime]
     updated_at: Mapped[datetime]
     run_id: Mapped[str | None] = column(_ID, ForeignKey("runs.id", ondelete="SET NULL"))
-    title: Mapped[str] = column(Text, doc="its heading")
-    body: Mapped[str] = column(Text, doc="the note (Markdown)")
-    figure: Mapped[dict[str, Any] | None] = column(JSON, doc="the figure as plain values (JSON)")
-    view: Mapped[dict[str, Any] | None] = column(JSON, doc="where it came from (JSON)")
+    title: Mapped[str] = column(Text, doc="title")
+    body: Mapped[str] = column(Text, doc="text (Markdown)")
+    figure: Mapped[dict[str, Any] | None] = column(JSON, doc="figure as plain values (JSON)")
+    view: Mapped[dict[str, Any] | None] = column(JSON, doc="page, URL state and cited runs (JSON)")
 
 
 def first_playback(command_id: int) -> int:
-    """The number of the first greedy episode that answers a command: past all regular ones, and never reused."""
+    """Return the number of a command's first greedy episode, above those of regular evaluations and never reused."""
     return PLAYBACKS_AT_MOST * command_id
 
 

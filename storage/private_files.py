@@ -1,8 +1,8 @@
-"""Files beside a database: where they may lie, and who may read them.
+"""Create, read and delete the files that belong to a database.
 
-A folder that came with a foreign database may hold anything: links that lead out of it, devices, pipes. A path is
-made from a checked identifier here and nowhere else, and a folder with a link in it is not used at all. What this
-program makes is private to its user.
+The folder of a foreign database may contain links to other places, devices or pipes. So paths are made from validated
+identifiers only in this module, and a folder that contains a link is not used. New files and folders are readable only
+by their owner.
 """
 
 import os
@@ -18,48 +18,49 @@ from emtc_core.errors import StorageError
 
 FOLDER_MODE = 0o700
 FILE_MODE = 0o600
-_OWN_NAME = re.compile(
+"""Permissions of new folders and files: only the owner has access."""
+_TRAINER_FILE = re.compile(
     r"(checkpoint|best)-[0-9]+\.[a-z.]+|non-finite-update-[0-9]+\.npz|log\.txt|traceback\.txt|trainer\.json|code-[0-9a-f]+\.diff"
 )
 
 
 def find_folder(root: Path, name: str) -> Path:
-    """The folder `name`, a checked identifier, under `root`; it need not exist.
+    """Return the folder `name`, a validated identifier, in `root`. It may not exist.
 
     Raises:
-        StorageError: If a link or a special file stands in the way, or in the folder.
+        StorageError: If `root`, the folder or an entry of it is a link or a special file.
     """
     folder = root / name
-    strange = next(find_special_files(root, folder), None)
-    if strange is not None:
+    special = next(find_special_files(root, folder), None)
+    if special is not None:
         raise StorageError(
-            f"{strange} is a link or a special file, and a run's folder holds none: nothing in it is read, written "
-            "or deleted. Remove it if you know what it is.",
+            f"{special} is a link or a special file. A run's folder with such a file is not read, written or deleted. "
+            "Remove the file if you know what it is.",
             reason="link",
-            subject=strange,
+            subject=special,
         )
     return folder
 
 
 def find_special_files(root: Path, folder: Path) -> Iterator[Path]:
-    """List what is neither a plain file nor a plain folder: the way to `folder`, and all that it holds."""
+    """List what is neither a regular file nor a folder: `root`, `folder` and the entries of `folder`."""
     for place in (root, folder):
         if place.is_symlink() or (place.exists() and not place.is_dir()):
             yield place
             return
-    yield from _special_files_in(folder)
+    yield from _find_special_entries(folder)
 
 
 def remove_folder(folder: Path) -> None:
-    """Delete a folder that `find_folder` named, if it is there."""
+    """Delete a folder that `find_folder` returned, if it exists."""
     shutil.rmtree(folder, ignore_errors=True)
 
 
 def measure_folder(folder: Path) -> tuple[int, int]:
-    """Add up a folder's checkpoints and its other files [bytes]; a link counts as itself."""
+    """Return the size of a folder's checkpoints and of its other files [bytes]. Links are not followed."""
     checkpoints = others = 0
     for place in folder.rglob("*"):
-        with suppress(OSError):  # a trainer has just replaced it
+        with suppress(OSError):  # the trainer has replaced the file
             size = 0 if place.is_dir() and not place.is_symlink() else place.lstat().st_size
             if is_checkpoint(place.name):
                 checkpoints += size
@@ -69,47 +70,51 @@ def measure_folder(folder: Path) -> tuple[int, int]:
 
 
 def is_checkpoint(name: str) -> bool:
-    """Whether a file's name is that of a checkpoint or a best policy, whole, begun or set aside."""
+    """Return whether a file name is that of a checkpoint or best policy, complete, partial or renamed."""
     return name.startswith(("checkpoint-", "best-"))
 
 
 def list_own_files(folder: Path) -> list[Path]:
-    """List what this program has written into a run's folder that stands among others' files."""
-    return [place for place in folder.glob("*") if _OWN_NAME.fullmatch(place.name) and not place.is_dir()]
+    """List the files that a trainer of this program writes, in a folder that may contain other files."""
+    return [place for place in folder.glob("*") if _TRAINER_FILE.fullmatch(place.name) and not place.is_dir()]
 
 
 def remove_own_files(folder: Path) -> None:
-    """Delete what `list_own_files` lists, and the folder if nothing else is in it."""
+    """Delete the files of `list_own_files`, and the folder if it is empty then."""
     for place in list_own_files(folder):
         place.unlink(missing_ok=True)
-    with suppress(OSError):  # it is not empty, or was never made
+    with suppress(OSError):  # the folder is not empty or does not exist
         folder.rmdir()
 
 
 def make_private_folder(folder: Path) -> None:
-    """Make a folder and its missing parents, for this user alone."""
+    """Create a folder and its missing parents, with access only for this user."""
     for missing in reversed([place for place in (folder, *folder.parents) if not place.exists()]):
         missing.mkdir(mode=FOLDER_MODE, exist_ok=True)
 
 
 def append_private(path: Path) -> BinaryIO:
-    """Open a file of this user alone for appending, making it where it is missing; a link is refused."""
+    """Open a file for appending. A missing file is created with access only for this user.
+
+    Raises:
+        OSError: If the path is a link, or the file cannot be opened.
+    """
     flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0)
     return os.fdopen(os.open(path, flags, FILE_MODE), "ab")
 
 
 @contextmanager
 def replaced(place: Path) -> Generator[BinaryIO]:
-    """Open a file beside `place` that takes its place in the end, and is gone after any exception.
+    """Open a temporary file that replaces `place` at the end of the block. After an exception it is deleted.
 
     Raises:
-        StorageError: If it cannot be written.
+        StorageError: If the file cannot be written.
     """
-    beside = place.with_name(f".{place.name}.{os.getpid()}.part")
+    temporary = place.with_name(f".{place.name}.{os.getpid()}.part")
     try:
-        with beside.open("xb") as file:
+        with temporary.open("xb") as file:
             yield file
-        beside.replace(place)
+        temporary.replace(place)
     except OSError as error:
         raise StorageError(
             f"{place} cannot be written: {error.strerror or error}. Choose another --out.",
@@ -118,13 +123,13 @@ def replaced(place: Path) -> Generator[BinaryIO]:
         ) from error
     finally:
         with suppress(OSError):
-            beside.unlink(missing_ok=True)
+            temporary.unlink(missing_ok=True)
 
 
 def read_tail(path: Path, most_bytes: int) -> bytes:
-    """Read the end of a plain file; nothing if it is missing or is something else."""
+    """Read the last `most_bytes` bytes of a regular file. Returns b"" if there is no such file."""
     try:
-        with os.fdopen(_open_plain(path), "rb") as file:
+        with os.fdopen(_open_regular(path), "rb") as file:
             size = file.seek(0, os.SEEK_END)
             file.seek(max(0, size - most_bytes))
             return file.read(most_bytes)
@@ -132,16 +137,16 @@ def read_tail(path: Path, most_bytes: int) -> bytes:
         return b""
 
 
-def _open_plain(path: Path) -> int:
-    """Open without following a link and without waiting for a pipe's other end."""
+def _open_regular(path: Path) -> int:
+    """Open a regular file for reading. Links are not followed, and a pipe does not block."""
     descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0))
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
-        raise OSError(f"{path} is no plain file")
+        raise OSError(f"{path} is not a regular file")
     return descriptor
 
 
-def _special_files_in(folder: Path) -> Iterator[Path]:
+def _find_special_entries(folder: Path) -> Iterator[Path]:
     try:
         with os.scandir(folder) as listing:
             entries = list(listing)
@@ -150,9 +155,9 @@ def _special_files_in(folder: Path) -> Iterator[Path]:
     for entry in entries:
         try:
             mode = entry.stat(follow_symlinks=False).st_mode
-        except OSError:  # a trainer has just replaced it
+        except OSError:  # the trainer has replaced the file
             continue
         if stat.S_ISDIR(mode):
-            yield from _special_files_in(Path(entry.path))
+            yield from _find_special_entries(Path(entry.path))
         elif not stat.S_ISREG(mode):
             yield Path(entry.path)

@@ -1,4 +1,4 @@
-"""Projections: stored coordinates, and the background jobs that compute them."""
+"""Store projections of snapshots, and the background jobs that compute them."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ JobStatus = Literal["queued", "running", "finished", "failed", "cancelled"]
 
 @dataclass(frozen=True)
 class JobRow:
-    """A background projection; a running one whose process is gone reads `lost`."""
+    """A background job that computes a projection. The status is `lost` if its process has ended unexpectedly."""
 
     id: int
     snapshot_id: int
@@ -43,21 +43,21 @@ def save_projection(
     coordinates: NDArray[np.floating[Any]],
     seconds: float,
 ) -> int:
-    """Store the coordinates of a snapshot's nodes, in the snapshot's order.
+    """Store the coordinates of a snapshot's nodes, in the order of the snapshot.
 
     Args:
         db: An open database.
         snapshot_id: The snapshot.
-        method: `tsne`, `umap` or `pca`; `embed-` and the type of an embedder that was fitted anew.
-        params: All that decides the picture: seed, versions, settings. `find_projection` compares them.
-        coordinates: [M, 2], or [M, X] of an embedder; kept as float32.
-        seconds: How long it took.
+        method: `tsne`, `umap` or `pca`; or `embed-` and the type of a newly fitted embedder.
+        params: All parameters that influence the result: seed, versions, settings. `find_projection` compares them.
+        coordinates: [M, 2], or [M, X] of an embedder; stored as float32.
+        seconds: Computing time [s].
 
     Returns:
         The id of the projection.
 
     Raises:
-        StorageError: If there is no such snapshot or the number of rows differs.
+        StorageError: If there is no such snapshot, or the shape of the coordinates does not match.
     """
     values = {
         "snapshot_id": snapshot_id,
@@ -80,13 +80,13 @@ def save_projection(
 
 
 def create_job(db: Database, snapshot_id: int, *, method: str, params: Mapping[str, Any]) -> JobRow:
-    """Queue a projection, or return the one that is under way with the same parameters."""
+    """Queue a job, or return the queued or running job with the same method and parameters."""
     now = datetime.now(UTC)
     with db.transaction() as connection:
-        under_way = select(Job.__table__).where(
+        active = select(Job.__table__).where(
             Job.snapshot_id == snapshot_id, Job.method == method, Job.status.in_(("queued", "running"))
         )
-        for row in map(_make_row, connection.execute(under_way)):
+        for row in map(_make_row, connection.execute(active)):
             if row.params == dict(params) and row.status != "lost":
                 return row
         values = {
@@ -113,7 +113,18 @@ def update_job(
     host: str | None = None,
     error: str | None = None,
 ) -> None:
-    """Change what is known of a job; None leaves a field as it is. A cancelled job stays cancelled."""
+    """Change fields of a job. None does not change a field, and a cancelled job is not changed.
+
+    Args:
+        db: An open database.
+        job_id: The job.
+        status: The new status.
+        progress: Fraction of the work that is done, in [0, 1].
+        pid: Id of the process that computes the projection.
+        pid_created_at: Unix time [s] at which the process started.
+        host: Name of its host.
+        error: Why the job failed.
+    """
     fields = {
         "status": status,
         "progress": progress,
@@ -135,7 +146,7 @@ def get_job(db: Database, job_id: int) -> JobRow:
     """Get a job.
 
     Raises:
-        StorageError: If there is none.
+        StorageError: If there is no such job.
     """
     with db.read() as connection:
         row = connection.execute(select(Job.__table__).where(Job.id == job_id)).one_or_none()

@@ -1,7 +1,7 @@
-"""What passes by itself (a full disk, a lock, a lost server): told from faults, waited for, and said once.
+"""Retry after transient errors of a database: a full disk, a lock, or a server that cannot be reached.
 
-A recorder waits as long as it takes and says so in its log; whoever takes, begins, rewinds or ends a run waits for
-PATIENCE_S, which is longer than a backup or a delete holds the database. A worker waits longer for a server, at first.
+A recorder retries without a time limit and logs a warning. Code that claims, starts, rewinds or ends a run retries for
+PATIENCE_S, which is longer than a backup or a deletion locks the database. A starting worker retries for longer.
 """
 
 import logging
@@ -13,11 +13,12 @@ from emtc_core.errors import StorageError
 from storage.engine import Database, open_database
 
 REMIND_S = 60.0
+"""Interval between two warnings about the same outage."""
 PATIENCE_S = 120.0
 SERVER_PATIENCE_S = 3600.0
 _RETRY_S = 0.25
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 60.0
-_NOT_YET = (
+_SERVER_STARTING = (
     "starting up",
     "shutting down",
     "terminating connection",
@@ -26,31 +27,33 @@ _NOT_YET = (
     "too many",
     "remaining connection slots",
 )
-_PASSING = ("locked", "busy", "full", "disk i/o error", "unable to open", "no space left")
+"""Parts of PostgreSQL's messages if a server is reachable but accepts no connections at the moment."""
+_SQLITE_TRANSIENT = ("locked", "busy", "full", "disk i/o error", "unable to open", "no space left")
+"""Parts of SQLite's messages of transient errors."""
 
 Result = TypeVar("Result")
 
 
 def is_transient(db: Database, error: StorageError) -> bool:
-    """Whether an error is a full disk, a lock or a lost server, which pass; a fault does not."""
+    """Return whether an error is transient: a full disk, a lock or an unreachable server."""
     cause = error.__cause__
     if not isinstance(cause, db.reader.dialect.loaded_dbapi.OperationalError):
         return False
-    return db.dialect != "sqlite" or any(word in str(cause).lower() for word in _PASSING)
+    return db.dialect != "sqlite" or any(word in str(cause).lower() for word in _SQLITE_TRANSIENT)
 
 
 def retry_transient(db: Database, act: Callable[[], Result]) -> Result:
-    """Do what a full disk, a lock or a lost server may refuse for a while.
+    """Call a function, and call it again for PATIENCE_S while it fails with a transient error.
 
     Raises:
-        StorageError: If it is refused for longer, or for another reason.
+        StorageError: If it still fails after PATIENCE_S, or fails with another error.
     """
-    until = time.monotonic() + PATIENCE_S
+    deadline = time.monotonic() + PATIENCE_S
     while True:
         try:
             return act()
         except StorageError as error:
-            if not is_transient(db, error) or time.monotonic() > until:
+            if not is_transient(db, error) or time.monotonic() > deadline:
                 raise
         time.sleep(_RETRY_S)
 
@@ -62,66 +65,67 @@ def open_patiently(
     is_over: Callable[[], bool] = lambda: False,
     patience_s: float = SERVER_PATIENCE_S,
 ) -> Database:
-    """Open a database that is there, waiting with growing pauses for a server that does not answer.
+    """Open an existing database. If its server cannot be reached, retry with increasing pauses.
 
     Args:
         url: As `open_database` takes it.
-        say: Is told once that it waits, and for what.
-        is_over: Whether to wait no longer.
-        patience_s: How long to wait.
+        say: Called once with a message if the function has to wait.
+        is_over: Returns whether to stop waiting.
+        patience_s: Maximum time to wait [s].
 
     Raises:
-        StorageError: If the server does not answer for so long, or for another reason at once.
+        StorageError: If the server cannot be reached within `patience_s`, or another error occurs.
     """
-    until, pause, told = time.monotonic() + patience_s, _FIRST_PAUSE_S, False
+    deadline, pause_s, is_reported = time.monotonic() + patience_s, _FIRST_PAUSE_S, False
     while True:
         try:
             return open_database(url, create=False)
         except StorageError as error:
-            if not _is_away(error) or is_over() or time.monotonic() > until:
+            if not _is_unreachable(error) or is_over() or time.monotonic() > deadline:
                 raise
-            if not told:
-                say(f"{error} Trying again for {patience_s / 60:.0f} minutes.")
-                told = True
-        rest = time.monotonic() + pause
-        while time.monotonic() < rest and not is_over():
+            if not is_reported:
+                say(f"{error} Retrying for {patience_s / 60:.0f} minutes.")
+                is_reported = True
+        next_try = time.monotonic() + pause_s
+        while time.monotonic() < next_try and not is_over():
             time.sleep(_RETRY_S)
-        pause = min(2 * pause, _LONGEST_PAUSE_S)
+        pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 
 
-def _is_away(error: StorageError) -> bool:
-    """Whether a server cannot be reached, or does not take anybody yet; one that refuses this login is there."""
+def _is_unreachable(error: StorageError) -> bool:
+    """Return whether a server cannot be reached or accepts no connections yet. A refused login is another error."""
     cause = error.__cause__
-    kinds = type(cause).__mro__  # a server that ends a session raises a kind of its own: AdminShutdown, CrashShutdown
-    if not any((kind.__module__, kind.__name__) == ("psycopg", "OperationalError") for kind in kinds):
+    # psycopg is optional, so its class is compared by name. Its base classes count: a shutdown raises a subclass.
+    classes = type(cause).__mro__
+    if not any((cls.__module__, cls.__name__) == ("psycopg", "OperationalError") for cls in classes):
         return False
-    said = str(cause)
-    return "FATAL" not in said or any(words in said for words in _NOT_YET)
+    message = str(cause)
+    return "FATAL" not in message or any(part in message for part in _SERVER_STARTING)
 
 
 class Outage:
-    """One complaint for one writer or reader, however often it tries meanwhile."""
+    """Logs one warning for repeated failures of a reader or writer, a reminder every `remind_s`, and the recovery."""
 
     def __init__(self, log: logging.Logger, what: str, *, remind_s: float = REMIND_S) -> None:
-        """Complain about `what`, for instance "run 3f9a: heartbeats wait"."""
+        """Describe the failure by `what`, for example "run 3f9a: cannot write heartbeats"."""
         self._log, self._what, self._remind_s = log, what, remind_s
         self._since: float | None = None
-        self._said = 0.0
+        self._logged_at = 0.0
         self._tries = 0
 
     def failed(self, reason: str) -> None:
-        """Note a failed try."""
+        """Record a failure."""
         now = time.monotonic()
         self._tries += 1
         if self._since is None:
-            self._since = self._said = now
+            self._since = self._logged_at = now
             self._log.warning("%s: %s", self._what, reason)
-        elif now - self._said >= self._remind_s:
-            self._said = now
-            self._log.warning("%s for %.0f s now, %d tries: %s", self._what, now - self._since, self._tries, reason)
+        elif now - self._logged_at >= self._remind_s:
+            self._logged_at = now
+            self._log.warning("%s (for %.0f s, %d tries): %s", self._what, now - self._since, self._tries, reason)
 
     def over(self) -> None:
-        """Note a try that succeeded."""
+        """Record a success."""
         if self._since is not None:
-            self._log.warning("%s no longer, after %.0f s", self._what, time.monotonic() - self._since)
+            self._log.warning("%s: recovered after %.0f s", self._what, time.monotonic() - self._since)
             self._since, self._tries = None, 0

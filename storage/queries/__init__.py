@@ -1,4 +1,6 @@
-"""Questions that are answered and change nothing, by what they are about; each docstring asks its question.
+"""Read-only queries. The first line of each docstring is the question that the query answers.
 
-A learning curve is read in `curves`, a snapshot in `memory`, an episode in `episodes`, raw rows in `tables`.
+`runs`: lists and searches of runs. `curves`: evaluations and metrics over env steps. `gate`: what the gate did.
+`episodes`: training episodes and playbacks. `memory`: snapshots and projections. `tables`: raw rows in parts.
+`search_terms`: the search language.
 """

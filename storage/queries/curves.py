@@ -1,4 +1,4 @@
-"""How does a run develop? Evaluations, metrics and training episodes over env steps."""
+"""How did a run develop over env steps? Curves of evaluations, metrics and training returns."""
 
 from __future__ import annotations
 
@@ -12,17 +12,18 @@ from storage.engine import Database
 from storage.frames import Statement, empty_frame, in_parts, join_frames, read_frame
 from storage.models import EpisodeRow, Evaluation, MetricRow, PolicyEvaluation
 
-if TYPE_CHECKING:  # a trainer asks here for a metric's name alone
+if TYPE_CHECKING:  # trainers import this module for the names of metrics and do not need pandas
     import pandas as pd
 
 
 def evaluations(db: Database, run_id: str, after: int = 0) -> pd.DataFrame:
-    """How well does it play? One row per evaluation after env step `after`, or of all: an import may begin at step 0.
+    """How well does a run play? One row per evaluation after env step `after`; 0 returns also those at step 0.
 
     Returns:
         env_step, episodes, wins, win_rate, return_mean, return_std, length_mean, distinct, robust_win_rate,
-        robust_distinct; the last three are missing where nothing was counted or played.
+        robust_distinct. The last three are missing for imports, and if no episodes from shifted starts were played.
     """
+    # Imported runs may have an evaluation at env step 0.
     columns = [column for column in Evaluation.__table__.columns if column.name != "run_id"]
     statement = select(*columns).where(Evaluation.run_id == run_id, Evaluation.env_step > (after or -1))
     with db.read() as connection:
@@ -30,86 +31,91 @@ def evaluations(db: Database, run_id: str, after: int = 0) -> pd.DataFrame:
 
 
 def metric(db: Database, run_id: str, names: Sequence[str], after: int = 0, points: int = 2000) -> pd.DataFrame:
-    """How did these numbers go? Of a long curve each stretch keeps its least and its greatest value.
+    """What are the values of some metrics? A long curve is reduced to the minimum and maximum of each interval.
 
     Args:
         db: An open database.
         run_id: The run.
-        names: Metrics, as in `emtc_core.metrics`.
-        after: Only later env steps.
-        points: Rows at most per name.
+        names: Names of metrics, as in `emtc_core.metrics`.
+        after: Read only later env steps.
+        points: Maximum number of rows per name.
 
     Returns:
-        env_step, name, value, n (how many values the curve had before thinning), by name and env step.
+        env_step, name, value, n (number of values before the reduction), by name and env step.
     """
-    wanted = (
+    conditions = (
         *(MetricRow.run_id == run_id, MetricRow.name.in_(list(names)), MetricRow.env_step > after),
         MetricRow.value.is_not(None),
     )
     ends = (func.count(), func.min(MetricRow.env_step), func.max(MetricRow.env_step))
     with db.read() as connection:
-        counts = connection.execute(select(MetricRow.name, *ends).where(*wanted).group_by(MetricRow.name)).all()
-        known = {name: n for name, n, _, _ in counts}
-        if max(known.values(), default=0) <= points:
-            rows: Statement = select(MetricRow.env_step, MetricRow.name, MetricRow.value).where(*wanted)
+        ranges = connection.execute(select(MetricRow.name, *ends).where(*conditions).group_by(MetricRow.name)).all()
+        n_values = {name: n for name, n, _, _ in ranges}
+        if max(n_values.values(), default=0) <= points:
+            rows: Statement = select(MetricRow.env_step, MetricRow.name, MetricRow.value).where(*conditions)
         else:
-            first, last = min(row[2] for row in counts), max(row[3] for row in counts)
-            rows = _keep_extremes(wanted, first, last, stretches=max(1, points // 2 - 1))
-        # Most ticks of a page bring nothing; over a network, asking for it would be a trip more.
-        frame = read_frame(connection, rows.order_by("name", "env_step")) if known else empty_frame(rows)
-    frame["n"] = [known[name] for name in frame["name"]]
+            first, last = min(row[2] for row in ranges), max(row[3] for row in ranges)
+            rows = _select_extremes(conditions, first, last, intervals=max(1, points // 2 - 1))
+        # Most refreshes of a page find no new value. Then the second query, one more network round trip, is skipped.
+        frame = read_frame(connection, rows.order_by("name", "env_step")) if n_values else empty_frame(rows)
+    frame["n"] = [n_values[name] for name in frame["name"]]
     return frame.astype({"n": "int64"})
 
 
-def _keep_extremes(wanted: tuple[ColumnElement[bool], ...], first: int, last: int, *, stretches: int) -> Statement:
-    """Of each stretch of env steps keep the first row with the least and with the greatest value."""
-    stretch = (MetricRow.env_step - first) // ((last - first) // stretches + 1)
-    within = (MetricRow.name, stretch)
+def _select_extremes(
+    conditions: tuple[ColumnElement[bool], ...], first: int, last: int, *, intervals: int
+) -> Statement:
+    """Select the first row with the minimum and with the maximum of each interval of env steps, and both ends."""
+    interval = (MetricRow.env_step - first) // ((last - first) // intervals + 1)
+    group = (MetricRow.name, interval)
     row = select(
         MetricRow.env_step,
         MetricRow.name,
         MetricRow.value,
-        stretch.label("stretch"),
-        func.min(MetricRow.value).over(partition_by=within).label("low"),
-        func.max(MetricRow.value).over(partition_by=within).label("high"),
+        interval.label("interval"),
+        func.min(MetricRow.value).over(partition_by=group).label("low"),
+        func.max(MetricRow.value).over(partition_by=group).label("high"),
     )
-    row = row.where(*wanted).subquery()
-    same = (row.c.name, row.c.stretch, row.c.value)
+    row = row.where(*conditions).subquery()
+    is_end = row.c.env_step.in_((first, last))
+    equal_values = (row.c.name, row.c.interval, row.c.value)
     extreme = (
-        select(row, func.row_number().over(partition_by=same, order_by=row.c.env_step).label("place"))
-        .where(or_(row.c.value == row.c.low, row.c.value == row.c.high, row.c.env_step.in_((first, last))))
+        select(row, func.row_number().over(partition_by=equal_values, order_by=row.c.env_step).label("rank"))
+        .where(or_(row.c.value == row.c.low, row.c.value == row.c.high, is_end))
         .subquery()
     )
-    kept = or_(extreme.c.place == 1, extreme.c.env_step.in_((first, last)))
-    return select(extreme.c.env_step, extreme.c.name, extreme.c.value).where(kept)
+    selected = or_(extreme.c.rank == 1, extreme.c.env_step.in_((first, last)))
+    return select(extreme.c.env_step, extreme.c.name, extreme.c.value).where(selected)
 
 
 def metric_names(db: Database, run_id: str) -> list[str]:
-    """Which numbers did it log?"""
+    """Which metrics did a run log?"""
     with db.read() as connection:
         names = select(MetricRow.name).where(MetricRow.run_id == run_id).distinct().order_by(MetricRow.name)
         return list(connection.execute(names).scalars())
 
 
 def training_returns(db: Database, run_id: str, width: int) -> pd.DataFrame:
-    """How did training go in each stretch of `width` env steps? Only stretches that are over: none changes later.
+    """What is the mean training return in each interval of `width` env steps?
+
+    The last interval is left out, because new episodes can still change it.
 
     Returns:
-        first_env_step (of a stretch's last episode), episode_return (mean over its episodes), episodes.
+        first_env_step (of the last episode in the interval), episode_return (mean), episodes (number).
     """
-    stretch = (EpisodeRow.first_env_step - EpisodeRow.first_env_step % width).label("stretch")
+    interval = (EpisodeRow.first_env_step - EpisodeRow.first_env_step % width).label("interval")
     columns = (
         func.max(EpisodeRow.first_env_step).label("first_env_step"),
         func.avg(EpisodeRow.episode_return).label("episode_return"),
         func.count().label("episodes"),
     )
-    statement = select(*columns).where(EpisodeRow.run_id == run_id).group_by(stretch).order_by(stretch)
+    statement = select(*columns).where(EpisodeRow.run_id == run_id).group_by(interval).order_by(interval)
     with db.read() as connection:
         return read_frame(connection, statement).iloc[:-1].reset_index(drop=True)
 
 
 def evaluation_curves(db: Database, run_ids: Sequence[str]) -> pd.DataFrame:
-    """How well did each of these runs play over time?
+    """How well did these runs play over env steps?
 
     Returns:
         run_id, env_step, win_rate, robust_win_rate, return_mean, length_mean, episodes, distinct, by run and env step.
@@ -120,74 +126,78 @@ def evaluation_curves(db: Database, run_ids: Sequence[str]) -> pd.DataFrame:
     )
 
     def select_rows(ids: Sequence[str]) -> Statement:
-        wanted = Evaluation.run_id.in_(ids)
-        return select(*columns).where(wanted).order_by(Evaluation.run_id, Evaluation.env_step)
+        rows = select(*columns).where(Evaluation.run_id.in_(ids))
+        return rows.order_by(Evaluation.run_id, Evaluation.env_step)
 
-    return _read(db, run_ids, select_rows)
+    return _read_in_parts(db, run_ids, select_rows)
 
 
 def policy_evaluations(db: Database, run_ids: Sequence[str]) -> pd.DataFrame:
-    """What did the stored policies of these runs do when somebody evaluated them? Of no curve; newest last.
+    """What are the results of `emtc evaluate` for the stored policies of these runs?
 
     Returns:
-        The columns of `policy_evaluations`, by run and in the order in which they were made.
+        The columns of the table `policy_evaluations`, by run, oldest first.
     """
 
     def select_rows(ids: Sequence[str]) -> Statement:
         order = (PolicyEvaluation.run_id, PolicyEvaluation.id)
         return select(*PolicyEvaluation.__table__.columns).where(PolicyEvaluation.run_id.in_(ids)).order_by(*order)
 
-    return _read(db, run_ids, select_rows)
+    return _read_in_parts(db, run_ids, select_rows)
 
 
 def metric_curves(db: Database, run_ids: Sequence[str], name: str, stretch: int = 1) -> pd.DataFrame:
-    """How did one logged number go in each of these runs? Answered from the index ix_metrics_curve.
+    """What are the values of one metric in these runs? Answered from the index ix_metrics_curve.
 
     Args:
         db: An open database.
         run_ids: The runs.
-        name: A metric, as in `emtc_core.metrics`.
-        stretch: Values within so many env steps become their mean, at the last of their steps.
+        name: Name of the metric, as in `emtc_core.metrics`.
+        stretch: Width of an interval [env steps]. The values of an interval are averaged, at its last env step.
 
     Returns:
         run_id, env_step, value, by run and env step.
     """
     last = func.max(MetricRow.env_step).label("env_step")
-    place = MetricRow.env_step // max(1, stretch)
+    interval = MetricRow.env_step // max(1, stretch)
 
     def select_rows(ids: Sequence[str]) -> Statement:
-        wanted = (MetricRow.run_id.in_(ids), MetricRow.name == name, MetricRow.value.is_not(None))
-        rows = select(MetricRow.run_id, last, func.avg(MetricRow.value).label("value")).where(*wanted)
-        return rows.group_by(MetricRow.run_id, place).order_by(MetricRow.run_id, last)
+        conditions = (MetricRow.run_id.in_(ids), MetricRow.name == name, MetricRow.value.is_not(None))
+        rows = select(MetricRow.run_id, last, func.avg(MetricRow.value).label("value")).where(*conditions)
+        return rows.group_by(MetricRow.run_id, interval).order_by(MetricRow.run_id, last)
 
-    return _read(db, run_ids, select_rows)
+    return _read_in_parts(db, run_ids, select_rows)
 
 
 def shared_metrics(db: Database, run_ids: Sequence[str]) -> list[str]:
-    """Which numbers did any of these runs log? In the registry's order; each name is one look into an index.
+    """Which metrics did at least one of these runs log? In the order of the registry.
 
-    Names of the open groups are read as they stand.
+    Each registered name is one lookup in an index. The names of the open groups, which the registry does not list, are
+    read from the table. Only the first 500 runs are searched.
     """
     ids = next(in_parts(run_ids))
-    looks = [exists().where(MetricRow.run_id.in_(ids), MetricRow.name == name) for name in METRICS]
-    found = [look.label(f"found_{place}") for place, look in enumerate(looks)]
+    lookups = [exists().where(MetricRow.run_id.in_(ids), MetricRow.name == name) for name in METRICS]
+    columns = [lookup.label(f"logged_{i}") for i, lookup in enumerate(lookups)]
     with db.read() as connection:
-        row = connection.execute(select(*found)).one()
-        opened = connection.execute(_open_names(ids, in_bytes=connection.dialect.name == "sqlite")).scalars().all()
-    return in_order([*opened, *(name for name, present in zip(METRICS, row, strict=True) if present)])
+        logged = connection.execute(select(*columns)).one()
+        in_open_groups = or_(*(_is_in_group(group, connection.dialect.name) for group in OPEN_GROUPS))
+        names = select(MetricRow.name).distinct().where(MetricRow.run_id.in_(ids), in_open_groups)
+        open_names = connection.execute(names).scalars().all()
+    return in_order([*open_names, *(name for name, is_logged in zip(METRICS, logged, strict=True) if is_logged)])
 
 
-def _open_names(ids: Sequence[str], *, in_bytes: bool) -> Statement:
-    """Names of the open groups: a stretch of the index where it is ordered by bytes, as a server's may not be."""
-    named = or_(
-        *(
-            MetricRow.name.between(f"{group}/", f"{group}0") if in_bytes else MetricRow.name.startswith(f"{group}/")
-            for group in OPEN_GROUPS
-        )
-    )
-    return select(MetricRow.name).distinct().where(MetricRow.run_id.in_(ids), named)
+def _is_in_group(group: str, dialect: str) -> ColumnElement[bool]:
+    """Return whether a metric's name starts with `group/`, as a range of the index on SQLite.
+
+    SQLite compares texts by bytes, and `0` is the byte after `/`. The collation of a PostgreSQL server may differ.
+    """
+    if dialect == "sqlite":
+        return MetricRow.name.between(f"{group}/", f"{group}0")
+    return MetricRow.name.startswith(f"{group}/")
 
 
-def _read(db: Database, run_ids: Sequence[str], select_rows: Callable[[Sequence[str]], Statement]) -> pd.DataFrame:
+def _read_in_parts(
+    db: Database, run_ids: Sequence[str], select_rows: Callable[[Sequence[str]], Statement]
+) -> pd.DataFrame:
     with db.read() as connection:
         return join_frames([read_frame(connection, select_rows(part)) for part in in_parts(run_ids)])

@@ -1,14 +1,14 @@
-"""What happened in one episode, and which episodes of a run are like this?
+"""What happened in one episode, and which episodes of a run match a search?
 
-Trajectories of training episodes and of greedy playbacks; all episodes of a run, searched by the database and cut into
-pages:
+Reads the trajectories of training episodes and of greedy playbacks. The database searches the episodes of a run and
+returns them in pages. Terms of a search:
 
-    1200                    the episode of this number, and the one in which env step 1,200 was made
-    won, lost               by outcome
-    return>5 length<40      by a number; also episode, step, epsilon and closed, with = != < <= > >=
+    1200                    the episode with this number, and the episode that contains env step 1,200
+    won, lost               the outcome
+    return>5 length<40      a number; also episode, step, epsilon and closed, with = != < <= > >=
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from math import isfinite
@@ -28,27 +28,35 @@ from storage.models import EpisodeRow, EvalEpisode, Run, Transition
 from storage.queries.search_terms import Sql, Term, compare_number, is_whole, split_search
 
 Floats = NDArray[np.float64]
-_FORMS = {"state": "f2", "action": "i2", "reward": "f1", "slots": "i1"}
-_EPISODES_AT_ONCE = 200
+Order = Literal["episode", "-episode", "episode_return", "-episode_return", "length", "-length"]
 MOST_TRAJECTORY_BYTES = 256 << 20
-"""Unpacked: a long episode of a big game takes a hundredth."""
+"""Maximum size of an unpacked trajectory [bytes]. A long episode of a large environment needs 1 % of it."""
 THINNED = EMPTY
-"""What stands where a trajectory was thinned away: the blob of no array."""
+"""Value of the column `trajectory` after thinning has deleted its arrays: a blob without arrays."""
 OUTLINE = (
     *(EpisodeRow.episode, EpisodeRow.first_env_step, EpisodeRow.length),
     *(EpisodeRow.episode_return, EpisodeRow.won, EpisodeRow.epsilon, EpisodeRow.closed),
 )
-"""What is told of a training episode in a list."""
-Order = Literal["episode", "-episode", "episode_return", "-episode_return", "length", "-length"]
+"""The columns of a training episode in a list."""
+ENOUGH = 0.5
+"""Two episodes from one node are preferred if their returns differ by this fraction of the run's range of returns."""
 
+_ARRAYS = {"state": "f2", "action": "i2", "reward": "f1", "slots": "i1"}
+"""Name → kind and number of dimensions of the arrays in a trajectory, as `unpack_as` takes them."""
+_EPISODES_PER_READ = 200
+_MAX_REPLAYABLE = 200
 _OUTCOMES = {"won": True, "lost": False}
+_HAS_TRAJECTORY = func.length(EpisodeRow.trajectory) > len(THINNED)
+_EpisodeStart = tuple[int, float, int | None]
+"""Episode number, return, and the memory node of the first state."""
 
 
 @dataclass(frozen=True)
 class Trajectory:
-    """One episode: what happened, and what the gate said of each step (NaN where it said nothing).
+    """One episode: states, actions and rewards, and for a training episode the gate's values at each step.
 
-    A playback has no slots and no verdict; its `env_step` is that of its evaluation.
+    The gate's values are NaN where the memory returned nothing. A playback has neither slots nor gate values, and its
+    `env_step` is that of its evaluation.
     """
 
     run_id: str
@@ -59,7 +67,7 @@ class Trajectory:
     state: NDArray[np.float32]  # [T+1, S]
     action: NDArray[np.int64]  # [T, N]
     reward: NDArray[np.float32]  # [T]
-    slots: NDArray[np.int64] | None = None  # [T+1]; -1 where nothing is stored
+    slots: NDArray[np.int64] | None = None  # [T+1]; -1 where the state is not in the memory
     h: Floats | None = None  # [T]
     h_next: Floats | None = None  # [T]
     delta_mem: Floats | None = None  # [T]
@@ -73,43 +81,46 @@ class Trajectory:
 
     @property
     def first_env_step(self) -> int:
-        """Env step of the first transition."""
+        """Env step of the first transition; for a playback the env step of its evaluation."""
         return self.env_step
 
 
 def get_trajectory(db: Database, run_id: str, episode: int) -> Trajectory:
-    """What happened in this training episode, and how did the gate judge it?
+    """What happened in this training episode, and what did the gate compute for each step?
 
     Raises:
-        LeftOutError: If its states were thinned away, or left out of a bundle.
-        StorageError: If the run has no such episode.
+        LeftOutError: If its trajectory was deleted by thinning or is not part of the bundle.
+        StorageError: If the run has no such episode, or the stored episode is damaged.
     """
     outline = select(*OUTLINE, EpisodeRow.trajectory)
     key = (EpisodeRow.run_id == run_id, EpisodeRow.episode == episode)
-    verdict = select(Transition.h, Transition.h_next, Transition.delta_mem, Transition.beta, Transition.tau)
+    gate_values = select(Transition.h, Transition.h_next, Transition.delta_mem, Transition.beta, Transition.tau)
     with db.read() as connection:
         row = connection.execute(outline.where(*key)).one_or_none()
         if row is None:
             raise StorageError(f"Run {run_id} has no episode {episode}.", reason="not_found", subject=episode)
         if not isinstance(row.first_env_step, int) or not isinstance(row.length, int):
             raise damaged("episodes", (row.first_env_step, row.length), "two whole numbers")
-        span = Transition.env_step.between(row.first_env_step, row.first_env_step + row.length - 1)
-        steps = connection.execute(verdict.where(Transition.run_id == run_id, span).order_by(Transition.env_step)).all()
+        in_episode = Transition.env_step.between(row.first_env_step, row.first_env_step + row.length - 1)
+        statement = gate_values.where(Transition.run_id == run_id, in_episode).order_by(Transition.env_step)
+        steps = connection.execute(statement).all()
     if row.trajectory == THINNED:
         raise LeftOutError(
-            f"The trajectory of episode {episode} of run {run_id} was thinned away, or left out of a bundle; its "
-            "outcome and the run's curves stay. Look at an evaluation episode instead.",
+            f"The trajectory of episode {episode} of run {run_id} was thinned away, or left out of a bundle. Its "
+            "outcome and the run's curves are still stored. Look at an evaluation episode instead.",
             reason="removed",
             subject=episode,
         )
     arrays = read_arrays(row.trajectory)
     outcome = (run_id, episode, row.first_env_step, row.won, row.episode_return)
-    if not steps and row.length == len(arrays["reward"]):  # its transitions were thinned away
+    if not steps and row.length == len(arrays["reward"]):  # thinning has deleted the transitions
         return Trajectory(*outcome, **arrays)
     if not len(steps) == row.length == len(arrays["reward"]):
-        raise StorageError(f"Episode {episode} of run {run_id} is damaged: its steps and its trajectory differ.")
+        raise StorageError(
+            f"Episode {episode} of run {run_id} is damaged: its transitions and its trajectory differ in length."
+        )
     h, h_next, delta_mem, beta, tau = np.array([tuple(step) for step in steps], np.float64).reshape(-1, 5).T
-    known_tau = tau[~np.isnan(tau)]
+    stored_tau = tau[~np.isnan(tau)]
     return Trajectory(
         *outcome,
         **arrays,
@@ -117,40 +128,42 @@ def get_trajectory(db: Database, run_id: str, episode: int) -> Trajectory:
         h_next=h_next,
         delta_mem=delta_mem,
         beta=beta,
-        tau=float(known_tau[0]) if len(known_tau) else None,
+        tau=float(stored_tau[0]) if len(stored_tau) else None,
     )
 
 
 def iter_states(db: Database, run_id: str, episodes: Iterable[int]) -> Iterator[tuple[int, NDArray[np.float32]]]:
-    """Which states did these training episodes pass through? Episode and states [T+1, S], a few episodes at a time.
+    """Which states did these training episodes visit? Yields the episode number and its states [T+1, S].
 
     Raises:
-        StorageError: If an episode is missing, or its trajectory was thinned away.
+        StorageError: If an episode does not exist, or its trajectory was deleted by thinning.
     """
-    for told in iter_trajectories(db, run_id, episodes):
-        yield told.episode, told.state
+    for trajectory in iter_trajectories(db, run_id, episodes):
+        yield trajectory.episode, trajectory.state
 
 
 def iter_trajectories(db: Database, run_id: str, episodes: Iterable[int]) -> Iterator[Trajectory]:
-    """What happened in these training episodes, in order of number? Without verdicts, a few episodes at a time.
+    """What happened in these training episodes? Yields them by number, without the gate's values.
+
+    Only 200 episodes are in memory at the same time.
 
     Raises:
-        StorageError: If an episode is missing, or its trajectory was thinned away.
+        StorageError: If an episode does not exist, or its trajectory was deleted by thinning.
     """
     columns = (
         *(EpisodeRow.episode, EpisodeRow.first_env_step, EpisodeRow.won, EpisodeRow.episode_return),
         EpisodeRow.trajectory,
     )
     remaining = iter(sorted(set(episodes)))
-    while chunk := list(islice(remaining, _EPISODES_AT_ONCE)):
+    while chunk := list(islice(remaining, _EPISODES_PER_READ)):
         statement = select(*columns).where(EpisodeRow.run_id == run_id, EpisodeRow.episode.in_(chunk))
         with db.read() as connection:
-            found = {row.episode: row for row in connection.execute(statement)}
+            rows = {row.episode: row for row in connection.execute(statement)}
         for episode in chunk:
-            row = found.get(episode)
+            row = rows.get(episode)
             if row is None or row.trajectory == THINNED:
                 raise StorageError(
-                    f"The states of episode {episode} of run {run_id} are gone. Choose another run.",
+                    f"The states of episode {episode} of run {run_id} are not stored. Choose another run.",
                     reason="not_found",
                     subject=episode,
                 )
@@ -162,7 +175,7 @@ def get_playback(db: Database, run_id: str, env_step: int, episode: int) -> Traj
     """What happened in this greedy episode of the evaluation at `env_step`?
 
     Raises:
-        StorageError: If it was not kept.
+        StorageError: If no such playback is stored.
     """
     columns = (EvalEpisode.won, EvalEpisode.episode_return, EvalEpisode.trajectory)
     key = (EvalEpisode.run_id == run_id, EvalEpisode.env_step == env_step, EvalEpisode.episode == episode)
@@ -170,7 +183,7 @@ def get_playback(db: Database, run_id: str, env_step: int, episode: int) -> Traj
         row = connection.execute(select(*columns).where(*key)).one_or_none()
     if row is None:
         raise StorageError(
-            f"Run {run_id} keeps no playback {episode} of the evaluation at step {env_step}.",
+            f"Run {run_id} has no stored playback {episode} of the evaluation at env step {env_step}.",
             reason="not_found",
             subject=episode,
         )
@@ -178,7 +191,7 @@ def get_playback(db: Database, run_id: str, env_step: int, episode: int) -> Traj
 
 
 def list_episodes(db: Database, run_id: str, order_by: Order = "-episode", limit: int = 200) -> pd.DataFrame:
-    """Which training episodes are there? A leading minus sorts downwards.
+    """Which training episodes does a run have? A leading minus in `order_by` sorts in descending order.
 
     Returns:
         episode, first_env_step, length, episode_return, won, epsilon, closed.
@@ -191,29 +204,28 @@ def list_episodes(db: Database, run_id: str, order_by: Order = "-episode", limit
 
 
 def read_arrays(blob: bytes) -> dict[str, Any]:
-    """Read a trajectory: T actions, rewards and slots, and T + 1 states."""
-    arrays = unpack_as(blob, _FORMS, optional=frozenset({"slots"}), most_bytes=MOST_TRAJECTORY_BYTES)
+    """Unpack a trajectory of T transitions.
+
+    Returns:
+        state [T+1, S] float32, action [T, N] int64, reward [T] float32, and slots [T+1] int64 if they are stored.
+
+    Raises:
+        StorageError: If the blob is damaged, or the lengths of its arrays do not match.
+    """
+    arrays = unpack_as(blob, _ARRAYS, optional=frozenset({"slots"}), most_bytes=MOST_TRAJECTORY_BYTES)
     n_steps = len(arrays["reward"])
     lengths = {"state": n_steps + 1, "action": n_steps, "slots": n_steps + 1}
     if any(name in arrays and len(arrays[name]) != length for name, length in lengths.items()):
-        raise StorageError("A stored trajectory is damaged: its arrays are not of one length.")
+        raise StorageError("A stored trajectory is damaged: the lengths of its arrays do not match.")
     for name in ("action", "slots"):
         if name in arrays:
             arrays[name] = arrays[name].astype(np.int64)
     return arrays
 
 
-_Row = tuple[int, float, int | None]
-"""Episode, return, and the node of its first state."""
-
-
-ENOUGH = 0.5
-"""Share of the run's whole spread of returns that two episodes from one node must differ by to be preferred."""
-
-
 @dataclass(frozen=True)
 class Extremes:
-    """Two training episodes, and the node that both began in, where they did."""
+    """The training episodes with the highest and the lowest return; `node` is where both began, if it is the same."""
 
     best: int
     worst: int
@@ -221,76 +233,80 @@ class Extremes:
 
 
 def find_extremes(db: Database, run_id: str) -> Extremes | None:
-    """Which replayable training episodes had the highest and the lowest return, from the same start if possible?
+    """Which replayable training episodes have the highest and the lowest return, from the same start if possible?
 
-    Two that began in the same node of the memory are preferred if their returns differ by at least `ENOUGH` of what
-    the best and the worst of all do; among equals the newest is taken. None where all episodes returned the same.
-    Answered from the primary keys of episodes and transitions.
+    Two episodes that began in the same memory node are preferred if their returns differ by at least `ENOUGH` times
+    the run's range of returns. Among equal returns the newest episode is used. Returns None if all episodes have the
+    same return. Answered from the primary keys of episodes and transitions.
     """
     first = and_(Transition.run_id == EpisodeRow.run_id, Transition.env_step == EpisodeRow.first_env_step)
     statement = (
         select(EpisodeRow.episode, EpisodeRow.episode_return, Transition.slot)
         .outerjoin(Transition, first)
-        .where(EpisodeRow.run_id == run_id, func.length(EpisodeRow.trajectory) > len(THINNED))
+        .where(EpisodeRow.run_id == run_id, _HAS_TRAJECTORY)
         .order_by(EpisodeRow.episode)
     )
     with db.read() as connection:
-        rows = connection.execute(statement).all()
-    known = [(int(row.episode), float(row.episode_return), row.slot) for row in rows if _is_number(row.episode_return)]
-    if not known:
+        rows: Sequence[Any] = connection.execute(statement).all()
+    starts: list[_EpisodeStart] = []
+    by_node: dict[int, list[_EpisodeStart]] = {}
+    for episode, episode_return, node in rows:
+        if not isinstance(episode_return, int | float) or not isfinite(episode_return):
+            continue  # a foreign database may have anything in this column
+        start = (int(episode), float(episode_return), node)
+        starts.append(start)
+        if node is not None:
+            by_node.setdefault(node, []).append(start)
+    if not starts:
         return None
-    best, worst = _ends(known)
+    best, worst = _find_best_and_worst(starts)
     spread = best[1] - worst[1]
     if spread <= 0:
         return None
-    in_one = [_ends(group) for group in _group(known).values()]
-    high, low = max(in_one, key=lambda ends: ends[0][1] - ends[1][1], default=(best, best))
+    pairs = [_find_best_and_worst(group) for group in by_node.values()]
+    high, low = max(pairs, key=lambda pair: pair[0][1] - pair[1][1], default=(best, best))
     if high[1] - low[1] >= ENOUGH * spread:
         return Extremes(high[0], low[0], high[2])
     return Extremes(best[0], worst[0], None)
 
 
-def _is_number(value: object) -> bool:
-    """Whether a column of a foreign database holds a return."""
-    return isinstance(value, int | float) and isfinite(value)
-
-
-def _group(rows: list[_Row]) -> dict[int, list[_Row]]:
-    """Put the episodes that began in the same node together."""
-    groups: dict[int, list[_Row]] = {}
-    for row in rows:
-        if row[2] is not None:
-            groups.setdefault(row[2], []).append(row)
-    return groups
-
-
-def _ends(rows: list[_Row]) -> tuple[_Row, _Row]:
-    """Pick the highest and the lowest return, the newest among equals; rows come oldest first."""
-    newest_first = rows[::-1]
-    return max(newest_first, key=lambda row: row[1]), min(newest_first, key=lambda row: row[1])
+def _find_best_and_worst(starts: list[_EpisodeStart]) -> tuple[_EpisodeStart, _EpisodeStart]:
+    """Return the highest and the lowest return of episodes sorted by number, and the newest among equal returns."""
+    newest_first = starts[::-1]
+    return max(newest_first, key=lambda start: start[1]), min(newest_first, key=lambda start: start[1])
 
 
 @dataclass(frozen=True)
 class EpisodePage:
-    """One page of episodes, how many match on all pages, and how many there are."""
+    """One page of the episodes that match a search."""
 
     frame: pd.DataFrame
     total: int
+    """Number of matching episodes on all pages."""
     recorded: int
+    """Number of all episodes of the run."""
 
 
 def find_episodes(
     db: Database, run_id: str, text: str = "", *, order_by: Order = "-episode", limit: int = 200, offset: int = 0
 ) -> EpisodePage:
-    """Which training episodes match? Answered from the index ix_episodes_outline.
+    """Which training episodes match a search? Answered from the index ix_episodes_outline.
+
+    Args:
+        db: An open database.
+        run_id: The run.
+        text: The search; see the top of this module.
+        order_by: Sort column; a leading minus sorts in descending order.
+        limit: Maximum number of rows.
+        offset: Number of rows on earlier pages.
 
     Returns:
-        episode, first_env_step, length, episode_return, won, epsilon, closed.
+        A page with the columns episode, first_env_step, length, episode_return, won, epsilon, closed.
 
     Raises:
-        ConfigError: If the search is none.
+        ConfigError: If the search is invalid.
     """
-    numbers: dict[str, Any] = {
+    columns: dict[str, Any] = {
         "episode": EpisodeRow.episode,
         "step": EpisodeRow.first_env_step,
         "length": EpisodeRow.length,
@@ -299,94 +315,110 @@ def find_episodes(
         "closed": EpisodeRow.closed,
     }
 
-    def is_number(number: int) -> Sql:
-        after = EpisodeRow.first_env_step + EpisodeRow.length
-        return or_(EpisodeRow.episode == number, (EpisodeRow.first_env_step <= number) & (after > number))
+    def has_number(number: int) -> Sql:
+        end = EpisodeRow.first_env_step + EpisodeRow.length
+        return or_(EpisodeRow.episode == number, (EpisodeRow.first_env_step <= number) & (end > number))
 
-    column = numbers[{"episode_return": "return"}.get(order_by.removeprefix("-"), order_by.removeprefix("-"))]
+    sort_key = order_by.removeprefix("-")
+    column = columns["return" if sort_key == "episode_return" else sort_key]
     order = (column.desc() if order_by.startswith("-") else column, EpisodeRow.episode)
-    terms = [_condition(term, numbers, EpisodeRow.won, is_number) for term in split_search(text)]
-    return _read(db, EpisodeRow.run_id == run_id, OUTLINE, terms, order, (limit, offset))
+    conditions = [_make_condition(term, columns, EpisodeRow.won, has_number) for term in split_search(text)]
+    return _read_page(
+        db, EpisodeRow.run_id == run_id, OUTLINE, conditions=conditions, order=order, limit=limit, offset=offset
+    )
 
 
 def find_kept(db: Database, run_id: str, among: Sequence[int] | None = None) -> list[int]:
-    """Which training episodes, or which of these, can be replayed? The newest 200, newest first.
+    """Which training episodes, or which of `among`, can be replayed? The newest 200, newest first.
 
-    Of others the states were thinned away or left out.
+    The trajectories of the others were deleted by thinning or are not part of the bundle.
     """
-    kept = (EpisodeRow.run_id == run_id, func.length(EpisodeRow.trajectory) > len(THINNED))
-    asked = () if among is None else (EpisodeRow.episode.in_(list(among)),)
-    rows = select(EpisodeRow.episode).where(*kept, *asked).order_by(EpisodeRow.episode.desc()).limit(200)
+    conditions = [EpisodeRow.run_id == run_id, _HAS_TRAJECTORY]
+    if among is not None:
+        conditions.append(EpisodeRow.episode.in_(list(among)))
+    newest = select(EpisodeRow.episode).where(*conditions).order_by(EpisodeRow.episode.desc()).limit(_MAX_REPLAYABLE)
     with db.read() as connection:
-        return [int(each) for each in connection.execute(rows).scalars()]
+        return [int(episode) for episode in connection.execute(newest).scalars()]
 
 
 def runs_with_states(db: Database) -> list[str]:
-    """Which runs have a training episode that can be replayed? Looks at each run's episodes until it finds one."""
-    is_kept = (EpisodeRow.run_id == Run.id, func.length(EpisodeRow.trajectory) > len(THINNED))
-    rows = select(Run.id).where(exists().where(*is_kept)).order_by(Run.created_at.desc())
+    """Which runs have at least one training episode that can be replayed? Newest first."""
+    has_episode = exists().where(EpisodeRow.run_id == Run.id, _HAS_TRAJECTORY)
     with db.read() as connection:
-        return [str(each) for each in connection.execute(rows).scalars()]
+        run_ids = connection.execute(select(Run.id).where(has_episode).order_by(Run.created_at.desc())).scalars()
+        return [str(run_id) for run_id in run_ids]
 
 
 def find_playbacks(db: Database, run_id: str, text: str = "", *, limit: int = 200, offset: int = 0) -> EpisodePage:
-    """Which greedy episodes were kept and match? Newest first.
+    """Which stored greedy episodes match a search? Newest evaluation first.
+
+    Args:
+        db: An open database.
+        run_id: The run.
+        text: The search: a number is an env step of an evaluation or an episode number.
+        limit: Maximum number of rows.
+        offset: Number of rows on earlier pages.
 
     Returns:
-        env_step, episode, length, episode_return, won.
+        A page with the columns env_step, episode, length, episode_return, won.
 
     Raises:
-        ConfigError: If the search is none.
+        ConfigError: If the search is invalid.
     """
-    columns = (
+    outline = (
         *(EvalEpisode.env_step, EvalEpisode.episode, EvalEpisode.length),
         *(EvalEpisode.episode_return, EvalEpisode.won),
     )
-    numbers: dict[str, Any] = {
+    columns: dict[str, Any] = {
         "episode": EvalEpisode.episode,
         "step": EvalEpisode.env_step,
         "length": EvalEpisode.length,
         "return": EvalEpisode.episode_return,
     }
 
-    def is_number(number: int) -> Sql:
+    def has_number(number: int) -> Sql:
         return or_(EvalEpisode.env_step == number, EvalEpisode.episode == number)
 
-    terms = [_condition(term, numbers, EvalEpisode.won, is_number) for term in split_search(text)]
+    conditions = [_make_condition(term, columns, EvalEpisode.won, has_number) for term in split_search(text)]
     order = (EvalEpisode.env_step.desc(), EvalEpisode.episode)
-    return _read(db, EvalEpisode.run_id == run_id, columns, terms, order, (limit, offset))
+    return _read_page(
+        db, EvalEpisode.run_id == run_id, outline, conditions=conditions, order=order, limit=limit, offset=offset
+    )
 
 
-def _read(
+def _read_page(
     db: Database,
     of_run: Sql,
     columns: Sequence[Any],
-    terms: Sequence[Sql],
+    *,
+    conditions: Sequence[Sql],
     order: Sequence[Any],
-    cut: tuple[int, int],
+    limit: int,
+    offset: int,
 ) -> EpisodePage:
-    limit, offset = cut
-    rows = select(*columns).where(of_run, *terms).order_by(*order).limit(limit).offset(offset)
+    rows = select(*columns).where(of_run, *conditions).order_by(*order).limit(limit).offset(offset)
     with db.read() as connection:
-        recorded = connection.execute(select(func.count()).where(of_run)).scalar_one()
-        total = connection.execute(select(func.count()).where(of_run, *terms)).scalar_one() if terms else recorded
+        recorded = total = connection.execute(select(func.count()).where(of_run)).scalar_one()
+        if conditions:
+            total = connection.execute(select(func.count()).where(of_run, *conditions)).scalar_one()
         return EpisodePage(read_frame(connection, rows), total, recorded)
 
 
-def _condition(term: Term, numbers: Mapping[str, Any], won: Any, is_number: Any) -> Sql:
+def _make_condition(term: Term, columns: Mapping[str, Any], won: Any, has_number: Callable[[int], Sql]) -> Sql:
     if not term.key:
-        return _word(term.value, won, is_number)
-    if term.key not in numbers:
-        raise ConfigError(f"is not a column of episodes, which have {', '.join(numbers)}, won and lost", key=term.key)
+        return _make_word_condition(term.value, won, has_number)
+    if term.key not in columns:
+        raise ConfigError(f"is not a column of episodes, which have {', '.join(columns)}, won and lost", key=term.key)
     if term.sign == "!=":
-        return not_(compare_number(numbers[term.key], Term(term.value, term.key)))
-    return compare_number(numbers[term.key], term)
+        return not_(compare_number(columns[term.key], Term(term.value, term.key)))
+    return compare_number(columns[term.key], term)
 
 
-def _word(word: str, won: Any, is_number: Any) -> Sql:
-    if (outcome := _OUTCOMES.get(word.lower())) is not None:
+def _make_word_condition(word: str, won: Any, has_number: Callable[[int], Sql]) -> Sql:
+    outcome = _OUTCOMES.get(word.lower())
+    if outcome is not None:
         return type_coerce(won, Boolean) == literal(outcome)
     digits = word.replace(",", "").removeprefix("#")
     if not is_whole(digits) or len(digits) > 18:
         raise ConfigError("must be a number, won, lost, or a comparison such as return>5", key="search", value=word)
-    return is_number(int(digits))
+    return has_number(int(digits))

@@ -1,4 +1,4 @@
-"""What does the gate do? Statistics over the memory, verdicts on transitions, and if it does nothing, why not."""
+"""What does the gate do, over the memory and over the transitions, and why does an idle gate do nothing?"""
 
 from __future__ import annotations
 
@@ -19,21 +19,27 @@ from storage.models import SUMMARY_STEPS, EpisodeRow, GateStats, MetricRow, Run,
 if TYPE_CHECKING:
     import pandas as pd
 
-_EXACT_STEPS = 40_000  # ranges up to this long are read from the transitions themselves
+ACTIVE_SHARE = 0.001
+"""A gate is active if it removed at least this fraction of the incentive. Also a limit on the closed transitions."""
 
-ACTIVE_SHARE = 0.001  # of the incentive removed, or of the transitions closed
+_EXACT_STEPS = 40_000
+"""A range of at most this many env steps is read from the transitions, a longer one from their sums."""
 _ENDED = ("finished", "stopped", "failed")
-_MAY_NEVER_SAY_WON = frozenset({"pettingzoo"})
-"""Environments of users; the others always say who won."""
-_MERGED_ALL = 0.9
-_NAMES = (
+_ENVS_WITHOUT_WIN = frozenset({"pettingzoo"})
+"""Environments in which an episode may have no winner. All others report whether an episode was won."""
+_TOO_MANY_MERGED = 0.9
+"""Above this merge rate the embedding does not separate the states."""
+_TOO_FEW_MERGED = 0.0005
+"""Below this merge rate almost every state is a separate node, so returns are never compared."""
+_RUNS_PER_STATEMENT = 200
+_METRICS = (
     *("gate/incentive_removed", "gate/closed_fraction", "gate/delta_mem_new", "gate/beta_new", "gate/tau"),
     *("memory/merge_rate", "memory/hit_rate", "memory/size", "incentive/rho", "rollout/win_rate", "rollout/return"),
 )
 
 
 def gate_stats(db: Database, run_id: str, after: int = 0) -> pd.DataFrame:
-    """How consistent is the whole memory? One row per report after env step `after`.
+    """How consistent is the whole memory? One row per report of the gate after env step `after`.
 
     Returns:
         env_step, delta_mem_mean, delta_mem_q05 q25 q50 q75 q95, beta_mean, beta_q05 … q95, tau,
@@ -48,49 +54,51 @@ def gate_stats(db: Database, run_id: str, after: int = 0) -> pd.DataFrame:
 def gate_chart(
     db: Database, run_id: str, points: int = 2000, start: int | None = None, end: int | None = None
 ) -> pd.DataFrame:
-    """How did the gate judge the transitions of a run, or of a part of it?
+    """How did the gate evaluate the transitions of a run, or of a part of it?
 
-    A long range is answered from sums over 1,000 transitions, whose borders then are its borders; a range
-    of at most 40,000 from the transitions, unless they were thinned away. Misses have no delta_mem but count in
-    beta and n.
+    A range of at most 40,000 env steps is read from the transitions, unless thinning has deleted them. A longer range
+    is read from sums over 1,000 transitions, and its ends are rounded to their borders. A transition whose lookup
+    found nothing has no delta_mem, but counts in beta and n.
 
     Args:
         db: An open database.
         run_id: The run.
-        points: Rows at most.
-        start: First env step; the run's first when missing.
-        end: Last env step; the run's last when missing.
+        points: Maximum number of rows.
+        start: First env step; None is the first of the run.
+        end: Last env step; None is the last of the run.
 
     Returns:
-        env_step (last of its group), delta_mem_mean, delta_mem_max, beta_mean, beta_min, tau, n.
+        One row per group of transitions: env_step (last of the group), delta_mem_mean [return], delta_mem_max
+        [return], beta_mean, beta_min, tau [return], n (transitions).
     """
     with db.read() as connection:
         reached = connection.execute(select(Run.env_steps).where(Run.id == run_id)).scalar_one_or_none() or 0
         first, last = max(1, start or 1), min(reached, end or reached)
         exact = last - first < _EXACT_STEPS and has_transitions(connection, run_id)
-        statement = (_from_transitions if exact else _from_summary)(run_id, first, last, points)
+        make_statement = _select_from_transitions if exact else _select_from_summary
+        statement = make_statement(run_id, first, last, points)
         frame = read_frame(connection, statement)
     frame["env_step"] = frame["env_step"].clip(upper=last)
     return frame
 
 
 def newest_transitions(db: Database, run_id: str, until: int, limit: int) -> pd.DataFrame:
-    """How was each of the newest transitions judged, at most `limit` up to env step `until`?
+    """What did the gate compute for the newest transitions, at most `limit` of them up to env step `until`?
 
     Returns:
-        episode, reward, h, h_next, delta_mem, beta, tau, slot, next_slot in the order of env steps; no row where the
-        transitions were thinned away.
+        episode, reward, h, h_next, delta_mem, beta, tau, slot, next_slot, by env step. There are no rows if thinning
+        has deleted the transitions.
     """
     table = Transition
-    judged = (table.reward, table.h, table.h_next, table.delta_mem, table.beta, table.tau)
-    columns = (table.episode, *judged, table.slot, table.next_slot)
-    wanted = (table.run_id == run_id, table.env_step.between(until - limit + 1, until))
+    gate_values = (table.reward, table.h, table.h_next, table.delta_mem, table.beta, table.tau)
+    columns = (table.episode, *gate_values, table.slot, table.next_slot)
+    newest = (table.run_id == run_id, table.env_step.between(until - limit + 1, until))
     with db.read() as connection:
-        return read_frame(connection, select(*columns).where(*wanted).order_by(table.env_step))
+        return read_frame(connection, select(*columns).where(*newest).order_by(table.env_step))
 
 
 def has_transitions(connection: Connection, run_id: str) -> bool:
-    """Whether a run's transitions are there, or only their sums."""
+    """Return whether the transitions of a run are stored. After thinning only their sums are."""
     first = select(Transition.run_id).where(Transition.run_id == run_id, Transition.env_step == 1)
     return connection.execute(first).first() is not None
 
@@ -103,7 +111,7 @@ def _ratio(total: InstrumentedAttribute[float], count: InstrumentedAttribute[int
     return func.sum(total, type_=Double()) / func.nullif(func.sum(count, type_=Double()), 0.0, type_=Double())
 
 
-def _from_transitions(run_id: str, first: int, last: int, points: int) -> Statement:
+def _select_from_transitions(run_id: str, first: int, last: int, points: int) -> Statement:
     table = Transition
     width = max(1, -(-(last - first + 1) // points))
     group = (table.env_step - first) // width
@@ -123,7 +131,7 @@ def _from_transitions(run_id: str, first: int, last: int, points: int) -> Statem
     )
 
 
-def _from_summary(run_id: str, first: int, last: int, points: int) -> Statement:
+def _select_from_summary(run_id: str, first: int, last: int, points: int) -> Statement:
     table = TransitionSummary
     low, high = (first - 1) // SUMMARY_STEPS, (last - 1) // SUMMARY_STEPS
     width = max(1, -(-(high - low + 1) // points))
@@ -145,7 +153,7 @@ def _from_summary(run_id: str, first: int, last: int, points: int) -> Statement:
 
 
 def gate_parts(db: Database, run_ids: Sequence[str], parts: int = 10, *, from_first_win: bool = False) -> pd.DataFrame:
-    """How did the gate judge new transitions in each part of a run?
+    """What did the gate compute for the new transitions in each part of a run?
 
     A run is cut into parts of equal numbers of blocks of 1,000 env steps.
 
@@ -153,12 +161,12 @@ def gate_parts(db: Database, run_ids: Sequence[str], parts: int = 10, *, from_fi
         db: An open database.
         run_ids: The runs.
         parts: Number of parts.
-        from_first_win: Begin with the first block that lies wholly after the begin of the first won training episode,
-            instead of with the first block of the run.
+        from_first_win: Start at the first block after the start of the first won training episode, not at the first
+            block of the run.
 
     Returns:
-        run_id, part (0 for the first), delta_mem [return], beta: means over the transitions. With `from_first_win` a
-        run that has not won has no row.
+        run_id, part (from 0), delta_mem [return], beta: means over the transitions. With `from_first_win` a run
+        without a win has no row.
     """
     table = TransitionSummary
     edges = (
@@ -189,10 +197,10 @@ def gate_parts(db: Database, run_ids: Sequence[str], parts: int = 10, *, from_fi
 
 
 def removed_after_first_win(db: Database, run_ids: Sequence[str]) -> dict[str, float]:
-    """Which share of the incentive did the gate remove, on average over the reports from the first win on?
+    """Which fraction of the incentive did the gate remove, on average over the reports from the first win on?
 
     Returns:
-        The share by run id; no entry for a run without a gate or without a won training episode.
+        Run id → fraction. A run without a gate or without a won training episode has no entry.
     """
     first = _first_win().subquery()
     statement = (
@@ -206,7 +214,7 @@ def removed_after_first_win(db: Database, run_ids: Sequence[str]) -> dict[str, f
 
 
 def _first_win() -> Select[str, int, int]:
-    """Select the first won training episode of each run: run_id, its number, its first env step."""
+    """Select the first won training episode of each run: run_id, episode, env_step (the first of the episode)."""
     return (
         select(
             EpisodeRow.run_id,
@@ -219,11 +227,11 @@ def _first_win() -> Select[str, int, int]:
 
 
 def closed_by_outcome(db: Database, run_ids: Sequence[str]) -> pd.DataFrame:
-    """On which transitions did the gate close, of won and of lost training episodes from the first win on?
+    """How many transitions of won and of lost training episodes did the gate close, from the first win on?
 
     Returns:
-        run_id, won, steps, closed: transitions, and those of them with β below CLOSED_BELOW; no row of a run without a
-        gate.
+        run_id, won, steps (transitions), closed (transitions with β below CLOSED_BELOW). A run without a gate has no
+        row.
     """
     first = _first_win().subquery()
     statement = (
@@ -244,20 +252,22 @@ def closed_by_outcome(db: Database, run_ids: Sequence[str]) -> pd.DataFrame:
 
 @dataclass(frozen=True)
 class GateState:
-    """What the gate of one run did so far."""
+    """State of the gate of one run, over all reports so far."""
 
     state: Literal["active", "idle"]
-    sentence: str  # reason, and for an idle gate a remedy
-    values: dict[str, float]  # means over the reports so far, by metric name
+    sentence: str
+    """The reason, and for an idle gate what to change."""
+    values: dict[str, float]
+    """Metric name → mean over the reports."""
 
 
 def gate_state(db: Database, run_id: str) -> GateState | None:
-    """Does the gate of this run act? None for a run without a gate, or one recorded before this was measured."""
+    """Is the gate of this run active? None for a run without a gate, or recorded by a version without this metric."""
     return gate_states(db, [run_id]).get(run_id)
 
 
 def name_gate(removed: float | None) -> Literal["active", "idle"] | None:
-    """The state of a gate that removed this share of the incentive; None or NaN where there is no gate."""
+    """Return the state of a gate that removed this fraction of the incentive; None or NaN means no gate."""
     if removed is None or isnan(removed):
         return None
     return "active" if removed >= ACTIVE_SHARE else "idle"
@@ -265,67 +275,56 @@ def name_gate(removed: float | None) -> Literal["active", "idle"] | None:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What the reports of a run tell of its gate, and of its incentive."""
+    """State of a run's gate and of its incentive, computed from the reports of the run."""
 
     gate: GateState | None
     """None for a run without a gate."""
     idle: str | None
-    """Why there is no incentive, with a gate or without, where nothing was a success yet."""
+    """Why the incentive is 0, if no success was recorded yet. Also set for runs without a gate."""
 
 
 def gate_states(db: Database, run_ids: Sequence[str]) -> dict[str, GateState]:
-    """Which of these runs have a gate that acts?"""
-    return {run_id: each.gate for run_id, each in verdicts(db, run_ids).items() if each.gate is not None}
+    """What are the states of these runs' gates? Without runs that have no gate."""
+    return {run_id: verdict.gate for run_id, verdict in verdicts(db, run_ids).items() if verdict.gate is not None}
 
 
 def idle_incentives(db: Database, run_ids: Sequence[str]) -> dict[str, str]:
-    """Which of these runs have no incentive because nothing was a success yet, and why?"""
-    return {run_id: each.idle for run_id, each in verdicts(db, run_ids).items() if each.idle is not None}
+    """Which of these runs have no incentive because no success was recorded yet? Run id → reason."""
+    return {run_id: verdict.idle for run_id, verdict in verdicts(db, run_ids).items() if verdict.idle is not None}
 
 
 def verdicts(db: Database, run_ids: Sequence[str]) -> dict[str, Verdict]:
-    """What do these runs' gates and incentives do? Answered from the index `ix_metrics_curve`."""
+    """What do the gates and incentives of these runs do? Answered from the index `ix_metrics_curve`."""
     found: dict[str, Verdict] = {}
-    for part in in_parts(run_ids, 200):
-        values, configs, ended = _read(db, part)
-        found |= {
-            run_id: _conclude(values[run_id], config, ended=run_id in ended) for run_id, config in configs.items()
-        }
+    for part in in_parts(run_ids, _RUNS_PER_STATEMENT):
+        in_part = (MetricRow.run_id.in_(part), MetricRow.name.in_(_METRICS), MetricRow.value.is_not(None))
+        means = select(MetricRow.run_id, MetricRow.name, func.avg(MetricRow.value)).where(*in_part)
+        with db.read() as connection:
+            rows = connection.execute(means.group_by(MetricRow.run_id, MetricRow.name)).all()
+            runs = connection.execute(select(Run.id, Run.config, Run.status).where(Run.id.in_(part))).all()
+        values: dict[str, dict[str, float]] = {run_id: {} for run_id in part}
+        for run_id, name, mean in rows:
+            values[run_id][name] = float(mean)
+        found |= {run.id: _make_verdict(values[run.id], run.config, ended=run.status in _ENDED) for run in runs}
     return found
 
 
-def _conclude(values: Mapping[str, float], config: Mapping[str, Any], *, ended: bool) -> Verdict:
-    gated = "gate/beta_new" in values  # every run with a gate reports it with its first episodes
-    gate = judge(values, config, ended=ended) if gated else None
+def _make_verdict(values: Mapping[str, float], config: Mapping[str, Any], *, ended: bool) -> Verdict:
+    has_gate = "gate/beta_new" in values  # every run with a gate reports it from its first episodes on
+    gate = _make_gate_state(values, config, ended=ended) if has_gate else None
     idle = _explain_no_success(values, config, ended=ended) if values.get("incentive/rho") == 0 else None
     return Verdict(gate, idle)
 
 
-def _read(
-    db: Database, run_ids: Sequence[str]
-) -> tuple[dict[str, dict[str, float]], dict[str, dict[str, Any]], frozenset[str]]:
-    """Read the mean of each metric over a run's reports, its configuration, and which runs have ended."""
-    wanted = (MetricRow.run_id.in_(run_ids), MetricRow.name.in_(_NAMES), MetricRow.value.is_not(None))
-    means = select(MetricRow.run_id, MetricRow.name, func.avg(MetricRow.value)).where(*wanted)
-    with db.read() as connection:
-        rows = connection.execute(means.group_by(MetricRow.run_id, MetricRow.name)).all()
-        known = connection.execute(select(Run.id, Run.config, Run.status).where(Run.id.in_(run_ids))).all()
-    values: dict[str, dict[str, float]] = {run_id: {} for run_id in run_ids}
-    for run_id, name, mean in rows:
-        values[run_id][name] = float(mean)
-    ended = frozenset(row.id for row in known if row.status in _ENDED)
-    return values, {row.id: row.config for row in known}, ended
-
-
-def judge(values: Mapping[str, float], config: Mapping[str, Any], *, ended: bool = False) -> GateState:
-    """The state of a gate by the means over a run's reports, with one sentence on why and what to try.
+def _make_gate_state(values: Mapping[str, float], config: Mapping[str, Any], *, ended: bool) -> GateState:
+    """Return the state of a gate from the means over a run's reports.
 
     Args:
-        values: By metric name, at least `gate/beta_new`.
+        values: Metric name → mean.
         config: The run's configuration as stored.
-        ended: Whether it trains no more.
+        ended: Whether the run has ended, so that "train on" is not a useful advice.
     """
-    removed, closed = (values.get(f"gate/{name}", 0.0) for name in ("incentive_removed", "closed_fraction"))
+    removed, closed = values.get("gate/incentive_removed", 0.0), values.get("gate/closed_fraction", 0.0)
     state = name_gate(removed) or "idle"
     if state == "active":
         sentence = (
@@ -341,11 +340,11 @@ def _explain_idle(values: Mapping[str, float], config: Mapping[str, Any], closed
     memory = config.get("memory", {})
     delta, merged = memory.get("delta", float("nan")), values.get("memory/merge_rate", 0.0)
     if "gate/closed_fraction" not in values:
-        return "No update has been made yet: the gate acts on the incentive from the first one on."
-    if merged > _MERGED_ALL:
+        return "No update has been made yet. The gate acts on the incentive from the first update on."
+    if merged > _TOO_MANY_MERGED:
         return (
             f"{100 * merged:.1f} % of states merged within δ = {delta:g}, into {values.get('memory/size', 0):.0f} "
-            "nodes: the embedding hardly tells states apart. Try --set memory.delta_space=normalized, or a smaller "
+            "nodes: the embedding does not separate the states. Try --set memory.delta_space=normalized, or a smaller "
             "memory.delta."
         )
     if not values.get("incentive/rho"):
@@ -353,43 +352,43 @@ def _explain_idle(values: Mapping[str, float], config: Mapping[str, Any], closed
         return f"{why} β is below {CLOSED_BELOW:g} on {100 * closed:.1f} % of transitions."
     if closed >= ACTIVE_SHARE:
         return (
-            f"β is below {CLOSED_BELOW:g} on {100 * closed:.1f} % of transitions, but they carry next to no incentive. "
+            f"β is below {CLOSED_BELOW:g} on {100 * closed:.1f} % of transitions, but their incentive is almost 0. "
             "Look at incentive/r_p and incentive/rho on Live."
         )
-    if merged < 0.0005:
+    if merged < _TOO_FEW_MERGED:
         return (
-            f"{100 * merged:.1f} % of states merged within δ = {delta:g}: every memory stands alone, β is 1 "
-            f"everywhere. Try --set {_wider(config)}."
+            f"{100 * merged:.1f} % of states merged within δ = {delta:g}: almost every state is a separate node, so β "
+            f"is 1 everywhere. Try --set {_suggest_preset(config)}."
         )
     error, tau = values.get("gate/delta_mem_new", 0.0), values.get("gate/tau", float("nan"))
     return (
         f"{100 * merged:.1f} % of states merged within δ = {delta:g}, and their returns agree: mean Δ_mem "
-        f"{error:.2g} against τ = {tau:.2g}, so β stays near 1. Try --set {_wider(config)}, or a colder "
-        "gate by gate.tau_start."
+        f"{error:.2g} against τ = {tau:.2g}, so β stays near 1. Try --set {_suggest_preset(config)}, or a lower "
+        "temperature gate.tau_start."
     )
 
 
 def _explain_no_success(values: Mapping[str, float], config: Mapping[str, Any], *, ended: bool) -> str:
     memory = config.get("memory", {})
-    found = "No sampled state belongs to a success yet, so there is no incentive (ρ = 0)"
-    returned = f" (mean return so far: {values['rollout/return']:.4g})" if "rollout/return" in values else ""
+    reason = "No sampled state belongs to a success yet, so there is no incentive (ρ = 0)"
+    mean_return = f" (mean return so far: {values['rollout/return']:.4g})" if "rollout/return" in values else ""
     if memory.get("success") == "return_threshold":
         threshold = memory.get("success_threshold", float("nan"))
-        return f"{found}: too few episodes reach memory.success_threshold = {threshold:g}{returned}. Lower it."
+        return f"{reason}: too few episodes reach memory.success_threshold = {threshold:g}{mean_return}. Lower it."
     if values.get("rollout/win_rate"):
-        return f"{found}. {'Check' if ended else 'Train on, or check'} memory.success."
+        return f"{reason}. {'Check' if ended else 'Train on, or check'} memory.success."
     env = config.get("env")
-    if isinstance(env, Mapping) and env.get("name") in _MAY_NEVER_SAY_WON:
+    if isinstance(env, Mapping) and env.get("name") in _ENVS_WITHOUT_WIN:
         return (
-            f"{found}: no episode was won. {'If' if ended else 'Train on; if'} this environment never says won, set "
-            f"memory.success=return_threshold and memory.success_threshold{returned}."
+            f"{reason}: no episode was won. {'If' if ended else 'Train on; if'} this environment never reports a win, "
+            f"set memory.success=return_threshold and memory.success_threshold{mean_return}."
         )
     if ended:
-        return f"{found}: the run ended before its first win. Train a longer one, or explore longer (train.eps_steps)."
-    return f"{found}: it begins with the first win. Until then the run learns as its backbone alone would."
+        return f"{reason}: the run ended before its first win. Train a longer one, or explore longer (train.eps_steps)."
+    return f"{reason}: it starts with the first win. Until then the run trains like its backbone alone."
 
 
-def _wider(config: Mapping[str, Any]) -> str:
-    """A reading that merges more than this run's own, as the option of `emtc train`."""
+def _suggest_preset(config: Mapping[str, Any]) -> str:
+    """Return the option of `emtc train` for a preset that merges more states than the run's configuration."""
     is_wide = config.get("memory", {}).get("delta", 0) >= 1.8e-2
     return "preset=emu_index" if is_wide or config.get("preset") == "wide" else "preset=wide"

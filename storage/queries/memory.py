@@ -1,4 +1,4 @@
-"""What does the episodic memory hold? Snapshots, single nodes, projections."""
+"""What does the episodic memory contain? Snapshots, their nodes, and their projections."""
 
 import json
 import math
@@ -24,17 +24,18 @@ SNAPSHOT_FORMS = {
     "embedding": "f2",
     "xi": "b1",
 }
-"""The columns of a snapshot, and the form of each one's array."""
+"""Column of a snapshot → kind and number of dimensions of its array, as `blobs.unpack_one` takes them."""
 EMBED_DIM = 4
+"""Dimensions of the embedding in a snapshot."""
 EMBEDDING = "embed-"
-"""Begins the method of a projection that has the dimensions of an embedder, fitted anew, instead of two."""
+"""Prefix of the method of a projection whose coordinates are the embedding of a newly fitted embedder."""
 _START = "start"
-"""The parameter of a projection that names the earlier one whose layout it set out from."""
+"""Parameter of a projection: the earlier projection that was used to initialize the layout."""
 
 
 @dataclass(frozen=True)
 class Snapshot:
-    """The memory at one moment, one row per node [M], by slot."""
+    """The episodic memory at one env step. Arrays have one row per node [M], sorted by slot."""
 
     id: int
     run_id: str
@@ -47,13 +48,13 @@ class Snapshot:
     n_xi: NDArray[np.int32]
     t: NDArray[np.int32]
     reward: NDArray[np.float32]
-    idx_next: NDArray[np.int64]  # slot of the successor; -1: none
-    episode: NDArray[np.int64]  # whose state stands in the node
-    delta_mem: NDArray[np.float32]  # NaN where there is no successor
+    idx_next: NDArray[np.int64]  # slot of the successor; -1 if it has none
+    episode: NDArray[np.int64]  # training episode of the stored state
+    delta_mem: NDArray[np.float32]  # NaN if the node has no successor
     beta: NDArray[np.float32]
-    state_rows: NDArray[np.int64]  # rows whose state is stored here
+    state_rows: NDArray[np.int64]  # rows of the nodes whose state is in the snapshot
     state: NDArray[np.float16]  # [len(state_rows), S]
-    age: NDArray[np.float32]  # env steps since the state that stands in the node was met; NaN: unknown
+    age: NDArray[np.float32]  # env steps since the stored state was visited; NaN if unknown
 
     @property
     def size(self) -> int:
@@ -61,12 +62,12 @@ class Snapshot:
         return len(self.slot)
 
     def row_of(self, slot: int) -> int | None:
-        """Find the row of a slot, or None."""
+        """Return the row of a slot, or None if the slot is empty."""
         row = int(np.searchsorted(self.slot, slot))
         return row if row < len(self.slot) and self.slot[row] == slot else None
 
     def rows_of(self, slots: NDArray[np.integer]) -> NDArray[np.int64]:
-        """Find the rows of slots, any shape; -1 where a slot holds nothing."""
+        """Return the rows of slots, in the same shape; -1 for an empty slot."""
         if not len(self.slot):
             return np.full(slots.shape, -1, np.int64)
         rows = np.minimum(np.searchsorted(self.slot, slots), len(self.slot) - 1)
@@ -75,7 +76,7 @@ class Snapshot:
 
 @dataclass(frozen=True)
 class Nodes:
-    """Who stood where in a snapshot: what tells its nodes [M] from others, and their places in the embedding."""
+    """Identity and embedding of the nodes [M] of a snapshot. Episode and `t` identify the stored state of a node."""
 
     id: int
     slot: NDArray[np.int64]
@@ -86,7 +87,7 @@ class Nodes:
 
 @dataclass(frozen=True)
 class PointDetail:
-    """One node of a snapshot with the episode whose state stands in it."""
+    """One node of a snapshot and the training episode of its stored state."""
 
     snapshot_id: int
     run_id: str
@@ -114,18 +115,18 @@ class PointDetail:
 
 @dataclass(frozen=True)
 class Projection:
-    """Two coordinates for every node of a snapshot, in the snapshot's order."""
+    """Coordinates of every node of a snapshot, in the order of the snapshot."""
 
     id: int
     snapshot_id: int
     method: str
     params: dict[str, Any]
     seconds: float
-    coordinates: NDArray[np.float32]  # [M, 2]
+    coordinates: NDArray[np.float32]  # [M, 2]; [M, X] of an embedder
 
 
 def list_snapshots(db: Database, run_id: str) -> pd.DataFrame:
-    """When was the memory kept? id, env_step, size, created_at; oldest first."""
+    """Which snapshots of the memory does a run have? id, env_step, size, created_at; oldest first."""
     columns = (SnapshotRow.id, SnapshotRow.env_step, SnapshotRow.size, SnapshotRow.created_at)
     statement = select(*columns).where(SnapshotRow.run_id == run_id).order_by(SnapshotRow.env_step)
     with db.read() as connection:
@@ -133,38 +134,47 @@ def list_snapshots(db: Database, run_id: str) -> pd.DataFrame:
 
 
 def get_snapshot(db: Database, snapshot_id: int) -> Snapshot:
-    """What did the memory hold at that moment?
+    """What did the memory contain at this snapshot?
 
     Raises:
-        StorageError: If there is no such snapshot.
+        StorageError: If there is no such snapshot, or it is damaged.
     """
     with db.read() as connection:
         row = connection.execute(select(SnapshotRow.__table__).where(SnapshotRow.id == snapshot_id)).one_or_none()
         if row is None:
             raise StorageError(f"There is no snapshot {snapshot_id}.", reason="not_found", subject=snapshot_id)
-        began = connection.execute(
+        episodes = connection.execute(
             select(EpisodeRow.episode, EpisodeRow.first_env_step).where(EpisodeRow.run_id == row.run_id)
         ).all()
-    first_steps = [tuple(each) for each in began]  # NumPy asks a row of SQLAlchemy's for names it lacks, which is slow
-    forms = SNAPSHOT_FORMS.items()
-    columns: dict[str, NDArray[Any]] = {name: unpack_one(row._mapping[name], form) for name, form in forms}
+    columns: dict[str, NDArray[Any]] = {
+        name: unpack_one(row._mapping[name], form) for name, form in SNAPSHOT_FORMS.items()
+    }
     states = unpack_as(row.state, {"state_rows": "i1", "state": "f2"})
-    _check_lengths(snapshot_id, row.size, columns, states)
+    state_rows = states["state_rows"]
+    if (
+        any(len(column) != row.size for column in columns.values())
+        or columns["embedding"].shape[1] != EMBED_DIM
+        or len(state_rows) != len(states["state"])
+        or ((state_rows < 0) | (state_rows >= row.size)).any()
+    ):
+        raise StorageError(f"Snapshot {snapshot_id} is damaged: its columns are not of one length.")
     columns["h"] = columns.pop("H")
-    age = _ages(row.env_step, columns["episode"], columns["t"], np.array(first_steps, np.int64).reshape(-1, 2))
+    # Tuples, because NumPy converts the rows of SQLAlchemy slowly: it looks for attributes that they do not have.
+    first_steps = np.array([tuple(episode) for episode in episodes], np.int64).reshape(-1, 2)
+    age = _compute_age(row.env_step, columns["episode"], columns["t"], first_steps)
     return Snapshot(row.id, row.run_id, row.env_step, **columns, **states, age=age)
 
 
 def get_nodes(db: Database, snapshot_id: int) -> Nodes:
-    """Who stood where at that moment? A few of a snapshot's columns.
+    """Which nodes does a snapshot have, and where are they in the embedding? Reads only four columns.
 
     Raises:
-        StorageError: If there is no such snapshot.
+        StorageError: If there is no such snapshot, or it is damaged.
     """
     names = ("slot", "episode", "t", "embedding")
     with db.read() as connection:
-        asked = select(*(getattr(SnapshotRow, name) for name in names)).where(SnapshotRow.id == snapshot_id)
-        row = connection.execute(asked).one_or_none()
+        statement = select(*(getattr(SnapshotRow, name) for name in names)).where(SnapshotRow.id == snapshot_id)
+        row = connection.execute(statement).one_or_none()
     if row is None:
         raise StorageError(f"There is no snapshot {snapshot_id}.", reason="not_found", subject=snapshot_id)
     columns: dict[str, NDArray[Any]] = {name: unpack_one(row._mapping[name], SNAPSHOT_FORMS[name]) for name in names}
@@ -173,23 +183,33 @@ def get_nodes(db: Database, snapshot_id: int) -> Nodes:
     return Nodes(snapshot_id, **columns)
 
 
-def _ages(
-    env_step: int, episode: NDArray[np.int64], t: NDArray[np.integer], began: NDArray[np.int64]
+def _compute_age(
+    env_step: int, episode: NDArray[np.int64], t: NDArray[np.integer], first_steps: NDArray[np.int64]
 ) -> NDArray[np.float32]:
-    """Count env steps since each node's state was met, from the first env step of each episode [E, 2]."""
-    if not len(began):
+    """Compute the env steps since each stored state was visited; NaN if its episode is not stored.
+
+    Args:
+        env_step: Env step of the snapshot.
+        episode: Training episode of each node [M].
+        t: Step in that episode [M].
+        first_steps: Episode number and first env step of the run's episodes [E, 2].
+
+    Returns:
+        Age of each node [M] in env steps.
+    """
+    if not len(first_steps):
         return np.full(len(episode), np.nan, np.float32)
-    began = began[np.argsort(began[:, 0])]
-    place = np.minimum(np.searchsorted(began[:, 0], episode), len(began) - 1)
-    known = began[place, 0] == episode
-    return np.where(known, env_step - (began[place, 1] - 1 + t), np.nan).astype(np.float32)
+    first_steps = first_steps[np.argsort(first_steps[:, 0])]
+    row = np.minimum(np.searchsorted(first_steps[:, 0], episode), len(first_steps) - 1)
+    is_stored = first_steps[row, 0] == episode
+    return np.where(is_stored, env_step - (first_steps[row, 1] - 1 + t), np.nan).astype(np.float32)
 
 
 def get_node(db: Database, snapshot: Snapshot, slot: int) -> PointDetail:
-    """What is this node of a snapshot, and which episode does its state come from?
+    """What is in this node of a snapshot, and from which training episode is its state?
 
     Raises:
-        StorageError: If the snapshot has no such slot.
+        StorageError: If the snapshot has no node in this slot, or the trajectory of the episode is not stored.
     """
     row = snapshot.row_of(slot)
     if row is None:
@@ -197,7 +217,7 @@ def get_node(db: Database, snapshot: Snapshot, slot: int) -> PointDetail:
     t, episode, successor = int(snapshot.t[row]), int(snapshot.episode[row]), int(snapshot.idx_next[row])
     trajectory = get_trajectory(db, snapshot.run_id, episode)
     if not 0 <= t < len(trajectory.state):
-        raise StorageError(f"Slot {slot} of snapshot {snapshot.id} names a step that its episode does not have.")
+        raise StorageError(f"Slot {slot} of snapshot {snapshot.id} has a step that its episode does not have.")
     return PointDetail(
         snapshot_id=snapshot.id,
         run_id=snapshot.run_id,
@@ -213,41 +233,41 @@ def get_node(db: Database, snapshot: Snapshot, slot: int) -> PointDetail:
         reward=float(snapshot.reward[row]),
         idx_next=successor if successor >= 0 else None,
         episode=episode,
-        delta_mem=_known(float(snapshot.delta_mem[row])),
-        beta=_known(float(snapshot.beta[row])),
+        delta_mem=_none_if_nan(float(snapshot.delta_mem[row])),
+        beta=_none_if_nan(float(snapshot.beta[row])),
         trajectory=trajectory,
     )
 
 
 def find_projection(db: Database, snapshot_id: int, method: str, params: Mapping[str, Any]) -> Projection | None:
-    """Was this projection computed before, with just these parameters?
+    """Is there a stored projection of this snapshot with exactly these parameters? Returns the newest.
 
-    `start` tells from where a layout set out; parameters that do not name it accept any, the newest first.
+    If `params` has no `start`, the stored value of `start` is not compared.
     """
-    return _find(db, _of_snapshot(snapshot_id, method), lambda row: _are_same(row.params, params))
+    return _find(db, _select_by_method(snapshot_id, method), lambda row: _are_equal(row.params, params))
 
 
 def get_projection(db: Database, projection_id: int) -> Projection:
     """What are the coordinates of this projection?
 
     Raises:
-        StorageError: If there is none.
+        StorageError: If there is no such projection.
     """
     with db.read() as connection:
         return _get_projection(connection, projection_id)
 
 
 def find_embedding(db: Database, snapshot_id: int, kind: str, *, seed: int) -> Projection | None:
-    """What is the newest embedding of this snapshot by a fresh embedder of this type? Coordinates [M, X]."""
-    return _find(db, _of_snapshot(snapshot_id, f"{EMBEDDING}{kind}"), lambda row: row.params.get("seed") == seed)
+    """What is the newest embedding of this snapshot by a newly fitted embedder of this type? Coordinates [M, X]."""
+    return _find(db, _select_by_method(snapshot_id, f"{EMBEDDING}{kind}"), lambda row: row.params.get("seed") == seed)
 
 
 def find_earlier_projection(
     db: Database, snapshot_id: int, method: str, params: Mapping[str, Any]
 ) -> Projection | None:
-    """Which projection with these parameters belongs to the nearest earlier snapshot of the same run?
+    """What is the projection with these parameters of the nearest earlier snapshot of the same run?
 
-    A smaller memory may have had fewer nodes than `n`; its `n` is then its size. `start` is not compared.
+    `start` is not compared. If the earlier snapshot has fewer than `n` nodes, its stored `n` must be its size.
     """
     later = select(SnapshotRow.run_id, SnapshotRow.env_step).where(SnapshotRow.id == snapshot_id).subquery()
     statement = (
@@ -257,26 +277,27 @@ def find_earlier_projection(
         .where(ProjectionRow.method == method)
         .order_by(SnapshotRow.env_step.desc(), ProjectionRow.id.desc())
     )
-    wanted = {name: value for name, value in params.items() if name != _START}
+    compared = {name: value for name, value in params.items() if name != _START}
     return _find(
-        db, statement, lambda row: _are_same(row.params, wanted | {"n": min(row.size, wanted.get("n", row.size))})
+        db, statement, lambda row: _are_equal(row.params, compared | {"n": min(row.size, compared.get("n", row.size))})
     )
 
 
-def _of_snapshot(snapshot_id: int, method: str) -> Statement:
+def _select_by_method(snapshot_id: int, method: str) -> Statement:
     key = (ProjectionRow.snapshot_id == snapshot_id, ProjectionRow.method == method)
     return select(ProjectionRow.id, ProjectionRow.params).where(*key).order_by(ProjectionRow.id.desc())
 
 
-def _find(db: Database, newest_first: Statement, fits: Callable[[Row[Any]], bool]) -> Projection | None:
+def _find(db: Database, statement: Statement, matches: Callable[[Row[Any]], bool]) -> Projection | None:
+    """Get the first projection of a statement of id and params whose row matches."""
     with db.read() as connection:
-        found = next((row for row in connection.execute(newest_first).all() if fits(row)), None)
-        return _get_projection(connection, found.id) if found else None
+        match = next((row for row in connection.execute(statement).all() if matches(row)), None)
+        return _get_projection(connection, match.id) if match else None
 
 
-def _are_same(stored: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
-    known = {name: value for name, value in stored.items() if name != _START or _START in wanted}
-    return json.dumps(known, sort_keys=True) == json.dumps(wanted, sort_keys=True)
+def _are_equal(stored: Mapping[str, Any], params: Mapping[str, Any]) -> bool:
+    compared = {name: value for name, value in stored.items() if name != _START or _START in params}
+    return json.dumps(compared, sort_keys=True) == json.dumps(params, sort_keys=True)
 
 
 def _get_projection(connection: Connection, projection_id: int) -> Projection:
@@ -287,14 +308,5 @@ def _get_projection(connection: Connection, projection_id: int) -> Projection:
     return Projection(row.id, row.snapshot_id, row.method, row.params, row.seconds, coordinates)
 
 
-def _check_lengths(
-    snapshot_id: int, size: int, columns: Mapping[str, NDArray[Any]], states: Mapping[str, NDArray[Any]]
-) -> None:
-    rows = states["state_rows"]
-    whole = all(len(column) == size for column in columns.values()) and columns["embedding"].shape[1] == EMBED_DIM
-    if not whole or len(rows) != len(states["state"]) or ((rows < 0) | (rows >= size)).any():
-        raise StorageError(f"Snapshot {snapshot_id} is damaged: its columns are not of one length.")
-
-
-def _known(value: float) -> float | None:
+def _none_if_nan(value: float) -> float | None:
     return None if math.isnan(value) else value

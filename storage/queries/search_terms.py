@@ -1,12 +1,13 @@
-"""What somebody types to find runs or episodes: the grammar of words and comparisons, and runs' conditions in SQL.
+"""Search for runs: parse words and comparisons, and translate them into SQL conditions on the table `runs`.
 
-    corridor "second try"        words, all of them, in name, id, note, tags, algorithm, environment or map
+    corridor "second try"        words; each must occur in the name, id, note, tags, algorithm, environment or map
     gate.enabled=false           a setting by its dotted key; also != < <= > >=
-    win_rate>0.8 status=lost     a column, or what is known of a run
+    win_rate>0.8 status=lost     a column of the run, or its live status
     tag=paper                    a tag
 
-Texts are compared without regard to case, numbers as numbers. `!=` is what `=` is not: it also finds the runs that
-have no such value. Values always travel as parameters.
+Texts are compared without regard to case, numbers as numbers. `!=` is the negation of `=`, so it also finds the runs
+that do not have the value at all. Values are always passed as bound parameters. The search for episodes uses the same
+parser (`storage.queries.episodes`).
 """
 
 import operator
@@ -43,202 +44,109 @@ Sign = Literal["=", "!=", "<", "<=", ">", ">="]
 Sql = ColumnElement[Any]
 
 MOST_TERMS = 50
-_PIECE = re.compile(r'(?:[^\s"]|"[^"]*"?)+')
-_TERM = re.compile(r"([A-Za-z_][\w.]*)\s*(!=|<=|>=|==|=|<|>)\s*(.*)", re.DOTALL)
-_SPELLED: Final[dict[str, Sign]] = {"==": "=", **{sign: sign for sign in get_args(Sign)}}
-ORDERED: Final[dict[str, Callable[[Any, Any], Any]]] = {
+"""Maximum number of terms in one search."""
+ORDER_OPERATORS: Final[dict[str, Callable[[Any, Any], Any]]] = {
     "<": operator.lt,
     "<=": operator.le,
     ">": operator.gt,
     ">=": operator.ge,
 }
-"""The signs that need a number."""
-ROUNDED = 5e-6
-"""Settings are printed with six digits; a number that is typed with a fraction finds what is printed like it."""
-
+"""The signs that need a number on the right."""
+_RELATIVE_TOLERANCE = 5e-6
+"""Settings are printed with six digits, so a number typed with a fraction matches every value that prints the same."""
+_MISSING = ("none", "null")
+_TERM_TEXT = re.compile(r'(?:[^\s"]|"[^"]*"?)+')
+_COMPARISON = re.compile(r"([A-Za-z_][\w.]*)\s*(!=|<=|>=|==|=|<|>)\s*(.*)", re.DOTALL)
+_SIGNS: Final[dict[str, Sign]] = {"==": "=", **{sign: sign for sign in get_args(Sign)}}
 _PAPER_NAME = re.compile(r"(emtc|emu)\((\w+)\)", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
 class Term:
-    """One thing that must hold: a word (no key), or a comparison."""
+    """One condition of a search: a word (empty `key`), or a comparison of `key` with `value`."""
 
     value: str
     key: str = ""
     sign: Sign = "="
 
 
-def split_search(text: str) -> list[Term]:
-    """Read words and comparisons, separated by spaces or commas with a space; quotes keep spaces together.
-
-    Raises:
-        ConfigError: If there are more than MOST_TERMS.
-    """
-    pieces = [piece.rstrip(",") for piece in _PIECE.findall(text) if piece.strip('",')]
-    if len(pieces) > MOST_TERMS:
-        raise ConfigError(f"must have at most {MOST_TERMS} words, has {len(pieces):,}", key="search")
-    return [read_comparison(piece) or Term(piece.replace('"', "")) for piece in pieces]
-
-
-def read_comparison(piece: str) -> Term | None:
-    """Read `key=value`, with any sign, or None where it is none.
-
-    Raises:
-        ConfigError: If its sign needs a number and there is none.
-    """
-    found = _TERM.fullmatch(piece)
-    if found is None:
-        return None
-    key, sign, value = found.groups()
-    term = Term(value.replace('"', "").strip(), key, _SPELLED[sign])
-    if term.sign in ORDERED and read_number(term.value) is None:
-        raise ConfigError(f"must be compared with a number by {term.sign}", key=term.key, value=term.value)
-    return term
-
-
-def read_number(text: str) -> float | None:
-    """Read a finite number, or None."""
-    try:
-        value = float(text)
-    except ValueError:
-        return None
-    return value if isfinite(value) else None
-
-
-def is_whole(text: str) -> bool:
-    """Whether a text is written as a whole number."""
-    return text.lstrip("+-").isdecimal()
-
-
-def compare_number(value: Sql, term: Term) -> Sql:
-    """Compare a number of the database, by any sign but `!=`; `none` finds what is missing."""
-    number = read_number(term.value)
-    if number is None:
-        is_missing = term.value.lower() in ("", "none", "null")
-        return value.is_(None) if is_missing else literal(False)
-    if term.sign in ORDERED:
-        found = ORDERED[term.sign](value, number)
-    elif is_whole(term.value):
-        found = value == number
-    else:
-        found = func.abs(value - number) <= abs(number) * ROUNDED
-    return func.coalesce(found, literal(False))  # the value stands here once: some take long to compute
-
-
-def parse_text(text: str) -> list[Term]:
-    """Read a search.
-
-    Raises:
-        ConfigError: If it compares something unknown, or is too long.
-    """
-    terms = split_search(text)
-    for term in terms:
-        _check(term)
-    return terms
-
-
-def parse_condition(text: str) -> Term:
-    """Read one comparison, as `gate.enabled=false`.
-
-    Raises:
-        ConfigError: If it is none, or of something unknown.
-    """
-    term = read_comparison(text.strip())
-    if term is None:
-        raise ConfigError("must be key=value, as in gate.enabled=false or win_rate>0.8", key="condition", value=text)
-    _check(term)
-    return term
-
-
-def _check(term: Term) -> None:
-    column = COLUMNS.get(term.key)
-    if term.key and column is None and term.key not in _settings():
-        close = get_close_matches(term.key[:80], [*COLUMNS, *_settings()], n=1, cutoff=0.5)
-        hint = f'Did you mean "{close[0]}"?' if close else "List all settings with: emtc train --help-keys"
-        raise ConfigError("is not a setting or column", key=term.key, hint=hint)
-    if term.sign in ORDERED and column is not None and column.kind != "number":
-        raise ConfigError(f"is a text: compare it with = or !=, not with {term.sign}", key=term.key)
-
-
-@cache
-def _settings() -> frozenset[str]:
-    from emtc_core.config.resolve import describe_fields, stored_keys  # most lists of runs ask for no setting
-
-    return frozenset(key for info in describe_fields() for key in stored_keys(info.key)) - COLUMNS.keys()
-
-
 @dataclass(frozen=True)
-class SearchKey:
-    """Something known of every run: its SQL by dialect and by the ids of lost runs, and how it is compared."""
+class SearchContext:
+    """The data that conditions depend on: the database's dialect, and which runs are lost at the moment."""
 
-    kind: Literal["text", "number", "tag"]
-    make: Callable[["Dialect"], Sql]
-
-
-@dataclass(frozen=True)
-class Dialect:
-    """What conditions depend on: the database's dialect, and which runs are lost now."""
-
-    name: str
-    lost: Sequence[str] = ()
+    dialect: str
+    lost_ids: Sequence[str] = ()
 
     @property
     def status(self) -> Sql:
         """The live status of a run."""
-        return case((Run.id.in_(self.lost), "lost"), else_=Run.status) if self.lost else type_coerce(Run.status, String)
+        if not self.lost_ids:
+            return type_coerce(Run.status, String)
+        return case((Run.id.in_(self.lost_ids), "lost"), else_=Run.status)
 
     @property
     def config(self) -> Sql:
-        """The configuration as the database's own JSON; a foreign file may hold what is none."""
-        return self._json(Run.config, "{}") if self.name == "sqlite" else type_coerce(Run.config, JSON)
-
-    def _json(self, column: Any, otherwise: str) -> Sql:
-        raw = type_coerce(column, String)
-        return case((func.json_valid(raw) == 1, raw), else_=otherwise)
+        """The configuration as JSON; `{}` if a foreign SQLite file has invalid JSON in the column."""
+        return _valid_json(Run.config, "{}") if self.dialect == "sqlite" else type_coerce(Run.config, JSON)
 
     def setting(self, key: str) -> tuple[Sql, Sql, Sql]:
-        """The kind, the text and the number of a setting; its kind is NULL where a run has no such setting."""
+        """Return the JSON type, the text and the number of a setting, under today's key or an earlier one.
+
+        All three are NULL for a run that does not store the setting. The number is NULL if the value is not a number.
+        """
         from emtc_core.config.resolve import stored_keys
 
-        found = [self._setting(each.split(".")) for each in stored_keys(key)]
-        kind, text, number = (func.coalesce(*same) if len(found) > 1 else same[0] for same in zip(*found, strict=True))
-        return kind, text, number
+        variants = [self._json_value(stored_key) for stored_key in stored_keys(key)]
+        if len(variants) == 1:
+            return variants[0]
+        kinds, texts, numbers = zip(*variants, strict=True)
+        return func.coalesce(*kinds), func.coalesce(*texts), func.coalesce(*numbers)
 
     def text_of(self, key: str) -> Sql:
-        """The text of what stands beside the settings under a key that has never changed, as `preset`; else NULL."""
-        return self._setting(key.split("."))[1]
+        """Return the text at a dotted key of the configuration that is not a setting, such as `preset`; or NULL."""
+        return self._json_value(key)[1]
 
-    def _setting(self, parts: list[str]) -> tuple[Sql, Sql, Sql]:
-        if self.name == "sqlite":
+    def tags_table(self) -> Any:
+        """Return the tags of a run as a table with the column `value`."""
+        if self.dialect == "sqlite":
+            return func.json_each(_valid_json(Run.tags, "[]")).table_valued("value")
+        return func.json_array_elements_text(Run.tags).table_valued("value").render_derived()
+
+    def seconds_between(self, start: Any, end: Any) -> Sql:
+        """Return the time from `start` to `end` [s]."""
+        if self.dialect == "sqlite":
+            return (func.julianday(end) - func.julianday(start)) * 86_400.0
+        return cast(func.extract("epoch", end - start), Double)
+
+    def _json_value(self, key: str) -> tuple[Sql, Sql, Sql]:
+        """Return the JSON type, the text and the number at a dotted key of the configuration."""
+        parts = key.split(".")
+        if self.dialect == "sqlite":
             path = "$" + "".join(f'."{part}"' for part in parts)
             kind, value = func.json_type(self.config, path), func.json_extract(self.config, path)
             return kind, cast(value, String), case((kind.in_(("integer", "real")), type_coerce(value, Double)))
-        place = func.json_extract_path(self.config, *parts)
-        kind, text = func.json_typeof(place), func.json_extract_path_text(self.config, *parts)
+        kind = func.json_typeof(func.json_extract_path(self.config, *parts))
+        text = func.json_extract_path_text(self.config, *parts)
         return kind, text, case((kind == "number", cast(text, Double)))
 
-    def each_tag(self) -> Any:
-        """The tags of a run as a table with the column `value`."""
-        if self.name == "sqlite":
-            return func.json_each(self._json(Run.tags, "[]")).table_valued("value")
-        return func.json_array_elements_text(Run.tags).table_valued("value").render_derived()
 
-    def seconds_between(self, first: Any, last: Any) -> Sql:
-        """How long it is from one time to another [s]."""
-        if self.name == "sqlite":
-            return (func.julianday(last) - func.julianday(first)) * 86_400.0
-        return cast(func.extract("epoch", last - first), Double)
+@dataclass(frozen=True)
+class SearchKey:
+    """A property of a run that a search can compare. `make_sql` returns it as an SQL expression for a context."""
+
+    kind: Literal["text", "number", "tag"]
+    make_sql: Callable[[SearchContext], Sql]
 
 
-def _gate(_: Dialect) -> Sql:
+def _column(column: Any) -> Callable[[SearchContext], Sql]:
+    return lambda context: column
+
+
+def _gate_state(_: SearchContext) -> Sql:
     return case((Run.gate_removed >= ACTIVE_SHARE, "active"), (Run.gate_removed.is_not(None), "idle"), else_="none")
 
 
-def _column(column: Any) -> Callable[[Dialect], Sql]:
-    return lambda dialect: column
-
-
-COLUMNS: Final[dict[str, SearchKey]] = {
+SEARCH_KEYS: Final[dict[str, SearchKey]] = {
     "id": SearchKey("text", _column(Run.id)),
     "name": SearchKey("text", _column(Run.name)),
     "note": SearchKey("text", _column(Run.notes)),
@@ -246,10 +154,10 @@ COLUMNS: Final[dict[str, SearchKey]] = {
     "env": SearchKey("text", _column(Run.env)),
     "map": SearchKey("text", _column(Run.map)),
     "algo": SearchKey("text", _column(Run.algo)),
-    "preset": SearchKey("text", lambda dialect: func.coalesce(dialect.text_of("preset"), "")),
-    "imported": SearchKey("text", lambda dialect: func.coalesce(dialect.text_of("imported.label"), "")),
-    "status": SearchKey("text", lambda dialect: dialect.status),
-    "gate": SearchKey("text", _gate),
+    "preset": SearchKey("text", lambda context: func.coalesce(context.text_of("preset"), "")),
+    "imported": SearchKey("text", lambda context: func.coalesce(context.text_of("imported.label"), "")),
+    "status": SearchKey("text", lambda context: context.status),
+    "gate": SearchKey("text", _gate_state),
     "host": SearchKey("text", _column(Run.host)),
     "device": SearchKey("text", _column(Run.device)),
     "sweep": SearchKey("text", _column(Run.sweep_id)),
@@ -261,80 +169,198 @@ COLUMNS: Final[dict[str, SearchKey]] = {
     "return": SearchKey("number", _column(Run.return_mean)),
     "mu_w": SearchKey("number", _column(Run.mu_w)),
 }
-"""What may be compared beside the settings."""
+"""The keys that a comparison may use in addition to the settings."""
 
 
-def make_condition(term: Term, dialect: Dialect) -> Sql:
-    """Turn a term into SQL that is true or false for every run, never NULL."""
+def split_search(text: str) -> list[Term]:
+    """Split a search into terms at spaces, or at a comma with a space. Double quotes keep spaces in one term.
+
+    Raises:
+        ConfigError: If there are more than MOST_TERMS terms, or a comparison is invalid.
+    """
+    pieces = [piece.rstrip(",") for piece in _TERM_TEXT.findall(text) if piece.strip('",')]
+    if len(pieces) > MOST_TERMS:
+        raise ConfigError(f"must have at most {MOST_TERMS} terms, has {len(pieces):,}", key="search")
+    return [parse_comparison(piece) or Term(piece.replace('"', "")) for piece in pieces]
+
+
+def parse_comparison(text: str) -> Term | None:
+    """Parse `key=value`, with any sign. Return None if the text is not a comparison.
+
+    Raises:
+        ConfigError: If the sign needs a number and the value is not one.
+    """
+    match = _COMPARISON.fullmatch(text)
+    if match is None:
+        return None
+    key, sign, value = match.groups()
+    term = Term(value.replace('"', "").strip(), key, _SIGNS[sign])
+    if term.sign in ORDER_OPERATORS and parse_number(term.value) is None:
+        raise ConfigError(f"must be compared with a number by {term.sign}", key=term.key, value=term.value)
+    return term
+
+
+def parse_number(text: str) -> float | None:
+    """Parse a finite number, or return None."""
+    try:
+        value = float(text)
+    except ValueError:
+        return None
+    return value if isfinite(value) else None
+
+
+def is_whole(text: str) -> bool:
+    """Return whether a text is written as a whole number, without a fraction or an exponent."""
+    return text.lstrip("+-").isdecimal()
+
+
+def compare_number(value: Sql, term: Term) -> Sql:
+    """Return the SQL comparison of a number with a term, for every sign but `!=`. It is never NULL.
+
+    A whole number must be equal. A number with a fraction or an exponent must be equal to six digits. The values
+    `none`, `null` and the empty text match a missing number.
+    """
+    number = parse_number(term.value)
+    if number is None:
+        return value.is_(None) if term.value.lower() in ("", *_MISSING) else literal(False)
+    # `value` occurs only once in the expression, because some values are slow to compute.
+    return func.coalesce(_compare(value, number, term), literal(False))
+
+
+def _compare(value: Any, number: float, term: Term) -> Any:
+    """Compare a Python number or an SQL number with the number of a term."""
+    if term.sign in ORDER_OPERATORS:
+        return ORDER_OPERATORS[term.sign](value, number)
+    if is_whole(term.value):
+        return value == number
+    difference = value - number
+    distance = func.abs(difference) if isinstance(difference, ColumnElement) else abs(difference)
+    return distance <= abs(number) * _RELATIVE_TOLERANCE
+
+
+def parse_text(text: str) -> list[Term]:
+    """Parse a search for runs.
+
+    Raises:
+        ConfigError: If a comparison is invalid, its key is unknown, or there are too many terms.
+    """
+    terms = split_search(text)
+    for term in terms:
+        _check_key(term)
+    return terms
+
+
+def parse_condition(text: str) -> Term:
+    """Parse one comparison, such as `gate.enabled=false`.
+
+    Raises:
+        ConfigError: If the text is not a comparison, or its key is unknown.
+    """
+    term = parse_comparison(text.strip())
+    if term is None:
+        rule = "must be key=value, as in gate.enabled=false or win_rate>0.8"
+        raise ConfigError(rule, key="condition", value=text)
+    _check_key(term)
+    return term
+
+
+def _check_key(term: Term) -> None:
+    search_key = SEARCH_KEYS.get(term.key)
+    if term.key and search_key is None and term.key not in _setting_keys():
+        close = get_close_matches(term.key[:80], [*SEARCH_KEYS, *_setting_keys()], n=1, cutoff=0.5)
+        hint = f'Did you mean "{close[0]}"?' if close else "List the settings with: emtc train --help-keys"
+        raise ConfigError("is not a setting or column", key=term.key, hint=hint)
+    if term.sign in ORDER_OPERATORS and search_key is not None and search_key.kind != "number":
+        raise ConfigError(f"is a text: compare it with = or !=, not with {term.sign}", key=term.key)
+
+
+@cache
+def _setting_keys() -> frozenset[str]:
+    from emtc_core.config.resolve import describe_fields, stored_keys  # imported late: most searches use no setting
+
+    return frozenset(key for info in describe_fields() for key in stored_keys(info.key)) - SEARCH_KEYS.keys()
+
+
+def make_condition(term: Term, context: SearchContext) -> Sql:
+    """Translate a term into an SQL condition that is true or false for every run, never NULL."""
     if not term.key:
-        return _holds_word(term.value, dialect)
-    known = COLUMNS.get(term.key)
+        return _contains_word(term.value, context)
     if term.sign == "!=":
-        return not_(make_condition(Term(term.value, term.key), dialect))
-    if known is None:
-        return _compare_setting(term, dialect)
-    if known.kind == "tag":
-        each = dialect.each_tag()
-        return select(each).where(_lower(each.c.value) == term.value.lower()).exists()
-    value = known.make(dialect)
-    if known.kind == "text":
-        wanted = _plain_algo(term.value) if term.key == "algo" else term.value
-        return func.coalesce(_lower(value) == wanted.lower(), literal(False))
-    return func.coalesce(compare_number(value, term), literal(False))
+        return not_(make_condition(Term(term.value, term.key), context))
+    search_key = SEARCH_KEYS.get(term.key)
+    if search_key is None:
+        return _compare_setting(term, context)
+    if search_key.kind == "tag":
+        tags = context.tags_table()
+        return select(tags).where(_lower(tags.c.value) == term.value.lower()).exists()
+    value = search_key.make_sql(context)
+    if search_key.kind == "text":
+        text = _replace_paper_name(term.value) if term.key == "algo" else term.value
+        return func.coalesce(_lower(value) == text.lower(), literal(False))
+    return compare_number(value, term)
 
 
-def _compare_setting(term: Term, dialect: Dialect) -> Sql:
-    kind, text, number = dialect.setting(term.key)
-    wanted = term.value.lower()
-    if term.sign in ORDERED:
-        found = func.coalesce(compare_number(number, term), literal(False))
-    elif dialect.name == "sqlite" and wanted in ("true", "false"):
-        found = or_(kind == wanted, and_(kind == "text", _lower(text) == wanted))
-    elif wanted in ("none", "null"):
-        found = or_(kind == "null", _lower(text) == wanted)
-    elif read_number(wanted) is not None:
-        found = compare_number(number, term)
-    else:  # true and false too, which a server writes so
-        found = _lower(text) == wanted
-    found = func.coalesce(found, literal(False))
-    return or_(found, before) if (before := _as_it_was(term, kind)) is not None else found
+def _compare_setting(term: Term, context: SearchContext) -> Sql:
+    """Compare a setting. A run that was stored before the setting existed counts with its value of that time.
 
-
-def _as_it_was(term: Term, kind: Sql) -> Sql | None:
-    """Find the runs of earlier versions, which did so before the setting existed."""
+    `_matches_value` applies the same rules to a Python value.
+    """
     from emtc_core.config.resolve import value_before
 
-    then = value_before(term.key)
-    if then is None or not _is_so(then.value, term):
-        return None
-    starts = [Run.algo.startswith(start) for start in then.algos]
-    return and_(kind.is_(None), Run.env == then.env if then.env else true(), or_(*starts) if starts else true())
-
-
-def _is_so(value: Any, term: Term) -> bool:
-    number = read_number(term.value)
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return term.sign == "=" and str(value).lower() == term.value.lower()
-    if number is None:
-        return False
-    return ORDERED[term.sign](value, number) if term.sign in ORDERED else abs(value - number) <= abs(number) * ROUNDED
-
-
-def _holds_word(word: str, dialect: Dialect) -> Sql:
-    places = (Run.name, Run.id, Run.notes, Run.algo, Run.env, Run.map)
-    wanted = dict.fromkeys((word.lower(), _plain_algo(word).lower()))
-    each = dialect.each_tag()
-    in_tags = [_lower(each.c.value).contains(text, autoescape=True) for text in wanted]
-    has_tags = type_coerce(Run.tags, String) != "[]" if dialect.name == "sqlite" else true()
+    kind, text, number = context.setting(term.key)
+    wanted = term.value.lower()
+    if term.sign in ORDER_OPERATORS or parse_number(wanted) is not None:
+        condition = compare_number(number, term)
+    elif context.dialect == "sqlite" and wanted in ("true", "false"):
+        condition = or_(kind == wanted, and_(kind == "text", _lower(text) == wanted))
+    elif wanted in _MISSING:
+        condition = or_(kind == "null", _lower(text) == wanted)
+    else:  # PostgreSQL returns booleans as the texts true and false, so this branch compares them, too
+        condition = _lower(text) == wanted
+    condition = func.coalesce(condition, literal(False))
+    earlier = value_before(term.key)
+    if earlier is None or not _matches_value(earlier.value, term):
+        return condition
     return or_(
-        *(_lower(place).contains(text, autoescape=True) for place in places for text in wanted),
-        and_(has_tags, select(each).where(or_(*in_tags)).exists()),
+        condition,
+        and_(
+            kind.is_(None),
+            Run.env == earlier.env if earlier.env else true(),
+            or_(*(Run.algo.startswith(prefix) for prefix in earlier.algos)) if earlier.algos else true(),
+        ),
     )
 
 
-def _plain_algo(text: str) -> str:
-    """Read an algorithm as the paper writes it, EMTC(QPLEX), as its name here."""
+def _matches_value(value: Any, term: Term) -> bool:
+    """Return whether a setting with this value matches a term, by the rules of `_compare_setting`."""
+    number = parse_number(term.value)
+    if number is not None:
+        return isinstance(value, int | float) and not isinstance(value, bool) and bool(_compare(value, number, term))
+    wanted = term.value.lower()
+    return (value is None and wanted in _MISSING) or str(value).lower() == wanted
+
+
+def _contains_word(word: str, context: SearchContext) -> Sql:
+    columns = (Run.name, Run.id, Run.notes, Run.algo, Run.env, Run.map)
+    spellings = dict.fromkeys((word.lower(), _replace_paper_name(word).lower()))
+    tags = context.tags_table()
+    in_tags = [_lower(tags.c.value).contains(spelling, autoescape=True) for spelling in spellings]
+    has_tags = type_coerce(Run.tags, String) != "[]" if context.dialect == "sqlite" else true()
+    return or_(
+        *(_lower(column).contains(spelling, autoescape=True) for column in columns for spelling in spellings),
+        and_(has_tags, select(tags).where(or_(*in_tags)).exists()),
+    )
+
+
+def _replace_paper_name(text: str) -> str:
+    """Replace the paper's spelling of an algorithm, EMTC(QPLEX), by the one used here, EMTC-QPLEX."""
     return _PAPER_NAME.sub(r"\1-\2", text)
+
+
+def _valid_json(column: Any, default: str) -> Sql:
+    """Return a JSON column of SQLite as text, or `default` if it is not valid JSON."""
+    text = type_coerce(column, String)
+    return case((func.json_valid(text) == 1, text), else_=default)
 
 
 def _lower(value: Any) -> Sql:

@@ -1,8 +1,8 @@
-"""The raw tables of a run, read part by part: as many rows as there are, in the memory of one part.
+"""Which rows does a raw table have for a run? Read in parts, so that only one part is in memory at a time.
 
-Each part is a read of its own that goes on where the one before it ended, so a long read neither holds a living
-database's write-ahead log nor waits for its trainer. What is written after the read began is not in it.
-What lives here: columns and parts. What does not: files (`app.cli.export_raw`), questions with answers of their own.
+Each part is a separate read transaction that continues after the last key of the part before it. A long read therefore
+neither blocks checkpoints of the write-ahead log nor waits for a trainer. Rows that are written after the start of the
+read are not returned. `app.cli.export_raw` writes the parts to files.
 """
 
 from collections.abc import Iterator, Sequence
@@ -20,12 +20,13 @@ from storage.frames import Field, make_frame, wrong_value
 from storage.models import Base, EpisodeRow, Evaluation, GateStats, MetricRow, Run, Transition
 from storage.queries.gate import has_transitions
 
-ArrowBatch = Any  # pyarrow, which may be missing, has no types
+ArrowBatch = Any  # pyarrow is optional and has no types
 ArrowSchema = Any
 
 TableName = Literal["transitions", "episodes", "evaluations", "metrics", "gate"]
 TABLE_NAMES: tuple[TableName, ...] = get_args(TableName)
 PART_ROWS: Final = 50_000
+"""Default number of rows per part."""
 NO_ARROW: Final = "Arrow and Parquet need pyarrow. Install it with: pip install pyarrow"
 
 _MODELS: Final[dict[TableName, type[Base]]] = {
@@ -35,32 +36,34 @@ _MODELS: Final[dict[TableName, type[Base]]] = {
     "metrics": MetricRow,
     "gate": GateStats,
 }
-_PART_BYTES: Final = 32 << 20  # of a part whose rows hold blobs
-_BLOB_BYTES: Final = 16 << 10  # what a trajectory takes, and more
+_PART_BYTES: Final = 32 << 20
+"""Maximum size of a part whose rows contain blobs [bytes]."""
+_BLOB_BYTES: Final = 16 << 10
+"""Upper estimate of the size of a trajectory [bytes]."""
 
 
 @dataclass(frozen=True)
 class Part:
-    """Some rows of a table, as the database gave them."""
+    """Some rows of a table, with the values of the database."""
 
     fields: tuple[Field, ...]
     rows: Sequence[Sequence[Any]]
 
     def to_frame(self) -> pd.DataFrame:
-        """Lay them out as a frame whose types are those of every other part.
+        """Return the rows as a frame. All parts of a table have the same column types.
 
         Raises:
-            StorageError: If the database holds something else in a column.
+            StorageError: If a value does not have the type of its column.
         """
         return make_frame(self.fields, self.rows)
 
     def to_arrow(self) -> ArrowBatch:
-        """Lay them out as Arrow columns: a missing value is null, every number is the stored one.
+        """Return the rows as an Arrow batch. NULL becomes null, and numbers are not changed.
 
         Raises:
-            StorageError: If pyarrow is missing, or the database holds something else in a column.
+            StorageError: If pyarrow is not installed, or a value does not have the type of its column.
         """
-        schema, arrow = arrow_schema(self.fields), _arrow()
+        schema, arrow = arrow_schema(self.fields), _import_arrow()
         columns = list(zip(*self.rows, strict=True)) if self.rows else [() for _ in self.fields]
         arrays = []
         for field, values in zip(schema, columns, strict=True):
@@ -72,20 +75,20 @@ class Part:
 
 
 def choose_fields(table: TableName, columns: Sequence[str] | None = None) -> tuple[Field, ...]:
-    """Choose columns of a raw table; all but blobs when none is named.
+    """Return the fields of some columns of a raw table; None returns all but binary columns.
 
     Raises:
         ConfigError: If the table has no such column.
     """
-    known = {column.name: column for column in _table(table).columns}
+    by_name = {column.name: column for column in _get_table(table).columns}
     if columns is None:
-        chosen = [column for column in known.values() if not isinstance(unguarded(column.type), LargeBinary)]
+        selected = [column for column in by_name.values() if not isinstance(unguarded(column.type), LargeBinary)]
     else:
-        strange = next((name for name in columns if name not in known), None)
-        if strange is not None or not columns:
-            raise ConfigError(f"is not a column of {table}, which has {', '.join(known)}", key=strange or "columns")
-        chosen = [known[name] for name in dict.fromkeys(columns)]
-    return tuple(Field(column.name, unguarded(column.type), bool(column.nullable)) for column in chosen)
+        unknown = next((name for name in columns if name not in by_name), None)
+        if unknown is not None or not columns:
+            raise ConfigError(f"is not a column of {table}, which has {', '.join(by_name)}", key=unknown or "columns")
+        selected = [by_name[name] for name in dict.fromkeys(columns)]
+    return tuple(Field(column.name, unguarded(column.type), bool(column.nullable)) for column in selected)
 
 
 def read_parts(
@@ -98,23 +101,23 @@ def read_parts(
     names: Sequence[str] = (),
     rows: int = PART_ROWS,
 ) -> Iterator[Part]:
-    """Which rows has a run in a raw table? By env step, or by name and env step where names are asked for.
+    """Which rows does a raw table have for a run? Sorted by env step, or by name and env step if `names` is given.
 
     Args:
         db: An open database.
         table: Which table.
         run_id: The run.
-        columns: Which columns; all but blobs when missing.
-        since: Only rows after this env step (of episodes, those that began after it).
-        names: Of metrics: which; all when empty.
-        rows: Rows of a part, at most.
+        columns: Names of columns; None reads all but binary columns.
+        since: Read only rows after this env step (of episodes, those that began after it).
+        names: Names of metrics, for the table metrics; empty reads all.
+        rows: Maximum number of rows per part.
 
     Returns:
         At least one part; the last one may be empty.
 
     Raises:
-        ConfigError: If the table has no such column, or the numbers make no sense.
-        StorageError: If the rows were thinned away, or the database cannot be read.
+        ConfigError: If the table has no such column, `rows` < 1 or `since` < 0.
+        StorageError: If thinning has deleted the rows, or the database cannot be read.
     """
     if rows < 1:
         raise ConfigError("must be >= 1", key="rows", value=rows)
@@ -128,18 +131,21 @@ def read_parts(
 
 
 def arrow_schema(fields: Sequence[Field]) -> ArrowSchema:
-    """The Arrow types of columns.
+    """Return the Arrow schema of some columns.
 
     Raises:
-        StorageError: If pyarrow is missing.
+        StorageError: If pyarrow is not installed.
     """
-    arrow = _arrow()
-    kinds = {Boolean: arrow.bool_(), Integer: arrow.int64(), Double: arrow.float64(), LargeBinary: arrow.binary()}
-    found = [next((kind for of, kind in kinds.items() if isinstance(each.kind, of)), arrow.string()) for each in fields]
-    return arrow.schema([(field.name, kind) for field, kind in zip(fields, found, strict=True)])
+    arrow = _import_arrow()
+    types = {Boolean: arrow.bool_(), Integer: arrow.int64(), Double: arrow.float64(), LargeBinary: arrow.binary()}
+
+    def arrow_type(field: Field) -> Any:
+        return next((kind for sql, kind in types.items() if isinstance(field.kind, sql)), arrow.string())
+
+    return arrow.schema([(field.name, arrow_type(field)) for field in fields])
 
 
-def _arrow() -> Any:
+def _import_arrow() -> Any:
     try:
         import pyarrow
     except ImportError as error:
@@ -147,7 +153,7 @@ def _arrow() -> Any:
     return pyarrow
 
 
-def _table(name: TableName) -> Table:
+def _get_table(name: TableName) -> Table:
     if name not in _MODELS:
         raise ConfigError(f"must be one of {', '.join(TABLE_NAMES)}", key="table", value=name)
     table = _MODELS[name].__table__
@@ -155,23 +161,23 @@ def _table(name: TableName) -> Table:
     return table
 
 
-def _step(table: Table) -> Column[Any]:
+def _step_column(table: Table) -> Column[Any]:
     return table.c["first_env_step" if "first_env_step" in table.c else "env_step"]
 
 
 def _last_step(db: Database, name: TableName, run_id: str) -> int:
-    """Find where the read ends: rows that come later belong to the next one."""
-    table = _table(name)
+    """Return the last env step at the start of the read. Later rows are not read."""
+    table = _get_table(name)
     with db.read() as connection:
-        reached = connection.execute(select(Run.env_steps).where(Run.id == run_id)).scalar_one_or_none()
-        if name == "transitions" and reached and not has_transitions(connection, run_id):
+        env_steps = connection.execute(select(Run.env_steps).where(Run.id == run_id)).scalar_one_or_none()
+        if name == "transitions" and env_steps and not has_transitions(connection, run_id):
             raise StorageError(
                 f"The transitions of run {run_id} are not in this database: they were thinned away or left out of a "
-                "bundle. Their sums over 1,000 steps are what its gate chart shows.",
+                "bundle. Only their sums over 1,000 steps are stored, which the gate chart shows.",
                 reason="removed",
                 subject=run_id,
             )
-        last = select(func.max(_step(table))).where(table.c.run_id == run_id)
+        last = select(func.max(_step_column(table))).where(table.c.run_id == run_id)
         return connection.execute(last).scalar() or 0
 
 
@@ -186,34 +192,39 @@ def _read(
     names: Sequence[str],
     rows: int,
 ) -> Iterator[Part]:
-    table = _table(name)
-    of_run = [table.c.run_id == run_id, _step(table) > since if since else true(), _step(table) <= end]
-    key = [column for column in table.primary_key if column.name != "run_id"]
+    table = _get_table(name)
+    conditions = [table.c.run_id == run_id, _step_column(table) > since if since else true()]
+    conditions.append(_step_column(table) <= end)
     if names:
         for metric in dict.fromkeys(names):
-            yield from _read_stretch(db, table, fields, [*of_run, table.c.name == metric], [table.c.env_step], rows)
+            of_metric = [*conditions, table.c.name == metric]
+            yield from _read_by_key(db, table, fields, conditions=of_metric, key=[table.c.env_step], rows=rows)
     else:
-        yield from _read_stretch(db, table, fields, of_run, key, rows)
+        key = [column for column in table.primary_key if column.name != "run_id"]
+        yield from _read_by_key(db, table, fields, conditions=conditions, key=key, rows=rows)
 
 
-def _read_stretch(
-    db: Database, table: Table, fields: tuple[Field, ...], wanted: list[Any], key: list[Column[Any]], rows: int
+def _read_by_key(
+    db: Database,
+    table: Table,
+    fields: tuple[Field, ...],
+    *,
+    conditions: list[Any],
+    key: list[Column[Any]],
+    rows: int,
 ) -> Iterator[Part]:
-    """Read by key: each part begins after the last key of the one before it."""
+    """Read parts in the order of a key. Each part starts after the last key of the part before it."""
     columns = [*(table.c[field.name] for field in fields), *key]
-    after: tuple[Any, ...] | None = None
+    after = true()
     while True:
-        further = [] if after is None else [_is_after(key, after)]
-        statement = select(*columns).where(*wanted, *further).order_by(*key).limit(rows)
+        statement = select(*columns).where(*conditions, after).order_by(*key).limit(rows)
         with db.read() as connection:
-            found = [tuple(row) for row in connection.execute(statement)]
-        yield Part(fields, [row[: len(fields)] for row in found])
-        if len(found) < rows:
+            part = [tuple(row) for row in connection.execute(statement)]
+        yield Part(fields, [row[: len(fields)] for row in part])
+        if len(part) < rows:
             return
-        after = found[-1][len(fields) :]
-
-
-def _is_after(key: list[Column[Any]], values: tuple[Any, ...]) -> Any:
-    if len(key) == 1:
-        return key[0] > values[0]
-    return tuple_(*key) > tuple_(*values, types=[column.type for column in key])
+        last = part[-1][len(fields) :]
+        if len(key) == 1:
+            after = key[0] > last[0]
+        else:
+            after = tuple_(*key) > tuple_(*last, types=[column.type for column in key])

@@ -1,6 +1,7 @@
-"""Runs and sweeps as things that live: made, claimed, owned, steered, rewound, labelled, removed.
+"""Runs and sweeps: create, claim, train, control, rewind, label and delete them.
 
-`rows` finds a run and tells its state, `lifecycle` what may follow what and who has it. The others change it:
-`changes` (create, start, end), `claims` and `sweeps` (the queue), `control` (commands, answers and heartbeats),
-`labels`, `removal` (go back, delete). What a run recorded is written in `recording` and read in `queries`.
+`rows` finds a run and computes its live status. `lifecycle` defines the states, the allowed transitions and the owner
+of a run. The other modules change runs: `changes` (create, start, finish), `claims` and `sweeps` (the queue), `control`
+(commands and heartbeats), `labels`, `removal` (rewind, delete) and `imports`. `storage.recording` writes the data that
+a run records, and `storage.queries` reads it.
 """

@@ -1,7 +1,6 @@
-"""A run's way through its life: created, claimed, started, ended, started again.
+"""Create, claim, start, finish and restart runs, and add the results of `emtc evaluate`.
 
-What it recorded is written by `storage.recording`; who is asked to do what stands in `control`. What a stored policy
-did in greedy episodes of its own is written here, once, by whoever played them, and is on no curve.
+`storage.recording` writes what a trainer records, `storage.runs.control` sends commands to it.
 """
 
 from __future__ import annotations
@@ -21,10 +20,13 @@ from storage.runs import lifecycle
 from storage.runs.lifecycle import Event, Owner, State, check_token, taken_over
 from storage.runs.rows import forget_commands, locked_row, refuse_imported, state_now
 
-if TYPE_CHECKING:  # with it comes numpy, which a command that changes a run's row does without
+if TYPE_CHECKING:  # the recorder loads numpy, which commands that change the row of a run do not need
     from emtc_core.recorder import EvaluationRecord
 
-_ENDINGS: Final[Mapping[str, Event]] = {"finished": Event.FINISH, "stopped": Event.STOP, "failed": Event.FAIL}
+_END_EVENTS: Final[Mapping[str, Event]] = {"finished": Event.FINISH, "stopped": Event.STOP, "failed": Event.FAIL}
+_ALPHABET: Final = "23456789abcdefghjkmnpqrstuvwxyz"
+"""Characters of run ids, without those that look alike: 0 and o, 1, l and i."""
+_ID_LENGTH: Final = 8
 
 
 def create_run(
@@ -38,23 +40,23 @@ def create_run(
     launch_token: str | None = None,
     owner: Owner | None = None,
 ) -> str:
-    """Queue a run.
+    """Create a run with the status queued.
 
     Args:
         db: An open database.
         config: The full resolved configuration as plain JSON values, with `env`, `map`, `algo`, `seed`.
-        target_steps: Env steps asked for.
-        versions: Code and library versions.
-        name: Shown name; made from algorithm, map and seed when missing.
+        target_steps: Env steps to train.
+        versions: Versions of code and libraries.
+        name: Name of the run; None makes one from algorithm, map and seed.
         sweep_id: The sweep that the run belongs to.
-        launch_token: Any text unique to one press of a button.
-        owner: The process that starts it now; without one it waits until somebody does.
+        launch_token: Any text that is unique to one click, so that it cannot start two runs.
+        owner: The process that starts the run now; None leaves it in the queue.
 
     Returns:
-        The new id: 8 letters and digits without look-alikes.
+        The new id: 8 letters and digits.
 
     Raises:
-        RunStateError: If the launch token was used before; see `find_launch`.
+        RunStateError: If the launch token was used before; `find_launch` returns that run.
     """
     values = {
         "target_steps": target_steps,
@@ -68,31 +70,31 @@ def create_run(
             new = new_run_values(connection, config, name)
             connection.execute(insert(Run), new | values)
     except StorageError as error:
-        if launch_token is not None and (known := find_launch(db, launch_token)) is not None:
+        if launch_token is not None and (existing := find_launch(db, launch_token)) is not None:
             raise RunStateError(
-                f"This launch has already made run {known}.", reason="launched", subject=known
+                f"This launch has already created run {existing}.", reason="launched", subject=existing
             ) from error
         raise
     return str(new["id"])
 
 
 def find_launch(db: Database, launch_token: str) -> str | None:
-    """Find the run that a launch token made, or None."""
+    """Find the run that was created with a launch token, or return None."""
     with db.read() as connection:
         token = select(Run.id).where(Run.launch_token == launch_token)
         return connection.execute(token).scalar_one_or_none()
 
 
 def claim_start(db: Database, run_id: str, owner: Owner) -> None:
-    """Take a run for a trainer that is about to start; of two that try, one succeeds.
+    """Claim a run for a trainer that is about to start. If two processes try, one succeeds.
 
     Raises:
         RunNotFoundError: If there is no such run.
-        RunStateError: If it is not in a state that a trainer may start from.
+        RunStateError: If it was imported, or a trainer cannot start in its state.
     """
     with db.transaction() as connection:
         row = locked_row(connection, run_id)
-        refuse_imported(row, "go on")
+        refuse_imported(row, "be resumed")
         state = state_now(row)
         lifecycle.check(run_id, state, Event.CLAIM)
         if state != State.CREATED:
@@ -113,15 +115,22 @@ def start_run(
     files: str | None = None,
     config: Mapping[str, Any] | None = None,
 ) -> None:
-    """Begin a run in this process, which took it by `claim_start` or was handed the token of whoever did.
+    """Set a run to running, in the process that trains it. If two processes try, one succeeds.
 
-    Without a token it is taken in the same transaction. Of two processes that try, one succeeds. When it begins for
-    the first time, `files` is recorded as the place of its files. `config` is what the run's settings came to in this
-    process, where they leave something to it.
+    Args:
+        db: An open database.
+        run_id: The run.
+        pid: Id of this process.
+        pid_created_at: Unix time [s] at which the process started.
+        host: Name of its host.
+        device: `cpu` or `cuda`; None keeps the stored device.
+        token: The token of `claim_start`. None claims the run in the same transaction.
+        files: Place of the run's files. It is stored only at the first start.
+        config: The resolved configuration, if settings depend on this machine; None keeps the stored configuration.
 
     Raises:
         RunNotFoundError: If there is no such run.
-        RunStateError: If somebody else has it.
+        RunStateError: If another process owns the run.
     """
     now = clock.now()
     with db.transaction() as connection:
@@ -135,7 +144,7 @@ def start_run(
         values = {"status": "running", "pid": pid, "pid_created_at": pid_created_at, "host": host}
         values |= {"device": device or row.device, "owner_token": token, "claimed_at": row.claimed_at or now}
         values |= {"started_at": row.started_at or now, "ended_at": None, "heartbeat_at": now, "error": None}
-        values["archived_at"] = None  # what works is listed
+        values["archived_at"] = None  # a run in training is always listed
         if row.started_at is None:
             values["files"] = files
         if config is not None:
@@ -151,28 +160,30 @@ def finish_run(
     *,
     token: str | None = None,
 ) -> None:
-    """Write how a run ended, as its owner, or take it out of the queue where nobody owns it.
+    """Set the final status of a run, as its owner. A queued run without an owner can be set to stopped.
 
     Raises:
-        RunStateError: If the run cannot pass to that state, or belongs to another process.
+        RunNotFoundError: If there is no such run.
+        RunStateError: If its state does not allow this status, or another process owns the run.
     """
     now = clock.now()
     with db.transaction() as connection:
         row = locked_row(connection, run_id)
         if token is not None or row.pid is not None:
             check_token(row, token)
-        state = lifecycle.refine(row, row.status)  # its owner is here, however long it was silent
-        leaves = state == State.CREATED and status == "stopped"
-        lifecycle.check(run_id, state, Event.LEAVE_QUEUE if leaves else _ENDINGS[status])
+        state = lifecycle.refine(row, row.status)  # the caller is the owner, so the heartbeat does not matter
+        leaves_queue = state == State.CREATED and status == "stopped"
+        lifecycle.check(run_id, state, Event.LEAVE_QUEUE if leaves_queue else _END_EVENTS[status])
         values = {"status": status, "error": error, "ended_at": now, "heartbeat_at": now}
         connection.execute(update(Run).where(Run.id == run_id).values(**values))
 
 
 def update_versions(db: Database, run_id: str, versions: Mapping[str, Any], *, token: str | None) -> None:
-    """Write by which code a run is trained, as its owner.
+    """Store the versions of code and libraries that train a run, as its owner.
 
     Raises:
-        RunStateError: If somebody else has the run.
+        RunNotFoundError: If there is no such run.
+        RunStateError: If another process owns the run.
     """
     with db.transaction() as connection:
         check_token(locked_row(connection, run_id), token)
@@ -180,15 +191,22 @@ def update_versions(db: Database, run_id: str, versions: Mapping[str, Any], *, t
 
 
 def start_again(db: Database, run_id: str, *, versions: Mapping[str, Any], owner: Owner | None = None) -> str:
-    """Make a new run of the same configuration that starts from step 0 and names this one as its parent.
+    """Create a run with the same configuration that starts at env step 0 and has this run as its parent.
 
-    The parent keeps all that it recorded. Its place in a sweep goes to the new run.
+    The data of the parent is kept. If the parent belongs to a sweep, the new run replaces it there.
+
+    Args:
+        db: An open database.
+        run_id: The parent.
+        versions: Versions of code and libraries.
+        owner: The process that starts the new run now; None leaves it in the queue.
 
     Returns:
         The id of the new run.
 
     Raises:
-        RunStateError: If somebody works on the parent.
+        RunNotFoundError: If there is no such run.
+        RunStateError: If the parent was imported or has a trainer.
     """
     with db.transaction() as connection:
         row = locked_row(connection, run_id)
@@ -210,21 +228,19 @@ def start_again(db: Database, run_id: str, *, versions: Mapping[str, Any], owner
     return values["id"]
 
 
-_ALPHABET = "23456789abcdefghjkmnpqrstuvwxyz"  # no 0/o, 1/l/i
-
-
-_ID_LENGTH = 8
-
-
 def new_run_values(connection: Connection, config: Mapping[str, Any], name: str | None) -> dict[str, Any]:
-    """Fill the columns of a queued run that follow from its configuration, with an id that no run has."""
-    env, map_name, algo, seed = _describe(config)
+    """Return the column values of a queued run that follow from its configuration, with a new id."""
+    env = config.get("env", "")
+    nested = env if isinstance(env, Mapping) else {}
+    env_name = nested.get("name", nested.get("env", "")) if nested else env
+    map_name = config.get("map") or nested.get("map", "")
+    algo, seed = config.get("algo", ""), int(config.get("seed", 0))
     return {
         "id": _new_id(connection),
         "name": (name or f"{algo} {map_name} seed {seed}")[:LONGEST_NAME],
-        "env": env,
-        "map": map_name,
-        "algo": algo,
+        "env": str(env_name),
+        "map": str(map_name),
+        "algo": str(algo),
         "seed": seed,
         "config": dict(config),
         "status": "queued",
@@ -233,15 +249,6 @@ def new_run_values(connection: Connection, config: Mapping[str, Any], name: str 
         "tags": [],
         "notes": "",
     }
-
-
-def _describe(config: Mapping[str, Any]) -> tuple[str, str, str, int]:
-    """Read env, map, algorithm and seed from a resolved configuration."""
-    env = config.get("env", "")
-    nested = env if isinstance(env, Mapping) else {}
-    name = nested.get("name", nested.get("env", "")) if nested else env
-    map_name = config.get("map") or nested.get("map", "")
-    return str(name), str(map_name), str(config.get("algo", "")), int(config.get("seed", 0))
 
 
 def _new_id(connection: Connection) -> str:
@@ -254,20 +261,20 @@ def _new_id(connection: Connection) -> str:
 def add_policy_evaluation(
     db: Database, run_id: str, record: EvaluationRecord, *, seed: int, settings: Mapping[str, Any]
 ) -> int:
-    """Write down what a checkpoint's greedy policy did.
+    """Store the result of evaluating a checkpoint's greedy policy outside of training.
 
     Args:
         db: An open database.
-        run_id: Whose policy.
-        record: Its episodes; `env_step` is that of the checkpoint.
-        seed: Of the episodes.
-        settings: What was set otherwise than in training, by dotted key; empty for the policy in its own game.
+        run_id: The run of the checkpoint.
+        record: The episodes; `env_step` is that of the checkpoint.
+        seed: Seed of the episodes.
+        settings: The settings that differ from the training, by dotted key; empty if none differs.
 
     Returns:
         The id of the row.
 
     Raises:
-        RunNotFoundError: If the run was deleted meanwhile.
+        RunNotFoundError: If the run was deleted in the meantime.
     """
     import numpy as np
 

@@ -1,8 +1,8 @@
-"""Who takes a queued or lost run, and how it goes back to the queue.
+"""Claim a queued or lost run for a worker, and return a run to the queue.
 
-Schedulers and workers on several machines may reach for the same run, and any of them may be killed at any moment: a
-run is claimed in one transaction that leaves the claimer's process in the row, so a claim whose process has gone is
-free again. Starting processes is the caller's business.
+Schedulers and workers on several machines may try to claim the same run, and each of them may be killed at any time. A
+claim is one transaction that writes the worker's process into the row of the run. If that process ends, the run can be
+claimed again. The caller starts the trainer.
 """
 
 import secrets
@@ -34,87 +34,94 @@ from storage.runs.lifecycle import (
 )
 from storage.runs.rows import RunRow, find_run, forget_commands, locked_row
 
-_SILENT_ELSEWHERE_S = 120.0  # another machine's trainer is left alone for so long
-_LOOK_S = 0.5
 NO_LIMIT = 1_000_000
-_AT_WORK = ("queued", "running", "paused")
+"""Value of `jobs` without a limit."""
+_REMOTE_SILENCE_S = 120.0
+"""A run of another machine can be claimed only after its trainer has sent no heartbeat for this time."""
+_POLL_S = 0.5
+_NOT_ENDED = ("queued", "running", "paused")
 _COLUMNS = (
     *(Run.id, Run.sweep_id, Run.status, Run.created_at, Run.started_at, Run.heartbeat_at),
     *(Run.pid, Run.pid_created_at, Run.host, Run.owner_token, Run.claimed_at),
 )
 
 
-class _Watch:
-    """How long this process has seen other machines' runs without a sign of life, whatever any clock says."""
+class _SilenceTimer:
+    """Measures for how long the rows of other machines' runs have not changed, by this process's monotonic clock.
+
+    The clocks of two machines may differ, so a heartbeat's time cannot be compared with the local time.
+    """
 
     def __init__(self) -> None:
-        """Have seen nothing."""
-        self._seen: dict[str, tuple[tuple[Any, ...], float]] = {}
-        self._waiting: dict[str, float] = {}
+        """Start without any observation."""
+        self._last_change: dict[str, tuple[tuple[Any, ...], float]] = {}
+        self._pending: dict[str, float] = {}
 
-    def look_at(self, row: Any) -> float:
-        """Note how a run stands; return for how long it has stood so [seconds]."""
-        stands, now = (row.status, row.owner_token, row.heartbeat_at), time.monotonic()
-        before, since = self._seen.get(row.id, (None, now))
-        if before != stands:
-            self._seen[row.id], since = (stands, now), now
+    def observe(self, row: Any) -> float:
+        """Record the state of a run; return for how long it has been unchanged [s]."""
+        now = time.monotonic()
+        current = (row.status, row.owner_token, row.heartbeat_at)
+        previous, since = self._last_change.get(row.id, (None, now))
+        if previous != current:
+            self._last_change[row.id], since = (current, now), now
         return now - since
 
-    def wait_for(self, run_id: str) -> bool:
-        """Note that a run will be free unless it stirs; False, for it is not yet."""
-        self._waiting[run_id] = time.monotonic()
-        return False
+    def mark_pending(self, run_id: str) -> None:
+        """Record that a run can be claimed soon if it does not change."""
+        self._pending[run_id] = time.monotonic()
 
-    def is_waiting(self) -> bool:
-        """Whether a run that was looked at just now is waited for."""
-        return any(time.monotonic() - at < LOST_AFTER_S for at in self._waiting.values())
+    def has_pending(self) -> bool:
+        """Return whether a run was marked as pending within LOST_AFTER_S."""
+        return any(time.monotonic() - at < LOST_AFTER_S for at in self._pending.values())
 
 
-_WATCH = _Watch()
+_SILENCE = _SilenceTimer()
 
 
 def is_watching() -> bool:
-    """Whether a run of another machine seems lost, and is watched for a moment before it is taken."""
-    return _WATCH.is_waiting()
+    """Return whether a run of another machine seems lost and can be claimed soon."""
+    return _SILENCE.has_pending()
 
 
 def begin_watch(db: Database, run_ids: Iterable[str]) -> None:
-    """Look at runs that `watch_elsewhere` will be asked for one after the other: they are watched at the same time."""
+    """Start the waiting time of `watch_elsewhere` for several runs at once, so that the times do not add up."""
     for run_id in run_ids:
         with suppress(RunNotFoundError):
-            if _may_be_misjudged(db, row := find_run(db, run_id)):
-                _WATCH.look_at(row)
+            row = find_run(db, run_id)
+            if _may_only_seem_lost(db, row):
+                _SILENCE.observe(row)
 
 
 def watch_elsewhere(db: Database, run_id: str) -> None:
-    """Watch another machine's run that seems lost for as long as that takes, before a person takes or deletes it.
+    """Wait for a heartbeat of another machine's run that seems lost, before a user resumes or deletes it.
 
-    In a file, heartbeats tell that machine's time, and one's own clock may be fast; a server has one clock for all.
+    In a SQLite file, heartbeats have the time of the other machine, and the local clock may be ahead of it. On
+    PostgreSQL all times come from the server, so this function returns at once.
 
     Raises:
         RunNotFoundError: If there is no such run.
-        RunStateError: If it gave a sign of life.
+        RunStateError: If a heartbeat was written.
     """
     first = row = find_run(db, run_id)
-    while _may_be_misjudged(db, row) and _WATCH.look_at(row) < LOST_AFTER_S:
-        time.sleep(_LOOK_S)
+    while _may_only_seem_lost(db, row) and _SILENCE.observe(row) < LOST_AFTER_S:
+        time.sleep(_POLL_S)
         row = find_run(db, run_id)
         if row.heartbeat_at != first.heartbeat_at:
             raise RunStateError(
-                f"Run {run_id} is at work on {row.host}: its trainer gave a sign of life just now. It seemed lost as "
-                "the clocks of the two machines differ; set them right.",
+                f"Run {run_id} is training on {row.host}: its trainer has just sent a heartbeat. The run seemed lost "
+                "because the clocks of the two machines differ. Set the clocks right.",
                 reason="at_work",
                 subject=run_id,
             )
 
 
-def _may_be_misjudged(db: Database, row: RunRow) -> bool:
+def _may_only_seem_lost(db: Database, row: RunRow) -> bool:
     return db.dialect == "sqlite" and row.state == State.LOST and row.host != socket.gethostname()
 
 
 @dataclass(frozen=True)
 class Worker:
-    """A process by what names it for good."""
+    """A process, identified by pid, start time [Unix time, s] and host."""
 
     pid: int
     pid_created_at: float
@@ -123,14 +130,14 @@ class Worker:
 
 @dataclass(frozen=True)
 class Claim:
-    """A run that this scheduler, and nobody else, may start."""
+    """A run that was claimed and that the claiming process must start."""
 
     run_id: str
     resume: bool
     token: str
-    """By which the trainer owns the run."""
+    """Token by which the trainer owns the run."""
     host: str | None = None
-    """The machine that had the run before, where its checkpoints may lie."""
+    """The machine that trained the run before, which may have its checkpoints."""
 
 
 def claim_run(
@@ -142,15 +149,19 @@ def claim_run(
     has_trainer: Callable[[str], bool] = lambda run_id: False,
     leave: Collection[str] = (),
 ) -> Claim | None:
-    """Claim the next run that is queued or lost, if fewer than `jobs` of the sweep are being worked on.
+    """Claim the next queued or lost run of a sweep, if fewer than `jobs` of its runs are in training.
 
     Args:
         db: An open database.
         sweep_id: The sweep.
         worker: The process that claims.
-        jobs: Runs of the sweep that may be worked on at once, by all schedulers together.
-        has_trainer: Whether this machine has a trainer of a run whose claimer died before it could note it.
-        leave: Runs that are not to be claimed.
+        jobs: Maximum number of runs of the sweep in training, over all schedulers.
+        has_trainer: Returns whether this machine has a trainer of a run. It may exist although the claiming process
+            ended before it recorded the trainer.
+        leave: Ids of runs that must not be claimed.
+
+    Returns:
+        The claim, or None if the sweep was stopped, `jobs` runs are in training, or no run can be claimed.
 
     Raises:
         StorageError: If there is no such sweep.
@@ -158,26 +169,27 @@ def claim_run(
     with db.transaction() as connection:
         if lock_sweep(connection, sweep_id).status == "stopped":
             return None
-        wanted = select(*_COLUMNS).where(Run.sweep_id == sweep_id, Run.status.in_(_AT_WORK))
-        free, working = _tell_apart(connection.execute(wanted.order_by(Run.created_at, Run.id)).all(), has_trainer)
-        if working >= jobs:
+        not_ended = select(*_COLUMNS).where(Run.sweep_id == sweep_id, Run.status.in_(_NOT_ENDED))
+        rows = connection.execute(not_ended.order_by(Run.created_at, Run.id)).all()
+        free, n_active = _split_free_and_active(rows, has_trainer)
+        if n_active >= jobs:
             return None
-        return _take_first(connection, [row for row in free if row.id not in leave], worker)
+        return _claim_first(connection, [row for row in free if row.id not in leave], worker)
 
 
 def count_work(
     db: Database, sweep_id: str, *, has_trainer: Callable[[str], bool] = lambda run_id: False
 ) -> tuple[int, int]:
-    """Count a sweep's runs that a worker could claim now, and those that are being worked on.
+    """Count the runs of a sweep that can be claimed now, and the runs in training.
 
     Raises:
-        StorageError: If the database does not answer.
+        StorageError: If the database cannot be read.
     """
-    wanted = select(*_COLUMNS).where(Run.sweep_id == sweep_id, Run.status.in_(_AT_WORK))
+    not_ended = select(*_COLUMNS).where(Run.sweep_id == sweep_id, Run.status.in_(_NOT_ENDED))
     with db.read() as connection:
-        rows = connection.execute(wanted).all()
-    free, working = _tell_apart(rows, has_trainer)
-    return len(free), working
+        rows = connection.execute(not_ended).all()
+    free, n_active = _split_free_and_active(rows, has_trainer)
+    return len(free), n_active
 
 
 def claim_any(
@@ -187,15 +199,30 @@ def claim_any(
     has_trainer: Callable[[str], bool] = lambda run_id: False,
     leave: Collection[str] = (),
 ) -> Claim | None:
-    """Claim the next run that waits: queued or lost in a sweep that is not stopped, or queued without a sweep.
+    """Claim the next run of any active sweep that is queued or lost, or of the runs without a sweep that are queued.
 
-    A lost run without a sweep is left to the person who started it. Arguments are those of `claim_run`.
+    A lost run without a sweep is not claimed, because the user who started it decides. Runs are claimed in the order
+    in which they were created.
+
+    Args:
+        db: An open database.
+        worker: The process that claims.
+        has_trainer: As in `claim_run`.
+        leave: Ids of runs that must not be claimed.
+
+    Returns:
+        The claim, or None if no run can be claimed.
     """
-    free = [row for row in _list_waiting(db) if row.id not in leave and _is_free(row, has_trainer)]
+    in_sweep = and_(SweepRow.status == "active", Run.status.in_(_NOT_ENDED))
+    alone = and_(Run.sweep_id.is_(None), Run.status == "queued", Run.pid.is_(None))
+    runs = select(*_COLUMNS).outerjoin(SweepRow, SweepRow.id == Run.sweep_id)
+    with db.read() as connection:
+        rows = connection.execute(runs.where(or_(in_sweep, alone)).order_by(Run.created_at, Run.id)).all()
+    free = [row for row in rows if row.id not in leave and _is_free(row, has_trainer)]
     for sweep_id in dict.fromkeys(row.sweep_id for row in free):
         if sweep_id is None:
             with db.transaction() as connection:
-                claim = _take_first(connection, [row for row in free if row.sweep_id is None], worker)
+                claim = _claim_first(connection, [row for row in free if row.sweep_id is None], worker)
         else:
             claim = claim_run(db, sweep_id, worker, jobs=NO_LIMIT, has_trainer=has_trainer, leave=leave)
         if claim is not None:
@@ -206,70 +233,70 @@ def claim_any(
 def give_back(
     db: Database, run_id: str, *, token: str, claim: Claim | None = None
 ) -> Literal["queued", "stopped"] | None:
-    """Give a run back to the queue because its machine is needed for something else, as its owner.
+    """Return a run to the queue because the machine is needed for something else. Only its owner can do this.
 
-    Nobody's wish is undone by it: a run that somebody has asked to stop or has paused, or whose sweep was stopped
-    meanwhile, is stopped.
+    A run is stopped instead of queued if a stop was requested, if it is paused, or if its sweep was stopped.
 
     Args:
         db: An open database.
         run_id: The run.
-        token: By which the caller owns it.
-        claim: What its launcher knows of it. A trainer, which has no claim, leaves a run that it has not begun to
-            its launcher.
+        token: Token by which the caller owns the run.
+        claim: The claim of the process that starts trainers. A trainer passes None; then a run that it has not
+            started is not changed, because the process that claimed it returns it.
 
     Returns:
-        What became of it, None if it was left.
+        The new status, or None if the run was not changed.
 
     Raises:
         RunNotFoundError: If there is no such run.
-        RunStateError: If the run belongs to somebody else or has ended.
+        RunStateError: If another process owns the run, or it has ended.
     """
     with db.transaction() as connection:
         sweep_id = connection.execute(select(Run.sweep_id).where(Run.id == run_id)).scalar_one_or_none()
-        sweep = find_sweep_locked(connection, sweep_id) if sweep_id else None  # before the run, as everywhere
+        sweep = find_sweep_locked(connection, sweep_id) if sweep_id else None  # lock the sweep before the run
         row = locked_row(connection, run_id)
         check_token(row, token)
         state = lifecycle.refine(row, row.status)
-        stays = state in (State.STOPPING, State.PAUSED) or (sweep is not None and sweep.status == "stopped")
-        lifecycle.check(run_id, state, Event.STOP if stays else Event.GIVE_BACK)
+        stops = state in (State.STOPPING, State.PAUSED) or (sweep is not None and sweep.status == "stopped")
+        lifecycle.check(run_id, state, Event.STOP if stops else Event.GIVE_BACK)
         if row.status == "queued" and claim is None:
             return None
-        if stays:
-            paused = f"It was paused when its worker had to go. Go on with: emtc resume {run_id}"
-            error = paused if state == State.PAUSED else None
+        if stops:
+            reason = f"It was paused when its worker had to leave the machine. Resume with: emtc resume {run_id}"
+            error = reason if state == State.PAUSED else None
             values = {"status": "stopped", "ended_at": clock.now(), "error": error}
         else:
             forget_commands(connection, [run_id])
-            before = {"host": claim.host} if claim is not None and row.status == "queued" else {}
-            values = ownerless() | before
+            values = ownerless()
+            if claim is not None and row.status == "queued":
+                values["host"] = claim.host
         connection.execute(update(Run).where(Run.id == run_id).values(**values))
-    return "stopped" if stays else "queued"
+    return "stopped" if stops else "queued"
 
 
 def ownerless() -> dict[str, Any]:
-    """Fill the columns of a run that waits for whoever claims it; the machine that had it stays noted.
+    """Return the column values of a queued run without an owner. The host of the last owner is kept.
 
-    An earlier owner that wakes up must not take a run without an owner for its own: the token is one that nobody has.
+    The token is new, so that an earlier owner that continues after a pause no longer owns the run.
     """
-    gone = dict.fromkeys(("pid", "pid_created_at", "claimed_at", "ended_at", "error"))
-    return {"status": "queued", **gone, "owner_token": secrets.token_hex(8)}
+    cleared = dict.fromkeys(("pid", "pid_created_at", "claimed_at", "ended_at", "error"))
+    return {"status": "queued", **cleared, "owner_token": secrets.token_hex(8)}
 
 
 def is_unclaimed(row: Any) -> bool:
-    """Whether nobody has a queued run."""
+    """Return whether a run is queued and no process has claimed it."""
     return row.status == "queued" and (row.pid is None or is_process_gone(row))
 
 
 def find_sweep_locked(connection: Connection, sweep_id: str) -> Any:
-    """Find a sweep's row for writing: whoever moves runs of a sweep in or out of the queue holds it first."""
+    """Find the row of a sweep and lock it. Code that changes the queue of a sweep locks the sweep before its runs."""
     return connection.execute(
         select(*SweepRow.__table__.columns).where(SweepRow.id == sweep_id).with_for_update()
     ).one_or_none()
 
 
 def lock_sweep(connection: Connection, sweep_id: str) -> Any:
-    """Get a sweep's row for writing.
+    """Read the row of a sweep and lock it until the end of the transaction.
 
     Raises:
         StorageError: If there is no such sweep.
@@ -282,53 +309,51 @@ def lock_sweep(connection: Connection, sweep_id: str) -> Any:
     return row
 
 
-def _list_waiting(db: Database) -> Sequence[Any]:
-    """Which runs may wait for a worker? Those of active sweeps come as planned, the others in between by their age."""
-    of_a_sweep = SweepRow.status == "active"
-    alone = and_(Run.sweep_id.is_(None), Run.status == "queued", Run.pid.is_(None))
-    wanted = select(*_COLUMNS).outerjoin(SweepRow, SweepRow.id == Run.sweep_id)
-    waiting = wanted.where(Run.status.in_(_AT_WORK), or_(of_a_sweep, alone)).order_by(Run.created_at, Run.id)
-    with db.read() as connection:
-        return connection.execute(waiting).all()
-
-
-def _tell_apart(rows: Sequence[Any], has_trainer: Callable[[str], bool]) -> tuple[list[Any], int]:
-    """List the free ones of runs that are not over, and count those that are being worked on; a paused one is not."""
+def _split_free_and_active(rows: Sequence[Any], has_trainer: Callable[[str], bool]) -> tuple[list[Any], int]:
+    """List the runs that can be claimed, and count the runs in training. A paused run is neither."""
     free = [row for row in rows if _is_free(row, has_trainer)]
     paused = [row for row in rows if row.status == "paused"]
     return free, len(rows) - len({row.id for row in (*free, *paused)})
 
 
 def _is_free(row: Any, has_trainer: Callable[[str], bool]) -> bool:
-    """Whether nobody works on a run that is not over: never claimed, or its claimer or trainer has gone."""
+    """Return whether a run that has not ended can be claimed: it has no owner, or its owner has gone."""
     if row.pid is None and row.status == "queued":
         return True
     is_overdue = row.status == "queued" and is_start_overdue(row, clock.now())
     if is_process_gone(row):
         return is_overdue or not has_trainer(row.id)
-    if is_process_alive(row):  # it may wake up
+    if is_process_alive(row):  # a process without heartbeats may continue
         return is_overdue
-    watched_s = _WATCH.look_at(row)
-    if row.status == "queued":  # its claimer's clock may be behind, and the claim a minute old
-        return watched_s >= START_LIMIT_S or (is_overdue and _WATCH.wait_for(row.id))
-    seen = row.heartbeat_at or row.started_at
-    long_silent = seen is None or (clock.now() - seen).total_seconds() > _SILENT_ELSEWHERE_S
-    if long_silent and live_status(row, clock.now()) == "lost":
-        return watched_s >= LOST_AFTER_S or _WATCH.wait_for(row.id)
-    return watched_s > _SILENT_ELSEWHERE_S  # its clock may have been ahead
+    unchanged_s = _SILENCE.observe(row)
+    if row.status == "queued":
+        # The clock of the other machine may be behind, so an overdue claim may be only a minute old.
+        needed_s, seems_lost = START_LIMIT_S, is_overdue
+    else:
+        last = row.heartbeat_at or row.started_at
+        is_silent = last is None or (clock.now() - last).total_seconds() > _REMOTE_SILENCE_S
+        seems_lost = is_silent and live_status(row, clock.now()) == "lost"
+        if not seems_lost:
+            return unchanged_s > _REMOTE_SILENCE_S  # the clock of the other machine may be ahead
+        needed_s = LOST_AFTER_S
+    if unchanged_s >= needed_s:
+        return True
+    if seems_lost:
+        _SILENCE.mark_pending(row.id)
+    return False
 
 
-def _take_first(connection: Connection, rows: Sequence[Any], worker: Worker) -> Claim | None:
-    """Take the first run that is still as it was seen: somebody may have taken, stopped or begun it since."""
-    for seen in rows:
-        row = connection.execute(select(*_COLUMNS).where(Run.id == seen.id).with_for_update(of=Run)).one_or_none()
+def _claim_first(connection: Connection, rows: Sequence[Any], worker: Worker) -> Claim | None:
+    """Claim the first run that has not changed since it was read. Another process may have claimed or stopped it."""
+    for read in rows:
+        row = connection.execute(select(*_COLUMNS).where(Run.id == read.id).with_for_update(of=Run)).one_or_none()
         if row is None or (row.status, row.owner_token, row.heartbeat_at) != (
-            seen.status,
-            seen.owner_token,
-            seen.heartbeat_at,
+            read.status,
+            read.owner_token,
+            read.heartbeat_at,
         ):
             continue
-        if row.status != "queued":  # what was asked of the trainer that died is obsolete
+        if row.status != "queued":  # commands to the trainer that has ended are obsolete
             forget_commands(connection, [row.id])
         owner = Owner(worker.pid, worker.pid_created_at, worker.host, secrets.token_hex(8))
         connection.execute(update(Run).where(Run.id == row.id).values(status="queued", **owner.columns()))

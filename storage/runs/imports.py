@@ -1,7 +1,6 @@
-"""Runs that another program trained: their curves beside one's own, marked as imported wherever they are shown.
+"""Store runs that another program trained, with their learning curves. They are marked as imported.
 
-What lives here: the mark, what may not be done to such a run, and the one transaction that writes all runs of an import
-or none. What does not: the formats that they are read from (`app.jobs.imports`).
+One transaction writes all runs of an import or none. `app.jobs.imports` parses the formats of other programs.
 """
 
 import hashlib
@@ -22,7 +21,7 @@ from storage.runs.rows import imported_label, name_seed, update_run_summary
 
 @dataclass(frozen=True)
 class Point:
-    """One evaluation as its source told it; what it did not tell is None."""
+    """One evaluation. A value that the source does not contain is None."""
 
     env_step: int
     win_rate: float | None = None
@@ -34,50 +33,50 @@ class Point:
 
 @dataclass(frozen=True)
 class ForeignRun:
-    """One run of another program, ready to be written."""
+    """One run of another program, as it will be stored."""
 
     env: str
     map: str
     algo: str
     seed: int
-    """Of its random numbers; −n for the nth run of a source that tells no seeds."""
+    """Random seed; −n for the nth run of a source without seeds."""
     label: str
-    """What tells this import from another one in every legend: its format, or a name that somebody gave."""
+    """Name of the import in legends: its format, or the name that the user gave it."""
     format: str
     source: str
-    """File or folder, without the way to it."""
+    """Name of the file or folder, without its parent folders."""
     points: tuple[Point, ...]
     target_steps: int
     is_whole: bool = True
-    """Whether it came to its end."""
+    """Whether the run reached its last env step."""
     settings: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    """What it was trained with, by its own program's keys."""
+    """Its settings, by the keys of the other program."""
 
     @property
     def digest(self) -> str:
-        """A fingerprint of its numbers."""
+        """A hash of its evaluations."""
         numbers = [[getattr(point, name) for name in Point.__dataclass_fields__] for point in self.points]
         return hashlib.sha256(json.dumps(numbers).encode()).hexdigest()[:16]
 
     @property
     def identity(self) -> tuple[str, str, str, int, str]:
-        """What no two runs of one import share."""
+        """The values that identify a run in an import."""
         return self.env, self.map, self.algo, self.seed, self.label
 
     def describe(self) -> str:
-        """Which run it is, in words: "qmix on 3m, seed 1"."""
+        """Return a description for messages, for example "qmix on 3m, seed 1"."""
         return f"{self.algo} on {self.map}, {name_seed(self.seed)}"
 
     def config(self) -> dict[str, Any]:
-        """The configuration that its row holds: nothing in it is a setting of this program but its identity."""
-        told = next((point.episodes for point in reversed(self.points) if point.episodes), None)
+        """Return the stored configuration. Of this program's settings it contains only those of the identity."""
+        episodes = next((point.episodes for point in reversed(self.points) if point.episodes), None)
         return {
             "preset": IMPORTED,
             "algo": self.algo,
             "seed": self.seed,
             "env": {"name": self.env, "map": self.map},
             "train": {"t_max": self.target_steps},
-            **({"eval": {"episodes": told}} if told else {}),
+            **({"eval": {"episodes": episodes}} if episodes else {}),
             IMPORTED: {"format": self.format, "label": self.label},
             **({"theirs": dict(self.settings)} if self.settings else {}),
         }
@@ -85,59 +84,53 @@ class ForeignRun:
 
 @dataclass(frozen=True)
 class Written:
-    """What an import did."""
+    """Result of an import."""
 
     new: tuple[str, ...]
+    """Ids of the runs that were created."""
     here: tuple[str, ...]
-    """Runs that an earlier import of the same numbers had written."""
+    """Ids of the runs that an earlier import of the same evaluations had created."""
 
 
 def save_imports(db: Database, runs: Sequence[ForeignRun]) -> Written:
-    """Write runs with their curves, all or none; what an earlier import wrote is recognised and left as it is.
+    """Store runs with their curves, all or none. Runs that are stored already are not changed.
 
     Raises:
-        RunStateError: If an earlier import wrote one of them with other numbers, or two of them are one.
+        StorageError: If EMTC_READ_ONLY=1 is set.
+        RunStateError: If a run is stored already with other evaluations, or two of the runs have the same identity.
     """
     refuse_when_read_only("import runs")
-    _refuse_doubles(runs)
-    with db.transaction() as connection:
-        here = {run.identity: found for run in runs if (found := _find(connection, run)) is not None}
-        new = [_write(connection, run) for run in runs if run.identity not in here]
-    return Written(tuple(new), tuple(here.values()))
-
-
-def _refuse_doubles(runs: Sequence[ForeignRun]) -> None:
-    seen: dict[tuple[str, str, str, int, str], str] = {}
+    sources: dict[tuple[str, str, str, int, str], str] = {}
     for run in runs:
-        if (other := seen.get(run.identity)) is not None:
+        if (other := sources.get(run.identity)) is not None:
             raise RunStateError(
-                f"{run.describe()} stands there twice, in {other} and in {run.source}. "
-                "Import one of them, or both one after the other with different --name."
+                f"{run.describe()} is in two sources, {other} and {run.source}. "
+                "Import one of them, or import each with a different --name."
             )
-        seen[run.identity] = run.source
+        sources[run.identity] = run.source
+    with db.transaction() as connection:
+        stored = {run.identity: run_id for run in runs if (run_id := _find_stored(connection, run)) is not None}
+        new = [_insert(connection, run) for run in runs if run.identity not in stored]
+    return Written(tuple(new), tuple(stored.values()))
 
 
-def _find(connection: Connection, run: ForeignRun) -> str | None:
-    """Find the run that an earlier import wrote of the same numbers."""
-    alike = (Run.env == run.env, Run.map == run.map, Run.algo == run.algo, Run.seed == run.seed)
-    for row in connection.execute(select(Run.id, Run.config, Run.versions).where(*alike)):
+def _find_stored(connection: Connection, run: ForeignRun) -> str | None:
+    """Find the run that an earlier import created from the same evaluations."""
+    same = (Run.env == run.env, Run.map == run.map, Run.algo == run.algo, Run.seed == run.seed)
+    for row in connection.execute(select(Run.id, Run.config, Run.versions).where(*same)):
         if imported_label(row.config) != run.label:
             continue
-        if _digest(row.versions) == run.digest:
+        mark = row.versions.get(IMPORTED)
+        if isinstance(mark, Mapping) and mark.get("digest") == run.digest:
             return row.id
         raise RunStateError(
-            f"{run.describe()} was imported before with other numbers, as run {row.id}. Delete that with "
-            f"emtc delete {row.id}, or keep both apart with --name."
+            f"{run.describe()} was imported before with other evaluations, as run {row.id}. Delete it with "
+            f"emtc delete {row.id}, or give this import another --name."
         )
     return None
 
 
-def _digest(versions: Mapping[str, Any]) -> object:
-    mark = versions.get(IMPORTED)
-    return mark.get("digest") if isinstance(mark, Mapping) else None
-
-
-def _write(connection: Connection, run: ForeignRun) -> str:
+def _insert(connection: Connection, run: ForeignRun) -> str:
     row = new_run_values(connection, run.config(), f"{run.algo} {run.map} {name_seed(run.seed)}, imported {run.label}")
     wins = [point.win_rate for point in run.points if point.win_rate is not None]
     returns = [point.return_mean for point in run.points if point.return_mean is not None]

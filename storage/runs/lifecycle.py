@@ -1,17 +1,18 @@
-"""The life of a run: its states, every way from one to another, who owns it, and whether that process is still there.
+"""The states of a run, the allowed transitions between them, the owner of a run, and whether its process still exists.
 
     created ─► starting ─► running ◄─► paused        finished
                   │           │           │             ▲
                   └──────► stopping ◄─────┘ ────────────┤
                               │                      stopped, failed ─► starting (resume) or created (queued again)
-        whatever has an owner └─► lost, when that owner is silent or gone
+        any state with an owner └─► lost, if the owner sends no heartbeat or its process has ended
 
-Nothing else decides what may follow what. The table `runs` stores six words; the finer states follow from the word, the
-owner (process, host, when it took the run), its heartbeat, and whether somebody asked it to stop. A process is named
-for good by its id and when it was created; it owns a run by the token in `runs.owner_token`, which only it was given:
-whoever takes the run over writes another one, and the earlier owner can write no more, whenever it wakes up. Whether it
-lives is answered by heartbeats first, then by the process table of this host. A worker that has to leave its machine
-gives its runs back: they are created again, and another worker goes on with them.
+TRANSITIONS is the only definition of the allowed transitions. The table `runs` stores one of six statuses. The state is
+computed from the status, the owner (process, host, time of the claim), its heartbeat, and a request to stop.
+
+The pid and the create time identify a process. A process owns a run if it has the token in `runs.owner_token`. A
+process that takes over a run writes a new token, so the earlier owner can no longer write, even if it continues later.
+An owner is alive if it sends heartbeats; on its own host the process table is checked as well. A worker that must leave
+its machine gives its runs back: their state is created again, and another worker resumes them.
 """
 
 import os
@@ -32,15 +33,17 @@ from storage.engine import Database
 from storage.models import Run
 
 HEARTBEAT_S = 2.0
+"""Interval of heartbeats."""
 LOST_AFTER_S = 3 * HEARTBEAT_S
+"""A run without a heartbeat for this time is lost."""
 START_LIMIT_S = 300.0
-"""How long a process may take from being given a run to its first heartbeat: it loads libraries meanwhile."""
-_CREATE_TIME_TOLERANCE_S = 2.0  # clocks are corrected now and then
+"""Maximum time from the claim of a run to the first heartbeat. Most of it is used to load libraries."""
+_CREATE_TIME_TOLERANCE_S = 2.0  # the system clock may be corrected
 LiveStatus = Literal["queued", "running", "paused", "finished", "stopped", "failed", "lost"]
 
 
 class OwnedRow(Protocol):
-    """What liveness reads of a row of `runs`."""
+    """The columns of `runs` that describe the owner and its last heartbeat."""
 
     @property
     def status(self) -> str: ...
@@ -57,38 +60,38 @@ class OwnedRow(Protocol):
 
 
 def live_status(row: OwnedRow, now: datetime) -> LiveStatus:
-    """What the run's process really does.
+    """Return the status of a run, or `lost` if its process has gone.
 
     Args:
         row: The run as stored.
-        now: An aware time.
+        now: The time, with a time zone.
 
     Returns:
-        The stored status, or `lost` when the process is gone: it was silent for LOST_AFTER_S, did not begin
-        within START_LIMIT_S, or this host's process table has no such process.
+        `lost` if the last heartbeat is older than LOST_AFTER_S, if the process did not start training within
+        START_LIMIT_S, or if it was a process of this host that no longer exists. Otherwise the stored status.
     """
     if row.status == "queued":
         return "lost" if row.pid is not None and (is_start_overdue(row, now) or is_process_gone(row)) else "queued"
     if row.status not in ("running", "paused"):
-        return row.status  # pyright: ignore[reportReturnType] - the remaining states of the table
-    silent = row.heartbeat_at is None or (now - row.heartbeat_at).total_seconds() > LOST_AFTER_S
-    if silent or is_process_gone(row):
+        return row.status  # pyright: ignore[reportReturnType] - finished, stopped or failed
+    is_silent = row.heartbeat_at is None or (now - row.heartbeat_at).total_seconds() > LOST_AFTER_S
+    if is_silent or is_process_gone(row):
         return "lost"
     return "running" if row.status == "running" else "paused"
 
 
 def is_start_overdue(row: OwnedRow, now: datetime) -> bool:
-    """Whether the process that was given a queued run has had its time to begin."""
+    """Return whether the process that claimed a queued run has exceeded START_LIMITState."""
     return row.claimed_at is not None and (now - row.claimed_at).total_seconds() > START_LIMIT_S
 
 
 def is_process_gone(row: OwnedRow) -> bool:
-    """Whether this host certainly has no such process; False for another host's."""
+    """Return whether the run was claimed by a process of this host that no longer exists."""
     return _is_here(row) and not _exists(row)
 
 
 def is_process_alive(row: OwnedRow) -> bool:
-    """Whether this host certainly has the process; False for another host's."""
+    """Return whether the run was claimed by a process of this host that still exists."""
     return _is_here(row) and _exists(row)
 
 
@@ -111,7 +114,7 @@ def _exists(row: OwnedRow) -> bool:
 
 @dataclass(frozen=True)
 class Owner:
-    """A process and the token by which it owns a run. It may hand the token to the process that it starts."""
+    """A process and the token by which it owns a run. It can pass the token to a process that it starts."""
 
     pid: int
     pid_created_at: float
@@ -119,45 +122,44 @@ class Owner:
     token: str
 
     def columns(self) -> dict[str, Any]:
-        """Fill the columns of a run that it takes now."""
+        """Return the values of the columns of a run that this owner claims now."""
         process = {"pid": self.pid, "pid_created_at": self.pid_created_at, "host": self.host}
         return {**process, "owner_token": self.token, "claimed_at": clock.now()}
 
 
 def this_process(token: str | None = None) -> Owner:
-    """This process as an owner, with a token that it was given or a new one."""
+    """Return this process as an owner, with the given token or a new one."""
     pid = os.getpid()
     return Owner(pid, get_process_created_at(pid), socket.gethostname(), token or secrets.token_hex(8))
 
 
 def get_process_created_at(pid: int) -> float:
-    """Read when a process was created, which with its id names it for good [Unix seconds]."""
+    """Return the Unix time [s] at which a process started. Together with the pid it identifies the process."""
     return psutil.Process(pid).create_time()
 
 
 def check_token(row: Any, token: str | None) -> None:
-    """Refuse a process that no longer owns a run.
+    """Raise if the process with this token no longer owns a run.
 
     Raises:
-        RunStateError: If the run's token is another one.
+        RunStateError: If the run has another token.
     """
     if row.owner_token is not None and row.owner_token != token:
         raise taken_over(row)
 
 
 def taken_over(row: Any) -> RunStateError:
-    """The error that says who has a run that this process thought its own."""
-    owner = f"process {row.pid} on {row.host}" if row.pid is not None else "nobody"
-    return RunStateError(
-        f"Run {row.id} belongs to {owner} now; this process may not write for it.", reason="other_owner", subject=row.id
-    )
+    """Make the error that names the process that owns a run now."""
+    owner = f"belongs to process {row.pid} on {row.host} now" if row.pid is not None else "has no owner now"
+    message = f"Run {row.id} {owner}, so this process must not write to it."
+    return RunStateError(message, reason="other_owner", subject=row.id)
 
 
 def check_owned(connection: Connection, run_id: str, token: str) -> None:
-    """Refuse to write for a run that somebody else has taken over; call it in the writing transaction.
+    """Raise if another process has taken over a run. Must be called in the transaction that writes.
 
     Raises:
-        RunStateError: If the run's token is another one.
+        RunStateError: If the run has another token.
     """
     columns = (Run.id, Run.owner_token, Run.pid, Run.host)
     row = connection.execute(select(*columns).where(Run.id == run_id).with_for_update()).one_or_none()
@@ -168,41 +170,52 @@ def check_owned(connection: Connection, run_id: str, token: str) -> None:
 def mark_launched(
     db: Database, run_id: str, *, pid: int, pid_created_at: float, host: str, token: str | None = None
 ) -> None:
-    """Note the process that was started for a queued run, so that its early death is seen."""
-    mine = (Run.id == run_id, Run.status == "queued", Run.owner_token == token)
+    """Record the process that was started for a queued run, so that its end is detected before the first heartbeat.
+
+    Does nothing if the run is no longer queued or has another token.
+
+    Args:
+        db: An open database.
+        run_id: The run.
+        pid: Id of the process.
+        pid_created_at: Unix time [s] at which the process started.
+        host: Name of its host.
+        token: The owner token of the run.
+    """
+    is_owner = (Run.id == run_id, Run.status == "queued", Run.owner_token == token)
     with db.transaction() as connection:
         values = {"pid": pid, "pid_created_at": pid_created_at, "host": host}
-        connection.execute(update(Run).where(*mine).values(**values))
+        connection.execute(update(Run).where(*is_owner).values(**values))
 
 
 class State(StrEnum):
-    """Where a run is in its life."""
+    """State of a run, finer than its status."""
 
-    CREATED = "created"  # nobody has it: it waits for a scheduler or a person
-    STARTING = "starting"  # a process has it and loads its libraries
+    CREATED = "created"  # queued and not claimed
+    STARTING = "starting"  # claimed by a process that does not train yet
     RUNNING = "running"
     PAUSED = "paused"
-    STOPPING = "stopping"  # asked to stop, and not yet stopped
+    STOPPING = "stopping"  # a stop was requested
     STOPPED = "stopped"
     FINISHED = "finished"
     FAILED = "failed"
-    LOST = "lost"  # its owner is silent, gone, or did not begin in time
+    LOST = "lost"  # the owner sends no heartbeats, has ended, or did not start in time
 
 
 class Event(StrEnum):
-    """What may happen to a run."""
+    """An event in the life of a run. The value completes "only a run that is … can …"."""
 
     CLAIM = "be started"
-    BEGIN = "begin"
+    BEGIN = "start training"
     PAUSE = "pause"
-    GO_ON = "go on"
+    GO_ON = "continue"
     ASK_STOP = "be asked to stop"
     LEAVE_QUEUE = "leave the queue"
     STOP = "stop"
     FINISH = "finish"
     FAIL = "fail"
-    VANISH = "vanish"
-    WAKE = "wake"
+    VANISH = "become lost"
+    WAKE = "send a heartbeat again"
     REQUEUE = "be queued again"
     GIVE_BACK = "be given back"
     THIN = "be thinned"
@@ -210,70 +223,73 @@ class Event(StrEnum):
 
 
 class Actor(StrEnum):
-    """Who makes a transition."""
+    """Who causes a transition."""
 
-    PERSON = "a person, by page or command"
-    LAUNCHER = "whoever starts a trainer: a command, the app, a scheduler"
-    OWNER = "the process whose token the run carries"
-    CLOCK = "nobody: time passes, or a process ends"
+    PERSON = "a user, on a page or by a command"
+    LAUNCHER = "the command, app or scheduler that starts a trainer"
+    OWNER = "the process that owns the run"
+    CLOCK = "a time limit, or the end of a process"
 
 
 @dataclass(frozen=True)
-class Transition:
-    """One way from a state to another; `after` is None when the run is no more."""
+class StateTransition:
+    """A transition from one state to another. `after` is None if the run is deleted."""
 
     before: State
     event: Event
     after: State | None
     actor: Actor
     undone_by: str
+    """How a user or a process can reverse it."""
 
 
-def _ways(
+def _from_each(
     event: Event, befores: Iterable[State], after: State | None, actor: Actor, undone_by: str
-) -> tuple[Transition, ...]:
-    return tuple(Transition(before, event, after, actor, undone_by) for before in befores)
+) -> tuple[StateTransition, ...]:
+    """Make the transitions by one event from several states to one."""
+    return tuple(StateTransition(before, event, after, actor, undone_by) for before in befores)
 
 
-_S = State
-_OWNED: Final = (_S.STARTING, _S.RUNNING, _S.PAUSED, _S.STOPPING)
-_RESUMABLE: Final = (_S.STOPPED, _S.FAILED, _S.LOST)
-_AT_WORK: Final = (_S.RUNNING, _S.PAUSED, _S.STOPPING)
+_OWNED: Final = (State.STARTING, State.RUNNING, State.PAUSED, State.STOPPING)
+_RESUMABLE: Final = (State.STOPPED, State.FAILED, State.LOST)
+_AT_WORK: Final = (State.RUNNING, State.PAUSED, State.STOPPING)
 
-TRANSITIONS: Final[tuple[Transition, ...]] = (
-    *_ways(Event.CLAIM, (_S.CREATED, *_RESUMABLE), _S.STARTING, Actor.LAUNCHER, "stop; it is lost if it never begins"),
-    *_ways(Event.BEGIN, (_S.STARTING,), _S.RUNNING, Actor.OWNER, "stop"),
-    *_ways(Event.PAUSE, (_S.RUNNING,), _S.PAUSED, Actor.OWNER, "go on"),
-    *_ways(Event.GO_ON, (_S.PAUSED,), _S.RUNNING, Actor.OWNER, "pause"),
-    *_ways(Event.ASK_STOP, _OWNED, _S.STOPPING, Actor.PERSON, "resume, once it stopped"),
+TRANSITIONS: Final[tuple[StateTransition, ...]] = (
+    *_from_each(Event.CLAIM, (State.CREATED, *_RESUMABLE), State.STARTING, Actor.LAUNCHER, "stop"),
+    *_from_each(Event.BEGIN, (State.STARTING,), State.RUNNING, Actor.OWNER, "stop"),
+    *_from_each(Event.PAUSE, (State.RUNNING,), State.PAUSED, Actor.OWNER, "go on"),
+    *_from_each(Event.GO_ON, (State.PAUSED,), State.RUNNING, Actor.OWNER, "pause"),
+    *_from_each(Event.ASK_STOP, _OWNED, State.STOPPING, Actor.PERSON, "resume after the stop"),
     *(
-        Transition(_S.STOPPING, event, _S.STOPPING, Actor.OWNER, "nothing: the stop stands")
+        StateTransition(State.STOPPING, event, State.STOPPING, Actor.OWNER, "nothing: the stop is still requested")
         for event in (Event.BEGIN, Event.PAUSE, Event.GO_ON)
     ),
-    *_ways(Event.LEAVE_QUEUE, (_S.CREATED,), _S.STOPPED, Actor.PERSON, "resume, or queue again"),
-    *_ways(Event.STOP, _OWNED, _S.STOPPED, Actor.OWNER, "resume"),
-    *_ways(Event.FINISH, _AT_WORK, _S.FINISHED, Actor.OWNER, "nothing: what it recorded stays"),
-    *_ways(Event.FAIL, (_S.CREATED, *_OWNED), _S.FAILED, Actor.OWNER, "resume"),
-    *_ways(Event.VANISH, _OWNED, _S.LOST, Actor.CLOCK, "its owner's next sign of life, or resume"),
-    *(Transition(_S.LOST, Event.WAKE, after, Actor.OWNER, "silence") for after in _OWNED),
-    *_ways(Event.REQUEUE, (_S.STOPPED, _S.FAILED), _S.CREATED, Actor.PERSON, "stop"),
-    *_ways(Event.GIVE_BACK, (_S.STARTING, _S.RUNNING), _S.CREATED, Actor.OWNER, "the next worker that claims it"),
+    *_from_each(Event.LEAVE_QUEUE, (State.CREATED,), State.STOPPED, Actor.PERSON, "resume, or queue again"),
+    *_from_each(Event.STOP, _OWNED, State.STOPPED, Actor.OWNER, "resume"),
+    *_from_each(Event.FINISH, _AT_WORK, State.FINISHED, Actor.OWNER, "nothing: its data is complete"),
+    *_from_each(Event.FAIL, (State.CREATED, *_OWNED), State.FAILED, Actor.OWNER, "resume"),
+    *_from_each(Event.VANISH, _OWNED, State.LOST, Actor.CLOCK, "the next heartbeat of the owner, or resume"),
+    *(StateTransition(State.LOST, Event.WAKE, after, Actor.OWNER, "no further heartbeats") for after in _OWNED),
+    *_from_each(Event.REQUEUE, (State.STOPPED, State.FAILED), State.CREATED, Actor.PERSON, "stop"),
+    *_from_each(Event.GIVE_BACK, (State.STARTING, State.RUNNING), State.CREATED, Actor.OWNER, "the next claim"),
     *(
-        Transition(state, Event.THIN, state, Actor.PERSON, "nothing: what was thinned is gone; its curves stay")
-        for state in (_S.FINISHED, *_RESUMABLE)
+        StateTransition(state, Event.THIN, state, Actor.PERSON, "nothing: the data is deleted, the curves are kept")
+        for state in (State.FINISHED, *_RESUMABLE)
     ),
-    *_ways(Event.DELETE, (_S.CREATED, _S.FINISHED, *_RESUMABLE), None, Actor.PERSON, "nothing: it is gone for good"),
+    *_from_each(
+        Event.DELETE, (State.CREATED, State.FINISHED, *_RESUMABLE), None, Actor.PERSON, "nothing: the data is deleted"
+    ),
 )
-"""Every transition. To start again from step 0 is none: it makes another run, which names this one as its parent."""
+"""All transitions. To start again from step 0 is not one of them: it creates another run with this one as parent."""
 
-ANSWERS: Final = (_S.STARTING, _S.RUNNING, _S.PAUSED)
-"""Where a trainer answers questions: one that stops has no time for them."""
+ANSWERS: Final = (State.STARTING, State.RUNNING, State.PAUSED)
+"""States in which a trainer answers requests for evaluations. A trainer that is stopping does not."""
 
-_ALLOWED: Final = {(way.before, way.event) for way in TRANSITIONS}
+_ALLOWED: Final = {(transition.before, transition.event) for transition in TRANSITIONS}
 
 
 class Observed(OwnedRow, Protocol):
-    """What the state of a run follows from."""
+    """The columns from which the state of a run is computed."""
 
     @property
     def stop_asked_at(self) -> datetime | None: ...
@@ -282,15 +298,15 @@ class Observed(OwnedRow, Protocol):
 
 
 def state_of(row: Observed, now: datetime) -> State:
-    """Where a run is in its life."""
+    """Return the state of a run."""
     return refine(row, live_status(row, now))
 
 
 def refine(row: Observed, status: LiveStatus) -> State:
-    """The state behind a status: created or starting, and stopping instead of running or paused."""
+    """Return the state for a live status: created, starting or stopping instead of queued, running or paused."""
     if status not in ("queued", "running", "paused"):
         return State(status)
-    if row.pid is not None and _is_asked_to_stop(row):
+    if row.pid is not None and _is_stop_requested(row):
         return State.STOPPING
     if status == "queued":
         return State.CREATED if row.pid is None else State.STARTING
@@ -298,26 +314,27 @@ def refine(row: Observed, status: LiveStatus) -> State:
 
 
 def allows(state: State, event: Event) -> bool:
-    """Whether something may happen to a run in this state."""
+    """Return whether an event is allowed in a state."""
     return (state, event) in _ALLOWED
 
 
 def check(run_id: str, state: State, event: Event) -> None:
-    """Refuse what the table does not hold.
+    """Raise if an event is not allowed in the state of a run.
 
     Raises:
-        RunStateError: If it does not.
+        RunStateError: If TRANSITIONS does not contain it.
     """
     if not allows(state, event):
-        can = sorted({way.before.value for way in TRANSITIONS if way.event == event})
-        fit = " or ".join([", ".join(can[:-1]), can[-1]] if can[1:] else can)
+        *others, last = sorted({transition.before.value for transition in TRANSITIONS if transition.event == event})
+        states = f"{', '.join(others)} or {last}" if others else last
         raise RunStateError(
-            f"Run {run_id} is {state.value}; only a run that is {fit} can {event.value}. See: emtc show {run_id}",
+            f"Run {run_id} is {state.value}; only a run that is {states} can {event.value}. See: emtc show {run_id}",
             reason=state.value,
             subject=run_id,
         )
 
 
-def _is_asked_to_stop(row: Observed) -> bool:
+def _is_stop_requested(row: Observed) -> bool:
+    """Return whether a stop was requested from the present owner, not from an earlier one."""
     since = row.claimed_at or row.started_at
     return row.stop_asked_at is not None and (since is None or row.stop_asked_at >= since)

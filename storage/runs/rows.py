@@ -1,10 +1,9 @@
-"""Runs as they stand in the table: found by their id, with what their process does and where they are in their life.
+"""Find a run, observe its process, and update the summaries that are stored with it.
 
-What a run's rows come to is kept beside them: its curves in its own row, its transitions in sums. A list of thousands
-of runs sorts and filters by `runs.mu_w` and `runs.gate_removed`, and charts over whole runs read
-`transition_summary`, sums per SUMMARY_STEPS transitions. All are written in the transaction that changes the rows. What
-mu_w means is defined by `app.analysis.aggregates`, a gate that acts by `storage.queries.gate`; tests keep these
-statements equal to both.
+The row of a run contains `mu_w` and `gate_removed`, so that a list of thousands of runs can be sorted and filtered by
+them. The table `transition_summary` contains sums over SUMMARY_STEPS transitions, for charts of whole runs. Both are
+updated in the transaction that changes the underlying rows. `app.analysis.aggregates` defines mu_w, and
+`storage.queries.gate` an active gate. Tests check that the statements here give the same values.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from storage.models import SUMMARY_STEPS, CommandRow, Evaluation, MetricRow, Run
 from storage.runs import lifecycle
 from storage.runs.lifecycle import LiveStatus, State, is_process_alive, live_status
 
-if TYPE_CHECKING:  # a list of runs sums nothing
+if TYPE_CHECKING:  # only the summaries of transitions need numpy
     import numpy as np
     from numpy.typing import NDArray
 
@@ -37,20 +36,25 @@ STOP_ASKED_AT: Final = (
     .scalar_subquery()
     .label("stop_asked_at")
 )
-"""When somebody last asked a run to stop."""
+"""Time of the last request to stop the run."""
 STATE_COLUMNS: Final = (
     *(Run.id, Run.status, Run.heartbeat_at, Run.pid, Run.pid_created_at, Run.host, Run.claimed_at, Run.started_at),
     STOP_ASKED_AT,
 )
-"""What `observe` and `state_now` need of a row."""
+"""The columns that `observe` and `state_now` need."""
 
+_CURVE_TABLES: Final = ("evaluations", "metrics")
 PRUNED: Final = "pruned"
-"""The tag of a run that a search has ended early; stored as stopped, shown as pruned."""
+"""Tag of a run that a hyperparameter search has stopped early. It is stored as stopped and shown as pruned."""
+
+
+SummaryRow = tuple[int, int, int, float, float | None, int, float, float | None, int, float]
+"""A row of `transition_summary`: bucket, n, then n, sum and max of delta_mem, n, sum and min of beta, n, sum of tau."""
 
 
 @dataclass(frozen=True)
 class RunRow:
-    """One run as it stands in the table, and what its process really does (`live_status`)."""
+    """The row of a run, and the live status, the state and the stall computed from it and from its process."""
 
     id: str
     name: str
@@ -89,30 +93,30 @@ class RunRow:
     hidden_at: datetime | None
     archived_at: datetime | None
     files: str | None
-    """Where its checkpoints and logs lie, as `storage.files.places` writes it; None: beside the database."""
+    """Folder or URL of checkpoints and logs, as written by `storage.files.places`; None: next to the database."""
     stall: str | None = None
-    """Why its recorder waits (full disk, locked database), when it does."""
+    """Why the recorder waits (full disk, locked database), or None."""
 
 
 STORED: Final = tuple(column for column in Run.__table__.columns if column.name in RunRow.__annotations__)
-"""The columns of `runs` that RunRow names."""
+"""The columns of `runs` that RunRow contains."""
 RUN_COLUMNS: Final = (*STORED, STOP_ASKED_AT)
-"""What `make_run_row` needs of a row."""
+"""The columns that `make_run_row` needs."""
 
 
 def find_run(db: Database, prefix: str) -> RunRow:
     """Get the run whose id starts with `prefix`.
 
     Raises:
-        RunNotFoundError: If there is none, or more than one and none is exactly `prefix`.
+        RunNotFoundError: If no run matches, or more than one and none of them exactly.
     """
-    wanted = prefix.strip().lower()
-    if not wanted:
+    start = prefix.strip().lower()
+    if not start:
         raise RunNotFoundError("A run id must not be empty. List the runs with: emtc runs")
     with db.read() as connection:
-        starts = Run.id.startswith(wanted, autoescape=True)
-        rows = connection.execute(select(*RUN_COLUMNS).where(starts).order_by(Run.id).limit(6)).all()
-    exact = [row for row in rows if row.id == wanted]
+        statement = select(*RUN_COLUMNS).where(Run.id.startswith(start, autoescape=True))
+        rows = connection.execute(statement.order_by(Run.id).limit(6)).all()
+    exact = [row for row in rows if row.id == start]
     if len(rows) == 1 or exact:
         return make_run_row(db, (exact or rows)[0])
     if not rows:
@@ -126,16 +130,16 @@ def find_run(db: Database, prefix: str) -> RunRow:
 
 
 def make_run_row(db: Database, row: Any) -> RunRow:
-    """Turn a row of `runs` into a record with its live status."""
+    """Make a record from a row of the columns RUN_COLUMNS, with the live status."""
     status, stall = observe(db, row)
     return RunRow(**row._mapping, live_status=status, state=lifecycle.refine(row, status), stall=stall)
 
 
 def observe(db: Database, row: Any) -> tuple[LiveStatus, str | None]:
-    """What the run's process does, and why its recorder waits if it does.
+    """Return the live status of a run, and why its recorder waits (or None).
 
-    A trainer that cannot write for want of disk space cannot send heartbeats either: as long as this host
-    has its process, such a run is not lost.
+    A trainer that cannot write because the disk is full cannot write heartbeats either. Such a run is not lost as long
+    as its process exists on this host.
     """
     status = live_status(row, clock.now())
     if status != "lost" or not is_process_alive(row):
@@ -145,9 +149,9 @@ def observe(db: Database, row: Any) -> tuple[LiveStatus, str | None]:
 
 
 def state_now(row: Any) -> State:
-    """Where a run is in its life, for whoever wants to change it.
+    """Return the state of a run, for code that is about to change it.
 
-    A silent process that this host still has may wake up: its run is not free.
+    A run without heartbeats is not lost if its process still exists on this host, because the process may continue.
     """
     state = lifecycle.state_of(row, clock.now())
     if state == State.LOST and row.status != "queued" and is_process_alive(row):
@@ -156,13 +160,13 @@ def state_now(row: Any) -> State:
 
 
 def forget_commands(connection: Connection, run_ids: Sequence[str]) -> None:
-    """Acknowledge what was asked of earlier owners, which nobody will obey."""
+    """Mark the pending commands of runs as acknowledged, because the trainers that they were sent to have gone."""
     pending = (CommandRow.run_id.in_(run_ids), CommandRow.acknowledged_at.is_(None))
     connection.execute(update(CommandRow).where(*pending).values(acknowledged_at=clock.now()))
 
 
 def locked_row(connection: Connection, run_id: str) -> Any:
-    """Get a run's row for writing.
+    """Read the row of a run and lock it until the end of the transaction.
 
     Raises:
         RunNotFoundError: If there is no such run.
@@ -177,77 +181,77 @@ def locked_row(connection: Connection, run_id: str) -> Any:
 
 
 def name_seed(seed: object) -> str:
-    """A seed in words; a number below 0 is that of a run whose source tells no seeds."""
+    """Return a seed as text. A negative number means that the source of an imported run has no seeds."""
     return f"run {-seed} (seed unknown)" if isinstance(seed, int) and seed < 0 else f"seed {seed}"
 
 
 def imported_label(config: Mapping[str, Any]) -> str | None:
-    """Where an imported run came from, as legends say it; None for a run of this program."""
-    from emtc_core.config.base import IMPORTED  # behind it is pydantic, which no list of runs needs
+    """Return the source of an imported run, as legends show it; None for a run trained by this program."""
+    from emtc_core.config.base import IMPORTED  # imported late: it loads pydantic
 
     mark = config.get(IMPORTED)
     return str(mark.get("label", "")) or IMPORTED if isinstance(mark, Mapping) else None
 
 
 def refuse_imported(row: Any, act: str) -> None:
-    """Refuse what only a run that was trained here can do.
+    """Raise if a run was imported. `act` completes "the run cannot …".
 
     Raises:
         RunStateError: If the run was imported.
     """
     if (label := imported_label(row.config)) is not None:
         raise RunStateError(
-            f"Run {row.id} was imported ({label}): it is a curve without checkpoint and memory, and cannot {act}.",
+            f"Run {row.id} was imported ({label}). It has no checkpoint and no memory, so it cannot {act}.",
             reason="imported",
             subject=row.id,
         )
 
 
 def shown_status(status: str, tags: Sequence[str]) -> str:
-    """A status as people see it: a stopped run that a search pruned is `pruned`.
+    """Return the status that is shown to users: a stopped run with the tag `pruned` is `pruned`.
 
-    `runs.status` keeps its six words, which scripts and older versions know; the tag travels with the run.
+    The column `runs.status` has no such value, so that scripts and earlier versions can read it.
     """
     return PRUNED if status == "stopped" and PRUNED in tags else status
 
 
-_CURVES: Final = ("evaluations", "metrics")
-
-
 def _mu_w() -> ColumnElement[Any]:
-    """Average the win rate over env steps by the trapezoid rule; a single evaluation is its own average."""
+    """Select the mean win rate over env steps by the trapezoidal rule; of a single evaluation its win rate."""
     width = Evaluation.env_step - func.lag(Evaluation.env_step).over(order_by=Evaluation.env_step)
     height = (Evaluation.win_rate + func.lag(Evaluation.win_rate).over(order_by=Evaluation.env_step)) / 2.0
-    pieces = (
+    intervals = (
         select(Evaluation.env_step, Evaluation.win_rate, (width * height).label("area"))
         .where(Evaluation.run_id == Run.id, Evaluation.win_rate.is_not(None))
         .correlate(Run)
         .subquery()
     )
-    span = func.max(pieces.c.env_step) - func.min(pieces.c.env_step)
-    mean = case((span > 0, func.sum(pieces.c.area) / span), else_=func.max(pieces.c.win_rate))
+    span = func.max(intervals.c.env_step) - func.min(intervals.c.env_step)
+    mean = case((span > 0, func.sum(intervals.c.area) / span), else_=func.max(intervals.c.win_rate))
     return select(mean).scalar_subquery()
 
 
 def _gate_removed() -> ColumnElement[Any]:
-    """Average what the gate removed over its reports; it has reported with its first episodes or there is none."""
+    """Select the mean fraction of the incentive that the gate removed; NULL without a gate.
 
-    def values(name: str, what: ColumnElement[Any]) -> ColumnElement[Any]:
-        wanted = (MetricRow.run_id == Run.id, MetricRow.name == name, MetricRow.value.is_not(None))
-        return select(what).where(*wanted).correlate(Run).scalar_subquery()
+    A run with a gate reports `gate/beta_new` from its first episodes on.
+    """
 
-    removed = func.coalesce(values("gate/incentive_removed", func.avg(MetricRow.value)), 0.0)
-    reported = values("gate/beta_new", func.min(MetricRow.env_step)).is_not(None)
-    return case((reported, removed))
+    def aggregate(name: str, value: ColumnElement[Any]) -> ColumnElement[Any]:
+        conditions = (MetricRow.run_id == Run.id, MetricRow.name == name, MetricRow.value.is_not(None))
+        return select(value).where(*conditions).correlate(Run).scalar_subquery()
+
+    removed = func.coalesce(aggregate("gate/incentive_removed", func.avg(MetricRow.value)), 0.0)
+    has_gate = aggregate("gate/beta_new", func.min(MetricRow.env_step)).is_not(None)
+    return case((has_gate, removed))
 
 
-def update_run_summary(connection: Connection, run_id: str, *, curves: Collection[str] = _CURVES) -> None:
-    """Bring a run's row up to its curves.
+def update_run_summary(connection: Connection, run_id: str, *, curves: Collection[str] = _CURVE_TABLES) -> None:
+    """Update `mu_w` and `gate_removed` in the row of a run.
 
     Args:
-        connection: Inside the transaction that changed them.
+        connection: The transaction that changed the curves.
         run_id: The run.
-        curves: The tables that were changed.
+        curves: The tables that were changed: evaluations, metrics or both.
     """
     values: dict[str, Any] = {}
     if "evaluations" in curves:
@@ -258,21 +262,17 @@ def update_run_summary(connection: Connection, run_id: str, *, curves: Collectio
         connection.execute(update(Run).where(Run.id == run_id).values(**values))
 
 
-SummaryRow = tuple[int, int, int, float, float | None, int, float, float | None, int, float]
-"""bucket, n, delta_mem n, sum, max, beta n, sum, min, tau n, sum."""
-
-
 def summarize(first_env_step: int, delta_mem: Floats, beta: Floats, tau: Floats) -> list[SummaryRow]:
-    """Sum consecutive transitions per bucket; NaN counts as missing.
+    """Sum consecutive transitions per bucket of SUMMARY_STEPS env steps. NaN means missing.
 
     Args:
-        first_env_step: The step of element 0.
-        delta_mem: [T] consistency errors.
-        beta: [T] gates.
-        tau: [T] temperatures.
+        first_env_step: Env step of element 0.
+        delta_mem: Temporal-consistency errors [T] [return].
+        beta: Gate coefficients [T].
+        tau: Temperatures [T] [return].
 
     Returns:
-        One row for each bucket touched, to be added to what the table holds.
+        One row per bucket that contains one of the transitions. The caller adds it to the row in the table.
     """
     import numpy as np
 
@@ -285,14 +285,14 @@ def summarize(first_env_step: int, delta_mem: Floats, beta: Floats, tau: Floats)
     delta_max = np.fmax.reduceat(delta_mem, starts)
     beta_min = np.fmin.reduceat(beta, starts)
     columns = (
-        *(buckets[starts], sizes, delta_n, delta_sum, _with_none(delta_max)),
-        *(beta_n, beta_sum, _with_none(beta_min), tau_n, tau_sum),
+        *(buckets[starts], sizes, delta_n, delta_sum, _nan_to_none(delta_max)),
+        *(beta_n, beta_sum, _nan_to_none(beta_min), tau_n, tau_sum),
     )
     return list(zip(*(column.tolist() for column in columns), strict=True))
 
 
 def summarize_bucket(connection: Connection, run_id: str, bucket: int) -> None:
-    """Sum one bucket anew from its transitions, after some of them were removed."""
+    """Insert the row of one bucket, summed from its transitions. The caller has deleted the old row."""
     first = bucket * SUMMARY_STEPS + 1
     table, summary = Transition, TransitionSummary
     source = select(
@@ -320,7 +320,7 @@ def _count_and_sum(values: Floats, starts: NDArray[np.int64]) -> tuple[NDArray[n
     return counts, np.add.reduceat(np.where(present, values, 0.0), starts)
 
 
-def _with_none(values: Floats) -> NDArray[np.object_]:
+def _nan_to_none(values: Floats) -> NDArray[np.object_]:
     import numpy as np
 
     objects = values.astype(object)

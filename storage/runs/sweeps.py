@@ -1,6 +1,6 @@
-"""Sweeps: planned, queued, stopped, continued; which there are, how far they are, and which runs one has.
+"""Save, stop and continue sweeps, and read their progress.
 
-A sweep's runs are rows of `runs` that carry its id. Who takes them stands in `claims`.
+The runs of a sweep are rows of `runs` with its id in `sweep_id`. `storage.runs.claims` claims them for workers.
 """
 
 from collections import Counter
@@ -22,18 +22,19 @@ from storage.runs.lifecycle import LiveStatus, is_process_alive, is_process_gone
 from storage.runs.rows import PRUNED, RUN_COLUMNS, RunRow, forget_commands, make_run_row, observe, shown_status
 
 SweepStatus = Literal["active", "stopped"]
+ENDED: frozenset[str] = frozenset({"finished", "stopped", "failed"})
 
 
 @dataclass(frozen=True)
 class PlannedRun:
-    """One run of a plan: `key` tells it from every other run of all sweeps."""
+    """One run of a plan. `key` is unique over all sweeps."""
 
     key: str
     name: str
     config: Mapping[str, Any]
     target_steps: int
     settings: frozenset[str] = frozenset({"seed"})
-    """Dotted keys of the settings by which the runs of its sweep differ."""
+    """Dotted keys of the settings in which the runs of the sweep differ."""
 
 
 def save_sweep(
@@ -46,13 +47,22 @@ def save_sweep(
     versions: Mapping[str, Any],
     jobs: int,
 ) -> int:
-    """Write a sweep and queue the runs that it does not have yet, all or nothing; again changes nothing.
+    """Store a sweep and queue the planned runs that do not exist yet, in one transaction.
 
-    A finished run that a bundle brought takes the place of a planned run (`match_imported`), so that a study can be
-    continued elsewhere.
+    A second call with the same plan queues nothing. A finished run that was imported from a bundle replaces a planned
+    run (`match_imported`), so that a study can be continued on another machine.
+
+    Args:
+        db: An open database.
+        sweep_id: The sweep.
+        name: Name of the sweep.
+        plan: The sweep file and the planned runs, as plain JSON values.
+        runs: The planned runs.
+        versions: Versions of code and libraries.
+        jobs: Maximum number of runs in training at the same time.
 
     Returns:
-        How many runs were queued.
+        Number of runs that were queued.
     """
     now = clock.now()
     with db.transaction() as connection:
@@ -61,30 +71,29 @@ def save_sweep(
             connection.execute(insert(SweepRow), {"id": sweep_id, "created_at": now, **values})
         else:
             connection.execute(update(SweepRow).where(SweepRow.id == sweep_id).values(**values))
-        there = connection.execute(
+        existing = connection.execute(
             select(Run.launch_token, Run.status, Run.config).where(Run.sweep_id == sweep_id)
         ).all()
-        known = {row.launch_token for row in there}
-        known |= match_imported(runs, there)
-        fresh = [run for run in runs if run.key not in known]
-        for i, run in enumerate(fresh):
+        keys = {row.launch_token for row in existing} | match_imported(runs, existing)
+        missing = [run for run in runs if run.key not in keys]
+        for i, run in enumerate(missing):
             row = {
                 **new_run_values(connection, run.config, run.name),
                 "target_steps": run.target_steps,
                 "versions": dict(versions),
                 "sweep_id": sweep_id,
                 "launch_token": run.key,
-                "created_at": now + timedelta(microseconds=i),  # the list keeps the order of the plan
+                "created_at": now + timedelta(microseconds=i),  # so that lists have the order of the plan
             }
             connection.execute(insert(Run), row)
-    return len(fresh)
+    return len(missing)
 
 
 def queue_run(db: Database, sweep_id: str, run: PlannedRun, *, versions: Mapping[str, Any]) -> str | None:
-    """Queue one more run of a sweep whose runs follow from each other; None where the sweep was stopped.
+    """Queue the next run of a sweep whose runs depend on earlier results (a hyperparameter search).
 
     Returns:
-        Its id, or that of the run that has its key already.
+        The id of the run, or of the existing run with the same key; None if the sweep was stopped.
 
     Raises:
         StorageError: If there is no such sweep.
@@ -92,9 +101,9 @@ def queue_run(db: Database, sweep_id: str, run: PlannedRun, *, versions: Mapping
     with db.transaction() as connection:
         if lock_sweep(connection, sweep_id).status == "stopped":
             return None
-        known = connection.execute(select(Run.id).where(Run.launch_token == run.key)).scalar_one_or_none()
-        if known is not None:
-            return known
+        existing = connection.execute(select(Run.id).where(Run.launch_token == run.key)).scalar_one_or_none()
+        if existing is not None:
+            return existing
         row = {
             **new_run_values(connection, run.config, run.name),
             "target_steps": run.target_steps,
@@ -107,37 +116,37 @@ def queue_run(db: Database, sweep_id: str, run: PlannedRun, *, versions: Mapping
 
 
 def match_imported(planned: Iterable[PlannedRun], runs: Iterable[Any]) -> frozenset[str]:
-    """Find the planned runs of a sweep that finished runs out of a bundle have done.
+    """Find the planned runs of a sweep for which a finished run was imported from a bundle.
 
-    A bundle leaves the launch token behind, which is the key of a planned run. An imported run is therefore matched by
-    the settings in which the sweep's runs differ. Its other settings may differ from the plan: a preset of this version
-    may have other values than the one that the run was trained with.
+    A bundle does not contain the launch token, which is the key of a planned run. An imported run is therefore matched
+    by the settings in which the sweep's runs differ. Its other settings may differ from the plan, because the values of
+    a preset may have changed since the run was trained.
 
     Args:
         planned: The planned runs.
-        runs: The runs of the sweep in the database: launch_token, status and config of each.
+        runs: The runs of the sweep in the database, with launch_token, status and config.
 
     Returns:
-        Keys of the planned runs that are done.
+        Keys of the planned runs that have a finished run.
     """
     imported = [flatten_tree(run.config) for run in runs if run.launch_token is None and run.status == "finished"]
     done: set[str] = set()
     for run in planned if imported else ():
         config = flatten_tree(run.config)
-        same = next((each for each in imported if _agree(config, each, run.settings)), None)
-        if same is not None:
-            imported.remove(same)
+        match = next((other for other in imported if _is_equal(config, other, run.settings)), None)
+        if match is not None:
+            imported.remove(match)
             done.add(run.key)
     return frozenset(done)
 
 
-def _agree(config: Mapping[str, Any], other: Mapping[str, Any], settings: Iterable[str]) -> bool:
-    """Whether two flat configurations are equal in those of some settings that both have."""
+def _is_equal(config: Mapping[str, Any], other: Mapping[str, Any], settings: Iterable[str]) -> bool:
+    """Return whether two flat configurations are equal in the given settings. A setting that one lacks is ignored."""
     return all(config[key] == other[key] for key in settings if key in config and key in other)
 
 
 def attach_scheduler(db: Database, sweep_id: str, worker: Worker, *, jobs: int) -> None:
-    """Note which process starts the runs of a sweep, and how many at once.
+    """Record the process that starts the runs of a sweep, and the maximum number of runs at the same time.
 
     Raises:
         StorageError: If there is no such sweep.
@@ -149,17 +158,17 @@ def attach_scheduler(db: Database, sweep_id: str, worker: Worker, *, jobs: int) 
 
 
 def detach_scheduler(db: Database, sweep_id: str, worker: Worker) -> None:
-    """Note that this process starts no more runs of a sweep; another's note stays."""
+    """Remove this process as the scheduler of a sweep. Another scheduler is not removed."""
     with db.transaction() as connection:
-        mine = (SweepRow.id == sweep_id, SweepRow.pid == worker.pid, SweepRow.host == worker.host)
-        connection.execute(update(SweepRow).where(*mine).values(pid=None, pid_created_at=None, host=None))
+        is_scheduler = (SweepRow.id == sweep_id, SweepRow.pid == worker.pid, SweepRow.host == worker.host)
+        connection.execute(update(SweepRow).where(*is_scheduler).values(pid=None, pid_created_at=None, host=None))
 
 
 def stop_sweep(db: Database, sweep_id: str) -> tuple[int, list[str]]:
-    """Start no further run of a sweep: what is queued becomes stopped.
+    """Stop a sweep: no further run is started, and its queued runs get the status stopped.
 
     Returns:
-        How many runs left the queue, and the runs that are being worked on; ask each of those to stop.
+        Number of runs that were stopped, and the ids of the runs in training. The caller sends them a stop command.
 
     Raises:
         StorageError: If there is no such sweep.
@@ -171,10 +180,10 @@ def stop_sweep(db: Database, sweep_id: str) -> tuple[int, list[str]]:
         lock_sweep(connection, sweep_id)
         connection.execute(update(SweepRow).where(SweepRow.id == sweep_id).values(status="stopped"))
         rows = connection.execute(columns).all()
-        waiting = [row.id for row in rows if is_unclaimed(row)]
+        queued = [row.id for row in rows if is_unclaimed(row)]
         values = {"status": "stopped", "ended_at": clock.now()}
-        connection.execute(update(Run).where(Run.id.in_(waiting)).values(**values))
-    return len(waiting), [row.id for row in rows if row.id not in waiting]
+        connection.execute(update(Run).where(Run.id.in_(queued)).values(**values))
+    return len(queued), [row.id for row in rows if row.id not in queued]
 
 
 def requeue(
@@ -184,16 +193,19 @@ def requeue(
     *,
     without: Collection[str] = (),
 ) -> int:
-    """Queue ended runs of a sweep again, but none that a search pruned; each goes on from its checkpoint if it can.
+    """Queue ended runs of a sweep again, except pruned ones. A run with a checkpoint is resumed from it.
 
     Args:
         db: An open database.
         sweep_id: The sweep.
-        statuses: How they ended.
-        without: Runs that stay as they are.
+        statuses: Statuses of the runs to queue.
+        without: Ids of runs that are not queued.
 
     Returns:
-        How many there were.
+        Number of runs that were queued.
+
+    Raises:
+        StorageError: If there is no such sweep.
     """
     with db.transaction() as connection:
         lock_sweep(connection, sweep_id)
@@ -205,12 +217,9 @@ def requeue(
     return len(ids)
 
 
-ENDED: frozenset[str] = frozenset({"finished", "stopped", "failed"})
-
-
 @dataclass(frozen=True)
 class Progress:
-    """One run of a sweep, as far as its progress goes."""
+    """Progress of one run of a sweep."""
 
     run_id: str
     status: LiveStatus
@@ -219,7 +228,7 @@ class Progress:
     started_at: datetime | None
     ended_at: datetime | None
     pruned: bool = False
-    """Whether a search has ended it early."""
+    """Whether a hyperparameter search stopped it early."""
 
 
 @dataclass(frozen=True)
@@ -235,38 +244,42 @@ class Sweep:
     plan: Mapping[str, Any]
     runs: tuple[Progress, ...]
     scheduler_here: int | None = None
-    """The process that starts its runs, where this machine certainly has it."""
+    """Pid of the scheduler, if it is a process of this machine that still exists."""
 
     @property
     def counts(self) -> Counter[str]:
-        """How many runs have each live status; those that a search pruned are counted as `pruned`."""
+        """Live status → number of runs. Pruned runs are counted as `pruned`."""
         return Counter(PRUNED if run.pruned else run.status for run in self.runs)
 
     @property
     def trials(self) -> int:
-        """How many trials a search is to have; 0 where it is none."""
+        """Number of trials of a hyperparameter search; 0 for another sweep."""
         file = self.plan.get("file")
-        search = file.get("optuna") if isinstance(file, Mapping) else None  # a foreign database may hold anything
+        search = file.get("optuna") if isinstance(file, Mapping) else None  # a foreign database may have any value
         trials = search.get("trials") if isinstance(search, Mapping) else None
         return trials if isinstance(trials, int) else 0
 
     @property
     def steps_saved(self) -> float:
-        """The share of the env steps of all its runs that pruning has spared."""
-        spared = sum(max(0, run.target_steps - run.env_steps) for run in self.runs if run.pruned)
-        return spared / max(1, sum(run.target_steps for run in self.runs))
+        """Fraction of the env steps of all runs that were not trained because of pruning."""
+        saved = sum(max(0, run.target_steps - run.env_steps) for run in self.runs if run.pruned)
+        return saved / max(1, sum(run.target_steps for run in self.runs))
 
     @property
     def done(self) -> float:
-        """The share of all env steps that are done; a finished run counts as whole."""
-        wanted = sum(run.target_steps for run in self.runs)
-        reached = (run.target_steps if run.status == "finished" or run.pruned else run.env_steps for run in self.runs)
-        wanted *= max(1.0, self.trials / max(1, len(self.runs)))
-        return min(1.0, sum(reached) / wanted) if wanted else 0.0
+        """Fraction of all env steps that are trained. Finished and pruned runs count completely.
+
+        The trials of a search that do not exist yet count with the mean number of env steps of the existing ones.
+        """
+        trained = sum(
+            run.target_steps if run.status == "finished" or run.pruned else run.env_steps for run in self.runs
+        )
+        planned = sum(run.target_steps for run in self.runs) * max(1.0, self.trials / max(1, len(self.runs)))
+        return min(1.0, trained / planned) if planned else 0.0
 
     @property
     def state(self) -> Literal["running", "paused", "finished", "stopped", "failed", "lost"]:
-        """What goes on, in one word; `lost` means that runs are left and nobody starts them."""
+        """State of the sweep; `lost` means that runs are left and no scheduler starts them."""
         counts = self.counts
         if counts["running"]:
             return "running"
@@ -278,40 +291,45 @@ class Sweep:
 
     @property
     def is_for_workers(self) -> bool:
-        """Whether its runs were queued for `emtc worker`, and no scheduler is to start them."""
+        """Whether its runs were queued for `emtc worker`, without a scheduler."""
         return self.plan.get("for_workers") is True
 
     @property
     def is_attended(self) -> bool:
-        """Whether a scheduler or a worker takes its queued and lost runs.
+        """Whether a scheduler or a worker claims its queued and lost runs.
 
-        Workers are not listed in the database. One is at work if a run is trained although the sweep has no scheduler.
+        Workers are not stored in the database. If a run is in training although the sweep has no scheduler, there is a
+        worker.
         """
         if self.has_scheduler or self.trials or self.status == "stopped":
-            return self.has_scheduler  # the trials of a search are queued by its scheduler
+            return self.has_scheduler  # only the scheduler of a search queues its trials
         return self.is_for_workers or self.counts["running"] > 0
 
     @property
     def is_over(self) -> bool:
-        """Whether no run is left to do."""
+        """Whether all runs have ended, and all trials of a search exist."""
         return len(self.runs) >= self.trials and all(run.status in ENDED for run in self.runs)
 
     def seconds_left(self, now: datetime | None = None) -> float | None:
-        """Estimate what is left at the speed that its own trainers had, `jobs` at once; None before there is one."""
-        moment = now or datetime.now(UTC)
-        worked = [(run.env_steps, (run.ended_at or moment) - run.started_at) for run in self.runs if run.started_at]
-        steps, seconds = sum(n for n, _ in worked), sum(span.total_seconds() for _, span in worked)
+        """Estimate the remaining time [s] from the mean speed of the runs so far, with `jobs` runs at the same time.
+
+        Returns None if no run has trained yet.
+        """
+        now = now or datetime.now(UTC)
+        started = [run for run in self.runs if run.started_at]
+        steps = sum(run.env_steps for run in started)
+        seconds = sum(((run.ended_at or now) - run.started_at).total_seconds() for run in started if run.started_at)
         left = sum(max(0, run.target_steps - run.env_steps) for run in self.runs if run.status not in ENDED)
         if not left:
             return 0.0
         if not steps or seconds <= 0:
             return None
-        at_once = min(self.jobs, sum(run.status not in ENDED for run in self.runs))
-        return left * seconds / steps / max(1, at_once)
+        parallel = min(self.jobs, sum(run.status not in ENDED for run in self.runs))
+        return left * seconds / steps / max(1, parallel)
 
 
 def list_sweeps(db: Database, limit: int = 100) -> list[Sweep]:
-    """Which sweeps were made last?"""
+    """Which sweeps were created last? Newest first."""
     newest = select(*SweepRow.__table__.columns).order_by(SweepRow.created_at.desc(), SweepRow.id).limit(limit)
     with db.read() as connection:
         rows = connection.execute(newest).all()
@@ -319,26 +337,26 @@ def list_sweeps(db: Database, limit: int = 100) -> list[Sweep]:
 
 
 def get_sweep(db: Database, sweep_id: str) -> Sweep:
-    """What is this sweep? An unambiguous prefix of the id will do.
+    """What are the plan and the progress of a sweep? An unambiguous prefix of its id is sufficient.
 
     Raises:
-        StorageError: If no sweep, or more than one, answers to it.
+        StorageError: If no sweep matches, or more than one.
     """
     starts = SweepRow.id.startswith(sweep_id.strip().lower(), autoescape=True)
     with db.read() as connection:
         rows = connection.execute(select(*SweepRow.__table__.columns).where(starts).limit(2)).all()
     if len(rows) != 1 or not sweep_id.strip():
-        which = "More than one" if len(rows) > 1 else "No"
+        count = "More than one" if len(rows) > 1 else "No"
         raise StorageError(
-            f'{which} sweep starts with "{sweep_id}". List them with: emtc sweep --list',
-            reason="not_found" if which == "No" else "ambiguous",
+            f'{count} sweep starts with "{sweep_id}". List them with: emtc sweep --list',
+            reason="ambiguous" if rows else "not_found",
             subject=sweep_id,
         )
     return _with_progress(db, rows)[0]
 
 
 def sweep_runs(db: Database, sweep_id: str) -> list[RunRow]:
-    """Which runs has a sweep, in the order of its plan?"""
+    """Which runs does a sweep have? In the order of its plan."""
     columns = select(*RUN_COLUMNS).where(Run.sweep_id == sweep_id).order_by(Run.created_at, Run.id)
     with db.read() as connection:
         return [make_run_row(db, row) for row in connection.execute(columns).all()]
@@ -349,21 +367,29 @@ def _with_progress(db: Database, rows: Sequence[Any]) -> list[Sweep]:
         *(Run.id, Run.sweep_id, Run.status, Run.env_steps, Run.target_steps, Run.started_at, Run.ended_at),
         *(Run.heartbeat_at, Run.pid, Run.pid_created_at, Run.host, Run.claimed_at, Run.tags),
     )
-    wanted = select(*columns).where(Run.sweep_id.in_([row.id for row in rows])).order_by(Run.created_at, Run.id)
+    of_sweeps = select(*columns).where(Run.sweep_id.in_([row.id for row in rows]))
     with db.read() as connection:
-        runs = connection.execute(wanted).all()
+        runs = connection.execute(of_sweeps.order_by(Run.created_at, Run.id)).all()
     progress: dict[str, list[Progress]] = {}
     for run in runs:
         status = observe(db, run)[0]
         if run.status == "queued" and status == "lost" and run.started_at is None:
-            status = "queued"  # its scheduler died before the trainer began: it waits, nothing is lost
-        pruned = shown_status(status, run.tags) == PRUNED
-        known = Progress(run.id, status, run.env_steps, run.target_steps, run.started_at, run.ended_at, pruned)
-        progress.setdefault(run.sweep_id, []).append(known)
-    return [_make_sweep(row, progress.get(row.id, [])) for row in rows]
-
-
-def _make_sweep(row: Any, runs: Sequence[Progress]) -> Sweep:
-    alive = row.pid is not None and not is_process_gone(row)
-    here = row.pid if is_process_alive(row) else None
-    return Sweep(row.id, row.name, row.status, row.created_at, row.jobs, alive, row.plan, tuple(runs), here)
+            status = "queued"  # the scheduler ended before the trainer started, so no data is lost
+        is_pruned = shown_status(status, run.tags) == PRUNED
+        progress.setdefault(run.sweep_id, []).append(
+            Progress(run.id, status, run.env_steps, run.target_steps, run.started_at, run.ended_at, is_pruned)
+        )
+    return [
+        Sweep(
+            id=row.id,
+            name=row.name,
+            status=row.status,
+            created_at=row.created_at,
+            jobs=row.jobs,
+            has_scheduler=row.pid is not None and not is_process_gone(row),
+            plan=row.plan,
+            runs=tuple(progress.get(row.id, [])),
+            scheduler_here=row.pid if is_process_alive(row) else None,
+        )
+        for row in rows
+    ]

@@ -187,7 +187,11 @@ def test_the_database_tells_what_happened(db):
     ("success", "values", "fragment"),
     [
         ("flag", {"rollout/win_rate": 0.0, "rollout/return": -27.5}, "(mean return so far: -27.5)"),
-        ("flag", {"rollout/win_rate": 0.0}, "if this environment never says won, set memory.success=return_threshold"),
+        (
+            "flag",
+            {"rollout/win_rate": 0.0},
+            "if this environment never reports a win, set memory.success=return_threshold",
+        ),
         ("flag", {"rollout/win_rate": 0.1}, "Train on, or check memory.success."),
         ("return_threshold", {"rollout/return": 3.0}, "success_threshold = 20 (mean return so far: 3). Lower it"),
     ],

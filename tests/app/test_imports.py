@@ -209,7 +209,7 @@ def test_a_table_that_is_not_sound_is_refused_whole(db, tmp_path, capsys, text: 
         ('{"smax": {"3m": 1}}', "environment → task"),
         (json.dumps(marl_eval({"seed_1": {"step_0": {"return": [1]}}})), "no step_count"),
         (json.dumps(marl_eval({"seed_1": steps({0: [float("nan")]})})), "finite"),
-        (json.dumps(marl_eval({"seed_1": steps({0: [1.0]}), "1": steps({0: [2.0]})})), "stands there twice"),
+        (json.dumps(marl_eval({"seed_1": steps({0: [1.0]}), "1": steps({0: [2.0]})})), "is in two sources"),
     ],
 )
 def test_json_that_is_not_marl_evals_is_refused(db, tmp_path, capsys, text: str, why: str) -> None:

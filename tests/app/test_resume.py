@@ -87,7 +87,7 @@ def test_a_run_that_beats_by_a_slower_clock_is_not_deleted(lost, monkeypatch) ->
     watch(monkeypatch, then=lambda: beat(db, run_id))
     outcome = resume.delete_runs(db, [run_id])
     assert outcome.done == ()
-    assert "at work on elsewhere: its trainer gave a sign of life just now" in outcome.refused[0]
+    assert "training on elsewhere: its trainer has just sent a heartbeat" in outcome.refused[0]
     assert find_run(db, run_id).owner_token == "theirs"
 
 

@@ -83,7 +83,7 @@ def test_an_episode_that_nobody_recorded_is_one_sentence(alive):
     app.text_input(key="ask-episode").set_value("9999").run()
     app.button(key="ask-play-again").click().run()
     assert not app.exception
-    assert ["has recorded no episode 9999" in error.value for error in app.error] == [True]
+    assert ["has no recorded episode 9999" in error.value for error in app.error] == [True]
     assert list_questions(db, find_run(db, run_id)) == []
 
 

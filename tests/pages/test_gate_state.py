@@ -21,7 +21,7 @@ from tests.pages.test_pages import open_page, said
 KINDS = ("active", "idle", "none", "old")
 SENTENCES = {
     "active": "The gate removed 20\\.0 % of the incentive so far",
-    "idle": "every memory stands alone, β is 1 everywhere\\. Try \\-\\-set preset=wide",
+    "idle": "almost every state is a separate node, so β is 1 everywhere\\. Try \\-\\-set preset=wide",
 }
 
 
@@ -69,7 +69,7 @@ def test_a_chosen_row_of_home_gives_the_reason(gates):
     app.run()
     assert not app.exception
     assert badges(app) == ["idle"]
-    assert "every memory stands alone" in said(app)
+    assert "almost every state is a separate node" in said(app)
 
 
 def test_an_ended_run_is_judged_once_and_a_resumed_one_anew(gates):

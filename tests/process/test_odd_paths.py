@@ -94,7 +94,7 @@ def test_a_run_trains_in_a_folder_of_odd_name_and_the_app_shows_it(tmp_path, mon
 def test_an_address_that_means_another_file_elsewhere_says_so_and_makes_none(tmp_path, capsys, written):
     (tmp_path / "x y.db").touch()
     assert run(["runs", "--db", written.format(here=tmp_path)]) == 2
-    assert f"is this meant? {tmp_path}/x y.db" in capsys.readouterr().err
+    assert f"Did you mean {tmp_path}/x y.db?" in capsys.readouterr().err
     assert [place.name for place in tmp_path.iterdir()] == ["x y.db"]
 
 
@@ -105,7 +105,7 @@ def test_a_folder_and_a_link_that_leads_nowhere_are_no_database_and_nothing_is_m
     place.mkdir() if kind == "folder" else place.symlink_to(tmp_path / "gone.db")
     assert run([*command, "--db", f"sqlite:///{place}"]) == 2
     said = capsys.readouterr().err
-    assert ("it is a folder" if kind == "folder" else f"a link to {tmp_path}/gone.db, which is not there") in said
+    assert ("it is a folder" if kind == "folder" else f"a link to {tmp_path}/gone.db, which does not exist") in said
     assert len(said.strip().splitlines()) == 1
     assert [each.name for each in tmp_path.iterdir()] == ["x.db"]
 

@@ -195,7 +195,7 @@ def test_a_cluster_where_no_worker_can_work_is_given_up(tmp_path: Path) -> None:
     with cluster(nodes=1, variables={"EMTC_READ_ONLY": "1"}) as nodes:
         assert sweep(file, url, "--address", nodes.address, log=tmp_path / "log").wait(timeout=250) == 1
     said = (tmp_path / "log").read_text()
-    assert "ended with code 2: Nobody can train runs here: EMTC_READ_ONLY=1" in said
+    assert "ended with code 2: This process cannot train runs: EMTC_READ_ONLY=1" in said
     assert "Places failed 6 times, and no run went on." in said
     assert statuses(path) == ["queued"] * 2
 

@@ -89,7 +89,7 @@ class Moment:
     pids: int
     trainers: list[Trainer]
     checkpoints: dict[str, int]
-    watches: dict[str, claims._Watch]
+    watches: dict[str, claims._SilenceTimer]
 
 
 class Life:
@@ -104,7 +104,7 @@ class Life:
         self.time, self.pids = 0.0, 1000
         self.trainers: list[Trainer] = []
         self.checkpoints: dict[str, int] = {}
-        self.watches = {host: claims._Watch() for host in HOSTS}
+        self.watches = {host: claims._SilenceTimer() for host in HOSTS}
         plan = [PlannedRun(f"k{i}", f"run {i}", {**CONFIG, "seed": i}, 1000) for i in range(runs)]
         with self.seen_from(0):
             save_sweep(self.db, SWEEP, name="s", plan={"runs": []}, runs=plan, versions={}, jobs=2)
@@ -116,11 +116,11 @@ class Life:
     @contextmanager
     def seen_from(self, machine: int) -> Generator[None]:
         """Act on a machine: by its clock, with its processes in sight, and with what its worker has seen."""
-        parts = ((clock, "now"), (claims, "time"), (claims, "_WATCH"), (lifecycle, "socket"), (lifecycle, "_exists"))
+        parts = ((clock, "now"), (claims, "time"), (claims, "_SILENCE"), (lifecycle, "socket"), (lifecycle, "_exists"))
         before = [getattr(*part) for part in parts]
         clock.now = lambda: BEGAN + timedelta(seconds=self.time + self.skews[machine])
         claims.time = SimpleNamespace(monotonic=lambda: self.time)
-        claims._WATCH = self.watches[HOSTS[machine]]
+        claims._SILENCE = self.watches[HOSTS[machine]]
         lifecycle.socket = SimpleNamespace(gethostname=lambda: HOSTS[machine])
         lifecycle._exists = lambda row: any(each.pid == row.pid and each.is_alive for each in self.trainers)
         try:
@@ -349,8 +349,8 @@ class Life:
         is_anybodys = run["owner_token"] is None
         return (run["status"], run["env_steps"], run["host"], has_process, is_anybodys, *watched, *ago)
 
-    def _watched(self, watch: claims._Watch, run_id: str, stands: tuple[Any, ...]) -> float | None:
-        seen, since = watch._seen.get(run_id, (None, 0.0))
+    def _watched(self, watch: claims._SilenceTimer, run_id: str, stands: tuple[Any, ...]) -> float | None:
+        seen, since = watch._last_change.get(run_id, (None, 0.0))
         return self.time - since if seen == stands else None
 
 

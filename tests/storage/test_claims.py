@@ -33,8 +33,8 @@ def save(db: Database, sweep_id: str, n: int) -> None:
 def unwatched(monkeypatch: pytest.MonkeyPatch) -> None:
     """Take what seems lost at once, but in the tests about watching."""
     monkeypatch.setattr(claims, "LOST_AFTER_S", 0.0)
-    monkeypatch.setattr(claims, "_WATCH", claims._Watch())
-    monkeypatch.setattr(clock._server, "said", None)
+    monkeypatch.setattr(claims, "_SILENCE", claims._SilenceTimer())
+    monkeypatch.setattr(clock._server, "last", None)
 
 
 @pytest.fixture
@@ -124,7 +124,7 @@ def test_a_run_given_back_leaves_the_queue_when_a_person_stops_it(db: Database, 
     claim = claim_one(db, me)
     begin(db, claim, me)
     give_back(db, claim.run_id, token=claim.token)
-    assert "left the queue" in ask_stop(db, claim.run_id)
+    assert "removed from the queue" in ask_stop(db, claim.run_id)
     assert claim_any(db, me) is None
 
 
@@ -229,7 +229,7 @@ def test_a_dead_run_whose_clock_was_ahead_is_taken_in_the_end(db: Database, else
     with db.transaction() as connection:
         connection.execute(update(Run).where(Run.id == run_id).values(heartbeat_at=Ahead.now(UTC)))
     assert not is_free(db, run_id)
-    monkeypatch.setattr(claims, "_SILENT_ELSEWHERE_S", 0.0)
+    monkeypatch.setattr(claims, "_REMOTE_SILENCE_S", 0.0)
     assert is_free(db, run_id)
 
 

@@ -138,7 +138,7 @@ def test_a_stop_says_whether_anybody_heard(db: Database, run_id: str) -> None:
         ask_stop(db, run_id, patience_s=0.3)
     control = DatabaseControl(db, run_id)
     assert wait_for(control.poll) == "stop"
-    assert "has heard stop" in ask_stop_while(control, db, run_id)
+    assert "acknowledged stop" in ask_stop_while(control, db, run_id)
     finish_run(db, run_id, "stopped")
     control.close()
     with raises(RunStateError, reason="no_trainer", subject=run_id):

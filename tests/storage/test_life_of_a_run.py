@@ -271,14 +271,14 @@ def test_no_order_of_events_does_so_on_a_server(postgres_server: str, postgres_t
     assert search(database, CLOCKS["right"]) > 900
 
 
-class TrustingWatch(claims._Watch):
+class TrustingWatch(claims._SilenceTimer):
     """Another machine's run is lost as soon as its heartbeat is old by one's own clock, as it once was."""
 
-    def look_at(self, row: Any) -> float:
+    def observe(self, row: Any) -> float:
         patience_s = START_LIMIT_S if row.status == "queued" else LOST_AFTER_S
         beat_at = row.claimed_at if row.status == "queued" else row.heartbeat_at
         is_old = (clock.now() - beat_at).total_seconds() > patience_s
-        return float("inf") if is_old else super().look_at(row)
+        return float("inf") if is_old else super().observe(row)
 
 
 def nobody_asks(*arguments: Any) -> None:
@@ -292,7 +292,11 @@ def in_its_first_life(run_id: str, token: str | None) -> Any:
 
 Fault = tuple[str, str, dict[str, Any]]
 FAULTS: dict[str, Fault] = {
-    "a heartbeat judged by one's own clock": ("fast", "last beat", {"storage.runs.claims._Watch": TrustingWatch}),
+    "a heartbeat judged by one's own clock": (
+        "fast",
+        "last beat",
+        {"storage.runs.claims._SilenceTimer": TrustingWatch},
+    ),
     "a claim without a token": (
         "right",
         "after another had taken it",
@@ -313,7 +317,7 @@ FAULTS: dict[str, Fault] = {
         "right", "last beat", {"storage.runs.control._at_work": in_its_first_life}
     ),
     "a dead run that is left to its own machine": (
-        "right", "was forgotten", {"storage.runs.claims._SILENT_ELSEWHERE_S": float("inf")}
+        "right", "was forgotten", {"storage.runs.claims._REMOTE_SILENCE_S": float("inf")}
     ),
 }  # fmt: skip
 

@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 from sqlalchemy import delete, insert
 
 from app.analysis.aggregates import Curve, mu_w
+from emtc_core.config import resolve
+from emtc_core.config.base import Before
 from emtc_core.errors import ConfigError, RunNotFoundError, RunStateError
 from storage.engine import Database, open_database
 from storage.models import Evaluation, Run
@@ -188,6 +190,32 @@ def test_a_run_of_an_earlier_version_did_what_its_version_did(db: Database) -> N
     create_run(db, CONFIG | {"gate": {"lookup": "current"}}, target_steps=10, versions={})
     create_run(db, CONFIG | {"algo": "qmix"}, target_steps=10, versions={})
     assert matching_ids(db, RunFilter(text="gate.lookup=written")) == [old]
+
+
+@pytest.mark.parametrize(
+    ("value", "matches"),
+    [("1000000", True), ("1000001", False), ("1e6", True), ("1000001.0", True), ("none", False), ("true", False)],
+)
+def test_a_setting_from_before_its_existence_is_compared_like_a_stored_one(
+    db: Database, monkeypatch: pytest.MonkeyPatch, value: str, matches: bool
+) -> None:
+    monkeypatch.setattr(resolve, "value_before", lambda key: Before(1_000_000))
+    without = create_run(db, CONFIG, target_steps=10, versions={})
+    stored = create_run(db, CONFIG | {"memory": {"capacity": 1_000_000}}, target_steps=10, versions={})
+    assert set(matching_ids(db, RunFilter(text=f"memory.capacity={value}"))) == (
+        {without, stored} if matches else set()
+    )
+
+
+@pytest.mark.parametrize(("value", "matches"), [("none", True), ("null", True), ("0", False), ("false", False)])
+def test_a_missing_value_from_before_a_setting_existed_is_compared_like_a_stored_one(
+    db: Database, monkeypatch: pytest.MonkeyPatch, value: str, matches: bool
+) -> None:
+    monkeypatch.setattr(resolve, "value_before", lambda key: Before(None))
+    without = create_run(db, CONFIG, target_steps=10, versions={})
+    stored = create_run(db, CONFIG | {"gate": {"tau_decay_steps": None}}, target_steps=10, versions={})
+    found = set(matching_ids(db, RunFilter(text=f"gate.tau_decay_steps={value}")))
+    assert found == ({without, stored} if matches else set())
 
 
 @pytest.mark.parametrize("key", ["train.updates_per_episode", "train.num_circle"])
