@@ -20,7 +20,7 @@ from typing import Any
 from app.analysis.provenance import library_versions
 from app.jobs.launch import check_startable, find_trainer, start_trainer
 from app.jobs.resume import CheckpointStatus, look
-from app.jobs.signals import listening
+from app.jobs.signals import handle_signals
 from app.jobs.sweeps.control import this_process
 from emtc_core.config.resolve import config_from_stored
 from emtc_core.errors import ConfigError, EmtcError, EnvUnavailableError, RunStateError, StorageError
@@ -171,7 +171,7 @@ class Leave:
 def leave_signals() -> Generator[Leave]:
     """Listen to SIGTERM, SIGINT and SIGUSR1; afterwards they mean what they meant before."""
     leave = Leave()
-    with listening(_SIGNALS, leave.on_signal):
+    with handle_signals(_SIGNALS, leave.on_signal):
         yield leave
 
 
