@@ -20,7 +20,7 @@ from app.jobs.sweeps.control import plan_of
 from app.jobs.sweeps.plan import Plan, make_trial, trial_key
 from app.jobs.sweeps.scheduler import attached, start_all, tend
 from app.jobs.sweeps.study import RUN, import_optuna, make_pruner, make_sampler, open_study, suggest
-from app.jobs.sweeps.worker import Starter
+from app.jobs.sweeps.worker import TrainerStarter
 from emtc_core.errors import RunStateError, StorageError
 from storage.engine import Database
 from storage.runs.control import send_command
@@ -184,7 +184,7 @@ def run_search(
         raise RunStateError(
             f"Sweep {sweep_id} is searched by another process already. Watch it with: emtc sweep --list"
         )
-    search, starter = Search(db, plan_of(get_sweep(db, sweep_id))), Starter(db)
+    search, starter = Search(db, plan_of(get_sweep(db, sweep_id))), TrainerStarter(db)
     with attached(db, sweep_id, jobs) as me, warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of Optuna, about what it calls experimental
 
