@@ -153,7 +153,7 @@ def warn_about_obs(config: RunConfig, trial: Probe) -> str:
         return ""
     return (
         f"The observations of the agents of {name_game(config.env)} never changed in random play, so the agents cannot "
-        'learn from them. Games that observe their screen draw it only with render_mode="rgb_array".'
+        'learn from them. Games that observe their screen draw it only if they are made with render_mode="rgb_array".'
     )
 
 
