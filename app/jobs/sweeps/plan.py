@@ -15,7 +15,7 @@ from pydantic import ValidationError
 
 from app.analysis.quantities import EVALUATED
 from app.analysis.settings import write_value
-from app.jobs.launch_request import find_own
+from app.jobs.launch_request import find_changed_settings
 from app.jobs.sweeps.file import Leaf, OptunaSearch, Range, SweepFile
 from emtc_core.config.base import read_faults
 from emtc_core.config.resolve import Value, current_key, describe_fields, flatten, resolve, suggest
@@ -173,7 +173,7 @@ def plan_several(config: RunConfig, algos: Sequence[str], seeds: Sequence[int], 
         "preset": config.preset,
         "steps": config.train.t_max,
         "seeds": list(seeds),
-        "set": {key: settings[key] for key in find_own(settings)},
+        "set": {key: settings[key] for key in find_changed_settings(settings)},
     }
     try:
         return make_plan(SweepFile.model_validate(content))
