@@ -66,7 +66,7 @@ def test_a_run_that_trains_well_is_no_news():
     [
         ({"status": "finished", "ended_at": EARLIER}, "finished", "after 500 steps with a last win rate of 50 %"),
         ({"status": "failed", "ended_at": EARLIER, "error": "No map."}, "failed", "No map."),
-        ({"status": "lost"}, "lost", "gone without a word"),
+        ({"status": "lost"}, "lost", "ended without an error message"),
         (
             {"status": "failed", "ended_at": EARLIER, "error": "The training loss became nan at 3."},
             "nan",
