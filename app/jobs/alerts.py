@@ -145,7 +145,8 @@ def _find_nan(run: RunFacts) -> Iterator[Alert]:
     if run.status == "failed" and run.ended_at and _failed_with_nan(run):
         yield _make_alert("nan", run, run.ended_at, run.error or "")
     elif run.nan_metric is not None and (at := run.ended_at or run.heartbeat_at):
-        text = f"{run.nan_metric} was NaN at step {run.nan_env_step:,}. Lower train.lr or train.reward_scale."
+        value = f"{run.nan_metric} was not a finite number at step {run.nan_env_step:,}"
+        text = f"{value}. Lower train.lr or train.reward_scale."
         yield _make_alert("nan", run, at, text, event=run.nan_env_step)
 
 

@@ -72,7 +72,7 @@ def test_a_run_that_trains_well_is_no_news():
             "nan",
             "loss became",
         ),
-        ({"nan_metric": "train/loss", "nan_env_step": 42}, "nan", "train/loss was no number at step 42"),
+        ({"nan_metric": "train/loss", "nan_env_step": 42}, "nan", "train/loss was not a finite number at step 42"),
         ({"gate_idle": "Nothing merged."}, "gate-idle", "Nothing merged."),
         ({"no_success": "Nobody won."}, "no-success", "Nobody won."),
         ({"no_success": "Nobody won.", "gate_idle": "No incentive."}, "no-success", "Nobody won."),
