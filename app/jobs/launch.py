@@ -199,7 +199,7 @@ def _estimate_memory(config: RunConfig, info: EnvInfo | None) -> float:
     return _TRAINER_BYTES + rows * row_bytes + nodes * node_bytes
 
 
-def find_trainer(run_id: str) -> bool:
+def has_local_trainer(run_id: str) -> bool:
     """Whether a trainer of a run is running on this machine, according to the list of processes."""
     processes = (process.info for process in psutil.process_iter(["cmdline", "status"]))
     return any(

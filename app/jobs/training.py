@@ -69,13 +69,13 @@ def train_run(
         StopRequested: If a signal arrived before the first step. The run is marked stopped.
     """
     if signals is None:
-        with stop_signals() as signals:
+        with stop_signals() as handler:
             return train_run(
                 database,
                 run_id,
                 resume=resume,
                 token=token,
-                signals=signals,
+                signals=handler,
                 on_progress=on_progress,
                 announce=announce,
             )
@@ -115,7 +115,6 @@ def _record_end(
         is_requeued = signals.gives_back and row.owner_token != token
         if row.status != status and not is_requeued:
             raise
-            raise
 
 
 @contextmanager
@@ -154,7 +153,6 @@ def _record_failure(database: Database, run_id: str, token: str, exc: BaseExcept
 
 def _mark_started(database: Database, run_id: str, token: str) -> tuple[RunConfig, torch.device]:
     """Read the configuration, choose threads and device, load the plug-ins and mark the run as running."""
-    """Read the configuration, choose the device and begin."""
     row = retry_transient(database, lambda: find_run(database, run_id))
     config = config_from_stored(row.config)
     stored = None

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
-from app.jobs.launch import find_trainer
+from app.jobs.launch import has_local_trainer
 from app.jobs.sweeps.ray_place import WorkerExit, hold_place, list_passed_variables
 from app.jobs.sweeps.scheduler import attach_this_process, poll_sweep
 from app.jobs.sweeps.worker import NOTHING, leave_signals
@@ -215,7 +215,7 @@ class _TaskPool:
             StorageError: If the database does not answer.
         """
         self._collect_ended()
-        n_free, n_training = count_work(self._db, self._sweep_id, has_trainer=find_trainer)
+        n_free, n_training = count_work(self._db, self._sweep_id, has_trainer=has_local_trainer)
         n_idle = len(self._tasks) - min(len(self._tasks), n_training)
         if time.monotonic() < self._pause_until:
             return

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 
-from app.jobs.launch import find_trainer
+from app.jobs.launch import has_local_trainer
 from app.jobs.sweeps.control import this_process
 from app.jobs.sweeps.worker import LeaveRequest, TrainerStarter
 from emtc_core.errors import StorageError
@@ -95,7 +95,7 @@ def attach_this_process(db: Database, sweep_id: str, jobs: int) -> Generator[Wor
 
 def start_all(db: Database, sweep_id: str, me: Worker, jobs: int, starter: TrainerStarter) -> None:
     """Start trainers of queued and lost runs of a sweep while it has free slots."""
-    while claim := claim_run(db, sweep_id, me, jobs=jobs, has_trainer=find_trainer):
+    while claim := claim_run(db, sweep_id, me, jobs=jobs, has_trainer=has_local_trainer):
         with suppress(StorageError):  # the run is already marked as failed
             starter.start(claim)
 

@@ -18,7 +18,7 @@ from types import FrameType
 from typing import Any
 
 from app.analysis.provenance import library_versions
-from app.jobs.launch import check_startable, find_trainer, start_trainer
+from app.jobs.launch import check_startable, has_local_trainer, start_trainer
 from app.jobs.resume import CheckpointStatus, look
 from app.jobs.signals import handle_signals
 from app.jobs.sweeps.control import this_process
@@ -240,7 +240,7 @@ class Work:
         """Claim and start runs while there are free slots; return True if no run is left to claim."""
         try:
             while len(self._trainers) < self._jobs and not self._leave.asked:
-                claim = self._claim(self._db, worker=self._me, has_trainer=find_trainer, leave=self._rejected_ids)
+                claim = self._claim(self._db, worker=self._me, has_trainer=has_local_trainer, leave=self._rejected_ids)
                 if claim is None:
                     return True
                 self._start(claim)
