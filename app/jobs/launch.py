@@ -153,11 +153,8 @@ def kill_run(db: Database, run_id: str) -> None:
     refuse_when_read_only("end a process")
     row = find_run(db, run_id)
     if row.host != socket.gethostname() or row.pid is None or row.pid_created_at is None:
-        raise RunStateError(
-            f"Run {row.id} is trained on {row.host or 'no machine'}; kill its process there.",
-            reason="other_host",
-            subject=row.id,
-        )
+        place = f"is trained on {row.host}; kill its process there" if row.host else "has no process"
+        raise RunStateError(f"Run {row.id} {place}.", reason="other_host", subject=row.id)
     try:
         process = psutil.Process(row.pid)
         if abs(process.create_time() - row.pid_created_at) > 2:

@@ -254,8 +254,8 @@ def _read_faults(exc: ValidationError) -> list[Fault]:
 
 def _find_setting(path: list[str]) -> str:
     """Return the setting at a path of the file, or "" if the path is a key of the file itself."""
-    n_heads = {"set": 1, "grid": 1, "random": 2, "optuna": 2, "variant": 2}
-    n = n_heads.get(path[0], 0) if path else 0
+    parts_before_setting = {"set": 1, "grid": 1, "random": 2, "optuna": 2, "variant": 2}
+    n = parts_before_setting.get(path[0], 0) if path else 0
     table = path[1:n]
     return path[n] if n and len(path) > n and (not table or table[0] in ("set", "ranges", "space")) else ""
 
