@@ -181,7 +181,7 @@ def _find_no_success(run: RunFacts) -> Iterator[Alert]:
 
 
 def _is_due(run: RunFacts) -> bool:
-    """Whether a run is far enough for alerts about its gate and its successes."""
+    """Whether a running run has trained for GATE_AFTER of its length."""
     return run.status == "running" and run.env_steps >= GATE_AFTER * run.target_steps
 
 

@@ -101,7 +101,7 @@ def list_reported_runs(db: Database, sweep_id: str) -> set[str]:
 
 
 def make_sampler(search: OptunaSearch, number: int) -> Any:
-    """Make the sampler of one trial. Its seed depends only on the trial's number, for a search that is resumed."""
+    """Make the sampler of one trial. Its seed depends only on the trial's number, also after a resume."""
     samplers = import_optuna().samplers
     if search.sampler == "qmc":
         return samplers.QMCSampler(seed=search.seed, scramble=True)
