@@ -81,7 +81,7 @@ class TrainerStarter:
     def _replace(self, claim: Claim, why_not: str) -> str:
         """Mark a run as failed and create a run from step 0 that replaces it in the sweep; return the new id."""
         place = "has its place in the sweep" if find_run(self._db, claim.run_id).sweep_id else "takes its place"
-        message = f"Its trainer ended and no checkpoint is usable: {why_not} A new run {place}."
+        message = f"Its trainer ended and no checkpoint can be used: {why_not} A new run {place}."
         finish_run(self._db, claim.run_id, "failed", error=message, token=claim.token)
         return start_again(self._db, claim.run_id, versions=library_versions())
 
