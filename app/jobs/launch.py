@@ -245,7 +245,7 @@ def start_warmup(log: Path) -> bool:
 
 
 def start_trainer(
-    db: Database, run_id: str, *, token: str, resume: bool = False, give_back: bool = False
+    db: Database, run_id: str, *, token: str, resume: bool = False, requeue_on_signal: bool = False
 ) -> subprocess.Popen[bytes] | None:
     """Start the trainer of a run that this process owns, and make the trainer the owner.
 
@@ -254,7 +254,7 @@ def start_trainer(
         run_id: The run.
         token: Owner token of this process.
         resume: Continue from the newest usable checkpoint.
-        give_back: A signal to the trainer, or the end of this process, returns the run to the queue instead of
+        requeue_on_signal: A signal to the trainer, or the end of this process, returns the run to the queue instead of
             stopping it.
 
     Returns:
@@ -264,7 +264,7 @@ def start_trainer(
         StorageError: If the process cannot be started. The run is marked failed then.
     """
     options = ["--token", token, *(["--resume"] if resume else [])]
-    options += ["--worker", str(os.getpid())] if give_back else []
+    options += ["--worker", str(os.getpid())] if requeue_on_signal else []
     command = ["app.cli.main", "train-worker", run_id, *options]
     try:
         process = spawn(command, run_folder(db, run_id) / LOG_NAME, db=db)

@@ -165,7 +165,7 @@ def take_to_resume(db: Database, run_id: str) -> Owner:
         RunStateError: If the run is being trained, or has recorded rows and no usable checkpoint.
     """
     row = find_run(db, run_id)
-    refuse_imported(row, "go on")
+    refuse_imported(row, "resume")
     lifecycle.check(row.id, state_now(row), Event.CLAIM)
     status = look(db, row)
     if status.refused:

@@ -30,19 +30,19 @@ _STOPPING = "Stopping: the trainer writes a checkpoint. Press Ctrl-C again to en
 class StopSignals:
     """Handles stop signals and turns them into an exception or a stop command."""
 
-    def __init__(self, *, give_back: bool = False) -> None:
-        """Treat a signal as a stop of the run or, with `give_back`, as a request to return the run to the queue."""
-        self._give_back = give_back
+    def __init__(self, *, requeue: bool = False) -> None:
+        """Treat a signal as a stop of the run or, with `requeue`, as a request to return the run to the queue."""
+        self._requeue = give_back
         self._is_requested = self._is_polled = False
         self._blocked: Callable[[], str | None] = lambda: None
 
     @property
-    def gives_back(self) -> bool:
+    def must_requeue(self) -> bool:
         """Whether the run goes back to the queue because of a signal."""
-        return self._give_back and self._is_requested
+        return self._requeue and self._is_requested
 
     @property
-    def broke_in(self) -> bool:
+    def interrupted_start(self) -> bool:
         """Whether a signal interrupted the start. An error after it is caused by the interruption, not by the run."""
         return self._is_requested and not self._is_polled
 
@@ -101,7 +101,7 @@ def stop_signals(*, worker: int | None = None) -> Generator[StopSignals]:
     Args:
         worker: Process id of the worker that started this process, if any.
     """
-    signals = StopSignals(give_back=worker is not None)
+    signals = StopSignals(requeue=worker is not None)
     numbers = _SIGNALS if worker is None else (*_SIGNALS, signal.SIGUSR1)
     with handle_signals(numbers, signals.on_signal):
         if worker is not None:
@@ -132,13 +132,13 @@ class _SignalControl:
         self._inner.set_status(status)
 
 
-def leave_run(db: Database, run_id: str, token: str | None, signals: StopSignals) -> None:
+def record_stop(db: Database, run_id: str, token: str | None, signals: StopSignals) -> None:
     """Mark a run as stopped, or return it to the queue if a worker's machine is needed for something else.
 
     Raises:
         RunStateError: If another process owns the run, or the run has ended.
     """
-    if signals.gives_back and token is not None:
+    if signals.must_requeue and token is not None:
         give_back(db, run_id, token=token)
     else:
         finish_run(db, run_id, "stopped", token=token)

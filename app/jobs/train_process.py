@@ -4,7 +4,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from app.jobs.signals import StopSignals, leave_run, stop_signals
+from app.jobs.signals import StopSignals, record_stop, stop_signals
 from emtc_core.control import StopRequested
 from emtc_core.errors import RunStateError
 from storage.engine import Database
@@ -81,5 +81,5 @@ def mark_stopped(
 ) -> None:
     """Record that a signal arrived before the first step."""
     with suppress(RunStateError):  # it is already recorded
-        retry_transient(database, lambda: leave_run(database, run_id, token, signals))
+        retry_transient(database, lambda: record_stop(database, run_id, token, signals))
     announce(f"Run {run_id} was stopped before its first step.")

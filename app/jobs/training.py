@@ -17,7 +17,7 @@ from app.jobs.checkpoint_stores import open_checkpoint_store
 from app.jobs.compilation import log_compilation
 from app.jobs.launch import LOG_NAME
 from app.jobs.provenance import record_provenance
-from app.jobs.signals import StopSignals, leave_run, stop_signals
+from app.jobs.signals import StopSignals, record_stop, stop_signals
 from emtc_core.config.resolve import config_from_stored
 from emtc_core.config.run import RunConfig
 from emtc_core.control import Control, StopRequested
@@ -106,13 +106,13 @@ def _record_end(
         if status == "finished":
             finish_run(database, run_id, status, token=token)
         else:
-            leave_run(database, run_id, token, signals)
+            record_stop(database, run_id, token, signals)
 
     try:
         retry_transient(database, write)
     except RunStateError:  # raise, unless an earlier attempt was committed and only its answer was lost
         row = retry_transient(database, lambda: find_run(database, run_id))
-        is_requeued = signals.gives_back and row.owner_token != token
+        is_requeued = signals.must_requeue and row.owner_token != token
         if row.status != status and not is_requeued:
             raise
 
@@ -130,7 +130,7 @@ def _record_failures(database: Database, run_id: str, token: str, signals: StopS
             finish_run(database, run_id, "stopped", error=str(exc) or "It was ended at once.", token=token)
         raise
     except StorageError as exc:
-        if not signals.broke_in:
+        if not signals.interrupted_start:
             _record_failure(database, run_id, token, exc)
             raise
         _record_end(database, run_id, "stopped", token, signals)  # an interrupted database driver raises its own error

@@ -221,7 +221,7 @@ def test_a_detached_driver_leaves_with_checkpoints_and_a_dead_task_costs_nothing
         run_id, pid = wait_for_trainer(two_nodes, db)
         assert run_id == first
         task = psutil.Process(pid).parents()[2]
-        assert "hold_place" in task.cmdline()[0]
+        assert "run_worker" in task.cmdline()[0]
         task.kill()
         wait_until(lambda: not task.is_running(), what="the task's end")
         assert psutil.pid_exists(pid)

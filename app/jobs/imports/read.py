@@ -199,10 +199,10 @@ def _list_children(tree: Any, where: str) -> Iterator[tuple[str, Mapping[str, An
 
 def _sort_steps(steps: Mapping[str, Any], where: str) -> list[Mapping[str, Any]]:
     """Sort the steps of a run by env step, without the absolute metrics."""
-    kept = [step for name, step in steps.items() if name != "absolute_metrics" and isinstance(step, Mapping)]
-    if any(read_float(step.get("step_count")) is None for step in kept):
+    numbered_steps = [step for name, step in steps.items() if name != "absolute_metrics" and isinstance(step, Mapping)]
+    if any(read_float(step.get("step_count")) is None for step in numbered_steps):
         raise ConfigError(f"{where}: a step has no step_count")
-    return sorted(kept, key=lambda step: read_float(step["step_count"]) or 0.0)
+    return sorted(numbered_steps, key=lambda step: read_float(step["step_count"]) or 0.0)
 
 
 def _average_steps(steps: Sequence[Mapping[str, Any]], given: Given, where: str) -> Mapping[str, Curve]:
@@ -244,11 +244,11 @@ def read_sacred(place: Path, given: Given) -> Iterator[ParsedRun]:
     Raises:
         ConfigError: If there is no run, or one is damaged.
     """
-    for folder in find_runs(place):
+    for folder in find_sacred_runs(place):
         yield _read_sacred_run(folder, place, given)
 
 
-def find_runs(place: Path) -> list[Path]:
+def find_sacred_runs(place: Path) -> list[Path]:
     """Find the folders of sacred runs, ordered by the number in their names.
 
     Raises:

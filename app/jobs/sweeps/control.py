@@ -255,7 +255,7 @@ def expected_cost(db: Database | None, plan: Plan, *, jobs: int) -> tuple[float,
             estimates[key] = estimate(db, run.config)
         seconds += estimates[key].seconds
         disk_bytes += estimates[key].disk_bytes
-    bases = [each.basis for each in estimates.values()]
+    bases = [cost.basis for cost in estimates.values()]
     return seconds / max(1, min(jobs, len(plan.runs))), disk_bytes, _describe_basis(bases)
 
 

@@ -228,11 +228,11 @@ def _plan_trials(plan: Plan, search: OptunaSearch) -> Iterator[SweepRun]:
 
 def as_setting(key: str, value: Leaf) -> Leaf:
     """Convert a number of a range to the type of its setting: 8.0 becomes 8 for an integer setting."""
-    is_integer = isinstance(value, float) and value.is_integer() and is_whole(key)
+    is_integer = isinstance(value, float) and value.is_integer() and is_integer_setting(key)
     return int(value) if is_integer else value
 
 
-def is_whole(key: str) -> bool:
+def is_integer_setting(key: str) -> bool:
     """Whether a setting is an integer."""
     return any(info.key == key and info.type == "int" for info in describe_fields())
 

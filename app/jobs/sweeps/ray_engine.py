@@ -18,7 +18,7 @@ from importlib import import_module
 from typing import Any
 
 from app.jobs.launch import has_local_trainer
-from app.jobs.sweeps.ray_place import WorkerExit, hold_place, list_passed_variables
+from app.jobs.sweeps.ray_place import WorkerExit, list_passed_variables, run_worker
 from app.jobs.sweeps.scheduler import attach_this_process, poll_sweep
 from app.jobs.sweeps.worker import NOTHING, leave_signals
 from emtc_core.config.run import RunConfig
@@ -199,7 +199,7 @@ class _TaskPool:
             "max_retries": 0,
             "scheduling_strategy": "SPREAD",
         }
-        self._task = ray.remote(**options)(hold_place)
+        self._task = ray.remote(**options)(run_worker)
         self._arguments = {"at_most": jobs, "gpus": cluster.gpus, "variables": list_passed_variables()}
         self._tasks: list[Any] = []
         self._messages: set[str] = set()

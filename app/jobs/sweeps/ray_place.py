@@ -41,7 +41,7 @@ def list_passed_variables() -> dict[str, str]:
     return {FOLDER_VARIABLE: str(home_folder()), **files}
 
 
-def hold_place(url: str, sweep_id: str, *, at_most: int, gpus: float, variables: Mapping[str, str]) -> WorkerExit:
+def run_worker(url: str, sweep_id: str, *, at_most: int, gpus: float, variables: Mapping[str, str]) -> WorkerExit:
     """Run a worker that trains runs of one sweep until it finds none.
 
     Args:

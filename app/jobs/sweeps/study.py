@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from app.jobs.sweeps.file import Leaf, OptunaSearch, Range
-from app.jobs.sweeps.plan import is_whole
+from app.jobs.sweeps.plan import is_integer_setting
 from emtc_core.errors import ConfigError, Fault
 from storage.engine import Database
 
@@ -141,6 +141,6 @@ def suggest(trial: Trial, space: Mapping[str, Range | tuple[Leaf, ...]]) -> dict
 def _suggest(trial: Trial, key: str, space: Range | tuple[Leaf, ...]) -> Leaf:
     if isinstance(space, tuple):
         return trial.suggest_categorical(key, list(space))
-    if is_whole(key):
+    if is_integer_setting(key):
         return trial.suggest_int(key, int(space.low), int(space.high), log=space.log)
     return trial.suggest_float(key, space.low, space.high, log=space.log)

@@ -47,12 +47,12 @@ class TrainerStarter:
         self._db = db
         self._n_starts: Counter[str] = Counter()
 
-    def start(self, claim: Claim, *, gives_back: bool = False) -> subprocess.Popen[bytes] | None:
+    def start(self, claim: Claim, *, requeue_on_signal: bool = False) -> subprocess.Popen[bytes] | None:
         """Start the trainer of a claimed run, from its checkpoint if it has one, or mark the run as failed.
 
         Args:
             claim: The claimed run.
-            gives_back: A signal to the trainer returns the run to the queue.
+            requeue_on_signal: A signal to the trainer returns the run to the queue.
 
         Returns:
             The process of the trainer, or None if it was not started.
@@ -73,7 +73,9 @@ class TrainerStarter:
         if status and not status.can_resume:
             self._n_starts[self._replace(claim, status.why_not)] = self._n_starts[claim.run_id]
             return None
-        return start_trainer(self._db, claim.run_id, token=claim.token, resume=claim.resume, give_back=gives_back)
+        return start_trainer(
+            self._db, claim.run_id, token=claim.token, resume=claim.resume, requeue_on_signal=requeue_on_signal
+        )
 
     def _examine(self, claim: Claim) -> CheckpointStatus:
         return look(self._db, find_run(self._db, claim.run_id))
@@ -254,7 +256,7 @@ class Work:
             self._rejected_ids.add(claim.run_id)
             self._say(message)
             return
-        process = self._starter.start(claim, gives_back=True)
+        process = self._starter.start(claim, requeue_on_signal=True)
         if process is None:
             self._report_end(claim)
             return
