@@ -196,13 +196,6 @@ class CheckpointUploader:
             self._files.write(LOG_NAME, (self._previous_log + new)[-_MAX_LOG_BYTES:])
 
 
-def _is_usable(path: Path, why_not: Callable[[int], str | None]) -> bool:
-    try:
-        return why_not(verify(path).env_step) is None
-    except CheckpointError:
-        return False
-
-
 class UploadingStore(CheckpointStore):
     """Checkpoints in a local folder, which are then uploaded to a URL."""
 
@@ -273,3 +266,10 @@ def open_checkpoint_store(database: Database, run_id: str, keep: int) -> Generat
         uploader.close()
         raise
     uploader.close()
+
+
+def _is_usable(path: Path, why_not: Callable[[int], str | None]) -> bool:
+    try:
+        return why_not(verify(path).env_step) is None
+    except CheckpointError:
+        return False

@@ -162,6 +162,23 @@ def name_game(config: EnvConfig) -> str:
     return config.map if config.name in IMPORTED_BY_MAP else config.name
 
 
+def play(env: VectorEnv) -> Probe:
+    """Play episodes with random actions, up to `EPISODES` episodes or `PLAY_TIME_S`."""
+    info, rng = env.info, np.random.default_rng(0)
+    deadline = time.monotonic() + PLAY_TIME_S
+    returns: list[float] = []
+    longest, has_constant_obs = 0, True
+    while len(returns) < EPISODES and time.monotonic() < deadline:
+        steps, episode_return, is_over, has_changed = _play_episode(env, rng, seed=len(returns), deadline=deadline)
+        has_constant_obs &= not has_changed
+        if is_over:
+            returns.append(episode_return)
+        if is_over or not returns:
+            longest = max(longest, steps)
+    sizes = (info.n_agents, info.n_actions, info.obs_dim, info.state_dim, info.episode_limit)
+    return Probe(*sizes, longest, tuple(returns), bool(getattr(env, "tells_success", True)), has_constant_obs)
+
+
 def _run_trial(config: EnvConfig) -> Probe | EnvUnavailableError:
     """Run this module in another process and read its result."""
     try:
@@ -188,23 +205,6 @@ def _run_trial(config: EnvConfig) -> Probe | EnvUnavailableError:
     if "message" in answer:
         return EnvUnavailableError(**answer)
     return Probe(**(answer | {"returns": tuple(answer["returns"])}))
-
-
-def play(env: VectorEnv) -> Probe:
-    """Play episodes with random actions, up to `EPISODES` episodes or `PLAY_TIME_S`."""
-    info, rng = env.info, np.random.default_rng(0)
-    deadline = time.monotonic() + PLAY_TIME_S
-    returns: list[float] = []
-    longest, has_constant_obs = 0, True
-    while len(returns) < EPISODES and time.monotonic() < deadline:
-        steps, episode_return, is_over, has_changed = _play_episode(env, rng, seed=len(returns), deadline=deadline)
-        has_constant_obs &= not has_changed
-        if is_over:
-            returns.append(episode_return)
-        if is_over or not returns:
-            longest = max(longest, steps)
-    sizes = (info.n_agents, info.n_actions, info.obs_dim, info.state_dim, info.episode_limit)
-    return Probe(*sizes, longest, tuple(returns), bool(getattr(env, "tells_success", True)), has_constant_obs)
 
 
 def _play_episode(

@@ -104,12 +104,6 @@ def find_unruled(config: RunConfig) -> Probe | None:
     return trial if needs_rule(config, trial) else None
 
 
-def _has_cuda() -> bool:
-    """Whether torch finds a CUDA device. Another process checks it, because the app never loads torch."""
-    code = "import sys, torch; sys.exit(not torch.cuda.is_available())"
-    return subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, check=False).returncode == 0
-
-
 def launch_run(db: Database, config: RunConfig, *, name: str | None = None, launch_token: str | None = None) -> str:
     """Create a run and start its trainer. With a token of an earlier launch, return the run of that launch.
 
@@ -176,24 +170,6 @@ def estimate(db: Database | None, config: RunConfig) -> Estimate:
     )
     disk = steps * (_DISK_BYTES_PER_STEP + 1.5 * state_dim) + snapshots
     return Estimate(steps / speed, disk, basis, _estimate_memory(config, info))
-
-
-def _estimate_memory(config: RunConfig, info: EnvInfo | None) -> float:
-    """Return an upper bound of a trainer's memory on the CPU [bytes]: itself, the replay buffer and the memory nodes.
-
-    `emtc_core.training.memory_plan` computes the exact value when a run starts. This bound does not depend on the
-    learner.
-    """
-    if info is None:
-        return _TRAINER_BYTES
-    steps = config.train.t_max + info.episode_limit
-    episode_rows = _PAGE_ROWS * -(-(info.episode_limit + 1) // _PAGE_ROWS)
-    max_rows = min(steps + _PAGE_ROWS * config.train.replay, config.train.replay * episode_rows)
-    rows = 0 if config.backbone == "mappo" else max_rows
-    row_bytes = info.n_agents * (4 * info.obs_dim + info.n_actions + 8) + 4 * info.state_dim + 8
-    nodes = min(config.memory.capacity, 2 * steps) if config.uses_memory else 0
-    node_bytes = _MEMORY_BYTES_PER_NODE + 4 * info.state_dim + 12 * config.embed.dim
-    return _TRAINER_BYTES + rows * row_bytes + nodes * node_bytes
 
 
 def has_local_trainer(run_id: str) -> bool:
@@ -282,6 +258,30 @@ def start_trainer(
     pid = process.pid
     retry_transient(db, lambda: mark_launched(db, run_id, pid=pid, pid_created_at=created_at, host=host, token=token))
     return process
+
+
+def _has_cuda() -> bool:
+    """Whether torch finds a CUDA device. Another process checks it, because the app never loads torch."""
+    code = "import sys, torch; sys.exit(not torch.cuda.is_available())"
+    return subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, check=False).returncode == 0
+
+
+def _estimate_memory(config: RunConfig, info: EnvInfo | None) -> float:
+    """Return an upper bound of a trainer's memory on the CPU [bytes]: itself, the replay buffer and the memory nodes.
+
+    `emtc_core.training.memory_plan` computes the exact value when a run starts. This bound does not depend on the
+    learner.
+    """
+    if info is None:
+        return _TRAINER_BYTES
+    steps = config.train.t_max + info.episode_limit
+    episode_rows = _PAGE_ROWS * -(-(info.episode_limit + 1) // _PAGE_ROWS)
+    max_rows = min(steps + _PAGE_ROWS * config.train.replay, config.train.replay * episode_rows)
+    rows = 0 if config.backbone == "mappo" else max_rows
+    row_bytes = info.n_agents * (4 * info.obs_dim + info.n_actions + 8) + 4 * info.state_dim + 8
+    nodes = min(config.memory.capacity, 2 * steps) if config.uses_memory else 0
+    node_bytes = _MEMORY_BYTES_PER_NODE + 4 * info.state_dim + 12 * config.embed.dim
+    return _TRAINER_BYTES + rows * row_bytes + nodes * node_bytes
 
 
 def _estimate_speed(db: Database | None, config: RunConfig) -> tuple[float, str]:

@@ -91,23 +91,6 @@ def choose_checkpoint(db: Database, row: RunRow, wanted: Wanted) -> Chosen:
     return Chosen(usable[step], step, f"the checkpoint at env step {step:,}, {reason}")
 
 
-def _find_best(db: Database, row: RunRow, steps: Sequence[int]) -> tuple[int, str]:
-    """Return the env step of the best evaluation, or the nearest available one, and the reason for the choice.
-
-    Evaluations are ordered by win rate, then return, then env step. The checkpoint of the best evaluation is missing in
-    runs of earlier versions, and where the disk was full.
-    """
-    frame = evaluations(db, row.id)
-    if not len(frame):
-        return max(steps), "the newest, because the run has no evaluation"
-    best = frame.sort_values(["win_rate", "return_mean", "env_step"]).iloc[-1]
-    best_step, win_rate = int(best["env_step"]), float(best["win_rate"])
-    step = min(steps, key=lambda step: (abs(step - best_step), -step))
-    if step == best_step:
-        return step, f"that of the best evaluation ({percent(win_rate)} won)"
-    return step, f"of {len(steps)} the nearest to the best evaluation, at {best_step:,} ({percent(win_rate)} won)"
-
-
 def read_config(row: RunRow) -> RunConfig:
     """Read the configuration of a run whose policy is played on this machine.
 
@@ -154,38 +137,6 @@ def load_policy(
         return _load(database, find_run(database, run), checkpoint, choose_device(device))[0]
     finally:
         database.dispose()
-
-
-def _load(db: Database, row: RunRow, wanted: Wanted, device: torch.device) -> tuple[Policy, RunConfig, Chosen]:
-    config = read_config(row)
-    chosen = choose_checkpoint(db, row, wanted)
-    policy = Policy(
-        config, _get_env_info(config.env), _read_weights(db, row.id, chosen), env_step=chosen.env_step, device=device
-    )
-    return policy, config, chosen
-
-
-def _read_weights(db: Database, run_id: str, chosen: Chosen) -> dict[str, object]:
-    """Read the learner's weights from the local checkpoint, or download the checkpoint from the URL of the run."""
-    path, files = run_folder(db, run_id) / chosen.name, run_place(db, run_id).files_of(run_id)
-    if files is None or (path.is_file() and is_ours(files, path.parent)):
-        return load_part(path, "learner", run_id=run_id)[1]
-    with TemporaryDirectory() as folder:
-        copy = Path(folder) / chosen.name
-        files.fetch(chosen.name, copy)
-        return load_part(copy, "learner", run_id=run_id)[1]
-
-
-def _get_env_info(config: EnvConfig) -> EnvInfo:
-    """Get the sizes of an environment. Some environments must be created for this."""
-    info = get_env_info(config)
-    if info is not None:
-        return info
-    env = make_env(config, n_envs=1)
-    try:
-        return env.info
-    finally:
-        env.close()
 
 
 def evaluate_policy(
@@ -238,17 +189,6 @@ def evaluate_policy(
     return Evaluated(evaluation_id, row.id, chosen, record, seed, settings, str(choose_device("auto")))
 
 
-def _override_env(config: RunConfig, overrides: Sequence[str]) -> RunConfig:
-    """Apply overrides of environment settings; refuse overrides of other settings."""
-    if keys := [key for key in parse_overrides(overrides) if not key.startswith("env.")]:
-        rule = "must be an environment setting (env.…), because only these can differ from the training"
-        raise ConfigError(*(Fault(key, rule=rule) for key in keys))
-    changed = change(config, overrides)
-    check_available(changed.env)
-    check_trusted(changed.env)
-    return changed
-
-
 def export_policy(db: Database, run: str, out: Path, *, checkpoint: Wanted = "last") -> Chosen:
     """Write a policy as TorchScript. The file is read back and must give the same actions in real episodes.
 
@@ -276,6 +216,66 @@ def export_policy(db: Database, run: str, out: Path, *, checkpoint: Wanted = "la
         with Path(file.name).open("rb") as script:
             _check_same_actions(policy, ScriptedPolicy(script), config)
     return chosen
+
+
+def _find_best(db: Database, row: RunRow, steps: Sequence[int]) -> tuple[int, str]:
+    """Return the env step of the best evaluation, or the nearest available one, and the reason for the choice.
+
+    Evaluations are ordered by win rate, then return, then env step. The checkpoint of the best evaluation is missing in
+    runs of earlier versions, and where the disk was full.
+    """
+    frame = evaluations(db, row.id)
+    if not len(frame):
+        return max(steps), "the newest, because the run has no evaluation"
+    best = frame.sort_values(["win_rate", "return_mean", "env_step"]).iloc[-1]
+    best_step, win_rate = int(best["env_step"]), float(best["win_rate"])
+    step = min(steps, key=lambda step: (abs(step - best_step), -step))
+    if step == best_step:
+        return step, f"that of the best evaluation ({percent(win_rate)} won)"
+    return step, f"of {len(steps)} the nearest to the best evaluation, at {best_step:,} ({percent(win_rate)} won)"
+
+
+def _load(db: Database, row: RunRow, wanted: Wanted, device: torch.device) -> tuple[Policy, RunConfig, Chosen]:
+    config = read_config(row)
+    chosen = choose_checkpoint(db, row, wanted)
+    policy = Policy(
+        config, _get_env_info(config.env), _read_weights(db, row.id, chosen), env_step=chosen.env_step, device=device
+    )
+    return policy, config, chosen
+
+
+def _read_weights(db: Database, run_id: str, chosen: Chosen) -> dict[str, object]:
+    """Read the learner's weights from the local checkpoint, or download the checkpoint from the URL of the run."""
+    path, files = run_folder(db, run_id) / chosen.name, run_place(db, run_id).files_of(run_id)
+    if files is None or (path.is_file() and is_ours(files, path.parent)):
+        return load_part(path, "learner", run_id=run_id)[1]
+    with TemporaryDirectory() as folder:
+        copy = Path(folder) / chosen.name
+        files.fetch(chosen.name, copy)
+        return load_part(copy, "learner", run_id=run_id)[1]
+
+
+def _get_env_info(config: EnvConfig) -> EnvInfo:
+    """Get the sizes of an environment. Some environments must be created for this."""
+    info = get_env_info(config)
+    if info is not None:
+        return info
+    env = make_env(config, n_envs=1)
+    try:
+        return env.info
+    finally:
+        env.close()
+
+
+def _override_env(config: RunConfig, overrides: Sequence[str]) -> RunConfig:
+    """Apply overrides of environment settings; refuse overrides of other settings."""
+    if keys := [key for key in parse_overrides(overrides) if not key.startswith("env.")]:
+        rule = "must be an environment setting (env.…), because only these can differ from the training"
+        raise ConfigError(*(Fault(key, rule=rule) for key in keys))
+    changed = change(config, overrides)
+    check_available(changed.env)
+    check_trusted(changed.env)
+    return changed
 
 
 def _check_same_actions(policy: Policy, script: ScriptedPolicy, config: RunConfig) -> None:

@@ -119,6 +119,15 @@ def read_checkout(root: Path) -> tuple[dict[str, Any], bytes]:
     return state, diff[:_MAX_DIFF_BYTES] + cut
 
 
+def digest_module(module: ModuleType) -> str:
+    """Digest a module's file, or all modules of a package; "" if there is no file."""
+    path = Path(_get_path(module))
+    if path.name != "__init__.py":
+        return _digest_file(path)
+    files = sorted(path.parent.rglob("*.py"))[:_MAX_FILES]
+    return _digest(b"".join(str(file.relative_to(path.parent)).encode() + file.read_bytes() for file in files))
+
+
 def _git(root: Path, *arguments: str) -> bytes | None:
     """Run git; return its output, or None if it fails."""
     environment = {**os.environ, "GIT_OPTIONAL_LOCKS": "0"}
@@ -158,15 +167,6 @@ def _is_installed(path: str) -> bool:
     paths = sysconfig.get_paths()
     folders = {paths[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")} | {sys.base_prefix, sys.prefix}
     return "site-packages" in path or any(path.startswith(f"{folder}{os.sep}") for folder in folders)
-
-
-def digest_module(module: ModuleType) -> str:
-    """Digest a module's file, or all modules of a package; "" if there is no file."""
-    path = Path(_get_path(module))
-    if path.name != "__init__.py":
-        return _digest_file(path)
-    files = sorted(path.parent.rglob("*.py"))[:_MAX_FILES]
-    return _digest(b"".join(str(file.relative_to(path.parent)).encode() + file.read_bytes() for file in files))
 
 
 def _digest_file(path: Path) -> str:

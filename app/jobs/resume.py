@@ -122,42 +122,6 @@ def look(db: Database, row: RunRow) -> CheckpointStatus:
     )
 
 
-def _examine_checkpoints(place: Place, run_id: str, folder: Path) -> tuple[list[Examined], list[Examined]]:
-    """Examine checkpoints, newest first.
-
-    Returns:
-        The checkpoints in the local folder (for a run with a URL: only those newer than the uploaded ones), and the
-        checkpoints at the URL.
-    """
-    files = place.files_of(run_id)
-    if files is None:
-        return examine(folder, run_id), []
-    remote = [_examine_remote(files, file) for file in reversed(files.list_checkpoints())]
-    newest = remote[0].name if remote else ""
-    local = examine(folder, run_id) if is_ours(files, folder) else []
-    return [checkpoint for checkpoint in local if checkpoint.name > newest], remote
-
-
-def _examine_best(place: Place, run_id: str, folder: Path) -> tuple[Examined, ...]:
-    files = place.files_of(run_id)
-    if files is None:
-        return tuple(examine_best(folder, run_id))
-    remote = [_examine_remote(files, file) for file in reversed(files.list_best())]
-    local = examine_best(folder, run_id) if is_ours(files, folder) else []
-    remote_names = {policy.name for policy in remote}
-    return (*(policy for policy in local if policy.name not in remote_names), *remote)
-
-
-def _examine_remote(files: RunFiles, file: RemoteFile) -> Examined:
-    """Examine a checkpoint at a URL; the result is cached while the file does not change."""
-    key = (files, file)
-    if key not in _CACHE:
-        if len(_CACHE) >= _MAX_CACHED:
-            _CACHE.clear()
-        _CACHE[key] = files.look_into(file, lambda stream: examine_open(file.name, stream, file.size, files.run_id))
-    return _CACHE[key]
-
-
 def take_to_resume(db: Database, run_id: str) -> Owner:
     """Claim a run that a trainer in this process will resume.
 
@@ -222,14 +186,6 @@ def launch_again(db: Database, run_id: str) -> str:
     return child
 
 
-def _compare_with_rows(db: Database, run_id: str, checkpoint: Examined) -> Examined:
-    """Add a fault to a checkpoint that does not match the recorded rows."""
-    if checkpoint.fault is None and (reason := why_not_resume_at(db, run_id, checkpoint.env_step)):
-        fault = f"{checkpoint.name} does not match the recorded rows: {reason}"
-        return Examined(checkpoint.name, checkpoint.env_step, fault)
-    return checkpoint
-
-
 @dataclass(frozen=True)
 class Outcome:
     """Result of an action on several runs."""
@@ -262,6 +218,50 @@ def delete_runs(db: Database, run_ids: Sequence[str]) -> Outcome:
 
     begin_watch(db, run_ids)
     return _apply_to_each(run_ids, delete)
+
+
+def _examine_checkpoints(place: Place, run_id: str, folder: Path) -> tuple[list[Examined], list[Examined]]:
+    """Examine checkpoints, newest first.
+
+    Returns:
+        The checkpoints in the local folder (for a run with a URL: only those newer than the uploaded ones), and the
+        checkpoints at the URL.
+    """
+    files = place.files_of(run_id)
+    if files is None:
+        return examine(folder, run_id), []
+    remote = [_examine_remote(files, file) for file in reversed(files.list_checkpoints())]
+    newest = remote[0].name if remote else ""
+    local = examine(folder, run_id) if is_ours(files, folder) else []
+    return [checkpoint for checkpoint in local if checkpoint.name > newest], remote
+
+
+def _examine_best(place: Place, run_id: str, folder: Path) -> tuple[Examined, ...]:
+    files = place.files_of(run_id)
+    if files is None:
+        return tuple(examine_best(folder, run_id))
+    remote = [_examine_remote(files, file) for file in reversed(files.list_best())]
+    local = examine_best(folder, run_id) if is_ours(files, folder) else []
+    remote_names = {policy.name for policy in remote}
+    return (*(policy for policy in local if policy.name not in remote_names), *remote)
+
+
+def _examine_remote(files: RunFiles, file: RemoteFile) -> Examined:
+    """Examine a checkpoint at a URL; the result is cached while the file does not change."""
+    key = (files, file)
+    if key not in _CACHE:
+        if len(_CACHE) >= _MAX_CACHED:
+            _CACHE.clear()
+        _CACHE[key] = files.look_into(file, lambda stream: examine_open(file.name, stream, file.size, files.run_id))
+    return _CACHE[key]
+
+
+def _compare_with_rows(db: Database, run_id: str, checkpoint: Examined) -> Examined:
+    """Add a fault to a checkpoint that does not match the recorded rows."""
+    if checkpoint.fault is None and (reason := why_not_resume_at(db, run_id, checkpoint.env_step)):
+        fault = f"{checkpoint.name} does not match the recorded rows: {reason}"
+        return Examined(checkpoint.name, checkpoint.env_step, fault)
+    return checkpoint
 
 
 def _stop_run(db: Database, run_id: str) -> None:

@@ -109,6 +109,18 @@ def stop_signals(*, worker: int | None = None) -> Generator[StopSignals]:
         yield signals
 
 
+def record_stop(db: Database, run_id: str, token: str | None, signals: StopSignals) -> None:
+    """Mark a run as stopped, or return it to the queue if a worker's machine is needed for something else.
+
+    Raises:
+        RunStateError: If another process owns the run, or the run has ended.
+    """
+    if signals.must_requeue and token is not None:
+        give_back(db, run_id, token=token)
+    else:
+        finish_run(db, run_id, "stopped", token=token)
+
+
 def _watch_worker(worker: int) -> None:
     """Send SIGTERM to this process when its worker has ended, because no worker counts this trainer any more.
 
@@ -130,15 +142,3 @@ class _SignalControl:
 
     def set_status(self, status: Any) -> None:
         self._inner.set_status(status)
-
-
-def record_stop(db: Database, run_id: str, token: str | None, signals: StopSignals) -> None:
-    """Mark a run as stopped, or return it to the queue if a worker's machine is needed for something else.
-
-    Raises:
-        RunStateError: If another process owns the run, or the run has ended.
-    """
-    if signals.must_requeue and token is not None:
-        give_back(db, run_id, token=token)
-    else:
-        finish_run(db, run_id, "stopped", token=token)

@@ -61,6 +61,7 @@ class ParsedRun:
     seed: object = None
     target_steps: object = None
     is_whole: bool = True
+    """Whether the run had finished in the other program."""
     settings: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
 
@@ -119,26 +120,6 @@ def join_curves(curves: Mapping[str, Curve], where: str) -> tuple[Point, ...]:
     return tuple(Point(step, **values_at[step]) for step in sorted(values_at))
 
 
-def _check_step(raw: object, previous: int, name: str, where: str) -> int:
-    number = read_float(raw)
-    if number is None or number != int(number) or not 0 <= number <= _MAX_STEP:
-        raise ConfigError(f"{where}: an env step of {name} must be a whole number >= 0, got {shorten(raw)}")
-    if int(number) <= previous:
-        raise ConfigError(f"{where}: the env steps of {name} must increase, got {int(number):,} after {previous:,}")
-    return int(number)
-
-
-def _check_value(raw: object, name: str, where: str) -> float | int:
-    number = read_float(raw)
-    if number is None:
-        raise ConfigError(f"{where} must be a finite number, got {shorten(raw)}")
-    if name == "win_rate" and not 0 <= number <= 1:
-        raise ConfigError(f"{where} must be in [0, 1], got {number:g}", hint="Is it in percent?")
-    if name in ("return_std", "length_mean", "episodes") and number < 0:
-        raise ConfigError(f"{where} must not be negative, got {number:g}")
-    return int(number) if name == "episodes" else number
-
-
 def read_float(raw: object) -> float | None:
     """Read a finite number, or None. jsonpickle's form of a NumPy number, {"dtype", "value"}, is read too."""
     if isinstance(raw, Mapping):
@@ -152,39 +133,10 @@ def read_float(raw: object) -> float | None:
     return number if isfinite(number) else None
 
 
-def _check_text(what: str, raw: object, where: str) -> str:
-    text = str(raw).strip() if isinstance(raw, str | int) else ""
-    if not text:
-        raise ConfigError(f"{where} has no {what}", hint=f"Set it with --{what}.")
-    if len(text) > _MAX_CHARACTERS or not text.isprintable():
-        raise ConfigError(
-            f"The {what} of {where} must be at most {_MAX_CHARACTERS} printable characters, got {shorten(text)}."
-        )
-    return text
-
-
-def _check_seed(raw: object, where: str) -> int:
-    """Check a seed. Readers number the runs of a source without seeds with -1, -2, ..."""
-    number = read_float(raw)
-    if number is None or number != int(number) or abs(number) >= 2**63:
-        raise ConfigError(f"{where} has no seed", hint="Set it with --seed.")
-    return int(number)
-
-
 def flatten_settings(tree: Mapping[str, Any]) -> dict[str, Any]:
     """Return the plain values of another program's settings, by dotted key."""
     flat = dict(_flatten(tree, "", 0))
     return {key: flat[key] for key in sorted(flat)[:_MAX_SETTINGS]}
-
-
-def _flatten(tree: Mapping[str, Any], head: str, depth: int) -> Iterator[tuple[str, Any]]:
-    for key, value in tree.items():
-        name = f"{head}{key}"[:_MAX_CHARACTERS]
-        if isinstance(value, Mapping):
-            if depth < _MAX_DEPTH:
-                yield from _flatten(value, f"{name}.", depth + 1)
-        elif isinstance(value, bool | int | float | str) and name not in _OMITTED_SETTINGS:
-            yield name, value[:_MAX_CHARACTERS] if isinstance(value, str) else value
 
 
 def find_seed(name: str) -> int | None:
@@ -222,3 +174,52 @@ def read_json(file: Path) -> dict[str, Any]:
     if not isinstance(tree, dict):
         raise ConfigError(f"{file} must contain a JSON object")
     return tree
+
+
+def _check_step(raw: object, previous: int, name: str, where: str) -> int:
+    number = read_float(raw)
+    if number is None or number != int(number) or not 0 <= number <= _MAX_STEP:
+        raise ConfigError(f"{where}: an env step of {name} must be a whole number >= 0, got {shorten(raw)}")
+    if int(number) <= previous:
+        raise ConfigError(f"{where}: the env steps of {name} must increase, got {int(number):,} after {previous:,}")
+    return int(number)
+
+
+def _check_value(raw: object, name: str, where: str) -> float | int:
+    number = read_float(raw)
+    if number is None:
+        raise ConfigError(f"{where} must be a finite number, got {shorten(raw)}")
+    if name == "win_rate" and not 0 <= number <= 1:
+        raise ConfigError(f"{where} must be in [0, 1], got {number:g}", hint="Is it in percent?")
+    if name in ("return_std", "length_mean", "episodes") and number < 0:
+        raise ConfigError(f"{where} must not be negative, got {number:g}")
+    return int(number) if name == "episodes" else number
+
+
+def _check_text(what: str, raw: object, where: str) -> str:
+    text = str(raw).strip() if isinstance(raw, str | int) else ""
+    if not text:
+        raise ConfigError(f"{where} has no {what}", hint=f"Set it with --{what}.")
+    if len(text) > _MAX_CHARACTERS or not text.isprintable():
+        raise ConfigError(
+            f"The {what} of {where} must be at most {_MAX_CHARACTERS} printable characters, got {shorten(text)}."
+        )
+    return text
+
+
+def _check_seed(raw: object, where: str) -> int:
+    """Check a seed. Readers number the runs of a source without seeds with -1, -2, ..."""
+    number = read_float(raw)
+    if number is None or number != int(number) or abs(number) >= 2**63:
+        raise ConfigError(f"{where} has no seed", hint="Set it with --seed.")
+    return int(number)
+
+
+def _flatten(tree: Mapping[str, Any], head: str, depth: int) -> Iterator[tuple[str, Any]]:
+    for key, value in tree.items():
+        name = f"{head}{key}"[:_MAX_CHARACTERS]
+        if isinstance(value, Mapping):
+            if depth < _MAX_DEPTH:
+                yield from _flatten(value, f"{name}.", depth + 1)
+        elif isinstance(value, bool | int | float | str) and name not in _OMITTED_SETTINGS:
+            yield name, value[:_MAX_CHARACTERS] if isinstance(value, str) else value

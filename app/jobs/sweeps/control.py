@@ -215,11 +215,6 @@ def find_open_runs(sweep: Sweep, runs: Sequence[RunRow], imported: Set[str]) -> 
     return OpenRuns(tuple(queued), tuple(missing))
 
 
-def _short_name(planned: Mapping[str, Any]) -> str:
-    label, seed = str(planned.get("label", "")), f"seed {planned.get('seed')}"
-    return f"{label}, {seed}" if label else seed
-
-
 def remake_plan(sweep: Sweep) -> Plan:
     """Make the plan of a stored sweep again.
 
@@ -257,6 +252,11 @@ def expected_cost(db: Database | None, plan: Plan, *, jobs: int) -> tuple[float,
         disk_bytes += estimates[key].disk_bytes
     bases = [cost.basis for cost in estimates.values()]
     return seconds / max(1, min(jobs, len(plan.runs))), disk_bytes, _describe_basis(bases)
+
+
+def _short_name(planned: Mapping[str, Any]) -> str:
+    label, seed = str(planned.get("label", "")), f"seed {planned.get('seed')}"
+    return f"{label}, {seed}" if label else seed
 
 
 def _describe_basis(bases: Sequence[str]) -> str:

@@ -206,26 +206,6 @@ def trial_key(sweep_id: str, number: int) -> str:
     return f"{sweep_id}-trial-{number}"
 
 
-def _plan_trials(plan: Plan, search: OptunaSearch) -> Iterator[SweepRun]:
-    """Check the search and yield a run for each trial with the settings that the search does not vary.
-
-    Raises:
-        ConfigError: If a bound or a choice of the space is not a valid value, or the metric is unknown.
-    """
-    for key, space in search.space.items():
-        for value in space if isinstance(space, tuple) else (space.low, space.high):
-            make_trial(plan, 0, {key: as_setting(key, value)})
-    if search.metric not in (*EVALUATED, *METRICS):
-        hint = suggest(search.metric, [*EVALUATED, *METRICS])
-        raise ConfigError("must be a quantity or a logged metric", key="optuna.metric", value=search.metric, hint=hint)
-    first = make_trial(plan, 0, {})
-    for number in range(search.trials):
-        name = f"{plan.file.name} · trial {number}"
-        yield replace(
-            first, key=trial_key(plan.id, number), name=name, cell=replace(first.cell, label=f"trial {number}")
-        )
-
-
 def as_setting(key: str, value: Leaf) -> Leaf:
     """Convert a number of a range to the type of its setting: 8.0 becomes 8 for an integer setting."""
     is_integer = isinstance(value, float) and value.is_integer() and is_integer_setting(key)
@@ -249,6 +229,26 @@ def count_runs(file: SweepFile) -> int:
         if n_runs >= _HUGE:  # the full product of a long file would have too many digits for a message
             return _HUGE
     return n_runs
+
+
+def _plan_trials(plan: Plan, search: OptunaSearch) -> Iterator[SweepRun]:
+    """Check the search and yield a run for each trial with the settings that the search does not vary.
+
+    Raises:
+        ConfigError: If a bound or a choice of the space is not a valid value, or the metric is unknown.
+    """
+    for key, space in search.space.items():
+        for value in space if isinstance(space, tuple) else (space.low, space.high):
+            make_trial(plan, 0, {key: as_setting(key, value)})
+    if search.metric not in (*EVALUATED, *METRICS):
+        hint = suggest(search.metric, [*EVALUATED, *METRICS])
+        raise ConfigError("must be a quantity or a logged metric", key="optuna.metric", value=search.metric, hint=hint)
+    first = make_trial(plan, 0, {})
+    for number in range(search.trials):
+        name = f"{plan.file.name} · trial {number}"
+        yield replace(
+            first, key=trial_key(plan.id, number), name=name, cell=replace(first.cell, label=f"trial {number}")
+        )
 
 
 def _resolve_all(file: SweepFile, cells: Iterable[Cell]) -> list[RunConfig]:
